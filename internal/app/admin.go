@@ -1,0 +1,78 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/pprof" //nolint:gosec // what it registers on http.DefaultServeMux is not served
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/aviaryhq/aviary/internal/config"
+)
+
+// adminGrace is how long admin requests may still run when all else has stopped: a profile being taken must not hold up the exit.
+const adminGrace = time.Second
+
+// serveAdmin starts the admin server as the first stage, so that it answers before the first dependency is dialled and until the last has closed.
+func (r *Runtime) serveAdmin(ctx context.Context, address string, cfg any) error {
+	ln, err := r.Listen(ctx, "admin", address)
+	if err != nil {
+		return err
+	}
+	log := r.Log.Named("admin")
+	server := &http.Server{
+		Handler:           r.adminHandler(cfg),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second, // pprof prolongs it by the seconds asked for
+		ErrorLog:          errorLog(log),
+	}
+	r.Go("admin", func(ctx context.Context) error {
+		err := Serve(ctx, ln, server, adminGrace)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil
+		}
+		return err
+	})
+	return nil
+}
+
+func (r *Runtime) adminHandler(cfg any) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r.Metrics, promhttp.HandlerOpts{Registry: r.Metrics, ErrorLog: errorLog(r.Log.Named("metrics"))}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })
+	mux.Handle("GET /-/ready", r.health)
+	mux.HandleFunc("GET /-/config", func(w http.ResponseWriter, _ *http.Request) {
+		text, err := config.YAML(cfg)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/yaml")
+		_, _ = w.Write(text)
+	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// newRegistry returns a registry with the metrics of the process itself.
+func newRegistry(name string) *prometheus.Registry {
+	build := readBuild()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "aviary_build_info",
+		Help:        "What runs here; always 1.",
+		ConstLabels: prometheus.Labels{"service": name, "version": build.Version, "commit": build.Commit, "go_version": build.Go},
+	})
+	info.Set(1)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info)
+	return registry
+}

@@ -1,0 +1,180 @@
+// Package app runs a service as a process: command line and configuration, logger, admin server, signals, actors and their ordered stop.
+//
+// A binary's main is one call of [Main]. The service is built by a function that receives a [Runtime], registers its parts with it and returns;
+// from then on the process runs until a signal, [Runtime.Shutdown] or the first failure of a part.
+package app
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/aviaryhq/aviary/internal/config"
+)
+
+// Exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Program describes a binary.
+type Program[T Configuration] struct {
+	Name     string   // of the binary, also the prefix of its environment variables
+	Summary  string   // one line for -help
+	Defaults func() T // a fresh default configuration
+	// Flags registers the service's own flags, bound to fields of the configuration with their present value as default. May be nil. It is called
+	// more than once.
+	Flags func(fs *flag.FlagSet, cfg *T)
+	// Build dials, opens and registers the service's parts, and returns. Its ctx ends when the process is asked to stop meanwhile: give it to
+	// whatever waits, not to the parts themselves, which have their own. What it registered before an error is stopped in order.
+	Build func(ctx context.Context, rt *Runtime, cfg T) error
+}
+
+// Main runs a program as this process, from the command line to the exit status: 0 after an orderly stop, 1 after a failure, 2 for a wrong
+// command line. The first SIGTERM or SIGINT asks for the ordered stop, the second exits at once.
+func Main[T Configuration](p Program[T]) int {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	defer signal.Stop(signals)
+	return p.main(process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, signals: signals, exit: os.Exit})
+}
+
+// process is what a program has of the operating system.
+type process struct {
+	args, environ  []string
+	stdout, stderr io.Writer
+	signals        <-chan os.Signal
+	exit           func(status int)
+}
+
+func (p Program[T]) main(proc process) int {
+	loaded, err := config.Load(config.Spec[T]{
+		Name: p.Name, Summary: p.Summary, Defaults: p.Defaults, Flags: p.Flags,
+		Args: proc.args, Environ: proc.environ, Usage: proc.stderr,
+	})
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.Is(err, config.ErrUsage):
+		return exitUsage
+	case err != nil:
+		return proc.fail("", err)
+	}
+	switch loaded.Action {
+	case config.Version:
+		return proc.print(fmt.Sprintf("%s %s\n", p.Name, readBuild()))
+	case config.Check:
+		proc.warn(p.Name, loaded.Warnings)
+		return proc.print(fmt.Sprintf("%s: the configuration is valid (%s)\n", p.Name, loaded.Source))
+	case config.Print:
+		proc.warn(p.Name, loaded.Warnings)
+		text, err := config.YAML(loaded.Config)
+		if err != nil {
+			return proc.fail(p.Name, err)
+		}
+		return proc.print(string(text))
+	}
+
+	log, err := newLogger(loaded.Config.common().Log, proc.stderr)
+	if err != nil {
+		return proc.fail(p.Name, err)
+	}
+	defer func() { _ = log.Sync() }() // a terminal or pipe cannot be synced, and says so
+	for _, warning := range loaded.Warnings {
+		log.Warn(warning)
+	}
+	log.Info("starting", zap.String("service", p.Name), zap.Stringer("build", readBuild()), zap.String("config", loaded.Source))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case s := <-proc.signals:
+			log.Info("received a signal", zap.Stringer("signal", s))
+			cancel()
+		case <-done:
+			return
+		}
+		select {
+		case s := <-proc.signals:
+			_, _ = fmt.Fprintf(proc.stderr, "%s: second signal (%s), exiting at once without finishing the stop\n", p.Name, s)
+			proc.exit(exitFailed)
+		case <-done:
+		}
+	}()
+	if err := RunProgram(ctx, p, loaded.Config, log); err != nil {
+		log.Error("stopped after a failure", zap.Error(err))
+		return exitFailed
+	}
+	log.Info("stopped")
+	return exitOK
+}
+
+// RunProgram runs a program inside this process, without command line or signals, until ctx ends, and returns when every part has stopped. The
+// configuration is taken as it is.
+func RunProgram[T Configuration](ctx context.Context, p Program[T], cfg T, log *zap.Logger) error {
+	rt := &Runtime{
+		Name:            p.Name,
+		Log:             log,
+		Metrics:         newRegistry(p.Name),
+		shutdownTimeout: cfg.common().ShutdownTimeout,
+		health:          &health{phase: starting},
+	}
+	return rt.run(ctx, func(ctx context.Context) error {
+		if err := rt.serveAdmin(ctx, cfg.common().Admin.Listen, cfg); err != nil {
+			return err
+		}
+		return p.Build(ctx, rt, cfg)
+	})
+}
+
+func (proc process) print(text string) int {
+	if _, err := io.WriteString(proc.stdout, text); err != nil {
+		return exitFailed
+	}
+	return exitOK
+}
+
+// fail reports an error for people, before there is a logger.
+func (proc process) fail(name string, err error) int {
+	if name != "" {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	_, _ = fmt.Fprintln(proc.stderr, err)
+	return exitFailed
+}
+
+func (proc process) warn(name string, warnings []string) {
+	for _, warning := range warnings {
+		_, _ = fmt.Fprintf(proc.stderr, "%s: warning: %s\n", name, warning)
+	}
+}
+
+// newLogger returns a logger that writes to w. Repeated messages are thinned out: after the first hundred of a second, every hundredth.
+func newLogger(cfg LogConfig, w io.Writer) (*zap.Logger, error) {
+	level, err := zapcore.ParseLevel(cfg.Level)
+	if err != nil {
+		return nil, err
+	}
+	keys := zap.NewProductionEncoderConfig()
+	keys.EncodeTime = zapcore.ISO8601TimeEncoder
+	keys.EncodeDuration = zapcore.StringDurationEncoder
+	encoder := zapcore.NewJSONEncoder(keys)
+	if cfg.Format == "console" {
+		encoder = zapcore.NewConsoleEncoder(keys)
+	}
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)
+	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 100)), nil
+}

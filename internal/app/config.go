@@ -1,0 +1,56 @@
+package app
+
+import (
+	"errors"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/config"
+)
+
+// Common is the part of the configuration that every binary has. A service's configuration embeds it with the tag `yaml:",inline"`.
+type Common struct {
+	Log   LogConfig   `yaml:"log"`
+	Admin AdminConfig `yaml:"admin"`
+	// ShutdownTimeout bounds the whole ordered stop, from the first signal to the exit. Default 30s.
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout"`
+}
+
+// LogConfig says what is logged, always to standard error.
+type LogConfig struct {
+	Level  string `yaml:"level"`  // least level: debug, info, warn or error. Default info.
+	Format string `yaml:"format"` // json, or console for people. Default json.
+}
+
+// AdminConfig is the admin server's: metrics, health, readiness, effective configuration, profiles.
+type AdminConfig struct {
+	// Listen is the address, "host:port"; port 0 lets the system choose. The default is the service's own, on the loopback address only: the
+	// server has no authentication.
+	Listen string `yaml:"listen"`
+}
+
+// DefaultCommon returns the defaults, with the service's own admin address.
+func DefaultCommon(adminListen string) Common {
+	return Common{
+		Log:             LogConfig{Level: "info", Format: "json"},
+		Admin:           AdminConfig{Listen: adminListen},
+		ShutdownTimeout: 30 * time.Second,
+	}
+}
+
+// Validate returns every fault of the common part.
+func (c Common) Validate() error {
+	var errs []error
+	errs = append(errs,
+		config.CheckOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error"),
+		config.CheckOneOf("log.format", c.Log.Format, "json", "console"),
+		config.CheckListen("admin.listen", c.Admin.Listen))
+	if c.ShutdownTimeout <= 0 {
+		errs = append(errs, config.Fault("shutdown_timeout", "must be > 0, got %s", c.ShutdownTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Common) common() Common { return c }
+
+// Configuration is what every service's configuration is: a struct that embeds [Common].
+type Configuration interface{ common() Common }

@@ -1,0 +1,242 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// Runtime is what a service is built on. Its actors and closing functions are stopped in the reverse order of their registration, each one
+// fully before the next, as with defer: register what others depend on first. A service that dials, then opens a publisher, then serves, stops
+// taking requests, finishes those it has, flushes the publisher and closes the connection.
+//
+// The methods are safe for concurrent use.
+type Runtime struct {
+	Name    string               // of the binary
+	Log     *zap.Logger          // not named: use Named for each part
+	Metrics *prometheus.Registry // served on /metrics
+
+	shutdownTimeout time.Duration
+	health          *health
+	cancel          context.CancelFunc // asks for the ordered stop
+
+	mu       sync.Mutex
+	stages   []*stage
+	stopped  bool    // every stage was stopped: what comes later is refused
+	failures []error // the first is the reason of the stop
+}
+
+// A stage is one step of the ordered stop.
+type stage struct {
+	name   string
+	stop   func(ctx context.Context) // returns when the stage has stopped
+	cancel context.CancelFunc        // tells it to stop, at most
+}
+
+// PanicError is the failure of an actor or a closing function that panicked.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap returns the panic's value where it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// errEarly is the failure of an actor that ended by itself: a process must not live on without one of its parts.
+var errEarly = errors.New("ended without having been asked to stop")
+
+// Go starts an actor. run works until its ctx is cancelled, which happens when it is the actor's turn to stop, then finishes what it has begun
+// and returns nil (or the ctx's error). Returning earlier, an error or a panic at any time, stops the process with a failure. An actor that has
+// done all the process is for calls [Runtime.Shutdown] and waits for its ctx.
+func (r *Runtime) Go(name string, run func(ctx context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	if !r.add(&stage{name: name, cancel: cancel, stop: func(context.Context) { cancel(); <-done }}) {
+		cancel()
+		return
+	}
+	go func() {
+		defer close(done)
+		result := errEarly // also what remains when the actor ends its goroutine by runtime.Goexit
+		defer func() {
+			if stopping := ctx.Err(); result != nil && (stopping == nil || !errors.Is(result, stopping)) {
+				r.fail(fmt.Errorf("actor %s: %w", name, result))
+			}
+		}()
+		pprof.Do(ctx, pprof.Labels("actor", name), func(ctx context.Context) {
+			result = protect(func() error { return run(ctx) })
+		})
+		if result == nil && ctx.Err() == nil {
+			result = errEarly
+		}
+	}()
+}
+
+// OnStop registers a closing function, such as the Close of a client. Its ctx ends when the time for the whole stop is over. It is called once,
+// also after a start that failed half-way.
+func (r *Runtime) OnStop(name string, stop func(ctx context.Context) error) {
+	r.add(&stage{name: name, cancel: func() {}, stop: func(ctx context.Context) {
+		if err := protect(func() error { return stop(ctx) }); err != nil {
+			r.fail(fmt.Errorf("stopping %s: %w", name, err))
+		}
+	}})
+}
+
+// Check registers a readiness check, shown by its name on /-/ready. It is called on each request, bounded by two seconds, never twice at once.
+func (r *Runtime) Check(name string, check func(ctx context.Context) error) {
+	r.health.add(name, check)
+}
+
+// Serve starts an actor that serves HTTP on ln; see [Serve]. Requests in flight at the stop have half of the shutdown timeout to finish.
+func (r *Runtime) Serve(name string, ln net.Listener, server *http.Server) {
+	if server.ErrorLog == nil {
+		server.ErrorLog = errorLog(r.Log.Named(name))
+	}
+	r.Go(name, func(ctx context.Context) error { return Serve(ctx, ln, server, r.shutdownTimeout/2) })
+}
+
+// Listen opens a listener for one of the service's servers; see [Listen].
+func (r *Runtime) Listen(ctx context.Context, server, address string) (net.Listener, error) {
+	return Listen(ctx, r.Log, server, address)
+}
+
+// Shutdown asks for the ordered stop, with success, and returns at once. It may be called any number of times.
+func (r *Runtime) Shutdown() { r.cancel() }
+
+func (r *Runtime) add(s *stage) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.stopped {
+		r.stages = append(r.stages, s)
+	}
+	return !r.stopped
+}
+
+func (r *Runtime) fail(err error) {
+	r.mu.Lock()
+	r.failures = append(r.failures, err)
+	r.mu.Unlock()
+	r.cancel()
+}
+
+// run builds the service, waits for the end of ctx, Shutdown or a failure, and stops everything in order. It returns every failure.
+func (r *Runtime) run(ctx context.Context, build func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.cancel = cancel
+	built := make(chan struct{})
+	go func() {
+		defer close(built)
+		err := protect(func() error { return build(ctx) })
+		switch {
+		case err == nil:
+			r.health.set(ready)
+		case ctx.Err() == nil || !errors.Is(err, ctx.Err()): // not just told to stop while starting
+			r.fail(fmt.Errorf("cannot start: %w", err))
+		}
+	}()
+	<-ctx.Done()
+	r.health.set(draining)
+	r.logStop()
+
+	ctx, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), r.shutdownTimeout)
+	defer cancelStop()
+	r.stop(ctx, &stage{name: "start", stop: func(context.Context) { <-built }})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Join(r.failures...)
+}
+
+func (r *Runtime) logStop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reason := errors.Join(r.failures...)
+	var panicked *PanicError
+	switch {
+	case errors.As(reason, &panicked):
+		r.Log.Error("stopping after a failure", zap.Error(reason), zap.ByteString("stack", panicked.Stack))
+	case reason != nil:
+		r.Log.Error("stopping after a failure", zap.Error(reason))
+	default:
+		r.Log.Info("stopping", zap.Duration("timeout", r.shutdownTimeout))
+	}
+}
+
+// stop waits for first, then unwinds the stages until ctx ends. A stage that is not done by then is a failure: it is named, with those that were
+// not reached, and what remains is told to stop but not waited for.
+func (r *Runtime) stop(ctx context.Context, first *stage) {
+	for s := first; s != nil; s = r.pop() {
+		began := time.Now()
+		if done := s.stopped(ctx); !done {
+			r.abandon(s)
+			return
+		}
+		r.Log.Debug("stopped", zap.String("stage", s.name), zap.Duration("took", time.Since(began)))
+	}
+}
+
+// stopped reports whether the stage has stopped before the end of ctx.
+func (s *stage) stopped(ctx context.Context) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.stop(ctx)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (r *Runtime) pop() *stage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := len(r.stages) - 1
+	if last < 0 {
+		r.stopped = true
+		return nil
+	}
+	s := r.stages[last]
+	r.stages = r.stages[:last]
+	return s
+}
+
+func (r *Runtime) abandon(hung *stage) {
+	text := fmt.Sprintf("%s has not stopped within %s", hung.name, r.shutdownTimeout)
+	var names []string
+	for s := r.pop(); s != nil; s = r.pop() {
+		names = append(names, s.name)
+		s.cancel()
+	}
+	if len(names) > 0 {
+		text += "; not stopped either: " + strings.Join(names, ", ")
+	}
+	r.fail(errors.New(text))
+}
+
+// protect calls f and turns a panic into an error.
+func protect(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return f()
+}

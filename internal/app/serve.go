@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// Listen opens a TCP listener for the server of that name and logs "listening" with the server and the address, the chosen port where the given
+// one was 0.
+func Listen(ctx context.Context, log *zap.Logger, server, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for the %s server: %w", server, err)
+	}
+	log.Info("listening", zap.String("server", server), zap.String("address", ln.Addr().String()))
+	return ln, nil
+}
+
+// Serve serves HTTP on ln, which it takes over, until ctx ends. Then no connection is accepted any more and requests in flight have the grace to
+// finish; those that do not are cut off, which is an error that wraps context.DeadlineExceeded. When Serve returns, the listener and every
+// connection are closed. Limits on headers and idle connections are set where the server has none.
+func Serve(ctx context.Context, ln net.Listener, server *http.Server, grace time.Duration) error {
+	if server.ReadHeaderTimeout == 0 {
+		server.ReadHeaderTimeout = 10 * time.Second
+	}
+	if server.IdleTimeout == 0 {
+		server.IdleTimeout = 2 * time.Minute
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	select {
+	case err := <-served:
+		return errors.Join(fmt.Errorf("cannot serve HTTP on %s: %w", ln.Addr(), err), server.Close())
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	err := server.Shutdown(drain)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("requests still in flight after %s were cut off: %w", grace, err), server.Close())
+	}
+	<-served
+	return err
+}
+
+// errorLog takes the complaints of net/http, which are about single connections.
+func errorLog(log *zap.Logger) *stdlog.Logger {
+	l, err := zap.NewStdLogAt(log, zapcore.WarnLevel)
+	if err != nil { // only for a level that does not exist
+		return zap.NewStdLog(log)
+	}
+	return l
+}

@@ -1,0 +1,42 @@
+package app
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// Set by the Makefile through -ldflags -X: a build without version control information still knows what it is.
+var (
+	version string //nolint:gochecknoglobals // the linker sets it
+	commit  string //nolint:gochecknoglobals // the linker sets it
+)
+
+// Build says what this binary was built from.
+type Build struct{ Version, Commit, Go string }
+
+func (b Build) String() string {
+	return fmt.Sprintf("version %s, commit %s, %s", b.Version, b.Commit, b.Go)
+}
+
+// readBuild prefers what the linker was told to what the toolchain found.
+func readBuild() Build {
+	b := Build{Version: version, Commit: commit, Go: runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if b.Version == "" && info.Main.Version != "" {
+			b.Version = info.Main.Version
+		}
+		for _, s := range info.Settings {
+			if b.Commit == "" && s.Key == "vcs.revision" {
+				b.Commit = s.Value
+			}
+		}
+	}
+	if b.Version == "" {
+		b.Version = "unknown"
+	}
+	if b.Commit == "" {
+		b.Commit = "unknown"
+	}
+	return b
+}

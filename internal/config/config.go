@@ -1,0 +1,287 @@
+// Package config loads a binary's configuration: defaults, then strict YAML, then the environment, then flags, then validation.
+//
+// A configuration is a plain struct with yaml tags. Every key can also be set by an environment variable named after the binary and the key's
+// path (NIGHTINGALE_PULSAR_URL for pulsar.url), read from the same tags. Faults are reported all at once, each by its YAML path and line, with
+// what would be right.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFileSize bounds the configuration file.
+const maxFileSize = 8 << 20
+
+// A Defaulter gives the elements of lists and maps, and optional sections, their defaults before they are decoded. The configuration as a whole
+// has them from Spec.Defaults.
+type Defaulter interface{ SetDefaults() }
+
+// Spec says what to load and from where.
+type Spec[T any] struct {
+	Name     string                  // of the binary; the environment's prefix is its upper case
+	Summary  string                  // one line for -help; may be empty
+	Defaults func() T                // a fresh value at each call: it is changed in place
+	Flags    func(*flag.FlagSet, *T) // registers the service's own flags, bound to fields with the field's present value as default; may be nil, is called twice
+	Args     []string                // without the program's name
+	Environ  []string                // as os.Environ returns it
+	Usage    io.Writer               // where -help and the flags' complaints are written
+}
+
+// Action is what the command line asks for.
+type Action int
+
+// The actions.
+const (
+	Run     Action = iota // run the service
+	Check                 // -config.check: validate only
+	Print                 // -config.print: print the effective configuration
+	Version               // -version: print the version; nothing is loaded
+)
+
+// Loaded is a valid configuration.
+type Loaded[T any] struct {
+	Config   T
+	Action   Action
+	Source   string   // what it was made of, such as "file x.yaml, environment"
+	Warnings []string // about environment variables that set nothing but look as if they should
+}
+
+// ErrUsage is wrapped by errors of the command line itself, which are already explained on Spec.Usage. flag.ErrHelp is returned after -help.
+var ErrUsage = errors.New("wrong usage")
+
+// Load makes the configuration. Errors are a *[Error] with every fault, [ErrUsage] or [flag.ErrHelp].
+func Load[T any](spec Spec[T]) (Loaded[T], error) {
+	loaded := Loaded[T]{Config: spec.Defaults()}
+	var common commonFlags
+	// The command line is read twice: first to find the file, last to override it. The first reading binds a value that is thrown away.
+	scratch := spec.Defaults()
+	if err := spec.parse(&common, &scratch); err != nil {
+		return loaded, err
+	}
+	if loaded.Action = common.action(); loaded.Action == Version {
+		return loaded, nil
+	}
+
+	d := &decoder{origins: map[string]string{}, expanded: map[*yaml.Node]yaml.Kind{}, root: reflect.TypeFor[T]()}
+	root := reflect.ValueOf(&loaded.Config)
+	var sources []string
+	if common.file != "" {
+		sources = append(sources, "file "+common.file)
+		if text, err := readFile(common.file); err != nil {
+			d.fault("", "", "cannot read the file: %s", err)
+		} else {
+			d.file(text, root, lookupIn(spec.Environ))
+		}
+	}
+	used, warnings := spec.environment(d, root.Elem())
+	loaded.Warnings = warnings
+	if used {
+		sources = append(sources, "environment")
+	}
+	if common.given {
+		sources = append(sources, "flags")
+	}
+	if err := spec.parse(&common, &loaded.Config); err != nil {
+		return loaded, err
+	}
+	if common.level != "" {
+		if v, ok := find(root.Elem(), "log.level"); ok {
+			d.text(common.level, v, "log.level", "-log.level")
+		} else {
+			d.fault("log.level", "-log.level", "is not a key of this configuration")
+		}
+	}
+	if loaded.Source = strings.Join(sources, ", "); loaded.Source == "" {
+		loaded.Source = "defaults"
+	}
+	if faults := d.validate(root); len(faults) > 0 {
+		return loaded, &Error{Name: spec.Name, Source: loaded.Source, Faults: faults}
+	}
+	return loaded, nil
+}
+
+// validate adds the faults of Validate to those of decoding. A key that could not be decoded still holds its default, so what Validate says
+// about it would be about a value nobody gave.
+func (d *decoder) validate(root reflect.Value) []*FieldError {
+	faults := distinct(d.faults)
+	failed := map[string]bool{}
+	for _, fault := range faults {
+		failed[fault.Path] = true
+	}
+	for _, fault := range Validate(root.Interface()) {
+		if !failed[fault.Path] {
+			fault.Origin = d.origins[fault.Path]
+			faults = append(faults, fault)
+		}
+	}
+	return faults
+}
+
+// commonFlags are those of every binary.
+type commonFlags struct {
+	file, level           string
+	check, print, version bool
+	given                 bool // some flag other than these was given, or -log.level
+}
+
+func (c commonFlags) action() Action {
+	switch {
+	case c.version:
+		return Version
+	case c.print:
+		return Print
+	case c.check:
+		return Check
+	}
+	return Run
+}
+
+func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
+	fs := flag.NewFlagSet(s.Name, flag.ContinueOnError)
+	fs.SetOutput(s.Usage)
+	*common = commonFlags{}
+	fs.StringVar(&common.file, "config.file", "", "YAML `file` to read; without one the defaults apply")
+	fs.BoolVar(&common.check, "config.check", false, "validate the configuration and exit")
+	fs.BoolVar(&common.print, "config.print", false, "print the effective configuration as YAML, secrets redacted, and exit")
+	fs.StringVar(&common.level, "log.level", "", "least `level` logged: debug, info, warn or error; overrides log.level")
+	fs.BoolVar(&common.version, "version", false, "print the version and exit")
+	if s.Flags != nil {
+		s.Flags(fs, cfg)
+	}
+	fs.Usage = func() {
+		// Complaints and help go to Usage; a failing write has nowhere to be reported.
+		_, _ = fmt.Fprintf(s.Usage, "usage: %s [flags]\n", s.Name)
+		if s.Summary != "" {
+			_, _ = fmt.Fprintf(s.Usage, "%s\n", s.Summary)
+		}
+		_, _ = fmt.Fprint(s.Usage, "\n")
+		fs.PrintDefaults()
+		_, _ = fmt.Fprintf(s.Usage, "\nEach key of the file can be set by the environment: %s for %q.\n", EnvName(s.Name, "log.level"), "log.level")
+	}
+	if err := fs.Parse(s.Args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	if fs.NArg() > 0 {
+		err := fmt.Errorf("%w: unexpected argument %q", ErrUsage, fs.Arg(0))
+		_, _ = fmt.Fprintln(s.Usage, err)
+		fs.Usage()
+		return err
+	}
+	fs.Visit(func(f *flag.Flag) {
+		if f.Name == "log.level" || !slices.Contains([]string{"config.file", "config.check", "config.print", "version"}, f.Name) {
+			common.given = true
+		}
+	})
+	return nil
+}
+
+// EnvName returns the environment variable that sets the key at path for a binary.
+func EnvName(binary, path string) string {
+	return strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(binary + "_" + path))
+}
+
+// environment sets the keys whose variables are given.
+func (s Spec[T]) environment(d *decoder, root reflect.Value) (used bool, warnings []string) {
+	paths := map[string]string{}
+	var names []string
+	for _, path := range leaves(root.Type(), "") {
+		name := EnvName(s.Name, path)
+		if other, taken := paths[name]; taken {
+			d.fault(path, "", "shares the environment variable %s with %s: rename one of the keys", name, other)
+		}
+		paths[name] = path
+		names = append(names, name)
+	}
+	lookup := lookupIn(s.Environ)
+	for _, name := range names {
+		if text, ok := lookup(name); ok {
+			used = true
+			v, _ := find(root, paths[name])
+			d.text(text, v, paths[name], "$"+name)
+		}
+	}
+	for _, variable := range s.Environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if _, known := paths[name]; known || !strings.HasPrefix(name, EnvName(s.Name, "")) || fromKubernetes(name) {
+			continue
+		}
+		warning := fmt.Sprintf("the environment variable %s sets no key", name)
+		if near, ok := nearest(name, names); ok {
+			warning += fmt.Sprintf("; did you mean %s?", near)
+		}
+		warnings = append(warnings, warning)
+	}
+	slices.Sort(warnings)
+	return used, warnings
+}
+
+// fromKubernetes tells the variables that Kubernetes puts into every pod for a Service that happens to share the binary's name:
+// NIGHTINGALE_SERVICE_HOST, NIGHTINGALE_SERVICE_PORT_HTTP, NIGHTINGALE_PORT, NIGHTINGALE_PORT_9201_TCP_ADDR.
+func fromKubernetes(name string) bool {
+	return regexp.MustCompile(`_SERVICE_(HOST|PORT)(_|$)|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_|$)`).MatchString(name)
+}
+
+func lookupIn(environ []string) func(string) (string, bool) {
+	values := make(map[string]string, len(environ))
+	for _, variable := range environ {
+		if name, value, ok := strings.Cut(variable, "="); ok {
+			values[name] = value
+		}
+	}
+	return func(name string) (string, bool) {
+		value, ok := values[name]
+		return value, ok
+	}
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err == nil && len(text) > maxFileSize {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxFileSize)
+	}
+	return text, err
+}
+
+// YAML returns the configuration as YAML with its secrets redacted: those of type secret.String, and passwords inside URLs.
+func YAML(cfg any) ([]byte, error) {
+	var n yaml.Node
+	if err := n.Encode(cfg); err != nil {
+		return nil, fmt.Errorf("cannot write the configuration as YAML: %w", err)
+	}
+	redactURLs(&n)
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := errors.Join(encoder.Encode(&n), encoder.Close()); err != nil {
+		return nil, fmt.Errorf("cannot write the configuration as YAML: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+func redactURLs(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode {
+		n.Value = regexp.MustCompile(`([a-z][a-z0-9+.-]*://[^/\s:@]*):[^/\s]*@`).ReplaceAllString(n.Value, "${1}:<redacted>@")
+	}
+	for _, child := range n.Content {
+		redactURLs(child)
+	}
+}

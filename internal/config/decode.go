@@ -1,0 +1,369 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A decoder sets the fields of a configuration from YAML nodes and collects every fault on the way. yaml.v3's own decoder can be strict about
+// keys only when it reads text, knows lines but not paths, and so cannot say "lanes[2].from" nor read a tree whose ${VAR} are expanded: it is
+// used for the single values.
+type decoder struct {
+	origins  map[string]string        // where the value at a path was set
+	expanded map[*yaml.Node]yaml.Kind // scalars in which a ${VAR} was replaced
+	faults   []*FieldError
+	root     reflect.Type
+}
+
+func (d *decoder) fault(path, origin, format string, args ...any) {
+	d.faults = append(d.faults, &FieldError{Path: path, Problem: fmt.Sprintf(format, args...), Origin: origin})
+}
+
+func line(n *yaml.Node) string {
+	if n.Line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("line %d", n.Line)
+}
+
+// file decodes a whole YAML document into v, a pointer to the configuration.
+func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string, bool)) {
+	var documents []*yaml.Node
+	stream := yaml.NewDecoder(strings.NewReader(string(text)))
+	for {
+		var n yaml.Node
+		if err := stream.Decode(&n); err != nil {
+			if plain := plainText(err); plain != "EOF" {
+				d.fault("", "", "is not YAML: %s", plain)
+				return
+			}
+			break
+		}
+		documents = append(documents, &n)
+	}
+	if len(documents) > 1 {
+		d.fault("", line(documents[1]), "must be one YAML document, got %d", len(documents))
+	}
+	if len(documents) > 0 {
+		root := documents[0].Content[0]
+		d.expand(root, "", lookup)
+		d.decode(root, v.Elem(), "", "")
+	}
+}
+
+// expand replaces ${VAR} and ${VAR:-default} in the scalars of the parsed tree, so that a value can never add keys or break the syntax. A plain
+// scalar that changed loses its type: it becomes a number or a truth value when it now looks like one. "$${" stands for "${".
+func (d *decoder) expand(n *yaml.Node, path string, lookup func(string) (string, bool)) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			d.expand(n.Content[i+1], join(path, n.Content[i].Value), lookup)
+		}
+	case yaml.SequenceNode:
+		for i, element := range n.Content {
+			d.expand(element, fmt.Sprintf("%s[%d]", path, i), lookup)
+		}
+	case yaml.ScalarNode:
+		if !strings.Contains(n.Value, "${") {
+			return
+		}
+		value, errs := expandText(n.Value, lookup)
+		for _, err := range errs {
+			d.fault(path, line(n), "%s", err)
+		}
+		n.Value = value
+		if n.Style == 0 && value != "" { // what became empty stays a text: without a type it would be null
+			n.Tag = ""
+		}
+		d.expanded[n] = n.Kind
+	}
+}
+
+func expandText(text string, lookup func(string) (string, bool)) (string, []error) {
+	var errs []error
+	reference := regexp.MustCompile(`\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}|\$\{[^}]*\}?`)
+	out := reference.ReplaceAllStringFunc(text, func(match string) string {
+		m := reference.FindStringSubmatch(match)
+		name, fallback := m[1], m[2]
+		switch value, set := lookup(name); {
+		case match == "$${":
+			return "${"
+		case name == "":
+			errs = append(errs, fmt.Errorf("must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${), got %q", match))
+		case set && (value != "" || fallback == ""):
+			return value
+		case fallback != "":
+			return strings.TrimPrefix(fallback, ":-")
+		default:
+			errs = append(errs, fmt.Errorf("needs the environment variable %s, which is not set; ${%s:-default} gives a default", name, name))
+		}
+		return match
+	})
+	return out, errs
+}
+
+// decode sets v from n. Mappings are merged into sections; everything else is replaced as a whole. A key without a value changes nothing.
+func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if l := line(n); l != "" {
+		origin = l
+	}
+	if path != "" {
+		d.origins[path] = origin
+	}
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" && (v.Kind() != reflect.String || d.expanded[n] == 0) {
+		return
+	}
+	switch t := v.Type(); {
+	case decodesItself(t):
+		d.scalar(n, v, path, origin)
+	case t.Kind() == reflect.Pointer:
+		if v.IsNil() {
+			p := fresh(t.Elem())
+			d.decode(n, p.Elem(), path, origin)
+			v.Set(p)
+			return
+		}
+		d.decode(n, v.Elem(), path, origin)
+	case t.Kind() == reflect.Struct:
+		d.mapping(n, v, path, origin)
+	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
+		if n.Kind != yaml.SequenceNode {
+			d.mismatch(n, t, path, origin)
+			return
+		}
+		list := reflect.MakeSlice(t, len(n.Content), len(n.Content))
+		for i, element := range n.Content {
+			list.Index(i).Set(fresh(t.Elem()).Elem())
+			d.decode(element, list.Index(i), fmt.Sprintf("%s[%d]", path, i), origin)
+		}
+		v.Set(list)
+	case t.Kind() == reflect.Map && t.Key().Kind() == reflect.String:
+		if n.Kind != yaml.MappingNode {
+			d.mismatch(n, t, path, origin)
+			return
+		}
+		m := reflect.MakeMapWithSize(t, len(n.Content)/2)
+		d.pairs(n, path, origin, func(name, value *yaml.Node) {
+			element := fresh(t.Elem()).Elem()
+			d.decode(value, element, join(path, name.Value), origin)
+			m.SetMapIndex(reflect.ValueOf(name.Value).Convert(t.Key()), element)
+		})
+		v.Set(m)
+	default:
+		d.scalar(n, v, path, origin)
+	}
+}
+
+func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, origin string) {
+	if n.Kind != yaml.MappingNode {
+		d.mismatch(n, v.Type(), path, origin)
+		return
+	}
+	keys := keysOf(v.Type())
+	d.pairs(n, path, origin, func(name, value *yaml.Node) {
+		i := slices.IndexFunc(keys, func(k key) bool { return k.name == name.Value })
+		if i < 0 {
+			d.unknown(name, keys, path, origin)
+			return
+		}
+		d.decode(value, v.FieldByIndex(keys[i].index), join(path, name.Value), origin)
+	})
+}
+
+// pairs calls visit for each key and value of a mapping: those merged in by "<<" first, so that the mapping's own win. A key given twice is a
+// fault.
+func (d *decoder) pairs(n *yaml.Node, path, origin string, visit func(name, value *yaml.Node)) {
+	seen := map[string]int{}
+	for pass := range 2 {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			name, value := n.Content[i], n.Content[i+1]
+			if merge := name.Tag == "!!merge"; merge != (pass == 0) {
+				continue
+			} else if merge {
+				d.merge(value, path, origin, visit)
+				continue
+			}
+			if first, ok := seen[name.Value]; ok {
+				d.fault(join(path, name.Value), line(name), "is given twice: first in line %d", first)
+				continue
+			}
+			seen[name.Value] = name.Line
+			visit(name, value)
+		}
+	}
+}
+
+func (d *decoder) merge(n *yaml.Node, path, origin string, visit func(name, value *yaml.Node)) {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		d.merge(n.Alias, path, origin, visit)
+	case n.Kind == yaml.SequenceNode:
+		for _, element := range slices.Backward(n.Content) { // the first in the list wins, so it comes last
+			d.merge(element, path, origin, visit)
+		}
+	case n.Kind == yaml.MappingNode:
+		d.pairs(n, path, origin, visit)
+	default:
+		d.fault(join(path, "<<"), line(n), "must be a mapping of keys, or a list of them")
+	}
+}
+
+func (d *decoder) unknown(name *yaml.Node, keys []key, path, origin string) {
+	if l := line(name); l != "" {
+		origin = l
+	}
+	var names []string
+	for _, k := range keys {
+		names = append(names, k.name)
+	}
+	full, hint := join(path, name.Value), ""
+	if near, ok := nearest(name.Value, names); ok {
+		hint = fmt.Sprintf("; did you mean %s?", join(path, near))
+	} else if i := slices.IndexFunc(leaves(d.root, ""), func(leaf string) bool { return strings.HasSuffix(leaf, "."+name.Value) }); i >= 0 {
+		hint = fmt.Sprintf("; did you mean %s?", leaves(d.root, "")[i])
+	} else if len(names) > 0 {
+		hint = "; known here: " + strings.Join(names, ", ")
+	}
+	d.fault(full, origin, "is not a known key%s", hint)
+}
+
+// scalar sets a single value, and leaves v as it was when that fails.
+func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path, origin string) {
+	t, target := v.Type(), reflect.New(v.Type())
+	target.Elem().Set(v)
+	var err error
+	switch {
+	case t == reflect.TypeFor[time.Duration]() && n.Kind == yaml.ScalarNode:
+		var duration time.Duration
+		duration, err = time.ParseDuration(n.Value)
+		target.Elem().SetInt(int64(duration))
+	case t.Kind() == reflect.String && d.expanded[n] != 0:
+		target.Elem().SetString(n.Value) // a text stays the text that was expanded, even where it reads "null" or "1e3"
+	default:
+		err = n.Decode(target.Interface())
+	}
+	if err == nil {
+		v.Set(target.Elem())
+		return
+	}
+	if decodesItself(t) && n.Kind == yaml.ScalarNode {
+		d.fault(path, origin, "%s", plainText(err))
+		return
+	}
+	d.mismatch(n, t, path, origin)
+}
+
+func (d *decoder) mismatch(n *yaml.Node, t reflect.Type, path, origin string) {
+	want := map[reflect.Kind]string{
+		reflect.Bool: "true or false", reflect.Float32: "a number", reflect.Float64: "a number", reflect.String: "a single text",
+		reflect.Slice: "a list", reflect.Map: "a mapping of keys", reflect.Struct: "a mapping of keys",
+	}[t.Kind()]
+	switch {
+	case t == reflect.TypeFor[time.Duration]():
+		want = "a duration such as 500ms, 10s or 1m30s"
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+		want = "a text"
+	case reflect.Int <= t.Kind() && t.Kind() <= reflect.Int64:
+		want = "a whole number"
+		if t.Bits() < 64 {
+			want = fmt.Sprintf("a whole number that fits in %d bits", t.Bits())
+		}
+	case reflect.Uint <= t.Kind() && t.Kind() <= reflect.Uintptr:
+		want = "a whole number >= 0"
+		if t.Bits() < 64 {
+			want = fmt.Sprintf("a whole number >= 0 that fits in %d bits", t.Bits())
+		}
+	case want == "":
+		want = "a valid value"
+	}
+	got := map[yaml.Kind]string{yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}[n.Kind]
+	if got == "" {
+		got = fmt.Sprintf("%q", n.Value)
+	}
+	d.fault(path, origin, "must be %s, got %s", want, got)
+}
+
+// text sets the value at v from the text of an environment variable or a flag. A text is taken as it stands; lists and maps are written in YAML,
+// or simply as "a,b" and "a=1,b=2".
+func (d *decoder) text(text string, v reflect.Value, path, origin string) {
+	d.origins[path] = origin
+	n := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
+	d.expanded[n] = n.Kind
+	t := v.Type()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch kind := t.Kind(); {
+	case decodesItself(t) || (kind != reflect.Slice && kind != reflect.Map && kind != reflect.Interface):
+		if text == "" {
+			n.Tag = "!!str" // set to empty is not the same as not set, which a plain empty scalar would mean
+		}
+	default:
+		var document yaml.Node
+		if err := yaml.Unmarshal([]byte(text), &document); err != nil {
+			d.fault(path, origin, "is not YAML: %s", plainText(err))
+			return
+		}
+		if kind == reflect.Interface && len(document.Content) == 0 {
+			break
+		}
+		if len(document.Content) > 0 {
+			n = document.Content[0]
+		}
+		if n.Kind == yaml.ScalarNode && kind != reflect.Interface {
+			n = simpleList(text, kind)
+		}
+		clearLines(n)
+	}
+	d.decode(n, v, path, origin)
+}
+
+// simpleList reads "a,b" as a list and "a=1,b=2" as a mapping; a part without "=" makes the whole a list, which the decoder then refuses.
+func simpleList(text string, kind reflect.Kind) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.SequenceNode}
+	if kind == reflect.Map {
+		n.Kind = yaml.MappingNode
+	}
+	if strings.TrimSpace(text) == "" {
+		return n
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		if kind == reflect.Map {
+			name, value, ok := strings.Cut(part, "=")
+			if !ok {
+				return &yaml.Node{Kind: yaml.ScalarNode, Value: text, Tag: "!!str"}
+			}
+			n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(name), Tag: "!!str"})
+			part = value
+		}
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(part)})
+	}
+	return n
+}
+
+// clearLines makes the faults of a text name its origin: its lines are not the file's.
+func clearLines(n *yaml.Node) {
+	n.Line = 0
+	for _, child := range n.Content {
+		clearLines(child)
+	}
+}
+
+// plainText returns an error of yaml.v3 without the "yaml: " in front, nor the line where the fault names it.
+func plainText(err error) string {
+	var types *yaml.TypeError
+	if errors.As(err, &types) {
+		return strings.Join(types.Errors, "; ")
+	}
+	return strings.TrimPrefix(err.Error(), "yaml: ")
+}

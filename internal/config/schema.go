@@ -1,0 +1,158 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A key is one YAML key of a struct: its name and the way from the struct's value to the field, through inlined structs.
+type key struct {
+	name  string
+	index []int
+}
+
+// keysOf lists the keys of a struct type as yaml.v3 sees them: the tag's name, else the field's in lower case; "-" and unexported fields left
+// out; inlined structs opened.
+func keysOf(t reflect.Type) []key {
+	var keys []key
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if name == "-" || (!field.IsExported() && !field.Anonymous) {
+			continue
+		}
+		if slices.Contains(strings.Split(options, ","), "inline") {
+			if field.Type.Kind() != reflect.Struct {
+				panic(fmt.Sprintf("config: %s.%s: only a struct can be inlined", t, field.Name))
+			}
+			for _, inner := range keysOf(field.Type) {
+				keys = append(keys, key{inner.name, append([]int{i}, inner.index...)})
+			}
+			continue
+		}
+		if name == "" {
+			name = strings.ToLower(field.Name)
+		}
+		keys = append(keys, key{name, []int{i}})
+	}
+	return keys
+}
+
+// isSection reports whether values of t (a struct, or a pointer to one) are written as a mapping of fixed keys, rather than by their own
+// UnmarshalYAML or UnmarshalText.
+func isSection(t reflect.Type) bool {
+	return indirect(t).Kind() == reflect.Struct && !decodesItself(indirect(t))
+}
+
+func indirect(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+func decodesItself(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[yaml.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) ||
+		t == reflect.TypeFor[yaml.Node]()
+}
+
+// leaves lists the paths of every key of t that holds a value rather than a section: what an environment variable can set. Lists and maps are
+// values, set as a whole.
+func leaves(t reflect.Type, prefix string) []string {
+	var paths []string
+	for _, k := range keysOf(indirect(t)) {
+		field := indirect(t).FieldByIndex(k.index)
+		if path := join(prefix, k.name); isSection(field.Type) {
+			paths = append(paths, leaves(field.Type, path)...)
+		} else {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// find returns the value at a path of leaves, making the sections on the way that are nil pointers.
+func find(v reflect.Value, path string) (reflect.Value, bool) {
+	for name := range strings.SplitSeq(path, ".") {
+		v = section(v)
+		if v.Kind() != reflect.Struct {
+			return reflect.Value{}, false
+		}
+		keys := keysOf(v.Type())
+		i := slices.IndexFunc(keys, func(k key) bool { return k.name == name })
+		if i < 0 {
+			return reflect.Value{}, false
+		}
+		v = v.FieldByIndex(keys[i].index)
+	}
+	return v, true
+}
+
+// section follows a pointer to a section, making one where it is nil.
+func section(v reflect.Value) reflect.Value {
+	if v.Kind() != reflect.Pointer {
+		return v
+	}
+	if v.IsNil() {
+		v.Set(fresh(v.Type().Elem()))
+	}
+	return v.Elem()
+}
+
+// fresh returns a pointer to a new value of t with the defaults that the type gives itself.
+func fresh(t reflect.Type) reflect.Value {
+	p := reflect.New(t)
+	if d, ok := p.Interface().(Defaulter); ok {
+		d.SetDefaults()
+	}
+	return p
+}
+
+func join(prefix, path string) string {
+	switch {
+	case prefix == "":
+		return path
+	case path == "" || strings.HasPrefix(path, "["):
+		return prefix + path
+	}
+	return prefix + "." + path
+}
+
+// nearest returns the candidate closest to name, where one is close enough to be what was meant.
+func nearest(name string, candidates []string) (string, bool) {
+	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
+	best, distance := "", 1+max(1, len(name)/3)
+	for _, candidate := range candidates {
+		if d := editDistance(fold(name), fold(candidate)); d < distance {
+			best, distance = candidate, d
+		}
+	}
+	return best, best != ""
+}
+
+// editDistance counts the inserted, deleted and replaced bytes between a and b.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

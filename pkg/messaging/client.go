@@ -1,0 +1,192 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/backoff"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// Client is the way to one Pulsar cluster. It keeps separate connections for
+// publishing and for consuming, so that neither can hold up the other.
+type Client struct {
+	log       *zap.Logger
+	metrics   *metrics
+	producers pulsar.Client
+	consumers pulsar.Client
+
+	closing chan struct{} // closed by Close: publishers and consumers must end
+
+	mu         sync.Mutex
+	closed     bool
+	publishers map[*Publisher]struct{}
+	running    sync.WaitGroup // consumers inside Run or Drain
+}
+
+// Option adjusts a Client.
+type Option func(*options)
+
+type options struct {
+	log *zap.Logger
+	reg prometheus.Registerer
+}
+
+// WithLogger sends the client's log lines to log. Default: nowhere.
+func WithLogger(log *zap.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithRegisterer registers the client's metrics, and those of the underlying
+// Pulsar client, with reg. Default: metrics are kept and not exported.
+func WithRegisterer(reg prometheus.Registerer) Option { return func(o *options) { o.reg = reg } }
+
+// Dial prepares a client. It fails on a bad configuration only: connections are
+// made when first needed, and made again whenever they break, so a cluster that
+// is away is not an error here. Close the client when done.
+func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("messaging: %w", err)
+	}
+	o := options{log: zap.NewNop(), reg: prometheus.NewRegistry()}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	log := o.log.Named("messaging")
+	producers, err := newRawClient(cfg, log, o.reg, "producer")
+	if err != nil {
+		return nil, err
+	}
+	consumers, err := newRawClient(cfg, log, o.reg, "consumer")
+	if err != nil {
+		producers.Close()
+		return nil, err
+	}
+	return &Client{
+		log: log, metrics: newMetrics(o.reg),
+		producers: producers, consumers: consumers,
+		closing:    make(chan struct{}),
+		publishers: make(map[*Publisher]struct{}),
+	}, nil
+}
+
+// newRawClient makes one underlying client; role labels its metrics.
+func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role string) (pulsar.Client, error) {
+	auth, err := cfg.Auth.provider()
+	if err != nil {
+		return nil, fmt.Errorf("messaging: auth: %w", err)
+	}
+	raw, err := pulsar.NewClient(pulsar.ClientOptions{
+		URL:                        cfg.URL,
+		ConnectionTimeout:          cfg.ConnectTimeout,
+		OperationTimeout:           cfg.OperationTimeout,
+		KeepAliveInterval:          cfg.KeepAlive,
+		MaxConnectionsPerBroker:    cfg.ConnectionsPerBroker,
+		Authentication:             auth,
+		TLSTrustCertsFilePath:      cfg.TLS.CAFile,
+		TLSAllowInsecureConnection: cfg.TLS.Insecure,
+		TLSValidateHostname:        !cfg.TLS.Insecure,
+		// The client's own memory limiter can lose a wake-up
+		// (memory_limit_controller.go, ReleaseMemory broadcasts without the
+		// lock), and producers would share it with consumers: ours replaces it.
+		MemoryLimitBytes:  -1,
+		Logger:            rawLogger{log.Named("pulsar").Sugar()},
+		MetricsRegisterer: prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, reg),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("messaging: %w", err)
+	}
+	return raw, nil
+}
+
+// Close closes every publisher of the client, asks running consumers to stop,
+// waits for both until ctx ends, and closes the connections. The error joins what
+// the publishers report. Closing again returns nil.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	close(c.closing)
+	open := make([]*Publisher, 0, len(c.publishers))
+	for p := range c.publishers {
+		open = append(open, p)
+	}
+	c.mu.Unlock()
+
+	errs := make([]error, len(open)+2)
+	var wg sync.WaitGroup
+	for i, p := range open {
+		wg.Go(func() { errs[i] = p.Close(ctx) })
+	}
+	wg.Wait()
+	if !within(ctx, c.running.Wait) {
+		errs[len(open)] = fmt.Errorf("messaging: consumers still running: %w", ctx.Err())
+	}
+	// The connections close after everything on them. With a broker that answers
+	// nothing each close request waits for its own timeout: that goes on behind.
+	if !within(ctx, func() { c.producers.Close(); c.consumers.Close() }) {
+		errs[len(open)+1] = fmt.Errorf("messaging: closing connections: %w", ctx.Err())
+	}
+	return errors.Join(errs...)
+}
+
+// enter registers a running consumer; leave must follow.
+func (c *Client) enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.running.Add(1)
+	return nil
+}
+
+func (c *Client) leave() { c.running.Done() }
+
+// within runs f in a goroutine and reports whether it returned before ctx ended.
+func within(ctx context.Context, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// reconnectBackoff doubles from 100 ms to 2 s with up to 20 % of jitter. The
+// underlying client's own goes to 60 s, far too long after an outage.
+type reconnectBackoff struct{ delay time.Duration }
+
+const (
+	backoffMin = 100 * time.Millisecond
+	backoffMax = 2 * time.Second
+)
+
+func newReconnectBackoff() backoff.Policy { return &reconnectBackoff{} }
+
+// Next returns the delay before the next attempt.
+func (b *reconnectBackoff) Next() time.Duration {
+	b.delay = min(max(2*b.delay, backoffMin), backoffMax)
+	return b.delay + jitter(b.delay/5)
+}
+
+// IsMaxBackoffReached reports whether delays grow no more.
+func (b *reconnectBackoff) IsMaxBackoffReached() bool { return b.delay >= backoffMax }
+
+// Reset starts over after a success.
+func (b *reconnectBackoff) Reset() { b.delay = 0 }

@@ -1,0 +1,194 @@
+package messaging
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// Config says how to reach one Pulsar cluster. Keep one Config (and one Client)
+// per cluster. The zero value of each field means its default.
+type Config struct {
+	// URL of the brokers: pulsar://host:port[,host:port] or pulsar+ssl://...
+	// Default pulsar://127.0.0.1:6650.
+	URL string `yaml:"url"`
+	// ConnectTimeout bounds one TCP and TLS connection attempt. Default 5s.
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	// OperationTimeout bounds one request to a broker (lookup, create, subscribe,
+	// close). Recovery after an outage may take this long. Default 10s.
+	OperationTimeout time.Duration `yaml:"operation_timeout"`
+	// KeepAlive is the interval of protocol pings; a connection that answers none
+	// for two of them is replaced. Default 10s.
+	KeepAlive time.Duration `yaml:"keep_alive"`
+	// ConnectionsPerBroker spreads topics over this many connections to each
+	// broker, separately for publishing and for consuming. One connection is
+	// about one core of decoding. Default 1.
+	ConnectionsPerBroker int `yaml:"connections_per_broker"`
+	// TLS applies to pulsar+ssl URLs.
+	TLS TLS `yaml:"tls"`
+	// Auth is how the client proves who it is. Default: not at all.
+	Auth Auth `yaml:"auth"`
+}
+
+// TLS configures the transport of a pulsar+ssl URL. The server's certificate and
+// its host name are verified unless Insecure is set.
+type TLS struct {
+	// CAFile holds the PEM certificates to trust. Default: the system's.
+	CAFile string `yaml:"ca_file"`
+	// Insecure switches verification off. For tests only: anybody on the path can
+	// then read and change all traffic.
+	Insecure bool `yaml:"insecure"`
+}
+
+// Auth holds at most one way of authenticating.
+type Auth struct {
+	// Token is a bearer token (JWT).
+	Token secret.String `yaml:"token"`
+	// TokenFile holds the token; it is read again at every connection, so that it
+	// can be rotated.
+	TokenFile string `yaml:"token_file"`
+	// CertFile and KeyFile are the PEM client certificate and key of mutual TLS,
+	// read again at every connection.
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"`
+	// OAuth2 is the client credentials flow.
+	OAuth2 OAuth2 `yaml:"oauth2"`
+}
+
+// OAuth2 configures the client credentials flow (RFC 6749, section 4.4).
+type OAuth2 struct {
+	// IssuerURL is the authorization server, with OpenID Connect discovery.
+	IssuerURL string `yaml:"issuer_url"`
+	// Audience names the Pulsar cluster to the issuer.
+	Audience string `yaml:"audience"`
+	// Scope is a space-separated list. Optional.
+	Scope string `yaml:"scope"`
+	// KeyFile is the JSON file with client_id, client_secret and issuer_url that
+	// Pulsar's own clients use.
+	KeyFile string `yaml:"key_file"`
+}
+
+// DefaultConfig is the configuration of a broker on this machine.
+func DefaultConfig() Config { return Config{}.withDefaults() }
+
+func (c Config) withDefaults() Config {
+	if c.URL == "" {
+		c.URL = "pulsar://127.0.0.1:6650"
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = 5 * time.Second
+	}
+	if c.OperationTimeout == 0 {
+		c.OperationTimeout = 10 * time.Second
+	}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = 10 * time.Second
+	}
+	if c.ConnectionsPerBroker == 0 {
+		c.ConnectionsPerBroker = 1
+	}
+	return c
+}
+
+// Validate reports every fault at once, each as "path: what would be right", the
+// path being the YAML path below this section. Nothing is connected to.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	fault := func(path, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{path}, args...)...))
+	}
+	tls, err := checkURL(c.URL)
+	if err != nil {
+		fault("url", "%w", err)
+	}
+	if c.ConnectTimeout < 0 {
+		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
+	}
+	if c.OperationTimeout < time.Second {
+		fault("operation_timeout", "must be at least 1s, got %s", c.OperationTimeout)
+	}
+	if c.KeepAlive < time.Second {
+		fault("keep_alive", "must be at least 1s, got %s", c.KeepAlive)
+	}
+	if c.ConnectionsPerBroker < 1 || c.ConnectionsPerBroker > 64 {
+		fault("connections_per_broker", "must be from 1 to 64, got %d", c.ConnectionsPerBroker)
+	}
+	readable := func(path, file string) {
+		if file == "" {
+			return
+		}
+		if f, err := os.Open(file); err != nil {
+			fault(path, "must name a readable file: %w", err)
+		} else {
+			_ = f.Close()
+		}
+	}
+	readable("tls.ca_file", c.TLS.CAFile)
+	readable("auth.token_file", c.Auth.TokenFile)
+	readable("auth.cert_file", c.Auth.CertFile)
+	readable("auth.key_file", c.Auth.KeyFile)
+	readable("auth.oauth2.key_file", c.Auth.OAuth2.KeyFile)
+	if n := len(c.Auth.methods()); n > 1 {
+		fault("auth", "must hold one method, got %s", strings.Join(c.Auth.methods(), " and "))
+	}
+	if (c.Auth.CertFile == "") != (c.Auth.KeyFile == "") {
+		fault("auth", "cert_file and key_file go together")
+	}
+	if c.Auth.CertFile != "" && !tls && err == nil {
+		fault("auth.cert_file", "needs a pulsar+ssl url")
+	}
+	if o := c.Auth.OAuth2; o != (OAuth2{}) {
+		if o.KeyFile == "" {
+			fault("auth.oauth2.key_file", "must be set")
+		}
+		if u, err := url.Parse(o.IssuerURL); o.IssuerURL != "" && (err != nil || u.Host == "") {
+			fault("auth.oauth2.issuer_url", "must be an https URL, got %q", o.IssuerURL)
+		}
+	}
+	if c.TLS != (TLS{}) && !tls && err == nil {
+		fault("tls", "needs a pulsar+ssl url, got %q", c.URL)
+	}
+	return errors.Join(errs...)
+}
+
+// methods names the ways of authenticating that are set.
+func (a Auth) methods() []string {
+	var m []string
+	if a.Token != "" {
+		m = append(m, "token")
+	}
+	if a.TokenFile != "" {
+		m = append(m, "token_file")
+	}
+	if a.CertFile != "" || a.KeyFile != "" {
+		m = append(m, "cert_file/key_file")
+	}
+	if a.OAuth2 != (OAuth2{}) {
+		m = append(m, "oauth2")
+	}
+	return m
+}
+
+// checkURL reports whether a service URL asks for TLS, or what is wrong with it.
+func checkURL(s string) (tls bool, err error) {
+	rest, plain := strings.CutPrefix(s, "pulsar://")
+	if !plain {
+		rest, tls = strings.CutPrefix(s, "pulsar+ssl://")
+	}
+	if !plain && !tls {
+		return false, fmt.Errorf("must start with pulsar:// or pulsar+ssl://, got %q", s)
+	}
+	for host := range strings.SplitSeq(rest, ",") {
+		u, err := url.Parse("pulsar://" + host)
+		if err != nil || u.Hostname() == "" || u.User != nil || (u.Path != "" && u.Path != "/") {
+			return tls, fmt.Errorf("must be host:port[,host:port...] after the scheme, got %q", s)
+		}
+	}
+	return tls, nil
+}

@@ -1,0 +1,100 @@
+package messaging
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+var (
+	// ErrClosed is returned by a client, publisher or consumer that was closed.
+	ErrClosed = errors.New("messaging: closed")
+	// ErrQueueFull is returned under [FailFast] when a bound of the queue is hit.
+	ErrQueueFull = errors.New("messaging: publish queue full")
+	// ErrTooLarge is the outcome of a record that is larger than the broker takes.
+	ErrTooLarge = errors.New("messaging: record larger than the broker accepts")
+	// ErrTopicTerminated is the outcome of records for a terminated topic. It is
+	// final: a terminated topic takes no record again.
+	ErrTopicTerminated = errors.New("messaging: topic terminated")
+	// ErrBadPartition is the outcome of a record whose explicit partition the
+	// topic does not have.
+	ErrBadPartition = errors.New("messaging: no such partition")
+	// ErrDeliverAt is the outcome of a record with DeliverAt given to a publisher
+	// that batches. Delayed messages bypass batches and overtake them, and take
+	// their sequence id earlier than records that are sent before them, which a
+	// broker with deduplication answers by dropping those.
+	ErrDeliverAt = errors.New("messaging: DeliverAt needs a profile with batch_records: 1")
+	// ErrUnacknowledged is the outcome of a record that was accepted and not
+	// acknowledged when the publisher closed. It may or may not be stored.
+	ErrUnacknowledged = errors.New("messaging: not acknowledged before close")
+)
+
+// UnacknowledgedError is returned by [Publisher.Close] when its context ended
+// before every accepted record was acknowledged.
+type UnacknowledgedError struct {
+	Count int // records whose outcome is unknown
+}
+
+func (e *UnacknowledgedError) Error() string {
+	return fmt.Sprintf("messaging: closed with %d records not acknowledged", e.Count)
+}
+
+// Is makes errors.Is(err, ErrUnacknowledged) hold.
+func (e *UnacknowledgedError) Is(target error) bool { return target == ErrUnacknowledged }
+
+// verdict is what a handler's error asks for.
+type verdict struct {
+	err    error
+	after  time.Duration
+	reject bool
+}
+
+func (v *verdict) Error() string { return v.err.Error() }
+func (v *verdict) Unwrap() error { return v.err }
+
+// RetryAfter makes a handler's error ask for another attempt no sooner than d
+// from now, in place of the consumer's own backoff. A nil err is nil: there is
+// nothing to retry.
+func RetryAfter(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &verdict{err: err, after: d}
+}
+
+// Reject makes a handler's error final: the message goes to the dead-letter topic
+// with err as its reason and is then acknowledged. A nil err is nil.
+func Reject(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &verdict{err: err, reject: true}
+}
+
+// class is what the library does about an error of the underlying producer.
+type class int
+
+const (
+	retriable  class = iota // recreate the producer and send again
+	tooLarge                // this record only, final
+	terminated              // the topic, final
+)
+
+// classify sorts an error of the underlying client. Server errors reach us as
+// text (pulsar-client-go v0.21.0 error.go, getErrorFromServerError), so names of
+// the protocol's ServerError are matched as it does itself.
+func classify(err error) class {
+	switch {
+	case errors.Is(err, pulsar.ErrMessageTooLarge), errors.Is(err, pulsar.ErrMetaTooLarge),
+		errors.Is(err, pulsar.ErrFailAddToBatch),
+		strings.Contains(err.Error(), "encryptedPayload exceeds MaxMessageSize"):
+		return tooLarge
+	case errors.Is(err, pulsar.ErrTopicTerminated), strings.Contains(err.Error(), "TopicTerminated"):
+		return terminated
+	default:
+		return retriable
+	}
+}

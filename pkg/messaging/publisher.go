@@ -1,0 +1,407 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// Publisher publishes to one topic. A record's way: route to a partition -> wait
+// for room in that partition's lane -> enter its list of pending records -> the
+// producer batches and sends -> the broker's receipt -> the record leaves the list
+// and the caller hears. See lane for what happens when the broker closes a
+// producer on that way.
+type Publisher struct {
+	client  *Client
+	topic   string
+	profile Profile
+	log     *zap.Logger
+	metrics publisherMetrics
+	router  router
+	pool    sync.Pool // of *pending
+
+	lanes atomic.Pointer[[]*lane]
+	grow  sync.Mutex // one change of lanes at a time
+
+	background context.Context // ends when Close begins: discovery
+	cancel     context.CancelFunc
+
+	closeOnce sync.Once
+	closeErr  error
+	closing   atomic.Pointer[context.Context] // Close's context, for the lanes
+	lost      atomic.Int64                    // records not acknowledged at close
+
+	connectErr atomic.Pointer[error] // the latest failure to create a producer
+}
+
+// publisherMetrics are the package's metrics with the profile's label applied.
+type publisherMetrics struct {
+	acked, failed, ackedBytes      prometheus.Counter
+	ack                            prometheus.Observer
+	pending, pendingBytes, stalled prometheus.Gauge
+	recreated                      *prometheus.CounterVec
+}
+
+// discoverEvery is the interval at which a publisher looks for new partitions.
+const discoverEvery = time.Minute
+
+// Publisher opens a publisher for topic. It returns once every partition has a
+// producer, retrying while the cluster is away until ctx ends; ctx bounds opening
+// only. Close the publisher when done.
+func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+	if err := profile.Validate(); err != nil {
+		return nil, fmt.Errorf("messaging: profile: %w", err)
+	}
+	p := &Publisher{
+		client: c, topic: topic, profile: profile,
+		log: c.log.Named("publisher").With(zap.String("profile", profile.Name)),
+		metrics: publisherMetrics{
+			acked:        c.metrics.published.WithLabelValues(profile.Name, "ok"),
+			failed:       c.metrics.published.WithLabelValues(profile.Name, "error"),
+			ackedBytes:   c.metrics.publishedBytes.WithLabelValues(profile.Name),
+			ack:          c.metrics.ackSeconds.WithLabelValues(profile.Name),
+			pending:      c.metrics.pending.WithLabelValues(profile.Name),
+			pendingBytes: c.metrics.pendingBytes.WithLabelValues(profile.Name),
+			stalled:      c.metrics.stalled.WithLabelValues(profile.Name),
+			recreated:    c.metrics.recreated,
+		},
+		router: router{routing: profile.Routing},
+	}
+	p.background, p.cancel = context.WithCancel(context.Background())
+
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	c.publishers[p] = struct{}{}
+	c.mu.Unlock()
+
+	if err := p.open(ctx); err != nil {
+		// Nothing was published, so nothing can be lost by closing at once.
+		_ = p.Close(canceled())
+		return nil, fmt.Errorf("messaging: open publisher for %s: %w", topic, err)
+	}
+	go p.discover()
+	return p, nil
+}
+
+// canceled is a context that has ended.
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// open finds the topic's partitions and waits for a producer on each.
+func (p *Publisher) open(ctx context.Context) error {
+	var b reconnectBackoff
+	for {
+		topics, err := p.partitions(ctx)
+		if err == nil {
+			p.addLanes(topics)
+			break
+		}
+		if ctx.Err() == nil {
+			p.noteConnectError(err)
+		}
+		if !sleep(ctx, b.Next()) {
+			return p.explain(ctx.Err())
+		}
+	}
+	for _, l := range *p.lanes.Load() {
+		select {
+		case <-l.ready:
+			l.mu.Lock()
+			gate := l.gate
+			l.mu.Unlock()
+			if gate != nil {
+				return gate
+			}
+		case <-ctx.Done():
+			return p.explain(ctx.Err())
+		case <-p.background.Done():
+			return ErrClosed
+		}
+	}
+	return nil
+}
+
+// explain adds the latest failure to connect to err, so that a bare "deadline
+// exceeded" says what was in the way.
+func (p *Publisher) explain(err error) error {
+	if cause := p.connectErr.Load(); cause != nil {
+		return fmt.Errorf("%w (last failure: %w)", err, *cause)
+	}
+	return err
+}
+
+func (p *Publisher) noteConnectError(err error) { p.connectErr.Store(&err) }
+
+// partitions asks the broker for the topics that make up this one.
+func (p *Publisher) partitions(ctx context.Context) ([]string, error) {
+	var topics []string
+	err := errors.New("no answer")
+	if !within(ctx, func() { topics, err = p.client.producers.TopicPartitions(p.topic) }) {
+		return nil, ctx.Err()
+	}
+	return topics, err
+}
+
+// addLanes starts a lane for each topic that has none, and divides the bounds
+// anew.
+func (p *Publisher) addLanes(topics []string) {
+	p.grow.Lock()
+	defer p.grow.Unlock()
+	var lanes []*lane
+	if have := p.lanes.Load(); have != nil {
+		lanes = append(lanes, *have...)
+	}
+	old := len(lanes)
+	if len(topics) <= old || p.background.Err() != nil {
+		return
+	}
+	for i := old; i < len(topics); i++ {
+		lanes = append(lanes, newLane(p, topics[i], i))
+	}
+	for _, l := range lanes {
+		l.setShare(max(p.profile.MaxPendingRecords/len(lanes), 1), max(p.profile.MaxPendingBytes/int64(len(lanes)), 1))
+	}
+	p.lanes.Store(&lanes)
+	for _, l := range lanes[old:] {
+		l.start()
+	}
+	if old > 0 {
+		p.log.Info("topic has more partitions", zap.String("topic", p.topic),
+			zap.Int("from", old), zap.Int("to", len(lanes)))
+	}
+}
+
+// discover adds lanes for partitions that the topic gains.
+func (p *Publisher) discover() {
+	t := time.NewTicker(discoverEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.background.Done():
+			return
+		case <-t.C:
+			if topics, err := p.partitions(p.background); err == nil {
+				p.addLanes(topics)
+			}
+		}
+	}
+}
+
+// partitioned reports whether the topic has partitions of its own.
+func (p *Publisher) partitioned() bool {
+	lanes := *p.lanes.Load()
+	return len(lanes) > 1 || lanes[0].topic != p.topic && lanes[0].topic == p.topic+"-partition-0"
+}
+
+// Topic is the topic's name as it was given.
+func (p *Publisher) Topic() string { return p.topic }
+
+// Partitions is the present number of partitions, 1 for a topic without.
+func (p *Publisher) Partitions() int { return len(*p.lanes.Load()) }
+
+// Publish publishes rs and returns nil only when the broker has acknowledged every
+// one of them. Records of one partition keep their order, within rs and between
+// calls that follow one another.
+//
+// An error says how many records failed and wraps the first one's reason. When ctx
+// ends first, records that had been accepted may still be stored, and the
+// publisher goes on reading them: do not reuse their payloads.
+func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
+	if len(rs) == 0 {
+		return nil
+	}
+	b := &batchOutcome{settled: make(chan struct{})}
+	b.left.Store(int64(len(rs)))
+	done := b.done
+	var touched *lane // group commit: flush once behind the last record of a lane
+	for _, r := range rs {
+		l, err := p.publish(ctx, r, done)
+		if err != nil {
+			done(MessageID{}, err)
+			continue
+		}
+		if touched != nil && touched != l {
+			touched.nudge()
+		}
+		touched = l
+	}
+	if touched != nil {
+		touched.nudge()
+	}
+	select {
+	case <-b.settled:
+	case <-ctx.Done():
+		if b.left.Load() > 0 {
+			return fmt.Errorf("messaging: %d of %d records not acknowledged in time: %w", b.left.Load(), len(rs), p.explain(ctx.Err()))
+		}
+	}
+	return b.err(len(rs))
+}
+
+// PublishAsync publishes r and calls done with the outcome, exactly once, before
+// Close returns. It waits, at most until ctx ends, for room in the queue; after
+// that ctx has no effect.
+//
+// done runs on the partition's own goroutine: while it blocks, further outcomes
+// and room of that partition wait, other partitions do not. It must not publish to
+// the same publisher in the blocking mode. A record that is not accepted (queue
+// full, closed, ctx ended) gets its outcome in the caller's goroutine.
+func (p *Publisher) PublishAsync(ctx context.Context, r *Record, done func(MessageID, error)) {
+	l, err := p.publish(ctx, r, done)
+	if err != nil {
+		done(MessageID{}, err)
+		return
+	}
+	l.nudge()
+}
+
+// publish routes r, admits it and sends it.
+func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID, error)) (*lane, error) {
+	if !r.DeliverAt.IsZero() && !p.profile.unbatched() {
+		return nil, ErrDeliverAt
+	}
+	lanes := *p.lanes.Load()
+	i := p.router.route(r, len(lanes), func(i int) bool { return lanes[i].full() })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: %d of %d", ErrBadPartition, r.Partition, len(lanes))
+	}
+	l := lanes[i]
+	e, raw, err := l.admit(ctx, r, done)
+	if err != nil {
+		return nil, err
+	}
+	if raw != nil {
+		l.send(raw, e)
+	}
+	return l, nil
+}
+
+// Flush returns when every record accepted before the call has its outcome, or ctx
+// ends.
+func (p *Publisher) Flush(ctx context.Context) error {
+	for _, l := range *p.lanes.Load() {
+		l.nudge()
+	}
+	for _, l := range *p.lanes.Load() {
+		if err := l.wait(ctx); err != nil {
+			return fmt.Errorf("messaging: flush: %w", err)
+		}
+	}
+	return nil
+}
+
+// Close closes the gate for new records, waits until ctx ends for those accepted
+// to be acknowledged, and closes the producers. Records that remain get
+// ErrUnacknowledged as their outcome, and Close returns an *UnacknowledgedError
+// that counts them. Closing again returns the same error without doing anything.
+func (p *Publisher) Close(ctx context.Context) error {
+	p.closeOnce.Do(func() { p.closeErr = p.close(ctx) })
+	return p.closeErr
+}
+
+func (p *Publisher) close(ctx context.Context) error {
+	p.cancel()
+	defer func() {
+		p.client.mu.Lock()
+		delete(p.client.publishers, p)
+		p.client.mu.Unlock()
+	}()
+	// Behind this lock no lane is added any more: background has ended.
+	p.grow.Lock()
+	var lanes []*lane
+	if have := p.lanes.Load(); have != nil {
+		lanes = *have
+	}
+	p.grow.Unlock()
+
+	for _, l := range lanes {
+		l.shut(ErrClosed)
+	}
+	for _, l := range lanes {
+		l.nudge()
+	}
+	for _, l := range lanes {
+		if l.wait(ctx) != nil {
+			break // the context ended: the lanes say what is left
+		}
+	}
+	p.closing.Store(&ctx)
+	for _, l := range lanes {
+		l.stop()
+	}
+	for _, l := range lanes {
+		<-l.ended
+	}
+	if n := p.lost.Load(); n > 0 {
+		p.log.Error("closed with records not acknowledged", zap.String("topic", p.topic), zap.Int64("records", n))
+		return &UnacknowledgedError{Count: int(n)}
+	}
+	return nil
+}
+
+// closeCtx is the context of the Close that is under way.
+func (p *Publisher) closeCtx() context.Context { return *p.closing.Load() }
+
+func (p *Publisher) noteUnacknowledged(n int) { p.lost.Add(int64(n)) }
+
+// newPending returns a pending record for l, recycled where possible.
+func (p *Publisher) newPending(l *lane) *pending {
+	e, _ := p.pool.Get().(*pending)
+	if e == nil {
+		e = new(pending)
+		e.receipt = func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { e.lane.complete(e, id, err) }
+	}
+	e.lane = l
+	return e
+}
+
+// recycle takes back a pending record that had its outcome. Stale ones are never
+// recycled: a late receipt may still arrive for them.
+func (p *Publisher) recycle(e *pending) {
+	e.msg = pulsar.ProducerMessage{}
+	e.done = nil
+	p.pool.Put(e)
+}
+
+// batchOutcome gathers the outcomes of one Publish call.
+type batchOutcome struct {
+	left    atomic.Int64
+	failed  atomic.Int64
+	first   atomic.Pointer[error]
+	settled chan struct{}
+}
+
+func (b *batchOutcome) done(_ MessageID, err error) {
+	if err != nil {
+		b.failed.Add(1)
+		b.first.CompareAndSwap(nil, &err)
+	}
+	if b.left.Add(-1) == 0 {
+		close(b.settled)
+	}
+}
+
+func (b *batchOutcome) err(total int) error {
+	first := b.first.Load()
+	switch {
+	case first == nil:
+		return nil
+	case total == 1:
+		return *first
+	default:
+		return fmt.Errorf("messaging: %d of %d records failed: %w", b.failed.Load(), total, *first)
+	}
+}

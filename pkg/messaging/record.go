@@ -1,0 +1,111 @@
+package messaging
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// Record is one message to publish. The publisher reads it until its outcome is
+// known (Publish returned nil, or done was called): neither the record's Payload
+// nor its Properties may be changed before that.
+type Record struct {
+	// Key routes the record (records of one key keep their order) and is what
+	// Key_Shared subscriptions and compaction look at. Empty means no key.
+	Key string
+	// Payload is the body. Nil is a tombstone: a message with a null value.
+	Payload []byte
+	// Properties are the message's headers. Optional.
+	Properties map[string]string
+	// EventTime is when the event happened, kept with millisecond precision.
+	// The zero time means unset.
+	EventTime time.Time
+	// DeliverAt asks the broker to hold the message back until then for Shared
+	// and Key_Shared subscriptions. Such a message travels outside batches. The
+	// zero time means at once.
+	DeliverAt time.Time
+	// Partition names the target partition under [RouteExplicit]; other routings
+	// ignore it.
+	Partition int
+}
+
+// recordOverhead is what one pending record costs beyond its own bytes, counted
+// so that a flood of tiny records is bounded by bytes too.
+const recordOverhead = 64
+
+// size is the number of bytes a pending record is charged for.
+func (r *Record) size() int64 {
+	n := len(r.Payload) + len(r.Key) + recordOverhead
+	for k, v := range r.Properties {
+		n += len(k) + len(v)
+	}
+	return int64(n)
+}
+
+// MessageID names a stored message: ledger, entry, batch index and partition.
+// The zero MessageID names nothing.
+type MessageID struct {
+	id pulsar.MessageID
+}
+
+// IsZero reports whether the id names nothing.
+func (m MessageID) IsZero() bool { return m.id == nil }
+
+// Partition is the index of the partition that holds the message, 0 on a topic
+// without partitions, -1 when unknown.
+func (m MessageID) Partition() int {
+	if m.id == nil {
+		return -1
+	}
+	return max(int(m.id.PartitionIdx()), 0)
+}
+
+// Bytes is the id in Pulsar's own serialised form (MessageIdData).
+func (m MessageID) Bytes() []byte {
+	if m.id == nil {
+		return nil
+	}
+	return m.id.Serialize()
+}
+
+// String writes the id as ledger:entry:partition:batch-index, Pulsar's notation.
+func (m MessageID) String() string {
+	if m.id == nil {
+		return "none"
+	}
+	b := strconv.AppendInt(nil, m.id.LedgerID(), 10)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, m.id.EntryID(), 10)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, int64(m.id.PartitionIdx()), 10)
+	b = append(b, ':')
+	return string(strconv.AppendInt(b, int64(m.id.BatchIdx()), 10))
+}
+
+// Compare orders two ids of the same partition: -1, 0 or +1. Ids of different
+// partitions have no order; Compare then orders them by partition.
+func (m MessageID) Compare(o MessageID) int {
+	switch {
+	case m.id == nil && o.id == nil:
+		return 0
+	case m.id == nil:
+		return -1
+	case o.id == nil:
+		return 1
+	}
+	for _, d := range [...]int64{
+		int64(m.id.PartitionIdx()) - int64(o.id.PartitionIdx()),
+		m.id.LedgerID() - o.id.LedgerID(),
+		m.id.EntryID() - o.id.EntryID(),
+		int64(m.id.BatchIdx()) - int64(o.id.BatchIdx()),
+	} {
+		if d < 0 {
+			return -1
+		}
+		if d > 0 {
+			return 1
+		}
+	}
+	return 0
+}

@@ -1,7 +1,120 @@
 package messaging
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
 
-type consumerMetrics struct{}
+	"github.com/prometheus/client_golang/prometheus"
+)
 
-func newConsumerMetrics(prometheus.Registerer) consumerMetrics { return consumerMetrics{} }
+// consumerMetrics are labelled by the subscription and, where there are kinds, by
+// a bounded word: never by a topic or a key.
+type consumerMetrics struct {
+	received     *prometheus.CounterVec
+	handled      *prometheus.CounterVec // result: ack | retry | dead_letter | panic
+	seconds      *prometheus.HistogramVec
+	inFlight     *prometheus.GaugeVec
+	queued       *prometheus.GaugeVec
+	queuedBytes  *prometheus.GaugeVec
+	held         *prometheus.GaugeVec
+	resubscribes *prometheus.CounterVec // reason
+	redelivered  *prometheus.CounterVec
+	stuck        *prometheus.GaugeVec
+	failedAcks   *prometheus.CounterVec
+}
+
+func newConsumerMetrics(reg prometheus.Registerer) consumerMetrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
+			append([]string{"subscription"}, labels...)))
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"subscription"}))
+	}
+	return consumerMetrics{
+		received: counter("messaging_received_messages_total", "Messages received."),
+		handled: counter("messaging_handled_messages_total",
+			"Verdicts carried out: acknowledged, arranged for another attempt, stored as dead letter; and panics, which also lead to one of these.", "result"),
+		seconds: register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "messaging_handler_seconds",
+			Help:    "Time a handler takes, sampled where handlers are quick.",
+			Buckets: []float64{.00001, .0001, .001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600},
+		}, []string{"subscription"})),
+		inFlight:    gauge("messaging_handlers_in_flight", "Handlers running."),
+		queued:      gauge("messaging_unfinished_messages", "Messages received and not finished, those in flight and held included."),
+		queuedBytes: gauge("messaging_unfinished_bytes", "Bytes received and not finished."),
+		held:        gauge("messaging_held_messages", "Messages held in this process for another attempt."),
+		resubscribes: counter("messaging_resubscribes_total",
+			"Subscriptions made again, because the broker ended them or for a receive queue of another length.", "reason"),
+		redelivered: counter("messaging_redelivered_messages_total", "Messages that the broker delivered before."),
+		stuck:       gauge("messaging_stuck_handlers", "Handlers running longer than stuck_after."),
+		failedAcks:  counter("messaging_failed_acks_total", "Acknowledgements that could not be sent; their messages are delivered again."),
+	}
+}
+
+// subscriptionMetrics are consumerMetrics with the subscription's label applied.
+type subscriptionMetrics struct {
+	received, acks, retried, deadLettered, panics prometheus.Counter
+	redelivered, ackFailed                        prometheus.Counter
+	seconds                                       prometheus.Observer
+	inFlight, queued, queuedBytes, held, stuck    prometheus.Gauge
+	resubscribes                                  *prometheus.CounterVec
+}
+
+func (m consumerMetrics) of(subscription string) subscriptionMetrics {
+	handled := func(result string) prometheus.Counter { return m.handled.WithLabelValues(subscription, result) }
+	return subscriptionMetrics{
+		received:     m.received.WithLabelValues(subscription),
+		acks:         handled("ack"),
+		retried:      handled("retry"),
+		deadLettered: handled("dead_letter"),
+		panics:       handled("panic"),
+		redelivered:  m.redelivered.WithLabelValues(subscription),
+		ackFailed:    m.failedAcks.WithLabelValues(subscription),
+		seconds:      m.seconds.WithLabelValues(subscription),
+		inFlight:     m.inFlight.WithLabelValues(subscription),
+		queued:       m.queued.WithLabelValues(subscription),
+		queuedBytes:  m.queuedBytes.WithLabelValues(subscription),
+		held:         m.held.WithLabelValues(subscription),
+		stuck:        m.stuck.WithLabelValues(subscription),
+		resubscribes: m.resubscribes,
+	}
+}
+
+// observe notes how long a handler took: every slow one, and one in 16 of those
+// that take less than a metric does.
+func (m subscriptionMetrics) observe(took time.Duration, handled int) {
+	if took >= quick || handled%16 == 0 {
+		m.seconds.Observe(took.Seconds())
+	}
+}
+
+// acked counts what the worker handled since the last call.
+func (m subscriptionMetrics) acked(w *worker) {
+	if w.handled > 0 {
+		m.acks.Add(float64(w.handled))
+		w.handled = 0
+	}
+}
+
+// gauge sets the gauges. Consumers that share a subscription's name in one process
+// share these, and show one of them.
+func (m subscriptionMetrics) gauge(s *scheduler, ws []*worker) {
+	count, bytes, held := s.load()
+	m.queued.Set(float64(count))
+	m.queuedBytes.Set(float64(bytes))
+	m.held.Set(float64(held))
+	busy := 0
+	for _, w := range ws {
+		if !w.busy.since().IsZero() {
+			busy++
+		}
+	}
+	m.inFlight.Set(float64(busy))
+}
+
+// clear says that nothing is here any more.
+func (m subscriptionMetrics) clear() {
+	for _, g := range []prometheus.Gauge{m.inFlight, m.queued, m.queuedBytes, m.held} {
+		g.Set(0)
+	}
+}

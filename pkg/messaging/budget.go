@@ -1,0 +1,128 @@
+package messaging
+
+import "time"
+
+// The receive budget. What is received and not finished stands in two places: in
+// the underlying consumer (its queue, and the channel to us), and in the
+// scheduler. Each may use half of the bounds.
+//
+// The scheduler counts bytes. The underlying consumer counts messages only, per
+// partition, and its queue's length is fixed when it subscribes: it tells the
+// broker how many messages to send ahead. So the length is chosen from what
+// messages weigh: at first from MaxMessageBytes, and when they turn out lighter,
+// and the short queue is what limits us, the consumer subscribes again with a
+// longer one. When heavier messages arrive than the length was chosen for, it
+// subscribes again with a shorter one at once.
+//
+// The broker overshoots: it goes on as long as one permit is left, with a read of
+// up to 5 MiB (dispatcherMaxReadSizeBytes) whatever is in it.
+type budget struct {
+	messages int   // underlying consumers' half, over all partitions
+	bytes    int64 //
+	assumed  int64 // weight of a message before any was seen
+	fixed    bool  // the length may not change: a subscription without a position
+}
+
+const (
+	// readOvershoot is what a broker's read may bring beyond the permits.
+	readOvershoot = 8 << 20
+	// safety is how much heavier than seen messages are taken to be.
+	safety = 2
+	// growFactor is how much longer a queue must become to be worth subscribing
+	// again, and shrinkFactor how much shorter.
+	growFactor   = 2
+	shrinkFactor = 2
+	// limitedRate is how many times per limitedWindow a queue must have been
+	// emptied for its length to count as what limits us.
+	limitedRate   = 4
+	limitedWindow = 100 * time.Millisecond
+	// growPatience is how long a queue that should be longer waits for a moment
+	// in which nothing is in flight, before it makes one.
+	growPatience = 500 * time.Millisecond
+	// growAgainAfter is how long after a shrink a queue may grow again.
+	growAgainAfter = 30 * time.Second
+	// blockMessages is over how many messages their weight is averaged.
+	blockMessages = 64
+)
+
+func newBudget(c ConsumerConfig) budget {
+	return budget{
+		messages: max(c.PrefetchMessages/2, 1), bytes: max(c.PrefetchBytes/2, 1),
+		assumed: c.MaxMessageBytes, fixed: !c.Durable,
+	}
+}
+
+// queueLength is the receive queue of one partition out of n for messages of this
+// weight. The channel behind the queue adds up to half as much.
+func (b budget) queueLength(n int, weight int64) int {
+	n, weight = max(n, 1), max(weight, 1)
+	window := min(int64(b.messages), b.bytes/weight)
+	return max(int(window*2/3)/n, 1)
+}
+
+// channelLength is the capacity of the channel behind a queue: long enough that
+// the goroutines on its two sides need not take turns for every message.
+func channelLength(queue int) int { return min(max(queue/2, 1), 256) }
+
+// limit is how many bytes the underlying consumer of n partitions out of all may
+// hold before its queue is too long.
+func (b budget) limit(n, all int) int64 {
+	return b.bytes*int64(max(n, 1))/int64(max(all, 1)) + readOvershoot
+}
+
+// weigher estimates what a message weighs: the heaviest recent average, so that a
+// single large message among small ones does not decide, and a run of them does.
+// One goroutine uses it.
+type weigher struct {
+	count, bytes int64
+	heaviest     int64
+}
+
+// add notes received messages.
+func (w *weigher) add(count int, bytes int64) {
+	w.count += int64(count)
+	w.bytes += bytes
+	if w.count >= blockMessages {
+		w.heaviest = max(w.bytes/w.count, w.heaviest-w.heaviest/1024)
+		w.count, w.bytes = 0, 0
+	}
+}
+
+// weight is the estimate, false before anything was seen.
+func (w *weigher) weight() (int64, bool) {
+	h := w.heaviest
+	if w.count > 0 && h == 0 {
+		h = w.bytes / w.count
+	}
+	return h * safety, h > 0
+}
+
+// pressure tells whether a queue's length is what limits its consumer: it was
+// emptied many times over within a short time.
+type pressure struct {
+	windowStart time.Time
+	pulled      int
+	since       time.Time // under pressure since then, zero when not
+}
+
+// pull notes n messages taken from the queue.
+func (p *pressure) pull(n int) { p.pulled += n }
+
+// check is called when the queue was found empty; it reports since when the
+// queue has been under pressure.
+func (p *pressure) check(now time.Time, queue int) (since time.Time, limited bool) {
+	if p.windowStart.IsZero() {
+		p.windowStart = now
+	}
+	if p.pulled >= limitedRate*queue {
+		if p.since.IsZero() {
+			p.since = now
+		}
+		p.windowStart, p.pulled = now, 0
+		return p.since, true
+	}
+	if now.Sub(p.windowStart) > limitedWindow {
+		p.windowStart, p.pulled, p.since = now, 0, time.Time{}
+	}
+	return p.since, !p.since.IsZero()
+}

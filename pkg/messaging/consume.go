@@ -1,0 +1,453 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"go.uber.org/zap"
+)
+
+// run is one Run or Drain. This file is the way of a message through it, top to
+// bottom: subscribe -> receive -> (scheduler) -> work -> handle -> settle, and
+// from there acknowledged, held for another attempt, or copied to the retry or
+// dead-letter topic and then acknowledged.
+//
+// Goroutines: one per source receives, Concurrency work, one watches. Underneath,
+// the connection's reader goroutine parses and a goroutine per partition feeds the
+// session's channel; none of our work, and no acknowledgement, runs on those.
+type run struct {
+	c       *Consumer
+	cfg     ConsumerConfig
+	handler Handler
+	log     *zap.Logger
+	lines   throttle // of log lines about single messages
+	metrics subscriptionMetrics
+	budget  budget
+	sched   *scheduler
+	workers []*worker
+	copies  *copier
+	drain   *drain // nil in Run
+
+	stop    context.Context // ends when nothing more is to be started
+	halt    context.CancelCauseFunc
+	grace   context.Context // the handlers': ends StopTimeout after stop
+	ending  atomic.Bool     // stop has ended
+	behind  sync.WaitGroup  // subscribe calls that outlive their wait
+	handled atomic.Int64    // verdict nil
+
+	mu      sync.Mutex
+	parts   map[source]int          // partitions of each source, as far as known
+	weights map[source]sourceWeight // of its messages, as far as known
+}
+
+// do runs until ctx ends, the client closes, or h or the configuration makes going
+// on impossible.
+func (r *run) do(ctx context.Context) error {
+	r.stop, r.halt = context.WithCancelCause(ctx)
+	defer r.halt(nil)
+	grace, cancelHandlers := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelHandlers()
+	r.grace = grace
+	go func() { // the client's Close stops us
+		select {
+		case <-r.c.client.closing:
+			r.halt(ErrClosed)
+		case <-r.stop.Done():
+		}
+	}()
+
+	var receivers, workers, watchers sync.WaitGroup
+	for _, w := range r.workers {
+		workers.Go(func() { r.work(w) })
+	}
+	watchers.Go(r.watch)
+	sources := r.sources()
+	r.countPartitions(sources)
+	for _, src := range sources {
+		receivers.Go(func() { r.receiveFrom(src) })
+	}
+	if r.drain != nil {
+		watchers.Go(r.drain.watch)
+	}
+
+	<-r.stop.Done()
+	r.ending.Store(true)
+	r.sched.stop() // what has not started is dropped; what runs may finish
+	limit := time.AfterFunc(r.cfg.StopTimeout, func() {
+		cancelHandlers()
+		r.sched.abandon()
+	})
+	workers.Wait()
+	receivers.Wait() // each closes its session behind its last delivery
+	r.copies.close(r.grace)
+	limit.Stop()
+	r.sched.abandon()
+	watchers.Wait()
+	r.metrics.clear()
+	return r.outcome(ctx)
+}
+
+// outcome is what Run returns.
+func (r *run) outcome(ctx context.Context) error {
+	err := context.Cause(r.stop)
+	if errors.Is(err, errDrained) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil
+	}
+	return err
+}
+
+// sources are what to subscribe to.
+func (r *run) sources() []source {
+	var all []source
+	for _, t := range r.cfg.Topics {
+		all = append(all, source{topic: fullTopicName(t)})
+	}
+	if r.cfg.Pattern != "" {
+		all = append(all, source{pattern: fullTopicName(r.cfg.Pattern)})
+	}
+	if r.cfg.usesRetryTopic() {
+		all = append(all, source{topic: fullTopicName(r.cfg.Retry.Topic), retry: true})
+	}
+	return all
+}
+
+// receiveFrom keeps a session on src until the run stops.
+func (r *run) receiveFrom(src source) {
+	var backoff reconnectBackoff
+	for attempt := 1; r.stop.Err() == nil; attempt++ {
+		s, err := r.subscribe(src)
+		if err == nil && r.drain != nil {
+			if err = r.drain.begin(s); err != nil {
+				s.raw.Close()
+			}
+		}
+		if r.stop.Err() != nil && s == nil {
+			return
+		}
+		if err != nil {
+			if permanent(err) {
+				r.halt(fmt.Errorf("messaging: subscribe to %s: %w", src, err))
+				return
+			}
+			if attempt == 1 {
+				r.log.Warn("cannot subscribe, will keep trying", zap.Stringer("source", src), zap.Error(err))
+			}
+			sleep(r.stop, backoff.Next())
+			continue
+		}
+		if attempt > 1 {
+			r.log.Info("subscribed", zap.Stringer("source", src), zap.Int("attempt", attempt))
+		}
+		began := time.Now()
+		reason := r.receive(s)
+		r.close(s)
+		if r.stop.Err() != nil {
+			return
+		}
+		r.metrics.resubscribes.WithLabelValues(r.cfg.Subscription, reason).Inc()
+		r.logEnd(s, reason)
+		attempt = 0
+		// A session that the broker ends at once must not become a busy loop.
+		if s.cause != nil {
+			if time.Since(began) > backoffMax {
+				backoff.Reset()
+			}
+			sleep(r.stop, backoff.Next())
+		}
+	}
+}
+
+// The reasons why we subscribe again by ourselves; closeReason has the broker's.
+const (
+	reasonGrow   = "longer_queue"
+	reasonShrink = "shorter_queue"
+	reasonStop   = "stop"
+)
+
+// receive takes messages over from the session and hands them to the scheduler
+// until the session has to end. It takes no more than the scheduler has room for:
+// behind that the underlying queue fills, and then the broker waits.
+func (r *run) receive(s *session) (reason string) {
+	batch := make([]*Delivery, 0, chunkSize)
+	for {
+		waited := time.Now()
+		select {
+		case <-r.stop.Done():
+			return reasonStop
+		case <-s.gone:
+			return closeReason(s.cause)
+		case <-s.heavy:
+		case m := <-s.ch:
+			if len(s.ch) == 0 && time.Since(waited) > limitedWindow {
+				s.forget() // nothing came for long: the underlying queue was empty
+			}
+			batch = r.take(s, &m, batch)
+		}
+		var bytes int64
+	fill:
+		for len(batch) < cap(batch) && bytes < r.sched.maxBytes/4 {
+			select {
+			case m := <-s.ch:
+				batch = r.take(s, &m, batch)
+				bytes += int64(len(m.Payload()))
+			default:
+				break fill
+			}
+		}
+		r.metrics.received.Add(float64(len(batch)))
+		s.pressure.pull(len(batch))
+		r.sched.push(batch)
+		if r.drain != nil {
+			r.drain.pushed()
+		}
+		clear(batch)
+		batch = batch[:0]
+
+		if s.alarm.Load() && r.mustShrink(s) {
+			return reasonShrink
+		}
+		if len(s.ch) == 0 && r.shouldGrow(s) {
+			return reasonGrow
+		}
+	}
+}
+
+// take makes a delivery of a message, unless it is here already.
+func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*Delivery) []*Delivery {
+	n := len(m.Payload())
+	s.taken(n)
+	s.weights.add(1, int64(n+deliveryOverhead))
+	id := m.ID()
+	if size := id.BatchSize(); size > 1 {
+		switch id.BatchIdx() {
+		case 0:
+			s.open++
+		case size - 1:
+			s.open--
+		}
+	}
+	if s.replay.again(m.Message, func() map[place]struct{} { return r.sched.places(s) }) {
+		r.metrics.redelivered.Inc()
+		return batch
+	}
+	if m.RedeliveryCount() > 0 {
+		r.metrics.redelivered.Inc()
+	}
+	if r.drain != nil && !r.drain.wants(m.Message) {
+		return batch
+	}
+	d := newDelivery(m, s)
+	if s.src.retry {
+		d.restore()
+	}
+	return append(batch, d)
+}
+
+// work is one worker: it handles what the scheduler gives it until that stops.
+func (r *run) work(w *worker) {
+	handled, began := 0, time.Now()
+	for r.sched.next(w, handled, time.Since(began)) {
+		handled, began = 0, time.Now()
+		now := began
+		for d := w.chunk.claim(); d != nil; d = w.chunk.claim() {
+			if d.copying == nil && (r.ending.Load() || d.session.over()) {
+				// Not started and not to be: dropped, so the broker delivers it again.
+				w.finish(d)
+				continue
+			}
+			if d.copying != nil {
+				r.finishCopy(w, d)
+				continue
+			}
+			w.busy.set(d, now)
+			err := r.call(d)
+			end := time.Now()
+			r.metrics.observe(end.Sub(now), handled)
+			r.settle(w, d, err, end)
+			now = end
+			handled++
+		}
+		w.busy.clear()
+		r.metrics.acked(w)
+	}
+}
+
+// call runs the handler. A panic is an error like another.
+func (r *run) call(d *Delivery) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.metrics.panics.Inc()
+			if r.lines.allow() {
+				r.log.Error("handler panicked", zap.Any("panic", v), zap.String("topic", d.Topic),
+					zap.Stringer("message_id", d.ID), zap.ByteString("stack", debug.Stack()))
+			}
+			err = fmt.Errorf("handler panicked: %v", v)
+		}
+	}()
+	return r.handler(r.grace, d)
+}
+
+// settle carries out the verdict.
+func (r *run) settle(w *worker, d *Delivery, err error, now time.Time) {
+	if err == nil {
+		r.handled.Add(1)
+		w.handled++
+		r.ack(w, d)
+		return
+	}
+	// Whatever follows takes time, and d keeps its key's lane meanwhile: what was
+	// taken along with it must not run before it.
+	r.sched.giveBack(w.chunk.rest())
+	if d.FirstFailed.IsZero() {
+		d.FirstFailed = now
+	}
+	var v *verdict
+	named := errors.As(err, &v)
+	switch {
+	case named && v.reject:
+		r.copyTo(d, r.copies.dead, err, 0)
+	case r.cfg.Retry.MaxAttempts > 0 && d.Attempt >= r.cfg.Retry.MaxAttempts:
+		r.copyTo(d, r.copies.dead, fmt.Errorf("gave up after %d attempts: %w", d.Attempt, err), 0)
+	default:
+		delay := r.cfg.Retry.delay(d.Attempt)
+		if named {
+			delay = v.after
+		}
+		r.again(d, err, max(delay, 0))
+	}
+	if r.lines.allow() {
+		r.log.Warn("message not handled", zap.Error(err), zap.String("topic", d.Topic),
+			zap.Stringer("message_id", d.ID), zap.Int("attempt", d.Attempt))
+	}
+}
+
+// again arranges for another attempt after delay.
+func (r *run) again(d *Delivery, err error, delay time.Duration) {
+	if r.copies.retry != nil {
+		r.copyTo(d, r.copies.retry, err, delay)
+		return
+	}
+	r.metrics.retried.Inc()
+	d.Attempt++
+	r.sched.hold(d, time.Now().Add(delay))
+}
+
+// copyTo gives d the verdict that a copy of it goes to another topic. From now on
+// it comes back to a worker for that only, however often it takes.
+func (r *run) copyTo(d *Delivery, to *copyTarget, reason error, delay time.Duration) {
+	d.copying = newCopyJob(d, to, reason, delay)
+	r.sendCopy(d)
+}
+
+// sendCopy publishes the copy; finishCopy hears its outcome.
+func (r *run) sendCopy(d *Delivery) {
+	p := d.copying.to.publisher()
+	if p == nil { // being opened
+		r.sched.hold(d, time.Now().Add(d.copying.to.patience()))
+		return
+	}
+	r.sched.startCopy()
+	p.PublishAsync(r.grace, d.copying.record, func(_ MessageID, err error) {
+		d.copying.settled, d.copying.err = err == nil, err
+		r.sched.resume(d)
+	})
+}
+
+// finishCopy acknowledges d once its copy is stored, and until then tries again.
+func (r *run) finishCopy(w *worker, d *Delivery) {
+	job := d.copying
+	switch {
+	case job.settled:
+		job.to.result.Inc()
+		r.ack(w, d)
+	case job.err == nil:
+		r.sendCopy(d) // it was not sent yet
+	default:
+		if r.lines.allow() {
+			r.log.Warn("cannot store a copy, will keep trying", zap.Error(job.err), zap.String("to", job.to.topic),
+				zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
+		}
+		job.err = nil
+		r.sched.hold(d, time.Now().Add(job.backoff.Next()))
+	}
+}
+
+// ack acknowledges d: the underlying client groups acknowledgements and sends them
+// from a goroutine of its own. One that fails, because the session ended in the
+// meantime, means that the message is delivered again.
+func (r *run) ack(w *worker, d *Delivery) {
+	if err := d.source.AckID(d.raw.ID()); err != nil {
+		r.metrics.ackFailed.Inc()
+	}
+	w.finish(d)
+}
+
+// close ends a session: what has not started is dropped, what runs finishes, then
+// the underlying consumer sends its last acknowledgements and closes. After that
+// the broker gives everything unacknowledged to whoever subscribes next.
+func (r *run) close(s *session) {
+	s.end()
+	r.sched.drop(func(d *Delivery) bool { return d.session == s })
+	unhook := context.AfterFunc(r.grace, r.sched.wake)
+	r.sched.awaitEnd(s, func() bool { return r.grace.Err() != nil })
+	unhook()
+	// With a broker that answers nothing this waits for its own timeout.
+	within(r.grace, s.raw.Close)
+}
+
+// mustShrink reports whether the underlying queue is too long for what arrives.
+func (r *run) mustShrink(s *session) bool {
+	held, bytes := s.heldMessages.Load(), s.heldBytes.Load()
+	weight := bytes / max(held, 1)
+	_, all := r.partitions(s.src)
+	if r.budget.fixed || r.budget.queueLength(all, weight)*shrinkFactor > s.queue {
+		s.forget() // counted wrongly: a reconnect emptied the queue
+		s.alarm.Store(false)
+		return false
+	}
+	r.noteWeight(s.src, weight*safety, time.Now().Add(growAgainAfter))
+	return true
+}
+
+// shouldGrow reports whether a longer queue would help. It is called when the
+// queue is empty. To subscribe again without handling anything twice, it waits for
+// a moment in which nothing is in flight and no batch is received in part.
+func (r *run) shouldGrow(s *session) bool {
+	now := time.Now()
+	since, limited := s.pressure.check(now, s.queue)
+	if !limited || r.budget.fixed {
+		return false
+	}
+	weight, known := s.weights.weight()
+	if s.src.pattern != "" {
+		r.notePartitions(s.src, len(s.replay.last))
+	}
+	_, all := r.partitions(s.src)
+	if !known || r.budget.queueLength(all, weight) < s.queue*growFactor || !r.mayGrow(s.src, now) {
+		return false
+	}
+	if s.open > 0 && now.Sub(since) < growPatience {
+		return false
+	}
+	if !r.sched.quiet(s) {
+		if now.Sub(since) < growPatience {
+			return false
+		}
+		// Make such a moment, unless what is in flight takes long.
+		deadline := now.Add(growPatience)
+		t := time.AfterFunc(growPatience, r.sched.wake)
+		defer t.Stop()
+		if !r.sched.awaitEnd(s, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
+			s.pressure = pressure{}
+			return false
+		}
+	}
+	r.noteWeight(s.src, weight, time.Time{})
+	return true
+}

@@ -1,0 +1,110 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Consumer consumes a subscription while inside [Consumer.Run] or
+// [Consumer.Drain], and has no connection and holds no message outside them.
+type Consumer struct {
+	client *Client
+	cfg    ConsumerConfig
+	log    *zap.Logger
+	busy   atomic.Bool
+}
+
+// ErrRunning is returned by Run and Drain when the consumer is inside one of them
+// already.
+var ErrRunning = errors.New("messaging: consumer is running already")
+
+// Consumer prepares a consumer. It fails on a bad configuration only; nothing is
+// connected before Run or Drain.
+func (c *Client) Consumer(cfg ConsumerConfig) (*Consumer, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("messaging: consumer: %w", err)
+	}
+	cfg = cfg.derived()
+	return &Consumer{
+		client: c, cfg: cfg,
+		log: c.log.Named("consumer").With(zap.String("subscription", cfg.Subscription)),
+	}, nil
+}
+
+// Run subscribes and calls h for each message until ctx ends, then returns nil.
+// When it returns, every handler has finished, acknowledgements are sent and the
+// subscription is left, so that another consumer gets everything unacknowledged at
+// once. An unreachable broker, or one that ends the subscription, is no error: Run
+// logs once and subscribes again, with backoff.
+//
+// Run returns [ErrClosed] when the client closes, [ErrRunning] when the consumer
+// is running, and an error at once when the subscription can never succeed, for
+// instance because it exists with another type. It may be called again after it
+// has returned.
+//
+// When ctx ends, messages received and not started are left unacknowledged.
+// Handlers in flight may finish; their context ends StopTimeout later. Run waits
+// for them in any case.
+func (c *Consumer) Run(ctx context.Context, h Handler) error {
+	r, err := c.begin(h)
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	return r.do(ctx)
+}
+
+// begin claims the consumer for one run; end must follow.
+func (c *Consumer) begin(h Handler) (*run, error) {
+	if h == nil {
+		return nil, errors.New("messaging: nil handler")
+	}
+	if !c.busy.CompareAndSwap(false, true) {
+		return nil, ErrRunning
+	}
+	if err := c.client.enter(); err != nil {
+		c.busy.Store(false)
+		return nil, err
+	}
+	r := &run{
+		c: c, cfg: c.cfg, handler: h, log: c.log,
+		metrics: c.client.metrics.consumer.of(c.cfg.Subscription),
+		budget:  newBudget(c.cfg),
+		sched: newScheduler(c.cfg.Order, c.cfg.Concurrency,
+			max(c.cfg.PrefetchMessages-c.cfg.PrefetchMessages/2, 1), max(c.cfg.PrefetchBytes/2, 1)),
+		parts: make(map[source]int), weights: make(map[source]sourceWeight),
+	}
+	for range c.cfg.Concurrency {
+		r.workers = append(r.workers, new(worker))
+	}
+	r.copies = newCopier(r)
+	return r, nil
+}
+
+func (c *Consumer) end() {
+	c.client.leave()
+	c.busy.Store(false)
+}
+
+// throttle lets one log line a second through.
+type throttle struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (t *throttle) allow() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if now.Sub(t.last) < time.Second {
+		return false
+	}
+	t.last = now
+	return true
+}

@@ -1,0 +1,317 @@
+package messaging
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// SubscriptionType is how consumers of one subscription share its messages.
+type SubscriptionType string
+
+const (
+	// Exclusive admits one consumer.
+	Exclusive SubscriptionType = "exclusive"
+	// Failover delivers each partition to one consumer; others stand by.
+	Failover SubscriptionType = "failover"
+	// Shared spreads single messages over all consumers, without order.
+	Shared SubscriptionType = "shared"
+	// KeyShared spreads keys over all consumers.
+	KeyShared SubscriptionType = "key_shared"
+)
+
+// Order is what a consumer keeps in order while it handles messages concurrently.
+type Order string
+
+const (
+	// OrderNone hands out any message at any time.
+	OrderNone Order = "none"
+	// OrderKey hands out the messages of one key one after the other. A message
+	// without a key is ordered against nothing.
+	OrderKey Order = "key"
+	// OrderTotal hands out one message at a time, each partition in its order.
+	OrderTotal Order = "total"
+)
+
+// StartAt is where a subscription begins when it does not exist yet.
+type StartAt string
+
+const (
+	// StartEarliest begins with the oldest message that the topic still has.
+	StartEarliest StartAt = "earliest"
+	// StartLatest begins with what is published after subscribing.
+	StartLatest StartAt = "latest"
+)
+
+// ConsumerConfig says what to consume and how. Start from
+// [DefaultConsumerConfig] and set Topics (or Pattern) and Subscription.
+type ConsumerConfig struct {
+	// Topics to consume. Either Topics or Pattern must be set.
+	Topics []string `yaml:"topics"`
+	// Pattern is a regular expression for topics of one namespace, such as
+	// persistent://public/default/orders-.*. Topics that appear later are found
+	// within DiscoverEvery. Retry and dead-letter topics must be named explicitly
+	// with it, and the pattern must not match them.
+	Pattern string `yaml:"pattern"`
+	// DiscoverEvery is the interval of looking for new partitions and, with
+	// Pattern, new topics. Default 1m.
+	DiscoverEvery time.Duration `yaml:"discover_every"`
+	// Subscription is the name under which the brokers keep the position, and the
+	// label of the metrics.
+	Subscription string `yaml:"subscription"`
+	// Type of the subscription. Default shared.
+	Type SubscriptionType `yaml:"type"`
+	// StartAt applies to a subscription that does not exist yet. Default earliest.
+	StartAt StartAt `yaml:"start_at"`
+	// Durable false keeps no position: every subscribing, and every reconnecting,
+	// begins at StartAt again. Default true.
+	Durable bool `yaml:"durable"`
+	// ReadCompacted reads only the latest message of each key from a compacted
+	// topic. Exclusive and Failover only. Default false.
+	ReadCompacted bool `yaml:"read_compacted"`
+
+	// Order kept between handlers. Default: none for shared, else key.
+	Order Order `yaml:"order"`
+	// Concurrency is the number of handlers that may run at once. Default 16, or 1
+	// with order total.
+	Concurrency int `yaml:"concurrency"`
+	// PrefetchMessages and PrefetchBytes bound what is received and not finished,
+	// over all partitions; messages held for a retry count. At least one message
+	// per partition is received whatever the bounds. Defaults 1000 and 64 MiB.
+	PrefetchMessages int   `yaml:"prefetch_messages"`
+	PrefetchBytes    int64 `yaml:"prefetch_bytes"`
+	// MaxMessageBytes is how large messages are taken to be before any was seen:
+	// the first receive queue is so short that messages of this size fit
+	// PrefetchBytes, and is made longer when they turn out to be small. Default
+	// 5 MiB, the brokers' own limit.
+	MaxMessageBytes int64 `yaml:"max_message_bytes"`
+
+	// Retry says what happens to a message whose handler failed.
+	Retry Retry `yaml:"retry"`
+
+	// StuckAfter is how long a handler may run before it is logged and counted as
+	// stuck. Nothing is done to it. Default 1m.
+	StuckAfter time.Duration `yaml:"stuck_after"`
+	// StopTimeout is how long handlers in flight may go on after Run's context
+	// ended before theirs ends too, and how long closing waits for a broker that
+	// does not answer. Default 30s.
+	StopTimeout time.Duration `yaml:"stop_timeout"`
+	// DrainIdle is how long Drain waits on partitions that deliver nothing, for
+	// instance because another consumer of the subscription has their backlog.
+	// Default 2s.
+	DrainIdle time.Duration `yaml:"drain_idle"`
+	// AckEvery and AckMessages group acknowledgements: they are sent when either
+	// is reached. A crash redelivers what was not sent. Defaults 100ms, 1000.
+	AckEvery    time.Duration `yaml:"ack_every"`
+	AckMessages int           `yaml:"ack_messages"`
+	// AckBatchIndex acknowledges the messages of a batch one by one, so that a
+	// restart in the middle of a batch does not see its first part again. It needs
+	// acknowledgmentAtBatchIndexLevelEnabled=true on the brokers and costs them
+	// memory. Default false.
+	AckBatchIndex bool `yaml:"ack_batch_index"`
+}
+
+// Retry says what happens to a message whose handler returned an error.
+//
+// On a durable shared subscription with order none, a copy is published to the
+// retry topic for delivery after the delay, and the original is acknowledged once
+// the brokers have stored the copy: attempts survive a restart. In every other
+// case the message is held in this process, because a copy would lose its place in
+// the order, and a restart begins with attempt 1 again.
+type Retry struct {
+	// MaxAttempts is how often a message is handled before it goes to the
+	// dead-letter topic. 0: for ever. Default 16.
+	MaxAttempts int `yaml:"max_attempts"`
+	// MinDelay and MaxDelay bound the delay before another attempt, which doubles
+	// from one attempt to the next and is spread by up to 20 %. An error made by
+	// RetryAfter names its own delay. Defaults 1s and 1m.
+	MinDelay time.Duration `yaml:"min_delay"`
+	MaxDelay time.Duration `yaml:"max_delay"`
+	// InPlace holds messages in this process on every kind of subscription, and
+	// uses no retry topic. Default false.
+	InPlace bool `yaml:"in_place"`
+	// Topic for copies that wait for another attempt. Default: the only topic's
+	// name with -<subscription>-RETRY. Must be set with several topics or a pattern.
+	Topic string `yaml:"topic"`
+	// DeadLetterTopic for messages that were rejected or have used up their
+	// attempts. Default: the only topic's name with -<subscription>-DLQ. Must be
+	// set with several topics or a pattern.
+	DeadLetterTopic string `yaml:"dead_letter_topic"`
+	// DeadLetterSubscription is created on the dead-letter topic before the first
+	// message goes there: brokers delete at once what no subscription waits for.
+	// Default: Subscription. "-" creates none.
+	DeadLetterSubscription string `yaml:"dead_letter_subscription"`
+}
+
+// DefaultConsumerConfig is a durable shared subscription. Topics (or Pattern) and
+// Subscription remain to be set.
+func DefaultConsumerConfig() ConsumerConfig {
+	return ConsumerConfig{
+		DiscoverEvery:    time.Minute,
+		Type:             Shared,
+		StartAt:          StartEarliest,
+		Durable:          true,
+		PrefetchMessages: 1000,
+		PrefetchBytes:    64 << 20,
+		MaxMessageBytes:  5 << 20,
+		Retry:            Retry{MaxAttempts: 16, MinDelay: time.Second, MaxDelay: time.Minute},
+		StuckAfter:       time.Minute,
+		StopTimeout:      30 * time.Second,
+		DrainIdle:        2 * time.Second,
+		AckEvery:         100 * time.Millisecond,
+		AckMessages:      1000,
+	}
+}
+
+// derived fills in what depends on other fields.
+func (c ConsumerConfig) derived() ConsumerConfig {
+	if c.Order == "" {
+		c.Order = OrderKey
+		if c.Type == Shared {
+			c.Order = OrderNone
+		}
+	}
+	if c.Concurrency == 0 {
+		c.Concurrency = 16
+		if c.Order == OrderTotal {
+			c.Concurrency = 1
+		}
+	}
+	if len(c.Topics) == 1 && c.Pattern == "" {
+		base := fullTopicName(c.Topics[0]) + "-" + c.Subscription
+		if c.Retry.Topic == "" {
+			c.Retry.Topic = base + "-RETRY"
+		}
+		if c.Retry.DeadLetterTopic == "" {
+			c.Retry.DeadLetterTopic = base + "-DLQ"
+		}
+	}
+	if c.Retry.DeadLetterSubscription == "" {
+		c.Retry.DeadLetterSubscription = c.Subscription
+	}
+	return c
+}
+
+// Validate reports every fault at once, each as "path: what would be right".
+func (c ConsumerConfig) Validate() error {
+	c = c.derived()
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	c.validateTopics(fault)
+	if c.Subscription == "" {
+		fault("subscription: must be set")
+	}
+	oneOf(fault, "type", c.Type, Exclusive, Failover, Shared, KeyShared)
+	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
+	oneOf(fault, "order", c.Order, OrderNone, OrderKey, OrderTotal)
+	if c.ReadCompacted && c.Type != Exclusive && c.Type != Failover {
+		fault("read_compacted: needs type exclusive or failover, got %q", string(c.Type))
+	}
+	if c.Order == OrderTotal && c.Type != Exclusive && c.Type != Failover {
+		fault("order: total needs type exclusive or failover, got %q", string(c.Type))
+	}
+	if c.Order == OrderKey && c.Type == Shared {
+		fault("order: key needs type exclusive, failover or key_shared: a shared subscription has no order to keep")
+	}
+	if c.Concurrency < 1 {
+		fault("concurrency: must be > 0, got %d", c.Concurrency)
+	}
+	if c.Order == OrderTotal && c.Concurrency > 1 {
+		fault("concurrency: must be 1 with order total, got %d", c.Concurrency)
+	}
+	if c.Retry.MaxAttempts < 0 {
+		fault("retry.max_attempts: must be >= 0, got %d", c.Retry.MaxAttempts)
+	}
+	if c.Retry.MaxDelay < c.Retry.MinDelay {
+		fault("retry.max_delay: must be at least retry.min_delay, got %s", c.Retry.MaxDelay)
+	}
+	positive := func(path string, n int64) {
+		if n < 1 {
+			fault("%s: must be > 0, got %d", path, n)
+		}
+	}
+	positive("prefetch_messages", int64(c.PrefetchMessages))
+	positive("prefetch_bytes", c.PrefetchBytes)
+	positive("max_message_bytes", c.MaxMessageBytes)
+	positive("ack_messages", int64(c.AckMessages))
+	for _, d := range []struct {
+		path string
+		d    time.Duration
+	}{
+		{"discover_every", c.DiscoverEvery}, {"retry.min_delay", c.Retry.MinDelay},
+		{"stuck_after", c.StuckAfter}, {"stop_timeout", c.StopTimeout},
+		{"drain_idle", c.DrainIdle}, {"ack_every", c.AckEvery},
+	} {
+		if d.d <= 0 {
+			fault("%s: must be > 0, got %s", d.path, d.d)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
+	if (len(c.Topics) == 0) == (c.Pattern == "") {
+		fault("topics: either topics or pattern must be set")
+	}
+	for i, t := range c.Topics {
+		if !validTopic(t) {
+			fault("topics[%d]: must be a name or persistent://tenant/namespace/name, got %q", i, t)
+		}
+		if n := fullTopicName(t); n == fullTopicName(c.Retry.Topic) || n == fullTopicName(c.Retry.DeadLetterTopic) {
+			fault("topics[%d]: must not be the retry or dead-letter topic, got %q", i, t)
+		}
+	}
+	for path, t := range map[string]string{"retry.topic": c.Retry.Topic, "retry.dead_letter_topic": c.Retry.DeadLetterTopic} {
+		if t == "" && (path != "retry.topic" || c.usesRetryTopic()) && (len(c.Topics) > 1 || c.Pattern != "") {
+			fault("%s: must be set with several topics or a pattern", path)
+		}
+		if t != "" && !validTopic(t) {
+			fault("%s: must be a name or persistent://tenant/namespace/name, got %q", path, t)
+		}
+	}
+	if c.Pattern == "" {
+		return
+	}
+	full := fullTopicName(c.Pattern)
+	re, err := regexp.Compile("^(?:" + full + ")$")
+	if err != nil || !validTopic(c.Pattern) {
+		fault("pattern: must be a regular expression within one namespace, got %q", c.Pattern)
+		return
+	}
+	for path, t := range map[string]string{"retry.topic": c.Retry.Topic, "retry.dead_letter_topic": c.Retry.DeadLetterTopic} {
+		if t != "" && re.MatchString(fullTopicName(t)) {
+			fault("pattern: must not match %s, got %q", path, c.Pattern)
+		}
+	}
+}
+
+// usesRetryTopic reports whether failed messages wait on a topic rather than in
+// this process.
+func (c ConsumerConfig) usesRetryTopic() bool {
+	return c.Type == Shared && c.Order == OrderNone && c.Durable && !c.Retry.InPlace
+}
+
+// fullTopicName completes a short topic name the way Pulsar does.
+func fullTopicName(t string) string {
+	switch {
+	case t == "" || strings.Contains(t, "://"):
+		return t
+	case strings.Contains(t, "/"):
+		return "persistent://" + t
+	default:
+		return "persistent://public/default/" + t
+	}
+}
+
+// validTopic reports whether t names a topic: a bare name, tenant/namespace/name,
+// or the same behind persistent:// or non-persistent://.
+func validTopic(t string) bool {
+	domain, rest, _ := strings.Cut(fullTopicName(t), "://")
+	parts := strings.SplitN(rest, "/", 3)
+	if (domain != "persistent" && domain != "non-persistent") || len(parts) != 3 {
+		return false
+	}
+	return parts[0] != "" && parts[1] != "" && parts[2] != ""
+}

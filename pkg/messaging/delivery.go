@@ -1,0 +1,106 @@
+package messaging
+
+import (
+	"context"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// Handler handles one message. What it returns is the verdict:
+//
+//   - nil: done; the message is acknowledged.
+//   - [Reject]: never; the message goes to the dead-letter topic.
+//   - [RetryAfter] or any other error, or a panic: again later, see [Retry].
+//
+// ctx carries the values of Run's context but ends only StopTimeout after it, so
+// that a handler in flight can finish.
+type Handler func(ctx context.Context, d *Delivery) error
+
+// Delivery is one attempt at one message. It belongs to the handler and may be
+// kept after the handler returned; note that the payloads of a batch share one
+// buffer, so a kept Payload keeps its batch in memory. It must not be changed
+// unless the verdict is nil: retries and dead letters are made of it.
+type Delivery struct {
+	// Topic is the topic (of a partitioned one: the partition) that the message was
+	// published to, Partition its partition's index, 0 without partitions. On a
+	// retry they are those of the original message, as are all other fields.
+	Topic     string
+	Partition int
+	// ID is the message's place in its topic. It stays the same over all attempts.
+	ID MessageID
+	// Key is empty for a message without one.
+	Key string
+	// Payload is nil for a null value (a tombstone), and empty but not nil for an
+	// empty one.
+	Payload []byte
+	// Properties may be nil.
+	Properties map[string]string
+	// EventTime is zero when the producer set none.
+	EventTime   time.Time
+	PublishTime time.Time
+	// ProducerName is the producer's, ReplicatedFrom the cluster that the message
+	// was replicated from, empty when it was published to this one.
+	ProducerName   string
+	ReplicatedFrom string
+	// RedeliveryCount is how often the broker delivered the message before, as far
+	// as it remembers: always 0 on exclusive and failover subscriptions.
+	RedeliveryCount int
+	// Attempt counts from 1. On retry topics it survives restarts.
+	Attempt int
+	// FirstFailed is when the first attempt failed, zero on the first attempt.
+	FirstFailed time.Time
+
+	raw     pulsar.Message
+	source  pulsar.Consumer // acknowledges it
+	session *session
+	size    int64
+
+	key        string // what order is kept by
+	lane       *keyLane
+	prev, next *Delivery // the scheduler's list of unfinished deliveries
+	due        time.Time // held until then
+	heldAt     int       // index in the heap of held deliveries, -1 outside
+	copying    *copyJob  // non-nil once the verdict is a copy to another topic
+}
+
+// deliveryOverhead is what one message costs in memory beyond its own bytes,
+// roughly: the underlying client's structures and ours.
+const deliveryOverhead = 512
+
+// newDelivery makes a delivery of a received message.
+func newDelivery(cm *pulsar.ConsumerMessage, s *session) *Delivery {
+	raw := cm.Message
+	id := raw.ID()
+	d := &Delivery{
+		Topic:           raw.Topic(),
+		Partition:       max(int(id.PartitionIdx()), 0),
+		ID:              MessageID{id},
+		Key:             raw.Key(),
+		Payload:         raw.Payload(),
+		Properties:      raw.Properties(),
+		PublishTime:     raw.PublishTime(),
+		ProducerName:    raw.ProducerName(),
+		ReplicatedFrom:  raw.GetReplicatedFrom(),
+		RedeliveryCount: int(raw.RedeliveryCount()),
+		Attempt:         1,
+		raw:             raw,
+		source:          cm.Consumer,
+		session:         s,
+		heldAt:          -1,
+	}
+	if t := raw.EventTime(); t.UnixMilli() > 0 { // the client makes unset the epoch
+		d.EventTime = t
+	}
+	switch {
+	case raw.IsNullValue():
+		d.Payload = nil
+	case d.Payload == nil:
+		d.Payload = []byte{}
+	}
+	d.size = int64(len(d.Payload) + len(d.Key) + deliveryOverhead)
+	if d.key = raw.OrderingKey(); d.key == "" {
+		d.key = d.Key
+	}
+	return d
+}

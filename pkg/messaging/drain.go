@@ -1,0 +1,145 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+var errDrained = errors.New("drained")
+
+// Drain subscribes, calls h for the messages that the topics hold at that moment,
+// and returns the number of messages that h returned nil for. Messages published
+// meanwhile are left for later. It ends once every partition has delivered, and
+// handlers have finished, all of them; or once partitions have delivered nothing
+// for DrainIdle while no handler was running and no message was held for a retry:
+// the rest was acknowledged before, another consumer has it, or it waits on the
+// retry topic.
+//
+// When ctx ends first, the error is ctx's. Otherwise errors and guarantees are
+// those of [Consumer.Run].
+func (c *Consumer) Drain(ctx context.Context, h Handler) (n int, err error) {
+	r, err := c.begin(h)
+	if err != nil {
+		return 0, err
+	}
+	defer c.end()
+	r.drain = newDrain(r)
+	err = r.do(ctx)
+	if err == nil && !errors.Is(context.Cause(r.stop), errDrained) {
+		err = ctx.Err()
+	}
+	return int(r.handled.Load()), err
+}
+
+// drain knows up to where each partition is to be consumed.
+type drain struct {
+	r *run
+
+	mu      sync.Mutex
+	pending int // sources whose backlog is not known yet
+	known   map[source]struct{}
+	targets map[string]*target // by partition's topic
+	active  time.Time          // of the latest sign of life
+}
+
+type target struct {
+	last                place
+	delivered, finished bool // up to last: taken over, handed to the scheduler
+}
+
+func newDrain(r *run) *drain {
+	return &drain{
+		r: r, pending: len(r.sources()),
+		known: make(map[source]struct{}), targets: make(map[string]*target),
+	}
+}
+
+// begin asks for the end of each partition's backlog, once per source.
+func (d *drain) begin(s *session) error {
+	d.mu.Lock()
+	_, known := d.known[s.src]
+	d.mu.Unlock()
+	if known {
+		return nil
+	}
+	var ids []pulsar.TopicMessageID
+	err := errors.New("no answer")
+	if !within(d.r.stop, func() { ids, err = s.raw.GetLastMessageIDs() }) {
+		return context.Cause(d.r.stop)
+	}
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.known[s.src] = struct{}{}
+	d.pending--
+	d.active = time.Now()
+	for _, id := range ids {
+		if id.EntryID() >= 0 { // the topic holds a message
+			d.targets[id.Topic()] = &target{last: place{id.LedgerID(), id.EntryID(), id.BatchIdx(), id.PartitionIdx()}}
+		}
+	}
+	return nil
+}
+
+// wants reports whether m belongs to the backlog.
+func (d *drain) wants(m pulsar.Message) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t := d.targets[m.Topic()]
+	if t == nil {
+		return false
+	}
+	d.active = time.Now()
+	at := placeOf(m)
+	if !at.less(t.last) {
+		t.delivered = true
+	}
+	return !t.last.less(at) || at.ledger == t.last.ledger && at.entry == t.last.entry
+}
+
+// pushed notes that what was wanted is in the scheduler's hands.
+func (d *drain) pushed() {
+	d.mu.Lock()
+	for _, t := range d.targets {
+		t.finished = t.delivered
+	}
+	d.mu.Unlock()
+}
+
+// watch stops the run when the backlog is consumed.
+func (d *drain) watch() {
+	t := time.NewTicker(min(max(d.r.cfg.DrainIdle/20, time.Millisecond), 50*time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-d.r.stop.Done():
+			return
+		case now := <-t.C:
+			if d.over(now) {
+				d.r.halt(errDrained)
+				return
+			}
+		}
+	}
+}
+
+func (d *drain) over(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := true
+	for _, t := range d.targets {
+		all = all && t.finished
+	}
+	// Looked at after the targets: what they say is finished has been counted.
+	if count, _, _ := d.r.sched.load(); count > 0 {
+		d.active = now
+		return false
+	}
+	return d.pending == 0 && (all || now.Sub(d.active) >= d.r.cfg.DrainIdle)
+}

@@ -109,7 +109,7 @@ func TestReceiptsHeldBack(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)
 	hold := s.HoldReceipts("orders")
-	p := newProducer(t, newClient(t, s), pulsar.ProducerOptions{Topic: "orders", DisableBatching: true})
+	p := newProducer(t, newClient(t, s), oneByOne("orders"))
 	got := newSends()
 	for _, payload := range []string{"a", "b", "c"} {
 		got.send(ctx, p, payload)
@@ -134,7 +134,7 @@ func TestEntriesHeldBackAreLostWithTheConnection(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)
 	hold := s.HoldEntries("orders")
-	p := newProducer(t, newClient(t, s), pulsar.ProducerOptions{Topic: "orders", DisableBatching: true})
+	p := newProducer(t, newClient(t, s), oneByOne("orders"))
 	got := newSends()
 	got.send(ctx, p, "a")
 	require.NoError(t, hold.Wait(ctx, 1))
@@ -174,7 +174,7 @@ func TestServerClosesProducer(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)
 	hold := s.HoldReceipts("orders")
-	p := newProducer(t, newClient(t, s), pulsar.ProducerOptions{Topic: "orders", DisableBatching: true})
+	p := newProducer(t, newClient(t, s), oneByOne("orders"))
 	got := newSends()
 	got.send(ctx, p, "a")
 	require.NoError(t, hold.Wait(ctx, 1))
@@ -241,7 +241,7 @@ func TestRefusedConnections(t *testing.T) {
 func TestStall(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)
-	p := newProducer(t, newClient(t, s), pulsar.ProducerOptions{Topic: "orders", DisableBatching: true})
+	p := newProducer(t, newClient(t, s), oneByOne("orders"))
 	s.Stall()
 	got := newSends()
 	for _, payload := range []string{"a", "b", "c"} {

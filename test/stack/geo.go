@@ -109,12 +109,26 @@ func (g *GeoPair) Namespace(t testing.TB) string {
 	if err := g.createNamespace(ctx, ns); err != nil {
 		t.Fatalf("cannot create namespace %s: %v", ns, err)
 	}
-	t.Cleanup(func() {
-		for _, side := range g.sides() {
-			side.cleanNamespace(t, ns)
-		}
-	})
+	t.Cleanup(func() { g.cleanNamespace(t, ns) })
 	return ns
+}
+
+// cleanNamespace ends replication first, on both sides: a cluster refuses to delete what it shares with another.
+func (g *GeoPair) cleanNamespace(t testing.TB, ns string) {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	for i, cluster := range []string{clusterA, clusterB} {
+		side := g.sides()[i]
+		if !side.reachable() {
+			continue
+		}
+		if err := side.admin.do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/replication", []string{cluster}, nil); err != nil {
+			t.Logf("cannot end replication of %s in %s: %v", ns, cluster, err)
+		}
+	}
+	for _, side := range g.sides() {
+		side.cleanNamespace(t, ns)
+	}
 }
 
 // Topic creates a topic of that many partitions in both clusters; see [PulsarServer.Topic].

@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 )
 
@@ -22,5 +23,5 @@ func newProgress(w io.Writer) *progress {
 func (p *progress) printf(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fmt.Fprintf(p.w, format+"\n", args...)
+	fmt.Fprintln(p.w, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }

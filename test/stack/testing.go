@@ -60,7 +60,8 @@ func Pulsar(t testing.TB) *PulsarServer {
 // PrivatePulsar starts a Pulsar that only this test uses: it may kill, pause and restart it. The test's end stops it
 // and deletes its data; should the test binary die, the kernel kills the server with it.
 //
-// If it cannot be started, the test fails when the environment variable CI is set and is skipped elsewhere.
+// If Java or the distribution cannot be had, the test fails when the environment variable CI is set and is skipped
+// elsewhere. A server that does not start, perhaps for the options' sake, always fails it.
 func PrivatePulsar(t testing.TB, opts ...Option) *PulsarServer {
 	t.Helper()
 	return private(t, opts, "standalone")[0]
@@ -180,7 +181,7 @@ func private(t testing.TB, opts []Option, clusters ...string) []*PulsarServer {
 		err = errors.Join(err, <-errs)
 	}
 	if err != nil {
-		unavailable(t, "pulsar", err)
+		t.Fatalf("cannot start a private pulsar: %v", err)
 	}
 	return servers
 }

@@ -249,7 +249,7 @@ func lookupIn(environ []string) func(string) (string, bool) {
 }
 
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path) //nolint:gosec // the operator names the file
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ func verify(path, sum string) error {
 		return err
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != sum {
-		return fmt.Errorf("%s has SHA-512 %.12s..., want %.12s...", filepath.Base(path), got, sum)
+		return fmt.Errorf("%s has SHA-512 %.12s, want %.12s", filepath.Base(path), got, sum)
 	}
 	return nil
 }

@@ -115,6 +115,7 @@ func (g *GeoPair) Namespace(t testing.TB) string {
 
 // cleanNamespace ends replication first, on both sides: a cluster refuses to delete what it shares with another.
 func (g *GeoPair) cleanNamespace(t testing.TB, ns string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	for i, cluster := range []string{clusterA, clusterB} {

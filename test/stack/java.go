@@ -22,7 +22,7 @@ type java struct {
 }
 
 func findJava(ctx context.Context) (java, error) {
-	path := ""
+	var path string
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		path = filepath.Join(home, "bin", "java")
 		if _, err := os.Stat(path); err != nil {

@@ -68,8 +68,8 @@ func fetchMaven(ctx context.Context, a artifact, dir string, fresh bool, log *pr
 func largest(dirs []string) int64 {
 	var size int64
 	for _, dir := range dirs {
-		_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-			if err != nil {
+		_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, _ error) error {
+			if d == nil { // the folder does not exist yet
 				return nil
 			}
 			if info, err := d.Info(); err == nil && info.Mode().IsRegular() {

@@ -319,7 +319,7 @@ func (b *broker) waitHealthy(ctx context.Context, p process) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, pulsarStartTimeout, fmt.Errorf("not healthy after %v", pulsarStartTimeout))
 	defer cancel()
 	adm := newAdmin(b.adminURL(), b.token)
-	var last error
+	last := errors.New("none")
 	err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		if !p.alive() {
 			return false, errEnded
@@ -336,7 +336,7 @@ func (b *broker) waitHealthy(ctx context.Context, p process) error {
 	case errors.Is(err, errEnded):
 		return fmt.Errorf("cluster %s: %w: %s, see %s", b.cluster, err, b.lastError(), b.logPath())
 	default:
-		return fmt.Errorf("cluster %s: %w (last answer: %v), see %s", b.cluster, err, last, b.logPath())
+		return fmt.Errorf("cluster %s: %w (last answer: %w), see %s", b.cluster, err, last, b.logPath())
 	}
 }
 

@@ -224,6 +224,7 @@ func (s *Stack) sweepPrivate() {
 
 // uniqueName returns a name for a namespace or topic that says which test made it.
 func uniqueName(t testing.TB) string {
+	t.Helper()
 	clean := strings.Map(func(r rune) rune {
 		if r < 128 && (r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z') {
 			return r
@@ -252,6 +253,7 @@ func (s *PulsarServer) Namespace(t testing.TB) string {
 }
 
 func (s *PulsarServer) cleanNamespace(t testing.TB, ns string) {
+	t.Helper()
 	if !s.reachable() {
 		return // its data goes with the server
 	}

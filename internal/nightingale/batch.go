@@ -23,8 +23,8 @@ func (e extent) len() int { return int(e.to - e.from) }
 
 // mark returns an empty extent at the end of a slice; close makes it reach to the
 // slice's new end. The limit of the decoded size keeps lengths far below 2^31.
-func mark[T any](slice []T) extent              { return extent{int32(len(slice)), int32(len(slice))} } //nolint:gosec // bounded
-func upTo[T any](from extent, slice []T) extent { return extent{from.from, int32(len(slice))} }         //nolint:gosec // bounded
+func mark[T any](slice []T) extent              { return extent{int32(len(slice)), int32(len(slice))} }
+func upTo[T any](from extent, slice []T) extent { return extent{from.from, int32(len(slice))} }
 
 type series struct {
 	labels     extent

@@ -236,14 +236,14 @@ func kindName(kind int32) string {
 // enum reads an enumeration as generated code does, which cuts to 32 bits.
 func enum(fc *easyproto.FieldContext) (int32, bool) {
 	v, ok := fc.Uint64()
-	return int32(v), ok //nolint:gosec // what protobuf does
+	return int32(v), ok
 }
 
 // sint32 reads a zigzag integer as generated code does, which cuts to 32 bits.
 func sint32(fc *easyproto.FieldContext) (int32, bool) {
 	v, ok := fc.Uint64()
-	u := uint32(v)                       //nolint:gosec // what protobuf does
-	return int32(u>>1) ^ -int32(u&1), ok //nolint:gosec // zigzag
+	u := uint32(v)
+	return int32(u>>1) ^ -int32(u&1), ok
 }
 
 var errBuckets = fmt.Errorf("histogram: %w", errWireType)
@@ -332,7 +332,7 @@ func appendSpanV1(dst []bucketSpan, field *easyproto.FieldContext) (_ []bucketSp
 		case 2:
 			var v uint64
 			v, ok = fc.Uint64()
-			s.length = uint32(v) //nolint:gosec // what protobuf does
+			s.length = uint32(v)
 		}
 		if !ok {
 			return dst, false, nil

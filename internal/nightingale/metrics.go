@@ -51,6 +51,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"state"}),
 		requestTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "nightingale_request_seconds", Help: "Time from a request's headers to its answer.", Buckets: buckets,
+			// A native histogram too, for a Prometheus that asks for one.
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "nightingale_stage_seconds", Help: "Time of a request in each stage.", Buckets: buckets,

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/http/pprof" //nolint:gosec // what it registers on http.DefaultServeMux is not served
+	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"

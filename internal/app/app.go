@@ -125,13 +125,7 @@ func (p Program[T]) main(proc process) int {
 // RunProgram runs a program inside this process, without command line or signals, until ctx ends, and returns when every part has stopped. The
 // configuration is taken as it is.
 func RunProgram[T Configuration](ctx context.Context, p Program[T], cfg T, log *zap.Logger) error {
-	rt := &Runtime{
-		Name:            p.Name,
-		Log:             log,
-		Metrics:         newRegistry(p.Name),
-		shutdownTimeout: cfg.common().ShutdownTimeout,
-		health:          &health{phase: starting},
-	}
+	rt := newRuntime(p.Name, log, cfg.common().ShutdownTimeout)
 	return rt.run(ctx, func(ctx context.Context) error {
 		if err := rt.serveAdmin(ctx, cfg.common().Admin.Listen, cfg); err != nil {
 			return err

@@ -60,6 +60,12 @@ func (e *PanicError) Unwrap() error {
 // errEarly is the failure of an actor that ended by itself: a process must not live on without one of its parts.
 var errEarly = errors.New("ended without having been asked to stop")
 
+func newRuntime(name string, log *zap.Logger, shutdownTimeout time.Duration) *Runtime {
+	return &Runtime{
+		Name: name, Log: log, Metrics: newRegistry(name), shutdownTimeout: shutdownTimeout, health: &health{phase: starting},
+	}
+}
+
 // Go starts an actor. run works until its ctx is cancelled, which happens when it is the actor's turn to stop, then finishes what it has begun
 // and returns nil (or the ctx's error). Returning earlier, an error or a panic at any time, stops the process with a failure. An actor that has
 // done all the process is for calls [Runtime.Shutdown] and waits for its ctx.
@@ -154,9 +160,9 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 	r.health.set(draining)
 	r.logStop()
 
-	ctx, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), r.shutdownTimeout)
+	bounded, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), r.shutdownTimeout)
 	defer cancelStop()
-	r.stop(ctx, &stage{name: "start", stop: func(context.Context) { <-built }})
+	r.stop(bounded, &stage{name: "start", stop: func(context.Context) { <-built }})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return errors.Join(r.failures...)

@@ -48,7 +48,9 @@ func Serve(ctx context.Context, ln net.Listener, server *http.Server, grace time
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests still in flight after %s were cut off: %w", grace, err), server.Close())
 	}
-	<-served
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, fmt.Errorf("cannot serve HTTP on %s: %w", ln.Addr(), ended))
+	}
 	return err
 }
 

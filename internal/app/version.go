@@ -8,7 +8,7 @@ import (
 
 // Set by the Makefile through -ldflags -X: a build without version control information still knows what it is.
 var (
-	version string //nolint:gochecknoglobals // the linker sets it
+	version string
 	commit  string //nolint:gochecknoglobals // the linker sets it
 )
 

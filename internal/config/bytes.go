@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Bytes is a size in bytes. It reads from "64MiB", "10MB", "1.5GiB" or a plain number of bytes, and prints the same way: in the largest unit
-// that gives a whole number. Negative sizes are refused.
+// Bytes is a size in bytes. It reads from "64MiB", "10MB", "1.5GiB" or a plain number of bytes, and prints the same way, in the unit that
+// gives the shortest whole number. Negative sizes are refused.
 type Bytes int64
 
 // Common sizes, for defaults.
@@ -23,7 +23,7 @@ type unit struct {
 	size   int64
 }
 
-// units lists the binary units first, so that String prefers them where both give a whole number.
+// units lists the binary units first, so that String prefers them.
 func units() []unit {
 	return []unit{
 		{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
@@ -54,14 +54,15 @@ func ParseBytes(text string) (Bytes, error) {
 	return 0, fmt.Errorf("must be a size such as 512KiB, 64MiB, 10MB or a number of bytes, got %q", text)
 }
 
-// String returns the size in the largest unit that gives a whole number.
+// String returns the size in the unit that gives the shortest whole number.
 func (b Bytes) String() string {
+	number, suffix := strconv.FormatInt(int64(b), 10), ""
 	for _, u := range units() {
-		if b != 0 && int64(b)%u.size == 0 && u.size > 1 {
-			return strconv.FormatInt(int64(b)/u.size, 10) + u.suffix
+		if n := strconv.FormatInt(int64(b)/u.size, 10); int64(b)%u.size == 0 && len(n) < len(number) {
+			number, suffix = n, u.suffix
 		}
 	}
-	return strconv.FormatInt(int64(b), 10)
+	return number + suffix
 }
 
 // UnmarshalText reads what [ParseBytes] reads.

@@ -204,14 +204,14 @@ func (d *decoder) pairs(n *yaml.Node, path, origin string, visit func(name, valu
 }
 
 func (d *decoder) merge(n *yaml.Node, path, origin string, visit func(name, value *yaml.Node)) {
-	switch {
-	case n.Kind == yaml.AliasNode:
+	switch n.Kind {
+	case yaml.AliasNode:
 		d.merge(n.Alias, path, origin, visit)
-	case n.Kind == yaml.SequenceNode:
+	case yaml.SequenceNode:
 		for _, element := range slices.Backward(n.Content) { // the first in the list wins, so it comes last
 			d.merge(element, path, origin, visit)
 		}
-	case n.Kind == yaml.MappingNode:
+	case yaml.MappingNode:
 		d.pairs(n, path, origin, visit)
 	default:
 		d.fault(join(path, "<<"), line(n), "must be a mapping of keys, or a list of them")

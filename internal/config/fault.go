@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -25,7 +24,7 @@ func (e *FieldError) Error() string {
 	if e.Origin != "" {
 		text += " (" + e.Origin + ")"
 	}
-	return text
+	return redactPasswords(text)
 }
 
 // Fault returns a fault at a path, for use in Validate methods. The path is relative to the value that is validated.
@@ -88,12 +87,7 @@ func validate(v reflect.Value, path string) []*FieldError {
 	faults := ownFaults(v, path)
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			// An inlined struct has the path of the struct around it, and its own Validate.
-			if f := v.Type().Field(i); f.IsExported() && strings.Contains(f.Tag.Get("yaml"), ",inline") {
-				faults = append(faults, ownFaults(v.Field(i), path)...)
-			}
-		}
+		faults = append(faults, inlinedFaults(v, path)...)
 		for _, k := range keysOf(v.Type()) {
 			faults = append(faults, validate(v.FieldByIndex(k.index), join(path, k.name))...)
 		}
@@ -106,6 +100,17 @@ func validate(v reflect.Value, path string) []*FieldError {
 			element := reflect.New(v.Type().Elem()).Elem()
 			element.Set(v.MapIndex(name))
 			faults = append(faults, validate(element, join(path, fmt.Sprint(name)))...)
+		}
+	}
+	return faults
+}
+
+// inlinedFaults returns what the structs inlined into v say, whose keys are at v's own path.
+func inlinedFaults(v reflect.Value, path string) []*FieldError {
+	var faults []*FieldError
+	for i := range v.NumField() {
+		if isInlined(v.Type().Field(i)) {
+			faults = append(append(faults, ownFaults(v.Field(i), path)...), inlinedFaults(v.Field(i), path)...)
 		}
 	}
 	return faults
@@ -124,7 +129,7 @@ func ownFaults(v reflect.Value, path string) []*FieldError {
 	}
 	var faults []*FieldError
 	for _, err := range split(validator.Validate()) {
-		fault := asFault(err)
+		fault := asFault(err, v.Type())
 		faults = append(faults, &FieldError{Path: join(path, fault.Path), Problem: fault.Problem})
 	}
 	return faults
@@ -146,13 +151,21 @@ func split(err error) []error {
 	return parts
 }
 
-func asFault(err error) *FieldError {
-	if fault, ok := err.(*FieldError); ok {
+// asFault finds the path in the text of an error about a value of type t: what is before the first ": ", where it begins with a key of t. Any
+// other text is a fault of the value itself.
+func asFault(err error, t reflect.Type) *FieldError {
+	if fault, ok := err.(*FieldError); ok { //nolint:errorlint // a wrapped one would lose what its wrapper says
 		return fault
 	}
-	pathThenProblem := regexp.MustCompile(`(?s)^([a-z0-9_]+(?:\[\d+\]|\.[A-Za-z0-9_-]+)*): (.*)$`)
-	if m := pathThenProblem.FindStringSubmatch(err.Error()); m != nil {
-		return &FieldError{Path: m[1], Problem: m[2]}
+	path, problem, found := strings.Cut(err.Error(), ": ")
+	if t = indirect(t); found && t.Kind() == reflect.Struct {
+		first := path
+		if end := strings.IndexAny(path, ".["); end >= 0 {
+			first = path[:end]
+		}
+		if slices.ContainsFunc(keysOf(t), func(k key) bool { return k.name == first }) {
+			return &FieldError{Path: path, Problem: problem}
+		}
 	}
 	return &FieldError{Problem: err.Error()}
 }

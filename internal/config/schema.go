@@ -22,11 +22,11 @@ func keysOf(t reflect.Type) []key {
 	var keys []key
 	for i := range t.NumField() {
 		field := t.Field(i)
-		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
-		if name == "-" || (!field.IsExported() && !field.Anonymous) {
+		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if name == "-" || !field.IsExported() {
 			continue
 		}
-		if slices.Contains(strings.Split(options, ","), "inline") {
+		if isInlined(field) {
 			if field.Type.Kind() != reflect.Struct {
 				panic(fmt.Sprintf("config: %s.%s: only a struct can be inlined", t, field.Name))
 			}
@@ -41,6 +41,11 @@ func keysOf(t reflect.Type) []key {
 		keys = append(keys, key{name, []int{i}})
 	}
 	return keys
+}
+
+func isInlined(field reflect.StructField) bool {
+	_, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+	return field.IsExported() && slices.Contains(strings.Split(options, ","), "inline")
 }
 
 // isSection reports whether values of t (a struct, or a pointer to one) are written as a mapping of fixed keys, rather than by their own
@@ -136,23 +141,27 @@ func nearest(name string, candidates []string) (string, bool) {
 	return best, best != ""
 }
 
-// editDistance counts the inserted, deleted and replaced bytes between a and b.
+// editDistance counts the bytes inserted, deleted, replaced or swapped with their neighbour between a and b.
 func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
 	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			replaced := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+			rows[i][j] = min(replaced, rows[i-1][j]+1, rows[i][j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
 		}
 	}
-	return row[len(b)]
+	return rows[len(a)][len(b)]
 }

@@ -1,6 +1,6 @@
 // Package secret keeps passwords and tokens out of logs, dumps and printed configuration.
 //
-// A [String] reads from YAML, JSON or text like any string and writes itself as "<redacted>" everywhere: fmt with every verb, zap, slog, YAML,
+// A [String] reads from YAML, JSON or text like any string and writes itself as "<redacted>" everywhere: fmt with every verb but the nonsensical %p, zap, slog, YAML,
 // JSON. The one way to the value is [String.Reveal], so every place that uses a secret can be found by searching for that name.
 //
 // What it cannot do: fmt does not call the methods of unexported struct fields, so %v of a struct that holds a String in an unexported field

@@ -1,0 +1,84 @@
+# Aviary. `make` alone lists what there is to do.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-print-directory
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+APP     := github.com/aviaryhq/aviary/internal/app
+LDFLAGS := -s -w -X $(APP).version=$(VERSION) -X $(APP).commit=$(COMMIT)
+
+STACK    := go run ./test/stack/cmd/stack
+FUZZTIME ?= 20s
+
+# Tools live in the user's cache, built by the Go in use, and are no dependency of the module.
+GOLANGCI_VERSION    := v2.15.0
+GOVULNCHECK_VERSION := v1.9.0
+TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/aviary/tools/golangci-lint-$(GOLANGCI_VERSION)-$$(go env GOVERSION)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: need-go
+need-go:
+	@command -v go >/dev/null || { echo "make: go not found: install the version that go.mod names, or newer, and put it on PATH" >&2; exit 1; }
+
+.PHONY: build
+build: need-go ## Build every binary into bin/
+	@mkdir -p bin
+	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: run
+run: need-go ## Run the demo of the suite until Ctrl-C
+	@go run ./test/demo
+
+.PHONY: smoke
+smoke: need-go ## Run the demo unattended and verify it end to end
+	@go run ./test/demo -smoke
+
+.PHONY: test
+test: need-go ## Run every test, those on real servers too
+	@.ci/test
+
+.PHONY: fuzz
+fuzz: need-go ## Fuzz every parser, each for FUZZTIME=20s
+	@for package in $$(go list ./...); do \
+	  for target in $$(go test -list '^Fuzz' "$$package" | grep '^Fuzz' || true); do \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime '$(FUZZTIME)' "$$package"; \
+	  done; \
+	done
+
+.PHONY: lint
+lint: need-go ## Check style, imports between parts, go.mod and scripts
+	@tools="$(TOOLS)"; \
+	if [ ! -x "$$tools/golangci-lint" ]; then \
+	  echo "building golangci-lint $(GOLANGCI_VERSION), once" >&2; \
+	  GOBIN="$$tools" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION); \
+	fi; \
+	"$$tools/golangci-lint" run
+	@go mod tidy -diff
+	@git ls-files .ci '*.sh' | xargs -n 1 bash -n
+	@if command -v shellcheck >/dev/null; then git ls-files .ci '*.sh' | xargs shellcheck; fi
+
+.PHONY: vuln
+vuln: need-go ## Look for known vulnerabilities (needs the Go vulnerability database)
+	@go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) ./...
+
+.PHONY: bench
+bench: need-go ## Run a benchmark: make bench SCENARIO=name
+	@go run ./test/bench -scenario '$(SCENARIO)'
+
+.PHONY: stack-up
+stack-up: need-go ## Start real servers: make stack-up SERVICES="pulsar"
+	@$(STACK) up $(SERVICES)
+
+.PHONY: stack-down
+stack-down: need-go ## Stop the servers that stack-up started
+	@$(STACK) down
+
+.PHONY: clean
+clean: ## Remove what build made
+	@rm -rf bin

@@ -1,0 +1,372 @@
+package app_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// asProgram makes the test binary run the program below as a process of its own.
+const asProgram = "AVIARY_TEST_APP"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Exit(app.Main(program()))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+type config struct {
+	app.Common `yaml:",inline"`
+	Behaviour  string        `yaml:"behaviour"`
+	Token      secret.String `yaml:"token"`
+	Extra      bool          `yaml:"-"`
+}
+
+func defaults() config { return config{Common: app.DefaultCommon("127.0.0.1:0"), Behaviour: "good"} }
+
+// program is a small service that serves HTTP and behaves as its configuration says.
+func program() app.Program[config] {
+	return app.Program[config]{
+		Name: "bird", Summary: "A bird.", Defaults: defaults,
+		Flags: func(fs *flag.FlagSet, c *config) { fs.BoolVar(&c.Extra, "extra", c.Extra, "shut down at once") },
+		Build: func(ctx context.Context, rt *app.Runtime, c config) error {
+			rt.OnStop("client", func(context.Context) error { rt.Log.Info("client closed"); return nil })
+			ln, err := rt.Listen(ctx, "http", "127.0.0.1:0")
+			if err != nil {
+				return err
+			}
+			rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second})
+			rt.Go("worker", func(ctx context.Context) error {
+				switch c.Behaviour {
+				case "failing":
+					return errors.New("the worker is broken")
+				case "panicking":
+					panic("the worker panics")
+				case "hung":
+					rt.Log.Info("working")
+					<-ctx.Done()
+					rt.Log.Info("hanging")
+					select {}
+				}
+				rt.Log.Info("working")
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			if c.Extra {
+				rt.Shutdown()
+			}
+			return nil
+		},
+	}
+}
+
+// command returns the program as a process; with its standard error as lines.
+func command(t *testing.T, environ []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0"), environ...)
+	return cmd
+}
+
+func start(t *testing.T, cmd *exec.Cmd) *bufio.Scanner {
+	t.Helper()
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	return bufio.NewScanner(stderr)
+}
+
+// until reads lines up to the one that contains text.
+func until(t *testing.T, lines *bufio.Scanner, text string) {
+	t.Helper()
+	var seen []string
+	for lines.Scan() {
+		seen = append(seen, lines.Text())
+		if strings.Contains(lines.Text(), text) {
+			return
+		}
+	}
+	t.Fatalf("%q was not logged, but:\n%s", text, strings.Join(seen, "\n"))
+}
+
+// end reads what is left and returns it with the exit status.
+func end(t *testing.T, cmd *exec.Cmd, lines *bufio.Scanner) (string, int) {
+	t.Helper()
+	var rest strings.Builder
+	for lines.Scan() {
+		fmt.Fprintln(&rest, lines.Text())
+	}
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil {
+		require.ErrorAs(t, err, &exit)
+	}
+	return rest.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestSignalsStopInOrder(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		cmd := command(t, nil)
+		lines := start(t, cmd)
+		until(t, lines, `"working"`)
+		require.NoError(t, cmd.Process.Signal(signal))
+		rest, status := end(t, cmd, lines)
+		assert.Equal(t, 0, status, rest)
+		assert.Contains(t, rest, "client closed")
+		assert.Contains(t, rest, `"msg":"stopped"`)
+	}
+}
+
+func TestSecondSignalExitsAtOnce(t *testing.T) {
+	cmd := command(t, []string{"BIRD_BEHAVIOUR=hung", "BIRD_SHUTDOWN_TIMEOUT=1h"})
+	lines := start(t, cmd)
+	until(t, lines, `"working"`)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	until(t, lines, `"hanging"`)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	rest, status := end(t, cmd, lines)
+	assert.Equal(t, 1, status)
+	assert.Contains(t, rest, "bird: second signal (terminated), exiting at once without finishing the stop")
+}
+
+func TestHungActorFailsTheStop(t *testing.T) {
+	cmd := command(t, []string{"BIRD_BEHAVIOUR=hung", "BIRD_SHUTDOWN_TIMEOUT=100ms"})
+	lines := start(t, cmd)
+	until(t, lines, `"working"`)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	rest, status := end(t, cmd, lines)
+	assert.Equal(t, 1, status)
+	assert.Contains(t, rest, "worker has not stopped within 100ms; not stopped either: http, client, admin")
+}
+
+func TestExitStatusAndOutput(t *testing.T) {
+	for name, test := range map[string]struct {
+		environ, args []string
+		status        int
+		stdout        string
+		stderr        []string
+	}{
+		"failing actor":   {[]string{"BIRD_BEHAVIOUR=failing"}, nil, 1, "", []string{"actor worker: the worker is broken", "client closed"}},
+		"panicking actor": {[]string{"BIRD_BEHAVIOUR=panicking"}, nil, 1, "", []string{"actor worker: panic: the worker panics", "app_test.go"}},
+		"shutdown":        {nil, []string{"-extra"}, 0, "", []string{"client closed"}},
+		"console":         {[]string{"BIRD_LOG_FORMAT=console"}, []string{"-extra"}, 0, "", []string{"info\tlistening\t{\"server\": \"http\""}},
+		"log level":       {nil, []string{"-extra", "-log.level", "error"}, 0, "", nil},
+		"version":         {nil, []string{"-version"}, 0, "bird version ", nil},
+		"check":           {nil, []string{"-config.check"}, 0, "bird: the configuration is valid (defaults)\n", nil},
+		"check of faults": {[]string{"BIRD_ADMIN_LISTEN=x", "BIRD_SHUTDOWN_TIMEOUT=-1s"}, []string{"-config.check"}, 1, "", []string{
+			"bird: 2 faults in the configuration (environment)\n  admin.listen: must be host:port", "\n  shutdown_timeout: must be > 0, got -1s ($BIRD_SHUTDOWN_TIMEOUT)\n",
+		}},
+		"start with faults": {[]string{"BIRD_LOG_LEVEL=x"}, nil, 1, "", []string{"bird: 1 fault in the configuration (environment)\n  log.level: must be one of"}},
+		"print":             {[]string{"BIRD_TOKEN=hunter2", "BIRD_TOKN=1"}, []string{"-config.print"}, 0, "token: <redacted>\n", []string{"did you mean BIRD_TOKEN?"}},
+		"usage":             {nil, []string{"-nonsense"}, 2, "", []string{"flag provided but not defined: -nonsense", "usage: bird [flags]"}},
+		"help":              {nil, []string{"-help"}, 0, "", []string{"A bird.", "-config.file file", "-extra", "BIRD_LOG_LEVEL"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := command(t, test.environ, test.args...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			err := cmd.Run()
+			var exit *exec.ExitError
+			if err != nil {
+				require.ErrorAs(t, err, &exit)
+			}
+			assert.Equal(t, test.status, cmd.ProcessState.ExitCode(), stderr.String())
+			if test.stdout == "" {
+				assert.Empty(t, stdout.String())
+			}
+			assert.Contains(t, stdout.String(), test.stdout)
+			for _, want := range test.stderr {
+				assert.Contains(t, stderr.String(), want)
+			}
+			if test.stderr == nil {
+				assert.Empty(t, stderr.String())
+			}
+			assert.NotContains(t, stdout.String()+stderr.String(), "hunter2")
+		})
+	}
+}
+
+// get returns the status and body of an admin page.
+func get(t *testing.T, address, path string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+	require.NoError(t, err)
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, resp.Body.Close()) }()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(body)
+}
+
+// address waits for a server's "listening" and returns the address logged.
+func address(t *testing.T, logs *observer.ObservedLogs, server string) string {
+	t.Helper()
+	var address string
+	require.Eventually(t, func() bool {
+		for _, entry := range logs.FilterMessage("listening").FilterField(zap.String("server", server)).All() {
+			address, _ = entry.ContextMap()["address"].(string)
+		}
+		return address != ""
+	}, 10*time.Second, time.Millisecond)
+	return address
+}
+
+func TestAdminServerFromStartToEnd(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	building, release := make(chan struct{}), make(chan struct{})
+	p := program()
+	p.Build = func(ctx context.Context, rt *app.Runtime, _ config) error {
+		rt.Check("pulsar", func(context.Context) error { return nil })
+		<-building
+		ln, err := rt.Listen(ctx, "http", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second})
+		rt.Go("slow", func(ctx context.Context) error {
+			<-ctx.Done()
+			<-release
+			return nil
+		})
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cfg := defaults()
+	cfg.Token = "hunter2"
+	ended := make(chan error, 1)
+	go func() { ended <- app.RunProgram(ctx, p, cfg, zap.New(core)) }()
+
+	admin := address(t, logs, "admin")
+	assert.NotContains(t, admin, ":0")
+	status, body := get(t, admin, "/-/ready")
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.JSONEq(t, `{"status":"starting","checks":{"pulsar":{"ok":true}}}`, body)
+
+	close(building)
+	require.Eventually(t, func() bool { status, _ := get(t, admin, "/-/ready"); return status == http.StatusOK }, 10*time.Second, time.Millisecond)
+	for path, want := range map[string][]string{
+		"/-/healthy":                     {"healthy"},
+		"/-/config":                      {"token: <redacted>", "shutdown_timeout: 30s", "behaviour: good"},
+		"/metrics":                       {"go_goroutines", "process_cpu_seconds_total", `aviary_build_info{`, `service="bird"`},
+		"/debug/pprof/goroutine?debug=1": {"goroutine profile"},
+	} {
+		status, body := get(t, admin, path)
+		assert.Equal(t, http.StatusOK, status, path)
+		for _, w := range want {
+			assert.Contains(t, body, w, path)
+		}
+		assert.NotContains(t, body, "hunter2")
+	}
+	status, _ = get(t, address(t, logs, "http"), "/")
+	assert.Equal(t, http.StatusNotFound, status, "the service's own server answers")
+
+	cancel()
+	require.Eventually(t, func() bool { return logs.FilterMessage("stopping").Len() == 1 }, 10*time.Second, time.Millisecond)
+	status, body = get(t, admin, "/-/ready")
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	var answer struct{ Status string }
+	require.NoError(t, json.Unmarshal([]byte(body), &answer))
+	assert.Equal(t, "draining", answer.Status)
+
+	close(release)
+	require.NoError(t, <-ended)
+}
+
+func TestTakenAddressFailsTheStart(t *testing.T) {
+	ln, err := app.Listen(t.Context(), zap.NewNop(), "other", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ln.Close()) }()
+	cfg := defaults()
+	cfg.Admin.Listen = ln.Addr().String()
+	err = app.RunProgram(t.Context(), program(), cfg, zap.NewNop())
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	assert.ErrorContains(t, err, "cannot start: cannot listen for the admin server")
+}
+
+func TestServeFinishesOrCutsOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		grace time.Duration
+		fault string
+	}{
+		"finishes": {10 * time.Second, ""},
+		"cuts off": {time.Millisecond, "requests still in flight after 1ms were cut off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ln, err := app.Listen(t.Context(), zap.NewNop(), "x", "127.0.0.1:0")
+			require.NoError(t, err)
+			arrived, release := make(chan struct{}), make(chan struct{})
+			handled := make(chan struct{})
+			server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				defer close(handled)
+				close(arrived)
+				select {
+				case <-release:
+					_, _ = io.WriteString(w, "done")
+				case <-req.Context().Done():
+				}
+			})}
+			ctx, cancel := context.WithCancel(t.Context())
+			served := make(chan error, 1)
+			go func() { served <- app.Serve(ctx, ln, server, test.grace) }()
+
+			answered := make(chan string, 1)
+			go func() {
+				req, _ := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, "http://"+ln.Addr().String(), nil)
+				resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+				if err != nil {
+					answered <- err.Error()
+					return
+				}
+				body, _ := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				answered <- string(body)
+			}()
+			<-arrived
+			cancel()
+			if test.fault == "" {
+				close(release)
+				require.NoError(t, <-served)
+				assert.Equal(t, "done", <-answered)
+			} else {
+				err := <-served
+				require.ErrorContains(t, err, test.fault)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Contains(t, <-answered, "EOF")
+			}
+			<-handled
+		})
+	}
+}
+
+func TestServeReportsABrokenListener(t *testing.T) {
+	ln, err := app.Listen(t.Context(), zap.NewNop(), "x", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, ln.Close())
+	err = app.Serve(t.Context(), ln, &http.Server{ReadHeaderTimeout: time.Second}, time.Second)
+	assert.ErrorContains(t, err, "cannot serve HTTP on ")
+}

@@ -1,0 +1,127 @@
+package nightingale
+
+// batch is a decoded request, neutral of protocol. Everything of one kind stands
+// in one slice, and series refer to their parts by extent, so that a reused batch
+// costs no allocation. Strings alias the request's body.
+type batch struct {
+	series     []series
+	labels     []label // of series
+	samples    []sample
+	exemplars  []exemplar
+	marks      []label // labels of exemplars
+	histograms []histogram
+	buckets    buckets
+	metadata   []metadata
+}
+
+// extent is a part of one of the batch's slices.
+type extent struct{ from, to int32 }
+
+func of[T any](slice []T, e extent) []T { return slice[e.from:e.to] }
+
+func (e extent) len() int { return int(e.to - e.from) }
+
+// mark returns an empty extent at the end of a slice; close makes it reach to the
+// slice's new end. The limit of the decoded size keeps lengths far below 2^31.
+func mark[T any](slice []T) extent              { return extent{int32(len(slice)), int32(len(slice))} }
+func upTo[T any](from extent, slice []T) extent { return extent{from.from, int32(len(slice))} }
+
+type series struct {
+	labels     extent
+	samples    extent
+	exemplars  extent
+	histograms extent
+	key        uint64 // hash of the sorted labels
+}
+
+type label struct{ name, value string }
+
+type sample struct {
+	timestamp int64 // milliseconds
+	value     float64
+}
+
+type exemplar struct {
+	labels    extent // in marks
+	timestamp int64
+	value     float64
+}
+
+// metadata describes a metric family.
+type metadata struct {
+	family, kind, help, unit string
+}
+
+// countKind tells whether a histogram's counts are integers.
+type countKind uint8
+
+const (
+	noCount countKind = iota
+	intCount
+	floatCount
+)
+
+// histogram is a native histogram. Buckets are deltas to the previous bucket where
+// counts are integers, and absolute counts where they are not.
+type histogram struct {
+	timestamp     int64
+	sum           float64
+	zeroThreshold float64
+	schema        int32
+	resetHint     int32
+	countKind     countKind
+	zeroKind      countKind
+	count         uint64
+	countFloat    float64
+	zeroCount     uint64
+	zeroFloat     float64
+
+	positiveSpans, negativeSpans   extent
+	positiveDeltas, negativeDeltas extent
+	positiveCounts, negativeCounts extent
+	customValues                   extent
+}
+
+type bucketSpan struct {
+	offset int32
+	length uint32
+}
+
+// buckets holds the buckets of all histograms of a batch. Each repeated field has
+// a slice of its own: a sender may interleave the fields of one histogram.
+type buckets struct {
+	positiveSpans, negativeSpans   []bucketSpan
+	positiveDeltas, negativeDeltas []int64
+	positiveCounts, negativeCounts []float64
+	customValues                   []float64
+}
+
+// reset empties the batch and drops its references to the body.
+func (b *batch) reset() {
+	clear(b.labels)
+	clear(b.marks)
+	clear(b.metadata)
+	b.series = b.series[:0]
+	b.labels = b.labels[:0]
+	b.samples = b.samples[:0]
+	b.exemplars = b.exemplars[:0]
+	b.marks = b.marks[:0]
+	b.histograms = b.histograms[:0]
+	b.metadata = b.metadata[:0]
+	k := &b.buckets
+	*k = buckets{
+		k.positiveSpans[:0], k.negativeSpans[:0],
+		k.positiveDeltas[:0], k.negativeDeltas[:0],
+		k.positiveCounts[:0], k.negativeCounts[:0],
+		k.customValues[:0],
+	}
+}
+
+// large reports whether the batch has grown beyond what is worth keeping.
+func (b *batch) large() bool {
+	const entries = 1 << 17
+	return cap(b.labels)+cap(b.marks)+cap(b.samples)+cap(b.series) > entries ||
+		cap(b.histograms)+cap(b.exemplars)+cap(b.metadata) > entries>>2 ||
+		cap(b.buckets.positiveDeltas)+cap(b.buckets.positiveCounts)+cap(b.buckets.positiveSpans)+
+			cap(b.buckets.negativeDeltas)+cap(b.buckets.negativeCounts)+cap(b.buckets.negativeSpans)+cap(b.buckets.customValues) > entries
+}

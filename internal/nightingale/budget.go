@@ -1,0 +1,50 @@
+package nightingale
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// budget bounds the bytes of all requests in flight. It refuses rather than waits:
+// the sender keeps its samples better than a queue of requests here would.
+type budget struct {
+	limit int64
+	used  atomic.Int64
+	gauge prometheus.Gauge
+}
+
+// take reserves n bytes and reports whether there was room. A negative n gives
+// bytes back, which always succeeds.
+func (b *budget) take(n int64) bool {
+	for {
+		used := b.used.Load()
+		if n > 0 && used+n > b.limit {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+n) {
+			b.gauge.Add(float64(n))
+			return true
+		}
+	}
+}
+
+// hold is one request's part of the budget.
+type hold struct {
+	budget *budget
+	bytes  int64
+}
+
+// set makes the hold n bytes large.
+func (h *hold) set(n int64) error {
+	if !h.budget.take(n - h.bytes) {
+		return unavailable("in_flight_bytes", retryBusy, "too many bytes in flight, at most %d are allowed", h.budget.limit)
+	}
+	h.bytes = n
+	return nil
+}
+
+func (h *hold) release() {
+	h.budget.take(-h.bytes)
+	h.bytes = 0
+}

@@ -1,0 +1,129 @@
+package nightingale
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Config is the configuration of nightingale.
+type Config struct {
+	app.Common `yaml:",inline"`
+	// Pulsar is the cluster to publish to.
+	Pulsar messaging.Config `yaml:"pulsar"`
+	// HTTP is the server that senders write to.
+	HTTP HTTPConfig `yaml:"http"`
+	// Topic takes the messages. Default persistent://public/default/metrics.
+	Topic string `yaml:"topic"`
+	// Format of the messages. Default json.
+	Format string `yaml:"format"`
+	// Ack says what a 204 promises. Default broker: every message of the request is acknowledged by the broker.
+	Ack string `yaml:"ack"`
+	// RequestTimeout is how long a request may wait for the acknowledgements before it is answered 503. Keep it below the sender's own timeout
+	// (Prometheus' remote_timeout, 30s). Default 10s.
+	RequestTimeout time.Duration `yaml:"request_timeout"`
+	// Limits bound what one request, and all of them together, may cost.
+	Limits Limits `yaml:"limits"`
+	// Profile is how messages are published. Default: the library's "ops".
+	Profile messaging.Profile `yaml:"profile"`
+}
+
+// HTTPConfig is the server for senders.
+type HTTPConfig struct {
+	// Listen is the address, host:port; port 0 lets the system choose. Default 127.0.0.1:9201.
+	Listen string `yaml:"listen"`
+}
+
+// Limits bound requests.
+type Limits struct {
+	// CompressedBytes and DecodedBytes bound a body before and after decompression. Past them: 413. Defaults 10MiB and 32MiB.
+	CompressedBytes config.Bytes `yaml:"compressed_bytes"`
+	DecodedBytes    config.Bytes `yaml:"decoded_bytes"`
+	// Series bounds the series (and metadata entries) of a request. Past it: 413. Default 50000.
+	Series int `yaml:"series"`
+	// LabelsPerSeries bounds the labels of a series, LabelNameBytes and LabelValueBytes each of them. Past them: 400 for the series. Defaults 128,
+	// 1KiB and 64KiB.
+	LabelsPerSeries int          `yaml:"labels_per_series"`
+	LabelNameBytes  config.Bytes `yaml:"label_name_bytes"`
+	LabelValueBytes config.Bytes `yaml:"label_value_bytes"`
+	// InFlightBytes bounds the bodies, compressed and decoded, of all requests being handled. Past it: 503. Default 64MiB.
+	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
+	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
+	ReadTimeout time.Duration `yaml:"read_timeout"`
+}
+
+// DefaultConfig returns the defaults: all that is needed where Pulsar runs on this machine.
+func DefaultConfig() Config {
+	return Config{
+		Common:         app.DefaultCommon("127.0.0.1:9202"),
+		Pulsar:         messaging.DefaultConfig(),
+		HTTP:           HTTPConfig{Listen: "127.0.0.1:9201"},
+		Topic:          "persistent://public/default/metrics",
+		Format:         "json",
+		Ack:            "broker",
+		RequestTimeout: 10 * time.Second,
+		Limits: Limits{
+			CompressedBytes: 10 * config.MiB,
+			DecodedBytes:    32 * config.MiB,
+			Series:          50_000,
+			LabelsPerSeries: 128,
+			LabelNameBytes:  config.KiB,
+			LabelValueBytes: 64 * config.KiB,
+			InFlightBytes:   64 * config.MiB,
+			ReadTimeout:     10 * time.Second,
+		},
+		Profile: messaging.Ops(),
+	}
+}
+
+// Validate returns every fault of the keys of this level.
+func (c Config) Validate() error {
+	var errs []error
+	if !strings.HasPrefix(c.Topic, "persistent://") && !strings.HasPrefix(c.Topic, "non-persistent://") || strings.Count(c.Topic, "/") != 4 {
+		errs = append(errs, config.Fault("topic", "must be persistent://tenant/namespace/name, got %q", c.Topic))
+	}
+	if c.RequestTimeout <= 0 {
+		errs = append(errs, config.Fault("request_timeout", "must be > 0, got %s", c.RequestTimeout))
+	}
+	if c.Profile.Routing == messaging.RouteExplicit {
+		errs = append(errs, config.Fault("profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing))
+	}
+	return errors.Join(append(errs,
+		config.CheckListen("http.listen", c.HTTP.Listen),
+		config.CheckOneOf("format", c.Format, formatNames()...),
+		config.CheckOneOf("ack", c.Ack, "broker"))...)
+}
+
+// Validate returns every fault of the limits.
+func (l Limits) Validate() error {
+	var errs []error
+	for _, limit := range []struct {
+		key   string
+		value int64
+	}{
+		{"compressed_bytes", int64(l.CompressedBytes)},
+		{"decoded_bytes", int64(l.DecodedBytes)},
+		{"series", int64(l.Series)},
+		{"labels_per_series", int64(l.LabelsPerSeries)},
+		{"label_name_bytes", int64(l.LabelNameBytes)},
+		{"label_value_bytes", int64(l.LabelValueBytes)},
+		{"read_timeout", int64(l.ReadTimeout)},
+	} {
+		if limit.value <= 0 {
+			errs = append(errs, config.Fault(limit.key, "must be > 0"))
+		}
+	}
+	if l.DecodedBytes > config.GiB {
+		errs = append(errs, config.Fault("decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes))
+	}
+	if least := l.CompressedBytes + l.DecodedBytes; l.InFlightBytes < least {
+		errs = append(errs, fmt.Errorf("in_flight_bytes: must be at least compressed_bytes + decoded_bytes = %s, or the largest request never gets in, got %s",
+			least, l.InFlightBytes))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,342 @@
+package nightingale
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/VictoriaMetrics/easyproto"
+)
+
+var (
+	errWireType = errors.New("a field has the wrong wire type")
+	errForeign  = errors.New("no field of prometheus.WriteRequest in it: is it a remote write 2.0 body?")
+)
+
+// decodeV1 decodes a prometheus.WriteRequest. Fields it does not know are passed
+// over, as protobuf has it, but a body of nothing else is not a WriteRequest.
+func decodeV1(b *batch, body []byte, l Limits) error {
+	known := len(body) == 0 // an empty request is complete with nothing written
+	var fc easyproto.FieldContext
+	for rest := body; len(rest) > 0; {
+		var err error
+		if rest, err = fc.NextField(rest); err != nil {
+			return malformed("WriteRequest", err)
+		}
+		switch fc.FieldNum {
+		case 1:
+			data, ok := fc.MessageData()
+			if !ok {
+				return malformed("WriteRequest.timeseries", errWireType)
+			}
+			if len(b.series) >= l.Series {
+				return tooLarge("series", "the request has more than %d series", l.Series)
+			}
+			if err := b.decodeSeriesV1(data); err != nil {
+				return malformed("TimeSeries", err)
+			}
+		case 3:
+			data, ok := fc.MessageData()
+			if !ok {
+				return malformed("WriteRequest.metadata", errWireType)
+			}
+			if len(b.metadata) >= l.Series {
+				return tooLarge("series", "the request has more than %d metadata entries", l.Series)
+			}
+			if err := b.decodeMetadataV1(data); err != nil {
+				return malformed("MetricMetadata", err)
+			}
+		default:
+			continue
+		}
+		known = true
+	}
+	if !known {
+		return malformed("body", errForeign)
+	}
+	return nil
+}
+
+func malformed(what string, err error) error {
+	return invalid("malformed_protobuf", "cannot decode %s: %v", what, err)
+}
+
+func (b *batch) decodeSeriesV1(src []byte) (err error) {
+	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = fc.NextField(src); err != nil {
+			return err
+		}
+		if fc.FieldNum < 1 || fc.FieldNum > 4 {
+			continue
+		}
+		data, ok := fc.MessageData()
+		if !ok {
+			return errWireType
+		}
+		switch fc.FieldNum {
+		case 1:
+			b.labels, err = appendLabelV1(b.labels, data)
+		case 2:
+			err = b.decodeSampleV1(data)
+		case 3:
+			err = b.decodeExemplarV1(data)
+		case 4:
+			err = b.decodeHistogramV1(data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.labels, s.samples = upTo(s.labels, b.labels), upTo(s.samples, b.samples)
+	s.exemplars, s.histograms = upTo(s.exemplars, b.exemplars), upTo(s.histograms, b.histograms)
+	b.series = append(b.series, s)
+	return nil
+}
+
+// appendLabelV1 decodes a Label. Its usual form, name then value, each shorter
+// than 128 bytes and nothing else, is taken without a decoder: labels are most of
+// a request.
+func appendLabelV1(dst []label, src []byte) ([]label, error) {
+	if len(src) >= 4 && src[0] == 1<<3|2 {
+		if n := int(src[1]); n < 0x80 && len(src) >= n+4 && src[n+2] == 2<<3|2 {
+			if v := int(src[n+3]); v < 0x80 && len(src) == n+4+v {
+				return append(dst, label{text(src[2 : n+2]), text(src[n+4:])}), nil
+			}
+		}
+	}
+	var l label
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		var err error
+		if src, err = fc.NextField(src); err != nil {
+			return dst, err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			l.name, ok = fc.String()
+		case 2:
+			l.value, ok = fc.String()
+		}
+		if !ok {
+			return dst, errWireType
+		}
+	}
+	return append(dst, l), nil
+}
+
+// text is data as a string without a copy.
+func text(data []byte) string { return unsafe.String(unsafe.SliceData(data), len(data)) }
+
+func (b *batch) decodeSampleV1(src []byte) (err error) {
+	var s sample
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = fc.NextField(src); err != nil {
+			return err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			s.value, ok = fc.Double()
+		case 2:
+			s.timestamp, ok = fc.Int64()
+		}
+		if !ok {
+			return errWireType
+		}
+	}
+	b.samples = append(b.samples, s)
+	return nil
+}
+
+func (b *batch) decodeExemplarV1(src []byte) (err error) {
+	e := exemplar{labels: mark(b.marks)}
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = fc.NextField(src); err != nil {
+			return err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			var data []byte
+			if data, ok = fc.MessageData(); ok {
+				b.marks, err = appendLabelV1(b.marks, data)
+			}
+		case 2:
+			e.value, ok = fc.Double()
+		case 3:
+			e.timestamp, ok = fc.Int64()
+		}
+		if !ok {
+			return errWireType
+		}
+		if err != nil {
+			return err
+		}
+	}
+	e.labels = upTo(e.labels, b.marks)
+	b.exemplars = append(b.exemplars, e)
+	return nil
+}
+
+func (b *batch) decodeMetadataV1(src []byte) (err error) {
+	var m metadata
+	var kind int32
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = fc.NextField(src); err != nil {
+			return err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			kind, ok = enum(&fc)
+		case 2:
+			m.family, ok = fc.String()
+		case 4:
+			m.help, ok = fc.String()
+		case 5:
+			m.unit, ok = fc.String()
+		}
+		if !ok {
+			return errWireType
+		}
+	}
+	m.kind = kindName(kind)
+	b.metadata = append(b.metadata, m)
+	return nil
+}
+
+// kindName names a metric type as Prometheus' text formats do.
+func kindName(kind int32) string {
+	switch kind {
+	case 1:
+		return "counter"
+	case 2:
+		return "gauge"
+	case 3:
+		return "histogram"
+	case 4:
+		return "gaugehistogram"
+	case 5:
+		return "summary"
+	case 6:
+		return "info"
+	case 7:
+		return "stateset"
+	default:
+		return "unknown"
+	}
+}
+
+// enum reads an enumeration as generated code does, which cuts to 32 bits.
+func enum(fc *easyproto.FieldContext) (int32, bool) {
+	v, ok := fc.Uint64()
+	return int32(v), ok
+}
+
+// sint32 reads a zigzag integer as generated code does, which cuts to 32 bits.
+func sint32(fc *easyproto.FieldContext) (int32, bool) {
+	v, ok := fc.Uint64()
+	u := uint32(v)
+	return int32(u>>1) ^ -int32(u&1), ok
+}
+
+var errBuckets = fmt.Errorf("histogram: %w", errWireType)
+
+func (b *batch) decodeHistogramV1(src []byte) (err error) {
+	k := &b.buckets
+	h := histogram{
+		positiveSpans: mark(k.positiveSpans), negativeSpans: mark(k.negativeSpans),
+		positiveDeltas: mark(k.positiveDeltas), negativeDeltas: mark(k.negativeDeltas),
+		positiveCounts: mark(k.positiveCounts), negativeCounts: mark(k.negativeCounts),
+		customValues: mark(k.customValues),
+	}
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = fc.NextField(src); err != nil {
+			return err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			h.count, ok = fc.Uint64()
+			h.countKind = intCount
+		case 2:
+			h.countFloat, ok = fc.Double()
+			h.countKind = floatCount
+		case 3:
+			h.sum, ok = fc.Double()
+		case 4:
+			h.schema, ok = sint32(&fc)
+		case 5:
+			h.zeroThreshold, ok = fc.Double()
+		case 6:
+			h.zeroCount, ok = fc.Uint64()
+			h.zeroKind = intCount
+		case 7:
+			h.zeroFloat, ok = fc.Double()
+			h.zeroKind = floatCount
+		case 8:
+			k.negativeSpans, ok, err = appendSpanV1(k.negativeSpans, &fc)
+		case 9:
+			k.negativeDeltas, ok = fc.UnpackSint64s(k.negativeDeltas)
+		case 10:
+			k.negativeCounts, ok = fc.UnpackDoubles(k.negativeCounts)
+		case 11:
+			k.positiveSpans, ok, err = appendSpanV1(k.positiveSpans, &fc)
+		case 12:
+			k.positiveDeltas, ok = fc.UnpackSint64s(k.positiveDeltas)
+		case 13:
+			k.positiveCounts, ok = fc.UnpackDoubles(k.positiveCounts)
+		case 14:
+			h.resetHint, ok = enum(&fc)
+		case 15:
+			h.timestamp, ok = fc.Int64()
+		case 16:
+			k.customValues, ok = fc.UnpackDoubles(k.customValues)
+		}
+		if !ok {
+			return errBuckets
+		}
+		if err != nil {
+			return err
+		}
+	}
+	h.positiveSpans, h.negativeSpans = upTo(h.positiveSpans, k.positiveSpans), upTo(h.negativeSpans, k.negativeSpans)
+	h.positiveDeltas, h.negativeDeltas = upTo(h.positiveDeltas, k.positiveDeltas), upTo(h.negativeDeltas, k.negativeDeltas)
+	h.positiveCounts, h.negativeCounts = upTo(h.positiveCounts, k.positiveCounts), upTo(h.negativeCounts, k.negativeCounts)
+	h.customValues = upTo(h.customValues, k.customValues)
+	b.histograms = append(b.histograms, h)
+	return nil
+}
+
+func appendSpanV1(dst []bucketSpan, field *easyproto.FieldContext) (_ []bucketSpan, ok bool, err error) {
+	src, ok := field.MessageData()
+	if !ok {
+		return dst, false, nil
+	}
+	var s bucketSpan
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = fc.NextField(src); err != nil {
+			return dst, true, err
+		}
+		switch fc.FieldNum {
+		case 1:
+			s.offset, ok = sint32(&fc)
+		case 2:
+			var v uint64
+			v, ok = fc.Uint64()
+			s.length = uint32(v)
+		}
+		if !ok {
+			return dst, false, nil
+		}
+	}
+	return append(dst, s), true, nil
+}

@@ -1,0 +1,86 @@
+package nightingale
+
+import (
+	"unsafe"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// format turns a valid batch into messages. Formats are safe for concurrent use.
+type format struct {
+	name   string
+	encode func(b *batch, out *outgoing)
+}
+
+// formats lists what the configuration's format can name.
+func formats() []format {
+	return []format{
+		{name: "json", encode: encodeJSON},
+	}
+}
+
+func formatNames() []string {
+	var names []string
+	for _, f := range formats() {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+func findFormat(name string) format {
+	for _, f := range formats() {
+		if f.name == name {
+			return f
+		}
+	}
+	panic("nightingale: unknown format " + name) // Config.Validate has checked it
+}
+
+// outgoing is the messages of one request. Keys and payloads stand in one
+// allocation, the arena, which is never used again: a publisher may read a payload
+// long after the request has given up on it. The list of records is reused, once
+// every outcome is known.
+type outgoing struct {
+	arena   []byte
+	cuts    []cutMark
+	records []messaging.Record
+}
+
+// cutMark is where a message begins: its key, then its payload up to the next one.
+type cutMark struct{ key, payload int }
+
+// begin starts a message with the series' key.
+func (o *outgoing) begin(key uint64) {
+	at := len(o.arena)
+	o.arena = appendKey(o.arena, key)
+	o.cuts = append(o.cuts, cutMark{at, len(o.arena)})
+}
+
+// finish makes records of the messages. The arena does not move from here on.
+func (o *outgoing) finish() {
+	for i, c := range o.cuts {
+		end := len(o.arena)
+		if i+1 < len(o.cuts) {
+			end = o.cuts[i+1].key
+		}
+		o.records = append(o.records, messaging.Record{
+			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key),
+			Payload: o.arena[c.payload:end:end],
+		})
+	}
+}
+
+// reset makes room for another request. Every outcome must be known.
+func (o *outgoing) reset() {
+	clear(o.records)
+	o.arena, o.cuts, o.records = nil, o.cuts[:0], o.records[:0]
+}
+
+// appendKey writes a series' key: 16 hexadecimal digits.
+func appendKey(dst []byte, key uint64) []byte {
+	const digits = "0123456789abcdef"
+	for shift := 60; shift >= 0; shift -= 4 {
+		dst = append(dst, digits[key>>shift&0xf])
+	}
+	return dst
+}

@@ -1,0 +1,90 @@
+package nightingale
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of the service. Labels are of small fixed sets: status codes, reasons
+// and stages, never anything that a sender chooses.
+type metrics struct {
+	requests     *prometheus.CounterVec   // code
+	refused      *prometheus.CounterVec   // reason
+	samples      *prometheus.CounterVec   // kind, result
+	rejected     *prometheus.CounterVec   // reason
+	metadata     *prometheus.CounterVec   // result
+	bodyBytes    *prometheus.CounterVec   // state: compressed | decoded | published
+	requestTime  prometheus.Histogram     // whole requests
+	stages       *prometheus.HistogramVec // stage
+	inFlight     prometheus.Gauge
+	inFlightSize prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	buckets := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nightingale_requests_total",
+			Help: "Write requests answered, by status code; 499 for senders that hung up.",
+		}, []string{"code"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nightingale_requests_refused_total",
+			Help: "Write requests not answered 204, by reason.",
+		}, []string{"reason"}),
+		samples: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nightingale_samples_total",
+			Help: "Samples by kind (sample, histogram, exemplar) and result: written (acknowledged by the broker), unwritten (the sender was asked to retry) or rejected (invalid).",
+		}, []string{"kind", "result"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nightingale_samples_rejected_total",
+			Help: "Samples of invalid series, of all kinds, by reason.",
+		}, []string{"reason"}),
+		metadata: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nightingale_metadata_total",
+			Help: "Metadata entries received, by result.",
+		}, []string{"result"}),
+		bodyBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nightingale_bytes_total",
+			Help: "Bytes of request bodies, compressed and decoded, and of the messages published for them.",
+		}, []string{"state"}),
+		requestTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "nightingale_request_seconds", Help: "Time from a request's headers to its answer.", Buckets: buckets,
+			// A native histogram too, for a Prometheus that asks for one.
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+		}),
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "nightingale_stage_seconds", Help: "Time of a request in each stage.", Buckets: buckets,
+		}, []string{"stage"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "nightingale_requests_in_flight", Help: "Write requests being handled.",
+		}),
+		inFlightSize: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "nightingale_in_flight_bytes", Help: "Bytes of bodies of the requests being handled, compressed and decoded.",
+		}),
+	}
+	reg.MustRegister(m.requests, m.refused, m.samples, m.rejected, m.metadata, m.bodyBytes, m.requestTime, m.stages, m.inFlight, m.inFlightSize)
+	// Present from the start, so that rates and alerts see the first one.
+	for _, result := range []string{"written", "unwritten", "rejected"} {
+		for _, kind := range []string{"sample", "histogram", "exemplar"} {
+			m.samples.WithLabelValues(kind, result)
+		}
+	}
+	for _, code := range []int{204, 400, 503} {
+		m.requests.WithLabelValues(strconv.Itoa(code))
+	}
+	return m
+}
+
+// stopwatch observes the stages of one request.
+type stopwatch struct {
+	metrics *metrics
+	last    time.Time
+}
+
+func (s *stopwatch) lap(stage string) {
+	now := time.Now()
+	s.metrics.stages.WithLabelValues(stage).Observe(now.Sub(s.last).Seconds())
+	s.last = now
+}

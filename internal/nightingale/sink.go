@@ -1,0 +1,208 @@
+package nightingale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Times after which senders may try again.
+const (
+	retryBusy = time.Second
+	retryAway = 5 * time.Second
+)
+
+// sink publishes to the topic. The publisher opens in the background, so that the
+// service starts, and says that it is not ready, while Pulsar is away.
+//
+// When a request was not acknowledged in time, the sink is away: requests are
+// refused at once, instead of each filling the queue with what its sender will
+// send again. What the publisher still holds tells when that is over: the sink is
+// back when all of it has been acknowledged.
+type sink struct {
+	log     *zap.Logger
+	topic   string
+	open    func(ctx context.Context) (*messaging.Publisher, error)
+	opened  atomic.Pointer[messaging.Publisher]
+	trouble atomic.Pointer[error] // why the sink is away
+	late    chan struct{}         // a request ran out of time
+}
+
+var errNotOpen = errors.New("the topic is not open yet")
+
+func newSink(log *zap.Logger, client *messaging.Client, topic string, profile messaging.Profile) *sink {
+	s := &sink{
+		log: log.Named("sink"), topic: topic, late: make(chan struct{}, 1),
+		open: func(ctx context.Context) (*messaging.Publisher, error) { return client.Publisher(ctx, topic, profile) },
+	}
+	s.trouble.Store(&errNotOpen)
+	return s
+}
+
+// run opens the publisher and watches over it until ctx ends.
+func (s *sink) run(ctx context.Context) error {
+	publisher, err := s.open(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	s.opened.Store(publisher)
+	s.trouble.Store(nil)
+	s.log.Info("topic is open", zap.String("topic", s.topic), zap.Int("partitions", publisher.Partitions()))
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.late:
+		}
+		if s.trouble.Load() == nil {
+			continue
+		}
+		began := time.Now()
+		s.log.Warn("refusing requests until the broker acknowledges what is queued", zap.Error(s.away()))
+		if err := publisher.Flush(ctx); err != nil {
+			return nil //nolint:nilerr // Flush fails with its context only
+		}
+		s.trouble.Store(nil)
+		s.log.Info("taking requests again", zap.Duration("after", time.Since(began)))
+	}
+}
+
+// away returns why requests are refused now, or nil.
+func (s *sink) away() error {
+	if err := s.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// check is the readiness check.
+func (s *sink) check(context.Context) error { return s.away() }
+
+// close flushes and closes the publisher.
+func (s *sink) close(ctx context.Context) error {
+	if p := s.opened.Load(); p != nil {
+		return p.Close(ctx)
+	}
+	return nil
+}
+
+// publish returns nil when the broker has acknowledged every record. settled tells
+// whether the records have all had their outcome and may be reused.
+func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled bool, err error) {
+	if err := s.away(); err != nil {
+		return true, unavailable("pulsar_away", retryAway, "Pulsar is away: %s", cut(err.Error(), maxReason))
+	}
+	if len(records) == 0 {
+		return true, nil
+	}
+	publisher := s.opened.Load()
+	o := newOutcome(len(records))
+	done := o.done // one function value for all records
+	for i := range records {
+		// Past the first record that was not accepted none may follow: the sender
+		// will send all of them again, and a later sample of a series would have
+		// overtaken an earlier one.
+		if ctx.Err() != nil || o.stop.Load() {
+			o.skip(len(records) - i)
+			break
+		}
+		publisher.PublishAsync(ctx, &records[i], done)
+	}
+	select {
+	case <-o.settled:
+		return true, s.verdict(ctx, o.first())
+	case <-ctx.Done():
+		return false, s.verdict(ctx, ctx.Err())
+	}
+}
+
+// verdict says what an outcome means for the sender.
+func (s *sink) verdict(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, messaging.ErrTooLarge):
+		return invalid("record_too_large", "a sample's message is larger than the broker accepts, the others were written")
+	case errors.Is(err, messaging.ErrQueueFull):
+		return unavailable("queue_full", retryBusy, "the publish queue is full")
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		s.noteLate()
+		return unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")
+	case ctx.Err() != nil:
+		return errDisconnected
+	default:
+		return unavailable("publish", retryAway, "cannot publish: %s", cut(err.Error(), maxReason))
+	}
+}
+
+func (s *sink) noteLate() {
+	err := fmt.Errorf("no acknowledgement of a request in time, since %s", time.Now().UTC().Format(time.RFC3339))
+	if s.trouble.CompareAndSwap(nil, &err) {
+		select {
+		case s.late <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// outcome gathers the outcomes of one request's records.
+type outcome struct {
+	left    atomic.Int64
+	stop    atomic.Bool // a record was refused: publish no more
+	settled chan struct{}
+
+	mu  sync.Mutex
+	err error
+}
+
+func newOutcome(n int) *outcome {
+	o := &outcome{settled: make(chan struct{})}
+	o.left.Store(int64(n))
+	return o
+}
+
+func (o *outcome) done(_ messaging.MessageID, err error) {
+	if err != nil {
+		o.fail(err)
+	}
+	if o.left.Add(-1) == 0 {
+		close(o.settled)
+	}
+}
+
+// fail keeps an error. One that passes outweighs a final one: the sender must come
+// again for the records that it concerns.
+func (o *outcome) fail(err error) {
+	final := errors.Is(err, messaging.ErrTooLarge)
+	if !final {
+		o.stop.Store(true)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil || !final && errors.Is(o.err, messaging.ErrTooLarge) {
+		o.err = err
+	}
+}
+
+// skip settles n records that were not published.
+func (o *outcome) skip(n int) {
+	if o.left.Add(-int64(n)) == 0 {
+		close(o.settled)
+	}
+}
+
+func (o *outcome) first() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}

@@ -1,0 +1,152 @@
+package nightingale
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+const nameLabel = "__name__"
+
+// validate sorts the labels of each series, computes its key and removes invalid
+// series from the batch. scratch is memory to work in.
+func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
+	var r rejected
+	kept := b.series[:0]
+	for _, s := range b.series {
+		labels := of(b.labels, s.labels)
+		if len(labels) <= l.LabelsPerSeries {
+			sortLabels(labels)
+		}
+		if f := check(labels, l); f.reason != "" {
+			r.add(f.reason, b.entries(s), func() string { return f.explain(labels) })
+			continue
+		}
+		if reason, text := b.checkParts(s, l); reason != "" {
+			r.add(reason, b.entries(s), func() string { return display(labels) + ": " + text })
+			continue
+		}
+		s.key, scratch = key(labels, scratch[:0])
+		kept = append(kept, s)
+	}
+	b.series = kept
+	return r, scratch
+}
+
+// entries is the number of samples, histograms and exemplars of a series.
+func (*batch) entries(s series) int {
+	return s.samples.len() + s.histograms.len() + s.exemplars.len()
+}
+
+func sortLabels(labels []label) {
+	for i := 1; i < len(labels); i++ {
+		if labels[i].name < labels[i-1].name {
+			slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.name, b.name) })
+			return
+		}
+	}
+}
+
+// fault is what is wrong with a series' labels.
+type fault struct {
+	reason string
+	label  int // its index, -1 for none
+	text   string
+}
+
+func (f fault) explain(labels []label) string {
+	if f.label < 0 {
+		return display(labels) + ": " + f.text
+	}
+	return fmt.Sprintf("%s: label %q: %s", display(labels), cut(labels[f.label].name, 64), f.text)
+}
+
+// check looks at sorted labels.
+func check(labels []label, l Limits) fault {
+	if len(labels) > l.LabelsPerSeries {
+		return fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
+	}
+	named := false
+	for i := range labels {
+		name, value := labels[i].name, labels[i].value
+		switch {
+		case name == "":
+			return fault{"empty_label_name", i, "empty name"}
+		case value == "" && name == nameLabel:
+			return fault{"missing_name", -1, "no metric name (__name__)"}
+		case value == "":
+			return fault{"empty_label_value", i, "empty value"}
+		case i > 0 && labels[i-1].name == name:
+			return fault{"duplicate_label", i, "given more than once"}
+		case len(name) > int(l.LabelNameBytes):
+			return fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
+		case len(value) > int(l.LabelValueBytes):
+			return fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
+		case !utf8.ValidString(name) || !utf8.ValidString(value):
+			return fault{"invalid_utf8", i, "not UTF-8"}
+		}
+		named = named || name == nameLabel
+	}
+	if !named {
+		return fault{"missing_name", -1, "no metric name (__name__)"}
+	}
+	return fault{label: -1}
+}
+
+// checkParts looks at what a series has besides labels.
+func (b *batch) checkParts(s series, l Limits) (reason, text string) {
+	for _, e := range of(b.exemplars, s.exemplars) {
+		labels := of(b.marks, e.labels)
+		if len(labels) > l.LabelsPerSeries {
+			return "too_many_labels", fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)
+		}
+		for _, m := range labels {
+			if len(m.name) > int(l.LabelNameBytes) || len(m.value) > int(l.LabelValueBytes) {
+				return "label_too_long", "an exemplar's label is too long"
+			}
+			if !utf8.ValidString(m.name) || !utf8.ValidString(m.value) {
+				return "invalid_utf8", "an exemplar's label is not UTF-8"
+			}
+		}
+	}
+	for i := range of(b.histograms, s.histograms) {
+		if err := b.checkHistogram(&of(b.histograms, s.histograms)[i]); err != nil {
+			return "invalid_histogram", err.Error()
+		}
+	}
+	return "", ""
+}
+
+// key is the XXH64 of the sorted labels, each as name, 0xff, value, 0xff: bytes
+// that UTF-8 does not have keep apart what is different.
+func key(labels []label, scratch []byte) (uint64, []byte) {
+	for i := range labels {
+		scratch = append(scratch, labels[i].name...)
+		scratch = append(scratch, 0xff)
+		scratch = append(scratch, labels[i].value...)
+		scratch = append(scratch, 0xff)
+	}
+	return xxhash.Sum64(scratch), scratch
+}
+
+// display writes the beginning of a series for people.
+func display(labels []label) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i := range labels {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		if b.Len() > 160 {
+			b.WriteString("...")
+			break
+		}
+		fmt.Fprintf(&b, "%s=%q", cut(labels[i].name, 64), cut(labels[i].value, 64))
+	}
+	b.WriteByte('}')
+	return b.String()
+}

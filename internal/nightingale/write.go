@@ -1,0 +1,217 @@
+package nightingale
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// publishing is the last stage: it returns nil when every record is acknowledged,
+// and whether the records may be used again.
+type publishing func(ctx context.Context, records []messaging.Record) (settled bool, err error)
+
+// receiver answers write requests.
+type receiver struct {
+	log       *zap.Logger
+	metrics   *metrics
+	limits    Limits
+	timeout   time.Duration
+	protocols []protocol
+	format    format
+	publish   publishing
+	budget    *budget
+
+	workspaces sync.Pool // of *workspace
+	outgoings  sync.Pool // of *outgoing
+}
+
+// workspace is the memory in which a request is read and decoded. It is free again
+// as soon as the messages are encoded, before their acknowledgement is waited for.
+type workspace struct {
+	compressed, decoded, scratch []byte
+	batch                        batch
+}
+
+func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *receiver {
+	return &receiver{
+		log: log, metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
+		protocols: protocols(), format: findFormat(cfg.Format), publish: publish,
+		budget: &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
+	}
+}
+
+// handler routes the service's requests. Other paths and methods get chi's 404
+// and 405.
+func (v *receiver) handler() http.Handler {
+	router := chi.NewRouter()
+	router.Post("/api/v1/write", v.write)
+	return router
+}
+
+// write answers one request.
+func (v *receiver) write(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	v.metrics.inFlight.Inc()
+	defer v.metrics.inFlight.Dec()
+	status := v.answer(w, v.handle(w, r))
+	v.metrics.requests.WithLabelValues(strconv.Itoa(status)).Inc()
+	v.metrics.requestTime.Observe(time.Since(began).Seconds())
+}
+
+// handle is the chain. It returns nil when all that the request carries is
+// acknowledged by the broker.
+func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
+	watch := &stopwatch{metrics: v.metrics, last: time.Now()}
+	lift := readDeadline(w, v.limits)
+	spoken, err := negotiate(v.protocols, r.Header)
+	if err != nil {
+		return err
+	}
+	held := &hold{budget: v.budget}
+	defer held.release()
+	if err := held.set(claimed(r, v.limits)); err != nil {
+		return err
+	}
+
+	out := v.newOutgoing()
+	counts, invalid, err := v.translate(w, r, spoken, held, out, watch)
+	if err != nil {
+		return err
+	}
+	lift()
+
+	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
+	defer cancel()
+	settled, err := v.publish(ctx, out.records)
+	watch.lap("publish")
+	if settled {
+		v.outgoings.Put(out)
+	}
+	v.count(counts, invalid, err)
+	if err != nil {
+		return err
+	}
+	return invalid.err(counts.series)
+}
+
+// translate reads the request and encodes its messages into out. What it returns
+// refers to nothing of the body.
+func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken protocol, held *hold, out *outgoing, watch *stopwatch) (c counts, bad rejected, err error) {
+	space := v.newWorkspace()
+	defer v.release(space)
+
+	if space.compressed, err = read(w, r, space.compressed, v.limits); err != nil {
+		return c, bad, err
+	}
+	watch.lap("read")
+	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(space.compressed)))
+
+	size, err := decodedLen(space.compressed, v.limits)
+	if err != nil {
+		return c, bad, err
+	}
+	if err := held.set(int64(len(space.compressed)) + int64(size)); err != nil {
+		return c, bad, err
+	}
+	if space.decoded, err = decompress(space.decoded, space.compressed, size); err != nil {
+		return c, bad, err
+	}
+	watch.lap("decompress")
+	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
+
+	b := &space.batch
+	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
+		return c, bad, err
+	}
+	c.series, c.metadata = len(b.series), len(b.metadata)
+	watch.lap("decode")
+
+	bad, space.scratch = b.validate(v.limits, space.scratch)
+	c.add(b)
+	watch.lap("validate")
+
+	v.format.encode(b, out)
+	watch.lap("encode")
+	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(len(out.arena)))
+	return c, bad, nil
+}
+
+// answer writes the response and returns its status.
+func (v *receiver) answer(w http.ResponseWriter, err error) int {
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return http.StatusNoContent
+	}
+	refused := (*refusal)(nil)
+	if !errors.As(err, &refused) {
+		refused = &refusal{status: http.StatusInternalServerError, reason: "internal", text: err.Error()}
+	}
+	v.metrics.refused.WithLabelValues(refused.reason).Inc()
+	if refused.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(refused.retryAfter.Seconds())))
+	}
+	if refused.hangUp {
+		w.Header().Set("Connection", "close")
+	}
+	http.Error(w, cut(refused.text, maxAnswer), refused.status)
+	return refused.status
+}
+
+// counts is what a request carries, by kind, without the invalid series but for
+// their number.
+type counts struct {
+	series, samples, histograms, exemplars, metadata int
+}
+
+func (c *counts) add(b *batch) {
+	for i := range b.series {
+		c.samples += b.series[i].samples.len()
+		c.histograms += b.series[i].histograms.len()
+		c.exemplars += b.series[i].exemplars.len()
+	}
+}
+
+func (v *receiver) count(c counts, bad rejected, err error) {
+	result := "written"
+	if err != nil {
+		result = "unwritten"
+	}
+	v.metrics.samples.WithLabelValues("sample", result).Add(float64(c.samples))
+	v.metrics.samples.WithLabelValues("histogram", result).Add(float64(c.histograms))
+	v.metrics.samples.WithLabelValues("exemplar", result).Add(float64(c.exemplars))
+	for reason, n := range bad.reasons {
+		v.metrics.rejected.WithLabelValues(reason).Add(float64(n))
+	}
+	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.metadata))
+}
+
+func (v *receiver) newWorkspace() *workspace {
+	if space, ok := v.workspaces.Get().(*workspace); ok {
+		return space
+	}
+	return new(workspace)
+}
+
+// release keeps the workspace for another request unless it has grown large.
+func (v *receiver) release(space *workspace) {
+	space.batch.reset()
+	if cap(space.compressed)+cap(space.decoded)+cap(space.scratch) <= keepBuffer && !space.batch.large() {
+		v.workspaces.Put(space)
+	}
+}
+
+func (v *receiver) newOutgoing() *outgoing {
+	if out, ok := v.outgoings.Get().(*outgoing); ok {
+		out.reset()
+		return out
+	}
+	return new(outgoing)
+}

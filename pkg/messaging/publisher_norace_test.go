@@ -1,0 +1,53 @@
+//go:build !race
+
+package messaging_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// A producer that fails what it holds, or that the broker closes for good, does so
+// while senders use its buffers and channels: data races of pulsar-client-go v0.21.0
+// (producer_partition.go, failPendingMessages and doClose against the event loop and
+// internalSendAsync), which the race detector reports as such. The lane
+// outlives the panic that may come of it; these tests run without the detector.
+
+// The producer is fenced when it reconnects: the client closes it for good and
+// fails all that it held. The lane replaces it and sends all that again.
+func TestProducerFenced(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	publishWhile(t, p, func() {
+		s.FailProducerCreate(topic, wire.ProducerFenced, 2)
+		s.CutConnections()
+	}, func(n int) { requireInOrder(t, stored(s, topic), n) })
+}
+
+func TestTopicTerminated(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	hold := s.HoldEntries(topic)
+	published := make(chan error, 1)
+	go func() { published <- p.Publish(testContext(t), record(0)) }()
+	require.NoError(t, s.Until(testContext(t), func() bool { return hold.Held() == 1 }))
+	s.FailProducerCreate(topic, wire.TopicTerminatedError, wire.Always)
+	s.CutConnections()
+	require.ErrorIs(t, <-published, messaging.ErrTopicTerminated, "what was in flight")
+	require.ErrorIs(t, p.Publish(testContext(t), record(1)), messaging.ErrTopicTerminated, "what comes after")
+	_, err := dial(t, s.URL()).Publisher(testContext(t), topic, messaging.Ops())
+	require.ErrorIs(t, err, messaging.ErrTopicTerminated)
+}
+
+func TestQuotaExceeded(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	publishWhile(t, p, func() {
+		s.FailProducerCreate(topic, wire.ProducerBlockedQuotaExceededException, 2)
+		s.CutConnections()
+	}, func(n int) { requireInOrder(t, stored(s, topic), n) })
+}

@@ -1,0 +1,492 @@
+package messaging_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// These tests provoke what a real broker does not do on demand, on a server that
+// speaks its protocol. publisher_broker_test.go holds those on the real one.
+
+const topic = "persistent://public/default/t"
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func dial(t *testing.T, url string, opts ...messaging.Option) *messaging.Client {
+	t.Helper()
+	client, err := messaging.Dial(testContext(t), messaging.Config{URL: url, OperationTimeout: time.Second}, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := client.Close(ctx); !errors.Is(err, messaging.ErrUnacknowledged) {
+			require.NoError(t, err)
+		}
+	})
+	return client
+}
+
+func open(t *testing.T, client *messaging.Client, topic string, change func(*messaging.Profile)) *messaging.Publisher {
+	t.Helper()
+	profile := messaging.Ops()
+	if change != nil {
+		change(&profile)
+	}
+	p, err := client.Publisher(testContext(t), topic, profile)
+	require.NoError(t, err)
+	return p
+}
+
+func record(i int) *messaging.Record {
+	return &messaging.Record{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))}
+}
+
+// requireInOrder checks that entries hold each of 0..n-1, whose first appearances
+// are in order: copies may follow a failure, but nothing is lost or overtaken.
+func requireInOrder(t *testing.T, payloads []string, n int) {
+	t.Helper()
+	next := 0
+	for _, p := range payloads {
+		i, err := strconv.Atoi(p)
+		require.NoError(t, err)
+		require.LessOrEqual(t, i, next, "record %d was stored before record %d", i, next)
+		if i == next {
+			next++
+		}
+	}
+	require.Equal(t, n, next, "records stored in order")
+}
+
+func stored(s *wire.Server, topic string) []string {
+	var out []string
+	for _, m := range s.Entries(topic) {
+		out = append(out, string(m.Payload))
+	}
+	return out
+}
+
+func TestPublishIsDurableWhenItReturns(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	var rs []*messaging.Record
+	for i := range 500 {
+		rs = append(rs, record(i))
+	}
+	require.NoError(t, p.Publish(testContext(t), rs...))
+	requireInOrder(t, stored(s, topic), 500)
+	require.NoError(t, p.Publish(testContext(t)), "nothing to publish is no error")
+}
+
+func TestRecordArrivesWhole(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	at := time.UnixMilli(1_700_000_000_123)
+	require.NoError(t, p.Publish(testContext(t),
+		&messaging.Record{Key: "key", Payload: []byte("v"), Properties: map[string]string{"a": "b"}, EventTime: at},
+		&messaging.Record{Key: "tombstone"},
+		&messaging.Record{Payload: []byte{}}))
+	got := s.Entries(topic)
+	require.Len(t, got, 3)
+	require.Equal(t, "key", got[0].Key)
+	require.Equal(t, map[string]string{"a": "b"}, got[0].Properties)
+	require.True(t, at.Equal(got[0].EventTime))
+	require.False(t, got[0].NullValue)
+	require.True(t, got[1].NullValue)
+	require.False(t, got[2].NullValue, "an empty payload is not a null value")
+}
+
+func TestNothingIsAcknowledgedBeforeTheReceipt(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	hold := s.HoldReceipts(topic)
+	var acked atomic.Bool
+	published := make(chan error, 1)
+	go func() { published <- p.Publish(testContext(t), record(0)) }()
+	p.PublishAsync(testContext(t), record(1), func(messaging.MessageID, error) { acked.Store(true) })
+	require.NoError(t, s.WaitEntries(testContext(t), topic, 2))
+	require.False(t, acked.Load())
+	select {
+	case err := <-published:
+		t.Fatalf("Publish returned %v while the receipt was held back", err)
+	default:
+	}
+	hold.Release()
+	require.NoError(t, <-published)
+	require.NoError(t, p.Flush(testContext(t)))
+	require.True(t, acked.Load(), "Flush returned before the outcome was told")
+}
+
+func TestReceiptThatNeverComes(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	p := open(t, dial(t, s.URL(), messaging.WithRegisterer(reg)), topic, func(p *messaging.Profile) {
+		p.AckTimeout = time.Second
+	})
+	require.NoError(t, p.Publish(testContext(t), record(0)))
+	s.DropReceipts(topic, 1)
+	var rs []*messaging.Record
+	for i := 1; i < 50; i++ {
+		rs = append(rs, record(i))
+	}
+	require.NoError(t, p.Publish(testContext(t), rs...))
+	requireInOrder(t, stored(s, topic), 50)
+	n, err := testutil.GatherAndCount(reg, "messaging_producers_recreated_total")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
+func TestProducerClosedByBroker(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	publishWhile(t, p, func() { require.Equal(t, 1, s.CloseProducers(topic)) },
+		func(n int) { requireInOrder(t, stored(s, topic), n) })
+}
+
+func TestConnectionCut(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	publishWhile(t, p, func() { s.CutConnections() },
+		func(n int) { requireInOrder(t, stored(s, topic), n) })
+}
+
+// publishWhile publishes records one after the other, has fault strike in the
+// middle, goes on, and expects every one to be acknowledged and check to hold.
+func publishWhile(t *testing.T, p *messaging.Publisher, fault func(), check func(n int)) {
+	t.Helper()
+	const n = 3000
+	var acked atomic.Int64
+	var wg sync.WaitGroup
+	wg.Add(n)
+	for i := range n {
+		if i == n/2 {
+			fault()
+		}
+		p.PublishAsync(testContext(t), record(i), func(_ messaging.MessageID, err error) {
+			if err == nil {
+				acked.Add(1)
+			}
+			wg.Done()
+		})
+	}
+	require.NoError(t, p.Flush(testContext(t)))
+	wg.Wait()
+	require.EqualValues(t, n, acked.Load())
+	check(n)
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	for name, limit := range map[string]func(*messaging.Profile){
+		"records": func(p *messaging.Profile) { p.MaxPendingRecords = 10 },
+		"bytes":   func(p *messaging.Profile) { p.MaxPendingBytes = 10 * 1100 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := wire.Start(t)
+			client := dial(t, s.URL())
+			blocking := open(t, client, topic, limit)
+			failing := open(t, client, topic, func(p *messaging.Profile) { limit(p); p.Admission = messaging.FailFast })
+			hold := s.HoldReceipts(topic)
+			big := &messaging.Record{Payload: make([]byte, 1024)}
+			for _, p := range []*messaging.Publisher{blocking, failing} {
+				for range 10 {
+					p.PublishAsync(testContext(t), big, func(messaging.MessageID, error) {})
+				}
+			}
+			require.ErrorIs(t, failing.Publish(testContext(t), big), messaging.ErrQueueFull)
+
+			short, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, blocking.Publish(short, big), context.DeadlineExceeded)
+
+			admitted := make(chan error, 1)
+			go func() { admitted <- blocking.Publish(testContext(t), big) }()
+			hold.Release()
+			require.NoError(t, <-admitted, "a blocked caller goes on when there is room")
+			require.NoError(t, failing.Publish(testContext(t), big))
+		})
+	}
+}
+
+// A record larger than the whole queue is admitted when nothing else is pending.
+func TestRecordLargerThanTheQueue(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.MaxPendingBytes = 1000 })
+	require.NoError(t, p.Publish(testContext(t), &messaging.Record{Payload: make([]byte, 5000)}, record(1)))
+	require.Equal(t, 2, s.Count(topic))
+}
+
+func TestRecordTooLarge(t *testing.T) {
+	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	p := open(t, dial(t, s.URL()), topic, nil)
+	err := p.Publish(testContext(t), record(0), &messaging.Record{Payload: make([]byte, 5000)}, record(1))
+	require.ErrorIs(t, err, messaging.ErrTooLarge)
+	require.ErrorContains(t, err, "1 of 3 records")
+	require.Equal(t, []string{"0", "1"}, stored(s, topic), "its neighbours are not harmed")
+}
+
+// One partition that does not answer must not hold up the others, nor take their
+// share of the queue.
+func TestStuckPartitionLeavesTheOthersAlone(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 4)
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
+		p.Routing = messaging.RouteExplicit
+		p.MaxPendingRecords = 400
+	})
+	require.Equal(t, 4, p.Partitions())
+	hold := s.HoldReceipts(topic + "-partition-2")
+	for range 100 { // its whole share
+		p.PublishAsync(testContext(t), &messaging.Record{Partition: 2}, func(messaging.MessageID, error) {})
+	}
+	for _, part := range []int{0, 1, 3} {
+		for range 300 {
+			require.NoError(t, p.Publish(testContext(t), &messaging.Record{Partition: part}))
+		}
+	}
+	short, cancel := context.WithTimeout(testContext(t), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, p.Publish(short, &messaging.Record{Partition: 2}), context.DeadlineExceeded)
+	hold.Release()
+	require.NoError(t, p.Publish(testContext(t), &messaging.Record{Partition: 2}))
+}
+
+// Round robin passes over a partition whose queue is full.
+func TestRoundRobinAvoidsAStuckPartition(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 3)
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
+		p.Routing = messaging.RouteRoundRobin
+		p.MaxPendingRecords = 3 * 50
+	})
+	hold := s.HoldReceipts(topic + "-partition-1")
+	settled := make(chan struct{}, 5000)
+	for range 3000 {
+		p.PublishAsync(testContext(t), &messaging.Record{Payload: []byte("x")}, func(messaging.MessageID, error) { settled <- struct{}{} })
+	}
+	for range 3000 - 50 {
+		<-settled
+	}
+	require.Equal(t, 50, s.Count(topic+"-partition-1"))
+	hold.Release()
+}
+
+// A done function that blocks holds up its own partition only.
+func TestBlockedCallback(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 2)
+	client := dial(t, s.URL())
+	p := open(t, client, topic, func(p *messaging.Profile) { p.Routing = messaging.RouteExplicit })
+	other := open(t, client, topic+"-other", nil)
+	release := make(chan struct{})
+	entered := make(chan struct{})
+	p.PublishAsync(testContext(t), &messaging.Record{Partition: 0}, func(messaging.MessageID, error) {
+		close(entered)
+		<-release
+	})
+	<-entered
+	require.NoError(t, p.Publish(testContext(t), &messaging.Record{Partition: 1}))
+	require.NoError(t, other.Publish(testContext(t), &messaging.Record{}), "same connection, other topic")
+	close(release)
+	require.NoError(t, p.Publish(testContext(t), &messaging.Record{Partition: 0}))
+}
+
+func TestExplicitPartitionOutOfRange(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 2)
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Routing = messaging.RouteExplicit })
+	for _, part := range []int{-1, 2} {
+		require.ErrorIs(t, p.Publish(testContext(t), &messaging.Record{Partition: part}), messaging.ErrBadPartition)
+	}
+}
+
+func TestKeyStaysOnItsPartition(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 5)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	for i := range 200 {
+		p.PublishAsync(testContext(t), &messaging.Record{Key: fmt.Sprint("key-", i%20)}, func(messaging.MessageID, error) {})
+	}
+	require.NoError(t, p.Flush(testContext(t)))
+	where := map[string]int{}
+	parts := map[int]bool{}
+	for _, m := range s.Entries(topic) {
+		if at, ok := where[m.Key]; ok {
+			require.Equal(t, at, m.Partition, m.Key)
+		}
+		where[m.Key] = m.Partition
+		parts[m.Partition] = true
+	}
+	require.Len(t, where, 20)
+	require.Greater(t, len(parts), 1)
+}
+
+// Group commit: a lone record does not wait for the linger, and records that come
+// while one is in flight share the next batch.
+func TestGroupCommit(t *testing.T) {
+	s := wire.Start(t)
+	profile := messaging.Business()
+	profile.Linger = time.Hour
+	client := dial(t, s.URL())
+	p, err := client.Publisher(testContext(t), topic, profile)
+	require.NoError(t, err)
+	require.NoError(t, p.Publish(testContext(t), record(0)))
+
+	hold := s.HoldReceipts(topic)
+	var wg sync.WaitGroup
+	wg.Go(func() { require.NoError(t, p.Publish(testContext(t), record(1))) })
+	require.NoError(t, s.Until(testContext(t), func() bool { return hold.Held() == 1 }))
+	sends := s.Received(wire.CommandSend)
+	for i := range 100 {
+		p.PublishAsync(testContext(t), record(2+i), func(messaging.MessageID, error) {})
+	}
+	require.Equal(t, sends, s.Received(wire.CommandSend), "they wait for the one in flight")
+	hold.Release()
+	wg.Wait()
+	require.NoError(t, p.Flush(testContext(t)))
+	require.LessOrEqual(t, s.Received(wire.CommandSend)-sends, 2, "and share a batch")
+	requireInOrder(t, stored(s, topic), 102)
+}
+
+func TestCloseFlushes(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	var acked atomic.Int64
+	for i := range 100 { // they sit in the batch builder, which the client's Close forgets
+		p.PublishAsync(testContext(t), record(i), func(_ messaging.MessageID, err error) {
+			if err == nil {
+				acked.Add(1)
+			}
+		})
+	}
+	require.NoError(t, p.Close(testContext(t)))
+	require.EqualValues(t, 100, acked.Load())
+	requireInOrder(t, stored(s, topic), 100)
+	require.NoError(t, p.Close(testContext(t)), "closing again")
+	require.ErrorIs(t, p.Publish(testContext(t), record(0)), messaging.ErrClosed)
+}
+
+func TestCloseCountsWhatWasNotAcknowledged(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.MaxPendingRecords = 100 })
+	s.HoldReceipts(topic)
+	var unacked atomic.Int64
+	for i := range 100 {
+		p.PublishAsync(testContext(t), record(i), func(_ messaging.MessageID, err error) {
+			if errors.Is(err, messaging.ErrUnacknowledged) {
+				unacked.Add(1)
+			}
+		})
+	}
+	blocked := make(chan error, 50)
+	for range 50 { // the client's own Close panics with blocked senders
+		go func() { blocked <- p.Publish(testContext(t), record(0)) }()
+	}
+	ctx, cancel := context.WithTimeout(testContext(t), 200*time.Millisecond)
+	defer cancel()
+	err := p.Close(ctx)
+	var count *messaging.UnacknowledgedError
+	require.ErrorAs(t, err, &count)
+	require.Equal(t, 100, count.Count)
+	require.EqualValues(t, 100, unacked.Load(), "every outcome is told before Close returns")
+	for range 50 {
+		require.ErrorIs(t, <-blocked, messaging.ErrClosed)
+	}
+	require.Equal(t, err, p.Close(testContext(t)))
+}
+
+func TestCloseWhileTheServerIsSilent(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	p := open(t, client, topic, nil)
+	s.Stall()
+	defer s.Resume()
+	require.NoError(t, p.Publish(testContext(t), record(0)), "a stalled server handles one more command")
+	p.PublishAsync(testContext(t), record(1), func(messaging.MessageID, error) {})
+	ctx, cancel := context.WithTimeout(testContext(t), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	require.ErrorIs(t, p.Close(ctx), messaging.ErrUnacknowledged)
+	require.Error(t, client.Close(ctx))
+	require.Less(t, time.Since(began), 2*time.Second, "close requests wait for their own timeout behind")
+}
+
+func TestOpenWhileTheServerIsAway(t *testing.T) {
+	s := wire.Start(t)
+	s.RefuseConnections(true)
+	client := dial(t, s.URL())
+	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
+	defer cancel()
+	_, err := client.Publisher(ctx, topic, messaging.Ops())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	s.RefuseConnections(false)
+	p := open(t, client, topic, nil)
+	require.NoError(t, p.Publish(testContext(t), record(0)))
+}
+
+func TestDeliverAtNeedsUnbatched(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	at := time.Now().Add(time.Minute).Truncate(time.Millisecond)
+	r := &messaging.Record{Payload: []byte("later"), DeliverAt: at}
+	require.ErrorIs(t, open(t, client, topic, nil).Publish(testContext(t), r), messaging.ErrDeliverAt)
+	p := open(t, client, topic, func(p *messaging.Profile) { p.BatchRecords = 1 })
+	require.NoError(t, p.Publish(testContext(t), r))
+	require.True(t, at.Equal(s.Entries(topic)[0].DeliverAt))
+}
+
+// Unbatched sends by many callers reach the broker in the order of their sequence
+// ids: one with deduplication would drop the others.
+func TestUnbatchedSequenceIDsAscend(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.BatchRecords = 1 })
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 200 {
+				p.PublishAsync(testContext(t), record(i), func(messaging.MessageID, error) {})
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, p.Flush(testContext(t)))
+	require.Equal(t, 1600, s.Count(topic))
+}
+
+func TestClientCloseClosesPublishers(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	p := open(t, client, topic, nil)
+	p.PublishAsync(testContext(t), record(0), func(messaging.MessageID, error) {})
+	require.NoError(t, client.Close(testContext(t)))
+	require.Equal(t, 1, s.Count(topic))
+	require.ErrorIs(t, p.Publish(testContext(t), record(1)), messaging.ErrClosed)
+	_, err := client.Publisher(testContext(t), topic, messaging.Ops())
+	require.ErrorIs(t, err, messaging.ErrClosed)
+	require.NoError(t, client.Close(testContext(t)))
+}
+
+func TestProfileFaultsAreAllReported(t *testing.T) {
+	s := wire.Start(t)
+	_, err := dial(t, s.URL()).Publisher(testContext(t), topic, messaging.Profile{BatchBytes: 5 << 20, Routing: "random"})
+	for _, path := range []string{"name:", "batch_records:", "batch_bytes:", "max_pending_records:", "max_pending_bytes:",
+		"ack_timeout:", "compression:", "admission:", "routing:", "access:"} {
+		require.ErrorContains(t, err, path)
+	}
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// stopTimeout bounds the stop of everything, after Ctrl-C too.
+const stopTimeout = time.Minute
+
+// demo is one run.
+type demo struct {
+	smoke  bool
+	period time.Duration
+	screen *screen
+}
+
+// run starts servers and flows, shows them, and stops all of it in reverse order,
+// however it ends.
+func (d *demo) run(ctx context.Context) (err error) {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	servers, err := d.servers(root)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockRun(servers.name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	dir, err := os.MkdirTemp("", "aviary-demo-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err == nil || errors.Is(err, context.Canceled) {
+			err = errors.Join(err, os.RemoveAll(dir))
+		} else {
+			err = fmt.Errorf("%w (logs are in %s)", err, dir)
+		}
+	}()
+
+	defer func() { // after a start that failed half-way, too
+		d.screen.note("stopping servers")
+		err = errors.Join(err, bounded(servers.stack.Down))
+	}()
+	lines, err := servers.stack.Up(ctx, servers.needed...)
+	if err != nil {
+		return err
+	}
+	env := &environment{root: root, dir: dir, servers: keyValues(lines), run: strconv.FormatInt(time.Now().Unix(), 36), screen: d.screen}
+
+	var started []running
+	defer func() {
+		for i := len(started) - 1; i >= 0; i-- {
+			err = errors.Join(err, bounded(started[i].stop))
+		}
+	}()
+	for _, f := range flows() {
+		d.screen.note("starting %s", f.service)
+		r, startErr := f.start(ctx, env)
+		if r != nil {
+			started = append(started, r)
+		}
+		if startErr != nil {
+			return fmt.Errorf("%s: %w", f.service, startErr)
+		}
+	}
+	return d.show(ctx, started)
+}
+
+// show watches the flows until ctx ends or, in a smoke, until they are verified.
+func (d *demo) show(ctx context.Context, started []running) error {
+	watching, stop := context.WithCancel(ctx)
+	group, watching := errgroup.WithContext(watching)
+	for _, r := range started {
+		group.Go(func() error { return r.watch(watching) })
+	}
+	group.Go(func() error { return d.screen.refresh(watching) })
+	group.Go(func() error {
+		if !d.smoke {
+			d.screen.note("running until Ctrl-C")
+			<-watching.Done()
+			return watching.Err()
+		}
+		defer stop()
+		return d.verify(watching, started)
+	})
+	err := group.Wait()
+	d.screen.end()
+	if d.smoke && ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return nil // the watchers were told to stop after the verification
+	}
+	return err
+}
+
+// verify lets data flow for the period and compares.
+func (d *demo) verify(ctx context.Context, started []running) error {
+	d.screen.note("letting data flow for %s", d.period)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d.period):
+	}
+	failed := 0
+	for i, r := range started {
+		checks, err := r.verify(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", flows()[i].service, err)
+		}
+		d.screen.table(flows()[i].service, checks)
+		for _, c := range checks {
+			if !c.ok() {
+				failed++
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d checks failed", failed)
+	}
+	return nil
+}
+
+// serverSet is the stack of this kind of run and what is needed of it.
+type serverSet struct {
+	name   string
+	stack  *stack.Stack
+	needed []string
+}
+
+// servers returns a stack of its own for demo and smoke: neither shares servers
+// with tests or stops theirs, and a run that was killed is cleaned up by the next.
+func (d *demo) servers(root string) (serverSet, error) {
+	name := root + "#demo"
+	if d.smoke {
+		name = root + "#smoke"
+	}
+	s, err := stack.New(stack.Config{Log: d.screen, Checkout: name})
+	if err != nil {
+		return serverSet{}, err
+	}
+	set := serverSet{name: name, stack: s}
+	seen := map[string]bool{}
+	for _, f := range flows() {
+		for _, server := range f.servers {
+			if !seen[server] {
+				set.needed = append(set.needed, server)
+			}
+			seen[server] = true
+		}
+	}
+	return set, nil
+}
+
+// lockRun refuses a second run of the same kind from the same checkout, which
+// would share its servers and take them down.
+func lockRun(name string) (unlock func(), err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("no cache folder, set HOME or XDG_CACHE_HOME: %w", err)
+	}
+	dir := filepath.Join(cache, "aviary")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, err
+	}
+	file := strings.NewReplacer("/", "_", "#", "_").Replace(name) + ".lock"
+	f, err := os.OpenFile(filepath.Join(dir, filepath.Base(file)), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.New("already running from this checkout: stop the other one first")
+		}
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// bounded runs a stop with time of its own: it happens after ctx has ended.
+func bounded(stop func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return stop(ctx)
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aviaryhq/aviary").Output()
+	if err != nil {
+		return "", errors.New("run this inside a checkout of Aviary, with go in PATH")
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func keyValues(lines []string) map[string]string {
+	m := make(map[string]string)
+	for _, line := range lines {
+		key, value, _ := strings.Cut(line, "=")
+		m[key] = value
+	}
+	return m
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// prometheus is a real Prometheus that scrapes targets and remote-writes what it
+// scrapes.
+type prometheus struct {
+	*child
+	address string
+	config  string // path
+	target  string // of remote write
+}
+
+func startPrometheus(ctx context.Context, env *environment, writeTo string, scrape ...string) (*prometheus, error) {
+	address, err := listenAddress(9090)
+	if err != nil {
+		return nil, err
+	}
+	p := &prometheus{address: address, config: filepath.Join(env.dir, "prometheus.yml"), target: writeTo}
+	if err := p.configure(append(scrape, address)...); err != nil {
+		return nil, err
+	}
+	p.child, err = spawn(env, "prometheus", env.servers["PROMETHEUS_BIN"], nil,
+		"--config.file="+p.config,
+		"--storage.tsdb.path="+filepath.Join(env.dir, "prometheus"),
+		"--web.listen-address="+address,
+		"--web.enable-lifecycle",
+		"--enable-feature=native-histograms,exemplar-storage")
+	if err != nil {
+		return nil, err
+	}
+	return p, p.await(ctx, "not ready", 30*time.Second, func(ctx context.Context) error { return p.request(ctx, http.MethodGet, "/-/ready") })
+}
+
+// configure writes the configuration with the targets to scrape. Remote write
+// stays as it is, so that its queue lives on through a reload.
+func (p *prometheus) configure(targets ...string) error {
+	var b strings.Builder
+	b.WriteString("global: {scrape_interval: 1s}\n")
+	fmt.Fprintf(&b, "remote_write:\n- url: %s\n  send_exemplars: true\n  send_native_histograms: true\n  metadata_config: {send_interval: 5s}\n", p.target)
+	if len(targets) > 0 {
+		fmt.Fprintf(&b, "scrape_configs:\n- job_name: aviary\n  static_configs: [{targets: ['%s']}]\n", strings.Join(targets, "', '"))
+	}
+	return os.WriteFile(p.config, []byte(b.String()), 0o600)
+}
+
+// quiet stops scraping and returns once everything scraped has been sent, or has
+// not been and never will be, and nothing came for a while: series end with a
+// stale marker some intervals after their target has gone.
+func (p *prometheus) quiet(ctx context.Context) (sent, error) {
+	if err := p.configure(); err != nil {
+		return sent{}, err
+	}
+	if err := p.request(ctx, http.MethodPost, "/-/reload"); err != nil {
+		return sent{}, err
+	}
+	var last sent
+	since := time.Now()
+	err := p.await(ctx, "its remote write did not come to rest", time.Minute, func(ctx context.Context) error {
+		now, err := p.sent(ctx)
+		if err != nil {
+			return err
+		}
+		if now != last {
+			last, since = now, time.Now()
+		}
+		if now.pending > 0 {
+			return fmt.Errorf("%d samples are pending", now.pending)
+		}
+		if time.Since(since) < settle {
+			return errors.New("still sending")
+		}
+		return nil
+	})
+	return last, err
+}
+
+// sent is what Prometheus says about its remote write. Comparable: it is also how
+// rest is noticed.
+type sent struct {
+	samples, histograms, exemplars int64
+	failed, retried, dropped       int64
+	pending                        int64
+}
+
+// sent reads Prometheus' own counters.
+func (p *prometheus) sent(ctx context.Context) (sent, error) {
+	families, err := p.metrics(ctx)
+	if err != nil {
+		return sent{}, err
+	}
+	sum := func(name string) (n int64) {
+		for _, m := range families["prometheus_remote_storage_"+name].GetMetric() {
+			n += int64(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+		}
+		return n
+	}
+	var s sent
+	s.samples, s.histograms, s.exemplars = sum("samples_total"), sum("histograms_total"), sum("exemplars_total")
+	if s.samples == 0 {
+		return sent{}, errors.New("nothing sent yet")
+	}
+	for _, kind := range []string{"samples", "histograms", "exemplars"} {
+		s.failed += sum(kind + "_failed_total")
+		s.retried += sum(kind + "_retried_total")
+		s.dropped += sum(kind + "_dropped_total")
+		s.pending += sum(kind + "_pending")
+	}
+	return s, nil
+}
+
+func (p *prometheus) metrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {
+	body, err := p.do(ctx, http.MethodGet, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = body.Close() }()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(body)
+}
+
+func (p *prometheus) request(ctx context.Context, method, path string) error {
+	body, err := p.do(ctx, method, path)
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
+func (p *prometheus) do(ctx context.Context, method, path string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+p.address+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 200))
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	}
+	return resp.Body, nil
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// linesPerSecond is how many samples a person can follow.
+const linesPerSecond = 5
+
+// screen writes notes, a few samples of each second and a line of rates. On a
+// terminal that line stays at the bottom; elsewhere it is written every few
+// seconds. It is safe for concurrent use.
+type screen struct {
+	mu       sync.Mutex
+	out      io.Writer
+	terminal bool
+	rates    []func() string
+	shown    string // the rate line at the bottom, on a terminal
+	room     int    // sample lines left in this slot
+}
+
+func newScreen(out *os.File) *screen {
+	info, err := out.Stat()
+	return &screen{out: out, terminal: err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"}
+}
+
+// note writes a line about the demo itself.
+func (s *screen) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.line("== " + fmt.Sprintf(format, args...))
+}
+
+// Write takes the stack's progress lines.
+func (s *screen) Write(p []byte) (int, error) {
+	for line := range strings.Lines(string(p)) {
+		s.note("%s", strings.TrimRight(line, "\n"))
+	}
+	return len(p), nil
+}
+
+// status adds a function that returns a line of rates, called about once a second.
+func (s *screen) status(line func() string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rates = append(s.rates, line)
+}
+
+// sample shows a line if this moment has room for one; most are never written.
+func (s *screen) sample(line func() string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room == 0 {
+		return
+	}
+	s.room--
+	s.line("   " + line())
+}
+
+// refresh keeps the rates current and makes room for samples, one at a time so
+// that they spread over the second, until ctx ends.
+func (s *screen) refresh(ctx context.Context) error {
+	tick := time.NewTicker(time.Second / linesPerSecond)
+	defer tick.Stop()
+	every := linesPerSecond
+	if !s.terminal {
+		every *= 5
+	}
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		s.room = 1
+		if n%every == 0 {
+			s.rate()
+		}
+		s.mu.Unlock()
+	}
+}
+
+// rate writes the rate lines. s.mu is held.
+func (s *screen) rate() {
+	for _, line := range s.rates {
+		if !s.terminal || len(s.rates) > 1 {
+			s.line("-- " + line())
+			continue
+		}
+		s.shown = "-- " + line()
+		_, _ = io.WriteString(s.out, "\r\033[K"+s.shown)
+	}
+}
+
+// line writes a line above the rate line. s.mu is held.
+func (s *screen) line(text string) {
+	if s.shown == "" {
+		_, _ = io.WriteString(s.out, text+"\n")
+		return
+	}
+	_, _ = io.WriteString(s.out, "\r\033[K"+text+"\n"+s.shown)
+}
+
+// end leaves the bottom line where it is.
+func (s *screen) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shown != "" {
+		_, _ = io.WriteString(s.out, "\n")
+		s.shown = ""
+	}
+}
+
+// table writes the checks of a flow.
+func (s *screen) table(name string, checks []check) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.line("")
+	s.line(fmt.Sprintf("%-56s %12s %12s", name, "want", "got"))
+	for _, c := range checks {
+		verdict := "ok"
+		if !c.ok() {
+			verdict = "DIFFERS"
+		}
+		s.line(fmt.Sprintf("  %-54s %12d %12d  %s", c.what, c.want, c.got, verdict))
+	}
+	s.line("")
+}

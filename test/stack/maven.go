@@ -1,0 +1,91 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const mavenCopy = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+
+// fetchMaven has mvn copy an artifact into dir. With fresh it ignores the user's local repository, which may hold a
+// damaged copy, and uses an empty one under dir.
+func fetchMaven(ctx context.Context, a artifact, dir string, fresh bool, log *progress) error {
+	mvn, err := exec.LookPath("mvn")
+	if err != nil {
+		return errors.New("mvn not found: install Maven (Debian: maven), it downloads the server from the Maven repository")
+	}
+	args := []string{"-B", "-ntp", mavenCopy, "-Dartifact=" + a.coordinates, "-DoutputDirectory=" + dir}
+	watched := []string{dir}
+	if fresh {
+		args = append(args, "-Dmaven.repo.local="+filepath.Join(dir, "m2"))
+	} else if home, err := os.UserHomeDir(); err == nil {
+		// Only to show progress; a local repository elsewhere just shows less.
+		watched = append(watched, filepath.Join(home, ".m2", "repository", a.localPath))
+	}
+	cmd := exec.CommandContext(ctx, mvn, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	// mvn is a script around a JVM: end both when the user gives up.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+
+	log.printf("fetching %s from the Maven repository, %d MB", a.coordinates, a.size/1e6)
+	began := time.Now()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		ticker := time.NewTicker(2 * time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-ticker.C:
+				log.printf("  %d of %d MB after %v", min(largest(watched), a.size)/1e6, a.size/1e6, time.Since(began).Round(time.Second))
+			}
+		}
+	}()
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("mvn cannot fetch %s (no network, or the Maven repository is not reachable): %s", a.coordinates, mavenError(out.String(), err))
+	}
+	log.printf("fetched after %v", time.Since(began).Round(100*time.Millisecond))
+	return nil
+}
+
+// largest returns the size of the largest file below any of the folders: the download, wherever mvn keeps it.
+func largest(dirs []string) int64 {
+	var size int64
+	for _, dir := range dirs {
+		_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, _ error) error {
+			if d == nil { // the folder does not exist yet
+				return nil
+			}
+			if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+				size = max(size, info.Size())
+			}
+			return nil
+		})
+	}
+	return size
+}
+
+func mavenError(out string, err error) string {
+	for line := range strings.Lines(out) {
+		if rest, ok := strings.CutPrefix(line, "[ERROR] "); ok {
+			return firstLine(rest)
+		}
+	}
+	return err.Error()
+}

@@ -1,0 +1,103 @@
+package stack
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// longRunning is a child that stays for ever and costs nothing.
+func longRunning(t *testing.T, script string) command {
+	t.Helper()
+	sh, err := exec.LookPath("sh")
+	require.NoError(t, err)
+	return command{path: sh, args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "log")}
+}
+
+func TestProcessIdentityGuardsAgainstReuse(t *testing.T) {
+	self, err := identify(os.Getpid())
+	require.NoError(t, err)
+	assert.True(t, self.alive())
+	// The same id with another start time is another process: it must not be signalled.
+	other := process{PID: self.PID, Start: self.Start + 1}
+	assert.False(t, other.alive())
+	require.NoError(t, other.stop(t.Context()))
+	require.NoError(t, other.kill())
+}
+
+func TestStopOfDetachedProcess(t *testing.T) {
+	p, err := spawnDetached(longRunning(t, "exec sleep 1000"))
+	require.NoError(t, err)
+	assert.True(t, p.alive())
+	require.NoError(t, stopAll([]process{p, p}))
+	assert.False(t, p.alive())
+}
+
+func TestStopReachesPausedProcess(t *testing.T) {
+	p, done, err := spawnOwned(longRunning(t, "exec sleep 1000"))
+	require.NoError(t, err)
+	require.NoError(t, p.signal(syscall.SIGSTOP))
+	eventually(t, "paused", func() bool { return p.state() == 'T' })
+	require.NoError(t, p.stop(t.Context()))
+	<-done
+}
+
+// The parent-death signal fires when the forking thread ends, so threads that come and go must not be that one.
+func TestOwnedProcessSurvivesThreads(t *testing.T) {
+	p, done, err := spawnOwned(longRunning(t, "exec sleep 1000"))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { runtime.LockOSThread() }) // ends its thread with the goroutine
+	}
+	wg.Wait()
+	assert.True(t, p.alive())
+	require.NoError(t, p.kill())
+	<-done
+}
+
+const ownerVar = "AVIARY_STACK_TEST_OWNER"
+
+func TestOwnedProcessDiesWithItsOwner(t *testing.T) {
+	if os.Getenv(ownerVar) != "" {
+		p, done, err := spawnOwned(longRunning(t, "exec sleep 1000"))
+		require.NoError(t, err)
+		fmt.Printf("%d %d\n", p.PID, p.Start)
+		<-done
+		return
+	}
+	owner := exec.Command(os.Args[0], "-test.run=^TestOwnedProcessDiesWithItsOwner$")
+	owner.Env = append(os.Environ(), ownerVar+"=1")
+	out, err := owner.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, owner.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	var child process
+	_, err = fmt.Sscan(line, &child.PID, &child.Start)
+	require.NoError(t, err)
+	require.True(t, child.alive())
+	require.NoError(t, owner.Process.Kill())
+	require.Error(t, owner.Wait())
+	eventually(t, "child ended", func() bool { return !child.alive() })
+}
+
+func TestSweepDeletesOnlyWhatNobodyOwns(t *testing.T) {
+	s := testStack(t, Config{CacheDir: t.TempDir()})
+	mine, err := s.privateDir()
+	require.NoError(t, err)
+	orphan := filepath.Join(s.dir, "private", "1-1-x")
+	require.NoError(t, os.MkdirAll(orphan, 0o755))
+	s.sweepPrivate()
+	assert.DirExists(t, mine)
+	assert.NoDirExists(t, orphan)
+}

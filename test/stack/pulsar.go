@@ -1,0 +1,362 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const pulsarVersion = "4.0.8"
+
+// pulsarStartTimeout is generous: a start takes 3 to 10 seconds on two quiet cores.
+const pulsarStartTimeout = 3 * time.Minute
+
+func pulsarArtifact() artifact {
+	return artifact{
+		coordinates: "org.apache.pulsar:pulsar-server-distribution:" + pulsarVersion + ":tar.gz:bin",
+		localPath:   "org/apache/pulsar/pulsar-server-distribution/" + pulsarVersion,
+		file:        "pulsar-server-distribution-" + pulsarVersion + "-bin.tar.gz",
+		folder:      "apache-pulsar-" + pulsarVersion,
+		sha512: "65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e9127952" +
+			"5be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6",
+		size:     245_494_718,
+		unpacked: 350_000_000,
+	}
+}
+
+// PulsarHome returns the folder of the unpacked Pulsar distribution and fetches it first if need be. Its tools are in
+// bin, for instance bin/pulsar-perf; set PULSAR_LOG_DIR for them.
+func PulsarHome(ctx context.Context, log io.Writer) (string, error) {
+	s, err := New(Config{Log: log})
+	if err != nil {
+		return "", err
+	}
+	return s.pulsarHome(ctx)
+}
+
+func (s *Stack) pulsarHome(ctx context.Context) (string, error) {
+	return install(ctx, s.cache, pulsarArtifact(), fetchMaven, s.log)
+}
+
+func (s *Stack) pulsarService() service {
+	return service{
+		name:  "pulsar",
+		fetch: s.fetchPulsar,
+		start: func(ctx context.Context, dir string, rec *record) error {
+			b, err := s.newBroker(ctx, "standalone", dir, s.cfg.PulsarPort, s.cfg.PulsarAdminPort)
+			if err != nil {
+				return err
+			}
+			defer b.releasePorts()
+			if err := s.startRecorded(ctx, rec, b); err != nil {
+				return err
+			}
+			rec.Env = []string{"PULSAR_URL=" + b.url(), "PULSAR_ADMIN_URL=" + b.adminURL()}
+			return nil
+		},
+		check: checkBrokers,
+	}
+}
+
+func (s *Stack) fetchPulsar(ctx context.Context) error {
+	jvm, err := findJava(ctx)
+	if err != nil {
+		return err
+	}
+	home, err := s.pulsarHome(ctx)
+	if err != nil {
+		return err
+	}
+	return s.trainClassData(ctx, jvm, home)
+}
+
+// checkBrokers is patient: a broker that is declared unhealthy is replaced, and under a full test run on two cores a
+// slow answer is no reason to take it from everybody else.
+func checkBrokers(ctx context.Context, rec *record) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, srv := range rec.Servers {
+		adm := newAdmin(srv.AdminURL, "")
+		var last error
+		if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
+			last = adm.healthy(ctx)
+			return last == nil || !rec.alive(), nil
+		}); err != nil || last != nil {
+			return errors.Join(err, last)
+		}
+	}
+	return nil
+}
+
+// A broker is how to run one Pulsar standalone: the same folder, settings and ports on each start.
+type broker struct {
+	cluster string
+	dir     string
+	home    string
+	java    java
+	memory  string
+	token   string
+	conf    map[string]string
+	ports   [3]port // service, admin, bookkeeper
+}
+
+// newBroker prepares a broker in dir; its ports stay reserved until releasePorts.
+func (s *Stack) newBroker(ctx context.Context, cluster, dir string, servicePort, adminPort int) (*broker, error) {
+	jvm, err := findJava(ctx)
+	if err != nil {
+		return nil, err
+	}
+	home, err := s.pulsarHome(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := &broker{cluster: cluster, dir: dir, home: home, java: jvm, conf: make(map[string]string)}
+	for key, value := range s.cfg.PulsarConf {
+		b.conf[key] = value
+	}
+	wanted := []struct {
+		number int
+		flag   string
+	}{{servicePort, "-pulsar.port"}, {adminPort, "-pulsar.admin-port"}, {0, ""}}
+	for i, w := range wanted {
+		if w.number == 0 {
+			b.ports[i], err = reservePort(s.cache)
+		} else {
+			b.ports[i], err = fixedPort(s.cache, w.number, w.flag)
+		}
+		if err != nil {
+			b.releasePorts()
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func (b *broker) releasePorts() {
+	for _, p := range b.ports {
+		if p.lock != nil {
+			p.lock.Close()
+		}
+	}
+}
+
+func (b *broker) url() string      { return fmt.Sprintf("pulsar://127.0.0.1:%d", b.ports[0].number) }
+func (b *broker) adminURL() string { return fmt.Sprintf("http://127.0.0.1:%d", b.ports[1].number) }
+func (b *broker) logPath() string  { return filepath.Join(b.dir, "logs", "broker.log") }
+
+// standaloneConf returns the settings that differ from the distribution's standalone.conf.
+func (b *broker) standaloneConf() map[string]string {
+	conf := map[string]string{
+		"clusterName":       b.cluster,
+		"brokerServicePort": strconv.Itoa(b.ports[0].number),
+		"webServicePort":    strconv.Itoa(b.ports[1].number),
+		"advertisedAddress": "127.0.0.1",
+		"bindAddress":       "127.0.0.1",
+		// The distribution acknowledges before the disk has the entry, which would flatter every durable figure.
+		"journalSyncData": "true",
+		// A topic without a client must survive: tests disconnect on purpose.
+		"brokerDeleteInactiveTopicsEnabled": "false",
+		// BookKeeper takes any free port without this, whatever --bookkeeper-port says.
+		"allowEphemeralPorts": "true",
+		// Ten milliseconds of added delivery latency otherwise.
+		"managedLedgerNewEntriesCheckDelayInMillis": "0",
+		"acknowledgmentAtBatchIndexLevelEnabled":    "true",
+		// Tests remove their namespaces with everything in them.
+		"forceDeleteNamespaceAllowed": "true",
+		"forceDeleteTenantAllowed":    "true",
+	}
+	for key, value := range b.conf {
+		conf[key] = value
+	}
+	return conf
+}
+
+// rewriteConf replaces the values of changed keys in a properties file and appends the keys it lacks.
+func rewriteConf(original string, changes map[string]string) string {
+	var out strings.Builder
+	done := make(map[string]bool)
+	for line := range strings.Lines(original) {
+		line = strings.TrimRight(line, "\n")
+		key, _, found := strings.Cut(line, "=")
+		key = strings.TrimSpace(key)
+		if value, changed := changes[key]; found && changed {
+			line = key + "=" + value
+			done[key] = true
+		}
+		out.WriteString(line + "\n")
+	}
+	var rest []string
+	for key, value := range changes {
+		if !done[key] {
+			rest = append(rest, key+"="+value+"\n")
+		}
+	}
+	slices.Sort(rest)
+	return out.String() + strings.Join(rest, "")
+}
+
+// prepare writes the broker's configuration.
+func (b *broker) prepare() error {
+	original, err := os.ReadFile(filepath.Join(b.home, "conf", "standalone.conf"))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(b.dir, "logs"), 0o755); err != nil {
+		return err
+	}
+	conf := rewriteConf(string(original), b.standaloneConf())
+	return os.WriteFile(filepath.Join(b.dir, "standalone.conf"), []byte(conf), 0o644)
+}
+
+// command runs the JVM itself with what bin/pulsar would pass. The process id is then the broker's from the first
+// moment, a signal hits nothing else, and the class path is spelled out, which class-data sharing needs.
+func (b *broker) command(extra ...string) (command, error) {
+	jars, err := filepath.Glob(filepath.Join(b.home, "lib", "*.jar"))
+	if err != nil || len(jars) == 0 {
+		return command{}, errors.Join(errors.New("the Pulsar distribution has no lib/*.jar"), err)
+	}
+	for i, jar := range jars {
+		jars[i] = filepath.Join("lib", filepath.Base(jar)) // relative to the working directory, the distribution
+	}
+	memory := b.memory
+	if memory == "" {
+		memory = os.Getenv("PULSAR_MEM")
+	}
+	if memory == "" {
+		memory = "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"
+	}
+	collector := os.Getenv("PULSAR_GC")
+	if collector == "" {
+		collector = "-XX:+UseG1GC"
+	}
+	logs := filepath.Join(b.dir, "logs")
+	args := slices.Concat(strings.Fields(memory), strings.Fields(collector), extra, []string{
+		"-cp", strings.Join(jars, ":"),
+		"-XX:ErrorFile=" + filepath.Join(logs, "jvm_crash_%p.log"),
+		"-XX:+ExitOnOutOfMemoryError",
+		"-Djava.net.preferIPv4Stack=true",
+		"-Djute.maxbuffer=10485760",
+		"--add-opens", "java.base/java.io=ALL-UNNAMED",
+		"--add-opens", "java.base/java.util.zip=ALL-UNNAMED",
+		"--add-opens", "java.base/java.nio=ALL-UNNAMED",
+		"--add-opens", "java.base/jdk.internal.misc=ALL-UNNAMED",
+		"--add-opens", "java.base/jdk.internal.platform=ALL-UNNAMED",
+		"--add-opens", "java.management/sun.management=ALL-UNNAMED",
+		"--add-opens", "jdk.management/com.sun.management.internal=ALL-UNNAMED",
+		"--enable-native-access=ALL-UNNAMED",
+		"-Dio.netty.tryReflectionSetAccessible=true",
+		"-Dorg.apache.pulsar.shade.io.netty.tryReflectionSetAccessible=true",
+		"-Dio.netty.recycler.maxCapacityPerThread=4096",
+		"-Dpulsar.allocator.exit_on_oom=true",
+		"-Dlog4j.shutdownHookEnabled=false",
+		"-Dlog4j2.is.webapp=false",
+		"-Dlog4j.configurationFile=" + filepath.Join(b.home, "conf", "log4j2.yaml"),
+		"-Dpulsar.log.appender=Console",
+		"-Dpulsar.log.dir=" + logs,
+		"-Dbookkeeper.metadata.bookie.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver",
+		"-Dbookkeeper.metadata.client.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver",
+		"org.apache.pulsar.PulsarStandaloneStarter",
+		"--config", filepath.Join(b.dir, "standalone.conf"),
+		"--no-functions-worker", "--no-stream-storage",
+		"--metadata-dir", filepath.Join(b.dir, "metadata"),
+		"--bookkeeper-dir", filepath.Join(b.dir, "bookkeeper"),
+		"--bookkeeper-port", strconv.Itoa(b.ports[2].number),
+	})
+	c := command{path: b.java.path, args: args, dir: b.home, log: b.logPath(), env: []string{"OTEL_SEMCONV_STABILITY_OPT_IN=jvm"}}
+	for _, p := range b.ports {
+		c.keep = append(c.keep, p.lock)
+	}
+	return c, nil
+}
+
+// start prepares and spawns the broker; it is not healthy yet.
+func (b *broker) start(spawn func(command) (process, error)) (process, error) {
+	if err := b.prepare(); err != nil {
+		return process{}, err
+	}
+	c, err := b.command(b.classDataArgs()...)
+	if err != nil {
+		return process{}, err
+	}
+	return spawn(c)
+}
+
+// startRecorded starts brokers that outlive this process and returns when all are healthy.
+func (s *Stack) startRecorded(ctx context.Context, rec *record, brokers ...*broker) error {
+	began := time.Now()
+	for _, b := range brokers {
+		s.log.printf("%s: starting cluster %s at %s, log %s", rec.Service, b.cluster, b.url(), b.logPath())
+		p, err := b.start(spawnDetached)
+		if err != nil {
+			return err
+		}
+		rec.Processes = append(rec.Processes, p)
+		rec.Servers = append(rec.Servers, serverRecord{URL: b.url(), AdminURL: b.adminURL()})
+		if err := rec.save(); err != nil {
+			return err
+		}
+	}
+	for i, b := range brokers {
+		if err := b.waitHealthy(ctx, rec.Processes[i]); err != nil {
+			return err
+		}
+	}
+	s.log.printf("%s: healthy after %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
+	return nil
+}
+
+var errEnded = errors.New("it ended while starting")
+
+func (b *broker) waitHealthy(ctx context.Context, p process) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, pulsarStartTimeout, fmt.Errorf("not healthy after %v", pulsarStartTimeout))
+	defer cancel()
+	adm := newAdmin(b.adminURL(), b.token)
+	last := errors.New("none")
+	err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
+		if !p.alive() {
+			return false, errEnded
+		}
+		last = adm.healthy(ctx)
+		if refused := (*statusError)(nil); errors.As(last, &refused) && refused.status == http.StatusUnauthorized {
+			return false, fmt.Errorf("the admin API wants a token, pass one with Token: %w", last)
+		}
+		return last == nil, nil
+	})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errEnded):
+		return fmt.Errorf("cluster %s: %w: %s, see %s", b.cluster, err, b.lastError(), b.logPath())
+	default:
+		return fmt.Errorf("cluster %s: %w (last answer: %w), see %s", b.cluster, err, last, b.logPath())
+	}
+}
+
+// lastError returns the latest error line of the broker's log, the best one-line reason for a failed start.
+func (b *broker) lastError() string {
+	last := "its log names no error"
+	for _, line := range b.tail(1000) {
+		if strings.Contains(line, " ERROR ") || strings.HasPrefix(line, "Caused by:") || strings.HasPrefix(line, "Error") {
+			last = firstLine(line)
+		}
+	}
+	return last
+}
+
+// tail returns the last n lines of the broker's log.
+func (b *broker) tail(n int) []string {
+	data, err := os.ReadFile(b.logPath())
+	if err != nil {
+		return nil
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return lines[max(0, len(lines)-n):]
+}

@@ -1,0 +1,284 @@
+package stack
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const modulePath = "github.com/aviaryhq/aviary"
+
+// Config says where a [Stack] keeps its things and how its servers are set up. The zero value is usable.
+type Config struct {
+	// Log receives progress, one line per event. Default: nothing is logged.
+	Log io.Writer
+	// CacheDir holds downloads, state and data. Default: "aviary" in the user's cache folder.
+	CacheDir string
+	// Checkout is the folder whose servers these are. Default: the module root above the working directory.
+	Checkout string
+	// PulsarPort and PulsarAdminPort fix the ports of the service "pulsar". Default 0: any free ones.
+	PulsarPort, PulsarAdminPort int
+	// PulsarConf overrides keys of standalone.conf in "pulsar" and "pulsar-geo". Default: none.
+	PulsarConf map[string]string
+}
+
+// A Stack starts and stops the servers of one checkout.
+type Stack struct {
+	cfg   Config
+	log   *progress
+	cache string
+	dir   string
+}
+
+// New returns the stack of a checkout. It starts nothing.
+func New(cfg Config) (*Stack, error) {
+	if cfg.CacheDir == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return nil, fmt.Errorf("no cache folder, set HOME or XDG_CACHE_HOME: %w", err)
+		}
+		cfg.CacheDir = filepath.Join(dir, "aviary")
+	}
+	if cfg.Checkout == "" {
+		dir, err := moduleRoot()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Checkout = dir
+	}
+	sum := sha256.Sum256([]byte(cfg.Checkout))
+	dir := filepath.Join(cfg.CacheDir, "stack", hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot create the state folder: %w", err)
+	}
+	return &Stack{cfg: cfg, log: newProgress(cfg.Log), cache: cfg.CacheDir, dir: dir}, nil
+}
+
+func moduleRoot() (string, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.Contains(string(mod), "module "+modulePath+"\n") {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is not inside a checkout of %s: change into one", wd, modulePath)
+		}
+	}
+}
+
+// A service is one kind of server. Each has a file of its own and a line in [Stack.services].
+type service struct {
+	name string
+	// fetch installs what the service needs; doing it twice is cheap.
+	fetch func(ctx context.Context) error
+	// start runs the service in dir and fills rec: processes as soon as they exist, so that a failed start can be
+	// cleaned up, and the KEY=VALUE lines. Nil for a service that is only installed.
+	start func(ctx context.Context, dir string, rec *record) error
+	// check tells whether a service that was started earlier still answers.
+	check func(ctx context.Context, rec *record) error
+	// installed returns the KEY=VALUE lines of a service without start.
+	installed func() ([]string, error)
+}
+
+func (s *Stack) services() []service {
+	return []service{s.pulsarService(), s.geoService(), s.prometheusService()}
+}
+
+func (s *Stack) pick(names []string) ([]service, error) {
+	known := s.services()
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no service named; known: %s", serviceNames(known))
+	}
+	var picked []service
+	seen := make(map[string]bool)
+	for _, name := range names {
+		found := false
+		for _, svc := range known {
+			if svc.name != name {
+				continue
+			}
+			found = true
+			if !seen[name] {
+				picked = append(picked, svc)
+			}
+			seen[name] = true
+		}
+		if !found {
+			return nil, fmt.Errorf("unknown service %q; known: %s", name, serviceNames(known))
+		}
+	}
+	return picked, nil
+}
+
+func serviceNames(services []service) string {
+	names := make([]string, len(services))
+	for i, svc := range services {
+		names[i] = svc.name
+	}
+	return strings.Join(names, ", ")
+}
+
+// Fetch installs what the named services need and starts nothing.
+func (s *Stack) Fetch(ctx context.Context, names ...string) error {
+	picked, err := s.pick(names)
+	if err != nil {
+		return err
+	}
+	for _, svc := range picked {
+		if err := svc.fetch(ctx); err != nil {
+			return fmt.Errorf("%s: %w", svc.name, err)
+		}
+	}
+	return nil
+}
+
+// Up makes the named services run and returns their KEY=VALUE lines once all are healthy. Services of this checkout
+// that run already are reused. What it starts outlives this process; [Stack.Down] stops it.
+func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
+	picked, err := s.pick(names)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lockFile(ctx, s.lockPath(), s.log)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	lines := make([][]string, len(picked))
+	var missing []int
+	for i, svc := range picked {
+		if svc.start == nil {
+			missing = append(missing, i)
+			continue
+		}
+		rec, ok, err := s.reuse(ctx, svc)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", svc.name, err)
+		}
+		if ok {
+			s.log.printf("%s: already up", svc.name)
+			lines[i] = rec.Env
+		} else {
+			missing = append(missing, i)
+		}
+	}
+	for _, i := range missing {
+		if err := picked[i].fetch(ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", picked[i].name, err)
+		}
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, i := range missing {
+		group.Go(func() error {
+			var err error
+			if picked[i].start == nil {
+				lines[i], err = picked[i].installed()
+			} else {
+				lines[i], err = s.startService(groupCtx, picked[i])
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", picked[i].name, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, l := range lines {
+		all = append(all, l...)
+	}
+	return all, nil
+}
+
+// reuse returns the record of a running, healthy service. What is left of an unhealthy one is stopped and wiped.
+func (s *Stack) reuse(ctx context.Context, svc service) (*record, bool, error) {
+	rec, err := s.loadRecord(svc.name)
+	if err != nil || rec == nil {
+		return nil, false, err
+	}
+	if rec.alive() {
+		checkErr := errors.New("its start was interrupted")
+		if len(rec.Env) > 0 {
+			checkErr = svc.check(ctx, rec)
+		}
+		if checkErr == nil {
+			if rec.Settings != s.settings(svc.name) {
+				return nil, false, errors.New("already up with other settings: run `stack down` first")
+			}
+			return rec, true, nil
+		}
+		if ctx.Err() != nil {
+			return nil, false, ctx.Err()
+		}
+		s.log.printf("%s: running but not healthy, restarting it: %v", svc.name, checkErr)
+	}
+	return nil, false, s.remove(rec)
+}
+
+func (s *Stack) startService(ctx context.Context, svc service) ([]string, error) {
+	dir := filepath.Join(s.dir, svc.name)
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	rec := &record{Service: svc.name, Settings: s.settings(svc.name), Dir: dir, path: s.recordPath(svc.name)}
+	if err := svc.start(ctx, dir, rec); err != nil {
+		// The log is what explains the failure: stop the processes, leave the folder to the next Up or Down.
+		return nil, errors.Join(err, rec.stop())
+	}
+	if err := rec.save(); err != nil {
+		return nil, errors.Join(err, rec.stop())
+	}
+	return rec.Env, nil
+}
+
+// Down stops everything that Up started from this checkout and removes its data. It is fine when nothing is up.
+func (s *Stack) Down(ctx context.Context) error {
+	unlock, err := lockFile(ctx, s.lockPath(), s.log)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var errs []error
+	for _, svc := range s.services() {
+		rec, err := s.loadRecord(svc.name)
+		if err == nil && rec != nil {
+			s.log.printf("%s: stopping", svc.name)
+			err = s.remove(rec)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", svc.name, err))
+			continue
+		}
+		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, svc.name)))
+	}
+	s.sweepPrivate()
+	return errors.Join(errs...)
+}
+
+// settings is what a running service must agree with to be reused.
+func (s *Stack) settings(service string) string {
+	switch service {
+	case "pulsar":
+		return fmt.Sprint(s.cfg.PulsarPort, s.cfg.PulsarAdminPort, s.cfg.PulsarConf)
+	case "pulsar-geo":
+		return fmt.Sprint(s.cfg.PulsarConf)
+	}
+	return ""
+}
+
+func (s *Stack) lockPath() string { return s.dir + ".lock" }

@@ -1,0 +1,339 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// eventually waits for a condition that other processes bring about.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, poll(ctx, 10*time.Millisecond, func() (bool, error) { return done(), nil }), what)
+}
+
+// testStack returns a stack with a state of its own and the machine's downloads.
+func testStack(t *testing.T, cfg Config) *Stack {
+	t.Helper()
+	cfg.Checkout, cfg.Log = t.TempDir(), testWriter{t}
+	s, err := New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Down(context.Background()))
+		require.NoError(t, os.RemoveAll(s.dir))
+		require.NoError(t, os.RemoveAll(s.lockPath()))
+	})
+	return s
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func adminURL(t *testing.T, lines []string) string {
+	t.Helper()
+	for _, line := range lines {
+		if url, ok := strings.CutPrefix(line, "PULSAR_ADMIN_URL="); ok {
+			return url
+		}
+	}
+	t.Fatalf("no PULSAR_ADMIN_URL in %v", lines)
+	return ""
+}
+
+func TestUpReusesReplacesAndDownLeavesNothing(t *testing.T) {
+	s := testStack(t, Config{})
+	if err := s.Fetch(t.Context(), "pulsar"); err != nil {
+		unavailable(t, "pulsar", err)
+	}
+	lines, err := s.Up(t.Context(), "pulsar")
+	require.NoError(t, err)
+	require.Len(t, lines, 2)
+	require.True(t, strings.HasPrefix(lines[0], "PULSAR_URL=pulsar://127.0.0.1:"), lines[0])
+	require.NoError(t, newAdmin(adminURL(t, lines), "").healthy(t.Context()))
+
+	first, err := s.loadRecord("pulsar")
+	require.NoError(t, err)
+	again, err := s.Up(t.Context(), "pulsar")
+	require.NoError(t, err)
+	assert.Equal(t, lines, again)
+	second, err := s.loadRecord("pulsar")
+	require.NoError(t, err)
+	assert.Equal(t, first.Processes, second.Processes)
+
+	s.cfg.PulsarConf = map[string]string{"journalSyncData": "false"}
+	_, err = s.Up(t.Context(), "pulsar")
+	require.ErrorContains(t, err, "run `stack down` first")
+	s.cfg.PulsarConf = nil
+
+	require.NoError(t, first.Processes[0].kill())
+	replaced, err := s.Up(t.Context(), "pulsar")
+	require.NoError(t, err)
+	require.NoError(t, newAdmin(adminURL(t, replaced), "").healthy(t.Context()))
+	third, err := s.loadRecord("pulsar")
+	require.NoError(t, err)
+	assert.NotEqual(t, first.Processes, third.Processes)
+
+	require.NoError(t, s.Down(t.Context()))
+	assert.False(t, third.alive())
+	left, err := os.ReadDir(s.dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+	require.NoError(t, s.Down(t.Context()), "twice")
+}
+
+func TestFailedStartLeavesNoProcess(t *testing.T) {
+	s := testStack(t, Config{PulsarConf: map[string]string{"compactionServiceFactoryClassName": "no.such.Class"}})
+	if err := s.Fetch(t.Context(), "pulsar"); err != nil {
+		unavailable(t, "pulsar", err)
+	}
+	_, err := s.Up(t.Context(), "pulsar")
+	require.ErrorContains(t, err, "ended while starting")
+	require.ErrorContains(t, err, "no.such.Class")
+	rec, err := s.loadRecord("pulsar")
+	require.NoError(t, err)
+	assert.Nil(t, rec)
+}
+
+func TestPrivateServerThroughFaults(t *testing.T) {
+	ctx := t.Context()
+	srv := PrivatePulsar(t, Conf(map[string]string{"maxMessageSize": "1048576"}), Memory("-Xmx512m"))
+	ns := srv.Namespace(t)
+	topic := srv.Topic(t, ns, 0)
+	subscribe(t, srv, topic)
+
+	const messages = 20
+	for i := range messages {
+		require.NoError(t, srv.admin.produce(ctx, topic, fmt.Sprintf("m%d", i)))
+	}
+	require.EqualValues(t, messages, srv.Stats(t, topic).Subscriptions["s"].MsgBacklog)
+
+	conf, err := os.ReadFile(filepath.Join(srv.broker.dir, "standalone.conf"))
+	require.NoError(t, err)
+	assert.Contains(t, string(conf), "\nmaxMessageSize=1048576\n")
+
+	t.Run("kill and start", func(t *testing.T) {
+		url, pid := srv.URL(), srv.PID()
+		require.NotZero(t, pid)
+		require.NoError(t, srv.Kill())
+		require.NoError(t, srv.Kill(), "twice")
+		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+		_, err := net.Dial("tcp", strings.TrimPrefix(url, "pulsar://"))
+		require.Error(t, err)
+
+		require.NoError(t, srv.Start(ctx))
+		require.NoError(t, srv.Start(ctx), "twice")
+		assert.Equal(t, url, srv.URL())
+		assert.NotEqual(t, pid, srv.PID())
+		assert.EqualValues(t, messages, srv.Stats(t, topic).Subscriptions["s"].MsgBacklog)
+		for i := range messages {
+			var body string
+			require.NoError(t, srv.Admin(ctx, http.MethodGet, fmt.Sprintf("%s/subscription/s/position/%d", topicPath(topic), i+1), nil, &body))
+			assert.Equal(t, fmt.Sprintf("m%d", i), body)
+		}
+	})
+	t.Run("stop and start", func(t *testing.T) {
+		require.NoError(t, srv.Stop(ctx))
+		require.NoError(t, srv.Stop(ctx), "twice")
+		require.Error(t, srv.Pause())
+		require.NoError(t, srv.Start(ctx))
+		assert.EqualValues(t, messages, srv.Stats(t, topic).Subscriptions["s"].MsgBacklog)
+	})
+	t.Run("pause and resume", func(t *testing.T) {
+		require.NoError(t, srv.Pause())
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, srv.admin.healthy(short), context.DeadlineExceeded)
+		require.NoError(t, srv.Resume())
+		require.NoError(t, srv.admin.healthy(ctx))
+		require.NoError(t, srv.admin.produce(ctx, topic, "after"))
+	})
+	t.Run("unload and terminate", func(t *testing.T) {
+		srv.Unload(t, topic)
+		eventually(t, "topic back", func() bool {
+			return srv.admin.produce(ctx, topic, "back") == nil
+		})
+		srv.Terminate(t, topic)
+		require.Error(t, srv.admin.produce(ctx, topic, "late"))
+
+		partitioned := srv.Topic(t, ns, 3)
+		assert.Len(t, srv.Stats(t, partitioned).Partitions, 3)
+		srv.Terminate(t, partitioned)
+		require.Error(t, srv.admin.produce(ctx, partitioned, "late"))
+	})
+	t.Run("stop while paused", func(t *testing.T) {
+		require.NoError(t, srv.Pause())
+		require.NoError(t, srv.Stop(ctx))
+		assert.Zero(t, srv.PID())
+	})
+}
+
+func TestSharedServer(t *testing.T) {
+	srv := Pulsar(t)
+	require.NoError(t, srv.admin.healthy(t.Context()))
+	assert.Equal(t, srv.URL(), Pulsar(t).URL())
+	require.ErrorIs(t, srv.Kill(), errNotOwned)
+
+	var ns string
+	t.Run("namespace", func(t *testing.T) {
+		ns = srv.Namespace(t)
+		topic := srv.Topic(t, ns, 2)
+		require.NoError(t, srv.admin.produce(t.Context(), topic, "x"))
+		assert.NotZero(t, srv.Stats(t, topic).StorageSize)
+	})
+	var all []string
+	require.NoError(t, srv.Admin(t.Context(), http.MethodGet, "/admin/v2/namespaces/public", nil, &all))
+	assert.NotContains(t, all, ns, "deleted with the test")
+}
+
+func TestPrivateGeo(t *testing.T) {
+	pair := PrivateGeo(t)
+	var shared string
+	t.Run("messages cross and wait for a cluster that is down", func(t *testing.T) {
+		shared = pair.Namespace(t)
+		topic := pair.Topic(t, shared, 2)
+		for _, side := range pair.sides() {
+			subscribe(t, side, topic)
+		}
+		backlog := func(side *PulsarServer) int64 { return side.Stats(t, topic).Subscriptions["s"].MsgBacklog }
+		for i, from := range pair.sides() {
+			require.NoError(t, from.admin.produce(t.Context(), topic, "x"))
+			for _, side := range pair.sides() {
+				eventually(t, "message in both clusters", func() bool { return backlog(side) == int64(i+1) })
+			}
+		}
+		require.NoError(t, pair.B.Kill())
+		require.NoError(t, pair.A.admin.produce(t.Context(), topic, "while b is down"))
+		require.NoError(t, pair.B.Start(t.Context()))
+		eventually(t, "caught up", func() bool { return backlog(pair.B) == 3 })
+	})
+	for _, side := range pair.sides() {
+		var all []string
+		require.NoError(t, side.Admin(t.Context(), http.MethodGet, "/admin/v2/namespaces/"+geoTenant, nil, &all))
+		assert.NotContains(t, all, shared, "deleted with the test")
+	}
+}
+
+// subscribe creates the subscription "s" that keeps every message from now on.
+func subscribe(t *testing.T, srv *PulsarServer, topic string) {
+	t.Helper()
+	earliest := map[string]int{"ledgerId": -1, "entryId": -1}
+	require.NoError(t, srv.Admin(t.Context(), http.MethodPut, topicPath(topic)+"/subscription/s", earliest, nil))
+}
+
+func TestPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	n := l.Addr().(*net.TCPAddr).Port
+	_, err = fixedPort(t.TempDir(), n, "-pulsar.port")
+	require.ErrorContains(t, err, fmt.Sprintf("port %d is in use by process %d", n, os.Getpid()))
+	require.ErrorContains(t, err, "-pulsar.port")
+	assert.NotContains(t, err.Error(), "\n")
+}
+
+func TestReservedPortsDiffer(t *testing.T) {
+	cache := t.TempDir()
+	first, err := reservePort(cache)
+	require.NoError(t, err)
+	held, err := lockPort(cache, first.number)
+	require.NoError(t, err)
+	assert.Nil(t, held.lock, "reserved")
+	assert.Less(t, first.number, ephemeralStart())
+	require.NoError(t, first.lock.Close())
+	free, err := lockPort(cache, first.number)
+	require.NoError(t, err)
+	require.NotNil(t, free.lock)
+	require.NoError(t, free.lock.Close())
+}
+
+func TestJavaErrors(t *testing.T) {
+	s := testStack(t, Config{CacheDir: t.TempDir()})
+	t.Setenv("JAVA_HOME", "")
+	t.Setenv("PATH", "")
+	_, err := s.Up(t.Context(), "pulsar")
+	require.ErrorContains(t, err, "pulsar: java not found: install Java 17")
+	assert.NotContains(t, err.Error(), "\n")
+
+	home := t.TempDir()
+	t.Setenv("JAVA_HOME", home)
+	_, err = findJava(t.Context())
+	require.ErrorContains(t, err, "JAVA_HOME has no bin/java")
+	require.NoError(t, os.MkdirAll(filepath.Join(home, "bin"), 0o755))
+	old := "#!/bin/sh\necho 'openjdk version \"11.0.21\" 2023-10-17' >&2\n"
+	require.NoError(t, os.WriteFile(filepath.Join(home, "bin", "java"), []byte(old), 0o755))
+	_, err = findJava(t.Context())
+	require.ErrorContains(t, err, "is Java 11: Pulsar needs Java 17 or newer")
+}
+
+func TestMavenErrors(t *testing.T) {
+	a := artifact{coordinates: "no.such:thing:1:tar.gz", size: 1e6}
+	log := newProgress(io.Discard)
+	bin := t.TempDir()
+	t.Setenv("PATH", bin)
+	err := fetchMaven(t.Context(), a, t.TempDir(), true, log)
+	require.ErrorContains(t, err, "mvn not found: install Maven")
+
+	offline := "#!/bin/sh\necho '[INFO] Scanning'\necho '[ERROR] Failed to execute goal: Network is unreachable'\necho '[ERROR] more'\nexit 1\n"
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "mvn"), []byte(offline), 0o755))
+	err = fetchMaven(t.Context(), a, t.TempDir(), true, log)
+	require.ErrorContains(t, err, "no network")
+	require.ErrorContains(t, err, "Network is unreachable")
+	assert.NotContains(t, err.Error(), "\n")
+}
+
+func TestUnknownService(t *testing.T) {
+	s := testStack(t, Config{CacheDir: t.TempDir()})
+	_, err := s.Up(t.Context(), "pulsar", "mysql")
+	require.EqualError(t, err, `unknown service "mysql"; known: pulsar, pulsar-geo, prometheus`)
+	require.ErrorContains(t, s.Fetch(t.Context()), "no service named")
+}
+
+func TestJavaMajor(t *testing.T) {
+	for out, want := range map[string]int{
+		`openjdk version "17.0.15" 2025-04-15`: 17,
+		`java version "1.8.0_392"`:             8,
+		`openjdk version "21-ea" 2023-09-19`:   21,
+	} {
+		got, err := javaMajor(out)
+		require.NoError(t, err)
+		assert.Equal(t, want, got, out)
+	}
+	_, err := javaMajor("Segmentation fault")
+	require.Error(t, err)
+}
+
+func TestRewriteConf(t *testing.T) {
+	got := rewriteConf("# a=0\na=1\nb=\nc=3", map[string]string{"a": "10", "b": "20", "z": "9", "y": "8"})
+	assert.Equal(t, "# a=0\na=10\nb=20\nc=3\ny=8\nz=9\n", got)
+}
+
+func TestTopicPath(t *testing.T) {
+	assert.Equal(t, "/admin/v2/persistent/t/n/a%2Fb", topicPath("persistent://t/n/a/b"))
+	assert.Equal(t, "/admin/v2/non-persistent/t/n/x", topicPath("non-persistent://t/n/x"))
+}
+
+func TestUniqueName(t *testing.T) {
+	t.Run("ä name/with *signs* and a length that is beyond reason", func(t *testing.T) {
+		name := uniqueName(t)
+		assert.Regexp(t, `^[a-z0-9_-]+$`, name)
+		assert.LessOrEqual(t, len(name), 51)
+		assert.NotEqual(t, name, uniqueName(t))
+	})
+}

@@ -1,0 +1,318 @@
+package stack
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// setupTimeout covers a first download, too.
+	setupTimeout = 10 * time.Minute
+	adminTimeout = time.Minute
+)
+
+// An Option changes how a private server is set up.
+type Option func(*broker)
+
+// Conf sets keys of standalone.conf. It wins over the defaults of this package.
+func Conf(conf map[string]string) Option {
+	return func(b *broker) {
+		for key, value := range conf {
+			b.conf[key] = value
+		}
+	}
+}
+
+// Memory sets the JVM's memory flags, "-Xmx512m" for instance. Default: PULSAR_MEM from the environment, else
+// "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g".
+func Memory(flags string) Option {
+	return func(b *broker) { b.memory = flags }
+}
+
+// Token sets the bearer token of admin requests, for servers that [Conf] gave authentication.
+func Token(token string) Option {
+	return func(b *broker) { b.token = token }
+}
+
+// Pulsar returns the shared Pulsar: the one that AVIARY_TEST_PULSAR_URL and AVIARY_TEST_PULSAR_ADMIN_URL name, else
+// the one of this checkout, started if need be and shared by all test packages. It is left running, for the next test
+// run to find it warm; "stack down" stops it. Use a namespace of your own on it.
+//
+// If no server can be had, the test fails when the environment variable CI is set and is skipped elsewhere.
+func Pulsar(t testing.TB) *PulsarServer {
+	t.Helper()
+	if srv := fromEnvironment(t, "AVIARY_TEST_PULSAR_URL", "AVIARY_TEST_PULSAR_ADMIN_URL"); srv != nil {
+		return srv
+	}
+	return shared(t, "pulsar")[0]
+}
+
+// PrivatePulsar starts a Pulsar that only this test uses: it may kill, pause and restart it. The test's end stops it
+// and deletes its data; should the test binary die, the kernel kills the server with it.
+//
+// If Java or the distribution cannot be had, the test fails when the environment variable CI is set and is skipped
+// elsewhere. A server that does not start, perhaps for the options' sake, always fails it.
+func PrivatePulsar(t testing.TB, opts ...Option) *PulsarServer {
+	t.Helper()
+	return private(t, opts, "standalone")[0]
+}
+
+// fromEnvironment returns nil when the environment names no server. A named one must work, whether under CI or not.
+func fromEnvironment(t testing.TB, urlVar, adminVar string) *PulsarServer {
+	t.Helper()
+	url, adminURL := os.Getenv(urlVar), os.Getenv(adminVar)
+	if url == "" && adminURL == "" {
+		return nil
+	}
+	if url == "" || adminURL == "" {
+		t.Fatalf("set both %s and %s, or none", urlVar, adminVar)
+	}
+	srv := &PulsarServer{url: url, admin: newAdmin(adminURL, "")}
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	var last error
+	if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
+		last = srv.admin.healthy(ctx)
+		return last == nil, nil
+	}); err != nil {
+		t.Fatalf("the server that %s names does not answer: %v", adminVar, last)
+	}
+	return srv
+}
+
+// shared returns the servers of a service that outlives this test.
+func shared(t testing.TB, service string) []*PulsarServer {
+	t.Helper()
+	s, err := New(Config{Log: os.Stderr})
+	if err != nil {
+		unavailable(t, service, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	defer cancel()
+	servers, err := s.sharedServers(ctx, service)
+	if err != nil {
+		unavailable(t, service, err)
+	}
+	return servers
+}
+
+// sharedServers takes what runs, whatever its settings, and starts the service otherwise.
+func (s *Stack) sharedServers(ctx context.Context, service string) ([]*PulsarServer, error) {
+	rec, err := s.loadRecord(service)
+	if err != nil {
+		return nil, err
+	}
+	if rec == nil || len(rec.Env) == 0 || !rec.alive() || checkBrokers(ctx, rec) != nil {
+		if _, err := s.Up(ctx, service); err != nil {
+			return nil, err
+		}
+		if rec, err = s.loadRecord(service); err != nil {
+			return nil, err
+		}
+		if rec == nil {
+			return nil, errors.New("someone took it down right after its start")
+		}
+	}
+	var servers []*PulsarServer
+	for _, r := range rec.Servers {
+		servers = append(servers, &PulsarServer{url: r.URL, admin: newAdmin(r.AdminURL, "")})
+	}
+	return servers, nil
+}
+
+// private starts one server per cluster name, at the same time.
+func private(t testing.TB, opts []Option, clusters ...string) []*PulsarServer {
+	t.Helper()
+	s, err := New(Config{Log: os.Stderr})
+	if err != nil {
+		unavailable(t, "pulsar", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	defer cancel()
+	if err := s.fetchPulsar(ctx); err != nil {
+		unavailable(t, "pulsar", err)
+	}
+	s.sweepPrivate()
+	var servers []*PulsarServer
+	for _, cluster := range clusters {
+		dir, err := s.privateDir()
+		if err != nil {
+			unavailable(t, "pulsar", err)
+		}
+		t.Cleanup(func() {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Errorf("cannot delete the server's data: %v", err)
+			}
+		})
+		b, err := s.newBroker(ctx, cluster, dir, 0, 0)
+		if err != nil {
+			unavailable(t, "pulsar", err)
+		}
+		t.Cleanup(b.releasePorts)
+		for _, opt := range opts {
+			opt(b)
+		}
+		srv := &PulsarServer{url: b.url(), admin: newAdmin(b.adminURL(), b.token), broker: b}
+		t.Cleanup(func() {
+			if err := srv.Stop(context.Background()); err != nil {
+				t.Errorf("cannot stop the server: %v", err)
+			}
+			if t.Failed() {
+				t.Logf("last lines of the log of cluster %s:\n%s", cluster, strings.Join(b.tail(30), "\n"))
+			}
+		})
+		servers = append(servers, srv)
+	}
+	errs := make(chan error, len(servers))
+	for _, srv := range servers {
+		go func() { errs <- srv.Start(ctx) }()
+	}
+	for range servers {
+		err = errors.Join(err, <-errs)
+	}
+	if err != nil {
+		t.Fatalf("cannot start a private pulsar: %v", err)
+	}
+	return servers
+}
+
+// unavailable ends a test whose server cannot be had.
+func unavailable(t testing.TB, service string, err error) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("no %s: %v", service, err)
+	}
+	fmt.Fprintf(os.Stderr, "\n*** SKIPPED %s: no %s: %v\n*** (it would fail with CI=1)\n\n", t.Name(), service, err)
+	t.Skipf("no %s: %v", service, err)
+}
+
+// privateDir returns a folder named after this process, which tells a later run whether it is still needed.
+func (s *Stack) privateDir() (string, error) {
+	self, err := identify(os.Getpid())
+	if err != nil {
+		return "", err
+	}
+	parent := filepath.Join(s.dir, "private")
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(parent, fmt.Sprintf("%d-%d-", self.PID, self.Start))
+}
+
+// sweepPrivate deletes what test binaries that died have left. Failing to is harmless: the next one tries again.
+func (s *Stack) sweepPrivate() {
+	dirs, _ := filepath.Glob(filepath.Join(s.dir, "private", "*-*-*"))
+	for _, dir := range dirs {
+		parts := strings.SplitN(filepath.Base(dir), "-", 3)
+		pid, err1 := strconv.Atoi(parts[0])
+		start, err2 := strconv.ParseUint(parts[1], 10, 64)
+		if err1 == nil && err2 == nil && !(process{PID: pid, Start: start}).alive() {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+// uniqueName returns a name for a namespace or topic that says which test made it.
+func uniqueName(t testing.TB) string {
+	t.Helper()
+	clean := strings.Map(func(r rune) rune {
+		if r < 128 && (r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z') {
+			return r
+		}
+		return '-'
+	}, t.Name())
+	if len(clean) > 40 {
+		clean = clean[:40]
+	}
+	var random [5]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return strings.ToLower(clean) + "-" + hex.EncodeToString(random[:])
+}
+
+// Namespace creates a namespace public/<unique> and deletes it, with all topics, when the test ends.
+func (s *PulsarServer) Namespace(t testing.TB) string {
+	t.Helper()
+	ns := "public/" + uniqueName(t)
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	if err := s.admin.do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, nil, nil); err != nil {
+		t.Fatalf("cannot create namespace %s: %v", ns, err)
+	}
+	t.Cleanup(func() { s.cleanNamespace(t, ns) })
+	return ns
+}
+
+func (s *PulsarServer) cleanNamespace(t testing.TB, ns string) {
+	t.Helper()
+	if !s.reachable() {
+		return // its data goes with the server
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	if err := s.admin.deleteNamespace(ctx, ns); err != nil {
+		t.Logf("cannot delete namespace %s: %v", ns, err)
+	}
+}
+
+// Topic creates a topic in a namespace and returns its full name, persistent://...; without partitions if partitions
+// is 0. It goes with its namespace.
+func (s *PulsarServer) Topic(t testing.TB, ns string, partitions int) string {
+	t.Helper()
+	topic := "persistent://" + ns + "/" + uniqueName(t)
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	if err := s.admin.createTopic(ctx, topic, partitions); err != nil {
+		t.Fatalf("cannot create topic %s: %v", topic, err)
+	}
+	return topic
+}
+
+// Stats returns the statistics of a topic, partitioned or not.
+func (s *PulsarServer) Stats(t testing.TB, topic string) TopicStats {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	st, err := s.admin.stats(ctx, topic)
+	if err != nil {
+		t.Fatalf("cannot get stats of %s: %v", topic, err)
+	}
+	return st
+}
+
+// Unload closes a topic on the broker: its clients are disconnected and come back.
+func (s *PulsarServer) Unload(t testing.TB, topic string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	if err := s.admin.do(ctx, http.MethodPut, topicPath(topic)+"/unload", nil, nil); err != nil {
+		t.Fatalf("cannot unload %s: %v", topic, err)
+	}
+}
+
+// Terminate closes a topic for publishing for good.
+func (s *PulsarServer) Terminate(t testing.TB, topic string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	n, err := s.admin.partitions(ctx, topic)
+	if err != nil {
+		t.Fatalf("cannot terminate %s: %v", topic, err)
+	}
+	path := topicPath(topic) + "/terminate"
+	if n > 0 {
+		path += "/partitions"
+	}
+	if err := s.admin.do(ctx, http.MethodPost, path, nil, nil); err != nil {
+		t.Fatalf("cannot terminate %s: %v", topic, err)
+	}
+}

@@ -4,7 +4,8 @@ import "time"
 
 // The receive budget. What is received and not finished stands in two places: in
 // the underlying consumer (its queue, and the channel to us), and in the
-// scheduler. Each may use half of the bounds.
+// scheduler. Each may use half of the bytes, and as many messages as are to be sent
+// ahead.
 //
 // The scheduler counts bytes. The underlying consumer counts messages only, per
 // partition, and its queue's length is fixed when it subscribes: it tells the
@@ -17,8 +18,8 @@ import "time"
 // The broker overshoots: it goes on as long as one permit is left, with a read of
 // up to 5 MiB (dispatcherMaxReadSizeBytes) whatever is in it.
 type budget struct {
-	messages int   // underlying consumers' half, over all partitions
-	bytes    int64 //
+	messages int   // sent ahead, over all partitions
+	bytes    int64 // underlying consumers' half
 	assumed  int64 // weight of a message before any was seen
 	fixed    bool  // the length may not change: a subscription without a position
 }
@@ -33,11 +34,12 @@ const (
 	growFactor   = 2
 	shrinkFactor = 2
 	// limitedRate is how many times per limitedWindow a queue must have been
-	// emptied for its length to count as what limits us.
-	limitedRate   = 4
+	// emptied, counted in the broker's entries (a permit lets one through, and its
+	// whole batch with it), for its length to count as what limits us.
+	limitedRate   = 2
 	limitedWindow = 100 * time.Millisecond
-	// growPatience is how long a queue that should be longer waits for a moment
-	// in which nothing is in flight, before it makes one.
+	// growPatience is how long a receiver that is to subscribe again waits for what
+	// is in flight before it goes on instead.
 	growPatience = 500 * time.Millisecond
 	// growAgainAfter is how long after a shrink a queue may grow again.
 	growAgainAfter = 30 * time.Second
@@ -47,7 +49,7 @@ const (
 
 func newBudget(c ConsumerConfig) budget {
 	return budget{
-		messages: max(c.PrefetchMessages/2, 1), bytes: max(c.PrefetchBytes/2, 1),
+		messages: c.PrefetchMessages, bytes: max(c.PrefetchBytes/2, 1),
 		assumed: c.MaxMessageBytes, fixed: !c.Durable,
 	}
 }
@@ -56,8 +58,8 @@ func newBudget(c ConsumerConfig) budget {
 // weight. The channel behind the queue adds up to half as much.
 func (b budget) queueLength(n int, weight int64) int {
 	n, weight = max(n, 1), max(weight, 1)
-	window := min(int64(b.messages), b.bytes/weight)
-	return max(int(window*2/3)/n, 1)
+	// Two thirds of the bytes, since the channel holds up to half as much.
+	return max(int(min(int64(b.messages), b.bytes/weight*2/3))/n, 1)
 }
 
 // channelLength is the capacity of the channel behind a queue: long enough that
@@ -98,31 +100,19 @@ func (w *weigher) weight() (int64, bool) {
 }
 
 // pressure tells whether a queue's length is what limits its consumer: it was
-// emptied many times over within a short time.
+// emptied over and over within a short time.
 type pressure struct {
-	windowStart time.Time
-	pulled      int
-	since       time.Time // under pressure since then, zero when not
+	start   time.Time // of the present window
+	entries int       // taken from the queue since
 }
 
-// pull notes n messages taken from the queue.
-func (p *pressure) pull(n int) { p.pulled += n }
-
-// check is called when the queue was found empty; it reports since when the
-// queue has been under pressure.
-func (p *pressure) check(now time.Time, queue int) (since time.Time, limited bool) {
-	if p.windowStart.IsZero() {
-		p.windowStart = now
+// limited is called when the queue was found empty.
+func (p *pressure) limited(now time.Time, queue int) bool {
+	if p.entries >= limitedRate*queue && now.Sub(p.start) <= limitedWindow {
+		return true
 	}
-	if p.pulled >= limitedRate*queue {
-		if p.since.IsZero() {
-			p.since = now
-		}
-		p.windowStart, p.pulled = now, 0
-		return p.since, true
+	if now.Sub(p.start) > limitedWindow {
+		*p = pressure{start: now}
 	}
-	if now.Sub(p.windowStart) > limitedWindow {
-		p.windowStart, p.pulled, p.since = now, 0, time.Time{}
-	}
-	return p.since, !p.since.IsZero()
+	return false
 }

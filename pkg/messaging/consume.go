@@ -175,6 +175,7 @@ const (
 // behind that the underlying queue fills, and then the broker waits.
 func (r *run) receive(s *session) (reason string) {
 	batch := make([]*Delivery, 0, chunkSize)
+	growing := false // to end once no batch is received in part
 	for {
 		waited := time.Now()
 		select {
@@ -191,7 +192,7 @@ func (r *run) receive(s *session) (reason string) {
 		}
 		var bytes int64
 	fill:
-		for len(batch) < cap(batch) && bytes < r.sched.maxBytes/4 {
+		for len(batch) < cap(batch) && bytes < r.sched.maxBytes/4 && !(growing && s.open <= 0) {
 			select {
 			case m := <-s.ch:
 				batch = r.take(s, &m, batch)
@@ -201,7 +202,6 @@ func (r *run) receive(s *session) (reason string) {
 			}
 		}
 		r.metrics.received.Add(float64(len(batch)))
-		s.pressure.pull(len(batch))
 		r.sched.push(batch)
 		if r.drain != nil {
 			r.drain.pushed()
@@ -212,8 +212,14 @@ func (r *run) receive(s *session) (reason string) {
 		if s.alarm.Load() && r.mustShrink(s) {
 			return reasonShrink
 		}
-		if len(s.ch) == 0 && r.shouldGrow(s) {
-			return reasonGrow
+		if len(s.ch) == 0 && !growing {
+			growing = r.shouldGrow(s)
+		}
+		if growing && s.open <= 0 {
+			if r.mayLeave(s) {
+				return reasonGrow
+			}
+			growing = false
 		}
 	}
 }
@@ -224,13 +230,15 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*Delivery) []*
 	s.taken(n)
 	s.weights.add(1, int64(n+deliveryOverhead))
 	id := m.ID()
-	if size := id.BatchSize(); size > 1 {
-		switch id.BatchIdx() {
-		case 0:
-			s.open++
-		case size - 1:
-			s.open--
-		}
+	index, size := id.BatchIdx(), id.BatchSize()
+	switch {
+	case size <= 1:
+		s.pressure.entries++
+	case index == 0:
+		s.pressure.entries++
+		s.open++
+	case index == size-1:
+		s.open--
 	}
 	if s.replay.again(m.Message, func() map[place]struct{} { return r.sched.places(s) }) {
 		r.metrics.redelivered.Inc()
@@ -416,12 +424,10 @@ func (r *run) mustShrink(s *session) bool {
 }
 
 // shouldGrow reports whether a longer queue would help. It is called when the
-// queue is empty. To subscribe again without handling anything twice, it waits for
-// a moment in which nothing is in flight and no batch is received in part.
+// queue is empty.
 func (r *run) shouldGrow(s *session) bool {
 	now := time.Now()
-	since, limited := s.pressure.check(now, s.queue)
-	if !limited || r.budget.fixed {
+	if !s.pressure.limited(now, s.queue*s.partitions) || r.budget.fixed || s.src.retry {
 		return false
 	}
 	weight, known := s.weights.weight()
@@ -430,24 +436,23 @@ func (r *run) shouldGrow(s *session) bool {
 	}
 	_, all := r.partitions(s.src)
 	if !known || r.budget.queueLength(all, weight) < s.queue*growFactor || !r.mayGrow(s.src, now) {
+		s.pressure = pressure{start: now}
 		return false
-	}
-	if s.open > 0 && now.Sub(since) < growPatience {
-		return false
-	}
-	if !r.sched.quiet(s) {
-		if now.Sub(since) < growPatience {
-			return false
-		}
-		// Make such a moment, unless what is in flight takes long.
-		deadline := now.Add(growPatience)
-		t := time.AfterFunc(growPatience, r.sched.wake)
-		defer t.Stop()
-		if !r.sched.awaitEnd(s, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
-			s.pressure = pressure{}
-			return false
-		}
 	}
 	r.noteWeight(s.src, weight, time.Time{})
 	return true
+}
+
+// mayLeave waits until what was received is finished, so that nothing is handled
+// twice for the sake of a longer queue. With slow handlers it gives up: then the
+// queue is not what limits them.
+func (r *run) mayLeave(s *session) bool {
+	deadline := time.Now().Add(growPatience)
+	t := time.AfterFunc(growPatience, r.sched.wake)
+	defer t.Stop()
+	if r.sched.awaitEnd(s, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
+		return true
+	}
+	s.pressure = pressure{start: time.Now()}
+	return false
 }

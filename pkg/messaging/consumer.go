@@ -77,7 +77,7 @@ func (c *Consumer) begin(h Handler) (*run, error) {
 		metrics: c.client.metrics.consumer.of(c.cfg.Subscription),
 		budget:  newBudget(c.cfg),
 		sched: newScheduler(c.cfg.Order, c.cfg.Concurrency,
-			max(c.cfg.PrefetchMessages-c.cfg.PrefetchMessages/2, 1), max(c.cfg.PrefetchBytes/2, 1)),
+			c.cfg.PrefetchMessages, max(c.cfg.PrefetchBytes/2, 1)),
 		parts: make(map[source]int), weights: make(map[source]sourceWeight),
 	}
 	for range c.cfg.Concurrency {

@@ -77,9 +77,11 @@ type ConsumerConfig struct {
 	// Concurrency is the number of handlers that may run at once. Default 16, or 1
 	// with order total.
 	Concurrency int `yaml:"concurrency"`
-	// PrefetchMessages and PrefetchBytes bound what is received and not finished,
-	// over all partitions; messages held for a retry count. At least one message
-	// per partition is received whatever the bounds. Defaults 1000 and 64 MiB.
+	// PrefetchMessages is how many messages, over all partitions, the brokers may
+	// send ahead, and how many may be here unfinished besides (waiting, being
+	// handled, held for a retry). PrefetchBytes bounds the bytes of both together.
+	// At least one message per partition is received whatever the bounds. Defaults
+	// 1000 and 64 MiB.
 	PrefetchMessages int   `yaml:"prefetch_messages"`
 	PrefetchBytes    int64 `yaml:"prefetch_bytes"`
 	// MaxMessageBytes is how large messages are taken to be before any was seen:

@@ -484,13 +484,6 @@ func (s *scheduler) awaitEnd(sess *session, giveUp func() bool) bool {
 	return sess.unfinished == 0
 }
 
-// quiet reports whether nothing of sess is unfinished.
-func (s *scheduler) quiet(sess *session) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return sess.unfinished == 0
-}
-
 // load is the number and bytes of unfinished deliveries, and of those held.
 func (s *scheduler) load() (count int, bytes int64, held int) {
 	s.mu.Lock()

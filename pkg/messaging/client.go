@@ -89,6 +89,7 @@ func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role s
 		OperationTimeout:           cfg.OperationTimeout,
 		KeepAliveInterval:          cfg.KeepAlive,
 		MaxConnectionsPerBroker:    cfg.ConnectionsPerBroker,
+		ListenerName:               cfg.ListenerName,
 		Authentication:             auth,
 		TLSTrustCertsFilePath:      cfg.TLS.CAFile,
 		TLSAllowInsecureConnection: cfg.TLS.Insecure,

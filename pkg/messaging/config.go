@@ -29,6 +29,9 @@ type Config struct {
 	// broker, separately for publishing and for consuming. One connection is
 	// about one core of decoding. Default 1.
 	ConnectionsPerBroker int `yaml:"connections_per_broker"`
+	// ListenerName picks one of the addresses that brokers with several advertised
+	// listeners give to clients. Default: the broker's own choice.
+	ListenerName string `yaml:"listener_name"`
 	// TLS applies to pulsar+ssl URLs.
 	TLS TLS `yaml:"tls"`
 	// Auth is how the client proves who it is. Default: not at all.

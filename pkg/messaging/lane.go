@@ -414,7 +414,7 @@ func (l *lane) settle() (broken error) {
 }
 
 // watch notices a lane that makes no progress: it says so once, and gives up on
-// the producer after AckTimeout.
+// the producer when that has closed itself or AckTimeout has passed.
 func (l *lane) watch(now time.Time) (broken error) {
 	l.mu.Lock()
 	idle := now.Sub(l.progress)
@@ -423,11 +423,17 @@ func (l *lane) watch(now time.Time) (broken error) {
 	if stalled {
 		l.stalled = true
 	}
-	if waiting && l.producer != nil && idle > l.p.profile.AckTimeout {
-		broken = errAckTimeout
-	}
+	raw := l.producer
 	count, bytes := l.count, l.bytes
 	l.mu.Unlock()
+	if waiting && raw != nil {
+		switch {
+		case idle > l.p.profile.AckTimeout:
+			broken = errAckTimeout
+		case idle > tick && isClosed(raw):
+			broken = pulsar.ErrProducerClosed
+		}
+	}
 	if stalled {
 		l.p.metrics.stalled.Inc()
 		l.log.Warn("publishing stalled: no acknowledgement from the broker, records wait",
@@ -435,6 +441,17 @@ func (l *lane) watch(now time.Time) (broken error) {
 	}
 	l.report(count, bytes)
 	return broken
+}
+
+// isClosed reports whether the producer has closed itself, as it does when it is
+// fenced on reconnecting. What sits in its batch builder then gets no outcome at
+// all (doClose, producer_partition.go), so outcomes alone do not tell. A send whose
+// context has ended goes no further than the check of the producer's state.
+func isClosed(raw pulsar.Producer) (closed bool) {
+	raw.SendAsync(canceled(), &pulsar.ProducerMessage{}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+		closed = errors.Is(err, pulsar.ErrProducerClosed)
+	})
+	return closed
 }
 
 // report brings the pending gauges up to date.

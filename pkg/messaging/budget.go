@@ -41,6 +41,10 @@ const (
 	// growPatience is how long a receiver that is to subscribe again waits for what
 	// is in flight before it goes on instead.
 	growPatience = 500 * time.Millisecond
+	// failoverPressure is how long a failover subscription must be under pressure:
+	// its brokers wait for a second (activeConsumerFailoverDelayTimeMillis) before
+	// they deliver to a consumer that has subscribed.
+	failoverPressure = time.Second
 	// growAgainAfter is how long after a shrink a queue may grow again.
 	growAgainAfter = 30 * time.Second
 	// blockMessages is over how many messages their weight is averaged.
@@ -104,12 +108,22 @@ func (w *weigher) weight() (int64, bool) {
 type pressure struct {
 	start   time.Time // of the present window
 	entries int       // taken from the queue since
+	since   time.Time // of the first of the windows under pressure in a row
 }
 
 // limited is called when the queue was found empty.
-func (p *pressure) limited(now time.Time, queue int) bool {
+//
+// It must last for at least sustained: where subscribing again is expensive, a
+// short backlog is better consumed through a short queue.
+func (p *pressure) limited(now time.Time, queue int, sustained time.Duration) bool {
 	if p.entries >= limitedRate*queue && now.Sub(p.start) <= limitedWindow {
-		return true
+		if p.since.IsZero() {
+			p.since = p.start
+		}
+		if now.Sub(p.since) >= sustained {
+			return true
+		}
+		p.start, p.entries = now, 0
 	}
 	if now.Sub(p.start) > limitedWindow {
 		*p = pressure{start: now}

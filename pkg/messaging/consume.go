@@ -174,7 +174,7 @@ const (
 // until the session has to end. It takes no more than the scheduler has room for:
 // behind that the underlying queue fills, and then the broker waits.
 func (r *run) receive(s *session) (reason string) {
-	batch := make([]*Delivery, 0, chunkSize)
+	batch := make([]*task, 0, chunkSize)
 	growing := false // to end once no batch is received in part
 	for {
 		waited := time.Now()
@@ -225,7 +225,7 @@ func (r *run) receive(s *session) (reason string) {
 }
 
 // take makes a delivery of a message, unless it is here already.
-func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*Delivery) []*Delivery {
+func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*task) []*task {
 	n := len(m.Payload())
 	s.taken(n)
 	s.weights.add(1, int64(n+deliveryOverhead))
@@ -250,7 +250,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*Delivery) []*
 	if r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
-	d := newDelivery(m, s)
+	d := newTask(m, s)
 	if s.src.retry {
 		d.restore()
 	}
@@ -287,7 +287,7 @@ func (r *run) work(w *worker) {
 }
 
 // call runs the handler. A panic is an error like another.
-func (r *run) call(d *Delivery) (err error) {
+func (r *run) call(d *task) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.metrics.panics.Inc()
@@ -298,11 +298,11 @@ func (r *run) call(d *Delivery) (err error) {
 			err = fmt.Errorf("handler panicked: %v", v)
 		}
 	}()
-	return r.handler(r.grace, d)
+	return r.handler(r.grace, &d.Delivery)
 }
 
 // settle carries out the verdict.
-func (r *run) settle(w *worker, d *Delivery, err error, now time.Time) {
+func (r *run) settle(w *worker, d *task, err error, now time.Time) {
 	if err == nil {
 		r.handled.Add(1)
 		w.handled++
@@ -336,7 +336,7 @@ func (r *run) settle(w *worker, d *Delivery, err error, now time.Time) {
 }
 
 // again arranges for another attempt after delay.
-func (r *run) again(d *Delivery, err error, delay time.Duration) {
+func (r *run) again(d *task, err error, delay time.Duration) {
 	if r.copies.retry != nil {
 		r.copyTo(d, r.copies.retry, err, delay)
 		return
@@ -348,13 +348,13 @@ func (r *run) again(d *Delivery, err error, delay time.Duration) {
 
 // copyTo gives d the verdict that a copy of it goes to another topic. From now on
 // it comes back to a worker for that only, however often it takes.
-func (r *run) copyTo(d *Delivery, to *copyTarget, reason error, delay time.Duration) {
+func (r *run) copyTo(d *task, to *copyTarget, reason error, delay time.Duration) {
 	d.copying = newCopyJob(d, to, reason, delay)
 	r.sendCopy(d)
 }
 
 // sendCopy publishes the copy; finishCopy hears its outcome.
-func (r *run) sendCopy(d *Delivery) {
+func (r *run) sendCopy(d *task) {
 	p := d.copying.to.publisher()
 	if p == nil { // being opened
 		r.sched.hold(d, time.Now().Add(d.copying.to.patience()))
@@ -368,7 +368,7 @@ func (r *run) sendCopy(d *Delivery) {
 }
 
 // finishCopy acknowledges d once its copy is stored, and until then tries again.
-func (r *run) finishCopy(w *worker, d *Delivery) {
+func (r *run) finishCopy(w *worker, d *task) {
 	job := d.copying
 	switch {
 	case job.settled:
@@ -389,7 +389,7 @@ func (r *run) finishCopy(w *worker, d *Delivery) {
 // ack acknowledges d: the underlying client groups acknowledgements and sends them
 // from a goroutine of its own. One that fails, because the session ended in the
 // meantime, means that the message is delivered again.
-func (r *run) ack(w *worker, d *Delivery) {
+func (r *run) ack(w *worker, d *task) {
 	if err := d.source.AckID(d.raw.ID()); err != nil {
 		r.metrics.ackFailed.Inc()
 	}
@@ -401,7 +401,7 @@ func (r *run) ack(w *worker, d *Delivery) {
 // the broker gives everything unacknowledged to whoever subscribes next.
 func (r *run) close(s *session) {
 	s.end()
-	r.sched.drop(func(d *Delivery) bool { return d.session == s })
+	r.sched.drop(func(d *task) bool { return d.session == s })
 	unhook := context.AfterFunc(r.grace, r.sched.wake)
 	r.sched.awaitEnd(s, func() bool { return r.grace.Err() != nil })
 	unhook()
@@ -427,7 +427,11 @@ func (r *run) mustShrink(s *session) bool {
 // queue is empty.
 func (r *run) shouldGrow(s *session) bool {
 	now := time.Now()
-	if !s.pressure.limited(now, s.queue*s.partitions) || r.budget.fixed || s.src.retry {
+	var sustained time.Duration
+	if r.cfg.Type == Failover {
+		sustained = failoverPressure
+	}
+	if !s.pressure.limited(now, s.queue*s.partitions, sustained) || r.budget.fixed || s.src.retry {
 		return false
 	}
 	weight, known := s.weights.weight()

@@ -50,6 +50,12 @@ type Delivery struct {
 	Attempt int
 	// FirstFailed is when the first attempt failed, zero on the first attempt.
 	FirstFailed time.Time
+}
+
+// task is a delivery with what the consumer has to know of it. Handlers see the
+// delivery only: they may copy it at any time.
+type task struct {
+	Delivery
 
 	raw     pulsar.Message
 	source  pulsar.Consumer // acknowledges it
@@ -58,9 +64,9 @@ type Delivery struct {
 
 	key        string // what order is kept by
 	lane       *keyLane
-	prev, next *Delivery // the scheduler's list of unfinished deliveries
+	prev, next *task     // the scheduler's list of what is unfinished
 	due        time.Time // held until then
-	heldAt     int       // index in the heap of held deliveries, -1 outside
+	heldAt     int       // index in the heap of those held, -1 outside
 	copying    *copyJob  // non-nil once the verdict is a copy to another topic
 }
 
@@ -68,26 +74,25 @@ type Delivery struct {
 // roughly: the underlying client's structures and ours.
 const deliveryOverhead = 512
 
-// newDelivery makes a delivery of a received message.
-func newDelivery(cm *pulsar.ConsumerMessage, s *session) *Delivery {
+// newTask makes a task of a received message.
+func newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 	raw := cm.Message
 	id := raw.ID()
-	d := &Delivery{
-		Topic:           raw.Topic(),
-		Partition:       max(int(id.PartitionIdx()), 0),
-		ID:              MessageID{id},
-		Key:             raw.Key(),
-		Payload:         raw.Payload(),
-		Properties:      raw.Properties(),
-		PublishTime:     raw.PublishTime(),
-		ProducerName:    raw.ProducerName(),
-		ReplicatedFrom:  raw.GetReplicatedFrom(),
-		RedeliveryCount: int(raw.RedeliveryCount()),
-		Attempt:         1,
-		raw:             raw,
-		source:          cm.Consumer,
-		session:         s,
-		heldAt:          -1,
+	d := &task{
+		Delivery: Delivery{
+			Topic:           raw.Topic(),
+			Partition:       max(int(id.PartitionIdx()), 0),
+			ID:              MessageID{id},
+			Key:             raw.Key(),
+			Payload:         raw.Payload(),
+			Properties:      raw.Properties(),
+			PublishTime:     raw.PublishTime(),
+			ProducerName:    raw.ProducerName(),
+			ReplicatedFrom:  raw.GetReplicatedFrom(),
+			RedeliveryCount: int(raw.RedeliveryCount()),
+			Attempt:         1,
+		},
+		raw: raw, source: cm.Consumer, session: s, heldAt: -1,
 	}
 	if t := raw.EventTime(); t.UnixMilli() > 0 { // the client makes unset the epoch
 		d.EventTime = t

@@ -35,11 +35,16 @@ const (
 	PropertyOriginProducer = "aviary_origin_producer"
 	// PropertyOriginReplicatedFrom is the cluster that the original came from.
 	PropertyOriginReplicatedFrom = "aviary_origin_replicated_from"
+	// PropertyDueAt is the time before which no further attempt is to be made.
+	PropertyDueAt = "aviary_due_at"
 	// PropertySubscription is the subscription whose consumer made the copy.
 	PropertySubscription = "aviary_subscription"
 )
 
 const propertyPrefix = "aviary_"
+
+// maxEarly bounds how long a copy that a broker delivered early is held here.
+const maxEarly = 5 * time.Second
 
 // reasonBytes bounds PropertyReason.
 const reasonBytes = 1 << 10
@@ -66,7 +71,7 @@ type copyJob struct {
 	err     error // of the last try
 }
 
-func newCopyJob(d *Delivery, to *copyTarget, reason error, delay time.Duration) *copyJob {
+func newCopyJob(d *task, to *copyTarget, reason error, delay time.Duration) *copyJob {
 	p := make(map[string]string, len(d.Properties)+9)
 	maps.Copy(p, d.Properties)
 	text := strings.ToValidUTF8(reason.Error(), "\uFFFD")
@@ -87,12 +92,13 @@ func newCopyJob(d *Delivery, to *copyTarget, reason error, delay time.Duration) 
 	rec := &Record{Key: d.Key, Payload: d.Payload, Properties: p, EventTime: d.EventTime}
 	if delay > 0 {
 		rec.DeliverAt = time.Now().Add(delay)
+		p[PropertyDueAt] = rec.DeliverAt.UTC().Format(time.RFC3339Nano)
 	}
 	return &copyJob{to: to, record: rec}
 }
 
 // restore makes a delivery from a retry topic look like its original.
-func (d *Delivery) restore() {
+func (d *task) restore() {
 	attempts, err := strconv.Atoi(d.Properties[PropertyAttempts])
 	if err != nil {
 		return // not one of our copies
@@ -103,6 +109,11 @@ func (d *Delivery) restore() {
 	}
 	d.Attempt = attempts + 1
 	d.FirstFailed = at(PropertyFirstFailedAt)
+	// Brokers deliver up to a tick (1 s) early unless they are told to be strict:
+	// the rest is waited for here. Bounded, since their clock may differ from ours.
+	if due := at(PropertyDueAt); time.Until(due) < maxEarly {
+		d.due = due
+	}
 	d.Topic = d.Properties[PropertyOriginTopic]
 	d.PublishTime = at(PropertyOriginPublishedAt)
 	d.ProducerName = d.Properties[PropertyOriginProducer]

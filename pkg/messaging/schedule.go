@@ -26,15 +26,15 @@ type scheduler struct {
 	mu    sync.Mutex
 	work  sync.Cond // workers wait for something to do
 	room  sync.Cond // receivers wait for room, closers for running deliveries to end
-	loose queue[*Delivery]
+	loose queue[*task]
 	ready queue[*keyLane] // lanes with waiting deliveries and none running
-	again queue[*Delivery]
+	again queue[*task]
 	held  heldHeap
 	timer *time.Timer
 	lanes map[string]*keyLane
 	spare []*keyLane
 
-	unfinished deliveryList
+	unfinished taskList
 	count      int
 	bytes      int64
 	waiting    int // in loose and in lanes
@@ -57,7 +57,7 @@ const (
 // keyLane is the deliveries of one key, oldest first.
 type keyLane struct {
 	key     string
-	queue   queue[*Delivery]
+	queue   queue[*task]
 	running int // running, held or again
 }
 
@@ -75,13 +75,13 @@ type worker struct {
 	handled int // verdicts nil that the metrics do not know of yet
 
 	mu    sync.Mutex // of done; taken while holding the scheduler's
-	done  []*Delivery
-	spare []*Delivery
+	done  []*task
+	spare []*task
 }
 
 // finish notes that d has ended. The scheduler hears with the worker's next call,
 // or earlier when the worker is slow.
-func (w *worker) finish(d *Delivery) {
+func (w *worker) finish(d *task) {
 	w.mu.Lock()
 	w.done = append(w.done, d)
 	w.mu.Unlock()
@@ -100,7 +100,7 @@ func newScheduler(order Order, workers, maxCount int, maxBytes int64) *scheduler
 // push adds received deliveries, which are of one session and in the order of
 // receipt. It returns once there is room for more, or the session or the
 // scheduler has ended.
-func (s *scheduler) push(ds []*Delivery) {
+func (s *scheduler) push(ds []*task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != open || len(ds) == 0 {
@@ -111,8 +111,13 @@ func (s *scheduler) push(ds []*Delivery) {
 		s.unfinished.add(d)
 		s.count++
 		s.bytes += d.size
-		s.waiting++
 		sess.unfinished++
+		if !d.due.IsZero() { // delivered early, and without a lane: see restore
+			heap.Push(&s.held, d)
+			s.arm()
+			continue
+		}
+		s.waiting++
 		if l := s.laneOf(d); l != nil {
 			l.queue.push(d)
 			if l.running == 0 && l.queue.len() == 1 {
@@ -135,7 +140,7 @@ func (s *scheduler) full() bool { return s.count >= s.maxCount || s.bytes >= s.m
 
 // laneOf returns the lane of d, making it when needed, or nil when d is ordered
 // against nothing.
-func (s *scheduler) laneOf(d *Delivery) *keyLane {
+func (s *scheduler) laneOf(d *task) *keyLane {
 	key := d.key
 	switch {
 	case s.order == OrderTotal:
@@ -232,7 +237,7 @@ func (s *scheduler) fill(w *worker) bool {
 }
 
 // end takes a delivery out: it was acknowledged, or is given up unacknowledged.
-func (s *scheduler) end(d *Delivery) {
+func (s *scheduler) end(d *task) {
 	s.unfinished.remove(d)
 	s.count--
 	s.bytes -= d.size
@@ -244,7 +249,7 @@ func (s *scheduler) end(d *Delivery) {
 }
 
 // release gives d's lane to the next delivery of the key.
-func (s *scheduler) release(d *Delivery) {
+func (s *scheduler) release(d *task) {
 	l := d.lane
 	if l == nil {
 		return
@@ -280,7 +285,7 @@ func (s *scheduler) maybeRoom() {
 }
 
 // hold keeps a running delivery until due.
-func (s *scheduler) hold(d *Delivery, due time.Time) {
+func (s *scheduler) hold(d *task, due time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != open || d.session.over() {
@@ -311,7 +316,7 @@ func (s *scheduler) wakeHeld() {
 	defer s.mu.Unlock()
 	now := time.Now()
 	for len(s.held) > 0 && !s.held[0].due.After(now) {
-		s.again.push(heap.Pop(&s.held).(*Delivery)) //nolint:forcetypeassert // of this heap
+		s.again.push(heap.Pop(&s.held).(*task)) //nolint:forcetypeassert // of this heap
 		s.wakeWorker()
 	}
 	s.arm()
@@ -325,7 +330,7 @@ func (s *scheduler) startCopy() {
 }
 
 // resume hands a delivery whose copy has its outcome to the next worker.
-func (s *scheduler) resume(d *Delivery) {
+func (s *scheduler) resume(d *task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.copies--
@@ -341,7 +346,7 @@ func (s *scheduler) resume(d *Delivery) {
 }
 
 // giveBack returns deliveries that a worker took and did not start.
-func (s *scheduler) giveBack(ds []*Delivery) {
+func (s *scheduler) giveBack(ds []*task) {
 	if len(ds) == 0 {
 		return
 	}
@@ -351,7 +356,7 @@ func (s *scheduler) giveBack(ds []*Delivery) {
 	s.wakeWorker()
 }
 
-func (s *scheduler) returnWaiting(ds []*Delivery) {
+func (s *scheduler) returnWaiting(ds []*task) {
 	for i := len(ds) - 1; i >= 0; i-- {
 		d := ds[i]
 		switch {
@@ -393,16 +398,16 @@ func (s *scheduler) steal(ws []*worker, before time.Time) {
 
 // drop gives up what has not started and is not running of the deliveries that
 // match. The caller has ended the session, or the broker has.
-func (s *scheduler) drop(match func(*Delivery) bool) {
+func (s *scheduler) drop(match func(*task) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropLocked(match)
 	s.room.Broadcast()
 }
 
-func (s *scheduler) dropLocked(match func(*Delivery) bool) {
-	dropWaiting := func(q *queue[*Delivery]) {
-		q.filter(func(d *Delivery) bool {
+func (s *scheduler) dropLocked(match func(*task) bool) {
+	dropWaiting := func(q *queue[*task]) {
+		q.filter(func(d *task) bool {
 			if !match(d) {
 				return true
 			}
@@ -420,14 +425,14 @@ func (s *scheduler) dropLocked(match func(*Delivery) bool) {
 		}
 	}
 	s.ready.filter(func(l *keyLane) bool { return l.queue.len() > 0 })
-	s.again.filter(func(d *Delivery) bool {
+	s.again.filter(func(d *task) bool {
 		if d.copying != nil && d.copying.settled || !match(d) {
 			return true
 		}
 		s.end(d)
 		return false
 	})
-	var gone []*Delivery
+	var gone []*task
 	for _, d := range s.held {
 		if match(d) {
 			gone = append(gone, d)
@@ -447,7 +452,7 @@ func (s *scheduler) stop() {
 	if s.state == open {
 		s.state = stopping
 	}
-	s.dropLocked(func(*Delivery) bool { return true })
+	s.dropLocked(func(*task) bool { return true })
 	s.work.Broadcast()
 	s.room.Broadcast()
 }

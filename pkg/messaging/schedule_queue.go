@@ -63,7 +63,7 @@ func (q *queue[T]) filter(keep func(T) bool) {
 // one by one; another goroutine may take the rest away, holding the scheduler's
 // lock, which the worker holds when it fills the chunk.
 type chunk struct {
-	items [chunkSize]*Delivery
+	items [chunkSize]*task
 	n     int
 	taken atomic.Int32
 }
@@ -74,18 +74,18 @@ func (c *chunk) reset() {
 	c.taken.Store(0)
 }
 
-func (c *chunk) add(d *Delivery) {
+func (c *chunk) add(d *task) {
 	c.items[c.n] = d
 	c.n++
 }
 
-func (c *chunk) set(d *Delivery) {
+func (c *chunk) set(d *task) {
 	c.reset()
 	c.add(d)
 }
 
 // claim is the next item, nil when none is left.
-func (c *chunk) claim() *Delivery {
+func (c *chunk) claim() *task {
 	if i := int(c.taken.Add(1)) - 1; i < c.n {
 		return c.items[i]
 	}
@@ -93,7 +93,7 @@ func (c *chunk) claim() *Delivery {
 }
 
 // rest takes all that was not claimed.
-func (c *chunk) rest() []*Delivery {
+func (c *chunk) rest() []*task {
 	i := int(c.taken.Swap(chunkSize))
 	if i >= c.n {
 		return nil
@@ -104,10 +104,10 @@ func (c *chunk) rest() []*Delivery {
 // busySlot says what a worker is at, for those who watch it.
 type busySlot struct {
 	start atomic.Int64 // unix nanoseconds, 0 when idle
-	d     atomic.Pointer[Delivery]
+	d     atomic.Pointer[task]
 }
 
-func (b *busySlot) set(d *Delivery, at time.Time) {
+func (b *busySlot) set(d *task, at time.Time) {
 	b.d.Store(d)
 	b.start.Store(at.UnixNano())
 }
@@ -125,7 +125,7 @@ func (b *busySlot) since() time.Time {
 }
 
 // heldHeap orders held deliveries by the time they are due.
-type heldHeap []*Delivery
+type heldHeap []*task
 
 func (h heldHeap) Len() int           { return len(h) }
 func (h heldHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
@@ -135,7 +135,7 @@ func (h heldHeap) Swap(i, j int) {
 }
 
 func (h *heldHeap) Push(v any) {
-	d := v.(*Delivery) //nolint:forcetypeassert // container/heap gives back what it was given
+	d := v.(*task) //nolint:forcetypeassert // container/heap gives back what it was given
 	d.heldAt = len(*h)
 	*h = append(*h, d)
 }
@@ -149,10 +149,10 @@ func (h *heldHeap) Pop() any {
 	return d
 }
 
-// deliveryList is an intrusive list, oldest first.
-type deliveryList struct{ head, tail *Delivery }
+// taskList is an intrusive list, oldest first.
+type taskList struct{ head, tail *task }
 
-func (l *deliveryList) add(d *Delivery) {
+func (l *taskList) add(d *task) {
 	d.prev = l.tail
 	if l.tail == nil {
 		l.head = d
@@ -162,7 +162,7 @@ func (l *deliveryList) add(d *Delivery) {
 	l.tail = d
 }
 
-func (l *deliveryList) remove(d *Delivery) {
+func (l *taskList) remove(d *task) {
 	if d.prev == nil {
 		l.head = d.next
 	} else {

@@ -179,7 +179,7 @@ func (r *run) newSession(src source) (*session, error) {
 	}
 	s.ch = make(chan pulsar.ConsumerMessage, channelLength(s.queue))
 	s.inactive = func(topic string) {
-		r.sched.drop(func(d *Delivery) bool { return d.session == s && d.raw.Topic() == topic })
+		r.sched.drop(func(d *task) bool { return d.session == s && d.raw.Topic() == topic })
 	}
 	raw, err := r.c.client.consumers.Subscribe(r.rawOptions(s))
 	if err != nil {

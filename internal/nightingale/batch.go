@@ -34,6 +34,21 @@ type series struct {
 	key        uint64 // hash of the sorted labels
 }
 
+// entries is the number of samples, histograms and exemplars of the series.
+func (s *series) entries() int { return s.samples.len() + s.histograms.len() + s.exemplars.len() }
+
+// counts is how much there is of each kind.
+type counts struct {
+	series, samples, histograms, exemplars int
+}
+
+func (c *counts) add(s series) {
+	c.series++
+	c.samples += s.samples.len()
+	c.histograms += s.histograms.len()
+	c.exemplars += s.exemplars.len()
+}
+
 type label struct{ name, value string }
 
 type sample struct {

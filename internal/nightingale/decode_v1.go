@@ -9,8 +9,9 @@ import (
 )
 
 var (
-	errWireType = errors.New("a field has the wrong wire type")
-	errForeign  = errors.New("no field of prometheus.WriteRequest in it: is it a remote write 2.0 body?")
+	errWireType    = errors.New("a field has the wrong wire type")
+	errFieldNumber = errors.New("a field number is out of range")
+	errForeign     = errors.New("no field of prometheus.WriteRequest in it: is it a remote write 2.0 body?")
 )
 
 // decodeV1 decodes a prometheus.WriteRequest. Fields it does not know are passed
@@ -20,7 +21,7 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
 		var err error
-		if rest, err = fc.NextField(rest); err != nil {
+		if rest, err = nextField(&fc, rest); err != nil {
 			return malformed("WriteRequest", err)
 		}
 		switch fc.FieldNum {
@@ -57,6 +58,15 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 	return nil
 }
 
+// nextField reads a field, and refuses field numbers that protobuf has not.
+func nextField(fc *easyproto.FieldContext, src []byte) ([]byte, error) {
+	rest, err := fc.NextField(src)
+	if err == nil && (fc.FieldNum == 0 || fc.FieldNum > 1<<29-1) {
+		err = errFieldNumber
+	}
+	return rest, err
+}
+
 func malformed(what string, err error) error {
 	return invalid("malformed_protobuf", "cannot decode %s: %v", what, err)
 }
@@ -65,7 +75,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = fc.NextField(src); err != nil {
+		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}
 		if fc.FieldNum < 1 || fc.FieldNum > 4 {
@@ -110,7 +120,7 @@ func appendLabelV1(dst []label, src []byte) ([]label, error) {
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		var err error
-		if src, err = fc.NextField(src); err != nil {
+		if src, err = nextField(&fc, src); err != nil {
 			return dst, err
 		}
 		ok := true
@@ -134,7 +144,7 @@ func (b *batch) decodeSampleV1(src []byte) (err error) {
 	var s sample
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = fc.NextField(src); err != nil {
+		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}
 		ok := true
@@ -156,7 +166,7 @@ func (b *batch) decodeExemplarV1(src []byte) (err error) {
 	e := exemplar{labels: mark(b.marks)}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = fc.NextField(src); err != nil {
+		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}
 		ok := true
@@ -188,7 +198,7 @@ func (b *batch) decodeMetadataV1(src []byte) (err error) {
 	var kind int32
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = fc.NextField(src); err != nil {
+		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}
 		ok := true
@@ -258,7 +268,7 @@ func (b *batch) decodeHistogramV1(src []byte) (err error) {
 	}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = fc.NextField(src); err != nil {
+		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}
 		ok := true
@@ -323,7 +333,7 @@ func appendSpanV1(dst []bucketSpan, field *easyproto.FieldContext) (_ []bucketSp
 	var s bucketSpan
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = fc.NextField(src); err != nil {
+		if src, err = nextField(&fc, src); err != nil {
 			return dst, true, err
 		}
 		switch fc.FieldNum {

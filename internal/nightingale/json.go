@@ -83,7 +83,7 @@ func jsonSize(b *batch) int {
 		for _, l := range of(b.labels, s.labels) {
 			one += len(l.name) + len(l.value) + 6
 		}
-		size += one*b.entries(*s) + 512*s.histograms.len() + 128*s.exemplars.len()
+		size += one*s.entries() + 512*s.histograms.len() + 128*s.exemplars.len()
 	}
 	return size
 }

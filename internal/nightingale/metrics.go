@@ -77,6 +77,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
+func (m *metrics) count(c counts, result string) {
+	m.samples.WithLabelValues("sample", result).Add(float64(c.samples))
+	m.samples.WithLabelValues("histogram", result).Add(float64(c.histograms))
+	m.samples.WithLabelValues("exemplar", result).Add(float64(c.exemplars))
+}
+
 // stopwatch observes the stages of one request.
 type stopwatch struct {
 	metrics *metrics

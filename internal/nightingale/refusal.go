@@ -42,35 +42,33 @@ const (
 // rejected gathers what is invalid in a request whose other part is written. It
 // holds no string of the request's body.
 type rejected struct {
-	samples int // of the invalid series
-	series  int
+	counts  counts // of the invalid series
 	first   []string
-	reasons map[string]int // samples by reason
+	reasons map[string]int // samples of all kinds by reason
 }
 
-func (r *rejected) add(reason string, samples int, explain func() string) {
-	r.series++
-	r.samples += samples
+func (r *rejected) add(reason string, s series, explain func() string) {
+	r.counts.add(s)
 	if len(r.first) < keptReasons {
 		r.first = append(r.first, cut(explain(), maxReason))
 	}
 	if r.reasons == nil {
 		r.reasons = make(map[string]int)
 	}
-	r.reasons[reason] += samples
+	r.reasons[reason] += s.entries()
 }
 
 // err is nil when nothing was rejected.
 func (r *rejected) err(of int) error {
-	if r.series == 0 {
+	if r.counts.series == 0 {
 		return nil
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d series are invalid, the others were written", r.series, of)
+	fmt.Fprintf(&b, "%d of %d series are invalid, the others were written", r.counts.series, of)
 	for _, text := range r.first {
 		b.WriteString("\n" + text)
 	}
-	if more := r.series - len(r.first); more > 0 {
+	if more := r.counts.series - len(r.first); more > 0 {
 		fmt.Fprintf(&b, "\nand %d more", more)
 	}
 	return invalid("invalid_series", "%s", b.String())

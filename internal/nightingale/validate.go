@@ -23,11 +23,11 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 			sortLabels(labels)
 		}
 		if f := check(labels, l); f.reason != "" {
-			r.add(f.reason, b.entries(s), func() string { return f.explain(labels) })
+			r.add(f.reason, s, func() string { return f.explain(labels) })
 			continue
 		}
 		if reason, text := b.checkParts(s, l); reason != "" {
-			r.add(reason, b.entries(s), func() string { return display(labels) + ": " + text })
+			r.add(reason, s, func() string { return display(labels) + ": " + text })
 			continue
 		}
 		s.key, scratch = key(labels, scratch[:0])
@@ -35,11 +35,6 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 	}
 	b.series = kept
 	return r, scratch
-}
-
-// entries is the number of samples, histograms and exemplars of a series.
-func (*batch) entries(s series) int {
-	return s.samples.len() + s.histograms.len() + s.exemplars.len()
 }
 
 func sortLabels(labels []label) {

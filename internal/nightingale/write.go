@@ -82,7 +82,7 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	out := v.newOutgoing()
-	counts, invalid, err := v.translate(w, r, spoken, held, out, watch)
+	carried, err := v.translate(w, r, spoken, held, out, watch)
 	if err != nil {
 		return err
 	}
@@ -95,53 +95,55 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	if settled {
 		v.outgoings.Put(out)
 	}
-	v.count(counts, invalid, err)
+	v.count(carried, err)
 	if err != nil {
 		return err
 	}
-	return invalid.err(counts.series)
+	return carried.invalid.err(carried.series())
 }
 
 // translate reads the request and encodes its messages into out. What it returns
 // refers to nothing of the body.
-func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken protocol, held *hold, out *outgoing, watch *stopwatch) (c counts, bad rejected, err error) {
+func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken protocol, held *hold, out *outgoing, watch *stopwatch) (c contents, err error) {
 	space := v.newWorkspace()
 	defer v.release(space)
 
 	if space.compressed, err = read(w, r, space.compressed, v.limits); err != nil {
-		return c, bad, err
+		return c, err
 	}
 	watch.lap("read")
 	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(space.compressed)))
 
 	size, err := decodedLen(space.compressed, v.limits)
 	if err != nil {
-		return c, bad, err
+		return c, err
 	}
 	if err := held.set(int64(len(space.compressed)) + int64(size)); err != nil {
-		return c, bad, err
+		return c, err
 	}
 	if space.decoded, err = decompress(space.decoded, space.compressed, size); err != nil {
-		return c, bad, err
+		return c, err
 	}
 	watch.lap("decompress")
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
 	b := &space.batch
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
-		return c, bad, err
+		return c, err
 	}
-	c.series, c.metadata = len(b.series), len(b.metadata)
+	c.metadata = len(b.metadata)
 	watch.lap("decode")
 
-	bad, space.scratch = b.validate(v.limits, space.scratch)
-	c.add(b)
+	c.invalid, space.scratch = b.validate(v.limits, space.scratch)
+	for i := range b.series {
+		c.valid.add(b.series[i])
+	}
 	watch.lap("validate")
 
 	v.format.encode(b, out)
 	watch.lap("encode")
 	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(len(out.arena)))
-	return c, bad, nil
+	return c, nil
 }
 
 // answer writes the response and returns its status.
@@ -165,29 +167,26 @@ func (v *receiver) answer(w http.ResponseWriter, err error) int {
 	return refused.status
 }
 
-// counts is what a request carries, by kind, without the invalid series but for
-// their number.
-type counts struct {
-	series, samples, histograms, exemplars, metadata int
+// contents is what a request carries.
+type contents struct {
+	valid    counts
+	invalid  rejected
+	metadata int
 }
 
-func (c *counts) add(b *batch) {
-	for i := range b.series {
-		c.samples += b.series[i].samples.len()
-		c.histograms += b.series[i].histograms.len()
-		c.exemplars += b.series[i].exemplars.len()
-	}
-}
+// series is the number of them, invalid ones included.
+func (c *contents) series() int { return c.valid.series + c.invalid.counts.series }
 
-func (v *receiver) count(c counts, bad rejected, err error) {
+func (v *receiver) count(c contents, err error) {
 	result := "written"
 	if err != nil {
 		result = "unwritten"
 	}
-	v.metrics.samples.WithLabelValues("sample", result).Add(float64(c.samples))
-	v.metrics.samples.WithLabelValues("histogram", result).Add(float64(c.histograms))
-	v.metrics.samples.WithLabelValues("exemplar", result).Add(float64(c.exemplars))
-	for reason, n := range bad.reasons {
+	v.metrics.count(c.valid, result)
+	if c.invalid.counts.series > 0 {
+		v.metrics.count(c.invalid.counts, "rejected")
+	}
+	for reason, n := range c.invalid.reasons {
 		v.metrics.rejected.WithLabelValues(reason).Add(float64(n))
 	}
 	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.metadata))

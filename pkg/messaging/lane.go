@@ -402,7 +402,7 @@ func (l *lane) settle() (broken error) {
 		if c.err == nil && !c.e.at.IsZero() {
 			m.ack.Observe(now.Sub(c.e.at).Seconds())
 		}
-		c.e.done(MessageID{c.id}, c.err)
+		c.e.done(MessageID{id: c.id, lane: l.index + 1}, c.err)
 		l.p.recycle(c.e)
 	}
 	m.acked.Add(float64(acked))

@@ -47,26 +47,38 @@ func (r *Record) size() int64 {
 // The zero MessageID names nothing.
 type MessageID struct {
 	id pulsar.MessageID
+	// lane is the partition's index plus one where id does not know it: to a
+	// partition's own producer its topic has no partitions. Else 0.
+	lane int
 }
 
 // IsZero reports whether the id names nothing.
 func (m MessageID) IsZero() bool { return m.id == nil }
 
 // Partition is the index of the partition that holds the message, 0 on a topic
-// without partitions, -1 when unknown.
+// without partitions, -1 when the id names nothing.
 func (m MessageID) Partition() int {
-	if m.id == nil {
+	switch {
+	case m.id == nil:
 		return -1
+	case m.lane > 0:
+		return m.lane - 1
+	default:
+		return max(int(m.id.PartitionIdx()), 0)
 	}
-	return max(int(m.id.PartitionIdx()), 0)
 }
 
 // Bytes is the id in Pulsar's own serialised form (MessageIdData).
 func (m MessageID) Bytes() []byte {
-	if m.id == nil {
+	switch {
+	case m.id == nil:
 		return nil
+	case m.lane > 0:
+		//nolint:gosec // a partition's index
+		return pulsar.NewMessageID(m.id.LedgerID(), m.id.EntryID(), m.id.BatchIdx(), int32(m.lane-1)).Serialize()
+	default:
+		return m.id.Serialize()
 	}
-	return m.id.Serialize()
 }
 
 // String writes the id as ledger:entry:partition:batch-index, Pulsar's notation.
@@ -78,7 +90,7 @@ func (m MessageID) String() string {
 	b = append(b, ':')
 	b = strconv.AppendInt(b, m.id.EntryID(), 10)
 	b = append(b, ':')
-	b = strconv.AppendInt(b, int64(m.id.PartitionIdx()), 10)
+	b = strconv.AppendInt(b, int64(m.Partition()), 10)
 	b = append(b, ':')
 	return string(strconv.AppendInt(b, int64(m.id.BatchIdx()), 10))
 }
@@ -95,7 +107,7 @@ func (m MessageID) Compare(o MessageID) int {
 		return 1
 	}
 	for _, d := range [...]int64{
-		int64(m.id.PartitionIdx()) - int64(o.id.PartitionIdx()),
+		int64(m.Partition()) - int64(o.Partition()),
 		m.id.LedgerID() - o.id.LedgerID(),
 		m.id.EntryID() - o.id.EntryID(),
 		int64(m.id.BatchIdx()) - int64(o.id.BatchIdx()),

@@ -33,6 +33,15 @@ func Conf(conf map[string]string) Option {
 	}
 }
 
+// Advertise makes the server tell clients that ask for the listener "proxied" to connect to addr, host:port, where a
+// proxy of the test listens. All others are sent to the server itself.
+func Advertise(addr string) Option {
+	return func(b *broker) {
+		b.conf["advertisedListeners"] = "direct:" + b.url() + ",proxied:pulsar://" + addr
+		b.conf["internalListenerName"] = "direct"
+	}
+}
+
 // Memory sets the JVM's memory flags, "-Xmx512m" for instance. Default: PULSAR_MEM from the environment, else
 // "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g".
 func Memory(flags string) Option {

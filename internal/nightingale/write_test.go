@@ -1,0 +1,458 @@
+package nightingale
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// double is a receiver on a server, with a publishing stage that keeps what it is
+// given.
+type double struct {
+	*httptest.Server
+	metrics  *metrics
+	receiver *receiver
+
+	mu       sync.Mutex
+	messages []string // key and payload
+	publish  publishing
+}
+
+func newDouble(t testing.TB, change func(*Config)) *double {
+	t.Helper()
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	require.Empty(t, config.Validate(cfg))
+	d := &double{metrics: newMetrics(prometheus.NewRegistry())}
+	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, func(ctx context.Context, records []messaging.Record) (bool, error) {
+		d.mu.Lock()
+		publish := d.publish
+		for _, r := range records {
+			d.messages = append(d.messages, r.Key+" "+string(r.Payload))
+		}
+		d.mu.Unlock()
+		if publish != nil {
+			return publish(ctx, records)
+		}
+		return true, nil
+	})
+	d.Server = httptest.NewServer(d.receiver.handler())
+	t.Cleanup(d.Close)
+	return d
+}
+
+func (d *double) published() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.messages)
+}
+
+// post sends a body as a usual sender does, with headers changed.
+func (d *double) post(t testing.TB, body io.Reader, headers ...string) (status int, text string, header http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.URL+"/api/v1/write", body)
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	req.Header.Set("Content-Encoding", "snappy")
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := d.Client().Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(answer), resp.Header
+}
+
+func compress(body []byte) io.Reader { return bytes.NewReader(snappy.Encode(nil, body)) }
+
+func oneSeries(labels ...string) *prompb.WriteRequest {
+	ts := prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: 1, Value: 1}}}
+	for i := 0; i < len(labels); i += 2 {
+		ts.Labels = append(ts.Labels, prompb.Label{Name: labels[i], Value: labels[i+1]})
+	}
+	return &prompb.WriteRequest{Timeseries: []prompb.TimeSeries{ts}}
+}
+
+func TestWritePublishesEverySample(t *testing.T) {
+	d := newDouble(t, nil)
+	status, text, header := d.post(t, compress(marshal(t, everything())))
+	assert.Equal(t, http.StatusNoContent, status)
+	assert.Empty(t, text)
+	assert.Empty(t, header.Get("X-Prometheus-Remote-Write-Samples-Written"), "version 1 answers have none")
+	assert.Len(t, d.published(), 3+2+2)
+	assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
+	assert.InDelta(t, 2, testutil.ToFloat64(d.metrics.samples.WithLabelValues("histogram", "written")), 0)
+	assert.InDelta(t, 2, testutil.ToFloat64(d.metrics.samples.WithLabelValues("exemplar", "written")), 0)
+	assert.InDelta(t, 1, testutil.ToFloat64(d.metrics.requests.WithLabelValues("204")), 0)
+}
+
+func TestWriteTakesWhatSendersSend(t *testing.T) {
+	d := newDouble(t, nil)
+	body := marshal(t, request(3, 4))
+	for name, headers := range map[string][]string{
+		"version 1 by name":      {"Content-Type", "application/x-protobuf;proto=prometheus.WriteRequest"},
+		"no encoding":            {"Content-Encoding", ""},
+		"encoding in upper case": {"Content-Encoding", "Snappy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, text, _ := d.post(t, compress(body), headers...)
+			assert.Equal(t, http.StatusNoContent, status, text)
+		})
+	}
+	t.Run("chunked", func(t *testing.T) {
+		status, text, _ := d.post(t, io.MultiReader(compress(body)))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	})
+	t.Run("nothing in it", func(t *testing.T) {
+		status, text, _ := d.post(t, compress(nil))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	})
+	t.Run("metadata only", func(t *testing.T) {
+		status, text, _ := d.post(t, compress(marshal(t, &prompb.WriteRequest{Metadata: everything().Metadata})))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	})
+	t.Run("labels in any order", func(t *testing.T) {
+		before := len(d.published())
+		for _, labels := range [][]string{{"b", "2", "__name__", "m", "a", "1"}, {"__name__", "m", "a", "1", "b", "2"}} {
+			status, text, _ := d.post(t, compress(marshal(t, oneSeries(labels...))))
+			require.Equal(t, http.StatusNoContent, status, text)
+		}
+		got := d.published()[before:]
+		require.Len(t, got, 2)
+		assert.Equal(t, got[0], got[1])
+		assert.Contains(t, got[0], `{"name":"m","labels":{"a":"1","b":"2"},"timestamp":1,"value":1}`)
+	})
+	t.Run("names in UTF-8", func(t *testing.T) {
+		status, text, _ := d.post(t, compress(marshal(t, oneSeries("__name__", "Größe", "stádt.name", "Köln"))))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	})
+}
+
+// TestWriteRefuses sends every kind of bad input, and a good request after each.
+func TestWriteRefuses(t *testing.T) {
+	valid := marshal(t, request(2, 3))
+	bomb := append(binary.AppendUvarint(nil, 1<<30), 0, 0, 0, 0)
+	require.Len(t, bomb, 9)
+	many := []string{"__name__", "m"}
+	for i := range 10_000 {
+		many = append(many, fmt.Sprintf("l%05d", i), "v")
+	}
+	histogram := everything()
+	histogram.Timeseries = histogram.Timeseries[1:]
+	histogram.Timeseries[0].Histograms[0].PositiveDeltas = []int64{1}
+	foreign := binary.AppendUvarint([]byte{4<<3 | 2}, 0) // symbols of a version 2 request
+
+	labelled := func(labels ...string) io.Reader { return compress(marshal(t, oneSeries(labels...))) }
+	for _, test := range []struct {
+		name    string
+		body    io.Reader
+		headers []string
+		status  int
+		says    string
+	}{
+		{name: "not snappy", body: bytes.NewReader([]byte("plainly not snappy")), status: 400, says: "snappy"},
+		{name: "snappy's stream format", body: bytes.NewReader([]byte("\xff\x06\x00\x00sNaPpY\x01\x05\x00\x00abcde")), status: 400, says: "snappy"},
+		{name: "snappy bomb", body: bytes.NewReader(bomb), status: 413, says: "1073741824"},
+		{name: "snappy cut short", body: bytes.NewReader(snappy.Encode(nil, valid)[:20]), status: 400, says: "snappy"},
+		{name: "truncated protobuf", body: compress(valid[:len(valid)-3]), status: 400, says: "cannot decode"},
+		{name: "random protobuf", body: compress([]byte{0x0a, 0x03, 0xff, 0xff, 0xff}), status: 400, says: "cannot decode"},
+		{name: "wrong content type", body: compress(valid), headers: []string{"Content-Type", "application/json"}, status: 415, says: "application/json"},
+		{name: "no content type", body: compress(valid), headers: []string{"Content-Type", ""}, status: 415},
+		{name: "version 2 content type", body: compress(valid), headers: []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request"}, status: 415, says: "io.prometheus.write.v2.Request"},
+		{name: "version 2 body as version 1", body: compress(foreign), status: 400, says: "2.0"},
+		{name: "wrong encoding", body: compress(valid), headers: []string{"Content-Encoding", "gzip"}, status: 415, says: "gzip"},
+		{name: "empty body", body: bytes.NewReader(nil), status: 400, says: "empty"},
+		{name: "no name", body: labelled("job", "a"), status: 400, says: "__name__"},
+		{name: "empty name", body: labelled("__name__", "", "job", "a"), status: 400, says: "__name__"},
+		{name: "no labels", body: labelled(), status: 400, says: "__name__"},
+		{name: "duplicate label", body: labelled("__name__", "m", "a", "1", "b", "2", "a", "3"), status: 400, says: "more than once"},
+		{name: "empty label name", body: labelled("__name__", "m", "", "1"), status: 400, says: "empty name"},
+		{name: "empty label value", body: labelled("__name__", "m", "a", ""), status: 400, says: "empty value"},
+		{name: "10,000 labels", body: labelled(many...), status: 400, says: "at most 128"},
+		{name: "long label name", body: labelled("__name__", "m", strings.Repeat("n", 1025), "v"), status: 400, says: "1KiB"},
+		{name: "long label value", body: labelled("__name__", "m", "n", strings.Repeat("v", 64<<10+1)), status: 400, says: "64KiB"},
+		{name: "invalid UTF-8 value", body: labelled("__name__", "m", "a", "\xff\xfe"), status: 400, says: "UTF-8"},
+		{name: "invalid UTF-8 name", body: labelled("__name__", "m", "a\xc3", "b"), status: 400, says: "UTF-8"},
+		{name: "histogram with wrong counts", body: compress(marshal(t, histogram)), status: 400, says: "spans"},
+		{name: "too many series", body: compress(marshal(t, request(51, 2))), status: 413, says: "50 series"},
+		{name: "oversized body", body: bytes.NewReader(make([]byte, 64<<10+1)), status: 413, says: "65536"},
+		{name: "oversized chunked body", body: io.MultiReader(bytes.NewReader(make([]byte, 64<<10+1))), status: 413, says: "65536"},
+		{name: "oversized decoded body", body: compress(make([]byte, 1<<20+1)), status: 413, says: "1048576"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := newDouble(t, func(c *Config) {
+				c.Limits.Series = 50
+				c.Limits.CompressedBytes = 64 * config.KiB
+				c.Limits.DecodedBytes = config.MiB
+			})
+			status, text, header := d.post(t, test.body, test.headers...)
+			assert.Equal(t, test.status, status, text)
+			assert.Contains(t, text, test.says)
+			assert.LessOrEqual(t, len(text), maxAnswer+10)
+			assert.Empty(t, header.Get("Retry-After"), "a retry would fail again")
+			assert.Empty(t, d.published())
+
+			status, text, _ = d.post(t, compress(valid))
+			assert.Equal(t, http.StatusNoContent, status, text)
+			assert.Zero(t, d.receiver.budget.used.Load())
+		})
+	}
+}
+
+func TestWriteRefusesMethodsAndPaths(t *testing.T) {
+	d := newDouble(t, nil)
+	for _, test := range []struct {
+		method, path string
+		status       int
+	}{
+		{http.MethodGet, "/api/v1/write", 405},
+		{http.MethodPut, "/api/v1/write", 405},
+		{http.MethodDelete, "/api/v1/write", 405},
+		{http.MethodPost, "/api/v1/read", 404},
+		{http.MethodGet, "/", 404},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), test.method, d.URL+test.path, nil)
+		require.NoError(t, err)
+		resp, err := d.Client().Do(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.Equal(t, test.status, resp.StatusCode, "%s %s", test.method, test.path)
+	}
+}
+
+func TestWriteKeepsTheValidRest(t *testing.T) {
+	d := newDouble(t, nil)
+	req := request(20, 3)
+	for i := range 10 {
+		req.Timeseries[2*i].Labels[1].Value = "" // even ones
+	}
+	status, text, _ := d.post(t, compress(marshal(t, req)))
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Contains(t, text, "10 of 20 series are invalid")
+	assert.Contains(t, text, "and 5 more")
+	assert.Equal(t, 7, strings.Count(text, "\n"), text)
+	assert.Len(t, d.published(), 10)
+	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.rejected.WithLabelValues("empty_label_value")), 0)
+	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
+	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "rejected")), 0)
+}
+
+// TestWriteAsksToRetry: trouble that passes outweighs invalid series, or the
+// sender would give up on the valid ones.
+func TestWriteAsksToRetry(t *testing.T) {
+	d := newDouble(t, nil)
+	d.publish = func(context.Context, []messaging.Record) (bool, error) {
+		return false, unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")
+	}
+	req := request(2, 3)
+	req.Timeseries[0].Labels[1].Value = ""
+	status, text, header := d.post(t, compress(marshal(t, req)))
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.Equal(t, "5", header.Get("Retry-After"))
+	assert.Contains(t, text, "in time")
+	assert.InDelta(t, 1, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "unwritten")), 0)
+}
+
+func TestWriteBoundsBytesInFlight(t *testing.T) {
+	d := newDouble(t, func(c *Config) {
+		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, config.MiB+256*config.KiB
+	})
+	entered, leave := make(chan struct{}, 1), make(chan struct{})
+	d.publish = func(context.Context, []messaging.Record) (bool, error) {
+		entered <- struct{}{}
+		<-leave
+		return true, nil
+	}
+	large := marshal(t, request(7500, 3))
+	require.Greater(t, len(large), 600<<10)
+	first := make(chan int, 1)
+	go func() {
+		status, _, _ := d.post(t, compress(large))
+		first <- status
+	}()
+	select {
+	case <-entered:
+	case status := <-first:
+		t.Fatalf("answered %d before it was published", status)
+	}
+	status, text, header := d.post(t, compress(large))
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.Contains(t, text, "in flight")
+	assert.Equal(t, "1", header.Get("Retry-After"))
+
+	d.mu.Lock()
+	d.publish = nil
+	d.mu.Unlock()
+	status, text, _ = d.post(t, compress(marshal(t, request(2, 3))))
+	assert.Equal(t, http.StatusNoContent, status, "a small one has room: %s", text)
+	close(leave)
+	assert.Equal(t, http.StatusNoContent, <-first)
+	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, time.Second, time.Millisecond)
+}
+
+// dial sends raw bytes.
+func (d *double) dial(t testing.TB, text string) net.Conn {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", d.Listener.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	_, err = io.WriteString(conn, text)
+	require.NoError(t, err)
+	return conn
+}
+
+const head = "POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\n"
+
+func TestWriteGivesUpOnABodyThatNeverEnds(t *testing.T) {
+	for name, framing := range map[string]string{"sized": "Content-Length: 1000\r\n\r\nabc", "chunked": "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t, func(c *Config) { c.Limits.ReadTimeout = 100 * time.Millisecond })
+			conn := d.dial(t, head+framing)
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode, "the network may be slow: no loss for that")
+			assert.Equal(t, "1", resp.Header.Get("Retry-After"))
+			_, err = io.Copy(io.Discard, resp.Body)
+			require.NoError(t, err)
+			_, err = conn.Read(make([]byte, 1))
+			assert.ErrorIs(t, err, io.EOF, "the connection is closed")
+		})
+	}
+}
+
+func TestWriteDoesNotMindSlowAcknowledgements(t *testing.T) {
+	d := newDouble(t, func(c *Config) { c.Limits.ReadTimeout = 50 * time.Millisecond })
+	d.publish = func(ctx context.Context, _ []messaging.Record) (bool, error) {
+		select {
+		case <-time.After(300 * time.Millisecond):
+			return true, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	status, text, _ := d.post(t, compress(marshal(t, request(1, 2))))
+	assert.Equal(t, http.StatusNoContent, status, "the deadline of the body must not outlive it: %s", text)
+}
+
+func TestWriteNoticesSendersThatHangUp(t *testing.T) {
+	t.Run("in the body", func(t *testing.T) {
+		d := newDouble(t, nil)
+		conn := d.dial(t, head+"Content-Length: 1000\r\n\r\nabc")
+		require.NoError(t, conn.Close())
+		require.Eventually(t, func() bool {
+			return testutil.ToFloat64(d.metrics.requests.WithLabelValues("499")) == 1
+		}, 5*time.Second, time.Millisecond)
+		assert.Zero(t, d.receiver.budget.used.Load())
+		assert.Empty(t, d.published())
+	})
+	t.Run("while waiting", func(t *testing.T) {
+		d := newDouble(t, nil)
+		entered, ended := make(chan struct{}), make(chan error, 1)
+		d.publish = func(ctx context.Context, _ []messaging.Record) (bool, error) {
+			close(entered)
+			<-ctx.Done()
+			ended <- ctx.Err()
+			return false, errDisconnected
+		}
+		body := snappy.Encode(nil, marshal(t, request(1, 2)))
+		conn := d.dial(t, head+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body))
+		<-entered
+		require.NoError(t, conn.Close())
+		assert.ErrorIs(t, <-ended, context.Canceled)
+	})
+}
+
+func TestWriteAnswersWithinItsTimeout(t *testing.T) {
+	d := newDouble(t, func(c *Config) { c.RequestTimeout = 50 * time.Millisecond })
+	d.publish = func(ctx context.Context, _ []messaging.Record) (bool, error) {
+		<-ctx.Done()
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return false, ctx.Err()
+		}
+		return false, unavailable("timeout", retryAway, "late")
+	}
+	status, _, _ := d.post(t, compress(marshal(t, request(1, 2))))
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+}
+
+// TestWriteDoesNotMixRequests drives many requests through the reused memory and
+// looks at every message long after.
+func TestWriteDoesNotMixRequests(t *testing.T) {
+	d := newDouble(t, nil)
+	var mu sync.Mutex
+	var kept []messaging.Record
+	d.publish = func(_ context.Context, records []messaging.Record) (bool, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		kept = append(kept, records...)
+		return true, nil
+	}
+	const senders, each = 8, 30
+	var wg sync.WaitGroup
+	for s := range senders {
+		wg.Go(func() {
+			for n := range each {
+				req := oneSeries("__name__", fmt.Sprintf("metric_%d", s), "round", fmt.Sprint(n), "filler", strings.Repeat(string(rune('a'+s)), 1+n*7))
+				req.Timeseries[0].Samples[0].Value = float64(1000*s + n)
+				status, text, _ := d.post(t, compress(marshal(t, req)))
+				assert.Equal(t, http.StatusNoContent, status, text)
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, kept, senders*each)
+	seen := map[float64]bool{}
+	for _, r := range kept {
+		var m struct {
+			Name   string            `json:"name"`
+			Labels map[string]string `json:"labels"`
+			Value  float64           `json:"value"`
+		}
+		require.NoError(t, json.Unmarshal(r.Payload, &m))
+		s, n := int(m.Value)/1000, int(m.Value)%1000
+		assert.Equal(t, fmt.Sprintf("metric_%d", s), m.Name)
+		assert.Equal(t, fmt.Sprint(n), m.Labels["round"])
+		assert.Equal(t, strings.Repeat(string(rune('a'+s)), 1+n*7), m.Labels["filler"])
+		sorted := []label{{nameLabel, m.Name}, {"filler", m.Labels["filler"]}, {"round", m.Labels["round"]}}
+		hash, _ := key(sorted, nil)
+		assert.Equal(t, string(appendKey(nil, hash)), r.Key)
+		seen[m.Value] = true
+	}
+	assert.Len(t, seen, senders*each)
+}
+
+func TestStaleMarkerIsToldFromOtherNaNs(t *testing.T) {
+	assert.True(t, isStale(math.Float64frombits(0x7ff0000000000002)))
+	assert.False(t, isStale(math.NaN()))
+}

@@ -85,7 +85,9 @@ func (r *run) do(ctx context.Context) error {
 	})
 	workers.Wait()
 	receivers.Wait() // each closes its session behind its last delivery
-	r.copies.close(r.grace)
+	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
+	defer cancel()
+	r.copies.close(closing)
 	limit.Stop()
 	r.sched.abandon()
 	watchers.Wait()
@@ -405,8 +407,11 @@ func (r *run) close(s *session) {
 	unhook := context.AfterFunc(r.grace, r.sched.wake)
 	r.sched.awaitEnd(s, func() bool { return r.grace.Err() != nil })
 	unhook()
-	// With a broker that answers nothing this waits for its own timeout.
-	within(r.grace, s.raw.Close)
+	// With a broker that answers nothing Close waits for its own timeout: that must
+	// not keep Run.
+	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
+	defer cancel()
+	within(closing, s.raw.Close)
 }
 
 // mustShrink reports whether the underlying queue is too long for what arrives.

@@ -82,7 +82,7 @@ func newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 		Delivery: Delivery{
 			Topic:           raw.Topic(),
 			Partition:       max(int(id.PartitionIdx()), 0),
-			ID:              MessageID{id},
+			ID:              MessageID{id: id},
 			Key:             raw.Key(),
 			Payload:         raw.Payload(),
 			Properties:      raw.Properties(),

@@ -120,7 +120,7 @@ func (d *task) restore() {
 	d.ReplicatedFrom = d.Properties[PropertyOriginReplicatedFrom]
 	if b, err := hex.DecodeString(d.Properties[PropertyOriginID]); err == nil {
 		if id, err := pulsar.DeserializeMessageID(b); err == nil {
-			d.ID = MessageID{id}
+			d.ID = MessageID{id: id}
 			d.Partition = d.ID.Partition()
 		}
 	}

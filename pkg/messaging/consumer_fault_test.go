@@ -1,0 +1,299 @@
+package messaging_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// TestConsumersSurviveBrokerFaults breaks the broker, or the way to it, under load,
+// and counts at the handlers.
+func TestConsumersSurviveBrokerFaults(t *testing.T) {
+	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	client, err := messaging.Dial(ctx, messaging.Config{URL: url, ListenerName: proxy.Listener})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close(ctx)) }()
+
+	kinds := []messaging.SubscriptionType{messaging.Shared, messaging.Failover, messaging.KeyShared}
+	topic := srv.Topic(t, srv.Namespace(t), 0)
+	got := make([]*seen, len(kinds))
+	runs := make([]*running, len(kinds))
+	for i, kind := range kinds {
+		cfg := consumerConfig(topic, kind)
+		cfg.Subscription = string(kind)
+		cfg.Retry.InPlace = true
+		got[i] = newSeen()
+		runs[i] = start(t, client, cfg, got[i].handle)
+	}
+	p, err := client.Publisher(ctx, topic, unbatched())
+	require.NoError(t, err)
+	var acked atomic.Int64
+	flooding, stopFlood := context.WithCancel(ctx)
+	flooded := make(chan int, 1)
+	go func() {
+		n := 0
+		for tick := time.NewTicker(2 * time.Millisecond); flooding.Err() == nil; <-tick.C {
+			p.PublishAsync(ctx, record(n), func(_ messaging.MessageID, err error) {
+				if err == nil {
+					acked.Add(1)
+				}
+			})
+			n++
+		}
+		flooded <- n
+	}()
+	// on waits until every consumer has handled n further messages.
+	on := func(n int) {
+		t.Helper()
+		want := make([]int, len(kinds))
+		for i := range kinds {
+			want[i] = got[i].count() + n
+		}
+		require.Eventually(t, func() bool {
+			for i := range kinds {
+				if got[i].count() < want[i] {
+					return false
+				}
+			}
+			return true
+		}, time.Minute, 5*time.Millisecond, "consumers go on by themselves")
+	}
+	on(100)
+	for _, fault := range []struct {
+		name   string
+		strike func(t *testing.T)
+	}{
+		{"topic unloaded", func(t *testing.T) { srv.Unload(t, topic) }},
+		{"connections cut", func(t *testing.T) {
+			line.Cut()
+			require.NoError(t, line.Restore())
+		}},
+		{"SIGSTOP", func(t *testing.T) {
+			require.NoError(t, srv.Pause())
+			before := got[0].count()
+			require.Never(t, func() bool { return got[0].count() > before+2000 }, time.Second, 100*time.Millisecond)
+			require.NoError(t, srv.Resume())
+		}},
+		{"SIGKILL", func(t *testing.T) {
+			require.NoError(t, srv.Kill())
+			require.NoError(t, srv.Start(ctx))
+		}},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			fault.strike(t)
+			on(200)
+		})
+	}
+	stopFlood()
+	n := <-flooded
+	require.NoError(t, p.Close(ctx))
+	require.EqualValues(t, n, acked.Load(), "all was stored")
+	for i, kind := range kinds {
+		require.Eventually(t, func() bool { return got[i].count() == n }, 30*time.Second, 5*time.Millisecond,
+			"%s: nothing is lost", kind)
+		runs[i].stop(t)
+		if kind != messaging.Shared {
+			require.Empty(t, got[i].overtaken(), "%s: order per key holds", kind)
+		}
+	}
+}
+
+func unbatched() messaging.Profile {
+	p := messaging.Ops()
+	p.BatchRecords = 1
+	return p
+}
+
+// seen notes which of record(0), record(1)... a handler has had, and whether one
+// was had for the first time after a later one of its key.
+type seen struct {
+	mu    sync.Mutex
+	had   map[int]bool
+	next  [7]int
+	wrong []int
+}
+
+func newSeen() *seen { return &seen{had: make(map[int]bool), next: [7]int{0, 1, 2, 3, 4, 5, 6}} }
+
+func (s *seen) handle(_ context.Context, d *messaging.Delivery) error {
+	i, err := strconv.Atoi(string(d.Payload))
+	if err != nil {
+		return messaging.Reject(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.had[i] {
+		s.had[i] = true
+		if i != s.next[i%7] {
+			s.wrong = append(s.wrong, i)
+		}
+		s.next[i%7] = i + 7
+	}
+	return nil
+}
+
+func (s *seen) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.had)
+}
+
+func (s *seen) overtaken() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wrong
+}
+
+// While the broker is away, a stopped Run returns in its time, and nothing that a
+// handler failed on is lost.
+func TestRunReturnsDuringAnOutage(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.Publish(topic, wire.Message{Payload: []byte("0")}, wire.Message{Payload: []byte("1")})
+	cfg := consumerConfig(topic, messaging.Shared)
+	cfg.StopTimeout = 200 * time.Millisecond
+	entered := make(chan struct{}, 2)
+	r := start(t, client, cfg, func(ctx context.Context, _ *messaging.Delivery) error {
+		entered <- struct{}{}
+		return errors.New("to the retry topic, which does not answer")
+	})
+	s.Ignore(wire.OpProducer, "", wire.Always)
+	<-entered
+	s.Stall()
+	began := time.Now()
+	r.stop(t)
+	require.Less(t, time.Since(began), 3*time.Second)
+	s.Resume()
+	require.Zero(t, s.Acked(topic, "sub"))
+}
+
+func TestResubscribesWhenTheBrokerClosesIt(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	s.CreateTopic(topic, 2)
+	got := newSeen()
+	cfg := consumerConfig(topic, messaging.Failover)
+	cfg.AckEvery = time.Millisecond
+	r := start(t, client, cfg, got.handle)
+	ctx := testContext(t)
+	sent := 0
+	send := func() {
+		for range 50 {
+			s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(sent%7), Payload: []byte(strconv.Itoa(sent))})
+			sent++
+		}
+	}
+	send()
+	eventually(t, "handled and acknowledged", func() bool { return s.Acked(topic, "sub") == sent })
+
+	s.CloseConsumers(topic)
+	send()
+	eventually(t, "after a close command", func() bool { return got.count() == sent })
+
+	for reason, code := range map[string]wire.ServerError{
+		"busy": wire.ConsumerBusy, "unauthorized": wire.AuthorizationError, "topic_not_found": wire.TopicNotFound,
+	} {
+		eventually(t, "acknowledged", func() bool { return s.Acked(topic, "sub") == sent })
+		fail := s.FailSubscribe(topic, code, 3)
+		s.CloseConsumers(topic)
+		require.NoError(t, fail.Wait(ctx, 3))
+		send()
+		eventually(t, "after "+reason, func() bool { return got.count() == sent })
+		require.EqualValues(t, 1, testutil.ToFloat64(counter(t, reg, "messaging_resubscribes_total", "sub", reason)), reason)
+	}
+	r.stop(t)
+	require.Empty(t, got.overtaken())
+	require.Equal(t, sent, s.Acked(topic, "sub"))
+}
+
+func TestSubscribesOnceTheBrokerIsThere(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.Publish(topic, wire.Message{Payload: []byte("0")})
+	s.RefuseConnections(true)
+	s.FailSubscribe(topic, wire.ServiceNotReady, 2)
+	got := newSeen()
+	r := start(t, client, consumerConfig(topic, messaging.Shared), got.handle)
+	accepted := s.Accepted()
+	eventually(t, "it tried", func() bool { return s.Accepted() > accepted })
+	s.RefuseConnections(false)
+	eventually(t, "handled", func() bool { return got.count() == 1 })
+	r.stop(t)
+}
+
+// A copy that cannot be stored is tried again for as long as it takes, and the
+// original is not acknowledged before.
+func TestDeadLetterTopicIsAway(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("bad")}, wire.Message{Key: "b", Payload: []byte("good")})
+	fail := s.Ignore(wire.OpProducer, topic+"-sub-DLQ", wire.Always)
+	var bad, good atomic.Int32
+	cfg := consumerConfig(topic, messaging.Exclusive)
+	cfg.Concurrency = 1 // waiting for a topic must not occupy the only worker
+	r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+		if string(d.Payload) == "bad" {
+			bad.Add(1)
+			return messaging.Reject(errors.New("never"))
+		}
+		good.Add(1)
+		return nil
+	})
+	require.NoError(t, fail.Wait(testContext(t), 1))
+	eventually(t, "the other one is done", func() bool { return good.Load() == 1 && s.Acked(topic, "sub") == 1 })
+	require.Empty(t, s.Entries(topic+"-sub-DLQ"))
+	fail.Remove()
+	eventually(t, "stored and acknowledged", func() bool { return s.Acked(topic, "sub") == 2 })
+	require.Len(t, s.Entries(topic+"-sub-DLQ"), 1)
+	require.EqualValues(t, 1, bad.Load(), "the handler has spoken")
+	r.stop(t)
+}
+
+// What a broker delivers again after a reconnect, while the first copy is still
+// being handled, is not handled twice.
+func TestRedeliveryOfUnfinishedIsDropped(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	for i := range 40 {
+		s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))})
+	}
+	release := make(chan struct{})
+	var calls atomic.Int32
+	got := newSeen()
+	cfg := consumerConfig(topic, messaging.Exclusive)
+	cfg.MaxMessageBytes = 1 << 10
+	r := start(t, client, cfg, func(ctx context.Context, d *messaging.Delivery) error {
+		calls.Add(1)
+		<-release
+		return got.handle(ctx, d)
+	})
+	eventually(t, "all keys are being handled", func() bool { return calls.Load() == 7 })
+	ctx := testContext(t)
+	flows := s.Received(wire.CommandFlow)
+	s.CutConnections()
+	require.NoError(t, s.WaitReceived(ctx, wire.CommandFlow, flows+1), "subscribed again")
+	// Something new, so that what was delivered again has certainly arrived.
+	s.Publish(topic, wire.Message{Key: "new", Payload: []byte("40")})
+	eventually(t, "the new one is there", func() bool { return calls.Load() == 8 })
+	close(release)
+	eventually(t, "all are handled", func() bool { return got.count() == 41 })
+	r.stop(t)
+	require.EqualValues(t, 41, calls.Load(), "each once")
+	require.Equal(t, 41, s.Acked(topic, "sub"))
+}

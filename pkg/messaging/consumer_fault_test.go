@@ -40,7 +40,7 @@ func TestConsumersSurviveBrokerFaults(t *testing.T) {
 		got[i] = newSeen()
 		runs[i] = start(t, client, cfg, got[i].handle)
 	}
-	p, err := client.Publisher(ctx, topic, unbatched())
+	p, err := client.Publisher(ctx, topic, messaging.Ops())
 	require.NoError(t, err)
 	var acked atomic.Int64
 	flooding, stopFlood := context.WithCancel(ctx)
@@ -111,12 +111,6 @@ func TestConsumersSurviveBrokerFaults(t *testing.T) {
 			require.Empty(t, got[i].overtaken(), "%s: order per key holds", kind)
 		}
 	}
-}
-
-func unbatched() messaging.Profile {
-	p := messaging.Ops()
-	p.BatchRecords = 1
-	return p
 }
 
 // seen notes which of record(0), record(1)... a handler has had, and whether one

@@ -1,0 +1,144 @@
+//go:build !race
+
+package messaging_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// The race detector multiplies memory, so these tests run without it.
+
+const (
+	childURL   = "AVIARY_TEST_CHILD_URL"
+	childTopic = "AVIARY_TEST_CHILD_TOPIC"
+	bigBacklog = 2000
+)
+
+// A backlog of 2,000 messages of 1 MiB is consumed with the process under 200 MiB
+// resident.
+func TestBacklogOfLargeMessagesFitsTheBudget(t *testing.T) {
+	srv := stack.Pulsar(t)
+	topic := srv.Topic(t, srv.Namespace(t), 0)
+	client := dial(t, srv.URL())
+	p := open(t, client, topic, nil)
+	var failed atomic.Int32
+	for range bigBacklog {
+		payload := make([]byte, 1<<20)
+		_, _ = rand.Read(payload) // incompressible
+		p.PublishAsync(context.Background(), &messaging.Record{Payload: payload}, func(_ messaging.MessageID, err error) {
+			if err != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	require.NoError(t, p.Flush(ctx))
+	require.NoError(t, p.Close(ctx))
+	require.Zero(t, failed.Load())
+
+	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChildConsumesBacklog$", "-test.v")
+	child.Env = append(os.Environ(), childURL+"="+srv.URL(), childTopic+"="+topic)
+	out, err := child.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	_, figures, found := strings.Cut(string(out), "figures:")
+	require.True(t, found, "%s", out)
+	var handled, kib, millis int
+	_, err = fmt.Sscan(figures, &handled, &kib, &millis)
+	require.NoError(t, err)
+	t.Logf("%d messages in %d ms, peak %d MiB resident", handled, millis, kib>>10)
+	require.Equal(t, bigBacklog, handled)
+	require.Less(t, kib, 200<<10)
+}
+
+// TestChildConsumesBacklog is the child process of the test above.
+func TestChildConsumesBacklog(t *testing.T) {
+	url := os.Getenv(childURL)
+	if url == "" {
+		t.Skip("runs as a child only")
+	}
+	client := dial(t, url)
+	c, err := client.Consumer(consumerConfig(os.Getenv(childTopic), messaging.Shared))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	began := time.Now()
+	var handled atomic.Int32
+	require.NoError(t, c.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		if len(d.Payload) == 1<<20 && handled.Add(1) == bigBacklog {
+			cancel()
+		}
+		return nil
+	}))
+	fmt.Println("figures:", handled.Load(), peakResident(t), time.Since(began).Milliseconds())
+}
+
+// peakResident is the process's peak resident memory in KiB.
+func peakResident(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	kib, err := strconv.Atoi(strings.Fields(rest)[0])
+	require.NoError(t, err)
+	return kib
+}
+
+// The queue becomes long for small messages; when large ones follow, it becomes
+// short again before they fill the memory.
+func TestLargeMessagesAfterSmallOnes(t *testing.T) {
+	srv := stack.Pulsar(t)
+	topic := srv.Topic(t, srv.Namespace(t), 0)
+	reg := prometheus.NewRegistry()
+	client := dial(t, srv.URL(), messaging.WithRegisterer(reg))
+	publish(t, client, topic, 2000, false)
+
+	cfg := consumerConfig(topic, messaging.Exclusive)
+	cfg.PrefetchBytes = 16 << 20
+	var small, large atomic.Int32
+	var blocked sync.WaitGroup
+	blocked.Add(1)
+	r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+		if len(d.Payload) < 1000 {
+			small.Add(1)
+			return nil
+		}
+		blocked.Wait()
+		large.Add(1)
+		return nil
+	})
+	resubscribed := func(reason string) float64 {
+		return testutil.ToFloat64(counter(t, reg, "messaging_resubscribes_total", "sub", reason))
+	}
+	eventually(t, "small ones are handled", func() bool { return small.Load() == 2000 })
+	require.EqualValues(t, 1, resubscribed("longer_queue"))
+
+	p := open(t, client, topic, nil)
+	for range 60 {
+		payload := make([]byte, 1<<20)
+		_, _ = rand.Read(payload)
+		require.NoError(t, p.Publish(testContext(t), &messaging.Record{Payload: payload}))
+	}
+	blocked.Done() // a session ends when its handlers have
+	eventually(t, "large ones are handled", func() bool { return large.Load() >= 60 })
+	require.EqualValues(t, 1, resubscribed("shorter_queue"))
+	r.stop(t)
+	require.Zero(t, srv.Stats(t, topic).Subscriptions["sub"].MsgBacklog)
+}

@@ -1,0 +1,54 @@
+package messaging
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+func TestWatchdogNamesAStuckHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zapcore.WarnLevel)
+		m := newConsumerMetrics(prometheus.NewRegistry())
+		r := &run{
+			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
+			sched: newScheduler(OrderNone, 1, 10, 1<<20), workers: []*worker{{}},
+		}
+		ended := make(chan struct{})
+		go func() {
+			r.watch()
+			close(ended)
+		}()
+		w := r.workers[0]
+		w.busy.set(&task{Delivery: Delivery{Topic: "orders"}}, time.Now())
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		require.Zero(t, logs.Len())
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 1, testutil.ToFloat64(r.metrics.stuck))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Equal(t, 1, logs.Len(), "one line")
+		entry := logs.All()[0]
+		require.Equal(t, "handler is stuck", entry.Message)
+		require.Equal(t, "orders", entry.ContextMap()["topic"])
+		require.GreaterOrEqual(t, entry.ContextMap()["elapsed"], time.Minute)
+
+		w.busy.clear()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Zero(t, testutil.ToFloat64(r.metrics.stuck))
+		require.Equal(t, "stuck handler finished", logs.All()[1].Message)
+		require.GreaterOrEqual(t, logs.All()[1].ContextMap()["elapsed"], time.Hour)
+		r.sched.abandon()
+		<-ended
+	})
+}

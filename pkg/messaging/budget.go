@@ -22,6 +22,8 @@ type budget struct {
 	bytes    int64 // underlying consumers' half
 	assumed  int64 // weight of a message before any was seen
 	fixed    bool  // the length may not change: a subscription without a position
+
+	growFactor int
 }
 
 const (
@@ -41,10 +43,12 @@ const (
 	// growPatience is how long a receiver that is to subscribe again waits for what
 	// is in flight before it goes on instead.
 	growPatience = 500 * time.Millisecond
-	// failoverPressure is how long a failover subscription must be under pressure:
-	// its brokers wait for a second (activeConsumerFailoverDelayTimeMillis) before
-	// they deliver to a consumer that has subscribed.
-	failoverPressure = time.Second
+	// Brokers wait for a second before they deliver to a failover consumer that has
+	// subscribed (activeConsumerFailoverDelayTimeMillis), so subscribing again is
+	// expensive there. Such a consumer takes messages for lighter at first and
+	// relies on the correction if they are not; and it grows only for much.
+	failoverAssumed    = 64 << 10
+	failoverGrowFactor = 16
 	// growAgainAfter is how long after a shrink a queue may grow again.
 	growAgainAfter = 30 * time.Second
 	// blockMessages is over how many messages their weight is averaged.
@@ -52,10 +56,14 @@ const (
 )
 
 func newBudget(c ConsumerConfig) budget {
-	return budget{
+	b := budget{
 		messages: c.PrefetchMessages, bytes: max(c.PrefetchBytes/2, 1),
-		assumed: c.MaxMessageBytes, fixed: !c.Durable,
+		assumed: c.MaxMessageBytes, growFactor: growFactor, fixed: !c.Durable,
 	}
+	if c.Type == Failover && c.Durable {
+		b.assumed, b.growFactor = min(b.assumed, failoverAssumed), failoverGrowFactor
+	}
+	return b
 }
 
 // queueLength is the receive queue of one partition out of n for messages of this
@@ -108,22 +116,12 @@ func (w *weigher) weight() (int64, bool) {
 type pressure struct {
 	start   time.Time // of the present window
 	entries int       // taken from the queue since
-	since   time.Time // of the first of the windows under pressure in a row
 }
 
 // limited is called when the queue was found empty.
-//
-// It must last for at least sustained: where subscribing again is expensive, a
-// short backlog is better consumed through a short queue.
-func (p *pressure) limited(now time.Time, queue int, sustained time.Duration) bool {
+func (p *pressure) limited(now time.Time, queue int) bool {
 	if p.entries >= limitedRate*queue && now.Sub(p.start) <= limitedWindow {
-		if p.since.IsZero() {
-			p.since = p.start
-		}
-		if now.Sub(p.since) >= sustained {
-			return true
-		}
-		p.start, p.entries = now, 0
+		return true
 	}
 	if now.Sub(p.start) > limitedWindow {
 		*p = pressure{start: now}

@@ -432,11 +432,7 @@ func (r *run) mustShrink(s *session) bool {
 // queue is empty.
 func (r *run) shouldGrow(s *session) bool {
 	now := time.Now()
-	var sustained time.Duration
-	if r.cfg.Type == Failover {
-		sustained = failoverPressure
-	}
-	if !s.pressure.limited(now, s.queue*s.partitions, sustained) || r.budget.fixed || s.src.retry {
+	if !s.pressure.limited(now, s.queue*s.partitions) || r.budget.fixed || s.src.retry {
 		return false
 	}
 	weight, known := s.weights.weight()
@@ -444,7 +440,7 @@ func (r *run) shouldGrow(s *session) bool {
 		r.notePartitions(s.src, len(s.replay.last))
 	}
 	_, all := r.partitions(s.src)
-	if !known || r.budget.queueLength(all, weight) < s.queue*growFactor || !r.mayGrow(s.src, now) {
+	if !known || r.budget.queueLength(all, weight) < s.queue*r.budget.growFactor || !r.mayGrow(s.src, now) {
 		s.pressure = pressure{start: now}
 		return false
 	}

@@ -86,8 +86,10 @@ type ConsumerConfig struct {
 	PrefetchBytes    int64 `yaml:"prefetch_bytes"`
 	// MaxMessageBytes is how large messages are taken to be before any was seen:
 	// the first receive queue is so short that messages of this size fit
-	// PrefetchBytes, and is made longer when they turn out to be small. Default
-	// 5 MiB, the brokers' own limit.
+	// PrefetchBytes, and is made longer when they turn out to be small. Failover
+	// subscriptions, where brokers wait for a second at every subscribing, take
+	// 64 KiB at most and correct that when more arrives: PrefetchBytes may be
+	// exceeded for as long as that takes. Default 5 MiB, the brokers' own limit.
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`
 
 	// Retry says what happens to a message whose handler failed.

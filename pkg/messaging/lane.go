@@ -43,6 +43,7 @@ type lane struct {
 	admitted   uint64    // sequence of the last record that entered the list
 	progress   time.Time // of the last outcome, or of the first record after idleness
 	drained    []drainWaiter
+	telling    bool // outcomes have left the list and are being told
 
 	cmu         sync.Mutex
 	completions []completion
@@ -384,7 +385,8 @@ func (l *lane) settle() (broken error) {
 		l.backoff.Reset()
 	}
 	l.grant()
-	l.releaseDrained()
+	drained := l.takeDrained()
+	l.telling = true
 	resumed := l.stalled && len(live) > 0
 	if resumed {
 		l.stalled = false
@@ -410,6 +412,7 @@ func (l *lane) settle() (broken error) {
 	m.ackedBytes.Add(float64(ackedBytes))
 	clear(batch)
 	l.spare = batch
+	l.told(drained)
 	return broken
 }
 
@@ -461,10 +464,10 @@ func (l *lane) report(count int, bytes int64) {
 	l.reported.count, l.reported.bytes = count, bytes
 }
 
-// wait returns when every record admitted so far has its outcome.
+// wait returns when every record admitted so far has been told its outcome.
 func (l *lane) wait(ctx context.Context) error {
 	l.mu.Lock()
-	if l.list.head == nil {
+	if l.list.head == nil && !l.telling {
 		l.mu.Unlock()
 		return nil
 	}
@@ -479,17 +482,31 @@ func (l *lane) wait(ctx context.Context) error {
 	}
 }
 
-// releaseDrained wakes those whose records all have an outcome. l.mu is held.
-func (l *lane) releaseDrained() {
+// takeDrained returns those whose records all have an outcome. l.mu is held; they
+// are released when the outcomes have been told.
+func (l *lane) takeDrained() (out []drainWaiter) {
 	kept := l.drained[:0]
 	for _, w := range l.drained {
 		if l.list.head == nil || l.list.head.seq > w.seq {
-			close(w.done)
+			out = append(out, w)
 		} else {
 			kept = append(kept, w)
 		}
 	}
 	l.drained = kept
+	return out
+}
+
+// told releases those that waited for outcomes which have now been told, and those
+// that came while they were being told and found the list empty.
+func (l *lane) told(drained []drainWaiter) {
+	l.mu.Lock()
+	l.telling = false
+	drained = append(drained, l.takeDrained()...)
+	l.mu.Unlock()
+	for _, w := range drained {
+		close(w.done)
+	}
 }
 
 // fill makes e carry r.

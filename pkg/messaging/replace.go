@@ -145,7 +145,7 @@ func (l *lane) fail(err error) {
 // abandon ends the lane when the publisher closes: what is still on the list gets
 // ErrUnacknowledged, and the producer is closed.
 func (l *lane) abandon() {
-	l.settle() // outcomes that have arrived still count
+	_ = l.settle() // outcomes that have arrived still count; what broke no longer matters
 	l.mu.Lock()
 	raw := l.producer
 	l.producer = nil
@@ -175,11 +175,13 @@ func (l *lane) dropAll(err error) int {
 		l.stalled = false
 		l.p.metrics.stalled.Dec()
 	}
-	l.releaseDrained()
+	drained := l.takeDrained()
+	l.telling = true
 	l.mu.Unlock()
 	for e := head; e != nil; e = e.next {
 		e.done(MessageID{}, err)
 	}
+	l.told(drained)
 	l.p.metrics.failed.Add(float64(n))
 	return n
 }

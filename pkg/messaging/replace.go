@@ -100,7 +100,7 @@ func (l *lane) resume(raw pulsar.Producer) {
 	for e := l.list.head; e != nil; {
 		next := e.next
 		if e.sent {
-			n := l.p.newPending(l)
+			n := l.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
 			n.sent, n.stale = false, false
 			e.stale = true
@@ -181,7 +181,7 @@ func (l *lane) dropAll(err error) int {
 	for e := head; e != nil; e = e.next {
 		e.done(MessageID{}, err)
 	}
-	l.told(drained)
+	l.told(drained, nil)
 	l.p.metrics.failed.Add(float64(n))
 	return n
 }

@@ -50,10 +50,7 @@ func newSink(log *zap.Logger, client *messaging.Client, topic string, profile me
 func (s *sink) run(ctx context.Context) error {
 	publisher, err := s.open(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
+		return err // ctx's own, unless the topic can never be opened
 	}
 	s.opened.Store(publisher)
 	s.trouble.Store(nil)
@@ -70,7 +67,7 @@ func (s *sink) run(ctx context.Context) error {
 		began := time.Now()
 		s.log.Warn("refusing requests until the broker acknowledges what is queued", zap.Error(s.away()))
 		if err := publisher.Flush(ctx); err != nil {
-			return nil //nolint:nilerr // Flush fails with its context only
+			return err // ctx's own
 		}
 		s.trouble.Store(nil)
 		s.log.Info("taking requests again", zap.Duration("after", time.Since(began)))

@@ -31,7 +31,8 @@ type series struct {
 	samples    extent
 	exemplars  extent
 	histograms extent
-	key        uint64 // hash of the sorted labels
+	key        uint64    // hash of the sorted labels
+	about      *metadata // of the series' family; nil when not known
 }
 
 // entries is the number of samples, histograms and exemplars of the series.
@@ -62,7 +63,8 @@ type exemplar struct {
 	value     float64
 }
 
-// metadata describes a metric family.
+// metadata describes a metric family. Its kind is "unknown" or one of Prometheus'
+// names of types.
 type metadata struct {
 	family, kind, help, unit string
 }
@@ -116,6 +118,7 @@ func (b *batch) reset() {
 	clear(b.labels)
 	clear(b.marks)
 	clear(b.metadata)
+	clear(b.series)
 	b.series = b.series[:0]
 	b.labels = b.labels[:0]
 	b.samples = b.samples[:0]

@@ -57,7 +57,7 @@ func read(w http.ResponseWriter, r *http.Request, dst []byte, l Limits) ([]byte,
 		}
 		n, err := body.Read(dst[len(dst):cap(dst)])
 		dst = dst[:len(dst)+n]
-		if err == io.EOF { //nolint:errorlint // readers return it bare
+		if err == io.EOF {
 			return dst, nil
 		}
 		if err != nil {

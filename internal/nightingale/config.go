@@ -51,6 +51,8 @@ type Limits struct {
 	LabelsPerSeries int          `yaml:"labels_per_series"`
 	LabelNameBytes  config.Bytes `yaml:"label_name_bytes"`
 	LabelValueBytes config.Bytes `yaml:"label_value_bytes"`
+	// MetadataFamilies bounds the metric families whose type, unit and help are remembered; later ones stay unknown. 0: none are. Default 10000.
+	MetadataFamilies int `yaml:"metadata_families"`
 	// InFlightBytes bounds the bodies, compressed and decoded, of all requests being handled. Past it: 503. Default 64MiB.
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
 	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
@@ -68,14 +70,15 @@ func DefaultConfig() Config {
 		Ack:            "broker",
 		RequestTimeout: 10 * time.Second,
 		Limits: Limits{
-			CompressedBytes: 10 * config.MiB,
-			DecodedBytes:    32 * config.MiB,
-			Series:          50_000,
-			LabelsPerSeries: 128,
-			LabelNameBytes:  config.KiB,
-			LabelValueBytes: 64 * config.KiB,
-			InFlightBytes:   64 * config.MiB,
-			ReadTimeout:     10 * time.Second,
+			CompressedBytes:  10 * config.MiB,
+			DecodedBytes:     32 * config.MiB,
+			Series:           50_000,
+			LabelsPerSeries:  128,
+			LabelNameBytes:   config.KiB,
+			LabelValueBytes:  64 * config.KiB,
+			MetadataFamilies: 10_000,
+			InFlightBytes:    64 * config.MiB,
+			ReadTimeout:      10 * time.Second,
 		},
 		Profile: messaging.Ops(),
 	}
@@ -117,6 +120,9 @@ func (l Limits) Validate() error {
 		if limit.value <= 0 {
 			errs = append(errs, config.Fault(limit.key, "must be > 0"))
 		}
+	}
+	if l.MetadataFamilies < 0 {
+		errs = append(errs, config.Fault("metadata_families", "must be >= 0, got %d", l.MetadataFamilies))
 	}
 	if l.DecodedBytes > config.GiB {
 		errs = append(errs, config.Fault("decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes))

@@ -138,7 +138,9 @@ func appendLabelV1(dst []label, src []byte) ([]label, error) {
 }
 
 // text is data as a string without a copy.
-func text(data []byte) string { return unsafe.String(unsafe.SliceData(data), len(data)) }
+func text(data []byte) string {
+	return unsafe.String(unsafe.SliceData(data), len(data)) //nolint:gosec // the body outlives the batch, see workspace
+}
 
 func (b *batch) decodeSampleV1(src []byte) (err error) {
 	var s sample
@@ -221,6 +223,8 @@ func (b *batch) decodeMetadataV1(src []byte) (err error) {
 	return nil
 }
 
+const kindUnknown = "unknown"
+
 // kindName names a metric type as Prometheus' text formats do.
 func kindName(kind int32) string {
 	switch kind {
@@ -239,7 +243,7 @@ func kindName(kind int32) string {
 	case 7:
 		return "stateset"
 	default:
-		return "unknown"
+		return kindUnknown
 	}
 }
 

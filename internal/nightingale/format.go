@@ -64,7 +64,7 @@ func (o *outgoing) finish() {
 			end = o.cuts[i+1].key
 		}
 		o.records = append(o.records, messaging.Record{
-			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key),
+			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // the arena is never written again
 			Payload: o.arena[c.payload:end:end],
 		})
 	}

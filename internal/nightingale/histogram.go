@@ -69,7 +69,7 @@ func checkSpans(side string, spans []bucketSpan, have int) error {
 		}
 		buckets += uint64(s.length)
 	}
-	if buckets != uint64(have) { //nolint:gosec // a length
+	if buckets != uint64(have) {
 		return fmt.Errorf("histogram has %s spans for %d buckets, and %d buckets", side, buckets, have)
 	}
 	return nil

@@ -13,7 +13,8 @@ import (
 //	timestamp  integer  milliseconds since 1970-01-01 UTC
 //	type       string   the metric's type, when known: counter, gauge, histogram,
 //	                    gaugehistogram, summary, info or stateset
-//	unit, help string   when known
+//	unit, help string   when known; they come from the senders' metadata requests,
+//	                    which Prometheus repeats every minute
 //
 // and exactly one of
 //
@@ -42,7 +43,7 @@ func encodeJSON(b *batch, out *outgoing) {
 			out.begin(s.key)
 			at := len(out.arena)
 			if head < 0 {
-				out.arena = appendHead(out.arena, of(b.labels, s.labels))
+				out.arena = appendHead(out.arena, of(b.labels, s.labels), s.about)
 				from, head = at, len(out.arena)-at
 			} else {
 				out.arena = append(out.arena, out.arena[from:from+head]...)
@@ -80,6 +81,9 @@ func jsonSize(b *batch) int {
 	for i := range b.series {
 		s := &b.series[i]
 		one := 96 // key, fixed fields, timestamp, value
+		if s.about != nil {
+			one += 40 + len(s.about.unit) + len(s.about.help)
+		}
 		for _, l := range of(b.labels, s.labels) {
 			one += len(l.name) + len(l.value) + 6
 		}
@@ -89,7 +93,7 @@ func jsonSize(b *batch) int {
 }
 
 // appendHead writes what all messages of a series begin with, up to the timestamp.
-func appendHead(dst []byte, labels []label) []byte {
+func appendHead(dst []byte, labels []label, about *metadata) []byte {
 	dst = append(dst, `{"name":`...)
 	for _, l := range labels {
 		if l.name == nameLabel {
@@ -99,6 +103,20 @@ func appendHead(dst []byte, labels []label) []byte {
 	}
 	dst = append(dst, `,"labels":`...)
 	dst = appendLabels(dst, labels)
+	if about != nil {
+		if about.kind != kindUnknown {
+			dst = append(dst, `,"type":`...)
+			dst = appendString(dst, about.kind)
+		}
+		if about.unit != "" {
+			dst = append(dst, `,"unit":`...)
+			dst = appendString(dst, about.unit)
+		}
+		if about.help != "" {
+			dst = append(dst, `,"help":`...)
+			dst = appendString(dst, about.help)
+		}
+	}
 	return append(dst, `,"timestamp":`...)
 }
 

@@ -43,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		metadata: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_metadata_total",
-			Help: "Metadata entries received, by result.",
+			Help: "Metadata entries received, by result: remembered, or ignored for want of room (limits.metadata_families).",
 		}, []string{"result"}),
 		bodyBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_bytes_total",

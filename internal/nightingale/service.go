@@ -17,7 +17,9 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.OnStop("pulsar", client.Close)
 
-	out := newSink(rt.Log, client, cfg.Topic, cfg.Profile)
+	out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) {
+		return client.Publisher(ctx, cfg.Topic, cfg.Profile)
+	})
 	rt.OnStop("publisher", out.close)
 	rt.Go("sink", out.run)
 	rt.Check("pulsar", out.check)

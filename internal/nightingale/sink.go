@@ -19,6 +19,13 @@ const (
 	retryAway = 5 * time.Second
 )
 
+// publisher is what the sink needs of *messaging.Publisher.
+type publisher interface {
+	PublishAsync(ctx context.Context, r *messaging.Record, done func(messaging.MessageID, error))
+	Flush(ctx context.Context) error
+	Close(ctx context.Context) error
+}
+
 // sink publishes to the topic. The publisher opens in the background, so that the
 // service starts, and says that it is not ready, while Pulsar is away.
 //
@@ -29,35 +36,29 @@ const (
 type sink struct {
 	log     *zap.Logger
 	topic   string
-	open    func(ctx context.Context) (*messaging.Publisher, error)
-	opened  atomic.Pointer[messaging.Publisher]
+	open    func(ctx context.Context) (publisher, error)
+	opened  atomic.Pointer[publisher]
 	trouble atomic.Pointer[error] // why the sink is away
 	late    chan struct{}         // a request ran out of time
 }
 
 var errNotOpen = errors.New("the topic is not open yet")
 
-func newSink(log *zap.Logger, client *messaging.Client, topic string, profile messaging.Profile) *sink {
-	s := &sink{
-		log: log.Named("sink"), topic: topic, late: make(chan struct{}, 1),
-		open: func(ctx context.Context) (*messaging.Publisher, error) { return client.Publisher(ctx, topic, profile) },
-	}
+func newSink(log *zap.Logger, topic string, open func(context.Context) (publisher, error)) *sink {
+	s := &sink{log: log.Named("sink"), topic: topic, open: open, late: make(chan struct{}, 1)}
 	s.trouble.Store(&errNotOpen)
 	return s
 }
 
 // run opens the publisher and watches over it until ctx ends.
 func (s *sink) run(ctx context.Context) error {
-	publisher, err := s.open(ctx)
+	p, err := s.open(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
+		return err // ctx's own, unless the topic can never be opened
 	}
-	s.opened.Store(publisher)
+	s.opened.Store(&p)
 	s.trouble.Store(nil)
-	s.log.Info("topic is open", zap.String("topic", s.topic), zap.Int("partitions", publisher.Partitions()))
+	s.log.Info("topic is open", zap.String("topic", s.topic))
 	for {
 		select {
 		case <-ctx.Done():
@@ -69,8 +70,8 @@ func (s *sink) run(ctx context.Context) error {
 		}
 		began := time.Now()
 		s.log.Warn("refusing requests until the broker acknowledges what is queued", zap.Error(s.away()))
-		if err := publisher.Flush(ctx); err != nil {
-			return nil //nolint:nilerr // Flush fails with its context only
+		if err := p.Flush(ctx); err != nil {
+			return err // ctx's own
 		}
 		s.trouble.Store(nil)
 		s.log.Info("taking requests again", zap.Duration("after", time.Since(began)))
@@ -91,7 +92,7 @@ func (s *sink) check(context.Context) error { return s.away() }
 // close flushes and closes the publisher.
 func (s *sink) close(ctx context.Context) error {
 	if p := s.opened.Load(); p != nil {
-		return p.Close(ctx)
+		return (*p).Close(ctx)
 	}
 	return nil
 }
@@ -105,7 +106,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled
 	if len(records) == 0 {
 		return true, nil
 	}
-	publisher := s.opened.Load()
+	p := *s.opened.Load()
 	o := newOutcome(len(records))
 	done := o.done // one function value for all records
 	for i := range records {
@@ -116,7 +117,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled
 			o.skip(len(records) - i)
 			break
 		}
-		publisher.PublishAsync(ctx, &records[i], done)
+		p.PublishAsync(ctx, &records[i], done)
 	}
 	select {
 	case <-o.settled:

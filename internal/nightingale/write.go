@@ -28,6 +28,7 @@ type receiver struct {
 	format    format
 	publish   publishing
 	budget    *budget
+	families  *families
 
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
@@ -44,7 +45,8 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *r
 	return &receiver{
 		log: log, metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
 		protocols: protocols(), format: findFormat(cfg.Format), publish: publish,
-		budget: &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
+		budget:   &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
+		families: newFamilies(cfg.Limits.MetadataFamilies),
 	}
 }
 
@@ -138,6 +140,8 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	for i := range b.series {
 		c.valid.add(b.series[i])
 	}
+	c.forgotten = v.families.learn(b.metadata)
+	v.families.describe(b)
 	watch.lap("validate")
 
 	v.format.encode(b, out)
@@ -169,9 +173,10 @@ func (v *receiver) answer(w http.ResponseWriter, err error) int {
 
 // contents is what a request carries.
 type contents struct {
-	valid    counts
-	invalid  rejected
-	metadata int
+	valid     counts
+	invalid   rejected
+	metadata  int
+	forgotten int // metadata entries that there was no room for
 }
 
 // series is the number of them, invalid ones included.
@@ -189,7 +194,8 @@ func (v *receiver) count(c contents, err error) {
 	for reason, n := range c.invalid.reasons {
 		v.metrics.rejected.WithLabelValues(reason).Add(float64(n))
 	}
-	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.metadata))
+	v.metrics.metadata.WithLabelValues("remembered").Add(float64(c.metadata - c.forgotten))
+	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.forgotten))
 }
 
 func (v *receiver) newWorkspace() *workspace {

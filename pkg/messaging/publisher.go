@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 )
@@ -25,7 +24,6 @@ type Publisher struct {
 	log     *zap.Logger
 	metrics publisherMetrics
 	router  router
-	pool    sync.Pool // of *pending
 
 	lanes atomic.Pointer[[]*lane]
 	grow  sync.Mutex // one change of lanes at a time
@@ -356,25 +354,6 @@ func (p *Publisher) close(ctx context.Context) error {
 func (p *Publisher) closeCtx() context.Context { return *p.closing.Load() }
 
 func (p *Publisher) noteUnacknowledged(n int) { p.lost.Add(int64(n)) }
-
-// newPending returns a pending record for l, recycled where possible.
-func (p *Publisher) newPending(l *lane) *pending {
-	e, _ := p.pool.Get().(*pending)
-	if e == nil {
-		e = new(pending)
-		e.receipt = func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { e.lane.complete(e, id, err) }
-	}
-	e.lane = l
-	return e
-}
-
-// recycle takes back a pending record that had its outcome. Stale ones are never
-// recycled: a late receipt may still arrive for them.
-func (p *Publisher) recycle(e *pending) {
-	e.msg = pulsar.ProducerMessage{}
-	e.done = nil
-	p.pool.Put(e)
-}
 
 // batchOutcome gathers the outcomes of one Publish call.
 type batchOutcome struct {

@@ -342,6 +342,26 @@ func TestKeyStaysOnItsPartition(t *testing.T) {
 	require.Greater(t, len(parts), 1)
 }
 
+// When Flush returns the outcomes have been told, not merely received.
+func TestFlushWaitsForCallbacks(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var told atomic.Bool
+	p.PublishAsync(testContext(t), record(0), func(messaging.MessageID, error) {
+		close(entered)
+		<-leave
+		told.Store(true)
+	})
+	<-entered // the record has left the queue and is being told
+	short, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, p.Flush(short), context.DeadlineExceeded)
+	close(leave)
+	require.NoError(t, p.Flush(testContext(t)))
+	require.True(t, told.Load())
+}
+
 // Group commit: a lone record does not wait for the linger, and records that come
 // while one is in flight share the next batch.
 func TestGroupCommit(t *testing.T) {

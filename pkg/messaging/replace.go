@@ -100,7 +100,7 @@ func (l *lane) resume(raw pulsar.Producer) {
 	for e := l.list.head; e != nil; {
 		next := e.next
 		if e.sent {
-			n := l.p.newPending(l)
+			n := l.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
 			n.sent, n.stale = false, false
 			e.stale = true
@@ -145,7 +145,7 @@ func (l *lane) fail(err error) {
 // abandon ends the lane when the publisher closes: what is still on the list gets
 // ErrUnacknowledged, and the producer is closed.
 func (l *lane) abandon() {
-	l.settle() // outcomes that have arrived still count
+	_ = l.settle() // outcomes that have arrived still count; what broke no longer matters
 	l.mu.Lock()
 	raw := l.producer
 	l.producer = nil
@@ -175,11 +175,13 @@ func (l *lane) dropAll(err error) int {
 		l.stalled = false
 		l.p.metrics.stalled.Dec()
 	}
-	l.releaseDrained()
+	drained := l.takeDrained()
+	l.telling = true
 	l.mu.Unlock()
 	for e := head; e != nil; e = e.next {
 		e.done(MessageID{}, err)
 	}
+	l.told(drained, nil)
 	l.p.metrics.failed.Add(float64(n))
 	return n
 }

@@ -51,7 +51,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer func() {
 		if err == nil || errors.Is(err, context.Canceled) {
 			err = errors.Join(err, os.RemoveAll(dir))
-		} else {
+		} else if os.Remove(dir) != nil { // which it would be, had nothing been logged
 			err = fmt.Errorf("%w (logs are in %s)", err, dir)
 		}
 	}()

@@ -113,7 +113,11 @@ func (c *child) address(ctx context.Context, server string) (string, error) {
 func (c *child) death() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return fmt.Errorf("%s ended: %v: %s", c.name, c.err, c.last)
+	how := "exit status 0"
+	if c.err != nil {
+		how = c.err.Error()
+	}
+	return fmt.Errorf("%s ended with %s: %s", c.name, how, c.last)
 }
 
 // await polls until ready says so, the child ends or ctx does.

@@ -51,7 +51,7 @@ func startPrometheus(ctx context.Context, env *environment, writeTo string, scra
 func (p *prometheus) configure(targets ...string) error {
 	var b strings.Builder
 	b.WriteString("global: {scrape_interval: 1s}\n")
-	fmt.Fprintf(&b, "remote_write:\n- url: %s\n  send_exemplars: true\n  send_native_histograms: true\n  metadata_config: {send_interval: 5s}\n", p.target)
+	fmt.Fprintf(&b, "remote_write:\n- url: %s\n  send_exemplars: true\n  send_native_histograms: true\n  metadata_config: {send_interval: 5s}\n  queue_config: {batch_send_deadline: 1s}\n", p.target)
 	if len(targets) > 0 {
 		fmt.Fprintf(&b, "scrape_configs:\n- job_name: aviary\n  static_configs: [{targets: ['%s']}]\n", strings.Join(targets, "', '"))
 	}

@@ -64,7 +64,7 @@ func (s *screen) sample(line func() string) {
 }
 
 // refresh keeps the rates current and makes room for samples, one at a time so
-// that they spread over the second, until ctx ends.
+// that a steady flow spreads over the second, until ctx ends.
 func (s *screen) refresh(ctx context.Context) error {
 	tick := time.NewTicker(time.Second / linesPerSecond)
 	defer tick.Stop()
@@ -79,7 +79,7 @@ func (s *screen) refresh(ctx context.Context) error {
 		case <-tick.C:
 		}
 		s.mu.Lock()
-		s.room = 1
+		s.room = min(s.room+1, linesPerSecond) // samples come in bursts
 		if n%every == 0 {
 			s.rate()
 		}

@@ -1,0 +1,61 @@
+package nightingale
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFamiliesFindBySeriesName(t *testing.T) {
+	f := newFamilies(10)
+	require.Zero(t, f.learn([]metadata{
+		{family: "requests", kind: "counter"}, {family: "latency", kind: "histogram"}, {family: "temperature", kind: "gauge"}, {family: "quantiles", kind: "summary"},
+	}))
+	for name, want := range map[string]string{
+		"requests": "counter", "requests_total": "counter", "latency_bucket": "histogram", "latency_sum": "histogram", "latency_count": "histogram",
+		"quantiles": "summary", "quantiles_sum": "summary", "temperature": "gauge",
+		"temperature_total": "", "requests_bucket": "", "other": "", "_total": "", "": "",
+	} {
+		got := ""
+		if m := f.find(name); m != nil {
+			got = m.kind
+		}
+		assert.Equal(t, want, got, name)
+	}
+}
+
+func TestFamiliesAreBounded(t *testing.T) {
+	f := newFamilies(2)
+	assert.Equal(t, 1, f.learn([]metadata{{family: "a"}, {family: "b"}, {family: "c"}}))
+	assert.Equal(t, 0, f.learn([]metadata{{family: "a", help: strings.Repeat("h", 5000)}}), "a known one may change")
+	assert.Len(t, f.known["a"].help, maxFamilyHelp+len("..."))
+	assert.Equal(t, 1, newFamilies(10).learn([]metadata{{family: strings.Repeat("n", maxFamilyName+1)}}))
+	assert.Equal(t, 1, newFamilies(0).learn([]metadata{{family: "a"}}))
+}
+
+func TestMessagesTellTypeUnitAndHelp(t *testing.T) {
+	d := newDouble(t, nil)
+	status, text, _ := d.post(t, compress(marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{
+		{MetricFamilyName: "sent", Type: prompb.MetricMetadata_COUNTER, Unit: "bytes", Help: `All that was "sent".`},
+		{MetricFamilyName: "odd", Type: prompb.MetricMetadata_UNKNOWN, Help: "?"},
+	}})))
+	require.Equal(t, http.StatusNoContent, status, text)
+	for _, name := range []string{"sent_total", "odd", "untold"} {
+		status, text, _ = d.post(t, compress(marshal(t, oneSeries("__name__", name))))
+		require.Equal(t, http.StatusNoContent, status, text)
+	}
+	var payloads []string
+	for _, m := range d.published() {
+		_, payload, _ := strings.Cut(m, " ")
+		payloads = append(payloads, payload)
+	}
+	assert.Equal(t, []string{
+		`{"name":"sent_total","labels":{},"type":"counter","unit":"bytes","help":"All that was \"sent\".","timestamp":1,"value":1}`,
+		`{"name":"odd","labels":{},"help":"?","timestamp":1,"value":1}`,
+		`{"name":"untold","labels":{},"timestamp":1,"value":1}`,
+	}, payloads)
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	pulsarlog "github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// pieces are the implementations that scenarios compare. Each sets up, calls
+// m.start, moves messages and calls m.stop.
+func pieces() map[string]func(context.Context, piece, *meter) error {
+	return map[string]func(context.Context, piece, *meter) error{
+		"raw-async":       rawAsync(opsOptions),
+		"raw-original":    rawAsync(originalOptions),
+		"raw-sync":        rawSync,
+		"raw-consume":     rawConsume,
+		"ops-async":       opsAsync,
+		"business-sync":   businessSync,
+		"library-consume": libraryConsume,
+	}
+}
+
+// body is a payload that compresses about as well as JSON does: half of it is
+// random.
+func body(n int) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(1, uint64(n))) //nolint:gosec // test data
+	for i := range b {
+		if i%2 == 0 {
+			b[i] = byte(r.Uint32())
+		} else {
+			b[i] = 'x'
+		}
+	}
+	return b
+}
+
+func rawClient(p piece) (pulsar.Client, error) {
+	return pulsar.NewClient(pulsar.ClientOptions{
+		URL: p.URL, ListenerName: p.Listener, ConnectionTimeout: 5 * time.Second, MemoryLimitBytes: -1,
+		Logger: pulsarlog.DefaultNopLogger(), MetricsRegisterer: prometheus.NewRegistry(),
+	})
+}
+
+// opsOptions are the raw producer's options with the settings of messaging.Ops.
+func opsOptions(topic string) pulsar.ProducerOptions {
+	ops := messaging.Ops()
+	return pulsar.ProducerOptions{
+		Topic: topic, MaxPendingMessages: ops.MaxPendingRecords, SendTimeout: -1,
+		BatchingMaxPublishDelay: ops.Linger, CompressionType: pulsar.LZ4,
+		BatchingMaxMessages: uint(ops.BatchRecords), BatchingMaxSize: uint(ops.BatchBytes),
+	}
+}
+
+// originalOptions are the settings of the system that Aviary replaces.
+func originalOptions(topic string) pulsar.ProducerOptions {
+	return pulsar.ProducerOptions{
+		Topic: topic, MaxPendingMessages: 1000, SendTimeout: -1,
+		BatchingMaxPublishDelay: time.Millisecond, CompressionType: pulsar.LZ4,
+		BatchingMaxMessages: 100 * 1024, BatchingMaxSize: 10 << 20,
+	}
+}
+
+// more says whether a piece should go on after n messages since began.
+func (p piece) more(n int, began time.Time) bool {
+	// The clock is looked at every 256 messages, to keep it off the hot path.
+	return n < p.Count && (n%256 != 0 || time.Since(began).Seconds() < p.Seconds)
+}
+
+func rawAsync(options func(string) pulsar.ProducerOptions) func(context.Context, piece, *meter) error {
+	return func(ctx context.Context, p piece, m *meter) error {
+		client, err := rawClient(p)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		producer, err := client.CreateProducer(options(p.Topic))
+		if err != nil {
+			return err
+		}
+		payload := body(p.Payload)
+		var acked, failed atomic.Int64
+		done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err != nil {
+				failed.Add(1)
+			} else {
+				acked.Add(1)
+			}
+		}
+		if err := m.start(); err != nil {
+			return err
+		}
+		for n := 0; p.more(n, m.began); n++ {
+			producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: payload}, done)
+		}
+		if err := producer.FlushWithCtx(ctx); err != nil {
+			return err
+		}
+		m.stop(int(acked.Load()))
+		return failures(failed.Load())
+	}
+}
+
+func failures(n int64) error {
+	if n > 0 {
+		return fmt.Errorf("%d messages failed", n)
+	}
+	return nil
+}
+
+func rawSync(ctx context.Context, p piece, m *meter) error {
+	client, err := rawClient(p)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	o := opsOptions(p.Topic)
+	producer, err := client.CreateProducer(o)
+	if err != nil {
+		return err
+	}
+	payload := body(p.Payload)
+	return callers(p, m, func() error {
+		_, err := producer.Send(ctx, &pulsar.ProducerMessage{Payload: payload})
+		return err
+	})
+}
+
+// warmUp is how many messages timed callers send before they are measured.
+func warmUp(callers int) int {
+	if callers == 0 {
+		return 0
+	}
+	return 100
+}
+
+// callers lets p.Callers goroutines call send in a loop, timing each call.
+func callers(p piece, m *meter, send func() error) error {
+	for range warmUp(p.Callers) { // connections, buffers and the broker's ledger are warm
+		if err := send(); err != nil {
+			return err
+		}
+	}
+	if err := m.start(); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	var left, failed atomic.Int64
+	left.Store(int64(p.Count))
+	times := make([][]time.Duration, p.Callers)
+	for i := range p.Callers {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 && time.Since(m.began).Seconds() < p.Seconds {
+				t := time.Now()
+				if send() != nil {
+					failed.Add(1)
+					return
+				}
+				times[i] = append(times[i], time.Since(t))
+			}
+		})
+	}
+	wg.Wait()
+	var all []time.Duration
+	for _, t := range times {
+		all = append(all, t...)
+	}
+	m.stop(len(all))
+	m.latencies(all)
+	return failures(failed.Load())
+}
+
+func library(ctx context.Context, p piece) (*messaging.Client, error) {
+	return messaging.Dial(ctx, messaging.Config{URL: p.URL, ListenerName: p.Listener})
+}
+
+func opsAsync(ctx context.Context, p piece, m *meter) error {
+	client, err := library(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close(ctx) }()
+	publisher, err := client.Publisher(ctx, p.Topic, messaging.Ops())
+	if err != nil {
+		return err
+	}
+	payload := body(p.Payload)
+	var acked, failed atomic.Int64
+	done := func(_ messaging.MessageID, err error) {
+		if err != nil {
+			failed.Add(1)
+		} else {
+			acked.Add(1)
+		}
+	}
+	if err := m.start(); err != nil {
+		return err
+	}
+	for n := 0; p.more(n, m.began); n++ {
+		publisher.PublishAsync(ctx, &messaging.Record{Payload: payload}, done)
+	}
+	if err := publisher.Flush(ctx); err != nil {
+		return err
+	}
+	m.stop(int(acked.Load()))
+	return failures(failed.Load())
+}
+
+func businessSync(ctx context.Context, p piece, m *meter) error {
+	client, err := library(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close(ctx) }()
+	publisher, err := client.Publisher(ctx, p.Topic, messaging.Business())
+	if err != nil {
+		return err
+	}
+	payload := body(p.Payload)
+	return callers(p, m, func() error {
+		return publisher.Publish(ctx, &messaging.Record{Payload: payload})
+	})
+}
+
+func rawConsume(ctx context.Context, p piece, m *meter) error {
+	client, err := rawClient(p)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic: p.Topic, SubscriptionName: fmt.Sprintf("raw-%d", rand.Uint32()), //nolint:gosec // a name
+		Type: pulsar.Shared, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	if err := m.start(); err != nil {
+		return err
+	}
+	n := 0
+	for ; n < p.Count; n++ {
+		msg, err := consumer.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		if err := consumer.Ack(msg); err != nil {
+			return err
+		}
+	}
+	m.stop(n)
+	return nil
+}
+
+func libraryConsume(ctx context.Context, p piece, m *meter) error {
+	return fmt.Errorf("not yet")
+}

@@ -1,0 +1,354 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/nightingale"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// nightingaleService is a running Nightingale, all of it, inside the test.
+type nightingaleService struct {
+	write, admin string
+	stop         func() error // ordered; twice is fine
+}
+
+func startNightingale(t *testing.T, pulsarURL, topic string, change func(*nightingale.Config)) *nightingaleService {
+	t.Helper()
+	cfg := nightingale.DefaultConfig()
+	cfg.Pulsar.URL, cfg.Topic = pulsarURL, topic
+	cfg.HTTP.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.ShutdownTimeout = 20 * time.Second
+	if change != nil {
+		change(&cfg)
+	}
+	core, logs := observer.New(zapcore.InfoLevel)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- app.RunProgram(ctx, app.Program[nightingale.Config]{
+			Name: "nightingale", Defaults: nightingale.DefaultConfig, Build: nightingale.Build,
+		}, cfg, zap.New(core))
+	}()
+	stop := sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { assert.NoError(t, stop()) })
+	s := &nightingaleService{stop: stop}
+	address := func(server string) (address string) {
+		require.Eventually(t, func() bool {
+			for _, entry := range logs.FilterMessage("listening").FilterField(zap.String("server", server)).All() {
+				address = entry.ContextMap()["address"].(string)
+			}
+			return address != ""
+		}, 10*time.Second, time.Millisecond)
+		return address
+	}
+	s.admin, s.write = "http://"+address("admin"), "http://"+address("http")+"/api/v1/write"
+	return s
+}
+
+func (s *nightingaleService) ready(t *testing.T) bool {
+	t.Helper()
+	resp, err := http.Get(s.admin + "/-/ready")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+func (s *nightingaleService) awaitReady(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return s.ready(t) }, time.Minute, 20*time.Millisecond)
+}
+
+// send posts a request as Prometheus does, once.
+func (s *nightingaleService) send(req *prompb.WriteRequest) (status int, answer string, header http.Header, err error) {
+	body, err := req.Marshal()
+	if err != nil {
+		return 0, "", nil, err
+	}
+	r, err := http.NewRequest(http.MethodPost, s.write, bytes.NewReader(snappy.Encode(nil, body)))
+	if err != nil {
+		return 0, "", nil, err
+	}
+	r.Header.Set("Content-Type", "application/x-protobuf")
+	r.Header.Set("Content-Encoding", "snappy")
+	r.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), resp.Header, err
+}
+
+// jsonMessage is a message of the json format, with its key.
+type jsonMessage struct {
+	Key       string            `json:"-"`
+	Name      string            `json:"name"`
+	Labels    map[string]string `json:"labels"`
+	Timestamp int64             `json:"timestamp"`
+	Value     any               `json:"value"`
+	Histogram map[string]any    `json:"histogram"`
+	Exemplar  map[string]any    `json:"exemplar"`
+	Stale     bool              `json:"stale"`
+}
+
+// readMessages returns what the topic holds now, each partition in its order.
+func readMessages(t *testing.T, pulsarURL, topic string) []jsonMessage {
+	t.Helper()
+	var messages []jsonMessage
+	for _, r := range readTopic(t, pulsarURL, topic) {
+		m := jsonMessage{Key: r.key}
+		require.NoError(t, json.Unmarshal(r.payload, &m), "%s", r.payload)
+		messages = append(messages, m)
+	}
+	return messages
+}
+
+// batchOf makes a request of one sample for each of a sender's series.
+func batchOf(sender, series int, timestamp int64) *prompb.WriteRequest {
+	req := new(prompb.WriteRequest)
+	for i := range series {
+		req.Timeseries = append(req.Timeseries, prompb.TimeSeries{
+			Labels: []prompb.Label{
+				{Name: "__name__", Value: "requests_total"}, {Name: "sender", Value: fmt.Sprint(sender)}, {Name: "series", Value: fmt.Sprint(i)},
+			},
+			Samples: []prompb.Sample{{Timestamp: timestamp, Value: float64(timestamp)}},
+		})
+	}
+	return req
+}
+
+func TestNightingaleWritesAllOfARequest(t *testing.T) {
+	pulsar := stack.Pulsar(t)
+	topic := pulsar.Topic(t, pulsar.Namespace(t), 3)
+	s := startNightingale(t, pulsar.URL(), topic, nil)
+	s.awaitReady(t)
+
+	req := batchOf(1, 100, 1_700_000_000_123)
+	labels := []prompb.Label{{Name: "job", Value: "api"}, {Name: "__name__", Value: "latency"}}
+	req.Timeseries = append(req.Timeseries, prompb.TimeSeries{
+		Labels:    labels,
+		Samples:   []prompb.Sample{{Timestamp: 1, Value: math.Inf(1)}, {Timestamp: 2, Value: math.Float64frombits(0x7ff0000000000002)}},
+		Exemplars: []prompb.Exemplar{{Labels: []prompb.Label{{Name: "trace_id", Value: "t1"}}, Value: 3, Timestamp: 4}},
+		Histograms: []prompb.Histogram{{
+			Count: &prompb.Histogram_CountInt{CountInt: 3}, Sum: 4.5, ZeroCount: &prompb.Histogram_ZeroCountInt{ZeroCountInt: 1},
+			PositiveSpans: []prompb.BucketSpan{{Length: 1}}, PositiveDeltas: []int64{2}, Timestamp: 3,
+		}},
+	})
+	status, answer, _, err := s.send(req)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusNoContent, status, answer)
+
+	seen := map[string]bool{}
+	var latency []jsonMessage
+	for _, m := range readMessages(t, pulsar.URL(), topic) {
+		if m.Name == "latency" {
+			latency = append(latency, m)
+			continue
+		}
+		assert.Equal(t, "requests_total", m.Name)
+		assert.Equal(t, int64(1_700_000_000_123), m.Timestamp)
+		assert.InDelta(t, 1_700_000_000_123, m.Value, 0)
+		assert.Len(t, m.Key, 16)
+		seen[m.Labels["series"]] = true
+	}
+	assert.Len(t, seen, 100)
+	require.Len(t, latency, 4, "one series is on one partition, in order")
+	assert.Equal(t, "+Inf", latency[0].Value)
+	assert.Equal(t, "NaN", latency[1].Value)
+	assert.True(t, latency[1].Stale)
+	assert.InDelta(t, 3, latency[2].Histogram["count"], 0)
+	assert.Equal(t, map[string]any{"trace_id": "t1"}, latency[3].Exemplar["labels"])
+	for _, m := range latency {
+		assert.Equal(t, map[string]string{"job": "api"}, m.Labels)
+		assert.Equal(t, latency[0].Key, m.Key)
+	}
+}
+
+func TestNightingaleKeepsOrderPerSeries(t *testing.T) {
+	pulsar := stack.Pulsar(t)
+	topic := pulsar.Topic(t, pulsar.Namespace(t), 4)
+	s := startNightingale(t, pulsar.URL(), topic, nil)
+	s.awaitReady(t)
+
+	const senders, rounds, series = 8, 40, 50
+	var wg sync.WaitGroup
+	for sender := range senders {
+		wg.Go(func() {
+			for round := range rounds {
+				status, answer, _, err := s.send(batchOf(sender, series, int64(round)))
+				assert.NoError(t, err)
+				assert.Equal(t, http.StatusNoContent, status, answer)
+			}
+		})
+	}
+	wg.Wait()
+
+	last := map[string]int64{}
+	messages := readMessages(t, pulsar.URL(), topic)
+	for _, m := range messages {
+		previous, known := last[m.Key]
+		if !known {
+			previous = -1
+		}
+		require.Equal(t, previous+1, m.Timestamp, "series %v", m.Labels)
+		last[m.Key] = m.Timestamp
+	}
+	assert.Len(t, messages, senders*rounds*series)
+	assert.Len(t, last, senders*series)
+}
+
+func TestNightingaleStartsBeforePulsar(t *testing.T) {
+	pulsar := stack.PrivatePulsar(t)
+	topic := pulsar.Topic(t, pulsar.Namespace(t), 0)
+	require.NoError(t, pulsar.Kill())
+	s := startNightingale(t, pulsar.URL(), topic, nil)
+	assert.False(t, s.ready(t))
+	status, answer, header, err := s.send(batchOf(1, 1, 1))
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.NotEmpty(t, header.Get("Retry-After"))
+	assert.Contains(t, answer, "away")
+
+	require.NoError(t, pulsar.Start(t.Context()))
+	s.awaitReady(t)
+	status, answer, _, err = s.send(batchOf(1, 1, 2))
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusNoContent, status, answer)
+}
+
+func TestNightingaleStopsWhilePulsarIsAway(t *testing.T) {
+	pulsar := stack.PrivatePulsar(t)
+	topic := pulsar.Topic(t, pulsar.Namespace(t), 0)
+	require.NoError(t, pulsar.Kill())
+	s := startNightingale(t, pulsar.URL(), topic, nil)
+	began := time.Now()
+	require.NoError(t, s.stop())
+	assert.Less(t, time.Since(began), 10*time.Second)
+}
+
+// TestNightingaleLosesNothingAcknowledged kills the broker under load, again and
+// again. Senders behave as Prometheus does: they repeat a request until it is
+// answered 2xx. Every acknowledged sample must be on the topic, and for each series
+// the first appearances must be in order.
+func TestNightingaleLosesNothingAcknowledged(t *testing.T) {
+	pulsar := stack.PrivatePulsar(t)
+	topic := pulsar.Topic(t, pulsar.Namespace(t), 2)
+	s := startNightingale(t, pulsar.URL(), topic, func(c *nightingale.Config) { c.RequestTimeout = 2 * time.Second })
+	s.awaitReady(t)
+
+	const senders, series, kills = 4, 100, 2
+	var acknowledged [senders]atomic.Int64 // rounds
+	var refused atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for sender := range senders {
+		wg.Go(func() {
+			for round := int64(0); ; round++ {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					status, answer, header, err := s.send(batchOf(sender, series, round))
+					if !assert.NoError(t, err) {
+						return
+					}
+					if status == http.StatusNoContent {
+						acknowledged[sender].Add(1)
+						break
+					}
+					refused.Add(1)
+					if !assert.Equal(t, http.StatusServiceUnavailable, status, answer) || !assert.NotEmpty(t, header.Get("Retry-After")) {
+						return
+					}
+					select { // as Prometheus, which begins with 30 ms
+					case <-time.After(50 * time.Millisecond):
+					case <-stop:
+						return
+					}
+				}
+			}
+		})
+	}
+	progress := func(why string) {
+		t.Helper()
+		var from [senders]int64
+		for i := range from {
+			from[i] = acknowledged[i].Load()
+		}
+		require.Eventually(t, func() bool {
+			for i := range from {
+				if acknowledged[i].Load() < from[i]+10 {
+					return false
+				}
+			}
+			return true
+		}, time.Minute, 10*time.Millisecond, why)
+	}
+	progress("at first")
+	for range kills {
+		require.NoError(t, pulsar.Kill())
+		require.Eventually(t, func() bool { return !s.ready(t) }, 20*time.Second, 20*time.Millisecond, "it is not ready while requests go unacknowledged")
+		require.NoError(t, pulsar.Start(t.Context()))
+		progress("by itself after the broker is back")
+	}
+	close(stop)
+	wg.Wait()
+	assert.Positive(t, refused.Load())
+	require.NoError(t, s.stop(), "what was queued is flushed")
+
+	type point struct {
+		key       string
+		timestamp int64
+	}
+	seen := map[point]int{}
+	next := map[string]int64{}
+	rounds := map[int]int64{}
+	for _, m := range readMessages(t, pulsar.URL(), topic) {
+		p := point{m.Key, m.Timestamp}
+		if seen[p]++; seen[p] == 1 {
+			require.Equal(t, next[m.Key], m.Timestamp, "first appearances are in order, series %v", m.Labels)
+			next[m.Key]++
+			var sender int
+			_, err := fmt.Sscan(m.Labels["sender"], &sender)
+			require.NoError(t, err)
+			rounds[sender]++
+		}
+	}
+	for sender := range senders {
+		want := acknowledged[sender].Load() * series
+		assert.GreaterOrEqual(t, rounds[sender], want, "sender %d", sender)
+		assert.LessOrEqual(t, rounds[sender], want+series, "one request may have been stored without having been acknowledged")
+	}
+	t.Logf("%d requests acknowledged, %d refused, %d samples stored, %d of them repeated", acknowledged[0].Load()+acknowledged[1].Load()+acknowledged[2].Load()+acknowledged[3].Load(),
+		refused.Load(), len(seen), repeated(seen))
+}
+
+func repeated[K comparable](seen map[K]int) (n int) {
+	for _, times := range seen {
+		n += times - 1
+	}
+	return n
+}

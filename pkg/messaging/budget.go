@@ -93,8 +93,8 @@ type weigher struct {
 }
 
 // add notes received messages.
-func (w *weigher) add(count int, bytes int64) {
-	w.count += int64(count)
+func (w *weigher) add(count, bytes int64) {
+	w.count += count
 	w.bytes += bytes
 	if w.count >= blockMessages {
 		w.heaviest = max(w.bytes/w.count, w.heaviest-w.heaviest/1024)

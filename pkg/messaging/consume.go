@@ -179,6 +179,7 @@ func (r *run) receive(s *session) (reason string) {
 	batch := make([]*task, 0, chunkSize)
 	growing := false // to end once no batch is received in part
 	for {
+		var count, bytes int64
 		waited := time.Now()
 		select {
 		case <-r.stop.Done():
@@ -189,20 +190,24 @@ func (r *run) receive(s *session) (reason string) {
 		case m := <-s.ch:
 			if len(s.ch) == 0 && time.Since(waited) > limitedWindow {
 				s.forget() // nothing came for long: the underlying queue was empty
+			} else {
+				count, bytes = 1, weightOf(&m)
 			}
 			batch = r.take(s, &m, batch)
 		}
-		var bytes int64
 	fill:
 		for len(batch) < cap(batch) && bytes < r.sched.maxBytes/4 && !(growing && s.open <= 0) {
 			select {
 			case m := <-s.ch:
 				batch = r.take(s, &m, batch)
-				bytes += int64(len(m.Payload()))
+				count++
+				bytes += weightOf(&m)
 			default:
 				break fill
 			}
 		}
+		s.taken(count, bytes)
+		s.weights.add(count, bytes)
 		r.metrics.received.Add(float64(len(batch)))
 		r.sched.push(batch)
 		if r.drain != nil {
@@ -226,11 +231,11 @@ func (r *run) receive(s *session) (reason string) {
 	}
 }
 
+// weightOf is what a message counts for while the underlying consumer holds it.
+func weightOf(m *pulsar.ConsumerMessage) int64 { return int64(len(m.Payload()) + deliveryOverhead) }
+
 // take makes a delivery of a message, unless it is here already.
 func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*task) []*task {
-	n := len(m.Payload())
-	s.taken(n)
-	s.weights.add(1, int64(n+deliveryOverhead))
 	id := m.ID()
 	index, size := id.BatchIdx(), id.BatchSize()
 	switch {
@@ -252,7 +257,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*task) []*task
 	if r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
-	d := newTask(m, s)
+	d := s.slab.newTask(m, s)
 	if s.src.retry {
 		d.restore()
 	}
@@ -264,7 +269,7 @@ func (r *run) work(w *worker) {
 	handled, began := 0, time.Now()
 	for r.sched.next(w, handled, time.Since(began)) {
 		handled, began = 0, time.Now()
-		now := began
+		var now time.Duration // since began: cheaper to ask for than the time
 		for d := w.chunk.claim(); d != nil; d = w.chunk.claim() {
 			if d.copying == nil && (r.ending.Load() || d.session.over()) {
 				// Not started and not to be: dropped, so the broker delivers it again.
@@ -275,11 +280,11 @@ func (r *run) work(w *worker) {
 				r.finishCopy(w, d)
 				continue
 			}
-			w.busy.set(d, now)
+			w.busy.set(d, began.Add(now))
 			err := r.call(d)
-			end := time.Now()
-			r.metrics.observe(end.Sub(now), handled)
-			r.settle(w, d, err, end)
+			end := time.Since(began)
+			r.metrics.observe(end-now, handled)
+			r.settle(w, d, err)
 			now = end
 			handled++
 		}
@@ -304,7 +309,7 @@ func (r *run) call(d *task) (err error) {
 }
 
 // settle carries out the verdict.
-func (r *run) settle(w *worker, d *task, err error, now time.Time) {
+func (r *run) settle(w *worker, d *task, err error) {
 	if err == nil {
 		r.handled.Add(1)
 		w.handled++
@@ -315,7 +320,7 @@ func (r *run) settle(w *worker, d *task, err error, now time.Time) {
 	// taken along with it must not run before it.
 	r.sched.giveBack(w.chunk.rest())
 	if d.FirstFailed.IsZero() {
-		d.FirstFailed = now
+		d.FirstFailed = time.Now()
 	}
 	var v *verdict
 	named := errors.As(err, &v)
@@ -416,7 +421,7 @@ func (r *run) close(s *session) {
 
 // mustShrink reports whether the underlying queue is too long for what arrives.
 func (r *run) mustShrink(s *session) bool {
-	held, bytes := s.heldMessages.Load(), s.heldBytes.Load()
+	held, bytes := s.holding()
 	weight := bytes / max(held, 1)
 	_, all := r.partitions(s.src)
 	if r.budget.fixed || r.budget.queueLength(all, weight)*shrinkFactor > s.queue {

@@ -19,7 +19,7 @@ import (
 // BenchmarkConsumer consumes the same backlog with the bare client (Receive, Ack)
 // and with Run, in turn, and reports both rates and their ratio.
 func BenchmarkConsumer(b *testing.B) {
-	const messages = 400_000
+	const messages = 1_000_000
 	srv := stack.Pulsar(b)
 	ns := srv.Namespace(b)
 	for _, size := range []int{200, 1024} {
@@ -33,7 +33,7 @@ func BenchmarkConsumer(b *testing.B) {
 		}{
 			{"none-1", messaging.OrderNone, messaging.Shared, 1},
 			{"none-16", messaging.OrderNone, messaging.Shared, 16},
-			{"key-16", messaging.OrderKey, messaging.Failover, 16},
+			{"key-16", messaging.OrderKey, messaging.Exclusive, 16},
 			{"total", messaging.OrderTotal, messaging.Exclusive, 1},
 		} {
 			b.Run(fmt.Sprintf("%dB/%s", size, bm.name), func(b *testing.B) {

@@ -38,11 +38,10 @@ type session struct {
 
 	// What the underlying consumer holds. Counted where messages arrive, on the
 	// connection's reader goroutine: those in its queue are invisible otherwise.
-	heldMessages atomic.Int64
-	heldBytes    atomic.Int64
-	limit        int64
-	alarm        atomic.Bool   // more than limit was held
-	heavy        chan struct{} // the same, for a receiver that waits
+	held  atomic.Int64 // messages << heldShift | bytes
+	limit int64
+	alarm atomic.Bool   // more than limit was held
+	heavy chan struct{} // the same, for a receiver that waits
 
 	gone     chan struct{} // closed when the broker's side ended it
 	goneOnce atomic.Bool
@@ -56,6 +55,7 @@ type session struct {
 
 	// The receiving goroutine's own.
 	open     int // batches received in part
+	slab     slab
 	replay   replay
 	weights  weigher
 	pressure pressure
@@ -83,9 +83,8 @@ var (
 // BeforeConsume weighs a message that arrives. It runs on the connection's reader
 // goroutine and must not block.
 func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
-	s.heldMessages.Add(1)
-	n := int64(len(m.Payload()) + deliveryOverhead)
-	if s.heldBytes.Add(n) > s.limit && s.queue > 1 && s.alarm.CompareAndSwap(false, true) {
+	held := s.held.Add(1<<heldShift + int64(len(m.Payload())+deliveryOverhead))
+	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.alarm.CompareAndSwap(false, true) {
 		select {
 		case s.heavy <- struct{}{}:
 		default:
@@ -94,18 +93,28 @@ func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
 	}
 }
 
+// heldShift leaves a terabyte for the bytes. Both counts are in one word because
+// two goroutines share it for every message.
+const heldShift = 40
+
+// holding is what the underlying consumer holds.
+func (s *session) holding() (messages, bytes int64) {
+	held := s.held.Load()
+	return held >> heldShift, held & (1<<heldShift - 1)
+}
+
 // forget sets the counts to nothing held. The underlying client empties its queue
 // without a word when it reconnects, so the counts can only be trusted upwards:
 // they are corrected whenever the queue is known to be empty.
-func (s *session) forget() {
-	s.heldMessages.Store(0)
-	s.heldBytes.Store(0)
-}
+func (s *session) forget() { s.held.Store(0) }
 
-// taken notes a message that was taken over from the underlying consumer.
-func (s *session) taken(payload int) {
-	s.heldMessages.Add(-1)
-	s.heldBytes.Add(-int64(payload + deliveryOverhead))
+// taken notes messages that were taken over from the underlying consumer. More may
+// be taken than is counted after a forget.
+func (s *session) taken(messages, bytes int64) {
+	delta := messages<<heldShift + bytes
+	if s.held.Add(-delta) < 0 {
+		s.forget()
+	}
 }
 
 func (s *session) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}

@@ -79,28 +79,20 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 
 // newRawClient makes one underlying client; role labels its metrics.
 func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role string) (pulsar.Client, error) {
-	auth, err := cfg.Auth.provider()
-	if err != nil {
-		return nil, fmt.Errorf("messaging: auth: %w", err)
-	}
-	raw, err := pulsar.NewClient(pulsar.ClientOptions{
-		URL:                        cfg.URL,
-		ConnectionTimeout:          cfg.ConnectTimeout,
-		OperationTimeout:           cfg.OperationTimeout,
-		KeepAliveInterval:          cfg.KeepAlive,
-		MaxConnectionsPerBroker:    cfg.ConnectionsPerBroker,
-		ListenerName:               cfg.ListenerName,
-		Authentication:             auth,
-		TLSTrustCertsFilePath:      cfg.TLS.CAFile,
-		TLSAllowInsecureConnection: cfg.TLS.Insecure,
-		TLSValidateHostname:        !cfg.TLS.Insecure,
+	raw, err := cfg.dialRaw(pulsar.ClientOptions{
+		URL:                     cfg.URL,
+		ConnectionTimeout:       cfg.ConnectTimeout,
+		OperationTimeout:        cfg.OperationTimeout,
+		KeepAliveInterval:       cfg.KeepAlive,
+		MaxConnectionsPerBroker: cfg.ConnectionsPerBroker,
+		ListenerName:            cfg.ListenerName,
 		// The client's own memory limiter can lose a wake-up
 		// (memory_limit_controller.go, ReleaseMemory broadcasts without the
 		// lock), and producers would share it with consumers: ours replaces it.
 		MemoryLimitBytes:  -1,
 		Logger:            rawLogger{log.Named("pulsar").Sugar()},
 		MetricsRegisterer: prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, reg),
-	})
+	}, newFaults(log.With(zap.String("role", role))))
 	if err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}

@@ -1,10 +1,13 @@
 package messaging
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,8 +41,9 @@ type Config struct {
 	Auth Auth `yaml:"auth"`
 }
 
-// TLS configures the transport of a pulsar+ssl URL. The server's certificate and
-// its host name are verified unless Insecure is set.
+// TLS configures the transport of a pulsar+ssl URL, version 1.2 or newer. A
+// server's certificate must be for the host that is connected to, be it one of the
+// URL or one that a lookup led to, unless Insecure is set.
 type TLS struct {
 	// CAFile holds the PEM certificates to trust. Default: the system's.
 	CAFile string `yaml:"ca_file"`
@@ -52,8 +56,8 @@ type TLS struct {
 type Auth struct {
 	// Token is a bearer token (JWT).
 	Token secret.String `yaml:"token"`
-	// TokenFile holds the token; it is read again at every connection, so that it
-	// can be rotated.
+	// TokenFile holds the token; it is read again at every connection, and when a
+	// broker finds the present one expired, so that it can be rotated.
 	TokenFile string `yaml:"token_file"`
 	// CertFile and KeyFile are the PEM client certificate and key of mutual TLS,
 	// read again at every connection.
@@ -65,15 +69,19 @@ type Auth struct {
 
 // OAuth2 configures the client credentials flow (RFC 6749, section 4.4).
 type OAuth2 struct {
-	// IssuerURL is the authorization server, with OpenID Connect discovery.
+	// IssuerURL is the authorization server, with OpenID Connect discovery: an https
+	// URL, or http to this machine. Default: the key file's.
 	IssuerURL string `yaml:"issuer_url"`
 	// Audience names the Pulsar cluster to the issuer.
 	Audience string `yaml:"audience"`
 	// Scope is a space-separated list. Optional.
 	Scope string `yaml:"scope"`
 	// KeyFile is the JSON file with client_id, client_secret and issuer_url that
-	// Pulsar's own clients use.
+	// Pulsar's own clients use. It is read again for every token.
 	KeyFile string `yaml:"key_file"`
+	// CAFile holds the PEM certificates to trust for the issuer. Default: the
+	// system's.
+	CAFile string `yaml:"ca_file"`
 }
 
 // DefaultConfig is the configuration of a broker on this machine.
@@ -106,7 +114,7 @@ func (c Config) Validate() error {
 	fault := func(path, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{path}, args...)...))
 	}
-	tls, err := checkURL(c.URL)
+	secure, err := checkURL(c.URL)
 	if err != nil {
 		fault("url", "%w", err)
 	}
@@ -122,39 +130,49 @@ func (c Config) Validate() error {
 	if c.ConnectionsPerBroker < 1 || c.ConnectionsPerBroker > 64 {
 		fault("connections_per_broker", "must be from 1 to 64, got %d", c.ConnectionsPerBroker)
 	}
-	readable := func(path, file string) {
+	check := func(path, file string, read func(string) error) {
 		if file == "" {
 			return
 		}
-		if f, err := os.Open(file); err != nil {
-			fault(path, "must name a readable file: %w", err)
-		} else {
-			_ = f.Close()
+		// The value is not repeated: it may be what was meant for the file.
+		if err := read(file); err != nil {
+			fault(path, "must name a readable file: %w", bare(err))
 		}
 	}
-	readable("tls.ca_file", c.TLS.CAFile)
-	readable("auth.token_file", c.Auth.TokenFile)
-	readable("auth.cert_file", c.Auth.CertFile)
-	readable("auth.key_file", c.Auth.KeyFile)
-	readable("auth.oauth2.key_file", c.Auth.OAuth2.KeyFile)
+	check("tls.ca_file", c.TLS.CAFile, func(file string) error { _, err := readCA(file); return err })
+	check("auth.token_file", c.Auth.TokenFile, func(file string) error { _, err := secret.ReadFile(file); return err })
+	check("auth.cert_file", c.Auth.CertFile, readable)
+	check("auth.key_file", c.Auth.KeyFile, readable)
+	check("auth.oauth2.ca_file", c.Auth.OAuth2.CAFile, func(file string) error { _, err := readCA(file); return err })
 	if n := len(c.Auth.methods()); n > 1 {
 		fault("auth", "must hold one method, got %s", strings.Join(c.Auth.methods(), " and "))
 	}
 	if (c.Auth.CertFile == "") != (c.Auth.KeyFile == "") {
 		fault("auth", "cert_file and key_file go together")
 	}
-	if c.Auth.CertFile != "" && !tls && err == nil {
+	if a := c.Auth; readable(a.CertFile) == nil && readable(a.KeyFile) == nil {
+		if _, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile); err != nil {
+			fault("auth", "cert_file and key_file: %w", err)
+		}
+	}
+	if c.Auth.CertFile != "" && !secure && err == nil {
 		fault("auth.cert_file", "needs a pulsar+ssl url")
 	}
 	if o := c.Auth.OAuth2; o != (OAuth2{}) {
+		issuer := checkIssuer(o.IssuerURL)
+		if o.IssuerURL == "" {
+			issuer = nil // the key file's
+		}
+		if issuer != nil {
+			fault("auth.oauth2.issuer_url", "%w", issuer)
+		}
 		if o.KeyFile == "" {
 			fault("auth.oauth2.key_file", "must be set")
-		}
-		if u, err := url.Parse(o.IssuerURL); o.IssuerURL != "" && (err != nil || u.Host == "") {
-			fault("auth.oauth2.issuer_url", "must be an https URL, got %q", o.IssuerURL)
+		} else if _, err := o.key(); err != nil && issuer == nil {
+			fault("auth.oauth2", "%w", err)
 		}
 	}
-	if c.TLS != (TLS{}) && !tls && err == nil {
+	if c.TLS != (TLS{}) && !secure && err == nil {
 		fault("tls", "needs a pulsar+ssl url, got %q", c.URL)
 	}
 	return errors.Join(errs...)
@@ -179,19 +197,45 @@ func (a Auth) methods() []string {
 }
 
 // checkURL reports whether a service URL asks for TLS, or what is wrong with it.
-func checkURL(s string) (tls bool, err error) {
+func checkURL(s string) (secure bool, err error) {
 	rest, plain := strings.CutPrefix(s, "pulsar://")
 	if !plain {
-		rest, tls = strings.CutPrefix(s, "pulsar+ssl://")
+		rest, secure = strings.CutPrefix(s, "pulsar+ssl://")
 	}
-	if !plain && !tls {
+	if strings.Contains(s, "@") { // not repeated: what stands before it may be a password
+		return secure, errors.New("must not hold credentials: they belong under auth")
+	}
+	if !plain && !secure {
 		return false, fmt.Errorf("must start with pulsar:// or pulsar+ssl://, got %q", s)
 	}
 	for host := range strings.SplitSeq(rest, ",") {
 		u, err := url.Parse("pulsar://" + host)
-		if err != nil || u.Hostname() == "" || u.User != nil || (u.Path != "" && u.Path != "/") {
-			return tls, fmt.Errorf("must be host:port[,host:port...] after the scheme, got %q", s)
+		if err != nil || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || !validPort(u.Port()) {
+			return secure, fmt.Errorf("must be host:port[,host:port...] after the scheme, got %q", s)
 		}
 	}
-	return tls, nil
+	return secure, nil
+}
+
+// validPort accepts no port, which means Pulsar's own.
+func validPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return s == "" || err == nil && n > 0
+}
+
+// readable reports why a file cannot be read.
+func readable(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// bare is the reason of a failed file operation without the file's name.
+func bare(err error) error {
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
 }

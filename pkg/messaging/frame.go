@@ -79,7 +79,7 @@ func (w *FrameWriter) Add(r *Record) {
 	if !r.EventTime.IsZero() {
 		flags |= frameEventTime
 		ms = r.EventTime.UnixMilli()
-		n += uvarintLen(uint64(ms)<<1 ^ uint64(ms>>63)) //nolint:gosec // zig-zag
+		n += uvarintLen(uint64(ms)<<1 ^ uint64(ms>>63))
 	}
 	n += uvarintLen(uint64(len(r.Properties)))
 	for k, v := range r.Properties {
@@ -87,7 +87,7 @@ func (w *FrameWriter) Add(r *Record) {
 	}
 	n += len(r.Payload)
 
-	b := binary.AppendUvarint(w.buf, uint64(n)) //nolint:gosec // a length
+	b := binary.AppendUvarint(w.buf, uint64(n))
 	b = append(b, flags)
 	b = appendString(b, r.Key)
 	if flags&frameEventTime != 0 {

@@ -115,8 +115,12 @@ func TestBrokerFaults(t *testing.T) {
 		name   string
 		strike func(t *testing.T, topic string, acked *atomic.Int64)
 	}{
-		{"topic unloaded", func(t *testing.T, topic string, _ *atomic.Int64) { srv.Unload(t, topic) }},
+		{"topic unloaded", func(t *testing.T, topic string, _ *atomic.Int64) {
+			t.Helper()
+			srv.Unload(t, topic)
+		}},
 		{"connections cut", func(t *testing.T, _ string, acked *atomic.Int64) {
+			t.Helper()
 			for range 5 {
 				line.Cut()
 				require.NoError(t, line.Restore())
@@ -124,12 +128,14 @@ func TestBrokerFaults(t *testing.T) {
 			}
 		}},
 		{"slow narrow line", func(t *testing.T, _ string, acked *atomic.Int64) {
+			t.Helper()
 			require.NoError(t, line.Latency(50*time.Millisecond))
 			require.NoError(t, line.Bandwidth(256))
 			more(t, acked, 500)
 			line.Heal()
 		}},
 		{"silence", func(t *testing.T, _ string, acked *atomic.Int64) {
+			t.Helper()
 			require.NoError(t, line.Silence())
 			before := acked.Load()
 			require.Never(t, func() bool { return acked.Load() > before+200 }, time.Second, 100*time.Millisecond)
@@ -138,12 +144,14 @@ func TestBrokerFaults(t *testing.T) {
 			require.NoError(t, line.Restore())
 		}},
 		{"SIGSTOP", func(t *testing.T, _ string, acked *atomic.Int64) {
+			t.Helper()
 			require.NoError(t, srv.Pause())
 			before := acked.Load()
 			require.Never(t, func() bool { return acked.Load() > before+200 }, 2*time.Second, 100*time.Millisecond)
 			require.NoError(t, srv.Resume())
 		}},
 		{"SIGKILL", func(t *testing.T, _ string, _ *atomic.Int64) {
+			t.Helper()
 			require.NoError(t, srv.Kill())
 			require.NoError(t, srv.Start(ctx))
 		}},

@@ -74,7 +74,6 @@ func (m MessageID) Bytes() []byte {
 	case m.id == nil:
 		return nil
 	case m.lane > 0:
-		//nolint:gosec // a partition's index
 		return pulsar.NewMessageID(m.id.LedgerID(), m.id.EntryID(), m.id.BatchIdx(), int32(m.lane-1)).Serialize()
 	default:
 		return m.id.Serialize()

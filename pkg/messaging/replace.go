@@ -269,8 +269,8 @@ func (l *lane) rawOptions() pulsar.ProducerOptions {
 		SendTimeout:             -1,
 		DisableBatching:         p.unbatched(),
 		BatchingMaxPublishDelay: max(p.Linger, time.Millisecond),
-		BatchingMaxMessages:     uint(p.BatchRecords), //nolint:gosec // validated > 0
-		BatchingMaxSize:         uint(p.BatchBytes),   //nolint:gosec // validated > 0
+		BatchingMaxMessages:     uint(p.BatchRecords),
+		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Access.raw(),
 		BackOffPolicyFunc:       newReconnectBackoff,

@@ -45,7 +45,7 @@ func (rt *router) route(r *Record, n int, full func(int) bool) int {
 			break
 		}
 	}
-	rt.current.Store(uint32(next)) //nolint:gosec // an index below n
+	rt.current.Store(uint32(next))
 	return next
 }
 

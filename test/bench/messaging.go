@@ -175,7 +175,7 @@ func perf(ctx context.Context, r *report, b *broker) error {
 	run := func(args ...string) (float64, error) {
 		ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, filepath.Join(home, "bin", "pulsar-perf"), args...) //nolint:gosec // our own download
+		cmd := exec.CommandContext(ctx, filepath.Join(home, "bin", "pulsar-perf"), args...)
 		cmd.Env = append(os.Environ(), "PULSAR_LOG_DIR="+logs, "PULSAR_MEM=-Xmx512m")
 		out, err := cmd.CombinedOutput()
 		if err != nil {

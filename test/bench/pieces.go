@@ -33,7 +33,7 @@ func pieces() map[string]func(context.Context, piece, *meter) error {
 // random.
 func body(n int) []byte {
 	b := make([]byte, n)
-	r := rand.New(rand.NewPCG(1, uint64(n))) //nolint:gosec // test data
+	r := rand.New(rand.NewPCG(1, uint64(n)))
 	for i := range b {
 		if i%2 == 0 {
 			b[i] = byte(r.Uint32())
@@ -238,7 +238,7 @@ func rawConsume(ctx context.Context, p piece, m *meter) error {
 	}
 	defer client.Close()
 	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
-		Topic: p.Topic, SubscriptionName: fmt.Sprintf("raw-%d", rand.Uint32()), //nolint:gosec // a name
+		Topic: p.Topic, SubscriptionName: fmt.Sprintf("raw-%d", rand.Uint32()),
 		Type: pulsar.Shared, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	})
 	if err != nil {

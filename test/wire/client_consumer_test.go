@@ -2,7 +2,6 @@ package wire_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -60,7 +59,7 @@ func TestClientErrorsThatCloseAConsumerForGood(t *testing.T) {
 
 			_, err = c.Receive(ctx)
 			var pe *pulsar.Error
-			require.True(t, errors.As(err, &pe), "%v", err)
+			require.ErrorAs(t, err, &pe)
 			require.Equal(t, pulsar.ConsumerClosed, pe.Result())
 		})
 	}

@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 
 // testContext ends long before go test's own timeout, so that a wait that fails says what it waited for.
 func testContext(t *testing.T) context.Context {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx

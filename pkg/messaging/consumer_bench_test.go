@@ -82,7 +82,7 @@ func fillTopic(tb testing.TB, url, topic string, messages, size int) {
 				}
 			})
 	}
-	if err := p.Flush(); err != nil || failed.Load() > 0 {
+	if err := p.FlushWithCtx(context.Background()); err != nil || failed.Load() > 0 {
 		tb.Fatal("fill: ", err, failed.Load())
 	}
 }
@@ -125,7 +125,7 @@ func consumeRun(tb testing.TB, url string, cfg messaging.ConsumerConfig, sub str
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer c.Close(context.Background()) //nolint:errcheck // nothing is published
+	defer c.Close(context.Background())
 	cfg.Subscription = sub
 	consumer, err := c.Consumer(cfg)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -76,26 +75,26 @@ func TestConsumersSurviveBrokerFaults(t *testing.T) {
 	on(100)
 	for _, fault := range []struct {
 		name   string
-		strike func(t *testing.T)
+		strike func()
 	}{
-		{"topic unloaded", func(t *testing.T) { srv.Unload(t, topic) }},
-		{"connections cut", func(t *testing.T) {
+		{"topic unloaded", func() { srv.Unload(t, topic) }},
+		{"connections cut", func() {
 			line.Cut()
 			require.NoError(t, line.Restore())
 		}},
-		{"SIGSTOP", func(t *testing.T) {
+		{"SIGSTOP", func() {
 			require.NoError(t, srv.Pause())
 			before := got[0].count()
 			require.Never(t, func() bool { return got[0].count() > before+2000 }, time.Second, 100*time.Millisecond)
 			require.NoError(t, srv.Resume())
 		}},
-		{"SIGKILL", func(t *testing.T) {
+		{"SIGKILL", func() {
 			require.NoError(t, srv.Kill())
 			require.NoError(t, srv.Start(ctx))
 		}},
 	} {
-		t.Run(fault.name, func(t *testing.T) {
-			fault.strike(t)
+		t.Run(fault.name, func(*testing.T) {
+			fault.strike()
 			on(200)
 		})
 	}
@@ -209,7 +208,7 @@ func TestResubscribesWhenTheBrokerClosesIt(t *testing.T) {
 		require.NoError(t, fail.Wait(ctx, 3))
 		send()
 		eventually(t, "after "+reason, func() bool { return got.count() == sent })
-		require.EqualValues(t, 1, testutil.ToFloat64(counter(t, reg, "messaging_resubscribes_total", "sub", reason)), reason)
+		require.Equal(t, 1, counted(t, reg, "messaging_resubscribes_total", "sub", reason), reason)
 	}
 	r.stop(t)
 	require.Empty(t, got.overtaken())

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -141,11 +140,11 @@ func TestLargeMessagesAfterSmallOnes(t *testing.T) {
 		large.Add(1)
 		return nil
 	})
-	resubscribed := func(reason string) float64 {
-		return testutil.ToFloat64(counter(t, reg, "messaging_resubscribes_total", "sub", reason))
+	resubscribed := func(reason string) int {
+		return counted(t, reg, "messaging_resubscribes_total", "sub", reason)
 	}
 	eventually(t, "small ones are handled", func() bool { return small.Load() == 2000 })
-	require.EqualValues(t, 1, resubscribed("longer_queue"))
+	require.Equal(t, 1, resubscribed("longer_queue"))
 
 	p := open(t, client, topic, nil)
 	for range 60 {
@@ -155,7 +154,7 @@ func TestLargeMessagesAfterSmallOnes(t *testing.T) {
 	}
 	blocked.Done() // a session ends when its handlers have
 	eventually(t, "large ones are handled", func() bool { return large.Load() >= 60 })
-	require.EqualValues(t, 1, resubscribed("shorter_queue"))
+	require.Equal(t, 1, resubscribed("shorter_queue"))
 	r.stop(t)
 	require.Zero(t, srv.Stats(t, topic).Subscriptions["sub"].MsgBacklog)
 }

@@ -316,7 +316,9 @@ func (s *scheduler) wakeHeld() {
 	defer s.mu.Unlock()
 	now := time.Now()
 	for len(s.held) > 0 && !s.held[0].due.After(now) {
-		s.again.push(heap.Pop(&s.held).(*task)) //nolint:forcetypeassert // of this heap
+		first := s.held[0]
+		heap.Pop(&s.held)
+		s.again.push(first)
 		s.wakeWorker()
 	}
 	s.arm()

@@ -135,7 +135,7 @@ func (h heldHeap) Swap(i, j int) {
 }
 
 func (h *heldHeap) Push(v any) {
-	d := v.(*task) //nolint:forcetypeassert // container/heap gives back what it was given
+	d, _ := v.(*task) // container/heap passes on what hold gave it
 	d.heldAt = len(*h)
 	*h = append(*h, d)
 }

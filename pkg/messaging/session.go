@@ -297,7 +297,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		MessageChannel:                 s.ch,
 		Interceptors:                   pulsar.ConsumerInterceptors{s},
 		EnableBatchIndexAcknowledgment: c.AckBatchIndex,
-		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery}, //nolint:gosec // validated > 0
+		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery},
 		BackOffPolicyFunc:              newReconnectBackoff,
 	}
 	if c.Type == Failover {

@@ -33,7 +33,7 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 		require.Zero(t, logs.Len())
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		require.EqualValues(t, 1, testutil.ToFloat64(r.metrics.stuck))
+		require.Equal(t, 1, int(testutil.ToFloat64(r.metrics.stuck)))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, 1, logs.Len(), "one line")

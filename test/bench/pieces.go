@@ -237,6 +237,10 @@ func rawConsume(ctx context.Context, p piece, m *meter) error {
 		return err
 	}
 	defer client.Close()
+	// Subscribing is part of what is measured, on both sides.
+	if err := m.start(); err != nil {
+		return err
+	}
 	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
 		Topic: p.Topic, SubscriptionName: fmt.Sprintf("raw-%d", rand.Uint32()),
 		Type: pulsar.Shared, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
@@ -245,9 +249,6 @@ func rawConsume(ctx context.Context, p piece, m *meter) error {
 		return err
 	}
 	defer consumer.Close()
-	if err := m.start(); err != nil {
-		return err
-	}
 	n := 0
 	for ; n < p.Count; n++ {
 		msg, err := consumer.Receive(ctx)
@@ -263,5 +264,30 @@ func rawConsume(ctx context.Context, p piece, m *meter) error {
 }
 
 func libraryConsume(ctx context.Context, p piece, m *meter) error {
-	return fmt.Errorf("not yet")
+	client, err := library(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close(ctx) }()
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription = []string{p.Topic}, fmt.Sprintf("library-%d", rand.Uint32())
+	cfg.Concurrency = 1 // as the plain client's loop
+	consumer, err := client.Consumer(cfg)
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var n atomic.Int64
+	if err := m.start(); err != nil {
+		return err
+	}
+	err = consumer.Run(running, func(context.Context, *messaging.Delivery) error {
+		if n.Add(1) == int64(p.Count) {
+			m.stop(p.Count)
+			stop()
+		}
+		return nil
+	})
+	return err
 }

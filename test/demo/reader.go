@@ -2,29 +2,34 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
-	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// readTopic calls handle with every message of a topic, from its beginning, until
-// ctx ends.
+// readTopic calls handle with every message of a topic, from its beginning and in
+// the order of each partition, until ctx ends.
 func readTopic(ctx context.Context, url, topic string, handle func(key string, payload []byte)) error {
-	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: url})
+	cluster := messaging.DefaultConfig()
+	cluster.URL = url
+	client, err := messaging.Dial(ctx, cluster)
 	if err != nil {
-		return fmt.Errorf("cannot read %s: %w", topic, err)
+		return err
 	}
-	defer client.Close()
-	r, err := client.CreateReader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.EarliestMessageID()})
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription = []string{topic}, "demo"
+	cfg.Type, cfg.Order = messaging.Exclusive, messaging.OrderTotal
+	consumer, err := client.Consumer(cfg)
 	if err != nil {
-		return fmt.Errorf("cannot read %s: %w", topic, err)
+		return err
 	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil {
-			return err
-		}
-		handle(m.Key(), m.Payload())
+	err = consumer.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		handle(d.Key, d.Payload)
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("cannot read %s: %w", topic, err)
 	}
+	return errors.Join(err, bounded(client.Close))
 }

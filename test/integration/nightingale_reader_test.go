@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 type stored struct {
@@ -17,19 +19,24 @@ type stored struct {
 // readTopic returns what the topic holds now, each partition in its order.
 func readTopic(t *testing.T, url, topic string) []stored {
 	t.Helper()
-	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: url})
-	require.NoError(t, err)
-	defer client.Close()
-	r, err := client.CreateReader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.EarliestMessageID()})
-	require.NoError(t, err)
-	defer r.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
+	cluster := messaging.DefaultConfig()
+	cluster.URL = url
+	client, err := messaging.Dial(ctx, cluster)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, client.Close(ctx)) }()
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription = []string{topic}, "test"
+	cfg.Type, cfg.Order = messaging.Exclusive, messaging.OrderTotal
+	consumer, err := client.Consumer(cfg)
+	require.NoError(t, err)
 	var all []stored
-	for r.HasNext() {
-		m, err := r.Next(ctx)
-		require.NoError(t, err)
-		all = append(all, stored{m.Key(), m.Payload()})
-	}
+	n, err := consumer.Drain(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		all = append(all, stored{d.Key, d.Payload})
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, all, n)
 	return all
 }

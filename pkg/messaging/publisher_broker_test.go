@@ -227,16 +227,6 @@ func TestBrokerAway(t *testing.T) {
 	_ = other.Close(closing)
 }
 
-func TestTerminatedOnBroker(t *testing.T) {
-	srv := stack.Pulsar(t)
-	topic := srv.Topic(t, srv.Namespace(t), 0)
-	client := dial(t, srv.URL())
-	p := open(t, client, topic, func(p *messaging.Profile) { p.AckTimeout = time.Second })
-	require.NoError(t, p.Publish(testContext(t), record(0)))
-	srv.Terminate(t, topic)
-	require.ErrorIs(t, p.Publish(testContext(t), record(1)), messaging.ErrTopicTerminated)
-}
-
 // Ours and the plain client put a key on the same partition.
 func TestKeyRoutingIsCompatible(t *testing.T) {
 	srv := stack.Pulsar(t)

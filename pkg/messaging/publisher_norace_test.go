@@ -4,10 +4,12 @@ package messaging_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -50,4 +52,14 @@ func TestQuotaExceeded(t *testing.T) {
 		s.FailProducerCreate(topic, wire.ProducerBlockedQuotaExceededException, 2)
 		s.CutConnections()
 	}, func(n int) { requireInOrder(t, stored(s, topic), n) })
+}
+
+func TestTerminatedOnBroker(t *testing.T) {
+	srv := stack.Pulsar(t)
+	topic := srv.Topic(t, srv.Namespace(t), 0)
+	client := dial(t, srv.URL())
+	p := open(t, client, topic, func(p *messaging.Profile) { p.AckTimeout = time.Second })
+	require.NoError(t, p.Publish(testContext(t), record(0)))
+	srv.Terminate(t, topic)
+	require.ErrorIs(t, p.Publish(testContext(t), record(1)), messaging.ErrTopicTerminated)
 }

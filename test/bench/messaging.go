@@ -22,6 +22,7 @@ type pair struct {
 	payload    int
 	callers    int
 	count      int
+	rounds     int // turns, where the default is too few for the spread
 	broker     *broker
 	want       float64
 	// value is what of a and b is compared: by default the ratio of their rates.
@@ -55,8 +56,8 @@ func messagingScenario(ctx context.Context, r *report) error {
 
 	r.row("part\tpayload\tours msg/s\traw msg/s\tratio (median, min-max)\tours p50/p99 ms\traw p50/p99 ms\tours CPU µs/msg\traw\tours peak MiB\traw\tallocs/msg\traw")
 	for _, p := range []pair{
-		{name: "ops_200B", a: "ops-async", b: "raw-async", payload: 200, count: 2_000_000, want: .95},
-		{name: "ops_1KiB", a: "ops-async", b: "raw-async", payload: 1024, count: 600_000, want: .95},
+		{name: "ops_200B", a: "ops-async", b: "raw-async", payload: 200, count: 2_000_000, rounds: 15, want: .95},
+		{name: "ops_1KiB", a: "ops-async", b: "raw-async", payload: 1024, count: 600_000, rounds: 15, want: .95},
 		{name: "ops_20ms_ack", a: "ops-async", b: "raw-original", payload: 200, count: 1_000_000, broker: far, want: 3},
 		{name: "business_1000_callers", a: "business-sync", b: "raw-sync", payload: 200, callers: 1000, count: 200_000, want: 2},
 		{
@@ -93,7 +94,7 @@ func compare(ctx context.Context, r *report, p pair) error {
 			return err
 		}
 	}
-	for round := range r.rounds {
+	for round := range max(r.rounds, p.rounds) {
 		var got [2]outcome
 		// Who goes first alternates, so that neither always follows the other.
 		order := [2]int{round % 2, 1 - round%2}
@@ -184,11 +185,11 @@ func perf(ctx context.Context, r *report, b *broker) error {
 		return aggregated(string(out)), nil
 	}
 	for _, size := range []int{200, 1024} {
-		produced, err := run("produce", "-u", b.url, "-s", strconv.Itoa(size), "-r", "10000000", "-m", "1500000", "-z", "LZ4", "-o", "100000", "-p", "0", topic)
+		produced, err := run("produce", "-u", b.url, "-s", strconv.Itoa(size), "-r", "10000000", "-time", "15", "-z", "LZ4", "-o", "100000", "-p", "0", topic)
 		if err != nil {
 			return err
 		}
-		consumed, err := run("consume", "-u", b.url, "-m", "1400000", "-ss", "perf", "-sp", "Earliest", topic)
+		consumed, err := run("consume", "-u", b.url, "-time", "15", "-ss", "perf", "-sp", "Earliest", topic)
 		if err != nil {
 			return err
 		}

@@ -37,7 +37,7 @@ type result struct {
 }
 
 func newReport(name string, rounds int, only, profile string) *report {
-	return &report{scenario: name, rounds: rounds, only: only, profile: profile, figures: map[string]float64{}}
+	return &report{scenario: name, rounds: rounds, only: only, profile: profile, figures: map[string]float64{}, targets: []target{}}
 }
 
 // wants reports whether the part is among those asked for.

@@ -21,6 +21,8 @@ type Client struct {
 	producers pulsar.Client
 	consumers pulsar.Client
 
+	operationTimeout time.Duration
+
 	closing chan struct{} // closed by Close: publishers and consumers must end
 
 	mu         sync.Mutex
@@ -72,6 +74,8 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	return &Client{
 		log: log, metrics: newMetrics(o.reg),
 		producers: producers, consumers: consumers,
+		operationTimeout: cfg.OperationTimeout,
+
 		closing:    make(chan struct{}),
 		publishers: make(map[*Publisher]struct{}),
 	}, nil

@@ -38,7 +38,6 @@ type run struct {
 	halt    context.CancelCauseFunc
 	grace   context.Context // the handlers': ends StopTimeout after stop
 	ending  atomic.Bool     // stop has ended
-	behind  sync.WaitGroup  // subscribe calls that outlive their wait
 	handled atomic.Int64    // verdict nil
 
 	mu      sync.Mutex

@@ -290,3 +290,24 @@ func TestRedeliveryOfUnfinishedIsDropped(t *testing.T) {
 	require.EqualValues(t, 41, calls.Load(), "each once")
 	require.Equal(t, 41, s.Acked(topic, "sub"))
 }
+
+// The underlying Subscribe can hang for good (test/wire, TestClientSubscribeHangs).
+// It is given up and made again.
+func TestSubscribeThatHangsIsGivenUp(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.CreateTopic(topic, 2)
+	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("0")})
+	never := s.Ignore(wire.OpSubscribe, topic+"-partition-1", 1)
+	got := newSeen()
+	r := start(t, client, consumerConfig(topic, messaging.Failover), got.handle)
+	ctx := testContext(t)
+	require.NoError(t, never.Wait(ctx, 1))
+	require.NoError(t, s.WaitConsumers(ctx, topic, "sub", 1))
+	lookups := s.Received(wire.CommandLookup)
+	s.CloseConsumers(topic + "-partition-0")
+	require.NoError(t, s.WaitReceived(ctx, wire.CommandLookup, lookups+1))
+	s.CutConnections()
+	eventually(t, "handled by the next one", func() bool { return got.count() == 1 })
+	r.stop(t)
+}

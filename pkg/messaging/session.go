@@ -141,20 +141,23 @@ func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
 }
 
 // subscribe begins a session on src. It returns when subscribed, when that failed,
-// or when the run stops; the underlying call has no context, so a consumer that
-// comes later is closed behind.
+// or when the run stops. The underlying call has no context and can hang for good:
+// when a connection breaks while the partitions of a topic are subscribing, those
+// already subscribed wait for a reader that starts only when all are
+// (consumer_impl.go, internalTopicSubscribeToPartitions). So it is given up after
+// several operation timeouts, and a consumer that comes later is closed behind.
 func (r *run) subscribe(src source) (*session, error) {
 	type result struct {
 		s   *session
 		err error
 	}
-	made := make(chan result, 1)
-	r.behind.Add(1)
+	ctx, cancel := context.WithTimeout(r.stop, subscribePatience*r.c.client.operationTimeout)
+	defer cancel()
+	made := make(chan result)
 	go func() {
-		defer r.behind.Done()
 		s, err := r.newSession(src)
 		select {
-		case <-r.stop.Done():
+		case <-ctx.Done():
 			if err == nil {
 				s.raw.Close()
 			}
@@ -162,12 +165,21 @@ func (r *run) subscribe(src source) (*session, error) {
 		}
 	}()
 	select {
-	case <-r.stop.Done():
-		return nil, context.Cause(r.stop)
+	case <-ctx.Done():
+		if r.stop.Err() != nil {
+			return nil, context.Cause(r.stop)
+		}
+		return nil, errSubscribeHangs
 	case res := <-made:
 		return res.s, res.err
 	}
 }
+
+// subscribePatience is how many operation timeouts subscribing may take: one each
+// for the partitions, the lookups and the subscriptions, which go side by side.
+const subscribePatience = 3
+
+var errSubscribeHangs = errors.New("no answer in time")
 
 // newSession subscribes with a receive queue of the length that the budget allows.
 func (r *run) newSession(src source) (*session, error) {
@@ -227,7 +239,6 @@ func (r *run) countPartitions(sources []source) {
 			}
 		})
 	}
-	r.behind.Go(wg.Wait)
 	within(r.stop, wg.Wait)
 }
 

@@ -364,6 +364,7 @@ func (l *lane) settle() (broken error) {
 
 	var acked, failed, ackedBytes int64
 	l.mu.Lock()
+	l.telling = true
 	live := batch[:0]
 	for i, c := range batch {
 		if i%settleRun == settleRun-1 { // callers wait for the lock
@@ -403,7 +404,6 @@ func (l *lane) settle() (broken error) {
 	}
 	l.grant()
 	drained := l.takeDrained()
-	l.telling = true
 	resumed := l.stalled && len(live) > 0
 	if resumed {
 		l.stalled = false

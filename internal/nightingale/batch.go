@@ -14,9 +14,10 @@ type batch struct {
 	metadata   []metadata // of whole families, as version 1 has it
 
 	// Of version 2:
-	symbols  []string
-	about    []metadata // of single series
-	expanded int        // bytes that references stand for
+	symbols   []string
+	about     []metadata // of series
+	aboutRefs aboutV2    // where the last of about came from
+	expanded  int        // bytes that references stand for
 }
 
 // extent is a part of one of the batch's slices.

@@ -115,22 +115,55 @@ func (r *references) decode(dst []label, fc *easyproto.FieldContext) ([]label, e
 		}
 		return r.add(dst, uint64(one)), nil
 	}
+	if !r.half {
+		dst, data = r.pairs(dst, data)
+	}
 	for len(data) > 0 {
-		ref := uint64(data[0])
-		if ref < 0x80 {
-			data = data[1:]
-		} else {
-			n := 0
-			if ref, n = binary.Uvarint(data); n <= 0 || ref > math.MaxUint32 {
-				return dst, errReference
-			}
-			data = data[n:]
+		ref, n := binary.Uvarint(data)
+		if n <= 0 || ref > math.MaxUint32 {
+			return dst, errReference
 		}
+		data = data[n:]
 		if dst = r.add(dst, ref); r.expanded > r.limit {
 			return dst, errExpanded
 		}
 	}
 	return dst, nil
+}
+
+// pairs decodes as many pairs as have nothing special to them, which is nearly all
+// of a request, and returns the rest.
+func (r *references) pairs(dst []label, data []byte) ([]label, []byte) {
+	symbols, expanded := r.symbols, r.expanded
+	for len(data) >= 6 && expanded <= r.limit {
+		name, n := short(data)
+		value, m := short(data[n:])
+		if name >= uint(len(symbols)) || value >= uint(len(symbols)) {
+			break
+		}
+		l := label{symbols[name], symbols[value]}
+		expanded += len(l.name) + len(l.value) + labelSize
+		dst = append(dst, l)
+		data = data[n+m:]
+	}
+	r.expanded = expanded
+	return dst, data
+}
+
+// short decodes a varint of at most 3 bytes. A longer one gives a number that is
+// beyond any symbol.
+func short(p []byte) (v uint, n int) {
+	_ = p[2]
+	switch {
+	case p[0] < 0x80:
+		return uint(p[0]), 1
+	case p[1] < 0x80:
+		return uint(p[0])&0x7f | uint(p[1])<<7, 2
+	case p[2] < 0x80:
+		return uint(p[0])&0x7f | uint(p[1])&0x7f<<7 | uint(p[2])<<14, 3
+	default:
+		return math.MaxUint, 3
+	}
 }
 
 func (r *references) add(dst []label, ref uint64) []label {
@@ -336,15 +369,17 @@ func (b *batch) describeV2(m aboutV2, refs *references) *metadata {
 	if m == (aboutV2{}) {
 		return nil
 	}
+	if n := len(b.about); n > 0 && m == b.aboutRefs { // neighbours are mostly of one family
+		return &b.about[n-1]
+	}
 	about := metadata{
 		kind: kindName(m.kind),
 		help: cut(refs.symbol(uint64(m.help)), maxFamilyHelp),
 		unit: cut(refs.symbol(uint64(m.unit)), maxFamilyUnit),
 	}
-	refs.expanded += len(about.help) + len(about.unit)
-	if about.kind == kindUnknown && about.help == "" && about.unit == "" {
+	if refs.beyond || about.kind == kindUnknown && about.help == "" && about.unit == "" {
 		return nil
 	}
-	b.about = append(b.about, about)
+	b.about, b.aboutRefs = append(b.about, about), m
 	return &b.about[len(b.about)-1]
 }

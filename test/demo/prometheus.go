@@ -37,10 +37,12 @@ func stockPrometheus() edition {
 
 // currentPrometheus sends no exemplars: in 2.0 it puts each into a series without
 // samples, which the specification forbids and receivers, its own included, refuse.
+// Types come with the series by type-and-unit-labels: 3.15 takes the feature
+// metadata-wal-records and then writes no such records.
 func currentPrometheus() edition {
 	return edition{
 		name: "prometheus-current", server: "prometheus-current", binary: "PROMETHEUS_CURRENT_BIN",
-		features: "metadata-wal-records,st-storage",
+		features: "type-and-unit-labels,st-storage",
 		remote:   "  protobuf_message: io.prometheus.write.v2.Request\n",
 		scrape:   "  scrape_native_histograms: true\n",
 	}

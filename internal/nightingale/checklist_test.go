@@ -335,7 +335,7 @@ func checklistSymbols(t *testing.T) {
 		old.Timeseries[0].XXX_unrecognized = []byte{6 << 3, 77}
 		a = d.v2(t, old)
 		require.Equal(t, http.StatusNoContent, a.status, a.text)
-		assert.Equal(t, `{"name":"m","labels":{},"timestamp":1,"start_timestamp":77,"value":1}`, d.payloads()[7])
+		assert.JSONEq(t, `{"name":"m","labels":{},"timestamp":1,"start_timestamp":77,"value":1}`, d.payloads()[7])
 	})
 	t.Run("small bodies that expand to large ones", func(t *testing.T) {
 		d := newDouble(t, func(c *Config) { c.Limits.DecodedBytes = config.MiB })

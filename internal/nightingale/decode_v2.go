@@ -217,7 +217,7 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 			continue
 		}
 		if fc.FieldNum == 6 {
-			ok := false
+			var ok bool
 			if start, ok = fc.Int64(); !ok {
 				return errWireType
 			}

@@ -81,23 +81,24 @@ func marshalV2(t testing.TB, req *writev2.Request) []byte {
 	return body
 }
 
-// comparable requests have symbols in one order and references that exist; what
-// either decoder makes of a body is turned into one. flaws has one for each series,
+// canonical is a request with symbols in one order and references that exist;
+// what either decoder makes of a body is turned into one. flaws has one for each series,
 // and those that have one are left out.
-type comparable struct {
+type canonical struct {
 	table writev2.SymbolsTable
 	req   writev2.Request
 	flaws []flaw
 }
 
-func (c *comparable) bytes(t testing.TB) []byte {
+func (c *canonical) bytes(t testing.TB) []byte {
+	t.Helper()
 	c.req.Symbols = c.table.Symbols()
 	return marshalV2(t, &c.req)
 }
 
 // oracleV2 does by the book what decodeV2 does fast.
-func oracleV2(req *writev2.Request) *comparable {
-	c := &comparable{table: writev2.NewSymbolTable()}
+func oracleV2(req *writev2.Request) *canonical {
+	c := &canonical{table: writev2.NewSymbolTable()}
 	for _, ts := range req.Timeseries {
 		references := slices.Concat(ts.LabelsRefs, []uint32{ts.Metadata.HelpRef, ts.Metadata.UnitRef})
 		odd := len(ts.LabelsRefs)%2 != 0
@@ -151,7 +152,7 @@ func oracleV2(req *writev2.Request) *comparable {
 	return c
 }
 
-func (c *comparable) about(kind int32, help, unit string) writev2.Metadata {
+func (c *canonical) about(kind int32, help, unit string) writev2.Metadata {
 	if kind < 0 || kind > 7 {
 		kind = 0
 	}
@@ -170,9 +171,10 @@ func fieldSix(rest []byte) (start int64) {
 	return start
 }
 
-// decodedV2 turns a batch into a comparable.
-func decodedV2(t testing.TB, b *batch) *comparable {
-	c := &comparable{table: writev2.NewSymbolTable()}
+// decodedV2 turns a batch into a canonical request.
+func decodedV2(t testing.TB, b *batch) *canonical {
+	t.Helper()
+	c := &canonical{table: writev2.NewSymbolTable()}
 	refs := func(labels []label) (out []uint32) {
 		for _, l := range labels {
 			out = append(out, c.table.Symbolize(l.name), c.table.Symbolize(l.value))

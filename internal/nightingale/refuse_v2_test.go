@@ -28,7 +28,7 @@ func TestWriteRefusesVersion2(t *testing.T) {
 		says   string
 	}{
 		{"truncated", valid[:len(valid)-3], 400, "cannot decode"},
-		{"random", []byte{0x2a, 0x03, 0xff, 0xff, 0xff}, 400, "cannot decode"},
+		{"random", []byte{4<<3 | 2, 0, 0x2a, 0x03, 0xff, 0xff, 0xff}, 400, "cannot decode"},
 		{"a version 1 body", marshal(t, request(2, 3)), 400, "1.0"},
 		{"symbols that are no strings", []byte{4 << 3, 1}, 400, "wire type"},
 		{"a series that is no message", []byte{4<<3 | 2, 0, 5 << 3, 1}, 400, "wire type"},

@@ -70,7 +70,6 @@ func (s *Stack) buildPrometheus(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(bin), 0o750); err != nil {
 		return err
 	}
-	//nolint:gosec // the version is that of the module
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "remove_all_sd",
 		"-ldflags", "-s -w -X github.com/prometheus/common/version.Version="+strings.TrimSpace(string(version)), "-o", bin+".new", "./cmd/prometheus")
 	// Its go.work names folders that modules do not contain.

@@ -11,7 +11,13 @@ type batch struct {
 	marks      []label // labels of exemplars
 	histograms []histogram
 	buckets    buckets
-	metadata   []metadata
+	metadata   []metadata // of whole families, as version 1 has it
+
+	// Of version 2:
+	symbols   []string
+	about     []metadata // of series
+	aboutRefs aboutV2    // where the last of about came from
+	expanded  int        // bytes that references stand for
 }
 
 // extent is a part of one of the batch's slices.
@@ -33,6 +39,7 @@ type series struct {
 	histograms extent
 	key        uint64    // hash of the sorted labels
 	about      *metadata // of the series' family; nil when not known
+	flaw       flaw
 }
 
 // entries is the number of samples, histograms and exemplars of the series.
@@ -54,6 +61,7 @@ type label struct{ name, value string }
 
 type sample struct {
 	timestamp int64 // milliseconds
+	start     int64 // when what is counted began, 0 when not known
 	value     float64
 }
 
@@ -64,7 +72,7 @@ type exemplar struct {
 }
 
 // metadata describes a metric family. Its kind is "unknown" or one of Prometheus'
-// names of types.
+// names of types; family is empty where a series came with its own metadata.
 type metadata struct {
 	family, kind, help, unit string
 }
@@ -82,6 +90,7 @@ const (
 // counts are integers, and absolute counts where they are not.
 type histogram struct {
 	timestamp     int64
+	start         int64 // as a sample's
 	sum           float64
 	zeroThreshold float64
 	schema        int32
@@ -119,6 +128,8 @@ func (b *batch) reset() {
 	clear(b.marks)
 	clear(b.metadata)
 	clear(b.series)
+	clear(b.symbols)
+	clear(b.about)
 	b.series = b.series[:0]
 	b.labels = b.labels[:0]
 	b.samples = b.samples[:0]
@@ -126,6 +137,7 @@ func (b *batch) reset() {
 	b.marks = b.marks[:0]
 	b.histograms = b.histograms[:0]
 	b.metadata = b.metadata[:0]
+	b.symbols, b.about, b.expanded = b.symbols[:0], b.about[:0], 0
 	k := &b.buckets
 	*k = buckets{
 		k.positiveSpans[:0], k.negativeSpans[:0],
@@ -138,8 +150,8 @@ func (b *batch) reset() {
 // large reports whether the batch has grown beyond what is worth keeping.
 func (b *batch) large() bool {
 	const entries = 1 << 17
-	return cap(b.labels)+cap(b.marks)+cap(b.samples)+cap(b.series) > entries ||
-		cap(b.histograms)+cap(b.exemplars)+cap(b.metadata) > entries>>2 ||
+	return cap(b.labels)+cap(b.marks)+cap(b.samples)+cap(b.series)+cap(b.symbols) > entries ||
+		cap(b.histograms)+cap(b.exemplars)+cap(b.metadata)+cap(b.about) > entries>>2 ||
 		cap(b.buckets.positiveDeltas)+cap(b.buckets.positiveCounts)+cap(b.buckets.positiveSpans)+
 			cap(b.buckets.negativeDeltas)+cap(b.buckets.negativeCounts)+cap(b.buckets.negativeSpans)+cap(b.buckets.customValues) > entries
 }

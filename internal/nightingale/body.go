@@ -83,7 +83,9 @@ func readError(ctx context.Context, err error, l Limits) error {
 }
 
 // decompress decodes a snappy block into dst. The size that it claims is checked
-// before any memory is given to it.
+// before any memory is given to it. The decoder takes S2's repeated copies as well,
+// which no snappy body has: none is read differently for that, and a scan for them
+// would cost more than half of the decoding again.
 func decompress(dst, src []byte, size int) ([]byte, error) {
 	if cap(dst) < size {
 		dst = make([]byte, size)

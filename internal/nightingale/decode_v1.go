@@ -93,7 +93,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 		case 3:
 			err = b.decodeExemplarV1(data)
 		case 4:
-			err = b.decodeHistogramV1(data)
+			err = b.decodeHistogram(data, false)
 		}
 		if err != nil {
 			return err
@@ -262,7 +262,9 @@ func sint32(fc *easyproto.FieldContext) (int32, bool) {
 
 var errBuckets = fmt.Errorf("histogram: %w", errWireType)
 
-func (b *batch) decodeHistogramV1(src []byte) (err error) {
+// decodeHistogram decodes a Histogram, which is the same in both versions but for
+// the start that version 2 may give it.
+func (b *batch) decodeHistogram(src []byte, starts bool) (err error) {
 	k := &b.buckets
 	h := histogram{
 		positiveSpans: mark(k.positiveSpans), negativeSpans: mark(k.negativeSpans),
@@ -313,6 +315,10 @@ func (b *batch) decodeHistogramV1(src []byte) (err error) {
 			h.timestamp, ok = fc.Int64()
 		case 16:
 			k.customValues, ok = fc.UnpackDoubles(k.customValues)
+		case 17:
+			if starts {
+				h.start, ok = fc.Int64()
+			}
 		}
 		if !ok {
 			return errBuckets

@@ -61,6 +61,9 @@ func (f *families) describe(b *batch) {
 	var about *metadata
 	for i := range b.series {
 		s := &b.series[i]
+		if s.about != nil {
+			continue // it came with the series
+		}
 		if n := b.name(s); n != name {
 			name, about = n, f.find(n)
 		}

@@ -23,6 +23,9 @@ func (b *batch) checkHistogram(h *histogram) error {
 		if h.negativeSpans.len() > 0 || h.negativeDeltas.len() > 0 || h.negativeCounts.len() > 0 {
 			return errors.New("histogram with custom buckets has negative buckets")
 		}
+		if err := b.checkCustom(h); err != nil {
+			return err
+		}
 	case h.schema < minSchema || h.schema > maxSchema:
 		return fmt.Errorf("histogram schema %d is unknown", h.schema)
 	case h.customValues.len() > 0:
@@ -57,6 +60,33 @@ func (b *batch) checkHistogram(h *histogram) error {
 	total := positive + negative + h.zeroCount
 	if total > h.count || total < h.count && !math.IsNaN(h.sum) {
 		return fmt.Errorf("histogram counts %d observations, its buckets %d", h.count, total)
+	}
+	return nil
+}
+
+// checkCustom looks at what custom buckets have besides: their upper bounds, which
+// rise and end before infinity, and spans within them.
+func (b *batch) checkCustom(h *histogram) error {
+	if h.zeroThreshold != 0 || h.zeroKind == intCount && h.zeroCount != 0 || h.zeroKind == floatCount && h.zeroFloat != 0 {
+		return errors.New("histogram with custom buckets has a zero bucket")
+	}
+	bounds := of(b.buckets.customValues, h.customValues)
+	previous := math.Inf(-1)
+	for i, bound := range bounds {
+		if math.IsNaN(bound) || math.IsInf(bound, 1) || i > 0 && bound <= previous {
+			return errors.New("histogram has custom bounds that do not rise, or are not finite")
+		}
+		previous = bound
+	}
+	var reach uint64
+	for _, s := range of(b.buckets.positiveSpans, h.positiveSpans) {
+		if s.offset < 0 {
+			return errors.New("histogram with custom buckets has a span before the first bucket")
+		}
+		reach += uint64(s.offset) + uint64(s.length)
+	}
+	if reach > uint64(len(bounds))+1 {
+		return fmt.Errorf("histogram has %d custom bounds for %d buckets", len(bounds), reach)
 	}
 	return nil
 }

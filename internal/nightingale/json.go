@@ -11,10 +11,14 @@ import (
 //	name       string   the metric's name (the label __name__)
 //	labels     object   the other labels, sorted by name, string values
 //	timestamp  integer  milliseconds since 1970-01-01 UTC
+//	start_timestamp
+//	           integer  as timestamp, when known: when the counter or histogram began
+//	                    to count; it comes with remote write 2.0, not with exemplars
 //	type       string   the metric's type, when known: counter, gauge, histogram,
 //	                    gaugehistogram, summary, info or stateset
-//	unit, help string   when known; they come from the senders' metadata requests,
-//	                    which Prometheus repeats every minute
+//	unit, help string   when known; they come with the series in remote write 2.0,
+//	                    in 1.0 from the senders' metadata requests, which Prometheus
+//	                    repeats every minute
 //
 // and exactly one of
 //
@@ -52,6 +56,7 @@ func encodeJSON(b *batch, out *outgoing) {
 		}
 		for _, v := range of(b.samples, s.samples) {
 			begin(v.timestamp)
+			out.arena = appendStart(out.arena, v.start)
 			out.arena = append(out.arena, `,"value":`...)
 			out.arena = appendFloat(out.arena, v.value)
 			out.arena = appendEnd(out.arena, isStale(v.value))
@@ -59,6 +64,7 @@ func encodeJSON(b *batch, out *outgoing) {
 		for j := range of(b.histograms, s.histograms) {
 			h := &of(b.histograms, s.histograms)[j]
 			begin(h.timestamp)
+			out.arena = appendStart(out.arena, h.start)
 			out.arena = append(out.arena, `,"histogram":`...)
 			out.arena = appendHistogram(out.arena, b, h)
 			out.arena = appendEnd(out.arena, isStale(h.sum))
@@ -137,6 +143,13 @@ func appendLabels(dst []byte, labels []label) []byte {
 		dst = appendString(dst, l.value)
 	}
 	return append(dst, '}')
+}
+
+func appendStart(dst []byte, start int64) []byte {
+	if start == 0 {
+		return dst
+	}
+	return strconv.AppendInt(append(dst, `,"start_timestamp":`...), start, 10)
 }
 
 func appendEnd(dst []byte, stale bool) []byte {

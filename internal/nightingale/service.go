@@ -2,7 +2,6 @@ package nightingale
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -29,10 +28,6 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	rt.Serve("http", ln, &http.Server{
-		Handler:           in.handler(),
-		ReadHeaderTimeout: cfg.Limits.ReadTimeout,
-		MaxHeaderBytes:    64 << 10,
-	})
+	rt.Serve("http", ln, newServer(in.handler(), cfg.Limits))
 	return nil
 }

@@ -19,6 +19,11 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 	kept := b.series[:0]
 	for _, s := range b.series {
 		labels := of(b.labels, s.labels)
+		if s.flaw != flawless {
+			reason, text := s.flaw.explain()
+			r.add(reason, s, func() string { return display(labels) + ": " + text })
+			continue
+		}
 		if len(labels) <= l.LabelsPerSeries {
 			sortLabels(labels)
 		}
@@ -94,6 +99,9 @@ func check(labels []label, l Limits) fault {
 
 // checkParts looks at what a series has besides labels.
 func (b *batch) checkParts(s series, l Limits) (reason, text string) {
+	if !b.checkTimestamps(&s) {
+		return "timestamp_out_of_range", "a timestamp that is not milliseconds of the years 1 to 9999"
+	}
 	for _, e := range of(b.exemplars, s.exemplars) {
 		labels := of(b.marks, e.labels)
 		if len(labels) > l.LabelsPerSeries {

@@ -77,6 +77,9 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if spoken.written {
+		tellWritten(w.Header(), counts{}) // until something is
+	}
 	held := &hold{budget: v.budget}
 	defer held.release()
 	if err := held.set(claimed(r, v.limits)); err != nil {
@@ -100,6 +103,9 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	v.count(carried, err)
 	if err != nil {
 		return err
+	}
+	if spoken.written {
+		tellWritten(w.Header(), carried.valid)
 	}
 	return carried.invalid.err(carried.series())
 }
@@ -131,6 +137,9 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 
 	b := &space.batch
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
+		return c, err
+	}
+	if err := held.set(int64(len(space.compressed)) + int64(max(size, b.expanded))); err != nil {
 		return c, err
 	}
 	c.metadata = len(b.metadata)

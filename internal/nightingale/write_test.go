@@ -81,8 +81,8 @@ func (d *double) post(t testing.TB, body io.Reader, headers ...string) (status i
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/x-protobuf")
 	req.Header.Set("Content-Encoding", "snappy")
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
+	for pair := range slices.Chunk(headers, 2) {
+		req.Header.Set(pair[0], pair[1])
 	}
 	resp, err := d.Client().Do(req)
 	require.NoError(t, err)
@@ -187,7 +187,7 @@ func TestWriteRefuses(t *testing.T) {
 		{name: "random protobuf", body: compress([]byte{0x0a, 0x03, 0xff, 0xff, 0xff}), status: 400, says: "cannot decode"},
 		{name: "wrong content type", body: compress(valid), headers: []string{"Content-Type", "application/json"}, status: 415, says: "application/json"},
 		{name: "no content type", body: compress(valid), headers: []string{"Content-Type", ""}, status: 415},
-		{name: "version 2 content type", body: compress(valid), headers: []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request"}, status: 415, says: "io.prometheus.write.v2.Request"},
+		{name: "unknown message", body: compress(valid), headers: []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v3.Request"}, status: 415, says: "io.prometheus.write.v2.Request"},
 		{name: "version 2 body as version 1", body: compress(foreign), status: 400, says: "2.0"},
 		{name: "wrong encoding", body: compress(valid), headers: []string{"Content-Encoding", "gzip"}, status: 415, says: "gzip"},
 		{name: "empty body", body: bytes.NewReader(nil), status: 400, says: "empty"},

@@ -118,12 +118,21 @@ func (d *demo) verify(ctx context.Context, started []running) error {
 		return ctx.Err()
 	case <-time.After(d.period):
 	}
-	failed := 0
+	all := make([][]check, len(started))
+	group, ctx := errgroup.WithContext(ctx)
 	for i, r := range started {
-		checks, err := r.verify(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", flows()[i].service, err)
-		}
+		group.Go(func() (err error) {
+			if all[i], err = r.verify(ctx); err != nil {
+				return fmt.Errorf("%s: %w", flows()[i].service, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	failed := 0
+	for i, checks := range all {
 		d.screen.table(flows()[i].service, checks)
 		for _, c := range checks {
 			if !c.ok() {

@@ -12,13 +12,17 @@ import (
 )
 
 // nightingaleFlow shows a real Prometheus that remote-writes to Nightingale, which
-// publishes to a topic.
-func nightingaleFlow() flow {
-	return flow{service: "nightingale", servers: []string{"pulsar", "prometheus"}, start: startNightingale}
+// publishes to a topic. Each Prometheus has a Nightingale of its own.
+func nightingaleFlow(name string, e edition) flow {
+	return flow{service: name, servers: []string{"pulsar", e.server}, start: func(ctx context.Context, env *environment) (running, error) {
+		return startNightingale(ctx, env, name, e)
+	}}
 }
 
 type nightingale struct {
 	env        *environment
+	name       string
+	edition    edition
 	topic      string
 	service    *child
 	prometheus *prometheus
@@ -30,6 +34,7 @@ type nightingale struct {
 // received is what has arrived at the topic.
 type received struct {
 	samples, histograms, exemplars int64
+	described, started             int64 // of them: with a type, with a start timestamp
 	bytes                          int64
 	duplicates, disordered         int64            // samples
 	malformed                      int64            // messages
@@ -41,6 +46,8 @@ type message struct {
 	Name      string            `json:"name"`
 	Labels    map[string]string `json:"labels"`
 	Timestamp int64             `json:"timestamp"`
+	Start     int64             `json:"start_timestamp"`
+	Type      string            `json:"type"`
 	Value     json.RawMessage   `json:"value"`
 	Histogram *struct {
 		Count json.RawMessage `json:"count"`
@@ -50,10 +57,10 @@ type message struct {
 	Stale    bool            `json:"stale"`
 }
 
-func startNightingale(ctx context.Context, env *environment) (running, error) {
+func startNightingale(ctx context.Context, env *environment, name string, e edition) (running, error) {
 	n := &nightingale{
-		env:   env,
-		topic: "persistent://public/default/metrics-" + env.run,
+		env: env, name: name, edition: e,
+		topic: "persistent://public/default/" + name + "-metrics-" + env.run,
 		seen:  received{last: make(map[string]int64)},
 	}
 	binary, err := build(ctx, env, "nightingale")
@@ -68,7 +75,7 @@ func startNightingale(ctx context.Context, env *environment) (running, error) {
 	if err != nil {
 		return n, err
 	}
-	n.service, err = spawn(env, "nightingale", binary, []string{
+	n.service, err = spawn(env, name, binary, []string{
 		"NIGHTINGALE_PULSAR_URL=" + env.servers["PULSAR_URL"],
 		"NIGHTINGALE_TOPIC=" + n.topic,
 		"NIGHTINGALE_HTTP_LISTEN=" + listen,
@@ -84,12 +91,12 @@ func startNightingale(ctx context.Context, env *environment) (running, error) {
 		return n, err
 	}
 	write := "http://" + listen + "/api/v1/write"
-	if n.prometheus, err = startPrometheus(ctx, env, write, admin); err != nil {
+	if n.prometheus, err = startPrometheus(ctx, env, e, write, admin); err != nil {
 		return n, err
 	}
-	env.screen.note("prometheus  http://%s  scrapes itself and nightingale every second", n.prometheus.address)
-	env.screen.note("nightingale %s  metrics on http://%s/metrics", write, admin)
-	env.screen.note("topic       %s  at %s", n.topic, env.servers["PULSAR_URL"])
+	env.screen.note("%s  http://%s  scrapes itself and %s every second", e.name, n.prometheus.address, name)
+	env.screen.note("%s  %s  metrics on http://%s/metrics", name, write, admin)
+	env.screen.note("topic  %s  at %s", n.topic, env.servers["PULSAR_URL"])
 	return n, nil
 }
 
@@ -138,6 +145,12 @@ func (n *nightingale) receive(key string, payload []byte) {
 	default:
 		s.malformed++
 		return
+	}
+	if m.Type != "" {
+		s.described++
+	}
+	if m.Start != 0 {
+		s.started++
 	}
 	if m.Exemplar == nil {
 		last, known := s.last[key]
@@ -190,8 +203,8 @@ func (n *nightingale) status() func() string {
 		seconds := time.Since(at).Seconds()
 		total := now.samples + now.histograms + now.exemplars
 		rate := float64(total-before.samples-before.histograms-before.exemplars) / seconds
-		text := fmt.Sprintf("nightingale  %.0f samples/s  %.0f KiB/s  %d in total  %d series  up %s",
-			rate, float64(now.bytes-before.bytes)/seconds/1024, total, series, time.Since(began).Round(time.Second))
+		text := fmt.Sprintf("%s  %.0f samples/s  %.0f KiB/s  %d in total  %d series  up %s",
+			n.name, rate, float64(now.bytes-before.bytes)/seconds/1024, total, series, time.Since(began).Round(time.Second))
 		before, at = now, time.Now()
 		return text
 	}
@@ -199,7 +212,7 @@ func (n *nightingale) status() func() string {
 
 // verify compares what the topic's consumer has with what Prometheus says it sent.
 func (n *nightingale) verify(ctx context.Context) ([]check, error) {
-	n.env.screen.note("scraping is off, waiting for the last samples")
+	n.env.screen.note("%s: scraping is off, waiting for the last samples", n.edition.name)
 	sent, err := n.prometheus.quiet(ctx)
 	if err != nil {
 		return nil, err
@@ -217,7 +230,7 @@ func (n *nightingale) verify(ctx context.Context) ([]check, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return []check{
+	checks := []check{
 		{"samples: sent by Prometheus = received from the topic", sent.samples, n.seen.samples},
 		{"native histograms: sent = received", sent.histograms, n.seen.histograms},
 		{"exemplars: sent = received", sent.exemplars, n.seen.exemplars},
@@ -227,7 +240,12 @@ func (n *nightingale) verify(ctx context.Context) ([]check, error) {
 		{"duplicates at the consumer", 0, n.seen.duplicates},
 		{"out of order within a series", 0, n.seen.disordered},
 		{"messages that are not the documented JSON", 0, n.seen.malformed},
-	}, nil
+		{"messages with the metric's type: some", 1, min(1, n.seen.described)},
+	}
+	if n.edition == currentPrometheus() { // only 2.0 has them
+		checks = append(checks, check{"messages with a start timestamp: some", 1, min(1, n.seen.started)})
+	}
+	return checks, nil
 }
 
 func (n *nightingale) total() int64 {
@@ -240,11 +258,11 @@ func (n *nightingale) total() int64 {
 func (n *nightingale) stop(ctx context.Context) error {
 	var err error
 	if n.prometheus != nil {
-		n.env.screen.note("stopping prometheus")
+		n.env.screen.note("stopping %s", n.edition.name)
 		err = n.prometheus.stop(ctx)
 	}
 	if n.service != nil {
-		n.env.screen.note("stopping nightingale")
+		n.env.screen.note("stopping %s", n.name)
 		err = errors.Join(err, n.service.stop(ctx))
 	}
 	return err

@@ -170,6 +170,9 @@ func (c *child) stop(ctx context.Context) error {
 // build compiles one of the services.
 func build(ctx context.Context, env *environment, service string) (string, error) {
 	binary := filepath.Join(env.dir, service)
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil // by another flow
+	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+service)
 	cmd.Dir = env.root
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -16,30 +16,63 @@ import (
 	"github.com/prometheus/common/model"
 )
 
+// edition is one of the two Prometheuses: that of the distribution, which writes
+// remote write 1.0, and a current one, which writes 2.0.
+type edition struct {
+	name     string // of the process and the flow
+	server   string // in test/stack
+	binary   string // the key of its path
+	features string
+	remote   string // of the configuration of remote write
+	scrape   string // of each scrape configuration
+}
+
+func stockPrometheus() edition {
+	return edition{
+		name: "prometheus", server: "prometheus", binary: "PROMETHEUS_BIN",
+		features: "native-histograms,exemplar-storage",
+		remote:   "  send_exemplars: true\n  metadata_config: {send_interval: 5s}\n",
+	}
+}
+
+// currentPrometheus sends no exemplars: in 2.0 it puts each into a series without
+// samples, which the specification forbids and receivers, its own included, refuse.
+// Types come with the series by type-and-unit-labels: 3.15 takes the feature
+// metadata-wal-records and then writes no such records.
+func currentPrometheus() edition {
+	return edition{
+		name: "prometheus-current", server: "prometheus-current", binary: "PROMETHEUS_CURRENT_BIN",
+		features: "type-and-unit-labels,st-storage",
+		remote:   "  protobuf_message: io.prometheus.write.v2.Request\n",
+		scrape:   "  scrape_native_histograms: true\n",
+	}
+}
+
 // prometheus is a real Prometheus that scrapes targets and remote-writes what it
 // scrapes.
 type prometheus struct {
 	*child
+	edition edition
 	address string
 	config  string // path
 	target  string // of remote write
 }
 
-func startPrometheus(ctx context.Context, env *environment, writeTo string, scrape ...string) (*prometheus, error) {
+func startPrometheus(ctx context.Context, env *environment, e edition, writeTo string, scrape ...string) (*prometheus, error) {
 	address, err := listenAddress(9090)
 	if err != nil {
 		return nil, err
 	}
-	p := &prometheus{address: address, config: filepath.Join(env.dir, "prometheus.yml"), target: writeTo}
+	p := &prometheus{edition: e, address: address, config: filepath.Join(env.dir, e.name+".yml"), target: writeTo}
 	if err := p.configure(append(scrape, address)...); err != nil {
 		return nil, err
 	}
-	p.child, err = spawn(env, "prometheus", env.servers["PROMETHEUS_BIN"], nil,
+	p.child, err = spawn(env, e.name, env.servers[e.binary], nil,
 		"--config.file="+p.config,
-		"--storage.tsdb.path="+filepath.Join(env.dir, "prometheus"),
+		"--storage.tsdb.path="+filepath.Join(env.dir, e.name),
 		"--web.listen-address="+address,
 		"--web.enable-lifecycle",
-		"--enable-feature=native-histograms,exemplar-storage")
+		"--enable-feature="+e.features)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +84,9 @@ func startPrometheus(ctx context.Context, env *environment, writeTo string, scra
 func (p *prometheus) configure(targets ...string) error {
 	var b strings.Builder
 	b.WriteString("global: {scrape_interval: 1s}\n")
-	fmt.Fprintf(&b, "remote_write:\n- url: %s\n  send_exemplars: true\n  send_native_histograms: true\n  metadata_config: {send_interval: 5s}\n  queue_config: {batch_send_deadline: 1s}\n", p.target)
+	fmt.Fprintf(&b, "remote_write:\n- url: %s\n%s  send_native_histograms: true\n  queue_config: {batch_send_deadline: 1s}\n", p.target, p.edition.remote)
 	if len(targets) > 0 {
-		fmt.Fprintf(&b, "scrape_configs:\n- job_name: aviary\n  static_configs: [{targets: ['%s']}]\n", strings.Join(targets, "', '"))
+		fmt.Fprintf(&b, "scrape_configs:\n- job_name: aviary\n%s  static_configs: [{targets: ['%s']}]\n", p.edition.scrape, strings.Join(targets, "', '"))
 	}
 	return os.WriteFile(p.config, []byte(b.String()), 0o600)
 }

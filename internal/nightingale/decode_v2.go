@@ -1,0 +1,385 @@
+package nightingale
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+
+	"github.com/VictoriaMetrics/easyproto"
+)
+
+var (
+	errForeignV2 = errors.New("no field of io.prometheus.write.v2.Request in it: is it a remote write 1.0 body?")
+	errReference = errors.New("a reference is not an unsigned integer of 32 bits")
+	errExpanded  = errors.New("the references expand beyond the limit")
+)
+
+// decodeV2 decodes an io.prometheus.write.v2.Request. What is wrong with one
+// series, such as a reference beyond the symbols, is noted as its flaw: the others
+// are written. What protobuf cannot read is wrong with the whole request.
+//
+// A few bytes of references can name large symbols again and again. What they
+// expand to is bounded as a decoded body is, and counted in b.expanded.
+func decodeV2(b *batch, body []byte, l Limits) error {
+	n, err := b.decodeSymbolsV2(body, l)
+	if err != nil || n == 0 {
+		return err
+	}
+	if len(b.symbols) == 0 || b.symbols[0] != "" {
+		return invalid("first_symbol", "the first of the symbols must be the empty string")
+	}
+	if cap(b.about) < n { // series point into it: it must not move
+		b.about = make([]metadata, 0, n)
+	}
+	var fc easyproto.FieldContext
+	for rest := body; len(rest) > 0; {
+		if rest, err = nextField(&fc, rest); err != nil {
+			return malformed("Request", err)
+		}
+		if fc.FieldNum != 5 {
+			continue
+		}
+		data, _ := fc.MessageData() // decodeSymbolsV2 has seen that it is one
+		if err := b.decodeSeriesV2(data, int(l.DecodedBytes)); errors.Is(err, errExpanded) {
+			return expandsTooFar(l)
+		} else if err != nil {
+			return malformed("TimeSeries", err)
+		}
+	}
+	return nil
+}
+
+func expandsTooFar(l Limits) error {
+	return tooLarge("expanded_bytes", "the body's references expand to more than %d bytes", int64(l.DecodedBytes))
+}
+
+// decodeSymbolsV2 gathers the symbols, wherever in the body they stand, and counts
+// the series.
+func (b *batch) decodeSymbolsV2(body []byte, l Limits) (series int, err error) {
+	known := len(body) == 0 // an empty request is complete with nothing written
+	var fc easyproto.FieldContext
+	for rest := body; len(rest) > 0; {
+		if rest, err = nextField(&fc, rest); err != nil {
+			return 0, malformed("Request", err)
+		}
+		if fc.FieldNum != 4 && fc.FieldNum != 5 {
+			continue
+		}
+		known = true
+		data, ok := fc.MessageData()
+		if !ok {
+			return 0, malformed("Request", errWireType)
+		}
+		if fc.FieldNum == 5 {
+			if series++; series > l.Series {
+				return 0, tooLarge("series", "the request has more than %d series", l.Series)
+			}
+			continue
+		}
+		b.symbols = append(b.symbols, text(data))
+		if b.expanded += symbolSize; b.expanded > int(l.DecodedBytes) {
+			return 0, expandsTooFar(l)
+		}
+	}
+	if !known {
+		return 0, malformed("body", errForeignV2)
+	}
+	return series, nil
+}
+
+// What a symbol takes in memory besides its text, and what a label takes in a
+// request of version 1 besides its two texts.
+const (
+	symbolSize = 16
+	labelSize  = 6
+)
+
+// references turns references to symbols into labels. They come in pairs, but not
+// necessarily both of a pair in one piece.
+type references struct {
+	symbols  []string
+	name     string
+	half     bool // a name waits for its value
+	beyond   bool // one pointed beyond the symbols
+	expanded int
+	limit    int // of expanded
+}
+
+// decode appends the labels of a repeated field's occurrence, packed or not.
+func (r *references) decode(dst []label, fc *easyproto.FieldContext) ([]label, error) {
+	data, packed := fc.MessageData()
+	if !packed {
+		one, ok := fc.Uint32()
+		if !ok {
+			return dst, errReference
+		}
+		return r.add(dst, uint64(one)), nil
+	}
+	if !r.half {
+		dst, data = r.pairs(dst, data)
+	}
+	for len(data) > 0 {
+		ref, n := binary.Uvarint(data)
+		if n <= 0 || ref > math.MaxUint32 {
+			return dst, errReference
+		}
+		data = data[n:]
+		if dst = r.add(dst, ref); r.expanded > r.limit {
+			return dst, errExpanded
+		}
+	}
+	return dst, nil
+}
+
+// pairs decodes as many pairs as have nothing special to them, which is nearly all
+// of a request, and returns the rest.
+func (r *references) pairs(dst []label, data []byte) ([]label, []byte) {
+	symbols, expanded := r.symbols, r.expanded
+	for len(data) >= 6 && expanded <= r.limit {
+		name, n := short(data)
+		value, m := short(data[n:])
+		if name >= uint(len(symbols)) || value >= uint(len(symbols)) {
+			break
+		}
+		l := label{symbols[name], symbols[value]}
+		expanded += len(l.name) + len(l.value) + labelSize
+		dst = append(dst, l)
+		data = data[n+m:]
+	}
+	r.expanded = expanded
+	return dst, data
+}
+
+// short decodes a varint of at most 3 bytes. A longer one gives a number that is
+// beyond any symbol.
+func short(p []byte) (v uint, n int) {
+	_ = p[2]
+	switch {
+	case p[0] < 0x80:
+		return uint(p[0]), 1
+	case p[1] < 0x80:
+		return uint(p[0])&0x7f | uint(p[1])<<7, 2
+	case p[2] < 0x80:
+		return uint(p[0])&0x7f | uint(p[1])&0x7f<<7 | uint(p[2])<<14, 3
+	default:
+		return math.MaxUint, 3
+	}
+}
+
+func (r *references) add(dst []label, ref uint64) []label {
+	symbol := r.symbol(ref)
+	r.half = !r.half
+	if r.half {
+		r.name = symbol
+		return dst
+	}
+	r.expanded += len(r.name) + len(symbol) + labelSize
+	return append(dst, label{r.name, symbol})
+}
+
+func (r *references) symbol(ref uint64) string {
+	if ref >= uint64(len(r.symbols)) {
+		r.beyond = true
+		return ""
+	}
+	return r.symbols[ref]
+}
+
+// flaw ends a run of pairs and returns what was wrong with it.
+func (r *references) flaw() flaw {
+	odd := r.half
+	r.half = false
+	switch {
+	case r.beyond:
+		return flawReference
+	case odd:
+		return flawOddReferences
+	default:
+		return flawless
+	}
+}
+
+// decodeSeriesV2 decodes a TimeSeries. limit bounds b.expanded.
+func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
+	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
+	refs := references{symbols: b.symbols, expanded: b.expanded + len(src), limit: limit}
+	var about aboutV2
+	var start int64 // of the whole series, as release candidate 3 has it
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = nextField(&fc, src); err != nil {
+			return err
+		}
+		if fc.FieldNum == 1 {
+			if b.labels, err = refs.decode(b.labels, &fc); err != nil {
+				return err
+			}
+			continue
+		}
+		if fc.FieldNum == 6 {
+			var ok bool
+			if start, ok = fc.Int64(); !ok {
+				return errWireType
+			}
+			continue
+		}
+		if fc.FieldNum > 6 {
+			continue
+		}
+		data, ok := fc.MessageData()
+		if !ok {
+			return errWireType
+		}
+		switch fc.FieldNum {
+		case 2:
+			err = b.decodeSampleV2(data)
+		case 3:
+			err = b.decodeHistogram(data, true)
+		case 4:
+			err = b.decodeExemplarV2(data, &refs, &s)
+		case 5:
+			err = about.decode(data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.labels, s.samples = upTo(s.labels, b.labels), upTo(s.samples, b.samples)
+	s.exemplars, s.histograms = upTo(s.exemplars, b.exemplars), upTo(s.histograms, b.histograms)
+	if start != 0 {
+		b.startAt(&s, start)
+	}
+	s.about = b.describeV2(about, &refs)
+	s.note(refs.flaw())
+	switch {
+	case s.samples.len() > 0 && s.histograms.len() > 0:
+		s.note(flawBoth)
+	case s.samples.len() == 0 && s.histograms.len() == 0:
+		s.note(flawNeither)
+	}
+	if b.expanded = refs.expanded; b.expanded > limit {
+		return errExpanded
+	}
+	b.series = append(b.series, s)
+	return nil
+}
+
+// startAt gives the series' start to the samples and histograms without their own.
+func (b *batch) startAt(s *series, start int64) {
+	samples, histograms := of(b.samples, s.samples), of(b.histograms, s.histograms)
+	for i := range samples {
+		if samples[i].start == 0 {
+			samples[i].start = start
+		}
+	}
+	for i := range histograms {
+		if histograms[i].start == 0 {
+			histograms[i].start = start
+		}
+	}
+}
+
+func (b *batch) decodeSampleV2(src []byte) (err error) {
+	var s sample
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = nextField(&fc, src); err != nil {
+			return err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			s.value, ok = fc.Double()
+		case 2:
+			s.timestamp, ok = fc.Int64()
+		case 3:
+			s.start, ok = fc.Int64()
+		}
+		if !ok {
+			return errWireType
+		}
+	}
+	b.samples = append(b.samples, s)
+	return nil
+}
+
+// decodeExemplarV2 decodes an exemplar of s. Its references are apart from those
+// of the series, of which one may be waiting for its pair.
+func (b *batch) decodeExemplarV2(src []byte, of *references, s *series) (err error) {
+	refs := references{symbols: of.symbols, expanded: of.expanded, limit: of.limit}
+	e := exemplar{labels: mark(b.marks)}
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = nextField(&fc, src); err != nil {
+			return err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			if b.marks, err = refs.decode(b.marks, &fc); err != nil {
+				return err
+			}
+		case 2:
+			e.value, ok = fc.Double()
+		case 3:
+			e.timestamp, ok = fc.Int64()
+		}
+		if !ok {
+			return errWireType
+		}
+	}
+	of.expanded = refs.expanded
+	s.note(refs.flaw())
+	e.labels = upTo(e.labels, b.marks)
+	b.exemplars = append(b.exemplars, e)
+	return nil
+}
+
+// aboutV2 is a series' metadata. Given in several pieces, they add up.
+type aboutV2 struct {
+	kind       int32
+	help, unit uint32
+}
+
+func (m *aboutV2) decode(src []byte) (err error) {
+	var fc easyproto.FieldContext
+	for len(src) > 0 {
+		if src, err = nextField(&fc, src); err != nil {
+			return err
+		}
+		ok := true
+		switch fc.FieldNum {
+		case 1:
+			m.kind, ok = enum(&fc)
+		case 3:
+			m.help, ok = fc.Uint32()
+		case 4:
+			m.unit, ok = fc.Uint32()
+		}
+		if !ok {
+			return errWireType
+		}
+	}
+	return nil
+}
+
+// describeV2 resolves a series' metadata, within the bounds that families have; nil
+// when it tells nothing.
+func (b *batch) describeV2(m aboutV2, refs *references) *metadata {
+	if m == (aboutV2{}) {
+		return nil
+	}
+	if n := len(b.about); n > 0 && m == b.aboutRefs { // neighbours are mostly of one family
+		return &b.about[n-1]
+	}
+	about := metadata{
+		kind: kindName(m.kind),
+		help: cut(refs.symbol(uint64(m.help)), maxFamilyHelp),
+		unit: cut(refs.symbol(uint64(m.unit)), maxFamilyUnit),
+	}
+	if refs.beyond || about.kind == kindUnknown && about.help == "" && about.unit == "" {
+		return nil
+	}
+	b.about, b.aboutRefs = append(b.about, about), m
+	return &b.about[len(b.about)-1]
+}

@@ -2,7 +2,6 @@ package nightingale
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -11,6 +10,13 @@ import (
 // Build wires the service: client, sink, receiver, server. The stop runs backwards:
 // no more requests, those in flight answered, the publisher flushed and closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
+	if err := cfg.HTTP.check(); err != nil {
+		return err
+	}
+	writers, err := newTokens(cfg.HTTP)
+	if err != nil {
+		return err
+	}
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
 		return err
@@ -20,19 +26,23 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) {
 		return client.Publisher(ctx, cfg.Topic, cfg.Profile)
 	})
+	m := newMetrics(rt.Metrics)
+	m.limits(cfg)
+	if cfg.Ack == ackQueued {
+		out.queued = &dropCounter{log: rt.Log.Named("sink"), dropped: m.dropped}
+	}
+	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out.publish)
+	in.late = out.noteLate
+	rt.OnStop("receiver", in.close)
 	rt.OnStop("publisher", out.close)
 	rt.Go("sink", out.run)
 	rt.Check("pulsar", out.check)
 
-	in := newReceiver(rt.Log.Named("receiver"), cfg, newMetrics(rt.Metrics), out.publish)
 	ln, err := rt.Listen(ctx, "http", cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}
-	rt.Serve("http", ln, &http.Server{
-		Handler:           in.handler(),
-		ReadHeaderTimeout: cfg.Limits.ReadTimeout,
-		MaxHeaderBytes:    64 << 10,
-	})
+	server := newServer(cfg, m, in.guard(writers, in.handler()))
+	rt.ServeWith("http", limitConnections(ln, cfg.Limits), server, cfg.HTTP.serve(rt.Log.Named("http"), server))
 	return nil
 }

@@ -93,7 +93,7 @@ type service struct {
 }
 
 func (s *Stack) services() []service {
-	return []service{s.pulsarService(), s.geoService(), s.prometheusService()}
+	return []service{s.pulsarService(), s.geoService(), s.prometheusService(), s.victoriaMetricsService()}
 }
 
 func (s *Stack) pick(names []string) ([]service, error) {

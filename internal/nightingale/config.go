@@ -37,6 +37,10 @@ type Config struct {
 	Limits Limits `yaml:"limits"`
 	// Profile is how messages are published. Default: the library's "ops".
 	Profile messaging.Profile `yaml:"profile"`
+
+	// Tail and TailTopic are of the command line only, see Flags.
+	Tail      bool   `yaml:"-"`
+	TailTopic string `yaml:"-"`
 }
 
 // HTTPConfig is the server for senders.

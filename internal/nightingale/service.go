@@ -10,6 +10,9 @@ import (
 // Build wires the service: client, sink, receiver, server. The stop runs backwards:
 // no more requests, those in flight answered, the publisher flushed and closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
+	if cfg.Tail {
+		return buildTail(ctx, rt, cfg)
+	}
 	if err := cfg.HTTP.check(); err != nil {
 		return err
 	}
@@ -28,11 +31,8 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	})
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
-	if cfg.Ack == ackQueued {
-		out.queued = &dropCounter{log: rt.Log.Named("sink"), dropped: m.dropped}
-	}
+	out.ack = newAcknowledging(cfg, rt.Log, m)
 	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out.publish)
-	in.late = out.noteLate
 	rt.OnStop("receiver", in.close)
 	rt.OnStop("publisher", out.close)
 	rt.Go("sink", out.run)

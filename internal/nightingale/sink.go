@@ -40,7 +40,7 @@ type sink struct {
 	opened  atomic.Pointer[publisher]
 	trouble atomic.Pointer[error] // why the sink is away
 	late    chan struct{}         // a request ran out of time
-	queued  *dropCounter          // under ack: queued; else nil
+	ack     acknowledging
 }
 
 var errNotOpen = errors.New("the topic is not open yet")
@@ -107,6 +107,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled
 	if len(records) == 0 {
 		return true, nil
 	}
+	defer s.ack.watch(s.noteLate)()
 	p := *s.opened.Load()
 	o := newOutcome(len(records))
 	done := o.done // one function value for all records
@@ -120,7 +121,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled
 		}
 		p.PublishAsync(ctx, &records[i], done)
 	}
-	if s.queued != nil && ctx.Err() == nil && o.leave(s.queued) {
+	if s.ack.queued != nil && ctx.Err() == nil && o.leave(s.ack.queued) {
 		return false, nil
 	}
 	select {

@@ -45,13 +45,13 @@ func TestQuotas(t *testing.T) {
 		assert.Equal(t, time.Second, refused.retryAfter, "when it will fit")
 		require.NoError(t, q.admit("b", 20), "others are not touched")
 		require.NoError(t, q.admit("", 20), "nor are requests without a tenant")
-		time.Sleep(time.Second) // the bubble's clock
+		<-time.After(time.Second) // the bubble's clock
 		require.NoError(t, q.admit("a", 10))
 
 		require.NoError(t, q.admit("c", 100), "more than the burst, when the burst is there")
-		time.Sleep(9 * time.Second)
+		<-time.After(9 * time.Second) // the bubble's clock
 		require.Error(t, q.admit("c", 20), "the rest is owed")
-		time.Sleep(time.Second)
+		<-time.After(time.Second) // the bubble's clock
 		require.NoError(t, q.admit("c", 20))
 
 		require.NoError(t, q.admit("large", 10_000), "the burst is that of ten seconds")
@@ -75,7 +75,7 @@ func TestQuotasTrackABoundedNumberOfTenants(t *testing.T) {
 			assert.LessOrEqual(t, len(q.tracked), 10)
 		}
 		assert.Equal(t, 11, admitted, "ten tracked ones, and one for all the others")
-		time.Sleep(10 * time.Second) // the bubble's clock
+		<-time.After(10 * time.Second) // the bubble's clock
 		require.NoError(t, q.admit("new", 5))
 		assert.Len(t, q.tracked, 1, "those that sent nothing meanwhile are forgotten")
 	})

@@ -102,7 +102,7 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 
 	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
 	defer cancel()
-	carried, err = v.deliver(ctx, mine, carried, out, held)
+	carried, err = v.submit(ctx, mine, carried, out, held)
 	watch.lap("publish")
 	if err != nil {
 		return err

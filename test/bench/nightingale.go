@@ -52,6 +52,12 @@ func nightingaleScenario(ctx context.Context, r *report) (err error) {
 		return err
 	}
 	defer b.near.stop()
+	defer func() {
+		if b.far != nil {
+			b.line.Close()
+			b.far.stop()
+		}
+	}()
 	r.row("part\tsamples/s\tsamples/CPU s\tpeak MiB\trequest p50/p99 ms\tother: samples/s\tsamples/CPU s\tpeak MiB\tratio (median, min-max)")
 	for _, part := range []struct {
 		name string
@@ -99,11 +105,10 @@ func (b *remoteBench) requests(n int) int {
 
 // turn is one measured run of a server under the load.
 type turn struct {
-	load       outcome
-	cpu, peak  float64 // seconds; MiB
-	check      outcome
-	checked    bool
-	stopServer func() error
+	load      outcome
+	cpu, peak float64 // seconds; MiB
+	check     outcome
+	checked   bool
 }
 
 func (t turn) perCPU() float64 { return float64(t.load.Messages) / t.cpu }
@@ -128,7 +133,7 @@ func (b *remoteBench) packed(ctx context.Context) error {
 		ours, theirs = append(ours, got[0]), append(theirs, got[1])
 		ratios = append(ratios, got[0].perCPU()/got[1].perCPU())
 	}
-	b.line9("packed", ours, theirs, ratios)
+	b.compared("packed", ours, theirs, ratios)
 	b.atLeast("packed_samples_per_cpu_s", median(each(ours, turn.perCPU)), 900_000)
 	b.atLeast("packed_vs_vmagent_per_cpu_s", median(ratios), 1.2)
 	b.atMost("packed_peak_mib", maxOf(each(ours, func(t turn) float64 { return t.peak })), 256)
@@ -157,7 +162,7 @@ func (b *remoteBench) json(ctx context.Context) error {
 		ours, theirs = append(ours, got[0]), append(theirs, got[1])
 		ratios = append(ratios, got[0].load.rate()/got[1].load.rate())
 	}
-	b.line9("json", ours, theirs, ratios)
+	b.compared("json", ours, theirs, ratios)
 	b.figure("json_samples_per_cpu_s", median(each(ours, turn.perCPU)))
 	b.figure("json_vs_kafka_adapter_per_cpu_s", median(each(ours, turn.perCPU))/66_000)
 	b.atLeast("json_vs_raw_msg_s", median(ratios), .85)
@@ -176,8 +181,7 @@ func (b *remoteBench) outage(format string) func(context.Context) error {
 			if b.far, err = startFarBroker(ctx, b.line); err != nil {
 				return err
 			}
-			context.AfterFunc(ctx, b.line.Close)
-		}
+			}
 		topic := fresh("outage")
 		s, err := b.start(ctx, format, b.far, topic)
 		if err != nil {
@@ -233,7 +237,7 @@ func each(turns []turn, f func(turn) float64) []float64 {
 	return vs
 }
 
-func (b *remoteBench) line9(name string, ours, theirs []turn, ratios []float64) {
+func (b *remoteBench) compared(name string, ours, theirs []turn, ratios []float64) {
 	of := func(turns []turn, f func(turn) float64) float64 { return median(each(turns, f)) }
 	rate := func(t turn) float64 { return t.load.rate() }
 	peak := func(t turn) float64 { return t.peak }
@@ -344,7 +348,7 @@ func startServer(program, log string, environ []string, args ...string) (*server
 	if err != nil {
 		return nil, err
 	}
-	s := &server{name: filepath.Base(program), cmd: exec.Command(program, args...), ended: make(chan error, 1)} //nolint:noctx,gosec // it is stopped in order
+	s := &server{name: filepath.Base(program), cmd: exec.Command(program, args...), ended: make(chan error, 1)} //nolint:gosec // it is stopped in order
 	s.cmd.Stdout, s.cmd.Stderr, s.cmd.Env = out, out, append(os.Environ(), environ...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
@@ -407,13 +411,11 @@ func (s *server) await(ctx context.Context, url string) error {
 
 // load measures the process while it is sent the load, and while rest lasts.
 func (s *server) load(ctx context.Context, requests int, rest func()) (t turn, err error) {
-	// Connections, buffers and the topic are warm.
-	before := 0.0
-	generator := piece{Kind: "remote-write", URL: s.write, Callers: writers, Count: requests}
-	if before, err = s.cpu(); err != nil {
+	before, err := s.cpu()
+	if err != nil {
 		return t, err
 	}
-	if t.load, err = runPiece(ctx, generator); err != nil {
+	if t.load, err = runPiece(ctx, piece{Kind: "remote-write", URL: s.write, Callers: writers, Count: requests}); err != nil {
 		return t, err
 	}
 	if rest != nil {
@@ -461,11 +463,11 @@ func (s *server) peak() (float64, error) {
 
 // twoPorts finds free addresses.
 func twoPorts() (a, b string, err error) {
-	one, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	one, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", "", err
 	}
-	two, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	two, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", "", errors.Join(err, one.Close())
 	}

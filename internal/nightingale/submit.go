@@ -18,7 +18,6 @@ type deliveries struct {
 	background context.Context // ends with the service
 	cancel     context.CancelFunc
 	running    sync.WaitGroup
-	late       func() // tells the sink that a request ran out of time; may be nil
 }
 
 func newDeliveries(cfg Dedup) *deliveries {
@@ -44,10 +43,10 @@ func (d *deliveries) close(ctx context.Context) error {
 	}
 }
 
-// deliver publishes a request's messages and waits for the outcome, or joins the
+// submit publishes a request's messages and waits for the outcome, or joins the
 // attempt that another request with the same body has begun. It returns what the
 // request carries.
-func (v *receiver) deliver(ctx context.Context, c *claim, carried contents, out *outgoing, held *hold) (contents, error) {
+func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *outgoing, held *hold) (contents, error) {
 	d := v.deliveries
 	if !c.mine {
 		v.outgoings.Put(out)
@@ -88,9 +87,6 @@ func (v *receiver) await(ctx context.Context, a *attempt, carried contents) (con
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return carried, errDisconnected
-	}
-	if v.deliveries.late != nil {
-		v.deliveries.late()
 	}
 	v.metrics.count(carried.valid, "unwritten")
 	return carried, unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")

@@ -14,6 +14,7 @@ func main() {
 		Name:     "nightingale",
 		Summary:  "Prometheus remote write to Apache Pulsar.",
 		Defaults: nightingale.DefaultConfig,
+		Flags:    nightingale.Flags,
 		Build:    nightingale.Build,
 	}))
 }

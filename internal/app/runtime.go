@@ -110,10 +110,15 @@ func (r *Runtime) Check(name string, check func(ctx context.Context) error) {
 
 // Serve starts an actor that serves HTTP on ln; see [Serve]. Requests in flight at the stop have half of the shutdown timeout to finish.
 func (r *Runtime) Serve(name string, ln net.Listener, server *http.Server) {
+	r.ServeWith(name, ln, server, server.Serve)
+}
+
+// ServeWith is Serve with a way of serving of the caller's own; see [ServeWith].
+func (r *Runtime) ServeWith(name string, ln net.Listener, server *http.Server, serve func(net.Listener) error) {
 	if server.ErrorLog == nil {
 		server.ErrorLog = errorLog(r.Log.Named(name))
 	}
-	r.Go(name, func(ctx context.Context) error { return Serve(ctx, ln, server, r.shutdownTimeout/2) })
+	r.Go(name, func(ctx context.Context) error { return ServeWith(ctx, ln, server, r.shutdownTimeout/2, serve) })
 }
 
 // Listen opens a listener for one of the service's servers; see [Listen].

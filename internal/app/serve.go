@@ -29,6 +29,12 @@ func Listen(ctx context.Context, log *zap.Logger, server, address string) (net.L
 // finish; those that do not are cut off, which is an error that wraps context.DeadlineExceeded. When Serve returns, the listener and every
 // connection are closed. Limits on headers and idle connections are set where the server has none.
 func Serve(ctx context.Context, ln net.Listener, server *http.Server, grace time.Duration) error {
+	return ServeWith(ctx, ln, server, grace, server.Serve)
+}
+
+// ServeWith is Serve with a way of serving of the caller's own, such as one with TLS. Like server.Serve, it must return http.ErrServerClosed once
+// the server is shut down, and it owns ln.
+func ServeWith(ctx context.Context, ln net.Listener, server *http.Server, grace time.Duration, serve func(net.Listener) error) error {
 	if server.ReadHeaderTimeout == 0 {
 		server.ReadHeaderTimeout = 10 * time.Second
 	}
@@ -36,9 +42,10 @@ func Serve(ctx context.Context, ln net.Listener, server *http.Server, grace time
 		server.IdleTimeout = 2 * time.Minute
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ln) }()
+	go func() { served <- serve(ln) }()
 	select {
 	case err := <-served:
+		_ = ln.Close() // for serving that failed before it began; else it is closed already
 		return errors.Join(fmt.Errorf("cannot serve HTTP on %s: %w", ln.Addr(), err), server.Close())
 	case <-ctx.Done():
 	}

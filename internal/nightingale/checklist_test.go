@@ -243,6 +243,7 @@ func checklistStatuses(t *testing.T) {
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {
 		return true, unavailable("queue_full", retryBusy, "the publish queue is full")
 	}
+	req.Timeseries[1].Samples[0].Value++ // another body: the first one has been answered
 	a = d.v2(t, req)
 	assert.Equal(t, http.StatusServiceUnavailable, a.status, "what passes outweighs what is invalid")
 	assert.NotEmpty(t, a.header.Get("Retry-After"))

@@ -9,6 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // Config is the configuration of nightingale.
@@ -22,21 +23,58 @@ type Config struct {
 	Topic string `yaml:"topic"`
 	// Format of the messages. Default json.
 	Format string `yaml:"format"`
-	// Ack says what a 204 promises. Default broker: every message of the request is acknowledged by the broker.
+	// Ack says what a 204 promises. broker: every message of the request is acknowledged by the broker. queued: every message is in the publish
+	// queue, in memory: a crash, or a stop while Pulsar is away, loses what is in it, up to profile.max_pending_records. Default broker.
 	Ack string `yaml:"ack"`
 	// RequestTimeout is how long a request may wait for the acknowledgements before it is answered 503. Keep it below the sender's own timeout
 	// (Prometheus' remote_timeout, 30s). Default 10s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
+	// Dedup recognises requests that are sent again.
+	Dedup Dedup `yaml:"dedup"`
+	// Tenants have quotas of samples.
+	Tenants Tenants `yaml:"tenants"`
 	// Limits bound what one request, and all of them together, may cost.
 	Limits Limits `yaml:"limits"`
 	// Profile is how messages are published. Default: the library's "ops".
 	Profile messaging.Profile `yaml:"profile"`
+
+	// Tail and TailTopic are of the command line only, see Flags.
+	Tail      bool   `yaml:"-"`
+	TailTopic string `yaml:"-"`
 }
 
 // HTTPConfig is the server for senders.
 type HTTPConfig struct {
 	// Listen is the address, host:port; port 0 lets the system choose. Default 127.0.0.1:9201.
 	Listen string `yaml:"listen"`
+	// WebConfigFile is a web configuration file of Prometheus' exporter-toolkit: TLS, client certificates, basic authentication. Default: none.
+	WebConfigFile string `yaml:"web_config_file"`
+	// BearerTokens may write, each of them, and so may those of BearerTokenFile, one on each line; the file is read again every ten seconds.
+	// Default: no token is asked for.
+	BearerTokens    []secret.String `yaml:"bearer_tokens"`
+	BearerTokenFile string          `yaml:"bearer_token_file"`
+}
+
+// Dedup recognises a request that brings, byte for byte, the body of an earlier one of the same tenant: it is answered as that one is, and not
+// published again.
+type Dedup struct {
+	// Entries bounds the requests remembered. 0: none are, and a request that was not acknowledged in time is published again when it comes
+	// again. Default 10000.
+	Entries int `yaml:"entries"`
+	// Window is how long they are remembered. Default 10m.
+	Window time.Duration `yaml:"window"`
+}
+
+// Validate returns every fault of the keys.
+func (d Dedup) Validate() error {
+	var errs []error
+	if d.Entries < 0 {
+		errs = append(errs, config.Fault("entries", "must be >= 0, got %d", d.Entries))
+	}
+	if d.Window <= 0 {
+		errs = append(errs, config.Fault("window", "must be > 0, got %s", d.Window))
+	}
+	return errors.Join(errs...)
 }
 
 // Limits bound requests.
@@ -57,6 +95,9 @@ type Limits struct {
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
 	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
 	ReadTimeout time.Duration `yaml:"read_timeout"`
+	// Connections bounds the senders' open connections. Past it new ones wait until others are closed, at the latest after two idle minutes. 0: no
+	// bound. Default 4096.
+	Connections int `yaml:"connections"`
 }
 
 // DefaultConfig returns the defaults: all that is needed where Pulsar runs on this machine.
@@ -67,7 +108,9 @@ func DefaultConfig() Config {
 		HTTP:           HTTPConfig{Listen: "127.0.0.1:9201"},
 		Topic:          "persistent://public/default/metrics",
 		Format:         "json",
-		Ack:            "broker",
+		Ack:            ackBroker,
+		Dedup:          Dedup{Entries: 10_000, Window: 10 * time.Minute},
+		Tenants:        Tenants{Tracked: 10_000},
 		RequestTimeout: 10 * time.Second,
 		Limits: Limits{
 			CompressedBytes:  10 * config.MiB,
@@ -79,6 +122,7 @@ func DefaultConfig() Config {
 			MetadataFamilies: 10_000,
 			InFlightBytes:    64 * config.MiB,
 			ReadTimeout:      10 * time.Second,
+			Connections:      4096,
 		},
 		Profile: messaging.Ops(),
 	}
@@ -99,7 +143,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),
 		config.CheckOneOf("format", c.Format, formatNames()...),
-		config.CheckOneOf("ack", c.Ack, "broker"))...)
+		config.CheckOneOf("ack", c.Ack, ackBroker, ackQueued))...)
 }
 
 // Validate returns every fault of the limits.
@@ -123,6 +167,9 @@ func (l Limits) Validate() error {
 	}
 	if l.MetadataFamilies < 0 {
 		errs = append(errs, config.Fault("metadata_families", "must be >= 0, got %d", l.MetadataFamilies))
+	}
+	if l.Connections < 0 {
+		errs = append(errs, config.Fault("connections", "must be >= 0, got %d", l.Connections))
 	}
 	if l.DecodedBytes > config.GiB {
 		errs = append(errs, config.Fault("decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes))

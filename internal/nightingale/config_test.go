@@ -41,12 +41,20 @@ func TestConfigurationFromTheEnvironment(t *testing.T) {
 func TestConfigurationFaults(t *testing.T) {
 	for _, test := range []struct{ variable, says string }{
 		{"NIGHTINGALE_FORMAT=xml", `format: must be one of json, got "xml"`},
-		{"NIGHTINGALE_ACK=never", `ack: must be one of broker, got "never"`},
+		{"NIGHTINGALE_ACK=never", `ack: must be one of broker, queued, got "never"`},
 		{"NIGHTINGALE_TOPIC=metrics", "topic: must be persistent://"},
 		{"NIGHTINGALE_HTTP_LISTEN=9201", "http.listen: must be host:port"},
 		{"NIGHTINGALE_REQUEST_TIMEOUT=0s", "request_timeout: must be > 0"},
 		{"NIGHTINGALE_LIMITS_SERIES=0", "limits.series: must be > 0"},
 		{"NIGHTINGALE_LIMITS_IN_FLIGHT_BYTES=1MiB", "limits.in_flight_bytes: must be at least compressed_bytes + decoded_bytes = 42MiB"},
+		{"NIGHTINGALE_LIMITS_CONNECTIONS=-1", "limits.connections: must be >= 0"},
+		{"NIGHTINGALE_DEDUP_ENTRIES=-1", "dedup.entries: must be >= 0"},
+		{"NIGHTINGALE_DEDUP_WINDOW=0s", "dedup.window: must be > 0"},
+		{"NIGHTINGALE_TENANTS_TRACKED=0", "tenants.tracked: must be > 0"},
+		{"NIGHTINGALE_TENANTS_DEFAULT_BURST=-1", "tenants.default.burst: must be >= 0"},
+		{"NIGHTINGALE_TENANTS_OVERRIDES={a/b: {burst: 1}}", "tenants.overrides: "},
+		{"NIGHTINGALE_TENANTS_OVERRIDES={a: {samples_per_second: -1}}", "samples_per_second: must be >= 0"},
+		{"NIGHTINGALE_HTTP_BEARER_TOKENS=['']", "http.bearer_tokens: must not be empty"},
 		{"NIGHTINGALE_PROFILE_ROUTING=explicit", "profile.routing: must be"},
 	} {
 		t.Run(test.variable, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 // metrics of the service. Labels are of small fixed sets: status codes, reasons
 // and stages, never anything that a sender chooses.
 type metrics struct {
+	*opsMetrics
 	requests     *prometheus.CounterVec   // code
 	refused      *prometheus.CounterVec   // reason
 	samples      *prometheus.CounterVec   // kind, result
@@ -25,6 +26,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	buckets := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	m := &metrics{
+		opsMetrics: newOpsMetrics(reg),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_requests_total",
 			Help: "Write requests answered, by status code; 499 for senders that hung up.",
@@ -35,7 +37,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		samples: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_samples_total",
-			Help: "Samples by kind (sample, histogram, exemplar) and result: written (acknowledged by the broker), unwritten (the sender was asked to retry) or rejected (invalid).",
+			Help: "Samples by kind (sample, histogram, exemplar) and result: written (acknowledged by the broker; under ack: queued, taken into the publish queue), unwritten (the sender was asked to retry), rejected (invalid) or throttled (over the tenant's quota).",
 		}, []string{"kind", "result"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_samples_rejected_total",
@@ -66,7 +68,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	reg.MustRegister(m.requests, m.refused, m.samples, m.rejected, m.metadata, m.bodyBytes, m.requestTime, m.stages, m.inFlight, m.inFlightSize)
 	// Present from the start, so that rates and alerts see the first one.
-	for _, result := range []string{"written", "unwritten", "rejected"} {
+	for _, result := range []string{"written", "unwritten", "rejected", "throttled"} {
 		for _, kind := range []string{"sample", "histogram", "exemplar"} {
 			m.samples.WithLabelValues(kind, result)
 		}

@@ -56,7 +56,9 @@ func TestWriteRefusesVersion2(t *testing.T) {
 
 func TestServerRefusesOversizedHeaders(t *testing.T) {
 	d := newDouble(t, nil)
-	server := newServer(d.receiver.handler(), testLimits())
+	cfg := DefaultConfig()
+	cfg.Limits = testLimits()
+	server := newServer(cfg, d.metrics, d.receiver.handler())
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)

@@ -10,6 +10,16 @@ import (
 // Build wires the service: client, sink, receiver, server. The stop runs backwards:
 // no more requests, those in flight answered, the publisher flushed and closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
+	if cfg.Tail {
+		return buildTail(ctx, rt, cfg)
+	}
+	if err := cfg.HTTP.check(); err != nil {
+		return err
+	}
+	writers, err := newTokens(cfg.HTTP)
+	if err != nil {
+		return err
+	}
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
 		return err
@@ -19,15 +29,20 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) {
 		return client.Publisher(ctx, cfg.Topic, cfg.Profile)
 	})
+	m := newMetrics(rt.Metrics)
+	m.limits(cfg)
+	out.ack = newAcknowledging(cfg, rt.Log, m)
+	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out.publish)
+	rt.OnStop("receiver", in.close)
 	rt.OnStop("publisher", out.close)
 	rt.Go("sink", out.run)
 	rt.Check("pulsar", out.check)
 
-	in := newReceiver(rt.Log.Named("receiver"), cfg, newMetrics(rt.Metrics), out.publish)
 	ln, err := rt.Listen(ctx, "http", cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}
-	rt.Serve("http", ln, newServer(in.handler(), cfg.Limits))
+	server := newServer(cfg, m, in.guard(writers, in.handler()))
+	rt.ServeWith("http", limitConnections(ln, cfg.Limits), server, cfg.HTTP.serve(rt.Log.Named("http"), server))
 	return nil
 }

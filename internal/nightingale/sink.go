@@ -40,6 +40,7 @@ type sink struct {
 	opened  atomic.Pointer[publisher]
 	trouble atomic.Pointer[error] // why the sink is away
 	late    chan struct{}         // a request ran out of time
+	ack     acknowledging
 }
 
 var errNotOpen = errors.New("the topic is not open yet")
@@ -106,6 +107,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled
 	if len(records) == 0 {
 		return true, nil
 	}
+	defer s.ack.watch(s.noteLate)()
 	p := *s.opened.Load()
 	o := newOutcome(len(records))
 	done := o.done // one function value for all records
@@ -118,6 +120,9 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled
 			break
 		}
 		p.PublishAsync(ctx, &records[i], done)
+	}
+	if s.ack.queued != nil && ctx.Err() == nil && o.leave(s.ack.queued) {
+		return false, nil
 	}
 	select {
 	case <-o.settled:
@@ -133,7 +138,7 @@ func (s *sink) verdict(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, messaging.ErrTooLarge):
-		return invalid("record_too_large", "a sample's message is larger than the broker accepts, the others were written")
+		return invalid(reasonRecordTooLarge, "a sample's message is larger than the broker accepts, the others were written")
 	case errors.Is(err, messaging.ErrQueueFull):
 		return unavailable("queue_full", retryBusy, "the publish queue is full")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -162,8 +167,9 @@ type outcome struct {
 	stop    atomic.Bool // a record was refused: publish no more
 	settled chan struct{}
 
-	mu  sync.Mutex
-	err error
+	mu    sync.Mutex
+	err   error
+	drops *dropCounter // once nobody waits for the outcome
 }
 
 func newOutcome(n int) *outcome {
@@ -190,6 +196,9 @@ func (o *outcome) fail(err error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.drops != nil {
+		o.drops.note(err)
+	}
 	if o.err == nil || !final && errors.Is(o.err, messaging.ErrTooLarge) {
 		o.err = err
 	}

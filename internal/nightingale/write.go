@@ -29,6 +29,8 @@ type receiver struct {
 	publish   publishing
 	budget    *budget
 	families  *families
+	quotas    *quotas
+	*deliveries
 
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
@@ -47,6 +49,7 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *r
 		protocols: protocols(), format: findFormat(cfg.Format), publish: publish,
 		budget:   &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
 		families: newFamilies(cfg.Limits.MetadataFamilies),
+		quotas:   newQuotas(cfg.Tenants), deliveries: newDeliveries(cfg.Dedup),
 	}
 }
 
@@ -80,27 +83,30 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	if spoken.written {
 		tellWritten(w.Header(), counts{}) // until something is
 	}
+	tenant, err := tenantOf(r.Header)
+	if err != nil {
+		return err
+	}
 	held := &hold{budget: v.budget}
 	defer held.release()
 	if err := held.set(claimed(r, v.limits)); err != nil {
 		return err
 	}
 
+	mine := &claim{ledger: v.ledger, key: bodyKey{tenant: tenant, message: spoken.message}}
+	defer mine.give(errUnfinished)
 	out := v.newOutgoing()
-	carried, err := v.translate(w, r, spoken, held, out, watch)
+	carried, err := v.translate(w, r, spoken, held, out, watch, mine)
 	if err != nil {
+		mine.give(err)
 		return err
 	}
 	lift()
 
 	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
 	defer cancel()
-	settled, err := v.publish(ctx, out.records)
+	carried, err = v.submit(ctx, mine, carried, out, held)
 	watch.lap("publish")
-	if settled {
-		v.outgoings.Put(out)
-	}
-	v.count(carried, err)
 	if err != nil {
 		return err
 	}
@@ -111,8 +117,9 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 }
 
 // translate reads the request and encodes its messages into out. What it returns
-// refers to nothing of the body.
-func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken protocol, held *hold, out *outgoing, watch *stopwatch) (c contents, err error) {
+// refers to nothing of the body. Of a body that another request has brought before
+// nothing is encoded.
+func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken protocol, held *hold, out *outgoing, watch *stopwatch, mine *claim) (c contents, err error) {
 	space := v.newWorkspace()
 	defer v.release(space)
 
@@ -121,6 +128,9 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	}
 	watch.lap("read")
 	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(space.compressed)))
+	if !mine.make(space.compressed) {
+		return c, nil
+	}
 
 	size, err := decodedLen(space.compressed, v.limits)
 	if err != nil {
@@ -148,6 +158,10 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	c.invalid, space.scratch = b.validate(v.limits, space.scratch)
 	for i := range b.series {
 		c.valid.add(b.series[i])
+	}
+	if err := v.quotas.admit(mine.key.tenant, c.valid.samples+c.valid.histograms+c.valid.exemplars); err != nil {
+		v.metrics.count(c.valid, "throttled")
+		return c, err
 	}
 	c.forgotten = v.families.learn(b.metadata)
 	v.families.describe(b)

@@ -64,7 +64,10 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 		return true, nil
 	})
 	d.Server = httptest.NewServer(d.receiver.handler())
-	t.Cleanup(d.Close)
+	t.Cleanup(func() {
+		d.Close()
+		assert.NoError(t, d.receiver.close(context.Background()))
+	})
 	return d
 }
 
@@ -309,7 +312,7 @@ func TestWriteBoundsBytesInFlight(t *testing.T) {
 	case status := <-first:
 		t.Fatalf("answered %d before it was published", status)
 	}
-	status, text, header := d.post(t, compress(large))
+	status, text, header := d.post(t, compress(marshal(t, request(7501, 3))))
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, text, "in flight")
 	assert.Equal(t, "1", header.Get("Retry-After"))
@@ -383,18 +386,22 @@ func TestWriteNoticesSendersThatHangUp(t *testing.T) {
 	})
 	t.Run("while waiting", func(t *testing.T) {
 		d := newDouble(t, nil)
-		entered, ended := make(chan struct{}), make(chan error, 1)
-		d.publish = func(ctx context.Context, _ []messaging.Record) (bool, error) {
+		entered, acknowledge := make(chan struct{}), make(chan struct{})
+		d.publish = func(context.Context, []messaging.Record) (bool, error) {
 			close(entered)
-			<-ctx.Done()
-			ended <- ctx.Err()
-			return false, errDisconnected
+			<-acknowledge
+			return true, nil
 		}
 		body := snappy.Encode(nil, marshal(t, request(1, 2)))
 		conn := d.dial(t, head+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body))
 		<-entered
 		require.NoError(t, conn.Close())
-		assert.ErrorIs(t, <-ended, context.Canceled)
+		require.Eventually(t, func() bool {
+			return testutil.ToFloat64(d.metrics.requests.WithLabelValues("499")) == 1
+		}, 5*time.Second, time.Millisecond)
+		close(acknowledge) // what has begun to be published goes on
+		require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+		assert.InDelta(t, 1, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
 	})
 }
 

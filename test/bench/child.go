@@ -26,6 +26,7 @@ type piece struct {
 	Count    int     `json:"count"`   // messages to move, at most
 	Seconds  float64 `json:"seconds"` // or until then, at most
 	Callers  int     `json:"callers"` // concurrent senders
+	Format   string  `json:"format"`  // of the messages
 	Profile  string  `json:"profile"` // prefix of profile files, optional
 }
 
@@ -39,6 +40,10 @@ type outcome struct {
 	PeakMiB  float64 `json:"peak_mib"` // largest resident size of the process
 	Distinct int     `json:"distinct"` // consumers: distinct messages seen
 	Allocs   float64 `json:"allocs"`   // heap allocations per message
+
+	Refused    int `json:"refused"`    // senders: requests that had to be repeated
+	Duplicates int `json:"duplicates"` // consumers: messages that came again
+	Disordered int `json:"disordered"` // consumers: messages with a gap before them
 }
 
 func (o outcome) rate() float64 { return float64(o.Messages) / o.Seconds }

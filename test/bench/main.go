@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // scenario measures something and reports figures and targets.
@@ -24,7 +25,8 @@ type scenario func(ctx context.Context, r *report) error
 
 func scenarios() map[string]scenario {
 	return map[string]scenario{
-		"messaging": messagingScenario,
+		"messaging":   messagingScenario,
+		"nightingale": nightingaleScenario,
 	}
 }
 
@@ -41,6 +43,8 @@ func run() error {
 	only := flag.String("only", "", "run only the parts whose name contains this")
 	child := flag.String("child", "", "internal: one measured piece, as JSON")
 	profile := flag.String("profile", "", "write CPU and allocation profiles of the measured pieces into this folder")
+	quick := flag.Bool("quick", false, "a fifth of the load and a short outage, to see that all works")
+	away := flag.Duration("outage", time.Minute, "how long the broker is away where that is measured")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -53,6 +57,9 @@ func run() error {
 		return fmt.Errorf("unknown scenario %q: choose one of %s", *name, strings.Join(names(), ", "))
 	}
 	r := newReport(*name, *rounds, *only, *profile)
+	if r.quick, r.away = *quick, *away; *quick {
+		r.away = min(r.away, 5*time.Second)
+	}
 	if err := s(ctx, r); err != nil {
 		return err
 	}

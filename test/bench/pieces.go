@@ -26,6 +26,9 @@ func pieces() map[string]func(context.Context, piece, *meter) error {
 		"ops-async":       opsAsync,
 		"business-sync":   businessSync,
 		"library-consume": libraryConsume,
+		"remote-write":    remoteWrite,
+		"raw-json":        rawJSON,
+		"check-remote":    checkRemote,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // report gathers what a scenario measures.
@@ -17,6 +18,8 @@ type report struct {
 	rounds   int
 	only     string
 	profile  string
+	quick    bool
+	away     time.Duration // length of outages
 
 	rows    []string
 	figures map[string]float64

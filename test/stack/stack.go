@@ -93,7 +93,9 @@ type service struct {
 }
 
 func (s *Stack) services() []service {
-	return []service{s.pulsarService(), s.geoService(), s.prometheusService(), s.prometheusCurrentService()}
+	return []service{
+		s.pulsarService(), s.geoService(), s.prometheusService(), s.prometheusCurrentService(), s.victoriaMetricsService(),
+	}
 }
 
 func (s *Stack) pick(names []string) ([]service, error) {

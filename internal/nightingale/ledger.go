@@ -1,0 +1,157 @@
+package nightingale
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// bodyKey names a body: senders repeat a request byte for byte. Bodies are those of
+// one tenant and one protocol, told apart by a hash of 64 bits and their length.
+type bodyKey struct {
+	tenant, message string
+	hash            uint64
+	length          int
+}
+
+// attempt is a body's one way to the broker. Requests that bring the same body wait
+// for the same attempt.
+type attempt struct {
+	key     bodyKey
+	began   time.Time
+	place   *list.Element // in the ledger; nil when it is not kept there
+	settled chan struct{} // closed when the two below are final
+
+	carried contents
+	err     error
+}
+
+// wait returns the attempt's result, or ctx's error when that ends first.
+func (a *attempt) wait(ctx context.Context) (c contents, err error, settled bool) { //nolint:revive // err is a result here, not a failure of waiting
+	select {
+	case <-a.settled:
+		return a.carried, a.err, true
+	default:
+	}
+	select {
+	case <-a.settled:
+		return a.carried, a.err, true
+	case <-ctx.Done():
+		return c, ctx.Err(), false
+	}
+}
+
+// ledger remembers the attempts of late, those under way and those acknowledged,
+// so that a body that comes again is not published again. What failed is forgotten:
+// it has to be published when it comes again.
+//
+// It is bounded in entries, the oldest give way, and in age. An attempt under way
+// that had to give way finishes all the same, it just cannot be joined any more.
+type ledger struct {
+	entries int
+	window  time.Duration
+
+	mu    sync.Mutex
+	known map[bodyKey]*attempt
+	order list.List // of *attempt, the oldest first
+}
+
+func newLedger(cfg Dedup) *ledger {
+	return &ledger{entries: cfg.Entries, window: cfg.Window, known: make(map[bodyKey]*attempt)}
+}
+
+// claim returns the attempt at the body. first tells that the caller has to make it
+// and to settle it; otherwise it is another request's.
+func (l *ledger) claim(key bodyKey, body []byte) (a *attempt, first bool) {
+	if l.entries == 0 {
+		return &attempt{settled: make(chan struct{})}, true
+	}
+	key.hash, key.length = xxhash.Sum64(body), len(body)
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a, ok := l.known[key]; ok {
+		if !l.stale(a, now) {
+			return a, false
+		}
+		l.remove(a)
+	}
+	for oldest := l.order.Front(); oldest != nil; oldest = l.order.Front() {
+		old := oldest.Value.(*attempt) //nolint:errcheck,forcetypeassert // the list holds nothing else
+		if l.order.Len() < l.entries && !l.stale(old, now) {
+			break
+		}
+		l.remove(old)
+	}
+	a = &attempt{key: key, began: now, settled: make(chan struct{})}
+	a.place = l.order.PushBack(a)
+	l.known[key] = a
+	return a, true
+}
+
+// stale reports whether an attempt is too old to be of use. One under way never is.
+func (l *ledger) stale(a *attempt, now time.Time) bool {
+	if now.Sub(a.began) <= l.window {
+		return false
+	}
+	select {
+	case <-a.settled:
+		return true
+	default:
+		return false
+	}
+}
+
+// remove forgets an attempt. l.mu is held.
+func (l *ledger) remove(a *attempt) {
+	if a.place != nil {
+		l.order.Remove(a.place)
+		a.place = nil
+		delete(l.known, a.key)
+	}
+}
+
+// settle ends an attempt. Its result is kept unless the sender has to come again.
+func (l *ledger) settle(a *attempt, c contents, err error) {
+	if !final(err) {
+		l.mu.Lock()
+		l.remove(a)
+		l.mu.Unlock()
+	}
+	a.carried, a.err = c, err
+	close(a.settled)
+}
+
+// final reports whether a publishing stage's error says that all that can be stored
+// is stored.
+func final(err error) bool {
+	refused := (*refusal)(nil)
+	return err == nil || errors.As(err, &refused) && refused.reason == reasonRecordTooLarge
+}
+
+// claim is a request's hold of an attempt, until it is handed to the publishing
+// stage.
+type claim struct {
+	ledger *ledger
+	key    bodyKey
+	*attempt
+	mine bool // this request makes the attempt
+}
+
+// make claims the body and reports whether this request has to publish it.
+func (c *claim) make(body []byte) bool {
+	c.attempt, c.mine = c.ledger.claim(c.key, body)
+	return c.mine
+}
+
+// give settles an attempt that did not come to be published.
+func (c *claim) give(err error) {
+	if c.mine {
+		c.mine = false
+		c.ledger.settle(c.attempt, contents{}, err)
+	}
+}

@@ -1,0 +1,323 @@
+package nightingale
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// served is a receiver behind the real server, with all that guards it.
+type served struct {
+	*double
+	address string
+}
+
+func serveDouble(t *testing.T, change func(*Config)) *served {
+	t.Helper()
+	var cfg Config
+	d := newDouble(t, func(c *Config) {
+		if change != nil {
+			change(c)
+		}
+		cfg = *c
+	})
+	require.NoError(t, cfg.HTTP.check())
+	writers, err := newTokens(cfg.HTTP)
+	require.NoError(t, err)
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := newServer(cfg, d.metrics, d.receiver.guard(writers, d.receiver.handler()))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.ServeWith(ctx, limitConnections(ln, cfg.Limits), server, 5*time.Second, cfg.HTTP.serve(zap.NewNop(), server))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-ended, "the stop is graceful")
+	})
+	return &served{double: d, address: ln.Addr().String()}
+}
+
+// send posts a request; err is that of the connection.
+func (s *served) send(t *testing.T, client *http.Client, url string, prepare func(*http.Request)) (status int, header http.Header, err error) {
+	t.Helper()
+	body := snappy.Encode(nil, marshal(t, request(1, 2)))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+s.address+"/api/v1/write", strings.NewReader(string(body)))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	if prepare != nil {
+		prepare(req)
+	}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Header, err
+}
+
+// authority issues certificates.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	pem         []byte
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &authority{certificate, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+func (a *authority) issue(t *testing.T, name string, usage x509.ExtKeyUsage) (certificate, key []byte) {
+	t.Helper()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}, a.certificate, own.Public(), a.key)
+	require.NoError(t, err)
+	encoded, err := x509.MarshalECPrivateKey(own)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
+}
+
+func (a *authority) client(t *testing.T, certificates ...tls.Certificate) *http.Client {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: certificates, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+	}}
+}
+
+func writeFiles(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	return dir
+}
+
+func TestServerSpeaksTLS(t *testing.T) {
+	ca := newAuthority(t)
+	certificate, key := ca.issue(t, "localhost", x509.ExtKeyUsageServerAuth)
+	dir := writeFiles(t, map[string]string{
+		"cert.pem": string(certificate), "key.pem": string(key),
+		"web.yml": "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n",
+	})
+	s := serveDouble(t, func(c *Config) { c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml") })
+	status, _, err := s.send(t, ca.client(t), "https://", nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusNoContent, status)
+	_, _, err = s.send(t, newAuthority(t).client(t), "https://", nil)
+	require.Error(t, err, "another authority's")
+	status, _, err = s.send(t, new(http.Client), "http://", nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusBadRequest, status, "without TLS")
+	assert.Len(t, s.published(), 1)
+}
+
+func TestServerAsksForClientCertificates(t *testing.T) {
+	ca := newAuthority(t)
+	certificate, key := ca.issue(t, "localhost", x509.ExtKeyUsageServerAuth)
+	dir := writeFiles(t, map[string]string{
+		"cert.pem": string(certificate), "key.pem": string(key), "ca.pem": string(ca.pem),
+		"web.yml": "tls_server_config: {cert_file: cert.pem, key_file: key.pem, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.pem}\n",
+	})
+	s := serveDouble(t, func(c *Config) { c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml") })
+	own, err := tls.X509KeyPair(ca.issue(t, "sender", x509.ExtKeyUsageClientAuth))
+	require.NoError(t, err)
+	status, _, err := s.send(t, ca.client(t, own), "https://", nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusNoContent, status)
+	_, _, err = s.send(t, ca.client(t), "https://", nil)
+	require.Error(t, err, "no certificate")
+	foreign, err := tls.X509KeyPair(newAuthority(t).issue(t, "sender", x509.ExtKeyUsageClientAuth))
+	require.NoError(t, err)
+	_, _, err = s.send(t, ca.client(t, foreign), "https://", nil)
+	require.Error(t, err, "another authority's certificate")
+	assert.Len(t, s.published(), 1)
+}
+
+// waiter's password is "fly", hashed with bcrypt.
+const waiterPassword = "$2a$04$6UfK2SAyYFuxds42/drrCukH6SgTLDAs7L9poSYi3/8dgaYgDqgtK"
+
+func TestServerTakesBasicAuthentication(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"web.yml": "basic_auth_users: {waiter: '" + waiterPassword + "'}\n"})
+	s := serveDouble(t, func(c *Config) { c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml") })
+	for _, test := range []struct {
+		user, password string
+		status         int
+	}{{"waiter", "fly", 204}, {"waiter", "soup", 401}, {"cook", "fly", 401}, {"", "", 401}} {
+		status, header, err := s.send(t, new(http.Client), "http://", func(r *http.Request) {
+			if test.user != "" {
+				r.SetBasicAuth(test.user, test.password)
+			}
+		})
+		require.NoError(t, err)
+		assert.Equal(t, test.status, status, "%s %s", test.user, test.password)
+		if status == http.StatusUnauthorized {
+			assert.Equal(t, "Basic", header.Get("WWW-Authenticate"))
+		}
+	}
+	assert.Len(t, s.published(), 1)
+}
+
+func TestServerTakesBearerTokens(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"tokens": "second\nthird\n"})
+	s := serveDouble(t, func(c *Config) {
+		c.HTTP.BearerTokens = []secret.String{"first"}
+		c.HTTP.BearerTokenFile = filepath.Join(dir, "tokens")
+	})
+	for authorization, want := range map[string]int{
+		"Bearer first": 204, "bearer second": 204, "Bearer third": 204,
+		"Bearer fourth": 401, "Bearer firs": 401, "Bearer ": 401, "Bearer": 401, "Basic first": 401, "first": 401, "": 401, "Bearer second\tthird": 401,
+	} {
+		status, header, err := s.send(t, new(http.Client), "http://", func(r *http.Request) { r.Header.Set("Authorization", authorization) })
+		require.NoError(t, err)
+		assert.Equal(t, want, status, "%q", authorization)
+		if want == http.StatusUnauthorized {
+			assert.Equal(t, `Bearer realm="nightingale"`, header.Get("WWW-Authenticate"))
+		}
+	}
+	assert.InDelta(t, 8, testutil.ToFloat64(s.metrics.requests.WithLabelValues("401")), 0)
+	assert.InDelta(t, 8, testutil.ToFloat64(s.metrics.refused.WithLabelValues("unauthorized")), 0)
+}
+
+func TestBearerTokensCanBeRotated(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"tokens": "old"})
+	file := filepath.Join(dir, "tokens")
+	all, err := newTokens(HTTPConfig{BearerTokenFile: file})
+	require.NoError(t, err)
+	with := func(token string) error {
+		return all.check(&http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}})
+	}
+	require.NoError(t, with("old"))
+	require.NoError(t, os.WriteFile(file, []byte("new"), 0o600))
+	require.Error(t, with("new"), "the file is not read at each request")
+	all.readAt = all.readAt.Add(-rereadTokens)
+	require.NoError(t, with("new"))
+	require.Error(t, with("old"))
+	require.NoError(t, os.Remove(file))
+	all.readAt = all.readAt.Add(-rereadTokens)
+	require.NoError(t, with("new"), "what was there before stays")
+}
+
+func TestServerRefusesToStartUnguarded(t *testing.T) {
+	dir := writeFiles(t, map[string]string{
+		"wrong.yml": "tls_server_config: {cert_file: none.pem, key_file: none.pem}\n",
+		"users.yml": "basic_auth_users: {waiter: '" + waiterPassword + "'}\n",
+		"empty":     "\n",
+	})
+	for name, c := range map[string]HTTPConfig{
+		"no file":          {WebConfigFile: filepath.Join(dir, "none.yml")},
+		"no certificate":   {WebConfigFile: filepath.Join(dir, "wrong.yml")},
+		"users and tokens": {WebConfigFile: filepath.Join(dir, "users.yml"), BearerTokens: []secret.String{"a"}},
+		"no token file":    {BearerTokenFile: filepath.Join(dir, "none")},
+		"empty token file": {BearerTokenFile: filepath.Join(dir, "empty")},
+	} {
+		_, err := newTokens(c)
+		assert.ErrorContains(t, errors.Join(c.check(), err), "http.", name)
+	}
+}
+
+// TestServerBoundsConnections: a sender too many waits until another one goes.
+func TestServerBoundsConnections(t *testing.T) {
+	s := serveDouble(t, func(c *Config) { c.Limits.Connections = 2 })
+	dial := func() net.Conn {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	first := dial()
+	dial()
+	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 2 }, 5*time.Second, time.Millisecond)
+	answered := make(chan error, 1)
+	go func() {
+		resp, err := http.Post("http://"+s.address+"/api/v1/write", "application/x-protobuf", nil)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		t.Fatal("it did not wait: ", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	require.NoError(t, first.Close())
+	require.NoError(t, <-answered)
+}
+
+func TestServerBoundsHeaders(t *testing.T) {
+	s := serveDouble(t, nil)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, head+"X-Long: "+strings.Repeat("x", 2*maxHeader)+"\r\n\r\n")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	assert.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
+	status, _, err := s.send(t, new(http.Client), "http://", nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusNoContent, status)
+}
+
+// TestServerGivesUpOnSlowHeaders: a sender that trickles holds its connection for a
+// bounded time.
+func TestServerGivesUpOnSlowHeaders(t *testing.T) {
+	s := serveDouble(t, func(c *Config) { c.Limits.ReadTimeout = 100 * time.Millisecond })
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /api/v1/write HTTP/1.1\r\nHost: x\r\nX-")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err = io.ReadAll(conn)
+	require.NoError(t, err, "the server closes it")
+	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, 5*time.Second, time.Millisecond)
+}

@@ -1,0 +1,118 @@
+package nightingale
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+)
+
+// errUnfinished settles attempts of requests that ended in a panic.
+var errUnfinished = &refusal{status: http.StatusInternalServerError, reason: "internal", text: "the request could not be handled"}
+
+// deliveries are the attempts under way. An attempt outlives its request: what has
+// begun to be published is published whole, and the sender, who comes again when the
+// request was not acknowledged in time, finds it under way.
+type deliveries struct {
+	*ledger
+	background context.Context // ends with the service
+	cancel     context.CancelFunc
+	running    sync.WaitGroup
+}
+
+func newDeliveries(cfg Dedup) *deliveries {
+	d := &deliveries{ledger: newLedger(cfg)}
+	d.background, d.cancel = context.WithCancel(context.Background())
+	return d
+}
+
+// close ends what is still under way and returns when all of it has. The publisher
+// must be closed before: it settles what it was given.
+func (d *deliveries) close(ctx context.Context) error {
+	d.cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.running.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// submit publishes a request's messages and waits for the outcome, or joins the
+// attempt that another request with the same body has begun. It returns what the
+// request carries.
+func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *outgoing, held *hold) (contents, error) {
+	d := v.deliveries
+	if !c.mine {
+		v.outgoings.Put(out)
+		v.metrics.repeated.WithLabelValues(c.state()).Inc()
+		return v.await(ctx, c.attempt, contents{})
+	}
+	if d.entries == 0 {
+		settled, err := v.publish(ctx, out.records)
+		v.settle(c, carried, out, settled, err)
+		return carried, err
+	}
+	// The body is done with: what stays in memory are the messages.
+	kept := held.handOver(int64(len(out.arena)))
+	c.mine = false
+	d.running.Go(func() {
+		settled, err := v.publish(d.background, out.records)
+		kept.release()
+		v.settle(c, carried, out, settled, err)
+	})
+	return v.await(ctx, c.attempt, carried)
+}
+
+// settle ends an attempt that was published, and counts it.
+func (v *receiver) settle(c *claim, carried contents, out *outgoing, settled bool, err error) {
+	c.mine = false
+	if settled {
+		v.outgoings.Put(out)
+	}
+	v.count(carried, err)
+	v.deliveries.settle(c.attempt, carried, err)
+}
+
+// await waits for an attempt within the request's time.
+func (v *receiver) await(ctx context.Context, a *attempt, carried contents) (contents, error) {
+	c, err, settled := a.wait(ctx)
+	if settled {
+		return c, err
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return carried, errDisconnected
+	}
+	v.metrics.count(carried.valid, "unwritten")
+	return carried, unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")
+}
+
+// state says what a request that repeats another one's body meets, for the metrics.
+func (a *attempt) state() string {
+	select {
+	case <-a.settled:
+		return "answered"
+	default:
+		return "joined"
+	}
+}
+
+// handOver moves the hold to what outlives the request, n bytes, and leaves nothing
+// for release. There is always room: what is larger than the body it was made of
+// cannot wait for better times.
+func (h *hold) handOver(n int64) *hold {
+	h.budget.force(n - h.bytes)
+	h.bytes = 0
+	return &hold{budget: h.budget, bytes: n}
+}
+
+// force moves the budget by n bytes, beyond its limit if need be.
+func (b *budget) force(n int64) {
+	b.used.Add(n)
+	b.gauge.Add(float64(n))
+}

@@ -1,0 +1,103 @@
+package nightingale
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTenantNames(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"": true, "a": true, "Kitchen-7_b.c!*'()": true, strings.Repeat("a", 150): true,
+		strings.Repeat("a", 151): false, ".": false, "..": false, "a/b": false, "a b": false, "a|b": false, "ä": false, "a\x00": false,
+	} {
+		tenant, err := tenantOf(http.Header{"X-Scope-Orgid": {name}})
+		if ok {
+			require.NoError(t, err, "%q", name)
+			assert.Equal(t, name, tenant)
+		} else {
+			assert.Equal(t, http.StatusBadRequest, statusOf(t, err), "%q", name)
+		}
+	}
+	_, err := tenantOf(http.Header{"X-Scope-Orgid": {"a", "b"}})
+	assert.Equal(t, http.StatusBadRequest, statusOf(t, err))
+}
+
+func TestQuotas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuotas(Tenants{
+			Default:   Quota{SamplesPerSecond: 10, Burst: 20},
+			Overrides: map[string]Quota{"large": {SamplesPerSecond: 1000}, "free": {}},
+			Tracked:   100,
+		})
+		require.NoError(t, q.admit("a", 20))
+		err := q.admit("a", 10)
+		assert.Equal(t, http.StatusTooManyRequests, statusOf(t, err))
+		assert.Contains(t, err.Error(), "10 samples per second")
+		refused := err.(*refusal) //nolint:errorlint // statusOf has looked
+		assert.Equal(t, time.Second, refused.retryAfter, "when it will fit")
+		require.NoError(t, q.admit("b", 20), "others are not touched")
+		require.NoError(t, q.admit("", 20), "nor are requests without a tenant")
+		<-time.After(time.Second) // the bubble's clock
+		require.NoError(t, q.admit("a", 10))
+
+		require.NoError(t, q.admit("c", 100), "more than the burst, when the burst is there")
+		<-time.After(9 * time.Second) // the bubble's clock
+		require.Error(t, q.admit("c", 20), "the rest is owed")
+		<-time.After(time.Second) // the bubble's clock
+		require.NoError(t, q.admit("c", 20))
+
+		require.NoError(t, q.admit("large", 10_000), "the burst is that of ten seconds")
+		require.Error(t, q.admit("large", 1))
+		for range 100 {
+			require.NoError(t, q.admit("free", 1_000_000))
+		}
+	})
+}
+
+// TestQuotasTrackABoundedNumberOfTenants: names made up by a sender neither cost
+// memory nor give it more than a quota.
+func TestQuotasTrackABoundedNumberOfTenants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuotas(Tenants{Default: Quota{SamplesPerSecond: 1, Burst: 5}, Tracked: 10})
+		admitted := 0
+		for i := range 1000 {
+			if q.admit(fmt.Sprint("tenant-", i), 5) == nil {
+				admitted++
+			}
+			assert.LessOrEqual(t, len(q.tracked), 10)
+		}
+		assert.Equal(t, 11, admitted, "ten tracked ones, and one for all the others")
+		<-time.After(10 * time.Second) // the bubble's clock
+		require.NoError(t, q.admit("new", 5))
+		assert.Len(t, q.tracked, 1, "those that sent nothing meanwhile are forgotten")
+	})
+}
+
+func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {
+	d := newDouble(t, func(c *Config) {
+		c.Tenants.Overrides = map[string]Quota{"small": {SamplesPerSecond: .01, Burst: 3}}
+	})
+	status, text, _ := d.post(t, compress(marshal(t, request(3, 2))), tenantHeader, "small")
+	assert.Equal(t, http.StatusNoContent, status, text)
+	status, text, _ = d.post(t, compress(marshal(t, request(3, 2))), tenantHeader, "small")
+	assert.Equal(t, http.StatusNoContent, status, "a repeated body is free: %s", text)
+	status, text, header := d.post(t, compress(marshal(t, request(3, 3))), tenantHeader, "small")
+	assert.Equal(t, http.StatusTooManyRequests, status)
+	assert.Contains(t, text, "quota")
+	assert.Equal(t, "300", header.Get("Retry-After"))
+	assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "throttled")), 0)
+	status, text, _ = d.post(t, compress(marshal(t, request(3, 3))))
+	assert.Equal(t, http.StatusNoContent, status, text)
+	status, _, _ = d.post(t, compress(marshal(t, request(3, 3))), tenantHeader, "a/b")
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Len(t, d.published(), 6)
+	assert.Zero(t, d.receiver.budget.used.Load())
+}

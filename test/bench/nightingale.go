@@ -1,0 +1,475 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+const (
+	writers = 4 // connections of the load generator
+	tick    = 100
+)
+
+// remoteBench is what the parts of the scenario share.
+type remoteBench struct {
+	*report
+	dir         string // for binaries, logs and vmagent's data
+	nightingale string
+	vmagent     string
+	near, far   *broker
+	line        *proxy.Proxy
+}
+
+// nightingaleScenario measures the real binary under remote write, on a real broker:
+// what a sample costs it, beside vmagent and the plain client, and what an outage of
+// the broker does to it.
+func nightingaleScenario(ctx context.Context, r *report) (err error) {
+	b := &remoteBench{report: r}
+	if b.dir, err = os.MkdirTemp("", "aviary-bench-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	if b.near, err = startBroker(ctx, 0); err != nil {
+		return err
+	}
+	defer b.near.stop()
+	defer func() {
+		if b.far != nil {
+			b.line.Close()
+			b.far.stop()
+		}
+	}()
+	r.row("part\tsamples/s\tsamples/CPU s\tpeak MiB\trequest p50/p99 ms\tother: samples/s\tsamples/CPU s\tpeak MiB\tratio (median, min-max)")
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{{"packed", b.packed}, {"json", b.json}, {"outage_packed", b.outage("packed")}, {"outage_json", b.outage("json")}} {
+		if !r.wants(part.name) {
+			continue
+		}
+		if err := part.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+// prepare builds Nightingale and finds vmagent.
+func (b *remoteBench) prepare(ctx context.Context) error {
+	b.nightingale = filepath.Join(b.dir, "nightingale")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.nightingale, "github.com/aviaryhq/aviary/cmd/nightingale")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot build nightingale: %w\n%s", err, out)
+	}
+	if !b.wants("packed") {
+		return nil
+	}
+	s, err := stack.New(stack.Config{Log: os.Stderr})
+	if err != nil {
+		return err
+	}
+	if err := s.Fetch(ctx, "victoria-metrics"); err != nil {
+		return err
+	}
+	b.vmagent, err = exec.LookPath("vmagent")
+	return err
+}
+
+// requests is how many each connection sends in one turn.
+func (b *remoteBench) requests(n int) int {
+	if b.quick {
+		return max(n/5, 20)
+	}
+	return n
+}
+
+// turn is one measured run of a server under the load.
+type turn struct {
+	load      outcome
+	cpu, peak float64 // seconds; MiB
+	check     outcome
+	checked   bool
+}
+
+func (t turn) perCPU() float64 { return float64(t.load.Messages) / t.cpu }
+
+// packed compares Nightingale's most frugal format with vmagent.
+func (b *remoteBench) packed(ctx context.Context) error {
+	var ours, theirs []turn
+	var ratios []float64
+	for round := range b.rounds {
+		var got [2]turn
+		for _, side := range [2]int{round % 2, 1 - round%2} {
+			var err error
+			if side == 0 {
+				got[0], err = b.runNightingale(ctx, "packed", b.requests(400), round == 0)
+			} else {
+				got[1], err = b.runVMAgent(ctx, b.requests(400))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		ours, theirs = append(ours, got[0]), append(theirs, got[1])
+		ratios = append(ratios, got[0].perCPU()/got[1].perCPU())
+	}
+	b.compared("packed", ours, theirs, ratios)
+	b.atLeast("packed_samples_per_cpu_s", median(each(ours, turn.perCPU)), 900_000)
+	b.atLeast("packed_vs_vmagent_per_cpu_s", median(ratios), 1.2)
+	b.atMost("packed_peak_mib", maxOf(each(ours, func(t turn) float64 { return t.peak })), 256)
+	b.correct("packed", ours)
+	return nil
+}
+
+// json compares the rate of messages with what the plain client reaches.
+func (b *remoteBench) json(ctx context.Context) error {
+	var ours, theirs []turn
+	var ratios []float64
+	for round := range b.rounds {
+		var got [2]turn
+		for _, side := range [2]int{round % 2, 1 - round%2} {
+			var err error
+			if side == 0 {
+				got[0], err = b.runNightingale(ctx, "json", b.requests(100), round == 0)
+			} else {
+				got[1].load, err = runPiece(ctx, piece{Kind: "raw-json", URL: b.near.url, Topic: fresh("raw"), Callers: writers, Count: b.requests(100)})
+				got[1].cpu, got[1].peak = got[1].load.CPU, got[1].load.PeakMiB
+			}
+			if err != nil {
+				return err
+			}
+		}
+		ours, theirs = append(ours, got[0]), append(theirs, got[1])
+		ratios = append(ratios, got[0].load.rate()/got[1].load.rate())
+	}
+	b.compared("json", ours, theirs, ratios)
+	b.figure("json_samples_per_cpu_s", median(each(ours, turn.perCPU)))
+	b.figure("json_vs_kafka_adapter_per_cpu_s", median(each(ours, turn.perCPU))/66_000)
+	b.atLeast("json_vs_raw_msg_s", median(ratios), .85)
+	b.atMost("json_peak_mib", maxOf(each(ours, func(t turn) float64 { return t.peak })), 256)
+	b.correct("json", ours)
+	return nil
+}
+
+// outage takes the broker away in the middle of the load.
+func (b *remoteBench) outage(format string) func(context.Context) error {
+	return func(ctx context.Context) (err error) {
+		if b.far == nil {
+			if b.line, err = proxy.New(); err != nil {
+				return err
+			}
+			if b.far, err = startFarBroker(ctx, b.line); err != nil {
+				return err
+			}
+		}
+		topic := fresh("outage")
+		s, err := b.start(ctx, format, b.far, topic)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = s.stop() }()
+		const before, after = 5 * time.Second, 10 * time.Second
+		faults := make(chan error, 1)
+		go func() {
+			wait(ctx, before)
+			b.line.Cut()
+			wait(ctx, b.away)
+			faults <- b.line.Restore()
+		}()
+		load, err := runPiece(ctx, piece{Kind: "remote-write", URL: s.write, Callers: writers, Seconds: (before + b.away + after).Seconds()})
+		if err = errors.Join(err, <-faults); err != nil {
+			return err
+		}
+		peak, err := s.peak()
+		if err != nil {
+			return err
+		}
+		if err := s.stop(); err != nil {
+			return err
+		}
+		check, err := runPiece(ctx, piece{Kind: "check-remote", URL: b.far.url, Listener: b.far.listener, Topic: topic, Callers: writers, Format: format})
+		if err != nil {
+			return err
+		}
+		name := "outage_" + format
+		b.row("%s\t%.0f\t\t%.0f\t%.1f/%.1f\t(%s away, %d requests refused, %d samples stored twice)", name, load.rate(), peak, load.P50, load.P99, b.away, load.Refused, check.Duplicates)
+		b.figure(name+"_duplicates", float64(check.Duplicates))
+		b.figure(name+"_refused", float64(load.Refused))
+		b.atMost(name+"_peak_mib", peak, 256)
+		b.atMost(name+"_lost", float64(load.Messages-check.Distinct), 0)
+		b.atMost(name+"_out_of_order", float64(check.Disordered), 0)
+		return nil
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func each(turns []turn, f func(turn) float64) []float64 {
+	var vs []float64
+	for _, t := range turns {
+		vs = append(vs, f(t))
+	}
+	return vs
+}
+
+func (b *remoteBench) compared(name string, ours, theirs []turn, ratios []float64) {
+	of := func(turns []turn, f func(turn) float64) float64 { return median(each(turns, f)) }
+	rate := func(t turn) float64 { return t.load.rate() }
+	peak := func(t turn) float64 { return t.peak }
+	b.row("%s\t%.0f\t%.0f\t%.0f\t%.1f/%.1f\t%.0f\t%.0f\t%.0f\t%.3f (%.3f-%.3f)", name, of(ours, rate), of(ours, turn.perCPU), of(ours, peak),
+		of(ours, func(t turn) float64 { return t.load.P50 }), of(ours, func(t turn) float64 { return t.load.P99 }),
+		of(theirs, rate), of(theirs, turn.perCPU), of(theirs, peak), median(ratios), minOf(ratios), maxOf(ratios))
+	b.figure(name+"_samples_s", of(ours, rate))
+	b.figure(name+"_other_samples_s", of(theirs, rate))
+	b.figure(name+"_other_samples_per_cpu_s", of(theirs, turn.perCPU))
+}
+
+// correct reports what the topics' consumer has counted.
+func (b *remoteBench) correct(name string, turns []turn) {
+	var lost, disordered, duplicates int
+	for _, t := range turns {
+		if t.checked {
+			lost += t.load.Messages - t.check.Distinct
+			disordered += t.check.Disordered
+			duplicates += t.check.Duplicates
+		}
+	}
+	b.atMost(name+"_lost", float64(lost), 0)
+	b.atMost(name+"_out_of_order", float64(disordered), 0)
+	b.atMost(name+"_duplicates", float64(duplicates), 0)
+}
+
+func (b *remoteBench) runNightingale(ctx context.Context, format string, requests int, check bool) (t turn, err error) {
+	topic := fresh(format)
+	s, err := b.start(ctx, format, b.near, topic)
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if t, err = s.load(ctx, requests, nil); err != nil || !check {
+		return t, err
+	}
+	t.checked = true
+	t.check, err = runPiece(ctx, piece{Kind: "check-remote", URL: b.near.url, Topic: topic, Callers: writers, Format: format})
+	return t, err
+}
+
+// start starts Nightingale and waits until it is ready.
+func (b *remoteBench) start(ctx context.Context, format string, to *broker, topic string) (*server, error) {
+	listen, admin, err := twoPorts()
+	if err != nil {
+		return nil, err
+	}
+	s, err := startServer(b.nightingale, filepath.Join(b.dir, "nightingale.log"), []string{
+		"NIGHTINGALE_PULSAR_URL=" + to.url, "NIGHTINGALE_PULSAR_LISTENER_NAME=" + to.listener, "NIGHTINGALE_TOPIC=" + topic,
+		"NIGHTINGALE_FORMAT=" + format, "NIGHTINGALE_HTTP_LISTEN=" + listen, "NIGHTINGALE_ADMIN_LISTEN=" + admin,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.write = "http://" + listen + "/api/v1/write"
+	return s, s.await(ctx, "http://"+admin+"/-/ready")
+}
+
+// runVMAgent has vmagent send the load on to a sink that throws it away, in this
+// process.
+func (b *remoteBench) runVMAgent(ctx context.Context, requests int) (t turn, err error) {
+	var taken atomic.Int64 // bytes
+	sink := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		taken.Add(n)
+		w.WriteHeader(http.StatusNoContent)
+	})}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return t, err
+	}
+	go func() { _ = sink.Serve(ln) }()
+	defer func() { err = errors.Join(err, sink.Close()) }()
+	listen, _, err := twoPorts()
+	if err != nil {
+		return t, err
+	}
+	data := filepath.Join(b.dir, "vmagent")
+	s, err := startServer(b.vmagent, filepath.Join(b.dir, "vmagent.log"), nil,
+		"-httpListenAddr="+listen, "-remoteWrite.url=http://"+ln.Addr().String()+"/write", "-remoteWrite.tmpDataPath="+data, "-loggerLevel=ERROR")
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, s.stop(), os.RemoveAll(data)) }()
+	if err := s.await(ctx, "http://"+listen+"/health"); err != nil {
+		return t, err
+	}
+	s.write = "http://" + listen + "/api/v1/write"
+	// It answers before it has sent: what is left over is part of the work.
+	return s.load(ctx, requests, func() {
+		for last := int64(-1); last != taken.Load() && ctx.Err() == nil; {
+			last = taken.Load()
+			wait(ctx, 1500*time.Millisecond) // it sends at least once a second
+		}
+	})
+}
+
+// server is a measured process.
+type server struct {
+	name, write string
+	cmd         *exec.Cmd
+	ended       chan error
+	stopped     bool
+}
+
+func startServer(program, log string, environ []string, args ...string) (*server, error) {
+	out, err := os.OpenFile(filepath.Clean(log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{name: filepath.Base(program), cmd: exec.Command(program, args...), ended: make(chan error, 1)} //nolint:gosec // it is stopped in order
+	s.cmd.Stdout, s.cmd.Stderr, s.cmd.Env = out, out, append(os.Environ(), environ...)
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	go func() {
+		// The parent-death signal is tied to the thread that started the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer func() { _ = out.Close() }()
+		err := s.cmd.Start()
+		started <- err
+		if err == nil {
+			s.ended <- s.cmd.Wait()
+		}
+	}()
+	return s, <-started
+}
+
+// stop asks the process to end and waits. Twice is fine.
+func (s *server) stop() error {
+	if s.stopped {
+		return nil
+	}
+	s.stopped = true
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	select {
+	case err := <-s.ended:
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		return nil
+	case <-time.After(40 * time.Second):
+		return errors.Join(fmt.Errorf("%s did not stop", s.name), s.cmd.Process.Kill())
+	}
+}
+
+// await polls url until it answers 200.
+func (s *server) await(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		wait(ctx, 20*time.Millisecond)
+		if ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("%s is not ready", s.name), s.stop())
+		}
+	}
+}
+
+// load measures the process while it is sent the load, and while rest lasts.
+func (s *server) load(ctx context.Context, requests int, rest func()) (t turn, err error) {
+	before, err := s.cpu()
+	if err != nil {
+		return t, err
+	}
+	if t.load, err = runPiece(ctx, piece{Kind: "remote-write", URL: s.write, Callers: writers, Count: requests}); err != nil {
+		return t, err
+	}
+	if rest != nil {
+		rest()
+	}
+	after, err := s.cpu()
+	if err != nil {
+		return t, err
+	}
+	t.cpu = after - before
+	t.peak, err = s.peak()
+	return t, err
+}
+
+// cpu is the process' user and system time so far, in seconds.
+func (s *server) cpu() (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, errors.New("unexpected /proc/<pid>/stat")
+	}
+	user, err1 := strconv.ParseFloat(fields[11], 64)
+	system, err2 := strconv.ParseFloat(fields[12], 64)
+	return (user + system) / tick, errors.Join(err1, err2)
+}
+
+// peak is the largest resident size of the process so far, in MiB.
+func (s *server) peak() (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, err := strconv.ParseFloat(strings.Fields(v)[0], 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, errors.New("no VmHWM in /proc/<pid>/status")
+}
+
+// twoPorts finds free addresses.
+func twoPorts() (a, b string, err error) {
+	one, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", "", err
+	}
+	two, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", "", errors.Join(err, one.Close())
+	}
+	return one.Addr().String(), two.Addr().String(), errors.Join(one.Close(), two.Close())
+}

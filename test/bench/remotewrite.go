@@ -1,0 +1,319 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+const (
+	remoteSeries = 2000
+	firstTime    = 1_700_000_000_000 // milliseconds; the nth request of a connection is for firstTime + n
+)
+
+// remoteLabels are the ten labels of a series of one connection, sorted.
+func remoteLabels(connection, series int) [][2]string {
+	return [][2]string{
+		{"__name__", "http_requests_total_" + strconv.Itoa(series%50)},
+		{"cluster", "prod-eu-central-1"}, {"connection", strconv.Itoa(connection)},
+		{"container", "checkout"}, {"endpoint", "/api/v1/orders/" + strconv.Itoa(series%20)},
+		{"instance", "10.0." + strconv.Itoa(series%7) + ".12:9090"}, {"job", "kubernetes-pods"},
+		{"method", []string{"GET", "POST", "PUT"}[series%3]}, {"pod", "checkout-7d9f8b6c5d-" + strconv.Itoa(series)},
+		{"series", strconv.Itoa(series)},
+	}
+}
+
+// remoteBodies makes the requests of one connection. They are alike but for the
+// timestamps, all of a width, so that a new one costs no marshalling.
+type remoteBodies struct {
+	template []byte
+	places   []int // of the timestamps
+}
+
+func newRemoteBodies(connection int) *remoteBodies {
+	b := new(remoteBodies)
+	for series := range remoteSeries {
+		var ts []byte
+		for _, l := range remoteLabels(connection, series) {
+			var pair []byte
+			pair = binary.AppendUvarint(append(pair, 1<<3|2), uint64(len(l[0])))
+			pair = binary.AppendUvarint(append(append(pair, l[0]...), 2<<3|2), uint64(len(l[1])))
+			pair = append(pair, l[1]...)
+			ts = append(binary.AppendUvarint(append(ts, 1<<3|2), uint64(len(pair))), pair...)
+		}
+		sample := binary.LittleEndian.AppendUint64([]byte{1<<3 | 1}, math.Float64bits(float64(series)*1.25+float64(connection)))
+		sample = binary.AppendUvarint(append(sample, 2<<3), firstTime)
+		ts = append(binary.AppendUvarint(append(ts, 2<<3|2), uint64(len(sample))), sample...)
+		b.template = append(binary.AppendUvarint(append(b.template, 1<<3|2), uint64(len(ts))), ts...)
+		b.places = append(b.places, len(b.template)-len(binary.AppendUvarint(nil, firstTime)))
+	}
+	return b
+}
+
+// body returns the nth request, compressed.
+func (b *remoteBodies) body(n int) []byte {
+	stamp := binary.AppendUvarint(nil, firstTime+uint64(n))
+	for _, at := range b.places {
+		copy(b.template[at:], stamp)
+	}
+	return snappy.Encode(nil, b.template)
+}
+
+// remoteWrite is the load generator: p.Callers connections, each of which sends
+// p.Count requests, made before the clock starts, one after the other. With Count 0
+// it sends until p.Seconds have passed. As Prometheus does, it repeats what is
+// answered 5xx until it is taken.
+func remoteWrite(ctx context.Context, p piece, m *meter) error {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: p.Callers, DisableCompression: true}, Timeout: 30 * time.Second}
+	bodies := make([]*remoteBodies, p.Callers)
+	prepared := make([][][]byte, p.Callers)
+	for c := range bodies {
+		bodies[c] = newRemoteBodies(c)
+		for n := range p.Count {
+			prepared[c] = append(prepared[c], bodies[c].body(n))
+		}
+	}
+	if err := m.start(); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	var sent, refused atomic.Int64
+	times, errs := make([][]time.Duration, p.Callers), make([]error, p.Callers)
+	for c := range p.Callers {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				if p.Count > 0 && n == p.Count || p.Count == 0 && time.Since(m.began).Seconds() >= p.Seconds {
+					return
+				}
+				var body []byte
+				if p.Count > 0 {
+					body = prepared[c][n]
+				} else {
+					body = bodies[c].body(n)
+				}
+				began := time.Now()
+				again, err := post(ctx, client, p.URL, body)
+				refused.Add(int64(again))
+				if err != nil {
+					errs[c] = err
+					return
+				}
+				times[c] = append(times[c], time.Since(began))
+				sent.Add(remoteSeries)
+			}
+		})
+	}
+	wg.Wait()
+	m.stop(int(sent.Load()))
+	m.outcome.Refused = int(refused.Load())
+	var all []time.Duration
+	for _, t := range times {
+		all = append(all, t...)
+	}
+	m.latencies(all)
+	return errors.Join(errs...)
+}
+
+// post sends a body until it is taken, and returns how often it was refused.
+func post(ctx context.Context, client *http.Client, url string, body []byte) (refused int, err error) {
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+		if err != nil {
+			return refused, err
+		}
+		req.Header.Set("Content-Type", "application/x-protobuf")
+		req.Header.Set("Content-Encoding", "snappy")
+		req.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+		if refused > 0 {
+			req.Header.Set("Retry-Attempt", strconv.Itoa(refused))
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return refused, err
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		switch {
+		case err != nil:
+			return refused, err
+		case resp.StatusCode/100 == 2:
+			return refused, nil
+		case resp.StatusCode/100 != 5:
+			return refused, fmt.Errorf("%s: %s", resp.Status, text)
+		}
+		refused++
+		select { // Prometheus begins with 30 ms and ends with 5 s
+		case <-time.After(min(30*time.Millisecond<<min(refused, 10), 5*time.Second)):
+		case <-ctx.Done():
+			return refused, ctx.Err()
+		}
+	}
+}
+
+// rawJSON produces, with the plain client, messages such as Nightingale makes of the
+// load: as large, with as many keys.
+func rawJSON(ctx context.Context, p piece, m *meter) error {
+	client, err := rawClient(p)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	producer, err := client.CreateProducer(opsOptions(p.Topic))
+	if err != nil {
+		return err
+	}
+	messages := make([]pulsar.ProducerMessage, 0, p.Callers*remoteSeries)
+	for c := range p.Callers {
+		for series := range remoteSeries {
+			labels := remoteLabels(c, series)
+			rest := map[string]string{}
+			for _, l := range labels[1:] {
+				rest[l[0]] = l[1]
+			}
+			payload, err := json.Marshal(struct {
+				Name      string            `json:"name"`
+				Labels    map[string]string `json:"labels"`
+				Timestamp int64             `json:"timestamp"`
+				Value     float64           `json:"value"`
+			}{labels[0][1], rest, firstTime, float64(series)*1.25 + float64(c)})
+			if err != nil {
+				return err
+			}
+			messages = append(messages, pulsar.ProducerMessage{Key: fmt.Sprintf("%016x", len(messages)*0x9e3779b9), Payload: payload})
+		}
+	}
+	var acked, failed atomic.Int64
+	done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+		if err != nil {
+			failed.Add(1)
+		} else {
+			acked.Add(1)
+		}
+	}
+	if err := m.start(); err != nil {
+		return err
+	}
+	for range p.Count {
+		for i := range messages {
+			message := messages[i]
+			producer.SendAsync(ctx, &message, done)
+		}
+	}
+	if err := producer.FlushWithCtx(ctx); err != nil {
+		return err
+	}
+	m.stop(int(acked.Load()))
+	return failures(failed.Load())
+}
+
+// checkRemote reads all of a topic, each partition in its order, and counts the
+// samples: distinct ones, those that came once too often, and those that came before
+// an earlier one of their series.
+func checkRemote(ctx context.Context, p piece, m *meter) error {
+	client, err := library(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close(ctx) }()
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription = []string{p.Topic}, "check"
+	cfg.Type, cfg.Order = messaging.Exclusive, messaging.OrderTotal
+	cfg.DrainIdle = 10 * time.Second
+	consumer, err := client.Consumer(cfg)
+	if err != nil {
+		return err
+	}
+	next := make([]int64, p.Callers*remoteSeries)
+	count := func(connection, series string, timestamp int64) error {
+		c, err := strconv.Atoi(connection)
+		if err != nil {
+			return err
+		}
+		s, err := strconv.Atoi(series)
+		if err != nil || c*remoteSeries+s >= len(next) {
+			return fmt.Errorf("unknown series %s of connection %s", series, connection)
+		}
+		switch n, want := timestamp-firstTime, &next[c*remoteSeries+s]; {
+		case n == *want:
+			*want++
+			m.outcome.Distinct++
+		case n < *want:
+			m.outcome.Duplicates++
+		default:
+			m.outcome.Disordered++
+			*want = n + 1
+			m.outcome.Distinct++
+		}
+		return nil
+	}
+	decode := checkJSON
+	if p.Format == "packed" {
+		decode = checkPacked
+	}
+	if err := m.start(); err != nil {
+		return err
+	}
+	var bad error
+	n, err := consumer.Drain(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		if err := decode(d.Payload, count); err != nil {
+			bad = err
+		}
+		return nil
+	})
+	m.stop(n)
+	return errors.Join(err, bad)
+}
+
+func checkJSON(payload []byte, count func(connection, series string, timestamp int64) error) error {
+	var message struct {
+		Labels struct {
+			Connection string `json:"connection"`
+			Series     string `json:"series"`
+		} `json:"labels"`
+		Timestamp int64 `json:"timestamp"`
+	}
+	if err := json.Unmarshal(payload, &message); err != nil {
+		return err
+	}
+	return count(message.Labels.Connection, message.Labels.Series, message.Timestamp)
+}
+
+func checkPacked(payload []byte, count func(connection, series string, timestamp int64) error) error {
+	var req prompb.WriteRequest
+	if err := req.Unmarshal(payload); err != nil {
+		return err
+	}
+	for i := range req.Timeseries {
+		var connection, series string
+		for _, l := range req.Timeseries[i].Labels {
+			switch l.Name {
+			case "connection":
+				connection = l.Value
+			case "series":
+				series = l.Value
+			}
+		}
+		for _, sample := range req.Timeseries[i].Samples {
+			if err := count(connection, series, sample.Timestamp); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

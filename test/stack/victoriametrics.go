@@ -1,0 +1,36 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+)
+
+// victoriaMetricsService installs Debian's victoria-metrics for its vmagent, which benchmarks compare with.
+func (s *Stack) victoriaMetricsService() service {
+	return service{
+		name:  "victoria-metrics",
+		fetch: s.fetchVictoriaMetrics,
+		installed: func() ([]string, error) {
+			bin, err := exec.LookPath("vmagent")
+			if err != nil {
+				return nil, err
+			}
+			return []string{"VMAGENT_BIN=" + bin}, nil
+		},
+	}
+}
+
+func (s *Stack) fetchVictoriaMetrics(ctx context.Context) error {
+	if _, err := exec.LookPath("vmagent"); err == nil {
+		return nil
+	}
+	before := named("victoria-metric") // the kernel keeps 15 bytes of a name
+	if err := s.aptInstall(ctx, "victoria-metrics"); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("vmagent"); err != nil {
+		return errors.New("installed, but vmagent is not in PATH")
+	}
+	return s.stopInstalled(ctx, "victoria-metric", before)
+}

@@ -4,6 +4,7 @@ package nightingale
 // in one slice, and series refer to their parts by extent, so that a reused batch
 // costs no allocation. Strings alias the request's body.
 type batch struct {
+	body       []byte // of a version 1 request, which the series' raw spans are in
 	series     []series
 	labels     []label // of series
 	samples    []sample
@@ -33,6 +34,15 @@ type series struct {
 	histograms extent
 	key        uint64    // hash of the sorted labels
 	about      *metadata // of the series' family; nil when not known
+	raw        span      // the series as it stands in the body
+}
+
+// span is a field of the request's body: from its tag to its end. head is the size
+// of its tag and length. The zero span is of a series that stands nowhere as it is
+// now: its labels were sorted or changed, or it came in another protocol.
+type span struct {
+	from, to int32
+	head     uint8
 }
 
 // entries is the number of samples, histograms and exemplars of the series.
@@ -115,6 +125,7 @@ type buckets struct {
 
 // reset empties the batch and drops its references to the body.
 func (b *batch) reset() {
+	b.body = nil
 	clear(b.labels)
 	clear(b.marks)
 	clear(b.metadata)

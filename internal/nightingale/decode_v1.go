@@ -17,9 +17,11 @@ var (
 // decodeV1 decodes a prometheus.WriteRequest. Fields it does not know are passed
 // over, as protobuf has it, but a body of nothing else is not a WriteRequest.
 func decodeV1(b *batch, body []byte, l Limits) error {
+	b.body = body
 	known := len(body) == 0 // an empty request is complete with nothing written
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
+		from := len(body) - len(rest)
 		var err error
 		if rest, err = nextField(&fc, rest); err != nil {
 			return malformed("WriteRequest", err)
@@ -36,6 +38,8 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 			if err := b.decodeSeriesV1(data); err != nil {
 				return malformed("TimeSeries", err)
 			}
+			to := len(body) - len(rest)
+			b.series[len(b.series)-1].raw = span{int32(from), int32(to), uint8(to - from - len(data))}
 		case 3:
 			data, ok := fc.MessageData()
 			if !ok {

@@ -19,8 +19,8 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 	kept := b.series[:0]
 	for _, s := range b.series {
 		labels := of(b.labels, s.labels)
-		if len(labels) <= l.LabelsPerSeries {
-			sortLabels(labels)
+		if len(labels) <= l.LabelsPerSeries && sortLabels(labels) {
+			s.raw = span{}
 		}
 		if f := check(labels, l); f.reason != "" {
 			r.add(f.reason, s, func() string { return f.explain(labels) })
@@ -37,13 +37,15 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 	return r, scratch
 }
 
-func sortLabels(labels []label) {
+// sortLabels sorts by name and reports whether that changed anything.
+func sortLabels(labels []label) bool {
 	for i := 1; i < len(labels); i++ {
 		if labels[i].name < labels[i-1].name {
 			slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.name, b.name) })
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // fault is what is wrong with a series' labels.

@@ -146,7 +146,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 
 	v.format.encode(b, out)
 	watch.lap("encode")
-	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(len(out.arena)))
+	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.bytes))
 	return c, nil
 }
 

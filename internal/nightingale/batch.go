@@ -60,6 +60,17 @@ func (c *counts) add(s series) {
 	c.exemplars += s.exemplars.len()
 }
 
+func (c *counts) remove(s series) {
+	c.series--
+	c.samples -= s.samples.len()
+	c.histograms -= s.histograms.len()
+	c.exemplars -= s.exemplars.len()
+}
+
+func (c counts) without(o counts) counts {
+	return counts{c.series - o.series, c.samples - o.samples, c.histograms - o.histograms, c.exemplars - o.exemplars}
+}
+
 type label struct{ name, value string }
 
 type sample struct {

@@ -49,8 +49,9 @@ type outgoing struct {
 	arena   []byte
 	cuts    []cutMark
 	records []messaging.Record
-	bytes   int     // of all arenas
-	packing packing // what the packed format needs
+	bytes   int         // of all arenas
+	parts   []addressed // of the records, with topics by template
+	packing packing     // what the packed format needs
 }
 
 // cutMark is where a message begins: its key, then its payload up to the next one.

@@ -29,6 +29,11 @@ type receiver struct {
 	publish   publishing
 	budget    *budget
 	families  *families
+	rules     *rules // nil for none
+
+	messageBytes int
+	partitions   func() int // of the topic; 0 while it is not open
+	topics       *topics    // in place of publish and partitions, with topics by template
 
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
@@ -39,6 +44,7 @@ type receiver struct {
 type workspace struct {
 	compressed, decoded, scratch []byte
 	batch                        batch
+	splitting                    splitting
 }
 
 func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *receiver {
@@ -47,6 +53,7 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *r
 		protocols: protocols(), format: findFormat(cfg.Format), publish: publish,
 		budget:   &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
 		families: newFamilies(cfg.Limits.MetadataFamilies),
+		rules:    newRules(cfg), messageBytes: int(cfg.MessageBytes),
 	}
 }
 
@@ -92,7 +99,7 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 
 	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
 	defer cancel()
-	settled, err := v.publish(ctx, out.records)
+	settled, err := v.deliver(ctx, out)
 	watch.lap("publish")
 	if settled {
 		v.outgoings.Put(out)
@@ -142,9 +149,12 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	}
 	c.forgotten = v.families.learn(b.metadata)
 	v.families.describe(b)
+	c.filtered, space.scratch = v.rules.apply(b, space.scratch)
 	watch.lap("validate")
 
-	v.format.encode(b, out)
+	if err := v.encode(r, space, out, &c); err != nil {
+		return c, err
+	}
 	watch.lap("encode")
 	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.bytes))
 	return c, nil
@@ -175,6 +185,7 @@ func (v *receiver) answer(w http.ResponseWriter, err error) int {
 type contents struct {
 	valid     counts
 	invalid   rejected
+	filtered  filtered // of the valid ones
 	metadata  int
 	forgotten int // metadata entries that there was no room for
 }
@@ -183,11 +194,17 @@ type contents struct {
 func (c *contents) series() int { return c.valid.series + c.invalid.counts.series }
 
 func (v *receiver) count(c contents, err error) {
-	result := "written"
-	if err != nil {
-		result = "unwritten"
+	if left := c.filtered.total(); err == nil {
+		v.metrics.count(c.valid.without(left), "written")
+		v.metrics.count(left, "filtered")
+		for reason, n := range c.filtered {
+			if entries := n.samples + n.histograms + n.exemplars; entries > 0 {
+				v.metrics.filtered.WithLabelValues(filterReason(reason)).Add(float64(entries))
+			}
+		}
+	} else {
+		v.metrics.count(c.valid, "unwritten")
 	}
-	v.metrics.count(c.valid, result)
 	if c.invalid.counts.series > 0 {
 		v.metrics.count(c.invalid.counts, "rejected")
 	}

@@ -79,6 +79,16 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
+		// A label of less than 128 bytes, as most fields are, is found without a
+		// decoder.
+		if len(src) >= 2 && src[0] == 1<<3|2 && src[1] < 0x80 && len(src) >= 2+int(src[1]) {
+			end := 2 + int(src[1])
+			if b.labels, err = appendLabelV1(b.labels, src[2:end]); err != nil {
+				return err
+			}
+			src = src[end:]
+			continue
+		}
 		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}

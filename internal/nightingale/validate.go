@@ -2,10 +2,12 @@ package nightingale
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -22,7 +24,7 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 		if len(labels) <= l.LabelsPerSeries && sortLabels(labels) {
 			s.raw = span{}
 		}
-		if f := check(labels, l); f.reason != "" {
+		if f := check(labels, l, b.plainLabels(&s, labels)); f.reason != "" {
 			r.add(f.reason, s, func() string { return f.explain(labels) })
 			continue
 		}
@@ -62,8 +64,42 @@ func (f fault) explain(labels []label) string {
 	return fmt.Sprintf("%s: label %q: %s", display(labels), cut(labels[f.label].name, 64), f.text)
 }
 
-// check looks at sorted labels.
-func check(labels []label, l Limits) fault {
+// plainLabels reports whether a look at the series' bytes as one shows that its
+// labels are ASCII, which looking at each of the strings takes much longer for. The
+// labels stand in the body in their order, and whatever is between them.
+func (b *batch) plainLabels(s *series, labels []label) bool {
+	if s.raw.to == 0 || len(labels) == 0 {
+		return false
+	}
+	last := &labels[len(labels)-1]
+	if last.name == "" || last.value == "" {
+		return false
+	}
+	raw := b.rawField(s)[s.raw.head:]
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(raw)))
+	end := max(uintptr(unsafe.Pointer(unsafe.StringData(last.name)))+uintptr(len(last.name)),
+		uintptr(unsafe.Pointer(unsafe.StringData(last.value)))+uintptr(len(last.value))) - start
+	return end <= uintptr(len(raw)) && isASCII(raw[:end])
+}
+
+func isASCII(data []byte) bool {
+	const high = 0x8080808080808080
+	for len(data) >= 32 {
+		if (binary.LittleEndian.Uint64(data)|binary.LittleEndian.Uint64(data[8:])|
+			binary.LittleEndian.Uint64(data[16:])|binary.LittleEndian.Uint64(data[24:]))&high != 0 {
+			return false
+		}
+		data = data[32:]
+	}
+	var all byte
+	for _, c := range data {
+		all |= c
+	}
+	return all < 0x80
+}
+
+// check looks at sorted labels. plain tells that they are known to be ASCII.
+func check(labels []label, l Limits, plain bool) fault {
 	if len(labels) > l.LabelsPerSeries {
 		return fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
 	}
@@ -83,7 +119,7 @@ func check(labels []label, l Limits) fault {
 			return fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
 		case len(value) > int(l.LabelValueBytes):
 			return fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
-		case !utf8.ValidString(name) || !utf8.ValidString(value):
+		case !plain && (!utf8.ValidString(name) || !utf8.ValidString(value)):
 			return fault{"invalid_utf8", i, "not UTF-8"}
 		}
 		named = named || name == nameLabel

@@ -38,10 +38,12 @@ type series struct {
 }
 
 // span is a field of the request's body: from its tag to its end. head is the size
-// of its tag and length. The zero span is of a series that stands nowhere as it is
+// of its tag and length, labels the size of what follows up to the end of the last
+// label. The zero span is of a series that stands nowhere as it is
 // now: its labels were sorted or changed, or it came in another protocol.
 type span struct {
 	from, to int32
+	labels   int32
 	head     uint8
 }
 

@@ -39,7 +39,8 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 				return malformed("TimeSeries", err)
 			}
 			to := len(body) - len(rest)
-			b.series[len(b.series)-1].raw = span{int32(from), int32(to), uint8(to - from - len(data))}
+			raw := &b.series[len(b.series)-1].raw
+			raw.from, raw.to, raw.head = int32(from), int32(to), uint8(to-from-len(data))
 		case 3:
 			data, ok := fc.MessageData()
 			if !ok {
@@ -77,6 +78,7 @@ func malformed(what string, err error) error {
 
 func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
+	size := len(src)
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		// A label of less than 128 bytes, as most fields are, is found without a
@@ -87,6 +89,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 				return err
 			}
 			src = src[end:]
+			s.raw.labels = int32(size - len(src))
 			continue
 		}
 		if src, err = nextField(&fc, src); err != nil {
@@ -102,6 +105,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 		switch fc.FieldNum {
 		case 1:
 			b.labels, err = appendLabelV1(b.labels, data)
+			s.raw.labels = int32(size - len(src))
 		case 2:
 			err = b.decodeSampleV1(data)
 		case 3:

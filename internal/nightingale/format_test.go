@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -269,6 +270,54 @@ func BenchmarkEncode(b *testing.B) {
 				b.ReportMetric(float64(b.N)*2000/b.Elapsed().Seconds(), "samples/s")
 			})
 		}
+	}
+}
+
+// TestNoAllocationPerSeries: what a request costs does not grow with its series.
+func TestNoAllocationPerSeries(t *testing.T) {
+	body, limits := marshal(t, request(2000, 10)), testLimits()
+	for _, name := range formatNames() {
+		space, f := new(batch), findFormat(name)
+		out := outgoing{packing: packing{partitions: 4, limit: 256 << 10}}
+		var scratch []byte
+		allocations := testing.AllocsPerRun(5, func() {
+			space.reset()
+			out.reset()
+			if decodeV1(space, body, limits) != nil {
+				panic("decode")
+			}
+			_, scratch = space.validate(limits, scratch)
+			f.encode(space, &out)
+		})
+		assert.LessOrEqual(t, allocations, 2.0, name)
+	}
+}
+
+// TestUTF8IsFoundWhereverItStands: the look at the labels as one must not pass over
+// any, also where samples stand between them.
+func TestUTF8IsFoundWhereverItStands(t *testing.T) {
+	for _, bad := range []int{0, 1, 2} {
+		var ts []byte
+		for i, name := range []string{"__name__", "a", "b"} {
+			value := strings.Repeat("x", 40)
+			if i == bad {
+				value += "\xff"
+			}
+			var at int
+			ts, at = openField(ts, 1)
+			ts = appendText(ts, 2, value) // the value first
+			ts = appendText(ts, 1, name)
+			ts = closeField(ts, at)
+			ts, at = openField(ts, 2)
+			ts = appendVarint(ts, 2, 5)
+			ts = closeField(ts, at)
+		}
+		body, at := openField(nil, 1)
+		body = closeField(append(body, ts...), at)
+		b := new(batch)
+		require.NoError(t, decodeV1(b, body, testLimits()))
+		r, _ := b.validate(testLimits(), nil)
+		assert.Equal(t, map[string]int{"invalid_utf8": 3}, r.reasons)
 	}
 }
 

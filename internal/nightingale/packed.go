@@ -45,7 +45,8 @@ func encodePacked(b *batch, out *outgoing) {
 		begun := false
 		for _, i := range p.order[from:to] {
 			s := &b.series[i]
-			begun = out.beginPacked(begun, partition, b.encodedSize(s))
+			out.beginPacked(begun, partition, b.encodedSize(s))
+			begun = true
 			if raw := b.rawField(s); len(raw) > 0 {
 				out.arena = append(out.arena, raw...)
 				continue
@@ -89,17 +90,16 @@ func (p *packing) sort(b *batch, partitions int) (size int) {
 }
 
 // beginPacked begins a message unless there is one with room for size more bytes.
-func (o *outgoing) beginPacked(begun bool, partition, size int) bool {
+func (o *outgoing) beginPacked(begun bool, partition, size int) {
 	if begun {
 		have := len(o.arena) - o.cuts[len(o.cuts)-1].payload
 		if o.packing.limit == 0 || have+size <= o.packing.limit {
-			return true
+			return
 		}
 	}
 	at := len(o.arena)
 	o.arena = strconv.AppendInt(o.arena, int64(partition), 10)
 	o.cuts = append(o.cuts, cutMark{at, len(o.arena), partition})
-	return true
 }
 
 // packMetadata adds the entries of a version 1 request whose families belong to the
@@ -114,7 +114,8 @@ func (o *outgoing) packMetadata(b *batch, partition, partitions int, begun bool)
 		if partitions > 1 && keyHash(xxhash.Sum64String(m.family))%uint32(partitions) != uint32(partition) {
 			continue
 		}
-		begun = o.beginPacked(begun, partition, m.encodedSize())
+		o.beginPacked(begun, partition, m.encodedSize())
+		begun = true
 		var at int
 		o.arena, at = openField(o.arena, 3)
 		o.arena = appendVarint(o.arena, 1, uint64(kindNumber(m.kind)))

@@ -120,7 +120,7 @@ func zigzag(v int64) uint64 { return uint64(v<<1) ^ uint64(v>>63) }
 // appendSeries writes the contents of a prometheus.TimeSeries.
 func (b *batch) appendSeries(dst []byte, s *series) []byte {
 	dst = appendLabelFields(dst, of(b.labels, s.labels))
-	at := 0
+	var at int
 	for _, v := range of(b.samples, s.samples) {
 		dst, at = openField(dst, 2)
 		dst = appendDouble(dst, 1, v.value)
@@ -144,7 +144,7 @@ func (b *batch) appendSeries(dst []byte, s *series) []byte {
 
 // appendLabelFields writes labels as field 1.
 func appendLabelFields(dst []byte, labels []label) []byte {
-	at := 0
+	var at int
 	for i := range labels {
 		dst, at = openField(dst, 1)
 		dst = appendText(dst, 1, labels[i].name)
@@ -187,7 +187,7 @@ func appendCountFields(dst []byte, field int, kind countKind, whole uint64, floa
 }
 
 func appendSpanFields(dst []byte, field int, spans []bucketSpan) []byte {
-	at := 0
+	var at int
 	for _, s := range spans {
 		dst, at = openField(dst, field)
 		dst = appendVarint(dst, 1, uint64(uint32(zigzag(int64(s.offset)))))

@@ -3,7 +3,9 @@ package nightingale
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,6 +71,8 @@ type topics struct {
 
 	background context.Context // of the sinks
 	cancel     context.CancelFunc
+	patience   context.Context // of what closes idle topics
+	giveUp     context.CancelFunc
 
 	mu      sync.Mutex
 	known   map[string]*topic
@@ -100,6 +104,7 @@ func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, open func(context.C
 		known: map[string]*topic{}, closing: map[string]*topic{},
 	}
 	t.background, t.cancel = context.WithCancel(context.Background())
+	t.patience, t.giveUp = context.WithCancel(context.Background())
 	return t
 }
 
@@ -217,7 +222,7 @@ func (t *topics) sweep(now time.Time) {
 func (t *topics) retire(e *topic) {
 	e.stop()
 	<-e.ended
-	if err := e.sink.close(t.background); err != nil {
+	if err := e.sink.close(t.patience); err != nil {
 		t.log.Error("cannot close an idle topic", zap.String("topic", e.name), zap.Error(err))
 	}
 	t.mu.Lock()
@@ -243,14 +248,10 @@ func (t *topics) check(context.Context) error {
 // close flushes and closes all publishers, at the same time.
 func (t *topics) close(ctx context.Context) error {
 	t.cancel()
+	defer t.giveUp()
+	defer context.AfterFunc(ctx, t.giveUp)()
 	t.mu.Lock()
-	var all []*topic
-	for _, e := range t.known {
-		all = append(all, e)
-	}
-	for _, e := range t.closing {
-		all = append(all, e)
-	}
+	all := slices.Concat(slices.Collect(maps.Values(t.known)), slices.Collect(maps.Values(t.closing)))
 	t.mu.Unlock()
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -24,7 +23,7 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 		if len(labels) <= l.LabelsPerSeries && sortLabels(labels) {
 			s.raw = span{}
 		}
-		if f := check(labels, l, b.plainLabels(&s, labels)); f.reason != "" {
+		if f := check(labels, l, b.plainLabels(&s)); f.reason != "" {
 			r.add(f.reason, s, func() string { return f.explain(labels) })
 			continue
 		}
@@ -65,21 +64,9 @@ func (f fault) explain(labels []label) string {
 }
 
 // plainLabels reports whether a look at the series' bytes as one shows that its
-// labels are ASCII, which looking at each of the strings takes much longer for. The
-// labels stand in the body in their order, and whatever is between them.
-func (b *batch) plainLabels(s *series, labels []label) bool {
-	if s.raw.to == 0 || len(labels) == 0 {
-		return false
-	}
-	last := &labels[len(labels)-1]
-	if last.name == "" || last.value == "" {
-		return false
-	}
-	raw := b.rawField(s)[s.raw.head:]
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(raw)))
-	end := max(uintptr(unsafe.Pointer(unsafe.StringData(last.name)))+uintptr(len(last.name)),
-		uintptr(unsafe.Pointer(unsafe.StringData(last.value)))+uintptr(len(last.value))) - start
-	return end <= uintptr(len(raw)) && isASCII(raw[:end])
+// labels are ASCII, which looking at each of the strings takes much longer for.
+func (b *batch) plainLabels(s *series) bool {
+	return s.raw.to > 0 && isASCII(b.rawField(s)[s.raw.head:][:s.raw.labels])
 }
 
 func isASCII(data []byte) bool {

@@ -81,8 +81,8 @@ func (d *double) post(t testing.TB, body io.Reader, headers ...string) (status i
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/x-protobuf")
 	req.Header.Set("Content-Encoding", "snappy")
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
+	for pair := range slices.Chunk(headers, 2) {
+		req.Header.Set(pair[0], pair[1])
 	}
 	resp, err := d.Client().Do(req)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ package nightingale
 // in one slice, and series refer to their parts by extent, so that a reused batch
 // costs no allocation. Strings alias the request's body.
 type batch struct {
+	body       []byte // of a version 1 request, which the series' raw spans are in
 	series     []series
 	labels     []label // of series
 	samples    []sample
@@ -40,6 +41,17 @@ type series struct {
 	key        uint64    // hash of the sorted labels
 	about      *metadata // of the series' family; nil when not known
 	flaw       flaw
+	raw        span // the series as it stands in the body
+}
+
+// span is a field of the request's body: from its tag to its end. head is the size
+// of its tag and length, labels the size of what follows up to the end of the last
+// label. The zero span is of a series that stands nowhere as it is
+// now: its labels were sorted or changed, or it came in another protocol.
+type span struct {
+	from, to int32
+	labels   int32
+	head     uint8
 }
 
 // entries is the number of samples, histograms and exemplars of the series.
@@ -55,6 +67,17 @@ func (c *counts) add(s series) {
 	c.samples += s.samples.len()
 	c.histograms += s.histograms.len()
 	c.exemplars += s.exemplars.len()
+}
+
+func (c *counts) remove(s series) {
+	c.series--
+	c.samples -= s.samples.len()
+	c.histograms -= s.histograms.len()
+	c.exemplars -= s.exemplars.len()
+}
+
+func (c counts) without(o counts) counts {
+	return counts{c.series - o.series, c.samples - o.samples, c.histograms - o.histograms, c.exemplars - o.exemplars}
 }
 
 type label struct{ name, value string }
@@ -124,6 +147,7 @@ type buckets struct {
 
 // reset empties the batch and drops its references to the body.
 func (b *batch) reset() {
+	b.body = nil
 	clear(b.labels)
 	clear(b.marks)
 	clear(b.metadata)

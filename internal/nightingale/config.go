@@ -3,7 +3,6 @@ package nightingale
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/app"
@@ -19,10 +18,21 @@ type Config struct {
 	Pulsar messaging.Config `yaml:"pulsar"`
 	// HTTP is the server that senders write to.
 	HTTP HTTPConfig `yaml:"http"`
-	// Topic takes the messages. Default persistent://public/default/metrics.
+	// Topic takes the messages. Default persistent://public/default/metrics. It may contain {tenant} (of the header X-Scope-OrgID), {name} (of the
+	// metric) and {label.NAME}: see topics.
 	Topic string `yaml:"topic"`
-	// Format of the messages. Default json.
+	// Topics bounds the topics that a topic with placeholders makes.
+	Topics TopicsConfig `yaml:"topics"`
+	// Format of the messages: json, json-kafka-adapter, protobuf or packed. Default json.
 	Format string `yaml:"format"`
+	// MessageBytes bounds a message of format packed; a series that is larger is sent alone. From 1KiB to 1MiB. Default 256KiB.
+	MessageBytes config.Bytes `yaml:"message_bytes"`
+	// KeyLabels are the labels whose hash is the key: series that are alike in them are on one partition. Default: all labels.
+	KeyLabels []string `yaml:"key_labels"`
+	// Filter chooses the series that are published. Default: all.
+	Filter FilterConfig `yaml:"filter"`
+	// RelabelConfigs are Prometheus' rules, applied in order to what the filter leaves. Default: none.
+	RelabelConfigs []RelabelConfig `yaml:"relabel_configs"`
 	// Ack says what a 204 promises. broker: every message of the request is acknowledged by the broker. queued: every message is in the publish
 	// queue, in memory: a crash, or a stop while Pulsar is away, loses what is in it, up to profile.max_pending_records. Default broker.
 	Ack string `yaml:"ack"`
@@ -107,10 +117,12 @@ func DefaultConfig() Config {
 		Pulsar:         messaging.DefaultConfig(),
 		HTTP:           HTTPConfig{Listen: "127.0.0.1:9201"},
 		Topic:          "persistent://public/default/metrics",
+		Topics:         defaultTopics(),
 		Format:         "json",
 		Ack:            ackBroker,
 		Dedup:          Dedup{Entries: 10_000, Window: 10 * time.Minute},
 		Tenants:        Tenants{Tracked: 10_000},
+		MessageBytes:   256 * config.KiB,
 		RequestTimeout: 10 * time.Second,
 		Limits: Limits{
 			CompressedBytes:  10 * config.MiB,
@@ -131,8 +143,16 @@ func DefaultConfig() Config {
 // Validate returns every fault of the keys of this level.
 func (c Config) Validate() error {
 	var errs []error
-	if !strings.HasPrefix(c.Topic, "persistent://") && !strings.HasPrefix(c.Topic, "non-persistent://") || strings.Count(c.Topic, "/") != 4 {
-		errs = append(errs, config.Fault("topic", "must be persistent://tenant/namespace/name, got %q", c.Topic))
+	if _, err := parseTemplate(c.Topic); err != nil {
+		errs = append(errs, config.Fault("topic", "%s", err))
+	}
+	if c.MessageBytes < config.KiB || c.MessageBytes > config.MiB {
+		errs = append(errs, config.Fault("message_bytes", "must be from 1KiB to 1MiB, got %s", c.MessageBytes))
+	}
+	for i, name := range c.KeyLabels {
+		if name == "" {
+			errs = append(errs, config.Fault(fmt.Sprintf("key_labels[%d]", i), "must be a label's name"))
+		}
 	}
 	if c.RequestTimeout <= 0 {
 		errs = append(errs, config.Fault("request_timeout", "must be > 0, got %s", c.RequestTimeout))

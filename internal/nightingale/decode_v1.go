@@ -17,9 +17,11 @@ var (
 // decodeV1 decodes a prometheus.WriteRequest. Fields it does not know are passed
 // over, as protobuf has it, but a body of nothing else is not a WriteRequest.
 func decodeV1(b *batch, body []byte, l Limits) error {
+	b.body = body
 	known := len(body) == 0 // an empty request is complete with nothing written
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
+		from := len(body) - len(rest)
 		var err error
 		if rest, err = nextField(&fc, rest); err != nil {
 			return malformed("WriteRequest", err)
@@ -36,6 +38,9 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 			if err := b.decodeSeriesV1(data); err != nil {
 				return malformed("TimeSeries", err)
 			}
+			to := len(body) - len(rest)
+			raw := &b.series[len(b.series)-1].raw
+			raw.from, raw.to, raw.head = int32(from), int32(to), uint8(to-from-len(data))
 		case 3:
 			data, ok := fc.MessageData()
 			if !ok {
@@ -73,8 +78,20 @@ func malformed(what string, err error) error {
 
 func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
+	size := len(src)
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
+		// A label of less than 128 bytes, as most fields are, is found without a
+		// decoder.
+		if len(src) >= 2 && src[0] == 1<<3|2 && src[1] < 0x80 && len(src) >= 2+int(src[1]) {
+			end := 2 + int(src[1])
+			if b.labels, err = appendLabelV1(b.labels, src[2:end]); err != nil {
+				return err
+			}
+			src = src[end:]
+			s.raw.labels = int32(size - len(src))
+			continue
+		}
 		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}
@@ -88,6 +105,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 		switch fc.FieldNum {
 		case 1:
 			b.labels, err = appendLabelV1(b.labels, data)
+			s.raw.labels = int32(size - len(src))
 		case 2:
 			err = b.decodeSampleV1(data)
 		case 3:

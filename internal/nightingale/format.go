@@ -10,12 +10,17 @@ import (
 type format struct {
 	name   string
 	encode func(b *batch, out *outgoing)
+	// samplesOnly: the format has no place for histograms and exemplars.
+	samplesOnly bool
 }
 
 // formats lists what the configuration's format can name.
 func formats() []format {
 	return []format{
 		{name: "json", encode: encodeJSON},
+		{name: "json-kafka-adapter", encode: encodeAdapter, samplesOnly: true},
+		{name: "protobuf", encode: encodeProtobuf},
+		{name: packedFormat, encode: encodePacked},
 	}
 }
 
@@ -44,19 +49,23 @@ type outgoing struct {
 	arena   []byte
 	cuts    []cutMark
 	records []messaging.Record
+	bytes   int         // of all arenas
+	parts   []addressed // of the records, with topics by template
+	packing packing     // what the packed format needs
 }
 
 // cutMark is where a message begins: its key, then its payload up to the next one.
-type cutMark struct{ key, payload int }
+type cutMark struct{ key, payload, partition int }
 
 // begin starts a message with the series' key.
 func (o *outgoing) begin(key uint64) {
 	at := len(o.arena)
 	o.arena = appendKey(o.arena, key)
-	o.cuts = append(o.cuts, cutMark{at, len(o.arena)})
+	o.cuts = append(o.cuts, cutMark{at, len(o.arena), 0})
 }
 
-// finish makes records of the messages. The arena does not move from here on.
+// finish makes records of the messages. The arena does not move from here on; more
+// messages need a new one.
 func (o *outgoing) finish() {
 	for i, c := range o.cuts {
 		end := len(o.arena)
@@ -65,15 +74,17 @@ func (o *outgoing) finish() {
 		}
 		o.records = append(o.records, messaging.Record{
 			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // the arena is never written again
-			Payload: o.arena[c.payload:end:end],
+			Payload: o.arena[c.payload:end:end], Partition: c.partition,
 		})
 	}
+	o.bytes += len(o.arena)
+	o.cuts = o.cuts[:0]
 }
 
 // reset makes room for another request. Every outcome must be known.
 func (o *outgoing) reset() {
 	clear(o.records)
-	o.arena, o.cuts, o.records = nil, o.cuts[:0], o.records[:0]
+	o.arena, o.cuts, o.records, o.bytes = nil, o.cuts[:0], o.records[:0], 0
 }
 
 // appendKey writes a series' key: 16 hexadecimal digits.

@@ -15,6 +15,7 @@ type metrics struct {
 	refused      *prometheus.CounterVec   // reason
 	samples      *prometheus.CounterVec   // kind, result
 	rejected     *prometheus.CounterVec   // reason
+	filtered     *prometheus.CounterVec   // reason
 	metadata     *prometheus.CounterVec   // result
 	bodyBytes    *prometheus.CounterVec   // state: compressed | decoded | published
 	requestTime  prometheus.Histogram     // whole requests
@@ -37,11 +38,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		samples: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_samples_total",
-			Help: "Samples by kind (sample, histogram, exemplar) and result: written (acknowledged by the broker; under ack: queued, taken into the publish queue), unwritten (the sender was asked to retry), rejected (invalid) or throttled (over the tenant's quota).",
+			Help: "Samples by kind (sample, histogram, exemplar) and result: written (acknowledged by the broker; under ack: queued, taken into the publish queue), filtered (left out by the configuration), unwritten (the sender was asked to retry), rejected (invalid) or throttled (over the tenant's quota).",
 		}, []string{"kind", "result"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_samples_rejected_total",
 			Help: "Samples of invalid series, of all kinds, by reason.",
+		}, []string{"reason"}),
+		filtered: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nightingale_samples_filtered_total",
+			Help: "Samples of all kinds that the configuration leaves out and senders are told are written, by reason: filter, relabel (dropped by relabel_configs), nameless (relabel_configs took the metric's name), format (which has no place for histograms and exemplars).",
 		}, []string{"reason"}),
 		metadata: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_metadata_total",
@@ -66,9 +71,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "nightingale_in_flight_bytes", Help: "Bytes of bodies of the requests being handled, compressed and decoded.",
 		}),
 	}
-	reg.MustRegister(m.requests, m.refused, m.samples, m.rejected, m.metadata, m.bodyBytes, m.requestTime, m.stages, m.inFlight, m.inFlightSize)
+	reg.MustRegister(m.requests, m.refused, m.samples, m.rejected, m.filtered, m.metadata, m.bodyBytes, m.requestTime, m.stages, m.inFlight, m.inFlightSize)
 	// Present from the start, so that rates and alerts see the first one.
-	for _, result := range []string{"written", "unwritten", "rejected", "throttled"} {
+	for _, result := range []string{"written", "filtered", "unwritten", "rejected", "throttled"} {
 		for _, kind := range []string{"sample", "histogram", "exemplar"} {
 			m.samples.WithLabelValues(kind, result)
 		}

@@ -26,18 +26,33 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.OnStop("pulsar", client.Close)
 
-	out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) {
-		return client.Publisher(ctx, cfg.Topic, cfg.Profile)
-	})
+	profile := cfg.Profile
+	if cfg.Format == packedFormat {
+		profile.Routing = messaging.RouteExplicit // the format groups series by partition
+	}
+	open := func(ctx context.Context, topic string) (publisher, error) {
+		return client.Publisher(ctx, topic, profile)
+	}
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
-	out.ack = newAcknowledging(cfg, rt.Log, m)
-	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out.publish)
+	ack := newAcknowledging(cfg, rt.Log, m)
+	in := newReceiver(rt.Log.Named("receiver"), cfg, m, nil)
 	rt.OnStop("receiver", in.close)
-	rt.OnStop("publisher", out.close)
-	rt.Go("sink", out.run)
-	rt.Check("pulsar", out.check)
-
+	if t, _ := parseTemplate(cfg.Topic); t.static() {
+		out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) { return open(ctx, cfg.Topic) })
+		out.ack = ack
+		rt.OnStop("publisher", out.close)
+		rt.Go("sink", out.run)
+		rt.Check("pulsar", out.check)
+		in.publish, in.partitions = out.publish, out.partitions
+	} else {
+		out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), open)
+		out.ack = ack
+		rt.OnStop("publishers", out.close)
+		rt.Go("topics", out.run)
+		rt.Check("pulsar", out.check)
+		in.topics = out
+	}
 	ln, err := rt.Listen(ctx, "http", cfg.HTTP.Listen)
 	if err != nil {
 		return err

@@ -41,12 +41,13 @@ type sink struct {
 	trouble atomic.Pointer[error] // why the sink is away
 	late    chan struct{}         // a request ran out of time
 	ack     acknowledging
+	ready   chan struct{} // closed when the topic is open
 }
 
 var errNotOpen = errors.New("the topic is not open yet")
 
 func newSink(log *zap.Logger, topic string, open func(context.Context) (publisher, error)) *sink {
-	s := &sink{log: log.Named("sink"), topic: topic, open: open, late: make(chan struct{}, 1)}
+	s := &sink{log: log.Named("sink"), topic: topic, open: open, late: make(chan struct{}, 1), ready: make(chan struct{})}
 	s.trouble.Store(&errNotOpen)
 	return s
 }
@@ -59,6 +60,7 @@ func (s *sink) run(ctx context.Context) error {
 	}
 	s.opened.Store(&p)
 	s.trouble.Store(nil)
+	close(s.ready)
 	s.log.Info("topic is open", zap.String("topic", s.topic))
 	for {
 		select {

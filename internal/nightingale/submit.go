@@ -54,15 +54,15 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 		return v.await(ctx, c.attempt, contents{})
 	}
 	if d.entries == 0 {
-		settled, err := v.publish(ctx, out.records)
+		settled, err := v.deliver(ctx, out)
 		v.settle(c, carried, out, settled, err)
 		return carried, err
 	}
 	// The body is done with: what stays in memory are the messages.
-	kept := held.handOver(int64(len(out.arena)))
+	kept := held.handOver(int64(out.bytes))
 	c.mine = false
 	d.running.Go(func() {
-		settled, err := v.publish(d.background, out.records)
+		settled, err := v.deliver(d.background, out)
 		kept.release()
 		v.settle(c, carried, out, settled, err)
 	})

@@ -2,6 +2,7 @@ package nightingale
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,10 +25,10 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 			r.add(reason, s, func() string { return display(labels) + ": " + text })
 			continue
 		}
-		if len(labels) <= l.LabelsPerSeries {
-			sortLabels(labels)
+		if len(labels) <= l.LabelsPerSeries && sortLabels(labels) {
+			s.raw = span{}
 		}
-		if f := check(labels, l); f.reason != "" {
+		if f := check(labels, l, b.plainLabels(&s)); f.reason != "" {
 			r.add(f.reason, s, func() string { return f.explain(labels) })
 			continue
 		}
@@ -42,13 +43,15 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 	return r, scratch
 }
 
-func sortLabels(labels []label) {
+// sortLabels sorts by name and reports whether that changed anything.
+func sortLabels(labels []label) bool {
 	for i := 1; i < len(labels); i++ {
 		if labels[i].name < labels[i-1].name {
 			slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.name, b.name) })
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // fault is what is wrong with a series' labels.
@@ -65,8 +68,30 @@ func (f fault) explain(labels []label) string {
 	return fmt.Sprintf("%s: label %q: %s", display(labels), cut(labels[f.label].name, 64), f.text)
 }
 
-// check looks at sorted labels.
-func check(labels []label, l Limits) fault {
+// plainLabels reports whether a look at the series' bytes as one shows that its
+// labels are ASCII, which looking at each of the strings takes much longer for.
+func (b *batch) plainLabels(s *series) bool {
+	return s.raw.to > 0 && isASCII(b.rawField(s)[s.raw.head:][:s.raw.labels])
+}
+
+func isASCII(data []byte) bool {
+	const high = 0x8080808080808080
+	for len(data) >= 32 {
+		if (binary.LittleEndian.Uint64(data)|binary.LittleEndian.Uint64(data[8:])|
+			binary.LittleEndian.Uint64(data[16:])|binary.LittleEndian.Uint64(data[24:]))&high != 0 {
+			return false
+		}
+		data = data[32:]
+	}
+	var all byte
+	for _, c := range data {
+		all |= c
+	}
+	return all < 0x80
+}
+
+// check looks at sorted labels. plain tells that they are known to be ASCII.
+func check(labels []label, l Limits, plain bool) fault {
 	if len(labels) > l.LabelsPerSeries {
 		return fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
 	}
@@ -86,7 +111,7 @@ func check(labels []label, l Limits) fault {
 			return fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
 		case len(value) > int(l.LabelValueBytes):
 			return fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
-		case !utf8.ValidString(name) || !utf8.ValidString(value):
+		case !plain && (!utf8.ValidString(name) || !utf8.ValidString(value)):
 			return fault{"invalid_utf8", i, "not UTF-8"}
 		}
 		named = named || name == nameLabel

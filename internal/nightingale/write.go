@@ -31,6 +31,11 @@ type receiver struct {
 	families  *families
 	quotas    *quotas
 	*deliveries
+	rules *rules // nil for none
+
+	messageBytes int
+	partitions   func() int // of the topic; 0 while it is not open
+	topics       *topics    // in place of publish and partitions, with topics by template
 
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
@@ -41,6 +46,7 @@ type receiver struct {
 type workspace struct {
 	compressed, decoded, scratch []byte
 	batch                        batch
+	splitting                    splitting
 }
 
 func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *receiver {
@@ -50,6 +56,7 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *r
 		budget:   &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
 		families: newFamilies(cfg.Limits.MetadataFamilies),
 		quotas:   newQuotas(cfg.Tenants), deliveries: newDeliveries(cfg.Dedup),
+		rules: newRules(cfg), messageBytes: int(cfg.MessageBytes),
 	}
 }
 
@@ -165,11 +172,14 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	}
 	c.forgotten = v.families.learn(b.metadata)
 	v.families.describe(b)
+	c.filtered, space.scratch = v.rules.apply(b, space.scratch)
 	watch.lap("validate")
 
-	v.format.encode(b, out)
+	if err := v.encode(r, space, out, &c); err != nil {
+		return c, err
+	}
 	watch.lap("encode")
-	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(len(out.arena)))
+	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.bytes))
 	return c, nil
 }
 
@@ -198,6 +208,7 @@ func (v *receiver) answer(w http.ResponseWriter, err error) int {
 type contents struct {
 	valid     counts
 	invalid   rejected
+	filtered  filtered // of the valid ones
 	metadata  int
 	forgotten int // metadata entries that there was no room for
 }
@@ -206,11 +217,17 @@ type contents struct {
 func (c *contents) series() int { return c.valid.series + c.invalid.counts.series }
 
 func (v *receiver) count(c contents, err error) {
-	result := "written"
-	if err != nil {
-		result = "unwritten"
+	if left := c.filtered.total(); err == nil {
+		v.metrics.count(c.valid.without(left), "written")
+		v.metrics.count(left, "filtered")
+		for reason, n := range c.filtered {
+			if entries := n.samples + n.histograms + n.exemplars; entries > 0 {
+				v.metrics.filtered.WithLabelValues(filterReason(reason)).Add(float64(entries))
+			}
+		}
+	} else {
+		v.metrics.count(c.valid, "unwritten")
 	}
-	v.metrics.count(c.valid, result)
 	if c.invalid.counts.series > 0 {
 		v.metrics.count(c.invalid.counts, "rejected")
 	}

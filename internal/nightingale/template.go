@@ -1,0 +1,181 @@
+package nightingale
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// template is a topic's name with placeholders.
+type template struct {
+	parts     []templatePart
+	tenant    bool // whether the tenant is in it
+	perSeries bool // whether it differs between the series of a request
+}
+
+// templatePart is a literal text, or one of the placeholders.
+type templatePart struct {
+	text  string // of a literal
+	label string // whose value stands here
+	kind  partKind
+}
+
+type partKind uint8
+
+const (
+	literal partKind = iota
+	tenantPart
+	labelPart
+)
+
+// parseTemplate reads the configuration's topic.
+func parseTemplate(text string) (template, error) {
+	var t template
+	shape := ""
+	for rest := text; rest != ""; {
+		before, after, found := strings.Cut(rest, "{")
+		if before != "" {
+			t.parts = append(t.parts, templatePart{text: before})
+			shape += before
+		}
+		if !found {
+			break
+		}
+		name, after, closed := strings.Cut(after, "}")
+		label, isLabel := strings.CutPrefix(name, "label.")
+		switch {
+		case !closed:
+			return t, fmt.Errorf("must close the brace after %q, got %q", before, text)
+		case name == "tenant":
+			t.parts = append(t.parts, templatePart{kind: tenantPart})
+			t.tenant = true
+		case name == "name":
+			t.parts = append(t.parts, templatePart{kind: labelPart, label: nameLabel})
+			t.perSeries = true
+		case isLabel && label != "":
+			t.parts = append(t.parts, templatePart{kind: labelPart, label: label})
+			t.perSeries = true
+		default:
+			return t, fmt.Errorf("knows {tenant}, {name} and {label.NAME}, got {%s}", name)
+		}
+		shape += "x"
+		rest = after
+	}
+	if !regexp.MustCompile(`^(non-)?persistent://[^/]+/[^/]+/[^/]+$`).MatchString(shape) {
+		return t, fmt.Errorf("must be persistent://tenant/namespace/name, got %q", text)
+	}
+	return t, nil
+}
+
+// static reports whether there are no placeholders.
+func (t *template) static() bool { return !t.tenant && !t.perSeries }
+
+// render appends the topic of a series.
+func (t *template) render(dst []byte, tenant string, labels []label) []byte {
+	from := len(dst)
+	for _, p := range t.parts {
+		switch p.kind {
+		case literal:
+			dst = append(dst, p.text...)
+		case tenantPart:
+			dst = append(dst, tenant...) // checkTopicTenant has seen it
+		case labelPart:
+			value := ""
+			for i := range labels {
+				if labels[i].name == p.label {
+					value = labels[i].value
+					break
+				}
+			}
+			dst = appendSanitised(dst, value)
+		}
+	}
+	return harmless(dst, from)
+}
+
+const (
+	maxTopicPart = 64
+	noValue      = "none" // stands for a label that a series has not
+)
+
+// appendSanitised writes a value as a part of a topic's name: letters, digits, "_",
+// "-" and "." stay, any other byte becomes "_". A long value is cut and ends with
+// its hash, so that values which begin alike stay apart.
+func appendSanitised(dst []byte, value string) []byte {
+	if value == "" {
+		return append(dst, noValue...)
+	}
+	short := value
+	if len(value) > maxTopicPart {
+		short = value[:maxTopicPart-17]
+	}
+	for i := range len(short) {
+		c := short[i]
+		if !topicByte(c) {
+			c = '_'
+		}
+		dst = append(dst, c)
+	}
+	if len(short) < len(value) {
+		dst = appendKey(append(dst, '-'), xxhash.Sum64String(value))
+	}
+	return dst
+}
+
+func topicByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
+}
+
+// harmless changes names that mean something else to Pulsar, which a sender could
+// choose: system topics begin with "__", and "-partition-3" names a partition of
+// another topic. Parts of dots alone would be a path's.
+func harmless(topic []byte, from int) []byte {
+	for i, parts := from, 0; i < len(topic); i++ {
+		if topic[i] != '/' {
+			continue
+		}
+		if parts++; parts < 2 {
+			continue // the slashes of the scheme
+		}
+		end := i + 1
+		for end < len(topic) && topic[end] == '.' {
+			end++
+		}
+		if end > i+1 && (end == len(topic) || topic[end] == '/') {
+			for j := i + 1; j < end; j++ {
+				topic[j] = '_'
+			}
+		}
+	}
+	slash := len(topic) - 1
+	for slash > from && topic[slash] != '/' {
+		slash--
+	}
+	name := topic[slash+1:]
+	if len(name) > 1 && name[0] == '_' && name[1] == '_' {
+		name[0] = 'x'
+	}
+	digits := len(name)
+	for digits > 0 && name[digits-1] >= '0' && name[digits-1] <= '9' {
+		digits--
+	}
+	if digits < len(name) && strings.HasSuffix(string(name[:digits]), "-partition-") {
+		topic = append(topic, '_')
+	}
+	return topic
+}
+
+// checkTopicTenant refuses tenants that cannot stand in a topic's name: sanitising them
+// could give one tenant the topics of another.
+func checkTopicTenant(tenant string) error {
+	good := tenant != "" && len(tenant) <= maxTopicPart && strings.Trim(tenant, ".") != ""
+	for i := range len(tenant) {
+		good = good && topicByte(tenant[i])
+	}
+	if !good {
+		return invalid("tenant", "X-Scope-OrgID must be 1 to %d letters, digits, '_', '-' or '.', got %q", maxTopicPart, cut(tenant, maxTopicPart))
+	}
+	return nil
+}

@@ -1,0 +1,369 @@
+package nightingale
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// TopicsConfig bounds the topics that a topic with placeholders makes. Values are sanitised: letters, digits, "_", "-" and "." stay, all else
+// becomes "_"; a label that a series has not is "none".
+type TopicsConfig struct {
+	// DefaultTenant is {tenant} of requests without the header X-Scope-OrgID. Default public.
+	DefaultTenant string `yaml:"default_tenant"`
+	// MaxTopics bounds the topics open at one time. Series of a further one are refused with 400 and counted, the others of the request are
+	// written; with OverflowTopic they go there instead. Default 100.
+	MaxTopics int `yaml:"max_topics"`
+	// OverflowTopic takes the series for which max_topics leaves no topic; it is one of them. Default: none.
+	OverflowTopic string `yaml:"overflow_topic"`
+	// IdleAfter is how long a topic stays open without records. Default 10m.
+	IdleAfter time.Duration `yaml:"idle_after"`
+}
+
+func defaultTopics() TopicsConfig {
+	return TopicsConfig{DefaultTenant: "public", MaxTopics: 100, IdleAfter: 10 * time.Minute}
+}
+
+// Validate returns every fault.
+func (c TopicsConfig) Validate() error {
+	var errs []error
+	if checkTopicTenant(c.DefaultTenant) != nil {
+		errs = append(errs, config.Fault("default_tenant", "must be letters, digits, '_', '-' or '.', got %q", c.DefaultTenant))
+	}
+	if c.MaxTopics < 1 {
+		errs = append(errs, config.Fault("max_topics", "must be > 0, got %d", c.MaxTopics))
+	}
+	if c.IdleAfter < time.Second {
+		errs = append(errs, config.Fault("idle_after", "must be at least 1s, got %s", c.IdleAfter))
+	}
+	if c.OverflowTopic != "" {
+		if t, err := parseTemplate(c.OverflowTopic); err != nil {
+			errs = append(errs, config.Fault("overflow_topic", "%s", err))
+		} else if !t.static() {
+			errs = append(errs, config.Fault("overflow_topic", "must not have placeholders, got %q", c.OverflowTopic))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// topics is a sink for each topic of a template. They are opened by the first
+// record, in the background, and closed when idle. What all of them hold together
+// is bounded as what one publisher holds is.
+type topics struct {
+	log      *zap.Logger
+	metrics  *topicMetrics
+	cfg      TopicsConfig
+	template template
+	open     func(ctx context.Context, topic string) (publisher, error)
+	room     *semaphore.Weighted
+	limit    int64 // of room
+	least    int64 // what a record takes of it
+	ack      acknowledging
+
+	background context.Context // of the sinks
+	cancel     context.CancelFunc
+	patience   context.Context // of what closes idle topics
+	giveUp     context.CancelFunc
+
+	mu      sync.Mutex
+	known   map[string]*topic
+	closing map[string]*topic // their flush is under way
+}
+
+// topic is one of them.
+type topic struct {
+	name  string
+	sink  *sink
+	stop  context.CancelFunc
+	ended chan struct{} // the sink's run has returned
+	gone  chan struct{} // the publisher is closed
+
+	// Under topics.mu.
+	users int
+	used  time.Time
+}
+
+func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, open func(context.Context, string) (publisher, error)) *topics {
+	parsed, err := parseTemplate(cfg.Topic)
+	if err != nil {
+		panic("nightingale: " + err.Error()) // Validate has checked it
+	}
+	t := &topics{
+		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open,
+		room: semaphore.NewWeighted(cfg.Profile.MaxPendingBytes), limit: cfg.Profile.MaxPendingBytes,
+		least: max(cfg.Profile.MaxPendingBytes/int64(cfg.Profile.MaxPendingRecords), 1),
+		known: map[string]*topic{}, closing: map[string]*topic{},
+	}
+	t.background, t.cancel = context.WithCancel(context.Background())
+	t.patience, t.giveUp = context.WithCancel(context.Background())
+	return t
+}
+
+// run closes idle topics until ctx ends.
+func (t *topics) run(ctx context.Context) error {
+	defer t.cancel()
+	if name := t.cfg.OverflowTopic; name != "" {
+		if e := t.acquire([]byte(name)); e != nil {
+			defer t.release(e) // and so it is never idle
+		}
+	}
+	tick := time.NewTicker(max(t.cfg.IdleAfter/4, time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			t.sweep(now)
+		}
+	}
+}
+
+// acquire returns the topic of that name for use until release, or nil when there
+// would be too many. name is copied.
+func (t *topics) acquire(name []byte) *topic {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.known[string(name)]
+	if e == nil {
+		// The overflow topic always has its place.
+		others := len(t.known) + len(t.closing)
+		limit := t.cfg.MaxTopics
+		if o := t.cfg.OverflowTopic; o != "" && t.known[o] == nil && string(name) != o {
+			limit--
+		}
+		before := t.closing[string(name)]
+		if others >= limit && before == nil && string(name) != t.cfg.OverflowTopic || t.background.Err() != nil {
+			return nil
+		}
+		e = t.begin(string(name), before)
+	}
+	e.users++
+	return e
+}
+
+// begin opens a topic in the background, behind the closing of its predecessor.
+// t.mu is held.
+func (t *topics) begin(name string, before *topic) *topic {
+	e := &topic{name: name, ended: make(chan struct{}), gone: make(chan struct{})}
+	e.sink = newSink(t.log, name, func(ctx context.Context) (publisher, error) {
+		if before != nil { // or newer records could overtake those it still holds
+			select {
+			case <-before.gone:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		p, err := t.open(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return &boundedPublisher{publisher: p, room: t.room, limit: t.limit, least: t.least}, nil
+	})
+	e.sink.ack = t.ack
+	var ctx context.Context
+	ctx, e.stop = context.WithCancel(t.background)
+	t.known[name] = e
+	t.metrics.open.Set(float64(len(t.known)))
+	go func() {
+		defer close(e.ended)
+		// The name is a sender's choice: a topic that cannot be opened is no
+		// reason to stop the service.
+		if err := e.sink.run(ctx); err != nil && ctx.Err() == nil {
+			e.sink.trouble.Store(&err)
+			t.log.Error("cannot open a topic", zap.String("topic", name), zap.Error(err))
+		}
+	}()
+	return e
+}
+
+func (t *topics) release(e *topic) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.users--
+	e.used = time.Now()
+}
+
+// sweep closes topics that were not used for a while, and forgets those that could
+// not be opened, to try again when they are asked for.
+func (t *topics) sweep(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, e := range t.known {
+		ended := false
+		select {
+		case <-e.ended:
+			ended = true
+		default:
+		}
+		if e.users > 0 || !ended && now.Sub(e.used) < t.cfg.IdleAfter {
+			continue
+		}
+		if !ended && e.sink.opened.Load() != nil && e.sink.away() != nil {
+			continue // it holds what was not acknowledged
+		}
+		delete(t.known, name)
+		t.closing[name] = e
+		t.metrics.open.Set(float64(len(t.known)))
+		go t.retire(e)
+	}
+}
+
+// retire closes a topic that nobody uses. It waits as long as that takes: a
+// successor must not overtake it.
+func (t *topics) retire(e *topic) {
+	e.stop()
+	<-e.ended
+	if err := e.sink.close(t.patience); err != nil {
+		t.log.Error("cannot close an idle topic", zap.String("topic", e.name), zap.Error(err))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.closing, e.name)
+	close(e.gone)
+}
+
+// check is the readiness check: a sender's choice of a topic that cannot be opened
+// must not take the service out of rotation, so it fails when all topics are away.
+func (t *topics) check(context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var away error
+	for _, e := range t.known {
+		if away = e.sink.away(); away == nil {
+			return nil
+		}
+	}
+	return away
+}
+
+// close flushes and closes all publishers, at the same time.
+func (t *topics) close(ctx context.Context) error {
+	t.cancel()
+	defer t.giveUp()
+	defer context.AfterFunc(ctx, t.giveUp)()
+	t.mu.Lock()
+	all := slices.Concat(slices.Collect(maps.Values(t.known)), slices.Collect(maps.Values(t.closing)))
+	t.mu.Unlock()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, e := range all {
+		wg.Go(func() {
+			<-e.ended
+			errs[i] = e.sink.close(ctx)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// await waits until the topic is open.
+func (t *topics) await(ctx context.Context, e *topic) error {
+	select {
+	case <-e.sink.ready:
+		return nil
+	case <-e.ended:
+		return unavailable("topic_unavailable", retryAway, "the topic %s cannot be opened: %v", e.name, e.sink.away())
+	case <-ctx.Done():
+		return unavailable("topic_unavailable", retryAway, "the topic %s is not open yet", e.name)
+	}
+}
+
+// boundedPublisher shares the bounds of pending bytes and records with others.
+type boundedPublisher struct {
+	publisher
+	room         *semaphore.Weighted
+	limit, least int64
+}
+
+// PublishAsync waits for room as the publisher itself does under Block.
+func (p *boundedPublisher) PublishAsync(ctx context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
+	const overhead = 64
+	size := min(max(int64(len(r.Payload)+len(r.Key)+overhead), p.least), p.limit)
+	if err := p.room.Acquire(ctx, size); err != nil {
+		done(messaging.MessageID{}, err)
+		return
+	}
+	p.publisher.PublishAsync(ctx, r, func(id messaging.MessageID, err error) {
+		p.room.Release(size)
+		done(id, err)
+	})
+}
+
+// Partitions is the publisher's.
+func (p *boundedPublisher) Partitions() int { return partitionsOf(p.publisher) }
+
+// partitionsOf is the number of a publisher's partitions, 1 where it has no word on
+// them.
+func partitionsOf(p publisher) int {
+	if counter, ok := p.(interface{ Partitions() int }); ok {
+		return counter.Partitions()
+	}
+	return 1
+}
+
+// partitions is the number of the topic's partitions, 0 while it is not open.
+func (s *sink) partitions() int {
+	if p := s.opened.Load(); p != nil {
+		return partitionsOf(*p)
+	}
+	return 0
+}
+
+// addressed is the part of a request's records that goes to one topic.
+type addressed struct {
+	topic    *topic
+	from, to int // of the records
+}
+
+// publish publishes each part to its topic. It returns the error that the sender
+// must hear of: one that passes outweighs a final one.
+func (t *topics) publish(ctx context.Context, out *outgoing) (settled bool, err error) {
+	defer t.releaseAll(out)
+	if len(out.parts) == 1 {
+		return out.parts[0].topic.sink.publish(ctx, out.records)
+	}
+	type result struct {
+		settled bool
+		err     error
+	}
+	results := make([]result, len(out.parts))
+	var wg sync.WaitGroup
+	for i, part := range out.parts {
+		wg.Go(func() {
+			results[i].settled, results[i].err = part.topic.sink.publish(ctx, out.records[part.from:part.to])
+		})
+	}
+	wg.Wait()
+	settled = true
+	for _, r := range results {
+		settled = settled && r.settled
+		if err == nil || r.err != nil && passes(r.err) && !passes(err) {
+			err = r.err
+		}
+	}
+	return settled, err
+}
+
+// passes tells errors after which the sender comes again.
+func passes(err error) bool {
+	refused := (*refusal)(nil)
+	return !errors.As(err, &refused) || refused.status >= http.StatusInternalServerError || refused.status == statusHungUp
+}
+
+func (t *topics) releaseAll(out *outgoing) {
+	for _, part := range out.parts {
+		t.release(part.topic)
+	}
+	out.parts = out.parts[:0]
+}

@@ -1,0 +1,300 @@
+package nightingale
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+func TestTemplates(t *testing.T) {
+	labels := []label{{"__name__", "up"}, {"empty", ""}, {"job", "a/b c{é}"}, {"long", strings.Repeat("x", 100)}, {"part", "x-partition-12"}, {"sys", "__change_events"}, {"up", ".."}}
+	for text, want := range map[string]string{
+		"persistent://public/default/metrics":              "persistent://public/default/metrics",
+		"persistent://public/{tenant}/metrics-{label.job}": "persistent://public/acme/metrics-a_b_c____",
+		"persistent://{tenant}/{label.zone}/{name}":        "persistent://acme/none/up",
+		"non-persistent://a/b/{label.sys}":                 "non-persistent://a/b/x_change_events",
+		"persistent://a/b/{label.part}":                    "persistent://a/b/x-partition-12_",
+		"persistent://a/{label.up}/{label.up}":             "persistent://a/__/x_",
+		"persistent://a/b/c-{label.up}":                    "persistent://a/b/c-..",
+	} {
+		parsed, err := parseTemplate(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, string(parsed.render(nil, "acme", labels)), text)
+	}
+	parsed, err := parseTemplate("persistent://a/b/{label.long}")
+	require.NoError(t, err)
+	one := string(parsed.render(nil, "", labels))
+	labels[3].value += "y"
+	other := string(parsed.render(nil, "", labels))
+	assert.NotEqual(t, one, other, "long values stay apart")
+	assert.Len(t, one, len("persistent://a/b/")+maxTopicPart)
+}
+
+// cluster is a scripted Pulsar: what each topic has taken, and how.
+type cluster struct {
+	mu      sync.Mutex
+	records map[string][]string
+	opens   map[string]int
+	closes  map[string]int
+	refuse  map[string]error           // to open
+	hold    map[string][]func()        // outcomes that wait, where the topic is a key
+	parts   int                        // partitions
+	opening map[string]<-chan struct{} // opens wait for it
+}
+
+func newCluster() *cluster {
+	return &cluster{records: map[string][]string{}, opens: map[string]int{}, closes: map[string]int{}, parts: 1}
+}
+
+func (c *cluster) open(ctx context.Context, topic string) (publisher, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opens[topic]++
+	if err := c.refuse[topic]; err != nil {
+		return nil, err
+	}
+	if wait := c.opening[topic]; wait != nil {
+		c.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return &clusterPublisher{c, topic}, nil
+}
+
+type clusterPublisher struct {
+	c     *cluster
+	topic string
+}
+
+func (p *clusterPublisher) PublishAsync(_ context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	p.c.records[p.topic] = append(p.c.records[p.topic], string(r.Payload))
+	if _, held := p.c.hold[p.topic]; held {
+		p.c.hold[p.topic] = append(p.c.hold[p.topic], func() { done(messaging.MessageID{}, nil) })
+		return
+	}
+	done(messaging.MessageID{}, nil)
+}
+
+func (p *clusterPublisher) Partitions() int                 { return p.c.parts }
+func (p *clusterPublisher) Flush(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+func (p *clusterPublisher) Close(context.Context) error {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	p.c.closes[p.topic]++
+	return nil
+}
+
+func (c *cluster) topics() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for name := range c.records {
+		names = append(names, strings.TrimPrefix(name, "persistent://public/"))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// templated is a receiver with topics by template on a cluster.
+func templated(t *testing.T, c *cluster, change func(*Config)) *double {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Topic = "persistent://public/{tenant}/m-{label.job}"
+	cfg.RequestTimeout = 300 * time.Millisecond
+	if change != nil {
+		change(&cfg)
+	}
+	require.Empty(t, config.Validate(cfg))
+	d := newDouble(t, func(c *Config) { *c = cfg })
+	all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), c.open)
+	d.receiver.topics = all
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- all.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-ended)
+		assert.NoError(t, all.close(context.Background()))
+	})
+	return d
+}
+
+func jobs(names ...string) *prompb.WriteRequest {
+	req := new(prompb.WriteRequest)
+	for _, name := range names {
+		req.Timeseries = append(req.Timeseries, oneSeries("__name__", "up", "job", name).Timeseries...)
+	}
+	return req
+}
+
+func TestSeriesGoToTheirTopics(t *testing.T) {
+	for _, format := range formatNames() {
+		t.Run(format, func(t *testing.T) {
+			c := newCluster()
+			c.parts = 3
+			d := templated(t, c, func(cfg *Config) { cfg.Format = format })
+			status, text, _ := d.post(t, compress(marshal(t, jobs("a", "b", "a", "c/d"))))
+			require.Equal(t, http.StatusNoContent, status, text)
+			status, text, _ = d.post(t, compress(marshal(t, jobs("a"))), "X-Scope-OrgID", "acme")
+			require.Equal(t, http.StatusNoContent, status, text)
+			assert.Equal(t, []string{"acme/m-a", "public/m-a", "public/m-b", "public/m-c_d"}, c.topics())
+			if format != packedFormat {
+				assert.Len(t, c.records["persistent://public/public/m-a"], 2)
+			}
+			assert.InDelta(t, 5, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
+		})
+	}
+}
+
+func TestTenantsThatNoTopicCanHold(t *testing.T) {
+	d := templated(t, newCluster(), nil)
+	status, text, _ := d.post(t, compress(marshal(t, jobs("a"))), "X-Scope-OrgID", "a/b")
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Contains(t, text, "X-Scope-OrgID")
+}
+
+// TestTopicsPastTheBound: these series are refused for good, and said to be; the
+// others are written.
+func TestTopicsPastTheBound(t *testing.T) {
+	c := newCluster()
+	d := templated(t, c, func(cfg *Config) { cfg.Topics.MaxTopics = 2 })
+	status, text, _ := d.post(t, compress(marshal(t, jobs("a", "b", "c", "a", "d"))))
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Contains(t, text, "2 of 5 series are invalid, the others were written")
+	assert.Contains(t, text, "topics.max_topics")
+	assert.Equal(t, []string{"public/m-a", "public/m-b"}, c.topics())
+	assert.Len(t, c.records["persistent://public/public/m-a"], 2)
+	assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
+	assert.InDelta(t, 2, testutil.ToFloat64(d.metrics.rejected.WithLabelValues("max_topics")), 0)
+}
+
+func TestTopicsPastTheBoundOverflow(t *testing.T) {
+	c := newCluster()
+	d := templated(t, c, func(cfg *Config) {
+		cfg.Topics.MaxTopics, cfg.Topics.OverflowTopic = 2, "persistent://public/default/rest"
+	})
+	status, text, _ := d.post(t, compress(marshal(t, jobs("a", "b", "c"))))
+	assert.Equal(t, http.StatusNoContent, status, text)
+	assert.Equal(t, []string{"default/rest", "public/m-a"}, c.topics())
+	assert.Len(t, c.records["persistent://public/default/rest"], 2)
+	assert.InDelta(t, 2, testutil.ToFloat64(d.receiver.topics.metrics.overflow), 0)
+}
+
+// TestATopicThatCannotBeOpened answers 503, leaves the service up, and is tried
+// again.
+func TestATopicThatCannotBeOpened(t *testing.T) {
+	c := newCluster()
+	bad := "persistent://public/public/m-bad"
+	c.refuse = map[string]error{bad: messaging.ErrTopicTerminated}
+	d := templated(t, c, nil)
+	status, text, header := d.post(t, compress(marshal(t, jobs("bad", "good"))))
+	assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	assert.NotEmpty(t, header.Get("Retry-After"))
+	status, text, _ = d.post(t, compress(marshal(t, jobs("good"))))
+	assert.Equal(t, http.StatusNoContent, status, text)
+	assert.NoError(t, d.receiver.topics.check(t.Context()))
+
+	c.mu.Lock()
+	c.refuse = nil
+	c.mu.Unlock()
+	d.receiver.topics.sweep(time.Now())
+	status, text, _ = d.post(t, compress(marshal(t, jobs("bad"))))
+	assert.Equal(t, http.StatusNoContent, status, text)
+}
+
+func TestATopicThatDoesNotOpenInTime(t *testing.T) {
+	c := newCluster()
+	c.opening = map[string]<-chan struct{}{"persistent://public/public/m-slow": make(chan struct{})}
+	d := templated(t, c, nil)
+	status, text, _ := d.post(t, compress(marshal(t, jobs("slow"))))
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.Contains(t, text, "not open yet")
+}
+
+func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		cfg := DefaultConfig()
+		cfg.Topic = "persistent://public/default/{name}"
+		cfg.Topics.MaxTopics, cfg.Topics.IdleAfter = 1, time.Minute
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), c.open)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(ctx) }()
+		first := all.acquire([]byte("one"))
+		require.NotNil(t, first)
+		require.NoError(t, all.await(ctx, first))
+		time.AfterFunc(10*time.Minute, func() { all.release(first) })
+		assert.Nil(t, all.acquire([]byte("two")))
+		after := time.NewTimer(10*time.Minute + 59*time.Second)
+		<-after.C
+		synctest.Wait()
+		assert.Nil(t, all.acquire([]byte("two")), "not idle for long enough")
+		after.Reset(time.Minute)
+		<-after.C
+		synctest.Wait()
+		second := all.acquire([]byte("two"))
+		require.NotNil(t, second)
+		require.NoError(t, all.await(ctx, second))
+		c.mu.Lock()
+		assert.Equal(t, map[string]int{"one": 1}, c.closes)
+		c.mu.Unlock()
+		all.release(second)
+		cancel()
+		assert.NoError(t, <-ended)
+		assert.Nil(t, all.acquire([]byte("two2")), "no new topics while stopping")
+		assert.NoError(t, all.close(context.Background()))
+		assert.Equal(t, map[string]int{"one": 1, "two": 1}, c.closes)
+	})
+}
+
+// TestTopicsShareOneBound: a stuck topic may not take memory without end.
+func TestTopicsShareOneBound(t *testing.T) {
+	c := newCluster()
+	stuck := "persistent://public/public/m-stuck"
+	c.hold = map[string][]func(){stuck: nil}
+	d := templated(t, c, func(cfg *Config) { cfg.Profile.MaxPendingBytes = 300 })
+	status, text, _ := d.post(t, compress(marshal(t, jobs("stuck", "stuck", "stuck", "stuck"))))
+	assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	c.mu.Lock()
+	assert.Len(t, c.records[stuck], 2, "as many as there is room for")
+	held := c.hold[stuck]
+	delete(c.hold, stuck)
+	c.mu.Unlock()
+	for _, done := range held {
+		done()
+	}
+	status, text, _ = d.post(t, compress(marshal(t, jobs("a", "b", "c", "d"))))
+	assert.Equal(t, http.StatusNoContent, status, text)
+}
+
+func TestTheErrorThatPassesOutweighs(t *testing.T) {
+	assert.True(t, passes(errors.New("anything")))
+	assert.True(t, passes(unavailable("x", time.Second, "x")))
+	assert.False(t, passes(invalid("x", "x")))
+}

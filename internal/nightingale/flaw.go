@@ -12,9 +12,9 @@ const (
 	flawNeither
 )
 
-// note keeps the first flaw.
+// note keeps the flaw that stands first in the list, in whatever order they are found.
 func (s *series) note(f flaw) {
-	if s.flaw == flawless {
+	if f != flawless && (s.flaw == flawless || f < s.flaw) {
 		s.flaw = f
 	}
 }

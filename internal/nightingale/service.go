@@ -29,6 +29,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) {
 		return client.Publisher(ctx, cfg.Topic, cfg.Profile)
 	})
+	tuneMemory(rt, cfg)
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
 	out.ack = newAcknowledging(cfg, rt.Log, m)

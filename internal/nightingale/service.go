@@ -26,6 +26,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.OnStop("pulsar", client.Close)
 
+	tuneMemory(rt, cfg)
 	profile := cfg.Profile
 	if cfg.Format == packedFormat {
 		profile.Routing = messaging.RouteExplicit // the format groups series by partition

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -190,6 +192,34 @@ func TestDeliveryKeepsItsPlaceInTheBudget(t *testing.T) {
 	assert.Positive(t, d.receiver.budget.used.Load())
 	close(acknowledge)
 	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+}
+
+// TestMemoryIsBoundedWhileNothingIsAcknowledged: attempts that outlive their requests
+// are refused room before they pile up, and give it back when they end.
+func TestMemoryIsBoundedWhileNothingIsAcknowledged(t *testing.T) {
+	d := newDouble(t, func(c *Config) {
+		c.RequestTimeout = 5 * time.Millisecond
+		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, config.MiB+256*config.KiB
+	})
+	acknowledge := make(chan struct{})
+	d.publish = func(context.Context, []messaging.Record) (bool, error) {
+		<-acknowledge
+		return true, nil
+	}
+	full := 0
+	for i := range 60 {
+		status, text, _ := d.post(t, compress(marshal(t, request(500+i, 3))))
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		if strings.Contains(text, "in flight") {
+			full++
+		}
+		assert.Less(t, d.receiver.budget.used.Load(), 2*d.receiver.budget.limit)
+	}
+	assert.Greater(t, full, 20)
+	close(acknowledge)
+	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+	status, text, _ := d.post(t, compress(marshal(t, request(500, 3))))
+	assert.Equal(t, http.StatusNoContent, status, text)
 }
 
 func TestClosingWaitsForDeliveries(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -271,6 +272,11 @@ func (b *remoteBench) runNightingale(ctx context.Context, format string, request
 		return t, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
+	if check && b.profile != "" {
+		done := make(chan error, 1)
+		go func() { done <- s.profiles(ctx, filepath.Join(b.profile, "nightingale-"+format)) }()
+		defer func() { err = errors.Join(err, <-done) }()
+	}
 	if t, err = s.load(ctx, requests, nil); err != nil || !check {
 		return t, err
 	}
@@ -292,17 +298,19 @@ func (b *remoteBench) start(ctx context.Context, format string, to *broker, topi
 	if err != nil {
 		return nil, err
 	}
-	s.write = "http://" + listen + "/api/v1/write"
+	s.write, s.admin = "http://"+listen+"/api/v1/write", "http://"+admin
 	return s, s.await(ctx, "http://"+admin+"/-/ready")
 }
 
 // runVMAgent has vmagent send the load on to a sink that throws it away, in this
 // process.
 func (b *remoteBench) runVMAgent(ctx context.Context, requests int) (t turn, err error) {
-	var taken atomic.Int64 // bytes
+	var taken atomic.Int64 // bytes, decoded
 	sink := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, _ := io.Copy(io.Discard, r.Body)
-		taken.Add(n)
+		head, _ := io.ReadAll(io.LimitReader(r.Body, binary.MaxVarintLen64))
+		size, _ := binary.Uvarint(head)
+		_, _ = io.Copy(io.Discard, r.Body)
+		taken.Add(int64(size))
 		w.WriteHeader(http.StatusNoContent)
 	})}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -327,20 +335,25 @@ func (b *remoteBench) runVMAgent(ctx context.Context, requests int) (t turn, err
 	}
 	s.write = "http://" + listen + "/api/v1/write"
 	// It answers before it has sent: what is left over is part of the work.
-	return s.load(ctx, requests, func() {
+	t, err = s.load(ctx, requests, func() {
 		for last := int64(-1); last != taken.Load() && ctx.Err() == nil; {
 			last = taken.Load()
 			wait(ctx, 1500*time.Millisecond) // it sends at least once a second
 		}
 	})
+	if sent := int64(writers * requests * len(newRemoteBodies(0).template)); err == nil && taken.Load() < sent*9/10 {
+		err = fmt.Errorf("vmagent has sent on %d of %d bytes", taken.Load(), sent)
+	}
+	return t, err
 }
 
 // server is a measured process.
 type server struct {
-	name, write string
-	cmd         *exec.Cmd
-	ended       chan error
-	stopped     bool
+	name, write, admin string
+
+	cmd     *exec.Cmd
+	ended   chan error
+	stopped bool
 }
 
 func startServer(program, log string, environ []string, args ...string) (*server, error) {
@@ -348,7 +361,7 @@ func startServer(program, log string, environ []string, args ...string) (*server
 	if err != nil {
 		return nil, err
 	}
-	s := &server{name: filepath.Base(program), cmd: exec.Command(program, args...), ended: make(chan error, 1)} //nolint:gosec // it is stopped in order
+	s := &server{name: filepath.Base(program), cmd: exec.Command(program, args...), ended: make(chan error, 1)}
 	s.cmd.Stdout, s.cmd.Stderr, s.cmd.Env = out, out, append(os.Environ(), environ...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
@@ -428,6 +441,30 @@ func (s *server) load(ctx context.Context, requests int, rest func()) (t turn, e
 	t.cpu = after - before
 	t.peak, err = s.peak()
 	return t, err
+}
+
+// profiles writes five seconds' CPU profile, which includes the generator's making of
+// its requests, and what has been allocated by then.
+func (s *server) profiles(ctx context.Context, prefix string) error {
+	for _, p := range [][2]string{{"profile?seconds=5", ".cpu.prof"}, {"allocs", ".allocs.prof"}} {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.admin+"/debug/pprof/"+p[0], nil)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		f, err := os.Create(filepath.Clean(prefix + p[1]))
+		if err == nil {
+			_, err = io.Copy(f, resp.Body)
+			err = errors.Join(err, f.Close())
+		}
+		if err = errors.Join(err, resp.Body.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cpu is the process' user and system time so far, in seconds.

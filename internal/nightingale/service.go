@@ -11,6 +11,7 @@ import (
 // Build wires the service: client, sink, receiver, server. The stop runs backwards:
 // no more requests, those in flight answered, the publisher flushed and closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
+	collectLessOften(cfg)
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
 		return err

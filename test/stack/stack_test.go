@@ -301,7 +301,7 @@ func TestMavenErrors(t *testing.T) {
 func TestUnknownService(t *testing.T) {
 	s := testStack(t, Config{CacheDir: t.TempDir()})
 	_, err := s.Up(t.Context(), "pulsar", "mysql")
-	require.EqualError(t, err, `unknown service "mysql"; known: pulsar, pulsar-geo, prometheus, prometheus-current`)
+	require.EqualError(t, err, `unknown service "mysql"; known: pulsar, pulsar-geo, prometheus, prometheus-current, victoria-metrics`)
 	require.ErrorContains(t, s.Fetch(t.Context()), "no service named")
 }
 

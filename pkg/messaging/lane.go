@@ -55,7 +55,9 @@ type lane struct {
 	stop  context.CancelFunc
 	ended chan struct{} // run has returned
 
-	sending sync.Mutex // serialises unbatched sends, see send
+	sending  sync.Mutex     // serialises unbatched sends, see send
+	sends    sync.WaitGroup // callers that hold the producer, see retireProducer
+	flushing sync.Mutex     // held while the flusher holds it
 
 	ready    chan struct{}    // closed once the first producer exists or the lane failed
 	backoff  reconnectBackoff // of replacements; the lane's goroutine only
@@ -138,7 +140,8 @@ func (l *lane) start() {
 }
 
 // admit waits for room for r, puts it on the list and returns it with the
-// producer to send it to: nil when the lane will send it itself.
+// producer to send it to: nil when the lane will send it itself. After sending,
+// sends.Done must be called.
 func (l *lane) admit(ctx context.Context, r *Record, done func(MessageID, error)) (*pending, pulsar.Producer, error) {
 	size := r.size()
 	l.mu.Lock()
@@ -179,7 +182,10 @@ func (l *lane) admit(ctx context.Context, r *Record, done func(MessageID, error)
 	}
 	l.list.push(e)
 	raw := l.producer
-	e.sent = raw != nil
+	if raw != nil {
+		e.sent = true
+		l.sends.Add(1)
+	}
 	l.mu.Unlock()
 	return e, raw, nil
 }
@@ -338,13 +344,31 @@ func (l *lane) flush(ctx context.Context) {
 			return
 		case <-l.kick:
 		}
+		l.flushing.Lock()
 		l.mu.Lock()
 		raw, generation := l.producer, l.generation
 		l.mu.Unlock()
 		if raw != nil {
 			flushOnce(generation, raw)
 		}
+		l.flushing.Unlock()
 	}
+}
+
+// retireProducer takes the producer from everybody and returns it once nobody uses
+// it: closing it closes channels that senders and the flusher write to. None of
+// them can be held up: the queue underneath has room for all that is admitted, and
+// a flush ends with the generation.
+func (l *lane) retireProducer() pulsar.Producer {
+	l.mu.Lock()
+	raw := l.producer
+	l.producer = nil // from now on callers only enter the list
+	l.retire()
+	l.mu.Unlock()
+	l.sends.Wait()
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
+	return raw
 }
 
 // flushOnce flushes raw. Its failures show in the records' own outcomes; flushing

@@ -283,6 +283,7 @@ func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID,
 	}
 	if raw != nil {
 		l.send(raw, e)
+		l.sends.Done()
 	}
 	return l, nil
 }

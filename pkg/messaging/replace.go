@@ -15,12 +15,7 @@ import (
 // the topic turns out to be terminated, or ctx ends. cause is nil for the lane's
 // first producer.
 func (l *lane) replace(ctx context.Context, cause error) {
-	l.mu.Lock()
-	old := l.producer
-	l.producer = nil // from now on callers only enter the list
-	l.retire()
-	l.mu.Unlock()
-
+	old := l.retireProducer()
 	if cause != nil {
 		l.p.metrics.recreated.WithLabelValues(l.p.profile.Name, reason(cause)).Inc()
 		if l.backoff.delay == 0 {
@@ -146,11 +141,7 @@ func (l *lane) fail(err error) {
 // ErrUnacknowledged, and the producer is closed.
 func (l *lane) abandon() {
 	_ = l.settle() // outcomes that have arrived still count; what broke no longer matters
-	l.mu.Lock()
-	raw := l.producer
-	l.producer = nil
-	l.retire()
-	l.mu.Unlock()
+	raw := l.retireProducer()
 	l.p.noteUnacknowledged(l.dropAll(ErrUnacknowledged))
 	l.report(0, 0)
 	l.markReady()

@@ -107,7 +107,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 			b.labels, err = appendLabelV1(b.labels, data)
 			s.raw.labels = int32(size - len(src))
 		case 2:
-			err = b.decodeSampleV1(data)
+			err = b.decodeSample(data, false)
 		case 3:
 			err = b.decodeExemplarV1(data)
 		case 4:
@@ -160,7 +160,8 @@ func text(data []byte) string {
 	return unsafe.String(unsafe.SliceData(data), len(data)) //nolint:gosec // the body outlives the batch, see workspace
 }
 
-func (b *batch) decodeSampleV1(src []byte) (err error) {
+// decodeSample reads a sample, and its start where the protocol has one.
+func (b *batch) decodeSample(src []byte, starts bool) (err error) {
 	var s sample
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
@@ -173,6 +174,10 @@ func (b *batch) decodeSampleV1(src []byte) (err error) {
 			s.value, ok = fc.Double()
 		case 2:
 			s.timestamp, ok = fc.Int64()
+		case 3:
+			if starts {
+				s.start, ok = fc.Int64()
+			}
 		}
 		if !ok {
 			return errWireType

@@ -232,7 +232,7 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 		}
 		switch fc.FieldNum {
 		case 2:
-			err = b.decodeSampleV2(data)
+			err = b.decodeSample(data, true)
 		case 3:
 			err = b.decodeHistogram(data, true)
 		case 4:
@@ -277,30 +277,6 @@ func (b *batch) startAt(s *series, start int64) {
 			histograms[i].start = start
 		}
 	}
-}
-
-func (b *batch) decodeSampleV2(src []byte) (err error) {
-	var s sample
-	var fc easyproto.FieldContext
-	for len(src) > 0 {
-		if src, err = nextField(&fc, src); err != nil {
-			return err
-		}
-		ok := true
-		switch fc.FieldNum {
-		case 1:
-			s.value, ok = fc.Double()
-		case 2:
-			s.timestamp, ok = fc.Int64()
-		case 3:
-			s.start, ok = fc.Int64()
-		}
-		if !ok {
-			return errWireType
-		}
-	}
-	b.samples = append(b.samples, s)
-	return nil
 }
 
 // decodeExemplarV2 decodes an exemplar of s. Its references are apart from those

@@ -2,7 +2,6 @@ package nightingale
 
 import (
 	"context"
-	"net/http"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,15 +30,15 @@ func newTopicMetrics(reg prometheus.Registerer) *topicMetrics {
 
 // encode makes the messages of a batch, for the one topic or for those of its
 // series. What there is no topic for is added to the invalid.
-func (v *receiver) encode(r *http.Request, space *workspace, out *outgoing, c *contents) error {
+func (v *receiver) encode(ctx context.Context, tenant string, space *workspace, out *outgoing, c *contents) error {
 	b := &space.batch
 	out.packing.limit = v.messageBytes
 	if v.topics == nil {
 		return v.encodeFor(v.partitions, b, out)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
+	ctx, cancel := context.WithTimeout(ctx, v.timeout)
 	defer cancel()
-	groups, err := v.topics.split(r, space, out, c)
+	groups, err := v.topics.split(tenant, space, out, c)
 	if err != nil {
 		return err
 	}
@@ -90,10 +89,9 @@ type splitting struct {
 
 // split sorts the batch's series by topic and acquires the topics, as out.parts. It
 // returns the extent of each part's series.
-func (t *topics) split(r *http.Request, space *workspace, out *outgoing, c *contents) (groups []extent, err error) {
-	tenant := ""
+func (t *topics) split(tenant string, space *workspace, out *outgoing, c *contents) (groups []extent, err error) {
 	if t.template.tenant {
-		if tenant = r.Header.Get(tenantHeader); tenant == "" {
+		if tenant == "" {
 			tenant = t.cfg.DefaultTenant
 		}
 		if err := checkTopicTenant(tenant); err != nil {

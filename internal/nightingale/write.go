@@ -175,7 +175,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	c.filtered, space.scratch = v.rules.apply(b, space.scratch)
 	watch.lap("validate")
 
-	if err := v.encode(r, space, out, &c); err != nil {
+	if err := v.encode(r.Context(), mine.key.tenant, space, out, &c); err != nil {
 		return c, err
 	}
 	watch.lap("encode")

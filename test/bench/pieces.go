@@ -91,14 +91,8 @@ func rawAsync(options func(string) pulsar.ProducerOptions) func(context.Context,
 			return err
 		}
 		payload := body(p.Payload)
-		var acked, failed atomic.Int64
-		done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-			if err != nil {
-				failed.Add(1)
-			} else {
-				acked.Add(1)
-			}
-		}
+		var t tally
+		done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { t.note(err) }
 		if err := m.start(); err != nil {
 			return err
 		}
@@ -108,9 +102,25 @@ func rawAsync(options func(string) pulsar.ProducerOptions) func(context.Context,
 		if err := producer.FlushWithCtx(ctx); err != nil {
 			return err
 		}
-		m.stop(int(acked.Load()))
-		return failures(failed.Load())
+		return t.stop(m)
 	}
+}
+
+// tally counts the outcomes of asynchronous sends.
+type tally struct{ acked, failed atomic.Int64 }
+
+func (t *tally) note(err error) {
+	if err != nil {
+		t.failed.Add(1)
+	} else {
+		t.acked.Add(1)
+	}
+}
+
+// stop ends the measurement; sends that failed are an error.
+func (t *tally) stop(m *meter) error {
+	m.stop(int(t.acked.Load()))
+	return failures(t.failed.Load())
 }
 
 func failures(n int64) error {
@@ -197,14 +207,8 @@ func opsAsync(ctx context.Context, p piece, m *meter) error {
 		return err
 	}
 	payload := body(p.Payload)
-	var acked, failed atomic.Int64
-	done := func(_ messaging.MessageID, err error) {
-		if err != nil {
-			failed.Add(1)
-		} else {
-			acked.Add(1)
-		}
-	}
+	var t tally
+	done := func(_ messaging.MessageID, err error) { t.note(err) }
 	if err := m.start(); err != nil {
 		return err
 	}
@@ -214,8 +218,7 @@ func opsAsync(ctx context.Context, p piece, m *meter) error {
 	if err := publisher.Flush(ctx); err != nil {
 		return err
 	}
-	m.stop(int(acked.Load()))
-	return failures(failed.Load())
+	return t.stop(m)
 }
 
 func businessSync(ctx context.Context, p piece, m *meter) error {

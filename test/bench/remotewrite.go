@@ -198,14 +198,8 @@ func rawJSON(ctx context.Context, p piece, m *meter) error {
 			messages = append(messages, pulsar.ProducerMessage{Key: fmt.Sprintf("%016x", len(messages)*0x9e3779b9), Payload: payload})
 		}
 	}
-	var acked, failed atomic.Int64
-	done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-		if err != nil {
-			failed.Add(1)
-		} else {
-			acked.Add(1)
-		}
-	}
+	var t tally
+	done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { t.note(err) }
 	if err := m.start(); err != nil {
 		return err
 	}
@@ -218,8 +212,7 @@ func rawJSON(ctx context.Context, p piece, m *meter) error {
 	if err := producer.FlushWithCtx(ctx); err != nil {
 		return err
 	}
-	m.stop(int(acked.Load()))
-	return failures(failed.Load())
+	return t.stop(m)
 }
 
 // checkRemote reads all of a topic, each partition in its order, and counts the

@@ -124,3 +124,34 @@ func Pulsar(t testing.TB, opts ...stack.Option) (url string, srv *stack.PulsarSe
 	t.Cleanup(p.Close)
 	return "pulsar://" + p.Addr(), srv, p
 }
+
+// Kafka starts a Kafka of the test's own behind a proxy, whose address clients use as
+// broker and are told to stay with.
+func Kafka(t testing.TB, opts ...stack.Option) (broker string, srv *stack.KafkaServer, p *Proxy) {
+	t.Helper()
+	p, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv = stack.PrivateKafka(t, append(opts, stack.Advertise(p.addr))...)
+	if err := p.Forward(srv.Upstream()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p.Addr(), srv, p
+}
+
+// RabbitMQ starts a RabbitMQ of the test's own behind a proxy. Clients use url.
+func RabbitMQ(t testing.TB, opts ...stack.Option) (url string, srv *stack.RabbitMQServer, p *Proxy) {
+	t.Helper()
+	p, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv = stack.PrivateRabbitMQ(t, opts...)
+	if err := p.Forward(srv.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return strings.Replace(srv.URL(), srv.Addr(), p.Addr(), 1), srv, p
+}

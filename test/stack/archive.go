@@ -18,18 +18,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An artifact is a server's distribution: a tar.gz that holds one folder.
+// An artifact is a server's distribution: a tar.gz that holds one folder, or a folder of jars.
 type artifact struct {
-	coordinates string
+	coordinates string // of a folder of jars: several, with spaces between
 	localPath   string // folder in a local Maven repository
-	file        string
+	file        string // what is fetched: the archive, or the folder itself
 	folder      string // the folder inside the archive
-	sha512      string
+	sha512      string // of the archive, or of the folder's listing as [listing] has it
 	size        int64
 	unpacked    int64 // rough, for the check of free space
 }
 
-// fetchFunc puts the archive's file into dir. fresh asks for a source without any cache in between.
+// fetchFunc puts the archive, or the folder of jars, into dir. fresh asks for a source without any cache in between.
 type fetchFunc func(ctx context.Context, a artifact, dir string, fresh bool, log *progress) error
 
 // install returns the folder of the unpacked artifact and fetches and unpacks it if the cache does not hold it whole.
@@ -75,9 +75,11 @@ func install(ctx context.Context, cache string, a artifact, fetch fetchFunc, log
 			return "", fmt.Errorf("%w: the repository does not hold what this version of Aviary was built for", err)
 		}
 	}
-	log.printf("unpacking %s", a.file)
-	if err := unpack(ctx, archive, work); err != nil {
-		return "", fmt.Errorf("cannot unpack %s: %w", a.file, err)
+	if a.file != a.folder {
+		log.printf("unpacking %s", a.file)
+		if err := unpack(ctx, archive, work); err != nil {
+			return "", fmt.Errorf("cannot unpack %s: %w", a.file, err)
+		}
 	}
 	unpacked := filepath.Join(work, a.folder)
 	if err := mark(unpacked, a); err != nil {
@@ -134,19 +136,58 @@ func intact(home string, a artifact) bool {
 }
 
 func verify(path, sum string) error {
-	f, err := os.Open(path)
+	got, err := digest(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	h := sha512.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(h.Sum(nil)); got != sum {
+	if got != sum {
 		return fmt.Errorf("%s has SHA-512 %.12s, want %.12s", filepath.Base(path), got, sum)
 	}
 	return nil
+}
+
+// digest returns the SHA-512 of a file, or of a folder's listing.
+func digest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha512.New()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return "", err
+	case info.IsDir():
+		text, err := listing(path)
+		if err != nil {
+			return "", err
+		}
+		_, _ = io.WriteString(h, text) // never fails
+	default:
+		if _, err := io.Copy(h, f); err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// listing is what sha512sum prints of a folder's files in the order of their names: `LC_ALL=C sha512sum * | sha512sum`
+// makes the digest of a new version.
+func listing(dir string) (string, error) {
+	entries, err := os.ReadDir(dir) // in order
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for _, e := range entries {
+		sum, err := digest(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return "", err
+		}
+		text.WriteString(sum + "  " + e.Name() + "\n")
+	}
+	return text.String(), nil
 }
 
 func checkDisk(dir string, need int64) error {

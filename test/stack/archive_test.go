@@ -117,3 +117,40 @@ func TestUnpackRefusesEntriesOutside(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, fakeArchive(t, map[string]string{"../evil": "x"}), 0o644))
 	require.ErrorContains(t, unpack(t.Context(), path, t.TempDir()), "leaves the archive")
 }
+
+func TestInstallOfJars(t *testing.T) {
+	// What sha512sum says of the two, in order of their names.
+	sum := sha512.Sum512([]byte(sumLine("jar a", "a.jar") + sumLine("jar b", "b.jar")))
+	a := artifact{file: "server-1", folder: "server-1", sha512: hex.EncodeToString(sum[:])}
+	cache := t.TempDir()
+	var fetched []bool
+	damaged := false // the copy in the local repository
+	fetch := func(_ context.Context, a artifact, dir string, fresh bool, _ *progress) error {
+		fetched = append(fetched, fresh)
+		b := "jar b"
+		if damaged && !fresh {
+			b = "jar"
+		}
+		dir = filepath.Join(dir, a.file)
+		return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755),
+			os.WriteFile(filepath.Join(dir, "b.jar"), []byte(b), 0o644), os.WriteFile(filepath.Join(dir, "a.jar"), []byte("jar a"), 0o644))
+	}
+	installs := func(want ...bool) string {
+		fetched = nil
+		home, err := install(t.Context(), cache, a, fetch, newProgress(nil))
+		require.NoError(t, err)
+		assert.Equal(t, want, fetched)
+		return home
+	}
+	home := installs(false)
+	installs()
+	require.NoError(t, os.Remove(filepath.Join(home, "b.jar")))
+	damaged = true
+	installs(false, true)
+	installs()
+}
+
+func sumLine(text, name string) string {
+	sum := sha512.Sum512([]byte(text))
+	return hex.EncodeToString(sum[:]) + "  " + name + "\n"
+}

@@ -33,17 +33,21 @@ func (s *Stack) geoService() service {
 
 func (s *Stack) startGeo(ctx context.Context, dir string, rec *record) error {
 	var brokers []*broker
+	var daemons []daemon
 	for _, cluster := range []string{clusterA, clusterB} {
 		b, err := s.newBroker(ctx, cluster, dir+"/"+cluster, 0, 0)
 		if err != nil {
 			return err
 		}
 		defer b.releasePorts()
-		b.setGeoMemory()
-		brokers = append(brokers, b)
+		Memory(geoMemory)(&b.options)
+		brokers, daemons = append(brokers, b), append(daemons, b)
 	}
-	if err := s.startRecorded(ctx, rec, brokers...); err != nil {
+	if err := s.startRecorded(ctx, rec, daemons...); err != nil {
 		return err
+	}
+	for _, b := range brokers {
+		rec.Servers = append(rec.Servers, b.serverRecord())
 	}
 	a, b := brokers[0], brokers[1]
 	pair := newGeoPair(
@@ -82,17 +86,17 @@ func Geo(t testing.TB) *GeoPair {
 	case a != nil || b != nil:
 		t.Fatal("set the URLs of both AVIARY_TEST_PULSAR_A_ and AVIARY_TEST_PULSAR_B_, or none")
 	}
-	servers := shared(t, "pulsar-geo")
+	servers := sharedPulsars(t, "pulsar-geo")
 	return newGeoPair(servers[0], servers[1])
 }
 
 // PrivateGeo starts a pair that only this test uses, under the rules of [PrivatePulsar]. Options apply to both.
 func PrivateGeo(t testing.TB, opts ...Option) *GeoPair {
 	t.Helper()
-	opts = append([]Option{(*broker).setGeoMemory}, opts...)
-	servers := private(t, opts, clusterA, clusterB)
+	opts = append([]Option{Memory(geoMemory)}, opts...)
+	servers := privatePulsars(t, opts, clusterA, clusterB)
 	pair := newGeoPair(servers[0], servers[1])
-	ctx, cancel := context.WithTimeout(context.Background(), pulsarStartTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	if err := pair.wire(ctx); err != nil {
 		t.Fatalf("cannot set up replication: %v", err)
@@ -143,8 +147,6 @@ func (g *GeoPair) Topic(t testing.TB, ns string, partitions int) string {
 	}
 	return topic
 }
-
-func (b *broker) setGeoMemory() { b.memory = geoMemory }
 
 func (g *GeoPair) sides() []*PulsarServer { return []*PulsarServer{g.A, g.B} }
 
@@ -205,7 +207,7 @@ func (g *GeoPair) createTopic(ctx context.Context, topic string, partitions int)
 
 // probe returns when a message has crossed in each direction.
 func (g *GeoPair) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, pulsarStartTimeout, errors.New("no message crossed"))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("no message crossed"))
 	defer cancel()
 	for i, from := range g.sides() {
 		to := g.sides()[1-i]

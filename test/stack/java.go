@@ -44,7 +44,7 @@ func findJava(ctx context.Context) (java, error) {
 		return java{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if major < javaNeeded {
-		return java{}, fmt.Errorf("%s is Java %d: Pulsar needs Java %d or newer, install it or set JAVA_HOME", path, major, javaNeeded)
+		return java{}, fmt.Errorf("%s is Java %d: the servers need Java %d or newer, install it or set JAVA_HOME", path, major, javaNeeded)
 	}
 	sum := sha256.Sum256(out)
 	return java{path: path, build: hex.EncodeToString(sum[:6])}, nil

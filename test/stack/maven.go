@@ -14,20 +14,43 @@ import (
 	"time"
 )
 
-const mavenCopy = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+const mavenPlugin = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:"
 
 // fetchMaven has mvn copy an artifact into dir. With fresh it ignores the user's local repository, which may hold a
 // damaged copy, and uses an empty one under dir.
 func fetchMaven(ctx context.Context, a artifact, dir string, fresh bool, log *progress) error {
+	return runMaven(ctx, a, dir, fresh, log, mavenPlugin+"copy", "-Dartifact="+a.coordinates, "-DoutputDirectory="+dir)
+}
+
+// fetchMavenJars has mvn copy artifacts and everything they need at run time into a folder of dir.
+func fetchMavenJars(ctx context.Context, a artifact, dir string, fresh bool, log *progress) error {
+	var pom strings.Builder
+	pom.WriteString("<project><modelVersion>4.0.0</modelVersion><groupId>aviary</groupId><artifactId>stack</artifactId>" +
+		"<version>1</version><packaging>pom</packaging><dependencies>\n")
+	for coordinates := range strings.FieldsSeq(a.coordinates) {
+		parts := strings.Split(coordinates, ":")
+		fmt.Fprintf(&pom, "<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n",
+			parts[0], parts[1], parts[2])
+	}
+	pom.WriteString("</dependencies></project>\n")
+	file := filepath.Join(dir, "pom.xml")
+	if err := os.WriteFile(file, []byte(pom.String()), 0o644); err != nil {
+		return err
+	}
+	return runMaven(ctx, a, dir, fresh, log, "-f", file, mavenPlugin+"copy-dependencies", "-DincludeScope=runtime",
+		"-DoutputDirectory="+filepath.Join(dir, a.file))
+}
+
+func runMaven(ctx context.Context, a artifact, dir string, fresh bool, log *progress, args ...string) error {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
 		return errors.New("mvn not found: install Maven (Debian: maven), it downloads the server from the Maven repository")
 	}
-	args := []string{"-B", "-ntp", mavenCopy, "-Dartifact=" + a.coordinates, "-DoutputDirectory=" + dir}
+	args = append([]string{"-B", "-ntp"}, args...)
 	watched := []string{dir}
 	if fresh {
 		args = append(args, "-Dmaven.repo.local="+filepath.Join(dir, "m2"))
-	} else if home, err := os.UserHomeDir(); err == nil {
+	} else if home, err := os.UserHomeDir(); err == nil && a.localPath != "" {
 		// Only to show progress; a local repository elsewhere just shows less.
 		watched = append(watched, filepath.Join(home, ".m2", "repository", a.localPath))
 	}

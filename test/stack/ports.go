@@ -47,6 +47,37 @@ func reservePort(cache string) (port, error) {
 	return port{}, errors.New("found no free port")
 }
 
+// reservePorts reserves n ports, or none.
+func reservePorts(cache string, n int) ([]port, error) {
+	ports := make([]port, 0, n)
+	for range n {
+		p, err := reservePort(cache)
+		if err != nil {
+			releasePorts(ports)
+			return nil, err
+		}
+		ports = append(ports, p)
+	}
+	return ports, nil
+}
+
+// releasePorts lets go of ports here; a server that inherited their locks keeps them.
+func releasePorts(ports []port) {
+	for _, p := range ports {
+		if p.lock != nil {
+			p.lock.Close()
+		}
+	}
+}
+
+func portLocks(ports []port) []*os.File {
+	var files []*os.File
+	for _, p := range ports {
+		files = append(files, p.lock)
+	}
+	return files
+}
+
 // fixedPort takes the port the user asked for.
 func fixedPort(cache string, n int, flag string) (port, error) {
 	if err := probePort(n); err != nil {

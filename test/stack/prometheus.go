@@ -36,7 +36,7 @@ func (s *Stack) fetchPrometheus(ctx context.Context) error {
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		return errors.New("installed, but not found in PATH")
 	}
-	return s.stopInstalled(ctx, "prometheus", before)
+	return s.stopInstalled(ctx, "prometheus", "prometheus", before)
 }
 
 // aptInstall installs a Debian package. Only a missing program is worth that, so callers look for it first.
@@ -95,8 +95,9 @@ func aptError(out string, err error) string {
 	return err.Error()
 }
 
-// stopInstalled stops a service that the package's installation has started: the program is all that was wanted.
-func (s *Stack) stopInstalled(ctx context.Context, name string, before []process) error {
+// stopInstalled stops a service that the package's installation has started: the program is all that was wanted. name
+// is the process's.
+func (s *Stack) stopInstalled(ctx context.Context, name, unit string, before []process) error {
 	old := make(map[process]bool)
 	for _, p := range before {
 		old[p] = true
@@ -105,10 +106,10 @@ func (s *Stack) stopInstalled(ctx context.Context, name string, before []process
 		if old[p] {
 			continue
 		}
-		s.log.printf("stopping the %s service that its installation started", name)
+		s.log.printf("stopping the %s service that its installation started", unit)
 		if _, err := os.Stat("/run/systemd/system"); err == nil {
-			if out, err := exec.CommandContext(ctx, "systemctl", "stop", name).CombinedOutput(); err != nil {
-				return fmt.Errorf("cannot stop the %s service: %s", name, firstLine(string(out)))
+			if out, err := exec.CommandContext(ctx, "systemctl", "stop", unit).CombinedOutput(); err != nil {
+				return fmt.Errorf("cannot stop the %s service: %s", unit, firstLine(string(out)))
 			}
 		}
 		if err := p.stop(ctx); err != nil {

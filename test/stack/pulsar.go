@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,9 +16,6 @@ import (
 )
 
 const pulsarVersion = "4.0.8"
-
-// pulsarStartTimeout is generous: a start takes 3 to 10 seconds on two quiet cores.
-const pulsarStartTimeout = 3 * time.Minute
 
 func pulsarArtifact() artifact {
 	return artifact{
@@ -59,6 +57,7 @@ func (s *Stack) pulsarService() service {
 			if err := s.startRecorded(ctx, rec, b); err != nil {
 				return err
 			}
+			rec.Servers = []serverRecord{b.serverRecord()}
 			rec.Env = []string{"PULSAR_URL=" + b.url(), "PULSAR_ADMIN_URL=" + b.adminURL()}
 			return nil
 		},
@@ -78,33 +77,38 @@ func (s *Stack) fetchPulsar(ctx context.Context) error {
 	return s.trainClassData(ctx, jvm, home)
 }
 
-// checkBrokers is patient: a broker that is declared unhealthy is replaced, and under a full test run on two cores a
-// slow answer is no reason to take it from everybody else.
 func checkBrokers(ctx context.Context, rec *record) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for _, srv := range rec.Servers {
-		adm := newAdmin(srv.AdminURL, "")
-		var last error
-		if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
-			last = adm.healthy(ctx)
-			return last == nil || !rec.alive(), nil
-		}); err != nil || last != nil {
-			return errors.Join(err, last)
-		}
-	}
-	return nil
+	return checkPatiently(ctx, rec, func(ctx context.Context, srv serverRecord) error {
+		return newAdmin(srv.AdminURL, "").healthy(ctx)
+	})
 }
 
-// A broker is how to run one Pulsar standalone: the same folder, settings and ports on each start.
+// A PulsarServer is a running Pulsar: shared, given by the environment, or private to a test.
+type PulsarServer struct {
+	server
+	url   string
+	admin *admin
+}
+
+// URL returns the service URL, pulsar://host:port.
+func (s *PulsarServer) URL() string { return s.url }
+
+// AdminURL returns the URL of the admin REST API, http://host:port.
+func (s *PulsarServer) AdminURL() string { return s.admin.base }
+
+// Admin sends a request to the admin REST API: path starts with /admin/v2, in is sent as JSON and the answer decoded
+// into out, each unless nil; a *string takes the answer as it is.
+func (s *PulsarServer) Admin(ctx context.Context, method, path string, in, out any) error {
+	return s.admin.do(ctx, method, path, in, out)
+}
+
+// A broker is how to run one Pulsar standalone.
 type broker struct {
+	options
 	cluster string
 	dir     string
 	home    string
 	java    java
-	memory  string
-	token   string
-	conf    map[string]string
 	ports   [3]port // service, admin, bookkeeper
 }
 
@@ -118,10 +122,8 @@ func (s *Stack) newBroker(ctx context.Context, cluster, dir string, servicePort,
 	if err != nil {
 		return nil, err
 	}
-	b := &broker{cluster: cluster, dir: dir, home: home, java: jvm, conf: make(map[string]string)}
-	for key, value := range s.cfg.PulsarConf {
-		b.conf[key] = value
-	}
+	b := &broker{cluster: cluster, dir: dir, home: home, java: jvm}
+	b.conf = maps.Clone(s.cfg.PulsarConf)
 	wanted := []struct {
 		number int
 		flag   string
@@ -140,16 +142,11 @@ func (s *Stack) newBroker(ctx context.Context, cluster, dir string, servicePort,
 	return b, nil
 }
 
-func (b *broker) releasePorts() {
-	for _, p := range b.ports {
-		if p.lock != nil {
-			p.lock.Close()
-		}
-	}
-}
+func (b *broker) releasePorts() { releasePorts(b.ports[:]) }
 
 func (b *broker) url() string      { return fmt.Sprintf("pulsar://127.0.0.1:%d", b.ports[0].number) }
 func (b *broker) adminURL() string { return fmt.Sprintf("http://127.0.0.1:%d", b.ports[1].number) }
+func (b *broker) title() string    { return "cluster " + b.cluster + " at " + b.url() }
 func (b *broker) logPath() string  { return filepath.Join(b.dir, "logs", "broker.log") }
 
 // standaloneConf returns the settings that differ from the distribution's standalone.conf.
@@ -173,9 +170,11 @@ func (b *broker) standaloneConf() map[string]string {
 		"forceDeleteNamespaceAllowed": "true",
 		"forceDeleteTenantAllowed":    "true",
 	}
-	for key, value := range b.conf {
-		conf[key] = value
+	if b.advertised != "" {
+		conf["advertisedListeners"] = "direct:" + b.url() + ",proxied:pulsar://" + b.advertised
+		conf["internalListenerName"] = "direct"
 	}
+	maps.Copy(conf, b.conf)
 	return conf
 }
 
@@ -271,14 +270,12 @@ func (b *broker) command(extra ...string) (command, error) {
 		"--bookkeeper-port", strconv.Itoa(b.ports[2].number),
 	})
 	c := command{path: b.java.path, args: args, dir: b.home, log: b.logPath(), env: []string{"OTEL_SEMCONV_STABILITY_OPT_IN=jvm"}}
-	for _, p := range b.ports {
-		c.keep = append(c.keep, p.lock)
-	}
+	c.keep = portLocks(b.ports[:])
 	return c, nil
 }
 
 // start prepares and spawns the broker; it is not healthy yet.
-func (b *broker) start(spawn func(command) (process, error)) (process, error) {
+func (b *broker) start(_ context.Context, spawn func(command) (process, error)) (process, error) {
 	if err := b.prepare(); err != nil {
 		return process{}, err
 	}
@@ -289,34 +286,12 @@ func (b *broker) start(spawn func(command) (process, error)) (process, error) {
 	return spawn(c)
 }
 
-// startRecorded starts brokers that outlive this process and returns when all are healthy.
-func (s *Stack) startRecorded(ctx context.Context, rec *record, brokers ...*broker) error {
-	began := time.Now()
-	for _, b := range brokers {
-		s.log.printf("%s: starting cluster %s at %s, log %s", rec.Service, b.cluster, b.url(), b.logPath())
-		p, err := b.start(spawnDetached)
-		if err != nil {
-			return err
-		}
-		rec.Processes = append(rec.Processes, p)
-		rec.Servers = append(rec.Servers, serverRecord{URL: b.url(), AdminURL: b.adminURL()})
-		if err := rec.save(); err != nil {
-			return err
-		}
-	}
-	for i, b := range brokers {
-		if err := b.waitHealthy(ctx, rec.Processes[i]); err != nil {
-			return err
-		}
-	}
-	s.log.printf("%s: healthy after %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
-	return nil
+func (b *broker) serverRecord() serverRecord {
+	return serverRecord{URL: b.url(), AdminURL: b.adminURL()}
 }
 
-var errEnded = errors.New("it ended while starting")
-
 func (b *broker) waitHealthy(ctx context.Context, p process) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, pulsarStartTimeout, fmt.Errorf("not healthy after %v", pulsarStartTimeout))
+	ctx, cancel := startContext(ctx)
 	defer cancel()
 	adm := newAdmin(b.adminURL(), b.token)
 	last := errors.New("none")
@@ -330,33 +305,5 @@ func (b *broker) waitHealthy(ctx context.Context, p process) error {
 		}
 		return last == nil, nil
 	})
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, errEnded):
-		return fmt.Errorf("cluster %s: %w: %s, see %s", b.cluster, err, b.lastError(), b.logPath())
-	default:
-		return fmt.Errorf("cluster %s: %w (last answer: %w), see %s", b.cluster, err, last, b.logPath())
-	}
-}
-
-// lastError returns the latest error line of the broker's log, the best one-line reason for a failed start.
-func (b *broker) lastError() string {
-	last := "its log names no error"
-	for _, line := range b.tail(1000) {
-		if strings.Contains(line, " ERROR ") || strings.HasPrefix(line, "Caused by:") || strings.HasPrefix(line, "Error") {
-			last = firstLine(line)
-		}
-	}
-	return last
-}
-
-// tail returns the last n lines of the broker's log.
-func (b *broker) tail(n int) []string {
-	data, err := os.ReadFile(b.logPath())
-	if err != nil {
-		return nil
-	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return lines[max(0, len(lines)-n):]
+	return startError(b, err, last)
 }

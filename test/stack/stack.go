@@ -94,7 +94,7 @@ type service struct {
 
 func (s *Stack) services() []service {
 	return []service{
-		s.pulsarService(), s.geoService(), s.prometheusService(), s.prometheusCurrentService(), s.victoriaMetricsService(),
+		s.pulsarService(), s.geoService(), s.kafkaService(), s.rabbitMQService(), s.prometheusService(), s.prometheusCurrentService(), s.victoriaMetricsService(),
 	}
 }
 

@@ -124,7 +124,7 @@ func TestPrivateServerThroughFaults(t *testing.T) {
 	}
 	require.EqualValues(t, messages, srv.Stats(t, topic).Subscriptions["s"].MsgBacklog)
 
-	conf, err := os.ReadFile(filepath.Join(srv.broker.dir, "standalone.conf"))
+	conf, err := os.ReadFile(filepath.Join(srv.daemon.(*broker).dir, "standalone.conf"))
 	require.NoError(t, err)
 	assert.Contains(t, string(conf), "\nmaxMessageSize=1048576\n")
 
@@ -279,7 +279,7 @@ func TestJavaErrors(t *testing.T) {
 	old := "#!/bin/sh\necho 'openjdk version \"11.0.21\" 2023-10-17' >&2\n"
 	require.NoError(t, os.WriteFile(filepath.Join(home, "bin", "java"), []byte(old), 0o755))
 	_, err = findJava(t.Context())
-	require.ErrorContains(t, err, "is Java 11: Pulsar needs Java 17 or newer")
+	require.ErrorContains(t, err, "is Java 11: the servers need Java 17 or newer")
 }
 
 func TestMavenErrors(t *testing.T) {
@@ -301,7 +301,7 @@ func TestMavenErrors(t *testing.T) {
 func TestUnknownService(t *testing.T) {
 	s := testStack(t, Config{CacheDir: t.TempDir()})
 	_, err := s.Up(t.Context(), "pulsar", "mysql")
-	require.EqualError(t, err, `unknown service "mysql"; known: pulsar, pulsar-geo, prometheus, prometheus-current, victoria-metrics`)
+	require.EqualError(t, err, `unknown service "mysql"; known: pulsar, pulsar-geo, kafka, rabbitmq, prometheus, prometheus-current, victoria-metrics`)
 	require.ErrorContains(t, s.Fetch(t.Context()), "no service named")
 }
 

@@ -24,7 +24,9 @@ type record struct {
 
 type serverRecord struct {
 	URL      string `json:"url"`
-	AdminURL string `json:"admin_url"`
+	AdminURL string `json:"admin_url,omitempty"`
+	// Dir is where a server keeps what commands for it need.
+	Dir string `json:"dir,omitempty"`
 }
 
 func (s *Stack) recordPath(service string) string { return filepath.Join(s.dir, service+".json") }

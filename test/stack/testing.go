@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,35 +23,52 @@ const (
 )
 
 // An Option changes how a private server is set up.
-type Option func(*broker)
+type Option func(*options)
 
-// Conf sets keys of standalone.conf. It wins over the defaults of this package.
+// options are what private servers can be told. Each kind of server takes those that have a meaning for it.
+type options struct {
+	conf       map[string]string
+	memory     string
+	token      string
+	advertised string
+	secured    bool
+}
+
+func newOptions(opts []Option) options {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
+// Conf sets keys of the server's configuration: Pulsar's standalone.conf, Kafka's server.properties, rabbitmq.conf. It
+// wins over the defaults of this package.
 func Conf(conf map[string]string) Option {
-	return func(b *broker) {
-		for key, value := range conf {
-			b.conf[key] = value
+	return func(o *options) {
+		if o.conf == nil {
+			o.conf = make(map[string]string)
 		}
+		maps.Copy(o.conf, conf)
 	}
 }
 
-// Advertise makes the server tell clients that ask for the listener "proxied" to connect to addr, host:port, where a
-// proxy of the test listens. All others are sent to the server itself.
+// Advertise makes the server tell clients to connect to addr, host:port, where a proxy of the test listens. Pulsar says
+// so to those that ask for the listener "proxied", Kafka to those that come through [KafkaServer.Upstream]; all others
+// are sent to the server itself. RabbitMQ advertises nothing and needs none of it.
 func Advertise(addr string) Option {
-	return func(b *broker) {
-		b.conf["advertisedListeners"] = "direct:" + b.url() + ",proxied:pulsar://" + addr
-		b.conf["internalListenerName"] = "direct"
-	}
+	return func(o *options) { o.advertised = addr }
 }
 
-// Memory sets the JVM's memory flags, "-Xmx512m" for instance. Default: PULSAR_MEM from the environment, else
-// "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g".
+// Memory sets the JVM's memory flags of Pulsar or Kafka, "-Xmx512m" for instance. Default: PULSAR_MEM from the
+// environment, else "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"; for Kafka KAFKA_MEM, else "-Xmx512m".
 func Memory(flags string) Option {
-	return func(b *broker) { b.memory = flags }
+	return func(o *options) { o.memory = flags }
 }
 
-// Token sets the bearer token of admin requests, for servers that [Conf] gave authentication.
+// Token sets the bearer token of admin requests, for a Pulsar that [Conf] gave authentication.
 func Token(token string) Option {
-	return func(b *broker) { b.token = token }
+	return func(o *options) { o.token = token }
 }
 
 // Pulsar returns the shared Pulsar: the one that AVIARY_TEST_PULSAR_URL and AVIARY_TEST_PULSAR_ADMIN_URL name, else
@@ -63,7 +81,7 @@ func Pulsar(t testing.TB) *PulsarServer {
 	if srv := fromEnvironment(t, "AVIARY_TEST_PULSAR_URL", "AVIARY_TEST_PULSAR_ADMIN_URL"); srv != nil {
 		return srv
 	}
-	return shared(t, "pulsar")[0]
+	return sharedPulsars(t, "pulsar")[0]
 }
 
 // PrivatePulsar starts a Pulsar that only this test uses: it may kill, pause and restart it. The test's end stops it
@@ -73,7 +91,7 @@ func Pulsar(t testing.TB) *PulsarServer {
 // elsewhere. A server that does not start, perhaps for the options' sake, always fails it.
 func PrivatePulsar(t testing.TB, opts ...Option) *PulsarServer {
 	t.Helper()
-	return private(t, opts, "standalone")[0]
+	return privatePulsars(t, opts, "standalone")[0]
 }
 
 // fromEnvironment returns nil when the environment names no server. A named one must work, whether under CI or not.
@@ -87,20 +105,12 @@ func fromEnvironment(t testing.TB, urlVar, adminVar string) *PulsarServer {
 		t.Fatalf("set both %s and %s, or none", urlVar, adminVar)
 	}
 	srv := &PulsarServer{url: url, admin: newAdmin(adminURL, "")}
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-	defer cancel()
-	var last error
-	if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
-		last = srv.admin.healthy(ctx)
-		return last == nil, nil
-	}); err != nil {
-		t.Fatalf("the server that %s names does not answer: %v", adminVar, last)
-	}
+	awaitNamed(t, adminVar, srv.admin.healthy)
 	return srv
 }
 
 // shared returns the servers of a service that outlives this test.
-func shared(t testing.TB, service string) []*PulsarServer {
+func shared(t testing.TB, service string) []serverRecord {
 	t.Helper()
 	s, err := New(Config{Log: os.Stderr})
 	if err != nil {
@@ -116,12 +126,16 @@ func shared(t testing.TB, service string) []*PulsarServer {
 }
 
 // sharedServers takes what runs, whatever its settings, and starts the service otherwise.
-func (s *Stack) sharedServers(ctx context.Context, service string) ([]*PulsarServer, error) {
+func (s *Stack) sharedServers(ctx context.Context, service string) ([]serverRecord, error) {
+	picked, err := s.pick([]string{service})
+	if err != nil {
+		return nil, err
+	}
 	rec, err := s.loadRecord(service)
 	if err != nil {
 		return nil, err
 	}
-	if rec == nil || len(rec.Env) == 0 || !rec.alive() || checkBrokers(ctx, rec) != nil {
+	if rec == nil || len(rec.Env) == 0 || !rec.alive() || picked[0].check(ctx, rec) != nil {
 		if _, err := s.Up(ctx, service); err != nil {
 			return nil, err
 		}
@@ -132,60 +146,54 @@ func (s *Stack) sharedServers(ctx context.Context, service string) ([]*PulsarSer
 			return nil, errors.New("someone took it down right after its start")
 		}
 	}
-	var servers []*PulsarServer
-	for _, r := range rec.Servers {
-		servers = append(servers, &PulsarServer{url: r.URL, admin: newAdmin(r.AdminURL, "")})
-	}
-	return servers, nil
+	return rec.Servers, nil
 }
 
-// private starts one server per cluster name, at the same time.
-func private(t testing.TB, opts []Option, clusters ...string) []*PulsarServer {
+func sharedPulsars(t testing.TB, service string) []*PulsarServer {
 	t.Helper()
-	s, err := New(Config{Log: os.Stderr})
-	if err != nil {
-		unavailable(t, "pulsar", err)
+	var servers []*PulsarServer
+	for _, r := range shared(t, service) {
+		servers = append(servers, &PulsarServer{url: r.URL, admin: newAdmin(r.AdminURL, "")})
 	}
+	return servers
+}
+
+// awaitNamed waits for a server that the environment names: it must work, whether under CI or not.
+func awaitNamed(t testing.TB, variable string, ask func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	var last error
+	if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
+		last = ask(ctx)
+		return last == nil, nil
+	}); err != nil {
+		t.Fatalf("the server that %s names does not answer: %v", variable, last)
+	}
+}
+
+// privatePulsars starts one server per cluster name, at the same time.
+func privatePulsars(t testing.TB, opts []Option, clusters ...string) []*PulsarServer {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
-	if err := s.fetchPulsar(ctx); err != nil {
-		unavailable(t, "pulsar", err)
-	}
-	s.sweepPrivate()
+	s := privateStack(ctx, t, "pulsar")
 	var servers []*PulsarServer
 	for _, cluster := range clusters {
-		dir, err := s.privateDir()
+		b, err := s.newBroker(ctx, cluster, s.privateFolder(t, "pulsar"), 0, 0)
 		if err != nil {
 			unavailable(t, "pulsar", err)
 		}
-		t.Cleanup(func() {
-			if err := os.RemoveAll(dir); err != nil {
-				t.Errorf("cannot delete the server's data: %v", err)
-			}
-		})
-		b, err := s.newBroker(ctx, cluster, dir, 0, 0)
-		if err != nil {
-			unavailable(t, "pulsar", err)
-		}
-		t.Cleanup(b.releasePorts)
-		for _, opt := range opts {
-			opt(b)
-		}
-		srv := &PulsarServer{url: b.url(), admin: newAdmin(b.adminURL(), b.token), broker: b}
-		t.Cleanup(func() {
-			if err := srv.Stop(context.Background()); err != nil {
-				t.Errorf("cannot stop the server: %v", err)
-			}
-			if t.Failed() {
-				t.Logf("last lines of the log of cluster %s:\n%s", cluster, strings.Join(b.tail(30), "\n"))
-			}
-		})
+		b.options = newOptions(opts)
+		srv := &PulsarServer{url: b.url(), admin: newAdmin(b.adminURL(), b.token)}
+		srv.own(t, b)
 		servers = append(servers, srv)
 	}
 	errs := make(chan error, len(servers))
 	for _, srv := range servers {
 		go func() { errs <- srv.Start(ctx) }()
 	}
+	var err error
 	for range servers {
 		err = errors.Join(err, <-errs)
 	}
@@ -248,7 +256,9 @@ func uniqueName(t testing.TB) string {
 	return strings.ToLower(clean) + "-" + hex.EncodeToString(random[:])
 }
 
-// Namespace creates a namespace public/<unique> and deletes it, with all topics, when the test ends.
+// Namespace creates a namespace public/<unique> and deletes it, with all topics, when the test ends. Its topics keep
+// everything: without that a broker may delete what no subscription waits for, whenever it begins a new ledger, and a
+// test that subscribes at its end would count too little.
 func (s *PulsarServer) Namespace(t testing.TB) string {
 	t.Helper()
 	ns := "public/" + uniqueName(t)
@@ -256,6 +266,10 @@ func (s *PulsarServer) Namespace(t testing.TB) string {
 	defer cancel()
 	if err := s.admin.do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, nil, nil); err != nil {
 		t.Fatalf("cannot create namespace %s: %v", ns, err)
+	}
+	keepAll := map[string]int{"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+	if err := s.admin.do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/retention", keepAll, nil); err != nil {
+		t.Fatalf("cannot set the retention of namespace %s: %v", ns, err)
 	}
 	t.Cleanup(func() { s.cleanNamespace(t, ns) })
 	return ns

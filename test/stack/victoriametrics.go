@@ -32,5 +32,5 @@ func (s *Stack) fetchVictoriaMetrics(ctx context.Context) error {
 	if _, err := exec.LookPath("vmagent"); err != nil {
 		return errors.New("installed, but vmagent is not in PATH")
 	}
-	return s.stopInstalled(ctx, "victoria-metric", before)
+	return s.stopInstalled(ctx, "victoria-metric", "victoria-metrics", before)
 }

@@ -15,21 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
 func TestMain(m *testing.M) {
-	const client = "github.com/apache/pulsar-client-go/pulsar."
-	goleak.VerifyTestMain(m,
-		// The client's own leaks. A producer that the server closed for good leaves its reconnect loop and, for one more
-		// send timeout, its timeout loop behind (TestClientFencedProducerLeaksAGoroutine).
-		goleak.IgnoreTopFunction(client+"(*partitionProducer).runEventsLoop.func1"),
-		goleak.IgnoreTopFunction(client+"(*partitionProducer).failTimeoutMessages"),
-		// A Subscribe that hangs (TestClientSubscribeHangs).
-		goleak.IgnoreAnyFunction(client+"(*consumer).internalTopicSubscribeToPartitions"),
-		goleak.IgnoreAnyFunction(client+"(*partitionConsumer).clearQueueAndGetNextMessage"),
-		goleak.IgnoreTopFunction(client+"(*negativeAcksTracker).track"),
-	)
+	// A producer that the server closed for good keeps its timeout loop for one more send timeout.
+	leak.Main(m, goleak.IgnoreTopFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"))
 }
 
 // testContext ends long before go test's own timeout, so that a wait that fails says what it waited for.

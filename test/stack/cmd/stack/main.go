@@ -18,7 +18,7 @@ import (
 const usage = `usage: stack [flags] up SERVICE...     start servers, print KEY=VALUE lines when all are healthy
        stack [flags] down              stop what up started from this checkout
        stack [flags] fetch SERVICE...  install only
-services: pulsar, pulsar-geo, prometheus and victoria-metrics (programs only)
+services: pulsar, pulsar-geo, kafka, rabbitmq, prometheus and victoria-metrics (programs only)
 flags, also allowed after the verb:
 `
 

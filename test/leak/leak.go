@@ -1,0 +1,56 @@
+// Package leak makes a test binary fail when its tests leave goroutines behind.
+package leak
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// patience is how long goroutines may take to end after the last test: a request to
+// Pulsar that was given up goes on behind until its operation timeout.
+const patience = 15 * time.Second
+
+// Main runs the tests and exits: with 1 if a goroutine is left that is neither a known
+// leak of a library nor among ignored.
+func Main(m *testing.M, ignored ...goleak.Option) {
+	code := m.Run()
+	options := append(known(), ignored...)
+	for deadline := time.Now().Add(patience); code == 0; {
+		err := goleak.Find(options...)
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// known are the leaks of libraries that no code of ours can end.
+func known() []goleak.Option {
+	const (
+		client    = "github.com/apache/pulsar-client-go/pulsar."
+		toxiproxy = "github.com/Shopify/toxiproxy/v2"
+	)
+	return []goleak.Option{
+		// A producer that the broker closes for good leaves its reconnect loop behind in
+		// pulsar-client-go v0.21.0: doClose does not cancel the context that the loop waits
+		// for, and Close then returns early (TestClientFencedProducerLeaksAGoroutine).
+		goleak.IgnoreTopFunction(client + "(*partitionProducer).runEventsLoop.func1"),
+		// A Subscribe that hangs for good (TestClientSubscribeHangs).
+		goleak.IgnoreAnyFunction(client + "(*consumer).internalTopicSubscribeToPartitions"),
+		goleak.IgnoreAnyFunction(client + "(*partitionConsumer).clearQueueAndGetNextMessage"),
+		goleak.IgnoreTopFunction(client + "(*negativeAcksTracker).track"),
+		// The links of a proxy that was cut while data was in them: each stage waits for a
+		// next one that is gone.
+		goleak.IgnoreAnyFunction(toxiproxy + ".(*ToxicLink).read"),
+		goleak.IgnoreAnyFunction(toxiproxy + ".(*ToxicLink).write"),
+		goleak.IgnoreAnyFunction(toxiproxy + "/toxics.(*ToxicStub).Run"),
+	}
+}

@@ -1,0 +1,177 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// startTimeout is generous: a start takes 3 to 10 seconds on two quiet cores.
+const startTimeout = 3 * time.Minute
+
+var errEnded = errors.New("it ended while starting")
+
+func startContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not healthy after %v", startTimeout))
+}
+
+// startError adds to the reason why a start failed what the log, or the server's last answer, has to say of it.
+func startError(d daemon, err, last error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errEnded):
+		return fmt.Errorf("%s: %w: %s, see %s", d.title(), err, lastError(d.logPath()), d.logPath())
+	default:
+		return fmt.Errorf("%s: %w (last answer: %w), see %s", d.title(), err, last, d.logPath())
+	}
+}
+
+// waitAnswers polls a server until ask, which gets a few seconds each time, finds nothing wrong.
+func waitAnswers(ctx context.Context, d daemon, p process, ask func(context.Context) error) error {
+	ctx, cancel := startContext(ctx)
+	defer cancel()
+	last := errors.New("none")
+	err := poll(ctx, 50*time.Millisecond, func() (bool, error) {
+		if !p.alive() {
+			return false, errEnded
+		}
+		last = ask(ctx)
+		return last == nil, nil
+	})
+	return startError(d, err, last)
+}
+
+// checkPatiently asks the servers of a record until they answer. It is patient: a server that is declared unhealthy is
+// replaced, and under a full test run on two cores a slow answer is no reason to take it from everybody else.
+func checkPatiently(ctx context.Context, rec *record, ask func(context.Context, serverRecord) error) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, srv := range rec.Servers {
+		var last error
+		if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
+			last = ask(ctx, srv)
+			return last == nil || !rec.alive(), nil
+		}); err != nil || last != nil {
+			return errors.Join(err, last)
+		}
+	}
+	return nil
+}
+
+// startRecorded starts servers that outlive this process and returns when all are healthy.
+func (s *Stack) startRecorded(ctx context.Context, rec *record, daemons ...daemon) error {
+	began := time.Now()
+	mains := make([]process, len(daemons))
+	for i, d := range daemons {
+		s.log.printf("%s: starting %s, log %s", rec.Service, d.title(), d.logPath())
+		p, err := d.start(ctx, func(c command) (process, error) {
+			p, err := spawnDetached(c)
+			if err != nil {
+				return p, err
+			}
+			rec.Processes = append(rec.Processes, p)
+			return p, rec.save()
+		})
+		if err != nil {
+			return err
+		}
+		mains[i] = p
+	}
+	for i, d := range daemons {
+		if err := d.waitHealthy(ctx, mains[i]); err != nil {
+			return err
+		}
+	}
+	s.log.printf("%s: healthy after %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
+	return nil
+}
+
+// lastError returns the latest error line of a log, the best one-line reason for a failed start.
+func lastError(path string) string {
+	last := "its log names no error"
+	exception := regexp.MustCompile(`^[a-z]\w*(\.\w+)+: `) // with its class, below the line that reports it
+	for _, line := range tail(path, 1000) {
+		if strings.Contains(line, " ERROR ") || strings.Contains(line, " [error] ") ||
+			strings.HasPrefix(line, "Caused by:") || exception.MatchString(line) || strings.HasPrefix(line, "Error") {
+			last = firstLine(line)
+		}
+	}
+	return last
+}
+
+// tail returns the last n lines of a log.
+func tail(path string, n int) []string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return lines[max(0, len(lines)-n):]
+}
+
+// privateStack returns the stack of this checkout with what a service needs installed.
+func privateStack(ctx context.Context, t testing.TB, service string) *Stack {
+	t.Helper()
+	s, err := New(Config{Log: os.Stderr})
+	if err == nil {
+		err = s.Fetch(ctx, service)
+	}
+	if err != nil {
+		unavailable(t, service, err)
+	}
+	s.sweepPrivate()
+	return s
+}
+
+// privateFolder returns a folder for a private server's data that goes with the test.
+func (s *Stack) privateFolder(t testing.TB, service string) string {
+	t.Helper()
+	dir, err := s.privateDir()
+	if err != nil {
+		unavailable(t, service, err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("cannot delete the server's data: %v", err)
+		}
+	})
+	return dir
+}
+
+// own makes d the test's: its end stops it and lets go of its ports.
+func (s *server) own(t testing.TB, d daemon) {
+	t.Helper()
+	s.daemon = d
+	t.Cleanup(d.releasePorts)
+	t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil {
+			t.Errorf("cannot stop the server: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("last lines of the log of %s:\n%s", d.title(), strings.Join(tail(d.logPath(), 30), "\n"))
+		}
+	})
+}
+
+// private starts a daemon that prepare makes, as the server that srv will be.
+func private[D daemon](t testing.TB, service string, srv *server, prepare func(ctx context.Context, s *Stack, dir string) (D, error)) D {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	defer cancel()
+	s := privateStack(ctx, t, service)
+	d, err := prepare(ctx, s, s.privateFolder(t, service))
+	if err != nil {
+		unavailable(t, service, err)
+	}
+	srv.own(t, d)
+	if err := srv.Start(ctx); err != nil {
+		t.Fatalf("cannot start a private %s: %v", service, err)
+	}
+	return d
+}

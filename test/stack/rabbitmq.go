@@ -1,0 +1,260 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// rabbitMQPrograms is where Debian keeps the programs themselves; those in PATH are a wrapper that insists on the
+// system's user and folders.
+const rabbitMQPrograms = "/usr/lib/rabbitmq/bin"
+
+func (s *Stack) rabbitMQService() service {
+	return service{
+		name:  "rabbitmq",
+		fetch: s.fetchRabbitMQ,
+		start: func(ctx context.Context, dir string, rec *record) error {
+			n, err := s.newRabbitMQ(dir, options{})
+			if err != nil {
+				return err
+			}
+			defer n.releasePorts()
+			if err := s.startRecorded(ctx, rec, n); err != nil {
+				return err
+			}
+			rec.Servers = []serverRecord{{URL: n.url(), Dir: n.dir}}
+			rec.Env = []string{"RABBITMQ_URL=" + n.url()}
+			return nil
+		},
+		check: func(ctx context.Context, rec *record) error {
+			return checkPatiently(ctx, rec, func(_ context.Context, srv serverRecord) error { return rabbitMQHealthy(srv.URL) })
+		},
+	}
+}
+
+func (s *Stack) fetchRabbitMQ(ctx context.Context) error {
+	programs := func() error {
+		for _, path := range []string{filepath.Join(rabbitMQPrograms, "rabbitmq-server"), "epmd"} {
+			if _, err := exec.LookPath(path); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if programs() == nil {
+		return nil
+	}
+	before := append(named("beam.smp"), named("epmd")...)
+	if err := s.aptInstall(ctx, "rabbitmq-server"); err != nil {
+		return err
+	}
+	if err := programs(); err != nil {
+		return fmt.Errorf("installed, but not where Debian puts it: %w", err)
+	}
+	return errors.Join(s.stopInstalled(ctx, "beam.smp", "rabbitmq-server", before), s.stopInstalled(ctx, "epmd", "epmd", before))
+}
+
+// RabbitMQ returns the shared RabbitMQ: the one that AVIARY_TEST_RABBITMQ_URL names, else the one of this checkout,
+// under the rules of [Pulsar]. Use queues of your own on it.
+func RabbitMQ(t testing.TB) *RabbitMQServer {
+	t.Helper()
+	const variable = "AVIARY_TEST_RABBITMQ_URL"
+	if url := os.Getenv(variable); url != "" {
+		awaitNamed(t, variable, func(context.Context) error { return rabbitMQHealthy(url) })
+		return &RabbitMQServer{url: url}
+	}
+	rec := shared(t, "rabbitmq")[0]
+	return &RabbitMQServer{url: rec.URL, dir: rec.Dir}
+}
+
+// PrivateRabbitMQ starts a RabbitMQ that only this test uses, under the rules of [PrivatePulsar].
+func PrivateRabbitMQ(t testing.TB, opts ...Option) *RabbitMQServer {
+	t.Helper()
+	srv := &RabbitMQServer{}
+	n := private(t, "rabbitmq", &srv.server, func(_ context.Context, s *Stack, dir string) (*rabbitMQNode, error) {
+		return s.newRabbitMQ(dir, newOptions(opts))
+	})
+	srv.url, srv.dir = n.url(), n.dir
+	return srv
+}
+
+// A RabbitMQServer is a running RabbitMQ: shared, given by the environment, or private to a test.
+type RabbitMQServer struct {
+	server
+	url string
+	dir string // empty for one given by the environment
+}
+
+// URL returns amqp://user:password@host:port/.
+func (s *RabbitMQServer) URL() string { return s.url }
+
+// Addr returns the host:port of the URL.
+func (s *RabbitMQServer) Addr() string {
+	uri, _ := amqp.ParseURI(s.url) // a client has connected with it
+	return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+}
+
+// Name returns a name for a queue or exchange that says which test uses it.
+func (s *RabbitMQServer) Name(t testing.TB) string { t.Helper(); return uniqueName(t) }
+
+// Ctl runs rabbitmqctl on the server and returns what it printed:
+//
+//	srv.Ctl(ctx, "set_vm_memory_high_watermark", "0") // memory alarm: publishers are blocked
+//	srv.Ctl(ctx, "eval", "rabbit_misc:version().")
+//
+// It cannot reach a server that the environment has named, which may be anywhere. On the shared one, other tests feel
+// what it does.
+func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) (string, error) {
+	if s.dir == "" {
+		return "", errors.New("rabbitmqctl needs a server of this checkout: unset AVIARY_TEST_RABBITMQ_URL or use PrivateRabbitMQ")
+	}
+	env, err := os.ReadFile(filepath.Join(s.dir, "environment"))
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(rabbitMQPrograms, "rabbitmqctl"), append([]string{"--quiet"}, args...)...)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), strings.Split(string(env), "\n")...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("rabbitmqctl %s: %w: %s", strings.Join(args, " "), err, firstLine(string(out)))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// rabbitMQHealthy tells whether a client may log in and use the virtual host.
+func rabbitMQHealthy(url string) error {
+	conn, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second), Heartbeat: time.Minute})
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// A rabbitMQNode is how to run one RabbitMQ.
+type rabbitMQNode struct {
+	options
+	dir   string
+	ports []port // AMQP, streams, Erlang distribution, Erlang port mapper
+}
+
+func (s *Stack) newRabbitMQ(dir string, o options) (*rabbitMQNode, error) {
+	ports, err := reservePorts(s.cache, 4)
+	if err != nil {
+		return nil, err
+	}
+	return &rabbitMQNode{options: o, dir: dir, ports: ports}, nil
+}
+
+func (n *rabbitMQNode) address(i int) string { return fmt.Sprintf("127.0.0.1:%d", n.ports[i].number) }
+func (n *rabbitMQNode) url() string          { return "amqp://guest:guest@" + n.address(0) + "/" }
+func (n *rabbitMQNode) title() string        { return "rabbitmq at " + n.address(0) }
+func (n *rabbitMQNode) logPath() string      { return filepath.Join(n.dir, "logs", "node.log") }
+func (n *rabbitMQNode) releasePorts()        { releasePorts(n.ports) }
+
+func (n *rabbitMQNode) waitHealthy(ctx context.Context, p process) error {
+	return waitAnswers(ctx, n, p, func(context.Context) error { return rabbitMQHealthy(n.url()) })
+}
+
+// environment keeps the node and its commands inside n.dir, whoever runs them and whatever is installed or configured
+// on the machine.
+func (n *rabbitMQNode) environment() []string {
+	in := func(name string) string { return filepath.Join(n.dir, name) }
+	number := func(i int) string { return strconv.Itoa(n.ports[i].number) }
+	const loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
+	return []string{
+		"HOME=" + n.dir, // of the cookie that the node and its commands share
+		"RABBITMQ_NODENAME=aviary-" + number(0) + "@localhost",
+		"RABBITMQ_NODE_IP_ADDRESS=127.0.0.1",
+		"RABBITMQ_NODE_PORT=" + number(0),
+		"RABBITMQ_DIST_PORT=" + number(2),
+		"RABBITMQ_BASE=" + n.dir,
+		"RABBITMQ_MNESIA_BASE=" + in("mnesia"),
+		"RABBITMQ_LOG_BASE=" + in("logs"),
+		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
+		"RABBITMQ_GENERATED_CONFIG_DIR=" + in("generated"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("enabled_plugins"),
+		"RABBITMQ_PLUGINS_EXPAND_DIR=" + in("plugins"),
+		"RABBITMQ_PID_FILE=" + in("pid"),
+		// These do not exist; the ones in /etc are not read then.
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
+		"RABBITMQ_CONF_ENV_FILE=" + in("rabbitmq-env.conf"),
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + loopback,
+		"RABBITMQ_CTL_ERL_ARGS=" + loopback,
+		"RABBITMQ_CTL_DIST_PORT_MIN=0", "RABBITMQ_CTL_DIST_PORT_MAX=0", // any free one
+		// Has the script become the node, as under systemd, instead of waiting beside it: the process id is the node's.
+		"RUNNING_UNDER_SYSTEMD=true",
+		// The port mapper is a child of ours. Erlang would start one as a daemon that outlives all.
+		"ERL_EPMD_PORT=" + number(3), "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_FLAGS=-start_epmd false",
+		"ERL_CRASH_DUMP=" + in("logs/erl_crash.dump"),
+	}
+}
+
+func (n *rabbitMQNode) start(ctx context.Context, spawn func(command) (process, error)) (process, error) {
+	if err := os.MkdirAll(filepath.Join(n.dir, "logs"), 0o755); err != nil {
+		return process{}, err
+	}
+	conf := map[string]string{
+		"listeners.tcp.1":        n.address(0),
+		"stream.listeners.tcp.1": n.address(1),
+		"log.console":            "true",
+		"log.console.level":      "info",
+		"log.file":               "false",
+	}
+	plugins := "[rabbitmq_stream].\n"
+	if found, _ := filepath.Glob(filepath.Join(rabbitMQPrograms, "../lib/rabbitmq_server-*/plugins/rabbitmq_stream-*")); len(found) == 0 {
+		// Before 3.9. Its settings are unknown without it, which ends the node.
+		delete(conf, "stream.listeners.tcp.1")
+		plugins = "[].\n"
+	}
+	maps.Copy(conf, n.conf)
+	for name, text := range map[string]string{
+		"rabbitmq.conf":   rewriteConf("", conf),
+		"enabled_plugins": plugins,
+		"environment":     strings.Join(n.environment(), "\n"),
+	} {
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
+			return process{}, err
+		}
+	}
+	epmd, err := exec.LookPath("epmd")
+	if err != nil {
+		return process{}, err
+	}
+	mapper, err := spawn(command{
+		path: epmd, args: []string{"-port", strconv.Itoa(n.ports[3].number), "-address", "127.0.0.1"},
+		dir: n.dir, log: filepath.Join(n.dir, "logs", "epmd.log"), keep: portLocks(n.ports[3:]),
+	})
+	if err != nil {
+		return process{}, err
+	}
+	// The node gives up at once when it finds no mapper.
+	if err := poll(ctx, 5*time.Millisecond, func() (bool, error) {
+		if !mapper.alive() {
+			return false, errors.New("epmd " + errEnded.Error())
+		}
+		conn, err := net.Dial("tcp", n.address(3))
+		if err == nil {
+			err = conn.Close()
+		}
+		return err == nil, nil
+	}); err != nil {
+		return process{}, err
+	}
+	return spawn(command{
+		path: filepath.Join(rabbitMQPrograms, "rabbitmq-server"), dir: n.dir, log: n.logPath(),
+		env: n.environment(), keep: portLocks(n.ports[:3]),
+	})
+}

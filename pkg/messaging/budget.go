@@ -43,6 +43,9 @@ const (
 	// growPatience is how long a receiver that is to subscribe again waits for what
 	// is in flight before it goes on instead.
 	growPatience = 500 * time.Millisecond
+	// growRetry is how long it goes on as it is when that was in vain: verdicts may be
+	// given late, and nothing is received while it waits.
+	growRetry = 10 * time.Second
 	// Brokers wait for a second before they deliver to a failover consumer that has
 	// subscribed (activeConsumerFailoverDelayTimeMillis), so subscribing again is
 	// expensive there. Such a consumer takes messages for lighter at first and

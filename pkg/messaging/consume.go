@@ -34,6 +34,9 @@ type run struct {
 	copies  *copier
 	drain   *drain // nil in Run
 
+	handOver HandOver   // in RunAsync, in place of handler
+	late     *lateQueue // the same
+
 	stop    context.Context // ends when nothing more is to be started
 	halt    context.CancelCauseFunc
 	grace   context.Context // the handlers': ends StopTimeout after stop
@@ -74,6 +77,10 @@ func (r *run) do(ctx context.Context) error {
 	if r.drain != nil {
 		watchers.Go(r.drain.watch)
 	}
+	settled := make(chan struct{})
+	if r.late != nil {
+		watchers.Go(func() { r.settleLate(settled) })
+	}
 
 	<-r.stop.Done()
 	r.ending.Store(true)
@@ -87,12 +94,18 @@ func (r *run) do(ctx context.Context) error {
 	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
 	defer cancel()
 	r.copies.close(closing)
+	close(settled)
 	limit.Stop()
 	r.sched.abandon()
 	watchers.Wait()
 	r.metrics.clear()
 	return r.outcome(ctx)
 }
+
+// stopping reports that the session ends because the run does: what was handed over
+// may still have its verdict. Unlike ending, which do sets a moment later, it is true
+// for whoever has seen stop end.
+func (r *run) stopping() bool { return r.stop.Err() != nil }
 
 // outcome is what Run returns.
 func (r *run) outcome(ctx context.Context) error {
@@ -131,6 +144,7 @@ func (r *run) receiveFrom(src source) {
 		if r.stop.Err() != nil && s == nil {
 			return
 		}
+		r.c.note(src, err)
 		if err != nil {
 			if permanent(err) {
 				r.halt(fmt.Errorf("messaging: subscribe to %s: %w", src, err))
@@ -280,10 +294,17 @@ func (r *run) work(w *worker) {
 				continue
 			}
 			w.busy.set(d, began.Add(now))
-			err := r.call(d)
+			var err error
+			if r.late != nil {
+				r.hand(w, d)
+			} else {
+				err = r.call(d)
+			}
 			end := time.Since(began)
 			r.metrics.observe(end-now, handled)
-			r.settle(w, d, err)
+			if r.late == nil {
+				r.settle(w, d, err)
+			}
 			now = end
 			handled++
 		}
@@ -408,6 +429,9 @@ func (r *run) ack(w *worker, d *task) {
 func (r *run) close(s *session) {
 	s.end()
 	r.sched.drop(func(d *task) bool { return d.session == s })
+	if r.late != nil && !r.stopping() {
+		r.sched.voidLate(s)
+	}
 	unhook := context.AfterFunc(r.grace, r.sched.wake)
 	r.sched.awaitEnd(s, func() bool { return r.grace.Err() != nil })
 	unhook()
@@ -436,7 +460,7 @@ func (r *run) mustShrink(s *session) bool {
 // queue is empty.
 func (r *run) shouldGrow(s *session) bool {
 	now := time.Now()
-	if !s.pressure.limited(now, s.queue*s.partitions) || r.budget.fixed || s.src.retry {
+	if !s.pressure.limited(now, s.queue*s.partitions) || r.budget.fixed || s.src.retry || now.Before(s.stays) {
 		return false
 	}
 	weight, known := s.weights.weight()
@@ -463,5 +487,6 @@ func (r *run) mayLeave(s *session) bool {
 		return true
 	}
 	s.pressure = pressure{start: time.Now()}
+	s.stays = time.Now().Add(growRetry)
 	return false
 }

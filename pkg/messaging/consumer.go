@@ -18,11 +18,42 @@ type Consumer struct {
 	cfg    ConsumerConfig
 	log    *zap.Logger
 	busy   atomic.Bool
+
+	mu      sync.Mutex
+	trouble map[source]error // why there is no session, by source
+}
+
+// Trouble says why the consumer, inside Run, cannot subscribe to all of its topics; nil
+// when it is subscribed, or has not tried yet. Connections that break afterwards are
+// mended underneath and do not show here. It may be called from any goroutine.
+func (c *Consumer) Trouble() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for src, err := range c.trouble {
+		return fmt.Errorf("messaging: subscribe to %s: %w", src, err)
+	}
+	return nil
+}
+
+// note keeps err as the trouble of src; nil ends it.
+func (c *Consumer) note(src source, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		delete(c.trouble, src)
+		return
+	}
+	if c.trouble == nil {
+		c.trouble = make(map[source]error)
+	}
+	c.trouble[src] = err
 }
 
 // ErrRunning is returned by Run and Drain when the consumer is inside one of them
 // already.
 var ErrRunning = errors.New("messaging: consumer is running already")
+
+var errNilHandler = errors.New("messaging: nil handler")
 
 // Consumer prepares a consumer. It fails on a bad configuration only; nothing is
 // connected before Run or Drain.
@@ -63,7 +94,7 @@ func (c *Consumer) Run(ctx context.Context, h Handler) error {
 // begin claims the consumer for one run; end must follow.
 func (c *Consumer) begin(h Handler) (*run, error) {
 	if h == nil {
-		return nil, errors.New("messaging: nil handler")
+		return nil, errNilHandler
 	}
 	if !c.busy.CompareAndSwap(false, true) {
 		return nil, ErrRunning
@@ -89,6 +120,9 @@ func (c *Consumer) begin(h Handler) (*run, error) {
 
 func (c *Consumer) end() {
 	c.client.leave()
+	c.mu.Lock()
+	c.trouble = nil
+	c.mu.Unlock()
 	c.busy.Store(false)
 }
 

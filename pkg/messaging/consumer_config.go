@@ -31,6 +31,9 @@ const (
 	// OrderKey hands out the messages of one key one after the other. A message
 	// without a key is ordered against nothing.
 	OrderKey Order = "key"
+	// OrderPartition hands out the messages of one partition one after the other,
+	// and those of several partitions side by side.
+	OrderPartition Order = "partition"
 	// OrderTotal hands out one message at a time, each partition in its order.
 	OrderTotal Order = "total"
 )
@@ -209,12 +212,12 @@ func (c ConsumerConfig) Validate() error {
 	}
 	oneOf(fault, "type", c.Type, Exclusive, Failover, Shared, KeyShared)
 	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
-	oneOf(fault, "order", c.Order, OrderNone, OrderKey, OrderTotal)
+	oneOf(fault, "order", c.Order, OrderNone, OrderKey, OrderPartition, OrderTotal)
 	if c.ReadCompacted && c.Type != Exclusive && c.Type != Failover {
 		fault("read_compacted: needs type exclusive or failover, got %q", string(c.Type))
 	}
-	if c.Order == OrderTotal && c.Type != Exclusive && c.Type != Failover {
-		fault("order: total needs type exclusive or failover, got %q", string(c.Type))
+	if (c.Order == OrderTotal || c.Order == OrderPartition) && c.Type != Exclusive && c.Type != Failover {
+		fault("order: %s needs type exclusive or failover, got %q", string(c.Order), string(c.Type))
 	}
 	if c.Order == OrderKey && c.Type == Shared {
 		fault("order: key needs type exclusive, failover or key_shared: a shared subscription has no order to keep")
@@ -308,6 +311,10 @@ func fullTopicName(t string) string {
 		return "persistent://public/default/" + t
 	}
 }
+
+// ValidTopic reports whether name can be a topic's: a bare name, tenant/namespace/name,
+// or the same behind persistent:// or non-persistent://.
+func ValidTopic(name string) bool { return validTopic(name) }
 
 // validTopic reports whether t names a topic: a bare name, tenant/namespace/name,
 // or the same behind persistent:// or non-persistent://.

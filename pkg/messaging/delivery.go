@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -68,6 +69,9 @@ type task struct {
 	due        time.Time // held until then
 	heldAt     int       // index in the heap of those held, -1 outside
 	copying    *copyJob  // non-nil once the verdict is a copy to another topic
+
+	late    atomic.Uint32 // in RunAsync: how far it is, see late.go
+	verdict error         // the same: set before lateSettled is
 }
 
 // deliveryOverhead is what one message costs in memory beyond its own bytes,

@@ -27,6 +27,10 @@ var (
 	// their sequence id earlier than records that are sent before them, which a
 	// broker with deduplication answers by dropping those.
 	ErrDeliverAt = errors.New("messaging: DeliverAt needs a profile with batch_records: 1")
+	// ErrProducerLost is the outcome of records that were not acknowledged when a
+	// publisher with [FailOnLoss] lost its producer, and of all that come later. Each of
+	// them may be stored or not. Close the publisher and open another.
+	ErrProducerLost = errors.New("messaging: producer lost")
 	// ErrUnacknowledged is the outcome of a record that was accepted and not
 	// acknowledged when the publisher closed. It may or may not be stored.
 	ErrUnacknowledged = errors.New("messaging: not acknowledged before close")
@@ -72,6 +76,12 @@ func Reject(err error) error {
 		return nil
 	}
 	return &verdict{err: err, reject: true}
+}
+
+// isReject reports whether err was made by Reject.
+func isReject(err error) bool {
+	var v *verdict
+	return errors.As(err, &v) && v.reject
 }
 
 // class is what the library does about an error of the underlying producer.

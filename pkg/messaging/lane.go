@@ -62,6 +62,7 @@ type lane struct {
 	ready    chan struct{}    // closed once the first producer exists or the lane failed
 	backoff  reconnectBackoff // of replacements; the lane's goroutine only
 	stalled  bool
+	doubts   doubts
 	reported struct { // what the gauges hold of this lane
 		count int
 		bytes int64
@@ -78,6 +79,7 @@ type pending struct {
 	at         int64 // of admission, Unix nanoseconds; 0 when this record is not sampled
 	done       func(MessageID, error)
 	sent       bool
+	again      bool // sent to more than one producer
 	stale      bool // replaced by a copy in a later generation: outcomes no longer count
 	receipt    func(pulsar.MessageID, *pulsar.ProducerMessage, error)
 	msg        pulsar.ProducerMessage
@@ -445,7 +447,7 @@ func (l *lane) settle() (broken error) {
 		if c.err == nil && c.e.at != 0 {
 			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
 		}
-		c.e.done(MessageID{id: c.id, lane: l.index + 1}, c.err)
+		c.e.done(MessageID{id: c.id, lane: l.index + 1, again: c.e.again}, c.err)
 	}
 	m.acked.Add(float64(acked))
 	m.failed.Add(float64(failed))
@@ -475,7 +477,7 @@ func (l *lane) watch(now time.Time) (broken error) {
 	if waiting && raw != nil {
 		switch {
 		case idle > l.p.profile.AckTimeout:
-			broken = errAckTimeout
+			broken = l.doubts.confirm(l, now)
 		case idle > tick && isClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
@@ -587,7 +589,7 @@ func (e *pending) fill(r *Record, size int64, done func(MessageID, error)) {
 	e.msg.Payload, e.msg.Key, e.msg.Properties = r.Payload, r.Key, r.Properties
 	e.msg.EventTime, e.msg.DeliverAt = r.EventTime, r.DeliverAt
 	e.size, e.done = size, done
-	e.at, e.sent, e.stale = 0, false, false
+	e.at, e.sent, e.again, e.stale = 0, false, false, false
 }
 
 // pendingList is a doubly linked list in order of admission.

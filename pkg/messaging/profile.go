@@ -52,6 +52,19 @@ const (
 	WaitForExclusiveAccess Access = "wait_for_exclusive"
 )
 
+// OnLoss is what happens to a publisher whose producer is lost: fenced, closed by the
+// broker for good, or silent for AckTimeout. Connections that break are no loss.
+type OnLoss string
+
+const (
+	// ReplaceProducer sends everything that is not acknowledged again through
+	// another producer. What the broker stored without saying so is stored twice.
+	ReplaceProducer OnLoss = "replace"
+	// FailOnLoss ends the partition with ErrProducerLost, so that the caller can find
+	// out by [Client.Last] what is stored and go on behind it.
+	FailOnLoss OnLoss = "fail"
+)
+
 // Profile is how a publisher trades latency for throughput. Start from [Business]
 // or [Ops] and change single fields.
 type Profile struct {
@@ -83,15 +96,18 @@ type Profile struct {
 	// Routing picks partitions.
 	Routing Routing `yaml:"routing"`
 	// AckTimeout is how long the oldest record may wait for its acknowledgement
-	// without any progress before the producer is replaced and everything in
-	// flight is sent again. It guards against a receipt that never comes; during
-	// an outage records simply wait.
+	// without any progress, at a broker that answers, before the producer is
+	// replaced and everything in flight is sent again. It guards against a receipt
+	// that never comes; during an outage records simply wait, and when it ends the
+	// producer has five seconds more (or AckTimeout, if that is less).
 	AckTimeout time.Duration `yaml:"ack_timeout"`
 	// ProducerName is the broker-visible name; on a partitioned topic the
 	// partition's index is appended. Default: the broker chooses one.
 	ProducerName string `yaml:"producer_name"`
 	// Access is the claim on the topic.
 	Access Access `yaml:"access"`
+	// OnLoss is what happens when a producer is lost.
+	OnLoss OnLoss `yaml:"on_loss"`
 }
 
 // Business is the profile of core business data: group commit, so that a lone
@@ -110,6 +126,7 @@ func Business() Profile {
 		Routing:           RouteKeyHash,
 		AckTimeout:        60 * time.Second,
 		Access:            SharedAccess,
+		OnLoss:            ReplaceProducer,
 	}
 }
 
@@ -127,6 +144,7 @@ func Ops() Profile {
 		Routing:           RouteKeyHash,
 		AckTimeout:        60 * time.Second,
 		Access:            SharedAccess,
+		OnLoss:            ReplaceProducer,
 	}
 }
 
@@ -159,6 +177,7 @@ func (p Profile) Validate() error {
 	oneOf(fault, "admission", p.Admission, Block, FailFast)
 	oneOf(fault, "routing", p.Routing, RouteKeyHash, RouteRoundRobin, RouteExplicit)
 	oneOf(fault, "access", p.Access, SharedAccess, ExclusiveAccess, WaitForExclusiveAccess)
+	oneOf(fault, "on_loss", p.OnLoss, ReplaceProducer, FailOnLoss)
 	return errors.Join(errs...)
 }
 

@@ -210,6 +210,27 @@ func (p *Publisher) Topic() string { return p.topic }
 // Partitions is the present number of partitions, 1 for a topic without.
 func (p *Publisher) Partitions() int { return len(*p.lanes.Load()) }
 
+// Trouble says why records are not being stored at present: a partition without a
+// producer, or without an acknowledgement for seconds though records wait; nil when
+// there is none. It may be called from any goroutine.
+func (p *Publisher) Trouble() error {
+	for _, l := range *p.lanes.Load() {
+		l.mu.Lock()
+		away, stalled, gate, idle := l.producer == nil, l.stalled, l.gate, time.Since(l.progress)
+		l.mu.Unlock()
+		switch {
+		case gate != nil && !errors.Is(gate, ErrClosed):
+			return fmt.Errorf("%s: %w", l.topic, gate)
+		case gate != nil:
+		case away:
+			return p.explain(fmt.Errorf("messaging: %s: no producer", l.topic))
+		case stalled:
+			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", l.topic, idle.Round(time.Second)))
+		}
+	}
+	return nil
+}
+
 // Publish publishes rs and returns nil only when the broker has acknowledged every
 // one of them. Records of one partition keep their order, within rs and between
 // calls that follow one another.
@@ -257,6 +278,9 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 // and room of that partition wait, other partitions do not. It must not publish to
 // the same publisher in the blocking mode. A record that is not accepted (queue
 // full, closed, ctx ended) gets its outcome in the caller's goroutine.
+//
+// The payload and the key belong to the publisher until done is called, and may be
+// used again afterwards if the outcome is no error and not [MessageID.SentAgain].
 func (p *Publisher) PublishAsync(ctx context.Context, r *Record, done func(MessageID, error)) {
 	l, err := p.publish(ctx, r, done)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -142,8 +143,16 @@ func TestReceiptThatNeverComes(t *testing.T) {
 	})
 	require.NoError(t, p.Publish(testContext(t), record(0)))
 	s.DropReceipts(topic, 1)
-	require.NoError(t, p.Publish(testContext(t), record(1)))
-	require.Equal(t, []string{"0", "1", "1"}, stored(s, topic), "sent again by another producer")
+	again := map[bool]int{}
+	for _, r := range []*messaging.Record{record(1), record(2)} {
+		p.PublishAsync(testContext(t), r, func(id messaging.MessageID, err error) {
+			assert.NoError(t, err)
+			again[id.SentAgain()]++
+		})
+		require.NoError(t, p.Flush(testContext(t)))
+	}
+	require.Equal(t, map[bool]int{true: 1, false: 1}, again)
+	require.Equal(t, []string{"0", "1", "1", "2"}, stored(s, topic), "sent again by another producer")
 	n, err := testutil.GatherAndCount(reg, "messaging_producers_recreated_total")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)

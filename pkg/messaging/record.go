@@ -50,10 +50,21 @@ type MessageID struct {
 	// lane is the partition's index plus one where id does not know it: to a
 	// partition's own producer its topic has no partitions. Else 0.
 	lane int
+	// again: the record was sent again by another producer than its first.
+	again bool
 }
 
 // IsZero reports whether the id names nothing.
 func (m MessageID) IsZero() bool { return m.id == nil }
+
+// SentAgain reports whether the record was handed to more than one producer, because
+// the first was lost. Until then nothing but that producer has read its payload, and
+// it no longer does when the outcome is known; the lost one may.
+func (m MessageID) SentAgain() bool { return m.again }
+
+// Deduplicated reports whether the broker, deduplicating, took the record for one that
+// it has and dropped it. The id then does not say where that one is.
+func (m MessageID) Deduplicated() bool { return m.id != nil && m.id.LedgerID() < 0 }
 
 // Partition is the index of the partition that holds the message, 0 on a topic
 // without partitions, -1 when the id names nothing.

@@ -19,7 +19,7 @@ func (l *lane) replace(ctx context.Context, cause error) {
 	if cause != nil {
 		l.p.metrics.recreated.WithLabelValues(l.p.profile.Name, reason(cause)).Inc()
 		if l.backoff.delay == 0 {
-			l.log.Warn("producer lost, replacing it", zap.Error(cause))
+			l.log.Warn("producer lost", zap.Error(cause))
 		}
 	}
 	if errors.Is(cause, ErrTopicTerminated) {
@@ -31,6 +31,11 @@ func (l *lane) replace(ctx context.Context, cause error) {
 	// writes: what it still had on the wire cannot then be stored behind the
 	// copies that are sent again.
 	closeProducer(ctx, old)
+	if cause != nil && l.p.profile.OnLoss == FailOnLoss {
+		_ = l.settle() // outcomes that have arrived still count
+		l.fail(fmt.Errorf("%w: %w", ErrProducerLost, cause))
+		return
+	}
 
 	for attempt := 0; ; attempt++ {
 		// The backoff starts over with an acknowledgement, not with a producer: one
@@ -68,7 +73,7 @@ func (l *lane) create(ctx context.Context) (pulsar.Producer, error) {
 		raw pulsar.Producer
 		err error
 	}
-	made := make(chan result, 1)
+	made := make(chan result) // unbuffered: a producer is handed over or closed
 	go func() {
 		raw, err := l.p.client.producers.CreateProducer(l.rawOptions())
 		select {
@@ -97,7 +102,7 @@ func (l *lane) resume(raw pulsar.Producer) {
 		if e.sent {
 			n := l.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
-			n.sent, n.stale = false, false
+			n.sent, n.again, n.stale = false, true, false
 			e.stale = true
 			l.list.swap(e, n)
 		}

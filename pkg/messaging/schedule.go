@@ -19,6 +19,7 @@ import (
 // occupies its lane, if any, and its share of the bounds, but no worker.
 type scheduler struct {
 	order    Order
+	async    bool // a delivery leaves its lane when handed over, and ends later
 	workers  int
 	maxCount int
 	maxBytes int64
@@ -77,6 +78,8 @@ type worker struct {
 	mu    sync.Mutex // of done; taken while holding the scheduler's
 	done  []*task
 	spare []*task
+	// Handed over, and not running any more, in RunAsync.
+	returned []*task
 }
 
 // finish notes that d has ended. The scheduler hears with the worker's next call,
@@ -145,6 +148,8 @@ func (s *scheduler) laneOf(d *task) *keyLane {
 	switch {
 	case s.order == OrderTotal:
 		key = ""
+	case s.order == OrderPartition:
+		key = d.Topic
 	case s.order == OrderNone || key == "":
 		return nil
 	}
@@ -179,7 +184,8 @@ func (s *scheduler) next(w *worker, handled int, elapsed time.Duration) bool {
 	}
 	s.endDone(w)
 	for !s.fill(w) {
-		if s.state == stopped || s.state == stopping && s.copies == 0 {
+		// Verdicts that come late can make copies: see RunAsync.
+		if s.state == stopped || s.state == stopping && s.copies == 0 && !(s.async && s.count > 0) {
 			return false
 		}
 		s.maybeRoom()
@@ -199,6 +205,11 @@ func (s *scheduler) endDone(w *worker) {
 	w.mu.Lock()
 	done := w.done
 	w.done = w.spare
+	for i, d := range w.returned {
+		s.release(d)
+		w.returned[i] = nil
+	}
+	w.returned = w.returned[:0]
 	w.mu.Unlock()
 	for i, d := range done {
 		s.end(d)
@@ -244,6 +255,9 @@ func (s *scheduler) end(d *task) {
 	d.session.unfinished--
 	if d.session.unfinished == 0 && s.awaiting > 0 {
 		s.room.Broadcast()
+	}
+	if s.count == 0 && s.state == stopping {
+		s.work.Broadcast()
 	}
 	s.release(d)
 }
@@ -318,7 +332,11 @@ func (s *scheduler) wakeHeld() {
 	for len(s.held) > 0 && !s.held[0].due.After(now) {
 		first := s.held[0]
 		heap.Pop(&s.held)
-		s.again.push(first)
+		if s.async && first.copying == nil {
+			s.requeue(first)
+		} else {
+			s.again.push(first)
+		}
 		s.wakeWorker()
 	}
 	s.arm()

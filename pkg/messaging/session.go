@@ -50,6 +50,7 @@ type session struct {
 	wake     func() // after ended is set
 
 	inactive func(topic string)
+	late     *lateQueue // the run's
 
 	unfinished int // guarded by the scheduler's lock
 
@@ -59,6 +60,7 @@ type session struct {
 	replay   replay
 	weights  weigher
 	pressure pressure
+	stays    time.Time // until when no longer queue is thought of
 }
 
 // over reports whether deliveries of the session are void.
@@ -196,7 +198,7 @@ func (r *run) newSession(src source) (*session, error) {
 		queue: r.queueLength(src, all),
 		limit: r.budget.limit(n, all),
 		heavy: make(chan struct{}, 1), gone: make(chan struct{}),
-		wake: r.sched.wake,
+		wake: r.sched.wake, late: r.late,
 	}
 	s.ch = make(chan pulsar.ConsumerMessage, channelLength(s.queue))
 	s.inactive = func(topic string) {

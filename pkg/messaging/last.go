@@ -1,0 +1,116 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// Partitions returns the names of the topics that make up topic: its own for one without
+// partitions, which a broker that may creates when it is missing. It tries once, until
+// ctx ends.
+func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error) {
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	var topics []string
+	err := errors.New("no answer")
+	if !within(ctx, func() { defer c.leave(); topics, err = c.producers.TopicPartitions(topic) }) {
+		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, ctx.Err())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("messaging: partitions of %s: %w", topic, err)
+	}
+	return topics, nil
+}
+
+// Last returns the last message that topic, a topic without partitions or a single
+// partition of one (name-partition-3), holds; nil when it holds none. It reads as an
+// independent reader and changes nothing. It tries once, until ctx ends; it also ends
+// so when retention has removed the message whose id the topic still gives as its last.
+//
+// Only what the broker had acknowledged counts as the last: what another producer has
+// under way may be stored behind it while Last returns.
+func (c *Client) Last(ctx context.Context, topic string) (*Delivery, error) {
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	type result struct {
+		d   *Delivery
+		err error
+	}
+	made := make(chan result, 1)
+	go func() { // the underlying calls have no context
+		defer c.leave()
+		d, err := c.last(ctx, topic)
+		made <- result{d, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, fmt.Errorf("messaging: last message of %s: %w", topic, ctx.Err())
+	case r := <-made:
+		if r.err != nil {
+			return nil, fmt.Errorf("messaging: last message of %s: %w", topic, r.err)
+		}
+		return r.d, nil
+	}
+}
+
+func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
+	topics, err := c.consumers.TopicPartitions(topic)
+	if err != nil {
+		return nil, err
+	}
+	if len(topics) > 1 {
+		return nil, fmt.Errorf("%d partitions: name one", len(topics))
+	}
+	// A look at the end, then a reader that starts there: the underlying client can do
+	// both in one, by a seek, for which the broker closes its consumer once.
+	end, err := c.lastID(topic)
+	if err != nil || end.EntryID() < 0 {
+		return nil, err
+	}
+	r, err := c.consumers.CreateReader(pulsar.ReaderOptions{
+		Topic: topic,
+		// Behind the entry before: the id of a whole entry leaves no question of
+		// where in its batch to begin.
+		StartMessageID:    pulsar.NewMessageID(end.LedgerID(), end.EntryID()-1, -1, end.PartitionIdx()),
+		ReceiverQueueSize: 1,
+		BackoffPolicyFunc: newReconnectBackoff,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	for {
+		m, err := r.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		id := m.ID()
+		if id.LedgerID() > end.LedgerID() || id.LedgerID() == end.LedgerID() && id.EntryID() > end.EntryID() {
+			return nil, errPassed
+		}
+		if id.LedgerID() == end.LedgerID() && id.EntryID() == end.EntryID() && id.BatchIdx() >= id.BatchSize()-1 {
+			var l slab
+			return &l.newTask(&pulsar.ConsumerMessage{Message: m}, nil).Delivery, nil
+		}
+	}
+}
+
+// lastID is the id of topic's last message; its entry is -1 when there is none.
+func (c *Client) lastID(topic string) (pulsar.MessageID, error) {
+	r, err := c.consumers.CreateReader(pulsar.ReaderOptions{
+		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: newReconnectBackoff,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return r.GetLastMessageID()
+}
+
+// errPassed: the topic has been trimmed between the two looks at its end.
+var errPassed = errors.New("it was removed while being read")

@@ -18,14 +18,14 @@ import (
 const adminGrace = time.Second
 
 // serveAdmin starts the admin server as the first stage, so that it answers before the first dependency is dialled and until the last has closed.
-func (r *Runtime) serveAdmin(ctx context.Context, address string, cfg any) error {
+func (r *Runtime) serveAdmin(ctx context.Context, address string) error {
 	ln, err := r.Listen(ctx, "admin", address)
 	if err != nil {
 		return err
 	}
 	log := r.Log.Named("admin")
 	server := &http.Server{
-		Handler:           r.adminHandler(cfg),
+		Handler:           r.adminHandler(),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second, // pprof prolongs it by the seconds asked for
@@ -41,13 +41,13 @@ func (r *Runtime) serveAdmin(ctx context.Context, address string, cfg any) error
 	return nil
 }
 
-func (r *Runtime) adminHandler(cfg any) http.Handler {
-	mux := http.NewServeMux()
+func (r *Runtime) adminHandler() http.Handler {
+	mux := r.admin
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.Metrics, promhttp.HandlerOpts{Registry: r.Metrics, ErrorLog: errorLog(r.Log.Named("metrics"))}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })
 	mux.Handle("GET /-/ready", r.health)
 	mux.HandleFunc("GET /-/config", func(w http.ResponseWriter, _ *http.Request) {
-		text, err := config.YAML(cfg)
+		text, err := config.YAML(r.config.Load())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

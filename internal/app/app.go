@@ -42,12 +42,17 @@ type Program[T Configuration] struct {
 }
 
 // Main runs a program as this process, from the command line to the exit status: 0 after an orderly stop, 1 after a failure, 2 for a wrong
-// command line. The first SIGTERM or SIGINT asks for the ordered stop, the second exits at once.
+// command line. The first SIGTERM or SIGINT asks for the ordered stop, the second exits at once. SIGHUP reads the configuration again, see
+// [OnReload].
 func Main[T Configuration](p Program[T]) int {
-	signals := make(chan os.Signal, 2)
+	signals, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	return p.main(process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, signals: signals, exit: os.Exit})
+	defer signal.Stop(hangups)
+	return p.main(process{
+		args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, signals: signals, hangups: hangups, exit: os.Exit,
+	})
 }
 
 // process is what a program has of the operating system.
@@ -55,14 +60,16 @@ type process struct {
 	args, environ  []string
 	stdout, stderr io.Writer
 	signals        <-chan os.Signal
+	hangups        <-chan os.Signal
 	exit           func(status int)
 }
 
 func (p Program[T]) main(proc process) int {
-	loaded, err := config.Load(config.Spec[T]{
+	spec := config.Spec[T]{
 		Name: p.Name, Summary: p.Summary, Defaults: p.Defaults, Flags: p.Flags,
 		Args: proc.args, Environ: proc.environ, Usage: proc.stderr,
-	})
+	}
+	loaded, err := config.Load(spec)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitOK
@@ -114,7 +121,18 @@ func (p Program[T]) main(proc process) int {
 		case <-done:
 		}
 	}()
-	if err := RunProgram(ctx, p, loaded.Config, log); err != nil {
+	rt := newRuntime(p.Name, log, loaded.Config.common().ShutdownTimeout)
+	go func() {
+		for {
+			select {
+			case <-proc.hangups:
+				reload(ctx, rt, spec)
+			case <-done:
+				return
+			}
+		}
+	}()
+	if err := p.run(ctx, rt, loaded.Config); err != nil {
 		log.Error("stopped after a failure", zap.Error(err))
 		return exitFailed
 	}
@@ -125,9 +143,13 @@ func (p Program[T]) main(proc process) int {
 // RunProgram runs a program inside this process, without command line or signals, until ctx ends, and returns when every part has stopped. The
 // configuration is taken as it is.
 func RunProgram[T Configuration](ctx context.Context, p Program[T], cfg T, log *zap.Logger) error {
-	rt := newRuntime(p.Name, log, cfg.common().ShutdownTimeout)
+	return p.run(ctx, newRuntime(p.Name, log, cfg.common().ShutdownTimeout), cfg)
+}
+
+func (p Program[T]) run(ctx context.Context, rt *Runtime, cfg T) error {
+	rt.config.Store(any(cfg))
 	return rt.run(ctx, func(ctx context.Context) error {
-		if err := rt.serveAdmin(ctx, cfg.common().Admin.Listen, cfg); err != nil {
+		if err := rt.serveAdmin(ctx, cfg.common().Admin.Listen); err != nil {
 			return err
 		}
 		return p.Build(ctx, rt, cfg)

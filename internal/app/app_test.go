@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,6 +59,15 @@ func program() app.Program[config] {
 				return err
 			}
 			rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second})
+			if c.Behaviour != "deaf" {
+				app.OnReload(rt, func(_ context.Context, changed config) error {
+					if changed.Behaviour == "refused" {
+						return errors.New("the worker does not like it")
+					}
+					rt.Log.Info("worker changes", zap.String("behaviour", changed.Behaviour))
+					return nil
+				})
+			}
 			rt.Go("worker", func(ctx context.Context) error {
 				switch c.Behaviour {
 				case "failing":
@@ -137,6 +147,40 @@ func TestSignalsStopInOrder(t *testing.T) {
 		assert.Contains(t, rest, "client closed")
 		assert.Contains(t, rest, `"msg":"stopped"`)
 	}
+}
+
+// TestHangupReadsTheConfigurationAgain: a faulty one changes nothing and says why.
+func TestHangupReadsTheConfigurationAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bird.yaml")
+	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+	write("behaviour: good")
+	cmd := command(t, nil, "-config.file", file)
+	lines := start(t, cmd)
+	until(t, lines, `"working"`)
+	for _, step := range []struct{ text, logs string }{
+		{"behaviour: better", `"worker changes","behaviour":"better"`},
+		{"behavior: worse", "did you mean behaviour?"},
+		{"behaviour: refused", "the worker does not like it"},
+		{"behaviour: best", `"worker changes","behaviour":"best"`},
+	} {
+		write(step.text)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		until(t, lines, step.logs)
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_, status := end(t, cmd, lines)
+	assert.Equal(t, 0, status)
+}
+
+func TestHangupOfAServiceThatCannotChange(t *testing.T) {
+	cmd := command(t, []string{"BIRD_BEHAVIOUR=deaf"})
+	lines := start(t, cmd)
+	until(t, lines, `"working"`)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	until(t, lines, "at its start only")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_, status := end(t, cmd, lines)
+	assert.Equal(t, 0, status)
 }
 
 func TestSecondSignalExitsAtOnce(t *testing.T) {

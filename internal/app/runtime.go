@@ -10,6 +10,7 @@ import (
 	"runtime/pprof"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,10 +30,13 @@ type Runtime struct {
 	shutdownTimeout time.Duration
 	health          *health
 	cancel          context.CancelFunc // asks for the ordered stop
+	admin           *http.ServeMux
+	config          atomic.Value // the configuration in force
 
 	mu       sync.Mutex
 	stages   []*stage
-	stopped  bool    // every stage was stopped: what comes later is refused
+	stopped  bool // every stage was stopped: what comes later is refused
+	reload   func(ctx context.Context, cfg any) error
 	failures []error // the first is the reason of the stop
 }
 
@@ -62,7 +66,7 @@ var errEarly = errors.New("ended without having been asked to stop")
 
 func newRuntime(name string, log *zap.Logger, shutdownTimeout time.Duration) *Runtime {
 	return &Runtime{
-		Name: name, Log: log, Metrics: newRegistry(name), shutdownTimeout: shutdownTimeout, health: &health{phase: starting},
+		Name: name, Log: log, Metrics: newRegistry(name), shutdownTimeout: shutdownTimeout, health: &health{phase: starting}, admin: http.NewServeMux(),
 	}
 }
 
@@ -107,6 +111,9 @@ func (r *Runtime) OnStop(name string, stop func(ctx context.Context) error) {
 func (r *Runtime) Check(name string, check func(ctx context.Context) error) {
 	r.health.add(name, check)
 }
+
+// Handle adds a page to the admin server. The pattern is http.ServeMux's.
+func (r *Runtime) Handle(pattern string, handler http.Handler) { r.admin.Handle(pattern, handler) }
 
 // Serve starts an actor that serves HTTP on ln; see [Serve]. Requests in flight at the stop have half of the shutdown timeout to finish.
 func (r *Runtime) Serve(name string, ln net.Listener, server *http.Server) {

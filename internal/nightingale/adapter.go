@@ -21,7 +21,7 @@ import (
 // What the format has no place for is counted as filtered. The message's key is the
 // series' key, 16 hexadecimal digits.
 func encodeAdapter(b *batch, out *outgoing) {
-	out.arena = make([]byte, 0, adapterSize(b))
+	out.room(adapterSize(b))
 	for i := range b.series {
 		s := &b.series[i]
 		from, head := 0, -1

@@ -99,9 +99,13 @@ type Limits struct {
 	LabelsPerSeries int          `yaml:"labels_per_series"`
 	LabelNameBytes  config.Bytes `yaml:"label_name_bytes"`
 	LabelValueBytes config.Bytes `yaml:"label_value_bytes"`
+	// SeriesBytes bounds a series with all that the request has of it, as protobuf. Past it: 400 for the series. A message larger than the broker's
+	// maxMessageSize could not be stored. Default 1MiB.
+	SeriesBytes config.Bytes `yaml:"series_bytes"`
 	// MetadataFamilies bounds the metric families whose type, unit and help are remembered; later ones stay unknown. 0: none are. Default 10000.
 	MetadataFamilies int `yaml:"metadata_families"`
-	// InFlightBytes bounds the bodies, compressed and decoded, of all requests being handled. Past it: 503. Default 64MiB.
+	// InFlightBytes bounds the bodies, compressed and decoded, and the messages they make, of all requests being handled. Past it: 503, or 413 for
+	// a request whose messages alone are larger. Default 64MiB.
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
 	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
 	ReadTimeout time.Duration `yaml:"read_timeout"`
@@ -131,6 +135,7 @@ func DefaultConfig() Config {
 			LabelsPerSeries:  128,
 			LabelNameBytes:   config.KiB,
 			LabelValueBytes:  64 * config.KiB,
+			SeriesBytes:      config.MiB,
 			MetadataFamilies: 10_000,
 			InFlightBytes:    64 * config.MiB,
 			ReadTimeout:      10 * time.Second,
@@ -179,6 +184,7 @@ func (l Limits) Validate() error {
 		{"labels_per_series", int64(l.LabelsPerSeries)},
 		{"label_name_bytes", int64(l.LabelNameBytes)},
 		{"label_value_bytes", int64(l.LabelValueBytes)},
+		{"series_bytes", int64(l.SeriesBytes)},
 		{"read_timeout", int64(l.ReadTimeout)},
 	} {
 		if limit.value <= 0 {

@@ -79,19 +79,10 @@ func malformed(what string, err error) error {
 func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
 	size := len(src)
+	b.labels, src = plainLabelsV1(b.labels, src)
+	s.raw.labels, s.raw.plain = int32(size-len(src)), true
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		// A label of less than 128 bytes, as most fields are, is found without a
-		// decoder.
-		if len(src) >= 2 && src[0] == 1<<3|2 && src[1] < 0x80 && len(src) >= 2+int(src[1]) {
-			end := 2 + int(src[1])
-			if b.labels, err = appendLabelV1(b.labels, src[2:end]); err != nil {
-				return err
-			}
-			src = src[end:]
-			s.raw.labels = int32(size - len(src))
-			continue
-		}
 		if src, err = nextField(&fc, src); err != nil {
 			return err
 		}
@@ -105,7 +96,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 		switch fc.FieldNum {
 		case 1:
 			b.labels, err = appendLabelV1(b.labels, data)
-			s.raw.labels = int32(size - len(src))
+			s.raw.labels, s.raw.plain = int32(size-len(src)), false
 		case 2:
 			err = b.decodeSample(data, false)
 		case 3:
@@ -123,17 +114,27 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	return nil
 }
 
-// appendLabelV1 decodes a Label. Its usual form, name then value, each shorter
-// than 128 bytes and nothing else, is taken without a decoder: labels are most of
-// a request.
-func appendLabelV1(dst []label, src []byte) ([]label, error) {
-	if len(src) >= 4 && src[0] == 1<<3|2 {
-		if n := int(src[1]); n < 0x80 && len(src) >= n+4 && src[n+2] == 2<<3|2 {
-			if v := int(src[n+3]); v < 0x80 && len(src) == n+4+v {
-				return append(dst, label{text(src[2 : n+2]), text(src[n+4:])}), nil
-			}
+// plainLabelsV1 decodes the labels that src begins with as long as they are of the
+// usual form, and returns what follows: most of a request is decoded here. The form
+// is what an encoder writes for a name and a value of together less than 124 bytes.
+func plainLabelsV1(dst []label, src []byte) ([]label, []byte) {
+	for len(src) >= 6 && src[0] == 1<<3|2 && src[1] < 0x80 {
+		field, end := src, 2+int(src[1])
+		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
+			break
 		}
+		value := 4 + int(field[3]) // where its tag stands
+		if value+2 > end || field[value] != 2<<3|2 || value+2+int(field[value+1]) != end {
+			break
+		}
+		dst = append(dst, label{text(field[4:value]), text(field[value+2 : end])})
+		src = src[end:]
 	}
+	return dst, src
+}
+
+// appendLabelV1 decodes a Label.
+func appendLabelV1(dst []label, src []byte) ([]label, error) {
 	var l label
 	var fc easyproto.FieldContext
 	for len(src) > 0 {

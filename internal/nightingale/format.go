@@ -10,6 +10,8 @@ import (
 type format struct {
 	name   string
 	encode func(b *batch, out *outgoing)
+	// size estimates what encode will need; its result is seldom too little.
+	size func(b *batch) int
 	// samplesOnly: the format has no place for histograms and exemplars.
 	samplesOnly bool
 }
@@ -17,10 +19,10 @@ type format struct {
 // formats lists what the configuration's format can name.
 func formats() []format {
 	return []format{
-		{name: "json", encode: encodeJSON},
-		{name: "json-kafka-adapter", encode: encodeAdapter, samplesOnly: true},
-		{name: "protobuf", encode: encodeProtobuf},
-		{name: packedFormat, encode: encodePacked},
+		{name: "json", encode: encodeJSON, size: jsonSize},
+		{name: "json-kafka-adapter", encode: encodeAdapter, size: adapterSize, samplesOnly: true},
+		{name: "protobuf", encode: encodeProtobuf, size: protobufSize},
+		{name: packedFormat, encode: encodePacked, size: packedSize},
 	}
 }
 
@@ -42,9 +44,8 @@ func findFormat(name string) format {
 }
 
 // outgoing is the messages of one request. Keys and payloads stand in one
-// allocation, the arena, which is never used again: a publisher may read a payload
-// long after the request has given up on it. The list of records is reused, once
-// every outcome is known.
+// allocation, the arena. All of it is used again only once nothing reads it any more:
+// a publisher may read a payload long after the request has given up on it.
 type outgoing struct {
 	arena   []byte
 	cuts    []cutMark
@@ -56,6 +57,13 @@ type outgoing struct {
 
 // cutMark is where a message begins: its key, then its payload up to the next one.
 type cutMark struct{ key, payload, partition int }
+
+// room makes the arena of the messages that are encoded next, about n bytes.
+func (o *outgoing) room(n int) {
+	if len(o.arena) > 0 || cap(o.arena) < n { // records point into what is written
+		o.arena = make([]byte, 0, n)
+	}
+}
 
 // begin starts a message with the series' key.
 func (o *outgoing) begin(key uint64) {
@@ -73,7 +81,7 @@ func (o *outgoing) finish() {
 			end = o.cuts[i+1].key
 		}
 		o.records = append(o.records, messaging.Record{
-			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // the arena is never written again
+			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // the arena is not written while it is read
 			Payload: o.arena[c.payload:end:end], Partition: c.partition,
 		})
 	}
@@ -81,10 +89,10 @@ func (o *outgoing) finish() {
 	o.cuts = o.cuts[:0]
 }
 
-// reset makes room for another request. Every outcome must be known.
+// reset makes room for another request. Nothing may read the records any more.
 func (o *outgoing) reset() {
 	clear(o.records)
-	o.arena, o.cuts, o.records, o.bytes = nil, o.cuts[:0], o.records[:0], 0
+	o.arena, o.cuts, o.records, o.bytes = o.arena[:0], o.cuts[:0], o.records[:0], 0
 }
 
 // appendKey writes a series' key: 16 hexadecimal digits.

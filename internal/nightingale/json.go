@@ -1,8 +1,10 @@
 package nightingale
 
 import (
+	"encoding/binary"
 	"math"
 	"strconv"
+	"unsafe"
 )
 
 // The json format: one message per sample, native histogram or exemplar, each a
@@ -37,7 +39,7 @@ import (
 // Fields that do not apply are absent. The message's key is the series' key, 16
 // hexadecimal digits.
 func encodeJSON(b *batch, out *outgoing) {
-	out.arena = make([]byte, 0, jsonSize(b))
+	out.room(jsonSize(b))
 	for i := range b.series {
 		s := &b.series[i]
 		// Messages of a series begin alike: the first is written, the others copy.
@@ -92,6 +94,9 @@ func jsonSize(b *batch) int {
 		}
 		for _, l := range of(b.labels, s.labels) {
 			one += len(l.name) + len(l.value) + 6
+			if len(l.value) >= 1<<10 && !plainString(l.value) {
+				one += 5 * len(l.value) // each byte of it may become \u0000
+			}
 		}
 		size += one*s.entries() + 512*s.histograms.len() + 128*s.exemplars.len()
 	}
@@ -260,6 +265,45 @@ func appendFloat(dst []byte, v float64) []byte {
 // appendString writes s, which is valid UTF-8, as a JSON string.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
+	if !plainString(s) {
+		return append(appendEscaped(dst, s), '"')
+	}
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
+
+// plainString reports whether s is known to need no escape, by eight bytes at a
+// time where it is that long: nearly all of a message is such strings.
+func plainString(s string) bool {
+	const (
+		ones = 0x0101010101010101
+		tops = 0x8080808080808080
+	)
+	if len(s) < 8 {
+		for i := range len(s) {
+			if c := s[i]; c < ' ' || c == '"' || c == '\\' {
+				return false
+			}
+		}
+		return true
+	}
+	data := unsafe.Slice(unsafe.StringData(s), len(s)) //nolint:gosec // read only
+	for at := 0; ; at += 8 {
+		at = min(at, len(data)-8) // the last eight may be looked at twice
+		w := binary.LittleEndian.Uint64(data[at:])
+		quote, backslash := w^('"'*ones), w^('\\'*ones)
+		// The usual test for a zero byte, and for one below a space. It may take a
+		// byte for another that follows one it has found, never miss one.
+		if ((quote-ones)&^quote|(backslash-ones)&^backslash|(w-' '*ones)&^w)&tops != 0 {
+			return false
+		}
+		if at == len(data)-8 {
+			return true
+		}
+	}
+}
+
+func appendEscaped(dst []byte, s string) []byte {
 	from := 0
 	for i := 0; i < len(s); i++ {
 		c := s[i]
@@ -282,6 +326,5 @@ func appendString(dst []byte, s string) []byte {
 			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&0xf])
 		}
 	}
-	dst = append(dst, s[from:]...)
-	return append(dst, '"')
+	return append(dst, s[from:]...)
 }

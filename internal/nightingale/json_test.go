@@ -3,9 +3,12 @@ package nightingale
 import (
 	"encoding/json"
 	"math"
+	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -60,6 +63,38 @@ func TestJSONFloatsReadBackTheSame(t *testing.T) {
 		assert.InDelta(t, v, back, 0)
 	}
 	assert.Equal(t, `"NaN"`, string(appendFloat(nil, math.NaN())))
+}
+
+// TestMessagesLargerThanTheirBudget: labels are repeated with every sample, so that a
+// small body may stand for messages that no memory has room for.
+func TestMessagesLargerThanTheirBudget(t *testing.T) {
+	for name, value := range map[string]string{"long": strings.Repeat("x", 60<<10), "escaped": strings.Repeat("\x01", 12<<10)} {
+		req := oneSeries("__name__", "m", "label", value)
+		for len(req.Timeseries[0].Samples) < 1500 {
+			req.Timeseries[0].Samples = append(req.Timeseries[0].Samples, prompb.Sample{Value: 1, Timestamp: 5})
+		}
+		d := newDouble(t, nil)
+		status, text, _ := d.post(t, compress(marshal(t, req)))
+		assert.Equal(t, http.StatusRequestEntityTooLarge, status, name)
+		assert.Contains(t, text, "at most 67108864 are allowed")
+		assert.Empty(t, d.published())
+		assert.Zero(t, d.receiver.budget.used.Load())
+	}
+}
+
+// TestEveryByteIsEscapedWhereverItStands: strings are looked at by eight bytes.
+func TestEveryByteIsEscapedWhereverItStands(t *testing.T) {
+	for _, size := range []int{1, 7, 8, 9, 15, 16, 17, 30} {
+		for at := range size {
+			for c := range byte(0x80) {
+				text := []byte(strings.Repeat("x", size))
+				text[at] = c
+				var got string
+				require.NoError(t, json.Unmarshal(appendString(nil, string(text)), &got))
+				require.Equal(t, string(text), got)
+			}
+		}
+	}
 }
 
 func FuzzJSONString(f *testing.F) {

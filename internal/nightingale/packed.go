@@ -39,7 +39,7 @@ func encodePacked(b *batch, out *outgoing) {
 	p := &out.packing
 	partitions := max(p.partitions, 1)
 	size := p.sort(b, partitions)
-	out.arena = make([]byte, 0, size+b.metadataSize()+16*(partitions+size/max(p.limit, 1<<10)))
+	out.room(size + b.metadataSize() + 16*(partitions+size/max(p.limit, 1<<10)))
 	from := int32(0)
 	for partition, to := range p.next {
 		begun := false
@@ -125,6 +125,8 @@ func (o *outgoing) packMetadata(b *batch, partition, partitions int, begun bool)
 		o.arena = closeField(o.arena, at)
 	}
 }
+
+func packedSize(b *batch) int { return protobufSize(b) + b.metadataSize() }
 
 func (b *batch) metadataSize() (size int) {
 	for i := range b.metadata {

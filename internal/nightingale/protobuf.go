@@ -14,11 +14,7 @@ import (
 // The bytes of a series of a remote write 1.0 request are copied, not encoded
 // anew, unless labels were sorted or changed.
 func encodeProtobuf(b *batch, out *outgoing) {
-	size := 0
-	for i := range b.series {
-		size += 16 + b.encodedSize(&b.series[i])
-	}
-	out.arena = make([]byte, 0, size)
+	out.room(protobufSize(b))
 	for i := range b.series {
 		s := &b.series[i]
 		out.begin(s.key)
@@ -31,8 +27,21 @@ func encodeProtobuf(b *batch, out *outgoing) {
 	out.finish()
 }
 
+func protobufSize(b *batch) (size int) {
+	for i := range b.series {
+		size += 16 + b.encodedSize(&b.series[i])
+	}
+	return size
+}
+
 // rawField is the series' field of the body, tag and length included, or nil.
 func (b *batch) rawField(s *series) []byte { return b.body[s.raw.from:s.raw.to:s.raw.to] }
+
+// rawLabels is the field's contents up to the end of the last label.
+func (b *batch) rawLabels(s *series) []byte {
+	from := int(s.raw.from) + int(s.raw.head)
+	return b.body[from : from+int(s.raw.labels)]
+}
 
 // encodedSize is the size of the series as a field of a WriteRequest: exact for raw
 // series, else no less than it.

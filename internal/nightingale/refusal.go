@@ -47,7 +47,7 @@ type rejected struct {
 	reasons map[string]int // samples of all kinds by reason
 }
 
-func (r *rejected) add(reason string, s series, explain func() string) {
+func (r *rejected) add(reason string, s *series, explain func() string) {
 	r.counts.add(s)
 	if len(r.first) < keptReasons {
 		r.first = append(r.first, cut(explain(), maxReason))

@@ -73,7 +73,7 @@ func (v *receiver) encodeFor(partitions func() int, b *batch, out *outgoing) err
 }
 
 // deliver is the publishing stage.
-func (v *receiver) deliver(ctx context.Context, out *outgoing) (settled bool, err error) {
+func (v *receiver) deliver(ctx context.Context, out *outgoing) (free bool, err error) {
 	if v.topics == nil {
 		return v.publish(ctx, out.records)
 	}
@@ -179,8 +179,8 @@ func (t *topics) finder(out *outgoing) func(name []byte) int {
 
 // refuse moves a series from the valid to the invalid.
 func (t *topics) refuse(b *batch, c *contents, s *series) {
-	c.invalid.add("max_topics", *s, func() string {
+	c.invalid.add("max_topics", s, func() string {
 		return display(of(b.labels, s.labels)) + ": no further topic may be opened (topics.max_topics)"
 	})
-	c.valid.remove(*s)
+	c.valid.remove(s)
 }

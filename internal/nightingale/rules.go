@@ -146,22 +146,22 @@ func (r *rules) apply(b *batch, scratch []byte) (out filtered, _ []byte) {
 	for _, s := range b.series {
 		labels := of(b.labels, s.labels)
 		if !r.wants(labels) {
-			out[filteredByFilter].add(s)
+			out[filteredByFilter].add(&s)
 			continue
 		}
 		if builder != nil {
 			var changed bool
 			var why int
 			if changed, why = r.change(b, &s, builder); why >= 0 {
-				out[why].add(s)
+				out[why].add(&s)
 				continue
 			}
 			if labels = of(b.labels, s.labels); changed {
-				s.key, scratch = key(labels, scratch[:0])
+				s.key, scratch = key(labels, scratch)
 			}
 		}
 		if len(r.keyLabels) > 0 {
-			s.key, scratch = keyOf(labels, r.keyLabels, scratch[:0])
+			s.key, scratch = keyOf(labels, r.keyLabels, scratch)
 		}
 		if r.samplesOnly && s.histograms.len()+s.exemplars.len() > 0 {
 			out[filteredByFormat].histograms += s.histograms.len()

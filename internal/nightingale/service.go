@@ -26,7 +26,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.OnStop("pulsar", client.Close)
 
-	tuneMemory(rt, cfg)
+	rt.TuneMemory(memoryLimit(cfg))
 	profile := cfg.Profile
 	if cfg.Format == packedFormat {
 		profile.Routing = messaging.RouteExplicit // the format groups series by partition

@@ -100,9 +100,9 @@ func (s *sink) close(ctx context.Context) error {
 	return nil
 }
 
-// publish returns nil when the broker has acknowledged every record. settled tells
-// whether the records have all had their outcome and may be reused.
-func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled bool, err error) {
+// publish returns nil when the broker has acknowledged every record. free tells
+// whether nothing reads the records and their payloads any more.
+func (s *sink) publish(ctx context.Context, records []messaging.Record) (free bool, err error) {
 	if err := s.away(); err != nil {
 		return true, unavailable("pulsar_away", retryAway, "Pulsar is away: %s", cut(err.Error(), maxReason))
 	}
@@ -128,7 +128,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (settled
 	}
 	select {
 	case <-o.settled:
-		return true, s.verdict(ctx, o.first())
+		return !o.kept.Load(), s.verdict(ctx, o.first())
 	case <-ctx.Done():
 		return false, s.verdict(ctx, ctx.Err())
 	}
@@ -167,6 +167,7 @@ func (s *sink) noteLate() {
 type outcome struct {
 	left    atomic.Int64
 	stop    atomic.Bool // a record was refused: publish no more
+	kept    atomic.Bool // a payload may still be read, see messaging.MessageID.SentAgain
 	settled chan struct{}
 
 	mu    sync.Mutex
@@ -180,7 +181,10 @@ func newOutcome(n int) *outcome {
 	return o
 }
 
-func (o *outcome) done(_ messaging.MessageID, err error) {
+func (o *outcome) done(id messaging.MessageID, err error) {
+	if err != nil || id.SentAgain() {
+		o.kept.Store(true)
+	}
 	if err != nil {
 		o.fail(err)
 	}

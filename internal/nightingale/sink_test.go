@@ -68,8 +68,8 @@ func statusOf(t *testing.T, err error) int {
 func TestSinkIsAwayUntilTheTopicIsOpen(t *testing.T) {
 	s := newSink(zap.NewNop(), "topic", nil)
 	require.Error(t, s.check(t.Context()))
-	settled, err := s.publish(t.Context(), three())
-	assert.True(t, settled)
+	free, err := s.publish(t.Context(), three())
+	assert.True(t, free)
 	assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
 	assert.NoError(t, s.close(t.Context()))
 }
@@ -90,8 +90,8 @@ func TestSinkPublishesNothingBehindARefusedRecord(t *testing.T) {
 			}
 			done(messaging.MessageID{}, nil)
 		}}
-		settled, err := opened(t, p).publish(t.Context(), three())
-		assert.True(t, settled)
+		free, err := opened(t, p).publish(t.Context(), three())
+		assert.False(t, free, "what failed may still be read")
 		assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
 		assert.Equal(t, []string{"a", "b"}, p.published)
 	})
@@ -108,8 +108,8 @@ func TestSinkPublishesBehindARecordTooLarge(t *testing.T) {
 			}
 			done(messaging.MessageID{}, nil)
 		}}
-		settled, err := opened(t, p).publish(t.Context(), three())
-		assert.True(t, settled)
+		free, err := opened(t, p).publish(t.Context(), three())
+		assert.False(t, free, "what failed may still be read")
 		assert.Equal(t, http.StatusBadRequest, statusOf(t, err))
 		assert.Equal(t, []string{"a", "b", "c"}, p.published)
 	})
@@ -137,13 +137,13 @@ func TestSinkIsAwayUntilAllIsAcknowledged(t *testing.T) {
 		s := opened(t, p)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		settled, err := s.publish(ctx, three())
-		assert.False(t, settled, "the publisher still reads the records")
+		free, err := s.publish(ctx, three())
+		assert.False(t, free, "the publisher still reads the records")
 		assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
 		require.Error(t, s.check(t.Context()))
 
-		settled, err = s.publish(t.Context(), three())
-		assert.True(t, settled)
+		free, err = s.publish(t.Context(), three())
+		assert.True(t, free)
 		assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
 		assert.Len(t, p.published, 3, "a refused request does not fill the queue")
 
@@ -154,8 +154,8 @@ func TestSinkIsAwayUntilAllIsAcknowledged(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, s.check(t.Context()))
 		p.outcome = func(_ int, done func(messaging.MessageID, error)) { done(messaging.MessageID{}, nil) }
-		settled, err = s.publish(t.Context(), three())
-		assert.True(t, settled)
+		free, err = s.publish(t.Context(), three())
+		assert.True(t, free)
 		assert.NoError(t, err)
 	})
 }
@@ -166,8 +166,8 @@ func TestSinkIsNotAwayForASenderThatHungUp(t *testing.T) {
 		s := opened(t, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		settled, err := s.publish(ctx, three())
-		assert.False(t, settled)
+		free, err := s.publish(ctx, three())
+		assert.False(t, free)
 		assert.Equal(t, statusHungUp, statusOf(t, err))
 		assert.NoError(t, s.check(t.Context()))
 	})

@@ -54,25 +54,25 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 		return v.await(ctx, c.attempt, contents{})
 	}
 	if d.entries == 0 {
-		settled, err := v.deliver(ctx, out)
-		v.settle(c, carried, out, settled, err)
+		free, err := v.deliver(ctx, out)
+		v.settle(c, carried, out, free, err)
 		return carried, err
 	}
 	// The body is done with: what stays in memory are the messages.
 	kept := held.handOver(int64(out.bytes))
 	c.mine = false
 	d.running.Go(func() {
-		settled, err := v.deliver(d.background, out)
+		free, err := v.deliver(d.background, out)
 		kept.release()
-		v.settle(c, carried, out, settled, err)
+		v.settle(c, carried, out, free, err)
 	})
 	return v.await(ctx, c.attempt, carried)
 }
 
 // settle ends an attempt that was published, and counts it.
-func (v *receiver) settle(c *claim, carried contents, out *outgoing, settled bool, err error) {
+func (v *receiver) settle(c *claim, carried contents, out *outgoing, free bool, err error) {
 	c.mine = false
-	if settled {
+	if free && cap(out.arena) <= keepBuffer {
 		v.outgoings.Put(out)
 	}
 	v.count(carried, err)

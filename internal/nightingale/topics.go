@@ -328,31 +328,31 @@ type addressed struct {
 
 // publish publishes each part to its topic. It returns the error that the sender
 // must hear of: one that passes outweighs a final one.
-func (t *topics) publish(ctx context.Context, out *outgoing) (settled bool, err error) {
+func (t *topics) publish(ctx context.Context, out *outgoing) (free bool, err error) {
 	defer t.releaseAll(out)
 	if len(out.parts) == 1 {
 		return out.parts[0].topic.sink.publish(ctx, out.records)
 	}
 	type result struct {
-		settled bool
-		err     error
+		free bool
+		err  error
 	}
 	results := make([]result, len(out.parts))
 	var wg sync.WaitGroup
 	for i, part := range out.parts {
 		wg.Go(func() {
-			results[i].settled, results[i].err = part.topic.sink.publish(ctx, out.records[part.from:part.to])
+			results[i].free, results[i].err = part.topic.sink.publish(ctx, out.records[part.from:part.to])
 		})
 	}
 	wg.Wait()
-	settled = true
+	free = true
 	for _, r := range results {
-		settled = settled && r.settled
+		free = free && r.free
 		if err == nil || r.err != nil && passes(r.err) && !passes(err) {
 			err = r.err
 		}
 	}
-	return settled, err
+	return free, err
 }
 
 // passes tells errors after which the sender comes again.

@@ -17,42 +17,63 @@ const nameLabel = "__name__"
 // series from the batch. scratch is memory to work in.
 func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 	var r rejected
-	kept := b.series[:0]
-	for _, s := range b.series {
-		labels := of(b.labels, s.labels)
-		if s.flaw != flawless {
-			reason, text := s.flaw.explain()
-			r.add(reason, s, func() string { return display(labels) + ": " + text })
+	kept := 0
+	for i := range b.series {
+		s := &b.series[i]
+		if reason, text := b.judge(s, l); reason != "" {
+			r.add(reason, s, text)
 			continue
 		}
-		if len(labels) <= l.LabelsPerSeries && sortLabels(labels) {
-			s.raw = span{}
+		s.key, scratch = b.key(s, scratch)
+		if kept != i {
+			b.series[kept] = *s
 		}
-		if f := check(labels, l, b.plainLabels(&s)); f.reason != "" {
-			r.add(f.reason, s, func() string { return f.explain(labels) })
-			continue
-		}
-		if reason, text := b.checkParts(s, l); reason != "" {
-			r.add(reason, s, func() string { return display(labels) + ": " + text })
-			continue
-		}
-		s.key, scratch = key(labels, scratch[:0])
-		kept = append(kept, s)
+		kept++
 	}
-	b.series = kept
+	b.series = b.series[:kept]
 	return r, scratch
 }
 
-// sortLabels sorts by name and reports whether that changed anything.
-func sortLabels(labels []label) bool {
+// judge sorts the labels of a series and returns what is wrong with it, no reason
+// for nothing.
+func (b *batch) judge(s *series, l Limits) (reason string, text func() string) {
+	labels := of(b.labels, s.labels)
+	if s.flaw != flawless {
+		reason, text := s.flaw.explain()
+		return reason, func() string { return display(labels) + ": " + text }
+	}
+	known := seen{ascending: ascending(labels)}
+	if !known.ascending && len(labels) <= l.LabelsPerSeries {
+		slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.name, b.name) })
+		s.raw = span{}
+	}
+	known.ascii = b.plainLabels(s)
+	if f := check(labels, l, known); f.reason != "" {
+		return f.reason, func() string { return f.explain(labels) }
+	}
+	if reason, text := b.checkParts(s, l); reason != "" {
+		return reason, func() string { return display(labels) + ": " + text }
+	}
+	return "", nil
+}
+
+// ascending reports whether each name is greater than the one before it: then the
+// labels are sorted, and no name is given twice.
+func ascending(labels []label) bool {
 	for i := 1; i < len(labels); i++ {
-		if labels[i].name < labels[i-1].name {
-			slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.name, b.name) })
-			return true
+		one, next := labels[i-1].name, labels[i].name
+		if len(one) > 0 && len(next) > 0 && one[0] < next[0] {
+			continue // most are told apart by this, without a call
+		}
+		if one >= next {
+			return false
 		}
 	}
-	return false
+	return true
 }
+
+// seen is what a look at labels as a whole has shown.
+type seen struct{ ascending, ascii bool }
 
 // fault is what is wrong with a series' labels.
 type fault struct {
@@ -71,7 +92,7 @@ func (f fault) explain(labels []label) string {
 // plainLabels reports whether a look at the series' bytes as one shows that its
 // labels are ASCII, which looking at each of the strings takes much longer for.
 func (b *batch) plainLabels(s *series) bool {
-	return s.raw.to > 0 && isASCII(b.rawField(s)[s.raw.head:][:s.raw.labels])
+	return s.raw.to > 0 && isASCII(b.rawLabels(s))
 }
 
 func isASCII(data []byte) bool {
@@ -90,8 +111,8 @@ func isASCII(data []byte) bool {
 	return all < 0x80
 }
 
-// check looks at sorted labels. plain tells that they are known to be ASCII.
-func check(labels []label, l Limits, plain bool) fault {
+// check looks at sorted labels one by one, for what is not known of all.
+func check(labels []label, l Limits, known seen) fault {
 	if len(labels) > l.LabelsPerSeries {
 		return fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
 	}
@@ -105,13 +126,13 @@ func check(labels []label, l Limits, plain bool) fault {
 			return fault{"missing_name", -1, "no metric name (__name__)"}
 		case value == "":
 			return fault{"empty_label_value", i, "empty value"}
-		case i > 0 && labels[i-1].name == name:
+		case !known.ascending && i > 0 && labels[i-1].name == name:
 			return fault{"duplicate_label", i, "given more than once"}
 		case len(name) > int(l.LabelNameBytes):
 			return fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
 		case len(value) > int(l.LabelValueBytes):
 			return fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
-		case !plain && (!utf8.ValidString(name) || !utf8.ValidString(value)):
+		case !known.ascii && (!utf8.ValidString(name) || !utf8.ValidString(value)):
 			return fault{"invalid_utf8", i, "not UTF-8"}
 		}
 		named = named || name == nameLabel
@@ -123,8 +144,11 @@ func check(labels []label, l Limits, plain bool) fault {
 }
 
 // checkParts looks at what a series has besides labels.
-func (b *batch) checkParts(s series, l Limits) (reason, text string) {
-	if !b.checkTimestamps(&s) {
+func (b *batch) checkParts(s *series, l Limits) (reason, text string) {
+	if size := b.encodedSize(s); size > int(l.SeriesBytes) {
+		return "series_too_large", fmt.Sprintf("about %d bytes, at most %s are allowed", size, l.SeriesBytes)
+	}
+	if !b.checkTimestamps(s) {
 		return "timestamp_out_of_range", "a timestamp that is not milliseconds of the years 1 to 9999"
 	}
 	for _, e := range of(b.exemplars, s.exemplars) {
@@ -149,15 +173,18 @@ func (b *batch) checkParts(s series, l Limits) (reason, text string) {
 	return "", ""
 }
 
-// key is the XXH64 of the sorted labels, each as name, 0xff, value, 0xff: bytes
-// that UTF-8 does not have keep apart what is different.
-func key(labels []label, scratch []byte) (uint64, []byte) {
-	for i := range labels {
-		scratch = append(scratch, labels[i].name...)
-		scratch = append(scratch, 0xff)
-		scratch = append(scratch, labels[i].value...)
-		scratch = append(scratch, 0xff)
+// key is the XXH64 of a series' sorted labels in protobuf, as the field labels of a
+// prometheus.TimeSeries: of a remote write 1.0 request they stand in the body.
+func (b *batch) key(s *series, scratch []byte) (uint64, []byte) {
+	if s.raw.plain {
+		return xxhash.Sum64(b.rawLabels(s)), scratch
 	}
+	return key(of(b.labels, s.labels), scratch)
+}
+
+// key is the key of a series of these labels. scratch is memory to work in.
+func key(labels []label, scratch []byte) (uint64, []byte) {
+	scratch = appendLabelFields(scratch[:0], labels)
 	return xxhash.Sum64(scratch), scratch
 }
 

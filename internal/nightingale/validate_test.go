@@ -2,6 +2,7 @@ package nightingale
 
 import (
 	"math"
+	"net/http"
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
@@ -13,8 +14,8 @@ import (
 // TestKeysAreStable pins keys: consumers and the topic's partitions depend on them.
 func TestKeysAreStable(t *testing.T) {
 	sum, _ := key([]label{{"__name__", "up"}, {"instance", "a:9090"}, {"job", "node"}}, nil)
-	assert.Equal(t, xxhash.Sum64String("__name__\xffup\xffinstance\xffa:9090\xffjob\xffnode\xff"), sum)
-	assert.Equal(t, "6820ce7274b77098", string(appendKey(nil, sum)))
+	assert.Equal(t, xxhash.Sum64String("\n\x0e\n\x08__name__\x12\x02up\n\x12\n\x08instance\x12\x06a:9090\n\x0b\n\x03job\x12\x04node"), sum)
+	assert.Equal(t, "53483b4940c38fae", string(appendKey(nil, sum)))
 	other, _ := key([]label{{"__name__", "up"}, {"instance", "a:9090j"}, {"ob", "node"}}, nil)
 	assert.NotEqual(t, sum, other)
 }
@@ -64,4 +65,19 @@ func TestHistogramsThatMakeNoSense(t *testing.T) {
 			assert.Contains(t, bad.first[0], test.says)
 		})
 	}
+}
+
+// TestSeriesLargerThanAMessage: the broker would not store it, whatever else the
+// request has is written and counted.
+func TestSeriesLargerThanAMessage(t *testing.T) {
+	req := request(3, 3)
+	for len(req.Timeseries[1].Samples) < 100_000 {
+		req.Timeseries[1].Samples = append(req.Timeseries[1].Samples, prompb.Sample{Value: 1, Timestamp: 5})
+	}
+	d := newDouble(t, nil)
+	status, text, _ := d.post(t, compress(marshal(t, req)))
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Contains(t, text, "1 of 3 series are invalid")
+	assert.Contains(t, text, "at most 1MiB are allowed")
+	assert.Len(t, d.published(), 2)
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // publishing is the last stage: it returns nil when every record is acknowledged,
-// and whether the records may be used again.
-type publishing func(ctx context.Context, records []messaging.Record) (settled bool, err error)
+// and whether the records and their payloads may be used again.
+type publishing func(ctx context.Context, records []messaging.Record) (free bool, err error)
 
 // receiver answers write requests.
 type receiver struct {
@@ -164,7 +164,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 
 	c.invalid, space.scratch = b.validate(v.limits, space.scratch)
 	for i := range b.series {
-		c.valid.add(b.series[i])
+		c.valid.add(&b.series[i])
 	}
 	if err := v.quotas.admit(mine.key.tenant, c.valid.samples+c.valid.histograms+c.valid.exemplars); err != nil {
 		v.metrics.count(c.valid, "throttled")
@@ -175,6 +175,14 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	c.filtered, space.scratch = v.rules.apply(b, space.scratch)
 	watch.lap("validate")
 
+	// A message repeats its series' labels, which can make far more of a body.
+	need := int64(max(size, b.expanded, v.format.size(b)) + len(space.compressed))
+	if need > v.budget.limit {
+		return c, tooLarge("messages", "the request's messages would have about %d bytes, at most %d are allowed", need, v.budget.limit)
+	}
+	if err := held.set(need); err != nil {
+		return c, err
+	}
 	if err := v.encode(r.Context(), mine.key.tenant, space, out, &c); err != nil {
 		return c, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -113,6 +114,29 @@ func get(ctx context.Context, url string, out any) error {
 		return fmt.Errorf("GET %s: %s: %s", url, resp.Status, text)
 	}
 	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+// put sends a value as JSON.
+func put(ctx context.Context, url string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+		return fmt.Errorf("PUT %s: %s: %s", url, resp.Status, text)
+	}
+	return nil
 }
 
 func minOf(vs []float64) float64 { return slices.Min(vs) }

@@ -27,6 +27,7 @@ func scenarios() map[string]scenario {
 	return map[string]scenario{
 		"messaging":   messagingScenario,
 		"nightingale": nightingaleScenario,
+		"pigeonhole":  pigeonholeScenario,
 	}
 }
 

@@ -77,10 +77,8 @@ func nightingaleScenario(ctx context.Context, r *report) (err error) {
 // prepare builds Nightingale and finds vmagent.
 func (b *remoteBench) prepare(ctx context.Context) error {
 	b.nightingale = filepath.Join(b.dir, "nightingale")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.nightingale, "github.com/aviaryhq/aviary/cmd/nightingale")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot build nightingale: %w\n%s", err, out)
+	if err := buildService(ctx, "nightingale", b.nightingale); err != nil {
+		return err
 	}
 	if !b.wants("packed") {
 		return nil
@@ -151,9 +149,9 @@ func (b *remoteBench) json(ctx context.Context) error {
 		for _, side := range [2]int{round % 2, 1 - round%2} {
 			var err error
 			if side == 0 {
-				got[0], err = b.runNightingale(ctx, "json", b.requests(100), round == 0)
+				got[0], err = b.runNightingale(ctx, "json", b.requests(400), round == 0)
 			} else {
-				got[1].load, err = runPiece(ctx, piece{Kind: "raw-json", URL: b.near.url, Topic: fresh("raw"), Callers: writers, Count: b.requests(100)})
+				got[1].load, err = runPiece(ctx, piece{Kind: "raw-json", URL: b.near.url, Topic: fresh("raw"), Callers: writers, Count: b.requests(400)})
 				got[1].cpu, got[1].peak = got[1].load.CPU, got[1].load.PeakMiB
 			}
 			if err != nil {

@@ -29,6 +29,16 @@ func pieces() map[string]func(context.Context, piece, *meter) error {
 		"remote-write":    remoteWrite,
 		"raw-json":        rawJSON,
 		"check-remote":    checkRemote,
+		"sarama-produce":  saramaProduce,
+		"amqp-publish":    amqpPublish,
+		"amqp-consume":    amqpConsume,
+		"timed-kafka":     timedKafka,
+		"timed-pulsar":    timedPulsar,
+		"timed-consume":   timedConsume,
+		"timed-read":      timedKafkaConsume,
+		"sarama-consume":  saramaConsume,
+		"franz-consume":   franzConsume,
+		"franz-produce":   franzProduce,
 	}
 }
 
@@ -46,6 +56,25 @@ func body(n int) []byte {
 	}
 	return b
 }
+
+// bodies are payloads to send in turn: one and the same compresses as no data does.
+func (p piece) bodies() [][]byte {
+	if p.Format != varied {
+		return [][]byte{body(p.Payload)}
+	}
+	all := make([][]byte, 4096)
+	r := rand.New(rand.NewPCG(7, uint64(p.Payload)))
+	for i := range all {
+		all[i] = body(p.Payload)
+		for at := 0; at < p.Payload; at += 2 {
+			all[i][at] = byte(r.Uint32())
+		}
+	}
+	return all
+}
+
+// varied is the format of messages that differ from one to the next.
+const varied = "varied"
 
 func rawClient(p piece) (pulsar.Client, error) {
 	return pulsar.NewClient(pulsar.ClientOptions{
@@ -90,14 +119,14 @@ func rawAsync(options func(string) pulsar.ProducerOptions) func(context.Context,
 		if err != nil {
 			return err
 		}
-		payload := body(p.Payload)
+		payloads := p.bodies()
 		var t tally
 		done := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { t.note(err) }
 		if err := m.start(); err != nil {
 			return err
 		}
 		for n := 0; p.more(n, m.began); n++ {
-			producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: payload}, done)
+			producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: payloads[n%len(payloads)]}, done)
 		}
 		if err := producer.FlushWithCtx(ctx); err != nil {
 			return err
@@ -206,14 +235,14 @@ func opsAsync(ctx context.Context, p piece, m *meter) error {
 	if err != nil {
 		return err
 	}
-	payload := body(p.Payload)
+	payloads := p.bodies()
 	var t tally
 	done := func(_ messaging.MessageID, err error) { t.note(err) }
 	if err := m.start(); err != nil {
 		return err
 	}
 	for n := 0; p.more(n, m.began); n++ {
-		publisher.PublishAsync(ctx, &messaging.Record{Payload: payload}, done)
+		publisher.PublishAsync(ctx, &messaging.Record{Payload: payloads[n%len(payloads)]}, done)
 	}
 	if err := publisher.Flush(ctx); err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // nightingaleFlow shows a real Prometheus that remote-writes to Nightingale, which
@@ -41,8 +43,8 @@ type received struct {
 	last                           map[string]int64 // the latest timestamp of each series' samples
 }
 
-// message is what the tail reads of the json format.
-type message struct {
+// metric is what the tail reads of the json format.
+type metric struct {
 	Name      string            `json:"name"`
 	Labels    map[string]string `json:"labels"`
 	Timestamp int64             `json:"timestamp"`
@@ -125,8 +127,9 @@ func (n *nightingale) watch(ctx context.Context) error {
 }
 
 // receive counts a message and shows it if there is room on the screen.
-func (n *nightingale) receive(key string, payload []byte) {
-	var m message
+func (n *nightingale) receive(d *messaging.Delivery) {
+	key, payload := d.Key, d.Payload
+	var m metric
 	err := json.Unmarshal(payload, &m)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -166,7 +169,7 @@ func (n *nightingale) receive(key string, payload []byte) {
 }
 
 // line writes a message for people.
-func (m message) line(key string) string {
+func (m metric) line(key string) string {
 	value := string(m.Value)
 	switch {
 	case m.Stale:

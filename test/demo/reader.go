@@ -10,7 +10,7 @@ import (
 
 // readTopic calls handle with every message of a topic, from its beginning and in
 // the order of each partition, until ctx ends.
-func readTopic(ctx context.Context, url, topic string, handle func(key string, payload []byte)) error {
+func readTopic(ctx context.Context, url, topic string, handle func(*messaging.Delivery)) error {
 	cluster := messaging.DefaultConfig()
 	cluster.URL = url
 	client, err := messaging.Dial(ctx, cluster)
@@ -25,7 +25,7 @@ func readTopic(ctx context.Context, url, topic string, handle func(key string, p
 		return err
 	}
 	err = consumer.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
-		handle(d.Key, d.Payload)
+		handle(d)
 		return nil
 	})
 	if err != nil {

@@ -1,0 +1,274 @@
+package pigeonhole
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/kafka"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/pulsar"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/rabbitmq"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
+)
+
+// Config is the configuration of pigeonhole.
+type Config struct {
+	app.Common `yaml:",inline"`
+	// Name is this Pigeonhole's in the hops of messages: one that comes back to where it has been is dropped. Instances that share the work of the same
+	// routes have the same name, others must not. Default pigeonhole.
+	Name string `yaml:"name"`
+	// InFlight bounds what all routes have taken and not stored yet. Each has an equal share, unless it says otherwise. Defaults 40000 messages, 128MiB.
+	InFlight InFlight `yaml:"in_flight"`
+	// Routes to run. Default: none.
+	Routes []RouteConfig `yaml:"routes"`
+}
+
+// InFlight is a bound on what is held in memory.
+type InFlight struct {
+	Messages int          `yaml:"messages"`
+	Bytes    config.Bytes `yaml:"bytes"`
+}
+
+// Guarantees of a route.
+const (
+	AtLeastOnce     = "at_least_once"    // nothing is lost; after a failure some messages are stored twice
+	EffectivelyOnce = "effectively_once" // Kafka to Pulsar: nothing is stored twice either
+)
+
+// What becomes of messages that are refused.
+const (
+	refusedDeadLetter = "dead_letter"
+	refusedStop       = "stop"
+)
+
+// RouteConfig is one route.
+type RouteConfig struct {
+	// Name of the route, in logs, metrics and /routes. Must be set.
+	Name string `yaml:"name"`
+	// Source and Sink are one system each.
+	Source SourceConfig `yaml:"source"`
+	Sink   SinkConfig   `yaml:"sink"`
+	// Filter, changes and the destination.
+	transform.Config `yaml:",inline"`
+	// Guarantee is at_least_once or effectively_once (Kafka to Pulsar only). Default at_least_once.
+	Guarantee string `yaml:"guarantee"`
+	// Refused says what becomes of a message that can never be stored: dead_letter, or stop, which stops the route. Default stop, or dead_letter where
+	// dead_letter.to is set.
+	Refused string `yaml:"refused"`
+	// DeadLetter is where refused messages go.
+	DeadLetter DeadLetter `yaml:"dead_letter"`
+	// MaxHops bounds how many Pigeonholes may pass a message on. Default 8.
+	MaxHops int `yaml:"max_hops"`
+	// InFlight bounds what the route has taken and not stored. Default: its share of the whole.
+	InFlight InFlight `yaml:"in_flight"`
+	// CommitEvery is the interval at which the source is told what is stored. Default 100ms.
+	CommitEvery time.Duration `yaml:"commit_every"`
+	// MinBackoff and MaxBackoff bound the wait before what failed is sent again. Defaults 100ms and 10s.
+	MinBackoff time.Duration `yaml:"min_backoff"`
+	MaxBackoff time.Duration `yaml:"max_backoff"`
+}
+
+// DeadLetter is where refused messages go.
+type DeadLetter struct {
+	// To is a topic, or a queue, of Sink.
+	To string `yaml:"to"`
+	// Sink takes them. Default: the route's own.
+	Sink *SinkConfig `yaml:"sink"`
+}
+
+// SourceConfig is one of the systems.
+type SourceConfig struct {
+	Kafka    *KafkaSource    `yaml:"kafka"`
+	RabbitMQ *RabbitMQSource `yaml:"rabbitmq"`
+	Pulsar   *PulsarSource   `yaml:"pulsar"`
+}
+
+// SinkConfig is one of the systems.
+type SinkConfig struct {
+	Kafka    *KafkaSink    `yaml:"kafka"`
+	RabbitMQ *RabbitMQSink `yaml:"rabbitmq"`
+	Pulsar   *PulsarSink   `yaml:"pulsar"`
+}
+
+// KafkaSource is what to read of Kafka.
+type KafkaSource struct {
+	kafka.SourceConfig `yaml:",inline"`
+}
+
+// KafkaSink is how to write to Kafka.
+type KafkaSink struct {
+	kafka.SinkConfig `yaml:",inline"`
+}
+
+// RabbitMQSource is what to take from RabbitMQ.
+type RabbitMQSource struct {
+	rabbitmq.SourceConfig `yaml:",inline"`
+}
+
+// RabbitMQSink is how to publish to RabbitMQ.
+type RabbitMQSink struct {
+	rabbitmq.SinkConfig `yaml:",inline"`
+}
+
+// PulsarSource is what to consume of Pulsar.
+type PulsarSource struct {
+	pulsar.SourceConfig `yaml:",inline"`
+}
+
+// PulsarSink is how to publish to Pulsar.
+type PulsarSink struct {
+	pulsar.SinkConfig `yaml:",inline"`
+}
+
+// SetDefaults is called before the section is decoded.
+func (c *KafkaSource) SetDefaults() { c.SourceConfig = kafka.DefaultSourceConfig() }
+
+// SetDefaults is called before the section is decoded.
+func (c *KafkaSink) SetDefaults() { c.SinkConfig = kafka.DefaultSinkConfig() }
+
+// SetDefaults is called before the section is decoded.
+func (c *RabbitMQSource) SetDefaults() { c.SourceConfig = rabbitmq.DefaultSourceConfig() }
+
+// SetDefaults is called before the section is decoded.
+func (c *RabbitMQSink) SetDefaults() { c.SinkConfig = rabbitmq.DefaultSinkConfig() }
+
+// SetDefaults is called before the section is decoded.
+func (c *PulsarSource) SetDefaults() { c.SourceConfig = pulsar.DefaultSourceConfig() }
+
+// SetDefaults is called before the section is decoded.
+func (c *PulsarSink) SetDefaults() { c.SinkConfig = pulsar.DefaultSinkConfig() }
+
+// DefaultConfig returns the defaults: no routes.
+func DefaultConfig() Config {
+	return Config{
+		Common:   app.DefaultCommon("127.0.0.1:9302"),
+		Name:     "pigeonhole",
+		InFlight: InFlight{Messages: 40_000, Bytes: 128 * config.MiB},
+	}
+}
+
+// SetDefaults is called before a route is decoded.
+func (c *RouteConfig) SetDefaults() {
+	c.Guarantee, c.MaxHops = AtLeastOnce, 8
+	c.CommitEvery, c.MinBackoff, c.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond, 10*time.Second
+}
+
+// Validate returns every fault that is not one of a single route.
+func (c Config) Validate() error {
+	var errs []error
+	if !validName(c.Name) {
+		errs = append(errs, config.Fault("name", "must be letters, digits, '-', '_' and '.', at most 64 of them, got %q", c.Name))
+	}
+	if c.InFlight.Messages < 1 {
+		errs = append(errs, config.Fault("in_flight.messages", "must be > 0, got %d", c.InFlight.Messages))
+	}
+	if c.InFlight.Bytes < 1 {
+		errs = append(errs, config.Fault("in_flight.bytes", "must be > 0, got %s", c.InFlight.Bytes))
+	}
+	first := map[string]int{}
+	for i, r := range c.Routes {
+		if j, taken := first[r.Name]; taken {
+			errs = append(errs, config.Fault(fmt.Sprintf("routes[%d].name", i), "must be unique, %q is the name of routes[%d] too", r.Name, j))
+			continue
+		}
+		first[r.Name] = i
+	}
+	return errors.Join(errs...)
+}
+
+func validName(name string) bool {
+	return regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`).MatchString(name)
+}
+
+// Validate returns every fault of the route itself; its parts return their own.
+func (c RouteConfig) Validate() error {
+	var errs []error
+	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	if !validName(c.Name) {
+		fault("name", "must be letters, digits, '-', '_' and '.', at most 64 of them, got %q", c.Name)
+	}
+	errs = append(errs, config.CheckOneOf("guarantee", c.Guarantee, AtLeastOnce, EffectivelyOnce))
+	if c.Guarantee == EffectivelyOnce && (c.Source.Kafka == nil || c.Sink.Pulsar == nil) {
+		fault("guarantee", "effectively_once needs source.kafka and sink.pulsar: the other systems have no positions to resume from")
+	}
+	if c.Refused != "" {
+		errs = append(errs, config.CheckOneOf("refused", c.Refused, refusedDeadLetter, refusedStop))
+	}
+	if c.Refused == refusedDeadLetter && c.DeadLetter.To == "" {
+		fault("dead_letter.to", "must be set with refused: dead_letter")
+	}
+	if c.DeadLetter.Sink != nil && c.DeadLetter.To == "" {
+		fault("dead_letter.to", "must be set with dead_letter.sink")
+	}
+	if c.MaxHops < 1 {
+		fault("max_hops", "must be > 0, got %d", c.MaxHops)
+	}
+	if c.InFlight.Messages < 0 {
+		fault("in_flight.messages", "must be >= 0, got %d", c.InFlight.Messages)
+	}
+	if c.CommitEvery <= 0 {
+		fault("commit_every", "must be > 0, got %s", c.CommitEvery)
+	}
+	if c.MinBackoff <= 0 || c.MaxBackoff < c.MinBackoff {
+		fault("min_backoff", "must be > 0 and at most max_backoff, got %s and %s", c.MinBackoff, c.MaxBackoff)
+	}
+	return errors.Join(errs...)
+}
+
+// deadLetters reports whether refused messages are kept.
+func (c RouteConfig) deadLetters() bool {
+	return c.Refused == refusedDeadLetter || c.Refused == "" && c.DeadLetter.To != ""
+}
+
+// letters is the sink for dead letters, nil where it is the route's own. One that
+// stores each offset once, partition by partition, is for the route's messages only.
+func (c RouteConfig) letters() *SinkConfig {
+	if c.DeadLetter.Sink != nil || c.Guarantee != EffectivelyOnce || c.Sink.Pulsar == nil {
+		return c.DeadLetter.Sink
+	}
+	into := *c.Sink.Pulsar
+	into.Partition = pulsar.DefaultSinkConfig().Partition
+	return &SinkConfig{Pulsar: &into}
+}
+
+// Validate returns a fault unless there is exactly one system.
+func (c SourceConfig) Validate() error {
+	return exactlyOne(c.Kafka != nil, c.RabbitMQ != nil, c.Pulsar != nil)
+}
+
+// Validate returns a fault unless there is exactly one system.
+func (c SinkConfig) Validate() error {
+	return exactlyOne(c.Kafka != nil, c.RabbitMQ != nil, c.Pulsar != nil)
+}
+
+func exactlyOne(given ...bool) error {
+	n := 0
+	for _, g := range given {
+		if g {
+			n++
+		}
+	}
+	if n != 1 {
+		return config.Fault("", "must be one of kafka, rabbitmq and pulsar, got %d of them", n)
+	}
+	return nil
+}
+
+// share returns the route's bounds, given how many routes there are.
+func (c Config) share(r RouteConfig) InFlight {
+	b := r.InFlight
+	if b.Messages == 0 {
+		b.Messages = max(c.InFlight.Messages/len(c.Routes), 1)
+	}
+	if b.Bytes == 0 {
+		b.Bytes = max(c.InFlight.Bytes/config.Bytes(len(c.Routes)), 1)
+	}
+	return b
+}
+
+// memoryBase is for all that is not a message in flight: what the clients fetch ahead
+// and batch.
+const memoryBase = 96 << 20

@@ -1,0 +1,195 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/clientcredentials"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// SASL is how the client proves who it is.
+type SASL struct {
+	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. PLAIN and OAUTHBEARER show the secret to whoever can read the connection:
+	// use them with TLS. Default: none.
+	Mechanism string `yaml:"mechanism"`
+	// User and Password are those of PLAIN and SCRAM. PasswordFile holds the password instead; it is read at every connecting anew.
+	User         string        `yaml:"user"`
+	Password     secret.String `yaml:"password"`
+	PasswordFile string        `yaml:"password_file"`
+	// TokenFile holds the token of OAUTHBEARER; it is read again at every connection, so that it can be rotated.
+	TokenFile string `yaml:"token_file"`
+	// OAuth2 gets the token of OAUTHBEARER from an authorization server.
+	OAuth2 OAuth2 `yaml:"oauth2"`
+}
+
+// OAuth2 is the client credentials flow (RFC 6749, section 4.4).
+type OAuth2 struct {
+	// TokenURL is the authorization server's token endpoint.
+	TokenURL string `yaml:"token_url"`
+	// ClientID and ClientSecret are what it knows this client by. ClientSecretFile holds the secret instead.
+	ClientID         string        `yaml:"client_id"`
+	ClientSecret     secret.String `yaml:"client_secret"`
+	ClientSecretFile string        `yaml:"client_secret_file"`
+	// Scopes are asked for. Default: none.
+	Scopes []string `yaml:"scopes"`
+	// CAFile holds the PEM certificates to trust for the server. Default: the system's.
+	CAFile string `yaml:"ca_file"`
+}
+
+func (s SASL) faults(readable func(path, file string)) []error {
+	var errs []error
+	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	switch s.Mechanism {
+	case "":
+		if s.User != "" || s.Password != "" || s.PasswordFile != "" || s.TokenFile != "" || s.OAuth2.TokenURL != "" {
+			fault("sasl.mechanism", "must be set for the other keys of sasl to have an effect")
+		}
+	case sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512:
+		if s.User == "" {
+			fault("sasl.user", "must not be empty with mechanism %s", s.Mechanism)
+		}
+		if (s.Password == "") == (s.PasswordFile == "") {
+			fault("sasl.password", "must be given with mechanism %s, either here or by password_file", s.Mechanism)
+		}
+	case sarama.SASLTypeOAuth:
+		if (s.TokenFile == "") == (s.OAuth2.TokenURL == "") {
+			fault("sasl", "must have token_file or oauth2.token_url, not both, with mechanism %s", s.Mechanism)
+		}
+		errs = append(errs, s.OAuth2.faults()...)
+	default:
+		errs = append(errs, config.CheckOneOf("sasl.mechanism", s.Mechanism, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))
+	}
+	readable("sasl.password_file", s.PasswordFile)
+	readable("sasl.token_file", s.TokenFile)
+	readable("sasl.oauth2.client_secret_file", s.OAuth2.ClientSecretFile)
+	return errs
+}
+
+func (o OAuth2) faults() []error {
+	if o.TokenURL == "" {
+		return nil
+	}
+	var errs []error
+	if u, err := url.Parse(o.TokenURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
+		errs = append(errs, config.Fault("sasl.oauth2.token_url", "must be an https URL, got %q", o.TokenURL))
+	}
+	if o.ClientID == "" {
+		errs = append(errs, config.Fault("sasl.oauth2.client_id", "must not be empty"))
+	}
+	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
+		errs = append(errs, config.Fault("sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"))
+	}
+	if o.CAFile != "" {
+		if _, err := readCA(o.CAFile); err != nil {
+			errs = append(errs, config.Fault("sasl.oauth2.ca_file", "must name a readable file of PEM certificates: %s", bare(err)))
+		}
+	}
+	return errs
+}
+
+// apply sets up the mechanism.
+func (s SASL) apply(conf *sarama.Config) error {
+	if s.Mechanism == "" {
+		return nil
+	}
+	conf.Net.SASL.Enable = true
+	conf.Net.SASL.Mechanism = sarama.SASLMechanism(s.Mechanism)
+	if s.Mechanism == sarama.SASLTypeOAuth {
+		if s.TokenFile != "" {
+			conf.Net.SASL.TokenProvider = tokenFile(s.TokenFile)
+			return nil
+		}
+		provider, err := s.OAuth2.provider()
+		conf.Net.SASL.TokenProvider = provider
+		return err
+	}
+	password, err := secret.Resolve(s.Password, s.PasswordFile)
+	if err != nil {
+		return fmt.Errorf("sasl.password: %w", err)
+	}
+	conf.Net.SASL.User, conf.Net.SASL.Password = s.User, password.Reveal()
+	switch s.Mechanism {
+	case sarama.SASLTypeSCRAMSHA256:
+		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA256} }
+	case sarama.SASLTypeSCRAMSHA512:
+		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA512} }
+	}
+	return nil
+}
+
+// scramClient is one SCRAM exchange (RFC 5802).
+type scramClient struct {
+	hash         scram.HashGeneratorFcn
+	conversation *scram.ClientConversation
+}
+
+func (c *scramClient) Begin(user, password, authzID string) error {
+	client, err := c.hash.NewClient(user, password, authzID)
+	if err != nil {
+		return err
+	}
+	c.conversation = client.NewConversation()
+	return nil
+}
+
+func (c *scramClient) Step(challenge string) (string, error) { return c.conversation.Step(challenge) }
+
+// Done reports whether the exchange is over. A broker that did not prove that it knows the password fails in Step before.
+func (c *scramClient) Done() bool { return c.conversation.Done() }
+
+// tokenFile is the file that holds the bearer token.
+type tokenFile string
+
+func (f tokenFile) Token() (*sarama.AccessToken, error) {
+	token, err := secret.ReadFile(string(f))
+	if err != nil {
+		return nil, err
+	}
+	return &sarama.AccessToken{Token: token.Reveal()}, nil
+}
+
+// tokenSource gets bearer tokens from an authorization server and keeps each until shortly before it expires.
+type tokenSource struct{ source oauth2.TokenSource }
+
+func (t tokenSource) Token() (*sarama.AccessToken, error) {
+	token, err := t.source.Token()
+	if err != nil {
+		return nil, err
+	}
+	return &sarama.AccessToken{Token: token.AccessToken}, nil
+}
+
+func (o OAuth2) provider() (sarama.AccessTokenProvider, error) {
+	key, err := secret.Resolve(o.ClientSecret, o.ClientSecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("sasl.oauth2.client_secret: %w", err)
+	}
+	transport, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return nil, errors.New("sasl.oauth2: the process has replaced its HTTP transport")
+	}
+	transport = transport.Clone()
+	if o.CAFile != "" {
+		pool, err := readCA(o.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("sasl.oauth2.ca_file: %w", err)
+		}
+		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+	}
+	transport.DisableKeepAlives = true // one request in an hour needs no connection kept
+	flow := clientcredentials.Config{ClientID: o.ClientID, ClientSecret: key.Reveal(), TokenURL: o.TokenURL, Scopes: o.Scopes}
+	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	// The context only carries the client; each request is bounded by its timeout.
+	return tokenSource{flow.TokenSource(context.WithValue(context.Background(), oauth2.HTTPClient, client))}, nil
+}

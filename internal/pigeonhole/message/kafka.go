@@ -1,0 +1,146 @@
+package message
+
+import "time"
+
+// FromKafka makes a message of a record. t is zero, or -1 in milliseconds, for a record
+// without a timestamp. The message takes key, value and headers over: nobody may change
+// them afterwards. From and, for a first hop, Origin are the caller's to fill in.
+func FromKafka(key, value []byte, headers []Header, t time.Time) *Message {
+	m := &Message{Key: key, Value: value, Time: exact(t)}
+	if !t.IsZero() && t.Unix() == -1 && t.UnixMilli() == -1 {
+		m.Time = time.Time{}
+	}
+	for i := range headers {
+		if IsReserved(headers[i].Name) {
+			m.fromKafka(headers)
+			return m
+		}
+	}
+	if len(headers) > 0 {
+		m.Headers = headers
+	}
+	return m
+}
+
+func (m *Message) fromKafka(headers []Header) {
+	plain, entry := make([]Header, 0, len(headers)), -1
+	for i, h := range headers {
+		if isEntry(h.Name) && h.Value != nil {
+			switch h.Name {
+			case EntryHeaders:
+				if entry < 0 {
+					entry = i
+					continue
+				}
+			case EntryTime:
+				if t, ok := parseTime(string(h.Value)); ok {
+					m.Time = t
+					continue
+				}
+			default:
+				if m.common(h.Name, string(h.Value)) {
+					continue
+				}
+			}
+		}
+		plain = append(plain, h)
+	}
+	if entry >= 0 {
+		all, ok := restore(plain, string(headers[entry].Value))
+		if !ok {
+			all = append(plain, headers[entry])
+		}
+		plain = all
+	}
+	if len(plain) > 0 {
+		m.Headers = plain
+	}
+}
+
+// Kafka is the message as a record, whose timestamp is m.Time; without one any will do.
+// The result shares memory with the message.
+func (m *Message) Kafka() (key, value []byte, headers []Header) {
+	plain, odd := arrange(m.Headers, true, kafkaHolds)
+	needTime := m.Time.IsZero() || !fits(m.Time, 0)
+	headers = make([]Header, 0, len(m.Headers)+m.entries(odd != nil, needTime))
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		switch {
+		case plain != nil && !plain[i]:
+		case h.Typed != nil:
+			headers = append(headers, Header{Name: h.Name, Value: text(h.Typed)})
+		default:
+			headers = append(headers, *h)
+		}
+	}
+	// One piece of memory for all entries; they are told apart by where they begin.
+	b := make([]byte, 0, m.entrySize()+len(odd))
+	add := func(name string, grown []byte) {
+		headers = append(headers, Header{Name: name, Value: grown[len(b):len(grown):len(grown)]})
+		b = grown
+	}
+	if odd != nil {
+		add(EntryHeaders, append(b, odd...))
+	}
+	if m.AMQP != nil {
+		add(EntryAMQP, m.AMQP.append(b))
+	}
+	if needTime {
+		add(EntryTime, appendTime(b, m.Time))
+	}
+	if !m.Origin.IsZero() {
+		add(EntryOrigin, m.Origin.append(b))
+	}
+	if m.hasFrom() {
+		add(EntryFrom, m.appendFrom(b))
+	}
+	if len(m.Hops) > 0 {
+		add(EntryHops, appendHops(b, m.Hops))
+	}
+	if len(headers) == 0 {
+		headers = nil
+	}
+	return m.Key, m.Value, headers
+}
+
+func kafkaHolds(h *Header) held {
+	switch {
+	case isEntry(h.Name):
+		return heldNot
+	case h.Typed == nil:
+		return heldAsIs
+	case scalar(kindOf(h.Typed)):
+		return heldAsText
+	default:
+		return heldNot
+	}
+}
+
+// entrySize is about how long the entries of all systems but EntryHeaders are.
+func (m *Message) entrySize() int {
+	n := 0
+	if o := &m.Origin; !o.IsZero() {
+		n += len(o.System) + len(o.Cluster) + len(o.Topic) + len(o.ID) + 28
+	}
+	for _, id := range m.Hops {
+		n += len(id) + 1
+	}
+	if m.AMQP != nil {
+		n += m.AMQP.size()
+	}
+	if m.hasFrom() {
+		n += len(m.From.Topic) + 24
+	}
+	return n
+}
+
+// entries is how many entries the message has in Kafka.
+func (m *Message) entries(odd, needTime bool) int {
+	n := 0
+	for _, there := range [...]bool{odd, needTime, m.AMQP != nil, !m.Origin.IsZero(), m.hasFrom(), len(m.Hops) > 0} {
+		if there {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,133 @@
+package message
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Prefix begins the names of the entries that Pigeonhole adds to a message: headers of
+// Kafka and AMQP, properties of Pulsar. All of them are text. Headers of the
+// application that have one of the names below travel inside EntryHeaders; others with
+// this prefix travel as they are.
+const Prefix = "pigeonhole."
+
+// The entries.
+const (
+	// EntryOrigin is Message.Origin: see [Origin.String].
+	EntryOrigin = Prefix + "origin"
+	// EntryHops is Message.Hops, separated by commas.
+	EntryHops = Prefix + "hops"
+	// EntryFrom is where the last Pigeonhole took the message from, in the form of
+	// EntryOrigin. It is there only where the origin does not say so itself: on
+	// messages that have passed several. See [Place].
+	EntryFrom = Prefix + "from"
+	// EntryHeaders holds the headers that the system cannot hold as they are, the
+	// types of those that it holds as text, and the order of all where it is not
+	// that of their names: see headers.go.
+	EntryHeaders = Prefix + "headers"
+	// EntryAMQP is Message.AMQP, as name=value&name=value, without what is empty.
+	EntryAMQP = Prefix + "amqp"
+	// EntryKey is the key, in AMQP, which knows none.
+	EntryKey = Prefix + "key"
+	// EntryKeyEncoding says that Pulsar's key, which is text, is the base64 of the
+	// key ("base64"), or that the key is empty but there ("empty").
+	EntryKeyEncoding = Prefix + "key_encoding"
+	// EntryValue is "null" for a null value, in AMQP, which knows empty ones only.
+	EntryValue = Prefix + "value"
+	// EntryTime is the message's time where the system's own field cannot hold it:
+	// milliseconds since 1970, or "none".
+	EntryTime = Prefix + "time"
+)
+
+// IsReserved reports whether a header of that name may be Pigeonhole's own.
+func IsReserved(name string) bool { return strings.HasPrefix(name, Prefix) }
+
+// isEntry reports whether name is that of an entry.
+func isEntry(name string) bool {
+	if !IsReserved(name) {
+		return false
+	}
+	switch name {
+	case EntryOrigin, EntryHops, EntryFrom, EntryHeaders, EntryAMQP, EntryKey, EntryKeyEncoding, EntryValue, EntryTime:
+		return true
+	}
+	return false
+}
+
+// common reads an entry that means the same in every system, except for EntryHeaders.
+// It reports false for one that it does not know or cannot read: it is then a header
+// like others.
+func (m *Message) common(name, text string) bool {
+	ok := false
+	switch name {
+	case EntryOrigin:
+		m.Origin, ok = ParseOrigin(text)
+	case EntryHops:
+		m.Hops, ok = parseHops(text)
+	case EntryFrom:
+		_, ok = ParseOrigin(text) // it said where the last one took it from
+	case EntryAMQP:
+		var a AMQP
+		if a, ok = parseAMQP(text); ok {
+			m.AMQP = &a
+		}
+	}
+	return ok
+}
+
+const hexDigits = "0123456789ABCDEF"
+
+// appendEscaped appends s with what is not printable, '%' and the bytes of special as
+// %XX, so that the result is valid UTF-8 on one line.
+func appendEscaped(b []byte, s, special string) []byte {
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			if r, size := utf8.DecodeRuneInString(s[i:]); r != utf8.RuneError || size > 1 {
+				b = append(b, s[i:i+size]...)
+				i += size
+				continue
+			}
+		}
+		if c < ' ' || c >= 0x7f || c == '%' || strings.IndexByte(special, c) >= 0 {
+			b = append(b, '%', hexDigits[c>>4], hexDigits[c&15])
+		} else {
+			b = append(b, c)
+		}
+		i++
+	}
+	return b
+}
+
+// unescape is the reverse. It reports false for a '%' without two digits.
+func unescape(s string) (string, bool) {
+	at := strings.IndexByte(s, '%')
+	if at < 0 {
+		return s, true
+	}
+	b := make([]byte, 0, len(s))
+	for ; at >= 0; at = strings.IndexByte(s, '%') {
+		if len(s) < at+3 {
+			return "", false
+		}
+		high, low := unhex(s[at+1]), unhex(s[at+2])
+		if high > 15 || low > 15 {
+			return "", false
+		}
+		b = append(append(b, s[:at]...), high<<4|low)
+		s = s[at+3:]
+	}
+	return string(append(b, s...)), true
+}
+
+func unhex(c byte) byte {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0'
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 255
+}

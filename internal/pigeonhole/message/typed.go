@@ -1,0 +1,426 @@
+package message
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The kinds of typed values are the letters that AMQP 0-9-1 gives to the types of a
+// table's fields, as RabbitMQ uses them.
+const (
+	kindString  = 'S'
+	kindBytes   = 'x'
+	kindNull    = 'V'
+	kindBool    = 't'
+	kindInt8    = 'b'
+	kindUint8   = 'B'
+	kindInt16   = 's'
+	kindUint16  = 'u'
+	kindInt32   = 'I'
+	kindUint32  = 'i'
+	kindInt64   = 'l'
+	kindFloat32 = 'f'
+	kindFloat64 = 'd'
+	kindDecimal = 'D'
+	kindTime    = 'T'
+	kindArray   = 'A'
+	kindTable   = 'F'
+	// kindBinary is ours: a string that is not valid UTF-8.
+	kindBinary = 'y'
+)
+
+// maxDepth bounds how deep arrays and tables are nested that are read from text. A
+// frame of RabbitMQ, 128 KiB, cannot nest them deeper than a half of it.
+const maxDepth = 1 << 16
+
+func kindOf(v any) byte {
+	switch v.(type) {
+	case bool:
+		return kindBool
+	case int8:
+		return kindInt8
+	case uint8:
+		return kindUint8
+	case int16:
+		return kindInt16
+	case uint16:
+		return kindUint16
+	case int32:
+		return kindInt32
+	case uint32:
+		return kindUint32
+	case int64:
+		return kindInt64
+	case float32:
+		return kindFloat32
+	case float64:
+		return kindFloat64
+	case Decimal:
+		return kindDecimal
+	case time.Time:
+		return kindTime
+	case []byte:
+		return kindBytes
+	case []any:
+		return kindArray
+	case Table:
+		return kindTable
+	case Null, nil:
+		return kindNull
+	}
+	return kindString
+}
+
+// scalar reports whether a value of the kind is told by its text.
+func scalar(kind byte) bool { return kind != kindArray && kind != kindTable && kind != kindNull }
+
+// canonical brings a typed value to one of the types that Header.Typed names. It
+// changes arrays and tables in place.
+func canonical(v any) any {
+	switch v := v.(type) {
+	case nil:
+		return Null{}
+	case int:
+		return int64(v)
+	case uint:
+		return strconv.FormatUint(uint64(v), 10)
+	case uint64:
+		return strconv.FormatUint(v, 10)
+	case time.Time:
+		return time.Unix(v.Unix(), 0).UTC()
+	case []byte:
+		if v == nil {
+			return []byte{}
+		}
+	case []any:
+		if v == nil {
+			return []any{}
+		}
+		for i := range v {
+			v[i] = canonical(v[i])
+		}
+	case map[string]any:
+		return canonical(Table(v))
+	case Table:
+		if v == nil {
+			return Table{}
+		}
+		for name := range v {
+			v[name] = canonical(v[name])
+		}
+	case string:
+	default:
+		if kindOf(v) == kindString {
+			return fmt.Sprint(v)
+		}
+	}
+	return v
+}
+
+// text is Header.Value of a header with Typed: a scalar as people write it, an array
+// or table as JSON, for reading only.
+func text(v any) []byte {
+	switch v := v.(type) {
+	case []byte:
+		return v
+	case []any, Table:
+		return appendJSON(nil, v)
+	}
+	return appendScalar(nil, v)
+}
+
+// appendScalar appends the text that parseScalar reads.
+func appendScalar(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case string:
+		return append(b, v...)
+	case bool:
+		return strconv.AppendBool(b, v)
+	case int8:
+		return strconv.AppendInt(b, int64(v), 10)
+	case uint8:
+		return strconv.AppendUint(b, uint64(v), 10)
+	case int16:
+		return strconv.AppendInt(b, int64(v), 10)
+	case uint16:
+		return strconv.AppendUint(b, uint64(v), 10)
+	case int32:
+		return strconv.AppendInt(b, int64(v), 10)
+	case uint32:
+		return strconv.AppendUint(b, uint64(v), 10)
+	case int64:
+		return strconv.AppendInt(b, v, 10)
+	case float32:
+		if math.IsNaN(float64(v)) { // there are many, told apart by their bits
+			return fmt.Appendf(b, "NaN%08x", math.Float32bits(v))
+		}
+		return strconv.AppendFloat(b, float64(v), 'g', -1, 32)
+	case float64:
+		if math.IsNaN(v) {
+			return fmt.Appendf(b, "NaN%016x", math.Float64bits(v))
+		}
+		return strconv.AppendFloat(b, v, 'g', -1, 64)
+	case Decimal:
+		return appendDecimal(b, v)
+	case time.Time:
+		if y := v.Year(); y < 0 || y > 9999 {
+			return strconv.AppendInt(append(b, '@'), v.Unix(), 10)
+		}
+		return v.UTC().AppendFormat(b, time.RFC3339)
+	case []byte:
+		return base64.RawURLEncoding.AppendEncode(b, v)
+	}
+	return b
+}
+
+func appendDecimal(b []byte, d Decimal) []byte {
+	n := int64(d.Value)
+	if n < 0 {
+		b, n = append(b, '-'), -n
+	}
+	digits := strconv.FormatInt(n, 10)
+	if missing := int(d.Scale) + 1 - len(digits); missing > 0 {
+		digits = strings.Repeat("0", missing) + digits
+	}
+	point := len(digits) - int(d.Scale)
+	b = append(b, digits[:point]...)
+	if d.Scale > 0 {
+		b = append(append(b, '.'), digits[point:]...)
+	}
+	return b
+}
+
+// parseScalar reads what appendScalar has written.
+func parseScalar(kind byte, s string) (any, bool) {
+	switch kind {
+	case kindBool:
+		return s == "true", s == "true" || s == "false"
+	case kindInt8:
+		n, err := strconv.ParseInt(s, 10, 8)
+		return int8(n), err == nil
+	case kindUint8:
+		n, err := strconv.ParseUint(s, 10, 8)
+		return uint8(n), err == nil
+	case kindInt16:
+		n, err := strconv.ParseInt(s, 10, 16)
+		return int16(n), err == nil
+	case kindUint16:
+		n, err := strconv.ParseUint(s, 10, 16)
+		return uint16(n), err == nil
+	case kindInt32:
+		n, err := strconv.ParseInt(s, 10, 32)
+		return int32(n), err == nil
+	case kindUint32:
+		n, err := strconv.ParseUint(s, 10, 32)
+		return uint32(n), err == nil
+	case kindInt64:
+		n, err := strconv.ParseInt(s, 10, 64)
+		return n, err == nil
+	case kindFloat32:
+		if bits, ok := strings.CutPrefix(s, "NaN"); ok {
+			n, err := strconv.ParseUint(bits, 16, 32)
+			return math.Float32frombits(uint32(n)), err == nil
+		}
+		n, err := strconv.ParseFloat(s, 32)
+		return float32(n), err == nil
+	case kindFloat64:
+		if bits, ok := strings.CutPrefix(s, "NaN"); ok {
+			n, err := strconv.ParseUint(bits, 16, 64)
+			return math.Float64frombits(n), err == nil
+		}
+		n, err := strconv.ParseFloat(s, 64)
+		return n, err == nil
+	case kindDecimal:
+		return parseDecimal(s)
+	case kindTime:
+		if seconds, ok := strings.CutPrefix(s, "@"); ok {
+			n, err := strconv.ParseInt(seconds, 10, 64)
+			return time.Unix(n, 0).UTC(), err == nil
+		}
+		t, err := time.Parse(time.RFC3339, s)
+		return time.Unix(t.Unix(), 0).UTC(), err == nil
+	case kindBytes:
+		v, err := base64.RawURLEncoding.DecodeString(s)
+		return v, err == nil
+	case kindBinary:
+		v, err := base64.RawURLEncoding.DecodeString(s)
+		return string(v), err == nil
+	}
+	return nil, false
+}
+
+func parseDecimal(s string) (any, bool) {
+	whole, fraction, point := strings.Cut(s, ".")
+	if len(fraction) > math.MaxUint8 || point && fraction == "" || strings.Trim(fraction, "0123456789") != "" {
+		return nil, false
+	}
+	n, err := strconv.ParseInt(whole+fraction, 10, 32)
+	return Decimal{Scale: uint8(len(fraction)), Value: int32(n)}, err == nil
+}
+
+// special are the bytes with a meaning in the text of typed values and of EntryHeaders.
+const special = ",=(){}"
+
+// appendTyped appends a value with its kind: a letter and the text, an array as
+// A(value,value), a table as F{name=value,name=value} by the order of the names.
+func appendTyped(b []byte, v any) []byte {
+	kind := kindOf(v)
+	switch v := v.(type) {
+	case string:
+		if !utf8.ValidString(v) {
+			return base64.RawURLEncoding.AppendEncode(append(b, kindBinary), []byte(v))
+		}
+		return appendEscaped(append(b, kindString), v, special)
+	case []any:
+		b = append(b, kind, '(')
+		for i := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendTyped(b, v[i])
+		}
+		return append(b, ')')
+	case Table:
+		b = append(b, kind, '{')
+		for i, name := range slices.Sorted(maps.Keys(v)) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendEscaped(b, name, special), '=')
+			b = appendTyped(b, v[name])
+		}
+		return append(b, '}')
+	}
+	return appendScalar(append(b, kind), v)
+}
+
+// parseTyped reads a value at the beginning of s and returns what follows it.
+func parseTyped(s string, depth int) (v any, rest string, ok bool) {
+	if s == "" || depth > maxDepth {
+		return nil, "", false
+	}
+	kind := s[0]
+	s = s[1:]
+	switch kind {
+	case kindArray:
+		return parseArray(s, depth)
+	case kindTable:
+		return parseTable(s, depth)
+	}
+	end := strings.IndexAny(s, special)
+	if end < 0 {
+		end = len(s)
+	}
+	s, rest = s[:end], s[end:]
+	switch kind {
+	case kindNull:
+		return Null{}, rest, s == ""
+	case kindString:
+		v, ok := unescape(s)
+		return v, rest, ok
+	}
+	v, ok = parseScalar(kind, s)
+	return v, rest, ok
+}
+
+func parseArray(s string, depth int) (any, string, bool) {
+	array := []any{}
+	if !strings.HasPrefix(s, "(") {
+		return nil, "", false
+	}
+	if strings.HasPrefix(s, "()") {
+		return array, s[2:], true
+	}
+	for closing := false; !closing; {
+		v, rest, ok := parseTyped(s[1:], depth+1)
+		if !ok || rest == "" || rest[0] != ',' && rest[0] != ')' {
+			return nil, "", false
+		}
+		array = append(array, v)
+		s, closing = rest, rest[0] == ')'
+	}
+	return array, s[1:], true
+}
+
+func parseTable(s string, depth int) (any, string, bool) {
+	table := Table{}
+	if !strings.HasPrefix(s, "{") {
+		return nil, "", false
+	}
+	if strings.HasPrefix(s, "{}") {
+		return table, s[2:], true
+	}
+	for closing := false; !closing; {
+		end := strings.IndexAny(s[1:], special) + 1
+		if end < 1 || s[end] != '=' {
+			return nil, "", false
+		}
+		name, ok := unescape(s[1:end])
+		if !ok {
+			return nil, "", false
+		}
+		v, rest, ok := parseTyped(s[end+1:], depth+1)
+		if !ok || rest == "" || rest[0] != ',' && rest[0] != '}' {
+			return nil, "", false
+		}
+		table[name] = v
+		s, closing = rest, rest[0] == '}'
+	}
+	return table, s[1:], true
+}
+
+// appendJSON appends a typed value as JSON. Numbers that JSON does not have, times and
+// decimals are strings, bytes base64.
+func appendJSON(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case Null, nil:
+		return append(b, "null"...)
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64:
+		return appendScalar(b, v)
+	case float32:
+		return appendJSON(b, float64(v))
+	case float64:
+		if math.IsNaN(v) {
+			return append(b, `"NaN"`...)
+		}
+		if !math.IsInf(v, 0) {
+			return strconv.AppendFloat(b, v, 'g', -1, 64)
+		}
+	case []any:
+		b = append(b, '[')
+		for i := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendJSON(b, v[i])
+		}
+		return append(b, ']')
+	case Table:
+		b = append(b, '{')
+		for i, name := range slices.Sorted(maps.Keys(v)) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendJSONString(b, name), ':')
+			b = appendJSON(b, v[name])
+		}
+		return append(b, '}')
+	}
+	return appendJSONString(b, string(appendScalar(nil, v)))
+}
+
+func appendJSONString(b []byte, s string) []byte {
+	quoted, err := json.Marshal(s)
+	if err != nil {
+		return append(b, `""`...) // a string can always be marshalled
+	}
+	return append(b, quoted...)
+}

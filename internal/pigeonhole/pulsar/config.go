@@ -1,0 +1,233 @@
+package pulsar
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// system is this package's name in provenance.
+const system = "pulsar"
+
+// Values of keys.
+const (
+	partitionKey    = "key"
+	partitionSource = "source"
+
+	atLeastOnce     = "at_least_once"
+	effectivelyOnce = "effectively_once"
+)
+
+// Options are what sources and sinks need besides their configuration.
+type Options struct {
+	// Log takes the log lines; nil: none.
+	Log *zap.Logger
+	// Report is told of trouble with the cluster, and nil when it is over; nil: nobody is.
+	Report func(error)
+	// Registerer takes the metrics of the client library; nil: they are not exported.
+	Registerer prometheus.Registerer
+}
+
+func (o Options) withDefaults() Options {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Report == nil {
+		o.Report = func(error) {}
+	}
+	if o.Registerer == nil {
+		o.Registerer = prometheus.NewRegistry()
+	}
+	return o
+}
+
+// SourceConfig says what to consume.
+type SourceConfig struct {
+	messaging.Config `yaml:",inline"`
+	// Cluster is the name of the cluster in the provenance of its messages. Default pulsar.
+	Cluster string `yaml:"cluster"`
+	// Subscription is where the brokers keep what has been passed on. It must be given. Several processes of one subscription share its messages.
+	Subscription string `yaml:"subscription"`
+	// Topics are consumed. Either these or Pattern must be given.
+	Topics []string `yaml:"topics"`
+	// Pattern is a regular expression for topics of one namespace, such as persistent://public/default/orders-.*.
+	Pattern string `yaml:"pattern"`
+	// DiscoverEvery is how often new partitions and, with Pattern, new topics are looked for. Default 1m.
+	DiscoverEvery time.Duration `yaml:"discover_every"`
+	// Type of the subscription. exclusive and failover keep the order of each partition; key_shared keeps that of each key, and needs producers
+	// that do not batch, or batch by key; shared keeps none. Default failover.
+	Type messaging.SubscriptionType `yaml:"type"`
+	// StartAt is where a subscription begins that does not exist yet: earliest or latest. Default earliest.
+	StartAt messaging.StartAt `yaml:"start_at"`
+	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and failover only. Default false.
+	ReadCompacted bool `yaml:"read_compacted"`
+	// Lanes is how many lanes a shared or key_shared subscription has, from 1 to 64. The others have one for each partition. Default 4.
+	Lanes int `yaml:"lanes"`
+	// Concurrency bounds the partitions of an exclusive or failover subscription whose lanes may be full while others go on. From 1 to 256.
+	// Default 32.
+	Concurrency int `yaml:"concurrency"`
+	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all partitions; see the library's keys of these names.
+	// Few messages that are passed on slowly limit the rate: at 100,000 messages a second and 100 ms until they are settled, 10,000 are under way.
+	// Defaults 20000 and 64MiB.
+	PrefetchMessages int          `yaml:"prefetch_messages"`
+	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
+	// MaxMessageBytes is how large messages are taken to be before any was seen. Default 64KiB.
+	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
+	// AckEvery and AckMessages group acknowledgements. Defaults 100ms and 1000.
+	AckEvery    time.Duration `yaml:"ack_every"`
+	AckMessages int           `yaml:"ack_messages"`
+	// AckBatchIndex acknowledges the messages of a batch one by one; it needs acknowledgmentAtBatchIndexLevelEnabled=true on the brokers. Without
+	// it a restart in the middle of a batch passes its first part on again. Default false.
+	AckBatchIndex bool `yaml:"ack_batch_index"`
+	// DrainTimeout is how long messages in flight are waited for at a stop. What is not stored then is delivered again to whoever subscribes next.
+	// Default 20s.
+	DrainTimeout time.Duration `yaml:"drain_timeout"`
+}
+
+// DefaultSourceConfig returns the defaults. Subscription, and Topics or Pattern, have none.
+func DefaultSourceConfig() SourceConfig {
+	return SourceConfig{
+		Config:           messaging.DefaultConfig(),
+		Cluster:          system,
+		DiscoverEvery:    time.Minute,
+		Type:             messaging.Failover,
+		StartAt:          messaging.StartEarliest,
+		Lanes:            4,
+		Concurrency:      32,
+		PrefetchMessages: 20_000,
+		PrefetchBytes:    64 * config.MiB,
+		MaxMessageBytes:  64 * config.KiB,
+		AckEvery:         100 * time.Millisecond,
+		AckMessages:      1000,
+		DrainTimeout:     20 * time.Second,
+	}
+}
+
+// Validate returns every fault at once, each by its path below this section. Nothing is connected to.
+func (c SourceConfig) Validate() error {
+	errs := []error{c.Config.Validate(), c.consumer().Validate()}
+	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	if c.Cluster == "" {
+		fault("cluster", "must not be empty")
+	}
+	if c.Lanes < 1 || c.Lanes > 64 {
+		fault("lanes", "must be from 1 to 64, got %d", c.Lanes)
+	}
+	if c.Concurrency > 256 {
+		fault("concurrency", "must be from 1 to 256, got %d", c.Concurrency)
+	}
+	if c.DrainTimeout <= 0 {
+		fault("drain_timeout", "must be > 0, got %s", c.DrainTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+// partitioned reports whether order is kept by partition, with a lane for each.
+func (c SourceConfig) partitioned() bool {
+	return c.Type == messaging.Exclusive || c.Type == messaging.Failover
+}
+
+// consumer is the library's configuration.
+func (c SourceConfig) consumer() messaging.ConsumerConfig {
+	cc := messaging.DefaultConsumerConfig()
+	cc.Topics, cc.Pattern, cc.DiscoverEvery = c.Topics, c.Pattern, c.DiscoverEvery
+	cc.Subscription, cc.Type, cc.StartAt, cc.ReadCompacted = c.Subscription, c.Type, c.StartAt, c.ReadCompacted
+	cc.PrefetchMessages, cc.PrefetchBytes, cc.MaxMessageBytes = c.PrefetchMessages, int64(c.PrefetchBytes), int64(c.MaxMessageBytes)
+	cc.AckEvery, cc.AckMessages, cc.AckBatchIndex = c.AckEvery, c.AckMessages, c.AckBatchIndex
+	cc.StopTimeout = c.DrainTimeout + stopGrace
+	if c.DrainTimeout <= 0 {
+		cc.StopTimeout = stopGrace // a fault of its own
+	}
+	// A message that is handed over is never given back with an error: lanes repeat, and have dead letters of their own.
+	cc.Retry.InPlace, cc.Retry.MaxAttempts = true, 0
+	cc.Retry.DeadLetterTopic = "non-persistent://pigeonhole/unused/dead-letters"
+	cc.StuckAfter = time.Hour // a lane that is full is no stuck handler
+	if c.partitioned() {
+		cc.Order, cc.Concurrency = messaging.OrderPartition, c.Concurrency
+	} else {
+		// One worker hands messages over as they came, to several lanes.
+		cc.Order, cc.Concurrency = messaging.OrderNone, 1
+	}
+	return cc
+}
+
+// stopGrace is how long after drain_timeout the consumer is left to settle what was drained.
+const stopGrace = 5 * time.Second
+
+// SinkConfig says how to publish.
+type SinkConfig struct {
+	messaging.Config `yaml:",inline"`
+	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a partition's messages (Kafka) and for topics that
+	// nobody else writes to, each partition from one partition of one source topic; and it needs deduplication enabled on the topics, or their
+	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies set-deduplication): this client cannot see whether it is,
+	// and without it a connection that breaks may store what was under way twice. A topic must keep its last message: give it retention, or a
+	// subscription that lags. Default at_least_once.
+	Guarantee string `yaml:"guarantee"`
+	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do it, messages without one in turn; or source, the
+	// one of the same number as at the source. A message whose partition the topic lacks is refused. effectively_once needs source. Default key.
+	Partition string `yaml:"partition"`
+	// MaxTopics bounds the topics that are open at once, from 1. Past it the one that was idle longest is closed, or messages for another wait.
+	// Default 1000.
+	MaxTopics int `yaml:"max_topics"`
+	// IdleTimeout is after what time without messages a topic is closed. Under effectively_once another process that takes a partition over waits
+	// this long, at most, unless this one has released it. From 1s. Default 1m; under effectively_once 5s at most are used.
+	IdleTimeout time.Duration `yaml:"idle_timeout"`
+	// CloseTimeout is how long messages under way are waited for at a stop. Default 10s.
+	CloseTimeout time.Duration `yaml:"close_timeout"`
+	// Profile is how messages are published. Its name labels metrics. routing, access and on_loss follow from guarantee and partition. Default: the
+	// library's "ops".
+	Profile messaging.Profile `yaml:"profile"`
+}
+
+// DefaultSinkConfig returns the defaults.
+func DefaultSinkConfig() SinkConfig {
+	return SinkConfig{
+		Config:       messaging.DefaultConfig(),
+		Guarantee:    atLeastOnce,
+		Partition:    partitionKey,
+		MaxTopics:    1000,
+		IdleTimeout:  time.Minute,
+		CloseTimeout: 10 * time.Second,
+		Profile:      messaging.Ops(),
+	}
+}
+
+// Validate returns every fault at once, each by its path below this section. Nothing is connected to.
+func (c SinkConfig) Validate() error {
+	errs := []error{
+		c.Config.Validate(),
+		config.CheckOneOf("guarantee", c.Guarantee, atLeastOnce, effectivelyOnce),
+		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
+	}
+	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
+		fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition)
+	}
+	if c.MaxTopics < 1 {
+		fault("max_topics", "must be > 0, got %d", c.MaxTopics)
+	}
+	if c.IdleTimeout < time.Second {
+		fault("idle_timeout", "must be at least 1s, got %s", c.IdleTimeout)
+	}
+	if c.CloseTimeout <= 0 {
+		fault("close_timeout", "must be > 0, got %s", c.CloseTimeout)
+	}
+	for _, err := range unjoin(c.Profile.Validate()) {
+		errs = append(errs, fmt.Errorf("profile.%w", err))
+	}
+	return errors.Join(errs...)
+}
+
+func unjoin(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// Values of keys.
+const (
+	authPlain    = "plain"
+	authExternal = "external"
+
+	modeOrdered  = "ordered"
+	modeParallel = "parallel"
+
+	declareVerify = "verify"
+	declareCreate = "create"
+	declareNone   = "none"
+
+	typeClassic = "classic"
+	typeQuorum  = "quorum"
+	typeStream  = "stream"
+)
+
+// Connection is how to reach a broker.
+type Connection struct {
+	// URL is amqp://host:port/vhost, or amqps:// for TLS. It holds no user name or password. The virtual host is percent-encoded; without one it
+	// is "/". Default amqp://127.0.0.1:5672/.
+	URL string `yaml:"url"`
+	// Auth is plain (user name and password), or external (the client certificate, where the broker's rabbitmq_auth_mechanism_ssl is enabled).
+	// Default plain.
+	Auth string `yaml:"auth"`
+	// Username and Password, or the file that holds the password; it is read at each connection. Default guest, guest: what RabbitMQ accepts from
+	// its own machine.
+	Username     string        `yaml:"username"`
+	Password     secret.String `yaml:"password"`
+	PasswordFile string        `yaml:"password_file"`
+	// TLS of amqps.
+	TLS TLS `yaml:"tls"`
+	// Heartbeat is the longest silence of a healthy connection; after about one and a half of it a connection counts as lost. In whole seconds. The
+	// broker's own comes first if it is shorter. Default 10s.
+	Heartbeat time.Duration `yaml:"heartbeat"`
+	// ConnectTimeout bounds connecting, TLS and logging in. Default 10s.
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	// Name is the connection's name in RabbitMQ's management, followed by "source" or "sink". Default pigeonhole.
+	Name string `yaml:"name"`
+}
+
+// TLS is how a broker's certificate is verified and which one is shown to it. All files are PEM and read at each connection.
+type TLS struct {
+	// CAFile holds the authorities to trust. Default: the system's.
+	CAFile string `yaml:"ca_file"`
+	// CertFile and KeyFile are the client certificate. Default: none.
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"`
+	// ServerName must be in the broker's certificate. Default: the URL's host.
+	ServerName string `yaml:"server_name"`
+	// Insecure does not verify the broker's certificate: anybody may then pretend to be it. Default false.
+	Insecure bool `yaml:"insecure"`
+}
+
+// SourceConfig is where messages are taken from.
+type SourceConfig struct {
+	Connection `yaml:",inline"`
+	// Cluster is the name of the cluster in the provenance of its messages. Default rabbitmq.
+	Cluster string `yaml:"cluster"`
+	// Queues to take from, each with its own lanes.
+	Queues []Queue `yaml:"queues"`
+	// Prefetch is how many messages of one channel may be delivered and not yet acknowledged, from 1 to 65535. They are held in memory. Default
+	// 2000.
+	Prefetch int `yaml:"prefetch"`
+	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else consumes from it, or when it has
+	// x-single-active-consumer) or parallel (several channels of each queue: faster where the sink is slow, the queue's order is lost). Default
+	// ordered.
+	Mode string `yaml:"mode"`
+	// Parallel is the number of channels of each queue in mode parallel, from 1 to 64. Default 4.
+	Parallel int `yaml:"parallel"`
+	// Declare is verify (a queue must exist, and be as its keys type, durable and arguments say if any of them is given), create (it is made, with
+	// its bindings, if it does not exist, and else verified) or none. AMQP can verify that an exchange exists, but not a binding. Default verify.
+	Declare string `yaml:"declare"`
+	// StopTimeout bounds how long a stop waits for messages on their way. What is not stored by then stays in the queue. Default 10s.
+	StopTimeout time.Duration `yaml:"stop_timeout"`
+}
+
+// Queue is a queue or stream.
+type Queue struct {
+	// Name of it.
+	Name string `yaml:"name"`
+	// Type is classic, quorum or stream. A stream must say so. Default: with declare create, classic; else any but stream.
+	Type string `yaml:"type"`
+	// Durable says whether it survives the broker's restart. Default true; quorum queues and streams always are.
+	Durable *bool `yaml:"durable"`
+	// Arguments of the declaration, such as x-max-length. All of them must be given for a queue to be verified. Default: none.
+	Arguments map[string]any `yaml:"arguments"`
+	// Bindings to exchanges, which must exist. Default: none.
+	Bindings []Binding `yaml:"bindings"`
+	// Offset is where a stream is read from: first, last (the last chunk), next (what comes from now on) or the number of a message. RabbitMQ keeps
+	// no position for AMQP 0-9-1 consumers of a stream. While the process runs, a connection that was lost goes on behind the last committed
+	// message; but a new process starts at this place again: with first or a number everything from there is replicated once more, with last or
+	// next what came while no process ran is missed. Default first.
+	Offset string `yaml:"offset"`
+}
+
+// Binding is a way from an exchange to the queue.
+type Binding struct {
+	Exchange string `yaml:"exchange"`
+	// Key is the routing key or pattern. Default: empty.
+	Key string `yaml:"key"`
+	// Arguments, of a headers exchange for instance. Default: none.
+	Arguments map[string]any `yaml:"arguments"`
+}
+
+// SinkConfig is where messages are published.
+type SinkConfig struct {
+	Connection `yaml:",inline"`
+	// Exchange to publish to; it must exist. The route's destination is the routing key. Default: empty, the default exchange, where the routing
+	// key is the name of a queue.
+	Exchange string `yaml:"exchange"`
+	// Mandatory has the broker give back messages that no queue takes: they are refused as unroutable. Without it such messages vanish, as they do
+	// for any publisher. Default true.
+	Mandatory bool `yaml:"mandatory"`
+	// Persistent is the delivery mode of messages that come without one, from Kafka or Pulsar. Those from RabbitMQ keep theirs. Default true.
+	Persistent bool `yaml:"persistent"`
+	// Window bounds the messages published on one channel and not yet confirmed, from 1 to 65535. RabbitMQ confirms in
+	// batches, the later the busier it is. Default 8000.
+	Window int `yaml:"window"`
+	// WindowBytes bounds their bytes on all channels together; a larger message goes alone. Under a memory alarm of the broker as much may be held
+	// twice. Default 16MiB.
+	WindowBytes config.Bytes `yaml:"window_bytes"`
+	// Channels to publish on, from 1 to 64. All messages of one destination go through the same one, in order. Default 4.
+	Channels int `yaml:"channels"`
+	// MaxMessageSize is the broker's max_message_size: larger messages are refused without asking it. Default 16MiB, as in RabbitMQ 4; 3.x has
+	// 128MiB.
+	MaxMessageSize config.Bytes `yaml:"max_message_size"`
+	// Impersonate sends the property user-id of messages from RabbitMQ as it is: the broker accepts it from users with the tag impersonator only.
+	// Otherwise one that is not this connection's user goes into a header. Default false.
+	Impersonate bool `yaml:"impersonate"`
+}
+
+func defaultConnection() Connection {
+	return Connection{
+		URL: "amqp://127.0.0.1:5672/", Auth: authPlain, Username: "guest", Password: "guest",
+		Heartbeat: 10 * time.Second, ConnectTimeout: 10 * time.Second, Name: "pigeonhole",
+	}
+}
+
+// DefaultSourceConfig returns the defaults; queues are missing.
+func DefaultSourceConfig() SourceConfig {
+	return SourceConfig{
+		Connection: defaultConnection(), Cluster: "rabbitmq", Prefetch: 2000, Mode: modeOrdered, Parallel: 4, Declare: declareVerify, StopTimeout: 10 * time.Second,
+	}
+}
+
+// DefaultSinkConfig returns the defaults.
+func DefaultSinkConfig() SinkConfig {
+	return SinkConfig{
+		Connection: defaultConnection(), Mandatory: true, Persistent: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
+		MaxMessageSize: 16 * config.MiB,
+	}
+}
+
+// Validate returns every fault of the connection's keys.
+func (c Connection) Validate() error {
+	errs := []error{config.CheckOneOf("auth", c.Auth, authPlain, authExternal)}
+	if _, err := amqp.ParseURI(c.URL); err != nil {
+		errs = append(errs, config.Fault("url", "must be amqp://host:port/vhost or amqps://host:port/vhost")) // the library's text may hold a password
+	} else {
+		if strings.Contains(c.URL, "@") {
+			errs = append(errs, config.Fault("url", "must not hold a user name or password: use username and password"))
+		}
+		if strings.Contains(c.URL, "?") {
+			errs = append(errs, config.Fault("url", "must not hold parameters: use the keys beside it"))
+		}
+		if c.TLS != (TLS{}) && !strings.HasPrefix(c.URL, "amqps:") {
+			errs = append(errs, config.Fault("tls", "is of no use without amqps:// in url"))
+		}
+	}
+	if c.Auth == authPlain && c.Username == "" {
+		errs = append(errs, config.Fault("username", "must not be empty"))
+	}
+	if c.Auth == authExternal && c.TLS.CertFile == "" {
+		errs = append(errs, config.Fault("auth", "external needs tls.cert_file and tls.key_file"))
+	}
+	if c.PasswordFile != "" && c.Password != "" && c.Password != defaultConnection().Password {
+		errs = append(errs, config.Fault("password_file", "give password or password_file, not both"))
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		errs = append(errs, config.Fault("tls.cert_file", "must be given together with tls.key_file"))
+	}
+	if c.Heartbeat < time.Second || c.Heartbeat > 18*time.Hour || c.Heartbeat%time.Second != 0 {
+		errs = append(errs, config.Fault("heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat))
+	}
+	if c.ConnectTimeout <= 0 {
+		errs = append(errs, config.Fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Validate returns every fault of the keys besides the connection's.
+func (c SourceConfig) Validate() error {
+	errs := []error{
+		config.CheckOneOf("mode", c.Mode, modeOrdered, modeParallel),
+		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate, declareNone),
+		checkRange("prefetch", c.Prefetch, 65535),
+		checkRange("parallel", c.Parallel, 64),
+	}
+	if c.Cluster == "" {
+		errs = append(errs, config.Fault("cluster", "must not be empty"))
+	}
+	if len(c.Queues) == 0 {
+		errs = append(errs, config.Fault("queues", "must name at least one queue"))
+	}
+	seen := map[string]bool{}
+	for i, q := range c.Queues {
+		at := fmt.Sprintf("queues[%d]", i)
+		if seen[q.Name] {
+			errs = append(errs, config.Fault(at+".name", "%q is there twice", q.Name))
+		}
+		seen[q.Name] = true
+		if q.Type == typeStream && c.Mode == modeParallel {
+			errs = append(errs, config.Fault(at+".type", "a stream cannot be read with mode parallel: each channel would read all of it"))
+		}
+		if len(q.Bindings) > 0 && c.Declare == declareNone {
+			errs = append(errs, config.Fault(at+".bindings", "are of no use with declare none"))
+		}
+	}
+	if c.StopTimeout <= 0 {
+		errs = append(errs, config.Fault("stop_timeout", "must be > 0, got %s", c.StopTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Validate returns every fault of the queue's keys.
+func (q Queue) Validate() error {
+	var errs []error
+	if q.Name == "" || len(q.Name) > maxShort {
+		errs = append(errs, config.Fault("name", "must have 1 to %d bytes", maxShort))
+	}
+	if q.Type != "" {
+		errs = append(errs, config.CheckOneOf("type", q.Type, typeClassic, typeQuorum, typeStream))
+	}
+	if q.Durable != nil && !*q.Durable && (q.Type == typeQuorum || q.Type == typeStream) {
+		errs = append(errs, config.Fault("durable", "must be true for type %s", q.Type))
+	}
+	if _, err := argumentTable(q.Arguments); err != nil {
+		errs = append(errs, config.Fault("arguments", "%s", err))
+	}
+	if _, ok := q.Arguments[argQueueType]; ok {
+		errs = append(errs, config.Fault("arguments", "use type instead of %s", argQueueType))
+	}
+	for i, b := range q.Bindings {
+		at := fmt.Sprintf("bindings[%d]", i)
+		if b.Exchange == "" || len(b.Exchange) > maxShort {
+			errs = append(errs, config.Fault(at+".exchange", "must have 1 to %d bytes: every queue is bound to the default exchange by its name", maxShort))
+		}
+		if len(b.Key) > maxShort {
+			errs = append(errs, config.Fault(at+".key", "must have at most %d bytes", maxShort))
+		}
+		if _, err := argumentTable(b.Arguments); err != nil {
+			errs = append(errs, config.Fault(at+".arguments", "%s", err))
+		}
+	}
+	switch _, err := strconv.ParseUint(q.Offset, 10, 63); {
+	case q.Offset != "" && q.Type != typeStream:
+		errs = append(errs, config.Fault("offset", "is of no use without type stream"))
+	case err != nil && q.Offset != "" && q.Offset != "first" && q.Offset != "last" && q.Offset != "next":
+		errs = append(errs, config.Fault("offset", "must be first, last, next or a number, got %q", q.Offset))
+	}
+	return errors.Join(errs...)
+}
+
+// Validate returns every fault of the keys besides the connection's.
+func (c SinkConfig) Validate() error {
+	errs := []error{checkRange("window", c.Window, 65535), checkRange("channels", c.Channels, 64)}
+	if len(c.Exchange) > maxShort {
+		errs = append(errs, config.Fault("exchange", "must have at most %d bytes", maxShort))
+	}
+	if c.WindowBytes <= 0 {
+		errs = append(errs, config.Fault("window_bytes", "must be > 0"))
+	}
+	if c.MaxMessageSize <= 0 {
+		errs = append(errs, config.Fault("max_message_size", "must be > 0"))
+	}
+	return errors.Join(errs...)
+}
+
+func checkRange(path string, n, most int) error {
+	if n < 1 || n > most {
+		return config.Fault(path, "must be from 1 to %d, got %d", most, n)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package rabbitmq
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/config"
+)
+
+func TestDefaultsAreValid(t *testing.T) {
+	source := DefaultSourceConfig()
+	source.Queues = []Queue{{Name: "q"}}
+	assert.Empty(t, config.Validate(source))
+	assert.Empty(t, config.Validate(DefaultSinkConfig()))
+}
+
+func TestFaults(t *testing.T) {
+	no := false
+	source := func(change func(*SourceConfig)) any {
+		c := DefaultSourceConfig()
+		c.Queues = []Queue{{Name: "q"}}
+		change(&c)
+		return c
+	}
+	sink := func(change func(*SinkConfig)) any {
+		c := DefaultSinkConfig()
+		change(&c)
+		return c
+	}
+	for want, cfg := range map[string]any{
+		"url: must not hold a user name or password": sink(func(c *SinkConfig) { c.URL = "amqp://guest:secret@host" }),
+		"url: must be amqp://":                       sink(func(c *SinkConfig) { c.URL = "http://host" }),
+		"url: must not hold parameters":              sink(func(c *SinkConfig) { c.URL = "amqp://host?heartbeat=1" }),
+		"tls: is of no use":                          sink(func(c *SinkConfig) { c.TLS.Insecure = true }),
+		"tls.cert_file: must be given":               sink(func(c *SinkConfig) { c.URL, c.TLS.CertFile = "amqps://host", "f" }),
+		"auth: must be one of":                       sink(func(c *SinkConfig) { c.Auth = "kerberos" }),
+		"auth: external needs":                       sink(func(c *SinkConfig) { c.Auth = authExternal }),
+		"password_file: give password or":            sink(func(c *SinkConfig) { c.Password, c.PasswordFile = "p", "f" }),
+		"heartbeat: must be whole seconds":           sink(func(c *SinkConfig) { c.Heartbeat = 1500 * time.Millisecond }),
+		"window: must be from 1":                     sink(func(c *SinkConfig) { c.Window = 0 }),
+		"channels: must be from 1 to 64":             sink(func(c *SinkConfig) { c.Channels = 65 }),
+		"window_bytes: must be > 0":                  sink(func(c *SinkConfig) { c.WindowBytes = 0 }),
+		"exchange: must have at most":                sink(func(c *SinkConfig) { c.Exchange = strings.Repeat("x", 256) }),
+		"queues: must name":                          source(func(c *SourceConfig) { c.Queues = nil }),
+		"queues[1].name: \"q\" is there twice":       source(func(c *SourceConfig) { c.Queues = append(c.Queues, Queue{Name: "q"}) }),
+		"queues[0].name: must have 1":                source(func(c *SourceConfig) { c.Queues[0].Name = "" }),
+		"queues[0].type: must be one of":             source(func(c *SourceConfig) { c.Queues[0].Type = "lazy" }),
+		"queues[0].type: a stream cannot":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Mode = typeStream, modeParallel }),
+		"queues[0].durable: must be true":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Queues[0].Durable = typeQuorum, &no }),
+		"queues[0].offset: is of no use":             source(func(c *SourceConfig) { c.Queues[0].Offset = "first" }),
+		"queues[0].offset: must be first":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Queues[0].Offset = typeStream, "-1" }),
+		"queues[0].arguments: use type":              source(func(c *SourceConfig) { c.Queues[0].Arguments = map[string]any{argQueueType: typeQuorum} }),
+		"queues[0].bindings: are of no use": source(func(c *SourceConfig) {
+			c.Declare, c.Queues[0].Bindings = declareNone, []Binding{{Exchange: "e"}}
+		}),
+		"queues[0].bindings[0].exchange": source(func(c *SourceConfig) { c.Queues[0].Bindings = []Binding{{Key: "k"}} }),
+		"mode: must be one of":           source(func(c *SourceConfig) { c.Mode = "fast" }),
+		"declare: must be one of":        source(func(c *SourceConfig) { c.Declare = "maybe" }),
+		"prefetch: must be from 1":       source(func(c *SourceConfig) { c.Prefetch = 65536 }),
+		"stop_timeout: must be > 0":      source(func(c *SourceConfig) { c.StopTimeout = 0 }),
+	} {
+		t.Run(want, func(t *testing.T) {
+			found := config.Validate(cfg)
+			require.Len(t, found, 1, "%v", found)
+			assert.True(t, strings.HasPrefix(found[0].Error(), want), "%s", found[0])
+			assert.NotContains(t, found[0].Error(), "secret")
+		})
+	}
+}

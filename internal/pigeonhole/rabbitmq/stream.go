@@ -1,0 +1,63 @@
+package rabbitmq
+
+import (
+	"strconv"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// streamPlace is how far a stream has been replicated. RabbitMQ does not keep it for AMQP 0-9-1 consumers, so it lasts as long as the process.
+type streamPlace struct {
+	mu    sync.Mutex
+	marks []mark // delivered and not committed, ascending
+	after int64  // the offset behind the last committed message
+	known bool
+}
+
+type mark struct {
+	tag    uint64
+	offset int64
+}
+
+func (p *streamPlace) delivered(tag uint64, offset int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.marks = append(p.marks, mark{tag, offset})
+}
+
+func (p *streamPlace) committed(tag uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for n < len(p.marks) && p.marks[n].tag <= tag {
+		p.after, p.known = p.marks[n].offset+1, true
+		n++
+	}
+	p.marks = p.marks[n:]
+}
+
+// restart forgets what was delivered, as delivery tags begin anew, and returns the offset to go on from, if there is one.
+func (p *streamPlace) restart() (after int64, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.marks = nil
+	return p.after, p.known
+}
+
+// arguments of a consumer.
+func (t *tap) arguments() amqp.Table {
+	if t.queue.Type != typeStream {
+		return nil
+	}
+	if after, known := t.place.restart(); known {
+		return amqp.Table{headerStreamOffset: after}
+	}
+	if n, err := strconv.ParseInt(t.queue.Offset, 10, 64); err == nil {
+		return amqp.Table{headerStreamOffset: n}
+	}
+	if t.queue.Offset == "" {
+		return amqp.Table{headerStreamOffset: "first"}
+	}
+	return amqp.Table{headerStreamOffset: t.queue.Offset}
+}

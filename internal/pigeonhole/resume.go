@@ -1,0 +1,69 @@
+package pigeonhole
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+)
+
+// resuming is a sink that knows what it has stored.
+type resuming interface {
+	// Resume returns the highest offset of the source that is stored on a partition of
+	// topic; false where nothing is. From then on nobody else writes there.
+	Resume(ctx context.Context, topic string, partition int32) (offset int64, ok bool, err error)
+	// Release lets another process write there.
+	Release(topic string, partition int32)
+}
+
+// skipping returns, for one lane, what tells messages that are stored already: the
+// source's position is committed behind the storing, so that after a restart or a
+// rebalance the first messages come again. nil for routes that store them again.
+//
+// Offsets ascend within a partition, one lane has one, and its messages are stored in
+// their order: all up to the last one stored are.
+func (r *route) skipping() (skip func(ctx context.Context, to string, m *message.Message) (bool, error), release func()) {
+	if r.resume == nil {
+		return nil, nil
+	}
+	var mu sync.Mutex          // release may come while a message waits for Resume
+	last := map[string]int64{} // by destination
+	partition := int32(-1)
+	skip = func(ctx context.Context, to string, m *message.Message) (bool, error) {
+		mu.Lock()
+		stored, known := last[to]
+		partition = m.From.Partition
+		mu.Unlock()
+		for wait := r.cfg.MinBackoff; !known; wait = min(2*wait, r.cfg.MaxBackoff) {
+			offset, ok, err := r.resume.Resume(ctx, to, m.From.Partition)
+			if err == nil {
+				if stored = offset; !ok {
+					stored = -1
+				}
+				mu.Lock()
+				last[to] = stored
+				mu.Unlock()
+				r.report("resuming", nil)
+				break
+			}
+			if ctx.Err() != nil {
+				return false, ctx.Err()
+			}
+			r.report("resuming", err)
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		}
+		return m.From.Offset <= stored, nil
+	}
+	return skip, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for to := range last {
+			r.resume.Release(to, partition)
+		}
+	}
+}

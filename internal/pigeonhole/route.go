@@ -1,0 +1,264 @@
+package pigeonhole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
+)
+
+// source is where a route's messages come from.
+type source interface {
+	// Run reads until ctx ends, offers what it reads to lanes, and returns when they
+	// are closed. An error is for good.
+	Run(ctx context.Context, lanes *lane.Set) error
+	// Lag is how many messages wait behind what was committed.
+	Lag(ctx context.Context) (int64, error)
+}
+
+// sink is where they go.
+type sink interface {
+	lane.Sink
+	// Run keeps the connection until ctx ends, and returns when every message given to
+	// Send has its outcome.
+	Run(ctx context.Context) error
+}
+
+// route is one route at work. The way of a message through it: source -> lane ->
+// prepare (hops, filter, changes, destination) -> sink, or -> dead letters.
+//
+// It is alone with its connections, its memory and its faults: what happens to it is
+// seen in its state and nowhere else.
+type route struct {
+	cfg       RouteConfig
+	name      string // of this Pigeonhole
+	log       *zap.Logger
+	transform *transform.Transform
+	lanes     *lane.Set
+	source    source
+	sink      sink
+	dead      sink // nil: refused messages stop the route
+	own       bool // dead is another sink than sink
+	resume    resuming
+
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	phase   phase
+	trouble map[string]error     // by who reports it
+	said    map[string]time.Time // when it was last logged, by who
+	since   time.Time            // of the phase
+	lastErr error
+	errAt   time.Time
+	lag     int64 // -1 when not known
+	rate    rate
+}
+
+// phase is where a route is in its life.
+type phase string
+
+const (
+	running  phase = "running"
+	failed   phase = "failed" // for good, until it is changed or resumed
+	stopping phase = "stopping"
+)
+
+// stopPatience bounds how long a route waits for what is in flight when it stops.
+const stopPatience = 20 * time.Second
+
+// lagEvery is the interval of asking the source how much waits.
+const lagEvery = 10 * time.Second
+
+// newRoute makes a route that does not run yet.
+func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Registerer, m *lane.Metrics) (*route, error) {
+	r := &route{
+		cfg: rc, name: cfg.Name, log: log.Named("route").With(zap.String("route", rc.Name)),
+		done: make(chan struct{}), phase: running, since: time.Now(), trouble: map[string]error{}, said: map[string]time.Time{}, lag: -1,
+	}
+	var err error
+	if r.transform, err = transform.New(rc.Config); err != nil {
+		return nil, err
+	}
+	if r.source, err = newSource(rc, r.part("source."+rc.Source.system(), reg)); err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	if r.sink, err = newSink(rc.Sink, rc.Guarantee, r.part("sink."+rc.Sink.system(), reg)); err != nil {
+		return nil, fmt.Errorf("sink: %w", err)
+	}
+	if rc.deadLetters() {
+		r.dead = r.sink
+		if into := rc.letters(); into != nil {
+			r.own = true
+			if r.dead, err = newSink(*into, AtLeastOnce, r.part("dead_letter.sink."+into.system(), reg)); err != nil {
+				return nil, fmt.Errorf("dead_letter.sink: %w", err)
+			}
+		}
+	}
+	if rc.Guarantee == EffectivelyOnce {
+		r.resume, _ = r.sink.(resuming)
+	}
+	bounds := cfg.share(rc)
+	way := lane.Route{
+		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report("sending", err) },
+		Log: r.log, Metrics: m.Route(rc.Name),
+	}
+	if r.dead != nil {
+		way.Dead = r.bury
+	}
+	r.lanes = lane.NewSet(lane.Config{
+		Messages: bounds.Messages, Bytes: int64(bounds.Bytes),
+		CommitEvery: rc.CommitEvery, MinBackoff: rc.MinBackoff, MaxBackoff: rc.MaxBackoff,
+	}, way)
+	return r, nil
+}
+
+// part is what a source or sink is made with. Its name is the path of its section
+// below the route's: that is where to look when it reports trouble.
+func (r *route) part(name string, reg prometheus.Registerer) options {
+	return options{log: r.log.Named(name), report: func(err error) { r.report(name, err) }, registerer: reg}
+}
+
+// start runs the route until stop.
+func (r *route) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() {
+		defer close(r.done)
+		r.run(ctx)
+	}()
+}
+
+// run keeps the sinks until the source has ended: what is in flight then still has
+// where to go.
+func (r *route) run(ctx context.Context) {
+	sinks, closeSinks := context.WithCancel(context.Background())
+	var outlets, watchers sync.WaitGroup
+	outlets.Go(func() { r.keep(sinks, "sink", r.sink) })
+	if r.own {
+		outlets.Go(func() { r.keep(sinks, "dead_letter", r.dead) })
+	}
+	watching, unwatch := context.WithCancel(ctx)
+	watchers.Go(func() { r.watchLag(watching) })
+	if err := r.source.Run(ctx, r.lanes); err != nil && ctx.Err() == nil {
+		r.fail(fmt.Errorf("source: %w", err))
+	}
+	unwatch()
+	closeSinks()
+	outlets.Wait()
+	watchers.Wait()
+}
+
+func (r *route) keep(ctx context.Context, name string, s sink) {
+	if err := s.Run(ctx); err != nil && ctx.Err() == nil {
+		r.fail(fmt.Errorf("%s: %w", name, err))
+	}
+}
+
+// stop ends the route and waits for it, at most until ctx ends.
+func (r *route) stop(ctx context.Context) error {
+	r.mu.Lock()
+	if r.phase == running {
+		r.phase, r.since = stopping, time.Now()
+	}
+	r.mu.Unlock()
+	r.cancel()
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("route %s has not stopped: %w", r.cfg.Name, ctx.Err())
+	}
+}
+
+// fail ends the route for good.
+func (r *route) fail(err error) {
+	r.mu.Lock()
+	first := r.phase == running
+	if first {
+		r.phase, r.since = failed, time.Now()
+		r.lastErr, r.errAt = err, r.since
+	}
+	r.mu.Unlock()
+	if first {
+		r.log.Error("route stopped", zap.Error(err))
+		r.cancel()
+	}
+}
+
+// sayEvery is how often trouble is logged that goes on in other words: that there has
+// been no answer for 7s, for 8s, or another one of many connections' error.
+const sayEvery = 10 * time.Second
+
+// report notes trouble, and logs it when it is new.
+func (r *route) report(who string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.trouble[who]
+	if err == nil {
+		delete(r.trouble, who)
+		if before != nil {
+			r.log.Info("well again", zap.String("part", who))
+		}
+		return
+	}
+	r.trouble[who] = err
+	r.lastErr, r.errAt = err, time.Now()
+	if now := time.Now(); before == nil || before.Error() != err.Error() && now.Sub(r.said[who]) >= sayEvery {
+		r.said[who] = now
+		r.log.Warn("in trouble, trying on", zap.String("part", who), zap.Error(err))
+	}
+}
+
+// preparation returns the function that the messages of one lane pass.
+func (r *route) preparation() (prepare lane.Prepare, closed func()) {
+	skip, release := r.skipping()
+	prepare = func(ctx context.Context, m *message.Message) (string, bool, error) {
+		again, err := m.Hop(r.name, r.cfg.MaxHops)
+		switch {
+		case err != nil:
+			return "", false, lane.Refuse("hops", err)
+		case again:
+			return "", false, lane.ErrLoop
+		}
+		to, keep, err := r.transform.Apply(m)
+		if err != nil || !keep || skip == nil {
+			return to, keep, err
+		}
+		stored, err := skip(ctx, to, m)
+		return to, !stored, err
+	}
+	return prepare, release
+}
+
+func (r *route) watchLag(ctx context.Context) {
+	ticker := time.NewTicker(lagEvery)
+	defer ticker.Stop()
+	for {
+		asking, cancel := context.WithTimeout(ctx, lagEvery)
+		n, err := r.source.Lag(asking)
+		cancel()
+		if err != nil {
+			n = -1
+		}
+		r.mu.Lock()
+		r.lag = n
+		r.mu.Unlock()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// errStopped is returned for routes that are asked for something while they stop.
+var errStopped = errors.New("the route is stopping")

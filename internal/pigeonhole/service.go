@@ -1,0 +1,206 @@
+// Package pigeonhole replicates messages between Kafka, RabbitMQ and Pulsar. It runs
+// routes: a source, a sink, and what happens on the way; see route.
+package pigeonhole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
+)
+
+// Build wires the service: its routes, their pages on the admin server, and the change
+// of routes while it runs.
+func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
+	rt.TuneMemory(int64(cfg.InFlight.Bytes) + memoryBase)
+	s := &service{log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), routes: map[string]*route{}}
+	if err := rt.Metrics.Register(newCollector(s)); err != nil {
+		return err
+	}
+	rt.OnStop("routes", s.stop)
+	pages := s.handler()
+	rt.Handle("/routes", pages)
+	rt.Handle("/routes/", pages)
+	if err := s.change(context.Background(), cfg); err != nil {
+		return err
+	}
+	app.OnReload(rt, s.change)
+	rt.Check("routes", s.check)
+	return nil
+}
+
+// service runs the routes.
+type service struct {
+	log        *zap.Logger
+	registerer prometheus.Registerer
+	metrics    *lane.Metrics
+
+	changing sync.Mutex // one change at a time
+
+	mu     sync.Mutex
+	cfg    Config
+	routes map[string]*route
+	closed bool
+}
+
+// change runs the routes of cfg: those that are as they were go on undisturbed, others
+// stop, start or are replaced. When one cannot be made nothing changes.
+func (s *service) change(ctx context.Context, cfg Config) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.mu.Lock()
+	before := s.cfg
+	old := maps.Clone(s.routes)
+	s.mu.Unlock()
+
+	made := map[string]*route{}
+	var errs []error
+	for i, rc := range cfg.Routes {
+		if r := old[rc.Name]; r != nil && cfg.Name == before.Name && reflect.DeepEqual(r.cfg, rc) {
+			continue
+		}
+		r, err := newRoute(cfg, rc, s.log, s.registerer, s.metrics)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
+			continue
+		}
+		made[rc.Name] = r
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+
+	wanted := map[string]bool{}
+	for _, rc := range cfg.Routes {
+		wanted[rc.Name] = true
+	}
+	var leaving sync.WaitGroup
+	for name, r := range old {
+		if made[name] == nil && wanted[name] {
+			continue
+		}
+		leaving.Go(func() { s.retire(ctx, r) })
+	}
+	leaving.Wait()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errStopped
+	}
+	s.cfg = cfg
+	for name := range old {
+		if !wanted[name] {
+			delete(s.routes, name)
+			s.metrics.Forget(name)
+		}
+	}
+	for name, r := range made {
+		s.routes[name] = r
+		r.start()
+	}
+	return nil
+}
+
+// retire stops a route that leaves.
+func (s *service) retire(ctx context.Context, r *route) {
+	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	if err := r.stop(ctx); err != nil {
+		s.log.Error("a route is left behind", zap.Error(err))
+	}
+}
+
+// resume lets a paused route go on, and starts a failed one anew.
+func (s *service) resume(r *route) error {
+	r.mu.Lock()
+	phase := r.phase
+	r.mu.Unlock()
+	switch phase {
+	case running:
+		r.lanes.Resume()
+		return nil
+	case stopping:
+		return errStopped
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if s.find(r.cfg.Name) != r {
+		return errStopped
+	}
+	s.retire(context.Background(), r)
+	again, err := newRoute(s.current(), r.cfg, s.log, s.registerer, s.metrics)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errStopped
+	}
+	s.routes[r.cfg.Name] = again
+	again.start()
+	return nil
+}
+
+// stop ends all routes.
+func (s *service) stop(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	var wg sync.WaitGroup
+	all := s.all()
+	errs := make([]error, len(all))
+	for i, r := range all {
+		wg.Go(func() { errs[i] = r.stop(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// check is the readiness check: the process is ready as long as its routes can be
+// looked at. What a route's trouble is /routes says; taking the process out of service
+// for it would stop the others.
+func (s *service) check(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.routes {
+		r.mu.Lock()
+		failed := r.phase == failed
+		r.mu.Unlock()
+		if !failed {
+			return nil
+		}
+	}
+	if len(s.routes) > 0 {
+		return errors.New("every route has failed, see /routes")
+	}
+	return nil
+}
+
+func (s *service) all() []*route {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.routes))
+}
+
+func (s *service) find(name string) *route {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.routes[name]
+}
+
+func (s *service) current() Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg
+}

@@ -1,0 +1,106 @@
+// Package transform is what a route does to each message between its source and its
+// sink: it drops those that a filter does not want, changes them, and finds out where
+// each goes.
+//
+// A message passes filter, headers, set and to, in this order. Expressions see it as it
+// came from the source; to sees it as it leaves.
+package transform
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+)
+
+// Config is the transformation of a route. The zero Config changes nothing. See vars.go
+// for what expressions may use.
+type Config struct {
+	// Filter is a CEL expression that is true for the messages to pass on; others are
+	// done with. Default: all pass.
+	Filter string `yaml:"filter"`
+	// Set gives the message new parts: under key, value or header.NAME a CEL
+	// expression that is a string, bytes or null. A null key is none, a null value a
+	// tombstone; a header set to null is removed, one set to anything else replaces
+	// all of its name. Default: none.
+	Set map[string]string `yaml:"set"`
+	// Headers chooses and renames headers.
+	Headers HeadersConfig `yaml:"headers"`
+	// To is the destination: a topic, or in RabbitMQ a queue or routing key. It may
+	// contain {topic} (at the source), {topic_name} (its part after the last '/',
+	// without -partition-N), {partition}, {key}, {routing_key}, {exchange} and
+	// {header.NAME}. What a message lacks, or what is empty, makes it refused with the
+	// reason "template", unless the placeholder has a default: {header.NAME:-other}.
+	// Braces are doubled to stand for themselves. Default: what the sink is configured
+	// to.
+	To string `yaml:"to"`
+}
+
+// HeadersConfig chooses and renames headers. Patterns are exact, upper and lower case
+// told apart, but for '*', which is any text, and '?', which is any one character. The
+// entries that Pigeonhole adds itself are not headers.
+type HeadersConfig struct {
+	// Include keeps only headers that match one of these patterns. Default: all.
+	Include []string `yaml:"include"`
+	// Exclude removes headers that match one of these, also of those included.
+	// Default: none.
+	Exclude []string `yaml:"exclude"`
+	// Rename gives headers that are left another name. Both names are exact. Default:
+	// none.
+	Rename map[string]string `yaml:"rename"`
+}
+
+func (c HeadersConfig) isZero() bool { return len(c.Include)+len(c.Exclude)+len(c.Rename) == 0 }
+
+// Validate returns every fault, those of expressions and of the template included.
+func (c Config) Validate() error {
+	_, err := New(c)
+	return err
+}
+
+func (c HeadersConfig) validate() error {
+	var errs []error
+	for _, list := range []struct {
+		key      string
+		patterns []string
+	}{{"include", c.Include}, {"exclude", c.Exclude}} {
+		for i, pattern := range list.patterns {
+			if pattern == "" {
+				errs = append(errs, config.Fault(fmt.Sprintf("headers.%s[%d]", list.key, i), "must be a header's name or a pattern such as x-*"))
+			}
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
+		path := "headers.rename." + from
+		switch to := c.Rename[from]; {
+		case from == "":
+			errs = append(errs, config.Fault("headers.rename", "must name the header to rename, got an empty name"))
+		case to == "":
+			errs = append(errs, config.Fault(path, "must be the header's new name"))
+		case message.IsReserved(to):
+			errs = append(errs, config.Fault(path, "must not begin with %s, which is for Pigeonhole's own, got %q", message.Prefix, to))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setTarget reads a key of Config.Set.
+func setTarget(key string) (target, header string, err error) {
+	if name, ok := strings.CutPrefix(key, "header."); ok {
+		switch {
+		case name == "":
+			return "", "", config.Fault("set."+key, "must name a header: header.NAME")
+		case message.IsReserved(name):
+			return "", "", config.Fault("set."+key, "must not begin with %s, which is for Pigeonhole's own", message.Prefix)
+		}
+		return "header", name, nil
+	}
+	if key == "key" || key == "value" {
+		return key, "", nil
+	}
+	return "", "", config.Fault("set."+key, "must be key, value or header.NAME, got %q", key)
+}

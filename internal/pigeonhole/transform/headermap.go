@@ -1,0 +1,97 @@
+package transform
+
+import (
+	"reflect"
+
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+)
+
+// fewHeaders are looked through for a name sooner than put into a map.
+const fewHeaders = 16
+
+func headersOf(headers []message.Header) traits.Mapper {
+	if len(headers) <= fewHeaders {
+		return &headerMap{headers: headers}
+	}
+	return mapOf(headers)
+}
+
+func mapOf(headers []message.Header) traits.Mapper {
+	values := make(map[string]string, len(headers))
+	for i := range headers {
+		values[headers[i].Name] = string(headers[i].Value)
+	}
+	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
+}
+
+// headerMap is a few headers as a map of CEL, which is made only for what is more than
+// to look up one.
+type headerMap struct {
+	headers []message.Header
+	full    traits.Mapper // nil until it is needed
+}
+
+func (h *headerMap) all() traits.Mapper {
+	if h.full == nil {
+		h.full = mapOf(h.headers)
+	}
+	return h.full
+}
+
+// Find is has() and a constant index.
+func (h *headerMap) Find(key ref.Val) (ref.Val, bool) {
+	name, ok := key.(types.String)
+	if !ok {
+		return h.all().Find(key)
+	}
+	for i := len(h.headers) - 1; i >= 0; i-- {
+		if h.headers[i].Name == string(name) {
+			return types.String(h.headers[i].Value), true
+		}
+	}
+	return nil, false
+}
+
+// Contains is the operator in.
+func (h *headerMap) Contains(key ref.Val) ref.Val {
+	if _, ok := key.(types.String); !ok {
+		return h.all().Contains(key)
+	}
+	_, found := h.Find(key)
+	return types.Bool(found)
+}
+
+// Get is the index operator, where the name is not constant.
+func (h *headerMap) Get(key ref.Val) ref.Val {
+	if v, found := h.Find(key); found {
+		return v
+	}
+	return h.all().Get(key) // its error
+}
+
+// The rest are the map's.
+
+// ConvertToNative is a method of ref.Val.
+func (h *headerMap) ConvertToNative(t reflect.Type) (any, error) { return h.all().ConvertToNative(t) }
+
+// ConvertToType is a method of ref.Val.
+func (h *headerMap) ConvertToType(t ref.Type) ref.Val { return h.all().ConvertToType(t) }
+
+// Equal is a method of ref.Val.
+func (h *headerMap) Equal(other ref.Val) ref.Val { return h.all().Equal(other) }
+
+// Type is a method of ref.Val.
+func (h *headerMap) Type() ref.Type { return types.MapType }
+
+// Value is a method of ref.Val.
+func (h *headerMap) Value() any { return h.all().Value() }
+
+// Iterator is a method of traits.Iterable.
+func (h *headerMap) Iterator() traits.Iterator { return h.all().Iterator() }
+
+// Size is a method of traits.Sizer.
+func (h *headerMap) Size() ref.Val { return h.all().Size() }

@@ -1,0 +1,189 @@
+package transform
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+)
+
+// template is a parsed destination: texts and placeholders in turn.
+type template struct {
+	parts  []part
+	static string // the whole, when nothing is to be filled in
+	// topic: the template begins with the name of one namespace of Pulsar's, which
+	// what is filled in must not leave.
+	topic bool
+}
+
+// part is a text, followed by a placeholder unless name is empty.
+type part struct {
+	text         string
+	name, header string
+	fallback     string
+	hasFallback  bool
+}
+
+func parseTemplate(text string) (*template, error) {
+	t := &template{topic: strings.HasPrefix(text, "persistent://") || strings.HasPrefix(text, "non-persistent://")}
+	var literal strings.Builder
+	for rest := text; ; {
+		at := strings.IndexAny(rest, "{}")
+		if at < 0 {
+			literal.WriteString(rest)
+			break
+		}
+		literal.WriteString(rest[:at])
+		brace := rest[at]
+		rest = rest[at+1:]
+		if rest != "" && rest[0] == brace { // doubled
+			literal.WriteByte(brace)
+			rest = rest[1:]
+			continue
+		}
+		if brace == '}' {
+			return nil, errors.New("has a '}' without its '{'; write }} for the character")
+		}
+		end := strings.IndexByte(rest, '}')
+		if end < 0 {
+			return nil, errors.New("has a '{' without its '}'; write {{ for the character")
+		}
+		p, err := parsePlaceholder(rest[:end])
+		if err != nil {
+			return nil, err
+		}
+		p.text = literal.String()
+		literal.Reset()
+		t.parts = append(t.parts, p)
+		rest = rest[end+1:]
+	}
+	if len(t.parts) == 0 {
+		t.static = literal.String()
+	} else if literal.Len() > 0 {
+		t.parts = append(t.parts, part{text: literal.String()})
+	}
+	return t, nil
+}
+
+func parsePlaceholder(inside string) (part, error) {
+	var p part
+	p.name, p.fallback, p.hasFallback = strings.Cut(inside, ":-")
+	if p.hasFallback && p.fallback == "" {
+		return part{}, fmt.Errorf("gives {%s} an empty default", p.name)
+	}
+	if name, ok := strings.CutPrefix(p.name, "header."); ok && name != "" {
+		p.name, p.header = "header", name
+		return p, nil
+	}
+	switch p.name {
+	case "topic", "topic_name", "partition", "key", "routing_key", "exchange":
+		return p, nil
+	}
+	return part{}, fmt.Errorf("knows {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and {header.NAME}, each with a default as {key:-other}, got {%s}", inside)
+}
+
+// of is the destination of m.
+func (t *template) of(m *message.Message) (string, error) {
+	if len(t.parts) == 0 {
+		return t.static, nil
+	}
+	var room [128]byte
+	b := room[:0]
+	for i := range t.parts {
+		p := &t.parts[i]
+		b = append(b, p.text...)
+		if p.name == "" {
+			continue
+		}
+		from := len(b)
+		b = p.append(b, m)
+		value := b[from:]
+		if len(value) == 0 {
+			if !p.hasFallback {
+				return "", fmt.Errorf("the destination needs %s, which the message has not", p)
+			}
+			b = append(b, p.fallback...)
+			continue
+		}
+		if err := t.check(value); err != nil {
+			return "", fmt.Errorf("%s cannot be part of the destination: %w", p, err)
+		}
+	}
+	return string(b), nil
+}
+
+// maxValue bounds what is filled in; no system has longer names.
+const maxValue = 1024
+
+func (t *template) check(value []byte) error {
+	if len(value) > maxValue {
+		return fmt.Errorf("it has %d bytes, more than %d", len(value), maxValue)
+	}
+	if !utf8.Valid(value) {
+		return errors.New("it is not valid UTF-8")
+	}
+	for _, c := range value {
+		if c < ' ' || c == 0x7f {
+			return errors.New("it has control characters")
+		}
+		if c == '/' && t.topic {
+			return errors.New("it contains '/', and would name a topic elsewhere")
+		}
+	}
+	return nil
+}
+
+// String names the placeholder for people.
+func (p *part) String() string {
+	if p.header != "" {
+		return "the header " + strconv.Quote(p.header)
+	}
+	return strings.ReplaceAll(p.name, "_", " ")
+}
+
+// append appends the placeholder's value, or nothing when the message lacks it.
+func (p *part) append(b []byte, m *message.Message) []byte {
+	switch p.name {
+	case "topic":
+		return append(b, m.From.Topic...)
+	case "topic_name":
+		return append(b, topicName(m.From.Topic)...)
+	case "partition":
+		if m.From.Partition >= 0 {
+			return strconv.AppendInt(b, int64(m.From.Partition), 10)
+		}
+	case "key":
+		return append(b, m.Key...)
+	case "routing_key":
+		if m.AMQP != nil {
+			return append(b, m.AMQP.RoutingKey...)
+		}
+	case "exchange":
+		if m.AMQP != nil {
+			return append(b, m.AMQP.Exchange...)
+		}
+	case "header":
+		value, _ := m.Header(p.header)
+		return append(b, value...)
+	}
+	return b
+}
+
+// topicName is the last part of a topic of Pulsar's without its partition, and any
+// other topic as it is.
+func topicName(topic string) string {
+	at := strings.LastIndexByte(topic, '/')
+	if at < 0 {
+		return topic
+	}
+	topic = topic[at+1:]
+	if at = strings.LastIndex(topic, "-partition-"); at > 0 {
+		if _, err := strconv.ParseUint(topic[at+len("-partition-"):], 10, 31); err == nil {
+			return topic[:at]
+		}
+	}
+	return topic
+}

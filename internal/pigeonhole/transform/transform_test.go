@@ -1,0 +1,410 @@
+package transform
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+)
+
+func h(name, value string) message.Header { return message.Header{Name: name, Value: []byte(value)} }
+
+// order is a message as most are.
+func order() *message.Message {
+	m := message.FromAMQP([]byte(`{"total": 120, "id": 9007199254740993, "items": ["a", "b"], "vip": true}`),
+		message.AMQP{Exchange: "shop", RoutingKey: "orders.new", ContentType: "application/json"},
+		[]message.Header{h("type", "order"), h("x-a", "1"), h("x-b", "2"), {Name: "tries", Typed: int32(3)}}, time.UnixMilli(1_700_000_000_000))
+	m.Key = []byte("k7")
+	m.From = message.From{Topic: "persistent://public/default/orders-partition-3", Partition: 3, Offset: 42}
+	return m
+}
+
+func compiled(t testing.TB, cfg Config) *Transform {
+	t.Helper()
+	tr, err := New(cfg)
+	require.NoError(t, err)
+	return tr
+}
+
+func TestFilter(t *testing.T) {
+	for expression, want := range map[string]bool{
+		`true`:                                     true,
+		`json.total > 100`:                         true,
+		`json.total > 100.5 && json.vip`:           true,
+		`json.id == 9007199254740993`:              true,
+		`json.id == 9007199254740992`:              false,
+		`json.vip`:                                 true,
+		`headers["type"] == "refund"`:              false,
+		`"x-a" in headers && headers["x-a"] < "2"`: true,
+		`headers["tries"] == "3"`:                  true,
+		`int(headers["tries"]) < 3`:                false,
+		`headers[headers["type"] == "order" ? "x-b" : "none"] == "2"`:    true,
+		`has(headers.tries) && !("no" in headers)`:                       true,
+		`size(headers) == 4 && headers == headers && "x-b" in headers`:   true,
+		`headers == {"a": "b"}`:                                          false,
+		`type(headers) == map && dyn(headers)["type"] == "order"`:        true,
+		`1 in dyn(headers)`:                                              false,
+		`headers.exists(name, name.startsWith("x-"))`:                    true,
+		`key == b"k7" && string(key).endsWith("7")`:                      true,
+		`key != null && value != null`:                                   true,
+		`size(value) > 1000`:                                             false,
+		`text.contains("total")`:                                         true,
+		`text.matches("\"total\": *[0-9]+")`:                             true,
+		`routing_key.startsWith("orders.") && exchange=="shop"`:          true,
+		`amqp.content_type == "application/json" && !has(amqp.reply_to)`: true,
+		`partition == 3 && offset >= 42`:                                 true,
+		`topic.split("/")[4] == "orders-partition-3"`:                    true,
+		`time == timestamp("2023-11-14T22:13:20Z")`:                      true,
+		`time > timestamp("2030-01-01T00:00:00Z")`:                       false,
+		`json.items.all(i, size(i) == 1)`:                                true,
+	} {
+		m := order()
+		_, keep, err := compiled(t, Config{Filter: expression}).Apply(m)
+		require.NoError(t, err, expression)
+		assert.Equal(t, want, keep, expression)
+		assert.Equal(t, order(), m, "a filter changes nothing")
+	}
+}
+
+func TestNullsInExpressions(t *testing.T) {
+	m := &message.Message{From: message.From{Partition: -1, Offset: -1}}
+	_, keep, err := compiled(t, Config{
+		Filter: `key == null && value == null && text == "" && json == null && size(headers) == 0 && partition == -1 && offset == -1 && time == null &&
+			routing_key == "" && exchange == "" && size(amqp) == 0 && topic == ""`,
+	}).Apply(m)
+	require.NoError(t, err)
+	assert.True(t, keep)
+}
+
+func TestSet(t *testing.T) {
+	m := order()
+	tr := compiled(t, Config{
+		Set: map[string]string{
+			"key":          `headers["type"] + "/" + string(json.total)`,
+			"value":        `b"\xff" + value`,
+			"header.type":  `text.size() > 5 ? "long" : "short"`,
+			"header.x-a":   `null`,
+			"header.new":   `string(key)`,
+			"header.empty": `""`,
+		},
+		To: "q.{key}.{header.type}",
+	})
+	to, keep, err := tr.Apply(m)
+	require.NoError(t, err)
+	assert.True(t, keep)
+	assert.Equal(t, "order/120", string(m.Key))
+	assert.Equal(t, "\xff"+string(order().Value), string(m.Value))
+	assert.Equal(t, []message.Header{{Name: "tries", Value: []byte("3"), Typed: int32(3)}, h("type", "long"), h("x-b", "2"), h("empty", ""), h("new", "k7")},
+		m.Headers, "each expression saw the message as it came")
+	assert.Equal(t, "q.order/120.long", to, "the destination is of the message as it leaves")
+
+	_, _, err = compiled(t, Config{Set: map[string]string{"key": "null", "value": "null"}}).Apply(m)
+	require.NoError(t, err)
+	assert.Nil(t, m.Key)
+	assert.Nil(t, m.Value)
+
+	m.Headers = []message.Header{h("a", "1"), h("b", "2"), h("a", "3"), h("a", "4")}
+	before := m.Headers
+	_, _, err = compiled(t, Config{Set: map[string]string{"header.a": `headers["a"] + "!"`, "value": `""`}}).Apply(m)
+	require.NoError(t, err)
+	assert.Equal(t, []message.Header{h("b", "2"), h("a", "4!")}, m.Headers)
+	assert.Equal(t, []message.Header{h("a", "1"), h("b", "2"), h("a", "3"), h("a", "4")}, before, "the source's list is not touched")
+	assert.Equal(t, []byte{}, m.Value)
+	assert.NotNil(t, m.Value)
+}
+
+func TestHeaders(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg  HeadersConfig
+		want []string
+	}{
+		"all":             {HeadersConfig{}, []string{"tries", "type", "x-a", "x-b"}},
+		"include":         {HeadersConfig{Include: []string{"x-*", "type"}}, []string{"type", "x-a", "x-b"}},
+		"exclude":         {HeadersConfig{Exclude: []string{"x-?", "t*s"}}, []string{"type"}},
+		"both":            {HeadersConfig{Include: []string{"x-*"}, Exclude: []string{"*a"}}, []string{"x-b"}},
+		"nothing left":    {HeadersConfig{Exclude: []string{"*"}}, []string{}},
+		"case is told":    {HeadersConfig{Include: []string{"TYPE"}}, []string{}},
+		"rename and swap": {HeadersConfig{Rename: map[string]string{"x-a": "x-b", "x-b": "x-a", "none": "x"}}, []string{"tries", "type", "x-b", "x-a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := order()
+			before := m.Headers
+			_, _, err := compiled(t, Config{Headers: test.cfg}).Apply(m)
+			require.NoError(t, err)
+			names := []string{}
+			for _, h := range m.Headers {
+				names = append(names, h.Name)
+			}
+			assert.Equal(t, test.want, names)
+			assert.Equal(t, order().Headers, before)
+		})
+	}
+}
+
+func TestPatterns(t *testing.T) {
+	for _, test := range []struct {
+		pattern, name string
+		want          bool
+	}{
+		{"a", "a", true}, {"a", "b", false}, {"a", "aa", false}, {"*", "", true}, {"*", "anything", true}, {"a*", "a", true}, {"*a", "bba", true},
+		{"a*b*c", "axxbyyc", true}, {"a*b*c", "axxbyy", false}, {"?", "ä", true}, {"?", "", false}, {"??", "ä", false}, {"[a]", "a", false}, {"[a]", "[a]", true},
+		{"x-*-id", "x-request-id", true}, {"**", "z", true}, {"*\xff", "a\xff", true},
+		{strings.Repeat("a*", 1000) + "b", strings.Repeat("a", 100_000), false},
+	} {
+		assert.Equal(t, test.want, matches(test.pattern, test.name), "%.20s %.20s", test.pattern, test.name)
+	}
+}
+
+func TestDestination(t *testing.T) {
+	for template, want := range map[string]string{
+		"":       "",
+		"orders": "orders",
+		"persistent://public/default/{topic_name}": "persistent://public/default/orders",
+		"{topic}": "persistent://public/default/orders-partition-3",
+		"{exchange}.{routing_key}.{key}.{partition}": "shop.orders.new.k7.3",
+		"t-{header.type}-{header.none:-other}":       "t-order-other",
+		"{header.none:-a:-b}{{x}}":                   "a:-b{x}",
+		"{header.tries}":                             "3",
+	} {
+		to, keep, err := compiled(t, Config{To: template}).Apply(order())
+		require.NoError(t, err, template)
+		assert.True(t, keep)
+		assert.Equal(t, want, to, template)
+	}
+	bare := &message.Message{From: message.From{Topic: "orders", Partition: -1}, Headers: []message.Header{
+		h("empty", ""), {Name: "null"}, h("binary", "\xff"), h("control", "a\nb"), h("slash", "a/b"), h("long", strings.Repeat("x", 2000)),
+	}}
+	for template, says := range map[string]string{
+		"{header.none}":    `the destination needs the header "none", which the message has not`,
+		"{header.empty}":   `needs the header "empty"`,
+		"{header.null}":    `needs the header "null"`,
+		"x{key}":           "needs key",
+		"{partition}":      "needs partition",
+		"{routing_key}":    "needs routing key",
+		"{exchange}":       "needs exchange",
+		"{header.binary}":  "not valid UTF-8",
+		"{header.control}": "control characters",
+		"{header.long}":    "2000 bytes",
+		"persistent://public/default/{header.slash}": "contains '/'",
+	} {
+		_, keep, err := compiled(t, Config{To: template}).Apply(bare)
+		assert.False(t, keep)
+		require.ErrorContains(t, err, says)
+		reason, ok := lane.Refused(err)
+		assert.True(t, ok)
+		assert.Equal(t, "template", reason)
+	}
+	to, _, err := compiled(t, Config{To: "{topic_name}.{header.slash}"}).Apply(bare)
+	require.NoError(t, err)
+	assert.Equal(t, "orders.a/b", to)
+}
+
+func TestARefusedMessageIsAsItCame(t *testing.T) {
+	for _, cfg := range []Config{
+		{Set: map[string]string{"key": `"new"`, "header.type": `"new"`}, Headers: HeadersConfig{Exclude: []string{"x-*"}}, To: "{header.none}"},
+		{Set: map[string]string{"header.type": `"new"`, "key": `headers["none"]`}, Headers: HeadersConfig{Exclude: []string{"x-*"}}},
+	} {
+		m := order()
+		_, keep, err := compiled(t, cfg).Apply(m)
+		require.Error(t, err)
+		assert.False(t, keep)
+		assert.Equal(t, order(), m)
+	}
+}
+
+func TestExpressionsThatFailOnAMessage(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg  Config
+		m    *message.Message
+		says string
+	}{
+		"a header that is not there, by a name of the message": {Config{Filter: `headers[exchange] == "x"`}, order(), "filter: no such key: shop"},
+		"a header that is not there":                           {Config{Filter: `headers["no"] == "x"`}, order(), "filter: no such key: no"},
+		"not a number":                                         {Config{Filter: `int(headers["type"]) > 1`}, order(), "filter: "},
+		"not JSON":                                             {Config{Filter: `json.a`}, &message.Message{Value: []byte("{")}, "the value is not JSON"},
+		"JSON and more":                                        {Config{Filter: `json.a`}, &message.Message{Value: []byte(`{"a":true} x`)}, "the value is not JSON"},
+		"an empty value as JSON":                               {Config{Filter: `json.a`}, &message.Message{Value: []byte{}}, "the value is not JSON"},
+		"JSON nested too deep":                                 {Config{Filter: `json.a`}, &message.Message{Value: []byte(strings.Repeat("[", 100_000))}, "the value is not JSON"},
+		"a number out of range":                                {Config{Filter: `json > 1`}, &message.Message{Value: []byte("1e999")}, "out of range"},
+		"a field of a null":                                    {Config{Filter: `json.a`}, &message.Message{}, "filter: "},
+		"invalid UTF-8":                                        {Config{Filter: `text == ""`}, &message.Message{Value: []byte{0xff}}, "not valid UTF-8"},
+		"a null key as text":                                   {Config{Set: map[string]string{"header.k": `string(key)`}}, &message.Message{}, "set.header.k: "},
+		"a filter that is no bool":                             {Config{Filter: `json.total`}, order(), "must be true or false, got int"},
+		"a key that is no text":                                {Config{Set: map[string]string{"key": `json.total`}}, order(), "set.key: the result must be a string, bytes or null, got int"},
+		"too expensive": {Config{Filter: `json.all(a, json.all(b, json.all(c, a + b + c > 0)))`},
+			&message.Message{Value: []byte("[1" + strings.Repeat(",1", 999) + "]")}, "cost limit exceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, keep, err := compiled(t, test.cfg).Apply(test.m)
+			assert.False(t, keep)
+			require.ErrorContains(t, err, test.says)
+			assert.NotContains(t, err.Error(), "\n")
+			reason, ok := lane.Refused(err)
+			assert.True(t, ok)
+			assert.Equal(t, "expression", reason)
+		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	type route struct {
+		Transform Config `yaml:"transform"`
+	}
+	for says, cfg := range map[string]Config{
+		`transform.filter: must be true or false, got an expression of type string`:                 {Filter: `topic`},
+		`transform.filter: does not compile: ERROR: <input>:1:1: undeclared reference to 'nothing'`: {Filter: `nothing == 1`},
+		`transform.filter: does not compile: ERROR: <input>:1:9: Syntax error`:                      {Filter: `topic ==`},
+		`found no matching overload for '_==_' applied to '(int, string)'`:                          {Filter: `partition == "1"`},
+		`transform.filter: must give replace() a constant text`:                                     {Filter: `text.replace("a", text) == ""`},
+		`transform.filter: must give join() a constant text`:                                        {Filter: `["a"].join(topic) == ""`},
+		`transform.filter: must give format() a constant text`:                                      {Filter: `topic.format([1]) == ""`},
+		`transform.set.key: must be a string, bytes or null`:                                        {Set: map[string]string{"key": `partition`}},
+		`transform.set.header.a: does not compile`:                                                  {Set: map[string]string{"header.a": `(`}},
+		`transform.set.header.: must name a header`:                                                 {Set: map[string]string{"header.": `""`}},
+		`transform.set.header.pigeonhole.hops: must not begin with pigeonhole.`:                     {Set: map[string]string{"header.pigeonhole.hops": `""`}},
+		`transform.set.topic: must be key, value or header.NAME, got "topic"`:                       {Set: map[string]string{"topic": `""`}},
+		`transform.headers.include[1]: must be a header's name`:                                     {Headers: HeadersConfig{Include: []string{"a", ""}}},
+		`transform.headers.exclude[0]: must be a header's name`:                                     {Headers: HeadersConfig{Exclude: []string{""}}},
+		`transform.headers.rename.a: must be the header's new name`:                                 {Headers: HeadersConfig{Rename: map[string]string{"a": ""}}},
+		`transform.headers.rename.a: must not begin with pigeonhole.`:                               {Headers: HeadersConfig{Rename: map[string]string{"a": "pigeonhole.origin"}}},
+		`transform.to: knows {topic}`:                                                               {To: "x{what}"},
+		`transform.to: has a '{' without its '}'`:                                                   {To: "x{key"},
+		`transform.to: has a '}' without its '{'`:                                                   {To: "x}"},
+		`transform.to: gives {key} an empty default`:                                                {To: "{key:-}"},
+	} {
+		faults := config.Validate(route{cfg})
+		if assert.Len(t, faults, 1, says) {
+			assert.Contains(t, faults[0].Error(), says)
+		}
+	}
+	all := config.Validate(route{Config{Filter: "x", To: "{", Set: map[string]string{"key": "y", "z": "''"}, Headers: HeadersConfig{Include: []string{""}}}})
+	assert.Len(t, all, 5, "%v", all)
+	assert.Empty(t, config.Validate(route{}))
+}
+
+func TestBadInput(t *testing.T) {
+	var many []message.Header
+	for i := range 10_000 {
+		many = append(many, h(fmt.Sprint("h", i), strings.Repeat("v", 100)))
+	}
+	many = append(many, h("\xff", "\xfe"), h("", ""), message.Header{Name: "null"})
+	tr := compiled(t, Config{
+		Filter:  `headers["h9999"].startsWith("v") && headers["null"] == "" && size(headers[""]) == 0`,
+		Headers: HeadersConfig{Exclude: []string{"h1*"}, Rename: map[string]string{"h2": "r2"}},
+		Set:     map[string]string{"header.h3": `headers["h4"]`},
+		To:      "{header.h9999}",
+	})
+	m := &message.Message{Headers: many, Value: []byte{0xff}}
+	to, keep, err := tr.Apply(m)
+	require.NoError(t, err)
+	assert.True(t, keep)
+	assert.Len(t, to, 100)
+	assert.Len(t, m.Headers, 10_003-1111)
+	assert.Equal(t, h("\xff", "\xfe"), m.Headers[len(m.Headers)-3])
+}
+
+func TestApplyAtOnceFromMany(t *testing.T) {
+	tr := compiled(t, Config{Filter: `json.total > 100`, Set: map[string]string{"key": `headers["type"]`}, To: "{key}"})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 200 {
+				m := order()
+				to, keep, err := tr.Apply(m)
+				assert.NoError(t, err)
+				assert.True(t, keep)
+				assert.Equal(t, "order", to)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNothingConfiguredCostsNothing(t *testing.T) {
+	tr, m := compiled(t, Config{To: "orders"}), order()
+	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _, _ = tr.Apply(m) }))
+}
+
+// FuzzTemplate: no template and no message makes it panic, nor a topic elsewhere.
+func FuzzTemplate(f *testing.F) {
+	f.Add("persistent://public/default/{header.a:-x}", "v")
+	f.Add("{{{key}}}{topic_name}", "a/b-partition-1")
+	f.Fuzz(func(t *testing.T, text, value string) {
+		tr, err := parseTemplate(text)
+		if err != nil {
+			return
+		}
+		m := &message.Message{Key: []byte(value), From: message.From{Topic: value}, Headers: []message.Header{h("a", value)}}
+		to, err := tr.of(m)
+		if err == nil && tr.topic && strings.Count(to, "/") > strings.Count(text, "/") {
+			t.Fatalf("%q and %q give %q", text, value, to)
+		}
+	})
+}
+
+func FuzzPattern(f *testing.F) {
+	f.Add("a*b?", "axxbc")
+	f.Fuzz(func(t *testing.T, pattern, name string) {
+		if !strings.ContainsAny(pattern, "*?") && matches(pattern, name) != (pattern == name) {
+			t.Fatalf("%q %q", pattern, name)
+		}
+		if !matches(pattern+"*", name) && matches(pattern, name) {
+			t.Fatalf("%q matches %q, but not with a star behind", pattern, name)
+		}
+	})
+}
+
+func BenchmarkApply(b *testing.B) {
+	for name, cfg := range map[string]Config{
+		"nothing":  {To: "orders"},
+		"template": {To: "persistent://public/default/{topic_name}"},
+		"topic":    {Filter: `topic.startsWith("persistent")`},
+		"header":   {Filter: `headers["type"] == "order"`},
+		"json":     {Filter: `json.total > 100`},
+		"set":      {Set: map[string]string{"key": `headers["type"]`}},
+		"headers":  {Headers: HeadersConfig{Exclude: []string{"x-*"}}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			tr, m := compiled(b, cfg), order()
+			headers := m.Headers
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Headers = headers
+				if _, _, err := tr.Apply(m); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// FuzzApply: no message makes an expression panic, and one that is refused is as it was.
+func FuzzApply(f *testing.F) {
+	tr := compiled(f, Config{
+		Filter: `has(headers.a) && headers["a"] != "drop" || json.a[0] > 1 || json == text || size(amqp) > 0`,
+		Set:    map[string]string{"key": `json.k`, "header.b": `dyn(headers)[text]`, "value": `base64.decode(text)`},
+		To:     "{key:-none}/{header.b:-none}",
+	})
+	f.Add([]byte("k"), []byte(`{"a": [2], "k": "x"}`), "a", "v")
+	f.Add([]byte(nil), []byte("eA=="), "a", "\xff")
+	f.Add([]byte(nil), []byte("[[[[1e400]]]]"), "\xff", "drop")
+	f.Fuzz(func(t *testing.T, key, value []byte, name, header string) {
+		m := &message.Message{Key: key, Value: value, Headers: []message.Header{h(name, header), {Name: "null"}}}
+		before := *m
+		_, keep, err := tr.Apply(m)
+		if err != nil || !keep {
+			assert.Equal(t, before, *m)
+		}
+		if err != nil && strings.Contains(err.Error(), "internal error") {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package transform
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"unicode/utf8"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+)
+
+// variables are what an expression may use. Those that cost something are made when an
+// expression asks for them, once for each message.
+func variables() []cel.EnvOption {
+	nullableBytes, nullableTime := cel.NullableType(cel.BytesType), cel.NullableType(cel.TimestampType)
+	return []cel.EnvOption{
+		// The key, null for none: key == b"7", string(key).
+		cel.Variable("key", nullableBytes),
+		// The value, null for a tombstone.
+		cel.Variable("value", nullableBytes),
+		// The value as text, "" for a tombstone. A value that is not valid UTF-8 is an error.
+		cel.Variable("text", cel.StringType),
+		// The value parsed as JSON, null for a tombstone: json.order.total > 100. A value that is not JSON is an error.
+		cel.Variable("json", cel.DynType),
+		// The headers: of those of one name the last, of those that are not text their text, "" for null.
+		cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
+		// Where the message comes from: topic or queue, partition and offset, -1 for none.
+		cel.Variable("topic", cel.StringType),
+		cel.Variable("partition", cel.IntType),
+		cel.Variable("offset", cel.IntType),
+		// When it was made, as its producer says, and null when that says nothing.
+		cel.Variable("time", nullableTime),
+		// What it was published with in RabbitMQ, "" when it was not.
+		cel.Variable("routing_key", cel.StringType),
+		cel.Variable("exchange", cel.StringType),
+		// The other basic properties that are text and are there: amqp.content_type, and content_encoding, correlation_id, reply_to, expiration,
+		// message_id, type, user_id, app_id.
+		cel.Variable("amqp", cel.MapType(cel.StringType, cel.StringType)),
+	}
+}
+
+// view is a message as expressions see it.
+type view struct {
+	m *message.Message
+
+	// What has been made of it so far, or nil.
+	text, json, headers ref.Val
+}
+
+// Parent is a method of CEL's Activation.
+func (*view) Parent() cel.Activation { return nil }
+
+// ResolveName is a method of CEL's Activation.
+func (v *view) ResolveName(name string) (any, bool) {
+	m := v.m
+	switch name {
+	case "key":
+		return nullable(m.Key), true
+	case "value":
+		return nullable(m.Value), true
+	case "text":
+		if v.text == nil {
+			v.text = textOf(m.Value)
+		}
+		return v.text, true
+	case "json":
+		if v.json == nil {
+			v.json = jsonOf(m.Value)
+		}
+		return v.json, true
+	case "headers":
+		if v.headers == nil {
+			v.headers = headersOf(m.Headers)
+		}
+		return v.headers, true
+	case "topic":
+		return types.String(m.From.Topic), true
+	case "partition":
+		return types.Int(m.From.Partition), true
+	case "offset":
+		return types.Int(m.From.Offset), true
+	case "time":
+		return timeOf(m), true
+	case "routing_key", "exchange":
+		switch {
+		case m.AMQP == nil:
+			return types.String(""), true
+		case name == "exchange":
+			return types.String(m.AMQP.Exchange), true
+		default:
+			return types.String(m.AMQP.RoutingKey), true
+		}
+	case "amqp":
+		return amqpOf(m.AMQP), true
+	}
+	return nil, false
+}
+
+func nullable(b []byte) ref.Val {
+	if b == nil {
+		return types.NullValue
+	}
+	return types.Bytes(b)
+}
+
+func textOf(value []byte) ref.Val {
+	if !utf8.Valid(value) {
+		return types.NewErr("text: the value is not valid UTF-8")
+	}
+	return types.String(value)
+}
+
+// timeOf is null also for a time out of CEL's years, 1 to 9999.
+func timeOf(m *message.Message) ref.Val {
+	if y := m.Time.Year(); m.Time.IsZero() || y < 1 || y > 9999 {
+		return types.NullValue
+	}
+	return types.Timestamp{Time: m.Time}
+}
+
+func amqpOf(a *message.AMQP) ref.Val {
+	values := map[string]string{}
+	if a != nil {
+		for name, value := range map[string]string{
+			"content_type": a.ContentType, "content_encoding": a.ContentEncoding, "correlation_id": a.CorrelationID, "reply_to": a.ReplyTo,
+			"expiration": a.Expiration, "message_id": a.MessageID, "type": a.Type, "user_id": a.UserID, "app_id": a.AppID,
+		} {
+			if value != "" {
+				values[name] = value
+			}
+		}
+	}
+	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
+}
+
+func jsonOf(value []byte) ref.Val {
+	if value == nil {
+		return types.NullValue
+	}
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.UseNumber() // floats would round large whole numbers
+	var v any
+	err := d.Decode(&v)
+	if err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("there is something after it")
+		}
+	}
+	if err == nil {
+		v, err = numbers(v)
+	}
+	if err != nil {
+		return types.NewErr("json: the value is not JSON: %v", err)
+	}
+	return types.DefaultTypeAdapter.NativeToValue(v)
+}
+
+// numbers makes int64 of whole numbers and float64 of others. encoding/json bounds how
+// deep a value is nested.
+func numbers(v any) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n, nil
+		}
+		f, err := v.Float64()
+		if err != nil || math.IsInf(f, 0) {
+			return nil, fmt.Errorf("a number is out of range: %.40s", v)
+		}
+		return f, nil
+	case []any:
+		for i := range v {
+			if v[i], err = numbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for name := range v {
+			if v[name], err = numbers(v[name]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}

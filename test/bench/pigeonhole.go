@@ -1,0 +1,536 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+const (
+	bridgePayload = 512
+	bridgeParts   = 4 // partitions of topics of Kafka and Pulsar
+)
+
+// bridgeBench is what the parts of the scenario share.
+type bridgeBench struct {
+	*report
+	dir, binary   string
+	pulsar        *broker
+	kafka, rabbit string
+	admin         sarama.ClusterAdmin
+}
+
+// pigeonholeScenario measures the real binary between real servers: it moves what
+// waits at the source, and is compared with clients that do the one half of it.
+func pigeonholeScenario(ctx context.Context, r *report) (err error) {
+	b := &bridgeBench{report: r}
+	if b.dir, err = os.MkdirTemp("", "aviary-bench-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	b.binary = filepath.Join(b.dir, "pigeonhole")
+	if err := buildService(ctx, "pigeonhole", b.binary); err != nil {
+		return err
+	}
+	stop, err := b.servers(ctx)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	r.row("part\tours msg/s\tmsg/CPU s\tpeak MiB\tother\tmsg/s\tmsg/CPU s\tratio (median, min-max)")
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"kafka_pulsar", b.kafkaPulsar}, {"rabbitmq_pulsar", b.rabbitPulsar}, {"pulsar_kafka", b.pulsarKafka},
+		{"pulsar_rabbitmq", b.pulsarRabbit}, {"latency", b.latency}, {"drivers", b.drivers},
+	} {
+		if !r.wants(part.name) {
+			continue
+		}
+		if err := part.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+// servers starts the three systems for this run alone.
+func (b *bridgeBench) servers(ctx context.Context) (stop func(), err error) {
+	stop = func() {}
+	if b.pulsar, err = startBroker(ctx, 0, "brokerDeduplicationEnabled", "true"); err != nil {
+		return stop, err
+	}
+	s, err := stack.New(stack.Config{Log: os.Stderr, Checkout: fmt.Sprintf("bench-bridge-%d", os.Getpid())})
+	if err != nil {
+		return b.pulsar.stop, err
+	}
+	stop = func() {
+		if b.admin != nil {
+			_ = b.admin.Close()
+		}
+		b.pulsar.stop()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Down(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+	}
+	lines, err := s.Up(ctx, "kafka", "rabbitmq")
+	if err != nil {
+		return stop, err
+	}
+	for _, line := range lines {
+		if v, ok := strings.CutPrefix(line, "KAFKA_BROKERS="); ok {
+			b.kafka = v
+		}
+		if v, ok := strings.CutPrefix(line, "RABBITMQ_URL="); ok {
+			b.rabbit = v
+		}
+	}
+	b.admin, err = sarama.NewClusterAdmin(strings.Split(b.kafka, ","), sarama.NewConfig())
+	return stop, err
+}
+
+// count is how many messages one turn moves.
+func (b *bridgeBench) count(n int) int {
+	if b.quick {
+		return n / 5
+	}
+	return n
+}
+
+// crossing is one measured run of a route.
+type crossing struct {
+	messages, seconds, cpu, peak float64
+}
+
+func (c crossing) rate() float64   { return c.messages / c.seconds }
+func (c crossing) perCPU() float64 { return c.messages / c.cpu }
+
+// against runs a route and a bare client in turn.
+func (b *bridgeBench) against(ctx context.Context, name, other string, route func(context.Context) (crossing, error), bare func(context.Context) (outcome, error)) (ratio float64, ours []crossing, err error) {
+	var theirs []outcome
+	var ratios []float64
+	for round := range b.rounds {
+		var mine crossing
+		var their outcome
+		for _, side := range [2]int{round % 2, 1 - round%2} {
+			if side == 0 {
+				mine, err = route(ctx)
+			} else {
+				their, err = bare(ctx)
+			}
+			if err != nil {
+				return 0, nil, err
+			}
+		}
+		ours, theirs = append(ours, mine), append(theirs, their)
+		ratios = append(ratios, mine.rate()/their.rate())
+	}
+	of := func(f func(crossing) float64) float64 { return median(eachOf(ours, f)) }
+	their := func(f func(outcome) float64) float64 { return median(eachOf(theirs, f)) }
+	peak := maxOf(eachOf(ours, func(c crossing) float64 { return c.peak }))
+	b.row("%s\t%.0f\t%.0f\t%.0f\t%s\t%.0f\t%.0f\t%.3f (%.3f-%.3f)", name, of(crossing.rate), of(crossing.perCPU), peak, other,
+		their(outcome.rate), their(func(o outcome) float64 { return float64(o.Messages) / o.CPU }), median(ratios), minOf(ratios), maxOf(ratios))
+	b.figure(name+"_msg_s", of(crossing.rate))
+	b.figure(name+"_other_msg_s", their(outcome.rate))
+	b.atMost(name+"_peak_mib", peak, 256)
+	return median(ratios), ours, nil
+}
+
+func eachOf[T any](all []T, f func(T) float64) []float64 {
+	var vs []float64
+	for _, one := range all {
+		vs = append(vs, f(one))
+	}
+	return vs
+}
+
+// cross runs the binary with one route until it has stored n messages, and measures
+// from the first one stored to the last.
+func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink, to string) (c crossing, err error) {
+	file := filepath.Join(b.dir, "pigeonhole.yaml")
+	text := fmt.Sprintf("routes:\n- name: bench\n  guarantee: %s\n  source: {%s}\n  sink: {%s}\n  to: %q\n", guarantee, source, sink, to)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return c, err
+	}
+	_, admin, err := twoPorts()
+	if err != nil {
+		return c, err
+	}
+	s, err := startServer(b.binary, filepath.Join(b.dir, "pigeonhole.log"), []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file)
+	if err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	s.admin = "http://" + admin
+	if err := s.await(ctx, s.admin+"/-/ready"); err != nil {
+		return c, err
+	}
+	if b.profile != "" {
+		done := make(chan error, 1)
+		go func() {
+			done <- s.profiles(ctx, filepath.Join(b.profile, "pigeonhole-"+strings.ReplaceAll(to, "/", "_")))
+		}()
+		defer func() { err = errors.Join(err, <-done) }()
+	}
+	var began time.Time
+	var first int64
+	var used float64
+	for deadline := time.Now().Add(3 * time.Minute); ; {
+		stored, err := b.storedBy(ctx, s)
+		if err != nil {
+			return c, err
+		}
+		switch {
+		case stored >= int64(n):
+			now := time.Now()
+			cpu, err := s.cpu()
+			if err != nil {
+				return c, err
+			}
+			c = crossing{messages: float64(stored - first), seconds: now.Sub(began).Seconds(), cpu: cpu - used}
+			c.peak, err = s.peak()
+			return c, err
+		case began.IsZero() && stored > 0:
+			began, first = time.Now(), stored
+			if used, err = s.cpu(); err != nil {
+				return c, err
+			}
+		case time.Now().After(deadline):
+			return c, fmt.Errorf("%d of %d messages stored in time", stored, n)
+		}
+		wait(ctx, 10*time.Millisecond)
+		if ctx.Err() != nil {
+			return c, ctx.Err()
+		}
+	}
+}
+
+func (b *bridgeBench) storedBy(ctx context.Context, s *server) (int64, error) {
+	var route struct {
+		Stored int64 `json:"stored"`
+	}
+	err := get(ctx, s.admin+"/routes/bench", &route)
+	return route.Stored, err
+}
+
+// The sections of the configuration.
+
+func (b *bridgeBench) fromKafka(topic string) string {
+	return fmt.Sprintf("kafka: {brokers: [%q], group: %s, topics: [%s]}", b.kafka, topic+"-"+fmt.Sprint(time.Now().UnixNano()), topic)
+}
+
+func (b *bridgeBench) toPulsar() string { return fmt.Sprintf("pulsar: {url: %q}", b.pulsar.url) }
+
+func (b *bridgeBench) fromPulsar(topic string) string {
+	return fmt.Sprintf("pulsar: {url: %q, topics: [%q], subscription: bench-%d, type: failover}", b.pulsar.url, topic, time.Now().UnixNano())
+}
+
+// bareRabbit is the URL without its user, who is the default one.
+func (b *bridgeBench) bareRabbit() string { return strings.Replace(b.rabbit, "guest:guest@", "", 1) }
+
+func (b *bridgeBench) kafkaTopic(part string) (string, error) {
+	name := "bench-" + part + "-" + fmt.Sprint(time.Now().UnixNano())
+	return name, b.admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: bridgeParts, ReplicationFactor: 1}, false)
+}
+
+func (b *bridgeBench) pulsarTopic(ctx context.Context, part string) (string, error) {
+	topic := fresh(part)
+	return topic, put(ctx, b.pulsar.admin+"/admin/v2/"+strings.Replace(topic, "://", "/", 1)+"/partitions", bridgeParts)
+}
+
+func (b *bridgeBench) kafkaPulsar(ctx context.Context) error {
+	n := b.count(2_000_000)
+	source, err := b.kafkaTopic("source")
+	if err != nil {
+		return err
+	}
+	if _, err := runPiece(ctx, piece{Kind: "sarama-produce", URL: b.kafka, Topic: source, Payload: bridgePayload, Format: varied, Count: n, Seconds: 120}); err != nil {
+		return err
+	}
+	route := func(guarantee, partition string) func(context.Context) (crossing, error) {
+		return func(ctx context.Context) (crossing, error) {
+			topic, err := b.pulsarTopic(ctx, "bridged")
+			if err != nil {
+				return crossing{}, err
+			}
+			c, err := b.cross(ctx, n, guarantee, b.fromKafka(source), fmt.Sprintf("pulsar: {url: %q, partition: %s}", b.pulsar.url, partition), topic)
+			if err != nil {
+				return c, err
+			}
+			return c, b.counted(ctx, topic, n, guarantee == "effectively_once")
+		}
+	}
+	raw := func(ctx context.Context) (outcome, error) {
+		return runPiece(ctx, piece{Kind: "raw-async", URL: b.pulsar.url, Topic: fresh("raw"), Payload: bridgePayload, Format: varied, Count: n, Seconds: pieceSeconds})
+	}
+	ratio, ours, err := b.against(ctx, "kafka_pulsar", "pulsar-client-go", route("at_least_once", "key"), raw)
+	if err != nil {
+		return err
+	}
+	b.atLeast("kafka_pulsar_vs_raw", ratio, .6)
+	b.atLeast("kafka_pulsar_msg_s", median(eachOf(ours, crossing.rate)), 100_000)
+	var once []crossing
+	var ratios []float64
+	for i := range b.rounds {
+		c, err := route("effectively_once", "source")(ctx)
+		if err != nil {
+			return err
+		}
+		again, err := route("at_least_once", "source")(ctx)
+		if err != nil {
+			return err
+		}
+		once, ratios = append(once, c), append(ratios, c.rate()/again.rate())
+		_ = i
+	}
+	b.row("kafka_pulsar_effectively_once\t%.0f\t%.0f\t%.0f\tat_least_once\t\t\t%.3f (%.3f-%.3f)", median(eachOf(once, crossing.rate)),
+		median(eachOf(once, crossing.perCPU)), maxOf(eachOf(once, func(c crossing) float64 { return c.peak })), median(ratios), minOf(ratios), maxOf(ratios))
+	b.atLeast("effectively_once_vs_at_least_once", median(ratios), .8)
+	return nil
+}
+
+// counted compares what the topic's broker has taken with what was to arrive.
+func (b *bridgeBench) counted(ctx context.Context, topic string, n int, exactly bool) error {
+	var stats struct {
+		MsgInCounter int `json:"msgInCounter"`
+	}
+	path := strings.Replace(topic, "://", "/", 1)
+	if err := get(ctx, b.pulsar.admin+"/admin/v2/"+path+"/partitioned-stats", &stats); err != nil {
+		return err
+	}
+	if stats.MsgInCounter < n || exactly && stats.MsgInCounter != n {
+		return fmt.Errorf("the topic holds %d of %d messages", stats.MsgInCounter, n)
+	}
+	return nil
+}
+
+// queue makes a durable queue, with n messages if asked for.
+func (b *bridgeBench) queue(ctx context.Context, n int) (name string, drop func() error, err error) {
+	name = "bench-" + fmt.Sprint(time.Now().UnixNano())
+	connection, channel, err := amqpDial(piece{URL: b.rabbit})
+	if err != nil {
+		return "", nil, err
+	}
+	if _, err := channel.QueueDeclare(name, true, false, false, false, amqp.Table{}); err != nil {
+		return "", nil, errors.Join(err, connection.Close())
+	}
+	drop = func() error {
+		_, err := channel.QueueDelete(name, false, false, false)
+		return errors.Join(err, connection.Close())
+	}
+	if n > 0 {
+		_, err = runPiece(ctx, piece{Kind: "amqp-publish", URL: b.rabbit, Topic: name, Payload: bridgePayload, Format: varied, Count: n, Seconds: 120})
+	}
+	return name, drop, err
+}
+
+func (b *bridgeBench) rabbitPulsar(ctx context.Context) error {
+	n := b.count(150_000)
+	ratio, _, err := b.against(ctx, "rabbitmq_pulsar", "amqp091-go", func(ctx context.Context) (c crossing, err error) {
+		queue, drop, err := b.queue(ctx, n)
+		if err != nil {
+			return c, err
+		}
+		defer func() { err = errors.Join(err, drop()) }()
+		topic, err := b.pulsarTopic(ctx, "bridged")
+		if err != nil {
+			return c, err
+		}
+		if c, err = b.cross(ctx, n, "at_least_once", fmt.Sprintf("rabbitmq: {url: %q, queues: [{name: %s}], prefetch: %d}", b.bareRabbit(), queue, window), b.toPulsar(), topic); err != nil {
+			return c, err
+		}
+		return c, b.counted(ctx, topic, n, false)
+	}, func(ctx context.Context) (o outcome, err error) {
+		queue, drop, err := b.queue(ctx, n)
+		if err != nil {
+			return o, err
+		}
+		defer func() { err = errors.Join(err, drop()) }()
+		return runPiece(ctx, piece{Kind: "amqp-consume", URL: b.rabbit, Topic: queue, Count: n})
+	})
+	if err == nil {
+		b.atLeast("rabbitmq_pulsar_vs_bare", ratio, .85)
+	}
+	return err
+}
+
+// pulsarSource makes a topic with n messages.
+func (b *bridgeBench) pulsarSource(ctx context.Context, n int) (string, error) {
+	topic, err := b.pulsarTopic(ctx, "source")
+	if err != nil {
+		return "", err
+	}
+	_, err = runPiece(ctx, piece{Kind: "ops-async", URL: b.pulsar.url, Topic: topic, Payload: bridgePayload, Format: varied, Count: n, Seconds: 120})
+	return topic, err
+}
+
+func (b *bridgeBench) pulsarKafka(ctx context.Context) error {
+	n := b.count(1_500_000)
+	source, err := b.pulsarSource(ctx, n)
+	if err != nil {
+		return err
+	}
+	ratio, _, err := b.against(ctx, "pulsar_kafka", "sarama", func(ctx context.Context) (c crossing, err error) {
+		topic, err := b.kafkaTopic("bridged")
+		if err != nil {
+			return c, err
+		}
+		if c, err = b.cross(ctx, n, "at_least_once", b.fromPulsar(source), fmt.Sprintf("kafka: {brokers: [%q]}", b.kafka), topic); err != nil {
+			return c, err
+		}
+		return c, b.countedKafka(topic, n)
+	}, func(ctx context.Context) (o outcome, err error) {
+		topic, err := b.kafkaTopic("bare")
+		if err != nil {
+			return o, err
+		}
+		return runPiece(ctx, piece{Kind: "sarama-produce", URL: b.kafka, Topic: topic, Payload: bridgePayload, Format: varied, Count: n, Seconds: pieceSeconds})
+	})
+	if err == nil {
+		b.atLeast("pulsar_kafka_vs_bare", ratio, .6)
+	}
+	return err
+}
+
+func (b *bridgeBench) countedKafka(topic string, n int) (err error) {
+	client, err := sarama.NewClient(strings.Split(b.kafka, ","), sarama.NewConfig())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	var total int64
+	for p := range int32(bridgeParts) {
+		end, err := client.GetOffset(topic, p, sarama.OffsetNewest)
+		if err != nil {
+			return err
+		}
+		total += end
+	}
+	if total < int64(n) {
+		return fmt.Errorf("the topic holds %d of %d messages", total, n)
+	}
+	return nil
+}
+
+func (b *bridgeBench) pulsarRabbit(ctx context.Context) error {
+	n := b.count(150_000)
+	source, err := b.pulsarSource(ctx, n)
+	if err != nil {
+		return err
+	}
+	ratio, _, err := b.against(ctx, "pulsar_rabbitmq", "amqp091-go", func(ctx context.Context) (c crossing, err error) {
+		queue, drop, err := b.queue(ctx, 0)
+		if err != nil {
+			return c, err
+		}
+		defer func() { err = errors.Join(err, drop()) }()
+		return b.cross(ctx, n, "at_least_once", b.fromPulsar(source), fmt.Sprintf("rabbitmq: {url: %q}", b.bareRabbit()), queue)
+	}, func(ctx context.Context) (o outcome, err error) {
+		queue, drop, err := b.queue(ctx, 0)
+		if err != nil {
+			return o, err
+		}
+		defer func() { err = errors.Join(err, drop()) }()
+		return runPiece(ctx, piece{Kind: "amqp-publish", URL: b.rabbit, Topic: queue, Payload: bridgePayload, Format: varied, Count: n, Seconds: 60})
+	})
+	if err == nil {
+		b.atLeast("pulsar_rabbitmq_vs_bare", ratio, .8)
+	}
+	return err
+}
+
+// latency compares what an application sees that reads a message from Pulsar, where the
+// route has put it, with what one sees that reads it from Kafka itself, in the same
+// moments, at 1,000 messages a second. How long a message takes that is produced into
+// Pulsar is there for orientation.
+func (b *bridgeBench) latency(ctx context.Context) error {
+	const perSecond = 1000
+	seconds := 20.0
+	if b.quick {
+		seconds = 6
+	}
+	// timed runs a feed and its readers at once.
+	timed := func(feed piece, readers ...piece) ([]outcome, error) {
+		read := make([]outcome, len(readers))
+		group, ctx := errgroup.WithContext(ctx)
+		feed.Payload, feed.Count, feed.Seconds = bridgePayload, perSecond, seconds+2
+		for i, reader := range readers {
+			reader.Seconds = seconds
+			group.Go(func() (err error) {
+				read[i], err = runPiece(ctx, reader)
+				return err
+			})
+		}
+		group.Go(func() error { _, err := runPiece(ctx, feed); return err })
+		return read, group.Wait()
+	}
+	direct := fresh("direct")
+	straight, err := timed(piece{Kind: "timed-pulsar", URL: b.pulsar.url, Topic: direct}, piece{Kind: "timed-consume", URL: b.pulsar.url, Topic: direct})
+	if err != nil {
+		return err
+	}
+	source, err := b.kafkaTopic("timed")
+	if err != nil {
+		return err
+	}
+	topic := fresh("timed")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	crossed := make(chan error, 1)
+	go func() {
+		_, err := b.cross(ctx, math.MaxInt, "at_least_once", b.fromKafka(source), b.toPulsar(), topic)
+		crossed <- err
+	}()
+	read, err := timed(piece{Kind: "timed-kafka", URL: b.kafka, Topic: source},
+		piece{Kind: "timed-consume", URL: b.pulsar.url, Topic: topic}, piece{Kind: "timed-read", URL: b.kafka, Topic: source})
+	cancel()
+	if crossErr := <-crossed; !errors.Is(crossErr, context.Canceled) {
+		err = errors.Join(err, crossErr)
+	}
+	if err != nil {
+		return err
+	}
+	bridged, there := read[0], read[1]
+	b.row("latency at %d msg/s, p50/p99 ms\t%.2f/%.2f\t\t\tread from Kafka\t%.2f/%.2f\t\tadded %.2f/%.2f", perSecond,
+		bridged.P50, bridged.P99, there.P50, there.P99, bridged.P50-there.P50, bridged.P99-there.P99)
+	b.row("\t\t\t\tproduced into Pulsar\t%.2f/%.2f", straight[0].P50, straight[0].P99)
+	b.figure("bridged_p99_ms", bridged.P99)
+	b.figure("read_from_kafka_p99_ms", there.P99)
+	b.atMost("added_latency_p99_ms", bridged.P99-there.P99, 10)
+	return nil
+}
+
+// stamp makes a payload with the time in it; stamped reads it.
+func stamp(n int) []byte {
+	p := make([]byte, max(n, 8))
+	binary.BigEndian.PutUint64(p, uint64(time.Now().UnixNano()))
+	return p
+}
+
+func stamped(p []byte) time.Time { return time.Unix(0, int64(binary.BigEndian.Uint64(p))) }
+
+// buildService compiles a service as its users get it.
+func buildService(ctx context.Context, name, binary string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "github.com/aviaryhq/aviary/cmd/"+name)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot build %s: %w\n%s", name, err, out)
+	}
+	return nil
+}

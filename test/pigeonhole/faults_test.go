@@ -1,0 +1,350 @@
+package pigeonhole
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole"
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// flow keeps a source supplied from the side until stopped.
+type flow struct {
+	stop func() (n int) // and returns how many messages have been put
+}
+
+// flowing puts messages, about a thousand a second, until stopped.
+func flowing(t testing.TB, s system, place string) flow {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan int, 1)
+	go func() {
+		n := 0
+		for ctx.Err() == nil {
+			s.put(t, place, n, n+100)
+			n += 100
+			select {
+			case <-time.After(80 * time.Millisecond): // the rate
+			case <-ctx.Done():
+			}
+		}
+		done <- n
+	}()
+	stop := sync.OnceValue(func() int { cancel(); return <-done })
+	t.Cleanup(func() { stop() })
+	return flow{stop}
+}
+
+// moved waits until the route has stored that many more messages.
+func (s *service) moved(name string, more int64) {
+	s.t.Helper()
+	before := s.route(name).Stored
+	s.await(name, 90*time.Second, func(st pigeonhole.Status) bool { return st.Stored >= before+more })
+}
+
+// TestTwentyKills: at random moments under load. In effectively_once nothing comes
+// twice either.
+func TestTwentyKills(t *testing.T) {
+	kafka := newKafka(stack.Kafka(t))
+	pulsar := newPulsar(stack.Pulsar(t))
+	for _, guarantee := range []string{pigeonhole.AtLeastOnce, pigeonhole.EffectivelyOnce} {
+		t.Run(guarantee, func(t *testing.T) {
+			source, target := kafka.place(t), pulsar.exactPlace(t)
+			s := run(t, one("kills", kafka.source(source), pulsar.section("partition: source"), target, "guarantee: "+guarantee))
+			got := arriving(t, pulsar, target)
+			f := flowing(t, kafka, source)
+			for range 20 {
+				before := got.distinct()
+				require.Eventually(t, func() bool { return got.distinct() > before }, 60*time.Second, time.Millisecond, "%s", s.log)
+				time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond) // the random moment
+				s.kill()
+				s.start()
+			}
+			got.all(f.stop(), 90*time.Second)
+			if guarantee == pigeonhole.EffectivelyOnce {
+				assert.Zero(t, got.copies())
+			}
+			t.Logf("%d copies of %d", got.copies(), got.distinct())
+		})
+	}
+}
+
+// traffic is a route under load.
+type traffic struct {
+	name      string
+	from, to  system
+	once      bool      // its guarantee is effectively_once
+	came, got *arrivals // came only where nothing may come twice
+	flow      flow
+}
+
+// everyPairOf is a route from each system to each other, and one that stores nothing
+// twice.
+func everyPairOf(k *kafkaSystem, r *rabbitSystem, p *pulsarSystem) []*traffic {
+	return []*traffic{
+		{name: "kafka_pulsar", from: k, to: p}, {name: "rabbitmq_pulsar", from: r, to: p}, {name: "pulsar_kafka", from: p, to: k},
+		{name: "pulsar_rabbitmq", from: p, to: r}, {name: "kafka_rabbitmq", from: k, to: r}, {name: "rabbitmq_kafka", from: r, to: k},
+		{name: "kafka_pulsar_once", from: k, to: p, once: true},
+	}
+}
+
+// load runs the routes in one service and keeps them supplied.
+func load(t *testing.T, all []*traffic) *service {
+	t.Helper()
+	config, sources := "routes:\n", make([]string, len(all))
+	for i, r := range all {
+		sources[i] = r.from.place(t)
+		var target string
+		sink, more := r.to.sink(), keyed(r.from)
+		if p, ok := r.to.(*pulsarSystem); ok && r.once {
+			target, sink, more = p.exactPlace(t), p.section("partition: source"), "guarantee: effectively_once"
+			r.came = arriving(t, r.from, sources[i])
+		} else {
+			target = r.to.place(t)
+		}
+		config += route(r.name, r.from.source(sources[i]), sink, target, more)
+		r.got = arriving(t, r.to, target)
+	}
+	s := run(t, config)
+	for i, r := range all {
+		r.flow = flowing(t, r.from, sources[i])
+	}
+	return s
+}
+
+// allMoved waits until each route has stored something.
+func (s *service) allMoved(all []*traffic) {
+	s.t.Helper()
+	for _, r := range all {
+		s.moved(r.name, 200)
+	}
+}
+
+// settle stops the supply and counts what has come.
+func settle(t *testing.T, all []*traffic) {
+	t.Helper()
+	for _, r := range all {
+		n := r.flow.stop()
+		r.got.all(n, 90*time.Second)
+		if r.once {
+			// A producer that lost its connection may have stored something twice at the source.
+			r.came.all(n, 30*time.Second)
+			assert.Equal(t, r.came.copies(), r.got.copies(), "copies")
+		}
+		t.Logf("%s: %d copies of %d", r.name, r.got.copies(), n)
+	}
+}
+
+// TestBrokersRestart: each of the three ends at once and comes back, under the load of
+// every route that it is the source or the sink of.
+func TestBrokersRestart(t *testing.T) {
+	kafka, rabbit, pulsar := stack.PrivateKafka(t), stack.PrivateRabbitMQ(t), stack.PrivatePulsar(t)
+	all := everyPairOf(newKafka(kafka), newRabbit(rabbit), newPulsar(pulsar))
+	s := load(t, all)
+	for _, broker := range []interface {
+		Kill() error
+		Start(ctx context.Context) error
+	}{kafka, rabbit, pulsar} {
+		s.allMoved(all)
+		require.NoError(t, broker.Kill())
+		require.NoError(t, broker.Start(t.Context()))
+		s.allMoved(all)
+	}
+	settle(t, all)
+}
+
+// TestSinkAway: for a minute under load, within the bounds, and the other route of the
+// process does not notice.
+func TestSinkAway(t *testing.T) {
+	kafka, rabbit := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t))
+	url, server, line := proxy.Pulsar(t)
+	pulsar := &pulsarSystem{server: server, url: url, listener: proxy.Listener}
+	away := pulsar.section("partition: source")
+	source, target, once, onceTo, queue, other := kafka.place(t), pulsar.place(t), kafka.place(t), pulsar.exactPlace(t), rabbit.place(t), kafka.place(t)
+	const bound = "in_flight: {messages: 2000}"
+	s := run(t, one("away", kafka.source(source), away, target, bound)+
+		route("once", kafka.source(once), away, onceTo, bound, "guarantee: effectively_once")+
+		route("near", rabbit.source(queue), kafka.sink(), other, keyed(rabbit)))
+	got, exact, near := arriving(t, pulsar, target), arriving(t, pulsar, onceTo), arriving(t, kafka, other)
+	f, g, h := flowing(t, kafka, source), flowing(t, kafka, once), flowing(t, rabbit, queue)
+	s.moved("away", 500)
+	s.moved("once", 500)
+	line.Cut()
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
+		before := near.distinct()
+		require.Eventually(t, func() bool { return near.distinct() > before }, 20*time.Second, 10*time.Millisecond, "the other route stands still")
+		require.LessOrEqual(t, s.route("away").InFlight, 2000)
+		require.LessOrEqual(t, s.route("once").InFlight, 2000)
+		time.Sleep(200 * time.Millisecond) // the outage takes a minute
+	}
+	assert.Less(t, s.memory(), 256<<20)
+	require.NoError(t, line.Restore())
+	got.all(f.stop(), 90*time.Second)
+	exact.all(g.stop(), 90*time.Second)
+	near.all(h.stop(), 60*time.Second)
+	assert.Zero(t, exact.copies())
+	assert.Zero(t, near.copies())
+	t.Logf("%d copies of %d", got.copies(), got.distinct())
+}
+
+// TestConnectionsCutAndSlowed: of sources and sinks, again and again.
+func TestConnectionsCutAndSlowed(t *testing.T) {
+	broker, kafka, kafkaLine := proxy.Kafka(t)
+	rabbitURL, rabbit, rabbitLine := proxy.RabbitMQ(t)
+	pulsarURL, pulsar, pulsarLine := proxy.Pulsar(t)
+	all := everyPairOf(&kafkaSystem{server: kafka, broker: broker}, &rabbitSystem{server: rabbit, url: bare(rabbitURL)},
+		&pulsarSystem{server: pulsar, url: pulsarURL, listener: proxy.Listener})
+	s := load(t, all)
+	lines := []*proxy.Proxy{kafkaLine, rabbitLine, pulsarLine}
+	for i := range 9 {
+		s.allMoved(all)
+		cut, slow := lines[i%3], lines[(i+1)%3]
+		for _, line := range lines {
+			line.Heal()
+		}
+		cut.Cut()
+		require.NoError(t, cut.Restore())
+		require.NoError(t, slow.Latency(5*time.Millisecond))
+		require.NoError(t, slow.Bandwidth(1024))
+	}
+	s.allMoved(all)
+	for _, line := range lines {
+		line.Heal()
+	}
+	settle(t, all)
+}
+
+// TestRebalances: a second instance joins and leaves ten times.
+func TestRebalances(t *testing.T) {
+	kafka := newKafka(stack.Kafka(t))
+	pulsar := newPulsar(stack.Pulsar(t))
+	for _, guarantee := range []string{pigeonhole.AtLeastOnce, pigeonhole.EffectivelyOnce} {
+		t.Run(guarantee, func(t *testing.T) {
+			source, target := kafka.place(t), pulsar.exactPlace(t)
+			config := one("group", kafka.alone(source, ""), pulsar.section("partition: source"), target, "guarantee: "+guarantee)
+			first := run(t, config)
+			got := arriving(t, pulsar, target)
+			f := flowing(t, kafka, source)
+			first.moved("group", 100)
+			second := run(t, config)
+			for range 10 {
+				second.await("group", 60*time.Second, func(st pigeonhole.Status) bool { return st.Lanes > 0 && st.Stored > 0 })
+				second.stop()
+				first.await("group", 60*time.Second, func(st pigeonhole.Status) bool { return st.Lanes == 3 })
+				second.start()
+			}
+			got.all(f.stop(), 90*time.Second)
+			if guarantee == pigeonhole.EffectivelyOnce {
+				assert.Zero(t, got.copies())
+			}
+			t.Logf("%d copies of %d", got.copies(), got.distinct())
+		})
+	}
+}
+
+// TestPartitionsAdded: a source topic grows under load.
+func TestPartitionsAdded(t *testing.T) {
+	kafka, pulsar := newKafka(stack.Kafka(t)), newPulsar(stack.Pulsar(t))
+	source, target := kafka.place(t), pulsar.place(t)
+	s := run(t, one("grows", fmt.Sprintf("kafka: {brokers: [%q], group: %s-g, topics: [%s], discover_every: 1s}", kafka.broker, source, source), pulsar.sink(), target))
+	got := arriving(t, pulsar, target)
+	kafka.put(t, source, 0, 200)
+	got.all(200, 30*time.Second)
+	admin, err := sarama.NewClusterAdmin(kafka.server.Brokers(), sarama.NewConfig())
+	require.NoError(t, err)
+	defer admin.Close()
+	require.NoError(t, admin.CreatePartitions(source, 6, nil, false))
+	s.await("grows", 60*time.Second, func(st pigeonhole.Status) bool { return st.Lanes == 6 })
+	kafka.put(t, source, 200, 1000)
+	require.Eventually(t, func() bool { return got.distinct() == 1000 }, 60*time.Second, 20*time.Millisecond)
+}
+
+// TestMemoryAlarm: RabbitMQ takes nothing for a while; the route waits and says why.
+func TestMemoryAlarm(t *testing.T) {
+	server := stack.PrivateRabbitMQ(t)
+	rabbit, kafka := newRabbit(server), newKafka(stack.Kafka(t))
+	source, target := kafka.place(t), rabbit.place(t)
+	s := run(t, one("alarm", kafka.source(source), rabbit.sink(), target, "in_flight: {messages: 500}"))
+	f := flowing(t, kafka, source)
+	s.moved("alarm", 200)
+	_, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MiB")
+	require.NoError(t, err)
+	st := s.await("alarm", 30*time.Second, func(st pigeonhole.Status) bool { return st.State == "trouble" && st.InFlight > 0 })
+	assert.Contains(t, fmt.Sprint(st.Trouble), "low on memory")
+	assert.LessOrEqual(t, st.InFlight, 500)
+	_, err = server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.6")
+	require.NoError(t, err)
+	s.moved("alarm", 200)
+	got := arriving(t, rabbit, target)
+	got.all(f.stop(), 60*time.Second)
+}
+
+// TestReload: routes come, go and change without the others noticing, and a faulty file
+// changes nothing.
+func TestReload(t *testing.T) {
+	kafka, pulsar := newKafka(stack.Kafka(t)), newPulsar(stack.Pulsar(t))
+	stays, goes, target := kafka.place(t), kafka.place(t), pulsar.place(t)
+	staying := route("stays", kafka.source(stays), pulsar.sink(), target)
+	s := run(t, "routes:\n"+staying+route("goes", kafka.source(goes), pulsar.sink(), target))
+	s.await("stays", 30*time.Second, func(st pigeonhole.Status) bool { return st.Lanes == 3 })
+	since := s.route("stays").Since
+
+	s.reload("routes:\n" + staying + "- name: broken\n  source: {kafka: {brokrs: [x]}}\n")
+	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), "routes[1].source.kafka.brokrs") }, 10*time.Second, 10*time.Millisecond)
+	require.Contains(t, s.log.String(), "configuration not changed")
+	require.Equal(t, "goes", s.route("goes").Name, "nothing has changed")
+
+	comes := pulsar.place(t)
+	s.reload("routes:\n" + staying + route("comes", kafka.source(goes), pulsar.sink(), comes))
+	s.await("comes", 30*time.Second, func(st pigeonhole.Status) bool { return st.Lanes == 3 })
+	require.Empty(t, s.route("goes").Name)
+	require.True(t, s.route("stays").Since.Equal(since), "undisturbed")
+	kafka.put(t, stays, 0, 50)
+	kafka.put(t, goes, 0, 60)
+	arriving(t, pulsar, target).all(50, 30*time.Second)
+	arriving(t, pulsar, comes).all(60, 30*time.Second)
+}
+
+// TestTwoWays: two Pigeonholes replicate a pair of topics both ways, and no message
+// goes round.
+func TestTwoWays(t *testing.T) {
+	kafka, pulsar := newKafka(stack.Kafka(t)), newPulsar(stack.Pulsar(t))
+	one, other := kafka.place(t), pulsar.place(t)
+	s := run(t, "routes:\n"+route("there", kafka.source(one), pulsar.sink(), other)+route("back", pulsar.source(other), kafka.sink(), one))
+	kafka.put(t, one, 0, 70)
+	arriving(t, pulsar, other).all(70, 30*time.Second)
+	s.await("back", 30*time.Second, func(st pigeonhole.Status) bool { return st.Filtered == 70 })
+	assert.Zero(t, s.route("back").Stored)
+}
+
+// TestRoutesAreAlone: what is wrong with some is said and does not touch the others.
+func TestRoutesAreAlone(t *testing.T) {
+	kafka, pulsar, rabbit := newKafka(stack.Kafka(t)), newPulsar(stack.Pulsar(t)), newRabbit(stack.RabbitMQ(t))
+	good, target := kafka.place(t), pulsar.place(t)
+	s := run(t, "routes:\n"+
+		route("unreachable", `kafka: {brokers: ["127.0.0.1:1"], group: g, topics: [x]}`, pulsar.sink(), target)+
+		route("missing_topic", fmt.Sprintf("kafka: {brokers: [%q], group: g, topics: [no-such-topic]}", kafka.broker), pulsar.sink(), target)+
+		route("missing_queue", rabbit.source("no-such-queue"), pulsar.sink(), target)+
+		route("credentials", fmt.Sprintf("rabbitmq: {url: %q, username: nobody, password: hunter2, queues: [{name: q}]}", rabbit.url), pulsar.sink(), target)+
+		route("sink_away", kafka.alone(good, ", drain_timeout: 1s"), `pulsar: {url: "pulsar://127.0.0.1:1"}`, target)+
+		route("good", fmt.Sprintf("kafka: {brokers: [%q], group: good, topics: [%s]}", kafka.broker, good), pulsar.sink(), target))
+	kafka.put(t, good, 0, 100)
+	arriving(t, pulsar, target).all(100, 30*time.Second)
+	for _, name := range []string{"unreachable", "missing_topic", "missing_queue", "credentials", "sink_away"} {
+		st := s.await(name, 40*time.Second, func(st pigeonhole.Status) bool { return st.State == "trouble" })
+		assert.NotEmpty(t, st.LastError, name)
+		assert.NotContains(t, st.LastError, "hunter2", name)
+		t.Log(name, st.LastError)
+	}
+	assert.Equal(t, "running", s.route("good").State)
+}

@@ -1,0 +1,451 @@
+package pigeonhole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+const keys = 7 // of the numbered messages
+
+// numbered is the text of the nth message: its key and its number among those of the
+// key.
+func numbered(n int) (key, value string) {
+	key = "k" + strconv.Itoa(n%keys)
+	return key, key + ":" + strconv.Itoa(n/keys)
+}
+
+// system is what the suite does with one of the three.
+type system interface {
+	// place makes a topic or a queue.
+	place(t testing.TB) string
+	// put stores the messages from..to-1; it goes on while the server is away.
+	put(t testing.TB, place string, from, to int)
+	// read passes on what the place has and gets, until ctx ends. It goes on while the
+	// server is away.
+	read(ctx context.Context, t testing.TB, place string, got func(value string, headers map[string]string))
+	// source and sink are sections of the configuration.
+	source(place string) string
+	sink() string
+	// origin is what the provenance of its messages begins with.
+	origin(place string) string
+}
+
+// arrivals counts what comes to a place.
+type arrivals struct {
+	t    testing.TB
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex
+	counts  map[string]int
+	next    map[string]int // by key: how many have come in their order
+	headers map[string]string
+	total   int
+}
+
+// arriving reads a place until the test ends.
+func arriving(t testing.TB, s system, place string) *arrivals {
+	t.Helper()
+	a := &arrivals{t: t, done: make(chan struct{}), counts: map[string]int{}, next: map[string]int{}}
+	var ctx context.Context
+	ctx, a.stop = context.WithCancel(context.Background())
+	go func() {
+		defer close(a.done)
+		s.read(ctx, t, place, a.note)
+	}()
+	t.Cleanup(func() { a.stop(); <-a.done })
+	return a
+}
+
+func (a *arrivals) note(value string, headers map[string]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.total++
+	a.counts[value]++
+	a.headers = headers
+	if key, text, ok := strings.Cut(value, ":"); ok {
+		// A message that was stored is sent again behind one that was not: what counts
+		// is that each is followed by all that come after it.
+		if n, err := strconv.Atoi(text); err == nil && n == a.next[key] {
+			a.next[key]++
+		}
+	}
+}
+
+func (a *arrivals) distinct() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.counts)
+}
+
+// all waits until n messages have come, each at least once, and in order within their
+// keys.
+func (a *arrivals) all(n int, limit time.Duration) {
+	a.t.Helper()
+	require.Eventually(a.t, func() bool { return a.distinct() >= n }, limit, 20*time.Millisecond, "%d of %d", a.distinct(), n)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	require.Len(a.t, a.counts, n)
+	for k := range keys {
+		key := "k" + strconv.Itoa(k)
+		require.Equal(a.t, (n-k+keys-1)/keys, a.next[key], "in order: %s", key)
+	}
+}
+
+// copies is how many have come more than once.
+func (a *arrivals) copies() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.total - len(a.counts)
+}
+
+// patiently calls do until it succeeds.
+func patiently(t testing.TB, do func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) { // the server may be away
+		if err = do(); err == nil {
+			return
+		}
+	}
+	t.Errorf("gave up: %v", err)
+}
+
+// kafkaSystem is a Kafka, which the service may reach by another way.
+type kafkaSystem struct {
+	server *stack.KafkaServer
+	broker string
+}
+
+func newKafka(s *stack.KafkaServer) *kafkaSystem { return &kafkaSystem{s, s.Brokers()[0]} }
+
+func (k *kafkaSystem) place(t testing.TB) string {
+	t.Helper()
+	return k.server.Topic(t, 3)
+}
+
+func (k *kafkaSystem) source(place string) string {
+	return k.alone(place, ", instance_id: first") // it comes back at once after a kill
+}
+
+// alone is a source without, or with, more keys.
+func (k *kafkaSystem) alone(place, more string) string {
+	return fmt.Sprintf("kafka: {brokers: [%q], group: %s-group, topics: [%s], session_timeout: 6s, commit_interval: 100ms%s}", k.broker, place, place, more)
+}
+
+func (k *kafkaSystem) sink() string { return fmt.Sprintf("kafka: {brokers: [%q]}", k.broker) }
+
+func (k *kafkaSystem) origin(place string) string { return "kafka;kafka;" + place + ";" }
+
+func (k *kafkaSystem) put(t testing.TB, place string, from, to int) {
+	t.Helper()
+	cfg := sarama.NewConfig()
+	cfg.Producer.RequiredAcks, cfg.Producer.Return.Successes = sarama.WaitForAll, true
+	cfg.Producer.Idempotent, cfg.Net.MaxOpenRequests, cfg.Version = true, 1, sarama.V2_8_0_0
+	cfg.Producer.Flush.Frequency = time.Millisecond
+	cfg.Producer.Retry.Max, cfg.Producer.Retry.Backoff, cfg.Metadata.Retry.Max = 600, 100*time.Millisecond, 200
+	var producer sarama.SyncProducer
+	patiently(t, func() (err error) {
+		producer, err = sarama.NewSyncProducer(k.server.Brokers(), cfg)
+		return err
+	})
+	defer producer.Close()
+	const chunk = 200
+	for n := from; n < to; n += chunk {
+		var batch []*sarama.ProducerMessage
+		for i := n; i < min(n+chunk, to); i++ {
+			key, value := numbered(i)
+			batch = append(batch, &sarama.ProducerMessage{
+				Topic: place, Key: sarama.StringEncoder(key), Value: sarama.StringEncoder(value),
+				Headers: []sarama.RecordHeader{{Key: []byte("colour"), Value: []byte("grün")}},
+			})
+		}
+		patiently(t, func() error { return producer.SendMessages(batch) })
+	}
+}
+
+func (k *kafkaSystem) read(ctx context.Context, t testing.TB, place string, got func(string, map[string]string)) {
+	t.Helper()
+	cfg := sarama.NewConfig()
+	cfg.Consumer.Return.Errors = false
+	cfg.Consumer.Retry.Backoff, cfg.Metadata.Retry.Max = 200*time.Millisecond, 1000
+	var consumer sarama.Consumer
+	patiently(t, func() (err error) {
+		consumer, err = sarama.NewConsumer(k.server.Brokers(), cfg)
+		return err
+	})
+	defer consumer.Close()
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	follow := func(p int32) {
+		var c sarama.PartitionConsumer
+		patiently(t, func() (err error) { // a new topic's leaders are not known at once
+			c, err = consumer.ConsumePartition(place, p, sarama.OffsetOldest)
+			return err
+		})
+		if c == nil {
+			return
+		}
+		readers.Go(func() {
+			defer c.Close()
+			for {
+				select {
+				case m := <-c.Messages():
+					headers := map[string]string{}
+					for _, h := range m.Headers {
+						headers[string(h.Key)] = string(h.Value)
+					}
+					got(string(m.Value), headers)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	partitions, err := consumer.Partitions(place)
+	if err != nil {
+		t.Errorf("cannot read %s: %v", place, err)
+		return
+	}
+	for _, p := range partitions {
+		follow(p)
+	}
+	<-ctx.Done()
+}
+
+// rabbitSystem is a RabbitMQ.
+type rabbitSystem struct {
+	server *stack.RabbitMQServer
+	url    string
+}
+
+func newRabbit(s *stack.RabbitMQServer) *rabbitSystem { return &rabbitSystem{s, bare(s.URL())} }
+
+func (r *rabbitSystem) place(t testing.TB) string {
+	t.Helper()
+	name := r.server.Name(t)
+	require.NoError(t, r.with(func(c *amqp.Channel) error {
+		_, err := c.QueueDeclare(name, true, false, false, false, nil)
+		return err
+	}))
+	t.Cleanup(func() {
+		_ = r.with(func(c *amqp.Channel) error {
+			_, err := c.QueueDelete(name, false, false, false)
+			return err
+		})
+	})
+	return name
+}
+
+// bare is a URL without its user.
+func bare(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		panic(err) // of the stack
+	}
+	u.User = nil
+	return u.String()
+}
+
+// with opens a channel for a moment.
+func (r *rabbitSystem) with(do func(*amqp.Channel) error) error {
+	connection, err := amqp.Dial(r.server.URL())
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+	return do(channel)
+}
+
+func (r *rabbitSystem) source(place string) string {
+	return fmt.Sprintf("rabbitmq: {url: %q, queues: [{name: %q}]}", r.url, place)
+}
+
+func (r *rabbitSystem) sink() string { return fmt.Sprintf("rabbitmq: {url: %q}", r.url) }
+
+func (r *rabbitSystem) origin(place string) string { return "rabbitmq;rabbitmq;" + place + ";" }
+
+func (r *rabbitSystem) put(t testing.TB, place string, from, to int) {
+	t.Helper()
+	const chunk = 200
+	for n := from; n < to; n += chunk {
+		patiently(t, func() error {
+			return r.with(func(c *amqp.Channel) error {
+				if err := c.Confirm(false); err != nil {
+					return err
+				}
+				var confirms []*amqp.DeferredConfirmation
+				for i := n; i < min(n+chunk, to); i++ {
+					_, value := numbered(i)
+					d, err := c.PublishWithDeferredConfirmWithContext(context.Background(), "", place, true, false, amqp.Publishing{
+						DeliveryMode: amqp.Persistent, Body: []byte(value), Headers: amqp.Table{"colour": "grün"},
+					})
+					if err != nil {
+						return err
+					}
+					confirms = append(confirms, d)
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+				defer cancel()
+				for _, d := range confirms {
+					if ok, err := d.WaitContext(ctx); err != nil || !ok {
+						return errors.Join(err, errors.New("not confirmed"))
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func (r *rabbitSystem) read(ctx context.Context, t testing.TB, place string, got func(string, map[string]string)) {
+	t.Helper()
+	for ctx.Err() == nil {
+		err := r.with(func(c *amqp.Channel) error {
+			deliveries, err := c.Consume(place, "", false, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			for {
+				select {
+				case d, ok := <-deliveries:
+					if !ok {
+						return amqp.ErrClosed
+					}
+					headers := map[string]string{}
+					for name, value := range d.Headers {
+						headers[name] = fmt.Sprint(value)
+					}
+					got(string(d.Body), headers)
+					if err := d.Ack(false); err != nil {
+						return err
+					}
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		})
+		if err != nil {
+			select {
+			case <-time.After(100 * time.Millisecond): // the server is away
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// pulsarSystem is a Pulsar.
+type pulsarSystem struct {
+	server   *stack.PulsarServer
+	url      string
+	listener string
+}
+
+func newPulsar(s *stack.PulsarServer) *pulsarSystem {
+	return &pulsarSystem{server: s, url: s.URL()}
+}
+
+func (p *pulsarSystem) place(t testing.TB) string {
+	t.Helper()
+	return p.server.Topic(t, p.server.Namespace(t), 3)
+}
+
+// exactPlace is a topic whose brokers drop what was stored before.
+func (p *pulsarSystem) exactPlace(t testing.TB) string {
+	t.Helper()
+	namespace := p.server.Namespace(t)
+	require.NoError(t, p.server.Admin(t.Context(), http.MethodPost, "/admin/v2/namespaces/"+namespace+"/deduplication", true, nil))
+	return p.server.Topic(t, namespace, 3)
+}
+
+func (p *pulsarSystem) source(place string) string {
+	return p.section(fmt.Sprintf("topics: [%q], subscription: route, type: failover", place))
+}
+
+func (p *pulsarSystem) sink() string { return p.section("") }
+
+// section is a source or sink with more keys.
+func (p *pulsarSystem) section(more string) string {
+	if p.listener != "" {
+		more += ", listener_name: " + p.listener
+	}
+	return fmt.Sprintf("pulsar: {url: %q, %s}", p.url, strings.TrimPrefix(more, ", "))
+}
+
+func (p *pulsarSystem) client(t testing.TB) *messaging.Client {
+	t.Helper()
+	cfg := messaging.DefaultConfig()
+	cfg.URL = p.server.URL()
+	client, err := messaging.Dial(t.Context(), cfg)
+	require.NoError(t, err)
+	return client
+}
+
+func (p *pulsarSystem) origin(place string) string { return "pulsar;pulsar;" + place + ";" }
+
+func (p *pulsarSystem) put(t testing.TB, place string, from, to int) {
+	t.Helper()
+	client := p.client(t)
+	defer client.Close(context.Background())
+	publisher, err := client.Publisher(t.Context(), place, messaging.Ops())
+	require.NoError(t, err)
+	var records []*messaging.Record
+	for n := from; n < to; n++ {
+		key, value := numbered(n)
+		records = append(records, &messaging.Record{Key: key, Payload: []byte(value), Properties: map[string]string{"colour": "grün"}})
+	}
+	require.NoError(t, publisher.Publish(t.Context(), records...))
+}
+
+func (p *pulsarSystem) read(ctx context.Context, t testing.TB, place string, got func(string, map[string]string)) {
+	t.Helper()
+	cfg := messaging.DefaultConfig()
+	cfg.URL = p.server.URL()
+	client, err := messaging.Dial(ctx, cfg)
+	if err != nil {
+		t.Errorf("cannot read %s: %v", place, err)
+		return
+	}
+	defer client.Close(context.Background())
+	reading := messaging.DefaultConsumerConfig()
+	reading.Topics, reading.Subscription = []string{place}, "arrivals"
+	reading.Type, reading.Order, reading.Concurrency = messaging.Exclusive, messaging.OrderTotal, 1
+	reading.AckBatchIndex = true
+	consumer, err := client.Consumer(reading)
+	if err != nil {
+		t.Errorf("cannot read %s: %v", place, err)
+		return
+	}
+	// A reconnect of this consumer delivers what it has not acknowledged again: that is
+	// none of the route's doing.
+	seen := map[string]bool{}
+	err = consumer.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		if id := d.Topic + d.ID.String(); !seen[id] {
+			seen[id] = true
+			got(string(d.Payload), d.Properties)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("cannot read %s: %v", place, err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -172,13 +173,18 @@ func (r *reports) report(err error) {
 	r.all = append(r.all, fmt.Sprint(err))
 }
 
-func (r *reports) last() string {
+func (r *reports) texts() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.all) == 0 {
+	return slices.Clone(r.all)
+}
+
+func (r *reports) last() string {
+	all := r.texts()
+	if len(all) == 0 {
 		return ""
 	}
-	return r.all[len(r.all)-1]
+	return all[len(all)-1]
 }
 
 func (r *reports) await(t *testing.T, text string) {
@@ -280,7 +286,7 @@ func (b *broker) route(sc SourceConfig, kc SinkConfig, to string) (*Source, *Sin
 	source, err := NewSource(sc, Options{Report: r.report})
 	b.t.Cleanup(func() {
 		if b.t.Failed() {
-			b.t.Log("source:", r.all, "sink:", kr.all)
+			b.t.Log("source:", r.texts(), "sink:", kr.texts())
 		}
 	})
 	require.NoError(b.t, err)
@@ -365,13 +371,25 @@ func (l *scripted) Abandon()          { l.mu.Lock(); defer l.mu.Unlock(); l.aban
 func (l *scripted) count() int        { l.mu.Lock(); defer l.mu.Unlock(); return len(l.ms) }
 func (l *scripted) isAbandoned() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.abandoned }
 
-func (l *scripted) texts() (ts []string) {
+func (l *scripted) messages() []*message.Message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, m := range l.ms {
+	return slices.Clone(l.ms)
+}
+
+func (l *scripted) texts() (ts []string) {
+	for _, m := range l.messages() {
 		ts = append(ts, string(m.Value))
 	}
 	return ts
+}
+
+// commitTo commits up to the i-th message.
+func (l *scripted) commitTo(i int) error {
+	l.mu.Lock()
+	position := l.at[i]
+	l.mu.Unlock()
+	return l.commit(position)
 }
 
 // opened are the lanes of a source, in the order of opening.
@@ -439,7 +457,7 @@ func TestOnlyTheWatermarkIsAcknowledged(t *testing.T) {
 	cfg.Name = q
 	s, lanes, r, stop := b.source(cfg)
 	first := lanes.await(t, 0, 10)
-	require.NoError(t, first.commit(first.at[3]))
+	require.NoError(t, first.commitTo(3))
 	lag, err := s.Lag(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 6, lag)
@@ -450,10 +468,10 @@ func TestOnlyTheWatermarkIsAcknowledged(t *testing.T) {
 	assert.Equal(t, texts(4, 10), second.texts())
 	assert.Equal(t, 6, int(testutil.ToFloat64(s.metrics.redelivered)))
 	r.await(t, "<nil>")
-	assert.Contains(t, r.all[1], "lost the connection to RabbitMQ at "+b.Addr())
+	assert.Contains(t, r.texts()[1], "lost the connection to RabbitMQ at "+b.Addr())
 
-	require.Error(t, first.commit(first.at[9]), "a late commit of the first connection")
-	require.NoError(t, second.commit(second.at[0]))
+	require.Error(t, first.commitTo(9), "a late commit of the first connection")
+	require.NoError(t, second.commitTo(0))
 	stop()
 	assert.True(t, second.closed)
 	require.Eventually(t, func() bool { return b.ready(q) == 5 }, patience, 5*time.Millisecond)

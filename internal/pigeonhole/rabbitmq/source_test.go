@@ -54,7 +54,7 @@ func TestChannelError(t *testing.T) {
 	assert.Equal(t, lanes.names[0], lanes.names[2])
 	assert.False(t, second.isAbandoned())
 	r.await(t, "<nil>")
-	assert.Contains(t, fmt.Sprint(r.all), "PRECONDITION_FAILED")
+	assert.Contains(t, fmt.Sprint(r.texts()), "PRECONDITION_FAILED")
 }
 
 func TestDeclare(t *testing.T) {
@@ -134,8 +134,8 @@ func TestStream(t *testing.T) {
 	first := lanes.await(t, 0, 10)
 	chunk := len(first.texts())
 	assert.Less(t, chunk, 100, "prefetch is kept by chunks of the stream")
-	require.NoError(t, first.commit(first.at[9]))
-	for i, m := range first.ms {
+	require.NoError(t, first.commitTo(9))
+	for i, m := range first.messages() {
 		assert.Equal(t, message.From{Topic: q, Partition: -1, Offset: int64(i), Received: m.From.Received}, m.From)
 		assert.Empty(t, m.Headers)
 	}
@@ -185,7 +185,7 @@ func TestParallel(t *testing.T) {
 	for i := range 3 {
 		l := lanes.await(t, i, 10)
 		assert.Len(t, l.texts(), 10)
-		require.NoError(t, l.commit(l.at[i]))
+		require.NoError(t, l.commitTo(i))
 	}
 	lag, err := s.Lag(t.Context())
 	require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestSingleActiveConsumer(t *testing.T) {
 	b.put(q, numbers(0, 10)...)
 	first := one.await(t, 0, 10)
 	assert.Zero(t, l.count())
-	require.NoError(t, first.commit(first.at[4]))
+	require.NoError(t, first.commitTo(4))
 	stop()
 	l.await(t, 5)
 	assert.Equal(t, texts(5, 10), l.texts())

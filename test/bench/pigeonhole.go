@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
@@ -160,27 +163,36 @@ func eachOf[T any](all []T, f func(T) float64) []float64 {
 	return vs
 }
 
-// cross runs the binary with one route until it has stored n messages, and measures
-// from the first one stored to the last.
-func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink, to string) (c crossing, err error) {
+// start runs the binary with one route, named bench, and waits until it is ready.
+func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to string) (s *server, err error) {
 	file := filepath.Join(b.dir, "pigeonhole.yaml")
 	text := fmt.Sprintf("routes:\n- name: bench\n  guarantee: %s\n  source: {%s}\n  sink: {%s}\n  to: %q\n", guarantee, source, sink, to)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return c, err
+		return nil, err
 	}
 	_, admin, err := twoPorts()
 	if err != nil {
-		return c, err
+		return nil, err
 	}
-	s, err := startServer(b.binary, filepath.Join(b.dir, "pigeonhole.log"), []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file)
+	s, err = startServer(b.binary, filepath.Join(b.dir, "pigeonhole.log"), []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file)
+	if err != nil {
+		return nil, err
+	}
+	s.admin = "http://" + admin
+	if err := s.await(ctx, s.admin+"/-/ready"); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// cross runs one route until it has stored n messages, and measures from the first one
+// stored to the last.
+func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink, to string) (c crossing, err error) {
+	s, err := b.start(ctx, guarantee, source, sink, to)
 	if err != nil {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	s.admin = "http://" + admin
-	if err := s.await(ctx, s.admin+"/-/ready"); err != nil {
-		return c, err
-	}
 	if b.profile != "" {
 		done := make(chan error, 1)
 		go func() {
@@ -461,9 +473,9 @@ func (b *bridgeBench) pulsarRabbit(ctx context.Context) error {
 // Pulsar is there for orientation.
 func (b *bridgeBench) latency(ctx context.Context) error {
 	const perSecond = 1000
-	seconds := 20.0
+	seconds := 80.0
 	if b.quick {
-		seconds = 6
+		seconds = 8
 	}
 	// timed runs a feed and its readers at once.
 	timed := func(feed piece, readers ...piece) ([]outcome, error) {
@@ -490,20 +502,16 @@ func (b *bridgeBench) latency(ctx context.Context) error {
 		return err
 	}
 	topic := fresh("timed")
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	crossed := make(chan error, 1)
-	go func() {
-		_, err := b.cross(ctx, math.MaxInt, "at_least_once", b.fromKafka(source), b.toPulsar(), topic)
-		crossed <- err
-	}()
+	route, err := b.start(ctx, "at_least_once", b.fromKafka(source), b.toPulsar(), topic)
+	if err != nil {
+		return err
+	}
 	read, err := timed(piece{Kind: "timed-kafka", URL: b.kafka, Topic: source},
 		piece{Kind: "timed-consume", URL: b.pulsar.url, Topic: topic}, piece{Kind: "timed-read", URL: b.kafka, Topic: source})
-	cancel()
-	if crossErr := <-crossed; !errors.Is(crossErr, context.Canceled) {
-		err = errors.Join(err, crossErr)
+	if err == nil {
+		err = b.stages(ctx, route)
 	}
-	if err != nil {
+	if err := errors.Join(err, route.stop()); err != nil {
 		return err
 	}
 	bridged, there := read[0], read[1]
@@ -513,6 +521,43 @@ func (b *bridgeBench) latency(ctx context.Context) error {
 	b.figure("bridged_p99_ms", bridged.P99)
 	b.figure("read_from_kafka_p99_ms", there.P99)
 	b.atMost("added_latency_p99_ms", bridged.P99-there.P99, 10)
+	return nil
+}
+
+// stages tells where the route's messages spent their time, as it has sampled it.
+func (b *bridgeBench) stages(ctx context.Context, s *server) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.admin+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		return err
+	}
+	for _, m := range families["pigeonhole_stage_seconds"].GetMetric() {
+		var stage string
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "stage" {
+				stage = l.GetValue()
+			}
+		}
+		h := m.GetHistogram()
+		below := func(share float64) float64 {
+			for _, bucket := range h.GetBucket() {
+				if float64(bucket.GetCumulativeCount()) >= share*float64(h.GetSampleCount()) {
+					return 1000 * bucket.GetUpperBound()
+				}
+			}
+			return math.Inf(1)
+		}
+		b.row("  of it %s (%d sampled)\t\t\t\tp50/p99 below\t%.1f/%.1f", stage, h.GetSampleCount(), below(.5), below(.99))
+	}
 	return nil
 }
 

@@ -38,6 +38,12 @@ const (
 	EffectivelyOnce = "effectively_once" // Kafka to Pulsar: nothing is stored twice either
 )
 
+// What messages carry of their way.
+const (
+	provenanceFull = "full"
+	provenanceHops = "hops"
+)
+
 // What becomes of messages that are refused.
 const (
 	refusedDeadLetter = "dead_letter"
@@ -62,6 +68,9 @@ type RouteConfig struct {
 	DeadLetter DeadLetter `yaml:"dead_letter"`
 	// MaxHops bounds how many Pigeonholes may pass a message on. Default 8.
 	MaxHops int `yaml:"max_hops"`
+	// Provenance says what a message carries of its way: full, where it was taken from first and the names of the Pigeonholes it has passed; or
+	// hops, the names only, which is what stops loops. Dead letters always carry it in full, and effectively_once needs it. Default full.
+	Provenance string `yaml:"provenance"`
 	// InFlight bounds what the route has taken and not stored. Default: its share of the whole.
 	InFlight InFlight `yaml:"in_flight"`
 	// CommitEvery is the interval at which the source is told what is stored. Default 100ms.
@@ -152,7 +161,7 @@ func DefaultConfig() Config {
 
 // SetDefaults is called before a route is decoded.
 func (c *RouteConfig) SetDefaults() {
-	c.Guarantee, c.MaxHops = AtLeastOnce, 8
+	c.Guarantee, c.Provenance, c.MaxHops = AtLeastOnce, provenanceFull, 8
 	c.CommitEvery, c.MinBackoff, c.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond, 10*time.Second
 }
 
@@ -193,6 +202,10 @@ func (c RouteConfig) Validate() error {
 	errs = append(errs, config.CheckOneOf("guarantee", c.Guarantee, AtLeastOnce, EffectivelyOnce))
 	if c.Guarantee == EffectivelyOnce && (c.Source.Kafka == nil || c.Sink.Pulsar == nil) {
 		fault("guarantee", "effectively_once needs source.kafka and sink.pulsar: the other systems have no positions to resume from")
+	}
+	errs = append(errs, config.CheckOneOf("provenance", c.Provenance, provenanceFull, provenanceHops))
+	if c.Guarantee == EffectivelyOnce && c.Provenance == provenanceHops {
+		fault("provenance", "must be full with guarantee effectively_once, which resumes by it")
 	}
 	if c.Refused != "" {
 		errs = append(errs, config.CheckOneOf("refused", c.Refused, refusedDeadLetter, refusedStop))

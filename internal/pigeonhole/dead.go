@@ -27,13 +27,14 @@ func (r *route) bury(ctx context.Context, to string, m *message.Message, reason 
 		{Name: deadRoute, Value: []byte(r.cfg.Name)}, {Name: deadTo, Value: []byte(cut(to, maxDeadError))},
 	}
 	letter := *m
+	letter.OmitOrigin = false
 	letter.Headers = append(append([]message.Header(nil), m.Headers...), marks...)
 	r.dead.Send(ctx, r.cfg.DeadLetter.To, &letter, func(err error) {
 		if _, refused := lane.Refused(err); !refused {
 			done(err)
 			return
 		}
-		stub := *m
+		stub := letter
 		stub.Key, stub.Value = nil, []byte{}
 		sizes := "value=" + strconv.Itoa(len(m.Value)) + " key=" + strconv.Itoa(len(m.Key)) + " headers=" + strconv.Itoa(len(m.Headers))
 		stub.Headers = append(marks, message.Header{Name: deadOmitted, Value: []byte(sizes)})

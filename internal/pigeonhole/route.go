@@ -229,6 +229,7 @@ func (r *route) preparation() (prepare lane.Prepare, closed func()) {
 		case again:
 			return "", false, lane.ErrLoop
 		}
+		m.OmitOrigin = r.cfg.Provenance == provenanceHops
 		to, keep, err := r.transform.Apply(m)
 		if err != nil || !keep || skip == nil {
 			return to, keep, err

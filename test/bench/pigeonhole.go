@@ -124,10 +124,14 @@ type crossing struct {
 func (c crossing) rate() float64   { return c.messages / c.seconds }
 func (c crossing) perCPU() float64 { return c.messages / c.cpu }
 
-// against runs a route and a bare client in turn.
+// against runs a route and a bare client in turn, after a run of the route that warms
+// up: a broker that was just started compiles itself on the same cores.
 func (b *bridgeBench) against(ctx context.Context, name, other string, route func(context.Context) (crossing, error), bare func(context.Context) (outcome, error)) (ratio float64, ours []crossing, err error) {
 	var theirs []outcome
 	var ratios []float64
+	if _, err := route(ctx); err != nil {
+		return 0, nil, err
+	}
 	for round := range b.rounds {
 		var mine crossing
 		var their outcome
@@ -163,10 +167,13 @@ func eachOf[T any](all []T, f func(T) float64) []float64 {
 	return vs
 }
 
-// start runs the binary with one route, named bench, and waits until it is ready.
-func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to string) (s *server, err error) {
+// start runs the binary with one route, named bench, with more lines of it, and waits until it is ready.
+func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to string, more ...string) (s *server, err error) {
 	file := filepath.Join(b.dir, "pigeonhole.yaml")
 	text := fmt.Sprintf("routes:\n- name: bench\n  guarantee: %s\n  source: {%s}\n  sink: {%s}\n  to: %q\n", guarantee, source, sink, to)
+	for _, line := range more {
+		text += "  " + line + "\n"
+	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -187,8 +194,8 @@ func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to str
 
 // cross runs one route until it has stored n messages, and measures from the first one
 // stored to the last.
-func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink, to string) (c crossing, err error) {
-	s, err := b.start(ctx, guarantee, source, sink, to)
+func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink, to string, more ...string) (c crossing, err error) {
+	s, err := b.start(ctx, guarantee, source, sink, to, more...)
 	if err != nil {
 		return c, err
 	}
@@ -446,25 +453,36 @@ func (b *bridgeBench) pulsarRabbit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ratio, _, err := b.against(ctx, "pulsar_rabbitmq", "amqp091-go", func(ctx context.Context) (c crossing, err error) {
-		queue, drop, err := b.queue(ctx, 0)
-		if err != nil {
-			return c, err
+	route := func(provenance string) func(context.Context) (crossing, error) {
+		return func(ctx context.Context) (c crossing, err error) {
+			queue, drop, err := b.queue(ctx, 0)
+			if err != nil {
+				return c, err
+			}
+			defer func() { err = errors.Join(err, drop()) }()
+			return b.cross(ctx, n, "at_least_once", b.fromPulsar(source), fmt.Sprintf("rabbitmq: {url: %q}", b.bareRabbit()), queue, "provenance: "+provenance)
 		}
-		defer func() { err = errors.Join(err, drop()) }()
-		return b.cross(ctx, n, "at_least_once", b.fromPulsar(source), fmt.Sprintf("rabbitmq: {url: %q}", b.bareRabbit()), queue)
-	}, func(ctx context.Context) (o outcome, err error) {
+	}
+	bare := func(ctx context.Context) (o outcome, err error) {
 		queue, drop, err := b.queue(ctx, 0)
 		if err != nil {
 			return o, err
 		}
 		defer func() { err = errors.Join(err, drop()) }()
 		return runPiece(ctx, piece{Kind: "amqp-publish", URL: b.rabbit, Topic: queue, Payload: bridgePayload, Format: varied, Count: n, Seconds: 60})
-	})
-	if err == nil {
-		b.atLeast("pulsar_rabbitmq_vs_bare", ratio, .8)
 	}
-	return err
+	ratio, _, err := b.against(ctx, "pulsar_rabbitmq", "amqp091-go", route("full"), bare)
+	if err != nil {
+		return err
+	}
+	b.atLeast("pulsar_rabbitmq_vs_bare", ratio, .8)
+	// The bare publisher's messages have no properties, and RabbitMQ is much slower with more than 64 bytes of them.
+	ratio, _, err = b.against(ctx, "pulsar_rabbitmq_hops", "amqp091-go", route("hops"), bare)
+	if err != nil {
+		return err
+	}
+	b.atLeast("pulsar_rabbitmq_hops_vs_bare", ratio, .8)
+	return nil
 }
 
 // latency compares what an application sees that reads a message from Pulsar, where the

@@ -106,6 +106,23 @@ func TestEveryPairKeepsPoisonApart(t *testing.T) {
 	})
 }
 
+// TestProvenanceOfHops: a message carries no more of its way than stops loops, and a
+// dead letter still says where it came from.
+func TestProvenanceOfHops(t *testing.T) {
+	everyPair(t, func(t *testing.T, from, to system) {
+		t.Helper()
+		source, target, dead := from.place(t), to.place(t), to.place(t)
+		run(t, one("brief", from.source(source), to.sink(), target, "provenance: hops", "set: {header.checked: \"string(1 / (int(text.split(':')[1]) - 3))\"}",
+			fmt.Sprintf("dead_letter: {to: %q}", dead)))
+		from.put(t, source, 0, 10*keys)
+		letters, got := arriving(t, to, dead), arriving(t, to, target)
+		require.Eventually(t, func() bool { return letters.distinct() == keys && got.distinct() == 9*keys }, 30*time.Second, 20*time.Millisecond)
+		assert.Contains(t, letters.headers[message.EntryOrigin], from.origin(source))
+		assert.NotContains(t, got.headers, message.EntryOrigin)
+		assert.Equal(t, "pigeonhole", got.headers[message.EntryHops])
+	})
+}
+
 // TestEveryPairIsBounded: a paused route holds no more than it may, and takes nothing
 // more from its source.
 func TestEveryPairIsBounded(t *testing.T) {

@@ -275,6 +275,7 @@ routes:
   filter: "1"
   headers: {include: [""], rename: {a: pigeonhole.hops}}
   max_hops: 0
+  provenance: some
   commit_every: 0s
 `), 0o600))
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-config.file", file, "-config.check")
@@ -290,7 +291,7 @@ routes:
 		"routes[0].source.kafka.on_gap", "routes[0].sink.pulsar.url", "routes[0].to", "routes[0].filter", "routes[0].set.value", "routes[0].set.colour",
 		"routes[1].name", "routes[1].source.rabbitmq.queues", "routes[1].sink.kafka.compression", "routes[1].guarantee", "routes[1].dead_letter.to",
 		"routes[2].source", "routes[2].source.kafka.instance_id", "routes[2].sink", "routes[2].filter", "routes[2].headers.include[0]",
-		"routes[2].headers.rename.a", "routes[2].max_hops", "routes[2].commit_every",
+		"routes[2].headers.rename.a", "routes[2].max_hops", "routes[2].provenance", "routes[2].commit_every",
 	} {
 		assert.Contains(t, text, "\n  "+path+": ")
 	}

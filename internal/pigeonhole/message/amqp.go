@@ -126,7 +126,7 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	if m.AMQP != nil {
 		a = *m.AMQP
 	}
-	if !m.Origin.IsZero() {
+	if m.tellsOrigin() {
 		add(EntryOrigin, m.Origin.append(make([]byte, 0, m.entrySize())))
 	}
 	if m.hasFrom() {

@@ -88,7 +88,7 @@ func (m *Message) Kafka() (key, value []byte, headers []Header) {
 	if needTime {
 		add(EntryTime, appendTime(b, m.Time))
 	}
-	if !m.Origin.IsZero() {
+	if m.tellsOrigin() {
 		add(EntryOrigin, m.Origin.append(b))
 	}
 	if m.hasFrom() {
@@ -137,7 +137,7 @@ func (m *Message) entrySize() int {
 // entries is how many entries the message has in Kafka.
 func (m *Message) entries(odd, needTime bool) int {
 	n := 0
-	for _, there := range [...]bool{odd, needTime, m.AMQP != nil, !m.Origin.IsZero(), m.hasFrom(), len(m.Hops) > 0} {
+	for _, there := range [...]bool{odd, needTime, m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), len(m.Hops) > 0} {
 		if there {
 			n++
 		}

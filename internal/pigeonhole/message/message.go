@@ -25,6 +25,8 @@ type Message struct {
 	// Pigeonholes that have passed it on, the first one first.
 	Origin Origin
 	Hops   []string
+	// OmitOrigin leaves the origin, and the place of the last hop, out of what is sent.
+	OmitOrigin bool
 	// From is where this Pigeonhole took it from. It is not sent on.
 	From From
 }

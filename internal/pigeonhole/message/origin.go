@@ -111,6 +111,8 @@ func ParseOrigin(text string) (o Origin, ok bool) {
 	return o, !o.IsZero()
 }
 
+func (m *Message) tellsOrigin() bool { return !m.Origin.IsZero() && !m.OmitOrigin }
+
 // appendFrom appends EntryFrom, or nothing where the origin says it.
 func (m *Message) appendFrom(b []byte) []byte {
 	if !m.hasFrom() {
@@ -119,7 +121,9 @@ func (m *Message) appendFrom(b []byte) []byte {
 	return Origin{Topic: m.From.Topic, Partition: m.From.Partition, Offset: m.From.Offset}.append(b)
 }
 
-func (m *Message) hasFrom() bool { return len(m.Hops) > 1 && m.From.Topic != "" && m.From.Offset >= 0 }
+func (m *Message) hasFrom() bool {
+	return !m.OmitOrigin && len(m.Hops) > 1 && m.From.Topic != "" && m.From.Offset >= 0
+}
 
 func appendHops(b []byte, hops []string) []byte {
 	for i, id := range hops {

@@ -104,7 +104,7 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 			size += len(m.Headers[i].Value)
 		}
 	}
-	for _, there := range [...]bool{odd != nil, encoding != "", needTime, m.AMQP != nil, !m.Origin.IsZero(), m.hasFrom(), len(m.Hops) > 0} {
+	for _, there := range [...]bool{odd != nil, encoding != "", needTime, m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), len(m.Hops) > 0} {
 		if there {
 			count++
 		}
@@ -144,7 +144,7 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 	if m.AMQP != nil {
 		properties[EntryAMQP] = t.add(m.AMQP.append(scratch[:0]))
 	}
-	if !m.Origin.IsZero() {
+	if m.tellsOrigin() {
 		properties[EntryOrigin] = t.add(m.Origin.append(scratch[:0]))
 	}
 	if m.hasFrom() {

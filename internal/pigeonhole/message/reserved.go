@@ -80,23 +80,36 @@ const hexDigits = "0123456789ABCDEF"
 // appendEscaped appends s with what is not printable, '%' and the bytes of special as
 // %XX, so that the result is valid UTF-8 on one line.
 func appendEscaped(b []byte, s, special string) []byte {
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			if r, size := utf8.DecodeRuneInString(s[i:]); r != utf8.RuneError || size > 1 {
-				b = append(b, s[i:i+size]...)
-				i += size
-				continue
-			}
+	for len(s) > 0 {
+		n := plain(s, special)
+		b, s = append(b, s[:n]...), s[n:]
+		if s == "" {
+			break
 		}
-		if c < ' ' || c >= 0x7f || c == '%' || strings.IndexByte(special, c) >= 0 {
-			b = append(b, '%', hexDigits[c>>4], hexDigits[c&15])
-		} else {
-			b = append(b, c)
+		if _, size := utf8.DecodeRuneInString(s); size > 1 { // invalid UTF-8 is one byte
+			b, s = append(b, s[:size]...), s[size:]
+			continue
 		}
-		i++
+		b, s = append(b, '%', hexDigits[s[0]>>4], hexDigits[s[0]&15]), s[1:]
 	}
 	return b
+}
+
+// plain is how many bytes at the beginning of s are ASCII and need no escape: nearly
+// always all of them.
+func plain(s, special string) int {
+	for i := range len(s) {
+		c := s[i]
+		if c < ' ' || c >= 0x7f || c == '%' {
+			return i
+		}
+		for j := range len(special) { // one or two
+			if c == special[j] {
+				return i
+			}
+		}
+	}
+	return len(s)
 }
 
 // unescape is the reverse. It reports false for a '%' without two digits.

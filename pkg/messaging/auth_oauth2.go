@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -244,7 +243,7 @@ func checkIssuer(s string) error {
 	if u.Scheme == "https" {
 		return nil
 	}
-	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && (u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()) {
+	if u.Scheme == "http" && local(u.Hostname()) {
 		return nil
 	}
 	return fmt.Errorf("must be an https URL, or http to this machine, got %q", s)

@@ -389,6 +389,37 @@ func requirePublishes(t *testing.T, cfg messaging.Config, secrets ...string) {
 	tr.requireNone(t, secrets...)
 }
 
+// requireBacklog asks for a backlog with cfg, and with a token that is refused.
+func requireBacklog(t *testing.T, b *secureBroker, cfg messaging.Config, adminURL string, secrets ...string) {
+	t.Helper()
+	cfg.AdminURL = adminURL
+	tr := newTranscript()
+	client := dialSecure(t, cfg, tr)
+	topic := b.Topic(t, "public/default", 2)
+	consumer, err := client.Consumer(consumerConfig(topic, messaging.Exclusive))
+	require.NoError(t, err)
+	_, err = consumer.Drain(testContext(t), func(context.Context, *messaging.Delivery) error { return nil })
+	require.NoError(t, err)
+	publish(t, client, topic, 4, false)
+	n, err := consumer.Backlog(testContext(t))
+	require.NoError(t, err)
+	require.EqualValues(t, 4, n)
+
+	for token, want := range map[string]error{
+		newSigner().token("orders", time.Hour): messaging.ErrAuthentication,
+		b.sign.token("guest", time.Hour):       messaging.ErrAuthorization,
+	} {
+		cfg.Auth = messaging.Auth{Token: secret.String(token)}
+		consumer, err := dialSecure(t, cfg, tr).Consumer(consumerConfig(topic, messaging.Exclusive))
+		require.NoError(t, err)
+		_, err = consumer.Backlog(testContext(t))
+		require.ErrorIs(t, err, want)
+		_, _ = tr.Write([]byte(err.Error()))
+		secrets = append(secrets, token)
+	}
+	tr.requireNone(t, secrets...)
+}
+
 // A refusal is a client that must not get through, and what is said about it.
 type refusal struct {
 	name    string
@@ -469,6 +500,12 @@ func TestAuthentication(t *testing.T) {
 		t.Run("client certificate", func(t *testing.T) {
 			t.Parallel()
 			requirePublishes(t, secure(b.ca.client(t, "orders")))
+		})
+		t.Run("admin", func(t *testing.T) {
+			t.Parallel()
+			token := b.sign.token("orders", time.Hour)
+			requireBacklog(t, b, plain(messaging.Auth{Token: secret.String(token)}), b.AdminURL(), token)
+			requireBacklog(t, b, plain(is.auth(t, clientSecret)), b.AdminURL(), clientSecret)
 		})
 		// Each host's certificate is for that host.
 		t.Run("several hosts", func(t *testing.T) {

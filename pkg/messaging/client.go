@@ -20,6 +20,7 @@ type Client struct {
 	metrics   *metrics
 	producers pulsar.Client
 	consumers pulsar.Client
+	admin     *admin // nil: no address
 
 	operationTimeout time.Duration
 
@@ -28,7 +29,7 @@ type Client struct {
 	mu         sync.Mutex
 	closed     bool
 	publishers map[*Publisher]struct{}
-	running    sync.WaitGroup // consumers inside Run or Drain
+	running    sync.WaitGroup // consumers inside Run, Drain or Backlog
 }
 
 // Option adjusts a Client.
@@ -62,6 +63,10 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		opt(&o)
 	}
 	log := o.log.Named("messaging")
+	admin, err := newAdmin(cfg, log)
+	if err != nil {
+		return nil, err
+	}
 	producers, err := newRawClient(cfg, log, o.reg, "producer")
 	if err != nil {
 		return nil, err
@@ -73,7 +78,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	}
 	return &Client{
 		log: log, metrics: newMetrics(o.reg),
-		producers: producers, consumers: consumers,
+		producers: producers, consumers: consumers, admin: admin,
 		operationTimeout: cfg.OperationTimeout,
 
 		closing:    make(chan struct{}),

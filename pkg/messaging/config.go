@@ -20,6 +20,11 @@ type Config struct {
 	// URL of the brokers: pulsar://host:port[,host:port] or pulsar+ssl://...
 	// Default pulsar://127.0.0.1:6650.
 	URL string `yaml:"url"`
+	// AdminURL is the address of the brokers' admin API, http://host:port or
+	// https://host:port, of one broker or, needed with several brokers that want
+	// credentials, of a Pulsar proxy. It gets the credentials of Auth. Only
+	// [Consumer.Backlog] asks it. Default: not asked.
+	AdminURL string `yaml:"admin_url"`
 	// ConnectTimeout bounds one TCP and TLS connection attempt. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
 	// OperationTimeout bounds one request to a broker (lookup, create, subscribe,
@@ -35,13 +40,13 @@ type Config struct {
 	// ListenerName picks one of the addresses that brokers with several advertised
 	// listeners give to clients. Default: the broker's own choice.
 	ListenerName string `yaml:"listener_name"`
-	// TLS applies to pulsar+ssl URLs.
+	// TLS applies to pulsar+ssl URLs, and to an https AdminURL.
 	TLS TLS `yaml:"tls"`
 	// Auth is how the client proves who it is. Default: not at all.
 	Auth Auth `yaml:"auth"`
 }
 
-// TLS configures the transport of a pulsar+ssl URL, version 1.2 or newer. A
+// TLS configures the transport of pulsar+ssl and https URLs, version 1.2 or newer. A
 // server's certificate must be for the host that is connected to, be it one of the
 // URL or one that a lookup led to, unless Insecure is set.
 type TLS struct {
@@ -118,6 +123,7 @@ func (c Config) Validate() error {
 	if err != nil {
 		fault("url", "%w", err)
 	}
+	adminSecure := c.checkAdmin(secure, fault)
 	if c.ConnectTimeout < 0 {
 		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
 	}
@@ -172,10 +178,33 @@ func (c Config) Validate() error {
 			fault("auth.oauth2", "%w", err)
 		}
 	}
-	if c.TLS != (TLS{}) && !secure && err == nil {
-		fault("tls", "needs a pulsar+ssl url, got %q", c.URL)
+	if c.TLS != (TLS{}) && !secure && !adminSecure && err == nil {
+		fault("tls", "needs a pulsar+ssl url, or an https admin_url, got %q", c.URL)
 	}
 	return errors.Join(errs...)
+}
+
+// checkAdmin finds the faults of AdminURL and reports whether it asks for TLS; secure is
+// whether URL does.
+func (c Config) checkAdmin(secure bool, fault func(path, format string, args ...any)) bool {
+	if c.AdminURL == "" {
+		return false
+	}
+	u, err := checkAdminURL(c.AdminURL)
+	if err != nil {
+		fault("admin_url", "%w", err)
+		return false
+	}
+	switch {
+	case u.Scheme == "https":
+		return true
+	case c.Auth.CertFile != "":
+		fault("admin_url", "must be https with auth.cert_file, got %q", c.AdminURL)
+	case secure && len(c.Auth.methods()) > 0 && !local(u.Hostname()):
+		// Otherwise what url protects would be sent for everybody to read.
+		fault("admin_url", "must be https, or http to this machine, with credentials and a pulsar+ssl url, got %q", c.AdminURL)
+	}
+	return false
 }
 
 // methods names the ways of authenticating that are set.

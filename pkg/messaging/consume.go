@@ -69,7 +69,7 @@ func (r *run) do(ctx context.Context) error {
 		workers.Go(func() { r.work(w) })
 	}
 	watchers.Go(r.watch)
-	sources := r.sources()
+	sources := r.cfg.sources()
 	r.countPartitions(sources)
 	for _, src := range sources {
 		receivers.Go(func() { r.receiveFrom(src) })
@@ -117,16 +117,16 @@ func (r *run) outcome(ctx context.Context) error {
 }
 
 // sources are what to subscribe to.
-func (r *run) sources() []source {
+func (c ConsumerConfig) sources() []source {
 	var all []source
-	for _, t := range r.cfg.Topics {
+	for _, t := range c.Topics {
 		all = append(all, source{topic: fullTopicName(t)})
 	}
-	if r.cfg.Pattern != "" {
-		all = append(all, source{pattern: fullTopicName(r.cfg.Pattern)})
+	if c.Pattern != "" {
+		all = append(all, source{pattern: fullTopicName(c.Pattern)})
 	}
-	if r.cfg.usesRetryTopic() {
-		all = append(all, source{topic: fullTopicName(r.cfg.Retry.Topic), retry: true})
+	if c.usesRetryTopic() {
+		all = append(all, source{topic: fullTopicName(c.Retry.Topic), retry: true})
 	}
 	return all
 }

@@ -53,7 +53,7 @@ type target struct {
 
 func newDrain(r *run) *drain {
 	return &drain{
-		r: r, pending: len(r.sources()),
+		r: r, pending: len(r.cfg.sources()),
 		known: make(map[source]struct{}), targets: make(map[string]*target),
 	}
 }

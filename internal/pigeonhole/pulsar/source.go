@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,6 +32,11 @@ type Source struct {
 	o       Options
 	seed    maphash.Seed
 	running sync.Mutex
+
+	consumer atomic.Pointer[messaging.Consumer] // of Run
+
+	lagMu      sync.Mutex
+	lagTrouble reporter // to the log
 }
 
 // NewSource prepares a source. Nothing is connected to before Run.
@@ -40,14 +46,37 @@ func NewSource(cfg SourceConfig, o Options) (*Source, error) {
 	}
 	o = o.withDefaults()
 	o.Log = o.Log.Named("pulsar.source")
-	return &Source{cfg: cfg, o: o, seed: maphash.MakeSeed()}, nil
+	s := &Source{cfg: cfg, o: o, seed: maphash.MakeSeed()}
+	s.lagTrouble.report = func(err error) {
+		if err != nil {
+			s.o.Log.Warn("cannot tell the lag", zap.Error(err))
+		}
+	}
+	return s, nil
 }
 
-// ErrLag says why there is no figure.
-var ErrLag = errors.New("pulsar tells clients no number of waiting messages; its brokers export pulsar_subscription_back_log")
+// Lag is how many messages the subscription has not acknowledged, those in our lanes included; a batch counts as one. It asks the brokers' admin API,
+// which needs admin_url, and is for all processes of the subscription together. While Run does not consume, and with any other error, it is -1. It is safe
+// for concurrent use.
+func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
+	consumer := s.consumer.Load()
+	if consumer == nil {
+		return -1, errNotRunning
+	}
+	messages, err = consumer.Backlog(ctx)
+	if ctx.Err() == nil && !errors.Is(err, messaging.ErrNoAdminURL) && !errors.Is(err, messaging.ErrClosed) {
+		// Routes show -1 and drop the reason: without this nobody would learn that admin_url is wrong.
+		s.lagMu.Lock()
+		s.lagTrouble.note(err)
+		s.lagMu.Unlock()
+	}
+	if err != nil {
+		return -1, err
+	}
+	return messages, nil
+}
 
-// Lag returns -1 and ErrLag: a client can ask for the end of a topic, but not for how many messages lie before it.
-func (s *Source) Lag(context.Context) (messages int64, err error) { return -1, ErrLag }
+var errNotRunning = errors.New("the source does not run")
 
 // Run consumes until ctx ends, then waits DrainTimeout for what the lanes hold and returns nil. Unreachable brokers, refused credentials and missing topics
 // are reported and tried again for ever; an error is what cannot mend, such as a subscription that exists with another type.
@@ -71,6 +100,8 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 	if err != nil {
 		return err
 	}
+	s.consumer.Store(consumer)
+	defer s.consumer.Store(nil)
 	f := &feed{s: s, ctx: ctx, lanes: lanes, parts: make(map[string]*partition), shared: sharedLanes(s.cfg.Lanes)}
 	ended := make(chan error, 1)
 	go func() { ended <- consumer.RunAsync(ctx, f.handOver) }()

@@ -276,8 +276,10 @@ func TestEffectivelyOnce(t *testing.T) {
 			switch {
 			case at.Offset < next:
 				duplicates++
+				t.Logf("partition %d: after %d came %d again, %s", p, next-1, at.Offset, d.ID)
 			case at.Offset > next:
 				gaps++
+				t.Logf("partition %d: %d to %d are missing before %s", p, next, at.Offset-1, d.ID)
 			}
 			next = at.Offset + 1
 		}

@@ -10,9 +10,12 @@ import (
 
 // resuming is a sink that knows what it has stored.
 type resuming interface {
-	// Resume returns the highest offset of the source that is stored on a partition of
-	// topic; false where nothing is. From then on nobody else writes there.
-	Resume(ctx context.Context, topic string, partition int32) (offset int64, ok bool, err error)
+	// Resume returns the highest offset of the topic source that is known to be stored
+	// on a partition of topic; false where none is. From then on nobody else writes
+	// there.
+	Resume(ctx context.Context, topic string, partition int32, source string) (offset int64, ok bool, err error)
+	// Oversized reports whether the sink refuses m whatever it has stored.
+	Oversized(m *message.Message) bool
 	// Release lets another process write there.
 	Release(topic string, partition int32)
 }
@@ -36,7 +39,7 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 		partition = m.From.Partition
 		mu.Unlock()
 		for wait := r.cfg.MinBackoff; !known; wait = min(2*wait, r.cfg.MaxBackoff) {
-			offset, ok, err := r.resume.Resume(ctx, to, m.From.Partition)
+			offset, ok, err := r.resume.Resume(ctx, to, m.From.Partition, m.From.Topic)
 			if err == nil {
 				if stored = offset; !ok {
 					stored = -1
@@ -57,7 +60,7 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 				return false, ctx.Err()
 			}
 		}
-		return m.From.Offset <= stored, nil
+		return m.From.Offset <= stored && !r.resume.Oversized(m), nil
 	}
 	return skip, func() {
 		mu.Lock()

@@ -81,6 +81,7 @@ type pending struct {
 	sent       bool
 	again      bool // sent to more than one producer
 	stale      bool // replaced by a copy in a later generation: outcomes no longer count
+	sequenceID int64
 	receipt    func(pulsar.MessageID, *pulsar.ProducerMessage, error)
 	msg        pulsar.ProducerMessage
 }
@@ -587,7 +588,11 @@ func (l *lane) recycle(e *pending) {
 // fill makes e carry r. The message's other fields are never set.
 func (e *pending) fill(r *Record, size int64, done func(MessageID, error)) {
 	e.msg.Payload, e.msg.Key, e.msg.Properties = r.Payload, r.Key, r.Properties
-	e.msg.EventTime, e.msg.DeliverAt = r.EventTime, r.DeliverAt
+	e.msg.EventTime, e.msg.DeliverAt, e.msg.SequenceID = r.EventTime, r.DeliverAt, nil
+	if r.SequenceID != nil {
+		e.sequenceID = *r.SequenceID
+		e.msg.SequenceID = &e.sequenceID
+	}
 	e.size, e.done = size, done
 	e.at, e.sent, e.again, e.stale = 0, false, false, false
 }

@@ -25,6 +25,10 @@ type Record struct {
 	// and Key_Shared subscriptions. Such a message travels outside batches. The
 	// zero time means at once.
 	DeliverAt time.Time
+	// SequenceID is what a broker with deduplication knows the record by: it drops one
+	// whose id is not above the highest it has seen of the producer's name, and knows a
+	// batch by its first record's id alone. Nil: the producer counts.
+	SequenceID *int64
 	// Partition names the target partition under [RouteExplicit]; other routings
 	// ignore it.
 	Partition int

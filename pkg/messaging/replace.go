@@ -129,7 +129,9 @@ func (l *lane) resume(raw pulsar.Producer) {
 	l.producer = raw
 	l.generation, l.retire = context.WithCancel(context.Background())
 	l.mu.Unlock()
-	l.nudge()
+	if last != nil {
+		l.nudge()
+	}
 	l.markReady()
 }
 

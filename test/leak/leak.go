@@ -35,18 +35,23 @@ func Main(m *testing.M, ignored ...goleak.Option) {
 // known are the leaks of libraries that no code of ours can end.
 func known() []goleak.Option {
 	const (
-		client    = "github.com/apache/pulsar-client-go/pulsar."
+		client    = "github.com/apache/pulsar-client-go/pulsar"
 		toxiproxy = "github.com/Shopify/toxiproxy/v2"
 	)
 	return []goleak.Option{
 		// A producer that the broker closes for good leaves its reconnect loop behind in
 		// pulsar-client-go v0.21.0: doClose does not cancel the context that the loop waits
 		// for, and Close then returns early (TestClientFencedProducerLeaksAGoroutine).
-		goleak.IgnoreTopFunction(client + "(*partitionProducer).runEventsLoop.func1"),
+		goleak.IgnoreTopFunction(client + ".(*partitionProducer).runEventsLoop.func1"),
 		// A Subscribe that hangs for good (TestClientSubscribeHangs).
-		goleak.IgnoreAnyFunction(client + "(*consumer).internalTopicSubscribeToPartitions"),
-		goleak.IgnoreAnyFunction(client + "(*partitionConsumer).clearQueueAndGetNextMessage"),
-		goleak.IgnoreTopFunction(client + "(*negativeAcksTracker).track"),
+		goleak.IgnoreAnyFunction(client + ".(*consumer).internalTopicSubscribeToPartitions"),
+		goleak.IgnoreAnyFunction(client + ".(*partitionConsumer).clearQueueAndGetNextMessage"),
+		goleak.IgnoreTopFunction(client + ".(*negativeAcksTracker).track"),
+		// A connection that ends behind a request that was given up tells it so, and waits
+		// for somebody to listen.
+		goleak.IgnoreTopFunction(client + "/internal.(*rpcClient).RequestOnCnx.func1"),
+		// A producer that was closed while it connects anew, and whose broker never answers.
+		goleak.IgnoreAnyFunction(client + ".(*partitionProducer).reconnectToBroker"),
 		// The links of a proxy that was cut while data was in them: each stage waits for a
 		// next one that is gone.
 		goleak.IgnoreAnyFunction(toxiproxy + ".(*ToxicLink).read"),

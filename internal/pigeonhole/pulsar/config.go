@@ -179,6 +179,9 @@ type SinkConfig struct {
 	// IdleTimeout is after what time without messages a topic is closed. Under effectively_once another process that takes a partition over waits
 	// this long, at most, unless this one has released it. From 1s. Default 1m; under effectively_once 5s at most are used.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
+	// MaxMessageBytes is what the broker takes of a message with its headers (maxMessageSize in broker.conf). Larger ones are refused under
+	// effectively_once, where it must not be more than the broker's; at_least_once leaves it to the broker. From 1KiB. Default 5MiB, as Pulsar's.
+	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// CloseTimeout is how long messages under way are waited for at a stop. Default 10s.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
 	// Profile is how messages are published. Its name labels metrics. routing, access and on_loss follow from guarantee and partition. Default: the
@@ -189,13 +192,15 @@ type SinkConfig struct {
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
-		Config:       messaging.DefaultConfig(),
-		Guarantee:    atLeastOnce,
-		Partition:    partitionKey,
-		MaxTopics:    1000,
-		IdleTimeout:  time.Minute,
-		CloseTimeout: 10 * time.Second,
-		Profile:      messaging.Ops(),
+		Config:      messaging.DefaultConfig(),
+		Guarantee:   atLeastOnce,
+		Partition:   partitionKey,
+		MaxTopics:   1000,
+		IdleTimeout: time.Minute,
+
+		MaxMessageBytes: 5 * config.MiB,
+		CloseTimeout:    10 * time.Second,
+		Profile:         messaging.Ops(),
 	}
 }
 
@@ -215,6 +220,9 @@ func (c SinkConfig) Validate() error {
 	}
 	if c.IdleTimeout < time.Second {
 		fault("idle_timeout", "must be at least 1s, got %s", c.IdleTimeout)
+	}
+	if c.MaxMessageBytes < config.KiB {
+		fault("max_message_bytes", "must be at least 1KiB, got %s", c.MaxMessageBytes)
 	}
 	if c.CloseTimeout <= 0 {
 		fault("close_timeout", "must be > 0, got %s", c.CloseTimeout)

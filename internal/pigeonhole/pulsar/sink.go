@@ -146,7 +146,7 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		return
 	}
 	if s.cfg.Guarantee == effectivelyOnce {
-		s.sendExactly(ctx, to, m, done)
+		s.sendExactly(to, m, done)
 		return
 	}
 	d, err := s.destination(ctx, to)

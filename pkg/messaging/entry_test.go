@@ -1,0 +1,84 @@
+package messaging_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// entries is a profile for PublishEntry.
+func entries(p *messaging.Profile) {
+	p.GroupCommit, p.Linger = true, time.Hour
+	p.ProducerName = "one"
+}
+
+func numbers(from, to int64) []*messaging.Record {
+	var rs []*messaging.Record
+	for i := from; i <= to; i++ {
+		rs = append(rs, &messaging.Record{Payload: []byte(strconv.FormatInt(i, 10)), SequenceID: &i})
+	}
+	rs[0].SequenceID = &to
+	return rs
+}
+
+func TestPublishEntryIsOneEntry(t *testing.T) {
+	srv := stack.Pulsar(t)
+	ns := srv.Namespace(t)
+	require.NoError(t, srv.Admin(testContext(t), "POST", "/admin/v2/namespaces/"+ns+"/deduplication", true, nil))
+	topic := srv.Topic(t, ns, 0)
+	p := open(t, dial(t, srv.URL()), topic, entries)
+	var last messaging.MessageID
+	for i := range int64(5) {
+		id, err := p.PublishEntry(testContext(t), numbers(100*i, 100*i+99)...)
+		require.NoError(t, err)
+		require.Positive(t, id.Compare(last))
+		require.False(t, id.Deduplicated())
+		last = id
+	}
+	require.NoError(t, p.Close(context.Background()))
+
+	// Whoever has the name next begins where he likes: the broker knows the ids.
+	p = open(t, dial(t, srv.URL()), topic, entries)
+	id, err := p.PublishEntry(testContext(t), numbers(450, 499)...)
+	require.NoError(t, err)
+	require.True(t, id.Deduplicated())
+	id, err = p.PublishEntry(testContext(t), numbers(500, 500)...)
+	require.NoError(t, err)
+	require.False(t, id.Deduplicated())
+	all := readTopic(t, srv.URL(), topic)
+	require.Len(t, all, 501)
+	for i, payload := range all {
+		require.Equal(t, strconv.Itoa(i), payload)
+	}
+}
+
+func TestPublishEntryKnowsWhenItIsNotOne(t *testing.T) {
+	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	client := dial(t, s.URL())
+	p := open(t, client, topic, entries)
+	_, err := p.PublishEntry(testContext(t), &messaging.Record{Payload: make([]byte, 5000)})
+	require.ErrorIs(t, err, messaging.ErrTooLarge)
+	require.NotErrorIs(t, err, messaging.ErrInDoubt)
+	_, err = p.PublishEntry(testContext(t), record(0), &messaging.Record{Payload: make([]byte, 5000)})
+	require.ErrorIs(t, err, messaging.ErrInDoubt, "one of two")
+	_, err = p.PublishEntry(testContext(t), &messaging.Record{Payload: make([]byte, 600)}, &messaging.Record{Payload: make([]byte, 600)})
+	require.ErrorIs(t, err, messaging.ErrInDoubt, "two entries")
+	_, err = p.PublishEntry(testContext(t))
+	require.NoError(t, err)
+	_, err = p.PublishEntry(testContext(t), record(1), record(2))
+	require.NoError(t, err)
+
+	s.DropReceipts(topic, 1)
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err = p.PublishEntry(short, record(3))
+	require.ErrorIs(t, err, messaging.ErrInDoubt)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}

@@ -52,38 +52,12 @@ func (s *service) moved(name string, more int64) {
 	s.await(name, 90*time.Second, func(st pigeonhole.Status) bool { return st.Stored >= before+more })
 }
 
-// TestTwentyKills: at random moments under load. In effectively_once nothing comes
-// twice either.
-func TestTwentyKills(t *testing.T) {
-	kafka := newKafka(stack.Kafka(t))
-	pulsar := newPulsar(stack.Pulsar(t))
-	for _, guarantee := range []string{pigeonhole.AtLeastOnce, pigeonhole.EffectivelyOnce} {
-		t.Run(guarantee, func(t *testing.T) {
-			source, target := kafka.place(t), pulsar.exactPlace(t)
-			s := run(t, one("kills", kafka.source(source), pulsar.section("partition: source"), target, "guarantee: "+guarantee))
-			got := arriving(t, pulsar, target)
-			f := flowing(t, kafka, source)
-			for range 20 {
-				before := got.distinct()
-				require.Eventually(t, func() bool { return got.distinct() > before }, 60*time.Second, time.Millisecond, "%s", s.log)
-				time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond) // the random moment
-				s.kill()
-				s.start()
-			}
-			got.all(f.stop(), 90*time.Second)
-			if guarantee == pigeonhole.EffectivelyOnce {
-				assert.Zero(t, got.copies())
-			}
-			t.Logf("%d copies of %d", got.copies(), got.distinct())
-		})
-	}
-}
-
 // traffic is a route under load.
 type traffic struct {
 	name      string
 	from, to  system
 	once      bool      // its guarantee is effectively_once
+	more      string    // of its configuration
 	came, got *arrivals // came only where nothing may come twice
 	flow      flow
 }
@@ -112,7 +86,7 @@ func load(t *testing.T, all []*traffic) *service {
 		} else {
 			target = r.to.place(t)
 		}
-		config += route(r.name, r.from.source(sources[i]), sink, target, more)
+		config += route(r.name, r.from.source(sources[i]), sink, target, more, r.more)
 		r.got = arriving(t, r.to, target)
 	}
 	s := run(t, config)
@@ -145,6 +119,23 @@ func settle(t *testing.T, all []*traffic) {
 	}
 }
 
+// TestTwentyKills: at random moments under the load of every pair. In effectively_once
+// nothing comes twice either.
+func TestTwentyKills(t *testing.T) {
+	all := everyPairOf(newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t)))
+	s := load(t, all)
+	for range 20 {
+		for _, r := range all {
+			before := r.got.distinct()
+			require.Eventually(t, func() bool { return r.got.distinct() > before }, 60*time.Second, time.Millisecond, "%s: %s", r.name, s.log)
+		}
+		time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond) // the random moment
+		s.kill()
+		s.start()
+	}
+	settle(t, all)
+}
+
 // TestBrokersRestart: each of the three ends at once and comes back, under the load of
 // every route that it is the source or the sink of.
 func TestBrokersRestart(t *testing.T) {
@@ -163,38 +154,42 @@ func TestBrokersRestart(t *testing.T) {
 	settle(t, all)
 }
 
-// TestSinkAway: for a minute under load, within the bounds, and the other route of the
-// process does not notice.
+// TestSinkAway: each of the three for a minute under load, within the bounds, and the
+// other route of the process does not notice.
 func TestSinkAway(t *testing.T) {
-	kafka, rabbit := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t))
-	url, server, line := proxy.Pulsar(t)
-	pulsar := &pulsarSystem{server: server, url: url, listener: proxy.Listener}
-	away := pulsar.section("partition: source")
-	source, target, once, onceTo, queue, other := kafka.place(t), pulsar.place(t), kafka.place(t), pulsar.exactPlace(t), rabbit.place(t), kafka.place(t)
-	const bound = "in_flight: {messages: 2000}"
-	s := run(t, one("away", kafka.source(source), away, target, bound)+
-		route("once", kafka.source(once), away, onceTo, bound, "guarantee: effectively_once")+
-		route("near", rabbit.source(queue), kafka.sink(), other, keyed(rabbit)))
-	got, exact, near := arriving(t, pulsar, target), arriving(t, pulsar, onceTo), arriving(t, kafka, other)
-	f, g, h := flowing(t, kafka, source), flowing(t, kafka, once), flowing(t, rabbit, queue)
-	s.moved("away", 500)
-	s.moved("once", 500)
-	line.Cut()
+	near := everyPairOf(newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t)))
+	broker, kafka, kafkaLine := proxy.Kafka(t)
+	rabbitURL, rabbit, rabbitLine := proxy.RabbitMQ(t)
+	pulsarURL, pulsar, pulsarLine := proxy.Pulsar(t)
+	lines := []*proxy.Proxy{kafkaLine, rabbitLine, pulsarLine}
+	far := everyPairOf(&kafkaSystem{server: kafka, broker: broker}, &rabbitSystem{server: rabbit, url: bare(rabbitURL)},
+		&pulsarSystem{server: pulsar, url: pulsarURL, listener: proxy.Listener})
+	const bound = 2000
+	all := make([]*traffic, 0, len(far)+1)
+	for i, r := range far {
+		all = append(all, &traffic{name: r.name, from: near[i].from, to: r.to, once: r.once, more: fmt.Sprintf("in_flight: {messages: %d}", bound)})
+	}
+	other := &traffic{name: "near", from: near[1].from, to: near[0].from}
+	s := load(t, append(all, other))
+	s.allMoved(all)
+	for _, line := range lines {
+		line.Cut()
+	}
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
-		before := near.distinct()
-		require.Eventually(t, func() bool { return near.distinct() > before }, 20*time.Second, 10*time.Millisecond, "the other route stands still")
-		require.LessOrEqual(t, s.route("away").InFlight, 2000)
-		require.LessOrEqual(t, s.route("once").InFlight, 2000)
+		before := other.got.distinct()
+		require.Eventually(t, func() bool { return other.got.distinct() > before }, 20*time.Second, 10*time.Millisecond, "the other route stands still")
+		for _, r := range all {
+			require.LessOrEqual(t, s.route(r.name).InFlight, bound, r.name)
+		}
 		time.Sleep(200 * time.Millisecond) // the outage takes a minute
 	}
 	assert.Less(t, s.memory(), 256<<20)
-	require.NoError(t, line.Restore())
-	got.all(f.stop(), 90*time.Second)
-	exact.all(g.stop(), 90*time.Second)
-	near.all(h.stop(), 60*time.Second)
-	assert.Zero(t, exact.copies())
-	assert.Zero(t, near.copies())
-	t.Logf("%d copies of %d", got.copies(), got.distinct())
+	t.Logf("%d MiB", s.memory()>>20)
+	for _, line := range lines {
+		require.NoError(t, line.Restore())
+	}
+	settle(t, append(all, other))
+	assert.Zero(t, other.got.copies())
 }
 
 // TestConnectionsCutAndSlowed: of sources and sinks, again and again.

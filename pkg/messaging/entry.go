@@ -76,7 +76,9 @@ func (o *entryOutcome) done(id MessageID, err error) {
 		if errors.Is(err, ErrTooLarge) {
 			o.tooLarge++
 		}
-	case o.stored > 0 && (id.id.LedgerID() != o.last.id.LedgerID() || id.id.EntryID() != o.last.id.EntryID()):
+	case id.IsZero():
+		o.mixed = true
+	case o.stored > 0 && !o.last.IsZero() && (id.id.LedgerID() != o.last.id.LedgerID() || id.id.EntryID() != o.last.id.EntryID()):
 		o.mixed = true
 	case int(id.id.BatchIdx()) != o.stored || int(id.id.BatchSize()) != o.want:
 		o.mixed = true

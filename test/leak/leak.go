@@ -11,7 +11,8 @@ import (
 )
 
 // patience is how long goroutines may take to end after the last test: a request to
-// Pulsar that was given up goes on behind until its operation timeout.
+// Pulsar that was given up goes on behind until its operation timeout, and sarama's
+// breakers sleep for ten seconds.
 const patience = 15 * time.Second
 
 // Main runs the tests and exits: with 1 if a goroutine is left that is neither a known

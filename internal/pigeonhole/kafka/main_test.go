@@ -17,12 +17,13 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole/kafka"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestMain(m *testing.M) {
 	// The metrics of plain clients never stop counting. Source and sink have none.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
 const patience = 60 * time.Second

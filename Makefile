@@ -44,7 +44,7 @@ test: need-go ## Run every test, those on real servers too
 	@.ci/test
 
 .PHONY: fuzz
-fuzz: need-go ## Fuzz every parser, each for FUZZTIME=20s
+fuzz: need-go ## Fuzz every parser, each for FUZZTIME=20s, or FUZZTIME=20000x runs
 	@for package in $$(go list ./...); do \
 	  for target in $$(go test -list '^Fuzz' "$$package" | grep '^Fuzz' || true); do \
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime '$(FUZZTIME)' "$$package"; \

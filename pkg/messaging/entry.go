@@ -31,18 +31,7 @@ func (p *Publisher) PublishEntry(ctx context.Context, rs ...*Record) (MessageID,
 		return MessageID{}, nil
 	}
 	o := &entryOutcome{left: len(rs), want: len(rs), settled: make(chan struct{})}
-	var l *lane
-	for _, r := range rs {
-		to, err := p.publish(ctx, r, o.done)
-		if err != nil {
-			o.done(MessageID{}, err)
-			continue
-		}
-		l = to
-	}
-	if l != nil {
-		l.nudge()
-	}
+	p.publishAll(ctx, rs, o.done)
 	select {
 	case <-o.settled:
 		return o.result()

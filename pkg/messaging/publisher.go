@@ -244,22 +244,7 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 	}
 	b := &batchOutcome{settled: make(chan struct{})}
 	b.left.Store(int64(len(rs)))
-	done := b.done
-	var touched *lane // group commit: flush once behind the last record of a lane
-	for _, r := range rs {
-		l, err := p.publish(ctx, r, done)
-		if err != nil {
-			done(MessageID{}, err)
-			continue
-		}
-		if touched != nil && touched != l {
-			touched.nudge()
-		}
-		touched = l
-	}
-	if touched != nil {
-		touched.nudge()
-	}
+	p.publishAll(ctx, rs, b.done)
 	select {
 	case <-b.settled:
 	case <-ctx.Done():
@@ -288,6 +273,26 @@ func (p *Publisher) PublishAsync(ctx context.Context, r *Record, done func(Messa
 		return
 	}
 	l.nudge()
+}
+
+// publishAll publishes rs, each of whose outcomes done hears. Under group commit each lane
+// is flushed once, behind its last record.
+func (p *Publisher) publishAll(ctx context.Context, rs []*Record, done func(MessageID, error)) {
+	var touched *lane
+	for _, r := range rs {
+		l, err := p.publish(ctx, r, done)
+		if err != nil {
+			done(MessageID{}, err)
+			continue
+		}
+		if touched != nil && touched != l {
+			touched.nudge()
+		}
+		touched = l
+	}
+	if touched != nil {
+		touched.nudge()
+	}
 }
 
 // publish routes r, admits it and sends it.

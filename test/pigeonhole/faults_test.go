@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -70,6 +71,17 @@ func everyPairOf(k *kafkaSystem, r *rabbitSystem, p *pulsarSystem) []*traffic {
 		{name: "pulsar_rabbitmq", from: p, to: r}, {name: "kafka_rabbitmq", from: k, to: r}, {name: "rabbitmq_kafka", from: r, to: k},
 		{name: "kafka_pulsar_once", from: k, to: p, once: true},
 	}
+}
+
+// everyPairBehindProxies is everyPairOf systems that are reached by lines which can be cut.
+func everyPairBehindProxies(t *testing.T) (all []*traffic, lines []*proxy.Proxy) {
+	t.Helper()
+	broker, kafka, kafkaLine := proxy.Kafka(t)
+	rabbitURL, rabbit, rabbitLine := proxy.RabbitMQ(t)
+	pulsarURL, pulsar, pulsarLine := proxy.Pulsar(t)
+	all = everyPairOf(&kafkaSystem{server: kafka, broker: broker}, &rabbitSystem{server: rabbit, url: bare(rabbitURL)},
+		&pulsarSystem{server: pulsar, url: pulsarURL, listener: proxy.Listener})
+	return all, []*proxy.Proxy{kafkaLine, rabbitLine, pulsarLine}
 }
 
 // load runs the routes in one service and keeps them supplied.
@@ -158,27 +170,22 @@ func TestBrokersRestart(t *testing.T) {
 // other route of the process does not notice.
 func TestSinkAway(t *testing.T) {
 	near := everyPairOf(newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t)))
-	broker, kafka, kafkaLine := proxy.Kafka(t)
-	rabbitURL, rabbit, rabbitLine := proxy.RabbitMQ(t)
-	pulsarURL, pulsar, pulsarLine := proxy.Pulsar(t)
-	lines := []*proxy.Proxy{kafkaLine, rabbitLine, pulsarLine}
-	far := everyPairOf(&kafkaSystem{server: kafka, broker: broker}, &rabbitSystem{server: rabbit, url: bare(rabbitURL)},
-		&pulsarSystem{server: pulsar, url: pulsarURL, listener: proxy.Listener})
+	far, lines := everyPairBehindProxies(t)
 	const bound = 2000
-	all := make([]*traffic, 0, len(far)+1)
-	for i, r := range far {
-		all = append(all, &traffic{name: r.name, from: near[i].from, to: r.to, once: r.once, more: fmt.Sprintf("in_flight: {messages: %d}", bound)})
+	for i, r := range far { // from near to far
+		r.from, r.more = near[i].from, fmt.Sprintf("in_flight: {messages: %d}", bound)
 	}
 	other := &traffic{name: "near", from: near[1].from, to: near[0].from}
-	s := load(t, append(all, other))
-	s.allMoved(all)
+	all := append(slices.Clone(far), other)
+	s := load(t, all)
+	s.allMoved(far)
 	for _, line := range lines {
 		line.Cut()
 	}
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
 		before := other.got.distinct()
 		require.Eventually(t, func() bool { return other.got.distinct() > before }, 20*time.Second, 10*time.Millisecond, "the other route stands still")
-		for _, r := range all {
+		for _, r := range far {
 			require.LessOrEqual(t, s.route(r.name).InFlight, bound, r.name)
 		}
 		time.Sleep(200 * time.Millisecond) // the outage takes a minute
@@ -188,19 +195,14 @@ func TestSinkAway(t *testing.T) {
 	for _, line := range lines {
 		require.NoError(t, line.Restore())
 	}
-	settle(t, append(all, other))
+	settle(t, all)
 	assert.Zero(t, other.got.copies())
 }
 
 // TestConnectionsCutAndSlowed: of sources and sinks, again and again.
 func TestConnectionsCutAndSlowed(t *testing.T) {
-	broker, kafka, kafkaLine := proxy.Kafka(t)
-	rabbitURL, rabbit, rabbitLine := proxy.RabbitMQ(t)
-	pulsarURL, pulsar, pulsarLine := proxy.Pulsar(t)
-	all := everyPairOf(&kafkaSystem{server: kafka, broker: broker}, &rabbitSystem{server: rabbit, url: bare(rabbitURL)},
-		&pulsarSystem{server: pulsar, url: pulsarURL, listener: proxy.Listener})
+	all, lines := everyPairBehindProxies(t)
 	s := load(t, all)
-	lines := []*proxy.Proxy{kafkaLine, rabbitLine, pulsarLine}
 	for i := range 9 {
 		s.allMoved(all)
 		cut, slow := lines[i%3], lines[(i+1)%3]

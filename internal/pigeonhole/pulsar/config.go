@@ -192,12 +192,11 @@ type SinkConfig struct {
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
-		Config:      messaging.DefaultConfig(),
-		Guarantee:   atLeastOnce,
-		Partition:   partitionKey,
-		MaxTopics:   1000,
-		IdleTimeout: time.Minute,
-
+		Config:          messaging.DefaultConfig(),
+		Guarantee:       atLeastOnce,
+		Partition:       partitionKey,
+		MaxTopics:       1000,
+		IdleTimeout:     time.Minute,
 		MaxMessageBytes: 5 * config.MiB,
 		CloseTimeout:    10 * time.Second,
 		Profile:         messaging.Ops(),

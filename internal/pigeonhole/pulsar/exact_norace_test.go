@@ -90,10 +90,8 @@ func TestEffectivelyOnce(t *testing.T) {
 	// producer on it, until the broker finds that nobody answers: 30 to 60 s by default.
 	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"),
 		stack.Conf(map[string]string{"keepAliveIntervalSeconds": "2"}))
-	ns := srv.Namespace(t)
-	deduplicate(t, srv, ns)
 	const partitions = 2
-	topic := srv.Topic(t, ns, partitions)
+	topic := deduplicated(t, srv, partitions)
 	committed := make([]atomic.Int64, partitions)
 	for p := range committed {
 		committed[p].Store(-1)
@@ -155,12 +153,12 @@ func TestEffectivelyOnce(t *testing.T) {
 			t.Helper()
 			require.NoError(t, line.Silence())
 			// What was answered already arrives for a moment.
+			before := int64(-1)
 			require.Eventually(t, func() bool {
-				before := stored.Load()
-				time.Sleep(500 * time.Millisecond)
-				return stored.Load() == before
-			}, 5*time.Second, time.Millisecond)
-			before := stored.Load()
+				last := before
+				before = stored.Load()
+				return before == last
+			}, 5*time.Second, 500*time.Millisecond)
 			require.Never(t, func() bool { return stored.Load() > before }, 5*time.Second, 100*time.Millisecond)
 			line.Cut()
 			line.Heal()

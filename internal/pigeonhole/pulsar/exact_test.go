@@ -29,20 +29,20 @@ func exactly(url string) func(*SinkConfig) {
 	}
 }
 
-// deduplicate enables deduplication for a namespace, as an operator does.
-func deduplicate(t *testing.T, srv *stack.PulsarServer, ns string) {
+// deduplicated makes a topic in a namespace with deduplication, as an operator does.
+func deduplicated(t *testing.T, srv *stack.PulsarServer, partitions int) string {
 	t.Helper()
+	ns := srv.Namespace(t)
 	require.NoError(t, srv.Admin(testContext(t), "POST", "/admin/v2/namespaces/"+ns+"/deduplication", true, nil))
 	// Topics need their last message: nothing else keeps it.
 	require.NoError(t, srv.Admin(testContext(t), "POST", "/admin/v2/namespaces/"+ns+"/retention",
 		map[string]int{"retentionTimeInMinutes": 60, "retentionSizeInMB": 1024}, nil))
+	return srv.Topic(t, ns, partitions)
 }
 
 func TestResumeKnowsWhatIsStored(t *testing.T) {
 	srv := stack.Pulsar(t)
-	ns := srv.Namespace(t)
-	deduplicate(t, srv, ns)
-	topic := srv.Topic(t, ns, 2)
+	topic := deduplicated(t, srv, 2)
 	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
 	_, ok, err := sink.Resume(testContext(t), topic, 1, "orders")
 	require.NoError(t, err)
@@ -83,9 +83,7 @@ func TestResumeKnowsWhatIsStored(t *testing.T) {
 // Another process takes a partition over once this one has released it.
 func TestReleaseHandsOver(t *testing.T) {
 	srv := stack.Pulsar(t)
-	ns := srv.Namespace(t)
-	deduplicate(t, srv, ns)
-	topic := srv.Topic(t, ns, 1)
+	topic := deduplicated(t, srv, 1)
 	one, oneRunning := startSink(t, srv.URL(), exactly(srv.URL()))
 	two, twoRunning := startSink(t, srv.URL(), exactly(srv.URL()))
 	require.NoError(t, send(t, one, topic, numbered(0, 1)))
@@ -105,9 +103,7 @@ func TestReleaseHandsOver(t *testing.T) {
 // What somebody else put behind our last message hides it: then deduplication knows.
 func TestDeduplicationKnowsWhatIsStored(t *testing.T) {
 	srv := stack.Pulsar(t)
-	ns := srv.Namespace(t)
-	deduplicate(t, srv, ns)
-	topic := srv.Topic(t, ns, 1)
+	topic := deduplicated(t, srv, 1)
 	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
 	for i := range int64(10) {
 		require.NoError(t, send(t, sink, topic, numbered(0, i)))
@@ -139,9 +135,7 @@ func TestDeduplicationKnowsWhatIsStored(t *testing.T) {
 // stored before it is.
 func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 	srv := stack.PrivatePulsar(t)
-	ns := srv.Namespace(t)
-	deduplicate(t, srv, ns)
-	topic := srv.Topic(t, ns, 1)
+	topic := deduplicated(t, srv, 1)
 	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
 	require.NoError(t, send(t, sink, topic, numbered(0, 0)))
 	require.NoError(t, srv.Pause())

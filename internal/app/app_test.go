@@ -281,10 +281,11 @@ func address(t *testing.T, logs *observer.ObservedLogs, server string) string {
 
 func TestAdminServerFromStartToEnd(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
-	building, release := make(chan struct{}), make(chan struct{})
+	checked, building, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	p := program()
 	p.Build = func(ctx context.Context, rt *app.Runtime, _ config) error {
 		rt.Check("pulsar", func(context.Context) error { return nil })
+		close(checked)
 		<-building
 		ln, err := rt.Listen(ctx, "http", "127.0.0.1:0")
 		if err != nil {
@@ -307,6 +308,7 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 
 	admin := address(t, logs, "admin")
 	assert.NotContains(t, admin, ":0")
+	<-checked // the admin server answers before Build has begun
 	status, body := get(t, admin, "/-/ready")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.JSONEq(t, `{"status":"starting","checks":{"pulsar":{"ok":true}}}`, body)

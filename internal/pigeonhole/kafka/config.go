@@ -213,9 +213,7 @@ type SinkConfig struct {
 	Compression string `yaml:"compression"`
 	// Linger is how long a batch is collected. 0: not at all. Default 5ms.
 	Linger time.Duration `yaml:"linger"`
-	// BatchBytes is how much ends the collecting sooner. Default 1MiB.
-	BatchBytes config.Bytes `yaml:"batch_bytes"`
-	// MaxMessageBytes bounds a message, and the batch that is made of several, before compression. A larger message is refused. Keep it at or below
+	// MaxMessageBytes bounds a message, and the batch that is made of several, before compression. A full batch is sent at once. A larger message is refused. Keep it at or below
 	// the topics' max.message.bytes: a batch above that is refused as a whole, and its messages are then sent one by one. Default 1000000.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// Retries is how often a failed request is repeated before the route is told, which then pauses and sends again. Default 5.
@@ -234,7 +232,6 @@ func DefaultSinkConfig() SinkConfig {
 		Partition:         partitionKey,
 		Compression:       "lz4",
 		Linger:            5 * time.Millisecond,
-		BatchBytes:        config.MiB,
 		MaxMessageBytes:   1_000_000,
 		Retries:           5,
 		MissingTopic:      missingWait,
@@ -256,7 +253,6 @@ func (c SinkConfig) Validate() error {
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
 		config.CheckOneOf("compression", c.Compression, "none", "gzip", "snappy", "lz4", "zstd"),
 		config.CheckOneOf("missing_topic", c.MissingTopic, missingWait, missingCreate),
-		within("batch_bytes", c.BatchBytes, 1, 64*config.MiB),
 		within("max_message_bytes", c.MaxMessageBytes, config.KiB, 64*config.MiB))
 	if c.Linger < 0 || c.Linger > time.Minute {
 		fault("linger", "must be from 0s to 1m, got %s", c.Linger)
@@ -271,35 +267,4 @@ func (c SinkConfig) Validate() error {
 		fault("create_replication", "must be > 0, or -1 for the brokers' default, got %d", c.CreateReplication)
 	}
 	return errors.Join(errs...)
-}
-
-// settings with alone give every message a request of its own: see verdict.go.
-func (c SinkConfig) settings(alone bool) (*sarama.Config, error) {
-	conf, err := c.Connection.settings()
-	if err != nil {
-		return nil, err
-	}
-	conf.ChannelBufferSize = 1024
-	conf.Metadata.Full = false
-	conf.Producer.RequiredAcks = sarama.WaitForAll
-	conf.Producer.Idempotent = true // with Net.MaxOpenRequests 1: order holds through retries
-	conf.Producer.Return.Successes, conf.Producer.Return.Errors = true, true
-	conf.Producer.MaxMessageBytes = int(c.MaxMessageBytes)
-	conf.Producer.Flush.Frequency = c.Linger
-	conf.Producer.Flush.Bytes = int(c.BatchBytes)
-	if c.Linger == 0 {
-		conf.Producer.Flush.Bytes = 0
-	}
-	if alone {
-		conf.Producer.Flush.Frequency, conf.Producer.Flush.Bytes, conf.Producer.Flush.MaxMessages = 0, 0, 1
-	}
-	conf.Producer.Retry.Max = max(c.Retries, 1)
-	if err := conf.Producer.Compression.UnmarshalText([]byte(c.Compression)); err != nil {
-		return nil, err
-	}
-	conf.Producer.Partitioner = newPartitioner
-	if c.Partition == partitionSource {
-		conf.Producer.Partitioner = sarama.NewManualPartitioner
-	}
-	return conf, conf.Validate()
 }

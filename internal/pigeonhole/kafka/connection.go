@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/aviaryhq/aviary/internal/config"
 )
@@ -47,6 +49,9 @@ type TLS struct {
 	// Insecure switches verification off. For tests only: anybody on the path can then read and change all traffic. Default false.
 	Insecure bool `yaml:"insecure"`
 }
+
+// keepAlive is the time between probes of a silent TCP connection.
+const keepAlive = 30 * time.Second
 
 func defaultConnection() Connection {
 	return Connection{
@@ -105,7 +110,7 @@ func (c Connection) validate() error {
 	return errors.Join(errs...)
 }
 
-// settings are what source and sink have in common. Files are read here, so that a changed one is noticed when the connection is made again.
+// settings are the connection's for sarama. Files are read here, so that a changed one is noticed when the connection is made again.
 func (c Connection) settings() (*sarama.Config, error) {
 	conf := sarama.NewConfig()
 	// Requests are made in the newest version that both sides know: the broker's are asked for at connecting.
@@ -115,7 +120,7 @@ func (c Connection) settings() (*sarama.Config, error) {
 	conf.Net.DialTimeout = c.ConnectTimeout
 	conf.Net.ReadTimeout = c.RequestTimeout
 	conf.Net.WriteTimeout = c.RequestTimeout
-	conf.Net.KeepAlive = 30 * time.Second
+	conf.Net.KeepAlive = keepAlive
 	conf.Net.MaxOpenRequests = 1
 	conf.Metadata.AllowAutoTopicCreation = false
 	conf.Metadata.Retry.Max = 2
@@ -132,6 +137,19 @@ func (c Connection) settings() (*sarama.Config, error) {
 		return nil, err
 	}
 	return conf, nil
+}
+
+// dial connects franz-go. Files are read at every connection anew.
+func (c Connection) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: c.ConnectTimeout, KeepAlive: keepAlive}
+	if !c.TLS.Enabled {
+		return dialer.DialContext(ctx, network, address)
+	}
+	settings, err := c.TLS.settings()
+	if err != nil {
+		return nil, err
+	}
+	return (&tls.Dialer{NetDialer: dialer, Config: settings}).DialContext(ctx, network, address)
 }
 
 func (t TLS) settings() (*tls.Config, error) {
@@ -179,7 +197,8 @@ func bare(err error) error {
 
 // trouble names the cluster in an error for people.
 func (c Connection) trouble(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	var explained *kgo.ErrFirstReadEOF
+	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && !errors.As(err, &explained) {
 		err = fmt.Errorf("%w (the broker closed the connection: does it expect TLS or SASL otherwise?)", err)
 	}
 	return fmt.Errorf("kafka %s: %w", strings.Join(c.Brokers, ","), err)

@@ -10,7 +10,11 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/xdg-go/scram"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+	xdg "github.com/xdg-go/scram"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 
@@ -98,7 +102,7 @@ func (o OAuth2) faults() []error {
 	return errs
 }
 
-// apply sets up the mechanism.
+// apply sets up the mechanism for sarama.
 func (s SASL) apply(conf *sarama.Config) error {
 	if s.Mechanism == "" {
 		return nil
@@ -106,12 +110,8 @@ func (s SASL) apply(conf *sarama.Config) error {
 	conf.Net.SASL.Enable = true
 	conf.Net.SASL.Mechanism = sarama.SASLMechanism(s.Mechanism)
 	if s.Mechanism == sarama.SASLTypeOAuth {
-		if s.TokenFile != "" {
-			conf.Net.SASL.TokenProvider = tokenFile(s.TokenFile)
-			return nil
-		}
-		provider, err := s.OAuth2.provider()
-		conf.Net.SASL.TokenProvider = provider
+		token, err := s.token()
+		conf.Net.SASL.TokenProvider = bearer(token)
 		return err
 	}
 	password, err := secret.Resolve(s.Password, s.PasswordFile)
@@ -121,17 +121,17 @@ func (s SASL) apply(conf *sarama.Config) error {
 	conf.Net.SASL.User, conf.Net.SASL.Password = s.User, password.Reveal()
 	switch s.Mechanism {
 	case sarama.SASLTypeSCRAMSHA256:
-		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA256} }
+		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA256} }
 	case sarama.SASLTypeSCRAMSHA512:
-		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA512} }
+		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA512} }
 	}
 	return nil
 }
 
 // scramClient is one SCRAM exchange (RFC 5802).
 type scramClient struct {
-	hash         scram.HashGeneratorFcn
-	conversation *scram.ClientConversation
+	hash         xdg.HashGeneratorFcn
+	conversation *xdg.ClientConversation
 }
 
 func (c *scramClient) Begin(user, password, authzID string) error {
@@ -148,29 +148,73 @@ func (c *scramClient) Step(challenge string) (string, error) { return c.conversa
 // Done reports whether the exchange is over. A broker that did not prove that it knows the password fails in Step before.
 func (c *scramClient) Done() bool { return c.conversation.Done() }
 
-// tokenFile is the file that holds the bearer token.
-type tokenFile string
-
-func (f tokenFile) Token() (*sarama.AccessToken, error) {
-	token, err := secret.ReadFile(string(f))
+// token returns what gets the token of OAUTHBEARER: the file's, or the authorization server's, each of which is kept until shortly before it expires.
+func (s SASL) token() (func() (string, error), error) {
+	if s.TokenFile != "" {
+		return func() (string, error) {
+			token, err := secret.ReadFile(s.TokenFile)
+			return token.Reveal(), err
+		}, nil
+	}
+	source, err := s.OAuth2.source()
 	if err != nil {
 		return nil, err
 	}
-	return &sarama.AccessToken{Token: token.Reveal()}, nil
+	return func() (string, error) {
+		token, err := source.Token()
+		if err != nil {
+			return "", err
+		}
+		return token.AccessToken, nil
+	}, nil
 }
 
-// tokenSource gets bearer tokens from an authorization server and keeps each until shortly before it expires.
-type tokenSource struct{ source oauth2.TokenSource }
-
-func (t tokenSource) Token() (*sarama.AccessToken, error) {
-	token, err := t.source.Token()
-	if err != nil {
-		return nil, err
+// mechanism is what franz-go needs; nil for none. Files are read at every connection anew.
+func (s SASL) mechanism() (sasl.Mechanism, error) {
+	password := func() (string, error) {
+		password, err := secret.Resolve(s.Password, s.PasswordFile)
+		if err != nil {
+			return "", fmt.Errorf("sasl.password: %w", err)
+		}
+		return password.Reveal(), nil
 	}
-	return &sarama.AccessToken{Token: token.AccessToken}, nil
+	hashed := func(context.Context) (scram.Auth, error) {
+		password, err := password()
+		return scram.Auth{User: s.User, Pass: password}, err
+	}
+	switch s.Mechanism {
+	case sarama.SASLTypePlaintext:
+		return plain.Plain(func(context.Context) (plain.Auth, error) {
+			password, err := password()
+			return plain.Auth{User: s.User, Pass: password}, err
+		}), nil
+	case sarama.SASLTypeSCRAMSHA256:
+		return scram.Sha256(hashed), nil
+	case sarama.SASLTypeSCRAMSHA512:
+		return scram.Sha512(hashed), nil
+	case sarama.SASLTypeOAuth:
+		token, err := s.token()
+		if err != nil {
+			return nil, err
+		}
+		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+			token, err := token()
+			return oauth.Auth{Token: token}, err
+		}), nil
+	}
+	return nil, nil //nolint:nilnil // no mechanism is no fault
 }
 
-func (o OAuth2) provider() (sarama.AccessTokenProvider, error) {
+// bearer gives sarama its tokens.
+type bearer func() (string, error)
+
+// Token implements sarama.AccessTokenProvider.
+func (b bearer) Token() (*sarama.AccessToken, error) {
+	token, err := b()
+	return &sarama.AccessToken{Token: token}, err
+}
+
+func (o OAuth2) source() (oauth2.TokenSource, error) {
 	key, err := secret.Resolve(o.ClientSecret, o.ClientSecretFile)
 	if err != nil {
 		return nil, fmt.Errorf("sasl.oauth2.client_secret: %w", err)
@@ -191,5 +235,5 @@ func (o OAuth2) provider() (sarama.AccessTokenProvider, error) {
 	flow := clientcredentials.Config{ClientID: o.ClientID, ClientSecret: key.Reveal(), TokenURL: o.TokenURL, Scopes: o.Scopes}
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	// The context only carries the client; each request is bounded by its timeout.
-	return tokenSource{flow.TokenSource(context.WithValue(context.Background(), oauth2.HTTPClient, client))}, nil
+	return flow.TokenSource(context.WithValue(context.Background(), oauth2.HTTPClient, client)), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/aviaryhq/aviary/internal/pigeonhole/kafka"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
@@ -50,6 +51,24 @@ func TestRefused(t *testing.T) {
 	}
 	require.NoError(t, sink.send(t, "", many))
 	assert.Len(t, stored(t, client(t, srv), topic, 0, 1)[0].Headers, 10_000)
+}
+
+// A partition that the sink does not know of yet is looked for before a message is refused for it.
+func TestPartitionAddedBehindTheSink(t *testing.T) {
+	srv := stack.Kafka(t)
+	topic := srv.Topic(t, 1)
+	cfg := sinkConfig(srv, topic)
+	cfg.Partition = "source"
+	sink := runSink(t, cfg)
+	second := &message.Message{Value: []byte("v"), From: message.From{Partition: 1}}
+	assertRefused(t, "invalid_partition", sink.send(t, "", second))
+	c := client(t, srv)
+	admin, err := sarama.NewClusterAdminFromClient(c)
+	require.NoError(t, err)
+	require.NoError(t, admin.CreatePartitions(topic, 2, nil, false))
+	require.Eventually(t, func() bool { return sink.send(t, "", second) == nil }, patience/6, 100*time.Millisecond)
+	require.NoError(t, c.RefreshMetadata(topic))
+	assert.Equal(t, "v", string(stored(t, c, topic, 1, 1)[0].Value))
 }
 
 // The broker refuses a batch for one message in it. Those beside it must be stored, and in order.
@@ -125,7 +144,7 @@ func TestMissingTopic(t *testing.T) {
 	cfg := sinkConfig(srv, topic)
 	sink := runSink(t, cfg)
 	err = sink.send(t, "", m)
-	require.ErrorIs(t, err, sarama.ErrUnknownTopicOrPartition)
+	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
 	_, refused := lane.Refused(err)
 	assert.False(t, refused)
 	_, report := sink.last()
@@ -141,27 +160,28 @@ func TestMissingTopic(t *testing.T) {
 	sink.awaitWell(t)
 }
 
-func TestSendWithoutConnectionEndsWithItsContext(t *testing.T) {
+// Without a broker a message is kept until the sink stops, and one that comes before Run waits as long as its context.
+func TestSendWithoutConnection(t *testing.T) {
 	cfg := kafka.DefaultSinkConfig()
 	cfg.Brokers, cfg.Topic = []string{"127.0.0.1:1"}, "t"
 	sink := runSink(t, cfg)
-	ctx, cancel := context.WithCancel(t.Context())
 	outcomes := make(chan error, 2)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		sink.sink.Send(ctx, "", &message.Message{}, func(err error) { outcomes <- err })
-	}()
+	note := func(err error) { outcomes <- err }
+	sink.sink.Send(t.Context(), "", &message.Message{}, note)
 	require.Eventually(t, func() bool { _, err := sink.last(); return err != nil }, patience, 10*time.Millisecond)
 	_, err := sink.last()
 	require.ErrorContains(t, err, "127.0.0.1:1")
-	assert.Empty(t, outcomes)
-	cancel()
-	<-done
-	require.ErrorIs(t, <-outcomes, context.Canceled)
 	require.NoError(t, sink.stop(t))
-	sink.sink.Send(t.Context(), "", &message.Message{}, func(err error) { outcomes <- err })
+	require.Error(t, <-outcomes)
+	sink.sink.Send(t.Context(), "", &message.Message{}, note)
 	require.Error(t, <-outcomes, "after Run")
+
+	idle, err := kafka.NewSink(cfg, kafka.Options{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	idle.Send(ctx, "", &message.Message{}, note)
+	require.ErrorIs(t, <-outcomes, context.Canceled)
 }
 
 // Every done is called, once, when the sink stops under load.

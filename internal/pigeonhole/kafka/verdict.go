@@ -3,8 +3,7 @@ package kafka
 import (
 	"errors"
 
-	"github.com/IBM/sarama"
-	"github.com/eapache/go-resiliency/breaker"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 )
@@ -24,32 +23,20 @@ const (
 // Brokers judge batches: one message that is wrong fails those beside it as well, and the broker's answer, as the library shows it, does not name
 // it. So such an answer is final only for a message that was sent alone.
 func refusal(err error) (reason string) {
-	var encoding sarama.PacketEncodingError
 	switch {
-	case errors.Is(err, sarama.ErrMessageSizeTooLarge), errors.Is(err, sarama.ErrMessageSetSizeTooLarge):
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
 		return tooLarge
-	case errors.Is(err, sarama.ErrInvalidTimestamp):
+	case errors.Is(err, kerr.InvalidTimestamp):
 		return invalidTimestamp
-	case errors.Is(err, sarama.ErrInvalidRecord), errors.Is(err, sarama.ErrUnsupportedForMessageFormat),
-		errors.Is(err, sarama.ErrPolicyViolation), errors.As(err, &encoding):
+	case errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.UnsupportedForMessageFormat), errors.Is(err, kerr.PolicyViolation):
 		return invalidRecord
 	}
 	return ""
 }
 
-// ofTopic reports whether an error is about one topic only.
-func ofTopic(err error) bool {
-	for _, e := range []error{sarama.ErrUnknownTopicOrPartition, sarama.ErrTopicAuthorizationFailed, sarama.ErrLeaderNotAvailable, breaker.ErrBreakerOpen} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
 // verdict is a failed message's outcome for the lane. With suspect it is transient now, and should be sent again alone.
 func verdict(err error, alone bool) (suspect bool, outcome error) {
-	if errors.Is(err, sarama.ErrInvalidTopic) {
+	if errors.Is(err, kerr.InvalidTopicException) {
 		return false, lane.Refuse(invalidTopic, err)
 	}
 	reason := refusal(err)

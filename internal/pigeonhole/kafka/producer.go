@@ -22,8 +22,6 @@ const (
 	refreshPause = 250 * time.Millisecond
 	// unknownRetries is how often a topic is looked for before it is said to be missing.
 	unknownRetries = 2
-	// stickyBytes is Java's batch.size of that many bytes, four times over: a link with compression takes more at a time.
-	stickyBytes = 64 << 10
 )
 
 // newClient makes a client that connects when it is used.
@@ -81,11 +79,10 @@ func (c SinkConfig) codec() (kgo.CompressionCodec, error) {
 	return kgo.CompressionCodec{}, fmt.Errorf("compression: unknown: %s", c.Compression)
 }
 
-// partitioner chooses as Kafka's Java client does, by the key's murmur2 hash, with messages without a key staying on a partition for a batch's worth; or
-// it takes the source's number, and -1 where the topic has no such partition.
+// partitioner chooses as Kafka's Java client does: by the key's murmur2 hash, and for messages without a key a partition for each batch (KIP-480); or it takes the source's number, and -1 where the topic has no such partition.
 func (c SinkConfig) partitioner() kgo.Partitioner {
 	if c.Partition != partitionSource {
-		return kgo.UniformBytesPartitioner(stickyBytes, false, true, nil)
+		return kgo.StickyKeyPartitioner(nil)
 	}
 	return kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
 		return func(r *kgo.Record, partitions int) int {

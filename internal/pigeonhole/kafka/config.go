@@ -211,12 +211,13 @@ type SinkConfig struct {
 	Partition string `yaml:"partition"`
 	// Compression is none, gzip, snappy, lz4 or zstd. Default lz4.
 	Compression string `yaml:"compression"`
-	// Linger is how long a batch is collected. 0: not at all. Default 5ms.
+	// Linger is how long a batch is collected, unless it is full before. 0: not at all. Default 5ms.
 	Linger time.Duration `yaml:"linger"`
-	// MaxMessageBytes bounds a message, and the batch that is made of several, before compression. A full batch is sent at once. A larger message is refused. Keep it at or below
+	// MaxMessageBytes bounds a message, and the batch that is made of several, before compression. A larger message is refused. Keep it at or below
 	// the topics' max.message.bytes: a batch above that is refused as a whole, and its messages are then sent one by one. Default 1000000.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// Retries is how often a failed request is repeated before the route is told, which then pauses and sends again. Default 5.
+	// Retries is how often a batch that the brokers cannot store for now is sent again before the route is told, which then pauses and sends anew. While
+	// no broker answers, messages wait here. Default 5.
 	Retries int `yaml:"retries"`
 	// MissingTopic says what to do about a topic that does not exist. wait: report it and try again until it does. create: create it. Default wait.
 	MissingTopic string `yaml:"missing_topic"`

@@ -29,8 +29,9 @@ type Record struct {
 	// whose id is not above the highest it has seen of the producer's name, and knows a
 	// batch by its first record's id alone. Nil: the producer counts.
 	SequenceID *int64
-	// Partition names the target partition under [RouteExplicit]; other routings
-	// ignore it.
+	// Partition names the target partition under [RouteExplicit]. Under other routings
+	// it is a hint where records without a key go: those of one number share the runs
+	// in which they are spread, those of different numbers do not wait for one another.
 	Partition int
 }
 

@@ -9,12 +9,22 @@ const (
 	runBytes   = 128 << 10
 )
 
+// runsAtOnce is how many runs a publisher has under way, for callers that do not
+// wait for one another: see Record.Partition.
+const runsAtOnce = 8
+
 // router picks partitions for records. It is safe for concurrent use.
 type router struct {
 	routing Routing
-	current atomic.Uint32 // the partition of the present run
-	records atomic.Int64  // records and bytes routed in the present run
+	runs    [runsAtOnce]partitionRun
+}
+
+// partitionRun is where a run has got to.
+type partitionRun struct {
+	current atomic.Uint32 // its partition, counted from the run's own index
+	records atomic.Int64  // routed in it
 	bytes   atomic.Int64
+	_       [40]byte // the next one has a cache line of its own
 }
 
 // route returns the partition index of r among n, or -1 for none. full tells of a
@@ -31,22 +41,23 @@ func (rt *router) route(r *Record, n int, full func(int) bool) int {
 	case rt.routing == RouteKeyHash && r.Key != "":
 		return int(javaStringHash(r.Key) % uint32(n))
 	}
-	i := int(rt.current.Load()) % n
-	if rt.records.Add(1) < runRecords && rt.bytes.Add(r.size()) < runBytes && !full(i) {
+	own := uint32(r.Partition) % runsAtOnce
+	run := &rt.runs[own]
+	i := int((run.current.Load() + own) % uint32(n))
+	if run.records.Add(1) < runRecords && run.bytes.Add(r.size()) < runBytes && !full(i) {
 		return i
 	}
 	// Racing callers may end one run twice, which costs evenness, not order.
-	rt.records.Store(0)
-	rt.bytes.Store(0)
-	next := i
-	for range n {
-		next = (next + 1) % n
-		if !full(next) {
+	run.records.Store(0)
+	run.bytes.Store(0)
+	steps := uint32(1)
+	for ; steps < uint32(n); steps++ {
+		if !full((i + int(steps)) % n) {
 			break
 		}
 	}
-	rt.current.Store(uint32(next))
-	return next
+	run.current.Add(steps)
+	return (i + int(steps)) % n
 }
 
 // javaStringHash is Java's String.hashCode over the key's bytes, the default

@@ -20,7 +20,8 @@ import (
 // Sink writes messages through one idempotent producer. Its methods are safe for concurrent use.
 //
 // The library keeps what lanes are promised: when it gives up a batch, it gives up everything behind it in the partition as well, and gives a sequence
-// number to something else only once the broker cannot have stored the batch under it. So nothing is stored before what is to be sent again.
+// number to something else only once the broker cannot have stored the batch under it. What a lane hands over before it learns of that may be stored
+// first; the lane sends it again behind what failed.
 type Sink struct {
 	cfg      SinkConfig
 	log      *zap.Logger
@@ -201,12 +202,16 @@ const (
 // Run connects, and connects again for ever, until ctx ends. Then what was taken is flushed, for ten seconds at most, every done is called, and it returns
 // nil. It is called once.
 func (s *Sink) Run(ctx context.Context) error {
+	context.AfterFunc(ctx, func() { close(s.stopping) })
+	var pause backoff
 	client, err := s.newClient()
-	if err != nil {
-		return err
+	for err != nil { // a file that has become unreadable
+		s.health.trouble(s.cfg.trouble(err))
+		if !pause.wait(ctx) {
+			return nil
+		}
+		client, err = s.newClient()
 	}
-	unlink := context.AfterFunc(ctx, func() { close(s.stopping) })
-	defer unlink()
 	s.gate.Lock()
 	s.client = client
 	s.gate.Unlock()

@@ -17,11 +17,21 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// counter is a sink that only counts.
-type counter struct{ n atomic.Int64 }
+// counter is a sink that only counts, up to want.
+type counter struct {
+	n          atomic.Int64
+	want       int64
+	first, all chan struct{} // closed when the first and the last message have come
+}
 
 func (c *counter) Send(_ context.Context, _ string, _ *message.Message, done func(error)) {
-	c.n.Add(1)
+	n := c.n.Add(1)
+	if n == 1 {
+		close(c.first)
+	}
+	if n == c.want {
+		close(c.all)
+	}
 	done(nil)
 }
 
@@ -65,7 +75,7 @@ func BenchmarkSinkAndSource(b *testing.B) {
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "produced/s")
 	b.ReportMetric(float64(b.N)/(cpu(b)-spent).Seconds(), "produced/cpu-s")
 
-	to := new(counter)
+	to := &counter{want: int64(b.N), first: make(chan struct{}), all: make(chan struct{})}
 	source, err := kafka.NewSource(sourceConfig(srv, topic+"-g", topic), kafka.Options{})
 	require.NoError(b, err)
 	lanes := lane.NewSet(lane.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, lane.Route{
@@ -75,13 +85,9 @@ func BenchmarkSinkAndSource(b *testing.B) {
 		},
 	})
 	go func() { ended <- source.Run(ctx, lanes) }()
-	for to.n.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	<-to.first
 	began, spent = time.Now(), cpu(b)
-	for to.n.Load() < int64(b.N) {
-		time.Sleep(time.Millisecond)
-	}
+	<-to.all
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "consumed/s")
 	b.ReportMetric(float64(b.N)/(cpu(b)-spent).Seconds(), "consumed/cpu-s")
 	b.StopTimer()

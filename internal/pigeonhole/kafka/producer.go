@@ -79,7 +79,8 @@ func (c SinkConfig) codec() (kgo.CompressionCodec, error) {
 	return kgo.CompressionCodec{}, fmt.Errorf("compression: unknown: %s", c.Compression)
 }
 
-// partitioner chooses as Kafka's Java client does: by the key's murmur2 hash, and for messages without a key a partition for each batch (KIP-480); or it takes the source's number, and -1 where the topic has no such partition.
+// partitioner chooses as Kafka's Java client does: by the key's murmur2 hash, and for messages without a key a partition for each batch (KIP-480); or
+// it takes the source's number, and -1 where the topic has no such partition.
 func (c SinkConfig) partitioner() kgo.Partitioner {
 	if c.Partition != partitionSource {
 		return kgo.StickyKeyPartitioner(nil)

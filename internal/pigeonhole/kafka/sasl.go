@@ -114,11 +114,11 @@ func (s SASL) apply(conf *sarama.Config) error {
 		conf.Net.SASL.TokenProvider = bearer(token)
 		return err
 	}
-	password, err := secret.Resolve(s.Password, s.PasswordFile)
+	password, err := s.password()
 	if err != nil {
-		return fmt.Errorf("sasl.password: %w", err)
+		return err
 	}
-	conf.Net.SASL.User, conf.Net.SASL.Password = s.User, password.Reveal()
+	conf.Net.SASL.User, conf.Net.SASL.Password = s.User, password
 	switch s.Mechanism {
 	case sarama.SASLTypeSCRAMSHA256:
 		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA256} }
@@ -148,7 +148,16 @@ func (c *scramClient) Step(challenge string) (string, error) { return c.conversa
 // Done reports whether the exchange is over. A broker that did not prove that it knows the password fails in Step before.
 func (c *scramClient) Done() bool { return c.conversation.Done() }
 
-// token returns what gets the token of OAUTHBEARER: the file's, or the authorization server's, each of which is kept until shortly before it expires.
+// password is that of PLAIN and SCRAM, read from its file where it has one.
+func (s SASL) password() (string, error) {
+	password, err := secret.Resolve(s.Password, s.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("sasl.password: %w", err)
+	}
+	return password.Reveal(), nil
+}
+
+// token returns what gets the token of OAUTHBEARER: the file's, read each time, or the authorization server's, kept until shortly before it expires.
 func (s SASL) token() (func() (string, error), error) {
 	if s.TokenFile != "" {
 		return func() (string, error) {
@@ -171,21 +180,14 @@ func (s SASL) token() (func() (string, error), error) {
 
 // mechanism is what franz-go needs; nil for none. Files are read at every connection anew.
 func (s SASL) mechanism() (sasl.Mechanism, error) {
-	password := func() (string, error) {
-		password, err := secret.Resolve(s.Password, s.PasswordFile)
-		if err != nil {
-			return "", fmt.Errorf("sasl.password: %w", err)
-		}
-		return password.Reveal(), nil
-	}
 	hashed := func(context.Context) (scram.Auth, error) {
-		password, err := password()
+		password, err := s.password()
 		return scram.Auth{User: s.User, Pass: password}, err
 	}
 	switch s.Mechanism {
 	case sarama.SASLTypePlaintext:
 		return plain.Plain(func(context.Context) (plain.Auth, error) {
-			password, err := password()
+			password, err := s.password()
 			return plain.Auth{User: s.User, Pass: password}, err
 		}), nil
 	case sarama.SASLTypeSCRAMSHA256:

@@ -38,7 +38,7 @@ type Sink struct {
 	client  *kgo.Client    // nil when the sink has not started, or has stopped
 	pending sync.WaitGroup // messages without an outcome
 
-	suspect atomic.Int64 // until when, in Unix nanoseconds, messages are sent one by one
+	suspect atomic.Int64 // until when, in Unix nanoseconds, messages are sent one by one; 0 before the first refusal
 }
 
 // outgoing is a message while it is being sent.
@@ -93,7 +93,7 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		s.settle(o, lane.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
 		return
 	}
-	if time.Now().UnixNano() < s.suspect.Load() {
+	if until := s.suspect.Load(); until > 0 && time.Now().UnixNano() < until {
 		s.sendAlone(ctx, o)
 		return
 	}
@@ -116,21 +116,20 @@ func (s *Sink) produce(o *outgoing) {
 func (s *Sink) sendAlone(ctx context.Context, o *outgoing) {
 	s.gate.Lock()
 	defer s.gate.Unlock()
-	if s.client != nil {
-		if err := s.flush(ctx); err != nil {
-			s.settle(o, err)
-			return
-		}
+	if err := s.flush(ctx); err != nil {
+		s.settle(o, err)
+		return
 	}
 	o.alone = true
 	s.produce(o)
-	if s.client != nil {
-		_ = s.flush(ctx) // cut short, its outcome comes later
-	}
+	_ = s.flush(ctx) // cut short, its outcome comes later
 }
 
-// flush waits until all that was handed over has its outcome, ctx ends, or the sink is stopped.
+// flush waits until all that was handed over has its outcome, ctx ends, or the sink is stopped. It is called with the gate held.
 func (s *Sink) flush(ctx context.Context) error {
+	if s.client == nil {
+		return errStopped
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {

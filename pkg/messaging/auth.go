@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -75,13 +74,4 @@ func (a Auth) provider(timeout time.Duration, f *faults) (pulsar.Authentication,
 	default:
 		return nil, nil
 	}
-}
-
-// jitter is a random part of d, so that clients that lost the same broker do not
-// come back in step.
-func jitter(d time.Duration) time.Duration {
-	if d <= 0 {
-		return 0
-	}
-	return rand.N(d)
 }

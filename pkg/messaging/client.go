@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/backoff"
+	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
 // Client is the way to one Pulsar cluster. It keeps separate connections for
@@ -170,25 +172,5 @@ func within(ctx context.Context, f func()) bool {
 	}
 }
 
-// reconnectBackoff doubles from 100 ms to 2 s with up to 20 % of jitter. The
-// underlying client's own goes to 60 s, far too long after an outage.
-type reconnectBackoff struct{ delay time.Duration }
-
-const (
-	backoffMin = 100 * time.Millisecond
-	backoffMax = 2 * time.Second
-)
-
-func newReconnectBackoff() backoff.Policy { return &reconnectBackoff{} }
-
-// Next returns the delay before the next attempt.
-func (b *reconnectBackoff) Next() time.Duration {
-	b.delay = min(max(2*b.delay, backoffMin), backoffMax)
-	return b.delay + jitter(b.delay/5)
-}
-
-// IsMaxBackoffReached reports whether delays grow no more.
-func (b *reconnectBackoff) IsMaxBackoffReached() bool { return b.delay >= backoffMax }
-
-// Reset starts over after a success.
-func (b *reconnectBackoff) Reset() { b.delay = 0 }
+// newBackoff makes the policy by which the underlying client reconnects.
+func newBackoff() rawbackoff.Policy { return new(backoff.Backoff) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 )
@@ -124,21 +123,4 @@ func (c *Consumer) end() {
 	c.trouble = nil
 	c.mu.Unlock()
 	c.busy.Store(false)
-}
-
-// throttle lets one log line a second through.
-type throttle struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-func (t *throttle) allow() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	if now.Sub(t.last) < time.Second {
-		return false
-	}
-	t.last = now
-	return true
 }

@@ -32,6 +32,8 @@ type Delivery struct {
 	ID MessageID
 	// Key is empty for a message without one.
 	Key string
+	// OrderingKey takes the place of Key where order is kept. Empty for a message without one.
+	OrderingKey string
 	// Payload is nil for a null value (a tombstone), and empty but not nil for an
 	// empty one.
 	Payload []byte
@@ -110,6 +112,7 @@ func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 	d.Partition = max(int(id.PartitionIdx()), 0)
 	d.ID.id = id
 	d.Key = raw.Key()
+	d.OrderingKey = raw.OrderingKey()
 	d.Payload = payload
 	d.Properties = raw.Properties()
 	d.PublishTime = raw.PublishTime()
@@ -128,7 +131,7 @@ func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 		d.Payload = []byte{}
 	}
 	d.size = int64(len(d.Payload) + len(d.Key) + deliveryOverhead)
-	if d.key = raw.OrderingKey(); d.key == "" {
+	if d.key = d.OrderingKey; d.key == "" {
 		d.key = d.Key
 	}
 	return d

@@ -9,6 +9,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
 // lane publishes to one partition. It owns the partition's share of the queue and
@@ -59,8 +61,8 @@ type lane struct {
 	sends    sync.WaitGroup // callers that hold the producer, see retireProducer
 	flushing sync.Mutex     // held while the flusher holds it
 
-	ready    chan struct{}    // closed once the first producer exists or the lane failed
-	backoff  reconnectBackoff // of replacements; the lane's goroutine only
+	ready    chan struct{}   // closed once the first producer exists or the lane failed
+	backoff  backoff.Backoff // of replacements; the lane's goroutine only
 	stalled  bool
 	doubts   doubts
 	reported struct { // what the gauges hold of this lane
@@ -579,7 +581,7 @@ func (l *lane) newPending() *pending {
 // recycled: a late receipt may still arrive for them. l.mu is held.
 func (l *lane) recycle(e *pending) {
 	if e.size > smallRecord { // else not worth the cache miss: fill overwrites it
-		e.msg.Payload, e.msg.Key, e.msg.Properties = nil, "", nil
+		e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = nil, "", "", nil
 	}
 	e.done = nil
 	e.next, l.free = l.free, e
@@ -587,7 +589,7 @@ func (l *lane) recycle(e *pending) {
 
 // fill makes e carry r. The message's other fields are never set.
 func (e *pending) fill(r *Record, size int64, done func(MessageID, error)) {
-	e.msg.Payload, e.msg.Key, e.msg.Properties = r.Payload, r.Key, r.Properties
+	e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = r.Payload, r.Key, r.OrderingKey, r.Properties
 	e.msg.EventTime, e.msg.DeliverAt, e.msg.SequenceID = r.EventTime, r.DeliverAt, nil
 	if r.SequenceID != nil {
 		e.sequenceID = *r.SequenceID

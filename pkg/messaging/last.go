@@ -78,7 +78,7 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 		// where in its batch to begin.
 		StartMessageID:    pulsar.NewMessageID(end.LedgerID(), end.EntryID()-1, -1, end.PartitionIdx()),
 		ReceiverQueueSize: 1,
-		BackoffPolicyFunc: newReconnectBackoff,
+		BackoffPolicyFunc: newBackoff,
 	})
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 // lastID is the id of topic's last message; its entry is -1 when there is none.
 func (c *Client) lastID(topic string) (pulsar.MessageID, error) {
 	r, err := c.consumers.CreateReader(pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: newReconnectBackoff,
+		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: newBackoff,
 	})
 	if err != nil {
 		return nil, err

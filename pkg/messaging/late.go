@@ -127,7 +127,7 @@ func (r *run) callHandOver(d *task) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.metrics.panics.Inc()
-			if r.lines.allow() {
+			if _, ok := r.lines.Allow(); ok {
 				r.log.Error("handler panicked", zap.Any("panic", v), zap.String("topic", d.Topic),
 					zap.Stringer("message_id", d.ID), zap.ByteString("stack", debug.Stack()))
 			}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
 // Publisher publishes to one topic. A record's way: route to a partition -> wait
@@ -100,7 +102,7 @@ func canceled() context.Context {
 
 // open finds the topic's partitions and waits for a producer on each.
 func (p *Publisher) open(ctx context.Context) error {
-	var b reconnectBackoff
+	var b backoff.Backoff
 	for {
 		topics, err := p.partitions(ctx)
 		if err == nil {
@@ -110,7 +112,7 @@ func (p *Publisher) open(ctx context.Context) error {
 		if ctx.Err() == nil {
 			p.noteConnectError(err)
 		}
-		if !sleep(ctx, b.Next()) {
+		if !backoff.Sleep(ctx, b.Next()) {
 			return p.explain(ctx.Err())
 		}
 	}

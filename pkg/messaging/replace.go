@@ -8,6 +8,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
 // replace retires the lane's producer, makes another, and sends again all that is
@@ -18,7 +20,7 @@ func (l *lane) replace(ctx context.Context, cause error) {
 	old := l.retireProducer()
 	if cause != nil {
 		l.p.metrics.recreated.WithLabelValues(l.p.profile.Name, reason(cause)).Inc()
-		if l.backoff.delay == 0 {
+		if !l.backoff.Started() {
 			l.log.Warn("producer lost", zap.Error(cause))
 		}
 	}
@@ -40,7 +42,7 @@ func (l *lane) replace(ctx context.Context, cause error) {
 	for attempt := 0; ; attempt++ {
 		// The backoff starts over with an acknowledgement, not with a producer: one
 		// that is made and breaks at once must not become a busy loop.
-		if l.backoff.delay > 0 && !sleep(ctx, l.backoff.delay+jitter(l.backoff.delay/5)) {
+		if l.backoff.Started() && !backoff.Sleep(ctx, l.backoff.Current()) {
 			return
 		}
 		l.backoff.Next()
@@ -229,18 +231,6 @@ func reason(cause error) string {
 	}
 }
 
-// sleep waits d, or less when ctx ends first; it reports whether it waited.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // rawOptions are the underlying producer's options.
 func (l *lane) rawOptions() pulsar.ProducerOptions {
 	p := l.p.profile
@@ -271,7 +261,7 @@ func (l *lane) rawOptions() pulsar.ProducerOptions {
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Access.raw(),
-		BackOffPolicyFunc:       newReconnectBackoff,
+		BackOffPolicyFunc:       newBackoff,
 		// Partitions are found by the publisher: each lane's topic is one partition.
 		PartitionsAutoDiscoveryInterval: 1000 * time.Hour,
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
 // Properties that copies on retry and dead-letter topics carry besides the
@@ -59,14 +61,14 @@ func (r Retry) delay(attempt int) time.Duration {
 		}
 		d *= 2
 	}
-	return d + jitter(d/5)
+	return d + backoff.Jitter(d/5)
 }
 
 // copyJob is a delivery's verdict that a copy of it goes to another topic.
 type copyJob struct {
 	to      *copyTarget
 	record  *Record
-	backoff reconnectBackoff
+	backoff backoff.Backoff
 	settled bool  // stored
 	err     error // of the last try
 }
@@ -89,7 +91,7 @@ func newCopyJob(d *task, to *copyTarget, reason error, delay time.Duration) *cop
 		p[PropertyOriginReplicatedFrom] = d.ReplicatedFrom
 	}
 	p[PropertySubscription] = to.subscription
-	rec := &Record{Key: d.Key, Payload: d.Payload, Properties: p, EventTime: d.EventTime}
+	rec := &Record{Key: d.Key, OrderingKey: d.OrderingKey, Payload: d.Payload, Properties: p, EventTime: d.EventTime}
 	if delay > 0 {
 		rec.DeliverAt = time.Now().Add(delay)
 		p[PropertyDueAt] = rec.DeliverAt.UTC().Format(time.RFC3339Nano)
@@ -212,14 +214,14 @@ func (t *copyTarget) prepare() {
 // subscribeOnce creates the subscription that keeps dead letters from being
 // deleted, and leaves it without a consumer.
 func (t *copyTarget) subscribeOnce(ctx context.Context) {
-	var b reconnectBackoff
+	var b backoff.Backoff
 	for attempt := 1; ctx.Err() == nil; attempt++ {
 		var err error
 		done := within(ctx, func() {
 			var raw pulsar.Consumer
 			raw, err = t.client.consumers.Subscribe(pulsar.ConsumerOptions{
 				Topic: t.topic, SubscriptionName: t.keepFor, Type: pulsar.Shared, ReceiverQueueSize: 1,
-				SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, BackOffPolicyFunc: newReconnectBackoff,
+				SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, BackOffPolicyFunc: newBackoff,
 			})
 			if err == nil {
 				raw.Close()
@@ -238,7 +240,7 @@ func (t *copyTarget) subscribeOnce(ctx context.Context) {
 		if attempt == 1 {
 			t.log.Warn("cannot create dead-letter subscription, will keep trying", zap.String("to", t.topic), zap.Error(err))
 		}
-		sleep(ctx, b.Next())
+		backoff.Sleep(ctx, b.Next())
 	}
 }
 

@@ -40,6 +40,8 @@ func (rt *router) route(r *Record, n int, full func(int) bool) int {
 		return 0
 	case rt.routing == RouteKeyHash && r.Key != "":
 		return int(javaStringHash(r.Key) % uint32(n))
+	case rt.routing == RouteKeyHash && r.OrderingKey != "":
+		return int(javaStringHash(r.OrderingKey) % uint32(n))
 	}
 	own := uint32(r.Partition) % runsAtOnce
 	run := &rt.runs[own]

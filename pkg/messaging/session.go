@@ -311,7 +311,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		Interceptors:                   pulsar.ConsumerInterceptors{s},
 		EnableBatchIndexAcknowledgment: c.AckBatchIndex,
 		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery},
-		BackOffPolicyFunc:              newReconnectBackoff,
+		BackOffPolicyFunc:              newBackoff,
 	}
 	if c.Type == Failover {
 		o.EventListener = s

@@ -13,8 +13,20 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/budget"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/throttle"
 )
+
+// worker is a handler goroutine's state.
+type worker struct {
+	schedule.Worker
+
+	handled int // verdicts nil that the metrics do not know of yet
+}
+
+// finish notes that d has ended: the scheduler hears with the worker's next call.
+func (w *worker) finish(d *task) { w.Finish(&d.Item) }
 
 // run is one Run or Drain. This file is the way of a message through it, top to
 // bottom: subscribe -> receive -> (scheduler) -> work -> handle -> settle, and
@@ -31,14 +43,14 @@ type run struct {
 	log     *zap.Logger
 	lines   throttle.Throttle // of log lines about single messages
 	metrics subscriptionMetrics
-	budget  budget
-	sched   *scheduler
+	budget  budget.Budget
+	sched   *schedule.Scheduler
 	workers []*worker
 	copies  *copier
 	drain   *drain // nil in Run
 
-	handOver HandOver   // in RunAsync, in place of handler
-	late     *lateQueue // the same
+	async       AsyncHandler     // in RunAsync, in place of handler
+	completions *completionQueue // the same
 
 	stop    context.Context // ends when nothing more is to be started
 	halt    context.CancelCauseFunc
@@ -49,6 +61,8 @@ type run struct {
 	mu      sync.Mutex
 	parts   map[source]int          // partitions of each source, as far as known
 	weights map[source]sourceWeight // of its messages, as far as known
+
+	failed failedAttempts // of messages that a session's end took along
 }
 
 // do runs until ctx ends, the client closes, or h or the configuration makes going
@@ -80,26 +94,26 @@ func (r *run) do(ctx context.Context) error {
 	if r.drain != nil {
 		watchers.Go(r.drain.watch)
 	}
-	settled := make(chan struct{})
-	if r.late != nil {
-		watchers.Go(func() { r.settleLate(settled) })
+	completed := make(chan struct{})
+	if r.completions != nil {
+		watchers.Go(func() { r.completeLate(completed) })
 	}
 
 	<-r.stop.Done()
 	r.ending.Store(true)
-	r.sched.stop() // what has not started is dropped; what runs may finish
+	r.sched.Stop(func(it *schedule.Item) bool { return !taskOf(it).copyStored() }) // what runs may finish
 	limit := time.AfterFunc(r.cfg.StopTimeout, func() {
 		cancelHandlers()
-		r.sched.abandon()
+		r.sched.Abandon()
 	})
 	workers.Wait()
 	receivers.Wait() // each closes its session behind its last delivery
 	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
 	defer cancel()
 	r.copies.close(closing)
-	close(settled)
+	close(completed)
 	limit.Stop()
-	r.sched.abandon()
+	r.sched.Abandon()
 	watchers.Wait()
 	r.metrics.clear()
 	return r.outcome(ctx)
@@ -192,19 +206,26 @@ const (
 // until the session has to end. It takes no more than the scheduler has room for:
 // behind that the underlying queue fills, and then the broker waits.
 func (r *run) receive(s *session) (reason string) {
-	batch := make([]*task, 0, chunkSize)
+	batch := make([]*schedule.Item, 0, schedule.ChunkSize)
 	growing := false // to end once no batch is received in part
 	for {
 		var count, bytes int64
 		waited := time.Now()
+		ch := s.ch
+		paused := r.c.pauses.of(s.src.String())
+		if paused != nil {
+			ch = nil // the underlying queue fills, and then the broker waits
+		}
 		select {
 		case <-r.stop.Done():
 			return reasonStop
 		case <-s.gone:
 			return closeReason(s.cause)
 		case <-s.heavy:
-		case m := <-s.ch:
-			if len(s.ch) == 0 && time.Since(waited) > limitedWindow {
+		case <-paused:
+			continue
+		case m := <-ch:
+			if len(s.ch) == 0 && time.Since(waited) > budget.Window {
 				s.forget() // nothing came for long: the underlying queue was empty
 			} else {
 				count, bytes = 1, weightOf(&m)
@@ -212,7 +233,7 @@ func (r *run) receive(s *session) (reason string) {
 			batch = r.take(s, &m, batch)
 		}
 	fill:
-		for len(batch) < cap(batch) && bytes < r.sched.maxBytes/4 && !(growing && s.open <= 0) {
+		for len(batch) < cap(batch) && paused == nil && bytes < r.cfg.PrefetchBytes/8 && !(growing && s.open <= 0) {
 			select {
 			case m := <-s.ch:
 				batch = r.take(s, &m, batch)
@@ -223,16 +244,16 @@ func (r *run) receive(s *session) (reason string) {
 			}
 		}
 		s.taken(count, bytes)
-		s.weights.add(count, bytes)
+		s.weights.Add(count, bytes)
 		r.metrics.received.Add(float64(len(batch)))
-		r.sched.push(batch)
+		r.sched.Push(batch)
 		if r.drain != nil {
-			r.drain.pushed()
+			r.drain.pushed(s.src)
 		}
 		clear(batch)
 		batch = batch[:0]
 
-		if s.alarm.Load() && r.mustShrink(s) {
+		if s.Pressed() && r.mustShrink(s) {
 			return reasonShrink
 		}
 		if len(s.ch) == 0 && !growing {
@@ -251,42 +272,60 @@ func (r *run) receive(s *session) (reason string) {
 func weightOf(m *pulsar.ConsumerMessage) int64 { return int64(len(m.Payload()) + deliveryOverhead) }
 
 // take makes a delivery of a message, unless it is here already.
-func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*task) []*task {
+func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item) []*schedule.Item {
 	id := m.ID()
 	index, size := id.BatchIdx(), id.BatchSize()
 	switch {
 	case size <= 1:
-		s.pressure.entries++
+		s.pressure.Entry()
 	case index == 0:
-		s.pressure.entries++
+		s.pressure.Entry()
 		s.open++
 	case index == size-1:
 		s.open--
 	}
-	if s.replay.again(m.Message, func() map[place]struct{} { return r.sched.places(s) }) {
-		r.metrics.redelivered.Inc()
+	p := s.partition(m.Topic())
+	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
-	if m.RedeliveryCount() > 0 {
+	e, again := p.receive(m, s.perMessage)
+	if again || m.RedeliveryCount() > 0 {
 		r.metrics.redelivered.Inc()
 	}
-	if r.drain != nil && !r.drain.wants(m.Message) {
+	if e == nil {
 		return batch
 	}
 	d := s.slab.newTask(m, s)
+	d.entry, d.epoch = e, p.epoch
+	d.owned = s.owned.await(p.topic, d.Partition, r.stop, s.gone)
 	if s.src.retry {
 		d.restore()
 	}
-	return append(batch, d)
+	r.failed.restore(d)
+	r.order(d)
+	return append(batch, &d.Item)
+}
+
+// order says which messages d waits for.
+func (r *run) order(d *task) {
+	switch {
+	case r.cfg.Order == OrderTotal:
+		d.QueueKey, d.Ordered = "", true
+	case r.cfg.Order == OrderPartition:
+		d.QueueKey, d.Ordered = d.Topic, true
+	case r.cfg.Order == OrderKey && d.QueueKey != "":
+		d.Ordered = true
+	}
 }
 
 // work is one worker: it handles what the scheduler gives it until that stops.
 func (r *run) work(w *worker) {
 	handled, began := 0, time.Now()
-	for r.sched.next(w, handled, time.Since(began)) {
+	for r.sched.Next(&w.Worker, handled, time.Since(began)) {
 		handled, began = 0, time.Now()
 		var now time.Duration // since began: cheaper to ask for than the time
-		for d := w.chunk.claim(); d != nil; d = w.chunk.claim() {
+		for it := w.Claim(); it != nil; it = w.Claim() {
+			d := taskOf(it)
 			if d.copying == nil && (r.ending.Load() || d.session.over()) {
 				// Not started and not to be: dropped, so the broker delivers it again.
 				w.finish(d)
@@ -296,22 +335,22 @@ func (r *run) work(w *worker) {
 				r.finishCopy(w, d)
 				continue
 			}
-			w.busy.set(d, began.Add(now))
+			w.Start(it, began.Add(now))
 			var err error
-			if r.late != nil {
+			if r.completions != nil {
 				r.hand(w, d)
 			} else {
 				err = r.call(d)
 			}
 			end := time.Since(began)
 			r.metrics.observe(end-now, handled)
-			if r.late == nil {
-				r.settle(w, d, err)
+			if r.completions == nil {
+				r.complete(w, d, err)
 			}
 			now = end
 			handled++
 		}
-		w.busy.clear()
+		w.Idle()
 		r.metrics.acked(w)
 	}
 }
@@ -328,39 +367,91 @@ func (r *run) call(d *task) (err error) {
 			err = fmt.Errorf("handler panicked: %v", v)
 		}
 	}()
-	return r.handler(r.grace, &d.Delivery)
+	return r.handler(r.handlerContext(d), &d.Delivery)
+}
+
+// handlerContext is what d's handler gets.
+func (r *run) handlerContext(d *task) context.Context {
+	if d.owned != nil {
+		return d.owned.ctx
+	}
+	return r.grace
 }
 
 // close ends a session: what has not started is dropped, what runs finishes, then
-// the underlying consumer sends its last acknowledgements and closes. After that
+// the last acknowledgements are sent and the underlying consumer closes. After that
 // the broker gives everything unacknowledged to whoever subscribes next.
+//
+// A session that the broker ended does not wait for handlers for long: they keep their keys
+// waiting, and nothing else. Their messages are delivered again. One that we end ourselves waits
+// longer, but no longer than for a handler that is not stuck.
 func (r *run) close(s *session) {
 	s.end()
-	r.sched.drop(func(d *task) bool { return d.session == s })
-	if r.late != nil && !r.stopping() {
-		r.sched.voidLate(s)
+	r.sched.Drop(func(it *schedule.Item) bool {
+		d := taskOf(it)
+		if d.session != s || d.copyStored() {
+			return false
+		}
+		r.failed.note(d)
+		return true
+	})
+	if r.completions != nil && !r.stopping() {
+		r.voidPending(s)
 	}
-	unhook := context.AfterFunc(r.grace, r.sched.wake)
-	r.sched.awaitEnd(s, func() bool { return r.grace.Err() != nil })
-	unhook()
-	// With a broker that answers nothing Close waits for its own timeout: that must
-	// not keep Run.
+	r.awaitHandlers(s)
+	// With a broker that answers nothing, acknowledging and closing wait for their own timeouts:
+	// that must not keep Run.
+	acking, cancel := context.WithTimeout(context.Background(), min(r.cfg.StopTimeout, r.c.client.operationTimeout))
+	s.closeAcks(acking)
+	cancel()
 	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
 	defer cancel()
 	within(closing, s.raw.Close)
+	s.owned.end(ErrOwnershipLost)
 }
+
+// awaitHandlers waits for what a session that is over still has running: until the handlers'
+// context ends when the run stops, and for a time otherwise.
+func (r *run) awaitHandlers(s *session) {
+	unhook := context.AfterFunc(r.grace, r.sched.Wake)
+	defer unhook()
+	patience := closePatience
+	if s.cause == nil {
+		patience = r.cfg.StuckAfter
+	}
+	began := time.Now()
+	wake := time.AfterFunc(patience, r.sched.Wake)
+	defer wake.Stop()
+	r.sched.AwaitEnd(&s.Group, func() bool {
+		return r.grace.Err() != nil || !r.stopping() && time.Since(began) >= patience
+	})
+}
+
+const (
+	// closePatience is how long a session that the broker ended waits for its handlers, so that
+	// what they are about to finish is not handled twice.
+	closePatience = 500 * time.Millisecond
+	// growPatience is how long a receiver that is to subscribe again waits for what
+	// is in flight before it goes on instead.
+	growPatience = 500 * time.Millisecond
+	// growRetry is how long it goes on as it is when that was in vain: verdicts may be
+	// given late, and nothing is received while it waits.
+	growRetry = 10 * time.Second
+	// growAgainAfter is how long after a shrink a queue may grow again.
+	growAgainAfter = 30 * time.Second
+)
 
 // mustShrink reports whether the underlying queue is too long for what arrives.
 func (r *run) mustShrink(s *session) bool {
 	held, bytes := s.holding()
 	weight := bytes / max(held, 1)
 	_, all := r.partitions(s.src)
-	if r.budget.fixed || r.budget.queueLength(all, weight)*shrinkFactor > s.queue {
+	if r.budget.Fixed() || !r.budget.WorthShrinking(s.queue, r.budget.QueueLength(all, weight)) {
 		s.forget() // counted wrongly: a reconnect emptied the queue
-		s.alarm.Store(false)
+		s.Release()
 		return false
 	}
-	r.noteWeight(s.src, weight*safety, time.Now().Add(growAgainAfter))
+	r.noteWeight(s.src, weight*budget.Safety, time.Now().Add(growAgainAfter))
 	return true
 }
 
@@ -368,16 +459,16 @@ func (r *run) mustShrink(s *session) bool {
 // queue is empty.
 func (r *run) shouldGrow(s *session) bool {
 	now := time.Now()
-	if !s.pressure.limited(now, s.queue*s.partitions) || r.budget.fixed || s.src.retry || now.Before(s.stays) {
+	if !s.pressure.Limited(now, s.queue*s.partitions) || r.budget.Fixed() || s.src.retry || now.Before(s.stays) {
 		return false
 	}
-	weight, known := s.weights.weight()
+	weight, known := s.weights.Weight()
 	if s.src.pattern != "" {
-		r.notePartitions(s.src, len(s.replay.last))
+		r.notePartitions(s.src, len(s.parts))
 	}
 	_, all := r.partitions(s.src)
-	if !known || r.budget.queueLength(all, weight) < s.queue*r.budget.growFactor || !r.mayGrow(s.src, now) {
-		s.pressure = pressure{start: now}
+	if !known || !r.budget.WorthGrowing(s.queue, r.budget.QueueLength(all, weight)) || !r.mayGrow(s.src, now) {
+		s.pressure = budget.NewPressure(now)
 		return false
 	}
 	r.noteWeight(s.src, weight, time.Time{})
@@ -389,12 +480,12 @@ func (r *run) shouldGrow(s *session) bool {
 // queue is not what limits them.
 func (r *run) mayLeave(s *session) bool {
 	deadline := time.Now().Add(growPatience)
-	t := time.AfterFunc(growPatience, r.sched.wake)
+	t := time.AfterFunc(growPatience, r.sched.Wake)
 	defer t.Stop()
-	if r.sched.awaitEnd(s, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
+	if r.sched.AwaitEnd(&s.Group, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
 		return true
 	}
-	s.pressure = pressure{start: time.Now()}
+	s.pressure = budget.NewPressure(time.Now())
 	s.stays = time.Now().Add(growRetry)
 	return false
 }

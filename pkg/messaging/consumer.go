@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/budget"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
 // Consumer consumes a subscription while inside [Consumer.Run] or
@@ -17,6 +20,9 @@ type Consumer struct {
 	cfg    ConsumerConfig
 	log    *zap.Logger
 	busy   atomic.Bool
+	pauses pauses
+
+	onOwned func(ctx context.Context, topic string, partition int)
 
 	mu      sync.Mutex
 	trouble map[source]error // why there is no session, by source
@@ -56,15 +62,22 @@ var errNilHandler = errors.New("messaging: nil handler")
 
 // Consumer prepares a consumer. It fails on a bad configuration only; nothing is
 // connected before Run or Drain.
-func (c *Client) Consumer(cfg ConsumerConfig) (*Consumer, error) {
+func (c *Client) Consumer(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: consumer: %w", err)
 	}
 	cfg = cfg.derived()
-	return &Consumer{
+	consumer := &Consumer{
 		client: c, cfg: cfg,
 		log: c.log.Named("consumer").With(zap.String("subscription", cfg.Subscription)),
-	}, nil
+	}
+	for _, opt := range opts {
+		opt(consumer)
+	}
+	if consumer.onOwned != nil && cfg.Type != Exclusive && cfg.Type != Failover {
+		return nil, fmt.Errorf("messaging: consumer: type: OnOwned needs exclusive or failover, got %q", string(cfg.Type))
+	}
+	return consumer, nil
 }
 
 // Run subscribes and calls h for each message until ctx ends, then returns nil.
@@ -82,7 +95,7 @@ func (c *Client) Consumer(cfg ConsumerConfig) (*Consumer, error) {
 // Handlers in flight may finish; their context ends StopTimeout later. Run waits
 // for them in any case.
 func (c *Consumer) Run(ctx context.Context, h Handler) error {
-	r, err := c.begin(h)
+	r, err := c.begin(h, false)
 	if err != nil {
 		return err
 	}
@@ -91,7 +104,7 @@ func (c *Consumer) Run(ctx context.Context, h Handler) error {
 }
 
 // begin claims the consumer for one run; end must follow.
-func (c *Consumer) begin(h Handler) (*run, error) {
+func (c *Consumer) begin(h Handler, async bool) (*run, error) {
 	if h == nil {
 		return nil, errNilHandler
 	}
@@ -105,9 +118,11 @@ func (c *Consumer) begin(h Handler) (*run, error) {
 	r := &run{
 		c: c, cfg: c.cfg, handler: h, log: c.log,
 		metrics: c.client.metrics.consumer.of(c.cfg.Subscription),
-		budget:  newBudget(c.cfg),
-		sched: newScheduler(c.cfg.Order, c.cfg.Concurrency,
-			c.cfg.PrefetchMessages, max(c.cfg.PrefetchBytes/2, 1)),
+		budget: budget.New(budget.Config{
+			Messages: c.cfg.PrefetchMessages, Bytes: c.cfg.PrefetchBytes, MaxMessage: c.cfg.MaxMessageBytes,
+			Failover: c.cfg.Type == Failover && c.cfg.Durable, Fixed: !c.cfg.Durable,
+		}),
+		sched: c.cfg.scheduler(async),
 		parts: make(map[source]int), weights: make(map[source]sourceWeight),
 	}
 	for range c.cfg.Concurrency {
@@ -115,6 +130,19 @@ func (c *Consumer) begin(h Handler) (*run, error) {
 	}
 	r.copies = newCopier(r)
 	return r, nil
+}
+
+// scheduler makes what hands out the messages.
+func (c ConsumerConfig) scheduler(async bool) *schedule.Scheduler {
+	held, heldBytes := c.HeldMessages, c.HeldBytes
+	if c.Order == OrderTotal {
+		held, heldBytes = 0, 0 // everything waits for the one that is held
+	}
+	return schedule.New(schedule.Config{
+		Workers: c.Concurrency, Async: async,
+		MaxCount: c.PrefetchMessages, MaxBytes: max(c.PrefetchBytes/2, 1),
+		HeldCount: held, HeldBytes: heldBytes,
+	})
 }
 
 func (c *Consumer) end() {

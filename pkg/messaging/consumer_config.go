@@ -86,6 +86,13 @@ type ConsumerConfig struct {
 	// 1000 and 64 MiB.
 	PrefetchMessages int   `yaml:"prefetch_messages"`
 	PrefetchBytes    int64 `yaml:"prefetch_bytes"`
+	// HeldMessages and HeldBytes bound what is held in this process for another attempt, and
+	// what waits behind it for its order. So much does not count against PrefetchMessages and
+	// PrefetchBytes: other messages go on. What is beyond counts, and when nothing fits any more,
+	// nothing is received until an attempt succeeds or a message goes to the dead-letter topic.
+	// With order total, where everything waits, they are not used. Defaults 10000 and 64 MiB.
+	HeldMessages int   `yaml:"held_messages"`
+	HeldBytes    int64 `yaml:"held_bytes"`
 	// MaxMessageBytes is how large messages are taken to be before any was seen:
 	// the first receive queue is so short that messages of this size fit
 	// PrefetchBytes, and is made longer when they turn out to be small. Failover
@@ -129,6 +136,8 @@ func DefaultConsumerConfig() ConsumerConfig {
 		Durable:          true,
 		PrefetchMessages: 1000,
 		PrefetchBytes:    64 << 20,
+		HeldMessages:     10_000,
+		HeldBytes:        64 << 20,
 		MaxMessageBytes:  5 << 20,
 		Retry:            Retry{MaxAttempts: 16, MinDelay: time.Second, MaxDelay: time.Minute},
 		StuckAfter:       time.Minute,
@@ -208,6 +217,8 @@ func (c ConsumerConfig) Validate() error {
 	}
 	positive("prefetch_messages", int64(c.PrefetchMessages))
 	positive("prefetch_bytes", c.PrefetchBytes)
+	positive("held_messages", int64(c.HeldMessages))
+	positive("held_bytes", c.HeldBytes)
 	positive("max_message_bytes", c.MaxMessageBytes)
 	positive("ack_messages", int64(c.AckMessages))
 	for _, d := range []struct {

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
 // consumerMetrics are labelled by the subscription and, where there are kinds, by
@@ -83,7 +85,7 @@ func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 // observe notes how long a handler took: every slow one, and one in 16 of those
 // that take less than a metric does.
 func (m subscriptionMetrics) observe(took time.Duration, handled int) {
-	if took >= quick || handled%16 == 0 {
+	if took >= schedule.Quick || handled%16 == 0 {
 		m.seconds.Observe(took.Seconds())
 	}
 }
@@ -98,14 +100,14 @@ func (m subscriptionMetrics) acked(w *worker) {
 
 // gauge sets the gauges. Consumers that share a subscription's name in one process
 // share these, and show one of them.
-func (m subscriptionMetrics) gauge(s *scheduler, ws []*worker) {
-	count, bytes, held := s.load()
+func (m subscriptionMetrics) gauge(s *schedule.Scheduler, ws []*worker) {
+	count, bytes, held := s.Load()
 	m.queued.Set(float64(count))
 	m.queuedBytes.Set(float64(bytes))
 	m.held.Set(float64(held))
 	busy := 0
 	for _, w := range ws {
-		if !w.busy.since().IsZero() {
+		if it, _ := w.Busy(); it != nil {
 			busy++
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
 // Handler handles one message. What it returns is the verdict:
@@ -58,23 +60,30 @@ type Delivery struct {
 // task is a delivery with what the consumer has to know of it. Handlers see the
 // delivery only: they may copy it at any time.
 type task struct {
+	schedule.Item // QueueKey is what order is kept by
 	Delivery
 
-	raw     pulsar.Message
-	source  pulsar.Consumer // acknowledges it
 	session *session
-	size    int64
+	rawID   pulsar.MessageID
+	entry   *entry
+	epoch   uint32         // of its partition's activity
+	owned   *ownedInterval // nil when nobody asked for it
+	copying *copyJob       // non-nil once the verdict is a copy to another topic
 
-	key        string // what order is kept by
-	lane       *keyLane
-	prev, next *task     // the scheduler's list of what is unfinished
-	due        time.Time // held until then
-	heldAt     int       // index in the heap of those held, -1 outside
-	copying    *copyJob  // non-nil once the verdict is a copy to another topic
-
-	late    atomic.Uint32 // in RunAsync: how far it is, see late.go
-	verdict error         // the same: set before lateSettled is
+	// In RunAsync: see consume_async.go.
+	pending atomic.Uint32
+	handed  atomic.Int64 // when, Unix nanoseconds
+	verdict error        // set before pendingCompleted is
 }
+
+// taskOf is the delivery of a scheduler's item.
+func taskOf(it *schedule.Item) *task {
+	d, _ := it.Owner.(*task) // newTask sets it
+	return d
+}
+
+// copyStored reports whether d's verdict is a copy that is stored: d is only to be acknowledged.
+func (d *task) copyStored() bool { return d.copying != nil && d.copying.settled }
 
 // deliveryOverhead is what one message costs in memory beyond its own bytes,
 // roughly: the underlying client's structures and ours.
@@ -120,7 +129,10 @@ func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 	d.ReplicatedFrom = raw.GetReplicatedFrom()
 	d.RedeliveryCount = int(raw.RedeliveryCount())
 	d.Attempt = 1
-	d.raw, d.source, d.session, d.heldAt = raw, cm.Consumer, s, -1
+	d.session, d.rawID, d.Owner = s, id, d
+	if s != nil {
+		d.Group = &s.Group
+	}
 	if t := raw.EventTime(); t.UnixMilli() > 0 { // the client makes unset the epoch
 		d.EventTime = t
 	}
@@ -130,9 +142,9 @@ func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 	case d.Payload == nil:
 		d.Payload = []byte{}
 	}
-	d.size = int64(len(d.Payload) + len(d.Key) + deliveryOverhead)
-	if d.key = d.OrderingKey; d.key == "" {
-		d.key = d.Key
+	d.Size = int64(len(d.Payload) + len(d.Key) + deliveryOverhead)
+	if d.QueueKey = d.OrderingKey; d.QueueKey == "" {
+		d.QueueKey = d.Key
 	}
 	return d
 }

@@ -114,7 +114,7 @@ func (d *task) restore() {
 	// Brokers deliver up to a tick (1 s) early unless they are told to be strict:
 	// the rest is waited for here. Bounded, since their clock may differ from ours.
 	if due := at(PropertyDueAt); time.Until(due) < maxEarly {
-		d.due = due
+		d.Due = due
 	}
 	d.Topic = d.Properties[PropertyOriginTopic]
 	d.PublishTime = at(PropertyOriginPublishedAt)

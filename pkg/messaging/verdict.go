@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// settle carries out the verdict.
-func (r *run) settle(w *worker, d *task, err error) {
+// complete carries out the verdict.
+func (r *run) complete(w *worker, d *task, err error) {
 	if err == nil {
 		r.handled.Add(1)
 		w.handled++
@@ -18,7 +18,7 @@ func (r *run) settle(w *worker, d *task, err error) {
 	}
 	// Whatever follows takes time, and d keeps its key's lane meanwhile: what was
 	// taken along with it must not run before it.
-	r.sched.giveBack(w.chunk.rest())
+	r.sched.GiveBack(&w.Worker)
 	if d.FirstFailed.IsZero() {
 		d.FirstFailed = time.Now()
 	}
@@ -50,7 +50,7 @@ func (r *run) again(d *task, err error, delay time.Duration) {
 	}
 	r.metrics.retried.Inc()
 	d.Attempt++
-	r.sched.hold(d, time.Now().Add(delay))
+	r.hold(d, time.Now().Add(delay))
 }
 
 // copyTo gives d the verdict that a copy of it goes to another topic. From now on
@@ -64,13 +64,13 @@ func (r *run) copyTo(d *task, to *copyTarget, reason error, delay time.Duration)
 func (r *run) sendCopy(d *task) {
 	p := d.copying.to.publisher()
 	if p == nil { // being opened
-		r.sched.hold(d, time.Now().Add(d.copying.to.patience()))
+		r.hold(d, time.Now().Add(d.copying.to.patience()))
 		return
 	}
-	r.sched.startCopy()
+	r.sched.StartCopy()
 	p.PublishAsync(r.grace, d.copying.record, func(_ MessageID, err error) {
 		d.copying.settled, d.copying.err = err == nil, err
-		r.sched.resume(d)
+		r.sched.Resume(&d.Item)
 	})
 }
 
@@ -89,16 +89,20 @@ func (r *run) finishCopy(w *worker, d *task) {
 				zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
 		}
 		job.err = nil
-		r.sched.hold(d, time.Now().Add(job.backoff.Next()))
+		r.hold(d, time.Now().Add(job.backoff.Next()))
 	}
 }
 
-// ack acknowledges d: the underlying client groups acknowledgements and sends them
-// from a goroutine of its own. One that fails, because the session ended in the
-// meantime, means that the message is delivered again.
-func (r *run) ack(w *worker, d *task) {
-	if err := d.source.AckID(d.raw.ID()); err != nil {
-		r.metrics.ackFailed.Inc()
+// hold keeps d until due.
+func (r *run) hold(d *task, due time.Time) {
+	requeue := r.completions != nil && d.copying == nil
+	if !r.sched.Hold(&d.Item, due, requeue) && !r.stopping() {
+		r.failed.note(d)
 	}
+}
+
+// ack notes that d needs no more handling. Its entry is acknowledged once that holds for all of it.
+func (r *run) ack(w *worker, d *task) {
+	d.entry.partition.complete(d.entry, 1)
 	w.finish(d)
 }

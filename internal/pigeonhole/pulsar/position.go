@@ -27,13 +27,13 @@ type partition struct {
 }
 
 type waiting struct {
-	u  messaging.Unsettled
+	u  messaging.PendingDelivery
 	id messaging.MessageID
 }
 
 // take offers m to the lane, unless it is there already: delivered again because a
 // session ended. Then only its delivery is the new one.
-func (p *partition) take(ctx context.Context, m *message.Message, id messaging.MessageID, u messaging.Unsettled) {
+func (p *partition) take(ctx context.Context, m *message.Message, id messaging.MessageID, u messaging.PendingDelivery) {
 	p.mu.Lock()
 	if p.ordered && p.again(id, u) {
 		p.mu.Unlock()
@@ -56,13 +56,13 @@ func (p *partition) take(ctx context.Context, m *message.Message, id messaging.M
 			p.waiting = p.waiting[:n-1]
 		}
 		p.mu.Unlock()
-		u.Settle(errStopping)
+		u.Complete(errStopping)
 	}
 }
 
 // again gives a delivery that waits the new verdict to settle, and reports whether there
 // is one. p.mu is held.
-func (p *partition) again(id messaging.MessageID, u messaging.Unsettled) bool {
+func (p *partition) again(id messaging.MessageID, u messaging.PendingDelivery) bool {
 	if p.last.IsZero() || id.Compare(p.last) > 0 {
 		return false
 	}
@@ -102,7 +102,7 @@ func (p *partition) commit(position int64) error {
 	defer p.mu.Unlock()
 	n := min(int(position-p.low), len(p.waiting)-p.first)
 	for i := range max(n, 0) {
-		p.waiting[p.first+i].u.Settle(nil)
+		p.waiting[p.first+i].u.Complete(nil)
 		p.waiting[p.first+i] = waiting{}
 	}
 	p.first += max(n, 0)
@@ -118,7 +118,7 @@ func (p *partition) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.waiting[p.first:] {
-		w.u.Settle(errStopping)
+		w.u.Complete(errStopping)
 	}
 	p.waiting, p.first = nil, 0
 }

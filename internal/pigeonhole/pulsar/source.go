@@ -174,7 +174,7 @@ func placeOf(topic string) place {
 }
 
 // handOver takes one message from the consumer. For one partition it is called from one goroutine at a time.
-func (f *feed) handOver(_ context.Context, d *messaging.Delivery, u messaging.Unsettled) {
+func (f *feed) handOver(_ context.Context, d *messaging.Delivery, u messaging.PendingDelivery) {
 	var p *partition
 	var at place
 	if f.s.cfg.partitioned() {
@@ -186,7 +186,7 @@ func (f *feed) handOver(_ context.Context, d *messaging.Delivery, u messaging.Un
 		p = f.partition(f.laneOf(d))
 	}
 	if p == nil {
-		u.Settle(errStopping)
+		u.Complete(errStopping)
 		return
 	}
 	p.take(f.ctx, f.message(d, at), d.ID, u)

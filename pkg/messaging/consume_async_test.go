@@ -20,10 +20,10 @@ import (
 type handed struct {
 	mu        sync.Mutex
 	payloads  []string
-	unsettled []messaging.Unsettled
+	unsettled []messaging.PendingDelivery
 }
 
-func (h *handed) over(_ context.Context, d *messaging.Delivery, u messaging.Unsettled) {
+func (h *handed) over(_ context.Context, d *messaging.Delivery, u messaging.PendingDelivery) {
 	h.mu.Lock()
 	h.payloads = append(h.payloads, string(d.Payload))
 	h.unsettled = append(h.unsettled, u)
@@ -47,7 +47,7 @@ func (h *handed) last() string {
 }
 
 // take returns what was handed over since the last call.
-func (h *handed) take() ([]string, []messaging.Unsettled) {
+func (h *handed) take() ([]string, []messaging.PendingDelivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p, u := h.payloads, h.unsettled
@@ -55,7 +55,7 @@ func (h *handed) take() ([]string, []messaging.Unsettled) {
 	return p, u
 }
 
-func startAsync(t *testing.T, client *messaging.Client, cfg messaging.ConsumerConfig, h messaging.HandOver) *running {
+func startAsync(t *testing.T, client *messaging.Client, cfg messaging.ConsumerConfig, h messaging.AsyncHandler) *running {
 	t.Helper()
 	c, err := client.Consumer(cfg)
 	require.NoError(t, err)
@@ -100,8 +100,8 @@ func TestThousandsAreHandedOverBeforeTheFirstVerdict(t *testing.T) {
 			require.Equal(t, 3000, different(payloads))
 			for _, u := range us { // in any order, from anywhere, and too often
 				go func() {
-					u.Settle(nil)
-					u.Settle(errors.New("too late"))
+					u.Complete(nil)
+					u.Complete(errors.New("too late"))
 				}()
 			}
 			r.stop(t)
@@ -136,7 +136,7 @@ func TestUnsettledCountAgainstTheBounds(t *testing.T) {
 		for i, u := range us {
 			require.Equal(t, strconv.Itoa(next), payloads[i])
 			next++
-			u.Settle(nil)
+			u.Complete(nil)
 		}
 	}
 	r.stop(t)
@@ -156,7 +156,7 @@ func TestLateErrorsAreVerdictsToo(t *testing.T) {
 			var mu sync.Mutex
 			attempts := make(map[string]int)
 			done := make(map[string]bool)
-			r := startAsync(t, dial(t, s.URL()), cfg, func(_ context.Context, d *messaging.Delivery, u messaging.Unsettled) {
+			r := startAsync(t, dial(t, s.URL()), cfg, func(_ context.Context, d *messaging.Delivery, u messaging.PendingDelivery) {
 				lane := &inside[0]
 				if order == messaging.OrderKey {
 					lane = &inside[d.Key[1]-'0']
@@ -172,11 +172,11 @@ func TestLateErrorsAreVerdictsToo(t *testing.T) {
 				mu.Unlock()
 				switch {
 				case i%10 == 3: // for ever: to the dead letters after 4 attempts
-					go u.Settle(errors.New("no"))
+					go u.Complete(errors.New("no"))
 				case i%10 == 4:
-					u.Settle(messaging.Reject(errors.New("never")))
+					u.Complete(messaging.Reject(errors.New("never")))
 				case i%10 == 5 && attempt < 3:
-					u.Settle(errors.New("not yet"))
+					u.Complete(errors.New("not yet"))
 				case i%10 == 6 && attempt < 2:
 					panic("oh")
 				default:
@@ -184,7 +184,7 @@ func TestLateErrorsAreVerdictsToo(t *testing.T) {
 						mu.Lock()
 						done[string(d.Payload)] = true
 						mu.Unlock()
-						u.Settle(nil)
+						u.Complete(nil)
 					}()
 				}
 			})
@@ -223,14 +223,14 @@ func TestStopWaitsForVerdictsForAWhile(t *testing.T) {
 	began := time.Now()
 	r.cancel()
 	for _, u := range us[:10] {
-		u.Settle(nil)
+		u.Complete(nil)
 	}
-	us[10].Settle(errors.New("not taken"))
+	us[10].Complete(errors.New("not taken"))
 	r.stop(t)
 	require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 	require.Less(t, time.Since(began), 5*time.Second)
 	for _, u := range us {
-		u.Settle(nil) // too late
+		u.Complete(nil) // too late
 	}
 
 	r = startAsync(t, client, cfg, h.over)
@@ -239,7 +239,7 @@ func TestStopWaitsForVerdictsForAWhile(t *testing.T) {
 	require.Equal(t, "10", payloads[0])
 	r.cancel()
 	for _, u := range us {
-		u.Settle(nil)
+		u.Complete(nil)
 	}
 	began = time.Now()
 	r.stop(t)
@@ -262,7 +262,7 @@ func TestNothingIsVoidWhenTheRunStops(t *testing.T) {
 		r.cancel()
 		time.Sleep(200 * time.Microsecond) // somewhere in the middle of stopping
 		for _, u := range us {
-			u.Settle(nil)
+			u.Complete(nil)
 		}
 		r.stop(t)
 		require.Zero(t, s.Backlog(topic, "sub"), "run %d", i)
@@ -284,7 +284,7 @@ func TestVerdictsOfAnEndedSessionHaveNoEffect(t *testing.T) {
 	s.CutConnections()
 	require.Never(t, func() bool { return h.count() > 0 }, 500*time.Millisecond, 10*time.Millisecond)
 	for _, u := range void[:50] {
-		u.Settle(nil)
+		u.Complete(nil)
 	}
 	// The broker refuses the consumer on reconnecting: the session ends.
 	busy := s.FailSubscribe(topic, wire.ConsumerBusy, 1)
@@ -293,13 +293,13 @@ func TestVerdictsOfAnEndedSessionHaveNoEffect(t *testing.T) {
 	// Whatever was not acknowledged in time: 150, or more of the first 50.
 	eventually(t, "the rest comes again", func() bool { return h.last() == "199" })
 	for _, u := range void {
-		u.Settle(errors.New("void"))
+		u.Complete(errors.New("void"))
 	}
 	payloads, us := h.take()
 	require.LessOrEqual(t, len(payloads), 200)
 	require.GreaterOrEqual(t, len(payloads), 150)
 	for _, u := range us {
-		u.Settle(nil)
+		u.Complete(nil)
 	}
 	r.stop(t)
 	require.Zero(t, h.count())
@@ -315,12 +315,12 @@ func TestBlockedPartitionLeavesTheOthers(t *testing.T) {
 	release := make(chan struct{})
 	var h handed
 	r := startAsync(t, dial(t, s.URL()), lateConfig(messaging.Exclusive, messaging.OrderPartition),
-		func(ctx context.Context, d *messaging.Delivery, u messaging.Unsettled) {
+		func(ctx context.Context, d *messaging.Delivery, u messaging.PendingDelivery) {
 			if d.Partition == 1 {
 				<-release
 			}
 			h.over(ctx, d, u)
-			u.Settle(nil)
+			u.Complete(nil)
 		})
 	eventually(t, "partition 0 is through", func() bool { return h.count() == 50 })
 	close(release)

@@ -22,7 +22,7 @@ var errDrained = errors.New("drained")
 // When ctx ends first, the error is ctx's. Otherwise errors and guarantees are
 // those of [Consumer.Run].
 func (c *Consumer) Drain(ctx context.Context, h Handler) (n int, err error) {
-	r, err := c.begin(h)
+	r, err := c.begin(h, false)
 	if err != nil {
 		return 0, err
 	}
@@ -47,7 +47,8 @@ type drain struct {
 }
 
 type target struct {
-	last                place
+	src                 source
+	last                position
 	delivered, finished bool // up to last: taken over, handed to the scheduler
 }
 
@@ -81,7 +82,7 @@ func (d *drain) begin(s *session) error {
 	d.active = time.Now()
 	for _, id := range ids {
 		if id.EntryID() >= 0 { // the topic holds a message
-			d.targets[id.Topic()] = &target{last: place{id.LedgerID(), id.EntryID(), id.BatchIdx(), id.PartitionIdx()}}
+			d.targets[id.Topic()] = &target{src: s.src, last: position{id.LedgerID(), id.EntryID(), id.BatchIdx()}}
 		}
 	}
 	return nil
@@ -96,20 +97,23 @@ func (d *drain) wants(m pulsar.Message) bool {
 		return false
 	}
 	d.active = time.Now()
-	at := placeOf(m)
+	id := m.ID()
+	at := position{id.LedgerID(), id.EntryID(), id.BatchIdx()}
 	if !at.less(t.last) {
 		t.delivered = true
 	}
 	return !t.last.less(at) || at.ledger == t.last.ledger && at.entry == t.last.entry
 }
 
-// pushed notes that what was wanted is in the scheduler's hands.
-func (d *drain) pushed() {
+// pushed notes that what was taken from src is in the scheduler's hands.
+func (d *drain) pushed(src source) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, t := range d.targets {
-		t.finished = t.delivered
+		if t.src == src {
+			t.finished = t.delivered
+		}
 	}
-	d.mu.Unlock()
 }
 
 // watch stops the run when the backlog is consumed.
@@ -137,7 +141,7 @@ func (d *drain) over(now time.Time) bool {
 		all = all && t.finished
 	}
 	// Looked at after the targets: what they say is finished has been counted.
-	if count, _, _ := d.r.sched.load(); count > 0 {
+	if count, _, _ := d.r.sched.Load(); count > 0 {
 		d.active = now
 		return false
 	}

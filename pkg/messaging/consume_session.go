@@ -9,7 +9,12 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/budget"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/throttle"
 )
 
 // source is something to subscribe to: one topic, or one pattern.
@@ -30,49 +35,85 @@ func (s source) String() string {
 // closed, by us or by the broker. Deliveries know their session, because they can
 // be acknowledged by it only, and are void (delivered again) once it is over.
 type session struct {
+	schedule.Group
+
 	src        source
 	raw        pulsar.Consumer
 	ch         chan pulsar.ConsumerMessage
 	partitions int
 	queue      int // receive queue length per partition
+	failover   bool
+	sole       bool // the subscription delivers a partition to one consumer at a time
+	ordered    bool // order is kept
+	log        *zap.Logger
+	lines      throttle.Throttle
+	life       context.Context // ends with the session
+	cancel     context.CancelFunc
 
 	// What the underlying consumer holds. Counted where messages arrive, on the
 	// connection's reader goroutine: those in its queue are invisible otherwise.
 	held  atomic.Int64 // messages << heldShift | bytes
 	limit int64
-	alarm atomic.Bool   // more than limit was held
-	heavy chan struct{} // the same, for a receiver that waits
+	heavy chan struct{} // more than limit was held, for a receiver that waits
 
 	gone     chan struct{} // closed when the broker's side ended it
 	goneOnce atomic.Bool
-	cause    error // set before gone is closed
-	ended    atomic.Bool
-	wake     func() // after ended is set
+	cause    error  // set before gone is closed
+	wake     func() // after the group has ended, or is pressed
 
-	inactive func(topic string)
-	late     *lateQueue // the run's
+	activities activities
+	owned      ownership
+	dropBefore func(topic string, epoch uint32) // gives up what waits from before an epoch
 
-	unfinished int // guarded by the scheduler's lock
+	perMessage  bool // messages of a batch are acknowledged one by one
+	ackEvery    time.Duration
+	ackMessages int
+	ackFailed   prometheus.Counter
+	acks        struct {
+		mu      sync.Mutex
+		dirty   []*partition // have something to acknowledge
+		timer   *time.Timer
+		closed  bool
+		senders sync.WaitGroup
+	}
+
+	completions *completionQueue // the run's
 
 	// The receiving goroutine's own.
-	open     int // batches received in part
+	parts    map[string]*partition // by topic
+	current  *partition            // of the latest message
+	open     int                   // batches received in part
 	slab     slab
-	replay   replay
-	weights  weigher
-	pressure pressure
+	weights  budget.Weigher
+	pressure budget.Pressure
 	stays    time.Time // until when no longer queue is thought of
 }
 
 // over reports whether deliveries of the session are void.
-func (s *session) over() bool { return s.ended.Load() }
-
-// pressing reports whether the receiver has to look at the session.
-func (s *session) pressing() bool { return s.ended.Load() || s.alarm.Load() }
+func (s *session) over() bool { return s.Over() }
 
 // end makes the session's deliveries void.
 func (s *session) end() {
-	s.ended.Store(true)
+	s.Group.End()
 	s.wake()
+}
+
+// partition returns what the session knows of the partition that a message is from.
+func (s *session) partition(topic string) *partition {
+	if s.current != nil && s.current.topic == topic {
+		return s.current
+	}
+	p := s.parts[topic]
+	if p == nil {
+		p = &partition{session: s, topic: topic}
+		p.forget()
+		if s.listens() {
+			p.activity = s.activities.find(topic)
+		}
+		s.parts[topic] = p
+	}
+	s.current = p
+	return p
 }
 
 // The underlying client calls these as an interceptor.
@@ -85,8 +126,11 @@ var (
 // BeforeConsume weighs a message that arrives. It runs on the connection's reader
 // goroutine and must not block.
 func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
+	if s.activities.awaited.Load() {
+		s.activities.noteFirst(m.Message)
+	}
 	held := s.held.Add(1<<heldShift + int64(len(m.Payload())+deliveryOverhead))
-	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.alarm.CompareAndSwap(false, true) {
+	if held&(1<<heldShift-1) > s.limit && s.queue > 1 && s.Press() {
 		select {
 		case s.heavy <- struct{}{}:
 		default:
@@ -133,15 +177,6 @@ func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 	}
 }
 
-// BecameActive says that a failover subscription delivers a partition to us.
-func (s *session) BecameActive(pulsar.Consumer, string, int32) {}
-
-// BecameInactive says that it delivers to another consumer now, from the first
-// message on that is not acknowledged: what we have not started is void.
-func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
-	go s.inactive(topic)
-}
-
 // subscribe begins a session on src. It returns when subscribed, when that failed,
 // or when the run stops. The underlying call has no context and can hang for good:
 // when a connection breaks while the partitions of a topic are subscribing, those
@@ -185,9 +220,10 @@ var errSubscribeHangs = errors.New("no answer in time")
 
 // newSession subscribes with a receive queue of the length that the budget allows.
 func (r *run) newSession(src source) (*session, error) {
+	var topics []string
 	if src.pattern == "" {
-		topics, err := r.c.client.consumers.TopicPartitions(src.topic)
-		if err != nil {
+		var err error
+		if topics, err = r.c.client.consumers.TopicPartitions(src.topic); err != nil {
 			return nil, err
 		}
 		r.notePartitions(src, len(topics))
@@ -196,25 +232,48 @@ func (r *run) newSession(src source) (*session, error) {
 	s := &session{
 		src: src, partitions: n,
 		queue: r.queueLength(src, all),
-		limit: r.budget.limit(n, all),
-		heavy: make(chan struct{}, 1), gone: make(chan struct{}),
-		wake: r.sched.wake, late: r.late,
+		limit: r.budget.Limit(n, all),
+		sole:  !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
+		failover: !src.retry && r.cfg.Type == Failover,
+		log:      r.log,
+		heavy:    make(chan struct{}, 1), gone: make(chan struct{}),
+		wake: r.sched.Wake, completions: r.completions,
+		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
+		ackFailed: r.metrics.ackFailed,
+		parts:     make(map[string]*partition),
 	}
-	s.ch = make(chan pulsar.ConsumerMessage, channelLength(s.queue))
-	s.inactive = func(topic string) {
-		r.sched.drop(func(d *task) bool { return d.session == s && d.raw.Topic() == topic })
+	s.life, s.cancel = context.WithCancel(context.Background())
+	s.ch = make(chan pulsar.ConsumerMessage, budget.ChannelLength(s.queue))
+	s.dropBefore = func(topic string, epoch uint32) {
+		r.sched.Drop(func(it *schedule.Item) bool {
+			d := taskOf(it)
+			return d.session == s && d.entry.partition.topic == topic && d.epoch < epoch && !d.copyStored()
+		})
+	}
+	if s.sole {
+		s.owned.f, s.owned.parent = r.c.onOwned, r.grace
 	}
 	raw, err := r.c.client.consumers.Subscribe(r.rawOptions(s))
 	if err != nil {
+		s.cancel()
+		s.owned.end(ErrOwnershipLost)
 		return nil, err
 	}
 	s.raw = raw
+	if s.sole && !s.listens() {
+		for i, topic := range topics {
+			s.owned.gain(topic, i)
+		}
+	}
 	return s, nil
 }
 
+// listens reports whether the broker says which of several consumers has a partition.
+func (s *session) listens() bool { return s.failover }
+
 // queueLength is the receive queue of each partition of src, out of all.
 func (r *run) queueLength(src source, all int) int {
-	n := r.budget.queueLength(all, r.weightOf(src))
+	n := r.budget.QueueLength(all, r.weightOf(src))
 	if src.retry { // few, and not worth a share
 		n = min(n, retryQueue)
 	}
@@ -270,7 +329,7 @@ func (r *run) weightOf(src source) int64 {
 	if w, ok := r.weights[src]; ok {
 		return w.weight
 	}
-	return r.budget.assumed
+	return r.budget.Assumed()
 }
 
 // noteWeight sets what messages of src are taken to weigh. The queue does not grow
@@ -310,10 +369,12 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		MessageChannel:                 s.ch,
 		Interceptors:                   pulsar.ConsumerInterceptors{s},
 		EnableBatchIndexAcknowledgment: c.AckBatchIndex,
-		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery},
-		BackOffPolicyFunc:              newBackoff,
+		AckWithResponse:                true,
+		// Acknowledgements are gathered by us: see consume_acks.go.
+		AckGroupingOptions: &pulsar.AckGroupingOptions{MaxSize: 1},
+		BackOffPolicyFunc:  newBackoff,
 	}
-	if c.Type == Failover {
+	if s.listens() {
 		o.EventListener = s
 	}
 	if !c.Durable {
@@ -363,69 +424,6 @@ func closeReason(err error) string {
 		}
 	}
 	return "closed"
-}
-
-// replay recognises deliveries that the broker makes again while the first copy is
-// still here unfinished: after a reconnect that the underlying client does by
-// itself, a broker delivers from the first unacknowledged message on. Those are
-// dropped. Handling them would be allowed (at least once), but would take a key
-// back in its order for nothing.
-type replay struct {
-	last map[string]*placement // by topic (partition)
-	cur  *placement            // of the latest message
-}
-
-type placement struct {
-	topic        string
-	latest, high place
-	unfinished   map[place]struct{} // while replaying
-}
-
-// place is where a message stands in its topic.
-type place struct {
-	ledger, entry  int64
-	batch, inTopic int32
-}
-
-func placeOf(m pulsar.Message) place {
-	id := m.ID()
-	return place{id.LedgerID(), id.EntryID(), id.BatchIdx(), id.PartitionIdx()}
-}
-
-func (p place) less(o place) bool {
-	if p.ledger != o.ledger {
-		return p.ledger < o.ledger
-	}
-	if p.entry != o.entry {
-		return p.entry < o.entry
-	}
-	return p.batch < o.batch
-}
-
-// again reports whether m is here already and unfinished. unfinished lists what
-// is; it is called when a topic steps back.
-func (r *replay) again(m pulsar.Message, unfinished func() map[place]struct{}) bool {
-	at, topic := placeOf(m), m.Topic()
-	p := r.cur
-	if p == nil || p.topic != topic {
-		if r.last == nil {
-			r.last = make(map[string]*placement)
-		}
-		if p = r.last[topic]; p == nil {
-			p = &placement{topic: topic, high: place{ledger: -1}}
-			r.last[topic] = p
-		}
-		r.cur = p
-	}
-	switch {
-	case p.high.less(at):
-		p.high, p.unfinished = at, nil
-	case !p.latest.less(at): // a step back: the broker started over
-		p.unfinished = unfinished()
-	}
-	p.latest = at
-	_, here := p.unfinished[at]
-	return here
 }
 
 func (t SubscriptionType) raw() pulsar.SubscriptionType {

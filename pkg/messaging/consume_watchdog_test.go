@@ -19,7 +19,7 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 		m := newConsumerMetrics(prometheus.NewRegistry())
 		r := &run{
 			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
-			sched: newScheduler(OrderNone, 1, 10, 1<<20), workers: []*worker{{}},
+			sched: DefaultConsumerConfig().derived().scheduler(false), workers: []*worker{{}},
 		}
 		ended := make(chan struct{})
 		go func() {
@@ -27,7 +27,9 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 			close(ended)
 		}()
 		w := r.workers[0]
-		w.busy.set(&task{Delivery: Delivery{Topic: "orders"}}, time.Now())
+		d := &task{Delivery: Delivery{Topic: "orders"}}
+		d.Owner = d
+		w.Start(&d.Item, time.Now())
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
 		require.Zero(t, logs.Len())
@@ -42,13 +44,13 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 		require.Equal(t, "orders", entry.ContextMap()["topic"])
 		require.GreaterOrEqual(t, entry.ContextMap()["elapsed"], time.Minute)
 
-		w.busy.clear()
+		w.Idle()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		require.Zero(t, testutil.ToFloat64(r.metrics.stuck))
-		require.Equal(t, "stuck handler finished", logs.All()[1].Message)
+		require.Equal(t, "stuck message finished", logs.All()[1].Message)
 		require.GreaterOrEqual(t, logs.All()[1].ContextMap()["elapsed"], time.Hour)
-		r.sched.abandon()
+		r.sched.Abandon()
 		<-ended
 	})
 }

@@ -1,0 +1,118 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// ErrOwnershipLost is the cause of a partition's context that ended because the broker delivers
+// the partition to another consumer, or may do so.
+var ErrOwnershipLost = errors.New("messaging: the partition is no longer this consumer's")
+
+// ConsumerOption adjusts a Consumer.
+type ConsumerOption func(*Consumer)
+
+// OnOwned has f called for each partition that an Exclusive or Failover subscription begins to
+// deliver to the consumer, in a goroutine of its own, so that the service can load what it keeps
+// for the partition. No message of the partition is handled before f returns; those of the topic's
+// other partitions may wait as well.
+//
+// ctx ends when the partition is lost: to another consumer, with the subscription's session, or
+// when Run has handled its last message. Its cause then is [ErrOwnershipLost], or what ended Run.
+// Handlers of the partition's messages get a context that ends with it. The partition may be
+// gained again later: f is then called again.
+//
+// A broker may have begun to deliver the partition to another consumer before the loss is known
+// here, for as long as a broken connection takes to be noticed. What must not be written by two
+// at once needs a fence of its own, for instance a publisher with [ExclusiveOwnership].
+func OnOwned(f func(ctx context.Context, topic string, partition int)) ConsumerOption {
+	return func(c *Consumer) { c.onOwned = f }
+}
+
+// ownership is the partitions that a session has. The zero ownership, without f, does nothing.
+type ownership struct {
+	f      func(ctx context.Context, topic string, partition int)
+	parent context.Context
+
+	mu    sync.Mutex
+	of    map[string]*ownedInterval // by partition's topic
+	ended bool
+	calls sync.WaitGroup
+}
+
+// ownedInterval is one time for which a partition is ours.
+type ownedInterval struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	ready  chan struct{} // closed when f has returned
+}
+
+// gain begins an interval, and ends the one before.
+func (o *ownership) gain(topic string, partition int) *ownedInterval {
+	if o.f == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if was := o.of[topic]; was != nil {
+		was.cancel(ErrOwnershipLost)
+	}
+	if o.of == nil {
+		o.of = make(map[string]*ownedInterval)
+	}
+	i := &ownedInterval{ready: make(chan struct{})}
+	i.ctx, i.cancel = context.WithCancelCause(o.parent)
+	if o.ended {
+		i.cancel(ErrOwnershipLost)
+	}
+	o.of[topic] = i
+	o.calls.Go(func() {
+		defer close(i.ready)
+		if i.ctx.Err() == nil {
+			o.f(i.ctx, topic, max(partition, 0))
+		}
+	})
+	return i
+}
+
+// lose ends a partition's interval.
+func (o *ownership) lose(topic string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if i := o.of[topic]; i != nil {
+		i.cancel(ErrOwnershipLost)
+		delete(o.of, topic)
+	}
+}
+
+// end ends all intervals.
+func (o *ownership) end(cause error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	for _, i := range o.of {
+		i.cancel(cause)
+	}
+	clear(o.of)
+}
+
+// await returns the present interval of a message's partition once f has returned for it. It
+// returns nil when nobody asked for intervals, or when stop or gone end first.
+func (o *ownership) await(topic string, partition int, stop context.Context, gone <-chan struct{}) *ownedInterval {
+	if o.f == nil {
+		return nil
+	}
+	o.mu.Lock()
+	i := o.of[topic]
+	o.mu.Unlock()
+	if i == nil {
+		i = o.gain(topic, partition) // a partition that the topic has gained
+	}
+	select {
+	case <-i.ready:
+	case <-stop.Done():
+	case <-gone:
+	}
+	return i
+}

@@ -1,0 +1,676 @@
+// Package schedule stands between goroutines that receive messages and workers that handle them.
+// A [Scheduler] holds every message from receipt to its end, keeps their number and bytes within
+// bounds, and hands them out in order per key.
+package schedule
+
+import (
+	"container/heap"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Item is the scheduler's part of a message. The caller embeds it, sets the exported fields
+// before Push, and leaves the rest to the scheduler.
+type Item struct {
+	// QueueKey names the queue of an ordered item: one of them is handled at a time, oldest first.
+	QueueKey string
+	// Ordered is false for an item that waits for no other.
+	Ordered bool
+	// Size is what the item counts for in bytes.
+	Size int64
+	// Due is the time before which the item is not handed out; an ordered one keeps those behind
+	// it waiting until then. The zero time is at once.
+	Due time.Time
+	// Group is the session that the item was received in.
+	Group *Group
+	// Owner is the message that embeds the item.
+	Owner any
+
+	queue      *keyQueue
+	prev, next *Item // of the list of unfinished items
+	heldAt     int   // index in the heap of held items, -1 outside
+	requeue    bool  // when its time comes, it goes back to the front of its queue
+}
+
+// Group is the items of one session.
+type Group struct {
+	over       atomic.Bool
+	pressed    atomic.Bool
+	unfinished int // guarded by the scheduler's lock
+}
+
+// Over reports whether the session has ended: its items that have not started are to be dropped.
+func (g *Group) Over() bool { return g.over.Load() }
+
+// End makes Over true. Wake tells those who wait.
+func (g *Group) End() { g.over.Store(true) }
+
+// Pressed reports whether Press was called.
+func (g *Group) Pressed() bool { return g.pressed.Load() }
+
+// Press makes Push of the group return without room, and reports whether it was the first to.
+// Wake tells those who wait.
+func (g *Group) Press() bool { return g.pressed.CompareAndSwap(false, true) }
+
+// Release ends what Press began.
+func (g *Group) Release() { g.pressed.Store(false) }
+
+// Config is how a scheduler works.
+type Config struct {
+	// Workers is the number of goroutines that call Next.
+	Workers int
+	// MaxCount and MaxBytes bound the unfinished items. Push blocks when they are reached.
+	MaxCount int
+	MaxBytes int64
+	// HeldCount and HeldBytes bound the items that are held until a time, and those that wait
+	// behind them: so many do not count against MaxCount and MaxBytes.
+	HeldCount int
+	HeldBytes int64
+	// Async says that an item leaves its queue when its handler returns, and ends later.
+	Async bool
+}
+
+// Scheduler hands out items. All methods may be called from any goroutine.
+//
+// An item is in exactly one place: waiting (in loose, or in its key's queue), running (a worker
+// has it, or a copy of it is being stored), held until a time, or again (its time has come, and
+// the next worker takes it first). Running, held and again items keep their queue to themselves.
+//
+// Queues exist only for keys that have something unfinished. A held item occupies its queue, if
+// any, but no worker.
+type Scheduler struct {
+	cfg Config
+
+	mu    sync.Mutex
+	work  sync.Cond // workers wait for something to do
+	room  sync.Cond // receivers wait for room, closers for running items to end
+	loose queue[*Item]
+	ready queue[*keyQueue] // queues with waiting items and none running
+	again queue[*Item]
+	held  heldHeap
+	timer *time.Timer
+	keys  map[string]*keyQueue
+	spare []*keyQueue
+
+	unfinished itemList
+	count      int
+	bytes      int64
+	heldCount  int // held, or waiting behind a held item of the same queue
+	heldBytes  int64
+	waiting    int // in loose and in queues
+	copies     int // items whose copy is being stored
+	idle       int // workers in work.Wait
+	blocked    int // receivers waiting for room
+	awaiting   int // callers of AwaitEnd
+	pace       time.Duration
+	state      state
+}
+
+type state int
+
+const (
+	open     state = iota
+	stopping       // nothing starts; copies that are being stored may end
+	stopped        // workers return at once
+)
+
+// keyQueue is the items of one key, oldest first.
+type keyQueue struct {
+	key     string
+	items   queue[*Item]
+	bytes   int64 // of items
+	running int   // running, held or again
+	held    bool  // its first item is held
+}
+
+const (
+	// ChunkSize bounds how many items a worker takes at once.
+	ChunkSize = 64
+	// Quick is the time per item below which workers take several at once.
+	Quick = 50 * time.Microsecond
+)
+
+// New returns a scheduler.
+func New(cfg Config) *Scheduler {
+	cfg.MaxCount, cfg.MaxBytes = max(cfg.MaxCount, 1), max(cfg.MaxBytes, 1)
+	s := &Scheduler{
+		cfg: cfg, keys: make(map[string]*keyQueue),
+		pace: time.Millisecond, // take single items until the handler's pace is known
+	}
+	s.work.L, s.room.L = &s.mu, &s.mu
+	return s
+}
+
+// Push adds received items, which are of one group and in the order of receipt. It returns once
+// there is room for more, or the group is pressed or over, or the scheduler has stopped.
+func (s *Scheduler) Push(items []*Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != open || len(items) == 0 {
+		return // dropped: not acknowledged, so the broker delivers them again
+	}
+	group := items[0].Group
+	for _, it := range items {
+		s.unfinished.add(it)
+		it.heldAt = -1
+		s.count++
+		s.bytes += it.Size
+		group.unfinished++
+		if !it.Ordered && !it.Due.IsZero() {
+			s.holdUntilDue(it)
+			continue
+		}
+		s.wait(it)
+	}
+	s.wakeWorker()
+	s.blocked++
+	for s.full() && s.state == open && !group.Over() && !group.Pressed() {
+		s.room.Wait()
+	}
+	s.blocked--
+}
+
+// wait puts an item behind those that wait.
+func (s *Scheduler) wait(it *Item) {
+	s.waiting++
+	if !it.Ordered {
+		s.loose.push(it)
+		return
+	}
+	q := s.queueOf(it)
+	q.items.push(it)
+	s.waitsIn(q, it, 1)
+	if q.running == 0 && q.items.len() == 1 {
+		s.ready.push(q)
+	}
+}
+
+// waitFirst puts an item in front of those that wait. Nothing of its queue is running, or the
+// caller looks after that.
+func (s *Scheduler) waitFirst(it *Item) {
+	s.waiting++
+	if !it.Ordered {
+		s.loose.pushFront(it)
+		return
+	}
+	q := s.queueOf(it)
+	q.items.pushFront(it)
+	s.waitsIn(q, it, 1)
+	if q.running == 0 && q.items.len() == 1 {
+		s.ready.push(q)
+	}
+}
+
+// waitsIn counts an item that joins (n is 1) or leaves (-1) those waiting in q.
+func (s *Scheduler) waitsIn(q *keyQueue, it *Item, n int64) {
+	q.bytes += n * it.Size
+	if q.held {
+		s.heldCount += int(n)
+		s.heldBytes += n * it.Size
+	}
+}
+
+// full reports whether the bounds are reached.
+func (s *Scheduler) full() bool {
+	return s.count-min(s.heldCount, s.cfg.HeldCount) >= s.cfg.MaxCount ||
+		s.bytes-min(s.heldBytes, s.cfg.HeldBytes) >= s.cfg.MaxBytes
+}
+
+// queueOf returns the queue of an ordered item, which it makes when there is none.
+func (s *Scheduler) queueOf(it *Item) *keyQueue {
+	q := s.keys[it.QueueKey]
+	if q == nil {
+		if n := len(s.spare); n > 0 {
+			q, s.spare = s.spare[n-1], s.spare[:n-1]
+		} else {
+			q = new(keyQueue)
+		}
+		q.key = it.QueueKey
+		s.keys[it.QueueKey] = q
+	}
+	it.queue = q
+	return q
+}
+
+func (s *Scheduler) wakeWorker() {
+	if s.idle > 0 {
+		s.work.Signal()
+	}
+}
+
+// Next ends the items that w has finished, then fills w with what it may handle one after the
+// other, and waits for something to do. It returns false when the worker must return. The last
+// items took elapsed, handled of them.
+func (s *Scheduler) Next(w *Worker, handled int, elapsed time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if handled > 0 {
+		s.pace += (elapsed/time.Duration(handled) - s.pace) / 8
+	}
+	s.endFinished(w)
+	for !s.fill(w) {
+		// Completions that come late can make copies.
+		if s.state == stopped || s.state == stopping && s.copies == 0 && !(s.cfg.Async && s.count > 0) {
+			return false
+		}
+		s.maybeRoom()
+		s.idle++
+		s.work.Wait()
+		s.idle--
+	}
+	s.maybeRoom()
+	if s.again.len() > 0 || s.loose.len() > 0 || s.ready.len() > 0 {
+		s.wakeWorker()
+	}
+	return true
+}
+
+// endFinished ends what the worker has finished.
+func (s *Scheduler) endFinished(w *Worker) {
+	w.mu.Lock()
+	done := w.done
+	w.done = w.spare
+	for i, it := range w.returned {
+		s.leaveQueue(it)
+		w.returned[i] = nil
+	}
+	w.returned = w.returned[:0]
+	w.mu.Unlock()
+	for i, it := range done {
+		s.end(it)
+		done[i] = nil
+	}
+	w.spare = done[:0]
+}
+
+// fill takes what the worker may handle one after the other, and reports whether there was any.
+func (s *Scheduler) fill(w *Worker) bool {
+	if s.again.len() > 0 {
+		w.chunk.set(s.again.pop())
+		return true
+	}
+	if s.state != open {
+		return false
+	}
+	most := 1
+	if s.cfg.Workers == 1 || s.pace < Quick {
+		most = min(max(s.waiting/2, 1), ChunkSize)
+	}
+	w.chunk.reset()
+	for w.chunk.n < most && s.loose.len() > 0 {
+		w.chunk.add(s.loose.pop())
+		s.waiting--
+	}
+	for w.chunk.n < most && s.ready.len() > 0 {
+		s.fillFrom(s.ready.pop(), w, most)
+	}
+	return w.chunk.n > 0
+}
+
+// fillFrom takes items of one queue. An item that is not due keeps those behind it waiting.
+func (s *Scheduler) fillFrom(q *keyQueue, w *Worker, most int) {
+	for w.chunk.n < most && q.items.len() > 0 {
+		it := q.items.pop()
+		s.waiting--
+		s.waitsIn(q, it, -1)
+		q.running++
+		if !it.Due.IsZero() && time.Until(it.Due) > 0 {
+			s.holdUntilDue(it)
+			return
+		}
+		w.chunk.add(it)
+	}
+}
+
+// end takes an item out: it was acknowledged, or is given up unacknowledged.
+func (s *Scheduler) end(it *Item) {
+	s.unfinished.remove(it)
+	s.count--
+	s.bytes -= it.Size
+	it.Group.unfinished--
+	if it.Group.unfinished == 0 && s.awaiting > 0 {
+		s.room.Broadcast()
+	}
+	if s.count == 0 && s.state == stopping {
+		s.work.Broadcast()
+	}
+	s.leaveQueue(it)
+}
+
+// leaveQueue lets the next item of the key run.
+func (s *Scheduler) leaveQueue(it *Item) {
+	q := it.queue
+	if q == nil {
+		return
+	}
+	it.queue = nil
+	q.running--
+	switch {
+	case q.running > 0:
+	case q.items.len() > 0:
+		s.ready.push(q)
+	default:
+		delete(s.keys, q.key)
+		if len(s.spare) < ChunkSize {
+			s.spare = append(s.spare, q)
+		}
+	}
+}
+
+// maybeRoom wakes receivers when there is room worth waking for: an eighth of the bounds, or any
+// at all when the workers have nothing else to do.
+func (s *Scheduler) maybeRoom() {
+	if s.blocked == 0 || s.full() {
+		return
+	}
+	count, bytes := s.count-min(s.heldCount, s.cfg.HeldCount), s.bytes-min(s.heldBytes, s.cfg.HeldBytes)
+	if s.loose.len() == 0 && s.ready.len() == 0 ||
+		count <= s.cfg.MaxCount-s.cfg.MaxCount/8 && bytes <= s.cfg.MaxBytes-s.cfg.MaxBytes/8 {
+		s.room.Broadcast()
+	}
+}
+
+// Hold keeps a running item until due. In a group that is over, or in a scheduler that stops, the
+// item ends instead, and Hold returns false. With requeue it goes to the front of its queue when
+// its time comes; otherwise it has kept its queue, and the next worker takes it.
+func (s *Scheduler) Hold(it *Item, due time.Time, requeue bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it.Due = due
+	if s.state != open || it.Group.Over() {
+		s.end(it)
+		return false
+	}
+	it.requeue = requeue
+	s.holdUntilDue(it)
+	return true
+}
+
+func (s *Scheduler) holdUntilDue(it *Item) {
+	heap.Push(&s.held, it)
+	s.heldCount++
+	s.heldBytes += it.Size
+	if q := it.queue; q != nil && !q.held {
+		q.held = true
+		s.heldCount += q.items.len()
+		s.heldBytes += q.bytes
+	}
+	s.arm()
+	s.maybeRoom()
+}
+
+// unhold ends the effects of holdUntilDue for an item that has left the heap.
+func (s *Scheduler) unhold(it *Item) {
+	s.heldCount--
+	s.heldBytes -= it.Size
+	if q := it.queue; q != nil && q.held {
+		q.held = false
+		s.heldCount -= q.items.len()
+		s.heldBytes -= q.bytes
+	}
+}
+
+// arm sets the timer for the first held item.
+func (s *Scheduler) arm() {
+	if len(s.held) == 0 {
+		return
+	}
+	wait := max(time.Until(s.held[0].Due), 0)
+	if s.timer == nil {
+		s.timer = time.AfterFunc(wait, s.wakeHeld)
+		return
+	}
+	s.timer.Reset(wait)
+}
+
+// wakeHeld hands out the held items whose time has come.
+func (s *Scheduler) wakeHeld() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for len(s.held) > 0 && !s.held[0].Due.After(now) {
+		it := s.held[0]
+		heap.Pop(&s.held)
+		s.unhold(it)
+		if it.requeue {
+			s.waitFirst(it)
+		} else {
+			s.again.push(it)
+		}
+		s.wakeWorker()
+	}
+	s.arm()
+}
+
+// StartCopy notes that a copy of a running item is being stored; Resume must follow.
+func (s *Scheduler) StartCopy() {
+	s.mu.Lock()
+	s.copies++
+	s.mu.Unlock()
+}
+
+// Resume hands an item whose copy has its outcome to the next worker.
+func (s *Scheduler) Resume(it *Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copies--
+	if s.state == stopped {
+		s.end(it)
+		return
+	}
+	s.again.push(it)
+	s.wakeWorker()
+	if s.state == stopping {
+		s.work.Broadcast() // workers wait for the last copy
+	}
+}
+
+// GiveBack returns what w took and did not start to those that wait.
+func (s *Scheduler) GiveBack(w *Worker) {
+	rest := w.chunk.rest()
+	if len(rest) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.returnWaiting(rest)
+	s.wakeWorker()
+}
+
+func (s *Scheduler) returnWaiting(items []*Item) {
+	for i := len(items) - 1; i >= 0; i-- {
+		it := items[i]
+		if s.state != open || it.Group.Over() {
+			s.end(it)
+			continue
+		}
+		if it.queue != nil {
+			it.queue.running--
+		}
+		q := it.queue
+		s.waiting++
+		if q == nil {
+			s.loose.pushFront(it)
+			continue
+		}
+		q.items.pushFront(it)
+		s.waitsIn(q, it, 1)
+		if q.running == 0 {
+			s.ready.push(q)
+		}
+	}
+}
+
+// Steal takes from workers that have been at one item since before what they took along and have
+// not started, and what they have finished: a slow item must hold up neither those behind it nor
+// the keys of those before it.
+func (s *Scheduler) Steal(workers []*Worker, before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range workers {
+		if _, since := w.Busy(); !since.IsZero() && since.Before(before) {
+			s.endFinished(w)
+			if rest := w.chunk.rest(); len(rest) > 0 {
+				s.returnWaiting(rest)
+				s.work.Broadcast()
+			}
+			s.maybeRoom()
+			s.wakeWorker()
+		}
+	}
+}
+
+// Drop ends the items that wait, are held, or are to be handed out again, and that match; each
+// passes through match once, under the scheduler's lock. Running items stay.
+func (s *Scheduler) Drop(match func(*Item) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(match)
+	s.room.Broadcast()
+}
+
+func (s *Scheduler) drop(match func(*Item) bool) {
+	dropWaiting := func(items *queue[*Item], left func(*Item)) {
+		items.filter(func(it *Item) bool {
+			if !match(it) {
+				return true
+			}
+			s.waiting--
+			left(it)
+			it.queue = nil // a waiting item does not occupy its queue
+			s.end(it)
+			return false
+		})
+	}
+	dropWaiting(&s.loose, func(*Item) {})
+	for key, q := range s.keys {
+		dropWaiting(&q.items, func(it *Item) { s.waitsIn(q, it, -1) })
+		if q.running == 0 && q.items.len() == 0 {
+			delete(s.keys, key)
+		}
+	}
+	s.ready.filter(func(q *keyQueue) bool { return q.items.len() > 0 })
+	s.again.filter(func(it *Item) bool {
+		if !match(it) {
+			return true
+		}
+		s.end(it)
+		return false
+	})
+	var dropped []*Item
+	for _, it := range s.held {
+		if match(it) {
+			dropped = append(dropped, it)
+		}
+	}
+	for _, it := range dropped {
+		heap.Remove(&s.held, it.heldAt)
+		s.unhold(it)
+		s.end(it)
+	}
+}
+
+// Stop drops everything that matches and has not started. Workers return once they have finished
+// what they run, and the copies that are being stored have their outcome.
+func (s *Scheduler) Stop(match func(*Item) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == open {
+		s.state = stopping
+	}
+	s.drop(match)
+	s.work.Broadcast()
+	s.room.Broadcast()
+}
+
+// Abandon makes workers return without waiting for copies.
+func (s *Scheduler) Abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = stopped
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.work.Broadcast()
+	s.room.Broadcast()
+}
+
+// Abandoned reports whether Abandon was called.
+func (s *Scheduler) Abandoned() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state == stopped
+}
+
+// Wake makes those who wait in Push and AwaitEnd look at their group's state.
+func (s *Scheduler) Wake() {
+	s.mu.Lock()
+	s.room.Broadcast()
+	s.mu.Unlock()
+}
+
+// AwaitEnd waits until nothing of g is unfinished, or giveUp reports true; the caller then calls
+// Wake. It reports whether all has ended.
+func (s *Scheduler) AwaitEnd(g *Group, giveUp func() bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.awaiting++
+	for g.unfinished > 0 && !giveUp() {
+		s.room.Wait()
+	}
+	s.awaiting--
+	return g.unfinished == 0
+}
+
+// Void ends what a handler has returned from and nobody has completed, of a group that is over.
+// claim makes the caller the one who ends an item; it is called under the scheduler's lock.
+func (s *Scheduler) Void(g *Group, claim func(*Item) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for it := s.unfinished.head; it != nil; {
+		next := it.next
+		if it.Group == g && claim(it) {
+			s.end(it)
+		}
+		it = next
+	}
+	s.maybeRoom()
+}
+
+// EndFinished ends what w, which does not call Next, has finished.
+func (s *Scheduler) EndFinished(w *Worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endFinished(w)
+	s.maybeRoom()
+	if s.ready.len() > 0 || s.loose.len() > 0 {
+		s.wakeWorker()
+	}
+}
+
+// EndReturned makes items whose handlers have returned leave their queues.
+func (s *Scheduler) EndReturned(workers []*Worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range workers {
+		s.endFinished(w)
+	}
+	s.wakeWorker()
+}
+
+// Load is the number and bytes of unfinished items, and the number of those held.
+func (s *Scheduler) Load() (count int, bytes int64, held int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count, s.bytes, len(s.held)
+}
+
+// Oldest calls visit for unfinished items, oldest first, under the scheduler's lock, until visit
+// returns false.
+func (s *Scheduler) Oldest(visit func(*Item) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for it := s.unfinished.head; it != nil && visit(it); it = it.next {
+	}
+}

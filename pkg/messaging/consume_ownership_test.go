@@ -1,0 +1,151 @@
+package messaging_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// owner is a service that keeps state per partition while it has the partition.
+type owner struct {
+	mu     sync.Mutex
+	owned  map[int]bool
+	gained int
+	lost   []error
+	got    []string
+	alien  []string // messages of partitions that it does not have
+}
+
+func (o *owner) gain(ctx context.Context, _ string, partition int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.owned == nil {
+		o.owned = make(map[int]bool)
+	}
+	o.owned[partition] = true
+	o.gained++
+	context.AfterFunc(ctx, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.owned, partition)
+		o.lost = append(o.lost, context.Cause(ctx))
+	})
+}
+
+func (o *owner) handle(ctx context.Context, d *messaging.Delivery) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if ctx.Err() == nil && !o.owned[d.Partition] {
+		o.alien = append(o.alien, string(d.Payload))
+	}
+	o.got = append(o.got, string(d.Payload))
+	return nil
+}
+
+func (o *owner) partitions() []int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var all []int
+	for p := range o.owned {
+		all = append(all, p)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (o *owner) handled() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.got)
+}
+
+func startOwner(t *testing.T, client *messaging.Client, cfg messaging.ConsumerConfig, o *owner) *running {
+	t.Helper()
+	c, err := client.Consumer(cfg, messaging.OnOwned(o.gain))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{cancel: cancel, ended: make(chan error, 1)}
+	go func() { r.ended <- c.Run(ctx, o.handle) }()
+	t.Cleanup(func() { cancel() })
+	return r
+}
+
+func TestFailoverConsumersHandPartitionsOver(t *testing.T) {
+	srv := stack.Pulsar(t)
+	topic := srv.Topic(t, srv.Namespace(t), 4)
+	cfg := consumerConfig(topic, messaging.Failover)
+	cfg.AckEvery = 5 * time.Millisecond
+	var one, two owner
+	clientOne, clientTwo := dial(t, srv.URL()), dial(t, srv.URL())
+	r1 := startOwner(t, clientOne, cfg, &one)
+	eventually(t, "the first has all partitions", func() bool { return len(one.partitions()) == 4 })
+	r2 := startOwner(t, clientTwo, cfg, &two)
+	eventually(t, "each partition has one owner", func() bool {
+		both := append(one.partitions(), two.partitions()...)
+		slices.Sort(both)
+		return len(two.partitions()) > 0 && slices.Equal(both, []int{0, 1, 2, 3})
+	})
+	publish(t, clientOne, topic, 200, true)
+	eventually(t, "all are handled", func() bool { return len(one.handled())+len(two.handled()) >= 200 })
+
+	r1.stop(t)
+	require.Empty(t, one.partitions(), "nothing is owned when Run has returned")
+	for _, cause := range one.lost {
+		require.ErrorIs(t, cause, messaging.ErrOwnershipLost)
+	}
+	eventually(t, "the second has all partitions", func() bool { return len(two.partitions()) == 4 })
+	publish(t, clientTwo, topic, 200, true)
+	before := len(one.handled())
+	eventually(t, "all are handled", func() bool { return len(one.handled())+len(two.handled()) >= 400 })
+	require.Len(t, one.handled(), before)
+	r2.stop(t)
+	require.Empty(t, one.alien)
+	require.Empty(t, two.alien)
+	require.Zero(t, srv.Stats(t, topic).Subscriptions["sub"].MsgBacklog)
+}
+
+func TestNoMessageIsHandledBeforeOnOwnedReturns(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	for i := range 5 {
+		s.Publish(topic, wire.Message{Key: "k", Payload: []byte(strconv.Itoa(i))})
+	}
+	loading, loaded := make(chan struct{}), make(chan struct{})
+	var got payloads
+	c, err := client.Consumer(quickConfig(messaging.Exclusive, messaging.OrderKey), messaging.OnOwned(
+		func(context.Context, string, int) {
+			close(loading)
+			<-loaded
+			require.Empty(t, got.list())
+		}))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+			got.add(d)
+			return nil
+		})
+	}()
+	<-loading
+	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandFlow, 1))
+	close(loaded)
+	eventually(t, "all are handled", func() bool { return len(got.list()) == 5 })
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+func TestOnOwnedNeedsOneConsumerPerPartition(t *testing.T) {
+	client := dial(t, "pulsar://127.0.0.1:1")
+	_, err := client.Consumer(consumerConfig(topic, messaging.Shared), messaging.OnOwned(func(context.Context, string, int) {}))
+	require.ErrorContains(t, err, "type")
+}

@@ -1,0 +1,299 @@
+package messaging_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// What a broker delivers again within one session, and what a session's end takes along.
+
+// payloads collects what a handler was called for, in order.
+type payloads struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (p *payloads) add(d *messaging.Delivery) {
+	p.mu.Lock()
+	p.all = append(p.all, string(d.Payload))
+	p.mu.Unlock()
+}
+
+func (p *payloads) list() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.all...)
+}
+
+// quickConfig is a consumer that tests on the in-process server can follow.
+func quickConfig(kind messaging.SubscriptionType, order messaging.Order) messaging.ConsumerConfig {
+	cfg := consumerConfig(topic, kind)
+	cfg.Order = order
+	cfg.MaxMessageBytes = 1 << 10
+	cfg.AckEvery = 5 * time.Millisecond
+	return cfg
+}
+
+func publishNumbers(s *wire.Server, key string, n int) {
+	for i := range n {
+		s.Publish(topic, wire.Message{Key: key, Payload: []byte(strconv.Itoa(i))})
+	}
+}
+
+func redelivered(t *testing.T, reg *prometheus.Registry) int {
+	t.Helper()
+	return counted(t, reg, "messaging_redelivered_messages_total", "sub")
+}
+
+func TestAcknowledgementsLostWithAConnection(t *testing.T) {
+	for _, c := range []struct {
+		kind  messaging.SubscriptionType
+		order messaging.Order
+	}{
+		{messaging.Exclusive, messaging.OrderKey},
+		{messaging.Exclusive, messaging.OrderPartition},
+		{messaging.Exclusive, messaging.OrderTotal},
+		{messaging.Exclusive, messaging.OrderNone},
+		{messaging.KeyShared, messaging.OrderKey},
+		{messaging.Shared, messaging.OrderNone},
+	} {
+		t.Run(string(c.kind)+" "+string(c.order), func(t *testing.T) {
+			s := wire.Start(t)
+			reg := prometheus.NewRegistry()
+			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+			publishNumbers(s, "k", 3)
+			lost := s.Ignore(wire.OpAck, topic, wire.Always)
+			release, entered := make(chan struct{}), make(chan struct{}, 10)
+			var got payloads
+			cfg := quickConfig(c.kind, c.order)
+			cfg.Concurrency = 1
+			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+				if string(d.Payload) == "2" {
+					entered <- struct{}{}
+					<-release
+				}
+				got.add(d)
+				return nil
+			})
+			<-entered
+			require.NoError(t, lost.Wait(testContext(t), 1))
+			s.CutConnections()
+			lost.Remove()
+			eventually(t, "the broker delivers all of it again", func() bool { return redelivered(t, reg) == 3 })
+			close(release)
+			eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 3 })
+			r.stop(t)
+			require.Equal(t, []string{"0", "1", "2"}, got.list(), "each is handled once, and the newest last")
+		})
+	}
+}
+
+func TestAcknowledgementsLostWithAConnectionWhileVerdictsAreOpen(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	publishNumbers(s, "k", 6)
+	lost := s.Ignore(wire.OpAck, topic, wire.Always)
+	var h handed
+	r := startAsync(t, client, quickConfig(messaging.Exclusive, messaging.OrderPartition), h.over)
+	eventually(t, "all are handed over", func() bool { return h.count() == 6 })
+	got, pending := h.take()
+	for _, p := range pending[:3] {
+		p.Complete(nil)
+	}
+	require.NoError(t, lost.Wait(testContext(t), 1))
+	s.CutConnections()
+	lost.Remove()
+	eventually(t, "the broker delivers all of it again", func() bool { return redelivered(t, reg) == 6 })
+	for _, p := range pending[3:] {
+		p.Complete(nil)
+	}
+	eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 6 })
+	r.stop(t)
+	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, got)
+	require.Zero(t, h.count(), "nothing is handed over again")
+}
+
+func TestReconnectInsideABatchLeavesNothingUnacknowledged(t *testing.T) {
+	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := wire.Start(t)
+			reg := prometheus.NewRegistry()
+			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+			s.CreateTopic(topic, 0)
+			var ms []wire.Message
+			for i := range 20 {
+				ms = append(ms, wire.Message{Key: "k" + strconv.Itoa(i), Payload: []byte(strconv.Itoa(i))})
+			}
+			s.PublishBatch(topic, wire.Compression(0), ms...)
+			release := make(chan struct{})
+			var calls atomic.Int32
+			var got payloads
+			cfg := quickConfig(kind, "")
+			cfg.PrefetchMessages = 4
+			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+				calls.Add(1)
+				<-release
+				got.add(d)
+				return nil
+			})
+			eventually(t, "the bound is reached", func() bool { return calls.Load() == 4 })
+			flows := s.Received(wire.CommandFlow)
+			s.CutConnections()
+			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandFlow, flows+1))
+			close(release)
+			eventually(t, "the entry is acknowledged", func() bool { return s.Acked(topic, "sub") == 20 })
+			r.stop(t)
+			if kind == messaging.Failover { // another consumer may have had the partition
+				require.Subset(t, got.list(), numbered(20))
+				return
+			}
+			require.ElementsMatch(t, numbered(20), got.list(), "each is handled once")
+		})
+	}
+}
+
+func numbered(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strconv.Itoa(i)
+	}
+	return all
+}
+
+func TestHangingHandlerStopsOnlyItsKeyWhenTheBrokerEndsTheSession(t *testing.T) {
+	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Shared, messaging.KeyShared} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := wire.Start(t)
+			client := dial(t, s.URL())
+			s.Publish(topic, wire.Message{Key: "hang", Payload: []byte("hang")})
+			var others payloads
+			var hanging atomic.Bool
+			release, entered := make(chan struct{}), make(chan struct{})
+			r := start(t, client, quickConfig(kind, ""), func(_ context.Context, d *messaging.Delivery) error {
+				if string(d.Payload) == "hang" {
+					if hanging.CompareAndSwap(false, true) {
+						close(entered)
+						<-release
+					}
+					return nil
+				}
+				others.add(d)
+				return nil
+			})
+			<-entered
+			s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+			s.CloseConsumers(topic)
+			for i := range 10 {
+				s.Publish(topic, wire.Message{Key: "k" + strconv.Itoa(i), Payload: []byte(strconv.Itoa(i))})
+			}
+			eventually(t, "other keys go on", func() bool { return len(others.list()) == 10 })
+			close(release)
+			eventually(t, "all is acknowledged", func() bool { return s.Backlog(topic, "sub") == 0 })
+			r.stop(t)
+		})
+	}
+}
+
+func TestSessionEndKeepsDelayAndAttempts(t *testing.T) {
+	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.KeyShared} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := wire.Start(t)
+			client := dial(t, s.URL())
+			s.Publish(topic, wire.Message{Key: "k", Payload: []byte("first")}, wire.Message{Key: "k", Payload: []byte("behind")})
+			var mu sync.Mutex
+			var attempts []int
+			var got payloads
+			began := time.Now()
+			var again time.Duration
+			r := start(t, client, quickConfig(kind, ""), func(_ context.Context, d *messaging.Delivery) error {
+				got.add(d)
+				if string(d.Payload) != "first" {
+					return nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				attempts = append(attempts, d.Attempt)
+				if len(attempts) == 1 {
+					return messaging.RetryAfter(errors.New("away"), 2*time.Second)
+				}
+				again = time.Since(began)
+				return nil
+			})
+			eventually(t, "the first attempt fails", func() bool { return len(got.list()) == 1 })
+			subscribed := s.Received(wire.CommandSubscribe)
+			s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+			s.CloseConsumers(topic)
+			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandSubscribe, subscribed+2))
+			eventually(t, "both are handled", func() bool { return len(got.list()) == 3 })
+			r.stop(t)
+			require.Equal(t, []int{1, 2}, attempts)
+			require.GreaterOrEqual(t, again, 2*time.Second, "not before its time")
+			require.Equal(t, []string{"first", "first", "behind"}, got.list(), "what is behind it waits")
+		})
+	}
+}
+
+func TestHeldMessagesDoNotFillThePrefetch(t *testing.T) {
+	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.KeyShared} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := wire.Start(t)
+			client := dial(t, s.URL())
+			for i := range 20 {
+				key := "bad" + strconv.Itoa(i%5)
+				s.Publish(topic, wire.Message{Key: key, Payload: []byte("bad")}, wire.Message{Key: key, Payload: []byte("behind")})
+			}
+			s.Publish(topic, wire.Message{Key: "good", Payload: []byte("good")})
+			good := make(chan struct{})
+			cfg := quickConfig(kind, messaging.OrderKey)
+			cfg.PrefetchMessages = 10
+			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+				if string(d.Payload) == "bad" {
+					return messaging.RetryAfter(errors.New("away"), time.Hour)
+				}
+				close(good)
+				return nil
+			})
+			select {
+			case <-good:
+			case <-testContext(t).Done():
+				t.Fatal("a message of another key is not handled")
+			}
+			r.stop(t)
+		})
+	}
+}
+
+func TestVerdictOfAnAttemptDoesNotCountForTheNext(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("x")})
+	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
+	cfg.StopTimeout = time.Second
+	var h handed
+	r := startAsync(t, client, cfg, h.over)
+	eventually(t, "the first attempt", func() bool { return h.count() == 1 })
+	_, first := h.take()
+	first[0].Complete(errors.New("timeout"))
+	eventually(t, "the second attempt", func() bool { return h.count() == 1 })
+	_, second := h.take()
+	first[0].Complete(nil)
+	second[0].Complete(errors.New("timeout"))
+	eventually(t, "the third attempt: the late verdict of the first had no effect", func() bool { return h.count() == 1 })
+	_, third := h.take()
+	require.Zero(t, s.Acked(topic, "sub"))
+	third[0].Complete(nil)
+	eventually(t, "acknowledged", func() bool { return s.Acked(topic, "sub") == 1 })
+	r.stop(t)
+}

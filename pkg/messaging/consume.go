@@ -186,7 +186,7 @@ func (r *run) receiveFrom(src source) {
 		r.logEnd(s, reason)
 		attempt = 0
 		// A session that the broker ends at once must not become a busy loop.
-		if s.cause != nil {
+		if s.closedByBroker() != nil {
 			if time.Since(began) > backoff.Max {
 				pause.Reset()
 			}
@@ -416,7 +416,7 @@ func (r *run) awaitHandlers(s *session) {
 	unhook := context.AfterFunc(r.grace, r.sched.Wake)
 	defer unhook()
 	patience := closePatience
-	if s.cause == nil {
+	if s.closedByBroker() == nil {
 		patience = r.cfg.StuckAfter
 	}
 	began := time.Now()

@@ -30,7 +30,8 @@ type activities struct {
 	mu sync.Mutex
 	of map[string]*activity // by partition's topic
 
-	awaited atomic.Bool // a first message is awaited; changed under mu
+	awaited atomic.Bool            // a first message is awaited; changed under mu
+	noted   atomic.Pointer[string] // the last topic that awaits none; nil after a change
 }
 
 func (as *activities) find(topic string) *activity {
@@ -58,27 +59,31 @@ func (as *activities) change(topic string, active bool) uint32 {
 	a := as.get(topic)
 	a.active, a.first = active, nil
 	a.lost = a.lost || !active
+	as.noted.Store(nil)
 	if active {
 		as.awaited.Store(true)
 	}
 	return a.epoch.Add(1)
 }
 
-// noteFirst notes the first message behind an event. It runs on the connection's reader goroutine.
+// noteFirst notes the first message behind an event. It runs on the connection's reader goroutine,
+// for every message while a partition's first has not arrived.
 func (as *activities) noteFirst(m pulsar.Message) {
+	topic := m.Topic()
+	if noted := as.noted.Load(); noted != nil && *noted == topic {
+		return
+	}
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	awaited := false
-	for topic, a := range as.of {
-		switch {
-		case !a.active || a.first != nil:
-		case topic == m.Topic():
-			a.first = m
-		default:
-			awaited = true
+	if a := as.of[topic]; a != nil && a.active && a.first == nil {
+		a.first = m
+		awaited := false
+		for _, a := range as.of {
+			awaited = awaited || a.active && a.first == nil
 		}
+		as.awaited.Store(awaited)
 	}
-	as.awaited.Store(awaited)
+	as.noted.Store(&topic)
 }
 
 // BecameActive says that a Failover subscription delivers a partition to us from now on.

@@ -89,6 +89,16 @@ type session struct {
 	stays    time.Time // until when no longer queue is thought of
 }
 
+// closedByBroker is why the broker ended the session, nil when it did not.
+func (s *session) closedByBroker() error {
+	select {
+	case <-s.gone:
+		return s.cause
+	default:
+		return nil
+	}
+}
+
 // over reports whether deliveries of the session are void.
 func (s *session) over() bool { return s.Over() }
 
@@ -448,9 +458,9 @@ func (a StartAt) raw() pulsar.SubscriptionInitialPosition {
 
 // logEnd says once why a session ended, when that was not asked for.
 func (r *run) logEnd(s *session, reason string) {
-	if s.cause != nil {
+	if cause := s.closedByBroker(); cause != nil {
 		r.log.Warn("subscription closed by the broker, subscribing again",
-			zap.Stringer("source", s.src), zap.String("reason", reason), zap.Error(s.cause))
+			zap.Stringer("source", s.src), zap.String("reason", reason), zap.Error(cause))
 		return
 	}
 	r.log.Info("subscribing again", zap.Stringer("source", s.src), zap.String("reason", reason),

@@ -148,6 +148,7 @@ func (r *run) receiveFrom(src source) {
 			return
 		}
 		r.c.note(src, err)
+		r.copies.note(src, err)
 		if err != nil {
 			if permanent(err) {
 				r.halt(fmt.Errorf("messaging: subscribe to %s: %w", src, err))
@@ -275,7 +276,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*task) []*task
 	}
 	d := s.slab.newTask(m, s)
 	if s.src.retry {
-		d.restore()
+		d.restore(r.cfg.Subscription)
 	}
 	return append(batch, d)
 }

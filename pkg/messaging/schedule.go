@@ -446,7 +446,7 @@ func (s *scheduler) dropLocked(match func(*task) bool) {
 	}
 	s.ready.filter(func(l *keyLane) bool { return l.queue.len() > 0 })
 	s.again.filter(func(d *task) bool {
-		if d.copying != nil && d.copying.settled || !match(d) {
+		if d.copying != nil && d.copying.stored || !match(d) {
 			return true
 		}
 		s.end(d)

@@ -230,7 +230,7 @@ func TestStopWaitsForCopies(t *testing.T) {
 		require.True(t, s.next(w, 0, 0))
 		d := w.chunk.claim()
 		s.giveBack(w.chunk.rest())
-		d.copying = &copyJob{settled: true}
+		d.copying = &copyJob{stored: true}
 		s.startCopy()
 		s.stop()
 		require.Equal(t, 1, sess.unfinished, "what has not started is dropped")

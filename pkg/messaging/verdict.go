@@ -22,19 +22,11 @@ func (r *run) settle(w *worker, d *task, err error) {
 	if d.FirstFailed.IsZero() {
 		d.FirstFailed = time.Now()
 	}
-	var v *verdict
-	named := errors.As(err, &v)
-	switch {
-	case named && v.reject:
-		r.copyTo(d, r.copies.dead, err, 0)
-	case r.cfg.Retry.MaxAttempts > 0 && d.Attempt >= r.cfg.Retry.MaxAttempts:
-		r.copyTo(d, r.copies.dead, fmt.Errorf("gave up after %d attempts: %w", d.Attempt, err), 0)
-	default:
-		delay := r.cfg.Retry.delay(d.Attempt)
-		if named {
-			delay = v.after
-		}
-		r.again(d, err, max(delay, 0))
+	delay, reason := r.cfg.Retry.next(d, err)
+	if reason != nil {
+		r.copyTo(w, d, r.copies.dead, reason, 0)
+	} else {
+		r.again(w, d, err, delay)
 	}
 	if _, ok := r.lines.Allow(); ok {
 		r.log.Warn("message not handled", zap.Error(err), zap.String("topic", d.Topic),
@@ -42,56 +34,163 @@ func (r *run) settle(w *worker, d *task, err error) {
 	}
 }
 
+// next is the delay before another attempt at d, which failed with err, or the reason why there
+// is none.
+func (c Retry) next(d *task, err error) (delay time.Duration, dead error) {
+	var v *verdict
+	named := errors.As(err, &v)
+	if named && v.reject {
+		return 0, err
+	}
+	if c.MaxAttempts > 0 && d.Attempt >= c.MaxAttempts {
+		return 0, fmt.Errorf("gave up after %d attempts: %w", d.Attempt, err)
+	}
+	if named {
+		delay = max(min(v.after, c.MaxRetryAfter), 0)
+	} else {
+		delay = c.delay(d.Attempt)
+	}
+	if age := time.Since(d.FirstFailed); c.MaxAge > 0 && age+delay > c.MaxAge {
+		return 0, fmt.Errorf("gave up after %s: %w", age.Round(time.Second), err)
+	}
+	return delay, nil
+}
+
 // again arranges for another attempt after delay.
-func (r *run) again(d *task, err error, delay time.Duration) {
+func (r *run) again(w *worker, d *task, err error, delay time.Duration) {
 	if r.copies.retry != nil {
-		r.copyTo(d, r.copies.retry, err, delay)
+		r.copyTo(w, d, r.copies.retry, err, delay)
 		return
 	}
+	r.againInPlace(d, time.Now().Add(delay))
+}
+
+// againInPlace holds d in this process for another attempt.
+func (r *run) againInPlace(d *task, due time.Time) {
 	r.metrics.retried.Inc()
+	d.copying = nil
 	d.Attempt++
-	r.sched.hold(d, time.Now().Add(delay))
+	r.sched.hold(d, due)
 }
 
 // copyTo gives d the verdict that a copy of it goes to another topic. From now on
 // it comes back to a worker for that only, however often it takes.
-func (r *run) copyTo(d *task, to *copyTarget, reason error, delay time.Duration) {
+func (r *run) copyTo(w *worker, d *task, to *copyTarget, reason error, delay time.Duration) {
 	d.copying = newCopyJob(d, to, reason, delay)
-	r.sendCopy(d)
+	r.sendCopy(w, d)
 }
 
 // sendCopy publishes the copy; finishCopy hears its outcome.
-func (r *run) sendCopy(d *task) {
-	p := d.copying.to.publisher()
-	if p == nil { // being opened
-		r.sched.hold(d, time.Now().Add(d.copying.to.patience()))
-		return
+func (r *run) sendCopy(w *worker, d *task) {
+	job := d.copying
+	p, trouble := job.to.publisher()
+	switch {
+	case p != nil:
+		r.sched.startCopy()
+		job.sent = p
+		p.PublishAsync(r.grace, job.record, func(_ MessageID, err error) {
+			job.stored, job.err = err == nil, err
+			r.sched.resume(d)
+		})
+	case trouble == nil: // it is being opened
+		r.sched.hold(d, time.Now().Add(job.to.patience()))
+	default:
+		r.copyFailed(w, d, trouble)
 	}
-	r.sched.startCopy()
-	p.PublishAsync(r.grace, d.copying.record, func(_ MessageID, err error) {
-		d.copying.settled, d.copying.err = err == nil, err
-		r.sched.resume(d)
-	})
 }
 
 // finishCopy acknowledges d once its copy is stored, and until then tries again.
 func (r *run) finishCopy(w *worker, d *task) {
 	job := d.copying
 	switch {
-	case job.settled:
-		job.to.result.Inc()
+	case job.stored:
+		r.countCopy(d)
 		r.ack(w, d)
 	case job.err == nil:
-		r.sendCopy(d) // it was not sent yet
+		r.sendCopy(w, d) // it was not sent yet
 	default:
-		if _, ok := r.lines.Allow(); ok {
-			r.log.Warn("cannot store a copy, will keep trying", zap.Error(job.err), zap.String("to", job.to.topic),
-				zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
-		}
+		err := job.err
 		job.err = nil
+		if publisherEnded(err) {
+			job.to.discard(job.sent)
+		}
+		r.copyFailed(w, d, err)
+	}
+}
+
+// publisherEnded reports whether err says that the publisher takes no record any more.
+func publisherEnded(err error) bool {
+	return errors.Is(err, ErrClosed) || errors.Is(err, ErrProducerLost) || errors.Is(err, ErrTopicTerminated)
+}
+
+// countCopy counts a stored copy as what it is.
+func (r *run) countCopy(d *task) {
+	job := d.copying
+	switch {
+	case job.to == nil:
+		r.metrics.otherSubscription.Inc()
+	case job.to.retry:
+		r.metrics.retried.Inc()
+	case job.from.truncated > 0:
+		r.metrics.truncated.Inc()
+		r.log.Warn("dead letter stored with the beginning of its payload: the whole of it is too large",
+			zap.String("to", job.to.topic), zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID),
+			zap.Int("bytes", job.from.truncated), zap.Int("stored_bytes", job.kept))
+	default:
+		r.metrics.deadLettered.Inc()
+	}
+}
+
+// copyFailed finds out what becomes of d, whose copy was not stored.
+func (r *run) copyFailed(w *worker, d *task, err error) {
+	job := d.copying
+	r.metrics.failedCopy(err)
+	tooLarge, final := errors.Is(err, ErrTooLarge), errors.Is(err, ErrTopicTerminated)
+	if tooLarge && job.strip(d) {
+		r.sendCopy(w, d)
+		return
+	}
+	if _, ok := r.lines.Allow(); ok {
+		r.log.Warn("cannot store a copy", zap.Error(err), zap.String("to", job.to.topic),
+			zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
+	}
+	switch {
+	case job.to.retry && (tooLarge || final || job.late()):
+		// The retry topic does not serve: this process does.
+		r.againInPlace(d, job.from.due)
+	case tooLarge || final:
+		r.unstorable(w, d, tooLarge, err)
+	default:
 		r.sched.hold(d, time.Now().Add(job.backoff.Next()))
 	}
 }
+
+// unstorable does what the policy says about a dead letter that is refused for good.
+func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
+	job := d.copying
+	switch policy := r.cfg.Retry.Unstorable; {
+	case policy == TruncateUnstorable && tooLarge && job.truncate(d):
+		r.sendCopy(w, d)
+	case policy == DropUnstorable:
+		r.metrics.dropped.Inc()
+		r.log.Error("dead letter dropped: it cannot be stored", zap.Error(err), zap.String("to", job.to.topic),
+			zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
+		r.ack(w, d)
+	default:
+		if !job.parked {
+			job.parked = true
+			r.metrics.parked.Inc()
+			r.log.Error("dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err),
+				zap.String("to", job.to.topic), zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
+		}
+		job.reset(d)
+		r.sched.hold(d, time.Now().Add(parkFor))
+	}
+}
+
+// parkFor is how long a parked dead letter waits before it is tried again: an operator may have
+// raised the brokers' limit, or made the topic anew.
+const parkFor = time.Minute
 
 // ack acknowledges d: the underlying client groups acknowledgements and sends them
 // from a goroutine of its own. One that fails, because the session ended in the

@@ -190,9 +190,9 @@ func (t *copyTarget) awaitSubscription(ctx context.Context) error {
 	}
 }
 
-// subscribe creates the subscription that keeps dead letters, on each partition of the topic, and
-// leaves it without a consumer. Like the run's own subscribe it gives up after several operation
-// timeouts, because the underlying calls can hang for good.
+// subscribe creates the subscription that keeps dead letters, on one partition of the topic after
+// the other, and leaves it without a consumer. Like the run's own subscribe it gives up after
+// several operation timeouts, because the underlying calls can hang for good.
 func (t *copyTarget) subscribe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, subscribePatience*t.client.operationTimeout)
 	defer cancel()

@@ -135,6 +135,8 @@ func (m subscriptionMetrics) failedCopy(err error) {
 		reason = "too_large"
 	case errors.Is(err, ErrTopicTerminated):
 		reason = "terminated"
+	case errors.Is(err, ErrQueueFull):
+		reason = "queue_full"
 	case errors.Is(err, errNotKept):
 		reason = "no_subscription"
 	}

@@ -36,7 +36,7 @@ func openRedriveSource(ctx context.Context, c *Client, topic, subscription strin
 			return s, nil
 		case closeReason(err) == "busy":
 			return nil, fmt.Errorf("%w: %w", ErrSubscriptionBusy, err)
-		case permanent(err), closeReason(err) == "unauthorized":
+		case permanent(err), closeReason(err) == "unauthorized", closeReason(err) == "topic_not_found":
 			return nil, err
 		}
 		c.log.Warn("cannot subscribe for a redrive, will keep trying", zap.String("topic", topic), zap.Error(err))

@@ -38,6 +38,7 @@ func (j *copyJob) build(d *task) {
 	if j.from.truncated > 0 {
 		payload = payload[:j.kept:j.kept]
 	}
+	j.from.empty = payload != nil && len(payload) == 0
 	j.record = &Record{
 		Key: d.Key, OrderingKey: d.OrderingKey, Payload: payload, EventTime: d.EventTime,
 		Properties: escape(d.Properties, j.from.marks(j.bare)),

@@ -290,6 +290,31 @@ func TestCopiesKeepTheWholeMessage(t *testing.T) {
 	require.False(t, ok, "no dead letter")
 }
 
+// A payload that is empty and one that is null are different things, and stay so.
+func TestCopiesKeepEmptyPayloads(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	own := map[string]string{"a": "b"} // without any, the client underneath drops what is empty
+	s.Publish(topic, wire.Message{Key: "empty", Properties: own}, wire.Message{Key: "null", NullValue: true, Properties: own})
+	var got consumed
+	r := start(t, client, consumerConfig(topic, messaging.Shared), func(_ context.Context, d *messaging.Delivery) error {
+		got.add(d)
+		if d.Attempt == 1 {
+			return errors.New("again")
+		}
+		return nil
+	})
+	ctx := testContext(t)
+	require.NoError(t, s.WaitAcked(ctx, topic, "sub", 2))
+	require.NoError(t, s.WaitAcked(ctx, retries, "sub", 2))
+	r.stop(t)
+	require.Len(t, got.snapshot(), 4)
+	for _, d := range got.snapshot() {
+		require.Empty(t, d.Payload, "attempt %d at %s", d.Attempt, d.Key)
+		require.Equal(t, d.Key == "null", d.Payload == nil, "attempt %d at %s", d.Attempt, d.Key)
+	}
+}
+
 // Each subscription that shares a retry topic handles its own copies only, and keeps no backlog of
 // others'.
 func TestSubscriptionsShareARetryTopic(t *testing.T) {

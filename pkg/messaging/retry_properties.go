@@ -40,6 +40,10 @@ const (
 	// PropertyTruncated is the size of the original's payload in bytes. Only a dead letter whose
 	// payload was cut has it: see [TruncateUnstorable].
 	PropertyTruncated = "aviary_truncated"
+	// PropertyEmpty is "true" on copies whose payload is empty and not null. Consumers on
+	// pulsar-client-go v0.21.0 see a zero byte there: it does not decompress what was empty
+	// (consumer_partition.go, MessageReceived).
+	PropertyEmpty = "aviary_empty"
 	// PropertyEscape stands in front of the names of the original's own properties that begin
 	// with "aviary_".
 	PropertyEscape = "aviary_user."
@@ -61,7 +65,8 @@ type provenance struct {
 	firstFailed  time.Time
 	due          time.Time // zero on dead letters
 	subscription string
-	truncated    int // size of the original's payload, 0 when the copy has all of it
+	truncated    int  // size of the original's payload, 0 when the copy has all of it
+	empty        bool // the copy's payload is empty and not null
 
 	topic          string
 	id             MessageID
@@ -95,6 +100,9 @@ func (p provenance) marks(bare bool) map[string]string {
 	if p.truncated > 0 {
 		m[PropertyTruncated] = strconv.Itoa(p.truncated)
 	}
+	if p.empty {
+		m[PropertyEmpty] = "true"
+	}
 	if bare {
 		m[PropertyReason] = cut(p.reason, bareReasonBytes)
 		return m
@@ -123,6 +131,7 @@ func readProvenance(properties map[string]string) (p provenance, ok bool) {
 		producer:       properties[PropertyOriginProducer],
 		replicatedFrom: properties[PropertyOriginReplicatedFrom],
 	}
+	p.empty = properties[PropertyEmpty] == "true"
 	p.truncated, _ = strconv.Atoi(properties[PropertyTruncated])
 	if b, err := hex.DecodeString(properties[PropertyOriginID]); err == nil {
 		if id, err := pulsar.DeserializeMessageID(b); err == nil {
@@ -141,6 +150,9 @@ func (p provenance) restore(d *Delivery) {
 	}
 	if !p.id.IsZero() {
 		d.ID, d.Partition = p.id, p.id.Partition()
+	}
+	if p.empty {
+		d.Payload = []byte{}
 	}
 	d.Properties = unescape(d.Properties)
 }

@@ -41,7 +41,7 @@ func TestOwnPropertiesSurviveCopies(t *testing.T) {
 func TestProvenanceIsReadAsWritten(t *testing.T) {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
 	p := provenance{
-		attempts: 3, reason: "because", firstFailed: at, due: at.Add(1), subscription: "s", truncated: 7,
+		attempts: 3, reason: "because", firstFailed: at, due: at.Add(1), subscription: "s", truncated: 7, empty: true,
 		topic: "persistent://a/b/c-partition-1", publishTime: at.Add(2), producer: "p", replicatedFrom: "west",
 	}
 	got, ok := readProvenance(p.marks(false))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // settle carries out the verdict.
@@ -133,8 +134,7 @@ func (r *run) countCopy(d *task) {
 		r.metrics.retried.Inc()
 	case job.from.truncated > 0:
 		r.metrics.truncated.Inc()
-		r.log.Warn("dead letter stored with the beginning of its payload: the whole of it is too large",
-			zap.String("to", job.to.topic), zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID),
+		r.logCopy(d, zap.WarnLevel, "dead letter stored with the beginning of its payload: the whole of it is too large",
 			zap.Int("bytes", job.from.truncated), zap.Int("stored_bytes", job.kept))
 	default:
 		r.metrics.deadLettered.Inc()
@@ -145,24 +145,28 @@ func (r *run) countCopy(d *task) {
 func (r *run) copyFailed(w *worker, d *task, err error) {
 	job := d.copying
 	r.metrics.failedCopy(err)
-	tooLarge, final := errors.Is(err, ErrTooLarge), errors.Is(err, ErrTopicTerminated)
-	if tooLarge && job.strip(d) {
-		r.sendCopy(w, d)
-		return
-	}
-	if _, ok := r.lines.Allow(); ok {
-		r.log.Warn("cannot store a copy", zap.Error(err), zap.String("to", job.to.topic),
-			zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
-	}
+	tooLarge, terminated := errors.Is(err, ErrTooLarge), errors.Is(err, ErrTopicTerminated)
+	final := tooLarge || terminated
+	pause := time.Now().Add(job.backoff.Next())
 	switch {
-	case job.to.retry && (tooLarge || final || job.late()):
-		// The retry topic does not serve: this process does.
-		r.againInPlace(d, job.from.due)
-	case tooLarge || final:
+	case tooLarge && job.strip(d):
+		r.sendCopy(w, d)
+	case job.to.retry && (final || job.late()):
+		r.logCopy(d, zap.WarnLevel, "cannot store a copy, the next attempt is made in place", zap.Error(err))
+		r.againInPlace(d, later(job.from.due, pause))
+	case final:
 		r.unstorable(w, d, tooLarge, err)
 	default:
-		r.sched.hold(d, time.Now().Add(job.backoff.Next()))
+		r.logCopy(d, zap.WarnLevel, "cannot store a copy, will keep trying", zap.Error(err))
+		r.sched.hold(d, pause)
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // unstorable does what the policy says about a dead letter that is refused for good.
@@ -173,18 +177,24 @@ func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
 		r.sendCopy(w, d)
 	case policy == DropUnstorable:
 		r.metrics.dropped.Inc()
-		r.log.Error("dead letter dropped: it cannot be stored", zap.Error(err), zap.String("to", job.to.topic),
-			zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
+		r.logCopy(d, zap.ErrorLevel, "dead letter dropped: it cannot be stored", zap.Error(err))
 		r.ack(w, d)
 	default:
 		if !job.parked {
 			job.parked = true
 			r.metrics.parked.Inc()
-			r.log.Error("dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err),
-				zap.String("to", job.to.topic), zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
 		}
+		r.logCopy(d, zap.ErrorLevel, "dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err))
 		job.reset(d)
 		r.sched.hold(d, time.Now().Add(parkFor))
+	}
+}
+
+// logCopy logs what became of a copy of d, unless there are too many such lines.
+func (r *run) logCopy(d *task, level zapcore.Level, message string, fields ...zap.Field) {
+	if _, ok := r.lines.Allow(); ok {
+		r.log.Log(level, message, append(fields, zap.String("to", d.copying.to.topic),
+			zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))...)
 	}
 }
 

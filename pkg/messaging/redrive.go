@@ -9,6 +9,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
 // RedriveConfig says which dead letters go back, and where to.
@@ -135,7 +137,7 @@ func (cfg RedriveConfig) validate() error {
 const (
 	// redriveBatch bounds how many letters are under way before they are acknowledged.
 	redriveBatch = 100
-	// redriveBytes is the memory for letters received ahead, as long as they have 5 MiB each.
+	// redriveBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
 	redriveBytes = 64 << 20
 	// redriveTopics bounds the publishers open at once.
 	redriveTopics = 50
@@ -206,11 +208,13 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 		most = min(most, max(int(v.cfg.Rate), 1))
 	}
 	var batch []*letter
+	var bytes int64
 	for ; m != nil; m = v.source.ready() {
 		if l := v.choose(m); l != nil {
 			batch = append(batch, l)
+			bytes += l.record.size()
 		}
-		if len(batch) == most {
+		if len(batch) == most || bytes >= redriveBytes {
 			break
 		}
 	}
@@ -319,12 +323,21 @@ func (v *redrive) publisher(ctx context.Context, topic string) (*Publisher, erro
 	if v.cfg.To == "" {
 		profile.Routing = RouteExplicit
 	}
-	p, err := v.client.Publisher(ctx, topic, profile)
-	if err != nil {
-		return nil, err
+	var pause backoff.Backoff
+	for {
+		p, err := v.client.tryPublisher(ctx, topic, profile)
+		switch {
+		case err == nil:
+			v.publishers[topic] = p
+			return p, nil
+		case errors.Is(err, ErrTopicTerminated), errors.Is(err, ErrClosed), permanent(err), closeReason(err) == "unauthorized":
+			return nil, err
+		}
+		v.log.Warn("cannot open topic, will keep trying", zap.String("to", topic), zap.Error(err))
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return nil, ctx.Err()
+		}
 	}
-	v.publishers[topic] = p
-	return p, nil
 }
 
 func (v *redrive) closePublishers(ctx context.Context) error {

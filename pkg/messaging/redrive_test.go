@@ -196,4 +196,15 @@ func TestRedriveRefusals(t *testing.T) {
 	require.Zero(t, result, "a subscription that did not exist has nothing")
 	require.Len(t, s.Entries(topic), 2)
 
+	// The reader has acknowledged what there was.
+	s.FailProducerCreate(topic, wire.TopicTerminatedError, wire.Always)
+	again := start(t, client, consumerConfig(topic, messaging.Exclusive), func(context.Context, *messaging.Delivery) error {
+		return messaging.Reject(errors.New("never"))
+	})
+	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("late")})
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 3))
+	again.stop(t)
+	_, err = client.Redrive(testContext(t), redriveConfig())
+	require.ErrorIs(t, err, messaging.ErrTopicTerminated)
+	require.Equal(t, 1, s.Backlog(deadLetters, "sub"), "it stays")
 }

@@ -128,7 +128,7 @@ func (t *copyTarget) prepare() {
 		err := t.awaitSubscription(ctx)
 		var p *Publisher
 		if err == nil {
-			p, err = t.client.Publisher(ctx, t.topic, t.profile)
+			p, err = t.client.tryPublisher(ctx, t.topic, t.profile)
 		}
 		if ctx.Err() != nil && err != nil {
 			break
@@ -153,6 +153,14 @@ func (t *copyTarget) prepare() {
 	t.mu.Lock()
 	t.opening = false
 	t.mu.Unlock()
+}
+
+// tryPublisher opens a publisher, or gives up after several operation timeouts: the underlying
+// call can hang for good. What comes later is closed.
+func (c *Client) tryPublisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+	ctx, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
+	defer cancel()
+	return c.Publisher(ctx, topic, profile)
 }
 
 func (t *copyTarget) fail(err error) {

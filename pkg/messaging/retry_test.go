@@ -16,7 +16,7 @@ import (
 func TestOwnPropertiesSurviveCopies(t *testing.T) {
 	names := []string{"a", "", PropertyReason, PropertyAttempts, PropertySubscription, "aviary_", "aviary_tenant", PropertyEscape,
 		PropertyEscape + PropertyReason, PropertyEscape + "a", PropertyEscape + PropertyEscape + "x"}
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
+	random := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		own := make(map[string]string)
 		for range random.IntN(len(names)) {

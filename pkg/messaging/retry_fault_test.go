@@ -208,6 +208,31 @@ func TestUnstorableDeadLetters(t *testing.T) {
 	}
 }
 
+// A broker whose delayed delivery is switched off delivers copies at once, as this one does. The
+// attempt is made when it is due all the same.
+func TestCopyDeliveredEarlyIsHeld(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	s.Publish(topic, wire.Message{Payload: []byte("later")})
+	cfg := consumerConfig(topic, messaging.Shared)
+	cfg.Concurrency = 1
+	var got consumed
+	r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+		got.add(d)
+		if string(d.Payload) == "later" {
+			return messaging.RetryAfter(errors.New("not now"), time.Hour)
+		}
+		return nil
+	})
+	eventually(t, "the copy is here", func() bool { return counted(t, reg, "messaging_received_messages_total", "sub") == 2 })
+	s.Publish(topic, wire.Message{Payload: []byte("next")})
+	eventually(t, "the one behind it is handled", func() bool { return len(got.snapshot()) == 2 })
+	r.stop(t)
+	require.Equal(t, "next", string(got.snapshot()[1].Payload))
+	require.Equal(t, 1, s.Backlog(retries, "sub"), "and stays there when the consumer leaves")
+}
+
 // A retry must have all of the message: one whose copy is too large stays in place.
 func TestRetryTooLargeForTheTopicIsHeld(t *testing.T) {
 	s := wire.Start(t, wire.WithMaxMessageSize(2000))

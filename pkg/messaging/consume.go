@@ -162,6 +162,7 @@ func (r *run) receiveFrom(src source) {
 			return
 		}
 		r.c.note(src, err)
+		r.copies.note(src, err)
 		if err != nil {
 			if permanent(err) {
 				r.halt(fmt.Errorf("messaging: subscribe to %s: %w", src, err))
@@ -299,7 +300,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	d.entry, d.epoch = e, p.epoch
 	d.owned = s.owned.await(p.topic, d.Partition, r.stop, s.gone)
 	if s.src.retry {
-		d.restore()
+		d.restore(r.cfg.Subscription)
 	}
 	r.failed.restore(d)
 	r.order(d)

@@ -31,8 +31,7 @@ type failedAttempt struct {
 const maxFailedAttempts = 16 << 10
 
 func placeOf(d *task) messagePlace {
-	id := d.rawID
-	return messagePlace{d.entry.partition.topic, position{id.LedgerID(), id.EntryID(), id.BatchIdx()}}
+	return messagePlace{d.entry.partition.topic, positionOf(d.rawID)}
 }
 
 // note remembers d's failed attempts, if there were any.

@@ -82,7 +82,7 @@ func (d *drain) begin(s *session) error {
 	d.active = time.Now()
 	for _, id := range ids {
 		if id.EntryID() >= 0 { // the topic holds a message
-			d.targets[id.Topic()] = &target{src: s.src, last: position{id.LedgerID(), id.EntryID(), id.BatchIdx()}}
+			d.targets[id.Topic()] = &target{src: s.src, last: positionOf(id)}
 		}
 	}
 	return nil
@@ -97,8 +97,7 @@ func (d *drain) wants(m pulsar.Message) bool {
 		return false
 	}
 	d.active = time.Now()
-	id := m.ID()
-	at := position{id.LedgerID(), id.EntryID(), id.BatchIdx()}
+	at := positionOf(m.ID())
 	if !at.less(t.last) {
 		t.delivered = true
 	}

@@ -50,6 +50,11 @@ type position struct {
 	batch         int32
 }
 
+// positionOf is the position of a message.
+func positionOf(id pulsar.MessageID) position {
+	return position{id.LedgerID(), id.EntryID(), id.BatchIdx()}
+}
+
 func (p position) less(o position) bool {
 	if p.ledger != o.ledger {
 		return p.ledger < o.ledger

@@ -171,9 +171,7 @@ func (c ConsumerConfig) derived() ConsumerConfig {
 			c.Retry.DeadLetterTopic = base + "-DLQ"
 		}
 	}
-	if c.Retry.DeadLetterSubscription == "" {
-		c.Retry.DeadLetterSubscription = c.Subscription
-	}
+	c.Retry = c.Retry.derived(c.Subscription)
 	return c
 }
 
@@ -204,12 +202,7 @@ func (c ConsumerConfig) Validate() error {
 	if c.Order == OrderTotal && c.Concurrency > 1 {
 		fault("concurrency: must be 1 with order total, got %d", c.Concurrency)
 	}
-	if c.Retry.MaxAttempts < 0 {
-		fault("retry.max_attempts: must be >= 0, got %d", c.Retry.MaxAttempts)
-	}
-	if c.Retry.MaxDelay < c.Retry.MinDelay {
-		fault("retry.max_delay: must be at least retry.min_delay, got %s", c.Retry.MaxDelay)
-	}
+	c.Retry.validate(c.usesRetryTopic(), fault)
 	positive := func(path string, n int64) {
 		if n < 1 {
 			fault("%s: must be > 0, got %d", path, n)

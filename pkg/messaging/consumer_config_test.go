@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,6 +19,16 @@ func TestConsumerConfigDerivesTopics(t *testing.T) {
 	require.Equal(t, 16, d.Concurrency)
 	require.True(t, d.usesRetryTopic())
 
+	require.Equal(t, 24*time.Hour, d.Retry.MaxRetryAfter)
+	require.Equal(t, TruncateUnstorable, d.Retry.Unstorable)
+
+	c.Type, c.Order = KeyShared, OrderNone
+	require.True(t, c.derived().usesRetryTopic())
+	for _, owned := range []SubscriptionType{Exclusive, Failover} {
+		c.Type = owned
+		require.False(t, c.derived().usesRetryTopic(), "who waits for its turn must not get retries")
+	}
+	c.Order = ""
 	c.Type = Failover
 	require.Equal(t, OrderKey, c.derived().Order)
 	require.False(t, c.derived().usesRetryTopic())
@@ -49,6 +60,13 @@ func TestConsumerConfigFaults(t *testing.T) {
 		"prefetch_bytes: must be > 0":       func(c *ConsumerConfig) { c.PrefetchBytes = 0 },
 		"max_message_bytes: must be > 0":    func(c *ConsumerConfig) { c.MaxMessageBytes = -1 },
 		"retry.max_attempts: must be >= 0":  func(c *ConsumerConfig) { c.Retry.MaxAttempts = -1 },
+		"retry.max_age: must be >= 0":       func(c *ConsumerConfig) { c.Retry.MaxAge = -1 },
+		"retry.max_retry_after: must be":    func(c *ConsumerConfig) { c.Retry.MaxRetryAfter = -1 },
+		"retry.unstorable: must be one of":  func(c *ConsumerConfig) { c.Retry.Unstorable = "keep" },
+		"retry.topic: must be persistent":   func(c *ConsumerConfig) { c.Retry.Topic = "non-persistent://a/b/c" },
+		"retry.dead_letter_topic: must be persistent": func(c *ConsumerConfig) {
+			c.Retry.DeadLetterTopic = "non-persistent://a/b/c"
+		},
 		"retry.max_delay: must be at least": func(c *ConsumerConfig) { c.Retry.MaxDelay = 0 },
 		"stuck_after: must be > 0":          func(c *ConsumerConfig) { c.StuckAfter = 0 },
 		"ack_messages: must be > 0":         func(c *ConsumerConfig) { c.AckMessages = 0 },

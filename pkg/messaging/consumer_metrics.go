@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,7 +13,8 @@ import (
 // a bounded word: never by a topic or a key.
 type consumerMetrics struct {
 	received     *prometheus.CounterVec
-	handled      *prometheus.CounterVec // result: ack | retry | dead_letter | panic
+	handled      *prometheus.CounterVec // result: ack | retry | dead_letter | panic | ...
+	failedCopies *prometheus.CounterVec // reason
 	seconds      *prometheus.HistogramVec
 	inFlight     *prometheus.GaugeVec
 	queued       *prometheus.GaugeVec
@@ -35,7 +37,10 @@ func newConsumerMetrics(reg prometheus.Registerer) consumerMetrics {
 	return consumerMetrics{
 		received: counter("messaging_received_messages_total", "Messages received."),
 		handled: counter("messaging_handled_messages_total",
-			"Verdicts carried out: acknowledged, arranged for another attempt, stored as dead letter; and panics, which also lead to one of these.", "result"),
+			"Verdicts carried out: acknowledged, arranged for another attempt, stored as dead letter (truncated: its beginning); "+
+				"dead letters that cannot be stored and were parked or dropped; retries of another subscription, left to it; and panics, which also lead to one of these.", "result"),
+		failedCopies: counter("messaging_failed_copies_total",
+			"Tries to store a copy on a retry or dead-letter topic that failed. What cannot be stored is not acknowledged, unless it is dropped by choice.", "reason"),
 		seconds: register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "messaging_handler_seconds",
 			Help:    "Time a handler takes, sampled where handlers are quick.",
@@ -60,6 +65,10 @@ type subscriptionMetrics struct {
 	seconds                                       prometheus.Observer
 	inFlight, queued, queuedBytes, held, stuck    prometheus.Gauge
 	resubscribes                                  *prometheus.CounterVec
+
+	truncated, parked, dropped prometheus.Counter // dead letters
+	otherSubscription          prometheus.Counter
+	failedCopies               *prometheus.CounterVec // reason
 }
 
 func (m consumerMetrics) of(subscription string) subscriptionMetrics {
@@ -79,6 +88,12 @@ func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 		held:         m.held.WithLabelValues(subscription),
 		stuck:        m.stuck.WithLabelValues(subscription),
 		resubscribes: m.resubscribes,
+
+		truncated:         handled("dead_letter_truncated"),
+		parked:            handled("dead_letter_parked"),
+		dropped:           handled("dead_letter_dropped"),
+		otherSubscription: handled("other_subscription"),
+		failedCopies:      m.failedCopies.MustCurryWith(prometheus.Labels{"subscription": subscription}),
 	}
 }
 
@@ -112,6 +127,22 @@ func (m subscriptionMetrics) gauge(s *schedule.Scheduler, ws []*worker) {
 		}
 	}
 	m.inFlight.Set(float64(busy))
+}
+
+// failedCopy counts a copy that was not stored, by a short, bounded word for why.
+func (m subscriptionMetrics) failedCopy(err error) {
+	reason := "other"
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		reason = "too_large"
+	case errors.Is(err, ErrTopicTerminated):
+		reason = "terminated"
+	case errors.Is(err, ErrQueueFull):
+		reason = "queue_full"
+	case errors.Is(err, errNotKept):
+		reason = "no_subscription"
+	}
+	m.failedCopies.WithLabelValues(reason).Inc()
 }
 
 // clear says that nothing is here any more.

@@ -83,7 +83,7 @@ func taskOf(it *schedule.Item) *task {
 }
 
 // copyStored reports whether d's verdict is a copy that is stored: d is only to be acknowledged.
-func (d *task) copyStored() bool { return d.copying != nil && d.copying.settled }
+func (d *task) copyStored() bool { return d.copying != nil && d.copying.stored }
 
 // deliveryOverhead is what one message costs in memory beyond its own bytes,
 // roughly: the underlying client's structures and ours.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // complete carries out the verdict.
@@ -16,25 +17,17 @@ func (r *run) complete(w *worker, d *task, err error) {
 		r.ack(w, d)
 		return
 	}
-	// Whatever follows takes time, and d keeps its key's lane meanwhile: what was
+	// Whatever follows takes time, and d keeps its key's queue meanwhile: what was
 	// taken along with it must not run before it.
 	r.sched.GiveBack(&w.Worker)
 	if d.FirstFailed.IsZero() {
 		d.FirstFailed = time.Now()
 	}
-	var v *verdict
-	named := errors.As(err, &v)
-	switch {
-	case named && v.reject:
-		r.copyTo(d, r.copies.dead, err, 0)
-	case r.cfg.Retry.MaxAttempts > 0 && d.Attempt >= r.cfg.Retry.MaxAttempts:
-		r.copyTo(d, r.copies.dead, fmt.Errorf("gave up after %d attempts: %w", d.Attempt, err), 0)
-	default:
-		delay := r.cfg.Retry.delay(d.Attempt)
-		if named {
-			delay = v.after
-		}
-		r.again(d, err, max(delay, 0))
+	delay, reason := r.cfg.Retry.next(d, err)
+	if reason != nil {
+		r.copyTo(w, d, r.copies.dead, reason, 0)
+	} else {
+		r.again(w, d, err, delay)
 	}
 	if _, ok := r.lines.Allow(); ok {
 		r.log.Warn("message not handled", zap.Error(err), zap.String("topic", d.Topic),
@@ -42,56 +35,172 @@ func (r *run) complete(w *worker, d *task, err error) {
 	}
 }
 
+// next is the delay before another attempt at d, which failed with err, or the reason why there
+// is none.
+func (c Retry) next(d *task, err error) (delay time.Duration, dead error) {
+	var v *verdict
+	named := errors.As(err, &v)
+	if named && v.reject {
+		return 0, err
+	}
+	if c.MaxAttempts > 0 && d.Attempt >= c.MaxAttempts {
+		return 0, fmt.Errorf("gave up after %d attempts: %w", d.Attempt, err)
+	}
+	if named {
+		delay = max(min(v.after, c.MaxRetryAfter), 0)
+	} else {
+		delay = c.delay(d.Attempt)
+	}
+	if age := time.Since(d.FirstFailed); c.MaxAge > 0 && age+delay > c.MaxAge {
+		return 0, fmt.Errorf("gave up after %s: %w", age.Round(time.Second), err)
+	}
+	return delay, nil
+}
+
 // again arranges for another attempt after delay.
-func (r *run) again(d *task, err error, delay time.Duration) {
+func (r *run) again(w *worker, d *task, err error, delay time.Duration) {
 	if r.copies.retry != nil {
-		r.copyTo(d, r.copies.retry, err, delay)
+		r.copyTo(w, d, r.copies.retry, err, delay)
 		return
 	}
+	r.againInPlace(d, time.Now().Add(delay))
+}
+
+// againInPlace holds d in this process for another attempt.
+func (r *run) againInPlace(d *task, due time.Time) {
 	r.metrics.retried.Inc()
+	d.copying = nil
 	d.Attempt++
-	r.hold(d, time.Now().Add(delay))
+	r.hold(d, due)
 }
 
 // copyTo gives d the verdict that a copy of it goes to another topic. From now on
 // it comes back to a worker for that only, however often it takes.
-func (r *run) copyTo(d *task, to *copyTarget, reason error, delay time.Duration) {
+func (r *run) copyTo(w *worker, d *task, to *copyTarget, reason error, delay time.Duration) {
 	d.copying = newCopyJob(d, to, reason, delay)
-	r.sendCopy(d)
+	r.sendCopy(w, d)
 }
 
 // sendCopy publishes the copy; finishCopy hears its outcome.
-func (r *run) sendCopy(d *task) {
-	p := d.copying.to.publisher()
-	if p == nil { // being opened
-		r.hold(d, time.Now().Add(d.copying.to.patience()))
-		return
+func (r *run) sendCopy(w *worker, d *task) {
+	job := d.copying
+	p, trouble := job.to.publisher()
+	switch {
+	case p != nil:
+		r.sched.StartCopy()
+		job.sent = p
+		p.PublishAsync(r.grace, job.record, func(_ MessageID, err error) {
+			job.stored, job.err = err == nil, err
+			r.sched.Resume(&d.Item)
+		})
+	case trouble == nil: // it is being opened
+		r.hold(d, time.Now().Add(job.to.patience()))
+	default:
+		r.copyFailed(w, d, trouble)
 	}
-	r.sched.StartCopy()
-	p.PublishAsync(r.grace, d.copying.record, func(_ MessageID, err error) {
-		d.copying.settled, d.copying.err = err == nil, err
-		r.sched.Resume(&d.Item)
-	})
 }
 
 // finishCopy acknowledges d once its copy is stored, and until then tries again.
 func (r *run) finishCopy(w *worker, d *task) {
 	job := d.copying
 	switch {
-	case job.settled:
-		job.to.result.Inc()
+	case job.stored:
+		r.countCopy(d)
 		r.ack(w, d)
 	case job.err == nil:
-		r.sendCopy(d) // it was not sent yet
+		r.sendCopy(w, d) // it was not sent yet
 	default:
-		if _, ok := r.lines.Allow(); ok {
-			r.log.Warn("cannot store a copy, will keep trying", zap.Error(job.err), zap.String("to", job.to.topic),
-				zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))
-		}
+		err := job.err
 		job.err = nil
-		r.hold(d, time.Now().Add(job.backoff.Next()))
+		if publisherEnded(err) {
+			job.to.discard(job.sent)
+		}
+		r.copyFailed(w, d, err)
 	}
 }
+
+// publisherEnded reports whether err says that the publisher takes no record any more.
+func publisherEnded(err error) bool {
+	return errors.Is(err, ErrClosed) || errors.Is(err, ErrProducerLost) || errors.Is(err, ErrTopicTerminated)
+}
+
+// countCopy counts a stored copy as what it is.
+func (r *run) countCopy(d *task) {
+	job := d.copying
+	switch {
+	case job.to == nil:
+		r.metrics.otherSubscription.Inc()
+	case job.to.retry:
+		r.metrics.retried.Inc()
+	case job.from.truncated > 0:
+		r.metrics.truncated.Inc()
+		r.logCopy(d, zap.WarnLevel, "dead letter stored with the beginning of its payload: the whole of it is too large",
+			zap.Int("bytes", job.from.truncated), zap.Int("stored_bytes", job.kept))
+	default:
+		r.metrics.deadLettered.Inc()
+	}
+}
+
+// copyFailed finds out what becomes of d, whose copy was not stored.
+func (r *run) copyFailed(w *worker, d *task, err error) {
+	job := d.copying
+	r.metrics.failedCopy(err)
+	tooLarge, terminated := errors.Is(err, ErrTooLarge), errors.Is(err, ErrTopicTerminated)
+	final := tooLarge || terminated
+	pause := time.Now().Add(job.backoff.Next())
+	switch {
+	case tooLarge && job.strip(d):
+		r.sendCopy(w, d)
+	case job.to.retry && (final || job.late()):
+		r.logCopy(d, zap.WarnLevel, "cannot store a copy, the next attempt is made in place", zap.Error(err))
+		r.againInPlace(d, later(job.from.due, pause))
+	case final:
+		r.unstorable(w, d, tooLarge, err)
+	default:
+		r.logCopy(d, zap.WarnLevel, "cannot store a copy, will keep trying", zap.Error(err))
+		r.hold(d, pause)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// unstorable does what the policy says about a dead letter that is refused for good.
+func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
+	job := d.copying
+	switch policy := r.cfg.Retry.Unstorable; {
+	case policy == TruncateUnstorable && tooLarge && job.truncate(d):
+		r.sendCopy(w, d)
+	case policy == DropUnstorable:
+		r.metrics.dropped.Inc()
+		r.logCopy(d, zap.ErrorLevel, "dead letter dropped: it cannot be stored", zap.Error(err))
+		r.ack(w, d)
+	default:
+		if !job.parked {
+			job.parked = true
+			r.metrics.parked.Inc()
+		}
+		r.logCopy(d, zap.ErrorLevel, "dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err))
+		job.reset(d)
+		r.hold(d, time.Now().Add(parkFor))
+	}
+}
+
+// logCopy logs what became of a copy of d, unless there are too many such lines.
+func (r *run) logCopy(d *task, level zapcore.Level, message string, fields ...zap.Field) {
+	if _, ok := r.lines.Allow(); ok {
+		r.log.Log(level, message, append(fields, zap.String("to", d.copying.to.topic),
+			zap.String("topic", d.Topic), zap.Stringer("message_id", d.ID))...)
+	}
+}
+
+// parkFor is how long a parked dead letter waits before it is tried again: an operator may have
+// raised the brokers' limit, or made the topic anew.
+const parkFor = time.Minute
 
 // hold keeps d until due.
 func (r *run) hold(d *task, due time.Time) {

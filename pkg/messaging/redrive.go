@@ -1,0 +1,371 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+)
+
+// RedriveConfig says which dead letters go back, and where to.
+type RedriveConfig struct {
+	// Topic is the dead-letter topic.
+	Topic string
+	// Subscription is the one of Topic whose messages go back: see [Retry.DeadLetterSubscription].
+	// It must have no consumer meanwhile. One that does not exist is created, at the end of Topic,
+	// and nothing goes back.
+	Subscription string
+	// To is where they go. Empty: each to the topic and partition that it came from.
+	To string
+	// Filter chooses what goes back; the rest stays on Subscription. It is called in the order of
+	// each partition, from one goroutine. Nil: everything.
+	Filter func(*DeadLetter) bool
+	// Rate bounds how many go back in a second. 0: no bound.
+	Rate float64
+	// Max bounds how many go back. 0: no bound.
+	Max int
+	// DryRun only counts: nothing is published or acknowledged.
+	DryRun bool
+	// Idle is how long partitions may deliver nothing, while the brokers answer, before the rest
+	// of them is taken to have been acknowledged earlier. Default 2s.
+	Idle time.Duration
+}
+
+// RedriveResult counts messages of the dead-letter topic.
+type RedriveResult struct {
+	// Redriven went back: their copies are stored. In a dry run they would have been.
+	Redriven int
+	// Filtered were left by Filter.
+	Filtered int
+	// Truncated were left because they lack a part of their payload: see [TruncateUnstorable].
+	Truncated int
+	// TooLarge were left because the brokers do not accept them.
+	TooLarge int
+	// Foreign were left because they are no dead letters of this library, or came from the
+	// dead-letter topic itself.
+	Foreign int
+}
+
+// ErrSubscriptionBusy is returned by [Client.Redrive] when the subscription has a consumer.
+var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
+
+// Redrive publishes dead letters to the topic that they came from, as they were: with their key,
+// ordering key, payload, event time and own properties, and without what this library added.
+// Attempts begin with 1 again. Every subscription of that topic receives them, not only the one
+// that gave them up.
+//
+// Only what the dead-letter topic holds at the beginning goes back: what comes meanwhile, what was
+// just redriven and failed again included, is left for the next call. A dead letter is acknowledged
+// once its copy is stored; a crash or an error in between can send it back twice. Letters of one
+// partition go back in their order.
+//
+// The result counts what was done, also with an error. Errors end the call: what is left stays on
+// the subscription, and another call goes on with it. It returns ErrSubscriptionBusy,
+// [ErrTopicTerminated], ErrClosed when the client closes, and ctx's error when that ends first.
+// Brokers that are away are waited for, until ctx ends.
+func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult, error) {
+	if err := cfg.validate(); err != nil {
+		return RedriveResult{}, fmt.Errorf("messaging: redrive: %w", err)
+	}
+	if cfg.Idle == 0 {
+		cfg.Idle = 2 * time.Second
+	}
+	if err := c.enter(); err != nil {
+		return RedriveResult{}, err
+	}
+	defer c.leave()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	unhook := make(chan struct{})
+	defer close(unhook)
+	go func() {
+		select {
+		case <-c.closing:
+			end(ErrClosed)
+		case <-unhook:
+		}
+	}()
+	v := newRedrive(c, cfg)
+	defer v.close()
+	err := v.run(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil && !errors.Is(err, ErrClosed) {
+		err = fmt.Errorf("messaging: redrive %s: %w", cfg.Topic, err)
+	}
+	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Int("redriven", v.result.Redriven),
+		zap.Int("filtered", v.result.Filtered), zap.Int("truncated", v.result.Truncated),
+		zap.Int("too_large", v.result.TooLarge), zap.Int("foreign", v.result.Foreign), zap.Error(err))
+	return v.result, err
+}
+
+func (cfg RedriveConfig) validate() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !validTopic(cfg.Topic) {
+		fault("topic: must be a name or persistent://tenant/namespace/name, got %q", cfg.Topic)
+	}
+	if cfg.Subscription == "" {
+		fault("subscription: must be set")
+	}
+	switch {
+	case cfg.To == "":
+	case !validTopic(cfg.To):
+		fault("to: must be a name or persistent://tenant/namespace/name, got %q", cfg.To)
+	case fullTopicName(cfg.To) == fullTopicName(cfg.Topic):
+		fault("to: must not be the dead-letter topic, got %q", cfg.To)
+	}
+	if cfg.Rate < 0 {
+		fault("rate: must be >= 0, got %g", cfg.Rate)
+	}
+	if cfg.Max < 0 {
+		fault("max: must be >= 0, got %d", cfg.Max)
+	}
+	if cfg.Idle < 0 {
+		fault("idle: must be >= 0, got %s", cfg.Idle)
+	}
+	return errors.Join(errs...)
+}
+
+const (
+	// redriveBatch bounds how many letters are under way before they are acknowledged.
+	redriveBatch = 100
+	// redriveBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
+	redriveBytes = 64 << 20
+	// redriveTopics bounds the publishers open at once.
+	redriveTopics = 50
+)
+
+// redrive is one call of Redrive. All of it runs on the caller's goroutine. It takes a batch of
+// letters, publishes them, waits until they are stored, and acknowledges them.
+type redrive struct {
+	client *Client
+	cfg    RedriveConfig
+	topic  string
+	log    *zap.Logger
+	limit  *rate.Limiter
+	result RedriveResult
+
+	source     *redriveSource
+	publishers map[string]*Publisher // by topic
+}
+
+func newRedrive(c *Client, cfg RedriveConfig) *redrive {
+	v := &redrive{
+		client: c, cfg: cfg, topic: fullTopicName(cfg.Topic),
+		log:        c.log.Named("redrive").With(zap.String("topic", cfg.Topic)),
+		limit:      rate.NewLimiter(rate.Inf, 1),
+		publishers: make(map[string]*Publisher),
+	}
+	if cfg.Rate > 0 {
+		v.limit = rate.NewLimiter(rate.Limit(cfg.Rate), 1)
+	}
+	return v
+}
+
+func (v *redrive) run(ctx context.Context) (err error) {
+	if v.source, err = openRedriveSource(ctx, v.client, v.topic, v.cfg.Subscription, v.cfg.Idle); err != nil {
+		return err
+	}
+	for !v.full() {
+		m, err := v.source.next(ctx)
+		if err != nil || m == nil {
+			return err
+		}
+		batch := v.gather(m)
+		if err := v.send(ctx, batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// full reports whether Max is reached.
+func (v *redrive) full() bool { return v.cfg.Max > 0 && v.result.Redriven >= v.cfg.Max }
+
+// letter is a dead letter on its way back.
+type letter struct {
+	id     pulsar.MessageID
+	to     string
+	record *Record
+	err    error
+}
+
+// gather takes m and what else has been received, as far as it is to go back.
+func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
+	most := redriveBatch
+	if v.cfg.Max > 0 {
+		most = min(most, v.cfg.Max-v.result.Redriven)
+	}
+	if v.cfg.Rate > 0 { // what is sent is acknowledged within a second or so
+		most = min(most, max(int(v.cfg.Rate), 1))
+	}
+	var batch []*letter
+	var bytes int64
+	for ; m != nil; m = v.source.ready() {
+		if l := v.choose(m); l != nil {
+			batch = append(batch, l)
+			bytes += l.record.size()
+		}
+		if len(batch) == most || bytes >= redriveBytes {
+			break
+		}
+	}
+	return batch
+}
+
+// choose makes the letter of m, nil when it stays.
+func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
+	var none slab
+	d := none.newTask(m, nil)
+	dead, ok := d.DeadLetter()
+	to := withoutPartition(dead.Topic)
+	switch {
+	case !ok || to == withoutPartition(v.topic):
+		v.result.Foreign++
+		return nil
+	case dead.Truncated > 0:
+		v.result.Truncated++
+		return nil
+	case v.cfg.Filter != nil && !v.cfg.Filter(&dead):
+		v.result.Filtered++
+		return nil
+	}
+	l := &letter{id: m.ID(), to: to, record: &Record{
+		Key: dead.Key, OrderingKey: dead.OrderingKey, Payload: dead.Payload,
+		Properties: dead.Properties, EventTime: dead.EventTime, Partition: partitionOf(dead.Topic),
+	}}
+	if v.cfg.To != "" {
+		l.to, l.record.Partition = fullTopicName(v.cfg.To), 0
+	}
+	return l
+}
+
+// send publishes the letters and acknowledges those that are stored. The error is the first one
+// that is about more than its letter.
+func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
+	if v.cfg.DryRun {
+		v.result.Redriven += len(batch)
+		return nil
+	}
+	ending, cancel := v.outlast(ctx) // what was sent is acknowledged, also when ctx ends
+	defer cancel()
+	outcomes := make(chan *letter, len(batch))
+	sent := 0
+	for _, l := range batch {
+		var p *Publisher
+		if err = v.limit.Wait(ctx); err != nil { // before ctx ends when that would be too early
+			err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+			break
+		}
+		if p, err = v.publisher(ctx, l.to); err != nil {
+			break
+		}
+		sent++
+		p.PublishAsync(ctx, l.record, func(_ MessageID, err error) {
+			l.err = err
+			outcomes <- l
+		})
+	}
+	var stored []pulsar.MessageID
+	for range sent {
+		select {
+		case l := <-outcomes:
+			switch {
+			case l.err == nil:
+				stored = append(stored, l.id)
+			case errors.Is(l.err, ErrTooLarge):
+				v.result.TooLarge++
+			case err == nil:
+				err = fmt.Errorf("publish to %s: %w", l.to, l.err)
+			}
+		case <-ending.Done():
+			return ending.Err()
+		}
+	}
+	v.result.Redriven += len(stored)
+	return errors.Join(err, v.source.ack(ending, stored))
+}
+
+// outlast makes a context that ends several operation timeouts after ctx.
+func (v *redrive) outlast(ctx context.Context) (context.Context, context.CancelFunc) {
+	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	unhook := context.AfterFunc(ctx, func() {
+		time.AfterFunc(subscribePatience*v.client.operationTimeout, cancel)
+	})
+	return long, func() {
+		unhook()
+		cancel()
+	}
+}
+
+// publisher opens a publisher of a topic, or returns the one that is open.
+func (v *redrive) publisher(ctx context.Context, topic string) (*Publisher, error) {
+	if p := v.publishers[topic]; p != nil {
+		return p, nil
+	}
+	if len(v.publishers) >= redriveTopics {
+		if err := v.closePublishers(ctx); err != nil {
+			return nil, err
+		}
+	}
+	profile := Business()
+	profile.Name = "redrive"
+	// Unbatched: Key_Shared subscriptions need it.
+	profile.BatchRecords, profile.GroupCommit = 1, false
+	if v.cfg.To == "" {
+		profile.Routing = RouteExplicit
+	}
+	var pause backoff.Backoff
+	for {
+		p, err := v.client.tryPublisher(ctx, topic, profile)
+		switch {
+		case err == nil:
+			v.publishers[topic] = p
+			return p, nil
+		case errors.Is(err, ErrTopicTerminated), errors.Is(err, ErrClosed), permanent(err), closeReason(err) == "unauthorized":
+			return nil, err
+		}
+		v.log.Warn("cannot open topic, will keep trying", zap.String("to", topic), zap.Error(err))
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (v *redrive) closePublishers(ctx context.Context) error {
+	var errs []error
+	for topic, p := range v.publishers {
+		errs = append(errs, p.Close(ctx))
+		delete(v.publishers, topic)
+	}
+	return errors.Join(errs...)
+}
+
+// close leaves the subscription. Nothing is under way any more, or the call has failed.
+func (v *redrive) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), subscribePatience*v.client.operationTimeout)
+	defer cancel()
+	if err := v.closePublishers(ctx); err != nil && !errors.Is(err, ErrUnacknowledged) {
+		v.log.Warn("cannot close publishers", zap.Error(err))
+	}
+	if v.source != nil {
+		within(ctx, v.source.raw.Close)
+	}
+}
+
+// partitionOf is the index at the end of a partition's name, 0 for a topic without partitions.
+func partitionOf(topic string) int {
+	index := 0
+	if base := withoutPartition(topic); base != topic {
+		_, _ = fmt.Sscanf(topic[len(base):], "-partition-%d", &index)
+	}
+	return index
+}

@@ -1,0 +1,210 @@
+package messaging_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// deaden publishes n messages of 7 keys to topic and has a consumer reject them all.
+func deaden(t *testing.T, s *wire.Server, client *messaging.Client, n int) {
+	t.Helper()
+	at := time.UnixMilli(1_700_000_000_000)
+	for i := range n {
+		s.Publish(topic, wire.Message{
+			Key: "k" + strconv.Itoa(i%7), OrderingKey: "o" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i)),
+			Properties: map[string]string{"aviary_reason": "own", "i": strconv.Itoa(i)}, EventTime: at,
+		})
+	}
+	r := start(t, client, consumerConfig(topic, messaging.Exclusive), func(_ context.Context, d *messaging.Delivery) error {
+		return messaging.Reject(errors.New("reason " + string(d.Payload)))
+	})
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", n))
+	r.stop(t)
+	require.Equal(t, n, s.Backlog(deadLetters, "sub"))
+}
+
+func redriveConfig() messaging.RedriveConfig {
+	return messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub", Idle: 50 * time.Millisecond}
+}
+
+func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.CreateTopic(topic, 3)
+	deaden(t, s, client, 50)
+	was := s.Entries(topic)
+	cfg := redriveConfig()
+	cfg.DryRun = true
+	result, err := client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 50}, result)
+	require.Len(t, s.Entries(topic), 50, "a dry run publishes nothing")
+	require.Equal(t, 50, s.Backlog(deadLetters, "sub"), "and acknowledges nothing")
+
+	cfg.DryRun = false
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 50}, result)
+	require.Zero(t, s.Backlog(deadLetters, "sub"))
+	require.Empty(t, s.Consumers(deadLetters, "sub"))
+	require.Empty(t, s.Producers(topic))
+
+	byKey := func(ms []wire.Message) map[string][]string {
+		got := make(map[string][]string)
+		for _, m := range ms {
+			got[m.Topic+m.Key] = append(got[m.Topic+m.Key], strings.Join([]string{
+				string(m.Payload), m.Key, m.OrderingKey, m.EventTime.String(), m.Properties["aviary_reason"], strconv.Itoa(len(m.Properties)),
+			}, " "))
+		}
+		return got
+	}
+	var back []wire.Message
+	perTopic := make(map[string]int)
+	for _, m := range was {
+		perTopic[m.Topic]++
+	}
+	for _, m := range s.Entries(topic) {
+		if perTopic[m.Topic]--; perTopic[m.Topic] < 0 {
+			back = append(back, m)
+		}
+	}
+	require.Equal(t, byKey(was), byKey(back), "in their partitions, keys in order")
+
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Zero(t, result, "nothing is left")
+}
+
+func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	deaden(t, s, client, 20)
+	s.Publish(deadLetters, wire.Message{Payload: []byte("no letter")})
+	cfg := redriveConfig()
+	cfg.To = "elsewhere"
+	cfg.Filter = func(l *messaging.DeadLetter) bool {
+		return l.Reason == "reason "+string(l.Payload) && len(l.Payload) == 2
+	}
+	cfg.Max = 3
+	result, err := client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, 3, result.Redriven)
+	cfg.Max, cfg.Rate = 0, 1000
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 7, Filtered: 10, Foreign: 1}, result)
+	require.Equal(t, 11, s.Backlog(deadLetters, "sub"))
+	require.Len(t, s.Entries("elsewhere"), 10)
+	require.Len(t, s.Entries(topic), 20)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cfg.Filter = func(*messaging.DeadLetter) bool { cancel(); return true }
+	_, err = client.Redrive(ctx, cfg)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// What fails again comes to the same dead-letter topic: it must not go round for ever.
+func TestRedriveDoesNotCircle(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	const n = 300 // several batches
+	deaden(t, s, client, n)
+	r := start(t, client, consumerConfig(topic, messaging.Exclusive), func(context.Context, *messaging.Delivery) error {
+		return messaging.Reject(errors.New("again"))
+	})
+	ctx := testContext(t)
+	cfg := redriveConfig()
+	chosen := 0
+	cfg.Filter = func(l *messaging.DeadLetter) bool {
+		if chosen++; chosen == n {
+			require.NoError(t, s.WaitEntries(ctx, deadLetters, n+1), "the first have come back")
+		}
+		return l.Reason != "again"
+	}
+	result, err := client.Redrive(ctx, cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: n}, result)
+	require.NoError(t, s.WaitEntries(ctx, deadLetters, 2*n))
+	r.stop(t)
+	require.Equal(t, n, s.Backlog(deadLetters, "sub"), "they wait for the next call")
+}
+
+// Whatever breaks, a letter is acknowledged only once its copy is stored, and none goes back twice
+// while the call lives.
+func TestRedriveSurvivesBrokerFaults(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	deaden(t, s, client, 300)
+	cfg := redriveConfig()
+	cfg.Idle = 500 * time.Millisecond
+	n := 0
+	cfg.Filter = func(l *messaging.DeadLetter) bool {
+		if n++; n%70 == 0 {
+			s.CloseConsumers(deadLetters)
+		}
+		return string(l.Payload) != "41"
+	}
+	s.FailAck(deadLetters, wire.ServiceNotReady, 2)
+	result, err := client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 299, Filtered: 1}, result)
+	require.Equal(t, 1, s.Backlog(deadLetters, "sub"))
+	seen := make(map[string]bool)
+	for _, m := range s.Entries(topic)[300:] {
+		seen[string(m.Payload)] = true
+	}
+	require.Len(t, seen, 299, "a publisher may store one twice, and loses none")
+}
+
+func TestRedriveRefusals(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	for want, change := range map[string]func(*messaging.RedriveConfig){
+		"topic: must be":        func(c *messaging.RedriveConfig) { c.Topic = "a/b" },
+		"subscription: must be": func(c *messaging.RedriveConfig) { c.Subscription = "" },
+		"to: must be a name":    func(c *messaging.RedriveConfig) { c.To = "a/b" },
+		"to: must not be":       func(c *messaging.RedriveConfig) { c.To = "t-sub-DLQ" },
+		"rate: must be":         func(c *messaging.RedriveConfig) { c.Rate = -1 },
+		"max: must be":          func(c *messaging.RedriveConfig) { c.Max = -1 },
+		"idle: must be":         func(c *messaging.RedriveConfig) { c.Idle = -1 },
+	} {
+		cfg := redriveConfig()
+		change(&cfg)
+		_, err := client.Redrive(testContext(t), cfg)
+		require.ErrorContains(t, err, want)
+	}
+	deaden(t, s, client, 2)
+	r := start(t, client, consumerConfig(deadLetters, messaging.Exclusive), func(context.Context, *messaging.Delivery) error { return nil })
+	require.NoError(t, s.WaitConsumers(testContext(t), deadLetters, "sub", 1))
+	_, err := client.Redrive(testContext(t), redriveConfig())
+	require.ErrorIs(t, err, messaging.ErrSubscriptionBusy)
+	r.stop(t)
+
+	other := redriveConfig()
+	other.Subscription = "mistyped"
+	result, err := client.Redrive(testContext(t), other)
+	require.NoError(t, err)
+	require.Zero(t, result, "a subscription that did not exist has nothing")
+	require.Len(t, s.Entries(topic), 2)
+
+	// The reader has acknowledged what there was.
+	s.FailProducerCreate(topic, wire.TopicTerminatedError, wire.Always)
+	again := start(t, client, consumerConfig(topic, messaging.Exclusive), func(context.Context, *messaging.Delivery) error {
+		return messaging.Reject(errors.New("never"))
+	})
+	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("late")})
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 3))
+	again.stop(t)
+	_, err = client.Redrive(testContext(t), redriveConfig())
+	require.ErrorIs(t, err, messaging.ErrTopicTerminated)
+	require.Equal(t, 1, s.Backlog(deadLetters, "sub"), "it stays")
+}

@@ -1,0 +1,277 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+)
+
+// copier holds the topics that a run copies messages to.
+type copier struct {
+	retry *copyTarget // nil: messages are held in place
+	dead  *copyTarget
+}
+
+// copyTarget is a topic that copies go to. Its publisher is opened when first needed, in the
+// background: a topic that cannot be opened must not occupy a worker. It is opened once a
+// subscription keeps what is published there: brokers delete at once what no subscription waits
+// for.
+type copyTarget struct {
+	client       *Client
+	topic        string
+	retry        bool
+	subscription string // whose consumer copies
+	keepFor      string // subscription to create on a dead-letter topic, "" for none
+	profile      Profile
+	log          *zap.Logger
+
+	until      func() context.Context // ends when opening makes no more sense
+	subscribed chan struct{}          // closed once the retry topic has its subscription
+
+	opened sync.WaitGroup // goroutines that open or close a publisher
+
+	mu      sync.Mutex
+	open    *Publisher
+	opening bool
+	closed  bool
+	trouble error // why there is no publisher, nil while that is not known
+	waited  int
+}
+
+// errNotKept: no subscription keeps what is published to the topic.
+var errNotKept = errors.New("no subscription")
+
+func newCopier(r *run) *copier {
+	c := r.cfg
+	target := func(name, topic string) *copyTarget {
+		p := Business()
+		p.Name = name
+		// Unbatched: copies with a delivery time travel alone anyway, and
+		// Key_Shared readers of dead letters need it. A full queue must not block
+		// a worker.
+		p.BatchRecords, p.Admission, p.GroupCommit = 1, FailFast, false
+		p.MaxPendingRecords, p.MaxPendingBytes = 1000, c.PrefetchBytes
+		return &copyTarget{
+			client: r.c.client, topic: fullTopicName(topic), subscription: c.Subscription,
+			profile: p, log: r.log,
+			until: func() context.Context { return r.stop }, subscribed: make(chan struct{}),
+		}
+	}
+	all := &copier{dead: target("dead_letter", c.Retry.DeadLetterTopic)}
+	if c.Retry.DeadLetterSubscription != noSubscription {
+		all.dead.keepFor = c.Retry.DeadLetterSubscription
+	}
+	if c.usesRetryTopic() {
+		all.retry = target("retry", c.Retry.Topic)
+		all.retry.retry = true
+	}
+	return all
+}
+
+// note hears how subscribing to src went. The subscription of a retry topic is durable: it keeps
+// copies from then on, also while the run is not connected to it.
+func (c *copier) note(src source, err error) {
+	t := c.retry
+	if !src.retry || t == nil || t.isSubscribed() {
+		return
+	}
+	if err == nil {
+		close(t.subscribed) // one receiver per source notes
+		return
+	}
+	t.fail(fmt.Errorf("%w: %w", errNotKept, err))
+}
+
+// isSubscribed reports whether the run has subscribed to its retry topic.
+func (t *copyTarget) isSubscribed() bool {
+	select {
+	case <-t.subscribed:
+		return true
+	default:
+		return false
+	}
+}
+
+// publisher returns the target's publisher. Without one it returns why, or nil while it is being
+// opened for the first time.
+func (t *copyTarget) publisher() (*Publisher, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open == nil && !t.opening && !t.closed {
+		t.opening = true
+		t.opened.Go(t.prepare)
+	}
+	return t.open, t.trouble
+}
+
+// patience is how long to wait for a publisher that is being opened.
+func (t *copyTarget) patience() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waited = min(t.waited+1, 100)
+	return time.Duration(t.waited) * 5 * time.Millisecond
+}
+
+// prepare opens the publisher, trying until the run stops.
+func (t *copyTarget) prepare() {
+	ctx := t.until()
+	var pause backoff.Backoff
+	for first := true; ctx.Err() == nil; first = false {
+		err := t.awaitSubscription(ctx)
+		var p *Publisher
+		if err == nil {
+			p, err = t.client.tryPublisher(ctx, t.topic, t.profile)
+		}
+		if ctx.Err() != nil && err != nil {
+			break
+		}
+		if first && err != nil {
+			t.log.Error("cannot open a topic for copies, will keep trying: what is to be copied there is not acknowledged",
+				zap.String("to", t.topic), zap.Error(err))
+		}
+		if err == nil {
+			t.mu.Lock()
+			t.open, t.trouble, t.opening, t.waited = p, nil, false, 0
+			t.mu.Unlock()
+			return
+		}
+		t.fail(err)
+		wait := pause.Next()
+		if errors.Is(err, ErrTopicTerminated) {
+			wait = parkFor // only an operator can change that
+		}
+		backoff.Sleep(ctx, wait)
+	}
+	t.mu.Lock()
+	t.opening = false
+	t.mu.Unlock()
+}
+
+// tryPublisher opens a publisher, or gives up after several operation timeouts: the underlying
+// call can hang for good. What comes later is closed.
+func (c *Client) tryPublisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
+	ctx, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
+	defer cancel()
+	return c.Publisher(ctx, topic, profile)
+}
+
+func (t *copyTarget) fail(err error) {
+	t.mu.Lock()
+	t.trouble = err
+	t.mu.Unlock()
+}
+
+// discard closes a publisher that takes no record any more. The next copy opens another.
+func (t *copyTarget) discard(p *Publisher) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p == nil || t.open != p || t.closed {
+		return
+	}
+	t.open = nil
+	t.opened.Go(func() { _ = p.Close(canceled()) }) // every record on it hears of it
+}
+
+// awaitSubscription returns nil once a subscription keeps what is published. That of the retry
+// topic is the run's own; it logs when it cannot subscribe.
+func (t *copyTarget) awaitSubscription(ctx context.Context) error {
+	switch {
+	case t.retry:
+		select {
+		case <-t.subscribed:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	case t.keepFor != "":
+		return t.subscribe(ctx)
+	default:
+		return nil
+	}
+}
+
+// subscribe creates the subscription that keeps dead letters, on one partition of the topic after
+// the other, and leaves it without a consumer. Like the run's own subscribe it gives up after
+// several operation timeouts, because the underlying calls can hang for good.
+func (t *copyTarget) subscribe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, subscribePatience*t.client.operationTimeout)
+	defer cancel()
+	var partitions []string
+	err := errSubscribeHangs
+	if !within(ctx, func() { partitions, err = t.client.consumers.TopicPartitions(t.topic) }) {
+		return fmt.Errorf("%w %s: %w", errNotKept, t.keepFor, errSubscribeHangs)
+	}
+	for _, partition := range partitions {
+		if err == nil {
+			err = t.subscribePartition(ctx, partition)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w %s: %w", errNotKept, t.keepFor, err)
+	}
+	return nil
+}
+
+// subscribePartition sees to it that the subscription exists. A consumer that comes after ctx has
+// ended is closed.
+func (t *copyTarget) subscribePartition(ctx context.Context, partition string) error {
+	made := make(chan error)
+	go func() {
+		raw, err := t.client.consumers.Subscribe(pulsar.ConsumerOptions{
+			Topic: partition, SubscriptionName: t.keepFor, Type: pulsar.Shared, ReceiverQueueSize: 1,
+			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, BackOffPolicyFunc: newBackoff,
+		})
+		if err == nil {
+			raw.Close()
+		}
+		select {
+		case made <- err:
+		case <-ctx.Done():
+		}
+	}()
+	select {
+	case err := <-made:
+		if err != nil && subscriptionExists(err) {
+			return nil
+		}
+		return err
+	case <-ctx.Done():
+		return errSubscribeHangs
+	}
+}
+
+// subscriptionExists reports whether a broker refused a consumer because others of another kind
+// have the subscription.
+func subscriptionExists(err error) bool {
+	return closeReason(err) == "busy" || strings.Contains(err.Error(), "Subscription is of different type")
+}
+
+// close closes the publishers. No copy is under way any more, or ctx has ended.
+func (c *copier) close(ctx context.Context) {
+	for _, t := range []*copyTarget{c.retry, c.dead} {
+		if t == nil {
+			continue
+		}
+		t.mu.Lock()
+		t.closed = true // none is opened from now on
+		t.mu.Unlock()
+		t.opened.Wait()
+		t.mu.Lock()
+		p := t.open
+		t.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		if err := p.Close(ctx); err != nil && !errors.Is(err, ErrUnacknowledged) {
+			t.log.Warn("cannot close topic for copies", zap.String("to", t.topic), zap.Error(err))
+		}
+	}
+}

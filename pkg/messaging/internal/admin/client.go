@@ -133,7 +133,7 @@ func (c *Client) get(ctx context.Context, path string, out any) error {
 }
 
 // do sends in as JSON, unless it is nil, and decodes the answer into out, unless that is nil. path
-// begins with a slash. An answer without content leaves out as it is.
+// begins with a slash.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
 	var body []byte
 	if in != nil {
@@ -143,9 +143,14 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		}
 	}
 	_, data, err := c.ask(ctx, method, path, body, maxAnswer)
-	if err != nil || out == nil || data == nil {
+	if err != nil || out == nil {
 		return err
 	}
+	return c.decode(data, out)
+}
+
+// decode takes an answer apart.
+func (c *Client) decode(data []byte, out any) error {
 	if json.Unmarshal(data, out) != nil { // the error would quote what may be anything
 		return fmt.Errorf("%s: %w", c.base, errNotTheAPI)
 	}
@@ -156,8 +161,7 @@ var errTooLarge = errors.New("larger")
 
 var errNotTheAPI = errors.New("the answer is not the JSON of Pulsar's admin API")
 
-// ask returns the answer to one request, which has at most limit bytes. It is nil when there is no
-// content.
+// ask returns the answer to one request, which has at most limit bytes.
 func (c *Client) ask(ctx context.Context, method, path string, body []byte, limit int64) (http.Header, []byte, error) {
 	timeout := changeTimeout
 	if method == http.MethodGet {
@@ -211,9 +215,6 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, limi
 	}
 	if int64(len(data)) > limit {
 		return nil, nil, fmt.Errorf("the answer is %w than %d bytes", errTooLarge, limit)
-	}
-	if resp.StatusCode == http.StatusNoContent {
-		data = nil
 	}
 	return resp.Header, data, nil
 }

@@ -14,7 +14,7 @@ type Retention struct {
 // Retention returns a namespace's own retention, nil when it has none.
 func (c *Client) Retention(ctx context.Context, namespace string) (*Retention, error) {
 	var r *Retention
-	err := c.get(ctx, namespacePath("namespaces", namespace)+"/retention", &r)
+	err := c.getPolicy(ctx, namespace, "retention", &r)
 	return r, err
 }
 
@@ -26,11 +26,21 @@ func (c *Client) SetRetention(ctx context.Context, namespace string, r Retention
 // Deduplication returns a namespace's own setting, nil when it has none.
 func (c *Client) Deduplication(ctx context.Context, namespace string) (*bool, error) {
 	var on *bool
-	err := c.get(ctx, namespacePath("namespaces", namespace)+"/deduplication", &on)
+	err := c.getPolicy(ctx, namespace, "deduplication", &on)
 	return on, err
 }
 
 // SetDeduplication gives a namespace a setting of its own.
 func (c *Client) SetDeduplication(ctx context.Context, namespace string, on bool) error {
 	return c.do(ctx, http.MethodPost, namespacePath("namespaces", namespace)+"/deduplication", on, nil)
+}
+
+// getPolicy decodes a policy of a namespace into out, and leaves it as it is when the namespace has none
+// of its own: the answer then is empty.
+func (c *Client) getPolicy(ctx context.Context, namespace, policy string, out any) error {
+	_, data, err := c.ask(ctx, http.MethodGet, namespacePath("namespaces", namespace)+"/"+policy, nil, maxAnswer)
+	if err != nil || len(data) == 0 {
+		return err
+	}
+	return c.decode(data, out)
 }

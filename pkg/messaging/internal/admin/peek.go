@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,12 +32,17 @@ type Message struct {
 // Peek returns the first n messages of a topic without partitions that a subscription has not
 // acknowledged, or fewer: those there are, and those whose payloads have 16 MiB together.
 func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message, error) {
+	// A broker creates a subscription that it is to look into (Pulsar 4.0.8), which then keeps messages
+	// for ever.
+	if err := c.requireSubscription(ctx, topic, name); err != nil {
+		return nil, err
+	}
 	var found []Message
 	left := int64(maxPeeked)
 	for position := 1; len(found) < n; position++ {
 		header, data, err := c.ask(ctx, http.MethodGet, subscriptionPath(topic, name)+"/position/"+strconv.Itoa(position), nil, left)
 		switch {
-		case position > 1 && errors.Is(err, ErrNotFound): // fewer messages than n
+		case errors.Is(err, ErrNotFound): // fewer messages than n
 			return found, nil
 		case position > 1 && errors.Is(err, errTooLarge):
 			return found, nil
@@ -44,7 +50,7 @@ func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message
 			return nil, err
 		}
 		left -= int64(len(data))
-		entry, err := decodeEntry(header, data)
+		entry, err := decodeEntry(header, data, partitionIndex(topic))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.base, err)
 		}
@@ -53,14 +59,22 @@ func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message
 	return found[:min(n, len(found))], nil
 }
 
+// requireSubscription returns an [ErrNotFound] when a topic lacks a subscription.
+func (c *Client) requireSubscription(ctx context.Context, topic, name string) error {
+	names, err := c.Subscriptions(ctx, topic)
+	if err != nil || slices.Contains(names, name) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", c.base, notSubscribed())
+}
+
 // decodeEntry returns the messages of an entry, which is one message or a batch.
-func decodeEntry(header http.Header, data []byte) ([]Message, error) {
+func decodeEntry(header http.Header, data []byte, partition int32) ([]Message, error) {
 	first := Message{
-		Payload: data, BatchSize: 1,
+		ID: MessageID{Partition: partition}, Payload: data, BatchSize: 1,
 		Producer: header.Get("X-Pulsar-Producer-Name"),
 		Key:      header.Get("X-Pulsar-Partition-Key"),
 	}
-	first.ID.Partition, first.ID.Batch = -1, -1
 	if _, err := fmt.Sscanf(header.Get("X-Pulsar-Message-Id"), "%d:%d", &first.ID.Ledger, &first.ID.Entry); err != nil {
 		return nil, errNotTheAPI
 	}

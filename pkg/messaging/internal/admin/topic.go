@@ -166,6 +166,19 @@ func WithoutPartition(topic string) string {
 	return topic[:i]
 }
 
+// partitionIndex is the index of the partition that topic names, 0 when it names none.
+func partitionIndex(topic string) int32 {
+	text, found := strings.CutPrefix(topic[len(WithoutPartition(topic)):], partitionMark)
+	if !found {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil { // too large for an index: a name that only looks like a partition's
+		return 0
+	}
+	return int32(n)
+}
+
 // topicPath is where the admin API has a topic, whose name is a full one.
 func topicPath(topic string) string {
 	domain, rest, _ := strings.Cut(topic, "://")

@@ -80,14 +80,14 @@ func (t Topic) Compact(ctx context.Context) error {
 type CompactionState string
 
 const (
-	// CompactionNotRun: the broker that serves the topic knows of no compaction. It forgets them when
-	// it starts.
+	// CompactionNotRun is a topic's of whose compactions the broker that serves it knows nothing. It
+	// forgets them when it starts, or when another broker takes the topic over.
 	CompactionNotRun CompactionState = "not run"
-	// CompactionRunning: it is under way.
+	// CompactionRunning is under way.
 	CompactionRunning CompactionState = "running"
-	// CompactionDone: it succeeded.
+	// CompactionDone has succeeded.
 	CompactionDone CompactionState = "done"
-	// CompactionFailed: it failed.
+	// CompactionFailed has failed.
 	CompactionFailed CompactionState = "failed"
 )
 

@@ -65,7 +65,8 @@ func (m managed) receive(t *testing.T, subscription string) []string {
 	return got
 }
 
-func texts(first, last int) []string {
+// recordTexts are the payloads that record gives.
+func recordTexts(first, last int) []string {
 	var all []string
 	for i := first; i <= last; i++ {
 		all = append(all, strconv.Itoa(i))
@@ -91,12 +92,12 @@ func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 		at   messaging.Position
 		want []string
 	}{
-		"earliest":    {messaging.Earliest(), texts(0, 9)},
+		"earliest":    {messaging.Earliest(), recordTexts(0, 9)},
 		"latest":      {messaging.Latest(), nil},
-		"first":       {messaging.AtMessage(ids[0]), texts(0, 9)},
-		"third":       {messaging.AtMessage(ids[2]), texts(2, 9)},
-		"time":        {messaging.AtTime(between), texts(5, 9)},
-		"before all":  {messaging.AtTime(between.Add(-time.Hour)), texts(0, 9)},
+		"first":       {messaging.AtMessage(ids[0]), recordTexts(0, 9)},
+		"third":       {messaging.AtMessage(ids[2]), recordTexts(2, 9)},
+		"time":        {messaging.AtTime(between), recordTexts(5, 9)},
+		"before all":  {messaging.AtTime(between.Add(-time.Hour)), recordTexts(0, 9)},
 		"behind them": {messaging.AtTime(time.Now().Add(time.Hour)), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -177,15 +178,15 @@ func TestSubscriptionIsReset(t *testing.T) {
 	between := afterNow(t)
 	m.publish(t, 5, 9)
 	require.NoError(t, s.Create(ctx, messaging.Earliest()))
-	require.Equal(t, texts(0, 9), m.receive(t, "sub"))
+	require.Equal(t, recordTexts(0, 9), m.receive(t, "sub"))
 	require.Empty(t, m.receive(t, "sub"))
 	for _, test := range []struct {
 		to   messaging.Position
 		want []string
 	}{
-		{messaging.AtTime(between), texts(5, 9)},
-		{messaging.AtMessage(ids[3]), texts(3, 9)},
-		{messaging.Earliest(), texts(0, 9)},
+		{messaging.AtTime(between), recordTexts(5, 9)},
+		{messaging.AtMessage(ids[3]), recordTexts(3, 9)},
+		{messaging.Earliest(), recordTexts(0, 9)},
 	} {
 		require.NoError(t, s.Reset(ctx, test.to))
 		require.Equal(t, test.want, m.receive(t, "sub"))
@@ -219,7 +220,7 @@ func TestResetReachesARunningConsumer(t *testing.T) {
 			for range 3 {
 				again = append(again, <-got)
 			}
-			require.ElementsMatch(t, texts(7, 9), again)
+			require.ElementsMatch(t, recordTexts(7, 9), again)
 			r.stop(t)
 		})
 	}
@@ -232,7 +233,7 @@ func TestSubscriptionSkips(t *testing.T) {
 	require.NoError(t, s.Create(ctx, messaging.Earliest()))
 	m.publish(t, 0, 9)
 	require.NoError(t, s.Skip(ctx, 3))
-	require.Equal(t, texts(3, 9), m.receive(t, "sub"))
+	require.Equal(t, recordTexts(3, 9), m.receive(t, "sub"))
 	require.ErrorContains(t, s.Skip(ctx, 0), "must be from 1")
 	require.ErrorIs(t, m.Subscription("none").Skip(ctx, 1), messaging.ErrNotFound)
 }
@@ -255,7 +256,7 @@ func TestSubscriptionIsDeleted(t *testing.T) {
 	r.stop(t)
 	require.NoError(t, s.Delete(ctx))
 	require.ErrorIs(t, s.Delete(ctx), messaging.ErrNotFound)
-	require.Equal(t, texts(0, 4), m.receive(t, "sub"), "a new one of the same name begins anew")
+	require.Equal(t, recordTexts(0, 4), m.receive(t, "sub"), "a new one of the same name begins anew")
 }
 
 func TestPeekLeavesMessagesAsTheyAre(t *testing.T) {

@@ -103,7 +103,7 @@ func TestCompactionLeavesTheNewestOfEachKey(t *testing.T) {
 				return nil
 			})
 			require.NoError(t, err)
-			require.ElementsMatch(t, texts(63, 69), got)
+			require.ElementsMatch(t, recordTexts(63, 69), got)
 			n, err := m.Subscription("before").Backlog(ctx)
 			require.NoError(t, err)
 			require.EqualValues(t, 70, n, "the messages themselves stay")

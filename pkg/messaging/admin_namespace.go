@@ -10,16 +10,16 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
-// Namespace manages one namespace over the brokers' admin API. [Client.Namespace] makes one. It is a
-// plain value, and it is safe for concurrent use. [Topic] says what limits and errors the methods
+// Namespace manages one namespace over the brokers' admin API. [Client.Namespace] makes one. It is
+// a plain value, and it is safe for concurrent use. [Topic] says what limits and errors the methods
 // have in common.
 type Namespace struct {
 	client *Client
 	name   string
 }
 
-// Namespace returns the namespace of that name, tenant/namespace, to manage it. It asks nothing: the
-// namespace need not exist.
+// Namespace returns the namespace of that name, tenant/namespace, to manage it. It asks nothing:
+// the namespace need not exist.
 func (c *Client) Namespace(name string) Namespace { return Namespace{client: c, name: name} }
 
 // Name is the namespace's name: tenant/namespace.
@@ -47,8 +47,8 @@ func (n Namespace) Topics(ctx context.Context) (topics []TopicInfo, err error) {
 // Unlimited is a bound of a [Retention] that bounds nothing.
 const Unlimited = -1
 
-// Retention is how much of what is acknowledged a namespace keeps: what either bound wants removed is
-// removed. Zero in both keeps nothing.
+// Retention is how much of what is acknowledged a namespace keeps: what either bound wants removed
+// is removed. Zero in both keeps nothing.
 type Retention struct {
 	Time time.Duration // in whole minutes; [Unlimited]: as long as Size allows
 	Size int64         // of each partition in bytes, in whole MiB; [Unlimited]: as much as Time allows
@@ -74,8 +74,8 @@ func (n Namespace) Retention(ctx context.Context) (r Retention, set bool, err er
 	return r, set, err
 }
 
-// SetRetention gives the namespace a retention of its own. Bounds are rounded up to whole minutes and
-// MiB. Pulsar wants both to be zero, or none.
+// SetRetention gives the namespace a retention of its own. Bounds are rounded up to whole minutes
+// and MiB. Pulsar wants both to be zero, or none.
 func (n Namespace) SetRetention(ctx context.Context, r Retention) error {
 	return n.manage(ctx, "set retention of", func(ctx context.Context, a *admin.Client) error {
 		if r.Time < Unlimited || r.Size < Unlimited {

@@ -10,9 +10,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
-// Subscription manages one subscription of a topic over the brokers' admin API. [Topic.Subscription]
-// makes one. It is a plain value, and it is safe for concurrent use. [Topic] says what limits and
-// errors the methods have in common.
+// Subscription manages one subscription of a topic over the brokers' admin API.
+// [Topic.Subscription] makes one. It is a plain value, and it is safe for concurrent use. [Topic]
+// says what limits and errors the methods have in common.
 type Subscription struct {
 	topic Topic
 	name  string
@@ -71,8 +71,8 @@ func (s Subscription) Delete(ctx context.Context) error {
 
 // Reset moves the subscription: the message at to is the next, and what lies before it counts as
 // acknowledged, what lies behind it does not. Consumers are disconnected, come back by themselves,
-// and get what they had received and not acknowledged again, if it lies behind to. [AtMessage] needs
-// a topic without partitions, or one partition.
+// and get what they had received and not acknowledged again, if it lies behind to. [AtMessage]
+// needs a topic without partitions, or one partition.
 //
 // To [Latest] is no more than acknowledging all that the topic has: consumers stay connected and
 // may still handle what they had received.
@@ -95,8 +95,8 @@ func (s Subscription) Reset(ctx context.Context, to Position) error {
 	})
 }
 
-// Skip acknowledges the first n entries that are not acknowledged. A batch of messages is one entry.
-// The topic must be one without partitions, or one partition.
+// Skip acknowledges the first n entries that are not acknowledged. A batch of messages is one
+// entry. The topic must be one without partitions, or one partition.
 func (s Subscription) Skip(ctx context.Context, n int) error {
 	return s.manage(ctx, "skip messages of", func(ctx context.Context, a *admin.Client) error {
 		if n < 1 || n > math.MaxInt32 {

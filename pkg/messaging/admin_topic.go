@@ -80,8 +80,8 @@ func (t Topic) Compact(ctx context.Context) error {
 type CompactionState string
 
 const (
-	// CompactionNotRun is a topic's of whose compactions the broker that serves it knows nothing. It
-	// forgets them when it starts, or when another broker takes the topic over.
+	// CompactionNotRun is a topic's of whose compactions the broker that serves it knows nothing.
+	// It forgets them when it starts, or when another broker takes the topic over.
 	CompactionNotRun CompactionState = "not run"
 	// CompactionRunning is under way.
 	CompactionRunning CompactionState = "running"

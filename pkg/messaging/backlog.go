@@ -21,7 +21,7 @@ import (
 // after the client was closed [ErrClosed]; refused credentials are [ErrAuthentication],
 // a lack of permission (to look up the topics) [ErrAuthorization], and certificates that
 // were not accepted [ErrTLS]. A topic that does not exist, or does not have the
-// subscription yet, is an error, too. There is no figure with an error.
+// subscription yet, is [ErrNotFound]. There is no figure with an error.
 //
 // It may be called from any goroutine, inside Run and outside of it, and does not need
 // the consumer to be connected.

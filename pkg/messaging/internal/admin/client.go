@@ -1,5 +1,5 @@
-// Package admin asks the brokers' admin API. Every request is bounded in time, every answer in size.
-// Nothing is tried twice. Its types are safe for concurrent use.
+// Package admin asks the brokers' admin API. Every request is bounded in time, every answer in
+// size. Nothing is tried twice. Its types are safe for concurrent use.
 package admin
 
 import (
@@ -23,20 +23,20 @@ import (
 const (
 	// readTimeout bounds a request that changes nothing, with its redirects.
 	readTimeout = 5 * time.Second
-	// changeTimeout bounds a request that changes something, with its redirects. The creation of many
-	// partitions takes a while, and whoever gives up does not know whether it was done.
+	// changeTimeout bounds a request that changes something, with its redirects. The creation of
+	// many partitions takes a while, and whoever gives up does not know whether it was done.
 	changeTimeout = 30 * time.Second
 	// maxAnswer bounds one answer, unpacked, other than a message.
 	maxAnswer = 4 << 20
-	// maxRedirects is how often one request may be sent on: a broker names the topic's owner, which may
-	// have changed meanwhile.
+	// maxRedirects is how often one request may be sent on: a broker names the topic's owner, which
+	// may have changed meanwhile.
 	maxRedirects = 3
 	// concurrency is how many requests one call has under way at once.
 	concurrency = 4
 )
 
-// Credentials are what the client proves itself with. Tokens and certificates are asked for at every
-// request and connection.
+// Credentials are what the client proves itself with. Tokens and certificates are asked for at
+// every request and connection.
 type Credentials interface {
 	Init() error
 	GetData() ([]byte, error)
@@ -72,8 +72,8 @@ func New(o Options) (*Client, error) {
 	c.http = &http.Client{
 		CheckRedirect: c.mayFollow,
 		Transport: &http.Transport{
-			// Not the environment's: it was meant for the way out, and a proxy of plain http would see
-			// the credentials.
+			// Not the environment's: it was meant for the way out, and a proxy of plain http would
+			// see the credentials.
 			Proxy:               nil,
 			DialContext:         (&net.Dialer{Timeout: o.ConnectTimeout}).DialContext,
 			TLSHandshakeTimeout: o.ConnectTimeout,
@@ -90,8 +90,8 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// CloseIdle closes the connections that serve no request. It ends each call of package messaging: the
-// next call sees rotated certificates, and a closed client leaves no connection behind.
+// CloseIdle closes the connections that serve no request. It ends each call of package messaging:
+// the next call sees rotated certificates, and a closed client leaves no connection behind.
 func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
 
 // certificate is the client's, read again at every connection; an empty one for none.
@@ -109,9 +109,9 @@ func (c *Client) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, err
 	return cert, nil
 }
 
-// mayFollow decides about redirects. A broker sends those who ask about a topic that it does not serve
-// to the one that does. Credentials stay with the host that was configured: where an answer points to
-// is not a matter of trust.
+// mayFollow decides about redirects. A broker sends those who ask about a topic that it does not
+// serve to the one that does. Credentials stay with the host that was configured: where an answer
+// points to is not a matter of trust.
 func (c *Client) mayFollow(req *http.Request, via []*http.Request) error {
 	from, to := via[0].URL, req.URL
 	switch {
@@ -244,8 +244,8 @@ func (c *Client) refusal(status int, body []byte) error {
 	return &statusError{code: status, text: text}
 }
 
-// token is the bearer token for a request, empty for none. The provider has no context: an issuer that
-// answers late is left to its own timeout.
+// token is the bearer token for a request, empty for none. The provider has no context: an issuer
+// that answers late is left to its own timeout.
 func (c *Client) token(ctx context.Context) (string, error) {
 	if c.credentials == nil {
 		return "", nil

@@ -12,8 +12,8 @@ var (
 	ErrBusy     = errors.New("messaging: in use")
 )
 
-// notSubscribed is an [ErrNotFound]: there is no figure, as opposed to none waiting. It also is what is
-// heard of a topic none of whose partitions is served.
+// notSubscribed is an [ErrNotFound]: there is no figure, as opposed to none waiting. It also is
+// what is heard of a topic none of whose partitions is served.
 func notSubscribed() error {
 	return &kindError{kind: ErrNotFound, err: errors.New("no such subscription at present")}
 }

@@ -35,8 +35,8 @@ func (c *Client) SetDeduplication(ctx context.Context, namespace string, on bool
 	return c.do(ctx, http.MethodPost, namespacePath("namespaces", namespace)+"/deduplication", on, nil)
 }
 
-// getPolicy decodes a policy of a namespace into out, and leaves it as it is when the namespace has none
-// of its own: the answer then is empty.
+// getPolicy decodes a policy of a namespace into out, and leaves it as it is when the namespace has
+// none of its own: the answer then is empty.
 func (c *Client) getPolicy(ctx context.Context, namespace, policy string, out any) error {
 	_, data, err := c.ask(ctx, http.MethodGet, namespacePath("namespaces", namespace)+"/"+policy, nil, maxAnswer)
 	if err != nil || len(data) == 0 {

@@ -32,8 +32,8 @@ type Message struct {
 // Peek returns the first n messages of a topic without partitions that a subscription has not
 // acknowledged, or fewer: those there are, and those whose payloads have 16 MiB together.
 func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message, error) {
-	// A broker creates a subscription that it is to look into (Pulsar 4.0.8), which then keeps messages
-	// for ever.
+	// A broker creates a subscription that it is to look into (Pulsar 4.0.8), which then keeps
+	// messages for ever.
 	if err := c.requireSubscription(ctx, topic, name); err != nil {
 		return nil, err
 	}
@@ -113,8 +113,8 @@ func headerTime(header http.Header, name string) (time.Time, error) {
 	return t, nil
 }
 
-// decodeBatch splits the payload of an entry of n messages: each has the length of its metadata, its
-// metadata and its payload.
+// decodeBatch splits the payload of an entry of n messages: each has the length of its metadata,
+// its metadata and its payload.
 func decodeBatch(entry Message, n int) ([]Message, error) {
 	data := entry.Payload
 	var messages []Message
@@ -142,8 +142,8 @@ func decodeBatch(entry Message, n int) ([]Message, error) {
 	return messages, nil
 }
 
-// decodeSingle takes from a message's own metadata (SingleMessageMetadata) what differs within a batch.
-// It returns the length of the payload, and whether a compaction dropped the message.
+// decodeSingle takes from a message's own metadata (SingleMessageMetadata) what differs within a
+// batch. It returns the length of the payload, and whether a compaction dropped the message.
 func (m *Message) decodeSingle(meta []byte) (length uint64, dropped bool, err error) {
 	m.Key, m.Properties = "", nil
 	err = fields(meta, func(number protowire.Number, v uint64, text []byte) error {

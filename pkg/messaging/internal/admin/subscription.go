@@ -82,8 +82,8 @@ func subscriptionPath(topic, name string) string {
 	return topicPath(topic) + "/subscription/" + url.PathEscape(name)
 }
 
-// Backlog is what a subscription has not acknowledged of one topic, all of its partitions together. A
-// topic without the subscription is an [ErrNotFound].
+// Backlog is what a subscription has not acknowledged of one topic, all of its partitions together.
+// A topic without the subscription is an [ErrNotFound].
 func (c *Client) Backlog(ctx context.Context, topic, subscription string) (int64, error) {
 	// Clients' names and addresses make up most of the answer where there are many.
 	const query = "?perPartition=false&getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true&excludeConsumers=true"
@@ -138,9 +138,9 @@ func (c *Client) TotalBacklog(ctx context.Context, topics map[string]bool, subsc
 	return sum.Load(), nil
 }
 
-// Matching lists the topics of a namespace that match a pattern, with one name for all partitions of a
-// topic, as the underlying client matches it (pulsar-client-go v0.21.0 consumer_regex.go): persistent
-// ones only, by the name without -partition-N, and from the tenant on.
+// Matching lists the topics of a namespace that match a pattern, with one name for all partitions
+// of a topic, as the underlying client matches it (pulsar-client-go v0.21.0 consumer_regex.go):
+// persistent ones only, by the name without -partition-N, and from the tenant on.
 func (c *Client) Matching(ctx context.Context, pattern string) ([]string, error) {
 	_, name, _ := strings.Cut(pattern, "://")
 	re, err := regexp.Compile(name)

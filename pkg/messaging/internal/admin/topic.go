@@ -19,8 +19,8 @@ type Topic struct {
 	Partitions int    // 0: without partitions
 }
 
-// CreateTopic creates a topic, without partitions when partitions is 0. A topic that exists as asked for
-// is no error; one that differs is an [ErrExists].
+// CreateTopic creates a topic, without partitions when partitions is 0. A topic that exists as
+// asked for is no error; one that differs is an [ErrExists].
 func (c *Client) CreateTopic(ctx context.Context, topic string, partitions int) error {
 	var err error
 	if partitions == 0 {
@@ -48,8 +48,8 @@ func partitionCount(n int) string {
 	return strconv.Itoa(n) + " partitions"
 }
 
-// Partitions is how many partitions a topic has: 0 without partitions. A topic that does not exist is
-// an [ErrNotFound].
+// Partitions is how many partitions a topic has: 0 without partitions. A topic that does not exist
+// is an [ErrNotFound].
 func (c *Client) Partitions(ctx context.Context, topic string) (int, error) {
 	var meta struct {
 		Partitions int `json:"partitions"`
@@ -129,8 +129,8 @@ type Compaction struct {
 	LastError string `json:"lastError"`
 }
 
-// Compaction asks about the last compaction of each partition of a topic, of the topic itself when it
-// has none.
+// Compaction asks about the last compaction of each partition of a topic, of the topic itself when
+// it has none.
 func (c *Client) Compaction(ctx context.Context, topic string) ([]Compaction, error) {
 	n, err := c.Partitions(ctx, topic)
 	if err != nil {

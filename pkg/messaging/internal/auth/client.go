@@ -29,7 +29,8 @@ type explainedClient struct {
 	lookups map[string]*lookup
 }
 
-// Explain returns a client whose errors say what was in the way. f reads raw's log ([Faults.Logger]).
+// Explain returns a client whose errors say what was in the way. f reads raw's log
+// ([Faults.Logger]).
 func (f *Faults) Explain(raw pulsar.Client) pulsar.Client {
 	return &explainedClient{Client: raw, faults: f, lookups: make(map[string]*lookup)}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/log"
 )
 
-// Logger returns a logger for an underlying client that passes its lines on to to and reads them for
-// faults.
+// Logger returns a logger for an underlying client that passes its lines on to to and reads them
+// for faults.
 func (f *Faults) Logger(to log.Logger) log.Logger { return faultLogger{Logger: to, faults: f} }
 
 type faultLogger struct {

@@ -35,14 +35,14 @@ type OAuth2 struct {
 	CAFile    string
 }
 
-// oauth2Provider gets tokens by the client credentials flow with the secret in the form, as Pulsar's
-// own clients do. It finds the address that gives tokens by OpenID Connect discovery.
+// oauth2Provider gets tokens by the client credentials flow with the secret in the form, as
+// Pulsar's own clients do. It finds the address that gives tokens by OpenID Connect discovery.
 //
-// The underlying client has its own (oauth2 folder of pulsar-client-go v0.21.0). Its requests have no
-// timeout: an issuer that accepts connections and answers nothing holds up every connection to Pulsar
-// for good. It takes an error page for a discovery document, fetches a token per connection when the
-// issuer tells no lifetime, uses a token that a broker refused until it expires, and leaves
-// connections open behind.
+// The underlying client has its own (oauth2 folder of pulsar-client-go v0.21.0). Its requests have
+// no timeout: an issuer that accepts connections and answers nothing holds up every connection to
+// Pulsar for good. It takes an error page for a discovery document, fetches a token per connection
+// when the issuer tells no lifetime, uses a token that a broker refused until it expires, and
+// leaves connections open behind.
 //
 // Package x/oauth2 asks for the token. It does not keep it: its token sources use a token without a
 // lifetime for ever, cannot forget one that was refused, and would not read the key file again.
@@ -158,8 +158,8 @@ func (p *oauth2Provider) renew() error {
 	return nil
 }
 
-// tokenError explains why there is no token. The library's own texts may quote the answer, which may
-// hold a token.
+// tokenError explains why there is no token. The library's own texts may quote the answer, which
+// may hold a token.
 func tokenError(endpoint string, err error) error {
 	var refusal *oauth2.RetrieveError
 	var transport *url.Error
@@ -213,7 +213,8 @@ func (p *oauth2Provider) discover(issuer string) (string, error) {
 	return answer.TokenEndpoint, nil
 }
 
-// requestError is the error of a request that got no answer. An issuer that is not trusted stays so.
+// requestError is the error of a request that got no answer. An issuer that is not trusted stays
+// so.
 func requestError(err error) error {
 	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
 		return err
@@ -258,8 +259,8 @@ func (o OAuth2) key() (oauth2Key, error) {
 	return key, nil
 }
 
-// CheckIssuer reports what is wrong with an issuer's URL. It wants https, for what goes there is a password. Plain http is for
-// issuers on this machine.
+// CheckIssuer reports what is wrong with an issuer's URL. It wants https, for what goes there is a
+// password. Plain http is for issuers on this machine.
 func CheckIssuer(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {

@@ -141,8 +141,8 @@ func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	}
 }
 
-// An issuer that answers nothing, or that says it is away, may be back later. One that refuses does not
-// change its mind. No error quotes an answer that may hold a token.
+// An issuer that answers nothing, or that says it is away, may be back later. One that refuses does
+// not change its mind. No error quotes an answer that may hold a token.
 func TestNoToken(t *testing.T) {
 	says := func(status int, kind, body string) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) {

@@ -507,6 +507,10 @@ func TestAuthentication(t *testing.T) {
 			requireBacklog(t, b, plain(messaging.Auth{Token: secret.String(token)}), b.AdminURL(), token)
 			requireBacklog(t, b, plain(is.auth(t, clientSecret)), b.AdminURL(), clientSecret)
 		})
+		t.Run("permissions", func(t *testing.T) {
+			t.Parallel()
+			requirePermissions(t, b)
+		})
 		// Each host's certificate is for that host.
 		t.Run("several hosts", func(t *testing.T) {
 			t.Parallel()

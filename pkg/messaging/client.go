@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
@@ -22,7 +24,7 @@ type Client struct {
 	metrics   *metrics
 	producers pulsar.Client
 	consumers pulsar.Client
-	admin     *admin // nil: no address
+	admin     *admin.Client // nil: no address
 
 	operationTimeout time.Duration
 
@@ -31,7 +33,7 @@ type Client struct {
 	mu         sync.Mutex
 	closed     bool
 	publishers map[*Publisher]struct{}
-	running    sync.WaitGroup // consumers inside Run, Drain or Backlog
+	running    sync.WaitGroup // consumers inside Run or Drain, and calls of the admin API
 }
 
 // Option adjusts a Client.
@@ -65,7 +67,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		opt(&o)
 	}
 	log := o.log.Named("messaging")
-	admin, err := newAdmin(cfg, log)
+	management, err := newAdmin(cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +82,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	}
 	return &Client{
 		log: log, metrics: newMetrics(o.reg),
-		producers: producers, consumers: consumers, admin: admin,
+		producers: producers, consumers: consumers, admin: management,
 		operationTimeout: cfg.OperationTimeout,
 
 		closing:    make(chan struct{}),
@@ -103,7 +105,7 @@ func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role s
 		MemoryLimitBytes:  -1,
 		Logger:            rawLogger{log.Named("pulsar").Sugar()},
 		MetricsRegisterer: prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, reg),
-	}, newFaults(log.With(zap.String("role", role))))
+	}, auth.NewFaults(log.With(zap.String("role", role))))
 	if err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}

@@ -4,13 +4,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -23,7 +23,8 @@ type Config struct {
 	// AdminURL is the address of the brokers' admin API, http://host:port or
 	// https://host:port, of one broker or, needed with several brokers that want
 	// credentials, of a Pulsar proxy. It gets the credentials of Auth. Only
-	// [Consumer.Backlog] asks it. Default: not asked.
+	// [Consumer.Backlog] and the methods of [Topic], [Subscription] and [Namespace] ask
+	// it. Default: not asked.
 	AdminURL string `yaml:"admin_url"`
 	// ConnectTimeout bounds one TCP and TLS connection attempt. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
@@ -142,14 +143,14 @@ func (c Config) Validate() error {
 		}
 		// The value is not repeated: it may be what was meant for the file.
 		if err := read(file); err != nil {
-			fault(path, "must name a readable file: %w", bare(err))
+			fault(path, "must name a readable file: %w", auth.Bare(err))
 		}
 	}
-	check("tls.ca_file", c.TLS.CAFile, func(file string) error { _, err := readCA(file); return err })
+	check("tls.ca_file", c.TLS.CAFile, func(file string) error { _, err := auth.ReadCA(file); return err })
 	check("auth.token_file", c.Auth.TokenFile, func(file string) error { _, err := secret.ReadFile(file); return err })
 	check("auth.cert_file", c.Auth.CertFile, readable)
 	check("auth.key_file", c.Auth.KeyFile, readable)
-	check("auth.oauth2.ca_file", c.Auth.OAuth2.CAFile, func(file string) error { _, err := readCA(file); return err })
+	check("auth.oauth2.ca_file", c.Auth.OAuth2.CAFile, func(file string) error { _, err := auth.ReadCA(file); return err })
 	if n := len(c.Auth.methods()); n > 1 {
 		fault("auth", "must hold one method, got %s", strings.Join(c.Auth.methods(), " and "))
 	}
@@ -165,7 +166,7 @@ func (c Config) Validate() error {
 		fault("auth.cert_file", "needs a pulsar+ssl url")
 	}
 	if o := c.Auth.OAuth2; o != (OAuth2{}) {
-		issuer := checkIssuer(o.IssuerURL)
+		issuer := auth.CheckIssuer(o.IssuerURL)
 		if o.IssuerURL == "" {
 			issuer = nil // the key file's
 		}
@@ -174,7 +175,7 @@ func (c Config) Validate() error {
 		}
 		if o.KeyFile == "" {
 			fault("auth.oauth2.key_file", "must be set")
-		} else if _, err := o.key(); err != nil && issuer == nil {
+		} else if err := auth.OAuth2(o).CheckKeyFile(); err != nil && issuer == nil {
 			fault("auth.oauth2", "%w", err)
 		}
 	}
@@ -200,7 +201,7 @@ func (c Config) checkAdmin(secure bool, fault func(path, format string, args ...
 		return true
 	case c.Auth.CertFile != "":
 		fault("admin_url", "must be https with auth.cert_file, got %q", c.AdminURL)
-	case secure && len(c.Auth.methods()) > 0 && !local(u.Hostname()):
+	case secure && len(c.Auth.methods()) > 0 && !auth.Local(u.Hostname()):
 		// Otherwise what url protects would be sent for everybody to read.
 		fault("admin_url", "must be https, or http to this machine, with credentials and a pulsar+ssl url, got %q", c.AdminURL)
 	}
@@ -246,6 +247,19 @@ func checkURL(s string) (secure bool, err error) {
 	return secure, nil
 }
 
+// checkAdminURL returns the parts of an admin URL, or what is wrong with it.
+func checkAdminURL(s string) (*url.URL, error) {
+	if strings.Contains(s, "@") { // not repeated: what stands before it may be a password
+		return nil, errors.New("must not hold credentials: they belong under auth")
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || !validPort(u.Port()) ||
+		u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		return nil, fmt.Errorf("must be http://host:port or https://host:port, got %q", s)
+	}
+	return u, nil
+}
+
 // validPort accepts no port, which means Pulsar's own.
 func validPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
@@ -259,12 +273,4 @@ func readable(file string) error {
 		return err
 	}
 	return f.Close()
-}
-
-// bare is the reason of a failed file operation without the file's name.
-func bare(err error) error {
-	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-		return pe.Err
-	}
-	return err
 }

@@ -28,3 +28,8 @@ func validTopic(t string) bool {
 	}
 	return parts[0] != "" && parts[1] != "" && parts[2] != ""
 }
+
+// persistentTopic reports whether a full name is a persistent topic's.
+func persistentTopic(name string) bool {
+	return strings.HasPrefix(name, "persistent://") && validTopic(name)
+}

@@ -1,0 +1,56 @@
+package messaging
+
+import (
+	"errors"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+)
+
+// Position is a place in a topic, from which a subscription goes on. The zero Position is
+// [Earliest]. It is a plain value.
+type Position struct {
+	kind positionKind
+	id   MessageID
+	time time.Time
+}
+
+type positionKind int
+
+const (
+	atEarliest positionKind = iota
+	atLatest
+	atMessage
+	atTime
+)
+
+// Earliest is the first message that the topic still has.
+func Earliest() Position { return Position{} }
+
+// Latest is behind the last message that the topic has when it is asked.
+func Latest() Position { return Position{kind: atLatest} }
+
+// AtMessage is the message that id names: it is the next one. Where it no longer is, the
+// next one is the first behind it. The place is an entry's: from the middle of a batch, the
+// whole batch comes.
+func AtMessage(id MessageID) Position { return Position{kind: atMessage, id: id} }
+
+// AtTime is the first message that was published at t or later, by the clock of its
+// publisher, to the millisecond.
+func AtTime(t time.Time) Position { return Position{kind: atTime, time: t} }
+
+// adminID is an id as the admin API takes it.
+func adminID(id MessageID) (admin.MessageID, error) {
+	raw, err := pulsar.DeserializeMessageID(id.Bytes())
+	if err != nil || id.IsZero() || id.Deduplicated() {
+		return admin.MessageID{}, errors.New("the id names no message")
+	}
+	return admin.MessageID{Ledger: raw.LedgerID(), Entry: raw.EntryID(), Partition: int32(id.Partition()), Batch: -1}, nil
+}
+
+// peekedID is the id of a message that the admin API gave.
+func peekedID(m admin.Message) MessageID {
+	return MessageID{id: pulsar.NewMessageID(m.ID.Ledger, m.ID.Entry, m.ID.Batch, m.ID.Partition)}
+}

@@ -1,0 +1,99 @@
+package admin
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// asking returns a client of a server that answers paths as given.
+func asking(t *testing.T, byPath map[string]string) *Client {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, known := byPath[strings.TrimPrefix(r.URL.Path, "/admin/v2/")]
+		if !known {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(s.Close)
+	c, err := New(Options{URL: s.URL + "/", ConnectTimeout: time.Second})
+	require.NoError(t, err)
+	t.Cleanup(c.CloseIdle)
+	return c
+}
+
+// What only looks like a partition is a topic, and what was deleted meanwhile is none.
+func TestTopicsOnceEach(t *testing.T) {
+	c := asking(t, map[string]string{
+		"persistent/a/b/partitioned": `["persistent://a/b/gone","persistent://a/b/p"]`,
+		"persistent/a/b": `["persistent://a/b/q-partition-1","persistent://a/b/p-partition-0",
+			"persistent://a/b/p-partition-1","persistent://a/b/a","persistent://a/b/p-partition-x"]`,
+		"persistent/a/b/p/partitions": `{"partitions":2}`,
+	})
+	topics, err := c.Topics(context.Background(), "a/b")
+	require.NoError(t, err)
+	require.Equal(t, []Topic{
+		{Name: "persistent://a/b/a"}, {Name: "persistent://a/b/p", Partitions: 2},
+		{Name: "persistent://a/b/p-partition-x"}, {Name: "persistent://a/b/q-partition-1"},
+	}, topics)
+}
+
+func TestPartitionNames(t *testing.T) {
+	for name, want := range map[string]struct {
+		topic string
+		index int32
+	}{
+		"persistent://a/b/c":                         {"persistent://a/b/c", 0},
+		"persistent://a/b/c-partition-12":            {"persistent://a/b/c", 12},
+		"persistent://a/b/c-partition-1-partition-2": {"persistent://a/b/c-partition-1", 2},
+		"persistent://a/b/c-partition-x":             {"persistent://a/b/c-partition-x", 0},
+		"persistent://a/b/c-partition-99999999999":   {"persistent://a/b/c", 0},
+	} {
+		require.Equal(t, want.topic, WithoutPartition(name))
+		require.Equal(t, want.index, partitionIndex(name), name)
+	}
+}
+
+// single is a message of a batch.
+func single(payload string, more ...byte) []byte {
+	meta := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(len(payload)))
+	meta = append(meta, more...)
+	return append(append(binary.BigEndian.AppendUint32(nil, uint32(len(meta))), meta...), payload...)
+}
+
+func TestBatchWithoutWhatCompactionDropped(t *testing.T) {
+	dropped := protowire.AppendVarint(protowire.AppendTag(nil, 4, protowire.VarintType), 1)
+	data := append(append(single("one"), single("", dropped...)...), single("three")...)
+	got, err := decodeBatch(Message{Payload: data, Producer: "p"}, 3)
+	require.NoError(t, err)
+	require.Equal(t, []Message{
+		{ID: MessageID{Batch: 0}, BatchSize: 3, Payload: []byte("one"), Producer: "p"},
+		{ID: MessageID{Batch: 2}, BatchSize: 3, Payload: []byte("three"), Producer: "p"},
+	}, got)
+}
+
+func FuzzDecodeBatch(f *testing.F) {
+	f.Add(append(single("one"), single("two")...), 2)
+	f.Add([]byte{0, 0, 0, 2, 24, 200}, 1)
+	f.Add([]byte{255, 255, 255, 255}, 1)
+	f.Fuzz(func(t *testing.T, data []byte, n int) {
+		got, err := decodeBatch(Message{Payload: data}, n)
+		if err != nil {
+			require.Empty(t, got)
+		}
+		size := 0
+		for _, m := range got {
+			size += len(m.Payload)
+		}
+		require.LessOrEqual(t, size, len(data))
+	})
+}

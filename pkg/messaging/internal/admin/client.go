@@ -1,0 +1,271 @@
+// Package admin asks the brokers' admin API. Every request is bounded in time, every answer in
+// size. Nothing is tried twice. Its types are safe for concurrent use.
+package admin
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+)
+
+const (
+	// readTimeout bounds a request that changes nothing, with its redirects.
+	readTimeout = 5 * time.Second
+	// changeTimeout bounds a request that changes something, with its redirects. The creation of
+	// many partitions takes a while, and whoever gives up does not know whether it was done.
+	changeTimeout = 30 * time.Second
+	// maxAnswer bounds one answer, unpacked, other than a message.
+	maxAnswer = 4 << 20
+	// maxRedirects is how often one request may be sent on: a broker names the topic's owner, which
+	// may have changed meanwhile.
+	maxRedirects = 3
+	// concurrency is how many requests one call has under way at once.
+	concurrency = 4
+)
+
+// Credentials are what the client proves itself with. Tokens and certificates are asked for at
+// every request and connection.
+type Credentials interface {
+	Init() error
+	GetData() ([]byte, error)
+	GetTLSCertificate() (*tls.Certificate, error)
+}
+
+// Options are the settings of a [Client].
+type Options struct {
+	URL            string // http or https, a host, and a port or not
+	ConnectTimeout time.Duration
+	RootCAs        *x509.CertPool // nil: the system's
+	Insecure       bool           // accepts every certificate
+	Credentials    Credentials    // nil: none
+	Refused        func()         // is called when the credentials are refused
+}
+
+// Client asks the admin API of one cluster.
+type Client struct {
+	base        string // without a slash at the end
+	http        *http.Client
+	credentials Credentials
+	refused     func()
+}
+
+// New prepares a client. It connects to nothing.
+func New(o Options) (*Client, error) {
+	if o.Credentials != nil {
+		if err := o.Credentials.Init(); err != nil {
+			return nil, err
+		}
+	}
+	c := &Client{base: strings.TrimRight(o.URL, "/"), credentials: o.Credentials, refused: o.Refused}
+	c.http = &http.Client{
+		CheckRedirect: c.mayFollow,
+		Transport: &http.Transport{
+			// Not the environment's: it was meant for the way out, and a proxy of plain http would
+			// see the credentials.
+			Proxy:               nil,
+			DialContext:         (&net.Dialer{Timeout: o.ConnectTimeout}).DialContext,
+			TLSHandshakeTimeout: o.ConnectTimeout,
+			MaxIdleConnsPerHost: concurrency,
+			IdleConnTimeout:     readTimeout,
+			TLSClientConfig: &tls.Config{
+				MinVersion:           tls.VersionTLS12,
+				RootCAs:              o.RootCAs,
+				InsecureSkipVerify:   o.Insecure, //nolint:gosec // as the configuration says, which calls it by its name
+				GetClientCertificate: c.certificate,
+			},
+		},
+	}
+	return c, nil
+}
+
+// CloseIdle closes the connections that serve no request. It ends each call of package messaging:
+// the next call sees rotated certificates, and a closed client leaves no connection behind.
+func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
+
+// certificate is the client's, read again at every connection; an empty one for none.
+func (c *Client) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if c.credentials == nil {
+		return &tls.Certificate{}, nil
+	}
+	cert, err := c.credentials.GetTLSCertificate()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", auth.ErrAuthentication, err)
+	}
+	if cert == nil {
+		cert = &tls.Certificate{}
+	}
+	return cert, nil
+}
+
+// mayFollow decides about redirects. A broker sends those who ask about a topic that it does not
+// serve to the one that does. Credentials stay with the host that was configured: where an answer
+// points to is not a matter of trust.
+func (c *Client) mayFollow(req *http.Request, via []*http.Request) error {
+	from, to := via[0].URL, req.URL
+	switch {
+	case len(via) > maxRedirects:
+		return errors.New("sent on too often")
+	case from.Scheme == "https" && to.Scheme != "https":
+		return fmt.Errorf("sent on to %s, which is not https", to.Host)
+	case c.credentials != nil && (from.Scheme != to.Scheme || !strings.EqualFold(from.Host, to.Host)):
+		return fmt.Errorf("sent on to %s, and credentials go to admin_url only: with several brokers and authentication it must be a Pulsar proxy's", to.Host)
+	case req.Method != via[0].Method: // http turns a POST into a GET at some of them
+		return fmt.Errorf("sent on to %s, with another request", to.Host)
+	}
+	return nil
+}
+
+// get decodes the answer to a GET into out.
+func (c *Client) get(ctx context.Context, path string, out any) error {
+	return c.do(ctx, http.MethodGet, path, nil, out)
+}
+
+// do sends in as JSON, unless it is nil, and decodes the answer into out, unless that is nil. path
+// begins with a slash.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+	}
+	_, data, err := c.ask(ctx, method, path, body, maxAnswer)
+	if err != nil || out == nil {
+		return err
+	}
+	return c.decode(data, out)
+}
+
+// decode takes an answer apart.
+func (c *Client) decode(data []byte, out any) error {
+	if json.Unmarshal(data, out) != nil { // the error would quote what may be anything
+		return fmt.Errorf("%s: %w", c.base, errNotTheAPI)
+	}
+	return nil
+}
+
+var errTooLarge = errors.New("larger")
+
+var errNotTheAPI = errors.New("the answer is not the JSON of Pulsar's admin API")
+
+// ask returns the answer to one request, which has at most limit bytes.
+func (c *Client) ask(ctx context.Context, method, path string, body []byte, limit int64) (http.Header, []byte, error) {
+	timeout := changeTimeout
+	if method == http.MethodGet {
+		timeout = readTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
+	defer cancel()
+	header, data, err := c.try(ctx, method, path, body, limit)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", c.base, err)
+	}
+	return header, data, nil
+}
+
+func (c *Client) try(ctx context.Context, method, path string, body []byte, limit int64) (http.Header, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set("Accept", "application/json, application/octet-stream")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	token, err := c.token(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.http.Do(req)
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		err = wrapped.Err // its URL is long, and says nothing that callers do not
+	}
+	switch {
+	case err != nil && strings.Contains(err.Error(), "tls: "):
+		return nil, nil, fmt.Errorf("%w: %w", auth.ErrTLS, err)
+	case err != nil:
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, nil, c.refusal(resp.StatusCode, data)
+	}
+	if int64(len(data)) > limit {
+		return nil, nil, fmt.Errorf("the answer is %w than %d bytes", errTooLarge, limit)
+	}
+	return resp.Header, data, nil
+}
+
+// refusal is the error of an answer other than 2xx. Pulsar gives its reason in JSON, but for
+// credentials that it refuses: filters in front of the API do that.
+func (c *Client) refusal(status int, body []byte) error {
+	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
+	var why struct {
+		Reason string `json:"reason"`
+	}
+	_ = json.Unmarshal(body, &why) // an answer of another kind has its status only
+	reason, _, _ := strings.Cut(strings.TrimSpace(why.Reason), "\n")
+	reason = strings.ToValidUTF8(reason[:min(len(reason), 200)], "")
+	// A known role that lacks a permission gets a 401, too.
+	known := status == http.StatusUnauthorized && strings.HasPrefix(reason, "Unauthorized to validate")
+	switch {
+	case status == http.StatusUnauthorized && !known:
+		c.refused() // the next request gets a new token where tokens are issued
+		return fmt.Errorf("%w: %s", auth.ErrAuthentication, text)
+	case reason != "":
+		text += ": " + reason
+	}
+	if known || status == http.StatusForbidden {
+		return fmt.Errorf("%w: %s", auth.ErrAuthorization, text)
+	}
+	return &statusError{code: status, text: text}
+}
+
+// token is the bearer token for a request, empty for none. The provider has no context: an issuer
+// that answers late is left to its own timeout.
+func (c *Client) token(ctx context.Context) (string, error) {
+	if c.credentials == nil {
+		return "", nil
+	}
+	type result struct {
+		token []byte
+		err   error
+	}
+	got := make(chan result, 1)
+	go func() {
+		token, err := c.credentials.GetData()
+		got <- result{token, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case r := <-got:
+		if r.err != nil && !errors.Is(r.err, auth.ErrIssuerAway) {
+			return "", fmt.Errorf("%w: %w", auth.ErrAuthentication, r.err)
+		}
+		return string(r.token), r.err
+	}
+}

@@ -1,0 +1,219 @@
+package admin
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// maxPeeked bounds the payloads of one call of Peek, as the broker sends them.
+const maxPeeked = 16 << 20
+
+// Message is a message as the API gives it.
+type Message struct {
+	ID          MessageID
+	BatchSize   int32 // 1 for a message outside batches
+	Payload     []byte
+	Properties  map[string]string
+	Key         string
+	PublishTime time.Time
+	EventTime   time.Time // zero: none
+	Producer    string
+}
+
+// Peek returns the first n messages of a topic without partitions that a subscription has not
+// acknowledged, or fewer: those there are, and those whose payloads have 16 MiB together.
+func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message, error) {
+	// A broker creates a subscription that it is to look into (Pulsar 4.0.8), which then keeps
+	// messages for ever.
+	if err := c.requireSubscription(ctx, topic, name); err != nil {
+		return nil, err
+	}
+	var found []Message
+	left := int64(maxPeeked)
+	for position := 1; len(found) < n; position++ {
+		header, data, err := c.ask(ctx, http.MethodGet, subscriptionPath(topic, name)+"/position/"+strconv.Itoa(position), nil, left)
+		switch {
+		case errors.Is(err, ErrNotFound): // fewer messages than n
+			return found, nil
+		case position > 1 && errors.Is(err, errTooLarge):
+			return found, nil
+		case err != nil:
+			return nil, err
+		}
+		left -= int64(len(data))
+		entry, err := decodeEntry(header, data, partitionIndex(topic))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.base, err)
+		}
+		found = append(found, entry...)
+	}
+	return found[:min(n, len(found))], nil
+}
+
+// requireSubscription returns an [ErrNotFound] when a topic lacks a subscription.
+func (c *Client) requireSubscription(ctx context.Context, topic, name string) error {
+	names, err := c.Subscriptions(ctx, topic)
+	if err != nil || slices.Contains(names, name) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", c.base, notSubscribed())
+}
+
+// decodeEntry returns the messages of an entry, which is one message or a batch.
+func decodeEntry(header http.Header, data []byte, partition int32) ([]Message, error) {
+	first := Message{
+		ID: MessageID{Partition: partition}, Payload: data, BatchSize: 1,
+		Producer: header.Get("X-Pulsar-Producer-Name"),
+		Key:      header.Get("X-Pulsar-Partition-Key"),
+	}
+	if _, err := fmt.Sscanf(header.Get("X-Pulsar-Message-Id"), "%d:%d", &first.ID.Ledger, &first.ID.Entry); err != nil {
+		return nil, errNotTheAPI
+	}
+	var err error
+	if first.PublishTime, err = headerTime(header, "X-Pulsar-Publish-Time"); err != nil {
+		return nil, err
+	}
+	if first.EventTime, err = headerTime(header, "X-Pulsar-Event-Time"); err != nil {
+		return nil, err
+	}
+	if text := header.Get("X-Pulsar-Property"); text != "" {
+		if err := json.Unmarshal([]byte(text), &first.Properties); err != nil {
+			return nil, errNotTheAPI
+		}
+	}
+	batch := header.Get("X-Pulsar-Num-Batch-Message")
+	if batch == "" {
+		return []Message{first}, nil
+	}
+	n, err := strconv.Atoi(batch)
+	if err != nil {
+		return nil, errNotTheAPI
+	}
+	return decodeBatch(first, n)
+}
+
+func headerTime(header http.Header, name string) (time.Time, error) {
+	text := header.Get(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}, errNotTheAPI
+	}
+	return t, nil
+}
+
+// decodeBatch splits the payload of an entry of n messages: each has the length of its metadata,
+// its metadata and its payload.
+func decodeBatch(entry Message, n int) ([]Message, error) {
+	data := entry.Payload
+	var messages []Message
+	for i := range n {
+		if len(data) < 4 {
+			return nil, errNotTheAPI
+		}
+		size := binary.BigEndian.Uint32(data)
+		data = data[4:]
+		if uint64(size) > uint64(len(data)) {
+			return nil, errNotTheAPI
+		}
+		m := entry
+		m.ID.Batch, m.BatchSize = int32(i), int32(n)
+		length, dropped, err := m.decodeSingle(data[:size])
+		data = data[size:]
+		if err != nil || length > uint64(len(data)) {
+			return nil, errNotTheAPI
+		}
+		m.Payload, data = data[:length:length], data[length:]
+		if !dropped {
+			messages = append(messages, m)
+		}
+	}
+	return messages, nil
+}
+
+// decodeSingle takes from a message's own metadata (SingleMessageMetadata) what differs within a
+// batch. It returns the length of the payload, and whether a compaction dropped the message.
+func (m *Message) decodeSingle(meta []byte) (length uint64, dropped bool, err error) {
+	m.Key, m.Properties = "", nil
+	err = fields(meta, func(number protowire.Number, v uint64, text []byte) error {
+		switch number {
+		case 1:
+			return m.decodeProperty(text)
+		case 2:
+			m.Key = string(text)
+		case 3:
+			length = v
+		case 4:
+			dropped = v != 0
+		case 5:
+			m.EventTime = eventTime(v)
+		}
+		return nil
+	})
+	return length, dropped, err
+}
+
+func (m *Message) decodeProperty(data []byte) error {
+	var key, value string
+	err := fields(data, func(number protowire.Number, _ uint64, text []byte) error {
+		switch number {
+		case 1:
+			key = string(text)
+		case 2:
+			value = string(text)
+		}
+		return nil
+	})
+	if m.Properties == nil {
+		m.Properties = make(map[string]string)
+	}
+	m.Properties[key] = value
+	return err
+}
+
+func eventTime(ms uint64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(ms))
+}
+
+// fields calls use with each number or text of a message of protocol buffers.
+func fields(data []byte, use func(protowire.Number, uint64, []byte) error) error {
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		data = data[n:]
+		var v uint64
+		var text []byte
+		switch kind {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(data)
+		case protowire.BytesType:
+			text, n = protowire.ConsumeBytes(data)
+		default:
+			n = protowire.ConsumeFieldValue(number, kind, data)
+		}
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if err := use(number, v, text); err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Topic is a topic of a namespace.
+type Topic struct {
+	Name       string // the full one
+	Partitions int    // 0: without partitions
+}
+
+// CreateTopic creates a topic, without partitions when partitions is 0. A topic that exists as
+// asked for is no error; one that differs is an [ErrExists].
+func (c *Client) CreateTopic(ctx context.Context, topic string, partitions int) error {
+	var err error
+	if partitions == 0 {
+		err = c.do(ctx, http.MethodPut, topicPath(topic), nil, nil)
+	} else {
+		err = c.do(ctx, http.MethodPut, topicPath(topic)+"/partitions", partitions, nil)
+	}
+	if !refusedWith(err, http.StatusConflict) {
+		return err
+	}
+	have, err := c.Partitions(ctx, topic)
+	if err != nil {
+		return err
+	}
+	if have != partitions {
+		return fmt.Errorf("%w with %s, not %s", ErrExists, partitionCount(have), partitionCount(partitions))
+	}
+	return nil
+}
+
+func partitionCount(n int) string {
+	if n == 0 {
+		return "no partitions"
+	}
+	return strconv.Itoa(n) + " partitions"
+}
+
+// Partitions is how many partitions a topic has: 0 without partitions. A topic that does not exist
+// is an [ErrNotFound].
+func (c *Client) Partitions(ctx context.Context, topic string) (int, error) {
+	var meta struct {
+		Partitions int `json:"partitions"`
+	}
+	err := c.get(ctx, topicPath(topic)+"/partitions?checkAllowAutoCreation=false", &meta)
+	return meta.Partitions, err
+}
+
+// DeleteTopic deletes a topic with all that it holds. One that clients use is an [ErrBusy].
+func (c *Client) DeleteTopic(ctx context.Context, topic string) error {
+	path, err := c.wholePath(ctx, topic)
+	if err != nil {
+		return err
+	}
+	err = c.do(ctx, http.MethodDelete, path, nil, nil)
+	return as(ErrBusy, err, http.StatusPreconditionFailed, http.StatusConflict)
+}
+
+// wholePath is the path of a topic with all its partitions.
+func (c *Client) wholePath(ctx context.Context, topic string) (string, error) {
+	n, err := c.Partitions(ctx, topic)
+	if err != nil {
+		return "", err
+	}
+	if n == 0 {
+		return topicPath(topic), nil
+	}
+	return topicPath(topic) + "/partitions", nil
+}
+
+// Topics lists the persistent topics of a namespace by their names.
+func (c *Client) Topics(ctx context.Context, namespace string) ([]Topic, error) {
+	var partitioned, all []string
+	if err := c.get(ctx, namespacePath("persistent", namespace)+"/partitioned", &partitioned); err != nil {
+		return nil, err
+	}
+	if err := c.get(ctx, namespacePath("persistent", namespace), &all); err != nil {
+		return nil, err
+	}
+	topics := make([]Topic, len(partitioned), len(partitioned)+len(all))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	whole := make(map[string]bool, len(partitioned))
+	for i, name := range partitioned {
+		whole[name] = true
+		group.Go(func() error {
+			n, err := c.Partitions(ctx, name)
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			topics[i] = Topic{Name: name, Partitions: n}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	// Deleted between the two questions.
+	topics = slices.DeleteFunc(topics, func(t Topic) bool { return t.Partitions == 0 })
+	for _, name := range all {
+		if !whole[WithoutPartition(name)] {
+			topics = append(topics, Topic{Name: name})
+		}
+	}
+	slices.SortFunc(topics, func(a, b Topic) int { return strings.Compare(a.Name, b.Name) })
+	return topics, nil
+}
+
+// Compact starts a compaction of a topic, or of all its partitions. One that runs is an [ErrBusy].
+func (c *Client) Compact(ctx context.Context, topic string) error {
+	return as(ErrBusy, c.do(ctx, http.MethodPut, topicPath(topic)+"/compaction", nil, nil), http.StatusConflict)
+}
+
+// Compaction is what the broker says about the last compaction of a topic.
+type Compaction struct {
+	Status    string `json:"status"` // NOT_RUN, RUNNING, SUCCESS or ERROR
+	LastError string `json:"lastError"`
+}
+
+// Compaction asks about the last compaction of each partition of a topic, of the topic itself when
+// it has none.
+func (c *Client) Compaction(ctx context.Context, topic string) ([]Compaction, error) {
+	n, err := c.Partitions(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{topic}
+	if n > 0 {
+		names = make([]string, n)
+		for i := range names {
+			names[i] = topic + partitionMark + strconv.Itoa(i)
+		}
+	}
+	of := make([]Compaction, len(names))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for i, name := range names {
+		group.Go(func() error { return c.get(ctx, topicPath(name)+"/compaction", &of[i]) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return of, nil
+}
+
+const partitionMark = "-partition-"
+
+// WithoutPartition is the name of the topic that a partition belongs to.
+func WithoutPartition(topic string) string {
+	i := strings.LastIndex(topic, partitionMark)
+	if i < 0 || strings.Trim(topic[i+len(partitionMark):], "0123456789") != "" {
+		return topic
+	}
+	return topic[:i]
+}
+
+// partitionIndex is the index of the partition that topic names, 0 when it names none.
+func partitionIndex(topic string) int32 {
+	text, found := strings.CutPrefix(topic[len(WithoutPartition(topic)):], partitionMark)
+	if !found {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil { // too large for an index: a name that only looks like a partition's
+		return 0
+	}
+	return int32(n)
+}
+
+// topicPath is where the admin API has a topic, whose name is a full one.
+func topicPath(topic string) string {
+	domain, rest, _ := strings.Cut(topic, "://")
+	parts := strings.SplitN(rest, "/", 3)
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return "/admin/v2/" + domain + "/" + strings.Join(parts, "/")
+}
+
+// namespacePath is where the admin API has a kind of things of a namespace, tenant/namespace.
+func namespacePath(kind, namespace string) string {
+	tenant, name, _ := strings.Cut(namespace, "/")
+	return "/admin/v2/" + kind + "/" + url.PathEscape(tenant) + "/" + url.PathEscape(name)
+}

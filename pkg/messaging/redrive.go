@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
@@ -226,9 +227,9 @@ func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	var none slab
 	d := none.newTask(m, nil)
 	dead, ok := d.DeadLetter()
-	to := withoutPartition(dead.Topic)
+	to := admin.WithoutPartition(dead.Topic)
 	switch {
-	case !ok || to == withoutPartition(v.topic):
+	case !ok || to == admin.WithoutPartition(v.topic):
 		v.result.Foreign++
 		return nil
 	case dead.Truncated > 0:
@@ -364,7 +365,7 @@ func (v *redrive) close() {
 // partitionOf is the index at the end of a partition's name, 0 for a topic without partitions.
 func partitionOf(topic string) int {
 	index := 0
-	if base := withoutPartition(topic); base != topic {
+	if base := admin.WithoutPartition(topic); base != topic {
 		_, _ = fmt.Sscanf(topic[len(base):], "-partition-%d", &index)
 	}
 	return index

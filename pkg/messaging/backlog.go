@@ -163,9 +163,8 @@ func (a *admin) matching(ctx context.Context, pattern string) ([]string, error) 
 
 // withoutPartition is the name of the topic that a partition belongs to.
 func withoutPartition(topic string) string {
-	const mark = "-partition-"
-	i := strings.LastIndex(topic, mark)
-	if i < 0 || strings.Trim(topic[i+len(mark):], "0123456789") != "" {
+	i := strings.LastIndex(topic, partitionMark)
+	if i < 0 || strings.Trim(topic[i+len(partitionMark):], "0123456789") != "" {
 		return topic
 	}
 	return topic[:i]

@@ -29,7 +29,9 @@ type lane struct {
 	p     *Publisher
 	topic string
 	index int
-	log   *zap.Logger
+	// partition is what ids name: not index where the publisher's topic is one partition.
+	partition int
+	log       *zap.Logger
 
 	mu         sync.Mutex
 	list       pendingList
@@ -123,7 +125,7 @@ var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
 
 func newLane(p *Publisher, topic string, index int) *lane {
 	l := &lane{
-		p: p, topic: topic, index: index,
+		p: p, topic: topic, index: index, partition: partitionIndex(topic, index),
 		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
 		kick:  make(chan struct{}, 1),
@@ -450,7 +452,9 @@ func (l *lane) settle() (broken error) {
 		if c.err == nil && c.e.at != 0 {
 			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
 		}
-		c.e.done(MessageID{id: c.id, lane: l.index + 1, again: c.e.again}, c.err)
+		id := messageID(c.id, l.partition)
+		id.again = c.e.again
+		c.e.done(id, c.err)
 	}
 	m.acked.Add(float64(acked))
 	m.failed.Add(float64(failed))

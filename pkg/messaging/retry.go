@@ -121,9 +121,8 @@ func (d *task) restore() {
 	d.ProducerName = d.Properties[PropertyOriginProducer]
 	d.ReplicatedFrom = d.Properties[PropertyOriginReplicatedFrom]
 	if b, err := hex.DecodeString(d.Properties[PropertyOriginID]); err == nil {
-		if id, err := pulsar.DeserializeMessageID(b); err == nil {
-			d.ID = MessageID{id: id}
-			d.Partition = d.ID.Partition()
+		if id, err := ParseMessageID(b); err == nil && !id.IsZero() {
+			d.ID, d.Partition = id, id.Partition()
 		}
 	}
 	maps.DeleteFunc(d.Properties, func(name, _ string) bool { return strings.HasPrefix(name, propertyPrefix) })

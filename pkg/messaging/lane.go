@@ -64,6 +64,7 @@ type lane struct {
 	flushing sync.Mutex     // held while the flusher holds it
 
 	ready    chan struct{}   // closed once the first producer exists or the lane failed
+	failed   chan struct{}   // closed once the lane failed
 	backoff  backoff.Backoff // of replacements; the lane's goroutine only
 	stalled  bool
 	doubts   doubts
@@ -130,7 +131,7 @@ func newLane(p *Publisher, topic string, index int) *lane {
 		wake:  make(chan struct{}, 1),
 		kick:  make(chan struct{}, 1),
 		ended: make(chan struct{}),
-		ready: make(chan struct{}),
+		ready: make(chan struct{}), failed: make(chan struct{}),
 	}
 	l.generation, l.retire = context.WithCancel(context.Background())
 	return l
@@ -488,6 +489,9 @@ func (l *lane) watch(now time.Time) (broken error) {
 		case idle > tick && isClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
+	}
+	if !waiting && raw != nil && l.p.profile.OnLoss == FailOnLoss && isClosed(raw) {
+		broken = pulsar.ErrProducerClosed // the owner is told, though nothing is under way
 	}
 	if stalled {
 		l.p.metrics.stalled.Inc()

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
 // Reader reads a topic, all of its partitions, without a subscription that a broker keeps:
@@ -90,7 +88,7 @@ func (r *Reader) open(ctx context.Context) error {
 	ctx, cancel := r.until(ctx)
 	defer cancel()
 	var topics []string
-	err := r.insist(ctx, func() (err error) {
+	err := insist(ctx, r.log, func() (err error) {
 		topics, err = r.topics(ctx)
 		return err
 	})
@@ -146,23 +144,6 @@ func (r *Reader) topics(ctx context.Context) ([]string, error) {
 	return patiently(ctx, r.client, func() ([]string, error) {
 		return r.client.consumers.TopicPartitions(r.cfg.Topic)
 	}, nil)
-}
-
-// insist calls try until it succeeds, fails for good, or ctx ends.
-func (r *Reader) insist(ctx context.Context, try func() error) error {
-	var b backoff.Backoff
-	for {
-		err := try()
-		if err == nil || permanent(err) {
-			return err
-		}
-		if !b.Started() {
-			r.log.Warn("cannot find out what there is to read, will keep trying", zap.Error(err))
-		}
-		if !backoff.Sleep(ctx, b.Next()) {
-			return fmt.Errorf("%w (last failure: %w)", context.Cause(ctx), err)
-		}
-	}
 }
 
 // discover finds new partitions.

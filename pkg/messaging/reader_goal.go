@@ -94,7 +94,7 @@ func (r *Reader) ends(ctx context.Context, partitions []*readerPartition) (map[i
 	group.SetLimit(readerAsks)
 	for i, p := range partitions {
 		group.Go(func() error {
-			return r.insist(ctx, func() (err error) {
+			return insist(ctx, r.log, func() (err error) {
 				found[i], err = p.end(ctx)
 				return err
 			})

@@ -99,7 +99,7 @@ func (r *Reader) open(ctx context.Context) error {
 	for i, topic := range topics {
 		found[i] = r.partition(topic, i)
 	}
-	ends, err := r.ends(ctx, found)
+	ends, err := r.ends(ctx, found, r.cfg.ReadCompacted)
 	if err != nil {
 		return err
 	}
@@ -202,8 +202,12 @@ func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
 // read, or of ctx. Messages that are published meanwhile may be among them. What is
 // read is not read again by Next.
 func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Delivery) error) (n int, err error) {
+	r.noteCaughtUp()
+	// Compaction may have removed the end of the topic. Whoever reads what compaction has left
+	// gets no further; whoever was there before is being sent all.
+	compacted := r.cfg.ReadCompacted && r.opening != nil
 	asking, cancel := r.until(ctx)
-	ends, err := r.ends(asking, r.all())
+	ends, err := r.ends(asking, r.all(), compacted)
 	cancel()
 	if err != nil {
 		return 0, fmt.Errorf("messaging: read %s to its end: %w", r.cfg.Topic, err)
@@ -288,7 +292,7 @@ func (r *Reader) askAgain(goal *readerGoal) {
 	r.running.Go(func() {
 		ends := make(map[int]readerEnd)
 		for _, p := range silent {
-			if end, err := p.end(r.ctx); err == nil {
+			if end, err := p.end(r.ctx, r.cfg.ReadCompacted); err == nil {
 				ends[p.index] = end
 			}
 		}

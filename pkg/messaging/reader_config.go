@@ -20,7 +20,9 @@ type ReaderConfig struct {
 	After []MessageID `yaml:"-"`
 	// ReadCompacted reads only the latest message of each key of what was compacted. Messages
 	// without a key, a payload and properties are then passed over: they are what compaction
-	// leaves of a batch's other messages. Default false.
+	// leaves of a batch's other messages. A key that was deleted and compacted away between
+	// two messages that are read leaves no trace: whoever keeps a state reads it from the
+	// beginning after a long time away, not from After. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
 	// PrefetchBytes bounds what brokers send ahead, and MaxMessageBytes is how large messages
 	// are taken to be: as many messages of that size are sent ahead as fit, at least one and

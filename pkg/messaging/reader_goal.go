@@ -88,14 +88,14 @@ func (g *readerGoal) lower(ends map[int]readerEnd, positions []MessageID) {
 const readerAsks = 16
 
 // ends asks for the end of each partition until it is known, or ctx ends.
-func (r *Reader) ends(ctx context.Context, partitions []*readerPartition) (map[int]readerEnd, error) {
+func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compacted bool) (map[int]readerEnd, error) {
 	found := make([]readerEnd, len(partitions))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(readerAsks)
 	for i, p := range partitions {
 		group.Go(func() error {
 			return insist(ctx, r.log, func() (err error) {
-				found[i], err = p.end(ctx)
+				found[i], err = p.end(ctx, compacted)
 				return err
 			})
 		})
@@ -110,11 +110,11 @@ func (r *Reader) ends(ctx context.Context, partitions []*readerPartition) (map[i
 	return ends, nil
 }
 
-// end asks once for the end of p.
-func (p *readerPartition) end(ctx context.Context) (readerEnd, error) {
+// end asks once for the end of p, or of what compaction has left of it.
+func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, error) {
 	c := p.r.client
 	return patiently(ctx, c, func() (readerEnd, error) {
-		raw, err := c.lastID(p.topic, p.r.cfg.ReadCompacted)
+		raw, err := c.lastID(p.topic, compacted)
 		if err != nil {
 			return readerEnd{}, err
 		}

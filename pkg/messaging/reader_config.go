@@ -52,6 +52,7 @@ func (c ReaderConfig) withDefaults() ReaderConfig {
 	if c.DiscoverEvery == 0 {
 		c.DiscoverEvery = time.Minute
 	}
+	c.StartTime = c.StartTime.Truncate(time.Millisecond) // as publish times are
 	return c
 }
 

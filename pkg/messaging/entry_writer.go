@@ -21,9 +21,6 @@ type EntryWriterConfig struct {
 	// its properties tell, and a negative number when they tell none. An error refuses the
 	// topic: opening fails with it.
 	Position func(*Delivery) (int64, error)
-	// Wait makes opening wait its turn while another writer has the topic. Otherwise it fails,
-	// or tries until its context ends.
-	Wait bool
 	// Label is the profile's name in metrics. Default "entries".
 	Label string
 	// Compression of each entry. Default LZ4.
@@ -61,10 +58,11 @@ func (c EntryWriterConfig) profile() Profile {
 	p.MaxPendingRecords = c.MaxRecords
 	p.MaxPendingBytes = 4*MaxEntryBytes + int64(c.MaxRecords)*recordOverhead
 	p.Admission, p.Routing = Block, RouteKeyHash
+	// Not WaitForExclusiveAccess: a producer of that kind that comes back to a topic which has
+	// another owner waits in the broker's queue, where nothing tells it of its loss; and one that
+	// is closed while it waits has its turn all the same, and blocks the topic until its connection
+	// ends. Whoever waits tries again.
 	p.Access, p.OnLoss = ExclusiveAccess, FailOnLoss
-	if c.Wait {
-		p.Access = WaitForExclusiveAccess
-	}
 	return p
 }
 
@@ -153,8 +151,8 @@ const lookTimeout = 10 * time.Second
 
 // EntryWriter takes topic, one without partitions or a single partition of one
 // (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
-// ctx ends, then reads the last message once. ctx bounds opening only. Close the writer
-// when done.
+// ctx ends, also while another writer has the topic: every 2 seconds at least. Then it reads the
+// last message once. ctx bounds opening only. Close the writer when done.
 func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Name == "" || cfg.Position == nil {

@@ -197,7 +197,7 @@ func TestEntryWriterTakesOver(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, far.Close(ctx)) }()
 
-	cfg := messaging.EntryWriterConfig{Name: "source", Position: position, Wait: true}
+	cfg := messaging.EntryWriterConfig{Name: "source", Position: position}
 	stored := int64(-1)
 	for round := range 3 {
 		first, err := far.EntryWriter(ctx, topic, cfg)
@@ -223,7 +223,8 @@ func TestEntryWriterTakesOver(t *testing.T) {
 		require.NoError(t, line.Restore())
 		err = <-ended
 		require.ErrorIs(t, err, messaging.ErrInDoubt, "it cannot know")
-		<-first.Context().Done()
+		require.ErrorIs(t, err, messaging.ErrProducerLost)
+		require.Error(t, first.Context().Err())
 		require.NoError(t, second.Store(ctx, positioned(second.Stored()+1, second.Stored()+100)...))
 		stored = second.Stored()
 		require.NoError(t, first.Close(ctx))

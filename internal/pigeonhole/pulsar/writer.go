@@ -166,8 +166,7 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No bound but ours: an attempt that is given up would go on waiting for its turn
-	// behind, and have it before the next.
+	// No bound but ours: it waits as long as another has the partition.
 	late := time.AfterFunc(openTimeout, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -202,7 +201,7 @@ func (w *writer) config() messaging.EntryWriterConfig {
 		name = "pigeonhole"
 	}
 	return messaging.EntryWriterConfig{
-		Name: name + "-" + w.source, Position: w.position, Wait: true,
+		Name: name + "-" + w.source, Position: w.position,
 		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }

@@ -19,7 +19,7 @@ func TestMessageIDFromItsBytes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			again, err := ParseMessageID(id.Bytes())
 			require.NoError(t, err)
-			require.True(t, again == id, "%s is not %s", again, id)
+			require.Equal(t, id, again)
 			require.Zero(t, again.Compare(id))
 			require.Equal(t, id.String(), again.String())
 			require.Len(t, map[MessageID]bool{id: true, again: true}, 1)

@@ -190,6 +190,7 @@ func TestReaderGoesOnWhereItWas(t *testing.T) {
 			s.FailLookup(topic, wire.ServiceNotReady, 1)
 			s.CutConnections()
 		},
+		func() { s.DuplicateDispatch(topic, 3) },
 	}
 	for i := range n {
 		if i%100 == 50 {
@@ -306,10 +307,11 @@ func TestReaderEnds(t *testing.T) {
 		_, err := r.Next(context.Background())
 		waiting <- err
 	}()
+	require.NotEmpty(t, s.Consumers(topic, ""))
 	require.NoError(t, r.Close(testContext(t)))
 	require.ErrorIs(t, <-waiting, messaging.ErrClosed)
+	require.Empty(t, s.Consumers(topic, ""), "the broker has heard of it")
 	require.NoError(t, r.Close(testContext(t)), "again")
-	require.NoError(t, s.Until(testContext(t), func() bool { return len(s.Consumers(topic, "")) == 0 }))
 
 	r, err = client.Reader(testContext(t), messaging.ReaderConfig{Topic: topic})
 	require.NoError(t, err)
@@ -320,4 +322,31 @@ func TestReaderEnds(t *testing.T) {
 	require.ErrorIs(t, err, messaging.ErrClosed)
 	_, err = client.Reader(testContext(t), messaging.ReaderConfig{Topic: topic})
 	require.ErrorIs(t, err, messaging.ErrClosed)
+}
+
+// Nobody reads: what the broker has sent ahead is bounded in bytes.
+func TestReaderPrefetchIsBounded(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	const size, messages = 64 << 10, 200
+	for i := range messages {
+		payload := make([]byte, size)
+		copy(payload, strconv.Itoa(i))
+		s.Publish(topic, wire.Message{Payload: payload})
+	}
+	for _, ahead := range []int{1, 10} {
+		r := openReader(t, client, func(c *messaging.ReaderConfig) {
+			c.PrefetchBytes, c.MaxMessageBytes = int64(ahead*size), size
+		})
+		// One message is on its way to Next, one is at the client's dispatcher; and permits are
+		// renewed when half of them are used.
+		full := func() bool {
+			all := s.Consumers(topic, "")
+			return len(all) == 1 && all[0].Dispatched >= ahead && all[0].Permits <= 0
+		}
+		require.NoError(t, s.Until(testContext(t), full))
+		require.LessOrEqual(t, s.Consumers(topic, "")[0].Dispatched, 2*ahead+2)
+		require.Len(t, toEnd(t, r), messages)
+		require.NoError(t, r.Close(testContext(t)))
+	}
 }

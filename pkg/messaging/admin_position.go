@@ -4,8 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
-
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
@@ -43,14 +41,13 @@ func AtTime(t time.Time) Position { return Position{kind: atTime, time: t} }
 
 // adminID is an id as the admin API takes it.
 func adminID(id MessageID) (admin.MessageID, error) {
-	raw, err := pulsar.DeserializeMessageID(id.Bytes())
-	if err != nil || id.IsZero() || id.Deduplicated() {
+	if id.IsZero() || id.Deduplicated() {
 		return admin.MessageID{}, errors.New("the id names no message")
 	}
-	return admin.MessageID{Ledger: raw.LedgerID(), Entry: raw.EntryID(), Partition: int32(id.Partition()), Batch: -1}, nil
+	return admin.MessageID{Ledger: id.ledger, Entry: id.entry, Partition: int32(id.Partition()), Batch: -1}, nil
 }
 
 // peekedID is the id of a message that the admin API gave.
 func peekedID(m admin.Message) MessageID {
-	return MessageID{id: pulsar.NewMessageID(m.ID.Ledger, m.ID.Entry, m.ID.Batch, m.ID.Partition)}
+	return MessageID{ledger: m.ID.Ledger, entry: m.ID.Entry, batch: m.ID.Batch, batchSize: m.BatchSize, partition: m.ID.Partition + 1}
 }

@@ -91,7 +91,11 @@ const deliveryOverhead = 512
 
 // slab allocates tasks of small messages several at a time. Those of one slab live
 // as long as the last of them, as the payloads of one batch do.
-type slab struct{ free []task }
+type slab struct {
+	free      []task
+	topic     string // of the latest message
+	partition int
+}
 
 const (
 	slabTasks   = 16
@@ -118,8 +122,11 @@ func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 	d := l.next(len(payload))
 	// Field by field: this is where the time goes, and d is zero.
 	d.Topic = raw.Topic()
-	d.Partition = max(int(id.PartitionIdx()), 0)
-	d.ID.id = id
+	if d.Topic != l.topic { // seldom: strings of one place in memory are equal at once
+		l.topic, l.partition = d.Topic, partitionIndex(d.Topic, int(id.PartitionIdx()))
+	}
+	d.Partition = l.partition
+	d.ID = messageID(id, l.partition)
 	d.Key = raw.Key()
 	d.OrderingKey = raw.OrderingKey()
 	d.Payload = payload

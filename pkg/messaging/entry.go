@@ -67,9 +67,9 @@ func (o *entryOutcome) done(id MessageID, err error) {
 		}
 	case id.IsZero():
 		o.mixed = true
-	case o.stored > 0 && !o.last.IsZero() && (id.id.LedgerID() != o.last.id.LedgerID() || id.id.EntryID() != o.last.id.EntryID()):
+	case o.stored > 0 && !o.last.IsZero() && !id.sameEntry(o.last):
 		o.mixed = true
-	case int(id.id.BatchIdx()) != o.stored || int(id.id.BatchSize()) != o.want:
+	case int(id.batch) != o.stored || int(id.batchSize) != o.want:
 		o.mixed = true
 	}
 	if err == nil {

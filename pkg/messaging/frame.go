@@ -30,8 +30,8 @@ import (
 //	              bit 1: event time present
 //	  uvarint     length of the key, then the key
 //	  varint      event time in ms since the epoch, if present
-//	  uvarint     number of properties, then each: uvarint length and name,
-//	              uvarint length and value
+//	  uvarint     number of properties, at most 65,535, then each: uvarint length and
+//	              name, uvarint length and value
 //	  the rest    the payload
 //
 // DeliverAt and Partition are not part of a frame.
@@ -42,6 +42,10 @@ const (
 
 	framePayload   = 1 << 0
 	frameEventTime = 1 << 1
+
+	// frameProperties bounds what one record's properties cost in memory, where one takes two
+	// bytes in a frame and fifty in a map.
+	frameProperties = 1<<16 - 1
 )
 
 // ErrNotFrame is returned for bytes that do not begin as a frame does.
@@ -65,7 +69,8 @@ func (w *FrameWriter) Reset(buf []byte) {
 	w.buf, w.count = buf[:0], 0
 }
 
-// Add appends r to the frame. r may be reused when Add returns.
+// Add appends r to the frame. r may be reused when Add returns. Frames of records with more
+// than 65,535 properties cannot be read.
 func (w *FrameWriter) Add(r *Record) {
 	if len(w.buf) == 0 {
 		w.buf = append(w.buf, make([]byte, frameHeader)...)
@@ -129,8 +134,8 @@ func IsFrame(b []byte) bool { return len(b) >= frameHeader && string(b[:4]) == f
 // the first error, which it returns. The record and everything in it alias b and
 // are valid during the call only; Properties is nil where a record has none.
 // Errors are ErrNotFrame and ErrBadFrame, with what was found; the checksum is
-// verified before the first record is given out, and no memory is allocated on
-// the word of a length that b does not hold.
+// verified before the first record is given out. No memory is allocated on the word of a
+// length that b does not hold: all records share one map of properties.
 func ReadFrame(b []byte, each func(*Record) error) error {
 	if !IsFrame(b) {
 		return ErrNotFrame
@@ -149,14 +154,19 @@ func ReadFrame(b []byte, each func(*Record) error) error {
 	count := binary.BigEndian.Uint32(b[8:])
 	rest := b[header:]
 	var r Record
+	var properties map[string]string // one for all records: they are valid during the call only
 	for i := range count {
 		n, body, ok := uvarint(rest)
 		if !ok || n > uint64(len(body)) {
 			return fmt.Errorf("%w: record %d of %d cut short", ErrBadFrame, i, count)
 		}
 		rest = body[n:]
-		if !r.parse(body[:n:n]) {
+		clear(properties)
+		if !r.parse(body[:n:n], properties) {
 			return fmt.Errorf("%w: record %d of %d malformed", ErrBadFrame, i, count)
+		}
+		if r.Properties != nil {
+			properties = r.Properties
 		}
 		if err := each(&r); err != nil {
 			return err
@@ -168,8 +178,9 @@ func ReadFrame(b []byte, each func(*Record) error) error {
 	return nil
 }
 
-// parse fills r from one record's bytes and reports whether they are well formed.
-func (r *Record) parse(b []byte) bool {
+// parse fills r from one record's bytes and reports whether they are well formed. spare holds
+// the properties, if there are any.
+func (r *Record) parse(b []byte, spare map[string]string) bool {
 	*r = Record{}
 	if len(b) == 0 {
 		return false
@@ -188,11 +199,14 @@ func (r *Record) parse(b []byte) bool {
 		r.EventTime, b = time.UnixMilli(ms), b[n:]
 	}
 	props, b, ok := uvarint(b)
-	if !ok || props > uint64(len(b)) { // each takes two bytes at least
+	if !ok || props > min(uint64(len(b))/2, frameProperties) { // each takes two bytes at least
 		return false
 	}
 	if props > 0 {
-		r.Properties = make(map[string]string, props)
+		if spare == nil {
+			spare = make(map[string]string)
+		}
+		r.Properties = spare
 	}
 	for range props {
 		var k, v string

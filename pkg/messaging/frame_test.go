@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"maps"
+	"runtime"
 	"testing"
 	"time"
 
@@ -137,4 +138,48 @@ func BenchmarkFrame(b *testing.B) {
 		}
 		w.Add(&r)
 	}
+}
+
+// sealed is a frame of one record with the given bytes.
+func sealed(record []byte) []byte {
+	frame := append([]byte(frameMagic), frameVersion, frameHeader)
+	frame = append(frame, make([]byte, frameHeader-len(frame))...)
+	binary.BigEndian.PutUint32(frame[8:], 1)
+	frame = binary.AppendUvarint(frame, uint64(len(record)))
+	return reseal(append(frame, record...))
+}
+
+// A frame that says it has millions of properties costs no more than they can be.
+func TestFrameOfManyPropertiesTakesLittleMemory(t *testing.T) {
+	const size = 5 << 20
+	record := append(binary.AppendUvarint([]byte{0, 0}, size/2-100), make([]byte, size)...)
+	for name, frame := range map[string][]byte{"empty names": sealed(record), "cut short": sealed(record[:size/2])} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := ReadFrame(frame, func(*Record) error { return nil })
+		runtime.ReadMemStats(&after)
+		require.ErrorIs(t, err, ErrBadFrame, name)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20), name)
+	}
+}
+
+// Many records with properties of their own share one map.
+func TestFrameRecordsShareTheirMap(t *testing.T) {
+	var w FrameWriter
+	for i := range 100_000 {
+		w.Add(&Record{Properties: map[string]string{"n": fmt.Sprint(i % 10)}, Payload: []byte{}})
+	}
+	frame := w.Bytes()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	n := 0
+	require.NoError(t, ReadFrame(frame, func(r *Record) error {
+		if len(r.Properties) != 1 || r.Properties["n"] != string(byte('0'+n%10)) {
+			return fmt.Errorf("record %d: %v", n, r.Properties)
+		}
+		n++
+		return nil
+	}))
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(3*len(frame)))
 }

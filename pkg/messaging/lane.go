@@ -29,7 +29,9 @@ type lane struct {
 	p     *Publisher
 	topic string
 	index int
-	log   *zap.Logger
+	// partition is what ids name: not index where the publisher's topic is one partition.
+	partition int
+	log       *zap.Logger
 
 	mu         sync.Mutex
 	list       pendingList
@@ -62,6 +64,7 @@ type lane struct {
 	flushing sync.Mutex     // held while the flusher holds it
 
 	ready    chan struct{}   // closed once the first producer exists or the lane failed
+	failed   chan struct{}   // closed once the lane failed
 	backoff  backoff.Backoff // of replacements; the lane's goroutine only
 	stalled  bool
 	doubts   doubts
@@ -123,12 +126,12 @@ var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
 
 func newLane(p *Publisher, topic string, index int) *lane {
 	l := &lane{
-		p: p, topic: topic, index: index,
+		p: p, topic: topic, index: index, partition: partitionIndex(topic, index),
 		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
 		kick:  make(chan struct{}, 1),
 		ended: make(chan struct{}),
-		ready: make(chan struct{}),
+		ready: make(chan struct{}), failed: make(chan struct{}),
 	}
 	l.generation, l.retire = context.WithCancel(context.Background())
 	return l
@@ -450,7 +453,9 @@ func (l *lane) settle() (broken error) {
 		if c.err == nil && c.e.at != 0 {
 			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
 		}
-		c.e.done(MessageID{id: c.id, lane: l.index + 1, again: c.e.again}, c.err)
+		id := messageID(c.id, l.partition)
+		id.again = c.e.again
+		c.e.done(id, c.err)
 	}
 	m.acked.Add(float64(acked))
 	m.failed.Add(float64(failed))
@@ -484,6 +489,9 @@ func (l *lane) watch(now time.Time) (broken error) {
 		case idle > tick && isClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
+	}
+	if !waiting && raw != nil && l.p.profile.OnLoss == FailOnLoss && isClosed(raw) {
+		broken = pulsar.ErrProducerClosed // the owner is told, though nothing is under way
 	}
 	if stalled {
 		l.p.metrics.stalled.Inc()

@@ -68,7 +68,7 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 	}
 	// A look at the end, then a reader that starts there: the underlying client can do
 	// both in one, by a seek, for which the broker closes its consumer once.
-	end, err := c.lastID(topic)
+	end, err := c.lastID(topic, false)
 	if err != nil || end.EntryID() < 0 {
 		return nil, err
 	}
@@ -100,10 +100,12 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 	}
 }
 
-// lastID is the id of topic's last message; its entry is -1 when there is none.
-func (c *Client) lastID(topic string) (pulsar.MessageID, error) {
+// lastID is the id of topic's last message, of those that compaction has left if compacted is
+// set; its entry is -1 when there is none.
+func (c *Client) lastID(topic string, compacted bool) (pulsar.MessageID, error) {
 	r, err := c.consumers.CreateReader(pulsar.ReaderOptions{
-		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: newBackoff,
+		Topic: topic, StartMessageID: pulsar.LatestMessageID(), ReadCompacted: compacted,
+		ReceiverQueueSize: 1, BackoffPolicyFunc: newBackoff,
 	})
 	if err != nil {
 		return nil, err

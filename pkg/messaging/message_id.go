@@ -1,24 +1,67 @@
 package messaging
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
-// MessageID names a stored message: ledger, entry, batch index and partition.
-// The zero MessageID names nothing.
+// MessageID names a stored message: partition, ledger, entry and index in its batch. It is a
+// plain value: ids of the same message are equal by == and serve as keys of a map. The zero
+// MessageID names nothing.
+//
+// The only exception is the outcome of a record that was sent again, see
+// [MessageID.SentAgain]: it differs in that.
 type MessageID struct {
-	id pulsar.MessageID
-	// lane is the partition's index plus one where id does not know it: to a
-	// partition's own producer its topic has no partitions. Else 0.
-	lane int
+	ledger, entry int64
+	// A message outside batches is number 0 of 1.
+	batch, batchSize int32
+	// partition is the index plus one; 0 for an id that names nothing.
+	partition int32
 	// again: the record was sent again by another producer than its first.
 	again bool
 }
 
+// messageID is raw's value. The partition is given because the underlying client does not
+// know it when it has opened a single partition.
+func messageID(raw pulsar.MessageID, partition int) MessageID {
+	if raw == nil {
+		return MessageID{}
+	}
+	id := MessageID{
+		ledger: raw.LedgerID(), entry: raw.EntryID(),
+		batch: raw.BatchIdx(), batchSize: raw.BatchSize(), partition: int32(partition) + 1,
+	}
+	if id.batch < 0 || id.batch == 0 && id.batchSize <= 1 {
+		id.batch, id.batchSize = 0, 1
+	}
+	return id
+}
+
+// ErrBadMessageID is returned for bytes that are no message id.
+var ErrBadMessageID = errors.New("messaging: not a message id")
+
+// ParseMessageID reads an id that [MessageID.Bytes] or another client of Pulsar wrote. No
+// bytes are the zero MessageID. The error is ErrBadMessageID.
+func ParseMessageID(b []byte) (MessageID, error) {
+	if len(b) == 0 {
+		return MessageID{}, nil
+	}
+	raw, err := pulsar.DeserializeMessageID(b)
+	if err != nil {
+		return MessageID{}, fmt.Errorf("%w: %w", ErrBadMessageID, err)
+	}
+	return messageID(raw, max(int(raw.PartitionIdx()), 0)), nil
+}
+
 // IsZero reports whether the id names nothing.
-func (m MessageID) IsZero() bool { return m.id == nil }
+func (m MessageID) IsZero() bool { return m.partition == 0 }
 
 // SentAgain reports whether the record was handed to more than one producer, because
 // the first was lost. Until then nothing but that producer has read its payload, and
@@ -27,63 +70,56 @@ func (m MessageID) SentAgain() bool { return m.again }
 
 // Deduplicated reports whether the broker, deduplicating, took the record for one that
 // it has and dropped it. The id then does not say where that one is.
-func (m MessageID) Deduplicated() bool { return m.id != nil && m.id.LedgerID() < 0 }
+func (m MessageID) Deduplicated() bool { return !m.IsZero() && m.ledger < 0 }
 
 // Partition is the index of the partition that holds the message, 0 on a topic
 // without partitions, -1 when the id names nothing.
-func (m MessageID) Partition() int {
-	switch {
-	case m.id == nil:
-		return -1
-	case m.lane > 0:
-		return m.lane - 1
-	default:
-		return max(int(m.id.PartitionIdx()), 0)
-	}
-}
+func (m MessageID) Partition() int { return int(m.partition) - 1 }
 
-// Bytes is the id in Pulsar's own serialised form (MessageIdData).
+// Bytes is the id in Pulsar's own serialised form (MessageIdData), nil when it names nothing.
 func (m MessageID) Bytes() []byte {
-	switch {
-	case m.id == nil:
+	if m.IsZero() {
 		return nil
-	case m.lane > 0:
-		return pulsar.NewMessageID(m.id.LedgerID(), m.id.EntryID(), m.id.BatchIdx(), int32(m.lane-1)).Serialize()
-	default:
-		return m.id.Serialize()
 	}
+	// Fields of MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4,
+	// batch_size = 6, all of them varints. The underlying client writes no batch size.
+	b := make([]byte, 0, 40)
+	field := func(number byte, v int64) {
+		b = binary.AppendUvarint(append(b, number<<3), uint64(v))
+	}
+	field(1, m.ledger)
+	field(2, m.entry)
+	field(3, int64(m.Partition()))
+	if m.batchSize != 1 {
+		field(4, int64(m.batch))
+		field(6, int64(m.batchSize))
+	}
+	return b
 }
 
 // String writes the id as ledger:entry:partition:batch-index, Pulsar's notation.
 func (m MessageID) String() string {
-	if m.id == nil {
+	if m.IsZero() {
 		return "none"
 	}
-	b := strconv.AppendInt(nil, m.id.LedgerID(), 10)
+	b := strconv.AppendInt(nil, m.ledger, 10)
 	b = append(b, ':')
-	b = strconv.AppendInt(b, m.id.EntryID(), 10)
+	b = strconv.AppendInt(b, m.entry, 10)
 	b = append(b, ':')
 	b = strconv.AppendInt(b, int64(m.Partition()), 10)
 	b = append(b, ':')
-	return string(strconv.AppendInt(b, int64(m.id.BatchIdx()), 10))
+	return string(strconv.AppendInt(b, int64(m.batch), 10))
 }
 
 // Compare orders two ids of the same partition: -1, 0 or +1. Ids of different
-// partitions have no order; Compare then orders them by partition.
+// partitions have no order; Compare then orders them by partition. An id that names nothing
+// comes first.
 func (m MessageID) Compare(o MessageID) int {
-	switch {
-	case m.id == nil && o.id == nil:
-		return 0
-	case m.id == nil:
-		return -1
-	case o.id == nil:
-		return 1
-	}
 	for _, d := range [...]int64{
-		int64(m.Partition()) - int64(o.Partition()),
-		m.id.LedgerID() - o.id.LedgerID(),
-		m.id.EntryID() - o.id.EntryID(),
-		int64(m.id.BatchIdx()) - int64(o.id.BatchIdx()),
+		int64(m.partition) - int64(o.partition),
+		m.ledger - o.ledger,
+		m.entry - o.entry,
+		int64(m.batch) - int64(o.batch),
 	} {
 		if d < 0 {
 			return -1
@@ -94,3 +130,24 @@ func (m MessageID) Compare(o MessageID) int {
 	}
 	return 0
 }
+
+// sameEntry reports whether m and o are messages of one entry.
+func (m MessageID) sameEntry(o MessageID) bool {
+	return m.partition == o.partition && m.ledger == o.ledger && m.entry == o.entry
+}
+
+// partitionIndex is the index of the partition that topic names (name-partition-3), else
+// index: the underlying client numbers a partition that is opened by its own name 0.
+func partitionIndex(topic string, index int) int {
+	base := admin.WithoutPartition(topic)
+	if base == topic {
+		return max(index, 0)
+	}
+	n, err := strconv.ParseInt(strings.TrimPrefix(topic[len(base):], partitionMark), 10, 32)
+	if err != nil {
+		return max(index, 0)
+	}
+	return int(n)
+}
+
+const partitionMark = "-partition-"

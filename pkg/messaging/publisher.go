@@ -233,6 +233,16 @@ func (p *Publisher) Trouble() error {
 	return nil
 }
 
+// failed is closed once the publisher of one partition has failed; failure says why.
+func (p *Publisher) failed() <-chan struct{} { return (*p.lanes.Load())[0].failed }
+
+func (p *Publisher) failure() error {
+	l := (*p.lanes.Load())[0]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gate
+}
+
 // Publish publishes rs and returns nil only when the broker has acknowledged every
 // one of them. Records of one partition keep their order, within rs and between
 // calls that follow one another.

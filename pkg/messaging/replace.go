@@ -144,6 +144,11 @@ func (l *lane) fail(err error) {
 	l.dropAll(err)
 	l.log.Error("publishing ended", zap.Error(err))
 	l.markReady()
+	select {
+	case <-l.failed:
+	default:
+		close(l.failed)
+	}
 }
 
 // abandon ends the lane when the publisher closes: what is still on the list gets

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/apache/pulsar-client-go/pulsar"
 )
 
 // Properties that copies on retry and dead-letter topics carry besides the original's own. Times
@@ -134,8 +132,8 @@ func readProvenance(properties map[string]string) (p provenance, ok bool) {
 	p.empty = properties[PropertyEmpty] == "true"
 	p.truncated, _ = strconv.Atoi(properties[PropertyTruncated])
 	if b, err := hex.DecodeString(properties[PropertyOriginID]); err == nil {
-		if id, err := pulsar.DeserializeMessageID(b); err == nil {
-			p.id = MessageID{id: id}
+		if id, err := ParseMessageID(b); err == nil {
+			p.id = id
 		}
 	}
 	return p, true

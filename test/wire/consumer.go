@@ -34,7 +34,8 @@ type ConsumerInfo struct {
 	Unacked int
 }
 
-// Consumers lists the connected consumers of a subscription, partition after partition in the order they came.
+// Consumers lists the connected consumers of a subscription, "" for all of them (readers choose their names), partition
+// after partition in the order they came.
 func (s *Server) Consumers(topic, sub string) []ConsumerInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,8 +103,10 @@ func (s *Server) countLog(topic, sub string, acked bool) int {
 
 func (s *Server) eachSub(topic, name string, fn func(*subscription)) {
 	for _, p := range s.logs(topic) {
-		if sub := p.subs[name]; sub != nil {
-			fn(sub)
+		for _, sub := range p.subs {
+			if name == "" || sub.name == name {
+				fn(sub)
+			}
 		}
 	}
 }

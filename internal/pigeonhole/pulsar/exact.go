@@ -16,55 +16,11 @@ import (
 // Effectively once: each message of a source partition is stored once in its partition
 // of the destination, whatever ends in between: this process, the broker, connections.
 //
-// The destination itself says what is stored. A partition is written by one producer at
-// a time, in the order of the source's offsets, so the offset in the last stored
-// message's provenance says it all: what is up to it is stored, what is behind it is
-// not. A writer opens its producer, reads that message, drops what it is sent up to
-// there, and goes on behind it. Whenever it does not know what became of messages that
-// it sent, it does the same again.
-//
-// What has to hold for that, and what makes it hold:
-//
-//  1. Nobody else writes between our reading and our writing. The producer is exclusive
-//     and is open before the reading: a broker has no other then, and refuses to let a
-//     fenced one back in.
-//
-//  2. What is stored has no gaps. Brokers take whatever id is above the last one, and
-//     clients send again, in their own time, what a broken connection left: with several
-//     entries under way a later one can be taken where an earlier one was not, and then
-//     the earlier one is dropped for a duplicate (pulsar-client-go v0.21.0 does that: a
-//     producer that is closed while it connects anew withdraws what waits to be
-//     written, one by one, while the rest is being written; and the request to
-//     open a producer again overtakes what waits for the same connection). So a writer
-//     has one entry under way at a time, and gathers the next meanwhile: an entry is
-//     stored whole or not at all. See [messaging.Publisher.PublishEntry].
-//
-//  3. Nothing that was sent before lands after our reading. When a process is killed its
-//     connection ends, the broker drops its producer at once, and lets ours in, while an
-//     entry of the old one may still be on its way to the bookies: it is not the last
-//     message yet, and will be stored after we looked. Waiting a while would make that
-//     unlikely. Deduplication makes it impossible: all producers of a source topic have
-//     the same name, and an entry's sequence id is the highest of its offsets, so the
-//     broker knows the highest offset that it has pushed towards the bookies, and the
-//     highest that is stored. A writer's first message goes alone. If it was pushed by a
-//     predecessor and is not stored, the broker answers that it does not know yet, for
-//     which the client connects again and repeats; if it is stored, that it is a
-//     duplicate, and the writer looks again at what is stored. Once it is answered
-//     with a place of its own, nothing older can come any more: what is pushed later is
-//     stored later.
-//
-//  4. Nothing is stored twice when the client sends an entry again by itself:
-//     deduplication drops it. Brokers recover its state with the topic, before
-//     producers connect.
-//
-//  5. A lost producer is not replaced underneath, but reported (FailOnLoss), and closed
-//     before another is opened. A receipt that names no place behind the last one is not
-//     believed.
-//
-// Without deduplication on the broker 3 and 4 do not hold: a connection that breaks can
-// store what was under way twice, and nothing here can see it. After the last message
-// was removed by retention only deduplication's state is left, which brokers forget
-// after hours without a producer (brokerDeduplicationProducerInactivityTimeoutMinutes).
+// A partition of the destination is written by a [messaging.EntryWriter], which owns it alone
+// and knows from its last message's provenance which offsets are stored. A writer drops what it is
+// sent up to there, and goes on behind it: what it is sent gathers while one entry is under way.
+// Whenever there is doubt about an entry the library's writer is closed and another opened,
+// which finds out again. See there, and ADR 8, for what has to hold and what makes it hold.
 //
 // An offset is compared with others of the same topic only. A source topic that is
 // deleted and made anew begins at 0 again, and would be taken for stored: the source's

@@ -16,14 +16,6 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Bounds of an entry. The library lets a batch grow to 1 MiB before it closes it by itself;
-// entryBytes counts what a message takes there generously.
-const (
-	entryBytes      = 512 << 10
-	messageOverhead = 64
-	headerOverhead  = 12
-)
-
 // writer writes one partition of one topic. Lanes put messages in; its own goroutine
 // (run) stores them.
 type writer struct {
@@ -45,16 +37,14 @@ type writer struct {
 	changed chan struct{} // closed, and made anew, when phase changes
 	refuse  error         // with phaseRefusing
 	trouble error         // while opening
-	pub     *messaging.Publisher
+	pub     *messaging.EntryWriter
 	stored  int64        // the highest offset known to be stored, or refused; -1 for none
 	high    int64        // the highest offset that was taken, if above stored
 	pending []*exactSend // pending[first:] is taken and not known to be stored, in order
 	first   int
 
 	// Only run uses what follows.
-	last    messaging.MessageID // of the last entry
-	limit   int                 // of an entry's messages: less after doubt, which a broker with small messages raises
-	proven  bool                // nothing older can come any more
+	limit   int // of an entry's messages: less after doubt, which a broker with small messages raises
 	group   []*exactSend
 	records []*messaging.Record
 }
@@ -170,15 +160,13 @@ func (w *writer) refuseAll(why error) {
 	w.settle(gone, why)
 }
 
-// open opens the producer, and finds out what is stored. With an error the publisher is
-// to be closed, too, if there is one.
-func (w *writer) open() (*messaging.Publisher, error) {
+// open takes the partition, and finds out what is stored.
+func (w *writer) open() (*messaging.EntryWriter, error) {
 	topic, err := w.topic()
 	if err != nil {
 		return nil, err
 	}
-	// No bound but ours: an attempt that is given up would go on waiting for its turn
-	// behind, and have it before the next.
+	// No bound but ours: it waits as long as another has the partition.
 	late := time.AfterFunc(openTimeout, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -186,7 +174,7 @@ func (w *writer) open() (*messaging.Publisher, error) {
 			w.trouble = fmt.Errorf("%s is not open for writing yet: another producer has it, or its broker does not answer", topic)
 		}
 	})
-	pub, err := w.sink.client.Publisher(w.ctx, topic, w.profile())
+	pub, err := w.sink.client.EntryWriter(w.ctx, topic, w.config())
 	late.Stop()
 	if errors.Is(err, messaging.ErrTopicTerminated) {
 		return nil, lane.Refuse("terminated", err)
@@ -195,28 +183,45 @@ func (w *writer) open() (*messaging.Publisher, error) {
 		return nil, err
 	}
 	w.mu.Lock()
-	w.pub = pub
+	w.pub, w.trouble = pub, nil
 	w.mu.Unlock()
-	w.proven = false
-	return pub, w.look(topic)
+	w.advance(pub.Stored())
+	w.mu.Lock()
+	w.setPhase(phaseOpen)
+	w.mu.Unlock()
+	return pub, nil
 }
 
-// profile is the sink's, with what one entry at a time needs.
-func (w *writer) profile() messaging.Profile {
+// config is what the library needs to know. Its offsets are what the broker knows a producer's
+// name by, so that there is one for each source topic.
+func (w *writer) config() messaging.EntryWriterConfig {
 	p := w.sink.cfg.Profile
-	if p.ProducerName == "" {
-		p.ProducerName = "pigeonhole"
+	name := p.ProducerName
+	if name == "" {
+		name = "pigeonhole"
 	}
-	p.ProducerName += "-" + w.source // its offsets are what the broker knows the name by
-	p.Routing, p.Admission = messaging.RouteKeyHash, messaging.Block
-	p.Access, p.OnLoss = messaging.WaitForExclusiveAccess, messaging.FailOnLoss
-	p.GroupCommit, p.Linger = true, time.Hour // an entry ends where we say
-	p.BatchBytes = 1 << 20
-	p.MaxPendingRecords, p.MaxPendingBytes = max(p.MaxPendingRecords, p.BatchRecords), max(p.MaxPendingBytes, 4*entryBytes)
-	return p
+	return messaging.EntryWriterConfig{
+		Name: name + "-" + w.source, Position: w.position,
+		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
+	}
 }
 
-const readTimeout = 10 * time.Second
+// position is the offset that a message of the partition comes from.
+func (w *writer) position(d *messaging.Delivery) (int64, error) {
+	at, ok := message.Place(d.Properties)
+	switch {
+	case !ok || at.Offset < 0:
+		w.log.Warn("the last message is not of a Pigeonhole: deduplication alone tells what is stored", zap.Stringer("message_id", d.ID))
+		return -1, nil
+	case at.Partition != w.key.partition:
+		return 0, lane.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
+			w.key.partition, w.key.topic, at.Partition, at.Topic))
+	case at.Topic != w.source:
+		return 0, w.otherSource(at.Topic)
+	default:
+		return at.Offset, nil
+	}
+}
 
 // topic is the name of the partition's own topic.
 func (w *writer) topic() (string, error) {
@@ -233,73 +238,33 @@ func (w *writer) topic() (string, error) {
 	}
 }
 
-// look settles what turns out to be stored.
-func (w *writer) look(topic string) error {
-	reading, cancel := context.WithTimeout(w.hard, readTimeout)
-	defer cancel()
-	last, err := w.sink.client.Last(reading, topic)
-	if err != nil {
-		return fmt.Errorf("what is stored cannot be read, so nothing is written: %w", err)
-	}
-	offset := int64(-1)
-	w.last = messaging.MessageID{}
-	if last != nil {
-		w.last = last.ID
-		at, ok := message.Place(last.Properties)
-		switch {
-		case !ok || at.Offset < 0:
-			w.log.Warn("the last message is not of a Pigeonhole: deduplication alone tells what is stored", zap.Stringer("message_id", last.ID))
-		case at.Partition != w.key.partition:
-			return lane.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
-				w.key.partition, w.key.topic, at.Partition, at.Topic))
-		case at.Topic != w.source:
-			return w.otherSource(at.Topic)
-		default:
-			offset = at.Offset
-		}
-	}
+// advance gives everything up to offset its outcome: it is stored.
+func (w *writer) advance(offset int64) {
 	w.mu.Lock()
-	w.trouble = nil
 	n := sort.Search(len(w.pending)-w.first, func(i int) bool { return w.pending[w.first+i].offset > offset })
 	stored := w.takeFirst(n)
 	w.stored = max(w.stored, offset)
 	w.high = max(w.high, offset)
-	if w.phase != phaseOpen {
-		w.setPhase(phaseOpen)
-	}
 	w.mu.Unlock()
 	w.settle(stored, nil)
-	return nil
 }
 
 // write stores what is pending, entry after entry, until there is doubt about one, or
 // the writer closes and nothing is left.
-func (w *writer) write(pub *messaging.Publisher) {
+func (w *writer) write(pub *messaging.EntryWriter) {
 	for w.gather() {
-		id, err := pub.PublishEntry(w.hard, w.records...)
+		err := pub.Store(w.hard, w.records...)
+		w.advance(pub.Stored())
 		switch {
-		case errors.Is(err, messaging.ErrTooLarge) && len(w.group) == 1:
-			w.finish(outcome(err))
-		case errors.Is(err, messaging.ErrTooLarge): // all of them together
-			w.limit = max(len(w.group)/2, 1)
-		case err != nil:
+		case err == nil:
+			w.limit = min(2*w.limit, w.sink.cfg.Profile.BatchRecords)
+		case errors.Is(err, messaging.ErrInDoubt) || !errors.Is(err, messaging.ErrTooLarge):
 			w.doubt(err)
 			return
-		case !id.Deduplicated() && !w.last.IsZero() && id.Compare(w.last) <= 0:
-			w.doubt(fmt.Errorf("the receipt names %s, and %s is stored", id, w.last))
-			return
-		case !id.Deduplicated():
-			w.proven, w.last, w.limit = true, id, min(2*w.limit, w.sink.cfg.Profile.BatchRecords)
-			w.finish(nil)
-		case w.proven: // the client has sent it again
-			w.doubt(errors.New("an entry was answered as a duplicate"))
-			return
-		default: // see above, 3: it is stored, and what is behind it may be
-			w.finish(nil)
-			if err := w.look(pub.Topic()); err != nil {
-				w.doubt(err)
-				return
-			}
+		case len(w.group) == 1:
+			w.finish(outcome(err))
+		default: // all of them together
+			w.limit = max(len(w.group)/2, 1)
 		}
 	}
 }
@@ -310,14 +275,10 @@ func (w *writer) gather() bool {
 	for {
 		w.mu.Lock()
 		waiting := w.pending[w.first:]
-		limit := w.limit
-		if !w.proven {
-			limit = 1
-		}
 		n, bytes := 0, 0
-		for n < min(len(waiting), limit) {
-			bytes += entrySize(&waiting[n].record)
-			if n > 0 && bytes > entryBytes {
+		for n < min(len(waiting), w.limit) {
+			bytes += messaging.EntryBytes(&waiting[n].record)
+			if n > 0 && bytes > messaging.MaxEntryBytes {
 				break
 			}
 			n++
@@ -340,20 +301,10 @@ func (w *writer) gather() bool {
 		e.record.SequenceID = &e.offset
 		w.records = append(w.records, &e.record)
 	}
-	w.records[0].SequenceID = &w.group[len(w.group)-1].offset // the entry's
 	return true
 }
 
-// entrySize is at least what r takes in a batch.
-func entrySize(r *messaging.Record) int {
-	n := len(r.Key) + len(r.Payload) + messageOverhead
-	for k, v := range r.Properties {
-		n += len(k) + len(v) + headerOverhead
-	}
-	return n
-}
-
-// finish gives the group its outcome.
+// finish gives the group, of one, its outcome.
 func (w *writer) finish(err error) {
 	w.mu.Lock()
 	done := w.takeFirst(len(w.group))
@@ -372,7 +323,7 @@ func (w *writer) doubt(err error) {
 
 // shut closes the producer: what its client still has of the group cannot be sent
 // afterwards, and its outcomes have been told.
-func (w *writer) shut(pub *messaging.Publisher) {
+func (w *writer) shut(pub *messaging.EntryWriter) {
 	if pub == nil {
 		return
 	}
@@ -381,8 +332,7 @@ func (w *writer) shut(pub *messaging.Publisher) {
 	w.mu.Unlock()
 	closing, cancel := context.WithTimeout(w.hard, w.sink.cfg.CloseTimeout)
 	defer cancel()
-	// What is left in it is pending here, so that it leaves something is no news.
-	if err := pub.Close(closing); err != nil && !errors.Is(err, messaging.ErrUnacknowledged) {
+	if err := pub.Close(closing); err != nil {
 		w.log.Warn("cannot close a producer cleanly", zap.Error(err))
 	}
 }

@@ -1,0 +1,235 @@
+package messaging_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// position is where a record of positioned comes from.
+func position(d *messaging.Delivery) (int64, error) {
+	at, ok := d.Properties["at"]
+	if !ok {
+		return -1, nil
+	}
+	return strconv.ParseInt(at, 10, 64)
+}
+
+// positioned are records of the source positions from to to.
+func positioned(from, to int64) []*messaging.Record {
+	var rs []*messaging.Record
+	for i := from; i <= to; i++ {
+		at := strconv.FormatInt(i, 10)
+		rs = append(rs, &messaging.Record{
+			Payload: []byte(at), Properties: map[string]string{"at": at}, SequenceID: &i,
+		})
+	}
+	return rs
+}
+
+func openEntryWriter(t *testing.T, client *messaging.Client, topic string) *messaging.EntryWriter {
+	t.Helper()
+	w, err := client.EntryWriter(testContext(t), topic, messaging.EntryWriterConfig{Name: "source", Position: position})
+	require.NoError(t, err)
+	return w
+}
+
+func TestEntryWriterGoesOnBehindWhatIsStored(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	s.CreateTopic(topic, 2)
+	client := dial(t, s.URL())
+	one := topic + "-partition-1"
+	w := openEntryWriter(t, client, one)
+	require.EqualValues(t, -1, w.Stored())
+	require.Nil(t, w.Last())
+	require.NoError(t, w.Store(testContext(t), positioned(0, 9)...))
+	require.NoError(t, w.Store(testContext(t), positioned(5, 14)...), "half of it is there")
+	require.NoError(t, w.Store(testContext(t), positioned(0, 14)...), "all of it is there")
+	require.NoError(t, w.Store(testContext(t)))
+	require.EqualValues(t, 14, w.Stored())
+	require.NoError(t, w.Context().Err())
+	require.NoError(t, w.Close(testContext(t)))
+	require.ErrorIs(t, context.Cause(w.Context()), messaging.ErrClosed)
+	require.ErrorIs(t, w.Store(testContext(t), positioned(15, 15)...), messaging.ErrClosed)
+
+	w = openEntryWriter(t, client, one)
+	require.EqualValues(t, 14, w.Stored())
+	require.Equal(t, "14", string(w.Last().Payload))
+	require.NoError(t, w.Store(testContext(t), positioned(10, 20)...))
+	require.NoError(t, w.Close(testContext(t)))
+	require.Equal(t, inOrder(0, 21), stored(s, one))
+
+	// Of the first writer the first position went alone, of what it was given together the rest.
+	entries := s.Entries(one)
+	require.NotEqual(t, entries[0].Entry, entries[1].Entry)
+	require.Equal(t, entries[1].Entry, entries[9].Entry)
+}
+
+func TestEntryWriterRefuses(t *testing.T) {
+	s := wire.Start(t, wire.WithMaxMessageSize(1000))
+	s.CreateTopic(topic, 2)
+	client := dial(t, s.URL())
+	one := topic + "-partition-0"
+	_, err := client.EntryWriter(testContext(t), topic, messaging.EntryWriterConfig{Name: "n", Position: position})
+	require.ErrorContains(t, err, "2 partitions")
+	_, err = client.EntryWriter(testContext(t), one, messaging.EntryWriterConfig{Position: position})
+	require.ErrorContains(t, err, "Name")
+	foreign := errors.New("not ours")
+	s.Publish(one, batch(0, 1)...)
+	_, err = client.EntryWriter(testContext(t), one, messaging.EntryWriterConfig{
+		Name: "n", Position: func(*messaging.Delivery) (int64, error) { return 0, foreign },
+	})
+	require.ErrorIs(t, err, foreign)
+	require.NoError(t, s.WaitProducers(testContext(t), one, 0))
+
+	w, err := client.EntryWriter(testContext(t), one, messaging.EntryWriterConfig{Name: "n", Position: position, MaxRecords: 10})
+	require.NoError(t, err)
+	rs := positioned(0, 10)
+	rs[3], rs[4] = rs[4], rs[3]
+	require.ErrorIs(t, w.Store(testContext(t), rs...), messaging.ErrNotOrdered)
+	require.ErrorIs(t, w.Store(testContext(t), &messaging.Record{}), messaging.ErrNotOrdered)
+	require.NoError(t, w.Store(testContext(t), positioned(0, 0)...))
+	err = w.Store(testContext(t), positioned(1, 11)...)
+	require.ErrorIs(t, err, messaging.ErrTooLarge)
+	require.NotErrorIs(t, err, messaging.ErrInDoubt)
+	big := positioned(1, 1)
+	big[0].Payload = make([]byte, 5000)
+	err = w.Store(testContext(t), big...)
+	require.ErrorIs(t, err, messaging.ErrTooLarge)
+	require.NotErrorIs(t, err, messaging.ErrInDoubt)
+	require.NoError(t, w.Store(testContext(t), positioned(1, 10)...), "it goes on")
+
+	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, err = client.EntryWriter(short, one, messaging.EntryWriterConfig{Name: "n", Position: position})
+	require.Error(t, err, "the topic has an owner")
+	require.NoError(t, w.Close(testContext(t)))
+	w = openEntryWriter(t, client, one)
+	require.NoError(t, w.Close(testContext(t)))
+}
+
+// A receipt is lost: the next writer finds out.
+func TestEntryWriterInDoubt(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	client := dial(t, s.URL())
+	w := openEntryWriter(t, client, topic)
+	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
+	s.DropReceipts(topic, 1)
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	err := w.Store(short, positioned(5, 9)...)
+	require.ErrorIs(t, err, messaging.ErrInDoubt)
+	require.ErrorIs(t, w.Store(testContext(t), positioned(10, 10)...), messaging.ErrInDoubt, "it is at its end")
+	require.ErrorIs(t, context.Cause(w.Context()), messaging.ErrInDoubt)
+	require.EqualValues(t, 4, w.Stored())
+	require.NoError(t, w.Close(canceledContext()))
+
+	w = openEntryWriter(t, client, topic)
+	require.EqualValues(t, 9, w.Stored())
+	require.NoError(t, w.Store(testContext(t), positioned(5, 12)...))
+	require.NoError(t, w.Close(testContext(t)))
+	require.Equal(t, inOrder(0, 13), stored(s, topic))
+}
+
+func canceledContext() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// Whoever has lost the topic hears of it without storing anything, and never writes again.
+func TestEntryWriterIsFenced(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	client := dial(t, s.URL())
+	w := openEntryWriter(t, client, topic)
+	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
+	s.FailProducerCreate(topic, wire.ProducerFenced, 1) // as a broker answers that has a successor
+	s.CutConnections()
+	select {
+	case <-w.Context().Done():
+	case <-testContext(t).Done():
+		t.Fatal("the loss is not noticed")
+	}
+	require.ErrorIs(t, context.Cause(w.Context()), messaging.ErrProducerLost)
+	err := w.Store(testContext(t), positioned(5, 5)...)
+	require.ErrorIs(t, err, messaging.ErrProducerLost)
+	require.NotErrorIs(t, err, messaging.ErrInDoubt, "nothing was sent")
+
+	// Fenced with an entry under way.
+	two := openEntryWriter(t, client, topic)
+	hold := s.HoldEntries(topic)
+	outcome := make(chan error, 1)
+	go func() { outcome <- two.Store(testContext(t), positioned(5, 5)...) }()
+	require.NoError(t, hold.Wait(testContext(t), 1))
+	s.FailProducerCreate(topic, wire.ProducerFenced, 1)
+	s.CutConnections()
+	hold.Remove()
+	err = <-outcome
+	require.ErrorIs(t, err, messaging.ErrInDoubt)
+	require.ErrorIs(t, err, messaging.ErrProducerLost)
+	require.NoError(t, w.Close(testContext(t)))
+	require.NoError(t, two.Close(testContext(t)))
+	require.Equal(t, inOrder(0, 5), stored(s, topic))
+}
+
+// A message behind ours hides what is stored. Deduplication tells, position by position.
+func TestEntryWriterIsToldOfDuplicates(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	client := dial(t, s.URL())
+	w := openEntryWriter(t, client, topic)
+	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
+	require.NoError(t, w.Close(testContext(t)))
+	s.Publish(topic, batch(1000, 1)...)
+
+	w = openEntryWriter(t, client, topic)
+	require.EqualValues(t, -1, w.Stored())
+	require.NoError(t, w.Store(testContext(t), positioned(3, 8)...))
+	require.EqualValues(t, 8, w.Stored())
+	require.NoError(t, w.Close(testContext(t)))
+	require.Equal(t, append(append(inOrder(0, 5), "1000"), inOrder(5, 4)...), stored(s, topic))
+}
+
+// Connections break, receipts are lost and writers end in the middle of entries. What has
+// no outcome is sent again by the next writer: each position is there once.
+func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	client := dial(t, s.URL())
+	const n = 1000
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	next := int64(0)
+	for next < n {
+		w := openEntryWriter(t, client, topic)
+		next = w.Stored() + 1
+		for next < n {
+			switch random.IntN(8) {
+			case 0:
+				s.CutConnections()
+			case 1:
+				s.CloseProducers(topic)
+			case 2:
+				s.DropReceipts(topic, 1)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			err := w.Store(ctx, positioned(next, min(next+random.Int64N(20), n-1))...)
+			cancel()
+			next = w.Stored() + 1
+			if err != nil {
+				lost := errors.Is(err, messaging.ErrInDoubt) || errors.Is(err, messaging.ErrProducerLost)
+				require.True(t, lost, "%v", err)
+				break
+			}
+		}
+		require.NoError(t, w.Close(canceledContext()))
+	}
+	require.Equal(t, inOrder(0, n), stored(s, topic))
+}

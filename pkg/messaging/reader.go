@@ -1,0 +1,352 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Reader reads a topic, all of its partitions, without a subscription that a broker keeps:
+// the position is the caller's. Each message comes once and none is missing, each
+// partition in its order, whatever happens to connections meanwhile.
+//
+// Next and ReadToEnd are for one goroutine at a time, all else for any.
+type Reader struct {
+	client *Client
+	cfg    ReaderConfig
+	log    *zap.Logger
+
+	ctx     context.Context // ends with Close
+	stop    context.CancelCauseFunc
+	running sync.WaitGroup // what works for the reader
+	ended   chan struct{}  // nothing does any more
+
+	read chan readMessage // from the partitions, in no order among them
+
+	mu         sync.Mutex
+	partitions map[int]*readerPartition
+
+	opening  *readerGoal // the end when the reader was opened; nil when it was reached
+	caughtUp chan struct{}
+}
+
+// readMessage is what a partition has read. A nil delivery only moves the position.
+type readMessage struct {
+	p  *readerPartition
+	id MessageID
+	d  *Delivery
+}
+
+// Reader opens a reader. It returns when it knows where each partition ends at present, and
+// tries to find that out until ctx ends; ctx bounds opening only. A configuration or a
+// topic's name that can never be right is an error at once. Close the reader when done;
+// closing the client ends it, too.
+func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("messaging: reader: %w", err)
+	}
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	r := &Reader{
+		client: c, cfg: cfg, log: c.log.Named("reader").With(zap.String("topic", cfg.Topic)),
+		ended: make(chan struct{}), read: make(chan readMessage),
+		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
+	}
+	r.ctx, r.stop = context.WithCancelCause(context.Background())
+	r.running.Go(func() {
+		select {
+		case <-c.closing:
+			r.end(ErrClosed)
+		case <-r.ctx.Done():
+		}
+	})
+	err := r.open(ctx)
+	if err != nil {
+		r.stop(ErrClosed)
+	}
+	go func() {
+		r.running.Wait()
+		c.leave()
+		close(r.ended)
+	}()
+	if err != nil {
+		return nil, fmt.Errorf("messaging: open reader for %s: %w", cfg.Topic, err)
+	}
+	return r, nil
+}
+
+// open finds the partitions and their ends, and begins to read.
+func (r *Reader) open(ctx context.Context) error {
+	ctx, cancel := r.until(ctx)
+	defer cancel()
+	var topics []string
+	err := insist(ctx, r.log, func() (err error) {
+		topics, err = r.topics(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	found := make([]*readerPartition, len(topics))
+	for i, topic := range topics {
+		found[i] = r.partition(topic, i)
+	}
+	ends, err := r.ends(ctx, found, r.cfg.ReadCompacted)
+	if err != nil {
+		return err
+	}
+	r.opening = newReaderGoal(ends)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range found {
+		switch end := ends[p.index]; {
+		case !p.position.IsZero():
+		case !r.cfg.StartTime.IsZero() && end.published.Before(r.cfg.StartTime):
+			p.begin(end.id) // nothing is as young
+		case !r.cfg.StartTime.IsZero():
+			p.since = r.cfg.StartTime
+		case r.cfg.StartAt == StartLatest:
+			p.begin(end.id)
+		}
+		r.opening.note(p.position)
+		r.start(p, len(found))
+	}
+	r.noteCaughtUp()
+	r.running.Go(r.discover)
+	return nil
+}
+
+// partition makes the topic's ith partition.
+func (r *Reader) partition(topic string, i int) *readerPartition {
+	i = partitionIndex(topic, i)
+	p := &readerPartition{r: r, topic: topic, index: i, log: r.log.With(zap.Int("partition", i))}
+	p.begin(r.cfg.after(i))
+	return p
+}
+
+// start begins to read p, one of n. r.mu is held.
+func (r *Reader) start(p *readerPartition, n int) {
+	p.queue = r.cfg.queueLength(n)
+	r.partitions[p.index] = p
+	r.running.Go(p.run)
+}
+
+// topics asks once for the names of the partitions.
+func (r *Reader) topics(ctx context.Context) ([]string, error) {
+	return patiently(ctx, r.client, func() ([]string, error) {
+		return r.client.consumers.TopicPartitions(r.cfg.Topic)
+	}, nil)
+}
+
+// discover finds new partitions.
+func (r *Reader) discover() {
+	t := time.NewTicker(r.cfg.DiscoverEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-t.C:
+		}
+		topics, err := r.topics(r.ctx)
+		if err != nil {
+			continue
+		}
+		r.mu.Lock()
+		for i, topic := range topics {
+			p := r.partition(topic, i)
+			if r.partitions[p.index] == nil && r.ctx.Err() == nil {
+				p.log.Info("topic has a new partition")
+				r.start(p, len(topics))
+			}
+		}
+		r.mu.Unlock()
+	}
+}
+
+// Next returns the next message of any partition, and waits for one until ctx ends. After
+// the reader was closed the error is [ErrClosed].
+func (r *Reader) Next(ctx context.Context) (*Delivery, error) {
+	for {
+		r.noteCaughtUp()
+		d, err := r.next(ctx, r.opening)
+		if !errors.Is(err, errReadToEnd) {
+			return d, err
+		}
+	}
+}
+
+// noteCaughtUp closes caughtUp when the end at opening was reached.
+func (r *Reader) noteCaughtUp() {
+	if r.opening != nil && r.opening.reached() {
+		r.opening = nil
+		close(r.caughtUp)
+	}
+}
+
+// CaughtUp is closed when all that the topic held when the reader was opened has been read:
+// Next returned it, and was called again. With an empty topic, or when reading begins at the
+// end, it is closed at once.
+func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
+
+// ReadToEnd calls h for each message up to what is the end of each partition at present, and
+// returns the number of calls. It ends with the first error of h, whose message counts as
+// read, or of ctx. Messages that are published meanwhile may be among them. What is
+// read is not read again by Next.
+func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Delivery) error) (n int, err error) {
+	r.noteCaughtUp()
+	// Compaction may have removed the end of the topic. Whoever reads what compaction has left
+	// gets no further; whoever was there before is being sent all.
+	compacted := r.cfg.ReadCompacted && r.opening != nil
+	asking, cancel := r.until(ctx)
+	ends, err := r.ends(asking, r.all(), compacted)
+	cancel()
+	if err != nil {
+		return 0, fmt.Errorf("messaging: read %s to its end: %w", r.cfg.Topic, err)
+	}
+	goal := newReaderGoal(ends)
+	for _, id := range r.Positions() {
+		goal.note(id)
+	}
+	for {
+		r.noteCaughtUp()
+		d, err := r.next(ctx, goal)
+		if errors.Is(err, errReadToEnd) {
+			if r.opening != nil { // it was no further
+				r.opening = nil
+				close(r.caughtUp)
+			}
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		n++
+		if err := h(ctx, d); err != nil {
+			return n, err
+		}
+	}
+}
+
+// errReadToEnd: the goal was reached.
+var errReadToEnd = errors.New("read to the end")
+
+// next returns the next message, or errReadToEnd once goal, if there is one, is reached.
+func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) {
+	var silence <-chan time.Time
+	var answers <-chan map[int]readerEnd
+	if goal != nil {
+		silence, answers = goal.timer.C, goal.answers
+	}
+	for {
+		if goal != nil && goal.reached() {
+			return nil, errReadToEnd
+		}
+		select {
+		case m := <-r.read:
+			r.mu.Lock()
+			m.p.position = m.id
+			r.mu.Unlock()
+			if r.opening != nil {
+				r.opening.note(m.id)
+			}
+			if goal != nil && goal != r.opening {
+				goal.note(m.id)
+			}
+			if m.d != nil {
+				return m.d, nil
+			}
+		case <-silence:
+			r.askAgain(goal)
+		case ends := <-answers:
+			goal.lower(ends, r.Positions())
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-r.ctx.Done():
+			return nil, context.Cause(r.ctx)
+		}
+	}
+}
+
+// askAgain asks for the ends of the partitions that have been silent: a message that was
+// removed after the goal was set, by compaction for instance, never comes.
+func (r *Reader) askAgain(goal *readerGoal) {
+	silent := goal.silent(r.all())
+	if len(silent) == 0 {
+		goal.timer.Reset(askAgainAfter)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ctx.Err() != nil { // nothing may start any more
+		return
+	}
+	r.running.Go(func() {
+		ends := make(map[int]readerEnd)
+		for _, p := range silent {
+			if end, err := p.end(r.ctx, r.cfg.ReadCompacted); err == nil {
+				ends[p.index] = end
+			}
+		}
+		goal.answers <- ends
+	})
+}
+
+// Positions returns, for each partition, the last message that Next returned, or what
+// reading began behind. A partition without either is missing. A reader with these as
+// [ReaderConfig].After goes on behind them.
+func (r *Reader) Positions() []MessageID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ids := make([]MessageID, 0, len(r.partitions))
+	for _, p := range r.partitions {
+		if !p.position.IsZero() {
+			ids = append(ids, p.position)
+		}
+	}
+	return ids
+}
+
+// all are the partitions.
+func (r *Reader) all() []*readerPartition {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.partitions))
+}
+
+// Close ends the reader: Next returns [ErrClosed]. It waits until ctx ends for the brokers to
+// hear of it. Closing again waits likewise.
+func (r *Reader) Close(ctx context.Context) error {
+	r.end(ErrClosed)
+	select {
+	case <-r.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("messaging: close reader: %w", ctx.Err())
+	}
+}
+
+// end ends the reader. Nothing is started for it any more.
+func (r *Reader) end(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stop(cause)
+}
+
+// until is ctx, ended by the reader's end, too.
+func (r *Reader) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	undo := context.AfterFunc(r.ctx, func() { cancel(context.Cause(r.ctx)) })
+	return ctx, func() {
+		undo()
+		cancel(nil)
+	}
+}

@@ -1,0 +1,104 @@
+package messaging
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ReaderConfig says what to read, and from where. Topic must be set.
+type ReaderConfig struct {
+	// Topic to read: all of its partitions, or one (name-partition-3).
+	Topic string `yaml:"topic"`
+	// StartAt is where a partition begins that After does not name. Default earliest.
+	StartAt StartAt `yaml:"start_at"`
+	// StartTime, if set, takes the place of StartAt: a partition begins with the first
+	// message that was published then or later, by its producer's clock.
+	StartTime time.Time `yaml:"start_time"`
+	// After holds the last message that was read, at most one per partition: reading goes
+	// on behind it. It is what [Reader.Positions] returns.
+	After []MessageID `yaml:"-"`
+	// ReadCompacted reads only the latest message of each key of what was compacted. Messages
+	// without a key, a payload and properties are then passed over: they are what compaction
+	// leaves of a batch's other messages. A key that was deleted and compacted away between
+	// two messages that are read leaves no trace: whoever keeps a state reads it from the
+	// beginning after a long time away, not from After. Default false.
+	ReadCompacted bool `yaml:"read_compacted"`
+	// PrefetchBytes bounds what brokers send ahead, and MaxMessageBytes is how large messages
+	// are taken to be: as many messages of that size are sent ahead as fit, at least one and
+	// at most 1000 for each partition. Brokers count a batch as its messages, and send the
+	// last batch whole. Lower MaxMessageBytes when messages are known to be small: the
+	// rate of unbatched messages grows with their number. Defaults 64 MiB and 5 MiB, the
+	// brokers' own limit.
+	PrefetchBytes   int64 `yaml:"prefetch_bytes"`
+	MaxMessageBytes int64 `yaml:"max_message_bytes"`
+	// DiscoverEvery is the interval of looking for new partitions. Those are read from their
+	// beginning. Default 1m.
+	DiscoverEvery time.Duration `yaml:"discover_every"`
+}
+
+const readerMaxQueue = 1000
+
+func (c ReaderConfig) withDefaults() ReaderConfig {
+	if c.StartAt == "" {
+		c.StartAt = StartEarliest
+	}
+	if c.PrefetchBytes == 0 {
+		c.PrefetchBytes = 64 << 20
+	}
+	if c.MaxMessageBytes == 0 {
+		c.MaxMessageBytes = 5 << 20
+	}
+	if c.DiscoverEvery == 0 {
+		c.DiscoverEvery = time.Minute
+	}
+	c.StartTime = c.StartTime.Truncate(time.Millisecond) // as publish times are
+	return c
+}
+
+// Validate reports every fault at once, each as "path: what would be right".
+func (c ReaderConfig) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !ValidTopic(c.Topic) {
+		fault("topic: must be the name of a topic, got %q", c.Topic)
+	}
+	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
+	named := make(map[int]bool)
+	for _, id := range c.After {
+		switch p := id.Partition(); {
+		case id.IsZero():
+			fault("after: must not hold an id that names nothing")
+		case named[p]:
+			fault("after: must hold one id per partition, got two of %d", p)
+		default:
+			named[p] = true
+		}
+	}
+	if c.PrefetchBytes < 1 {
+		fault("prefetch_bytes: must be > 0, got %d", c.PrefetchBytes)
+	}
+	if c.MaxMessageBytes < 1 {
+		fault("max_message_bytes: must be > 0, got %d", c.MaxMessageBytes)
+	}
+	if c.DiscoverEvery < 0 {
+		fault("discover_every: must be > 0, got %s", c.DiscoverEvery)
+	}
+	return errors.Join(errs...)
+}
+
+// queueLength is the receive queue of each of n partitions.
+func (c ReaderConfig) queueLength(n int) int {
+	return int(min(max(c.PrefetchBytes/int64(n)/c.MaxMessageBytes, 1), readerMaxQueue))
+}
+
+// after is the id of After that is of partition, else the zero MessageID.
+func (c ReaderConfig) after(partition int) MessageID {
+	for _, id := range c.After {
+		if id.Partition() == partition {
+			return id
+		}
+	}
+	return MessageID{}
+}

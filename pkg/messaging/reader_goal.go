@@ -1,0 +1,167 @@
+package messaging
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// readerEnd is where a partition ends.
+type readerEnd struct {
+	id        MessageID // its entry is -1 when there is nothing
+	published time.Time // known where the reader has a StartTime
+}
+
+// readerGoal is an end of all partitions that a reader is to reach. Only the goroutine that
+// reads uses it.
+type readerGoal struct {
+	left    map[int]MessageID // the ends that are not reached
+	heard   map[int]bool      // partitions that have delivered since the last look
+	timer   *time.Timer       // fires when it is time to look
+	answers chan map[int]readerEnd
+}
+
+// askAgainAfter is how long a partition is silent before it is asked again for its end.
+const askAgainAfter = time.Second
+
+func newReaderGoal(ends map[int]readerEnd) *readerGoal {
+	g := &readerGoal{
+		left: make(map[int]MessageID), heard: make(map[int]bool),
+		timer: time.NewTimer(askAgainAfter), answers: make(chan map[int]readerEnd, 1),
+	}
+	for partition, end := range ends {
+		if end.id.entry >= 0 {
+			g.left[partition] = end.id
+		}
+	}
+	return g
+}
+
+func (g *readerGoal) reached() bool { return len(g.left) == 0 }
+
+// note takes notice of a position.
+func (g *readerGoal) note(id MessageID) {
+	partition := id.Partition()
+	end, ok := g.left[partition]
+	if !ok {
+		return
+	}
+	g.heard[partition] = true
+	if id.Compare(end) >= 0 {
+		delete(g.left, partition)
+	}
+}
+
+// silent are those of all that have an end left and have delivered nothing since the last
+// call.
+func (g *readerGoal) silent(all []*readerPartition) []*readerPartition {
+	var out []*readerPartition
+	for _, p := range all {
+		if _, ok := g.left[p.index]; ok && !g.heard[p.index] {
+			out = append(out, p)
+		}
+	}
+	clear(g.heard)
+	return out
+}
+
+// lower takes over ends that are nearer than they were. A position may be behind one already.
+func (g *readerGoal) lower(ends map[int]readerEnd, positions []MessageID) {
+	for partition, end := range ends {
+		if was, ok := g.left[partition]; ok && end.id.Compare(was) < 0 {
+			g.left[partition] = end.id
+			if end.id.entry < 0 {
+				delete(g.left, partition)
+			}
+		}
+	}
+	for _, id := range positions {
+		if end, ok := g.left[id.Partition()]; ok && id.Compare(end) >= 0 {
+			delete(g.left, id.Partition())
+		}
+	}
+	g.timer.Reset(askAgainAfter)
+}
+
+// readerAsks is how many partitions are asked for their ends at a time.
+const readerAsks = 16
+
+// ends asks for the end of each partition until it is known, or ctx ends.
+func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compacted bool) (map[int]readerEnd, error) {
+	found := make([]readerEnd, len(partitions))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readerAsks)
+	for i, p := range partitions {
+		group.Go(func() error {
+			return insist(ctx, r.log, func() (err error) {
+				found[i], err = p.end(ctx, compacted)
+				return err
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	ends := make(map[int]readerEnd, len(partitions))
+	for i, p := range partitions {
+		ends[p.index] = found[i]
+	}
+	return ends, nil
+}
+
+// end asks once for the end of p, or of what compaction has left of it.
+func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, error) {
+	c := p.r.client
+	return patiently(ctx, c, func() (readerEnd, error) {
+		raw, err := c.lastID(p.topic, compacted)
+		if err != nil {
+			return readerEnd{}, err
+		}
+		end := readerEnd{id: messageID(raw, p.index)}
+		if !p.r.cfg.StartTime.IsZero() && end.id.entry >= 0 {
+			reading, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
+			defer cancel()
+			last, err := c.last(reading, p.topic)
+			if err != nil {
+				return readerEnd{}, err
+			}
+			if last != nil {
+				end.published = last.PublishTime
+			}
+		}
+		return end, nil
+	}, nil)
+}
+
+// patiently calls f, which has no context and can hang for good: it is given up when ctx
+// ends and after several operation timeouts. What it brings later goes to undo.
+func patiently[T any](ctx context.Context, c *Client, f func() (T, error), undo func(T)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	waiting, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
+	defer cancel()
+	made := make(chan result) // unbuffered: a result is handed over or undone
+	go func() {
+		v, err := f()
+		select {
+		case made <- result{v, err}:
+		case <-waiting.Done():
+			if err == nil && undo != nil {
+				undo(v)
+			}
+		}
+	}()
+	select {
+	case r := <-made:
+		return r.v, r.err
+	case <-waiting.Done():
+		var none T
+		if ctx.Err() != nil {
+			return none, context.Cause(ctx)
+		}
+		return none, errSubscribeHangs
+	}
+}

@@ -1,0 +1,205 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+)
+
+// readerPartition reads one partition by underlying readers, one after the other.
+//
+// An underlying reader lives as long as its connection. The client would connect it again
+// by itself, but in the middle of a batch it goes on behind the batch: it tells the broker
+// the entry and not the index in it, and the broker begins behind the entry
+// (pulsar-client-go v0.21.0 consumer_partition.go, getPreviousMessage and
+// convertToMessageIDData). So a reader that is about to connect again is closed, and
+// another is made that begins at the position kept here. What one reader delivers is
+// therefore without gaps, and what the next one repeats is passed over.
+type readerPartition struct {
+	r     *Reader
+	topic string
+	index int
+	queue int
+	log   *zap.Logger
+
+	position MessageID // of what Next returned; guarded by the reader's lock
+
+	// Only run uses what follows, once it has begun.
+	after MessageID // what was handed to Next
+	since time.Time // until after is set: what is older is passed over
+	slab  slab
+}
+
+// begin sets the position to begin behind.
+func (p *readerPartition) begin(after MessageID) { p.position, p.after = after, after }
+
+// run reads until the reader ends.
+func (p *readerPartition) run() {
+	var b backoff.Backoff
+	for p.r.ctx.Err() == nil {
+		s, err := patiently(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
+		if err == nil {
+			var n int
+			n, err = p.readFrom(s)
+			p.r.running.Go(s.close)
+			if n > 0 {
+				b.Reset()
+			}
+		}
+		if p.r.ctx.Err() != nil {
+			return
+		}
+		if permanent(err) {
+			p.r.end(err)
+			return
+		}
+		if !b.Started() {
+			p.log.Info("reading is interrupted and goes on where it was", zap.Stringer("position", p.after), zap.Error(err))
+		}
+		backoff.Sleep(p.r.ctx, b.Next())
+	}
+}
+
+// readFrom hands on what s delivers, and returns how much that was and why s ended.
+func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
+	for {
+		m, err := s.next()
+		if err != nil {
+			return n, err
+		}
+		id := messageID(m.ID(), p.index)
+		switch {
+		case !p.after.IsZero() && id.Compare(p.after) <= 0:
+			continue
+		case p.after.IsZero() && m.PublishTime().Before(p.since):
+			continue
+		}
+		p.after = id
+		read := readMessage{p: p, id: id}
+		if !p.r.cfg.ReadCompacted || !leftByCompaction(m) {
+			d := &p.slab.newTask(&pulsar.ConsumerMessage{Message: m}, nil).Delivery
+			d.ID, d.Partition = id, p.index
+			read.d = d
+		}
+		select {
+		case p.r.read <- read:
+			n++
+		case <-p.r.ctx.Done():
+			return n, context.Cause(p.r.ctx)
+		}
+	}
+}
+
+// leftByCompaction reports whether m is what compaction leaves of a removed message when it
+// keeps others of its batch. The broker marks these (compacted_out), which the underlying
+// client does not look at.
+func leftByCompaction(m pulsar.Message) bool {
+	return m.ID().BatchSize() > 1 && m.Key() == "" && len(m.Payload()) == 0 && len(m.Properties()) == 0
+}
+
+// start is the id to begin behind. The rest of a batch that was read in part comes with the
+// whole batch.
+func (p *readerPartition) start() pulsar.MessageID {
+	id := p.after
+	switch {
+	case id.IsZero() || id.ledger < 0:
+		return pulsar.EarliestMessageID()
+	case id.entry < 0 || id.batch == id.batchSize-1:
+		return pulsar.NewMessageID(id.ledger, id.entry, -1, 0)
+	default:
+		return pulsar.NewMessageID(id.ledger, id.entry-1, -1, 0)
+	}
+}
+
+// readerSession is one underlying reader, from its making until it is closed, or about to
+// connect again.
+type readerSession struct {
+	raw  pulsar.Reader
+	ctx  context.Context // ends with it
+	end  context.CancelFunc
+	over atomic.Bool
+	// reconnects is how many times it may connect again and go on: once after a seek.
+	reconnects atomic.Int32
+	reading    chan struct{} // holds an element while next reads
+}
+
+var errReaderReconnects = errors.New("connection lost")
+
+// subscribe makes an underlying reader at the position. It can hang.
+func (p *readerPartition) subscribe() (*readerSession, error) {
+	s := &readerSession{reading: make(chan struct{}, 1)}
+	s.ctx, s.end = context.WithCancel(p.r.ctx)
+	seek := p.after.IsZero() && !p.since.IsZero()
+	if seek {
+		s.reconnects.Store(1)
+	}
+	raw, err := p.r.client.consumers.CreateReader(pulsar.ReaderOptions{
+		Topic:             p.topic,
+		StartMessageID:    p.start(),
+		ReadCompacted:     p.r.cfg.ReadCompacted,
+		ReceiverQueueSize: p.queue,
+		BackoffPolicyFunc: func() rawbackoff.Policy {
+			s.reconnecting()
+			return newBackoff()
+		},
+	})
+	if err != nil {
+		s.end()
+		return nil, err
+	}
+	s.raw = raw
+	if seek {
+		// It began at the topic's beginning. Whatever goes wrong with the seek and the
+		// connecting that follows it, messages are too old rather than missing.
+		if err := raw.SeekByTime(p.since); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// reconnecting is called by the underlying client when it begins to connect again, before it
+// asks for messages. It waits for a next in progress, which touches what connecting looks
+// at; not for long, since that may itself wait for the goroutine that we are called in.
+func (s *readerSession) reconnecting() {
+	if s.reconnects.Add(-1) >= 0 {
+		return
+	}
+	s.over.Store(true)
+	s.end()
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	select {
+	case s.reading <- struct{}{}:
+		<-s.reading
+	case <-timer.C:
+	}
+}
+
+// next returns the next message. What comes when the reader is about to connect again does
+// not count: it may be behind a gap.
+func (s *readerSession) next() (pulsar.Message, error) {
+	s.reading <- struct{}{}
+	defer func() { <-s.reading }()
+	if s.over.Load() {
+		return nil, errReaderReconnects
+	}
+	m, err := s.raw.Next(s.ctx)
+	if s.over.Load() {
+		return nil, errReaderReconnects
+	}
+	return m, err
+}
+
+func (s *readerSession) close() {
+	s.end()
+	s.raw.Close()
+}

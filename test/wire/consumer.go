@@ -19,6 +19,8 @@ type consumer struct {
 	dispatched int
 	// unacked holds the positions of the entries sent and not acknowledged.
 	unacked map[int]struct{}
+	// deaf consumers' acknowledgments are lost, see LoseAcks.
+	deaf bool
 }
 
 // ConsumerInfo describes a connected consumer.
@@ -204,7 +206,7 @@ func (c *conn) ack(body []byte) error {
 		return nil
 	}
 	name := co.sub.p.name
-	if c.s.strike(name, faultIgnore, OpAck) != nil {
+	if co.deaf || c.s.strike(name, faultIgnore, OpAck) != nil {
 		return nil
 	}
 	response := message(nil).num(1, r.id)

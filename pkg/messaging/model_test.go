@@ -1,0 +1,144 @@
+package messaging_test
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/history"
+)
+
+// The randomised test of publishers and consumers together. Each seed is a plan: what is published, consumed and broken
+// meanwhile. AVIARY_MODEL_SEEDS is the number of seeds, AVIARY_MODEL_SEED is one to replay, with a trace of everything.
+const (
+	seedsVariable = "AVIARY_MODEL_SEEDS"
+	seedVariable  = "AVIARY_MODEL_SEED"
+)
+
+// shortSeeds is the number of seeds of an ordinary test run.
+const shortSeeds = 200
+
+func TestModel(t *testing.T) {
+	if one, ok := variable(t, seedVariable); ok {
+		out := runModel(newModelPlan(one), newWireModel)
+		t.Log(out.trace())
+		require.Empty(t, out.violations)
+		return
+	}
+	n, ok := variable(t, seedsVariable)
+	first := uint64(1)
+	if !ok {
+		n, first = shortSeeds, uint64(time.Now().UnixNano())%1_000_000*1000
+	}
+	t.Logf("seeds %d to %d", first, first+n-1)
+	report(t, runSeeds(first, n, 16*runtime.GOMAXPROCS(0)))
+}
+
+func variable(t *testing.T, name string) (uint64, bool) {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	require.NoError(t, err, name)
+	return n, true
+}
+
+// runSeeds runs n seeds, several at once: they wait most of the time.
+func runSeeds(first, n uint64, workers int) []modelOutcome {
+	seeds := make(chan uint64)
+	var mu sync.Mutex
+	var all []modelOutcome
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for seed := range seeds {
+				out := runModel(newModelPlan(seed), newWireModel)
+				mu.Lock()
+				all = append(all, out)
+				mu.Unlock()
+			}
+		})
+	}
+	for seed := first; seed < first+n; seed++ {
+		seeds <- seed
+	}
+	close(seeds)
+	wg.Wait()
+	return all
+}
+
+// report fails the test for each seed that broke a promise: in full for a few, and in a line for the others.
+func report(t *testing.T, all []modelOutcome) {
+	t.Helper()
+	const full = 2
+	slices.SortFunc(all, func(a, b modelOutcome) int { return cmp.Compare(a.plan.seed, b.plan.seed) })
+	failed, slowest := 0, all[0]
+	var sum time.Duration
+	for _, out := range all {
+		sum += out.took
+		if out.took > slowest.took {
+			slowest = out
+		}
+		if len(out.violations) == 0 {
+			continue
+		}
+		failed++
+		if failed <= full {
+			t.Error(out.trace())
+		} else {
+			t.Errorf("seed %d (%s): %s", out.plan.seed, out.summary(), out.violations[0])
+		}
+	}
+	t.Logf("%d seeds, %d failed; a seed takes %s, the slowest, %d, %s", len(all), failed,
+		(sum / time.Duration(len(all))).Round(time.Millisecond), slowest.plan.seed, slowest.took.Round(time.Millisecond))
+}
+
+// modelOutcome is what came of one seed.
+type modelOutcome struct {
+	plan       modelPlan
+	violations []history.Violation
+	events     []string
+	took       time.Duration
+}
+
+// summary is the dimensions that matter most.
+func (o modelOutcome) summary() string {
+	p := o.plan
+	s := fmt.Sprintf("%s, order %s, %d consumers", p.consumer.Type, p.consumer.Order, p.consumers)
+	if p.async {
+		s += ", async"
+	}
+	if p.batched() {
+		s += ", batches"
+	}
+	if p.exclusive {
+		s += ", exclusive publishers"
+	}
+	for _, f := range p.faults {
+		s += ", " + string(f.kind)
+	}
+	return s
+}
+
+func (o modelOutcome) trace() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "replay with %s=%d\n%s\n", seedVariable, o.plan.seed, o.plan)
+	for _, e := range o.events {
+		b.WriteString("    " + e + "\n")
+	}
+	for _, v := range o.violations {
+		fmt.Fprintf(&b, "BROKEN %s\n", v)
+	}
+	return b.String()
+}

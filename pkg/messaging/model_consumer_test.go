@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/history"
 )
@@ -16,6 +18,7 @@ type modelConsumer struct {
 	m        *modelRun
 	identity string
 	cfg      messaging.ConsumerConfig
+	registry *prometheus.Registry
 	late     sync.WaitGroup // verdicts to be given
 
 	// Guarded by m.mu: what handlers have, to check the bounds.
@@ -28,7 +31,8 @@ func (m *modelRun) startConsumers() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for i := range m.plan.consumers {
-		c := &modelConsumer{m: m, identity: "c" + strconv.Itoa(i), cfg: m.plan.consumer}
+		c := &modelConsumer{m: m, identity: "c" + strconv.Itoa(i), cfg: m.plan.consumer, registry: prometheus.NewRegistry()}
+		m.consumers = append(m.consumers, c)
 		c.cfg.Topics = []string{m.server.topic()}
 		restart := m.plan.restart
 		if i > 0 {
@@ -44,7 +48,7 @@ func (m *modelRun) startConsumers() (stop func()) {
 
 // live is the consumer's life: one Run, or two if it restarts.
 func (c *modelConsumer) live(ctx context.Context, restart time.Duration) {
-	client, err := messaging.Dial(ctx, c.m.server.config(c.identity))
+	client, err := messaging.Dial(ctx, c.m.server.config(c.identity), messaging.WithRegisterer(c.registry))
 	if err != nil {
 		c.m.violate(history.Unknown, "dial: %v", err)
 		return

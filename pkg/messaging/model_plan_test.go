@@ -153,6 +153,7 @@ func (p *modelPlan) drawConsumer(r *rand.Rand) {
 	c.Retry.MinDelay, c.Retry.MaxDelay = time.Millisecond, 8*time.Millisecond
 	c.Retry.MaxAttempts = pick(r, 0, 3)
 	c.StopTimeout = 200 * time.Millisecond
+	c.StuckAfter = 40 * time.Millisecond // Run returns with the next look at what is stuck
 	p.async = r.IntN(3) == 0
 	p.consumers = pick(r, 1, 1, 1, 2)
 	p.handlers = handlerPlan{slow: pick(r, 0, 50, 300), hang: pick(r, 0, 10, 50), reject: pick(r, 0, 30)}

@@ -44,6 +44,10 @@ type modelServer interface {
 	// clock and lapsed tell whether the message had been sent to another client when the handler ended.
 	clock() int
 	lapsed(c *call) bool
+	// connected lists the consumers as the server sees them.
+	connected() []string
+	// trace is what the server knows of how it went.
+	trace() []string
 	close() error
 }
 
@@ -74,6 +78,8 @@ type modelRun struct {
 	release chan struct{} // closed when what hangs may go on
 	opened  map[string]chan struct{}
 	fences  int
+
+	consumers []*modelConsumer
 }
 
 // nextFence makes the record that a fence stores on every partition.
@@ -161,6 +167,9 @@ func (m *modelRun) drive() {
 	m.awaitQuiet(ctx)
 	backlog := m.server.backlog()
 	m.noteNow("backlog %d", backlog)
+	if backlog > 0 {
+		m.tellPinned()
+	}
 	stopConsumers()
 	m.check(backlog)
 }
@@ -176,6 +185,29 @@ func (m *modelRun) awaitQuiet(ctx context.Context) {
 		if m.server.backlog() == 0 || m.now() == before {
 			return
 		}
+	}
+}
+
+// tellPinned adds to the trace what the consumers and the server hold.
+func (m *modelRun) tellPinned() {
+	for _, c := range m.consumers {
+		families, err := c.registry.Gather()
+		if err != nil {
+			m.noteNow("%s: %v", c.identity, err)
+		}
+		for _, f := range families {
+			if !strings.HasPrefix(f.GetName(), "messaging_") {
+				continue
+			}
+			for _, v := range f.GetMetric() {
+				if n := v.GetGauge().GetValue() + v.GetCounter().GetValue(); n != 0 {
+					m.noteNow("%s: %s %v %g", c.identity, f.GetName(), v.GetLabel(), n)
+				}
+			}
+		}
+	}
+	for _, line := range m.server.connected() {
+		m.noteNow("%s", line)
 	}
 }
 
@@ -224,6 +256,7 @@ func (m *modelRun) check(backlog int) {
 	m.broken = append(m.broken, consumed.Check()...)
 	if len(m.broken) > 0 {
 		m.tell(log)
+		m.events = append(m.events, m.server.trace()...)
 	}
 }
 

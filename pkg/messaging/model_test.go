@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -19,9 +20,11 @@ import (
 
 // The randomised test of publishers and consumers together. Each seed is a plan: what is published, consumed and broken
 // meanwhile. AVIARY_MODEL_SEEDS is the number of seeds, AVIARY_MODEL_SEED is one to replay, with a trace of everything.
+// AVIARY_MODEL_TRACES names a directory for the traces of the seeds that fail.
 const (
-	seedsVariable = "AVIARY_MODEL_SEEDS"
-	seedVariable  = "AVIARY_MODEL_SEED"
+	seedsVariable  = "AVIARY_MODEL_SEEDS"
+	seedVariable   = "AVIARY_MODEL_SEED"
+	tracesVariable = "AVIARY_MODEL_TRACES"
 )
 
 // shortSeeds is the number of seeds of an ordinary test run.
@@ -94,6 +97,9 @@ func report(t *testing.T, all []modelOutcome) {
 			continue
 		}
 		failed++
+		if dir := os.Getenv(tracesVariable); dir != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.txt", out.plan.seed)), []byte(out.trace()), 0o600))
+		}
 		if failed <= full {
 			t.Error(out.trace())
 		} else {

@@ -132,7 +132,11 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 		wait()
 		slow.Remove()
 	case faultSendError:
-		w.faults = append(w.faults, s.FailSend(modelTopic, wire.PersistenceError, 1))
+		// A broker that could not store an entry stores none of those behind it before it has closed their producers.
+		fail := s.FailSend(modelTopic, wire.PersistenceError, wire.Always)
+		wait()
+		s.CloseProducers(modelTopic)
+		fail.Remove()
 	case faultTwice:
 		w.faults = append(w.faults, s.DuplicateDispatch(modelTopic, f.n))
 	case faultChangeActive:
@@ -204,6 +208,27 @@ func (w *wireModel) lapsed(c *call) bool {
 		}
 	}
 	return true
+}
+
+// trace lists what was sent to whom, and when by the server's clock.
+func (w *wireModel) trace() []string {
+	sent := make(map[string][]string)
+	for i, d := range w.dispatches {
+		sent[d.Topic+" to "+d.Identity] = append(sent[d.Topic+" to "+d.Identity], fmt.Sprintf("%d:%d", i, d.Entry))
+	}
+	var out []string
+	for to, list := range sent {
+		out = append(out, "dispatched (clock:entry) from "+to+" "+strings.Join(list, " "))
+	}
+	return out
+}
+
+func (w *wireModel) connected() []string {
+	var out []string
+	for _, c := range w.s.Consumers("", "sub") {
+		out = append(out, fmt.Sprintf("connected: %+v", c))
+	}
+	return out
 }
 
 func (w *wireModel) close() error {

@@ -149,6 +149,11 @@ func (c *conn) subscribe(body []byte) error {
 		c.sendError(r.requestID, f.code, f.text)
 		return nil
 	}
+	if c.consumers[r.id] != nil {
+		// The client has reconnected twice. As at the broker, the consumer stays as it is: nothing is sent to it again.
+		c.sendSuccess(r.requestID)
+		return nil
+	}
 	p := c.s.partition(name, r.create)
 	if p == nil {
 		c.sendError(r.requestID, TopicNotFound, "no topic "+name)

@@ -3,6 +3,7 @@ package messaging_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,14 +94,26 @@ func (p modelPlan) String() string {
 	return b.String()
 }
 
-// ordered reports whether the order asked for can be relied upon. Not on Shared, and not where a batch that was handled
-// in part goes to another consumer, or the next Run, whole: what is behind it of a key may be acknowledged already.
-func (p modelPlan) ordered() bool {
-	if p.consumer.Order == messaging.OrderNone {
+// loose reports whether what is handled again need not be followed by all behind it, in a group that more than one
+// consumer, or Run, has had. Another one starts without knowing what was handled, and what is redelivered to it is not
+// always everything from one place on:
+//   - a batch that was handled in part comes again whole, and what is behind it of a key may be acknowledged;
+//   - acknowledgements that a connection took along are those of the messages before the one whose handler ended next.
+func (p modelPlan) loose() bool {
+	if p.consumers == 1 && p.restart == 0 {
 		return false
 	}
-	handedOn := p.consumers > 1 || p.restart > 0
-	return p.consumer.Order != messaging.OrderKey || !handedOn || p.consumer.AckBatchIndex || !p.batched()
+	if p.consumer.Order == messaging.OrderKey && p.batched() && !p.consumer.AckBatchIndex {
+		return true
+	}
+	return slices.ContainsFunc(p.faults, func(f faultPlan) bool {
+		switch f.kind {
+		case faultCut, faultCutOne, faultLoseAcks, faultRefuse, faultLoseEntries, faultCloseConsumers, faultEndSessions, faultHandOver:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 func (p modelPlan) batched() bool {

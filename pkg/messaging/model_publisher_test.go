@@ -17,7 +17,7 @@ func (m *modelRun) publish(s publisherPlan) {
 		m.publishRaw(s)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), modelLimit/2)
+	ctx, cancel := context.WithTimeout(context.Background(), modelLimit*3/4)
 	defer cancel()
 	client, err := messaging.Dial(ctx, m.server.config(s.name))
 	if err != nil {
@@ -112,7 +112,7 @@ func (st *modelStream) call(n, size int) {
 		rs[i] = &messaging.Record{Key: r.key, OrderingKey: r.ordering, Payload: []byte(r.payload)}
 		known[i] = st.m.addRecord(st.s.name, n+i)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), modelLimit/4)
 	defer cancel()
 	impatient, ended := st.m.chance(st.s.name, n, "impatient")%1000 < st.s.impatience, false
 	if impatient {

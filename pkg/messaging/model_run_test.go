@@ -44,6 +44,8 @@ type modelServer interface {
 	// clock and lapsed tell whether the message had been sent to another client when the handler ended.
 	clock() int
 	lapsed(c *call) bool
+	// moved reports whether more than one client was sent the message.
+	moved(l modelMessage) bool
 	// connected lists the consumers as the server sees them.
 	connected() []string
 	// trace is what the server knows of how it went.
@@ -232,13 +234,17 @@ func (m *modelRun) check(backlog int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	consumed := history.Consumed{
-		Backlog: backlog, DeadLetters: make(map[string]bool), Ordered: m.plan.ordered(),
+		Backlog: backlog, DeadLetters: make(map[string]bool), Loose: make(map[string]bool),
+		Ordered:    m.plan.consumer.Order != messaging.OrderNone,
 		OneAtATime: m.plan.consumer.Order == messaging.OrderTotal,
 	}
 	var published history.Published
 	published.Exclusive = m.plan.exclusive
 	for _, l := range log {
 		consumed.Log = append(consumed.Log, history.Message{ID: l.id, Group: m.group(l)})
+		if m.plan.loose() && (m.plan.restart > 0 || m.server.moved(l)) {
+			consumed.Loose[m.group(l)] = true
+		}
 		if dead[l.payload] {
 			consumed.DeadLetters[l.id] = true
 		}

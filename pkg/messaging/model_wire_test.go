@@ -18,7 +18,9 @@ type wireModel struct {
 	s      *wire.Server
 	faults []*wire.Fault // to be removed
 
-	dispatches []wire.Dispatch // at the end
+	// At the end.
+	dispatches []wire.Dispatch
+	holders    map[string]map[string]bool // by entry
 }
 
 const modelTopic = "persistent://public/default/model"
@@ -208,6 +210,22 @@ func (w *wireModel) lapsed(c *call) bool {
 		}
 	}
 	return true
+}
+
+func (w *wireModel) moved(l modelMessage) bool {
+	if w.holders == nil {
+		w.holders = make(map[string]map[string]bool)
+		for _, d := range w.dispatches {
+			entry := fmt.Sprintf("%s:%d", d.Topic[strings.LastIndex(d.Topic, "/")+1:], d.Entry)
+			if w.holders[entry] == nil {
+				w.holders[entry] = make(map[string]bool)
+			}
+			w.holders[entry][d.Identity] = true
+		}
+	}
+	var ledger, entry uint64
+	_, err := fmt.Sscanf(l.id, "%d:%d:", &ledger, &entry)
+	return err != nil || len(w.holders[fmt.Sprintf("%s:%d", l.partition, entry)]) > 1
 }
 
 // trace lists what was sent to whom, and when by the server's clock.

@@ -13,7 +13,9 @@ type Kind string
 const (
 	// Loss: a message was never handled with success, or was stored and is not there.
 	Loss Kind = "loss"
-	// Gap: a message was handled before an earlier one of its group, or after a repetition those in between did not follow.
+	// Overtaken: a message was handled before an earlier one of its group.
+	Overtaken Kind = "overtaken"
+	// Gap: after a repetition, or between two records of a stream, those in between did not follow.
 	Gap Kind = "gap"
 	// StaleEnd: the last message handled of a group is not its newest.
 	StaleEnd Kind = "stale end"
@@ -78,8 +80,12 @@ type Consumed struct {
 	Backlog int
 	// DeadLetters holds the ids of the messages on the dead-letter topic.
 	DeadLetters map[string]bool
-	// Ordered: the messages of a group are handled in their order.
+	// Ordered: the messages of a group are handled in their order. None is begun before all in front of it were handled,
+	// and not while another of its group is; and what is handled again is followed by all behind it.
 	Ordered bool
+	// Loose holds the groups in which what is handled again need not be followed by what is behind it: another consumer
+	// had them, and what was handled first may have been acknowledged without what was handled before it.
+	Loose map[string]bool
 	// OneAtATime: deliveries of different groups do not overlap either.
 	OneAtATime bool
 }
@@ -98,7 +104,8 @@ func (c Consumed) Check() []Violation {
 	}
 	out = append(out, c.lost(place)...)
 	if c.Ordered {
-		out = append(out, c.order(place, sizes)...)
+		out = append(out, c.overtaken(place)...)
+		out = append(out, c.followed(place, sizes)...)
 		out = append(out, c.overlaps(place)...)
 	}
 	return out
@@ -130,20 +137,53 @@ func (c Consumed) lost(place map[string]Place) (out []Violation) {
 	return out
 }
 
-// order goes through what was done to each group, in the order in which it was done.
-func (c Consumed) order(place map[string]Place, sizes map[string]int) (out []Violation) {
+// overtaken looks at the first time that each message was handled.
+func (c Consumed) overtaken(place map[string]Place) (out []Violation) {
+	first := make(map[Place]int) // when it was first handled with success
+	for _, d := range c.Deliveries {
+		p := place[d.ID]
+		if d.Result != Done && d.Result != Dead {
+			continue
+		}
+		if at, ok := first[p]; !ok || d.End < at {
+			first[p] = d.End
+		}
+	}
+	for _, d := range c.Deliveries {
+		p, known := place[d.ID]
+		if !known || p.Group == "" {
+			continue
+		}
+		for n := range p.N {
+			before := Place{p.Group, n}
+			if at, ok := first[before]; !ok || at > d.Start {
+				out = append(out, Violation{Overtaken, fmt.Sprintf("%s began before %s was handled", p, before)})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// followed goes through what was done to each group, in the order in which it was done.
+func (c Consumed) followed(place map[string]Place, sizes map[string]int) (out []Violation) {
 	effects := slices.Clone(c.Deliveries)
 	slices.SortFunc(effects, func(a, b Delivery) int { return cmp.Compare(a.End, b.End) })
 	groups := make(map[string]*Sequence)
 	for _, d := range effects {
 		p, known := place[d.ID]
-		if !known || p.Group == "" || d.Lapsed || d.End == 0 || d.Result == Unfinished {
+		if !known || p.Group == "" || c.Loose[p.Group] || d.End == 0 || d.Result == Unfinished {
 			continue
 		}
 		s := groups[p.Group]
 		if s == nil {
 			s = new(Sequence)
 			groups[p.Group] = s
+		}
+		if d.Lapsed {
+			// It may have been acknowledged all the same, and then it comes to nobody again.
+			s.Excuse(p.N)
+			continue
 		}
 		see := s.See
 		if d.Result == Failed {

@@ -66,7 +66,7 @@ func TestConsumed(t *testing.T) {
 		{"repeated as a whole", history.Consumed{Deliveries: done("a0", "a1", "b0", "x", "a0", "a1"), Ordered: true}, nil},
 		{"without order nothing but the number counts", history.Consumed{Deliveries: done("a1", "a0", "b0", "x")}, nil},
 		{"lost", history.Consumed{Deliveries: done("a0", "a1", "b0"), Ordered: true}, []history.Kind{history.Loss}},
-		{"overtaken", history.Consumed{Deliveries: done("a1", "a0", "a1", "b0", "x"), Ordered: true}, []history.Kind{history.Gap}},
+		{"overtaken", history.Consumed{Deliveries: done("a1", "a0", "a1", "b0", "x"), Ordered: true}, []history.Kind{history.Overtaken, history.Gap}},
 		{"stale end", history.Consumed{Deliveries: done("a0", "a1", "b0", "x", "a0"), Ordered: true}, []history.Kind{history.StaleEnd}},
 		{"pinned", history.Consumed{Deliveries: done("a0", "a1", "b0", "x"), Backlog: 1}, []history.Kind{history.Pinned}},
 		{"never sent", history.Consumed{Deliveries: done("a0", "a1", "b0", "x", "y")}, []history.Kind{history.Unknown}},
@@ -76,7 +76,7 @@ func TestConsumed(t *testing.T) {
 		{"a failed message is passed over", history.Consumed{
 			Ordered:    true,
 			Deliveries: with(done("a0", "a1", "a0", "a1", "b0", "x"), func(ds []history.Delivery) { ds[0].Result = history.Failed }),
-		}, []history.Kind{history.Gap}},
+		}, []history.Kind{history.Overtaken, history.Gap}},
 		{"a failed message comes again", history.Consumed{
 			Ordered:    true,
 			Deliveries: with(done("a0", "a0", "a1", "b0", "x"), func(ds []history.Delivery) { ds[0].Result = history.Failed }),
@@ -93,10 +93,17 @@ func TestConsumed(t *testing.T) {
 			Ordered:    true,
 			Deliveries: with(done("a0", "a1", "b0", "x", "a0"), func(ds []history.Delivery) { ds[4].Lapsed = true }),
 		}, nil},
+		{"a lapsed one may have been acknowledged", history.Consumed{
+			Ordered:    true,
+			Deliveries: with(done("a0", "a1", "b0", "x", "a0"), func(ds []history.Delivery) { ds[1].Lapsed = true }),
+		}, nil},
+		{"a stale end that may be", history.Consumed{
+			Ordered: true, Loose: map[string]bool{"a": true}, Deliveries: done("a0", "a1", "b0", "x", "a0"),
+		}, nil},
 		{"two of a group at once", history.Consumed{
 			Ordered:    true,
 			Deliveries: with(done("a0", "a1", "b0", "x"), func(ds []history.Delivery) { ds[0].End, ds[1].Start, ds[1].End = 3, 2, 4 }),
-		}, []history.Kind{history.Overlap}},
+		}, []history.Kind{history.Overtaken, history.Overlap}},
 		{"two groups at once", history.Consumed{
 			Ordered:    true,
 			Deliveries: with(done("a0", "b0", "a1", "x"), func(ds []history.Delivery) { ds[0].End, ds[1].Start = 3, 2 }),

@@ -5,11 +5,30 @@ import "fmt"
 // Sequence watches the messages of one group, numbered from 0 in the order of the log, as they are handled or stored.
 // Messages may come again after a failure, and then all behind them must, too: each one that comes is at most the one
 // behind the last, and the last of all is the newest. The zero Sequence has seen nothing.
-type Sequence struct{ next int }
+type Sequence struct {
+	next    int
+	excused map[int]bool
+}
+
+// Excuse lets message n be left out from now on.
+func (s *Sequence) Excuse(n int) {
+	if s.excused == nil {
+		s.excused = make(map[int]bool)
+	}
+	s.excused[n] = true
+}
+
+// expected is the message that has to come next unless an older one does.
+func (s *Sequence) expected() int {
+	for s.excused[s.next] {
+		s.next++
+	}
+	return s.next
+}
 
 // See notes that message n was handled. It fails when a message before n was left out.
 func (s *Sequence) See(n int) error {
-	expected := s.next
+	expected := s.expected()
 	s.next = n + 1
 	if n > expected {
 		return fmt.Errorf("message %d came where message %d, or an older one, was expected", n, expected)
@@ -24,12 +43,9 @@ func (s *Sequence) Fail(n int) error {
 	return err
 }
 
-// Next is the number of the message that comes next if none comes again.
-func (s *Sequence) Next() int { return s.next }
-
 // End fails unless the newest of n messages was the last to come.
 func (s *Sequence) End(n int) error {
-	if s.next != n {
+	if s.expected() < n {
 		return fmt.Errorf("message %d came last, the newest is %d", s.next-1, n-1)
 	}
 	return nil

@@ -172,3 +172,30 @@ func TestPublished(t *testing.T) {
 		})
 	}
 }
+
+func TestFollowed(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		seen []int
+		err  string
+	}{
+		{"each once", []int{0, 1, 2}, ""},
+		{"one that is kept while those before it are not", []int{1, 0, 1, 2}, ""},
+		{"a repetition that is followed", []int{0, 1, 2, 1, 2}, ""},
+		{"a repetition that is not followed", []int{0, 1, 2, 0, 1}, "message 1 came again and was not followed by message 2"},
+		{"a repetition followed in part", []int{0, 1, 2, 0, 2}, "message 0 came again and was not followed by message 1"},
+		{"lost", []int{0, 2}, "message 1 of 3 never came"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var f history.Followed
+			for _, n := range c.seen {
+				f.See(n)
+			}
+			if err := f.End(3); c.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, c.err)
+			}
+		})
+	}
+}

@@ -61,3 +61,33 @@ func InOrder(seen []int, n int) error {
 	}
 	return s.End(n)
 }
+
+// Followed watches the messages of one group at a place that may keep some of those that are sent together and get them
+// all again because of the others: what counts is that the last time that a message comes is behind the last time that
+// the one before it does. The zero Followed has seen nothing.
+type Followed struct {
+	last  map[int]int // by message: when it came last
+	total int
+}
+
+// See notes that message n came.
+func (f *Followed) See(n int) {
+	if f.last == nil {
+		f.last = make(map[int]int)
+	}
+	f.total++
+	f.last[n] = f.total
+}
+
+// End fails unless each of n messages came, and was followed by all behind it the last time that it came.
+func (f *Followed) End(n int) error {
+	for i := range n {
+		if f.last[i] == 0 {
+			return fmt.Errorf("message %d of %d never came", i, n)
+		}
+		if i > 0 && f.last[i] < f.last[i-1] {
+			return fmt.Errorf("message %d came again and was not followed by message %d", i-1, i)
+		}
+	}
+	return nil
+}

@@ -156,7 +156,7 @@ func (c *modelConsumer) leave(now *call) {
 var errModel = errors.New("made up by the model")
 
 // verdict is what becomes of a message, and what the library does about it.
-func (c *modelConsumer) verdict(now *call) (error, history.Result) {
+func (c *modelConsumer) verdict(now *call) (history.Result, error) {
 	stream, n := parseName(now.payload)
 	draw, plan := c.m.chance(stream, n, "verdict")%1000, c.m.plan.handlers
 	among := func(part int) bool {
@@ -166,7 +166,7 @@ func (c *modelConsumer) verdict(now *call) (error, history.Result) {
 	var err error
 	switch {
 	case among(plan.reject):
-		return messaging.Reject(errModel), history.Dead
+		return history.Dead, messaging.Reject(errModel)
 	case among(plan.fail):
 		if now.attempt <= 1+c.m.chance(stream, n, "attempts")%3 {
 			err = errModel
@@ -178,11 +178,11 @@ func (c *modelConsumer) verdict(now *call) (error, history.Result) {
 	}
 	switch most := c.cfg.Retry.MaxAttempts; {
 	case err == nil:
-		return nil, history.Done
+		return history.Done, nil
 	case most > 0 && now.attempt >= most:
-		return err, history.Dead
+		return history.Dead, err
 	default:
-		return err, history.Failed
+		return history.Failed, err
 	}
 }
 
@@ -212,7 +212,7 @@ func (c *modelConsumer) handle(ctx context.Context, d *messaging.Delivery) error
 		}
 	}
 	time.Sleep(took)
-	err, result := c.verdict(now)
+	result, err := c.verdict(now)
 	c.end(now, result)
 	return err
 }
@@ -222,7 +222,7 @@ func (c *modelConsumer) handle(ctx context.Context, d *messaging.Delivery) error
 func (c *modelConsumer) handOver(_ context.Context, d *messaging.Delivery, p pendingDelivery) {
 	now := c.begin(d)
 	took, ends := c.patience(now)
-	err, result := c.verdict(now)
+	result, err := c.verdict(now)
 	c.end(now, result)
 	c.late.Go(func() {
 		if ends {

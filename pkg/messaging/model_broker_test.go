@@ -66,6 +66,7 @@ type brokerModel struct {
 	direct *messaging.Client
 	name   string
 	raw    *messaging.Publisher
+	all    []modelMessage // read so far
 }
 
 func (b *brokerModel) open() error {
@@ -149,14 +150,13 @@ func (*brokerModel) until(ctx context.Context, cond func() bool) error {
 }
 
 func (b *brokerModel) log() ([]modelMessage, error) {
-	var out []modelMessage
 	err := b.read(b.name, func(d *messaging.Delivery) {
-		out = append(out, modelMessage{
+		b.all = append(b.all, modelMessage{
 			modelRecord: modelRecord{key: d.Key, ordering: d.OrderingKey, payload: string(d.Payload)},
 			id:          d.ID.String(), partition: d.Topic[strings.LastIndex(d.Topic, "/")+1:],
 		})
 	})
-	return out, err
+	return b.all, err
 }
 
 func (b *brokerModel) deadLetters() (map[string]bool, error) {

@@ -96,8 +96,8 @@ func (c *modelConsumer) begin(d *messaging.Delivery) *call {
 	if key == "" {
 		key = d.Key
 	}
-	now := &call{identity: c.identity, topic: d.Topic, key: key, attempt: d.Attempt, payload: string(d.Payload)}
-	now.ID, now.Start = d.ID.String(), m.moment
+	now := &call{identity: c.identity, topic: d.Topic, key: key, payload: string(d.Payload)}
+	now.ID, now.Start, now.Attempt = d.ID.String(), m.moment, d.Attempt
 	m.calls = append(m.calls, now)
 	c.open++
 	c.openBytes += int64(len(d.Payload))
@@ -168,18 +168,18 @@ func (c *modelConsumer) verdict(now *call) (history.Result, error) {
 	case among(plan.reject):
 		return history.Dead, messaging.Reject(errModel)
 	case among(plan.fail):
-		if now.attempt <= 1+c.m.chance(stream, n, "attempts")%3 {
+		if now.Attempt <= 1+c.m.chance(stream, n, "attempts")%3 {
 			err = errModel
 		}
 	case among(plan.later):
-		if now.attempt <= 1 {
-			err = messaging.RetryAfter(errModel, 5*time.Millisecond)
+		if now.Attempt <= 1 {
+			err = messaging.RetryAfter(errModel, time.Duration(5+c.m.chance(stream, n, "later")%60)*time.Millisecond)
 		}
 	}
 	switch most := c.cfg.Retry.MaxAttempts; {
 	case err == nil:
 		return history.Done, nil
-	case most > 0 && now.attempt >= most:
+	case most > 0 && now.Attempt >= most:
 		return history.Dead, err
 	default:
 		return history.Failed, err
@@ -191,7 +191,7 @@ func (c *modelConsumer) patience(now *call) (time.Duration, bool) {
 	stream, n := parseName(now.payload)
 	draw, plan := c.m.chance(stream, n, "patience")%1000, c.m.plan.handlers
 	switch {
-	case draw < plan.hang:
+	case c.m.hangs(now.payload):
 		return 0, false
 	case draw < plan.hang+plan.slow:
 		return time.Duration(1+draw%8) * time.Millisecond, true
@@ -235,4 +235,10 @@ func (c *modelConsumer) handOver(_ context.Context, d *messaging.Delivery, p pen
 		c.m.mu.Unlock()
 		complete(p, err)
 	})
+}
+
+// hangs reports whether a message waits until what hangs may go on.
+func (m *modelRun) hangs(payload string) bool {
+	stream, n := parseName(payload)
+	return m.chance(stream, n, "patience")%1000 < m.plan.handlers.hang
 }

@@ -116,6 +116,19 @@ func (p modelPlan) loose() bool {
 	})
 }
 
+// keepsAttempts reports whether a message that fails comes again with the next attempt, whatever breaks.
+func (p modelPlan) keepsAttempts() bool {
+	inPlace := p.consumer.Type != messaging.Shared || p.consumer.Retry.InPlace
+	return inPlace && p.consumers == 1 && p.restart == 0
+}
+
+// hangsAlone reports whether what hangs leaves room and workers for all that is not ordered behind it.
+func (p modelPlan) hangsAlone() bool {
+	c := p.consumer
+	return p.handlers.hang > 0 && p.handlers.hang <= 10 && p.consumers == 1 && p.restart == 0 && !p.exclusive &&
+		c.Order != messaging.OrderTotal && c.Concurrency == 16 && c.PrefetchMessages == 1000 && c.PrefetchBytes == 64<<20
+}
+
 func (p modelPlan) batched() bool {
 	for _, s := range p.publishers {
 		if s.profile.BatchRecords > 1 {
@@ -174,7 +187,10 @@ func (p *modelPlan) drawConsumer(r *rand.Rand) {
 	if !p.async || c.Order == messaging.OrderNone {
 		p.handlers.fail, p.handlers.later = pick(r, 0, 100), pick(r, 0, 50)
 	}
-	if r.IntN(5) == 0 {
+	if r.IntN(6) == 0 && c.Order != messaging.OrderTotal {
+		// Room enough for everything but what is ordered behind one that hangs.
+		c.Concurrency, c.PrefetchMessages, c.PrefetchBytes, p.consumers, p.handlers.hang = 16, 1000, 64<<20, 1, 10
+	} else if r.IntN(5) == 0 {
 		p.restart = millis(r, 200) + 1
 	}
 	p.consumer = c

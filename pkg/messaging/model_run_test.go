@@ -101,7 +101,6 @@ type call struct {
 	topic    string
 	key      string
 	clock    int // of the server, at the end
-	attempt  int
 	payload  string
 }
 
@@ -163,6 +162,10 @@ func (m *modelRun) drive() {
 	})
 	breaking.Wait()
 	m.server.heal()
+	if m.plan.hangsAlone() {
+		publishing.Wait()
+		m.awaitOthers(ctx)
+	}
 	close(m.release)
 	publishing.Wait()
 	m.noteNow("published")
@@ -174,6 +177,60 @@ func (m *modelRun) drive() {
 	}
 	stopConsumers()
 	m.check(backlog)
+}
+
+// awaitOthers waits until all is handled that need not wait for what hangs.
+func (m *modelRun) awaitOthers(ctx context.Context) {
+	log, err := m.server.log()
+	if err != nil {
+		return // check will say so
+	}
+	blocked := make(map[string]bool) // groups
+	var others []modelMessage
+	for _, l := range log {
+		switch g := m.group(l); {
+		case m.plan.async:
+			others = append(others, l) // what hangs is handed over all the same
+		case m.hangs(l.payload):
+			blocked[g] = g != ""
+		case !blocked[g]:
+			others = append(others, l)
+		}
+	}
+	missing := func() (left []modelMessage) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		handled := make(map[string]bool)
+		for _, c := range m.calls {
+			if c.Result == history.Done || c.Result == history.Dead {
+				handled[c.ID] = true
+			}
+		}
+		for _, l := range others {
+			if !handled[l.id] {
+				left = append(left, l)
+			}
+		}
+		return left
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(modelPatience)
+	for {
+		left := missing()
+		if len(left) == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-limit:
+		case <-ctx.Done():
+		}
+		stream, n := parseName(left[0].payload)
+		m.violate(history.Blocked, "%d messages wait for others that hang, %s-%d (%s) first", len(left), stream, n, left[0].id)
+		return
+	}
 }
 
 // awaitQuiet waits until the backlog is 0, and gives up when nothing happens any more.
@@ -235,6 +292,7 @@ func (m *modelRun) check(backlog int) {
 	defer m.mu.Unlock()
 	consumed := history.Consumed{
 		Backlog: backlog, DeadLetters: make(map[string]bool), Loose: make(map[string]bool),
+		Attempts:   m.plan.keepsAttempts(),
 		Ordered:    m.plan.consumer.Order != messaging.OrderNone,
 		OneAtATime: m.plan.consumer.Order == messaging.OrderTotal,
 	}

@@ -27,6 +27,10 @@ const (
 	Unknown Kind = "unknown"
 	// Bounds: more was unfinished at once than is configured.
 	Bounds Kind = "bounds"
+	// Forgotten: a message that failed came again without its attempts.
+	Forgotten Kind = "forgotten"
+	// Blocked: a message waited for one that it is not ordered behind.
+	Blocked Kind = "blocked"
 	// Owner: a publisher that lost its topic wrote to it again.
 	Owner Kind = "owner"
 	// Outcome: what a publisher reported of a record is not true.
@@ -66,6 +70,8 @@ type Delivery struct {
 	// while there is none.
 	Start, End int
 	Result     Result
+	// Attempt is what the handler was told, from 1.
+	Attempt int
 	// Lapsed: the message was no longer the consumer's when it ended, another consumer has been sent it. What it did
 	// counts neither way.
 	Lapsed bool
@@ -86,6 +92,8 @@ type Consumed struct {
 	// Loose holds the groups in which what is handled again need not be followed by what is behind it: another consumer
 	// had them, and what was handled first may have been acknowledged without what was handled before it.
 	Loose map[string]bool
+	// Attempts: a message that failed comes again with the next attempt.
+	Attempts bool
 	// OneAtATime: deliveries of different groups do not overlap either.
 	OneAtATime bool
 }
@@ -103,6 +111,9 @@ func (c Consumed) Check() []Violation {
 		sizes[m.Group]++
 	}
 	out = append(out, c.lost(place)...)
+	if c.Attempts {
+		out = append(out, c.forgotten(place)...)
+	}
 	if c.Ordered {
 		out = append(out, c.overtaken(place)...)
 		out = append(out, c.followed(place, sizes)...)
@@ -133,6 +144,19 @@ func (c Consumed) lost(place map[string]Place) (out []Violation) {
 		if !done[m.ID] {
 			out = append(out, Violation{Loss, fmt.Sprintf("%s (%s) was never handled with success", place[m.ID], m.ID)})
 		}
+	}
+	return out
+}
+
+func (c Consumed) forgotten(place map[string]Place) (out []Violation) {
+	calls := slices.Clone(c.Deliveries)
+	slices.SortFunc(calls, func(a, b Delivery) int { return cmp.Compare(a.Start, b.Start) })
+	last := make(map[string]Delivery)
+	for _, d := range calls {
+		if before, ok := last[d.ID]; ok && before.Result == Failed && d.Attempt != before.Attempt+1 {
+			out = append(out, Violation{Forgotten, fmt.Sprintf("%s came with attempt %d behind attempt %d", place[d.ID], d.Attempt, before.Attempt)})
+		}
+		last[d.ID] = d
 	}
 	return out
 }

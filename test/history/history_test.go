@@ -81,6 +81,18 @@ func TestConsumed(t *testing.T) {
 			Ordered:    true,
 			Deliveries: with(done("a0", "a0", "a1", "b0", "x"), func(ds []history.Delivery) { ds[0].Result = history.Failed }),
 		}, nil},
+		{"attempts go on", history.Consumed{
+			Attempts: true,
+			Deliveries: with(done("a0", "a0", "a1", "b0", "x"), func(ds []history.Delivery) {
+				ds[0].Result, ds[0].Attempt, ds[1].Attempt = history.Failed, 1, 2
+			}),
+		}, nil},
+		{"attempts begin again", history.Consumed{
+			Attempts: true,
+			Deliveries: with(done("a0", "a0", "a1", "b0", "x"), func(ds []history.Delivery) {
+				ds[0].Result, ds[0].Attempt, ds[1].Attempt = history.Failed, 2, 1
+			}),
+		}, []history.Kind{history.Forgotten}},
 		{"a dead letter that is there", history.Consumed{
 			Ordered: true, DeadLetters: map[string]bool{"a0": true},
 			Deliveries: with(done("a0", "a1", "b0", "x"), func(ds []history.Delivery) { ds[0].Result = history.Dead }),

@@ -119,7 +119,7 @@ func (p modelPlan) loose() bool {
 // keepsAttempts reports whether a message that fails comes again with the next attempt, whatever breaks.
 func (p modelPlan) keepsAttempts() bool {
 	inPlace := p.consumer.Type != messaging.Shared || p.consumer.Retry.InPlace
-	return inPlace && p.consumers == 1 && p.restart == 0
+	return inPlace && !p.async && p.consumers == 1 && p.restart == 0 // a late verdict may be void
 }
 
 // hangsAlone reports whether what hangs leaves room and workers for all that is not ordered behind it.

@@ -12,6 +12,7 @@ LDFLAGS := -s -w -X $(APP).version=$(VERSION) -X $(APP).commit=$(COMMIT)
 
 STACK    := go run ./test/stack/cmd/stack
 FUZZTIME ?= 20s
+SEEDS    ?= 5000
 
 # Tools live in the user's cache, built by the Go in use, and are no dependency of the module.
 GOLANGCI_VERSION    := v2.15.0
@@ -42,6 +43,10 @@ smoke: need-go ## Run the demo unattended and verify it end to end
 .PHONY: test
 test: need-go ## Run every test, those on real servers too
 	@.ci/test
+
+.PHONY: soak
+soak: need-go ## Run the randomised test of publishers and consumers: make soak SEEDS=5000
+	@AVIARY_MODEL_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestModel$$' -v ./pkg/messaging
 
 .PHONY: fuzz
 fuzz: need-go ## Fuzz every parser, each for FUZZTIME=20s, or FUZZTIME=20000x runs

@@ -3,6 +3,7 @@ package messaging_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/wire"
@@ -105,6 +107,10 @@ func TestConsumersSurviveBrokerFaults(t *testing.T) {
 	for i, kind := range kinds {
 		require.Eventually(t, func() bool { return got[i].count() == n }, 30*time.Second, 5*time.Millisecond,
 			"%s: nothing is lost", kind)
+		if kind != messaging.Shared {
+			require.Eventually(t, func() bool { return len(got[i].overtaken()) == 0 }, 10*time.Second, 5*time.Millisecond,
+				"%s: what came again is followed by all behind it", kind)
+		}
 		runs[i].stop(t)
 		if kind != messaging.Shared {
 			require.Empty(t, got[i].overtaken(), "%s: order per key holds", kind)
@@ -112,16 +118,17 @@ func TestConsumersSurviveBrokerFaults(t *testing.T) {
 	}
 }
 
-// seen notes which of record(0), record(1)... a handler has had, and whether one
-// was had for the first time after a later one of its key.
+// seen notes which of record(0), record(1)... a handler has had, and whether each key's
+// were had in their order: what is had again is followed by all behind it.
 type seen struct {
-	mu    sync.Mutex
-	had   map[int]bool
-	next  [7]int
-	wrong []int
+	mu     sync.Mutex
+	had    map[int]bool
+	keys   [7]history.Sequence
+	newest [7]int // by key: how many there are
+	wrong  []error
 }
 
-func newSeen() *seen { return &seen{had: make(map[int]bool), next: [7]int{0, 1, 2, 3, 4, 5, 6}} }
+func newSeen() *seen { return &seen{had: make(map[int]bool)} }
 
 func (s *seen) handle(_ context.Context, d *messaging.Delivery) error {
 	i, err := strconv.Atoi(string(d.Payload))
@@ -130,12 +137,10 @@ func (s *seen) handle(_ context.Context, d *messaging.Delivery) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.had[i] {
-		s.had[i] = true
-		if i != s.next[i%7] {
-			s.wrong = append(s.wrong, i)
-		}
-		s.next[i%7] = i + 7
+	s.had[i] = true
+	s.newest[i%7] = max(s.newest[i%7], i/7+1)
+	if err := s.keys[i%7].See(i / 7); err != nil {
+		s.wrong = append(s.wrong, fmt.Errorf("key %d: %w", i%7, err))
 	}
 	return nil
 }
@@ -146,10 +151,18 @@ func (s *seen) count() int {
 	return len(s.had)
 }
 
-func (s *seen) overtaken() []int {
+// overtaken says what is out of order: that the newest of each key was had last, too, so it
+// is asked for behind the end.
+func (s *seen) overtaken() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wrong
+	wrong := s.wrong
+	for k := range s.keys {
+		if err := s.keys[k].End(s.newest[k]); err != nil {
+			wrong = append(wrong, fmt.Errorf("key %d: %w", k, err))
+		}
+	}
+	return wrong
 }
 
 // While the broker is away, a stopped Run returns in its time, and nothing that a

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -60,20 +61,17 @@ func record(i int) *messaging.Record {
 	return &messaging.Record{Key: "k" + strconv.Itoa(i%7), Payload: []byte(strconv.Itoa(i))}
 }
 
-// requireInOrder checks that entries hold each of 0..n-1, whose first appearances
-// are in order: copies may follow a failure, but nothing is lost or overtaken.
+// requireInOrder checks that entries hold each of 0..n-1 in order: copies may follow a failure,
+// and then all behind them do.
 func requireInOrder(t *testing.T, payloads []string, n int) {
 	t.Helper()
-	next := 0
+	var seen []int
 	for _, p := range payloads {
 		i, err := strconv.Atoi(p)
 		require.NoError(t, err)
-		require.LessOrEqual(t, i, next, "record %d was stored before record %d", i, next)
-		if i == next {
-			next++
-		}
+		seen = append(seen, i)
 	}
-	require.Equal(t, n, next, "records stored in order")
+	require.NoError(t, history.InOrder(seen, n))
 }
 
 func stored(s *wire.Server, topic string) []string {

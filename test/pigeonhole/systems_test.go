@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -53,7 +54,7 @@ type arrivals struct {
 
 	mu      sync.Mutex
 	counts  map[string]int
-	next    map[string]int // by key: how many have come in their order
+	keyed   map[string]*history.Followed
 	headers map[string]string
 	total   int
 }
@@ -61,7 +62,7 @@ type arrivals struct {
 // arriving reads a place until the test ends.
 func arriving(t testing.TB, s system, place string) *arrivals {
 	t.Helper()
-	a := &arrivals{t: t, done: make(chan struct{}), counts: map[string]int{}, next: map[string]int{}}
+	a := &arrivals{t: t, done: make(chan struct{}), counts: map[string]int{}, keyed: map[string]*history.Followed{}}
 	var ctx context.Context
 	ctx, a.stop = context.WithCancel(context.Background())
 	go func() {
@@ -81,8 +82,11 @@ func (a *arrivals) note(value string, headers map[string]string) {
 	if key, text, ok := strings.Cut(value, ":"); ok {
 		// A message that was stored is sent again behind one that was not: what counts
 		// is that each is followed by all that come after it.
-		if n, err := strconv.Atoi(text); err == nil && n == a.next[key] {
-			a.next[key]++
+		if n, err := strconv.Atoi(text); err == nil {
+			if a.keyed[key] == nil {
+				a.keyed[key] = new(history.Followed)
+			}
+			a.keyed[key].See(n)
 		}
 	}
 }
@@ -94,17 +98,31 @@ func (a *arrivals) distinct() int {
 }
 
 // all waits until n messages have come, each at least once, and in order within their
-// keys.
+// keys: what comes again is followed by all behind it, and the newest of each key comes last.
 func (a *arrivals) all(n int, limit time.Duration) {
 	a.t.Helper()
-	require.Eventually(a.t, func() bool { return a.distinct() >= n }, limit, 20*time.Millisecond, "%d of %d", a.distinct(), n)
+	var err error
+	require.Eventually(a.t, func() bool { err = a.inOrder(n); return err == nil }, limit, 20*time.Millisecond, "%d of %d, in order", a.distinct(), n)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	require.Len(a.t, a.counts, n)
+}
+
+// inOrder says what is missing, or out of order, of n messages.
+func (a *arrivals) inOrder(n int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for k := range keys {
 		key := "k" + strconv.Itoa(k)
-		require.Equal(a.t, (n-k+keys-1)/keys, a.next[key], "in order: %s", key)
+		followed := a.keyed[key]
+		if followed == nil {
+			followed = new(history.Followed)
+		}
+		if err := followed.End((n - k + keys - 1) / keys); err != nil {
+			return fmt.Errorf("key %s: %w", key, err)
+		}
 	}
+	return nil
 }
 
 // copies is how many have come more than once.

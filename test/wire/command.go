@@ -427,3 +427,14 @@ func decodeNamespaceRequest(b []byte) (r namespaceRequest, err error) {
 	})
 	return r, err
 }
+
+// decodeIdentity reads CommandConnect: auth_data = 3.
+func decodeIdentity(b []byte) (identity string, err error) {
+	err = eachField(b, func(f field) error {
+		if f.num == 3 {
+			identity = string(f.b)
+		}
+		return nil
+	})
+	return identity, err
+}

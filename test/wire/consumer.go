@@ -19,6 +19,8 @@ type consumer struct {
 	dispatched int
 	// unacked holds the positions of the entries sent and not acknowledged.
 	unacked map[int]struct{}
+	// deaf consumers' acknowledgments are lost, see LoseAcks.
+	deaf bool
 }
 
 // ConsumerInfo describes a connected consumer.
@@ -150,6 +152,11 @@ func (c *conn) subscribe(body []byte) error {
 		c.sendError(r.requestID, f.code, f.text)
 		return nil
 	}
+	if c.consumers[r.id] != nil {
+		// The client has reconnected twice. As at the broker, the consumer stays as it is: nothing is sent to it again.
+		c.sendSuccess(r.requestID)
+		return nil
+	}
 	p := c.s.partition(name, r.create)
 	if p == nil {
 		c.sendError(r.requestID, TopicNotFound, "no topic "+name)
@@ -207,7 +214,7 @@ func (c *conn) ack(body []byte) error {
 		return nil
 	}
 	name := co.sub.p.name
-	if c.s.strike(name, faultIgnore, OpAck) != nil {
+	if co.deaf || c.s.strike(name, faultIgnore, OpAck) != nil {
 		return nil
 	}
 	response := message(nil).num(1, r.id)

@@ -30,8 +30,9 @@
 //   - Delayed delivery (deliver_at_time) is ignored: entries are dispatched at once.
 //   - Chunked messages are stored and dispatched chunk by chunk. Entries returns each chunk's payload as it was sent.
 //   - Failover: the consumer that subscribed first is active; priorities and name order are ignored.
-//   - Key_Shared: a key belongs to consumer hash(key) modulo the number of consumers. Keys move as soon as a consumer
-//     comes or goes; the broker would first wait for the outstanding messages of the key. Sticky ranges are ignored.
+//   - Key_Shared: a key belongs to consumer hash(key) modulo the number of consumers. When a consumer comes or goes, a key
+//     that moves waits, as at the broker, until what another consumer still has of it is acknowledged or given back.
+//     Sticky ranges are ignored.
 //   - Shared: round-robin over the consumers that have permits, entry by entry.
 //   - Permits are counted as the broker counts them: an entry is dispatched while permits are above zero and takes as
 //     many as it holds messages, so one batch may drive them below zero. There is no limit of unacknowledged messages.

@@ -308,17 +308,65 @@ func (s *Server) CloseConsumers(topic string) int {
 func (s *Server) CutConnections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(s.conns)
-	for c := range s.conns {
-		for _, co := range c.consumers {
-			co.permits = 0
+	defer s.notify()
+	return s.cut(func(*conn) bool { return true })
+}
+
+// LoseAcks makes the acknowledgments of the topic's present consumers go missing from now on, as those do that are on
+// their way when a connection breaks: cut it, or close the consumers, afterwards. Consumers that come later are heard.
+// It returns how many there were.
+func (s *Server) LoseAcks(topic string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, p := range s.logs(topic) {
+		for _, sub := range p.subs {
+			for _, co := range sub.consumers {
+				co.deaf = true
+				n++
+			}
 		}
 	}
-	for c := range s.conns {
-		c.close()
-	}
+	return n
+}
+
+// ChangeActive makes another of the connected consumers active on every partition of a Failover subscription: it is
+// sent everything that is not acknowledged. It returns how many partitions changed hands.
+func (s *Server) ChangeActive(topic, sub string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	s.eachSub(topic, sub, func(sub *subscription) {
+		if sub.kind != subscriptionFailover || len(sub.consumers) < 2 {
+			return
+		}
+		old := sub.consumers[0]
+		sub.consumers = append(sub.consumers[1:len(sub.consumers):len(sub.consumers)], old)
+		sub.giveBack(old, nil)
+		sub.elect()
+		sub.dispatch()
+		n++
+	})
 	s.notify()
 	return n
+}
+
+// Fence closes the topic's producers as one does that takes the topic over by force (access mode
+// ExclusiveWithFencing), writes the messages to every partition, and leaves: producers with a claim on the topic find
+// themselves fenced when they come back, shared ones do not.
+func (s *Server) Fence(topic string, messages ...Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.logs(topic) {
+		for pr := range p.producers {
+			pr.disconnect()
+		}
+		p.epoch++
+		for _, m := range messages {
+			s.publish(p, []Message{m}, None, false)
+		}
+	}
+	s.notify()
 }
 
 // RefuseConnections makes the server close new connections before the handshake. The port stays bound, so that no other

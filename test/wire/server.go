@@ -31,6 +31,9 @@ func WithAutoCreate(create bool, partitions int) Option {
 // WithMaxMessageSize sets the limit announced to clients. The default is 5 MiB, the broker's.
 func WithMaxMessageSize(n int) Option { return func(s *Server) { s.maxMessageSize = n } }
 
+// WithDispatchLog notes every dispatch of an entry, see Dispatches.
+func WithDispatchLog() Option { return func(s *Server) { s.journaling = true } }
+
 // Server is one broker.
 type Server struct {
 	listener net.Listener
@@ -55,6 +58,11 @@ type Server struct {
 	rules    []*Fault
 	received map[Command]int
 	problems []string
+	// isolated holds the identities of clients that may not connect.
+	isolated map[string]struct{}
+
+	journaling bool
+	journal    []Dispatch
 }
 
 // Start starts a server for the duration of a test. At the end it fails the test if a goroutine of the server is left,
@@ -84,6 +92,7 @@ func Listen(opts ...Option) (*Server, error) {
 		conns:          map[*conn]struct{}{},
 		topics:         map[string]*topic{},
 		received:       map[Command]int{},
+		isolated:       map[string]struct{}{},
 	}
 	for _, opt := range opts {
 		opt(s)
@@ -245,6 +254,7 @@ type conn struct {
 	nc        net.Conn
 	closed    bool
 	done      chan struct{}
+	identity  string
 	producers map[uint64]*producer
 	consumers map[uint64]*consumer
 
@@ -384,6 +394,12 @@ func (c *conn) handle(f frame) error {
 	c.s.received[cmd]++
 	switch cmd {
 	case CommandConnect:
+		if c.identity, err = decodeIdentity(body); err != nil {
+			return err
+		}
+		if _, away := c.s.isolated[c.identity]; away {
+			return io.EOF
+		}
 		// CommandConnected: server_version = 1, protocol_version = 2, max_message_size = 3, feature_flags = 4
 		// (FeatureFlags: supports_partial_producer = 3).
 		c.send(CommandConnected, message(nil).str(1, "aviary-wire").num(2, protocolVersion).

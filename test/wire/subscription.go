@@ -24,6 +24,44 @@ type subscription struct {
 	redeliveries map[int]int
 	consumers    []*consumer
 	turn         int
+	// keys says who has unacknowledged entries of a key, on Key_Shared.
+	keys map[string]keyHolder
+}
+
+// keyHolder has a number of unacknowledged entries of one key.
+type keyHolder struct {
+	co      *consumer
+	entries int
+}
+
+// lend notes that an entry is with a consumer.
+func (sub *subscription) lend(co *consumer, i int) {
+	if _, again := co.unacked[i]; again {
+		return
+	}
+	co.unacked[i] = struct{}{}
+	if sub.kind == subscriptionKeyShared {
+		key := sub.p.entries[i].key
+		sub.keys[key] = keyHolder{co: co, entries: sub.keys[key].entries + 1}
+	}
+}
+
+// takeBack notes that an entry is with the consumer no more. It reports whether it was.
+func (sub *subscription) takeBack(co *consumer, i int) bool {
+	if _, ok := co.unacked[i]; !ok {
+		return false
+	}
+	delete(co.unacked, i)
+	if sub.kind == subscriptionKeyShared {
+		key := sub.p.entries[i].key
+		h := sub.keys[key]
+		if h.entries--; h.entries > 0 {
+			sub.keys[key] = h
+		} else {
+			delete(sub.keys, key)
+		}
+	}
+	return true
 }
 
 func newSubscription(p *partition, r subscribeRequest) *subscription {
@@ -51,6 +89,7 @@ func (sub *subscription) reset(to int) {
 	sub.partial = map[int][]uint64{}
 	sub.redeliveries = map[int]int{}
 	sub.replay = nil
+	sub.keys = map[string]keyHolder{}
 }
 
 func (sub *subscription) isAcked(i int) bool {
@@ -108,7 +147,7 @@ func (sub *subscription) ackEntry(i int) {
 	delete(sub.partial, i)
 	delete(sub.redeliveries, i)
 	for _, co := range sub.consumers {
-		delete(co.unacked, i)
+		sub.takeBack(co, i)
 	}
 	for {
 		if _, ok := sub.acked[sub.markDelete]; !ok {
@@ -137,10 +176,9 @@ func (sub *subscription) giveBack(co *consumer, ids []messageID) {
 		}
 	}
 	for _, i := range back {
-		if _, ok := co.unacked[i]; !ok {
+		if !sub.takeBack(co, i) {
 			continue // named twice
 		}
-		delete(co.unacked, i)
 		sub.redeliveries[i]++
 		sub.replay = append(sub.replay, i)
 	}
@@ -229,6 +267,10 @@ func (sub *subscription) choose(i int, blocked map[*consumer]bool) *consumer {
 		h := fnv.New32a()
 		_, _ = h.Write([]byte(sub.p.entries[i].key))
 		co := sub.consumers[h.Sum32()%uint32(n)]
+		if holder, lent := sub.keys[sub.p.entries[i].key]; lent && holder.co != co {
+			// The key has moved to co while another still has messages of it: it waits for their acknowledgments.
+			return nil
+		}
 		if co.permits > 0 && !blocked[co] {
 			return co
 		}
@@ -246,7 +288,8 @@ func (sub *subscription) deliver(co *consumer, i int) {
 	n := sub.remaining(i)
 	co.permits -= n
 	co.dispatched += n
-	co.unacked[i] = struct{}{}
+	sub.lend(co, i)
+	co.c.s.noteDispatch(co, i)
 
 	raw := sub.p.entries[i].raw
 	s := co.c.s

@@ -1,0 +1,167 @@
+package messaging_test
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/history"
+)
+
+// The randomised test of publishers and consumers together. Each seed is a plan: what is published, consumed and broken
+// meanwhile. AVIARY_MODEL_SEEDS is the number of seeds. AVIARY_MODEL_SEED is one to replay with a trace of everything,
+// AVIARY_MODEL_SEEDS times.
+// AVIARY_MODEL_TRACES names a directory for the traces of the seeds that fail.
+const (
+	seedsVariable  = "AVIARY_MODEL_SEEDS"
+	seedVariable   = "AVIARY_MODEL_SEED"
+	tracesVariable = "AVIARY_MODEL_TRACES"
+)
+
+// shortSeeds is the number of seeds of an ordinary test run.
+const shortSeeds = 200
+
+func TestModel(t *testing.T) {
+	n, ok := variable(t, seedsVariable)
+	if one, replay := variable(t, seedVariable); replay {
+		// What comes of a seed depends on the scheduler, too: several runs of one show more.
+		all := runSeeds(func(yield func(uint64) bool) {
+			for range max(n, 1) {
+				if !yield(one) {
+					return
+				}
+			}
+		})
+		t.Log(all[0].trace())
+		report(t, all)
+		return
+	}
+	first := uint64(1)
+	if !ok {
+		n, first = shortSeeds, uint64(time.Now().UnixNano())%1_000_000*1000
+	}
+	t.Logf("seeds %d to %d", first, first+n-1)
+	report(t, runSeeds(func(yield func(uint64) bool) {
+		for seed := first; seed < first+n; seed++ {
+			if !yield(seed) {
+				return
+			}
+		}
+	}))
+}
+
+func variable(t *testing.T, name string) (uint64, bool) {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	require.NoError(t, err, name)
+	return n, true
+}
+
+// seedsAtOnce is how many seeds run at a time on each processor: they wait most of the time.
+const seedsAtOnce = 16
+
+func runSeeds(list iter.Seq[uint64]) []modelOutcome {
+	seeds := make(chan uint64)
+	var mu sync.Mutex
+	var all []modelOutcome
+	var wg sync.WaitGroup
+	for range seedsAtOnce * runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for seed := range seeds {
+				out := runModel(newModelPlan(seed), newWireModel)
+				mu.Lock()
+				all = append(all, out)
+				mu.Unlock()
+			}
+		})
+	}
+	for seed := range list {
+		seeds <- seed
+	}
+	close(seeds)
+	wg.Wait()
+	return all
+}
+
+// report fails the test for each seed that broke a promise: in full for a few, and in a line for the others.
+func report(t *testing.T, all []modelOutcome) {
+	t.Helper()
+	const full = 2
+	slices.SortFunc(all, func(a, b modelOutcome) int { return cmp.Compare(a.plan.seed, b.plan.seed) })
+	failed, slowest := 0, all[0]
+	var sum time.Duration
+	for _, out := range all {
+		sum += out.took
+		if out.took > slowest.took {
+			slowest = out
+		}
+		if len(out.violations) == 0 {
+			continue
+		}
+		failed++
+		if dir := os.Getenv(tracesVariable); dir != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.txt", out.plan.seed)), []byte(out.trace()), 0o600))
+		}
+		if failed <= full {
+			t.Error(out.trace())
+		} else {
+			t.Errorf("seed %d (%s): %s", out.plan.seed, out.summary(), out.violations[0])
+		}
+	}
+	t.Logf("%d seeds, %d failed; a seed takes %s, the slowest, %d, %s", len(all), failed,
+		(sum / time.Duration(len(all))).Round(time.Millisecond), slowest.plan.seed, slowest.took.Round(time.Millisecond))
+}
+
+// modelOutcome is what came of one seed.
+type modelOutcome struct {
+	plan       modelPlan
+	violations []history.Violation
+	events     []string
+	took       time.Duration
+}
+
+// summary is the dimensions that matter most.
+func (o modelOutcome) summary() string {
+	p := o.plan
+	s := fmt.Sprintf("%s, order %s, %d consumers", p.consumer.Type, p.consumer.Order, p.consumers)
+	if p.async {
+		s += ", async"
+	}
+	if p.batched() {
+		s += ", batches"
+	}
+	if p.exclusive {
+		s += ", exclusive publishers"
+	}
+	for _, f := range p.faults {
+		s += ", " + string(f.kind)
+	}
+	return s
+}
+
+func (o modelOutcome) trace() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "replay with %s=%d\n%s\n", seedVariable, o.plan.seed, o.plan)
+	for _, e := range o.events {
+		b.WriteString("    " + e + "\n")
+	}
+	for _, v := range o.violations {
+		fmt.Fprintf(&b, "BROKEN %s\n", v)
+	}
+	return b.String()
+}

@@ -8,9 +8,9 @@ import (
 
 // What the randomised test calls by name in the library, where it is not what every test calls.
 
-type pendingDelivery = messaging.Unsettled
+type pendingDelivery = messaging.PendingDelivery
 
-func complete(p pendingDelivery, verdict error) { p.Settle(verdict) }
+func complete(p pendingDelivery, verdict error) { p.Complete(verdict) }
 
 func runAsync(ctx context.Context, c *messaging.Consumer, h func(context.Context, *messaging.Delivery, pendingDelivery)) error {
 	return c.RunAsync(ctx, h)

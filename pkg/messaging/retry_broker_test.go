@@ -94,7 +94,7 @@ func TestRedriveOnTheBroker(t *testing.T) {
 		require.Empty(t, d.Properties)
 		require.Equal(t, 1, d.Attempt)
 	}
-	requireFirstSeenInOrder(t, got.snapshot())
+	requireInOrderOfKeys(t, got.snapshot())
 
 	redrive.Filter = nil
 	result, err = client.Redrive(testContext(t), redrive)

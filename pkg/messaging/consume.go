@@ -297,7 +297,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		return batch
 	}
 	d := s.slab.newTask(m, s)
-	d.entry, d.epoch = e, p.epoch
+	d.entry = e
 	d.owned = s.owned.await(p.topic, d.Partition, r.stop, s.gone)
 	if s.src.retry {
 		d.restore(r.cfg.Subscription)
@@ -374,7 +374,7 @@ func (r *run) call(d *task) (err error) {
 // handlerContext is what d's handler gets.
 func (r *run) handlerContext(d *task) context.Context {
 	if d.owned != nil {
-		return d.owned.ctx
+		return d.session.owned.current(d.owned, d.entry.partition.topic).ctx
 	}
 	return r.grace
 }

@@ -17,7 +17,7 @@ import (
 
 // acknowledge has e acknowledged with the partition's next request.
 func (s *session) acknowledge(e *entry) {
-	if e.confirmed.Load() || e.acking.Swap(true) {
+	if e.confirmed.Load() || e.lost() || e.acking.Swap(true) {
 		return
 	}
 	p := e.partition
@@ -98,11 +98,11 @@ func (p *partition) sendAcks() {
 	s := p.session
 	for {
 		p.acks.mu.Lock()
-		batch := p.acks.ready
-		p.acks.ready, p.acks.flush = nil, false
+		batch, ids := p.nextAcks()
+		p.acks.flush = len(p.acks.ready) > 0
 		p.acks.mu.Unlock()
 		if len(batch) > 0 {
-			if err := sendAcks(batch); err != nil {
+			if err := batch[0].source.AckIDList(ids); err != nil {
 				s.noteAckFailure(len(batch), err)
 				p.acks.mu.Lock()
 				p.acks.ready = append(batch, p.acks.ready...)
@@ -113,7 +113,9 @@ func (p *partition) sendAcks() {
 				continue
 			}
 			pause.Reset()
+			confirmation := p.arrivals.confirm()
 			for _, e := range batch {
+				e.confirm = confirmation
 				e.confirmed.Store(true)
 			}
 			p.confirmed.Add(int64(len(batch)))
@@ -128,13 +130,34 @@ func (p *partition) sendAcks() {
 	}
 }
 
-// sendAcks acknowledges entries of one partition and waits for the broker's confirmation.
-func sendAcks(batch []*entry) error {
-	ids := make([]pulsar.MessageID, len(batch))
-	for i, e := range batch {
-		ids[i] = e.id
+// nextAcks takes what can go into one request out of what is ready. acks.mu is held.
+//
+// Where messages of a batch are acknowledged one by one, a request says of each entry which of its
+// messages are left, as one copy of it knows. Two copies of an entry do not go into one request.
+func (p *partition) nextAcks() (batch []*entry, ids []pulsar.MessageID) {
+	ready := p.acks.ready
+	p.acks.ready = nil
+	ids = make([]pulsar.MessageID, 0, len(ready))
+	var copies map[position]uint32
+	if p.session.perMessage {
+		copies = make(map[position]uint32)
 	}
-	return batch[0].source.AckIDList(ids)
+	batch = ready[:0]
+	for _, e := range ready {
+		if e.lost() {
+			continue
+		}
+		if copies != nil {
+			at := position{ledger: e.at.ledger, entry: e.at.entry}
+			if other, known := copies[at]; known && other != e.copies {
+				p.acks.ready = append(p.acks.ready, e)
+				continue
+			}
+			copies[at] = e.copies
+		}
+		batch, ids = append(batch, e), append(ids, e.id)
+	}
+	return batch, ids
 }
 
 // noteAckFailure counts acknowledgements that the broker has not confirmed.

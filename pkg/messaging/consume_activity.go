@@ -13,16 +13,17 @@ import (
 // behind it.
 //
 // When the partition goes to another consumer, the broker delivers everything unacknowledged to
-// that one: what waits here is dropped. When the partition comes (back), the broker delivers from
-// the first unacknowledged message on, and another consumer may have handled some of what was
-// handled here. So everything from there on is handled again, in its order.
+// that one: what waits here is dropped, and what is completed here from then on is not
+// acknowledged. When the partition comes back, the broker delivers from the first unacknowledged
+// message on, and the other consumer may have handled some of what was handled here. So everything
+// from there on is handled again, in its order.
 type activity struct {
-	epoch atomic.Uint32 // counts the events
+	losses atomic.Uint32 // counted
 
 	// Guarded by activities.mu.
 	active bool
-	lost   bool           // inactive since the receiver saw the latest first
-	first  pulsar.Message // behind the latest event; nil until it arrives
+	seen   uint32         // losses, as far as the receiver has got
+	first  pulsar.Message // behind the event that ended the latest loss; nil until it arrives
 }
 
 // activities are those of a session's partitions.
@@ -52,19 +53,24 @@ func (as *activities) get(topic string) *activity {
 	return a
 }
 
-// change notes an event, and returns the epoch that begins with it.
-func (as *activities) change(topic string, active bool) uint32 {
+// change notes an event, and returns the number of losses.
+func (as *activities) change(topic string, active bool) (losses uint32) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	a := as.get(topic)
+	if !active && a.active || !active && a.losses.Load() == 0 {
+		a.losses.Add(1)
+	}
 	a.active, a.first = active, nil
-	a.lost = a.lost || !active
 	as.noted.Store(nil)
-	if active {
+	if a.awaits() {
 		as.awaited.Store(true)
 	}
-	return a.epoch.Add(1)
+	return a.losses.Load()
 }
+
+// awaits reports whether the first message behind a loss has not arrived. as.mu is held.
+func (a *activity) awaits() bool { return a.active && a.first == nil && a.losses.Load() != a.seen }
 
 // noteFirst notes the first message behind an event. It runs on the connection's reader goroutine,
 // for every message while a partition's first has not arrived.
@@ -75,11 +81,11 @@ func (as *activities) noteFirst(m pulsar.Message) {
 	}
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	if a := as.of[topic]; a != nil && a.active && a.first == nil {
+	if a := as.of[topic]; a != nil && a.awaits() {
 		a.first = m
 		awaited := false
 		for _, a := range as.of {
-			awaited = awaited || a.active && a.first == nil
+			awaited = awaited || a.awaits()
 		}
 		as.awaited.Store(awaited)
 	}
@@ -94,31 +100,32 @@ func (s *session) BecameActive(_ pulsar.Consumer, topic string, index int32) {
 
 // BecameInactive says that it delivers the partition to another consumer from now on.
 func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
-	epoch := s.activities.change(topic, false)
+	losses := s.activities.change(topic, false)
 	s.owned.lose(topic)
-	go s.dropBefore(topic, epoch) // takes a lock
+	go s.dropBefore(topic, losses) // takes a lock
 }
 
 // stale reports whether a message was received before its partition went to another consumer. It
-// makes the partition start over at the first message behind an event.
+// makes the partition start over at the first message behind that.
 func (p *partition) stale(m pulsar.Message) bool {
 	a := p.activity
-	if a == nil || a.epoch.Load() == p.epoch {
+	if a == nil || a.losses.Load() == p.losses {
 		return false
 	}
 	as := &p.session.activities
 	as.mu.Lock()
-	active, first, epoch := a.active, a.first == m, a.epoch.Load()
-	if !active || !first {
-		lost := a.lost
-		as.mu.Unlock()
-		// Without a loss in between, those from before the event are in order.
-		return lost
+	defer as.mu.Unlock()
+	if !a.active || a.first != m {
+		return true
 	}
-	a.lost = false
-	as.mu.Unlock()
-	p.epoch = epoch
+	a.seen = a.losses.Load()
+	p.losses = a.seen
 	p.forget()
-	p.session.dropBefore(p.topic, epoch)
 	return false
+}
+
+// lost reports whether the partition went to another consumer after the entry was received.
+func (e *entry) lost() bool {
+	a := e.partition.activity
+	return a != nil && a.losses.Load() != e.losses
 }

@@ -21,15 +21,18 @@ import (
 // consumer. Where order is kept, the partition then starts over: everything that is delivered from
 // there on is handled, in its order.
 type partition struct {
-	session *session
-	topic   string
+	session  *session
+	topic    string
+	arrivals *arrivals
 
 	// The receiver's own.
 	high     position // of the last new entry
 	current  *entry   // of the latest message
+	latest   position // with acknowledgement per message: of the latest message
+	copies   uint32   // the same: how often the broker went back
 	live     []*entry // not confirmed, by position; some may be confirmed meanwhile
 	slab     []entry
-	epoch    uint32    // of activity, as far as the receiver has got
+	losses   uint32    // of activity, as far as the receiver has got
 	activity *activity // of a Failover subscription's partition, else nil
 
 	confirmed atomic.Int64 // entries of live
@@ -73,10 +76,13 @@ type entry struct {
 	untaken   int32        // messages not received; the receiver's own
 	taken     []uint64     // bit per message of a batch that was received; the receiver's own
 	left      atomic.Int32 // messages not completed
+	losses    uint32       // of the partition, when it was received
 	confirmed atomic.Bool  // the broker has the acknowledgement
+	confirm   uint64       // the number of its confirmation, set before confirmed
 	acking    atomic.Bool  // in acks.ready, or being sent
 	source    pulsar.Consumer
 	id        pulsar.MessageID // to acknowledge it by
+	copies    uint32           // of the delivery that id is of; with acknowledgement per message
 }
 
 const (
@@ -94,6 +100,10 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	at := position{ledger: id.LedgerID(), entry: id.EntryID()}
 	if perMessage {
 		at.batch, index, size = index, 0, 1
+		if !p.latest.less(at) {
+			p.copies++
+		}
+		p.latest = at
 	}
 	e = p.current
 	if e == nil || e.at != at {
@@ -104,6 +114,9 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	}
 	if e.take(index) {
 		return e, again
+	}
+	if perMessage {
+		e.rebind(id)
 	}
 	// It is here unfinished, or completed.
 	if e.left.Load() == 0 {
@@ -133,7 +146,7 @@ func (p *partition) find(at position) (e *entry, again bool) {
 			return 0
 		}
 	})
-	if found && !p.live[i].confirmed.Load() {
+	if found && (!p.live[i].confirmed.Load() || !p.arrivals.before(p.live[i].confirm)) {
 		return p.live[i], true
 	}
 	if p.session.ordered {
@@ -166,6 +179,7 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 		e.taken = make([]uint64, (size+63)/64)
 	}
 	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
+	e.losses, e.copies = p.losses, p.copies
 	e.left.Store(size)
 	if p.high.less(at) {
 		p.high = at
@@ -210,6 +224,14 @@ func (e *entry) take(index int32) bool {
 	*word |= bit
 	e.untaken--
 	return true
+}
+
+// rebind makes a message that was delivered again be acknowledged by its latest copy: the
+// underlying client says for each copy of a batch which of its messages are acknowledged.
+func (e *entry) rebind(id pulsar.MessageID) {
+	e.partition.acks.mu.Lock()
+	defer e.partition.acks.mu.Unlock()
+	e.id, e.copies = id, e.partition.copies
 }
 
 // complete notes that n messages of an entry need no more handling, and has the entry

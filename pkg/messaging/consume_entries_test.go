@@ -34,6 +34,7 @@ type storedMessage struct {
 }
 
 func (m storedMessage) ID() pulsar.MessageID { return m.id }
+func (m storedMessage) Topic() string        { return "t" }
 
 type batchID struct {
 	pulsar.MessageID
@@ -49,7 +50,7 @@ func newTestPartition(ordered bool) (*partition, *ackedConsumer) {
 		log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
 	}
 	s.life, s.cancel = context.WithCancel(context.Background())
-	p := &partition{session: s, topic: "t"}
+	p := &partition{session: s, topic: "t", arrivals: s.arrivals.find("t")}
 	p.forget()
 	return p, &ackedConsumer{}
 }
@@ -57,6 +58,7 @@ func newTestPartition(ordered bool) (*partition, *ackedConsumer) {
 // deliver receives one message and reports whether it is to be handled.
 func deliver(p *partition, c *ackedConsumer, entryID int64, index, size int32) *entry {
 	id := batchID{pulsar.NewMessageID(1, entryID, index, 0), size}
+	p.session.arrivals.note(storedMessage{id: id})
 	e, _ := p.receive(&pulsar.ConsumerMessage{Consumer: c, Message: storedMessage{id: id}}, false)
 	return e
 }
@@ -161,4 +163,17 @@ func TestMessagesThatTheBrokerLeavesOutCountAsDone(t *testing.T) {
 	require.NotNil(t, deliver(p, c, 2, 0, 1))
 	p.flushNow()
 	require.Len(t, c.acked, 1)
+}
+
+func TestCopyThatCrossedItsAcknowledgementIsDropped(t *testing.T) {
+	p, c := newTestPartition(true)
+	first := deliver(p, c, 1, 0, 1)
+	require.NotNil(t, deliver(p, c, 2, 0, 1))
+	copied := batchID{pulsar.NewMessageID(1, 1, 0, 0), 1}
+	p.session.arrivals.note(storedMessage{id: copied}) // it arrives, and waits to be received
+	p.complete(first, 1)
+	p.flushNow()
+	e, again := p.receive(&pulsar.ConsumerMessage{Consumer: c, Message: storedMessage{id: copied}}, false)
+	require.Nil(t, e)
+	require.True(t, again)
 }

@@ -76,6 +76,21 @@ func (o *ownership) gain(topic string, partition int) *ownedInterval {
 	return i
 }
 
+// current is the interval that a handler gets: was, or the present one when was has ended.
+func (o *ownership) current(was *ownedInterval, topic string) *ownedInterval {
+	if was.ctx.Err() == nil {
+		return was
+	}
+	o.mu.Lock()
+	i := o.of[topic]
+	o.mu.Unlock()
+	if i == nil {
+		return was
+	}
+	<-i.ready // f ends with its context at the latest
+	return i
+}
+
 // lose ends a partition's interval.
 func (o *ownership) lose(topic string) {
 	o.mu.Lock()

@@ -61,9 +61,10 @@ type session struct {
 	cause    error  // set before gone is closed
 	wake     func() // after the group has ended, or is pressed
 
+	arrivals   arrivalLog
 	activities activities
 	owned      ownership
-	dropBefore func(topic string, epoch uint32) // gives up what waits from before an epoch
+	dropBefore func(topic string, losses uint32) // gives up what waits from before a loss
 
 	perMessage  bool // messages of a batch are acknowledged one by one
 	ackEvery    time.Duration
@@ -115,7 +116,7 @@ func (s *session) partition(topic string) *partition {
 	}
 	p := s.parts[topic]
 	if p == nil {
-		p = &partition{session: s, topic: topic}
+		p = &partition{session: s, topic: topic, arrivals: s.arrivals.find(topic)}
 		p.forget()
 		if s.listens() {
 			p.activity = s.activities.find(topic)
@@ -136,6 +137,7 @@ var (
 // BeforeConsume weighs a message that arrives. It runs on the connection's reader
 // goroutine and must not block.
 func (s *session) BeforeConsume(m pulsar.ConsumerMessage) {
+	s.arrivals.note(m.Message)
 	if s.activities.awaited.Load() {
 		s.activities.noteFirst(m.Message)
 	}
@@ -254,10 +256,14 @@ func (r *run) newSession(src source) (*session, error) {
 	}
 	s.life, s.cancel = context.WithCancel(context.Background())
 	s.ch = make(chan pulsar.ConsumerMessage, budget.ChannelLength(s.queue))
-	s.dropBefore = func(topic string, epoch uint32) {
+	s.dropBefore = func(topic string, losses uint32) {
 		r.sched.Drop(func(it *schedule.Item) bool {
 			d := taskOf(it)
-			return d.session == s && d.entry.partition.topic == topic && d.epoch < epoch && !d.copyStored()
+			if d.session != s || d.entry.partition.topic != topic || d.entry.losses >= losses || d.copyStored() {
+				return false
+			}
+			r.failed.note(d)
+			return true
 		})
 	}
 	if s.sole {

@@ -66,7 +66,6 @@ type task struct {
 	session *session
 	rawID   pulsar.MessageID
 	entry   *entry
-	epoch   uint32         // of its partition's activity
 	owned   *ownedInterval // nil when nobody asked for it
 	copying *copyJob       // non-nil once the verdict is a copy to another topic
 

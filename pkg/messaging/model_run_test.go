@@ -185,15 +185,29 @@ func (m *modelRun) awaitOthers(ctx context.Context) {
 	if err != nil {
 		return // check will say so
 	}
-	blocked := make(map[string]bool) // groups
+	blocked := make(map[string]bool)            // groups
+	hanging := make(map[string]map[string]bool) // partitions by key
+	for _, l := range log {
+		if g := m.group(l); g != "" && m.hangs(l.payload) {
+			if hanging[keyOf(g)] == nil {
+				hanging[keyOf(g)] = make(map[string]bool)
+			}
+			hanging[keyOf(g)][l.partition] = true
+		}
+	}
 	var others []modelMessage
 	for _, l := range log {
-		switch g := m.group(l); {
+		g := m.group(l)
+		where := hanging[keyOf(g)]
+		switch {
 		case m.plan.async:
 			others = append(others, l) // what hangs is handed over all the same
 		case m.hangs(l.payload):
 			blocked[g] = g != ""
-		case !blocked[g]:
+		case blocked[g]:
+		case len(where) > 1 || len(where) == 1 && !where[l.partition]:
+			// A key that is in several partitions, as other publishers may have it, is one queue.
+		default:
 			others = append(others, l)
 		}
 	}
@@ -231,6 +245,12 @@ func (m *modelRun) awaitOthers(ctx context.Context) {
 		m.violate(history.Blocked, "%d messages wait for others that hang, %s-%d (%s) first", len(left), stream, n, left[0].id)
 		return
 	}
+}
+
+// keyOf is the key of a group.
+func keyOf(group string) string {
+	key, _, _ := strings.Cut(group, " of partition ")
+	return key
 }
 
 // awaitQuiet waits until the backlog is 0, and gives up when nothing happens any more.

@@ -160,7 +160,7 @@ func (r *run) settleLate(ended <-chan struct{}) {
 				r.sched.leaveLanes(r.workers)
 				r.settle(w, d, d.verdict)
 			}
-			if i%settleRun == settleRun-1 {
+			if i%outcomeRun == outcomeRun-1 {
 				r.sched.endLate(w)
 			}
 		}

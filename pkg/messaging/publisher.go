@@ -15,9 +15,9 @@ import (
 )
 
 // Publisher publishes to one topic. A record's way: route to a partition -> wait
-// for room in that partition's lane -> enter its list of pending records -> the
+// for room in that partition's partition -> enter its list of pending records -> the
 // producer batches and sends -> the broker's receipt -> the record leaves the list
-// and the caller hears. See lane for what happens when the broker closes a
+// and the caller hears. See partition for what happens when the broker closes a
 // producer on that way.
 type Publisher struct {
 	client  *Client
@@ -27,15 +27,15 @@ type Publisher struct {
 	metrics publisherMetrics
 	router  router
 
-	lanes atomic.Pointer[[]*lane]
-	grow  sync.Mutex // one change of lanes at a time
+	partitions atomic.Pointer[[]*partitionPublisher]
+	grow       sync.Mutex // one change of partitions at a time
 
 	background context.Context // ends when Close begins: discovery
 	cancel     context.CancelFunc
 
 	closeOnce sync.Once
 	closeErr  error
-	closing   atomic.Pointer[context.Context] // Close's context, for the lanes
+	closing   atomic.Pointer[context.Context] // Close's context, for the partitions
 	lost      atomic.Int64                    // records not acknowledged at close
 
 	connectErr atomic.Pointer[error] // the latest failure to create a producer
@@ -104,9 +104,9 @@ func canceled() context.Context {
 func (p *Publisher) open(ctx context.Context) error {
 	var b backoff.Backoff
 	for {
-		topics, err := p.partitions(ctx)
+		topics, err := p.lookUpPartitions(ctx)
 		if err == nil {
-			p.addLanes(topics)
+			p.addPartitions(topics)
 			break
 		}
 		if ctx.Err() == nil {
@@ -116,12 +116,12 @@ func (p *Publisher) open(ctx context.Context) error {
 			return p.explain(ctx.Err())
 		}
 	}
-	for _, l := range *p.lanes.Load() {
+	for _, pp := range *p.partitions.Load() {
 		select {
-		case <-l.ready:
-			l.mu.Lock()
-			gate := l.gate
-			l.mu.Unlock()
+		case <-pp.ready:
+			pp.mu.Lock()
+			gate := pp.gate
+			pp.mu.Unlock()
 			if gate != nil {
 				return gate
 			}
@@ -145,8 +145,8 @@ func (p *Publisher) explain(err error) error {
 
 func (p *Publisher) noteConnectError(err error) { p.connectErr.Store(&err) }
 
-// partitions asks the broker for the topics that make up this one.
-func (p *Publisher) partitions(ctx context.Context) ([]string, error) {
+// lookUpPartitions asks the broker for the topics that make up this one.
+func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
 	var topics []string
 	err := errors.New("no answer")
 	if !within(ctx, func() { topics, err = p.client.producers.TopicPartitions(p.topic) }) {
@@ -155,36 +155,36 @@ func (p *Publisher) partitions(ctx context.Context) ([]string, error) {
 	return topics, err
 }
 
-// addLanes starts a lane for each topic that has none, and divides the bounds
+// addPartitions starts a partition for each topic that has none, and divides the bounds
 // anew.
-func (p *Publisher) addLanes(topics []string) {
+func (p *Publisher) addPartitions(topics []string) {
 	p.grow.Lock()
 	defer p.grow.Unlock()
-	var lanes []*lane
-	if have := p.lanes.Load(); have != nil {
-		lanes = append(lanes, *have...)
+	var partitions []*partitionPublisher
+	if have := p.partitions.Load(); have != nil {
+		partitions = append(partitions, *have...)
 	}
-	old := len(lanes)
+	old := len(partitions)
 	if len(topics) <= old || p.background.Err() != nil {
 		return
 	}
 	for i := old; i < len(topics); i++ {
-		lanes = append(lanes, newLane(p, topics[i], i))
+		partitions = append(partitions, newPartitionPublisher(p, topics[i], i))
 	}
-	for _, l := range lanes {
-		l.setShare(max(p.profile.MaxPendingRecords/len(lanes), 1), max(p.profile.MaxPendingBytes/int64(len(lanes)), 1))
+	for _, pp := range partitions {
+		pp.setShare(max(p.profile.MaxPendingRecords/len(partitions), 1), max(p.profile.MaxPendingBytes/int64(len(partitions)), 1))
 	}
-	p.lanes.Store(&lanes)
-	for _, l := range lanes[old:] {
-		l.start()
+	p.partitions.Store(&partitions)
+	for _, pp := range partitions[old:] {
+		pp.start()
 	}
 	if old > 0 {
 		p.log.Info("topic has more partitions", zap.String("topic", p.topic),
-			zap.Int("from", old), zap.Int("to", len(lanes)))
+			zap.Int("from", old), zap.Int("to", len(partitions)))
 	}
 }
 
-// discover adds lanes for partitions that the topic gains.
+// discover adds partitions for partitions that the topic gains.
 func (p *Publisher) discover() {
 	t := time.NewTicker(discoverEvery)
 	defer t.Stop()
@@ -193,8 +193,8 @@ func (p *Publisher) discover() {
 		case <-p.background.Done():
 			return
 		case <-t.C:
-			if topics, err := p.partitions(p.background); err == nil {
-				p.addLanes(topics)
+			if topics, err := p.lookUpPartitions(p.background); err == nil {
+				p.addPartitions(topics)
 			}
 		}
 	}
@@ -202,32 +202,32 @@ func (p *Publisher) discover() {
 
 // partitioned reports whether the topic has partitions of its own.
 func (p *Publisher) partitioned() bool {
-	lanes := *p.lanes.Load()
-	return len(lanes) > 1 || lanes[0].topic != p.topic && lanes[0].topic == p.topic+"-partition-0"
+	partitions := *p.partitions.Load()
+	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == p.topic+"-partition-0"
 }
 
 // Topic is the topic's name as it was given.
 func (p *Publisher) Topic() string { return p.topic }
 
 // Partitions is the present number of partitions, 1 for a topic without.
-func (p *Publisher) Partitions() int { return len(*p.lanes.Load()) }
+func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 
 // Trouble says why records are not being stored at present: a partition without a
 // producer, or without an acknowledgement for seconds though records wait; nil when
 // there is none. It may be called from any goroutine.
 func (p *Publisher) Trouble() error {
-	for _, l := range *p.lanes.Load() {
-		l.mu.Lock()
-		away, stalled, gate, idle := l.producer == nil, l.stalled, l.gate, time.Since(l.progress)
-		l.mu.Unlock()
+	for _, pp := range *p.partitions.Load() {
+		pp.mu.Lock()
+		away, stalled, gate, idle := pp.producer == nil, pp.stalled, pp.gate, time.Since(pp.progress)
+		pp.mu.Unlock()
 		switch {
 		case gate != nil && !errors.Is(gate, ErrClosed):
-			return fmt.Errorf("%s: %w", l.topic, gate)
+			return fmt.Errorf("%s: %w", pp.topic, gate)
 		case gate != nil:
 		case away:
-			return p.explain(fmt.Errorf("messaging: %s: no producer", l.topic))
+			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
 		case stalled:
-			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", l.topic, idle.Round(time.Second)))
+			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, idle.Round(time.Second)))
 		}
 	}
 	return nil
@@ -244,11 +244,11 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 	if len(rs) == 0 {
 		return nil
 	}
-	b := &batchOutcome{settled: make(chan struct{})}
+	b := &batchOutcome{complete: make(chan struct{})}
 	b.left.Store(int64(len(rs)))
 	p.publishAll(ctx, rs, b.done)
 	select {
-	case <-b.settled:
+	case <-b.complete:
 	case <-ctx.Done():
 		if b.left.Load() > 0 {
 			return fmt.Errorf("messaging: %d of %d records not acknowledged in time: %w", b.left.Load(), len(rs), p.explain(ctx.Err()))
@@ -269,64 +269,64 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 // The payload and the key belong to the publisher until done is called, and may be
 // used again afterwards if the outcome is no error and not [MessageID.SentAgain].
 func (p *Publisher) PublishAsync(ctx context.Context, r *Record, done func(MessageID, error)) {
-	l, err := p.publish(ctx, r, done)
+	pp, err := p.publish(ctx, r, done)
 	if err != nil {
 		done(MessageID{}, err)
 		return
 	}
-	l.nudge()
+	pp.requestFlush()
 }
 
-// publishAll publishes rs, each of whose outcomes done hears. Under group commit each lane
+// publishAll publishes rs, each of whose outcomes done hears. Under group commit each partition
 // is flushed once, behind its last record.
 func (p *Publisher) publishAll(ctx context.Context, rs []*Record, done func(MessageID, error)) {
-	var touched *lane
+	var touched *partitionPublisher
 	for _, r := range rs {
-		l, err := p.publish(ctx, r, done)
+		pp, err := p.publish(ctx, r, done)
 		if err != nil {
 			done(MessageID{}, err)
 			continue
 		}
-		if touched != nil && touched != l {
-			touched.nudge()
+		if touched != nil && touched != pp {
+			touched.requestFlush()
 		}
-		touched = l
+		touched = pp
 	}
 	if touched != nil {
-		touched.nudge()
+		touched.requestFlush()
 	}
 }
 
 // publish routes r, admits it and sends it.
-func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID, error)) (*lane, error) {
+func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID, error)) (*partitionPublisher, error) {
 	if !r.DeliverAt.IsZero() && !p.profile.unbatched() {
 		return nil, ErrDeliverAt
 	}
-	lanes := *p.lanes.Load()
-	i := p.router.route(r, len(lanes), func(i int) bool { return lanes[i].full() })
+	partitions := *p.partitions.Load()
+	i := p.router.route(r, len(partitions), func(i int) bool { return partitions[i].full() })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: %d of %d", ErrBadPartition, r.Partition, len(lanes))
+		return nil, fmt.Errorf("%w: %d of %d", ErrBadPartition, r.Partition, len(partitions))
 	}
-	l := lanes[i]
-	e, raw, err := l.admit(ctx, r, done)
+	pp := partitions[i]
+	e, raw, err := pp.admit(ctx, r, done)
 	if err != nil {
 		return nil, err
 	}
 	if raw != nil {
-		l.send(raw, e)
-		l.sends.Done()
+		pp.send(raw, e)
+		pp.sends.Done()
 	}
-	return l, nil
+	return pp, nil
 }
 
 // Flush returns when every record accepted before the call has its outcome, or ctx
 // ends.
 func (p *Publisher) Flush(ctx context.Context) error {
-	for _, l := range *p.lanes.Load() {
-		l.nudge()
+	for _, pp := range *p.partitions.Load() {
+		pp.requestFlush()
 	}
-	for _, l := range *p.lanes.Load() {
-		if err := l.wait(ctx); err != nil {
+	for _, pp := range *p.partitions.Load() {
+		if err := pp.wait(ctx); err != nil {
 			return fmt.Errorf("messaging: flush: %w", err)
 		}
 	}
@@ -349,31 +349,31 @@ func (p *Publisher) close(ctx context.Context) error {
 		delete(p.client.publishers, p)
 		p.client.mu.Unlock()
 	}()
-	// Behind this lock no lane is added any more: background has ended.
+	// Behind this lock no partition is added any more: background has ended.
 	p.grow.Lock()
-	var lanes []*lane
-	if have := p.lanes.Load(); have != nil {
-		lanes = *have
+	var partitions []*partitionPublisher
+	if have := p.partitions.Load(); have != nil {
+		partitions = *have
 	}
 	p.grow.Unlock()
 
-	for _, l := range lanes {
-		l.shut(ErrClosed)
+	for _, pp := range partitions {
+		pp.shut(ErrClosed)
 	}
-	for _, l := range lanes {
-		l.nudge()
+	for _, pp := range partitions {
+		pp.requestFlush()
 	}
-	for _, l := range lanes {
-		if l.wait(ctx) != nil {
-			break // the context ended: the lanes say what is left
+	for _, pp := range partitions {
+		if pp.wait(ctx) != nil {
+			break // the context ended: the partitions say what is left
 		}
 	}
 	p.closing.Store(&ctx)
-	for _, l := range lanes {
-		l.stop()
+	for _, pp := range partitions {
+		pp.stop()
 	}
-	for _, l := range lanes {
-		<-l.ended
+	for _, pp := range partitions {
+		<-pp.ended
 	}
 	if n := p.lost.Load(); n > 0 {
 		p.log.Error("closed with records not acknowledged", zap.String("topic", p.topic), zap.Int64("records", n))
@@ -389,10 +389,10 @@ func (p *Publisher) noteUnacknowledged(n int) { p.lost.Add(int64(n)) }
 
 // batchOutcome gathers the outcomes of one Publish call.
 type batchOutcome struct {
-	left    atomic.Int64
-	failed  atomic.Int64
-	first   atomic.Pointer[error]
-	settled chan struct{}
+	left     atomic.Int64
+	failed   atomic.Int64
+	first    atomic.Pointer[error]
+	complete chan struct{}
 }
 
 func (b *batchOutcome) done(_ MessageID, err error) {
@@ -401,7 +401,7 @@ func (b *batchOutcome) done(_ MessageID, err error) {
 		b.first.CompareAndSwap(nil, &err)
 	}
 	if b.left.Add(-1) == 0 {
-		close(b.settled)
+		close(b.complete)
 	}
 }
 

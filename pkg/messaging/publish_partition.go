@@ -13,7 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
-// lane publishes to one partition. It owns the partition's share of the queue and
+// partitionPublisher publishes to one partition. It owns the partition's share of the queue and
 // the only list of what was accepted and not yet acknowledged; the producer
 // underneath is replaceable, and is replaced when the broker closes or fences it.
 //
@@ -22,10 +22,10 @@ import (
 // the whole list is sent again in its order before anything newer.
 //
 // Goroutines: callers admit and send. The connection's reader goroutine only
-// appends to completions. The lane's own goroutine (run) settles those, calls the
+// appends to outcomes. The partition's own goroutine (run) takes those, calls the
 // done functions and replaces the producer; flush, under group commit, pushes
 // batches out.
-type lane struct {
+type partitionPublisher struct {
 	p     *Publisher
 	topic string
 	index int
@@ -46,12 +46,12 @@ type lane struct {
 	progress   time.Time // of the last outcome, or of the first record after idleness
 	drained    []drainWaiter
 	telling    bool     // outcomes have left the list and are being told
-	free       *pending // recycled, linked by next; dropped when the lane is idle
+	free       *pending // recycled, linked by next; dropped when the partition is idle
 
-	cmu         sync.Mutex
-	completions []completion
-	spare       []completion
-	wake        chan struct{}
+	outcomesMu sync.Mutex
+	outcomes   []outcome
+	spare      []outcome
+	wake       chan struct{}
 
 	kick  chan struct{} // group commit: something is waiting to be flushed
 	stop  context.CancelFunc
@@ -61,17 +61,17 @@ type lane struct {
 	sends    sync.WaitGroup // callers that hold the producer, see retireProducer
 	flushing sync.Mutex     // held while the flusher holds it
 
-	ready    chan struct{}   // closed once the first producer exists or the lane failed
-	backoff  backoff.Backoff // of replacements; the lane's goroutine only
+	ready    chan struct{}   // closed once the first producer exists or the partition failed
+	backoff  backoff.Backoff // of replacements; the partition's goroutine only
 	stalled  bool
-	doubts   doubts
-	reported struct { // what the gauges hold of this lane
+	ackProbe ackProbe
+	reported struct { // what the gauges hold of this partition
 		count int
 		bytes int64
 	}
 }
 
-// pending is a record from admission to outcome. What settling touches comes first,
+// pending is a record from admission to outcome. what its outcome touches comes first,
 // to share a cache line: a hundred thousand of these are cold when their outcomes
 // arrive.
 type pending struct {
@@ -88,7 +88,7 @@ type pending struct {
 	msg        pulsar.ProducerMessage
 }
 
-type completion struct {
+type outcome struct {
 	e   *pending
 	id  pulsar.MessageID
 	err error
@@ -109,10 +109,10 @@ const (
 	stallAfter = 5 * time.Second
 	tick       = time.Second
 	// sampleEvery is the share of records whose latency is observed; every record
-	// that finds its lane idle is observed too.
+	// that finds its partition idle is observed too.
 	sampleEvery = 64
-	// settleRun is how many outcomes are settled before callers get the lock.
-	settleRun = 256
+	// outcomeRun is how many outcomes are taken before callers get the lock.
+	outcomeRun = 256
 	// smallRecord is the size up to which a recycled record may keep its contents.
 	smallRecord = 512
 	// slabSize is how many pending records are allocated together.
@@ -121,8 +121,8 @@ const (
 
 var errAckTimeout = errors.New("no acknowledgement within ack_timeout")
 
-func newLane(p *Publisher, topic string, index int) *lane {
-	l := &lane{
+func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPublisher {
+	pp := &partitionPublisher{
 		p: p, topic: topic, index: index,
 		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
@@ -130,145 +130,145 @@ func newLane(p *Publisher, topic string, index int) *lane {
 		ended: make(chan struct{}),
 		ready: make(chan struct{}),
 	}
-	l.generation, l.retire = context.WithCancel(context.Background())
-	return l
+	pp.generation, pp.retire = context.WithCancel(context.Background())
+	return pp
 }
 
-// start runs the lane's goroutines; its first act is to create the producer.
-func (l *lane) start() {
+// start runs the partition's goroutines; its first act is to create the producer.
+func (pp *partitionPublisher) start() {
 	ctx, cancel := context.WithCancel(context.Background())
-	l.stop = cancel
-	go l.run(ctx)
-	if l.p.profile.GroupCommit {
-		go l.flush(ctx)
+	pp.stop = cancel
+	go pp.run(ctx)
+	if pp.p.profile.GroupCommit {
+		go pp.flush(ctx)
 	}
 }
 
 // admit waits for room for r, puts it on the list and returns it with the
-// producer to send it to: nil when the lane will send it itself. After sending,
+// producer to send it to: nil when the partition will send it itself. After sending,
 // sends.Done must be called.
-func (l *lane) admit(ctx context.Context, r *Record, done func(MessageID, error)) (*pending, pulsar.Producer, error) {
+func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(MessageID, error)) (*pending, pulsar.Producer, error) {
 	size := r.size()
-	l.mu.Lock()
-	if l.gate != nil {
-		defer l.mu.Unlock()
-		return nil, nil, l.gate
+	pp.mu.Lock()
+	if pp.gate != nil {
+		defer pp.mu.Unlock()
+		return nil, nil, pp.gate
 	}
-	if len(l.waiters) > 0 || !l.fits(size) {
-		if l.p.profile.Admission == FailFast {
-			l.mu.Unlock()
+	if len(pp.waiters) > 0 || !pp.fits(size) {
+		if pp.p.profile.Admission == FailFast {
+			pp.mu.Unlock()
 			return nil, nil, ErrQueueFull
 		}
-		if err := l.waitForRoom(ctx, size); err != nil {
+		if err := pp.waitForRoom(ctx, size); err != nil {
 			return nil, nil, err
 		}
-		l.mu.Lock()
-		if l.gate != nil { // the gate closed between the grant and now
-			l.count--
-			l.bytes -= size
-			defer l.mu.Unlock()
-			return nil, nil, l.gate
+		pp.mu.Lock()
+		if pp.gate != nil { // the gate closed between the grant and now
+			pp.count--
+			pp.bytes -= size
+			defer pp.mu.Unlock()
+			return nil, nil, pp.gate
 		}
 	} else {
-		l.count++
-		l.bytes += size
+		pp.count++
+		pp.bytes += size
 	}
-	e := l.newPending()
+	e := pp.newPending()
 	e.fill(r, size, done)
-	l.admitted++
-	e.seq = l.admitted
-	idle := l.list.head == nil
+	pp.admitted++
+	e.seq = pp.admitted
+	idle := pp.list.head == nil
 	if idle || e.seq%sampleEvery == 0 {
 		now := time.Now()
 		e.at = now.UnixNano()
 		if idle {
-			l.progress = now
+			pp.progress = now
 		}
 	}
-	l.list.push(e)
-	raw := l.producer
+	pp.list.push(e)
+	raw := pp.producer
 	if raw != nil {
 		e.sent = true
-		l.sends.Add(1)
+		pp.sends.Add(1)
 	}
-	l.mu.Unlock()
+	pp.mu.Unlock()
 	return e, raw, nil
 }
 
 // fits reports whether a record of size may be admitted now. A record larger than
 // the whole share is admitted when nothing else is.
-func (l *lane) fits(size int64) bool {
-	return l.count == 0 || (l.count < l.maxCount && l.bytes+size <= l.maxBytes)
+func (pp *partitionPublisher) fits(size int64) bool {
+	return pp.count == 0 || (pp.count < pp.maxCount && pp.bytes+size <= pp.maxBytes)
 }
 
 // full reports whether a record would have to wait now.
-func (l *lane) full() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.waiters) > 0 || l.count >= l.maxCount || l.bytes >= l.maxBytes
+func (pp *partitionPublisher) full() bool {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	return len(pp.waiters) > 0 || pp.count >= pp.maxCount || pp.bytes >= pp.maxBytes
 }
 
 // waitForRoom queues the caller and waits until it is granted room. It is called
-// with l.mu held and returns with it released.
-func (l *lane) waitForRoom(ctx context.Context, size int64) error {
+// with pp.mu held and returns with it released.
+func (pp *partitionPublisher) waitForRoom(ctx context.Context, size int64) error {
 	w := &waiter{size: size, granted: make(chan struct{})}
-	l.waiters = append(l.waiters, w)
-	l.mu.Unlock()
+	pp.waiters = append(pp.waiters, w)
+	pp.mu.Unlock()
 	select {
 	case <-w.granted:
 		return w.err
 	case <-ctx.Done():
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range l.waiters {
-		if l.waiters[i] == w {
-			l.waiters = append(l.waiters[:i], l.waiters[i+1:]...)
-			l.grant() // those behind may fit where w did not
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	for i := range pp.waiters {
+		if pp.waiters[i] == w {
+			pp.waiters = append(pp.waiters[:i], pp.waiters[i+1:]...)
+			pp.grant() // those behind may fit where w did not
 			return ctx.Err()
 		}
 	}
 	if w.err == nil { // granted in the same moment: give it back
-		l.count--
-		l.bytes -= size
-		l.grant()
+		pp.count--
+		pp.bytes -= size
+		pp.grant()
 	}
 	return ctx.Err()
 }
 
-// grant gives room to blocked callers, oldest first. l.mu is held.
-func (l *lane) grant() {
+// grant gives room to blocked callers, oldest first. pp.mu is held.
+func (pp *partitionPublisher) grant() {
 	n := 0
-	for n < len(l.waiters) && l.fits(l.waiters[n].size) {
-		l.count++
-		l.bytes += l.waiters[n].size
-		close(l.waiters[n].granted)
+	for n < len(pp.waiters) && pp.fits(pp.waiters[n].size) {
+		pp.count++
+		pp.bytes += pp.waiters[n].size
+		close(pp.waiters[n].granted)
 		n++
 	}
-	l.waiters = append(l.waiters[:0], l.waiters[n:]...)
+	pp.waiters = append(pp.waiters[:0], pp.waiters[n:]...)
 }
 
 // shut closes the gate: blocked and later callers get err.
-func (l *lane) shut(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.gate != nil {
+func (pp *partitionPublisher) shut(err error) {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	if pp.gate != nil {
 		return
 	}
-	l.gate = err
-	for _, w := range l.waiters {
+	pp.gate = err
+	for _, w := range pp.waiters {
 		w.err = err
 		close(w.granted)
 	}
-	l.waiters = nil
+	pp.waiters = nil
 }
 
-// setShare sets the lane's part of the publisher's bounds.
-func (l *lane) setShare(records int, bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.maxCount, l.maxBytes = records, bytes
-	l.grant()
+// setShare sets the partition's part of the publisher's bounds.
+func (pp *partitionPublisher) setShare(records int, bytes int64) {
+	pp.mu.Lock()
+	defer pp.mu.Unlock()
+	pp.maxCount, pp.maxBytes = records, bytes
+	pp.grant()
 }
 
 // send hands e to the producer. The underlying client panics when it closes itself
@@ -280,10 +280,10 @@ func (l *lane) setShare(records int, bytes int64) {
 // those of unbatched ones in the caller's: two callers could put them on the wire
 // out of order, and a broker with deduplication would drop the lower. So unbatched
 // sends take turns.
-func (l *lane) send(raw pulsar.Producer, e *pending) {
-	if l.p.profile.unbatched() {
-		l.sending.Lock()
-		defer l.sending.Unlock()
+func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
+	if pp.p.profile.unbatched() {
+		pp.sending.Lock()
+		defer pp.sending.Unlock()
 	}
 	defer func() {
 		if v := recover(); v != nil {
@@ -293,48 +293,48 @@ func (l *lane) send(raw pulsar.Producer, e *pending) {
 	raw.SendAsync(context.Background(), &e.msg, e.receipt)
 }
 
-// nudge asks the flusher, under group commit, to send what is waiting.
-func (l *lane) nudge() {
+// requestFlush asks the flusher, under group commit, to send what is waiting.
+func (pp *partitionPublisher) requestFlush() {
 	select {
-	case l.kick <- struct{}{}:
+	case pp.kick <- struct{}{}:
 	default:
 	}
 }
 
-// complete notes an outcome. It runs on the connection's reader goroutine, which
+// noteOutcome notes an outcome. It runs on the connection's reader goroutine, which
 // serves every topic of the connection, so it must not block.
-func (l *lane) complete(e *pending, id pulsar.MessageID, err error) {
-	l.cmu.Lock()
-	first := len(l.completions) == 0
-	l.completions = append(l.completions, completion{e, id, err})
-	l.cmu.Unlock()
+func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err error) {
+	pp.outcomesMu.Lock()
+	first := len(pp.outcomes) == 0
+	pp.outcomes = append(pp.outcomes, outcome{e, id, err})
+	pp.outcomesMu.Unlock()
 	if first {
 		select {
-		case l.wake <- struct{}{}:
+		case pp.wake <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// run settles outcomes and replaces broken producers until ctx ends.
-func (l *lane) run(ctx context.Context) {
-	defer close(l.ended)
+// run takes outcomes and replaces broken producers until ctx ends.
+func (pp *partitionPublisher) run(ctx context.Context) {
+	defer close(pp.ended)
 	t := time.NewTicker(tick)
 	defer t.Stop()
-	l.replace(ctx, nil)
+	pp.replace(ctx, nil)
 	for {
 		var broken error
 		select {
 		case <-ctx.Done():
-			l.abandon()
+			pp.abandon()
 			return
-		case <-l.wake:
-			broken = l.settle()
+		case <-pp.wake:
+			broken = pp.takeOutcomes()
 		case now := <-t.C:
-			broken = l.watch(now)
+			broken = pp.watch(now)
 		}
 		if broken != nil {
-			l.replace(ctx, broken)
+			pp.replace(ctx, broken)
 		}
 	}
 }
@@ -342,21 +342,21 @@ func (l *lane) run(ctx context.Context) {
 // flush pushes batches out under group commit. Each call returns when all that it
 // pushed is acknowledged, so records gather into the next batch meanwhile; the
 // producer's own 1 ms timer bounds how long they do.
-func (l *lane) flush(ctx context.Context) {
+func (pp *partitionPublisher) flush(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.kick:
+		case <-pp.kick:
 		}
-		l.flushing.Lock()
-		l.mu.Lock()
-		raw, generation := l.producer, l.generation
-		l.mu.Unlock()
+		pp.flushing.Lock()
+		pp.mu.Lock()
+		raw, generation := pp.producer, pp.generation
+		pp.mu.Unlock()
 		if raw != nil {
 			flushOnce(generation, raw)
 		}
-		l.flushing.Unlock()
+		pp.flushing.Unlock()
 	}
 }
 
@@ -364,15 +364,15 @@ func (l *lane) flush(ctx context.Context) {
 // it: closing it closes channels that senders and the flusher write to. None of
 // them can be held up: the queue underneath has room for all that is admitted, and
 // a flush ends with the generation.
-func (l *lane) retireProducer() pulsar.Producer {
-	l.mu.Lock()
-	raw := l.producer
-	l.producer = nil // from now on callers only enter the list
-	l.retire()
-	l.mu.Unlock()
-	l.sends.Wait()
-	l.flushing.Lock()
-	defer l.flushing.Unlock()
+func (pp *partitionPublisher) retireProducer() pulsar.Producer {
+	pp.mu.Lock()
+	raw := pp.producer
+	pp.producer = nil // from now on callers only enter the list
+	pp.retire()
+	pp.mu.Unlock()
+	pp.sends.Wait()
+	pp.flushing.Lock()
+	defer pp.flushing.Unlock()
 	return raw
 }
 
@@ -383,23 +383,23 @@ func flushOnce(ctx context.Context, raw pulsar.Producer) {
 	_ = raw.FlushWithCtx(ctx)
 }
 
-// settle gives every record with a known outcome that outcome, and returns what
+// takeOutcomes gives every record with a known outcome that outcome, and returns what
 // broke the producer if something did.
-func (l *lane) settle() (broken error) {
-	l.cmu.Lock()
-	batch := l.completions
-	l.completions = l.spare[:0]
-	l.cmu.Unlock()
+func (pp *partitionPublisher) takeOutcomes() (broken error) {
+	pp.outcomesMu.Lock()
+	batch := pp.outcomes
+	pp.outcomes = pp.spare[:0]
+	pp.outcomesMu.Unlock()
 
 	var acked, failed, ackedBytes int64
-	l.mu.Lock()
-	l.telling = true
+	pp.mu.Lock()
+	pp.telling = true
 	live := batch[:0]
 	for i, c := range batch {
-		if i%settleRun == settleRun-1 { // callers wait for the lock
-			l.grant()
-			l.mu.Unlock()
-			l.mu.Lock()
+		if i%outcomeRun == outcomeRun-1 { // callers wait for the lock
+			pp.grant()
+			pp.mu.Unlock()
+			pp.mu.Lock()
 		}
 		if c.e.stale {
 			continue
@@ -422,75 +422,75 @@ func (l *lane) settle() (broken error) {
 			acked++
 			ackedBytes += c.e.size
 		}
-		l.list.remove(c.e)
-		l.count--
-		l.bytes -= c.e.size
+		pp.list.remove(c.e)
+		pp.count--
+		pp.bytes -= c.e.size
 		live = append(live, c)
 	}
 	if len(live) > 0 {
-		l.progress = time.Now()
-		l.backoff.Reset()
+		pp.progress = time.Now()
+		pp.backoff.Reset()
 	}
-	l.grant()
-	drained := l.takeDrained()
-	resumed := l.stalled && len(live) > 0
+	pp.grant()
+	drained := pp.takeDrained()
+	resumed := pp.stalled && len(live) > 0
 	if resumed {
-		l.stalled = false
+		pp.stalled = false
 	}
-	now := l.progress
-	l.mu.Unlock()
+	now := pp.progress
+	pp.mu.Unlock()
 
-	m := l.p.metrics
+	m := pp.p.metrics
 	if resumed {
 		m.stalled.Dec()
-		l.log.Info("publishing resumed")
+		pp.log.Info("publishing resumed")
 	}
 	for i := range live {
 		c := &live[i]
 		if c.err == nil && c.e.at != 0 {
 			m.ack.Observe(float64(now.UnixNano()-c.e.at) / 1e9)
 		}
-		c.e.done(MessageID{id: c.id, lane: l.index + 1, again: c.e.again}, c.err)
+		c.e.done(MessageID{id: c.id, lane: pp.index + 1, again: c.e.again}, c.err)
 	}
 	m.acked.Add(float64(acked))
 	m.failed.Add(float64(failed))
 	m.ackedBytes.Add(float64(ackedBytes))
-	l.told(drained, live)
+	pp.told(drained, live)
 	clear(batch)
-	l.spare = batch
+	pp.spare = batch
 	return broken
 }
 
-// watch notices a lane that makes no progress: it says so once, and gives up on
+// watch notices a partition that makes no progress: it says so once, and gives up on
 // the producer when that has closed itself or AckTimeout has passed.
-func (l *lane) watch(now time.Time) (broken error) {
-	l.mu.Lock()
-	idle := now.Sub(l.progress)
-	waiting := l.list.head != nil
-	stalled := waiting && idle > stallAfter && !l.stalled
+func (pp *partitionPublisher) watch(now time.Time) (broken error) {
+	pp.mu.Lock()
+	idle := now.Sub(pp.progress)
+	waiting := pp.list.head != nil
+	stalled := waiting && idle > stallAfter && !pp.stalled
 	if stalled {
-		l.stalled = true
+		pp.stalled = true
 	}
-	raw := l.producer
-	count, bytes := l.count, l.bytes
+	raw := pp.producer
+	count, bytes := pp.count, pp.bytes
 	if !waiting && idle > stallAfter {
-		l.free = nil // a burst's memory is not kept for ever
+		pp.free = nil // a burst's memory is not kept for ever
 	}
-	l.mu.Unlock()
+	pp.mu.Unlock()
 	if waiting && raw != nil {
 		switch {
-		case idle > l.p.profile.AckTimeout:
-			broken = l.doubts.confirm(l, now)
+		case idle > pp.p.profile.AckTimeout:
+			broken = pp.ackProbe.confirm(pp, now)
 		case idle > tick && isClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
 	}
 	if stalled {
-		l.p.metrics.stalled.Inc()
-		l.log.Warn("publishing stalled: no acknowledgement from the broker, records wait",
+		pp.p.metrics.stalled.Inc()
+		pp.log.Warn("publishing stalled: no acknowledgement from the broker, records wait",
 			zap.Int("pending_records", count), zap.Duration("since", idle.Round(time.Millisecond)))
 	}
-	l.report(count, bytes)
+	pp.report(count, bytes)
 	return broken
 }
 
@@ -506,22 +506,22 @@ func isClosed(raw pulsar.Producer) (closed bool) {
 }
 
 // report brings the pending gauges up to date.
-func (l *lane) report(count int, bytes int64) {
-	l.p.metrics.pending.Add(float64(count - l.reported.count))
-	l.p.metrics.pendingBytes.Add(float64(bytes - l.reported.bytes))
-	l.reported.count, l.reported.bytes = count, bytes
+func (pp *partitionPublisher) report(count int, bytes int64) {
+	pp.p.metrics.pending.Add(float64(count - pp.reported.count))
+	pp.p.metrics.pendingBytes.Add(float64(bytes - pp.reported.bytes))
+	pp.reported.count, pp.reported.bytes = count, bytes
 }
 
 // wait returns when every record admitted so far has been told its outcome.
-func (l *lane) wait(ctx context.Context) error {
-	l.mu.Lock()
-	if l.list.head == nil && !l.telling {
-		l.mu.Unlock()
+func (pp *partitionPublisher) wait(ctx context.Context) error {
+	pp.mu.Lock()
+	if pp.list.head == nil && !pp.telling {
+		pp.mu.Unlock()
 		return nil
 	}
-	w := drainWaiter{seq: l.admitted, done: make(chan struct{})}
-	l.drained = append(l.drained, w)
-	l.mu.Unlock()
+	w := drainWaiter{seq: pp.admitted, done: make(chan struct{})}
+	pp.drained = append(pp.drained, w)
+	pp.mu.Unlock()
 	select {
 	case <-w.done:
 		return nil
@@ -530,18 +530,18 @@ func (l *lane) wait(ctx context.Context) error {
 	}
 }
 
-// takeDrained returns those whose records all have an outcome. l.mu is held; they
+// takeDrained returns those whose records all have an outcome. pp.mu is held; they
 // are released when the outcomes have been told.
-func (l *lane) takeDrained() (out []drainWaiter) {
-	kept := l.drained[:0]
-	for _, w := range l.drained {
-		if l.list.head == nil || l.list.head.seq > w.seq {
+func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
+	kept := pp.drained[:0]
+	for _, w := range pp.drained {
+		if pp.list.head == nil || pp.list.head.seq > w.seq {
 			out = append(out, w)
 		} else {
 			kept = append(kept, w)
 		}
 	}
-	l.drained = kept
+	pp.drained = kept
 	return out
 }
 
@@ -549,42 +549,42 @@ func (l *lane) takeDrained() (out []drainWaiter) {
 // that came while they were being told and found the list empty.
 //
 // The records of outcomes are recycled.
-func (l *lane) told(drained []drainWaiter, outcomes []completion) {
-	l.mu.Lock()
-	l.telling = false
+func (pp *partitionPublisher) told(drained []drainWaiter, outcomes []outcome) {
+	pp.mu.Lock()
+	pp.telling = false
 	for i := range outcomes {
-		l.recycle(outcomes[i].e)
+		pp.recycle(outcomes[i].e)
 	}
-	drained = append(drained, l.takeDrained()...)
-	l.mu.Unlock()
+	drained = append(drained, pp.takeDrained()...)
+	pp.mu.Unlock()
 	for _, w := range drained {
 		close(w.done)
 	}
 }
 
-// newPending returns a pending record, recycled where possible. l.mu is held.
-func (l *lane) newPending() *pending {
-	if l.free == nil {
+// newPending returns a pending record, recycled where possible. pp.mu is held.
+func (pp *partitionPublisher) newPending() *pending {
+	if pp.free == nil {
 		slab := make([]pending, slabSize)
 		for i := range slab {
 			e := &slab[i]
-			e.receipt = func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { l.complete(e, id, err) }
-			e.next, l.free = l.free, e
+			e.receipt = func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { pp.noteOutcome(e, id, err) }
+			e.next, pp.free = pp.free, e
 		}
 	}
-	e := l.free
-	l.free, e.next = e.next, nil
+	e := pp.free
+	pp.free, e.next = e.next, nil
 	return e
 }
 
 // recycle takes back a pending record that had its outcome. Stale ones are never
-// recycled: a late receipt may still arrive for them. l.mu is held.
-func (l *lane) recycle(e *pending) {
+// recycled: a late receipt may still arrive for them. pp.mu is held.
+func (pp *partitionPublisher) recycle(e *pending) {
 	if e.size > smallRecord { // else not worth the cache miss: fill overwrites it
 		e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = nil, "", "", nil
 	}
 	e.done = nil
-	e.next, l.free = l.free, e
+	e.next, pp.free = pp.free, e
 }
 
 // fill makes e carry r. The message's other fields are never set.

@@ -12,72 +12,72 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
-// replace retires the lane's producer, makes another, and sends again all that is
+// replace retires the partition's producer, makes another, and sends again all that is
 // not acknowledged, in order, before anything newer. It tries until it succeeds,
-// the topic turns out to be terminated, or ctx ends. cause is nil for the lane's
+// the topic turns out to be terminated, or ctx ends. cause is nil for the partition's
 // first producer.
-func (l *lane) replace(ctx context.Context, cause error) {
-	old := l.retireProducer()
+func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
+	old := pp.retireProducer()
 	if cause != nil {
-		l.p.metrics.recreated.WithLabelValues(l.p.profile.Name, reason(cause)).Inc()
-		if !l.backoff.Started() {
-			l.log.Warn("producer lost", zap.Error(cause))
+		pp.p.metrics.recreated.WithLabelValues(pp.p.profile.Name, reason(cause)).Inc()
+		if !pp.backoff.Started() {
+			pp.log.Warn("producer lost", zap.Error(cause))
 		}
 	}
 	if errors.Is(cause, ErrTopicTerminated) {
 		closeProducer(ctx, old)
-		l.fail(ErrTopicTerminated)
+		pp.fail(ErrTopicTerminated)
 		return
 	}
 	// The old producer is closed, and the close answered, before another one
 	// writes: what it still had on the wire cannot then be stored behind the
 	// copies that are sent again.
 	closeProducer(ctx, old)
-	if cause != nil && l.p.profile.OnLoss == FailOnLoss {
-		_ = l.settle() // outcomes that have arrived still count
-		l.fail(fmt.Errorf("%w: %w", ErrProducerLost, cause))
+	if cause != nil && pp.p.profile.OnLoss == FailOnLoss {
+		_ = pp.takeOutcomes() // outcomes that have arrived still count
+		pp.fail(fmt.Errorf("%w: %w", ErrProducerLost, cause))
 		return
 	}
 
 	for attempt := 0; ; attempt++ {
 		// The backoff starts over with an acknowledgement, not with a producer: one
 		// that is made and breaks at once must not become a busy loop.
-		if l.backoff.Started() && !backoff.Sleep(ctx, l.backoff.Current()) {
+		if pp.backoff.Started() && !backoff.Sleep(ctx, pp.backoff.Current()) {
 			return
 		}
-		l.backoff.Next()
-		raw, err := l.create(ctx)
+		pp.backoff.Next()
+		raw, err := pp.create(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
-			l.resume(raw)
+			pp.resume(raw)
 			if cause != nil || attempt > 0 {
-				l.log.Info("producer connected", zap.Int("attempt", attempt+1))
+				pp.log.Info("producer connected", zap.Int("attempt", attempt+1))
 			}
 			return
 		}
 		if classify(err) == terminated {
-			l.fail(ErrTopicTerminated)
+			pp.fail(ErrTopicTerminated)
 			return
 		}
-		l.p.noteConnectError(err)
+		pp.p.noteConnectError(err)
 		if attempt == 0 {
-			l.log.Warn("cannot create producer, will keep trying", zap.Error(err))
+			pp.log.Warn("cannot create producer, will keep trying", zap.Error(err))
 		}
 	}
 }
 
 // create makes a producer. The underlying call has no context: when ours ends
 // first the producer, should it still come, is closed behind.
-func (l *lane) create(ctx context.Context) (pulsar.Producer, error) {
+func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, error) {
 	type result struct {
 		raw pulsar.Producer
 		err error
 	}
 	made := make(chan result) // unbuffered: a producer is handed over or closed
 	go func() {
-		raw, err := l.p.client.producers.CreateProducer(l.rawOptions())
+		raw, err := pp.p.client.producers.CreateProducer(pp.rawOptions())
 		select {
 		case <-ctx.Done():
 			if err == nil {
@@ -97,25 +97,25 @@ func (l *lane) create(ctx context.Context) (pulsar.Producer, error) {
 // resume sends the whole list to raw in order, then lets callers send to it
 // themselves. Each record is sent as a copy, so that late outcomes from the
 // previous producer find a stale original and change nothing.
-func (l *lane) resume(raw pulsar.Producer) {
-	l.mu.Lock()
-	for e := l.list.head; e != nil; {
+func (pp *partitionPublisher) resume(raw pulsar.Producer) {
+	pp.mu.Lock()
+	for e := pp.list.head; e != nil; {
 		next := e.next
 		if e.sent {
-			n := l.newPending()
+			n := pp.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
 			n.sent, n.again, n.stale = false, true, false
 			e.stale = true
-			l.list.swap(e, n)
+			pp.list.swap(e, n)
 		}
 		e = next
 	}
-	l.progress = time.Now()
+	pp.progress = time.Now()
 	// Only this goroutine removes from the list, so the cursor stays valid while
 	// the lock is released; callers append behind it.
 	var last *pending
 	for {
-		next := l.list.head
+		next := pp.list.head
 		if last != nil {
 			next = last.next
 		}
@@ -124,75 +124,75 @@ func (l *lane) resume(raw pulsar.Producer) {
 		}
 		next.sent = true
 		last = next
-		l.mu.Unlock()
-		l.send(raw, next)
-		l.mu.Lock()
+		pp.mu.Unlock()
+		pp.send(raw, next)
+		pp.mu.Lock()
 	}
-	l.producer = raw
-	l.generation, l.retire = context.WithCancel(context.Background())
-	l.mu.Unlock()
+	pp.producer = raw
+	pp.generation, pp.retire = context.WithCancel(context.Background())
+	pp.mu.Unlock()
 	if last != nil {
-		l.nudge()
+		pp.requestFlush()
 	}
-	l.markReady()
+	pp.markReady()
 }
 
-// fail ends the lane for good: every record, waiting caller and later caller gets
+// fail ends the partition for good: every record, waiting caller and later caller gets
 // err.
-func (l *lane) fail(err error) {
-	l.shut(err)
-	l.dropAll(err)
-	l.log.Error("publishing ended", zap.Error(err))
-	l.markReady()
+func (pp *partitionPublisher) fail(err error) {
+	pp.shut(err)
+	pp.dropAll(err)
+	pp.log.Error("publishing ended", zap.Error(err))
+	pp.markReady()
 }
 
-// abandon ends the lane when the publisher closes: what is still on the list gets
+// abandon ends the partition when the publisher closes: what is still on the list gets
 // ErrUnacknowledged, and the producer is closed.
-func (l *lane) abandon() {
-	_ = l.settle() // outcomes that have arrived still count; what broke no longer matters
-	raw := l.retireProducer()
-	l.p.noteUnacknowledged(l.dropAll(ErrUnacknowledged))
-	l.report(0, 0)
-	l.markReady()
+func (pp *partitionPublisher) abandon() {
+	_ = pp.takeOutcomes() // outcomes that have arrived still count; what broke no longer matters
+	raw := pp.retireProducer()
+	pp.p.noteUnacknowledged(pp.dropAll(ErrUnacknowledged))
+	pp.report(0, 0)
+	pp.markReady()
 	if raw != nil {
-		within(l.p.closeCtx(), func() { shutProducer(raw) })
+		within(pp.p.closeCtx(), func() { shutProducer(raw) })
 	}
 }
 
 // dropAll gives every record on the list the outcome err and returns their number.
-func (l *lane) dropAll(err error) int {
-	l.mu.Lock()
-	head := l.list.head
-	l.list = pendingList{}
+func (pp *partitionPublisher) dropAll(err error) int {
+	pp.mu.Lock()
+	head := pp.list.head
+	pp.list = pendingList{}
 	n := 0
 	for e := head; e != nil; e = e.next {
 		e.stale = true
-		l.count--
-		l.bytes -= e.size
+		pp.count--
+		pp.bytes -= e.size
 		n++
 	}
-	if l.stalled {
-		l.stalled = false
-		l.p.metrics.stalled.Dec()
+	if pp.stalled {
+		pp.stalled = false
+		pp.p.metrics.stalled.Dec()
 	}
-	drained := l.takeDrained()
-	l.telling = true
-	l.mu.Unlock()
+	drained := pp.takeDrained()
+	pp.telling = true
+	pp.mu.Unlock()
 	for e := head; e != nil; e = e.next {
 		e.done(MessageID{}, err)
 	}
-	l.told(drained, nil)
-	l.p.metrics.failed.Add(float64(n))
+	pp.told(drained, nil)
+	pp.p.metrics.failed.Add(float64(n))
 	return n
 }
 
-// markReady says that the lane has had its first producer, or failed. Only the
-// lane's goroutine calls it.
-func (l *lane) markReady() {
+// markReady says that the partition has had its first producer, or failed. Only the
+// partition's goroutine calls it.
+func (pp *partitionPublisher) markReady() {
 	select {
-	case <-l.ready:
+	case <-pp.ready:
 	default:
-		close(l.ready)
+		close(pp.ready)
 	}
 }
 
@@ -232,22 +232,22 @@ func reason(cause error) string {
 }
 
 // rawOptions are the underlying producer's options.
-func (l *lane) rawOptions() pulsar.ProducerOptions {
-	p := l.p.profile
+func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
+	p := pp.p.profile
 	name := p.ProducerName
-	if name != "" && l.p.partitioned() {
-		name = fmt.Sprintf("%s-%d", name, l.index)
+	if name != "" && pp.p.partitioned() {
+		name = fmt.Sprintf("%s-%d", name, pp.index)
 	}
-	l.mu.Lock()
-	depth := l.maxCount
-	for e := l.list.head; e != nil; e = e.next {
+	pp.mu.Lock()
+	depth := pp.maxCount
+	for e := pp.list.head; e != nil; e = e.next {
 		depth++ // the share may have shrunk since these were admitted
 	}
-	l.mu.Unlock()
+	pp.mu.Unlock()
 	return pulsar.ProducerOptions{
-		Topic: l.topic,
+		Topic: pp.topic,
 		Name:  name,
-		// Bounds are ours: the client's queue is as deep as the lane admits and so
+		// Bounds are ours: the client's queue is as deep as the partition admits and so
 		// is never full, and its semaphore, whose Release can block the reader
 		// goroutine, is never waited on.
 		MaxPendingMessages:      depth,
@@ -262,7 +262,7 @@ func (l *lane) rawOptions() pulsar.ProducerOptions {
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Access.raw(),
 		BackOffPolicyFunc:       newBackoff,
-		// Partitions are found by the publisher: each lane's topic is one partition.
+		// Partitions are found by the publisher: each partition's topic is one partition.
 		PartitionsAutoDiscoveryInterval: 1000 * time.Hour,
 	}
 }

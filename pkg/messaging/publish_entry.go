@@ -30,10 +30,10 @@ func (p *Publisher) PublishEntry(ctx context.Context, rs ...*Record) (MessageID,
 	if len(rs) == 0 {
 		return MessageID{}, nil
 	}
-	o := &entryOutcome{left: len(rs), want: len(rs), settled: make(chan struct{})}
+	o := &entryOutcome{left: len(rs), want: len(rs), complete: make(chan struct{})}
 	p.publishAll(ctx, rs, o.done)
 	select {
-	case <-o.settled:
+	case <-o.complete:
 		return o.result()
 	case <-ctx.Done():
 		return MessageID{}, fmt.Errorf("%w: %w", ErrInDoubt, p.explain(ctx.Err()))
@@ -42,8 +42,8 @@ func (p *Publisher) PublishEntry(ctx context.Context, rs ...*Record) (MessageID,
 
 // entryOutcome gathers the receipts of one entry.
 type entryOutcome struct {
-	want    int
-	settled chan struct{}
+	want     int
+	complete chan struct{}
 
 	mu       sync.Mutex
 	left     int
@@ -77,7 +77,7 @@ func (o *entryOutcome) done(id MessageID, err error) {
 		o.last = id
 	}
 	if o.left--; o.left == 0 {
-		close(o.settled)
+		close(o.complete)
 	}
 }
 

@@ -13,31 +13,159 @@ import (
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
-// A publisher that is to fail on loss tells every record its outcome, in order, and
-// sends none of them twice.
-func TestLossIsFinalWhenAskedFor(t *testing.T) {
+var owners = []messaging.Ownership{messaging.ExclusiveOwnership, messaging.WaitForOwnership}
+
+// An owner that loses its producer, in whatever way, tells every record its outcome and sends
+// none of them again.
+func TestOwnersLossIsFinal(t *testing.T) {
+	for name, lose := range map[string]func(*wire.Server){
+		"connection cut":      func(s *wire.Server) { s.CutConnections() },
+		"closed by broker":    func(s *wire.Server) { s.CloseProducers(topic) },
+		"receipt never comes": func(*wire.Server) {},
+	} {
+		for _, ownership := range owners {
+			t.Run(name+"/"+string(ownership), func(t *testing.T) {
+				s := wire.Start(t)
+				p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
+					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", time.Second
+				})
+				require.NoError(t, p.Publish(testContext(t), record(0)))
+				require.NoError(t, p.Owned().Err())
+				hold := s.HoldReceipts(topic)
+				outcomes := make(chan error, 20)
+				for i := 1; i <= 20; i++ {
+					p.PublishAsync(testContext(t), record(i), func(_ messaging.MessageID, err error) { outcomes <- err })
+				}
+				require.NoError(t, s.Until(testContext(t), func() bool { return s.Count(topic) == 21 }))
+				hold.Forget()
+				lose(s)
+				for range 20 {
+					require.ErrorIs(t, <-outcomes, messaging.ErrProducerLost)
+				}
+				<-p.Owned().Done()
+				require.ErrorIs(t, context.Cause(p.Owned()), messaging.ErrProducerLost)
+				require.ErrorIs(t, p.Publish(testContext(t), record(21)), messaging.ErrProducerLost)
+				require.ErrorIs(t, p.Trouble(), messaging.ErrProducerLost)
+				require.NoError(t, p.Close(testContext(t)))
+				require.Equal(t, 21, s.Count(topic), "nothing was sent again")
+			})
+		}
+	}
+}
+
+// An owner whose connection breaks does not come back: its records would be stored behind those
+// of whoever had the topic in the meantime.
+func TestOwnerDoesNotComeBack(t *testing.T) {
+	for _, ownership := range owners {
+		for _, successor := range append(owners, messaging.SharedOwnership) {
+			t.Run(string(ownership)+" then "+string(successor), func(t *testing.T) {
+				s := wire.Start(t)
+				owner := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Ownership = ownership })
+				hold := s.HoldEntries(topic)
+				outcome := make(chan error, 1)
+				owner.PublishAsync(testContext(t), &messaging.Record{Payload: []byte("old")},
+					func(_ messaging.MessageID, err error) { outcome <- err })
+				require.NoError(t, s.Until(testContext(t), func() bool { return hold.Held() == 1 }))
+				s.CutConnections()
+				hold.Forget()
+				hold.Remove()
+				next := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Ownership = successor })
+				require.NoError(t, next.Publish(testContext(t), &messaging.Record{Payload: []byte("new")}))
+				require.ErrorIs(t, <-outcome, messaging.ErrProducerLost)
+				require.NoError(t, next.Close(testContext(t)))
+				require.NoError(t, owner.Close(testContext(t)))
+				require.Equal(t, []string{"new"}, stored(s, topic))
+			})
+		}
+	}
+}
+
+// Two that wait for a topic of several partitions get all of them, one after the other.
+func TestWaitForOwnership(t *testing.T) {
 	s := wire.Start(t)
-	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
-		p.OnLoss, p.Access, p.ProducerName = messaging.FailOnLoss, messaging.ExclusiveAccess, "one"
-	})
+	s.CreateTopic(topic, 3)
+	wait := func(p *messaging.Profile) { p.Ownership = messaging.WaitForOwnership }
+	first := open(t, dial(t, s.URL()), topic, wait)
+	opened := make(chan *messaging.Publisher, 2)
+	for range 2 {
+		client := dial(t, s.URL())
+		go func() { opened <- open(t, client, topic, wait) }()
+	}
+	require.NoError(t, s.Until(testContext(t), func() bool { return s.WaitingProducers(topic) == 2 }))
+	require.Empty(t, opened)
+	require.NoError(t, first.Publish(testContext(t), record(0), record(1), record(2)))
+	require.NoError(t, first.Close(testContext(t)))
+	require.ErrorIs(t, context.Cause(first.Owned()), messaging.ErrClosed)
+	for range 2 {
+		p := <-opened
+		require.NoError(t, p.Owned().Err())
+		require.NoError(t, p.Publish(testContext(t), record(3), record(4), record(5)))
+		require.NoError(t, p.Close(testContext(t)))
+	}
+	require.Equal(t, 9, s.Count(topic))
+}
+
+// Opening fails at once, and by name, for what does not pass by itself.
+func TestOpeningFailsAtOnce(t *testing.T) {
+	owned := func(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership }
+	for name, c := range map[string]struct {
+		topic   string
+		profile func(*messaging.Profile)
+		prepare func(t *testing.T, s *wire.Server)
+		want    error
+	}{
+		"owned":            {topic, owned, func(t *testing.T, s *wire.Server) { open(t, dial(t, s.URL()), topic, owned) }, messaging.ErrOwned},
+		"shared by others": {topic, owned, func(t *testing.T, s *wire.Server) { open(t, dial(t, s.URL()), topic, nil) }, messaging.ErrOwned},
+		"empty name":       {"", nil, nil, messaging.ErrInvalidTopic},
+		"invalid name":     {"a/b", nil, nil, messaging.ErrInvalidTopic},
+		"not permitted to look up": {topic, nil, func(_ *testing.T, s *wire.Server) {
+			s.Fail(wire.OpPartitions, topic, wire.AuthorizationError, wire.Always)
+		}, messaging.ErrAuthorization},
+		"not permitted to produce": {topic, nil, func(_ *testing.T, s *wire.Server) {
+			s.FailProducerCreate(topic, wire.AuthorizationError, wire.Always)
+		}, messaging.ErrAuthorization},
+		"no such topic": {topic, nil, func(_ *testing.T, s *wire.Server) {
+			s.FailProducerCreate(topic, wire.TopicNotFound, wire.Always)
+		}, messaging.ErrTopicNotFound},
+		"no such namespace": {topic, nil, func(_ *testing.T, s *wire.Server) {
+			s.Fail(wire.OpPartitions, topic, wire.TopicNotFound, wire.Always)
+		}, messaging.ErrTopicNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := wire.Start(t)
+			if c.prepare != nil {
+				c.prepare(t, s)
+			}
+			profile := messaging.Durable()
+			if c.profile != nil {
+				c.profile(&profile)
+			}
+			_, err := dial(t, s.URL()).Publisher(testContext(t), c.topic, profile)
+			require.ErrorIs(t, err, c.want)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+		})
+	}
+}
+
+// A shared publisher waits for an owner to leave, in the hope of which it opens.
+func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
+	s := wire.Start(t)
+	owner := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership })
+	client := dial(t, s.URL())
+	short, cancel := context.WithTimeout(testContext(t), 200*time.Millisecond)
+	defer cancel()
+	_, err := client.Publisher(short, topic, messaging.Throughput())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "exclusive producer")
+	require.NoError(t, owner.Close(testContext(t)))
+	p := open(t, client, topic, nil)
 	require.NoError(t, p.Publish(testContext(t), record(0)))
-	hold := s.HoldReceipts(topic)
-	outcomes := make(chan error, 20)
-	for i := 1; i <= 20; i++ {
-		p.PublishAsync(testContext(t), record(i), func(_ messaging.MessageID, err error) { outcomes <- err })
-	}
-	require.NoError(t, s.Until(testContext(t), func() bool { return s.Count(topic) == 21 }))
-	hold.Forget()
-	fail := s.FailProducerCreate(topic, wire.ProducerFenced, 1)
+	require.NoError(t, p.Owned().Err())
 	s.CutConnections()
-	for range 20 {
-		require.ErrorIs(t, <-outcomes, messaging.ErrProducerLost)
-	}
-	require.NoError(t, fail.Wait(testContext(t), 1))
-	require.ErrorIs(t, p.Publish(testContext(t), record(21)), messaging.ErrProducerLost)
-	require.ErrorIs(t, p.Trouble(), messaging.ErrProducerLost)
+	require.NoError(t, p.Publish(testContext(t), record(1)))
+	require.NoError(t, p.Owned().Err(), "nothing was owned")
 	require.NoError(t, p.Close(testContext(t)))
-	require.Equal(t, 21, s.Count(topic), "nothing was sent again")
+	require.ErrorIs(t, context.Cause(p.Owned()), messaging.ErrClosed)
 }
 
 func TestLast(t *testing.T) {

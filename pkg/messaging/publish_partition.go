@@ -43,7 +43,7 @@ type partitionPublisher struct {
 	retire     context.CancelFunc
 	gate       error     // why nothing is admitted any more, or nil
 	admitted   uint64    // sequence of the last record that entered the list
-	progress   time.Time // of the last outcome, or of the first record after idleness
+	headSince  time.Time // since when the list's head is its head
 	drained    []drainWaiter
 	telling    bool     // outcomes have left the list and are being told
 	free       *pending // recycled, linked by next; dropped when the partition is idle
@@ -53,7 +53,9 @@ type partitionPublisher struct {
 	spare      []outcome
 	wake       chan struct{}
 
-	kick  chan struct{} // group commit: something is waiting to be flushed
+	lost  chan error      // what says that an owner has lost its producer
+	after <-chan struct{} // the producer is made once this is closed; nil: at once
+	kick  chan struct{}   // group commit: something is waiting to be flushed
 	stop  context.CancelFunc
 	ended chan struct{} // run has returned
 
@@ -65,6 +67,8 @@ type partitionPublisher struct {
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
 	stalled  bool
 	ackProbe ackProbe
+	opening  bool // part of opening the publisher, and without a producer so far
+	failed   bool
 	reported struct { // what the gauges hold of this partition
 		count int
 		bytes int64
@@ -127,6 +131,7 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
 		kick:  make(chan struct{}, 1),
+		lost:  make(chan error, 1),
 		ended: make(chan struct{}),
 		ready: make(chan struct{}),
 	}
@@ -182,7 +187,7 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 		now := time.Now()
 		e.at = now.UnixNano()
 		if idle {
-			pp.progress = now
+			pp.headSince = now
 		}
 	}
 	pp.list.push(e)
@@ -321,6 +326,12 @@ func (pp *partitionPublisher) run(ctx context.Context) {
 	defer close(pp.ended)
 	t := time.NewTicker(tick)
 	defer t.Stop()
+	if pp.after != nil {
+		select {
+		case <-pp.after:
+		case <-ctx.Done():
+		}
+	}
 	pp.replace(ctx, nil)
 	for {
 		var broken error
@@ -330,8 +341,9 @@ func (pp *partitionPublisher) run(ctx context.Context) {
 			return
 		case <-pp.wake:
 			broken = pp.takeOutcomes()
+		case broken = <-pp.lost:
 		case now := <-t.C:
-			broken = pp.watch(now)
+			broken = pp.watch(ctx, now)
 		}
 		if broken != nil {
 			pp.replace(ctx, broken)
@@ -394,6 +406,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	var acked, failed, ackedBytes int64
 	pp.mu.Lock()
 	pp.telling = true
+	head := pp.list.head
 	live := batch[:0]
 	for i, c := range batch {
 		if i%outcomeRun == outcomeRun-1 { // callers wait for the lock
@@ -427,17 +440,18 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 		pp.bytes -= c.e.size
 		live = append(live, c)
 	}
+	var now time.Time
 	if len(live) > 0 {
-		pp.progress = time.Now()
+		now = time.Now()
 		pp.backoff.Reset()
+	}
+	resumed := false
+	if pp.list.head != head {
+		pp.headSince = now
+		resumed, pp.stalled = pp.stalled, false
 	}
 	pp.grant()
 	drained := pp.takeDrained()
-	resumed := pp.stalled && len(live) > 0
-	if resumed {
-		pp.stalled = false
-	}
-	now := pp.progress
 	pp.mu.Unlock()
 
 	m := pp.p.metrics
@@ -461,34 +475,35 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	return broken
 }
 
-// watch notices a partition that makes no progress: it says so once, and gives up on
-// the producer when that has closed itself or AckTimeout has passed.
-func (pp *partitionPublisher) watch(now time.Time) (broken error) {
+// watch notices an oldest record that is not acknowledged: it says so once, and gives up on
+// the producer when that has closed itself or AckTimeout has passed. What becomes of later
+// records does not matter: the client can lose one record's callback and go on with others.
+func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
-	idle := now.Sub(pp.progress)
+	age := now.Sub(pp.headSince)
 	waiting := pp.list.head != nil
-	stalled := waiting && idle > stallAfter && !pp.stalled
+	stalled := waiting && age > stallAfter && !pp.stalled
 	if stalled {
 		pp.stalled = true
 	}
 	raw := pp.producer
 	count, bytes := pp.count, pp.bytes
-	if !waiting && idle > stallAfter {
+	if !waiting && age > stallAfter {
 		pp.free = nil // a burst's memory is not kept for ever
 	}
 	pp.mu.Unlock()
 	if waiting && raw != nil {
 		switch {
-		case idle > pp.p.profile.AckTimeout:
-			broken = pp.ackProbe.confirm(pp, now)
-		case idle > tick && isClosed(raw):
+		case age > pp.p.profile.AckTimeout:
+			broken = pp.ackProbe.confirm(ctx, pp, now)
+		case age > tick && isClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
 	}
 	if stalled {
 		pp.p.metrics.stalled.Inc()
 		pp.log.Warn("publishing stalled: no acknowledgement from the broker, records wait",
-			zap.Int("pending_records", count), zap.Duration("since", idle.Round(time.Millisecond)))
+			zap.Int("pending_records", count), zap.Duration("since", age.Round(time.Millisecond)))
 	}
 	pp.report(count, bytes)
 	return broken

@@ -17,6 +17,9 @@ import (
 // the topic turns out to be terminated, or ctx ends. cause is nil for the partition's
 // first producer.
 func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
+	if pp.failed {
+		return
+	}
 	old := pp.retireProducer()
 	if cause != nil {
 		pp.p.metrics.recreated.WithLabelValues(pp.p.profile.Name, reason(cause)).Inc()
@@ -33,7 +36,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	// writes: what it still had on the wire cannot then be stored behind the
 	// copies that are sent again.
 	closeProducer(ctx, old)
-	if cause != nil && pp.p.profile.OnLoss == FailOnLoss {
+	if cause != nil && pp.p.profile.owns() {
 		_ = pp.takeOutcomes() // outcomes that have arrived still count
 		pp.fail(fmt.Errorf("%w: %w", ErrProducerLost, cause))
 		return
@@ -59,6 +62,10 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 		}
 		if classify(err) == terminated {
 			pp.fail(ErrTopicTerminated)
+			return
+		}
+		if final := openingFailure(err, pp.p.profile.Ownership); final != nil && pp.opening {
+			pp.fail(final)
 			return
 		}
 		pp.p.noteConnectError(err)
@@ -110,7 +117,8 @@ func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 		}
 		e = next
 	}
-	pp.progress = time.Now()
+	pp.headSince = time.Now()
+	pp.opening = false
 	// Only this goroutine removes from the list, so the cursor stays valid while
 	// the lock is released; callers append behind it.
 	var last *pending
@@ -140,9 +148,15 @@ func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 // fail ends the partition for good: every record, waiting caller and later caller gets
 // err.
 func (pp *partitionPublisher) fail(err error) {
+	pp.failed = true
 	pp.shut(err)
+	if pp.p.profile.owns() {
+		pp.p.endOwnership(fmt.Errorf("%s: %w", pp.topic, err))
+	}
 	pp.dropAll(err)
-	pp.log.Error("publishing ended", zap.Error(err))
+	if !pp.opening { // else the error is returned
+		pp.log.Error("publishing ended", zap.Error(err))
+	}
 	pp.markReady()
 }
 
@@ -216,6 +230,8 @@ func reason(cause error) string {
 	switch {
 	case errors.Is(cause, errAckTimeout):
 		return "ack_timeout"
+	case errors.Is(cause, errConnectionLost):
+		return "connection"
 	case errors.Is(cause, ErrTopicTerminated):
 		return "terminated"
 	case errors.Is(cause, pulsar.ErrProducerFenced):
@@ -244,7 +260,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		depth++ // the share may have shrunk since these were admitted
 	}
 	pp.mu.Unlock()
-	return pulsar.ProducerOptions{
+	options := pulsar.ProducerOptions{
 		Topic: pp.topic,
 		Name:  name,
 		// Bounds are ours: the client's queue is as deep as the partition admits and so
@@ -260,12 +276,17 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		BatchingMaxMessages:     uint(p.BatchRecords),
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
-		ProducerAccessMode:      p.Access.raw(),
+		ProducerAccessMode:      p.Ownership.raw(),
 		BackOffPolicyFunc:       newBackoff,
 		// Partitions are found by the publisher: each partition's topic is one partition.
 		PartitionsAutoDiscoveryInterval: 1000 * time.Hour,
 	}
+	if p.owns() {
+		pp.noReconnect(&options)
+	}
+	return options
 }
+
 func (c Compression) raw() pulsar.CompressionType {
 	switch c {
 	case LZ4:
@@ -274,16 +295,5 @@ func (c Compression) raw() pulsar.CompressionType {
 		return pulsar.ZSTD
 	default:
 		return pulsar.NoCompression
-	}
-}
-
-func (a Access) raw() pulsar.ProducerAccessMode {
-	switch a {
-	case ExclusiveAccess:
-		return pulsar.ProducerAccessModeExclusive
-	case WaitForExclusiveAccess:
-		return pulsar.ProducerAccessModeWaitForExclusive
-	default:
-		return pulsar.ProducerAccessModeShared
 	}
 }

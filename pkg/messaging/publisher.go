@@ -38,6 +38,9 @@ type Publisher struct {
 	closing   atomic.Pointer[context.Context] // Close's context, for the partitions
 	lost      atomic.Int64                    // records not acknowledged at close
 
+	owned        context.Context // ends when ownership does
+	endOwnership context.CancelCauseFunc
+
 	connectErr atomic.Pointer[error] // the latest failure to create a producer
 }
 
@@ -54,10 +57,15 @@ const discoverEvery = time.Minute
 
 // Publisher opens a publisher for topic. It returns once every partition has a
 // producer, retrying while the cluster is away until ctx ends; ctx bounds opening
-// only. Close the publisher when done.
+// only. It fails at once when waiting does not help: [ErrInvalidTopic],
+// [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and [ErrOwned] with
+// [ExclusiveOwnership]. Close the publisher when done.
 func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)
+	}
+	if !validTopic(topic) {
+		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
 	p := &Publisher{
 		client: c, topic: topic, profile: profile,
@@ -75,6 +83,7 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 		router: router{routing: profile.Routing},
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())
+	p.owned, p.endOwnership = context.WithCancelCause(context.Background())
 
 	c.mu.Lock()
 	if c.closed {
@@ -108,6 +117,9 @@ func (p *Publisher) open(ctx context.Context) error {
 		if err == nil {
 			p.addPartitions(topics)
 			break
+		}
+		if final := openingFailure(err, p.profile.Ownership); final != nil {
+			return final
 		}
 		if ctx.Err() == nil {
 			p.noteConnectError(err)
@@ -169,7 +181,13 @@ func (p *Publisher) addPartitions(topics []string) {
 		return
 	}
 	for i := old; i < len(topics); i++ {
-		partitions = append(partitions, newPartitionPublisher(p, topics[i], i))
+		pp := newPartitionPublisher(p, topics[i], i)
+		pp.opening = old == 0
+		if i > 0 && p.profile.owns() {
+			// One after the other, so that two publishers cannot wait for each other.
+			pp.after = partitions[i-1].ready
+		}
+		partitions = append(partitions, pp)
 	}
 	for _, pp := range partitions {
 		pp.setShare(max(p.profile.MaxPendingRecords/len(partitions), 1), max(p.profile.MaxPendingBytes/int64(len(partitions)), 1))
@@ -206,6 +224,13 @@ func (p *Publisher) partitioned() bool {
 	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == p.topic+"-partition-0"
 }
 
+// Owned returns a context that ends when the publisher no longer owns its topic: when a
+// partition's producer is lost, and when Close is about to give the topic up. Its cause
+// wraps [ErrProducerLost], [ErrTopicTerminated] or [ErrClosed]. Keep state that needs the
+// ownership only while the context lives. The broker may let another publisher in before
+// the context ends here. With [SharedOwnership] it ends with Close only.
+func (p *Publisher) Owned() context.Context { return p.owned }
+
 // Topic is the topic's name as it was given.
 func (p *Publisher) Topic() string { return p.topic }
 
@@ -218,7 +243,7 @@ func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 func (p *Publisher) Trouble() error {
 	for _, pp := range *p.partitions.Load() {
 		pp.mu.Lock()
-		away, stalled, gate, idle := pp.producer == nil, pp.stalled, pp.gate, time.Since(pp.progress)
+		away, stalled, gate, age := pp.producer == nil, pp.stalled, pp.gate, time.Since(pp.headSince)
 		pp.mu.Unlock()
 		switch {
 		case gate != nil && !errors.Is(gate, ErrClosed):
@@ -227,7 +252,7 @@ func (p *Publisher) Trouble() error {
 		case away:
 			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
 		case stalled:
-			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, idle.Round(time.Second)))
+			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, age.Round(time.Second)))
 		}
 	}
 	return nil
@@ -239,10 +264,14 @@ func (p *Publisher) Trouble() error {
 //
 // An error says how many records failed and wraps the first one's reason. When ctx
 // ends first, records that had been accepted may still be stored, and the
-// publisher goes on reading them: do not reuse their payloads.
+// publisher goes on reading them: do not reuse their payloads. With a ctx that has
+// ended already nothing is published.
 func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 	if len(rs) == 0 {
 		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("messaging: nothing published: %w", err)
 	}
 	b := &batchOutcome{complete: make(chan struct{})}
 	b.left.Store(int64(len(rs)))
@@ -259,7 +288,7 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 
 // PublishAsync publishes r and calls done with the outcome, exactly once, before
 // Close returns. It waits, at most until ctx ends, for room in the queue; after
-// that ctx has no effect.
+// that ctx has no effect. With a ctx that has ended already r is not published.
 //
 // done runs on the partition's own goroutine: while it blocks, further outcomes
 // and room of that partition wait, other partitions do not. It must not publish to
@@ -299,6 +328,9 @@ func (p *Publisher) publishAll(ctx context.Context, rs []*Record, done func(Mess
 
 // publish routes r, admits it and sends it.
 func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID, error)) (*partitionPublisher, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if !r.DeliverAt.IsZero() && !p.profile.unbatched() {
 		return nil, ErrDeliverAt
 	}
@@ -368,6 +400,7 @@ func (p *Publisher) close(ctx context.Context) error {
 			break // the context ended: the partitions say what is left
 		}
 	}
+	p.endOwnership(ErrClosed)
 	p.closing.Store(&ctx)
 	for _, pp := range partitions {
 		pp.stop()

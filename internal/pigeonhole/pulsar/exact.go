@@ -57,7 +57,7 @@ import (
 //     deduplication drops it. Brokers recover its state with the topic, before
 //     producers connect.
 //
-//  5. A lost producer is not replaced underneath, but reported (FailOnLoss), and closed
+//  5. A lost producer is not replaced underneath, but reported (WaitForOwnership), and closed
 //     before another is opened. A receipt that names no place behind the last one is not
 //     believed.
 //

@@ -209,7 +209,7 @@ func (w *writer) profile() messaging.Profile {
 	}
 	p.ProducerName += "-" + w.source // its offsets are what the broker knows the name by
 	p.Routing, p.Admission = messaging.RouteKeyHash, messaging.Block
-	p.Access, p.OnLoss = messaging.WaitForExclusiveAccess, messaging.FailOnLoss
+	p.Ownership = messaging.WaitForOwnership
 	p.GroupCommit, p.Linger = true, time.Hour // an entry ends where we say
 	p.BatchBytes = 1 << 20
 	p.MaxPendingRecords, p.MaxPendingBytes = max(p.MaxPendingRecords, p.BatchRecords), max(p.MaxPendingBytes, 4*entryBytes)

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 )
 
 // partitionPublisher publishes to one partition. It owns the partition's share of the queue and
@@ -23,8 +25,7 @@ import (
 //
 // Goroutines: callers admit and send. The connection's reader goroutine only
 // appends to outcomes. The partition's own goroutine (run) takes those, calls the
-// done functions and replaces the producer; flush, under group commit, pushes
-// batches out.
+// done functions and replaces the producer. See flusher for what sends batches.
 type partitionPublisher struct {
 	p     *Publisher
 	topic string
@@ -32,8 +33,8 @@ type partitionPublisher struct {
 	log   *zap.Logger
 
 	mu         sync.Mutex
-	list       pendingList
-	count      int // admitted records and bytes, waiters that were granted room included
+	list       list.List[pending, *pending] // in order of admission
+	count      int                          // admitted records and bytes, waiters that were granted room included
 	bytes      int64
 	maxCount   int
 	maxBytes   int64
@@ -45,8 +46,9 @@ type partitionPublisher struct {
 	admitted   uint64    // sequence of the last record that entered the list
 	headSince  time.Time // since when the list's head is its head
 	drained    []drainWaiter
-	telling    bool     // outcomes have left the list and are being told
-	free       *pending // recycled, linked by next; dropped when the partition is idle
+	telling    bool       // outcomes have left the list and are being told
+	free       []*pending // recycled; dropped when the partition is idle
+	watched    bool       // the watcher knows of this partition
 
 	outcomesMu sync.Mutex
 	outcomes   []outcome
@@ -55,13 +57,15 @@ type partitionPublisher struct {
 
 	lost  chan error      // what says that an owner has lost its producer
 	after <-chan struct{} // the producer is made once this is closed; nil: at once
-	kick  chan struct{}   // group commit: something is waiting to be flushed
+	check chan struct{}   // the watcher asks for a look
 	stop  context.CancelFunc
 	ended chan struct{} // run has returned
 
-	sending  sync.Mutex     // serialises unbatched sends, see send
-	sends    sync.WaitGroup // callers that hold the producer, see retireProducer
-	flushing sync.Mutex     // held while the flusher holds it
+	sending sync.Mutex     // serialises unbatched sends, see send
+	sends   sync.WaitGroup // callers and flushes that hold the producer, see retireProducer
+
+	flush       partitionFlush
+	flushQueued atomic.Bool // a flush has been requested and not begun
 
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
@@ -79,7 +83,7 @@ type partitionPublisher struct {
 // to share a cache line: a hundred thousand of these are cold when their outcomes
 // arrive.
 type pending struct {
-	prev, next *pending
+	links      list.Links[pending]
 	size       int64
 	seq        uint64
 	at         int64 // of admission, Unix nanoseconds; 0 when this record is not sampled
@@ -91,6 +95,9 @@ type pending struct {
 	receipt    func(pulsar.MessageID, *pulsar.ProducerMessage, error)
 	msg        pulsar.ProducerMessage
 }
+
+// Links makes pending an element of a list.
+func (e *pending) Links() *list.Links[pending] { return &e.links }
 
 type outcome struct {
 	e   *pending
@@ -130,23 +137,21 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 		p: p, topic: topic, index: index,
 		log:   p.log.With(zap.String("topic", topic)),
 		wake:  make(chan struct{}, 1),
-		kick:  make(chan struct{}, 1),
+		check: make(chan struct{}, 1),
 		lost:  make(chan error, 1),
 		ended: make(chan struct{}),
 		ready: make(chan struct{}),
 	}
+	pp.flush.pp = pp
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	return pp
 }
 
-// start runs the partition's goroutines; its first act is to create the producer.
+// start runs the partition's goroutine; its first act is to create the producer.
 func (pp *partitionPublisher) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	pp.stop = cancel
 	go pp.run(ctx)
-	if pp.p.profile.GroupCommit {
-		go pp.flush(ctx)
-	}
 }
 
 // admit waits for room for r, puts it on the list and returns it with the
@@ -182,15 +187,19 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 	e.fill(r, size, done)
 	pp.admitted++
 	e.seq = pp.admitted
-	idle := pp.list.head == nil
+	idle := pp.list.Head() == nil
 	if idle || e.seq%sampleEvery == 0 {
 		now := time.Now()
 		e.at = now.UnixNano()
 		if idle {
 			pp.headSince = now
+			if !pp.watched {
+				pp.watched = true
+				pp.p.watcher.add(pp)
+			}
 		}
 	}
-	pp.list.push(e)
+	pp.list.Push(e)
 	raw := pp.producer
 	if raw != nil {
 		e.sent = true
@@ -219,6 +228,7 @@ func (pp *partitionPublisher) waitForRoom(ctx context.Context, size int64) error
 	w := &waiter{size: size, granted: make(chan struct{})}
 	pp.waiters = append(pp.waiters, w)
 	pp.mu.Unlock()
+	pp.requestFlush() // there is no room before what has gathered is acknowledged
 	select {
 	case <-w.granted:
 		return w.err
@@ -298,14 +308,6 @@ func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 	raw.SendAsync(context.Background(), &e.msg, e.receipt)
 }
 
-// requestFlush asks the flusher, under group commit, to send what is waiting.
-func (pp *partitionPublisher) requestFlush() {
-	select {
-	case pp.kick <- struct{}{}:
-	default:
-	}
-}
-
 // noteOutcome notes an outcome. It runs on the connection's reader goroutine, which
 // serves every topic of the connection, so it must not block.
 func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err error) {
@@ -324,8 +326,6 @@ func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err e
 // run takes outcomes and replaces broken producers until ctx ends.
 func (pp *partitionPublisher) run(ctx context.Context) {
 	defer close(pp.ended)
-	t := time.NewTicker(tick)
-	defer t.Stop()
 	if pp.after != nil {
 		select {
 		case <-pp.after:
@@ -342,33 +342,12 @@ func (pp *partitionPublisher) run(ctx context.Context) {
 		case <-pp.wake:
 			broken = pp.takeOutcomes()
 		case broken = <-pp.lost:
-		case now := <-t.C:
-			broken = pp.watch(ctx, now)
+		case <-pp.check:
+			broken = pp.watch(ctx, time.Now())
 		}
 		if broken != nil {
 			pp.replace(ctx, broken)
 		}
-	}
-}
-
-// flush pushes batches out under group commit. Each call returns when all that it
-// pushed is acknowledged, so records gather into the next batch meanwhile; the
-// producer's own 1 ms timer bounds how long they do.
-func (pp *partitionPublisher) flush(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pp.kick:
-		}
-		pp.flushing.Lock()
-		pp.mu.Lock()
-		raw, generation := pp.producer, pp.generation
-		pp.mu.Unlock()
-		if raw != nil {
-			flushOnce(generation, raw)
-		}
-		pp.flushing.Unlock()
 	}
 }
 
@@ -383,16 +362,7 @@ func (pp *partitionPublisher) retireProducer() pulsar.Producer {
 	pp.retire()
 	pp.mu.Unlock()
 	pp.sends.Wait()
-	pp.flushing.Lock()
-	defer pp.flushing.Unlock()
 	return raw
-}
-
-// flushOnce flushes raw. Its failures show in the records' own outcomes; flushing
-// a producer that closes itself in the same moment panics, as send does.
-func flushOnce(ctx context.Context, raw pulsar.Producer) {
-	defer func() { _ = recover() }()
-	_ = raw.FlushWithCtx(ctx)
 }
 
 // takeOutcomes gives every record with a known outcome that outcome, and returns what
@@ -406,7 +376,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	var acked, failed, ackedBytes int64
 	pp.mu.Lock()
 	pp.telling = true
-	head := pp.list.head
+	head := pp.list.Head()
 	live := batch[:0]
 	for i, c := range batch {
 		if i%outcomeRun == outcomeRun-1 { // callers wait for the lock
@@ -435,7 +405,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 			acked++
 			ackedBytes += c.e.size
 		}
-		pp.list.remove(c.e)
+		pp.list.Remove(c.e)
 		pp.count--
 		pp.bytes -= c.e.size
 		live = append(live, c)
@@ -446,7 +416,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 		pp.backoff.Reset()
 	}
 	resumed := false
-	if pp.list.head != head {
+	if pp.list.Head() != head {
 		pp.headSince = now
 		resumed, pp.stalled = pp.stalled, false
 	}
@@ -481,7 +451,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
 	age := now.Sub(pp.headSince)
-	waiting := pp.list.head != nil
+	waiting := pp.list.Head() != nil
 	stalled := waiting && age > stallAfter && !pp.stalled
 	if stalled {
 		pp.stalled = true
@@ -490,6 +460,8 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	count, bytes := pp.count, pp.bytes
 	if !waiting && age > stallAfter {
 		pp.free = nil // a burst's memory is not kept for ever
+		pp.watched = false
+		pp.p.watcher.remove(pp)
 	}
 	pp.mu.Unlock()
 	if waiting && raw != nil {
@@ -530,7 +502,7 @@ func (pp *partitionPublisher) report(count int, bytes int64) {
 // wait returns when every record admitted so far has been told its outcome.
 func (pp *partitionPublisher) wait(ctx context.Context) error {
 	pp.mu.Lock()
-	if pp.list.head == nil && !pp.telling {
+	if pp.list.Head() == nil && !pp.telling {
 		pp.mu.Unlock()
 		return nil
 	}
@@ -550,7 +522,7 @@ func (pp *partitionPublisher) wait(ctx context.Context) error {
 func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
 	kept := pp.drained[:0]
 	for _, w := range pp.drained {
-		if pp.list.head == nil || pp.list.head.seq > w.seq {
+		if head := pp.list.Head(); head == nil || head.seq > w.seq {
 			out = append(out, w)
 		} else {
 			kept = append(kept, w)
@@ -579,16 +551,16 @@ func (pp *partitionPublisher) told(drained []drainWaiter, outcomes []outcome) {
 
 // newPending returns a pending record, recycled where possible. pp.mu is held.
 func (pp *partitionPublisher) newPending() *pending {
-	if pp.free == nil {
+	if len(pp.free) == 0 {
 		slab := make([]pending, slabSize)
 		for i := range slab {
 			e := &slab[i]
 			e.receipt = func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { pp.noteOutcome(e, id, err) }
-			e.next, pp.free = pp.free, e
+			pp.free = append(pp.free, e)
 		}
 	}
-	e := pp.free
-	pp.free, e.next = e.next, nil
+	e := pp.free[len(pp.free)-1]
+	pp.free = pp.free[:len(pp.free)-1]
 	return e
 }
 
@@ -599,7 +571,7 @@ func (pp *partitionPublisher) recycle(e *pending) {
 		e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = nil, "", "", nil
 	}
 	e.done = nil
-	e.next, pp.free = pp.free, e
+	pp.free = append(pp.free, e)
 }
 
 // fill makes e carry r. The message's other fields are never set.
@@ -612,47 +584,4 @@ func (e *pending) fill(r *Record, size int64, done func(MessageID, error)) {
 	}
 	e.size, e.done = size, done
 	e.at, e.sent, e.again, e.stale = 0, false, false, false
-}
-
-// pendingList is a doubly linked list in order of admission.
-type pendingList struct{ head, tail *pending }
-
-func (q *pendingList) push(e *pending) {
-	e.prev, e.next = q.tail, nil
-	if q.tail == nil {
-		q.head = e
-	} else {
-		q.tail.next = e
-	}
-	q.tail = e
-}
-
-func (q *pendingList) remove(e *pending) {
-	if e.prev == nil {
-		q.head = e.next
-	} else {
-		e.prev.next = e.next
-	}
-	if e.next == nil {
-		q.tail = e.prev
-	} else {
-		e.next.prev = e.prev
-	}
-	e.prev, e.next = nil, nil
-}
-
-// swap puts n in e's place.
-func (q *pendingList) swap(e, n *pending) {
-	n.prev, n.next = e.prev, e.next
-	if n.prev == nil {
-		q.head = n
-	} else {
-		n.prev.next = n
-	}
-	if n.next == nil {
-		q.tail = n
-	} else {
-		n.next.prev = n
-	}
-	e.prev, e.next = nil, nil
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 )
 
 // replace retires the partition's producer, makes another, and sends again all that is
@@ -106,14 +107,14 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 // previous producer find a stale original and change nothing.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	pp.mu.Lock()
-	for e := pp.list.head; e != nil; {
-		next := e.next
+	for e := pp.list.Head(); e != nil; {
+		next := pp.list.Next(e)
 		if e.sent {
 			n := pp.newPending()
 			n.msg, n.size, n.seq, n.at, n.done = e.msg, e.size, e.seq, e.at, e.done
 			n.sent, n.again, n.stale = false, true, false
 			e.stale = true
-			pp.list.swap(e, n)
+			pp.list.Swap(e, n)
 		}
 		e = next
 	}
@@ -123,9 +124,9 @@ func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 	// the lock is released; callers append behind it.
 	var last *pending
 	for {
-		next := pp.list.head
+		next := pp.list.Head()
 		if last != nil {
-			next = last.next
+			next = pp.list.Next(last)
 		}
 		if next == nil {
 			break
@@ -176,10 +177,10 @@ func (pp *partitionPublisher) abandon() {
 // dropAll gives every record on the list the outcome err and returns their number.
 func (pp *partitionPublisher) dropAll(err error) int {
 	pp.mu.Lock()
-	head := pp.list.head
-	pp.list = pendingList{}
+	dropped := pp.list
+	pp.list = list.List[pending, *pending]{}
 	n := 0
-	for e := head; e != nil; e = e.next {
+	for e := dropped.Head(); e != nil; e = dropped.Next(e) {
 		e.stale = true
 		pp.count--
 		pp.bytes -= e.size
@@ -192,7 +193,7 @@ func (pp *partitionPublisher) dropAll(err error) int {
 	drained := pp.takeDrained()
 	pp.telling = true
 	pp.mu.Unlock()
-	for e := head; e != nil; e = e.next {
+	for e := dropped.Head(); e != nil; e = dropped.Next(e) {
 		e.done(MessageID{}, err)
 	}
 	pp.told(drained, nil)
@@ -247,6 +248,9 @@ func reason(cause error) string {
 	}
 }
 
+// never is an interval of the client's that does not pass.
+const never = 1000 * 24 * time.Hour
+
 // rawOptions are the underlying producer's options.
 func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	p := pp.p.profile
@@ -256,7 +260,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	}
 	pp.mu.Lock()
 	depth := pp.maxCount
-	for e := pp.list.head; e != nil; e = e.next {
+	for e := pp.list.Head(); e != nil; e = pp.list.Next(e) {
 		depth++ // the share may have shrunk since these were admitted
 	}
 	pp.mu.Unlock()
@@ -270,16 +274,18 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		DisableBlockIfQueueFull: true,
 		// A send timeout fails the oldest records and lets later ones through.
 		// AckTimeout replaces the producer instead, which keeps order.
-		SendTimeout:             -1,
-		DisableBatching:         p.unbatched(),
-		BatchingMaxPublishDelay: max(p.Linger, time.Millisecond),
+		SendTimeout:     -1,
+		DisableBatching: p.unbatched(),
+		// The flusher sends batches. The client's timer, which runs at this rate for every
+		// partition whether it has something to send or not, never fires.
+		BatchingMaxPublishDelay: never,
 		BatchingMaxMessages:     uint(p.BatchRecords),
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
 		BackOffPolicyFunc:       newBackoff,
 		// Partitions are found by the publisher: each partition's topic is one partition.
-		PartitionsAutoDiscoveryInterval: 1000 * time.Hour,
+		PartitionsAutoDiscoveryInterval: never,
 	}
 	if p.owns() {
 		pp.noReconnect(&options)

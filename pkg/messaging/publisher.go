@@ -26,6 +26,8 @@ type Publisher struct {
 	log     *zap.Logger
 	metrics publisherMetrics
 	router  router
+	flusher *flusher
+	watcher *watcher
 
 	partitions atomic.Pointer[[]*partitionPublisher]
 	grow       sync.Mutex // one change of partitions at a time
@@ -80,8 +82,10 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 			stalled:      c.metrics.stalled.WithLabelValues(profile.Name),
 			recreated:    c.metrics.recreated,
 		},
-		router: router{routing: profile.Routing},
+		router:  router{routing: profile.Routing},
+		watcher: newWatcher(),
 	}
+	p.flusher = newFlusher(profile, func() int { return int(p.watcher.active.Load()) })
 	p.background, p.cancel = context.WithCancel(context.Background())
 	p.owned, p.endOwnership = context.WithCancelCause(context.Background())
 
@@ -298,26 +302,25 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 // The payload and the key belong to the publisher until done is called, and may be
 // used again afterwards if the outcome is no error and not [MessageID.SentAgain].
 func (p *Publisher) PublishAsync(ctx context.Context, r *Record, done func(MessageID, error)) {
-	pp, err := p.publish(ctx, r, done)
+	pp, err := p.publish(ctx, r, nil, done)
 	if err != nil {
 		done(MessageID{}, err)
 		return
 	}
-	pp.requestFlush()
+	if pp != nil {
+		pp.requestFlush()
+	}
 }
 
-// publishAll publishes rs, each of whose outcomes done hears. Under group commit each partition
-// is flushed once, behind its last record.
+// publishAll publishes rs and calls done for each record. A run of records of one partition is
+// flushed once, behind its last record.
 func (p *Publisher) publishAll(ctx context.Context, rs []*Record, done func(MessageID, error)) {
 	var touched *partitionPublisher
 	for _, r := range rs {
-		pp, err := p.publish(ctx, r, done)
+		pp, err := p.publish(ctx, r, touched, done)
 		if err != nil {
 			done(MessageID{}, err)
 			continue
-		}
-		if touched != nil && touched != pp {
-			touched.requestFlush()
 		}
 		touched = pp
 	}
@@ -326,8 +329,10 @@ func (p *Publisher) publishAll(ctx context.Context, rs []*Record, done func(Mess
 	}
 }
 
-// publish routes r, admits it and sends it.
-func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID, error)) (*partitionPublisher, error) {
+// publish routes r, admits it and sends it. When it goes to another partition than before, the
+// partition of the last record, that one is flushed first: r may have to wait for room. It returns
+// the partition that has to be flushed for r, nil for none.
+func (p *Publisher) publish(ctx context.Context, r *Record, before *partitionPublisher, done func(MessageID, error)) (*partitionPublisher, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -340,14 +345,18 @@ func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID,
 		return nil, fmt.Errorf("%w: %d of %d", ErrBadPartition, r.Partition, len(partitions))
 	}
 	pp := partitions[i]
+	if before != nil && before != pp {
+		before.requestFlush()
+	}
 	e, raw, err := pp.admit(ctx, r, done)
 	if err != nil {
 		return nil, err
 	}
-	if raw != nil {
-		pp.send(raw, e)
-		pp.sends.Done()
+	if raw == nil {
+		return nil, nil
 	}
+	pp.send(raw, e)
+	pp.sends.Done()
 	return pp, nil
 }
 
@@ -408,6 +417,8 @@ func (p *Publisher) close(ctx context.Context) error {
 	for _, pp := range partitions {
 		<-pp.ended
 	}
+	p.flusher.stop()
+	p.watcher.stop()
 	if n := p.lost.Load(); n > 0 {
 		p.log.Error("closed with records not acknowledged", zap.String("topic", p.topic), zap.Int64("records", n))
 		return &UnacknowledgedError{Count: int(n)}

@@ -1,0 +1,217 @@
+package messaging
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
+)
+
+// flusher decides when the records that gather in a publisher's producers are sent, in place of
+// the client, whose producers look every millisecond for something to send, idle or not. A
+// partition's records are sent at once when nothing of the partition is under way and no more
+// than partitionsAtOnce partitions have something under way. Otherwise they gather, and are sent
+// when an acknowledgement makes room, the oldest first, or when they have gathered for the
+// linger. So entries grow with what is in flight, and a lone record does not wait. A batch that
+// is full is sent by the client.
+//
+// Under group commit the number of partitions with something under way has no bound.
+type flusher struct {
+	linger      time.Duration
+	groupCommit bool
+	active      func() int // partitions that have published lately
+
+	mu        sync.Mutex
+	gathering list.List[partitionFlush, *partitionFlush] // oldest first
+	underWay  int                                        // partitions with something under way
+	timer     *time.Timer
+	armed     bool
+	stopped   bool
+}
+
+// partitionFlush is the flusher's view of one partition. flusher.mu guards it, but for queued.
+type partitionFlush struct {
+	links    list.Links[partitionFlush]
+	pp       *partitionPublisher
+	since    time.Time // when the records began to gather
+	listed   bool      // in flusher.gathering
+	underWay int       // flushes without an acknowledgement
+}
+
+// Links makes partitionFlush an element of a list.
+func (pf *partitionFlush) Links() *list.Links[partitionFlush] { return &pf.links }
+
+const (
+	// partitionsAtOnce is how many partitions are sent to at once while others gather, without
+	// group commit: each entry costs as much as dozens of records. The linger grows with the
+	// active partitions beyond it, so that entries per second do not.
+	partitionsAtOnce = 8
+	// flushesAtOnce is how many flushes of one partition are under way at most: behind a slow
+	// broker one follows the other at the linger's pace.
+	flushesAtOnce = 8
+	// minLinger is the shortest linger: below it, timers cost more than entries.
+	minLinger = time.Millisecond
+)
+
+func newFlusher(p Profile, active func() int) *flusher {
+	f := &flusher{linger: max(p.Linger, minLinger), groupCommit: p.GroupCommit, active: active}
+	f.timer = time.AfterFunc(time.Hour, f.lapse)
+	f.timer.Stop()
+	return f
+}
+
+// requestFlush makes what was sent to the producer before the call leave it soon.
+func (pp *partitionPublisher) requestFlush() {
+	if pp.p.profile.unbatched() || pp.flushQueued.Load() || !pp.flushQueued.CompareAndSwap(false, true) {
+		return // whoever set it flushes after this
+	}
+	pp.p.flusher.add(&pp.flush)
+}
+
+// add begins a flush, or has the records of pf gather.
+func (f *flusher) add(pf *partitionFlush) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.free(pf) {
+		f.begin(pf)
+		return
+	}
+	if pf.listed {
+		return
+	}
+	pf.since, pf.listed = time.Now(), true
+	f.gathering.Push(pf)
+	if !f.armed && !f.stopped {
+		f.armed = true
+		f.timer.Reset(f.delay())
+	}
+}
+
+// free reports whether a flush of pf may begin before its linger is over.
+func (f *flusher) free(pf *partitionFlush) bool {
+	return pf.underWay == 0 && (f.groupCommit || f.underWay < partitionsAtOnce)
+}
+
+// delay is how long records gather at most.
+func (f *flusher) delay() time.Duration {
+	return f.linger * time.Duration(max(f.active()/partitionsAtOnce, 1))
+}
+
+// begin starts a flush of pf. f.mu is held.
+func (f *flusher) begin(pf *partitionFlush) {
+	f.take(pf)
+	go f.run(pf)
+}
+
+// take notes that a flush of pf is under way. f.mu is held.
+func (f *flusher) take(pf *partitionFlush) {
+	if pf.listed {
+		f.gathering.Remove(pf)
+		pf.listed = false
+	}
+	if pf.underWay == 0 {
+		f.underWay++
+	}
+	pf.underWay++
+	pf.pp.flushQueued.Store(false) // before the flush: what is sent from now on asks again
+}
+
+// run flushes pf, and then whatever the end of that makes free.
+func (f *flusher) run(pf *partitionFlush) {
+	for pf != nil {
+		pf.pp.flushNow()
+		f.mu.Lock()
+		pf.underWay--
+		if pf.underWay == 0 {
+			f.underWay--
+		}
+		pf = f.next(pf)
+		if pf != nil {
+			f.take(pf)
+		}
+		f.mu.Unlock()
+	}
+}
+
+// next returns what may be flushed now that a flush of done has ended, or nil.
+func (f *flusher) next(done *partitionFlush) *partitionFlush {
+	if f.groupCommit {
+		if done.listed && f.free(done) {
+			return done
+		}
+		return nil
+	}
+	if f.underWay >= partitionsAtOnce {
+		return nil
+	}
+	for pf := f.gathering.Head(); pf != nil; pf = f.gathering.Next(pf) {
+		if f.free(pf) {
+			return pf
+		}
+	}
+	return nil
+}
+
+// lapse flushes what has gathered for the linger.
+func (f *flusher) lapse() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed = false
+	if f.stopped {
+		return
+	}
+	now, delay := time.Now(), f.delay()
+	var next *partitionFlush
+	for pf := f.gathering.Head(); pf != nil; pf = next {
+		next = f.gathering.Next(pf)
+		if wait := delay - now.Sub(pf.since); wait > 0 {
+			f.armed = true
+			f.timer.Reset(wait)
+			return
+		}
+		if pf.underWay < flushesAtOnce {
+			f.begin(pf)
+		} else { // the end of one of them finds it
+			f.gathering.Remove(pf)
+			pf.since = now
+			f.gathering.Push(pf)
+			f.armed = true
+		}
+	}
+	if f.armed {
+		f.timer.Reset(delay)
+	}
+}
+
+// stop ends the timer. The flushes under way end with their producers.
+func (f *flusher) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopped = true
+	f.timer.Stop()
+}
+
+// flushNow sends what has gathered in the producer and returns when that is acknowledged or the
+// producer is retired.
+func (pp *partitionPublisher) flushNow() {
+	pp.mu.Lock()
+	raw, generation := pp.producer, pp.generation
+	if raw != nil {
+		pp.sends.Add(1)
+	}
+	pp.mu.Unlock()
+	if raw != nil {
+		flushOnce(generation, raw)
+		pp.sends.Done()
+	}
+}
+
+// flushOnce flushes raw. Its failures show in the records' own outcomes; flushing a producer
+// that closes itself in the same moment panics, as send does.
+func flushOnce(ctx context.Context, raw pulsar.Producer) {
+	defer func() { _ = recover() }()
+	_ = raw.FlushWithCtx(ctx)
+}

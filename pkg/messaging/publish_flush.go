@@ -71,6 +71,22 @@ func (pp *partitionPublisher) requestFlush() {
 	pp.p.flusher.add(&pp.flush)
 }
 
+// gathers reports whether a record that enters now stays in the list until the next flush. Given
+// to the producer at once, each record would wake the producer's goroutine, and with many
+// partitions there is seldom a second one for it to take on. With few partitions there is, and
+// callers and producers work side by side. pp.mu is held.
+func (pp *partitionPublisher) gathers() bool {
+	if pp.unsent != nil || pp.handing {
+		return true // order
+	}
+	return !pp.p.profile.unbatched() && pp.p.flusher.active() > partitionsAtOnce
+}
+
+// fullBatch reports whether what gathers fills an entry.
+func (pp *partitionPublisher) fullBatch() bool {
+	return pp.unsentCount >= pp.p.profile.BatchRecords || pp.unsentBytes >= pp.p.profile.BatchBytes
+}
+
 // add begins a flush, or has the records of pf gather.
 func (f *flusher) add(pf *partitionFlush) {
 	f.mu.Lock()
@@ -87,6 +103,15 @@ func (f *flusher) add(pf *partitionFlush) {
 	if !f.armed && !f.stopped {
 		f.armed = true
 		f.timer.Reset(f.delay())
+	}
+}
+
+// hurry begins a flush of pf, which has a whole entry to send, unless many are under way.
+func (f *flusher) hurry(pf *partitionFlush) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if pf.underWay < flushesAtOnce {
+		f.begin(pf)
 	}
 }
 
@@ -199,14 +224,26 @@ func (f *flusher) stop() {
 func (pp *partitionPublisher) flushNow() {
 	pp.mu.Lock()
 	raw, generation := pp.producer, pp.generation
-	if raw != nil {
-		pp.sends.Add(1)
+	if raw == nil || pp.handing { // whoever is handing over flushes behind this, too
+		pp.mu.Unlock()
+		return
 	}
+	pp.sends.Add(1)
+	defer pp.sends.Done()
+	pp.handing = true
+	for pp.unsent != nil && pp.producer == raw {
+		e := pp.unsent
+		pp.unsent = pp.list.Next(e)
+		pp.unsentCount--
+		pp.unsentBytes -= int(e.size)
+		e.sent = true
+		pp.mu.Unlock()
+		pp.send(raw, e)
+		pp.mu.Lock()
+	}
+	pp.handing = false
 	pp.mu.Unlock()
-	if raw != nil {
-		flushOnce(generation, raw)
-		pp.sends.Done()
-	}
+	flushOnce(generation, raw)
 }
 
 // flushOnce flushes raw. Its failures show in the records' own outcomes; flushing a producer

@@ -32,23 +32,26 @@ type partitionPublisher struct {
 	index int
 	log   *zap.Logger
 
-	mu         sync.Mutex
-	list       list.List[pending, *pending] // in order of admission
-	count      int                          // admitted records and bytes, waiters that were granted room included
-	bytes      int64
-	maxCount   int
-	maxBytes   int64
-	waiters    []*waiter // blocked callers, oldest first
-	producer   pulsar.Producer
-	generation context.Context // ends with the present producer
-	retire     context.CancelFunc
-	gate       error     // why nothing is admitted any more, or nil
-	admitted   uint64    // sequence of the last record that entered the list
-	headSince  time.Time // since when the list's head is its head
-	drained    []drainWaiter
-	telling    bool       // outcomes have left the list and are being told
-	free       []*pending // recycled; dropped when the partition is idle
-	watched    bool       // the watcher knows of this partition
+	mu                       sync.Mutex
+	list                     list.List[pending, *pending] // in order of admission
+	count                    int                          // admitted records and bytes, waiters that were granted room included
+	bytes                    int64
+	maxCount                 int
+	maxBytes                 int64
+	waiters                  []*waiter // blocked callers, oldest first
+	unsent                   *pending  // the first of the list that gathers, see gathers
+	unsentCount, unsentBytes int
+	handing                  bool // flushNow is handing over what has gathered
+	producer                 pulsar.Producer
+	generation               context.Context // ends with the present producer
+	retire                   context.CancelFunc
+	gate                     error     // why nothing is admitted any more, or nil
+	admitted                 uint64    // sequence of the last record that entered the list
+	headSince                time.Time // since when the list's head is its head
+	drained                  []drainWaiter
+	telling                  bool       // outcomes have left the list and are being told
+	free                     []*pending // recycled; dropped when the partition is idle
+	watched                  bool       // the watcher knows of this partition
 
 	outcomesMu sync.Mutex
 	outcomes   []outcome
@@ -155,35 +158,35 @@ func (pp *partitionPublisher) start() {
 }
 
 // admit waits for room for r, puts it on the list and returns it with the
-// producer to send it to: nil when the partition will send it itself. After sending,
-// sends.Done must be called.
-func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(MessageID, error)) (*pending, pulsar.Producer, error) {
+// producer to send it to: nil when the partition will send it itself, for which a
+// gathered record needs a flush. After sending, sends.Done must be called.
+func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
 	size := r.size()
 	pp.mu.Lock()
 	if pp.gate != nil {
 		defer pp.mu.Unlock()
-		return nil, nil, pp.gate
+		return nil, nil, false, pp.gate
 	}
 	if len(pp.waiters) > 0 || !pp.fits(size) {
 		if pp.p.profile.Admission == FailFast {
 			pp.mu.Unlock()
-			return nil, nil, ErrQueueFull
+			return nil, nil, false, ErrQueueFull
 		}
 		if err := pp.waitForRoom(ctx, size); err != nil {
-			return nil, nil, err
+			return nil, nil, false, err
 		}
 		pp.mu.Lock()
 		if pp.gate != nil { // the gate closed between the grant and now
 			pp.count--
 			pp.bytes -= size
 			defer pp.mu.Unlock()
-			return nil, nil, pp.gate
+			return nil, nil, false, pp.gate
 		}
 	} else {
 		pp.count++
 		pp.bytes += size
 	}
-	e := pp.newPending()
+	e = pp.newPending()
 	e.fill(r, size, done)
 	pp.admitted++
 	e.seq = pp.admitted
@@ -200,13 +203,26 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 		}
 	}
 	pp.list.Push(e)
-	raw := pp.producer
-	if raw != nil {
+	raw = pp.producer
+	switch {
+	case raw == nil: // resume sends it
+	case pp.gathers():
+		if pp.unsent == nil {
+			pp.unsent = e
+		}
+		was := pp.fullBatch()
+		pp.unsentCount++
+		pp.unsentBytes += int(size)
+		raw, gathered = nil, true
+		if !was && pp.fullBatch() {
+			defer pp.p.flusher.hurry(&pp.flush)
+		}
+	default:
 		e.sent = true
 		pp.sends.Add(1)
 	}
 	pp.mu.Unlock()
-	return e, raw, nil
+	return e, raw, gathered, nil
 }
 
 // fits reports whether a record of size may be admitted now. A record larger than

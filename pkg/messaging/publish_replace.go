@@ -137,6 +137,7 @@ func (pp *partitionPublisher) resume(raw pulsar.Producer) {
 		pp.send(raw, next)
 		pp.mu.Lock()
 	}
+	pp.unsent, pp.unsentCount, pp.unsentBytes = nil, 0, 0
 	pp.producer = raw
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	pp.mu.Unlock()
@@ -179,6 +180,7 @@ func (pp *partitionPublisher) dropAll(err error) int {
 	pp.mu.Lock()
 	dropped := pp.list
 	pp.list = list.List[pending, *pending]{}
+	pp.unsent, pp.unsentCount, pp.unsentBytes = nil, 0, 0
 	n := 0
 	for e := dropped.Head(); e != nil; e = dropped.Next(e) {
 		e.stale = true

@@ -348,11 +348,13 @@ func (p *Publisher) publish(ctx context.Context, r *Record, before *partitionPub
 	if before != nil && before != pp {
 		before.requestFlush()
 	}
-	e, raw, err := pp.admit(ctx, r, done)
-	if err != nil {
+	e, raw, gathered, err := pp.admit(ctx, r, done)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if raw == nil {
+	case gathered:
+		return pp, nil
+	case raw == nil:
 		return nil, nil
 	}
 	pp.send(raw, e)

@@ -26,6 +26,9 @@ type Client struct {
 
 	operationTimeout time.Duration
 
+	watcher  *watcher // of the publishers' partitions
+	flushers flushers
+
 	closing chan struct{} // closed by Close: publishers and consumers must end
 
 	mu         sync.Mutex
@@ -82,6 +85,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		log: log, metrics: newMetrics(o.reg),
 		producers: producers, consumers: consumers, admin: admin,
 		operationTimeout: cfg.OperationTimeout,
+		watcher:          newWatcher(),
 
 		closing:    make(chan struct{}),
 		publishers: make(map[*Publisher]struct{}),

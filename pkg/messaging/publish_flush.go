@@ -10,9 +10,10 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 )
 
-// flusher decides when the records that gather in a publisher's producers are sent, in place of
-// the client, whose producers look every millisecond for something to send, idle or not. A
-// partition's records are sent at once when nothing of the partition is under way and no more
+// flusher decides when the records that gather for a partition are sent, in place of the
+// underlying client, whose producers look every millisecond for something to send, idle or not.
+// Publishers of one client whose profiles agree share one, so that many topics cost what many
+// partitions do. A partition's records are sent at once when nothing of the partition is under way and no more
 // than partitionsAtOnce partitions have something under way. Otherwise they gather, and are sent
 // when an acknowledgement makes room, the oldest first, or when they have gathered for the
 // linger. So entries grow with what is in flight, and a lone record does not wait. A batch that
@@ -20,16 +21,14 @@ import (
 //
 // Under group commit the number of partitions with something under way has no bound.
 type flusher struct {
-	linger      time.Duration
-	groupCommit bool
-	active      func() int // partitions that have published lately
+	flushing
+	active func() int // partitions that have published lately
 
 	mu        sync.Mutex
 	gathering list.List[partitionFlush, *partitionFlush] // oldest first
 	underWay  int                                        // partitions with something under way
 	timer     *time.Timer
 	armed     bool
-	stopped   bool
 }
 
 // partitionFlush is the flusher's view of one partition. flusher.mu guards it, but for queued.
@@ -56,8 +55,36 @@ const (
 	minLinger = time.Millisecond
 )
 
-func newFlusher(p Profile, active func() int) *flusher {
-	f := &flusher{linger: max(p.Linger, minLinger), groupCommit: p.GroupCommit, active: active}
+// flushers are a client's. The zero value is ready to use.
+type flushers struct {
+	mu   sync.Mutex
+	made map[flushing]*flusher
+}
+
+// flushing is what a flusher's publishers have in common.
+type flushing struct {
+	linger      time.Duration
+	groupCommit bool
+}
+
+// of returns the flusher for p's publishers.
+func (fs *flushers) of(p Profile, active func() int) *flusher {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	key := flushing{max(p.Linger, minLinger), p.GroupCommit}
+	f := fs.made[key]
+	if f == nil {
+		f = newFlusher(key, active)
+		if fs.made == nil {
+			fs.made = make(map[flushing]*flusher)
+		}
+		fs.made[key] = f
+	}
+	return f
+}
+
+func newFlusher(key flushing, active func() int) *flusher {
+	f := &flusher{flushing: key, active: active}
 	f.timer = time.AfterFunc(time.Hour, f.lapse)
 	f.timer.Stop()
 	return f
@@ -100,7 +127,7 @@ func (f *flusher) add(pf *partitionFlush) {
 	}
 	pf.since, pf.listed = time.Now(), true
 	f.gathering.Push(pf)
-	if !f.armed && !f.stopped {
+	if !f.armed {
 		f.armed = true
 		f.timer.Reset(f.delay())
 	}
@@ -185,9 +212,6 @@ func (f *flusher) lapse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.armed = false
-	if f.stopped {
-		return
-	}
 	now, delay := time.Now(), f.delay()
 	var next *partitionFlush
 	for pf := f.gathering.Head(); pf != nil; pf = next {
@@ -211,12 +235,14 @@ func (f *flusher) lapse() {
 	}
 }
 
-// stop ends the timer. The flushes under way end with their producers.
-func (f *flusher) stop() {
+// forget takes pf out: its partition is closed.
+func (f *flusher) forget(pf *partitionFlush) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.stopped = true
-	f.timer.Stop()
+	if pf.listed {
+		f.gathering.Remove(pf)
+		pf.listed = false
+	}
 }
 
 // flushNow sends what has gathered in the producer and returns when that is acknowledged or the

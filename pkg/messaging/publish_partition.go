@@ -198,7 +198,7 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 			pp.headSince = now
 			if !pp.watched {
 				pp.watched = true
-				pp.p.watcher.add(pp)
+				pp.p.client.watcher.add(pp)
 			}
 		}
 	}
@@ -477,7 +477,7 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	if !waiting && age > stallAfter {
 		pp.free = nil // a burst's memory is not kept for ever
 		pp.watched = false
-		pp.p.watcher.remove(pp)
+		pp.p.client.watcher.remove(pp)
 	}
 	pp.mu.Unlock()
 	if waiting && raw != nil {

@@ -7,13 +7,13 @@ import (
 )
 
 // watcher asks the partitions that have published lately, once a second, to look after what
-// they have pending. Idle ones cost nothing, and while all are idle no timer runs.
+// they have pending. A client's publishers share one. Idle partitions cost nothing, and while
+// all are idle no timer runs.
 type watcher struct {
 	mu         sync.Mutex
 	partitions map[*partitionPublisher]struct{}
 	active     atomic.Int32 // their number
 	timer      *time.Timer
-	stopped    bool
 }
 
 func newWatcher() *watcher {
@@ -29,7 +29,7 @@ func (w *watcher) add(pp *partitionPublisher) {
 	defer w.mu.Unlock()
 	w.partitions[pp] = struct{}{}
 	w.active.Store(int32(len(w.partitions)))
-	if len(w.partitions) == 1 && !w.stopped {
+	if len(w.partitions) == 1 {
 		w.timer.Reset(tick)
 	}
 }
@@ -51,14 +51,10 @@ func (w *watcher) tick() {
 		default: // it still has the last one to answer
 		}
 	}
-	if len(w.partitions) > 0 && !w.stopped {
+	if len(w.partitions) > 0 {
 		w.timer.Reset(tick)
 	}
 }
 
-func (w *watcher) stop() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stopped = true
-	w.timer.Stop()
-}
+// count is the number of partitions that have published lately.
+func (w *watcher) count() int { return int(w.active.Load()) }

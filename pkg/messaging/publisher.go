@@ -27,7 +27,6 @@ type Publisher struct {
 	metrics publisherMetrics
 	router  router
 	flusher *flusher
-	watcher *watcher
 
 	partitions atomic.Pointer[[]*partitionPublisher]
 	grow       sync.Mutex // one change of partitions at a time
@@ -83,9 +82,8 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 			recreated:    c.metrics.recreated,
 		},
 		router:  router{routing: profile.Routing},
-		watcher: newWatcher(),
+		flusher: c.flushers.of(profile, c.watcher.count),
 	}
-	p.flusher = newFlusher(profile, func() int { return int(p.watcher.active.Load()) })
 	p.background, p.cancel = context.WithCancel(context.Background())
 	p.owned, p.endOwnership = context.WithCancelCause(context.Background())
 
@@ -419,8 +417,6 @@ func (p *Publisher) close(ctx context.Context) error {
 	for _, pp := range partitions {
 		<-pp.ended
 	}
-	p.flusher.stop()
-	p.watcher.stop()
 	if n := p.lost.Load(); n > 0 {
 		p.log.Error("closed with records not acknowledged", zap.String("topic", p.topic), zap.Int64("records", n))
 		return &UnacknowledgedError{Count: int(n)}

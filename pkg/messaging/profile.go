@@ -66,12 +66,16 @@ const (
 type Profile struct {
 	// Name labels the metrics. Keep the set of names small.
 	Name string `yaml:"name"`
-	// Linger is the longest time a record waits for others to share its batch.
-	// At least 1 ms is used: the client's timer ticks no faster.
+	// Linger is the longest time that records gather. A partition's records are sent at
+	// once while nothing is in flight, and gather into the next entry while something
+	// is: until that is acknowledged, the entry is full, or Linger has passed. With more
+	// than eight partitions that have published in the last seconds, the client's other
+	// publishers included, Linger is multiplied by an eighth of their number, so that
+	// entries per second do not grow with partitions. At least 1 ms is used.
 	Linger time.Duration `yaml:"linger"`
-	// GroupCommit sends a record at once when nothing is in flight, and gathers
-	// records into the next batch while one is: nobody waits for company that may
-	// not come, and concurrent callers still share batches.
+	// GroupCommit looks at a partition's own records to tell whether something is in
+	// flight. Without it records also gather while eight other partitions have
+	// something in flight, which makes larger entries and longer waits.
 	GroupCommit bool `yaml:"group_commit"`
 	// BatchRecords and BatchBytes (before compression) close a batch. BatchBytes
 	// is at most 1 MiB: near the broker's limit a batch would fail whole.

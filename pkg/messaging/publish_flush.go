@@ -13,13 +13,13 @@ import (
 // flusher decides when the records that gather for a partition are sent, in place of the
 // underlying client, whose producers look every millisecond for something to send, idle or not.
 // Publishers of one client whose profiles agree share one, so that many topics cost what many
-// partitions do. A partition's records are sent at once when nothing of the partition is under way and no more
-// than partitionsAtOnce partitions have something under way. Otherwise they gather, and are sent
-// when an acknowledgement makes room, the oldest first, or when they have gathered for the
-// linger. So entries grow with what is in flight, and a lone record does not wait. A batch that
-// is full is sent by the client.
+// partitions do.
 //
-// Under group commit the number of partitions with something under way has no bound.
+// A partition's records are sent at once when nothing of the partition is under way and fewer
+// than partitionsAtOnce partitions have something under way. Otherwise they gather, and are sent
+// when an acknowledgement makes room, the oldest first, or when they fill an entry or have
+// gathered for the linger. So entries grow with what is in flight, and a lone record does not
+// wait. Under group commit the number of partitions with something under way has no bound.
 type flusher struct {
 	flushing
 	active func() int // partitions that have published lately
@@ -31,7 +31,7 @@ type flusher struct {
 	armed     bool
 }
 
-// partitionFlush is the flusher's view of one partition. flusher.mu guards it, but for queued.
+// partitionFlush is the flusher's view of one partition. flusher.mu guards it.
 type partitionFlush struct {
 	links    list.Links[partitionFlush]
 	pp       *partitionPublisher
@@ -44,9 +44,9 @@ type partitionFlush struct {
 func (pf *partitionFlush) Links() *list.Links[partitionFlush] { return &pf.links }
 
 const (
-	// partitionsAtOnce is how many partitions are sent to at once while others gather, without
-	// group commit: each entry costs as much as dozens of records. The linger grows with the
-	// active partitions beyond it, so that entries per second do not.
+	// partitionsAtOnce is how many partitions have something under way before others gather,
+	// without group commit: an entry costs as much as dozens of records. The linger grows with
+	// the active partitions beyond this number, so that entries per second do not.
 	partitionsAtOnce = 8
 	// flushesAtOnce is how many flushes of one partition are under way at most: behind a slow
 	// broker one follows the other at the linger's pace.
@@ -88,6 +88,16 @@ func newFlusher(key flushing, active func() int) *flusher {
 	f.timer = time.AfterFunc(time.Hour, f.lapse)
 	f.timer.Stop()
 	return f
+}
+
+// flushAll makes what is not acknowledged leave now.
+func (pp *partitionPublisher) flushAll() {
+	pp.mu.Lock()
+	empty := pp.list.Head() == nil
+	pp.mu.Unlock()
+	if !empty && !pp.p.profile.unbatched() {
+		pp.p.flusher.hurry(&pp.flush)
+	}
 }
 
 // requestFlush makes what was sent to the producer before the call leave it soon.
@@ -223,7 +233,7 @@ func (f *flusher) lapse() {
 		}
 		if pf.underWay < flushesAtOnce {
 			f.begin(pf)
-		} else { // the end of one of them finds it
+		} else { // not before another linger
 			f.gathering.Remove(pf)
 			pf.since = now
 			f.gathering.Push(pf)

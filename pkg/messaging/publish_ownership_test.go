@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -87,9 +88,15 @@ func TestWaitForOwnership(t *testing.T) {
 	wait := func(p *messaging.Profile) { p.Ownership = messaging.WaitForOwnership }
 	first := open(t, dial(t, s.URL()), topic, wait)
 	opened := make(chan *messaging.Publisher, 2)
+	profile := messaging.Throughput()
+	wait(&profile)
 	for range 2 {
-		client := dial(t, s.URL())
-		go func() { opened <- open(t, client, topic, wait) }()
+		client, ctx := dial(t, s.URL()), testContext(t)
+		go func() {
+			p, err := client.Publisher(ctx, topic, profile)
+			assert.NoError(t, err)
+			opened <- p
+		}()
 	}
 	require.NoError(t, s.Until(testContext(t), func() bool { return s.WaitingProducers(topic) == 2 }))
 	require.Empty(t, opened)
@@ -98,6 +105,7 @@ func TestWaitForOwnership(t *testing.T) {
 	require.ErrorIs(t, context.Cause(first.Owned()), messaging.ErrClosed)
 	for range 2 {
 		p := <-opened
+		require.NotNil(t, p)
 		require.NoError(t, p.Owned().Err())
 		require.NoError(t, p.Publish(testContext(t), record(3), record(4), record(5)))
 		require.NoError(t, p.Close(testContext(t)))
@@ -114,10 +122,16 @@ func TestOpeningFailsAtOnce(t *testing.T) {
 		prepare func(t *testing.T, s *wire.Server)
 		want    error
 	}{
-		"owned":            {topic, owned, func(t *testing.T, s *wire.Server) { open(t, dial(t, s.URL()), topic, owned) }, messaging.ErrOwned},
-		"shared by others": {topic, owned, func(t *testing.T, s *wire.Server) { open(t, dial(t, s.URL()), topic, nil) }, messaging.ErrOwned},
-		"empty name":       {"", nil, nil, messaging.ErrInvalidTopic},
-		"invalid name":     {"a/b", nil, nil, messaging.ErrInvalidTopic},
+		"owned": {topic, owned, func(t *testing.T, s *wire.Server) {
+			t.Helper()
+			open(t, dial(t, s.URL()), topic, owned)
+		}, messaging.ErrOwned},
+		"shared by others": {topic, owned, func(t *testing.T, s *wire.Server) {
+			t.Helper()
+			open(t, dial(t, s.URL()), topic, nil)
+		}, messaging.ErrOwned},
+		"empty name":   {"", nil, nil, messaging.ErrInvalidTopic},
+		"invalid name": {"a/b", nil, nil, messaging.ErrInvalidTopic},
 		"not permitted to look up": {topic, nil, func(_ *testing.T, s *wire.Server) {
 			s.Fail(wire.OpPartitions, topic, wire.AuthorizationError, wire.Always)
 		}, messaging.ErrAuthorization},

@@ -16,42 +16,46 @@ import (
 )
 
 // partitionPublisher publishes to one partition. It owns the partition's share of the queue and
-// the only list of what was accepted and not yet acknowledged; the producer
-// underneath is replaceable, and is replaced when the broker closes or fences it.
+// the only list of what was accepted and not yet acknowledged; the producer underneath is
+// replaceable, and is replaced when the broker closes or fences it, unless the publisher is the
+// topic's owner.
 //
-// Order: a record enters the list before it goes to the producer, and callers that
-// publish one after the other enter in that order. When the producer is replaced
-// the whole list is sent again in its order before anything newer.
+// Order: a record enters the list before it goes to the producer, and callers that publish one
+// after the other enter in that order. When the producer is replaced the whole list is sent again
+// in its order before anything newer.
 //
-// Goroutines: callers admit and send. The connection's reader goroutine only
-// appends to outcomes. The partition's own goroutine (run) takes those, calls the
-// done functions and replaces the producer. See flusher for what sends batches.
+// Goroutines: callers admit, and send or leave that to the flusher. The connection's reader
+// goroutine only appends to outcomes. The partition's own goroutine (run) takes those, calls the
+// done functions and replaces the producer. The flusher's goroutines send what has gathered.
 type partitionPublisher struct {
 	p     *Publisher
 	topic string
 	index int
 	log   *zap.Logger
 
-	mu                       sync.Mutex
-	list                     list.List[pending, *pending] // in order of admission
-	count                    int                          // admitted records and bytes, waiters that were granted room included
-	bytes                    int64
-	maxCount                 int
-	maxBytes                 int64
-	waiters                  []*waiter // blocked callers, oldest first
-	unsent                   *pending  // the first of the list that gathers, see gathers
-	unsentCount, unsentBytes int
-	handing                  bool // flushNow is handing over what has gathered
-	producer                 pulsar.Producer
-	generation               context.Context // ends with the present producer
-	retire                   context.CancelFunc
-	gate                     error     // why nothing is admitted any more, or nil
-	admitted                 uint64    // sequence of the last record that entered the list
-	headSince                time.Time // since when the list's head is its head
-	drained                  []drainWaiter
-	telling                  bool       // outcomes have left the list and are being told
-	free                     []*pending // recycled; dropped when the partition is idle
-	watched                  bool       // the watcher knows of this partition
+	mu        sync.Mutex
+	list      list.List[pending, *pending] // in order of admission
+	headSince time.Time                    // since when the list's head is its head
+	admitted  uint64                       // sequence of the last record that entered the list
+	count     int                          // admitted records, waiters with room included
+	bytes     int64                        // and their bytes
+	maxCount  int
+	maxBytes  int64
+	waiters   []*waiter // blocked callers, oldest first
+	gate      error     // why nothing is admitted any more, or nil
+
+	unsent      *pending // the first record of the list that gathers, see gathers
+	unsentCount int
+	unsentBytes int
+	handing     bool // flushNow hands over what has gathered
+	producer    pulsar.Producer
+	generation  context.Context // ends with the present producer
+	retire      context.CancelFunc
+
+	drained []drainWaiter
+	telling bool       // outcomes have left the list and are being told
+	free    []*pending // recycled; dropped when the partition is idle
+	watched bool       // the watcher knows of this partition
 
 	outcomesMu sync.Mutex
 	outcomes   []outcome
@@ -82,7 +86,7 @@ type partitionPublisher struct {
 	}
 }
 
-// pending is a record from admission to outcome. what its outcome touches comes first,
+// pending is a record from admission to outcome. What its outcome touches comes first,
 // to share a cache line: a hundred thousand of these are cold when their outcomes
 // arrive.
 type pending struct {

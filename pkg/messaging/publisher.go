@@ -364,7 +364,7 @@ func (p *Publisher) publish(ctx context.Context, r *Record, before *partitionPub
 // ends.
 func (p *Publisher) Flush(ctx context.Context) error {
 	for _, pp := range *p.partitions.Load() {
-		pp.requestFlush()
+		pp.flushAll()
 	}
 	for _, pp := range *p.partitions.Load() {
 		if err := pp.wait(ctx); err != nil {
@@ -402,7 +402,7 @@ func (p *Publisher) close(ctx context.Context) error {
 		pp.shut(ErrClosed)
 	}
 	for _, pp := range partitions {
-		pp.requestFlush()
+		pp.flushAll()
 	}
 	for _, pp := range partitions {
 		if pp.wait(ctx) != nil {

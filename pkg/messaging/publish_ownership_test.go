@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/wire"
 )
@@ -180,6 +181,54 @@ func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
 	require.NoError(t, p.Owned().Err(), "nothing was owned")
 	require.NoError(t, p.Close(testContext(t)))
 	require.ErrorIs(t, context.Cause(p.Owned()), messaging.ErrClosed)
+}
+
+// What the broker answers to owners, and to publishers of what it does not have. An owner whose
+// connection breaks while others wait does not come back.
+func TestOwnershipOnBroker(t *testing.T) {
+	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	far, err := messaging.Dial(testContext(t), messaging.Config{URL: url, ListenerName: proxy.Listener})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, far.Close(testContext(t))) }()
+	near := dial(t, srv.URL())
+	ns := srv.Namespace(t)
+	topic := srv.Topic(t, ns, 0)
+	profile := messaging.Durable()
+	profile.Ownership = messaging.ExclusiveOwnership
+
+	owner, err := far.Publisher(testContext(t), topic, profile)
+	require.NoError(t, err)
+	require.NoError(t, owner.Publish(testContext(t), record(0)))
+	_, err = near.Publisher(testContext(t), topic, profile)
+	require.ErrorIs(t, err, messaging.ErrOwned)
+
+	opened := make(chan *messaging.Publisher, 1)
+	ctx := testContext(t)
+	go func() {
+		waiting := profile
+		waiting.Ownership = messaging.WaitForOwnership
+		p, err := near.Publisher(ctx, topic, waiting)
+		assert.NoError(t, err)
+		opened <- p
+	}()
+	line.Cut()
+	<-owner.Owned().Done()
+	require.ErrorIs(t, context.Cause(owner.Owned()), messaging.ErrProducerLost)
+	next := <-opened
+	require.NotNil(t, next)
+	require.NoError(t, line.Restore())
+	require.NoError(t, next.Publish(testContext(t), record(1)))
+	require.ErrorIs(t, owner.Publish(testContext(t), record(2)), messaging.ErrProducerLost)
+	require.NoError(t, owner.Close(testContext(t)))
+	require.NoError(t, next.Close(testContext(t)))
+	require.Equal(t, []string{"0", "1"}, readTopic(t, srv.URL(), topic))
+
+	_, err = near.Publisher(testContext(t), "persistent://public/there-is-none/t", profile)
+	require.ErrorIs(t, err, messaging.ErrTopicNotFound)
+	require.NoError(t, srv.Admin(testContext(t), "POST", "/admin/v2/namespaces/"+ns+"/autoTopicCreation",
+		map[string]any{"allowAutoTopicCreation": false}, nil))
+	_, err = near.Publisher(testContext(t), "persistent://"+ns+"/there-is-none", profile)
+	require.ErrorIs(t, err, messaging.ErrTopicNotFound)
 }
 
 func TestLast(t *testing.T) {

@@ -238,6 +238,24 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
+// One call may publish more than the queue holds, whatever the linger: what has gathered is sent
+// before anybody waits for its room.
+func TestPublishMoreThanTheQueueHolds(t *testing.T) {
+	for _, partitions := range []int{1, 3, 20} {
+		s := wire.Start(t)
+		s.CreateTopic(topic, partitions)
+		p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
+			p.MaxPendingRecords, p.Linger = 2*partitions, time.Hour
+		})
+		var rs []*messaging.Record
+		for i := range 500 {
+			rs = append(rs, record(i))
+		}
+		require.NoError(t, p.Publish(testContext(t), rs...))
+		require.Equal(t, 500, s.Count(topic))
+	}
+}
+
 // A record larger than the whole queue is admitted when nothing else is pending.
 func TestRecordLargerThanTheQueue(t *testing.T) {
 	s := wire.Start(t)

@@ -74,7 +74,7 @@ type Profile struct {
 	// entries per second do not grow with partitions. At least 1 ms is used.
 	Linger time.Duration `yaml:"linger"`
 	// GroupCommit looks at a partition's own records to tell whether something is in
-	// flight. Without it records also gather while eight other partitions have
+	// flight. Without it records also gather while four other partitions have
 	// something in flight, which makes larger entries and longer waits.
 	GroupCommit bool `yaml:"group_commit"`
 	// BatchRecords and BatchBytes (before compression) close a batch. BatchBytes

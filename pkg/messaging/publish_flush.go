@@ -45,9 +45,12 @@ func (pf *partitionFlush) Links() *list.Links[partitionFlush] { return &pf.links
 
 const (
 	// partitionsAtOnce is how many partitions have something under way before others gather,
-	// without group commit: an entry costs as much as dozens of records. The linger grows with
-	// the active partitions beyond this number, so that entries per second do not.
-	partitionsAtOnce = 8
+	// without group commit: an entry costs as much as dozens of records.
+	partitionsAtOnce = 4
+	// manyPartitions is from how many active partitions on the library gathers the records in
+	// place of the producers. The linger grows with the active partitions beyond this number,
+	// so that entries per second do not.
+	manyPartitions = 8
 	// flushesAtOnce is how many flushes of one partition are under way at most: behind a slow
 	// broker one follows the other at the linger's pace.
 	flushesAtOnce = 8
@@ -116,7 +119,7 @@ func (pp *partitionPublisher) gathers() bool {
 	if pp.unsent != nil || pp.handing {
 		return true // order
 	}
-	return !pp.p.profile.unbatched() && pp.p.flusher.active() > partitionsAtOnce
+	return !pp.p.profile.unbatched() && pp.p.flusher.active() > manyPartitions
 }
 
 // fullBatch reports whether what gathers fills an entry.
@@ -159,7 +162,7 @@ func (f *flusher) free(pf *partitionFlush) bool {
 
 // delay is how long records gather at most.
 func (f *flusher) delay() time.Duration {
-	return f.linger * time.Duration(max(f.active()/partitionsAtOnce, 1))
+	return f.linger * time.Duration(max(f.active()/manyPartitions, 1))
 }
 
 // begin starts a flush of pf. f.mu is held.

@@ -16,6 +16,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -430,7 +431,7 @@ type refusal struct {
 }
 
 // check opens a publisher in the background: that goes on until its context ends,
-// with one warning at once and an error that says why.
+// with one warning at once and an error that says why. A lack of permission ends it at once.
 func (r refusal) check(t *testing.T, wg *sync.WaitGroup) {
 	t.Helper()
 	tr := newTranscript()
@@ -449,6 +450,16 @@ func (r refusal) check(t *testing.T, wg *sync.WaitGroup) {
 			warned <- time.Since(began)
 		}()
 		_, err := client.Publisher(ctx, topic, messaging.Business())
+		if errors.Is(r.kind, messaging.ErrAuthorization) {
+			assert.ErrorIs(t, err, r.kind, r.name)
+			assert.ErrorContains(t, err, r.says, r.name)
+			assert.NotErrorIs(t, err, context.DeadlineExceeded, r.name)
+			_, _ = tr.Write([]byte(err.Error()))
+			for _, s := range r.secrets {
+				assert.False(t, tr.holds(s), "%s: a secret was written: %s", r.name, tr)
+			}
+			return
+		}
 		after := <-warned
 		t.Logf("%s: warned after %s: %v", r.name, after.Round(time.Millisecond), err)
 		if !assert.ErrorIs(t, err, context.DeadlineExceeded, r.name) {

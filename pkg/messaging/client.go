@@ -28,6 +28,9 @@ type Client struct {
 
 	operationTimeout time.Duration
 
+	watcher  *watcher // of the publishers' partitions
+	flushers flushers
+
 	closing chan struct{} // closed by Close: publishers and consumers must end
 
 	mu         sync.Mutex
@@ -84,6 +87,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		log: log, metrics: newMetrics(o.reg),
 		producers: producers, consumers: consumers, admin: management,
 		operationTimeout: cfg.OperationTimeout,
+		watcher:          newWatcher(),
 
 		closing:    make(chan struct{}),
 		publishers: make(map[*Publisher]struct{}),

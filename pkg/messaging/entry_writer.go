@@ -58,11 +58,9 @@ func (c EntryWriterConfig) profile() Profile {
 	p.MaxPendingRecords = c.MaxRecords
 	p.MaxPendingBytes = 4*MaxEntryBytes + int64(c.MaxRecords)*recordOverhead
 	p.Admission, p.Routing = Block, RouteKeyHash
-	// Not WaitForExclusiveAccess: a producer of that kind that comes back to a topic which has
-	// another owner waits in the broker's queue, where nothing tells it of its loss; and one that
-	// is closed while it waits has its turn all the same, and blocks the topic until its connection
-	// ends. Whoever waits tries again.
-	p.Access, p.OnLoss = ExclusiveAccess, FailOnLoss
+	// Not WaitForOwnership: a producer that is closed while it waits in the broker's queue has its
+	// turn all the same, and blocks the topic until its connection ends. A writer tries again.
+	p.Ownership = ExclusiveOwnership
 	return p
 }
 
@@ -113,11 +111,11 @@ func EntryBytes(r *Record) int {
 //     message is read again. Once the answer is a place of its own, nothing older comes any
 //     more: what is pushed later is stored later.
 //
-//  4. Nothing is stored twice when the client sends an entry again by itself: deduplication
-//     drops it. Brokers recover its state with the topic, before producers connect.
+//  4. Nothing is sent again by itself: a producer whose connection ends is lost for good, and the
+//     next writer finds out what is stored. Brokers recover deduplication's state with the
+//     topic, before producers connect.
 //
-//  5. A lost producer is not replaced but final, and a receipt that names no place behind the
-//     last one is not believed.
+//  5. A receipt that names no place behind the last one is not believed.
 //
 // Without deduplication on the broker 3 and 4 do not hold: a connection that breaks can store
 // what was under way twice, and nothing here can see it. When retention has removed the last
@@ -162,7 +160,7 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	if err != nil {
 		return nil, fmt.Errorf("messaging: open entry writer for %s: %w", topic, err)
 	}
-	pub, err := c.Publisher(ctx, name, cfg.profile())
+	pub, err := c.ownerOf(ctx, name, cfg.profile())
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +174,17 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	}
 	go w.watch()
 	return w, nil
+}
+
+// ownerOf opens a publisher that owns topic, and waits until no other does.
+func (c *Client) ownerOf(ctx context.Context, topic string, p Profile) (*Publisher, error) {
+	var pause backoff.Backoff
+	for {
+		pub, err := c.Publisher(ctx, topic, p)
+		if !errors.Is(err, ErrOwned) || !backoff.Sleep(ctx, pause.Next()) {
+			return pub, err
+		}
+	}
 }
 
 // onlyPartition is the name of topic's only partition.
@@ -218,8 +227,8 @@ func (w *EntryWriter) watch() {
 	case <-w.owned.Done():
 	case <-w.client.closing:
 		w.lose(ErrClosed)
-	case <-w.pub.failed():
-		w.lose(w.pub.failure())
+	case <-w.pub.Owned().Done():
+		w.lose(context.Cause(w.pub.Owned()))
 	}
 }
 

@@ -27,10 +27,18 @@ var (
 	// their sequence id earlier than records that are sent before them, which a
 	// broker with deduplication answers by dropping those.
 	ErrDeliverAt = errors.New("messaging: DeliverAt needs a profile with batch_records: 1")
-	// ErrProducerLost is the outcome of records that were not acknowledged when a
-	// publisher with [FailOnLoss] lost its producer, and of all that come later. Each of
-	// them may be stored or not. Close the publisher and open another.
+	// ErrProducerLost is the outcome of records that were not acknowledged when an owner (a
+	// publisher without [SharedOwnership]) lost its producer, and of all that come later. Each
+	// of them may be stored or not. Close the publisher and open another.
 	ErrProducerLost = errors.New("messaging: producer lost")
+	// ErrOwned says that a publisher with [ExclusiveOwnership] cannot open: another publisher
+	// has the topic.
+	ErrOwned = errors.New("messaging: another publisher has the topic")
+	// ErrInvalidTopic says that a name cannot be a topic's.
+	ErrInvalidTopic = errors.New("messaging: invalid topic name")
+	// ErrTopicNotFound says that there is no such topic, or no such namespace, and that the
+	// broker does not make it.
+	ErrTopicNotFound = errors.New("messaging: topic not found")
 	// ErrUnacknowledged is the outcome of a record that was accepted and not
 	// acknowledged when the publisher closed. It may or may not be stored.
 	ErrUnacknowledged = errors.New("messaging: not acknowledged before close")

@@ -16,4 +16,4 @@ func runAsync(ctx context.Context, c *messaging.Consumer, h func(context.Context
 	return c.RunAsync(ctx, h)
 }
 
-func own(p *messaging.Profile) { p.Access = messaging.ExclusiveAccess }
+func own(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership }

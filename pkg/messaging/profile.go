@@ -9,7 +9,7 @@ import (
 // Compression of a publisher's batches.
 type Compression string
 
-// The compressions. LZ4 costs little and is the default of both profiles.
+// The compressions. LZ4 costs little and is what the profiles use.
 const (
 	LZ4           Compression = "lz4"
 	ZSTD          Compression = "zstd"
@@ -40,42 +40,42 @@ const (
 	FailFast Admission = "fail_fast"
 )
 
-// Access is a publisher's claim on its topic (Pulsar's producer access modes).
-type Access string
+// Ownership says whether a publisher shares its topic with others, and so what becomes of it
+// when it loses a producer. A producer is lost when the broker closes or fences it, and when it
+// has no acknowledgement within AckTimeout; an owner's also when its connection breaks.
+type Ownership string
 
 const (
-	// SharedAccess lets many publishers write.
-	SharedAccess Access = "shared"
-	// ExclusiveAccess fails while another publisher is connected.
-	ExclusiveAccess Access = "exclusive"
-	// WaitForExclusiveAccess waits for the other publisher to leave.
-	WaitForExclusiveAccess Access = "wait_for_exclusive"
+	// SharedOwnership lets many publishers write. A lost producer is replaced, and what is not
+	// acknowledged is sent again: what the broker stored without saying so is stored twice.
+	SharedOwnership Ownership = "shared"
+	// ExclusiveOwnership makes the publisher the only one. Opening fails with ErrOwned while
+	// another publisher has the topic. A lost producer is final: the partition's records that
+	// are not acknowledged fail with ErrProducerLost, nothing is sent again, and all later
+	// records fail, because another publisher may have written in the meantime. Find out by
+	// [Client.Last] what is stored, and open another publisher. See [Publisher.Owned].
+	ExclusiveOwnership Ownership = "exclusive"
+	// WaitForOwnership is ExclusiveOwnership whose opening waits until the topic has no other
+	// publisher. When the context of the opening ends first, the broker keeps the place in the
+	// queue, and the publisher gives it up as soon as its turn comes.
+	WaitForOwnership Ownership = "wait"
 )
 
-// OnLoss is what happens to a publisher whose producer is lost: fenced, closed by the
-// broker for good, or silent for AckTimeout. Connections that break are no loss.
-type OnLoss string
-
-const (
-	// ReplaceProducer sends everything that is not acknowledged again through
-	// another producer. What the broker stored without saying so is stored twice.
-	ReplaceProducer OnLoss = "replace"
-	// FailOnLoss ends the partition with ErrProducerLost, so that the caller can find
-	// out by [Client.Last] what is stored and go on behind it.
-	FailOnLoss OnLoss = "fail"
-)
-
-// Profile is how a publisher trades latency for throughput. Start from [Business]
-// or [Ops] and change single fields.
+// Profile is how a publisher trades latency for throughput. Start from [Durable] or
+// [Throughput] and change single fields.
 type Profile struct {
 	// Name labels the metrics. Keep the set of names small.
 	Name string `yaml:"name"`
-	// Linger is the longest time a record waits for others to share its batch.
-	// At least 1 ms is used: the client's timer ticks no faster.
+	// Linger is the longest time that records gather. A partition's records are sent at
+	// once while nothing is in flight, and gather into the next entry while something
+	// is: until that is acknowledged, the entry is full, or Linger has passed. With more
+	// than eight partitions that have published in the last seconds, the client's other
+	// publishers included, Linger is multiplied by an eighth of their number, so that
+	// entries per second do not grow with partitions. At least 1 ms is used.
 	Linger time.Duration `yaml:"linger"`
-	// GroupCommit sends a record at once when nothing is in flight, and gathers
-	// records into the next batch while one is: nobody waits for company that may
-	// not come, and concurrent callers still share batches.
+	// GroupCommit looks at a partition's own records to tell whether something is in
+	// flight. Without it records also gather while four other partitions have
+	// something in flight, which makes larger entries and longer waits.
 	GroupCommit bool `yaml:"group_commit"`
 	// BatchRecords and BatchBytes (before compression) close a batch. BatchBytes
 	// is at most 1 MiB: near the broker's limit a batch would fail whole.
@@ -95,26 +95,24 @@ type Profile struct {
 	Admission Admission `yaml:"admission"`
 	// Routing picks partitions.
 	Routing Routing `yaml:"routing"`
-	// AckTimeout is how long the oldest record may wait for its acknowledgement
-	// without any progress, at a broker that answers, before the producer is
-	// replaced and everything in flight is sent again. It guards against a receipt
-	// that never comes; during an outage records simply wait, and when it ends the
-	// producer has five seconds more (or AckTimeout, if that is less).
+	// AckTimeout is how long one record may be a partition's oldest without an
+	// acknowledgement, at a broker that answers, before the producer counts as lost
+	// (see Ownership). It guards against a receipt that never comes; during an outage
+	// records simply wait, and when it ends the producer has five seconds more (or
+	// AckTimeout, if that is less).
 	AckTimeout time.Duration `yaml:"ack_timeout"`
 	// ProducerName is the broker-visible name; on a partitioned topic the
 	// partition's index is appended. Default: the broker chooses one.
 	ProducerName string `yaml:"producer_name"`
-	// Access is the claim on the topic.
-	Access Access `yaml:"access"`
-	// OnLoss is what happens when a producer is lost.
-	OnLoss OnLoss `yaml:"on_loss"`
+	// Ownership says whether others may write to the topic, too.
+	Ownership Ownership `yaml:"ownership"`
 }
 
-// Business is the profile of core business data: group commit, so that a lone
-// record is sent at once and concurrent callers share batches.
-func Business() Profile {
+// Durable is the profile for callers that wait for each record to be stored: group commit, so
+// that a lone record is sent at once and concurrent callers share entries.
+func Durable() Profile {
 	return Profile{
-		Name:              "business",
+		Name:              "durable",
 		Linger:            time.Millisecond,
 		GroupCommit:       true,
 		BatchRecords:      1000,
@@ -125,27 +123,31 @@ func Business() Profile {
 		Admission:         Block,
 		Routing:           RouteKeyHash,
 		AckTimeout:        60 * time.Second,
-		Access:            SharedAccess,
-		OnLoss:            ReplaceProducer,
+		Ownership:         SharedOwnership,
 	}
 }
 
-// Ops is the profile of monitoring data: asynchronous, deep queues, 1 ms linger.
+// Throughput is the profile for many records by [Publisher.PublishAsync]: deep queues and large
+// entries.
+func Throughput() Profile {
+	p := Durable()
+	p.Name, p.GroupCommit = "throughput", false
+	p.BatchRecords, p.MaxPendingRecords = 10_000, 100_000
+	return p
+}
+
+// Business is [Durable] under the house's name for core business data.
+func Business() Profile {
+	p := Durable()
+	p.Name = "business"
+	return p
+}
+
+// Ops is [Throughput] under the house's name for monitoring data.
 func Ops() Profile {
-	return Profile{
-		Name:              "ops",
-		Linger:            time.Millisecond,
-		BatchRecords:      10_000,
-		BatchBytes:        128 << 10,
-		Compression:       LZ4,
-		MaxPendingRecords: 100_000,
-		MaxPendingBytes:   64 << 20,
-		Admission:         Block,
-		Routing:           RouteKeyHash,
-		AckTimeout:        60 * time.Second,
-		Access:            SharedAccess,
-		OnLoss:            ReplaceProducer,
-	}
+	p := Throughput()
+	p.Name = "ops"
+	return p
 }
 
 // Validate reports every fault at once, each as "path: what would be right".
@@ -176,10 +178,12 @@ func (p Profile) Validate() error {
 	oneOf(fault, "compression", p.Compression, LZ4, ZSTD, NoCompression)
 	oneOf(fault, "admission", p.Admission, Block, FailFast)
 	oneOf(fault, "routing", p.Routing, RouteKeyHash, RouteRoundRobin, RouteExplicit)
-	oneOf(fault, "access", p.Access, SharedAccess, ExclusiveAccess, WaitForExclusiveAccess)
-	oneOf(fault, "on_loss", p.OnLoss, ReplaceProducer, FailOnLoss)
+	oneOf(fault, "ownership", p.Ownership, SharedOwnership, ExclusiveOwnership, WaitForOwnership)
 	return errors.Join(errs...)
 }
+
+// owns reports whether no other publisher may write while this one does.
+func (p Profile) owns() bool { return p.Ownership != SharedOwnership }
 
 // unbatched reports whether every record is a message of its own.
 func (p Profile) unbatched() bool { return p.BatchRecords == 1 }

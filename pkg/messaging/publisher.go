@@ -15,9 +15,9 @@ import (
 )
 
 // Publisher publishes to one topic. A record's way: route to a partition -> wait
-// for room in that partition's lane -> enter its list of pending records -> the
+// for room in that partition's partition -> enter its list of pending records -> the
 // producer batches and sends -> the broker's receipt -> the record leaves the list
-// and the caller hears. See lane for what happens when the broker closes a
+// and the caller hears. See partition for what happens when the broker closes a
 // producer on that way.
 type Publisher struct {
 	client  *Client
@@ -26,17 +26,21 @@ type Publisher struct {
 	log     *zap.Logger
 	metrics publisherMetrics
 	router  router
+	flusher *flusher
 
-	lanes atomic.Pointer[[]*lane]
-	grow  sync.Mutex // one change of lanes at a time
+	partitions atomic.Pointer[[]*partitionPublisher]
+	grow       sync.Mutex // one change of partitions at a time
 
 	background context.Context // ends when Close begins: discovery
 	cancel     context.CancelFunc
 
 	closeOnce sync.Once
 	closeErr  error
-	closing   atomic.Pointer[context.Context] // Close's context, for the lanes
+	closing   atomic.Pointer[context.Context] // Close's context, for the partitions
 	lost      atomic.Int64                    // records not acknowledged at close
+
+	owned        context.Context // ends when ownership does
+	endOwnership context.CancelCauseFunc
 
 	connectErr atomic.Pointer[error] // the latest failure to create a producer
 }
@@ -54,10 +58,15 @@ const discoverEvery = time.Minute
 
 // Publisher opens a publisher for topic. It returns once every partition has a
 // producer, retrying while the cluster is away until ctx ends; ctx bounds opening
-// only. Close the publisher when done.
+// only. It fails at once when waiting does not help: [ErrInvalidTopic],
+// [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and [ErrOwned] with
+// [ExclusiveOwnership]. Close the publisher when done.
 func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)
+	}
+	if !validTopic(topic) {
+		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
 	p := &Publisher{
 		client: c, topic: topic, profile: profile,
@@ -72,9 +81,11 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 			stalled:      c.metrics.stalled.WithLabelValues(profile.Name),
 			recreated:    c.metrics.recreated,
 		},
-		router: router{routing: profile.Routing},
+		router:  router{routing: profile.Routing},
+		flusher: c.flushers.of(profile, c.watcher.count),
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())
+	p.owned, p.endOwnership = context.WithCancelCause(context.Background())
 
 	c.mu.Lock()
 	if c.closed {
@@ -104,10 +115,13 @@ func canceled() context.Context {
 func (p *Publisher) open(ctx context.Context) error {
 	var b backoff.Backoff
 	for {
-		topics, err := p.partitions(ctx)
+		topics, err := p.lookUpPartitions(ctx)
 		if err == nil {
-			p.addLanes(topics)
+			p.addPartitions(topics)
 			break
+		}
+		if final := openingFailure(err, p.profile.Ownership); final != nil {
+			return final
 		}
 		if ctx.Err() == nil {
 			p.noteConnectError(err)
@@ -116,12 +130,12 @@ func (p *Publisher) open(ctx context.Context) error {
 			return p.explain(ctx.Err())
 		}
 	}
-	for _, l := range *p.lanes.Load() {
+	for _, pp := range *p.partitions.Load() {
 		select {
-		case <-l.ready:
-			l.mu.Lock()
-			gate := l.gate
-			l.mu.Unlock()
+		case <-pp.ready:
+			pp.mu.Lock()
+			gate := pp.gate
+			pp.mu.Unlock()
 			if gate != nil {
 				return gate
 			}
@@ -145,8 +159,8 @@ func (p *Publisher) explain(err error) error {
 
 func (p *Publisher) noteConnectError(err error) { p.connectErr.Store(&err) }
 
-// partitions asks the broker for the topics that make up this one.
-func (p *Publisher) partitions(ctx context.Context) ([]string, error) {
+// lookUpPartitions asks the broker for the topics that make up this one.
+func (p *Publisher) lookUpPartitions(ctx context.Context) ([]string, error) {
 	var topics []string
 	err := errors.New("no answer")
 	if !within(ctx, func() { topics, err = p.client.producers.TopicPartitions(p.topic) }) {
@@ -155,36 +169,42 @@ func (p *Publisher) partitions(ctx context.Context) ([]string, error) {
 	return topics, err
 }
 
-// addLanes starts a lane for each topic that has none, and divides the bounds
+// addPartitions starts a partition for each topic that has none, and divides the bounds
 // anew.
-func (p *Publisher) addLanes(topics []string) {
+func (p *Publisher) addPartitions(topics []string) {
 	p.grow.Lock()
 	defer p.grow.Unlock()
-	var lanes []*lane
-	if have := p.lanes.Load(); have != nil {
-		lanes = append(lanes, *have...)
+	var partitions []*partitionPublisher
+	if have := p.partitions.Load(); have != nil {
+		partitions = append(partitions, *have...)
 	}
-	old := len(lanes)
+	old := len(partitions)
 	if len(topics) <= old || p.background.Err() != nil {
 		return
 	}
 	for i := old; i < len(topics); i++ {
-		lanes = append(lanes, newLane(p, topics[i], i))
+		pp := newPartitionPublisher(p, topics[i], i)
+		pp.opening = old == 0
+		if i > 0 && p.profile.owns() {
+			// One after the other, so that two publishers cannot wait for each other.
+			pp.after = partitions[i-1].ready
+		}
+		partitions = append(partitions, pp)
 	}
-	for _, l := range lanes {
-		l.setShare(max(p.profile.MaxPendingRecords/len(lanes), 1), max(p.profile.MaxPendingBytes/int64(len(lanes)), 1))
+	for _, pp := range partitions {
+		pp.setShare(max(p.profile.MaxPendingRecords/len(partitions), 1), max(p.profile.MaxPendingBytes/int64(len(partitions)), 1))
 	}
-	p.lanes.Store(&lanes)
-	for _, l := range lanes[old:] {
-		l.start()
+	p.partitions.Store(&partitions)
+	for _, pp := range partitions[old:] {
+		pp.start()
 	}
 	if old > 0 {
 		p.log.Info("topic has more partitions", zap.String("topic", p.topic),
-			zap.Int("from", old), zap.Int("to", len(lanes)))
+			zap.Int("from", old), zap.Int("to", len(partitions)))
 	}
 }
 
-// discover adds lanes for partitions that the topic gains.
+// discover adds partitions for partitions that the topic gains.
 func (p *Publisher) discover() {
 	t := time.NewTicker(discoverEvery)
 	defer t.Stop()
@@ -193,8 +213,8 @@ func (p *Publisher) discover() {
 		case <-p.background.Done():
 			return
 		case <-t.C:
-			if topics, err := p.partitions(p.background); err == nil {
-				p.addLanes(topics)
+			if topics, err := p.lookUpPartitions(p.background); err == nil {
+				p.addPartitions(topics)
 			}
 		}
 	}
@@ -202,45 +222,42 @@ func (p *Publisher) discover() {
 
 // partitioned reports whether the topic has partitions of its own.
 func (p *Publisher) partitioned() bool {
-	lanes := *p.lanes.Load()
-	return len(lanes) > 1 || lanes[0].topic != p.topic && lanes[0].topic == p.topic+"-partition-0"
+	partitions := *p.partitions.Load()
+	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == p.topic+"-partition-0"
 }
+
+// Owned returns a context that ends when the publisher no longer owns its topic: when a
+// partition's producer is lost, and when Close is about to give the topic up. Its cause
+// wraps [ErrProducerLost], [ErrTopicTerminated] or [ErrClosed]. Keep state that needs the
+// ownership only while the context lives. The broker may let another publisher in before
+// the context ends here. With [SharedOwnership] it ends with Close only.
+func (p *Publisher) Owned() context.Context { return p.owned }
 
 // Topic is the topic's name as it was given.
 func (p *Publisher) Topic() string { return p.topic }
 
 // Partitions is the present number of partitions, 1 for a topic without.
-func (p *Publisher) Partitions() int { return len(*p.lanes.Load()) }
+func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 
 // Trouble says why records are not being stored at present: a partition without a
 // producer, or without an acknowledgement for seconds though records wait; nil when
 // there is none. It may be called from any goroutine.
 func (p *Publisher) Trouble() error {
-	for _, l := range *p.lanes.Load() {
-		l.mu.Lock()
-		away, stalled, gate, idle := l.producer == nil, l.stalled, l.gate, time.Since(l.progress)
-		l.mu.Unlock()
+	for _, pp := range *p.partitions.Load() {
+		pp.mu.Lock()
+		away, stalled, gate, age := pp.producer == nil, pp.stalled, pp.gate, time.Since(pp.headSince)
+		pp.mu.Unlock()
 		switch {
 		case gate != nil && !errors.Is(gate, ErrClosed):
-			return fmt.Errorf("%s: %w", l.topic, gate)
+			return fmt.Errorf("%s: %w", pp.topic, gate)
 		case gate != nil:
 		case away:
-			return p.explain(fmt.Errorf("messaging: %s: no producer", l.topic))
+			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
 		case stalled:
-			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", l.topic, idle.Round(time.Second)))
+			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, age.Round(time.Second)))
 		}
 	}
 	return nil
-}
-
-// failed is closed once the publisher of one partition has failed; failure says why.
-func (p *Publisher) failed() <-chan struct{} { return (*p.lanes.Load())[0].failed }
-
-func (p *Publisher) failure() error {
-	l := (*p.lanes.Load())[0]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.gate
 }
 
 // Publish publishes rs and returns nil only when the broker has acknowledged every
@@ -249,16 +266,20 @@ func (p *Publisher) failure() error {
 //
 // An error says how many records failed and wraps the first one's reason. When ctx
 // ends first, records that had been accepted may still be stored, and the
-// publisher goes on reading them: do not reuse their payloads.
+// publisher goes on reading them: do not reuse their payloads. With a ctx that has
+// ended already nothing is published.
 func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 	if len(rs) == 0 {
 		return nil
 	}
-	b := &batchOutcome{settled: make(chan struct{})}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("messaging: nothing published: %w", err)
+	}
+	b := &batchOutcome{complete: make(chan struct{})}
 	b.left.Store(int64(len(rs)))
 	p.publishAll(ctx, rs, b.done)
 	select {
-	case <-b.settled:
+	case <-b.complete:
 	case <-ctx.Done():
 		if b.left.Load() > 0 {
 			return fmt.Errorf("messaging: %d of %d records not acknowledged in time: %w", b.left.Load(), len(rs), p.explain(ctx.Err()))
@@ -269,7 +290,7 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 
 // PublishAsync publishes r and calls done with the outcome, exactly once, before
 // Close returns. It waits, at most until ctx ends, for room in the queue; after
-// that ctx has no effect.
+// that ctx has no effect. With a ctx that has ended already r is not published.
 //
 // done runs on the partition's own goroutine: while it blocks, further outcomes
 // and room of that partition wait, other partitions do not. It must not publish to
@@ -279,64 +300,74 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 // The payload and the key belong to the publisher until done is called, and may be
 // used again afterwards if the outcome is no error and not [MessageID.SentAgain].
 func (p *Publisher) PublishAsync(ctx context.Context, r *Record, done func(MessageID, error)) {
-	l, err := p.publish(ctx, r, done)
+	pp, err := p.publish(ctx, r, nil, done)
 	if err != nil {
 		done(MessageID{}, err)
 		return
 	}
-	l.nudge()
+	if pp != nil {
+		pp.requestFlush()
+	}
 }
 
-// publishAll publishes rs, each of whose outcomes done hears. Under group commit each lane
-// is flushed once, behind its last record.
+// publishAll publishes rs and calls done for each record. A run of records of one partition is
+// flushed once, behind its last record.
 func (p *Publisher) publishAll(ctx context.Context, rs []*Record, done func(MessageID, error)) {
-	var touched *lane
+	var touched *partitionPublisher
 	for _, r := range rs {
-		l, err := p.publish(ctx, r, done)
+		pp, err := p.publish(ctx, r, touched, done)
 		if err != nil {
 			done(MessageID{}, err)
 			continue
 		}
-		if touched != nil && touched != l {
-			touched.nudge()
-		}
-		touched = l
+		touched = pp
 	}
 	if touched != nil {
-		touched.nudge()
+		touched.requestFlush()
 	}
 }
 
-// publish routes r, admits it and sends it.
-func (p *Publisher) publish(ctx context.Context, r *Record, done func(MessageID, error)) (*lane, error) {
+// publish routes r, admits it and sends it. When it goes to another partition than before, the
+// partition of the last record, that one is flushed first: r may have to wait for room. It returns
+// the partition that has to be flushed for r, nil for none.
+func (p *Publisher) publish(ctx context.Context, r *Record, before *partitionPublisher, done func(MessageID, error)) (*partitionPublisher, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if !r.DeliverAt.IsZero() && !p.profile.unbatched() {
 		return nil, ErrDeliverAt
 	}
-	lanes := *p.lanes.Load()
-	i := p.router.route(r, len(lanes), func(i int) bool { return lanes[i].full() })
+	partitions := *p.partitions.Load()
+	i := p.router.route(r, len(partitions), func(i int) bool { return partitions[i].full() })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: %d of %d", ErrBadPartition, r.Partition, len(lanes))
+		return nil, fmt.Errorf("%w: %d of %d", ErrBadPartition, r.Partition, len(partitions))
 	}
-	l := lanes[i]
-	e, raw, err := l.admit(ctx, r, done)
-	if err != nil {
+	pp := partitions[i]
+	if before != nil && before != pp {
+		before.requestFlush()
+	}
+	e, raw, gathered, err := pp.admit(ctx, r, done)
+	switch {
+	case err != nil:
 		return nil, err
+	case gathered:
+		return pp, nil
+	case raw == nil:
+		return nil, nil
 	}
-	if raw != nil {
-		l.send(raw, e)
-		l.sends.Done()
-	}
-	return l, nil
+	pp.send(raw, e)
+	pp.sends.Done()
+	return pp, nil
 }
 
 // Flush returns when every record accepted before the call has its outcome, or ctx
 // ends.
 func (p *Publisher) Flush(ctx context.Context) error {
-	for _, l := range *p.lanes.Load() {
-		l.nudge()
+	for _, pp := range *p.partitions.Load() {
+		pp.flushAll()
 	}
-	for _, l := range *p.lanes.Load() {
-		if err := l.wait(ctx); err != nil {
+	for _, pp := range *p.partitions.Load() {
+		if err := pp.wait(ctx); err != nil {
 			return fmt.Errorf("messaging: flush: %w", err)
 		}
 	}
@@ -359,31 +390,32 @@ func (p *Publisher) close(ctx context.Context) error {
 		delete(p.client.publishers, p)
 		p.client.mu.Unlock()
 	}()
-	// Behind this lock no lane is added any more: background has ended.
+	// Behind this lock no partition is added any more: background has ended.
 	p.grow.Lock()
-	var lanes []*lane
-	if have := p.lanes.Load(); have != nil {
-		lanes = *have
+	var partitions []*partitionPublisher
+	if have := p.partitions.Load(); have != nil {
+		partitions = *have
 	}
 	p.grow.Unlock()
 
-	for _, l := range lanes {
-		l.shut(ErrClosed)
+	for _, pp := range partitions {
+		pp.shut(ErrClosed)
 	}
-	for _, l := range lanes {
-		l.nudge()
+	for _, pp := range partitions {
+		pp.flushAll()
 	}
-	for _, l := range lanes {
-		if l.wait(ctx) != nil {
-			break // the context ended: the lanes say what is left
+	for _, pp := range partitions {
+		if pp.wait(ctx) != nil {
+			break // the context ended: the partitions say what is left
 		}
 	}
+	p.endOwnership(ErrClosed)
 	p.closing.Store(&ctx)
-	for _, l := range lanes {
-		l.stop()
+	for _, pp := range partitions {
+		pp.stop()
 	}
-	for _, l := range lanes {
-		<-l.ended
+	for _, pp := range partitions {
+		<-pp.ended
 	}
 	if n := p.lost.Load(); n > 0 {
 		p.log.Error("closed with records not acknowledged", zap.String("topic", p.topic), zap.Int64("records", n))
@@ -399,10 +431,10 @@ func (p *Publisher) noteUnacknowledged(n int) { p.lost.Add(int64(n)) }
 
 // batchOutcome gathers the outcomes of one Publish call.
 type batchOutcome struct {
-	left    atomic.Int64
-	failed  atomic.Int64
-	first   atomic.Pointer[error]
-	settled chan struct{}
+	left     atomic.Int64
+	failed   atomic.Int64
+	first    atomic.Pointer[error]
+	complete chan struct{}
 }
 
 func (b *batchOutcome) done(_ MessageID, err error) {
@@ -411,7 +443,7 @@ func (b *batchOutcome) done(_ MessageID, err error) {
 		b.first.CompareAndSwap(nil, &err)
 	}
 	if b.left.Add(-1) == 0 {
-		close(b.settled)
+		close(b.complete)
 	}
 }
 

@@ -16,11 +16,11 @@ import (
 // A producer that fails what it holds, or that the broker closes for good, does so
 // while senders use its buffers and channels: data races of pulsar-client-go v0.21.0
 // (producer_partition.go, failPendingMessages and doClose against the event loop and
-// internalSendAsync), which the race detector reports as such. The lane
+// internalSendAsync), which the race detector reports as such. The publisher
 // outlives the panic that may come of it; these tests run without the detector.
 
 // The producer is fenced when it reconnects: the client closes it for good and
-// fails all that it held. The lane replaces it and sends all that again.
+// fails all that it held. The publisher replaces it and sends all that again.
 func TestProducerFenced(t *testing.T) {
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)

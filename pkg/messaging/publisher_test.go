@@ -236,6 +236,24 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
+// One call may publish more than the queue holds, whatever the linger: what has gathered is sent
+// before anybody waits for its room.
+func TestPublishMoreThanTheQueueHolds(t *testing.T) {
+	for _, partitions := range []int{1, 3, 20} {
+		s := wire.Start(t)
+		s.CreateTopic(topic, partitions)
+		p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
+			p.MaxPendingRecords, p.Linger = 2*partitions, time.Hour
+		})
+		var rs []*messaging.Record
+		for i := range 500 {
+			rs = append(rs, record(i))
+		}
+		require.NoError(t, p.Publish(testContext(t), rs...))
+		require.Equal(t, 500, s.Count(topic))
+	}
+}
+
 // A record larger than the whole queue is admitted when nothing else is pending.
 func TestRecordLargerThanTheQueue(t *testing.T) {
 	s := wire.Start(t)
@@ -414,6 +432,38 @@ func TestCloseFlushes(t *testing.T) {
 	require.ErrorIs(t, p.Publish(testContext(t), record(0)), messaging.ErrClosed)
 }
 
+// A receipt that never comes is made good while Close waits, too.
+func TestCloseWithAReceiptThatNeverComes(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.AckTimeout = time.Second })
+	s.DropReceipts(topic, 1)
+	outcome := make(chan error, 1)
+	p.PublishAsync(testContext(t), record(0), func(id messaging.MessageID, err error) {
+		assert.True(t, id.SentAgain())
+		outcome <- err
+	})
+	require.NoError(t, p.Close(testContext(t)))
+	require.NoError(t, <-outcome)
+	require.Equal(t, []string{"0", "0"}, stored(s, topic))
+}
+
+// With a context that has ended nothing is published.
+func TestPublishWithAnEndedContext(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for i := range 20 {
+		require.ErrorIs(t, p.Publish(ctx, record(i)), context.Canceled)
+		_, err := p.PublishEntry(ctx, record(i))
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, messaging.ErrInDoubt)
+		p.PublishAsync(ctx, record(i), func(_ messaging.MessageID, err error) { assert.ErrorIs(t, err, context.Canceled) })
+	}
+	require.NoError(t, p.Close(testContext(t)))
+	require.Zero(t, s.Count(topic))
+}
+
 func TestCloseCountsWhatWasNotAcknowledged(t *testing.T) {
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.MaxPendingRecords = 100 })
@@ -518,7 +568,7 @@ func TestProfileFaultsAreAllReported(t *testing.T) {
 	s := wire.Start(t)
 	_, err := dial(t, s.URL()).Publisher(testContext(t), topic, messaging.Profile{BatchBytes: 5 << 20, Routing: "random"})
 	for _, path := range []string{"name:", "batch_records:", "batch_bytes:", "max_pending_records:", "max_pending_bytes:",
-		"ack_timeout:", "compression:", "admission:", "routing:", "access:"} {
+		"ack_timeout:", "compression:", "admission:", "routing:", "ownership:"} {
 		require.ErrorContains(t, err, path)
 	}
 }

@@ -27,10 +27,12 @@ type Record struct {
 	// whose id is not above the highest it has seen of the producer's name, and knows a
 	// batch by its first record's id alone. Nil: the producer counts.
 	SequenceID *int64
-	// Partition names the target partition under [RouteExplicit]. Under other routings
-	// it is a hint where records without a key go: those of one number share the runs
-	// in which they are spread, those of different numbers do not wait for one another.
+	// Partition is the target partition under [RouteExplicit]. Other routings ignore it.
 	Partition int
+	// SpreadHint divides records without a key: those of one number are spread over the
+	// partitions in runs of their own, so that concurrent callers with different numbers do
+	// not wait for one another. [RouteExplicit] ignores it. Any number is valid. Default: 0.
+	SpreadHint int
 }
 
 // recordOverhead is what one pending record costs beyond its own bytes, counted

@@ -139,5 +139,22 @@ func put(ctx context.Context, url string, value any) error {
 	return nil
 }
 
+func del(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+		return fmt.Errorf("DELETE %s: %s: %s", url, resp.Status, text)
+	}
+	return nil
+}
+
 func minOf(vs []float64) float64 { return slices.Min(vs) }
 func maxOf(vs []float64) float64 { return slices.Max(vs) }

@@ -18,16 +18,19 @@ import (
 
 // piece is one measured run: which implementation does what to which topic.
 type piece struct {
-	Kind     string  `json:"kind"` // a key of pieces()
-	URL      string  `json:"url"`
-	Listener string  `json:"listener"` // the advertised listener to ask for
-	Topic    string  `json:"topic"`
-	Payload  int     `json:"payload"` // bytes
-	Count    int     `json:"count"`   // messages to move, at most
-	Seconds  float64 `json:"seconds"` // or until then, at most
-	Callers  int     `json:"callers"` // concurrent senders
-	Format   string  `json:"format"`  // of the messages
-	Profile  string  `json:"profile"` // prefix of profile files, optional
+	Kind       string  `json:"kind"` // a key of pieces()
+	URL        string  `json:"url"`
+	Listener   string  `json:"listener"` // the advertised listener to ask for
+	Topic      string  `json:"topic"`
+	Payload    int     `json:"payload"`    // bytes
+	Count      int     `json:"count"`      // messages to move, at most
+	Seconds    float64 `json:"seconds"`    // or until then, at most
+	Callers    int     `json:"callers"`    // concurrent senders
+	Format     string  `json:"format"`     // of the messages
+	Partitions int     `json:"partitions"` // of the topic; 0: a topic without
+	Topics     int     `json:"topics"`     // topics with names that begin with Topic; 0: Topic itself
+	Rate       int     `json:"rate"`       // messages a second to offer; 0: as many as possible
+	Profile    string  `json:"profile"`    // prefix of profile files, optional
 }
 
 // outcome is what a piece measured.

@@ -40,18 +40,20 @@ func messagingScenario(ctx context.Context, r *report) error {
 		return err
 	}
 	defer near.stop()
-	line, err := proxy.New()
-	if err != nil {
-		return err
-	}
-	far, err := startFarBroker(ctx, line)
-	if err != nil {
-		return err
-	}
-	defer far.stop()
-	defer line.Close()
-	if err := line.Latency(20 * time.Millisecond); err != nil {
-		return err
+	var far *broker
+	if r.wants("ops_20ms_ack") {
+		line, err := proxy.New()
+		if err != nil {
+			return err
+		}
+		if far, err = startFarBroker(ctx, line); err != nil {
+			return err
+		}
+		defer far.stop()
+		defer line.Close()
+		if err := line.Latency(20 * time.Millisecond); err != nil {
+			return err
+		}
 	}
 
 	r.row("part\tpayload\tours msg/s\traw msg/s\tratio (median, min-max)\tours p50/p99 ms\traw p50/p99 ms\tours CPU µs/msg\traw\tours peak MiB\traw\tallocs/msg\traw")
@@ -76,6 +78,9 @@ func messagingScenario(ctx context.Context, r *report) error {
 		if err := compare(ctx, r, p); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
+	}
+	if err := growth(ctx, r, near); err != nil {
+		return fmt.Errorf("growth: %w", err)
 	}
 	return perf(ctx, r, near)
 }

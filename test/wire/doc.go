@@ -39,7 +39,8 @@
 //   - A consumer with the name of a connected one takes its place on Exclusive (the broker would check whether the old
 //     connection lives). A producer replaces its namesake if both names are generated, or if it has the same producer id
 //     and a higher epoch; otherwise it gets ProducerBusy.
-//   - Access mode WaitForExclusive is refused with NotAllowedError.
+//   - Access mode WaitForExclusive waits in line, and whoever waited is let in, also with an epoch that has been fenced:
+//     so does the broker. A shared producer may connect while others wait.
 //   - Acks of single messages of a batch (ack_set) are always honoured, as by a broker with
 //     acknowledgmentAtBatchIndexLevelEnabled.
 package wire

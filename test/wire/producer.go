@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 )
@@ -48,6 +49,17 @@ func (s *Server) Producers(topic string) []ProducerInfo {
 	return out
 }
 
+// WaitingProducers is how many producers wait for the topic to have no other.
+func (s *Server) WaitingProducers(topic string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, p := range s.logs(topic) {
+		n += len(p.waiting)
+	}
+	return n
+}
+
 // WaitProducers waits until exactly n producers of the topic are connected.
 func (s *Server) WaitProducers(ctx context.Context, topic string, n int) error {
 	return s.Until(ctx, func() bool { return len(s.Producers(topic)) == n })
@@ -57,6 +69,29 @@ func (pr *producer) remove() {
 	pr.closed = true
 	delete(pr.p.producers, pr)
 	delete(pr.c.producers, pr.id)
+	p := pr.p
+	p.waiting = slices.DeleteFunc(p.waiting, func(w waitingProducer) bool { return w.pr == pr || w.pr.c.closed })
+	if len(p.producers) == 0 && len(p.waiting) > 0 {
+		next := p.waiting[0]
+		p.waiting = p.waiting[1:]
+		// As the broker does: one that waited is let in whatever its epoch.
+		p.take(next.pr, next.r)
+		next.pr.c.producerSuccess(next.pr, next.r, true)
+	}
+}
+
+// waitingProducer is a producer that waits until the topic has no other.
+type waitingProducer struct {
+	pr *producer
+	r  producerRequest
+}
+
+// take makes pr the exclusive producer of p.
+func (p *partition) take(pr *producer, r producerRequest) {
+	if !r.hasEpoch {
+		p.epoch++
+	}
+	p.producers[pr] = struct{}{}
 }
 
 // disconnect closes the producer from the server's side: CommandCloseProducer: producer_id = 1, request_id = 2.
@@ -96,17 +131,31 @@ func (c *conn) createProducer(body []byte) error {
 		c.sendError(r.requestID, code, text)
 		return nil
 	}
-	p.producers[pr] = struct{}{}
 	c.producers[pr.id] = pr
+	if pr.access == accessWaitForExclusive && len(p.producers) > 0 {
+		p.waiting = append(p.waiting, waitingProducer{pr, r})
+		c.producerSuccess(pr, r, false)
+		return nil
+	}
+	if pr.access == accessShared {
+		p.producers[pr] = struct{}{}
+	} else {
+		p.take(pr, r)
+	}
+	c.producerSuccess(pr, r, true)
+	return nil
+}
 
+// producerSuccess tells a producer that it is connected, or that it has to wait.
+func (c *conn) producerSuccess(pr *producer, r producerRequest, ready bool) {
+	p := pr.p
 	last := noID
 	if seq, ok := p.lastSequence[pr.name]; ok && c.s.dedup {
 		last = seq
 	}
 	m := message(nil).num(1, r.requestID).str(2, pr.name).num(3, last)
-	m = m.bytes(4, p.topic.addSchema(r.schema)).num(5, p.epoch).flag(6, true)
+	m = m.bytes(4, p.topic.addSchema(r.schema)).num(5, p.epoch).flag(6, ready)
 	c.send(CommandProducerSuccess, m)
-	return nil
 }
 
 // admit makes room for a producer or tells why there is none.
@@ -121,7 +170,8 @@ func (p *partition) admit(pr *producer, r producerRequest) (ServerError, string)
 		}
 		old.remove()
 	}
-	if pr.access != accessShared && r.hasEpoch && r.topicEpoch < p.epoch {
+	free := pr.access != accessWaitForExclusive || len(p.producers) == 0
+	if pr.access != accessShared && free && r.hasEpoch && r.topicEpoch < p.epoch {
 		return ProducerFenced, "the topic's epoch has moved on"
 	}
 	switch pr.access {
@@ -135,15 +185,10 @@ func (p *partition) admit(pr *producer, r producerRequest) (ServerError, string)
 		if len(p.producers) > 0 {
 			return ProducerFenced, "the topic has a producer"
 		}
-		if !r.hasEpoch {
-			p.epoch++
-		}
+	case accessWaitForExclusive:
 	case accessExclusiveWithFencing:
 		for old := range p.producers {
 			old.disconnect()
-		}
-		if !r.hasEpoch {
-			p.epoch++
 		}
 	default:
 		return NotAllowedError, "access mode is not supported by the wire server"

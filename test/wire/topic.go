@@ -27,6 +27,7 @@ type partition struct {
 	entries []*entry
 
 	producers map[*producer]struct{}
+	waiting   []waitingProducer // oldest first
 	// epoch counts the fencings: a producer that comes back with an older one has been fenced.
 	epoch uint64
 	// lastSequence is kept per producer name, for deduplication.

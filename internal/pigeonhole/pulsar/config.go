@@ -184,7 +184,7 @@ type SinkConfig struct {
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// CloseTimeout is how long messages under way are waited for at a stop. Default 10s.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
-	// Profile is how messages are published. Its name labels metrics. routing, access and on_loss follow from guarantee and partition. Default: the
+	// Profile is how messages are published. Its name labels metrics. routing and ownership follow from guarantee and partition. Default: the
 	// library's "ops".
 	Profile messaging.Profile `yaml:"profile"`
 }

@@ -22,7 +22,7 @@ type sending struct {
 // fill maps m.
 func (p *sending) fill(m *message.Message) {
 	key, payload, properties := m.Pulsar()
-	p.record = messaging.Record{Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m), Partition: int(m.From.Partition)}
+	p.record = messaging.Record{Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m), SpreadHint: int(m.From.Partition)}
 }
 
 // eventTime is what Pulsar's field for it can hold of m's.

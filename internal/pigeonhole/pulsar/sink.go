@@ -264,17 +264,20 @@ func (d *destination) begin(ctx context.Context) {
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, openTimeout)
 		pub, err := d.sink.client.Publisher(attempt, d.topic, d.sink.cfg.Profile)
-		cancel()
 		if err == nil {
+			cancel()
 			d.pub, d.refuse = pub, nil
 			d.setTrouble(nil)
 			return
 		}
 		if errors.Is(err, messaging.ErrTopicTerminated) {
+			cancel()
 			d.refuse = lane.Refuse("terminated", err)
 			return
 		}
 		d.setTrouble(err)
+		<-attempt.Done() // what fails at once is tried again no sooner than what takes its time
+		cancel()
 	}
 }
 

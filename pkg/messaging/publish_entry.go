@@ -19,8 +19,9 @@ var ErrInDoubt = errors.New("messaging: it is not known what was stored")
 // a time: anything else, and a broker whose maximum message size is less than the batch,
 // can cut it in two, which is [ErrInDoubt].
 //
-// ErrTooLarge says that nothing was stored. Any other error is ErrInDoubt as well:
-// close the publisher, and find out by [Client.Last].
+// ErrTooLarge, and the error of a ctx that had ended before the call, say that nothing was
+// stored. Any other error is ErrInDoubt as well: close the publisher, and find out by
+// [Client.Last].
 //
 // The receipts are looked at closely because pulsar-client-go v0.21.0 gives wrong ones
 // when a connection breaks and another takes its place at the same time: its handler of
@@ -30,10 +31,13 @@ func (p *Publisher) PublishEntry(ctx context.Context, rs ...*Record) (MessageID,
 	if len(rs) == 0 {
 		return MessageID{}, nil
 	}
-	o := &entryOutcome{left: len(rs), want: len(rs), settled: make(chan struct{})}
+	if err := ctx.Err(); err != nil {
+		return MessageID{}, fmt.Errorf("messaging: nothing published: %w", err)
+	}
+	o := &entryOutcome{left: len(rs), want: len(rs), complete: make(chan struct{})}
 	p.publishAll(ctx, rs, o.done)
 	select {
-	case <-o.settled:
+	case <-o.complete:
 		return o.result()
 	case <-ctx.Done():
 		return MessageID{}, fmt.Errorf("%w: %w", ErrInDoubt, p.explain(ctx.Err()))
@@ -42,8 +46,8 @@ func (p *Publisher) PublishEntry(ctx context.Context, rs ...*Record) (MessageID,
 
 // entryOutcome gathers the receipts of one entry.
 type entryOutcome struct {
-	want    int
-	settled chan struct{}
+	want     int
+	complete chan struct{}
 
 	mu       sync.Mutex
 	left     int
@@ -77,7 +81,7 @@ func (o *entryOutcome) done(id MessageID, err error) {
 		o.last = id
 	}
 	if o.left--; o.left == 0 {
-		close(o.settled)
+		close(o.complete)
 	}
 }
 

@@ -13,7 +13,7 @@ func TestRunsOfRecordsWithoutKey(t *testing.T) {
 	counts, changes, last := [partitions]int{}, 0, [callers]int{}
 	for i := range callers * runRecords * partitions {
 		caller := i % callers
-		got := rt.route(&Record{Partition: caller}, partitions, never)
+		got := rt.route(&Record{SpreadHint: caller}, partitions, never)
 		counts[got]++
 		if i >= callers && got != last[caller] {
 			changes++
@@ -30,10 +30,10 @@ func TestRunsOfRecordsWithoutKey(t *testing.T) {
 
 	// A hint is any number, also the -1 of sources without partitions.
 	for _, hint := range []int{-1, 1 << 40} {
-		assert.Less(t, rt.route(&Record{Partition: hint}, partitions, never), partitions)
+		assert.Less(t, rt.route(&Record{SpreadHint: hint}, partitions, never), partitions)
 	}
 	full := func(i int) bool { return i != 2 }
 	for caller := range runsAtOnce {
-		assert.Equal(t, 2, rt.route(&Record{Partition: caller}, partitions, full), "full queues are passed by")
+		assert.Equal(t, 2, rt.route(&Record{SpreadHint: caller}, partitions, full), "full queues are passed by")
 	}
 }

@@ -10,7 +10,7 @@ const (
 )
 
 // runsAtOnce is how many runs a publisher has under way, for callers that do not
-// wait for one another: see Record.Partition.
+// wait for one another: see Record.SpreadHint.
 const runsAtOnce = 8
 
 // router picks partitions for records. It is safe for concurrent use.
@@ -43,7 +43,7 @@ func (rt *router) route(r *Record, n int, full func(int) bool) int {
 	case rt.routing == RouteKeyHash && r.OrderingKey != "":
 		return int(javaStringHash(r.OrderingKey) % uint32(n))
 	}
-	own := uint32(r.Partition) % runsAtOnce
+	own := uint32(r.SpreadHint) % runsAtOnce
 	run := &rt.runs[own]
 	i := int((run.current.Load() + own) % uint32(n))
 	if run.records.Add(1) < runRecords && run.bytes.Add(r.size()) < runBytes && !full(i) {

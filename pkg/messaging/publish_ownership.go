@@ -1,0 +1,62 @@
+package messaging
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
+)
+
+var errConnectionLost = errors.New("connection lost")
+
+func (o Ownership) raw() pulsar.ProducerAccessMode {
+	switch o {
+	case ExclusiveOwnership:
+		return pulsar.ProducerAccessModeExclusive
+	case WaitForOwnership:
+		return pulsar.ProducerAccessModeWaitForExclusive
+	default:
+		return pulsar.ProducerAccessModeShared
+	}
+}
+
+// noReconnect makes the producer stay away when its connection ends, and tells the partition
+// that it is lost. By itself the client connects again and sends all that it holds again, which
+// can be behind what another publisher has written in the meantime. The broker prevents that
+// only in part: it fences a producer whose topic epoch is old, but a shared producer does not
+// raise the epoch, and one that waits for exclusive access is let in whatever its epoch.
+//
+// The client asks for its back-off policy when, and only when, a connection has ended
+// (pulsar-client-go v0.21.0 producer_partition.go, reconnectToBroker), which is how we learn of it.
+func (pp *partitionPublisher) noReconnect(options *pulsar.ProducerOptions) {
+	options.MaxReconnectToBroker = new(uint)
+	options.BackOffPolicyFunc = func() rawbackoff.Policy {
+		select {
+		case pp.lost <- errConnectionLost:
+		default: // already told
+		}
+		return newBackoff()
+	}
+}
+
+// openingFailure returns what err means when a publisher that opens cannot be helped by waiting,
+// otherwise nil.
+func openingFailure(err error, o Ownership) error {
+	is := func(code string) bool { return strings.Contains(err.Error(), code) }
+	switch {
+	case errors.Is(err, ErrAuthorization):
+		return err
+	case is("AuthorizationError"):
+		return fmt.Errorf("%w: %w", ErrAuthorization, err)
+	case is("TopicNotFound"):
+		return fmt.Errorf("%w: %w", ErrTopicNotFound, err)
+	case is("InvalidTopicName"):
+		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)
+	case o == ExclusiveOwnership && (is("ProducerFenced") || is("ProducerBusy")):
+		return fmt.Errorf("%w: %w", ErrOwned, err)
+	default:
+		return nil
+	}
+}

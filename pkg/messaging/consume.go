@@ -285,6 +285,9 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	case index == size-1:
 		s.open--
 	}
+	if s.over() {
+		return batch // the broker delivers it again
+	}
 	p := s.partition(m.Topic())
 	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch

@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -16,8 +17,10 @@ type arrivals struct {
 
 	mu            sync.Mutex
 	last          position
-	confirmations uint64 // requests that the broker has confirmed
-	wentBack      uint64 // confirmations when the broker went back for the last time
+	head          int        // of waiting
+	waiting       []position // entries that arrived and that the receiver has not come to
+	confirmations uint64     // requests that the broker has confirmed
+	wentBack      uint64     // confirmations when the broker went back for the last time
 }
 
 // arrivalLog is the arrivals of a session's partitions.
@@ -59,8 +62,33 @@ func (l *arrivalLog) note(m pulsar.Message) {
 		a.wentBack = a.confirmations
 	}
 	a.last = at
+	a.waiting = append(a.waiting, at)
 	a.mu.Unlock()
 }
+
+// received is called for the first message of an entry that the receiver comes to. It reports
+// whether the underlying client has dropped a new entry that arrived before: it empties its queue
+// when it connects again, and a broker that takes the consumer for connected does not deliver
+// that again.
+func (a *arrivals) received(at, high position) (dropped bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, p := range a.waiting[a.head:] {
+		if p == at {
+			a.head += i + 1
+			if a.head > len(a.waiting)/2 {
+				n := copy(a.waiting, a.waiting[a.head:])
+				a.waiting, a.head = a.waiting[:n], 0
+			}
+			return dropped
+		}
+		dropped = dropped || high.less(p) && p.less(at)
+	}
+	return false // it was passed before: the broker has delivered it twice
+}
+
+// errDropped ends a session whose underlying consumer has dropped messages.
+var errDropped = errors.New("messages were dropped while connecting again")
 
 // confirm numbers a confirmed request.
 func (a *arrivals) confirm() uint64 {

@@ -28,6 +28,7 @@ type partition struct {
 	// The receiver's own.
 	high     position // of the last new entry
 	current  *entry   // of the latest message
+	arrived  position // entry of the latest message
 	latest   position // with acknowledgement per message: of the latest message
 	copies   uint32   // the same: how often the broker went back
 	live     []*entry // not confirmed, by position; some may be confirmed meanwhile
@@ -105,6 +106,13 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 		}
 		p.latest = at
 	}
+	if stored := (position{ledger: at.ledger, entry: at.entry}); p.arrived != stored {
+		p.arrived = stored
+		if p.arrivals.received(stored, p.entryHigh()) {
+			p.session.OnConsumerClose(nil, errDropped)
+			return nil, false
+		}
+	}
 	e = p.current
 	if e == nil || e.at != at {
 		if e, again = p.find(at); e == nil {
@@ -124,6 +132,9 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	}
 	return nil, true
 }
+
+// entryHigh is the last new entry.
+func (p *partition) entryHigh() position { return position{ledger: p.high.ledger, entry: p.high.entry} }
 
 // find returns the entry at a position, nil when it is to be handled. again reports whether the
 // broker went back.
@@ -160,7 +171,7 @@ func (p *partition) find(at position) (e *entry, again bool) {
 
 // forget makes the partition start over: what is delivered from now on is handled.
 func (p *partition) forget() {
-	p.live, p.current, p.high = nil, nil, position{ledger: -1}
+	p.live, p.current, p.high, p.arrived = nil, nil, position{ledger: -1}, position{ledger: -1}
 	p.confirmed.Store(0)
 }
 

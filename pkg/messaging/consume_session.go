@@ -431,6 +431,9 @@ func permanent(err error) bool {
 
 // closeReason is a short, bounded word for why a broker ended a session.
 func closeReason(err error) string {
+	if errors.Is(err, errDropped) {
+		return "dropped"
+	}
 	for _, s := range []struct{ in, out string }{
 		{"ConsumerBusy", "busy"}, {"AuthorizationError", "unauthorized"},
 		{"TopicNotFound", "topic_not_found"}, {"TopicTerminated", "terminated"},

@@ -100,8 +100,11 @@ func (p modelPlan) String() string {
 //   - a batch that was handled in part comes again whole, and what is behind it of a key may be acknowledged;
 //   - acknowledgements that a connection took along are those of the messages before the one whose handler ended next.
 func (p modelPlan) loose() bool {
-	if p.consumers == 1 && p.restart == 0 {
+	if p.consumers == 1 && !p.beginsAnew() {
 		return false
+	}
+	if p.async {
+		return true // verdicts come in any order, and what has none is delivered again by itself
 	}
 	if p.consumer.Order == messaging.OrderKey && p.batched() && !p.consumer.AckBatchIndex {
 		return true
@@ -114,6 +117,11 @@ func (p modelPlan) loose() bool {
 			return false
 		}
 	})
+}
+
+// beginsAnew reports whether a consumer's session ends before the consumer does, or the consumer begins again.
+func (p modelPlan) beginsAnew() bool {
+	return p.restart > 0 || slices.ContainsFunc(p.faults, func(f faultPlan) bool { return f.kind == faultEndSessions })
 }
 
 // keepsAttempts reports whether a message that fails comes again with the next attempt, whatever breaks.

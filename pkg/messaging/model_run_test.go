@@ -320,7 +320,7 @@ func (m *modelRun) check(backlog int) {
 	published.Exclusive = m.plan.exclusive
 	for _, l := range log {
 		consumed.Log = append(consumed.Log, history.Message{ID: l.id, Group: m.group(l)})
-		if m.plan.loose() && (m.plan.restart > 0 || m.server.moved(l)) {
+		if m.plan.loose() && (m.plan.beginsAnew() || m.server.moved(l)) {
 			consumed.Loose[m.group(l)] = true
 		}
 		if dead[l.payload] {

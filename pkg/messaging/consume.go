@@ -285,7 +285,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	case index == size-1:
 		s.open--
 	}
-	if s.over() {
+	if s.dropped {
 		return batch // the broker delivers it again
 	}
 	p := s.partition(m.Topic())

@@ -109,6 +109,7 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	if stored := (position{ledger: at.ledger, entry: at.entry}); p.arrived != stored {
 		p.arrived = stored
 		if p.arrivals.received(stored, p.entryHigh()) {
+			p.session.dropped = true
 			p.session.OnConsumerClose(nil, errDropped)
 			return nil, false
 		}

@@ -84,6 +84,7 @@ type session struct {
 	parts    map[string]*partition // by topic
 	current  *partition            // of the latest message
 	open     int                   // batches received in part
+	dropped  bool                  // the underlying client has dropped messages: take no more
 	slab     slab
 	weights  budget.Weigher
 	pressure budget.Pressure

@@ -201,7 +201,9 @@ func (m *modelRun) awaitOthers(ctx context.Context) {
 		where := hanging[keyOf(g)]
 		switch {
 		case m.plan.async:
-			others = append(others, l) // what hangs is handed over all the same
+			if !m.hangs(l.payload) { // what hangs is handed over all the same, and may fail in the end
+				others = append(others, l)
+			}
 		case m.hangs(l.payload):
 			blocked[g] = g != ""
 		case blocked[g]:

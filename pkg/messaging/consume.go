@@ -339,6 +339,12 @@ func (r *run) work(w *worker) {
 				r.finishCopy(w, d)
 				continue
 			}
+			// Of an attempt that a session's end overtook, the failure may be known only now.
+			if d.Attempt == 1 && r.failed.restore(d) && time.Until(d.Due) > 0 {
+				r.sched.GiveBack(&w.Worker)
+				r.hold(d, d.Due)
+				continue
+			}
 			w.Start(it, began.Add(now))
 			var err error
 			if r.completions != nil {

@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -9,6 +10,8 @@ import (
 // along, so that their next delivery neither forgets the delay nor begins with attempt 1. The zero
 // failedAttempts is empty. It is safe for concurrent use.
 type failedAttempts struct {
+	known atomic.Int64 // size of of
+
 	mu    sync.Mutex
 	of    map[messagePlace]failedAttempt
 	order []messagePlace // oldest first; some may be gone from of
@@ -53,21 +56,26 @@ func (f *failedAttempts) note(d *task) {
 		delete(f.of, f.order[0])
 		f.order = f.order[1:]
 	}
+	f.known.Store(int64(len(f.of)))
 }
 
-// restore gives a new delivery of a message what is remembered of it.
-func (f *failedAttempts) restore(d *task) {
+// restore gives a delivery what is remembered of its message, and reports whether that is anything.
+func (f *failedAttempts) restore(d *task) bool {
+	if f.known.Load() == 0 {
+		return false
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.of) == 0 {
-		return
-	}
 	at := placeOf(d)
-	if was, known := f.of[at]; known {
-		delete(f.of, at)
-		d.Attempt, d.FirstFailed, d.Due = was.next, was.first, was.due
+	was, known := f.of[at]
+	if !known {
+		return false
 	}
+	delete(f.of, at)
+	f.known.Store(int64(len(f.of)))
 	if len(f.of) == 0 {
 		f.order = nil
 	}
+	d.Attempt, d.FirstFailed, d.Due = was.next, was.first, was.due
+	return true
 }

@@ -109,6 +109,9 @@ func (p modelPlan) loose() bool {
 	if p.consumer.Order == messaging.OrderKey && p.batched() && !p.consumer.AckBatchIndex {
 		return true
 	}
+	if p.consumers == 1 && p.restart == 0 {
+		return false
+	}
 	return slices.ContainsFunc(p.faults, func(f faultPlan) bool {
 		switch f.kind {
 		case faultCut, faultCutOne, faultLoseAcks, faultRefuse, faultLoseEntries, faultCloseConsumers, faultEndSessions, faultHandOver:
@@ -119,9 +122,17 @@ func (p modelPlan) loose() bool {
 	})
 }
 
-// beginsAnew reports whether a consumer's session ends before the consumer does, or the consumer begins again.
+// beginsAnew reports whether a consumer's session may end before the consumer does, or the consumer begins again. A
+// connection that breaks while the client underneath connects again can make it drop messages, and then the session ends.
 func (p modelPlan) beginsAnew() bool {
-	return p.restart > 0 || slices.ContainsFunc(p.faults, func(f faultPlan) bool { return f.kind == faultEndSessions })
+	return p.restart > 0 || slices.ContainsFunc(p.faults, func(f faultPlan) bool {
+		switch f.kind {
+		case faultEndSessions, faultCut, faultCutOne, faultRefuse, faultLoseAcks, faultCloseConsumers:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // keepsAttempts reports whether a message that fails comes again with the next attempt, whatever breaks.

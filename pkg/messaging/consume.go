@@ -301,7 +301,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	}
 	d := s.slab.newTask(m, s)
 	d.entry = e
-	d.owned = s.owned.await(p.topic, d.Partition, r.stop, s.gone)
+	d.owned = s.owned.await(r.stop, p.topic, d.Partition, s.gone)
 	if s.src.retry {
 		d.restore(r.cfg.Subscription)
 	}

@@ -29,9 +29,9 @@ type PendingDelivery struct {
 
 // Complete gives the verdict, as a [Handler] does by what it returns. It may be called from any
 // goroutine, also before the AsyncHandler returned, and never blocks. It must be called once for
-// each call of the AsyncHandler. Further calls have no effect, also when the message has been handed
-// over again meanwhile; neither have calls after the delivery became void (the subscription's
-// session ended, or Run returned).
+// each call of the AsyncHandler. Further calls have no effect, also when the message has been
+// handed over again meanwhile; neither have calls after the delivery became void (the
+// subscription's session ended, or Run returned).
 //
 // After an error the message is handed over again, or goes where the verdict says, as with
 // [Consumer.Run], but those behind it have been handed over meanwhile: whoever needs order repeats

@@ -6,9 +6,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/wire"
-	"github.com/stretchr/testify/require"
 )
 
 // A partitioned consumer that gives up soon after it has subscribed reads what Subscribe wrote

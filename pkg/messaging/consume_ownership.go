@@ -114,7 +114,7 @@ func (o *ownership) end(cause error) {
 
 // await returns the present interval of a message's partition once f has returned for it. It
 // returns nil when nobody asked for intervals, or when stop or gone end first.
-func (o *ownership) await(topic string, partition int, stop context.Context, gone <-chan struct{}) *ownedInterval {
+func (o *ownership) await(stop context.Context, topic string, partition int, gone <-chan struct{}) *ownedInterval {
 	if o.f == nil {
 		return nil
 	}

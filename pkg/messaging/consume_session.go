@@ -270,6 +270,10 @@ func (r *run) newSession(src source) (*session, error) {
 	if s.sole {
 		s.owned.f, s.owned.parent = r.c.onOwned, r.grace
 	}
+	if err := r.createSubscription(src); err != nil {
+		s.cancel()
+		return nil, err
+	}
 	raw, err := r.c.client.consumers.Subscribe(r.rawOptions(s))
 	if err != nil {
 		s.cancel()
@@ -283,6 +287,19 @@ func (r *run) newSession(src source) (*session, error) {
 		}
 	}
 	return s, nil
+}
+
+// createSubscription makes the subscription begin where the configuration says, if it does not
+// exist yet.
+func (r *run) createSubscription(src source) error {
+	if r.cfg.From == nil || src.retry {
+		return nil
+	}
+	err := r.c.client.Topic(src.topic).Subscription(r.cfg.Subscription).Create(r.stop, *r.cfg.From)
+	if errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+		return nil // without a topic there is no message to begin at: subscribing may create it
+	}
+	return err
 }
 
 // listens reports whether the broker says which of several consumers has a partition.

@@ -67,6 +67,9 @@ func (c *Client) Consumer(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer
 		return nil, fmt.Errorf("messaging: consumer: %w", err)
 	}
 	cfg = cfg.derived()
+	if cfg.From != nil && c.admin == nil {
+		return nil, fmt.Errorf("messaging: consumer: from: %w", ErrNoAdminURL)
+	}
 	consumer := &Consumer{
 		client: c, cfg: cfg,
 		log: c.log.Named("consumer").With(zap.String("subscription", cfg.Subscription)),

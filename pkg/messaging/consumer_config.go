@@ -67,6 +67,11 @@ type ConsumerConfig struct {
 	Type SubscriptionType `yaml:"type"`
 	// StartAt applies to a subscription that does not exist yet. Default earliest.
 	StartAt StartAt `yaml:"start_at"`
+	// From is where the subscription begins in place of StartAt, if it does not exist yet: at a
+	// message or a time, for instance. It is created there by the brokers' admin API
+	// ([Config].AdminURL), before the consumer subscribes. AtMessage needs a topic without
+	// partitions, or a single partition of one. Not with Pattern. Nil, the default: StartAt.
+	From *Position `yaml:"-"`
 	// Durable false keeps no position: every subscribing, and every reconnecting,
 	// begins at StartAt again. Default true.
 	Durable bool `yaml:"durable"`
@@ -187,6 +192,9 @@ func (c ConsumerConfig) Validate() error {
 	oneOf(fault, "type", c.Type, Exclusive, Failover, Shared, KeyShared)
 	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
 	oneOf(fault, "order", c.Order, OrderNone, OrderKey, OrderPartition, OrderTotal)
+	if c.From != nil && (c.Pattern != "" || !c.Durable) {
+		fault("from: needs topics and a durable subscription")
+	}
 	if c.ReadCompacted && c.Type != Exclusive && c.Type != Failover {
 		fault("read_compacted: needs type exclusive or failover, got %q", string(c.Type))
 	}

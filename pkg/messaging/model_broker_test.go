@@ -20,8 +20,8 @@ const (
 	brokerSeeds         = 5
 )
 
-// TestModelOnTheBroker runs some seeds on the real broker, one after the other. The network between takes the place of
-// the faults that a broker does not have on demand.
+// TestModelOnTheBroker runs some seeds on the real broker, one after the other. The network between
+// takes the place of the faults that a broker does not have on demand.
 func TestModelOnTheBroker(t *testing.T) {
 	n, ok := variable(t, brokerSeedsVariable)
 	if !ok {
@@ -56,7 +56,8 @@ func TestModelOnTheBroker(t *testing.T) {
 	report(t, all)
 }
 
-// brokerModel runs a seed on a topic of the real broker. Clients of the seed reach it through line, its own do not.
+// brokerModel runs a seed on a topic of the real broker. Clients of the seed reach it through line,
+// its own do not.
 type brokerModel struct {
 	t      *testing.T
 	plan   modelPlan

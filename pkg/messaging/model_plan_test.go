@@ -10,8 +10,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// modelPlan is what one seed drives: who publishes and consumes what, and what breaks meanwhile. The same seed makes the
-// same plan; what comes of it depends on the scheduler, too.
+// modelPlan is what one seed drives: who publishes and consumes what, and what breaks meanwhile.
+// The same seed makes the same plan; what comes of it depends on the scheduler, too.
 type modelPlan struct {
 	seed       uint64
 	partitions int // 0: a topic without
@@ -94,11 +94,13 @@ func (p modelPlan) String() string {
 	return b.String()
 }
 
-// loose reports whether what is handled again need not be followed by all behind it, in a group that more than one
-// consumer, or Run, has had. Another one starts without knowing what was handled, and what is redelivered to it is not
-// always everything from one place on:
-//   - a batch that was handled in part comes again whole, and what is behind it of a key may be acknowledged;
-//   - acknowledgements that a connection took along are those of the messages before the one whose handler ended next.
+// loose reports whether what is handled again need not be followed by all behind it, in a group
+// that more than one consumer, or Run, has had. Another one starts without knowing what was
+// handled, and what is redelivered to it is not always everything from one place on:
+//   - a batch that was handled in part comes again whole, and what is behind it of a key may be
+//     acknowledged;
+//   - acknowledgements that a connection took along are those of the messages before the one whose
+//     handler ended next.
 func (p modelPlan) loose() bool {
 	if p.consumers == 1 && !p.beginsAnew() {
 		return false
@@ -122,8 +124,9 @@ func (p modelPlan) loose() bool {
 	})
 }
 
-// beginsAnew reports whether a consumer's session may end before the consumer does, or the consumer begins again. A
-// connection that breaks while the client underneath connects again can make it drop messages, and then the session ends.
+// beginsAnew reports whether a consumer's session may end before the consumer does, or the consumer
+// begins again. A connection that breaks while the client underneath connects again can make it
+// drop messages, and then the session ends.
 func (p modelPlan) beginsAnew() bool {
 	return p.restart > 0 || slices.ContainsFunc(p.faults, func(f faultPlan) bool {
 		switch f.kind {
@@ -135,13 +138,15 @@ func (p modelPlan) beginsAnew() bool {
 	})
 }
 
-// keepsAttempts reports whether a message that fails comes again with the next attempt, whatever breaks.
+// keepsAttempts reports whether a message that fails comes again with the next attempt, whatever
+// breaks.
 func (p modelPlan) keepsAttempts() bool {
 	inPlace := p.consumer.Type != messaging.Shared || p.consumer.Retry.InPlace
 	return inPlace && !p.async && p.consumers == 1 && p.restart == 0 // a late verdict may be void
 }
 
-// hangsAlone reports whether what hangs leaves room and workers for all that is not ordered behind it.
+// hangsAlone reports whether what hangs leaves room and workers for all that is not ordered behind
+// it.
 func (p modelPlan) hangsAlone() bool {
 	c := p.consumer
 	return p.handlers.hang > 0 && p.handlers.hang <= 10 && p.consumers == 1 && p.restart == 0 && !p.exclusive &&
@@ -202,7 +207,8 @@ func (p *modelPlan) drawConsumer(r *rand.Rand) {
 	p.async = r.IntN(3) == 0
 	p.consumers = pick(r, 1, 1, 1, 2)
 	p.handlers = handlerPlan{slow: pick(r, 0, 50, 300), hang: pick(r, 0, 10, 50), reject: pick(r, 0, 30)}
-	// Of what is handed over and fails later, nothing behind it waits: only what never fails is in order.
+	// Of what is handed over and fails later, nothing behind it waits: only what never fails is in
+	// order.
 	if !p.async || c.Order == messaging.OrderNone {
 		p.handlers.fail, p.handlers.later = pick(r, 0, 100), pick(r, 0, 50)
 	}

@@ -41,7 +41,8 @@ type modelServer interface {
 	// log is what the topic holds, deadLetters the payloads on the dead-letter topic.
 	log() ([]modelMessage, error)
 	deadLetters() (map[string]bool, error)
-	// clock and lapsed tell whether the message had been sent to another client when the handler ended.
+	// clock and lapsed tell whether the message had been sent to another client when the handler
+	// ended.
 	clock() int
 	lapsed(c *call) bool
 	// moved reports whether more than one client was sent the message.

@@ -19,10 +19,10 @@ import (
 	"github.com/aviaryhq/aviary/test/history"
 )
 
-// The randomised test of publishers and consumers together. Each seed is a plan: what is published, consumed and broken
-// meanwhile. AVIARY_MODEL_SEEDS is the number of seeds. AVIARY_MODEL_SEED is one to replay with a trace of everything,
-// AVIARY_MODEL_SEEDS times.
-// AVIARY_MODEL_TRACES names a directory for the traces of the seeds that fail.
+// The randomised test of publishers and consumers together. Each seed is a plan: what is published,
+// consumed and broken meanwhile. AVIARY_MODEL_SEEDS is the number of seeds. AVIARY_MODEL_SEED is
+// one to replay with a trace of everything, AVIARY_MODEL_SEEDS times. AVIARY_MODEL_TRACES names a
+// directory for the traces of the seeds that fail.
 const (
 	seedsVariable  = "AVIARY_MODEL_SEEDS"
 	seedVariable   = "AVIARY_MODEL_SEED"
@@ -65,9 +65,9 @@ func TestModel(t *testing.T) {
 	report(t, all)
 }
 
-// confirmed repeats the seeds that failed, and takes those for passed that do not fail again: in one of some hundreds
-// the client underneath meets one of its own races (docs/operations.md), which is for the long form to look at. What the
-// library breaks fails a seed in a good part of its runs.
+// confirmed repeats the seeds that failed, and takes those for passed that do not fail again: in
+// one of some hundreds the client underneath meets one of its own races (docs/operations.md), which
+// is for the long form to look at. What the library breaks fails a seed in a good part of its runs.
 func confirmed(t *testing.T, all []modelOutcome) []modelOutcome {
 	t.Helper()
 	const repeats = 10
@@ -127,7 +127,8 @@ func runSeeds(list iter.Seq[uint64]) []modelOutcome {
 	return all
 }
 
-// report fails the test for each seed that broke a promise: in full for a few, and in a line for the others.
+// report fails the test for each seed that broke a promise: in full for a few, and in a line for
+// the others.
 func report(t *testing.T, all []modelOutcome) {
 	t.Helper()
 	const full = 2

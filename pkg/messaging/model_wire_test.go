@@ -134,7 +134,8 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 		wait()
 		slow.Remove()
 	case faultSendError:
-		// A broker that could not store an entry stores none of those behind it before it has closed their producers.
+		// A broker that could not store an entry stores none of those behind it before it has closed
+		// their producers.
 		fail := s.FailSend(modelTopic, wire.PersistenceError, wire.Always)
 		wait()
 		s.CloseProducers(modelTopic)
@@ -185,9 +186,9 @@ func (w *wireModel) deadLetters() (map[string]bool, error) {
 	return out, nil
 }
 
-// lapsed reports whether the message was sent to another client behind the last time that it was sent
-// to this one, and before its handler ended. On Key_Shared subscriptions keys change hands, else
-// partitions.
+// lapsed reports whether the message was sent to another client behind the last time that it was
+// sent to this one, and before its handler ended. On Key_Shared subscriptions keys change hands,
+// else partitions.
 func (w *wireModel) lapsed(c *call) bool {
 	if w.plan.consumers < 2 || w.plan.consumer.Type == messaging.Shared {
 		return false

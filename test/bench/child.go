@@ -30,6 +30,8 @@ type piece struct {
 	Partitions int     `json:"partitions"` // of the topic; 0: a topic without
 	Topics     int     `json:"topics"`     // topics with names that begin with Topic; 0: Topic itself
 	Rate       int     `json:"rate"`       // messages a second to offer; 0: as many as possible
+	Type       string  `json:"type"`       // of the subscription; empty: shared
+	Order      string  `json:"order"`      // that the consumer keeps
 	Profile    string  `json:"profile"`    // prefix of profile files, optional
 }
 

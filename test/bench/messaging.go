@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -20,6 +21,8 @@ import (
 type pair struct {
 	name, a, b string
 	payload    int
+	kind       messaging.SubscriptionType // of consumers
+	order      messaging.Order            // the same
 	callers    int
 	count      int
 	rounds     int // turns, where the default is too few for the spread
@@ -68,6 +71,12 @@ func messagingScenario(ctx context.Context, r *report) error {
 		},
 		{name: "consume_200B", a: "library-consume", b: "raw-consume", payload: 200, count: 1_000_000, want: .9},
 		{name: "consume_1KiB", a: "library-consume", b: "raw-consume", payload: 1024, count: 400_000, want: .9},
+		{name: "consume_exclusive_key", kind: messaging.Exclusive, order: messaging.OrderKey, a: "library-consume", b: "raw-consume", payload: 200, count: 1_000_000, want: .9},
+		{name: "consume_exclusive_partition", kind: messaging.Exclusive, order: messaging.OrderPartition, a: "library-consume", b: "raw-consume", payload: 200, count: 1_000_000, want: .9},
+		{name: "consume_exclusive_total", kind: messaging.Exclusive, order: messaging.OrderTotal, a: "library-consume", b: "raw-consume", payload: 200, count: 1_000_000, want: .9},
+		{name: "consume_failover_key", kind: messaging.Failover, order: messaging.OrderKey, a: "library-consume", b: "raw-consume", payload: 200, count: 1_000_000, want: .9},
+		{name: "consume_failover_partition", kind: messaging.Failover, order: messaging.OrderPartition, a: "library-consume", b: "raw-consume", payload: 200, count: 1_000_000, want: .9},
+		{name: "consume_failover_total", kind: messaging.Failover, order: messaging.OrderTotal, a: "library-consume", b: "raw-consume", payload: 200, count: 1_000_000, want: .9},
 	} {
 		if !r.wants(p.name) {
 			continue
@@ -109,7 +118,8 @@ func compare(ctx context.Context, r *report, p pair) error {
 			if topic == "" {
 				topic = fresh(p.name)
 			}
-			spec := piece{Kind: kind, URL: b.url, Listener: b.listener, Topic: topic, Payload: p.payload, Count: p.count, Seconds: pieceSeconds, Callers: p.callers}
+			spec := piece{Kind: kind, URL: b.url, Listener: b.listener, Topic: topic, Payload: p.payload, Count: p.count, Seconds: pieceSeconds, Callers: p.callers,
+				Type: string(p.kind), Order: string(p.order)}
 			if r.profile != "" && round == 0 {
 				spec.Profile = filepath.Join(r.profile, p.name+"-"+kind)
 			}

@@ -282,7 +282,7 @@ func rawConsume(ctx context.Context, p piece, m *meter) error {
 	}
 	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
 		Topic: p.Topic, SubscriptionName: fmt.Sprintf("raw-%d", rand.Uint32()),
-		Type: pulsar.Shared, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		Type: rawType(p.Type), SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	})
 	if err != nil {
 		return err
@@ -302,6 +302,17 @@ func rawConsume(ctx context.Context, p piece, m *meter) error {
 	return nil
 }
 
+func rawType(kind string) pulsar.SubscriptionType {
+	switch messaging.SubscriptionType(kind) {
+	case messaging.Exclusive:
+		return pulsar.Exclusive
+	case messaging.Failover:
+		return pulsar.Failover
+	default:
+		return pulsar.Shared
+	}
+}
+
 func libraryConsume(ctx context.Context, p piece, m *meter) error {
 	client, err := library(ctx, p)
 	if err != nil {
@@ -310,7 +321,11 @@ func libraryConsume(ctx context.Context, p piece, m *meter) error {
 	defer func() { _ = client.Close(ctx) }()
 	cfg := messaging.DefaultConsumerConfig()
 	cfg.Topics, cfg.Subscription = []string{p.Topic}, fmt.Sprintf("library-%d", rand.Uint32())
-	cfg.Concurrency = 1 // as the plain client's loop
+	if p.Type == "" {
+		cfg.Concurrency = 1 // as the plain client's loop
+	} else {
+		cfg.Type, cfg.Order = messaging.SubscriptionType(p.Type), messaging.Order(p.Order)
+	}
 	consumer, err := client.Consumer(cfg)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func (m managed) publish(t *testing.T, first, last int) []messaging.MessageID {
 func (m managed) receive(t *testing.T, subscription string) []string {
 	t.Helper()
 	cfg := consumerConfig(m.Name(), messaging.Exclusive)
-	cfg.Subscription = subscription
+	cfg.Subscription, cfg.Order = subscription, messaging.OrderTotal
 	c, err := m.client.Consumer(cfg)
 	require.NoError(t, err)
 	var got []string

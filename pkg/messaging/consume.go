@@ -289,7 +289,16 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		return batch // the broker delivers it again
 	}
 	p := s.partition(m.Topic())
+	if !p.arrive(m.Message) {
+		s.dropped = true
+		s.OnConsumerClose(nil, errDropped)
+		return batch
+	}
 	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
+		return batch
+	}
+	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.gone)
+	if !ok {
 		return batch
 	}
 	e, again := p.receive(m, s.perMessage)
@@ -300,8 +309,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		return batch
 	}
 	d := s.slab.newTask(m, s)
-	d.entry = e
-	d.owned = s.owned.await(r.stop, p.topic, d.Partition, s.gone)
+	d.entry, d.owned = e, owned
 	if s.src.retry {
 		d.restore(r.cfg.Subscription)
 	}
@@ -397,6 +405,9 @@ func (r *run) handlerContext(d *task) context.Context {
 // longer, but no longer than for a handler that is not stuck.
 func (r *run) close(s *session) {
 	s.end()
+	if s.closedByBroker() != nil {
+		s.owned.end(ErrOwnershipLost)
+	}
 	r.sched.Drop(func(it *schedule.Item) bool {
 		d := taskOf(it)
 		if d.session != s || d.copyStored() {
@@ -411,12 +422,12 @@ func (r *run) close(s *session) {
 	r.awaitHandlers(s)
 	// With a broker that answers nothing, acknowledging and closing wait for their own timeouts:
 	// that must not keep Run.
-	acking, cancel := context.WithTimeout(context.Background(), min(r.cfg.StopTimeout, r.c.client.operationTimeout))
-	s.closeAcks(acking)
-	cancel()
 	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
 	defer cancel()
-	within(closing, s.raw.Close)
+	within(closing, func() {
+		s.closeAcks()
+		s.raw.Close()
+	})
 	s.owned.end(ErrOwnershipLost)
 }
 

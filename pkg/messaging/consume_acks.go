@@ -1,175 +1,165 @@
 package messaging
 
 import (
-	"context"
-	"errors"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
-
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
-// Acknowledgements are sent for many entries at once, and the broker confirms each such request.
-// Only what it has confirmed is forgotten here. A request that a broken connection takes along is
-// sent again by the next.
+// How what is completed is acknowledged.
+//
+// Where the subscription delivers a partition to one consumer at a time, everything up to the first
+// message that is not completed is acknowledged at once (cumulatively). So whatever ends in between,
+// the broker delivers again everything from some place on: each key's newest message comes last.
+// One message that is held for long would keep all behind it from being acknowledged. From
+// maxUnacknowledged entries on, those behind it are acknowledged one by one.
+//
+// On Shared and Key_Shared subscriptions entries are acknowledged one by one.
 
-// acknowledge has e acknowledged with the partition's next request.
+// maxUnacknowledged is how many entries of a partition may wait for the one in front of them.
+const maxUnacknowledged = 50_000
+
+// watermark is what was acknowledged cumulatively, and when.
+type watermark struct {
+	at   position
+	sent time.Time
+}
+
+// maxWatermarks is how many of the latest watermarks a partition keeps: those of some seconds.
+const maxWatermarks = 64
+
+// acknowledge is called when an entry is complete, and again when it was delivered again.
 func (s *session) acknowledge(e *entry) {
-	if e.confirmed.Load() || e.lost() || e.acking.Swap(true) {
+	if e.lost() {
+		return // another consumer gets it
+	}
+	if s.sole {
+		s.flushLater(e.partition)
 		return
 	}
-	p := e.partition
-	p.acks.mu.Lock()
-	p.acks.ready = append(p.acks.ready, e)
-	full := len(p.acks.ready) >= s.ackMessages && !p.acks.sending
-	p.acks.sending = p.acks.sending || full
-	first := !p.acks.dirty
-	p.acks.dirty = true
-	p.acks.mu.Unlock()
-	if full {
-		s.startSender(p)
-	}
-	if first {
-		s.flushLater(p)
+	e.acked.Store(time.Now().UnixNano())
+	if err := e.source.AckID(e.id); err != nil {
+		s.ackFailed.Inc()
 	}
 }
 
-// flushLater has p's acknowledgements sent within ackEvery.
+// flushLater has p's watermark acknowledged within ackEvery, or at once when much is completed.
 func (s *session) flushLater(p *partition) {
+	now := p.completed.Add(1)%int64(s.ackMessages) == 0
+	listed := p.dirty.Swap(true)
+	if listed && !now {
+		return
+	}
 	s.acks.mu.Lock()
 	defer s.acks.mu.Unlock()
-	s.acks.dirty = append(s.acks.dirty, p)
+	if !listed {
+		s.acks.dirty = append(s.acks.dirty, p)
+	}
 	switch {
-	case len(s.acks.dirty) > 1 || s.acks.closed:
+	case s.acks.closed:
 	case s.acks.timer == nil:
 		s.acks.timer = time.AfterFunc(s.ackEvery, s.flushAcks)
-	default:
+	case now:
+		s.acks.timer.Reset(0)
+	case len(s.acks.dirty) == 1:
 		s.acks.timer.Reset(s.ackEvery)
 	}
 }
 
-// flushAcks sends what is ready.
+// flushAcks acknowledges what is complete.
 func (s *session) flushAcks() {
 	s.acks.mu.Lock()
 	dirty := s.acks.dirty
 	s.acks.dirty = nil
 	s.acks.mu.Unlock()
 	for _, p := range dirty {
-		p.acks.mu.Lock()
-		p.acks.dirty = false
-		send := !p.acks.sending && len(p.acks.ready) > 0
-		p.acks.flush = p.acks.sending
-		p.acks.sending = p.acks.sending || send
-		p.acks.mu.Unlock()
-		if send {
-			s.startSender(p)
+		p.dirty.Store(false)
+		s.flush(p)
+	}
+}
+
+// flush acknowledges p's watermark. What came by an earlier connection waits until the broker has
+// begun to deliver again what it is going to: one that has lost its position delivers older
+// messages again, and must deliver all behind them, too.
+func (s *session) flush(p *partition) {
+	if !p.acking.TryLock() {
+		s.flushLater(p) // the underlying client is busy connecting
+		return
+	}
+	defer p.acking.Unlock()
+	connections := &s.arrivals.connections
+	if p.connection.Load() != connections.current.Load() && !connections.settled() && !p.crowded() {
+		s.flushLater(p)
+		return
+	}
+	last, behind := p.advance()
+	if last != nil && !last.lost() {
+		if err := last.source.AckIDCumulative(last.id); err != nil {
+			s.ackFailed.Inc()
 		}
 	}
-}
-
-func (s *session) startSender(p *partition) {
-	s.acks.mu.Lock()
-	defer s.acks.mu.Unlock()
-	if !s.acks.closed {
-		s.acks.senders.Go(p.sendAcks)
+	for _, e := range behind {
+		if err := e.source.AckID(e.id); err != nil {
+			s.ackFailed.Inc()
+		}
+	}
+	if len(behind) == 0 {
+		return
+	}
+	if _, ok := s.lines.Allow(); ok {
+		s.log.Warn("a message is not completed for long: those behind it are acknowledged one by one",
+			zap.String("topic", p.topic), zap.Int("entries", len(behind)))
 	}
 }
 
-// closeAcks sends the last acknowledgements, and waits for their confirmation until ctx ends.
-// Nothing is acknowledged afterwards.
-func (s *session) closeAcks(ctx context.Context) {
-	s.flushAcks()
+// crowded reports whether more waits to be acknowledged than should.
+func (p *partition) crowded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.live) > maxUnacknowledged
+}
+
+// closeAcks sends the last acknowledgements. Nothing is acknowledged afterwards.
+func (s *session) closeAcks() {
 	s.acks.mu.Lock()
 	s.acks.closed = true
 	if s.acks.timer != nil {
 		s.acks.timer.Stop()
 	}
 	s.acks.mu.Unlock()
-	within(ctx, s.acks.senders.Wait)
-	s.cancel()
+	s.flushAcks()
 }
 
-// sendAcks sends the partition's acknowledgements. One goroutine at a time does so: what becomes
-// ready meanwhile is gathered for the next request.
-func (p *partition) sendAcks() {
-	var pause backoff.Backoff
-	s := p.session
-	for {
-		p.acks.mu.Lock()
-		batch, ids := p.nextAcks()
-		p.acks.flush = len(p.acks.ready) > 0
-		p.acks.mu.Unlock()
-		if len(batch) > 0 {
-			if err := batch[0].source.AckIDList(ids); err != nil {
-				s.noteAckFailure(len(batch), err)
-				p.acks.mu.Lock()
-				p.acks.ready = append(batch, p.acks.ready...)
-				p.acks.mu.Unlock()
-				if s.life.Err() != nil || s.over() || !backoff.Sleep(s.life, pause.Next()) {
-					return // what is not confirmed is delivered again
-				}
-				continue
+// advance takes what is complete from the front of what is live. It returns the entry to
+// acknowledge up to, nil when that was done, and those to acknowledge one by one.
+func (p *partition) advance() (last *entry, behind []*entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for n < len(p.live) && p.live[n].left.Load() == 0 {
+		n++
+	}
+	if n > 0 {
+		p.last = p.live[n-1]
+		p.live = p.live[n:]
+		p.again = true
+	}
+	if p.again && p.last != nil {
+		p.again = false
+		last = p.last
+		p.watermarks = append(p.watermarks, watermark{last.at, time.Now()})
+		if len(p.watermarks) > maxWatermarks {
+			p.watermarks = append(p.watermarks[:0], p.watermarks[len(p.watermarks)-maxWatermarks:]...)
+		}
+	}
+	if len(p.live) > maxUnacknowledged {
+		for _, e := range p.live {
+			if e.left.Load() == 0 && e.acked.Load() == 0 {
+				e.acked.Store(time.Now().UnixNano())
+				behind = append(behind, e)
 			}
-			pause.Reset()
-			confirmation := p.arrivals.confirm()
-			for _, e := range batch {
-				e.confirm = confirmation
-				e.confirmed.Store(true)
-			}
-			p.confirmed.Add(int64(len(batch)))
 		}
-		p.acks.mu.Lock()
-		if len(p.acks.ready) == 0 || len(p.acks.ready) < s.ackMessages && !p.acks.flush {
-			p.acks.sending = false
-			p.acks.mu.Unlock()
-			return
-		}
-		p.acks.mu.Unlock()
+		p.dropAcked()
 	}
-}
-
-// nextAcks takes what can go into one request out of what is ready. acks.mu is held.
-//
-// Where messages of a batch are acknowledged one by one, a request says of each entry which of its
-// messages are left, as one copy of it knows. Two copies of an entry do not go into one request.
-func (p *partition) nextAcks() (batch []*entry, ids []pulsar.MessageID) {
-	ready := p.acks.ready
-	p.acks.ready = nil
-	ids = make([]pulsar.MessageID, 0, len(ready))
-	var copies map[position]uint32
-	if p.session.perMessage {
-		copies = make(map[position]uint32)
-	}
-	batch = ready[:0]
-	for _, e := range ready {
-		if e.lost() {
-			continue
-		}
-		if copies != nil {
-			at := position{ledger: e.at.ledger, entry: e.at.entry}
-			if other, known := copies[at]; known && other != e.copies {
-				p.acks.ready = append(p.acks.ready, e)
-				continue
-			}
-			copies[at] = e.copies
-		}
-		batch, ids = append(batch, e), append(ids, e.id)
-	}
-	return batch, ids
-}
-
-// noteAckFailure counts acknowledgements that the broker has not confirmed.
-func (s *session) noteAckFailure(entries int, err error) {
-	s.ackFailed.Add(float64(entries))
-	var of pulsar.AckError
-	if errors.As(err, &of) {
-		for _, reason := range of {
-			err = reason // one for all of them
-		}
-	}
-	if _, ok := s.lines.Allow(); ok {
-		s.log.Debug("acknowledgement not confirmed, sent again", zap.Int("entries", entries), zap.Error(err))
-	}
+	return last, behind
 }

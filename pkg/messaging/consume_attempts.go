@@ -14,7 +14,8 @@ type failedAttempts struct {
 
 	mu    sync.Mutex
 	of    map[messagePlace]failedAttempt
-	order []messagePlace // oldest first; some may be gone from of
+	order []noted // oldest first; some may be gone from of
+	notes uint64
 }
 
 // messagePlace is where a message stands.
@@ -23,10 +24,17 @@ type messagePlace struct {
 	at    position
 }
 
+// noted is a place with the number of its note.
+type noted struct {
+	at     messagePlace
+	number uint64
+}
+
 type failedAttempt struct {
-	next  int // attempt
-	first time.Time
-	due   time.Time
+	number uint64
+	next   int // attempt
+	first  time.Time
+	due    time.Time
 }
 
 // maxFailedAttempts bounds what is remembered: the oldest is forgotten, for messages may have gone
@@ -48,13 +56,15 @@ func (f *failedAttempts) note(d *task) {
 		f.of = make(map[messagePlace]failedAttempt)
 	}
 	at := placeOf(d)
-	if _, known := f.of[at]; !known {
-		f.order = append(f.order, at)
-	}
-	f.of[at] = failedAttempt{d.Attempt, d.FirstFailed, d.Due}
+	f.notes++
+	f.order = append(f.order, noted{at, f.notes})
+	f.of[at] = failedAttempt{f.notes, d.Attempt, d.FirstFailed, d.Due}
 	for len(f.of) > maxFailedAttempts || len(f.order) > 2*maxFailedAttempts {
-		delete(f.of, f.order[0])
+		oldest := f.order[0]
 		f.order = f.order[1:]
+		if f.of[oldest.at].number == oldest.number {
+			delete(f.of, oldest.at)
+		}
 	}
 	f.known.Store(int64(len(f.of)))
 }

@@ -4,22 +4,23 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// partition is what a session knows of one partition: the entries that it received and whose
-// acknowledgement the broker has not confirmed.
+// partition is what a session knows of one partition: the entries that it received and that are
+// not acknowledged for sure.
 //
 // After a reconnect that the underlying client does by itself, a broker delivers again from the
 // first entry on whose acknowledgement it does not have. Such an entry is recognised here. What of
 // it is unfinished goes on, and nothing of it is handled twice: that would take its keys back in
 // time. What of it is completed is acknowledged again.
 //
-// An entry that the broker delivers again although it has confirmed the acknowledgement is another
-// matter: the subscription was reset, or the broker lost its position, or it comes from another
-// consumer. Where order is kept, the partition then starts over: everything that is delivered from
-// there on is handled, in its order.
+// An entry that the broker delivers again although it had the acknowledgement is another matter:
+// the subscription was reset, or the broker lost its position, or it comes from another consumer.
+// Where order is kept, the partition then starts over: everything that is delivered from there on is
+// handled, in its order.
 type partition struct {
 	session  *session
 	topic    string
@@ -28,23 +29,21 @@ type partition struct {
 	// The receiver's own.
 	high     position // of the last new entry
 	current  *entry   // of the latest message
-	arrived  position // entry of the latest message
-	latest   position // with acknowledgement per message: of the latest message
-	copies   uint32   // the same: how often the broker went back
-	live     []*entry // not confirmed, by position; some may be confirmed meanwhile
+	known    position // up to there the broker had the acknowledgement when that connection began
 	slab     []entry
 	losses   uint32    // of activity, as far as the receiver has got
 	activity *activity // of a Failover subscription's partition, else nil
 
-	confirmed atomic.Int64 // entries of live
+	connection atomic.Uint32 // that the latest entry came by; the receiver sets it
+	completed  atomic.Int64  // entries
+	dirty      atomic.Bool   // in the session's list of partitions to flush
+	acking     sync.Mutex    // one flush at a time
 
-	acks struct {
-		mu      sync.Mutex
-		ready   []*entry // complete and to be acknowledged
-		sending bool     // a goroutine sends them
-		flush   bool     // and is to go on with what became ready meanwhile
-		dirty   bool     // in the session's list of partitions to flush
-	}
+	mu         sync.Mutex
+	live       []*entry // by position
+	last       *entry   // up to which all is acknowledged
+	again      bool     // last is to be acknowledged (again)
+	watermarks []watermark
 }
 
 // position is where an entry stands in its partition. Where messages of a batch are acknowledged
@@ -69,6 +68,9 @@ func (p position) less(o position) bool {
 	return p.batch < o.batch
 }
 
+// nowhere is before every message.
+func nowhere() position { return position{ledger: -1} }
+
 // entry is what the broker stores and acknowledges as one: a message, or a batch of messages.
 type entry struct {
 	partition *partition
@@ -77,20 +79,17 @@ type entry struct {
 	untaken   int32        // messages not received; the receiver's own
 	taken     []uint64     // bit per message of a batch that was received; the receiver's own
 	left      atomic.Int32 // messages not completed
+	acked     atomic.Int64 // when it was acknowledged by itself, Unix nanoseconds; 0: it was not
 	losses    uint32       // of the partition, when it was received
-	confirmed atomic.Bool  // the broker has the acknowledgement
-	confirm   uint64       // the number of its confirmation, set before confirmed
-	acking    atomic.Bool  // in acks.ready, or being sent
 	source    pulsar.Consumer
 	id        pulsar.MessageID // to acknowledge it by
-	copies    uint32           // of the delivery that id is of; with acknowledgement per message
 }
 
 const (
 	// entrySlab is how many entries are allocated together.
 	entrySlab = 32
-	// compactAfter is from how many confirmed entries on live is compacted.
-	compactAfter = 64
+	// maxRemembered bounds the acknowledged entries that a partition remembers.
+	maxRemembered = 64 << 10
 )
 
 // receive returns the entry of a received message, or nil when the message is a repetition. again
@@ -101,31 +100,20 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	at := position{ledger: id.LedgerID(), entry: id.EntryID()}
 	if perMessage {
 		at.batch, index, size = index, 0, 1
-		if !p.latest.less(at) {
-			p.copies++
-		}
-		p.latest = at
-	}
-	if stored := (position{ledger: at.ledger, entry: at.entry}); p.arrived != stored {
-		p.arrived = stored
-		if p.arrivals.received(stored, p.entryHigh()) {
-			p.session.dropped = true
-			p.session.OnConsumerClose(nil, errDropped)
-			return nil, false
-		}
 	}
 	e = p.current
 	if e == nil || e.at != at {
-		if e, again = p.find(at); e == nil {
+		var done bool
+		if e, again, done = p.find(at); done {
+			return nil, true
+		}
+		if e == nil {
 			e = p.add(at, size, m)
 		}
 		p.current = e
 	}
 	if e.take(index) {
 		return e, again
-	}
-	if perMessage {
-		e.rebind(id)
 	}
 	// It is here unfinished, or completed.
 	if e.left.Load() == 0 {
@@ -134,21 +122,112 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	return nil, true
 }
 
-// entryHigh is the last new entry.
-func (p *partition) entryHigh() position { return position{ledger: p.high.ledger, entry: p.high.entry} }
+// arrive is called for every message that is taken from the underlying client, before anything else
+// is looked at. It reports false when the client has dropped messages before it: it empties its
+// queue when it connects again, and a broker that takes the consumer for connected does not deliver
+// that again.
+func (p *partition) arrive(m pulsar.Message) bool {
+	id := m.ID()
+	at := position{ledger: id.LedgerID(), entry: id.EntryID()}
+	begun, passed, ok := p.arrivals.received(m, at, id.BatchIdx())
+	if !ok {
+		return true
+	}
+	for i, a := range passed {
+		if i == 0 {
+			if p.leave(a, at) {
+				return false
+			}
+			continue
+		}
+		if p.high.less(a.at) && a.at.less(at) {
+			return false
+		}
+	}
+	if begun.connection > p.connection.Load() {
+		p.known = p.acknowledged()
+		p.connection.Store(begun.connection)
+	}
+	return true
+}
+
+// leave is called when the receiver goes on from an entry to the one at a position. It reports
+// whether some of the entry was dropped: it had arrived, and did not come.
+func (p *partition) leave(a arrival, next position) (dropped bool) {
+	e := p.current
+	if e == nil || p.session.perMessage || e.untaken == 0 || e.at != a.at || !e.at.less(next) {
+		return false
+	}
+	if a.messages > e.size-e.untaken {
+		return true
+	}
+	// The broker has left these out: they were acknowledged one by one before.
+	left := e.untaken
+	e.untaken = 0
+	p.complete(e, left)
+	return false
+}
+
+// acknowledged is up to where the broker had cumulative acknowledgements when the latest connection
+// ended.
+func (p *partition) acknowledged() position {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range slices.Backward(p.watermarks) {
+		if !p.session.arrivals.connections.lost(w.sent) {
+			return w.at
+		}
+	}
+	return nowhere()
+}
 
 // find returns the entry at a position, nil when it is to be handled. again reports whether the
-// broker went back.
-func (p *partition) find(at position) (e *entry, again bool) {
+// broker went back, and done whether all of it is completed.
+func (p *partition) find(at position) (e *entry, again, done bool) {
 	if p.high.less(at) {
-		if last := p.current; last != nil && p.session.sole && last.at == p.high && last.untaken > 0 {
-			// The broker left these out: they were acknowledged one by one before.
-			p.complete(last, last.untaken)
-			last.untaken = 0
-		}
-		return nil, false
+		return nil, false, false
 	}
-	i, found := slices.BinarySearchFunc(p.live, at, func(e *entry, at position) int {
+	p.mu.Lock()
+	i, found := p.search(at)
+	if found {
+		e = p.live[i]
+	}
+	passed := p.last != nil && !p.last.at.less(at)
+	p.mu.Unlock()
+	switch sent := p.sent(e); {
+	case found && sent.IsZero(), found && p.session.arrivals.connections.lost(sent):
+		return e, true, false
+	case !found && passed && p.known.less(at):
+		p.mu.Lock()
+		p.again = true
+		p.mu.Unlock()
+		p.session.flushLater(p)
+		return nil, true, true
+	case p.session.ordered:
+		p.forget()
+	case found:
+		p.mu.Lock()
+		p.live = slices.Delete(p.live, i, i+1) // nobody else takes from it without order
+		p.mu.Unlock()
+	}
+	return nil, true, false
+}
+
+// sent is when the acknowledgement of an entry by itself was sent, the zero time when it was not.
+func (p *partition) sent(e *entry) time.Time {
+	if e == nil {
+		return time.Time{}
+	}
+	acked := e.acked.Load()
+	if acked == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, acked).Add(p.session.ackEvery)
+}
+
+// search finds an entry of live. p.mu is held.
+func (p *partition) search(at position) (int, bool) {
+	return slices.BinarySearchFunc(p.live, at, func(e *entry, at position) int {
 		switch {
 		case e.at.less(at):
 			return -1
@@ -158,22 +237,14 @@ func (p *partition) find(at position) (e *entry, again bool) {
 			return 0
 		}
 	})
-	if found && (!p.live[i].confirmed.Load() || !p.arrivals.before(p.live[i].confirm)) {
-		return p.live[i], true
-	}
-	if p.session.ordered {
-		p.forget()
-	} else if found {
-		p.live = slices.Delete(p.live, i, i+1)
-		p.confirmed.Add(-1)
-	}
-	return nil, true
 }
 
 // forget makes the partition start over: what is delivered from now on is handled.
 func (p *partition) forget() {
-	p.live, p.current, p.high, p.arrived = nil, nil, position{ledger: -1}, position{ledger: -1}
-	p.confirmed.Store(0)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.live, p.last, p.again, p.watermarks = nil, nil, false, nil
+	p.current, p.high, p.known = nil, nowhere(), nowhere()
 }
 
 // add makes an entry at a position where there is none.
@@ -191,32 +262,30 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 		e.taken = make([]uint64, (size+63)/64)
 	}
 	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
-	e.losses, e.copies = p.losses, p.copies
+	e.losses = p.losses
 	e.left.Store(size)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.high.less(at) {
 		p.high = at
-		p.compact()
 		p.live = append(p.live, e)
+		if !p.session.sole && len(p.live) > maxRemembered {
+			p.dropAcked()
+		}
 		return e
 	}
-	i, _ := slices.BinarySearchFunc(p.live, at, func(e *entry, at position) int {
-		if e.at.less(at) {
-			return -1
-		}
-		return 1
-	})
+	i, _ := p.search(at)
 	p.live = slices.Insert(p.live, i, e)
 	return e
 }
 
-// compact drops confirmed entries when they are most of live.
-func (p *partition) compact() {
-	n := p.confirmed.Load()
-	if n < compactAfter || int(n) < len(p.live)/2 {
-		return
-	}
-	p.confirmed.Store(0)
-	p.live = slices.DeleteFunc(p.live, func(e *entry) bool { return e.confirmed.Load() })
+// dropAcked forgets the older half of the entries that were acknowledged one by one. p.mu is held.
+func (p *partition) dropAcked() {
+	most := len(p.live) / 2
+	p.live = slices.DeleteFunc(p.live, func(e *entry) bool {
+		most--
+		return most >= 0 && e.left.Load() == 0 && e.acked.Load() != 0
+	})
 }
 
 // take notes that a message of the entry was received, and reports whether it was not before.
@@ -236,14 +305,6 @@ func (e *entry) take(index int32) bool {
 	*word |= bit
 	e.untaken--
 	return true
-}
-
-// rebind makes a message that was delivered again be acknowledged by its latest copy: the
-// underlying client says for each copy of a batch which of its messages are acknowledged.
-func (e *entry) rebind(id pulsar.MessageID) {
-	e.partition.acks.mu.Lock()
-	defer e.partition.acks.mu.Unlock()
-	e.id, e.copies = id, e.partition.copies
 }
 
 // complete notes that n messages of an entry need no more handling, and has the entry

@@ -1,7 +1,7 @@
 package messaging
 
 import (
-	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,26 +15,34 @@ import (
 type ackedConsumer struct {
 	pulsar.Consumer
 
-	acked []pulsar.MessageID
-	err   error
+	mu    sync.Mutex
+	upTo  []int64 // entries, cumulatively
+	alone []int64 // entries, by themselves
 }
 
-func (c *ackedConsumer) AckIDList(ids []pulsar.MessageID) error {
-	if c.err == nil {
-		c.acked = append(c.acked, ids...)
-	}
-	return c.err
+func (c *ackedConsumer) AckIDCumulative(id pulsar.MessageID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.upTo = append(c.upTo, id.EntryID())
+	return nil
 }
 
-// stored is a message as the underlying client delivers it.
+func (c *ackedConsumer) AckID(id pulsar.MessageID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alone = append(c.alone, id.EntryID())
+	return nil
+}
+
+// storedMessage is a message as the underlying client delivers it.
 type storedMessage struct {
 	pulsar.Message
 
 	id pulsar.MessageID
 }
 
-func (m storedMessage) ID() pulsar.MessageID { return m.id }
-func (m storedMessage) Topic() string        { return "t" }
+func (m *storedMessage) ID() pulsar.MessageID { return m.id }
+func (m *storedMessage) Topic() string        { return "t" }
 
 type batchID struct {
 	pulsar.MessageID
@@ -44,136 +52,213 @@ type batchID struct {
 
 func (b batchID) BatchSize() int32 { return b.size }
 
-func newTestPartition(ordered bool) (*partition, *ackedConsumer) {
+func stored(entryID int64, index, size int32) *storedMessage {
+	return &storedMessage{id: batchID{pulsar.NewMessageID(1, entryID, index, 0), size}}
+}
+
+// newTestPartition is a partition of a subscription that has one consumer and keeps order, or of a
+// Shared one.
+func newTestPartition(sole bool) (*partition, *ackedConsumer) {
 	s := &session{
-		ordered: ordered, sole: ordered, ackEvery: time.Hour, ackMessages: 1000,
-		log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
+		ordered: sole, sole: sole, ackEvery: time.Hour, ackMessages: 1_000_000, gone: make(chan struct{}),
+		wake: func() {}, log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
 	}
-	s.life, s.cancel = context.WithCancel(context.Background())
 	p := &partition{session: s, topic: "t", arrivals: s.arrivals.find("t")}
 	p.forget()
 	return p, &ackedConsumer{}
 }
 
-// deliver receives one message and reports whether it is to be handled.
-func deliver(p *partition, c *ackedConsumer, entryID int64, index, size int32) *entry {
-	id := batchID{pulsar.NewMessageID(1, entryID, index, 0), size}
-	p.session.arrivals.note(storedMessage{id: id})
-	e, _ := p.receive(&pulsar.ConsumerMessage{Consumer: c, Message: storedMessage{id: id}}, false)
+// come receives a message that has arrived. It returns its entry, nil when the message is not to be
+// handled, and whether the session may go on.
+func come(p *partition, c *ackedConsumer, m *storedMessage) (*entry, bool) {
+	if !p.arrive(m) {
+		return nil, false
+	}
+	e, _ := p.receive(&pulsar.ConsumerMessage{Consumer: c, Message: m}, false)
+	return e, true
+}
+
+// deliver has one message arrive and received.
+func deliver(t *testing.T, p *partition, c *ackedConsumer, entryID int64, index, size int32) *entry {
+	t.Helper()
+	m := stored(entryID, index, size)
+	p.session.arrivals.note(m)
+	e, ok := come(p, c, m)
+	require.True(t, ok)
 	return e
 }
 
-func (p *partition) flushNow() {
-	p.session.flushAcks()
-	p.session.acks.senders.Wait()
-}
+// breakConnection breaks the connection and makes another.
+func breakConnection(p *partition) { p.session.arrivals.connections.policy().Reset() }
 
 func TestEntryIsAcknowledgedWithItsLastMessage(t *testing.T) {
 	p, c := newTestPartition(true)
 	var entries []*entry
 	for i := range int32(3) {
-		entries = append(entries, deliver(p, c, 7, i, 3))
+		entries = append(entries, deliver(t, p, c, 7, i, 3))
 		require.NotNil(t, entries[i])
 	}
 	p.complete(entries[0], 1)
 	p.complete(entries[1], 1)
-	p.flushNow()
-	require.Empty(t, c.acked)
+	p.session.flushAcks()
+	require.Empty(t, c.upTo)
 	for i := range int32(3) {
-		require.Nil(t, deliver(p, c, 7, i, 3), "here already")
+		require.Nil(t, deliver(t, p, c, 7, i, 3), "here already")
 	}
 	p.complete(entries[2], 1)
-	p.flushNow()
-	require.Len(t, c.acked, 1)
-	require.EqualValues(t, 7, c.acked[0].EntryID())
+	p.session.flushAcks()
+	require.Equal(t, []int64{7}, c.upTo)
+	require.Empty(t, c.alone)
+}
+
+func TestWhatIsCompletedBehindAnUnfinishedOneWaits(t *testing.T) {
+	p, c := newTestPartition(true)
+	first, second, third := deliver(t, p, c, 1, 0, 1), deliver(t, p, c, 2, 0, 1), deliver(t, p, c, 3, 0, 1)
+	p.complete(third, 1)
+	p.complete(first, 1)
+	p.session.flushAcks()
+	require.Equal(t, []int64{1}, c.upTo, "so that 2 and 3 come again together")
+	p.complete(second, 1)
+	p.session.flushAcks()
+	require.Equal(t, []int64{1, 3}, c.upTo)
+}
+
+func TestOneMessageDoesNotKeepAllFromBeingAcknowledged(t *testing.T) {
+	p, c := newTestPartition(true)
+	held := deliver(t, p, c, 0, 0, 1)
+	for i := int64(1); i <= 3*maxUnacknowledged; i++ {
+		p.complete(deliver(t, p, c, i, 0, 1), 1)
+		if i%1000 == 0 {
+			p.session.flushAcks()
+		}
+	}
+	require.Empty(t, c.upTo)
+	require.Greater(t, len(c.alone), maxUnacknowledged)
+	require.Less(t, len(p.live), 2*maxUnacknowledged, "what is acknowledged is not kept for ever")
+	p.complete(held, 1)
+	p.session.flushAcks()
+	require.Equal(t, []int64{3 * maxUnacknowledged}, c.upTo)
 }
 
 func TestWhatWasNotReceivedOfABatchIsHandled(t *testing.T) {
 	p, c := newTestPartition(true)
-	require.NotNil(t, deliver(p, c, 1, 0, 1))
-	require.NotNil(t, deliver(p, c, 2, 0, 3))
+	require.NotNil(t, deliver(t, p, c, 1, 0, 1))
+	require.NotNil(t, deliver(t, p, c, 2, 0, 3))
+	breakConnection(p)
 	// The connection broke: the rest of the batch comes with its second delivery.
-	require.Nil(t, deliver(p, c, 1, 0, 1))
-	require.Nil(t, deliver(p, c, 2, 0, 3))
-	require.NotNil(t, deliver(p, c, 2, 1, 3))
-	require.NotNil(t, deliver(p, c, 2, 2, 3))
+	require.Nil(t, deliver(t, p, c, 1, 0, 1))
+	require.Nil(t, deliver(t, p, c, 2, 0, 3))
+	require.NotNil(t, deliver(t, p, c, 2, 1, 3))
+	require.NotNil(t, deliver(t, p, c, 2, 2, 3))
 }
 
-func TestUnconfirmedAcknowledgementIsSentAgain(t *testing.T) {
+func TestAcknowledgementThatMayBeLostIsSentAgain(t *testing.T) {
 	p, c := newTestPartition(true)
-	e := deliver(p, c, 1, 0, 1)
-	c.err = context.DeadlineExceeded
-	p.complete(e, 1)
+	p.complete(deliver(t, p, c, 1, 0, 1), 1)
+	second := deliver(t, p, c, 2, 0, 1)
 	p.session.flushAcks()
-	require.Eventually(t, func() bool {
-		p.acks.mu.Lock()
-		defer p.acks.mu.Unlock()
-		return len(p.acks.ready) == 1 && p.acks.sending
-	}, 5*time.Second, time.Millisecond)
-	require.Nil(t, deliver(p, c, 1, 0, 1), "its acknowledgement is under way")
-	p.session.cancel()
-	p.session.acks.senders.Wait()
-	require.False(t, e.confirmed.Load())
+	require.Equal(t, []int64{1}, c.upTo)
+	breakConnection(p)
+	require.Nil(t, deliver(t, p, c, 1, 0, 1), "it is not handled again")
+	require.Nil(t, deliver(t, p, c, 2, 0, 1))
+	p.session.flushAcks()
+	require.Equal(t, []int64{1, 1}, c.upTo)
+	p.complete(second, 1)
+	p.session.flushAcks()
+	require.Equal(t, []int64{1, 1, 2}, c.upTo)
 }
 
-func TestConfirmedEntryThatComesAgainStartsThePartitionOver(t *testing.T) {
+func TestWhatWasAcknowledgedAndComesAgainStartsThePartitionOver(t *testing.T) {
 	p, c := newTestPartition(true)
-	first, second := deliver(p, c, 1, 0, 1), deliver(p, c, 2, 0, 1)
-	p.complete(first, 1)
-	p.flushNow()
-	require.True(t, first.confirmed.Load())
-	require.Nil(t, deliver(p, c, 2, 0, 1), "unfinished")
-	require.NotNil(t, deliver(p, c, 1, 0, 1), "the subscription was reset")
-	again := deliver(p, c, 2, 0, 1)
+	p.complete(deliver(t, p, c, 1, 0, 1), 1)
+	p.session.flushAcks()
+	second := deliver(t, p, c, 2, 0, 1)
+	p.watermarks[0].sent = time.Now().Add(-ackLanding) // the broker has it by now
+	p.complete(second, 1)
+	breakConnection(p)
+	p.session.flushAcks()
+	require.Equal(t, []int64{1}, c.upTo, "until it is known what the broker delivers again")
+	require.NotNil(t, deliver(t, p, c, 1, 0, 1), "the subscription was reset")
+	again := deliver(t, p, c, 2, 0, 1)
 	require.NotNil(t, again, "and all behind it is handled again, so that the newest comes last")
 	require.NotSame(t, second, again)
+	p.session.flushAcks()
+	require.Equal(t, []int64{1}, c.upTo, "what was handled before acknowledges nothing")
 }
 
-func TestWithoutOrderOnlyTheConfirmedEntryIsHandledAgain(t *testing.T) {
+func TestWithoutOrderOnlyWhatWasAcknowledgedIsHandledAgain(t *testing.T) {
 	p, c := newTestPartition(false)
-	first := deliver(p, c, 1, 0, 1)
-	require.NotNil(t, deliver(p, c, 2, 0, 1))
+	first := deliver(t, p, c, 1, 0, 1)
+	require.NotNil(t, deliver(t, p, c, 2, 0, 1))
 	p.complete(first, 1)
-	p.flushNow()
-	require.NotNil(t, deliver(p, c, 1, 0, 1))
-	require.Nil(t, deliver(p, c, 2, 0, 1))
-	require.NotNil(t, deliver(p, c, 0, 0, 1), "another consumer's")
-	require.Nil(t, deliver(p, c, 0, 0, 1))
-}
-
-func TestConfirmedEntriesBehindAHeldOneAreNotKept(t *testing.T) {
-	p, c := newTestPartition(true)
-	require.NotNil(t, deliver(p, c, 0, 0, 1), "held for an hour")
-	for i := int64(1); i < 100_000; i++ {
-		p.complete(deliver(p, c, i, 0, 1), 1)
-		if i%100 == 0 {
-			p.flushNow()
-		}
-	}
-	require.Less(t, len(p.live), 1000)
-	require.Nil(t, deliver(p, c, 0, 0, 1), "still known")
+	require.Equal(t, []int64{1}, c.alone)
+	first.acked.Store(time.Now().Add(-2 * p.session.ackEvery).UnixNano())
+	breakConnection(p)
+	require.NotNil(t, deliver(t, p, c, 1, 0, 1))
+	require.Nil(t, deliver(t, p, c, 2, 0, 1))
+	require.NotNil(t, deliver(t, p, c, 0, 0, 1), "another consumer's")
+	require.Nil(t, deliver(t, p, c, 0, 0, 1))
 }
 
 func TestMessagesThatTheBrokerLeavesOutCountAsDone(t *testing.T) {
 	p, c := newTestPartition(true)
-	e := deliver(p, c, 1, 1, 3) // the first was acknowledged by itself, before
-	require.NotNil(t, deliver(p, c, 1, 2, 3))
+	e := deliver(t, p, c, 1, 1, 3) // the first was acknowledged by itself, before
+	require.NotNil(t, deliver(t, p, c, 1, 2, 3))
 	p.complete(e, 1)
 	p.complete(e, 1)
-	require.NotNil(t, deliver(p, c, 2, 0, 1))
-	p.flushNow()
-	require.Len(t, c.acked, 1)
+	p.complete(deliver(t, p, c, 2, 0, 1), 1)
+	p.session.flushAcks()
+	require.Equal(t, []int64{2}, c.upTo)
 }
 
-func TestCopyThatCrossedItsAcknowledgementIsDropped(t *testing.T) {
-	p, c := newTestPartition(true)
-	first := deliver(p, c, 1, 0, 1)
-	require.NotNil(t, deliver(p, c, 2, 0, 1))
-	copied := batchID{pulsar.NewMessageID(1, 1, 0, 0), 1}
-	p.session.arrivals.note(storedMessage{id: copied}) // it arrives, and waits to be received
-	p.complete(first, 1)
-	p.flushNow()
-	e, again := p.receive(&pulsar.ConsumerMessage{Consumer: c, Message: storedMessage{id: copied}}, false)
-	require.Nil(t, e)
-	require.True(t, again)
+func TestDroppedMessagesAreNoticed(t *testing.T) {
+	for name, c := range map[string]struct {
+		arrive []*storedMessage
+		taken  []int
+		last   int
+	}{
+		"an entry":            {[]*storedMessage{stored(1, 0, 1), stored(2, 0, 1), stored(3, 0, 1)}, []int{0}, 2},
+		"the rest of a batch": {[]*storedMessage{stored(1, 0, 3), stored(1, 1, 3), stored(1, 2, 3), stored(2, 0, 1)}, []int{0, 1}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, consumer := newTestPartition(true)
+			for _, m := range c.arrive {
+				p.session.arrivals.note(m)
+			}
+			for _, i := range c.taken {
+				e, ok := come(p, consumer, c.arrive[i])
+				require.True(t, ok)
+				require.NotNil(t, e)
+			}
+			_, ok := come(p, consumer, c.arrive[c.last])
+			require.False(t, ok)
+		})
+	}
+	t.Run("not when the broker delivers them again", func(t *testing.T) {
+		p, consumer := newTestPartition(true)
+		all := []*storedMessage{stored(1, 0, 1), stored(2, 0, 1), stored(3, 0, 1)}
+		for _, m := range all {
+			p.session.arrivals.note(m)
+		}
+		breakConnection(p)
+		for i := range int64(3) {
+			require.NotNil(t, deliver(t, p, consumer, i+1, 0, 1))
+		}
+	})
+}
+
+func TestAConnectionThatIsMadeTwiceEndsTheSession(t *testing.T) {
+	p, _ := newTestPartition(true)
+	connections := &p.session.arrivals.connections
+	broken := 0
+	connections.broken = func() { broken++ }
+	first := connections.policy()
+	first.Reset()
+	connections.policy().Reset()
+	require.Zero(t, broken, "it broke twice")
+	shaky := connections.policy()
+	shaky.Next() // it broke while it was made
+	shaky.Reset()
+	connections.policy()
+	require.Equal(t, 1, broken)
 }

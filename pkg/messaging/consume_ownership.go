@@ -34,6 +34,7 @@ func OnOwned(f func(ctx context.Context, topic string, partition int)) ConsumerO
 type ownership struct {
 	f      func(ctx context.Context, topic string, partition int)
 	parent context.Context
+	told   bool // the broker says which partitions are gained and lost
 
 	mu    sync.Mutex
 	of    map[string]*ownedInterval // by partition's topic
@@ -112,16 +113,21 @@ func (o *ownership) end(cause error) {
 	clear(o.of)
 }
 
-// await returns the present interval of a message's partition once f has returned for it. It
-// returns nil when nobody asked for intervals, or when stop or gone end first.
-func (o *ownership) await(stop context.Context, topic string, partition int, gone <-chan struct{}) *ownedInterval {
+// await returns the present interval of a message's partition once f has returned for it: nil when
+// nobody asked for intervals. ok is false for a message of a partition that was lost.
+func (o *ownership) await(
+	stop context.Context, topic string, partition int, gone <-chan struct{},
+) (i *ownedInterval, ok bool) {
 	if o.f == nil {
-		return nil
+		return nil, true
 	}
 	o.mu.Lock()
-	i := o.of[topic]
+	i = o.of[topic]
 	o.mu.Unlock()
 	if i == nil {
+		if o.told {
+			return nil, false
+		}
 		i = o.gain(topic, partition) // a partition that the topic has gained
 	}
 	select {
@@ -129,5 +135,5 @@ func (o *ownership) await(stop context.Context, topic string, partition int, gon
 	case <-stop.Done():
 	case <-gone:
 	}
-	return i
+	return i, true
 }

@@ -47,8 +47,6 @@ type session struct {
 	ordered    bool // order is kept
 	log        *zap.Logger
 	lines      throttle.Throttle
-	life       context.Context // ends with the session
-	cancel     context.CancelFunc
 
 	// What the underlying consumer holds. Counted where messages arrive, on the
 	// connection's reader goroutine: those in its queue are invisible otherwise.
@@ -71,11 +69,10 @@ type session struct {
 	ackMessages int
 	ackFailed   prometheus.Counter
 	acks        struct {
-		mu      sync.Mutex
-		dirty   []*partition // have something to acknowledge
-		timer   *time.Timer
-		closed  bool
-		senders sync.WaitGroup
+		mu     sync.Mutex
+		dirty  []*partition // have something to acknowledge
+		timer  *time.Timer
+		closed bool
 	}
 
 	completions *completionQueue // the run's
@@ -255,7 +252,8 @@ func (r *run) newSession(src source) (*session, error) {
 		ackFailed: r.metrics.ackFailed,
 		parts:     make(map[string]*partition),
 	}
-	s.life, s.cancel = context.WithCancel(context.Background())
+	s.arrivals.connections.current.Store(1)
+	s.arrivals.connections.broken = func() { s.OnConsumerClose(nil, errDropped) }
 	s.ch = make(chan pulsar.ConsumerMessage, budget.ChannelLength(s.queue))
 	s.dropBefore = func(topic string, losses uint32) {
 		r.sched.Drop(func(it *schedule.Item) bool {
@@ -268,15 +266,13 @@ func (r *run) newSession(src source) (*session, error) {
 		})
 	}
 	if s.sole {
-		s.owned.f, s.owned.parent = r.c.onOwned, r.grace
+		s.owned.f, s.owned.parent, s.owned.told = r.c.onOwned, r.grace, s.failover
 	}
 	if err := r.createSubscription(src); err != nil {
-		s.cancel()
 		return nil, err
 	}
 	raw, err := r.c.client.consumers.Subscribe(r.rawOptions(s))
 	if err != nil {
-		s.cancel()
 		s.owned.end(ErrOwnershipLost)
 		return nil, err
 	}
@@ -403,10 +399,11 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		MessageChannel:                 s.ch,
 		Interceptors:                   pulsar.ConsumerInterceptors{s},
 		EnableBatchIndexAcknowledgment: c.AckBatchIndex,
-		AckWithResponse:                true,
-		// Acknowledgements are gathered by us: see consume_acks.go.
-		AckGroupingOptions: &pulsar.AckGroupingOptions{MaxSize: 1},
-		BackOffPolicyFunc:  newBackoff,
+		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery},
+		BackOffPolicyFunc:              s.arrivals.connections.policy,
+	}
+	if s.sole { // gathered by us: see consume_acks.go
+		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}
 	}
 	if s.listens() {
 		o.EventListener = s

@@ -29,6 +29,9 @@ func (q *queue[T]) pushFront(v T) {
 	q.items[q.head] = v
 }
 
+// first is the item that pop returns next. The queue is not empty.
+func (q *queue[T]) first() T { return q.items[q.head] }
+
 func (q *queue[T]) pop() T {
 	var zero T
 	v := q.items[q.head]

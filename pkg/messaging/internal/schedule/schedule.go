@@ -311,11 +311,16 @@ func (s *Scheduler) fill(w *Worker) bool {
 // fillFrom takes items of one queue. An item that is not due keeps those behind it waiting.
 func (s *Scheduler) fillFrom(q *keyQueue, w *Worker, most int) {
 	for w.chunk.n < most && q.items.len() > 0 {
-		it := q.items.pop()
+		it := q.items.first()
+		early := !it.Due.IsZero() && time.Until(it.Due) > 0
+		if early && q.running > 0 {
+			return // it keeps its place behind what is running
+		}
+		q.items.pop()
 		s.waiting--
 		s.waitsIn(q, it, -1)
 		q.running++
-		if !it.Due.IsZero() && time.Until(it.Due) > 0 {
+		if early {
 			s.holdUntilDue(it)
 			return
 		}

@@ -356,3 +356,27 @@ func TestAnItemThatIsNotDueKeepsItsPlace(t *testing.T) {
 		s.Abandon()
 	})
 }
+
+func TestAnItemThatIsNotDueStaysBehindThoseInFront(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScheduler(1, 100, 1<<20)
+		items := messages(new(Group), "a", "a", "b", "c")
+		items[1].Due = time.Now().Add(10 * time.Millisecond)
+		s.Push(items)
+		w := &Worker{}
+		require.True(t, s.Next(w, 0, 0))
+		first := w.Claim()
+		s.GiveBack(w)
+		s.Hold(first, time.Now().Add(time.Second), false)
+		var order []string
+		for len(order) < 4 {
+			require.True(t, s.Next(w, 0, 0))
+			for it := w.Claim(); it != nil; it = w.Claim() {
+				order = append(order, names(it)...)
+				w.Finish(it)
+			}
+		}
+		s.Abandon()
+		require.Equal(t, []string{"a0", "a1"}, order[2:])
+	})
+}

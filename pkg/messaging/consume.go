@@ -62,6 +62,8 @@ type run struct {
 	parts   map[source]int          // partitions of each source, as far as known
 	weights map[source]sourceWeight // of its messages, as far as known
 
+	sessions map[*session]struct{}
+
 	failed failedAttempts // of messages that a session's end took along
 }
 
@@ -178,7 +180,13 @@ func (r *run) receiveFrom(src source) {
 			r.log.Info("subscribed", zap.Stringer("source", src), zap.Int("attempt", attempt))
 		}
 		began := time.Now()
+		r.mu.Lock()
+		r.sessions[s] = struct{}{}
+		r.mu.Unlock()
 		reason := r.receive(s)
+		r.mu.Lock()
+		delete(r.sessions, s)
+		r.mu.Unlock()
 		r.close(s)
 		if r.stop.Err() != nil {
 			return

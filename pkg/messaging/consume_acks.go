@@ -46,15 +46,25 @@ func (s *session) acknowledge(e *entry) {
 // flushLater has p's watermark acknowledged within ackEvery, or at once when much is completed.
 func (s *session) flushLater(p *partition) {
 	now := p.completed.Add(1)%int64(s.ackMessages) == 0
-	listed := p.dirty.Swap(true)
-	if listed && !now {
+	if p.dirty.Swap(true) && !now {
 		return
 	}
+	s.schedule(p, now)
+}
+
+// flushAgain has p's watermark acknowledged ackEvery from now.
+func (s *session) flushAgain(p *partition) {
+	p.dirty.Store(true)
+	s.schedule(p, false)
+}
+
+func (s *session) schedule(p *partition, now bool) {
 	s.acks.mu.Lock()
 	defer s.acks.mu.Unlock()
-	if !listed {
-		s.acks.dirty = append(s.acks.dirty, p)
+	if s.acks.dirty == nil {
+		s.acks.dirty = make(map[*partition]struct{})
 	}
+	s.acks.dirty[p] = struct{}{}
 	switch {
 	case s.acks.closed:
 	case s.acks.timer == nil:
@@ -72,7 +82,7 @@ func (s *session) flushAcks() {
 	dirty := s.acks.dirty
 	s.acks.dirty = nil
 	s.acks.mu.Unlock()
-	for _, p := range dirty {
+	for p := range dirty {
 		p.dirty.Store(false)
 		s.flush(p)
 	}
@@ -83,13 +93,13 @@ func (s *session) flushAcks() {
 // messages again, and must deliver all behind them, too.
 func (s *session) flush(p *partition) {
 	if !p.acking.TryLock() {
-		s.flushLater(p) // the underlying client is busy connecting
+		s.flushAgain(p) // the underlying client is busy connecting
 		return
 	}
 	defer p.acking.Unlock()
 	connections := &s.arrivals.connections
 	if p.connection.Load() != connections.current.Load() && !connections.settled() && !p.crowded() {
-		s.flushLater(p)
+		s.flushAgain(p)
 		return
 	}
 	last, behind := p.advance()

@@ -22,6 +22,7 @@ type arrival struct {
 	at         position
 	first      pulsar.Message
 	messages   int32  // of it that arrived
+	came       int32  // of these, to the receiver
 	connection uint32 // that it came by
 }
 
@@ -30,8 +31,9 @@ type arrivalLog struct {
 	connections connections
 	latest      atomic.Pointer[arrivals] // of the latest message
 
-	mu sync.Mutex
-	of map[string]*arrivals // by partition's topic
+	mu     sync.Mutex
+	of     map[string]*arrivals // by partition's topic
+	before map[string]looked    // the same
 }
 
 func (l *arrivalLog) find(topic string) *arrivals {
@@ -64,7 +66,7 @@ func (l *arrivalLog) note(m pulsar.Message) {
 		a.waiting[n-1].messages++
 		return
 	}
-	a.waiting = append(a.waiting, arrival{at, m, 1, l.connections.current.Load()})
+	a.waiting = append(a.waiting, arrival{at: at, first: m, messages: 1, connection: l.connections.current.Load()})
 }
 
 // received is called for every message that the receiver comes to. For one that begins an entry it
@@ -75,6 +77,7 @@ func (a *arrivals) received(m pulsar.Message, at position, index int32) (begun a
 	defer a.mu.Unlock()
 	waiting := a.waiting[a.head:]
 	if index > 0 && len(waiting) > 0 && waiting[0].at == at {
+		waiting[0].came++
 		return arrival{}, nil, false
 	}
 	for i, p := range waiting {
@@ -82,6 +85,7 @@ func (a *arrivals) received(m pulsar.Message, at position, index int32) (begun a
 			if i > 1 || i == 1 && waiting[0].messages > 1 {
 				passed = append(passed, waiting[:i]...)
 			}
+			waiting[i].came = 1
 			clear(waiting[:i])
 			a.head += i
 			a.trim()
@@ -99,6 +103,43 @@ func (a *arrivals) trim() {
 	n := copy(a.waiting, a.waiting[a.head:])
 	clear(a.waiting[n:])
 	a.waiting, a.head = a.waiting[:n], 0
+}
+
+// missing is how many messages have arrived, and the receiver has not come to, and the entry that
+// arrived last.
+func (a *arrivals) missing() (n int, last position) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.waiting[a.head:] {
+		n += int(p.messages - p.came)
+		last = p.at
+	}
+	return n, last
+}
+
+// looked is what was missing of a partition at the last look.
+type looked struct {
+	n    int
+	last position
+}
+
+// droppedAtTheEnd reports whether messages are missing that nothing follows. It is called from time
+// to time while no message waits for the receiver: what was missing before, and still is, was
+// dropped, once no connection is being made.
+func (l *arrivalLog) droppedAtTheEnd() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.before == nil {
+		l.before = make(map[string]looked)
+	}
+	dropped := false
+	for topic, a := range l.of {
+		n, last := a.missing()
+		now := looked{n, last}
+		dropped = dropped || n > 0 && l.before[topic] == now && l.connections.settled()
+		l.before[topic] = now
+	}
+	return dropped
 }
 
 // errDropped ends a session whose underlying consumer has dropped messages.

@@ -70,7 +70,7 @@ type session struct {
 	ackFailed   prometheus.Counter
 	acks        struct {
 		mu     sync.Mutex
-		dirty  []*partition // have something to acknowledge
+		dirty  map[*partition]struct{} // have something to acknowledge
 		timer  *time.Timer
 		closed bool
 	}

@@ -13,6 +13,8 @@ const (
 	// what it had taken along.
 	stealAfter = 10 * time.Millisecond
 	gaugeEvery = time.Second
+	// sessionsEvery is how often sessions are looked at for messages that were dropped.
+	sessionsEvery = time.Second
 	// maxReported bounds how many deliveries are reported as stuck at a time.
 	maxReported = 100
 )
@@ -31,6 +33,7 @@ type watchdog struct {
 	reported map[*task]stuck
 	gauged   time.Time
 	looked   time.Time
+	sessions time.Time
 }
 
 // watch runs until the last handler has finished.
@@ -52,6 +55,10 @@ func (r *run) watch() {
 			dog.looked = now
 			dog.look(now)
 		}
+		if now.Sub(dog.sessions) >= sessionsEvery {
+			dog.sessions = now
+			r.lookAtSessions()
+		}
 		if now.Sub(dog.gauged) >= gaugeEvery {
 			dog.gauged = now
 			r.metrics.gauge(r.sched, r.workers)
@@ -59,6 +66,17 @@ func (r *run) watch() {
 		if r.sched.Abandoned() {
 			dog.look(time.Now())
 			return
+		}
+	}
+}
+
+// lookAtSessions ends those whose underlying consumers have dropped messages.
+func (r *run) lookAtSessions() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.sessions {
+		if len(s.ch) == 0 && s.arrivals.droppedAtTheEnd() {
+			s.OnConsumerClose(nil, errDropped)
 		}
 	}
 }

@@ -127,6 +127,7 @@ func (c *Consumer) begin(h Handler, async bool) (*run, error) {
 		}),
 		sched: c.cfg.scheduler(async),
 		parts: make(map[source]int), weights: make(map[source]sourceWeight),
+		sessions: make(map[*session]struct{}),
 	}
 	for range c.cfg.Concurrency {
 		r.workers = append(r.workers, new(worker))

@@ -117,9 +117,17 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	}
 	// It is here unfinished, or completed.
 	if e.left.Load() == 0 {
-		p.session.acknowledge(e)
+		p.acknowledgeAgain(e)
 	}
 	return nil, true
+}
+
+// acknowledgeAgain acknowledges a completed entry that was delivered again.
+func (p *partition) acknowledgeAgain(e *entry) {
+	p.mu.Lock()
+	p.again = p.again || p.last != nil && !p.last.at.less(e.at)
+	p.mu.Unlock()
+	p.session.acknowledge(e)
 }
 
 // arrive is called for every message that is taken from the underlying client, before anything else

@@ -160,12 +160,16 @@ func TestAcknowledgementThatMayBeLostIsSentAgain(t *testing.T) {
 	require.Equal(t, []int64{1}, c.upTo)
 	breakConnection(p)
 	require.Nil(t, deliver(t, p, c, 1, 0, 1), "it is not handled again")
-	require.Nil(t, deliver(t, p, c, 2, 0, 1))
 	p.session.flushAcks()
 	require.Equal(t, []int64{1, 1}, c.upTo)
+	require.Nil(t, deliver(t, p, c, 2, 0, 1))
 	p.complete(second, 1)
 	p.session.flushAcks()
 	require.Equal(t, []int64{1, 1, 2}, c.upTo)
+	breakConnection(p)
+	require.Nil(t, deliver(t, p, c, 2, 0, 1), "the latest of all")
+	p.session.flushAcks()
+	require.Equal(t, []int64{1, 1, 2, 2}, c.upTo)
 }
 
 func TestWhatWasAcknowledgedAndComesAgainStartsThePartitionOver(t *testing.T) {

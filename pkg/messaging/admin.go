@@ -17,7 +17,7 @@ var (
 	// [Config].AdminURL is set.
 	ErrNoAdminURL = errors.New("messaging: no admin_url is set, the address of the brokers' admin API")
 	// ErrNotFound is in the error of a call of the admin API about a topic, a subscription
-	// or a namespace that does not exist.
+	// or a namespace that does not exist. Publishers have [ErrTopicNotFound].
 	ErrNotFound = admin.ErrNotFound
 	// ErrExists is in the error of a call that creates what exists already, otherwise than
 	// it was asked for.

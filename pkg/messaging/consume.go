@@ -25,11 +25,11 @@ type worker struct {
 	handled int // verdicts nil that the metrics do not know of yet
 }
 
-// finish notes that d has ended: the scheduler hears with the worker's next call.
+// finish notes that d has ended. The scheduler is told with the worker's next call.
 func (w *worker) finish(d *task) { w.Finish(&d.Item) }
 
 // run is one Run or Drain. This file is the way of a message through it, top to
-// bottom: subscribe -> receive -> (scheduler) -> work -> handle -> settle, and
+// bottom: subscribe -> receive -> (scheduler) -> work -> call -> complete, and
 // from there acknowledged, held for another attempt, or copied to the retry or
 // dead-letter topic and then acknowledged.
 //
@@ -437,6 +437,7 @@ func (r *run) close(s *session) {
 		s.raw.Close()
 	})
 	s.owned.end(ErrOwnershipLost)
+	s.owned.awaitCalls(closing)
 }
 
 // awaitHandlers waits for what a session that is over still has running: until the handlers'

@@ -9,9 +9,9 @@ import (
 // How what is completed is acknowledged.
 //
 // Where the subscription delivers a partition to one consumer at a time, everything up to the first
-// message that is not completed is acknowledged at once (cumulatively). So whatever ends in between,
-// the broker delivers again everything from some place on: each key's newest message comes last.
-// One message that is held for long would keep all behind it from being acknowledged. From
+// message that is not completed is acknowledged at once (cumulatively). So whatever ends in
+// between, the broker delivers again everything from some place on: each key's newest message comes
+// last. One message that is held for long would keep all behind it from being acknowledged. From
 // maxUnacknowledged entries on, those behind it are acknowledged one by one.
 //
 // On Shared and Key_Shared subscriptions entries are acknowledged one by one.

@@ -12,12 +12,15 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
-// AsyncHandler takes one message; its verdict is given later, through p, by whoever has the message
-// then. It is called in the order asked for, and called for the next message of that order as soon
-// as it has returned. It may block: then its order waits, and further messages are received up to
-// the configured bounds only.
+// AsyncHandler takes one message over. Its verdict is given later, by [PendingDelivery.Complete],
+// from any goroutine. Calls follow [ConsumerConfig].Order: the next message of a key or a
+// partition, or of all, is handed over as soon as the call for the one before has returned, whether
+// that has its verdict or not. The AsyncHandler may block: then its key, its partition, or all
+// wait, and further messages are received up to the configured bounds only. Up to Concurrency calls
+// run at once.
 //
-// ctx is as with [Handler]. A panic is the verdict of an error, unless there is one.
+// ctx is as with [Handler]. A panic counts as an error given as the verdict, unless a verdict was
+// given before.
 type AsyncHandler func(ctx context.Context, d *Delivery, p PendingDelivery)
 
 // PendingDelivery is one attempt at a message whose verdict is not given yet. It is a value:
@@ -30,8 +33,8 @@ type PendingDelivery struct {
 // Complete gives the verdict, as a [Handler] does by what it returns. It may be called from any
 // goroutine, also before the AsyncHandler returned, and never blocks. It must be called once for
 // each call of the AsyncHandler. Further calls have no effect, also when the message has been
-// handed over again meanwhile; neither have calls after the delivery became void (the
-// subscription's session ended, or Run returned).
+// handed over again meanwhile. Calls after the delivery became void (the subscription's session
+// ended, or RunAsync returned) have no effect either.
 //
 // After an error the message is handed over again, or goes where the verdict says, as with
 // [Consumer.Run], but those behind it have been handed over meanwhile: whoever needs order repeats
@@ -82,7 +85,8 @@ func (d *task) claim(attempt uint32) bool {
 }
 
 // RunAsync is [Consumer.Run] for verdicts that are given later: see [AsyncHandler].
-// What has no verdict counts against PrefetchMessages and PrefetchBytes.
+// What has no verdict counts against PrefetchMessages and PrefetchBytes, and is logged and counted
+// as stuck after StuckAfter. Errors are those of Run.
 //
 // When ctx ends nothing more is handed over, and RunAsync returns once all that was
 // has its verdict, or StopTimeout has passed: the rest is left unacknowledged. When

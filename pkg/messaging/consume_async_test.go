@@ -18,15 +18,15 @@ import (
 
 // handed collects what was handed over.
 type handed struct {
-	mu        sync.Mutex
-	payloads  []string
-	unsettled []messaging.PendingDelivery
+	mu       sync.Mutex
+	payloads []string
+	pending  []messaging.PendingDelivery
 }
 
 func (h *handed) over(_ context.Context, d *messaging.Delivery, u messaging.PendingDelivery) {
 	h.mu.Lock()
 	h.payloads = append(h.payloads, string(d.Payload))
-	h.unsettled = append(h.unsettled, u)
+	h.pending = append(h.pending, u)
 	h.mu.Unlock()
 }
 
@@ -50,8 +50,8 @@ func (h *handed) last() string {
 func (h *handed) take() ([]string, []messaging.PendingDelivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p, u := h.payloads, h.unsettled
-	h.payloads, h.unsettled = nil, nil
+	p, u := h.payloads, h.pending
+	h.payloads, h.pending = nil, nil
 	return p, u
 }
 
@@ -119,7 +119,7 @@ func different(payloads []string) int {
 	return len(seen)
 }
 
-func TestUnsettledCountAgainstTheBounds(t *testing.T) {
+func TestPendingDeliveriesCountAgainstTheBounds(t *testing.T) {
 	s := wire.Start(t)
 	for i := range 500 {
 		s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i))})
@@ -305,7 +305,7 @@ func TestVerdictsOfAnEndedSessionHaveNoEffect(t *testing.T) {
 	require.Zero(t, h.count())
 }
 
-// A partition whose HandOver blocks keeps its own messages only.
+// A partition whose AsyncHandler blocks keeps back its own messages only.
 func TestBlockedPartitionLeavesTheOthers(t *testing.T) {
 	s := wire.Start(t)
 	s.CreateTopic(topic, 2)

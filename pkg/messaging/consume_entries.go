@@ -19,8 +19,8 @@ import (
 //
 // An entry that the broker delivers again although it had the acknowledgement is another matter:
 // the subscription was reset, or the broker lost its position, or it comes from another consumer.
-// Where order is kept, the partition then starts over: everything that is delivered from there on is
-// handled, in its order.
+// Where order is kept, the partition then starts over: everything that is delivered from there on
+// is handled, in its order.
 type partition struct {
 	session  *session
 	topic    string

@@ -13,15 +13,26 @@ var ErrOwnershipLost = errors.New("messaging: the partition is no longer this co
 // ConsumerOption adjusts a Consumer.
 type ConsumerOption func(*Consumer)
 
-// OnOwned has f called for each partition that an Exclusive or Failover subscription begins to
-// deliver to the consumer, in a goroutine of its own, so that the service can load what it keeps
-// for the partition. No message of the partition is handled before f returns; those of the topic's
-// other partitions may wait as well.
+// OnOwned makes Run, RunAsync and Drain call f for each partition that an Exclusive or Failover
+// subscription begins to deliver to the consumer, so that the service can load what it keeps for
+// the partition. topic is the partition's full name
+// (persistent://tenant/namespace/name-partition-3, or the topic's where it has no partitions), and
+// partition its index (0 without partitions). With other types of subscriptions [Client.Consumer]
+// returns an error.
+//
+// Each call has a goroutine of its own. No message of the partition is handled before f returns;
+// those of the topic's other partitions may wait as well. f must return when ctx ends: Run, and the
+// next session, wait for it, up to StopTimeout. What f cannot load it tries again until ctx ends. f
+// must not panic.
 //
 // ctx ends when the partition is lost: to another consumer, with the subscription's session, or
-// when Run has handled its last message. Its cause then is [ErrOwnershipLost], or what ended Run.
-// Handlers of the partition's messages get a context that ends with it. The partition may be
-// gained again later: f is then called again.
+// when Run has handled its last message. Its cause then is [ErrOwnershipLost]; it is
+// [context.Canceled] when handlers ran for StopTimeout after the end of Run's context. Handlers of
+// the partition's messages get a context that ends with it. The partition may be gained again
+// later: f is then called again, perhaps while a handler, or a call of f, of the time before still
+// runs. That also happens when the consumer itself subscribes again for another length of its
+// receive queue (metric messaging_resubscribes_total, reasons longer_queue and shorter_queue). Set
+// MaxMessageBytes to the real size of messages, and it happens seldom.
 //
 // A broker may have begun to deliver the partition to another consumer before the loss is known
 // here, for as long as a broken connection takes to be noticed. What must not be written by two
@@ -64,8 +75,10 @@ func (o *ownership) gain(topic string, partition int) *ownedInterval {
 	}
 	i := &ownedInterval{ready: make(chan struct{})}
 	i.ctx, i.cancel = context.WithCancelCause(o.parent)
-	if o.ended {
+	if o.ended { // calls is being waited for: nothing is added
 		i.cancel(ErrOwnershipLost)
+		close(i.ready)
+		return i
 	}
 	o.of[topic] = i
 	o.calls.Go(func() {
@@ -112,6 +125,9 @@ func (o *ownership) end(cause error) {
 	}
 	clear(o.of)
 }
+
+// awaitCalls waits until f has returned for all intervals, or ctx ends. end must have been called.
+func (o *ownership) awaitCalls(ctx context.Context) { within(ctx, o.calls.Wait) }
 
 // await returns the present interval of a message's partition once f has returned for it: nil when
 // nobody asked for intervals. ok is false for a message of a partition that was lost.

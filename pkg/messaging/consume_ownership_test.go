@@ -144,6 +144,30 @@ func TestNoMessageIsHandledBeforeOnOwnedReturns(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+// Run waits for a service that gives its partition up, until StopTimeout.
+func TestRunWaitsForOnOwned(t *testing.T) {
+	s := wire.Start(t)
+	loading, ended := make(chan struct{}), make(chan struct{})
+	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
+	cfg.StopTimeout = 200 * time.Millisecond
+	c, err := dial(t, s.URL()).Consumer(cfg, messaging.OnOwned(func(ctx context.Context, _ string, _ int) {
+		close(loading)
+		<-ctx.Done()
+		<-ended // too late
+	}))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(testContext(t))
+	var began time.Time
+	go func() {
+		<-loading
+		began = time.Now()
+		cancel()
+	}()
+	require.NoError(t, c.Run(ctx, func(context.Context, *messaging.Delivery) error { return nil }))
+	require.GreaterOrEqual(t, time.Since(began), cfg.StopTimeout)
+	close(ended)
+}
+
 func TestOnOwnedNeedsOneConsumerPerPartition(t *testing.T) {
 	client := dial(t, "pulsar://127.0.0.1:1")
 	_, err := client.Consumer(consumerConfig(topic, messaging.Shared), messaging.OnOwned(func(context.Context, string, int) {}))

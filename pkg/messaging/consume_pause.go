@@ -8,11 +8,19 @@ type pauses struct {
 	by map[string]chan struct{} // by source; closed by resume
 }
 
-// Pause stops receiving from topics of the configuration (or its pattern), from all of them when
-// none is named. Messages that were received before, at most as many as the configuration lets wait
-// here, are still handled. The subscriptions stay: what is published meanwhile waits at the
-// brokers. A pause lasts over further calls of Run, until Resume. It may be called from any
-// goroutine, at any time.
+// Pause stops receiving from topics, each one of [ConsumerConfig].Topics, or Pattern itself; from
+// all of them and from the retry topic when none is named. Single topics of a pattern cannot be
+// paused, and other names have no effect. With a name the retry topic goes on: name Retry.Topic,
+// too, to pause further attempts.
+//
+// Messages that were taken over before are still handled, and those held for another attempt get
+// it. The subscriptions stay, with their partitions: what is published meanwhile waits at the
+// brokers, and up to PrefetchMessages more wait here, received and not handled. On a Shared or
+// Key_Shared subscription no other consumer gets these; end Run to give them back.
+//
+// A pause lasts over further calls of Run, until Resume. Drain does not get what is paused: it ends
+// after DrainIdle. Pausing twice is as pausing once. Pause may be called from any goroutine, at any
+// time.
 func (c *Consumer) Pause(topics ...string) {
 	c.pauses.mu.Lock()
 	defer c.pauses.mu.Unlock()
@@ -26,7 +34,8 @@ func (c *Consumer) Pause(topics ...string) {
 	}
 }
 
-// Resume ends what Pause began, for the topics named or for all.
+// Resume ends what Pause began, for the topics named, or for all and the retry topic. It may be
+// called from any goroutine, at any time.
 func (c *Consumer) Resume(topics ...string) {
 	c.pauses.mu.Lock()
 	defer c.pauses.mu.Unlock()
@@ -38,7 +47,8 @@ func (c *Consumer) Resume(topics ...string) {
 	}
 }
 
-// Paused reports whether the consumer does not receive from topic at present.
+// Paused reports whether Pause was called for topic (a name as Pause takes it), and Resume was not
+// called since.
 func (c *Consumer) Paused(topic string) bool { return c.pauses.of(fullTopicName(topic)) != nil }
 
 // of returns a channel that is closed when the source is resumed, nil when it is not paused.

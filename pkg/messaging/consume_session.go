@@ -160,7 +160,7 @@ func (s *session) holding() (messages, bytes int64) {
 }
 
 // forget sets the counts to nothing held. The underlying client empties its queue
-// without a word when it reconnects, so the counts can only be trusted upwards:
+// when it reconnects and does not say so, so the counts can only be trusted upwards:
 // they are corrected whenever the queue is known to be empty.
 func (s *session) forget() { s.held.Store(0) }
 
@@ -176,7 +176,7 @@ func (s *session) taken(messages, bytes int64) {
 func (s *session) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
 func (s *session) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 
-// OnConsumerClose hears that the underlying consumer gave up: since v0.20 it
+// OnConsumerClose is called when the underlying consumer gave up: since v0.20 it
 // closes itself when a broker refuses it for good on reconnecting, as with
 // ConsumerBusy, AuthorizationError or TopicNotFound.
 func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {

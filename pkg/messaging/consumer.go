@@ -13,8 +13,9 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
-// Consumer consumes a subscription while inside [Consumer.Run] or
-// [Consumer.Drain], and has no connection and holds no message outside them.
+// Consumer consumes a subscription while inside [Consumer.Run], [Consumer.RunAsync] or
+// [Consumer.Drain], one of them at a time, and has no connection and holds no message outside
+// them. [Client.Consumer] makes one. It needs no closing. It is safe for concurrent use.
 type Consumer struct {
 	client *Client
 	cfg    ConsumerConfig
@@ -54,14 +55,14 @@ func (c *Consumer) note(src source, err error) {
 	c.trouble[src] = err
 }
 
-// ErrRunning is returned by Run and Drain when the consumer is inside one of them
-// already.
+// ErrRunning is returned by Run, RunAsync and Drain when the consumer is inside one of
+// them already.
 var ErrRunning = errors.New("messaging: consumer is running already")
 
 var errNilHandler = errors.New("messaging: nil handler")
 
 // Consumer prepares a consumer. It fails on a bad configuration only; nothing is
-// connected before Run or Drain.
+// connected before Run, RunAsync or Drain.
 func (c *Client) Consumer(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: consumer: %w", err)
@@ -87,7 +88,8 @@ func (c *Client) Consumer(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer
 // When it returns, every handler has finished, acknowledgements are sent and the
 // subscription is left, so that another consumer gets everything unacknowledged at
 // once. An unreachable broker, or one that ends the subscription, is no error: Run
-// logs once and subscribes again, with backoff.
+// logs once and subscribes again, with delays from 0.1 to 2 s. The same holds while
+// another consumer has an Exclusive subscription: see [Consumer.Trouble].
 //
 // Run returns [ErrClosed] when the client closes, [ErrRunning] when the consumer
 // is running, and an error at once when the subscription can never succeed, for

@@ -37,13 +37,14 @@ const (
 	OrderTotal Order = "total"
 )
 
-// StartAt is where a subscription begins when it does not exist yet.
+// StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin a
+// subscription at a message or a time, set [ConsumerConfig].From.
 type StartAt string
 
 const (
 	// StartEarliest begins with the oldest message that the topic still has.
 	StartEarliest StartAt = "earliest"
-	// StartLatest begins with what is published after subscribing.
+	// StartLatest begins with what is published after subscribing, or opening.
 	StartLatest StartAt = "latest"
 )
 

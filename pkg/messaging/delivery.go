@@ -17,13 +17,20 @@ import (
 //   - [RetryAfter] or any other error, or a panic: again later, see [Retry].
 //
 // ctx carries the values of Run's context but ends only StopTimeout after it, so
-// that a handler in flight can finish.
+// that a handler in flight can finish. With [OnOwned] it also ends when the consumer
+// loses the message's partition.
+//
+// Handlers run in several goroutines, up to Concurrency at once.
 type Handler func(ctx context.Context, d *Delivery) error
 
-// Delivery is one attempt at one message. It belongs to the handler and may be
+// Delivery is one attempt at one message, or a message that a [Reader] or
+// [Client.Last] returns. It belongs to the handler and may be
 // kept after the handler returned; note that the payloads of a batch share one
 // buffer, so a kept Payload keeps its batch in memory. It must not be changed
 // unless the verdict is nil: retries and dead letters are made of it.
+//
+// A message's sequence id is not here: pulsar-client-go v0.21.0 does not give it to
+// consumers. A publisher whose readers need it stores it as a property.
 type Delivery struct {
 	// Topic is the topic (of a partitioned one: the partition) that the message was
 	// published to, Partition its partition's index, 0 without partitions. On a
@@ -42,7 +49,8 @@ type Delivery struct {
 	// Properties may be nil.
 	Properties map[string]string
 	// EventTime is zero when the producer set none.
-	EventTime   time.Time
+	EventTime time.Time
+	// PublishTime is the time at which the producer sent the message, by its own clock.
 	PublishTime time.Time
 	// ProducerName is the producer's, ReplicatedFrom the cluster that the message
 	// was replicated from, empty when it was published to this one.
@@ -51,7 +59,7 @@ type Delivery struct {
 	// RedeliveryCount is how often the broker delivered the message before, as far
 	// as it remembers: always 0 on exclusive and failover subscriptions.
 	RedeliveryCount int
-	// Attempt counts from 1. On retry topics it survives restarts.
+	// Attempt counts from 1. On retry topics it survives restarts. A Reader's is always 1.
 	Attempt int
 	// FirstFailed is when the first attempt failed, zero on the first attempt.
 	FirstFailed time.Time

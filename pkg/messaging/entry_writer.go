@@ -14,14 +14,16 @@ import (
 
 // EntryWriterConfig says how to write. Name and Position must be set.
 type EntryWriterConfig struct {
-	// Name is what brokers know the writer by, and what they deduplicate by. All writers of
+	// Name is the producer's name, by which brokers deduplicate. All writers of
 	// one source have the same name, on whatever machine, and others have another.
 	Name string
-	// Position returns the source position that a message of the topic was stored under, as
-	// its properties tell, and a negative number when they tell none. An error refuses the
-	// topic: opening fails with it.
+	// Position returns the source position that a message of the topic was stored under, 0 or
+	// more, and a negative number when the message has none. Consumers are not told a message's
+	// SequenceID, so the caller of Store also keeps the position in a property (or the payload).
+	// An error refuses the topic: opening fails with it. It is called with the topic's last
+	// message: at opening, and again during Store.
 	Position func(*Delivery) (int64, error)
-	// Label is the profile's name in metrics. Default "entries".
+	// Label is the label "profile" of the publishing metrics. Default "entries".
 	Label string
 	// Compression of each entry. Default LZ4.
 	Compression Compression
@@ -80,7 +82,9 @@ func EntryBytes(r *Record) int {
 
 // EntryWriter stores what comes from a source that numbers it, so that each position of the
 // source is stored once in one partition, whatever ends in between: the process, the
-// broker, connections.
+// broker, connections. [Client.EntryWriter] opens one.
+//
+// The topic needs deduplication on the broker: see [Namespace.SetDeduplication].
 //
 // The partition itself says what is stored: a writer owns it alone and writes in the order of
 // positions, so the position of the last message says that all up to it is stored and
@@ -141,7 +145,8 @@ type EntryWriter struct {
 	stored int64
 }
 
-// ErrNotOrdered is Store's error for records without a position, or whose positions fall.
+// ErrNotOrdered is the error of [EntryWriter.Store] for records without a position, with a negative
+// one, or whose positions fall.
 var ErrNotOrdered = errors.New("messaging: records without ascending positions")
 
 // lookTimeout is how long reading the last message, and closing after it failed, may take.
@@ -150,11 +155,19 @@ const lookTimeout = 10 * time.Second
 // EntryWriter takes topic, one without partitions or a single partition of one
 // (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
 // ctx ends, also while another writer has the topic: every 2 seconds at least. Then it reads the
-// last message once. ctx bounds opening only. Close the writer when done.
+// last message once, which may take 10 seconds. ctx bounds opening only. Close the writer when
+// done.
+//
+// It fails at once when waiting does not help: without Name or Position, for a topic with several
+// partitions, with an error of Position, and with the errors of [Client.Publisher] but [ErrOwned].
+// When the last message cannot be read, another call may succeed.
 func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterConfig) (*EntryWriter, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Name == "" || cfg.Position == nil {
 		return nil, errors.New("messaging: entry writer: Name and Position must be set")
+	}
+	if !validTopic(topic) {
+		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
 	name, err := c.onlyPartition(ctx, topic)
 	if err != nil {
@@ -190,8 +203,15 @@ func (c *Client) ownerOf(ctx context.Context, topic string, p Profile) (*Publish
 // onlyPartition is the name of topic's only partition.
 func (c *Client) onlyPartition(ctx context.Context, topic string) (string, error) {
 	var topics []string
-	err := insist(ctx, c.log, func() (err error) {
-		topics, err = patiently(ctx, c, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
+	asking, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	err := insist(asking, c.log, func() (err error) {
+		topics, err = patiently(asking, c, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
+		if err != nil {
+			if final := openingFailure(err, ExclusiveOwnership); final != nil {
+				giveUp(final) // as a publisher's opening does
+			}
+		}
 		return err
 	})
 	switch {
@@ -282,9 +302,10 @@ func (w *EntryWriter) Topic() string { return w.topic }
 func (w *EntryWriter) Trouble() error { return w.pub.Trouble() }
 
 // Store stores rs as one entry: all of them or none, and returns nil when they are stored. Each
-// record's SequenceID is its position in the source; positions must not fall, and
-// may have gaps. Records up to Stored are dropped, they are there. A writer's first position
-// is stored as an entry of its own.
+// record's SequenceID is its position in the source, 0 or more; positions must not fall, and
+// may have gaps: else the error is [ErrNotOrdered], and nothing is stored. Records of one position
+// must be in one call. Records up to Stored are not stored again. A writer's first position is
+// stored as an entry of its own. The records must not be changed before Store returns.
 //
 // ErrTooLarge says that the broker does not take the entry, or that several records are more
 // than MaxRecords or [MaxEntryBytes]; then those that Stored does not name are not stored,
@@ -293,7 +314,7 @@ func (w *EntryWriter) Trouble() error { return w.pub.Trouble() }
 // at its end: close it and open another, which finds out what is stored. Errors may be both.
 func (w *EntryWriter) Store(ctx context.Context, rs ...*Record) error {
 	for i, r := range rs {
-		if r.SequenceID == nil || i > 0 && *r.SequenceID < *rs[i-1].SequenceID {
+		if r.SequenceID == nil || *r.SequenceID < 0 || i > 0 && *r.SequenceID < *rs[i-1].SequenceID {
 			return ErrNotOrdered
 		}
 	}

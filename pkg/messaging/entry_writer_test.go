@@ -82,6 +82,11 @@ func TestEntryWriterRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "2 partitions")
 	_, err = client.EntryWriter(testContext(t), one, messaging.EntryWriterConfig{Position: position})
 	require.ErrorContains(t, err, "Name")
+	_, err = client.EntryWriter(testContext(t), "a/b", messaging.EntryWriterConfig{Name: "n", Position: position})
+	require.ErrorIs(t, err, messaging.ErrInvalidTopic)
+	s.Fail(wire.OpPartitions, one, wire.AuthorizationError, 1)
+	_, err = client.EntryWriter(testContext(t), one, messaging.EntryWriterConfig{Name: "n", Position: position})
+	require.ErrorIs(t, err, messaging.ErrAuthorization)
 	foreign := errors.New("not ours")
 	s.Publish(one, batch(0, 1)...)
 	_, err = client.EntryWriter(testContext(t), one, messaging.EntryWriterConfig{
@@ -96,6 +101,7 @@ func TestEntryWriterRefuses(t *testing.T) {
 	rs[3], rs[4] = rs[4], rs[3]
 	require.ErrorIs(t, w.Store(testContext(t), rs...), messaging.ErrNotOrdered)
 	require.ErrorIs(t, w.Store(testContext(t), &messaging.Record{}), messaging.ErrNotOrdered)
+	require.ErrorIs(t, w.Store(testContext(t), positioned(-1, 0)...), messaging.ErrNotOrdered)
 	require.NoError(t, w.Store(testContext(t), positioned(0, 0)...))
 	err = w.Store(testContext(t), positioned(1, 11)...)
 	require.ErrorIs(t, err, messaging.ErrTooLarge)

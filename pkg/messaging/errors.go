@@ -10,7 +10,8 @@ import (
 )
 
 var (
-	// ErrClosed is returned by a client, publisher or consumer that was closed.
+	// ErrClosed is returned by a client, publisher, reader or writer that was closed, and by what
+	// uses a client that was closed.
 	ErrClosed = errors.New("messaging: closed")
 	// ErrQueueFull is returned under [FailFast] when a bound of the queue is hit.
 	ErrQueueFull = errors.New("messaging: publish queue full")
@@ -36,8 +37,8 @@ var (
 	ErrOwned = errors.New("messaging: another publisher has the topic")
 	// ErrInvalidTopic says that a name cannot be a topic's.
 	ErrInvalidTopic = errors.New("messaging: invalid topic name")
-	// ErrTopicNotFound says that there is no such topic, or no such namespace, and that the
-	// broker does not make it.
+	// ErrTopicNotFound says that a publisher cannot open: there is no such topic, or no such
+	// namespace, and the broker does not create it. The admin API's is [ErrNotFound].
 	ErrTopicNotFound = errors.New("messaging: topic not found")
 	// ErrUnacknowledged is the outcome of a record that was accepted and not
 	// acknowledged when the publisher closed. It may or may not be stored.

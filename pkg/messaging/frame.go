@@ -134,7 +134,7 @@ func IsFrame(b []byte) bool { return len(b) >= frameHeader && string(b[:4]) == f
 // the first error, which it returns. The record and everything in it alias b and
 // are valid during the call only; Properties is nil where a record has none.
 // Errors are ErrNotFrame and ErrBadFrame, with what was found; the checksum is
-// verified before the first record is given out. No memory is allocated on the word of a
+// verified before the first record is given out. No memory is allocated because of a
 // length that b does not hold: all records share one map of properties.
 func ReadFrame(b []byte, each func(*Record) error) error {
 	if !IsFrame(b) {

@@ -16,8 +16,9 @@ import (
 // plain value: ids of the same message are equal by == and serve as keys of a map. The zero
 // MessageID names nothing.
 //
-// The only exception is the outcome of a record that was sent again, see
-// [MessageID.SentAgain]: it differs in that.
+// There are two exceptions. The outcome of a record that was sent again differs in that: see
+// [MessageID.SentAgain]. An id of a message in a batch that another client wrote without the size
+// of the batch (pulsar-client-go does) differs in that; [MessageID.Compare] makes them equal.
 type MessageID struct {
 	ledger, entry int64
 	// A message outside batches is number 0 of 1.

@@ -50,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"profile"})),
 		recreated: register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "messaging_producers_recreated_total",
-			Help: "Partition producers replaced because the broker closed or fenced them or stopped acknowledging.",
+			Help: "Partition producers lost because the broker closed or fenced them or stopped acknowledging, and replaced unless the publisher owns its topic.",
 		}, []string{"profile", "reason"})),
 		stalled: register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "messaging_stalled_partitions",

@@ -1,3 +1,5 @@
+//go:build !race
+
 package messaging_test
 
 import (
@@ -89,7 +91,8 @@ func (m *modelRun) stream(p *messaging.Publisher, s publisherPlan) {
 		n += size
 		m.pause(s, n)
 	}
-	// A publisher that lost its topic has nothing to wait for; one that shares it stores everything.
+	// A publisher that lost its topic has nothing to wait for; one that shares it stores
+	// everything.
 	patience := modelLimit / 4
 	if m.plan.exclusive {
 		patience = 4 * time.Second

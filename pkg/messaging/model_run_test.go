@@ -1,3 +1,5 @@
+//go:build !race
+
 package messaging_test
 
 import (
@@ -261,7 +263,8 @@ func (m *modelRun) awaitQuiet(ctx context.Context) {
 	for ctx.Err() == nil {
 		before := m.now()
 		some, cancel := context.WithTimeout(ctx, modelPatience)
-		// Whatever is tried again and again counts as nothing once the limit of the seed is reached.
+		// Whatever is tried again and again counts as nothing once the limit of the seed is
+		// reached.
 		_ = m.server.until(some, func() bool { return m.server.backlog() == 0 })
 		cancel()
 		if m.server.backlog() == 0 || m.now() == before {

@@ -1,3 +1,5 @@
+//go:build !race
+
 package messaging_test
 
 import (
@@ -134,8 +136,8 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 		wait()
 		slow.Remove()
 	case faultSendError:
-		// A broker that could not store an entry stores none of those behind it before it has closed
-		// their producers.
+		// A broker that could not store an entry stores none of those behind it before it has
+		// closed their producers.
 		fail := s.FailSend(modelTopic, wire.PersistenceError, wire.Always)
 		wait()
 		s.CloseProducers(modelTopic)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Compression of a publisher's batches.
+// Compression is how a publisher compresses its batches.
 type Compression string
 
 // The compressions. LZ4 costs little and is what the profiles use.
@@ -62,9 +62,9 @@ const (
 )
 
 // Profile is how a publisher trades latency for throughput. Start from [Durable] or
-// [Throughput] and change single fields.
+// [Throughput] and change single fields: the zero value of a field is not its default.
 type Profile struct {
-	// Name labels the metrics. Keep the set of names small.
+	// Name is the label "profile" of the metrics. Keep the set of names small. Must be set.
 	Name string `yaml:"name"`
 	// Linger is the longest time that records gather. A partition's records are sent at
 	// once while nothing is in flight, and gather into the next entry while something
@@ -97,7 +97,7 @@ type Profile struct {
 	Routing Routing `yaml:"routing"`
 	// AckTimeout is how long one record may be a partition's oldest without an
 	// acknowledgement, at a broker that answers, before the producer counts as lost
-	// (see Ownership). It guards against a receipt that never comes; during an outage
+	// (see Ownership). At least 1 s. It guards against a receipt that never comes; during an outage
 	// records simply wait, and when it ends the producer has five seconds more (or
 	// AckTimeout, if that is less).
 	AckTimeout time.Duration `yaml:"ack_timeout"`
@@ -109,7 +109,9 @@ type Profile struct {
 }
 
 // Durable is the profile for callers that wait for each record to be stored: group commit, so
-// that a lone record is sent at once and concurrent callers share entries.
+// that a lone record is sent at once and concurrent callers share entries. Linger 1 ms, entries of
+// up to 1000 records and 128 KiB, LZ4, up to 10,000 records and 64 MiB pending, Block,
+// RouteKeyHash, AckTimeout 60 s, SharedOwnership.
 func Durable() Profile {
 	return Profile{
 		Name:              "durable",
@@ -127,8 +129,8 @@ func Durable() Profile {
 	}
 }
 
-// Throughput is the profile for many records by [Publisher.PublishAsync]: deep queues and large
-// entries.
+// Throughput is the profile for many records by [Publisher.PublishAsync]: it is Durable without
+// group commit, with entries of up to 10,000 records and up to 100,000 records pending.
 func Throughput() Profile {
 	p := Durable()
 	p.Name, p.GroupCommit = "throughput", false

@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// ErrInDoubt is PublishEntry's error when what was stored is not known.
+// ErrInDoubt is the error of [Publisher.PublishEntry] and [EntryWriter.Store] when it is not known
+// whether the entry was stored.
 var ErrInDoubt = errors.New("messaging: it is not known what was stored")
 
 // PublishEntry stores rs as one entry, so that all of them are stored or none, and waits

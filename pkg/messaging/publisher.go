@@ -14,11 +14,12 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
-// Publisher publishes to one topic. A record's way: route to a partition -> wait
-// for room in that partition's partition -> enter its list of pending records -> the
-// producer batches and sends -> the broker's receipt -> the record leaves the list
-// and the caller hears. See partition for what happens when the broker closes a
-// producer on that way.
+// Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
+//
+// A record's way: it is routed to a partition, waits for room there, and enters that partition's
+// list of pending records. The producer batches and sends it. With the broker's receipt it leaves
+// the list, and the caller gets the outcome. [Ownership] says what happens when the broker closes
+// the producer meanwhile.
 type Publisher struct {
 	client  *Client
 	topic   string
@@ -204,7 +205,7 @@ func (p *Publisher) addPartitions(topics []string) {
 	}
 }
 
-// discover adds partitions for partitions that the topic gains.
+// discover adds the partitions that the topic gains.
 func (p *Publisher) discover() {
 	t := time.NewTicker(discoverEvery)
 	defer t.Stop()
@@ -267,7 +268,9 @@ func (p *Publisher) Trouble() error {
 // An error says how many records failed and wraps the first one's reason. When ctx
 // ends first, records that had been accepted may still be stored, and the
 // publisher goes on reading them: do not reuse their payloads. With a ctx that has
-// ended already nothing is published.
+// ended already nothing is published. Reasons are [ErrQueueFull], [ErrTooLarge],
+// [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated], [ErrProducerLost],
+// [ErrUnacknowledged], [ErrClosed], and ctx's error.
 func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 	if len(rs) == 0 {
 		return nil
@@ -374,9 +377,9 @@ func (p *Publisher) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the gate for new records, waits until ctx ends for those accepted
+// Close refuses new records with [ErrClosed], waits until ctx ends for those accepted
 // to be acknowledged, and closes the producers. Records that remain get
-// ErrUnacknowledged as their outcome, and Close returns an *UnacknowledgedError
+// [ErrUnacknowledged] as their outcome, and Close returns an [*UnacknowledgedError]
 // that counts them. Closing again returns the same error without doing anything.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.closeOnce.Do(func() { p.closeErr = p.close(ctx) })

@@ -306,12 +306,12 @@ func TestRoundRobinAvoidsAStuckPartition(t *testing.T) {
 		p.MaxPendingRecords = 3 * 50
 	})
 	hold := s.HoldReceipts(topic + "-partition-1")
-	settled := make(chan struct{}, 5000)
+	outcomes := make(chan struct{}, 5000)
 	for range 3000 {
-		p.PublishAsync(testContext(t), &messaging.Record{Payload: []byte("x")}, func(messaging.MessageID, error) { settled <- struct{}{} })
+		p.PublishAsync(testContext(t), &messaging.Record{Payload: []byte("x")}, func(messaging.MessageID, error) { outcomes <- struct{}{} })
 	}
 	for range 3000 - 50 {
-		<-settled
+		<-outcomes
 	}
 	require.Equal(t, 50, s.Count(topic+"-partition-1"))
 	hold.Release()

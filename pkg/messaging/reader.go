@@ -16,7 +16,7 @@ import (
 // the position is the caller's. Each message comes once and none is missing, each
 // partition in its order, whatever happens to connections meanwhile.
 //
-// Next and ReadToEnd are for one goroutine at a time, all else for any.
+// Next and ReadToEnd are for one goroutine at a time; the other methods may be called from any.
 type Reader struct {
 	client *Client
 	cfg    ReaderConfig
@@ -172,8 +172,10 @@ func (r *Reader) discover() {
 	}
 }
 
-// Next returns the next message of any partition, and waits for one until ctx ends. After
-// the reader was closed the error is [ErrClosed].
+// Next returns the next message of any partition, and waits for one until ctx ends; then the
+// error is ctx's, and Next may be called again. Messages of different partitions come in any
+// order. After the reader, or the client, was closed the error is [ErrClosed]. Any other error is
+// final: the broker will never let the reader go on.
 func (r *Reader) Next(ctx context.Context) (*Delivery, error) {
 	for {
 		r.noteCaughtUp()
@@ -300,9 +302,10 @@ func (r *Reader) askAgain(goal *readerGoal) {
 	})
 }
 
-// Positions returns, for each partition, the last message that Next returned, or what
-// reading began behind. A partition without either is missing. A reader with these as
-// [ReaderConfig].After goes on behind them.
+// Positions returns, for each partition, the last message that Next returned, or the position
+// behind which reading began. A partition without either is missing. A reader with these as
+// [ReaderConfig].After goes on behind them. [MessageID.Bytes] and [ParseMessageID] store them.
+// Call it after the messages that Next returned are handled.
 func (r *Reader) Positions() []MessageID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,18 +16,21 @@ import (
 
 // RedriveConfig says which dead letters go back, and where to.
 type RedriveConfig struct {
-	// Topic is the dead-letter topic.
+	// Topic is the dead-letter topic: [Retry].DeadLetterTopic, or by default the consumed topic's
+	// name with -<subscription>-DLQ.
 	Topic string
-	// Subscription is the one of Topic whose messages go back: see [Retry.DeadLetterSubscription].
+	// Subscription is the one of Topic whose messages go back: see [Retry.DeadLetterSubscription],
+	// by default the name of the consumer's own subscription.
 	// It must have no consumer meanwhile. One that does not exist is created, at the end of Topic,
 	// and nothing goes back.
 	Subscription string
-	// To is where they go. Empty: each to the topic and partition that it came from.
+	// To is the topic where they go, by the hash of their keys. Empty: each to the topic and
+	// partition that it came from.
 	To string
 	// Filter chooses what goes back; the rest stays on Subscription. It is called in the order of
 	// each partition, from one goroutine. Nil: everything.
 	Filter func(*DeadLetter) bool
-	// Rate bounds how many go back in a second. 0: no bound.
+	// Rate bounds how many go back in a second, on average. 0: no bound.
 	Rate float64
 	// Max bounds how many go back. 0: no bound.
 	Max int
@@ -53,7 +56,8 @@ type RedriveResult struct {
 	Foreign int
 }
 
-// ErrSubscriptionBusy is returned by [Client.Redrive] when the subscription has a consumer.
+// ErrSubscriptionBusy is returned by [Client.Redrive] when the subscription has a consumer. The
+// admin API's is [ErrBusy].
 var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 
 // Redrive publishes dead letters to the topic that they came from, as they were: with their key,
@@ -68,8 +72,11 @@ var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 //
 // The result counts what was done, also with an error. Errors end the call: what is left stays on
 // the subscription, and another call goes on with it. It returns ErrSubscriptionBusy,
-// [ErrTopicTerminated], ErrClosed when the client closes, and ctx's error when that ends first.
-// Brokers that are away are waited for, until ctx ends.
+// [ErrTopicTerminated], [ErrClosed] when the client closes, and ctx's error when that ends first.
+// It waits for brokers that are away, until ctx ends.
+//
+// It may be called from any goroutine; a second call for the same subscription, meanwhile, is
+// ErrSubscriptionBusy. It does not use the admin API.
 func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult, error) {
 	if err := cfg.validate(); err != nil {
 		return RedriveResult{}, fmt.Errorf("messaging: redrive: %w", err)

@@ -206,7 +206,7 @@ func (s *redriveSource) tryAck(ctx context.Context, ids []pulsar.MessageID) bool
 	return within(ctx, func() { err = s.raw.AckIDList(ids) }) && err == nil
 }
 
-// closeWatch hears that the broker refused an underlying consumer for good.
+// closeWatch is told when the broker refuses an underlying consumer for good.
 type closeWatch struct {
 	once   sync.Once
 	closed chan struct{}
@@ -225,7 +225,7 @@ func (w *closeWatch) BeforeConsume(pulsar.ConsumerMessage)                   {}
 func (w *closeWatch) OnAcknowledge(pulsar.Consumer, pulsar.MessageID)        {}
 func (w *closeWatch) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 
-// OnConsumerClose hears why the underlying consumer closed itself, nil when we closed it.
+// OnConsumerClose is told why the underlying consumer closed itself, nil when we closed it.
 func (w *closeWatch) OnConsumerClose(_ pulsar.Consumer, err error) {
 	if err != nil {
 		w.once.Do(func() {

@@ -76,8 +76,8 @@ func newCopier(r *run) *copier {
 	return all
 }
 
-// note hears how subscribing to src went. The subscription of a retry topic is durable: it keeps
-// copies from then on, also while the run is not connected to it.
+// note takes the result of subscribing to src. The subscription of a retry topic is durable: it
+// keeps copies from then on, also while the run is not connected to it.
 func (c *copier) note(src source, err error) {
 	t := c.retry
 	if !src.retry || t == nil || t.isSubscribed() {
@@ -177,7 +177,7 @@ func (t *copyTarget) discard(p *Publisher) {
 		return
 	}
 	t.open = nil
-	t.opened.Go(func() { _ = p.Close(canceled()) }) // every record on it hears of it
+	t.opened.Go(func() { _ = p.Close(canceled()) }) // every record on it gets its outcome
 }
 
 // awaitSubscription returns nil once a subscription keeps what is published. That of the retry

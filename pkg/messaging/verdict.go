@@ -81,7 +81,7 @@ func (r *run) copyTo(w *worker, d *task, to *copyTarget, reason error, delay tim
 	r.sendCopy(w, d)
 }
 
-// sendCopy publishes the copy; finishCopy hears its outcome.
+// sendCopy publishes the copy; finishCopy gets its outcome.
 func (r *run) sendCopy(w *worker, d *task) {
 	job := d.copying
 	p, trouble := job.to.publisher()

@@ -32,7 +32,7 @@ func (l faultLogger) WithError(err error) log.Entry {
 	return faultEntry{Entry: l.Logger.WithError(err), l: l, err: err}
 }
 
-// Info hears that a connection is ready.
+// Info is told that a connection is ready.
 func (l faultLogger) Info(args ...any) {
 	if l.broker != "" && len(args) == 1 && args[0] == "Connection is ready" {
 		l.faults.clear(l.broker)
@@ -40,7 +40,7 @@ func (l faultLogger) Info(args ...any) {
 	l.Logger.Info(args...)
 }
 
-// Warnf hears the broker's answer to the handshake.
+// Warnf is given the broker's answer to the handshake.
 func (l faultLogger) Warnf(format string, args ...any) {
 	if l.broker != "" && len(args) == 1 && strings.HasPrefix(format, "Failed to establish connection with broker") {
 		err := fmt.Errorf("the broker says %q", args[0])
@@ -59,7 +59,7 @@ type faultEntry struct {
 	err error
 }
 
-// Warn hears what kept a connection from being made.
+// Warn is told what kept a connection from being made.
 func (e faultEntry) Warn(args ...any) {
 	if e.l.broker != "" && len(args) == 1 {
 		switch text := fmt.Sprint(args[0]); {

@@ -44,7 +44,7 @@ func (w *Worker) Busy() (*Item, time.Time) {
 	return nil, time.Time{}
 }
 
-// Finish notes that it has ended. The scheduler hears with the next call of Next, or earlier when
+// Finish notes that it has ended. The scheduler is told with the next call of Next, or earlier when
 // the worker is slow.
 func (w *Worker) Finish(it *Item) {
 	w.mu.Lock()

@@ -54,7 +54,7 @@ func newConsumerMetrics(reg prometheus.Registerer) consumerMetrics {
 			"Subscriptions made again, because the broker ended them or for a receive queue of another length.", "reason"),
 		redelivered: counter("messaging_redelivered_messages_total", "Messages that the broker delivered before."),
 		stuck:       gauge("messaging_stuck_handlers", "Handlers running, and with RunAsync messages without a verdict, for longer than stuck_after."),
-		failedAcks:  counter("messaging_failed_acks_total", "Entries whose acknowledgement a broker did not confirm. It is sent again; after the session's end the messages are delivered again."),
+		failedAcks:  counter("messaging_failed_acks_total", "Acknowledgements that could not be sent; their messages are delivered again."),
 	}
 }
 

@@ -41,6 +41,7 @@ type partition struct {
 
 	mu         sync.Mutex
 	live       []*entry // by position
+	sweepAt    int      // so long live is swept
 	last       *entry   // up to which all is acknowledged
 	again      bool     // last is to be acknowledged (again)
 	watermarks []watermark
@@ -88,8 +89,10 @@ type entry struct {
 const (
 	// entrySlab is how many entries are allocated together.
 	entrySlab = 32
-	// maxRemembered bounds the acknowledged entries that a partition remembers.
+	// maxRemembered bounds the entries that a session without one consumer per partition remembers
+	// although they are acknowledged, over all partitions; minRemembered is each partition's.
 	maxRemembered = 64 << 10
+	minRemembered = 64
 )
 
 // receive returns the entry of a received message, or nil when the message is a repetition. again
@@ -277,14 +280,29 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	if p.high.less(at) {
 		p.high = at
 		p.live = append(p.live, e)
-		if !p.session.sole && len(p.live) > maxRemembered {
-			p.dropAcked()
+		if !p.session.sole && len(p.live) > p.sweepAt {
+			p.sweep()
 		}
 		return e
 	}
 	i, _ := p.search(at)
 	p.live = slices.Insert(p.live, i, e)
 	return e
+}
+
+// sweep forgets the entries whose acknowledgement the broker has by now, and, when that is not
+// enough, the older ones whose acknowledgement it may have. p.mu is held.
+func (p *partition) sweep() {
+	landed := time.Now().Add(-p.session.ackEvery - 2*ackLanding).UnixNano()
+	p.live = slices.DeleteFunc(p.live, func(e *entry) bool {
+		acked := e.acked.Load()
+		return e.left.Load() == 0 && acked != 0 && acked < landed
+	})
+	most := max(maxRemembered/max(p.session.partitions, len(p.session.parts), 1), minRemembered)
+	if len(p.live) > most {
+		p.dropAcked()
+	}
+	p.sweepAt = max(2*len(p.live), minRemembered)
 }
 
 // dropAcked forgets the older half of the entries that were acknowledged one by one. p.mu is held.

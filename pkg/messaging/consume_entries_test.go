@@ -266,3 +266,15 @@ func TestAConnectionThatIsMadeTwiceEndsTheSession(t *testing.T) {
 	connections.policy()
 	require.Equal(t, 1, broken)
 }
+
+func TestAcknowledgedEntriesAreNotRememberedForEver(t *testing.T) {
+	p, c := newTestPartition(false)
+	p.session.partitions = 100
+	held := deliver(t, p, c, 0, 0, 1)
+	for i := int64(1); i < 100_000; i++ {
+		p.complete(deliver(t, p, c, i, 0, 1), 1)
+	}
+	require.Less(t, len(p.live), 2*maxRemembered/100)
+	require.Same(t, held, p.live[0])
+	require.Nil(t, deliver(t, p, c, 0, 0, 1), "still known")
+}

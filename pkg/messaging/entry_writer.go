@@ -354,6 +354,9 @@ func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 	if err := w.fits(rs); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err // nothing is sent: there is no doubt
+	}
 	// The broker knows an entry by its first record's id.
 	first, position := rs[0].SequenceID, *rs[len(rs)-1].SequenceID
 	rs[0].SequenceID = &position

@@ -111,6 +111,9 @@ func TestEntryWriterRefuses(t *testing.T) {
 	err = w.Store(testContext(t), big...)
 	require.ErrorIs(t, err, messaging.ErrTooLarge)
 	require.NotErrorIs(t, err, messaging.ErrInDoubt)
+	ended, end := context.WithCancel(context.Background())
+	end()
+	require.ErrorIs(t, w.Store(ended, positioned(1, 10)...), context.Canceled)
 	require.NoError(t, w.Store(testContext(t), positioned(1, 10)...), "it goes on")
 
 	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)

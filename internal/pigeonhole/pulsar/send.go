@@ -22,7 +22,13 @@ type sending struct {
 // fill maps m.
 func (p *sending) fill(m *message.Message) {
 	key, payload, properties := m.Pulsar()
-	p.record = messaging.Record{Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m), SpreadHint: int(m.From.Partition)}
+	partition := int(m.From.Partition)
+	p.record = messaging.Record{
+		Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m),
+		// One of the two counts: where the source's partition names the destination's, or lanes
+		// do not share the runs of messages without a key.
+		Partition: partition, SpreadHint: partition,
+	}
 }
 
 // eventTime is what Pulsar's field for it can hold of m's.

@@ -25,7 +25,7 @@ type connections struct {
 
 const (
 	// ackLanding is how long an acknowledgement may be on its way, and with the broker.
-	ackLanding = 500 * time.Millisecond
+	ackLanding = 200 * time.Millisecond
 	// redeliveryBegins is how long after connecting a broker has begun to deliver again what it
 	// has no acknowledgement for.
 	redeliveryBegins = 2 * time.Second

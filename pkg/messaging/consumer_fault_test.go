@@ -251,7 +251,7 @@ func TestDeadLetterTopicIsAway(t *testing.T) {
 	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("bad")}, wire.Message{Key: "b", Payload: []byte("good")})
 	fail := s.Ignore(wire.OpProducer, topic+"-sub-DLQ", wire.Always)
 	var bad, good atomic.Int32
-	cfg := consumerConfig(topic, messaging.Exclusive)
+	cfg := consumerConfig(topic, messaging.KeyShared)
 	cfg.Concurrency = 1 // waiting for a topic must not occupy the only worker
 	r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
 		if string(d.Payload) == "bad" {

@@ -79,7 +79,7 @@ func TestDeadLettersWithoutSubscription(t *testing.T) {
 		client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 		refused := s.FailSubscribe(deadLetters, wire.AuthorizationError, wire.Always)
 		s.Publish(topic, wire.Message{Key: "bad", Payload: []byte("bad")}, wire.Message{Key: "good", Payload: []byte("good")})
-		r := start(t, client, consumerConfig(topic, messaging.Exclusive), reject)
+		r := start(t, client, consumerConfig(topic, messaging.KeyShared), reject)
 		ctx := testContext(t)
 		require.NoError(t, refused.Wait(ctx, 2))
 		require.NoError(t, s.WaitAcked(ctx, topic, "sub", 1), "the other key goes on")
@@ -172,7 +172,7 @@ func TestUnstorableDeadLetters(t *testing.T) {
 			}
 			s.Publish(topic, wire.Message{Key: "a", Payload: large, Properties: map[string]string{"p": "q"}},
 				wire.Message{Key: "a", Payload: []byte("next")}, wire.Message{Key: "b", Payload: []byte("other")})
-			cfg := consumerConfig(topic, messaging.Exclusive)
+			cfg := consumerConfig(topic, messaging.KeyShared)
 			cfg.MaxMessageBytes = 4 << 10
 			cfg.Retry.Unstorable = c.policy
 			var next atomic.Int32

@@ -248,7 +248,7 @@ func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	}
 	l := &letter{id: m.ID(), to: to, record: &Record{
 		Key: dead.Key, OrderingKey: dead.OrderingKey, Payload: dead.Payload,
-		Properties: dead.Properties, EventTime: dead.EventTime, Partition: partitionOf(dead.Topic),
+		Properties: dead.Properties, EventTime: dead.EventTime, Partition: partitionIndex(dead.Topic, 0),
 	}}
 	if v.cfg.To != "" {
 		l.to, l.record.Partition = fullTopicName(v.cfg.To), 0
@@ -367,13 +367,4 @@ func (v *redrive) close() {
 	if v.source != nil {
 		within(ctx, v.source.raw.Close)
 	}
-}
-
-// partitionOf is the index at the end of a partition's name, 0 for a topic without partitions.
-func partitionOf(topic string) int {
-	index := 0
-	if base := admin.WithoutPartition(topic); base != topic {
-		_, _ = fmt.Sscanf(topic[len(base):], "-partition-%d", &index)
-	}
-	return index
 }

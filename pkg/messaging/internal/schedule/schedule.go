@@ -172,30 +172,19 @@ func (s *Scheduler) Push(items []*Item) {
 }
 
 // wait puts an item behind those that wait.
-func (s *Scheduler) wait(it *Item) {
-	s.waiting++
-	if !it.Ordered {
-		s.loose.push(it)
-		return
-	}
-	q := s.queueOf(it)
-	q.items.push(it)
-	s.waitsIn(q, it, 1)
-	if q.running == 0 && q.items.len() == 1 {
-		s.ready.push(q)
-	}
-}
+func (s *Scheduler) wait(it *Item) { s.enqueue(it, (*queue[*Item]).push) }
 
-// waitFirst puts an item in front of those that wait. Nothing of its queue is running, or the
-// caller looks after that.
-func (s *Scheduler) waitFirst(it *Item) {
+// waitFirst puts an item in front of those that wait.
+func (s *Scheduler) waitFirst(it *Item) { s.enqueue(it, (*queue[*Item]).pushFront) }
+
+func (s *Scheduler) enqueue(it *Item, push func(*queue[*Item], *Item)) {
 	s.waiting++
 	if !it.Ordered {
-		s.loose.pushFront(it)
+		push(&s.loose, it)
 		return
 	}
 	q := s.queueOf(it)
-	q.items.pushFront(it)
+	push(&q.items, it)
 	s.waitsIn(q, it, 1)
 	if q.running == 0 && q.items.len() == 1 {
 		s.ready.push(q)

@@ -189,11 +189,11 @@ func (o modelOutcome) summary() string {
 func (o modelOutcome) trace() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "replay with %s=%d\n%s\n", seedVariable, o.plan.seed, o.plan)
-	for _, e := range o.events {
-		b.WriteString("    " + e + "\n")
-	}
 	for _, v := range o.violations {
 		fmt.Fprintf(&b, "BROKEN %s\n", v)
+	}
+	for _, e := range o.events {
+		b.WriteString("    " + e + "\n")
 	}
 	return b.String()
 }

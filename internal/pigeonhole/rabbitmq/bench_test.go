@@ -77,7 +77,7 @@ func BenchmarkSource(b *testing.B) {
 		s, err := NewSource(cfg, Options{})
 		require.NoError(b, err)
 		sink := &fast{}
-		set := newSet(sink, "")
+		set := newSet(b, sink, "")
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		b.ReportAllocs()

@@ -62,6 +62,17 @@ func (b *broker) open() {
 	require.NoError(b.t, b.ch.Confirm(false))
 }
 
+// durable declares queues that survive even a kill at once: RabbitMQ writes what it knows of queues up to two seconds late.
+func (b *broker) durable(names ...string) {
+	b.t.Helper()
+	for _, name := range names {
+		_, err := b.ch.QueueDeclare(name, true, false, false, false, nil)
+		require.NoError(b.t, err)
+	}
+	_, err := b.Ctl(b.t.Context(), "eval", "ok = mnesia:sync_log().")
+	require.NoError(b.t, err)
+}
+
 // queue declares a queue that is deleted after the test.
 func (b *broker) queue(args amqp.Table) string {
 	b.t.Helper()
@@ -290,18 +301,19 @@ func (b *broker) route(sc SourceConfig, kc SinkConfig, to string) (*Source, *Sin
 		}
 	})
 	require.NoError(b.t, err)
-	set := newSet(sink, to)
+	set := newSet(b.t, sink, to)
 	return source, sink, background(b.t, func(ctx context.Context) error { return source.Run(ctx, set) })
 }
 
-func newSet(sink lane.Sink, to string) *lane.Set {
+func newSet(t testing.TB, sink lane.Sink, to string) *lane.Set {
+	t.Helper()
 	return lane.NewSet(lane.Config{Messages: 10_000, Bytes: 64 << 20, CommitEvery: 50 * time.Millisecond, MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second},
 		lane.Route{
 			Sink: sink, Log: zap.NewNop(), Metrics: lane.NewMetrics(prometheus.NewRegistry()).Route("test"),
 			Prepare: func() (lane.Prepare, func()) {
 				return func(context.Context, *message.Message) (string, bool, error) { return to, true, nil }, nil
 			},
-			Stop: func(error) {}, Report: func(error) {},
+			Stop: func(err error) { t.Logf("the route stops: %v", err) }, Report: func(error) {},
 		})
 }
 

@@ -96,7 +96,7 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 	cfg := b.sinkConfig()
 	cfg.Exchange = exchange
 	s, r, _ := b.sink(cfg)
-	set := newSet(s, "key")
+	set := newSet(t, s, "key")
 	var committed atomicInt
 	l := set.Open("test", func(p int64) error { committed.Store(p); return nil })
 	defer l.Abandon()
@@ -271,10 +271,9 @@ func TestNothingConfirmedIsLost(t *testing.T) {
 	b := newBroker(t, stack.PrivateRabbitMQ(t))
 	const n = 20_000
 	q := b.Name(t)
-	_, err := b.ch.QueueDeclare(q, true, false, false, false, nil)
-	require.NoError(t, err)
+	b.durable(q)
 	s, r, _ := b.sink(b.sinkConfig())
-	set := newSet(s, q)
+	set := newSet(t, s, q)
 	var committed atomicInt
 	l := set.Open("test", func(p int64) error { committed.Store(p); return nil })
 	defer l.Abandon()
@@ -345,7 +344,7 @@ func TestConnectionCut(t *testing.T) {
 	cfg := b.sinkConfig()
 	cfg.Name = q
 	s, _, _ := b.sink(cfg)
-	set := newSet(s, q)
+	set := newSet(t, s, q)
 	var committed atomicInt
 	l := set.Open("test", func(p int64) error { committed.Store(p); return nil })
 	defer l.Abandon()

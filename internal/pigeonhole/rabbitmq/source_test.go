@@ -254,10 +254,7 @@ func TestThroughRestart(t *testing.T) {
 	b := newBroker(t, stack.PrivateRabbitMQ(t))
 	const n = 10_000
 	in, out := b.Name(t), b.Name(t)
-	for _, name := range []string{in, out} {
-		_, err := b.ch.QueueDeclare(name, true, false, false, false, nil)
-		require.NoError(t, err)
-	}
+	b.durable(in, out)
 	for i := 0; i < n; i += 1000 {
 		b.put(in, numbers(i, i+1000)...)
 	}

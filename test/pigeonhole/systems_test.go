@@ -14,6 +14,7 @@ import (
 
 	"github.com/IBM/sarama"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -102,7 +103,9 @@ func (a *arrivals) distinct() int {
 func (a *arrivals) all(n int, limit time.Duration) {
 	a.t.Helper()
 	var err error
-	require.Eventually(a.t, func() bool { err = a.inOrder(n); return err == nil }, limit, 20*time.Millisecond, "%d of %d, in order", a.distinct(), n)
+	if !assert.Eventually(a.t, func() bool { err = a.inOrder(n); return err == nil }, limit, 20*time.Millisecond) {
+		require.NoError(a.t, err, "%d of %d arrived", a.distinct(), n)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	require.Len(a.t, a.counts, n)

@@ -22,8 +22,8 @@ type partition struct {
 	waiting []waiting
 	first   int
 	low     int64               // everything up to this position has its verdict
-	last    messaging.MessageID // the highest id offered
-	mixed   int64               // from this position on waiting is not in the order of ids; 0: all of it is
+	last    messaging.MessageID // the latest id offered
+	begun   int64               // the position at which the broker last went back: ids ascend from there on
 }
 
 type waiting struct {
@@ -42,10 +42,10 @@ func (p *partition) take(ctx context.Context, m *message.Message, id messaging.M
 	p.push(waiting{u, id})
 	position := p.low + int64(len(p.waiting)-p.first)
 	if p.ordered {
-		if p.mixed == 0 && id.Compare(p.last) < 0 {
-			p.mixed = position
+		if id.Compare(p.last) <= 0 {
+			p.begun = position
 		}
-		p.last = later(p.last, id)
+		p.last = id
 	}
 	p.mu.Unlock()
 	if err := p.lane.Offer(ctx, m, position); err != nil {
@@ -60,30 +60,20 @@ func (p *partition) take(ctx context.Context, m *message.Message, id messaging.M
 	}
 }
 
-// again gives a delivery that waits the new verdict to settle, and reports whether there
-// is one. p.mu is held.
+// again gives a delivery that waits the new verdict to complete, and reports whether there is one.
+// One that the lane took before the broker went back further does not count: what is in front of it
+// has been passed on again since, and it must follow. p.mu is held.
 func (p *partition) again(id messaging.MessageID, u messaging.PendingDelivery) bool {
 	if p.last.IsZero() || id.Compare(p.last) > 0 {
 		return false
 	}
-	// The broker began again further back.
-	all := p.waiting[p.first:]
-	if p.mixed > 0 {
-		all = all[:max(p.mixed-p.low-1, 0)]
-	}
+	all := p.waiting[p.first+int(max(p.begun-p.low-1, 0)):]
 	i := sort.Search(len(all), func(i int) bool { return all[i].id.Compare(id) >= 0 })
 	if i == len(all) || all[i].id.Compare(id) != 0 {
 		return false // passed on already, but its acknowledgement was lost; or the subscription was set back
 	}
 	all[i].u = u
 	return true
-}
-
-func later(a, b messaging.MessageID) messaging.MessageID {
-	if a.Compare(b) < 0 {
-		return b
-	}
-	return a
 }
 
 // push appends w. p.mu is held.
@@ -108,7 +98,7 @@ func (p *partition) commit(position int64) error {
 	p.first += max(n, 0)
 	p.low = max(p.low, position)
 	if p.first == len(p.waiting) {
-		p.waiting, p.first, p.mixed = p.waiting[:0], 0, 0
+		p.waiting, p.first = p.waiting[:0], 0
 	}
 	return nil
 }

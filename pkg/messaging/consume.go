@@ -157,7 +157,7 @@ func (r *run) receiveFrom(src source) {
 		s, err := r.subscribe(src)
 		if err == nil && r.drain != nil {
 			if err = r.drain.begin(s); err != nil {
-				s.raw.Close()
+				r.giveUp(s)
 			}
 		}
 		if r.stop.Err() != nil && s == nil {
@@ -184,6 +184,9 @@ func (r *run) receiveFrom(src source) {
 		r.sessions[s] = struct{}{}
 		r.mu.Unlock()
 		reason := r.receive(s)
+		if r.drain != nil {
+			r.drain.restart(src)
+		}
 		r.mu.Lock()
 		delete(r.sessions, s)
 		r.mu.Unlock()
@@ -217,40 +220,21 @@ const (
 func (r *run) receive(s *session) (reason string) {
 	batch := make([]*schedule.Item, 0, schedule.ChunkSize)
 	growing := false // to end once no batch is received in part
+	in := inlet{s: s, pauses: &r.c.pauses, name: s.src.String()}
 	for {
 		var count, bytes int64
-		waited := time.Now()
-		ch := s.ch
-		paused := r.c.pauses.of(s.src.String())
-		if paused != nil {
-			ch = nil // the underlying queue fills, and then the broker waits
+		m, received, reason := in.next(r.stop)
+		if reason != "" {
+			return reason
 		}
-		select {
-		case <-r.stop.Done():
-			return reasonStop
-		case <-s.gone:
-			return closeReason(s.cause)
-		case <-s.heavy:
-		case <-paused:
-			continue
-		case m := <-ch:
-			if len(s.ch) == 0 && time.Since(waited) > budget.Window {
-				s.forget() // nothing came for long: the underlying queue was empty
-			} else {
-				count, bytes = 1, weightOf(&m)
-			}
+		for received {
 			batch = r.take(s, &m, batch)
-		}
-	fill:
-		for len(batch) < cap(batch) && paused == nil && bytes < r.cfg.PrefetchBytes/8 && !(growing && s.open <= 0) {
-			select {
-			case m := <-s.ch:
-				batch = r.take(s, &m, batch)
-				count++
-				bytes += weightOf(&m)
-			default:
-				break fill
+			count++
+			bytes += weightOf(&m)
+			if len(batch) == cap(batch) || bytes >= r.cfg.PrefetchBytes/8 || growing && s.open <= 0 {
+				break
 			}
+			m, received = in.more()
 		}
 		s.taken(count, bytes)
 		s.weights.Add(count, bytes)
@@ -274,6 +258,66 @@ func (r *run) receive(s *session) (reason string) {
 			}
 			growing = false
 		}
+	}
+}
+
+// inlet takes messages from a session's channel. It belongs to the receiving goroutine.
+type inlet struct {
+	s      *session
+	pauses *pauses
+	name   string // of the source
+	begun  uint64 // pauses, when the source was last known not to be paused
+
+	early   pulsar.ConsumerMessage // taken when a pause had begun
+	isEarly bool
+}
+
+// next waits for a message, or until the underlying consumer holds too much. A reason says why the
+// session is to end.
+func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received bool, reason string) {
+	s, waited := in.s, time.Now()
+	for {
+		ch := s.ch
+		in.begun = in.pauses.begun.Load()
+		paused := in.pauses.of(in.name)
+		if paused != nil {
+			ch = nil // the underlying queue fills, and then the broker waits
+		} else if in.isEarly {
+			in.isEarly = false
+			return in.early, true, ""
+		}
+		select {
+		case <-stop.Done():
+			return m, false, reasonStop
+		case <-s.gone:
+			return m, false, closeReason(s.cause)
+		case <-s.heavy:
+			return m, false, ""
+		case <-s.quiet:
+			s.leaveLast()
+		case <-paused:
+		case m = <-ch:
+			if len(s.ch) == 0 && time.Since(waited) > budget.Window {
+				s.forget() // nothing came for long: the underlying queue was empty
+			}
+			if in.pauses.begun.Load() == in.begun || in.pauses.of(in.name) == nil {
+				return m, true, ""
+			}
+			in.early, in.isEarly = m, true
+		}
+	}
+}
+
+// more returns another message, if one waits and no pause has begun.
+func (in *inlet) more() (m pulsar.ConsumerMessage, ok bool) {
+	if in.pauses.begun.Load() != in.begun {
+		return m, false
+	}
+	select {
+	case m = <-in.s.ch:
+		return m, true
+	default:
+		return m, false
 	}
 }
 
@@ -310,6 +354,11 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		return batch
 	}
 	e, again := p.receive(m, s.perMessage)
+	if p.rewound {
+		s.dropped = true
+		s.OnConsumerClose(nil, errRewound)
+		return batch
+	}
 	if again || m.RedeliveryCount() > 0 {
 		r.metrics.redelivered.Inc()
 	}
@@ -346,7 +395,7 @@ func (r *run) work(w *worker) {
 		var now time.Duration // since began: cheaper to ask for than the time
 		for it := w.Claim(); it != nil; it = w.Claim() {
 			d := taskOf(it)
-			if d.copying == nil && (r.ending.Load() || d.session.over()) {
+			if d.copying == nil && (r.ending.Load() || d.void()) {
 				// Not started and not to be: dropped, so the broker delivers it again.
 				w.finish(d)
 				continue
@@ -358,7 +407,7 @@ func (r *run) work(w *worker) {
 			// Of an attempt that a session's end overtook, the failure may be known only now.
 			if d.Attempt == 1 && r.failed.restore(d) && time.Until(d.Due) > 0 {
 				r.sched.GiveBack(&w.Worker)
-				r.hold(d, d.Due)
+				r.hold(d, d.Due, false)
 				continue
 			}
 			w.Start(it, began.Add(now))
@@ -437,6 +486,15 @@ func (r *run) close(s *session) {
 		s.raw.Close()
 	})
 	s.owned.end(ErrOwnershipLost)
+	s.owned.awaitCalls(closing)
+}
+
+// giveUp ends a session that has received nothing.
+func (r *run) giveUp(s *session) {
+	s.owned.end(ErrOwnershipLost)
+	s.raw.Close()
+	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
+	defer cancel()
 	s.owned.awaitCalls(closing)
 }
 

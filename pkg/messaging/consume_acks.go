@@ -3,6 +3,7 @@ package messaging
 import (
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 )
 
@@ -13,6 +14,9 @@ import (
 // between, the broker delivers again everything from some place on: each key's newest message comes
 // last. One message that is held for long would keep all behind it from being acknowledged. From
 // maxUnacknowledged entries on, those behind it are acknowledged one by one.
+//
+// So is everything of a partition on which a chunked message was received: the chunks of one that is
+// not whole yet may be among those before it.
 //
 // On Shared and Key_Shared subscriptions entries are acknowledged one by one.
 
@@ -25,8 +29,16 @@ type watermark struct {
 	sent time.Time
 }
 
-// maxWatermarks is how many of the latest watermarks a partition keeps: those of some seconds.
-const maxWatermarks = 64
+const (
+	// maxWatermarks is how many of the latest watermarks a partition keeps.
+	maxWatermarks = 64
+	// watermarkEvery is how far apart in time they are kept, but for the last: one of them is older
+	// than ackLanding, however often acknowledgements are sent.
+	watermarkEvery = ackLanding / (maxWatermarks / 4)
+	// gatePatience is how long acknowledgements wait for a broker to deliver again what came by an
+	// earlier connection.
+	gatePatience = 5 * time.Second
+)
 
 // acknowledge is called when an entry is complete, and again when it was delivered again.
 func (s *session) acknowledge(e *entry) {
@@ -38,7 +50,12 @@ func (s *session) acknowledge(e *entry) {
 		return
 	}
 	e.acked.Store(time.Now().UnixNano())
-	if err := e.source.AckID(e.id); err != nil {
+	s.acknowledgeAlone(e.source, e.id)
+}
+
+// acknowledgeAlone acknowledges one entry.
+func (s *session) acknowledgeAlone(source pulsar.Consumer, id pulsar.MessageID) {
+	if err := source.AckID(id); err != nil {
 		s.ackFailed.Inc()
 	}
 }
@@ -68,7 +85,7 @@ func (s *session) schedule(p *partition, now bool) {
 	switch {
 	case s.acks.closed:
 	case s.acks.timer == nil:
-		s.acks.timer = time.AfterFunc(s.ackEvery, s.flushAcks)
+		s.acks.timer = time.AfterFunc(s.ackEvery, s.flushDue)
 	case now:
 		s.acks.timer.Reset(0)
 	case len(s.acks.dirty) == 1:
@@ -76,29 +93,41 @@ func (s *session) schedule(p *partition, now bool) {
 	}
 }
 
-// flushAcks acknowledges what is complete.
-func (s *session) flushAcks() {
+// flushDue acknowledges what is complete, unless the session ends.
+func (s *session) flushDue() {
+	s.acks.mu.Lock()
+	if s.acks.closed {
+		s.acks.mu.Unlock()
+		return
+	}
+	s.acks.flushing.Add(1)
+	s.acks.mu.Unlock()
+	defer s.acks.flushing.Done()
+	s.flushAcks(false)
+}
+
+// flushAcks acknowledges what is complete: with all set, also what would wait for a broker.
+func (s *session) flushAcks(all bool) {
 	s.acks.mu.Lock()
 	dirty := s.acks.dirty
 	s.acks.dirty = nil
 	s.acks.mu.Unlock()
 	for p := range dirty {
 		p.dirty.Store(false)
-		s.flush(p)
+		s.flush(p, all)
 	}
 }
 
-// flush acknowledges p's watermark. What came by an earlier connection waits until the broker has
-// begun to deliver again what it is going to: one that has lost its position delivers older
-// messages again, and must deliver all behind them, too.
-func (s *session) flush(p *partition) {
+// flush acknowledges p's watermark. What came by an earlier connection waits for a time: a broker
+// whose subscription was reset delivers older messages again, and acknowledgements from before would
+// undo that.
+func (s *session) flush(p *partition, all bool) {
 	if !p.acking.TryLock() {
 		s.flushAgain(p) // the underlying client is busy connecting
 		return
 	}
 	defer p.acking.Unlock()
-	connections := &s.arrivals.connections
-	if p.connection.Load() != connections.current.Load() && !connections.settled() && !p.crowded() {
+	if !all && s.awaitsRedelivery(p) {
 		s.flushAgain(p)
 		return
 	}
@@ -109,11 +138,9 @@ func (s *session) flush(p *partition) {
 		}
 	}
 	for _, e := range behind {
-		if err := e.source.AckID(e.id); err != nil {
-			s.ackFailed.Inc()
-		}
+		s.acknowledgeAlone(e.source, e.id)
 	}
-	if len(behind) == 0 {
+	if len(behind) == 0 || p.chunked.Load() {
 		return
 	}
 	if _, ok := s.lines.Allow(); ok {
@@ -122,14 +149,23 @@ func (s *session) flush(p *partition) {
 	}
 }
 
-// crowded reports whether more waits to be acknowledged than should.
-func (p *partition) crowded() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.live) > maxUnacknowledged
+// awaitsRedelivery reports whether the broker may yet deliver again what came by a connection before
+// the latest. Connections are counted for the session, so that a partition whose own has not changed
+// waits, too. p.acking is held.
+func (s *session) awaitsRedelivery(p *partition) bool {
+	connections := &s.arrivals.connections
+	if p.connection.Load() == connections.current.Load() || connections.settled() {
+		p.gated = time.Time{}
+		return false
+	}
+	if p.gated.IsZero() {
+		p.gated = time.Now()
+	}
+	return time.Since(p.gated) < gatePatience
 }
 
-// closeAcks sends the last acknowledgements. Nothing is acknowledged afterwards.
+// closeAcks sends the last acknowledgements. Nothing is acknowledged afterwards. What would wait for
+// a broker is acknowledged unless the session has ended for the broker's sake.
 func (s *session) closeAcks() {
 	s.acks.mu.Lock()
 	s.acks.closed = true
@@ -137,7 +173,8 @@ func (s *session) closeAcks() {
 		s.acks.timer.Stop()
 	}
 	s.acks.mu.Unlock()
-	s.flushAcks()
+	s.acks.flushing.Wait()
+	s.flushAcks(s.closedByBroker() == nil)
 }
 
 // advance takes what is complete from the front of what is live. It returns the entry to
@@ -145,6 +182,9 @@ func (s *session) closeAcks() {
 func (p *partition) advance() (last *entry, behind []*entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.chunked.Load() || len(p.live) > maxUnacknowledged {
+		behind = p.completedAlone()
+	}
 	n := 0
 	for n < len(p.live) && p.live[n].left.Load() == 0 {
 		n++
@@ -157,19 +197,40 @@ func (p *partition) advance() (last *entry, behind []*entry) {
 	if p.again && p.last != nil {
 		p.again = false
 		last = p.last
-		p.watermarks = append(p.watermarks, watermark{last.at, time.Now()})
-		if len(p.watermarks) > maxWatermarks {
-			p.watermarks = append(p.watermarks[:0], p.watermarks[len(p.watermarks)-maxWatermarks:]...)
-		}
+		p.noteWatermark(watermark{last.at, time.Now()})
 	}
 	if len(p.live) > maxUnacknowledged {
-		for _, e := range p.live {
-			if e.left.Load() == 0 && e.acked.Load() == 0 {
-				e.acked.Store(time.Now().UnixNano())
-				behind = append(behind, e)
-			}
-		}
 		p.dropAcked()
 	}
+	if p.chunked.Load() {
+		last = nil
+	}
 	return last, behind
+}
+
+// completedAlone returns the entries that are to be acknowledged one by one: where there are chunked
+// messages all, otherwise those behind one that is not completed. p.mu is held.
+func (p *partition) completedAlone() (behind []*entry) {
+	first := p.chunked.Load()
+	for _, e := range p.live {
+		done := e.left.Load() == 0
+		if done && first && e.acked.Load() == 0 {
+			e.acked.Store(time.Now().UnixNano())
+			behind = append(behind, e)
+		}
+		first = first || !done
+	}
+	return behind
+}
+
+// noteWatermark keeps what is acknowledged. p.mu is held.
+func (p *partition) noteWatermark(w watermark) {
+	if n := len(p.watermarks); n > 1 && w.sent.Sub(p.watermarks[n-2].sent) < watermarkEvery {
+		p.watermarks[n-1] = w
+		return
+	}
+	p.watermarks = append(p.watermarks, w)
+	if len(p.watermarks) > maxWatermarks {
+		p.watermarks = append(p.watermarks[:0], p.watermarks[len(p.watermarks)-maxWatermarks:]...)
+	}
 }

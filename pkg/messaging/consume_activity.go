@@ -16,7 +16,9 @@ import (
 // that one: what waits here is dropped, and what is completed here from then on is not
 // acknowledged. When the partition comes back, the broker delivers from the first unacknowledged
 // message on, and the other consumer may have handled some of what was handled here. So everything
-// from there on is handled again, in its order.
+// from there on is handled again, in its order. The same holds when the broker says that the
+// partition is ours and it was before: we have connected again, and another consumer may have had
+// the partition meanwhile.
 type activity struct {
 	losses atomic.Uint32 // counted
 
@@ -58,7 +60,7 @@ func (as *activities) change(topic string, active bool) (losses uint32) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	a := as.get(topic)
-	if !active && a.active || !active && a.losses.Load() == 0 {
+	if a.active || !active && a.losses.Load() == 0 {
 		a.losses.Add(1)
 	}
 	a.active, a.first = active, nil
@@ -94,8 +96,11 @@ func (as *activities) noteFirst(m pulsar.Message) {
 
 // BecameActive says that a Failover subscription delivers a partition to us from now on.
 func (s *session) BecameActive(_ pulsar.Consumer, topic string, index int32) {
-	s.activities.change(topic, true)
+	losses := s.activities.change(topic, true)
 	s.owned.gain(topic, int(index))
+	if losses > 0 {
+		go s.dropBefore(topic, losses) // takes a lock
+	}
 }
 
 // BecameInactive says that it delivers the partition to another consumer from now on.

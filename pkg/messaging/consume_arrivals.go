@@ -20,16 +20,19 @@ type arrivals struct {
 // arrival is an entry, as it arrived.
 type arrival struct {
 	at         position
-	first      pulsar.Message
-	messages   int32  // of it that arrived
-	came       int32  // of these, to the receiver
-	connection uint32 // that it came by
+	first      pulsar.Message // nil once it cannot come to the receiver any more
+	messages   int32          // of it that arrived
+	came       int32          // of these, to the receiver
+	connection uint32         // that it came by
+	batch      bool
 }
 
 // arrivalLog is the arrivals of a session's partitions.
 type arrivalLog struct {
 	connections connections
 	latest      atomic.Pointer[arrivals] // of the latest message
+
+	channel int // how many messages wait for the receiver at most, outside the underlying queues
 
 	mu     sync.Mutex
 	of     map[string]*arrivals // by partition's topic
@@ -66,7 +69,32 @@ func (l *arrivalLog) note(m pulsar.Message) {
 		a.waiting[n-1].messages++
 		return
 	}
-	a.waiting = append(a.waiting, arrival{at: at, first: m, messages: 1, connection: l.connections.current.Load()})
+	connection := l.connections.current.Load()
+	if n > a.head && a.waiting[n-1].connection != connection {
+		a.reconnected(at, l.channel)
+	}
+	a.waiting = append(a.waiting, arrival{
+		at: at, first: m, messages: 1, connection: connection, batch: id.BatchSize() > 1,
+	})
+}
+
+// reconnected is called for the first message that arrives by another connection. The underlying
+// client has emptied its queue: what arrived before and is not in the channel to the receiver does
+// not come, and the broker delivers again what is at or behind the message's position. a.mu is held.
+func (a *arrivals) reconnected(at position, channel int) {
+	kept, ahead := a.waiting[:a.head], 0
+	for i, p := range a.waiting[a.head:] {
+		switch {
+		case i == 0, p.first != nil && ahead <= channel:
+			ahead += int(p.messages)
+			kept = append(kept, p)
+		case p.at.less(at):
+			p.first = nil
+			kept = append(kept, p)
+		}
+	}
+	clear(a.waiting[len(kept):])
+	a.waiting = kept
 }
 
 // received is called for every message that the receiver comes to. For one that begins an entry it
@@ -82,7 +110,7 @@ func (a *arrivals) received(m pulsar.Message, at position, index int32) (begun a
 	}
 	for i, p := range waiting {
 		if p.first == m {
-			if i > 1 || i == 1 && waiting[0].messages > 1 {
+			if i > 1 || i == 1 && waiting[0].batch {
 				passed = append(passed, waiting[:i]...)
 			}
 			waiting[i].came = 1
@@ -144,3 +172,6 @@ func (l *arrivalLog) droppedAtTheEnd() bool {
 
 // errDropped ends a session whose underlying consumer has dropped messages.
 var errDropped = errors.New("messages were dropped while connecting again")
+
+// errRewound ends a session whose broker delivers again what it had the acknowledgement for.
+var errRewound = errors.New("the broker has gone back: the subscription was reset, or the broker lost its position")

@@ -63,6 +63,7 @@ func newDrain(r *run) *drain {
 func (d *drain) begin(s *session) error {
 	d.mu.Lock()
 	_, known := d.known[s.src]
+	d.active = time.Now()
 	d.mu.Unlock()
 	if known {
 		return nil
@@ -115,6 +116,17 @@ func (d *drain) pushed(src source) {
 	}
 }
 
+// restart is called when a session has ended: the next delivers again what was not handled.
+func (d *drain) restart(src source) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range d.targets {
+		if t.src == src {
+			t.delivered, t.finished = false, false
+		}
+	}
+}
+
 // watch stops the run when the backlog is consumed.
 func (d *drain) watch() {
 	t := time.NewTicker(min(max(d.r.cfg.DrainIdle/20, time.Millisecond), 50*time.Millisecond))
@@ -141,6 +153,10 @@ func (d *drain) over(now time.Time) bool {
 	}
 	// Looked at after the targets: what they say is finished has been counted.
 	if count, _, _ := d.r.sched.Load(); count > 0 {
+		d.active = now
+		return false
+	}
+	if d.r.anySessionOver() { // what waited is dropped, and delivered again
 		d.active = now
 		return false
 	}

@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,9 +19,11 @@ import (
 // time. What of it is completed is acknowledged again.
 //
 // An entry that the broker delivers again although it had the acknowledgement is another matter:
-// the subscription was reset, or the broker lost its position, or it comes from another consumer.
-// Where order is kept, the partition then starts over: everything that is delivered from there on
-// is handled, in its order.
+// the subscription was reset, or the broker lost its position. Everything from there on is to be
+// handled again, in its order. Where the subscription delivers a partition to one consumer at a
+// time, the session ends for it (rewound): acknowledgements of later entries may be on their way,
+// behind which the broker would go on in the middle of what is handled again. The next session
+// begins where the broker then stands.
 type partition struct {
 	session  *session
 	topic    string
@@ -30,6 +33,7 @@ type partition struct {
 	high     position // of the last new entry
 	current  *entry   // of the latest message
 	known    position // up to there the broker had the acknowledgement when that connection began
+	rewound  bool     // the broker delivers again what it had the acknowledgement for
 	slab     []entry
 	losses   uint32    // of activity, as far as the receiver has got
 	activity *activity // of a Failover subscription's partition, else nil
@@ -37,7 +41,9 @@ type partition struct {
 	connection atomic.Uint32 // that the latest entry came by; the receiver sets it
 	completed  atomic.Int64  // entries
 	dirty      atomic.Bool   // in the session's list of partitions to flush
+	chunked    atomic.Bool   // a chunked message was received
 	acking     sync.Mutex    // one flush at a time
+	gated      time.Time     // since when acknowledgements wait for a redelivery; guarded by acking
 
 	mu         sync.Mutex
 	live       []*entry // by position
@@ -108,6 +114,9 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	if e == nil || e.at != at {
 		var done bool
 		if e, again, done = p.find(at); done {
+			if p.chunked.Load() && !p.rewound {
+				p.session.acknowledgeAlone(m.Consumer, id)
+			}
 			return nil, true
 		}
 		if e == nil {
@@ -172,11 +181,28 @@ func (p *partition) leave(a arrival, next position) (dropped bool) {
 	if a.messages > e.size-e.untaken {
 		return true
 	}
-	// The broker has left these out: they were acknowledged one by one before.
+	p.completeRest(e)
+	return false
+}
+
+// completeRest completes the messages of an entry that the broker has left out: they were
+// acknowledged one by one before.
+func (p *partition) completeRest(e *entry) {
 	left := e.untaken
 	e.untaken = 0
 	p.complete(e, left)
-	return false
+}
+
+// leaveLast is called when nothing has arrived for a time: nothing more comes of the entry that the
+// receiver is at.
+func (p *partition) leaveLast() {
+	e := p.current
+	if e == nil || p.session.perMessage || e.untaken == 0 {
+		return
+	}
+	if n, last := p.arrivals.missing(); n == 0 && last == e.at {
+		p.completeRest(e)
+	}
 }
 
 // acknowledged is up to where the broker had cumulative acknowledgements when the latest connection
@@ -213,6 +239,10 @@ func (p *partition) find(at position) (e *entry, again, done bool) {
 		p.again = true
 		p.mu.Unlock()
 		p.session.flushLater(p)
+		return nil, true, true
+	case p.session.sole:
+		p.forget() // so that nothing of it is acknowledged any more
+		p.rewound = true
 		return nil, true, true
 	case p.session.ordered:
 		p.forget()
@@ -275,6 +305,9 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
 	e.losses = p.losses
 	e.left.Store(size)
+	if p.session.sole && !p.follows(at) && isChunked(m.ID()) {
+		p.chunked.Store(true)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.high.less(at) {
@@ -288,6 +321,21 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	i, _ := p.search(at)
 	p.live = slices.Insert(p.live, i, e)
 	return e
+}
+
+// follows reports whether a new entry is next to the last one: none is missing between them, as the
+// first chunks of a message are.
+func (p *partition) follows(at position) bool {
+	if at.ledger == p.high.ledger {
+		return at.entry <= p.high.entry+1
+	}
+	return at.entry == 0
+}
+
+// isChunked reports whether an id is of a message in chunks. The underlying client has no other way
+// to tell than the id's text, "first chunk;last chunk".
+func isChunked(id pulsar.MessageID) bool {
+	return strings.Contains(id.String(), ";")
 }
 
 // sweep forgets the entries whose acknowledgement the broker has by now, and, when that is not

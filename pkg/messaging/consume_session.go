@@ -53,6 +53,7 @@ type session struct {
 	held  atomic.Int64 // messages << heldShift | bytes
 	limit int64
 	heavy chan struct{} // more than limit was held, for a receiver that waits
+	quiet chan struct{} // nothing has arrived for a time, for the same
 
 	gone     chan struct{} // closed when the broker's side ended it
 	goneOnce atomic.Bool
@@ -69,10 +70,11 @@ type session struct {
 	ackMessages int
 	ackFailed   prometheus.Counter
 	acks        struct {
-		mu     sync.Mutex
-		dirty  map[*partition]struct{} // have something to acknowledge
-		timer  *time.Timer
-		closed bool
+		mu       sync.Mutex
+		dirty    map[*partition]struct{} // have something to acknowledge
+		timer    *time.Timer
+		closed   bool
+		flushing sync.WaitGroup // calls of flushDue
 	}
 
 	completions *completionQueue // the run's
@@ -81,7 +83,7 @@ type session struct {
 	parts    map[string]*partition // by topic
 	current  *partition            // of the latest message
 	open     int                   // batches received in part
-	dropped  bool                  // the underlying client has dropped messages: take no more
+	dropped  bool                  // take no more: the broker delivers it to the next session
 	slab     slab
 	weights  budget.Weigher
 	pressure budget.Pressure
@@ -123,6 +125,16 @@ func (s *session) partition(topic string) *partition {
 	}
 	s.current = p
 	return p
+}
+
+// leaveLast is called when nothing has arrived for a time.
+func (s *session) leaveLast() {
+	if len(s.ch) > 0 {
+		return
+	}
+	for _, p := range s.parts {
+		p.leaveLast()
+	}
 }
 
 // The underlying client calls these as an interceptor.
@@ -206,7 +218,7 @@ func (r *run) subscribe(src source) (*session, error) {
 		select {
 		case <-ctx.Done():
 			if err == nil {
-				s.raw.Close()
+				r.giveUp(s)
 			}
 		case made <- result{s, err}:
 		}
@@ -246,15 +258,16 @@ func (r *run) newSession(src source) (*session, error) {
 		sole:  !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
 		failover: !src.retry && r.cfg.Type == Failover,
 		log:      r.log,
-		heavy:    make(chan struct{}, 1), gone: make(chan struct{}),
+		heavy:    make(chan struct{}, 1), quiet: make(chan struct{}, 1), gone: make(chan struct{}),
 		wake: r.sched.Wake, completions: r.completions,
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
 		ackFailed: r.metrics.ackFailed,
 		parts:     make(map[string]*partition),
 	}
 	s.arrivals.connections.current.Store(1)
+	s.arrivals.channel = budget.ChannelLength(s.queue)
 	s.arrivals.connections.broken = func() { s.OnConsumerClose(nil, errDropped) }
-	s.ch = make(chan pulsar.ConsumerMessage, budget.ChannelLength(s.queue))
+	s.ch = make(chan pulsar.ConsumerMessage, s.arrivals.channel)
 	s.dropBefore = func(topic string, losses uint32) {
 		r.sched.Drop(func(it *schedule.Item) bool {
 			d := taskOf(it)
@@ -446,8 +459,11 @@ func permanent(err error) bool {
 
 // closeReason is a short, bounded word for why a broker ended a session.
 func closeReason(err error) string {
-	if errors.Is(err, errDropped) {
+	switch {
+	case errors.Is(err, errDropped):
 		return "dropped"
+	case errors.Is(err, errRewound):
+		return "rewound"
 	}
 	for _, s := range []struct{ in, out string }{
 		{"ConsumerBusy", "busy"}, {"AuthorizationError", "unauthorized"},

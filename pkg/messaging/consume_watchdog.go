@@ -70,15 +70,35 @@ func (r *run) watch() {
 	}
 }
 
-// lookAtSessions ends those whose underlying consumers have dropped messages.
+// lookAtSessions ends those whose underlying consumers have dropped messages, and tells receivers
+// when nothing waits for them.
 func (r *run) lookAtSessions() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.sessions {
-		if len(s.ch) == 0 && s.arrivals.droppedAtTheEnd() {
+		if len(s.ch) > 0 {
+			continue
+		}
+		if s.arrivals.droppedAtTheEnd() {
 			s.OnConsumerClose(nil, errDropped)
 		}
+		select {
+		case s.quiet <- struct{}{}:
+		default:
+		}
 	}
+}
+
+// anySessionOver reports whether a session has ended and its receiver has not noticed.
+func (r *run) anySessionOver() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.sessions {
+		if s.over() || s.closedByBroker() != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // schedulerWorkers are the workers as the scheduler knows them.

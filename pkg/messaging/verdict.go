@@ -7,6 +7,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
 
 // complete carries out the verdict.
@@ -15,6 +17,10 @@ func (r *run) complete(w *worker, d *task, err error) {
 		r.handled.Add(1)
 		w.handled++
 		r.ack(w, d)
+		return
+	}
+	if d.entry.lost() { // another consumer handles it
+		w.finish(d)
 		return
 	}
 	// Whatever follows takes time, and d keeps its key's queue meanwhile: what was
@@ -71,7 +77,7 @@ func (r *run) againInPlace(d *task, due time.Time) {
 	r.metrics.retried.Inc()
 	d.copying = nil
 	d.Attempt++
-	r.hold(d, due)
+	r.hold(d, due, r.completions != nil)
 }
 
 // copyTo gives d the verdict that a copy of it goes to another topic. From now on
@@ -94,7 +100,7 @@ func (r *run) sendCopy(w *worker, d *task) {
 			r.sched.Resume(&d.Item)
 		})
 	case trouble == nil: // it is being opened
-		r.hold(d, time.Now().Add(job.to.patience()))
+		r.hold(d, time.Now().Add(job.to.patience()), false)
 	default:
 		r.copyFailed(w, d, trouble)
 	}
@@ -107,6 +113,8 @@ func (r *run) finishCopy(w *worker, d *task) {
 	case job.stored:
 		r.countCopy(d)
 		r.ack(w, d)
+	case d.entry.lost(): // another consumer handles it
+		w.finish(d)
 	case job.err == nil:
 		r.sendCopy(w, d) // it was not sent yet
 	default:
@@ -158,7 +166,7 @@ func (r *run) copyFailed(w *worker, d *task, err error) {
 		r.unstorable(w, d, tooLarge, err)
 	default:
 		r.logCopy(d, zap.WarnLevel, "cannot store a copy, will keep trying", zap.Error(err))
-		r.hold(d, pause)
+		r.hold(d, pause, false)
 	}
 }
 
@@ -186,7 +194,7 @@ func (r *run) unstorable(w *worker, d *task, tooLarge bool, err error) {
 		}
 		r.logCopy(d, zap.ErrorLevel, "dead letter parked: it cannot be stored, and is not acknowledged", zap.Error(err))
 		job.reset(d)
-		r.hold(d, time.Now().Add(parkFor))
+		r.hold(d, time.Now().Add(parkFor), false)
 	}
 }
 
@@ -202,11 +210,17 @@ func (r *run) logCopy(d *task, level zapcore.Level, message string, fields ...za
 // raised the brokers' limit, or made the topic anew.
 const parkFor = time.Minute
 
-// hold keeps d until due.
-func (r *run) hold(d *task, due time.Time) {
-	requeue := r.completions != nil && d.copying == nil
-	if !r.sched.Hold(&d.Item, due, requeue) && !r.stopping() {
-		r.failed.note(d)
+// hold keeps d until due. requeue says that d has left its key's queue, as what is completed late
+// has.
+func (r *run) hold(d *task, due time.Time, requeue bool) {
+	if !r.sched.Hold(&d.Item, due, requeue) {
+		if !r.stopping() {
+			r.failed.note(d)
+		}
+		return
+	}
+	if d.entry.lost() { // perhaps before it was held
+		r.sched.Drop(func(it *schedule.Item) bool { return it == &d.Item })
 	}
 }
 

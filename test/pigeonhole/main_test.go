@@ -79,7 +79,6 @@ func run(t testing.TB, config string) *service {
 			if t.Failed() {
 				text := s.log.String()
 				t.Logf("pigeonhole wrote:\n%s", text[max(0, len(text)-8000):])
-				_ = os.WriteFile("/tmp/service.log", []byte(text), 0o600)
 			}
 		}()
 		if s.cmd != nil {

@@ -23,7 +23,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	}
 	old := pp.retireProducer()
 	if cause != nil {
-		pp.p.metrics.recreated.WithLabelValues(pp.p.profile.Name, reason(cause)).Inc()
+		pp.p.metrics.recreated.WithLabelValues(reason(cause)).Inc()
 		if !pp.backoff.Started() {
 			pp.log.Warn("producer lost", zap.Error(cause))
 		}

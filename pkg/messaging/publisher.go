@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
@@ -25,7 +24,7 @@ type Publisher struct {
 	topic   string
 	profile Profile
 	log     *zap.Logger
-	metrics publisherMetrics
+	metrics profileMetrics
 	router  router
 	flusher *flusher
 
@@ -46,14 +45,6 @@ type Publisher struct {
 	connectErr atomic.Pointer[error] // the latest failure to create a producer
 }
 
-// publisherMetrics are the package's metrics with the profile's label applied.
-type publisherMetrics struct {
-	acked, failed, ackedBytes      prometheus.Counter
-	ack                            prometheus.Observer
-	pending, pendingBytes, stalled prometheus.Gauge
-	recreated                      *prometheus.CounterVec
-}
-
 // discoverEvery is the interval at which a publisher looks for new partitions.
 const discoverEvery = time.Minute
 
@@ -71,17 +62,8 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 	}
 	p := &Publisher{
 		client: c, topic: topic, profile: profile,
-		log: c.log.Named("publisher").With(zap.String("profile", profile.Name)),
-		metrics: publisherMetrics{
-			acked:        c.metrics.published.WithLabelValues(profile.Name, "ok"),
-			failed:       c.metrics.published.WithLabelValues(profile.Name, "error"),
-			ackedBytes:   c.metrics.publishedBytes.WithLabelValues(profile.Name),
-			ack:          c.metrics.ackSeconds.WithLabelValues(profile.Name),
-			pending:      c.metrics.pending.WithLabelValues(profile.Name),
-			pendingBytes: c.metrics.pendingBytes.WithLabelValues(profile.Name),
-			stalled:      c.metrics.stalled.WithLabelValues(profile.Name),
-			recreated:    c.metrics.recreated,
-		},
+		log:     c.log.Named("publisher").With(zap.String("profile", profile.Name)),
+		metrics: c.metrics.publisher.of(profile.Name),
 		router:  router{routing: profile.Routing},
 		flusher: c.flushers.of(profile, c.watcher.count),
 	}

@@ -1,14 +1,9 @@
 package messaging
 
-import (
-	"errors"
+import "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/prometheus/client_golang/prometheus"
-)
-
-// metrics are the package's own. Labels are the profile's name and, for
-// consumers, the subscription's: never a topic or a key.
-type metrics struct {
+// publisherMetrics are labelled by the profile and, where there are kinds, by a bounded word.
+type publisherMetrics struct {
 	published      *prometheus.CounterVec   // profile, result: ok | error
 	publishedBytes *prometheus.CounterVec   // profile
 	ackSeconds     *prometheus.HistogramVec // profile
@@ -16,8 +11,6 @@ type metrics struct {
 	pendingBytes   *prometheus.GaugeVec     // profile
 	recreated      *prometheus.CounterVec   // profile, reason
 	stalled        *prometheus.GaugeVec     // profile
-
-	consumer consumerMetrics
 }
 
 // latencyBuckets run from a loopback acknowledgement to a long outage.
@@ -25,8 +18,8 @@ func latencyBuckets() []float64 {
 	return []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
-	return &metrics{
+func newPublisherMetrics(reg prometheus.Registerer) publisherMetrics {
+	return publisherMetrics{
 		published: register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "messaging_published_records_total",
 			Help: "Records whose outcome is known, by result.",
@@ -56,22 +49,26 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "messaging_stalled_partitions",
 			Help: "Partitions with records pending and no acknowledgement for 5 seconds.",
 		}, []string{"profile"})),
-		consumer: newConsumerMetrics(reg),
 	}
 }
 
-// register registers c, or returns the equal collector that another client
-// registered before, so that several clients of a process share one set.
-func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {
-	err := reg.Register(c)
-	var dup prometheus.AlreadyRegisteredError
-	if errors.As(err, &dup) {
-		if old, ok := dup.ExistingCollector.(C); ok {
-			return old
-		}
+// profileMetrics are publisherMetrics with the profile's label applied.
+type profileMetrics struct {
+	acked, failed, ackedBytes      prometheus.Counter
+	ack                            prometheus.Observer
+	pending, pendingBytes, stalled prometheus.Gauge
+	recreated                      *prometheus.CounterVec // reason
+}
+
+func (m publisherMetrics) of(profile string) profileMetrics {
+	return profileMetrics{
+		acked:        m.published.WithLabelValues(profile, "ok"),
+		failed:       m.published.WithLabelValues(profile, "error"),
+		ackedBytes:   m.publishedBytes.WithLabelValues(profile),
+		ack:          m.ackSeconds.WithLabelValues(profile),
+		pending:      m.pending.WithLabelValues(profile),
+		pendingBytes: m.pendingBytes.WithLabelValues(profile),
+		stalled:      m.stalled.WithLabelValues(profile),
+		recreated:    m.recreated.MustCurryWith(prometheus.Labels{"profile": profile}),
 	}
-	if err != nil {
-		panic(err) // two different metrics of one name: a programming error
-	}
-	return c
 }

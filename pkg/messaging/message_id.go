@@ -77,6 +77,17 @@ func (m MessageID) Deduplicated() bool { return !m.IsZero() && m.ledger < 0 }
 // without partitions, -1 when the id names nothing.
 func (m MessageID) Partition() int { return int(m.partition) - 1 }
 
+// errNoMessage: an id that names nothing, or a message that the broker has dropped.
+var errNoMessage = errors.New("the id names no message")
+
+// inTopic is nil when the id says where in a topic a message is.
+func (m MessageID) inTopic() error {
+	if m.IsZero() || m.Deduplicated() {
+		return errNoMessage
+	}
+	return nil
+}
+
 // Bytes is the id in Pulsar's own serialised form (MessageIdData), nil when it names nothing.
 func (m MessageID) Bytes() []byte {
 	if m.IsZero() {

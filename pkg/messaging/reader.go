@@ -95,6 +95,9 @@ func (r *Reader) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.cfg.from().kind == atMessage && len(topics) > 1 {
+		return fmt.Errorf("from: the topic has %d partitions: name the one that has the message", len(topics))
+	}
 	found := make([]*readerPartition, len(topics))
 	for i, topic := range topics {
 		found[i] = r.partition(topic, i)
@@ -107,14 +110,8 @@ func (r *Reader) open(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range found {
-		switch end := ends[p.index]; {
-		case !p.position.IsZero():
-		case !r.cfg.StartTime.IsZero() && end.published.Before(r.cfg.StartTime):
-			p.begin(end.id) // nothing is as young
-		case !r.cfg.StartTime.IsZero():
-			p.since = r.cfg.StartTime
-		case r.cfg.StartAt == StartLatest:
-			p.begin(end.id)
+		if p.position.IsZero() {
+			p.beginFrom(r.cfg.from(), ends[p.index])
 		}
 		r.opening.note(p.position)
 		r.start(p, len(found))

@@ -10,7 +10,7 @@ import (
 // readerEnd is where a partition ends.
 type readerEnd struct {
 	id        MessageID // its entry is -1 when there is nothing
-	published time.Time // known where the reader has a StartTime
+	published time.Time // known where reading begins at a time
 }
 
 // readerGoal is an end of all partitions that a reader is to reach. Only the goroutine that
@@ -119,7 +119,7 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 			return readerEnd{}, err
 		}
 		end := readerEnd{id: messageID(raw, p.index)}
-		if !p.r.cfg.StartTime.IsZero() && end.id.entry >= 0 {
+		if !p.r.cfg.since().IsZero() && end.id.entry >= 0 {
 			reading, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
 			defer cancel()
 			last, err := c.last(reading, p.topic)

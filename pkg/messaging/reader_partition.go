@@ -40,6 +40,23 @@ type readerPartition struct {
 // begin sets the position to begin behind.
 func (p *readerPartition) begin(after MessageID) { p.position, p.after = after, after }
 
+// beginFrom sets the position to begin at. The partition ends at end.
+func (p *readerPartition) beginFrom(from Position, end readerEnd) {
+	switch from.kind {
+	case atLatest:
+		p.begin(end.id)
+	case atMessage:
+		id := from.id
+		p.begin(MessageID{ledger: id.ledger, entry: id.entry - 1, batchSize: 1, partition: int32(p.index) + 1})
+	case atTime:
+		p.since = p.r.cfg.since()
+		if end.published.Before(p.since) {
+			p.begin(end.id) // nothing is as young
+		}
+	default:
+	}
+}
+
 // run reads until the reader ends.
 func (p *readerPartition) run() {
 	var b backoff.Backoff

@@ -142,7 +142,7 @@ func TestSubscriptionOfPartitionsIsCreatedOnEachOfThem(t *testing.T) {
 	}
 	s := m.Subscription("id")
 	require.ErrorContains(t, s.Create(ctx, messaging.AtMessage(ids[29])), "3 partitions: name the one that has the message")
-	partition := m.client.Topic(m.Name() + "-partition-" + strconv.Itoa(ids[29].Partition()))
+	partition := m.Partition(ids[29].Partition())
 	require.NoError(t, partition.Subscription("id").Create(ctx, messaging.AtMessage(ids[29])))
 	waiting, err := partition.Subscription("id").Peek(ctx, 1)
 	require.NoError(t, err)

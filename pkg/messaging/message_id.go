@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // MessageID names a stored message: partition, ledger, entry and index in its batch. It is a
@@ -151,15 +150,8 @@ func (m MessageID) sameEntry(o MessageID) bool {
 // partitionIndex is the index of the partition that topic names (name-partition-3), else
 // index: the underlying client numbers a partition that is opened by its own name 0.
 func partitionIndex(topic string, index int) int {
-	base := admin.WithoutPartition(topic)
-	if base == topic {
-		return max(index, 0)
+	if _, own, ok := topicname.SplitPartition(topic); ok {
+		return own
 	}
-	n, err := strconv.ParseInt(strings.TrimPrefix(topic[len(base):], partitionMark), 10, 32)
-	if err != nil {
-		return max(index, 0)
-	}
-	return int(n)
+	return max(index, 0)
 }
-
-const partitionMark = "-partition-"

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
@@ -206,7 +207,7 @@ func (p *Publisher) discover() {
 // partitioned reports whether the topic has partitions of its own.
 func (p *Publisher) partitioned() bool {
 	partitions := *p.partitions.Load()
-	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == p.topic+"-partition-0"
+	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == topicname.Partition(p.topic, 0)
 }
 
 // Owned returns a context that ends when the publisher no longer owns its topic: when a

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // RedriveConfig says which dead letters go back, and where to.
@@ -234,9 +234,9 @@ func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	var none slab
 	d := none.newTask(m, nil)
 	dead, ok := d.DeadLetter()
-	to := admin.WithoutPartition(dead.Topic)
+	to := topicname.WithoutPartition(dead.Topic)
 	switch {
-	case !ok || to == admin.WithoutPartition(v.topic):
+	case !ok || to == topicname.WithoutPartition(v.topic):
 		v.result.Foreign++
 		return nil
 	case dead.Truncated > 0:

@@ -7,14 +7,17 @@ import (
 )
 
 // metrics are the package's own. Labels are names that a service gives: the profile's for
-// publishers, the subscription's for consumers. They are never a topic or a key.
+// publishers, the subscription's for consumers, a reader's own. They are never a topic or a key.
 type metrics struct {
 	publisher publisherMetrics
 	consumer  consumerMetrics
+	reader    readerMetrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	return &metrics{publisher: newPublisherMetrics(reg), consumer: newConsumerMetrics(reg)}
+	return &metrics{
+		publisher: newPublisherMetrics(reg), consumer: newConsumerMetrics(reg), reader: newReaderMetrics(reg),
+	}
 }
 
 // register registers c, or returns the equal collector that another client

@@ -18,9 +18,10 @@ import (
 //
 // Next and ReadToEnd are for one goroutine at a time; the other methods may be called from any.
 type Reader struct {
-	client *Client
-	cfg    ReaderConfig
-	log    *zap.Logger
+	client  *Client
+	cfg     ReaderConfig
+	log     *zap.Logger
+	metrics namedReaderMetrics
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelCauseFunc
@@ -57,7 +58,7 @@ func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) 
 	cfg = cfg.withDefaults()
 	r := &Reader{
 		client: c, cfg: cfg, log: c.log.Named("reader").With(zap.String("topic", cfg.Topic)),
-		ended: make(chan struct{}), read: make(chan readMessage),
+		metrics: c.metrics.reader.of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
 		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
 	}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
@@ -261,6 +262,7 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) 
 				goal.note(m.id)
 			}
 			if m.d != nil {
+				r.metrics.returned(m.d)
 				return m.d, nil
 			}
 		case <-silence:
@@ -313,6 +315,27 @@ func (r *Reader) Positions() []MessageID {
 		}
 	}
 	return ids
+}
+
+// Trouble says why a partition is not being read at present: its connection is lost, or the broker
+// refuses the reader. Reading goes on by itself, unless the error is final: then Next returns it,
+// too. It is nil when all partitions are read, or are connecting for the first time, and after
+// Close. It may be called from any goroutine.
+func (r *Reader) Trouble() error {
+	if err := context.Cause(r.ctx); err != nil {
+		if errors.Is(err, ErrClosed) {
+			return nil
+		}
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.partitions {
+		if p.trouble != nil {
+			return fmt.Errorf("messaging: read %s: %w", p.topic, p.trouble)
+		}
+	}
+	return nil
 }
 
 // all are the partitions.

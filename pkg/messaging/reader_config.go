@@ -10,6 +10,8 @@ import (
 type ReaderConfig struct {
 	// Topic to read: all of its partitions, or one (name-partition-3).
 	Topic string `yaml:"topic"`
+	// Name is the label "reader" of the metrics. Keep the set of names small. Default "reader".
+	Name string `yaml:"name"`
 	// StartAt is where a partition begins that After does not name. Default earliest.
 	StartAt StartAt `yaml:"start_at"`
 	// From is where it begins in place of StartAt: at a message or a time, for instance.
@@ -41,6 +43,9 @@ type ReaderConfig struct {
 const readerMaxQueue = 1000
 
 func (c ReaderConfig) withDefaults() ReaderConfig {
+	if c.Name == "" {
+		c.Name = "reader"
+	}
 	if c.StartAt == "" {
 		c.StartAt = StartEarliest
 	}

@@ -29,7 +29,9 @@ type readerPartition struct {
 	queue int
 	log   *zap.Logger
 
-	position MessageID // of what Next returned; guarded by the reader's lock
+	// Guarded by the reader's lock.
+	position MessageID // of what Next returned
+	trouble  error     // why it is not read
 
 	// Only run uses what follows, once it has begun.
 	after MessageID // what was handed to Next
@@ -60,9 +62,11 @@ func (p *readerPartition) beginFrom(from Position, end readerEnd) {
 // run reads until the reader ends.
 func (p *readerPartition) run() {
 	var b backoff.Backoff
+	defer p.note(nil)
 	for p.r.ctx.Err() == nil {
 		s, err := patiently(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
 		if err == nil {
+			p.note(nil)
 			var n int
 			n, err = p.readFrom(s)
 			p.r.running.Go(s.close)
@@ -77,11 +81,26 @@ func (p *readerPartition) run() {
 			p.r.end(err)
 			return
 		}
+		p.note(err)
+		p.r.metrics.resubscribe(err)
 		if !b.Started() {
 			p.log.Info("reading is interrupted and goes on where it was", zap.Stringer("position", p.after), zap.Error(err))
 		}
 		backoff.Sleep(p.r.ctx, b.Next())
 	}
+}
+
+// note keeps err as the trouble of p; nil ends it.
+func (p *readerPartition) note(err error) {
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	switch {
+	case p.trouble == nil && err != nil:
+		p.r.metrics.interrupted.Inc()
+	case p.trouble != nil && err == nil:
+		p.r.metrics.interrupted.Dec()
+	}
+	p.trouble = err
 }
 
 // readFrom hands on what s delivers, and returns how much that was and why s ended.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -262,6 +263,42 @@ func TestReaderSubscribingHangs(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, strconv.Itoa(3+i), string(d.Payload))
 	}
+}
+
+// A reader that cannot go on says so, and its metrics do.
+func TestReaderTellsItsTrouble(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	s.Publish(topic, batch(0, 3)...)
+	r := openReader(t, client, func(c *messaging.ReaderConfig) { c.Name = "state" })
+	require.Equal(t, inOrder(0, 3), texts(toEnd(t, r)))
+	require.NoError(t, r.Trouble())
+	require.Equal(t, 3, counted(t, reg, "messaging_reader_messages_total", "state"))
+	require.Equal(t, 3, counted(t, reg, "messaging_reader_bytes_total", "state"))
+
+	refused := s.FailSubscribe(topic, wire.ConsumerBusy, -1)
+	s.CloseConsumers(topic)
+	eventually(t, "the broker refuses it", func() bool {
+		return counted(t, reg, "messaging_reader_resubscribes_total", "state", "busy") > 0
+	})
+	require.ErrorContains(t, r.Trouble(), topic)
+	require.ErrorContains(t, r.Trouble(), "ConsumerBusy")
+	require.Equal(t, 1, counted(t, reg, "messaging_reader_resubscribes_total", "state", "connection"))
+	require.Equal(t, 1, counted(t, reg, "messaging_reader_interrupted_partitions", "state"))
+	refused.Remove()
+	s.Publish(topic, batch(3, 1)...)
+	_, err := r.Next(testContext(t))
+	require.NoError(t, err)
+	require.NoError(t, r.Trouble())
+	require.Zero(t, counted(t, reg, "messaging_reader_interrupted_partitions", "state"))
+
+	s.FailSubscribe(topic, wire.ConsumerBusy, -1)
+	s.CloseConsumers(topic)
+	eventually(t, "trouble again", func() bool { return r.Trouble() != nil })
+	require.NoError(t, r.Close(testContext(t)))
+	require.NoError(t, r.Trouble())
+	require.Zero(t, counted(t, reg, "messaging_reader_interrupted_partitions", "state"), "nothing is left behind")
 }
 
 func TestReaderFindsNewPartitions(t *testing.T) {

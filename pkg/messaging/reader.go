@@ -62,18 +62,14 @@ func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) 
 		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
 	}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
-	r.running.Go(func() {
-		select {
-		case <-c.closing:
-			r.end(ErrClosed)
-		case <-r.ctx.Done():
-		}
-	})
+	forget := context.AfterFunc(c.life, func() { r.end(ErrClosed) })
 	err := r.open(ctx)
 	if err != nil {
 		r.stop(ErrClosed)
 	}
 	go func() {
+		<-r.ctx.Done()
+		forget()
 		r.running.Wait()
 		c.leave()
 		close(r.ended)
@@ -86,7 +82,7 @@ func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) 
 
 // open finds the partitions and their ends, and begins to read.
 func (r *Reader) open(ctx context.Context) error {
-	ctx, cancel := r.until(ctx)
+	ctx, cancel := eitherEnds(ctx, r.ctx)
 	defer cancel()
 	var topics []string
 	err := insist(ctx, r.log, func() (err error) {
@@ -206,7 +202,7 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Deliver
 	// Compaction may have removed the end of the topic. Whoever reads what compaction has left
 	// gets no further; whoever was there before is being sent all.
 	compacted := r.cfg.ReadCompacted && r.opening != nil
-	asking, cancel := r.until(ctx)
+	asking, cancel := eitherEnds(ctx, r.ctx)
 	ends, err := r.ends(asking, r.all(), compacted)
 	cancel()
 	if err != nil {
@@ -362,14 +358,4 @@ func (r *Reader) end(cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stop(cause)
-}
-
-// until is ctx, ended by the reader's end, too.
-func (r *Reader) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	undo := context.AfterFunc(r.ctx, func() { cancel(context.Cause(r.ctx)) })
-	return ctx, func() {
-		undo()
-		cancel(nil)
-	}
 }

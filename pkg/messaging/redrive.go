@@ -88,17 +88,8 @@ func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult,
 		return RedriveResult{}, err
 	}
 	defer c.leave()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	unhook := make(chan struct{})
-	defer close(unhook)
-	go func() {
-		select {
-		case <-c.closing:
-			end(ErrClosed)
-		case <-unhook:
-		}
-	}()
+	ctx, end := eitherEnds(ctx, c.life)
+	defer end()
 	v := newRedrive(c, cfg)
 	defer v.close()
 	err := v.run(ctx)
@@ -306,7 +297,7 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 func (v *redrive) outlast(ctx context.Context) (context.Context, context.CancelFunc) {
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, func() {
-		time.AfterFunc(subscribePatience*v.client.operationTimeout, cancel)
+		time.AfterFunc(v.client.patience(), cancel)
 	})
 	return long, func() {
 		unhook()
@@ -359,7 +350,7 @@ func (v *redrive) closePublishers(ctx context.Context) error {
 
 // close leaves the subscription. Nothing is under way any more, or the call has failed.
 func (v *redrive) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), subscribePatience*v.client.operationTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), v.client.patience())
 	defer cancel()
 	if err := v.closePublishers(ctx); err != nil && !errors.Is(err, ErrUnacknowledged) {
 		v.log.Warn("cannot close publishers", zap.Error(err))

@@ -49,7 +49,7 @@ func (c EntryWriterConfig) withDefaults() EntryWriterConfig {
 	return c
 }
 
-// profile is what one entry at a time needs, see [Publisher.PublishEntry].
+// profile is what one entry at a time needs, see publishEntry.
 func (c EntryWriterConfig) profile() Profile {
 	p := Ops()
 	p.Name, p.Compression, p.AckTimeout, p.ProducerName = c.Label, c.Compression, c.AckTimeout, c.Name
@@ -317,7 +317,7 @@ func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 	// The broker knows an entry by its first record's id.
 	first, position := rs[0].SequenceID, *rs[len(rs)-1].SequenceID
 	rs[0].SequenceID = &position
-	id, err := w.pub.PublishEntry(ctx, rs...)
+	id, err := w.pub.publishEntry(ctx, rs...)
 	rs[0].SequenceID = first
 
 	w.mu.Lock()

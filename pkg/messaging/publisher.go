@@ -118,10 +118,10 @@ func (p *Publisher) open(ctx context.Context) error {
 		select {
 		case <-pp.ready:
 			pp.mu.Lock()
-			gate := pp.gate
+			refusal := pp.refusal
 			pp.mu.Unlock()
-			if gate != nil {
-				return gate
+			if refusal != nil {
+				return refusal
 			}
 		case <-ctx.Done():
 			return p.explain(ctx.Err())
@@ -229,12 +229,12 @@ func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 func (p *Publisher) Trouble() error {
 	for _, pp := range *p.partitions.Load() {
 		pp.mu.Lock()
-		away, stalled, gate, age := pp.producer == nil, pp.stalled, pp.gate, time.Since(pp.headSince)
+		away, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
 		pp.mu.Unlock()
 		switch {
-		case gate != nil && !errors.Is(gate, ErrClosed):
-			return fmt.Errorf("%s: %w", pp.topic, gate)
-		case gate != nil:
+		case refusal != nil && !errors.Is(refusal, ErrClosed):
+			return fmt.Errorf("%s: %w", pp.topic, refusal)
+		case refusal != nil:
 		case away:
 			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
 		case stalled:

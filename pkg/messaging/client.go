@@ -33,7 +33,6 @@ type Client struct {
 
 	life    context.Context // ends with ErrClosed when Close begins: all that is open must end
 	endLife context.CancelCauseFunc
-	closing <-chan struct{} // closed when life ends
 
 	mu         sync.Mutex
 	closed     bool
@@ -94,7 +93,6 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		publishers: make(map[*Publisher]struct{}),
 	}
 	c.life, c.endLife = context.WithCancelCause(context.Background())
-	c.closing = c.life.Done()
 	return c, nil
 }
 

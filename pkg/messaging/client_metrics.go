@@ -20,6 +20,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
+// counters makes what registers counters of a label, and of more where there are kinds.
+func counters(reg prometheus.Registerer, label string) func(name, help string, kinds ...string) *prometheus.CounterVec {
+	return func(name, help string, kinds ...string) *prometheus.CounterVec {
+		return register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
+			append([]string{label}, kinds...)))
+	}
+}
+
+// gauges makes what registers gauges of a label.
+func gauges(reg prometheus.Registerer, label string) func(name, help string) *prometheus.GaugeVec {
+	return func(name, help string) *prometheus.GaugeVec {
+		return register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label}))
+	}
+}
+
 // register registers c, or returns the equal collector that another client
 // registered before, so that several clients of a process share one set.
 func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {

@@ -19,36 +19,23 @@ func latencyBuckets() []float64 {
 }
 
 func newPublisherMetrics(reg prometheus.Registerer) publisherMetrics {
+	counter, gauge := counters(reg, "profile"), gauges(reg, "profile")
 	return publisherMetrics{
-		published: register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "messaging_published_records_total",
-			Help: "Records whose outcome is known, by result.",
-		}, []string{"profile", "result"})),
-		publishedBytes: register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "messaging_published_bytes_total",
-			Help: "Bytes of acknowledged records, before compression, keys and properties included.",
-		}, []string{"profile"})),
+		published: counter("messaging_published_records_total", "Records whose outcome is known, by result.", "result"),
+		publishedBytes: counter("messaging_published_bytes_total",
+			"Bytes of acknowledged records, before compression, keys and properties included."),
 		ackSeconds: register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "messaging_ack_seconds",
 			Help:    "Time from a record's admission to its acknowledgement, sampled.",
 			Buckets: latencyBuckets(),
 		}, []string{"profile"})),
-		pending: register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "messaging_pending_records",
-			Help: "Records accepted and not yet acknowledged.",
-		}, []string{"profile"})),
-		pendingBytes: register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "messaging_pending_bytes",
-			Help: "Bytes accepted and not yet acknowledged.",
-		}, []string{"profile"})),
-		recreated: register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "messaging_producers_recreated_total",
-			Help: "Partition producers lost because the broker closed or fenced them or stopped acknowledging, and replaced unless the publisher owns its topic.",
-		}, []string{"profile", "reason"})),
-		stalled: register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "messaging_stalled_partitions",
-			Help: "Partitions with records pending and no acknowledgement for 5 seconds.",
-		}, []string{"profile"})),
+		pending:      gauge("messaging_pending_records", "Records accepted and not yet acknowledged."),
+		pendingBytes: gauge("messaging_pending_bytes", "Bytes accepted and not yet acknowledged."),
+		recreated: counter("messaging_producers_recreated_total",
+			"Partition producers lost because the broker closed or fenced them or stopped acknowledging, "+
+				"and replaced unless the publisher owns its topic.", "reason"),
+		stalled: gauge("messaging_stalled_partitions",
+			"Partitions with records pending and no acknowledgement for 5 seconds."),
 	}
 }
 

@@ -17,13 +17,7 @@ type readerMetrics struct {
 }
 
 func newReaderMetrics(reg prometheus.Registerer) readerMetrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
-			append([]string{"reader"}, labels...)))
-	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"reader"}))
-	}
+	counter, gauge := counters(reg, "reader"), gauges(reg, "reader")
 	return readerMetrics{
 		messages: counter("messaging_reader_messages_total", "Messages that readers returned."),
 		bytes:    counter("messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),

@@ -71,15 +71,8 @@ func (c *Client) manage(ctx context.Context, what string, do func(context.Contex
 		return err
 	}
 	defer c.leave()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go func() { // the client's Close does not wait for brokers that answer nothing
-		select {
-		case <-c.closing:
-			end(ErrClosed)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, end := eitherEnds(ctx, c.life) // Close does not wait for brokers that answer nothing
+	defer end()
 	// Connections serve one call: the next sees rotated certificates, and a closed
 	// client leaves none behind.
 	defer c.admin.CloseIdle()

@@ -1,14 +1,13 @@
 package messaging
 
 import (
-	"errors"
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
-// Position is a place in a topic, from which a subscription goes on. The zero Position is
-// [Earliest]. It is a plain value.
+// Position is a place in a topic, from which a subscription or a [Reader] goes on. The zero
+// Position is [Earliest]. It is a plain value.
 type Position struct {
 	kind positionKind
 	id   MessageID
@@ -41,8 +40,8 @@ func AtTime(t time.Time) Position { return Position{kind: atTime, time: t} }
 
 // adminID is an id as the admin API takes it.
 func adminID(id MessageID) (admin.MessageID, error) {
-	if id.IsZero() || id.Deduplicated() {
-		return admin.MessageID{}, errors.New("the id names no message")
+	if err := id.inTopic(); err != nil {
+		return admin.MessageID{}, err
 	}
 	return admin.MessageID{Ledger: id.ledger, Entry: id.entry, Partition: int32(id.Partition()), Batch: -1}, nil
 }

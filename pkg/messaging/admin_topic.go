@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // Topic manages one topic over the brokers' admin API ([Config].AdminURL), with the client's
@@ -29,6 +30,13 @@ func (c *Client) Topic(name string) Topic { return Topic{client: c, name: fullTo
 
 // Name is the full name: persistent://tenant/namespace/name.
 func (t Topic) Name() string { return t.name }
+
+// Partition is the topic's partition with that index, as a topic of its own: what only works on one
+// partition needs it, [Subscription.Skip] for instance. It asks nothing: the partition need not
+// exist.
+func (t Topic) Partition(index int) Topic {
+	return Topic{client: t.client, name: topicname.Partition(t.name, index)}
+}
 
 // Create creates the topic: with partitions, or without any when partitions is 0. It is no error
 // that the topic exists with the same number; with another it is [ErrExists].

@@ -31,7 +31,8 @@ type Client struct {
 	watcher  *watcher // of the publishers' partitions
 	flushers flushers
 
-	closing chan struct{} // closed by Close: publishers and consumers must end
+	life    context.Context // ends with ErrClosed when Close begins: all that is open must end
+	endLife context.CancelCauseFunc
 
 	mu         sync.Mutex
 	closed     bool
@@ -83,15 +84,16 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		producers.Close()
 		return nil, err
 	}
-	return &Client{
+	c := &Client{
 		log: log, metrics: newMetrics(o.reg),
 		producers: producers, consumers: consumers, admin: management,
 		operationTimeout: cfg.OperationTimeout,
 		watcher:          newWatcher(),
 
-		closing:    make(chan struct{}),
 		publishers: make(map[*Publisher]struct{}),
-	}, nil
+	}
+	c.life, c.endLife = context.WithCancelCause(context.Background())
+	return c, nil
 }
 
 // newRawClient makes one underlying client; role labels its metrics.
@@ -126,7 +128,7 @@ func (c *Client) Close(ctx context.Context) error {
 		return nil
 	}
 	c.closed = true
-	close(c.closing)
+	c.endLife(ErrClosed)
 	open := make([]*Publisher, 0, len(c.publishers))
 	for p := range c.publishers {
 		open = append(open, p)
@@ -162,21 +164,6 @@ func (c *Client) enter() error {
 }
 
 func (c *Client) leave() { c.running.Done() }
-
-// within runs f in a goroutine and reports whether it returned before ctx ended.
-func within(ctx context.Context, f func()) bool {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
 
 // newBackoff makes the policy by which the underlying client reconnects.
 func newBackoff() rawbackoff.Policy { return new(backoff.Backoff) }

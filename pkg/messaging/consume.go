@@ -75,13 +75,8 @@ func (r *run) do(ctx context.Context) error {
 	grace, cancelHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelHandlers()
 	r.grace = grace
-	go func() { // the client's Close stops us
-		select {
-		case <-r.c.client.closing:
-			r.halt(ErrClosed)
-		case <-r.stop.Done():
-		}
-	}()
+	forget := context.AfterFunc(r.c.client.life, func() { r.halt(ErrClosed) })
+	defer forget()
 
 	var receivers, workers, watchers sync.WaitGroup
 	for _, w := range r.workers {
@@ -434,15 +429,21 @@ func (r *run) work(w *worker) {
 func (r *run) call(d *task) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.metrics.panics.Inc()
-			if _, ok := r.lines.Allow(); ok {
-				r.log.Error("handler panicked", zap.Any("panic", v), zap.String("topic", d.Topic),
-					zap.Stringer("message_id", d.ID), zap.ByteString("stack", debug.Stack()))
-			}
-			err = fmt.Errorf("handler panicked: %v", v)
+			err = r.panicked(d, v)
 		}
 	}()
 	return r.handler(r.handlerContext(d), &d.Delivery)
+}
+
+// panicked counts and logs that d's handler panicked with v, and returns that as its verdict. The
+// handler's stack is still there.
+func (r *run) panicked(d *task, v any) error {
+	r.metrics.panics.Inc()
+	if _, ok := r.lines.Allow(); ok {
+		r.log.Error("handler panicked", zap.Any("panic", v), zap.String("topic", d.Topic),
+			zap.Stringer("message_id", d.ID), zap.ByteString("stack", debug.Stack()))
+	}
+	return fmt.Errorf("handler panicked: %v", v)
 }
 
 // handlerContext is what d's handler gets.

@@ -15,8 +15,8 @@ import (
 // last. One message that is held for long would keep all behind it from being acknowledged. From
 // maxUnacknowledged entries on, those behind it are acknowledged one by one.
 //
-// So is everything of a partition on which a chunked message was received: the chunks of one that is
-// not whole yet may be among those before it.
+// So is everything of a partition on which a chunked message was received: the chunks of one that
+// is not whole yet may be among those before it.
 //
 // On Shared and Key_Shared subscriptions entries are acknowledged one by one.
 
@@ -119,8 +119,8 @@ func (s *session) flushAcks(all bool) {
 }
 
 // flush acknowledges p's watermark. What came by an earlier connection waits for a time: a broker
-// whose subscription was reset delivers older messages again, and acknowledgements from before would
-// undo that.
+// whose subscription was reset delivers older messages again, and acknowledgements from before
+// would undo that.
 func (s *session) flush(p *partition, all bool) {
 	if !p.acking.TryLock() {
 		s.flushAgain(p) // the underlying client is busy connecting
@@ -149,9 +149,9 @@ func (s *session) flush(p *partition, all bool) {
 	}
 }
 
-// awaitsRedelivery reports whether the broker may yet deliver again what came by a connection before
-// the latest. Connections are counted for the session, so that a partition whose own has not changed
-// waits, too. p.acking is held.
+// awaitsRedelivery reports whether the broker may yet deliver again what came by a connection
+// before the latest. Connections are counted for the session, so that a partition whose own has not
+// changed waits, too. p.acking is held.
 func (s *session) awaitsRedelivery(p *partition) bool {
 	connections := &s.arrivals.connections
 	if p.connection.Load() == connections.current.Load() || connections.settled() {
@@ -164,8 +164,8 @@ func (s *session) awaitsRedelivery(p *partition) bool {
 	return time.Since(p.gated) < gatePatience
 }
 
-// closeAcks sends the last acknowledgements. Nothing is acknowledged afterwards. What would wait for
-// a broker is acknowledged unless the session has ended for the broker's sake.
+// closeAcks sends the last acknowledgements. Nothing is acknowledged afterwards. What would wait
+// for a broker is acknowledged unless the session has ended for the broker's sake.
 func (s *session) closeAcks() {
 	s.acks.mu.Lock()
 	s.acks.closed = true
@@ -208,8 +208,8 @@ func (p *partition) advance() (last *entry, behind []*entry) {
 	return last, behind
 }
 
-// completedAlone returns the entries that are to be acknowledged one by one: where there are chunked
-// messages all, otherwise those behind one that is not completed. p.mu is held.
+// completedAlone returns the entries that are to be acknowledged one by one: where there are
+// chunked messages all, otherwise those behind one that is not completed. p.mu is held.
 func (p *partition) completedAlone() (behind []*entry) {
 	first := p.chunked.Load()
 	for _, e := range p.live {

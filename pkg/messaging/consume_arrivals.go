@@ -80,7 +80,8 @@ func (l *arrivalLog) note(m pulsar.Message) {
 
 // reconnected is called for the first message that arrives by another connection. The underlying
 // client has emptied its queue: what arrived before and is not in the channel to the receiver does
-// not come, and the broker delivers again what is at or behind the message's position. a.mu is held.
+// not come, and the broker delivers again what is at or behind the message's position. a.mu is
+// held.
 func (a *arrivals) reconnected(at position, channel int) {
 	kept, ahead := a.waiting[:a.head], 0
 	for i, p := range a.waiting[a.head:] {

@@ -2,12 +2,8 @@ package messaging
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 )
@@ -156,12 +152,7 @@ func (r *run) hand(w *worker, d *task) {
 func (r *run) callAsync(d *task, p PendingDelivery) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.metrics.panics.Inc()
-			if _, ok := r.lines.Allow(); ok {
-				r.log.Error("handler panicked", zap.Any("panic", v), zap.String("topic", d.Topic),
-					zap.Stringer("message_id", d.ID), zap.ByteString("stack", debug.Stack()))
-			}
-			p.Complete(fmt.Errorf("handler panicked: %v", v))
+			p.Complete(r.panicked(d, v))
 		}
 	}()
 	r.async(r.handlerContext(d), &d.Delivery, p)

@@ -1,7 +1,6 @@
 package messaging
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -206,32 +205,7 @@ func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 // (consumer_impl.go, internalTopicSubscribeToPartitions). So it is given up after
 // several operation timeouts, and a consumer that comes later is closed behind.
 func (r *run) subscribe(src source) (*session, error) {
-	type result struct {
-		s   *session
-		err error
-	}
-	ctx, cancel := context.WithTimeout(r.stop, subscribePatience*r.c.client.operationTimeout)
-	defer cancel()
-	made := make(chan result)
-	go func() {
-		s, err := r.newSession(src)
-		select {
-		case <-ctx.Done():
-			if err == nil {
-				r.giveUp(s)
-			}
-		case made <- result{s, err}:
-		}
-	}()
-	select {
-	case <-ctx.Done():
-		if r.stop.Err() != nil {
-			return nil, context.Cause(r.stop)
-		}
-		return nil, errSubscribeHangs
-	case res := <-made:
-		return res.s, res.err
-	}
+	return patiently(r.stop, r.c.client, func() (*session, error) { return r.newSession(src) }, r.giveUp)
 }
 
 // subscribePatience is how many operation timeouts subscribing may take: one each

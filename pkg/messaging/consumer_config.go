@@ -37,8 +37,8 @@ const (
 	OrderTotal Order = "total"
 )
 
-// StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin a
-// subscription at a message or a time, set [ConsumerConfig].From.
+// StartAt is where a subscription that does not exist yet, or a [Reader], begins. To begin at a
+// message or a time, set [ConsumerConfig].From or [ReaderConfig].From.
 type StartAt string
 
 const (

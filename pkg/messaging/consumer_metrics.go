@@ -27,13 +27,7 @@ type consumerMetrics struct {
 }
 
 func newConsumerMetrics(reg prometheus.Registerer) consumerMetrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
-			append([]string{"subscription"}, labels...)))
-	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"subscription"}))
-	}
+	counter, gauge := counters(reg, "subscription"), gauges(reg, "subscription")
 	return consumerMetrics{
 		received: counter("messaging_received_messages_total", "Messages received."),
 		handled: counter("messaging_handled_messages_total",

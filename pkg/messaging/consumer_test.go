@@ -417,7 +417,7 @@ func TestRejectedAndExhaustedAreDeadLetters(t *testing.T) {
 	}
 }
 
-// counted is the value of one counter of a registry, by its name and label values.
+// counted is the value of one counter, or gauge, of a registry, by its name and label values.
 func counted(t *testing.T, reg *prometheus.Registry, name string, labels ...string) int {
 	t.Helper()
 	families, err := reg.Gather()
@@ -430,7 +430,7 @@ func counted(t *testing.T, reg *prometheus.Registry, name string, labels ...stri
 				have = append(have, l.GetValue())
 			}
 			if f.GetName() == name && strings.Join(sorted(have), " ") == strings.Join(sorted(labels), " ") {
-				value = int(m.GetCounter().GetValue())
+				value = int(m.GetCounter().GetValue() + m.GetGauge().GetValue())
 			}
 		}
 	}

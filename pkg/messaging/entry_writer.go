@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 )
 
@@ -51,7 +49,7 @@ func (c EntryWriterConfig) withDefaults() EntryWriterConfig {
 	return c
 }
 
-// profile is what one entry at a time needs, see [Publisher.PublishEntry].
+// profile is what one entry at a time needs, see publishEntry.
 func (c EntryWriterConfig) profile() Profile {
 	p := Ops()
 	p.Name, p.Compression, p.AckTimeout, p.ProducerName = c.Label, c.Compression, c.AckTimeout, c.Name
@@ -200,52 +198,11 @@ func (c *Client) ownerOf(ctx context.Context, topic string, p Profile) (*Publish
 	}
 }
 
-// onlyPartition is the name of topic's only partition.
-func (c *Client) onlyPartition(ctx context.Context, topic string) (string, error) {
-	var topics []string
-	asking, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	err := insist(asking, c.log, func() (err error) {
-		topics, err = patiently(asking, c, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
-		if err != nil {
-			if final := openingFailure(err, ExclusiveOwnership); final != nil {
-				giveUp(final) // as a publisher's opening does
-			}
-		}
-		return err
-	})
-	switch {
-	case err != nil:
-		return "", err
-	case len(topics) > 1:
-		return "", fmt.Errorf("%d partitions: name one", len(topics))
-	default:
-		return topics[0], nil
-	}
-}
-
-// insist calls try until it succeeds, fails for good, or ctx ends.
-func insist(ctx context.Context, log *zap.Logger, try func() error) error {
-	var b backoff.Backoff
-	for {
-		err := try()
-		if err == nil || permanent(err) {
-			return err
-		}
-		if !b.Started() {
-			log.Warn("no answer about a topic yet, will keep trying", zap.Error(err))
-		}
-		if !backoff.Sleep(ctx, b.Next()) {
-			return fmt.Errorf("%w (last failure: %w)", context.Cause(ctx), err)
-		}
-	}
-}
-
 // watch ends the ownership when the producer is lost.
 func (w *EntryWriter) watch() {
 	select {
 	case <-w.owned.Done():
-	case <-w.client.closing:
+	case <-w.client.life.Done():
 		w.lose(ErrClosed)
 	case <-w.pub.Owned().Done():
 		w.lose(context.Cause(w.pub.Owned()))
@@ -360,7 +317,7 @@ func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 	// The broker knows an entry by its first record's id.
 	first, position := rs[0].SequenceID, *rs[len(rs)-1].SequenceID
 	rs[0].SequenceID = &position
-	id, err := w.pub.PublishEntry(ctx, rs...)
+	id, err := w.pub.publishEntry(ctx, rs...)
 	rs[0].SequenceID = first
 
 	w.mu.Lock()

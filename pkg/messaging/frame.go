@@ -14,6 +14,9 @@ import (
 // The whole frame is one message to Pulsar: one key, one acknowledgement, one
 // place in the order. Pack records of one partition only.
 //
+// Frames are public because both ends are services: one packs them, another one, or a tool, reads
+// them. No service of this repository does so far: docs/adr/0004-frames.md.
+//
 // Byte layout, version 1. Integers named uvarint and varint are those of
 // encoding/binary (LEB128, zig-zag for signed); fixed-width ones are big endian.
 //

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // MessageID names a stored message: partition, ledger, entry and index in its batch. It is a
@@ -77,6 +76,17 @@ func (m MessageID) Deduplicated() bool { return !m.IsZero() && m.ledger < 0 }
 // without partitions, -1 when the id names nothing.
 func (m MessageID) Partition() int { return int(m.partition) - 1 }
 
+// errNoMessage: an id that names nothing, or a message that the broker has dropped.
+var errNoMessage = errors.New("the id names no message")
+
+// inTopic is nil when the id says where in a topic a message is.
+func (m MessageID) inTopic() error {
+	if m.IsZero() || m.Deduplicated() {
+		return errNoMessage
+	}
+	return nil
+}
+
 // Bytes is the id in Pulsar's own serialised form (MessageIdData), nil when it names nothing.
 func (m MessageID) Bytes() []byte {
 	if m.IsZero() {
@@ -140,15 +150,8 @@ func (m MessageID) sameEntry(o MessageID) bool {
 // partitionIndex is the index of the partition that topic names (name-partition-3), else
 // index: the underlying client numbers a partition that is opened by its own name 0.
 func partitionIndex(topic string, index int) int {
-	base := admin.WithoutPartition(topic)
-	if base == topic {
-		return max(index, 0)
+	if _, own, ok := topicname.SplitPartition(topic); ok {
+		return own
 	}
-	n, err := strconv.ParseInt(strings.TrimPrefix(topic[len(base):], partitionMark), 10, 32)
-	if err != nil {
-		return max(index, 0)
-	}
-	return int(n)
+	return max(index, 0)
 }
-
-const partitionMark = "-partition-"

@@ -78,7 +78,7 @@ func (c *modelConsumer) run(ctx context.Context, client *messaging.Client) {
 	}
 	c.m.noteNow("%s: Run", c.identity)
 	if c.m.plan.async {
-		err = runAsync(ctx, consumer, c.handOver)
+		err = runAsync(ctx, consumer, c.handleAsync)
 	} else {
 		err = consumer.Run(ctx, c.handle)
 	}
@@ -219,9 +219,9 @@ func (c *modelConsumer) handle(ctx context.Context, d *messaging.Delivery) error
 	return err
 }
 
-// handOver takes a message over. What counts for the order is the call itself; its verdict comes
-// later, in any order.
-func (c *modelConsumer) handOver(_ context.Context, d *messaging.Delivery, p pendingDelivery) {
+// handleAsync handles a message of RunAsync. What counts for the order is the call itself; its
+// verdict comes later, in any order.
+func (c *modelConsumer) handleAsync(_ context.Context, d *messaging.Delivery, p pendingDelivery) {
 	now := c.begin(d)
 	took, ends := c.patience(now)
 	result, err := c.verdict(now)

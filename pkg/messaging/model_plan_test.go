@@ -74,7 +74,7 @@ const (
 	faultTwice          faultKind = "dispatch twice"
 	faultChangeActive   faultKind = "change active" // of a failover subscription
 	faultFence          faultKind = "fence"
-	faultHandOver       faultKind = "hand over" // an exclusive publisher is cut off, another takes over
+	faultTakeover       faultKind = "takeover" // an exclusive publisher is cut off, another takes over
 )
 
 func (p modelPlan) String() string {
@@ -118,7 +118,7 @@ func (p modelPlan) loose() bool {
 	}
 	return slices.ContainsFunc(p.faults, func(f faultPlan) bool {
 		switch f.kind {
-		case faultCut, faultCutOne, faultLoseAcks, faultRefuse, faultLoseEntries, faultCloseConsumers, faultEndSessions, faultHandOver:
+		case faultCut, faultCutOne, faultLoseAcks, faultRefuse, faultLoseEntries, faultCloseConsumers, faultEndSessions, faultTakeover:
 			return true
 		default:
 			return false
@@ -281,6 +281,6 @@ func (p *modelPlan) drawFaults(r *rand.Rand) {
 		p.faults = append(p.faults, f)
 	}
 	if p.exclusive && r.IntN(2) == 0 {
-		p.faults = append(p.faults, faultPlan{kind: faultHandOver, after: millis(r, 30), last: millis(r, 30)})
+		p.faults = append(p.faults, faultPlan{kind: faultTakeover, after: millis(r, 30), last: millis(r, 30)})
 	}
 }

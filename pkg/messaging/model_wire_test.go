@@ -150,7 +150,7 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 		n := m.nextFence()
 		fence := wire.Message{Payload: []byte(fmt.Sprintf("fence|%d|", n))}
 		s.Fence(modelTopic, fence)
-	case faultHandOver:
+	case faultTakeover:
 		s.Isolate("e0")
 		select {
 		case <-m.opened["e1"]:

@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// ErrInDoubt is the error of [Publisher.PublishEntry] and [EntryWriter.Store] when it is not known
-// whether the entry was stored.
+// ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether
+// the entry was stored.
 var ErrInDoubt = errors.New("messaging: it is not known what was stored")
 
-// PublishEntry stores rs as one entry, so that all of them are stored or none, and waits
+// publishEntry stores rs as one entry, so that all of them are stored or none, and waits
 // for that. The id is the last record's; if it is [MessageID.Deduplicated] the broker
 // has an entry of the same sequence id already, and dropped this one.
 //
@@ -28,7 +28,7 @@ var ErrInDoubt = errors.New("messaging: it is not known what was stored")
 // when a connection breaks and another takes its place at the same time: its handler of
 // receipts looks at the head of its queue and removes the head in two steps, and the
 // requests that both then answer come from a pool and may be other messages' already.
-func (p *Publisher) PublishEntry(ctx context.Context, rs ...*Record) (MessageID, error) {
+func (p *Publisher) publishEntry(ctx context.Context, rs ...*Record) (MessageID, error) {
 	if len(rs) == 0 {
 		return MessageID{}, nil
 	}

@@ -100,7 +100,7 @@ func publishing(t *testing.T, raw *fakeClient, n int, profile Profile) *Publishe
 	}
 	c := &Client{
 		log: zap.NewNop(), metrics: newMetrics(prometheus.NewRegistry()), producers: raw, watcher: newWatcher(),
-		operationTimeout: time.Second, closing: make(chan struct{}), publishers: make(map[*Publisher]struct{}),
+		operationTimeout: time.Second, life: context.Background(), publishers: make(map[*Publisher]struct{}),
 	}
 	profile.Routing = RouteExplicit
 	p, err := c.Publisher(t.Context(), "t", profile)

@@ -44,7 +44,7 @@ type partitionPublisher struct {
 	maxCount  int
 	maxBytes  int64
 	waiters   []*waiter // blocked callers, oldest first
-	gate      error     // why nothing is admitted any more, or nil
+	refusal   error     // why nothing is admitted any more, or nil
 
 	unsent      *pending // the first record of the list that gathers, see gathers
 	unsentCount int
@@ -117,7 +117,7 @@ type outcome struct {
 type waiter struct {
 	size    int64
 	granted chan struct{}
-	err     error // set before granted is closed when the gate closed
+	err     error // set before granted is closed when nothing is admitted any more
 }
 
 type drainWaiter struct {
@@ -169,9 +169,9 @@ func (pp *partitionPublisher) start() {
 func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(MessageID, error)) (e *pending, raw pulsar.Producer, gathered bool, err error) {
 	size := r.size()
 	pp.mu.Lock()
-	if pp.gate != nil {
+	if pp.refusal != nil {
 		defer pp.mu.Unlock()
-		return nil, nil, false, pp.gate
+		return nil, nil, false, pp.refusal
 	}
 	if len(pp.waiters) > 0 || !pp.fits(size) {
 		if pp.p.profile.Admission == FailFast {
@@ -182,11 +182,11 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 			return nil, nil, false, err
 		}
 		pp.mu.Lock()
-		if pp.gate != nil { // the gate closed between the grant and now
+		if pp.refusal != nil { // refused between the grant and now
 			pp.count--
 			pp.bytes -= size
 			defer pp.mu.Unlock()
-			return nil, nil, false, pp.gate
+			return nil, nil, false, pp.refusal
 		}
 	} else {
 		pp.count++
@@ -285,14 +285,14 @@ func (pp *partitionPublisher) grant() {
 	pp.waiters = append(pp.waiters[:0], pp.waiters[n:]...)
 }
 
-// shut closes the gate: blocked and later callers get err.
+// shut admits nothing any more: blocked and later callers get err.
 func (pp *partitionPublisher) shut(err error) {
 	pp.mu.Lock()
 	defer pp.mu.Unlock()
-	if pp.gate != nil {
+	if pp.refusal != nil {
 		return
 	}
-	pp.gate = err
+	pp.refusal = err
 	for _, w := range pp.waiters {
 		w.err = err
 		close(w.granted)

@@ -23,7 +23,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	}
 	old := pp.retireProducer()
 	if cause != nil {
-		pp.p.metrics.recreated.WithLabelValues(pp.p.profile.Name, reason(cause)).Inc()
+		pp.p.metrics.recreated.WithLabelValues(reason(cause)).Inc()
 		if !pp.backoff.Started() {
 			pp.log.Warn("producer lost", zap.Error(cause))
 		}
@@ -79,27 +79,9 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 // create makes a producer. The underlying call has no context: when ours ends
 // first the producer, should it still come, is closed behind.
 func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, error) {
-	type result struct {
-		raw pulsar.Producer
-		err error
-	}
-	made := make(chan result) // unbuffered: a producer is handed over or closed
-	go func() {
-		raw, err := pp.p.client.producers.CreateProducer(pp.rawOptions())
-		select {
-		case <-ctx.Done():
-			if err == nil {
-				shutProducer(raw)
-			}
-		case made <- result{raw, err}:
-		}
-	}()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case r := <-made:
-		return r.raw, r.err
-	}
+	return callUntil(ctx, func() (pulsar.Producer, error) {
+		return pp.p.client.producers.CreateProducer(pp.rawOptions())
+	}, shutProducer)
 }
 
 // resume sends the whole list to raw in order, then lets callers send to it

@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
@@ -25,7 +25,7 @@ type Publisher struct {
 	topic   string
 	profile Profile
 	log     *zap.Logger
-	metrics publisherMetrics
+	metrics profileMetrics
 	router  router
 	flusher *flusher
 
@@ -46,14 +46,6 @@ type Publisher struct {
 	connectErr atomic.Pointer[error] // the latest failure to create a producer
 }
 
-// publisherMetrics are the package's metrics with the profile's label applied.
-type publisherMetrics struct {
-	acked, failed, ackedBytes      prometheus.Counter
-	ack                            prometheus.Observer
-	pending, pendingBytes, stalled prometheus.Gauge
-	recreated                      *prometheus.CounterVec
-}
-
 // discoverEvery is the interval at which a publisher looks for new partitions.
 const discoverEvery = time.Minute
 
@@ -71,17 +63,8 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 	}
 	p := &Publisher{
 		client: c, topic: topic, profile: profile,
-		log: c.log.Named("publisher").With(zap.String("profile", profile.Name)),
-		metrics: publisherMetrics{
-			acked:        c.metrics.published.WithLabelValues(profile.Name, "ok"),
-			failed:       c.metrics.published.WithLabelValues(profile.Name, "error"),
-			ackedBytes:   c.metrics.publishedBytes.WithLabelValues(profile.Name),
-			ack:          c.metrics.ackSeconds.WithLabelValues(profile.Name),
-			pending:      c.metrics.pending.WithLabelValues(profile.Name),
-			pendingBytes: c.metrics.pendingBytes.WithLabelValues(profile.Name),
-			stalled:      c.metrics.stalled.WithLabelValues(profile.Name),
-			recreated:    c.metrics.recreated,
-		},
+		log:     c.log.Named("publisher").With(zap.String("profile", profile.Name)),
+		metrics: c.metrics.publisher.of(profile.Name),
 		router:  router{routing: profile.Routing},
 		flusher: c.flushers.of(profile, c.watcher.count),
 	}
@@ -135,10 +118,10 @@ func (p *Publisher) open(ctx context.Context) error {
 		select {
 		case <-pp.ready:
 			pp.mu.Lock()
-			gate := pp.gate
+			refusal := pp.refusal
 			pp.mu.Unlock()
-			if gate != nil {
-				return gate
+			if refusal != nil {
+				return refusal
 			}
 		case <-ctx.Done():
 			return p.explain(ctx.Err())
@@ -224,7 +207,7 @@ func (p *Publisher) discover() {
 // partitioned reports whether the topic has partitions of its own.
 func (p *Publisher) partitioned() bool {
 	partitions := *p.partitions.Load()
-	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == p.topic+"-partition-0"
+	return len(partitions) > 1 || partitions[0].topic != p.topic && partitions[0].topic == topicname.Partition(p.topic, 0)
 }
 
 // Owned returns a context that ends when the publisher no longer owns its topic: when a
@@ -246,12 +229,12 @@ func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 func (p *Publisher) Trouble() error {
 	for _, pp := range *p.partitions.Load() {
 		pp.mu.Lock()
-		away, stalled, gate, age := pp.producer == nil, pp.stalled, pp.gate, time.Since(pp.headSince)
+		away, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
 		pp.mu.Unlock()
 		switch {
-		case gate != nil && !errors.Is(gate, ErrClosed):
-			return fmt.Errorf("%s: %w", pp.topic, gate)
-		case gate != nil:
+		case refusal != nil && !errors.Is(refusal, ErrClosed):
+			return fmt.Errorf("%s: %w", pp.topic, refusal)
+		case refusal != nil:
 		case away:
 			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
 		case stalled:

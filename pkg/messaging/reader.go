@@ -18,9 +18,10 @@ import (
 //
 // Next and ReadToEnd are for one goroutine at a time; the other methods may be called from any.
 type Reader struct {
-	client *Client
-	cfg    ReaderConfig
-	log    *zap.Logger
+	client  *Client
+	cfg     ReaderConfig
+	log     *zap.Logger
+	metrics namedReaderMetrics
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelCauseFunc
@@ -57,22 +58,18 @@ func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) 
 	cfg = cfg.withDefaults()
 	r := &Reader{
 		client: c, cfg: cfg, log: c.log.Named("reader").With(zap.String("topic", cfg.Topic)),
-		ended: make(chan struct{}), read: make(chan readMessage),
+		metrics: c.metrics.reader.of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
 		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
 	}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
-	r.running.Go(func() {
-		select {
-		case <-c.closing:
-			r.end(ErrClosed)
-		case <-r.ctx.Done():
-		}
-	})
+	forget := context.AfterFunc(c.life, func() { r.end(ErrClosed) })
 	err := r.open(ctx)
 	if err != nil {
 		r.stop(ErrClosed)
 	}
 	go func() {
+		<-r.ctx.Done()
+		forget()
 		r.running.Wait()
 		c.leave()
 		close(r.ended)
@@ -85,7 +82,7 @@ func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) 
 
 // open finds the partitions and their ends, and begins to read.
 func (r *Reader) open(ctx context.Context) error {
-	ctx, cancel := r.until(ctx)
+	ctx, cancel := eitherEnds(ctx, r.ctx)
 	defer cancel()
 	var topics []string
 	err := insist(ctx, r.log, func() (err error) {
@@ -94,6 +91,9 @@ func (r *Reader) open(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if r.cfg.from().kind == atMessage && len(topics) > 1 {
+		return fmt.Errorf("from: the topic has %d partitions: name the one that has the message", len(topics))
 	}
 	found := make([]*readerPartition, len(topics))
 	for i, topic := range topics {
@@ -107,14 +107,8 @@ func (r *Reader) open(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range found {
-		switch end := ends[p.index]; {
-		case !p.position.IsZero():
-		case !r.cfg.StartTime.IsZero() && end.published.Before(r.cfg.StartTime):
-			p.begin(end.id) // nothing is as young
-		case !r.cfg.StartTime.IsZero():
-			p.since = r.cfg.StartTime
-		case r.cfg.StartAt == StartLatest:
-			p.begin(end.id)
+		if p.position.IsZero() {
+			p.beginFrom(r.cfg.from(), ends[p.index])
 		}
 		r.opening.note(p.position)
 		r.start(p, len(found))
@@ -208,7 +202,7 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Deliver
 	// Compaction may have removed the end of the topic. Whoever reads what compaction has left
 	// gets no further; whoever was there before is being sent all.
 	compacted := r.cfg.ReadCompacted && r.opening != nil
-	asking, cancel := r.until(ctx)
+	asking, cancel := eitherEnds(ctx, r.ctx)
 	ends, err := r.ends(asking, r.all(), compacted)
 	cancel()
 	if err != nil {
@@ -264,6 +258,7 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) 
 				goal.note(m.id)
 			}
 			if m.d != nil {
+				r.metrics.returned(m.d)
 				return m.d, nil
 			}
 		case <-silence:
@@ -318,6 +313,27 @@ func (r *Reader) Positions() []MessageID {
 	return ids
 }
 
+// Trouble says why a partition is not being read at present: its connection is lost, or the broker
+// refuses the reader. Reading goes on by itself, unless the error is final: then Next returns it,
+// too. It is nil when all partitions are read, or are connecting for the first time, and after
+// Close. It may be called from any goroutine.
+func (r *Reader) Trouble() error {
+	if err := context.Cause(r.ctx); err != nil {
+		if errors.Is(err, ErrClosed) {
+			return nil
+		}
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.partitions {
+		if p.trouble != nil {
+			return fmt.Errorf("messaging: read %s: %w", p.topic, p.trouble)
+		}
+	}
+	return nil
+}
+
 // all are the partitions.
 func (r *Reader) all() []*readerPartition {
 	r.mu.Lock()
@@ -342,14 +358,4 @@ func (r *Reader) end(cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stop(cause)
-}
-
-// until is ctx, ended by the reader's end, too.
-func (r *Reader) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	undo := context.AfterFunc(r.ctx, func() { cancel(context.Cause(r.ctx)) })
-	return ctx, func() {
-		undo()
-		cancel(nil)
-	}
 }

@@ -157,14 +157,15 @@ func TestReaderSurvivesBrokerFaults(t *testing.T) {
 
 	// From a time, and from the end.
 	for at, want := range map[time.Time]int{began.Add(-time.Minute): before, time.Now().Add(time.Hour): 0} {
-		timed, err := client.Reader(ctx, messaging.ReaderConfig{Topic: topic, StartTime: at})
+		from := messaging.AtTime(at)
+		timed, err := client.Reader(ctx, messaging.ReaderConfig{Topic: topic, From: &from})
 		require.NoError(t, err)
 		require.Len(t, toEnd(t, timed), want, "%s", at)
 		require.NoError(t, timed.Close(ctx))
 	}
-	half := time.Now()
+	half := messaging.AtTime(time.Now())
 	require.NoError(t, p.Publish(ctx, record(before)))
-	timed, err := client.Reader(ctx, messaging.ReaderConfig{Topic: topic, StartTime: half})
+	timed, err := client.Reader(ctx, messaging.ReaderConfig{Topic: topic, From: &half})
 	require.NoError(t, err)
 	require.Equal(t, []string{strconv.Itoa(before)}, texts(toEnd(t, timed)))
 	require.NoError(t, timed.Close(ctx))

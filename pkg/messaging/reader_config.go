@@ -10,11 +10,14 @@ import (
 type ReaderConfig struct {
 	// Topic to read: all of its partitions, or one (name-partition-3).
 	Topic string `yaml:"topic"`
+	// Name is the label "reader" of the metrics. Keep the set of names small. Default "reader".
+	Name string `yaml:"name"`
 	// StartAt is where a partition begins that After does not name. Default earliest.
 	StartAt StartAt `yaml:"start_at"`
-	// StartTime, if set, takes the place of StartAt: a partition begins with the first
-	// message that was published then or later, by its producer's clock.
-	StartTime time.Time `yaml:"start_time"`
+	// From is where it begins in place of StartAt: at a message or a time, for instance.
+	// AtMessage needs a topic without partitions, or a single partition of one. Nil, the
+	// default: StartAt. It is what [ConsumerConfig].From is to a subscription.
+	From *Position `yaml:"-"`
 	// After holds the last message that was read, at most one per partition: reading goes
 	// on behind it. It is what [Reader.Positions] returns.
 	After []MessageID `yaml:"-"`
@@ -40,6 +43,9 @@ type ReaderConfig struct {
 const readerMaxQueue = 1000
 
 func (c ReaderConfig) withDefaults() ReaderConfig {
+	if c.Name == "" {
+		c.Name = "reader"
+	}
 	if c.StartAt == "" {
 		c.StartAt = StartEarliest
 	}
@@ -52,7 +58,6 @@ func (c ReaderConfig) withDefaults() ReaderConfig {
 	if c.DiscoverEvery == 0 {
 		c.DiscoverEvery = time.Minute
 	}
-	c.StartTime = c.StartTime.Truncate(time.Millisecond) // as publish times are
 	return c
 }
 
@@ -65,6 +70,11 @@ func (c ReaderConfig) Validate() error {
 		fault("topic: must be the name of a topic, got %q", c.Topic)
 	}
 	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
+	if from := c.from(); from.kind == atMessage {
+		if err := from.id.inTopic(); err != nil {
+			fault("from: %w", err)
+		}
+	}
 	named := make(map[int]bool)
 	for _, id := range c.After {
 		switch p := id.Partition(); {
@@ -87,6 +97,22 @@ func (c ReaderConfig) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// from is where a partition begins that After does not name.
+func (c ReaderConfig) from() Position {
+	switch {
+	case c.From != nil:
+		return *c.From
+	case c.StartAt == StartLatest:
+		return Latest()
+	default:
+		return Earliest()
+	}
+}
+
+// since is the time to begin at, zero when that is somewhere else. Publish times have
+// milliseconds.
+func (c ReaderConfig) since() time.Time { return c.from().time.Truncate(time.Millisecond) }
 
 // queueLength is the receive queue of each of n partitions.
 func (c ReaderConfig) queueLength(n int) int {

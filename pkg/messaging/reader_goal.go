@@ -10,7 +10,7 @@ import (
 // readerEnd is where a partition ends.
 type readerEnd struct {
 	id        MessageID // its entry is -1 when there is nothing
-	published time.Time // known where the reader has a StartTime
+	published time.Time // known where reading begins at a time
 }
 
 // readerGoal is an end of all partitions that a reader is to reach. Only the goroutine that
@@ -119,8 +119,8 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 			return readerEnd{}, err
 		}
 		end := readerEnd{id: messageID(raw, p.index)}
-		if !p.r.cfg.StartTime.IsZero() && end.id.entry >= 0 {
-			reading, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
+		if !p.r.cfg.since().IsZero() && end.id.entry >= 0 {
+			reading, cancel := context.WithTimeout(ctx, c.patience())
 			defer cancel()
 			last, err := c.last(reading, p.topic)
 			if err != nil {
@@ -132,36 +132,4 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 		}
 		return end, nil
 	}, nil)
-}
-
-// patiently calls f, which has no context and can hang for good: it is given up when ctx
-// ends and after several operation timeouts. What it brings later goes to undo.
-func patiently[T any](ctx context.Context, c *Client, f func() (T, error), undo func(T)) (T, error) {
-	type result struct {
-		v   T
-		err error
-	}
-	waiting, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
-	defer cancel()
-	made := make(chan result) // unbuffered: a result is handed over or undone
-	go func() {
-		v, err := f()
-		select {
-		case made <- result{v, err}:
-		case <-waiting.Done():
-			if err == nil && undo != nil {
-				undo(v)
-			}
-		}
-	}()
-	select {
-	case r := <-made:
-		return r.v, r.err
-	case <-waiting.Done():
-		var none T
-		if ctx.Err() != nil {
-			return none, context.Cause(ctx)
-		}
-		return none, errSubscribeHangs
-	}
 }

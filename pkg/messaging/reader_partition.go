@@ -29,7 +29,9 @@ type readerPartition struct {
 	queue int
 	log   *zap.Logger
 
-	position MessageID // of what Next returned; guarded by the reader's lock
+	// Guarded by the reader's lock.
+	position MessageID // of what Next returned
+	trouble  error     // why it is not read
 
 	// Only run uses what follows, once it has begun.
 	after MessageID // what was handed to Next
@@ -40,12 +42,31 @@ type readerPartition struct {
 // begin sets the position to begin behind.
 func (p *readerPartition) begin(after MessageID) { p.position, p.after = after, after }
 
+// beginFrom sets the position to begin at. The partition ends at end.
+func (p *readerPartition) beginFrom(from Position, end readerEnd) {
+	switch from.kind {
+	case atLatest:
+		p.begin(end.id)
+	case atMessage:
+		id := from.id
+		p.begin(MessageID{ledger: id.ledger, entry: id.entry - 1, batchSize: 1, partition: int32(p.index) + 1})
+	case atTime:
+		p.since = p.r.cfg.since()
+		if end.published.Before(p.since) {
+			p.begin(end.id) // nothing is as young
+		}
+	default:
+	}
+}
+
 // run reads until the reader ends.
 func (p *readerPartition) run() {
 	var b backoff.Backoff
+	defer p.note(nil)
 	for p.r.ctx.Err() == nil {
 		s, err := patiently(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
 		if err == nil {
+			p.note(nil)
 			var n int
 			n, err = p.readFrom(s)
 			p.r.running.Go(s.close)
@@ -60,11 +81,26 @@ func (p *readerPartition) run() {
 			p.r.end(err)
 			return
 		}
+		p.note(err)
+		p.r.metrics.resubscribe(err)
 		if !b.Started() {
 			p.log.Info("reading is interrupted and goes on where it was", zap.Stringer("position", p.after), zap.Error(err))
 		}
 		backoff.Sleep(p.r.ctx, b.Next())
 	}
+}
+
+// note keeps err as the trouble of p; nil ends it.
+func (p *readerPartition) note(err error) {
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	switch {
+	case p.trouble == nil && err != nil:
+		p.r.metrics.interrupted.Inc()
+	case p.trouble != nil && err == nil:
+		p.r.metrics.interrupted.Dec()
+	}
+	p.trouble = err
 }
 
 // readFrom hands on what s delivers, and returns how much that was and why s ended.

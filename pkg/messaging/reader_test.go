@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -57,19 +58,24 @@ func caughtUp(r *messaging.Reader) bool {
 	}
 }
 
-// batch is n messages, the first of which is number from.
-func batch(from, n int) []wire.Message {
+// from begins at a position.
+func from(at messaging.Position) func(*messaging.ReaderConfig) {
+	return func(c *messaging.ReaderConfig) { c.From = &at }
+}
+
+// batch is n messages, the first of which is number first.
+func batch(first, n int) []wire.Message {
 	ms := make([]wire.Message, n)
 	for i := range ms {
-		ms[i].Payload = []byte(strconv.Itoa(from + i))
+		ms[i].Payload = []byte(strconv.Itoa(first + i))
 	}
 	return ms
 }
 
-func inOrder(from, n int) []string {
+func inOrder(first, n int) []string {
 	var out []string
 	for i := range n {
-		out = append(out, strconv.Itoa(from+i))
+		out = append(out, strconv.Itoa(first+i))
 	}
 	return out
 }
@@ -156,12 +162,50 @@ func TestReaderFromATime(t *testing.T) {
 	for i := range 20 {
 		s.Publish(topic, wire.Message{Payload: []byte(strconv.Itoa(i)), PublishTime: began.Add(time.Duration(i) * time.Minute)})
 	}
-	r := openReader(t, client, func(c *messaging.ReaderConfig) { c.StartTime = began.Add(5 * time.Minute) })
+	r := openReader(t, client, from(messaging.AtTime(began.Add(5*time.Minute))))
 	require.Equal(t, inOrder(5, 15), texts(toEnd(t, r)))
-	r = openReader(t, client, func(c *messaging.ReaderConfig) { c.StartTime = began.Add(24 * time.Hour) })
+	r = openReader(t, client, from(messaging.AtTime(began.Add(24*time.Hour))))
 	require.True(t, caughtUp(r), "nothing is as young")
 	s.Publish(topic, wire.Message{Payload: []byte("20"), PublishTime: began.Add(25 * time.Hour)})
 	require.Equal(t, inOrder(20, 1), texts(toEnd(t, r)))
+}
+
+func TestReaderFromAMessage(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 2)
+	client := dial(t, s.URL())
+	one := topic + "-partition-1"
+	for i := range 4 {
+		s.PublishBatch(one, wire.None, batch(5*i, 5)...)
+	}
+	all := toEnd(t, openReader(t, client, nil))
+	ofOne := func(at messaging.Position) func(*messaging.ReaderConfig) {
+		return func(c *messaging.ReaderConfig) {
+			from(at)(c)
+			c.Topic = one
+		}
+	}
+	r := openReader(t, client, ofOne(messaging.AtMessage(all[12].ID)))
+	require.False(t, caughtUp(r))
+	require.Len(t, r.Positions(), 1)
+	s.CutConnections() // before anything was read
+	require.Equal(t, inOrder(10, 10), texts(toEnd(t, r)), "with the whole of its batch")
+	require.Equal(t, inOrder(0, 20), texts(toEnd(t, openReader(t, client, ofOne(messaging.AtMessage(all[0].ID))))))
+	require.Len(t, toEnd(t, openReader(t, client, ofOne(messaging.Earliest()))), 20)
+	require.Empty(t, toEnd(t, openReader(t, client, ofOne(messaging.Latest()))))
+
+	behind := openReader(t, client, func(c *messaging.ReaderConfig) {
+		ofOne(messaging.AtMessage(all[2].ID))(c)
+		c.After = []messaging.MessageID{all[12].ID}
+	})
+	require.Equal(t, inOrder(13, 7), texts(toEnd(t, behind)), "a position that was kept comes first")
+
+	at := messaging.AtMessage(all[0].ID)
+	_, err := client.Reader(testContext(t), messaging.ReaderConfig{Topic: topic, From: &at})
+	require.ErrorContains(t, err, "2 partitions")
+	at = messaging.AtMessage(messaging.MessageID{})
+	_, err = client.Reader(testContext(t), messaging.ReaderConfig{Topic: one, From: &at})
+	require.ErrorContains(t, err, "from: ")
 }
 
 // Connections are cut, consumers closed, and subscribing refused or not answered, in the
@@ -219,6 +263,42 @@ func TestReaderSubscribingHangs(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, strconv.Itoa(3+i), string(d.Payload))
 	}
+}
+
+// A reader that cannot go on says so, and its metrics do.
+func TestReaderTellsItsTrouble(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	s.Publish(topic, batch(0, 3)...)
+	r := openReader(t, client, func(c *messaging.ReaderConfig) { c.Name = "state" })
+	require.Equal(t, inOrder(0, 3), texts(toEnd(t, r)))
+	require.NoError(t, r.Trouble())
+	require.Equal(t, 3, counted(t, reg, "messaging_reader_messages_total", "state"))
+	require.Equal(t, 3, counted(t, reg, "messaging_reader_bytes_total", "state"))
+
+	refused := s.FailSubscribe(topic, wire.ConsumerBusy, -1)
+	s.CloseConsumers(topic)
+	eventually(t, "the broker refuses it", func() bool {
+		return counted(t, reg, "messaging_reader_resubscribes_total", "state", "busy") > 0
+	})
+	require.ErrorContains(t, r.Trouble(), topic)
+	require.ErrorContains(t, r.Trouble(), "ConsumerBusy")
+	require.Equal(t, 1, counted(t, reg, "messaging_reader_resubscribes_total", "state", "connection"))
+	require.Equal(t, 1, counted(t, reg, "messaging_reader_interrupted_partitions", "state"))
+	refused.Remove()
+	s.Publish(topic, batch(3, 1)...)
+	_, err := r.Next(testContext(t))
+	require.NoError(t, err)
+	require.NoError(t, r.Trouble())
+	require.Zero(t, counted(t, reg, "messaging_reader_interrupted_partitions", "state"))
+
+	s.FailSubscribe(topic, wire.ConsumerBusy, -1)
+	s.CloseConsumers(topic)
+	eventually(t, "trouble again", func() bool { return r.Trouble() != nil })
+	require.NoError(t, r.Close(testContext(t)))
+	require.NoError(t, r.Trouble())
+	require.Zero(t, counted(t, reg, "messaging_reader_interrupted_partitions", "state"), "nothing is left behind")
 }
 
 func TestReaderFindsNewPartitions(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // RedriveConfig says which dead letters go back, and where to.
@@ -88,17 +88,8 @@ func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult,
 		return RedriveResult{}, err
 	}
 	defer c.leave()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	unhook := make(chan struct{})
-	defer close(unhook)
-	go func() {
-		select {
-		case <-c.closing:
-			end(ErrClosed)
-		case <-unhook:
-		}
-	}()
+	ctx, end := eitherEnds(ctx, c.life)
+	defer end()
 	v := newRedrive(c, cfg)
 	defer v.close()
 	err := v.run(ctx)
@@ -234,9 +225,9 @@ func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	var none slab
 	d := none.newTask(m, nil)
 	dead, ok := d.DeadLetter()
-	to := admin.WithoutPartition(dead.Topic)
+	to := topicname.WithoutPartition(dead.Topic)
 	switch {
-	case !ok || to == admin.WithoutPartition(v.topic):
+	case !ok || to == topicname.WithoutPartition(v.topic):
 		v.result.Foreign++
 		return nil
 	case dead.Truncated > 0:
@@ -306,7 +297,7 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 func (v *redrive) outlast(ctx context.Context) (context.Context, context.CancelFunc) {
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, func() {
-		time.AfterFunc(subscribePatience*v.client.operationTimeout, cancel)
+		time.AfterFunc(v.client.patience(), cancel)
 	})
 	return long, func() {
 		unhook()
@@ -359,7 +350,7 @@ func (v *redrive) closePublishers(ctx context.Context) error {
 
 // close leaves the subscription. Nothing is under way any more, or the call has failed.
 func (v *redrive) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), subscribePatience*v.client.operationTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), v.client.patience())
 	defer cancel()
 	if err := v.closePublishers(ctx); err != nil && !errors.Is(err, ErrUnacknowledged) {
 		v.log.Warn("cannot close publishers", zap.Error(err))

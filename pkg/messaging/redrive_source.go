@@ -49,29 +49,8 @@ func openRedriveSource(ctx context.Context, c *Client, topic, subscription strin
 // newRedriveSource subscribes once and asks for the ends. Exclusive, so that a partition's letters
 // come in their order and as many may stay unacknowledged as there are.
 func newRedriveSource(ctx context.Context, c *Client, topic, subscription string) (*redriveSource, error) {
-	ctx, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
-	defer cancel()
-	type result struct {
-		s   *redriveSource
-		err error
-	}
-	made := make(chan result)
-	go func() {
-		s, err := subscribeForRedrive(c, topic, subscription)
-		select {
-		case made <- result{s, err}:
-		case <-ctx.Done():
-			if s != nil {
-				s.raw.Close()
-			}
-		}
-	}()
-	select {
-	case got := <-made:
-		return got.s, got.err
-	case <-ctx.Done():
-		return nil, errSubscribeHangs
-	}
+	return patiently(ctx, c, func() (*redriveSource, error) { return subscribeForRedrive(c, topic, subscription) },
+		func(s *redriveSource) { s.raw.Close() })
 }
 
 func subscribeForRedrive(c *Client, topic, subscription string) (*redriveSource, error) {
@@ -173,7 +152,7 @@ func (s *redriveSource) fresh(m *pulsar.ConsumerMessage) bool {
 
 // answers reports whether the brokers of all partitions answer in time.
 func (s *redriveSource) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, subscribePatience*s.client.operationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.client.patience())
 	defer cancel()
 	var err error
 	return within(ctx, func() { _, err = s.raw.GetLastMessageIDs() }) && err == nil
@@ -200,7 +179,7 @@ func (s *redriveSource) ack(ctx context.Context, ids []pulsar.MessageID) error {
 }
 
 func (s *redriveSource) tryAck(ctx context.Context, ids []pulsar.MessageID) bool {
-	ctx, cancel := context.WithTimeout(ctx, subscribePatience*s.client.operationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.client.patience())
 	defer cancel()
 	var err error
 	return within(ctx, func() { err = s.raw.AckIDList(ids) }) && err == nil

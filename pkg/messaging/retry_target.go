@@ -158,7 +158,7 @@ func (t *copyTarget) prepare() {
 // tryPublisher opens a publisher, or gives up after several operation timeouts: the underlying
 // call can hang for good. What comes later is closed.
 func (c *Client) tryPublisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
-	ctx, cancel := context.WithTimeout(ctx, subscribePatience*c.operationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.patience())
 	defer cancel()
 	return c.Publisher(ctx, topic, profile)
 }
@@ -199,16 +199,11 @@ func (t *copyTarget) awaitSubscription(ctx context.Context) error {
 }
 
 // subscribe creates the subscription that keeps dead letters, on one partition of the topic after
-// the other, and leaves it without a consumer. Like the run's own subscribe it gives up after
-// several operation timeouts, because the underlying calls can hang for good.
+// the other, and leaves it without a consumer.
 func (t *copyTarget) subscribe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, subscribePatience*t.client.operationTimeout)
-	defer cancel()
-	var partitions []string
-	err := errSubscribeHangs
-	if !within(ctx, func() { partitions, err = t.client.consumers.TopicPartitions(t.topic) }) {
-		return fmt.Errorf("%w %s: %w", errNotKept, t.keepFor, errSubscribeHangs)
-	}
+	partitions, err := patiently(ctx, t.client, func() ([]string, error) {
+		return t.client.consumers.TopicPartitions(t.topic)
+	}, nil)
 	for _, partition := range partitions {
 		if err == nil {
 			err = t.subscribePartition(ctx, partition)
@@ -220,11 +215,10 @@ func (t *copyTarget) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// subscribePartition sees to it that the subscription exists. A consumer that comes after ctx has
-// ended is closed.
+// subscribePartition sees to it that the subscription exists. The consumer is closed, whenever it
+// comes.
 func (t *copyTarget) subscribePartition(ctx context.Context, partition string) error {
-	made := make(chan error)
-	go func() {
+	_, err := patiently(ctx, t.client, func() (none struct{}, err error) {
 		raw, err := t.client.consumers.Subscribe(pulsar.ConsumerOptions{
 			Topic: partition, SubscriptionName: t.keepFor, Type: pulsar.Shared, ReceiverQueueSize: 1,
 			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, BackOffPolicyFunc: newBackoff,
@@ -232,20 +226,12 @@ func (t *copyTarget) subscribePartition(ctx context.Context, partition string) e
 		if err == nil {
 			raw.Close()
 		}
-		select {
-		case made <- err:
-		case <-ctx.Done():
-		}
-	}()
-	select {
-	case err := <-made:
-		if err != nil && subscriptionExists(err) {
-			return nil
-		}
-		return err
-	case <-ctx.Done():
-		return errSubscribeHangs
+		return none, err
+	}, nil)
+	if err != nil && subscriptionExists(err) {
+		return nil
 	}
+	return err
 }
 
 // subscriptionExists reports whether a broker refused a consumer because others of another kind

@@ -47,22 +47,6 @@ func TestTopicsOnceEach(t *testing.T) {
 	}, topics)
 }
 
-func TestPartitionNames(t *testing.T) {
-	for name, want := range map[string]struct {
-		topic string
-		index int32
-	}{
-		"persistent://a/b/c":                         {"persistent://a/b/c", 0},
-		"persistent://a/b/c-partition-12":            {"persistent://a/b/c", 12},
-		"persistent://a/b/c-partition-1-partition-2": {"persistent://a/b/c-partition-1", 2},
-		"persistent://a/b/c-partition-x":             {"persistent://a/b/c-partition-x", 0},
-		"persistent://a/b/c-partition-99999999999":   {"persistent://a/b/c", 0},
-	} {
-		require.Equal(t, want.topic, WithoutPartition(name))
-		require.Equal(t, want.index, partitionIndex(name), name)
-	}
-}
-
 // single is a message of a batch.
 func single(payload string, more ...byte) []byte {
 	meta := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(len(payload)))

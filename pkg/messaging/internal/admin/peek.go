@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // maxPeeked bounds the payloads of one call of Peek, as the broker sends them.
@@ -38,6 +40,7 @@ func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message
 		return nil, err
 	}
 	var found []Message
+	_, index, _ := topicname.SplitPartition(topic)
 	left := int64(maxPeeked)
 	for position := 1; len(found) < n; position++ {
 		header, data, err := c.ask(ctx, http.MethodGet, subscriptionPath(topic, name)+"/position/"+strconv.Itoa(position), nil, left)
@@ -50,7 +53,7 @@ func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message
 			return nil, err
 		}
 		left -= int64(len(data))
-		entry, err := decodeEntry(header, data, partitionIndex(topic))
+		entry, err := decodeEntry(header, data, int32(index))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.base, err)
 		}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // MessageID is a message's place. In requests a Batch of -1 means the whole entry.
@@ -154,7 +156,7 @@ func (c *Client) Matching(ctx context.Context, pattern string) ([]string, error)
 	}
 	var found []string
 	for _, topic := range all {
-		topic = WithoutPartition(topic)
+		topic = topicname.WithoutPartition(topic)
 		if _, name, ok := strings.Cut(topic, "://"); ok && re.MatchString(name) {
 			found = append(found, topic) // a topic as often as it has partitions
 		}

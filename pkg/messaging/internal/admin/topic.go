@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // Topic is a topic of a namespace.
@@ -110,7 +112,7 @@ func (c *Client) Topics(ctx context.Context, namespace string) ([]Topic, error) 
 	// Deleted between the two questions.
 	topics = slices.DeleteFunc(topics, func(t Topic) bool { return t.Partitions == 0 })
 	for _, name := range all {
-		if !whole[WithoutPartition(name)] {
+		if !whole[topicname.WithoutPartition(name)] {
 			topics = append(topics, Topic{Name: name})
 		}
 	}
@@ -140,7 +142,7 @@ func (c *Client) Compaction(ctx context.Context, topic string) ([]Compaction, er
 	if n > 0 {
 		names = make([]string, n)
 		for i := range names {
-			names[i] = topic + partitionMark + strconv.Itoa(i)
+			names[i] = topicname.Partition(topic, i)
 		}
 	}
 	of := make([]Compaction, len(names))
@@ -153,30 +155,6 @@ func (c *Client) Compaction(ctx context.Context, topic string) ([]Compaction, er
 		return nil, err
 	}
 	return of, nil
-}
-
-const partitionMark = "-partition-"
-
-// WithoutPartition is the name of the topic that a partition belongs to.
-func WithoutPartition(topic string) string {
-	i := strings.LastIndex(topic, partitionMark)
-	if i < 0 || strings.Trim(topic[i+len(partitionMark):], "0123456789") != "" {
-		return topic
-	}
-	return topic[:i]
-}
-
-// partitionIndex is the index of the partition that topic names, 0 when it names none.
-func partitionIndex(topic string) int32 {
-	text, found := strings.CutPrefix(topic[len(WithoutPartition(topic)):], partitionMark)
-	if !found {
-		return 0
-	}
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil { // too large for an index: a name that only looks like a partition's
-		return 0
-	}
-	return int32(n)
 }
 
 // topicPath is where the admin API has a topic, whose name is a full one.

@@ -26,6 +26,35 @@ func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error)
 	return topics, nil
 }
 
+// onlyPartition is the name of topic's only partition. It asks until ctx ends, or until an answer
+// says that a publisher that owns topic cannot be opened.
+func (c *Client) onlyPartition(ctx context.Context, topic string) (string, error) {
+	var topics []string
+	asking, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	err := insist(asking, c.log, func() (err error) {
+		topics, err = patiently(asking, c, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
+		if err != nil {
+			if final := openingFailure(err, ExclusiveOwnership); final != nil {
+				giveUp(final) // as a publisher's opening does
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return theOnly(topics)
+}
+
+// theOnly is the one of a topic's partitions, or of the topic without any.
+func theOnly(topics []string) (string, error) {
+	if len(topics) > 1 {
+		return "", fmt.Errorf("%d partitions: name one", len(topics))
+	}
+	return topics[0], nil
+}
+
 // Last returns the last message that topic, a topic without partitions or a single
 // partition of one (name-partition-3), holds; nil when it holds none. It reads as an
 // independent reader and changes nothing. It tries once, until ctx ends; it also ends
@@ -37,25 +66,15 @@ func (c *Client) Last(ctx context.Context, topic string) (*Delivery, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	type result struct {
-		d   *Delivery
-		err error
-	}
-	made := make(chan result, 1)
-	go func() { // the underlying calls have no context
-		defer c.leave()
-		d, err := c.last(ctx, topic)
-		made <- result{d, err}
-	}()
-	select {
-	case <-ctx.Done():
+	var d *Delivery
+	err := errors.New("no answer")
+	if !within(ctx, func() { defer c.leave(); d, err = c.last(ctx, topic) }) {
 		return nil, fmt.Errorf("messaging: last message of %s: %w", topic, ctx.Err())
-	case r := <-made:
-		if r.err != nil {
-			return nil, fmt.Errorf("messaging: last message of %s: %w", topic, r.err)
-		}
-		return r.d, nil
 	}
+	if err != nil {
+		return nil, fmt.Errorf("messaging: last message of %s: %w", topic, err)
+	}
+	return d, nil
 }
 
 func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
@@ -63,8 +82,8 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(topics) > 1 {
-		return nil, fmt.Errorf("%d partitions: name one", len(topics))
+	if topic, err = theOnly(topics); err != nil {
+		return nil, err
 	}
 	// A look at the end, then a reader that starts there: the underlying client can do
 	// both in one, by a seek, for which the broker closes its consumer once.

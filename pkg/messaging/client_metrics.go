@@ -1,0 +1,52 @@
+package messaging
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the package's own. Labels are names that a service gives: the profile's for
+// publishers, the subscription's for consumers, a reader's own. They are never a topic or a key.
+type metrics struct {
+	publisher publisherMetrics
+	consumer  consumerMetrics
+	reader    readerMetrics
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	return &metrics{
+		publisher: newPublisherMetrics(reg), consumer: newConsumerMetrics(reg), reader: newReaderMetrics(reg),
+	}
+}
+
+// counters makes what registers counters of a label, and of more where there are kinds.
+func counters(reg prometheus.Registerer, label string) func(name, help string, kinds ...string) *prometheus.CounterVec {
+	return func(name, help string, kinds ...string) *prometheus.CounterVec {
+		return register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
+			append([]string{label}, kinds...)))
+	}
+}
+
+// gauges makes what registers gauges of a label.
+func gauges(reg prometheus.Registerer, label string) func(name, help string) *prometheus.GaugeVec {
+	return func(name, help string) *prometheus.GaugeVec {
+		return register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label}))
+	}
+}
+
+// register registers c, or returns the equal collector that another client
+// registered before, so that several clients of a process share one set.
+func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {
+	err := reg.Register(c)
+	var dup prometheus.AlreadyRegisteredError
+	if errors.As(err, &dup) {
+		if old, ok := dup.ExistingCollector.(C); ok {
+			return old
+		}
+	}
+	if err != nil {
+		panic(err) // two different metrics of one name: a programming error
+	}
+	return c
+}

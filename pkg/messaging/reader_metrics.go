@@ -1,0 +1,67 @@
+package messaging
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// readerMetrics are labelled by the reader's name and, where there are kinds, by a bounded word.
+type readerMetrics struct {
+	messages     *prometheus.CounterVec
+	bytes        *prometheus.CounterVec
+	age          *prometheus.GaugeVec
+	interrupted  *prometheus.GaugeVec
+	resubscribes *prometheus.CounterVec // reason
+}
+
+func newReaderMetrics(reg prometheus.Registerer) readerMetrics {
+	counter, gauge := counters(reg, "reader"), gauges(reg, "reader")
+	return readerMetrics{
+		messages: counter("messaging_reader_messages_total", "Messages that readers returned."),
+		bytes:    counter("messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),
+		age: gauge("messaging_reader_age_seconds",
+			"Time from the publishing of the latest message that a reader returned to its return."),
+		interrupted: gauge("messaging_reader_interrupted_partitions", "Partitions that are not read at present."),
+		resubscribes: counter("messaging_reader_resubscribes_total",
+			"Subscriptions made again, or tried again, because a connection was lost or the broker ended or refused them.", "reason"),
+	}
+}
+
+// namedReaderMetrics are readerMetrics with the reader's label applied.
+type namedReaderMetrics struct {
+	messages, bytes  prometheus.Counter
+	age, interrupted prometheus.Gauge
+	resubscribes     *prometheus.CounterVec // reason
+}
+
+func (m readerMetrics) of(reader string) namedReaderMetrics {
+	return namedReaderMetrics{
+		messages:     m.messages.WithLabelValues(reader),
+		bytes:        m.bytes.WithLabelValues(reader),
+		age:          m.age.WithLabelValues(reader),
+		interrupted:  m.interrupted.WithLabelValues(reader),
+		resubscribes: m.resubscribes.MustCurryWith(prometheus.Labels{"reader": reader}),
+	}
+}
+
+// returned counts a message. Readers of one name in one process share the gauge of the age, and
+// show one of theirs.
+func (m namedReaderMetrics) returned(d *Delivery) {
+	m.messages.Inc()
+	m.bytes.Add(float64(len(d.Payload) + len(d.Key)))
+	m.age.Set(max(time.Since(d.PublishTime), 0).Seconds())
+}
+
+// resubscribe counts another try, by a short, bounded word for why.
+func (m namedReaderMetrics) resubscribe(err error) {
+	reason := closeReason(err)
+	switch {
+	case errors.Is(err, errReaderReconnects):
+		reason = "connection"
+	case errors.Is(err, errSubscribeHangs):
+		reason = "no_answer"
+	}
+	m.resubscribes.WithLabelValues(reason).Inc()
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
@@ -91,5 +92,24 @@ func eitherEnds(ctx, other context.Context) (context.Context, context.CancelFunc
 	return ctx, func() {
 		forget()
 		end(nil)
+	}
+}
+
+// closeReceiving closes a consumer, and meanwhile takes what it delivers to ch: the broker's answer
+// to the closing comes behind the messages that are on their way, and when the underlying queue is
+// full the connection reads no further (consumer_partition.go, MessageReceived). With it every
+// consumer and publisher of the connection would stand still.
+func closeReceiving(raw pulsar.Consumer, ch <-chan pulsar.ConsumerMessage) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		raw.Close()
+	}()
+	for {
+		select {
+		case <-ch: // the broker delivers it again
+		case <-closed:
+			return
+		}
 	}
 }

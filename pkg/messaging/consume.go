@@ -484,7 +484,7 @@ func (r *run) close(s *session) {
 	defer cancel()
 	within(closing, func() {
 		s.closeAcks()
-		s.raw.Close()
+		closeReceiving(s.raw, s.ch)
 	})
 	s.owned.end(ErrOwnershipLost)
 	s.owned.awaitCalls(closing)
@@ -493,7 +493,7 @@ func (r *run) close(s *session) {
 // giveUp ends a session that has received nothing.
 func (r *run) giveUp(s *session) {
 	s.owned.end(ErrOwnershipLost)
-	s.raw.Close()
+	closeReceiving(s.raw, s.ch)
 	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
 	defer cancel()
 	s.owned.awaitCalls(closing)

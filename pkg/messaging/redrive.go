@@ -356,6 +356,6 @@ func (v *redrive) close() {
 		v.log.Warn("cannot close publishers", zap.Error(err))
 	}
 	if v.source != nil {
-		within(ctx, v.source.raw.Close)
+		within(ctx, func() { closeReceiving(v.source.raw, v.source.ch) })
 	}
 }

@@ -50,7 +50,7 @@ func openRedriveSource(ctx context.Context, c *Client, topic, subscription strin
 // come in their order and as many may stay unacknowledged as there are.
 func newRedriveSource(ctx context.Context, c *Client, topic, subscription string) (*redriveSource, error) {
 	return patiently(ctx, c, func() (*redriveSource, error) { return subscribeForRedrive(c, topic, subscription) },
-		func(s *redriveSource) { s.raw.Close() })
+		func(s *redriveSource) { closeReceiving(s.raw, s.ch) })
 }
 
 func subscribeForRedrive(c *Client, topic, subscription string) (*redriveSource, error) {
@@ -76,7 +76,7 @@ func subscribeForRedrive(c *Client, topic, subscription string) (*redriveSource,
 	}
 	last, err := s.raw.GetLastMessageIDs()
 	if err != nil {
-		s.raw.Close()
+		closeReceiving(s.raw, s.ch)
 		return nil, err
 	}
 	for _, id := range last {

@@ -392,6 +392,7 @@ func (r *run) work(w *worker) {
 			d := taskOf(it)
 			if d.copying == nil && (r.ending.Load() || d.void()) {
 				// Not started and not to be: dropped, so the broker delivers it again.
+				r.failed.note(d)
 				w.finish(d)
 				continue
 			}

@@ -19,10 +19,6 @@ func (r *run) complete(w *worker, d *task, err error) {
 		r.ack(w, d)
 		return
 	}
-	if d.entry.lost() { // another consumer handles it
-		w.finish(d)
-		return
-	}
 	// Whatever follows takes time, and d keeps its key's queue meanwhile: what was
 	// taken along with it must not run before it.
 	r.sched.GiveBack(&w.Worker)
@@ -30,6 +26,14 @@ func (r *run) complete(w *worker, d *task, err error) {
 		d.FirstFailed = time.Now()
 	}
 	delay, reason := r.cfg.Retry.next(d, err)
+	if d.entry.lost() { // another consumer gets it, or this one again
+		if reason == nil {
+			d.Attempt, d.Due = d.Attempt+1, time.Now().Add(delay)
+		}
+		r.failed.note(d)
+		w.finish(d)
+		return
+	}
 	if reason != nil {
 		r.copyTo(w, d, r.copies.dead, reason, 0)
 	} else {
@@ -220,7 +224,13 @@ func (r *run) hold(d *task, due time.Time, requeue bool) {
 		return
 	}
 	if d.entry.lost() { // perhaps before it was held
-		r.sched.Drop(func(it *schedule.Item) bool { return it == &d.Item })
+		r.sched.Drop(func(it *schedule.Item) bool {
+			if it != &d.Item {
+				return false
+			}
+			r.failed.note(d)
+			return true
+		})
 	}
 }
 

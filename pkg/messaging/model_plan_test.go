@@ -102,7 +102,8 @@ func (p modelPlan) String() string {
 //   - a batch that was handled in part comes again whole, and what is behind it of a key may be
 //     acknowledged;
 //   - acknowledgements that a connection took along are those of the messages before the one whose
-//     handler ended next.
+//     handler ended next. On a Key_Shared subscription that holds for the sessions of one consumer,
+//     too: entries are acknowledged one by one.
 func (p modelPlan) loose() bool {
 	if p.consumers == 1 && !p.beginsAnew() {
 		return false
@@ -113,7 +114,7 @@ func (p modelPlan) loose() bool {
 	if p.consumer.Order == messaging.OrderKey && p.batched() && !p.consumer.AckBatchIndex {
 		return true
 	}
-	if p.consumers == 1 && p.restart == 0 {
+	if p.consumers == 1 && p.restart == 0 && p.consumer.Type != messaging.KeyShared {
 		return false
 	}
 	return slices.ContainsFunc(p.faults, func(f faultPlan) bool {

@@ -318,9 +318,10 @@ func (m *modelRun) check(backlog int) {
 	defer m.mu.Unlock()
 	consumed := history.Consumed{
 		Backlog: backlog, DeadLetters: make(map[string]bool), Loose: make(map[string]bool),
-		Attempts:   m.plan.keepsAttempts(),
-		Ordered:    m.plan.consumer.Order != messaging.OrderNone,
-		OneAtATime: m.plan.consumer.Order == messaging.OrderTotal,
+		Attempts: m.plan.keepsAttempts(),
+		Ordered:  m.plan.consumer.Order != messaging.OrderNone,
+		// Several consumers may have a partition each.
+		OneAtATime: m.plan.consumer.Order == messaging.OrderTotal && m.plan.consumers == 1,
 	}
 	var published history.Published
 	published.Exclusive = m.plan.exclusive

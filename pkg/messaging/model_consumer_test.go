@@ -118,6 +118,9 @@ func (c *modelConsumer) checkBounds() {
 	limit := c.cfg.Concurrency
 	if c.m.plan.async {
 		limit = c.cfg.PrefetchMessages + receiveSlack
+		if c.m.plan.beginsAnew() {
+			limit *= 2 // what a session's end made void has no verdict, and makes room
+		}
 	}
 	broken := func(text string) {
 		c.m.broken = append(c.m.broken, history.Violation{Kind: history.Bounds, Text: c.identity + ": " + text})

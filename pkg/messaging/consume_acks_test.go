@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,19 +72,17 @@ func TestTheLastAcknowledgementsWaitForThoseUnderWay(t *testing.T) {
 		c := &hangingConsumer{connected: make(chan struct{})}
 		p.complete(receiveFrom(t, p, c, 1), 1)
 		time.Sleep(10 * time.Millisecond) // it is under way
-		closed := make(chan struct{})
+		var closed atomic.Bool
 		go func() {
 			p.session.closeAcks()
-			close(closed)
+			closed.Store(true)
 		}()
 		synctest.Wait()
-		select {
-		case <-closed:
-			t.Fatal("the underlying consumer would be closed before")
-		default:
-		}
+		early := closed.Load()
 		close(c.connected)
-		<-closed
+		synctest.Wait()
+		require.False(t, early, "the underlying consumer would be closed before")
+		require.True(t, closed.Load())
 		require.Equal(t, []int64{1}, c.acked())
 	})
 }

@@ -240,6 +240,7 @@ func TestBrokerThatGoesBackEndsTheSession(t *testing.T) {
 		{messaging.Exclusive, messaging.OrderNone},
 	} {
 		t.Run(string(c.kind)+" "+string(c.order), func(t *testing.T) {
+			t.Parallel()
 			s := wire.Start(t)
 			reg := prometheus.NewRegistry()
 			client := dial(t, s.URL(), messaging.WithRegisterer(reg))

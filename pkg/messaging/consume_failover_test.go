@@ -82,9 +82,11 @@ func TestPartitionThatWasLostGetsNoFurtherAttempt(t *testing.T) {
 func TestNothingIsStartedAfterThePartitionWasLost(t *testing.T) {
 	for _, order := range []messaging.Order{messaging.OrderKey, messaging.OrderPartition, messaging.OrderTotal} {
 		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
 			s := wire.Start(t)
 			reg := prometheus.NewRegistry()
 			cfg := quickConfig(messaging.Failover, order)
+			cfg.Concurrency = 1 // the worker keeps what it has taken along
 			publishNumbers(s, "k", 20)
 			var done steps
 			release := map[string]chan struct{}{"0": make(chan struct{}), "1": make(chan struct{})}

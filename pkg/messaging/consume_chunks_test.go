@@ -26,8 +26,8 @@ func chunking(t *testing.T, s *wire.Server) pulsar.Producer {
 	return p
 }
 
-// Chunks of two messages stand between each other: a cumulative acknowledgement of the one would take
-// the first chunk of the other along.
+// Chunks of two messages stand between each other: a cumulative acknowledgement of the one would
+// take the first chunk of the other along.
 func TestChunkedMessagesAreAcknowledgedOneByOne(t *testing.T) {
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {

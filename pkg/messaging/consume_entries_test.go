@@ -304,7 +304,7 @@ func TestDroppedMessagesAreNoticed(t *testing.T) {
 	})
 }
 
-// A paused consumer receives nothing, and the broker delivers everything again after each reconnect.
+// A paused consumer receives nothing, and the broker delivers all of it again after each reconnect.
 func TestReconnectsOfAPausedConsumerKeepNoMessages(t *testing.T) {
 	const queue = 16
 	p, c := newTestPartition(true)

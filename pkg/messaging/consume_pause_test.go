@@ -49,8 +49,8 @@ func TestPauseStopsOneTopic(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A consumer that waits for messages when it is paused keeps what arrives afterwards, and handles it
-// in order when it is resumed.
+// A consumer that waits for messages when it is paused keeps what arrives afterwards, and handles
+// it in order when it is resumed.
 func TestNothingThatArrivesAfterPauseIsHandled(t *testing.T) {
 	s := wire.Start(t)
 	c, err := dial(t, s.URL()).Consumer(quickConfig(messaging.Exclusive, messaging.OrderPartition))

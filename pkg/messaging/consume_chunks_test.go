@@ -20,7 +20,7 @@ func chunking(t *testing.T, s *wire.Server) pulsar.Producer {
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	p, err := c.CreateProducer(pulsar.ProducerOptions{
-		Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 1000,
+		Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 1000, SendTimeout: -1,
 	})
 	require.NoError(t, err)
 	return p

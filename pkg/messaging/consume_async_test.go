@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -267,6 +269,47 @@ func TestNothingIsVoidWhenTheRunStops(t *testing.T) {
 		r.stop(t)
 		require.Zero(t, s.Backlog(topic, "sub"), "run %d", i)
 	}
+}
+
+// Of an attempt that a session's end overtakes, the failure is known only when the next session has
+// the message already.
+func TestFailureKnownAfterASessionsEndDoesNotBlockItsKey(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
+	cfg.Concurrency = 1
+	cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 300*time.Millisecond, 300*time.Millisecond
+	var got payloads
+	var failed atomic.Bool
+	release := make(chan struct{})
+	s.Publish(topic, wire.Message{Key: "b", Payload: []byte("first")})
+	r := startAsync(t, client, cfg, func(_ context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
+		got.add(d)
+		switch {
+		case string(d.Payload) == "a0" && failed.CompareAndSwap(false, true):
+			<-release
+			p.Complete(errors.New("down"))
+			return
+		case string(d.Payload) == "b0": // the only worker is here until the failure is known
+			assert.Eventually(t, func() bool { return handledAs(t, reg, "retry") == 1 }, 5*time.Second, time.Millisecond)
+		}
+		p.Complete(nil)
+	})
+	// The client has subscribed: it gives up with a data race before (see consume_norace_test.go).
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
+	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("a0")})
+	eventually(t, "it is handed over", func() bool { return len(got.list()) == 2 })
+	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+	s.CutConnections()
+	require.NoError(t, refused.Wait(testContext(t), 1))
+	s.Publish(topic, wire.Message{Key: "b", Payload: []byte("b0")})
+	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("a1")})
+	eventually(t, "the next session has all", func() bool { return received(t, reg) == 5 })
+	close(release)
+	eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 4 })
+	r.stop(t)
+	require.Equal(t, []string{"first", "a0", "b0", "a0", "a1"}, got.list())
 }
 
 func TestVerdictsOfAnEndedSessionHaveNoEffect(t *testing.T) {

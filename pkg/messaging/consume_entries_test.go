@@ -3,6 +3,7 @@ package messaging
 import (
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -189,6 +190,28 @@ func TestWhatWasAcknowledgedAndComesAgainEndsTheSession(t *testing.T) {
 	require.Equal(t, []int64{1}, c.upTo, "what was handled before acknowledges nothing")
 }
 
+func TestResetIsNoticedHoweverOftenAcknowledgementsAreSent(t *testing.T) {
+	for _, every := range []time.Duration{100 * time.Microsecond, time.Millisecond, ackLanding} {
+		t.Run(every.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, c := newTestPartition(true)
+				var last int64
+				for began := time.Now(); time.Since(began) < time.Second; time.Sleep(every) {
+					last++
+					p.complete(deliver(t, p, c, last, 0, 1), 1)
+					p.session.flushAcks(false)
+				}
+				require.LessOrEqual(t, len(p.watermarks), maxWatermarks)
+				breakConnection(p)
+				require.Nil(t, deliver(t, p, c, last, 0, 1))
+				require.False(t, p.rewound, "the latest acknowledgement may be lost")
+				require.Nil(t, deliver(t, p, c, 1, 0, 1))
+				require.True(t, p.rewound, "the first was acknowledged long before")
+			})
+		})
+	}
+}
+
 func TestWithoutOrderOnlyWhatWasAcknowledgedIsHandledAgain(t *testing.T) {
 	p, c := newTestPartition(false)
 	first := deliver(t, p, c, 1, 0, 1)
@@ -204,14 +227,45 @@ func TestWithoutOrderOnlyWhatWasAcknowledgedIsHandledAgain(t *testing.T) {
 }
 
 func TestMessagesThatTheBrokerLeavesOutCountAsDone(t *testing.T) {
+	for name, come := range map[string][]int32{
+		"the first": {1, 2}, "the last": {0, 1}, "all but the first": {0}, "all but the last": {2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, c := newTestPartition(true)
+			for _, index := range come { // the others were acknowledged one by one, before
+				p.complete(deliver(t, p, c, 1, index, 3), 1)
+			}
+			p.session.flushAcks(false)
+			require.Empty(t, c.upTo)
+			p.complete(deliver(t, p, c, 2, 0, 1), 1)
+			p.session.flushAcks(false)
+			require.Equal(t, []int64{2}, c.upTo)
+		})
+	}
+}
+
+func TestMessagesLeftOutOfTheLastEntryCountAsDone(t *testing.T) {
 	p, c := newTestPartition(true)
-	e := deliver(t, p, c, 1, 1, 3) // the first was acknowledged by itself, before
-	require.NotNil(t, deliver(t, p, c, 1, 2, 3))
+	first, last := stored(1, 1, 3), stored(1, 2, 3)
+	p.session.arrivals.note(first)
+	p.session.arrivals.note(last)
+	e, ok := come(p, c, first)
+	require.True(t, ok)
 	p.complete(e, 1)
-	p.complete(e, 1)
-	p.complete(deliver(t, p, c, 2, 0, 1), 1)
+	p.leaveLast()
 	p.session.flushAcks(false)
-	require.Equal(t, []int64{2}, c.upTo)
+	require.Empty(t, c.upTo, "the last has arrived, and is to come")
+	e, ok = come(p, c, last)
+	require.True(t, ok)
+	p.leaveLast()
+	p.session.flushAcks(false)
+	require.Empty(t, c.upTo, "it is not completed")
+	p.complete(e, 1)
+	p.session.flushAcks(false)
+	require.Equal(t, []int64{1}, c.upTo, "nothing follows")
+	p.leaveLast()
+	p.session.flushAcks(false)
+	require.Equal(t, []int64{1}, c.upTo)
 }
 
 func TestDroppedMessagesAreNoticed(t *testing.T) {
@@ -248,6 +302,39 @@ func TestDroppedMessagesAreNoticed(t *testing.T) {
 			require.NotNil(t, deliver(t, p, consumer, i+1, 0, 1))
 		}
 	})
+}
+
+// A paused consumer receives nothing, and the broker delivers all of it again after each reconnect.
+func TestReconnectsOfAPausedConsumerKeepNoMessages(t *testing.T) {
+	const queue = 16
+	p, c := newTestPartition(true)
+	p.session.arrivals.channel = 4
+	var first, last []*storedMessage
+	for connection := range 100 {
+		last = nil
+		for i := range int64(queue) {
+			last = append(last, stored(i, 0, 1))
+			p.session.arrivals.note(last[i])
+		}
+		if connection == 0 {
+			first = last
+		}
+		breakConnection(p)
+	}
+	kept := 0
+	for _, a := range p.arrivals.waiting {
+		if a.first != nil {
+			kept++
+		}
+	}
+	require.LessOrEqual(t, len(p.arrivals.waiting), 4*queue)
+	require.LessOrEqual(t, kept, 2*queue)
+	// What was in the channel comes, and then what the latest connection delivered.
+	for i, m := range append(first[:p.session.arrivals.channel:p.session.arrivals.channel], last...) {
+		e, ok := come(p, c, m)
+		require.True(t, ok, "nothing was dropped")
+		require.Equal(t, i < 4 || i >= 8, e != nil, "each is handled once")
+	}
 }
 
 func TestAConnectionThatIsMadeTwiceEndsTheSession(t *testing.T) {

@@ -3,6 +3,7 @@ package messaging_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,4 +47,37 @@ func TestPauseStopsOneTopic(t *testing.T) {
 	eventually(t, "what waited is handled", func() bool { return len(got.list()) == 100 })
 	cancel()
 	require.NoError(t, <-ended)
+}
+
+// A consumer that waits for messages when it is paused keeps what arrives afterwards, and handles
+// it in order when it is resumed.
+func TestNothingThatArrivesAfterPauseIsHandled(t *testing.T) {
+	s := wire.Start(t)
+	c, err := dial(t, s.URL()).Consumer(quickConfig(messaging.Exclusive, messaging.OrderPartition))
+	require.NoError(t, err)
+	var got payloads
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+			got.add(d)
+			return nil
+		})
+	}()
+	s.Publish(topic, wire.Message{Payload: []byte("before")})
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
+	c.Pause()
+	var batch []wire.Message
+	for _, n := range numbered(20) {
+		batch = append(batch, wire.Message{Payload: []byte(n)})
+	}
+	s.PublishBatch(topic, wire.None, batch...)
+	require.Never(t, func() bool { return len(got.list()) > 1 }, 200*time.Millisecond, 5*time.Millisecond)
+	require.Equal(t, 20, s.Unacked(topic, "sub"), "it waits here")
+	c.Resume()
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 21))
+	cancel()
+	require.NoError(t, <-ended)
+	require.Equal(t, append([]string{"before"}, numbered(20)...), got.list())
 }

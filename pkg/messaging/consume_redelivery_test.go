@@ -226,3 +226,114 @@ func TestVerdictOfAnAttemptDoesNotCountForTheNext(t *testing.T) {
 	eventually(t, "acknowledged", func() bool { return s.Acked(topic, "sub") == 1 })
 	r.stop(t)
 }
+
+// A broker may lose acknowledgements that it has had for long. The next session begins where the
+// broker then stands.
+func TestBrokerThatGoesBackEndsTheSession(t *testing.T) {
+	for _, c := range []struct {
+		kind  messaging.SubscriptionType
+		order messaging.Order
+	}{
+		{messaging.Exclusive, messaging.OrderKey},
+		{messaging.Exclusive, messaging.OrderPartition},
+		{messaging.Exclusive, messaging.OrderTotal},
+		{messaging.Exclusive, messaging.OrderNone},
+	} {
+		t.Run(string(c.kind)+" "+string(c.order), func(t *testing.T) {
+			t.Parallel()
+			s := wire.Start(t)
+			reg := prometheus.NewRegistry()
+			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+			publishNumbers(s, "k", 10)
+			cfg := quickConfig(c.kind, c.order)
+			cfg.Concurrency = 1
+			lost := s.Ignore(wire.OpAck, topic, wire.Always)
+			release, entered := make(chan struct{}), make(chan struct{}, 10)
+			var got payloads
+			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+				if string(d.Payload) == "5" {
+					entered <- struct{}{}
+					<-release
+				}
+				got.add(d)
+				return nil
+			})
+			<-entered
+			require.NoError(t, lost.Wait(testContext(t), 1))
+			eventually(t, "all are here", func() bool { return received(t, reg) == 10 })
+			// What was acknowledged a moment before counts as lost with the connection.
+			require.Never(t, func() bool { return received(t, reg) > 10 }, 300*time.Millisecond, 50*time.Millisecond)
+			s.CutConnections()
+			lost.Remove()
+			eventually(t, "the session ends", func() bool {
+				return counted(t, reg, "messaging_resubscribes_total", "sub", "rewound") == 1
+			})
+			close(release)
+			eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 10 })
+			r.stop(t)
+			require.Equal(t, append([]string{"0", "1", "2", "3", "4", "5"}, numbered(10)...), got.list(),
+				"from the broker's position on, in order")
+			require.Equal(t, 1, counted(t, reg, "messaging_resubscribes_total", "sub", "rewound"))
+		})
+	}
+}
+
+// What others acknowledged of a batch one by one does not come, and nothing follows it.
+func TestRestOfTheLastBatchIsAcknowledged(t *testing.T) {
+	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s := wire.Start(t)
+			s.CreateTopic(topic, 0)
+			client := dial(t, s.URL())
+			var batch []wire.Message
+			for _, n := range numbered(3) {
+				batch = append(batch, wire.Message{Key: n, Payload: []byte(n)})
+			}
+			s.PublishBatch(topic, wire.None, batch...)
+			single := quickConfig(kind, "")
+			single.AckBatchIndex = true
+			single.Retry.InPlace, single.Retry.MinDelay, single.Retry.MaxDelay = true, time.Hour, time.Hour
+			r := start(t, client, single, func(_ context.Context, d *messaging.Delivery) error {
+				if string(d.Payload) == "2" {
+					return errors.New("later")
+				}
+				return nil
+			})
+			eventually(t, "two of three are acknowledged", func() bool { return s.Backlog(topic, "sub") == 1 })
+			r.stop(t)
+			var got payloads
+			r = start(t, client, quickConfig(kind, ""), func(_ context.Context, d *messaging.Delivery) error {
+				got.add(d)
+				return nil
+			})
+			eventually(t, "the batch is acknowledged", func() bool { return s.Backlog(topic, "sub") == 0 })
+			r.stop(t)
+			require.Equal(t, []string{"2"}, got.list())
+		})
+	}
+}
+
+// A partition that cannot connect keeps acknowledgements waiting, but not those of the end.
+func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 2)
+	here, away := topic+"-partition-0", topic+"-partition-1"
+	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
+	release, entered := make(chan struct{}), make(chan struct{}, 1)
+	r := start(t, dial(t, s.URL()), cfg, func(context.Context, *messaging.Delivery) error {
+		entered <- struct{}{}
+		<-release
+		return nil
+	})
+	require.NoError(t, s.WaitConsumers(testContext(t), here, "sub", 1))
+	require.NoError(t, s.WaitConsumers(testContext(t), away, "sub", 1))
+	s.PublishBatch(here, wire.None, wire.Message{Key: "k", Payload: []byte("0")})
+	<-entered
+	refused := s.FailSubscribe(away, wire.ServiceNotReady, wire.Always)
+	s.CloseConsumers(away)
+	require.NoError(t, refused.Wait(testContext(t), 1))
+	close(release)
+	r.stop(t)
+	require.Zero(t, s.Backlog(here, "sub"))
+}

@@ -369,3 +369,40 @@ func TestSubscriptionsShareARetryTopic(t *testing.T) {
 	require.EqualValues(t, 1, others.Load(), "the original")
 	require.Equal(t, 2, handledAs(t, reg, "other_subscription"))
 }
+
+// Another consumer handles the messages of a Failover partition that was lost.
+func TestNothingIsCopiedAfterThePartitionWasLost(t *testing.T) {
+	t.Run("a verdict behind the loss", func(t *testing.T) {
+		s := wire.Start(t)
+		cfg := quickConfig(messaging.Failover, messaging.OrderKey)
+		publishNumbers(s, "k", 1)
+		release, entered := make(chan struct{}), make(chan struct{}, 1)
+		first := start(t, dial(t, s.URL()), cfg, func(context.Context, *messaging.Delivery) error {
+			entered <- struct{}{}
+			<-release
+			return messaging.Reject(errors.New("never"))
+		})
+		<-entered
+		second := handover(t, s, cfg, func(context.Context, *messaging.Delivery) error { return nil })
+		close(release)
+		require.Never(t, func() bool { return s.Count(deadLetters) > 0 }, 200*time.Millisecond, 5*time.Millisecond)
+		first.stop(t)
+		second.stop(t)
+	})
+	t.Run("a copy that could not be stored before", func(t *testing.T) {
+		s := wire.Start(t)
+		cfg := quickConfig(messaging.Failover, messaging.OrderKey)
+		publishNumbers(s, "k", 1)
+		away := s.Ignore(wire.OpProducer, deadLetters, wire.Always)
+		first := start(t, dial(t, s.URL()), cfg, func(context.Context, *messaging.Delivery) error {
+			return messaging.Reject(errors.New("never"))
+		})
+		require.NoError(t, away.Wait(testContext(t), 1))
+		second := handover(t, s, cfg, func(context.Context, *messaging.Delivery) error { return nil })
+		away.Remove()
+		require.NoError(t, s.WaitProducers(testContext(t), deadLetters, 1))
+		require.Never(t, func() bool { return s.Count(deadLetters) > 0 }, 200*time.Millisecond, 5*time.Millisecond)
+		first.stop(t)
+		second.stop(t)
+	})
+}

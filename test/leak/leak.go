@@ -48,6 +48,9 @@ func known() []goleak.Option {
 		goleak.IgnoreAnyFunction(client + ".(*consumer).internalTopicSubscribeToPartitions"),
 		goleak.IgnoreAnyFunction(client + ".(*partitionConsumer).clearQueueAndGetNextMessage"),
 		goleak.IgnoreTopFunction(client + ".(*negativeAcksTracker).track"),
+		// What a consumer received of a message in chunks is looked at again after a minute, though
+		// the message be whole or the consumer closed.
+		goleak.IgnoreTopFunction(client + ".(*chunkedMsgCtxMap).discardChunkIfExpire"),
 		// A connection that ends behind a request that was given up tells it so, and waits
 		// for somebody to listen.
 		goleak.IgnoreTopFunction(client + "/internal.(*rpcClient).RequestOnCnx.func1"),

@@ -1,0 +1,88 @@
+package messaging
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/stretchr/testify/require"
+)
+
+// When acknowledgements are sent, and what they wait for.
+
+// acked are the entries that were acknowledged cumulatively.
+func (c *ackedConsumer) acked() []int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]int64(nil), c.upTo...)
+}
+
+// hangingConsumer stands for an underlying consumer that is connecting: an acknowledgement waits
+// until connected is closed.
+type hangingConsumer struct {
+	ackedConsumer
+
+	connected chan struct{}
+}
+
+func (c *hangingConsumer) AckIDCumulative(id pulsar.MessageID) error {
+	<-c.connected
+	return c.ackedConsumer.AckIDCumulative(id)
+}
+
+// receiveFrom has one message of a partition arrive and received, from any underlying consumer.
+func receiveFrom(t *testing.T, p *partition, c pulsar.Consumer, entryID int64) *entry {
+	t.Helper()
+	m := stored(entryID, 0, 1)
+	p.session.arrivals.note(m)
+	require.True(t, p.arrive(m))
+	e, _ := p.receive(&pulsar.ConsumerMessage{Consumer: c, Message: m}, false)
+	return e
+}
+
+// Connections are counted for the session: one that is being made keeps the acknowledgements of all
+// partitions waiting, for a time.
+func TestAcknowledgementsGoOnWhenAnotherPartitionCannotConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, c := newTestPartition(true)
+		p.session.ackEvery = time.Millisecond
+		e := deliver(t, p, c, 1, 0, 1)
+		p.session.arrivals.connections.policy() // never made
+		p.complete(e, 1)
+		time.Sleep(gatePatience - time.Millisecond)
+		synctest.Wait()
+		require.Empty(t, c.acked(), "the broker may have been reset")
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, []int64{1}, c.acked())
+		p.complete(deliver(t, p, c, 2, 0, 1), 1)
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, []int64{1, 2}, c.acked())
+		p.session.closeAcks()
+	})
+}
+
+func TestTheLastAcknowledgementsWaitForThoseUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := newTestPartition(true)
+		p.session.ackEvery = time.Millisecond
+		c := &hangingConsumer{connected: make(chan struct{})}
+		p.complete(receiveFrom(t, p, c, 1), 1)
+		time.Sleep(10 * time.Millisecond) // it is under way
+		var closed atomic.Bool
+		go func() {
+			p.session.closeAcks()
+			closed.Store(true)
+		}()
+		synctest.Wait()
+		early := closed.Load()
+		close(c.connected)
+		synctest.Wait()
+		require.False(t, early, "the underlying consumer would be closed before")
+		require.True(t, closed.Load())
+		require.Equal(t, []int64{1}, c.acked())
+	})
+}

@@ -1,0 +1,62 @@
+package messaging_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// chunking is a producer that stores what is longer than 1,000 bytes in chunks.
+func chunking(t *testing.T, s *wire.Server) pulsar.Producer {
+	t.Helper()
+	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: s.URL(), MemoryLimitBytes: -1, Logger: log.DefaultNopLogger()})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	p, err := c.CreateProducer(pulsar.ProducerOptions{
+		Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 1000, SendTimeout: -1,
+	})
+	require.NoError(t, err)
+	return p
+}
+
+// Chunks of two messages stand between each other: a cumulative acknowledgement of the one would
+// take the first chunk of the other along.
+func TestChunkedMessagesAreAcknowledgedOneByOne(t *testing.T) {
+	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := wire.Start(t)
+			s.CreateTopic(topic, 0)
+			client := dial(t, s.URL())
+			chunks := s.HoldEntries(topic)
+			for i, letter := range []string{"a", "b"} {
+				chunking(t, s).SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte(strings.Repeat(letter, 1500))},
+					func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+				eventually(t, "its two chunks are on their way", func() bool { return chunks.Held() == 2*(i+1) })
+			}
+			chunks.ReleaseOnly(0, 2, 1) // a's first, b's first, a's second
+			var got payloads
+			handle := func(_ context.Context, d *messaging.Delivery) error {
+				got.add(&messaging.Delivery{Payload: d.Payload[:1]})
+				return nil
+			}
+			cfg := quickConfig(kind, "")
+			r := start(t, client, cfg, handle)
+			eventually(t, "the first message is handled", func() bool { return len(got.list()) == 1 })
+			r.stop(t)
+			require.Equal(t, 2, s.Acked(topic, "sub"), "its two chunks")
+			require.Equal(t, 1, chunks.ReleaseNext(1))
+			r = start(t, client, cfg, handle)
+			eventually(t, "the other message is handled", func() bool { return len(got.list()) == 2 })
+			r.stop(t)
+			require.Equal(t, []string{"a", "b"}, got.list())
+			require.Zero(t, s.Backlog(topic, "sub"))
+		})
+	}
+}

@@ -1,0 +1,47 @@
+package messaging_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// The broker ends the session when all has been delivered and nothing is handled yet.
+func TestDrainWaitsForWhatASessionsEndDropped(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	publishNumbers(s, "k", 10)
+	c, err := client.Consumer(quickConfig(messaging.Exclusive, messaging.OrderTotal))
+	require.NoError(t, err)
+	release, entered := make(chan struct{}), make(chan struct{}, 2)
+	var got payloads
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
+			if string(d.Payload) == "0" {
+				entered <- struct{}{}
+				<-release
+			}
+			got.add(d)
+			return nil
+		})
+		ended <- err
+	}()
+	<-entered
+	eventually(t, "all are here", func() bool { return received(t, reg) == 10 })
+	// The underlying client's own attempt is refused, and so are two of the next session's.
+	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 3)
+	s.CutConnections()
+	require.NoError(t, refused.Wait(testContext(t), 2))
+	close(release)
+	require.NoError(t, <-ended)
+	require.Zero(t, s.Backlog(topic, "sub"))
+	require.Subset(t, got.list(), numbered(10))
+	require.Equal(t, "9", got.list()[len(got.list())-1])
+}

@@ -1,0 +1,162 @@
+package messaging_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// What becomes of a Failover partition's messages when the partition goes to another consumer.
+
+// received is how many messages the subscription sub has received.
+func received(t *testing.T, reg *prometheus.Registry) int {
+	t.Helper()
+	return counted(t, reg, "messaging_received_messages_total", "sub")
+}
+
+// steps collects what two consumers of one subscription did, in order.
+type steps struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (s *steps) add(consumer string, d *messaging.Delivery) {
+	s.mu.Lock()
+	s.all = append(s.all, consumer+string(d.Payload))
+	s.mu.Unlock()
+}
+
+func (s *steps) list() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.all...)
+}
+
+// handover starts a second consumer, which gets the partition and handles all that is left.
+func handover(t *testing.T, s *wire.Server, cfg messaging.ConsumerConfig, h messaging.Handler) *running {
+	t.Helper()
+	r := start(t, dial(t, s.URL()), cfg, h)
+	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 2))
+	require.Equal(t, 1, s.ChangeActive(topic, "sub"))
+	eventually(t, "the second has handled all", func() bool { return s.Backlog(topic, "sub") == 0 })
+	return r
+}
+
+func TestPartitionThatWasLostGetsNoFurtherAttempt(t *testing.T) {
+	s := wire.Start(t)
+	cfg := quickConfig(messaging.Failover, messaging.OrderKey)
+	publishNumbers(s, "k", 3)
+	var done steps
+	release, entered := make(chan struct{}), make(chan struct{}, 1)
+	first := start(t, dial(t, s.URL()), cfg, func(_ context.Context, d *messaging.Delivery) error {
+		done.add("first ", d)
+		if d.Attempt == 1 {
+			entered <- struct{}{}
+			<-release
+			return errors.New("down")
+		}
+		return nil
+	})
+	<-entered
+	second := handover(t, s, cfg, func(_ context.Context, d *messaging.Delivery) error {
+		done.add("second ", d)
+		return nil
+	})
+	close(release)
+	want := []string{"first 0", "second 0", "second 1", "second 2"}
+	require.Never(t, func() bool { return len(done.list()) > len(want) }, 200*time.Millisecond, 5*time.Millisecond)
+	first.stop(t)
+	second.stop(t)
+	require.Equal(t, want, done.list(), "the last is the newest")
+}
+
+func TestNothingIsStartedAfterThePartitionWasLost(t *testing.T) {
+	for _, order := range []messaging.Order{messaging.OrderKey, messaging.OrderPartition, messaging.OrderTotal} {
+		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
+			s := wire.Start(t)
+			reg := prometheus.NewRegistry()
+			cfg := quickConfig(messaging.Failover, order)
+			cfg.Concurrency = 1 // the worker keeps what it has taken along
+			publishNumbers(s, "k", 20)
+			var done steps
+			release := map[string]chan struct{}{"0": make(chan struct{}), "1": make(chan struct{})}
+			entered := make(chan string, 20)
+			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+			first := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+				done.add("first ", d)
+				entered <- string(d.Payload)
+				if wait := release[string(d.Payload)]; wait != nil {
+					<-wait
+				}
+				return nil
+			})
+			require.Equal(t, "0", <-entered)
+			eventually(t, "all are here", func() bool { return received(t, reg) == 20 })
+			close(release["0"])
+			require.Equal(t, "1", <-entered, "others may have been taken along with it")
+			second := handover(t, s, cfg, func(_ context.Context, d *messaging.Delivery) error {
+				done.add("second ", d)
+				return nil
+			})
+			all := len(done.list())
+			close(release["1"])
+			require.Never(t, func() bool { return len(done.list()) > all }, 200*time.Millisecond, 5*time.Millisecond)
+			first.stop(t)
+			second.stop(t)
+			require.Equal(t, []string{"first 0", "first 1"}, done.list()[:2])
+			require.Equal(t, "second 19", done.list()[all-1])
+		})
+	}
+}
+
+// A consumer that is cut off is not told that another one has its partition meanwhile.
+func TestFailoverReconnectCountsAsALoss(t *testing.T) {
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	one, err := messaging.Dial(testContext(t), messaging.Config{
+		URL: s.URL(), OperationTimeout: time.Second, Auth: messaging.Auth{Token: secret.String("one")},
+	}, messaging.WithRegisterer(reg))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = one.Close(testContext(t)) })
+	cfg := quickConfig(messaging.Failover, messaging.OrderKey)
+	publishNumbers(s, "k", 3)
+	var done steps
+	release, entered := make(chan struct{}), make(chan struct{})
+	first := start(t, one, cfg, func(_ context.Context, d *messaging.Delivery) error {
+		if string(d.Payload) == "0" {
+			close(entered)
+			<-release
+		}
+		done.add("first ", d)
+		return nil
+	})
+	<-entered
+	eventually(t, "all are here", func() bool { return received(t, reg) == 3 })
+	s.Isolate("one")
+	second := start(t, dial(t, s.URL()), cfg, func(_ context.Context, d *messaging.Delivery) error {
+		done.add("second ", d)
+		return nil
+	})
+	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("3")})
+	eventually(t, "the second has handled all", func() bool { return s.Backlog(topic, "sub") == 0 })
+	second.stop(t)
+	s.Admit("one")
+	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 1))
+	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("4")})
+	eventually(t, "the first has the partition again", func() bool { return received(t, reg) == 4 })
+	close(release)
+	eventually(t, "all is acknowledged", func() bool { return s.Backlog(topic, "sub") == 0 })
+	first.stop(t)
+	require.Equal(t, []string{"second 0", "second 1", "second 2", "second 3", "first 0", "first 4"}, done.list(),
+		"0 was running; 1 and 2 had not been started")
+}

@@ -1,6 +1,8 @@
 package messaging
 
 import (
+	"context"
+	"sync"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -93,44 +95,47 @@ func (s *session) schedule(p *partition, now bool) {
 	}
 }
 
-// flushDue acknowledges what is complete, unless the session ends.
+// flushDue acknowledges what is complete, unless the session ends. Each partition has a goroutine:
+// an acknowledgement waits in the underlying client while that connects.
 func (s *session) flushDue() {
 	s.acks.mu.Lock()
-	if s.acks.closed {
-		s.acks.mu.Unlock()
-		return
-	}
-	s.acks.flushing.Add(1)
-	s.acks.mu.Unlock()
-	defer s.acks.flushing.Done()
-	s.flushAcks(false)
-}
-
-// flushAcks acknowledges what is complete: with all set, also what would wait for a broker.
-func (s *session) flushAcks(all bool) {
-	s.acks.mu.Lock()
 	dirty := s.acks.dirty
-	s.acks.dirty = nil
+	if s.acks.closed {
+		dirty = nil
+	} else {
+		s.acks.dirty = nil
+	}
 	s.acks.mu.Unlock()
 	for p := range dirty {
-		p.dirty.Store(false)
-		s.flush(p, all)
+		if len(dirty) == 1 {
+			s.flush(p)
+		} else {
+			go s.flush(p)
+		}
 	}
 }
 
-// flush acknowledges p's watermark. What came by an earlier connection waits for a time: a broker
-// whose subscription was reset delivers older messages again, and acknowledgements from before
-// would undo that.
-func (s *session) flush(p *partition, all bool) {
-	if !p.acking.TryLock() {
+// flush acknowledges what is complete of a partition. What came by an earlier connection waits for
+// a time: a broker whose subscription was reset delivers older messages again, and acknowledgements
+// from before would undo that.
+func (s *session) flush(p *partition) {
+	p.dirty.Store(false)
+	select {
+	case p.acking <- struct{}{}:
+		defer func() { <-p.acking }()
+	default:
 		s.flushAgain(p) // the underlying client is busy connecting
 		return
 	}
-	defer p.acking.Unlock()
-	if !all && s.awaitsRedelivery(p) {
+	if s.awaitsRedelivery(p) {
 		s.flushAgain(p)
 		return
 	}
+	s.acknowledgeCompleted(p)
+}
+
+// acknowledgeCompleted acknowledges a partition's watermark. p.acking is held.
+func (s *session) acknowledgeCompleted(p *partition) {
 	last, behind := p.advance()
 	if last != nil && !last.lost() {
 		if err := last.source.AckIDCumulative(last.id); err != nil {
@@ -164,8 +169,10 @@ func (s *session) awaitsRedelivery(p *partition) bool {
 	return time.Since(p.gated) < gatePatience
 }
 
-// closeAcks sends the last acknowledgements. Nothing is acknowledged afterwards. What would wait
-// for a broker is acknowledged unless the session has ended for the broker's sake.
+// closeAcks sends the last acknowledgements, behind those under way. Nothing is acknowledged
+// afterwards. What would wait for a broker is acknowledged, too, unless the session has ended for
+// the broker's sake. A partition that is connecting has until closing the underlying consumer ends
+// that.
 func (s *session) closeAcks() {
 	s.acks.mu.Lock()
 	s.acks.closed = true
@@ -173,9 +180,27 @@ func (s *session) closeAcks() {
 		s.acks.timer.Stop()
 	}
 	s.acks.mu.Unlock()
-	s.acks.flushing.Wait()
-	s.flushAcks(s.closedByBroker() == nil)
+	if !s.sole {
+		return // the underlying client sends what it has gathered
+	}
+	var flushes sync.WaitGroup
+	all := s.closedByBroker() == nil
+	for _, p := range s.parts {
+		flushes.Go(func() {
+			p.acking <- struct{}{}
+			defer func() { <-p.acking }()
+			if all || !s.awaitsRedelivery(p) {
+				s.acknowledgeCompleted(p)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastAcksPatience)
+	defer cancel()
+	within(ctx, flushes.Wait)
 }
+
+// lastAcksPatience is how long the last acknowledgements may wait for the underlying client.
+const lastAcksPatience = time.Second
 
 // advance takes what is complete from the front of what is live. It returns the entry to
 // acknowledge up to, nil when that was done, and those to acknowledge one by one.

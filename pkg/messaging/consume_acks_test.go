@@ -86,3 +86,34 @@ func TestTheLastAcknowledgementsWaitForThoseUnderWay(t *testing.T) {
 		require.Equal(t, []int64{1}, c.acked())
 	})
 }
+
+// An underlying consumer that connects again takes acknowledgements only when it has.
+func TestAcknowledgementThatHangsKeepsNoOtherPartitionWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hanging := &hangingConsumer{connected: make(chan struct{})}
+		p, _ := newTestPartition(true)
+		p.session.ackEvery = time.Millisecond
+		others := make([]*partition, 8)
+		consumers := make([]*ackedConsumer, len(others))
+		p.complete(receiveFrom(t, p, hanging, 1), 1)
+		for i := range others {
+			topic := string(rune('a' + i))
+			others[i] = newPartition(p.session, topic)
+			p.session.parts[topic] = others[i]
+			consumers[i] = &ackedConsumer{}
+			e := others[i].add(position{1, 1, 0}, 1, &pulsar.ConsumerMessage{Consumer: consumers[i], Message: stored(1, 0, 1)})
+			others[i].complete(e, 1)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		waiting := 0
+		for _, c := range consumers {
+			if len(c.acked()) == 0 {
+				waiting++
+			}
+		}
+		close(hanging.connected)
+		p.session.closeAcks()
+		require.Zero(t, waiting, "partitions")
+	})
+}

@@ -42,7 +42,7 @@ type partition struct {
 	completed  atomic.Int64  // entries
 	dirty      atomic.Bool   // in the session's list of partitions to flush
 	chunked    atomic.Bool   // a chunked message was received
-	acking     sync.Mutex    // one flush at a time
+	acking     chan struct{} // holds one item while acknowledgements are sent
 	gated      time.Time     // since when acknowledgements wait for a redelivery; guarded by acking
 
 	mu         sync.Mutex
@@ -51,6 +51,12 @@ type partition struct {
 	last       *entry   // up to which all is acknowledged
 	again      bool     // last is to be acknowledged (again)
 	watermarks []watermark
+}
+
+func newPartition(s *session, topic string) *partition {
+	p := &partition{session: s, topic: topic, arrivals: s.arrivals.find(topic), acking: make(chan struct{}, 1)}
+	p.forget()
+	return p
 }
 
 // position is where an entry stands in its partition. Where messages of a batch are acknowledged

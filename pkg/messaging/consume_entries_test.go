@@ -64,8 +64,8 @@ func newTestPartition(sole bool) (*partition, *ackedConsumer) {
 		ordered: sole, sole: sole, ackEvery: time.Hour, ackMessages: 1_000_000, gone: make(chan struct{}),
 		wake: func() {}, log: zap.NewNop(), ackFailed: prometheus.NewCounter(prometheus.CounterOpts{}),
 	}
-	p := &partition{session: s, topic: "t", arrivals: s.arrivals.find("t")}
-	p.forget()
+	p := newPartition(s, "t")
+	s.parts = map[string]*partition{p.topic: p}
 	return p, &ackedConsumer{}
 }
 
@@ -101,13 +101,13 @@ func TestEntryIsAcknowledgedWithItsLastMessage(t *testing.T) {
 	}
 	p.complete(entries[0], 1)
 	p.complete(entries[1], 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Empty(t, c.upTo)
 	for i := range int32(3) {
 		require.Nil(t, deliver(t, p, c, 7, i, 3), "here already")
 	}
 	p.complete(entries[2], 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{7}, c.upTo)
 	require.Empty(t, c.alone)
 }
@@ -117,10 +117,10 @@ func TestWhatIsCompletedBehindAnUnfinishedOneWaits(t *testing.T) {
 	first, second, third := deliver(t, p, c, 1, 0, 1), deliver(t, p, c, 2, 0, 1), deliver(t, p, c, 3, 0, 1)
 	p.complete(third, 1)
 	p.complete(first, 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo, "so that 2 and 3 come again together")
 	p.complete(second, 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1, 3}, c.upTo)
 }
 
@@ -130,14 +130,14 @@ func TestOneMessageDoesNotKeepAllFromBeingAcknowledged(t *testing.T) {
 	for i := int64(1); i <= 3*maxUnacknowledged; i++ {
 		p.complete(deliver(t, p, c, i, 0, 1), 1)
 		if i%1000 == 0 {
-			p.session.flushAcks(false)
+			p.session.flushDue()
 		}
 	}
 	require.Empty(t, c.upTo)
 	require.Greater(t, len(c.alone), maxUnacknowledged)
 	require.Less(t, len(p.live), 2*maxUnacknowledged, "what is acknowledged is not kept for ever")
 	p.complete(held, 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{3 * maxUnacknowledged}, c.upTo)
 }
 
@@ -157,36 +157,36 @@ func TestAcknowledgementThatMayBeLostIsSentAgain(t *testing.T) {
 	p, c := newTestPartition(true)
 	p.complete(deliver(t, p, c, 1, 0, 1), 1)
 	second := deliver(t, p, c, 2, 0, 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo)
 	breakConnection(p)
 	require.Nil(t, deliver(t, p, c, 1, 0, 1), "it is not handled again")
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1, 1}, c.upTo)
 	require.Nil(t, deliver(t, p, c, 2, 0, 1))
 	p.complete(second, 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1, 1, 2}, c.upTo)
 	breakConnection(p)
 	require.Nil(t, deliver(t, p, c, 2, 0, 1), "the latest of all")
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1, 1, 2, 2}, c.upTo)
 }
 
 func TestWhatWasAcknowledgedAndComesAgainEndsTheSession(t *testing.T) {
 	p, c := newTestPartition(true)
 	p.complete(deliver(t, p, c, 1, 0, 1), 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	second := deliver(t, p, c, 2, 0, 1)
 	p.watermarks[0].sent = time.Now().Add(-ackLanding) // the broker has it by now
 	p.complete(second, 1)
 	breakConnection(p)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo, "until it is known what the broker delivers again")
 	require.False(t, p.rewound)
 	require.Nil(t, deliver(t, p, c, 1, 0, 1), "the subscription was reset")
 	require.True(t, p.rewound, "the next session handles it, and all behind it")
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo, "what was handled before acknowledges nothing")
 }
 
@@ -199,7 +199,7 @@ func TestResetIsNoticedHoweverOftenAcknowledgementsAreSent(t *testing.T) {
 				for began := time.Now(); time.Since(began) < time.Second; time.Sleep(every) {
 					last++
 					p.complete(deliver(t, p, c, last, 0, 1), 1)
-					p.session.flushAcks(false)
+					p.session.flushDue()
 				}
 				require.LessOrEqual(t, len(p.watermarks), maxWatermarks)
 				breakConnection(p)
@@ -235,10 +235,10 @@ func TestMessagesThatTheBrokerLeavesOutCountAsDone(t *testing.T) {
 			for _, index := range come { // the others were acknowledged one by one, before
 				p.complete(deliver(t, p, c, 1, index, 3), 1)
 			}
-			p.session.flushAcks(false)
+			p.session.flushDue()
 			require.Empty(t, c.upTo)
 			p.complete(deliver(t, p, c, 2, 0, 1), 1)
-			p.session.flushAcks(false)
+			p.session.flushDue()
 			require.Equal(t, []int64{2}, c.upTo)
 		})
 	}
@@ -253,18 +253,18 @@ func TestMessagesLeftOutOfTheLastEntryCountAsDone(t *testing.T) {
 	require.True(t, ok)
 	p.complete(e, 1)
 	p.leaveLast()
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Empty(t, c.upTo, "the last has arrived, and is to come")
 	e, ok = come(p, c, last)
 	require.True(t, ok)
 	p.leaveLast()
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Empty(t, c.upTo, "it is not completed")
 	p.complete(e, 1)
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo, "nothing follows")
 	p.leaveLast()
-	p.session.flushAcks(false)
+	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo)
 }
 

@@ -69,11 +69,10 @@ type session struct {
 	ackMessages int
 	ackFailed   prometheus.Counter
 	acks        struct {
-		mu       sync.Mutex
-		dirty    map[*partition]struct{} // have something to acknowledge
-		timer    *time.Timer
-		closed   bool
-		flushing sync.WaitGroup // calls of flushDue
+		mu     sync.Mutex
+		dirty  map[*partition]struct{} // have something to acknowledge
+		timer  *time.Timer
+		closed bool
 	}
 
 	completions *completionQueue // the run's
@@ -115,8 +114,7 @@ func (s *session) partition(topic string) *partition {
 	}
 	p := s.parts[topic]
 	if p == nil {
-		p = &partition{session: s, topic: topic, arrivals: s.arrivals.find(topic)}
-		p.forget()
+		p = newPartition(s, topic)
 		if s.listens() {
 			p.activity = s.activities.find(topic)
 		}

@@ -166,7 +166,8 @@ func (st *modelStream) async(ctx context.Context, r *messaging.Record, known *hi
 		st.m.fate(known, fateOf(err), err)
 	})
 	partitions := max(st.m.plan.partitions, 1)
-	most := max(st.s.profile.MaxPendingRecords/partitions, 1) * partitions
+	// Those that are acknowledged make room before their outcomes are told.
+	most := 2 * max(st.s.profile.MaxPendingRecords/partitions, 1) * partitions
 	if n := st.pending.Load(); n > int64(most) {
 		st.m.violate(history.Bounds, "%s: %d records are pending, %d may be", st.s.name, n, most)
 	}

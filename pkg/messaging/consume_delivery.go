@@ -109,7 +109,7 @@ type slab struct {
 }
 
 const (
-	slabTasks   = 16
+	slabTasks   = 18 // of 440 bytes each: as many as the allocator's class of 8 KiB holds
 	slabPayload = 4 << 10
 )
 

@@ -46,6 +46,14 @@ func (q *queue[T]) pop() T {
 	return v
 }
 
+// shrink gives back what an empty queue needs no more.
+func (q *queue[T]) shrink() {
+	const kept = 16
+	if cap(q.items) > kept {
+		q.items, q.head = nil, 0
+	}
+}
+
 // filter keeps the items that keep reports true for, in order.
 func (q *queue[T]) filter(keep func(T) bool) {
 	kept := make([]T, 0, q.len())

@@ -77,8 +77,8 @@ type Config struct {
 // has it, or a copy of it is being stored), held until a time, or again (its time has come, and
 // the next worker takes it first). Running, held and again items keep their queue to themselves.
 //
-// Queues exist only for keys that have something unfinished. A held item occupies its queue, if
-// any, but no worker.
+// A held item occupies its queue, if any, but no worker. A queue whose last item has ended stays for
+// a time: the next of its key comes soon, as a rule.
 type Scheduler struct {
 	cfg Config
 
@@ -91,7 +91,7 @@ type Scheduler struct {
 	held  heldHeap
 	timer *time.Timer
 	keys  map[string]*keyQueue
-	spare []*keyQueue
+	empty int // queues of keys that have nothing unfinished
 
 	unfinished itemList
 	count      int
@@ -117,16 +117,18 @@ const (
 
 // keyQueue is the items of one key, oldest first.
 type keyQueue struct {
-	key     string
 	items   queue[*Item]
 	bytes   int64 // of items
 	running int   // running, held or again
 	held    bool  // its first item is held
+	empty   bool  // it has nothing unfinished
 }
 
 const (
 	// ChunkSize bounds how many items a worker takes at once.
 	ChunkSize = 64
+	// keptEmpty is how many queues of keys without anything unfinished are kept at least.
+	keptEmpty = 4096
 	// Quick is the time per item below which workers take several at once.
 	Quick = 50 * time.Microsecond
 )
@@ -209,17 +211,31 @@ func (s *Scheduler) full() bool {
 // queueOf returns the queue of an ordered item, which it makes when there is none.
 func (s *Scheduler) queueOf(it *Item) *keyQueue {
 	q := s.keys[it.QueueKey]
-	if q == nil {
-		if n := len(s.spare); n > 0 {
-			q, s.spare = s.spare[n-1], s.spare[:n-1]
-		} else {
-			q = new(keyQueue)
-		}
-		q.key = it.QueueKey
+	switch {
+	case q == nil:
+		q = new(keyQueue)
 		s.keys[it.QueueKey] = q
+	case q.empty:
+		q.empty = false
+		s.empty--
 	}
 	it.queue = q
 	return q
+}
+
+// leaveEmpty keeps a queue that has nothing unfinished, unless there are many: then all such go.
+func (s *Scheduler) leaveEmpty(q *keyQueue) {
+	q.empty = true
+	q.items.shrink()
+	if s.empty++; s.empty <= max(keptEmpty, len(s.keys)-s.empty) {
+		return
+	}
+	for key, q := range s.keys {
+		if q.empty {
+			delete(s.keys, key)
+		}
+	}
+	s.empty = 0
 }
 
 func (s *Scheduler) wakeWorker() {
@@ -345,10 +361,7 @@ func (s *Scheduler) leaveQueue(it *Item) {
 	case q.items.len() > 0:
 		s.ready.push(q)
 	default:
-		delete(s.keys, q.key)
-		if len(s.spare) < ChunkSize {
-			s.spare = append(s.spare, q)
-		}
+		s.leaveEmpty(q)
 	}
 }
 
@@ -542,6 +555,9 @@ func (s *Scheduler) drop(match func(*Item) bool) {
 		dropWaiting(&q.items, func(it *Item) { s.waitsIn(q, it, -1) })
 		if q.running == 0 && q.items.len() == 0 {
 			delete(s.keys, key)
+			if q.empty {
+				s.empty--
+			}
 		}
 	}
 	s.ready.filter(func(q *keyQueue) bool { return q.items.len() > 0 })

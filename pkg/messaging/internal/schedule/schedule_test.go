@@ -84,7 +84,7 @@ func TestKeyIsHandedOutOnceAtATime(t *testing.T) {
 		}
 		takeAll(t, s, w)
 	}
-	require.Empty(t, s.keys, "queues exist for keys with something unfinished only")
+	require.Len(t, s.keys, s.empty, "queues of keys with nothing unfinished")
 	require.Zero(t, s.count)
 	require.Zero(t, s.bytes)
 	require.Zero(t, sess.unfinished)
@@ -379,4 +379,22 @@ func TestAnItemThatIsNotDueStaysBehindThoseInFront(t *testing.T) {
 		s.Abandon()
 		require.Equal(t, []string{"a0", "a1"}, order[2:])
 	})
+}
+
+// TestQueuesOfManyKeysAreGivenUp: what is kept for keys with nothing unfinished is bounded.
+func TestQueuesOfManyKeysAreGivenUp(t *testing.T) {
+	s, w, sess := newScheduler(1, 10, 1<<20), new(Worker), new(Group)
+	for i := range 3 * keptEmpty {
+		s.Push(messages(sess, "k"+strconv.Itoa(i)+"-"))
+		for _, it := range takeAll(t, s, w) {
+			w.Finish(it)
+		}
+		require.LessOrEqual(t, len(s.keys), keptEmpty+2)
+		require.LessOrEqual(t, s.empty, len(s.keys))
+	}
+	s.EndFinished(w)
+	require.Zero(t, s.count)
+	s.Push(messages(sess, "k1-"))
+	s.Drop(func(*Item) bool { return true })
+	require.Len(t, s.keys, s.empty)
 }

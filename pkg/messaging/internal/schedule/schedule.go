@@ -77,8 +77,8 @@ type Config struct {
 // has it, or a copy of it is being stored), held until a time, or again (its time has come, and
 // the next worker takes it first). Running, held and again items keep their queue to themselves.
 //
-// A held item occupies its queue, if any, but no worker. A queue whose last item has ended stays for
-// a time: the next of its key comes soon, as a rule.
+// A held item occupies its queue, if any, but no worker. A queue whose last item has ended stays
+// for a time: the next of its key comes soon, as a rule.
 type Scheduler struct {
 	cfg Config
 

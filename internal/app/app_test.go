@@ -160,6 +160,7 @@ func TestHangupReadsTheConfigurationAgain(t *testing.T) {
 	for _, step := range []struct{ text, logs string }{
 		{"behaviour: better", `"worker changes","behaviour":"better"`},
 		{"behavior: worse", "did you mean behaviour?"},
+		{"", "the file is empty"},
 		{"behaviour: refused", "the worker does not like it"},
 		{"behaviour: best", `"worker changes","behaviour":"best"`},
 	} {

@@ -27,6 +27,7 @@ func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T
 		r.Log.Warn("received SIGHUP: this service reads its configuration at its start only")
 		return
 	}
+	spec.Again = true
 	loaded, err := config.Load(spec)
 	if err == nil {
 		err = change(ctx, loaded.Config)

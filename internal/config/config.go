@@ -36,6 +36,9 @@ type Spec[T any] struct {
 	Args     []string                // without the program's name
 	Environ  []string                // as os.Environ returns it
 	Usage    io.Writer               // where -help and the flags' complaints are written
+	// Again says that a running process reads its configuration again. A file without any key is then a fault: it is most probably
+	// being written at this moment, and all that it had set would be gone.
+	Again bool
 }
 
 // Action is what the command line asks for.
@@ -81,7 +84,9 @@ func Load[T any](spec Spec[T]) (Loaded[T], error) {
 		if text, err := readFile(common.file); err != nil {
 			d.fault("", "", "cannot read the file: %s", err)
 		} else {
-			d.file(text, root, lookupIn(spec.Environ))
+			if keys := d.file(text, root, lookupIn(spec.Environ)); !keys && spec.Again {
+				d.fault("", "", "the file is empty: it may not be written in full yet; to go back to the defaults write {}")
+			}
 		}
 	}
 	used, warnings := spec.environment(d, root.Elem())

@@ -205,6 +205,28 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestEmptyFileIsRefusedOnceTheProcessRuns: a file that is being written is empty for a moment.
+func TestEmptyFileIsRefusedOnceTheProcessRuns(t *testing.T) {
+	for text, refused := range map[string]bool{
+		"": true, "\n": true, "# nothing\n": true, "---\n": true, "null\n": true, "{}\n": false, "mode: fast\n": false, "mode:\n": false,
+	} {
+		t.Run(text, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			spec := config.Spec[settings]{Name: "bird", Defaults: defaults, Args: []string{"-config.file", path}}
+			_, err := config.Load(spec)
+			require.NoError(t, err, "at the start")
+			spec.Again = true
+			_, err = config.Load(spec)
+			if refused {
+				assert.Equal(t, []string{"the file is empty: it may not be written in full yet; to go back to the defaults write {}"}, faultsOf(t, err))
+				return
+			}
+			require.NoError(t, err)
+		})
+	}
+}
+
 func TestEnvironmentSetsEveryKindOfKey(t *testing.T) {
 	port := 7
 	for variable, want := range map[string]func(*settings){

@@ -33,8 +33,8 @@ func line(n *yaml.Node) string {
 	return fmt.Sprintf("line %d", n.Line)
 }
 
-// file decodes a whole YAML document into v, a pointer to the configuration.
-func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string, bool)) {
+// file decodes a whole YAML document into v, a pointer to the configuration. It returns false for a text without content.
+func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string, bool)) bool {
 	var documents []*yaml.Node
 	stream := yaml.NewDecoder(strings.NewReader(string(text)))
 	for {
@@ -42,7 +42,7 @@ func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string
 		if err := stream.Decode(&n); err != nil {
 			if plain := plainText(err); plain != "EOF" {
 				d.fault("", "", "is not YAML: %s", plain)
-				return
+				return true
 			}
 			break
 		}
@@ -51,11 +51,13 @@ func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string
 	if len(documents) > 1 {
 		d.fault("", line(documents[1]), "must be one YAML document, got %d", len(documents))
 	}
-	if len(documents) > 0 {
-		root := documents[0].Content[0]
-		d.expand(root, "", lookup)
-		d.decode(root, v.Elem(), "", "")
+	if len(documents) == 0 {
+		return false
 	}
+	root := documents[0].Content[0]
+	d.expand(root, "", lookup)
+	d.decode(root, v.Elem(), "", "")
+	return root.ShortTag() != "!!null"
 }
 
 // expand replaces ${VAR} and ${VAR:-default} in the scalars of the parsed tree, so that a value can never add keys or break the syntax. A plain

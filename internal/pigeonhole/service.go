@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 )
 
@@ -61,6 +62,9 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	before := s.cfg
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
+	if cfg.Routes == nil && len(old) > 0 {
+		return errNoRoutes
+	}
 
 	made := map[string]*route{}
 	var errs []error
@@ -110,6 +114,10 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	}
 	return nil
 }
+
+// errNoRoutes refuses a configuration that would end every route without saying so: its
+// file may have been cut off.
+var errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
 
 // retire stops a route that leaves.
 func (s *service) retire(ctx context.Context, r *route) {

@@ -61,8 +61,11 @@ func program() app.Program[config] {
 			rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second})
 			if c.Behaviour != "deaf" {
 				app.OnReload(rt, func(_ context.Context, changed config) error {
-					if changed.Behaviour == "refused" {
+					switch changed.Behaviour {
+					case "refused":
 						return errors.New("the worker does not like it")
+					case "panicking":
+						panic("the change panics")
 					}
 					rt.Log.Info("worker changes", zap.String("behaviour", changed.Behaviour))
 					return nil
@@ -171,6 +174,22 @@ func TestHangupReadsTheConfigurationAgain(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, status := end(t, cmd, lines)
 	assert.Equal(t, 0, status)
+}
+
+// TestPanicInAChangeStopsInOrder: nobody knows what was changed.
+func TestPanicInAChangeStopsInOrder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bird.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("behaviour: good"), 0o600))
+	cmd := command(t, nil, "-config.file", file)
+	lines := start(t, cmd)
+	until(t, lines, `"working"`)
+	require.NoError(t, os.WriteFile(file, []byte("behaviour: panicking"), 0o600))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	rest, status := end(t, cmd, lines)
+	assert.Equal(t, 1, status)
+	assert.Contains(t, rest, "changing the configuration: panic: the change panics")
+	assert.Contains(t, rest, "app_test.go", "the stack")
+	assert.Contains(t, rest, "client closed")
 }
 
 func TestHangupOfAServiceThatCannotChange(t *testing.T) {

@@ -76,7 +76,7 @@ func Load[T any](spec Spec[T]) (Loaded[T], error) {
 		return loaded, nil
 	}
 
-	d := &decoder{origins: map[string]string{}, expanded: map[*yaml.Node]yaml.Kind{}, root: reflect.TypeFor[T]()}
+	d := &decoder{origins: map[string]string{}, expanded: map[*yaml.Node]yaml.Kind{}, followed: map[*yaml.Node]bool{}, root: reflect.TypeFor[T]()}
 	root := reflect.ValueOf(&loaded.Config)
 	var sources []string
 	if common.file != "" {

@@ -399,6 +399,26 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestAnchorsInsideThemselves: they are faults; following them would not end.
+func TestAnchorsInsideThemselves(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"merge":           {"pulsar: &p\n  <<: *p\n", "pulsar: *p is inside of &p, what it stands for (line 2)"},
+		"merge of a list": {"pulsar:\n  <<: &l [*l]\n", "pulsar: *l is inside of &l, what it stands for (line 2)"},
+		"two merges":      {"by_name:\n  a: &a {<<: &b {<<: *a}}\n", "by_name.a: *a is inside of &a, what it stands for (line 2)"},
+		"a list":          {"lanes: &l [*l]\n", "lanes[0]: must be a mapping of keys, got a list (line 1)"},
+		"any":             {"any: &a [*a]\n", "any: must be a valid value, got a list (line 1)"},
+		"merge in any":    {"any: &a {<<: *a}\n", "any: must be a valid value, got a mapping (line 1)"},
+		"the document":    {"&d\n<<: *d\n", "*d is inside of &d, what it stands for (line 2)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := load(t, test.text, nil)
+			assert.Contains(t, faultsOf(t, err), test.want)
+		})
+	}
+	_, _, err := load(t, "", []string{"BIRD_LANES=[&l {<<: *l}]"})
+	assert.Contains(t, faultsOf(t, err), "lanes[0]: *l is inside of &l, what it stands for ($BIRD_LANES)")
+}
+
 func TestErrorIsForPeople(t *testing.T) {
 	_, _, err := load(t, "", []string{"BIRD_PULSAR_URL=x", "BIRD_PORT=y"}, "-log.level", "loud")
 	assert.EqualError(t, err, `bird: 3 faults in the configuration (environment, flags)

@@ -18,6 +18,7 @@ import (
 type decoder struct {
 	origins  map[string]string        // where the value at a path was set
 	expanded map[*yaml.Node]yaml.Kind // scalars in which a ${VAR} was replaced
+	followed map[*yaml.Node]bool      // aliases on the way from the root to here
 	faults   []*FieldError
 	root     reflect.Type
 }
@@ -114,7 +115,8 @@ func expandText(text string, lookup func(string) (string, bool)) (string, []erro
 // decode sets v from n. Mappings are merged into sections; everything else is replaced as a whole. A key without a value changes nothing.
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	if n.Kind == yaml.AliasNode {
-		n = n.Alias
+		d.follow(n, path, origin, func() { d.decode(n.Alias, v, path, origin) })
+		return
 	}
 	if l := line(n); l != "" {
 		origin = l
@@ -166,6 +168,20 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	}
 }
 
+// follow calls then for what an alias stands for, unless that holds the alias itself.
+func (d *decoder) follow(alias *yaml.Node, path, origin string, then func()) {
+	if d.followed[alias] {
+		if l := line(alias); l != "" {
+			origin = l
+		}
+		d.fault(path, origin, "*%s is inside of &%s, what it stands for", alias.Value, alias.Value)
+		return
+	}
+	d.followed[alias] = true
+	then()
+	delete(d.followed, alias)
+}
+
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, origin string) {
 	if n.Kind != yaml.MappingNode {
 		d.mismatch(n, v.Type(), path, origin)
@@ -208,7 +224,7 @@ func (d *decoder) pairs(n *yaml.Node, path, origin string, visit func(name, valu
 func (d *decoder) merge(n *yaml.Node, path, origin string, visit func(name, value *yaml.Node)) {
 	switch n.Kind {
 	case yaml.AliasNode:
-		d.merge(n.Alias, path, origin, visit)
+		d.follow(n, path, origin, func() { d.merge(n.Alias, path, origin, visit) })
 	case yaml.SequenceNode:
 		for _, element := range slices.Backward(n.Content) { // the first in the list wins, so it comes last
 			d.merge(element, path, origin, visit)

@@ -87,14 +87,15 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	for _, rc := range cfg.Routes {
 		wanted[rc.Name] = true
 	}
-	var leaving sync.WaitGroup
+	var gone []*route
 	for name, r := range old {
-		if made[name] == nil && wanted[name] {
-			continue
+		if made[name] != nil || !wanted[name] {
+			gone = append(gone, r)
 		}
-		leaving.Go(func() { s.retire(ctx, r) })
 	}
-	leaving.Wait()
+	if err := s.retire(ctx, gone...); err != nil {
+		return err
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,13 +120,30 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 // file may have been cut off.
 var errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
 
-// retire stops a route that leaves.
-func (s *service) retire(ctx context.Context, r *route) {
-	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+// retire stops routes that leave. Its errors are a panic, and the end of ctx: the
+// process stops, which then waits for the same routes.
+func (s *service) retire(ctx context.Context, routes ...*route) error {
+	patient, cancel := context.WithTimeout(ctx, stopPatience)
 	defer cancel()
-	if err := r.stop(ctx); err != nil {
-		s.log.Error("a route is left behind", zap.Error(err))
+	return each(routes, func(r *route) error {
+		err := r.stop(patient)
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("a route is left behind", zap.Error(err))
+			return nil
+		}
+		return err
+	})
+}
+
+// each calls f for each route, for all at once. A panic of f becomes an error.
+func each(routes []*route, f func(r *route) error) error {
+	errs := make([]error, len(routes))
+	var wg sync.WaitGroup
+	for i, r := range routes {
+		wg.Go(func() { errs[i] = app.Protect(func() error { return f(r) }) })
 	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // resume lets a paused route go on, and starts a failed one anew.
@@ -145,7 +163,9 @@ func (s *service) resume(r *route) error {
 	if s.find(r.cfg.Name) != r {
 		return errStopped
 	}
-	s.retire(context.Background(), r)
+	if err := s.retire(context.Background(), r); err != nil {
+		return err
+	}
 	again, err := newRoute(s.current(), r.cfg, s.log, s.registerer, s.metrics)
 	if err != nil {
 		return err
@@ -165,14 +185,7 @@ func (s *service) stop(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	var wg sync.WaitGroup
-	all := s.all()
-	errs := make([]error, len(all))
-	for i, r := range all {
-		wg.Go(func() { errs[i] = r.stop(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return each(s.all(), func(r *route) error { return r.stop(ctx) })
 }
 
 // check is the readiness check: the process is ready as long as its routes can be

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 )
 
@@ -56,4 +57,73 @@ func TestRoutesEndOnlyWhereTheFileSaysSo(t *testing.T) {
 	require.NoError(t, s.change(t.Context(), parse(t, "routes: []")))
 	assert.Empty(t, s.all())
 	require.NoError(t, s.change(t.Context(), parse(t, "{}")), "there is nothing to stop")
+}
+
+// breaking is a source that panics when it runs, or when it is told to stop.
+type breaking struct{ atOnce bool }
+
+func (b breaking) Run(ctx context.Context, _ *lane.Set) error {
+	if !b.atOnce {
+		<-ctx.Done()
+	}
+	panic("broken")
+}
+
+func (breaking) Lag(context.Context) (int64, error) { return 0, nil }
+
+// TestPanicOfARouteIsItsOwn: the others go on, and the process.
+func TestPanicOfARouteIsItsOwn(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x"))
+	for name, atOnce := range map[string]bool{"b": true, "c": false} {
+		r, err := newRoute(s.cfg, RouteConfig{Name: name, Source: s.find("a").cfg.Source, Sink: s.find("a").cfg.Sink, MaxHops: 1}, s.log, s.registerer, s.metrics)
+		require.NoError(t, err)
+		r.source = breaking{atOnce: atOnce}
+		s.mu.Lock()
+		s.routes[name] = r
+		s.mu.Unlock()
+		r.start()
+	}
+	<-s.find("b").done
+	assert.Equal(t, "failed", s.find("b").status().State)
+	assert.Equal(t, "source: panic: broken", s.find("b").status().LastError)
+	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
+	assert.Len(t, s.all(), 1)
+	assert.NotEqual(t, "failed", s.find("a").status().State)
+}
+
+// TestStopDuringAChangeWaitsForTheRoutes: those that the change was about to end are
+// still there to be stopped.
+func TestStopDuringAChangeWaitsForTheRoutes(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "x"))
+	a := s.find("a")
+	release := make(chan struct{})
+	held := &route{cfg: RouteConfig{Name: "held"}, phase: running, cancel: func() {}, done: release, lanes: a.lanes}
+	s.mu.Lock()
+	s.routes["held"] = held
+	s.mu.Unlock()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.ErrorIs(t, s.change(ctx, parse(t, "routes: []")), context.Canceled)
+	assert.Len(t, s.all(), 3)
+	close(release)
+}
+
+// TestPanicWhileRoutesLeaveIsAnError: the process can stop in order.
+func TestPanicWhileRoutesLeaveIsAnError(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x"))
+	done := make(chan struct{})
+	close(done)
+	broken := true
+	odd := &route{cfg: RouteConfig{Name: "odd"}, phase: running, done: done, lanes: s.find("a").lanes, cancel: func() {
+		if broken {
+			panic("broken")
+		}
+	}}
+	s.mu.Lock()
+	s.routes["odd"] = odd
+	s.mu.Unlock()
+	var panicked *app.PanicError
+	require.ErrorAs(t, s.change(t.Context(), parse(t, "routes: []")), &panicked)
+	assert.Contains(t, string(panicked.Stack), "service_test.go")
+	broken = false
 }

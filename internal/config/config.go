@@ -266,13 +266,14 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// YAML returns the configuration as YAML with its secrets redacted: those of type secret.String, and passwords inside URLs.
+// YAML returns the configuration as YAML with its secrets redacted: those of type secret.String, and passwords and queries
+// inside URLs.
 func YAML(cfg any) ([]byte, error) {
 	var n yaml.Node
 	if err := n.Encode(cfg); err != nil {
 		return nil, fmt.Errorf("cannot write the configuration as YAML: %w", err)
 	}
-	redactURLs(&n)
+	redactNode(&n)
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
@@ -280,18 +281,4 @@ func YAML(cfg any) ([]byte, error) {
 		return nil, fmt.Errorf("cannot write the configuration as YAML: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-func redactURLs(n *yaml.Node) {
-	if n.Kind == yaml.ScalarNode {
-		n.Value = redactPasswords(n.Value)
-	}
-	for _, child := range n.Content {
-		redactURLs(child)
-	}
-}
-
-// redactPasswords hides the passwords of URLs. A key that holds one should be a secret.String; this is for those that people put elsewhere.
-func redactPasswords(text string) string {
-	return regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^/\s:@]*):[^/\s]*@`).ReplaceAllString(text, "${1}:<redacted>@")
 }

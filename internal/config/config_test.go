@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -497,6 +498,85 @@ func TestYAMLRedacts(t *testing.T) {
 	cfg.Labels = defaults().Labels // "{}" would empty it; a nil map prints as "{}" too
 	loaded.Config.Labels = cfg.Labels
 	assert.Equal(t, cfg.Pulsar, loaded.Config.Pulsar, "what is printed reads back as the same")
+}
+
+// TestURLsAreShownWithoutSecrets: wherever a URL stands, in the configuration and in faults.
+func TestURLsAreShownWithoutSecrets(t *testing.T) {
+	for url, want := range map[string]string{
+		"amqp://user:hunter2@host:1/v":                  "amqp://user:<redacted>@host:1/v",
+		"amqp://me@corp.example:hunter2@host:1/v":       "amqp://me@corp.example:<redacted>@host:1/v",
+		"amqp://me@a@b:hunter2@c@host/v":                "amqp://me@a@b:<redacted>@host/v",
+		"redis://:hunter2@host":                         "redis://:<redacted>@host",
+		"amqp://user:hun/ter2@host/v":                   "amqp://user:<redacted>@host/v",
+		"amqp://user:hun?ter#2@host/v":                  "amqp://user:<redacted>@host/v",
+		"amqp://user:hun ter2@host/v":                   "amqp://user:<redacted>@host/v",
+		"pulsar://u:hunter2@a:1,v:hunter2@b:2":          "pulsar://u:<redacted>@b:2",
+		"amqp://u:hunter2@a,amqp://x@y:hunter2@b":       "amqp://u:<redacted>@a,amqp://x@y:<redacted>@b",
+		"https://host/p?token=hunter2&sig=hunter2":      "https://host/p?token=<redacted>&sig=<redacted>",
+		"https://me@x:hunter2@host/p?a=hunter2#hunter2": "https://me@x:<redacted>@host/p?a=<redacted>&<redacted>",
+		"https://host?hunter2":                          "https://host?<redacted>",
+		"http://host:80/a@b":                            "http://host:80/a@b",
+		"pulsar://a:6650,b:6650":                        "pulsar://a:6650,b:6650",
+		"http://[::1]:80/x@y":                           "http://[::1]:80/x@y",
+		"http://user@host/p":                            "http://user@host/p",
+		"see http://host:port/ or ask me@example.org":   "see http://host:port/ or ask me@example.org",
+	} {
+		t.Run(url, func(t *testing.T) {
+			cfg := defaults()
+			cfg.Pulsar.URL = url
+			text, err := config.YAML(cfg)
+			require.NoError(t, err)
+			assert.Contains(t, string(text), want)
+			fault := (&config.FieldError{Problem: fmt.Sprintf("must be better, got %q", url)}).Error()
+			assert.Contains(t, fault, want)
+			assert.NotContains(t, string(text)+fault, "hunter2")
+			for _, part := range []string{"ter2", "ter#2"} {
+				assert.NotContains(t, string(text)+fault, part)
+			}
+		})
+	}
+}
+
+// TestFaultsOfSecretsDoNotShowThem: whatever is wrong with how a secret is written.
+func TestFaultsOfSecretsDoNotShowThem(t *testing.T) {
+	type keys struct {
+		Common  `yaml:",inline"`
+		Token   secret.String            `yaml:"token"`
+		Tokens  []secret.String          `yaml:"tokens"`
+		ByName  map[string]secret.String `yaml:"by_name"`
+		Section struct {
+			Password secret.String `yaml:"password"`
+		} `yaml:"section"`
+		Lanes []struct {
+			Password *secret.String `yaml:"password"`
+		} `yaml:"lanes"`
+	}
+	for _, test := range []struct{ text, variable, want string }{
+		{"tokens: hunter2", "", "tokens: must be a list, got a single value, which is not shown (line 1)"},
+		{"by_name: hunter2", "", "by_name: must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"section: hunter2", "", "section: must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"lanes: [hunter2]", "", "lanes[0]: must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"hunter2", "", "must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"section: {password:hunter2}", "", "section.password:...: is not a known key; a space must follow the colon (line 1)"},
+		{"token: 'x${hunter2'", "", "token: must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${) (line 1)"},
+		{"tokn: 'x${hunter2'", "", "tokn: is not a known key; did you mean token? (line 1)"},
+		{"tokens: ['x${hunter2']", "", "tokens[0]: must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${) (line 1)"},
+		{"token: *hunter2", "", "is not YAML: a value that begins with * refers to an anchor, which is not there"},
+		{"token: {hunter2: x}", "", "token: must be a single text, got a mapping (line 1)"},
+		{"", "TOKENS=*hunter2", "tokens: is not YAML: what is wrong with it is not shown ($BIRD_TOKENS)"},
+		{"", "BY_NAME=hunter2", "by_name: must be a mapping of keys, got a single value, which is not shown ($BIRD_BY_NAME)"},
+		{"", "TOKENS={hunter2: x}", "tokens: must be a list, got a mapping ($BIRD_TOKENS)"},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
+			_, err := config.Load(config.Spec[keys]{
+				Name: "bird", Defaults: func() (k keys) { k.Log.Level = "info"; return k }, Args: []string{"-config.file", path}, Environ: []string{"BIRD_" + test.variable},
+			})
+			assert.Contains(t, faultsOf(t, err), test.want)
+			assert.NotContains(t, err.Error(), "hunter2")
+		})
+	}
 }
 
 func TestCheckListen(t *testing.T) {

@@ -56,28 +56,29 @@ func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string
 		return false
 	}
 	root := documents[0].Content[0]
-	d.expand(root, "", lookup)
+	d.expand(root, v.Type().Elem(), "", lookup)
 	d.decode(root, v.Elem(), "", "")
 	return root.ShortTag() != "!!null"
 }
 
 // expand replaces ${VAR} and ${VAR:-default} in the scalars of the parsed tree, so that a value can never add keys or break the syntax. A plain
 // scalar that changed loses its type: it becomes a number or a truth value when it now looks like one. "$${" stands for "${".
-func (d *decoder) expand(n *yaml.Node, path string, lookup func(string) (string, bool)) {
+func (d *decoder) expand(n *yaml.Node, t reflect.Type, path string, lookup func(string) (string, bool)) {
 	switch n.Kind {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			d.expand(n.Content[i+1], join(path, n.Content[i].Value), lookup)
+			name := n.Content[i].Value
+			d.expand(n.Content[i+1], below(t, name), join(path, name), lookup)
 		}
 	case yaml.SequenceNode:
 		for i, element := range n.Content {
-			d.expand(element, fmt.Sprintf("%s[%d]", path, i), lookup)
+			d.expand(element, below(t, ""), fmt.Sprintf("%s[%d]", path, i), lookup)
 		}
 	case yaml.ScalarNode:
 		if !strings.Contains(n.Value, "${") {
 			return
 		}
-		value, errs := expandText(n.Value, lookup)
+		value, errs := expandText(n.Value, holdsSecret(t), lookup)
 		for _, err := range errs {
 			d.fault(path, line(n), "%s", err)
 		}
@@ -89,7 +90,7 @@ func (d *decoder) expand(n *yaml.Node, path string, lookup func(string) (string,
 	}
 }
 
-func expandText(text string, lookup func(string) (string, bool)) (string, []error) {
+func expandText(text string, hide bool, lookup func(string) (string, bool)) (string, []error) {
 	var errs []error
 	reference := regexp.MustCompile(`\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}|\$\{[^}]*\}?`)
 	out := reference.ReplaceAllStringFunc(text, func(match string) string {
@@ -99,7 +100,12 @@ func expandText(text string, lookup func(string) (string, bool)) (string, []erro
 		case match == "$${":
 			return "${"
 		case name == "":
-			errs = append(errs, fmt.Errorf("must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${), got %q", match))
+			const want = "must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${)"
+			if hide {
+				errs = append(errs, errors.New(want))
+			} else {
+				errs = append(errs, fmt.Errorf(want+", got %q", match))
+			}
 		case set && (value != "" || fallback == ""):
 			return value
 		case fallback != "":
@@ -244,8 +250,14 @@ func (d *decoder) unknown(name *yaml.Node, keys []key, path, origin string) {
 	for _, k := range keys {
 		names = append(names, k.name)
 	}
-	full, hint := join(path, name.Value), ""
-	if near, ok := nearest(name.Value, names); ok {
+	given, hint := name.Value, ""
+	if colon := strings.IndexByte(given, ':'); colon >= 0 { // what follows may be a secret
+		given = given[:colon] + ":..."
+	}
+	full := join(path, given)
+	if given != name.Value {
+		hint = "; a space must follow the colon"
+	} else if near, ok := nearest(name.Value, names); ok {
 		hint = fmt.Sprintf("; did you mean %s?", join(path, near))
 	} else if i := slices.IndexFunc(leaves(d.root, ""), func(leaf string) bool { return strings.HasSuffix(leaf, "."+name.Value) }); i >= 0 {
 		hint = fmt.Sprintf("; did you mean %s?", leaves(d.root, "")[i])
@@ -305,7 +317,11 @@ func (d *decoder) mismatch(n *yaml.Node, t reflect.Type, path, origin string) {
 		want = "a valid value"
 	}
 	got := map[yaml.Kind]string{yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}[n.Kind]
-	if got == "" {
+	switch {
+	case got != "":
+	case holdsSecret(t):
+		got = "a single value, which is not shown"
+	default:
 		got = fmt.Sprintf("%q", n.Value)
 	}
 	d.fault(path, origin, "must be %s, got %s", want, got)
@@ -329,6 +345,9 @@ func (d *decoder) text(text string, v reflect.Value, path, origin string) {
 	default:
 		var document yaml.Node
 		if err := yaml.Unmarshal([]byte(text), &document); err != nil {
+			if holdsSecret(t) {
+				err = errors.New("what is wrong with it is not shown")
+			}
 			d.fault(path, origin, "is not YAML: %s", plainText(err))
 			return
 		}
@@ -383,5 +402,6 @@ func plainText(err error) string {
 	if errors.As(err, &types) {
 		return strings.Join(types.Errors, "; ")
 	}
-	return strings.TrimPrefix(err.Error(), "yaml: ")
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	return regexp.MustCompile(`^unknown anchor '.*' referenced$`).ReplaceAllString(text, "a value that begins with * refers to an anchor, which is not there")
 }

@@ -48,6 +48,9 @@ func Main[T Configuration](p Program[T]) int {
 	signals, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	signal.Notify(hangups, syscall.SIGHUP)
+	// Without this the first line that is logged after its reader has gone would end the process at once, in the middle of its stop, too.
+	// The write fails all the same, and the service goes on without a log.
+	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Stop(signals)
 	defer signal.Stop(hangups)
 	return p.main(process{

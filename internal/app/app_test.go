@@ -42,6 +42,7 @@ type config struct {
 	app.Common `yaml:",inline"`
 	Behaviour  string        `yaml:"behaviour"`
 	Token      secret.String `yaml:"token"`
+	Closed     string        `yaml:"closed"` // a file that is made when the client is closed
 	Extra      bool          `yaml:"-"`
 }
 
@@ -53,7 +54,13 @@ func program() app.Program[config] {
 		Name: "bird", Summary: "A bird.", Defaults: defaults,
 		Flags: func(fs *flag.FlagSet, c *config) { fs.BoolVar(&c.Extra, "extra", c.Extra, "shut down at once") },
 		Build: func(ctx context.Context, rt *app.Runtime, c config) error {
-			rt.OnStop("client", func(context.Context) error { rt.Log.Info("client closed"); return nil })
+			rt.OnStop("client", func(context.Context) error {
+				rt.Log.Info("client closed")
+				if c.Closed == "" {
+					return nil
+				}
+				return os.WriteFile(c.Closed, nil, 0o600)
+			})
 			ln, err := rt.Listen(ctx, "http", "127.0.0.1:0")
 			if err != nil {
 				return err
@@ -201,6 +208,22 @@ func TestHangupOfAServiceThatCannotChange(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, status := end(t, cmd, lines)
 	assert.Equal(t, 0, status)
+}
+
+// TestLogReaderThatEnds: Ctrl-C reaches the reader of a pipe as well, such as tee, which ends first.
+func TestLogReaderThatEnds(t *testing.T) {
+	closed := filepath.Join(t.TempDir(), "closed")
+	cmd := command(t, []string{"BIRD_CLOSED=" + closed})
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd.Stderr = w
+	require.NoError(t, cmd.Start())
+	require.NoError(t, w.Close())
+	until(t, bufio.NewScanner(r), `"working"`)
+	require.NoError(t, r.Close())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	require.NoError(t, cmd.Wait(), "status 0")
+	assert.FileExists(t, closed, "the client was closed")
 }
 
 func TestSecondSignalExitsAtOnce(t *testing.T) {

@@ -40,6 +40,8 @@ type Runtime struct {
 	stopped  bool // every stage was stopped: what comes later is refused
 	reload   func(ctx context.Context, cfg any) error
 	failures []error // the first is the reason of the stop
+
+	memoryLimit int64 // set by TuneMemory, 0 before
 }
 
 // A stage is one step of the ordered stop.

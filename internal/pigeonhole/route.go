@@ -49,6 +49,7 @@ type route struct {
 	dead      sink // nil: refused messages stop the route
 	own       bool // dead is another sink than sink
 	resume    resuming
+	memory    int64 // in bytes, what it may hold
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -108,6 +109,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 		r.resume, _ = r.sink.(resuming)
 	}
 	bounds := cfg.share(rc)
+	r.memory = rc.memory(bounds)
 	way := lane.Route{
 		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report("sending", err) },
 		Log: r.log, Metrics: m.Route(rc.Name),

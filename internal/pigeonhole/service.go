@@ -22,8 +22,9 @@ import (
 // Build wires the service: its routes, their pages on the admin server, and the change
 // of routes while it runs.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
-	rt.TuneMemory(int64(cfg.InFlight.Bytes) + memoryBase)
-	s := &service{log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), routes: map[string]*route{}}
+	s := &service{
+		log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
+	}
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
@@ -44,6 +45,7 @@ type service struct {
 	log        *zap.Logger
 	registerer prometheus.Registerer
 	metrics    *lane.Metrics
+	tune       func(need int64) // told how much memory the routes need
 
 	changing sync.Mutex // one change at a time
 
@@ -111,6 +113,9 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	}
 	for name, r := range made {
 		s.routes[name] = r
+	}
+	s.tune(memoryNeed(slices.Collect(maps.Values(s.routes))))
+	for _, r := range made {
 		r.start()
 	}
 	return nil

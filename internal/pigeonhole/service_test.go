@@ -36,7 +36,7 @@ func routeTo(name, queue string) string {
 func serve(t *testing.T, text string) *service {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	s := &service{log: zap.NewNop(), registerer: reg, metrics: lane.NewMetrics(reg), routes: map[string]*route{}}
+	s := &service{log: zap.NewNop(), registerer: reg, metrics: lane.NewMetrics(reg), tune: func(int64) {}, routes: map[string]*route{}}
 	t.Cleanup(func() { assert.NoError(t, s.stop(context.Background())) })
 	require.NoError(t, s.change(t.Context(), parse(t, text)))
 	return s
@@ -126,4 +126,43 @@ func TestPanicWhileRoutesLeaveIsAnError(t *testing.T) {
 	require.ErrorAs(t, s.change(t.Context(), parse(t, "routes: []")), &panicked)
 	assert.Contains(t, string(panicked.Stack), "service_test.go")
 	broken = false
+}
+
+// TestMemoryFollowsTheRoutes: what each may hold counts, and again after each change.
+func TestMemoryFollowsTheRoutes(t *testing.T) {
+	const mib = 1 << 20
+	var need int64
+	s := serve(t, "routes: []")
+	s.tune = func(n int64) { need = n }
+	change := func(text string) int64 {
+		t.Helper()
+		require.NoError(t, s.change(t.Context(), parse(t, text)))
+		return need
+	}
+	none := change("routes: []")
+	assert.Less(t, none, int64(64*mib))
+	one := change("routes:\n" + routeTo("a", "x"))
+	assert.Greater(t, one, none+128*mib, "the whole of in_flight, and the buffers")
+	both := change("routes:\n" + routeTo("a", "x") + routeTo("b", "x"))
+	assert.Greater(t, both, one)
+	own := change("routes:\n" + routeTo("a", "x") + routeTo("b", "x") + "  in_flight: {bytes: 1GiB}\n")
+	assert.Greater(t, own, both+1024*mib-64*mib, "a route's own bounds")
+	assert.Equal(t, none, change("routes: []"))
+
+	loaded, err := loadFile("../../configs/pigeonhole.yaml")
+	require.NoError(t, err)
+	for _, r := range loaded.Config.Routes {
+		bounds := InFlight{Messages: 1, Bytes: 64 * mib}
+		few := r.memory(bounds)
+		assert.Greater(t, few, int64(64*mib), "%s", r.Name)
+		switch {
+		case r.Source.Kafka != nil:
+			r.Source.Kafka.BufferBytes += 256 * mib
+		case r.Source.RabbitMQ != nil:
+			r.Source.RabbitMQ.Prefetch += 65536
+		case r.Source.Pulsar != nil:
+			r.Source.Pulsar.PrefetchBytes += 256 * mib
+		}
+		assert.GreaterOrEqual(t, r.memory(bounds), few+256*mib, "what %s fetches ahead", r.Name)
+	}
 }

@@ -420,6 +420,35 @@ func TestAnchorsInsideThemselves(t *testing.T) {
 	assert.Contains(t, faultsOf(t, err), "lanes[0]: *l is inside of &l, what it stands for ($BIRD_LANES)")
 }
 
+// TestZerosInFrontOfNumbers: 0100 is 64 in YAML 1.1 and 100 in YAML 1.2.
+func TestZerosInFrontOfNumbers(t *testing.T) {
+	const fault = `: must be a number without zeros in front (0100 is 64 to some and 100 to others), got "`
+	for text, want := range map[string]string{
+		"port: 0100":                                 "port" + fault + `0100" (line 1)`,
+		"port: -08":                                  "port" + fault + `-08" (line 1)`,
+		"pulsar: {limits: {ratio: 00}}":              "pulsar.limits.ratio" + fault + `00" (line 1)`,
+		"pulsar: {limits: {small: 0_7}}":             "pulsar.limits.small" + fault + `0_7" (line 1)`,
+		"pulsar: {limits: {memory: 010MiB}}":         "pulsar.limits.memory" + fault + `010MiB" (line 1)`,
+		"any: 0100":                                  "any" + fault + `0100" (line 1)`,
+		"any: [1, {x: 0100}]":                        "any" + fault + `0100" (line 1)`,
+		"pulsar: {pending: 0100, limits: {on: yes}}": "pulsar.pending" + fault + `0100" (line 1)`,
+	} {
+		t.Run(text, func(t *testing.T) {
+			_, _, err := load(t, text, nil)
+			assert.Contains(t, faultsOf(t, err), want)
+		})
+	}
+	_, _, err := load(t, "", []string{"BIRD_PORT=0100"})
+	assert.Equal(t, []string{"port" + fault + `0100" ($BIRD_PORT)`}, faultsOf(t, err))
+
+	loaded, _, err := load(t, "port: 0x40\npulsar: {pending: 0, token: 0100, limits: {ratio: 0.5, memory: 0}}\nlabels: {a: 0100}\nany: '0100'\nshutdown_timeout: 01s\n", nil)
+	require.NoError(t, err, "nothing here is ambiguous")
+	assert.Equal(t, 64, *loaded.Config.Port)
+	assert.Equal(t, "0100", loaded.Config.Labels["a"])
+	assert.Equal(t, "0100", loaded.Config.Any)
+	assert.Equal(t, "0100", loaded.Config.Pulsar.Token.Reveal())
+}
+
 func TestErrorIsForPeople(t *testing.T) {
 	_, _, err := load(t, "", []string{"BIRD_PULSAR_URL=x", "BIRD_PORT=y"}, "-log.level", "loud")
 	assert.EqualError(t, err, `bird: 3 faults in the configuration (environment, flags)

@@ -267,9 +267,37 @@ func (d *decoder) unknown(name *yaml.Node, keys []key, path, origin string) {
 	d.fault(full, origin, "is not a known key%s", hint)
 }
 
+// ambiguous returns a number with a zero in front, of those that are decoded from n for t: YAML 1.1 reads 0100 as 64, YAML 1.2 and people as 100.
+func ambiguous(n *yaml.Node, t reflect.Type) (*yaml.Node, bool) {
+	if t.Kind() == reflect.Interface {
+		for _, child := range n.Content {
+			if found, ok := ambiguous(child, t); ok {
+				return found, true
+			}
+		}
+	}
+	const notPlain = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	if n.Kind != yaml.ScalarNode || n.Style&notPlain != 0 || !regexp.MustCompile(`^[-+]?0[0-9_]`).MatchString(n.Value) {
+		return nil, false
+	}
+	switch {
+	case t == reflect.TypeFor[Bytes]():
+		return n, true
+	case decodesItself(t) || t == reflect.TypeFor[time.Duration]():
+		return nil, false
+	case t.Kind() == reflect.Interface:
+		return n, n.ShortTag() == "!!int" || n.ShortTag() == "!!float"
+	}
+	return n, reflect.Int <= t.Kind() && t.Kind() <= reflect.Float64
+}
+
 // scalar sets a single value, and leaves v as it was when that fails.
 func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path, origin string) {
 	t, target := v.Type(), reflect.New(v.Type())
+	if number, ok := ambiguous(n, t); ok {
+		d.fault(path, origin, "must be a number without zeros in front (0100 is 64 to some and 100 to others), got %q", number.Value)
+		return
+	}
 	target.Elem().Set(v)
 	var err error
 	switch {

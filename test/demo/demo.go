@@ -28,8 +28,9 @@ type demo struct {
 }
 
 // run starts servers and flows, shows them, and stops all of it in reverse order,
-// however it ends.
-func (d *demo) run(ctx context.Context) (err error) {
+// however it ends. When hurry ends services are killed that have not stopped; the
+// servers are stopped all the same, which would outlive this process otherwise.
+func (d *demo) run(ctx, hurry context.Context) (err error) {
 	root, err := moduleRoot(ctx)
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 
 	defer func() { // after a start that failed half-way, too
 		d.screen.note("stopping servers")
-		err = errors.Join(err, bounded(servers.stack.Down))
+		err = errors.Join(err, bounded(context.Background(), servers.stack.Down))
 	}()
 	lines, err := servers.stack.Up(ctx, servers.needed...)
 	if err != nil {
@@ -69,7 +70,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	var started []running
 	defer func() {
 		for i := len(started) - 1; i >= 0; i-- {
-			err = errors.Join(err, bounded(started[i].stop))
+			err = errors.Join(err, bounded(hurry, started[i].stop))
 		}
 	}()
 	for _, f := range flows() {
@@ -156,15 +157,15 @@ type serverSet struct {
 // servers returns a stack of its own for demo and smoke: neither shares servers
 // with tests or stops theirs, and a run that was killed is cleaned up by the next.
 func (d *demo) servers(root string) (serverSet, error) {
-	name := root + "#demo"
+	name := stack.Demo
 	if d.smoke {
-		name = root + "#smoke"
+		name = stack.Smoke
 	}
-	s, err := stack.New(stack.Config{Log: d.screen, Checkout: name})
+	s, err := stack.New(stack.Config{Log: d.screen, Checkout: root, Name: name})
 	if err != nil {
 		return serverSet{}, err
 	}
-	set := serverSet{name: name, stack: s}
+	set := serverSet{name: root + "#" + name, stack: s}
 	seen := map[string]bool{}
 	for _, f := range flows() {
 		for _, server := range f.servers {
@@ -203,9 +204,9 @@ func lockRun(name string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// bounded runs a stop with time of its own: it happens after ctx has ended.
-func bounded(stop func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+// bounded runs a stop with time of its own, at most until ctx ends.
+func bounded(ctx context.Context, stop func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	return stop(ctx)
 }

@@ -24,11 +24,21 @@ type Config struct {
 	CacheDir string
 	// Checkout is the folder whose servers these are. Default: the module root above the working directory.
 	Checkout string
+	// Name tells apart the stacks of one checkout, which share nothing: "" is what stack-up starts, the others are Demo, Smoke and
+	// Test. Default: AVIARY_STACK from the environment where Checkout is not given, else "".
+	Name string
 	// PulsarPort and PulsarAdminPort fix the ports of the service "pulsar". Default 0: any free ones.
 	PulsarPort, PulsarAdminPort int
 	// PulsarConf overrides keys of standalone.conf in "pulsar" and "pulsar-geo". Default: none.
 	PulsarConf map[string]string
 }
+
+// Names of the stacks that a checkout has beside its own.
+const (
+	Demo  = "demo"  // of make run
+	Smoke = "smoke" // of make smoke
+	Test  = "test"  // of make test
+)
 
 // A Stack starts and stops the servers of one checkout.
 type Stack struct {
@@ -53,8 +63,15 @@ func New(cfg Config) (*Stack, error) {
 			return nil, err
 		}
 		cfg.Checkout = dir
+		if cfg.Name == "" {
+			cfg.Name = os.Getenv("AVIARY_STACK")
+		}
 	}
-	sum := sha256.Sum256([]byte(cfg.Checkout))
+	id := cfg.Checkout
+	if cfg.Name != "" {
+		id += "#" + cfg.Name
+	}
+	sum := sha256.Sum256([]byte(id))
 	dir := filepath.Join(cfg.CacheDir, "stack", hex.EncodeToString(sum[:6]))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the state folder: %w", err)
@@ -269,6 +286,21 @@ func (s *Stack) Down(ctx context.Context) error {
 		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, svc.name)))
 	}
 	s.sweepPrivate()
+	return errors.Join(errs...)
+}
+
+// DownAll stops everything that was started from a checkout, whatever started it: its own stack, and those of demo, smoke and tests.
+// A demo that runs ends with its servers.
+func DownAll(ctx context.Context, cfg Config) error {
+	var errs []error
+	for _, name := range []string{"", Demo, Smoke, Test} {
+		cfg.Name = name
+		s, err := New(cfg)
+		if err == nil {
+			err = s.Down(ctx)
+		}
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,7 +38,7 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockRun(servers.name)
+	unlock, err := lockRun(servers.stack.Dir() + ".run")
 	if err != nil {
 		return err
 	}
@@ -149,7 +148,6 @@ func (d *demo) verify(ctx context.Context, started []running) error {
 
 // serverSet is the stack of this kind of run and what is needed of it.
 type serverSet struct {
-	name   string
 	stack  *stack.Stack
 	needed []string
 }
@@ -165,7 +163,7 @@ func (d *demo) servers(root string) (serverSet, error) {
 	if err != nil {
 		return serverSet{}, err
 	}
-	set := serverSet{name: root + "#" + name, stack: s}
+	set := serverSet{stack: s}
 	seen := map[string]bool{}
 	for _, f := range flows() {
 		for _, server := range f.servers {
@@ -180,17 +178,8 @@ func (d *demo) servers(root string) (serverSet, error) {
 
 // lockRun refuses a second run of the same kind from the same checkout, which
 // would share its servers and take them down.
-func lockRun(name string) (unlock func(), err error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return nil, fmt.Errorf("no cache folder, set HOME or XDG_CACHE_HOME: %w", err)
-	}
-	dir := filepath.Join(cache, "aviary")
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, err
-	}
-	file := strings.NewReplacer("/", "_", "#", "_").Replace(name) + ".lock"
-	f, err := os.OpenFile(filepath.Join(dir, filepath.Base(file)), os.O_CREATE|os.O_RDWR, 0o600)
+func lockRun(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -105,10 +105,9 @@ func TestSweepDeletesOnlyWhatNobodyOwns(t *testing.T) {
 // startFake runs a process as if Up had started it.
 func startFake(t *testing.T, s *Stack) process {
 	t.Helper()
-	p, err := spawnDetached(longRunning(t, "exec sleep 1000"))
+	rec := &record{Service: "kafka", Dir: filepath.Join(s.dir, "kafka"), path: s.recordPath("kafka")}
+	p, err := s.spawnRecorded(rec, longRunning(t, "exec sleep 1000"))
 	require.NoError(t, err)
-	rec := &record{Service: "kafka", Dir: filepath.Join(s.dir, "kafka"), Processes: []process{p}, path: s.recordPath("kafka")}
-	require.NoError(t, rec.save())
 	t.Cleanup(func() { assert.NoError(t, p.kill()) })
 	return p
 }
@@ -153,4 +152,32 @@ func TestTestsHaveAStackOfTheirOwn(t *testing.T) {
 	script, err := os.ReadFile("../../.ci/test")
 	require.NoError(t, err)
 	assert.Contains(t, string(script), "\nexport AVIARY_STACK="+Test+"\n")
+}
+
+// TestContainersThatShareACache: process ids of one mean nothing in another, whose servers must be let alone; what is left of one that is gone is
+// deleted.
+func TestContainersThatShareACache(t *testing.T) {
+	cfg := Config{CacheDir: t.TempDir(), Checkout: t.TempDir()}
+	here, err := newStack(cfg, "")
+	require.NoError(t, err)
+	there, err := newStack(cfg, "4026532201")
+	require.NoError(t, err)
+	p := startFake(t, there)
+	rec, err := here.loadRecord("kafka")
+	require.NoError(t, err)
+	assert.Nil(t, rec)
+	require.NoError(t, here.Down(t.Context()))
+	assert.True(t, p.alive())
+	assert.FileExists(t, there.recordPath("kafka"))
+
+	require.NoError(t, p.kill())
+	alive, err := there.markAlive() // a test with a private server
+	require.NoError(t, err)
+	require.NoError(t, here.Down(t.Context()))
+	assert.DirExists(t, there.dir)
+	require.NoError(t, alive.Close())
+	require.NoError(t, here.Down(t.Context()))
+	assert.NoDirExists(t, there.dir)
+	assert.DirExists(t, here.dir)
+	assert.NotEqual(t, here.Dir(), there.Dir())
 }

@@ -42,14 +42,17 @@ const (
 
 // A Stack starts and stops the servers of one checkout.
 type Stack struct {
-	cfg   Config
-	log   *progress
-	cache string
-	dir   string
+	cfg    Config
+	log    *progress
+	cache  string
+	prefix string // of the folders of this stack in all containers
+	dir    string
 }
 
 // New returns the stack of a checkout. It starts nothing.
-func New(cfg Config) (*Stack, error) {
+func New(cfg Config) (*Stack, error) { return newStack(cfg, pidNamespace()) }
+
+func newStack(cfg Config, namespace string) (*Stack, error) {
 	if cfg.CacheDir == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
@@ -72,12 +75,19 @@ func New(cfg Config) (*Stack, error) {
 		id += "#" + cfg.Name
 	}
 	sum := sha256.Sum256([]byte(id))
-	dir := filepath.Join(cfg.CacheDir, "stack", hex.EncodeToString(sum[:6]))
+	prefix := filepath.Join(cfg.CacheDir, "stack", hex.EncodeToString(sum[:6]))
+	dir := prefix
+	if namespace != "" {
+		dir += "-" + namespace
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the state folder: %w", err)
 	}
-	return &Stack{cfg: cfg, log: newProgress(cfg.Log), cache: cfg.CacheDir, dir: dir}, nil
+	return &Stack{cfg: cfg, log: newProgress(cfg.Log), cache: cfg.CacheDir, prefix: prefix, dir: dir}, nil
 }
+
+// Dir returns the folder of the stack's state. No other stack of the machine, or of a container that shares its cache folder, has it.
+func (s *Stack) Dir() string { return s.dir }
 
 func moduleRoot() (string, error) {
 	wd, err := os.Getwd()
@@ -175,6 +185,10 @@ func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 		return nil, err
 	}
 	defer unlock()
+	s.sweepContainers()
+	if err := os.MkdirAll(s.dir, 0o755); err != nil { // another container may have taken it for one that is left over
+		return nil, err
+	}
 
 	lines := make([][]string, len(picked))
 	var missing []int
@@ -286,6 +300,7 @@ func (s *Stack) Down(ctx context.Context) error {
 		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, svc.name)))
 	}
 	s.sweepPrivate()
+	s.sweepContainers()
 	return errors.Join(errs...)
 }
 

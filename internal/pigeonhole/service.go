@@ -22,6 +22,7 @@ import (
 // Build wires the service: its routes, their pages on the admin server, and the change
 // of routes while it runs.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
+	rt.TuneMemory(memoryNeed(nil)) // here, so that the limit holds until the routes have stopped
 	s := &service{
 		log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
 	}

@@ -62,7 +62,7 @@ func TestMemoryLimitFollowsTheBounds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := run(ctx, func(_ context.Context, rt *Runtime) error {
 		defer cancel()
-		for _, need := range []int64{200 << 20, 100 << 20, 300 << 20} {
+		for _, need := range []int64{60 << 20, 50 << 20, 70 << 20} {
 			rt.TuneMemory(need)
 			assert.Equal(t, need, debug.SetMemoryLimit(-1))
 		}

@@ -11,6 +11,8 @@ APP     := github.com/aviaryhq/aviary/internal/app
 LDFLAGS := -s -w -X $(APP).version=$(VERSION) -X $(APP).commit=$(COMMIT)
 
 STACK    := go run ./test/stack/cmd/stack
+# Not go run: SIGTERM would end that and not the demo, whose servers would stay.
+DEMO     := go build -o bin/.demo ./test/demo && exec bin/.demo
 FUZZTIME ?= 20s
 SEEDS    ?= 5000
 
@@ -34,11 +36,11 @@ build: need-go ## Build every binary into bin/
 
 .PHONY: run
 run: need-go ## Run the demo of the suite until Ctrl-C
-	@go run ./test/demo
+	@$(DEMO)
 
 .PHONY: smoke
 smoke: need-go ## Run the demo unattended and verify it end to end
-	@go run ./test/demo -smoke
+	@$(DEMO) -smoke
 
 .PHONY: test
 test: need-go ## Run every test, those on real servers too
@@ -81,7 +83,7 @@ stack-up: need-go ## Start real servers: make stack-up SERVICES="pulsar"
 	@$(STACK) up $(SERVICES)
 
 .PHONY: stack-down
-stack-down: need-go ## Stop the servers that stack-up started
+stack-down: need-go ## Stop the servers of this checkout, those of demo and tests too
 	@$(STACK) down
 
 .PHONY: clean

@@ -17,20 +17,16 @@ import (
 // adminGrace is how long admin requests may still run when all else has stopped: a profile being taken must not hold up the exit.
 const adminGrace = time.Second
 
+// adminConnections bounds the connections of the admin server that wait for a request: probes and scrapers have a few.
+const adminConnections = 32
+
 // serveAdmin starts the admin server as the first stage, so that it answers before the first dependency is dialled and until the last has closed.
 func (r *Runtime) serveAdmin(ctx context.Context, address string) error {
 	ln, err := r.Listen(ctx, "admin", address)
 	if err != nil {
 		return err
 	}
-	log := r.Log.Named("admin")
-	server := &http.Server{
-		Handler:           r.adminHandler(),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second, // pprof prolongs it by the seconds asked for
-		ErrorLog:          errorLog(log),
-	}
+	server := r.adminServer()
 	r.Go("admin", func(ctx context.Context) error {
 		err := Serve(ctx, ln, server, adminGrace)
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -39,6 +35,18 @@ func (r *Runtime) serveAdmin(ctx context.Context, address string) error {
 		return err
 	})
 	return nil
+}
+
+func (r *Runtime) adminServer() *http.Server {
+	bounded := &connections{most: adminConnections}
+	return &http.Server{
+		Handler:           r.adminHandler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second, // pprof prolongs it by the seconds asked for
+		ErrorLog:          errorLog(r.Log.Named("admin")),
+		ConnState:         bounded.observe,
+	}
 }
 
 func (r *Runtime) adminHandler() http.Handler {

@@ -48,6 +48,9 @@ func Main[T Configuration](p Program[T]) int {
 	signals, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	signal.Notify(hangups, syscall.SIGHUP)
+	// Without this the first line that is logged after its reader has gone would end the process at once, in the middle of its stop, too.
+	// The write fails all the same, and the service goes on without a log.
+	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Stop(signals)
 	defer signal.Stop(hangups)
 	return p.main(process{
@@ -122,17 +125,17 @@ func (p Program[T]) main(proc process) int {
 		}
 	}()
 	rt := newRuntime(p.Name, log, loaded.Config.common().ShutdownTimeout)
-	go func() {
+	err = p.run(ctx, rt, loaded.Config, func(ctx context.Context) {
 		for {
 			select {
 			case <-proc.hangups:
 				reload(ctx, rt, spec)
-			case <-done:
+			case <-ctx.Done():
 				return
 			}
 		}
-	}()
-	if err := p.run(ctx, rt, loaded.Config); err != nil {
+	})
+	if err != nil {
 		log.Error("stopped after a failure", zap.Error(err))
 		return exitFailed
 	}
@@ -143,12 +146,14 @@ func (p Program[T]) main(proc process) int {
 // RunProgram runs a program inside this process, without command line or signals, until ctx ends, and returns when every part has stopped. The
 // configuration is taken as it is.
 func RunProgram[T Configuration](ctx context.Context, p Program[T], cfg T, log *zap.Logger) error {
-	return p.run(ctx, newRuntime(p.Name, log, cfg.common().ShutdownTimeout), cfg)
+	return p.run(ctx, newRuntime(p.Name, log, cfg.common().ShutdownTimeout), cfg, func(context.Context) {})
 }
 
-func (p Program[T]) run(ctx context.Context, rt *Runtime, cfg T) error {
+// run runs the program; follow runs beside it until the stop begins.
+func (p Program[T]) run(ctx context.Context, rt *Runtime, cfg T, follow func(context.Context)) error {
 	rt.config.Store(any(cfg))
 	return rt.run(ctx, func(ctx context.Context) error {
+		go follow(ctx)
 		if err := rt.serveAdmin(ctx, cfg.common().Admin.Listen); err != nil {
 			return err
 		}

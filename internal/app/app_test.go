@@ -42,6 +42,7 @@ type config struct {
 	app.Common `yaml:",inline"`
 	Behaviour  string        `yaml:"behaviour"`
 	Token      secret.String `yaml:"token"`
+	Closed     string        `yaml:"closed"` // a file that is made when the client is closed
 	Extra      bool          `yaml:"-"`
 }
 
@@ -53,7 +54,13 @@ func program() app.Program[config] {
 		Name: "bird", Summary: "A bird.", Defaults: defaults,
 		Flags: func(fs *flag.FlagSet, c *config) { fs.BoolVar(&c.Extra, "extra", c.Extra, "shut down at once") },
 		Build: func(ctx context.Context, rt *app.Runtime, c config) error {
-			rt.OnStop("client", func(context.Context) error { rt.Log.Info("client closed"); return nil })
+			rt.OnStop("client", func(context.Context) error {
+				rt.Log.Info("client closed")
+				if c.Closed == "" {
+					return nil
+				}
+				return os.WriteFile(c.Closed, nil, 0o600)
+			})
 			ln, err := rt.Listen(ctx, "http", "127.0.0.1:0")
 			if err != nil {
 				return err
@@ -61,8 +68,11 @@ func program() app.Program[config] {
 			rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second})
 			if c.Behaviour != "deaf" {
 				app.OnReload(rt, func(_ context.Context, changed config) error {
-					if changed.Behaviour == "refused" {
+					switch changed.Behaviour {
+					case "refused":
 						return errors.New("the worker does not like it")
+					case "panicking":
+						panic("the change panics")
 					}
 					rt.Log.Info("worker changes", zap.String("behaviour", changed.Behaviour))
 					return nil
@@ -160,6 +170,7 @@ func TestHangupReadsTheConfigurationAgain(t *testing.T) {
 	for _, step := range []struct{ text, logs string }{
 		{"behaviour: better", `"worker changes","behaviour":"better"`},
 		{"behavior: worse", "did you mean behaviour?"},
+		{"", "the file is empty"},
 		{"behaviour: refused", "the worker does not like it"},
 		{"behaviour: best", `"worker changes","behaviour":"best"`},
 	} {
@@ -172,6 +183,22 @@ func TestHangupReadsTheConfigurationAgain(t *testing.T) {
 	assert.Equal(t, 0, status)
 }
 
+// TestPanicInAChangeStopsInOrder: nobody knows what was changed.
+func TestPanicInAChangeStopsInOrder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bird.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("behaviour: good"), 0o600))
+	cmd := command(t, nil, "-config.file", file)
+	lines := start(t, cmd)
+	until(t, lines, `"working"`)
+	require.NoError(t, os.WriteFile(file, []byte("behaviour: panicking"), 0o600))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	rest, status := end(t, cmd, lines)
+	assert.Equal(t, 1, status)
+	assert.Contains(t, rest, "changing the configuration: panic: the change panics")
+	assert.Contains(t, rest, "app_test.go", "the stack")
+	assert.Contains(t, rest, "client closed")
+}
+
 func TestHangupOfAServiceThatCannotChange(t *testing.T) {
 	cmd := command(t, []string{"BIRD_BEHAVIOUR=deaf"})
 	lines := start(t, cmd)
@@ -181,6 +208,22 @@ func TestHangupOfAServiceThatCannotChange(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, status := end(t, cmd, lines)
 	assert.Equal(t, 0, status)
+}
+
+// TestLogReaderThatEnds: Ctrl-C reaches the reader of a pipe as well, such as tee, which ends first.
+func TestLogReaderThatEnds(t *testing.T) {
+	closed := filepath.Join(t.TempDir(), "closed")
+	cmd := command(t, []string{"BIRD_CLOSED=" + closed})
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd.Stderr = w
+	require.NoError(t, cmd.Start())
+	require.NoError(t, w.Close())
+	until(t, bufio.NewScanner(r), `"working"`)
+	require.NoError(t, r.Close())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	require.NoError(t, cmd.Wait(), "status 0")
+	assert.FileExists(t, closed, "the client was closed")
 }
 
 func TestSecondSignalExitsAtOnce(t *testing.T) {

@@ -121,7 +121,7 @@ func (c *check) run(ctx context.Context) error {
 			// Not the request's context: others may be waiting for this result when its client has gone.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 			defer cancel()
-			p.err = protect(func() error { return c.probe(ctx) })
+			p.err = Protect(func() error { return c.probe(ctx) })
 			c.mu.Lock()
 			c.current = nil
 			c.mu.Unlock()

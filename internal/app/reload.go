@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 
 	"go.uber.org/zap"
 
@@ -10,8 +12,9 @@ import (
 )
 
 // OnReload registers what takes a new configuration over while the process runs, after a SIGHUP: change is called with one that is valid, and
-// changes nothing when it returns an error. What the common part of the configuration says stays as it is until the next start. T is the
-// program's configuration.
+// changes nothing when it returns an error. Its ctx ends when the process is asked to stop meanwhile; the stop waits for it. A panic in it, or an
+// error that wraps a [PanicError], stops the process in order: nobody knows what has been changed then. What the common part of the
+// configuration says stays as it is until the next start. T is the program's configuration.
 func OnReload[T Configuration](r *Runtime, change func(ctx context.Context, cfg T) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -20,6 +23,10 @@ func OnReload[T Configuration](r *Runtime, change func(ctx context.Context, cfg 
 
 // reload reads the configuration again and hands it over. A faulty one changes nothing.
 func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T]) {
+	if !r.beginReload(ctx) {
+		return
+	}
+	defer r.endReload()
 	r.mu.Lock()
 	change := r.reload
 	r.mu.Unlock()
@@ -27,20 +34,83 @@ func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T
 		r.Log.Warn("received SIGHUP: this service reads its configuration at its start only")
 		return
 	}
-	loaded, err := config.Load(spec)
-	if err == nil {
-		err = change(ctx, loaded.Config)
-	}
+	spec.Again = true
+	var loaded config.Loaded[T]
+	err := Protect(func() (err error) {
+		loaded, err = config.Load(spec)
+		return err
+	})
 	if err != nil {
-		r.Log.Error("configuration not changed", zap.Error(err))
-		var faults *config.Error
-		if errors.As(err, &faults) {
-			for _, fault := range faults.Faults {
-				r.Log.Error("configuration fault", zap.String("path", fault.Path), zap.Error(fault))
-			}
-		}
+		r.unchanged(err)
 		return
 	}
-	r.config.Store(any(loaded.Config))
-	r.Log.Info("configuration changed", zap.String("config", loaded.Source))
+	later := keepCommon(&loaded.Config, r.config.Load())
+	err = Protect(func() error { return change(ctx, loaded.Config) })
+	var panicked *PanicError
+	switch {
+	case errors.As(err, &panicked):
+		r.fail(fmt.Errorf("changing the configuration: %w", err))
+	case err != nil && ctx.Err() != nil:
+		r.Log.Info("configuration not changed: the process stops")
+	case err != nil:
+		r.unchanged(err)
+	default:
+		r.config.Store(any(loaded.Config))
+		r.Log.Info("configuration changed", zap.String("config", loaded.Source))
+		if len(later) > 0 {
+			r.Log.Warn("some keys take effect at the next start", zap.Strings("keys", later))
+		}
+	}
+}
+
+func (r *Runtime) unchanged(err error) {
+	var panicked *PanicError
+	if errors.As(err, &panicked) {
+		r.Log.Error("configuration not changed", zap.Error(err), zap.ByteString("stack", panicked.Stack))
+		return
+	}
+	r.Log.Error("configuration not changed", zap.Error(err))
+	var faults *config.Error
+	if errors.As(err, &faults) {
+		for _, fault := range faults.Faults {
+			r.Log.Error("configuration fault", zap.String("path", fault.Path), zap.Error(fault))
+		}
+	}
+}
+
+// beginReload waits for the end of the start, and returns false once the process stops.
+func (r *Runtime) beginReload(ctx context.Context) bool {
+	select {
+	case <-r.built:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case r.reloading <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	if ctx.Err() != nil {
+		r.endReload()
+		return false
+	}
+	return true
+}
+
+func (r *Runtime) endReload() { <-r.reloading }
+
+// keepCommon puts the common part that is in force into cfg, and returns the keys for which that makes a difference.
+func keepCommon[T Configuration](cfg *T, inForce any) (later []string) {
+	old, ok := inForce.(Configuration)
+	if !ok {
+		return nil
+	}
+	was, is := reflect.ValueOf(old.common()), reflect.ValueOf((*cfg).common())
+	for i := range was.NumField() {
+		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+			later = append(later, was.Type().Field(i).Tag.Get("yaml"))
+		}
+	}
+	reflect.ValueOf(cfg).Elem().FieldByName(was.Type().Name()).Set(was)
+	return later
 }

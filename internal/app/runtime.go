@@ -31,13 +31,17 @@ type Runtime struct {
 	health          *health
 	cancel          context.CancelFunc // asks for the ordered stop
 	admin           *http.ServeMux
-	config          atomic.Value // the configuration in force
+	config          atomic.Value  // the configuration in force
+	built           chan struct{} // closed when the start has ended
+	reloading       chan struct{} // holds one while a configuration is taken over; the stop keeps it
 
 	mu       sync.Mutex
 	stages   []*stage
 	stopped  bool // every stage was stopped: what comes later is refused
 	reload   func(ctx context.Context, cfg any) error
 	failures []error // the first is the reason of the stop
+
+	memoryLimit int64 // set by TuneMemory, 0 before
 }
 
 // A stage is one step of the ordered stop.
@@ -67,6 +71,7 @@ var errEarly = errors.New("ended without having been asked to stop")
 func newRuntime(name string, log *zap.Logger, shutdownTimeout time.Duration) *Runtime {
 	return &Runtime{
 		Name: name, Log: log, Metrics: newRegistry(name), shutdownTimeout: shutdownTimeout, health: &health{phase: starting}, admin: http.NewServeMux(),
+		built: make(chan struct{}), reloading: make(chan struct{}, 1),
 	}
 }
 
@@ -89,7 +94,7 @@ func (r *Runtime) Go(name string, run func(ctx context.Context) error) {
 			}
 		}()
 		pprof.Do(ctx, pprof.Labels("actor", name), func(ctx context.Context) {
-			result = protect(func() error { return run(ctx) })
+			result = Protect(func() error { return run(ctx) })
 		})
 		if result == nil && ctx.Err() == nil {
 			result = errEarly
@@ -101,7 +106,7 @@ func (r *Runtime) Go(name string, run func(ctx context.Context) error) {
 // also after a start that failed half-way.
 func (r *Runtime) OnStop(name string, stop func(ctx context.Context) error) {
 	r.add(&stage{name: name, cancel: func() {}, stop: func(ctx context.Context) {
-		if err := protect(func() error { return stop(ctx) }); err != nil {
+		if err := Protect(func() error { return stop(ctx) }); err != nil {
 			r.fail(fmt.Errorf("stopping %s: %w", name, err))
 		}
 	}})
@@ -157,10 +162,9 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r.cancel = cancel
-	built := make(chan struct{})
 	go func() {
-		defer close(built)
-		err := protect(func() error { return build(ctx) })
+		defer close(r.built)
+		err := Protect(func() error { return build(ctx) })
 		switch {
 		case err == nil:
 			r.health.set(ready)
@@ -174,7 +178,14 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 
 	bounded, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), r.shutdownTimeout)
 	defer cancelStop()
-	r.stop(bounded, &stage{name: "start", stop: func(context.Context) { <-built }})
+	r.stop(bounded,
+		&stage{name: "start", stop: func(context.Context) { <-r.built }},
+		&stage{name: "the change of the configuration", stop: func(ctx context.Context) {
+			select {
+			case r.reloading <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return errors.Join(r.failures...)
@@ -195,10 +206,18 @@ func (r *Runtime) logStop() {
 	}
 }
 
-// stop waits for first, then unwinds the stages until ctx ends. A stage that is not done by then is a failure: it is named, with those that were
-// not reached, and what remains is told to stop but not waited for.
-func (r *Runtime) stop(ctx context.Context, first *stage) {
-	for s := first; s != nil; s = r.pop() {
+// stop waits for those that come first, then unwinds the stages until ctx ends. A stage that is not done by then is a failure: it is named, with
+// those that were not reached, and what remains is told to stop but not waited for.
+func (r *Runtime) stop(ctx context.Context, first ...*stage) {
+	next := func() *stage {
+		if len(first) == 0 {
+			return r.pop()
+		}
+		s := first[0]
+		first = first[1:]
+		return s
+	}
+	for s := next(); s != nil; s = next() {
 		began := time.Now()
 		if done := s.stopped(ctx); !done {
 			r.abandon(s)
@@ -249,8 +268,8 @@ func (r *Runtime) abandon(hung *stage) {
 	r.fail(errors.New(text))
 }
 
-// protect calls f and turns a panic into an error.
-func protect(f func() error) (err error) {
+// Protect calls f and turns a panic into a [PanicError]. It is for goroutines of a service that are no actors.
+func Protect(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: debug.Stack()}

@@ -36,6 +36,9 @@ type Spec[T any] struct {
 	Args     []string                // without the program's name
 	Environ  []string                // as os.Environ returns it
 	Usage    io.Writer               // where -help and the flags' complaints are written
+	// Again says that a running process reads its configuration again. A file without any key is then a fault: it is most probably
+	// being written at this moment, and all that it had set would be gone.
+	Again bool
 }
 
 // Action is what the command line asks for.
@@ -73,7 +76,7 @@ func Load[T any](spec Spec[T]) (Loaded[T], error) {
 		return loaded, nil
 	}
 
-	d := &decoder{origins: map[string]string{}, expanded: map[*yaml.Node]yaml.Kind{}, root: reflect.TypeFor[T]()}
+	d := &decoder{origins: map[string]string{}, expanded: map[*yaml.Node]yaml.Kind{}, followed: map[*yaml.Node]bool{}, root: reflect.TypeFor[T]()}
 	root := reflect.ValueOf(&loaded.Config)
 	var sources []string
 	if common.file != "" {
@@ -81,7 +84,9 @@ func Load[T any](spec Spec[T]) (Loaded[T], error) {
 		if text, err := readFile(common.file); err != nil {
 			d.fault("", "", "cannot read the file: %s", err)
 		} else {
-			d.file(text, root, lookupIn(spec.Environ))
+			if keys := d.file(text, root, lookupIn(spec.Environ)); !keys && spec.Again {
+				d.fault("", "", "the file is empty: it may not be written in full yet; to go back to the defaults write {}")
+			}
 		}
 	}
 	used, warnings := spec.environment(d, root.Elem())
@@ -261,13 +266,14 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// YAML returns the configuration as YAML with its secrets redacted: those of type secret.String, and passwords inside URLs.
+// YAML returns the configuration as YAML with its secrets redacted: those of type secret.String, and passwords and queries
+// inside URLs.
 func YAML(cfg any) ([]byte, error) {
 	var n yaml.Node
 	if err := n.Encode(cfg); err != nil {
 		return nil, fmt.Errorf("cannot write the configuration as YAML: %w", err)
 	}
-	redactURLs(&n)
+	redactNode(&n)
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
@@ -275,18 +281,4 @@ func YAML(cfg any) ([]byte, error) {
 		return nil, fmt.Errorf("cannot write the configuration as YAML: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-func redactURLs(n *yaml.Node) {
-	if n.Kind == yaml.ScalarNode {
-		n.Value = redactPasswords(n.Value)
-	}
-	for _, child := range n.Content {
-		redactURLs(child)
-	}
-}
-
-// redactPasswords hides the passwords of URLs. A key that holds one should be a secret.String; this is for those that people put elsewhere.
-func redactPasswords(text string) string {
-	return regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^/\s:@]*):[^/\s]*@`).ReplaceAllString(text, "${1}:<redacted>@")
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -205,6 +206,28 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestEmptyFileIsRefusedOnceTheProcessRuns: a file that is being written is empty for a moment.
+func TestEmptyFileIsRefusedOnceTheProcessRuns(t *testing.T) {
+	for text, refused := range map[string]bool{
+		"": true, "\n": true, "# nothing\n": true, "---\n": true, "null\n": true, "{}\n": false, "mode: fast\n": false, "mode:\n": false,
+	} {
+		t.Run(text, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			spec := config.Spec[settings]{Name: "bird", Defaults: defaults, Args: []string{"-config.file", path}}
+			_, err := config.Load(spec)
+			require.NoError(t, err, "at the start")
+			spec.Again = true
+			_, err = config.Load(spec)
+			if refused {
+				assert.Equal(t, []string{"the file is empty: it may not be written in full yet; to go back to the defaults write {}"}, faultsOf(t, err))
+				return
+			}
+			require.NoError(t, err)
+		})
+	}
+}
+
 func TestEnvironmentSetsEveryKindOfKey(t *testing.T) {
 	port := 7
 	for variable, want := range map[string]func(*settings){
@@ -377,6 +400,55 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestAnchorsInsideThemselves: they are faults; following them would not end.
+func TestAnchorsInsideThemselves(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"merge":           {"pulsar: &p\n  <<: *p\n", "pulsar: *p is inside of &p, what it stands for (line 2)"},
+		"merge of a list": {"pulsar:\n  <<: &l [*l]\n", "pulsar: *l is inside of &l, what it stands for (line 2)"},
+		"two merges":      {"by_name:\n  a: &a {<<: &b {<<: *a}}\n", "by_name.a: *a is inside of &a, what it stands for (line 2)"},
+		"a list":          {"lanes: &l [*l]\n", "lanes[0]: must be a mapping of keys, got a list (line 1)"},
+		"any":             {"any: &a [*a]\n", "any: must be a valid value, got a list (line 1)"},
+		"merge in any":    {"any: &a {<<: *a}\n", "any: must be a valid value, got a mapping (line 1)"},
+		"the document":    {"&d\n<<: *d\n", "*d is inside of &d, what it stands for (line 2)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := load(t, test.text, nil)
+			assert.Contains(t, faultsOf(t, err), test.want)
+		})
+	}
+	_, _, err := load(t, "", []string{"BIRD_LANES=[&l {<<: *l}]"})
+	assert.Contains(t, faultsOf(t, err), "lanes[0]: *l is inside of &l, what it stands for ($BIRD_LANES)")
+}
+
+// TestZerosInFrontOfNumbers: 0100 is 64 in YAML 1.1 and 100 in YAML 1.2.
+func TestZerosInFrontOfNumbers(t *testing.T) {
+	const fault = `: must be a number without zeros in front (0100 is 64 to some and 100 to others), got "`
+	for text, want := range map[string]string{
+		"port: 0100":                                 "port" + fault + `0100" (line 1)`,
+		"port: -08":                                  "port" + fault + `-08" (line 1)`,
+		"pulsar: {limits: {ratio: 00}}":              "pulsar.limits.ratio" + fault + `00" (line 1)`,
+		"pulsar: {limits: {small: 0_7}}":             "pulsar.limits.small" + fault + `0_7" (line 1)`,
+		"pulsar: {limits: {memory: 010MiB}}":         "pulsar.limits.memory" + fault + `010MiB" (line 1)`,
+		"any: 0100":                                  "any" + fault + `0100" (line 1)`,
+		"any: [1, {x: 0100}]":                        "any" + fault + `0100" (line 1)`,
+		"pulsar: {pending: 0100, limits: {on: yes}}": "pulsar.pending" + fault + `0100" (line 1)`,
+	} {
+		t.Run(text, func(t *testing.T) {
+			_, _, err := load(t, text, nil)
+			assert.Contains(t, faultsOf(t, err), want)
+		})
+	}
+	_, _, err := load(t, "", []string{"BIRD_PORT=0100"})
+	assert.Equal(t, []string{"port" + fault + `0100" ($BIRD_PORT)`}, faultsOf(t, err))
+
+	loaded, _, err := load(t, "port: 0x40\npulsar: {pending: 0, token: 0100, limits: {ratio: 0.5, memory: 0}}\nlabels: {a: 0100}\nany: '0100'\nshutdown_timeout: 01s\n", nil)
+	require.NoError(t, err, "nothing here is ambiguous")
+	assert.Equal(t, 64, *loaded.Config.Port)
+	assert.Equal(t, "0100", loaded.Config.Labels["a"])
+	assert.Equal(t, "0100", loaded.Config.Any)
+	assert.Equal(t, "0100", loaded.Config.Pulsar.Token.Reveal())
+}
+
 func TestErrorIsForPeople(t *testing.T) {
 	_, _, err := load(t, "", []string{"BIRD_PULSAR_URL=x", "BIRD_PORT=y"}, "-log.level", "loud")
 	assert.EqualError(t, err, `bird: 3 faults in the configuration (environment, flags)
@@ -455,6 +527,85 @@ func TestYAMLRedacts(t *testing.T) {
 	cfg.Labels = defaults().Labels // "{}" would empty it; a nil map prints as "{}" too
 	loaded.Config.Labels = cfg.Labels
 	assert.Equal(t, cfg.Pulsar, loaded.Config.Pulsar, "what is printed reads back as the same")
+}
+
+// TestURLsAreShownWithoutSecrets: wherever a URL stands, in the configuration and in faults.
+func TestURLsAreShownWithoutSecrets(t *testing.T) {
+	for url, want := range map[string]string{
+		"amqp://user:hunter2@host:1/v":                  "amqp://user:<redacted>@host:1/v",
+		"amqp://me@corp.example:hunter2@host:1/v":       "amqp://me@corp.example:<redacted>@host:1/v",
+		"amqp://me@a@b:hunter2@c@host/v":                "amqp://me@a@b:<redacted>@host/v",
+		"redis://:hunter2@host":                         "redis://:<redacted>@host",
+		"amqp://user:hun/ter2@host/v":                   "amqp://user:<redacted>@host/v",
+		"amqp://user:hun?ter#2@host/v":                  "amqp://user:<redacted>@host/v",
+		"amqp://user:hun ter2@host/v":                   "amqp://user:<redacted>@host/v",
+		"pulsar://u:hunter2@a:1,v:hunter2@b:2":          "pulsar://u:<redacted>@b:2",
+		"amqp://u:hunter2@a,amqp://x@y:hunter2@b":       "amqp://u:<redacted>@a,amqp://x@y:<redacted>@b",
+		"https://host/p?token=hunter2&sig=hunter2":      "https://host/p?token=<redacted>&sig=<redacted>",
+		"https://me@x:hunter2@host/p?a=hunter2#hunter2": "https://me@x:<redacted>@host/p?a=<redacted>&<redacted>",
+		"https://host?hunter2":                          "https://host?<redacted>",
+		"http://host:80/a@b":                            "http://host:80/a@b",
+		"pulsar://a:6650,b:6650":                        "pulsar://a:6650,b:6650",
+		"http://[::1]:80/x@y":                           "http://[::1]:80/x@y",
+		"http://user@host/p":                            "http://user@host/p",
+		"see http://host:port/ or ask me@example.org":   "see http://host:port/ or ask me@example.org",
+	} {
+		t.Run(url, func(t *testing.T) {
+			cfg := defaults()
+			cfg.Pulsar.URL = url
+			text, err := config.YAML(cfg)
+			require.NoError(t, err)
+			assert.Contains(t, string(text), want)
+			fault := (&config.FieldError{Problem: fmt.Sprintf("must be better, got %q", url)}).Error()
+			assert.Contains(t, fault, want)
+			assert.NotContains(t, string(text)+fault, "hunter2")
+			for _, part := range []string{"ter2", "ter#2"} {
+				assert.NotContains(t, string(text)+fault, part)
+			}
+		})
+	}
+}
+
+// TestFaultsOfSecretsDoNotShowThem: whatever is wrong with how a secret is written.
+func TestFaultsOfSecretsDoNotShowThem(t *testing.T) {
+	type keys struct {
+		Common  `yaml:",inline"`
+		Token   secret.String            `yaml:"token"`
+		Tokens  []secret.String          `yaml:"tokens"`
+		ByName  map[string]secret.String `yaml:"by_name"`
+		Section struct {
+			Password secret.String `yaml:"password"`
+		} `yaml:"section"`
+		Lanes []struct {
+			Password *secret.String `yaml:"password"`
+		} `yaml:"lanes"`
+	}
+	for _, test := range []struct{ text, variable, want string }{
+		{"tokens: hunter2", "", "tokens: must be a list, got a single value, which is not shown (line 1)"},
+		{"by_name: hunter2", "", "by_name: must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"section: hunter2", "", "section: must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"lanes: [hunter2]", "", "lanes[0]: must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"hunter2", "", "must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"section: {password:hunter2}", "", "section.password:...: is not a known key; a space must follow the colon (line 1)"},
+		{"token: 'x${hunter2'", "", "token: must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${) (line 1)"},
+		{"tokn: 'x${hunter2'", "", "tokn: is not a known key; did you mean token? (line 1)"},
+		{"tokens: ['x${hunter2']", "", "tokens[0]: must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${) (line 1)"},
+		{"token: *hunter2", "", "is not YAML: a value that begins with * refers to an anchor, which is not there"},
+		{"token: {hunter2: x}", "", "token: must be a single text, got a mapping (line 1)"},
+		{"", "TOKENS=*hunter2", "tokens: is not YAML: what is wrong with it is not shown ($BIRD_TOKENS)"},
+		{"", "BY_NAME=hunter2", "by_name: must be a mapping of keys, got a single value, which is not shown ($BIRD_BY_NAME)"},
+		{"", "TOKENS={hunter2: x}", "tokens: must be a list, got a mapping ($BIRD_TOKENS)"},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
+			_, err := config.Load(config.Spec[keys]{
+				Name: "bird", Defaults: func() (k keys) { k.Log.Level = "info"; return k }, Args: []string{"-config.file", path}, Environ: []string{"BIRD_" + test.variable},
+			})
+			assert.Contains(t, faultsOf(t, err), test.want)
+			assert.NotContains(t, err.Error(), "hunter2")
+		})
+	}
 }
 
 func TestCheckListen(t *testing.T) {

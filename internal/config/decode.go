@@ -18,6 +18,7 @@ import (
 type decoder struct {
 	origins  map[string]string        // where the value at a path was set
 	expanded map[*yaml.Node]yaml.Kind // scalars in which a ${VAR} was replaced
+	followed map[*yaml.Node]bool      // aliases on the way from the root to here
 	faults   []*FieldError
 	root     reflect.Type
 }
@@ -33,8 +34,8 @@ func line(n *yaml.Node) string {
 	return fmt.Sprintf("line %d", n.Line)
 }
 
-// file decodes a whole YAML document into v, a pointer to the configuration.
-func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string, bool)) {
+// file decodes a whole YAML document into v, a pointer to the configuration. It returns false for a text without content.
+func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string, bool)) bool {
 	var documents []*yaml.Node
 	stream := yaml.NewDecoder(strings.NewReader(string(text)))
 	for {
@@ -42,7 +43,7 @@ func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string
 		if err := stream.Decode(&n); err != nil {
 			if plain := plainText(err); plain != "EOF" {
 				d.fault("", "", "is not YAML: %s", plain)
-				return
+				return true
 			}
 			break
 		}
@@ -51,30 +52,33 @@ func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string
 	if len(documents) > 1 {
 		d.fault("", line(documents[1]), "must be one YAML document, got %d", len(documents))
 	}
-	if len(documents) > 0 {
-		root := documents[0].Content[0]
-		d.expand(root, "", lookup)
-		d.decode(root, v.Elem(), "", "")
+	if len(documents) == 0 {
+		return false
 	}
+	root := documents[0].Content[0]
+	d.expand(root, v.Type().Elem(), "", lookup)
+	d.decode(root, v.Elem(), "", "")
+	return root.ShortTag() != "!!null"
 }
 
 // expand replaces ${VAR} and ${VAR:-default} in the scalars of the parsed tree, so that a value can never add keys or break the syntax. A plain
 // scalar that changed loses its type: it becomes a number or a truth value when it now looks like one. "$${" stands for "${".
-func (d *decoder) expand(n *yaml.Node, path string, lookup func(string) (string, bool)) {
+func (d *decoder) expand(n *yaml.Node, t reflect.Type, path string, lookup func(string) (string, bool)) {
 	switch n.Kind {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			d.expand(n.Content[i+1], join(path, n.Content[i].Value), lookup)
+			name := n.Content[i].Value
+			d.expand(n.Content[i+1], below(t, name), join(path, name), lookup)
 		}
 	case yaml.SequenceNode:
 		for i, element := range n.Content {
-			d.expand(element, fmt.Sprintf("%s[%d]", path, i), lookup)
+			d.expand(element, below(t, ""), fmt.Sprintf("%s[%d]", path, i), lookup)
 		}
 	case yaml.ScalarNode:
 		if !strings.Contains(n.Value, "${") {
 			return
 		}
-		value, errs := expandText(n.Value, lookup)
+		value, errs := expandText(n.Value, holdsSecret(t), lookup)
 		for _, err := range errs {
 			d.fault(path, line(n), "%s", err)
 		}
@@ -86,7 +90,7 @@ func (d *decoder) expand(n *yaml.Node, path string, lookup func(string) (string,
 	}
 }
 
-func expandText(text string, lookup func(string) (string, bool)) (string, []error) {
+func expandText(text string, hide bool, lookup func(string) (string, bool)) (string, []error) {
 	var errs []error
 	reference := regexp.MustCompile(`\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}|\$\{[^}]*\}?`)
 	out := reference.ReplaceAllStringFunc(text, func(match string) string {
@@ -96,7 +100,12 @@ func expandText(text string, lookup func(string) (string, bool)) (string, []erro
 		case match == "$${":
 			return "${"
 		case name == "":
-			errs = append(errs, fmt.Errorf("must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${), got %q", match))
+			const want = "must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${)"
+			if hide {
+				errs = append(errs, errors.New(want))
+			} else {
+				errs = append(errs, fmt.Errorf(want+", got %q", match))
+			}
 		case set && (value != "" || fallback == ""):
 			return value
 		case fallback != "":
@@ -112,7 +121,8 @@ func expandText(text string, lookup func(string) (string, bool)) (string, []erro
 // decode sets v from n. Mappings are merged into sections; everything else is replaced as a whole. A key without a value changes nothing.
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	if n.Kind == yaml.AliasNode {
-		n = n.Alias
+		d.follow(n, path, origin, func() { d.decode(n.Alias, v, path, origin) })
+		return
 	}
 	if l := line(n); l != "" {
 		origin = l
@@ -164,6 +174,20 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	}
 }
 
+// follow calls then for what an alias stands for, unless that holds the alias itself.
+func (d *decoder) follow(alias *yaml.Node, path, origin string, then func()) {
+	if d.followed[alias] {
+		if l := line(alias); l != "" {
+			origin = l
+		}
+		d.fault(path, origin, "*%s is inside of &%s, what it stands for", alias.Value, alias.Value)
+		return
+	}
+	d.followed[alias] = true
+	then()
+	delete(d.followed, alias)
+}
+
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, origin string) {
 	if n.Kind != yaml.MappingNode {
 		d.mismatch(n, v.Type(), path, origin)
@@ -206,7 +230,7 @@ func (d *decoder) pairs(n *yaml.Node, path, origin string, visit func(name, valu
 func (d *decoder) merge(n *yaml.Node, path, origin string, visit func(name, value *yaml.Node)) {
 	switch n.Kind {
 	case yaml.AliasNode:
-		d.merge(n.Alias, path, origin, visit)
+		d.follow(n, path, origin, func() { d.merge(n.Alias, path, origin, visit) })
 	case yaml.SequenceNode:
 		for _, element := range slices.Backward(n.Content) { // the first in the list wins, so it comes last
 			d.merge(element, path, origin, visit)
@@ -226,8 +250,14 @@ func (d *decoder) unknown(name *yaml.Node, keys []key, path, origin string) {
 	for _, k := range keys {
 		names = append(names, k.name)
 	}
-	full, hint := join(path, name.Value), ""
-	if near, ok := nearest(name.Value, names); ok {
+	given, hint := name.Value, ""
+	if colon := strings.IndexByte(given, ':'); colon >= 0 { // what follows may be a secret
+		given = given[:colon] + ":..."
+	}
+	full := join(path, given)
+	if given != name.Value {
+		hint = "; a space must follow the colon"
+	} else if near, ok := nearest(name.Value, names); ok {
 		hint = fmt.Sprintf("; did you mean %s?", join(path, near))
 	} else if i := slices.IndexFunc(leaves(d.root, ""), func(leaf string) bool { return strings.HasSuffix(leaf, "."+name.Value) }); i >= 0 {
 		hint = fmt.Sprintf("; did you mean %s?", leaves(d.root, "")[i])
@@ -237,9 +267,37 @@ func (d *decoder) unknown(name *yaml.Node, keys []key, path, origin string) {
 	d.fault(full, origin, "is not a known key%s", hint)
 }
 
+// ambiguous returns a number with a zero in front, of those that are decoded from n for t: YAML 1.1 reads 0100 as 64, YAML 1.2 and people as 100.
+func ambiguous(n *yaml.Node, t reflect.Type) (*yaml.Node, bool) {
+	if t.Kind() == reflect.Interface {
+		for _, child := range n.Content {
+			if found, ok := ambiguous(child, t); ok {
+				return found, true
+			}
+		}
+	}
+	const notPlain = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	if n.Kind != yaml.ScalarNode || n.Style&notPlain != 0 || !regexp.MustCompile(`^[-+]?0[0-9_]`).MatchString(n.Value) {
+		return nil, false
+	}
+	switch {
+	case t == reflect.TypeFor[Bytes]():
+		return n, true
+	case decodesItself(t) || t == reflect.TypeFor[time.Duration]():
+		return nil, false
+	case t.Kind() == reflect.Interface:
+		return n, n.ShortTag() == "!!int" || n.ShortTag() == "!!float"
+	}
+	return n, reflect.Int <= t.Kind() && t.Kind() <= reflect.Float64
+}
+
 // scalar sets a single value, and leaves v as it was when that fails.
 func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path, origin string) {
 	t, target := v.Type(), reflect.New(v.Type())
+	if number, ok := ambiguous(n, t); ok {
+		d.fault(path, origin, "must be a number without zeros in front (0100 is 64 to some and 100 to others), got %q", number.Value)
+		return
+	}
 	target.Elem().Set(v)
 	var err error
 	switch {
@@ -287,7 +345,11 @@ func (d *decoder) mismatch(n *yaml.Node, t reflect.Type, path, origin string) {
 		want = "a valid value"
 	}
 	got := map[yaml.Kind]string{yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}[n.Kind]
-	if got == "" {
+	switch {
+	case got != "":
+	case holdsSecret(t):
+		got = "a single value, which is not shown"
+	default:
 		got = fmt.Sprintf("%q", n.Value)
 	}
 	d.fault(path, origin, "must be %s, got %s", want, got)
@@ -311,6 +373,9 @@ func (d *decoder) text(text string, v reflect.Value, path, origin string) {
 	default:
 		var document yaml.Node
 		if err := yaml.Unmarshal([]byte(text), &document); err != nil {
+			if holdsSecret(t) {
+				err = errors.New("what is wrong with it is not shown")
+			}
 			d.fault(path, origin, "is not YAML: %s", plainText(err))
 			return
 		}
@@ -365,5 +430,6 @@ func plainText(err error) string {
 	if errors.As(err, &types) {
 		return strings.Join(types.Errors, "; ")
 	}
-	return strings.TrimPrefix(err.Error(), "yaml: ")
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	return regexp.MustCompile(`^unknown anchor '.*' referenced$`).ReplaceAllString(text, "a value that begins with * refers to an anchor, which is not there")
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/app"
@@ -48,8 +49,22 @@ func buildTail(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	rt.Go("tail", func(ctx context.Context) error { return tailTo(ctx, os.Stdout, consumer.Run) })
+	startTail(rt, os.Stdout, consumer.Run)
 	return nil
+}
+
+// startTail prints what run delivers until the process stops. It stops the process, with
+// success, when nobody reads what is printed any more, as behind "| head".
+func startTail(rt *app.Runtime, w io.Writer, run func(context.Context, messaging.Handler) error) {
+	rt.Go("tail", func(ctx context.Context) error {
+		err := tailTo(ctx, w, run)
+		if errors.Is(err, syscall.EPIPE) {
+			rt.Shutdown()
+			<-ctx.Done()
+			return nil
+		}
+		return err
+	})
 }
 
 // tailConfig subscribes without leaving a position behind, from now on.
@@ -71,7 +86,7 @@ func tailTo(ctx context.Context, w io.Writer, run func(context.Context, messagin
 	defer cancel()
 	go func() {
 		printed <- printLines(w, lines)
-		cancel() // nobody reads any more, as behind "| head"
+		cancel()
 	}()
 	var p tailPrinter
 	err := run(ctx, func(ctx context.Context, d *messaging.Delivery) error {

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -93,4 +96,23 @@ func TestTailRunsBesideAReceiver(t *testing.T) {
 	cfg := tailConfig("persistent://a/b/c")
 	assert.False(t, cfg.Durable)
 	require.NoError(t, cfg.Validate())
+}
+
+// TestTailEndsWithItsReader: that is how "-tail | head" ends.
+func TestTailEndsWithItsReader(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	cfg := DefaultConfig()
+	cfg.Admin.Listen = "127.0.0.1:0"
+	program := app.Program[Config]{Name: "nightingale", Build: func(_ context.Context, rt *app.Runtime, _ Config) error {
+		startTail(rt, w, func(ctx context.Context, h messaging.Handler) error {
+			require.NoError(t, h(ctx, &messaging.Delivery{Payload: []byte("x")}))
+			<-ctx.Done()
+			return nil
+		})
+		return nil
+	}}
+	require.NoError(t, app.RunProgram(t.Context(), program, cfg, zap.NewNop()))
+	require.NoError(t, w.Close())
 }

@@ -281,7 +281,3 @@ func (c Config) share(r RouteConfig) InFlight {
 	}
 	return b
 }
-
-// memoryBase is for all that is not a message in flight: what the clients fetch ahead
-// and batch.
-const memoryBase = 96 << 20

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
@@ -48,6 +49,7 @@ type route struct {
 	dead      sink // nil: refused messages stop the route
 	own       bool // dead is another sink than sink
 	resume    resuming
+	memory    int64 // in bytes, what it may hold
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -107,6 +109,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 		r.resume, _ = r.sink.(resuming)
 	}
 	bounds := cfg.share(rc)
+	r.memory = rc.memory(bounds)
 	way := lane.Route{
 		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report("sending", err) },
 		Log: r.log, Metrics: m.Route(rc.Name),
@@ -148,7 +151,7 @@ func (r *route) run(ctx context.Context) {
 	}
 	watching, unwatch := context.WithCancel(ctx)
 	watchers.Go(func() { r.watchLag(watching) })
-	if err := r.source.Run(ctx, r.lanes); err != nil && ctx.Err() == nil {
+	if err := app.Protect(func() error { return r.source.Run(ctx, r.lanes) }); err != nil && ctx.Err() == nil {
 		r.fail(fmt.Errorf("source: %w", err))
 	}
 	unwatch()
@@ -158,7 +161,7 @@ func (r *route) run(ctx context.Context) {
 }
 
 func (r *route) keep(ctx context.Context, name string, s sink) {
-	if err := s.Run(ctx); err != nil && ctx.Err() == nil {
+	if err := app.Protect(func() error { return s.Run(ctx) }); err != nil && ctx.Err() == nil {
 		r.fail(fmt.Errorf("%s: %w", name, err))
 	}
 }
@@ -189,7 +192,12 @@ func (r *route) fail(err error) {
 	}
 	r.mu.Unlock()
 	if first {
-		r.log.Error("route stopped", zap.Error(err))
+		fields := []zap.Field{zap.Error(err)}
+		var panicked *app.PanicError
+		if errors.As(err, &panicked) {
+			fields = append(fields, zap.ByteString("stack", panicked.Stack))
+		}
+		r.log.Error("route stopped", fields...)
 		r.cancel()
 	}
 }

@@ -15,14 +15,17 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 )
 
 // Build wires the service: its routes, their pages on the admin server, and the change
 // of routes while it runs.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
-	rt.TuneMemory(int64(cfg.InFlight.Bytes) + memoryBase)
-	s := &service{log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), routes: map[string]*route{}}
+	rt.TuneMemory(memoryNeed(nil)) // here, so that the limit holds until the routes have stopped
+	s := &service{
+		log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
+	}
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
@@ -43,6 +46,7 @@ type service struct {
 	log        *zap.Logger
 	registerer prometheus.Registerer
 	metrics    *lane.Metrics
+	tune       func(need int64) // told how much memory the routes need
 
 	changing sync.Mutex // one change at a time
 
@@ -61,6 +65,9 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	before := s.cfg
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
+	if cfg.Routes == nil && len(old) > 0 {
+		return errNoRoutes
+	}
 
 	made := map[string]*route{}
 	var errs []error
@@ -83,14 +90,15 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	for _, rc := range cfg.Routes {
 		wanted[rc.Name] = true
 	}
-	var leaving sync.WaitGroup
+	var gone []*route
 	for name, r := range old {
-		if made[name] == nil && wanted[name] {
-			continue
+		if made[name] != nil || !wanted[name] {
+			gone = append(gone, r)
 		}
-		leaving.Go(func() { s.retire(ctx, r) })
 	}
-	leaving.Wait()
+	if err := s.retire(ctx, gone...); err != nil {
+		return err
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,18 +114,42 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	}
 	for name, r := range made {
 		s.routes[name] = r
+	}
+	s.tune(memoryNeed(slices.Collect(maps.Values(s.routes))))
+	for _, r := range made {
 		r.start()
 	}
 	return nil
 }
 
-// retire stops a route that leaves.
-func (s *service) retire(ctx context.Context, r *route) {
-	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+// errNoRoutes refuses a configuration that would end every route without saying so: its
+// file may have been cut off.
+var errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
+
+// retire stops routes that leave. Its errors are a panic, and the end of ctx: the
+// process stops, which then waits for the same routes.
+func (s *service) retire(ctx context.Context, routes ...*route) error {
+	patient, cancel := context.WithTimeout(ctx, stopPatience)
 	defer cancel()
-	if err := r.stop(ctx); err != nil {
-		s.log.Error("a route is left behind", zap.Error(err))
+	return each(routes, func(r *route) error {
+		err := r.stop(patient)
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("a route is left behind", zap.Error(err))
+			return nil
+		}
+		return err
+	})
+}
+
+// each calls f for each route, for all at once. A panic of f becomes an error.
+func each(routes []*route, f func(r *route) error) error {
+	errs := make([]error, len(routes))
+	var wg sync.WaitGroup
+	for i, r := range routes {
+		wg.Go(func() { errs[i] = app.Protect(func() error { return f(r) }) })
 	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // resume lets a paused route go on, and starts a failed one anew.
@@ -137,7 +169,9 @@ func (s *service) resume(r *route) error {
 	if s.find(r.cfg.Name) != r {
 		return errStopped
 	}
-	s.retire(context.Background(), r)
+	if err := s.retire(context.Background(), r); err != nil {
+		return err
+	}
 	again, err := newRoute(s.current(), r.cfg, s.log, s.registerer, s.metrics)
 	if err != nil {
 		return err
@@ -157,14 +191,7 @@ func (s *service) stop(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	var wg sync.WaitGroup
-	all := s.all()
-	errs := make([]error, len(all))
-	for i, r := range all {
-		wg.Go(func() { errs[i] = r.stop(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return each(s.all(), func(r *route) error { return r.stop(ctx) })
 }
 
 // check is the readiness check: the process is ready as long as its routes can be

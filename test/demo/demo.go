@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,8 +27,9 @@ type demo struct {
 }
 
 // run starts servers and flows, shows them, and stops all of it in reverse order,
-// however it ends.
-func (d *demo) run(ctx context.Context) (err error) {
+// however it ends. When hurry ends services are killed that have not stopped; the
+// servers are stopped all the same, which would outlive this process otherwise.
+func (d *demo) run(ctx, hurry context.Context) (err error) {
 	root, err := moduleRoot(ctx)
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockRun(servers.name)
+	unlock, err := lockRun(servers.stack.Dir() + ".run")
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 
 	defer func() { // after a start that failed half-way, too
 		d.screen.note("stopping servers")
-		err = errors.Join(err, bounded(servers.stack.Down))
+		err = errors.Join(err, bounded(context.Background(), servers.stack.Down))
 	}()
 	lines, err := servers.stack.Up(ctx, servers.needed...)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	var started []running
 	defer func() {
 		for i := len(started) - 1; i >= 0; i-- {
-			err = errors.Join(err, bounded(started[i].stop))
+			err = errors.Join(err, bounded(hurry, started[i].stop))
 		}
 	}()
 	for _, f := range flows() {
@@ -148,7 +148,6 @@ func (d *demo) verify(ctx context.Context, started []running) error {
 
 // serverSet is the stack of this kind of run and what is needed of it.
 type serverSet struct {
-	name   string
 	stack  *stack.Stack
 	needed []string
 }
@@ -156,15 +155,15 @@ type serverSet struct {
 // servers returns a stack of its own for demo and smoke: neither shares servers
 // with tests or stops theirs, and a run that was killed is cleaned up by the next.
 func (d *demo) servers(root string) (serverSet, error) {
-	name := root + "#demo"
+	name := stack.Demo
 	if d.smoke {
-		name = root + "#smoke"
+		name = stack.Smoke
 	}
-	s, err := stack.New(stack.Config{Log: d.screen, Checkout: name})
+	s, err := stack.New(stack.Config{Log: d.screen, Checkout: root, Name: name})
 	if err != nil {
 		return serverSet{}, err
 	}
-	set := serverSet{name: name, stack: s}
+	set := serverSet{stack: s}
 	seen := map[string]bool{}
 	for _, f := range flows() {
 		for _, server := range f.servers {
@@ -179,17 +178,8 @@ func (d *demo) servers(root string) (serverSet, error) {
 
 // lockRun refuses a second run of the same kind from the same checkout, which
 // would share its servers and take them down.
-func lockRun(name string) (unlock func(), err error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return nil, fmt.Errorf("no cache folder, set HOME or XDG_CACHE_HOME: %w", err)
-	}
-	dir := filepath.Join(cache, "aviary")
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, err
-	}
-	file := strings.NewReplacer("/", "_", "#", "_").Replace(name) + ".lock"
-	f, err := os.OpenFile(filepath.Join(dir, filepath.Base(file)), os.O_CREATE|os.O_RDWR, 0o600)
+func lockRun(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -203,9 +193,9 @@ func lockRun(name string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// bounded runs a stop with time of its own: it happens after ctx has ended.
-func bounded(stop func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+// bounded runs a stop with time of its own, at most until ctx ends.
+func bounded(ctx context.Context, stop func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	return stop(ctx)
 }

@@ -21,17 +21,13 @@ func main() {
 	smoke := flag.Bool("smoke", false, "run unattended, verify, and exit")
 	period := flag.Duration("for", 15*time.Second, "with -smoke: how long data flows before it is verified")
 	flag.Parse()
-	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-signals
-		cancel()
-		<-signals // children die with this process
-		os.Exit(1)
-	}()
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP) // SIGHUP: the terminal was closed
+	// Nobody reads this one, and so a write to the screen fails and ends the demo in order. Ignored, it would be so in the servers, too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	d := &demo{smoke: *smoke, period: *period, screen: newScreen(os.Stdout)}
-	err := d.run(ctx)
+	ctx, hurry := obey(signals, d.screen)
+	err := d.run(ctx, hurry)
 	switch {
 	case err == nil:
 	case errors.Is(err, context.Canceled) && !*smoke:
@@ -39,4 +35,20 @@ func main() {
 		fmt.Fprintln(os.Stderr, "demo:", strings.Join(strings.Fields(err.Error()), " "))
 		os.Exit(1)
 	}
+}
+
+// obey returns a context that ends at the first signal, and one that ends at the second.
+// Further ones change nothing: servers outlive this process unless it stops them.
+func obey(signals <-chan os.Signal, screen *screen) (ctx, hurry context.Context) {
+	ctx, stop := context.WithCancel(context.Background())
+	hurry, hasten := context.WithCancel(context.Background())
+	go func() {
+		s := <-signals
+		screen.note("%s: stopping, once more to stop at once", s)
+		stop()
+		<-signals
+		screen.note("stopping at once")
+		hasten()
+	}()
+	return ctx, hurry
 }

@@ -31,5 +31,5 @@ func readTopic(ctx context.Context, url, topic string, handle func(*messaging.De
 	if err != nil {
 		err = fmt.Errorf("cannot read %s: %w", topic, err)
 	}
-	return errors.Join(err, bounded(client.Close))
+	return errors.Join(err, bounded(context.Background(), client.Close))
 }

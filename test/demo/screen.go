@@ -23,6 +23,7 @@ type screen struct {
 	rates    []func() string
 	shown    string // the rate line at the bottom, on a terminal
 	room     int    // sample lines left in this slot
+	broken   error  // nobody can see what is written any more
 }
 
 func newScreen(out *os.File) *screen {
@@ -83,7 +84,11 @@ func (s *screen) refresh(ctx context.Context) error {
 		if n%every == 0 {
 			s.rate()
 		}
+		broken := s.broken
 		s.mu.Unlock()
+		if broken != nil {
+			return fmt.Errorf("nobody watches: %w", broken)
+		}
 	}
 }
 
@@ -95,17 +100,24 @@ func (s *screen) rate() {
 			continue
 		}
 		s.shown = "-- " + line()
-		_, _ = io.WriteString(s.out, "\r\033[K"+s.shown)
+		s.write("\r\033[K" + s.shown)
+	}
+}
+
+// write notes the first failure. s.mu is held.
+func (s *screen) write(text string) {
+	if _, err := io.WriteString(s.out, text); err != nil && s.broken == nil {
+		s.broken = err
 	}
 }
 
 // line writes a line above the rate line. s.mu is held.
 func (s *screen) line(text string) {
 	if s.shown == "" {
-		_, _ = io.WriteString(s.out, text+"\n")
+		s.write(text + "\n")
 		return
 	}
-	_, _ = io.WriteString(s.out, "\r\033[K"+text+"\n"+s.shown)
+	s.write("\r\033[K" + text + "\n" + s.shown)
 }
 
 // end leaves the bottom line where it is.
@@ -113,7 +125,7 @@ func (s *screen) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shown != "" {
-		_, _ = io.WriteString(s.out, "\n")
+		s.write("\n")
 		s.shown = ""
 	}
 }

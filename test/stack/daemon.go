@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,14 +71,7 @@ func (s *Stack) startRecorded(ctx context.Context, rec *record, daemons ...daemo
 	mains := make([]process, len(daemons))
 	for i, d := range daemons {
 		s.log.printf("%s: starting %s, log %s", rec.Service, d.title(), d.logPath())
-		p, err := d.start(ctx, func(c command) (process, error) {
-			p, err := spawnDetached(c)
-			if err != nil {
-				return p, err
-			}
-			rec.Processes = append(rec.Processes, p)
-			return p, rec.save()
-		})
+		p, err := d.start(ctx, func(c command) (process, error) { return s.spawnRecorded(rec, c) })
 		if err != nil {
 			return err
 		}
@@ -90,6 +84,22 @@ func (s *Stack) startRecorded(ctx context.Context, rec *record, daemons ...daemo
 	}
 	s.log.printf("%s: healthy after %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
 	return nil
+}
+
+// spawnRecorded starts a process of a service that outlives this one.
+func (s *Stack) spawnRecorded(rec *record, c command) (process, error) {
+	alive, err := s.markAlive()
+	if err != nil {
+		return process{}, err
+	}
+	defer alive.Close() // here; the process keeps its own
+	c.keep = append(slices.Clone(c.keep), alive)
+	p, err := spawnDetached(c)
+	if err != nil {
+		return p, err
+	}
+	rec.Processes = append(rec.Processes, p)
+	return p, rec.save()
 }
 
 // lastError returns the latest error line of a log, the best one-line reason for a failed start.
@@ -132,6 +142,11 @@ func privateStack(ctx context.Context, t testing.TB, service string) *Stack {
 // privateFolder returns a folder for a private server's data that goes with the test.
 func (s *Stack) privateFolder(t testing.TB, service string) string {
 	t.Helper()
+	alive, err := s.markAlive()
+	if err != nil {
+		unavailable(t, service, err)
+	}
+	t.Cleanup(func() { alive.Close() })
 	dir, err := s.privateDir()
 	if err != nil {
 		unavailable(t, service, err)

@@ -101,3 +101,83 @@ func TestSweepDeletesOnlyWhatNobodyOwns(t *testing.T) {
 	assert.DirExists(t, mine)
 	assert.NoDirExists(t, orphan)
 }
+
+// startFake runs a process as if Up had started it.
+func startFake(t *testing.T, s *Stack) process {
+	t.Helper()
+	rec := &record{Service: "kafka", Dir: filepath.Join(s.dir, "kafka"), path: s.recordPath("kafka")}
+	p, err := s.spawnRecorded(rec, longRunning(t, "exec sleep 1000"))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, p.kill()) })
+	return p
+}
+
+// TestDownStopsWhatDemoAndTestsStarted: they cannot when they are killed.
+func TestDownStopsWhatDemoAndTestsStarted(t *testing.T) {
+	cfg := Config{CacheDir: t.TempDir(), Checkout: t.TempDir()}
+	var running []process
+	for _, name := range []string{"", Demo, Smoke, Test} {
+		cfg.Name = name
+		s, err := New(cfg)
+		require.NoError(t, err)
+		running = append(running, startFake(t, s))
+	}
+	other, err := New(Config{CacheDir: cfg.CacheDir, Checkout: t.TempDir()})
+	require.NoError(t, err)
+	another := startFake(t, other)
+	cfg.Name = ""
+	require.NoError(t, DownAll(t.Context(), cfg))
+	for _, p := range running {
+		assert.False(t, p.alive())
+	}
+	assert.True(t, another.alive(), "another checkout's")
+}
+
+// TestTestsHaveAStackOfTheirOwn: make test neither uses nor stops the one of stack-up.
+func TestTestsHaveAStackOfTheirOwn(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("AVIARY_STACK", "")
+	users, err := New(Config{CacheDir: cache})
+	require.NoError(t, err)
+	p := startFake(t, users)
+	t.Setenv("AVIARY_STACK", Test)
+	tests, err := New(Config{CacheDir: cache})
+	require.NoError(t, err)
+	rec, err := tests.loadRecord("kafka")
+	require.NoError(t, err)
+	assert.Nil(t, rec)
+	require.NoError(t, tests.Down(t.Context()))
+	assert.True(t, p.alive())
+
+	script, err := os.ReadFile("../../.ci/test")
+	require.NoError(t, err)
+	assert.Contains(t, string(script), "\nexport AVIARY_STACK="+Test+"\n")
+}
+
+// TestContainersThatShareACache: process ids of one mean nothing in another, whose servers must be let alone; what is left of one that is gone is
+// deleted.
+func TestContainersThatShareACache(t *testing.T) {
+	cfg := Config{CacheDir: t.TempDir(), Checkout: t.TempDir()}
+	here, err := newStack(cfg, "")
+	require.NoError(t, err)
+	there, err := newStack(cfg, "4026532201")
+	require.NoError(t, err)
+	p := startFake(t, there)
+	rec, err := here.loadRecord("kafka")
+	require.NoError(t, err)
+	assert.Nil(t, rec)
+	require.NoError(t, here.Down(t.Context()))
+	assert.True(t, p.alive())
+	assert.FileExists(t, there.recordPath("kafka"))
+
+	require.NoError(t, p.kill())
+	alive, err := there.markAlive() // a test with a private server
+	require.NoError(t, err)
+	require.NoError(t, here.Down(t.Context()))
+	assert.DirExists(t, there.dir)
+	require.NoError(t, alive.Close())
+	require.NoError(t, here.Down(t.Context()))
+	assert.NoDirExists(t, there.dir)
+	assert.DirExists(t, here.dir)
+	assert.NotEqual(t, here.Dir(), there.Dir())
+}

@@ -29,14 +29,13 @@ func (s *Stack) fetchPrometheus(ctx context.Context) error {
 	if _, err := exec.LookPath("prometheus"); err == nil {
 		return nil
 	}
-	before := named("prometheus")
-	if err := s.aptInstall(ctx, "prometheus"); err != nil {
+	if err := s.installQuietly(ctx, "prometheus", installed{"prometheus", []string{"prometheus.service"}}); err != nil {
 		return err
 	}
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		return errors.New("installed, but not found in PATH")
 	}
-	return s.stopInstalled(ctx, "prometheus", "prometheus", before)
+	return nil
 }
 
 // aptInstall installs a Debian package. Only a missing program is worth that, so callers look for it first.
@@ -93,30 +92,6 @@ func aptError(out string, err error) string {
 		}
 	}
 	return err.Error()
-}
-
-// stopInstalled stops a service that the package's installation has started: the program is all that was wanted. name
-// is the process's.
-func (s *Stack) stopInstalled(ctx context.Context, name, unit string, before []process) error {
-	old := make(map[process]bool)
-	for _, p := range before {
-		old[p] = true
-	}
-	for _, p := range named(name) {
-		if old[p] {
-			continue
-		}
-		s.log.printf("stopping the %s service that its installation started", unit)
-		if _, err := os.Stat("/run/systemd/system"); err == nil {
-			if out, err := exec.CommandContext(ctx, "systemctl", "stop", unit).CombinedOutput(); err != nil {
-				return fmt.Errorf("cannot stop the %s service: %s", unit, firstLine(string(out)))
-			}
-		}
-		if err := p.stop(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // named returns the processes of a program.

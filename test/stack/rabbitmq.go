@@ -56,14 +56,16 @@ func (s *Stack) fetchRabbitMQ(ctx context.Context) error {
 	if programs() == nil {
 		return nil
 	}
-	before := append(named("beam.smp"), named("epmd")...)
-	if err := s.aptInstall(ctx, "rabbitmq-server"); err != nil {
+	if err := s.installQuietly(ctx, "rabbitmq-server",
+		installed{"beam.smp", []string{"rabbitmq-server.service"}},
+		installed{"epmd", []string{"epmd.socket", "epmd.service"}}, // the socket would start it again
+	); err != nil {
 		return err
 	}
 	if err := programs(); err != nil {
 		return fmt.Errorf("installed, but not where Debian puts it: %w", err)
 	}
-	return errors.Join(s.stopInstalled(ctx, "beam.smp", "rabbitmq-server", before), s.stopInstalled(ctx, "epmd", "epmd", before))
+	return nil
 }
 
 // RabbitMQ returns the shared RabbitMQ: the one that AVIARY_TEST_RABBITMQ_URL names, else the one of this checkout,

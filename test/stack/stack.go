@@ -24,22 +24,35 @@ type Config struct {
 	CacheDir string
 	// Checkout is the folder whose servers these are. Default: the module root above the working directory.
 	Checkout string
+	// Name tells apart the stacks of one checkout, which share nothing: "" is what stack-up starts, the others are Demo, Smoke and
+	// Test. Default: AVIARY_STACK from the environment where Checkout is not given, else "".
+	Name string
 	// PulsarPort and PulsarAdminPort fix the ports of the service "pulsar". Default 0: any free ones.
 	PulsarPort, PulsarAdminPort int
 	// PulsarConf overrides keys of standalone.conf in "pulsar" and "pulsar-geo". Default: none.
 	PulsarConf map[string]string
 }
 
+// Names of the stacks that a checkout has beside its own.
+const (
+	Demo  = "demo"  // of make run
+	Smoke = "smoke" // of make smoke
+	Test  = "test"  // of make test
+)
+
 // A Stack starts and stops the servers of one checkout.
 type Stack struct {
-	cfg   Config
-	log   *progress
-	cache string
-	dir   string
+	cfg    Config
+	log    *progress
+	cache  string
+	prefix string // of the folders of this stack in all containers
+	dir    string
 }
 
 // New returns the stack of a checkout. It starts nothing.
-func New(cfg Config) (*Stack, error) {
+func New(cfg Config) (*Stack, error) { return newStack(cfg, pidNamespace()) }
+
+func newStack(cfg Config, namespace string) (*Stack, error) {
 	if cfg.CacheDir == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
@@ -53,14 +66,28 @@ func New(cfg Config) (*Stack, error) {
 			return nil, err
 		}
 		cfg.Checkout = dir
+		if cfg.Name == "" {
+			cfg.Name = os.Getenv("AVIARY_STACK")
+		}
 	}
-	sum := sha256.Sum256([]byte(cfg.Checkout))
-	dir := filepath.Join(cfg.CacheDir, "stack", hex.EncodeToString(sum[:6]))
+	id := cfg.Checkout
+	if cfg.Name != "" {
+		id += "#" + cfg.Name
+	}
+	sum := sha256.Sum256([]byte(id))
+	prefix := filepath.Join(cfg.CacheDir, "stack", hex.EncodeToString(sum[:6]))
+	dir := prefix
+	if namespace != "" {
+		dir += "-" + namespace
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the state folder: %w", err)
 	}
-	return &Stack{cfg: cfg, log: newProgress(cfg.Log), cache: cfg.CacheDir, dir: dir}, nil
+	return &Stack{cfg: cfg, log: newProgress(cfg.Log), cache: cfg.CacheDir, prefix: prefix, dir: dir}, nil
 }
+
+// Dir returns the folder of the stack's state. No other stack of the machine, or of a container that shares its cache folder, has it.
+func (s *Stack) Dir() string { return s.dir }
 
 func moduleRoot() (string, error) {
 	wd, err := os.Getwd()
@@ -158,6 +185,10 @@ func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 		return nil, err
 	}
 	defer unlock()
+	s.sweepContainers()
+	if err := os.MkdirAll(s.dir, 0o755); err != nil { // another container may have taken it for one that is left over
+		return nil, err
+	}
 
 	lines := make([][]string, len(picked))
 	var missing []int
@@ -269,6 +300,22 @@ func (s *Stack) Down(ctx context.Context) error {
 		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, svc.name)))
 	}
 	s.sweepPrivate()
+	s.sweepContainers()
+	return errors.Join(errs...)
+}
+
+// DownAll stops everything that was started from a checkout, whatever started it: its own stack, and those of demo, smoke and tests.
+// A demo that runs ends with its servers.
+func DownAll(ctx context.Context, cfg Config) error {
+	var errs []error
+	for _, name := range []string{"", Demo, Smoke, Test} {
+		cfg.Name = name
+		s, err := New(cfg)
+		if err == nil {
+			err = s.Down(ctx)
+		}
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }
 

@@ -35,6 +35,7 @@ func testStack(t *testing.T, cfg Config) *Stack {
 		require.NoError(t, s.Down(context.Background()))
 		require.NoError(t, os.RemoveAll(s.dir))
 		require.NoError(t, os.RemoveAll(s.lockPath()))
+		require.NoError(t, os.RemoveAll(s.alivePath()))
 	})
 	return s
 }

@@ -25,12 +25,12 @@ func (s *Stack) fetchVictoriaMetrics(ctx context.Context) error {
 	if _, err := exec.LookPath("vmagent"); err == nil {
 		return nil
 	}
-	before := named("victoria-metric") // the kernel keeps 15 bytes of a name
-	if err := s.aptInstall(ctx, "victoria-metrics"); err != nil {
+	svc := installed{"victoria-metric", []string{"victoria-metrics.service"}} // the kernel keeps 15 bytes of a name
+	if err := s.installQuietly(ctx, "victoria-metrics", svc); err != nil {
 		return err
 	}
 	if _, err := exec.LookPath("vmagent"); err != nil {
 		return errors.New("installed, but vmagent is not in PATH")
 	}
-	return s.stopInstalled(ctx, "victoria-metric", "victoria-metrics", before)
+	return nil
 }

@@ -16,7 +16,8 @@ import (
 )
 
 const usage = `usage: stack [flags] up SERVICE...     start servers, print KEY=VALUE lines when all are healthy
-       stack [flags] down              stop what up started from this checkout
+       stack [flags] down              stop what was started from this checkout, by up, demo, smoke and tests;
+                                       with AVIARY_STACK=NAME in the environment that stack alone
        stack [flags] fetch SERVICE...  install only
 services: pulsar, pulsar-geo, kafka, rabbitmq, prometheus and victoria-metrics (programs only)
 flags, also allowed after the verb:
@@ -70,6 +71,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.New("want a verb: up, down or fetch (-h explains)")
 	}
 	verb, services := words[0], words[1:]
+	if verb == "down" && os.Getenv("AVIARY_STACK") == "" {
+		return stack.DownAll(ctx, cfg)
+	}
 	s, err := stack.New(cfg)
 	if err != nil {
 		return err

@@ -1,0 +1,52 @@
+package app
+
+import (
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+)
+
+// connections bounds those of a server, by its ConnState: when there are more, the one that has waited longest for a request is closed, or the
+// newest where all are busy. The zero value with a bound is ready for use.
+type connections struct {
+	most int
+
+	mu      sync.Mutex
+	busy    map[net.Conn]bool
+	waiting []net.Conn // without a request, the longest first
+}
+
+// observe is the server's ConnState.
+func (c *connections) observe(conn net.Conn, state http.ConnState) {
+	if extra := c.note(conn, state); extra != nil {
+		_ = extra.Close() // the server notices, and says so here
+	}
+}
+
+// note returns a connection that is too many.
+func (c *connections) note(conn net.Conn, state http.ConnState) net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy == nil {
+		c.busy = map[net.Conn]bool{}
+	}
+	delete(c.busy, conn)
+	if i := slices.Index(c.waiting, conn); i >= 0 {
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+	}
+	switch state {
+	case http.StateActive:
+		c.busy[conn] = true
+	case http.StateNew, http.StateIdle:
+		c.waiting = append(c.waiting, conn)
+	default:
+		return nil
+	}
+	if len(c.busy)+len(c.waiting) <= c.most || len(c.waiting) == 0 {
+		return nil
+	}
+	extra := c.waiting[0]
+	c.waiting = c.waiting[1:]
+	return extra
+}

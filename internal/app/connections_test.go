@@ -1,0 +1,55 @@
+package app
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+)
+
+// TestAdminConnectionsAreBounded: those that wait make room for those that ask, which are all answered.
+func TestAdminConnectionsAreBounded(t *testing.T) {
+	rt := newRuntime("test", zap.NewNop(), time.Second)
+	ln, err := Listen(t.Context(), rt.Log, "admin", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	server := rt.adminServer()
+	go func() { served <- Serve(ctx, ln, server, adminGrace) }()
+	defer func() { cancel(); require.NoError(t, <-served) }()
+
+	var dialer net.Dialer
+	conns := make([]net.Conn, 3*adminConnections)
+	ask := func(c net.Conn) {
+		t.Helper()
+		_, err := io.WriteString(c, "GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.NoError(t, err)
+		answer := make([]byte, 12)
+		_, err = io.ReadFull(c, answer)
+		require.NoError(t, err)
+		assert.Equal(t, "HTTP/1.1 200", string(answer))
+	}
+	for i := range conns {
+		conns[i], err = dialer.DialContext(t.Context(), "tcp", ln.Addr().String())
+		require.NoError(t, err)
+		defer func() { _ = conns[i].Close() }()
+		ask(conns[i])
+	}
+	// About the last third is left: the server may note the end of one answer after the next connection.
+	for i, c := range conns[:adminConnections] {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err := io.Copy(io.Discard, c) // the rest of its answer, and the end
+		require.NoError(t, err, "connection %d was closed by the server", i)
+	}
+	last := conns[len(conns)-1]
+	require.NoError(t, last.SetReadDeadline(time.Now().Add(10*time.Second)))
+	rest := make([]byte, 1<<10)
+	_, err = last.Read(rest)
+	require.NoError(t, err)
+	ask(last)
+}

@@ -1,0 +1,168 @@
+package pigeonhole
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
+)
+
+// parse returns the configuration of a text.
+func parse(t *testing.T, text string) Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "pigeonhole.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	loaded, err := loadFile(file)
+	require.NoError(t, err)
+	return loaded.Config
+}
+
+// routeTo is a route between servers that do not exist.
+func routeTo(name, queue string) string {
+	return fmt.Sprintf("- name: %s\n  source: {rabbitmq: {url: 'amqp://127.0.0.1:1/', queues: [{name: q}]}}\n  sink: {rabbitmq: {url: 'amqp://127.0.0.1:1/'}}\n  to: %s\n",
+		name, queue)
+}
+
+// serve runs the routes of a text until the test ends.
+func serve(t *testing.T, text string) *service {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	s := &service{log: zap.NewNop(), registerer: reg, metrics: lane.NewMetrics(reg), tune: func(int64) {}, routes: map[string]*route{}}
+	t.Cleanup(func() { assert.NoError(t, s.stop(context.Background())) })
+	require.NoError(t, s.change(t.Context(), parse(t, text)))
+	return s
+}
+
+// TestRoutesEndOnlyWhereTheFileSaysSo: a file that was cut off has no routes, too.
+func TestRoutesEndOnlyWhereTheFileSaysSo(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "y"))
+	a, b := s.find("a"), s.find("b")
+	for _, cut := range []string{"name: pigeonhole\n", "name: pigeonhole\nroutes:\n", "{}"} {
+		require.EqualError(t, s.change(t.Context(), parse(t, cut)), "routes: must be given: to stop every route write routes: []")
+		assert.Same(t, a, s.find("a"))
+		assert.Same(t, b, s.find("b"))
+	}
+	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("b", "y"))))
+	assert.Nil(t, s.find("a"))
+	assert.Same(t, b, s.find("b"), "as it was")
+	require.NoError(t, s.change(t.Context(), parse(t, "routes: []")))
+	assert.Empty(t, s.all())
+	require.NoError(t, s.change(t.Context(), parse(t, "{}")), "there is nothing to stop")
+}
+
+// breaking is a source that panics when it runs, or when it is told to stop.
+type breaking struct{ atOnce bool }
+
+func (b breaking) Run(ctx context.Context, _ *lane.Set) error {
+	if !b.atOnce {
+		<-ctx.Done()
+	}
+	panic("broken")
+}
+
+func (breaking) Lag(context.Context) (int64, error) { return 0, nil }
+
+// TestPanicOfARouteIsItsOwn: the others go on, and the process.
+func TestPanicOfARouteIsItsOwn(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x"))
+	for name, atOnce := range map[string]bool{"b": true, "c": false} {
+		r, err := newRoute(s.cfg, RouteConfig{Name: name, Source: s.find("a").cfg.Source, Sink: s.find("a").cfg.Sink, MaxHops: 1}, s.log, s.registerer, s.metrics)
+		require.NoError(t, err)
+		r.source = breaking{atOnce: atOnce}
+		s.mu.Lock()
+		s.routes[name] = r
+		s.mu.Unlock()
+		r.start()
+	}
+	<-s.find("b").done
+	assert.Equal(t, "failed", s.find("b").status().State)
+	assert.Equal(t, "source: panic: broken", s.find("b").status().LastError)
+	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
+	assert.Len(t, s.all(), 1)
+	assert.NotEqual(t, "failed", s.find("a").status().State)
+}
+
+// TestStopDuringAChangeWaitsForTheRoutes: those that the change was about to end are
+// still there to be stopped.
+func TestStopDuringAChangeWaitsForTheRoutes(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "x"))
+	a := s.find("a")
+	release := make(chan struct{})
+	held := &route{cfg: RouteConfig{Name: "held"}, phase: running, cancel: func() {}, done: release, lanes: a.lanes}
+	s.mu.Lock()
+	s.routes["held"] = held
+	s.mu.Unlock()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.ErrorIs(t, s.change(ctx, parse(t, "routes: []")), context.Canceled)
+	assert.Len(t, s.all(), 3)
+	close(release)
+}
+
+// TestPanicWhileRoutesLeaveIsAnError: the process can stop in order.
+func TestPanicWhileRoutesLeaveIsAnError(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x"))
+	done := make(chan struct{})
+	close(done)
+	broken := true
+	odd := &route{cfg: RouteConfig{Name: "odd"}, phase: running, done: done, lanes: s.find("a").lanes, cancel: func() {
+		if broken {
+			panic("broken")
+		}
+	}}
+	s.mu.Lock()
+	s.routes["odd"] = odd
+	s.mu.Unlock()
+	var panicked *app.PanicError
+	require.ErrorAs(t, s.change(t.Context(), parse(t, "routes: []")), &panicked)
+	assert.Contains(t, string(panicked.Stack), "service_test.go")
+	broken = false
+}
+
+// TestMemoryFollowsTheRoutes: what each may hold counts, and again after each change.
+func TestMemoryFollowsTheRoutes(t *testing.T) {
+	const mib = 1 << 20
+	var need int64
+	s := serve(t, "routes: []")
+	s.tune = func(n int64) { need = n }
+	change := func(text string) int64 {
+		t.Helper()
+		require.NoError(t, s.change(t.Context(), parse(t, text)))
+		return need
+	}
+	none := change("routes: []")
+	assert.Less(t, none, int64(64*mib))
+	one := change("routes:\n" + routeTo("a", "x"))
+	assert.Greater(t, one, none+128*mib, "the whole of in_flight, and the buffers")
+	both := change("routes:\n" + routeTo("a", "x") + routeTo("b", "x"))
+	assert.Greater(t, both, one)
+	own := change("routes:\n" + routeTo("a", "x") + routeTo("b", "x") + "  in_flight: {bytes: 1GiB}\n")
+	assert.Greater(t, own, both+1024*mib-64*mib, "a route's own bounds")
+	assert.Equal(t, none, change("routes: []"))
+
+	loaded, err := loadFile("../../configs/pigeonhole.yaml")
+	require.NoError(t, err)
+	for _, r := range loaded.Config.Routes {
+		bounds := InFlight{Messages: 1, Bytes: 64 * mib}
+		few := r.memory(bounds)
+		assert.Greater(t, few, int64(64*mib), "%s", r.Name)
+		switch {
+		case r.Source.Kafka != nil:
+			r.Source.Kafka.BufferBytes += 256 * mib
+		case r.Source.RabbitMQ != nil:
+			r.Source.RabbitMQ.Prefetch += 65536
+		case r.Source.Pulsar != nil:
+			r.Source.Pulsar.PrefetchBytes += 256 * mib
+		}
+		assert.GreaterOrEqual(t, r.memory(bounds), few+256*mib, "what %s fetches ahead", r.Name)
+	}
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestEverySignalIsAStop: the second one is only faster, and no further one leaves servers behind.
+func TestEverySignalIsAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		signals := make(chan os.Signal, 2)
+		ctx, hurry := obey(signals, &screen{out: &out})
+		signals <- syscall.SIGHUP
+		<-ctx.Done()
+		require.NoError(t, hurry.Err())
+		stopped := make(chan error)
+		go func() {
+			stopped <- bounded(hurry, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		}()
+		began := time.Now()
+		signals <- syscall.SIGINT
+		require.ErrorIs(t, <-stopped, context.Canceled)
+		assert.Zero(t, time.Since(began), "not stopTimeout")
+		signals <- syscall.SIGINT
+		synctest.Wait()
+		assert.Contains(t, out.String(), "hangup: stopping")
+	})
+}
+
+// TestScreenThatIsGone: a demo that nobody sees, behind "| head" or on a terminal that was closed, ends.
+func TestScreenThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &screen{out: gone{}}
+		s.status(func() string { return "1/s" })
+		require.ErrorIs(t, s.refresh(t.Context()), errGone)
+	})
+}
+
+var errGone = errors.New("gone")
+
+type gone struct{}
+
+func (gone) Write([]byte) (int, error) { return 0, errGone }

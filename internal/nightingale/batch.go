@@ -13,6 +13,7 @@ type batch struct {
 	histograms []histogram
 	buckets    buckets
 	metadata   []metadata // of whole families, as version 1 has it
+	elements   elements   // bounds what all of these take
 
 	// Of version 2:
 	symbols   []string
@@ -160,6 +161,7 @@ func (b *batch) reset() {
 	b.histograms = b.histograms[:0]
 	b.metadata = b.metadata[:0]
 	b.symbols, b.about, b.expanded = b.symbols[:0], b.about[:0], 0
+	b.elements = elements{}
 	k := &b.buckets
 	*k = buckets{
 		k.positiveSpans[:0], k.negativeSpans[:0],

@@ -44,6 +44,15 @@ func (h *hold) set(n int64) error {
 	return nil
 }
 
+// grow makes the hold n bytes larger. What would not fit if there were nothing else
+// is refused for good.
+func (h *hold) grow(n int64) error {
+	if need := h.bytes + n; need > h.budget.limit {
+		return tooLarge("in_flight_bytes", "the request takes %d bytes or more in memory, at most %d are allowed", need, h.budget.limit)
+	}
+	return h.set(h.bytes + n)
+}
+
 func (h *hold) release() {
 	h.budget.take(-h.bytes)
 	h.bytes = 0

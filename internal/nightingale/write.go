@@ -153,10 +153,8 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
 	b := &space.batch
+	b.elements.held = held
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
-		return c, err
-	}
-	if err := held.set(int64(len(space.compressed)) + int64(max(size, b.expanded))); err != nil {
 		return c, err
 	}
 	c.metadata = len(b.metadata)
@@ -176,9 +174,9 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	watch.lap("validate")
 
 	// A message repeats its series' labels, which can make far more of a body.
-	need := int64(max(size, b.expanded, v.format.size(b)) + len(space.compressed))
+	need := held.bytes + int64(v.format.size(b))
 	if need > v.budget.limit {
-		return c, tooLarge("messages", "the request's messages would have about %d bytes, at most %d are allowed", need, v.budget.limit)
+		return c, tooLarge("messages", "the request with its messages would take about %d bytes, at most %d are allowed", need, v.budget.limit)
 	}
 	if err := held.set(need); err != nil {
 		return c, err

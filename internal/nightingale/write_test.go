@@ -287,7 +287,7 @@ func TestWriteAsksToRetry(t *testing.T) {
 
 func TestWriteBoundsBytesInFlight(t *testing.T) {
 	d := newDouble(t, func(c *Config) {
-		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, 2*config.MiB
+		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, 5*config.MiB
 	})
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {

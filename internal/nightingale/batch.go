@@ -65,6 +65,9 @@ type counts struct {
 	series, samples, histograms, exemplars int
 }
 
+// entries is the number of samples of all kinds.
+func (c *counts) entries() int { return c.samples + c.histograms + c.exemplars }
+
 func (c *counts) add(s *series) {
 	c.series++
 	c.samples += s.samples.len()

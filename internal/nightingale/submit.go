@@ -69,11 +69,15 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 	return v.await(ctx, c.attempt, carried)
 }
 
-// settle ends an attempt that was published, and counts it.
+// settle ends an attempt that was published, and counts it. Only an attempt whose
+// sender does not come again is charged to the tenant, and so each body once.
 func (v *receiver) settle(c *claim, carried contents, out *outgoing, free bool, err error) {
 	c.mine = false
 	if free && cap(out.arena) <= keepBuffer {
 		v.outgoings.Put(out)
+	}
+	if final(err) {
+		v.quotas.charge(c.key.tenant, carried.valid.entries())
 	}
 	v.count(carried, err)
 	v.deliveries.settle(c.attempt, carried, err)

@@ -164,7 +164,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	for i := range b.series {
 		c.valid.add(&b.series[i])
 	}
-	if err := v.quotas.admit(mine.key.tenant, c.valid.samples+c.valid.histograms+c.valid.exemplars); err != nil {
+	if err := v.quotas.admit(mine.key.tenant, c.valid.entries()); err != nil {
 		v.metrics.count(c.valid, "throttled")
 		return c, err
 	}
@@ -227,7 +227,7 @@ func (v *receiver) count(c contents, err error) {
 		v.metrics.count(c.valid.without(left), "written")
 		v.metrics.count(left, "filtered")
 		for reason, n := range c.filtered {
-			if entries := n.samples + n.histograms + n.exemplars; entries > 0 {
+			if entries := n.entries(); entries > 0 {
 				v.metrics.filtered.WithLabelValues(filterReason(reason)).Add(float64(entries))
 			}
 		}

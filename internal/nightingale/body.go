@@ -28,16 +28,12 @@ func claimed(r *http.Request, l Limits) int64 {
 	return min(r.ContentLength, int64(l.CompressedBytes))
 }
 
-// readDeadline bounds the reading of the request's body, also of what the server
-// itself reads of it after a refusal, and returns how to lift the bound: while the
-// answer is made the server watches the connection, and would take a deadline that
-// passes for a sender that hung up.
-func readDeadline(w http.ResponseWriter, l Limits) (lift func()) {
-	connection := http.NewResponseController(w)
-	if connection.SetReadDeadline(time.Now().Add(l.ReadTimeout)) != nil {
-		return func() {} // a server without deadlines, as in tests
-	}
-	return func() { _ = connection.SetReadDeadline(time.Time{}) }
+// liftDeadline ends what bounds the reading of a request, see newServer, once the body
+// is there: while the answer is made the server watches the connection, and would
+// take a deadline that passes for a sender that hung up.
+func liftDeadline(w http.ResponseWriter) {
+	// The error is that of a server without deadlines, as in tests.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }
 
 // read appends the body to dst[:0]. It stops at the limit of size.

@@ -23,12 +23,16 @@ import (
 // maxHeader bounds a request's headers. Past it: 431.
 const maxHeader = 64 << 10
 
-// newServer is the server for senders. Slow ones are cut off by the time that
-// headers may take, here, and the body, in readDeadline.
+// newServer is the server for senders. Slow ones are cut off by the time that a
+// request may take, headers and body. The server itself counts it, so that it holds
+// for requests that are not authenticated, and for those of unknown paths and
+// methods, whose bodies the server reads to keep the connection. It ends with the
+// body, see liftDeadline.
 func newServer(cfg Config, m *metrics, handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: cfg.Limits.ReadTimeout,
+		ReadTimeout:       cfg.Limits.ReadTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ConnState:         m.connState,
 	}

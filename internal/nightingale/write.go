@@ -82,7 +82,6 @@ func (v *receiver) write(w http.ResponseWriter, r *http.Request) {
 // acknowledged by the broker.
 func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	watch := &stopwatch{metrics: v.metrics, last: time.Now()}
-	lift := readDeadline(w, v.limits)
 	spoken, err := negotiate(v.protocols, r.Header)
 	if err != nil {
 		return err
@@ -108,7 +107,6 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 		mine.give(err)
 		return err
 	}
-	lift()
 
 	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
 	defer cancel()
@@ -133,6 +131,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	if space.compressed, err = read(w, r, space.compressed, v.limits); err != nil {
 		return c, err
 	}
+	liftDeadline(w)
 	watch.lap("read")
 	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(space.compressed)))
 	if !mine.make(space.compressed) {

@@ -63,7 +63,9 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 		}
 		return true, nil
 	})
-	d.Server = httptest.NewServer(d.receiver.handler())
+	d.Server = httptest.NewUnstartedServer(nil)
+	d.Config = newServer(cfg, d.metrics, d.receiver.handler())
+	d.Start()
 	t.Cleanup(func() {
 		d.Close()
 		assert.NoError(t, d.receiver.close(context.Background()))

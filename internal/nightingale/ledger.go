@@ -24,6 +24,8 @@ type attempt struct {
 	key     bodyKey
 	began   time.Time
 	place   *list.Element // in the ledger; nil when it is not kept there
+	failed  bool          // it is settled, and the body has to come again
+	stored  storedParts   // what earlier attempts at the body have stored, and later this one
 	settled chan struct{} // closed when the two below are final
 
 	carried contents
@@ -46,8 +48,8 @@ func (a *attempt) wait(ctx context.Context) (c contents, err error, settled bool
 }
 
 // ledger remembers the attempts of late, those under way and those acknowledged,
-// so that a body that comes again is not published again. What failed is forgotten:
-// it has to be published when it comes again.
+// so that a body that comes again is not published again. What failed has to be
+// published when it comes again, but for the parts of it that are stored.
 //
 // It is bounded in entries, the oldest give way, and in age. An attempt under way
 // that had to give way finishes all the same, it just cannot be joined any more.
@@ -74,8 +76,13 @@ func (l *ledger) claim(key bodyKey, body []byte) (a *attempt, first bool) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var stored storedParts
 	if a, ok := l.known[key]; ok {
-		if !l.stale(a, now) {
+		switch {
+		case l.stale(a, now):
+		case a.failed:
+			stored = a.stored
+		default:
 			return a, false
 		}
 		l.remove(a)
@@ -87,7 +94,7 @@ func (l *ledger) claim(key bodyKey, body []byte) (a *attempt, first bool) {
 		}
 		l.remove(old)
 	}
-	a = &attempt{key: key, began: now, settled: make(chan struct{})}
+	a = &attempt{key: key, began: now, stored: stored, settled: make(chan struct{})}
 	a.place = l.order.PushBack(a)
 	l.known[key] = a
 	return a, true
@@ -115,14 +122,18 @@ func (l *ledger) remove(a *attempt) {
 	}
 }
 
-// settle ends an attempt. Its result is kept unless the sender has to come again.
-func (l *ledger) settle(a *attempt, c contents, err error) {
-	if !final(err) {
+// settle ends an attempt. Where the sender has to come again, what is stored is kept,
+// if that is anything.
+func (l *ledger) settle(a *attempt, c contents, d delivered) {
+	if !final(d.err) {
 		l.mu.Lock()
-		l.remove(a)
+		if len(d.stored.topics) == 0 {
+			l.remove(a)
+		}
+		a.stored, a.failed = d.stored, true
 		l.mu.Unlock()
 	}
-	a.carried, a.err = c, err
+	a.carried, a.err = c, d.err
 	close(a.settled)
 }
 
@@ -152,6 +163,6 @@ func (c *claim) make(body []byte) bool {
 func (c *claim) give(err error) {
 	if c.mine {
 		c.mine = false
-		c.ledger.settle(c.attempt, contents{}, err)
+		c.ledger.settle(c.attempt, contents{}, delivered{err: err, stored: c.stored})
 	}
 }

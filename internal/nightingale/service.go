@@ -36,24 +36,12 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
-	ack := newAcknowledging(cfg, rt.Log, m)
-	in := newReceiver(rt.Log.Named("receiver"), cfg, m, nil)
+	out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), newAcknowledging(cfg, rt.Log, m), open)
+	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out)
 	rt.OnStop("receiver", in.close)
-	if t, _ := parseTemplate(cfg.Topic); t.static() {
-		out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) { return open(ctx, cfg.Topic) })
-		out.ack = ack
-		rt.OnStop("publisher", out.close)
-		rt.Go("sink", out.run)
-		rt.Check("pulsar", out.check)
-		in.publish, in.partitions = out.publish, out.partitions
-	} else {
-		out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), open)
-		out.ack = ack
-		rt.OnStop("publishers", out.close)
-		rt.Go("topics", out.run)
-		rt.Check("pulsar", out.check)
-		in.topics = out
-	}
+	rt.OnStop("publishers", out.close)
+	rt.Go("topics", out.run)
+	rt.Check("pulsar", out.check)
 	ln, err := rt.Listen(ctx, "http", cfg.HTTP.Listen)
 	if err != nil {
 		return err

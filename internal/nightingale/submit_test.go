@@ -154,7 +154,7 @@ func TestLedgerIsBounded(t *testing.T) {
 		for i := range 10 {
 			a, first := claimed(fmt.Sprint(i))
 			require.True(t, first)
-			l.settle(a, contents{}, nil)
+			l.settle(a, contents{}, delivered{})
 			assert.LessOrEqual(t, l.order.Len(), 3)
 			assert.Len(t, l.known, l.order.Len())
 		}
@@ -172,7 +172,7 @@ func TestLedgerIsBounded(t *testing.T) {
 		}
 		_, first = claimed("9")
 		assert.True(t, first, "but it gives way")
-		l.settle(a, contents{}, errors.New("whatever"))
+		l.settle(a, contents{}, delivered{err: errors.New("whatever")})
 		_, first = claimed("9")
 		assert.False(t, first, "the end of the old one does not touch the new one")
 	})
@@ -314,6 +314,6 @@ func BenchmarkLedger(b *testing.B) {
 	for n := 0; b.Loop(); n++ {
 		body[0], body[1], body[2] = byte(n), byte(n>>8), byte(n>>16)
 		a, _ := l.claim(bodyKey{}, body)
-		l.settle(a, contents{}, nil)
+		l.settle(a, contents{}, delivered{})
 	}
 }

@@ -10,13 +10,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
-
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
-
-// publishing is the last stage: it returns nil when every record is acknowledged,
-// and whether the records and their payloads may be used again.
-type publishing func(ctx context.Context, records []messaging.Record) (free bool, err error)
 
 // receiver answers write requests.
 type receiver struct {
@@ -26,7 +20,6 @@ type receiver struct {
 	timeout   time.Duration
 	protocols []protocol
 	format    format
-	publish   publishing
 	budget    *budget
 	families  *families
 	quotas    *quotas
@@ -34,8 +27,7 @@ type receiver struct {
 	rules *rules // nil for none
 
 	messageBytes int
-	partitions   func() int // of the topic; 0 while it is not open
-	topics       *topics    // in place of publish and partitions, with topics by template
+	topics       *topics // the publishing stage
 
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
@@ -49,10 +41,10 @@ type workspace struct {
 	splitting                    splitting
 }
 
-func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *receiver {
+func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver {
 	return &receiver{
 		log: log, metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
-		protocols: protocols(), format: findFormat(cfg.Format), publish: publish,
+		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
 		budget:   &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
 		families: newFamilies(cfg.Limits.MetadataFamilies),
 		quotas:   newQuotas(cfg.Tenants), deliveries: newDeliveries(cfg.Dedup),
@@ -180,7 +172,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	if err := held.set(need); err != nil {
 		return c, err
 	}
-	if err := v.encode(r.Context(), mine.key.tenant, space, out, &c); err != nil {
+	if err := v.encode(r.Context(), mine, space, out, &c); err != nil {
 		return c, err
 	}
 	watch.lap("encode")

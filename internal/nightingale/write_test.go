@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -39,8 +40,8 @@ type double struct {
 	receiver *receiver
 
 	mu       sync.Mutex
-	messages []string // key and payload
-	publish  publishing
+	messages []string                                                         // key and payload
+	publish  func(context.Context, []messaging.Record) (free bool, err error) // nil: all is well
 }
 
 func newDouble(t testing.TB, change func(*Config)) *double {
@@ -51,7 +52,8 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	}
 	require.Empty(t, config.Validate(cfg))
 	d := &double{metrics: newMetrics(prometheus.NewRegistry())}
-	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, func(ctx context.Context, records []messaging.Record) (bool, error) {
+	all := newTopics(zaptest.NewLogger(t), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+	all.stage = func(_ *sink, ctx context.Context, records []messaging.Record) (bool, error) {
 		d.mu.Lock()
 		publish := d.publish
 		for _, r := range records {
@@ -62,15 +64,38 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 			return publish(ctx, records)
 		}
 		return true, nil
-	})
+	}
+	if all.template.static() {
+		require.NoError(t, all.opened(t.Context()))
+	}
+	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, all)
 	d.Server = httptest.NewUnstartedServer(nil)
 	d.Config = newServer(cfg, d.metrics, d.receiver.handler())
 	d.Start()
 	t.Cleanup(func() {
 		d.Close()
 		assert.NoError(t, d.receiver.close(context.Background()))
+		assert.NoError(t, all.close(context.Background()))
 	})
 	return d
+}
+
+// opened waits until topics are open, all where none is named.
+func (t *topics) opened(ctx context.Context, names ...string) error {
+	t.mu.Lock()
+	known := maps.Clone(t.known)
+	t.mu.Unlock()
+	for name, e := range known {
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
+		}
+		select {
+		case <-e.sink.ready:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 func (d *double) published() []string {

@@ -216,7 +216,9 @@ func checklistCounts(t *testing.T) {
 			assert.Equal(t, http.StatusServiceUnavailable, a.status)
 			assert.Equal(t, "0/0/0", a.written())
 		}
-		d.receiver.budget.limit = 1
+		elsewhere := &hold{budget: d.receiver.budget, tenant: "another"}
+		require.NoError(t, elsewhere.set(d.receiver.budget.limit))
+		defer elsewhere.release()
 		a := d.v2(t, everythingV2())
 		assert.Equal(t, http.StatusServiceUnavailable, a.status)
 		assert.Equal(t, "0/0/0", a.written())

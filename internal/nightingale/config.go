@@ -128,7 +128,7 @@ func DefaultConfig() Config {
 		Format:         "json",
 		Ack:            ackBroker,
 		Dedup:          Dedup{Entries: 10_000, Window: 10 * time.Minute},
-		Tenants:        Tenants{Tracked: 10_000},
+		Tenants:        Tenants{Tracked: 10_000, InFlightShare: .75},
 		MessageBytes:   256 * config.KiB,
 		RequestTimeout: 10 * time.Second,
 		Limits: Limits{

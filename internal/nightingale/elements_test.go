@@ -93,7 +93,7 @@ func TestElementsAreBoundedInMemory(t *testing.T) {
 
 // TestElementsAreChargedAtLeastTheirSize: what is reserved covers what is there.
 func TestElementsAreChargedAtLeastTheirSize(t *testing.T) {
-	budget := &budget{limit: 1 << 30, gauge: prometheus.NewGauge(prometheus.GaugeOpts{})}
+	budget := newBudget(DefaultConfig(), prometheus.NewGauge(prometheus.GaugeOpts{}))
 	for name, bomb := range bombs(1 << 12) {
 		t.Run(name, func(t *testing.T) {
 			b := new(batch)

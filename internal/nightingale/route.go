@@ -46,7 +46,10 @@ func (v *receiver) encode(ctx context.Context, mine *claim, space *workspace, ou
 		if part.err == nil {
 			b.series = all[groups[i].from:groups[i].to]
 			out.packing.partitions = part.topic.sink.partitions()
-			v.format.encode(b, out)
+			if v.format.encode(b, out); out.err != nil {
+				v.topics.releaseAll(out)
+				return out.err
+			}
 		}
 		part.to = len(out.records)
 	}

@@ -189,6 +189,6 @@ func (v *receiver) guard(t *tokens, next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Bearer realm="nightingale"`)
-		v.metrics.requests.WithLabelValues(strconv.Itoa(v.answer(w, err))).Inc()
+		v.metrics.requests.WithLabelValues(strconv.Itoa(v.answer(w, r, err))).Inc()
 	})
 }

@@ -59,7 +59,7 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 		return carried, d.err
 	}
 	// The body is done with: what stays in memory are the messages.
-	kept := held.handOver(int64(out.bytes))
+	kept := held.handOver(int64(out.size()))
 	c.mine = false
 	d.running.Go(func() {
 		outcome := v.deliver(d.background, c, out)
@@ -104,19 +104,4 @@ func (a *attempt) state() string {
 	default:
 		return "joined"
 	}
-}
-
-// handOver moves the hold to what outlives the request, n bytes, and leaves nothing
-// for release. There is always room: what is larger than the body it was made of
-// cannot wait for better times.
-func (h *hold) handOver(n int64) *hold {
-	h.budget.force(n - h.bytes)
-	h.bytes = 0
-	return &hold{budget: h.budget, bytes: n}
-}
-
-// force moves the budget by n bytes, beyond its limit if need be.
-func (b *budget) force(n int64) {
-	b.used.Add(n)
-	b.gauge.Add(float64(n))
 }

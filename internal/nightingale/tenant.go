@@ -29,6 +29,9 @@ type Tenants struct {
 	// Tracked bounds the tenants whose use of the default quota is followed. While more than that send at the same time, the others share one
 	// quota. Default 10000.
 	Tracked int `yaml:"tracked"`
+	// InFlightShare is how much of limits.in_flight_bytes one tenant's requests may hold, from 0 to 1. Past it: 503. One request alone may hold all
+	// of it. Default 0.75.
+	InFlightShare float64 `yaml:"in_flight_share"`
 }
 
 // Quota is a rate of samples. Past it: 429, the only use of that status. Prometheus drops what is answered 429 unless retry_on_http_429 is set.
@@ -67,6 +70,9 @@ func (t Tenants) Validate() error {
 	var errs []error
 	if t.Tracked < 1 {
 		errs = append(errs, config.Fault("tracked", "must be > 0, got %d", t.Tracked))
+	}
+	if !(t.InFlightShare > 0 && t.InFlightShare <= 1) { // NaN is neither
+		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", t.InFlightShare))
 	}
 	for name, quota := range t.Overrides {
 		if err := checkTenant(name); err != nil {

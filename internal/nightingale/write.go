@@ -14,7 +14,7 @@ import (
 
 // receiver answers write requests.
 type receiver struct {
-	log       *zap.Logger
+	refusals  refusalLog
 	metrics   *metrics
 	limits    Limits
 	timeout   time.Duration
@@ -43,9 +43,9 @@ type workspace struct {
 
 func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver {
 	return &receiver{
-		log: log, metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
+		refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
 		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
-		budget:   &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
+		budget:   newBudget(cfg, m.inFlightSize),
 		families: newFamilies(cfg.Limits.MetadataFamilies),
 		quotas:   newQuotas(cfg.Tenants), deliveries: newDeliveries(cfg.Dedup),
 		rules: newRules(cfg), messageBytes: int(cfg.MessageBytes),
@@ -65,7 +65,7 @@ func (v *receiver) write(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	v.metrics.inFlight.Inc()
 	defer v.metrics.inFlight.Dec()
-	status := v.answer(w, v.handle(w, r))
+	status := v.answer(w, r, v.handle(w, r))
 	v.metrics.requests.WithLabelValues(strconv.Itoa(status)).Inc()
 	v.metrics.requestTime.Observe(time.Since(began).Seconds())
 }
@@ -85,11 +85,8 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	held := &hold{budget: v.budget}
+	held := &hold{budget: v.budget, tenant: tenant}
 	defer held.release()
-	if err := held.set(claimed(r, v.limits)); err != nil {
-		return err
-	}
 
 	mine := &claim{ledger: v.ledger, key: bodyKey{tenant: tenant, message: spoken.message}}
 	defer mine.give(errUnfinished)
@@ -120,7 +117,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	space := v.newWorkspace()
 	defer v.release(space)
 
-	if space.compressed, err = read(w, r, space.compressed, v.limits); err != nil {
+	if space.compressed, err = read(w, r, space.compressed, held, v.limits); err != nil {
 		return c, err
 	}
 	liftDeadline(w)
@@ -165,11 +162,8 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	watch.lap("validate")
 
 	// A message repeats its series' labels, which can make far more of a body.
-	need := held.bytes + int64(v.format.size(b))
-	if need > v.budget.limit {
-		return c, tooLarge("messages", "the request with its messages would take about %d bytes, at most %d are allowed", need, v.budget.limit)
-	}
-	if err := held.set(need); err != nil {
+	out.held, out.reserved = held, v.format.size(b)+c.valid.entries()*messageBytes
+	if err := held.grow(int64(out.reserved)); err != nil {
 		return c, err
 	}
 	if err := v.encode(r.Context(), mine, space, out, &c); err != nil {
@@ -180,8 +174,9 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	return c, nil
 }
 
-// answer writes the response and returns its status.
-func (v *receiver) answer(w http.ResponseWriter, err error) int {
+// answer writes the response and returns its status. What is refused is counted, and
+// logged, see refusalLog.
+func (v *receiver) answer(w http.ResponseWriter, r *http.Request, err error) int {
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return http.StatusNoContent
@@ -191,6 +186,7 @@ func (v *receiver) answer(w http.ResponseWriter, err error) int {
 		refused = &refusal{status: http.StatusInternalServerError, reason: "internal", text: err.Error()}
 	}
 	v.metrics.refused.WithLabelValues(refused.reason).Inc()
+	v.refusals.note(r, refused)
 	if refused.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(refused.retryAfter.Seconds())))
 	}

@@ -314,7 +314,7 @@ func TestWriteAsksToRetry(t *testing.T) {
 
 func TestWriteBoundsBytesInFlight(t *testing.T) {
 	d := newDouble(t, func(c *Config) {
-		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, 5*config.MiB
+		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, 6*config.MiB
 	})
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {

@@ -68,7 +68,7 @@ type HTTPConfig struct {
 // Dedup recognises a request that brings, byte for byte, the body of an earlier one of the same tenant: it is answered as that one is, and not
 // published again.
 type Dedup struct {
-	// Entries bounds the requests remembered. 0: none are, and a request that was not acknowledged in time is published again when it comes
+	// Entries bounds the requests remembered once they are settled; those under way always are. 0: none are, and a request that was not acknowledged in time is published again when it comes
 	// again. Default 10000.
 	Entries int `yaml:"entries"`
 	// Window is how long they are remembered. Default 10m.

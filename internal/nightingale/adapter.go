@@ -26,7 +26,7 @@ func encodeAdapter(b *batch, out *outgoing) {
 		s := &b.series[i]
 		from, head := 0, -1
 		for _, v := range of(b.samples, s.samples) {
-			if !out.begin(s.key) {
+			if !out.begin(s.key, v.timestamp) {
 				return
 			}
 			at := len(out.arena)

@@ -60,6 +60,20 @@ type span struct {
 // entries is the number of samples, histograms and exemplars of the series.
 func (s *series) entries() int { return s.samples.len() + s.histograms.len() + s.exemplars.len() }
 
+// latest is the latest timestamp of what a series carries, 0 where none is later.
+func (b *batch) latest(s *series) (latest int64) {
+	for _, v := range of(b.samples, s.samples) {
+		latest = max(latest, v.timestamp)
+	}
+	for i := range of(b.histograms, s.histograms) {
+		latest = max(latest, of(b.histograms, s.histograms)[i].timestamp)
+	}
+	for _, e := range of(b.exemplars, s.exemplars) {
+		latest = max(latest, e.timestamp)
+	}
+	return latest
+}
+
 // counts is how much there is of each kind.
 type counts struct {
 	series, samples, histograms, exemplars int

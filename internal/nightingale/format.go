@@ -1,6 +1,7 @@
 package nightingale
 
 import (
+	"time"
 	"unsafe"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -56,6 +57,8 @@ type outgoing struct {
 	parts   []addressed // of the records, with topics by template
 	packing packing     // what the packed format needs
 
+	properties map[string]string // of every message; nobody changes it
+
 	held     *hold // takes what is needed beyond reserved from the bytes in flight; nil for no bound
 	reserved int   // of held, for the messages
 }
@@ -92,7 +95,10 @@ func (o *outgoing) fits() bool {
 }
 
 // cutMark is where a message begins: its key, then its payload up to the next one.
-type cutMark struct{ key, payload, partition int }
+type cutMark struct {
+	key, payload, partition int
+	latest                  int64 // timestamp in it
+}
 
 // room makes the arena of the messages that are encoded next, about n bytes.
 func (o *outgoing) room(n int) {
@@ -101,15 +107,15 @@ func (o *outgoing) room(n int) {
 	}
 }
 
-// begin starts a message with the series' key. It reports false when there is no
+// begin starts a message with the series' key and its latest timestamp. It reports false when there is no
 // room: then encoding stops, and err says why.
-func (o *outgoing) begin(key uint64) bool {
+func (o *outgoing) begin(key uint64, latest int64) bool {
 	if !o.fits() {
 		return false
 	}
 	at := len(o.arena)
 	o.arena = appendKey(o.arena, key)
-	o.cuts = append(o.cuts, cutMark{at, len(o.arena), 0})
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), latest: latest})
 	return true
 }
 
@@ -123,7 +129,7 @@ func (o *outgoing) finish() {
 		}
 		o.records = append(o.records, messaging.Record{
 			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // the arena is not written while it is read
-			Payload: o.arena[c.payload:end:end], Partition: c.partition,
+			Payload: o.arena[c.payload:end:end], Partition: c.partition, Properties: o.properties, EventTime: eventTime(c.latest),
 		})
 	}
 	o.bytes += len(o.arena)
@@ -131,11 +137,19 @@ func (o *outgoing) finish() {
 	o.fits()
 }
 
+// eventTime is a message's, which has none before 1970.
+func eventTime(timestamp int64) time.Time {
+	if timestamp <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(timestamp)
+}
+
 // reset makes room for another request. Nothing may read the records any more.
 func (o *outgoing) reset() {
 	clear(o.records)
 	o.arena, o.cuts, o.records, o.bytes = o.arena[:0], o.cuts[:0], o.records[:0], 0
-	o.held, o.reserved, o.err = nil, 0, nil
+	o.held, o.reserved, o.err, o.properties = nil, 0, nil, nil
 }
 
 // appendKey writes a series' key: 16 hexadecimal digits.

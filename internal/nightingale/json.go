@@ -46,7 +46,7 @@ func encodeJSON(b *batch, out *outgoing) {
 		head := -1
 		from := 0
 		begin := func(timestamp int64) bool {
-			if !out.begin(s.key) {
+			if !out.begin(s.key, timestamp) {
 				return false
 			}
 			at := len(out.arena)

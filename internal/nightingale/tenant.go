@@ -103,6 +103,17 @@ func tenantOf(header http.Header) (string, error) {
 	return values[0], nil
 }
 
+// tenantProperty is the property of every message of a tenant's.
+const tenantProperty = "tenant"
+
+// propertiesOf are those of a tenant's messages, nil for none.
+func propertiesOf(tenant string) map[string]string {
+	if tenant == "" {
+		return nil
+	}
+	return map[string]string{tenantProperty: tenant}
+}
+
 // checkTenant takes the names that Mimir takes.
 func checkTenant(name string) error {
 	if len(name) > maxTenant {

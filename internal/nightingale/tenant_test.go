@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -170,4 +171,33 @@ func TestABodyIsChargedOnce(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, status, "half of the quota is left: %s", text)
 	status, text, _ = d.post(t, compress(marshal(t, request(3, 4))))
 	assert.Equal(t, http.StatusTooManyRequests, status, text)
+}
+
+// TestMessagesTellTenantAndTime: consumers find them without reading the payload.
+func TestMessagesTellTenantAndTime(t *testing.T) {
+	for format, want := range map[string][]int64{
+		"json": {3000, 1000, 2000, 4000}, "json-kafka-adapter": {3000, 1000, 4000}, "protobuf": {3000, 4000}, packedFormat: {4000},
+	} {
+		for _, first := range []string{"a", "z"} { // labels in order, which are copied, and not
+			for _, tenant := range []string{"kitchen", ""} {
+				req := oneSeries("__name__", "m", first, "1", "b", "2")
+				req.Timeseries[0].Samples = []prompb.Sample{{Timestamp: 3000}, {Timestamp: 1000}}
+				req.Timeseries[0].Exemplars = []prompb.Exemplar{{Timestamp: 2000}}
+				late := oneSeries("__name__", "m").Timeseries[0]
+				late.Samples[0].Timestamp = 4000
+				req.Timeseries = append(req.Timeseries, late)
+				d := newDouble(t, func(c *Config) { c.Format = format })
+				status, text, _ := d.post(t, compress(marshal(t, req)), tenantHeader, tenant)
+				require.Equal(t, http.StatusNoContent, status, text)
+				var times []int64
+				for _, r := range d.records {
+					times = append(times, r.EventTime.UnixMilli())
+					assert.Equal(t, propertiesOf(tenant), r.Properties, format)
+				}
+				assert.Equal(t, want, times, format)
+			}
+		}
+	}
+	assert.Equal(t, map[string]string{"tenant": "kitchen"}, propertiesOf("kitchen"))
+	assert.True(t, eventTime(-5).IsZero(), "before 1970 there is none")
 }

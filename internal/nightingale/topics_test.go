@@ -173,10 +173,35 @@ func TestSeriesGoToTheirTopics(t *testing.T) {
 }
 
 func TestTenantsThatNoTopicCanHold(t *testing.T) {
-	d := templated(t, newCluster(), nil)
-	status, text, _ := d.post(t, compress(marshal(t, jobs("a"))), "X-Scope-OrgID", "a/b")
-	assert.Equal(t, http.StatusBadRequest, status)
-	assert.Contains(t, text, "X-Scope-OrgID")
+	c := newCluster()
+	d := templated(t, c, nil)
+	for _, tenant := range []string{"a/b", "a!", "..", "__a", "a-partition-1", "partition-12", strings.Repeat("a", 65)} {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("a"))), "X-Scope-OrgID", tenant)
+		assert.Equal(t, http.StatusBadRequest, status, tenant)
+		assert.Contains(t, text, "X-Scope-OrgID")
+	}
+	assert.Empty(t, c.topics())
+}
+
+// TestTopicsTellTenantsApart: a template with which one tenant could reach another's
+// topics is refused.
+func TestTopicsTellTenantsApart(t *testing.T) {
+	for text, good := range map[string]bool{
+		"persistent://public/default/{tenant}-{label.job}": false,
+		"persistent://public/default/{name}{tenant}":       false,
+		"persistent://public/{tenant}-x-{name}/m":          false,
+		"persistent://public/default/{tenant}{tenant}":     false,
+		"persistent://public/{tenant}/{label.job}-{name}":  true,
+		"persistent://public/default/m-{tenant}":           true,
+		"persistent://{tenant}/{label.job}/m":              true,
+	} {
+		_, err := parseTemplate(text)
+		if good {
+			assert.NoError(t, err, text)
+		} else {
+			assert.ErrorContains(t, err, "{tenant}", text)
+		}
+	}
 }
 
 // TestTopicsPastTheBound: these series are refused for good, and said to be; the

@@ -156,12 +156,13 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 		v.metrics.count(c.valid, "throttled")
 		return c, err
 	}
-	c.forgotten = v.families.learn(b.metadata)
-	v.families.describe(b)
+	c.forgotten = v.families.learn(mine.key.tenant, b.metadata)
+	v.families.describe(mine.key.tenant, b)
 	c.filtered, space.scratch = v.rules.apply(b, space.scratch)
 	watch.lap("validate")
 
 	// A message repeats its series' labels, which can make far more of a body.
+	out.properties = propertiesOf(mine.key.tenant)
 	out.held, out.reserved = held, v.format.size(b)+c.valid.entries()*messageBytes
 	if err := held.grow(int64(out.reserved)); err != nil {
 		return c, err

@@ -41,6 +41,7 @@ type double struct {
 
 	mu       sync.Mutex
 	messages []string                                                         // key and payload
+	records  []messaging.Record                                               // without them
 	publish  func(context.Context, []messaging.Record) (free bool, err error) // nil: all is well
 }
 
@@ -58,6 +59,8 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 		publish := d.publish
 		for _, r := range records {
 			d.messages = append(d.messages, r.Key+" "+string(r.Payload))
+			r.Key, r.Payload = "", nil
+			d.records = append(d.records, r)
 		}
 		d.mu.Unlock()
 		if publish != nil {

@@ -179,7 +179,7 @@ func isStale(v float64) bool { return math.Float64bits(v) == 0x7ff0000000000002 
 // appendHistogram writes a native histogram:
 //
 //	count, sum       number   or "NaN", "+Inf", "-Inf", as all numbers here
-//	schema           integer  -4 to 8, or -53 for custom bounds
+//	schema           integer  -9 to 52, usually -4 to 8, or -53 for custom bounds
 //	zero_threshold   number
 //	zero_count       number
 //	positive_spans,  arrays of [offset, length]: runs of consecutive buckets

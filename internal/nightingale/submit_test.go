@@ -68,7 +68,7 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 	t.Run("invalid in part", func(t *testing.T) {
 		d := newDouble(t, nil)
 		req := request(3, 2)
-		req.Timeseries[0].Labels[1].Value = ""
+		req.Timeseries[0].Labels[1].Name = ""
 		for range 2 {
 			status, text, _ := d.post(t, compress(marshal(t, req)))
 			assert.Equal(t, http.StatusBadRequest, status)

@@ -56,8 +56,13 @@ func (b *bucket) charge(now time.Time, n int) {
 // full reports whether the whole burst is there: forgetting such a bucket makes no
 // difference.
 func (b *bucket) full(now time.Time) bool {
+	return b.available(now) >= b.burst
+}
+
+// available is what is left, below zero for a debt.
+func (b *bucket) available(now time.Time) float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.fill(now)
-	return b.left >= b.burst
+	return b.left
 }

@@ -12,17 +12,25 @@ import (
 // here would.
 type budget struct {
 	limit int64
-	share int64        // of one tenant that has several requests in flight
 	used  atomic.Int64 // changed under mu
 	gauge prometheus.Gauge
 
 	mu      sync.Mutex
+	share   int64            // of one tenant that has several requests in flight
 	tenants map[string]int64 // bytes held, never 0
 }
 
 func newBudget(cfg Config, gauge prometheus.Gauge) *budget {
-	limit := int64(cfg.Limits.InFlightBytes)
-	return &budget{limit: limit, share: int64(float64(limit) * cfg.Tenants.InFlightShare), gauge: gauge, tenants: make(map[string]int64)}
+	b := &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: gauge, tenants: make(map[string]int64)}
+	b.setShare(cfg.Tenants.InFlightShare)
+	return b
+}
+
+// setShare changes the share of a tenant, from 0 to 1. What is held stays.
+func (b *budget) setShare(share float64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.share = int64(float64(b.limit) * share)
 }
 
 // move changes what is held by n bytes, whatever the bounds. b.mu is held.

@@ -177,13 +177,13 @@ func (t *tokens) check(r *http.Request) error {
 	return nil
 }
 
-// guard asks for a token before anything of a request is read.
-func (v *receiver) guard(t *tokens, next http.Handler) http.Handler {
-	if t == nil {
-		return next
-	}
+// guard asks for a token, where one is needed, before anything of a request is read.
+func (v *receiver) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := t.check(r)
+		var err error
+		if t := v.settings.Load().tokens; t != nil {
+			err = t.check(r)
+		}
 		if err == nil {
 			next.ServeHTTP(w, r)
 			return

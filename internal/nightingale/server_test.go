@@ -47,12 +47,9 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 		}
 		cfg = *c
 	})
-	require.NoError(t, cfg.HTTP.check())
-	writers, err := newTokens(cfg.HTTP)
-	require.NoError(t, err)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := newServer(cfg, d.metrics, d.receiver.guard(writers, d.receiver.handler()))
+	server := newServer(cfg, d.metrics, d.receiver.guard(d.receiver.handler()))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {

@@ -77,7 +77,7 @@ func (v *receiver) settle(c *claim, carried contents, out *outgoing, d delivered
 		v.outgoings.Put(out)
 	}
 	if final(d.err) {
-		v.quotas.charge(c.key.tenant, carried.valid.entries())
+		v.settings.Load().quotas.charge(c.key.tenant, carried.valid.entries())
 	}
 	v.count(carried, d.err)
 	v.deliveries.settle(c.attempt, carried, d)

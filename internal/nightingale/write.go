@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -22,9 +23,8 @@ type receiver struct {
 	format    format
 	budget    *budget
 	families  *families
-	quotas    *quotas
 	*deliveries
-	rules *rules // nil for none
+	settings atomic.Pointer[settings] // changed by SIGHUP, see take
 
 	messageBytes int
 	topics       *topics // the publishing stage
@@ -45,10 +45,9 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver
 	return &receiver{
 		refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
 		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
-		budget:   newBudget(cfg, m.inFlightSize),
-		families: newFamilies(cfg.Limits.MetadataFamilies),
-		quotas:   newQuotas(cfg.Tenants), deliveries: newDeliveries(cfg.Dedup),
-		rules: newRules(cfg), messageBytes: int(cfg.MessageBytes),
+		budget:     newBudget(cfg, m.inFlightSize),
+		families:   newFamilies(cfg.Limits.MetadataFamilies),
+		deliveries: newDeliveries(cfg.Dedup), messageBytes: int(cfg.MessageBytes),
 	}
 }
 
@@ -152,13 +151,14 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	for i := range b.series {
 		c.valid.add(&b.series[i])
 	}
-	if err := v.quotas.admit(mine.key.tenant, c.valid.entries()); err != nil {
+	now := v.settings.Load()
+	if err := now.quotas.admit(mine.key.tenant, c.valid.entries()); err != nil {
 		v.metrics.count(c.valid, "throttled")
 		return c, err
 	}
 	c.forgotten = v.families.learn(mine.key.tenant, b.metadata)
 	v.families.describe(mine.key.tenant, b)
-	c.filtered, space.scratch = v.rules.apply(b, space.scratch)
+	c.filtered, space.scratch = now.rules.apply(b, space.scratch)
 	watch.lap("validate")
 
 	// A message repeats its series' labels, which can make far more of a body.

@@ -72,6 +72,7 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 		require.NoError(t, all.opened(t.Context()))
 	}
 	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, all)
+	require.NoError(t, d.receiver.take(cfg))
 	d.Server = httptest.NewUnstartedServer(nil)
 	d.Config = newServer(cfg, d.metrics, d.receiver.handler())
 	d.Start()

@@ -26,7 +26,9 @@ func encodeAdapter(b *batch, out *outgoing) {
 		s := &b.series[i]
 		from, head := 0, -1
 		for _, v := range of(b.samples, s.samples) {
-			out.begin(s.key)
+			if !out.begin(s.key, v.timestamp) {
+				return
+			}
 			at := len(out.arena)
 			if head < 0 {
 				out.arena = appendAdapterHead(out.arena, of(b.labels, s.labels))

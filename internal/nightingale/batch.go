@@ -13,6 +13,7 @@ type batch struct {
 	histograms []histogram
 	buckets    buckets
 	metadata   []metadata // of whole families, as version 1 has it
+	elements   elements   // bounds what all of these take
 
 	// Of version 2:
 	symbols   []string
@@ -59,10 +60,27 @@ type span struct {
 // entries is the number of samples, histograms and exemplars of the series.
 func (s *series) entries() int { return s.samples.len() + s.histograms.len() + s.exemplars.len() }
 
+// latest is the latest timestamp of what a series carries, 0 where none is later.
+func (b *batch) latest(s *series) (latest int64) {
+	for _, v := range of(b.samples, s.samples) {
+		latest = max(latest, v.timestamp)
+	}
+	for i := range of(b.histograms, s.histograms) {
+		latest = max(latest, of(b.histograms, s.histograms)[i].timestamp)
+	}
+	for _, e := range of(b.exemplars, s.exemplars) {
+		latest = max(latest, e.timestamp)
+	}
+	return latest
+}
+
 // counts is how much there is of each kind.
 type counts struct {
 	series, samples, histograms, exemplars int
 }
+
+// entries is the number of samples of all kinds.
+func (c *counts) entries() int { return c.samples + c.histograms + c.exemplars }
 
 func (c *counts) add(s *series) {
 	c.series++
@@ -160,6 +178,7 @@ func (b *batch) reset() {
 	b.histograms = b.histograms[:0]
 	b.metadata = b.metadata[:0]
 	b.symbols, b.about, b.expanded = b.symbols[:0], b.about[:0], 0
+	b.elements = elements{}
 	k := &b.buckets
 	*k = buckets{
 		k.positiveSpans[:0], k.negativeSpans[:0],

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/klauspost/compress/snappy"
@@ -20,42 +21,41 @@ var errDisconnected = &refusal{status: statusHungUp, reason: "disconnected", tex
 // keepBuffer is the largest buffer that is kept for another request.
 const keepBuffer = 4 << 20
 
-// claimed is the most that a request's body can hold while it is read.
-func claimed(r *http.Request, l Limits) int64 {
-	if r.ContentLength < 0 {
-		return int64(l.CompressedBytes)
-	}
-	return min(r.ContentLength, int64(l.CompressedBytes))
+// leastRead is what is reserved for a body before its first byte.
+const leastRead = 4 << 10
+
+// liftDeadline ends what bounds the reading of a request, see newServer, once the body
+// is there: while the answer is made the server watches the connection, and would
+// take a deadline that passes for a sender that hung up.
+func liftDeadline(w http.ResponseWriter) {
+	// The error is that of a server without deadlines, as in tests.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }
 
-// readDeadline bounds the reading of the request's body, also of what the server
-// itself reads of it after a refusal, and returns how to lift the bound: while the
-// answer is made the server watches the connection, and would take a deadline that
-// passes for a sender that hung up.
-func readDeadline(w http.ResponseWriter, l Limits) (lift func()) {
-	connection := http.NewResponseController(w)
-	if connection.SetReadDeadline(time.Now().Add(l.ReadTimeout)) != nil {
-		return func() {} // a server without deadlines, as in tests
-	}
-	return func() { _ = connection.SetReadDeadline(time.Time{}) }
-}
-
-// read appends the body to dst[:0]. It stops at the limit of size.
-func read(w http.ResponseWriter, r *http.Request, dst []byte, l Limits) ([]byte, error) {
+// read appends the body to dst[:0]. It stops at the limit of size. Memory is reserved
+// as bytes arrive, no more than twice what is there: a sender that claims much and
+// sends little leaves the others their room.
+func read(w http.ResponseWriter, r *http.Request, dst []byte, held *hold, l Limits) ([]byte, error) {
 	limit := int64(l.CompressedBytes)
 	if r.ContentLength > limit {
 		return dst, tooLarge("compressed_bytes", "the body has %d bytes, at most %d are allowed", r.ContentLength, limit)
 	}
-	dst = dst[:0]
-	if n := int(r.ContentLength); n+1 > cap(dst) {
-		dst = make([]byte, 0, n+1) // and one to see the end without growing
+	most := limit
+	if r.ContentLength >= 0 {
+		most = r.ContentLength
 	}
+	most++ // one to see the end without growing
+	dst = dst[:0]
 	body := http.MaxBytesReader(w, r.Body, limit)
-	for {
-		if len(dst) == cap(dst) {
-			dst = append(dst, 0)[:len(dst)]
+	for reserved := 0; ; {
+		if len(dst) == reserved {
+			reserved = int(min(max(2*int64(reserved), leastRead), most))
+			if err := held.set(int64(reserved)); err != nil {
+				return dst, err
+			}
+			dst = slices.Grow(dst, reserved-len(dst))
 		}
-		n, err := body.Read(dst[len(dst):cap(dst)])
+		n, err := body.Read(dst[len(dst):reserved])
 		dst = dst[:len(dst)+n]
 		if err == io.EOF {
 			return dst, nil

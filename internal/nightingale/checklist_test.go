@@ -136,7 +136,8 @@ func checklistContentTypes(t *testing.T) {
 		{"application/x-protobuf;proto=", v1, 415},
 		{"application/json", v1, 415},
 		{"text/plain", v2, 415},
-		{"", v1, 415},
+		{"", v1, 204},
+		{"", v2, 400},
 		// Of the wrong version they would decode as empty requests.
 		{"application/x-protobuf", v2, 400},
 		{contentV2, v1, 400},
@@ -216,7 +217,9 @@ func checklistCounts(t *testing.T) {
 			assert.Equal(t, http.StatusServiceUnavailable, a.status)
 			assert.Equal(t, "0/0/0", a.written())
 		}
-		d.receiver.budget.limit = 1
+		elsewhere := &hold{budget: d.receiver.budget, tenant: "another"}
+		require.NoError(t, elsewhere.set(d.receiver.budget.limit))
+		defer elsewhere.release()
 		a := d.v2(t, everythingV2())
 		assert.Equal(t, http.StatusServiceUnavailable, a.status)
 		assert.Equal(t, "0/0/0", a.written())
@@ -261,7 +264,7 @@ func checklistLabels(t *testing.T) {
 		{"twice", []string{"__name__", "m", "a", "1", "a", "2"}, 400},
 		{"twice the same", []string{"__name__", "m", "a", "1", "a", "1"}, 400},
 		{"empty name", []string{"__name__", "m", "", "1"}, 400},
-		{"empty value", []string{"__name__", "m", "a", ""}, 400},
+		{"empty value", []string{"__name__", "m", "a", ""}, 204},
 		{"empty metric name", []string{"__name__", "", "a", "1"}, 400},
 		{"not UTF-8", []string{"__name__", "m", "a", "\xff"}, 400},
 		{"UTF-8", []string{"__name__", "Größe der Menge", "städt.name", "Köln"}, 204},
@@ -402,7 +405,7 @@ func checklistHistograms(t *testing.T) {
 		}, 204},
 		{"wrong count", func(e, _ *writev2.Histogram) { e.Count = &writev2.Histogram_CountInt{CountInt: 11} }, 400},
 		{"spans without buckets", func(e, _ *writev2.Histogram) { e.PositiveDeltas = nil }, 400},
-		{"unknown schema", func(e, _ *writev2.Histogram) { e.Schema = 9 }, 400},
+		{"unknown schema", func(e, _ *writev2.Histogram) { e.Schema = 53 }, 400},
 		{"custom bounds that do not rise", func(_, c *writev2.Histogram) { c.CustomValues = []float64{1, 1} }, 400},
 		{"a custom bound that is infinite", func(_, c *writev2.Histogram) { c.CustomValues = []float64{1, math.Inf(1)} }, 400},
 		{"a custom bound that is no number", func(_, c *writev2.Histogram) { c.CustomValues = []float64{1, math.NaN()} }, 400},

@@ -68,7 +68,7 @@ type HTTPConfig struct {
 // Dedup recognises a request that brings, byte for byte, the body of an earlier one of the same tenant: it is answered as that one is, and not
 // published again.
 type Dedup struct {
-	// Entries bounds the requests remembered. 0: none are, and a request that was not acknowledged in time is published again when it comes
+	// Entries bounds the requests remembered once they are settled; those under way always are. 0: none are, and a request that was not acknowledged in time is published again when it comes
 	// again. Default 10000.
 	Entries int `yaml:"entries"`
 	// Window is how long they are remembered. Default 10m.
@@ -104,8 +104,11 @@ type Limits struct {
 	SeriesBytes config.Bytes `yaml:"series_bytes"`
 	// MetadataFamilies bounds the metric families whose type, unit and help are remembered; later ones stay unknown. 0: none are. Default 10000.
 	MetadataFamilies int `yaml:"metadata_families"`
-	// InFlightBytes bounds the bodies, compressed and decoded, and the messages they make, of all requests being handled. Past it: 503, or 413 for
-	// a request whose messages alone are larger. Default 64MiB.
+	// MemoryBytes bounds what the series, labels, samples and so on of a request take in memory once decoded: tens of bytes each, whatever they take
+	// in the body. Past it: 413. Default 32MiB, about 50000 series of 15 labels.
+	MemoryBytes config.Bytes `yaml:"memory_bytes"`
+	// InFlightBytes bounds the bodies, compressed and decoded, what they take in memory, and the messages they make, of all requests being handled.
+	// Past it: 503, or 413 for a request that alone takes more. Default 64MiB.
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
 	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
 	ReadTimeout time.Duration `yaml:"read_timeout"`
@@ -125,7 +128,7 @@ func DefaultConfig() Config {
 		Format:         "json",
 		Ack:            ackBroker,
 		Dedup:          Dedup{Entries: 10_000, Window: 10 * time.Minute},
-		Tenants:        Tenants{Tracked: 10_000},
+		Tenants:        Tenants{Tracked: 10_000, InFlightShare: .75},
 		MessageBytes:   256 * config.KiB,
 		RequestTimeout: 10 * time.Second,
 		Limits: Limits{
@@ -137,6 +140,7 @@ func DefaultConfig() Config {
 			LabelValueBytes:  64 * config.KiB,
 			SeriesBytes:      config.MiB,
 			MetadataFamilies: 10_000,
+			MemoryBytes:      32 * config.MiB,
 			InFlightBytes:    64 * config.MiB,
 			ReadTimeout:      10 * time.Second,
 			Connections:      4096,
@@ -180,6 +184,7 @@ func (l Limits) Validate() error {
 	}{
 		{"compressed_bytes", int64(l.CompressedBytes)},
 		{"decoded_bytes", int64(l.DecodedBytes)},
+		{"memory_bytes", int64(l.MemoryBytes)},
 		{"series", int64(l.Series)},
 		{"labels_per_series", int64(l.LabelsPerSeries)},
 		{"label_name_bytes", int64(l.LabelNameBytes)},

@@ -17,7 +17,7 @@ var (
 // decodeV1 decodes a prometheus.WriteRequest. Fields it does not know are passed
 // over, as protobuf has it, but a body of nothing else is not a WriteRequest.
 func decodeV1(b *batch, body []byte, l Limits) error {
-	b.body = body
+	b.body, b.elements.limit = body, int(l.MemoryBytes)
 	known := len(body) == 0 // an empty request is complete with nothing written
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
@@ -35,6 +35,9 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 			if len(b.series) >= l.Series {
 				return tooLarge("series", "the request has more than %d series", l.Series)
 			}
+			if err := b.elements.charge(seriesBytes); err != nil {
+				return err
+			}
 			if err := b.decodeSeriesV1(data); err != nil {
 				return malformed("TimeSeries", err)
 			}
@@ -48,6 +51,9 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 			}
 			if len(b.metadata) >= l.Series {
 				return tooLarge("series", "the request has more than %d metadata entries", l.Series)
+			}
+			if err := b.elements.charge(metadataBytes); err != nil {
+				return err
 			}
 			if err := b.decodeMetadataV1(data); err != nil {
 				return malformed("MetricMetadata", err)
@@ -72,14 +78,21 @@ func nextField(fc *easyproto.FieldContext, src []byte) ([]byte, error) {
 	return rest, err
 }
 
+// malformed explains what could not be decoded. What refuses a request for another
+// reason, such as its size, stays as it is.
 func malformed(what string, err error) error {
+	if refused := (*refusal)(nil); errors.As(err, &refused) {
+		return err
+	}
 	return invalid("malformed_protobuf", "cannot decode %s: %v", what, err)
 }
 
 func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
 	size := len(src)
-	b.labels, src = plainLabelsV1(b.labels, src)
+	if b.labels, src, err = b.plainLabelsV1(b.labels, src); err != nil {
+		return err
+	}
 	s.raw.labels, s.raw.plain = int32(size-len(src)), true
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
@@ -95,7 +108,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 		}
 		switch fc.FieldNum {
 		case 1:
-			b.labels, err = appendLabelV1(b.labels, data)
+			b.labels, err = b.appendLabelV1(b.labels, data)
 			s.raw.labels, s.raw.plain = int32(size-len(src)), false
 		case 2:
 			err = b.decodeSample(data, false)
@@ -117,7 +130,12 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 // plainLabelsV1 decodes the labels that src begins with as long as they are of the
 // usual form, and returns what follows: most of a request is decoded here. The form
 // is what an encoder writes for a name and a value of together less than 124 bytes.
-func plainLabelsV1(dst []label, src []byte) ([]label, []byte) {
+func (b *batch) plainLabelsV1(dst []label, src []byte) ([]label, []byte, error) {
+	room, err := b.elements.labelRoom()
+	if err != nil {
+		return dst, src, err
+	}
+	from := len(dst)
 	for len(src) >= 6 && src[0] == 1<<3|2 && src[1] < 0x80 {
 		field, end := src, 2+int(src[1])
 		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
@@ -127,14 +145,25 @@ func plainLabelsV1(dst []label, src []byte) ([]label, []byte) {
 		if value+2 > end || field[value] != 2<<3|2 || value+2+int(field[value+1]) != end {
 			break
 		}
+		if len(dst)-from == room {
+			b.elements.useLabels(room)
+			if room, err = b.elements.labelRoom(); err != nil {
+				return dst, src, err
+			}
+			from = len(dst)
+		}
 		dst = append(dst, label{text(field[4:value]), text(field[value+2 : end])})
 		src = src[end:]
 	}
-	return dst, src
+	b.elements.useLabels(len(dst) - from)
+	return dst, src, nil
 }
 
 // appendLabelV1 decodes a Label.
-func appendLabelV1(dst []label, src []byte) ([]label, error) {
+func (b *batch) appendLabelV1(dst []label, src []byte) ([]label, error) {
+	if err := b.elements.charge(labelBytes); err != nil {
+		return dst, err
+	}
 	var l label
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
@@ -163,6 +192,9 @@ func text(data []byte) string {
 
 // decodeSample reads a sample, and its start where the protocol has one.
 func (b *batch) decodeSample(src []byte, starts bool) (err error) {
+	if err := b.elements.charge(sampleBytes); err != nil {
+		return err
+	}
 	var s sample
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
@@ -189,6 +221,9 @@ func (b *batch) decodeSample(src []byte, starts bool) (err error) {
 }
 
 func (b *batch) decodeExemplarV1(src []byte) (err error) {
+	if err := b.elements.charge(exemplarBytes); err != nil {
+		return err
+	}
 	e := exemplar{labels: mark(b.marks)}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
@@ -200,7 +235,7 @@ func (b *batch) decodeExemplarV1(src []byte) (err error) {
 		case 1:
 			var data []byte
 			if data, ok = fc.MessageData(); ok {
-				b.marks, err = appendLabelV1(b.marks, data)
+				b.marks, err = b.appendLabelV1(b.marks, data)
 			}
 		case 2:
 			e.value, ok = fc.Double()
@@ -289,6 +324,9 @@ var errBuckets = fmt.Errorf("histogram: %w", errWireType)
 // decodeHistogram decodes a Histogram, which is the same in both versions but for
 // the start that version 2 may give it.
 func (b *batch) decodeHistogram(src []byte, starts bool) (err error) {
+	if err := b.elements.charge(histogramBytes); err != nil {
+		return err
+	}
 	k := &b.buckets
 	h := histogram{
 		positiveSpans: mark(k.positiveSpans), negativeSpans: mark(k.negativeSpans),
@@ -302,6 +340,9 @@ func (b *batch) decodeHistogram(src []byte, starts bool) (err error) {
 			return err
 		}
 		ok := true
+		if err := b.chargeBuckets(&fc); err != nil {
+			return err
+		}
 		switch fc.FieldNum {
 		case 1:
 			h.count, ok = fc.Uint64()
@@ -357,6 +398,31 @@ func (b *batch) decodeHistogram(src []byte, starts bool) (err error) {
 	h.customValues = upTo(h.customValues, k.customValues)
 	b.histograms = append(b.histograms, h)
 	return nil
+}
+
+// chargeBuckets charges what a field of a histogram adds to its spans or buckets.
+func (b *batch) chargeBuckets(fc *easyproto.FieldContext) error {
+	switch fc.FieldNum {
+	case 8, 11:
+		return b.elements.charge(spanBytes)
+	case 9, 12:
+		data, packed := fc.MessageData()
+		if !packed {
+			return b.elements.charge(bucketBytes)
+		}
+		n := 0
+		for _, c := range data {
+			if c < 0x80 { // the last byte of a number
+				n++
+			}
+		}
+		return b.elements.charge(n * bucketBytes)
+	case 10, 13, 16:
+		data, _ := fc.MessageData()
+		return b.elements.charge(max(len(data), bucketBytes))
+	default:
+		return nil
+	}
 }
 
 func appendSpanV1(dst []bucketSpan, field *easyproto.FieldContext) (_ []bucketSpan, ok bool, err error) {

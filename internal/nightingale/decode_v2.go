@@ -21,12 +21,16 @@ var (
 // A few bytes of references can name large symbols again and again. What they
 // expand to is bounded as a decoded body is, and counted in b.expanded.
 func decodeV2(b *batch, body []byte, l Limits) error {
+	b.elements.limit = int(l.MemoryBytes)
 	n, err := b.decodeSymbolsV2(body, l)
 	if err != nil || n == 0 {
 		return err
 	}
 	if len(b.symbols) == 0 || b.symbols[0] != "" {
 		return invalid("first_symbol", "the first of the symbols must be the empty string")
+	}
+	if err := b.elements.charge(n * (seriesBytes + metadataBytes)); err != nil {
+		return err
 	}
 	if cap(b.about) < n { // series point into it: it must not move
 		b.about = make([]metadata, 0, n)
@@ -76,10 +80,13 @@ func (b *batch) decodeSymbolsV2(body []byte, l Limits) (series int, err error) {
 			}
 			continue
 		}
-		b.symbols = append(b.symbols, text(data))
 		if b.expanded += symbolSize; b.expanded > int(l.DecodedBytes) {
 			return 0, expandsTooFar(l)
 		}
+		if err := b.elements.charge(symbolBytes); err != nil {
+			return 0, err
+		}
+		b.symbols = append(b.symbols, text(data))
 	}
 	if !known {
 		return 0, malformed("body", errForeignV2)
@@ -98,6 +105,7 @@ const (
 // necessarily both of a pair in one piece.
 type references struct {
 	symbols  []string
+	elements *elements
 	name     string
 	half     bool // a name waits for its value
 	beyond   bool // one pointed beyond the symbols
@@ -113,10 +121,13 @@ func (r *references) decode(dst []label, fc *easyproto.FieldContext) ([]label, e
 		if !ok {
 			return dst, errReference
 		}
-		return r.add(dst, uint64(one)), nil
+		return r.add(dst, uint64(one))
 	}
 	if !r.half {
-		dst, data = r.pairs(dst, data)
+		var err error
+		if dst, data, err = r.pairs(dst, data); err != nil {
+			return dst, err
+		}
 	}
 	for len(data) > 0 {
 		ref, n := binary.Uvarint(data)
@@ -124,7 +135,11 @@ func (r *references) decode(dst []label, fc *easyproto.FieldContext) ([]label, e
 			return dst, errReference
 		}
 		data = data[n:]
-		if dst = r.add(dst, ref); r.expanded > r.limit {
+		var err error
+		if dst, err = r.add(dst, ref); err != nil {
+			return dst, err
+		}
+		if r.expanded > r.limit {
 			return dst, errExpanded
 		}
 	}
@@ -133,21 +148,33 @@ func (r *references) decode(dst []label, fc *easyproto.FieldContext) ([]label, e
 
 // pairs decodes as many pairs as have nothing special to them, which is nearly all
 // of a request, and returns the rest.
-func (r *references) pairs(dst []label, data []byte) ([]label, []byte) {
-	symbols, expanded := r.symbols, r.expanded
+func (r *references) pairs(dst []label, data []byte) ([]label, []byte, error) {
+	room, err := r.elements.labelRoom()
+	if err != nil {
+		return dst, data, err
+	}
+	symbols, expanded, from := r.symbols, r.expanded, len(dst)
 	for len(data) >= 6 && expanded <= r.limit {
 		name, n := short(data)
 		value, m := short(data[n:])
 		if name >= uint(len(symbols)) || value >= uint(len(symbols)) {
 			break
 		}
+		if len(dst)-from == room {
+			r.elements.useLabels(room)
+			if room, err = r.elements.labelRoom(); err != nil {
+				return dst, data, err
+			}
+			from = len(dst)
+		}
 		l := label{symbols[name], symbols[value]}
 		expanded += len(l.name) + len(l.value) + labelSize
 		dst = append(dst, l)
 		data = data[n+m:]
 	}
+	r.elements.useLabels(len(dst) - from)
 	r.expanded = expanded
-	return dst, data
+	return dst, data, nil
 }
 
 // short decodes a varint of at most 3 bytes. A longer one gives a number that is
@@ -166,15 +193,18 @@ func short(p []byte) (v uint, n int) {
 	}
 }
 
-func (r *references) add(dst []label, ref uint64) []label {
+func (r *references) add(dst []label, ref uint64) ([]label, error) {
 	symbol := r.symbol(ref)
 	r.half = !r.half
 	if r.half {
 		r.name = symbol
-		return dst
+		return dst, nil
+	}
+	if err := r.elements.charge(labelBytes); err != nil {
+		return dst, err
 	}
 	r.expanded += len(r.name) + len(symbol) + labelSize
-	return append(dst, label{r.name, symbol})
+	return append(dst, label{r.name, symbol}), nil
 }
 
 func (r *references) symbol(ref uint64) string {
@@ -202,7 +232,7 @@ func (r *references) flaw() flaw {
 // decodeSeriesV2 decodes a TimeSeries. limit bounds b.expanded.
 func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
-	refs := references{symbols: b.symbols, expanded: b.expanded + len(src), limit: limit}
+	refs := references{symbols: b.symbols, elements: &b.elements, expanded: b.expanded + len(src), limit: limit}
 	var about aboutV2
 	var start int64 // of the whole series, as release candidate 3 has it
 	var fc easyproto.FieldContext
@@ -282,7 +312,10 @@ func (b *batch) startAt(s *series, start int64) {
 // decodeExemplarV2 decodes an exemplar of s. Its references are apart from those
 // of the series, of which one may be waiting for its pair.
 func (b *batch) decodeExemplarV2(src []byte, of *references, s *series) (err error) {
-	refs := references{symbols: of.symbols, expanded: of.expanded, limit: of.limit}
+	if err := b.elements.charge(exemplarBytes); err != nil {
+		return err
+	}
+	refs := references{symbols: of.symbols, elements: of.elements, expanded: of.expanded, limit: of.limit}
 	e := exemplar{labels: mark(b.marks)}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {

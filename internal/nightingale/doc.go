@@ -8,8 +8,8 @@
 // A protocol (protocol.go) turns a body into the neutral batch of batch.go; a
 // format (format.go) turns the batch into messages. A further protocol or format
 // is a file and a line in its list. Rules (rules.go) choose and change series
-// between the two. Only the publishing stage (sink.go; topics.go, where a template
-// makes many topics) knows Pulsar.
+// between the two. Only the publishing stage (topics.go: the topics that a template
+// makes, one without placeholders; sink.go: one of them) knows Pulsar.
 //
 // The answer is 204 only after the broker has acknowledged every message of the
 // request. Strings of a batch alias the request's body, which is reused as soon as

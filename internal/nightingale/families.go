@@ -13,27 +13,32 @@ const (
 )
 
 // families remembers what senders tell about metric families: in remote write 1.0
-// metadata travels in requests of its own. The latest word counts, whoever said it.
+// metadata travels in requests of its own. The latest word of a tenant counts, for
+// that tenant's series.
 type families struct {
-	limit int
+	limit int // of all tenants'
 
 	mu    sync.RWMutex
-	known map[string]*metadata // entries are replaced, never changed
+	known map[familyKey]*metadata // entries are replaced, never changed
 }
+
+// familyKey names a family: what one tenant says must not appear in another's
+// messages.
+type familyKey struct{ tenant, family string }
 
 func newFamilies(limit int) *families {
-	return &families{limit: limit, known: make(map[string]*metadata)}
+	return &families{limit: limit, known: make(map[familyKey]*metadata)}
 }
 
-// learn remembers entries and returns how many it did not.
-func (f *families) learn(entries []metadata) (ignored int) {
+// learn remembers a tenant's entries and returns how many it did not.
+func (f *families) learn(tenant string, entries []metadata) (ignored int) {
 	if len(entries) == 0 {
 		return 0
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range entries {
-		old, known := f.known[m.family]
+		old, known := f.known[familyKey{tenant, m.family}]
 		switch {
 		case known && old.kind == m.kind && old.unit == m.unit && old.help == cut(m.help, maxFamilyHelp):
 		case m.family == "" || len(m.family) > maxFamilyName || len(m.unit) > maxFamilyUnit || !known && len(f.known) >= f.limit:
@@ -44,14 +49,14 @@ func (f *families) learn(entries []metadata) (ignored int) {
 				family: strings.Clone(m.family), kind: m.kind,
 				unit: strings.Clone(cut(m.unit, maxFamilyUnit)), help: strings.Clone(cut(m.help, maxFamilyHelp)),
 			}
-			f.known[fresh.family] = fresh
+			f.known[familyKey{strings.Clone(tenant), fresh.family}] = fresh
 		}
 	}
 	return ignored
 }
 
-// describe tells each series of the batch what its family is.
-func (f *families) describe(b *batch) {
+// describe tells each series of a tenant's batch what its family is.
+func (f *families) describe(tenant string, b *batch) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if len(f.known) == 0 {
@@ -65,7 +70,7 @@ func (f *families) describe(b *batch) {
 			continue // it came with the series
 		}
 		if n := b.name(s); n != name {
-			name, about = n, f.find(n)
+			name, about = n, f.find(tenant, n)
 		}
 		s.about = about
 	}
@@ -82,15 +87,15 @@ func (b *batch) name(s *series) string {
 
 // find looks for a series' family: its own name, or that without the suffix that
 // the series of some types have. f.mu is held.
-func (f *families) find(name string) *metadata {
-	if m := f.known[name]; m != nil {
+func (f *families) find(tenant, name string) *metadata {
+	if m := f.known[familyKey{tenant, name}]; m != nil {
 		return m
 	}
 	at := strings.LastIndexByte(name, '_')
 	if at <= 0 {
 		return nil
 	}
-	m := f.known[name[:at]]
+	m := f.known[familyKey{tenant, name[:at]}]
 	if m == nil {
 		return nil
 	}

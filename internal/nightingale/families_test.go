@@ -12,7 +12,7 @@ import (
 
 func TestFamiliesFindBySeriesName(t *testing.T) {
 	f := newFamilies(10)
-	require.Zero(t, f.learn([]metadata{
+	require.Zero(t, f.learn("", []metadata{
 		{family: "requests", kind: "counter"}, {family: "latency", kind: "histogram"}, {family: "temperature", kind: "gauge"}, {family: "quantiles", kind: "summary"},
 	}))
 	for name, want := range map[string]string{
@@ -21,7 +21,7 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 		"temperature_total": "", "requests_bucket": "", "other": "", "_total": "", "": "",
 	} {
 		got := ""
-		if m := f.find(name); m != nil {
+		if m := f.find("", name); m != nil {
 			got = m.kind
 		}
 		assert.Equal(t, want, got, name)
@@ -30,11 +30,11 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 
 func TestFamiliesAreBounded(t *testing.T) {
 	f := newFamilies(2)
-	assert.Equal(t, 1, f.learn([]metadata{{family: "a"}, {family: "b"}, {family: "c"}}))
-	assert.Equal(t, 0, f.learn([]metadata{{family: "a", help: strings.Repeat("h", 5000)}}), "a known one may change")
-	assert.Len(t, f.known["a"].help, maxFamilyHelp+len("..."))
-	assert.Equal(t, 1, newFamilies(10).learn([]metadata{{family: strings.Repeat("n", maxFamilyName+1)}}))
-	assert.Equal(t, 1, newFamilies(0).learn([]metadata{{family: "a"}}))
+	assert.Equal(t, 1, f.learn("", []metadata{{family: "a"}, {family: "b"}, {family: "c"}}))
+	assert.Equal(t, 0, f.learn("", []metadata{{family: "a", help: strings.Repeat("h", 5000)}}), "a known one may change")
+	assert.Len(t, f.known[familyKey{family: "a"}].help, maxFamilyHelp+len("..."))
+	assert.Equal(t, 1, newFamilies(10).learn("", []metadata{{family: strings.Repeat("n", maxFamilyName+1)}}))
+	assert.Equal(t, 1, newFamilies(0).learn("", []metadata{{family: "a"}}))
 }
 
 func TestMessagesTellTypeUnitAndHelp(t *testing.T) {
@@ -58,4 +58,23 @@ func TestMessagesTellTypeUnitAndHelp(t *testing.T) {
 		`{"name":"odd","labels":{},"help":"?","timestamp":1,"value":1}`,
 		`{"name":"untold","labels":{},"timestamp":1,"value":1}`,
 	}, payloads)
+}
+
+// TestFamiliesAreTheTenantsOwn: what one says of its metrics does not appear in
+// another's messages.
+func TestFamiliesAreTheTenantsOwn(t *testing.T) {
+	d := newDouble(t, nil)
+	for tenant, help := range map[string]string{"bar": "of the bar", "kitchen": "of the kitchen"} {
+		status, text, _ := d.post(t, compress(marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{{MetricFamilyName: "m", Help: help}}})), tenantHeader, tenant)
+		require.Equal(t, http.StatusNoContent, status, text)
+	}
+	for _, tenant := range []string{"bar", "kitchen", ""} {
+		status, text, _ := d.post(t, compress(marshal(t, oneSeries("__name__", "m"))), tenantHeader, tenant)
+		require.Equal(t, http.StatusNoContent, status, text)
+	}
+	published := d.published()
+	require.Len(t, published, 3)
+	assert.Contains(t, published[0], "of the bar")
+	assert.Contains(t, published[1], "of the kitchen")
+	assert.NotContains(t, published[2], "help")
 }

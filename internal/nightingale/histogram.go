@@ -6,10 +6,11 @@ import (
 	"math"
 )
 
-// The schemas of native histograms: exponential ones, and custom buckets.
+// The schemas of native histograms: exponential ones, as far as Prometheus knows them
+// (it reads those above 8 at a lower resolution), and custom buckets.
 const (
-	minSchema    = -4
-	maxSchema    = 8
+	minSchema    = -9
+	maxSchema    = 52
 	customSchema = -53
 )
 

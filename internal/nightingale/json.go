@@ -45,8 +45,10 @@ func encodeJSON(b *batch, out *outgoing) {
 		// Messages of a series begin alike: the first is written, the others copy.
 		head := -1
 		from := 0
-		begin := func(timestamp int64) {
-			out.begin(s.key)
+		begin := func(timestamp int64) bool {
+			if !out.begin(s.key, timestamp) {
+				return false
+			}
 			at := len(out.arena)
 			if head < 0 {
 				out.arena = appendHead(out.arena, of(b.labels, s.labels), s.about)
@@ -55,9 +57,12 @@ func encodeJSON(b *batch, out *outgoing) {
 				out.arena = append(out.arena, out.arena[from:from+head]...)
 			}
 			out.arena = strconv.AppendInt(out.arena, timestamp, 10)
+			return true
 		}
 		for _, v := range of(b.samples, s.samples) {
-			begin(v.timestamp)
+			if !begin(v.timestamp) {
+				return
+			}
 			out.arena = appendStart(out.arena, v.start)
 			out.arena = append(out.arena, `,"value":`...)
 			out.arena = appendFloat(out.arena, v.value)
@@ -65,14 +70,18 @@ func encodeJSON(b *batch, out *outgoing) {
 		}
 		for j := range of(b.histograms, s.histograms) {
 			h := &of(b.histograms, s.histograms)[j]
-			begin(h.timestamp)
+			if !begin(h.timestamp) {
+				return
+			}
 			out.arena = appendStart(out.arena, h.start)
 			out.arena = append(out.arena, `,"histogram":`...)
 			out.arena = appendHistogram(out.arena, b, h)
 			out.arena = appendEnd(out.arena, isStale(h.sum))
 		}
 		for _, e := range of(b.exemplars, s.exemplars) {
-			begin(e.timestamp)
+			if !begin(e.timestamp) {
+				return
+			}
 			out.arena = append(out.arena, `,"exemplar":{"labels":`...)
 			out.arena = appendLabels(out.arena, of(b.marks, e.labels))
 			out.arena = append(out.arena, `,"value":`...)
@@ -83,7 +92,7 @@ func encodeJSON(b *batch, out *outgoing) {
 	out.finish()
 }
 
-// jsonSize estimates the arena so that it is rarely grown.
+// jsonSize estimates the arena so that it is rarely grown: strings seldom need escapes.
 func jsonSize(b *batch) int {
 	size := 0
 	for i := range b.series {
@@ -94,11 +103,11 @@ func jsonSize(b *batch) int {
 		}
 		for _, l := range of(b.labels, s.labels) {
 			one += len(l.name) + len(l.value) + 6
-			if len(l.value) >= 1<<10 && !plainString(l.value) {
-				one += 5 * len(l.value) // each byte of it may become \u0000
-			}
 		}
 		size += one*s.entries() + 512*s.histograms.len() + 128*s.exemplars.len()
+		for _, e := range of(b.exemplars, s.exemplars) {
+			size += labelsSize(of(b.marks, e.labels))
+		}
 	}
 	return size
 }
@@ -170,7 +179,7 @@ func isStale(v float64) bool { return math.Float64bits(v) == 0x7ff0000000000002 
 // appendHistogram writes a native histogram:
 //
 //	count, sum       number   or "NaN", "+Inf", "-Inf", as all numbers here
-//	schema           integer  -4 to 8, or -53 for custom bounds
+//	schema           integer  -9 to 52, usually -4 to 8, or -53 for custom bounds
 //	zero_threshold   number
 //	zero_count       number
 //	positive_spans,  arrays of [offset, length]: runs of consecutive buckets

@@ -22,8 +22,10 @@ type bodyKey struct {
 // for the same attempt.
 type attempt struct {
 	key     bodyKey
-	began   time.Time
-	place   *list.Element // in the ledger; nil when it is not kept there
+	place   *list.Element // among the settled ones; nil while it is under way
+	ended   time.Time     // when it was settled
+	failed  bool          // it is settled, and the body has to come again
+	stored  storedParts   // what earlier attempts at the body have stored, and later this one
 	settled chan struct{} // closed when the two below are final
 
 	carried contents
@@ -46,18 +48,18 @@ func (a *attempt) wait(ctx context.Context) (c contents, err error, settled bool
 }
 
 // ledger remembers the attempts of late, those under way and those acknowledged,
-// so that a body that comes again is not published again. What failed is forgotten:
-// it has to be published when it comes again.
+// so that a body that comes again is not published again. What failed has to be
+// published when it comes again, but for the parts of it that are stored.
 //
-// It is bounded in entries, the oldest give way, and in age. An attempt under way
-// that had to give way finishes all the same, it just cannot be joined any more.
+// Settled ones are bounded in entries, the oldest give way, and in age. Those under
+// way are always there to be joined: the bytes in flight bound them.
 type ledger struct {
 	entries int
 	window  time.Duration
 
 	mu    sync.Mutex
 	known map[bodyKey]*attempt
-	order list.List // of *attempt, the oldest first
+	order list.List // of the settled ones, *attempt, the oldest first
 }
 
 func newLedger(cfg Dedup) *ledger {
@@ -74,36 +76,37 @@ func (l *ledger) claim(key bodyKey, body []byte) (a *attempt, first bool) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var stored storedParts
 	if a, ok := l.known[key]; ok {
-		if !l.stale(a, now) {
+		switch {
+		case l.stale(a, now):
+		case a.failed:
+			stored = a.stored
+		default:
 			return a, false
 		}
 		l.remove(a)
 	}
-	for oldest := l.order.Front(); oldest != nil; oldest = l.order.Front() {
-		old := oldest.Value.(*attempt) //nolint:errcheck,forcetypeassert // the list holds nothing else
-		if l.order.Len() < l.entries && !l.stale(old, now) {
-			break
-		}
-		l.remove(old)
-	}
-	a = &attempt{key: key, began: now, settled: make(chan struct{})}
-	a.place = l.order.PushBack(a)
+	l.trim(now)
+	a = &attempt{key: key, stored: stored, settled: make(chan struct{})}
 	l.known[key] = a
 	return a, true
 }
 
+// trim forgets settled attempts past the bounds. l.mu is held.
+func (l *ledger) trim(now time.Time) {
+	for oldest := l.order.Front(); oldest != nil; oldest = l.order.Front() {
+		old := oldest.Value.(*attempt) //nolint:errcheck,forcetypeassert // the list holds nothing else
+		if l.order.Len() <= l.entries && !l.stale(old, now) {
+			return
+		}
+		l.remove(old)
+	}
+}
+
 // stale reports whether an attempt is too old to be of use. One under way never is.
 func (l *ledger) stale(a *attempt, now time.Time) bool {
-	if now.Sub(a.began) <= l.window {
-		return false
-	}
-	select {
-	case <-a.settled:
-		return true
-	default:
-		return false
-	}
+	return a.place != nil && now.Sub(a.ended) > l.window
 }
 
 // remove forgets an attempt. l.mu is held.
@@ -111,19 +114,31 @@ func (l *ledger) remove(a *attempt) {
 	if a.place != nil {
 		l.order.Remove(a.place)
 		a.place = nil
-		delete(l.known, a.key)
 	}
+	delete(l.known, a.key)
 }
 
-// settle ends an attempt. Its result is kept unless the sender has to come again.
-func (l *ledger) settle(a *attempt, c contents, err error) {
-	if !final(err) {
-		l.mu.Lock()
-		l.remove(a)
-		l.mu.Unlock()
+// settle ends an attempt. Where the sender has to come again, what is stored is kept,
+// if that is anything.
+func (l *ledger) settle(a *attempt, c contents, d delivered) {
+	if l.entries > 0 {
+		l.keep(a, d)
 	}
-	a.carried, a.err = c, err
+	a.carried, a.err = c, d.err
 	close(a.settled)
+}
+
+func (l *ledger) keep(a *attempt, d delivered) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a.failed = !final(d.err)
+	if a.failed && len(d.stored.topics) == 0 {
+		l.remove(a)
+		return
+	}
+	a.stored, a.ended = d.stored, time.Now()
+	a.place = l.order.PushBack(a)
+	l.trim(a.ended)
 }
 
 // final reports whether a publishing stage's error says that all that can be stored
@@ -152,6 +167,6 @@ func (c *claim) make(body []byte) bool {
 func (c *claim) give(err error) {
 	if c.mine {
 		c.mine = false
-		c.ledger.settle(c.attempt, contents{}, err)
+		c.ledger.settle(c.attempt, contents{}, delivered{err: err, stored: c.stored})
 	}
 }

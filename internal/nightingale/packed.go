@@ -45,7 +45,9 @@ func encodePacked(b *batch, out *outgoing) {
 		begun := false
 		for _, i := range p.order[from:to] {
 			s := &b.series[i]
-			out.beginPacked(begun, partition, b.encodedSize(s))
+			if !out.beginPacked(begun, partition, b.encodedSize(s), b.latest(s)) {
+				return
+			}
 			begun = true
 			if raw := b.rawField(s); len(raw) > 0 {
 				out.arena = append(out.arena, raw...)
@@ -89,17 +91,23 @@ func (p *packing) sort(b *batch, partitions int) (size int) {
 	return size
 }
 
-// beginPacked begins a message unless there is one with room for size more bytes.
-func (o *outgoing) beginPacked(begun bool, partition, size int) {
+// beginPacked begins a message unless there is one with room for size more bytes, whose
+// latest timestamp is given. It reports false as begin does.
+func (o *outgoing) beginPacked(begun bool, partition, size int, latest int64) bool {
+	if !o.fits() {
+		return false
+	}
 	if begun {
-		have := len(o.arena) - o.cuts[len(o.cuts)-1].payload
-		if o.packing.limit == 0 || have+size <= o.packing.limit {
-			return
+		last := &o.cuts[len(o.cuts)-1]
+		if have := len(o.arena) - last.payload; o.packing.limit == 0 || have+size <= o.packing.limit {
+			last.latest = max(last.latest, latest)
+			return true
 		}
 	}
 	at := len(o.arena)
 	o.arena = strconv.AppendInt(o.arena, int64(partition), 10)
-	o.cuts = append(o.cuts, cutMark{at, len(o.arena), partition})
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), partition: partition, latest: latest})
+	return true
 }
 
 // packMetadata adds the entries of a version 1 request whose families belong to the
@@ -114,7 +122,9 @@ func (o *outgoing) packMetadata(b *batch, partition, partitions int, begun bool)
 		if partitions > 1 && keyHash(xxhash.Sum64String(m.family))%uint32(partitions) != uint32(partition) {
 			continue
 		}
-		o.beginPacked(begun, partition, m.encodedSize())
+		if !o.beginPacked(begun, partition, m.encodedSize(), 0) {
+			return
+		}
 		begun = true
 		var at int
 		o.arena, at = openField(o.arena, 3)

@@ -17,7 +17,9 @@ func encodeProtobuf(b *batch, out *outgoing) {
 	out.room(protobufSize(b))
 	for i := range b.series {
 		s := &b.series[i]
-		out.begin(s.key)
+		if !out.begin(s.key, b.latest(s)) {
+			return
+		}
 		if raw := b.rawField(s); len(raw) > 0 {
 			out.arena = append(out.arena, raw[s.raw.head:]...)
 		} else {

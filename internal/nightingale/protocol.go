@@ -25,9 +25,13 @@ func protocols() []protocol {
 
 // negotiate picks the protocol of a request. What is not asked for by name is
 // refused: a body of another version would decode as an empty request, and be
-// answered as if it had been written.
+// answered as if it had been written. Without a Content-Type it is the first, as
+// with Prometheus' own receiver.
 func negotiate(known []protocol, header http.Header) (protocol, error) {
 	text := header.Get("Content-Type")
+	if text == "" {
+		return known[0], checkEncoding(header)
+	}
 	media, parameters, err := mime.ParseMediaType(text)
 	if err != nil || media != "application/x-protobuf" {
 		return protocol{}, unsupported("content_type", "Content-Type must be application/x-protobuf, got %q", text)

@@ -3,11 +3,12 @@ package nightingale
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// topicMetrics are those of topics by template. None has a topic as a label: they
+// topicMetrics are those of topics. None has a topic as a label: they
 // are senders' choices.
 type topicMetrics struct {
 	open     prometheus.Gauge
@@ -17,79 +18,107 @@ type topicMetrics struct {
 func newTopicMetrics(reg prometheus.Registerer) *topicMetrics {
 	m := &topicMetrics{
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "nightingale_topics", Help: "Topics open now, of those that a topic with placeholders makes.",
+			Name: "nightingale_topics", Help: "Topics that are open or being opened: one, or those that a topic with placeholders makes.",
 		}),
 		overflow: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "nightingale_topic_overflow_samples_total",
-			Help: "Samples of all kinds that went to topics.overflow_topic because topics.max_topics left no topic for them.",
+			Help: "Samples of all kinds that went to topics.overflow_topic: topics.max_topics left no topic for them, or theirs did not open.",
 		}),
 	}
 	reg.MustRegister(m.open, m.overflow)
 	return m
 }
 
-// encode makes the messages of a batch, for the one topic or for those of its
-// series. What there is no topic for is added to the invalid.
-func (v *receiver) encode(ctx context.Context, tenant string, space *workspace, out *outgoing, c *contents) error {
+// encode makes the messages of a batch, for the topics of its series. What there is
+// no topic for is added to the invalid. A part whose topic is not open is left out,
+// with its error: the others are published.
+func (v *receiver) encode(ctx context.Context, mine *claim, space *workspace, out *outgoing, c *contents) error {
 	b := &space.batch
 	out.packing.limit = v.messageBytes
-	if v.topics == nil {
-		return v.encodeFor(v.partitions, b, out)
-	}
-	ctx, cancel := context.WithTimeout(ctx, v.timeout)
-	defer cancel()
-	groups, err := v.topics.split(tenant, space, out, c)
+	groups, err := v.topics.openParts(ctx, mine, space, out, c)
 	if err != nil {
 		return err
 	}
 	all := b.series
 	for i := range groups {
-		e := out.parts[i].topic
-		if err = v.topics.await(ctx, e); err == nil {
+		part := &out.parts[i]
+		part.from = len(out.records)
+		if part.err == nil {
 			b.series = all[groups[i].from:groups[i].to]
-			out.parts[i].from = len(out.records)
-			err = v.encodeFor(e.sink.partitions, b, out)
-			out.parts[i].to = len(out.records)
+			out.packing.partitions = part.topic.sink.partitions()
+			if v.format.encode(b, out); out.err != nil {
+				v.topics.releaseAll(out)
+				return out.err
+			}
 		}
-		if err != nil {
-			v.topics.releaseAll(out)
-			return err
-		}
+		part.to = len(out.records)
 	}
 	b.series = all
 	return nil
 }
 
-// encodeFor encodes for a topic of so many partitions, which only the packed format
-// must know.
-func (v *receiver) encodeFor(partitions func() int, b *batch, out *outgoing) error {
-	if v.format.name == packedFormat && partitions != nil {
-		if out.packing.partitions = partitions(); out.packing.partitions == 0 {
-			return unavailable("pulsar_away", retryAway, "Pulsar is away: %v", errNotOpen)
-		}
-	}
-	v.format.encode(b, out)
-	return nil
-}
-
 // deliver is the publishing stage.
-func (v *receiver) deliver(ctx context.Context, out *outgoing) (free bool, err error) {
-	if v.topics == nil {
-		return v.publish(ctx, out.records)
-	}
-	return v.topics.publish(ctx, out)
+func (v *receiver) deliver(ctx context.Context, c *claim, out *outgoing) delivered {
+	return v.topics.publish(ctx, out, c.stored)
 }
 
 // splitting is the memory in which series are put in the order of their topics.
 type splitting struct {
 	name   []byte
-	group  []int32 // of each series, -1 for none
+	group  []int32 // of each series, or why it has none
 	series []series
+	groups []extent // of the series of each part
 }
 
-// split sorts the batch's series by topic and acquires the topics, as out.parts. It
-// returns the extent of each part's series.
-func (t *topics) split(tenant string, space *workspace, out *outgoing, c *contents) (groups []extent, err error) {
+// Why a series has no part.
+const (
+	tooMany    = -1 // topics
+	noTopic    = -2 // it cannot be opened
+	storedPart = -3 // it was stored when the body came before
+)
+
+// openParts sorts the batch's series by topic and acquires the topics, as out.parts.
+// It waits for those that are being opened, and returns the extent of each part's
+// series. Series whose topic turns out to be one that cannot be opened are sorted
+// again, without it.
+func (t *topics) openParts(ctx context.Context, mine *claim, space *workspace, out *outgoing, c *contents) ([]extent, error) {
+	for {
+		groups, err := t.split(mine, space, out, c)
+		if err != nil {
+			return nil, err
+		}
+		again := false
+		for i := range out.parts {
+			part := &out.parts[i]
+			if part.err = t.await(ctx, part.topic); part.err != nil {
+				again = again || t.avoid(part.topic) != 0
+			}
+		}
+		if !again {
+			return groups, nil
+		}
+		t.releaseAll(out)
+	}
+}
+
+// avoid returns why the series of a topic must not wait for it, 0 when they may. One
+// that takes long to open is avoided where its series have another topic to go to.
+func (t *topics) avoid(e *topic) int {
+	switch {
+	case e.pinned:
+		return 0 // the service ends without it, see run
+	case e.refused() != nil:
+		return noTopic
+	case t.cfg.OverflowTopic != "" && !e.open() && !time.Now().Before(e.until):
+		return noTopic
+	default:
+		return 0
+	}
+}
+
+// split sorts the batch's series by topic.
+func (t *topics) split(mine *claim, space *workspace, out *outgoing, c *contents) (groups []extent, err error) {
+	tenant := mine.key.tenant
 	if t.template.tenant {
 		if tenant == "" {
 			tenant = t.cfg.DefaultTenant
@@ -99,28 +128,31 @@ func (t *topics) split(tenant string, space *workspace, out *outgoing, c *conten
 		}
 	}
 	b, s := &space.batch, &space.splitting
-	find := t.finder(out)
-	s.group = slices.Grow(s.group[:0], len(b.series))[:len(b.series)]
+	find := t.finder(out, &mine.stored)
 	if !t.template.perSeries {
 		// One topic for all, of metadata too.
 		s.name = t.template.render(s.name[:0], tenant, nil)
-		find(s.name)
+		if part := find(s.name); part >= 0 {
+			s.groups = append(s.groups[:0], extent{0, int32(len(b.series))})
+			return s.groups, nil
+		}
 	} else {
 		b.metadata = b.metadata[:0] // whose topic would be a guess
 	}
+	s.group = slices.Grow(s.group[:0], len(b.series))[:len(b.series)]
 	for i := range b.series {
 		one := &b.series[i]
 		if t.template.perSeries {
 			s.name = t.template.render(s.name[:0], tenant, of(b.labels, one.labels))
 		}
 		group := find(s.name)
-		if group < 0 && t.cfg.OverflowTopic != "" {
-			if group = find([]byte(t.cfg.OverflowTopic)); group >= 0 {
+		if overflow := t.cfg.OverflowTopic; overflow != "" && (group == tooMany || group == noTopic) {
+			if group = find([]byte(overflow)); group >= 0 {
 				t.metrics.overflow.Add(float64(one.entries()))
 			}
 		}
-		if group < 0 {
-			t.refuse(b, c, one)
+		if group == tooMany || group == noTopic {
+			t.refuse(b, c, one, group)
 		}
 		s.group[i] = int32(group)
 	}
@@ -128,7 +160,13 @@ func (t *topics) split(tenant string, space *workspace, out *outgoing, c *conten
 		t.releaseAll(out) // what was not found may just not be opened any more
 		return nil, unavailable("stopping", retryAway, "the service is stopping")
 	}
-	groups = make([]extent, len(out.parts))
+	return s.sort(b, len(out.parts)), nil
+}
+
+// sort puts the series of each of n parts together, and drops those without a part.
+func (s *splitting) sort(b *batch, n int) []extent {
+	s.groups = append(s.groups[:0], make([]extent, n)...)
+	groups := s.groups
 	for _, g := range s.group {
 		if g >= 0 {
 			groups[g].to++
@@ -148,12 +186,12 @@ func (t *topics) split(tenant string, space *workspace, out *outgoing, c *conten
 	}
 	b.series, s.series = s.series, b.series
 	clear(s.series[:cap(s.series)]) // no strings of the body stay
-	return groups, nil
+	return groups
 }
 
 // finder returns a function that finds the part of a topic, or acquires it, or
-// returns -1.
-func (t *topics) finder(out *outgoing) func(name []byte) int {
+// returns why there is none.
+func (t *topics) finder(out *outgoing, stored *storedParts) func(name []byte) int {
 	var parts map[string]int
 	last := -1
 	return func(name []byte) int {
@@ -165,11 +203,7 @@ func (t *topics) finder(out *outgoing) func(name []byte) int {
 			if parts == nil {
 				parts = map[string]int{}
 			}
-			part = -1
-			if e := t.acquire(name); e != nil {
-				part = len(out.parts)
-				out.parts = append(out.parts, addressed{topic: e})
-			}
+			part = t.take(out, stored, name)
 			parts[string(name)] = part
 		}
 		last = part
@@ -177,10 +211,29 @@ func (t *topics) finder(out *outgoing) func(name []byte) int {
 	}
 }
 
+// take adds a part for a topic, or returns why there is none.
+func (t *topics) take(out *outgoing, stored *storedParts, name []byte) int {
+	if stored.in(name) {
+		return storedPart
+	}
+	e := t.acquire(name)
+	if e == nil {
+		return tooMany
+	}
+	if why := t.avoid(e); why != 0 {
+		t.release(e)
+		return why
+	}
+	out.parts = append(out.parts, addressed{topic: e})
+	return len(out.parts) - 1
+}
+
 // refuse moves a series from the valid to the invalid.
-func (t *topics) refuse(b *batch, c *contents, s *series) {
-	c.invalid.add("max_topics", s, func() string {
-		return display(of(b.labels, s.labels)) + ": no further topic may be opened (topics.max_topics)"
-	})
+func (t *topics) refuse(b *batch, c *contents, s *series, why int) {
+	reason, text := "max_topics", "no further topic may be opened (topics.max_topics)"
+	if why == noTopic {
+		reason, text = "topic_refused", "its topic cannot be opened"
+	}
+	c.invalid.add(reason, s, func() string { return display(of(b.labels, s.labels)) + ": " + text })
 	c.valid.remove(s)
 }

@@ -23,12 +23,16 @@ import (
 // maxHeader bounds a request's headers. Past it: 431.
 const maxHeader = 64 << 10
 
-// newServer is the server for senders. Slow ones are cut off by the time that
-// headers may take, here, and the body, in readDeadline.
+// newServer is the server for senders. Slow ones are cut off by the time that a
+// request may take, headers and body. The server itself counts it, so that it holds
+// for requests that are not authenticated, and for those of unknown paths and
+// methods, whose bodies the server reads to keep the connection. It ends with the
+// body, see liftDeadline.
 func newServer(cfg Config, m *metrics, handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: cfg.Limits.ReadTimeout,
+		ReadTimeout:       cfg.Limits.ReadTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ConnState:         m.connState,
 	}
@@ -173,18 +177,18 @@ func (t *tokens) check(r *http.Request) error {
 	return nil
 }
 
-// guard asks for a token before anything of a request is read.
-func (v *receiver) guard(t *tokens, next http.Handler) http.Handler {
-	if t == nil {
-		return next
-	}
+// guard asks for a token, where one is needed, before anything of a request is read.
+func (v *receiver) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := t.check(r)
+		var err error
+		if t := v.settings.Load().tokens; t != nil {
+			err = t.check(r)
+		}
 		if err == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Bearer realm="nightingale"`)
-		v.metrics.requests.WithLabelValues(strconv.Itoa(v.answer(w, err))).Inc()
+		v.metrics.requests.WithLabelValues(strconv.Itoa(v.answer(w, r, err))).Inc()
 	})
 }

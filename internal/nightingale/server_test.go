@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,12 +47,9 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 		}
 		cfg = *c
 	})
-	require.NoError(t, cfg.HTTP.check())
-	writers, err := newTokens(cfg.HTTP)
-	require.NoError(t, err)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := newServer(cfg, d.metrics, d.receiver.guard(writers, d.receiver.handler()))
+	server := newServer(cfg, d.metrics, d.receiver.guard(d.receiver.handler()))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
@@ -320,4 +318,42 @@ func TestServerGivesUpOnSlowHeaders(t *testing.T) {
 	_, err = io.ReadAll(conn)
 	require.NoError(t, err, "the server closes it")
 	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, 5*time.Second, time.Millisecond)
+}
+
+// TestServerGivesUpOnSlowBodies: a sender that trickles holds its connection for a
+// bounded time, also one that may not write, and one that asks for what there is not.
+func TestServerGivesUpOnSlowBodies(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"web.yml": "basic_auth_users: {waiter: '" + waiterPassword + "'}\n"})
+	for name, test := range map[string]struct {
+		change  func(*Config)
+		request string
+		status  int
+	}{
+		"taken":     {nil, "POST /api/v1/write", http.StatusServiceUnavailable},
+		"no token":  {func(c *Config) { c.HTTP.BearerTokens = []secret.String{"first"} }, "POST /api/v1/write", http.StatusUnauthorized},
+		"no user":   {func(c *Config) { c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml") }, "POST /api/v1/write", http.StatusUnauthorized},
+		"no path":   {nil, "POST /nothing", http.StatusNotFound},
+		"no method": {nil, "PUT /api/v1/write", http.StatusMethodNotAllowed},
+	} {
+		for framing, body := range map[string]string{"sized": "Content-Length: 1000\r\n\r\nabc", "chunked": "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"} {
+			t.Run(name+", "+framing, func(t *testing.T) {
+				s := serveDouble(t, func(c *Config) {
+					c.Limits.ReadTimeout = 100 * time.Millisecond
+					if test.change != nil {
+						test.change(c)
+					}
+				})
+				conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+				require.NoError(t, err)
+				defer conn.Close()
+				_, err = io.WriteString(conn, test.request+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"+body)
+				require.NoError(t, err)
+				require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+				text, err := io.ReadAll(conn)
+				require.NoError(t, err, "the server closes it")
+				assert.Contains(t, string(text), "HTTP/1.1 "+strconv.Itoa(test.status)+" ")
+				require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, 5*time.Second, time.Millisecond)
+			})
+		}
+	}
 }

@@ -16,10 +16,6 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := cfg.HTTP.check(); err != nil {
 		return err
 	}
-	writers, err := newTokens(cfg.HTTP)
-	if err != nil {
-		return err
-	}
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
 		return err
@@ -36,29 +32,28 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
-	ack := newAcknowledging(cfg, rt.Log, m)
-	in := newReceiver(rt.Log.Named("receiver"), cfg, m, nil)
-	rt.OnStop("receiver", in.close)
-	if t, _ := parseTemplate(cfg.Topic); t.static() {
-		out := newSink(rt.Log, cfg.Topic, func(ctx context.Context) (publisher, error) { return open(ctx, cfg.Topic) })
-		out.ack = ack
-		rt.OnStop("publisher", out.close)
-		rt.Go("sink", out.run)
-		rt.Check("pulsar", out.check)
-		in.publish, in.partitions = out.publish, out.partitions
-	} else {
-		out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), open)
-		out.ack = ack
-		rt.OnStop("publishers", out.close)
-		rt.Go("topics", out.run)
-		rt.Check("pulsar", out.check)
-		in.topics = out
+	out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), newAcknowledging(cfg, rt.Log, m), open)
+	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out)
+	if err := in.take(cfg); err != nil {
+		return err
 	}
+	rt.OnStop("receiver", in.close)
+	rt.OnStop("publishers", out.close)
+	rt.Go("topics", out.run)
+	rt.Check("pulsar", out.check)
 	ln, err := rt.Listen(ctx, "http", cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}
-	server := newServer(cfg, m, in.guard(writers, in.handler()))
+	server := newServer(cfg, m, in.guard(in.handler()))
+	inForce := cfg
+	app.OnReload(rt, func(_ context.Context, changed Config) error {
+		if err := in.change(inForce, changed); err != nil {
+			return err
+		}
+		inForce = changed
+		return nil
+	})
 	rt.ServeWith("http", limitConnections(ln, cfg.Limits), server, cfg.HTTP.serve(rt.Log.Named("http"), server))
 	return nil
 }

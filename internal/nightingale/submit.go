@@ -54,29 +54,33 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 		return v.await(ctx, c.attempt, contents{})
 	}
 	if d.entries == 0 {
-		free, err := v.deliver(ctx, out)
-		v.settle(c, carried, out, free, err)
-		return carried, err
+		d := v.deliver(ctx, c, out)
+		v.settle(c, carried, out, d)
+		return carried, d.err
 	}
 	// The body is done with: what stays in memory are the messages.
-	kept := held.handOver(int64(out.bytes))
+	kept := held.handOver(int64(out.size()))
 	c.mine = false
 	d.running.Go(func() {
-		free, err := v.deliver(d.background, out)
+		outcome := v.deliver(d.background, c, out)
 		kept.release()
-		v.settle(c, carried, out, free, err)
+		v.settle(c, carried, out, outcome)
 	})
 	return v.await(ctx, c.attempt, carried)
 }
 
-// settle ends an attempt that was published, and counts it.
-func (v *receiver) settle(c *claim, carried contents, out *outgoing, free bool, err error) {
+// settle ends an attempt that was published, and counts it. Only an attempt whose
+// sender does not come again is charged to the tenant, and so each body once.
+func (v *receiver) settle(c *claim, carried contents, out *outgoing, d delivered) {
 	c.mine = false
-	if free && cap(out.arena) <= keepBuffer {
+	if d.free && cap(out.arena) <= keepBuffer {
 		v.outgoings.Put(out)
 	}
-	v.count(carried, err)
-	v.deliveries.settle(c.attempt, carried, err)
+	if final(d.err) {
+		v.settings.Load().quotas.charge(c.key.tenant, carried.valid.entries())
+	}
+	v.count(carried, d.err)
+	v.deliveries.settle(c.attempt, carried, d)
 }
 
 // await waits for an attempt within the request's time.
@@ -100,19 +104,4 @@ func (a *attempt) state() string {
 	default:
 		return "joined"
 	}
-}
-
-// handOver moves the hold to what outlives the request, n bytes, and leaves nothing
-// for release. There is always room: what is larger than the body it was made of
-// cannot wait for better times.
-func (h *hold) handOver(n int64) *hold {
-	h.budget.force(n - h.bytes)
-	h.bytes = 0
-	return &hold{budget: h.budget, bytes: n}
-}
-
-// force moves the budget by n bytes, beyond its limit if need be.
-func (b *budget) force(n int64) {
-	b.used.Add(n)
-	b.gauge.Add(float64(n))
 }

@@ -68,7 +68,7 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 	t.Run("invalid in part", func(t *testing.T) {
 		d := newDouble(t, nil)
 		req := request(3, 2)
-		req.Timeseries[0].Labels[1].Value = ""
+		req.Timeseries[0].Labels[1].Name = ""
 		for range 2 {
 			status, text, _ := d.post(t, compress(marshal(t, req)))
 			assert.Equal(t, http.StatusBadRequest, status)
@@ -154,7 +154,7 @@ func TestLedgerIsBounded(t *testing.T) {
 		for i := range 10 {
 			a, first := claimed(fmt.Sprint(i))
 			require.True(t, first)
-			l.settle(a, contents{}, nil)
+			l.settle(a, contents{}, delivered{})
 			assert.LessOrEqual(t, l.order.Len(), 3)
 			assert.Len(t, l.known, l.order.Len())
 		}
@@ -163,18 +163,23 @@ func TestLedgerIsBounded(t *testing.T) {
 		<-time.After(2 * time.Minute) // the bubble's clock
 		a, first := claimed("9")
 		assert.True(t, first, "it is too old")
-		assert.Equal(t, 1, l.order.Len(), "and so were the others")
+		assert.Zero(t, l.order.Len(), "and so were the others")
+		assert.Len(t, l.known, 1)
 		<-time.After(2 * time.Minute) // the bubble's clock
 		_, first = claimed("9")
 		assert.False(t, first, "one under way is never too old")
-		for i := range 3 {
-			claimed(fmt.Sprint("more", i))
+		for i := range 10 {
+			more, first := claimed(fmt.Sprint("more", i))
+			require.True(t, first)
+			l.settle(more, contents{}, delivered{})
 		}
+		assert.Equal(t, 3, l.order.Len())
 		_, first = claimed("9")
-		assert.True(t, first, "but it gives way")
-		l.settle(a, contents{}, errors.New("whatever"))
+		assert.False(t, first, "nor does it give way to others")
+		l.settle(a, contents{}, delivered{err: errors.New("whatever")})
+		assert.Len(t, l.known, 3)
 		_, first = claimed("9")
-		assert.False(t, first, "the end of the old one does not touch the new one")
+		assert.True(t, first, "it is to be published again")
 	})
 }
 
@@ -314,6 +319,6 @@ func BenchmarkLedger(b *testing.B) {
 	for n := 0; b.Loop(); n++ {
 		body[0], body[1], body[2] = byte(n), byte(n>>8), byte(n>>16)
 		a, _ := l.claim(bodyKey{}, body)
-		l.settle(a, contents{}, nil)
+		l.settle(a, contents{}, delivered{})
 	}
 }

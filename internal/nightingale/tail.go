@@ -141,7 +141,7 @@ func (p *tailPrinter) print(dst []byte, partition int, payload []byte) []byte {
 	return fmt.Appendf(dst, "partition %d: %d bytes in no known format\n", partition, len(payload))
 }
 
-func tailLimits() Limits { return Limits{Series: 1 << 20, DecodedBytes: 1 << 30} }
+func tailLimits() Limits { return Limits{Series: 1 << 20, DecodedBytes: 1 << 30, MemoryBytes: 1 << 30} }
 
 // wrapSeries makes a WriteRequest of a TimeSeries.
 func wrapSeries(series []byte) []byte {

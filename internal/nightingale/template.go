@@ -63,10 +63,24 @@ func parseTemplate(text string) (template, error) {
 		shape += "x"
 		rest = after
 	}
+	if t.tenant && ambiguous(text) {
+		return t, fmt.Errorf("must not have {tenant} and another placeholder in one part of the name: values of two tenants could give the same topic, got %q", text)
+	}
 	if !regexp.MustCompile(`^(non-)?persistent://[^/]+/[^/]+/[^/]+$`).MatchString(shape) {
 		return t, fmt.Errorf("must be persistent://tenant/namespace/name, got %q", text)
 	}
 	return t, nil
+}
+
+// ambiguous reports whether the tenant shares a part of the name with another
+// placeholder: what separates them may stand in their values, too.
+func ambiguous(text string) bool {
+	for part := range strings.SplitSeq(text, "/") {
+		if strings.Contains(part, "{tenant}") && strings.Count(part, "{") > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // static reports whether there are no placeholders.
@@ -167,10 +181,12 @@ func harmless(topic []byte, from int) []byte {
 	return topic
 }
 
-// checkTopicTenant refuses tenants that cannot stand in a topic's name: sanitising them
-// could give one tenant the topics of another.
+// checkTopicTenant refuses tenants that cannot stand in a topic's name as they are:
+// changing them, as harmless and sanitising do, could give one tenant the topics of
+// another.
 func checkTopicTenant(tenant string) error {
-	good := tenant != "" && len(tenant) <= maxTopicPart && strings.Trim(tenant, ".") != ""
+	good := tenant != "" && len(tenant) <= maxTopicPart && strings.Trim(tenant, ".") != "" && !strings.HasPrefix(tenant, "__") &&
+		!strings.HasSuffix(strings.TrimRight(tenant, "0123456789"), "partition-")
 	for i := range len(tenant) {
 		good = good && topicByte(tenant[i])
 	}

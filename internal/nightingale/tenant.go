@@ -3,14 +3,13 @@ package nightingale
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"github.com/aviaryhq/aviary/internal/config"
 )
@@ -30,6 +29,9 @@ type Tenants struct {
 	// Tracked bounds the tenants whose use of the default quota is followed. While more than that send at the same time, the others share one
 	// quota. Default 10000.
 	Tracked int `yaml:"tracked"`
+	// InFlightShare is how much of limits.in_flight_bytes one tenant's requests may hold, from 0 to 1. Past it: 503. One request alone may hold all
+	// of it. Default 0.75.
+	InFlightShare float64 `yaml:"in_flight_share"`
 }
 
 // Quota is a rate of samples. Past it: 429, the only use of that status. Prometheus drops what is answered 429 unless retry_on_http_429 is set.
@@ -52,7 +54,7 @@ func (q Quota) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (q Quota) limiter() *rate.Limiter {
+func (q Quota) bucket(now time.Time) *bucket {
 	if q.SamplesPerSecond == 0 {
 		return nil
 	}
@@ -60,7 +62,7 @@ func (q Quota) limiter() *rate.Limiter {
 	if burst == 0 {
 		burst = int(min(math.Ceil(10*q.SamplesPerSecond), math.MaxInt32))
 	}
-	return rate.NewLimiter(rate.Limit(q.SamplesPerSecond), burst)
+	return newBucket(q.SamplesPerSecond, burst, now)
 }
 
 // Validate returns every fault of the tenants' quotas.
@@ -68,6 +70,9 @@ func (t Tenants) Validate() error {
 	var errs []error
 	if t.Tracked < 1 {
 		errs = append(errs, config.Fault("tracked", "must be > 0, got %d", t.Tracked))
+	}
+	if !(t.InFlightShare > 0 && t.InFlightShare <= 1) { // NaN is neither
+		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", t.InFlightShare))
 	}
 	for name, quota := range t.Overrides {
 		if err := checkTenant(name); err != nil {
@@ -98,6 +103,17 @@ func tenantOf(header http.Header) (string, error) {
 	return values[0], nil
 }
 
+// tenantProperty is the property of every message of a tenant's.
+const tenantProperty = "tenant"
+
+// propertiesOf are those of a tenant's messages, nil for none.
+func propertiesOf(tenant string) map[string]string {
+	if tenant == "" {
+		return nil
+	}
+	return map[string]string{tenantProperty: tenant}
+}
+
 // checkTenant takes the names that Mimir takes.
 func checkTenant(name string) error {
 	if len(name) > maxTenant {
@@ -116,75 +132,77 @@ func checkTenant(name string) error {
 	return nil
 }
 
-// quotas holds the tenants' limiters.
+// quotas holds the tenants' buckets.
 type quotas struct {
 	cfg       Tenants
-	overrides map[string]*rate.Limiter // read only; nil for one without a bound
-	rest      *rate.Limiter            // of those that there is no room for
+	overrides map[string]*bucket // read only; nil for one without a bound
+	rest      *bucket            // of those that there is no room for; nil: no bound
 
 	mu      sync.Mutex
-	tracked map[string]*rate.Limiter
+	tracked map[string]*bucket
 	swept   time.Time
 }
 
 func newQuotas(cfg Tenants) *quotas {
-	q := &quotas{cfg: cfg, overrides: make(map[string]*rate.Limiter), rest: cfg.Default.limiter(), tracked: make(map[string]*rate.Limiter)}
+	now := time.Now()
+	q := &quotas{cfg: cfg, overrides: make(map[string]*bucket), rest: cfg.Default.bucket(now), tracked: make(map[string]*bucket)}
 	for name, quota := range cfg.Overrides {
-		q.overrides[name] = quota.limiter()
+		q.overrides[name] = quota.bucket(now)
 	}
 	return q
 }
 
-// admit charges a tenant for n samples, or refuses them all. A request with more
-// samples than the burst passes when the burst is all there: the tenant owes the
-// rest.
+// admit refuses n samples that the tenant's quota has no room for. It charges
+// nothing: a request that is answered 503 comes again, and must not use up the quota
+// by that. A request with more samples than the burst passes when the burst is all
+// there.
 func (q *quotas) admit(tenant string, n int) error {
-	limiter := q.limiter(tenant, time.Now())
-	if limiter == nil || n == 0 {
+	now := time.Now()
+	b := q.bucket(tenant, now)
+	if b == nil || n == 0 {
 		return nil
 	}
-	now := time.Now()
-	first := limiter.ReserveN(now, min(n, limiter.Burst()))
-	if wait := first.DelayFrom(now); wait > 0 {
-		first.CancelAt(now)
-		return &refusal{
-			status: http.StatusTooManyRequests, reason: "tenant_quota", retryAfter: max(wait.Round(time.Second), time.Second),
-			text: "the tenant's quota of " + strconv.FormatFloat(float64(limiter.Limit()), 'g', -1, 64) + " samples per second is used up",
-		}
+	wait := b.wait(now, n)
+	if wait == 0 {
+		return nil
 	}
-	for left := n - limiter.Burst(); left > 0; left -= limiter.Burst() {
-		limiter.ReserveN(now, min(left, limiter.Burst()))
+	return &refusal{
+		status: http.StatusTooManyRequests, reason: "tenant_quota", retryAfter: max(wait.Round(time.Second), time.Second),
+		text: "the tenant's quota of " + strconv.FormatFloat(b.rate, 'g', -1, 64) + " samples per second is used up",
 	}
-	return nil
 }
 
-// limiter returns the tenant's limiter, nil when it has no bound.
-func (q *quotas) limiter(tenant string, now time.Time) *rate.Limiter {
-	if limiter, own := q.overrides[tenant]; own {
-		return limiter
+// charge takes n samples, which are written, from the tenant's quota. Requests that
+// were admitted at the same time may put the tenant in debt.
+func (q *quotas) charge(tenant string, n int) {
+	now := time.Now()
+	if b := q.bucket(tenant, now); b != nil && n > 0 {
+		b.charge(now, n)
+	}
+}
+
+// bucket returns the tenant's bucket, nil when it has no bound.
+func (q *quotas) bucket(tenant string, now time.Time) *bucket {
+	if b, own := q.overrides[tenant]; own {
+		return b
 	}
 	if q.rest == nil {
 		return nil
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	limiter, known := q.tracked[tenant]
+	b, known := q.tracked[tenant]
 	if known {
-		return limiter
+		return b
 	}
 	if len(q.tracked) >= q.cfg.Tracked && now.Sub(q.swept) >= time.Second {
 		q.swept = now
-		// Forgetting a tenant whose burst is all there makes no difference to it.
-		for name, l := range q.tracked {
-			if l.TokensAt(now) >= float64(l.Burst()) {
-				delete(q.tracked, name)
-			}
-		}
+		maps.DeleteFunc(q.tracked, func(_ string, b *bucket) bool { return b.full(now) })
 	}
 	if len(q.tracked) >= q.cfg.Tracked {
 		return q.rest
 	}
-	limiter = q.cfg.Default.limiter()
-	q.tracked[strings.Clone(tenant)] = limiter
-	return limiter
+	b = q.cfg.Default.bucket(now)
+	q.tracked[strings.Clone(tenant)] = b
+	return b
 }

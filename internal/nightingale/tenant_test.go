@@ -1,6 +1,7 @@
 package nightingale
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -9,8 +10,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 func TestTenantNames(t *testing.T) {
@@ -30,6 +34,15 @@ func TestTenantNames(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, statusOf(t, err))
 }
 
+// spend admits samples and has them written.
+func spend(q *quotas, tenant string, n int) error {
+	if err := q.admit(tenant, n); err != nil {
+		return err
+	}
+	q.charge(tenant, n)
+	return nil
+}
+
 func TestQuotas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuotas(Tenants{
@@ -37,27 +50,27 @@ func TestQuotas(t *testing.T) {
 			Overrides: map[string]Quota{"large": {SamplesPerSecond: 1000}, "free": {}},
 			Tracked:   100,
 		})
-		require.NoError(t, q.admit("a", 20))
-		err := q.admit("a", 10)
+		require.NoError(t, spend(q, "a", 20))
+		err := spend(q, "a", 10)
 		assert.Equal(t, http.StatusTooManyRequests, statusOf(t, err))
 		assert.Contains(t, err.Error(), "10 samples per second")
 		refused := err.(*refusal) //nolint:errorlint // statusOf has looked
 		assert.Equal(t, time.Second, refused.retryAfter, "when it will fit")
-		require.NoError(t, q.admit("b", 20), "others are not touched")
-		require.NoError(t, q.admit("", 20), "nor are requests without a tenant")
+		require.NoError(t, spend(q, "b", 20), "others are not touched")
+		require.NoError(t, spend(q, "", 20), "nor are requests without a tenant")
 		<-time.After(time.Second) // the bubble's clock
-		require.NoError(t, q.admit("a", 10))
+		require.NoError(t, spend(q, "a", 10))
 
-		require.NoError(t, q.admit("c", 100), "more than the burst, when the burst is there")
+		require.NoError(t, spend(q, "c", 100), "more than the burst, when the burst is there")
 		<-time.After(9 * time.Second) // the bubble's clock
-		require.Error(t, q.admit("c", 20), "the rest is owed")
+		require.Error(t, spend(q, "c", 20), "the rest is owed")
 		<-time.After(time.Second) // the bubble's clock
-		require.NoError(t, q.admit("c", 20))
+		require.NoError(t, spend(q, "c", 20))
 
-		require.NoError(t, q.admit("large", 10_000), "the burst is that of ten seconds")
-		require.Error(t, q.admit("large", 1))
+		require.NoError(t, spend(q, "large", 10_000), "the burst is that of ten seconds")
+		require.Error(t, spend(q, "large", 1))
 		for range 100 {
-			require.NoError(t, q.admit("free", 1_000_000))
+			require.NoError(t, spend(q, "free", 1_000_000))
 		}
 	})
 }
@@ -69,14 +82,14 @@ func TestQuotasTrackABoundedNumberOfTenants(t *testing.T) {
 		q := newQuotas(Tenants{Default: Quota{SamplesPerSecond: 1, Burst: 5}, Tracked: 10})
 		admitted := 0
 		for i := range 1000 {
-			if q.admit(fmt.Sprint("tenant-", i), 5) == nil {
+			if spend(q, fmt.Sprint("tenant-", i), 5) == nil {
 				admitted++
 			}
 			assert.LessOrEqual(t, len(q.tracked), 10)
 		}
 		assert.Equal(t, 11, admitted, "ten tracked ones, and one for all the others")
 		<-time.After(10 * time.Second) // the bubble's clock
-		require.NoError(t, q.admit("new", 5))
+		require.NoError(t, spend(q, "new", 5))
 		assert.Len(t, q.tracked, 1, "those that sent nothing meanwhile are forgotten")
 	})
 }
@@ -100,4 +113,91 @@ func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, status)
 	assert.Len(t, d.published(), 6)
 	assert.Zero(t, d.receiver.budget.used.Load())
+}
+
+// TestRepeatsDuringAnOutageAreFree: what is answered 503 comes again, and again. It
+// must not use up the quota, for a 429 loses the samples.
+func TestRepeatsDuringAnOutageAreFree(t *testing.T) {
+	for _, entries := range []int{0, 100} { // with and without the memory of bodies
+		d := newDouble(t, func(c *Config) {
+			c.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 5}
+			c.Dedup.Entries = entries
+		})
+		d.publish = func(context.Context, []messaging.Record) (bool, error) {
+			return true, unavailable("pulsar_away", retryAway, "away")
+		}
+		for range 10 {
+			for _, labels := range []int{2, 3} { // two bodies
+				status, text, _ := d.post(t, compress(marshal(t, request(3, labels))))
+				assert.Equal(t, http.StatusServiceUnavailable, status, text)
+			}
+		}
+		d.mu.Lock()
+		d.publish = nil
+		d.mu.Unlock()
+		for _, want := range []int{http.StatusNoContent, http.StatusTooManyRequests} {
+			labels := 2
+			if want == http.StatusTooManyRequests {
+				labels = 3
+			}
+			status, text, _ := d.post(t, compress(marshal(t, request(3, labels))))
+			assert.Equal(t, want, status, "what is stored is charged: %s", text)
+		}
+	}
+}
+
+// TestABodyIsChargedOnce: requests that bring the body of an attempt under way, or
+// of one that ended well, are part of it.
+func TestABodyIsChargedOnce(t *testing.T) {
+	d := newDouble(t, func(c *Config) {
+		c.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 6}
+		c.RequestTimeout = 20 * time.Millisecond
+	})
+	acknowledge := make(chan struct{})
+	d.publish = func(context.Context, []messaging.Record) (bool, error) {
+		<-acknowledge
+		return true, nil
+	}
+	for range 3 {
+		status, text, _ := d.post(t, compress(marshal(t, request(3, 2))))
+		assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	}
+	close(acknowledge)
+	for range 3 {
+		status, text, _ := d.post(t, compress(marshal(t, request(3, 2))))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	}
+	status, text, _ := d.post(t, compress(marshal(t, request(3, 3))))
+	assert.Equal(t, http.StatusNoContent, status, "half of the quota is left: %s", text)
+	status, text, _ = d.post(t, compress(marshal(t, request(3, 4))))
+	assert.Equal(t, http.StatusTooManyRequests, status, text)
+}
+
+// TestMessagesTellTenantAndTime: consumers find them without reading the payload.
+func TestMessagesTellTenantAndTime(t *testing.T) {
+	for format, want := range map[string][]int64{
+		"json": {3000, 1000, 2000, 4000}, "json-kafka-adapter": {3000, 1000, 4000}, "protobuf": {3000, 4000}, packedFormat: {4000},
+	} {
+		for _, first := range []string{"a", "z"} { // labels in order, which are copied, and not
+			for _, tenant := range []string{"kitchen", ""} {
+				req := oneSeries("__name__", "m", first, "1", "b", "2")
+				req.Timeseries[0].Samples = []prompb.Sample{{Timestamp: 3000}, {Timestamp: 1000}}
+				req.Timeseries[0].Exemplars = []prompb.Exemplar{{Timestamp: 2000}}
+				late := oneSeries("__name__", "m").Timeseries[0]
+				late.Samples[0].Timestamp = 4000
+				req.Timeseries = append(req.Timeseries, late)
+				d := newDouble(t, func(c *Config) { c.Format = format })
+				status, text, _ := d.post(t, compress(marshal(t, req)), tenantHeader, tenant)
+				require.Equal(t, http.StatusNoContent, status, text)
+				var times []int64
+				for _, r := range d.records {
+					times = append(times, r.EventTime.UnixMilli())
+					assert.Equal(t, propertiesOf(tenant), r.Properties, format)
+				}
+				assert.Equal(t, want, times, format)
+			}
+		}
+	}
+	assert.Equal(t, map[string]string{"tenant": "kitchen"}, propertiesOf("kitchen"))
+	assert.True(t, eventTime(-5).IsZero(), "before 1970 there is none")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// TopicsConfig bounds the topics that a topic with placeholders makes. Values are sanitised: letters, digits, "_", "-" and "." stay, all else
+// TopicsConfig is about the topics that a topic with placeholders makes. Values are sanitised: letters, digits, "_", "-" and "." stay, all else
 // becomes "_"; a label that a series has not is "none".
 type TopicsConfig struct {
 	// DefaultTenant is {tenant} of requests without the header X-Scope-OrgID. Default public.
@@ -24,7 +24,9 @@ type TopicsConfig struct {
 	// MaxTopics bounds the topics open at one time. Series of a further one are refused with 400 and counted, the others of the request are
 	// written; with OverflowTopic they go there instead. Default 100.
 	MaxTopics int `yaml:"max_topics"`
-	// OverflowTopic takes the series for which max_topics leaves no topic; it is one of them. Default: none.
+	// OverflowTopic takes the series for which max_topics leaves no topic, those whose topic cannot be opened, and those whose topic is not open
+	// within request_timeout; it is one of them. Without it, series whose topic cannot be opened are refused with 400, and those whose topic is not
+	// open yet have their request answered 503. Default: none.
 	OverflowTopic string `yaml:"overflow_topic"`
 	// IdleAfter is how long a topic stays open without records. Default 10m.
 	IdleAfter time.Duration `yaml:"idle_after"`
@@ -56,9 +58,13 @@ func (c TopicsConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// topics is a sink for each topic of a template. They are opened by the first
-// record, in the background, and closed when idle. What all of them hold together
-// is bounded as what one publisher holds is.
+// topics is a sink for each topic of a template; of a template without placeholders
+// that is one. They are opened by the first record, in the background, and closed
+// when idle. What all of them hold together is bounded as what one publisher holds
+// is.
+//
+// The topic of a template without placeholders, and the overflow topic, are opened
+// at once and stay open.
 type topics struct {
 	log      *zap.Logger
 	metrics  *topicMetrics
@@ -69,10 +75,14 @@ type topics struct {
 	limit    int64 // of room
 	least    int64 // what a record takes of it
 	ack      acknowledging
+	patience time.Duration // of requests, with a topic that is being opened
+
+	stage  func(*sink, context.Context, []messaging.Record) (free bool, err error)
+	failed chan error // a pinned topic cannot be opened
 
 	background context.Context // of the sinks
 	cancel     context.CancelFunc
-	patience   context.Context // of what closes idle topics
+	closings   context.Context // of what closes idle topics
 	giveUp     context.CancelFunc
 
 	mu      sync.Mutex
@@ -84,45 +94,61 @@ type topics struct {
 type topic struct {
 	name  string
 	sink  *sink
+	until time.Time // requests wait for the opening until then
 	stop  context.CancelFunc
 	ended chan struct{} // the sink's run has returned
 	gone  chan struct{} // the publisher is closed
+	fault error         // why it cannot be opened, once ended is closed
+
+	pinned bool // the configuration names it: it is never idle
 
 	// Under topics.mu.
 	users int
 	used  time.Time
 }
 
-func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, open func(context.Context, string) (publisher, error)) *topics {
+func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, ack acknowledging, open func(context.Context, string) (publisher, error)) *topics {
 	parsed, err := parseTemplate(cfg.Topic)
 	if err != nil {
 		panic("nightingale: " + err.Error()) // Validate has checked it
 	}
 	t := &topics{
-		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open,
+		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open, ack: ack, patience: cfg.RequestTimeout,
 		room: semaphore.NewWeighted(cfg.Profile.MaxPendingBytes), limit: cfg.Profile.MaxPendingBytes,
 		least: max(cfg.Profile.MaxPendingBytes/int64(cfg.Profile.MaxPendingRecords), 1),
+		stage: (*sink).publish, failed: make(chan error, 1),
 		known: map[string]*topic{}, closing: map[string]*topic{},
 	}
 	t.background, t.cancel = context.WithCancel(context.Background())
-	t.patience, t.giveUp = context.WithCancel(context.Background())
+	t.closings, t.giveUp = context.WithCancel(context.Background())
+	if t.template.static() {
+		t.pin(cfg.Topic)
+	} else if t.cfg.OverflowTopic != "" {
+		t.pin(t.cfg.OverflowTopic)
+	}
 	return t
 }
 
-// run closes idle topics until ctx ends.
+// pin opens a topic that is never idle. No request waits for it: the service is not
+// ready without it.
+func (t *topics) pin(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begin(&topic{name: name, pinned: true, users: 1}, nil)
+}
+
+// run closes idle topics until ctx ends. It fails when a pinned topic cannot be
+// opened.
 func (t *topics) run(ctx context.Context) error {
 	defer t.cancel()
-	if name := t.cfg.OverflowTopic; name != "" {
-		if e := t.acquire([]byte(name)); e != nil {
-			defer t.release(e) // and so it is never idle
-		}
-	}
 	tick := time.NewTicker(max(t.cfg.IdleAfter/4, time.Second))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-t.failed:
+			return err
 		case now := <-tick.C:
 			t.sweep(now)
 		}
@@ -146,7 +172,8 @@ func (t *topics) acquire(name []byte) *topic {
 		if others >= limit && before == nil && string(name) != t.cfg.OverflowTopic || t.background.Err() != nil {
 			return nil
 		}
-		e = t.begin(string(name), before)
+		e = &topic{name: string(name), until: time.Now().Add(t.patience)}
+		t.begin(e, before)
 	}
 	e.users++
 	return e
@@ -154,9 +181,9 @@ func (t *topics) acquire(name []byte) *topic {
 
 // begin opens a topic in the background, behind the closing of its predecessor.
 // t.mu is held.
-func (t *topics) begin(name string, before *topic) *topic {
-	e := &topic{name: name, ended: make(chan struct{}), gone: make(chan struct{})}
-	e.sink = newSink(t.log, name, func(ctx context.Context) (publisher, error) {
+func (t *topics) begin(e *topic, before *topic) {
+	e.ended, e.gone = make(chan struct{}), make(chan struct{})
+	e.sink = newSink(t.log, e.name, func(ctx context.Context) (publisher, error) {
 		if before != nil { // or newer records could overtake those it still holds
 			select {
 			case <-before.gone:
@@ -164,27 +191,33 @@ func (t *topics) begin(name string, before *topic) *topic {
 				return nil, ctx.Err()
 			}
 		}
-		p, err := t.open(ctx, name)
-		if err != nil {
-			return nil, err
+		p, err := t.open(ctx, e.name)
+		if err != nil || t.template.static() { // one publisher has bounds of its own
+			return p, err
 		}
 		return &boundedPublisher{publisher: p, room: t.room, limit: t.limit, least: t.least}, nil
 	})
 	e.sink.ack = t.ack
 	var ctx context.Context
 	ctx, e.stop = context.WithCancel(t.background)
-	t.known[name] = e
+	t.known[e.name] = e
 	t.metrics.open.Set(float64(len(t.known)))
 	go func() {
 		defer close(e.ended)
-		// The name is a sender's choice: a topic that cannot be opened is no
-		// reason to stop the service.
-		if err := e.sink.run(ctx); err != nil && ctx.Err() == nil {
-			e.sink.trouble.Store(&err)
-			t.log.Error("cannot open a topic", zap.String("topic", name), zap.Error(err))
+		err := e.sink.run(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
 		}
+		e.fault = err
+		e.sink.trouble.Store(&err)
+		if e.pinned {
+			t.failed <- err
+			return
+		}
+		// The name is a sender's choice: a topic that cannot be opened is no reason to
+		// stop the service.
+		t.log.Error("cannot open a topic", zap.String("topic", e.name), zap.Error(err))
 	}()
-	return e
 }
 
 func (t *topics) release(e *topic) {
@@ -224,7 +257,7 @@ func (t *topics) sweep(now time.Time) {
 func (t *topics) retire(e *topic) {
 	e.stop()
 	<-e.ended
-	if err := e.sink.close(t.patience); err != nil {
+	if err := e.sink.close(t.closings); err != nil {
 		t.log.Error("cannot close an idle topic", zap.String("topic", e.name), zap.Error(err))
 	}
 	t.mu.Lock()
@@ -267,16 +300,42 @@ func (t *topics) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// await waits until the topic is open.
+// refused returns why the topic can never be opened, nil while it may be.
+func (e *topic) refused() error {
+	select {
+	case <-e.ended:
+		return e.fault
+	default:
+		return nil
+	}
+}
+
+// open reports whether the topic is open.
+func (e *topic) open() bool {
+	select {
+	case <-e.sink.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits until the topic is open, and no longer than what was opened has taken:
+// of a topic that does not open each request waits for a part of one request's time.
 func (t *topics) await(ctx context.Context, e *topic) error {
+	if e.open() {
+		return nil
+	}
+	timer := time.NewTimer(time.Until(e.until))
+	defer timer.Stop()
 	select {
 	case <-e.sink.ready:
 		return nil
 	case <-e.ended:
-		return unavailable("topic_unavailable", retryAway, "the topic %s cannot be opened: %v", e.name, e.sink.away())
+	case <-timer.C:
 	case <-ctx.Done():
-		return unavailable("topic_unavailable", retryAway, "the topic %s is not open yet", e.name)
 	}
+	return unavailable("topic_unavailable", retryAway, "Pulsar is away: %s: %v", e.name, e.sink.away())
 }
 
 // boundedPublisher shares the bounds of pending bytes and records with others.
@@ -323,36 +382,69 @@ func (s *sink) partitions() int {
 // addressed is the part of a request's records that goes to one topic.
 type addressed struct {
 	topic    *topic
-	from, to int // of the records
+	from, to int   // of the records
+	err      error // why the part is not published
 }
 
-// publish publishes each part to its topic. It returns the error that the sender
-// must hear of: one that passes outweighs a final one.
-func (t *topics) publish(ctx context.Context, out *outgoing) (free bool, err error) {
+// delivered is the outcome of a request's records.
+type delivered struct {
+	free bool // nothing reads the records any more
+	// err is nil when every record is acknowledged. It is the error that the sender must
+	// hear of: one that passes outweighs a final one.
+	err    error
+	stored storedParts // what need not be published again when the sender comes again
+}
+
+// storedParts is what is stored of a body that was not stored whole.
+type storedParts struct {
+	topics map[string]struct{}
+	err    error // a final one: some of it cannot be stored
+}
+
+// in reports whether the part of that topic is stored.
+func (p *storedParts) in(name []byte) bool {
+	_, in := p.topics[string(name)]
+	return in
+}
+
+// publish publishes each part to its topic. before is what is stored already.
+func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts) delivered {
 	defer t.releaseAll(out)
-	if len(out.parts) == 1 {
-		return out.parts[0].topic.sink.publish(ctx, out.records)
-	}
-	type result struct {
-		free bool
-		err  error
-	}
-	results := make([]result, len(out.parts))
+	d := delivered{free: true, err: before.err, stored: before}
+	results := make([]delivered, len(out.parts))
 	var wg sync.WaitGroup
 	for i, part := range out.parts {
-		wg.Go(func() {
-			results[i].free, results[i].err = part.topic.sink.publish(ctx, out.records[part.from:part.to])
-		})
-	}
-	wg.Wait()
-	free = true
-	for _, r := range results {
-		free = free && r.free
-		if err == nil || r.err != nil && passes(r.err) && !passes(err) {
-			err = r.err
+		publish := func() {
+			if results[i].free, results[i].err = true, part.err; part.err == nil {
+				results[i].free, results[i].err = t.stage(part.topic.sink, ctx, out.records[part.from:part.to])
+			}
+		}
+		if i+1 < len(out.parts) {
+			wg.Go(publish)
+		} else {
+			publish() // here: most requests have one part
 		}
 	}
-	return free, err
+	wg.Wait()
+	topics := maps.Clone(before.topics)
+	for i, r := range results {
+		d.free = d.free && r.free
+		if d.err == nil || r.err != nil && passes(r.err) && !passes(d.err) {
+			d.err = r.err
+		}
+		if !final(r.err) || len(results)+len(before.topics) == 1 {
+			continue
+		}
+		if topics == nil {
+			topics = map[string]struct{}{}
+		}
+		topics[out.parts[i].topic.name] = struct{}{}
+		if r.err != nil {
+			d.stored.err = r.err
+		}
+	}
+	d.stored.topics = topics
+	return d
 }
 
 // passes tells errors after which the sender comes again.

@@ -3,6 +3,7 @@ package nightingale
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -131,8 +132,8 @@ func templated(t *testing.T, c *cluster, change func(*Config)) *double {
 	}
 	require.Empty(t, config.Validate(cfg))
 	d := newDouble(t, func(c *Config) { *c = cfg })
-	all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), c.open)
-	d.receiver.topics = all
+	all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{late: cfg.RequestTimeout}, c.open)
+	d.receiver.topics = all // before the first request
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- all.run(ctx) }()
@@ -172,10 +173,35 @@ func TestSeriesGoToTheirTopics(t *testing.T) {
 }
 
 func TestTenantsThatNoTopicCanHold(t *testing.T) {
-	d := templated(t, newCluster(), nil)
-	status, text, _ := d.post(t, compress(marshal(t, jobs("a"))), "X-Scope-OrgID", "a/b")
-	assert.Equal(t, http.StatusBadRequest, status)
-	assert.Contains(t, text, "X-Scope-OrgID")
+	c := newCluster()
+	d := templated(t, c, nil)
+	for _, tenant := range []string{"a/b", "a!", "..", "__a", "a-partition-1", "partition-12", strings.Repeat("a", 65)} {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("a"))), "X-Scope-OrgID", tenant)
+		assert.Equal(t, http.StatusBadRequest, status, tenant)
+		assert.Contains(t, text, "X-Scope-OrgID")
+	}
+	assert.Empty(t, c.topics())
+}
+
+// TestTopicsTellTenantsApart: a template with which one tenant could reach another's
+// topics is refused.
+func TestTopicsTellTenantsApart(t *testing.T) {
+	for text, good := range map[string]bool{
+		"persistent://public/default/{tenant}-{label.job}": false,
+		"persistent://public/default/{name}{tenant}":       false,
+		"persistent://public/{tenant}-x-{name}/m":          false,
+		"persistent://public/default/{tenant}{tenant}":     false,
+		"persistent://public/{tenant}/{label.job}-{name}":  true,
+		"persistent://public/default/m-{tenant}":           true,
+		"persistent://{tenant}/{label.job}/m":              true,
+	} {
+		_, err := parseTemplate(text)
+		if good {
+			assert.NoError(t, err, text)
+		} else {
+			assert.ErrorContains(t, err, "{tenant}", text)
+		}
+	}
 }
 
 // TestTopicsPastTheBound: these series are refused for good, and said to be; the
@@ -205,26 +231,175 @@ func TestTopicsPastTheBoundOverflow(t *testing.T) {
 	assert.InDelta(t, 2, testutil.ToFloat64(d.receiver.topics.metrics.overflow), 0)
 }
 
-// TestATopicThatCannotBeOpened answers 503, leaves the service up, and is tried
-// again.
+const (
+	goodTopic = "persistent://public/public/m-good"
+	badTopic  = "persistent://public/public/m-bad"
+	restTopic = "persistent://public/default/rest"
+)
+
+// count returns how many records a topic has taken.
+func (c *cluster) count(topic string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.records[topic])
+}
+
+// TestATopicThatCannotBeOpened refuses its own series, leaves the service up, and is
+// tried again.
 func TestATopicThatCannotBeOpened(t *testing.T) {
 	c := newCluster()
-	bad := "persistent://public/public/m-bad"
-	c.refuse = map[string]error{bad: messaging.ErrTopicTerminated}
+	c.refuse = map[string]error{badTopic: messaging.ErrTopicTerminated}
 	d := templated(t, c, nil)
-	status, text, header := d.post(t, compress(marshal(t, jobs("bad", "good"))))
-	assert.Equal(t, http.StatusServiceUnavailable, status, text)
-	assert.NotEmpty(t, header.Get("Retry-After"))
-	status, text, _ = d.post(t, compress(marshal(t, jobs("good"))))
-	assert.Equal(t, http.StatusNoContent, status, text)
+	for range 2 {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good"))))
+		assert.Equal(t, http.StatusBadRequest, status, text)
+		assert.Contains(t, text, "1 of 2 series are invalid, the others were written")
+		assert.Contains(t, text, `job="bad"}: its topic cannot be opened`)
+	}
+	assert.Equal(t, 1, c.count(goodTopic))
 	assert.NoError(t, d.receiver.topics.check(t.Context()))
+	assert.InDelta(t, 1, testutil.ToFloat64(d.metrics.rejected.WithLabelValues("topic_refused")), 0)
 
 	c.mu.Lock()
 	c.refuse = nil
 	c.mu.Unlock()
 	d.receiver.topics.sweep(time.Now())
-	status, text, _ = d.post(t, compress(marshal(t, jobs("bad"))))
+	status, text, _ := d.post(t, compress(marshal(t, jobs("bad"))))
 	assert.Equal(t, http.StatusNoContent, status, text)
+}
+
+func TestATopicThatCannotBeOpenedOverflows(t *testing.T) {
+	c := newCluster()
+	c.refuse = map[string]error{badTopic: messaging.ErrTopicTerminated}
+	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic = restTopic })
+	require.NoError(t, d.receiver.topics.opened(t.Context()))
+	for i := range 2 {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good", fmt.Sprint(i)))))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	}
+	assert.Equal(t, 2, c.count(goodTopic))
+	assert.Equal(t, 2, c.count(restTopic))
+}
+
+// TestATopicThatOpensLateDoesNotHoldTheOthers: what is stored of a body is not
+// published again when the rest comes again.
+func TestATopicThatOpensLateDoesNotHoldTheOthers(t *testing.T) {
+	for _, format := range formatNames() {
+		t.Run(format, func(t *testing.T) {
+			c := newCluster()
+			opening := make(chan struct{})
+			c.opening = map[string]<-chan struct{}{badTopic: opening}
+			d := templated(t, c, func(cfg *Config) { cfg.Format, cfg.RequestTimeout = format, 50*time.Millisecond })
+			body := marshal(t, jobs("bad", "good"))
+			for range 3 {
+				status, text, header := d.post(t, compress(body))
+				assert.Equal(t, http.StatusServiceUnavailable, status)
+				assert.Contains(t, text, "not open yet")
+				assert.NotEmpty(t, header.Get("Retry-After"))
+			}
+			assert.Equal(t, 1, c.count(goodTopic))
+			close(opening)
+			require.NoError(t, d.receiver.topics.opened(t.Context()))
+			for range 2 {
+				status, text, _ := d.post(t, compress(body))
+				assert.Equal(t, http.StatusNoContent, status, text)
+			}
+			assert.Equal(t, 1, c.count(goodTopic))
+			assert.Equal(t, 1, c.count(badTopic))
+			assert.InDelta(t, 2, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
+		})
+	}
+}
+
+func TestATopicThatOpensLateOverflows(t *testing.T) {
+	c := newCluster()
+	c.opening = map[string]<-chan struct{}{badTopic: make(chan struct{})}
+	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic, cfg.RequestTimeout = restTopic, 50*time.Millisecond })
+	require.NoError(t, d.receiver.topics.opened(t.Context(), restTopic))
+	for i := range 2 {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good", fmt.Sprint(i)))))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	}
+	assert.Equal(t, 2, c.count(goodTopic))
+	assert.Equal(t, 2, c.count(restTopic))
+}
+
+// TestOneLateTopicDoesNotMultiplyTheOthers: neither while its attempt is under way,
+// nor when it is refused at once because the topic is away.
+func TestOneLateTopicDoesNotMultiplyTheOthers(t *testing.T) {
+	c := newCluster()
+	c.hold = map[string][]func(){badTopic: nil}
+	d := templated(t, c, func(cfg *Config) { cfg.RequestTimeout = 50 * time.Millisecond })
+	for _, names := range [][]string{{"good", "bad"}, {"bad", "good"}} {
+		body := marshal(t, jobs(names...))
+		for range 5 {
+			status, text, _ := d.post(t, compress(body))
+			assert.Equal(t, http.StatusServiceUnavailable, status, text)
+		}
+	}
+	assert.Equal(t, 2, c.count(goodTopic), "two bodies")
+	assert.Equal(t, 1, c.count(badTopic), "one before it was away")
+	c.mu.Lock()
+	held := c.hold[badTopic]
+	c.mu.Unlock()
+	for _, done := range held {
+		done()
+	}
+}
+
+// TestWhatCannotBeStoredIsToldInTheEnd: a part that is too large is final for it, and
+// the sender hears of it when the other parts are stored.
+func TestWhatCannotBeStoredIsToldInTheEnd(t *testing.T) {
+	d := templated(t, newCluster(), nil)
+	var published []string
+	away := true
+	d.receiver.topics.stage = func(s *sink, _ context.Context, _ []messaging.Record) (bool, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		published = append(published, s.topic)
+		switch {
+		case s.topic == goodTopic:
+			return true, invalid(reasonRecordTooLarge, "too large")
+		case away:
+			return true, unavailable("pulsar_away", retryAway, "away")
+		default:
+			return true, nil
+		}
+	}
+	body := marshal(t, jobs("bad", "good"))
+	status, _, _ := d.post(t, compress(body))
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	d.mu.Lock()
+	away = false
+	d.mu.Unlock()
+	for range 2 {
+		status, _, _ = d.post(t, compress(body))
+		assert.Equal(t, http.StatusBadRequest, status)
+	}
+	slices.Sort(published)
+	assert.Equal(t, []string{badTopic, badTopic, goodTopic}, published)
+}
+
+// TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService: nothing would ever
+// be stored there.
+func TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"topic": func(cfg *Config) { cfg.Topic = restTopic },
+		"overflow": func(cfg *Config) {
+			cfg.Topic, cfg.Topics.OverflowTopic = "persistent://public/default/{name}", restTopic
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			c.refuse = map[string]error{restTopic: messaging.ErrTopicTerminated}
+			cfg := DefaultConfig()
+			change(&cfg)
+			all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, c.open)
+			require.ErrorIs(t, all.run(t.Context()), messaging.ErrTopicTerminated)
+			require.Error(t, all.check(t.Context()))
+			require.NoError(t, all.close(t.Context()))
+		})
+	}
 }
 
 func TestATopicThatDoesNotOpenInTime(t *testing.T) {
@@ -242,7 +417,7 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Topic = "persistent://public/default/{name}"
 		cfg.Topics.MaxTopics, cfg.Topics.IdleAfter = 1, time.Minute
-		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), c.open)
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, c.open)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- all.run(ctx) }()

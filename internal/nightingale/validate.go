@@ -37,24 +37,54 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 // judge sorts the labels of a series and returns what is wrong with it, no reason
 // for nothing.
 func (b *batch) judge(s *series, l Limits) (reason string, text func() string) {
-	labels := of(b.labels, s.labels)
 	if s.flaw != flawless {
+		labels := of(b.labels, s.labels)
 		reason, text := s.flaw.explain()
 		return reason, func() string { return display(labels) + ": " + text }
 	}
-	known := seen{ascending: ascending(labels)}
-	if !known.ascending && len(labels) <= l.LabelsPerSeries {
-		slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.name, b.name) })
-		s.raw = span{}
-	}
-	known.ascii = b.plainLabels(s)
-	if f := check(labels, l, known); f.reason != "" {
+	f := b.checkLabels(s, l)
+	labels := of(b.labels, s.labels)
+	if f.reason != "" {
 		return f.reason, func() string { return f.explain(labels) }
 	}
 	if reason, text := b.checkParts(s, l); reason != "" {
 		return reason, func() string { return display(labels) + ": " + text }
 	}
 	return "", nil
+}
+
+// checkLabels sorts the labels of a series, drops those without a value, and looks at
+// the others.
+func (b *batch) checkLabels(s *series, l Limits) fault {
+	labels := of(b.labels, s.labels)
+	known := seen{ascending: ascending(labels)}
+	if !known.ascending && len(labels) <= l.LabelsPerSeries {
+		slices.SortStableFunc(labels, func(a, b label) int { return cmp.Compare(a.name, b.name) })
+		s.raw = span{}
+	}
+	known.ascii = b.plainLabels(s)
+	f := check(labels, l, known)
+	if f.reason == emptyValue {
+		return check(b.dropEmpty(s), l, known)
+	}
+	return f
+}
+
+// emptyValue is of a label that says nothing: a series has it, or not, and is the
+// same.
+const emptyValue = "empty_label_value"
+
+// dropEmpty removes the labels without a value, and returns the others.
+func (b *batch) dropEmpty(s *series) []label {
+	kept := of(b.labels, s.labels)[:0]
+	for _, l := range of(b.labels, s.labels) {
+		if l.value != "" || l.name == "" { // labels without a name are a fault
+			kept = append(kept, l)
+		}
+	}
+	s.labels.to = s.labels.from + int32(len(kept))
+	s.raw = span{}
+	return kept
 }
 
 // ascending reports whether each name is greater than the one before it: then the
@@ -125,7 +155,7 @@ func check(labels []label, l Limits, known seen) fault {
 		case value == "" && name == nameLabel:
 			return fault{"missing_name", -1, "no metric name (__name__)"}
 		case value == "":
-			return fault{"empty_label_value", i, "empty value"}
+			return fault{emptyValue, i, "empty value"}
 		case !known.ascending && i > 0 && labels[i-1].name == name:
 			return fault{"duplicate_label", i, "given more than once"}
 		case len(name) > int(l.LabelNameBytes):

@@ -40,7 +40,10 @@ func TestHistogramsThatMakeNoSense(t *testing.T) {
 		{"negative bucket", usual, func(h *prompb.Histogram) { h.PositiveDeltas = []int64{1, -2, 4} }, "negative count"},
 		{"too few buckets", usual, func(h *prompb.Histogram) { h.PositiveDeltas = []int64{1, 1} }, "spans for 3"},
 		{"overlapping spans", usual, func(h *prompb.Histogram) { h.PositiveSpans[1].Offset = -2 }, "overlap"},
-		{"unknown schema", usual, func(h *prompb.Histogram) { h.Schema = 9 }, "schema 9"},
+		{"unknown schema", usual, func(h *prompb.Histogram) { h.Schema = 53 }, "schema 53"},
+		{"lowest schema", usual, func(h *prompb.Histogram) { h.Schema = -9 }, ""},
+		{"highest schema", usual, func(h *prompb.Histogram) { h.Schema = 52 }, ""},
+		{"schema too low", usual, func(h *prompb.Histogram) { h.Schema = -10 }, "schema -10"},
 		{"mixed counts", usual, func(h *prompb.Histogram) { h.ZeroCount = &prompb.Histogram_ZeroCountFloat{ZeroCountFloat: 1} }, "mixes"},
 		{"float buckets with integer count", usual, func(h *prompb.Histogram) { h.PositiveCounts = []float64{1} }, "float buckets"},
 		{"integer buckets with float count", float, func(h *prompb.Histogram) { h.PositiveDeltas = []int64{1} }, "integer buckets"},
@@ -80,4 +83,30 @@ func TestSeriesLargerThanAMessage(t *testing.T) {
 	assert.Contains(t, text, "1 of 3 series are invalid")
 	assert.Contains(t, text, "at most 1MiB are allowed")
 	assert.Len(t, d.published(), 2)
+}
+
+// TestLabelsWithoutAValueAreDropped: the series is the same as one without them, to
+// its key, in every format.
+func TestLabelsWithoutAValueAreDropped(t *testing.T) {
+	want := oneSeries("__name__", "m", "job", "api")
+	for _, labels := range [][]string{
+		{"__name__", "m", "a", "", "job", "api"},
+		{"job", "api", "z", "", "__name__", "m", "b", ""},
+		{"__name__", "m", "job", "", "job", "api"},
+	} {
+		for _, format := range formatNames() {
+			published := func(req *prompb.WriteRequest) []string {
+				d := newDouble(t, func(c *Config) { c.Format = format })
+				status, text, _ := d.post(t, compress(marshal(t, req)))
+				require.Equal(t, http.StatusNoContent, status, text)
+				return d.published()
+			}
+			assert.Equal(t, published(want), published(oneSeries(labels...)), "%s of %q", format, labels)
+		}
+	}
+	d := newDouble(t, nil)
+	for _, labels := range [][]string{{"__name__", "", "a", ""}, {"a", ""}, {"__name__", "m", "", ""}} {
+		status, text, _ := d.post(t, compress(marshal(t, oneSeries(labels...))))
+		assert.Equal(t, http.StatusBadRequest, status, "%q: %s", labels, text)
+	}
 }

@@ -6,36 +6,28 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
-
-	"github.com/aviaryhq/aviary/pkg/messaging"
 )
-
-// publishing is the last stage: it returns nil when every record is acknowledged,
-// and whether the records and their payloads may be used again.
-type publishing func(ctx context.Context, records []messaging.Record) (free bool, err error)
 
 // receiver answers write requests.
 type receiver struct {
-	log       *zap.Logger
+	refusals  refusalLog
 	metrics   *metrics
 	limits    Limits
 	timeout   time.Duration
 	protocols []protocol
 	format    format
-	publish   publishing
 	budget    *budget
 	families  *families
-	quotas    *quotas
 	*deliveries
-	rules *rules // nil for none
+	settings atomic.Pointer[settings] // changed by SIGHUP, see take
 
 	messageBytes int
-	partitions   func() int // of the topic; 0 while it is not open
-	topics       *topics    // in place of publish and partitions, with topics by template
+	topics       *topics // the publishing stage
 
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
@@ -49,14 +41,13 @@ type workspace struct {
 	splitting                    splitting
 }
 
-func newReceiver(log *zap.Logger, cfg Config, m *metrics, publish publishing) *receiver {
+func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver {
 	return &receiver{
-		log: log, metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
-		protocols: protocols(), format: findFormat(cfg.Format), publish: publish,
-		budget:   &budget{limit: int64(cfg.Limits.InFlightBytes), gauge: m.inFlightSize},
-		families: newFamilies(cfg.Limits.MetadataFamilies),
-		quotas:   newQuotas(cfg.Tenants), deliveries: newDeliveries(cfg.Dedup),
-		rules: newRules(cfg), messageBytes: int(cfg.MessageBytes),
+		refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
+		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
+		budget:     newBudget(cfg, m.inFlightSize),
+		families:   newFamilies(cfg.Limits.MetadataFamilies),
+		deliveries: newDeliveries(cfg.Dedup), messageBytes: int(cfg.MessageBytes),
 	}
 }
 
@@ -73,7 +64,7 @@ func (v *receiver) write(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	v.metrics.inFlight.Inc()
 	defer v.metrics.inFlight.Dec()
-	status := v.answer(w, v.handle(w, r))
+	status := v.answer(w, r, v.handle(w, r))
 	v.metrics.requests.WithLabelValues(strconv.Itoa(status)).Inc()
 	v.metrics.requestTime.Observe(time.Since(began).Seconds())
 }
@@ -82,7 +73,6 @@ func (v *receiver) write(w http.ResponseWriter, r *http.Request) {
 // acknowledged by the broker.
 func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	watch := &stopwatch{metrics: v.metrics, last: time.Now()}
-	lift := readDeadline(w, v.limits)
 	spoken, err := negotiate(v.protocols, r.Header)
 	if err != nil {
 		return err
@@ -94,11 +84,8 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	held := &hold{budget: v.budget}
+	held := &hold{budget: v.budget, tenant: tenant}
 	defer held.release()
-	if err := held.set(claimed(r, v.limits)); err != nil {
-		return err
-	}
 
 	mine := &claim{ledger: v.ledger, key: bodyKey{tenant: tenant, message: spoken.message}}
 	defer mine.give(errUnfinished)
@@ -108,7 +95,6 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 		mine.give(err)
 		return err
 	}
-	lift()
 
 	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
 	defer cancel()
@@ -130,9 +116,10 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	space := v.newWorkspace()
 	defer v.release(space)
 
-	if space.compressed, err = read(w, r, space.compressed, v.limits); err != nil {
+	if space.compressed, err = read(w, r, space.compressed, held, v.limits); err != nil {
 		return c, err
 	}
+	liftDeadline(w)
 	watch.lap("read")
 	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(space.compressed)))
 	if !mine.make(space.compressed) {
@@ -153,10 +140,8 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
 	b := &space.batch
+	b.elements.held = held
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
-		return c, err
-	}
-	if err := held.set(int64(len(space.compressed)) + int64(max(size, b.expanded))); err != nil {
 		return c, err
 	}
 	c.metadata = len(b.metadata)
@@ -166,24 +151,23 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	for i := range b.series {
 		c.valid.add(&b.series[i])
 	}
-	if err := v.quotas.admit(mine.key.tenant, c.valid.samples+c.valid.histograms+c.valid.exemplars); err != nil {
+	now := v.settings.Load()
+	if err := now.quotas.admit(mine.key.tenant, c.valid.entries()); err != nil {
 		v.metrics.count(c.valid, "throttled")
 		return c, err
 	}
-	c.forgotten = v.families.learn(b.metadata)
-	v.families.describe(b)
-	c.filtered, space.scratch = v.rules.apply(b, space.scratch)
+	c.forgotten = v.families.learn(mine.key.tenant, b.metadata)
+	v.families.describe(mine.key.tenant, b)
+	c.filtered, space.scratch = now.rules.apply(b, space.scratch)
 	watch.lap("validate")
 
 	// A message repeats its series' labels, which can make far more of a body.
-	need := int64(max(size, b.expanded, v.format.size(b)) + len(space.compressed))
-	if need > v.budget.limit {
-		return c, tooLarge("messages", "the request's messages would have about %d bytes, at most %d are allowed", need, v.budget.limit)
-	}
-	if err := held.set(need); err != nil {
+	out.properties = propertiesOf(mine.key.tenant)
+	out.held, out.reserved = held, v.format.size(b)+c.valid.entries()*messageBytes
+	if err := held.grow(int64(out.reserved)); err != nil {
 		return c, err
 	}
-	if err := v.encode(r.Context(), mine.key.tenant, space, out, &c); err != nil {
+	if err := v.encode(r.Context(), mine, space, out, &c); err != nil {
 		return c, err
 	}
 	watch.lap("encode")
@@ -191,8 +175,9 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	return c, nil
 }
 
-// answer writes the response and returns its status.
-func (v *receiver) answer(w http.ResponseWriter, err error) int {
+// answer writes the response and returns its status. What is refused is counted, and
+// logged, see refusalLog.
+func (v *receiver) answer(w http.ResponseWriter, r *http.Request, err error) int {
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return http.StatusNoContent
@@ -202,6 +187,7 @@ func (v *receiver) answer(w http.ResponseWriter, err error) int {
 		refused = &refusal{status: http.StatusInternalServerError, reason: "internal", text: err.Error()}
 	}
 	v.metrics.refused.WithLabelValues(refused.reason).Inc()
+	v.refusals.note(r, refused)
 	if refused.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(refused.retryAfter.Seconds())))
 	}
@@ -229,7 +215,7 @@ func (v *receiver) count(c contents, err error) {
 		v.metrics.count(c.valid.without(left), "written")
 		v.metrics.count(left, "filtered")
 		for reason, n := range c.filtered {
-			if entries := n.samples + n.histograms + n.exemplars; entries > 0 {
+			if entries := n.entries(); entries > 0 {
 				v.metrics.filtered.WithLabelValues(filterReason(reason)).Add(float64(entries))
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -39,8 +40,9 @@ type double struct {
 	receiver *receiver
 
 	mu       sync.Mutex
-	messages []string // key and payload
-	publish  publishing
+	messages []string                                                         // key and payload
+	records  []messaging.Record                                               // without them
+	publish  func(context.Context, []messaging.Record) (free bool, err error) // nil: all is well
 }
 
 func newDouble(t testing.TB, change func(*Config)) *double {
@@ -51,24 +53,53 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	}
 	require.Empty(t, config.Validate(cfg))
 	d := &double{metrics: newMetrics(prometheus.NewRegistry())}
-	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, func(ctx context.Context, records []messaging.Record) (bool, error) {
+	all := newTopics(zaptest.NewLogger(t), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+	all.stage = func(_ *sink, ctx context.Context, records []messaging.Record) (bool, error) {
 		d.mu.Lock()
 		publish := d.publish
 		for _, r := range records {
 			d.messages = append(d.messages, r.Key+" "+string(r.Payload))
+			r.Key, r.Payload = "", nil
+			d.records = append(d.records, r)
 		}
 		d.mu.Unlock()
 		if publish != nil {
 			return publish(ctx, records)
 		}
 		return true, nil
-	})
-	d.Server = httptest.NewServer(d.receiver.handler())
+	}
+	if all.template.static() {
+		require.NoError(t, all.opened(t.Context()))
+	}
+	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, all)
+	require.NoError(t, d.receiver.take(cfg))
+	d.Server = httptest.NewUnstartedServer(nil)
+	d.Config = newServer(cfg, d.metrics, d.receiver.handler())
+	d.Start()
 	t.Cleanup(func() {
 		d.Close()
 		assert.NoError(t, d.receiver.close(context.Background()))
+		assert.NoError(t, all.close(context.Background()))
 	})
 	return d
+}
+
+// opened waits until topics are open, all where none is named.
+func (t *topics) opened(ctx context.Context, names ...string) error {
+	t.mu.Lock()
+	known := maps.Clone(t.known)
+	t.mu.Unlock()
+	for name, e := range known {
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
+		}
+		select {
+		case <-e.sink.ready:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 func (d *double) published() []string {
@@ -122,6 +153,7 @@ func TestWriteTakesWhatSendersSend(t *testing.T) {
 	d := newDouble(t, nil)
 	body := marshal(t, request(3, 4))
 	for name, headers := range map[string][]string{
+		"no content type":        {"Content-Type", ""},
 		"version 1 by name":      {"Content-Type", "application/x-protobuf;proto=prometheus.WriteRequest"},
 		"no encoding":            {"Content-Encoding", ""},
 		"encoding in upper case": {"Content-Encoding", "Snappy"},
@@ -189,7 +221,6 @@ func TestWriteRefuses(t *testing.T) {
 		{name: "truncated protobuf", body: compress(valid[:len(valid)-3]), status: 400, says: "cannot decode"},
 		{name: "random protobuf", body: compress([]byte{0x0a, 0x03, 0xff, 0xff, 0xff}), status: 400, says: "cannot decode"},
 		{name: "wrong content type", body: compress(valid), headers: []string{"Content-Type", "application/json"}, status: 415, says: "application/json"},
-		{name: "no content type", body: compress(valid), headers: []string{"Content-Type", ""}, status: 415},
 		{name: "unknown message", body: compress(valid), headers: []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v3.Request"}, status: 415, says: "io.prometheus.write.v2.Request"},
 		{name: "version 2 body as version 1", body: compress(foreign), status: 400, says: "2.0"},
 		{name: "wrong encoding", body: compress(valid), headers: []string{"Content-Encoding", "gzip"}, status: 415, says: "gzip"},
@@ -199,7 +230,6 @@ func TestWriteRefuses(t *testing.T) {
 		{name: "no labels", body: labelled(), status: 400, says: "__name__"},
 		{name: "duplicate label", body: labelled("__name__", "m", "a", "1", "b", "2", "a", "3"), status: 400, says: "more than once"},
 		{name: "empty label name", body: labelled("__name__", "m", "", "1"), status: 400, says: "empty name"},
-		{name: "empty label value", body: labelled("__name__", "m", "a", ""), status: 400, says: "empty value"},
 		{name: "10,000 labels", body: labelled(many...), status: 400, says: "at most 128"},
 		{name: "long label name", body: labelled("__name__", "m", strings.Repeat("n", 1025), "v"), status: 400, says: "1KiB"},
 		{name: "long label value", body: labelled("__name__", "m", "n", strings.Repeat("v", 64<<10+1)), status: 400, says: "64KiB"},
@@ -256,7 +286,7 @@ func TestWriteKeepsTheValidRest(t *testing.T) {
 	d := newDouble(t, nil)
 	req := request(20, 3)
 	for i := range 10 {
-		req.Timeseries[2*i].Labels[1].Value = "" // even ones
+		req.Timeseries[2*i].Labels[1].Name = "" // even ones
 	}
 	status, text, _ := d.post(t, compress(marshal(t, req)))
 	assert.Equal(t, http.StatusBadRequest, status)
@@ -264,7 +294,7 @@ func TestWriteKeepsTheValidRest(t *testing.T) {
 	assert.Contains(t, text, "and 5 more")
 	assert.Equal(t, 7, strings.Count(text, "\n"), text)
 	assert.Len(t, d.published(), 10)
-	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.rejected.WithLabelValues("empty_label_value")), 0)
+	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.rejected.WithLabelValues("empty_label_name")), 0)
 	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)
 	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "rejected")), 0)
 }
@@ -277,7 +307,7 @@ func TestWriteAsksToRetry(t *testing.T) {
 		return false, unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")
 	}
 	req := request(2, 3)
-	req.Timeseries[0].Labels[1].Value = ""
+	req.Timeseries[0].Labels[1].Name = ""
 	status, text, header := d.post(t, compress(marshal(t, req)))
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Equal(t, "5", header.Get("Retry-After"))
@@ -287,7 +317,7 @@ func TestWriteAsksToRetry(t *testing.T) {
 
 func TestWriteBoundsBytesInFlight(t *testing.T) {
 	d := newDouble(t, func(c *Config) {
-		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, 2*config.MiB
+		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, 6*config.MiB
 	})
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {

@@ -1,0 +1,132 @@
+package nightingale
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestTenantsHaveAShareOfTheBytesInFlight: one of them cannot deny the others.
+func TestTenantsHaveAShareOfTheBytesInFlight(t *testing.T) {
+	b := newBudget(DefaultConfig(), prometheus.NewGauge(prometheus.GaugeOpts{}))
+	b.limit, b.share = 100, 75
+	of := func(tenant string) *hold { return &hold{budget: b, tenant: tenant} }
+	first, second, other := of("a"), of("a"), of("b")
+	require.NoError(t, first.set(70))
+	err := second.set(6)
+	assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
+	assert.Contains(t, err.Error(), "the tenant has too many bytes in flight, at most 75")
+	require.NoError(t, second.grow(5))
+	require.NoError(t, other.set(25))
+	assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, other.set(26)))
+	assert.Equal(t, http.StatusRequestEntityTooLarge, statusOf(t, other.set(101)), "it would never fit")
+
+	outlives := first.handOver(80)
+	assert.Equal(t, int64(110), b.used.Load(), "what has begun goes on")
+	first.release()
+	assert.Equal(t, int64(110), b.used.Load())
+	outlives.release()
+	second.release()
+	require.NoError(t, other.set(100), "one request may be as large as any")
+	other.release()
+	assert.Zero(t, b.used.Load())
+	assert.Empty(t, b.tenants, "names cost nothing when nothing is held")
+}
+
+// TestSlowBodiesHoldWhatHasArrived: senders that claim much and send little leave the
+// others their room.
+func TestSlowBodiesHoldWhatHasArrived(t *testing.T) {
+	for name, framing := range map[string]string{"sized": "Content-Length: 10000000\r\n\r\nabc", "chunked": "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t, nil)
+			const slow = 20
+			for range slow {
+				d.dial(t, head+framing)
+			}
+			used := &d.receiver.budget.used
+			require.Eventually(t, func() bool { return used.Load() == slow*leastRead }, 5*time.Second, time.Millisecond)
+			status, text, _ := d.post(t, compress(marshal(t, request(20_000, 10))))
+			assert.Equal(t, http.StatusNoContent, status, text)
+		})
+	}
+}
+
+// TestBodiesAreReadWhateverTheirLength: around the steps in which memory is reserved.
+func TestBodiesAreReadWhateverTheirLength(t *testing.T) {
+	d := newDouble(t, nil)
+	for _, length := range []int{1, leastRead - 1, leastRead, leastRead + 1, 2 * leastRead, 5*leastRead + 3} {
+		for _, chunked := range []bool{false, true} {
+			text := strings.Repeat("x", length)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(text))
+			require.NoError(t, err)
+			if chunked {
+				req.ContentLength = -1
+			}
+			held := &hold{budget: d.receiver.budget}
+			got, err := read(nil, req, nil, held, testLimits())
+			require.NoError(t, err)
+			assert.Equal(t, text, string(got))
+			assert.GreaterOrEqual(t, held.bytes, int64(length))
+			assert.LessOrEqual(t, held.bytes, max(2*int64(length), leastRead))
+			held.release()
+		}
+	}
+}
+
+// TestEncodingStopsAtWhatIsHeld: no format's messages may take more than estimated
+// without reserving it.
+func TestEncodingStopsAtWhatIsHeld(t *testing.T) {
+	escaped := oneSeries("__name__", "m")
+	for i := range 100 {
+		escaped.Timeseries[0].Labels = append(escaped.Timeseries[0].Labels, prompb.Label{Name: fmt.Sprintf("l%03d", i), Value: strings.Repeat("\x01", 1000)})
+	}
+	escaped.Timeseries[0].Samples = make([]prompb.Sample, 200)
+	html := oneSeries("__name__", "m", "l", strings.Repeat("<", 50_000))
+	html.Timeseries[0].Samples = make([]prompb.Sample, 200)
+	exemplars := oneSeries("__name__", "m")
+	for range 50 {
+		exemplars.Timeseries[0].Exemplars = append(exemplars.Timeseries[0].Exemplars,
+			prompb.Exemplar{Labels: []prompb.Label{{Name: "a", Value: strings.Repeat("\x01", 10_000)}}})
+	}
+	small := new(prompb.WriteRequest)
+	for i := range 20_000 {
+		small.Timeseries = append(small.Timeseries, oneSeries("__name__", "m", "n", fmt.Sprint(i)).Timeseries...)
+	}
+	for kind, req := range map[string]*prompb.WriteRequest{"escaped": escaped, "html": html, "exemplars": exemplars, "small": small} {
+		for _, format := range formats() {
+			t.Run(kind+", "+format.name, func(t *testing.T) {
+				encode := func(limit int64) (*outgoing, *batch) {
+					b := new(batch)
+					require.NoError(t, decodeV1(b, marshal(t, req), testLimits()))
+					bad, _ := b.validate(testLimits(), nil)
+					require.Zero(t, bad.counts.series)
+					cfg := DefaultConfig()
+					out := &outgoing{held: &hold{budget: newBudget(cfg, prometheus.NewGauge(prometheus.GaugeOpts{}))}}
+					out.held.budget.limit = limit
+					format.encode(b, out)
+					return out, b
+				}
+				whole, _ := encode(1 << 40)
+				require.NoError(t, whole.err)
+				assert.GreaterOrEqual(t, whole.held.bytes, int64(whole.size()))
+				assert.LessOrEqual(t, whole.held.bytes, int64(whole.size()+2*reserveStep))
+
+				out, b := encode(1)
+				assert.Equal(t, http.StatusRequestEntityTooLarge, statusOf(t, out.err))
+				longest := 0
+				for _, r := range whole.records {
+					longest = max(longest, len(r.Key)+len(r.Payload))
+				}
+				assert.LessOrEqual(t, len(out.arena), longest, "it stops behind the first message")
+				assert.LessOrEqual(t, cap(out.arena), 2*(format.size(b)+longest)+4096)
+			})
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package nightingale
+
+import (
+	"bytes"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// inMemory is what the elements of a batch take, by the room of its slices.
+func inMemory(b *batch) int {
+	k := &b.buckets
+	return cap(b.series)*seriesBytes + (cap(b.labels)+cap(b.marks))*labelBytes + cap(b.samples)*sampleBytes +
+		cap(b.exemplars)*exemplarBytes + cap(b.histograms)*histogramBytes + (cap(b.metadata)+cap(b.about))*metadataBytes +
+		cap(b.symbols)*symbolBytes + (cap(k.positiveSpans)+cap(k.negativeSpans))*spanBytes +
+		(cap(k.positiveDeltas)+cap(k.negativeDeltas)+cap(k.positiveCounts)+cap(k.negativeCounts)+cap(k.customValues))*bucketBytes
+}
+
+// field is a field of protobuf with bytes in it.
+func field(number byte, data []byte) []byte {
+	return appendText(nil, int(number), string(data))
+}
+
+// bombs are bodies whose elements take many times their bytes, by kind of element.
+func bombs(n int) map[string]struct {
+	decode func(*batch, []byte, Limits) error
+	body   []byte
+} {
+	empty := func(number byte) []byte { return bytes.Repeat([]byte{number<<3 | wireBytes, 0}, n) }
+	type bomb = struct {
+		decode func(*batch, []byte, Limits) error
+		body   []byte
+	}
+	series := func(decode func(*batch, []byte, Limits) error, number byte, data []byte) bomb {
+		head := []byte{4<<3 | wireBytes, 0} // version 2's empty symbol
+		if number == 1 {
+			head = nil
+		}
+		return bomb{decode, append(head, field(number, data)...)}
+	}
+	histogram := func(number byte, data []byte) bomb { return series(decodeV1, 1, field(4, field(number, data))) }
+	zeros := make([]byte, n)
+	unpacked := bytes.Repeat([]byte{12<<3 | wireVarint, 0}, n)
+	return map[string]bomb{
+		"labels":            series(decodeV1, 1, empty(1)),
+		"plain labels":      series(decodeV1, 1, bytes.Repeat([]byte{0x0a, 4, 0x0a, 0, 0x12, 0}, n)),
+		"samples":           series(decodeV1, 1, empty(2)),
+		"exemplars":         series(decodeV1, 1, empty(3)),
+		"exemplars' labels": series(decodeV1, 1, field(3, empty(1))),
+		"histograms":        series(decodeV1, 1, empty(4)),
+		"spans":             series(decodeV1, 1, field(4, empty(11))),
+		"deltas":            histogram(12, zeros),
+		"single deltas":     series(decodeV1, 1, field(4, unpacked)),
+		"metadata":          {decodeV1, empty(3)},
+		"series":            {decodeV1, empty(1)},
+		"symbols":           {decodeV2, empty(4)},
+		"2.0 series":        {decodeV2, append([]byte{4<<3 | wireBytes, 0}, empty(5)...)},
+		"2.0 labels":        series(decodeV2, 5, field(1, make([]byte, 2*n))),
+		"2.0 single labels": series(decodeV2, 5, bytes.Repeat([]byte{1 << 3, 0}, 2*n)),
+		"2.0 samples":       series(decodeV2, 5, empty(2)),
+		"2.0 histograms":    series(decodeV2, 5, empty(3)),
+		"2.0 exemplars":     series(decodeV2, 5, empty(4)),
+	}
+}
+
+// TestElementsAreBoundedInMemory: few bytes must not become many. The bound holds
+// before an element is appended, so slices have the usual slack and no more.
+func TestElementsAreBoundedInMemory(t *testing.T) {
+	const bound = 1 << 20
+	limits := testLimits()
+	limits.MemoryBytes, limits.Series = bound, 1<<30
+	for name, bomb := range bombs(1 << 18) {
+		t.Run(name, func(t *testing.T) {
+			b := new(batch)
+			err := bomb.decode(b, bomb.body, limits)
+			refused := (*refusal)(nil)
+			require.ErrorAs(t, err, &refused)
+			assert.Equal(t, http.StatusRequestEntityTooLarge, refused.status)
+			assert.Equal(t, "memory_bytes", refused.reason)
+			assert.Less(t, inMemory(b), 3*bound/2)
+		})
+	}
+	for name, bomb := range bombs(1 << 8) {
+		t.Run(name+" within the bound", func(t *testing.T) {
+			assert.NoError(t, bomb.decode(new(batch), bomb.body, limits))
+		})
+	}
+}
+
+// TestElementsAreChargedAtLeastTheirSize: what is reserved covers what is there.
+func TestElementsAreChargedAtLeastTheirSize(t *testing.T) {
+	budget := newBudget(DefaultConfig(), prometheus.NewGauge(prometheus.GaugeOpts{}))
+	for name, bomb := range bombs(1 << 12) {
+		t.Run(name, func(t *testing.T) {
+			b := new(batch)
+			b.elements.held = &hold{budget: budget}
+			require.NoError(t, bomb.decode(b, bomb.body, testLimits()))
+			held := int(b.elements.held.bytes)
+			assert.Equal(t, b.elements.taken, held)
+			assert.GreaterOrEqual(t, 3*held/2+4096, inMemory(b))
+			assert.Equal(t, held, int(budget.used.Load()))
+			b.elements.held.release()
+		})
+	}
+}
+
+// TestWriteReservesElementsAsTheyAreDecoded: small bodies at the same time share the
+// bytes in flight by what they take in memory, not by what they are.
+func TestWriteReservesElementsAsTheyAreDecoded(t *testing.T) {
+	d := newDouble(t, nil)
+	elsewhere := &hold{budget: d.receiver.budget}
+	require.NoError(t, elsewhere.set(d.receiver.budget.limit-4<<20))
+	body := bombs(1 << 16)["histograms"].body
+	status, text, _ := d.post(t, compress(body))
+	assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	assert.Contains(t, text, "in flight")
+	elsewhere.release()
+	status, text, _ = d.post(t, compress(body))
+	assert.Equal(t, http.StatusBadRequest, status, text)
+	assert.Contains(t, text, "1 of 1 series are invalid")
+	status, text, _ = d.post(t, compress(bombs(1 << 20)["histograms"].body))
+	assert.Equal(t, http.StatusRequestEntityTooLarge, status, text)
+	assert.Contains(t, text, "in memory")
+	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+}

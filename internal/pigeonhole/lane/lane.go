@@ -86,7 +86,8 @@ type state uint8
 
 const (
 	stateSent    state = iota // the sink has it
-	stateDone                 // stored, filtered or buried
+	stateStored               // the sink has stored it: sent again when one before it failed
+	stateDone                 // filtered, looped or kept as a dead letter: never sent
 	stateFailed               // to be sent again
 	stateRefused              // to be buried
 )
@@ -234,7 +235,7 @@ func (l *Lane) settle(e *entry, err error) {
 	_, final := Refused(err)
 	switch {
 	case err == nil:
-		e.state, l.well = stateDone, true
+		e.state, l.well = stateStored, true
 		l.set.stored.Add(1)
 		metrics := l.set.route.Metrics
 		metrics.stored.Inc()
@@ -256,14 +257,14 @@ func (l *Lane) settle(e *entry, err error) {
 	}
 }
 
-// advance raises the watermark over all at the window's head that is done with. l.mu is
-// held. While something is broken, what is done behind it stays: it is sent again,
-// too, to come after what failed.
+// advance raises the watermark over all at the window's head that is stored or done
+// with. l.mu is held. What is stored behind a failure stays in the window: it is sent
+// again, too, to come after what failed.
 func (l *Lane) advance() {
 	moved, freed := 0, int64(0)
 	for l.window.len > 0 {
 		e := l.window.head()
-		if e.state != stateDone {
+		if e.state != stateStored && e.state != stateDone {
 			break
 		}
 		l.window.pop()
@@ -355,8 +356,8 @@ func (l *Lane) recovered() bool {
 	return l.broken == nil && l.well
 }
 
-// repeat sends what failed again, and all behind it, in order. It ends early when that
-// fails again.
+// repeat sends what failed again, and what the sink has stored behind it, in order. What
+// goes nowhere stays where it is. It ends early when that fails again.
 func (l *Lane) repeat() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -366,11 +367,10 @@ func (l *Lane) repeat() {
 	for i := range l.window.len {
 		e := l.window.at(i)
 		again = again || e.state == stateFailed
-		if again && e.state == stateDone {
+		if again && e.state == stateStored {
 			e.state = stateFailed // it must come after what failed
 		}
 	}
-	// What is behind i cannot leave the window, what is before it can.
 	for i := 0; i < l.window.len && l.broken == nil && l.ctx.Err() == nil; i++ {
 		e := l.window.at(i)
 		if e.state != stateFailed {
@@ -383,7 +383,8 @@ func (l *Lane) repeat() {
 		l.mu.Unlock()
 		l.send(l.ctx, e)
 		l.mu.Lock()
-		i -= l.window.popped - before
+		// What has left the window meanwhile is what was at its head: i and what goes nowhere behind it, too.
+		i = max(i-(l.window.popped-before), -1)
 	}
 	if l.broken == nil {
 		l.signal(l.room)

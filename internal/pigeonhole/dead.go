@@ -18,10 +18,16 @@ const (
 	maxDeadError = 1 << 10
 )
 
-// bury stores a refused message with the reason and with where it came from. A letter
-// that is refused itself, being too large for instance, is stored without value and
-// headers: its origin says where to find it.
-func (r *route) bury(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
+// storeDeadLetter stores a refused message with the reason and with where it came from.
+// A dead letter that is refused itself, being too large for instance, is stored without
+// value and headers: its origin says where to find it.
+func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
+	stored := func(err error) {
+		if ctx.Err() == nil { // a stop is no trouble
+			r.report("dead letters", err)
+		}
+		done(err)
+	}
 	marks := []message.Header{
 		{Name: deadReason, Value: []byte(lane.Reason(reason))}, {Name: deadError, Value: []byte(cut(reason.Error(), maxDeadError))},
 		{Name: deadRoute, Value: []byte(r.cfg.Name)}, {Name: deadTo, Value: []byte(cut(to, maxDeadError))},
@@ -31,7 +37,7 @@ func (r *route) bury(ctx context.Context, to string, m *message.Message, reason 
 	letter.Headers = append(append([]message.Header(nil), m.Headers...), marks...)
 	r.dead.Send(ctx, r.cfg.DeadLetter.To, &letter, func(err error) {
 		if _, refused := lane.Refused(err); !refused {
-			done(err)
+			stored(err)
 			return
 		}
 		stub := letter
@@ -40,7 +46,7 @@ func (r *route) bury(ctx context.Context, to string, m *message.Message, reason 
 		stub.Headers = append(marks, message.Header{Name: deadOmitted, Value: []byte(sizes)})
 		stub.AMQP = nil
 		// Not from within done, which must not block.
-		go r.dead.Send(ctx, r.cfg.DeadLetter.To, &stub, done)
+		go r.dead.Send(ctx, r.cfg.DeadLetter.To, &stub, stored)
 	})
 }
 

@@ -112,7 +112,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 		Log: r.log, Metrics: m.Route(rc.Name),
 	}
 	if r.dead != nil {
-		way.Dead = r.bury
+		way.Dead = r.storeDeadLetter
 	}
 	r.lanes = lane.NewSet(lane.Config{
 		Messages: bounds.Messages, Bytes: int64(bounds.Bytes),

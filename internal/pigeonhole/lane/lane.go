@@ -11,7 +11,6 @@ package lane
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -31,7 +30,8 @@ var ErrLoop = errors.New("the message has passed here before")
 // time; Close and Abandon may be called at any time, from any.
 //
 // Goroutines: the source's offers and sends. The sink's, whichever they are, note
-// outcomes. The lane's own (run) commits, sends again and stores dead letters.
+// outcomes. The lane's own (run) commits and sends again; another stores dead letters
+// while there are some.
 type Lane struct {
 	set        *Set
 	name       string
@@ -40,7 +40,7 @@ type Lane struct {
 
 	ctx    context.Context // ends with the lane
 	cancel context.CancelCauseFunc
-	wake   chan struct{} // for run: something to send again, to bury or to commit
+	wake   chan struct{} // for run: something to send again or to commit
 	room   chan struct{} // for Offer: something has changed that it may wait for
 
 	mu        sync.Mutex
@@ -52,7 +52,8 @@ type Lane struct {
 	broken    error         // the first failure; until all outcomes are known and all is sent again
 	repeating bool          // what failed is being sent again
 	well      bool          // something was stored since
-	graves    []*entry      // refused, and not stored as dead letters yet
+	refused   []*entry      // to be stored as dead letters
+	storing   bool          // storeDeadLetters runs
 	low, told int64         // watermark; what was committed of it
 	moved     int           // messages that it passed since, for CommitEach
 	drained   chan struct{} // closed once the window is empty; nil unless Close waits
@@ -77,7 +78,6 @@ type entry struct {
 	sampled  bool
 	sent     time.Time // of sampled ones
 	err      error     // why it was refused
-	tries    int       // to bury it
 	done     func(error)
 	next     *entry // of the free list
 }
@@ -89,7 +89,7 @@ const (
 	stateStored               // the sink has stored it: sent again when one before it failed
 	stateDone                 // filtered, looped or kept as a dead letter: never sent
 	stateFailed               // to be sent again
-	stateRefused              // to be buried
+	stateRefused              // to be stored as a dead letter
 )
 
 const sampleEvery = 64
@@ -218,7 +218,7 @@ func (l *Lane) observeArrival(e *entry) {
 	metrics.queue.Observe(e.sent.Sub(from.Received).Seconds())
 }
 
-// send hands an entry to the sink. Its outcome comes to settle.
+// send hands an entry to the sink. Its outcome comes to note.
 func (l *Lane) send(ctx context.Context, e *entry) {
 	sampled, began := e.sampled, e.sent // e may be another message's when Send returns
 	l.set.route.Sink.Send(ctx, e.to, e.m, e.done)
@@ -227,8 +227,8 @@ func (l *Lane) send(ctx context.Context, e *entry) {
 	}
 }
 
-// settle notes an outcome.
-func (l *Lane) settle(e *entry, err error) {
+// note notes an outcome of the sink's.
+func (l *Lane) note(e *entry, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.out--
@@ -289,19 +289,6 @@ func (l *Lane) advance() {
 	}
 }
 
-// refuse counts a message that the sink or the route's own rules refused, and has it
-// buried. l.mu is held.
-func (l *Lane) refuse(e *entry, why error) {
-	l.set.route.Metrics.refused.WithLabelValues(Reason(why)).Inc()
-	l.bury(e, why)
-}
-
-func (l *Lane) bury(e *entry, why error) {
-	e.state, e.err = stateRefused, why
-	l.graves = append(l.graves, e)
-	l.signal(l.wake)
-}
-
 func (l *Lane) signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -309,7 +296,7 @@ func (l *Lane) signal(c chan struct{}) {
 	}
 }
 
-// run commits, sends again and buries until the lane is closed.
+// run commits and sends again until the lane is closed.
 func (l *Lane) run() {
 	defer l.set.remove(l)
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
@@ -323,9 +310,8 @@ func (l *Lane) run() {
 		case <-ticker.C:
 		}
 		l.tell()
-		l.buryAll()
 		if err := l.failure(); err != nil {
-			backoff = min(max(2*backoff, l.set.cfg.MinBackoff), l.set.cfg.MaxBackoff)
+			backoff = l.set.cfg.longer(backoff)
 			if !errors.Is(err, context.Canceled) { // of an Offer that was given up
 				l.set.route.Report(err)
 			}
@@ -393,53 +379,10 @@ func (l *Lane) repeat() {
 	}
 }
 
-// buryAll stores the dead letters, or stops the route.
-func (l *Lane) buryAll() {
-	l.mu.Lock()
-	graves := l.graves
-	l.graves = nil
-	l.mu.Unlock()
-	for _, e := range graves {
-		if l.ctx.Err() != nil {
-			return
-		}
-		if l.set.route.Dead == nil {
-			l.stop(fmt.Errorf("a message was refused (%s at %d): %w", l.name, e.position, e.err))
-			return
-		}
-		if e.tries > 0 && !l.sleep(min(l.set.cfg.MinBackoff<<min(e.tries, 20), l.set.cfg.MaxBackoff)) {
-			return
-		}
-		e.tries++
-		l.set.route.Dead(l.ctx, e.to, e.m, e.err, func(err error) { l.buried(e, err) })
-	}
-}
-
 // stop ends the route, and this lane at once: its window will not empty any more.
 func (l *Lane) stop(why error) {
 	l.set.route.Stop(why)
 	l.cancel(why)
-}
-
-// buried hears the outcome of a dead letter.
-func (l *Lane) buried(e *entry, err error) {
-	if err != nil {
-		if _, final := Refused(err); final {
-			l.stop(fmt.Errorf("a refused message cannot be stored as a dead letter (%s at %d): %w", l.name, e.position, err))
-			return
-		}
-		l.set.route.Report(fmt.Errorf("dead letter: %w", err))
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.bury(e, e.err)
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e.state = stateDone
-	l.set.refused.Add(1)
-	l.set.route.Metrics.dead.Inc()
-	l.advance()
 }
 
 // tell commits the watermark if it is above what was committed: run and Close may be
@@ -556,7 +499,7 @@ func (l *Lane) newEntry() *entry {
 	e := l.free
 	if e == nil {
 		e = new(entry)
-		e.done = func(err error) { l.settle(e, err) }
+		e.done = func(err error) { l.note(e, err) }
 		return e
 	}
 	l.free, e.next = e.next, nil
@@ -564,6 +507,6 @@ func (l *Lane) newEntry() *entry {
 }
 
 func (l *Lane) recycle(e *entry) {
-	e.m, e.to, e.err, e.tries = nil, "", nil, 0
+	e.m, e.to, e.err = nil, "", nil
 	e.next, l.free = l.free, e
 }

@@ -26,6 +26,11 @@ type Config struct {
 	MinBackoff, MaxBackoff time.Duration
 }
 
+// longer is the wait after another failure.
+func (c *Config) longer(wait time.Duration) time.Duration {
+	return min(max(2*wait, c.MinBackoff), c.MaxBackoff)
+}
+
 // Route is what lanes need of the route that they belong to. All functions are safe
 // for concurrent use.
 type Route struct {
@@ -34,7 +39,7 @@ type Route struct {
 	// order, and one that is called when the lane is closed; nil for none.
 	Prepare func() (prepare Prepare, closed func())
 	// Dead stores a message that was refused; nil: the first refusal stops the route.
-	// done is as that of Sink.Send.
+	// done is as that of Sink.Send. Several are under way at once, in no order.
 	Dead func(ctx context.Context, to string, m *message.Message, reason error, done func(error))
 	// Stop ends the route for good: err says why.
 	Stop func(err error)

@@ -74,7 +74,7 @@ type SourceConfig struct {
 	// Default 32.
 	Concurrency int `yaml:"concurrency"`
 	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all partitions; see the library's keys of these names.
-	// Few messages that are passed on slowly limit the rate: at 100,000 messages a second and 100 ms until they are settled, 10,000 are under way.
+	// Few messages that are passed on slowly limit the rate: at 100,000 messages a second and 100 ms until they are acknowledged, 10,000 are under way.
 	// Defaults 20000 and 64MiB.
 	PrefetchMessages int          `yaml:"prefetch_messages"`
 	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
@@ -158,7 +158,7 @@ func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	return cc
 }
 
-// stopGrace is how long after drain_timeout the consumer is left to settle what was drained.
+// stopGrace is how long after drain_timeout the consumer is left to acknowledge what was drained.
 const stopGrace = 5 * time.Second
 
 // SinkConfig says how to publish.

@@ -39,8 +39,8 @@ func eventTime(m *message.Message) time.Time {
 	return m.Time
 }
 
-// settle hands the outcome on.
-func (p *sending) settle(_ messaging.MessageID, err error) {
+// finish hands the outcome on.
+func (p *sending) finish(_ messaging.MessageID, err error) {
 	s, u, done := p.sink, p.users, p.done
 	p.record, p.sink, p.users, p.done = messaging.Record{}, nil, nil, nil
 	s.sends.put(p)
@@ -56,7 +56,7 @@ func (l *pool) get() *sending {
 		return p
 	}
 	p := new(sending)
-	p.receipt = p.settle
+	p.receipt = p.finish
 	return p
 }
 

@@ -68,8 +68,8 @@ type exactSend struct {
 // send takes m, or drops it when it is stored already. The caller is a user until m has
 // its outcome.
 func (w *writer) send(m *message.Message, done func(error)) {
-	err, settled := w.take(m, done)
-	if settled {
+	err, known := w.take(m, done)
+	if known {
 		w.users.leave()
 		done(err)
 		return
@@ -78,7 +78,7 @@ func (w *writer) send(m *message.Message, done func(error)) {
 }
 
 // take puts m behind what is pending, unless its outcome is known.
-func (w *writer) take(m *message.Message, done func(error)) (err error, settled bool) { //nolint:revive // an outcome, not a failure
+func (w *writer) take(m *message.Message, done func(error)) (err error, known bool) { //nolint:revive // an outcome, not a failure
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	offset := m.From.Offset
@@ -105,7 +105,7 @@ func (w *writer) take(m *message.Message, done func(error)) (err error, settled 
 
 // join lets done hear the outcome of an offset that is pending: a lane that has been
 // closed since has sent it. w.mu is held.
-func (w *writer) join(offset int64, done func(error)) (err error, settled bool) { //nolint:revive // as in take
+func (w *writer) join(offset int64, done func(error)) (err error, known bool) { //nolint:revive // as in take
 	waiting := w.pending[w.first:]
 	i := sort.Search(len(waiting), func(i int) bool { return waiting[i].offset >= offset })
 	if i == len(waiting) || waiting[i].offset != offset {
@@ -157,7 +157,7 @@ func (w *writer) refuseAll(why error) {
 	w.setPhase(phaseRefusing)
 	gone := w.takeAll()
 	w.mu.Unlock()
-	w.settle(gone, why)
+	w.tell(gone, why)
 }
 
 // open takes the partition, and finds out what is stored.
@@ -246,7 +246,7 @@ func (w *writer) advance(offset int64) {
 	w.stored = max(w.stored, offset)
 	w.high = max(w.high, offset)
 	w.mu.Unlock()
-	w.settle(stored, nil)
+	w.tell(stored, nil)
 }
 
 // write stores what is pending, entry after entry, until there is doubt about one, or
@@ -309,7 +309,7 @@ func (w *writer) finish(err error) {
 	w.mu.Lock()
 	done := w.takeFirst(len(w.group))
 	w.mu.Unlock()
-	w.settle(done, err)
+	w.tell(done, err)
 }
 
 // doubt notes that it is not known what became of the group.
@@ -343,7 +343,7 @@ func (w *writer) end() {
 	w.setPhase(phaseEnded)
 	gone := w.takeAll()
 	w.mu.Unlock()
-	w.settle(gone, messaging.ErrUnacknowledged)
+	w.tell(gone, messaging.ErrUnacknowledged)
 	w.kill()
 }
 
@@ -383,8 +383,8 @@ func (w *writer) takeAll() []func(error) {
 	return gone
 }
 
-// settle gives outcomes.
-func (w *writer) settle(waiting []func(error), err error) {
+// tell gives those who wait the outcome.
+func (w *writer) tell(waiting []func(error), err error) {
 	for _, done := range waiting {
 		w.users.leave()
 		done(err)

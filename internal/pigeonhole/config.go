@@ -17,8 +17,7 @@ import (
 // Config is the configuration of pigeonhole.
 type Config struct {
 	app.Common `yaml:",inline"`
-	// Name is this Pigeonhole's in the hops of messages: one that comes back to where it has been is dropped. Instances that share the work of the same
-	// routes have the same name, others must not. Default pigeonhole.
+	// Name is this Pigeonhole's on /routes. Default pigeonhole.
 	Name string `yaml:"name"`
 	// InFlight bounds what all routes have taken and not stored yet. Each has an equal share, unless it says otherwise. Defaults 40000 messages, 128MiB.
 	InFlight InFlight `yaml:"in_flight"`
@@ -66,10 +65,10 @@ type RouteConfig struct {
 	Refused string `yaml:"refused"`
 	// DeadLetter is where refused messages go.
 	DeadLetter DeadLetter `yaml:"dead_letter"`
-	// MaxHops bounds how many Pigeonholes may pass a message on. Default 8.
+	// MaxHops bounds how many routes may pass a message on. Default 8.
 	MaxHops int `yaml:"max_hops"`
-	// Provenance says what a message carries of its way: full, where it was taken from first and the names of the Pigeonholes it has passed; or
-	// hops, the names only, which is what stops loops. Dead letters always carry it in full, and effectively_once needs it. Default full.
+	// Provenance says what a message carries of its way: full, where it was taken from first and the topics and queues it has been taken from
+	// since; or hops, the latter only, which is what stops loops. Dead letters always carry it in full, and effectively_once needs it. Default full.
 	Provenance string `yaml:"provenance"`
 	// InFlight bounds what the route has taken and not stored. Default: its share of the whole.
 	InFlight InFlight `yaml:"in_flight"`

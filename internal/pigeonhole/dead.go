@@ -34,6 +34,8 @@ func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Messa
 	}
 	letter := *m
 	letter.OmitOrigin = false
+	// It has not been passed on from where it was taken, and may go there again.
+	letter.Hop = r.dead.PlaceName(r.cfg.DeadLetter.To)
 	letter.Headers = append(append([]message.Header(nil), m.Headers...), marks...)
 	r.dead.Send(ctx, r.cfg.DeadLetter.To, &letter, func(err error) {
 		if _, refused := lane.Refused(err); !refused {

@@ -58,14 +58,13 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	s.mu.Lock()
-	before := s.cfg
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
 
 	made := map[string]*route{}
 	var errs []error
 	for i, rc := range cfg.Routes {
-		if r := old[rc.Name]; r != nil && cfg.Name == before.Name && reflect.DeepEqual(r.cfg, rc) {
+		if r := old[rc.Name]; r != nil && reflect.DeepEqual(r.cfg, rc) {
 			continue
 		}
 		r, err := newRoute(cfg, rc, s.log, s.registerer, s.metrics)

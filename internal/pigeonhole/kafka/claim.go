@@ -148,13 +148,11 @@ func (s *Source) message(m *sarama.ConsumerMessage, setting topicSetting, now ti
 		}
 	}
 	made := message.FromKafka(m.Key, m.Value, headers, m.Timestamp)
-	made.From = message.From{Topic: m.Topic, Partition: m.Partition, Offset: m.Offset, Received: now}
+	made.From = message.From{System: system, Cluster: s.cfg.Cluster, Topic: m.Topic, Partition: m.Partition, Offset: m.Offset, Received: now}
 	if setting.logAppendTime {
 		made.From.Stored = m.Timestamp
 	}
-	if made.Origin.IsZero() {
-		made.Origin = message.Origin{System: system, Cluster: s.cfg.Cluster, Topic: m.Topic, Partition: m.Partition, Offset: m.Offset}
-	}
+	made.Begin("")
 	return made
 }
 

@@ -70,6 +70,14 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 
 var errStopped = errors.New("the Kafka sink has stopped")
 
+// PlaceName names the topic to in the hops of messages.
+func (s *Sink) PlaceName(to string) string {
+	if to == "" {
+		to = s.cfg.Topic
+	}
+	return message.PlaceName(system, s.cfg.Cluster, to)
+}
+
 // Send hands m over, see lane.Sink. A message is refused that is too large, or whose topic, time or partition Kafka cannot take.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	if to == "" {

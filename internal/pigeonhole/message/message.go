@@ -21,10 +21,13 @@ type Message struct {
 	// AMQP is what RabbitMQ knows of a message besides; nil unless it came from
 	// there, directly or by way of another system.
 	AMQP *AMQP
-	// Origin is where the message was taken from first, Hops the names of the
-	// Pigeonholes that have passed it on, the first one first.
+	// Origin is where the message was taken from first. Hops are the places that routes
+	// took it from before, the first one first (see [PlaceName]; those of before named
+	// the process); Hop is the place that comes behind them in what is sent, empty for
+	// none.
 	Origin Origin
 	Hops   []string
+	Hop    string
 	// OmitOrigin leaves the origin, and the place of the last hop, out of what is sent.
 	OmitOrigin bool
 	// From is where this Pigeonhole took it from. It is not sent on.
@@ -82,6 +85,8 @@ func (o Origin) IsZero() bool { return o == Origin{} }
 
 // From is a message's place at the source.
 type From struct {
+	System    string // kafka, rabbitmq or pulsar
+	Cluster   string // its name in the configuration
 	Topic     string // or queue
 	Partition int32  // -1 for none
 	Offset    int64  // -1 for none

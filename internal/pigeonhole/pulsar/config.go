@@ -164,6 +164,8 @@ const stopGrace = 5 * time.Second
 // SinkConfig says how to publish.
 type SinkConfig struct {
 	messaging.Config `yaml:",inline"`
+	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same cluster have. Default pulsar.
+	Cluster string `yaml:"cluster"`
 	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a partition's messages (Kafka) and for topics that
 	// nobody else writes to, each partition from one partition of one source topic; and it needs deduplication enabled on the topics, or their
 	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies set-deduplication): this client cannot see whether it is,
@@ -193,6 +195,7 @@ type SinkConfig struct {
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
 		Config:          messaging.DefaultConfig(),
+		Cluster:         system,
 		Guarantee:       atLeastOnce,
 		Partition:       partitionKey,
 		MaxTopics:       1000,
@@ -213,6 +216,9 @@ func (c SinkConfig) Validate() error {
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
 		fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition)
+	}
+	if c.Cluster == "" {
+		fault("cluster", "must not be empty")
 	}
 	if c.MaxTopics < 1 {
 		fault("max_topics", "must be > 0, got %d", c.MaxTopics)

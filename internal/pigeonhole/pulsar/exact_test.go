@@ -18,8 +18,8 @@ func numbered(partition int32, offset int64) *message.Message {
 	return &message.Message{
 		Key: []byte("p" + strconv.Itoa(int(partition))), Value: []byte(strconv.FormatInt(offset, 10)),
 		Origin: message.Origin{System: "kafka", Cluster: "main", Topic: "orders", Partition: partition, Offset: offset},
-		Hops:   []string{"bridge"},
-		From:   message.From{Topic: "orders", Partition: partition, Offset: offset},
+		Hop:    "kafka;main;orders",
+		From:   message.From{System: "kafka", Cluster: "main", Topic: "orders", Partition: partition, Offset: offset},
 	}
 }
 

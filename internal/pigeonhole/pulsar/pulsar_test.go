@@ -197,7 +197,7 @@ func TestEveryKindOfSubscriptionArrivesWhole(t *testing.T) {
 				i, _ := strconv.Atoi(string(d.Payload))
 				require.Equal(t, strconv.Itoa(i), d.Properties["n"])
 				require.EqualValues(t, 1_700_000_000_000+i, d.EventTime.UnixMilli())
-				at, ok := message.Place(d.Properties)
+				at, ok := message.ParseOrigin(d.Properties[message.EntryOrigin])
 				require.True(t, ok)
 				require.Equal(t, message.Origin{
 					System: "pulsar", Cluster: "pulsar", Topic: from, Partition: at.Partition, Offset: -1, ID: at.ID,

@@ -233,12 +233,14 @@ const maxNames = 10_000
 // message makes one of Pigeonhole's. The delivery is not used afterwards.
 func (f *feed) message(d *messaging.Delivery, at place) *message.Message {
 	m := message.FromPulsar(d.Key, d.Payload, d.Properties, d.EventTime)
-	if m.Origin.IsZero() {
-		m.Origin = message.Origin{
-			System: system, Cluster: f.s.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, ID: d.ID.String(),
-		}
+	m.From = message.From{
+		System: system, Cluster: f.s.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
 	}
-	m.From = message.From{Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now()}
+	id := ""
+	if m.Begins() {
+		id = d.ID.String()
+	}
+	m.Begin(id)
 	return m
 }
 

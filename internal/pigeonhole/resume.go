@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
 )
 
@@ -52,6 +53,10 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 			}
 			if ctx.Err() != nil {
 				return false, ctx.Err()
+			}
+			if _, final := lane.Refused(err); final {
+				r.report("resuming", nil) // it is not tried on
+				return false, err
 			}
 			r.report("resuming", err)
 			select {

@@ -17,7 +17,7 @@ import (
 // resumes is a sink whose answers are the test's.
 type resumes func() (offset int64, ok bool, err error)
 
-func (f resumes) Resume(context.Context, string, int32, string) (offset int64, ok bool, err error) {
+func (f resumes) Resume(context.Context, string, *message.From) (offset int64, ok bool, err error) {
 	return f()
 }
 func (resumes) Oversized(*message.Message) bool { return false }

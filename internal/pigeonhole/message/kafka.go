@@ -135,7 +135,7 @@ func (m *Message) entrySize() int {
 		n += m.AMQP.size()
 	}
 	if m.hasFrom() {
-		n += len(m.From.System) + len(m.From.Cluster) + len(m.From.Topic) + 26
+		n += len(m.From.System) + len(m.From.Cluster) + len(m.From.Topic) + len(m.From.TopicID) + 27
 	}
 	return n
 }

@@ -77,7 +77,7 @@ type Origin struct {
 	Topic     string // or queue
 	Partition int32  // -1 for none
 	Offset    int64  // of Kafka, or of a stream of RabbitMQ; -1 for none
-	ID        string // Pulsar's message id, or AMQP's message-id; may be empty
+	ID        string // Kafka's topic id, Pulsar's message id, or AMQP's message-id; may be empty
 }
 
 // IsZero reports whether the origin says nothing.
@@ -88,6 +88,7 @@ type From struct {
 	System    string // kafka, rabbitmq or pulsar
 	Cluster   string // its name in the configuration
 	Topic     string // or queue
+	TopicID   string // tells the topic from others of its name, before and elsewhere; empty where the broker gives none
 	Partition int32  // -1 for none
 	Offset    int64  // -1 for none
 	// Stored is when the source's broker says that it stored the message; zero when

@@ -153,7 +153,7 @@ func (m *Message) appendFrom(b []byte) []byte {
 		return b
 	}
 	f := &m.From
-	return Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset}.append(b)
+	return Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset, ID: f.TopicID}.append(b)
 }
 
 func (m *Message) hasFrom() bool {

@@ -172,6 +172,10 @@ type SinkConfig struct {
 	// and without it a connection that breaks may store what was under way twice. A topic must keep its last message: give it retention, or a
 	// subscription that lags. Default at_least_once.
 	Guarantee string `yaml:"guarantee"`
+	// FormerSources are ids of source topics that others have taken the place of, because they were deleted and made anew, or the route reads another
+	// cluster. Under effectively_once a partition that holds messages of one topic refuses those of another (other_source, which names both). Of a
+	// topic that is listed here the messages stay, and the new topic's are stored behind them, from where its consumer group stands. Default: none.
+	FormerSources []string `yaml:"former_sources"`
 	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do it, messages without one in turn; or source, the
 	// one of the same number as at the source. A message whose partition the topic lacks is refused. effectively_once needs source. Default key.
 	Partition string `yaml:"partition"`

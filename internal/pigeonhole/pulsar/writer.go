@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ import (
 type writer struct {
 	sink   *Sink
 	key    exactKey
-	source string // the topic that its messages come from
+	source sourceTopic
 	users  users
 	log    *zap.Logger
 
@@ -87,8 +88,8 @@ func (w *writer) take(m *message.Message, done func(error)) (err error, known bo
 		return ErrStopped, true
 	case w.phase == phaseRefusing:
 		return w.refuse, true
-	case w.source != m.From.Topic:
-		return w.otherSource(w.source), true
+	case w.source != sourceOf(&m.From):
+		return w.takenBy(sourceOf(&m.From)), true
 	case offset <= w.stored:
 		return nil, true
 	case offset <= w.high:
@@ -118,11 +119,6 @@ func (w *writer) join(offset int64, done func(error)) (err error, known bool) { 
 		done(err)
 	}
 	return nil, false
-}
-
-func (w *writer) otherSource(holds string) error {
-	return lane.Refuse("other_source",
-		fmt.Errorf("partition %d of %s holds messages of %s, effectively_once allows no others", w.key.partition, w.key.topic, holds))
 }
 
 // run stores what is pending until the writer is closed.
@@ -201,7 +197,7 @@ func (w *writer) config() messaging.EntryWriterConfig {
 		name = "pigeonhole"
 	}
 	return messaging.EntryWriterConfig{
-		Name: name + "-" + w.source, Position: w.position,
+		Name: w.source.producer(name), Position: w.position,
 		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }
@@ -213,11 +209,14 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	case !ok || at.Offset < 0:
 		w.log.Warn("the last message is not of a Pigeonhole: deduplication alone tells what is stored", zap.Stringer("message_id", d.ID))
 		return -1, nil
+	case at.ID != "" && slices.Contains(w.sink.cfg.FormerSources, at.ID) && at.ID != w.source.id:
+		w.log.Info("going on behind the messages of a former source topic", zap.String("holds", sourceOfLast(&at).String()), zap.Stringer("source", w.source))
+		return -1, nil
 	case at.Partition != w.key.partition:
 		return 0, lane.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
-	case at.Topic != w.source:
-		return 0, w.otherSource(at.Topic)
+	case !w.source.is(sourceOfLast(&at)):
+		return 0, w.otherSource(sourceOfLast(&at))
 	default:
 		return at.Offset, nil
 	}

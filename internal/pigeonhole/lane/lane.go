@@ -46,8 +46,8 @@ type Lane struct {
 	mu        sync.Mutex
 	window    ring // in the order of offering, without those before the watermark
 	bytes     int64
-	maxCount  int
-	maxBytes  int64
+	own       amount        // may be held whatever others do
+	borrowed  amount        // is held beyond
 	out       int           // sent, outcome not known
 	broken    error         // the first failure; until all outcomes are known and all is sent again
 	repeating bool          // what failed is being sent again
@@ -153,7 +153,7 @@ func (l *Lane) admit(ctx context.Context, m *message.Message, to string, positio
 			l.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if l.broken == nil && !l.repeating && (l.window.len == 0 || l.window.len < l.maxCount && l.bytes+size <= l.maxBytes && l.set.fits(size)) {
+		if l.broken == nil && !l.repeating && l.hasRoom(size) {
 			break
 		}
 		l.mu.Unlock()
@@ -168,6 +168,7 @@ func (l *Lane) admit(ctx context.Context, m *message.Message, to string, positio
 	l.set.messages.Add(1)
 	l.set.bytes.Add(size)
 	l.window.push(e)
+	l.borrow()
 	l.seq++
 	if e.sampled = l.seq%sampleEvery == 0; e.sampled && as == stateSent {
 		l.observeArrival(e)
@@ -278,6 +279,7 @@ func (l *Lane) advance() {
 		return
 	}
 	l.moved += moved
+	l.borrow()
 	l.set.release(moved, freed)
 	l.signal(l.room)
 	if l.commitEach > 0 && l.moved >= l.commitEach {
@@ -458,8 +460,10 @@ func (l *Lane) shut() {
 func (l *Lane) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.set.release(l.window.len, l.bytes)
+	n, bytes := l.window.len, l.bytes
 	l.window, l.bytes = ring{}, 0
+	l.borrow()
+	l.set.release(n, bytes)
 }
 
 // sleep waits d and a little more or less; it reports whether the lane lives.
@@ -472,13 +476,6 @@ func (l *Lane) sleep(d time.Duration) bool {
 	case <-l.ctx.Done():
 		return false
 	}
-}
-
-func (l *Lane) setShare(count int, bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.maxCount, l.maxBytes = count, bytes
-	l.signal(l.room)
 }
 
 // holding returns what the lane holds, and since when the oldest has waited.

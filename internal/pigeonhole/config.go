@@ -47,6 +47,7 @@ const (
 const (
 	refusedDeadLetter = "dead_letter"
 	refusedStop       = "stop"
+	refusedStub       = "stub" // of dead letters
 )
 
 // RouteConfig is one route.
@@ -85,6 +86,10 @@ type DeadLetter struct {
 	To string `yaml:"to"`
 	// Sink takes them. Default: the route's own.
 	Sink *SinkConfig `yaml:"sink"`
+	// Refused says what becomes of a dead letter that is refused, too, being too large for instance: stub, it is kept without key, value and headers, with
+	// its place at the source; or stop, which stops the route, the message staying at the source. Default: stub where the source keeps what has been
+	// read, which are Kafka and streams of RabbitMQ, else stop: the body would be gone for good.
+	Refused string `yaml:"refused"`
 }
 
 // SourceConfig is one of the systems.
@@ -214,6 +219,9 @@ func (c RouteConfig) Validate() error {
 	}
 	if c.DeadLetter.Sink != nil && c.DeadLetter.To == "" {
 		fault("dead_letter.to", "must be set with dead_letter.sink")
+	}
+	if c.DeadLetter.Refused != "" {
+		errs = append(errs, config.CheckOneOf("dead_letter.refused", c.DeadLetter.Refused, refusedStub, refusedStop))
 	}
 	if c.MaxHops < 1 {
 		fault("max_hops", "must be > 0, got %d", c.MaxHops)

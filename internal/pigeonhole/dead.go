@@ -20,7 +20,8 @@ const (
 
 // storeDeadLetter stores a refused message with the reason and with where it came from.
 // A dead letter that is refused itself, being too large for instance, is stored without
-// value and headers: its origin says where to find it.
+// key, value and headers where the source keeps the message: its origin says where to
+// find it. Elsewhere that is the configuration's choice.
 func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
 	stored := func(err error) {
 		if ctx.Err() == nil { // a stop is no trouble
@@ -38,7 +39,7 @@ func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Messa
 	letter.Hop = r.dead.PlaceName(r.cfg.DeadLetter.To)
 	letter.Headers = append(append([]message.Header(nil), m.Headers...), marks...)
 	r.dead.Send(ctx, r.cfg.DeadLetter.To, &letter, func(err error) {
-		if _, refused := lane.Refused(err); !refused {
+		if _, refused := lane.Refused(err); !refused || !r.mayStub(m) {
 			stored(err)
 			return
 		}
@@ -50,6 +51,19 @@ func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Messa
 		// Not from within done, which must not block.
 		go r.dead.Send(ctx, r.cfg.DeadLetter.To, &stub, stored)
 	})
+}
+
+// mayStub reports whether a message may be kept without its body. What has an offset
+// stays at the source when it is acknowledged.
+func (r *route) mayStub(m *message.Message) bool {
+	switch r.cfg.DeadLetter.Refused {
+	case refusedStub:
+		return true
+	case refusedStop:
+		return false
+	default:
+		return m.From.Offset >= 0
+	}
 }
 
 // cut shortens a text to n bytes.

@@ -104,6 +104,9 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 		}
 	}
 	for name, r := range made {
+		if before := old[name]; before != nil && before.lanes.Paused() {
+			r.lanes.Pause() // whoever paused it has not resumed it
+		}
 		s.routes[name] = r
 		r.start()
 	}

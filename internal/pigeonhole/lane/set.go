@@ -148,6 +148,9 @@ func (s *Set) Pause() {
 	}
 }
 
+// Paused reports whether Offer waits for Resume.
+func (s *Set) Paused() bool { return s.paused.Load() != nil }
+
 // Resume ends Pause.
 func (s *Set) Resume() {
 	s.mu.Lock()
@@ -174,7 +177,7 @@ func (s *Set) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := State{
-		Lanes: len(s.lanes), Paused: s.paused.Load() != nil,
+		Lanes: len(s.lanes), Paused: s.Paused(),
 		Stored: s.stored.Load(), Filtered: s.filtered.Load(), Refused: s.refused.Load(), Resent: s.resent.Load(),
 	}
 	now := time.Now()

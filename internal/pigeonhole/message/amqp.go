@@ -118,6 +118,9 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 			headers[len(headers)-1].Typed = m.Key
 		}
 	}
+	if m.OrderingKey != "" {
+		add(EntryOrderingKey, appendEscaped(nil, m.OrderingKey, ""))
+	}
 	if value = m.Value; value == nil {
 		value = []byte{}
 		add(EntryValue, []byte("null"))

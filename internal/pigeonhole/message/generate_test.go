@@ -42,7 +42,7 @@ func (s *source) bytes() []byte {
 
 func (s *source) name() string {
 	names := []string{"a", "b", "content-type", "", "\xff", EntryHeaders, EntryOrigin, EntryHops, EntryKey, EntryTime, EntryValue, EntryAMQP, EntryFrom,
-		EntryKeyEncoding, Prefix, Prefix + "other", "z,=(){}%", "ä", strings.Repeat("n", 256), "7", "0-1", "a\x00b"}
+		EntryKeyEncoding, EntryOrderingKey, Prefix, Prefix + "other", "z,=(){}%", "ä", strings.Repeat("n", 256), "7", "0-1", "a\x00b"}
 	n := int(s.byte())
 	if n < 2*len(names) {
 		return names[n%len(names)]

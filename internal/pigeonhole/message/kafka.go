@@ -90,6 +90,9 @@ func (m *Message) Kafka() (key, value []byte, headers []Header) {
 	if m.AMQP != nil {
 		add(EntryAMQP, m.AMQP.append(b))
 	}
+	if m.OrderingKey != "" {
+		add(EntryOrderingKey, appendEscaped(b, m.OrderingKey, ""))
+	}
 	if needTime {
 		add(EntryTime, appendTime(b, m.Time))
 	}
@@ -130,7 +133,7 @@ func (m *Message) entrySize() int {
 	for _, place := range m.Hops {
 		n += len(place) + 1
 	}
-	n += len(m.Hop)
+	n += len(m.Hop) + len(m.OrderingKey)
 	if m.AMQP != nil {
 		n += m.AMQP.size()
 	}
@@ -143,7 +146,7 @@ func (m *Message) entrySize() int {
 // entries is how many entries the message has in Kafka.
 func (m *Message) entries(odd, needTime bool) int {
 	n := 0
-	for _, there := range [...]bool{odd, needTime, m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), m.hops() > 0} {
+	for _, there := range [...]bool{odd, needTime, m.OrderingKey != "", m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), m.hops() > 0} {
 		if there {
 			n++
 		}

@@ -107,6 +107,7 @@ func TestEachRule(t *testing.T) {
 		"names like numbers":        {Headers: []Header{h("1", "a"), h("0", "b"), h("0-1", "c"), h("0-1", "d")}},
 		"ten thousand headers":      {Headers: many},
 		"ten thousand of one name":  {Headers: slices.Repeat([]Header{h("a", "1")}, 10_000)},
+		"an ordering key":           {OrderingKey: "ä%\xff\n"},
 		"a time":                    {Time: at(1_700_000_000_123)},
 		"1970":                      {Time: at(0)},
 		"before 1970":               {Time: at(-1500)},

@@ -10,6 +10,9 @@ import "time"
 type Message struct {
 	// Key is nil for a message without one.
 	Key []byte
+	// OrderingKey is Pulsar's: it takes the place of Key where order is kept. Empty for
+	// none.
+	OrderingKey string
 	// Value is nil for a null value (a tombstone), and empty but not nil for an
 	// empty one.
 	Value []byte
@@ -103,7 +106,7 @@ const overhead = 256
 
 // Size is the number of bytes that the message is charged for while it is here.
 func (m *Message) Size() int64 {
-	n := overhead + len(m.Key) + len(m.Value)
+	n := overhead + len(m.Key) + len(m.OrderingKey) + len(m.Value)
 	for i := range m.Headers {
 		n += 48 + len(m.Headers[i].Name) + len(m.Headers[i].Value)
 	}

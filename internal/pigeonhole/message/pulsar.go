@@ -17,7 +17,7 @@ const (
 // FromPulsar makes a message of one of Pulsar's: key is empty for none, payload nil for
 // a null value, eventTime zero for none. The message takes payload over; properties are
 // only read. Its headers are in the order of their names unless the properties say
-// another. From is the caller's to fill in; then it calls Begin.
+// another. From and OrderingKey are the caller's to fill in; then it calls Begin.
 func FromPulsar(key string, payload []byte, properties map[string]string, eventTime time.Time) *Message {
 	m := &Message{Value: payload, Time: exact(eventTime)}
 	if key != "" {
@@ -76,6 +76,8 @@ func (m *Message) fromPulsar(name, value string) bool {
 			}
 		}
 		return false
+	case EntryOrderingKey:
+		return false // Pulsar has a field for it
 	case EntryTime:
 		t, ok := parseTime(value)
 		if ok {
@@ -87,7 +89,7 @@ func (m *Message) fromPulsar(name, value string) bool {
 }
 
 // Pulsar is the message as one of Pulsar's, whose event time is m.Time, if that is after
-// 1970. payload, which shares memory with the message, is nil for a null value.
+// 1970, and whose ordering key is m.OrderingKey. payload, which shares memory with the message, is nil for a null value.
 func (m *Message) Pulsar() (key string, payload []byte, properties map[string]string) {
 	plain, odd := arrange(m.Headers, false, pulsarHolds)
 	encoding := ""

@@ -33,6 +33,8 @@ const (
 	// EntryKeyEncoding says that Pulsar's key, which is text, is the base64 of the
 	// key ("base64"), or that the key is empty but there ("empty").
 	EntryKeyEncoding = Prefix + "key_encoding"
+	// EntryOrderingKey is Message.OrderingKey, in Kafka and AMQP.
+	EntryOrderingKey = Prefix + "ordering_key"
 	// EntryValue is "null" for a null value, in AMQP, which knows empty ones only.
 	EntryValue = Prefix + "value"
 	// EntryTime is the message's time where the system's own field cannot hold it:
@@ -49,7 +51,7 @@ func isEntry(name string) bool {
 		return false
 	}
 	switch name {
-	case EntryOrigin, EntryHops, EntryFrom, EntryHeaders, EntryAMQP, EntryKey, EntryKeyEncoding, EntryValue, EntryTime:
+	case EntryOrigin, EntryHops, EntryFrom, EntryHeaders, EntryAMQP, EntryKey, EntryKeyEncoding, EntryOrderingKey, EntryValue, EntryTime:
 		return true
 	}
 	return false
@@ -70,6 +72,11 @@ func (m *Message) common(name, text string) bool {
 	case EntryFrom:
 		if len(m.Hops) > 0 {
 			_, ok = ParseOrigin(text) // it said where the last one took it from
+		}
+	case EntryOrderingKey:
+		var key string
+		if key, ok = unescape(text); ok {
+			m.OrderingKey = key
 		}
 	case EntryAMQP:
 		var a AMQP

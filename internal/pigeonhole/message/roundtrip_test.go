@@ -30,7 +30,9 @@ func viaPulsar(m *Message) *Message {
 	if !at.IsZero() && at.UnixMilli() <= 0 {
 		at = time.Time{}
 	}
-	return FromPulsar(key, payload, properties, at)
+	got := FromPulsar(key, payload, properties, at)
+	got.OrderingKey = m.OrderingKey
+	return got
 }
 
 func viaAMQP(m *Message) *Message {
@@ -76,6 +78,8 @@ func printable(m *Message) any {
 		HasAMQP    bool
 		Origin     Origin
 		Hops       []string
+
+		OrderingKey string
 	}
 	nullable := func(b []byte) string {
 		if b == nil {
@@ -83,7 +87,7 @@ func printable(m *Message) any {
 		}
 		return fmt.Sprintf("%q", b)
 	}
-	f := flat{Key: nullable(m.Key), Value: nullable(m.Value), Time: m.Time, Origin: m.Origin, Hops: m.sent()}
+	f := flat{Key: nullable(m.Key), Value: nullable(m.Value), Time: m.Time, Origin: m.Origin, Hops: m.sent(), OrderingKey: m.OrderingKey}
 	for _, h := range m.Headers {
 		f.Headers = append(f.Headers, fmt.Sprintf("%q=%s %s", h.Name, nullable(h.Value), bits(h.Typed)))
 	}

@@ -24,7 +24,7 @@ func (p *sending) fill(m *message.Message) {
 	key, payload, properties := m.Pulsar()
 	partition := int(m.From.Partition)
 	p.record = messaging.Record{
-		Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m),
+		Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m),
 		// One of the two counts: where the source's partition names the destination's, or lanes
 		// do not share the runs of messages without a key.
 		Partition: partition, SpreadHint: partition,

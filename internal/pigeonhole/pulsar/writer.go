@@ -98,7 +98,7 @@ func (w *writer) take(m *message.Message, done func(error)) (err error, known bo
 	e := w.sink.exacts.get()
 	e.offset, e.done = offset, done
 	key, payload, properties := m.Pulsar()
-	e.record = messaging.Record{Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m)}
+	e.record = messaging.Record{Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m)}
 	w.high = offset
 	w.push(e)
 	return nil, false

@@ -149,7 +149,7 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	for i, s := range t.set {
 		switch s.key {
 		case "key":
-			m.Key = results[i]
+			m.Key, m.OrderingKey = results[i], "" // the new key is what orders
 		case "value":
 			m.Value = results[i]
 		default:

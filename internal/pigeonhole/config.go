@@ -17,8 +17,7 @@ import (
 // Config is the configuration of pigeonhole.
 type Config struct {
 	app.Common `yaml:",inline"`
-	// Name is this Pigeonhole's in the hops of messages: one that comes back to where it has been is dropped. Instances that share the work of the same
-	// routes have the same name, others must not. Default pigeonhole.
+	// Name is this Pigeonhole's on /routes. Default pigeonhole.
 	Name string `yaml:"name"`
 	// InFlight bounds what all routes have taken and not stored yet. Each has an equal share, unless it says otherwise. Defaults 40000 messages, 128MiB.
 	InFlight InFlight `yaml:"in_flight"`
@@ -48,6 +47,7 @@ const (
 const (
 	refusedDeadLetter = "dead_letter"
 	refusedStop       = "stop"
+	refusedStub       = "stub" // of dead letters
 )
 
 // RouteConfig is one route.
@@ -66,10 +66,10 @@ type RouteConfig struct {
 	Refused string `yaml:"refused"`
 	// DeadLetter is where refused messages go.
 	DeadLetter DeadLetter `yaml:"dead_letter"`
-	// MaxHops bounds how many Pigeonholes may pass a message on. Default 8.
+	// MaxHops bounds how many routes may pass a message on. Default 8.
 	MaxHops int `yaml:"max_hops"`
-	// Provenance says what a message carries of its way: full, where it was taken from first and the names of the Pigeonholes it has passed; or
-	// hops, the names only, which is what stops loops. Dead letters always carry it in full, and effectively_once needs it. Default full.
+	// Provenance says what a message carries of its way: full, where it was taken from first and the topics and queues it has been taken from
+	// since; or hops, the latter only, which is what stops loops. Dead letters always carry it in full, and effectively_once needs it. Default full.
 	Provenance string `yaml:"provenance"`
 	// InFlight bounds what the route has taken and not stored. Default: its share of the whole.
 	InFlight InFlight `yaml:"in_flight"`
@@ -86,6 +86,10 @@ type DeadLetter struct {
 	To string `yaml:"to"`
 	// Sink takes them. Default: the route's own.
 	Sink *SinkConfig `yaml:"sink"`
+	// Refused says what becomes of a dead letter that is refused, too, being too large for instance: stub, it is kept without key, value and headers, with
+	// its place at the source; or stop, which stops the route, the message staying at the source. Default: stub where the source keeps what has been
+	// read, which are Kafka and streams of RabbitMQ, else stop: the body would be gone for good.
+	Refused string `yaml:"refused"`
 }
 
 // SourceConfig is one of the systems.
@@ -215,6 +219,9 @@ func (c RouteConfig) Validate() error {
 	}
 	if c.DeadLetter.Sink != nil && c.DeadLetter.To == "" {
 		fault("dead_letter.to", "must be set with dead_letter.sink")
+	}
+	if c.DeadLetter.Refused != "" {
+		errs = append(errs, config.CheckOneOf("dead_letter.refused", c.DeadLetter.Refused, refusedStub, refusedStop))
 	}
 	if c.MaxHops < 1 {
 		fault("max_hops", "must be > 0, got %d", c.MaxHops)

@@ -18,20 +18,29 @@ const (
 	maxDeadError = 1 << 10
 )
 
-// bury stores a refused message with the reason and with where it came from. A letter
-// that is refused itself, being too large for instance, is stored without value and
-// headers: its origin says where to find it.
-func (r *route) bury(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
+// storeDeadLetter stores a refused message with the reason and with where it came from.
+// A dead letter that is refused itself, being too large for instance, is stored without
+// key, value and headers where the source keeps the message: its origin says where to
+// find it. Elsewhere that is the configuration's choice.
+func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
+	stored := func(err error) {
+		if ctx.Err() == nil { // a stop is no trouble
+			r.report("dead letters", err)
+		}
+		done(err)
+	}
 	marks := []message.Header{
 		{Name: deadReason, Value: []byte(lane.Reason(reason))}, {Name: deadError, Value: []byte(cut(reason.Error(), maxDeadError))},
 		{Name: deadRoute, Value: []byte(r.cfg.Name)}, {Name: deadTo, Value: []byte(cut(to, maxDeadError))},
 	}
 	letter := *m
 	letter.OmitOrigin = false
+	// It has not been passed on from where it was taken, and may go there again.
+	letter.Hop = r.dead.PlaceName(r.cfg.DeadLetter.To)
 	letter.Headers = append(append([]message.Header(nil), m.Headers...), marks...)
 	r.dead.Send(ctx, r.cfg.DeadLetter.To, &letter, func(err error) {
-		if _, refused := lane.Refused(err); !refused {
-			done(err)
+		if _, refused := lane.Refused(err); !refused || !r.mayStub(m) {
+			stored(err)
 			return
 		}
 		stub := letter
@@ -40,8 +49,21 @@ func (r *route) bury(ctx context.Context, to string, m *message.Message, reason 
 		stub.Headers = append(marks, message.Header{Name: deadOmitted, Value: []byte(sizes)})
 		stub.AMQP = nil
 		// Not from within done, which must not block.
-		go r.dead.Send(ctx, r.cfg.DeadLetter.To, &stub, done)
+		go r.dead.Send(ctx, r.cfg.DeadLetter.To, &stub, stored)
 	})
+}
+
+// mayStub reports whether a message may be kept without its body. What has an offset
+// stays at the source when it is acknowledged.
+func (r *route) mayStub(m *message.Message) bool {
+	switch r.cfg.DeadLetter.Refused {
+	case refusedStub:
+		return true
+	case refusedStop:
+		return false
+	default:
+		return m.From.Offset >= 0
+	}
 }
 
 // cut shortens a text to n bytes.

@@ -5,15 +5,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
 )
 
 // resuming is a sink that knows what it has stored.
 type resuming interface {
-	// Resume returns the highest offset of the topic source that is known to be stored
-	// on a partition of topic; false where none is. From then on nobody else writes
-	// there.
-	Resume(ctx context.Context, topic string, partition int32, source string) (offset int64, ok bool, err error)
+	// Resume returns the highest offset of from's topic that is known to be stored on the
+	// partition of topic that has from's number; false where none is. From then on nobody
+	// else writes there. What is refused is so for good.
+	Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error)
 	// Oversized reports whether the sink refuses m whatever it has stored.
 	Oversized(m *message.Message) bool
 	// Release lets another process write there.
@@ -39,7 +40,7 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 		partition = m.From.Partition
 		mu.Unlock()
 		for wait := r.cfg.MinBackoff; !known; wait = min(2*wait, r.cfg.MaxBackoff) {
-			offset, ok, err := r.resume.Resume(ctx, to, m.From.Partition, m.From.Topic)
+			offset, ok, err := r.resume.Resume(ctx, to, &m.From)
 			if err == nil {
 				if stored = offset; !ok {
 					stored = -1
@@ -52,6 +53,10 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 			}
 			if ctx.Err() != nil {
 				return false, ctx.Err()
+			}
+			if _, final := lane.Refused(err); final {
+				r.report("resuming", nil) // it is not tried on
+				return false, err
 			}
 			r.report("resuming", err)
 			select {

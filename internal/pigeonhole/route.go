@@ -28,6 +28,8 @@ type source interface {
 // sink is where they go.
 type sink interface {
 	lane.Sink
+	// PlaceName names the destination to in the hops of messages.
+	PlaceName(to string) string
 	// Run keeps the connection until ctx ends, and returns when every message given to
 	// Send has its outcome.
 	Run(ctx context.Context) error
@@ -40,7 +42,6 @@ type sink interface {
 // seen in its state and nowhere else.
 type route struct {
 	cfg       RouteConfig
-	name      string // of this Pigeonhole
 	log       *zap.Logger
 	transform *transform.Transform
 	lanes     *lane.Set
@@ -83,7 +84,7 @@ const lagEvery = 10 * time.Second
 // newRoute makes a route that does not run yet.
 func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Registerer, m *lane.Metrics) (*route, error) {
 	r := &route{
-		cfg: rc, name: cfg.Name, log: log.Named("route").With(zap.String("route", rc.Name)),
+		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)),
 		done: make(chan struct{}), phase: running, since: time.Now(), trouble: map[string]error{}, said: map[string]time.Time{}, lag: -1,
 	}
 	var err error
@@ -115,7 +116,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 		Log: r.log, Metrics: m.Route(rc.Name),
 	}
 	if r.dead != nil {
-		way.Dead = r.bury
+		way.Dead = r.storeDeadLetter
 	}
 	r.lanes = lane.NewSet(lane.Config{
 		Messages: bounds.Messages, Bytes: int64(bounds.Bytes),
@@ -229,18 +230,27 @@ func (r *route) report(who string, err error) {
 // preparation returns the function that the messages of one lane pass.
 func (r *route) preparation() (prepare lane.Prepare, closed func()) {
 	skip, release := r.skipping()
+	steps := &steps{placeName: r.sink.PlaceName, limit: r.cfg.MaxHops}
+	only, one := r.transform.Destination()
 	prepare = func(ctx context.Context, m *message.Message) (string, bool, error) {
-		again, err := m.Hop(r.name, r.cfg.MaxHops)
-		switch {
-		case err != nil:
-			return "", false, lane.Refuse("hops", err)
-		case again:
+		// A circle is one even at the limit, and where an expression would fail on the message.
+		if one && steps.circles(m, only) {
 			return "", false, lane.ErrLoop
 		}
-		m.OmitOrigin = r.cfg.Provenance == provenanceHops
+		if err := steps.check(m); err != nil {
+			return "", false, err
+		}
 		to, keep, err := r.transform.Apply(m)
-		if err != nil || !keep || skip == nil {
-			return to, keep, err
+		if err != nil || !keep {
+			return "", false, err
+		}
+		if !one && steps.circles(m, to) {
+			return "", false, lane.ErrLoop
+		}
+		steps.leave(m)
+		m.OmitOrigin = r.cfg.Provenance == provenanceHops
+		if skip == nil {
+			return to, true, nil
 		}
 		stored, err := skip(ctx, to, m)
 		return to, !stored, err

@@ -62,7 +62,6 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	s.mu.Lock()
-	before := s.cfg
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
 	if cfg.Routes == nil && len(old) > 0 {
@@ -72,7 +71,7 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	made := map[string]*route{}
 	var errs []error
 	for i, rc := range cfg.Routes {
-		if r := old[rc.Name]; r != nil && cfg.Name == before.Name && reflect.DeepEqual(r.cfg, rc) {
+		if r := old[rc.Name]; r != nil && reflect.DeepEqual(r.cfg, rc) {
 			continue
 		}
 		r, err := newRoute(cfg, rc, s.log, s.registerer, s.metrics)
@@ -113,6 +112,9 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 		}
 	}
 	for name, r := range made {
+		if before := old[name]; before != nil && before.lanes.Paused() {
+			r.lanes.Pause() // whoever paused it has not resumed it
+		}
 		s.routes[name] = r
 	}
 	s.tune(memoryNeed(slices.Collect(maps.Values(s.routes))))

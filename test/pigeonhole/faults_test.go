@@ -116,8 +116,8 @@ func (s *service) allMoved(all []*traffic) {
 	}
 }
 
-// settle stops the supply and counts what has come.
-func settle(t *testing.T, all []*traffic) {
+// stopAndCount stops the supply and counts what has come.
+func stopAndCount(t *testing.T, all []*traffic) {
 	t.Helper()
 	for _, r := range all {
 		n := r.flow.stop()
@@ -145,7 +145,7 @@ func TestTwentyKills(t *testing.T) {
 		s.kill()
 		s.start()
 	}
-	settle(t, all)
+	stopAndCount(t, all)
 }
 
 // TestBrokersRestart: each of the three ends at once and comes back, under the load of
@@ -163,7 +163,7 @@ func TestBrokersRestart(t *testing.T) {
 		require.NoError(t, broker.Start(t.Context()))
 		s.allMoved(all)
 	}
-	settle(t, all)
+	stopAndCount(t, all)
 }
 
 // TestSinkAway: each of the three for a minute under load, within the bounds, and the
@@ -195,7 +195,7 @@ func TestSinkAway(t *testing.T) {
 	for _, line := range lines {
 		require.NoError(t, line.Restore())
 	}
-	settle(t, all)
+	stopAndCount(t, all)
 	assert.Zero(t, other.got.copies())
 }
 
@@ -218,7 +218,7 @@ func TestConnectionsCutAndSlowed(t *testing.T) {
 	for _, line := range lines {
 		line.Heal()
 	}
-	settle(t, all)
+	stopAndCount(t, all)
 }
 
 // TestRebalances: a second instance joins and leaves ten times.

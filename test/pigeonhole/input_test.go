@@ -65,7 +65,7 @@ func TestTooLarge(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			source, dead := rabbit.place(t), test.to.place(t)
-			s := run(t, one("large", rabbit.source(source), test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q}", dead)))
+			s := run(t, one("large", rabbit.source(source), test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q, refused: stub}", dead)))
 			large := make([]byte, test.size) // not to be compressed
 			for i := range large {
 				large[i] = byte(' ' + rand.IntN(95))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,7 +75,9 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	q := newIntake(share, func() { m.group.Pause(partition) }, func() { m.group.Resume(partition) })
 	offering, stop := context.WithCancel(session.Context())
 	var offerer sync.WaitGroup
-	offerer.Go(func() { s.offer(offering, q, l, s.settingOf(m.client, c.topic)) })
+	setting := s.settingOf(m.client, c.topic)
+	setting.id = strings.TrimPrefix(id, topicIDMark)
+	offerer.Go(func() { s.offer(offering, q, l, setting) })
 
 	read(session.Context(), claim.Messages(), q)
 	stop()
@@ -148,19 +151,18 @@ func (s *Source) message(m *sarama.ConsumerMessage, setting topicSetting, now ti
 		}
 	}
 	made := message.FromKafka(m.Key, m.Value, headers, m.Timestamp)
-	made.From = message.From{Topic: m.Topic, Partition: m.Partition, Offset: m.Offset, Received: now}
+	made.From = message.From{System: system, Cluster: s.cfg.Cluster, Topic: m.Topic, TopicID: setting.id, Partition: m.Partition, Offset: m.Offset, Received: now}
 	if setting.logAppendTime {
 		made.From.Stored = m.Timestamp
 	}
-	if made.Origin.IsZero() {
-		made.Origin = message.Origin{System: system, Cluster: s.cfg.Cluster, Topic: m.Topic, Partition: m.Partition, Offset: m.Offset}
-	}
+	made.Begin(setting.id)
 	return made
 }
 
 // topicSetting is what has to be known of a topic.
 type topicSetting struct {
-	logAppendTime bool // the broker sets the timestamps
+	logAppendTime bool   // the broker sets the timestamps
+	id            string // empty where brokers give none
 }
 
 // settingOf asks for the topic's setting once. A client that may not ask is told what is usual.

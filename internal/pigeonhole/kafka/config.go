@@ -204,6 +204,8 @@ func (c SourceConfig) settings() (*sarama.Config, error) {
 // SinkConfig says how to write.
 type SinkConfig struct {
 	Connection `yaml:",inline"`
+	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same cluster have. Default kafka.
+	Cluster string `yaml:"cluster"`
 	// Topic takes the messages for which the route names none. Default: none, the route must name it.
 	Topic string `yaml:"topic"`
 	// Partition says how a message's partition is chosen. key: by the key's hash, as Kafka's Java client does it; messages without a key are spread
@@ -230,6 +232,7 @@ type SinkConfig struct {
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
 		Connection:        defaultConnection(),
+		Cluster:           system,
 		Partition:         partitionKey,
 		Compression:       "lz4",
 		Linger:            5 * time.Millisecond,
@@ -245,6 +248,9 @@ func DefaultSinkConfig() SinkConfig {
 func (c SinkConfig) Validate() error {
 	errs := []error{c.Connection.validate()}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	if c.Cluster == "" {
+		fault("cluster", "must not be empty")
+	}
 	if c.Topic != "" {
 		if err := checkTopic(c.Topic); err != nil {
 			fault("topic", "must be the name of a topic, got %q: %s", c.Topic, err)

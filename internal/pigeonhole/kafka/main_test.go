@@ -98,9 +98,9 @@ func lanesTo(t *testing.T, sink lane.Sink) *lane.Set {
 // lanesWithDead hands what is refused to dead; without it that is a failure.
 func lanesWithDead(t *testing.T, sink lane.Sink, dead func(m *message.Message, reason error)) *lane.Set {
 	t.Helper()
-	var bury func(context.Context, string, *message.Message, error, func(error))
+	var store func(context.Context, string, *message.Message, error, func(error))
 	if dead != nil {
-		bury = func(_ context.Context, _ string, m *message.Message, reason error, done func(error)) {
+		store = func(_ context.Context, _ string, m *message.Message, reason error, done func(error)) {
 			dead(m, reason)
 			done(nil)
 		}
@@ -108,7 +108,7 @@ func lanesWithDead(t *testing.T, sink lane.Sink, dead func(m *message.Message, r
 	return lane.NewSet(lane.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: 50 * time.Millisecond, MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second},
 		lane.Route{
 			Sink: sink,
-			Dead: bury,
+			Dead: store,
 			Prepare: func() (lane.Prepare, func()) {
 				return func(context.Context, *message.Message) (string, bool, error) { return "", true, nil }, nil
 			},

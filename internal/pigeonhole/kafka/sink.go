@@ -70,6 +70,14 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 
 var errStopped = errors.New("the Kafka sink has stopped")
 
+// PlaceName names the topic to in the hops of messages.
+func (s *Sink) PlaceName(to string) string {
+	if to == "" {
+		to = s.cfg.Topic
+	}
+	return message.PlaceName(system, s.cfg.Cluster, to)
+}
+
 // Send hands m over, see lane.Sink. A message is refused that is too large, or whose topic, time or partition Kafka cannot take.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	if to == "" {
@@ -90,7 +98,7 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 	}
 	o := s.outgoing(to, m, done)
 	if size := sizeOf(&o.record); size > int64(s.cfg.MaxMessageBytes) {
-		s.settle(o, lane.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
+		s.passOn(o, lane.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
 		return
 	}
 	if until := s.suspect.Load(); until > 0 && time.Now().UnixNano() < until {
@@ -105,7 +113,7 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 // produce is called with the gate held. The message's context is nobody's: once it is on the wire it has to be waited for.
 func (s *Sink) produce(o *outgoing) {
 	if s.client == nil {
-		s.settle(o, errStopped)
+		s.passOn(o, errStopped)
 		return
 	}
 	s.pending.Add(1)
@@ -117,7 +125,7 @@ func (s *Sink) sendAlone(ctx context.Context, o *outgoing) {
 	s.gate.Lock()
 	defer s.gate.Unlock()
 	if err := s.flush(ctx); err != nil {
-		s.settle(o, err)
+		s.passOn(o, err)
 		return
 	}
 	o.alone = true
@@ -179,8 +187,8 @@ func timestamp(t time.Time) time.Time {
 	return t
 }
 
-// settle gives o back and passes its outcome on.
-func (s *Sink) settle(o *outgoing, outcome error) {
+// passOn gives o back and passes its outcome on.
+func (s *Sink) passOn(o *outgoing, outcome error) {
 	done, kept := o.done, o.record.Headers
 	clear(kept)
 	o.record, o.done = kgo.Record{}, nil
@@ -279,12 +287,12 @@ func (s *Sink) finished(o *outgoing, err error) {
 		err = errStopped
 	case s.cfg.Partition == partitionSource && o.record.Partition < 0:
 		// The partitioner found no such partition. To look again takes a request, which must not hold up the outcomes of others.
-		s.pending.Go(func() { s.settle(o, s.outOfRange(o)) })
+		s.pending.Go(func() { s.passOn(o, s.outOfRange(o)) })
 		return
 	default:
 		err = s.outcome(o, fmt.Errorf("topic %s: %w", o.record.Topic, err))
 	}
-	s.settle(o, err)
+	s.passOn(o, err)
 }
 
 // outcome tells the lane whether a failure is final, and the operator if it is not.

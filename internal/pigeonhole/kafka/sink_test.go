@@ -189,7 +189,7 @@ func TestStopUnderLoad(t *testing.T) {
 	srv := stack.Kafka(t)
 	topic := srv.Topic(t, 3)
 	sink := runSink(t, sinkConfig(srv, topic))
-	var sent, settled, kept atomic.Int64
+	var sent, finished, kept atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended []chan struct{}
 	for range 4 {
@@ -200,7 +200,7 @@ func TestStopUnderLoad(t *testing.T) {
 			for ctx.Err() == nil {
 				sent.Add(1)
 				sink.sink.Send(ctx, "", &message.Message{Value: make([]byte, 100)}, func(err error) {
-					settled.Add(1)
+					finished.Add(1)
 					if err == nil {
 						kept.Add(1)
 					}
@@ -214,7 +214,7 @@ func TestStopUnderLoad(t *testing.T) {
 	for _, end := range ended {
 		<-end
 	}
-	assert.Equal(t, sent.Load(), settled.Load())
+	assert.Equal(t, sent.Load(), finished.Load())
 }
 
 func TestBrokerRestartLosesNothing(t *testing.T) {

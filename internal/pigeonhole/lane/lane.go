@@ -11,7 +11,6 @@ package lane
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -31,7 +30,8 @@ var ErrLoop = errors.New("the message has passed here before")
 // time; Close and Abandon may be called at any time, from any.
 //
 // Goroutines: the source's offers and sends. The sink's, whichever they are, note
-// outcomes. The lane's own (run) commits, sends again and stores dead letters.
+// outcomes. The lane's own (run) commits and sends again; another stores dead letters
+// while there are some.
 type Lane struct {
 	set        *Set
 	name       string
@@ -40,19 +40,20 @@ type Lane struct {
 
 	ctx    context.Context // ends with the lane
 	cancel context.CancelCauseFunc
-	wake   chan struct{} // for run: something to send again, to bury or to commit
+	wake   chan struct{} // for run: something to send again or to commit
 	room   chan struct{} // for Offer: something has changed that it may wait for
 
 	mu        sync.Mutex
 	window    ring // in the order of offering, without those before the watermark
 	bytes     int64
-	maxCount  int
-	maxBytes  int64
+	own       amount        // may be held whatever others do
+	borrowed  amount        // is held beyond
 	out       int           // sent, outcome not known
 	broken    error         // the first failure; until all outcomes are known and all is sent again
 	repeating bool          // what failed is being sent again
 	well      bool          // something was stored since
-	graves    []*entry      // refused, and not stored as dead letters yet
+	refused   []*entry      // to be stored as dead letters
+	storing   bool          // storeDeadLetters runs
 	low, told int64         // watermark; what was committed of it
 	moved     int           // messages that it passed since, for CommitEach
 	drained   chan struct{} // closed once the window is empty; nil unless Close waits
@@ -77,7 +78,6 @@ type entry struct {
 	sampled  bool
 	sent     time.Time // of sampled ones
 	err      error     // why it was refused
-	tries    int       // to bury it
 	done     func(error)
 	next     *entry // of the free list
 }
@@ -86,9 +86,10 @@ type state uint8
 
 const (
 	stateSent    state = iota // the sink has it
-	stateDone                 // stored, filtered or buried
+	stateStored               // the sink has stored it: sent again when one before it failed
+	stateDone                 // filtered, looped or kept as a dead letter: never sent
 	stateFailed               // to be sent again
-	stateRefused              // to be buried
+	stateRefused              // to be stored as a dead letter
 )
 
 const sampleEvery = 64
@@ -152,7 +153,7 @@ func (l *Lane) admit(ctx context.Context, m *message.Message, to string, positio
 			l.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if l.broken == nil && !l.repeating && (l.window.len == 0 || l.window.len < l.maxCount && l.bytes+size <= l.maxBytes && l.set.fits(size)) {
+		if l.broken == nil && !l.repeating && l.hasRoom(size) {
 			break
 		}
 		l.mu.Unlock()
@@ -167,6 +168,7 @@ func (l *Lane) admit(ctx context.Context, m *message.Message, to string, positio
 	l.set.messages.Add(1)
 	l.set.bytes.Add(size)
 	l.window.push(e)
+	l.borrow()
 	l.seq++
 	if e.sampled = l.seq%sampleEvery == 0; e.sampled && as == stateSent {
 		l.observeArrival(e)
@@ -217,7 +219,7 @@ func (l *Lane) observeArrival(e *entry) {
 	metrics.queue.Observe(e.sent.Sub(from.Received).Seconds())
 }
 
-// send hands an entry to the sink. Its outcome comes to settle.
+// send hands an entry to the sink. Its outcome comes to note.
 func (l *Lane) send(ctx context.Context, e *entry) {
 	sampled, began := e.sampled, e.sent // e may be another message's when Send returns
 	l.set.route.Sink.Send(ctx, e.to, e.m, e.done)
@@ -226,15 +228,15 @@ func (l *Lane) send(ctx context.Context, e *entry) {
 	}
 }
 
-// settle notes an outcome.
-func (l *Lane) settle(e *entry, err error) {
+// note notes an outcome of the sink's.
+func (l *Lane) note(e *entry, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.out--
 	_, final := Refused(err)
 	switch {
 	case err == nil:
-		e.state, l.well = stateDone, true
+		e.state, l.well = stateStored, true
 		l.set.stored.Add(1)
 		metrics := l.set.route.Metrics
 		metrics.stored.Inc()
@@ -256,14 +258,14 @@ func (l *Lane) settle(e *entry, err error) {
 	}
 }
 
-// advance raises the watermark over all at the window's head that is done with. l.mu is
-// held. While something is broken, what is done behind it stays: it is sent again,
-// too, to come after what failed.
+// advance raises the watermark over all at the window's head that is stored or done
+// with. l.mu is held. What is stored behind a failure stays in the window: it is sent
+// again, too, to come after what failed.
 func (l *Lane) advance() {
 	moved, freed := 0, int64(0)
 	for l.window.len > 0 {
 		e := l.window.head()
-		if e.state != stateDone {
+		if e.state != stateStored && e.state != stateDone {
 			break
 		}
 		l.window.pop()
@@ -277,6 +279,7 @@ func (l *Lane) advance() {
 		return
 	}
 	l.moved += moved
+	l.borrow()
 	l.set.release(moved, freed)
 	l.signal(l.room)
 	if l.commitEach > 0 && l.moved >= l.commitEach {
@@ -288,19 +291,6 @@ func (l *Lane) advance() {
 	}
 }
 
-// refuse counts a message that the sink or the route's own rules refused, and has it
-// buried. l.mu is held.
-func (l *Lane) refuse(e *entry, why error) {
-	l.set.route.Metrics.refused.WithLabelValues(Reason(why)).Inc()
-	l.bury(e, why)
-}
-
-func (l *Lane) bury(e *entry, why error) {
-	e.state, e.err = stateRefused, why
-	l.graves = append(l.graves, e)
-	l.signal(l.wake)
-}
-
 func (l *Lane) signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -308,7 +298,7 @@ func (l *Lane) signal(c chan struct{}) {
 	}
 }
 
-// run commits, sends again and buries until the lane is closed.
+// run commits and sends again until the lane is closed.
 func (l *Lane) run() {
 	defer l.set.remove(l)
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
@@ -322,9 +312,8 @@ func (l *Lane) run() {
 		case <-ticker.C:
 		}
 		l.tell()
-		l.buryAll()
 		if err := l.failure(); err != nil {
-			backoff = min(max(2*backoff, l.set.cfg.MinBackoff), l.set.cfg.MaxBackoff)
+			backoff = l.set.cfg.longer(backoff)
 			if !errors.Is(err, context.Canceled) { // of an Offer that was given up
 				l.set.route.Report(err)
 			}
@@ -355,8 +344,8 @@ func (l *Lane) recovered() bool {
 	return l.broken == nil && l.well
 }
 
-// repeat sends what failed again, and all behind it, in order. It ends early when that
-// fails again.
+// repeat sends what failed again, and what the sink has stored behind it, in order. What
+// goes nowhere stays where it is. It ends early when that fails again.
 func (l *Lane) repeat() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -366,11 +355,10 @@ func (l *Lane) repeat() {
 	for i := range l.window.len {
 		e := l.window.at(i)
 		again = again || e.state == stateFailed
-		if again && e.state == stateDone {
+		if again && e.state == stateStored {
 			e.state = stateFailed // it must come after what failed
 		}
 	}
-	// What is behind i cannot leave the window, what is before it can.
 	for i := 0; i < l.window.len && l.broken == nil && l.ctx.Err() == nil; i++ {
 		e := l.window.at(i)
 		if e.state != stateFailed {
@@ -383,7 +371,8 @@ func (l *Lane) repeat() {
 		l.mu.Unlock()
 		l.send(l.ctx, e)
 		l.mu.Lock()
-		i -= l.window.popped - before
+		// What has left the window meanwhile is what was at its head: i and what goes nowhere behind it, too.
+		i = max(i-(l.window.popped-before), -1)
 	}
 	if l.broken == nil {
 		l.signal(l.room)
@@ -392,53 +381,10 @@ func (l *Lane) repeat() {
 	}
 }
 
-// buryAll stores the dead letters, or stops the route.
-func (l *Lane) buryAll() {
-	l.mu.Lock()
-	graves := l.graves
-	l.graves = nil
-	l.mu.Unlock()
-	for _, e := range graves {
-		if l.ctx.Err() != nil {
-			return
-		}
-		if l.set.route.Dead == nil {
-			l.stop(fmt.Errorf("a message was refused (%s at %d): %w", l.name, e.position, e.err))
-			return
-		}
-		if e.tries > 0 && !l.sleep(min(l.set.cfg.MinBackoff<<min(e.tries, 20), l.set.cfg.MaxBackoff)) {
-			return
-		}
-		e.tries++
-		l.set.route.Dead(l.ctx, e.to, e.m, e.err, func(err error) { l.buried(e, err) })
-	}
-}
-
 // stop ends the route, and this lane at once: its window will not empty any more.
 func (l *Lane) stop(why error) {
 	l.set.route.Stop(why)
 	l.cancel(why)
-}
-
-// buried hears the outcome of a dead letter.
-func (l *Lane) buried(e *entry, err error) {
-	if err != nil {
-		if _, final := Refused(err); final {
-			l.stop(fmt.Errorf("a refused message cannot be stored as a dead letter (%s at %d): %w", l.name, e.position, err))
-			return
-		}
-		l.set.route.Report(fmt.Errorf("dead letter: %w", err))
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.bury(e, e.err)
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e.state = stateDone
-	l.set.refused.Add(1)
-	l.set.route.Metrics.dead.Inc()
-	l.advance()
 }
 
 // tell commits the watermark if it is above what was committed: run and Close may be
@@ -514,8 +460,10 @@ func (l *Lane) shut() {
 func (l *Lane) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.set.release(l.window.len, l.bytes)
+	n, bytes := l.window.len, l.bytes
 	l.window, l.bytes = ring{}, 0
+	l.borrow()
+	l.set.release(n, bytes)
 }
 
 // sleep waits d and a little more or less; it reports whether the lane lives.
@@ -528,13 +476,6 @@ func (l *Lane) sleep(d time.Duration) bool {
 	case <-l.ctx.Done():
 		return false
 	}
-}
-
-func (l *Lane) setShare(count int, bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.maxCount, l.maxBytes = count, bytes
-	l.signal(l.room)
 }
 
 // holding returns what the lane holds, and since when the oldest has waited.
@@ -555,7 +496,7 @@ func (l *Lane) newEntry() *entry {
 	e := l.free
 	if e == nil {
 		e = new(entry)
-		e.done = func(err error) { l.settle(e, err) }
+		e.done = func(err error) { l.note(e, err) }
 		return e
 	}
 	l.free, e.next = e.next, nil
@@ -563,6 +504,6 @@ func (l *Lane) newEntry() *entry {
 }
 
 func (l *Lane) recycle(e *entry) {
-	e.m, e.to, e.err, e.tries = nil, "", nil, 0
+	e.m, e.to, e.err = nil, "", nil
 	e.next, l.free = l.free, e
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -323,7 +324,69 @@ func TestDeadLetters(t *testing.T) {
 		assert.Equal(t, []int64{2}, b.committed()[len(b.committed())-1:])
 		assert.Len(t, b.sink.values(), 3, "the others are not sent again")
 		assert.EqualValues(t, 1, b.State().Refused)
-		assert.InDelta(t, 1, testutil.ToFloat64(b.route.Metrics.refused.WithLabelValues("too_large")), 0, "however often it is tried to be buried")
+		assert.InDelta(t, 1, testutil.ToFloat64(b.route.Metrics.refused.WithLabelValues("too_large")), 0, "however often storing it fails")
+	})
+}
+
+// TestDeadLettersRecoverTogether: when the dead-letter sink is back, all that waited are stored after one wait, and not
+// one after the other.
+func TestDeadLettersRecoverTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Config{Messages: 1000}, nil)
+		const letters = 200
+		back := time.Now().Add(10 * time.Second)
+		b.deadErr = func(int) error {
+			if time.Now().Before(back) {
+				return errors.New("away")
+			}
+			return nil
+		}
+		l := b.open()
+		for n := range letters {
+			offer(t, l, n)
+		}
+		for n := range letters {
+			b.sink.call(n).done(Refuse("too_large", errors.New("too large")))
+		}
+		require.NoError(t, l.Close(t.Context()))
+		assert.WithinRange(t, time.Now(), back, back.Add(b.cfg.MaxBackoff*2))
+		assert.Len(t, slices.Compact(slices.Sorted(slices.Values(b.dead))), letters)
+		assert.Less(t, len(b.dead), 20*letters, "with growing pauses")
+		assert.EqualValues(t, letters, b.State().Refused)
+	})
+}
+
+// TestDeadLetterSinkThatIsAwayHoldsNothingUp: what is in front of a dead letter is committed, and what failed is sent
+// again, while the dead-letter sink gives no outcome.
+func TestDeadLetterSinkThatIsAwayHoldsNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := make(chan struct{})
+		b := newBench(t, Config{}, func(r *Route) {
+			r.Dead = func(_ context.Context, _ string, _ *message.Message, _ error, done func(error)) {
+				<-back
+				done(nil)
+			}
+		})
+		l := b.open()
+		for n := range 4 {
+			offer(t, l, n)
+		}
+		b.sink.call(2).done(Refuse("too_large", errors.New("too large")))
+		synctest.Wait()
+		b.sink.call(0).done(nil)
+		b.sink.call(3).done(nil)
+		b.sink.call(1).done(errors.New("away"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"0", "1", "2", "3", "1", "3"}, b.sink.values())
+		b.sink.call(4).done(nil)
+		b.sink.call(5).done(nil)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, int64(1), b.committed()[len(b.committed())-1])
+		close(back)
+		require.NoError(t, l.Close(t.Context()))
+		assert.Equal(t, int64(3), b.committed()[len(b.committed())-1])
 	})
 }
 

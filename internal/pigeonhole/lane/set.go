@@ -14,9 +14,11 @@ import (
 // Config bounds a route's lanes.
 type Config struct {
 	// Messages and Bytes bound what a route has taken from its source and not stored
-	// yet. Each of its lanes has an equal share, so that one that is stuck leaves the
-	// others theirs. A lane that holds nothing may always take one message, however
-	// large.
+	// yet. Half of each is divided among the lanes, as what each may hold whatever others
+	// do; from the other half a lane borrows, each at most as much as it leaves free: one
+	// that is busy has much of what idle ones do not need, and one that is stuck leaves
+	// some. A lane alone has all. One that holds nothing may always take one message,
+	// however large.
 	Messages int
 	Bytes    int64
 	// CommitEvery is the interval at which the source is told what is stored.
@@ -24,6 +26,11 @@ type Config struct {
 	// MinBackoff and MaxBackoff bound the wait before what failed is sent again,
 	// which doubles from one failure to the next and is spread by up to 20 %.
 	MinBackoff, MaxBackoff time.Duration
+}
+
+// longer is the wait after another failure.
+func (c *Config) longer(wait time.Duration) time.Duration {
+	return min(max(2*wait, c.MinBackoff), c.MaxBackoff)
 }
 
 // Route is what lanes need of the route that they belong to. All functions are safe
@@ -34,7 +41,7 @@ type Route struct {
 	// order, and one that is called when the lane is closed; nil for none.
 	Prepare func() (prepare Prepare, closed func())
 	// Dead stores a message that was refused; nil: the first refusal stops the route.
-	// done is as that of Sink.Send.
+	// done is as that of Sink.Send. Several are under way at once, in no order.
 	Dead func(ctx context.Context, to string, m *message.Message, reason error, done func(error))
 	// Stop ends the route for good: err says why.
 	Stop func(err error)
@@ -58,10 +65,10 @@ type Set struct {
 	lanes  map[*Lane]struct{}
 	paused atomic.Pointer[chan struct{}] // closed on resuming; nil while not paused
 
-	// What all lanes hold: their shares change as lanes come, and one may hold more
-	// than its new one for a while.
+	// What all lanes hold: what is a lane's own changes as lanes come, and one may hold
+	// more than the new for a while.
 	messages, bytes atomic.Int64
-	tight           atomic.Bool // a lane waits for others to let go
+	common          common
 
 	stored, filtered, refused, resent atomic.Int64
 }
@@ -98,9 +105,15 @@ func (s *Set) Open(name string, commit func(position int64) error, options ...Op
 
 // share divides the bounds. s.mu is held.
 func (s *Set) share() {
-	n := max(len(s.lanes), 1)
+	n := int64(max(len(s.lanes), 1))
+	all := amount{int64(s.cfg.Messages), s.cfg.Bytes}
+	own := all
+	if n > 1 {
+		own = amount{max(all.messages/(2*n), 1), max(all.bytes/(2*n), 1)}
+	}
+	s.common.resize(amount{all.messages - n*own.messages, all.bytes - n*own.bytes})
 	for l := range s.lanes {
-		l.setShare(max(s.cfg.Messages/n, 1), max(s.cfg.Bytes/int64(n), 1))
+		l.setOwn(own)
 	}
 }
 
@@ -108,34 +121,21 @@ func (s *Set) remove(l *Lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.lanes, l)
+	s.common.forget(l)
 	s.share()
 }
 
 // fits reports whether one more message of size would be within the bounds of all
 // lanes together.
 func (s *Set) fits(size int64) bool {
-	if s.messages.Load() < int64(s.cfg.Messages) && s.bytes.Load()+size <= s.cfg.Bytes {
-		return true
-	}
-	s.tight.Store(true)
 	return s.messages.Load() < int64(s.cfg.Messages) && s.bytes.Load()+size <= s.cfg.Bytes
 }
 
-// release gives back what n messages held, and wakes lanes that wait for it.
+// release gives back what n messages held.
 func (s *Set) release(n int, bytes int64) {
 	s.messages.Add(-int64(n))
 	s.bytes.Add(-bytes)
-	if s.tight.Load() && s.tight.Swap(false) {
-		go s.wakeAll() // the caller holds its lane
-	}
-}
-
-func (s *Set) wakeAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for l := range s.lanes {
-		l.signal(l.room)
-	}
+	s.common.wake()
 }
 
 // Pause makes Offer wait on every lane until Resume. What was taken goes on.
@@ -147,6 +147,9 @@ func (s *Set) Pause() {
 		s.paused.Store(&c)
 	}
 }
+
+// Paused reports whether Offer waits for Resume.
+func (s *Set) Paused() bool { return s.paused.Load() != nil }
 
 // Resume ends Pause.
 func (s *Set) Resume() {
@@ -174,7 +177,7 @@ func (s *Set) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := State{
-		Lanes: len(s.lanes), Paused: s.paused.Load() != nil,
+		Lanes: len(s.lanes), Paused: s.Paused(),
 		Stored: s.stored.Load(), Filtered: s.filtered.Load(), Refused: s.refused.Load(), Resent: s.resent.Load(),
 	}
 	now := time.Now()

@@ -12,7 +12,7 @@ import (
 // FromAMQP makes a message of a delivery. headers are its table in any order: a string
 // has a Value, anything else is Typed and needs no Value, void is Null or neither. t is
 // zero for a delivery without a timestamp. The message takes value and headers over, and
-// the tables in them. From and, for a first hop, Origin are the caller's to fill in.
+// the tables in them. From is the caller's to fill in; then it calls Begin.
 func FromAMQP(value []byte, a AMQP, headers []Header, t time.Time) *Message {
 	m := &Message{Value: value, AMQP: &a, Time: exact(t)}
 	if value == nil {
@@ -20,6 +20,11 @@ func FromAMQP(value []byte, a AMQP, headers []Header, t time.Time) *Message {
 	}
 	plain, odd := make([]Header, 0, len(headers)), ""
 	hasOdd := false
+	for i := range headers {
+		if h := fromField(headers[i]); h.Name == EntryHops && h.Typed == nil {
+			m.readHops(string(h.Value))
+		}
+	}
 	for _, h := range headers {
 		h = fromField(h)
 		if h.Name == EntryHeaders && h.Typed == nil && h.Value != nil {
@@ -113,6 +118,9 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 			headers[len(headers)-1].Typed = m.Key
 		}
 	}
+	if m.OrderingKey != "" {
+		add(EntryOrderingKey, appendEscaped(nil, m.OrderingKey, ""))
+	}
 	if value = m.Value; value == nil {
 		value = []byte{}
 		add(EntryValue, []byte("null"))
@@ -132,8 +140,8 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	if m.hasFrom() {
 		add(EntryFrom, m.appendFrom(nil))
 	}
-	if len(m.Hops) > 0 {
-		add(EntryHops, appendHops(nil, m.Hops))
+	if m.hops() > 0 {
+		add(EntryHops, m.appendHops(nil))
 	}
 	if len(headers) == 0 {
 		headers = nil

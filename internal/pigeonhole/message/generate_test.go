@@ -42,7 +42,7 @@ func (s *source) bytes() []byte {
 
 func (s *source) name() string {
 	names := []string{"a", "b", "content-type", "", "\xff", EntryHeaders, EntryOrigin, EntryHops, EntryKey, EntryTime, EntryValue, EntryAMQP, EntryFrom,
-		EntryKeyEncoding, Prefix, Prefix + "other", "z,=(){}%", "ä", strings.Repeat("n", 256), "7", "0-1", "a\x00b"}
+		EntryKeyEncoding, EntryOrderingKey, Prefix, Prefix + "other", "z,=(){}%", "ä", strings.Repeat("n", 256), "7", "0-1", "a\x00b"}
 	n := int(s.byte())
 	if n < 2*len(names) {
 		return names[n%len(names)]
@@ -171,8 +171,8 @@ func (s *source) properties() map[string]string {
 
 // passedOn is m as a Pigeonhole passes it on.
 func (s *source) passedOn(m *Message) *Message {
-	m.Begin(Origin{System: "kafka", Cluster: "c;" + string(s.bytes()), Topic: "t", Partition: int32(s.byte()) - 1, Offset: s.int64()})
-	m.From = From{Topic: "orders", Partition: 3, Offset: 7}
-	_, _ = m.Hop("a,"+string(s.bytes()), 10)
+	m.From = From{System: "kafka", Cluster: "c;" + string(s.bytes()), Topic: "t", Partition: int32(s.byte()) - 1, Offset: s.int64()}
+	m.Begin("")
+	m.Hop = "a," + string(s.bytes())
 	return m
 }

@@ -4,7 +4,7 @@ import "time"
 
 // FromKafka makes a message of a record. t is zero, or -1 in milliseconds, for a record
 // without a timestamp. The message takes key, value and headers over: nobody may change
-// them afterwards. From and, for a first hop, Origin are the caller's to fill in.
+// them afterwards. From is the caller's to fill in; then it calls Begin.
 func FromKafka(key, value []byte, headers []Header, t time.Time) *Message {
 	m := &Message{Key: key, Value: value, Time: exact(t)}
 	if !t.IsZero() && t.Unix() == -1 && t.UnixMilli() == -1 {
@@ -23,6 +23,11 @@ func FromKafka(key, value []byte, headers []Header, t time.Time) *Message {
 }
 
 func (m *Message) fromKafka(headers []Header) {
+	for i := range headers {
+		if headers[i].Name == EntryHops {
+			m.readHops(string(headers[i].Value))
+		}
+	}
 	plain, entry := make([]Header, 0, len(headers)), -1
 	for i, h := range headers {
 		if isEntry(h.Name) && h.Value != nil {
@@ -85,6 +90,9 @@ func (m *Message) Kafka() (key, value []byte, headers []Header) {
 	if m.AMQP != nil {
 		add(EntryAMQP, m.AMQP.append(b))
 	}
+	if m.OrderingKey != "" {
+		add(EntryOrderingKey, appendEscaped(b, m.OrderingKey, ""))
+	}
 	if needTime {
 		add(EntryTime, appendTime(b, m.Time))
 	}
@@ -94,8 +102,8 @@ func (m *Message) Kafka() (key, value []byte, headers []Header) {
 	if m.hasFrom() {
 		add(EntryFrom, m.appendFrom(b))
 	}
-	if len(m.Hops) > 0 {
-		add(EntryHops, appendHops(b, m.Hops))
+	if m.hops() > 0 {
+		add(EntryHops, m.appendHops(b))
 	}
 	if len(headers) == 0 {
 		headers = nil
@@ -122,14 +130,15 @@ func (m *Message) entrySize() int {
 	if o := &m.Origin; !o.IsZero() {
 		n += len(o.System) + len(o.Cluster) + len(o.Topic) + len(o.ID) + 28
 	}
-	for _, id := range m.Hops {
-		n += len(id) + 1
+	for _, place := range m.Hops {
+		n += len(place) + 1
 	}
+	n += len(m.Hop) + len(m.OrderingKey)
 	if m.AMQP != nil {
 		n += m.AMQP.size()
 	}
 	if m.hasFrom() {
-		n += len(m.From.Topic) + 24
+		n += len(m.From.System) + len(m.From.Cluster) + len(m.From.Topic) + len(m.From.TopicID) + 27
 	}
 	return n
 }
@@ -137,7 +146,7 @@ func (m *Message) entrySize() int {
 // entries is how many entries the message has in Kafka.
 func (m *Message) entries(odd, needTime bool) int {
 	n := 0
-	for _, there := range [...]bool{odd, needTime, m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), len(m.Hops) > 0} {
+	for _, there := range [...]bool{odd, needTime, m.OrderingKey != "", m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), m.hops() > 0} {
 		if there {
 			n++
 		}

@@ -13,16 +13,20 @@ import (
 
 func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
+// begun is m as a route passes it on that has taken it from Kafka.
+func (m *Message) begun(offset int64) {
+	m.From = From{System: "kafka", Cluster: "main", Topic: "orders", Partition: 3, Offset: offset}
+	m.Begin("")
+	m.Hop = "kafka;main;orders"
+}
+
 func h(name, value string) Header { return Header{Name: name, Value: []byte(value)} }
 
 // TestAPlainRecordIsPlainEverywhere is what people see of the usual message.
 func TestAPlainRecordIsPlainEverywhere(t *testing.T) {
 	record := func() *Message {
 		m := FromKafka([]byte("order-7"), []byte(`{"total":12}`), []Header{h("content-type", "application/json"), h("trace", "abc")}, at(1_700_000_000_123))
-		m.Begin(Origin{System: "kafka", Cluster: "main", Topic: "orders", Partition: 3, Offset: 1042})
-		again, err := m.Hop("dc1", 8)
-		require.NoError(t, err)
-		require.False(t, again)
+		m.begun(1042)
 		return m
 	}
 	key, payload, properties := record().Pulsar()
@@ -32,7 +36,7 @@ func TestAPlainRecordIsPlainEverywhere(t *testing.T) {
 		"content-type":      "application/json",
 		"trace":             "abc",
 		"pigeonhole.origin": "kafka;main;orders;3;1042",
-		"pigeonhole.hops":   "dc1",
+		"pigeonhole.hops":   "kafka;main;orders",
 	}, properties)
 
 	value, a, headers, when := record().ToAMQP()
@@ -41,12 +45,12 @@ func TestAPlainRecordIsPlainEverywhere(t *testing.T) {
 	assert.Equal(t, time.Unix(1_700_000_000, 0).UTC(), when)
 	assert.Equal(t, []Header{
 		h("content-type", "application/json"), h("trace", "abc"), h("pigeonhole.key", "order-7"), h("pigeonhole.time", "1700000000123"),
-		h("pigeonhole.origin", "kafka;main;orders;3;1042"), h("pigeonhole.hops", "dc1"),
+		h("pigeonhole.origin", "kafka;main;orders;3;1042"), h("pigeonhole.hops", "kafka;main;orders"),
 	}, headers)
 
 	_, _, headers = record().Kafka()
 	assert.Equal(t, []Header{
-		h("content-type", "application/json"), h("trace", "abc"), h("pigeonhole.origin", "kafka;main;orders;3;1042"), h("pigeonhole.hops", "dc1"),
+		h("content-type", "application/json"), h("trace", "abc"), h("pigeonhole.origin", "kafka;main;orders;3;1042"), h("pigeonhole.hops", "kafka;main;orders"),
 	}, headers)
 }
 
@@ -103,6 +107,7 @@ func TestEachRule(t *testing.T) {
 		"names like numbers":        {Headers: []Header{h("1", "a"), h("0", "b"), h("0-1", "c"), h("0-1", "d")}},
 		"ten thousand headers":      {Headers: many},
 		"ten thousand of one name":  {Headers: slices.Repeat([]Header{h("a", "1")}, 10_000)},
+		"an ordering key":           {OrderingKey: "ä%\xff\n"},
 		"a time":                    {Time: at(1_700_000_000_123)},
 		"1970":                      {Time: at(0)},
 		"before 1970":               {Time: at(-1500)},
@@ -111,9 +116,7 @@ func TestEachRule(t *testing.T) {
 		"typed text that is empty":  {Headers: []Header{{Name: "a", Value: []byte{}, Typed: []byte{}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m.Begin(Origin{System: "kafka", Cluster: "main", Topic: "orders", Partition: 3, Offset: 1042})
-			_, err := m.Hop("dc1", 8)
-			require.NoError(t, err)
+			m.begun(1042)
 			same(t, m, viaKafka(m))
 			same(t, m, viaPulsar(m))
 			same(t, bare(m, false), bare(viaAMQP(m), false))
@@ -187,10 +190,10 @@ func TestEntriesThatAreNotOurs(t *testing.T) {
 
 func TestOriginIsTheFirst(t *testing.T) {
 	m := FromKafka(nil, []byte("v"), nil, at(1))
-	first := Origin{System: "kafka", Cluster: "a;b", Topic: "orders", Partition: 0, Offset: 0}
-	m.Begin(first)
-	_, err := m.Hop("dc1", 8)
-	require.NoError(t, err)
+	first := Origin{System: "kafka", Cluster: "a;b", Topic: "orders", Partition: 0, Offset: 0, ID: "of the topic"}
+	m.From = From{System: "kafka", Cluster: "a;b", Topic: "orders"}
+	m.Begin("of the topic")
+	m.Hop = "one"
 	_, _, properties := m.Pulsar()
 	assert.NotContains(t, properties, EntryFrom, "the origin says it")
 	place, ok := Place(properties)
@@ -198,55 +201,97 @@ func TestOriginIsTheFirst(t *testing.T) {
 	assert.Equal(t, first, place)
 
 	m = viaPulsar(m)
-	m.Begin(Origin{System: "pulsar", Cluster: "p", Topic: "t", Partition: -1, Offset: -1, ID: "1:2:3:4"})
-	m.From = From{Topic: "copy", Partition: 5, Offset: 99}
-	_, err = m.Hop("dc2", 8)
-	require.NoError(t, err)
+	m.From = From{System: "pulsar", Cluster: "p", Topic: "copy", Partition: 5, Offset: 99}
+	m.Begin("1:2:3:4")
+	m.Hop = "two"
 	assert.Equal(t, first, m.Origin)
 	_, _, properties = m.Pulsar()
-	assert.Equal(t, "dc1,dc2", properties[EntryHops])
+	assert.Equal(t, "one,two", properties[EntryHops])
 	place, ok = Place(properties)
 	assert.True(t, ok)
-	assert.Equal(t, Origin{Topic: "copy", Partition: 5, Offset: 99}, place, "what effectively once goes on after")
+	assert.Equal(t, Origin{System: "pulsar", Cluster: "p", Topic: "copy", Partition: 5, Offset: 99}, place, "what effectively once goes on after")
 	assert.Empty(t, viaPulsar(m).Headers)
 
 	_, ok = Place(map[string]string{"a": "b"})
 	assert.False(t, ok)
+	_, ok = Place(map[string]string{EntryOrigin: "kafka;main;orders;3;999999", EntryFrom: "kafka;main;orders;3;999999"})
+	assert.False(t, ok, "no route has written that")
+}
+
+// TestOriginWithoutHopsIsAnApplications: no route has written it. It is a header like others, and comes back.
+func TestOriginWithoutHopsIsAnApplications(t *testing.T) {
+	own := []Header{h(EntryFrom, "kafka;main;orders;3;999998"), h(EntryOrigin, "kafka;main;orders;3;999999")}
+	for name, m := range map[string]*Message{
+		"kafka":  FromKafka(nil, []byte("v"), own, at(1)),
+		"pulsar": FromPulsar("", []byte("v"), map[string]string{own[0].Name: string(own[0].Value), own[1].Name: string(own[1].Value)}, at(1)),
+		"amqp":   FromAMQP([]byte("v"), AMQP{}, own, at(1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, own, m.Headers)
+			m.begun(17)
+			_, _, properties := m.Pulsar()
+			place, ok := Place(properties)
+			require.True(t, ok)
+			assert.EqualValues(t, 17, place.Offset)
+			for _, again := range []*Message{viaPulsar(m), viaKafka(m), viaAMQP(m)} {
+				assert.Equal(t, own, again.Headers)
+				assert.Equal(t, m.Origin, again.Origin)
+			}
+		})
+	}
 }
 
 func TestHops(t *testing.T) {
 	m := &Message{}
 	for i := range 3 {
-		again, err := m.Hop(fmt.Sprint("p", i), 3)
-		assert.False(t, again)
-		require.NoError(t, err)
+		require.NoError(t, m.CheckHops(3))
+		m.Hop = PlaceName("kafka", "a,b", fmt.Sprint("t;", i))
+		m = viaKafka(m)
 	}
-	again, err := m.Hop("p1", 3)
-	assert.True(t, again, "a circle is one even at the limit")
-	require.NoError(t, err)
-	_, err = m.Hop("p3", 3)
+	err := m.CheckHops(3)
 	require.ErrorIs(t, err, ErrHops)
-	assert.ErrorContains(t, err, "p0, p1, p2")
-	assert.Equal(t, []string{"p0", "p1", "p2"}, m.Hops)
+	assert.ErrorContains(t, err, "kafka;a,b;t%3B0, kafka;a,b;t%3B1, kafka;a,b;t%3B2")
+	assert.True(t, m.HasBeen(PlaceName("kafka", "a,b", "t;1")))
+	assert.False(t, m.HasBeen(PlaceName("kafka", "a", "t;1")))
+	assert.False(t, m.HasBeen(PlaceName("pulsar", "a,b", "t;1")))
 }
 
-// TestThePlainWayIsCheap: a message of Kafka without headers costs itself, its hops, a
+// TestPlaceNames: one topic of Pulsar has one name.
+func TestPlaceNames(t *testing.T) {
+	for topic, want := range map[string]string{
+		"orders": "orders", "persistent://public/default/orders": "orders", "public/default/orders-partition-3": "orders",
+		"persistent://a/b/orders": "a/b/orders", "a/b/orders": "a/b/orders", "non-persistent://public/default/orders": "non-persistent://public/default/orders",
+		"orders-partition-x": "orders-partition-x",
+	} {
+		assert.Equal(t, "pulsar;p;"+want, PlaceName("pulsar", "p", topic))
+	}
+	assert.Equal(t, "kafka;k;orders-partition-3", PlaceName("kafka", "k", "orders-partition-3"))
+}
+
+// TestHopsOfBefore named the process: the first one's place is the origin.
+func TestHopsOfBefore(t *testing.T) {
+	m := FromPulsar("", nil, map[string]string{EntryOrigin: "kafka;main;orders;3;1042", EntryHops: "pigeonhole"}, time.Time{})
+	assert.True(t, m.HasBeen(PlaceName("kafka", "main", "orders")))
+	assert.False(t, m.HasBeen(PlaceName("kafka", "main", "others")))
+	assert.Equal(t, []string{"pigeonhole"}, m.Hops)
+}
+
+// TestThePlainWayIsCheap: a message of Kafka without headers costs itself, a
 // map (two allocations) and one text for all of key and entries.
 func TestThePlainWayIsCheap(t *testing.T) {
 	key, value, when := []byte("order-1234567"), make([]byte, 512), at(1_700_000_000_000)
 	n := testing.AllocsPerRun(100, func() {
 		m := FromKafka(key, value, nil, when)
-		m.Begin(Origin{System: "kafka", Cluster: "main", Topic: "orders", Partition: 3, Offset: 1042})
-		_, _ = m.Hop("dc1", 8)
+		m.begun(1042)
 		_, _, _ = m.Pulsar()
 	})
-	assert.LessOrEqual(t, n, 5.0)
+	assert.LessOrEqual(t, n, 4.0)
 	text := "kafka;main;orders;3;1042"
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = ParseOrigin(text) }))
 }
 
 func BenchmarkKafkaToPulsar(b *testing.B) {
-	key, value, id := []byte("order-1234567"), make([]byte, 512), "dc1"
+	key, value := []byte("order-1234567"), make([]byte, 512)
 	for name, headers := range map[string][]Header{
 		"no headers":      nil,
 		"three headers":   {h("content-type", "application/json"), h("id", "7f3a"), h("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")},
@@ -257,10 +302,7 @@ func BenchmarkKafkaToPulsar(b *testing.B) {
 			when := time.UnixMilli(1_700_000_000_000)
 			for i := range b.N {
 				m := FromKafka(key, value, headers, when)
-				m.Begin(Origin{System: "kafka", Cluster: "main", Topic: "orders", Partition: 3, Offset: int64(i)})
-				if _, err := m.Hop(id, 8); err != nil {
-					b.Fatal(err)
-				}
+				m.begun(int64(i))
 				if _, _, properties := m.Pulsar(); len(properties) < 2 {
 					b.Fatal("properties are missing")
 				}

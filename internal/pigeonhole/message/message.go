@@ -10,6 +10,9 @@ import "time"
 type Message struct {
 	// Key is nil for a message without one.
 	Key []byte
+	// OrderingKey is Pulsar's: it takes the place of Key where order is kept. Empty for
+	// none.
+	OrderingKey string
 	// Value is nil for a null value (a tombstone), and empty but not nil for an
 	// empty one.
 	Value []byte
@@ -21,10 +24,13 @@ type Message struct {
 	// AMQP is what RabbitMQ knows of a message besides; nil unless it came from
 	// there, directly or by way of another system.
 	AMQP *AMQP
-	// Origin is where the message was taken from first, Hops the names of the
-	// Pigeonholes that have passed it on, the first one first.
+	// Origin is where the message was taken from first. Hops are the places that routes
+	// took it from before, the first one first (see [PlaceName]; those of before named
+	// the process); Hop is the place that comes behind them in what is sent, empty for
+	// none.
 	Origin Origin
 	Hops   []string
+	Hop    string
 	// OmitOrigin leaves the origin, and the place of the last hop, out of what is sent.
 	OmitOrigin bool
 	// From is where this Pigeonhole took it from. It is not sent on.
@@ -74,7 +80,7 @@ type Origin struct {
 	Topic     string // or queue
 	Partition int32  // -1 for none
 	Offset    int64  // of Kafka, or of a stream of RabbitMQ; -1 for none
-	ID        string // Pulsar's message id, or AMQP's message-id; may be empty
+	ID        string // Kafka's topic id, Pulsar's message id, or AMQP's message-id; may be empty
 }
 
 // IsZero reports whether the origin says nothing.
@@ -82,7 +88,10 @@ func (o Origin) IsZero() bool { return o == Origin{} }
 
 // From is a message's place at the source.
 type From struct {
+	System    string // kafka, rabbitmq or pulsar
+	Cluster   string // its name in the configuration
 	Topic     string // or queue
+	TopicID   string // tells the topic from others of its name, before and elsewhere; empty where the broker gives none
 	Partition int32  // -1 for none
 	Offset    int64  // -1 for none
 	// Stored is when the source's broker says that it stored the message; zero when
@@ -97,7 +106,7 @@ const overhead = 256
 
 // Size is the number of bytes that the message is charged for while it is here.
 func (m *Message) Size() int64 {
-	n := overhead + len(m.Key) + len(m.Value)
+	n := overhead + len(m.Key) + len(m.OrderingKey) + len(m.Value)
 	for i := range m.Headers {
 		n += 48 + len(m.Headers[i].Name) + len(m.Headers[i].Value)
 	}

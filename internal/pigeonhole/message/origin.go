@@ -8,39 +8,73 @@ import (
 	"strings"
 )
 
-// ErrHops is wrapped by what Hop returns past the limit.
+// ErrHops is wrapped by what CheckHops returns.
 var ErrHops = errors.New("too many hops")
 
-// Begin sets the message's origin, unless it has one from before: the first is kept.
-func (m *Message) Begin(o Origin) {
-	if m.Origin.IsZero() {
-		m.Origin = o
+// Begin sets the message's origin, unless a route has done so before: the first is kept.
+// id is what the source knows it by besides From; it may be empty.
+func (m *Message) Begin(id string) {
+	if m.Begins() {
+		f := &m.From
+		m.Origin = Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset, ID: id}
 	}
 }
 
-// Hop notes that the Pigeonhole named id passes the message on. It reports again when
-// id has done so before: the message runs in a circle and is to be dropped. Past limit
-// hops the error wraps [ErrHops]. In both cases the message is unchanged. It is called
-// once for each message, before it is sent.
-func (m *Message) Hop(id string, limit int) (again bool, err error) {
-	if slices.Contains(m.Hops, id) {
-		return true, nil
+// Begins reports whether the message has no origin from a route before.
+func (m *Message) Begins() bool { return m.Origin.IsZero() || len(m.Hops) == 0 }
+
+// PlaceName names a topic or queue in the hops of messages: system;cluster;topic. The
+// names that Pulsar knows one topic by, and those of its partitions, are one.
+func PlaceName(system, cluster, topic string) string {
+	if system == "pulsar" {
+		topic = strings.TrimPrefix(strings.TrimPrefix(topic, "persistent://"), "public/default/")
+		if at := strings.LastIndex(topic, "-partition-"); at > 0 {
+			if _, err := strconv.ParseUint(topic[at+len("-partition-"):], 10, 31); err == nil {
+				topic = topic[:at]
+			}
+		}
 	}
-	if len(m.Hops) >= limit {
-		return false, fmt.Errorf("%w: %d, the limit is %d; it has passed %s", ErrHops, len(m.Hops)+1, limit, strings.Join(m.Hops, ", "))
+	b := make([]byte, 0, len(system)+len(cluster)+len(topic)+2)
+	b = append(appendEscaped(b, system, ";"), ';')
+	b = append(appendEscaped(b, cluster, ";"), ';')
+	return string(appendEscaped(b, topic, ";"))
+}
+
+// CheckHops returns an error that wraps [ErrHops] when the message has been taken from as
+// many places as limit allows.
+func (m *Message) CheckHops(limit int) error {
+	if len(m.Hops) < limit {
+		return nil
 	}
-	// The new list is exact: whoever holds the old one keeps it.
-	hops := make([]string, len(m.Hops)+1)
-	copy(hops, m.Hops)
-	hops[len(m.Hops)] = id
-	m.Hops = hops
-	return false, nil
+	return fmt.Errorf("%w: %d, the limit is %d; it has passed %s", ErrHops, len(m.Hops)+1, limit, strings.Join(m.Hops, ", "))
+}
+
+// HasBeen reports whether a route has taken the message from place before: it runs in a
+// circle when it goes there.
+func (m *Message) HasBeen(place string) bool {
+	if slices.Contains(m.Hops, place) {
+		return true
+	}
+	// A hop of before named the process and not the place. The first one's place is the origin.
+	first := len(m.Hops) > 0 && !strings.Contains(m.Hops[0], ";")
+	return first && place == PlaceName(m.Origin.System, m.Origin.Cluster, m.Origin.Topic)
+}
+
+// hops is how many hops are sent.
+func (m *Message) hops() int {
+	if m.Hop == "" {
+		return len(m.Hops)
+	}
+	return len(m.Hops) + 1
 }
 
 // Place is where the last Pigeonhole took a message with these properties from: what
-// effectively once resumes after. System and Cluster are empty when the message came
-// by way of several. ok is false for a message that no Pigeonhole has sent.
+// effectively once resumes after. System and Cluster are empty when it has come by way of
+// several and the last did not tell them yet. ok is false for a message that no Pigeonhole has sent.
 func Place(properties map[string]string) (o Origin, ok bool) {
+	if properties[EntryHops] == "" {
+		return Origin{}, false
+	}
 	if text, there := properties[EntryFrom]; there {
 		return ParseOrigin(text)
 	}
@@ -118,21 +152,23 @@ func (m *Message) appendFrom(b []byte) []byte {
 	if !m.hasFrom() {
 		return b
 	}
-	return Origin{Topic: m.From.Topic, Partition: m.From.Partition, Offset: m.From.Offset}.append(b)
+	f := &m.From
+	return Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset, ID: f.TopicID}.append(b)
 }
 
 func (m *Message) hasFrom() bool {
-	return !m.OmitOrigin && len(m.Hops) > 1 && m.From.Topic != "" && m.From.Offset >= 0
+	return !m.OmitOrigin && len(m.Hops) > 0 && m.Hop != "" && m.From.Topic != "" && m.From.Offset >= 0
 }
 
-func appendHops(b []byte, hops []string) []byte {
-	for i, id := range hops {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendEscaped(b, id, ",")
+// appendHops appends EntryHops.
+func (m *Message) appendHops(b []byte) []byte {
+	for _, place := range m.Hops {
+		b = append(appendEscaped(b, place, ","), ',')
 	}
-	return b
+	if m.Hop == "" {
+		return b[:len(b)-1]
+	}
+	return appendEscaped(b, m.Hop, ",")
 }
 
 func parseHops(text string) ([]string, bool) {

@@ -17,7 +17,7 @@ const (
 // FromPulsar makes a message of one of Pulsar's: key is empty for none, payload nil for
 // a null value, eventTime zero for none. The message takes payload over; properties are
 // only read. Its headers are in the order of their names unless the properties say
-// another. From and, for a first hop, Origin are the caller's to fill in.
+// another. From and OrderingKey are the caller's to fill in; then it calls Begin.
 func FromPulsar(key string, payload []byte, properties map[string]string, eventTime time.Time) *Message {
 	m := &Message{Value: payload, Time: exact(eventTime)}
 	if key != "" {
@@ -25,6 +25,9 @@ func FromPulsar(key string, payload []byte, properties map[string]string, eventT
 	}
 	if len(properties) == 0 {
 		return m
+	}
+	if hops, there := properties[EntryHops]; there {
+		m.readHops(hops)
 	}
 	plain := make([]Header, 0, len(properties))
 	size := 0
@@ -73,6 +76,8 @@ func (m *Message) fromPulsar(name, value string) bool {
 			}
 		}
 		return false
+	case EntryOrderingKey:
+		return false // Pulsar has a field for it
 	case EntryTime:
 		t, ok := parseTime(value)
 		if ok {
@@ -84,7 +89,7 @@ func (m *Message) fromPulsar(name, value string) bool {
 }
 
 // Pulsar is the message as one of Pulsar's, whose event time is m.Time, if that is after
-// 1970. payload, which shares memory with the message, is nil for a null value.
+// 1970, and whose ordering key is m.OrderingKey. payload, which shares memory with the message, is nil for a null value.
 func (m *Message) Pulsar() (key string, payload []byte, properties map[string]string) {
 	plain, odd := arrange(m.Headers, false, pulsarHolds)
 	encoding := ""
@@ -104,7 +109,7 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 			size += len(m.Headers[i].Value)
 		}
 	}
-	for _, there := range [...]bool{odd != nil, encoding != "", needTime, m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), len(m.Hops) > 0} {
+	for _, there := range [...]bool{odd != nil, encoding != "", needTime, m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), m.hops() > 0} {
 		if there {
 			count++
 		}
@@ -150,8 +155,8 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 	if m.hasFrom() {
 		properties[EntryFrom] = t.add(m.appendFrom(scratch[:0]))
 	}
-	if len(m.Hops) > 0 {
-		properties[EntryHops] = t.add(appendHops(scratch[:0], m.Hops))
+	if m.hops() > 0 {
+		properties[EntryHops] = t.add(m.appendHops(scratch[:0]))
 	}
 	return key, m.Value, properties
 }

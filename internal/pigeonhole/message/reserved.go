@@ -15,7 +15,8 @@ const Prefix = "pigeonhole."
 const (
 	// EntryOrigin is Message.Origin: see [Origin.String].
 	EntryOrigin = Prefix + "origin"
-	// EntryHops is Message.Hops, separated by commas.
+	// EntryHops is Message.Hops and Message.Hop, separated by commas. Every route writes
+	// it: without it EntryOrigin and EntryFrom are an application's own headers.
 	EntryHops = Prefix + "hops"
 	// EntryFrom is where the last Pigeonhole took the message from, in the form of
 	// EntryOrigin. It is there only where the origin does not say so itself: on
@@ -32,6 +33,8 @@ const (
 	// EntryKeyEncoding says that Pulsar's key, which is text, is the base64 of the
 	// key ("base64"), or that the key is empty but there ("empty").
 	EntryKeyEncoding = Prefix + "key_encoding"
+	// EntryOrderingKey is Message.OrderingKey, in Kafka and AMQP.
+	EntryOrderingKey = Prefix + "ordering_key"
 	// EntryValue is "null" for a null value, in AMQP, which knows empty ones only.
 	EntryValue = Prefix + "value"
 	// EntryTime is the message's time where the system's own field cannot hold it:
@@ -48,7 +51,7 @@ func isEntry(name string) bool {
 		return false
 	}
 	switch name {
-	case EntryOrigin, EntryHops, EntryFrom, EntryHeaders, EntryAMQP, EntryKey, EntryKeyEncoding, EntryValue, EntryTime:
+	case EntryOrigin, EntryHops, EntryFrom, EntryHeaders, EntryAMQP, EntryKey, EntryKeyEncoding, EntryOrderingKey, EntryValue, EntryTime:
 		return true
 	}
 	return false
@@ -61,11 +64,20 @@ func (m *Message) common(name, text string) bool {
 	ok := false
 	switch name {
 	case EntryOrigin:
-		m.Origin, ok = ParseOrigin(text)
+		if len(m.Hops) > 0 {
+			m.Origin, ok = ParseOrigin(text)
+		}
 	case EntryHops:
-		m.Hops, ok = parseHops(text)
+		ok = len(m.Hops) > 0 // readHops has read it
 	case EntryFrom:
-		_, ok = ParseOrigin(text) // it said where the last one took it from
+		if len(m.Hops) > 0 {
+			_, ok = ParseOrigin(text) // it said where the last one took it from
+		}
+	case EntryOrderingKey:
+		var key string
+		if key, ok = unescape(text); ok {
+			m.OrderingKey = key
+		}
 	case EntryAMQP:
 		var a AMQP
 		if a, ok = parseAMQP(text); ok {
@@ -74,6 +86,9 @@ func (m *Message) common(name, text string) bool {
 	}
 	return ok
 }
+
+// readHops reads EntryHops, which says whether other entries are a route's.
+func (m *Message) readHops(text string) { m.Hops, _ = parseHops(text) }
 
 const hexDigits = "0123456789ABCDEF"
 

@@ -74,7 +74,7 @@ type SourceConfig struct {
 	// Default 32.
 	Concurrency int `yaml:"concurrency"`
 	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all partitions; see the library's keys of these names.
-	// Few messages that are passed on slowly limit the rate: at 100,000 messages a second and 100 ms until they are settled, 10,000 are under way.
+	// Few messages that are passed on slowly limit the rate: at 100,000 messages a second and 100 ms until they are acknowledged, 10,000 are under way.
 	// Defaults 20000 and 64MiB.
 	PrefetchMessages int          `yaml:"prefetch_messages"`
 	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
@@ -158,18 +158,24 @@ func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	return cc
 }
 
-// stopGrace is how long after drain_timeout the consumer is left to settle what was drained.
+// stopGrace is how long after drain_timeout the consumer is left to acknowledge what was drained.
 const stopGrace = 5 * time.Second
 
 // SinkConfig says how to publish.
 type SinkConfig struct {
 	messaging.Config `yaml:",inline"`
+	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same cluster have. Default pulsar.
+	Cluster string `yaml:"cluster"`
 	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a partition's messages (Kafka) and for topics that
 	// nobody else writes to, each partition from one partition of one source topic; and it needs deduplication enabled on the topics, or their
 	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies set-deduplication): this client cannot see whether it is,
 	// and without it a connection that breaks may store what was under way twice. A topic must keep its last message: give it retention, or a
 	// subscription that lags. Default at_least_once.
 	Guarantee string `yaml:"guarantee"`
+	// FormerSources are ids of source topics that others have taken the place of, because they were deleted and made anew, or the route reads another
+	// cluster. Under effectively_once a partition that holds messages of one topic refuses those of another (other_source, which names both). Of a
+	// topic that is listed here the messages stay, and the new topic's are stored behind them, from where its consumer group stands. Default: none.
+	FormerSources []string `yaml:"former_sources"`
 	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do it, messages without one in turn; or source, the
 	// one of the same number as at the source. A message whose partition the topic lacks is refused. effectively_once needs source. Default key.
 	Partition string `yaml:"partition"`
@@ -193,6 +199,7 @@ type SinkConfig struct {
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
 		Config:          messaging.DefaultConfig(),
+		Cluster:         system,
 		Guarantee:       atLeastOnce,
 		Partition:       partitionKey,
 		MaxTopics:       1000,
@@ -213,6 +220,9 @@ func (c SinkConfig) Validate() error {
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if c.Guarantee == effectivelyOnce && c.Partition != partitionSource {
 		fault("partition", "must be source with guarantee effectively_once, got %q", c.Partition)
+	}
+	if c.Cluster == "" {
+		fault("cluster", "must not be empty")
 	}
 	if c.MaxTopics < 1 {
 		fault("max_topics", "must be > 0, got %d", c.MaxTopics)

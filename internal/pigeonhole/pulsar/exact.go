@@ -23,8 +23,8 @@ import (
 // which finds out again. See there, and ADR 8, for what has to hold and what makes it hold.
 //
 // An offset is compared with others of the same topic only. A source topic that is
-// deleted and made anew begins at 0 again, and would be taken for stored: the source's
-// gap detection is what notices that.
+// deleted and made anew begins at 0 again, and one of another cluster has offsets of its
+// own: the topic's id tells them apart, and what does not fit is refused. See sourceTopic.
 
 // exactIdle is the longest idle_timeout under effectively_once.
 const exactIdle = 5 * time.Second
@@ -34,20 +34,25 @@ type exactKey struct {
 	partition int32
 }
 
-// Resume returns the highest offset of the topic source that topic's partition is known to hold, ok false for none, from the moment on in which
-// nobody but this sink can write there. A source may go on behind it: what it sends up to there is recognised as stored and answered with nil.
-func (s *Sink) Resume(ctx context.Context, topic string, partition int32, source string) (offset int64, ok bool, err error) {
+// Resume returns the highest offset of from's topic that the partition of topic with from's number is known to hold, ok false for none, from the moment
+// on in which nobody but this sink can write there. A source may go on behind it: what it sends up to there is recognised as stored and answered with
+// nil. A partition that holds messages of another topic is refused.
+func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error) {
 	if s.cfg.Guarantee != effectivelyOnce {
 		return 0, false, errors.New("the guarantee is not effectively_once")
 	}
 	if err := s.await(ctx); err != nil {
 		return 0, false, err
 	}
-	w, err := s.writer(exactKey{topic, partition}, source)
+	source := sourceOf(from)
+	w, err := s.writer(exactKey{topic, from.Partition}, source)
 	if err != nil {
 		return 0, false, err
 	}
 	defer w.users.leave()
+	if w.source != source {
+		return 0, false, w.takenBy(source)
+	}
 	for {
 		w.mu.Lock()
 		phase, changed, stored, refuse := w.phase, w.changed, w.stored, w.refuse
@@ -105,7 +110,7 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 		done(lane.Refuse("too_large", fmt.Errorf("%d bytes are more than max_message_bytes (%s)", m.Size(), s.cfg.MaxMessageBytes)))
 		return
 	}
-	w, err := s.writer(exactKey{to, m.From.Partition}, m.From.Topic)
+	w, err := s.writer(exactKey{to, m.From.Partition}, sourceOf(&m.From))
 	if err != nil {
 		done(err)
 		return
@@ -115,7 +120,7 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 
 // writer returns the writer of a partition, opening it when needed, and counts the
 // caller as a user.
-func (s *Sink) writer(key exactKey, source string) (*writer, error) {
+func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	s.mu.RLock()
 	w, closed := s.exact[key], s.closed
 	if w != nil {

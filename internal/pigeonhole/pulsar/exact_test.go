@@ -18,8 +18,8 @@ func numbered(partition int32, offset int64) *message.Message {
 	return &message.Message{
 		Key: []byte("p" + strconv.Itoa(int(partition))), Value: []byte(strconv.FormatInt(offset, 10)),
 		Origin: message.Origin{System: "kafka", Cluster: "main", Topic: "orders", Partition: partition, Offset: offset},
-		Hops:   []string{"bridge"},
-		From:   message.From{Topic: "orders", Partition: partition, Offset: offset},
+		Hop:    "kafka;main;orders",
+		From:   message.From{System: "kafka", Cluster: "main", Topic: "orders", Partition: partition, Offset: offset},
 	}
 }
 
@@ -44,20 +44,20 @@ func TestResumeKnowsWhatIsStored(t *testing.T) {
 	srv := stack.Pulsar(t)
 	topic := deduplicated(t, srv, 2)
 	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
-	_, ok, err := sink.Resume(testContext(t), topic, 1, "orders")
+	_, ok, err := sink.Resume(testContext(t), topic, &numbered(1, 0).From)
 	require.NoError(t, err)
 	require.False(t, ok)
 	for i := range int64(10) {
 		require.NoError(t, send(t, sink, topic, numbered(1, 2*i))) // offsets have gaps
 	}
-	offset, ok, err := sink.Resume(testContext(t), topic, 1, "orders")
+	offset, ok, err := sink.Resume(testContext(t), topic, &numbered(1, 0).From)
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.EqualValues(t, 18, offset)
 	sinking.stop(t)
 
 	sink, sinking = startSink(t, srv.URL(), exactly(srv.URL()))
-	offset, ok, err = sink.Resume(testContext(t), topic, 1, "orders")
+	offset, ok, err = sink.Resume(testContext(t), topic, &numbered(1, 0).From)
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.EqualValues(t, 18, offset)
@@ -113,7 +113,7 @@ func TestDeduplicationKnowsWhatIsStored(t *testing.T) {
 	publish(t, client, topic, 0, 1, false)
 
 	sink, sinking = startSink(t, srv.URL(), exactly(srv.URL()))
-	_, ok, err := sink.Resume(testContext(t), topic, 0, "orders")
+	_, ok, err := sink.Resume(testContext(t), topic, &numbered(0, 0).From)
 	require.NoError(t, err)
 	require.False(t, ok, "the last message says nothing")
 	for i := int64(5); i < 15; i++ {
@@ -157,4 +157,77 @@ func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 	}
 	sinking.stop(t)
 	require.Len(t, read(t, dial(t, messaging.Config{URL: srv.URL()}), topic), 4)
+}
+
+// TestRecreatedSourceIsNotTakenForStored: its offsets begin again. What the partition holds of the former topic of that
+// name, or of another cluster's, is refused by both names, until the configuration says to go on behind it.
+func TestRecreatedSourceIsNotTakenForStored(t *testing.T) {
+	srv := stack.Pulsar(t)
+	topic := deduplicated(t, srv, 1)
+	of := func(id string, offset int64) *message.Message {
+		m := numbered(0, offset)
+		m.Origin.ID, m.From.TopicID = id, id
+		return m
+	}
+	resume := func(sink *Sink, m *message.Message) (int64, error) {
+		offset, _, err := sink.Resume(testContext(t), topic, &m.From)
+		return offset, err
+	}
+	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
+	for i := range int64(5) {
+		require.NoError(t, send(t, sink, topic, of("former", i)))
+	}
+	_, err := resume(sink, of("new", 0))
+	require.ErrorContains(t, err, "still takes messages")
+	_, refused := lane.Refused(err)
+	require.False(t, refused, "it is released when nothing is left of it")
+	other := of("new", 0)
+	other.From.Topic = "others"
+	_, err = resume(sink, other)
+	reason, _ := lane.Refused(err)
+	require.Equal(t, "other_source", reason)
+	sinking.stop(t)
+
+	sink, sinking = startSink(t, srv.URL(), exactly(srv.URL()))
+	_, err = resume(sink, of("new", 0))
+	reason, _ = lane.Refused(err)
+	require.Equal(t, "other_source", reason)
+	require.ErrorContains(t, err, "kafka;main;orders (id former)")
+	require.ErrorContains(t, err, "kafka;main;orders (id new)")
+	require.ErrorContains(t, err, "former_sources")
+	sinking.stop(t)
+
+	knowing := func(c *SinkConfig) {
+		exactly(srv.URL())(c)
+		c.FormerSources = []string{"former"}
+	}
+	for _, want := range []int64{-1, 3} { // the second time it is a restart
+		sink, sinking = startSink(t, srv.URL(), knowing)
+		offset, ok, err := sink.Resume(testContext(t), topic, &of("new", 0).From)
+		require.NoError(t, err)
+		require.Equal(t, want >= 0, ok)
+		require.Equal(t, want, offset)
+		for i := range int64(4) {
+			require.NoError(t, send(t, sink, topic, of("new", i)))
+		}
+		sinking.stop(t)
+	}
+	var got []string
+	for _, d := range read(t, dial(t, messaging.Config{URL: srv.URL()}), topic) {
+		at, _ := message.Place(d.Properties)
+		got = append(got, at.ID+" "+string(d.Payload))
+	}
+	require.Equal(t, []string{"former 0", "former 1", "former 2", "former 3", "former 4", "new 0", "new 1", "new 2", "new 3"}, got)
+}
+
+// TestSourceTopics are told apart by id, else by the cluster's name, as far as both tell it.
+func TestSourceTopics(t *testing.T) {
+	topic := func(cluster, name, id string) sourceTopic { return sourceTopic{"kafka", cluster, name, id} }
+	now := topic("main", "orders", "A")
+	for _, same := range []sourceTopic{now, topic("renamed", "orders", "A"), topic("main", "orders", ""), {topic: "orders"}} {
+		require.True(t, now.is(same), "%s", same)
+	}
+	for _, other := range []sourceTopic{topic("main", "orders", "B"), topic("far", "orders", ""), topic("main", "others", "A"), {topic: "others"}} {
+		require.False(t, now.is(other), "%s", other)
+	}
 }

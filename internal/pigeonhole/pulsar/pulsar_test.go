@@ -141,7 +141,7 @@ func publish(t *testing.T, client *messaging.Client, topic string, from, n int, 
 	rs := make([]*messaging.Record, n)
 	for i := range rs {
 		rs[i] = &messaging.Record{
-			Key: "k" + strconv.Itoa((from+i)%7), Payload: []byte(strconv.Itoa(from + i)),
+			Key: "k" + strconv.Itoa((from+i)%7), OrderingKey: "o" + strconv.Itoa((from+i)%7), Payload: []byte(strconv.Itoa(from + i)),
 			Properties: map[string]string{"n": strconv.Itoa(from + i)}, EventTime: time.UnixMilli(1_700_000_000_000 + int64(from+i)),
 		}
 	}
@@ -196,8 +196,9 @@ func TestEveryKindOfSubscriptionArrivesWhole(t *testing.T) {
 			for _, d := range got {
 				i, _ := strconv.Atoi(string(d.Payload))
 				require.Equal(t, strconv.Itoa(i), d.Properties["n"])
+				require.Equal(t, "o"+strconv.Itoa(i%7), d.OrderingKey)
 				require.EqualValues(t, 1_700_000_000_000+i, d.EventTime.UnixMilli())
-				at, ok := message.Place(d.Properties)
+				at, ok := message.ParseOrigin(d.Properties[message.EntryOrigin])
 				require.True(t, ok)
 				require.Equal(t, message.Origin{
 					System: "pulsar", Cluster: "pulsar", Topic: from, Partition: at.Partition, Offset: -1, ID: at.ID,

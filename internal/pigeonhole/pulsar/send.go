@@ -24,7 +24,7 @@ func (p *sending) fill(m *message.Message) {
 	key, payload, properties := m.Pulsar()
 	partition := int(m.From.Partition)
 	p.record = messaging.Record{
-		Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m),
+		Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m),
 		// One of the two counts: where the source's partition names the destination's, or lanes
 		// do not share the runs of messages without a key.
 		Partition: partition, SpreadHint: partition,
@@ -39,8 +39,8 @@ func eventTime(m *message.Message) time.Time {
 	return m.Time
 }
 
-// settle hands the outcome on.
-func (p *sending) settle(_ messaging.MessageID, err error) {
+// finish hands the outcome on.
+func (p *sending) finish(_ messaging.MessageID, err error) {
 	s, u, done := p.sink, p.users, p.done
 	p.record, p.sink, p.users, p.done = messaging.Record{}, nil, nil, nil
 	s.sends.put(p)
@@ -56,7 +56,7 @@ func (l *pool) get() *sending {
 		return p
 	}
 	p := new(sending)
-	p.receipt = p.settle
+	p.receipt = p.finish
 	return p
 }
 

@@ -43,6 +43,9 @@ type Sink struct {
 	room   chan struct{} // closed, and made anew, when something of open is closed
 }
 
+// PlaceName names the topic to in the hops of messages.
+func (s *Sink) PlaceName(to string) string { return message.PlaceName(system, s.cfg.Cluster, to) }
+
 // destination is one open topic.
 type destination struct {
 	topic string

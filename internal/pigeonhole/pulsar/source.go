@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,8 +199,8 @@ var errStopping = errors.New("stopping")
 // laneOf chooses among the lanes of a shared subscription: one key's messages have one lane.
 func (f *feed) laneOf(d *messaging.Delivery) string {
 	n := f.turn
-	if d.Key != "" {
-		n = int(maphash.String(f.s.seed, d.Key) % uint64(f.s.cfg.Lanes))
+	if key := cmp.Or(d.OrderingKey, d.Key); key != "" {
+		n = int(maphash.String(f.s.seed, key) % uint64(f.s.cfg.Lanes))
 	} else {
 		f.turn = (f.turn + 1) % f.s.cfg.Lanes
 	}
@@ -233,12 +234,15 @@ const maxNames = 10_000
 // message makes one of Pigeonhole's. The delivery is not used afterwards.
 func (f *feed) message(d *messaging.Delivery, at place) *message.Message {
 	m := message.FromPulsar(d.Key, d.Payload, d.Properties, d.EventTime)
-	if m.Origin.IsZero() {
-		m.Origin = message.Origin{
-			System: system, Cluster: f.s.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, ID: d.ID.String(),
-		}
+	m.OrderingKey = d.OrderingKey
+	m.From = message.From{
+		System: system, Cluster: f.s.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
 	}
-	m.From = message.From{Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now()}
+	id := ""
+	if m.Begins() {
+		id = d.ID.String()
+	}
+	m.Begin(id)
 	return m
 }
 

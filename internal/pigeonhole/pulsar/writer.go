@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ import (
 type writer struct {
 	sink   *Sink
 	key    exactKey
-	source string // the topic that its messages come from
+	source sourceTopic
 	users  users
 	log    *zap.Logger
 
@@ -68,8 +69,8 @@ type exactSend struct {
 // send takes m, or drops it when it is stored already. The caller is a user until m has
 // its outcome.
 func (w *writer) send(m *message.Message, done func(error)) {
-	err, settled := w.take(m, done)
-	if settled {
+	err, known := w.take(m, done)
+	if known {
 		w.users.leave()
 		done(err)
 		return
@@ -78,7 +79,7 @@ func (w *writer) send(m *message.Message, done func(error)) {
 }
 
 // take puts m behind what is pending, unless its outcome is known.
-func (w *writer) take(m *message.Message, done func(error)) (err error, settled bool) { //nolint:revive // an outcome, not a failure
+func (w *writer) take(m *message.Message, done func(error)) (err error, known bool) { //nolint:revive // an outcome, not a failure
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	offset := m.From.Offset
@@ -87,8 +88,8 @@ func (w *writer) take(m *message.Message, done func(error)) (err error, settled 
 		return ErrStopped, true
 	case w.phase == phaseRefusing:
 		return w.refuse, true
-	case w.source != m.From.Topic:
-		return w.otherSource(w.source), true
+	case w.source != sourceOf(&m.From):
+		return w.takenBy(sourceOf(&m.From)), true
 	case offset <= w.stored:
 		return nil, true
 	case offset <= w.high:
@@ -97,7 +98,7 @@ func (w *writer) take(m *message.Message, done func(error)) (err error, settled 
 	e := w.sink.exacts.get()
 	e.offset, e.done = offset, done
 	key, payload, properties := m.Pulsar()
-	e.record = messaging.Record{Key: key, Payload: payload, Properties: properties, EventTime: eventTime(m)}
+	e.record = messaging.Record{Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m)}
 	w.high = offset
 	w.push(e)
 	return nil, false
@@ -105,7 +106,7 @@ func (w *writer) take(m *message.Message, done func(error)) (err error, settled 
 
 // join lets done hear the outcome of an offset that is pending: a lane that has been
 // closed since has sent it. w.mu is held.
-func (w *writer) join(offset int64, done func(error)) (err error, settled bool) { //nolint:revive // as in take
+func (w *writer) join(offset int64, done func(error)) (err error, known bool) { //nolint:revive // as in take
 	waiting := w.pending[w.first:]
 	i := sort.Search(len(waiting), func(i int) bool { return waiting[i].offset >= offset })
 	if i == len(waiting) || waiting[i].offset != offset {
@@ -118,11 +119,6 @@ func (w *writer) join(offset int64, done func(error)) (err error, settled bool) 
 		done(err)
 	}
 	return nil, false
-}
-
-func (w *writer) otherSource(holds string) error {
-	return lane.Refuse("other_source",
-		fmt.Errorf("partition %d of %s holds messages of %s, effectively_once allows no others", w.key.partition, w.key.topic, holds))
 }
 
 // run stores what is pending until the writer is closed.
@@ -157,7 +153,7 @@ func (w *writer) refuseAll(why error) {
 	w.setPhase(phaseRefusing)
 	gone := w.takeAll()
 	w.mu.Unlock()
-	w.settle(gone, why)
+	w.tell(gone, why)
 }
 
 // open takes the partition, and finds out what is stored.
@@ -201,7 +197,7 @@ func (w *writer) config() messaging.EntryWriterConfig {
 		name = "pigeonhole"
 	}
 	return messaging.EntryWriterConfig{
-		Name: name + "-" + w.source, Position: w.position,
+		Name: w.source.producer(name), Position: w.position,
 		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }
@@ -213,11 +209,14 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	case !ok || at.Offset < 0:
 		w.log.Warn("the last message is not of a Pigeonhole: deduplication alone tells what is stored", zap.Stringer("message_id", d.ID))
 		return -1, nil
+	case at.ID != "" && slices.Contains(w.sink.cfg.FormerSources, at.ID) && at.ID != w.source.id:
+		w.log.Info("going on behind the messages of a former source topic", zap.String("holds", sourceOfLast(&at).String()), zap.Stringer("source", w.source))
+		return -1, nil
 	case at.Partition != w.key.partition:
 		return 0, lane.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
-	case at.Topic != w.source:
-		return 0, w.otherSource(at.Topic)
+	case !w.source.is(sourceOfLast(&at)):
+		return 0, w.otherSource(sourceOfLast(&at))
 	default:
 		return at.Offset, nil
 	}
@@ -246,7 +245,7 @@ func (w *writer) advance(offset int64) {
 	w.stored = max(w.stored, offset)
 	w.high = max(w.high, offset)
 	w.mu.Unlock()
-	w.settle(stored, nil)
+	w.tell(stored, nil)
 }
 
 // write stores what is pending, entry after entry, until there is doubt about one, or
@@ -309,7 +308,7 @@ func (w *writer) finish(err error) {
 	w.mu.Lock()
 	done := w.takeFirst(len(w.group))
 	w.mu.Unlock()
-	w.settle(done, err)
+	w.tell(done, err)
 }
 
 // doubt notes that it is not known what became of the group.
@@ -343,7 +342,7 @@ func (w *writer) end() {
 	w.setPhase(phaseEnded)
 	gone := w.takeAll()
 	w.mu.Unlock()
-	w.settle(gone, messaging.ErrUnacknowledged)
+	w.tell(gone, messaging.ErrUnacknowledged)
 	w.kill()
 }
 
@@ -383,8 +382,8 @@ func (w *writer) takeAll() []func(error) {
 	return gone
 }
 
-// settle gives outcomes.
-func (w *writer) settle(waiting []func(error), err error) {
+// tell gives those who wait the outcome.
+func (w *writer) tell(waiting []func(error), err error) {
 	for _, done := range waiting {
 		w.users.leave()
 		done(err)

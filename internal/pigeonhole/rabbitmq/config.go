@@ -121,6 +121,9 @@ type Binding struct {
 // SinkConfig is where messages are published.
 type SinkConfig struct {
 	Connection `yaml:",inline"`
+	// Cluster is the name of the cluster, or of the virtual host, in the hops of messages: the one that sources of the same queues have. Default
+	// rabbitmq.
+	Cluster string `yaml:"cluster"`
 	// Exchange to publish to; it must exist. The route's destination is the routing key. Default: empty, the default exchange, where the routing
 	// key is the name of a queue.
 	Exchange string `yaml:"exchange"`
@@ -155,14 +158,14 @@ func defaultConnection() Connection {
 // DefaultSourceConfig returns the defaults; queues are missing.
 func DefaultSourceConfig() SourceConfig {
 	return SourceConfig{
-		Connection: defaultConnection(), Cluster: "rabbitmq", Prefetch: 2000, Mode: modeOrdered, Parallel: 4, Declare: declareVerify, StopTimeout: 10 * time.Second,
+		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, Mode: modeOrdered, Parallel: 4, Declare: declareVerify, StopTimeout: 10 * time.Second,
 	}
 }
 
 // DefaultSinkConfig returns the defaults.
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
-		Connection: defaultConnection(), Mandatory: true, Persistent: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
+		Connection: defaultConnection(), Cluster: system, Mandatory: true, Persistent: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
 		MaxMessageSize: 16 * config.MiB,
 	}
 }
@@ -280,6 +283,9 @@ func (q Queue) Validate() error {
 // Validate returns every fault of the keys besides the connection's.
 func (c SinkConfig) Validate() error {
 	errs := []error{checkRange("window", c.Window, 65535), checkRange("channels", c.Channels, 64)}
+	if c.Cluster == "" {
+		errs = append(errs, config.Fault("cluster", "must not be empty"))
+	}
 	if len(c.Exchange) > maxShort {
 		errs = append(errs, config.Fault("exchange", "must have at most %d bytes", maxShort))
 	}

@@ -70,7 +70,7 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 		d.Body = []byte{} // AMQP has no null value
 	}
 	m := message.FromAMQP(d.Body, a, headers, d.Timestamp)
-	m.From = message.From{Topic: queue, Partition: -1, Offset: offset, Received: now}
+	m.From = message.From{System: system, Topic: queue, Partition: -1, Offset: offset, Received: now}
 	return m
 }
 

@@ -9,6 +9,9 @@ import (
 	"go.uber.org/zap"
 )
 
+// system is the name of RabbitMQ in the provenance of messages.
+const system = "rabbitmq"
+
 // Options are what a source or sink depends on. Each may be nil.
 type Options struct {
 	Log *zap.Logger

@@ -17,7 +17,7 @@ import (
 // errDoubt ends an outlet on which it cannot be told which message was given back.
 var errDoubt = errors.New("it is not known which message could not be routed")
 
-// outlet is one channel in confirm mode. Send publishes on it; settle, in one goroutine, waits for the confirms in the order of publishing.
+// outlet is one channel in confirm mode. Send publishes on it; run, in one goroutine, waits for the confirms in the order of publishing.
 //
 // A message that no queue takes is given back by basic.return and then confirmed like others, so a confirm alone proves nothing. RabbitMQ sends the
 // return before the confirm of the same message, and the library puts it into returns before it opens the confirm; so when a message's confirm is
@@ -38,7 +38,7 @@ type outlet struct {
 	pending chan sent  // published, in that order
 	over    bool       // nothing is published any more
 
-	// Of settle only.
+	// Of run only.
 	next     []sent // taken out of pending, to be looked at
 	returned []given
 }
@@ -87,8 +87,8 @@ func (o *outlet) publish(e *sent) error {
 	return nil
 }
 
-// settle gives messages their outcomes until the channel ends, and returns why it did.
-func (o *outlet) settle() error {
+// run gives messages their outcomes until the channel ends, and returns why it did.
+func (o *outlet) run() error {
 	for {
 		if len(o.next) == 0 {
 			select {
@@ -204,19 +204,19 @@ func (o *outlet) end(reason *amqp.Error) error {
 			break
 		}
 	}
-	unsettled := len(o.next)
+	left := len(o.next)
 	switch {
-	case reason == nil && unsettled > 0: // closed here, in doubt
-		o.careful.Store(int64(unsettled))
+	case reason == nil && left > 0: // closed here, in doubt
+		o.careful.Store(int64(left))
 		return errDoubt
 	case reason == nil:
 		return plain(nil)
-	case reason.Server && reason.Code == amqp.PreconditionFailed && unsettled == 1:
+	case reason.Server && reason.Code == amqp.PreconditionFailed && left == 1:
 		o.careful.Add(-1)
 		o.finishWith(lane.Refuse(refusedByBroker, fmt.Errorf("RabbitMQ refuses the message: %w", plain(reason))))
 		return errDoubt // it was the message's fault: nothing to report
 	case reason.Server && reason.Code == amqp.PreconditionFailed:
-		o.careful.Store(int64(unsettled))
+		o.careful.Store(int64(left))
 		return errDoubt
 	}
 	return fmt.Errorf("RabbitMQ closed the channel: %w", plain(reason))

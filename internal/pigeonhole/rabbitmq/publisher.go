@@ -41,7 +41,7 @@ func (p *publisher) run(ctx context.Context, conn *link) {
 			p.health.set(p.part, nil)
 			p.current.Store(o)
 			p.ready.open()
-			err = o.settle()
+			err = o.run()
 			p.ready.shut()
 			p.epoch.Add(1)
 			o.abandon()

@@ -139,6 +139,14 @@ func (s *Sink) unblock() {
 	s.health.set(partAlarm, nil)
 }
 
+// PlaceName names the queue to in the hops of messages, or with an exchange that and the routing key: which queues it leads to is not known here.
+func (s *Sink) PlaceName(to string) string {
+	if s.cfg.Exchange != "" {
+		to = s.cfg.Exchange + "/" + to
+	}
+	return message.PlaceName(system, s.cfg.Cluster, to)
+}
+
 // Send publishes m with the routing key to; see lane.Sink. Messages of one destination are published in the order of the calls. It blocks while
 // there is no connection, while the broker has an alarm, and while the window is full, until ctx ends.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {

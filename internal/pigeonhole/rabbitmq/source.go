@@ -228,9 +228,8 @@ func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l 
 				t.metrics.redelivered.Inc()
 			}
 			m := fromDelivery(&d, t.queue.Name, stream, time.Now())
-			m.Begin(message.Origin{
-				System: "rabbitmq", Cluster: t.cfg.Cluster, Topic: t.queue.Name, Partition: -1, Offset: m.From.Offset, ID: d.MessageId,
-			})
+			m.From.Cluster = t.cfg.Cluster
+			m.Begin(d.MessageId)
 			t.delivered.Store(d.DeliveryTag)
 			if stream {
 				t.place.delivered(d.DeliveryTag, m.From.Offset)

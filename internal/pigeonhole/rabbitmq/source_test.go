@@ -136,7 +136,7 @@ func TestStream(t *testing.T) {
 	assert.Less(t, chunk, 100, "prefetch is kept by chunks of the stream")
 	require.NoError(t, first.commitTo(9))
 	for i, m := range first.messages() {
-		assert.Equal(t, message.From{Topic: q, Partition: -1, Offset: int64(i), Received: m.From.Received}, m.From)
+		assert.Equal(t, message.From{System: "rabbitmq", Cluster: "rabbitmq", Topic: q, Partition: -1, Offset: int64(i), Received: m.From.Received}, m.From)
 		assert.Empty(t, m.Headers)
 	}
 	lag, err := s.Lag(t.Context())

@@ -96,6 +96,12 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 	return to, true, nil
 }
 
+// Destination returns the destination of all messages, and false where it depends on
+// them.
+func (t *Transform) Destination() (to string, ok bool) {
+	return t.to.static, len(t.to.parts) == 0
+}
+
 func (t *Transform) destination(m *message.Message) (string, error) {
 	to, err := t.to.of(m)
 	if err != nil {
@@ -143,7 +149,7 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	for i, s := range t.set {
 		switch s.key {
 		case "key":
-			m.Key = results[i]
+			m.Key, m.OrderingKey = results[i], "" // the new key is what orders
 		case "value":
 			m.Value = results[i]
 		default:

@@ -408,3 +408,16 @@ func FuzzApply(f *testing.F) {
 		}
 	})
 }
+
+// TestNewKeyOrders: Pulsar's ordering key would take its place.
+func TestNewKeyOrders(t *testing.T) {
+	m := &message.Message{Key: []byte("old"), OrderingKey: "before"}
+	_, keep, err := compiled(t, Config{Set: map[string]string{"value": `"v"`}, To: "t"}).Apply(m)
+	require.NoError(t, err)
+	require.True(t, keep)
+	assert.Equal(t, "before", m.OrderingKey)
+	_, _, err = compiled(t, Config{Set: map[string]string{"key": `"new"`}, To: "t"}).Apply(m)
+	require.NoError(t, err)
+	assert.Equal(t, []byte("new"), m.Key)
+	assert.Empty(t, m.OrderingKey)
+}

@@ -1,0 +1,123 @@
+package pigeonhole
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
+)
+
+// kept is a sink of Pulsar that keeps the last message.
+type kept struct{ m *message.Message }
+
+func (k *kept) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
+	k.m = m
+	done(nil)
+}
+func (*kept) Run(context.Context) error { return nil }
+
+func (*kept) PlaceName(to string) string { return message.PlaceName("pulsar", "main", to) }
+
+// leading makes a route to a topic, without source and lanes.
+func leading(t *testing.T, to string) *route {
+	t.Helper()
+	rc := RouteConfig{Config: transform.Config{To: to}, MaxHops: 8, DeadLetter: DeadLetter{To: "dead"}}
+	changes, err := transform.New(rc.Config)
+	require.NoError(t, err)
+	return &route{
+		cfg: rc, log: zap.NewNop(), transform: changes, sink: &kept{}, dead: &kept{},
+		trouble: map[string]error{}, said: map[string]time.Time{},
+	}
+}
+
+// at is m as a source reads it from a topic after a route has stored it there.
+func at(topic string, m *message.Message) *message.Message {
+	key, payload, properties := m.Pulsar()
+	read := message.FromPulsar(key, payload, properties, m.Time)
+	read.From = message.From{System: "pulsar", Cluster: "main", Topic: "persistent://public/default/" + topic, Partition: -1, Offset: -1}
+	read.Begin("1:2:3:4")
+	return read
+}
+
+// through is what a route makes of m: the same, or nil for what it drops as a loop.
+func through(t *testing.T, r *route, m *message.Message) *message.Message {
+	t.Helper()
+	prepare, _ := r.preparation()
+	_, keep, err := prepare(t.Context(), m)
+	if errors.Is(err, lane.ErrLoop) {
+		return nil
+	}
+	require.NoError(t, err)
+	require.True(t, keep)
+	return m
+}
+
+func fresh() *message.Message { return &message.Message{Key: []byte("k"), Value: []byte("v")} }
+
+// TestRoutesInARow of one process, and what a stream application copies with all headers from one topic to the next.
+func TestRoutesInARow(t *testing.T) {
+	m := fresh()
+	for _, hop := range [][2]string{{"a", "b"}, {"b", "c"}, {"c", "d"}} {
+		m = through(t, leading(t, hop[1]), at(hop[0], m))
+		require.NotNil(t, m, "%v", hop)
+	}
+	copied := through(t, leading(t, "far"), at("output", m))
+	require.NotNil(t, copied)
+	assert.Equal(t, []string{"pulsar;main;a", "pulsar;main;b", "pulsar;main;c"}, copied.Hops)
+	assert.Equal(t, "persistent://public/default/a", copied.Origin.Topic)
+}
+
+// TestCirclesAreCut wherever they close, and whether the destination is fixed or the message's.
+func TestCirclesAreCut(t *testing.T) {
+	for name, to := range map[string]func(topic string) string{
+		"fixed":         func(topic string) string { return topic },
+		"full name":     func(topic string) string { return "persistent://public/default/" + topic },
+		"the message's": func(topic string) string { return "{header.none:-" + topic + "}" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := through(t, leading(t, to("b")), at("a", fresh()))
+			assert.Nil(t, through(t, leading(t, to("a")), at("b", there)), "both ways")
+			further := through(t, leading(t, to("c")), at("b", there))
+			assert.Nil(t, through(t, leading(t, to("a")), at("c", further)))
+			assert.Nil(t, through(t, leading(t, to("b")), at("c", further)))
+		})
+	}
+}
+
+// TestDeadLettersCanBePutBack to where they were to go, and to where they were taken from; then they go on as others do.
+func TestDeadLettersCanBePutBack(t *testing.T) {
+	r := leading(t, "b")
+	m := through(t, r, at("a", fresh()))
+	r.storeDeadLetter(t.Context(), "b", m, lane.Refuse("unroutable", errors.New("no queue")), func(err error) { require.NoError(t, err) })
+	letters, ok := r.dead.(*kept)
+	require.True(t, ok)
+	assert.Equal(t, "persistent://public/default/a", at("dead", letters.m).Origin.Topic)
+
+	assert.NotNil(t, through(t, leading(t, "b"), at("dead", letters.m)))
+	back := through(t, leading(t, "a"), at("dead", letters.m))
+	require.NotNil(t, back)
+	on := through(t, leading(t, "b"), at("a", back))
+	require.NotNil(t, on)
+	assert.Nil(t, through(t, leading(t, "a"), at("b", on)))
+}
+
+// TestHopsHaveALimit that counts routes.
+func TestHopsHaveALimit(t *testing.T) {
+	r := leading(t, "b")
+	r.cfg.MaxHops = 1
+	m := through(t, r, at("a", fresh()))
+	prepare, _ := r.preparation()
+	_, _, err := prepare(t.Context(), at("c", m))
+	require.ErrorIs(t, err, message.ErrHops)
+	reason, refused := lane.Refused(err)
+	assert.True(t, refused)
+	assert.Equal(t, "hops", reason)
+}

@@ -1,0 +1,60 @@
+package pigeonhole
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
+	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+)
+
+// resumes is a sink whose answers are the test's.
+type resumes func() (offset int64, ok bool, err error)
+
+func (f resumes) Resume(context.Context, string, *message.From) (offset int64, ok bool, err error) {
+	return f()
+}
+func (resumes) Oversized(*message.Message) bool { return false }
+func (resumes) Release(string, int32)           {}
+
+// TestRefusalWhileResumingIsFinal: trouble is tried on, a refusal goes where refused messages go, for each message.
+func TestRefusalWhileResumingIsFinal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := leading(t, "b")
+		r.cfg.MinBackoff, r.cfg.MaxBackoff = 100*time.Millisecond, time.Second
+		asked := 0
+		r.resume = resumes(func() (int64, bool, error) {
+			if asked++; asked < 5 {
+				return 0, false, errors.New("away")
+			}
+			return 0, false, lane.Refuse("no_partition", errors.New("it has 2 partitions"))
+		})
+		prepare, _ := r.preparation()
+		for n := range 2 {
+			_, _, err := prepare(t.Context(), &message.Message{From: message.From{Topic: "a", Partition: 7, Offset: int64(n)}})
+			reason, refused := lane.Refused(err)
+			require.True(t, refused, "%v", err)
+			assert.Equal(t, "no_partition", reason)
+		}
+		assert.Equal(t, 6, asked)
+		assert.Empty(t, r.trouble)
+	})
+}
+
+// TestStoredIsNotSentAgain: up to what the destination says it holds.
+func TestStoredIsNotSentAgain(t *testing.T) {
+	r := leading(t, "b")
+	r.resume = resumes(func() (int64, bool, error) { return 3, true, nil })
+	prepare, _ := r.preparation()
+	for n := range 6 {
+		_, keep, err := prepare(t.Context(), &message.Message{From: message.From{Topic: "a", Partition: 0, Offset: int64(n)}})
+		require.NoError(t, err)
+		assert.Equal(t, n > 3, keep, "%d", n)
+	}
+}

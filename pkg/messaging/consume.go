@@ -275,6 +275,7 @@ func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received 
 		ch := s.ch
 		in.begun = in.pauses.begun.Load()
 		paused := in.pauses.of(in.name)
+		s.paused.Store(paused != nil)
 		if paused != nil {
 			ch = nil // the underlying queue fills, and then the broker waits
 		} else if in.isEarly {
@@ -310,10 +311,14 @@ func (in *inlet) more() (m pulsar.ConsumerMessage, ok bool) {
 	}
 	select {
 	case m = <-in.s.ch:
-		return m, true
 	default:
 		return m, false
 	}
+	if in.pauses.begun.Load() != in.begun && in.pauses.of(in.name) != nil {
+		in.early, in.isEarly = m, true
+		return pulsar.ConsumerMessage{}, false
+	}
+	return m, true
 }
 
 // weightOf is what a message counts for while the underlying consumer holds it.

@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -22,6 +23,7 @@ type arrival struct {
 	at         position
 	first      pulsar.Message // nil once it cannot come to the receiver any more
 	messages   int32          // of it that arrived
+	last       int32          // the batch index of the last of these
 	came       int32          // of these, to the receiver
 	connection uint32         // that it came by
 	batch      bool
@@ -64,17 +66,19 @@ func (l *arrivalLog) note(m pulsar.Message) {
 	a := l.find(m.Topic())
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n := len(a.waiting)
-	if index := id.BatchIdx(); index > 0 && n > a.head && a.waiting[n-1].at == at && index >= a.waiting[n-1].messages {
-		a.waiting[n-1].messages++
-		return
+	n, connection, index := len(a.waiting), l.connections.current.Load(), id.BatchIdx()
+	if n > a.head && index > 0 {
+		if latest := &a.waiting[n-1]; latest.at == at && latest.connection == connection && index > latest.last {
+			latest.messages++
+			latest.last = index
+			return
+		}
 	}
-	connection := l.connections.current.Load()
 	if n > a.head && a.waiting[n-1].connection != connection {
 		a.reconnected(at, l.channel)
 	}
 	a.waiting = append(a.waiting, arrival{
-		at: at, first: m, messages: 1, connection: connection, batch: id.BatchSize() > 1,
+		at: at, first: m, messages: 1, last: index, connection: connection, batch: id.BatchSize() > 1,
 	})
 }
 
@@ -105,7 +109,7 @@ func (a *arrivals) received(m pulsar.Message, at position, index int32) (begun a
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	waiting := a.waiting[a.head:]
-	if index > 0 && len(waiting) > 0 && waiting[0].at == at {
+	if index > 0 && len(waiting) > 0 && waiting[0].at == at && !a.copied(m) {
 		waiting[0].came++
 		return arrival{}, nil, false
 	}
@@ -122,6 +126,16 @@ func (a *arrivals) received(m pulsar.Message, at position, index int32) (begun a
 		}
 	}
 	return arrival{}, nil, false
+}
+
+// copied reports whether a message begins another copy of the entry that the receiver is at: one
+// that has come by another connection. a.mu is held.
+func (a *arrivals) copied(m pulsar.Message) bool {
+	waiting := a.waiting[a.head:]
+	if waiting[0].connection == waiting[len(waiting)-1].connection {
+		return false
+	}
+	return slices.ContainsFunc(waiting[1:], func(p arrival) bool { return p.first == m })
 }
 
 // trim forgets what is in front of the head.

@@ -20,6 +20,7 @@ type connections struct {
 	open  int       // being made
 	ended time.Time // when the latest one was known to have ended
 	made  time.Time // when the latest one was made
+	stood time.Time // when the one that ended was made
 	shaky bool      // it was made behind one that broke while it was being made
 }
 
@@ -44,7 +45,7 @@ func (c *connections) policy() rawbackoff.Policy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open++
-	c.ended = time.Now()
+	c.ended, c.stood = time.Now(), c.made
 	c.current.Add(1)
 	if c.shaky && c.ended.Sub(c.made) < doubleConnect && c.broken != nil {
 		c.broken()
@@ -82,11 +83,12 @@ func (r *reconnect) Reset() {
 }
 
 // lost reports whether an acknowledgement that was sent at a time may have been lost with the
-// latest connection. On one that stood for longer the broker had it.
+// latest connection. On one that stood for longer the broker had it. What was sent before that
+// connection was made waited for it in the underlying client.
 func (c *connections) lost(sent time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ended.Sub(sent) < ackLanding
+	return c.ended.Sub(later(sent, c.stood)) < ackLanding
 }
 
 // settled reports whether brokers have begun to deliver again what they are going to.

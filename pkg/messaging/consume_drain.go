@@ -42,8 +42,9 @@ type drain struct {
 	mu      sync.Mutex
 	pending int // sources whose backlog is not known yet
 	known   map[source]struct{}
-	targets map[string]*target // by partition's topic
-	active  time.Time          // of the latest sign of life
+	away    map[source]struct{} // without a session since one has ended
+	targets map[string]*target  // by partition's topic
+	active  time.Time           // of the latest sign of life
 }
 
 type target struct {
@@ -55,7 +56,7 @@ type target struct {
 func newDrain(r *run) *drain {
 	return &drain{
 		r: r, pending: len(r.cfg.sources()),
-		known: make(map[source]struct{}), targets: make(map[string]*target),
+		known: make(map[source]struct{}), away: make(map[source]struct{}), targets: make(map[string]*target),
 	}
 }
 
@@ -63,6 +64,7 @@ func newDrain(r *run) *drain {
 func (d *drain) begin(s *session) error {
 	d.mu.Lock()
 	_, known := d.known[s.src]
+	delete(d.away, s.src)
 	d.active = time.Now()
 	d.mu.Unlock()
 	if known {
@@ -120,6 +122,7 @@ func (d *drain) pushed(src source) {
 func (d *drain) restart(src source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.away[src] = struct{}{}
 	for _, t := range d.targets {
 		if t.src == src {
 			t.delivered, t.finished = false, false
@@ -160,5 +163,5 @@ func (d *drain) over(now time.Time) bool {
 		d.active = now
 		return false
 	}
-	return d.pending == 0 && (all || now.Sub(d.active) >= d.r.cfg.DrainIdle)
+	return d.pending == 0 && len(d.away) == 0 && (all || now.Sub(d.active) >= d.r.cfg.DrainIdle)
 }

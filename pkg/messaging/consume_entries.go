@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -30,10 +31,11 @@ type partition struct {
 	arrivals *arrivals
 
 	// The receiver's own.
-	high     position // of the last new entry
-	current  *entry   // of the latest message
-	known    position // up to there the broker had the acknowledgement when that connection began
-	rewound  bool     // the broker delivers again what it had the acknowledgement for
+	high     position     // of the last new entry
+	current  *entry       // of the latest message
+	known    position     // up to there the broker had the acknowledgement when that connection began
+	rewound  bool         // the broker delivers again what it had the acknowledgement for
+	idKind   reflect.Type // of the latest entry's id: ids of chunked messages are of another type
 	slab     []entry
 	losses   uint32    // of activity, as far as the receiver has got
 	activity *activity // of a Failover subscription's partition, else nil
@@ -135,13 +137,25 @@ func (p *partition) receive(m *pulsar.ConsumerMessage, perMessage bool) (e *entr
 	}
 	// It is here unfinished, or completed.
 	if e.left.Load() == 0 {
-		p.acknowledgeAgain(e)
+		p.acknowledgeAgain(e, m)
 	}
 	return nil, true
 }
 
 // acknowledgeAgain acknowledges a completed entry that was delivered again.
-func (p *partition) acknowledgeAgain(e *entry) {
+func (p *partition) acknowledgeAgain(e *entry, m *pulsar.ConsumerMessage) {
+	if p.session.sole && (p.chunked.Load() || e.acked.Load() != 0) {
+		if e.lost() {
+			return // another consumer gets it
+		}
+		e.acked.Store(time.Now().UnixNano())
+		id := e.id
+		if e.size == 1 {
+			id = m.ID() // the chunks of the copy before are forgotten
+		}
+		p.session.acknowledgeAlone(m.Consumer, id)
+		return
+	}
 	p.mu.Lock()
 	p.again = p.again || p.last != nil && !p.last.at.less(e.at)
 	p.mu.Unlock()
@@ -196,6 +210,9 @@ func (p *partition) leave(a arrival, next position) (dropped bool) {
 func (p *partition) completeRest(e *entry) {
 	left := e.untaken
 	e.untaken = 0
+	for i := range e.taken { // should they come after all
+		e.taken[i] = ^uint64(0)
+	}
 	p.complete(e, left)
 }
 
@@ -311,8 +328,11 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
 	e.losses = p.losses
 	e.left.Store(size)
-	if p.session.sole && !p.follows(at) && isChunked(m.ID()) {
-		p.chunked.Store(true)
+	if kind := reflect.TypeOf(id); kind != p.idKind && p.session.sole {
+		p.idKind = kind
+		if isChunked(m.ID()) {
+			p.chunked.Store(true)
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -327,15 +347,6 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	i, _ := p.search(at)
 	p.live = slices.Insert(p.live, i, e)
 	return e
-}
-
-// follows reports whether a new entry is next to the last one: none is missing between them, as the
-// first chunks of a message are.
-func (p *partition) follows(at position) bool {
-	if at.ledger == p.high.ledger {
-		return at.entry <= p.high.entry+1
-	}
-	return at.entry == 0
 }
 
 // isChunked reports whether an id is of a message in chunks. The underlying client has no other way

@@ -54,6 +54,7 @@ type session struct {
 	heavy chan struct{} // more than limit was held, for a receiver that waits
 	quiet chan struct{} // nothing has arrived for a time, for the same
 
+	paused   atomic.Bool   // the receiver takes nothing for now
 	gone     chan struct{} // closed when the broker's side ended it
 	goneOnce atomic.Bool
 	cause    error  // set before gone is closed

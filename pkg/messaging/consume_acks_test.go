@@ -117,3 +117,55 @@ func TestAcknowledgementThatHangsKeepsNoOtherPartitionWaiting(t *testing.T) {
 		require.Zero(t, waiting, "partitions")
 	})
 }
+
+// Where there are chunked messages, entries are acknowledged one by one.
+func TestLostAcknowledgementOfAPartitionWithChunksIsSentAgain(t *testing.T) {
+	for name, behind := range map[string]bool{"all completed": false, "behind an unfinished one": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, c := newTestPartition(true)
+				p.chunked.Store(true)
+				if behind {
+					require.NotNil(t, deliver(t, p, c, 1, 0, 1))
+				}
+				p.complete(deliver(t, p, c, 2, 0, 1), 1)
+				p.session.flushDue()
+				require.Equal(t, []int64{2}, c.alone)
+				breakConnection(p) // it is lost
+				if behind {
+					require.Nil(t, deliver(t, p, c, 1, 0, 1), "it is here, unfinished")
+				}
+				require.Nil(t, deliver(t, p, c, 2, 0, 1), "it is not handled again")
+				require.False(t, p.rewound)
+				p.session.closeAcks()
+				require.Equal(t, []int64{2, 2}, c.alone)
+				require.Empty(t, c.upTo)
+			})
+		})
+	}
+}
+
+// An acknowledgement that waits in the underlying client is sent once that has connected. It may be
+// lost when the new connection breaks soon after, however long it waited.
+func TestAcknowledgementThatWaitedForAConnectionMayBeLostWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := newTestPartition(true)
+		p.session.ackEvery = 10 * time.Millisecond
+		c := &hangingConsumer{connected: make(chan struct{})}
+		first := receiveFrom(t, p, c, 1)
+		require.NotNil(t, receiveFrom(t, p, c, 2))
+		connecting := p.session.arrivals.connections.policy()
+		p.complete(first, 1)
+		time.Sleep(gatePatience + time.Second) // it is under way
+		connecting.Reset()
+		close(c.connected)
+		synctest.Wait()
+		require.Equal(t, []int64{1}, c.acked())
+		time.Sleep(ackLanding / 2)
+		breakConnection(p)
+		require.Nil(t, receiveFrom(t, p, c, 1), "it is not handled again")
+		p.session.closeAcks()
+		require.False(t, p.rewound, "the broker has not gone back")
+		require.Equal(t, []int64{1, 1}, c.acked())
+	})
+}

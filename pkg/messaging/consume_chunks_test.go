@@ -60,3 +60,41 @@ func TestChunkedMessagesAreAcknowledgedOneByOne(t *testing.T) {
 		})
 	}
 }
+
+// Another message stands between the chunks of each message, directly before its last chunk. The
+// consumer restarts when a chunked message was handled and another is not whole.
+func TestChunksAroundOtherMessagesSurviveARestart(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 0)
+	client, p := dial(t, s.URL()), chunking(t, s)
+	var got payloads
+	handle := func(_ context.Context, d *messaging.Delivery) error {
+		got.add(&messaging.Delivery{Payload: d.Payload[:1]})
+		return nil
+	}
+	cfg := quickConfig(messaging.Exclusive, "")
+	r := start(t, client, cfg, handle)
+	// begin stores the first chunk of a message, and another message.
+	begin := func(letter string) *wire.Hold {
+		chunks := s.HoldEntries(topic)
+		p.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte(strings.Repeat(letter, 1500))},
+			func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+		eventually(t, "its two chunks are on their way", func() bool { return chunks.Held() == 2 })
+		require.Equal(t, 1, chunks.ReleaseNext(1))
+		handled := len(got.list())
+		s.Publish(topic, wire.Message{Payload: []byte("between")})
+		eventually(t, "the message between is handled", func() bool { return len(got.list()) == handled+1 })
+		return chunks
+	}
+	begin("x").Release()
+	eventually(t, "the first chunked message is handled", func() bool { return len(got.list()) == 2 })
+	chunks := begin("y")
+	r.stop(t)
+	require.Equal(t, 1, s.Backlog(topic, "sub"), "the first chunk of the other")
+	r = start(t, client, cfg, handle)
+	chunks.Release()
+	eventually(t, "the other is handled", func() bool { return len(got.list()) == 4 })
+	r.stop(t)
+	require.Equal(t, []string{"b", "x", "b", "y"}, got.list())
+	require.Zero(t, s.Backlog(topic, "sub"))
+}

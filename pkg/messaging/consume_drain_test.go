@@ -3,6 +3,7 @@ package messaging_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -44,4 +45,38 @@ func TestDrainWaitsForWhatASessionsEndDropped(t *testing.T) {
 	require.Zero(t, s.Backlog(topic, "sub"))
 	require.Subset(t, got.list(), numbered(10))
 	require.Equal(t, "9", got.list()[len(got.list())-1])
+}
+
+// The broker refuses the next session for longer than DrainIdle.
+func TestDrainWaitsWhileItCannotSubscribe(t *testing.T) {
+	t.Parallel()
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	publishNumbers(s, "k", 10)
+	cfg := quickConfig(messaging.Exclusive, messaging.OrderTotal)
+	cfg.DrainIdle = 100 * time.Millisecond
+	c, err := client.Consumer(cfg)
+	require.NoError(t, err)
+	release, entered := make(chan struct{}), make(chan struct{}, 2)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
+			if string(d.Payload) == "0" {
+				entered <- struct{}{}
+				<-release
+			}
+			return nil
+		})
+		ended <- err
+	}()
+	<-entered
+	eventually(t, "all are here", func() bool { return received(t, reg) == 10 })
+	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 4)
+	s.CutConnections()
+	require.NoError(t, refused.Wait(testContext(t), 2), "the session has ended")
+	close(release)
+	require.NoError(t, <-ended)
+	require.Zero(t, s.Backlog(topic, "sub"), "what the session dropped is handled")
+	require.Equal(t, 4, refused.Hits())
 }

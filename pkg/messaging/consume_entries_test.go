@@ -57,6 +57,11 @@ func stored(entryID int64, index, size int32) *storedMessage {
 	return &storedMessage{id: batchID{pulsar.NewMessageID(1, entryID, index, 0), size}}
 }
 
+// chunkedID is the id of a message in chunks, as the underlying client writes it.
+type chunkedID struct{ batchID }
+
+func (chunkedID) String() string { return "first chunk;last chunk" }
+
 // newTestPartition is a partition of a subscription that has one consumer and keeps order, or of a
 // Shared one.
 func newTestPartition(sole bool) (*partition, *ackedConsumer) {
@@ -82,7 +87,11 @@ func come(p *partition, c *ackedConsumer, m *storedMessage) (*entry, bool) {
 // deliver has one message arrive and received.
 func deliver(t *testing.T, p *partition, c *ackedConsumer, entryID int64, index, size int32) *entry {
 	t.Helper()
-	m := stored(entryID, index, size)
+	return deliverMessage(t, p, c, stored(entryID, index, size))
+}
+
+func deliverMessage(t *testing.T, p *partition, c *ackedConsumer, m *storedMessage) *entry {
+	t.Helper()
 	p.session.arrivals.note(m)
 	e, ok := come(p, c, m)
 	require.True(t, ok)
@@ -226,6 +235,27 @@ func TestWithoutOrderOnlyWhatWasAcknowledgedIsHandledAgain(t *testing.T) {
 	require.Nil(t, deliver(t, p, c, 0, 0, 1))
 }
 
+// A chunked message has the position of its last chunk. Its first chunks may stand anywhere before,
+// and so may those of another message.
+func TestChunkedMessageIsRecognisedWhereverItsLastChunkStands(t *testing.T) {
+	for name, last := range map[string]struct{ ledger, entry int64 }{
+		"behind chunks":                    {1, 7},
+		"directly behind another message":  {1, 5},
+		"at the beginning of a ledger":     {2, 0},
+		"behind chunks in the next ledger": {2, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, c := newTestPartition(true)
+			p.complete(deliver(t, p, c, 4, 0, 1), 1)
+			id := chunkedID{batchID{pulsar.NewMessageID(last.ledger, last.entry, 0, 0), 1}}
+			p.complete(deliverMessage(t, p, c, &storedMessage{id: id}), 1)
+			p.session.flushDue()
+			require.Empty(t, c.upTo, "it would take first chunks of other messages along")
+			require.Equal(t, []int64{4, last.entry}, c.alone)
+		})
+	}
+}
+
 func TestMessagesThatTheBrokerLeavesOutCountAsDone(t *testing.T) {
 	for name, come := range map[string][]int32{
 		"the first": {1, 2}, "the last": {0, 1}, "all but the first": {0}, "all but the last": {2},
@@ -266,6 +296,60 @@ func TestMessagesLeftOutOfTheLastEntryCountAsDone(t *testing.T) {
 	p.leaveLast()
 	p.session.flushDue()
 	require.Equal(t, []int64{1}, c.upTo)
+}
+
+// A broker that was killed may have lost which messages of a batch were acknowledged one by one.
+func TestMessagesThatWereLeftOutAndComeAfterAllCountOnce(t *testing.T) {
+	p, c := newTestPartition(true)
+	e := deliver(t, p, c, 1, 2, 4) // 0 and 1 were acknowledged before
+	require.Same(t, e, deliver(t, p, c, 1, 3, 4))
+	p.leaveLast()
+	breakConnection(p)
+	for i := range int32(4) {
+		if again := deliver(t, p, c, 1, i, 4); again != nil {
+			p.complete(again, 1)
+		}
+	}
+	p.session.flushDue()
+	require.Empty(t, c.upTo, "2 and 3 are not completed")
+	p.complete(e, 2)
+	p.session.flushDue()
+	require.Equal(t, []int64{1}, c.upTo)
+}
+
+// The first messages of a batch were acknowledged one by one before. The broker delivers the others
+// by two connections.
+func TestRestOfABatchThatComesTwiceIsNotTakenForDropped(t *testing.T) {
+	for name, receivedTwice := range map[string]bool{"received both times": true, "received the second time": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, c := newTestPartition(true)
+				for delivery := range 2 {
+					rest := []*storedMessage{stored(1, 2, 4), stored(1, 3, 4)}
+					for _, m := range rest {
+						p.session.arrivals.note(m)
+					}
+					for _, m := range rest {
+						if receivedTwice || delivery == 1 {
+							_, ok := come(p, c, m)
+							require.True(t, ok)
+						}
+					}
+					if receivedTwice || delivery == 0 {
+						breakConnection(p)
+					}
+				}
+				time.Sleep(redeliveryBegins)
+				for range 2 {
+					require.False(t, p.session.arrivals.droppedAtTheEnd(), "all has come")
+				}
+				m := stored(2, 0, 1)
+				p.session.arrivals.note(m)
+				_, ok := come(p, c, m)
+				require.True(t, ok, "nothing is missing before it")
+			})
+		})
+	}
 }
 
 func TestDroppedMessagesAreNoticed(t *testing.T) {

@@ -2,9 +2,12 @@ package messaging_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -80,4 +83,40 @@ func TestNothingThatArrivesAfterPauseIsHandled(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 	require.Equal(t, append([]string{"before"}, numbered(20)...), got.list())
+}
+
+// What arrives during a pause waits. It is not taken for dropped, which would end the session and
+// take along what is held for another attempt.
+func TestPauseDoesNotEndTheSession(t *testing.T) {
+	t.Parallel()
+	s := wire.Start(t)
+	reg := prometheus.NewRegistry()
+	c, err := dial(t, s.URL(), messaging.WithRegisterer(reg)).Consumer(quickConfig(messaging.Exclusive, messaging.OrderKey))
+	require.NoError(t, err)
+	var attempts atomic.Int32
+	var got payloads
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+			if d.Key == "held" && attempts.Add(1) == 1 {
+				return messaging.RetryAfter(errors.New("away"), 5*time.Second) // sessions are looked at every second
+			}
+			got.add(d)
+			return nil
+		})
+	}()
+	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("before")}, wire.Message{Key: "held", Payload: []byte("held")})
+	eventually(t, "the first attempt", func() bool { return attempts.Load() == 1 })
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
+	c.Pause()
+	s.Publish(topic, wire.Message{Key: "b", Payload: []byte("after")})
+	eventually(t, "what is held gets its attempt", func() bool { return len(got.list()) == 2 })
+	c.Resume()
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 3))
+	cancel()
+	require.NoError(t, <-ended)
+	require.Equal(t, []string{"before", "held", "after"}, got.list())
+	require.Zero(t, counted(t, reg, "messaging_resubscribes_total", "sub", "dropped"))
 }

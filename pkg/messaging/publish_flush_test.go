@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,12 +202,8 @@ func TestEntriesDoNotGrowWithPartitions(t *testing.T) {
 func TestLostCallbackBehindOthersProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw := &fakeClient{roundTrip: 10 * time.Millisecond}
-		lost := false
-		raw.lose = func(payload string) bool {
-			lose := payload == "lost" && !lost
-			lost = lost || lose
-			return lose
-		}
+		var lost atomic.Bool
+		raw.lose = func(payload string) bool { return payload == "lost" && lost.CompareAndSwap(false, true) }
 		profile := Durable()
 		profile.AckTimeout = 10 * time.Second
 		p := publishing(t, raw, 1, profile)

@@ -95,7 +95,7 @@ func TestNightingaleTopicsByTemplate(t *testing.T) {
 			namespace := pulsar.Namespace(t)
 			// The bound holds three: those of two senders and the overflow.
 			at := func(name string) string { return "persistent://" + namespace + "/" + name }
-			s := startNightingale(t, pulsar.URL(), at("{tenant}-{label.sender}"), func(c *nightingale.Config) {
+			s := startNightingale(t, pulsar.URL(), at("sender-{label.sender}"), func(c *nightingale.Config) {
 				c.Format, c.Topics.MaxTopics, c.Topics.OverflowTopic = format, 3, at("rest")
 			})
 			s.awaitReady(t)
@@ -122,8 +122,8 @@ func TestNightingaleTopicsByTemplate(t *testing.T) {
 				}
 				return n
 			}
-			assert.Equal(t, 20, count("acme-0"))
-			assert.Equal(t, 20, count("acme-1"))
+			assert.Equal(t, 20, count("sender-0"))
+			assert.Equal(t, 20, count("sender-1"))
 			assert.Equal(t, 40, count("rest"))
 			require.NoError(t, s.stop())
 		})

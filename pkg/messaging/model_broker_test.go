@@ -37,17 +37,25 @@ func TestModelOnTheBroker(t *testing.T) {
 	ns := srv.Namespace(t)
 	direct, err := messaging.Dial(testContext(t), messaging.Config{URL: srv.URL()})
 	require.NoError(t, err)
-	t.Logf("seeds %d to %d", first, first+n-1)
-	var all []modelOutcome
-	for seed := first; seed < first+n; seed++ {
+	run := func(seed uint64) modelOutcome {
 		p := newModelPlan(seed)
 		if p.consumer.Type != messaging.Shared {
 			p.consumers = 1 // who has a key or a partition, only the broker knows
 		}
-		all = append(all, runModel(p, func(p modelPlan) (modelServer, error) {
+		return runModel(p, func(p modelPlan) (modelServer, error) {
 			b := &brokerModel{t: t, plan: p, url: url, srv: srv, line: line, direct: direct, name: srv.Topic(t, ns, p.partitions)}
 			return b, b.open()
-		}))
+		})
+	}
+	t.Logf("seeds %d to %d", first, first+n-1)
+	var all []modelOutcome
+	for seed := first; seed < first+n; seed++ {
+		all = append(all, run(seed))
+	}
+	if n > 1 {
+		all = confirmed(t, all, func(seed uint64) []modelOutcome {
+			return []modelOutcome{run(seed), run(seed), run(seed)}
+		})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), modelLimit)
 	defer cancel()

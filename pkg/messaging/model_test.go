@@ -62,7 +62,7 @@ func TestModel(t *testing.T) {
 		}
 	})
 	if !ok {
-		all = confirmed(t, all)
+		all = confirmed(t, all, repeatSeed)
 	}
 	report(t, all)
 }
@@ -70,26 +70,30 @@ func TestModel(t *testing.T) {
 // confirmed repeats the seeds that failed, and takes those for passed that do not fail again: in
 // one of some hundreds the client underneath meets one of its own races (docs/operations.md), which
 // is for the long form to look at. What the library breaks fails a seed in a good part of its runs.
-func confirmed(t *testing.T, all []modelOutcome) []modelOutcome {
+func confirmed(t *testing.T, all []modelOutcome, repeat func(seed uint64) []modelOutcome) []modelOutcome {
 	t.Helper()
-	const repeats = 10
 	for i, out := range all {
 		if len(out.violations) == 0 {
 			continue
 		}
 		t.Logf("seed %d (%s) failed, and is repeated: %s", out.plan.seed, out.summary(), out.violations[0])
-		again := runSeeds(func(yield func(uint64) bool) {
-			for range repeats {
-				if !yield(out.plan.seed) {
-					return
-				}
-			}
-		})
+		again := repeat(out.plan.seed)
 		if !slices.ContainsFunc(again, func(o modelOutcome) bool { return len(o.violations) > 0 }) {
 			all[i] = again[0]
 		}
 	}
 	return all
+}
+
+// repeatSeed runs one seed ten times.
+func repeatSeed(seed uint64) []modelOutcome {
+	return runSeeds(func(yield func(uint64) bool) {
+		for range 10 {
+			if !yield(seed) {
+				return
+			}
+		}
+	})
 }
 
 func variable(t *testing.T, name string) (uint64, bool) {

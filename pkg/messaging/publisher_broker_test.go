@@ -103,8 +103,8 @@ func requireOrderPerKey(t *testing.T, payloads []string, n int) {
 	}
 }
 
-// onTheWay is how many records' receipts may be read after the broker has fallen silent: those of some
-// entries. In a second a broker that answers acknowledges many times that.
+// onTheWay is how many records' receipts may be read after the broker has fallen silent: those of
+// some entries. In a second a broker that answers acknowledges many times that.
 const onTheWay = 20_000
 
 func TestBrokerFaults(t *testing.T) {

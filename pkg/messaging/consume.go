@@ -275,7 +275,6 @@ func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received 
 		ch := s.ch
 		in.begun = in.pauses.begun.Load()
 		paused := in.pauses.of(in.name)
-		s.paused.Store(paused != nil)
 		if paused != nil {
 			ch = nil // the underlying queue fills, and then the broker waits
 		} else if in.isEarly {
@@ -342,8 +341,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	}
 	p := s.partition(m.Topic())
 	if !p.arrive(m.Message) {
-		s.dropped = true
-		s.OnConsumerClose(nil, errDropped)
+		s.leaveToNext(errDropped)
 		return batch
 	}
 	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
@@ -355,8 +353,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	}
 	e, again := p.receive(m, s.perMessage)
 	if p.rewound {
-		s.dropped = true
-		s.OnConsumerClose(nil, errRewound)
+		s.leaveToNext(errRewound)
 		return batch
 	}
 	if again || m.RedeliveryCount() > 0 {

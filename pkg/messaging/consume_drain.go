@@ -40,9 +40,8 @@ type drain struct {
 	r *run
 
 	mu      sync.Mutex
-	pending int // sources whose backlog is not known yet
-	known   map[source]struct{}
-	away    map[source]struct{} // without a session since one has ended
+	known   map[source]struct{} // whose backlog is known
+	away    map[source]struct{} // without a session, or whose backlog is not known
 	targets map[string]*target  // by partition's topic
 	active  time.Time           // of the latest sign of life
 }
@@ -54,17 +53,23 @@ type target struct {
 }
 
 func newDrain(r *run) *drain {
-	return &drain{
-		r: r, pending: len(r.cfg.sources()),
+	d := &drain{
+		r:     r,
 		known: make(map[source]struct{}), away: make(map[source]struct{}), targets: make(map[string]*target),
 	}
+	for _, src := range r.cfg.sources() {
+		d.away[src] = struct{}{}
+	}
+	return d
 }
 
 // begin asks for the end of each partition's backlog, once per source.
 func (d *drain) begin(s *session) error {
 	d.mu.Lock()
 	_, known := d.known[s.src]
-	delete(d.away, s.src)
+	if known {
+		delete(d.away, s.src)
+	}
 	d.active = time.Now()
 	d.mu.Unlock()
 	if known {
@@ -81,7 +86,7 @@ func (d *drain) begin(s *session) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.known[s.src] = struct{}{}
-	d.pending--
+	delete(d.away, s.src)
 	d.active = time.Now()
 	for _, id := range ids {
 		if id.EntryID() >= 0 { // the topic holds a message
@@ -163,5 +168,5 @@ func (d *drain) over(now time.Time) bool {
 		d.active = now
 		return false
 	}
-	return d.pending == 0 && len(d.away) == 0 && (all || now.Sub(d.active) >= d.r.cfg.DrainIdle)
+	return len(d.away) == 0 && (all || now.Sub(d.active) >= d.r.cfg.DrainIdle)
 }

@@ -35,7 +35,7 @@ type partition struct {
 	current  *entry       // of the latest message
 	known    position     // up to there the broker had the acknowledgement when that connection began
 	rewound  bool         // the broker delivers again what it had the acknowledgement for
-	idKind   reflect.Type // of the latest entry's id: ids of chunked messages are of another type
+	idKind   reflect.Type // of the latest unbatched entry's id: ids of chunked messages are of another type
 	slab     []entry
 	losses   uint32    // of activity, as far as the receiver has got
 	activity *activity // of a Failover subscription's partition, else nil
@@ -328,9 +328,9 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	e.partition, e.at, e.size, e.untaken, e.source, e.id = p, at, size, size, m.Consumer, id
 	e.losses = p.losses
 	e.left.Store(size)
-	if kind := reflect.TypeOf(id); kind != p.idKind && p.session.sole {
+	if kind := reflect.TypeOf(id); size == 1 && kind != p.idKind && p.session.sole { // chunks are not batched
 		p.idKind = kind
-		if isChunked(m.ID()) {
+		if isChunked(id) {
 			p.chunked.Store(true)
 		}
 	}

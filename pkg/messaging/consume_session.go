@@ -54,7 +54,6 @@ type session struct {
 	heavy chan struct{} // more than limit was held, for a receiver that waits
 	quiet chan struct{} // nothing has arrived for a time, for the same
 
-	paused   atomic.Bool   // the receiver takes nothing for now
 	gone     chan struct{} // closed when the broker's side ended it
 	goneOnce atomic.Bool
 	cause    error  // set before gone is closed
@@ -123,6 +122,12 @@ func (s *session) partition(topic string) *partition {
 	}
 	s.current = p
 	return p
+}
+
+// leaveToNext ends the session: from the present message on the broker delivers to the next.
+func (s *session) leaveToNext(cause error) {
+	s.dropped = true
+	s.OnConsumerClose(nil, cause)
 }
 
 // leaveLast is called when nothing has arrived for a time.

@@ -76,7 +76,7 @@ func (r *run) lookAtSessions() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.sessions {
-		if len(s.ch) > 0 || s.paused.Load() {
+		if len(s.ch) > 0 || r.c.pauses.of(s.src.String()) != nil {
 			continue
 		}
 		if s.arrivals.droppedAtTheEnd() {

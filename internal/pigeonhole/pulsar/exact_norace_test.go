@@ -183,6 +183,7 @@ func TestEffectivelyOnce(t *testing.T) {
 	for p := range committed {
 		all := read(t, client, fmt.Sprintf("%s-partition-%d", topic, p))
 		duplicates, gaps, next := 0, 0, int64(0)
+		var before messaging.MessageID
 		for _, d := range all {
 			at, ok := message.Place(d.Properties)
 			require.True(t, ok)
@@ -192,11 +193,14 @@ func TestEffectivelyOnce(t *testing.T) {
 				t.Logf("partition %d: after %d came %d again, %s", p, next-1, at.Offset, d.ID)
 			case at.Offset > next:
 				gaps++
-				t.Logf("partition %d: %d to %d are missing before %s", p, next, at.Offset-1, d.ID)
+				t.Logf("partition %d: %d to %d are missing between %s and %s", p, next, at.Offset-1, before, d.ID)
 			}
-			next = at.Offset + 1
+			next, before = at.Offset+1, d.ID
 		}
 		t.Logf("partition %d: %d messages, %d committed", p, len(all), committed[p].Load()+1)
+		if duplicates+gaps > 0 {
+			t.Logf("read again, the partition has %d messages", len(read(t, client, fmt.Sprintf("%s-partition-%d", topic, p))))
+		}
 		require.Zero(t, duplicates, "duplicated")
 		require.Zero(t, gaps, "lost or out of order")
 		require.Greater(t, next, committed[p].Load(), "what was committed is stored")

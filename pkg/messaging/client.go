@@ -15,6 +15,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // Client is the way to one Pulsar cluster. It keeps separate connections for
@@ -28,8 +30,8 @@ type Client struct {
 
 	operationTimeout time.Duration
 
-	watcher  *watcher // of the publishers' partitions
-	flushers flushers
+	watcher  *watch.Watcher // of the publishers' partitions
+	flushers flush.Flushers
 
 	life    context.Context // ends with ErrClosed when Close begins: all that is open must end
 	endLife context.CancelCauseFunc
@@ -88,7 +90,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		log: log, metrics: newMetrics(o.reg),
 		producers: producers, consumers: consumers, admin: management,
 		operationTimeout: cfg.OperationTimeout,
-		watcher:          newWatcher(),
+		watcher:          watch.New(),
 
 		publishers: make(map[*Publisher]struct{}),
 	}

@@ -114,7 +114,7 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 		}
 		if id.LedgerID() == end.LedgerID() && id.EntryID() == end.EntryID() && id.BatchIdx() >= id.BatchSize()-1 {
 			var l slab
-			return &l.newTask(&pulsar.ConsumerMessage{Message: m}, nil).Delivery, nil
+			return l.delivery(m), nil
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 type worker struct {
 	schedule.Worker
 
-	handled int // verdicts nil that the metrics do not know of yet
+	handled int // verdicts nil that are not counted yet
 }
 
 // finish notes that d has ended. The scheduler is told with the worker's next call.
@@ -46,6 +46,7 @@ type run struct {
 	budget  budget.Budget
 	sched   *schedule.Scheduler
 	workers []*worker
+	tasks   taskPool
 	copies  *copier
 	drain   *drain // nil in Run
 
@@ -362,8 +363,9 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	if e == nil {
 		return batch
 	}
-	d := s.slab.newTask(m, s)
-	d.entry, d.owned = e, owned
+	d := s.tasks.next()
+	d.Delivery, d.owned = s.slab.delivery(m.Message), owned
+	d.prepare(s, e, id)
 	if s.src.retry {
 		d.restore(r.cfg.Subscription)
 	}
@@ -386,10 +388,9 @@ func (r *run) order(d *task) {
 
 // work is one worker: it handles what the scheduler gives it until that stops.
 func (r *run) work(w *worker) {
-	handled, began := 0, time.Now()
-	for r.sched.Next(&w.Worker, handled, time.Since(began)) {
-		handled, began = 0, time.Now()
-		var now time.Duration // since began: cheaper to ask for than the time
+	t := stopwatch{worker: &w.Worker, metrics: r.metrics}
+	for r.sched.Next(&w.Worker, t.handled, t.elapsed) {
+		t.begin()
 		for it := w.Claim(); it != nil; it = w.Claim() {
 			d := taskOf(it)
 			if d.copying == nil && (r.ending.Load() || d.void()) {
@@ -408,23 +409,28 @@ func (r *run) work(w *worker) {
 				r.hold(d, d.Due, false)
 				continue
 			}
-			w.Start(it, began.Add(now))
 			var err error
 			if r.completions != nil {
 				r.hand(w, d)
 			} else {
 				err = r.call(d)
 			}
-			end := time.Since(began)
-			r.metrics.observe(end-now, handled)
+			t.next()
 			if r.completions == nil {
 				r.complete(w, d, err)
 			}
-			now = end
-			handled++
 		}
-		w.Idle()
-		r.metrics.acked(w)
+		t.end()
+		r.count(w)
+	}
+}
+
+// count counts what the worker handled since the last call.
+func (r *run) count(w *worker) {
+	if w.handled > 0 {
+		r.handled.Add(int64(w.handled))
+		r.metrics.acks.Add(float64(w.handled))
+		w.handled = 0
 	}
 }
 
@@ -435,7 +441,7 @@ func (r *run) call(d *task) (err error) {
 			err = r.panicked(d, v)
 		}
 	}()
-	return r.handler(r.handlerContext(d), &d.Delivery)
+	return r.handler(r.handlerContext(d), d.Delivery)
 }
 
 // panicked counts and logs that d's handler panicked with v, and returns that as its verdict. The

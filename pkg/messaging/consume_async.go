@@ -155,7 +155,7 @@ func (r *run) callAsync(d *task, p PendingDelivery) {
 			p.Complete(r.panicked(d, v))
 		}
 	}()
-	r.async(r.handlerContext(d), &d.Delivery, p)
+	r.async(r.handlerContext(d), d.Delivery, p)
 }
 
 // completeRun is how many completions are carried out before their room is given to others.
@@ -186,7 +186,7 @@ func (r *run) completeLate(ended <-chan struct{}) {
 			}
 		}
 		r.sched.EndFinished(&w.Worker)
-		r.metrics.acked(w)
+		r.count(w)
 	}
 }
 

@@ -42,7 +42,7 @@ type failedAttempt struct {
 const maxFailedAttempts = 16 << 10
 
 func placeOf(d *task) messagePlace {
-	return messagePlace{d.entry.partition.topic, positionOf(d.rawID)}
+	return messagePlace{d.entry.partition.topic, d.at}
 }
 
 // note remembers d's failed attempts, if there were any.

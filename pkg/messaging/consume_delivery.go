@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,16 +67,17 @@ type Delivery struct {
 }
 
 // task is a delivery with what the consumer has to know of it. Handlers see the
-// delivery only: they may copy it at any time.
+// delivery only: they may keep it, and copy it at any time.
 type task struct {
 	schedule.Item // QueueKey is what order is kept by
-	Delivery
+	*Delivery
 
 	session *session
-	rawID   pulsar.MessageID
 	entry   *entry
+	at      position       // where it was received: of a retry, the copy's place
 	owned   *ownedInterval // nil when nobody asked for it
 	copying *copyJob       // non-nil once the verdict is a copy to another topic
+	simple  bool           // handled at the first attempt: nobody knows of the task once it has ended
 
 	// In RunAsync: see consume_async.go.
 	pending atomic.Uint32
@@ -100,34 +102,33 @@ func (d *task) copyStored() bool { return d.copying != nil && d.copying.stored }
 // roughly: the underlying client's structures and ours.
 const deliveryOverhead = 512
 
-// slab allocates tasks of small messages several at a time. Those of one slab live
-// as long as the last of them, as the payloads of one batch do.
+// slab allocates the deliveries of small messages several at a time. Those of one slab live as long
+// as the last of them, as the payloads of one batch do.
 type slab struct {
-	free      []task
+	free      []Delivery
 	topic     string // of the latest message
 	partition int
 }
 
 const (
-	slabTasks   = 18 // of 440 bytes each: as many as the allocator's class of 8 KiB holds
-	slabPayload = 4 << 10
+	slabDeliveries = 34 // of 240 bytes each: as many as the allocator's class of 8 KiB holds
+	slabPayload    = 4 << 10
 )
 
-func (l *slab) next(payload int) *task {
+func (l *slab) next(payload int) *Delivery {
 	if payload > slabPayload {
-		return new(task)
+		return new(Delivery)
 	}
 	if len(l.free) == 0 {
-		l.free = make([]task, slabTasks)
+		l.free = make([]Delivery, slabDeliveries)
 	}
 	d := &l.free[0]
 	l.free = l.free[1:]
 	return d
 }
 
-// newTask makes a task of a received message.
-func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
-	raw := cm.Message
+// delivery makes a delivery of a received message.
+func (l *slab) delivery(raw pulsar.Message) *Delivery {
 	id := raw.ID()
 	payload := raw.Payload()
 	d := l.next(len(payload))
@@ -147,10 +148,6 @@ func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 	d.ReplicatedFrom = raw.GetReplicatedFrom()
 	d.RedeliveryCount = int(raw.RedeliveryCount())
 	d.Attempt = 1
-	d.session, d.rawID, d.Owner = s, id, d
-	if s != nil {
-		d.Group = &s.Group
-	}
 	if t := raw.EventTime(); t.UnixMilli() > 0 { // the client makes unset the epoch
 		d.EventTime = t
 	}
@@ -160,9 +157,78 @@ func (l *slab) newTask(cm *pulsar.ConsumerMessage, s *session) *task {
 	case d.Payload == nil:
 		d.Payload = []byte{}
 	}
+	return d
+}
+
+// prepare fills in what a new task has to know of its delivery.
+func (d *task) prepare(s *session, e *entry, id pulsar.MessageID) {
+	d.session, d.entry, d.at = s, e, positionOf(id)
+	d.Owner, d.Group = d, &s.Group
 	d.Size = int64(len(d.Payload) + len(d.Key) + deliveryOverhead)
 	if d.QueueKey = d.OrderingKey; d.QueueKey == "" {
 		d.QueueKey = d.Key
 	}
+}
+
+// taskPool keeps tasks for use again. It is safe for concurrent use.
+type taskPool struct {
+	mu   sync.Mutex
+	free []*task
+}
+
+// maxPooled bounds the tasks that wait for use: as many as may end while one receiver waits.
+const maxPooled = 1024
+
+// take moves some tasks to dst, which is empty, as many as it has room for at most.
+func (p *taskPool) take(dst []*task) []*task {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rest := max(len(p.free)-cap(dst), 0)
+	dst = append(dst, p.free[rest:]...)
+	clear(p.free[rest:])
+	p.free = p.free[:rest]
+	return dst
+}
+
+// give takes the simple ones of tasks that have ended. They refer to nothing from then on.
+func (p *taskPool) give(ended []*schedule.Item) {
+	if len(ended) == 0 {
+		return
+	}
+	for i, it := range ended {
+		if d := taskOf(it); d.simple {
+			*d = task{}
+			d.Owner = d
+		} else {
+			ended[i] = nil
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, it := range ended {
+		if it != nil && len(p.free) < maxPooled {
+			p.free = append(p.free, taskOf(it))
+		}
+	}
+}
+
+// spareTasks is a receiver's part of a pool. It belongs to the receiving goroutine.
+type spareTasks struct {
+	pool *taskPool
+	own  []*task
+}
+
+func (s *spareTasks) next() *task {
+	if len(s.own) == 0 {
+		if s.own == nil {
+			s.own = make([]*task, 0, schedule.ChunkSize)
+		}
+		if s.own = s.pool.take(s.own[:0]); len(s.own) == 0 {
+			return new(task)
+		}
+	}
+	last := len(s.own) - 1
+	d := s.own[last]
+	s.own[last], s.own = nil, s.own[:last]
 	return d
 }

@@ -49,16 +49,18 @@ type feedingClient struct {
 func (*feedingClient) TopicPartitions(topic string) ([]string, error) { return []string{topic}, nil }
 
 func (f *feedingClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
-	c := &feedingConsumer{}
+	c := &feedingConsumer{closed: make(chan struct{})}
 	go c.feed(f.messages, o.Topic, o.MessageChannel, o.Interceptors[0])
 	return c, nil
 }
 
 type feedingConsumer struct {
 	ackedConsumer
+
+	closed chan struct{}
 }
 
-func (*feedingConsumer) Close() {}
+func (c *feedingConsumer) Close() { close(c.closed) }
 
 func (c *feedingConsumer) feed(n int, topic string, ch chan<- pulsar.ConsumerMessage, to pulsar.ConsumerInterceptor) {
 	const size = 100
@@ -74,7 +76,11 @@ func (c *feedingConsumer) feed(n int, topic string, ch chan<- pulsar.ConsumerMes
 			to.BeforeConsume(pulsar.ConsumerMessage{Consumer: c, Message: &batch[i]})
 		}
 		for i := range batch {
-			ch <- pulsar.ConsumerMessage{Consumer: c, Message: &batch[i]}
+			select {
+			case ch <- pulsar.ConsumerMessage{Consumer: c, Message: &batch[i]}:
+			case <-c.closed:
+				return
+			}
 		}
 	}
 }

@@ -83,6 +83,7 @@ type session struct {
 	open     int                   // batches received in part
 	dropped  bool                  // take no more: the broker delivers it to the next session
 	slab     slab
+	tasks    spareTasks
 	weights  budget.Weigher
 	pressure budget.Pressure
 	stays    time.Time // until when no longer queue is thought of
@@ -241,6 +242,7 @@ func (r *run) newSession(src source) (*session, error) {
 		perMessage: r.cfg.AckBatchIndex, ackEvery: r.cfg.AckEvery, ackMessages: r.cfg.AckMessages,
 		ackFailed: r.metrics.ackFailed,
 		parts:     make(map[string]*partition),
+		tasks:     spareTasks{pool: &r.tasks},
 	}
 	s.arrivals.connections.current.Store(1)
 	s.arrivals.channel = budget.ChannelLength(s.queue)

@@ -14,8 +14,8 @@ import (
 // complete carries out the verdict.
 func (r *run) complete(w *worker, d *task, err error) {
 	if err == nil {
-		r.handled.Add(1)
 		w.handled++
+		d.simple = r.completions == nil && d.Attempt == 1
 		r.ack(w, d)
 		return
 	}

@@ -30,7 +30,8 @@ type stuck struct {
 // return, and, with RunAsync, a message without a verdict.
 type watchdog struct {
 	r        *run
-	reported map[*task]stuck
+	workers  []*schedule.Worker
+	reported map[*Delivery]stuck
 	gauged   time.Time
 	looked   time.Time
 	sessions time.Time
@@ -45,8 +46,8 @@ func (r *run) watch() {
 	}
 	t := time.NewTicker(every)
 	defer t.Stop()
-	dog := watchdog{r: r, reported: make(map[*task]stuck)}
 	workers := r.schedulerWorkers()
+	dog := watchdog{r: r, workers: workers, reported: make(map[*Delivery]stuck)}
 	for now := range t.C {
 		if len(workers) > 1 {
 			r.sched.Steal(workers, now.Add(-stealAfter))
@@ -112,13 +113,13 @@ func (r *run) schedulerWorkers() []*schedule.Worker {
 
 // look reports what has become stuck, and what no longer is.
 func (g *watchdog) look(now time.Time) {
-	found := make(map[*task]stuck)
-	for _, w := range g.r.workers {
-		if it, since := w.Busy(); it != nil && now.Sub(since) >= g.r.cfg.StuckAfter {
+	found := make(map[*Delivery]stuck)
+	g.r.sched.Running(g.workers, func(it *schedule.Item, since time.Time) {
+		if now.Sub(since) >= g.r.cfg.StuckAfter {
 			d := taskOf(it)
-			found[d] = stuck{d.Topic, d.ID, since}
+			found[d.Delivery] = stuck{d.Topic, d.ID, since}
 		}
-	}
+	})
 	if g.r.completions != nil {
 		g.r.sched.Oldest(func(it *schedule.Item) bool {
 			d := taskOf(it)
@@ -127,7 +128,7 @@ func (g *watchdog) look(now time.Time) {
 				if now.Sub(since) < g.r.cfg.StuckAfter {
 					return false // those behind it came later
 				}
-				found[d] = stuck{d.Topic, d.ID, since}
+				found[d.Delivery] = stuck{d.Topic, d.ID, since}
 			}
 			return len(found) < maxReported
 		})
@@ -135,7 +136,7 @@ func (g *watchdog) look(now time.Time) {
 	g.report(found, now)
 }
 
-func (g *watchdog) report(found map[*task]stuck, now time.Time) {
+func (g *watchdog) report(found map[*Delivery]stuck, now time.Time) {
 	for d, was := range g.reported {
 		if is, still := found[d]; still && is.since.Equal(was.since) {
 			continue

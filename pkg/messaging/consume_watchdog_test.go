@@ -22,7 +22,7 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 		m := newConsumerMetrics(prometheus.NewRegistry())
 		r := &run{
 			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
-			sched: DefaultConsumerConfig().derived().scheduler(false), workers: []*worker{{}},
+			sched: DefaultConsumerConfig().derived().scheduler(false, nil), workers: []*worker{{}},
 		}
 		ended := make(chan struct{})
 		go func() {
@@ -30,9 +30,12 @@ func TestWatchdogNamesAStuckHandler(t *testing.T) {
 			close(ended)
 		}()
 		w := r.workers[0]
-		d := &task{Delivery: Delivery{Topic: "orders"}}
-		d.Owner = d
-		w.Start(&d.Item, time.Now())
+		d := &task{Delivery: &Delivery{Topic: "orders"}}
+		d.Owner, d.Group = d, new(schedule.Group)
+		r.sched.Push([]*schedule.Item{&d.Item})
+		require.True(t, r.sched.Next(&w.Worker, 0, 0))
+		require.Same(t, &d.Item, w.Claim())
+		w.Start(time.Now())
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
 		require.Zero(t, logs.Len())
@@ -64,7 +67,7 @@ func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 		m := newConsumerMetrics(prometheus.NewRegistry())
 		r := &run{
 			cfg: DefaultConsumerConfig(), log: zap.New(core), metrics: m.of("sub"),
-			sched: DefaultConsumerConfig().derived().scheduler(true), workers: []*worker{{}},
+			sched: DefaultConsumerConfig().derived().scheduler(true, nil), workers: []*worker{{}},
 			completions: &completionQueue{wake: make(chan struct{}, 1)},
 		}
 		var pending PendingDelivery
@@ -75,7 +78,7 @@ func TestWatchdogNamesAMessageWithoutAVerdict(t *testing.T) {
 			close(ended)
 		}()
 		s := &session{completions: r.completions}
-		d := &task{Delivery: Delivery{Topic: "orders"}, session: s}
+		d := &task{Delivery: &Delivery{Topic: "orders"}, session: s}
 		d.Owner, d.Group = d, &s.Group
 		r.sched.Push([]*schedule.Item{&d.Item})
 		w := r.workers[0]

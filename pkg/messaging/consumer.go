@@ -127,10 +127,10 @@ func (c *Consumer) begin(h Handler, async bool) (*run, error) {
 			Messages: c.cfg.PrefetchMessages, Bytes: c.cfg.PrefetchBytes, MaxMessage: c.cfg.MaxMessageBytes,
 			Failover: c.cfg.Type == Failover && c.cfg.Durable, Fixed: !c.cfg.Durable,
 		}),
-		sched: c.cfg.scheduler(async),
 		parts: make(map[source]int), weights: make(map[source]sourceWeight),
 		sessions: make(map[*session]struct{}),
 	}
+	r.sched = c.cfg.scheduler(async, r.tasks.give)
 	for range c.cfg.Concurrency {
 		r.workers = append(r.workers, new(worker))
 	}
@@ -139,13 +139,13 @@ func (c *Consumer) begin(h Handler, async bool) (*run, error) {
 }
 
 // scheduler makes what hands out the messages.
-func (c ConsumerConfig) scheduler(async bool) *schedule.Scheduler {
+func (c ConsumerConfig) scheduler(async bool, ended func([]*schedule.Item)) *schedule.Scheduler {
 	held, heldBytes := c.HeldMessages, c.HeldBytes
 	if c.Order == OrderTotal {
 		held, heldBytes = 0, 0 // everything waits for the one that is held
 	}
 	return schedule.New(schedule.Config{
-		Workers: c.Concurrency, Async: async,
+		Workers: c.Concurrency, Async: async, Ended: ended,
 		MaxCount: c.PrefetchMessages, MaxBytes: max(c.PrefetchBytes/2, 1),
 		HeldCount: held, HeldBytes: heldBytes,
 	})

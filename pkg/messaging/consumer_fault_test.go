@@ -107,6 +107,9 @@ func TestConsumersSurviveBrokerFaults(t *testing.T) {
 	for i, kind := range kinds {
 		require.Eventually(t, func() bool { return got[i].count() == n }, 30*time.Second, 5*time.Millisecond,
 			"%s: nothing is lost", kind)
+		if kind != messaging.Shared {
+			require.Empty(t, got[i].late, "%s: what is handled for the first time is in its key's order", kind)
+		}
 		// On Key_Shared subscriptions entries are acknowledged one by one: docs/guarantees.md.
 		followed := kind == messaging.Exclusive || kind == messaging.Failover
 		if followed {
@@ -128,6 +131,7 @@ type seen struct {
 	keys   [7]history.Sequence
 	newest [7]int // by key: how many there are
 	wrong  []error
+	late   []int // handled for the first time behind a newer one of their key
 }
 
 func newSeen() *seen { return &seen{had: make(map[int]bool)} }
@@ -139,6 +143,9 @@ func (s *seen) handle(_ context.Context, d *messaging.Delivery) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.had[i] && i/7 < s.newest[i%7] {
+		s.late = append(s.late, i)
+	}
 	s.had[i] = true
 	s.newest[i%7] = max(s.newest[i%7], i/7+1)
 	if err := s.keys[i%7].See(i / 7); err != nil {

@@ -2,7 +2,6 @@ package messaging
 
 import (
 	"errors"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -91,22 +90,6 @@ func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 	}
 }
 
-// observe notes how long a handler took: every slow one, and one in 16 of those
-// that take less than a metric does.
-func (m subscriptionMetrics) observe(took time.Duration, handled int) {
-	if took >= schedule.Quick || handled%16 == 0 {
-		m.seconds.Observe(took.Seconds())
-	}
-}
-
-// acked counts what the worker handled since the last call.
-func (m subscriptionMetrics) acked(w *worker) {
-	if w.handled > 0 {
-		m.acks.Add(float64(w.handled))
-		w.handled = 0
-	}
-}
-
 // gauge sets the gauges. Consumers that share a subscription's name in one process
 // share these, and show one of them.
 func (m subscriptionMetrics) gauge(s *schedule.Scheduler, ws []*worker) {
@@ -116,7 +99,7 @@ func (m subscriptionMetrics) gauge(s *schedule.Scheduler, ws []*worker) {
 	m.held.Set(float64(held))
 	busy := 0
 	for _, w := range ws {
-		if it, _ := w.Busy(); it != nil {
+		if !w.Busy().IsZero() {
 			busy++
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // fakeClient stands for the underlying client: its producers gather what they are sent until
@@ -100,7 +102,7 @@ func publishing(t *testing.T, raw *fakeClient, n int, profile Profile) *Publishe
 		raw.topics = append(raw.topics, "persistent://public/default/t-partition-"+strconv.Itoa(i))
 	}
 	c := &Client{
-		log: zap.NewNop(), metrics: newMetrics(prometheus.NewRegistry()), producers: raw, watcher: newWatcher(),
+		log: zap.NewNop(), metrics: newMetrics(prometheus.NewRegistry()), producers: raw, watcher: watch.New(),
 		operationTimeout: time.Second, life: context.Background(), publishers: make(map[*Publisher]struct{}),
 	}
 	profile.Routing = RouteExplicit
@@ -242,9 +244,9 @@ func TestIdlePartitionsAreNotWatched(t *testing.T) {
 			o.send(p, i, "x")
 		}
 		o.wg.Wait()
-		require.Equal(t, 100, p.client.watcher.count())
+		require.Equal(t, 100, p.client.watcher.Count())
 		time.Sleep(time.Minute)
-		require.Zero(t, p.client.watcher.count())
+		require.Zero(t, p.client.watcher.Count())
 		require.NoError(t, p.Close(context.Background()))
 	})
 }

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/ackprobe"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // partitionPublisher publishes to one partition. It owns the partition's share of the queue and
@@ -73,14 +75,13 @@ type partitionPublisher struct {
 	sending sync.Mutex     // serialises unbatched sends, see send
 	sends   sync.WaitGroup // callers and flushes that hold the producer, see retireProducer
 
-	flush       partitionFlush
-	flushQueued atomic.Bool // a flush has been requested and not begun
+	flush flush.Partition
 
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
 	stalled  bool
-	ackProbe ackProbe
-	opening  bool // part of opening the publisher, and without a producer so far
+	ackProbe ackprobe.Probe // the partition's goroutine only
+	opening  bool           // part of opening the publisher, and without a producer so far
 	failed   bool
 	reported struct { // what the gauges hold of this partition
 		count int
@@ -127,7 +128,6 @@ type drainWaiter struct {
 
 const (
 	stallAfter = 5 * time.Second
-	tick       = time.Second
 	// sampleEvery is the share of records whose latency is observed; every record
 	// that finds its partition idle is observed too.
 	sampleEvery = 64
@@ -151,9 +151,18 @@ func newPartitionPublisher(p *Publisher, topic string, index int) *partitionPubl
 		ended: make(chan struct{}),
 		ready: make(chan struct{}),
 	}
-	pp.flush.pp = pp
+	pp.flush.Flush = pp.flushNow
+	pp.ackProbe = ackprobe.Probe{Ask: pp.askBroker, Grace: min(ackprobe.MaxGrace, p.profile.AckTimeout)}
 	pp.generation, pp.retire = context.WithCancel(context.Background())
 	return pp
+}
+
+// askBroker asks the broker something.
+func (pp *partitionPublisher) askBroker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pp.p.client.operationTimeout)
+	defer cancel()
+	_, err := pp.p.lookUpPartitions(ctx)
+	return err
 }
 
 // start runs the partition's goroutine; its first act is to create the producer.
@@ -204,7 +213,7 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 			pp.headSince = now
 			if !pp.watched {
 				pp.watched = true
-				pp.p.client.watcher.add(pp)
+				pp.p.client.watcher.Add(pp.check)
 			}
 		}
 	}
@@ -221,7 +230,7 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 		pp.unsentBytes += int(size)
 		raw, gathered = nil, true
 		if !was && pp.fullBatch() {
-			defer pp.p.flusher.hurry(&pp.flush)
+			defer pp.p.flusher.Hurry(&pp.flush)
 		}
 	default:
 		e.sent = true
@@ -474,7 +483,8 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 // records does not matter: the client can lose one record's callback and go on with others.
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
-	age := now.Sub(pp.headSince)
+	since := pp.headSince
+	age := now.Sub(since)
 	waiting := pp.list.Head() != nil
 	stalled := waiting && age > stallAfter && !pp.stalled
 	if stalled {
@@ -485,14 +495,16 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	if !waiting && age > stallAfter {
 		pp.free = nil // a burst's memory is not kept for ever
 		pp.watched = false
-		pp.p.client.watcher.remove(pp)
+		pp.p.client.watcher.Remove(pp.check)
 	}
 	pp.mu.Unlock()
 	if waiting && raw != nil {
 		switch {
 		case age > pp.p.profile.AckTimeout:
-			broken = pp.ackProbe.confirm(ctx, pp, now)
-		case age > tick && isClosed(raw):
+			if pp.ackProbe.Lost(ctx, since, now) {
+				broken = errAckTimeout
+			}
+		case age > watch.Every && isClosed(raw):
 			broken = pulsar.ErrProducerClosed
 		}
 	}

@@ -151,8 +151,8 @@ func (pp *partitionPublisher) abandon() {
 	raw := pp.retireProducer()
 	pp.p.noteUnacknowledged(pp.dropAll(ErrUnacknowledged))
 	pp.report(0, 0)
-	pp.p.client.watcher.remove(pp)
-	pp.p.flusher.forget(&pp.flush)
+	pp.p.client.watcher.Remove(pp.check)
+	pp.p.flusher.Forget(&pp.flush)
 	pp.markReady()
 	if raw != nil {
 		within(pp.p.closeCtx(), func() { shutProducer(raw) })

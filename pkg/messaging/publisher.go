@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -27,7 +28,7 @@ type Publisher struct {
 	log     *zap.Logger
 	metrics profileMetrics
 	router  router
-	flusher *flusher
+	flusher *flush.Flusher
 
 	partitions atomic.Pointer[[]*partitionPublisher]
 	grow       sync.Mutex // one change of partitions at a time
@@ -66,7 +67,7 @@ func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (
 		log:     c.log.Named("publisher").With(zap.String("profile", profile.Name)),
 		metrics: c.metrics.publisher.of(profile.Name),
 		router:  router{routing: profile.Routing},
-		flusher: c.flushers.of(profile, c.watcher.count),
+		flusher: c.flushers.Of(flush.Config{Linger: profile.Linger, GroupCommit: profile.GroupCommit}, c.watcher.Count),
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())
 	p.owned, p.endOwnership = context.WithCancelCause(context.Background())

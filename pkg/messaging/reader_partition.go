@@ -120,7 +120,7 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 		p.after = id
 		read := readMessage{p: p, id: id}
 		if !p.r.cfg.ReadCompacted || !leftByCompaction(m) {
-			d := &p.slab.newTask(&pulsar.ConsumerMessage{Message: m}, nil).Delivery
+			d := p.slab.delivery(m)
 			d.ID, d.Partition = id, p.index
 			read.d = d
 		}

@@ -223,7 +223,7 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 // choose makes the letter of m, nil when it stays.
 func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	var none slab
-	d := none.newTask(m, nil)
+	d := none.delivery(m.Message)
 	dead, ok := d.DeadLetter()
 	to := topicname.WithoutPartition(dead.Topic)
 	switch {

@@ -24,7 +24,7 @@ type copyJob struct {
 }
 
 func newCopyJob(d *task, to *copyTarget, reason error, delay time.Duration) *copyJob {
-	job := &copyJob{to: to, from: provenanceOf(&d.Delivery, to.subscription, reason.Error())}
+	job := &copyJob{to: to, from: provenanceOf(d.Delivery, to.subscription, reason.Error())}
 	if to.retry {
 		job.from.due = time.Now().Add(delay)
 	}
@@ -103,7 +103,7 @@ func (d *task) restore(subscription string) {
 		d.copying = &copyJob{stored: true}
 		return
 	}
-	p.restore(&d.Delivery)
+	p.restore(d.Delivery)
 	d.Attempt = p.attempts + 1
 	// Brokers deliver up to a tick (1 s) early unless they are told to be strict, and at once
 	// where delayed delivery is switched off: the rest is waited for here.

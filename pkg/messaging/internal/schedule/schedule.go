@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 )
 
 // Item is the scheduler's part of a message. The caller embeds it, sets the exported fields
@@ -27,11 +29,14 @@ type Item struct {
 	// Owner is the message that embeds the item.
 	Owner any
 
-	queue      *keyQueue
-	prev, next *Item // of the list of unfinished items
-	heldAt     int   // index in the heap of held items, -1 outside
-	requeue    bool  // when its time comes, it goes back to the front of its queue
+	queue   *keyQueue
+	links   list.Links[Item] // of the list of unfinished items
+	heldAt  int              // index in the heap of held items, -1 outside
+	requeue bool             // when its time comes, it goes back to the front of its queue
 }
+
+// Links makes Item an element of a list.
+func (it *Item) Links() *list.Links[Item] { return &it.links }
 
 // Group is the items of one session.
 type Group struct {
@@ -69,6 +74,10 @@ type Config struct {
 	HeldBytes int64
 	// Async says that an item leaves its queue when its handler returns, and ends later.
 	Async bool
+	// Ended is called with finished items that have ended: the scheduler knows them no more. Next
+	// calls it before it returns or waits, without a lock; the items are the callee's until it
+	// returns. May be nil.
+	Ended func(items []*Item)
 }
 
 // Scheduler hands out items. All methods may be called from any goroutine.
@@ -93,7 +102,7 @@ type Scheduler struct {
 	keys  map[string]*keyQueue
 	empty int // queues of keys that have nothing unfinished
 
-	unfinished itemList
+	unfinished list.List[Item, *Item] // oldest first; with Async
 	count      int
 	bytes      int64
 	heldCount  int // held, or waiting behind a held item of the same queue
@@ -154,7 +163,9 @@ func (s *Scheduler) Push(items []*Item) {
 	}
 	group := items[0].Group
 	for _, it := range items {
-		s.unfinished.add(it)
+		if s.cfg.Async {
+			s.unfinished.Push(it)
+		}
 		it.heldAt = -1
 		s.count++
 		s.bytes += it.Size
@@ -248,12 +259,11 @@ func (s *Scheduler) wakeWorker() {
 // other, and waits for something to do. It returns false when the worker must return. The last
 // items took elapsed, handled of them.
 func (s *Scheduler) Next(w *Worker, handled int, elapsed time.Duration) bool {
+	if s.refill(w, handled, elapsed) {
+		return true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if handled > 0 {
-		s.pace += (elapsed/time.Duration(handled) - s.pace) / 8
-	}
-	s.endFinished(w)
 	for !s.fill(w) {
 		// Completions that come late can make copies.
 		if s.state == stopped || s.state == stopping && s.copies == 0 && !(s.cfg.Async && s.count > 0) {
@@ -264,35 +274,60 @@ func (s *Scheduler) Next(w *Worker, handled int, elapsed time.Duration) bool {
 		s.work.Wait()
 		s.idle--
 	}
+	s.wakeOthers()
+	return true
+}
+
+// refill is Next without waiting. It reports whether there was something to do.
+func (s *Scheduler) refill(w *Worker, handled int, elapsed time.Duration) bool {
+	s.mu.Lock()
+	if handled > 0 {
+		s.pace += (elapsed/time.Duration(handled) - s.pace) / 8
+	}
+	ended := s.endFinished(w, w.spare)
+	filled := s.fill(w)
+	if filled {
+		s.wakeOthers()
+	}
+	s.mu.Unlock()
+	if s.cfg.Ended != nil && len(ended) > 0 {
+		s.cfg.Ended(ended)
+	}
+	clear(ended)
+	w.spare = ended[:0]
+	return filled
+}
+
+// wakeOthers wakes those for whom there is something behind what a worker has taken.
+func (s *Scheduler) wakeOthers() {
 	s.maybeRoom()
 	if s.again.len() > 0 || s.loose.len() > 0 || s.ready.len() > 0 {
 		s.wakeWorker()
 	}
-	return true
 }
 
-// endFinished ends what the worker has finished.
-func (s *Scheduler) endFinished(w *Worker) {
+// endFinished ends what the worker has finished, and returns it. The worker goes on with the empty
+// list.
+func (s *Scheduler) endFinished(w *Worker, empty []*Item) (done []*Item) {
 	w.mu.Lock()
-	done := w.done
-	w.done = w.spare
+	done, w.done = w.done, empty
 	for i, it := range w.returned {
 		s.leaveQueue(it)
 		w.returned[i] = nil
 	}
 	w.returned = w.returned[:0]
 	w.mu.Unlock()
-	for i, it := range done {
+	for _, it := range done {
 		s.end(it)
-		done[i] = nil
 	}
-	w.spare = done[:0]
+	return done
 }
 
 // fill takes what the worker may handle one after the other, and reports whether there was any.
 func (s *Scheduler) fill(w *Worker) bool {
+	w.chunk.reset()
 	if s.again.len() > 0 {
-		w.chunk.set(s.again.pop())
+		w.chunk.add(s.again.pop())
 		return true
 	}
 	if s.state != open {
@@ -302,7 +337,6 @@ func (s *Scheduler) fill(w *Worker) bool {
 	if s.cfg.Workers == 1 || s.pace < Quick {
 		most = min(max(s.waiting/2, 1), ChunkSize)
 	}
-	w.chunk.reset()
 	for w.chunk.n < most && s.loose.len() > 0 {
 		w.chunk.add(s.loose.pop())
 		s.waiting--
@@ -335,7 +369,9 @@ func (s *Scheduler) fillFrom(q *keyQueue, w *Worker, most int) {
 
 // end takes an item out: it was acknowledged, or is given up unacknowledged.
 func (s *Scheduler) end(it *Item) {
-	s.unfinished.remove(it)
+	if s.cfg.Async {
+		s.unfinished.Remove(it)
+	}
 	s.count--
 	s.bytes -= it.Size
 	it.Group.unfinished--
@@ -475,14 +511,12 @@ func (s *Scheduler) Resume(it *Item) {
 
 // GiveBack returns what w took and did not start to those that wait.
 func (s *Scheduler) GiveBack(w *Worker) {
-	rest := w.chunk.rest()
-	if len(rest) == 0 {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.returnWaiting(rest)
-	s.wakeWorker()
+	if rest := w.chunk.rest(); len(rest) > 0 {
+		s.returnWaiting(rest)
+		s.wakeWorker()
+	}
 }
 
 func (s *Scheduler) returnWaiting(items []*Item) {
@@ -516,14 +550,26 @@ func (s *Scheduler) Steal(workers []*Worker, before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range workers {
-		if _, since := w.Busy(); !since.IsZero() && since.Before(before) {
-			s.endFinished(w)
+		if since := w.Busy(); !since.IsZero() && since.Before(before) {
+			s.endFinished(w, nil)
 			if rest := w.chunk.rest(); len(rest) > 0 {
 				s.returnWaiting(rest)
 				s.work.Broadcast()
 			}
 			s.maybeRoom()
 			s.wakeWorker()
+		}
+	}
+}
+
+// Running calls visit for what each worker is at, and since when, under the scheduler's lock. A
+// worker may have gone on meanwhile.
+func (s *Scheduler) Running(workers []*Worker, visit func(it *Item, since time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range workers {
+		if it, since := w.chunk.latest(), w.Busy(); it != nil && !since.IsZero() {
+			visit(it, since)
 		}
 	}
 }
@@ -633,13 +679,14 @@ func (s *Scheduler) AwaitEnd(g *Group, giveUp func() bool) bool {
 	return g.unfinished == 0
 }
 
-// Void ends what a handler has returned from and nobody has completed, of a group that is over.
+// Void ends what a handler has returned from and nobody has completed, of a group that is over. The
+// scheduler is one with Async.
 // claim makes the caller the one who ends an item; it is called under the scheduler's lock.
 func (s *Scheduler) Void(g *Group, claim func(*Item) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for it := s.unfinished.head; it != nil; {
-		next := it.next
+	for it := s.unfinished.Head(); it != nil; {
+		next := s.unfinished.Next(it)
 		if it.Group == g && claim(it) {
 			s.end(it)
 		}
@@ -652,7 +699,9 @@ func (s *Scheduler) Void(g *Group, claim func(*Item) bool) {
 func (s *Scheduler) EndFinished(w *Worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endFinished(w)
+	done := s.endFinished(w, w.spare)
+	clear(done)
+	w.spare = done[:0]
 	s.maybeRoom()
 	if s.ready.len() > 0 || s.loose.len() > 0 {
 		s.wakeWorker()
@@ -664,7 +713,7 @@ func (s *Scheduler) EndReturned(workers []*Worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range workers {
-		s.endFinished(w)
+		s.endFinished(w, nil)
 	}
 	s.wakeWorker()
 }
@@ -677,10 +726,10 @@ func (s *Scheduler) Load() (count int, bytes int64, held int) {
 }
 
 // Oldest calls visit for unfinished items, oldest first, under the scheduler's lock, until visit
-// returns false.
+// returns false. The scheduler is one with Async.
 func (s *Scheduler) Oldest(visit func(*Item) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for it := s.unfinished.head; it != nil && visit(it); it = it.next {
+	for it := s.unfinished.Head(); it != nil && visit(it); it = s.unfinished.Next(it) {
 	}
 }

@@ -38,7 +38,7 @@ func messages(g *Group, keys ...string) []*Item {
 func takeAll(t *testing.T, s *Scheduler, w *Worker) []*Item {
 	t.Helper()
 	s.mu.Lock()
-	s.endFinished(w)
+	s.endFinished(w, nil)
 	got := s.fill(w)
 	s.mu.Unlock()
 	var items []*Item
@@ -88,7 +88,7 @@ func TestKeyIsHandedOutOnceAtATime(t *testing.T) {
 	require.Zero(t, s.count)
 	require.Zero(t, s.bytes)
 	require.Zero(t, sess.unfinished)
-	require.Nil(t, s.unfinished.head)
+	require.Nil(t, s.unfinished.Head())
 }
 
 func TestHeldKeyOccupiesNoWorker(t *testing.T) {
@@ -185,7 +185,7 @@ func TestSlowMessageDoesNotHoldUpItsCompany(t *testing.T) {
 		slow := w.Claim()
 		require.Equal(t, "slow", slow.QueueKey)
 		s.Push(messages(sess, "done", "slow"))
-		w.Start(slow, time.Now())
+		w.Start(time.Now())
 		time.Sleep(stealAfter + 1)
 		s.Steal([]*Worker{w}, time.Now().Add(-stealAfter))
 		require.Nil(t, w.Claim(), "the rest is gone")

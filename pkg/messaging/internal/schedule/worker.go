@@ -12,36 +12,29 @@ type Worker struct {
 	chunk chunk
 
 	started atomic.Int64 // when the present item was, Unix nanoseconds; 0 when idle
-	current atomic.Pointer[Item]
+	spare   []*Item      // empty, takes the place of done
 
 	mu       sync.Mutex // of what follows; taken while holding the scheduler's
 	done     []*Item
-	spare    []*Item
 	returned []*Item
 }
 
 // Claim returns the next item to handle, nil when none is left: then call Next.
 func (w *Worker) Claim() *Item { return w.chunk.claim() }
 
-// Start says that the worker is at it since at.
-func (w *Worker) Start(it *Item, at time.Time) {
-	w.current.Store(it)
-	w.started.Store(at.UnixNano())
-}
+// Start says that the worker is at an item since at.
+func (w *Worker) Start(at time.Time) { w.started.Store(at.UnixNano()) }
 
 // Idle says that the worker is at nothing.
-func (w *Worker) Idle() {
-	w.started.Store(0)
-	w.current.Store(nil)
-}
+func (w *Worker) Idle() { w.started.Store(0) }
 
-// Busy returns what the worker is at and since when; the zero time for nothing. It may be called
-// from any goroutine.
-func (w *Worker) Busy() (*Item, time.Time) {
+// Busy returns since when the worker is at its present item; the zero time when it is at none. It
+// may be called from any goroutine.
+func (w *Worker) Busy() time.Time {
 	if n := w.started.Load(); n != 0 {
-		return w.current.Load(), time.Unix(0, n)
+		return time.Unix(0, n)
 	}
-	return nil, time.Time{}
+	return time.Time{}
 }
 
 // Finish notes that it has ended. The scheduler is told with the next call of Next, or earlier when
@@ -61,28 +54,24 @@ func (w *Worker) HandlerReturned(it *Item) {
 }
 
 // chunk is what a worker has taken and not started. The worker claims its items one by one;
-// another goroutine may take the rest away, holding the scheduler's lock, which the worker holds
-// when it fills the chunk.
+// whoever holds the scheduler's lock may take the rest away. The worker holds that lock when it
+// fills the chunk.
 type chunk struct {
 	items [ChunkSize]*Item
 	n     int
 	taken atomic.Int32
+	split int // how many were claimed when the rest was taken away; guarded by the scheduler's lock
 }
 
 func (c *chunk) reset() {
 	clear(c.items[:c.n])
-	c.n = 0
+	c.n, c.split = 0, 0
 	c.taken.Store(0)
 }
 
 func (c *chunk) add(it *Item) {
 	c.items[c.n] = it
 	c.n++
-}
-
-func (c *chunk) set(it *Item) {
-	c.reset()
-	c.add(it)
 }
 
 // claim is the next item, nil when none is left.
@@ -99,5 +88,18 @@ func (c *chunk) rest() []*Item {
 	if i >= c.n {
 		return nil
 	}
+	c.split = i
 	return c.items[i:c.n]
+}
+
+// latest is the item that was claimed last, nil when none is known. The scheduler's lock is held.
+func (c *chunk) latest() *Item {
+	claimed := c.split
+	if claimed == 0 {
+		claimed = min(int(c.taken.Load()), c.n)
+	}
+	if claimed == 0 {
+		return nil
+	}
+	return c.items[claimed-1]
 }

@@ -24,30 +24,3 @@ func (h *heldHeap) Pop() any {
 	*h = old[:len(old)-1]
 	return it
 }
-
-// itemList is an intrusive list, oldest first.
-type itemList struct{ head, tail *Item }
-
-func (l *itemList) add(it *Item) {
-	it.prev = l.tail
-	if l.tail == nil {
-		l.head = it
-	} else {
-		l.tail.next = it
-	}
-	l.tail = it
-}
-
-func (l *itemList) remove(it *Item) {
-	if it.prev == nil {
-		l.head = it.next
-	} else {
-		it.prev.next = it.next
-	}
-	if it.next == nil {
-		l.tail = it.prev
-	} else {
-		it.next.prev = it.prev
-	}
-	it.prev, it.next = nil, nil
-}

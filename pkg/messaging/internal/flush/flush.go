@@ -1,0 +1,248 @@
+// Package flush decides when what gathers for a partition is sent.
+package flush
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
+)
+
+// Flusher decides when the records that gather for a partition are sent, in place of the
+// underlying client, whose producers look every millisecond for something to send, idle or not.
+// Publishers of one client whose profiles agree share one, so that many topics cost what many
+// partitions do.
+//
+// A partition's records are sent at once when nothing of the partition is under way and fewer
+// than partitionsAtOnce partitions have something under way. Otherwise they gather, and are sent
+// when an acknowledgement makes room, the oldest first, or when they fill an entry or have
+// gathered for the linger. So entries grow with what is in flight, and a lone record does not
+// wait. Under group commit the number of partitions with something under way has no bound.
+//
+// Its methods may be called from any goroutine, and do not block.
+type Flusher struct {
+	cfg    Config
+	active func() int // partitions that have published lately
+
+	mu        sync.Mutex
+	gathering list.List[Partition, *Partition] // oldest first
+	underWay  int                              // partitions with something under way
+	timer     *time.Timer
+	armed     bool
+}
+
+// Partition is the Flusher's view of one partition, which belongs to one Flusher. Flush must be
+// set.
+type Partition struct {
+	// Flush sends what has gathered and returns when that is acknowledged, or is known not to be
+	// any more. It is called on a goroutine of its own.
+	Flush func()
+
+	requested atomic.Bool // a flush has been requested and not begun
+
+	// Flusher.mu guards what follows.
+	links    list.Links[Partition]
+	since    time.Time // when the records began to gather
+	listed   bool      // in Flusher.gathering
+	underWay int       // flushes without an acknowledgement
+}
+
+// Links makes Partition an element of a list.
+func (p *Partition) Links() *list.Links[Partition] { return &p.links }
+
+const (
+	// partitionsAtOnce is how many partitions have something under way before others gather,
+	// without group commit: an entry costs as much as dozens of records.
+	partitionsAtOnce = 4
+	// manyPartitions is from how many active partitions on the library gathers the records in
+	// place of the producers. The linger grows with the active partitions beyond this number,
+	// so that entries per second do not.
+	manyPartitions = 8
+	// flushesAtOnce is how many flushes of one partition are under way at most: behind a slow
+	// broker one follows the other at the linger's pace.
+	flushesAtOnce = 8
+	// minLinger is the shortest linger: below it, timers cost more than entries.
+	minLinger = time.Millisecond
+)
+
+// Config is what a Flusher's publishers have in common.
+type Config struct {
+	// Linger is how long records gather at most with few active partitions, 1 ms at least.
+	Linger time.Duration
+	// GroupCommit says that what gathers behind an entry is sent when that is acknowledged.
+	GroupCommit bool
+}
+
+// Flushers are a client's. The zero value is ready to use.
+type Flushers struct {
+	mu   sync.Mutex
+	made map[Config]*Flusher
+}
+
+// Of returns the Flusher for publishers of one configuration. active is the number of partitions
+// that have published lately.
+func (fs *Flushers) Of(cfg Config, active func() int) *Flusher {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	cfg.Linger = max(cfg.Linger, minLinger)
+	f := fs.made[cfg]
+	if f == nil {
+		f = newFlusher(cfg, active)
+		if fs.made == nil {
+			fs.made = make(map[Config]*Flusher)
+		}
+		fs.made[cfg] = f
+	}
+	return f
+}
+
+func newFlusher(cfg Config, active func() int) *Flusher {
+	f := &Flusher{cfg: cfg, active: active}
+	f.timer = time.AfterFunc(time.Hour, f.lapse)
+	f.timer.Stop()
+	return f
+}
+
+// Gathers reports whether records are to stay in the library until the next flush. With few
+// partitions they need not: the producers gather them.
+func (f *Flusher) Gathers() bool { return f.active() > manyPartitions }
+
+// Request has what was sent to the partition before the call flushed soon.
+func (f *Flusher) Request(p *Partition) {
+	if p.requested.Load() || !p.requested.CompareAndSwap(false, true) {
+		return // whoever set it flushes after this
+	}
+	f.add(p)
+}
+
+// add begins a flush, or has the records of p gather.
+func (f *Flusher) add(p *Partition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.free(p) {
+		f.begin(p)
+		return
+	}
+	if p.listed {
+		return
+	}
+	p.since, p.listed = time.Now(), true
+	f.gathering.Push(p)
+	if !f.armed {
+		f.armed = true
+		f.timer.Reset(f.delay())
+	}
+}
+
+// Hurry begins a flush of p, which has a whole entry to send, unless many are under way.
+func (f *Flusher) Hurry(p *Partition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.underWay < flushesAtOnce {
+		f.begin(p)
+	}
+}
+
+// free reports whether a flush of p may begin before its linger is over.
+func (f *Flusher) free(p *Partition) bool {
+	return p.underWay == 0 && (f.cfg.GroupCommit || f.underWay < partitionsAtOnce)
+}
+
+// delay is how long records gather at most.
+func (f *Flusher) delay() time.Duration {
+	return f.cfg.Linger * time.Duration(max(f.active()/manyPartitions, 1))
+}
+
+// begin starts a flush of p. f.mu is held.
+func (f *Flusher) begin(p *Partition) {
+	f.take(p)
+	go f.run(p)
+}
+
+// take notes that a flush of p is under way. f.mu is held.
+func (f *Flusher) take(p *Partition) {
+	if p.listed {
+		f.gathering.Remove(p)
+		p.listed = false
+	}
+	if p.underWay == 0 {
+		f.underWay++
+	}
+	p.underWay++
+	p.requested.Store(false) // before the flush: what is sent from now on asks again
+}
+
+// run flushes p, and then whatever the end of that makes free.
+func (f *Flusher) run(p *Partition) {
+	for p != nil {
+		p.Flush()
+		f.mu.Lock()
+		p.underWay--
+		if p.underWay == 0 {
+			f.underWay--
+		}
+		p = f.next(p)
+		if p != nil {
+			f.take(p)
+		}
+		f.mu.Unlock()
+	}
+}
+
+// next returns what may be flushed now that a flush of done has ended, or nil.
+func (f *Flusher) next(done *Partition) *Partition {
+	if f.cfg.GroupCommit {
+		if done.listed && f.free(done) {
+			return done
+		}
+		return nil
+	}
+	if f.underWay >= partitionsAtOnce {
+		return nil
+	}
+	for p := f.gathering.Head(); p != nil; p = f.gathering.Next(p) {
+		if f.free(p) {
+			return p
+		}
+	}
+	return nil
+}
+
+// lapse flushes what has gathered for the linger.
+func (f *Flusher) lapse() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed = false
+	now, delay := time.Now(), f.delay()
+	var next *Partition
+	for p := f.gathering.Head(); p != nil; p = next {
+		next = f.gathering.Next(p)
+		if wait := delay - now.Sub(p.since); wait > 0 {
+			f.armed = true
+			f.timer.Reset(wait)
+			return
+		}
+		if p.underWay < flushesAtOnce {
+			f.begin(p)
+		} else { // not before another linger
+			f.gathering.Remove(p)
+			p.since = now
+			f.gathering.Push(p)
+			f.armed = true
+		}
+	}
+	if f.armed {
+		f.timer.Reset(delay)
+	}
+}
+
+// Forget takes p out: its partition is closed.
+func (f *Flusher) Forget(p *Partition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.listed {
+		f.gathering.Remove(p)
+		p.listed = false
+	}
+}

@@ -184,11 +184,8 @@ func TestNothingIsPinnedAfterRun(t *testing.T) {
 			eventually(t, "the rest is handled", func() bool { return second.distinct() == rest })
 			took := time.Since(left)
 			r.stop(t)
-			limit := time.Second
-			if kind == messaging.Failover {
-				limit += time.Second // the broker waits as long before it delivers to an active consumer
-			}
-			require.Less(t, took, limit)
+			// What is pinned comes an hour later, or when the broker finds the consumer gone.
+			require.Less(t, took, 10*time.Second)
 			require.Len(t, second.snapshot(), rest, "what was handled is not delivered again")
 		})
 	}

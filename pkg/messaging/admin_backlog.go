@@ -33,7 +33,7 @@ func (c *Consumer) Backlog(ctx context.Context) (messages int64, err error) {
 				topics[src.topic] = src.retry
 				continue
 			}
-			matching, err := a.Matching(ctx, src.pattern)
+			matching, err := a.Matching(ctx, anchored(src.pattern))
 			if err != nil {
 				return fmt.Errorf("%s: %w", src, err)
 			}

@@ -106,9 +106,7 @@ func (r *run) do(ctx context.Context) error {
 	})
 	workers.Wait()
 	receivers.Wait() // each closes its session behind its last delivery
-	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
-	defer cancel()
-	r.copies.close(closing)
+	r.briefly(r.copies.close)
 	close(completed)
 	limit.Stop()
 	r.sched.Abandon()
@@ -348,7 +346,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
-	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.gone)
+	owned, ok := s.owned.await(r.stop, p.topic, partitionIndex(p.topic, int(id.PartitionIdx())), s.gone)
 	if !ok {
 		return batch
 	}
@@ -361,6 +359,10 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 		r.metrics.redelivered.Inc()
 	}
 	if e == nil {
+		return batch
+	}
+	if r.cfg.ReadCompacted && leftByCompaction(m.Message) {
+		p.complete(e, 1)
 		return batch
 	}
 	d := s.tasks.next()
@@ -489,23 +491,30 @@ func (r *run) close(s *session) {
 	r.awaitHandlers(s)
 	// With a broker that answers nothing, acknowledging and closing wait for their own timeouts:
 	// that must not keep Run.
-	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
-	defer cancel()
-	within(closing, func() {
-		s.closeAcks()
-		closeReceiving(s.raw, s.ch)
+	r.briefly(func(ctx context.Context) {
+		within(ctx, s.closeAcks)
+		// Behind the closing the broker may deliver the partitions to another consumer. Whoever keeps
+		// something for them has given it up by then.
+		s.owned.end(ErrOwnershipLost)
+		s.owned.awaitCalls(ctx)
 	})
-	s.owned.end(ErrOwnershipLost)
-	s.owned.awaitCalls(closing)
+	r.briefly(func(ctx context.Context) {
+		within(ctx, func() { closeReceiving(s.raw, s.ch) })
+	})
+}
+
+// briefly calls f with a context that ends after StopTimeout.
+func (r *run) briefly(f func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
+	defer cancel()
+	f(ctx)
 }
 
 // giveUp ends a session that has received nothing.
 func (r *run) giveUp(s *session) {
 	s.owned.end(ErrOwnershipLost)
 	closeReceiving(s.raw, s.ch)
-	closing, cancel := context.WithTimeout(context.Background(), r.cfg.StopTimeout)
-	defer cancel()
-	s.owned.awaitCalls(closing)
+	r.briefly(s.owned.awaitCalls)
 }
 
 // awaitHandlers waits for what a session that is over still has running: until the handlers'

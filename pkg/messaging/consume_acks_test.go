@@ -169,3 +169,9 @@ func TestAcknowledgementThatWaitedForAConnectionMayBeLostWithIt(t *testing.T) {
 		require.Equal(t, []int64{1, 1}, c.acked())
 	})
 }
+
+// The client underneath acknowledges the chunks of a message that is not whole after this time.
+func TestChunksHaveAnHour(t *testing.T) {
+	r := &run{cfg: DefaultConsumerConfig()}
+	require.Equal(t, time.Hour, r.rawOptions(&session{}).ExpireTimeOfIncompleteChunk)
+}

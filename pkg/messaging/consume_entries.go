@@ -267,7 +267,7 @@ func (p *partition) find(at position) (e *entry, again, done bool) {
 		p.forget() // so that nothing of it is acknowledged any more
 		p.rewound = true
 		return nil, true, true
-	case p.session.ordered:
+	case found && p.session.ordered:
 		p.forget()
 	case found:
 		p.mu.Lock()

@@ -84,7 +84,7 @@ func (o *ownership) gain(topic string, partition int) *ownedInterval {
 	o.calls.Go(func() {
 		defer close(i.ready)
 		if i.ctx.Err() == nil {
-			o.f(i.ctx, topic, max(partition, 0))
+			o.f(i.ctx, topic, partition)
 		}
 	})
 	return i

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -172,4 +174,62 @@ func TestOnOwnedNeedsOneConsumerPerPartition(t *testing.T) {
 	client := dial(t, "pulsar://127.0.0.1:1")
 	_, err := client.Consumer(consumerConfig(topic, messaging.Shared), messaging.OnOwned(func(context.Context, string, int) {}))
 	require.ErrorContains(t, err, "type")
+}
+
+// The index that OnOwned gets is the one that deliveries have, also of one partition by its name.
+func TestOwnedPartitionIsTheDeliverys(t *testing.T) {
+	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := wire.Start(t)
+			s.CreateTopic(topic, 2)
+			one := topic + "-partition-1"
+			s.Publish(one, wire.Message{Payload: []byte("x")})
+			cfg := quickConfig(kind, messaging.OrderKey)
+			cfg.Topics = []string{one}
+			owned := make(chan int, 1)
+			c, err := dial(t, s.URL()).Consumer(cfg, messaging.OnOwned(func(_ context.Context, _ string, partition int) {
+				owned <- partition
+			}))
+			require.NoError(t, err)
+			n, err := c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
+				assert.Equal(t, 1, d.Partition)
+				return nil
+			})
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			require.Equal(t, 1, <-owned)
+		})
+	}
+}
+
+// A service writes its state when it gives a partition up. Another loads it when it gains the
+// partition.
+func TestStoppingGivesUpBeforeAnotherGains(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 0)
+	var state atomic.Int32
+	run := func(gained func(context.Context)) (cancel context.CancelFunc, ended chan error) {
+		c, err := dial(t, s.URL()).Consumer(quickConfig(messaging.Failover, messaging.OrderKey),
+			messaging.OnOwned(func(ctx context.Context, _ string, _ int) { gained(ctx) }))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(testContext(t))
+		ended = make(chan error, 1)
+		go func() { ended <- c.Run(ctx, func(context.Context, *messaging.Delivery) error { return nil }) }()
+		return cancel, ended
+	}
+	has := make(chan struct{})
+	cancelOne, oneEnded := run(func(ctx context.Context) {
+		close(has)
+		<-ctx.Done()
+		state.Store(1)
+	})
+	<-has
+	loaded := make(chan int32, 1)
+	cancelTwo, twoEnded := run(func(context.Context) { loaded <- state.Load() })
+	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 2))
+	cancelOne()
+	require.EqualValues(t, 1, <-loaded)
+	require.NoError(t, <-oneEnded)
+	cancelTwo()
+	require.NoError(t, <-twoEnded)
 }

@@ -3,6 +3,7 @@ package messaging_test
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -336,4 +337,52 @@ func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 	close(release)
 	r.stop(t)
 	require.Zero(t, s.Backlog(here, "sub"))
+}
+
+// On Key_Shared a message can come that stands before what was received: one of a consumer that has
+// left. What is completed is not forgotten for it: an acknowledgement that is lost then does not take
+// its key back in time.
+func TestOlderMessageOfAnotherKeyForgetsNothing(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 0)
+	mine, other := keyOfConsumer(0), keyOfConsumer(1)
+	cfg := quickConfig(messaging.KeyShared, messaging.OrderKey)
+	cfg.StopTimeout = 10 * time.Millisecond
+	var got payloads
+	r := start(t, dial(t, s.URL()), cfg, func(_ context.Context, d *messaging.Delivery) error {
+		got.add(d)
+		return nil
+	})
+	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 1))
+	taken := make(chan struct{}, 1)
+	leaving := start(t, dial(t, s.URL()), cfg, func(ctx context.Context, _ *messaging.Delivery) error {
+		taken <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 2))
+	s.Publish(topic, wire.Message{Key: other, Payload: []byte("other")})
+	<-taken
+	lost := s.Ignore(wire.OpAck, topic, 1)
+	s.Publish(topic, wire.Message{Key: mine, Payload: []byte("1")})
+	require.NoError(t, lost.Wait(testContext(t), 1))
+	leaving.stop(t)
+	eventually(t, "the other's message is handled", func() bool { return len(got.list()) == 2 })
+	s.Publish(topic, wire.Message{Key: mine, Payload: []byte("2")})
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 2))
+	s.CloseConsumers(topic)
+	eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 3 })
+	r.stop(t)
+	require.Equal(t, []string{"1", "other", "2"}, got.list())
+}
+
+// keyOfConsumer is a key that the server gives to the consumer of two with that index.
+func keyOfConsumer(consumer uint32) string {
+	for i := 0; ; i++ {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(strconv.Itoa(i)))
+		if h.Sum32()%2 == consumer {
+			return strconv.Itoa(i)
+		}
+	}
 }

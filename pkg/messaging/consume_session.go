@@ -272,7 +272,7 @@ func (r *run) newSession(src source) (*session, error) {
 	s.raw = raw
 	if s.sole && !s.listens() {
 		for i, topic := range topics {
-			s.owned.gain(topic, i)
+			s.owned.gain(topic, partitionIndex(topic, i))
 		}
 	}
 	return s, nil
@@ -375,13 +375,18 @@ type sourceWeight struct {
 	growAfter time.Time
 }
 
+// chunksExpire is how long the underlying client waits for the rest of a chunked message, whose
+// chunks it then acknowledges and forgets. Of each chunked message it keeps a goroutine as long,
+// also behind its end: nothing stops that.
+const chunksExpire = time.Hour
+
 // rawOptions are the underlying consumer's options. Its negative
 // acknowledgements, retry and dead-letter routing are never used: see retry.go.
 func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	c := r.cfg
 	o := pulsar.ConsumerOptions{
 		Topic:                          s.src.topic,
-		TopicsPattern:                  s.src.pattern,
+		ExpireTimeOfIncompleteChunk:    chunksExpire,
 		AutoDiscoveryPeriod:            c.DiscoverEvery,
 		SubscriptionName:               c.Subscription,
 		Type:                           c.Type.raw(),
@@ -394,6 +399,9 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 		EnableBatchIndexAcknowledgment: c.AckBatchIndex,
 		AckGroupingOptions:             &pulsar.AckGroupingOptions{MaxSize: uint32(c.AckMessages), MaxTime: c.AckEvery},
 		BackOffPolicyFunc:              s.arrivals.connections.policy,
+	}
+	if s.src.pattern != "" {
+		o.TopicsPattern = anchored(s.src.pattern)
 	}
 	if s.sole { // gathered by us: see consume_acks.go
 		o.AckGroupingOptions = &pulsar.AckGroupingOptions{MaxSize: 1}

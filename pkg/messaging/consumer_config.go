@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -51,11 +52,12 @@ const (
 // ConsumerConfig says what to consume and how. Start from
 // [DefaultConsumerConfig] and set Topics (or Pattern) and Subscription.
 type ConsumerConfig struct {
-	// Topics to consume. Either Topics or Pattern must be set.
+	// Topics to consume. Either Topics or Pattern must be set. Topics must be persistent: brokers
+	// give all messages of others one id, so what comes again cannot be recognised.
 	Topics []string `yaml:"topics"`
 	// Pattern is a regular expression for topics of one namespace, such as
-	// persistent://public/default/orders-.*. Topics that appear later are found
-	// within DiscoverEvery. Retry and dead-letter topics must be named explicitly
+	// persistent://public/default/orders-.*, which matches whole names. Topics that appear later
+	// are found within DiscoverEvery. Retry and dead-letter topics must be named explicitly
 	// with it, and the pattern must not match them.
 	Pattern string `yaml:"pattern"`
 	// DiscoverEvery is the interval of looking for new partitions and, with
@@ -246,6 +248,9 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 		if !validTopic(t) {
 			fault("topics[%d]: must be a name or persistent://tenant/namespace/name, got %q", i, t)
 		}
+		if !persistent(t) {
+			fault("topics[%d]: must be persistent, got %q", i, t)
+		}
 		if n := fullTopicName(t); n == fullTopicName(c.Retry.Topic) || n == fullTopicName(c.Retry.DeadLetterTopic) {
 			fault("topics[%d]: must not be the retry or dead-letter topic, got %q", i, t)
 		}
@@ -261,10 +266,9 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 	if c.Pattern == "" {
 		return
 	}
-	full := fullTopicName(c.Pattern)
-	re, err := regexp.Compile("^(?:" + full + ")$")
-	if err != nil || !validTopic(c.Pattern) {
-		fault("pattern: must be a regular expression within one namespace, got %q", c.Pattern)
+	re, err := regexp.Compile(anchored(fullTopicName(c.Pattern)))
+	if err != nil || !validTopic(c.Pattern) || !persistent(c.Pattern) {
+		fault("pattern: must be a regular expression for persistent topics of one namespace, got %q", c.Pattern)
 		return
 	}
 	for path, t := range map[string]string{"retry.topic": c.Retry.Topic, "retry.dead_letter_topic": c.Retry.DeadLetterTopic} {
@@ -272,4 +276,11 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 			fault("pattern: must not match %s, got %q", path, c.Pattern)
 		}
 	}
+}
+
+// anchored is a pattern of full topic names for the underlying client, which is content with a match
+// anywhere in a name.
+func anchored(pattern string) string {
+	i := strings.LastIndexByte(pattern, '/') + 1
+	return pattern[:i] + "(?:" + pattern[i:] + ")$"
 }

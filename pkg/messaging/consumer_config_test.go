@@ -67,6 +67,10 @@ func TestConsumerConfigFaults(t *testing.T) {
 		"retry.dead_letter_topic: must be persistent": func(c *ConsumerConfig) {
 			c.Retry.DeadLetterTopic = "non-persistent://a/b/c"
 		},
+		"topics[0]: must be persistent": func(c *ConsumerConfig) { c.Topics[0] = "non-persistent://a/b/c" },
+		"must be a regular expression for persistent": func(c *ConsumerConfig) {
+			c.Topics, c.Pattern, c.Retry.InPlace, c.Retry.DeadLetterTopic = nil, "non-persistent://a/b/c.*", true, "dead"
+		},
 		"retry.max_delay: must be at least": func(c *ConsumerConfig) { c.Retry.MaxDelay = 0 },
 		"stuck_after: must be > 0":          func(c *ConsumerConfig) { c.StuckAfter = 0 },
 		"ack_messages: must be > 0":         func(c *ConsumerConfig) { c.AckMessages = 0 },

@@ -340,8 +340,8 @@ func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 }
 
 // On Key_Shared a message can come that stands before what was received: one of a consumer that has
-// left. What is completed is not forgotten for it: an acknowledgement that is lost then does not take
-// its key back in time.
+// left. What is completed is not forgotten for it: an acknowledgement that is lost then does not
+// take its key back in time.
 func TestOlderMessageOfAnotherKeyForgetsNothing(t *testing.T) {
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)

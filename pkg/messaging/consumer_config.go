@@ -278,8 +278,8 @@ func (c ConsumerConfig) validateTopics(fault func(string, ...any)) {
 	}
 }
 
-// anchored is a pattern of full topic names for the underlying client, which is content with a match
-// anywhere in a name.
+// anchored is a pattern of full topic names for the underlying client, which is content with a
+// match anywhere in a name.
 func anchored(pattern string) string {
 	i := strings.LastIndexByte(pattern, '/') + 1
 	return pattern[:i] + "(?:" + pattern[i:] + ")$"

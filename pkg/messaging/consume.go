@@ -346,7 +346,7 @@ func (r *run) take(s *session, m *pulsar.ConsumerMessage, batch []*schedule.Item
 	if p.stale(m.Message) || r.drain != nil && !r.drain.wants(m.Message) {
 		return batch
 	}
-	owned, ok := s.owned.await(r.stop, p.topic, partitionIndex(p.topic, int(id.PartitionIdx())), s.gone)
+	owned, ok := s.owned.await(r.stop, p.topic, int(id.PartitionIdx()), s.gone)
 	if !ok {
 		return batch
 	}

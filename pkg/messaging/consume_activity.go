@@ -97,7 +97,7 @@ func (as *activities) noteFirst(m pulsar.Message) {
 // BecameActive says that a Failover subscription delivers a partition to us from now on.
 func (s *session) BecameActive(_ pulsar.Consumer, topic string, index int32) {
 	losses := s.activities.change(topic, true)
-	s.owned.gain(topic, partitionIndex(topic, int(index)))
+	s.owned.gain(topic, int(index))
 	if losses > 0 {
 		go s.dropBefore(topic, losses) // takes a lock
 	}

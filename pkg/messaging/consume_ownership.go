@@ -60,7 +60,8 @@ type ownedInterval struct {
 	ready  chan struct{} // closed when f has returned
 }
 
-// gain begins an interval, and ends the one before.
+// gain begins an interval, and ends the one before. The underlying client does not know the index of
+// a partition that is consumed by its name.
 func (o *ownership) gain(topic string, partition int) *ownedInterval {
 	if o.f == nil {
 		return nil
@@ -84,7 +85,7 @@ func (o *ownership) gain(topic string, partition int) *ownedInterval {
 	o.calls.Go(func() {
 		defer close(i.ready)
 		if i.ctx.Err() == nil {
-			o.f(i.ctx, topic, partition)
+			o.f(i.ctx, topic, partitionIndex(topic, partition))
 		}
 	})
 	return i

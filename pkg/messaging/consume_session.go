@@ -272,7 +272,7 @@ func (r *run) newSession(src source) (*session, error) {
 	s.raw = raw
 	if s.sole && !s.listens() {
 		for i, topic := range topics {
-			s.owned.gain(topic, partitionIndex(topic, i))
+			s.owned.gain(topic, i)
 		}
 	}
 	return s, nil

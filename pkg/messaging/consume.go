@@ -294,12 +294,20 @@ func (in *inlet) next(stop context.Context) (m pulsar.ConsumerMessage, received 
 			if len(s.ch) == 0 && time.Since(waited) > budget.Window {
 				s.forget() // nothing came for long: the underlying queue was empty
 			}
-			if in.pauses.begun.Load() == in.begun || in.pauses.of(in.name) == nil {
+			if !in.keep(m) {
 				return m, true, ""
 			}
-			in.early, in.isEarly = m, true
 		}
 	}
+}
+
+// keep keeps a message that came when a pause had begun, for the time after it.
+func (in *inlet) keep(m pulsar.ConsumerMessage) bool {
+	if in.pauses.begun.Load() == in.begun || in.pauses.of(in.name) == nil {
+		return false
+	}
+	in.early, in.isEarly = m, true
+	return true
 }
 
 // more returns another message, if one waits and no pause has begun.
@@ -312,8 +320,7 @@ func (in *inlet) more() (m pulsar.ConsumerMessage, ok bool) {
 	default:
 		return m, false
 	}
-	if in.pauses.begun.Load() != in.begun && in.pauses.of(in.name) != nil {
-		in.early, in.isEarly = m, true
+	if in.keep(m) {
 		return pulsar.ConsumerMessage{}, false
 	}
 	return m, true

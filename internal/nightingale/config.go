@@ -63,6 +63,8 @@ type HTTPConfig struct {
 	// Default: no token is asked for.
 	BearerTokens    []secret.String `yaml:"bearer_tokens"`
 	BearerTokenFile string          `yaml:"bearer_token_file"`
+	// Senders are bound to a tenant each: what they send is that tenant's. Who is not bound may write as any tenant. Default: none.
+	Senders []SenderConfig `yaml:"senders"`
 }
 
 // Dedup recognises a request that brings, byte for byte, the body of an earlier one of the same tenant: it is answered as that one is, and not
@@ -152,8 +154,10 @@ func DefaultConfig() Config {
 // Validate returns every fault of the keys of this level.
 func (c Config) Validate() error {
 	var errs []error
-	if _, err := parseTemplate(c.Topic); err != nil {
+	if t, err := parseTemplate(c.Topic); err != nil {
 		errs = append(errs, config.Fault("topic", "%s", err))
+	} else if t.tenant {
+		errs = append(errs, c.HTTP.checkTopicTenants())
 	}
 	if c.MessageBytes < config.KiB || c.MessageBytes > config.MiB {
 		errs = append(errs, config.Fault("message_bytes", "must be from 1KiB to 1MiB, got %s", c.MessageBytes))

@@ -226,10 +226,11 @@ func TestServerTakesBearerTokens(t *testing.T) {
 func TestBearerTokensCanBeRotated(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"tokens": "old"})
 	file := filepath.Join(dir, "tokens")
-	all, err := newTokens(HTTPConfig{BearerTokenFile: file})
+	all, err := newTokens(zap.NewNop(), HTTPConfig{BearerTokenFile: file})
 	require.NoError(t, err)
 	with := func(token string) error {
-		return all.check(&http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}})
+		_, err := all.tenant(&http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}})
+		return err
 	}
 	require.NoError(t, with("old"))
 	require.NoError(t, os.WriteFile(file, []byte("new"), 0o600))
@@ -255,7 +256,7 @@ func TestServerRefusesToStartUnguarded(t *testing.T) {
 		"no token file":    {BearerTokenFile: filepath.Join(dir, "none")},
 		"empty token file": {BearerTokenFile: filepath.Join(dir, "empty")},
 	} {
-		_, err := newTokens(c)
+		_, err := newTokens(zap.NewNop(), c)
 		assert.ErrorContains(t, errors.Join(c.check(), err), "http.", name)
 	}
 }

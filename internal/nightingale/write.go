@@ -15,6 +15,7 @@ import (
 
 // receiver answers write requests.
 type receiver struct {
+	log       *zap.Logger
 	refusals  refusalLog
 	metrics   *metrics
 	limits    Limits
@@ -43,7 +44,7 @@ type workspace struct {
 
 func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver {
 	return &receiver{
-		refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
+		log: log, refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
 		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
 		budget:     newBudget(cfg, m.inFlightSize),
 		families:   newFamilies(cfg.Limits.MetadataFamilies),

@@ -25,6 +25,10 @@ type Config struct {
 	Topics TopicsConfig `yaml:"topics"`
 	// Format of the messages: json, json-kafka-adapter, protobuf or packed. Default json.
 	Format string `yaml:"format"`
+	// ExemplarSeries says what becomes of a series of remote write 2.0 with exemplars and neither samples nor histograms, which the specification
+	// does not allow and Prometheus sends with send_exemplars. refuse: 400 for the series, the others are written. accept: its exemplars are
+	// written. Default refuse.
+	ExemplarSeries string `yaml:"exemplar_series"`
 	// MessageBytes bounds a message of format packed; a series that is larger is sent alone. From 1KiB to 1MiB. Default 256KiB.
 	MessageBytes config.Bytes `yaml:"message_bytes"`
 	// KeyLabels are the labels whose hash is the key: series that are alike in them are on one partition. Default: all labels.
@@ -129,6 +133,7 @@ func DefaultConfig() Config {
 		Topics:         defaultTopics(),
 		Format:         "json",
 		Ack:            ackBroker,
+		ExemplarSeries: refuseSeries,
 		Dedup:          Dedup{Entries: 10_000, Window: 10 * time.Minute},
 		Tenants:        Tenants{Tracked: 10_000, InFlightShare: .75},
 		MessageBytes:   256 * config.KiB,
@@ -176,6 +181,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),
 		config.CheckOneOf("format", c.Format, formatNames()...),
+		config.CheckOneOf("exemplar_series", c.ExemplarSeries, refuseSeries, acceptSeries),
 		config.CheckOneOf("ack", c.Ack, ackBroker, ackQueued))...)
 }
 

@@ -27,8 +27,9 @@ type receiver struct {
 	*deliveries
 	settings atomic.Pointer[settings] // changed by SIGHUP, see take
 
-	messageBytes int
-	topics       *topics // the publishing stage
+	messageBytes   int
+	exemplarSeries bool
+	topics         *topics // the publishing stage
 
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
@@ -49,6 +50,7 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver
 		budget:     newBudget(cfg, m.inFlightSize),
 		families:   newFamilies(cfg.Limits.MetadataFamilies),
 		deliveries: newDeliveries(cfg.Dedup), messageBytes: int(cfg.MessageBytes),
+		exemplarSeries: cfg.ExemplarSeries == acceptSeries,
 	}
 }
 
@@ -141,7 +143,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
 	b := &space.batch
-	b.elements.held = held
+	b.elements.held, b.exemplarSeries = held, v.exemplarSeries
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}

@@ -187,13 +187,21 @@ func TestTenantsThatNoTopicCanHold(t *testing.T) {
 // topics is refused.
 func TestTopicsTellTenantsApart(t *testing.T) {
 	for text, good := range map[string]bool{
-		"persistent://public/default/{tenant}-{label.job}": false,
-		"persistent://public/default/{name}{tenant}":       false,
-		"persistent://public/{tenant}-x-{name}/m":          false,
-		"persistent://public/default/{tenant}{tenant}":     false,
-		"persistent://public/{tenant}/{label.job}-{name}":  true,
-		"persistent://public/default/m-{tenant}":           true,
-		"persistent://{tenant}/{label.job}/m":              true,
+		"persistent://public/default/{tenant}-{label.job}":   false,
+		"persistent://public/default/{name}{tenant}":         false,
+		"persistent://public/{tenant}-x-{name}/m":            false,
+		"persistent://public/default/{tenant}{tenant}":       false,
+		"persistent://public/default/m-partition-{tenant}":   false,
+		"persistent://public/default/m-partition-1{tenant}":  false,
+		"persistent://public/default/m-part{tenant}":         false,
+		"persistent://public/default/m-p{tenant}":            false,
+		"persistent://public/default/-partition-{tenant}":    false,
+		"persistent://public/default/m-partition-{tenant}-x": true,
+		"persistent://public/default/partition-{tenant}":     true,
+		"persistent://public/m-partition-{tenant}/x":         true,
+		"persistent://public/{tenant}/{label.job}-{name}":    true,
+		"persistent://public/default/m-{tenant}":             true,
+		"persistent://{tenant}/{label.job}/m":                true,
 	} {
 		_, err := parseTemplate(text)
 		if good {

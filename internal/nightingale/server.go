@@ -18,11 +18,17 @@ const maxHeader = 64 << 10
 // for requests that are not authenticated, and for those of unknown paths and
 // methods, whose bodies the server reads to keep the connection. It ends with the
 // body, see liftDeadline.
+//
+// So are those that do not read their answers, which would block the server once they
+// have sent enough requests: an answer has the same time again. With HTTP/1.1 that is
+// counted from the headers on, so the time for the body and the handling comes before.
 func newServer(cfg Config, m *metrics, handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: cfg.Limits.ReadTimeout,
 		ReadTimeout:       cfg.Limits.ReadTimeout,
+		WriteTimeout:      cfg.Limits.ReadTimeout + cfg.RequestTimeout + cfg.Limits.ReadTimeout,
+		HTTP2:             &http.HTTP2Config{WriteByteTimeout: cfg.Limits.ReadTimeout},
 		MaxHeaderBytes:    maxHeader,
 		ConnState:         m.connState,
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"golang.org/x/net/http2"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -357,4 +358,60 @@ func TestServerGivesUpOnSlowBodies(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestServerGivesUpOnSendersThatReadNoAnswers: one that sends requests and reads no
+// answer holds its connection for a bounded time, whether it may write or not.
+func TestServerGivesUpOnSendersThatReadNoAnswers(t *testing.T) {
+	ca := newAuthority(t)
+	certificate, key := ca.issue(t, "localhost", x509.ExtKeyUsageServerAuth)
+	dir := writeFiles(t, map[string]string{
+		"cert.pem": string(certificate), "key.pem": string(key), "web.yml": "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n",
+	})
+	dial := func(t *testing.T, s *served) net.Conn {
+		t.Helper()
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10)) //nolint:errcheck,forcetypeassert // it is one
+		require.NoError(t, conn.SetWriteDeadline(time.Now().Add(20*time.Second)))
+		return conn
+	}
+	bound := func(c *Config) {
+		c.Limits.ReadTimeout, c.RequestTimeout = 100*time.Millisecond, 100*time.Millisecond
+		c.HTTP.BearerTokens = []secret.String{"first"}
+	}
+	// Writing fails with the deadline where the server keeps the connection.
+	for name, request := range map[string]string{
+		"no token": "POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+		"no path":  "GET /nothing HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, serveDouble(t, bound))
+			for many, err := strings.Repeat(request, 1000), error(nil); err == nil; {
+				if _, err = io.WriteString(conn, many); err != nil {
+					assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+				}
+			}
+		})
+	}
+	t.Run("HTTP/2", func(t *testing.T) {
+		s := serveDouble(t, func(c *Config) {
+			bound(c)
+			c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml")
+		})
+		pool := x509.NewCertPool()
+		pool.AddCert(ca.certificate)
+		conn := tls.Client(dial(t, s), &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
+		require.NoError(t, conn.HandshakeContext(t.Context()))
+		_, err := io.WriteString(conn, http2.ClientPreface)
+		require.NoError(t, err)
+		framer := http2.NewFramer(conn, nil)
+		require.NoError(t, framer.WriteSettings())
+		for err := error(nil); err == nil; {
+			if err = framer.WritePing(false, [8]byte{}); err != nil { // each is answered
+				assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+			}
+		}
+	})
 }

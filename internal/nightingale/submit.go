@@ -49,7 +49,7 @@ func (d *deliveries) close(ctx context.Context) error {
 func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *outgoing, held *hold) (contents, error) {
 	d := v.deliveries
 	if !c.mine {
-		v.outgoings.Put(out)
+		v.releaseOutgoing(out)
 		v.metrics.repeated.WithLabelValues(c.state()).Inc()
 		return v.await(ctx, c.attempt, contents{})
 	}
@@ -73,8 +73,8 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 // sender does not come again is charged to the tenant, and so each body once.
 func (v *receiver) settle(c *claim, carried contents, out *outgoing, d delivered) {
 	c.mine = false
-	if d.free && cap(out.arena) <= keepBuffer {
-		v.outgoings.Put(out)
+	if d.free {
+		v.releaseOutgoing(out)
 	}
 	if final(d.err) {
 		v.settings.Load().quotas.charge(c.key.tenant, carried.valid.entries())

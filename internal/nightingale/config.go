@@ -40,8 +40,8 @@ type Config struct {
 	// Ack says what a 204 promises. broker: every message of the request is acknowledged by the broker. queued: every message is in the publish
 	// queue, in memory: a crash, or a stop while Pulsar is away, loses what is in it, up to profile.max_pending_records. Default broker.
 	Ack string `yaml:"ack"`
-	// RequestTimeout is how long a request may wait for the acknowledgements before it is answered 503. Keep it below the sender's own timeout
-	// (Prometheus' remote_timeout, 30s). Default 10s.
+	// RequestTimeout is how long a request may wait for the acknowledgements before it is answered 503, half of it for a topic that is not open yet.
+	// Keep it below the sender's own timeout (Prometheus' remote_timeout, 30s). Default 10s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
 	// Dedup recognises requests that are sent again.
 	Dedup Dedup `yaml:"dedup"`

@@ -373,7 +373,7 @@ func TestServerGivesUpOnSendersThatReadNoAnswers(t *testing.T) {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
 		require.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })
-		require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10)) //nolint:errcheck,forcetypeassert // it is one
+		require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10))
 		require.NoError(t, conn.SetWriteDeadline(time.Now().Add(20*time.Second)))
 		return conn
 	}

@@ -53,6 +53,7 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 		v.metrics.repeated.WithLabelValues(c.state()).Inc()
 		return v.await(ctx, c.attempt, contents{})
 	}
+	c.mine = false // settle ends it, here or in the background
 	if d.entries == 0 {
 		d := v.deliver(ctx, c, out)
 		v.settle(c, carried, out, d)
@@ -60,7 +61,6 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 	}
 	// The body is done with: what stays in memory are the messages.
 	kept := held.handOver(int64(out.size()))
-	c.mine = false
 	d.running.Go(func() {
 		outcome := v.deliver(d.background, c, out)
 		kept.release()
@@ -72,7 +72,6 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 // settle ends an attempt that was published, and counts it. Only an attempt whose
 // sender does not come again is charged to the tenant, and so each body once.
 func (v *receiver) settle(c *claim, carried contents, out *outgoing, d delivered) {
-	c.mine = false
 	if d.free {
 		v.releaseOutgoing(out)
 	}

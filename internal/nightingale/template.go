@@ -12,6 +12,7 @@ import (
 type template struct {
 	parts     []templatePart
 	tenant    bool // whether the tenant is in it
+	chosen    bool // whether what senders choose is in its last part
 	perSeries bool // whether it differs between the series of a request
 }
 
@@ -63,6 +64,7 @@ func parseTemplate(text string) (template, error) {
 		shape += "x"
 		rest = after
 	}
+	t.chosen = strings.Contains(text[strings.LastIndexByte(text, '/')+1:], "{")
 	if t.tenant && ambiguous(text) {
 		return t, fmt.Errorf("must not have {tenant} and another placeholder in one part of the name: values of two tenants could give the same topic, got %q", text)
 	}
@@ -133,7 +135,7 @@ func (t *template) render(dst []byte, tenant string, labels []label) []byte {
 			dst = appendSanitised(dst, value)
 		}
 	}
-	return harmless(dst, from)
+	return t.harmless(dst, from)
 }
 
 const (
@@ -171,8 +173,9 @@ func topicByte(c byte) bool {
 
 // harmless changes names that mean something else to Pulsar, which a sender could
 // choose: system topics begin with "__", and "-partition-3" names a partition of
-// another topic. Parts of dots alone would be a path's.
-func harmless(topic []byte, from int) []byte {
+// another topic. Parts of dots alone would be a path's. What stands in the
+// configuration alone is an operator's choice, and stays.
+func (t *template) harmless(topic []byte, from int) []byte {
 	for i, parts := from, 0; i < len(topic); i++ {
 		if topic[i] != '/' {
 			continue
@@ -189,6 +192,9 @@ func harmless(topic []byte, from int) []byte {
 				topic[j] = '_'
 			}
 		}
+	}
+	if !t.chosen {
+		return topic
 	}
 	slash := len(topic) - 1
 	for slash > from && topic[slash] != '/' {

@@ -25,7 +25,7 @@ type TopicsConfig struct {
 	// written; with OverflowTopic they go there instead. Default 100.
 	MaxTopics int `yaml:"max_topics"`
 	// OverflowTopic takes the series for which max_topics leaves no topic, those whose topic cannot be opened, and those whose topic is not open
-	// within request_timeout; it is one of them. Without it, series whose topic cannot be opened are refused with 400, and those whose topic is not
+	// within half of request_timeout; it is one of them. Without it, series whose topic cannot be opened are refused with 400, and those whose topic is not
 	// open yet have their request answered 503. Default: none.
 	OverflowTopic string `yaml:"overflow_topic"`
 	// IdleAfter is how long a topic stays open without records. Default 10m.
@@ -75,7 +75,7 @@ type topics struct {
 	limit    int64 // of room
 	least    int64 // what a record takes of it
 	ack      acknowledging
-	patience time.Duration // of requests, with a topic that is being opened
+	patience time.Duration // of requests, with a topic that is being opened; the rest of their time is for the acknowledgement
 
 	stage  func(*sink, context.Context, []messaging.Record) (free bool, err error)
 	failed chan error // a pinned topic cannot be opened
@@ -113,7 +113,7 @@ func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, ack acknowledging, 
 		panic("nightingale: " + err.Error()) // Validate has checked it
 	}
 	t := &topics{
-		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open, ack: ack, patience: cfg.RequestTimeout,
+		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open, ack: ack, patience: cfg.RequestTimeout / 2,
 		room: semaphore.NewWeighted(cfg.Profile.MaxPendingBytes), limit: cfg.Profile.MaxPendingBytes,
 		least: max(cfg.Profile.MaxPendingBytes/int64(cfg.Profile.MaxPendingRecords), 1),
 		stage: (*sink).publish, failed: make(chan error, 1),
@@ -244,6 +244,9 @@ func (t *topics) sweep(now time.Time) {
 		}
 		if !ended && e.sink.opened.Load() != nil && e.sink.away() != nil {
 			continue // it holds what was not acknowledged
+		}
+		if t.closing[name] != nil {
+			continue // it waits for its predecessor, and so must its successor
 		}
 		delete(t.known, name)
 		t.closing[name] = e
@@ -384,6 +387,9 @@ type addressed struct {
 	topic    *topic
 	from, to int   // of the records
 	err      error // why the part is not published
+
+	series     seriesSet
+	overflowed int // samples of all kinds that another topic would have taken
 }
 
 // delivered is the outcome of a request's records.
@@ -397,14 +403,14 @@ type delivered struct {
 
 // storedParts is what is stored of a body that was not stored whole.
 type storedParts struct {
-	topics map[string]struct{}
-	err    error // a final one: some of it cannot be stored
+	topics map[string]seriesSet // which of its series each of them has
+	err    error                // a final one: some of it cannot be stored
 }
 
-// in reports whether the part of that topic is stored.
-func (p *storedParts) in(name []byte) bool {
-	_, in := p.topics[string(name)]
-	return in
+// forget takes the part of a topic for not stored. Others may be reading the map.
+func (p *storedParts) forget(name string) {
+	p.topics = maps.Clone(p.topics)
+	delete(p.topics, name)
 }
 
 // publish publishes each part to its topic. before is what is stored already.
@@ -436,9 +442,9 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts)
 			continue
 		}
 		if topics == nil {
-			topics = map[string]struct{}{}
+			topics = map[string]seriesSet{}
 		}
-		topics[out.parts[i].topic.name] = struct{}{}
+		topics[out.parts[i].topic.name] = out.parts[i].series
 		if r.err != nil {
 			d.stored.err = r.err
 		}

@@ -481,3 +481,100 @@ func TestTheErrorThatPassesOutweighs(t *testing.T) {
 	assert.True(t, passes(unavailable("x", time.Second, "x")))
 	assert.False(t, passes(invalid("x", "x")))
 }
+
+// TestTheTopicOfTheConfigurationIsTakenAsItIs: what is changed in names that senders
+// choose is an operator's own choice.
+func TestTheTopicOfTheConfigurationIsTakenAsItIs(t *testing.T) {
+	for _, topic := range []string{"persistent://public/default/m-partition-3", "persistent://public/default/__m"} {
+		c := newCluster()
+		d := templated(t, c, func(cfg *Config) { cfg.Topic = topic })
+		require.NoError(t, d.receiver.topics.opened(t.Context()))
+		status, text, _ := d.post(t, compress(marshal(t, jobs("a"))))
+		require.Equal(t, http.StatusNoContent, status, text)
+		assert.Equal(t, 1, c.count(topic))
+		assert.Equal(t, map[string]int{topic: 1}, c.opens)
+	}
+}
+
+// TestATopicIsOpenedBehindAllThatCloses: however often it is asked for meanwhile.
+func TestATopicIsOpenedBehindAllThatCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Topic, cfg.Topics.IdleAfter = "persistent://public/default/{name}", time.Minute
+		flush := make(chan struct{})
+		opens := 0
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, func(context.Context, string) (publisher, error) {
+			opens++
+			return &slowCloser{closing: flush}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(ctx) }()
+		for range 4 { // the first is open and takes long to close
+			all.release(all.acquire([]byte("one")))
+			<-time.After(5 * time.Minute) // the bubble's clock
+			synctest.Wait()
+		}
+		assert.Equal(t, 1, opens, "while the first one still flushes")
+		close(flush)
+		synctest.Wait()
+		assert.Equal(t, 2, opens)
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.close(t.Context()))
+	})
+}
+
+// slowCloser is a publisher whose Close waits.
+type slowCloser struct {
+	publisher
+	closing chan struct{}
+}
+
+func (p *slowCloser) Close(ctx context.Context) error {
+	select {
+	case <-p.closing:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestWhatOverflowedIsNotTakenForStored: the overflow topic has a part of a body, and
+// when the body comes again other series of it go there, too.
+func TestWhatOverflowedIsNotTakenForStored(t *testing.T) {
+	c := newCluster()
+	c.opening = map[string]<-chan struct{}{goodTopic: make(chan struct{}), badTopic: make(chan struct{})}
+	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic = restTopic })
+	status, text, _ := d.post(t, compress(marshal(t, jobs("bad"))))
+	require.Equal(t, http.StatusNoContent, status, text)
+	require.Equal(t, 1, c.count(restTopic), "it does not open")
+
+	body := marshal(t, jobs("bad", "good"))
+	ctx, hangUp := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+"/api/v1/write", compress(body))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	ended := make(chan error, 1)
+	go func() {
+		resp, err := d.Client().Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { // it waits for the other topic, which may still open
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.opens[goodTopic] == 1
+	}, 5*time.Second, time.Millisecond)
+	hangUp()
+	require.Error(t, <-ended)
+	require.Eventually(t, func() bool { return c.count(restTopic) == 2 }, 5*time.Second, time.Millisecond)
+
+	status, text, _ = d.post(t, compress(body))
+	require.Equal(t, http.StatusNoContent, status, text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	assert.Contains(t, strings.Join(c.records[restTopic], ""), `"job":"good"`)
+}

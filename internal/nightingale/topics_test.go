@@ -322,7 +322,7 @@ func TestATopicThatOpensLateDoesNotHoldTheOthers(t *testing.T) {
 func TestATopicThatOpensLateOverflows(t *testing.T) {
 	c := newCluster()
 	c.opening = map[string]<-chan struct{}{badTopic: make(chan struct{})}
-	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic, cfg.RequestTimeout = restTopic, 50*time.Millisecond })
+	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic, cfg.RequestTimeout = restTopic, 500*time.Millisecond })
 	require.NoError(t, d.receiver.topics.opened(t.Context(), restTopic))
 	for i := range 2 {
 		status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good", fmt.Sprint(i)))))

@@ -57,9 +57,9 @@ func (v *receiver) encode(ctx context.Context, mine *claim, space *workspace, ou
 	return nil
 }
 
-// deliver is the publishing stage.
-func (v *receiver) deliver(ctx context.Context, c *claim, out *outgoing) delivered {
-	return v.topics.publish(ctx, out, c.stored)
+// deliver is the publishing stage. held takes what the messages hold.
+func (v *receiver) deliver(ctx context.Context, c *claim, out *outgoing, held *hold) delivered {
+	return v.topics.publish(ctx, out, c.stored, held)
 }
 
 // splitting is the memory in which series are put in the order of their topics.

@@ -55,14 +55,14 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 	}
 	c.mine = false // settle ends it, here or in the background
 	if d.entries == 0 {
-		d := v.deliver(ctx, c, out)
+		d := v.deliver(ctx, c, out, held)
 		v.settle(c, carried, out, d)
 		return carried, d.err
 	}
 	// The body is done with: what stays in memory are the messages.
 	kept := held.handOver(int64(out.size()))
 	d.running.Go(func() {
-		outcome := v.deliver(d.background, c, out)
+		outcome := v.deliver(d.background, c, out, kept)
 		kept.release()
 		v.settle(c, carried, out, outcome)
 	})

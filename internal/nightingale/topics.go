@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -71,8 +70,7 @@ type topics struct {
 	cfg      TopicsConfig
 	template template
 	open     func(ctx context.Context, topic string) (publisher, error)
-	room     *semaphore.Weighted
-	limit    int64 // of room
+	room     *room
 	least    int64 // what a record takes of it
 	ack      acknowledging
 	patience time.Duration // of requests, with a topic that is being opened; the rest of their time is for the acknowledgement
@@ -114,7 +112,7 @@ func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, ack acknowledging, 
 	}
 	t := &topics{
 		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open, ack: ack, patience: cfg.RequestTimeout / 2,
-		room: semaphore.NewWeighted(cfg.Profile.MaxPendingBytes), limit: cfg.Profile.MaxPendingBytes,
+		room:  newRoom(cfg.Profile.MaxPendingBytes),
 		least: max(cfg.Profile.MaxPendingBytes/int64(cfg.Profile.MaxPendingRecords), 1),
 		stage: (*sink).publish, failed: make(chan error, 1),
 		known: map[string]*topic{}, closing: map[string]*topic{},
@@ -195,7 +193,7 @@ func (t *topics) begin(e *topic, before *topic) {
 		if err != nil || t.template.static() { // one publisher has bounds of its own
 			return p, err
 		}
-		return &boundedPublisher{publisher: p, room: t.room, limit: t.limit, least: t.least}, nil
+		return &boundedPublisher{publisher: p, share: &roomShare{room: t.room}, least: t.least}, nil
 	})
 	e.sink.ack = t.ack
 	var ctx context.Context
@@ -344,20 +342,20 @@ func (t *topics) await(ctx context.Context, e *topic) error {
 // boundedPublisher shares the bounds of pending bytes and records with others.
 type boundedPublisher struct {
 	publisher
-	room         *semaphore.Weighted
-	limit, least int64
+	share *roomShare
+	least int64
 }
 
 // PublishAsync waits for room as the publisher itself does under Block.
 func (p *boundedPublisher) PublishAsync(ctx context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
 	const overhead = 64
-	size := min(max(int64(len(r.Payload)+len(r.Key)+overhead), p.least), p.limit)
-	if err := p.room.Acquire(ctx, size); err != nil {
+	size := min(max(int64(len(r.Payload)+len(r.Key)+overhead), p.least), p.share.room.limit)
+	if err := p.share.acquire(ctx, size); err != nil {
 		done(messaging.MessageID{}, err)
 		return
 	}
 	p.publisher.PublishAsync(ctx, r, func(id messaging.MessageID, err error) {
-		p.room.Release(size)
+		p.share.release(size)
 		done(id, err)
 	})
 }
@@ -413,8 +411,10 @@ func (p *storedParts) forget(name string) {
 	delete(p.topics, name)
 }
 
-// publish publishes each part to its topic. before is what is stored already.
-func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts) delivered {
+// publish publishes each part to its topic. before is what is stored already. What the
+// messages hold is given back part by part: one that waits for its topic does not hold
+// those that are stored.
+func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts, held *hold) delivered {
 	defer t.releaseAll(out)
 	d := delivered{free: true, err: before.err, stored: before}
 	results := make([]delivered, len(out.parts))
@@ -423,6 +423,9 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts)
 		publish := func() {
 			if results[i].free, results[i].err = true, part.err; part.err == nil {
 				results[i].free, results[i].err = t.stage(part.topic.sink, ctx, out.records[part.from:part.to])
+			}
+			if results[i].free && len(out.parts) > 1 {
+				held.shrink(drop(out.records[part.from:part.to]))
 			}
 		}
 		if i+1 < len(out.parts) {
@@ -451,6 +454,15 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts)
 	}
 	d.stored.topics = topics
 	return d
+}
+
+// drop lets go of records, and returns the bytes that they took.
+func drop(records []messaging.Record) (size int64) {
+	for i := range records {
+		size += int64(len(records[i].Key) + len(records[i].Payload) + messageBytes)
+	}
+	clear(records)
+	return size
 }
 
 // passes tells errors after which the sender comes again.

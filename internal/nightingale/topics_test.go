@@ -461,9 +461,11 @@ func TestTopicsShareOneBound(t *testing.T) {
 	c := newCluster()
 	stuck := "persistent://public/public/m-stuck"
 	c.hold = map[string][]func(){stuck: nil}
-	d := templated(t, c, func(cfg *Config) { cfg.Profile.MaxPendingBytes = 300 })
+	d := templated(t, c, func(cfg *Config) { cfg.Profile.MaxPendingBytes = 600 })
 	status, text, _ := d.post(t, compress(marshal(t, jobs("stuck", "stuck", "stuck", "stuck"))))
 	assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	status, text, _ = d.post(t, compress(marshal(t, jobs("other"))))
+	assert.Equal(t, http.StatusNoContent, status, "there is room for others: %s", text)
 	c.mu.Lock()
 	assert.Len(t, c.records[stuck], 2, "as many as there is room for")
 	held := c.hold[stuck]
@@ -474,6 +476,26 @@ func TestTopicsShareOneBound(t *testing.T) {
 	}
 	status, text, _ = d.post(t, compress(marshal(t, jobs("a", "b", "c", "d"))))
 	assert.Equal(t, http.StatusNoContent, status, text)
+}
+
+// TestAStuckTopicHoldsItsOwnMessagesOnly: not those of the same bodies that others have
+// stored.
+func TestAStuckTopicHoldsItsOwnMessagesOnly(t *testing.T) {
+	c := newCluster()
+	c.hold = map[string][]func(){badTopic: nil}
+	d := templated(t, c, nil)
+	status, text, _ := d.post(t, compress(marshal(t, jobs(append(slices.Repeat([]string{"good"}, 1000), "bad")...))))
+	assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	used := &d.receiver.budget.used
+	require.Eventually(t, func() bool { return used.Load() < 64<<10 }, 5*time.Second, time.Millisecond)
+	assert.Positive(t, used.Load())
+	c.mu.Lock()
+	held := c.hold[badTopic]
+	c.mu.Unlock()
+	for _, done := range held {
+		done()
+	}
+	require.Eventually(t, func() bool { return used.Load() == 0 }, 5*time.Second, time.Millisecond)
 }
 
 func TestTheErrorThatPassesOutweighs(t *testing.T) {

@@ -585,6 +585,8 @@ func TestFaultsOfSecretsDoNotShowThem(t *testing.T) {
 		{"by_name: hunter2", "", "by_name: must be a mapping of keys, got a single value, which is not shown (line 1)"},
 		{"section: hunter2", "", "section: must be a mapping of keys, got a single value, which is not shown (line 1)"},
 		{"lanes: [hunter2]", "", "lanes[0]: must be a mapping of keys, got a single value, which is not shown (line 1)"},
+		{"lanes: [{hunter2: kitchen}]", "", "lanes[0]: has an unknown key, which is not shown; known here: password (line 1)"},
+		{"lanes: [{pasword: x}]", "", "lanes[0].pasword: is not a known key; did you mean lanes[0].password? (line 1)"},
 		{"hunter2", "", "must be a mapping of keys, got a single value, which is not shown (line 1)"},
 		{"section: {password:hunter2}", "", "section.password:...: is not a known key; a space must follow the colon (line 1)"},
 		{"token: 'x${hunter2'", "", "token: must refer to the environment as ${NAME} or ${NAME:-default} (and write $${ for a plain ${) (line 1)"},

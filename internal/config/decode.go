@@ -197,7 +197,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, origin string) {
 	d.pairs(n, path, origin, func(name, value *yaml.Node) {
 		i := slices.IndexFunc(keys, func(k key) bool { return k.name == name.Value })
 		if i < 0 {
-			d.unknown(name, keys, path, origin)
+			d.unknown(name, v.Type(), path, origin)
 			return
 		}
 		d.decode(value, v.FieldByIndex(keys[i].index), join(path, name.Value), origin)
@@ -242,13 +242,22 @@ func (d *decoder) merge(n *yaml.Node, path, origin string, visit func(name, valu
 	}
 }
 
-func (d *decoder) unknown(name *yaml.Node, keys []key, path, origin string) {
+func (d *decoder) unknown(name *yaml.Node, t reflect.Type, path, origin string) {
 	if l := line(name); l != "" {
 		origin = l
 	}
+	keys := keysOf(t)
 	var names []string
 	for _, k := range keys {
 		names = append(names, k.name)
+	}
+	if _, near := nearest(name.Value, names); !near && strings.HasSuffix(path, "]") && slices.ContainsFunc(keys, func(k key) bool {
+		field := t.FieldByIndex(k.index).Type
+		return holdsSecret(field) && !isSection(field)
+	}) {
+		// In a list of secrets with what belongs to them, such as tokens of tenants, people write {token: tenant}.
+		d.fault(path, origin, "has an unknown key, which is not shown; known here: %s", strings.Join(names, ", "))
+		return
 	}
 	given, hint := name.Value, ""
 	if colon := strings.IndexByte(given, ':'); colon >= 0 { // what follows may be a secret

@@ -15,6 +15,8 @@ type batch struct {
 	metadata   []metadata // of whole families, as version 1 has it
 	elements   elements   // bounds what all of these take
 
+	exemplarSeries bool // series with exemplars only are valid
+
 	// Of version 2:
 	symbols   []string
 	about     []metadata // of series

@@ -18,8 +18,12 @@ const statusHungUp = 499
 
 var errDisconnected = &refusal{status: statusHungUp, reason: "disconnected", text: "the sender hung up", hangUp: true}
 
-// keepBuffer is the largest buffer that is kept for another request.
-const keepBuffer = 4 << 20
+// keepBuffer is the largest buffer that is kept for another request, keepBody that of a
+// body as it is sent: 10,000 series have about half of it.
+const (
+	keepBuffer = 4 << 20
+	keepBody   = 1 << 20
+)
 
 // leastRead is what is reserved for a body before its first byte.
 const leastRead = 4 << 10

@@ -82,6 +82,15 @@ func (h *hold) release() {
 	h.bytes = 0
 }
 
+// shrink makes the hold n bytes smaller.
+func (h *hold) shrink(n int64) {
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	n = min(n, h.bytes)
+	h.budget.move(h.tenant, -n)
+	h.bytes -= n
+}
+
 // handOver moves the hold to what outlives the request, n bytes, and leaves nothing
 // for release. There is always room: what is larger than the body it was made of
 // cannot wait for better times.

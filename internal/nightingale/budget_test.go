@@ -1,8 +1,11 @@
 package nightingale
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,8 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // TestTenantsHaveAShareOfTheBytesInFlight: one of them cannot deny the others.
@@ -56,6 +61,35 @@ func TestSlowBodiesHoldWhatHasArrived(t *testing.T) {
 			assert.Equal(t, http.StatusNoContent, status, text)
 		})
 	}
+}
+
+// TestSlowSendersHaveNoLargeBuffers: those that other requests leave behind, and that
+// nobody counts any more.
+func TestSlowSendersHaveNoLargeBuffers(t *testing.T) {
+	d := newDouble(t, func(c *Config) { c.Dedup.Entries = 0 })
+	large := new(prompb.WriteRequest)
+	for i := range 60 { // 3.6 MB, and 180 KB as they are sent
+		large.Timeseries = append(large.Timeseries, oneSeries("__name__", "m", "i", strconv.Itoa(i), "l", strings.Repeat("x", 60_000)).Timeseries...)
+	}
+	body := marshal(t, large)
+	d.receiver.topics.stage = func(*sink, context.Context, []messaging.Record) (bool, error) { return true, nil } // keeps nothing
+	began := live()
+	const slow = 20
+	for i := range slow {
+		status, text, _ := d.post(t, compress(body))
+		require.Equal(t, http.StatusNoContent, status, text)
+		d.dial(t, head+"Content-Length: 10000\r\n\r\n")
+		require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == int64(i+1)*leastRead }, 5*time.Second, time.Millisecond)
+	}
+	assert.Less(t, live()-began, int64(slow<<20))
+}
+
+// live is the memory in use, in bytes.
+func live() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // TestBodiesAreReadWhateverTheirLength: around the steps in which memory is reserved.

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
@@ -462,4 +463,34 @@ func checklistWaits(t *testing.T) {
 	}
 	close(acknowledge)
 	assert.Equal(t, http.StatusNoContent, <-answered)
+}
+
+// TestSeriesWithExemplarsOnly: by choice they are written, and counted. A series with
+// nothing at all stays invalid.
+func TestSeriesWithExemplarsOnly(t *testing.T) {
+	for _, format := range formatNames() {
+		t.Run(format, func(t *testing.T) {
+			d := newDouble(t, func(c *Config) { c.Format, c.ExemplarSeries = format, acceptSeries })
+			req := everythingV2()
+			req.Timeseries[0].Samples = nil
+			exemplars := len(req.Timeseries[0].Exemplars)
+			a := d.v2(t, req)
+			assert.Equal(t, http.StatusNoContent, a.status, a.text)
+			assert.Equal(t, fmt.Sprintf("0/2/%d", exemplars), a.written())
+			if found := findFormat(format); !found.samplesOnly {
+				assert.Contains(t, strings.Join(d.published(), ""), "trace_id")
+				assert.InDelta(t, exemplars, testutil.ToFloat64(d.metrics.samples.WithLabelValues("exemplar", "written")), 0)
+			}
+
+			req.Timeseries[0].Exemplars[0].LabelsRefs = []uint32{5}
+			a = d.v2(t, req)
+			assert.Equal(t, http.StatusBadRequest, a.status, "an exemplar that is wrong")
+			assert.Equal(t, "0/2/0", a.written())
+			req.Timeseries[0].Exemplars = nil
+			a = d.v2(t, req)
+			assert.Equal(t, http.StatusBadRequest, a.status, "nothing at all")
+			assert.Contains(t, a.text, "neither")
+			assert.Equal(t, "0/2/0", a.written())
+		})
+	}
 }

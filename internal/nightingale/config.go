@@ -25,6 +25,10 @@ type Config struct {
 	Topics TopicsConfig `yaml:"topics"`
 	// Format of the messages: json, json-kafka-adapter, protobuf or packed. Default json.
 	Format string `yaml:"format"`
+	// ExemplarSeries says what becomes of a series of remote write 2.0 with exemplars and neither samples nor histograms, which the specification
+	// does not allow and Prometheus sends with send_exemplars. refuse: 400 for the series, the others are written. accept: its exemplars are
+	// written. Default refuse.
+	ExemplarSeries string `yaml:"exemplar_series"`
 	// MessageBytes bounds a message of format packed; a series that is larger is sent alone. From 1KiB to 1MiB. Default 256KiB.
 	MessageBytes config.Bytes `yaml:"message_bytes"`
 	// KeyLabels are the labels whose hash is the key: series that are alike in them are on one partition. Default: all labels.
@@ -36,8 +40,8 @@ type Config struct {
 	// Ack says what a 204 promises. broker: every message of the request is acknowledged by the broker. queued: every message is in the publish
 	// queue, in memory: a crash, or a stop while Pulsar is away, loses what is in it, up to profile.max_pending_records. Default broker.
 	Ack string `yaml:"ack"`
-	// RequestTimeout is how long a request may wait for the acknowledgements before it is answered 503. Keep it below the sender's own timeout
-	// (Prometheus' remote_timeout, 30s). Default 10s.
+	// RequestTimeout is how long a request may wait for the acknowledgements before it is answered 503, half of it for a topic that is not open yet.
+	// Keep it below the sender's own timeout (Prometheus' remote_timeout, 30s). Default 10s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
 	// Dedup recognises requests that are sent again.
 	Dedup Dedup `yaml:"dedup"`
@@ -63,6 +67,8 @@ type HTTPConfig struct {
 	// Default: no token is asked for.
 	BearerTokens    []secret.String `yaml:"bearer_tokens"`
 	BearerTokenFile string          `yaml:"bearer_token_file"`
+	// Senders are bound to a tenant each: what they send is that tenant's. Who is not bound may write as any tenant. Default: none.
+	Senders []SenderConfig `yaml:"senders"`
 }
 
 // Dedup recognises a request that brings, byte for byte, the body of an earlier one of the same tenant: it is answered as that one is, and not
@@ -127,6 +133,7 @@ func DefaultConfig() Config {
 		Topics:         defaultTopics(),
 		Format:         "json",
 		Ack:            ackBroker,
+		ExemplarSeries: refuseSeries,
 		Dedup:          Dedup{Entries: 10_000, Window: 10 * time.Minute},
 		Tenants:        Tenants{Tracked: 10_000, InFlightShare: .75},
 		MessageBytes:   256 * config.KiB,
@@ -152,8 +159,10 @@ func DefaultConfig() Config {
 // Validate returns every fault of the keys of this level.
 func (c Config) Validate() error {
 	var errs []error
-	if _, err := parseTemplate(c.Topic); err != nil {
+	if t, err := parseTemplate(c.Topic); err != nil {
 		errs = append(errs, config.Fault("topic", "%s", err))
+	} else if t.tenant {
+		errs = append(errs, c.HTTP.checkTopicTenants())
 	}
 	if c.MessageBytes < config.KiB || c.MessageBytes > config.MiB {
 		errs = append(errs, config.Fault("message_bytes", "must be from 1KiB to 1MiB, got %s", c.MessageBytes))
@@ -172,6 +181,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),
 		config.CheckOneOf("format", c.Format, formatNames()...),
+		config.CheckOneOf("exemplar_series", c.ExemplarSeries, refuseSeries, acceptSeries),
 		config.CheckOneOf("ack", c.Ack, ackBroker, ackQueued))...)
 }
 

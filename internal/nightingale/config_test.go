@@ -3,6 +3,7 @@ package nightingale
 import (
 	"bytes"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,10 +40,12 @@ func TestConfigurationFromTheEnvironment(t *testing.T) {
 }
 
 func TestConfigurationFaults(t *testing.T) {
-	for _, test := range []struct{ variable, says string }{
+	for _, test := range []struct{ variables, says string }{
 		{"NIGHTINGALE_FORMAT=xml", `format: must be one of json, json-kafka-adapter, protobuf, packed, got "xml"`},
 		{"NIGHTINGALE_ACK=never", `ack: must be one of broker, queued, got "never"`},
+		{"NIGHTINGALE_EXEMPLAR_SERIES=maybe", `exemplar_series: must be one of refuse, accept, got "maybe"`},
 		{"NIGHTINGALE_TOPIC=metrics", "topic: must be persistent://"},
+		{"NIGHTINGALE_TOPIC=persistent://public/default/m-partition-{tenant}", "topic: must not have {tenant} at the end of a name behind"},
 		{"NIGHTINGALE_HTTP_LISTEN=9201", "http.listen: must be host:port"},
 		{"NIGHTINGALE_REQUEST_TIMEOUT=0s", "request_timeout: must be > 0"},
 		{"NIGHTINGALE_LIMITS_SERIES=0", "limits.series: must be > 0"},
@@ -55,10 +58,17 @@ func TestConfigurationFaults(t *testing.T) {
 		{"NIGHTINGALE_TENANTS_OVERRIDES={a/b: {burst: 1}}", "tenants.overrides: "},
 		{"NIGHTINGALE_TENANTS_OVERRIDES={a: {samples_per_second: -1}}", "samples_per_second: must be >= 0"},
 		{"NIGHTINGALE_HTTP_BEARER_TOKENS=['']", "http.bearer_tokens: must not be empty"},
+		{"NIGHTINGALE_HTTP_BEARER_TOKENS=[' ']", "http.bearer_tokens: must not be empty"},
+		{"NIGHTINGALE_HTTP_SENDERS=[{bearer_tokens: [a]}]", "http.senders[0].tenant: must name the tenant"},
+		{"NIGHTINGALE_HTTP_SENDERS=[{tenant: a/b, bearer_tokens: [a]}]", "http.senders[0].tenant: a tenant's name consists of"},
+		{"NIGHTINGALE_HTTP_SENDERS=[{tenant: a}]", "http.senders[0]: must have bearer_tokens, bearer_token_file or basic_auth_users"},
+		{"NIGHTINGALE_HTTP_SENDERS=[{tenant: a, bearer_tokens: [b, ' ']}]", "http.senders[0].bearer_tokens[1]: must not be empty"},
+		{"NIGHTINGALE_HTTP_SENDERS=[{tenant: a, basic_auth_users: ['']}]", "http.senders[0].basic_auth_users[0]: must not be empty"},
+		{"NIGHTINGALE_TOPIC=persistent://public/{tenant}/m; NIGHTINGALE_HTTP_SENDERS=[{tenant: a!,bearer_tokens: [b]}]", "http.senders[0].tenant: cannot stand in the topic's name"},
 		{"NIGHTINGALE_PROFILE_ROUTING=explicit", "profile.routing: must be"},
 	} {
-		t.Run(test.variable, func(t *testing.T) {
-			_, err := load(test.variable)
+		t.Run(test.variables, func(t *testing.T) {
+			_, err := load(strings.Split(test.variables, "; ")...)
 			require.ErrorContains(t, err, test.says)
 		})
 	}

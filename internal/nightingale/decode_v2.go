@@ -279,7 +279,11 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 	if start != 0 {
 		b.startAt(&s, start)
 	}
+	made := len(b.about)
 	s.about = b.describeV2(about, &refs)
+	if err := b.chargeAbout(made); err != nil {
+		return err
+	}
 	s.note(refs.flaw())
 	switch {
 	case s.samples.len() > 0 && s.histograms.len() > 0:

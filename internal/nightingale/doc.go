@@ -9,7 +9,7 @@
 // format (format.go) turns the batch into messages. A further protocol or format
 // is a file and a line in its list. Rules (rules.go) choose and change series
 // between the two. Only the publishing stage (topics.go: the topics that a template
-// makes, one without placeholders; sink.go: one of them) knows Pulsar.
+// makes, one without placeholders; room.go: what they share; sink.go: one of them) knows Pulsar.
 //
 // The answer is 204 only after the broker has acknowledged every message of the
 // request. Strings of a batch alias the request's body, which is reused as soon as

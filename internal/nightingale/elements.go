@@ -53,6 +53,16 @@ func (e *elements) reserve(need int) error {
 	return nil
 }
 
+// chargeAbout charges the texts of metadata from the given one on, which are copies
+// where they are cut.
+func (b *batch) chargeAbout(from int) error {
+	n := 0
+	for _, m := range b.about[from:] {
+		n += len(m.help) + len(m.unit)
+	}
+	return b.elements.charge(n)
+}
+
 // labelRoom returns how many labels may be appended, at least one; useLabels charges
 // those that were. Labels are most of a request: asking for each takes longer.
 func (e *elements) labelRoom() (int, error) {

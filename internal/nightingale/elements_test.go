@@ -3,6 +3,8 @@ package nightingale
 import (
 	"bytes"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,4 +128,59 @@ func TestWriteReservesElementsAsTheyAreDecoded(t *testing.T) {
 	assert.Equal(t, http.StatusRequestEntityTooLarge, status, text)
 	assert.Contains(t, text, "in memory")
 	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+}
+
+// helps is a body of n series whose help is one of two texts in turn.
+func helps(n int, one, two string) []byte {
+	body := slices.Concat([]byte{4<<3 | wireBytes, 0}, field(4, []byte(one)), field(4, []byte(two)))
+	for range n / 2 {
+		body = append(body, field(5, field(5, []byte{3 << 3, 1}))...)
+		body = append(body, field(5, field(5, []byte{3 << 3, 2}))...)
+	}
+	return body
+}
+
+// TestHelpOfSeriesIsBounded: a text that series refer to is neither read nor copied
+// for each of them.
+func TestHelpOfSeriesIsBounded(t *testing.T) {
+	const n = 4_000
+	limits := DefaultConfig().Limits
+	limits.MemoryBytes = 3 << 20
+	for name, letter := range map[string]string{"ASCII": "x", "not UTF-8": "\xff", "half of it": "x\xff"} {
+		t.Run(name+", large", func(t *testing.T) {
+			text := strings.Repeat(letter, 4<<20/len(letter))
+			began := time.Now()
+			var refused *refusal
+			if err := decodeV2(new(batch), helps(n, text, text+"y"), limits); err != nil {
+				require.ErrorAs(t, err, &refused)
+			}
+			assert.Less(t, time.Since(began), 5*time.Second, "minutes when all of it is looked at")
+		})
+		t.Run(name+", cut", func(t *testing.T) {
+			text := strings.Repeat(letter, 2*maxFamilyHelp)
+			b := new(batch)
+			err := decodeV2(b, helps(n, text, text+"y"), limits)
+			copied := 0
+			for i := range b.about {
+				copied += len(b.about[i].help)
+			}
+			assert.Less(t, copied, int(limits.MemoryBytes))
+			if letter == "\xff" { // all of which is one sign in the end
+				require.NoError(t, err)
+				return
+			}
+			var refused *refusal
+			require.ErrorAs(t, err, &refused)
+			assert.Equal(t, "memory_bytes", refused.reason)
+		})
+	}
+}
+
+func TestCut(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "abc": "abc", "abcd": "abcd", "abcde": "abcd...", "abcé": "abc...", "abé": "abé", "a\xff": "a\uFFFD", "\xff\xff\xff\xff\xff\xff": "\uFFFD...",
+		"abcdef\xff": "abcd...", "ab\xff\xff": "ab...", "\xe4\xb8": "\uFFFD",
+	} {
+		assert.Equal(t, want, cut(in, 4), "%q", in)
+	}
 }

@@ -12,6 +12,20 @@ const (
 	flawNeither
 )
 
+// What becomes of series with exemplars only.
+const (
+	refuseSeries = "refuse"
+	acceptSeries = "accept"
+)
+
+// flawOf returns what is wrong with a series, as far as the decoder has seen it.
+func (b *batch) flawOf(s *series) flaw {
+	if s.flaw == flawNeither && b.exemplarSeries && s.exemplars.len() > 0 {
+		return flawless // no other flaw: it is the last of the list
+	}
+	return s.flaw
+}
+
 // note keeps the flaw that stands first in the list, in whatever order they are found.
 func (s *series) note(f flaw) {
 	if f != flawless && (s.flaw == flawless || f < s.flaw) {

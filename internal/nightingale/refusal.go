@@ -74,14 +74,28 @@ func (r *rejected) err(of int) error {
 	return invalid("invalid_series", "%s", b.String())
 }
 
-// cut shortens s to n bytes at a rune's boundary, and replaces what is not UTF-8.
+// cut shortens s to n bytes at a rune's boundary, and replaces what is not UTF-8. It
+// looks at no more than it keeps: s may be large.
 func cut(s string, n int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= n {
+	whole := len(s) <= n
+	if !whole {
+		s = s[:boundary(s, n)]
+	}
+	if s = strings.ToValidUTF8(s, "\uFFFD"); whole && len(s) <= n {
 		return s
 	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
+	return s[:boundary(s, n)] + "..."
+}
+
+// boundary is the largest one of a rune up to n.
+func boundary(s string, n int) int {
+	if len(s) <= n {
+		return len(s)
 	}
-	return s[:n] + "..."
+	for back := range min(n, utf8.UTFMax) {
+		if utf8.RuneStart(s[n-back]) {
+			return n - back
+		}
+	}
+	return n // it is not UTF-8
 }

@@ -12,35 +12,43 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
+// observeRefusals returns a log of refusals, and what it has written.
+func observeRefusals() (refusalLog, *observer.ObservedLogs) {
+	core, logs := observer.New(zap.DebugLevel)
+	return newRefusalLog(zap.New(core)), logs
+}
+
 // TestRefusalsAreLogged: each reason, and none more often than its interval allows.
 func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		core, logs := observer.New(zap.DebugLevel)
-		l := newRefusalLog(zap.New(core))
+		l, logs := observeRefusals()
 		r := &http.Request{Header: http.Header{"X-Scope-Orgid": {"kitchen"}}, RemoteAddr: "127.0.0.1:1"}
+		all := []*refusal{{status: 400, reason: "one", text: "the first reason"}, {status: 400, reason: "two"}, errDisconnected}
 		for range 100 {
-			l.note(r, invalid("one", "the first reason").(*refusal)) //nolint:errorlint,forcetypeassert // it is one
-			l.note(r, invalid("two", "another").(*refusal))          //nolint:errorlint,forcetypeassert // it is one
-			l.note(r, errDisconnected)
+			for _, refused := range all {
+				l.note(r, refused)
+			}
 		}
-		require.Equal(t, 3, logs.Len())
-		first := logs.All()[0]
-		assert.Equal(t, "refused a request: one", first.Message)
+		require.Equal(t, len(all), logs.Len())
+		for i, entry := range logs.All() {
+			assert.Equal(t, "refused a request: "+all[i].reason, entry.Message)
+		}
+		first, last := logs.All()[0], logs.All()[2]
 		assert.Equal(t, zap.WarnLevel, first.Level)
 		assert.Equal(t, map[string]any{"status": int64(400), "text": "the first reason", "tenant": "kitchen", "sender": "127.0.0.1:1"}, first.ContextMap())
-		assert.Equal(t, zap.DebugLevel, logs.All()[2].Level)
+		assert.Equal(t, zap.DebugLevel, last.Level)
 		<-time.After(refusalInterval) // the bubble's clock
 		l.note(r, errDisconnected)
-		assert.Equal(t, 4, logs.Len())
+		assert.Equal(t, len(all)+1, logs.Len())
 	})
 }
 
 // TestWriteLogsWhatItRefuses: of a request that can be read in part, and of one
 // without a token.
 func TestWriteLogsWhatItRefuses(t *testing.T) {
-	core, logs := observer.New(zap.DebugLevel)
 	s := serveDouble(t, func(c *Config) { c.HTTP.BearerTokens = append(c.HTTP.BearerTokens, "first") })
-	s.receiver.refusals = newRefusalLog(zap.New(core))
+	l, logs := observeRefusals()
+	s.receiver.refusals = l
 	status, _, err := s.send(t, new(http.Client), "http://", nil)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusUnauthorized, status)

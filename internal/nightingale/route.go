@@ -57,9 +57,9 @@ func (v *receiver) encode(ctx context.Context, mine *claim, space *workspace, ou
 	return nil
 }
 
-// deliver is the publishing stage.
-func (v *receiver) deliver(ctx context.Context, c *claim, out *outgoing) delivered {
-	return v.topics.publish(ctx, out, c.stored)
+// deliver is the publishing stage. held takes what the messages hold.
+func (v *receiver) deliver(ctx context.Context, c *claim, out *outgoing, held *hold) delivered {
+	return v.topics.publish(ctx, out, c.stored, held)
 }
 
 // splitting is the memory in which series are put in the order of their topics.
@@ -74,7 +74,7 @@ type splitting struct {
 const (
 	tooMany    = -1 // topics
 	noTopic    = -2 // it cannot be opened
-	storedPart = -3 // it was stored when the body came before
+	storedPart = -3 // it was stored when the body came before; so do all below
 )
 
 // openParts sorts the batch's series by topic and acquires the topics, as out.parts.
@@ -95,6 +95,9 @@ func (t *topics) openParts(ctx context.Context, mine *claim, space *workspace, o
 			}
 		}
 		if !again {
+			for i := range out.parts {
+				t.metrics.overflow.Add(float64(out.parts[i].overflowed))
+			}
 			return groups, nil
 		}
 		t.releaseAll(out)
@@ -128,39 +131,59 @@ func (t *topics) split(mine *claim, space *workspace, out *outgoing, c *contents
 		}
 	}
 	b, s := &space.batch, &space.splitting
-	find := t.finder(out, &mine.stored)
 	if !t.template.perSeries {
 		// One topic for all, of metadata too.
 		s.name = t.template.render(s.name[:0], tenant, nil)
-		if part := find(s.name); part >= 0 {
+		if part := t.take(out, s.name); part >= 0 {
 			s.groups = append(s.groups[:0], extent{0, int32(len(b.series))})
 			return s.groups, nil
 		}
 	} else {
 		b.metadata = b.metadata[:0] // whose topic would be a guess
 	}
-	s.group = slices.Grow(s.group[:0], len(b.series))[:len(b.series)]
-	for i := range b.series {
-		one := &b.series[i]
-		if t.template.perSeries {
-			s.name = t.template.render(s.name[:0], tenant, of(b.labels, one.labels))
-		}
-		group := find(s.name)
-		if overflow := t.cfg.OverflowTopic; overflow != "" && (group == tooMany || group == noTopic) {
-			if group = find([]byte(overflow)); group >= 0 {
-				t.metrics.overflow.Add(float64(one.entries()))
-			}
-		}
+	for !t.group(mine, space, out, tenant) {
+		t.releaseAll(out)
+	}
+	for i, group := range s.group {
 		if group == tooMany || group == noTopic {
-			t.refuse(b, c, one, group)
+			t.refuse(b, c, &b.series[i], int(group))
 		}
-		s.group[i] = int32(group)
 	}
 	if t.background.Err() != nil {
 		t.releaseAll(out) // what was not found may just not be opened any more
 		return nil, unavailable("stopping", retryAway, "the service is stopping")
 	}
 	return s.sort(b, len(out.parts)), nil
+}
+
+// group finds the part of each series, or why it has none. It reports false when what
+// is stored is not what would go there now: then it counts for nothing, and the caller
+// tries again.
+func (t *topics) group(mine *claim, space *workspace, out *outgoing, tenant string) bool {
+	b, s := &space.batch, &space.splitting
+	f := finder{topics: t, out: out, stored: mine.stored.topics, last: noTopic}
+	s.group = slices.Grow(s.group[:0], len(b.series))[:len(b.series)]
+	for i := range b.series {
+		one := &b.series[i]
+		if t.template.perSeries || i == 0 {
+			s.name = t.template.render(s.name[:0], tenant, of(b.labels, one.labels))
+		}
+		group := f.find(s.name)
+		overflows := (group == tooMany || group == noTopic) && t.cfg.OverflowTopic != ""
+		if overflows {
+			group = f.find([]byte(t.cfg.OverflowTopic))
+		}
+		f.add(group, one, overflows)
+		s.group[i] = int32(group)
+	}
+	same := true
+	for _, kept := range f.kept {
+		if mine.stored.topics[kept.name] != kept.set {
+			mine.stored.forget(kept.name)
+			same = false
+		}
+	}
+	return same
 }
 
 // sort puts the series of each of n parts together, and drops those without a part.
@@ -189,33 +212,78 @@ func (s *splitting) sort(b *batch, n int) []extent {
 	return groups
 }
 
-// finder returns a function that finds the part of a topic, or acquires it, or
-// returns why there is none.
-func (t *topics) finder(out *outgoing, stored *storedParts) func(name []byte) int {
-	var parts map[string]int
-	last := -1
-	return func(name []byte) int {
-		if last >= 0 && out.parts[last].topic.name == string(name) {
-			return last
+// finder finds the parts of topics, and acquires them.
+type finder struct {
+	topics *topics
+	out    *outgoing
+	stored map[string]seriesSet
+	parts  map[string]int
+	last   int
+	name   string // of last
+	kept   []keptPart
+}
+
+// keptPart is a part that is stored already, if it has the same series as then.
+type keptPart struct {
+	name string
+	set  seriesSet
+}
+
+// seriesSet tells sets of a body's series apart: which series go to a topic can change
+// from one time that a body comes to the next, see TopicsConfig.
+type seriesSet uint64
+
+// add adds a series, by the place of its labels, which is its own. The steps are those
+// of SplitMix64: they make a sum of places that tells of each.
+func (s *seriesSet) add(one *series) {
+	x := (uint64(one.labels.from) + 1) * 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	*s += seriesSet(x ^ x>>31)
+}
+
+// find returns the part of a topic, or why there is none.
+func (f *finder) find(name []byte) int {
+	if f.name == string(name) && f.name != "" {
+		return f.last
+	}
+	part, known := f.parts[string(name)]
+	if !known {
+		if f.parts == nil {
+			f.parts = map[string]int{}
 		}
-		part, known := parts[string(name)]
-		if !known {
-			if parts == nil {
-				parts = map[string]int{}
-			}
-			part = t.take(out, stored, name)
-			parts[string(name)] = part
+		if _, stored := f.stored[string(name)]; stored {
+			part = storedPart - len(f.kept)
+			f.kept = append(f.kept, keptPart{name: string(name)})
+		} else {
+			part = f.topics.take(f.out, name)
 		}
-		last = part
-		return part
+		f.parts[string(name)] = part
+	}
+	if f.last = part; part >= 0 {
+		f.name = f.out.parts[part].topic.name
+	} else {
+		f.name = ""
+	}
+	return part
+}
+
+// add counts a series to its part.
+func (f *finder) add(part int, one *series, overflows bool) {
+	switch {
+	case part <= storedPart:
+		f.kept[storedPart-part].set.add(one)
+	case part >= 0:
+		p := &f.out.parts[part]
+		p.series.add(one)
+		if overflows {
+			p.overflowed += one.entries()
+		}
 	}
 }
 
 // take adds a part for a topic, or returns why there is none.
-func (t *topics) take(out *outgoing, stored *storedParts, name []byte) int {
-	if stored.in(name) {
-		return storedPart
-	}
+func (t *topics) take(out *outgoing, name []byte) int {
 	e := t.acquire(name)
 	if e == nil {
 		return tooMany

@@ -27,6 +27,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"golang.org/x/net/http2"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -226,10 +227,11 @@ func TestServerTakesBearerTokens(t *testing.T) {
 func TestBearerTokensCanBeRotated(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"tokens": "old"})
 	file := filepath.Join(dir, "tokens")
-	all, err := newTokens(HTTPConfig{BearerTokenFile: file})
+	all, err := newTokens(zap.NewNop(), HTTPConfig{BearerTokenFile: file})
 	require.NoError(t, err)
 	with := func(token string) error {
-		return all.check(&http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}})
+		_, err := all.tenant(&http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}})
+		return err
 	}
 	require.NoError(t, with("old"))
 	require.NoError(t, os.WriteFile(file, []byte("new"), 0o600))
@@ -255,7 +257,7 @@ func TestServerRefusesToStartUnguarded(t *testing.T) {
 		"no token file":    {BearerTokenFile: filepath.Join(dir, "none")},
 		"empty token file": {BearerTokenFile: filepath.Join(dir, "empty")},
 	} {
-		_, err := newTokens(c)
+		_, err := newTokens(zap.NewNop(), c)
 		assert.ErrorContains(t, errors.Join(c.check(), err), "http.", name)
 	}
 }
@@ -356,4 +358,70 @@ func TestServerGivesUpOnSlowBodies(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestServerGivesUpOnSendersThatReadNoAnswers: one that sends requests and reads no
+// answer holds its connection for a bounded time, whether it may write or not.
+func TestServerGivesUpOnSendersThatReadNoAnswers(t *testing.T) {
+	ca := newAuthority(t)
+	certificate, key := ca.issue(t, "localhost", x509.ExtKeyUsageServerAuth)
+	dir := writeFiles(t, map[string]string{
+		"cert.pem": string(certificate), "key.pem": string(key), "web.yml": "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n",
+	})
+	dial := func(t *testing.T, s *served) net.Conn {
+		t.Helper()
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10))
+		return conn
+	}
+	// flood writes until the server has closed the connection, which the client's side
+	// may hear of much later.
+	flood := func(t *testing.T, s *served, conn net.Conn, text string) {
+		t.Helper()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for err := error(nil); err == nil; {
+				_, err = io.WriteString(conn, text)
+			}
+		}()
+		open := func() float64 { return testutil.ToFloat64(s.metrics.connections) }
+		require.Eventually(t, func() bool { return open() == 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return open() == 0 }, 30*time.Second, time.Millisecond)
+		require.NoError(t, conn.SetDeadline(time.Now()))
+		<-ended
+	}
+	bound := func(c *Config) {
+		c.Limits.ReadTimeout, c.RequestTimeout = 100*time.Millisecond, 100*time.Millisecond
+		c.HTTP.BearerTokens = []secret.String{"first"}
+	}
+	for name, request := range map[string]string{
+		"no token": "POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+		"no path":  "GET /nothing HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveDouble(t, bound)
+			flood(t, s, dial(t, s), strings.Repeat(request, 1000))
+		})
+	}
+	t.Run("HTTP/2", func(t *testing.T) {
+		s := serveDouble(t, func(c *Config) {
+			bound(c)
+			c.HTTP.WebConfigFile = filepath.Join(dir, "web.yml")
+		})
+		pool := x509.NewCertPool()
+		pool.AddCert(ca.certificate)
+		conn := tls.Client(dial(t, s), &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
+		require.NoError(t, conn.HandshakeContext(t.Context()))
+		_, err := io.WriteString(conn, http2.ClientPreface)
+		require.NoError(t, err)
+		require.NoError(t, http2.NewFramer(conn, nil).WriteSettings())
+		var pings strings.Builder // each is answered
+		for framer := http2.NewFramer(&pings, nil); pings.Len() < 16<<10; {
+			require.NoError(t, framer.WritePing(false, [8]byte{}))
+		}
+		flood(t, s, conn, pings.String())
+	})
 }

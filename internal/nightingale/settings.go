@@ -9,9 +9,9 @@ import (
 
 // settings are what a SIGHUP takes over. A request has those of its beginning.
 type settings struct {
-	quotas *quotas
-	rules  *rules  // nil for none
-	tokens *tokens // nil where none is asked for
+	quotas  *quotas
+	rules   *rules // nil for none
+	senders *senders
 }
 
 // take puts the settings of a configuration in force. A fault changes nothing.
@@ -19,11 +19,11 @@ func (v *receiver) take(cfg Config) error {
 	if err := cfg.HTTP.check(); err != nil {
 		return err
 	}
-	t, err := newTokens(cfg.HTTP)
+	who, err := newSenders(v.log, cfg.HTTP)
 	if err != nil {
 		return err
 	}
-	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: newRules(cfg), tokens: t}
+	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: newRules(cfg), senders: who}
 	if old := v.settings.Load(); old != nil {
 		fresh.quotas.inherit(old.quotas)
 	}
@@ -33,12 +33,12 @@ func (v *receiver) take(cfg Config) error {
 }
 
 // change takes over what can be changed while the service runs: tenants, filter,
-// relabel_configs and the bearer tokens. A configuration that changes more is
-// refused whole, so that what the admin server shows is in force.
+// relabel_configs, and who may write. A configuration that changes more is refused
+// whole, so that what the admin server shows is in force.
 func (v *receiver) change(before, after Config) error {
 	kept := after
 	kept.Tenants, kept.Filter, kept.RelabelConfigs = before.Tenants, before.Filter, before.RelabelConfigs
-	kept.HTTP.BearerTokens, kept.HTTP.BearerTokenFile = before.HTTP.BearerTokens, before.HTTP.BearerTokenFile
+	kept.HTTP.BearerTokens, kept.HTTP.BearerTokenFile, kept.HTTP.Senders = before.HTTP.BearerTokens, before.HTTP.BearerTokenFile, before.HTTP.Senders
 	var keys []string
 	was, is := reflect.ValueOf(before), reflect.ValueOf(kept)
 	for i := range was.NumField() {
@@ -48,8 +48,8 @@ func (v *receiver) change(before, after Config) error {
 		}
 	}
 	if len(keys) > 0 {
-		return fmt.Errorf("a restart is needed to change %s: without one only tenants, filter, relabel_configs, http.bearer_tokens and http.bearer_token_file change",
-			strings.Join(keys, ", "))
+		return fmt.Errorf("a restart is needed to change %s: without one only tenants, filter, relabel_configs, "+
+			"http.bearer_tokens, http.bearer_token_file and http.senders change", strings.Join(keys, ", "))
 	}
 	return v.take(after)
 }

@@ -50,7 +50,9 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	err := s.receiver.change(after, more)
 	require.ErrorContains(t, err, "a restart is needed to change http, format:")
 	more.Format, more.HTTP.Listen = after.Format, after.HTTP.Listen
-	more.HTTP.BearerTokenFile = "/nowhere"
+	more.HTTP.Senders = []SenderConfig{{Tenant: "kitchen", BearerTokenFile: "/nowhere"}}
+	require.ErrorContains(t, s.receiver.change(after, more), "http.senders[0].bearer_token_file: ")
+	more.HTTP.Senders, more.HTTP.BearerTokenFile = nil, "/nowhere"
 	require.Error(t, s.receiver.change(after, more))
 	assert.Equal(t, http.StatusUnauthorized, send(""), "nothing has changed")
 	more.HTTP.BearerTokenFile = ""

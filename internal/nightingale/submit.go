@@ -49,20 +49,20 @@ func (d *deliveries) close(ctx context.Context) error {
 func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *outgoing, held *hold) (contents, error) {
 	d := v.deliveries
 	if !c.mine {
-		v.outgoings.Put(out)
+		v.releaseOutgoing(out)
 		v.metrics.repeated.WithLabelValues(c.state()).Inc()
 		return v.await(ctx, c.attempt, contents{})
 	}
+	c.mine = false // settle ends it, here or in the background
 	if d.entries == 0 {
-		d := v.deliver(ctx, c, out)
+		d := v.deliver(ctx, c, out, held)
 		v.settle(c, carried, out, d)
 		return carried, d.err
 	}
 	// The body is done with: what stays in memory are the messages.
 	kept := held.handOver(int64(out.size()))
-	c.mine = false
 	d.running.Go(func() {
-		outcome := v.deliver(d.background, c, out)
+		outcome := v.deliver(d.background, c, out, kept)
 		kept.release()
 		v.settle(c, carried, out, outcome)
 	})
@@ -72,9 +72,8 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 // settle ends an attempt that was published, and counts it. Only an attempt whose
 // sender does not come again is charged to the tenant, and so each body once.
 func (v *receiver) settle(c *claim, carried contents, out *outgoing, d delivered) {
-	c.mine = false
-	if d.free && cap(out.arena) <= keepBuffer {
-		v.outgoings.Put(out)
+	if d.free {
+		v.releaseOutgoing(out)
 	}
 	if final(d.err) {
 		v.settings.Load().quotas.charge(c.key.tenant, carried.valid.entries())

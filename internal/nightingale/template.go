@@ -12,6 +12,7 @@ import (
 type template struct {
 	parts     []templatePart
 	tenant    bool // whether the tenant is in it
+	chosen    bool // whether what senders choose is in its last part
 	perSeries bool // whether it differs between the series of a request
 }
 
@@ -63,8 +64,13 @@ func parseTemplate(text string) (template, error) {
 		shape += "x"
 		rest = after
 	}
+	t.chosen = strings.Contains(text[strings.LastIndexByte(text, '/')+1:], "{")
 	if t.tenant && ambiguous(text) {
 		return t, fmt.Errorf("must not have {tenant} and another placeholder in one part of the name: values of two tenants could give the same topic, got %q", text)
+	}
+	if t.tenant && namesPartitions(text) {
+		return t, fmt.Errorf("must not have {tenant} at the end of a name behind %q, a part of it, or numbers of it: "+
+			"the topic of tenant 3 would be a partition of another one, got %q", partitionInfix, text)
 	}
 	if !regexp.MustCompile(`^(non-)?persistent://[^/]+/[^/]+/[^/]+$`).MatchString(shape) {
 		return t, fmt.Errorf("must be persistent://tenant/namespace/name, got %q", text)
@@ -77,6 +83,29 @@ func parseTemplate(text string) (template, error) {
 func ambiguous(text string) bool {
 	for part := range strings.SplitSeq(text, "/") {
 		if strings.Contains(part, "{tenant}") && strings.Count(part, "{") > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// partitionInfix stands before the number in the name of a topic's partition.
+const partitionInfix = "-partition-"
+
+// namesPartitions reports whether a topic could be a partition of another one by the
+// tenant that its name ends with: behind partitionInfix or its beginning, which the
+// tenant goes on with. The dash alone is no danger: checkTopicTenant refuses tenants
+// that have the rest.
+func namesPartitions(text string) bool {
+	before, ok := strings.CutSuffix(text, "{tenant}")
+	if !ok {
+		return false
+	}
+	if strings.HasSuffix(strings.TrimRight(before, "0123456789"), partitionInfix) {
+		return true
+	}
+	for n := 2; n < len(partitionInfix); n++ {
+		if strings.HasSuffix(before, partitionInfix[:n]) {
 			return true
 		}
 	}
@@ -106,7 +135,7 @@ func (t *template) render(dst []byte, tenant string, labels []label) []byte {
 			dst = appendSanitised(dst, value)
 		}
 	}
-	return harmless(dst, from)
+	return t.harmless(dst, from)
 }
 
 const (
@@ -144,8 +173,9 @@ func topicByte(c byte) bool {
 
 // harmless changes names that mean something else to Pulsar, which a sender could
 // choose: system topics begin with "__", and "-partition-3" names a partition of
-// another topic. Parts of dots alone would be a path's.
-func harmless(topic []byte, from int) []byte {
+// another topic. Parts of dots alone would be a path's. What stands in the
+// configuration alone is an operator's choice, and stays.
+func (t *template) harmless(topic []byte, from int) []byte {
 	for i, parts := from, 0; i < len(topic); i++ {
 		if topic[i] != '/' {
 			continue
@@ -163,6 +193,9 @@ func harmless(topic []byte, from int) []byte {
 			}
 		}
 	}
+	if !t.chosen {
+		return topic
+	}
 	slash := len(topic) - 1
 	for slash > from && topic[slash] != '/' {
 		slash--
@@ -175,7 +208,7 @@ func harmless(topic []byte, from int) []byte {
 	for digits > 0 && name[digits-1] >= '0' && name[digits-1] <= '9' {
 		digits--
 	}
-	if digits < len(name) && strings.HasSuffix(string(name[:digits]), "-partition-") {
+	if digits < len(name) && strings.HasSuffix(string(name[:digits]), partitionInfix) {
 		topic = append(topic, '_')
 	}
 	return topic

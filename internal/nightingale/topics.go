@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -25,7 +24,7 @@ type TopicsConfig struct {
 	// written; with OverflowTopic they go there instead. Default 100.
 	MaxTopics int `yaml:"max_topics"`
 	// OverflowTopic takes the series for which max_topics leaves no topic, those whose topic cannot be opened, and those whose topic is not open
-	// within request_timeout; it is one of them. Without it, series whose topic cannot be opened are refused with 400, and those whose topic is not
+	// within half of request_timeout; it is one of them. Without it, series whose topic cannot be opened are refused with 400, and those whose topic is not
 	// open yet have their request answered 503. Default: none.
 	OverflowTopic string `yaml:"overflow_topic"`
 	// IdleAfter is how long a topic stays open without records. Default 10m.
@@ -71,11 +70,10 @@ type topics struct {
 	cfg      TopicsConfig
 	template template
 	open     func(ctx context.Context, topic string) (publisher, error)
-	room     *semaphore.Weighted
-	limit    int64 // of room
+	room     *room
 	least    int64 // what a record takes of it
 	ack      acknowledging
-	patience time.Duration // of requests, with a topic that is being opened
+	patience time.Duration // of requests, with a topic that is being opened; the rest of their time is for the acknowledgement
 
 	stage  func(*sink, context.Context, []messaging.Record) (free bool, err error)
 	failed chan error // a pinned topic cannot be opened
@@ -113,8 +111,8 @@ func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, ack acknowledging, 
 		panic("nightingale: " + err.Error()) // Validate has checked it
 	}
 	t := &topics{
-		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open, ack: ack, patience: cfg.RequestTimeout,
-		room: semaphore.NewWeighted(cfg.Profile.MaxPendingBytes), limit: cfg.Profile.MaxPendingBytes,
+		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open, ack: ack, patience: cfg.RequestTimeout / 2,
+		room:  newRoom(cfg.Profile.MaxPendingBytes),
 		least: max(cfg.Profile.MaxPendingBytes/int64(cfg.Profile.MaxPendingRecords), 1),
 		stage: (*sink).publish, failed: make(chan error, 1),
 		known: map[string]*topic{}, closing: map[string]*topic{},
@@ -195,7 +193,7 @@ func (t *topics) begin(e *topic, before *topic) {
 		if err != nil || t.template.static() { // one publisher has bounds of its own
 			return p, err
 		}
-		return &boundedPublisher{publisher: p, room: t.room, limit: t.limit, least: t.least}, nil
+		return &boundedPublisher{publisher: p, share: &roomShare{room: t.room}, least: t.least}, nil
 	})
 	e.sink.ack = t.ack
 	var ctx context.Context
@@ -244,6 +242,9 @@ func (t *topics) sweep(now time.Time) {
 		}
 		if !ended && e.sink.opened.Load() != nil && e.sink.away() != nil {
 			continue // it holds what was not acknowledged
+		}
+		if t.closing[name] != nil {
+			continue // it waits for its predecessor, and so must its successor
 		}
 		delete(t.known, name)
 		t.closing[name] = e
@@ -341,20 +342,20 @@ func (t *topics) await(ctx context.Context, e *topic) error {
 // boundedPublisher shares the bounds of pending bytes and records with others.
 type boundedPublisher struct {
 	publisher
-	room         *semaphore.Weighted
-	limit, least int64
+	share *roomShare
+	least int64
 }
 
 // PublishAsync waits for room as the publisher itself does under Block.
 func (p *boundedPublisher) PublishAsync(ctx context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
 	const overhead = 64
-	size := min(max(int64(len(r.Payload)+len(r.Key)+overhead), p.least), p.limit)
-	if err := p.room.Acquire(ctx, size); err != nil {
+	size := min(max(int64(len(r.Payload)+len(r.Key)+overhead), p.least), p.share.room.limit)
+	if err := p.share.acquire(ctx, size); err != nil {
 		done(messaging.MessageID{}, err)
 		return
 	}
 	p.publisher.PublishAsync(ctx, r, func(id messaging.MessageID, err error) {
-		p.room.Release(size)
+		p.share.release(size)
 		done(id, err)
 	})
 }
@@ -384,6 +385,9 @@ type addressed struct {
 	topic    *topic
 	from, to int   // of the records
 	err      error // why the part is not published
+
+	series     seriesSet
+	overflowed int // samples of all kinds that another topic would have taken
 }
 
 // delivered is the outcome of a request's records.
@@ -397,18 +401,20 @@ type delivered struct {
 
 // storedParts is what is stored of a body that was not stored whole.
 type storedParts struct {
-	topics map[string]struct{}
-	err    error // a final one: some of it cannot be stored
+	topics map[string]seriesSet // which of its series each of them has
+	err    error                // a final one: some of it cannot be stored
 }
 
-// in reports whether the part of that topic is stored.
-func (p *storedParts) in(name []byte) bool {
-	_, in := p.topics[string(name)]
-	return in
+// forget takes the part of a topic for not stored. Others may be reading the map.
+func (p *storedParts) forget(name string) {
+	p.topics = maps.Clone(p.topics)
+	delete(p.topics, name)
 }
 
-// publish publishes each part to its topic. before is what is stored already.
-func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts) delivered {
+// publish publishes each part to its topic. before is what is stored already. What the
+// messages hold is given back part by part: one that waits for its topic does not hold
+// those that are stored.
+func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts, held *hold) delivered {
 	defer t.releaseAll(out)
 	d := delivered{free: true, err: before.err, stored: before}
 	results := make([]delivered, len(out.parts))
@@ -417,6 +423,9 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts)
 		publish := func() {
 			if results[i].free, results[i].err = true, part.err; part.err == nil {
 				results[i].free, results[i].err = t.stage(part.topic.sink, ctx, out.records[part.from:part.to])
+			}
+			if results[i].free && len(out.parts) > 1 {
+				held.shrink(drop(out.records[part.from:part.to]))
 			}
 		}
 		if i+1 < len(out.parts) {
@@ -436,15 +445,24 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts)
 			continue
 		}
 		if topics == nil {
-			topics = map[string]struct{}{}
+			topics = map[string]seriesSet{}
 		}
-		topics[out.parts[i].topic.name] = struct{}{}
+		topics[out.parts[i].topic.name] = out.parts[i].series
 		if r.err != nil {
 			d.stored.err = r.err
 		}
 	}
 	d.stored.topics = topics
 	return d
+}
+
+// drop lets go of records, and returns the bytes that they took.
+func drop(records []messaging.Record) (size int64) {
+	for i := range records {
+		size += int64(len(records[i].Key) + len(records[i].Payload) + messageBytes)
+	}
+	clear(records)
+	return size
 }
 
 // passes tells errors after which the sender comes again.

@@ -187,13 +187,21 @@ func TestTenantsThatNoTopicCanHold(t *testing.T) {
 // topics is refused.
 func TestTopicsTellTenantsApart(t *testing.T) {
 	for text, good := range map[string]bool{
-		"persistent://public/default/{tenant}-{label.job}": false,
-		"persistent://public/default/{name}{tenant}":       false,
-		"persistent://public/{tenant}-x-{name}/m":          false,
-		"persistent://public/default/{tenant}{tenant}":     false,
-		"persistent://public/{tenant}/{label.job}-{name}":  true,
-		"persistent://public/default/m-{tenant}":           true,
-		"persistent://{tenant}/{label.job}/m":              true,
+		"persistent://public/default/{tenant}-{label.job}":   false,
+		"persistent://public/default/{name}{tenant}":         false,
+		"persistent://public/{tenant}-x-{name}/m":            false,
+		"persistent://public/default/{tenant}{tenant}":       false,
+		"persistent://public/default/m-partition-{tenant}":   false,
+		"persistent://public/default/m-partition-1{tenant}":  false,
+		"persistent://public/default/m-part{tenant}":         false,
+		"persistent://public/default/m-p{tenant}":            false,
+		"persistent://public/default/-partition-{tenant}":    false,
+		"persistent://public/default/m-partition-{tenant}-x": true,
+		"persistent://public/default/partition-{tenant}":     true,
+		"persistent://public/m-partition-{tenant}/x":         true,
+		"persistent://public/{tenant}/{label.job}-{name}":    true,
+		"persistent://public/default/m-{tenant}":             true,
+		"persistent://{tenant}/{label.job}/m":                true,
 	} {
 		_, err := parseTemplate(text)
 		if good {
@@ -289,7 +297,7 @@ func TestATopicThatOpensLateDoesNotHoldTheOthers(t *testing.T) {
 			c := newCluster()
 			opening := make(chan struct{})
 			c.opening = map[string]<-chan struct{}{badTopic: opening}
-			d := templated(t, c, func(cfg *Config) { cfg.Format, cfg.RequestTimeout = format, 50*time.Millisecond })
+			d := templated(t, c, func(cfg *Config) { cfg.Format, cfg.RequestTimeout = format, time.Second })
 			body := marshal(t, jobs("bad", "good"))
 			for range 3 {
 				status, text, header := d.post(t, compress(body))
@@ -314,7 +322,7 @@ func TestATopicThatOpensLateDoesNotHoldTheOthers(t *testing.T) {
 func TestATopicThatOpensLateOverflows(t *testing.T) {
 	c := newCluster()
 	c.opening = map[string]<-chan struct{}{badTopic: make(chan struct{})}
-	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic, cfg.RequestTimeout = restTopic, 50*time.Millisecond })
+	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic, cfg.RequestTimeout = restTopic, 500*time.Millisecond })
 	require.NoError(t, d.receiver.topics.opened(t.Context(), restTopic))
 	for i := range 2 {
 		status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good", fmt.Sprint(i)))))
@@ -453,9 +461,11 @@ func TestTopicsShareOneBound(t *testing.T) {
 	c := newCluster()
 	stuck := "persistent://public/public/m-stuck"
 	c.hold = map[string][]func(){stuck: nil}
-	d := templated(t, c, func(cfg *Config) { cfg.Profile.MaxPendingBytes = 300 })
+	d := templated(t, c, func(cfg *Config) { cfg.Profile.MaxPendingBytes = 600 })
 	status, text, _ := d.post(t, compress(marshal(t, jobs("stuck", "stuck", "stuck", "stuck"))))
 	assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	status, text, _ = d.post(t, compress(marshal(t, jobs("other"))))
+	assert.Equal(t, http.StatusNoContent, status, "there is room for others: %s", text)
 	c.mu.Lock()
 	assert.Len(t, c.records[stuck], 2, "as many as there is room for")
 	held := c.hold[stuck]
@@ -468,8 +478,127 @@ func TestTopicsShareOneBound(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, status, text)
 }
 
+// TestAStuckTopicHoldsItsOwnMessagesOnly: not those of the same bodies that others have
+// stored.
+func TestAStuckTopicHoldsItsOwnMessagesOnly(t *testing.T) {
+	c := newCluster()
+	c.hold = map[string][]func(){badTopic: nil}
+	d := templated(t, c, nil)
+	status, text, _ := d.post(t, compress(marshal(t, jobs(append(slices.Repeat([]string{"good"}, 1000), "bad")...))))
+	assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	used := &d.receiver.budget.used
+	require.Eventually(t, func() bool { return used.Load() < 64<<10 }, 5*time.Second, time.Millisecond)
+	assert.Positive(t, used.Load())
+	c.mu.Lock()
+	held := c.hold[badTopic]
+	c.mu.Unlock()
+	for _, done := range held {
+		done()
+	}
+	require.Eventually(t, func() bool { return used.Load() == 0 }, 5*time.Second, time.Millisecond)
+}
+
 func TestTheErrorThatPassesOutweighs(t *testing.T) {
 	assert.True(t, passes(errors.New("anything")))
 	assert.True(t, passes(unavailable("x", time.Second, "x")))
 	assert.False(t, passes(invalid("x", "x")))
+}
+
+// TestTheTopicOfTheConfigurationIsTakenAsItIs: what is changed in names that senders
+// choose is an operator's own choice.
+func TestTheTopicOfTheConfigurationIsTakenAsItIs(t *testing.T) {
+	for _, topic := range []string{"persistent://public/default/m-partition-3", "persistent://public/default/__m"} {
+		c := newCluster()
+		d := templated(t, c, func(cfg *Config) { cfg.Topic = topic })
+		require.NoError(t, d.receiver.topics.opened(t.Context()))
+		status, text, _ := d.post(t, compress(marshal(t, jobs("a"))))
+		require.Equal(t, http.StatusNoContent, status, text)
+		assert.Equal(t, 1, c.count(topic))
+		assert.Equal(t, map[string]int{topic: 1}, c.opens)
+	}
+}
+
+// TestATopicIsOpenedBehindAllThatCloses: however often it is asked for meanwhile.
+func TestATopicIsOpenedBehindAllThatCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Topic, cfg.Topics.IdleAfter = "persistent://public/default/{name}", time.Minute
+		flush := make(chan struct{})
+		opens := 0
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, func(context.Context, string) (publisher, error) {
+			opens++
+			return &slowCloser{closing: flush}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(ctx) }()
+		for range 4 { // the first is open and takes long to close
+			all.release(all.acquire([]byte("one")))
+			<-time.After(5 * time.Minute) // the bubble's clock
+			synctest.Wait()
+		}
+		assert.Equal(t, 1, opens, "while the first one still flushes")
+		close(flush)
+		synctest.Wait()
+		assert.Equal(t, 2, opens)
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.close(t.Context()))
+	})
+}
+
+// slowCloser is a publisher whose Close waits.
+type slowCloser struct {
+	publisher
+	closing chan struct{}
+}
+
+func (p *slowCloser) Close(ctx context.Context) error {
+	select {
+	case <-p.closing:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestWhatOverflowedIsNotTakenForStored: the overflow topic has a part of a body, and
+// when the body comes again other series of it go there, too.
+func TestWhatOverflowedIsNotTakenForStored(t *testing.T) {
+	c := newCluster()
+	c.opening = map[string]<-chan struct{}{goodTopic: make(chan struct{}), badTopic: make(chan struct{})}
+	d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic = restTopic })
+	status, text, _ := d.post(t, compress(marshal(t, jobs("bad"))))
+	require.Equal(t, http.StatusNoContent, status, text)
+	require.Equal(t, 1, c.count(restTopic), "it does not open")
+
+	body := marshal(t, jobs("bad", "good"))
+	ctx, hangUp := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+"/api/v1/write", compress(body))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	ended := make(chan error, 1)
+	go func() {
+		resp, err := d.Client().Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { // it waits for the other topic, which may still open
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.opens[goodTopic] == 1
+	}, 5*time.Second, time.Millisecond)
+	hangUp()
+	require.Error(t, <-ended)
+	require.Eventually(t, func() bool { return c.count(restTopic) == 2 }, 5*time.Second, time.Millisecond)
+
+	require.Eventually(t, func() bool { // the first may not have ended
+		status, _, _ := d.post(t, compress(body))
+		return status == http.StatusNoContent
+	}, 5*time.Second, time.Millisecond)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	assert.Contains(t, strings.Join(c.records[restTopic], ""), `"job":"good"`)
 }

@@ -37,9 +37,9 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 // judge sorts the labels of a series and returns what is wrong with it, no reason
 // for nothing.
 func (b *batch) judge(s *series, l Limits) (reason string, text func() string) {
-	if s.flaw != flawless {
+	if flaw := b.flawOf(s); flaw != flawless {
 		labels := of(b.labels, s.labels)
-		reason, text := s.flaw.explain()
+		reason, text := flaw.explain()
 		return reason, func() string { return display(labels) + ": " + text }
 	}
 	f := b.checkLabels(s, l)

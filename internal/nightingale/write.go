@@ -15,6 +15,7 @@ import (
 
 // receiver answers write requests.
 type receiver struct {
+	log       *zap.Logger
 	refusals  refusalLog
 	metrics   *metrics
 	limits    Limits
@@ -26,28 +27,32 @@ type receiver struct {
 	*deliveries
 	settings atomic.Pointer[settings] // changed by SIGHUP, see take
 
-	messageBytes int
-	topics       *topics // the publishing stage
+	messageBytes   int
+	exemplarSeries bool
+	topics         *topics // the publishing stage
 
+	bodies     sync.Pool // of *[]byte
 	workspaces sync.Pool // of *workspace
 	outgoings  sync.Pool // of *outgoing
 }
 
-// workspace is the memory in which a request is read and decoded. It is free again
-// as soon as the messages are encoded, before their acknowledgement is waited for.
+// workspace is the memory in which a request is decoded. A request has one once its
+// body is there, so that slow senders have none, and until the messages are encoded,
+// before their acknowledgement is waited for.
 type workspace struct {
-	compressed, decoded, scratch []byte
-	batch                        batch
-	splitting                    splitting
+	decoded, scratch []byte
+	batch            batch
+	splitting        splitting
 }
 
 func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver {
 	return &receiver{
-		refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
+		log: log, refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
 		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
 		budget:     newBudget(cfg, m.inFlightSize),
 		families:   newFamilies(cfg.Limits.MetadataFamilies),
 		deliveries: newDeliveries(cfg.Dedup), messageBytes: int(cfg.MessageBytes),
+		exemplarSeries: cfg.ExemplarSeries == acceptSeries,
 	}
 }
 
@@ -87,17 +92,25 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	held := &hold{budget: v.budget, tenant: tenant}
 	defer held.release()
 
+	body := v.newBody()
+	if *body, err = read(w, r, *body, held, v.limits); err != nil {
+		return err
+	}
+	liftDeadline(w)
+	watch.lap("read")
+	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(*body)))
+
+	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
+	defer cancel()
 	mine := &claim{ledger: v.ledger, key: bodyKey{tenant: tenant, message: spoken.message}}
 	defer mine.give(errUnfinished)
 	out := v.newOutgoing()
-	carried, err := v.translate(w, r, spoken, held, out, watch, mine)
+	carried, err := v.translate(ctx, *body, spoken, held, out, watch, mine)
+	v.releaseBody(body)
 	if err != nil {
 		mine.give(err)
 		return err
 	}
-
-	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
-	defer cancel()
 	carried, err = v.submit(ctx, mine, carried, out, held)
 	watch.lap("publish")
 	if err != nil {
@@ -109,38 +122,30 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	return carried.invalid.err(carried.series())
 }
 
-// translate reads the request and encodes its messages into out. What it returns
-// refers to nothing of the body. Of a body that another request has brought before
-// nothing is encoded.
-func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken protocol, held *hold, out *outgoing, watch *stopwatch, mine *claim) (c contents, err error) {
-	space := v.newWorkspace()
-	defer v.release(space)
-
-	if space.compressed, err = read(w, r, space.compressed, held, v.limits); err != nil {
-		return c, err
-	}
-	liftDeadline(w)
-	watch.lap("read")
-	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(space.compressed)))
-	if !mine.make(space.compressed) {
+// translate encodes the messages of a request's body into out. What it returns refers
+// to nothing of the body. Of a body that another request has brought before nothing is
+// encoded.
+func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, held *hold, out *outgoing, watch *stopwatch, mine *claim) (c contents, err error) {
+	if !mine.make(body) {
 		return c, nil
 	}
-
-	size, err := decodedLen(space.compressed, v.limits)
+	size, err := decodedLen(body, v.limits)
 	if err != nil {
 		return c, err
 	}
-	if err := held.set(int64(len(space.compressed)) + int64(size)); err != nil {
+	if err := held.set(int64(len(body)) + int64(size)); err != nil {
 		return c, err
 	}
-	if space.decoded, err = decompress(space.decoded, space.compressed, size); err != nil {
+	space := v.newWorkspace()
+	defer v.release(space)
+	if space.decoded, err = decompress(space.decoded, body, size); err != nil {
 		return c, err
 	}
 	watch.lap("decompress")
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
 	b := &space.batch
-	b.elements.held = held
+	b.elements.held, b.exemplarSeries = held, v.exemplarSeries
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}
@@ -167,7 +172,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	if err := held.grow(int64(out.reserved)); err != nil {
 		return c, err
 	}
-	if err := v.encode(r.Context(), mine, space, out, &c); err != nil {
+	if err := v.encode(ctx, mine, space, out, &c); err != nil {
 		return c, err
 	}
 	watch.lap("encode")
@@ -232,6 +237,21 @@ func (v *receiver) count(c contents, err error) {
 	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.forgotten))
 }
 
+func (v *receiver) newBody() *[]byte {
+	if body, ok := v.bodies.Get().(*[]byte); ok {
+		return body
+	}
+	return new([]byte)
+}
+
+// releaseBody keeps the memory of a body for another one, unless it is large: a sender
+// that sends little has no more of it than another has sent.
+func (v *receiver) releaseBody(body *[]byte) {
+	if cap(*body) <= keepBody {
+		v.bodies.Put(body)
+	}
+}
+
 func (v *receiver) newWorkspace() *workspace {
 	if space, ok := v.workspaces.Get().(*workspace); ok {
 		return space
@@ -242,8 +262,15 @@ func (v *receiver) newWorkspace() *workspace {
 // release keeps the workspace for another request unless it has grown large.
 func (v *receiver) release(space *workspace) {
 	space.batch.reset()
-	if cap(space.compressed)+cap(space.decoded)+cap(space.scratch) <= keepBuffer && !space.batch.large() {
+	if cap(space.decoded)+cap(space.scratch) <= keepBuffer && !space.batch.large() {
 		v.workspaces.Put(space)
+	}
+}
+
+// releaseOutgoing keeps messages' memory for another request unless it has grown large.
+func (v *receiver) releaseOutgoing(out *outgoing) {
+	if cap(out.arena)+cap(out.records)*messageBytes <= 2*keepBuffer {
+		v.outgoings.Put(out)
 	}
 }
 

@@ -49,7 +49,7 @@ func (c SinkConfig) memory(inFlight int64) int64 {
 func memoryNeed(routes []*route) int64 {
 	held := int64(memoryBase)
 	for _, r := range routes {
-		held += r.memory
+		held += r.memory.Load()
 	}
 	return held + held/4
 }

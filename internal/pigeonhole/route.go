@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,7 +51,7 @@ type route struct {
 	dead      sink // nil: refused messages stop the route
 	own       bool // dead is another sink than sink
 	resume    resuming
-	memory    int64 // in bytes, what it may hold
+	memory    atomic.Int64 // in bytes, what it may hold
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -110,7 +111,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 		r.resume, _ = r.sink.(resuming)
 	}
 	bounds := cfg.share(rc)
-	r.memory = rc.memory(bounds)
+	r.memory.Store(rc.memory(bounds))
 	way := lane.Route{
 		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report("sending", err) },
 		Log: r.log, Metrics: m.Route(rc.Name),
@@ -129,6 +130,13 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 // below the route's: that is where to look when it reports trouble.
 func (r *route) part(name string, reg prometheus.Registerer) options {
 	return options{log: r.log.Named(name), report: func(err error) { r.report(name, err) }, registerer: reg}
+}
+
+// share gives the route the bounds that it has among the routes of cfg.
+func (r *route) share(cfg Config) {
+	bounds := cfg.share(r.cfg)
+	r.lanes.SetBounds(bounds.Messages, int64(bounds.Bytes))
+	r.memory.Store(r.cfg.memory(bounds))
 }
 
 // start runs the route until stop.

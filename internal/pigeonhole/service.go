@@ -56,8 +56,9 @@ type service struct {
 	closed bool
 }
 
-// change runs the routes of cfg: those that are as they were go on undisturbed, others
-// stop, start or are replaced. When one cannot be made nothing changes.
+// change runs the routes of cfg: those that are as they were go on undisturbed, with the
+// share of the bounds that they have now; others stop, start or are replaced. When one
+// cannot be made nothing changes.
 func (s *service) change(ctx context.Context, cfg Config) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -116,6 +117,9 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 			r.lanes.Pause() // whoever paused it has not resumed it
 		}
 		s.routes[name] = r
+	}
+	for _, r := range s.routes {
+		r.share(cfg) // of those that did not change, too: there are more or fewer now
 	}
 	s.tune(memoryNeed(slices.Collect(maps.Values(s.routes))))
 	for _, r := range made {

@@ -150,6 +150,9 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 	assert.Greater(t, own, both+1024*mib-64*mib, "a route's own bounds")
 	assert.Equal(t, none, change("routes: []"))
 
+	change("routes:\n" + routeTo("a", "x") + routeTo("b", "x"))
+	assert.Equal(t, one, change("routes:\n"+routeTo("a", "x")), "one that did not change has the whole again")
+
 	loaded, err := loadFile("../../configs/pigeonhole.yaml")
 	require.NoError(t, err)
 	for _, r := range loaded.Config.Routes {
@@ -199,4 +202,31 @@ func TestPauseSurvivesAReload(t *testing.T) {
 	require.NoError(t, s.resume(s.find("paused")))
 	reload(10)
 	assert.False(t, s.find("paused").lanes.Paused())
+}
+
+// TestSharesFollowTheRoutes: those of routes that did not change, too, which go on undisturbed.
+func TestSharesFollowTheRoutes(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x"))
+	a := s.find("a")
+	share := func() (messages int, mib int64) {
+		assert.Same(t, a, s.find("a"), "undisturbed")
+		st := a.status()
+		return st.MaxInFlight, st.MaxInFlightBytes >> 20
+	}
+	for _, step := range []struct {
+		text     string
+		messages int
+		mib      int64
+	}{
+		{"routes:\n" + routeTo("a", "x"), 40_000, 128},
+		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x"), 20_000, 64},
+		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x") + routeTo("c", "x") + routeTo("d", "x"), 10_000, 32},
+		{"in_flight: {messages: 800, bytes: 64MiB}\nroutes:\n" + routeTo("a", "x") + routeTo("b", "x"), 400, 32},
+		{"routes:\n" + routeTo("a", "x"), 40_000, 128},
+	} {
+		require.NoError(t, s.change(t.Context(), parse(t, step.text)))
+		messages, mib := share()
+		assert.Equal(t, step.messages, messages)
+		assert.Equal(t, step.mib, mib)
+	}
 }

@@ -11,12 +11,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 )
 
 // Build wires the service: its routes, their pages on the admin server, and the change
@@ -24,7 +22,7 @@ import (
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 	rt.TuneMemory(memoryNeed(nil)) // here, so that the limit holds until the routes have stopped
 	s := &service{
-		log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
+		log: rt.Log, metrics: newMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
 	}
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
@@ -43,10 +41,9 @@ func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 
 // service runs the routes.
 type service struct {
-	log        *zap.Logger
-	registerer prometheus.Registerer
-	metrics    *lane.Metrics
-	tune       func(need int64) // told how much memory the routes need
+	log     *zap.Logger
+	metrics *metrics
+	tune    func(need int64) // told how much memory the routes need
 
 	changing sync.Mutex // one change at a time
 
@@ -75,7 +72,7 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 		if r := old[rc.Name]; r != nil && reflect.DeepEqual(r.cfg, rc) {
 			continue
 		}
-		r, err := newRoute(cfg, rc, s.log, s.registerer, s.metrics)
+		r, err := newRoute(cfg, rc, s.log, s.metrics)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
 			continue
@@ -109,7 +106,7 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	for name := range old {
 		if !wanted[name] {
 			delete(s.routes, name)
-			s.metrics.Forget(name)
+			s.metrics.forget(name)
 		}
 	}
 	for name, r := range made {
@@ -178,7 +175,7 @@ func (s *service) resume(r *route) error {
 	if err := s.retire(context.Background(), r); err != nil {
 		return err
 	}
-	again, err := newRoute(s.current(), r.cfg, s.log, s.registerer, s.metrics)
+	again, err := newRoute(s.current(), r.cfg, s.log, s.metrics)
 	if err != nil {
 		return err
 	}

@@ -84,8 +84,8 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	offerer.Wait()
 	q.close()
 
-	drain, cancel := context.WithTimeout(context.WithoutCancel(session.Context()), s.cfg.DrainTimeout)
-	defer cancel()
+	drain, cancel := context.WithTimeout(s.patience, s.cfg.DrainTimeout)
+	defer cancel() // the session's context has ended
 	if err := l.Close(drain); err != nil {
 		s.log.Info("partition given up with messages in flight, whoever has it next sends them again",
 			zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))

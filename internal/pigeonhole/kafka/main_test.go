@@ -190,7 +190,7 @@ func run(t *testing.T, r *running, do func(context.Context) error) *running {
 func runSource(t *testing.T, cfg kafka.SourceConfig, to lane.Sink) *running {
 	t.Helper()
 	r := &running{reports: new(reports)}
-	source, err := kafka.NewSource(cfg, kafka.Options{Log: zaptest.NewLogger(t), Report: r.add, Registerer: prometheus.NewRegistry()})
+	source, err := kafka.NewSource(cfg, kafka.Options{Log: zaptest.NewLogger(t), Report: r.add})
 	require.NoError(t, err)
 	r.source = source
 	lanes := lanesTo(t, to)

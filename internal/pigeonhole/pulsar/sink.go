@@ -116,7 +116,7 @@ func (s *Sink) run(ctx context.Context) error {
 	s.closed = true
 	s.mu.Unlock()
 	close(s.over)
-	closing, done := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CloseTimeout)
+	closing, done := context.WithTimeout(s.o.Patience, s.cfg.CloseTimeout)
 	defer done()
 	s.closeAll(closing, cancel)
 	if err := client.Close(closing); err != nil {

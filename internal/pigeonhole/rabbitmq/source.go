@@ -21,9 +21,11 @@ import (
 type Source struct {
 	cfg     SourceConfig
 	health  *health
-	metrics *metrics
+	metrics *PartMetrics
 	log     *zap.Logger
 	taps    []*tap
+	// patience ends when a stop must not wait any longer.
+	patience context.Context
 
 	conn   atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
 	asking chan struct{}                   // held by who asks the broker for Lag
@@ -53,11 +55,7 @@ func NewSource(cfg SourceConfig, o Options) (*Source, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(o.Registerer, "source")
-	if err != nil {
-		return nil, err
-	}
-	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: m, log: o.logger("rabbitmq.source"), asking: make(chan struct{}, 1)}
+	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger("rabbitmq.source"), patience: o.patience(), asking: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
 		if cfg.Mode == modeOrdered {
 			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name})
@@ -122,7 +120,10 @@ func (s *Source) serve(ctx context.Context, conn *link, open opener) error {
 	select {
 	case <-ctx.Done():
 		// The library's calls know no contexts: a broker that does not answer must not keep the lanes from ending.
-		defer time.AfterFunc(s.cfg.StopTimeout+closeTime, conn.drop).Stop()
+		patience, cancel := context.WithTimeout(s.patience, s.cfg.StopTimeout)
+		defer cancel()
+		stopDropping := context.AfterFunc(patience, func() { time.AfterFunc(closeTime, conn.drop) })
+		defer stopDropping()
 	case reason := <-lost:
 		err = conn.lost(s.cfg.address(), reason)
 		stop()
@@ -207,7 +208,7 @@ func (t *tap) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan a
 		}
 		return err
 	}
-	return t.drain(alive, ch, l)
+	return t.drain(ch, l)
 }
 
 const consumerTag = "pigeonhole"
@@ -258,12 +259,12 @@ func (t *tap) commit(alive context.Context, ch *amqp.Channel, position int64) er
 
 // drain has no more delivered, waits until what was offered is stored, and commits it. What else was delivered goes back to the queue when the
 // channel closes.
-func (t *tap) drain(alive context.Context, ch *amqp.Channel, l vein) error {
+func (t *tap) drain(ch *amqp.Channel, l vein) error {
 	if err := ch.Cancel(consumerTag, false); err != nil {
 		l.Abandon()
 		return explain(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(alive), t.cfg.StopTimeout)
+	ctx, cancel := context.WithTimeout(t.patience, t.cfg.StopTimeout)
 	defer cancel()
 	if err := l.Close(ctx); err != nil {
 		t.log.Warn("not all messages were stored before the stop; they stay in the queue", zap.String("queue", t.queue.Name), zap.Error(err))

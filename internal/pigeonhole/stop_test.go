@@ -28,7 +28,9 @@ type stubborn struct {
 func (s *stubborn) Lag(context.Context) (int64, error) { return 0, nil }
 func (s *stubborn) PlaceName(to string) string         { return to }
 
-func (s *stubborn) Send(_ context.Context, _ string, _ *message.Message, done func(error)) { s.sent <- done }
+func (s *stubborn) Send(_ context.Context, _ string, _ *message.Message, done func(error)) {
+	s.sent <- done
+}
 
 type stubbornSource struct{ *stubborn }
 

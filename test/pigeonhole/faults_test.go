@@ -154,6 +154,7 @@ func TestBrokersRestart(t *testing.T) {
 	kafka, rabbit, pulsar := stack.PrivateKafka(t), stack.PrivateRabbitMQ(t), stack.PrivatePulsar(t)
 	all := everyPairOf(newKafka(kafka), newRabbit(rabbit), newPulsar(pulsar))
 	s := load(t, all)
+	rabbit.WriteDefinitions(t)
 	for _, broker := range []interface {
 		Kill() error
 		Start(ctx context.Context) error

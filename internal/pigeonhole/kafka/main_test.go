@@ -30,17 +30,13 @@ const patience = 60 * time.Second
 
 // shelf is a sink in memory.
 type shelf struct {
-	mu    sync.Mutex
-	kept  []*message.Message
-	held  []func(error) // outcomes that are withheld
-	hold  func(*message.Message) bool
-	delay time.Duration
+	mu   sync.Mutex
+	kept []*message.Message
+	held []func(error) // outcomes that are withheld
+	hold func(*message.Message) bool
 }
 
 func (s *shelf) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
-	if s.delay > 0 {
-		time.Sleep(s.delay)
-	}
 	s.mu.Lock()
 	if s.hold != nil && s.hold(m) {
 		s.held = append(s.held, done)

@@ -15,9 +15,9 @@ const (
 // source, its sink and its dead letters' sink buffer.
 func (c RouteConfig) memory(bounds InFlight) int64 {
 	inFlight := int64(bounds.Bytes)
-	held := memoryOfRoute + inFlight + memoryOfMessage*int64(bounds.Messages) + c.Source.memory() + c.Sink.memory(inFlight)
+	held := memoryOfRoute + inFlight + memoryOfMessage*int64(bounds.Messages) + c.Source.memory() + c.Sink.memory(bounds)
 	if letters := c.letters(); letters != nil && c.deadLetters() {
-		held += memoryOfRoute + letters.memory(inFlight)
+		held += memoryOfRoute + letters.memory(bounds)
 	}
 	return held
 }
@@ -33,12 +33,13 @@ func (c SourceConfig) memory() int64 {
 	}
 }
 
-func (c SinkConfig) memory(inFlight int64) int64 {
+func (c SinkConfig) memory(bounds InFlight) int64 {
+	inFlight := int64(bounds.Bytes)
 	switch {
 	case c.Kafka != nil:
 		return c.Kafka.Memory(inFlight)
 	case c.RabbitMQ != nil:
-		return c.RabbitMQ.Memory(inFlight)
+		return c.RabbitMQ.Memory(inFlight, bounds.Messages)
 	default:
 		return c.Pulsar.Memory(inFlight)
 	}

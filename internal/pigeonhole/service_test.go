@@ -164,7 +164,7 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 		case r.Source.Kafka != nil:
 			r.Source.Kafka.BufferBytes += 256 * mib
 		case r.Source.RabbitMQ != nil:
-			r.Source.RabbitMQ.Prefetch += 65536
+			r.Source.RabbitMQ.PrefetchBytes += 256 * mib
 		case r.Source.Pulsar != nil:
 			r.Source.Pulsar.PrefetchBytes += 256 * mib
 		}

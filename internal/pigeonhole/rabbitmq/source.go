@@ -39,6 +39,7 @@ type tap struct {
 
 	delivered, committed atomic.Uint64 // delivery tags of the present channel
 	place                streamPlace
+	prefetch             prefetch
 }
 
 // vein is what a source needs of a lane.
@@ -48,7 +49,8 @@ type vein interface {
 	Abandon()
 }
 
-type opener func(name string, commit func(position int64) error) vein
+// opener opens a lane of a channel that has up to ahead messages delivered.
+type opener func(name string, ahead int, commit func(position int64) error) vein
 
 // NewSource checks the configuration. It does not connect.
 func NewSource(cfg SourceConfig, o Options) (*Source, error) {
@@ -57,12 +59,13 @@ func NewSource(cfg SourceConfig, o Options) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger("rabbitmq.source"), patience: o.patience(), asking: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
+		ahead := prefetch{most: cfg.Prefetch, bytes: int64(cfg.PrefetchBytes) / int64(cfg.channels())}
 		if cfg.Mode == modeOrdered {
-			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name})
+			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name, prefetch: ahead})
 			continue
 		}
 		for i := range cfg.Parallel {
-			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i)})
+			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i), prefetch: ahead})
 		}
 	}
 	return s, nil
@@ -80,9 +83,10 @@ func faults(cfg any) error {
 // Run takes messages until ctx ends, and returns nil. Each queue has one lane (mode ordered) or several. Trouble is reported, and tried again for
 // ever.
 func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
-	// The broker sends no more than prefetch messages ahead of the acknowledgements: these must not wait for the commit interval.
-	each := lane.CommitEach(max(s.cfg.Prefetch/8, 1))
-	return s.run(ctx, func(name string, commit func(int64) error) vein { return lanes.Open(name, commit, each) })
+	return s.run(ctx, func(name string, ahead int, commit func(int64) error) vein {
+		// The broker sends no more than that many messages ahead of the acknowledgements: these must not wait for the commit interval.
+		return lanes.Open(name, commit, lane.CommitEach(max(ahead/8, 1)))
+	})
 }
 
 func (s *Source) run(ctx context.Context, open opener) error {
@@ -139,6 +143,9 @@ func (t *tap) run(ctx context.Context, conn *link, open opener) {
 	for ctx.Err() == nil && !conn.IsClosed() {
 		began := time.Now()
 		err := t.prepareAndConsume(ctx, conn, open)
+		if errors.Is(err, errResize) {
+			continue
+		}
 		if ctx.Err() == nil && !conn.IsClosed() {
 			t.health.set(t.name, err)
 			pause.wait(ctx, time.Since(began))
@@ -161,7 +168,7 @@ func (t *tap) prepareAndConsume(ctx context.Context, conn *link, open opener) er
 		}
 		ended = ch.NotifyClose(make(chan *amqp.Error, 1))
 		cancelled = ch.NotifyCancel(make(chan string, 1))
-		if err = ch.Qos(t.cfg.Prefetch, 0, false); err == nil {
+		if err = ch.Qos(t.prefetch.begin(), 0, false); err == nil {
 			deliveries, err = ch.Consume(t.queue.Name, consumerTag, false, false, false, false, t.arguments())
 		}
 		if err != nil {
@@ -199,8 +206,12 @@ func (t *tap) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan a
 		}
 	}()
 
-	l := open(t.name, func(position int64) error { return t.commit(alive, ch, position) })
+	l := open(t.name, t.prefetch.count, func(position int64) error { return t.commit(alive, ch, position) })
 	err := t.forward(alive, deliveries, l)
+	if errors.Is(err, errResize) {
+		t.closeLane(l)
+		return err
+	}
 	if ctx.Err() == nil {
 		l.Abandon()
 		if cause := context.Cause(alive); cause != nil {
@@ -235,8 +246,12 @@ func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l 
 			if stream {
 				t.place.delivered(d.DeliveryTag, m.From.Offset)
 			}
+			size := m.Size()
 			if err := l.Offer(alive, m, int64(d.DeliveryTag)); err != nil {
 				return fmt.Errorf("queue %q: %w", t.queue.Name, err)
+			}
+			if t.prefetch.note(size) {
+				return errResize
 			}
 		}
 	}
@@ -264,12 +279,17 @@ func (t *tap) drain(ch *amqp.Channel, l vein) error {
 		l.Abandon()
 		return explain(err)
 	}
+	t.closeLane(l)
+	return nil
+}
+
+// closeLane waits until what was offered is stored, and commits it.
+func (t *tap) closeLane(l vein) {
 	ctx, cancel := context.WithTimeout(t.patience, t.cfg.StopTimeout)
 	defer cancel()
 	if err := l.Close(ctx); err != nil {
-		t.log.Warn("not all messages were stored before the stop; they stay in the queue", zap.String("queue", t.queue.Name), zap.Error(err))
+		t.log.Warn("not all messages were stored in time; they stay in the queue", zap.String("queue", t.queue.Name), zap.Error(err))
 	}
-	return nil
 }
 
 // Lag is how many messages wait in the queues: those that were not delivered, and those that this source was given and has not committed. Of a

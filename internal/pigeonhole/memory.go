@@ -15,17 +15,17 @@ const (
 // source, its sink and its dead letters' sink buffer.
 func (c RouteConfig) memory(bounds InFlight) int64 {
 	inFlight := int64(bounds.Bytes)
-	held := memoryOfRoute + inFlight + memoryOfMessage*int64(bounds.Messages) + c.Source.memory() + c.Sink.memory(bounds)
+	held := memoryOfRoute + inFlight + memoryOfMessage*int64(bounds.Messages) + c.Source.memory(inFlight) + c.Sink.memory(bounds)
 	if letters := c.letters(); letters != nil && c.deadLetters() {
 		held += memoryOfRoute + letters.memory(bounds)
 	}
 	return held
 }
 
-func (c SourceConfig) memory() int64 {
+func (c SourceConfig) memory(inFlight int64) int64 {
 	switch {
 	case c.Kafka != nil:
-		return c.Kafka.Memory()
+		return c.Kafka.Memory(inFlight)
 	case c.RabbitMQ != nil:
 		return c.RabbitMQ.Memory()
 	default:

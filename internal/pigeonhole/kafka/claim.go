@@ -71,7 +71,10 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 		return nil
 	})
 	partition := map[string][]int32{c.topic: {c.partition}}
-	share := func() int64 { return max(int64(s.cfg.BufferBytes)/max(s.open.Load(), 1), 64<<10) }
+	share := func() int64 {
+		_, inFlight := m.lanes.Bounds()
+		return max(s.cfg.ahead(inFlight)/max(s.open.Load(), 1), 64<<10)
+	}
 	q := newIntake(share, func() { m.group.Pause(partition) }, func() { m.group.Resume(partition) })
 	offering, stop := context.WithCancel(session.Context())
 	var offerer sync.WaitGroup

@@ -79,7 +79,8 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 
 // connect reads over one connection.
 func (s *Source) connect(ctx context.Context, lanes *lane.Set) (err error) {
-	conf, err := s.cfg.settings()
+	_, inFlight := lanes.Bounds()
+	conf, err := s.cfg.settings(inFlight)
 	if err != nil {
 		return err
 	}

@@ -92,6 +92,11 @@ func (s *Set) SetBounds(messages int, bytes int64) {
 	s.share()
 }
 
+// Bounds returns how many messages and bytes the lanes may hold together.
+func (s *Set) Bounds() (messages int, bytes int64) {
+	return int(s.maxMessages.Load()), s.maxBytes.Load()
+}
+
 // Option changes one lane.
 type Option func(*Lane)
 

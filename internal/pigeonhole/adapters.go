@@ -24,7 +24,12 @@ type options struct {
 	report      func(error)
 	metrics     *metrics
 	patience    context.Context // ends when a stop must not wait any longer
+	inFlight    int             // messages that the route may have
 }
+
+// leastPending is how many messages a sink is ready for however few the route may have in
+// flight: its share may grow when others leave.
+const leastPending = 4000
 
 func (o options) kafka() kafka.Options {
 	return kafka.Options{Log: o.log, Report: o.report, Metrics: o.metrics.kafka.Route(o.route), Patience: o.patience}
@@ -35,7 +40,7 @@ func (o options) rabbitmq() rabbitmq.Options {
 }
 
 func (o options) pulsar() pulsar.Options {
-	return pulsar.Options{Log: o.log, Report: o.report, Registerer: o.metrics.client, Patience: o.patience}
+	return pulsar.Options{Log: o.log, Report: o.report, Registerer: o.metrics.client, Patience: o.patience, MaxPending: max(o.inFlight, leastPending)}
 }
 
 // newSource makes the source of a route; it connects when it runs.

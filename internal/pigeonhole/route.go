@@ -109,21 +109,23 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)),
 		done: make(chan struct{}), drains: newPatience(), closing: newPatience(), phase: running, since: time.Now(), trouble: map[string]error{}, said: map[string]time.Time{}, lag: -1,
 	}
+	bounds := cfg.share(rc)
+	r.memory.Store(rc.memory(bounds))
 	var err error
 	if r.transform, err = transform.New(rc.Config); err != nil {
 		return nil, err
 	}
-	if r.source, err = newSource(rc, r.part(roleSource, "source."+rc.Source.system(), m)); err != nil {
+	if r.source, err = newSource(rc, r.part(roleSource, "source."+rc.Source.system(), bounds, m)); err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
-	if r.sink, err = newSink(rc.Sink, rc.Guarantee, r.part(roleSink, "sink."+rc.Sink.system(), m)); err != nil {
+	if r.sink, err = newSink(rc.Sink, rc.Guarantee, r.part(roleSink, "sink."+rc.Sink.system(), bounds, m)); err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}
 	if rc.deadLetters() {
 		r.dead = r.sink
 		if into := rc.letters(); into != nil {
 			r.own = true
-			if r.dead, err = newSink(*into, AtLeastOnce, r.part(roleDeadLetter, "dead_letter.sink."+into.system(), m)); err != nil {
+			if r.dead, err = newSink(*into, AtLeastOnce, r.part(roleDeadLetter, "dead_letter.sink."+into.system(), bounds, m)); err != nil {
 				return nil, fmt.Errorf("dead_letter.sink: %w", err)
 			}
 		}
@@ -131,8 +133,6 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 	if rc.Guarantee == EffectivelyOnce {
 		r.resume, _ = r.sink.(resuming)
 	}
-	bounds := cfg.share(rc)
-	r.memory.Store(rc.memory(bounds))
 	way := lane.Route{
 		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report("sending", err) },
 		Log: r.log, Metrics: m.lanes.Route(rc.Name),
@@ -149,14 +149,14 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 
 // part is what a source or sink is made with. Its name is the path of its section
 // below the route's: that is where to look when it reports trouble.
-func (r *route) part(role, name string, m *metrics) options {
+func (r *route) part(role, name string, bounds InFlight, m *metrics) options {
 	patience := r.closing.ctx
 	if role == roleSource {
 		patience = r.drains.ctx
 	}
 	return options{
 		route: r.cfg.Name, role: role, log: r.log.Named(name), report: func(err error) { r.report(name, err) }, metrics: m,
-		patience: patience,
+		patience: patience, inFlight: bounds.Messages,
 	}
 }
 

@@ -36,6 +36,9 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Patience ends when a stop must not wait any longer for messages on their way, whatever drain_timeout and close_timeout say. Default: never.
 	Patience context.Context
+	// MaxPending is how many messages a sink is ever given at once. A topic's producer has places for as many as profile.max_pending_records says, 24
+	// bytes each from the beginning: more than this would be for nothing. Default: as the profile says.
+	MaxPending int
 }
 
 func (o Options) withDefaults() Options {

@@ -68,6 +68,9 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 	}
 	o = o.withDefaults()
 	o.Log = o.Log.Named("pulsar.sink")
+	if o.MaxPending > 0 {
+		cfg.Profile.MaxPendingRecords = min(cfg.Profile.MaxPendingRecords, o.MaxPending)
+	}
 	cfg.Profile.Routing = messaging.RouteKeyHash
 	if cfg.Partition == partitionSource {
 		cfg.Profile.Routing = messaging.RouteExplicit

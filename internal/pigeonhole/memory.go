@@ -2,6 +2,9 @@ package pigeonhole
 
 // What a process of Pigeonhole holds, roughly.
 const (
+	// usualMemory is what a process needs whose sinks keep up; with its program code that is
+	// some 240 MiB resident.
+	usualMemory = 220 << 20
 	// memoryBase is for what is there without routes.
 	memoryBase = 32 << 20
 	// memoryOfRoute is for connections, their buffers and what is known of topics.

@@ -20,6 +20,7 @@ import (
 // Build wires the service: its routes, their pages on the admin server, and the change
 // of routes while it runs.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
+	rt.SpareMemory(usualMemory)
 	rt.TuneMemory(memoryNeed(nil)) // here, so that the limit holds until the routes have stopped
 	s := &service{
 		log: rt.Log, metrics: newMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},

@@ -61,7 +61,8 @@ func pigeonholeScenario(ctx context.Context, r *report) (err error) {
 		// First: after the others the disk is busy for minutes with gigabytes that they have left to be written.
 		{"latency", b.latency},
 		{"kafka_pulsar", b.kafkaPulsar}, {"rabbitmq_pulsar", b.rabbitPulsar}, {"pulsar_kafka", b.pulsarKafka},
-		{"pulsar_rabbitmq", b.pulsarRabbit}, {"drivers", b.drivers}, {"growth", b.growth},
+		{"pulsar_rabbitmq", b.pulsarRabbit}, {"drivers", b.drivers}, {"growth_partitions", b.growthPartitions},
+		{"growth_routes", b.growthRoutes},
 	} {
 		if !r.wants(part.name) {
 			continue

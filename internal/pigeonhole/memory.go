@@ -10,8 +10,8 @@ const (
 	// memoryOfRoute is for connections, their buffers and what is known of topics.
 	memoryOfRoute = 4 << 20
 	// memoryOfMessage is what a message in flight needs beside its bytes, here and in the
-	// client that sends it.
-	memoryOfMessage = 1 << 10
+	// client that sends it: 2.5 KiB from Kafka to Pulsar.
+	memoryOfMessage = 5 << 9
 )
 
 // memory is what a route with these bounds may hold: what is in flight, and what its

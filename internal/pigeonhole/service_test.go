@@ -219,11 +219,11 @@ func TestSharesFollowTheRoutes(t *testing.T) {
 		messages int
 		mib      int64
 	}{
-		{"routes:\n" + routeTo("a", "x"), 40_000, 128},
-		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x"), 20_000, 64},
-		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x") + routeTo("c", "x") + routeTo("d", "x"), 10_000, 32},
+		{"routes:\n" + routeTo("a", "x"), 20_000, 128},
+		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x"), 10_000, 64},
+		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x") + routeTo("c", "x") + routeTo("d", "x"), 5_000, 32},
 		{"in_flight: {messages: 800, bytes: 64MiB}\nroutes:\n" + routeTo("a", "x") + routeTo("b", "x"), 400, 32},
-		{"routes:\n" + routeTo("a", "x"), 40_000, 128},
+		{"routes:\n" + routeTo("a", "x"), 20_000, 128},
 	} {
 		require.NoError(t, s.change(t.Context(), parse(t, step.text)))
 		messages, mib := share()

@@ -32,14 +32,17 @@ func (r *Runtime) TuneMemory(need int64) {
 	if group, ok := cgroupLimit(os.DirFS("/")); ok {
 		limit = min(need, group/10*9)
 	}
-	before, percent := debug.SetMemoryLimit(limit), debug.SetGCPercent(percentFor(limit))
 	r.mu.Lock()
+	before, percent := debug.SetMemoryLimit(r.sparedLimit(limit)), debug.SetGCPercent(percentFor(limit))
 	first := r.memoryLimit == 0
 	same := r.memoryLimit == limit
 	r.memoryLimit = limit
 	r.mu.Unlock()
 	if first {
 		r.OnStop("memory", func(context.Context) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.usualMemory = 0
 			debug.SetMemoryLimit(before)
 			debug.SetGCPercent(percent)
 			return nil

@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -78,6 +80,37 @@ func TestMemoryLimitFollowsTheBounds(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.Equal(t, before, debug.SetMemoryLimit(-1))
+}
+
+// TestMemoryIsSpared: the limit is the usual while little is alive, and follows what is.
+func TestMemoryIsSpared(t *testing.T) {
+	t.Setenv("GOGC", "")
+	t.Setenv("GOMEMLIMIT", "")
+	const mib = 1 << 20
+	before := debug.SetMemoryLimit(-1)
+	limit := func(is func(mib int64) bool) bool {
+		runtime.GC()
+		return is(debug.SetMemoryLimit(-1) / mib)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := run(ctx, func(_ context.Context, rt *Runtime) error {
+		defer cancel()
+		rt.SpareMemory(64 * mib)
+		rt.TuneMemory(400 * mib)
+		assert.EqualValues(t, 64, debug.SetMemoryLimit(-1)/mib)
+		alive := make([]byte, 100*mib)
+		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n >= 150 && n < 200 }) }, 10*time.Second, time.Millisecond)
+		runtime.KeepAlive(alive)
+		alive = make([]byte, 300*mib)
+		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n == 400 }) }, 10*time.Second, time.Millisecond, "at most what is needed")
+		runtime.KeepAlive(alive)
+		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n == 64 }) }, 10*time.Second, time.Millisecond)
+		return nil
+	})
+	require.NoError(t, err)
+	assert.Equal(t, before, debug.SetMemoryLimit(-1))
+	runtime.GC()
+	assert.Equal(t, before, debug.SetMemoryLimit(-1), "it has ended")
 }
 
 func TestTheMoreMemoryTheFewerMultiples(t *testing.T) {

@@ -42,6 +42,7 @@ type Runtime struct {
 	failures []error // the first is the reason of the stop
 
 	memoryLimit int64 // set by TuneMemory, 0 before
+	usualMemory int64 // set by SpareMemory; 0: the limit alone counts
 }
 
 // A stage is one step of the ordered stop.

@@ -19,7 +19,7 @@ type Config struct {
 	app.Common `yaml:",inline"`
 	// Name is this Pigeonhole's on /routes. Default pigeonhole.
 	Name string `yaml:"name"`
-	// InFlight bounds what all routes have taken and not stored yet. Each has an equal share, unless it says otherwise. Defaults 40000 messages, 128MiB.
+	// InFlight bounds what all routes have taken and not stored yet. Each has an equal share, unless it says otherwise. Defaults 20000 messages, 128MiB.
 	InFlight InFlight `yaml:"in_flight"`
 	// Routes to run. Default: none.
 	Routes []RouteConfig `yaml:"routes"`
@@ -159,7 +159,7 @@ func DefaultConfig() Config {
 	return Config{
 		Common:   app.DefaultCommon("127.0.0.1:9302"),
 		Name:     "pigeonhole",
-		InFlight: InFlight{Messages: 40_000, Bytes: 128 * config.MiB},
+		InFlight: InFlight{Messages: 20_000, Bytes: 128 * config.MiB},
 	}
 }
 

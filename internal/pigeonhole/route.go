@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
@@ -50,10 +50,12 @@ type route struct {
 	dead      sink // nil: refused messages stop the route
 	own       bool // dead is another sink than sink
 	resume    resuming
-	memory    int64 // in bytes, what it may hold
+	memory    atomic.Int64 // in bytes, what it may hold
 
-	cancel context.CancelFunc
-	done   chan struct{}
+	cancel  context.CancelFunc
+	done    chan struct{}
+	drains  patience // of the source: how long it waits at a stop for what is in flight
+	closing patience // of the sinks
 
 	mu      sync.Mutex
 	phase   phase
@@ -75,33 +77,55 @@ const (
 	stopping phase = "stopping"
 )
 
-// stopPatience bounds how long a route waits for what is in flight when it stops.
-const stopPatience = 20 * time.Second
+// stopPatience bounds how long a route has to stop when it leaves and the process goes on.
+const stopPatience = 30 * time.Second
+
+// What is left of the time for a stop is divided: the source has the first part, in which
+// the sinks store what is in flight and the source is told of it. Then it takes its leave,
+// and the sinks have until the second. What remains is for them to take theirs. By default,
+// with 30s in all, that is the 20s of drain_timeout.
+const (
+	drainShare = 2. / 3
+	closeShare = 9. / 10
+)
+
+// patience lasts until it is ended.
+type patience struct {
+	ctx context.Context
+	end context.CancelFunc
+}
+
+func newPatience() (p patience) {
+	p.ctx, p.end = context.WithCancel(context.Background())
+	return p
+}
 
 // lagEvery is the interval of asking the source how much waits.
 const lagEvery = 10 * time.Second
 
 // newRoute makes a route that does not run yet.
-func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Registerer, m *lane.Metrics) (*route, error) {
+func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, error) {
 	r := &route{
 		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)),
-		done: make(chan struct{}), phase: running, since: time.Now(), trouble: map[string]error{}, said: map[string]time.Time{}, lag: -1,
+		done: make(chan struct{}), drains: newPatience(), closing: newPatience(), phase: running, since: time.Now(), trouble: map[string]error{}, said: map[string]time.Time{}, lag: -1,
 	}
+	bounds := cfg.share(rc)
+	r.memory.Store(rc.memory(bounds))
 	var err error
 	if r.transform, err = transform.New(rc.Config); err != nil {
 		return nil, err
 	}
-	if r.source, err = newSource(rc, r.part("source."+rc.Source.system(), reg)); err != nil {
+	if r.source, err = newSource(rc, r.part(roleSource, "source."+rc.Source.system(), bounds, m)); err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
-	if r.sink, err = newSink(rc.Sink, rc.Guarantee, r.part("sink."+rc.Sink.system(), reg)); err != nil {
+	if r.sink, err = newSink(rc.Sink, rc.Guarantee, r.part(roleSink, "sink."+rc.Sink.system(), bounds, m)); err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}
 	if rc.deadLetters() {
 		r.dead = r.sink
 		if into := rc.letters(); into != nil {
 			r.own = true
-			if r.dead, err = newSink(*into, AtLeastOnce, r.part("dead_letter.sink."+into.system(), reg)); err != nil {
+			if r.dead, err = newSink(*into, AtLeastOnce, r.part(roleDeadLetter, "dead_letter.sink."+into.system(), bounds, m)); err != nil {
 				return nil, fmt.Errorf("dead_letter.sink: %w", err)
 			}
 		}
@@ -109,11 +133,9 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 	if rc.Guarantee == EffectivelyOnce {
 		r.resume, _ = r.sink.(resuming)
 	}
-	bounds := cfg.share(rc)
-	r.memory = rc.memory(bounds)
 	way := lane.Route{
 		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report("sending", err) },
-		Log: r.log, Metrics: m.Route(rc.Name),
+		Log: r.log, Metrics: m.lanes.Route(rc.Name),
 	}
 	if r.dead != nil {
 		way.Dead = r.storeDeadLetter
@@ -127,8 +149,22 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, reg prometheus.Regist
 
 // part is what a source or sink is made with. Its name is the path of its section
 // below the route's: that is where to look when it reports trouble.
-func (r *route) part(name string, reg prometheus.Registerer) options {
-	return options{log: r.log.Named(name), report: func(err error) { r.report(name, err) }, registerer: reg}
+func (r *route) part(role, name string, bounds InFlight, m *metrics) options {
+	patience := r.closing.ctx
+	if role == roleSource {
+		patience = r.drains.ctx
+	}
+	return options{
+		route: r.cfg.Name, role: role, log: r.log.Named(name), report: func(err error) { r.report(name, err) }, metrics: m,
+		patience: patience, inFlight: bounds.Messages,
+	}
+}
+
+// share gives the route the bounds that it has among the routes of cfg.
+func (r *route) share(cfg Config) {
+	bounds := cfg.share(r.cfg)
+	r.lanes.SetBounds(bounds.Messages, int64(bounds.Bytes))
+	r.memory.Store(r.cfg.memory(bounds))
 }
 
 // start runs the route until stop.
@@ -167,13 +203,19 @@ func (r *route) keep(ctx context.Context, name string, s sink) {
 	}
 }
 
-// stop ends the route and waits for it, at most until ctx ends.
+// stop ends the route and waits for it, at most until ctx ends; of the time until then the
+// source and the sinks have their parts.
 func (r *route) stop(ctx context.Context) error {
 	r.mu.Lock()
 	if r.phase == running {
 		r.phase, r.since = stopping, time.Now()
 	}
 	r.mu.Unlock()
+	if deadline, bounded := ctx.Deadline(); bounded {
+		left := float64(time.Until(deadline))
+		defer time.AfterFunc(time.Duration(left*drainShare), r.drains.end).Stop()
+		defer time.AfterFunc(time.Duration(left*closeShare), r.closing.end).Stop()
+	}
 	r.cancel()
 	select {
 	case <-r.done:

@@ -11,20 +11,19 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
 )
 
 // Build wires the service: its routes, their pages on the admin server, and the change
 // of routes while it runs.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
+	rt.SpareMemory(usualMemory)
 	rt.TuneMemory(memoryNeed(nil)) // here, so that the limit holds until the routes have stopped
 	s := &service{
-		log: rt.Log, registerer: rt.Metrics, metrics: lane.NewMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
+		log: rt.Log, metrics: newMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
 	}
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
@@ -43,10 +42,9 @@ func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 
 // service runs the routes.
 type service struct {
-	log        *zap.Logger
-	registerer prometheus.Registerer
-	metrics    *lane.Metrics
-	tune       func(need int64) // told how much memory the routes need
+	log     *zap.Logger
+	metrics *metrics
+	tune    func(need int64) // told how much memory the routes need
 
 	changing sync.Mutex // one change at a time
 
@@ -56,8 +54,9 @@ type service struct {
 	closed bool
 }
 
-// change runs the routes of cfg: those that are as they were go on undisturbed, others
-// stop, start or are replaced. When one cannot be made nothing changes.
+// change runs the routes of cfg: those that are as they were go on undisturbed, with the
+// share of the bounds that they have now; others stop, start or are replaced. When one
+// cannot be made nothing changes.
 func (s *service) change(ctx context.Context, cfg Config) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -74,7 +73,7 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 		if r := old[rc.Name]; r != nil && reflect.DeepEqual(r.cfg, rc) {
 			continue
 		}
-		r, err := newRoute(cfg, rc, s.log, s.registerer, s.metrics)
+		r, err := newRoute(cfg, rc, s.log, s.metrics)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
 			continue
@@ -108,7 +107,7 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	for name := range old {
 		if !wanted[name] {
 			delete(s.routes, name)
-			s.metrics.Forget(name)
+			s.metrics.forget(name)
 		}
 	}
 	for name, r := range made {
@@ -116,6 +115,9 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 			r.lanes.Pause() // whoever paused it has not resumed it
 		}
 		s.routes[name] = r
+	}
+	for _, r := range s.routes {
+		r.share(cfg) // of those that did not change, too: there are more or fewer now
 	}
 	s.tune(memoryNeed(slices.Collect(maps.Values(s.routes))))
 	for _, r := range made {
@@ -174,7 +176,7 @@ func (s *service) resume(r *route) error {
 	if err := s.retire(context.Background(), r); err != nil {
 		return err
 	}
-	again, err := newRoute(s.current(), r.cfg, s.log, s.registerer, s.metrics)
+	again, err := newRoute(s.current(), r.cfg, s.log, s.metrics)
 	if err != nil {
 		return err
 	}

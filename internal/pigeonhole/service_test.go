@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,7 +38,7 @@ func routeTo(name, queue string) string {
 func serve(t *testing.T, text string) *service {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	s := &service{log: zap.NewNop(), registerer: reg, metrics: lane.NewMetrics(reg), tune: func(int64) {}, routes: map[string]*route{}}
+	s := &service{log: zap.NewNop(), metrics: newMetrics(reg), tune: func(int64) {}, routes: map[string]*route{}}
 	t.Cleanup(func() { assert.NoError(t, s.stop(context.Background())) })
 	require.NoError(t, s.change(t.Context(), parse(t, text)))
 	return s
@@ -76,7 +77,7 @@ func (breaking) Lag(context.Context) (int64, error) { return 0, nil }
 func TestPanicOfARouteIsItsOwn(t *testing.T) {
 	s := serve(t, "routes:\n"+routeTo("a", "x"))
 	for name, atOnce := range map[string]bool{"b": true, "c": false} {
-		r, err := newRoute(s.cfg, RouteConfig{Name: name, Source: s.find("a").cfg.Source, Sink: s.find("a").cfg.Sink, MaxHops: 1}, s.log, s.registerer, s.metrics)
+		r, err := newRoute(s.cfg, RouteConfig{Name: name, Source: s.find("a").cfg.Source, Sink: s.find("a").cfg.Sink, MaxHops: 1}, s.log, s.metrics)
 		require.NoError(t, err)
 		r.source = breaking{atOnce: atOnce}
 		s.mu.Lock()
@@ -150,17 +151,20 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 	assert.Greater(t, own, both+1024*mib-64*mib, "a route's own bounds")
 	assert.Equal(t, none, change("routes: []"))
 
+	change("routes:\n" + routeTo("a", "x") + routeTo("b", "x"))
+	assert.Equal(t, one, change("routes:\n"+routeTo("a", "x")), "one that did not change has the whole again")
+
 	loaded, err := loadFile("../../configs/pigeonhole.yaml")
 	require.NoError(t, err)
 	for _, r := range loaded.Config.Routes {
-		bounds := InFlight{Messages: 1, Bytes: 64 * mib}
+		bounds := InFlight{Messages: 1, Bytes: 2048 * mib} // enough for what is fetched ahead
 		few := r.memory(bounds)
-		assert.Greater(t, few, int64(64*mib), "%s", r.Name)
+		assert.Greater(t, few, int64(2048*mib), "%s", r.Name)
 		switch {
 		case r.Source.Kafka != nil:
 			r.Source.Kafka.BufferBytes += 256 * mib
 		case r.Source.RabbitMQ != nil:
-			r.Source.RabbitMQ.Prefetch += 65536
+			r.Source.RabbitMQ.PrefetchBytes += 256 * mib
 		case r.Source.Pulsar != nil:
 			r.Source.Pulsar.PrefetchBytes += 256 * mib
 		}
@@ -171,7 +175,7 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 // TestPauseSurvivesAReload that changes the route, and one that does not; a route that was not paused runs.
 func TestPauseSurvivesAReload(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	s := &service{log: zap.NewNop(), registerer: registry, metrics: lane.NewMetrics(registry), tune: func(int64) {}, routes: map[string]*route{}}
+	s := &service{log: zap.NewNop(), metrics: newMetrics(registry), tune: func(int64) {}, routes: map[string]*route{}}
 	defer func() { require.NoError(t, s.stop(context.WithoutCancel(t.Context()))) }()
 	nowhere := func(name string, hops int) RouteConfig {
 		var rc RouteConfig
@@ -199,4 +203,65 @@ func TestPauseSurvivesAReload(t *testing.T) {
 	require.NoError(t, s.resume(s.find("paused")))
 	reload(10)
 	assert.False(t, s.find("paused").lanes.Paused())
+}
+
+// TestSharesFollowTheRoutes: those of routes that did not change, too, which go on undisturbed.
+func TestSharesFollowTheRoutes(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x"))
+	a := s.find("a")
+	share := func() (messages int, mib int64) {
+		assert.Same(t, a, s.find("a"), "undisturbed")
+		st := a.status()
+		return st.MaxInFlight, st.MaxInFlightBytes >> 20
+	}
+	for _, step := range []struct {
+		text     string
+		messages int
+		mib      int64
+	}{
+		{"routes:\n" + routeTo("a", "x"), 20_000, 128},
+		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x"), 10_000, 64},
+		{"routes:\n" + routeTo("a", "x") + routeTo("b", "x") + routeTo("c", "x") + routeTo("d", "x"), 5_000, 32},
+		{"in_flight: {messages: 800, bytes: 64MiB}\nroutes:\n" + routeTo("a", "x") + routeTo("b", "x"), 400, 32},
+		{"routes:\n" + routeTo("a", "x"), 20_000, 128},
+	} {
+		require.NoError(t, s.change(t.Context(), parse(t, step.text)))
+		messages, mib := share()
+		assert.Equal(t, step.messages, messages)
+		assert.Equal(t, step.mib, mib)
+	}
+}
+
+// TestMetricsCarryTheirRoute: those of one route's parts are told from another's, and go with it.
+func TestMetricsCarryTheirRoute(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	s := &service{log: zap.NewNop(), metrics: newMetrics(reg), tune: func(int64) {}, routes: map[string]*route{}}
+	t.Cleanup(func() { assert.NoError(t, s.stop(context.Background())) })
+	// series are the labels that a metric has values for.
+	series := func(name string) (found []string) {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			if family.GetName() != name {
+				continue
+			}
+			for _, m := range family.GetMetric() {
+				text := ""
+				for _, l := range m.GetLabel() {
+					text += l.GetName() + "=" + l.GetValue() + " "
+				}
+				found = append(found, strings.TrimSpace(text))
+			}
+		}
+		return found
+	}
+	dead := "  dead_letter: {to: dead, sink: {rabbitmq: {url: 'amqp://127.0.0.1:1/'}}}\n"
+	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "x")+dead)))
+	for _, name := range []string{"connections_total", "redelivered_total", "unroutable_total", "connected", "blocked"} {
+		assert.Equal(t, []string{
+			"role=dead_letter route=b", "role=sink route=a", "role=sink route=b", "role=source route=a", "role=source route=b",
+		}, series("pigeonhole_rabbitmq_"+name), name)
+	}
+	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
+	assert.Equal(t, []string{"role=sink route=a", "role=source route=a"}, series("pigeonhole_rabbitmq_connected"))
 }

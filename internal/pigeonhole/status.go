@@ -29,6 +29,9 @@ type Status struct {
 	Lanes         int   `json:"lanes"`
 	InFlight      int   `json:"in_flight"`
 	InFlightBytes int64 `json:"in_flight_bytes"`
+	// MaxInFlight and MaxInFlightBytes are the route's bounds, its share where it has none of its own.
+	MaxInFlight      int   `json:"max_in_flight"`
+	MaxInFlightBytes int64 `json:"max_in_flight_bytes"`
 	// LagMessages wait at the source, -1 when it cannot tell; LagSeconds is the age of
 	// the oldest message in flight.
 	LagMessages int64   `json:"lag_messages"`
@@ -50,6 +53,7 @@ func (r *route) status() Status {
 	s := Status{
 		Name: r.cfg.Name, Source: r.cfg.Source.system(), Sink: r.cfg.Sink.system(), Guarantee: r.cfg.Guarantee,
 		State: string(r.phase), Since: r.since, Lanes: held.Lanes, InFlight: held.InFlight, InFlightBytes: held.Bytes,
+		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
 		LagMessages: r.lag, LagSeconds: held.Oldest.Seconds(),
 		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.of(held.Stored, time.Now()),
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -144,7 +145,9 @@ type tally struct{ acked, failed atomic.Int64 }
 
 func (t *tally) note(err error) {
 	if err != nil {
-		t.failed.Add(1)
+		if t.failed.Add(1) == 1 {
+			fmt.Fprintln(os.Stderr, "bench: the first that failed:", err)
+		}
 	} else {
 		t.acked.Add(1)
 	}

@@ -61,7 +61,8 @@ func pigeonholeScenario(ctx context.Context, r *report) (err error) {
 		// First: after the others the disk is busy for minutes with gigabytes that they have left to be written.
 		{"latency", b.latency},
 		{"kafka_pulsar", b.kafkaPulsar}, {"rabbitmq_pulsar", b.rabbitPulsar}, {"pulsar_kafka", b.pulsarKafka},
-		{"pulsar_rabbitmq", b.pulsarRabbit}, {"drivers", b.drivers},
+		{"pulsar_rabbitmq", b.pulsarRabbit}, {"drivers", b.drivers}, {"growth_partitions", b.growthPartitions},
+		{"growth_routes", b.growthRoutes},
 	} {
 		if !r.wants(part.name) {
 			continue
@@ -171,11 +172,21 @@ func eachOf[T any](all []T, f func(T) float64) []float64 {
 
 // start runs the binary with one route, named bench, with more lines of it, and waits until it is ready.
 func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to string, more ...string) (s *server, err error) {
-	file := filepath.Join(b.dir, "pigeonhole.yaml")
-	text := fmt.Sprintf("routes:\n- name: bench\n  guarantee: %s\n  source: {%s}\n  sink: {%s}\n  to: %q\n", guarantee, source, sink, to)
+	return b.startWith(ctx, bridgeRoute("bench", guarantee, source, sink, to, more...))
+}
+
+// bridgeRoute is a route of the configuration, with more lines.
+func bridgeRoute(name, guarantee, source, sink, to string, more ...string) string {
+	text := fmt.Sprintf("- name: %s\n  guarantee: %s\n  source: {%s}\n  sink: {%s}\n  to: %q\n", name, guarantee, source, sink, to)
 	for _, line := range more {
 		text += "  " + line + "\n"
 	}
+	return text
+}
+
+// startWith runs the binary with these routes and waits until it is ready.
+func (b *bridgeBench) startWith(ctx context.Context, routes string) (s *server, err error) {
+	file, text := filepath.Join(b.dir, "pigeonhole.yaml"), "routes:\n"+routes
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -197,7 +208,12 @@ func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to str
 // cross runs one route until it has stored n messages, and measures from the first one
 // stored to the last.
 func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink, to string, more ...string) (c crossing, err error) {
-	s, err := b.start(ctx, guarantee, source, sink, to, more...)
+	return b.crossWith(ctx, n, strings.ReplaceAll(to, "/", "_"), bridgeRoute("bench", guarantee, source, sink, to, more...))
+}
+
+// crossWith is cross for any routes; label is in the names of profiles.
+func (b *bridgeBench) crossWith(ctx context.Context, n int, label, routes string) (c crossing, err error) {
+	s, err := b.startWith(ctx, routes)
 	if err != nil {
 		return c, err
 	}
@@ -205,7 +221,7 @@ func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink,
 	if b.profile != "" {
 		done := make(chan error, 1)
 		go func() {
-			done <- s.profiles(ctx, filepath.Join(b.profile, "pigeonhole-"+strings.ReplaceAll(to, "/", "_")))
+			done <- s.profiles(ctx, filepath.Join(b.profile, "pigeonhole-"+label))
 		}()
 		defer func() { err = errors.Join(err, <-done) }()
 	}
@@ -243,11 +259,17 @@ func (b *bridgeBench) cross(ctx context.Context, n int, guarantee, source, sink,
 }
 
 func (b *bridgeBench) storedBy(ctx context.Context, s *server) (int64, error) {
-	var route struct {
-		Stored int64 `json:"stored"`
+	var all struct {
+		Routes []struct {
+			Stored int64 `json:"stored"`
+		} `json:"routes"`
 	}
-	err := get(ctx, s.admin+"/routes/bench", &route)
-	return route.Stored, err
+	err := get(ctx, s.admin+"/routes", &all)
+	stored := int64(0)
+	for _, route := range all.Routes {
+		stored += route.Stored
+	}
+	return stored, err
 }
 
 // The sections of the configuration.
@@ -266,13 +288,43 @@ func (b *bridgeBench) fromPulsar(topic string) string {
 func (b *bridgeBench) bareRabbit() string { return strings.Replace(b.rabbit, "guest:guest@", "", 1) }
 
 func (b *bridgeBench) kafkaTopic(part string) (string, error) {
+	return b.kafkaTopicOf(part, bridgeParts)
+}
+
+func (b *bridgeBench) kafkaTopicOf(part string, partitions int) (string, error) {
 	name := "bench-" + part + "-" + fmt.Sprint(time.Now().UnixNano())
-	return name, b.admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: bridgeParts, ReplicationFactor: 1}, false)
+	if err := b.admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: int32(partitions), ReplicationFactor: 1}, false); err != nil {
+		return "", err
+	}
+	// A new topic's partitions have no leaders for a while, which a producer takes for a failure.
+	for deadline := time.Now().Add(time.Minute); ; {
+		topics, err := b.admin.DescribeTopics([]string{name})
+		if err != nil {
+			return "", err
+		}
+		led := 0
+		for _, p := range topics[0].Partitions {
+			if p.Err == sarama.ErrNoError && p.Leader >= 0 {
+				led++
+			}
+		}
+		if led == partitions {
+			return name, nil
+		}
+		if time.Now().After(deadline) {
+			return "", fmt.Errorf("%d of %d partitions of %s have leaders", led, partitions, name)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func (b *bridgeBench) pulsarTopic(ctx context.Context, part string) (string, error) {
+	return b.pulsarTopicOf(ctx, part, bridgeParts)
+}
+
+func (b *bridgeBench) pulsarTopicOf(ctx context.Context, part string, partitions int) (string, error) {
 	topic := fresh(part)
-	return topic, put(ctx, b.pulsar.admin+"/admin/v2/"+strings.Replace(topic, "://", "/", 1)+"/partitions", bridgeParts)
+	return topic, put(ctx, b.pulsar.topicURL(topic)+"/partitions", partitions)
 }
 
 func (b *bridgeBench) kafkaPulsar(ctx context.Context) error {

@@ -31,6 +31,7 @@ func saramaProducer() *sarama.Config {
 	cfg.Version = sarama.V2_8_0_0
 	cfg.Producer.RequiredAcks, cfg.Producer.Idempotent, cfg.Net.MaxOpenRequests = sarama.WaitForAll, true, 1
 	cfg.Producer.Compression = sarama.CompressionLZ4
+	cfg.Producer.Retry.Max = 100 // the broker leads a new topic's partitions a little later than it says
 	cfg.Producer.Flush.Frequency, cfg.Producer.Flush.Bytes = 5*time.Millisecond, 1<<20
 	cfg.Producer.MaxMessageBytes = 1_000_000 // of a batch before it is compressed: what brokers take by default
 	cfg.Producer.Return.Successes, cfg.Producer.Return.Errors = true, true
@@ -67,12 +68,16 @@ func saramaProduce(ctx context.Context, p piece, m *meter) error {
 	if err := m.start(); err != nil {
 		return err
 	}
-	for n := 0; p.more(n, m.began); n++ {
+	sent := 0
+	for ; p.more(sent, m.began); sent++ {
 		select {
-		case producer.Input() <- &sarama.ProducerMessage{Topic: p.Topic, Value: sarama.ByteEncoder(payloads[n%len(payloads)])}:
+		case producer.Input() <- &sarama.ProducerMessage{Topic: p.Topic, Value: sarama.ByteEncoder(payloads[sent%len(payloads)])}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+	for t.acked.Load()+t.failed.Load() < int64(sent) && ctx.Err() == nil {
+		wait(ctx, time.Millisecond) // a producer that is being closed sends nothing again
 	}
 	producer.AsyncClose()
 	<-drained

@@ -154,6 +154,7 @@ func TestBrokersRestart(t *testing.T) {
 	kafka, rabbit, pulsar := stack.PrivateKafka(t), stack.PrivateRabbitMQ(t), stack.PrivatePulsar(t)
 	all := everyPairOf(newKafka(kafka), newRabbit(rabbit), newPulsar(pulsar))
 	s := load(t, all)
+	rabbit.WriteDefinitions(t)
 	for _, broker := range []interface {
 		Kill() error
 		Start(ctx context.Context) error
@@ -247,6 +248,28 @@ func TestRebalances(t *testing.T) {
 			t.Logf("%d copies of %d", got.copies(), got.distinct())
 		})
 	}
+}
+
+// TestStopWithTheSinksAway ends in order within shutdown_timeout, however much longer the parts' own timeouts are: what is
+// in flight stays at the sources.
+func TestStopWithTheSinksAway(t *testing.T) {
+	kafka, rabbit, pulsar := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t))
+	places := []string{kafka.place(t), rabbit.place(t), pulsar.place(t)}
+	const limit = 6 * time.Second
+	s := run(t, fmt.Sprintf("shutdown_timeout: %s\nroutes:\n", limit)+
+		route("kafka", kafka.source(places[0]), `pulsar: {url: "pulsar://127.0.0.1:1"}`, "persistent://public/default/x")+
+		route("rabbitmq", rabbit.source(places[1]), `kafka: {brokers: ["127.0.0.1:1"]}`, "x")+
+		route("pulsar", pulsar.source(places[2]), `rabbitmq: {url: "amqp://127.0.0.1:1/"}`, "x"))
+	for i, from := range []system{kafka, rabbit, pulsar} {
+		from.put(t, places[i], 0, 50)
+	}
+	for _, name := range []string{"kafka", "rabbitmq", "pulsar"} {
+		s.await(name, 30*time.Second, func(st pigeonhole.Status) bool { return st.InFlight > 0 })
+	}
+	began := time.Now()
+	s.stop()
+	assert.Less(t, time.Since(began), limit)
+	assert.NotContains(t, s.log.String(), "has not stopped")
 }
 
 // TestPartitionsAdded: a source topic grows under load.

@@ -136,6 +136,15 @@ func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) (string, error
 	return strings.TrimSpace(string(out)), nil
 }
 
+// WriteDefinitions has the server write what it knows of queues, exchanges and bindings. RabbitMQ itself does so up to
+// two seconds after a declaration: a kill before loses a durable queue, too. As Ctl, it needs a server of this checkout.
+func (s *RabbitMQServer) WriteDefinitions(t testing.TB) {
+	t.Helper()
+	if _, err := s.Ctl(t.Context(), "eval", "ok = mnesia:sync_log()."); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // rabbitMQHealthy tells whether a client may log in and use the virtual host.
 func rabbitMQHealthy(url string) error {
 	conn, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second), Heartbeat: time.Minute})

@@ -75,6 +75,7 @@ func TestPrivateRabbitMQThroughFaults(t *testing.T) {
 	queue := srv.Name(t)
 	_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
 	require.NoError(t, err)
+	srv.WriteDefinitions(t)
 	rabbitPublish(t, ch, queue, "first")
 
 	t.Run("kill and start", func(t *testing.T) {

@@ -71,7 +71,10 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 		return nil
 	})
 	partition := map[string][]int32{c.topic: {c.partition}}
-	share := func() int64 { return max(int64(s.cfg.BufferBytes)/max(s.open.Load(), 1), 64<<10) }
+	share := func() int64 {
+		_, inFlight := m.lanes.Bounds()
+		return max(s.cfg.ahead(inFlight)/max(s.open.Load(), 1), 64<<10)
+	}
 	q := newIntake(share, func() { m.group.Pause(partition) }, func() { m.group.Resume(partition) })
 	offering, stop := context.WithCancel(session.Context())
 	var offerer sync.WaitGroup
@@ -84,8 +87,8 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	offerer.Wait()
 	q.close()
 
-	drain, cancel := context.WithTimeout(context.WithoutCancel(session.Context()), s.cfg.DrainTimeout)
-	defer cancel()
+	drain, cancel := context.WithTimeout(s.patience, s.cfg.DrainTimeout)
+	defer cancel() // the session's context has ended
 	if err := l.Close(drain); err != nil {
 		s.log.Info("partition given up with messages in flight, whoever has it next sends them again",
 			zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))

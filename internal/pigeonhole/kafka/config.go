@@ -73,7 +73,8 @@ type SourceConfig struct {
 	// FetchWait is how long the broker waits for new messages before it answers without any. From 100ms to 5s. Default 100ms.
 	FetchWait time.Duration `yaml:"fetch_wait"`
 	// BufferBytes bounds what is fetched and not taken by the route yet, of all partitions together, each with an equal share; above its share a
-	// partition is paused. What was asked for before is still taken. At least 1MiB. Default 32MiB.
+	// partition is paused. What was asked for before is still taken. No more is used than a quarter of the bytes that the route may have in flight,
+	// and for one fetch half of that. At least 1MiB. Default 32MiB.
 	BufferBytes config.Bytes `yaml:"buffer_bytes"`
 }
 
@@ -164,7 +165,8 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile("^(?:" + pattern + ")$")
 }
 
-func (c SourceConfig) settings() (*sarama.Config, error) {
+// settings are sarama's, for a route that may have that many bytes in flight.
+func (c SourceConfig) settings(inFlight int64) (*sarama.Config, error) {
 	conf, err := c.Connection.settings()
 	if err != nil {
 		return nil, err
@@ -174,9 +176,9 @@ func (c SourceConfig) settings() (*sarama.Config, error) {
 	conf.Metadata.RefreshFrequency = c.DiscoverEvery
 	conf.Consumer.Return.Errors = true
 	conf.Consumer.Fetch.Min = int32(c.FetchMinBytes)
-	conf.Consumer.Fetch.Default = int32(c.FetchBytes)
+	conf.Consumer.Fetch.Default = int32(c.fetch(inFlight))
 	conf.Consumer.Fetch.Max = 0 // a bound makes the library skip a message above it
-	conf.Consumer.Fetch.MaxBytes = int32(min(2*c.FetchBytes, 64*config.MiB))
+	conf.Consumer.Fetch.MaxBytes = int32(min(2*c.fetch(inFlight), 64*config.MiB))
 	conf.Consumer.MaxWaitTime = c.FetchWait
 	conf.Consumer.MaxProcessingTime = 5 * time.Second // never reached: the intake reads at once
 	conf.Consumer.Retry.Backoff = time.Second

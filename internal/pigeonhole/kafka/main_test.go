@@ -30,17 +30,13 @@ const patience = 60 * time.Second
 
 // shelf is a sink in memory.
 type shelf struct {
-	mu    sync.Mutex
-	kept  []*message.Message
-	held  []func(error) // outcomes that are withheld
-	hold  func(*message.Message) bool
-	delay time.Duration
+	mu   sync.Mutex
+	kept []*message.Message
+	held []func(error) // outcomes that are withheld
+	hold func(*message.Message) bool
 }
 
 func (s *shelf) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
-	if s.delay > 0 {
-		time.Sleep(s.delay)
-	}
 	s.mu.Lock()
 	if s.hold != nil && s.hold(m) {
 		s.held = append(s.held, done)
@@ -190,7 +186,7 @@ func run(t *testing.T, r *running, do func(context.Context) error) *running {
 func runSource(t *testing.T, cfg kafka.SourceConfig, to lane.Sink) *running {
 	t.Helper()
 	r := &running{reports: new(reports)}
-	source, err := kafka.NewSource(cfg, kafka.Options{Log: zaptest.NewLogger(t), Report: r.add, Registerer: prometheus.NewRegistry()})
+	source, err := kafka.NewSource(cfg, kafka.Options{Log: zaptest.NewLogger(t), Report: r.add})
 	require.NoError(t, err)
 	r.source = source
 	lanes := lanesTo(t, to)

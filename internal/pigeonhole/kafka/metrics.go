@@ -1,8 +1,6 @@
 package kafka
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rcrowley/go-metrics"
 )
@@ -32,17 +30,28 @@ func (noMetrics) Get(string) any             { return nil }
 func (noMetrics) Unregister(string)          {}
 func (noMetrics) Each(func(string, any))     {}
 
-// register adds c, or returns the one that a former source of the same registerer has added.
-func register[C prometheus.Collector](to prometheus.Registerer, c C) (C, error) {
-	if to == nil {
-		return c, nil
-	}
-	err := to.Register(c)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if former, ok := already.ExistingCollector.(C); ok {
-			return former, nil
-		}
-	}
-	return c, err
+// Metrics are those of all routes' sources.
+type Metrics struct{ gaps *prometheus.CounterVec }
+
+// RouteMetrics are those of one route.
+type RouteMetrics struct{ gaps *prometheus.CounterVec } // topic
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{gaps: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pigeonhole_kafka_gaps_total",
+		Help: "Times that a partition went on from its oldest message because those after the committed offset are gone.",
+	}, []string{"route", "topic"})}
+	reg.MustRegister(m.gaps)
+	return m
+}
+
+// Route returns the metrics of one route.
+func (m *Metrics) Route(name string) *RouteMetrics {
+	return &RouteMetrics{gaps: m.gaps.MustCurryWith(prometheus.Labels{"route": name})}
+}
+
+// Forget removes the metrics of a route that is no more.
+func (m *Metrics) Forget(name string) {
+	m.gaps.DeletePartialMatch(prometheus.Labels{"route": name})
 }

@@ -21,8 +21,10 @@ type Options struct {
 	// Report is told of trouble with the connection by an error that names the brokers, the topic or both, and of its end by nil. It is called from
 	// one goroutine at a time, when something has changed only, and must not block.
 	Report func(error)
-	// Registerer takes the metrics. Default: they are not shown.
-	Registerer prometheus.Registerer
+	// Metrics of the route. Default: some that are not shown.
+	Metrics *RouteMetrics
+	// Patience ends when a stop must not wait any longer for messages on their way, whatever drain_timeout says. Default: never.
+	Patience context.Context
 }
 
 func (o Options) withDefaults() Options {
@@ -31,6 +33,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Report == nil {
 		o.Report = func(error) {}
+	}
+	if o.Patience == nil {
+		o.Patience = context.Background()
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(prometheus.NewRegistry()).Route("")
 	}
 	return o
 }

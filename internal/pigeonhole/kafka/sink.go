@@ -26,7 +26,8 @@ type Sink struct {
 	cfg      SinkConfig
 	log      *zap.Logger
 	health   *health
-	messages sync.Pool // of *outgoing
+	patience context.Context // ends when a stop must not wait any longer
+	messages sync.Pool       // of *outgoing
 
 	started  chan struct{} // closed when there is a client
 	stopping chan struct{} // closed when Run's context has ended
@@ -57,7 +58,7 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 	}
 	o = o.withDefaults()
 	s := &Sink{
-		cfg: cfg, log: o.Log, health: &health{report: o.Report},
+		cfg: cfg, log: o.Log, health: &health{report: o.Report}, patience: o.Patience,
 		started: make(chan struct{}), stopping: make(chan struct{}), missing: make(chan string, 16), lost: make(chan struct{}, 1),
 	}
 	s.messages.New = func() any {
@@ -229,7 +230,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	s.gate.Lock()
 	s.client = nil
 	s.gate.Unlock()
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	patience, cancel := context.WithTimeout(s.patience, flushTimeout)
 	defer cancel()
 	_ = client.Flush(patience) // what is left fails when the client is closed
 	client.Close()

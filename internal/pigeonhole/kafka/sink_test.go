@@ -224,19 +224,17 @@ func TestBrokerRestartLosesNothing(t *testing.T) {
 	to := new(shelf)
 	source := runSource(t, sourceConfig(srv, topic+"-g", topic), to)
 	l, committed := open(t, lanesTo(t, sink.sink))
-	const count = 30_000
-	offered := make(chan error, 1)
+	var restarted atomic.Bool // until then messages come as fast as the sink takes them
+	offered := make(chan int64, 1)
 	go func() {
-		for i := range int64(count) {
-			if err := l.Offer(context.Background(), &message.Message{Value: fmt.Appendf(nil, "%d %s", i, strings.Repeat("x", 500))}, i); err != nil {
-				offered <- err
-				return
-			}
-			if i%100 == 0 {
-				time.Sleep(10 * time.Millisecond) // spread over the restarts
+		n := int64(0)
+		for ; !restarted.Load(); n++ {
+			value := fmt.Appendf(nil, "%d %s", n, strings.Repeat("x", 500))
+			if !assert.NoError(t, l.Offer(context.Background(), &message.Message{Value: value}, n)) {
+				break
 			}
 		}
-		offered <- nil
+		offered <- n
 	}()
 	for range 2 {
 		before := committed.Load()
@@ -246,8 +244,9 @@ func TestBrokerRestartLosesNothing(t *testing.T) {
 		require.NoError(t, srv.Start(t.Context()))
 		sink.awaitWell(t)
 	}
-	require.NoError(t, <-offered)
-	require.Eventually(t, func() bool { return committed.Load() == count-1 }, patience, 10*time.Millisecond)
+	restarted.Store(true)
+	count := int(<-offered)
+	require.Eventually(t, func() bool { return committed.Load() == int64(count)-1 }, patience, 10*time.Millisecond)
 	require.Eventually(t, func() bool { return distinct(to) == count }, patience, 50*time.Millisecond)
 	var list []*sarama.ConsumerMessage
 	for _, m := range to.messages() {

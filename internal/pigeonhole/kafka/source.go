@@ -23,6 +23,8 @@ type Source struct {
 	log    *zap.Logger
 	health *health
 	gaps   *prometheus.CounterVec
+	// patience ends when a stop must not wait any longer.
+	patience context.Context
 
 	mu      sync.Mutex
 	client  sarama.Client           // nil while there is no connection
@@ -32,26 +34,20 @@ type Source struct {
 	kinds   map[string]topicSetting // what is known of topics
 }
 
-// NewSource makes a source. It connects to nothing: see Run. Its errors are those of Validate, and of the registerer.
+// NewSource makes a source. It connects to nothing: see Run. Its error is that of Validate.
 func NewSource(cfg SourceConfig, o Options) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	o = o.withDefaults()
-	gaps, err := register(o.Registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pigeonhole_kafka_gaps_total",
-		Help: "Times that a partition went on from its oldest message because those after the committed offset are gone.",
-	}, []string{"topic"}))
-	if err != nil {
-		return nil, err
-	}
 	return &Source{
-		cfg:    cfg,
-		log:    o.Log,
-		health: &health{report: o.Report},
-		gaps:   gaps,
-		claims: make(map[*claimed]struct{}),
-		kinds:  make(map[string]topicSetting),
+		cfg:      cfg,
+		log:      o.Log,
+		health:   &health{report: o.Report},
+		gaps:     o.Metrics.gaps,
+		patience: o.Patience,
+		claims:   make(map[*claimed]struct{}),
+		kinds:    make(map[string]topicSetting),
 	}, nil
 }
 
@@ -83,7 +79,8 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 
 // connect reads over one connection.
 func (s *Source) connect(ctx context.Context, lanes *lane.Set) (err error) {
-	conf, err := s.cfg.settings()
+	_, inFlight := lanes.Bounds()
+	conf, err := s.cfg.settings(inFlight)
 	if err != nil {
 		return err
 	}

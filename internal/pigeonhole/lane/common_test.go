@@ -129,6 +129,39 @@ func TestBoundsHoldWhileLanesComeAndGo(t *testing.T) {
 	assert.Zero(t, b.common.borrowedBytes.Load())
 }
 
+// TestBoundsThatChange hold at once for what is offered then; what is there stays.
+func TestBoundsThatChange(t *testing.T) {
+	for name, bounds := range map[string]func(n int64) (int, int64){
+		"messages": func(n int64) (int, int64) { return int(n), 1 << 30 },
+		"bytes":    func(n int64) (int, int64) { return 1 << 20, n * numbered(100).Size() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, Config{}, nil)
+				b.SetBounds(bounds(400))
+				l := b.open()
+				assert.InDelta(t, 400, fill(t, l), 4)
+				b.SetBounds(bounds(100))
+				assert.Zero(t, fill(t, l))
+				for n := range 350 {
+					b.sink.call(n).done(nil)
+				}
+				more := fill(t, l)
+				assert.InDelta(t, 50, more, 5, "100 with what was there")
+				waited := make(chan error, 1)
+				go func() { waited <- l.Offer(t.Context(), numbered(1000), 1000) }()
+				synctest.Wait()
+				b.SetBounds(bounds(1000))
+				require.NoError(t, <-waited, "whoever waits is told")
+				other := b.open()
+				assert.Positive(t, fill(t, other), "of the new bounds")
+				l.Abandon()
+				other.Abandon()
+			})
+		})
+	}
+}
+
 // sinkOf is a sink of a function.
 type sinkOf func(m *message.Message, done func(error))
 

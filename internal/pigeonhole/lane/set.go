@@ -18,7 +18,7 @@ type Config struct {
 	// do; from the other half a lane borrows, each at most as much as it leaves free: one
 	// that is busy has much of what idle ones do not need, and one that is stuck leaves
 	// some. A lane alone has all. One that holds nothing may always take one message,
-	// however large.
+	// however large. See [Set.SetBounds].
 	Messages int
 	Bytes    int64
 	// CommitEvery is the interval at which the source is told what is stored.
@@ -65,17 +65,36 @@ type Set struct {
 	lanes  map[*Lane]struct{}
 	paused atomic.Pointer[chan struct{}] // closed on resuming; nil while not paused
 
-	// What all lanes hold: what is a lane's own changes as lanes come, and one may hold
-	// more than the new for a while.
-	messages, bytes atomic.Int64
-	common          common
+	// The bounds, and what all lanes hold: what is a lane's own changes as lanes come, and
+	// one may hold more than the new for a while.
+	maxMessages, maxBytes atomic.Int64
+	messages, bytes       atomic.Int64
+	common                common
 
 	stored, filtered, refused, resent atomic.Int64
 }
 
 // NewSet makes a route's lanes; there are none yet.
 func NewSet(cfg Config, route Route) *Set {
-	return &Set{cfg: cfg, route: route, lanes: map[*Lane]struct{}{}}
+	s := &Set{cfg: cfg, route: route, lanes: map[*Lane]struct{}{}}
+	s.maxMessages.Store(int64(cfg.Messages))
+	s.maxBytes.Store(cfg.Bytes)
+	return s
+}
+
+// SetBounds takes the place of what Config says of Messages and Bytes, for the lanes that
+// there are, too. What they hold beyond smaller bounds they keep until it is stored.
+func (s *Set) SetBounds(messages int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maxMessages.Store(int64(messages))
+	s.maxBytes.Store(bytes)
+	s.share()
+}
+
+// Bounds returns how many messages and bytes the lanes may hold together.
+func (s *Set) Bounds() (messages int, bytes int64) {
+	return int(s.maxMessages.Load()), s.maxBytes.Load()
 }
 
 // Option changes one lane.
@@ -106,7 +125,7 @@ func (s *Set) Open(name string, commit func(position int64) error, options ...Op
 // share divides the bounds. s.mu is held.
 func (s *Set) share() {
 	n := int64(max(len(s.lanes), 1))
-	all := amount{int64(s.cfg.Messages), s.cfg.Bytes}
+	all := amount{s.maxMessages.Load(), s.maxBytes.Load()}
 	own := all
 	if n > 1 {
 		own = amount{max(all.messages/(2*n), 1), max(all.bytes/(2*n), 1)}
@@ -128,7 +147,7 @@ func (s *Set) remove(l *Lane) {
 // fits reports whether one more message of size would be within the bounds of all
 // lanes together.
 func (s *Set) fits(size int64) bool {
-	return s.messages.Load() < int64(s.cfg.Messages) && s.bytes.Load()+size <= s.cfg.Bytes
+	return s.messages.Load() < s.maxMessages.Load() && s.bytes.Load()+size <= s.maxBytes.Load()
 }
 
 // release gives back what n messages held.
@@ -165,6 +184,9 @@ type State struct {
 	Lanes    int
 	InFlight int   // messages taken and not stored
 	Bytes    int64 // of them
+	// MaxInFlight and MaxBytes are their bounds.
+	MaxInFlight int
+	MaxBytes    int64
 	// Oldest is how long ago the source's broker stored the oldest of them (or, where
 	// it does not say, this process received it).
 	Oldest                            time.Duration
@@ -177,7 +199,7 @@ func (s *Set) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := State{
-		Lanes: len(s.lanes), Paused: s.Paused(),
+		Lanes: len(s.lanes), Paused: s.Paused(), MaxInFlight: int(s.maxMessages.Load()), MaxBytes: s.maxBytes.Load(),
 		Stored: s.stored.Load(), Filtered: s.filtered.Load(), Refused: s.refused.Load(), Resent: s.resent.Load(),
 	}
 	now := time.Now()

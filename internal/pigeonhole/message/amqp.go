@@ -98,7 +98,22 @@ func (m *Message) fromAMQP(h *Header) bool {
 // as a string. The result shares memory with the message.
 func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time) {
 	plain, odd := arrange(m.Headers, false, amqpHolds)
-	headers = make([]Header, 0, len(m.Headers)+6)
+	needTime := !m.Time.IsZero()
+	if needTime {
+		t = time.Unix(m.Time.Unix(), 0).UTC()
+		needTime = t.IsZero() || !t.Equal(m.Time)
+	}
+	n := len(m.Headers)
+	for _, there := range [...]bool{
+		odd != nil, m.Key != nil, m.OrderingKey != "", m.Value == nil, needTime, m.tellsOrigin(), m.hasFrom(), m.hops() > 0,
+	} {
+		if there {
+			n++
+		}
+	}
+	if n > 0 {
+		headers = make([]Header, 0, n)
+	}
 	for i, h := range m.Headers {
 		if plain != nil && !plain[i] {
 			continue
@@ -125,11 +140,8 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 		value = []byte{}
 		add(EntryValue, []byte("null"))
 	}
-	if !m.Time.IsZero() {
-		t = time.Unix(m.Time.Unix(), 0).UTC()
-		if t.IsZero() || !t.Equal(m.Time) {
-			add(EntryTime, appendTime(nil, m.Time))
-		}
+	if needTime {
+		add(EntryTime, appendTime(nil, m.Time))
 	}
 	if m.AMQP != nil {
 		a = *m.AMQP
@@ -142,9 +154,6 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	}
 	if m.hops() > 0 {
 		add(EntryHops, m.appendHops(nil))
-	}
-	if len(headers) == 0 {
-		headers = nil
 	}
 	return value, a, headers, t
 }

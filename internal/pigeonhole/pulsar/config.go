@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -33,6 +34,11 @@ type Options struct {
 	Report func(error)
 	// Registerer takes the metrics of the client library; nil: they are not exported.
 	Registerer prometheus.Registerer
+	// Patience ends when a stop must not wait any longer for messages on their way, whatever drain_timeout and close_timeout say. Default: never.
+	Patience context.Context
+	// MaxPending is how many messages a sink is ever given at once. A topic's producer has places for as many as profile.max_pending_records says, 24
+	// bytes each from the beginning: more than this would be for nothing. Default: as the profile says.
+	MaxPending int
 }
 
 func (o Options) withDefaults() Options {
@@ -41,6 +47,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Report == nil {
 		o.Report = func(error) {}
+	}
+	if o.Patience == nil {
+		o.Patience = context.Background()
 	}
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()

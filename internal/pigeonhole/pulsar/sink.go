@@ -68,6 +68,9 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 	}
 	o = o.withDefaults()
 	o.Log = o.Log.Named("pulsar.sink")
+	if o.MaxPending > 0 {
+		cfg.Profile.MaxPendingRecords = min(cfg.Profile.MaxPendingRecords, o.MaxPending)
+	}
 	cfg.Profile.Routing = messaging.RouteKeyHash
 	if cfg.Partition == partitionSource {
 		cfg.Profile.Routing = messaging.RouteExplicit
@@ -116,7 +119,7 @@ func (s *Sink) run(ctx context.Context) error {
 	s.closed = true
 	s.mu.Unlock()
 	close(s.over)
-	closing, done := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CloseTimeout)
+	closing, done := context.WithTimeout(s.o.Patience, s.cfg.CloseTimeout)
 	defer done()
 	s.closeAll(closing, cancel)
 	if err := client.Close(closing); err != nil {

@@ -113,10 +113,10 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 	for {
 		select {
 		case err := <-ended: // it cannot go on, or ctx has ended
-			f.close(context.WithoutCancel(ctx))
+			f.close(s.o.Patience)
 			return err
 		case <-ctx.Done():
-			f.close(context.WithoutCancel(ctx))
+			f.close(s.o.Patience)
 			return <-ended
 		case <-tick.C:
 			trouble.note(consumer.Trouble())

@@ -74,9 +74,12 @@ type SourceConfig struct {
 	Cluster string `yaml:"cluster"`
 	// Queues to take from, each with its own lanes.
 	Queues []Queue `yaml:"queues"`
-	// Prefetch is how many messages of one channel may be delivered and not yet acknowledged, from 1 to 65535. They are held in memory. Default
-	// 2000.
+	// Prefetch bounds how many messages of one channel may be delivered and not yet acknowledged, from 1 to 65535. Default 2000.
 	Prefetch int `yaml:"prefetch"`
+	// PrefetchBytes bounds their bytes, of all channels together, each with an equal share. AMQP counts messages, so a channel begins with as many as
+	// fit if each has 1MiB (at least one), and has more or fewer once their size was seen: then what is not on its way yet goes back to the queue,
+	// and is delivered again. When messages suddenly grow there is more for a moment. At least 1MiB. Default 32MiB.
+	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
 	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else consumes from it, or when it has
 	// x-single-active-consumer) or parallel (several channels of each queue: faster where the sink is slow, the queue's order is lost). Default
 	// ordered.
@@ -158,8 +161,16 @@ func defaultConnection() Connection {
 // DefaultSourceConfig returns the defaults; queues are missing.
 func DefaultSourceConfig() SourceConfig {
 	return SourceConfig{
-		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, Mode: modeOrdered, Parallel: 4, Declare: declareVerify, StopTimeout: 10 * time.Second,
+		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB, Mode: modeOrdered, Parallel: 4, Declare: declareVerify, StopTimeout: 10 * time.Second,
 	}
+}
+
+// channels is how many there are.
+func (c SourceConfig) channels() int {
+	if c.Mode == modeParallel {
+		return max(len(c.Queues)*c.Parallel, 1)
+	}
+	return max(len(c.Queues), 1)
 }
 
 // DefaultSinkConfig returns the defaults.
@@ -213,6 +224,7 @@ func (c SourceConfig) Validate() error {
 		config.CheckOneOf("mode", c.Mode, modeOrdered, modeParallel),
 		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate, declareNone),
 		checkRange("prefetch", c.Prefetch, 65535),
+		checkAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
 		checkRange("parallel", c.Parallel, 64),
 	}
 	if c.Cluster == "" {
@@ -296,6 +308,13 @@ func (c SinkConfig) Validate() error {
 		errs = append(errs, config.Fault("max_message_size", "must be > 0"))
 	}
 	return errors.Join(errs...)
+}
+
+func checkAtLeast(path string, got, least config.Bytes) error {
+	if got < least {
+		return config.Fault(path, "must be at least %s, got %s", least, got)
+	}
+	return nil
 }
 
 func checkRange(path string, n, most int) error {

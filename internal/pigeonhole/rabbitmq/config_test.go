@@ -60,6 +60,7 @@ func TestFaults(t *testing.T) {
 		"queues[0].bindings[0].exchange": source(func(c *SourceConfig) { c.Queues[0].Bindings = []Binding{{Key: "k"}} }),
 		"mode: must be one of":           source(func(c *SourceConfig) { c.Mode = "fast" }),
 		"declare: must be one of":        source(func(c *SourceConfig) { c.Declare = "maybe" }),
+		"prefetch_bytes: must be at":     source(func(c *SourceConfig) { c.PrefetchBytes = 1 }),
 		"prefetch: must be from 1":       source(func(c *SourceConfig) { c.Prefetch = 65536 }),
 		"stop_timeout: must be > 0":      source(func(c *SourceConfig) { c.StopTimeout = 0 }),
 	} {

@@ -1,56 +1,63 @@
 package rabbitmq
 
-import (
-	"errors"
+import "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/prometheus/client_golang/prometheus"
-)
+// Metrics are those of all routes' sources and sinks.
+type Metrics struct {
+	connections, redelivered, unroutable *prometheus.CounterVec
+	connected, blocked                   *prometheus.GaugeVec
+}
 
-type metrics struct {
+// PartMetrics are those of one source or sink.
+type PartMetrics struct {
 	connections, redelivered, unroutable prometheus.Counter
 	connected, blocked                   prometheus.Gauge
 }
 
-// newMetrics registers the metrics of a source or sink, or takes over those of one before it.
-func newMetrics(r prometheus.Registerer, role string) (*metrics, error) {
-	var err error
-	name := func(s string) prometheus.Opts {
-		return prometheus.Opts{Name: "pigeonhole_rabbitmq_" + s, ConstLabels: prometheus.Labels{"role": role}}
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	labels := []string{"route", "role"}
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pigeonhole_rabbitmq_" + name, Help: help}, labels)
 	}
-	counter := func(s, help string) prometheus.Counter {
-		o := prometheus.CounterOpts(name(s))
-		o.Help = help
-		return registered(r, &err, prometheus.NewCounter(o))
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pigeonhole_rabbitmq_" + name, Help: help}, labels)
 	}
-	gauge := func(s, help string) prometheus.Gauge {
-		o := prometheus.GaugeOpts(name(s))
-		o.Help = help
-		return registered(r, &err, prometheus.NewGauge(o))
-	}
-	m := &metrics{
+	m := &Metrics{
 		connections: counter("connections_total", "Connections made to RabbitMQ."),
 		redelivered: counter("redelivered_total", "Messages that RabbitMQ had delivered before, to this or another consumer."),
 		unroutable:  counter("unroutable_total", "Messages that RabbitMQ gave back because no queue takes them."),
 		connected:   gauge("connected", "1 while there is a connection to RabbitMQ."),
 		blocked:     gauge("blocked", "1 while RabbitMQ does not take messages because it is short of memory or disk."),
 	}
-	return m, err
+	for _, c := range m.all() {
+		reg.MustRegister(c)
+	}
+	return m
 }
 
-// registered registers c, or returns the one that has been before. The first error is kept.
-func registered[C prometheus.Collector](r prometheus.Registerer, kept *error, c C) C {
-	if r == nil {
-		return c
+// vector is what the metrics have in common.
+type vector interface {
+	prometheus.Collector
+	DeletePartialMatch(labels prometheus.Labels) int
+}
+
+func (m *Metrics) all() []vector {
+	return []vector{m.connections, m.redelivered, m.unroutable, m.connected, m.blocked}
+}
+
+// Of returns the metrics of a route's part: its role is source, sink or dead_letter.
+func (m *Metrics) Of(route, role string) *PartMetrics {
+	return &PartMetrics{
+		connections: m.connections.WithLabelValues(route, role), redelivered: m.redelivered.WithLabelValues(route, role),
+		unroutable: m.unroutable.WithLabelValues(route, role), connected: m.connected.WithLabelValues(route, role),
+		blocked: m.blocked.WithLabelValues(route, role),
 	}
-	err := r.Register(c)
-	var before prometheus.AlreadyRegisteredError
-	if errors.As(err, &before) {
-		if there, ok := before.ExistingCollector.(C); ok {
-			return there
-		}
+}
+
+// Forget removes the metrics of a route that is no more.
+func (m *Metrics) Forget(route string) {
+	for _, v := range m.all() {
+		v.DeletePartialMatch(prometheus.Labels{"route": route})
 	}
-	if err != nil && *kept == nil {
-		*kept = err
-	}
-	return c
 }

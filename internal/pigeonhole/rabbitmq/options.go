@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -17,8 +18,24 @@ type Options struct {
 	Log *zap.Logger
 	// Report is told an error for people when the connection, a queue or an exchange is in trouble, and nil when all is well again. It is called
 	// from one goroutine at a time and must not block.
-	Report     func(error)
-	Registerer prometheus.Registerer
+	Report  func(error)
+	Metrics *PartMetrics
+	// Patience ends when a stop must not wait any longer for messages on their way, whatever stop_timeout says. Default: never.
+	Patience context.Context
+}
+
+func (o Options) patience() context.Context {
+	if o.Patience == nil {
+		return context.Background()
+	}
+	return o.Patience
+}
+
+func (o Options) metrics() *PartMetrics {
+	if o.Metrics == nil {
+		return NewMetrics(prometheus.NewRegistry()).Of("", "")
+	}
+	return o.Metrics
 }
 
 func (o Options) logger(name string) *zap.Logger {

@@ -62,15 +62,14 @@ func (b *broker) open() {
 	require.NoError(b.t, b.ch.Confirm(false))
 }
 
-// durable declares queues that survive even a kill at once: RabbitMQ writes what it knows of queues up to two seconds late.
+// durable declares queues that survive even a kill at once.
 func (b *broker) durable(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
 		_, err := b.ch.QueueDeclare(name, true, false, false, false, nil)
 		require.NoError(b.t, err)
 	}
-	_, err := b.Ctl(b.t.Context(), "eval", "ok = mnesia:sync_log().")
-	require.NoError(b.t, err)
+	b.WriteDefinitions(b.t)
 }
 
 // queue declares a queue that is deleted after the test.
@@ -411,7 +410,7 @@ type opened struct {
 	names []string
 }
 
-func (o *opened) open(name string, commit func(int64) error) vein {
+func (o *opened) open(name string, _ int, commit func(int64) error) vein {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := &scripted{commit: commit}

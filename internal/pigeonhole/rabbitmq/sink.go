@@ -27,8 +27,10 @@ const confirmTime = 2 * time.Second
 type Sink struct {
 	cfg     SinkConfig
 	health  *health
-	metrics *metrics
+	metrics *PartMetrics
 	log     *zap.Logger
+	// patience ends when a stop must not wait any longer.
+	patience context.Context
 
 	publishers []*publisher // a destination has always the same one
 	seed       maphash.Seed
@@ -45,12 +47,8 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(o.Registerer, "sink")
-	if err != nil {
-		return nil, err
-	}
 	s := &Sink{
-		cfg: cfg, health: newHealth(o.Report), metrics: m, log: o.logger("rabbitmq.sink"),
+		cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger("rabbitmq.sink"), patience: o.patience(),
 		seed: maphash.MakeSeed(), room: newRoom(int64(cfg.WindowBytes)), alarm: newGate(true), stopped: make(chan struct{}),
 	}
 	for i := range cfg.Channels {
@@ -113,7 +111,7 @@ func (s *Sink) serve(ctx context.Context, conn *link) error {
 		case reason := <-lost:
 			err, ended = conn.lost(s.cfg.address(), reason), true
 		case <-ctx.Done():
-			confirms, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTime)
+			confirms, cancel := context.WithTimeout(s.patience, confirmTime)
 			s.room.empty(confirms)
 			cancel()
 			ended = true

@@ -21,9 +21,11 @@ import (
 type Source struct {
 	cfg     SourceConfig
 	health  *health
-	metrics *metrics
+	metrics *PartMetrics
 	log     *zap.Logger
 	taps    []*tap
+	// patience ends when a stop must not wait any longer.
+	patience context.Context
 
 	conn   atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
 	asking chan struct{}                   // held by who asks the broker for Lag
@@ -37,6 +39,7 @@ type tap struct {
 
 	delivered, committed atomic.Uint64 // delivery tags of the present channel
 	place                streamPlace
+	prefetch             prefetch
 }
 
 // vein is what a source needs of a lane.
@@ -46,25 +49,23 @@ type vein interface {
 	Abandon()
 }
 
-type opener func(name string, commit func(position int64) error) vein
+// opener opens a lane of a channel that has up to ahead messages delivered.
+type opener func(name string, ahead int, commit func(position int64) error) vein
 
 // NewSource checks the configuration. It does not connect.
 func NewSource(cfg SourceConfig, o Options) (*Source, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(o.Registerer, "source")
-	if err != nil {
-		return nil, err
-	}
-	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: m, log: o.logger("rabbitmq.source"), asking: make(chan struct{}, 1)}
+	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger("rabbitmq.source"), patience: o.patience(), asking: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
+		ahead := prefetch{most: cfg.Prefetch, bytes: int64(cfg.PrefetchBytes) / int64(cfg.channels())}
 		if cfg.Mode == modeOrdered {
-			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name})
+			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name, prefetch: ahead})
 			continue
 		}
 		for i := range cfg.Parallel {
-			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i)})
+			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i), prefetch: ahead})
 		}
 	}
 	return s, nil
@@ -82,9 +83,10 @@ func faults(cfg any) error {
 // Run takes messages until ctx ends, and returns nil. Each queue has one lane (mode ordered) or several. Trouble is reported, and tried again for
 // ever.
 func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
-	// The broker sends no more than prefetch messages ahead of the acknowledgements: these must not wait for the commit interval.
-	each := lane.CommitEach(max(s.cfg.Prefetch/8, 1))
-	return s.run(ctx, func(name string, commit func(int64) error) vein { return lanes.Open(name, commit, each) })
+	return s.run(ctx, func(name string, ahead int, commit func(int64) error) vein {
+		// The broker sends no more than that many messages ahead of the acknowledgements: these must not wait for the commit interval.
+		return lanes.Open(name, commit, lane.CommitEach(max(ahead/8, 1)))
+	})
 }
 
 func (s *Source) run(ctx context.Context, open opener) error {
@@ -122,7 +124,10 @@ func (s *Source) serve(ctx context.Context, conn *link, open opener) error {
 	select {
 	case <-ctx.Done():
 		// The library's calls know no contexts: a broker that does not answer must not keep the lanes from ending.
-		defer time.AfterFunc(s.cfg.StopTimeout+closeTime, conn.drop).Stop()
+		patience, cancel := context.WithTimeout(s.patience, s.cfg.StopTimeout)
+		defer cancel()
+		stopDropping := context.AfterFunc(patience, func() { time.AfterFunc(closeTime, conn.drop) })
+		defer stopDropping()
 	case reason := <-lost:
 		err = conn.lost(s.cfg.address(), reason)
 		stop()
@@ -138,6 +143,9 @@ func (t *tap) run(ctx context.Context, conn *link, open opener) {
 	for ctx.Err() == nil && !conn.IsClosed() {
 		began := time.Now()
 		err := t.prepareAndConsume(ctx, conn, open)
+		if errors.Is(err, errResize) {
+			continue
+		}
 		if ctx.Err() == nil && !conn.IsClosed() {
 			t.health.set(t.name, err)
 			pause.wait(ctx, time.Since(began))
@@ -160,7 +168,7 @@ func (t *tap) prepareAndConsume(ctx context.Context, conn *link, open opener) er
 		}
 		ended = ch.NotifyClose(make(chan *amqp.Error, 1))
 		cancelled = ch.NotifyCancel(make(chan string, 1))
-		if err = ch.Qos(t.cfg.Prefetch, 0, false); err == nil {
+		if err = ch.Qos(t.prefetch.begin(), 0, false); err == nil {
 			deliveries, err = ch.Consume(t.queue.Name, consumerTag, false, false, false, false, t.arguments())
 		}
 		if err != nil {
@@ -198,8 +206,12 @@ func (t *tap) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan a
 		}
 	}()
 
-	l := open(t.name, func(position int64) error { return t.commit(alive, ch, position) })
+	l := open(t.name, t.prefetch.count, func(position int64) error { return t.commit(alive, ch, position) })
 	err := t.forward(alive, deliveries, l)
+	if errors.Is(err, errResize) {
+		t.closeLane(l)
+		return err
+	}
 	if ctx.Err() == nil {
 		l.Abandon()
 		if cause := context.Cause(alive); cause != nil {
@@ -207,7 +219,7 @@ func (t *tap) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan a
 		}
 		return err
 	}
-	return t.drain(alive, ch, l)
+	return t.drain(ch, l)
 }
 
 const consumerTag = "pigeonhole"
@@ -234,8 +246,12 @@ func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l 
 			if stream {
 				t.place.delivered(d.DeliveryTag, m.From.Offset)
 			}
+			size := m.Size()
 			if err := l.Offer(alive, m, int64(d.DeliveryTag)); err != nil {
 				return fmt.Errorf("queue %q: %w", t.queue.Name, err)
+			}
+			if t.prefetch.note(size) {
+				return errResize
 			}
 		}
 	}
@@ -258,17 +274,22 @@ func (t *tap) commit(alive context.Context, ch *amqp.Channel, position int64) er
 
 // drain has no more delivered, waits until what was offered is stored, and commits it. What else was delivered goes back to the queue when the
 // channel closes.
-func (t *tap) drain(alive context.Context, ch *amqp.Channel, l vein) error {
+func (t *tap) drain(ch *amqp.Channel, l vein) error {
 	if err := ch.Cancel(consumerTag, false); err != nil {
 		l.Abandon()
 		return explain(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(alive), t.cfg.StopTimeout)
+	t.closeLane(l)
+	return nil
+}
+
+// closeLane waits until what was offered is stored, and commits it.
+func (t *tap) closeLane(l vein) {
+	ctx, cancel := context.WithTimeout(t.patience, t.cfg.StopTimeout)
 	defer cancel()
 	if err := l.Close(ctx); err != nil {
-		t.log.Warn("not all messages were stored before the stop; they stay in the queue", zap.String("queue", t.queue.Name), zap.Error(err))
+		t.log.Warn("not all messages were stored in time; they stay in the queue", zap.String("queue", t.queue.Name), zap.Error(err))
 	}
-	return nil
 }
 
 // Lag is how many messages wait in the queues: those that were not delivered, and those that this source was given and has not committed. Of a

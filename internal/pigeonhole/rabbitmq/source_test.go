@@ -3,7 +3,10 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -224,7 +227,7 @@ func TestBackPressure(t *testing.T) {
 	require.NoError(t, err)
 	stuck := make(chan *stuckLane, 10)
 	stop := background(t, func(ctx context.Context) error {
-		return s.run(ctx, func(string, func(int64) error) vein {
+		return s.run(ctx, func(string, int, func(int64) error) vein {
 			l := &stuckLane{offered: make(chan struct{}, 1)}
 			stuck <- l
 			return l
@@ -238,6 +241,57 @@ func TestBackPressure(t *testing.T) {
 	stop()
 	require.Eventually(t, func() bool { return b.ready(q) == 100 }, patience, time.Millisecond)
 }
+
+// TestPrefetchFollowsSizes: with messages that grow and shrink the broker delivers fewer and more ahead, and each arrives
+// once and in order.
+func TestPrefetchFollowsSizes(t *testing.T) {
+	b := newBroker(t, stack.RabbitMQ(t))
+	q := b.queue(nil)
+	large := strings.Repeat("x", 256<<10)
+	const small, end = 500, 1500
+	for n := 0; n < end; n += 100 {
+		ps := numbers(n, n+100)
+		for i := range ps {
+			if n == small {
+				ps[i].Body = append(ps[i].Body, large...)
+			}
+		}
+		b.put(q, ps...)
+	}
+	cfg := b.sourceConfig(q)
+	cfg.Prefetch, cfg.PrefetchBytes = 100, 2<<20
+	s, err := NewSource(cfg, Options{})
+	require.NoError(t, err)
+	var mu sync.Mutex
+	var got []string
+	set := newSet(t, sinkOf(func(m *message.Message, done func(error)) {
+		mu.Lock()
+		got = append(got, strings.TrimRight(string(m.Value), "x"))
+		mu.Unlock()
+		done(nil)
+	}), "")
+	var counts []int
+	background(t, func(ctx context.Context) error {
+		return s.run(ctx, func(name string, ahead int, commit func(int64) error) vein {
+			mu.Lock()
+			defer mu.Unlock()
+			counts = append(counts, ahead)
+			return set.Open(name, commit)
+		})
+	})
+	require.Eventually(t, func() bool { lag, err := s.Lag(t.Context()); return err == nil && lag == 0 && b.ready(q) == 0 }, patience, 10*time.Millisecond)
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Equal(t, texts(0, end), got)
+	assert.Equal(t, []int{2, 100}, counts[:2], "of 1MiB, until some were seen")
+	assert.Less(t, slices.Min(counts[2:]), 20, "of 256KiB")
+	assert.Equal(t, 100, counts[len(counts)-1])
+}
+
+// sinkOf is a sink of a function.
+type sinkOf func(m *message.Message, done func(error))
+
+func (f sinkOf) Send(_ context.Context, _ string, m *message.Message, done func(error)) { f(m, done) }
 
 type stuckLane struct{ offered chan struct{} }
 

@@ -60,8 +60,8 @@ type ownedInterval struct {
 	ready  chan struct{} // closed when f has returned
 }
 
-// gain begins an interval, and ends the one before. The underlying client does not know the index of
-// a partition that is consumed by its name.
+// gain begins an interval, and ends the one before. The underlying client does not know the index
+// of a partition that is consumed by its name.
 func (o *ownership) gain(topic string, partition int) *ownedInterval {
 	if o.f == nil {
 		return nil

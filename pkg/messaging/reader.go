@@ -300,7 +300,8 @@ func (r *Reader) askAgain(goal *readerGoal) {
 // Positions returns, for each partition, the last message that Next returned, or the position
 // behind which reading began. A partition without either is missing. A reader with these as
 // [ReaderConfig].After goes on behind them. [MessageID.Bytes] and [ParseMessageID] store them.
-// Call it after the messages that Next returned are handled.
+// A position also says where chunks begin whose message is not whole: it may differ from
+// [Delivery].ID by ==, not by [MessageID.Compare]. Call it after the messages that Next returned are handled.
 func (r *Reader) Positions() []MessageID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/stretchr/testify/require"
@@ -124,4 +125,63 @@ func TestReaderFromAChunkedMessage(t *testing.T) {
 	for i, d := range handled.snapshot() {
 		require.Equal(t, all[i].ID, d.ID, "one id, whoever received it")
 	}
+}
+
+// The topic's last message is in chunks, and others stand between them.
+func TestLastMessageInChunks(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 0)
+	client, p := dial(t, s.URL()), chunking(t, s)
+	chunks := firstOfTwo(t, s, p, "a")
+	s.Publish(topic, wire.Message{Payload: []byte("1")}, wire.Message{Payload: []byte("2")})
+	require.Equal(t, 1, chunks.ReleaseNext(1))
+	d, err := client.Last(testContext(t), topic)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("a", 1500), string(d.Payload))
+
+	p.Close() // which has the topic
+	w := openEntryWriter(t, client, topic)
+	require.Equal(t, d.ID, w.Last().ID)
+	require.NoError(t, w.Close(testContext(t)))
+}
+
+// The last entry brings no message: what is last is not known.
+func TestLastOfATopicThatEndsWithinAMessage(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 0)
+	client, p := dial(t, s.URL()), chunking(t, s)
+	s.Publish(topic, wire.Message{Payload: []byte("1")})
+	firstOfTwo(t, s, p, "a")
+	_, err := client.Last(context.Background(), topic)
+	require.ErrorContains(t, err, "brings no message")
+}
+
+// Last ends with its client.
+func TestLastEndsWithItsClient(t *testing.T) {
+	s := wire.Start(t)
+	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: time.Second})
+	require.NoError(t, err)
+	s.Publish(topic, wire.Message{Payload: []byte("1")})
+	s.CorruptDispatch(topic, wire.Always)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := client.Last(context.Background(), topic)
+		ended <- err
+	}()
+	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandFlow, 2)) // it reads the end, having asked for it
+	require.NoError(t, client.Close(context.Background()))
+	require.ErrorIs(t, <-ended, messaging.ErrClosed)
+}
+
+func TestTopicsThatKeepNothingAreNotRead(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	const fleeting = "non-persistent://public/default/fleeting"
+	_, err := client.Reader(testContext(t), messaging.ReaderConfig{Topic: fleeting})
+	require.ErrorContains(t, err, "keeps nothing")
+	_, err = client.Last(testContext(t), fleeting)
+	require.ErrorContains(t, err, "keeps nothing")
+	_, err = client.EntryWriter(testContext(t), fleeting, messaging.EntryWriterConfig{Name: "n", Position: position})
+	require.ErrorContains(t, err, "keeps nothing")
+	require.Zero(t, s.Connections())
 }

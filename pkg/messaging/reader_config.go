@@ -8,7 +8,7 @@ import (
 
 // ReaderConfig says what to read, and from where. Topic must be set.
 type ReaderConfig struct {
-	// Topic to read: all of its partitions, or one (name-partition-3).
+	// Topic to read: all of its partitions, or one (name-partition-3). It must be persistent.
 	Topic string `yaml:"topic"`
 	// Name is the label "reader" of the metrics. Keep the set of names small. Default "reader".
 	Name string `yaml:"name"`
@@ -68,6 +68,9 @@ func (c ReaderConfig) Validate() error {
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !ValidTopic(c.Topic) {
 		fault("topic: must be the name of a topic, got %q", c.Topic)
+	}
+	if err := keeps(c.Topic); err != nil {
+		fault("topic: must be persistent, got %q: %w", c.Topic, err)
 	}
 	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
 	if from := c.from(); from.kind == atMessage {

@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -122,11 +123,12 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 		if !p.r.cfg.since().IsZero() && end.id.entry >= 0 {
 			reading, cancel := context.WithTimeout(ctx, c.patience())
 			defer cancel()
-			last, err := c.last(reading, p.topic)
-			if err != nil {
+			switch last, err := c.last(reading, p.topic); {
+			case errors.Is(err, errUnshown):
+				end.published = p.r.cfg.since() // younger ones may stand before it
+			case err != nil:
 				return readerEnd{}, err
-			}
-			if last != nil {
+			case last != nil:
 				end.published = last.PublishTime
 			}
 		}

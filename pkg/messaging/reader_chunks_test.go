@@ -185,3 +185,44 @@ func TestTopicsThatKeepNothingAreNotRead(t *testing.T) {
 	require.ErrorContains(t, err, "keeps nothing")
 	require.Zero(t, s.Connections())
 }
+
+// The last entry brings no message: all that can be read has been.
+func TestReaderOfATopicWhoseLastEntryBringsNoMessage(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *wire.Server){
+		"the beginning of a message": func(t *testing.T, s *wire.Server) {
+			s.Publish(topic, wire.Message{Payload: []byte("1")})
+			firstOfTwo(t, s, chunking(t, s), "a").Forget()
+		},
+		"a wrong checksum": func(_ *testing.T, s *wire.Server) {
+			s.CorruptDispatch(topic, wire.Always)
+			s.Publish(topic, wire.Message{Payload: []byte("1")})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := wire.Start(t)
+			s.CreateTopic(topic, 0)
+			client := dial(t, s.URL())
+			end(t, s)
+			r := openReader(t, client, nil)
+			opened := openReader(t, client, nil)
+			caught := make(chan struct{})
+			go func() {
+				defer close(caught)
+				for {
+					if _, err := opened.Next(context.Background()); err != nil {
+						return
+					}
+				}
+			}()
+			got := toEnd(t, r)
+			require.LessOrEqual(t, len(got), 1)
+			<-opened.CaughtUp()
+			began := time.Now()
+			require.Empty(t, toEnd(t, r))
+			require.Less(t, time.Since(began), 2*time.Second, "it is known")
+			require.NoError(t, opened.Close(testContext(t)))
+			<-caught
+		})
+	}
+}

@@ -36,7 +36,8 @@ func Latest() Position { return Position{kind: atLatest} }
 func AtMessage(id MessageID) Position { return Position{kind: atMessage, id: id} }
 
 // AtTime is the first message that was published at t or later, by the clock of its
-// publisher, to the millisecond.
+// publisher, to the millisecond. A [Reader] begins behind a partition's last message when that is
+// older, whatever stands before it.
 func AtTime(t time.Time) Position { return Position{kind: atTime, time: t} }
 
 // adminID is an id as the admin API takes it.

@@ -31,7 +31,8 @@ type ReaderConfig struct {
 	// are taken to be: as many messages of that size are sent ahead as fit, at least one and
 	// at most 1000 for each partition. Brokers count a batch as its messages, and send the
 	// last batch whole. Lower MaxMessageBytes when messages are known to be small: the
-	// rate of unbatched messages grows with their number. Defaults 64 MiB and 5 MiB, the
+	// rate of unbatched messages grows with their number. Partitions that are added while the reader
+	// is open come on top. Defaults 64 MiB and 5 MiB, the
 	// brokers' own limit.
 	PrefetchBytes   int64 `yaml:"prefetch_bytes"`
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`

@@ -31,8 +31,8 @@ func Latest() Position { return Position{kind: atLatest} }
 
 // AtMessage is the message that id names: it is the next one. Where it no longer is, the
 // next one is the first behind it. The place is an entry's: from the middle of a batch, the
-// whole batch comes. That of a message in chunks is its first chunk: a subscription gets what stands
-// between its chunks, too.
+// whole batch comes. That of a message in chunks is its first chunk: a subscription gets what
+// stands between its chunks, too.
 func AtMessage(id MessageID) Position { return Position{kind: atMessage, id: id} }
 
 // AtTime is the first message that was published at t or later, by the clock of its

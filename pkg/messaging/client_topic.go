@@ -63,7 +63,8 @@ func theOnly(topics []string) (string, error) {
 // Last returns the last message that topic, a topic without partitions or a single
 // partition of one (name-partition-3), holds; nil when it holds none. It reads as an
 // independent reader and changes nothing. It tries once, until ctx ends or the client is
-// closed; it also ends so when retention has removed the message whose id the topic still gives as its last.
+// closed; it also ends so when retention has removed the message whose id the topic still
+// gives as its last.
 //
 // When the topic's last entry brings no message, that is an error some seconds later, for what is
 // last then nobody knows: the beginning of a message in chunks whose publisher is away, a message

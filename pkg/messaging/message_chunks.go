@@ -28,8 +28,8 @@ func (m MessageID) start() entryPlace {
 	return m.first
 }
 
-// firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which is
-// the last chunk's otherwise. It is zero for all others.
+// firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
+// is the last chunk's otherwise. It is zero for all others.
 func firstChunk(serialised []byte) (first entryPlace) {
 	const firstChunkMessageID = 7
 	eachField(serialised, func(number protowire.Number, _ uint64, inner []byte) {

@@ -16,10 +16,10 @@ import (
 // plain value: ids of the same message are equal by == and serve as keys of a map. The zero
 // MessageID names nothing.
 //
-// There are exceptions, which [MessageID.Compare] makes equal. The outcome of a record that was sent
-// again differs in that: see [MessageID.SentAgain]. An id that another client wrote can lack the
-// size of the batch or the first chunk (pulsar-client-go's do). A position of [Reader.Positions]
-// can say where to begin.
+// There are exceptions, which [MessageID.Compare] makes equal. The outcome of a record that was
+// sent again differs in that: see [MessageID.SentAgain]. An id that another client wrote can lack
+// the size of the batch or the first chunk (pulsar-client-go's do). A position of
+// [Reader.Positions] can say where to begin.
 type MessageID struct {
 	ledger, entry int64
 	// first is where reading begins to have all of the message. It is set when that is before the

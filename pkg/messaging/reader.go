@@ -348,7 +348,8 @@ func (r *Reader) lower(goal *readerGoal, ends map[int]readerEnd) {
 // behind which reading began. A partition without either is missing. A reader with these as
 // [ReaderConfig].After goes on behind them. [MessageID.Bytes] and [ParseMessageID] store them.
 // A position also says where chunks begin whose message is not whole: it may differ from
-// [Delivery].ID by ==, not by [MessageID.Compare]. Call it after the messages that Next returned are handled.
+// [Delivery].ID by ==, not by [MessageID.Compare]. Call it after the messages that Next returned
+// are handled.
 func (r *Reader) Positions() []MessageID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

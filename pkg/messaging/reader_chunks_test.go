@@ -190,6 +190,7 @@ func TestTopicsThatKeepNothingAreNotRead(t *testing.T) {
 func TestReaderOfATopicWhoseLastEntryBringsNoMessage(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *wire.Server){
 		"the beginning of a message": func(t *testing.T, s *wire.Server) {
+			t.Helper()
 			s.Publish(topic, wire.Message{Payload: []byte("1")})
 			firstOfTwo(t, s, chunking(t, s), "a").Forget()
 		},

@@ -118,8 +118,8 @@ func headerTime(header http.Header, name string) (time.Time, error) {
 }
 
 // decodeBatch splits the payload of an entry of n messages: each has the length of its metadata,
-// its metadata and its payload. It stops when it has most: an empty message takes 4 bytes there, and
-// forty times as many here.
+// its metadata and its payload. It stops when it has most: an empty message takes a few bytes
+// there, and forty times as many here.
 func decodeBatch(entry Message, n, most int) ([]Message, error) {
 	data := entry.Payload
 	var messages []Message

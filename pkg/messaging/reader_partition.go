@@ -201,9 +201,9 @@ type readerSession struct {
 	reading    chan struct{} // holds an element while next reads
 }
 
-// chunksExpire is how long the underlying client keeps the chunks of a message that is not whole.
+// readerChunksExpire is how long the underlying client keeps the chunks of a message that is not whole.
 // Each such message costs a goroutine for as long, also when it is whole.
-const chunksExpire = 10 * time.Minute
+const readerChunksExpire = 10 * time.Minute
 
 var errReaderReconnects = errors.New("connection lost")
 
@@ -221,7 +221,7 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 		ReadCompacted:     p.r.cfg.ReadCompacted,
 		ReceiverQueueSize: p.queue,
 
-		ExpireTimeOfIncompleteChunk: chunksExpire,
+		ExpireTimeOfIncompleteChunk: readerChunksExpire,
 		BackoffPolicyFunc: func() rawbackoff.Policy {
 			s.reconnecting()
 			return newBackoff()

@@ -31,11 +31,13 @@ func Latest() Position { return Position{kind: atLatest} }
 
 // AtMessage is the message that id names: it is the next one. Where it no longer is, the
 // next one is the first behind it. The place is an entry's: from the middle of a batch, the
-// whole batch comes.
+// whole batch comes. That of a message in chunks is its first chunk: a subscription gets what
+// stands between its chunks, too.
 func AtMessage(id MessageID) Position { return Position{kind: atMessage, id: id} }
 
 // AtTime is the first message that was published at t or later, by the clock of its
-// publisher, to the millisecond.
+// publisher, to the millisecond. A [Reader] begins behind a partition's last message when that is
+// older, whatever stands before it.
 func AtTime(t time.Time) Position { return Position{kind: atTime, time: t} }
 
 // adminID is an id as the admin API takes it.
@@ -43,7 +45,8 @@ func adminID(id MessageID) (admin.MessageID, error) {
 	if err := id.inTopic(); err != nil {
 		return admin.MessageID{}, err
 	}
-	return admin.MessageID{Ledger: id.ledger, Entry: id.entry, Partition: int32(id.Partition()), Batch: -1}, nil
+	from := id.start()
+	return admin.MessageID{Ledger: from.ledger, Entry: from.entry(), Partition: int32(id.Partition()), Batch: -1}, nil
 }
 
 // peekedID is the id of a message that the admin API gave.

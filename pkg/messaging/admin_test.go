@@ -206,7 +206,7 @@ func TestPeekOfSomethingElse(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, "\x00\x00\x00\x02xx")
 			})
-			_, err := manager(t, s.URL).Topic(topic).Subscription("s").Peek(testContext(t), 1)
+			_, err := manager(t, s.URL).Topic(topic).Subscription("s").Peek(testContext(t), 2)
 			require.ErrorContains(t, err, "not the JSON of Pulsar's admin API")
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -29,6 +31,9 @@ func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error)
 // onlyPartition is the name of topic's only partition. It asks until ctx ends, or until an answer
 // says that a publisher that owns topic cannot be opened.
 func (c *Client) onlyPartition(ctx context.Context, topic string) (string, error) {
+	if err := keeps(topic); err != nil {
+		return "", err
+	}
 	var topics []string
 	asking, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -57,8 +62,15 @@ func theOnly(topics []string) (string, error) {
 
 // Last returns the last message that topic, a topic without partitions or a single
 // partition of one (name-partition-3), holds; nil when it holds none. It reads as an
-// independent reader and changes nothing. It tries once, until ctx ends; it also ends
-// so when retention has removed the message whose id the topic still gives as its last.
+// independent reader and changes nothing. It tries once, until ctx ends or the client is
+// closed; it also ends so when retention has removed the message whose id the topic still
+// gives as its last.
+//
+// When the topic's last entry brings no message, that is an error some seconds later, for what is
+// last then nobody knows: the beginning of a message in chunks whose publisher is away, a message
+// whose checksum is wrong, a transaction's marker, or a message whose first chunk stands more than
+// 1,000 entries, or a ledger, before. A topic that is not persistent is an error, for it keeps
+// nothing.
 //
 // Only what the broker had acknowledged counts as the last: what another producer has
 // under way may be stored behind it while Last returns.
@@ -66,18 +78,25 @@ func (c *Client) Last(ctx context.Context, topic string) (*Delivery, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	var d *Delivery
-	err := errors.New("no answer")
-	if !within(ctx, func() { defer c.leave(); d, err = c.last(ctx, topic) }) {
-		return nil, fmt.Errorf("messaging: last message of %s: %w", topic, ctx.Err())
-	}
+	ctx, done := eitherEnds(ctx, c.life)
+	defer done()
+	d, err := callUntil(ctx, func() (*Delivery, error) {
+		defer c.leave()
+		return c.last(ctx, topic)
+	}, nil)
 	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return nil, fmt.Errorf("messaging: last message of %s: %w", topic, err)
 	}
 	return d, nil
 }
 
 func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
+	if err := keeps(topic); err != nil {
+		return nil, err
+	}
 	topics, err := c.consumers.TopicPartitions(topic)
 	if err != nil {
 		return nil, err
@@ -91,11 +110,26 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 	if err != nil || end.EntryID() < 0 {
 		return nil, err
 	}
+	// The last entry is enough, unless it is a message's last chunk.
+	for entries := int64(1); entries <= 1000; entries *= 10 {
+		d, err := c.lastOf(ctx, topic, end, entries)
+		if !errors.Is(err, errUnshown) {
+			return d, err
+		}
+		if end.EntryID() < entries { // it was the whole ledger
+			break
+		}
+	}
+	return nil, errUnshown
+}
+
+// lastOf reads the last entries, up to end, and returns the message that ends there.
+func (c *Client) lastOf(ctx context.Context, topic string, end pulsar.MessageID, entries int64) (*Delivery, error) {
 	r, err := c.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic: topic,
 		// Behind the entry before: the id of a whole entry leaves no question of
 		// where in its batch to begin.
-		StartMessageID:    pulsar.NewMessageID(end.LedgerID(), end.EntryID()-1, -1, end.PartitionIdx()),
+		StartMessageID:    pulsar.NewMessageID(end.LedgerID(), max(end.EntryID()-entries, -1), -1, end.PartitionIdx()),
 		ReceiverQueueSize: 1,
 		BackoffPolicyFunc: newBackoff,
 	})
@@ -104,7 +138,12 @@ func (c *Client) last(ctx context.Context, topic string) (*Delivery, error) {
 	}
 	defer r.Close()
 	for {
-		m, err := r.Next(ctx)
+		waiting, cancel := context.WithTimeoutCause(ctx, unshownAfter, errUnshown)
+		m, err := r.Next(waiting)
+		if err != nil && waiting.Err() != nil {
+			err = context.Cause(waiting)
+		}
+		cancel()
 		if err != nil {
 			return nil, err
 		}
@@ -135,3 +174,19 @@ func (c *Client) lastID(topic string, compacted bool) (pulsar.MessageID, error) 
 
 // errPassed: the topic has been trimmed between the two looks at its end.
 var errPassed = errors.New("it was removed while being read")
+
+// errUnshown: the underlying client shows nothing of the last entry.
+var errUnshown = errors.New("its last entry brings no message")
+
+// unshownAfter is how long the underlying client shows nothing before that counts as all there is.
+const unshownAfter = time.Second
+
+// keeps is nil for a topic that stores messages.
+func keeps(topic string) error {
+	if strings.HasPrefix(topic, "non-persistent://") {
+		return errKeepsNothing
+	}
+	return nil
+}
+
+var errKeepsNothing = errors.New("a topic that is not persistent keeps nothing to read")

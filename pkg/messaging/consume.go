@@ -65,6 +65,8 @@ type run struct {
 
 	sessions map[*session]struct{}
 
+	begun sync.Map // sources whose subscriptions begin where From says
+
 	failed failedAttempts // of messages that a session's end took along
 }
 

@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"context"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,10 +109,11 @@ type slab struct {
 	free      []Delivery
 	topic     string // of the latest message
 	partition int
+	plain     reflect.Type // see receivedID
 }
 
 const (
-	slabDeliveries = 34 // of 240 bytes each: as many as the allocator's class of 8 KiB holds
+	slabDeliveries = 31 // of 256 bytes each: as many as the allocator's class of 8 KiB holds
 	slabPayload    = 4 << 10
 )
 
@@ -138,7 +140,7 @@ func (l *slab) delivery(raw pulsar.Message) *Delivery {
 		l.topic, l.partition = d.Topic, partitionIndex(d.Topic, int(id.PartitionIdx()))
 	}
 	d.Partition = l.partition
-	d.ID = messageID(id, l.partition)
+	d.ID = receivedID(id, l.partition, &l.plain)
 	d.Key = raw.Key()
 	d.OrderingKey = raw.OrderingKey()
 	d.Payload = payload

@@ -2,11 +2,17 @@ package messaging_test
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
 )
 
 func TestConsumerBeginsWhereItIsTold(t *testing.T) {
@@ -36,4 +42,40 @@ func TestConsumerBeginsWhereItIsTold(t *testing.T) {
 	cfg.Durable = false
 	_, err = topic.client.Consumer(cfg)
 	require.ErrorContains(t, err, "from")
+}
+
+// The admin API is away when a consumer that runs subscribes again.
+func TestConsumerNeedsTheAdminAPIOnceToBegin(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 0)
+	var asked atomic.Int32
+	api := newAdminServer(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/partitions"):
+			_, _ = io.WriteString(w, `{"partitions":0}`)
+		case r.Method == http.MethodPut && asked.Add(1) == 1:
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	client := dialWith(t, messaging.Config{URL: s.URL(), AdminURL: api.URL, OperationTimeout: time.Second})
+	from := messaging.Earliest()
+	cfg := quickConfig(messaging.Exclusive, "")
+	cfg.From = &from
+	var got payloads
+	r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+		got.add(d)
+		return nil
+	})
+	s.Publish(topic, wire.Message{Payload: []byte("1")})
+	eventually(t, "it is subscribed", func() bool { return len(got.list()) == 1 })
+	require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
+	refused := s.FailSubscribe(topic, wire.ConsumerBusy, 1)
+	s.CutConnections()
+	require.NoError(t, refused.Wait(testContext(t), 1)) // which ends the session
+	s.Publish(topic, wire.Message{Payload: []byte("2")})
+	eventually(t, "it is subscribed again", func() bool { return len(got.list()) == 2 })
+	r.stop(t)
+	require.EqualValues(t, 1, asked.Load())
 }

@@ -270,6 +270,7 @@ func (r *run) newSession(src source) (*session, error) {
 		return nil, err
 	}
 	s.raw = raw
+	r.begun.Store(src, true)
 	if s.sole && !s.listens() {
 		for i, topic := range topics {
 			s.owned.gain(topic, i)
@@ -279,9 +280,12 @@ func (r *run) newSession(src source) (*session, error) {
 }
 
 // createSubscription makes the subscription begin where the configuration says, if it does not
-// exist yet.
+// exist yet. A run that was subscribed needs the admin API no more.
 func (r *run) createSubscription(src source) error {
 	if r.cfg.From == nil || src.retry {
+		return nil
+	}
+	if _, subscribed := r.begun.Load(src); subscribed {
 		return nil
 	}
 	err := r.c.client.Topic(src.topic).Subscription(r.cfg.Subscription).Create(r.stop, *r.cfg.From)

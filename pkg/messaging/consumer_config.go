@@ -72,7 +72,8 @@ type ConsumerConfig struct {
 	StartAt StartAt `yaml:"start_at"`
 	// From is where the subscription begins in place of StartAt, if it does not exist yet: at a
 	// message or a time, for instance. It is created there by the brokers' admin API
-	// ([Config].AdminURL), before the consumer subscribes. AtMessage needs a topic without
+	// ([Config].AdminURL), before the consumer subscribes for the first time: one that is deleted
+	// while it runs begins at StartAt. AtMessage needs a topic without
 	// partitions, or a single partition of one. Not with Pattern. Nil, the default: StartAt.
 	From *Position `yaml:"-"`
 	// Durable false keeps no position: every subscribing, and every reconnecting,

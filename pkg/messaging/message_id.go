@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
@@ -15,11 +16,15 @@ import (
 // plain value: ids of the same message are equal by == and serve as keys of a map. The zero
 // MessageID names nothing.
 //
-// There are two exceptions. The outcome of a record that was sent again differs in that: see
-// [MessageID.SentAgain]. An id of a message in a batch that another client wrote without the size
-// of the batch (pulsar-client-go does) differs in that; [MessageID.Compare] makes them equal.
+// There are exceptions, which [MessageID.Compare] makes equal. The outcome of a record that was
+// sent again differs in that: see [MessageID.SentAgain]. An id that another client wrote can lack
+// the size of the batch or the first chunk (pulsar-client-go's do). A position of
+// [Reader.Positions] can say where to begin.
 type MessageID struct {
 	ledger, entry int64
+	// first is where reading begins to have all of the message. It is set when that is before the
+	// entry: the message is in chunks, and the entry is its last one.
+	first entryPlace
 	// A message outside batches is number 0 of 1.
 	batch, batchSize int32
 	// partition is the index plus one; 0 for an id that names nothing.
@@ -57,7 +62,9 @@ func ParseMessageID(b []byte) (MessageID, error) {
 	if err != nil {
 		return MessageID{}, fmt.Errorf("%w: %w", ErrBadMessageID, err)
 	}
-	return messageID(raw, max(int(raw.PartitionIdx()), 0)), nil
+	id := messageID(raw, max(int(raw.PartitionIdx()), 0))
+	id.first = firstChunk(b)
+	return id, nil
 }
 
 // IsZero reports whether the id names nothing.
@@ -93,7 +100,8 @@ func (m MessageID) Bytes() []byte {
 		return nil
 	}
 	// Fields of MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4,
-	// batch_size = 6, all of them varints. The underlying client writes no batch size.
+	// batch_size = 6, all of them varints, and first_chunk_message_id = 7. The underlying client
+	// writes no batch size.
 	b := make([]byte, 0, 40)
 	field := func(number byte, v int64) {
 		b = binary.AppendUvarint(append(b, number<<3), uint64(v))
@@ -104,6 +112,11 @@ func (m MessageID) Bytes() []byte {
 	if m.batchSize != 1 {
 		field(4, int64(m.batch))
 		field(6, int64(m.batchSize))
+	}
+	if !m.first.isZero() {
+		first := binary.AppendUvarint([]byte{1 << 3}, uint64(m.first.ledger))
+		first = binary.AppendUvarint(append(first, 2<<3), uint64(m.first.entry()))
+		b = protowire.AppendBytes(append(b, 7<<3|byte(protowire.BytesType)), first)
 	}
 	return b
 }

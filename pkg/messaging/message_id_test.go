@@ -5,6 +5,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 )
 
 func TestMessageIDFromItsBytes(t *testing.T) {
@@ -14,6 +16,7 @@ func TestMessageIDFromItsBytes(t *testing.T) {
 		"in a batch":      {ledger: 7, entry: 9, batch: 3, batchSize: 10, partition: 1},
 		"first of many":   {ledger: 7, entry: 9, batchSize: 10, partition: 1},
 		"before an entry": {ledger: 7, entry: -1, batchSize: 1, partition: 1},
+		"in chunks":       {ledger: 7, entry: 9, batchSize: 1, partition: 1, first: entryPlaceOf(6, 0)},
 		"deduplicated":    {ledger: -1, entry: -1, batchSize: 1, partition: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,6 +50,22 @@ func TestMessageIDIsPulsars(t *testing.T) {
 	alone, err := ParseMessageID(pulsar.NewMessageID(7, 9, -1, -1).Serialize())
 	require.NoError(t, err)
 	require.Equal(t, messageID(pulsar.NewMessageID(7, 9, 0, 0), 0), alone, "a topic without partitions")
+}
+
+// A subscription that is to begin at a message in chunks begins at its first chunk.
+func TestPositionOfAMessageInChunks(t *testing.T) {
+	at, err := adminID(MessageID{ledger: 7, entry: 9, batchSize: 1, partition: 3, first: entryPlaceOf(6, 300)})
+	require.NoError(t, err)
+	require.Equal(t, admin.MessageID{Ledger: 6, Entry: 300, Partition: 2, Batch: -1}, at)
+}
+
+// Bytes that are no message id do not become a first chunk.
+func TestFirstChunkOfDamagedBytes(t *testing.T) {
+	whole := MessageID{ledger: 7, entry: 9, batchSize: 1, partition: 1, first: entryPlaceOf(6, 300)}.Bytes()
+	require.Equal(t, entryPlaceOf(6, 300), firstChunk(whole))
+	for n := range whole {
+		require.Zero(t, firstChunk(whole[:n]), n)
+	}
 }
 
 func TestPartitionIndex(t *testing.T) {

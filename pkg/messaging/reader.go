@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 )
 
 // Reader reads a topic, all of its partitions, without a subscription that a broker keeps:
@@ -35,6 +36,7 @@ type Reader struct {
 
 	opening  *readerGoal // the end when the reader was opened; nil when it was reached
 	caughtUp chan struct{}
+	unshown  map[int]MessageID // ends that bring no message, of partitions that were silent since
 }
 
 // readMessage is what a partition has read. A nil delivery only moves the position.
@@ -60,6 +62,7 @@ func (c *Client) Reader(ctx context.Context, cfg ReaderConfig) (*Reader, error) 
 		client: c, cfg: cfg, log: c.log.Named("reader").With(zap.String("topic", cfg.Topic)),
 		metrics: c.metrics.reader.of(cfg.Name), ended: make(chan struct{}), read: make(chan readMessage),
 		partitions: make(map[int]*readerPartition), caughtUp: make(chan struct{}),
+		unshown: make(map[int]MessageID),
 	}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
 	forget := context.AfterFunc(c.life, func() { r.end(ErrClosed) })
@@ -190,13 +193,15 @@ func (r *Reader) noteCaughtUp() {
 
 // CaughtUp is closed when all that the topic held when the reader was opened has been read:
 // Next returned it, and was called again. With an empty topic, or when reading begins at the
-// end, it is closed at once.
+// end, it is closed at once. Where the last entry of a partition brings no message (the beginning
+// of one in chunks whose publisher is away, or a wrong checksum), it takes some seconds of silence.
 func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
 
 // ReadToEnd calls h for each message up to what is the end of each partition at present, and
 // returns the number of calls. It ends with the first error of h, whose message counts as
 // read, or of ctx. Messages that are published meanwhile may be among them. What is
-// read is not read again by Next.
+// read is not read again by Next. A last entry that brings no message counts as read, as with
+// CaughtUp.
 func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Delivery) error) (n int, err error) {
 	r.noteCaughtUp()
 	// Compaction may have removed the end of the topic. Whoever reads what compaction has left
@@ -207,6 +212,11 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Deliver
 	cancel()
 	if err != nil {
 		return 0, fmt.Errorf("messaging: read %s to its end: %w", r.cfg.Topic, err)
+	}
+	for partition, end := range r.unshown {
+		if ends[partition].id == end {
+			delete(ends, partition)
+		}
 	}
 	goal := newReaderGoal(ends)
 	for _, id := range r.Positions() {
@@ -257,6 +267,7 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) 
 			if goal != nil && goal != r.opening {
 				goal.note(m.id)
 			}
+			delete(r.unshown, m.id.Partition())
 			if m.d != nil {
 				r.metrics.returned(m.d)
 				return m.d, nil
@@ -264,7 +275,7 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) 
 		case <-silence:
 			r.askAgain(goal)
 		case ends := <-answers:
-			goal.lower(ends, r.Positions())
+			r.lower(goal, ends)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-r.ctx.Done():
@@ -274,12 +285,17 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) 
 }
 
 // askAgain asks for the ends of the partitions that have been silent: a message that was
-// removed after the goal was set, by compaction for instance, never comes.
+// removed after the goal was set, by compaction for instance, never comes. Nor does one that the
+// underlying client does not show; where the end stays the same, its last entry is looked at.
 func (r *Reader) askAgain(goal *readerGoal) {
 	silent := goal.silent(r.all())
 	if len(silent) == 0 {
 		goal.timer.Reset(askAgainAfter)
 		return
+	}
+	doubtful := make(map[int]bool)
+	for _, p := range silent {
+		doubtful[p.index] = goal.doubtful(p.index)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,20 +303,53 @@ func (r *Reader) askAgain(goal *readerGoal) {
 		return
 	}
 	r.running.Go(func() {
+		var mu sync.Mutex
 		ends := make(map[int]readerEnd)
+		var asking errgroup.Group
+		asking.SetLimit(readerAsks)
 		for _, p := range silent {
-			if end, err := p.end(r.ctx, r.cfg.ReadCompacted); err == nil {
+			asking.Go(func() error {
+				end, err := p.end(r.ctx, r.cfg.ReadCompacted)
+				if err != nil {
+					return nil
+				}
+				if doubtful[p.index] {
+					end.unshown = p.endUnshown(r.ctx)
+				}
+				mu.Lock()
+				defer mu.Unlock()
 				ends[p.index] = end
-			}
+				return nil
+			})
 		}
+		_ = asking.Wait()
 		goal.answers <- ends
 	})
+}
+
+// lower has goal take over what was answered about the ends.
+func (r *Reader) lower(goal *readerGoal, ends map[int]readerEnd) {
+	sessions := make(map[int]int)
+	r.mu.Lock()
+	for _, p := range r.partitions {
+		if p.connected {
+			sessions[p.index] = p.sessions
+		}
+	}
+	r.mu.Unlock()
+	for partition, end := range goal.lower(ends, sessions, r.Positions()) {
+		r.unshown[partition] = end
+		r.log.Warn("the last entry of a partition brings no message: it counts as read",
+			zap.Int("partition", partition), zap.Stringer("entry", end))
+	}
 }
 
 // Positions returns, for each partition, the last message that Next returned, or the position
 // behind which reading began. A partition without either is missing. A reader with these as
 // [ReaderConfig].After goes on behind them. [MessageID.Bytes] and [ParseMessageID] store them.
-// Call it after the messages that Next returned are handled.
+// A position also says where chunks begin whose message is not whole: it may differ from
+// [Delivery].ID by ==, not by [MessageID.Compare]. Call it after the messages that Next returned
+// are handled.
 func (r *Reader) Positions() []MessageID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

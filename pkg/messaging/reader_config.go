@@ -8,7 +8,7 @@ import (
 
 // ReaderConfig says what to read, and from where. Topic must be set.
 type ReaderConfig struct {
-	// Topic to read: all of its partitions, or one (name-partition-3).
+	// Topic to read: all of its partitions, or one (name-partition-3). It must be persistent.
 	Topic string `yaml:"topic"`
 	// Name is the label "reader" of the metrics. Keep the set of names small. Default "reader".
 	Name string `yaml:"name"`
@@ -31,7 +31,8 @@ type ReaderConfig struct {
 	// are taken to be: as many messages of that size are sent ahead as fit, at least one and
 	// at most 1000 for each partition. Brokers count a batch as its messages, and send the
 	// last batch whole. Lower MaxMessageBytes when messages are known to be small: the
-	// rate of unbatched messages grows with their number. Defaults 64 MiB and 5 MiB, the
+	// rate of unbatched messages grows with their number. Partitions that are added while the reader
+	// is open come on top. Defaults 64 MiB and 5 MiB, the
 	// brokers' own limit.
 	PrefetchBytes   int64 `yaml:"prefetch_bytes"`
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`
@@ -68,6 +69,9 @@ func (c ReaderConfig) Validate() error {
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !ValidTopic(c.Topic) {
 		fault("topic: must be the name of a topic, got %q", c.Topic)
+	}
+	if err := keeps(c.Topic); err != nil {
+		fault("topic: must be persistent, got %q: %w", c.Topic, err)
 	}
 	oneOf(fault, "start_at", c.StartAt, StartEarliest, StartLatest)
 	if from := c.from(); from.kind == atMessage {

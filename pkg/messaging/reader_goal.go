@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -11,6 +12,7 @@ import (
 type readerEnd struct {
 	id        MessageID // its entry is -1 when there is nothing
 	published time.Time // known where reading begins at a time
+	unshown   bool      // its last entry brings no message
 }
 
 // readerGoal is an end of all partitions that a reader is to reach. Only the goroutine that
@@ -18,16 +20,28 @@ type readerEnd struct {
 type readerGoal struct {
 	left    map[int]MessageID // the ends that are not reached
 	heard   map[int]bool      // partitions that have delivered since the last look
-	timer   *time.Timer       // fires when it is time to look
+	silence map[int]readerSilence
+	timer   *time.Timer // fires when it is time to look
 	answers chan map[int]readerEnd
 }
+
+// readerSilence is what was answered while a partition delivered nothing.
+type readerSilence struct {
+	end     MessageID
+	session int // of the partition; 0 when it is not being read
+	times   int // it was answered so
+}
+
+// sameEnds is how many times a silent partition that is being read has the same end until its last
+// entry is looked at.
+const sameEnds = 3
 
 // askAgainAfter is how long a partition is silent before it is asked again for its end.
 const askAgainAfter = time.Second
 
 func newReaderGoal(ends map[int]readerEnd) *readerGoal {
 	g := &readerGoal{
-		left: make(map[int]MessageID), heard: make(map[int]bool),
+		left: make(map[int]MessageID), heard: make(map[int]bool), silence: make(map[int]readerSilence),
 		timer: time.NewTimer(askAgainAfter), answers: make(chan map[int]readerEnd, 1),
 	}
 	for partition, end := range ends {
@@ -48,6 +62,7 @@ func (g *readerGoal) note(id MessageID) {
 		return
 	}
 	g.heard[partition] = true
+	delete(g.silence, partition)
 	if id.Compare(end) >= 0 {
 		delete(g.left, partition)
 	}
@@ -66,14 +81,30 @@ func (g *readerGoal) silent(all []*readerPartition) []*readerPartition {
 	return out
 }
 
-// lower takes over ends that are nearer than they were. A position may be behind one already.
-func (g *readerGoal) lower(ends map[int]readerEnd, positions []MessageID) {
+// lower takes over ends that are nearer than they were. A position may be behind one already. It
+// returns the ends that bring no message: they count as reached.
+func (g *readerGoal) lower(ends map[int]readerEnd, sessions map[int]int, positions []MessageID) (unshown map[int]MessageID) {
+	unshown = make(map[int]MessageID)
 	for partition, end := range ends {
-		if was, ok := g.left[partition]; ok && end.id.Compare(was) < 0 {
+		was, ok := g.left[partition]
+		if !ok {
+			continue
+		}
+		if end.id.Compare(was) < 0 {
 			g.left[partition] = end.id
-			if end.id.entry < 0 {
-				delete(g.left, partition)
-			}
+		}
+		was = g.left[partition]
+		answered := readerSilence{end: was, session: sessions[partition], times: 1}
+		if last := g.silence[partition]; last.end == was && last.session == answered.session && last.session != 0 {
+			answered.times += last.times
+		}
+		g.silence[partition] = answered
+		switch {
+		case was.entry < 0:
+			delete(g.left, partition)
+		case end.unshown && end.id == was && answered.times > sameEnds:
+			delete(g.left, partition)
+			unshown[partition] = was
 		}
 	}
 	for _, id := range positions {
@@ -82,7 +113,11 @@ func (g *readerGoal) lower(ends map[int]readerEnd, positions []MessageID) {
 		}
 	}
 	g.timer.Reset(askAgainAfter)
+	return unshown
 }
+
+// doubtful reports whether a partition's last entry is to be looked at.
+func (g *readerGoal) doubtful(partition int) bool { return g.silence[partition].times >= sameEnds }
 
 // readerAsks is how many partitions are asked for their ends at a time.
 const readerAsks = 16
@@ -122,14 +157,24 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 		if !p.r.cfg.since().IsZero() && end.id.entry >= 0 {
 			reading, cancel := context.WithTimeout(ctx, c.patience())
 			defer cancel()
-			last, err := c.last(reading, p.topic)
-			if err != nil {
+			switch last, err := c.last(reading, p.topic); {
+			case errors.Is(err, errUnshown):
+				end.published = p.r.cfg.since() // younger ones may stand before it
+			case err != nil:
 				return readerEnd{}, err
-			}
-			if last != nil {
+			case last != nil:
 				end.published = last.PublishTime
 			}
 		}
 		return end, nil
 	}, nil)
+}
+
+// endUnshown reports whether the last entry of p brings no message. A backlog that comes slowly is
+// no reason: the entry is read on its own.
+func (p *readerPartition) endUnshown(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	_, err := callUntil(ctx, func() (*Delivery, error) { return p.r.client.last(ctx, p.topic) }, nil)
+	return errors.Is(err, errUnshown)
 }

@@ -3,6 +3,7 @@ package messaging
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -32,11 +33,16 @@ type readerPartition struct {
 	// Guarded by the reader's lock.
 	position MessageID // of what Next returned
 	trouble  error     // why it is not read
+	sessions int       // begun
+	// connected: the latest session goes on.
+	connected bool
 
 	// Only run uses what follows, once it has begun.
 	after MessageID // what was handed to Next
 	since time.Time // until after is set: what is older is passed over
+	gaps  readerGaps
 	slab  slab
+	plain reflect.Type // see receivedID
 }
 
 // begin sets the position to begin behind.
@@ -49,7 +55,7 @@ func (p *readerPartition) beginFrom(from Position, end readerEnd) {
 		p.begin(end.id)
 	case atMessage:
 		id := from.id
-		p.begin(MessageID{ledger: id.ledger, entry: id.entry - 1, batchSize: 1, partition: int32(p.index) + 1})
+		p.begin(MessageID{ledger: id.ledger, entry: id.entry - 1, first: id.first, batchSize: 1, partition: int32(p.index) + 1})
 	case atTime:
 		p.since = p.r.cfg.since()
 		if end.published.Before(p.since) {
@@ -67,8 +73,10 @@ func (p *readerPartition) run() {
 		s, err := patiently(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
 		if err == nil {
 			p.note(nil)
+			p.connect(true)
 			var n int
 			n, err = p.readFrom(s)
+			p.connect(false)
 			p.r.running.Go(s.close)
 			if n > 0 {
 				b.Reset()
@@ -90,6 +98,16 @@ func (p *readerPartition) run() {
 	}
 }
 
+// connect takes notice of a session's beginning or end.
+func (p *readerPartition) connect(connected bool) {
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	if connected {
+		p.sessions++
+	}
+	p.connected = connected
+}
+
 // note keeps err as the trouble of p; nil ends it.
 func (p *readerPartition) note(err error) {
 	p.r.mu.Lock()
@@ -105,20 +123,26 @@ func (p *readerPartition) note(err error) {
 
 // readFrom hands on what s delivers, and returns how much that was and why s ended.
 func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
+	p.gaps.beginBehind(p.behind())
 	for {
 		m, err := s.next()
 		if err != nil {
 			return n, err
 		}
-		id := messageID(m.ID(), p.index)
+		id := receivedID(m.ID(), p.index, &p.plain)
+		position := id
+		if !p.r.cfg.ReadCompacted {
+			p.gaps.note(id)
+			position = p.gaps.position(id)
+		}
 		switch {
 		case !p.after.IsZero() && id.Compare(p.after) <= 0:
 			continue
 		case p.after.IsZero() && m.PublishTime().Before(p.since):
 			continue
 		}
-		p.after = id
-		read := readMessage{p: p, id: id}
+		p.after = position
+		read := readMessage{p: p, id: position}
 		if !p.r.cfg.ReadCompacted || !leftByCompaction(m) {
 			d := p.slab.delivery(m)
 			d.ID, d.Partition = id, p.index
@@ -140,18 +164,29 @@ func leftByCompaction(m pulsar.Message) bool {
 	return m.ID().BatchSize() > 1 && m.Key() == "" && len(m.Payload()) == 0 && len(m.Properties()) == 0
 }
 
-// start is the id to begin behind. The rest of a batch that was read in part comes with the
-// whole batch.
-func (p *readerPartition) start() pulsar.MessageID {
+// behind is the entry to begin behind; known is false when that is the beginning. The rest of a
+// batch that was read in part comes with the whole batch.
+func (p *readerPartition) behind() (at entryPlace, known bool) {
 	id := p.after
-	switch {
-	case id.IsZero() || id.ledger < 0:
-		return pulsar.EarliestMessageID()
-	case id.entry < 0 || id.batch == id.batchSize-1:
-		return pulsar.NewMessageID(id.ledger, id.entry, -1, 0)
-	default:
-		return pulsar.NewMessageID(id.ledger, id.entry-1, -1, 0)
+	if id.IsZero() || id.ledger < 0 {
+		return entryPlace{}, false
 	}
+	at = entryPlaceOf(id.ledger, id.entry)
+	switch {
+	case !id.first.isZero():
+		at = entryPlace{id.first.ledger, id.first.number - 1}
+	case id.entry >= 0 && id.batch != id.batchSize-1:
+		at.number--
+	}
+	return at, true
+}
+
+func (p *readerPartition) start() pulsar.MessageID {
+	at, known := p.behind()
+	if !known {
+		return pulsar.EarliestMessageID()
+	}
+	return pulsar.NewMessageID(at.ledger, at.entry(), -1, 0)
 }
 
 // readerSession is one underlying reader, from its making until it is closed, or about to
@@ -165,6 +200,10 @@ type readerSession struct {
 	reconnects atomic.Int32
 	reading    chan struct{} // holds an element while next reads
 }
+
+// readerChunksExpire is how long the underlying client keeps the chunks of a message that is not whole.
+// Each such message costs a goroutine for as long, also when it is whole.
+const readerChunksExpire = 10 * time.Minute
 
 var errReaderReconnects = errors.New("connection lost")
 
@@ -181,6 +220,8 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 		StartMessageID:    p.start(),
 		ReadCompacted:     p.r.cfg.ReadCompacted,
 		ReceiverQueueSize: p.queue,
+
+		ExpireTimeOfIncompleteChunk: readerChunksExpire,
 		BackoffPolicyFunc: func() rawbackoff.Policy {
 			s.reconnecting()
 			return newBackoff()

@@ -51,6 +51,9 @@ type RedriveResult struct {
 	Truncated int
 	// TooLarge were left because the brokers do not accept them.
 	TooLarge int
+	// NoTopic were left because the topic that they came from does not exist, and brokers do not
+	// create it: [RedriveConfig].To sends them elsewhere.
+	NoTopic int
 	// Foreign were left because they are no dead letters of this library, or came from the
 	// dead-letter topic itself.
 	Foreign int
@@ -72,7 +75,8 @@ var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 //
 // The result counts what was done, also with an error. Errors end the call: what is left stays on
 // the subscription, and another call goes on with it. It returns ErrSubscriptionBusy,
-// [ErrTopicTerminated], [ErrClosed] when the client closes, and ctx's error when that ends first.
+// [ErrTopicNotFound] when the dead-letter topic or To does not exist, [ErrTopicTerminated],
+// [ErrClosed] when the client closes, and ctx's error when that ends first.
 // It waits for brokers that are away, until ctx ends.
 //
 // It may be called from any goroutine; a second call for the same subscription, meanwhile, is
@@ -101,7 +105,8 @@ func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult,
 	}
 	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Int("redriven", v.result.Redriven),
 		zap.Int("filtered", v.result.Filtered), zap.Int("truncated", v.result.Truncated),
-		zap.Int("too_large", v.result.TooLarge), zap.Int("foreign", v.result.Foreign), zap.Error(err))
+		zap.Int("too_large", v.result.TooLarge), zap.Int("no_topic", v.result.NoTopic),
+		zap.Int("foreign", v.result.Foreign), zap.Error(err))
 	return v.result, err
 }
 
@@ -154,6 +159,7 @@ type redrive struct {
 
 	source     *redriveSource
 	publishers map[string]*Publisher // by topic
+	missing    map[string]bool       // topics that do not exist
 }
 
 func newRedrive(c *Client, cfg RedriveConfig) *redrive {
@@ -161,7 +167,7 @@ func newRedrive(c *Client, cfg RedriveConfig) *redrive {
 		client: c, cfg: cfg, topic: fullTopicName(cfg.Topic),
 		log:        c.log.Named("redrive").With(zap.String("topic", cfg.Topic)),
 		limit:      rate.NewLimiter(rate.Inf, 1),
-		publishers: make(map[string]*Publisher),
+		publishers: make(map[string]*Publisher), missing: make(map[string]bool),
 	}
 	if cfg.Rate > 0 {
 		v.limit = rate.NewLimiter(rate.Limit(cfg.Rate), 1)
@@ -260,11 +266,22 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	sent := 0
 	for _, l := range batch {
 		var p *Publisher
+		if v.missing[l.to] {
+			v.result.NoTopic++
+			continue
+		}
 		if err = v.limit.Wait(ctx); err != nil { // before ctx ends when that would be too early
 			err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 			break
 		}
-		if p, err = v.publisher(ctx, l.to); err != nil {
+		p, err = v.publisher(ctx, l.to)
+		if errors.Is(err, ErrTopicNotFound) && v.cfg.To == "" { // it keeps the others from nothing
+			v.log.Warn("a topic that dead letters came from does not exist: they stay", zap.String("to", l.to), zap.Error(err))
+			v.missing[l.to], err = true, nil
+			v.result.NoTopic++
+			continue
+		}
+		if err != nil {
 			break
 		}
 		sent++
@@ -329,7 +346,7 @@ func (v *redrive) publisher(ctx context.Context, topic string) (*Publisher, erro
 		case err == nil:
 			v.publishers[topic] = p
 			return p, nil
-		case errors.Is(err, ErrTopicTerminated), errors.Is(err, ErrClosed), permanent(err), closeReason(err) == "unauthorized":
+		case errors.Is(err, ErrTopicTerminated), errors.Is(err, ErrTopicNotFound), errors.Is(err, ErrClosed), permanent(err), closeReason(err) == "unauthorized":
 			return nil, err
 		}
 		v.log.Warn("cannot open topic, will keep trying", zap.String("to", topic), zap.Error(err))

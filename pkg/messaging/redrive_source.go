@@ -36,7 +36,9 @@ func openRedriveSource(ctx context.Context, c *Client, topic, subscription strin
 			return s, nil
 		case closeReason(err) == "busy":
 			return nil, fmt.Errorf("%w: %w", ErrSubscriptionBusy, err)
-		case permanent(err), closeReason(err) == "unauthorized", closeReason(err) == "topic_not_found":
+		case closeReason(err) == "topic_not_found":
+			return nil, fmt.Errorf("%w: %w", ErrTopicNotFound, err)
+		case permanent(err), closeReason(err) == "unauthorized":
 			return nil, err
 		}
 		c.log.Warn("cannot subscribe for a redrive, will keep trying", zap.String("topic", topic), zap.Error(err))

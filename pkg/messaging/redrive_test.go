@@ -112,6 +112,40 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// One of the topics that letters came from is gone, and brokers create none: waiting does not help
+// its letters, and the others need not wait.
+func TestRedriveToATopicThatIsGone(t *testing.T) {
+	s := wire.Start(t, wire.WithAutoCreate(false, 0))
+	client := dial(t, s.URL())
+	cfg := redriveConfig()
+	_, err := client.Redrive(testContext(t), cfg)
+	require.ErrorIs(t, err, messaging.ErrTopicNotFound, "no dead letters")
+	s.CreateTopic(topic, 0)
+	s.CreateTopic(deadLetters, 0)
+	_, err = client.Redrive(testContext(t), cfg) // makes the subscription
+	require.NoError(t, err)
+	const gone = "persistent://public/default/gone"
+	for _, origin := range []string{gone, topic, gone, topic} {
+		s.Publish(deadLetters, wire.Message{Payload: []byte(origin), Properties: map[string]string{
+			messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: origin,
+		}})
+	}
+	result, err := client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 2, NoTopic: 2}, result)
+	require.Equal(t, 2, s.Backlog(deadLetters, "sub"))
+
+	cfg.To = gone
+	result, err = client.Redrive(testContext(t), cfg)
+	require.ErrorIs(t, err, messaging.ErrTopicNotFound)
+	require.Zero(t, result)
+	cfg.To = topic
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 2}, result)
+	require.Zero(t, s.Backlog(deadLetters, "sub"))
+}
+
 // What fails again comes to the same dead-letter topic: it must not go round for ever.
 func TestRedriveDoesNotCircle(t *testing.T) {
 	s := wire.Start(t)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -57,7 +58,7 @@ func single(payload string, more ...byte) []byte {
 func TestBatchWithoutWhatCompactionDropped(t *testing.T) {
 	dropped := protowire.AppendVarint(protowire.AppendTag(nil, 4, protowire.VarintType), 1)
 	data := append(append(single("one"), single("", dropped...)...), single("three")...)
-	got, err := decodeBatch(Message{Payload: data, Producer: "p"}, 3)
+	got, err := decodeBatch(Message{Payload: data, Producer: "p"}, 3, 3)
 	require.NoError(t, err)
 	require.Equal(t, []Message{
 		{ID: MessageID{Batch: 0}, BatchSize: 3, Payload: []byte("one"), Producer: "p"},
@@ -65,15 +66,33 @@ func TestBatchWithoutWhatCompactionDropped(t *testing.T) {
 	}, got)
 }
 
+// An entry of empty messages is small, and they are not: only those that are wanted are decoded.
+func TestBatchIsDecodedAsFarAsWanted(t *testing.T) {
+	const messages = 100_000
+	data := bytes.Repeat(single(""), messages)
+	got, err := decodeBatch(Message{Payload: data}, messages, 2)
+	require.NoError(t, err)
+	require.Equal(t, []Message{
+		{ID: MessageID{Batch: 0}, BatchSize: messages, Payload: []byte{}},
+		{ID: MessageID{Batch: 1}, BatchSize: messages, Payload: []byte{}},
+	}, got)
+	require.LessOrEqual(t, testing.AllocsPerRun(1, func() {
+		_, err = decodeBatch(Message{Payload: data}, messages, 2)
+	}), 10.0)
+	require.NoError(t, err)
+}
+
 func FuzzDecodeBatch(f *testing.F) {
+	const maxDecoded = 3
 	f.Add(append(single("one"), single("two")...), 2)
 	f.Add([]byte{0, 0, 0, 2, 24, 200}, 1)
 	f.Add([]byte{255, 255, 255, 255}, 1)
 	f.Fuzz(func(t *testing.T, data []byte, n int) {
-		got, err := decodeBatch(Message{Payload: data}, n)
+		got, err := decodeBatch(Message{Payload: data}, n, maxDecoded)
 		if err != nil {
 			require.Empty(t, got)
 		}
+		require.LessOrEqual(t, len(got), maxDecoded)
 		size := 0
 		for _, m := range got {
 			size += len(m.Payload)

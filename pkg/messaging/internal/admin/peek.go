@@ -53,13 +53,13 @@ func (c *Client) Peek(ctx context.Context, topic, name string, n int) ([]Message
 			return nil, err
 		}
 		left -= int64(len(data))
-		entry, err := decodeEntry(header, data, int32(index))
+		entry, err := decodeEntry(header, data, int32(index), n-len(found))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.base, err)
 		}
 		found = append(found, entry...)
 	}
-	return found[:min(n, len(found))], nil
+	return found, nil
 }
 
 // requireSubscription returns an [ErrNotFound] when a topic lacks a subscription.
@@ -71,8 +71,9 @@ func (c *Client) requireSubscription(ctx context.Context, topic, name string) er
 	return fmt.Errorf("%s: %w", c.base, notSubscribed())
 }
 
-// decodeEntry returns the messages of an entry, which is one message or a batch.
-func decodeEntry(header http.Header, data []byte, partition int32) ([]Message, error) {
+// decodeEntry returns the first messages of an entry, which is one message or a batch: most of them
+// at most.
+func decodeEntry(header http.Header, data []byte, partition int32, most int) ([]Message, error) {
 	first := Message{
 		ID: MessageID{Partition: partition}, Payload: data, BatchSize: 1,
 		Producer: header.Get("X-Pulsar-Producer-Name"),
@@ -101,7 +102,7 @@ func decodeEntry(header http.Header, data []byte, partition int32) ([]Message, e
 	if err != nil {
 		return nil, errNotTheAPI
 	}
-	return decodeBatch(first, n)
+	return decodeBatch(first, n, most)
 }
 
 func headerTime(header http.Header, name string) (time.Time, error) {
@@ -117,11 +118,12 @@ func headerTime(header http.Header, name string) (time.Time, error) {
 }
 
 // decodeBatch splits the payload of an entry of n messages: each has the length of its metadata,
-// its metadata and its payload.
-func decodeBatch(entry Message, n int) ([]Message, error) {
+// its metadata and its payload. It stops when it has most: an empty message takes a few bytes
+// there, and forty times as many here.
+func decodeBatch(entry Message, n, most int) ([]Message, error) {
 	data := entry.Payload
 	var messages []Message
-	for i := range n {
+	for i := 0; i < n && len(messages) < most; i++ {
 		if len(data) < 4 {
 			return nil, errNotTheAPI
 		}

@@ -1,0 +1,90 @@
+package messaging
+
+import (
+	"reflect"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// entryPlace is an entry of a partition. The zero entryPlace is none.
+type entryPlace struct {
+	ledger int64
+	number int64 // the entry's plus one
+}
+
+func entryPlaceOf(ledger, entry int64) entryPlace {
+	return entryPlace{ledger: ledger, number: entry + 1}
+}
+
+func (p entryPlace) isZero() bool { return p == entryPlace{} }
+func (p entryPlace) entry() int64 { return p.number - 1 }
+
+// start is where reading begins to have all of the message.
+func (m MessageID) start() entryPlace {
+	if m.first.isZero() {
+		return entryPlaceOf(m.ledger, m.entry)
+	}
+	return m.first
+}
+
+// firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
+// is the last chunk's otherwise. It is zero for all others.
+func firstChunk(serialised []byte) (first entryPlace) {
+	const firstChunkMessageID = 7
+	eachField(serialised, func(number protowire.Number, _ uint64, inner []byte) {
+		if number != firstChunkMessageID {
+			return
+		}
+		var ledger, entry uint64
+		eachField(inner, func(number protowire.Number, v uint64, _ []byte) {
+			switch number {
+			case 1:
+				ledger = v
+			case 2:
+				entry = v
+			}
+		})
+		first = entryPlaceOf(int64(ledger), int64(entry))
+	})
+	return first
+}
+
+// eachField calls use for the numbers and inner messages of b, as far as it is well formed.
+func eachField(b []byte, use func(protowire.Number, uint64, []byte)) {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return
+		}
+		b = b[n:]
+		var v uint64
+		var inner []byte
+		switch kind {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(b)
+		case protowire.BytesType:
+			inner, n = protowire.ConsumeBytes(b)
+		default:
+			n = protowire.ConsumeFieldValue(number, kind, b)
+		}
+		if n < 0 {
+			return
+		}
+		use(number, v, inner)
+		b = b[n:]
+	}
+}
+
+// receivedID is messageID for ids of received messages, which says where the chunks of a message
+// begin. plain is the type of ids of messages that are whole entries, as far as it is known. Chunks
+// are not batched.
+func receivedID(raw pulsar.MessageID, partition int, plain *reflect.Type) MessageID {
+	id := messageID(raw, partition)
+	if kind := reflect.TypeOf(raw); id.batchSize == 1 && kind != *plain {
+		if id.first = firstChunk(raw.Serialize()); id.first.isZero() {
+			*plain = kind
+		}
+	}
+	return id
+}

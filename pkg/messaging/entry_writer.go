@@ -169,7 +169,7 @@ const lookTimeout = 10 * time.Second
 
 // EntryWriter takes topic, one without partitions or a single partition of one
 // (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
-// ctx ends, also while another writer has the topic: every 2 seconds at least. Then it reads the
+// ctx ends or the client closes, also while another writer has the topic: every 2 seconds at least. Then it reads the
 // last message once, which may take 10 seconds. ctx bounds opening only. Close the writer when
 // done.
 //
@@ -184,6 +184,8 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	if !validTopic(topic) {
 		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
+	ctx, forget := eitherEnds(ctx, c.life)
+	defer forget()
 	name, err := c.onlyPartition(ctx, topic)
 	if err != nil {
 		return nil, fmt.Errorf("messaging: open entry writer for %s: %w", topic, err)

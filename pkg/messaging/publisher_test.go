@@ -447,6 +447,61 @@ func TestCloseWithAReceiptThatNeverComes(t *testing.T) {
 	require.Equal(t, []string{"0", "0"}, stored(s, topic))
 }
 
+// The client closes while a publisher or an entry writer opens, and the broker does not answer.
+func TestOpeningEndsWithTheClient(t *testing.T) {
+	for name, opening := range map[string]func(*messaging.Client) error{
+		"publisher": func(c *messaging.Client) error {
+			_, err := c.Publisher(context.Background(), topic, messaging.Business())
+			return err
+		},
+		"entry writer": func(c *messaging.Client) error {
+			_, err := c.EntryWriter(context.Background(), topic, messaging.EntryWriterConfig{Name: "n", Position: position})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := wire.Start(t)
+			s.Ignore(wire.OpPartitions, topic, 1000)
+			client := dial(t, s.URL())
+			opened := make(chan error, 1)
+			go func() { opened <- opening(client) }()
+			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, 1))
+			require.NoError(t, client.Close(testContext(t)))
+			select {
+			case err := <-opened:
+				require.ErrorIs(t, err, messaging.ErrClosed)
+			case <-testContext(t).Done():
+				t.Fatal("opening goes on")
+			}
+		})
+	}
+}
+
+// The client closes at any moment of a publisher's opening, also when the broker has just answered.
+func TestPublisherOpensWhileItsClientCloses(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 3)
+	for i := range 100 {
+		client := dial(t, s.URL())
+		if i%2 == 0 { // with a connection
+			require.NoError(t, open(t, client, "other", nil).Close(testContext(t)))
+		}
+		asked := s.Received(wire.CommandPartitionedMetadata)
+		opened := make(chan error, 1)
+		go func() {
+			_, err := client.Publisher(testContext(t), topic, messaging.Business())
+			opened <- err
+		}()
+		if i%4 < 2 {
+			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, asked+1))
+		}
+		require.NoError(t, client.Close(testContext(t)))
+		if err := <-opened; err != nil {
+			require.ErrorIs(t, err, messaging.ErrClosed)
+		}
+	}
+}
+
 // With a context that has ended nothing is published.
 func TestPublishWithAnEndedContext(t *testing.T) {
 	s := wire.Start(t)

@@ -287,7 +287,8 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 //
 // done runs on the partition's own goroutine: while it blocks, further outcomes
 // and room of that partition wait, other partitions do not. It must not publish to
-// the same publisher in the blocking mode. A record that is not accepted (queue
+// the same publisher in the blocking mode, nor wait for it in Publish, Flush or Close: these
+// wait for done. A record that is not accepted (queue
 // full, closed, ctx ended) gets its outcome in the caller's goroutine.
 //
 // The payload and the key belong to the publisher until done is called, and may be

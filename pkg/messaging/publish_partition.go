@@ -231,6 +231,9 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 func (pp *partitionPublisher) enter(r *Record, size int64, done func(MessageID, error)) *pending {
 	e := pp.newPending()
 	e.fill(r, size, done)
+	if pp.p.profile.unbatched() {
+		e.markEmpty()
+	}
 	pp.admitted++
 	e.seq = pp.admitted
 	idle := pp.list.Head() == nil

@@ -447,6 +447,56 @@ func TestCloseWithAReceiptThatNeverComes(t *testing.T) {
 	require.Equal(t, []string{"0", "0"}, stored(s, topic))
 }
 
+// drain returns all that topic holds, as a subscription gets it.
+func drain(t *testing.T, client *messaging.Client, topic string) (all []*messaging.Delivery) {
+	t.Helper()
+	cfg := quickConfig(messaging.Exclusive, "")
+	cfg.Topics, cfg.Subscription = []string{topic}, "drain"
+	c, err := client.Consumer(cfg)
+	require.NoError(t, err)
+	_, err = c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
+		all = append(all, d)
+		return nil
+	})
+	require.NoError(t, err)
+	return all
+}
+
+// An empty payload arrives empty, null stays null, and properties are those that were published,
+// in batches and outside.
+func TestEmptyPayloadsArriveEmpty(t *testing.T) {
+	for _, compression := range []messaging.Compression{messaging.LZ4, messaging.ZSTD, messaging.NoCompression} {
+		for _, batch := range []int{1, 10} {
+			t.Run(fmt.Sprintf("%s in batches of %d", compression, batch), func(t *testing.T) {
+				s := wire.Start(t)
+				client := dial(t, s.URL())
+				p := open(t, client, topic, func(p *messaging.Profile) { p.BatchRecords, p.Compression = batch, compression })
+				own := map[string]string{"a": "b"}
+				require.NoError(t, p.Publish(testContext(t),
+					&messaging.Record{Payload: []byte{}},
+					&messaging.Record{Payload: []byte{}, Properties: own},
+					&messaging.Record{Properties: own},
+					&messaging.Record{Payload: []byte{0}, Properties: own},
+				))
+				require.Equal(t, map[string]string{"a": "b"}, own)
+				all := drain(t, client, topic)
+				require.Len(t, all, 4)
+				for i, payload := range [][]byte{{}, {}, nil, {0}} {
+					require.Equal(t, payload, all[i].Payload, "%d", i)
+					if i == 0 {
+						require.Empty(t, all[i].Properties)
+					} else {
+						require.Equal(t, own, all[i].Properties)
+					}
+				}
+				last, err := client.Last(testContext(t), topic)
+				require.NoError(t, err)
+				require.Equal(t, []byte{0}, last.Payload)
+			})
+		}
+	}
+}
+
 // The client closes while a publisher or an entry writer opens, and the broker does not answer.
 func TestOpeningEndsWithTheClient(t *testing.T) {
 	for name, opening := range map[string]func(*messaging.Client) error{

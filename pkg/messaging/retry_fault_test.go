@@ -340,6 +340,30 @@ func TestCopiesKeepEmptyPayloads(t *testing.T) {
 	}
 }
 
+// A dead letter whose payload is empty goes back as it was.
+func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.CreateTopic(topic, 0)
+	s.PublishBatch(topic, wire.None, wire.Message{Key: "k", Payload: []byte{}}, wire.Message{Key: "l", Payload: []byte("x")})
+	c, err := client.Consumer(quickConfig(messaging.Exclusive, ""))
+	require.NoError(t, err)
+	_, err = c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
+		if d.Key == "k" {
+			return messaging.Reject(errors.New("no"))
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	result, err := client.Redrive(testContext(t), messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub", Idle: 100 * time.Millisecond})
+	require.NoError(t, err)
+	require.Equal(t, 1, result.Redriven)
+	all := drain(t, client, topic)
+	require.Len(t, all, 3)
+	require.Equal(t, []byte{}, all[2].Payload)
+	require.Empty(t, all[2].Properties)
+}
+
 // A broker that deduplicates answers a copy as it does a stored one when it drops it: the original
 // is acknowledged only for a copy that has a place.
 func TestCopyTakenForADuplicateIsSentAgain(t *testing.T) {

@@ -169,9 +169,9 @@ const lookTimeout = 10 * time.Second
 
 // EntryWriter takes topic, one without partitions or a single partition of one
 // (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
-// ctx ends or the client closes, also while another writer has the topic: every 2 seconds at least. Then it reads the
-// last message once, which may take 10 seconds. ctx bounds opening only. Close the writer when
-// done.
+// ctx ends or the client closes, also while another writer has the topic: every 2 seconds at
+// least. Then it reads the last message once, which may take 10 seconds. ctx bounds opening only.
+// Close the writer when done.
 //
 // It fails at once when waiting does not help: without Name or Position, for a topic with several
 // partitions, with an error of Position, and with the errors of [Client.Publisher] but [ErrOwned].
@@ -357,6 +357,9 @@ func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 	return nil
 }
 
+// maxSequenceID is the highest id behind which there is another.
+const maxSequenceID = 1 << 61
+
 // sequenceID is the id of an entry up to position, when the last stored position is stored, and
 // used is the highest id that is known to be used up: position, or if that is used up, the lowest
 // sum of stored and a power of two that is not. See 3.
@@ -372,6 +375,9 @@ func sequenceID(stored, used, position int64) int64 {
 func (w *EntryWriter) duplicate(ctx context.Context, position, id int64) error {
 	w.used = max(w.used, id)
 	found, err := w.look(ctx)
+	if err == nil && found < position && found >= 0 && w.used >= maxSequenceID {
+		err = fmt.Errorf("%d and the sequence ids up to %d are used up", position, w.used)
+	}
 	if err != nil {
 		return w.doubt(fmt.Errorf("%w: %w", ErrInDoubt, err))
 	}

@@ -410,6 +410,7 @@ func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
 }
 
 func storesEachPositionOnce(t *testing.T, options ...wire.Option) {
+	t.Helper()
 	s := wire.Start(t, options...)
 	client := dial(t, s.URL())
 	const n = 1000

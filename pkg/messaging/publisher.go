@@ -52,9 +52,9 @@ const discoverEvery = time.Minute
 
 // Publisher opens a publisher for topic. It returns once every partition has a
 // producer, retrying while the cluster is away until ctx ends, or the client closes
-// ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help: [ErrInvalidTopic],
-// [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and [ErrOwned] with
-// [ExclusiveOwnership]. Close the publisher when done.
+// ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
+// [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
+// [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
 func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)

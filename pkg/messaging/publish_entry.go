@@ -61,13 +61,16 @@ func (p *Publisher) publishEntry(ctx context.Context, ids *entryIDs, rs ...*Reco
 	}
 	id, err := o.result()
 	if errors.Is(err, ErrInDoubt) {
-		pp.giveUp(err) // what the client still has is not sent
+		pp.endWithEntry(errEntryInDoubt) // what the client still has is not sent
 	}
 	return id, err
 }
 
-// errEntryCut is why a producer is given up that has the beginning of an entry.
-var errEntryCut = errors.New("the client took only a part of an entry")
+// Why a producer is given up.
+var (
+	errEntryCut     = errors.New("the client took only a part of an entry")
+	errEntryInDoubt = errors.New("the receipts do not say that an entry was stored whole")
+)
 
 // handOver gives the producer all of rs, and flushes it. An error says that it has none of it.
 func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*Record, done func(MessageID, error)) error {
@@ -78,7 +81,7 @@ func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*Record, done func(Me
 	if refused := pp.sendEntry(raw, entry); refused >= 0 {
 		// Nothing has been flushed, and is not from now on.
 		if refused > 0 || classify(*pp.failure.Load()) != tooLarge {
-			pp.giveUp(errEntryCut)
+			pp.endWithEntry(errEntryCut)
 		} else { // the producer has nothing, and goes on
 			pp.endHandOver()
 		}
@@ -91,6 +94,12 @@ func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*Record, done func(Me
 		flushOnce(generation, raw)
 	}()
 	return nil
+}
+
+// endWithEntry has the producer given up, and no entry admitted any more.
+func (pp *partitionPublisher) endWithEntry(cause error) {
+	pp.shut(fmt.Errorf("%w: %w", ErrProducerLost, cause))
+	pp.giveUp(cause)
 }
 
 // sendEntry gives entry to raw, up to the first record that raw refuses: what is behind it must not

@@ -301,11 +301,11 @@ func (w *EntryWriter) Store(ctx context.Context, rs ...*Record) error {
 	w.storing.Lock()
 	defer w.storing.Unlock()
 	for {
-		if w.owned.Err() != nil {
-			return context.Cause(w.owned)
-		}
 		if rs = w.missing(rs); len(rs) == 0 {
 			return nil
+		}
+		if w.owned.Err() != nil {
+			return context.Cause(w.owned)
 		}
 		n := len(rs)
 		if !w.proven {

@@ -158,6 +158,8 @@ func (l *slab) delivery(raw pulsar.Message) *Delivery {
 		d.Payload = nil
 	case d.Payload == nil:
 		d.Payload = []byte{}
+	default:
+		d.unmarkEmpty()
 	}
 	return d
 }

@@ -25,7 +25,7 @@ func (r *run) complete(w *worker, d *task, err error) {
 	if d.FirstFailed.IsZero() {
 		d.FirstFailed = time.Now()
 	}
-	delay, reason := r.cfg.Retry.next(d, err)
+	delay, reason, err := r.nextAttempt(d, err)
 	if d.entry.lost() { // another consumer gets it, or this one again
 		if reason == nil {
 			d.Attempt, d.Due = d.Attempt+1, time.Now().Add(delay)
@@ -43,6 +43,22 @@ func (r *run) complete(w *worker, d *task, err error) {
 		r.log.Warn("message not handled", zap.Error(err), zap.String("topic", d.Topic),
 			zap.Stringer("message_id", d.ID), zap.Int("attempt", d.Attempt))
 	}
+}
+
+// nextAttempt is Retry.next where the service's own code panics, too: Retry.Delay, or a method of
+// err. The message is handled as if its handler had panicked, with the delays that are configured.
+func (r *run) nextAttempt(d *task, err error) (delay time.Duration, dead, failure error) {
+	defer func() {
+		if v := recover(); v != nil {
+			plain := r.cfg.Retry
+			plain.Delay = nil
+			failure = r.panicked(d, v)
+			delay, dead = plain.next(d, failure)
+		}
+	}()
+	_ = err.Error() // the copy and the log have it
+	delay, dead = r.cfg.Retry.next(d, err)
+	return delay, dead, err
 }
 
 // next is the delay before another attempt at d, which failed with err, or the reason why there
@@ -99,7 +115,10 @@ func (r *run) sendCopy(w *worker, d *task) {
 	case p != nil:
 		r.sched.StartCopy()
 		job.sent = p
-		p.PublishAsync(r.grace, job.record, func(_ MessageID, err error) {
+		p.PublishAsync(r.grace, job.record, func(id MessageID, err error) {
+			if err == nil && id.Deduplicated() {
+				err = errDeduplicated
+			}
 			job.stored, job.err = err == nil, err
 			r.sched.Resume(&d.Item)
 		})
@@ -109,6 +128,10 @@ func (r *run) sendCopy(w *worker, d *task) {
 		r.copyFailed(w, d, trouble)
 	}
 }
+
+// errDeduplicated: a broker drops a copy that is behind a later one of the same producer. Another
+// reason is that it has the copy, and the receipt was lost: then there are two of it.
+var errDeduplicated = errors.New("the broker took the copy for a duplicate")
 
 // finishCopy acknowledges d once its copy is stored, and until then tries again.
 func (r *run) finishCopy(w *worker, d *task) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -99,7 +100,11 @@ func EntryBytes(r *Record) int {
 //     producer that is closed while it connects anew withdraws what waits to be written, one
 //     by one, while the rest is being written; and the request to open a producer again
 //     overtakes what waits for the same connection). So one entry is under way at a time: it
-//     is stored whole or not at all.
+//     is stored whole or not at all. It is handed to the client whole, whatever ends meanwhile,
+//     and flushed once, behind its last record. A broker whose maximum message size is below
+//     the entry's makes the client cut it. Then its beginning is stored, or nothing: the
+//     parts behind it begin with a sequence id that is stored already, and the broker drops
+//     them; and once the client refuses a record, nothing of the entry is sent.
 //
 //  3. Nothing that was sent before is stored after the reading. When a process is killed the
 //     broker drops its producer and lets the next one in while an entry of the old one may
@@ -107,11 +112,20 @@ func EntryBytes(r *Record) int {
 //     after the reading. Deduplication makes up for that: all writers have the same name, and
 //     an entry's sequence id is its highest position, so the broker knows the highest
 //     position that it has pushed towards the bookies, and the highest that is stored. The
-//     records of a writer's first position go alone. If a predecessor's entry with them was
+//     record of a writer's first position goes alone. If a predecessor's entry with it was
 //     pushed and is not stored, the broker answers that it does not know yet, for which the
-//     client connects again and repeats; if it is stored, that it is a duplicate, and the last
-//     message is read again. Once the answer is a place of its own, nothing older comes any
-//     more: what is pushed later is stored later.
+//     client gives up the connection, and the next writer asks again; if it is stored, that it
+//     is a duplicate, and the last message is read again. Once the answer is a place of its own,
+//     nothing older comes any more: what is pushed later is stored later.
+//
+//     A duplicate is stored, unless the last message is of a lower position: then the id was
+//     used up by the beginning of an entry that was cut (or by a version before, which could
+//     cut one in other ways). The record goes again, alone, under a higher id, until it has a
+//     place of its own, or the reading finds it. These ids are sums of the last position and a
+//     power of two. All writers that read the same last position take the same ones, none
+//     left out, and no entry has an id below the first of them that is not used up: so none
+//     of these steps passes over an entry of a predecessor that is still on its way. While the
+//     ids in use are above the positions, entries go on by the same rule. See sequenceID.
 //
 //  4. Nothing is sent again by itself: a producer whose connection ends is lost for good, and the
 //     next writer finds out what is stored. Brokers recover deduplication's state with the
@@ -121,8 +135,10 @@ func EntryBytes(r *Record) int {
 //
 // Without deduplication on the broker 3 and 4 do not hold: a connection that breaks can store
 // what was under way twice, and nothing here can see it. When retention has removed the last
-// message only deduplication's state is left, which brokers forget after hours without a
-// producer (brokerDeduplicationProducerInactivityTimeoutMinutes).
+// message, or a message of another producer is behind it, only deduplication's state is left: a
+// duplicate counts as stored then. After an entry that was cut, that can be wrong for as many
+// positions as the entry had. Brokers forget that state after hours without a producer
+// (brokerDeduplicationProducerInactivityTimeoutMinutes).
 //
 // Its methods may be called from any goroutine; calls of Store take turns.
 type EntryWriter struct {
@@ -136,6 +152,7 @@ type EntryWriter struct {
 
 	storing sync.Mutex // one entry at a time
 	proven  bool       // nothing older comes any more
+	used    int64      // the highest sequence id that is known to be stored, if above the last position
 
 	mu     sync.Mutex
 	last   *Delivery // when it was last read
@@ -144,7 +161,7 @@ type EntryWriter struct {
 }
 
 // ErrNotOrdered is the error of [EntryWriter.Store] for records without a position, with a negative
-// one, or whose positions fall.
+// one, or whose positions do not rise.
 var ErrNotOrdered = errors.New("messaging: records without ascending positions")
 
 // lookTimeout is how long reading the last message, and closing after it failed, may take.
@@ -152,9 +169,9 @@ const lookTimeout = 10 * time.Second
 
 // EntryWriter takes topic, one without partitions or a single partition of one
 // (name-partition-3), for itself and finds out what it holds. It tries to open a producer until
-// ctx ends, also while another writer has the topic: every 2 seconds at least. Then it reads the
-// last message once, which may take 10 seconds. ctx bounds opening only. Close the writer when
-// done.
+// ctx ends or the client closes, also while another writer has the topic: every 2 seconds at
+// least. Then it reads the last message once, which may take 10 seconds. ctx bounds opening only.
+// Close the writer when done.
 //
 // It fails at once when waiting does not help: without Name or Position, for a topic with several
 // partitions, with an error of Position, and with the errors of [Client.Publisher] but [ErrOwned].
@@ -167,6 +184,8 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	if !validTopic(topic) {
 		return nil, fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
 	}
+	ctx, forget := eitherEnds(ctx, c.life)
+	defer forget()
 	name, err := c.onlyPartition(ctx, topic)
 	if err != nil {
 		return nil, fmt.Errorf("messaging: open entry writer for %s: %w", topic, err)
@@ -175,9 +194,9 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	if err != nil {
 		return nil, err
 	}
-	w := &EntryWriter{client: c, topic: name, cfg: cfg, pub: pub, stored: -1}
+	w := &EntryWriter{client: c, topic: name, cfg: cfg, pub: pub, stored: -1, used: -1}
 	w.owned, w.lose = context.WithCancelCause(context.Background())
-	if err := w.look(ctx); err != nil {
+	if _, err := w.look(ctx); err != nil {
 		closing, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
 		_ = w.Close(closing)
@@ -209,25 +228,26 @@ func (w *EntryWriter) watch() {
 	}
 }
 
-// look reads the last message.
-func (w *EntryWriter) look(ctx context.Context) error {
+// look reads the last message and returns its position, negative for none.
+func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	reading, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	last, err := w.client.Last(reading, w.topic)
 	if err != nil {
-		return fmt.Errorf("what is stored cannot be read, so nothing is written: %w", err)
+		return 0, fmt.Errorf("what is stored cannot be read, so nothing is written: %w", err)
 	}
-	position, at := int64(-1), MessageID{}
+	position = -1
+	var at MessageID
 	if last != nil {
 		at = last.ID
 		if position, err = w.cfg.Position(last); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last, w.at, w.stored = last, at, max(w.stored, position)
-	return nil
+	return position, nil
 }
 
 // Last returns the topic's last message as it was when the writer found out what is stored;
@@ -259,37 +279,37 @@ func (w *EntryWriter) Topic() string { return w.topic }
 func (w *EntryWriter) Trouble() error { return w.pub.Trouble() }
 
 // Store stores rs as one entry: all of them or none, and returns nil when they are stored. Each
-// record's SequenceID is its position in the source, 0 or more; positions must not fall, and
-// may have gaps: else the error is [ErrNotOrdered], and nothing is stored. Records of one position
-// must be in one call. Records up to Stored are not stored again. A writer's first position is
-// stored as an entry of its own. The records must not be changed before Store returns.
+// record's SequenceID is its position in the source, 0 or more; positions must rise, and may
+// have gaps: else the error is [ErrNotOrdered], and nothing is stored. Records up to Stored are
+// not stored again. A writer's first position is stored as an entry of its own. The records must
+// not be changed before Store returns.
 //
 // ErrTooLarge says that the broker does not take the entry, or that several records are more
 // than MaxRecords or [MaxEntryBytes]; then those that Stored does not name are not stored,
-// and the writer goes on. ErrInDoubt says that this is not known, also when ctx ended meanwhile,
-// and ErrProducerLost that another writer has, or had, the topic. With either the writer is
-// at its end: close it and open another, which finds out what is stored. Errors may be both.
+// and the writer goes on. So it is when ctx has ended before anything was sent. ErrInDoubt says
+// that it is not known what is stored, also when ctx ended meanwhile: where the broker's maximum
+// message size is below the entry's, the beginning of it can be. ErrProducerLost says that another
+// writer has, or had, the topic. With either the writer is at its end: close it and open
+// another, which finds out what is stored. Errors may be both, and ErrTooLarge as well: try fewer
+// records at a time then.
 func (w *EntryWriter) Store(ctx context.Context, rs ...*Record) error {
 	for i, r := range rs {
-		if r.SequenceID == nil || *r.SequenceID < 0 || i > 0 && *r.SequenceID < *rs[i-1].SequenceID {
+		if r.SequenceID == nil || *r.SequenceID < 0 || i > 0 && *r.SequenceID <= *rs[i-1].SequenceID {
 			return ErrNotOrdered
 		}
 	}
 	w.storing.Lock()
 	defer w.storing.Unlock()
 	for {
-		if w.owned.Err() != nil {
-			return context.Cause(w.owned)
-		}
 		if rs = w.missing(rs); len(rs) == 0 {
 			return nil
+		}
+		if w.owned.Err() != nil {
+			return context.Cause(w.owned)
 		}
 		n := len(rs)
 		if !w.proven {
 			n = 1
-			for n < len(rs) && *rs[n].SequenceID == *rs[0].SequenceID {
-				n++
-			}
 		}
 		if err := w.store(ctx, rs[:n]); err != nil {
 			return err
@@ -306,43 +326,65 @@ func (w *EntryWriter) missing(rs []*Record) []*Record {
 	return rs
 }
 
-// store stores one entry.
+// store stores one entry, or finds out why a broker takes it for a duplicate.
 func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 	if err := w.fits(rs); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err // nothing is sent: there is no doubt
-	}
-	// The broker knows an entry by its first record's id.
-	first, position := rs[0].SequenceID, *rs[len(rs)-1].SequenceID
-	rs[0].SequenceID = &position
-	id, err := w.pub.publishEntry(ctx, rs...)
-	rs[0].SequenceID = first
-
+	position := *rs[len(rs)-1].SequenceID
 	w.mu.Lock()
-	at := w.at
+	at, ids := w.at, entryIDs{first: sequenceID(w.stored, w.used, position), rest: w.used}
 	w.mu.Unlock()
+	id, err := w.pub.publishEntry(ctx, &ids, rs...)
 	switch {
-	case errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrInDoubt):
-		return err
-	case err != nil:
+	case errors.Is(err, ErrInDoubt):
 		return w.doubt(err)
-	case !id.Deduplicated() && !at.IsZero() && id.Compare(at) <= 0:
-		return w.doubt(fmt.Errorf("%w: the receipt names %s, and %s is stored", ErrInDoubt, id, at))
+	case errors.Is(err, ErrTooLarge) || err != nil && ctx.Err() != nil:
+		return err
+	case err != nil: // the publisher takes nothing any more
+		return w.doubt(err)
 	case id.Deduplicated() && w.proven: // the client has sent it again
 		return w.doubt(fmt.Errorf("%w: an entry was answered as a duplicate", ErrInDoubt))
+	case id.Deduplicated():
+		return w.duplicate(ctx, position, ids.first)
+	case !at.IsZero() && id.Compare(at) <= 0:
+		return w.doubt(fmt.Errorf("%w: the receipt names %s, and %s is stored", ErrInDoubt, id, at))
 	}
+	w.proven, w.used = true, ids.first
 	w.mu.Lock()
-	w.stored = max(w.stored, position)
-	if !id.Deduplicated() {
-		w.proven, w.at = true, id
+	defer w.mu.Unlock()
+	w.stored, w.at = max(w.stored, position), id
+	return nil
+}
+
+// maxSequenceID is the highest id behind which there is another.
+const maxSequenceID = 1 << 61
+
+// sequenceID is the id of an entry up to position, when the last stored position is stored, and
+// used is the highest id that is known to be used up: position, or if that is used up, the lowest
+// sum of stored and a power of two that is not. See 3.
+func sequenceID(stored, used, position int64) int64 {
+	if used <= stored {
+		return position
 	}
-	w.mu.Unlock()
-	if id.Deduplicated() { // see 3: it is stored, and what is behind it may be
-		if err := w.look(ctx); err != nil {
-			return w.doubt(fmt.Errorf("%w: %w", ErrInDoubt, err))
-		}
+	return max(position, stored+1<<bits.Len64(uint64(used-stored)))
+}
+
+// duplicate finds out what it means that the broker took position, under an id, for a duplicate: it
+// is stored, and what is behind it may be, or only the id is used up. See 3.
+func (w *EntryWriter) duplicate(ctx context.Context, position, id int64) error {
+	w.used = max(w.used, id)
+	found, err := w.look(ctx)
+	if err == nil && found < position && found >= 0 && w.used >= maxSequenceID {
+		err = fmt.Errorf("%d and the sequence ids up to %d are used up", position, w.used)
+	}
+	if err != nil {
+		return w.doubt(fmt.Errorf("%w: %w", ErrInDoubt, err))
+	}
+	if found < 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.stored = max(w.stored, position)
 	}
 	return nil
 }

@@ -3,8 +3,11 @@ package messaging_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,6 +105,8 @@ func TestEntryWriterRefuses(t *testing.T) {
 	require.ErrorIs(t, w.Store(testContext(t), rs...), messaging.ErrNotOrdered)
 	require.ErrorIs(t, w.Store(testContext(t), &messaging.Record{}), messaging.ErrNotOrdered)
 	require.ErrorIs(t, w.Store(testContext(t), positioned(-1, 0)...), messaging.ErrNotOrdered)
+	twice := append(positioned(0, 0), positioned(0, 0)...)
+	require.ErrorIs(t, w.Store(testContext(t), twice...), messaging.ErrNotOrdered)
 	require.NoError(t, w.Store(testContext(t), positioned(0, 0)...))
 	err = w.Store(testContext(t), positioned(1, 11)...)
 	require.ErrorIs(t, err, messaging.ErrTooLarge)
@@ -206,10 +211,207 @@ func TestEntryWriterIsToldOfDuplicates(t *testing.T) {
 	require.Equal(t, append(append(inOrder(0, 5), "1000"), inOrder(5, 4)...), stored(s, topic))
 }
 
-// Connections break, receipts are lost and writers end in the middle of entries. What has
-// no outcome is sent again by the next writer: each position is there once.
-func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
+// nextWriterCompletes opens another writer, which stores all below n. Each must be there once.
+func nextWriterCompletes(t *testing.T, s *wire.Server, client *messaging.Client, topic string, n int64) {
+	t.Helper()
+	w := openEntryWriter(t, client, topic)
+	require.NoError(t, w.Store(testContext(t), positioned(w.Stored()+1, n-1)...))
+	require.NoError(t, w.Close(testContext(t)))
+	require.Equal(t, inOrder(0, int(n)), stored(s, topic))
+}
+
+// askedContext is a context that counts how often it is asked for its error, and calls then
+// while it answers for the nth time.
+type askedContext struct {
+	context.Context
+	asked atomic.Int32
+	n     int32
+	then  func()
+}
+
+func (c *askedContext) Err() error {
+	err := c.Context.Err()
+	if c.asked.Add(1) == c.n {
+		c.then()
+	}
+	return err
+}
+
+// Store's context ends at any moment: an entry is stored whole or not at all. A writer that is at
+// its end says so.
+func TestEntryWriterContextEndsWithinStore(t *testing.T) {
 	s := wire.Start(t, wire.WithDeduplication())
+	client := dial(t, s.URL())
+	for n := range int32(20) {
+		topic := fmt.Sprintf("%s-%d", topic, n)
+		w := openEntryWriter(t, client, topic)
+		require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
+		ctx, cancel := context.WithCancel(context.Background())
+		err := w.Store(&askedContext{Context: ctx, n: n, then: cancel}, positioned(5, 19)...)
+		cancel()
+		require.Contains(t, []int{5, 20}, s.Count(topic))
+		if err != nil && !errors.Is(err, messaging.ErrInDoubt) {
+			require.NoError(t, w.Store(testContext(t), positioned(5, 19)...), "it goes on")
+		}
+		require.NoError(t, w.Close(testContext(t)))
+		nextWriterCompletes(t, s, client, topic, 30)
+	}
+}
+
+// The writer, or its client, is closed at any moment of Store.
+func TestEntryWriterClosedWithinStore(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	other := dial(t, s.URL())
+	for n := range int32(20) {
+		topic := fmt.Sprintf("%s-%d", topic, n)
+		client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL()})
+		require.NoError(t, err)
+		w := openEntryWriter(t, client, topic)
+		require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
+		closing := w.Close
+		if n%2 == 0 {
+			closing = client.Close
+		}
+		closed := make(chan error, 1)
+		begin := func() {
+			go func() { closed <- closing(testContext(t)) }()
+			runtime.Gosched()
+		}
+		err = w.Store(&askedContext{Context: testContext(t), n: n/2 + 1, then: begin}, positioned(5, 1999)...)
+		if err == nil {
+			require.Equal(t, 2000, s.Count(topic))
+		} else {
+			require.ErrorIs(t, err, messaging.ErrClosed)
+			require.Equal(t, 5, s.Count(topic), "nothing of it was sent")
+		}
+		if n < 2 {
+			require.NoError(t, <-closed)
+		}
+		require.NoError(t, client.Close(testContext(t)))
+		nextWriterCompletes(t, s, other, topic, 2010)
+	}
+}
+
+// One record is larger than the broker takes, those around it are not.
+func TestEntryWriterWithARecordThatIsTooLarge(t *testing.T) {
+	for at := range 5 {
+		s := wire.Start(t, wire.WithDeduplication(), wire.WithMaxMessageSize(10_000))
+		client := dial(t, s.URL())
+		w := openEntryWriter(t, client, topic)
+		require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
+		rs := positioned(5, 9)
+		rs[at].Payload = make([]byte, 11_000)
+		require.ErrorIs(t, w.Store(testContext(t), rs...), messaging.ErrTooLarge)
+		require.NoError(t, w.Close(testContext(t)))
+		require.Equal(t, 5, s.Count(topic), "nothing of it is stored")
+		nextWriterCompletes(t, s, client, topic, 10)
+	}
+}
+
+// An entry is larger than the broker's maximum, and the client cuts it: its beginning is stored,
+// and the next writer goes on behind that, although the broker has the whole entry's sequence id.
+func TestEntryWriterWithAnEntryThatIsCut(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication(), wire.WithMaxMessageSize(10_000))
+	client := dial(t, s.URL())
+	w := openEntryWriter(t, client, topic)
+	require.NoError(t, w.Store(testContext(t), positioned(0, 4)...))
+	rs := positioned(5, 12)
+	for _, r := range rs {
+		r.Payload = append(make([]byte, 4000), r.Payload...)
+	}
+	require.ErrorIs(t, w.Store(testContext(t), rs...), messaging.ErrInDoubt)
+	require.ErrorIs(t, w.Store(testContext(t), rs...), messaging.ErrInDoubt, "it is at its end")
+	require.NoError(t, w.Close(testContext(t)))
+	require.Equal(t, 7, s.Count(topic), "the beginning, and nothing behind it")
+	for next := int64(7); next < 20; next = w.Stored() + 1 { // writers that end soon
+		w = openEntryWriter(t, client, topic)
+		require.Equal(t, next, w.Stored()+1)
+		require.NoError(t, w.Store(testContext(t), positioned(next, next)...))
+		require.NoError(t, w.Store(testContext(t), positioned(next+1, next+2)...))
+		require.NoError(t, w.Close(testContext(t)))
+	}
+	var at []string
+	for _, m := range s.Entries(topic) {
+		at = append(at, m.Properties["at"])
+	}
+	require.Equal(t, inOrder(0, len(at)), at)
+}
+
+// What a version before left: the beginning of an entry under the sequence id of its end, however
+// far that is.
+func TestEntryWriterGoesOnBehindIDsThatAreUsedUp(t *testing.T) {
+	for _, used := range []int64{9, 10, 11, 20, 1000, 1 << 40} {
+		s := wire.Start(t, wire.WithDeduplication())
+		client := dial(t, s.URL())
+		p := open(t, client, topic, func(p *messaging.Profile) { entries(p); p.ProducerName = "source" })
+		beginning := positioned(0, 8)
+		beginning[0].SequenceID = &used
+		_, err := p.PublishEntry(testContext(t), beginning...)
+		require.NoError(t, err)
+		require.NoError(t, p.Close(testContext(t)))
+		for next := int64(9); next < 30; next += 3 {
+			nextWriterCompletes(t, s, client, topic, next+3)
+		}
+	}
+}
+
+// The id of an entry that is on its way is above those that are used up, and the writer behind it
+// does not pass over it: of the ids that it tries, one is used up or lies between the two.
+func TestSequenceIDsPassOverNothing(t *testing.T) {
+	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for range 10_000 {
+		stored := random.Int64N(100)
+		used := stored + random.Int64N(1<<random.Int64N(20)) // what is stored, and so known to a writer
+		first := stored + 1 + random.Int64N(3)
+		underWay := messaging.SequenceID(stored, used, first+random.Int64N(1<<random.Int64N(20)))
+		require.Greater(t, underWay, used)
+		steps, known := 0, int64(-1)
+		id := messaging.SequenceID(stored, known, first)
+		for ; id <= used; steps++ {
+			known = id
+			id = messaging.SequenceID(stored, known, first)
+			require.Greater(t, id, known)
+		}
+		require.LessOrEqual(t, steps, 24)
+		require.LessOrEqual(t, id, underWay, "stored %d, used up to %d, first position %d", stored, used, first)
+	}
+}
+
+// With more than eight active partitions the library gathers records, and flushes what fills an
+// entry: not an entry writer's, which would be flushed twice, the second time in the middle of the
+// next one.
+func TestEntryWriterBesideManyPartitions(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	client := dial(t, s.URL())
+	for i := range 12 {
+		p, err := client.Publisher(testContext(t), fmt.Sprintf("other-%d", i), messaging.Business())
+		require.NoError(t, err)
+		require.NoError(t, p.Publish(testContext(t), record(0)))
+	}
+	const size = 200
+	w, err := client.EntryWriter(testContext(t), topic, messaging.EntryWriterConfig{Name: "source", Position: position, MaxRecords: size})
+	require.NoError(t, err)
+	for i := range int64(200) {
+		require.NoError(t, w.Store(testContext(t), positioned(i*size, (i+1)*size-1)...))
+	}
+	require.NoError(t, w.Close(testContext(t)))
+	require.Equal(t, inOrder(0, 200*size), stored(s, topic))
+}
+
+// Connections break, receipts are lost, entries are cut and writers end in the middle of entries.
+// What has no outcome is sent again by the next writer: each position is there once.
+func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
+	for name, options := range map[string][]wire.Option{
+		"whole entries": {wire.WithDeduplication()},
+		"some are cut":  {wire.WithDeduplication(), wire.WithMaxMessageSize(600)},
+	} {
+		t.Run(name, func(t *testing.T) { storesEachPositionOnce(t, options...) })
+	}
+}
+
+func storesEachPositionOnce(t *testing.T, options ...wire.Option) {
+	t.Helper()
+	s := wire.Start(t, options...)
 	client := dial(t, s.URL())
 	const n = 1000
 	seed := rand.Uint64()
@@ -234,7 +436,7 @@ func TestEntryWriterStoresEachPositionOnce(t *testing.T) {
 			next = w.Stored() + 1
 			if err != nil {
 				lost := errors.Is(err, messaging.ErrInDoubt) || errors.Is(err, messaging.ErrProducerLost)
-				require.True(t, lost, "%v", err)
+				require.True(t, lost || errors.Is(err, messaging.ErrTooLarge), "%v", err)
 				break
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // entries is a profile for PublishEntry.
 func entries(p *messaging.Profile) {
 	p.GroupCommit, p.Linger = true, time.Hour
-	p.ProducerName = "one"
+	p.ProducerName, p.Ownership = "one", messaging.ExclusiveOwnership
 }
 
 func numbers(from, to int64) []*messaging.Record {
@@ -62,15 +62,30 @@ func TestPublishEntryIsOneEntry(t *testing.T) {
 func TestPublishEntryKnowsWhenItIsNotOne(t *testing.T) {
 	s := wire.Start(t, wire.WithMaxMessageSize(1000))
 	client := dial(t, s.URL())
+	sized := func(sizes ...int) (rs []*messaging.Record) {
+		for _, size := range sizes {
+			rs = append(rs, &messaging.Record{Payload: make([]byte, size)})
+		}
+		return rs
+	}
+	for name, rs := range map[string][]*messaging.Record{
+		"one of two is too large": sized(1, 5000),
+		"two entries":             sized(600, 600),
+	} {
+		p := open(t, client, topic, entries)
+		_, err := p.PublishEntry(testContext(t), rs...)
+		require.ErrorIs(t, err, messaging.ErrInDoubt, name)
+		_, err = p.PublishEntry(testContext(t), record(0))
+		require.ErrorIs(t, err, messaging.ErrProducerLost, name)
+		require.NoError(t, p.Close(testContext(t)))
+	}
 	p := open(t, client, topic, entries)
-	_, err := p.PublishEntry(testContext(t), &messaging.Record{Payload: make([]byte, 5000)})
-	require.ErrorIs(t, err, messaging.ErrTooLarge)
-	require.NotErrorIs(t, err, messaging.ErrInDoubt)
-	_, err = p.PublishEntry(testContext(t), record(0), &messaging.Record{Payload: make([]byte, 5000)})
-	require.ErrorIs(t, err, messaging.ErrInDoubt, "one of two")
-	_, err = p.PublishEntry(testContext(t), &messaging.Record{Payload: make([]byte, 600)}, &messaging.Record{Payload: make([]byte, 600)})
-	require.ErrorIs(t, err, messaging.ErrInDoubt, "two entries")
-	_, err = p.PublishEntry(testContext(t))
+	for _, rs := range [][]*messaging.Record{sized(5000), sized(5000, 1), sized(5000, 5000)} {
+		_, err := p.PublishEntry(testContext(t), rs...)
+		require.ErrorIs(t, err, messaging.ErrTooLarge)
+		require.NotErrorIs(t, err, messaging.ErrInDoubt, "nothing was sent")
+	}
+	_, err := p.PublishEntry(testContext(t))
 	require.NoError(t, err)
 	_, err = p.PublishEntry(testContext(t), record(1), record(2))
 	require.NoError(t, err)
@@ -81,4 +96,5 @@ func TestPublishEntryKnowsWhenItIsNotOne(t *testing.T) {
 	_, err = p.PublishEntry(short, record(3))
 	require.ErrorIs(t, err, messaging.ErrInDoubt)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, p.Close(canceledContext()), messaging.ErrUnacknowledged)
 }

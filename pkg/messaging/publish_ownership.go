@@ -33,10 +33,7 @@ func (o Ownership) raw() pulsar.ProducerAccessMode {
 func (pp *partitionPublisher) noReconnect(options *pulsar.ProducerOptions) {
 	options.MaxReconnectToBroker = new(uint)
 	options.BackOffPolicyFunc = func() rawbackoff.Policy {
-		select {
-		case pp.lost <- errConnectionLost:
-		default: // already told
-		}
+		pp.giveUp(errConnectionLost)
 		return newBackoff()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -51,7 +52,7 @@ type partitionPublisher struct {
 	unsent      *pending // the first record of the list that gathers, see gathers
 	unsentCount int
 	unsentBytes int
-	handing     bool // flushNow hands over what has gathered
+	handing     bool // flushNow hands over what has gathered, or handOver an entry
 	producer    pulsar.Producer
 	generation  context.Context // ends with the present producer
 	retire      context.CancelFunc
@@ -65,6 +66,8 @@ type partitionPublisher struct {
 	outcomes   []outcome
 	spare      []outcome
 	wake       chan struct{}
+	failures   atomic.Int64          // outcomes that are errors
+	failure    atomic.Pointer[error] // the latest
 
 	lost  chan error      // what says that an owner has lost its producer
 	after <-chan struct{} // the producer is made once this is closed; nil: at once
@@ -201,23 +204,7 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 		pp.count++
 		pp.bytes += size
 	}
-	e = pp.newPending()
-	e.fill(r, size, done)
-	pp.admitted++
-	e.seq = pp.admitted
-	idle := pp.list.Head() == nil
-	if idle || e.seq%sampleEvery == 0 {
-		now := time.Now()
-		e.at = now.UnixNano()
-		if idle {
-			pp.headSince = now
-			if !pp.watched {
-				pp.watched = true
-				pp.p.client.watcher.Add(pp.check)
-			}
-		}
-	}
-	pp.list.Push(e)
+	e = pp.enter(r, size, done)
 	raw = pp.producer
 	switch {
 	case raw == nil: // resume sends it
@@ -238,6 +225,31 @@ func (pp *partitionPublisher) admit(ctx context.Context, r *Record, done func(Me
 	}
 	pp.mu.Unlock()
 	return e, raw, gathered, nil
+}
+
+// enter puts r, which is admitted, on the list. pp.mu is held.
+func (pp *partitionPublisher) enter(r *Record, size int64, done func(MessageID, error)) *pending {
+	e := pp.newPending()
+	e.fill(r, size, done)
+	if pp.p.profile.unbatched() {
+		e.markEmpty()
+	}
+	pp.admitted++
+	e.seq = pp.admitted
+	idle := pp.list.Head() == nil
+	if idle || e.seq%sampleEvery == 0 {
+		now := time.Now()
+		e.at = now.UnixNano()
+		if idle {
+			pp.headSince = now
+			if !pp.watched {
+				pp.watched = true
+				pp.p.client.watcher.Add(pp.check)
+			}
+		}
+	}
+	pp.list.Push(e)
+	return e
 }
 
 // fits reports whether a record of size may be admitted now. A record larger than
@@ -342,6 +354,11 @@ func (pp *partitionPublisher) send(raw pulsar.Producer, e *pending) {
 // noteOutcome notes an outcome. It runs on the connection's reader goroutine, which
 // serves every topic of the connection, so it must not block.
 func (pp *partitionPublisher) noteOutcome(e *pending, id pulsar.MessageID, err error) {
+	if err != nil {
+		failed := err // err itself stays off the heap
+		pp.failure.Store(&failed)
+		pp.failures.Add(1)
+	}
 	pp.outcomesMu.Lock()
 	first := len(pp.outcomes) == 0
 	pp.outcomes = append(pp.outcomes, outcome{e, id, err})
@@ -394,6 +411,14 @@ func (pp *partitionPublisher) retireProducer() pulsar.Producer {
 	pp.mu.Unlock()
 	pp.sends.Wait()
 	return raw
+}
+
+// giveUp has an owner's producer retired for cause. What is in it and was not flushed is not sent.
+func (pp *partitionPublisher) giveUp(cause error) {
+	select {
+	case pp.lost <- cause:
+	default: // it is lost already
+	}
 }
 
 // takeOutcomes gives every record with a known outcome that outcome, and returns what
@@ -615,9 +640,14 @@ func (e *pending) fill(r *Record, size int64, done func(MessageID, error)) {
 	e.msg.Payload, e.msg.Key, e.msg.OrderingKey, e.msg.Properties = r.Payload, r.Key, r.OrderingKey, r.Properties
 	e.msg.EventTime, e.msg.DeliverAt, e.msg.SequenceID = r.EventTime, r.DeliverAt, nil
 	if r.SequenceID != nil {
-		e.sequenceID = *r.SequenceID
-		e.msg.SequenceID = &e.sequenceID
+		e.number(*r.SequenceID)
 	}
 	e.size, e.done = size, done
 	e.at, e.sent, e.again, e.stale = 0, false, false, false
+}
+
+// number gives e its sequence id.
+func (e *pending) number(id int64) {
+	e.sequenceID = id
+	e.msg.SequenceID = &e.sequenceID
 }

@@ -51,10 +51,10 @@ type Publisher struct {
 const discoverEvery = time.Minute
 
 // Publisher opens a publisher for topic. It returns once every partition has a
-// producer, retrying while the cluster is away until ctx ends; ctx bounds opening
-// only. It fails at once when waiting does not help: [ErrInvalidTopic],
-// [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and [ErrOwned] with
-// [ExclusiveOwnership]. Close the publisher when done.
+// producer, retrying while the cluster is away until ctx ends, or the client closes
+// ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
+// [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
+// [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
 func (c *Client) Publisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
 	if err := profile.Validate(); err != nil {
 		return nil, fmt.Errorf("messaging: profile: %w", err)
@@ -96,8 +96,10 @@ func canceled() context.Context {
 	return ctx
 }
 
-// open finds the topic's partitions and waits for a producer on each.
+// open finds the topic's partitions and waits for a producer on each, until ctx or the client ends.
 func (p *Publisher) open(ctx context.Context) error {
+	ctx, forget := eitherEnds(ctx, p.client.life)
+	defer forget()
 	var b backoff.Backoff
 	for {
 		topics, err := p.lookUpPartitions(ctx)
@@ -112,10 +114,14 @@ func (p *Publisher) open(ctx context.Context) error {
 			p.noteConnectError(err)
 		}
 		if !backoff.Sleep(ctx, b.Next()) {
-			return p.explain(ctx.Err())
+			return p.explain(context.Cause(ctx))
 		}
 	}
-	for _, pp := range *p.partitions.Load() {
+	partitions := p.partitions.Load()
+	if partitions == nil { // closed while the broker answered
+		return ErrClosed
+	}
+	for _, pp := range *partitions {
 		select {
 		case <-pp.ready:
 			pp.mu.Lock()
@@ -125,7 +131,7 @@ func (p *Publisher) open(ctx context.Context) error {
 				return refusal
 			}
 		case <-ctx.Done():
-			return p.explain(ctx.Err())
+			return p.explain(context.Cause(ctx))
 		case <-p.background.Done():
 			return ErrClosed
 		}
@@ -281,7 +287,8 @@ func (p *Publisher) Publish(ctx context.Context, rs ...*Record) error {
 //
 // done runs on the partition's own goroutine: while it blocks, further outcomes
 // and room of that partition wait, other partitions do not. It must not publish to
-// the same publisher in the blocking mode. A record that is not accepted (queue
+// the same publisher in the blocking mode, nor wait for it in Publish, Flush or Close: these
+// wait for done. A record that is not accepted (queue
 // full, closed, ctx ended) gets its outcome in the caller's goroutine.
 //
 // The payload and the key belong to the publisher until done is called, and may be

@@ -447,6 +447,111 @@ func TestCloseWithAReceiptThatNeverComes(t *testing.T) {
 	require.Equal(t, []string{"0", "0"}, stored(s, topic))
 }
 
+// drain returns all that topic holds, as a subscription gets it.
+func drain(t *testing.T, client *messaging.Client, topic string) (all []*messaging.Delivery) {
+	t.Helper()
+	cfg := quickConfig(messaging.Exclusive, "")
+	cfg.Topics, cfg.Subscription = []string{topic}, "drain"
+	c, err := client.Consumer(cfg)
+	require.NoError(t, err)
+	_, err = c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
+		all = append(all, d)
+		return nil
+	})
+	require.NoError(t, err)
+	return all
+}
+
+// An empty payload arrives empty, null stays null, and properties are those that were published,
+// in batches and outside.
+func TestEmptyPayloadsArriveEmpty(t *testing.T) {
+	for _, compression := range []messaging.Compression{messaging.LZ4, messaging.ZSTD, messaging.NoCompression} {
+		for _, batch := range []int{1, 10} {
+			t.Run(fmt.Sprintf("%s in batches of %d", compression, batch), func(t *testing.T) {
+				s := wire.Start(t)
+				client := dial(t, s.URL())
+				p := open(t, client, topic, func(p *messaging.Profile) { p.BatchRecords, p.Compression = batch, compression })
+				own := map[string]string{"a": "b"}
+				require.NoError(t, p.Publish(testContext(t),
+					&messaging.Record{Payload: []byte{}},
+					&messaging.Record{Payload: []byte{}, Properties: own},
+					&messaging.Record{Properties: own},
+					&messaging.Record{Payload: []byte{0}, Properties: own},
+				))
+				require.Equal(t, map[string]string{"a": "b"}, own)
+				all := drain(t, client, topic)
+				require.Len(t, all, 4)
+				for i, payload := range [][]byte{{}, {}, nil, {0}} {
+					require.Equal(t, payload, all[i].Payload, "%d", i)
+					if i == 0 {
+						require.Empty(t, all[i].Properties)
+					} else {
+						require.Equal(t, own, all[i].Properties)
+					}
+				}
+				last, err := client.Last(testContext(t), topic)
+				require.NoError(t, err)
+				require.Equal(t, []byte{0}, last.Payload)
+			})
+		}
+	}
+}
+
+// The client closes while a publisher or an entry writer opens, and the broker does not answer.
+func TestOpeningEndsWithTheClient(t *testing.T) {
+	for name, opening := range map[string]func(*messaging.Client) error{
+		"publisher": func(c *messaging.Client) error {
+			_, err := c.Publisher(context.Background(), topic, messaging.Business())
+			return err
+		},
+		"entry writer": func(c *messaging.Client) error {
+			_, err := c.EntryWriter(context.Background(), topic, messaging.EntryWriterConfig{Name: "n", Position: position})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := wire.Start(t)
+			s.Ignore(wire.OpPartitions, topic, 1000)
+			client := dial(t, s.URL())
+			opened := make(chan error, 1)
+			go func() { opened <- opening(client) }()
+			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, 1))
+			require.NoError(t, client.Close(testContext(t)))
+			select {
+			case err := <-opened:
+				require.ErrorIs(t, err, messaging.ErrClosed)
+			case <-testContext(t).Done():
+				t.Fatal("opening goes on")
+			}
+		})
+	}
+}
+
+// The client closes at any moment of a publisher's opening, also when the broker has just answered.
+func TestPublisherOpensWhileItsClientCloses(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 3)
+	for i := range 100 {
+		client := dial(t, s.URL())
+		if i%2 == 0 { // with a connection
+			require.NoError(t, open(t, client, "other", nil).Close(testContext(t)))
+		}
+		asked := s.Received(wire.CommandPartitionedMetadata)
+		opened := make(chan error, 1)
+		go func() {
+			_, err := client.Publisher(testContext(t), topic, messaging.Business())
+			opened <- err
+		}()
+		if i%4 < 2 {
+			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, asked+1))
+		}
+		require.NoError(t, client.Close(testContext(t)))
+		if err := <-opened; err != nil {
+			require.ErrorIs(t, err, messaging.ErrClosed)
+		}
+	}
+}
+
 // With a context that has ended nothing is published.
 func TestPublishWithAnEndedContext(t *testing.T) {
 	s := wire.Start(t)

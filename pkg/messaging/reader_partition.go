@@ -201,8 +201,8 @@ type readerSession struct {
 	reading    chan struct{} // holds an element while next reads
 }
 
-// readerChunksExpire is how long the underlying client keeps the chunks of a message that is not whole.
-// Each such message costs a goroutine for as long, also when it is whole.
+// readerChunksExpire is how long the underlying client keeps the chunks of a message that is not
+// whole. Each such message costs a goroutine for as long, also when it is whole.
 const readerChunksExpire = 10 * time.Minute
 
 var errReaderReconnects = errors.New("connection lost")

@@ -340,6 +340,87 @@ func TestCopiesKeepEmptyPayloads(t *testing.T) {
 	}
 }
 
+// A dead letter whose payload is empty goes back as it was.
+func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	s.CreateTopic(topic, 0)
+	s.PublishBatch(topic, wire.None, wire.Message{Key: "k", Payload: []byte{}}, wire.Message{Key: "l", Payload: []byte("x")})
+	c, err := client.Consumer(quickConfig(messaging.Exclusive, ""))
+	require.NoError(t, err)
+	_, err = c.Drain(testContext(t), func(_ context.Context, d *messaging.Delivery) error {
+		if d.Key == "k" {
+			return messaging.Reject(errors.New("no"))
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	result, err := client.Redrive(testContext(t), messaging.RedriveConfig{Topic: deadLetters, Subscription: "sub", Idle: 100 * time.Millisecond})
+	require.NoError(t, err)
+	require.Equal(t, 1, result.Redriven)
+	all := drain(t, client, topic)
+	require.Len(t, all, 3)
+	require.Equal(t, []byte{}, all[2].Payload)
+	require.Empty(t, all[2].Properties)
+}
+
+// A broker that deduplicates answers a copy as it does a stored one when it drops it: the original
+// is acknowledged only for a copy that has a place.
+func TestCopyTakenForADuplicateIsSentAgain(t *testing.T) {
+	s := wire.Start(t, wire.WithDeduplication())
+	reg := prometheus.NewRegistry()
+	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+	s.CreateTopic(deadLetters, 0)
+	lost := s.DropReceipts(deadLetters, 1)
+	s.Publish(topic, wire.Message{Payload: []byte("x")})
+	r := start(t, client, quickConfig(messaging.Exclusive, ""), func(context.Context, *messaging.Delivery) error {
+		return messaging.Reject(errors.New("no"))
+	})
+	ctx := testContext(t)
+	require.NoError(t, s.WaitEntries(ctx, deadLetters, 1))
+	lost.Remove()
+	s.CutConnections() // the client underneath sends the copy again, under the same sequence id
+	require.NoError(t, s.WaitAcked(ctx, topic, "sub", 1))
+	r.stop(t)
+	require.Equal(t, 1, failedCopies(t, reg, "other"), "the duplicate")
+	require.Equal(t, 2, s.Count(deadLetters))
+}
+
+// panicking is an error whose text panics.
+type panicking struct{}
+
+func (panicking) Error() string { panic("no text") }
+
+// What a service gives besides its handler may panic, too: the message is tried again, and goes to
+// the dead-letter topic in the end.
+func TestPanicsBesideTheHandlerAreVerdicts(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		delay func(int) time.Duration
+	}{
+		"text of an error": {err: panicking{}},
+		"of a rejection":   {err: messaging.Reject(panicking{})},
+		"delay":            {err: errors.New("again"), delay: func(int) time.Duration { panic("no delay") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := wire.Start(t)
+			reg := prometheus.NewRegistry()
+			s.Publish(topic, wire.Message{Payload: []byte("x")})
+			cfg := quickConfig(messaging.Exclusive, "")
+			cfg.Retry.MaxAttempts, cfg.Retry.Delay = 2, c.delay
+			var attempts atomic.Int32
+			r := start(t, dial(t, s.URL(), messaging.WithRegisterer(reg)), cfg, func(context.Context, *messaging.Delivery) error {
+				attempts.Add(1)
+				return c.err
+			})
+			require.NoError(t, s.WaitAcked(testContext(t), topic, "sub", 1))
+			r.stop(t)
+			require.EqualValues(t, 2, attempts.Load())
+			require.Equal(t, 1, handledAs(t, reg, "dead_letter"))
+		})
+	}
+}
+
 // Each subscription that shares a retry topic handles its own copies only, and keeps no backlog of
 // others'.
 func TestSubscriptionsShareARetryTopic(t *testing.T) {

@@ -38,9 +38,10 @@ const (
 	// PropertyTruncated is the size of the original's payload in bytes. Only a dead letter whose
 	// payload was cut has it: see [TruncateUnstorable].
 	PropertyTruncated = "aviary_truncated"
-	// PropertyEmpty is "true" on copies whose payload is empty and not null. Consumers on
-	// pulsar-client-go v0.21.0 see a zero byte there: it does not decompress what was empty
-	// (consumer_partition.go, MessageReceived).
+	// PropertyEmpty is "true" on every message that this library publishes outside batches, a copy
+	// or not, and whose payload is empty and not null. Deliveries do not show it. Other consumers
+	// on pulsar-client-go v0.21.0 see some bytes in place of a compressed empty payload: it does
+	// not decompress what was empty (consumer_partition.go, MessageReceived).
 	PropertyEmpty = "aviary_empty"
 	// PropertyEscape stands in front of the names of the original's own properties that begin
 	// with "aviary_".

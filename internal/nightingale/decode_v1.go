@@ -19,6 +19,11 @@ var (
 func decodeV1(b *batch, body []byte, l Limits) error {
 	b.body, b.elements.limit = body, int(l.MemoryBytes)
 	known := len(body) == 0 // an empty request is complete with nothing written
+	if b.form.symbolic {
+		if err := b.beginSymbols(l); err != nil {
+			return err
+		}
+	}
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
 		from := len(body) - len(rest)
@@ -88,9 +93,16 @@ func malformed(what string, err error) error {
 }
 
 func (b *batch) decodeSeriesV1(src []byte) (err error) {
-	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
+	s := series{
+		labels: mark(b.labels), refs: mark(b.refs), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms),
+	}
 	size := len(src)
-	if b.labels, src, err = b.plainLabelsV1(b.labels, src); err != nil {
+	if b.form.symbolic {
+		src, err = b.plainRefsV1(src)
+	} else {
+		b.labels, src, err = b.plainLabelsV1(b.labels, src)
+	}
+	if err != nil {
 		return err
 	}
 	s.raw.labels, s.raw.plain = int32(size-len(src)), true
@@ -108,7 +120,11 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 		}
 		switch fc.FieldNum {
 		case 1:
-			b.labels, err = b.appendLabelV1(b.labels, data)
+			if b.form.symbolic {
+				err = b.appendPairV1(data)
+			} else {
+				b.labels, err = b.appendLabelV1(b.labels, data)
+			}
 			s.raw.labels, s.raw.plain = int32(size-len(src)), false
 		case 2:
 			err = b.decodeSample(data, false)
@@ -123,6 +139,11 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	}
 	s.labels, s.samples = upTo(s.labels, b.labels), upTo(s.samples, b.samples)
 	s.exemplars, s.histograms = upTo(s.exemplars, b.exemplars), upTo(s.histograms, b.histograms)
+	if b.form.symbolic {
+		if err := b.endRefsV1(&s); err != nil {
+			return err
+		}
+	}
 	b.series = append(b.series, s)
 	return nil
 }
@@ -164,12 +185,24 @@ func (b *batch) appendLabelV1(dst []label, src []byte) ([]label, error) {
 	if err := b.elements.charge(labelBytes); err != nil {
 		return dst, err
 	}
-	var l label
+	l, err := decodeLabelV1(src)
+	return append(dst, l), err
+}
+
+// appendPairV1 decodes a Label to references.
+func (b *batch) appendPairV1(src []byte) error {
+	l, err := decodeLabelV1(src)
+	if err == nil {
+		_, err = b.addPair(l.name, l.value, nil)
+	}
+	return err
+}
+
+func decodeLabelV1(src []byte) (l label, err error) {
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		var err error
 		if src, err = nextField(&fc, src); err != nil {
-			return dst, err
+			return l, err
 		}
 		ok := true
 		switch fc.FieldNum {
@@ -179,10 +212,10 @@ func (b *batch) appendLabelV1(dst []label, src []byte) ([]label, error) {
 			l.value, ok = fc.String()
 		}
 		if !ok {
-			return dst, errWireType
+			return l, errWireType
 		}
 	}
-	return append(dst, l), nil
+	return l, nil
 }
 
 // text is data as a string without a copy.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/VictoriaMetrics/easyproto"
 )
@@ -28,6 +29,11 @@ func decodeV2(b *batch, body []byte, l Limits) error {
 	}
 	if len(b.symbols) == 0 || b.symbols[0] != "" {
 		return invalid("first_symbol", "the first of the symbols must be the empty string")
+	}
+	if b.form.symbolic {
+		if err := b.lookAtSymbols(l); err != nil {
+			return err
+		}
 	}
 	if err := b.elements.charge(n * (seriesBytes + metadataBytes)); err != nil {
 		return err
@@ -231,7 +237,9 @@ func (r *references) flaw() flaw {
 
 // decodeSeriesV2 decodes a TimeSeries. limit bounds b.expanded.
 func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
-	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
+	s := series{
+		labels: mark(b.labels), refs: mark(b.refs), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms),
+	}
 	refs := references{symbols: b.symbols, elements: &b.elements, expanded: b.expanded + len(src), limit: limit}
 	var about aboutV2
 	var start int64 // of the whole series, as release candidate 3 has it
@@ -241,7 +249,12 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 			return err
 		}
 		if fc.FieldNum == 1 {
-			if b.labels, err = refs.decode(b.labels, &fc); err != nil {
+			if b.form.symbolic {
+				b.refs, err = b.decodeRefs(b.refs, &fc)
+			} else {
+				b.labels, err = refs.decode(b.labels, &fc)
+			}
+			if err != nil {
 				return err
 			}
 			continue
@@ -271,6 +284,11 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 			err = about.decode(data)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	if b.form.symbolic {
+		if err := b.endRefsV2(&s, &refs); err != nil {
 			return err
 		}
 	}
@@ -381,14 +399,93 @@ func (b *batch) describeV2(m aboutV2, refs *references) *metadata {
 	if n := len(b.about); n > 0 && m == b.aboutRefs { // neighbours are mostly of one family
 		return &b.about[n-1]
 	}
-	about := metadata{
-		kind: kindName(m.kind),
-		help: cut(refs.symbol(uint64(m.help)), maxFamilyHelp),
-		unit: cut(refs.symbol(uint64(m.unit)), maxFamilyUnit),
+	help, unit := refs.symbol(uint64(m.help)), refs.symbol(uint64(m.unit))
+	about := metadata{kind: kindName(m.kind), help: cut(help, maxFamilyHelp), unit: cut(unit, maxFamilyUnit)}
+	if about.help == help {
+		about.helpRef = m.help
+	}
+	if about.unit == unit {
+		about.unitRef = m.unit
 	}
 	if refs.beyond || about.kind == kindUnknown && about.help == "" && about.unit == "" {
 		return nil
 	}
 	b.about, b.aboutRefs = append(b.about, about), m
 	return &b.about[len(b.about)-1]
+}
+
+// lookAtSymbols learns what series need to know of their symbols.
+func (b *batch) lookAtSymbols(l Limits) error {
+	if err := b.elements.charge(len(b.symbols) * infoBytes); err != nil {
+		return err
+	}
+	b.bounds = boundsOf(&l)
+	b.info = slices.Grow(b.info, len(b.symbols))
+	for _, symbol := range b.symbols {
+		b.info = append(b.info, b.bounds.info(symbol))
+		b.symbolBytes += len(symbol)
+	}
+	return nil
+}
+
+// decodeRefs appends the references of a repeated field's occurrence, packed or not,
+// whatever they refer to.
+func (b *batch) decodeRefs(dst []uint32, fc *easyproto.FieldContext) ([]uint32, error) {
+	data, packed := fc.MessageData()
+	if !packed {
+		one, ok := fc.Uint32()
+		if !ok {
+			return dst, errReference
+		}
+		return append(dst, one), b.elements.charge(refBytes)
+	}
+	if err := b.elements.charge(len(data) * refBytes); err != nil { // as if each had one byte
+		return dst, err
+	}
+	from, size := len(dst), len(data)
+	dst = slices.Grow(dst, size)
+	for len(data) >= 3 {
+		ref, n := short(data)
+		if ref > math.MaxUint32 {
+			break
+		}
+		dst = append(dst, uint32(ref))
+		data = data[n:]
+	}
+	for len(data) > 0 {
+		ref, n := binary.Uvarint(data)
+		if n <= 0 || ref > math.MaxUint32 {
+			return dst, errReference
+		}
+		dst = append(dst, uint32(ref))
+		data = data[n:]
+	}
+	b.elements.left += (size - (len(dst) - from)) * refBytes
+	return dst, nil
+}
+
+// endRefsV2 ends the labels of a series. What they expand to counts whether they become
+// texts or not.
+func (b *batch) endRefsV2(s *series, r *references) error {
+	usable := b.endRefs(s)
+	if usable {
+		if r.expanded += int(s.labelBytes) + s.refs.len()/2*labelSize; r.expanded > r.limit {
+			return errExpanded
+		}
+		if b.form.lean {
+			return nil
+		}
+		return b.spell(s)
+	}
+	for _, ref := range of(b.refs, s.refs) {
+		var err error
+		if b.labels, err = r.add(b.labels, uint64(ref)); err != nil {
+			return err
+		}
+		if r.expanded > r.limit {
+			return errExpanded
+		}
+	}
+	b.dropRefs(s)
+	return nil
 }

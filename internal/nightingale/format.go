@@ -16,6 +16,10 @@ type format struct {
 	size func(b *batch) int
 	// samplesOnly: the format has no place for histograms and exemplars.
 	samplesOnly bool
+	// byPartition: the format groups series by partition, and each record names its own.
+	byPartition bool
+	// symbolic: the format takes labels as references to symbols, see form.
+	symbolic bool
 }
 
 // formats lists what the configuration's format can name.
@@ -24,7 +28,8 @@ func formats() []format {
 		{name: "json", encode: encodeJSON, size: jsonSize},
 		{name: "json-kafka-adapter", encode: encodeAdapter, size: adapterSize, samplesOnly: true},
 		{name: "protobuf", encode: encodeProtobuf, size: protobufSize},
-		{name: packedFormat, encode: encodePacked, size: packedSize},
+		{name: packedFormat, encode: encodePacked, size: packedSize, byPartition: true},
+		{name: packedV2Format, encode: encodePackedV2, size: packedV2Size, byPartition: true, symbolic: true},
 	}
 }
 

@@ -320,20 +320,3 @@ func TestUTF8IsFoundWhereverItStands(t *testing.T) {
 		assert.Equal(t, map[string]int{"invalid_utf8": 3}, r.reasons)
 	}
 }
-
-// BenchmarkTranslate is all that a request costs besides HTTP and publishing.
-func BenchmarkTranslate(b *testing.B) {
-	body, limits := marshal(b, request(2000, 10)), testLimits()
-	space := new(batch)
-	out := outgoing{packing: packing{partitions: 4, limit: 256 << 10}}
-	var scratch []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		space.reset()
-		out.reset()
-		require.NoError(b, decodeV1(space, body, limits))
-		_, scratch = space.validate(limits, scratch)
-		encodePacked(space, &out)
-	}
-	b.ReportMetric(float64(b.N)*2000/b.Elapsed().Seconds(), "samples/s")
-}

@@ -139,8 +139,9 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	watch.lap("decompress")
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
+	now := v.settings.Load()
 	b := &space.batch
-	b.elements.held = held
+	b.elements.held, b.form = held, v.form(now.rules)
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}
@@ -151,7 +152,6 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	for i := range b.series {
 		c.valid.add(&b.series[i])
 	}
-	now := v.settings.Load()
 	if err := now.quotas.admit(mine.key.tenant, c.valid.entries()); err != nil {
 		v.metrics.count(c.valid, "throttled")
 		return c, err
@@ -173,6 +173,15 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 	watch.lap("encode")
 	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.bytes))
 	return c, nil
+}
+
+// form is how the format takes labels, as far as what looks at them before lets it.
+func (v *receiver) form(r *rules) form {
+	return form{
+		symbolic: v.format.symbolic,
+		lean:     v.format.symbolic && r == nil && !v.topics.template.perSeries,
+		lateKeys: v.format.byPartition && r == nil,
+	}
 }
 
 // answer writes the response and returns its status. What is refused is counted, and

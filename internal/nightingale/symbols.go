@@ -1,0 +1,344 @@
+package nightingale
+
+import (
+	"hash/maphash"
+	"slices"
+	"unicode/utf8"
+)
+
+// form says how a batch holds the labels of its series, and what is made of them when.
+// The zero form is texts, with the keys.
+//
+// In the symbolic form labels are references to b.symbols, in b.refs: of a 2.0 request
+// the body's own, of a 1.0 request those that intern gives. Only labels with nothing
+// wrong are in it, sorted and of different names; those of other series are texts, as
+// in the zero form. A reference is checked with what is known of its symbol, so each
+// text is looked at once, however often it is used.
+type form struct {
+	symbolic bool // references for the series whose labels have nothing wrong
+	lean     bool // and no texts for those
+	lateKeys bool // keys are made where they are needed, not by validate
+}
+
+// What is known of a symbol: its length above two bits.
+const (
+	usableName  = 1 << 0
+	usableValue = 1 << 1
+	lengthShift = 2
+	longSymbol  = 1 << 28 // not usable, whatever the limits
+)
+
+// What the symbolic form takes in memory.
+const (
+	refBytes  = 4
+	infoBytes = 8                                  // of a symbol: what is known of it, and its number in a message
+	internSum = symbolBytes + infoBytes + slotSize // of a symbol that is in the table
+	slotSize  = 8 * 8 / 3                          // at most, with the table three eighths full after it grew
+)
+
+// symbolTable finds a symbol by its text. The seed keeps senders from choosing texts
+// that all have one hash.
+type symbolTable struct {
+	seed   maphash.Seed
+	seeded bool
+	slots  []slot // a power of two of them
+	count  int    // of those in use
+	known  int    // symbols that were looked at: the first ones of the batch
+}
+
+type slot struct {
+	hash uint32
+	ref  uint32 // 0 where the slot is free: the empty symbol needs none
+}
+
+// leastSlots is the size of a table at first.
+const leastSlots = 1 << 10
+
+// reset empties the table. Its size is what the last request needed.
+func (t *symbolTable) reset() {
+	if t.known == 0 {
+		return
+	}
+	size := leastSlots
+	for size*3 < t.count*4 {
+		size *= 2
+	}
+	if t.count, t.known = 0, 0; cap(t.slots) < size {
+		t.slots = nil
+		return
+	}
+	t.slots = t.slots[:size]
+	clear(t.slots)
+}
+
+// grow doubles the table.
+func (t *symbolTable) grow() {
+	old := t.slots
+	t.slots = make([]slot, max(2*len(old), leastSlots))
+	mask := uint32(len(t.slots) - 1)
+	for _, s := range old {
+		if s.ref == 0 {
+			continue
+		}
+		at := s.hash & mask
+		for t.slots[at].ref != 0 {
+			at = (at + 1) & mask
+		}
+		t.slots[at] = s
+	}
+}
+
+// find returns the place of a text, free or in use.
+func (t *symbolTable) find(symbols []string, text string) (at, hash uint32) {
+	if t.count*4 >= len(t.slots)*3 {
+		if !t.seeded {
+			t.seed, t.seeded = maphash.MakeSeed(), true
+		}
+		t.grow()
+	}
+	hash = uint32(maphash.String(t.seed, text))
+	mask := uint32(len(t.slots) - 1)
+	for at = hash & mask; ; at = (at + 1) & mask {
+		if s := t.slots[at]; s.ref == 0 || s.hash == hash && symbols[s.ref] == text {
+			return at, hash
+		}
+	}
+}
+
+// intern returns the reference of a text, which is added to the symbols where it is not
+// among them.
+func (b *batch) intern(text string) (uint32, error) {
+	if text == "" && len(b.symbols) > 0 {
+		return 0, nil
+	}
+	t := &b.table
+	if t.known < len(b.symbols) {
+		if err := b.index(); err != nil {
+			return 0, err
+		}
+	}
+	at, hash := t.find(b.symbols, text)
+	if ref := t.slots[at].ref; ref != 0 {
+		return ref, nil
+	}
+	if err := b.elements.charge(internSum); err != nil {
+		return 0, err
+	}
+	ref := uint32(len(b.symbols))
+	b.addSymbol(text)
+	t.slots[at] = slot{hash, ref}
+	t.count++
+	t.known = len(b.symbols)
+	return ref, nil
+}
+
+// index puts the symbols that a body has into the table. That of a 2.0 request is only
+// needed when it has other texts, too, as the labels of exemplars.
+func (b *batch) index() error {
+	t := &b.table
+	if err := b.elements.charge((len(b.symbols) - t.known) * slotSize); err != nil {
+		return err
+	}
+	for ref := t.known; ref < len(b.symbols); ref++ {
+		if b.symbols[ref] == "" {
+			continue
+		}
+		if at, hash := t.find(b.symbols, b.symbols[ref]); t.slots[at].ref == 0 {
+			t.slots[at] = slot{hash, uint32(ref)}
+			t.count++
+		}
+	}
+	t.known = len(b.symbols)
+	return nil
+}
+
+func (b *batch) addSymbol(text string) {
+	b.symbols = append(b.symbols, text)
+	b.info = append(b.info, b.bounds.info(text))
+	b.symbolBytes += len(text)
+}
+
+// labelBounds are the limits of labels.
+type labelBounds struct{ name, value, labels int }
+
+func boundsOf(l *Limits) labelBounds {
+	return labelBounds{int(l.LabelNameBytes), int(l.LabelValueBytes), l.LabelsPerSeries}
+}
+
+// info looks at a symbol.
+func (l labelBounds) info(text string) uint32 {
+	n := len(text)
+	if n == 0 || n >= longSymbol || !utf8.ValidString(text) {
+		return 0
+	}
+	known := uint32(n) << lengthShift
+	if n <= l.name {
+		known |= usableName
+	}
+	if n <= l.value {
+		known |= usableValue
+	}
+	return known
+}
+
+// beginSymbols makes room for the first symbol of a 1.0 request.
+func (b *batch) beginSymbols(l Limits) error {
+	b.bounds = boundsOf(&l)
+	if err := b.elements.charge(symbolBytes + infoBytes); err != nil {
+		return err
+	}
+	b.addSymbol("")
+	b.table.known = 1
+	return nil
+}
+
+// plainRefsV1 does what plainLabelsV1 does, with references. Labels are mostly those of
+// the series before, one by one, and then need no look into the table.
+func (b *batch) plainRefsV1(src []byte) (rest []byte, err error) {
+	before := of(b.refs, b.ordered)
+	for len(src) >= 6 && src[0] == 1<<3|2 && src[1] < 0x80 {
+		field, end := src, 2+int(src[1])
+		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
+			break
+		}
+		value := 4 + int(field[3]) // where its tag stands
+		if value+2 > end || field[value] != 2<<3|2 || value+2+int(field[value+1]) != end {
+			break
+		}
+		if before, err = b.addPair(text(field[4:value]), text(field[value+2:end]), before); err != nil {
+			return src, err
+		}
+		src = src[end:]
+	}
+	return src, nil
+}
+
+// addPair appends the references of a label's name and value. before is what is left of
+// those of the series before; it returns the rest of it.
+func (b *batch) addPair(name, value string, before []uint32) (rest []uint32, err error) {
+	if err := b.elements.charge(2 * refBytes); err != nil {
+		return nil, err
+	}
+	var n, v uint32
+	if len(before) >= 2 {
+		n, v, rest = before[0], before[1], before[2:]
+	}
+	if n == 0 || b.symbols[n] != name {
+		if n, err = b.intern(name); err != nil {
+			return nil, err
+		}
+	}
+	if v == 0 || b.symbols[v] != value {
+		if v, err = b.intern(value); err != nil {
+			return nil, err
+		}
+	}
+	b.refs = append(b.refs, n, v)
+	return rest, nil
+}
+
+// usable reports whether a series' references are labels with nothing wrong: known,
+// in pairs, sorted, of different names, with a metric's name, and within the limits.
+// bytes is what they refer to.
+func (b *batch) usable(refs []uint32) (bytes int, ok bool) {
+	if len(refs) == 0 || len(refs)%2 != 0 || len(refs)/2 > b.bounds.labels {
+		return 0, false
+	}
+	info, before := b.info, of(b.refs, b.ordered)
+	same := len(before) == len(refs)
+	names, values := uint32(usableName), uint32(usableValue)
+	for i := 0; i+1 < len(refs); i += 2 {
+		n, v := refs[i], refs[i+1]
+		if uint(n) >= uint(len(info)) || uint(v) >= uint(len(info)) {
+			return 0, false
+		}
+		same = same && before[i] == n
+		name, value := info[n], info[v]
+		names, values = names&name, values&value
+		bytes += int(name>>lengthShift) + int(value>>lengthShift)
+	}
+	return bytes, names != 0 && values != 0 && (same || b.sortedNames(refs))
+}
+
+// sortedNames reports whether names rise, and a metric's name is among them.
+func (b *batch) sortedNames(refs []uint32) bool {
+	named := false
+	for i := 0; i < len(refs); i += 2 {
+		name := b.symbols[refs[i]]
+		if i > 0 && b.symbols[refs[i-2]] >= name {
+			return false
+		}
+		named = named || name == nameLabel
+	}
+	return named
+}
+
+// endRefs ends the references of a series, and keeps them where they are usable.
+func (b *batch) endRefs(s *series) bool {
+	s.refs = upTo(s.refs, b.refs)
+	bytes, ok := b.usable(b.refs[s.refs.from:])
+	if !ok {
+		return false
+	}
+	s.labelBytes = int32(bytes)
+	b.ordered = s.refs
+	return true
+}
+
+// endRefsV1 ends the labels of a series of a 1.0 request.
+func (b *batch) endRefsV1(s *series) error {
+	usable := b.endRefs(s)
+	if usable && b.form.lean {
+		return nil
+	}
+	if err := b.spell(s); err != nil {
+		return err
+	}
+	if !usable {
+		b.dropRefs(s)
+	}
+	return nil
+}
+
+// dropRefs leaves the series its texts alone. Nothing was added to the references since.
+func (b *batch) dropRefs(s *series) {
+	b.refs = b.refs[:s.refs.from]
+	s.refs = extent{}
+}
+
+// spell makes texts of a series' references, which are of symbols that exist.
+func (b *batch) spell(s *series) error {
+	refs := of(b.refs, s.refs)
+	if err := b.elements.charge(len(refs) / 2 * labelBytes); err != nil {
+		return err
+	}
+	s.labels = mark(b.labels)
+	b.labels = b.appendTexts(b.labels, refs)
+	s.labels = upTo(s.labels, b.labels)
+	return nil
+}
+
+func (b *batch) appendTexts(dst []label, refs []uint32) []label {
+	for i := 0; i+1 < len(refs); i += 2 {
+		dst = append(dst, label{b.symbols[refs[i]], b.symbols[refs[i+1]]})
+	}
+	return dst
+}
+
+// labelsOf returns a series' labels, in whatever form they are. Those of the lean form
+// are made for it.
+func (b *batch) labelsOf(s *series) []label {
+	if s.labels.len() == 0 && s.refs.len() > 0 {
+		return b.appendTexts(make([]label, 0, s.refs.len()/2), of(b.refs, s.refs))
+	}
+	return of(b.labels, s.labels)
+}
+
+// appendKeyFields writes what appendLabelFields does, of references.
+func (b *batch) appendKeyFields(dst []byte, refs []uint32) []byte {
+	dst = slices.Grow(dst, 512)
+	for i := 0; i+1 < len(refs); i += 2 {
+		dst = appendLabelField(dst, b.symbols[refs[i]], b.symbols[refs[i+1]])
+	}
+	return dst
+}

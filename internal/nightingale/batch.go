@@ -28,6 +28,7 @@ type batch struct {
 	info        []uint32 // of each symbol
 	symbolBytes int      // of their texts
 	ordered     extent   // of refs: the last ones that were found usable
+	orderedRaw  []byte   // the same in the body of a 1.0 request, where they are plain there
 	table       symbolTable
 	packer      symbolPacker
 }
@@ -192,7 +193,7 @@ func (b *batch) reset() {
 	b.metadata = b.metadata[:0]
 	b.symbols, b.about, b.expanded = b.symbols[:0], b.about[:0], 0
 	b.elements = elements{}
-	b.form, b.ordered = form{}, extent{}
+	b.form, b.ordered, b.orderedRaw = form{}, extent{}, nil
 	b.refs, b.info, b.symbolBytes = b.refs[:0], b.info[:0], 0
 	b.table.reset()
 	b.packer.reset()

@@ -27,13 +27,15 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
 		from := len(body) - len(rest)
+		var number uint32
+		var data []byte
+		var ok bool
 		var err error
-		if rest, err = nextField(&fc, rest); err != nil {
+		if number, data, rest, ok, err = bytesField(&fc, rest); err != nil {
 			return malformed("WriteRequest", err)
 		}
-		switch fc.FieldNum {
+		switch number {
 		case 1:
-			data, ok := fc.MessageData()
 			if !ok {
 				return malformed("WriteRequest.timeseries", errWireType)
 			}
@@ -50,7 +52,6 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 			raw := &b.series[len(b.series)-1].raw
 			raw.from, raw.to, raw.head = int32(from), int32(to), uint8(to-from-len(data))
 		case 3:
-			data, ok := fc.MessageData()
 			if !ok {
 				return malformed("WriteRequest.metadata", errWireType)
 			}
@@ -96,9 +97,9 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s := series{
 		labels: mark(b.labels), refs: mark(b.refs), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms),
 	}
-	size := len(src)
+	whole, size, known := src, len(src), false
 	if b.form.symbolic {
-		src, err = b.plainRefsV1(src)
+		src, known, err = b.plainRefsV1(src)
 	} else {
 		b.labels, src, err = b.plainLabelsV1(b.labels, src)
 	}
@@ -108,24 +109,26 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s.raw.labels, s.raw.plain = int32(size-len(src)), true
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = nextField(&fc, src); err != nil {
+		var number uint32
+		var data []byte
+		var ok bool
+		if number, data, src, ok, err = bytesField(&fc, src); err != nil {
 			return err
 		}
-		if fc.FieldNum < 1 || fc.FieldNum > 4 {
+		if number < 1 || number > 4 {
 			continue
 		}
-		data, ok := fc.MessageData()
 		if !ok {
 			return errWireType
 		}
-		switch fc.FieldNum {
+		switch number {
 		case 1:
 			if b.form.symbolic {
 				err = b.appendPairV1(data)
 			} else {
 				b.labels, err = b.appendLabelV1(b.labels, data)
 			}
-			s.raw.labels, s.raw.plain = int32(size-len(src)), false
+			s.raw.labels, s.raw.plain, known = int32(size-len(src)), false, false
 		case 2:
 			err = b.decodeSample(data, false)
 		case 3:
@@ -140,7 +143,7 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	s.labels, s.samples = upTo(s.labels, b.labels), upTo(s.samples, b.samples)
 	s.exemplars, s.histograms = upTo(s.exemplars, b.exemplars), upTo(s.histograms, b.histograms)
 	if b.form.symbolic {
-		if err := b.endRefsV1(&s); err != nil {
+		if err := b.endRefsV1(&s, whole, known); err != nil {
 			return err
 		}
 	}
@@ -193,7 +196,7 @@ func (b *batch) appendLabelV1(dst []label, src []byte) ([]label, error) {
 func (b *batch) appendPairV1(src []byte) error {
 	l, err := decodeLabelV1(src)
 	if err == nil {
-		_, err = b.addPair(l.name, l.value, nil)
+		err = b.addPair(l.name, l.value)
 	}
 	return err
 }
@@ -228,7 +231,12 @@ func (b *batch) decodeSample(src []byte, starts bool) (err error) {
 	if err := b.elements.charge(sampleBytes); err != nil {
 		return err
 	}
-	var s sample
+	s, ok := usualSample(src, starts)
+	if ok {
+		b.samples = append(b.samples, s)
+		return nil
+	}
+	s = sample{}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		if src, err = nextField(&fc, src); err != nil {

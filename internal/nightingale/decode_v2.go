@@ -23,7 +23,7 @@ var (
 // expand to is bounded as a decoded body is, and counted in b.expanded.
 func decodeV2(b *batch, body []byte, l Limits) error {
 	b.elements.limit = int(l.MemoryBytes)
-	n, err := b.decodeSymbolsV2(body, l)
+	n, rest, err := b.decodeSymbolsV2(body, l)
 	if err != nil || n == 0 {
 		return err
 	}
@@ -42,14 +42,15 @@ func decodeV2(b *batch, body []byte, l Limits) error {
 		b.about = make([]metadata, 0, n)
 	}
 	var fc easyproto.FieldContext
-	for rest := body; len(rest) > 0; {
-		if rest, err = nextField(&fc, rest); err != nil {
+	for len(rest) > 0 {
+		var number uint32
+		var data []byte
+		if number, data, rest, _, err = bytesField(&fc, rest); err != nil {
 			return malformed("Request", err)
 		}
-		if fc.FieldNum != 5 {
+		if number != 5 {
 			continue
 		}
-		data, _ := fc.MessageData() // decodeSymbolsV2 has seen that it is one
 		if err := b.decodeSeriesV2(data, int(l.DecodedBytes)); errors.Is(err, errExpanded) {
 			return expandsTooFar(l)
 		} else if err != nil {
@@ -64,40 +65,44 @@ func expandsTooFar(l Limits) error {
 }
 
 // decodeSymbolsV2 gathers the symbols, wherever in the body they stand, and counts
-// the series.
-func (b *batch) decodeSymbolsV2(body []byte, l Limits) (series int, err error) {
+// the series. from is the body from the first of those on.
+func (b *batch) decodeSymbolsV2(body []byte, l Limits) (series int, from []byte, err error) {
 	known := len(body) == 0 // an empty request is complete with nothing written
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
-		if rest, err = nextField(&fc, rest); err != nil {
-			return 0, malformed("Request", err)
+		number, data, next, ok, err := bytesField(&fc, rest)
+		if err != nil {
+			return 0, nil, malformed("Request", err)
 		}
-		if fc.FieldNum != 4 && fc.FieldNum != 5 {
+		field := rest
+		if rest = next; number != 4 && number != 5 {
 			continue
 		}
 		known = true
-		data, ok := fc.MessageData()
 		if !ok {
-			return 0, malformed("Request", errWireType)
+			return 0, nil, malformed("Request", errWireType)
 		}
-		if fc.FieldNum == 5 {
+		if number == 5 {
 			if series++; series > l.Series {
-				return 0, tooLarge("series", "the request has more than %d series", l.Series)
+				return 0, nil, tooLarge("series", "the request has more than %d series", l.Series)
+			}
+			if series == 1 {
+				from = field
 			}
 			continue
 		}
 		if b.expanded += symbolSize; b.expanded > int(l.DecodedBytes) {
-			return 0, expandsTooFar(l)
+			return 0, nil, expandsTooFar(l)
 		}
 		if err := b.elements.charge(symbolBytes); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		b.symbols = append(b.symbols, text(data))
 	}
 	if !known {
-		return 0, malformed("body", errForeignV2)
+		return 0, nil, malformed("body", errForeignV2)
 	}
-	return series, nil
+	return series, from, nil
 }
 
 // What a symbol takes in memory besides its text, and what a label takes in a
@@ -119,9 +124,9 @@ type references struct {
 	limit    int // of expanded
 }
 
-// decode appends the labels of a repeated field's occurrence, packed or not.
-func (r *references) decode(dst []label, fc *easyproto.FieldContext) ([]label, error) {
-	data, packed := fc.MessageData()
+// decode appends the labels of a repeated field's occurrence: packed in data, or else
+// the one that fc has.
+func (r *references) decode(dst []label, data []byte, packed bool, fc *easyproto.FieldContext) ([]label, error) {
 	if !packed {
 		one, ok := fc.Uint32()
 		if !ok {
@@ -245,35 +250,31 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 	var start int64 // of the whole series, as release candidate 3 has it
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = nextField(&fc, src); err != nil {
+		var number uint32
+		var data []byte
+		var ok bool
+		if number, data, src, ok, err = bytesField(&fc, src); err != nil {
 			return err
 		}
-		if fc.FieldNum == 1 {
-			if b.form.symbolic {
-				b.refs, err = b.decodeRefs(b.refs, &fc)
-			} else {
-				b.labels, err = refs.decode(b.labels, &fc)
-			}
-			if err != nil {
-				return err
-			}
+		if number > 6 {
 			continue
 		}
-		if fc.FieldNum == 6 {
-			var ok bool
-			if start, ok = fc.Int64(); !ok {
-				return errWireType
+		if number == 6 {
+			ok = !ok
+			if ok {
+				start, ok = fc.Int64()
 			}
-			continue
 		}
-		if fc.FieldNum > 6 {
-			continue
-		}
-		data, ok := fc.MessageData()
-		if !ok {
+		if !ok && number != 1 {
 			return errWireType
 		}
-		switch fc.FieldNum {
+		switch number {
+		case 1:
+			if b.form.symbolic {
+				b.refs, err = b.decodeRefs(b.refs, data, ok, &fc)
+			} else {
+				b.labels, err = refs.decode(b.labels, data, ok, &fc)
+			}
 		case 2:
 			err = b.decodeSample(data, true)
 		case 3:
@@ -343,7 +344,8 @@ func (b *batch) decodeExemplarV2(src []byte, of *references, s *series) (err err
 		ok := true
 		switch fc.FieldNum {
 		case 1:
-			if b.marks, err = refs.decode(b.marks, &fc); err != nil {
+			data, packed := fc.MessageData()
+			if b.marks, err = refs.decode(b.marks, data, packed, &fc); err != nil {
 				return err
 			}
 		case 2:
@@ -428,10 +430,8 @@ func (b *batch) lookAtSymbols(l Limits) error {
 	return nil
 }
 
-// decodeRefs appends the references of a repeated field's occurrence, packed or not,
-// whatever they refer to.
-func (b *batch) decodeRefs(dst []uint32, fc *easyproto.FieldContext) ([]uint32, error) {
-	data, packed := fc.MessageData()
+// decodeRefs does what references.decode does, whatever they refer to.
+func (b *batch) decodeRefs(dst []uint32, data []byte, packed bool, fc *easyproto.FieldContext) ([]uint32, error) {
 	if !packed {
 		one, ok := fc.Uint32()
 		if !ok {

@@ -193,48 +193,71 @@ func (b *batch) beginSymbols(l Limits) error {
 }
 
 // plainRefsV1 does what plainLabelsV1 does, with references. Labels are mostly those of
-// the series before, one by one, and then need no look into the table.
-func (b *batch) plainRefsV1(src []byte) (rest []byte, err error) {
-	before := of(b.refs, b.ordered)
+// the series before, one by one: then a look at their bytes is all that is needed, and
+// where only the value is another, the name is known. known tells that the labels are
+// usable, which this may have shown.
+func (b *batch) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
+	before, raw := of(b.refs, b.ordered), b.orderedRaw
+	if known = len(raw) > 0; !known {
+		before = nil
+	}
 	for len(src) >= 6 && src[0] == 1<<3|2 && src[1] < 0x80 {
 		field, end := src, 2+int(src[1])
 		if len(src) < end || end < 6 || field[2] != 1<<3|2 || field[3] >= 0x80 {
 			break
 		}
+		if err = b.elements.charge(2 * refBytes); err != nil {
+			return src, false, err
+		}
+		var n, v uint32
+		sameName := false
+		if len(before) >= 2 {
+			n, v, before = before[0], before[1], before[2:]
+			size := 2 + int(raw[1])
+			if size == end && string(raw[2:size]) == string(field[2:end]) {
+				b.refs = append(b.refs, n, v)
+				src, raw = src[end:], raw[size:]
+				continue
+			}
+			sameName = raw[3] == field[3] && string(raw[4:4+int(raw[3])]) == string(field[4:min(4+int(raw[3]), end)])
+			raw = raw[size:]
+		} else {
+			known = false
+		}
 		value := 4 + int(field[3]) // where its tag stands
 		if value+2 > end || field[value] != 2<<3|2 || value+2+int(field[value+1]) != end {
 			break
 		}
-		if before, err = b.addPair(text(field[4:value]), text(field[value+2:end]), before); err != nil {
-			return src, err
+		if !sameName {
+			known = false
+			if n, err = b.intern(text(field[4:value])); err != nil {
+				return src, false, err
+			}
 		}
+		if v, err = b.intern(text(field[value+2 : end])); err != nil {
+			return src, false, err
+		}
+		known = known && b.info[v]&usableValue != 0
+		b.refs = append(b.refs, n, v)
 		src = src[end:]
 	}
-	return src, nil
+	return src, known && len(before) == 0, nil
 }
 
-// addPair appends the references of a label's name and value. before is what is left of
-// those of the series before; it returns the rest of it.
-func (b *batch) addPair(name, value string, before []uint32) (rest []uint32, err error) {
+// addPair appends the references of a label's name and value.
+func (b *batch) addPair(name, value string) error {
 	if err := b.elements.charge(2 * refBytes); err != nil {
-		return nil, err
+		return err
 	}
-	var n, v uint32
-	if len(before) >= 2 {
-		n, v, rest = before[0], before[1], before[2:]
+	n, err := b.intern(name)
+	if err != nil {
+		return err
 	}
-	if n == 0 || b.symbols[n] != name {
-		if n, err = b.intern(name); err != nil {
-			return nil, err
-		}
+	v, err := b.intern(value)
+	if err == nil {
+		b.refs = append(b.refs, n, v)
 	}
-	if v == 0 || b.symbols[v] != value {
-		if v, err = b.intern(value); err != nil {
-			return nil, err
-		}
-	}
-	b.refs = append(b.refs, n, v)
-	return rest, nil
+	return err
 }
 
 // usable reports whether a series' references are labels with nothing wrong: known,
@@ -285,19 +308,26 @@ func (b *batch) endRefs(s *series) bool {
 	return true
 }
 
-// endRefsV1 ends the labels of a series of a 1.0 request.
-func (b *batch) endRefsV1(s *series) error {
-	usable := b.endRefs(s)
-	if usable && b.form.lean {
+// endRefsV1 ends the labels of a series of a 1.0 request, which src begins with. known
+// tells that they are usable.
+func (b *batch) endRefsV1(s *series, src []byte, known bool) error {
+	if known {
+		s.refs = upTo(s.refs, b.refs)
+		s.labelBytes, b.ordered = s.raw.labels, s.refs
+	} else if known = b.endRefs(s); !known {
+		if err := b.spell(s); err != nil {
+			return err
+		}
+		b.dropRefs(s)
 		return nil
 	}
-	if err := b.spell(s); err != nil {
-		return err
+	if b.orderedRaw = nil; s.raw.plain {
+		b.orderedRaw = src[:s.raw.labels]
 	}
-	if !usable {
-		b.dropRefs(s)
+	if b.form.lean {
+		return nil
 	}
-	return nil
+	return b.spell(s)
 }
 
 // dropRefs leaves the series its texts alone. Nothing was added to the references since.

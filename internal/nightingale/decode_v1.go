@@ -20,7 +20,8 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 	b.body, b.elements.limit = body, int(l.MemoryBytes)
 	known := len(body) == 0 // an empty request is complete with nothing written
 	if b.form.symbolic {
-		if err := b.beginSymbols(l); err != nil {
+		b.bounds = boundsOf(&l)
+		if err := b.beginSymbols(); err != nil {
 			return err
 		}
 	}

@@ -108,8 +108,13 @@ func (t *symbolTable) find(symbols []string, text string) (at, hash uint32) {
 // intern returns the reference of a text, which is added to the symbols where it is not
 // among them.
 func (b *batch) intern(text string) (uint32, error) {
-	if text == "" && len(b.symbols) > 0 {
+	if text == "" {
 		return 0, nil
+	}
+	if len(b.symbols) == 0 {
+		if err := b.beginSymbols(); err != nil {
+			return 0, err
+		}
 	}
 	t := &b.table
 	if t.known < len(b.symbols) {
@@ -181,9 +186,8 @@ func (l labelBounds) info(text string) uint32 {
 	return known
 }
 
-// beginSymbols makes room for the first symbol of a 1.0 request.
-func (b *batch) beginSymbols(l Limits) error {
-	b.bounds = boundsOf(&l)
+// beginSymbols adds the first symbol, which is empty, where a body has none.
+func (b *batch) beginSymbols() error {
 	if err := b.elements.charge(symbolBytes + infoBytes); err != nil {
 		return err
 	}

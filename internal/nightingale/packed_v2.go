@@ -95,6 +95,9 @@ func (p *symbolPacker) pack(b *batch, out *outgoing, partition int, order []int3
 	begun := false
 	for _, i := range order {
 		s := &b.series[i]
+		if s.entries() == 0 {
+			continue // a 1.0 request may have such; there is nothing to tell
+		}
 		if !out.fits() {
 			return false
 		}
@@ -114,7 +117,9 @@ func (p *symbolPacker) pack(b *batch, out *outgoing, partition int, order []int3
 		p.add(b, out, s)
 		begun = true
 	}
-	p.finish(out)
+	if begun {
+		p.finish(out)
+	}
 	if p.err != nil && out.err == nil {
 		out.err = p.err
 	}
@@ -172,8 +177,23 @@ func (p *symbolPacker) localText(b *batch, out *outgoing, text string) uint32 {
 	return p.local(b, out, ref)
 }
 
-// add writes a series, as a field of a Request.
+// add writes a series. One with samples and histograms, which 1.0 requests may have, is
+// two: a TimeSeries of 2.0 has one kind alone.
 func (p *symbolPacker) add(b *batch, out *outgoing, s *series) {
+	if s.samples.len() == 0 || s.histograms.len() == 0 {
+		p.addOne(b, out, s)
+		return
+	}
+	one := *s
+	one.histograms = extent{}
+	p.addOne(b, out, &one)
+	one = *s
+	one.samples, one.exemplars = extent{}, extent{}
+	p.addOne(b, out, &one)
+}
+
+// addOne writes a series as a field of a Request.
+func (p *symbolPacker) addOne(b *batch, out *outgoing, s *series) {
 	dst, at := openField(p.series, 5)
 	dst = p.addRefs(dst, b, out, s)
 	for _, v := range of(b.samples, s.samples) {

@@ -62,9 +62,6 @@ func nightingaleScenario(ctx context.Context, r *report) (err error) {
 	}()
 	r.row("part\tsamples/s\tsamples/CPU s\tpeak MiB\trequest p50/p99 ms\tother: samples/s\tsamples/CPU s\tpeak MiB\tratio (median, min-max)")
 	for _, part := range b.parts() {
-		if !r.wants(part.name) {
-			continue
-		}
 		if err := part.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
@@ -78,6 +75,8 @@ type remotePart struct {
 	run     func(context.Context) error
 }
 
+// parts are those that are asked for: the one of that name, or those whose names
+// contain it.
 func (b *remoteBench) parts() []remotePart {
 	varied := remoteLoad{Varied: true}
 	parts := []remotePart{
@@ -96,7 +95,11 @@ func (b *remoteBench) parts() []remotePart {
 		name := "outage_" + strings.ReplaceAll(format, "-", "_")
 		parts = append(parts, remotePart{name, false, b.outage(name, format)})
 	}
-	return parts
+	named := func(p remotePart) bool { return p.name == b.only }
+	if one := slices.IndexFunc(parts, named); one >= 0 {
+		return parts[one : one+1]
+	}
+	return slices.DeleteFunc(parts, func(p remotePart) bool { return !b.wants(p.name) })
 }
 
 // prepare builds Nightingale and finds vmagent.
@@ -105,7 +108,7 @@ func (b *remoteBench) prepare(ctx context.Context) error {
 	if err := buildService(ctx, "nightingale", b.nightingale); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(b.parts(), func(p remotePart) bool { return p.vmagent && b.wants(p.name) }) {
+	if !slices.ContainsFunc(b.parts(), func(p remotePart) bool { return p.vmagent }) {
 		return nil
 	}
 	s, err := stack.New(stack.Config{Log: os.Stderr})

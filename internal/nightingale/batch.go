@@ -22,15 +22,16 @@ type batch struct {
 	expanded  int        // bytes that references stand for
 
 	// Of the symbolic form:
-	form        form
-	bounds      labelBounds
-	refs        []uint32 // labels of series: references of names and values, in turn
-	info        []uint32 // of each symbol
-	symbolBytes int      // of their texts
-	ordered     extent   // of refs: the last ones that were found usable
-	orderedRaw  []byte   // the same in the body of a 1.0 request, where they are plain there
-	table       symbolTable
-	packer      symbolPacker
+	form         form
+	bounds       labelBounds
+	refs         []uint32 // labels of series: references of names and values, in turn
+	info         []uint32 // of each symbol
+	symbolBytes  int      // of their texts
+	ordered      extent   // of refs: the last ones that were found usable
+	orderedBytes int32    // what they stand for
+	orderedRaw   []byte   // the same in the body of a 1.0 request, where they are plain there
+	table        symbolTable
+	packer       symbolPacker
 }
 
 // extent is a part of one of the batch's slices.

@@ -23,26 +23,26 @@ var (
 // expand to is bounded as a decoded body is, and counted in b.expanded.
 func decodeV2(b *batch, body []byte, l Limits) error {
 	b.elements.limit = int(l.MemoryBytes)
-	n, rest, err := b.decodeSymbolsV2(body, l)
-	if err != nil || n == 0 {
+	all, err := b.decodeSymbolsV2(body, l)
+	if err != nil || all.series == 0 {
 		return err
 	}
 	if len(b.symbols) == 0 || b.symbols[0] != "" {
 		return invalid("first_symbol", "the first of the symbols must be the empty string")
 	}
 	if b.form.symbolic {
-		if err := b.lookAtSymbols(l); err != nil {
+		if err := b.lookAtSymbols(body[:len(body)-len(all.rest)], all.head, l); err != nil {
 			return err
 		}
 	}
-	if err := b.elements.charge(n * (seriesBytes + metadataBytes)); err != nil {
+	if err := b.elements.charge(all.series * (seriesBytes + metadataBytes)); err != nil {
 		return err
 	}
-	if cap(b.about) < n { // series point into it: it must not move
-		b.about = make([]metadata, 0, n)
+	if cap(b.about) < all.series { // series point into it: it must not move
+		b.about = make([]metadata, 0, all.series)
 	}
 	var fc easyproto.FieldContext
-	for len(rest) > 0 {
+	for rest := all.rest; len(rest) > 0; {
 		var number uint32
 		var data []byte
 		if number, data, rest, _, err = bytesField(&fc, rest); err != nil {
@@ -64,15 +64,22 @@ func expandsTooFar(l Limits) error {
 	return tooLarge("expanded_bytes", "the body's references expand to more than %d bytes", int64(l.DecodedBytes))
 }
 
+// seriesV2 is where in a body the series are.
+type seriesV2 struct {
+	series int    // how many
+	rest   []byte // of the body, from the first of them on
+	head   int    // symbols that stand before it, mostly all
+}
+
 // decodeSymbolsV2 gathers the symbols, wherever in the body they stand, and counts
-// the series. from is the body from the first of those on.
-func (b *batch) decodeSymbolsV2(body []byte, l Limits) (series int, from []byte, err error) {
+// the series.
+func (b *batch) decodeSymbolsV2(body []byte, l Limits) (all seriesV2, err error) {
 	known := len(body) == 0 // an empty request is complete with nothing written
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
 		number, data, next, ok, err := bytesField(&fc, rest)
 		if err != nil {
-			return 0, nil, malformed("Request", err)
+			return all, malformed("Request", err)
 		}
 		field := rest
 		if rest = next; number != 4 && number != 5 {
@@ -80,29 +87,29 @@ func (b *batch) decodeSymbolsV2(body []byte, l Limits) (series int, from []byte,
 		}
 		known = true
 		if !ok {
-			return 0, nil, malformed("Request", errWireType)
+			return all, malformed("Request", errWireType)
 		}
 		if number == 5 {
-			if series++; series > l.Series {
-				return 0, nil, tooLarge("series", "the request has more than %d series", l.Series)
+			if all.series++; all.series > l.Series {
+				return all, tooLarge("series", "the request has more than %d series", l.Series)
 			}
-			if series == 1 {
-				from = field
+			if all.series == 1 {
+				all.rest, all.head = field, len(b.symbols)
 			}
 			continue
 		}
 		if b.expanded += symbolSize; b.expanded > int(l.DecodedBytes) {
-			return 0, nil, expandsTooFar(l)
+			return all, expandsTooFar(l)
 		}
 		if err := b.elements.charge(symbolBytes); err != nil {
-			return 0, nil, err
+			return all, err
 		}
 		b.symbols = append(b.symbols, text(data))
 	}
 	if !known {
-		return 0, nil, malformed("body", errForeignV2)
+		return all, malformed("body", errForeignV2)
 	}
-	return series, from, nil
+	return all, nil
 }
 
 // What a symbol takes in memory besides its text, and what a label takes in a
@@ -247,6 +254,7 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 	}
 	refs := references{symbols: b.symbols, elements: &b.elements, expanded: b.expanded + len(src), limit: limit}
 	var about aboutV2
+	known := false  // that the labels are usable
 	var start int64 // of the whole series, as release candidate 3 has it
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
@@ -271,7 +279,9 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 		switch number {
 		case 1:
 			if b.form.symbolic {
-				b.refs, err = b.decodeRefs(b.refs, data, ok, &fc)
+				if known = ok && len(b.refs) == int(s.refs.from) && b.decodeUsualRefs(data, &s); !known {
+					b.refs, err = b.decodeRefs(b.refs, data, ok, &fc)
+				}
 			} else {
 				b.labels, err = refs.decode(b.labels, data, ok, &fc)
 			}
@@ -289,7 +299,7 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 		}
 	}
 	if b.form.symbolic {
-		if err := b.endRefsV2(&s, &refs); err != nil {
+		if err := b.endRefsV2(&s, &refs, known); err != nil {
 			return err
 		}
 	}
@@ -416,16 +426,25 @@ func (b *batch) describeV2(m aboutV2, refs *references) *metadata {
 	return &b.about[len(b.about)-1]
 }
 
-// lookAtSymbols learns what series need to know of their symbols.
-func (b *batch) lookAtSymbols(l Limits) error {
+// lookAtSymbols learns what series need to know of their symbols. head is the body up
+// to the first series, with so many of them.
+func (b *batch) lookAtSymbols(head []byte, symbols int, l Limits) error {
 	if err := b.elements.charge(len(b.symbols) * infoBytes); err != nil {
 		return err
 	}
 	b.bounds = boundsOf(&l)
 	b.info = slices.Grow(b.info, len(b.symbols))
 	for _, symbol := range b.symbols {
-		b.info = append(b.info, b.bounds.info(symbol))
 		b.symbolBytes += len(symbol)
+	}
+	if symbols == len(b.symbols) && isASCII(head) {
+		for _, symbol := range b.symbols {
+			b.info = append(b.info, b.bounds.lengthInfo(symbol))
+		}
+		return nil
+	}
+	for _, symbol := range b.symbols {
+		b.info = append(b.info, b.bounds.info(symbol))
 	}
 	return nil
 }
@@ -464,11 +483,56 @@ func (b *batch) decodeRefs(dst []uint32, data []byte, packed bool, fc *easyproto
 	return dst, nil
 }
 
+// decodeUsualRefs appends a series' references where their names are those of the series
+// before, one by one, and so in order, and the values can be used. It reports false for
+// any other, and has then done nothing.
+func (b *batch) decodeUsualRefs(data []byte, s *series) bool {
+	before := of(b.refs, b.ordered)
+	const pair = 6 // bytes that short may look at
+	if len(before) == 0 || len(data) < len(before) || cap(data) < len(data)+pair {
+		return false
+	}
+	left := b.elements.left - len(before)*refBytes
+	if left < 0 {
+		return false
+	}
+	size, info := int(b.orderedBytes), b.info
+	dst := slices.Grow(b.refs, len(before))
+	refs := dst[len(dst) : len(dst)+len(before)]
+	src, at := data[:len(data)+pair], 0
+	for i := 0; i+1 < len(before) && i+1 < len(refs); i += 2 {
+		if at >= len(data) {
+			return false
+		}
+		name, n := short(src[at:])
+		value, m := short(src[at+n:])
+		if at += n + m; uint32(name) != before[i] || value >= uint(len(info)) {
+			return false
+		}
+		if old := before[i+1]; uint32(value) != old {
+			known := info[value]
+			if known&usableValue == 0 {
+				return false
+			}
+			size += int(known>>lengthShift) - int(info[old]>>lengthShift)
+		}
+		refs[i], refs[i+1] = uint32(name), uint32(value)
+	}
+	if at != len(data) {
+		return false
+	}
+	b.refs, b.elements.left, s.labelBytes = dst[:len(dst)+len(before)], left, int32(size)
+	return true
+}
+
 // endRefsV2 ends the labels of a series. What they expand to counts whether they become
 // texts or not.
-func (b *batch) endRefsV2(s *series, r *references) error {
-	usable := b.endRefs(s)
-	if usable {
+func (b *batch) endRefsV2(s *series, r *references, known bool) error {
+	if known {
+		s.refs = upTo(s.refs, b.refs)
+		b.ordered, b.orderedBytes = s.refs, s.labelBytes
+	}
+	if known || b.endRefs(s) {
 		if r.expanded += int(s.labelBytes) + s.refs.len()/2*labelSize; r.expanded > r.limit {
 			return errExpanded
 		}

@@ -39,7 +39,11 @@ type packing struct {
 func encodePacked(b *batch, out *outgoing) {
 	p := &out.packing
 	partitions := max(p.partitions, 1)
-	size := p.sort(b, partitions)
+	p.sort(b, partitions)
+	size := 0
+	for i := range b.series {
+		size += b.encodedSize(&b.series[i])
+	}
 	out.room(size + b.metadataSize() + 16*(partitions+size/max(p.limit, 1<<10)))
 	from := int32(0)
 	for partition, to := range p.next {
@@ -65,16 +69,14 @@ func encodePacked(b *batch, out *outgoing) {
 	out.finish()
 }
 
-// sort fills order, where next holds the end of each partition's part, and returns
-// the size of all series. Keys that are still to be made are made where there are
-// partitions to choose from.
-func (p *packing) sort(b *batch, partitions int) (size int) {
+// sort fills order, where next holds the end of each partition's part. Keys that are
+// still to be made are made where there are partitions to choose from.
+func (p *packing) sort(b *batch, partitions int) {
 	p.next = append(p.next[:0], make([]int32, partitions)...)
 	p.partition = slices.Grow(p.partition[:0], len(b.series))[:len(b.series)]
 	p.order = slices.Grow(p.order[:0], len(b.series))[:len(b.series)]
 	for i := range b.series {
 		s := &b.series[i]
-		size += b.encodedSize(s)
 		at := int32(0)
 		if partitions > 1 {
 			if b.form.lateKeys {
@@ -93,7 +95,6 @@ func (p *packing) sort(b *batch, partitions int) (size int) {
 		p.order[p.next[at]] = int32(i)
 		p.next[at]++
 	}
-	return size
 }
 
 // beginPacked begins a message unless there is one with room for size more bytes, whose

@@ -2,6 +2,7 @@ package nightingale
 
 import (
 	"encoding/binary"
+	"math"
 
 	"slices"
 	"strconv"
@@ -26,9 +27,7 @@ func encodePackedV2(b *batch, out *outgoing) {
 	p := &out.packing
 	partitions := max(p.partitions, 1)
 	p.sort(b, partitions)
-	series, labels := b.packedV2Parts()
-	texts := b.symbolBytes + symbolFieldSize*len(b.symbols)
-	out.room(series + min(labels, texts*partitions) + 16*(partitions+(series+labels)/max(p.limit, 1<<10)))
+	out.room(b.packer.room(b, partitions) + 16*partitions)
 	b.packer.limit = p.limit
 	from := int32(0)
 	for partition, to := range p.next {
@@ -46,7 +45,15 @@ const symbolFieldSize = 2
 // packedV2Size is an upper bound where no text is used by two series.
 func packedV2Size(b *batch) int {
 	series, labels := b.packedV2Parts()
+	b.packer.ofSeries, b.packer.ofLabels = series/max(len(b.series), 1)+1, labels/max(len(b.series), 1)+1
 	return series + labels
+}
+
+// room is about what the messages of the batch's series take. Where a topic gets only
+// some of those that packedV2Size has seen, they are taken for average ones.
+func (p *symbolPacker) room(b *batch, partitions int) int {
+	texts := b.symbolBytes + symbolFieldSize*len(b.symbols)
+	return len(b.series)*p.ofSeries + min(len(b.series)*p.ofLabels, texts*partitions)
 }
 
 // packedV2Parts estimates what the series take without their texts, and the texts of
@@ -76,6 +83,8 @@ func (b *batch) packedV2Parts() (series, labels int) {
 // which it got in the count of all messages, less what stood there when the message
 // began; so nothing is to be cleared between messages.
 type symbolPacker struct {
+	ofSeries, ofLabels int // estimates of a series without its texts, and of these
+
 	limit  int      // bytes of a message; 0 for no limit
 	number []uint32 // of each symbol, in the count; no more than base where the message has it not
 	count  uint32
@@ -196,13 +205,8 @@ func (p *symbolPacker) add(b *batch, out *outgoing, s *series) {
 func (p *symbolPacker) addOne(b *batch, out *outgoing, s *series) {
 	dst, at := openField(p.series, 5)
 	dst = p.addRefs(dst, b, out, s)
-	for _, v := range of(b.samples, s.samples) {
-		var at int
-		dst, at = openField(dst, 2)
-		dst = appendDouble(dst, 1, v.value)
-		dst = appendVarint(dst, 2, uint64(v.timestamp))
-		dst = appendVarint(dst, 3, uint64(v.start))
-		dst = closeField(dst, at)
+	for i := range of(b.samples, s.samples) {
+		dst = appendSampleV2(dst, &of(b.samples, s.samples)[i])
 	}
 	for i := range of(b.histograms, s.histograms) {
 		h := &of(b.histograms, s.histograms)[i]
@@ -232,22 +236,49 @@ func (p *symbolPacker) addRefs(dst []byte, b *batch, out *outgoing, s *series) [
 	if len(refs) == 0 {
 		return p.addLabels(dst, b, out, of(b.labels, s.labels))
 	}
-	dst, at := openField(dst, 1)
+	dst, from := openField(slices.Grow(dst, 2+binary.MaxVarintLen32*len(refs)), 1)
+	buf, at := dst[:cap(dst)], from
 	number, base := p.number, p.base
 	for _, ref := range refs {
 		n := number[ref]
 		if n <= base {
 			n = base + p.local(b, out, ref)
 		}
-		if n -= base; n < 0x80 {
-			dst = append(dst, byte(n))
-		} else if n < 0x4000 {
-			dst = append(dst, byte(n)|0x80, byte(n>>7))
-		} else {
-			dst = binary.AppendUvarint(dst, uint64(n))
+		switch n -= base; {
+		case n < 0x80:
+			buf[at] = byte(n)
+			at++
+		case n < 0x4000:
+			buf[at+1], buf[at] = byte(n>>7), byte(n)|0x80
+			at += 2
+		default:
+			at += binary.PutUvarint(buf[at:], uint64(n))
 		}
 	}
-	return closeField(dst, at)
+	return closeField(dst[:at], from)
+}
+
+// appendSampleV2 writes a Sample.
+func appendSampleV2(dst []byte, v *sample) []byte {
+	const most = 2 + 9 + 2*(1+binary.MaxVarintLen64)
+	from := len(dst)
+	buf := slices.Grow(dst, most)[:from+most]
+	at := from + 2
+	if bits := math.Float64bits(v.value); bits != 0 {
+		buf[at] = 1<<3 | wireFixed64
+		binary.LittleEndian.PutUint64(buf[at+1:], bits)
+		at += 9
+	}
+	if v.timestamp != 0 {
+		buf[at] = 2<<3 | wireVarint
+		at += 1 + binary.PutUvarint(buf[at+1:], uint64(v.timestamp))
+	}
+	if v.start != 0 {
+		buf[at] = 3<<3 | wireVarint
+		at += 1 + binary.PutUvarint(buf[at+1:], uint64(v.start))
+	}
+	buf[from], buf[from+1] = 2<<3|wireBytes, byte(at-from-2)
+	return buf[:at]
 }
 
 // addLabels writes labels that are texts.

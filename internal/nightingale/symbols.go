@@ -1,6 +1,7 @@
 package nightingale
 
 import (
+	"encoding/binary"
 	"hash/maphash"
 	"slices"
 	"unicode/utf8"
@@ -44,7 +45,13 @@ type symbolTable struct {
 	slots  []slot // a power of two of them
 	count  int    // of those in use
 	known  int    // symbols that were looked at: the first ones of the batch
+
+	// recent are references of values by their last bytes: where a label has few values,
+	// it saves the hash. Any may give way to any.
+	recent [1 << recentBits]uint32
 }
+
+const recentBits = 10
 
 type slot struct {
 	hash uint32
@@ -63,6 +70,7 @@ func (t *symbolTable) reset() {
 	for size*3 < t.count*4 {
 		size *= 2
 	}
+	clear(t.recent[:])
 	if t.count, t.known = 0, 0; cap(t.slots) < size {
 		t.slots = nil
 		return
@@ -172,8 +180,16 @@ func boundsOf(l *Limits) labelBounds {
 
 // info looks at a symbol.
 func (l labelBounds) info(text string) uint32 {
+	if !utf8.ValidString(text) {
+		return 0
+	}
+	return l.lengthInfo(text)
+}
+
+// lengthInfo does, at one that is known to be UTF-8.
+func (l labelBounds) lengthInfo(text string) uint32 {
 	n := len(text)
-	if n == 0 || n >= longSymbol || !utf8.ValidString(text) {
+	if n == 0 || n >= longSymbol {
 		return 0
 	}
 	known := uint32(n) << lengthShift
@@ -238,7 +254,7 @@ func (b *batch) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 				return src, false, err
 			}
 		}
-		if v, err = b.intern(text(field[value+2 : end])); err != nil {
+		if v, err = b.internValue(field[:end], value+2); err != nil {
 			return src, false, err
 		}
 		known = known && b.info[v]&usableValue != 0
@@ -246,6 +262,22 @@ func (b *batch) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 		src = src[end:]
 	}
 	return src, known && len(before) == 0, nil
+}
+
+// internValue returns the reference of the value that a label ends with.
+func (b *batch) internValue(label []byte, from int) (uint32, error) {
+	value := text(label[from:])
+	if len(label) < 8 {
+		return b.intern(value)
+	}
+	const mix = 0x9e3779b97f4a7c15 // spreads what differs in few bits
+	recent := &b.table.recent[binary.LittleEndian.Uint64(label[len(label)-8:])*mix>>(64-recentBits)]
+	if ref := *recent; ref != 0 && b.symbols[ref] == value {
+		return ref, nil
+	}
+	ref, err := b.intern(value)
+	*recent = ref
+	return ref, err
 }
 
 // addPair appends the references of a label's name and value.
@@ -308,7 +340,7 @@ func (b *batch) endRefs(s *series) bool {
 		return false
 	}
 	s.labelBytes = int32(bytes)
-	b.ordered = s.refs
+	b.ordered, b.orderedBytes = s.refs, s.labelBytes
 	return true
 }
 

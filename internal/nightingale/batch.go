@@ -207,11 +207,12 @@ func (b *batch) reset() {
 	}
 }
 
-// large reports whether the batch has grown beyond what is worth keeping.
-func (b *batch) large() bool {
-	const entries = 1 << 17
-	return cap(b.labels)+cap(b.marks)+cap(b.samples)+cap(b.series)+cap(b.symbols) > entries ||
-		cap(b.histograms)+cap(b.exemplars)+cap(b.metadata)+cap(b.about) > entries>>2 ||
-		cap(b.buckets.positiveDeltas)+cap(b.buckets.positiveCounts)+cap(b.buckets.positiveSpans)+
-			cap(b.buckets.negativeDeltas)+cap(b.buckets.negativeCounts)+cap(b.buckets.negativeSpans)+cap(b.buckets.customValues) > entries
+// size is the memory that the batch has room for.
+func (b *batch) size() int {
+	k := &b.buckets
+	return cap(b.series)*seriesBytes + (cap(b.labels)+cap(b.marks))*labelBytes + cap(b.samples)*sampleBytes +
+		cap(b.exemplars)*exemplarBytes + cap(b.histograms)*histogramBytes + (cap(b.metadata)+cap(b.about))*metadataBytes +
+		cap(b.symbols)*symbolBytes + (cap(b.refs)+cap(b.info))*refBytes + cap(b.table.slots)*slotBytes + b.packer.size() +
+		(cap(k.positiveSpans)+cap(k.negativeSpans))*spanBytes +
+		(cap(k.positiveDeltas)+cap(k.negativeDeltas)+cap(k.positiveCounts)+cap(k.negativeCounts)+cap(k.customValues))*bucketBytes
 }

@@ -18,8 +18,10 @@ type format struct {
 	samplesOnly bool
 	// byPartition: the format groups series by partition, and each record names its own.
 	byPartition bool
-	// symbolic: the format takes labels as references to symbols, see form.
-	symbolic bool
+	// references: the format takes labels as references where a body has them, see form.
+	references bool
+	// symbols: its messages have symbols, so that references are of use for any body.
+	symbols bool
 }
 
 // formats lists what the configuration's format can name.
@@ -27,9 +29,9 @@ func formats() []format {
 	return []format{
 		{name: "json", encode: encodeJSON, size: jsonSize},
 		{name: "json-kafka-adapter", encode: encodeAdapter, size: adapterSize, samplesOnly: true},
-		{name: "protobuf", encode: encodeProtobuf, size: protobufSize},
-		{name: packedFormat, encode: encodePacked, size: packedSize, byPartition: true},
-		{name: packedV2Format, encode: encodePackedV2, size: packedV2Size, byPartition: true, symbolic: true},
+		{name: "protobuf", encode: encodeProtobuf, size: protobufSize, references: true},
+		{name: packedFormat, encode: encodePacked, size: packedSize, byPartition: true, references: true},
+		{name: packedV2Format, encode: encodePackedV2, size: packedV2Size, byPartition: true, references: true, symbols: true},
 	}
 }
 

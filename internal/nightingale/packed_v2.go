@@ -97,6 +97,9 @@ func (p *symbolPacker) reset() {
 	p.number, p.count, p.base, p.series, p.err = p.number[:0], 0, 0, p.series[:0], nil
 }
 
+// size is the memory that the packer has room for.
+func (p *symbolPacker) size() int { return cap(p.number)*refBytes + cap(p.series) }
+
 // pack makes the messages of a partition, of the series in that order. It reports false
 // when there is no room: then out.err says why.
 func (p *symbolPacker) pack(b *batch, out *outgoing, partition int, order []int32) bool {

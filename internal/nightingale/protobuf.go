@@ -140,7 +140,11 @@ func zigzag(v int64) uint64 { return uint64(v<<1) ^ uint64(v>>63) }
 
 // appendSeries writes the contents of a prometheus.TimeSeries.
 func (b *batch) appendSeries(dst []byte, s *series) []byte {
-	dst = appendLabelFields(dst, of(b.labels, s.labels))
+	if s.refs.len() > 0 {
+		dst = b.appendRefFields(dst, of(b.refs, s.refs))
+	} else {
+		dst = appendLabelFields(dst, of(b.labels, s.labels))
+	}
 	var at int
 	for _, v := range of(b.samples, s.samples) {
 		dst, at = openField(dst, 2)

@@ -3,7 +3,6 @@ package nightingale
 import (
 	"encoding/binary"
 	"hash/maphash"
-	"slices"
 	"unicode/utf8"
 )
 
@@ -32,9 +31,10 @@ const (
 // What the symbolic form takes in memory.
 const (
 	refBytes  = 4
-	infoBytes = 8                                  // of a symbol: what is known of it, and its number in a message
-	internSum = symbolBytes + infoBytes + slotSize // of a symbol that is in the table
-	slotSize  = 8 * 8 / 3                          // at most, with the table three eighths full after it grew
+	slotBytes = 8
+	infoBytes = 8                                   // of a symbol: what is known of it, and its number in a message
+	slotShare = slotBytes * 8 / 3                   // of a symbol: at most, the table is three eighths full after it grew
+	internSum = symbolBytes + infoBytes + slotShare // of a symbol that is in the table
 )
 
 // symbolTable finds a symbol by its text. The seed keeps senders from choosing texts
@@ -149,7 +149,7 @@ func (b *batch) intern(text string) (uint32, error) {
 // needed when it has other texts, too, as the labels of exemplars.
 func (b *batch) index() error {
 	t := &b.table
-	if err := b.elements.charge((len(b.symbols) - t.known) * slotSize); err != nil {
+	if err := b.elements.charge((len(b.symbols) - t.known) * slotShare); err != nil {
 		return err
 	}
 	for ref := t.known; ref < len(b.symbols); ref++ {
@@ -400,9 +400,8 @@ func (b *batch) labelsOf(s *series) []label {
 	return of(b.labels, s.labels)
 }
 
-// appendKeyFields writes what appendLabelFields does, of references.
-func (b *batch) appendKeyFields(dst []byte, refs []uint32) []byte {
-	dst = slices.Grow(dst, 512)
+// appendRefFields writes what appendLabelFields does, of references.
+func (b *batch) appendRefFields(dst []byte, refs []uint32) []byte {
 	for i := 0; i+1 < len(refs); i += 2 {
 		dst = appendLabelField(dst, b.symbols[refs[i]], b.symbols[refs[i+1]])
 	}

@@ -86,7 +86,8 @@ func benchmarkTranslate(b *testing.B, body []byte, version int, name string, ser
 		began := time.Now()
 		space.reset()
 		out.reset()
-		space.form = form{symbolic: f.symbolic, lean: f.symbolic, lateKeys: f.byPartition}
+		symbolic := f.symbols || version == 1
+		space.form = form{symbolic: symbolic, lean: symbolic, lateKeys: f.byPartition}
 		require.NoError(b, decode(space, body, limits))
 		_, scratch = space.validate(limits, scratch)
 		f.encode(space, &out)

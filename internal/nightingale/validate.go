@@ -212,7 +212,7 @@ func (b *batch) key(s *series, scratch []byte) (uint64, []byte) {
 		return xxhash.Sum64(b.rawLabels(s)), scratch
 	}
 	if s.refs.len() > 0 {
-		scratch = b.appendKeyFields(scratch[:0], of(b.refs, s.refs))
+		scratch = b.appendRefFields(scratch[:0], of(b.refs, s.refs))
 		return xxhash.Sum64(scratch), scratch
 	}
 	return key(of(b.labels, s.labels), scratch)

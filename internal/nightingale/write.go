@@ -29,8 +29,9 @@ type receiver struct {
 	messageBytes int
 	topics       *topics // the publishing stage
 
-	workspaces sync.Pool // of *workspace
-	outgoings  sync.Pool // of *outgoing
+	workspaces      sync.Pool // of *workspace
+	largeWorkspaces sync.Pool
+	outgoings       sync.Pool // of *outgoing
 }
 
 // workspace is the memory in which a request is read and decoded. It is free again
@@ -113,7 +114,7 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 // refers to nothing of the body. Of a body that another request has brought before
 // nothing is encoded.
 func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken protocol, held *hold, out *outgoing, watch *stopwatch, mine *claim) (c contents, err error) {
-	space := v.newWorkspace()
+	space := v.newWorkspace(r.ContentLength)
 	defer v.release(space)
 
 	if space.compressed, err = read(w, r, space.compressed, held, v.limits); err != nil {
@@ -141,7 +142,7 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 
 	now := v.settings.Load()
 	b := &space.batch
-	b.elements.held, b.form = held, v.form(now.rules)
+	b.elements.held, b.form = held, v.form(spoken, now.rules)
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}
@@ -176,10 +177,11 @@ func (v *receiver) translate(w http.ResponseWriter, r *http.Request, spoken prot
 }
 
 // form is how the format takes labels, as far as what looks at them before lets it.
-func (v *receiver) form(r *rules) form {
+func (v *receiver) form(spoken protocol, r *rules) form {
+	symbolic := v.format.symbols || v.format.references && spoken.symbols
 	return form{
-		symbolic: v.format.symbolic,
-		lean:     v.format.symbolic && r == nil && !v.topics.template.perSeries,
+		symbolic: symbolic,
+		lean:     symbolic && r == nil && !v.topics.template.perSeries,
 		lateKeys: v.format.byPartition && r == nil,
 	}
 }
@@ -241,18 +243,34 @@ func (v *receiver) count(c contents, err error) {
 	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.forgotten))
 }
 
-func (v *receiver) newWorkspace() *workspace {
-	if space, ok := v.workspaces.Get().(*workspace); ok {
+// Workspaces that were used are kept for requests of the same kind, large or not: so
+// there are no more large ones than the bytes in flight have let be at one time.
+const (
+	largeBody  = 192 << 10 // compressed
+	keepSmall  = 4 << 20   // the largest that is kept for any request
+	keepLarge  = 48 << 20  // and for large ones
+	unknownLen = -1
+)
+
+func (v *receiver) newWorkspace(contentLength int64) *workspace {
+	pool := &v.workspaces
+	if contentLength > largeBody || contentLength == unknownLen {
+		pool = &v.largeWorkspaces
+	}
+	if space, ok := pool.Get().(*workspace); ok {
 		return space
 	}
 	return new(workspace)
 }
 
-// release keeps the workspace for another request unless it has grown large.
+// release keeps the workspace for another request unless it has grown beyond measure.
 func (v *receiver) release(space *workspace) {
 	space.batch.reset()
-	if cap(space.compressed)+cap(space.decoded)+cap(space.scratch) <= keepBuffer && !space.batch.large() {
+	switch size := cap(space.compressed) + cap(space.decoded) + cap(space.scratch) + space.batch.size(); {
+	case size <= keepSmall:
 		v.workspaces.Put(space)
+	case size <= keepLarge:
+		v.largeWorkspaces.Put(space)
 	}
 }
 

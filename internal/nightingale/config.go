@@ -23,9 +23,9 @@ type Config struct {
 	Topic string `yaml:"topic"`
 	// Topics bounds the topics that a topic with placeholders makes.
 	Topics TopicsConfig `yaml:"topics"`
-	// Format of the messages: json, json-kafka-adapter, protobuf or packed. Default json.
+	// Format of the messages: json, json-kafka-adapter, protobuf, packed or packed-v2. Default json.
 	Format string `yaml:"format"`
-	// MessageBytes bounds a message of format packed; a series that is larger is sent alone. From 1KiB to 1MiB. Default 256KiB.
+	// MessageBytes bounds a message of the formats packed and packed-v2; a series that is larger is sent alone. From 1KiB to 1MiB. Default 256KiB.
 	MessageBytes config.Bytes `yaml:"message_bytes"`
 	// KeyLabels are the labels whose hash is the key: series that are alike in them are on one partition. Default: all labels.
 	KeyLabels []string `yaml:"key_labels"`

@@ -255,7 +255,7 @@ func FuzzProtobufEncoder(f *testing.F) {
 func BenchmarkEncode(b *testing.B) {
 	for _, name := range formatNames() {
 		for _, raw := range []bool{true, false} {
-			if !raw && !slices.Contains([]string{"protobuf", packedFormat}, name) {
+			if !raw && !slices.Contains([]string{"protobuf", packedFormat, packedV2Format}, name) {
 				continue
 			}
 			b.Run(fmt.Sprintf("%s/raw=%t", name, raw), func(b *testing.B) {
@@ -278,11 +278,13 @@ func TestNoAllocationPerSeries(t *testing.T) {
 	body, limits := marshal(t, request(2000, 10)), testLimits()
 	for _, name := range formatNames() {
 		space, f := new(batch), findFormat(name)
+		usual := form{symbolic: f.symbols, lean: f.symbols, lateKeys: f.byPartition}
 		out := outgoing{packing: packing{partitions: 4, limit: 256 << 10}}
 		var scratch []byte
 		allocations := testing.AllocsPerRun(5, func() {
 			space.reset()
 			out.reset()
+			space.form = usual
 			if decodeV1(space, body, limits) != nil {
 				panic("decode")
 			}

@@ -130,11 +130,14 @@ func (p *tailPrinter) print(dst []byte, partition int, payload []byte) []byte {
 	if text := bytes.TrimLeft(payload, " \t\r\n"); len(text) > 0 && text[0] == '{' {
 		return printJSON(dst, partition, text)
 	}
-	// A WriteRequest (format packed), or a TimeSeries (format protobuf), which is
-	// what one is made of.
-	for _, body := range [][]byte{payload, wrapSeries(payload)} {
+	// A WriteRequest (format packed), a Request of 2.0 (packed-v2), or a TimeSeries
+	// (protobuf), which is what the first is made of.
+	for _, as := range []struct {
+		decode func(*batch, []byte, Limits) error
+		body   []byte
+	}{{decodeV1, payload}, {decodeV2, payload}, {decodeV1, wrapSeries(payload)}} {
 		p.batch.reset()
-		if decodeV1(&p.batch, body, tailLimits()) == nil && p.named() {
+		if as.decode(&p.batch, as.body, tailLimits()) == nil && p.named() {
 			return p.printBatch(dst, partition)
 		}
 	}

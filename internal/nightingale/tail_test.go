@@ -24,12 +24,14 @@ func TestTailRecognisesEveryFormat(t *testing.T) {
 	packed := marshal(t, &prompb.WriteRequest{Timeseries: []prompb.TimeSeries{series, series}})
 	alone, err := series.Marshal()
 	require.NoError(t, err)
+	packedV2 := encodeAs(decodedAs(t, 0, packed, form{symbolic: true, lean: true}), packedV2Format, packing{})[0].Payload
 	const line = `2023-11-14T22:13:20.123Z  up{job="api",zone="b"}  1.5  partition 3` + "\n"
 	for name, test := range map[string]struct {
 		payload []byte
 		want    string
 	}{
 		"packed":             {packed, line + line},
+		"packed-v2":          {packedV2, line + line},
 		"protobuf":           {alone, line},
 		"json":               {[]byte(`{"name":"up","labels":{"job":"api","zone":"b"},"timestamp":1700000000123,"value":1.5}`), line},
 		"json, stale":        {[]byte(`{"name":"up","labels":{},"timestamp":0,"value":"NaN","stale":true}`), "1970-01-01T00:00:00.000Z  up  stale  partition 3\n"},
@@ -53,6 +55,10 @@ func TestTailPrintsAllKinds(t *testing.T) {
 	assert.Contains(t, text, "exemplar ")
 	assert.Contains(t, text, "  stale  ")
 	assert.NotContains(t, text, "no known format")
+
+	messages := encodeAs(decodedAs(t, 1, marshalV2(t, everythingV2()), form{symbolic: true, lean: true}), packedV2Format, packing{})
+	require.Len(t, messages, 1)
+	assert.Equal(t, text, string(new(tailPrinter).print(nil, 0, messages[0].Payload)), "packed-v2 has the same")
 }
 
 func TestTailPrintsUntilItIsAskedToStop(t *testing.T) {

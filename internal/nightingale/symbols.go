@@ -234,12 +234,12 @@ func (b *batch) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 		if len(before) >= 2 {
 			n, v, before = before[0], before[1], before[2:]
 			size := 2 + int(raw[1])
-			if size == end && string(raw[2:size]) == string(field[2:end]) {
+			if size == end && sameEnd(raw[:size], field[:end]) && string(raw[2:size]) == string(field[2:end]) {
 				b.refs = append(b.refs, n, v)
 				src, raw = src[end:], raw[size:]
 				continue
 			}
-			sameName = raw[3] == field[3] && string(raw[4:4+int(raw[3])]) == string(field[4:min(4+int(raw[3]), end)])
+			sameName = raw[3] == field[3] && 4+int(field[3]) <= end && sameBegin(raw[4:], field[4:], int(field[3]))
 			raw = raw[size:]
 		} else {
 			known = false
@@ -262,6 +262,22 @@ func (b *batch) plainRefsV1(src []byte) (rest []byte, known bool, err error) {
 		src = src[end:]
 	}
 	return src, known && len(before) == 0, nil
+}
+
+// sameEnd reports whether two labels of one length may be the same: it looks at their
+// last bytes, where most that differ do.
+func sameEnd(a, b []byte) bool {
+	n := len(a)
+	return n < 8 || n != len(b) || binary.LittleEndian.Uint64(a[n-8:]) == binary.LittleEndian.Uint64(b[n-8:])
+}
+
+// sameBegin reports whether the first n bytes of both are the same, where both have so
+// many. Most names are short.
+func sameBegin(a, b []byte, n int) bool {
+	if n <= 8 && len(a) >= 8 && len(b) >= 8 {
+		return (binary.LittleEndian.Uint64(a)^binary.LittleEndian.Uint64(b))<<(64-8*n) == 0
+	}
+	return string(a[:n]) == string(b[:n])
 }
 
 // internValue returns the reference of the value that a label ends with.

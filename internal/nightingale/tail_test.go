@@ -43,14 +43,14 @@ func TestTailRecognisesEveryFormat(t *testing.T) {
 		"a terminal's codes": {[]byte(`{"name":"a\u001b[2J","labels":{"l":"\u0007"},"timestamp":0,"value":1}`), `1970-01-01T00:00:00.000Z  "a\x1b[2J"{l="\a"}  1  partition 3` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, string(new(tailPrinter).print(nil, 3, test.payload)))
+			assert.Equal(t, test.want, string(new(tailPrinter).print(3, test.payload)))
 		})
 	}
 }
 
 // TestTailPrintsAllKinds: what the other formats carry beside samples.
 func TestTailPrintsAllKinds(t *testing.T) {
-	text := string(new(tailPrinter).print(nil, 0, marshal(t, everything())))
+	text := string(new(tailPrinter).print(0, marshal(t, everything())))
 	assert.Contains(t, text, "histogram {")
 	assert.Contains(t, text, "exemplar ")
 	assert.Contains(t, text, "  stale  ")
@@ -58,7 +58,7 @@ func TestTailPrintsAllKinds(t *testing.T) {
 
 	messages := encodeAs(decodedAs(t, 1, marshalV2(t, everythingV2()), form{symbolic: true, lean: true}), packedV2Format, packing{})
 	require.Len(t, messages, 1)
-	assert.Equal(t, text, string(new(tailPrinter).print(nil, 0, messages[0].Payload)), "packed-v2 has the same")
+	assert.Equal(t, text, string(new(tailPrinter).print(0, messages[0].Payload)), "packed-v2 has the same")
 }
 
 func TestTailPrintsUntilItIsAskedToStop(t *testing.T) {

@@ -3,6 +3,7 @@ package nightingale
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,14 +36,15 @@ func scraped(i int) []prompb.Label {
 }
 
 func labelsFrom(pairs ...string) (labels []prompb.Label) {
-	for i := 0; i < len(pairs); i += 2 {
-		labels = append(labels, prompb.Label{Name: pairs[i], Value: pairs[i+1]})
+	for pair := range slices.Chunk(pairs, 2) {
+		labels = append(labels, prompb.Label{Name: pair[0], Value: pair[1]})
 	}
 	return labels
 }
 
 // bodies returns the same series in a request of each version.
 func bodies(t testing.TB, series int, labels func(int) []prompb.Label) [2][]byte {
+	t.Helper()
 	v1, v2, table := new(prompb.WriteRequest), new(writev2.Request), writev2.NewSymbolTable()
 	for i := range series {
 		one := prompb.TimeSeries{Labels: labels(i), Samples: []prompb.Sample{{Timestamp: 1_700_000_000_000, Value: float64(i) * 1.25}}}
@@ -76,6 +78,7 @@ func BenchmarkTranslate(b *testing.B) {
 }
 
 func benchmarkTranslate(b *testing.B, body []byte, version int, name string, series, partitions int) {
+	b.Helper()
 	space, limits, f := new(batch), testLimits(), findFormat(name)
 	out := outgoing{packing: packing{partitions: partitions, limit: 256 << 10}}
 	decode := protocols()[version].decode

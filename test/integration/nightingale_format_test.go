@@ -32,6 +32,7 @@ type sampleOf struct {
 }
 
 func readPacked(t *testing.T, payload []byte) (all []sampleOf) {
+	t.Helper()
 	var req prompb.WriteRequest
 	require.NoError(t, req.Unmarshal(payload))
 	for _, ts := range req.Timeseries {
@@ -43,6 +44,7 @@ func readPacked(t *testing.T, payload []byte) (all []sampleOf) {
 }
 
 func readPackedV2(t *testing.T, payload []byte) (all []sampleOf) {
+	t.Helper()
 	var req writev2.Request
 	require.NoError(t, req.Unmarshal(payload))
 	for _, ts := range req.Timeseries {
@@ -58,6 +60,7 @@ func readPackedV2(t *testing.T, payload []byte) (all []sampleOf) {
 }
 
 func packedIsCompleteAndInOrder(t *testing.T, format string, limit int, read func(*testing.T, []byte) []sampleOf) {
+	t.Helper()
 	pulsar := stack.Pulsar(t)
 	const partitions, senders, rounds, series = 4, 8, 30, 200
 	topic := pulsar.Topic(t, pulsar.Namespace(t), partitions)

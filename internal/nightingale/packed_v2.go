@@ -110,7 +110,7 @@ func (p *symbolPacker) pack(b *batch, out *outgoing, partition int, order []int3
 		if s.entries() == 0 {
 			continue // a 1.0 request may have such; there is nothing to tell
 		}
-		if !out.fits() {
+		if out.apart = len(p.series); !out.fits() {
 			return false
 		}
 		latest := b.latest(s)
@@ -150,7 +150,7 @@ func (p *symbolPacker) begin(out *outgoing, partition int, latest int64) {
 // finish puts the series behind the symbols.
 func (p *symbolPacker) finish(out *outgoing) {
 	out.arena = append(out.arena, p.series...)
-	p.series = p.series[:0]
+	p.series, out.apart = p.series[:0], 0
 }
 
 // cover makes number reach to the last symbol.

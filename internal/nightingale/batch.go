@@ -22,6 +22,18 @@ type batch struct {
 	about     []metadata // of series
 	aboutRefs aboutV2    // where the last of about came from
 	expanded  int        // bytes that references stand for
+
+	// Of the symbolic form:
+	form         form
+	bounds       labelBounds
+	refs         []uint32 // labels of series: references of names and values, in turn
+	info         []uint32 // of each symbol
+	symbolBytes  int      // of their texts
+	ordered      extent   // of refs: the last ones that were found usable
+	orderedBytes int32    // what they stand for
+	orderedRaw   []byte   // the same in the body of a 1.0 request, where they are plain there
+	table        symbolTable
+	packer       symbolPacker
 }
 
 // extent is a part of one of the batch's slices.
@@ -38,13 +50,15 @@ func upTo[T any](from extent, slice []T) extent { return extent{from.from, int32
 
 type series struct {
 	labels     extent
+	refs       extent // the same labels in the symbolic form; empty where they are texts alone
 	samples    extent
 	exemplars  extent
 	histograms extent
 	key        uint64    // hash of the sorted labels
 	about      *metadata // of the series' family; nil when not known
 	flaw       flaw
-	raw        span // the series as it stands in the body
+	labelBytes int32 // what refs stand for
+	raw        span  // the series as it stands in the body
 }
 
 // span is a field of the request's body: from its tag to its end. head is the size
@@ -120,6 +134,7 @@ type exemplar struct {
 // names of types; family is empty where a series came with its own metadata.
 type metadata struct {
 	family, kind, help, unit string
+	helpRef, unitRef         uint32 // of the symbols that help and unit are whole; 0 where they are not
 }
 
 // countKind tells whether a histogram's counts are integers.
@@ -181,6 +196,10 @@ func (b *batch) reset() {
 	b.metadata = b.metadata[:0]
 	b.symbols, b.about, b.expanded = b.symbols[:0], b.about[:0], 0
 	b.elements = elements{}
+	b.form, b.ordered, b.orderedRaw = form{}, extent{}, nil
+	b.refs, b.info, b.symbolBytes = b.refs[:0], b.info[:0], 0
+	b.table.reset()
+	b.packer.reset()
 	k := &b.buckets
 	*k = buckets{
 		k.positiveSpans[:0], k.negativeSpans[:0],
@@ -190,11 +209,12 @@ func (b *batch) reset() {
 	}
 }
 
-// large reports whether the batch has grown beyond what is worth keeping.
-func (b *batch) large() bool {
-	const entries = 1 << 17
-	return cap(b.labels)+cap(b.marks)+cap(b.samples)+cap(b.series)+cap(b.symbols) > entries ||
-		cap(b.histograms)+cap(b.exemplars)+cap(b.metadata)+cap(b.about) > entries>>2 ||
-		cap(b.buckets.positiveDeltas)+cap(b.buckets.positiveCounts)+cap(b.buckets.positiveSpans)+
-			cap(b.buckets.negativeDeltas)+cap(b.buckets.negativeCounts)+cap(b.buckets.negativeSpans)+cap(b.buckets.customValues) > entries
+// size is the memory that the batch has room for.
+func (b *batch) size() int {
+	k := &b.buckets
+	return cap(b.series)*seriesBytes + (cap(b.labels)+cap(b.marks))*labelBytes + cap(b.samples)*sampleBytes +
+		cap(b.exemplars)*exemplarBytes + cap(b.histograms)*histogramBytes + (cap(b.metadata)+cap(b.about))*metadataBytes +
+		cap(b.symbols)*symbolBytes + (cap(b.refs)+cap(b.info))*refBytes + cap(b.table.slots)*slotBytes + b.packer.size() +
+		(cap(k.positiveSpans)+cap(k.negativeSpans))*spanBytes +
+		(cap(k.positiveDeltas)+cap(k.negativeDeltas)+cap(k.positiveCounts)+cap(k.negativeCounts)+cap(k.customValues))*bucketBytes
 }

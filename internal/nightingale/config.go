@@ -23,13 +23,13 @@ type Config struct {
 	Topic string `yaml:"topic"`
 	// Topics bounds the topics that a topic with placeholders makes.
 	Topics TopicsConfig `yaml:"topics"`
-	// Format of the messages: json, json-kafka-adapter, protobuf or packed. Default json.
+	// Format of the messages: json, json-kafka-adapter, protobuf, packed or packed-v2. Default json.
 	Format string `yaml:"format"`
 	// ExemplarSeries says what becomes of a series of remote write 2.0 with exemplars and neither samples nor histograms, which the specification
 	// does not allow and Prometheus sends with send_exemplars. refuse: 400 for the series, the others are written. accept: its exemplars are
 	// written. Default refuse.
 	ExemplarSeries string `yaml:"exemplar_series"`
-	// MessageBytes bounds a message of format packed; a series that is larger is sent alone. From 1KiB to 1MiB. Default 256KiB.
+	// MessageBytes bounds a message of the formats packed and packed-v2; a series that is larger is sent alone. From 1KiB to 1MiB. Default 256KiB.
 	MessageBytes config.Bytes `yaml:"message_bytes"`
 	// KeyLabels are the labels whose hash is the key: series that are alike in them are on one partition. Default: all labels.
 	KeyLabels []string `yaml:"key_labels"`

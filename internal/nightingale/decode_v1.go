@@ -19,16 +19,24 @@ var (
 func decodeV1(b *batch, body []byte, l Limits) error {
 	b.body, b.elements.limit = body, int(l.MemoryBytes)
 	known := len(body) == 0 // an empty request is complete with nothing written
+	if b.form.symbolic {
+		b.bounds = boundsOf(&l)
+		if err := b.beginSymbols(); err != nil {
+			return err
+		}
+	}
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
 		from := len(body) - len(rest)
+		var number uint32
+		var data []byte
+		var ok bool
 		var err error
-		if rest, err = nextField(&fc, rest); err != nil {
+		if number, data, rest, ok, err = bytesField(&fc, rest); err != nil {
 			return malformed("WriteRequest", err)
 		}
-		switch fc.FieldNum {
+		switch number {
 		case 1:
-			data, ok := fc.MessageData()
 			if !ok {
 				return malformed("WriteRequest.timeseries", errWireType)
 			}
@@ -45,7 +53,6 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 			raw := &b.series[len(b.series)-1].raw
 			raw.from, raw.to, raw.head = int32(from), int32(to), uint8(to-from-len(data))
 		case 3:
-			data, ok := fc.MessageData()
 			if !ok {
 				return malformed("WriteRequest.metadata", errWireType)
 			}
@@ -88,28 +95,41 @@ func malformed(what string, err error) error {
 }
 
 func (b *batch) decodeSeriesV1(src []byte) (err error) {
-	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
-	size := len(src)
-	if b.labels, src, err = b.plainLabelsV1(b.labels, src); err != nil {
+	s := series{
+		labels: mark(b.labels), refs: mark(b.refs), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms),
+	}
+	whole, size, known := src, len(src), false
+	if b.form.symbolic {
+		src, known, err = b.plainRefsV1(src)
+	} else {
+		b.labels, src, err = b.plainLabelsV1(b.labels, src)
+	}
+	if err != nil {
 		return err
 	}
 	s.raw.labels, s.raw.plain = int32(size-len(src)), true
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = nextField(&fc, src); err != nil {
+		var number uint32
+		var data []byte
+		var ok bool
+		if number, data, src, ok, err = bytesField(&fc, src); err != nil {
 			return err
 		}
-		if fc.FieldNum < 1 || fc.FieldNum > 4 {
+		if number < 1 || number > 4 {
 			continue
 		}
-		data, ok := fc.MessageData()
 		if !ok {
 			return errWireType
 		}
-		switch fc.FieldNum {
+		switch number {
 		case 1:
-			b.labels, err = b.appendLabelV1(b.labels, data)
-			s.raw.labels, s.raw.plain = int32(size-len(src)), false
+			if b.form.symbolic {
+				err = b.appendPairV1(data)
+			} else {
+				b.labels, err = b.appendLabelV1(b.labels, data)
+			}
+			s.raw.labels, s.raw.plain, known = int32(size-len(src)), false, false
 		case 2:
 			err = b.decodeSample(data, false)
 		case 3:
@@ -123,6 +143,11 @@ func (b *batch) decodeSeriesV1(src []byte) (err error) {
 	}
 	s.labels, s.samples = upTo(s.labels, b.labels), upTo(s.samples, b.samples)
 	s.exemplars, s.histograms = upTo(s.exemplars, b.exemplars), upTo(s.histograms, b.histograms)
+	if b.form.symbolic {
+		if err := b.endRefsV1(&s, whole, known); err != nil {
+			return err
+		}
+	}
 	b.series = append(b.series, s)
 	return nil
 }
@@ -164,12 +189,24 @@ func (b *batch) appendLabelV1(dst []label, src []byte) ([]label, error) {
 	if err := b.elements.charge(labelBytes); err != nil {
 		return dst, err
 	}
-	var l label
+	l, err := decodeLabelV1(src)
+	return append(dst, l), err
+}
+
+// appendPairV1 decodes a Label to references.
+func (b *batch) appendPairV1(src []byte) error {
+	l, err := decodeLabelV1(src)
+	if err == nil {
+		err = b.addPair(l.name, l.value)
+	}
+	return err
+}
+
+func decodeLabelV1(src []byte) (l label, err error) {
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		var err error
 		if src, err = nextField(&fc, src); err != nil {
-			return dst, err
+			return l, err
 		}
 		ok := true
 		switch fc.FieldNum {
@@ -179,10 +216,10 @@ func (b *batch) appendLabelV1(dst []label, src []byte) ([]label, error) {
 			l.value, ok = fc.String()
 		}
 		if !ok {
-			return dst, errWireType
+			return l, errWireType
 		}
 	}
-	return append(dst, l), nil
+	return l, nil
 }
 
 // text is data as a string without a copy.
@@ -195,7 +232,12 @@ func (b *batch) decodeSample(src []byte, starts bool) (err error) {
 	if err := b.elements.charge(sampleBytes); err != nil {
 		return err
 	}
-	var s sample
+	s, ok := usualSample(src, starts)
+	if ok {
+		b.samples = append(b.samples, s)
+		return nil
+	}
+	s = sample{}
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
 		if src, err = nextField(&fc, src); err != nil {

@@ -90,7 +90,7 @@ func asPrompb(b *batch) *prompb.WriteRequest {
 	}
 	req := new(prompb.WriteRequest)
 	for _, s := range b.series {
-		ts := prompb.TimeSeries{Labels: labels(of(b.labels, s.labels))}
+		ts := prompb.TimeSeries{Labels: labels(b.labelsOf(&s))}
 		for _, v := range of(b.samples, s.samples) {
 			ts.Samples = append(ts.Samples, prompb.Sample{Timestamp: v.timestamp, Value: v.value})
 		}

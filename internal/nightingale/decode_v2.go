@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/VictoriaMetrics/easyproto"
 )
@@ -22,28 +23,34 @@ var (
 // expand to is bounded as a decoded body is, and counted in b.expanded.
 func decodeV2(b *batch, body []byte, l Limits) error {
 	b.elements.limit = int(l.MemoryBytes)
-	n, err := b.decodeSymbolsV2(body, l)
-	if err != nil || n == 0 {
+	all, err := b.decodeSymbolsV2(body, l)
+	if err != nil || all.series == 0 {
 		return err
 	}
 	if len(b.symbols) == 0 || b.symbols[0] != "" {
 		return invalid("first_symbol", "the first of the symbols must be the empty string")
 	}
-	if err := b.elements.charge(n * (seriesBytes + metadataBytes)); err != nil {
+	if b.form.symbolic {
+		if err := b.lookAtSymbols(body[:len(body)-len(all.rest)], all.head, l); err != nil {
+			return err
+		}
+	}
+	if err := b.elements.charge(all.series * (seriesBytes + metadataBytes)); err != nil {
 		return err
 	}
-	if cap(b.about) < n { // series point into it: it must not move
-		b.about = make([]metadata, 0, n)
+	if cap(b.about) < all.series { // series point into it: it must not move
+		b.about = make([]metadata, 0, all.series)
 	}
 	var fc easyproto.FieldContext
-	for rest := body; len(rest) > 0; {
-		if rest, err = nextField(&fc, rest); err != nil {
+	for rest := all.rest; len(rest) > 0; {
+		var number uint32
+		var data []byte
+		if number, data, rest, _, err = bytesField(&fc, rest); err != nil {
 			return malformed("Request", err)
 		}
-		if fc.FieldNum != 5 {
+		if number != 5 {
 			continue
 		}
-		data, _ := fc.MessageData() // decodeSymbolsV2 has seen that it is one
 		if err := b.decodeSeriesV2(data, int(l.DecodedBytes)); errors.Is(err, errExpanded) {
 			return expandsTooFar(l)
 		} else if err != nil {
@@ -57,41 +64,52 @@ func expandsTooFar(l Limits) error {
 	return tooLarge("expanded_bytes", "the body's references expand to more than %d bytes", int64(l.DecodedBytes))
 }
 
+// seriesV2 is where in a body the series are.
+type seriesV2 struct {
+	series int    // how many
+	rest   []byte // of the body, from the first of them on
+	head   int    // symbols that stand before it, mostly all
+}
+
 // decodeSymbolsV2 gathers the symbols, wherever in the body they stand, and counts
 // the series.
-func (b *batch) decodeSymbolsV2(body []byte, l Limits) (series int, err error) {
+func (b *batch) decodeSymbolsV2(body []byte, l Limits) (all seriesV2, err error) {
 	known := len(body) == 0 // an empty request is complete with nothing written
 	var fc easyproto.FieldContext
 	for rest := body; len(rest) > 0; {
-		if rest, err = nextField(&fc, rest); err != nil {
-			return 0, malformed("Request", err)
+		number, data, next, ok, err := bytesField(&fc, rest)
+		if err != nil {
+			return all, malformed("Request", err)
 		}
-		if fc.FieldNum != 4 && fc.FieldNum != 5 {
+		field := rest
+		if rest = next; number != 4 && number != 5 {
 			continue
 		}
 		known = true
-		data, ok := fc.MessageData()
 		if !ok {
-			return 0, malformed("Request", errWireType)
+			return all, malformed("Request", errWireType)
 		}
-		if fc.FieldNum == 5 {
-			if series++; series > l.Series {
-				return 0, tooLarge("series", "the request has more than %d series", l.Series)
+		if number == 5 {
+			if all.series++; all.series > l.Series {
+				return all, tooLarge("series", "the request has more than %d series", l.Series)
+			}
+			if all.series == 1 {
+				all.rest, all.head = field, len(b.symbols)
 			}
 			continue
 		}
 		if b.expanded += symbolSize; b.expanded > int(l.DecodedBytes) {
-			return 0, expandsTooFar(l)
+			return all, expandsTooFar(l)
 		}
 		if err := b.elements.charge(symbolBytes); err != nil {
-			return 0, err
+			return all, err
 		}
 		b.symbols = append(b.symbols, text(data))
 	}
 	if !known {
-		return 0, malformed("body", errForeignV2)
+		return all, malformed("body", errForeignV2)
 	}
-	return series, nil
+	return all, nil
 }
 
 // What a symbol takes in memory besides its text, and what a label takes in a
@@ -113,9 +131,9 @@ type references struct {
 	limit    int // of expanded
 }
 
-// decode appends the labels of a repeated field's occurrence, packed or not.
-func (r *references) decode(dst []label, fc *easyproto.FieldContext) ([]label, error) {
-	data, packed := fc.MessageData()
+// decode appends the labels of a repeated field's occurrence: packed in data, or else
+// the one that fc has.
+func (r *references) decode(dst []label, data []byte, packed bool, fc *easyproto.FieldContext) ([]label, error) {
 	if !packed {
 		one, ok := fc.Uint32()
 		if !ok {
@@ -231,36 +249,42 @@ func (r *references) flaw() flaw {
 
 // decodeSeriesV2 decodes a TimeSeries. limit bounds b.expanded.
 func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
-	s := series{labels: mark(b.labels), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms)}
+	s := series{
+		labels: mark(b.labels), refs: mark(b.refs), samples: mark(b.samples), exemplars: mark(b.exemplars), histograms: mark(b.histograms),
+	}
 	refs := references{symbols: b.symbols, elements: &b.elements, expanded: b.expanded + len(src), limit: limit}
 	var about aboutV2
+	known := false  // that the labels are usable
 	var start int64 // of the whole series, as release candidate 3 has it
 	var fc easyproto.FieldContext
 	for len(src) > 0 {
-		if src, err = nextField(&fc, src); err != nil {
+		var number uint32
+		var data []byte
+		var ok bool
+		if number, data, src, ok, err = bytesField(&fc, src); err != nil {
 			return err
 		}
-		if fc.FieldNum == 1 {
-			if b.labels, err = refs.decode(b.labels, &fc); err != nil {
-				return err
+		if number > 6 {
+			continue
+		}
+		if number == 6 {
+			ok = !ok
+			if ok {
+				start, ok = fc.Int64()
 			}
-			continue
 		}
-		if fc.FieldNum == 6 {
-			var ok bool
-			if start, ok = fc.Int64(); !ok {
-				return errWireType
-			}
-			continue
-		}
-		if fc.FieldNum > 6 {
-			continue
-		}
-		data, ok := fc.MessageData()
-		if !ok {
+		if !ok && number != 1 {
 			return errWireType
 		}
-		switch fc.FieldNum {
+		switch number {
+		case 1:
+			if b.form.symbolic {
+				if known = ok && len(b.refs) == int(s.refs.from) && b.decodeUsualRefs(data, &s); !known {
+					b.refs, err = b.decodeRefs(b.refs, data, ok, &fc)
+				}
+			} else {
+				b.labels, err = refs.decode(b.labels, data, ok, &fc)
+			}
 		case 2:
 			err = b.decodeSample(data, true)
 		case 3:
@@ -271,6 +295,11 @@ func (b *batch) decodeSeriesV2(src []byte, limit int) (err error) {
 			err = about.decode(data)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	if b.form.symbolic {
+		if err := b.endRefsV2(&s, &refs, known); err != nil {
 			return err
 		}
 	}
@@ -329,7 +358,8 @@ func (b *batch) decodeExemplarV2(src []byte, of *references, s *series) (err err
 		ok := true
 		switch fc.FieldNum {
 		case 1:
-			if b.marks, err = refs.decode(b.marks, &fc); err != nil {
+			data, packed := fc.MessageData()
+			if b.marks, err = refs.decode(b.marks, data, packed, &fc); err != nil {
 				return err
 			}
 		case 2:
@@ -385,14 +415,145 @@ func (b *batch) describeV2(m aboutV2, refs *references) *metadata {
 	if n := len(b.about); n > 0 && m == b.aboutRefs { // neighbours are mostly of one family
 		return &b.about[n-1]
 	}
-	about := metadata{
-		kind: kindName(m.kind),
-		help: cut(refs.symbol(uint64(m.help)), maxFamilyHelp),
-		unit: cut(refs.symbol(uint64(m.unit)), maxFamilyUnit),
+	help, unit := refs.symbol(uint64(m.help)), refs.symbol(uint64(m.unit))
+	about := metadata{kind: kindName(m.kind), help: cut(help, maxFamilyHelp), unit: cut(unit, maxFamilyUnit)}
+	if about.help == help {
+		about.helpRef = m.help
+	}
+	if about.unit == unit {
+		about.unitRef = m.unit
 	}
 	if refs.beyond || about.kind == kindUnknown && about.help == "" && about.unit == "" {
 		return nil
 	}
 	b.about, b.aboutRefs = append(b.about, about), m
 	return &b.about[len(b.about)-1]
+}
+
+// lookAtSymbols learns what series need to know of their symbols. head is the body up
+// to the first series, with so many of them.
+func (b *batch) lookAtSymbols(head []byte, symbols int, l Limits) error {
+	if err := b.elements.charge(len(b.symbols) * infoBytes); err != nil {
+		return err
+	}
+	b.bounds = boundsOf(&l)
+	b.info = slices.Grow(b.info, len(b.symbols))
+	for _, symbol := range b.symbols {
+		b.symbolBytes += len(symbol)
+	}
+	if symbols == len(b.symbols) && isASCII(head) {
+		for _, symbol := range b.symbols {
+			b.info = append(b.info, b.bounds.lengthInfo(symbol))
+		}
+		return nil
+	}
+	for _, symbol := range b.symbols {
+		b.info = append(b.info, b.bounds.info(symbol))
+	}
+	return nil
+}
+
+// decodeRefs does what references.decode does, whatever they refer to.
+func (b *batch) decodeRefs(dst []uint32, data []byte, packed bool, fc *easyproto.FieldContext) ([]uint32, error) {
+	if !packed {
+		one, ok := fc.Uint32()
+		if !ok {
+			return dst, errReference
+		}
+		return append(dst, one), b.elements.charge(refBytes)
+	}
+	if err := b.elements.charge(len(data) * refBytes); err != nil { // as if each had one byte
+		return dst, err
+	}
+	from, size := len(dst), len(data)
+	dst = slices.Grow(dst, size)
+	for len(data) >= 3 {
+		ref, n := short(data)
+		if ref > math.MaxUint32 {
+			break
+		}
+		dst = append(dst, uint32(ref))
+		data = data[n:]
+	}
+	for len(data) > 0 {
+		ref, n := binary.Uvarint(data)
+		if n <= 0 || ref > math.MaxUint32 {
+			return dst, errReference
+		}
+		dst = append(dst, uint32(ref))
+		data = data[n:]
+	}
+	b.elements.left += (size - (len(dst) - from)) * refBytes
+	return dst, nil
+}
+
+// decodeUsualRefs appends a series' references where their names are those of the series
+// before, one by one, and so in order, and the values can be used. It reports false for
+// any other, and has then done nothing.
+func (b *batch) decodeUsualRefs(data []byte, s *series) bool {
+	before := of(b.refs, b.ordered)
+	const pair = 6 // bytes that short may look at
+	if len(before) == 0 || len(data) < len(before) || cap(data) < len(data)+pair {
+		return false
+	}
+	left := b.elements.left - len(before)*refBytes
+	if left < 0 {
+		return false
+	}
+	size, info := int(b.orderedBytes), b.info
+	dst := slices.Grow(b.refs, len(before))
+	refs := dst[len(dst) : len(dst)+len(before)]
+	src, at := data[:len(data)+pair], 0
+	for i := 0; i+1 < len(before) && i+1 < len(refs); i += 2 {
+		if at >= len(data) {
+			return false
+		}
+		name, n := short(src[at:])
+		value, m := short(src[at+n:])
+		if at += n + m; uint32(name) != before[i] || value >= uint(len(info)) {
+			return false
+		}
+		if old := before[i+1]; uint32(value) != old {
+			known := info[value]
+			if known&usableValue == 0 {
+				return false
+			}
+			size += int(known>>lengthShift) - int(info[old]>>lengthShift)
+		}
+		refs[i], refs[i+1] = uint32(name), uint32(value)
+	}
+	if at != len(data) {
+		return false
+	}
+	b.refs, b.elements.left, s.labelBytes = dst[:len(dst)+len(before)], left, int32(size)
+	return true
+}
+
+// endRefsV2 ends the labels of a series. What they expand to counts whether they become
+// texts or not.
+func (b *batch) endRefsV2(s *series, r *references, known bool) error {
+	if known {
+		s.refs = upTo(s.refs, b.refs)
+		b.ordered, b.orderedBytes = s.refs, s.labelBytes
+	}
+	if known || b.endRefs(s) {
+		if r.expanded += int(s.labelBytes) + s.refs.len()/2*labelSize; r.expanded > r.limit {
+			return errExpanded
+		}
+		if b.form.lean {
+			return nil
+		}
+		return b.spell(s)
+	}
+	for _, ref := range of(b.refs, s.refs) {
+		var err error
+		if b.labels, err = r.add(b.labels, uint64(ref)); err != nil {
+			return err
+		}
+		if r.expanded > r.limit {
+			return errExpanded
+		}
+	}
+	b.dropRefs(s)
+	return nil
 }

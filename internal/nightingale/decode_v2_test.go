@@ -187,7 +187,7 @@ func decodedV2(t testing.TB, b *batch) *canonical {
 		if s.flaw != flawless {
 			continue
 		}
-		one := writev2.TimeSeries{LabelsRefs: refs(of(b.labels, s.labels))}
+		one := writev2.TimeSeries{LabelsRefs: refs(b.labelsOf(&s))}
 		for _, v := range of(b.samples, s.samples) {
 			one.Samples = append(one.Samples, writev2.Sample{Timestamp: v.timestamp, Value: v.value, StartTimestamp: v.start})
 		}

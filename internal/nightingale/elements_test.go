@@ -13,15 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inMemory is what the elements of a batch take, by the room of its slices.
-func inMemory(b *batch) int {
-	k := &b.buckets
-	return cap(b.series)*seriesBytes + (cap(b.labels)+cap(b.marks))*labelBytes + cap(b.samples)*sampleBytes +
-		cap(b.exemplars)*exemplarBytes + cap(b.histograms)*histogramBytes + (cap(b.metadata)+cap(b.about))*metadataBytes +
-		cap(b.symbols)*symbolBytes + (cap(k.positiveSpans)+cap(k.negativeSpans))*spanBytes +
-		(cap(k.positiveDeltas)+cap(k.negativeDeltas)+cap(k.positiveCounts)+cap(k.negativeCounts)+cap(k.customValues))*bucketBytes
-}
-
 // field is a field of protobuf with bytes in it.
 func field(number byte, data []byte) []byte {
 	return appendText(nil, int(number), string(data))
@@ -83,7 +74,7 @@ func TestElementsAreBoundedInMemory(t *testing.T) {
 			require.ErrorAs(t, err, &refused)
 			assert.Equal(t, http.StatusRequestEntityTooLarge, refused.status)
 			assert.Equal(t, "memory_bytes", refused.reason)
-			assert.Less(t, inMemory(b), 3*bound/2)
+			assert.Less(t, b.size(), 3*bound/2)
 		})
 	}
 	for name, bomb := range bombs(1 << 8) {
@@ -103,7 +94,7 @@ func TestElementsAreChargedAtLeastTheirSize(t *testing.T) {
 			require.NoError(t, bomb.decode(b, bomb.body, testLimits()))
 			held := int(b.elements.held.bytes)
 			assert.Equal(t, b.elements.taken, held)
-			assert.GreaterOrEqual(t, 3*held/2+4096, inMemory(b))
+			assert.GreaterOrEqual(t, 3*held/2+4096, b.size())
 			assert.Equal(t, held, int(budget.used.Load()))
 			b.elements.held.release()
 		})

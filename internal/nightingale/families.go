@@ -77,6 +77,14 @@ func (f *families) describe(tenant string, b *batch) {
 }
 
 func (b *batch) name(s *series) string {
+	if s.labels.len() == 0 {
+		refs := of(b.refs, s.refs)
+		for i := 0; i < len(refs); i += 2 {
+			if b.symbols[refs[i]] == nameLabel {
+				return b.symbols[refs[i+1]]
+			}
+		}
+	}
 	for _, l := range of(b.labels, s.labels) {
 		if l.name == nameLabel {
 			return l.value

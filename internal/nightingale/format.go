@@ -16,6 +16,12 @@ type format struct {
 	size func(b *batch) int
 	// samplesOnly: the format has no place for histograms and exemplars.
 	samplesOnly bool
+	// byPartition: the format groups series by partition, and each record names its own.
+	byPartition bool
+	// references: the format takes labels as references where a body has them, see form.
+	references bool
+	// symbols: its messages have symbols, so that references are of use for any body.
+	symbols bool
 }
 
 // formats lists what the configuration's format can name.
@@ -23,8 +29,9 @@ func formats() []format {
 	return []format{
 		{name: "json", encode: encodeJSON, size: jsonSize},
 		{name: "json-kafka-adapter", encode: encodeAdapter, size: adapterSize, samplesOnly: true},
-		{name: "protobuf", encode: encodeProtobuf, size: protobufSize},
-		{name: packedFormat, encode: encodePacked, size: packedSize},
+		{name: "protobuf", encode: encodeProtobuf, size: protobufSize, references: true},
+		{name: packedFormat, encode: encodePacked, size: packedSize, byPartition: true, references: true},
+		{name: packedV2Format, encode: encodePackedV2, size: packedV2Size, byPartition: true, references: true, symbols: true},
 	}
 }
 
@@ -53,6 +60,7 @@ type outgoing struct {
 	cuts    []cutMark
 	records []messaging.Record
 	bytes   int         // of all arenas that are finished
+	apart   int         // of a message, not in the arena yet
 	err     error       // why encoding stopped
 	parts   []addressed // of the records, with topics by template
 	packing packing     // what the packed format needs
@@ -68,7 +76,7 @@ const messageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(cutMa
 
 // size is what the messages take in memory.
 func (o *outgoing) size() int {
-	size := o.bytes + (len(o.records)+len(o.cuts))*messageBytes
+	size := o.bytes + o.apart + (len(o.records)+len(o.cuts))*messageBytes
 	if len(o.cuts) > 0 { // else the arena is among bytes, or empty
 		size += len(o.arena)
 	}
@@ -148,7 +156,7 @@ func eventTime(timestamp int64) time.Time {
 // reset makes room for another request. Nothing may read the records any more.
 func (o *outgoing) reset() {
 	clear(o.records)
-	o.arena, o.cuts, o.records, o.bytes = o.arena[:0], o.cuts[:0], o.records[:0], 0
+	o.arena, o.cuts, o.records, o.bytes, o.apart = o.arena[:0], o.cuts[:0], o.records[:0], 0, 0
 	o.held, o.reserved, o.err, o.properties = nil, 0, nil, nil
 }
 

@@ -255,7 +255,7 @@ func FuzzProtobufEncoder(f *testing.F) {
 func BenchmarkEncode(b *testing.B) {
 	for _, name := range formatNames() {
 		for _, raw := range []bool{true, false} {
-			if !raw && !slices.Contains([]string{"protobuf", packedFormat}, name) {
+			if !raw && !slices.Contains([]string{"protobuf", packedFormat, packedV2Format}, name) {
 				continue
 			}
 			b.Run(fmt.Sprintf("%s/raw=%t", name, raw), func(b *testing.B) {
@@ -278,11 +278,13 @@ func TestNoAllocationPerSeries(t *testing.T) {
 	body, limits := marshal(t, request(2000, 10)), testLimits()
 	for _, name := range formatNames() {
 		space, f := new(batch), findFormat(name)
+		usual := form{symbolic: f.symbols, lean: f.symbols, lateKeys: f.byPartition}
 		out := outgoing{packing: packing{partitions: 4, limit: 256 << 10}}
 		var scratch []byte
 		allocations := testing.AllocsPerRun(5, func() {
 			space.reset()
 			out.reset()
+			space.form = usual
 			if decodeV1(space, body, limits) != nil {
 				panic("decode")
 			}
@@ -319,21 +321,4 @@ func TestUTF8IsFoundWhereverItStands(t *testing.T) {
 		r, _ := b.validate(testLimits(), nil)
 		assert.Equal(t, map[string]int{"invalid_utf8": 3}, r.reasons)
 	}
-}
-
-// BenchmarkTranslate is all that a request costs besides HTTP and publishing.
-func BenchmarkTranslate(b *testing.B) {
-	body, limits := marshal(b, request(2000, 10)), testLimits()
-	space := new(batch)
-	out := outgoing{packing: packing{partitions: 4, limit: 256 << 10}}
-	var scratch []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		space.reset()
-		out.reset()
-		require.NoError(b, decodeV1(space, body, limits))
-		_, scratch = space.validate(limits, scratch)
-		encodePacked(space, &out)
-	}
-	b.ReportMetric(float64(b.N)*2000/b.Elapsed().Seconds(), "samples/s")
 }

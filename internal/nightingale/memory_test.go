@@ -22,3 +22,25 @@ func TestTheMemoryLimitLeavesRoomForAnOutage(t *testing.T) {
 	cfg.Profile.MaxPendingRecords *= 10
 	assert.Greater(t, memoryLimit(cfg), int64(cfg.Profile.MaxPendingRecords)*pendingOverhead)
 }
+
+// TestWorkspacesAreKeptByTheirSize: small requests do not get large ones, of which many
+// could come together, and those beyond measure are given up.
+func TestWorkspacesAreKeptByTheirSize(t *testing.T) {
+	const small, large, beyond = 1 << 20, keepSmall + 1, keepLarge + 1
+	for _, size := range []int{small, large, beyond} {
+		v := new(receiver)
+		kept := func(body int) (n int) {
+			for range 32 {
+				v.release(&workspace{decoded: make([]byte, 0, size)})
+			}
+			for range 32 { // the race detector makes pools lose some
+				if cap(v.newWorkspace(body).decoded) == size {
+					n++
+				}
+			}
+			return n
+		}
+		assert.Equal(t, size == small, kept(largeBody) > 0, size)
+		assert.Equal(t, size == large, kept(largeBody+1) > 0, size)
+	}
+}

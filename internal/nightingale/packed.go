@@ -14,6 +14,7 @@ type packing struct {
 	partitions int // of the topic; 0 is taken for 1
 	limit      int // bytes of a message; 0 for no limit
 
+	scratch   []byte
 	partition []int32 // of each series
 	next      []int32 // of each partition: where its next series goes in order
 	order     []int32 // series, those of one partition together
@@ -38,7 +39,11 @@ type packing struct {
 func encodePacked(b *batch, out *outgoing) {
 	p := &out.packing
 	partitions := max(p.partitions, 1)
-	size := p.sort(b, partitions)
+	p.sort(b, partitions)
+	size := 0
+	for i := range b.series {
+		size += b.encodedSize(&b.series[i])
+	}
 	out.room(size + b.metadataSize() + 16*(partitions+size/max(p.limit, 1<<10)))
 	from := int32(0)
 	for partition, to := range p.next {
@@ -64,17 +69,19 @@ func encodePacked(b *batch, out *outgoing) {
 	out.finish()
 }
 
-// sort fills order, where next holds the end of each partition's part, and returns
-// the size of all series.
-func (p *packing) sort(b *batch, partitions int) (size int) {
+// sort fills order, where next holds the end of each partition's part. Keys that are
+// still to be made are made where there are partitions to choose from.
+func (p *packing) sort(b *batch, partitions int) {
 	p.next = append(p.next[:0], make([]int32, partitions)...)
 	p.partition = slices.Grow(p.partition[:0], len(b.series))[:len(b.series)]
 	p.order = slices.Grow(p.order[:0], len(b.series))[:len(b.series)]
 	for i := range b.series {
 		s := &b.series[i]
-		size += b.encodedSize(s)
 		at := int32(0)
 		if partitions > 1 {
+			if b.form.lateKeys {
+				s.key, p.scratch = b.key(s, p.scratch)
+			}
 			at = int32(keyHash(s.key) % uint32(partitions))
 		}
 		p.partition[i] = at
@@ -88,7 +95,6 @@ func (p *packing) sort(b *batch, partitions int) (size int) {
 		p.order[p.next[at]] = int32(i)
 		p.next[at]++
 	}
-	return size
 }
 
 // beginPacked begins a message unless there is one with room for size more bytes, whose
@@ -149,12 +155,24 @@ func (m *metadata) encodedSize() int { return 40 + len(m.family) + len(m.help) +
 
 // kindNumber is kindName's inverse.
 func kindNumber(kind string) int32 {
-	for number := int32(1); number <= 7; number++ {
-		if kindName(number) == kind {
-			return number
-		}
+	switch kind {
+	case "counter":
+		return 1
+	case "gauge":
+		return 2
+	case "histogram":
+		return 3
+	case "gaugehistogram":
+		return 4
+	case "summary":
+		return 5
+	case "info":
+		return 6
+	case "stateset":
+		return 7
+	default:
+		return 0
 	}
-	return 0
 }
 
 // keyHash is Java's String hash of the key's 16 digits, by which the publisher

@@ -51,7 +51,17 @@ func (b *batch) encodedSize(s *series) int {
 	if s.raw.to > 0 {
 		return int(s.raw.to - s.raw.from)
 	}
-	size := 12 + 24*s.samples.len() + labelsSize(of(b.labels, s.labels))
+	size := 12 + 24*s.samples.len()
+	if s.refs.len() > 0 {
+		size += int(s.labelBytes) + 10*s.refs.len()
+	} else {
+		size += labelsSize(of(b.labels, s.labels))
+	}
+	return size + b.partsSize(s)
+}
+
+// partsSize is no less than the size of a series' exemplars and histograms.
+func (b *batch) partsSize(s *series) (size int) {
 	for _, e := range of(b.exemplars, s.exemplars) {
 		size += 40 + labelsSize(of(b.marks, e.labels))
 	}
@@ -130,7 +140,11 @@ func zigzag(v int64) uint64 { return uint64(v<<1) ^ uint64(v>>63) }
 
 // appendSeries writes the contents of a prometheus.TimeSeries.
 func (b *batch) appendSeries(dst []byte, s *series) []byte {
-	dst = appendLabelFields(dst, of(b.labels, s.labels))
+	if s.refs.len() > 0 {
+		dst = b.appendRefFields(dst, of(b.refs, s.refs))
+	} else {
+		dst = appendLabelFields(dst, of(b.labels, s.labels))
+	}
 	var at int
 	for _, v := range of(b.samples, s.samples) {
 		dst, at = openField(dst, 2)
@@ -155,14 +169,24 @@ func (b *batch) appendSeries(dst []byte, s *series) []byte {
 
 // appendLabelFields writes labels as field 1.
 func appendLabelFields(dst []byte, labels []label) []byte {
-	var at int
 	for i := range labels {
-		dst, at = openField(dst, 1)
-		dst = appendText(dst, 1, labels[i].name)
-		dst = appendText(dst, 2, labels[i].value)
-		dst = closeField(dst, at)
+		dst = appendLabelField(dst, labels[i].name, labels[i].value)
 	}
 	return dst
+}
+
+// appendLabelField writes a Label as field 1.
+func appendLabelField(dst []byte, name, value string) []byte {
+	if size := len(name) + len(value) + 4; size < 0x80 && name != "" && value != "" {
+		// All lengths are of one byte, which most are.
+		dst = append(dst, 1<<3|wireBytes, byte(size), 1<<3|wireBytes, byte(len(name)))
+		dst = append(append(dst, name...), 2<<3|wireBytes, byte(len(value)))
+		return append(dst, value...)
+	}
+	dst, at := openField(dst, 1)
+	dst = appendText(dst, 1, name)
+	dst = appendText(dst, 2, value)
+	return closeField(dst, at)
 }
 
 // appendHistogramFields writes the contents of a prometheus.Histogram.

@@ -12,6 +12,7 @@ type protocol struct {
 	message string // the protobuf message that Content-Type names
 	decode  func(b *batch, body []byte, l Limits) error
 	written bool // answers say how much was written
+	symbols bool // bodies have symbols, and their series references
 }
 
 // protocols lists what is spoken. The first is what a Content-Type without a
@@ -19,7 +20,7 @@ type protocol struct {
 func protocols() []protocol {
 	return []protocol{
 		{message: "prometheus.WriteRequest", decode: decodeV1},
-		{message: "io.prometheus.write.v2.Request", decode: decodeV2, written: true},
+		{message: "io.prometheus.write.v2.Request", decode: decodeV2, written: true, symbols: true},
 	}
 }
 

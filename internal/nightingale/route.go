@@ -302,6 +302,6 @@ func (t *topics) refuse(b *batch, c *contents, s *series, why int) {
 	if why == noTopic {
 		reason, text = "topic_refused", "its topic cannot be opened"
 	}
-	c.invalid.add(reason, s, func() string { return display(of(b.labels, s.labels)) + ": " + text })
+	c.invalid.add(reason, s, func() string { return display(b.labelsOf(s)) + ": " + text })
 	c.valid.remove(s)
 }

@@ -215,7 +215,7 @@ func (r *rules) change(b *batch, s *series, builder *promlabels.Builder) (change
 		b.labels = b.labels[:fresh.from]
 		return false, -1
 	}
-	s.labels, s.raw = fresh, span{}
+	s.labels, s.refs, s.raw = fresh, extent{}, span{}
 	return true, -1
 }
 

@@ -24,8 +24,8 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 
 	rt.TuneMemory(memoryLimit(cfg))
 	profile := cfg.Profile
-	if cfg.Format == packedFormat {
-		profile.Routing = messaging.RouteExplicit // the format groups series by partition
+	if findFormat(cfg.Format).byPartition {
+		profile.Routing = messaging.RouteExplicit
 	}
 	open := func(ctx context.Context, topic string) (publisher, error) {
 		return client.Publisher(ctx, topic, profile)

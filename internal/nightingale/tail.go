@@ -91,7 +91,7 @@ func tailTo(ctx context.Context, w io.Writer, run func(context.Context, messagin
 	var p tailPrinter
 	err := run(ctx, func(ctx context.Context, d *messaging.Delivery) error {
 		select {
-		case lines <- p.print(nil, d.Partition, d.Payload):
+		case lines <- p.print(d.Partition, d.Payload):
 		case <-ctx.Done():
 		}
 		return nil
@@ -126,19 +126,22 @@ type tailPrinter struct {
 	batch batch
 }
 
-func (p *tailPrinter) print(dst []byte, partition int, payload []byte) []byte {
+func (p *tailPrinter) print(partition int, payload []byte) []byte {
 	if text := bytes.TrimLeft(payload, " \t\r\n"); len(text) > 0 && text[0] == '{' {
-		return printJSON(dst, partition, text)
+		return printJSON(nil, partition, text)
 	}
-	// A WriteRequest (format packed), or a TimeSeries (format protobuf), which is
-	// what one is made of.
-	for _, body := range [][]byte{payload, wrapSeries(payload)} {
+	// A WriteRequest (format packed), a Request of 2.0 (packed-v2), or a TimeSeries
+	// (protobuf), which is what the first is made of.
+	for _, as := range []struct {
+		decode func(*batch, []byte, Limits) error
+		body   []byte
+	}{{decodeV1, payload}, {decodeV2, payload}, {decodeV1, wrapSeries(payload)}} {
 		p.batch.reset()
-		if decodeV1(&p.batch, body, tailLimits()) == nil && p.named() {
-			return p.printBatch(dst, partition)
+		if as.decode(&p.batch, as.body, tailLimits()) == nil && p.named() {
+			return p.printBatch(nil, partition)
 		}
 	}
-	return fmt.Appendf(dst, "partition %d: %d bytes in no known format\n", partition, len(payload))
+	return fmt.Appendf(nil, "partition %d: %d bytes in no known format\n", partition, len(payload))
 }
 
 func tailLimits() Limits { return Limits{Series: 1 << 20, DecodedBytes: 1 << 30, MemoryBytes: 1 << 30} }

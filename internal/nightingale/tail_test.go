@@ -24,12 +24,14 @@ func TestTailRecognisesEveryFormat(t *testing.T) {
 	packed := marshal(t, &prompb.WriteRequest{Timeseries: []prompb.TimeSeries{series, series}})
 	alone, err := series.Marshal()
 	require.NoError(t, err)
+	packedV2 := encodeAs(decodedAs(t, 0, packed, form{symbolic: true, lean: true}), packedV2Format, packing{})[0].Payload
 	const line = `2023-11-14T22:13:20.123Z  up{job="api",zone="b"}  1.5  partition 3` + "\n"
 	for name, test := range map[string]struct {
 		payload []byte
 		want    string
 	}{
 		"packed":             {packed, line + line},
+		"packed-v2":          {packedV2, line + line},
 		"protobuf":           {alone, line},
 		"json":               {[]byte(`{"name":"up","labels":{"job":"api","zone":"b"},"timestamp":1700000000123,"value":1.5}`), line},
 		"json, stale":        {[]byte(`{"name":"up","labels":{},"timestamp":0,"value":"NaN","stale":true}`), "1970-01-01T00:00:00.000Z  up  stale  partition 3\n"},
@@ -41,18 +43,22 @@ func TestTailRecognisesEveryFormat(t *testing.T) {
 		"a terminal's codes": {[]byte(`{"name":"a\u001b[2J","labels":{"l":"\u0007"},"timestamp":0,"value":1}`), `1970-01-01T00:00:00.000Z  "a\x1b[2J"{l="\a"}  1  partition 3` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, string(new(tailPrinter).print(nil, 3, test.payload)))
+			assert.Equal(t, test.want, string(new(tailPrinter).print(3, test.payload)))
 		})
 	}
 }
 
 // TestTailPrintsAllKinds: what the other formats carry beside samples.
 func TestTailPrintsAllKinds(t *testing.T) {
-	text := string(new(tailPrinter).print(nil, 0, marshal(t, everything())))
+	text := string(new(tailPrinter).print(0, marshal(t, everything())))
 	assert.Contains(t, text, "histogram {")
 	assert.Contains(t, text, "exemplar ")
 	assert.Contains(t, text, "  stale  ")
 	assert.NotContains(t, text, "no known format")
+
+	messages := encodeAs(decodedAs(t, 1, marshalV2(t, everythingV2()), form{symbolic: true, lean: true}), packedV2Format, packing{})
+	require.Len(t, messages, 1)
+	assert.Equal(t, text, string(new(tailPrinter).print(0, messages[0].Payload)), "packed-v2 has the same")
 }
 
 func TestTailPrintsUntilItIsAskedToStop(t *testing.T) {

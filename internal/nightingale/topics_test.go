@@ -164,7 +164,7 @@ func TestSeriesGoToTheirTopics(t *testing.T) {
 			status, text, _ = d.post(t, compress(marshal(t, jobs("a"))), "X-Scope-OrgID", "acme")
 			require.Equal(t, http.StatusNoContent, status, text)
 			assert.Equal(t, []string{"acme/m-a", "public/m-a", "public/m-b", "public/m-c_d"}, c.topics())
-			if format != packedFormat {
+			if !findFormat(format).byPartition {
 				assert.Len(t, c.records["persistent://public/public/m-a"], 2)
 			}
 			assert.InDelta(t, 5, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0)

@@ -24,7 +24,9 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 			r.add(reason, s, text)
 			continue
 		}
-		s.key, scratch = b.key(s, scratch)
+		if !b.form.lateKeys {
+			s.key, scratch = b.key(s, scratch)
+		}
 		if kept != i {
 			b.series[kept] = *s
 		}
@@ -38,17 +40,14 @@ func (b *batch) validate(l Limits, scratch []byte) (rejected, []byte) {
 // for nothing.
 func (b *batch) judge(s *series, l Limits) (reason string, text func() string) {
 	if flaw := b.flawOf(s); flaw != flawless {
-		labels := of(b.labels, s.labels)
 		reason, text := flaw.explain()
-		return reason, func() string { return display(labels) + ": " + text }
+		return reason, func() string { return display(b.labelsOf(s)) + ": " + text }
 	}
-	f := b.checkLabels(s, l)
-	labels := of(b.labels, s.labels)
-	if f.reason != "" {
-		return f.reason, func() string { return f.explain(labels) }
+	if f := b.checkLabels(s, l); f.reason != "" {
+		return f.reason, func() string { return f.explain(b.labelsOf(s)) }
 	}
 	if reason, text := b.checkParts(s, l); reason != "" {
-		return reason, func() string { return display(labels) + ": " + text }
+		return reason, func() string { return display(b.labelsOf(s)) + ": " + text }
 	}
 	return "", nil
 }
@@ -56,6 +55,9 @@ func (b *batch) judge(s *series, l Limits) (reason string, text func() string) {
 // checkLabels sorts the labels of a series, drops those without a value, and looks at
 // the others.
 func (b *batch) checkLabels(s *series, l Limits) fault {
+	if s.refs.len() > 0 {
+		return fault{label: -1} // the decoder has looked at them, see usable
+	}
 	labels := of(b.labels, s.labels)
 	known := seen{ascending: ascending(labels)}
 	if !known.ascending && len(labels) <= l.LabelsPerSeries {
@@ -208,6 +210,10 @@ func (b *batch) checkParts(s *series, l Limits) (reason, text string) {
 func (b *batch) key(s *series, scratch []byte) (uint64, []byte) {
 	if s.raw.plain {
 		return xxhash.Sum64(b.rawLabels(s)), scratch
+	}
+	if s.refs.len() > 0 {
+		scratch = b.appendRefFields(scratch[:0], of(b.refs, s.refs))
+		return xxhash.Sum64(scratch), scratch
 	}
 	return key(of(b.labels, s.labels), scratch)
 }

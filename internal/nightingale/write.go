@@ -31,9 +31,10 @@ type receiver struct {
 	exemplarSeries bool
 	topics         *topics // the publishing stage
 
-	bodies     sync.Pool // of *[]byte
-	workspaces sync.Pool // of *workspace
-	outgoings  sync.Pool // of *outgoing
+	bodies          sync.Pool // of *[]byte
+	workspaces      sync.Pool // of *workspace
+	largeWorkspaces sync.Pool
+	outgoings       sync.Pool // of *outgoing
 }
 
 // workspace is the memory in which a request is decoded. A request has one once its
@@ -136,7 +137,7 @@ func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, 
 	if err := held.set(int64(len(body)) + int64(size)); err != nil {
 		return c, err
 	}
-	space := v.newWorkspace()
+	space := v.newWorkspace(len(body))
 	defer v.release(space)
 	if space.decoded, err = decompress(space.decoded, body, size); err != nil {
 		return c, err
@@ -144,8 +145,9 @@ func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, 
 	watch.lap("decompress")
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
+	now := v.settings.Load()
 	b := &space.batch
-	b.elements.held, b.exemplarSeries = held, v.exemplarSeries
+	b.elements.held, b.exemplarSeries, b.form = held, v.exemplarSeries, v.form(spoken, now.rules)
 	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}
@@ -156,7 +158,6 @@ func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, 
 	for i := range b.series {
 		c.valid.add(&b.series[i])
 	}
-	now := v.settings.Load()
 	if err := now.quotas.admit(mine.key.tenant, c.valid.entries()); err != nil {
 		v.metrics.count(c.valid, "throttled")
 		return c, err
@@ -178,6 +179,16 @@ func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, 
 	watch.lap("encode")
 	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.bytes))
 	return c, nil
+}
+
+// form is how the format takes labels, as far as what looks at them before lets it.
+func (v *receiver) form(spoken protocol, r *rules) form {
+	symbolic := v.format.symbols || v.format.references && spoken.symbols
+	return form{
+		symbolic: symbolic,
+		lean:     symbolic && r == nil && !v.topics.template.perSeries,
+		lateKeys: v.format.byPartition && r == nil,
+	}
 }
 
 // answer writes the response and returns its status. What is refused is counted, and
@@ -252,18 +263,33 @@ func (v *receiver) releaseBody(body *[]byte) {
 	}
 }
 
-func (v *receiver) newWorkspace() *workspace {
-	if space, ok := v.workspaces.Get().(*workspace); ok {
+// Workspaces that were used are kept for requests of the same kind, large or not: so
+// there are no more large ones than the bytes in flight have let be at one time.
+const (
+	largeBody = 192 << 10 // compressed
+	keepSmall = 4 << 20   // the largest that is kept for any request
+	keepLarge = 48 << 20  // and for large ones
+)
+
+func (v *receiver) newWorkspace(body int) *workspace {
+	pool := &v.workspaces
+	if body > largeBody {
+		pool = &v.largeWorkspaces
+	}
+	if space, ok := pool.Get().(*workspace); ok {
 		return space
 	}
 	return new(workspace)
 }
 
-// release keeps the workspace for another request unless it has grown large.
+// release keeps the workspace for another request unless it has grown beyond measure.
 func (v *receiver) release(space *workspace) {
 	space.batch.reset()
-	if cap(space.decoded)+cap(space.scratch) <= keepBuffer && !space.batch.large() {
+	switch size := cap(space.decoded) + cap(space.scratch) + space.batch.size(); {
+	case size <= keepSmall:
 		v.workspaces.Put(space)
+	case size <= keepLarge:
+		v.largeWorkspaces.Put(space)
 	}
 }
 

@@ -94,6 +94,19 @@ func (b *broker) stored(ctx context.Context, topic string) (int, error) {
 	return stats.MsgInCounter, err
 }
 
+// storedBytes asks the broker what the topic of p takes in storage.
+func (b *broker) storedBytes(ctx context.Context, p piece) (float64, error) {
+	var stats struct {
+		StorageSize float64 `json:"storageSize"`
+	}
+	kind := "/stats"
+	if p.Partitions > 0 {
+		kind = "/partitioned-stats"
+	}
+	err := get(ctx, b.topicURL(p.Topic)+kind, &stats)
+	return stats.StorageSize, err
+}
+
 // fresh names a topic that nothing was written to.
 func fresh(part string) string {
 	return "persistent://public/default/bench-" + part + "-" + rand.Text()

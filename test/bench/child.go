@@ -32,7 +32,9 @@ type piece struct {
 	Rate       int     `json:"rate"`       // messages a second to offer; 0: as many as possible
 	Type       string  `json:"type"`       // of the subscription; empty: shared
 	Order      string  `json:"order"`      // that the consumer keeps
-	Profile    string  `json:"profile"`    // prefix of profile files, optional
+
+	Remote  remoteLoad `json:"remote"`  // of remote write
+	Profile string     `json:"profile"` // prefix of profile files, optional
 }
 
 // outcome is what a piece measured.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -60,18 +61,45 @@ func nightingaleScenario(ctx context.Context, r *report) (err error) {
 		}
 	}()
 	r.row("part\tsamples/s\tsamples/CPU s\tpeak MiB\trequest p50/p99 ms\tother: samples/s\tsamples/CPU s\tpeak MiB\tratio (median, min-max)")
-	for _, part := range []struct {
-		name string
-		run  func(context.Context) error
-	}{{"packed", b.packed}, {"json", b.json}, {"outage_packed", b.outage("packed")}, {"outage_json", b.outage("json")}} {
-		if !r.wants(part.name) {
-			continue
-		}
+	for _, part := range b.parts() {
 		if err := part.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	return nil
+}
+
+type remotePart struct {
+	name    string
+	vmagent bool // it is compared with vmagent
+	run     func(context.Context) error
+}
+
+// parts are those that are asked for: the one of that name, or those whose names
+// contain it.
+func (b *remoteBench) parts() []remotePart {
+	varied := remoteLoad{Varied: true}
+	parts := []remotePart{
+		{"packed", true, b.packed("packed", remoteLoad{}, 900_000, 1.2)},
+		{"packed_varied", true, b.packed("packed_varied", varied, 0, 0)},
+		{"packed_v2", true, b.packedV2("packed_v2", remoteLoad{Version: 2}, "", 2)},
+		{"packed_v2_of_1.0", true, b.packedV2("packed_v2_of_1.0", remoteLoad{}, "", 1.5)},
+		{"packed_v2_varied", true, b.packedV2("packed_v2_varied", remoteLoad{Varied: true, Version: 2}, "", 2)},
+		{"packed_v2_varied_of_1.0", true, b.packedV2("packed_v2_varied_of_1.0", varied, "", 1.5)},
+		{"packed_v2_zstd", true, b.packedV2("packed_v2_zstd", remoteLoad{Version: 2}, "zstd", 0)},
+		{"packed_v2_zstd_varied", true, b.packedV2("packed_v2_zstd_varied", remoteLoad{Varied: true, Version: 2}, "zstd", 0)},
+		{"json", false, b.json},
+		{"growth", false, b.growth},
+	}
+	for _, format := range []string{"packed", "json", "packed-v2"} {
+		name := "outage_" + strings.ReplaceAll(format, "-", "_")
+		parts = append(parts, remotePart{name, false, b.outage(name, format)})
+	}
+	named := func(p remotePart) bool { return p.name == b.only }
+	if one := slices.IndexFunc(parts, named); one >= 0 {
+		return parts[one : one+1]
+	}
+	return slices.DeleteFunc(parts, func(p remotePart) bool { return !b.wants(p.name) })
 }
 
 // prepare builds Nightingale and finds vmagent.
@@ -80,7 +108,7 @@ func (b *remoteBench) prepare(ctx context.Context) error {
 	if err := buildService(ctx, "nightingale", b.nightingale); err != nil {
 		return err
 	}
-	if !b.wants("packed") {
+	if !slices.ContainsFunc(b.parts(), func(p remotePart) bool { return p.vmagent }) {
 		return nil
 	}
 	s, err := stack.New(stack.Config{Log: os.Stderr})
@@ -102,8 +130,21 @@ func (b *remoteBench) requests(n int) int {
 	return n
 }
 
+// remoteRun is one run of Nightingale.
+type remoteRun struct {
+	format      string
+	compression string // empty for the default
+	load        remoteLoad
+	senders     int
+	requests    int // of each sender
+	partitions  int // of the topic; 0: a topic without
+	check       bool
+	profile     string // name of its profiles, where some are written
+}
+
 // turn is one measured run of a server under the load.
 type turn struct {
+	stored    float64 // bytes that the broker has of a sample; 0 where nothing was asked for
 	load      outcome
 	cpu, peak float64 // seconds; MiB
 	check     outcome
@@ -112,32 +153,99 @@ type turn struct {
 
 func (t turn) perCPU() float64 { return float64(t.load.Messages) / t.cpu }
 
-// packed compares Nightingale's most frugal format with vmagent.
-func (b *remoteBench) packed(ctx context.Context) error {
-	var ours, theirs []turn
-	var ratios []float64
-	for round := range b.rounds {
-		var got [2]turn
-		for _, side := range [2]int{round % 2, 1 - round%2} {
-			var err error
-			if side == 0 {
-				got[0], err = b.runNightingale(ctx, "packed", b.requests(400), round == 0)
-			} else {
-				got[1], err = b.runVMAgent(ctx, b.requests(400))
+func (t turn) storedBytes() float64 { return t.stored }
+
+// packed compares Nightingale's format packed with vmagent. A wanted figure of 0 is none.
+func (b *remoteBench) packed(name string, l remoteLoad, rate, ratio float64) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var ours, theirs []turn
+		var ratios []float64
+		for round := range b.rounds {
+			var got [2]turn
+			for _, side := range [2]int{round % 2, 1 - round%2} {
+				var err error
+				if side == 0 {
+					got[0], err = b.runNightingale(ctx, b.usual(name, "packed", l, round))
+				} else {
+					got[1], err = b.runVMAgent(ctx, l, b.requests(400))
+				}
+				if err != nil {
+					return err
+				}
 			}
-			if err != nil {
-				return err
-			}
+			ours, theirs = append(ours, got[0]), append(theirs, got[1])
+			ratios = append(ratios, got[0].perCPU()/got[1].perCPU())
 		}
-		ours, theirs = append(ours, got[0]), append(theirs, got[1])
-		ratios = append(ratios, got[0].perCPU()/got[1].perCPU())
+		b.compared(name, ours, theirs, ratios)
+		b.figure(name+"_stored_bytes_per_sample", median(each(ours, turn.storedBytes)))
+		if rate > 0 {
+			b.atLeast(name+"_samples_per_cpu_s", median(each(ours, turn.perCPU)), rate)
+			b.atLeast(name+"_vs_vmagent_per_cpu_s", median(ratios), ratio)
+		} else {
+			b.figure(name+"_samples_per_cpu_s", median(each(ours, turn.perCPU)))
+			b.figure(name+"_vs_vmagent_per_cpu_s", median(ratios))
+		}
+		b.atMost(name+"_peak_mib", maxOf(each(ours, func(t turn) float64 { return t.peak })), 256)
+		b.correct(name, ours)
+		return nil
 	}
-	b.compared("packed", ours, theirs, ratios)
-	b.atLeast("packed_samples_per_cpu_s", median(each(ours, turn.perCPU)), 900_000)
-	b.atLeast("packed_vs_vmagent_per_cpu_s", median(ratios), 1.2)
-	b.atMost("packed_peak_mib", maxOf(each(ours, func(t turn) float64 { return t.peak })), 256)
-	b.correct("packed", ours)
-	return nil
+}
+
+// usual is a run of the usual size. The first round is checked.
+func (b *remoteBench) usual(name, format string, l remoteLoad, round int) remoteRun {
+	r := remoteRun{format: format, load: l, senders: writers, requests: b.requests(400), check: round == 0}
+	if round == 0 {
+		r.profile = name
+	}
+	return r
+}
+
+// packedV2 compares the format packed-v2 with vmagent, which takes the same series over
+// remote write 1.0, and with packed under the same requests. A wanted ratio of 0 is none.
+func (b *remoteBench) packedV2(name string, l remoteLoad, compression string, ratio float64) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var ours, theirs, packed []turn
+		var ratios, faster, smaller []float64
+		for round := range b.rounds {
+			var got [3]turn
+			for i := range got {
+				var err error
+				switch side := (round + i) % 3; side {
+				case 0:
+					run := b.usual(name, "packed-v2", l, round)
+					run.compression = compression
+					got[side], err = b.runNightingale(ctx, run)
+				case 1:
+					got[side], err = b.runVMAgent(ctx, remoteLoad{Varied: l.Varied}, b.requests(400))
+				case 2:
+					run := b.usual("", "packed", l, 1)
+					got[side], err = b.runNightingale(ctx, run)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			ours, theirs, packed = append(ours, got[0]), append(theirs, got[1]), append(packed, got[2])
+			ratios = append(ratios, got[0].perCPU()/got[1].perCPU())
+			faster = append(faster, got[0].perCPU()/got[2].perCPU())
+			smaller = append(smaller, got[0].stored/got[2].stored)
+		}
+		b.compared(name, ours, theirs, ratios)
+		b.row("%s\tbeside packed: %.2f times the samples per CPU second; bytes stored per sample %.1f, packed %.1f: %.2f", name, median(faster),
+			median(each(ours, turn.storedBytes)), median(each(packed, turn.storedBytes)), median(smaller))
+		b.figure(name+"_samples_per_cpu_s", median(each(ours, turn.perCPU)))
+		b.figure(name+"_vs_packed_per_cpu_s", median(faster))
+		b.figure(name+"_stored_bytes_per_sample", median(each(ours, turn.storedBytes)))
+		if ratio > 0 {
+			b.atLeast(name+"_vs_vmagent_per_cpu_s", median(ratios), ratio)
+		} else {
+			b.figure(name+"_vs_vmagent_per_cpu_s", median(ratios))
+		}
+		b.atMost(name+"_stored_vs_packed", median(smaller), .5)
+		b.atMost(name+"_peak_mib", maxOf(each(ours, func(t turn) float64 { return t.peak })), 256)
+		b.correct(name, ours)
+		return nil
+	}
 }
 
 // json compares the rate of messages with what the plain client reaches.
@@ -149,7 +257,7 @@ func (b *remoteBench) json(ctx context.Context) error {
 		for _, side := range [2]int{round % 2, 1 - round%2} {
 			var err error
 			if side == 0 {
-				got[0], err = b.runNightingale(ctx, "json", b.requests(400), round == 0)
+				got[0], err = b.runNightingale(ctx, b.usual("json", "json", remoteLoad{}, round))
 			} else {
 				got[1].load, err = runPiece(ctx, piece{Kind: "raw-json", URL: b.near.url, Topic: fresh("raw"), Callers: writers, Count: b.requests(400)})
 				got[1].cpu, got[1].peak = got[1].load.CPU, got[1].load.PeakMiB
@@ -171,7 +279,7 @@ func (b *remoteBench) json(ctx context.Context) error {
 }
 
 // outage takes the broker away in the middle of the load.
-func (b *remoteBench) outage(format string) func(context.Context) error {
+func (b *remoteBench) outage(name, format string) func(context.Context) error {
 	return func(ctx context.Context) (err error) {
 		if b.far == nil {
 			if b.line, err = proxy.New(); err != nil {
@@ -182,7 +290,7 @@ func (b *remoteBench) outage(format string) func(context.Context) error {
 			}
 		}
 		topic := fresh("outage")
-		s, err := b.start(ctx, format, b.far, topic)
+		s, err := b.start(ctx, remoteRun{format: format}, b.far, topic)
 		if err != nil {
 			return err
 		}
@@ -210,7 +318,6 @@ func (b *remoteBench) outage(format string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		name := "outage_" + format
 		b.row("%s\t%.0f\t\t%.0f\t%.1f/%.1f\t(%s away, %d requests refused, %d samples stored twice)", name, load.rate(), peak, load.P50, load.P99, b.away, load.Refused, check.Duplicates)
 		b.figure(name+"_duplicates", float64(check.Duplicates))
 		b.figure(name+"_refused", float64(load.Refused))
@@ -263,36 +370,52 @@ func (b *remoteBench) correct(name string, turns []turn) {
 	b.atMost(name+"_duplicates", float64(duplicates), 0)
 }
 
-func (b *remoteBench) runNightingale(ctx context.Context, format string, requests int, check bool) (t turn, err error) {
-	topic := fresh(format)
-	s, err := b.start(ctx, format, b.near, topic)
+func (b *remoteBench) runNightingale(ctx context.Context, r remoteRun) (t turn, err error) {
+	topic := fresh(r.format)
+	at := piece{Topic: topic, Partitions: r.partitions}
+	if err := b.near.create(ctx, at); err != nil {
+		return t, err
+	}
+	s, err := b.start(ctx, r, b.near, topic)
 	if err != nil {
 		return t, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	if check && b.profile != "" {
+	if r.profile != "" && b.profile != "" {
 		done := make(chan error, 1)
-		go func() { done <- s.profiles(ctx, filepath.Join(b.profile, "nightingale-"+format)) }()
+		go func() { done <- s.profiles(ctx, filepath.Join(b.profile, "nightingale-"+r.profile)) }()
 		defer func() { err = errors.Join(err, <-done) }()
 	}
-	if t, err = s.load(ctx, requests, nil); err != nil || !check {
+	if t, err = s.load(ctx, piece{Remote: r.load, Callers: r.senders, Count: r.requests}, nil); err != nil {
 		return t, err
 	}
+	if t.stored, err = b.near.storedBytes(ctx, at); err != nil {
+		return t, err
+	}
+	if t.stored /= float64(t.load.Messages); !r.check {
+		return t, nil
+	}
 	t.checked = true
-	t.check, err = runPiece(ctx, piece{Kind: "check-remote", URL: b.near.url, Topic: topic, Callers: writers, Format: format})
+	t.check, err = runPiece(ctx, piece{
+		Kind: "check-remote", URL: b.near.url, Topic: topic, Callers: r.senders, Format: r.format, Remote: r.load,
+	})
 	return t, err
 }
 
 // start starts Nightingale and waits until it is ready.
-func (b *remoteBench) start(ctx context.Context, format string, to *broker, topic string) (*server, error) {
+func (b *remoteBench) start(ctx context.Context, r remoteRun, to *broker, topic string) (*server, error) {
 	listen, admin, err := twoPorts()
 	if err != nil {
 		return nil, err
 	}
-	s, err := startServer(b.nightingale, filepath.Join(b.dir, "nightingale.log"), []string{
+	environ := []string{
 		"NIGHTINGALE_PULSAR_URL=" + to.url, "NIGHTINGALE_PULSAR_LISTENER_NAME=" + to.listener, "NIGHTINGALE_TOPIC=" + topic,
-		"NIGHTINGALE_FORMAT=" + format, "NIGHTINGALE_HTTP_LISTEN=" + listen, "NIGHTINGALE_ADMIN_LISTEN=" + admin,
-	})
+		"NIGHTINGALE_FORMAT=" + r.format, "NIGHTINGALE_HTTP_LISTEN=" + listen, "NIGHTINGALE_ADMIN_LISTEN=" + admin,
+	}
+	if r.compression != "" {
+		environ = append(environ, "NIGHTINGALE_PROFILE_COMPRESSION="+r.compression)
+	}
+	s, err := startServer(b.nightingale, filepath.Join(b.dir, "nightingale.log"), environ)
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +425,7 @@ func (b *remoteBench) start(ctx context.Context, format string, to *broker, topi
 
 // runVMAgent has vmagent send the load on to a sink that throws it away, in this
 // process.
-func (b *remoteBench) runVMAgent(ctx context.Context, requests int) (t turn, err error) {
+func (b *remoteBench) runVMAgent(ctx context.Context, l remoteLoad, requests int) (t turn, err error) {
 	var taken atomic.Int64 // bytes, decoded
 	sink := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head, _ := io.ReadAll(io.LimitReader(r.Body, binary.MaxVarintLen64))
@@ -333,13 +456,13 @@ func (b *remoteBench) runVMAgent(ctx context.Context, requests int) (t turn, err
 	}
 	s.write = "http://" + listen + "/api/v1/write"
 	// It answers before it has sent: what is left over is part of the work.
-	t, err = s.load(ctx, requests, func() {
+	t, err = s.load(ctx, piece{Remote: l, Callers: writers, Count: requests}, func() {
 		for last := int64(-1); last != taken.Load() && ctx.Err() == nil; {
 			last = taken.Load()
 			wait(ctx, 1500*time.Millisecond) // it sends at least once a second
 		}
 	})
-	if sent := int64(writers * requests * len(newRemoteBodies(0).template)); err == nil && taken.Load() < sent*9/10 {
+	if sent := int64(writers * requests * len(newRemoteBodies(0, l).template)); err == nil && taken.Load() < sent*9/10 {
 		err = fmt.Errorf("vmagent has sent on %d of %d bytes", taken.Load(), sent)
 	}
 	return t, err
@@ -420,13 +543,14 @@ func (s *server) await(ctx context.Context, url string) error {
 	}
 }
 
-// load measures the process while it is sent the load, and while rest lasts.
-func (s *server) load(ctx context.Context, requests int, rest func()) (t turn, err error) {
+// load measures the process while it is sent the load that p says, and while rest lasts.
+func (s *server) load(ctx context.Context, p piece, rest func()) (t turn, err error) {
 	before, err := s.cpu()
 	if err != nil {
 		return t, err
 	}
-	if t.load, err = runPiece(ctx, piece{Kind: "remote-write", URL: s.write, Callers: writers, Count: requests}); err != nil {
+	p.Kind, p.URL = "remote-write", s.write
+	if t.load, err = runPiece(ctx, p); err != nil {
 		return t, err
 	}
 	if rest != nil {

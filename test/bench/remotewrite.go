@@ -3,12 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"strconv"
 	"sync"
@@ -16,64 +14,11 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
+	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
-
-const (
-	remoteSeries = 2000
-	firstTime    = 1_700_000_000_000 // milliseconds; the nth request of a connection is for firstTime + n
-)
-
-// remoteLabels are the ten labels of a series of one connection, sorted.
-func remoteLabels(connection, series int) [][2]string {
-	return [][2]string{
-		{"__name__", "http_requests_total_" + strconv.Itoa(series%50)},
-		{"cluster", "prod-eu-central-1"}, {"connection", strconv.Itoa(connection)},
-		{"container", "checkout"}, {"endpoint", "/api/v1/orders/" + strconv.Itoa(series%20)},
-		{"instance", "10.0." + strconv.Itoa(series%7) + ".12:9090"}, {"job", "kubernetes-pods"},
-		{"method", []string{"GET", "POST", "PUT"}[series%3]}, {"pod", "checkout-7d9f8b6c5d-" + strconv.Itoa(series)},
-		{"series", strconv.Itoa(series)},
-	}
-}
-
-// remoteBodies makes the requests of one connection. They are alike but for the
-// timestamps, all of a width, so that a new one costs no marshalling.
-type remoteBodies struct {
-	template []byte
-	places   []int // of the timestamps
-}
-
-func newRemoteBodies(connection int) *remoteBodies {
-	b := new(remoteBodies)
-	for series := range remoteSeries {
-		var ts []byte
-		for _, l := range remoteLabels(connection, series) {
-			var pair []byte
-			pair = binary.AppendUvarint(append(pair, 1<<3|2), uint64(len(l[0])))
-			pair = binary.AppendUvarint(append(append(pair, l[0]...), 2<<3|2), uint64(len(l[1])))
-			pair = append(pair, l[1]...)
-			ts = append(binary.AppendUvarint(append(ts, 1<<3|2), uint64(len(pair))), pair...)
-		}
-		sample := binary.LittleEndian.AppendUint64([]byte{1<<3 | 1}, math.Float64bits(float64(series)*1.25+float64(connection)))
-		sample = binary.AppendUvarint(append(sample, 2<<3), firstTime)
-		ts = append(binary.AppendUvarint(append(ts, 2<<3|2), uint64(len(sample))), sample...)
-		b.template = append(binary.AppendUvarint(append(b.template, 1<<3|2), uint64(len(ts))), ts...)
-		b.places = append(b.places, len(b.template)-len(binary.AppendUvarint(nil, firstTime)))
-	}
-	return b
-}
-
-// body returns the nth request, compressed.
-func (b *remoteBodies) body(n int) []byte {
-	stamp := binary.AppendUvarint(nil, firstTime+uint64(n))
-	for _, at := range b.places {
-		copy(b.template[at:], stamp)
-	}
-	return snappy.Encode(nil, b.template)
-}
 
 // remoteWrite is the load generator: p.Callers connections, each of which sends
 // p.Count requests, made before the clock starts, one after the other. With Count 0
@@ -84,7 +29,7 @@ func remoteWrite(ctx context.Context, p piece, m *meter) error {
 	bodies := make([]*remoteBodies, p.Callers)
 	prepared := make([][][]byte, p.Callers)
 	for c := range bodies {
-		bodies[c] = newRemoteBodies(c)
+		bodies[c] = newRemoteBodies(c, p.Remote)
 		for n := range p.Count {
 			prepared[c] = append(prepared[c], bodies[c].body(n))
 		}
@@ -108,14 +53,14 @@ func remoteWrite(ctx context.Context, p piece, m *meter) error {
 					body = bodies[c].body(n)
 				}
 				began := time.Now()
-				again, err := post(ctx, client, p.URL, body)
+				again, err := post(ctx, client, p.URL, p.Remote.Version, body)
 				refused.Add(int64(again))
 				if err != nil {
 					errs[c] = err
 					return
 				}
 				times[c] = append(times[c], time.Since(began))
-				sent.Add(remoteSeries)
+				sent.Add(int64(p.Remote.series()))
 			}
 		})
 	}
@@ -131,15 +76,19 @@ func remoteWrite(ctx context.Context, p piece, m *meter) error {
 }
 
 // post sends a body until it is taken, and returns how often it was refused.
-func post(ctx context.Context, client *http.Client, url string, body []byte) (refused int, err error) {
+func post(ctx context.Context, client *http.Client, url string, version int, body []byte) (refused int, err error) {
+	contentType, spoken := "application/x-protobuf", "0.1.0"
+	if version == 2 {
+		contentType, spoken = "application/x-protobuf;proto=io.prometheus.write.v2.Request", "2.0.0"
+	}
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 		if err != nil {
 			return refused, err
 		}
-		req.Header.Set("Content-Type", "application/x-protobuf")
+		req.Header.Set("Content-Type", contentType)
 		req.Header.Set("Content-Encoding", "snappy")
-		req.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+		req.Header.Set("X-Prometheus-Remote-Write-Version", spoken)
 		if refused > 0 {
 			req.Header.Set("Retry-Attempt", strconv.Itoa(refused))
 		}
@@ -232,17 +181,18 @@ func checkRemote(ctx context.Context, p piece, m *meter) error {
 	if err != nil {
 		return err
 	}
-	next := make([]int64, p.Callers*remoteSeries)
-	count := func(connection, series string, timestamp int64) error {
+	series := p.Remote.series()
+	next := make([]int64, p.Callers*series)
+	count := func(connection, number string, timestamp int64) error {
 		c, err := strconv.Atoi(connection)
 		if err != nil {
 			return err
 		}
-		s, err := strconv.Atoi(series)
-		if err != nil || c*remoteSeries+s >= len(next) {
-			return fmt.Errorf("unknown series %s of connection %s", series, connection)
+		s, err := strconv.Atoi(number)
+		if err != nil || c*series+s >= len(next) {
+			return fmt.Errorf("unknown series %s of connection %s", number, connection)
 		}
-		switch n, want := timestamp-firstTime, &next[c*remoteSeries+s]; {
+		switch n, want := timestamp-firstTime, &next[c*series+s]; {
 		case n == *want:
 			*want++
 			m.outcome.Distinct++
@@ -256,8 +206,11 @@ func checkRemote(ctx context.Context, p piece, m *meter) error {
 		return nil
 	}
 	decode := checkJSON
-	if p.Format == "packed" {
+	switch p.Format {
+	case "packed":
 		decode = checkPacked
+	case "packed-v2":
+		decode = checkPackedV2
 	}
 	if err := m.start(); err != nil {
 		return err
@@ -300,6 +253,31 @@ func checkPacked(payload []byte, count func(connection, series string, timestamp
 				connection = l.Value
 			case "series":
 				series = l.Value
+			}
+		}
+		for _, sample := range req.Timeseries[i].Samples {
+			if err := count(connection, series, sample.Timestamp); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkPackedV2(payload []byte, count func(connection, series string, timestamp int64) error) error {
+	var req writev2.Request
+	if err := req.Unmarshal(payload); err != nil {
+		return err
+	}
+	for i := range req.Timeseries {
+		var connection, series string
+		refs := req.Timeseries[i].LabelsRefs
+		for l := 0; l < len(refs); l += 2 {
+			switch req.Symbols[refs[l]] {
+			case "connection":
+				connection = req.Symbols[refs[l+1]]
+			case "series":
+				series = req.Symbols[refs[l+1]]
 			}
 		}
 		for _, sample := range req.Timeseries[i].Samples {

@@ -9,9 +9,11 @@ import (
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
+	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/nightingale"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -19,11 +21,51 @@ import (
 // TestNightingalePackedIsCompleteAndInOrder: every sample is on the topic once, a
 // series is on one partition, and its samples are in order.
 func TestNightingalePackedIsCompleteAndInOrder(t *testing.T) {
+	t.Run("packed", func(t *testing.T) { packedIsCompleteAndInOrder(t, "packed", 4<<10, readPacked) })
+	t.Run("packed-v2", func(t *testing.T) { packedIsCompleteAndInOrder(t, "packed-v2", 2<<10, readPackedV2) })
+}
+
+// sampleOf is a sample, with the labels of its series as text.
+type sampleOf struct {
+	series    string
+	timestamp int64
+}
+
+func readPacked(t *testing.T, payload []byte) (all []sampleOf) {
+	t.Helper()
+	var req prompb.WriteRequest
+	require.NoError(t, req.Unmarshal(payload))
+	for _, ts := range req.Timeseries {
+		for _, v := range ts.Samples {
+			all = append(all, sampleOf{fmt.Sprint(ts.Labels), v.Timestamp})
+		}
+	}
+	return all
+}
+
+func readPackedV2(t *testing.T, payload []byte) (all []sampleOf) {
+	t.Helper()
+	var req writev2.Request
+	require.NoError(t, req.Unmarshal(payload))
+	for _, ts := range req.Timeseries {
+		var labels []string
+		for _, ref := range ts.LabelsRefs {
+			labels = append(labels, req.Symbols[ref])
+		}
+		for _, v := range ts.Samples {
+			all = append(all, sampleOf{fmt.Sprint(labels), v.Timestamp})
+		}
+	}
+	return all
+}
+
+func packedIsCompleteAndInOrder(t *testing.T, format string, limit int, read func(*testing.T, []byte) []sampleOf) {
+	t.Helper()
 	pulsar := stack.Pulsar(t)
 	const partitions, senders, rounds, series = 4, 8, 30, 200
 	topic := pulsar.Topic(t, pulsar.Namespace(t), partitions)
 	s := startNightingale(t, pulsar.URL(), topic, func(c *nightingale.Config) {
-		c.Format, c.MessageBytes = "packed", 4<<10 // many messages for a request
+		c.Format, c.MessageBytes = format, config.Bytes(limit) // many messages for a request
 	})
 	s.awaitReady(t)
 	var wg sync.WaitGroup
@@ -43,22 +85,17 @@ func TestNightingalePackedIsCompleteAndInOrder(t *testing.T) {
 	used := map[string]bool{}
 	samples, messages := 0, 0
 	for _, m := range readTopic(t, pulsar.URL(), topic) {
-		var req prompb.WriteRequest
-		require.NoError(t, req.Unmarshal(m.payload))
-		assert.LessOrEqual(t, len(m.payload), 4<<10)
+		assert.LessOrEqual(t, len(m.payload), limit)
 		used[m.key] = true
 		messages++
-		for _, ts := range req.Timeseries {
-			id := fmt.Sprint(ts.Labels)
-			for _, v := range ts.Samples {
-				require.Equal(t, next[id], v.Timestamp, id)
-				next[id]++
-				samples++
+		for _, v := range read(t, m.payload) {
+			require.Equal(t, next[v.series], v.timestamp, v.series)
+			next[v.series]++
+			samples++
+			if partition[v.series] == "" {
+				partition[v.series] = m.key
 			}
-			if partition[id] == "" {
-				partition[id] = m.key
-			}
-			require.Equal(t, partition[id], m.key, "one series, one partition")
+			require.Equal(t, partition[v.series], m.key, "one series, one partition")
 		}
 	}
 	assert.Equal(t, senders*rounds*series, samples)
@@ -89,7 +126,7 @@ func TestNightingaleProtobuf(t *testing.T) {
 // TestNightingaleTopicsByTemplate: series are on the topics that tenant and label
 // name, up to the bound, and nothing is lost beyond it.
 func TestNightingaleTopicsByTemplate(t *testing.T) {
-	for _, format := range []string{"json", "packed"} {
+	for _, format := range []string{"json", "packed", "packed-v2"} {
 		t.Run(format, func(t *testing.T) {
 			pulsar := stack.Pulsar(t)
 			namespace := pulsar.Namespace(t)
@@ -113,11 +150,13 @@ func TestNightingaleTopicsByTemplate(t *testing.T) {
 			}
 			count := func(name string) (n int) {
 				for _, m := range readTopic(t, pulsar.URL(), at(name)) {
-					var req prompb.WriteRequest
-					if format != "packed" {
+					switch format {
+					case "packed":
+						n += len(readPacked(t, m.payload))
+					case "packed-v2":
+						n += len(readPackedV2(t, m.payload))
+					default:
 						n++
-					} else if assert.NoError(t, req.Unmarshal(m.payload)) {
-						n += len(req.Timeseries)
 					}
 				}
 				return n

@@ -389,7 +389,7 @@ func TestServerGivesUpOnSendersThatReadNoAnswers(t *testing.T) {
 		}()
 		open := func() float64 { return testutil.ToFloat64(s.metrics.connections) }
 		require.Eventually(t, func() bool { return open() == 1 }, 5*time.Second, time.Millisecond)
-		require.Eventually(t, func() bool { return open() == 0 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return open() == 0 }, 90*time.Second, time.Millisecond)
 		require.NoError(t, conn.SetDeadline(time.Now()))
 		<-ended
 	}

@@ -88,7 +88,7 @@ type task struct {
 
 // taskOf is the delivery of a scheduler's item.
 func taskOf(it *schedule.Item) *task {
-	d, _ := it.Owner.(*task) // newTask sets it
+	d, _ := it.Owner.(*task) // prepare sets it
 	return d
 }
 

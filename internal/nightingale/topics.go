@@ -24,9 +24,9 @@ type TopicsConfig struct {
 	// MaxTopics bounds the topics open at one time. Series of a further one are refused with 400 and counted, the others of the request are
 	// written; with OverflowTopic they go there instead. Default 100.
 	MaxTopics int `yaml:"max_topics"`
-	// OverflowTopic takes the series for which max_topics leaves no topic, those whose topic cannot be opened or is terminated, and those whose topic is not open
-	// within half of request_timeout; it is one of them. Without it, series whose topic cannot be opened, or is terminated, are refused with 400, and those whose topic is not
-	// open yet have their request answered 503. Default: none.
+	// OverflowTopic takes the series for which max_topics leaves no topic, those whose topic cannot be opened or is terminated, and those whose topic
+	// is not open within half of request_timeout; it is one of them. Without it, series whose topic cannot be opened, or is terminated, are refused
+	// with 400, and those whose topic is not open yet have their request answered 503. Default: none.
 	OverflowTopic string `yaml:"overflow_topic"`
 	// IdleAfter is how long a topic stays open without records. Default 10m.
 	IdleAfter time.Duration `yaml:"idle_after"`

@@ -567,6 +567,20 @@ func TestURLsAreShownWithoutSecrets(t *testing.T) {
 }
 
 // TestFaultsOfSecretsDoNotShowThem: whatever is wrong with how a secret is written.
+// TestFaultsHidePasswordsWithoutAScheme: some keys are host:port, and people paste what they have.
+func TestFaultsHidePasswordsWithoutAScheme(t *testing.T) {
+	for given, want := range map[string]string{
+		"user:hunter2@host:9092":     `brokers: must be host:port, got "user:<redacted>@host:9092"`,
+		":hunt@er2@host":             `brokers: must be host:port, got ":<redacted>@host"`,
+		"amqp:user:hunter2@host":     `brokers: must be host:port, got "amqp:<redacted>@host"`,
+		"amqp://user:hunter2@host/v": `brokers: must be host:port, got "amqp://user:<redacted>@host/v"`,
+		"host:9092":                  `brokers: must be host:port, got "host:9092"`,
+		"amqp://host/v@w":            `brokers: must be host:port, got "amqp://host/v@w"`,
+	} {
+		assert.EqualError(t, config.Fault("brokers", "must be host:port, got %q", given), want)
+	}
+}
+
 func TestFaultsOfSecretsDoNotShowThem(t *testing.T) {
 	type keys struct {
 		Common  `yaml:",inline"`

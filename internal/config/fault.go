@@ -24,7 +24,7 @@ func (e *FieldError) Error() string {
 	if e.Origin != "" {
 		text += " (" + e.Origin + ")"
 	}
-	return redact(text)
+	return redactBare(redact(text))
 }
 
 // Fault returns a fault at a path, for use in Validate methods. The path is relative to the value that is validated.

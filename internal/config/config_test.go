@@ -400,6 +400,16 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestAliasesOfAliases: ten lines stand for 10^12 keys.
+func TestAliasesOfAliases(t *testing.T) {
+	text := "by_name:\n  a0: &a0 {small: 1}\n"
+	for i := range 12 {
+		text += fmt.Sprintf("  a%d: &a%[1]d {<<: [%s]}\n", i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
+	}
+	_, _, err := load(t, text, nil)
+	assert.Equal(t, 1, strings.Count(strings.Join(faultsOf(t, err), "\n"), "its aliases stand for too much"))
+}
+
 // TestAnchorsInsideThemselves: they are faults; following them would not end.
 func TestAnchorsInsideThemselves(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{

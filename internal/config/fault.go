@@ -173,8 +173,10 @@ func asFault(err error, t reflect.Type) *FieldError {
 // distinct drops repeated faults: a Validate promoted from an inlined struct, or called by its parent's, is met twice.
 func distinct(faults []*FieldError) []*FieldError {
 	var kept []*FieldError
+	met := map[FieldError]bool{}
 	for _, fault := range faults {
-		if !slices.ContainsFunc(kept, func(k *FieldError) bool { return *k == *fault }) {
+		if !met[*fault] {
+			met[*fault] = true
 			kept = append(kept, fault)
 		}
 	}

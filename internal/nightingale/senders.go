@@ -96,7 +96,7 @@ func (c HTTPConfig) wantsTokens() bool {
 // checkFiles returns what is wrong with the files that the server's keys name, where the
 // keys themselves are right.
 func (c HTTPConfig) checkFiles() error {
-	if wrong := c.Validate() != nil; wrong {
+	if len(config.Validate(c)) > 0 {
 		return nil
 	}
 	_, err := newTokens(zap.NewNop(), c)

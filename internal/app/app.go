@@ -13,10 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/aviaryhq/aviary/internal/config"
 )
@@ -72,7 +70,7 @@ func (p Program[T]) main(proc process) int {
 		Name: p.Name, Summary: p.Summary, Defaults: p.Defaults, Flags: p.Flags,
 		Args: proc.args, Environ: proc.environ, Usage: proc.stderr,
 	}
-	loaded, err := config.Load(spec)
+	loaded, err := load(proc.signals, spec)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitOK
@@ -96,15 +94,12 @@ func (p Program[T]) main(proc process) int {
 		return proc.print(string(text))
 	}
 
-	log, err := newLogger(loaded.Config.common().Log, proc.stderr)
+	out := newLogWriter(proc.stderr)
+	log, err := newLogger(loaded.Config.common().Log, out)
 	if err != nil {
 		return proc.fail(p.Name, err)
 	}
 	defer func() { _ = log.Sync() }() // a terminal or pipe cannot be synced, and says so
-	for _, warning := range loaded.Warnings {
-		log.Warn(warning)
-	}
-	log.Info("starting", zap.String("service", p.Name), zap.Stringer("build", readBuild()), zap.String("config", loaded.Source))
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})
@@ -112,6 +107,7 @@ func (p Program[T]) main(proc process) int {
 	go func() {
 		select {
 		case s := <-proc.signals:
+			out.hurry() // first: the log's reader may have stopped reading
 			log.Info("received a signal", zap.Stringer("signal", s))
 			cancel()
 		case <-done:
@@ -119,13 +115,18 @@ func (p Program[T]) main(proc process) int {
 		}
 		select {
 		case s := <-proc.signals:
-			_, _ = fmt.Fprintf(proc.stderr, "%s: second signal (%s), exiting at once without finishing the stop\n", p.Name, s)
+			_, _ = fmt.Fprintf(out, "%s: second signal (%s), exiting at once without finishing the stop\n", p.Name, s)
 			proc.exit(exitFailed)
 		case <-done:
 		}
 	}()
+	for _, warning := range loaded.Warnings {
+		log.Warn(warning)
+	}
+	log.Info("starting", zap.String("service", p.Name), zap.Stringer("build", readBuild()), zap.String("config", loaded.Source))
 	rt := newRuntime(p.Name, log, loaded.Config.common().ShutdownTimeout)
 	err = p.run(ctx, rt, loaded.Config, func(ctx context.Context) {
+		context.AfterFunc(ctx, out.hurry)
 		for {
 			select {
 			case <-proc.hangups:
@@ -141,6 +142,25 @@ func (p Program[T]) main(proc process) int {
 	}
 	log.Info("stopped")
 	return exitOK
+}
+
+// load reads the configuration. A file that does not answer, such as a pipe that nobody writes, does not keep the process from ending.
+func load[T any](signals <-chan os.Signal, spec config.Spec[T]) (config.Loaded[T], error) {
+	type result struct {
+		loaded config.Loaded[T]
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		loaded, err := config.Load(spec)
+		done <- result{loaded, err}
+	}()
+	select {
+	case r := <-done:
+		return r.loaded, r.err
+	case s := <-signals:
+		return config.Loaded[T]{}, fmt.Errorf("%s: %s while the configuration was being read", spec.Name, s)
+	}
 }
 
 // RunProgram runs a program inside this process, without command line or signals, until ctx ends, and returns when every part has stopped. The
@@ -181,21 +201,4 @@ func (proc process) warn(name string, warnings []string) {
 	for _, warning := range warnings {
 		_, _ = fmt.Fprintf(proc.stderr, "%s: warning: %s\n", name, warning)
 	}
-}
-
-// newLogger returns a logger that writes to w. Repeated messages are thinned out: after the first hundred of a second, every hundredth.
-func newLogger(cfg LogConfig, w io.Writer) (*zap.Logger, error) {
-	level, err := zapcore.ParseLevel(cfg.Level)
-	if err != nil {
-		return nil, err
-	}
-	keys := zap.NewProductionEncoderConfig()
-	keys.EncodeTime = zapcore.ISO8601TimeEncoder
-	keys.EncodeDuration = zapcore.StringDurationEncoder
-	encoder := zapcore.NewJSONEncoder(keys)
-	if cfg.Format == "console" {
-		encoder = zapcore.NewConsoleEncoder(keys)
-	}
-	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)
-	return zap.New(zapcore.NewSamplerWithOptions(core, time.Second, 100, 100)), nil
 }

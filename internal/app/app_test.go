@@ -226,6 +226,74 @@ func TestLogReaderThatEnds(t *testing.T) {
 	assert.FileExists(t, closed, "the client was closed")
 }
 
+// TestLogReaderThatStopsReading: a pager, or a terminal after Ctrl-S, holds up every line. It must not hold up the stop.
+func TestLogReaderThatStopsReading(t *testing.T) {
+	stuck := func(behaviour string) (*exec.Cmd, string) {
+		closed := filepath.Join(t.TempDir(), "closed")
+		cmd := command(t, []string{"BIRD_BEHAVIOUR=" + behaviour, "BIRD_CLOSED=" + closed})
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = errors.Join(r.Close(), w.Close()) })
+		cmd.Stderr = w
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		until(t, bufio.NewScanner(r), `"working"`)
+		// Not w itself: whether it blocks is the process' affair.
+		fill, err := syscall.Open(fmt.Sprintf("/proc/self/fd/%d", w.Fd()), syscall.O_WRONLY|syscall.O_NONBLOCK, 0)
+		require.NoError(t, err)
+		defer func() { _ = syscall.Close(fill) }()
+		for _, size := range []int{4096, 1} {
+			for err = nil; err == nil; {
+				_, err = syscall.Write(fill, make([]byte, size))
+			}
+			require.ErrorIs(t, err, syscall.EAGAIN)
+		}
+		return cmd, closed
+	}
+	cmd, closed := stuck("good")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Wait())
+	assert.FileExists(t, closed)
+
+	cmd, _ = stuck("hung")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	require.Error(t, cmd.Wait())
+	assert.Equal(t, 1, cmd.ProcessState.ExitCode())
+}
+
+// TestFileThatDoesNotAnswer: reading it, at the start or again, does not keep the process from its stop.
+func TestFileThatDoesNotAnswer(t *testing.T) {
+	dir := t.TempDir()
+	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "bird.yaml")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	opened := func() { // returns once the process reads it
+		w, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = w.Close() })
+	}
+	cmd := command(t, nil, "-config.file", pipe)
+	lines := start(t, cmd)
+	opened()
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	rest, status := end(t, cmd, lines)
+	assert.Equal(t, 1, status)
+	assert.Equal(t, "bird: terminated while the configuration was being read\n", rest)
+
+	require.NoError(t, os.WriteFile(file, []byte("behaviour: good"), 0o600))
+	cmd = command(t, nil, "-config.file", file)
+	lines = start(t, cmd)
+	until(t, lines, `"working"`)
+	require.NoError(t, os.Rename(pipe, file))
+	pipe = file
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	opened()
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	rest, status = end(t, cmd, lines)
+	assert.Equal(t, 0, status, rest)
+	assert.Contains(t, rest, "client closed")
+}
+
 func TestSecondSignalExitsAtOnce(t *testing.T) {
 	cmd := command(t, []string{"BIRD_BEHAVIOUR=hung", "BIRD_SHUTDOWN_TIMEOUT=1h"})
 	lines := start(t, cmd)

@@ -23,10 +23,11 @@ func OnReload[T Configuration](r *Runtime, change func(ctx context.Context, cfg 
 
 // reload reads the configuration again and hands it over. A faulty one changes nothing.
 func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T]) {
-	if !r.beginReload(ctx) {
+	select {
+	case <-r.built:
+	case <-ctx.Done():
 		return
 	}
-	defer r.endReload()
 	r.mu.Lock()
 	change := r.reload
 	r.mu.Unlock()
@@ -44,6 +45,12 @@ func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T
 		r.unchanged(err)
 		return
 	}
+	// Only from here on, or a file that does not answer would hold up the stop.
+	if !r.beginReload(ctx) {
+		r.Log.Info("configuration not changed: the process stops")
+		return
+	}
+	defer r.endReload()
 	later := keepCommon(&loaded.Config, r.config.Load())
 	err = Protect(func() error { return change(ctx, loaded.Config) })
 	var panicked *PanicError
@@ -78,13 +85,8 @@ func (r *Runtime) unchanged(err error) {
 	}
 }
 
-// beginReload waits for the end of the start, and returns false once the process stops.
+// beginReload returns false once the process stops.
 func (r *Runtime) beginReload(ctx context.Context) bool {
-	select {
-	case <-r.built:
-	case <-ctx.Done():
-		return false
-	}
 	select {
 	case r.reloading <- struct{}{}:
 	case <-ctx.Done():

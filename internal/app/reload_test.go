@@ -54,20 +54,24 @@ func TestStopWaitsForAChange(t *testing.T) {
 	})
 }
 
-func TestChangeThatHangsIsNamed(t *testing.T) {
+// TestAChangeThatHangsDoesNotKeepTheOthersFromTheirStop: they have half of the time left.
+func TestAChangeThatHangsDoesNotKeepTheOthersFromTheirStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, cancel)
 		release := make(chan struct{})
 		defer close(release)
+		var j journal
 		_, err := run(ctx, func(ctx context.Context, rt *Runtime) error {
 			rt.config.Store(any(nestSpec().Defaults()))
 			OnReload(rt, func(context.Context, nest) error { <-release; return nil })
 			go reload(ctx, rt, nestSpec())
-			rt.Go("http", wait)
+			rt.OnStop("client", j.closer("client"))
+			rt.Go("http", j.actor("http", 0))
 			return nil
 		})
-		assert.EqualError(t, err, "the change of the configuration has not stopped within 30s; not stopped either: http")
+		require.EqualError(t, err, "the change of the configuration has not ended within 15s")
+		assert.Equal(t, []string{"http told", "http done", "client closed"}, j.lines)
 	})
 }
 

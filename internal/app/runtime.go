@@ -181,15 +181,23 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 	defer cancelStop()
 	r.stop(bounded,
 		&stage{name: "start", stop: func(context.Context) { <-r.built }},
-		&stage{name: "the change of the configuration", stop: func(ctx context.Context) {
-			select {
-			case r.reloading <- struct{}{}:
-			case <-ctx.Done():
-			}
-		}})
+		&stage{name: "the change of the configuration", stop: r.awaitReload})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return errors.Join(r.failures...)
+}
+
+// awaitReload waits for the end of a change of the configuration, for half of the time of the whole stop: one that hangs must not keep the parts
+// from their own stop, in which they write what they still hold.
+func (r *Runtime) awaitReload(ctx context.Context) {
+	timer := time.NewTimer(r.shutdownTimeout / 2)
+	defer timer.Stop()
+	select {
+	case r.reloading <- struct{}{}:
+	case <-timer.C:
+		r.fail(fmt.Errorf("the change of the configuration has not ended within %s", r.shutdownTimeout/2))
+	case <-ctx.Done():
+	}
 }
 
 func (r *Runtime) logStop() {

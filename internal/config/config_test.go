@@ -400,6 +400,16 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestAliasesOfAliases: ten lines stand for 10^12 keys.
+func TestAliasesOfAliases(t *testing.T) {
+	text := "by_name:\n  a0: &a0 {small: 1}\n"
+	for i := range 12 {
+		text += fmt.Sprintf("  a%d: &a%[1]d {<<: [%s]}\n", i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
+	}
+	_, _, err := load(t, text, nil)
+	assert.Equal(t, 1, strings.Count(strings.Join(faultsOf(t, err), "\n"), "its aliases stand for too much"))
+}
+
 // TestAnchorsInsideThemselves: they are faults; following them would not end.
 func TestAnchorsInsideThemselves(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
@@ -567,6 +577,20 @@ func TestURLsAreShownWithoutSecrets(t *testing.T) {
 }
 
 // TestFaultsOfSecretsDoNotShowThem: whatever is wrong with how a secret is written.
+// TestFaultsHidePasswordsWithoutAScheme: some keys are host:port, and people paste what they have.
+func TestFaultsHidePasswordsWithoutAScheme(t *testing.T) {
+	for given, want := range map[string]string{
+		"user:hunter2@host:9092":     `brokers: must be host:port, got "user:<redacted>@host:9092"`,
+		":hunt@er2@host":             `brokers: must be host:port, got ":<redacted>@host"`,
+		"amqp:user:hunter2@host":     `brokers: must be host:port, got "amqp:<redacted>@host"`,
+		"amqp://user:hunter2@host/v": `brokers: must be host:port, got "amqp://user:<redacted>@host/v"`,
+		"host:9092":                  `brokers: must be host:port, got "host:9092"`,
+		"amqp://host/v@w":            `brokers: must be host:port, got "amqp://host/v@w"`,
+	} {
+		assert.EqualError(t, config.Fault("brokers", "must be host:port, got %q", given), want)
+	}
+}
+
 func TestFaultsOfSecretsDoNotShowThem(t *testing.T) {
 	type keys struct {
 		Common  `yaml:",inline"`

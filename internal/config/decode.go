@@ -19,9 +19,14 @@ type decoder struct {
 	origins  map[string]string        // where the value at a path was set
 	expanded map[*yaml.Node]yaml.Kind // scalars in which a ${VAR} was replaced
 	followed map[*yaml.Node]bool      // aliases on the way from the root to here
+	follows  int                      // aliases followed in all
 	faults   []*FieldError
 	root     reflect.Type
 }
+
+// maxFollows bounds the aliases of a file, each counted as often as it is met: a few lines of aliases of aliases can stand for more than any
+// machine decodes.
+const maxFollows = 20_000
 
 func (d *decoder) fault(path, origin, format string, args ...any) {
 	d.faults = append(d.faults, &FieldError{Path: path, Problem: fmt.Sprintf(format, args...), Origin: origin})
@@ -181,6 +186,12 @@ func (d *decoder) follow(alias *yaml.Node, path, origin string, then func()) {
 			origin = l
 		}
 		d.fault(path, origin, "*%s is inside of &%s, what it stands for", alias.Value, alias.Value)
+		return
+	}
+	if d.follows++; d.follows > maxFollows {
+		if d.follows == maxFollows+1 {
+			d.fault("", line(alias), "its aliases stand for too much: at most %d may be followed", maxFollows)
+		}
 		return
 	}
 	d.followed[alias] = true

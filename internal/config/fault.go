@@ -24,7 +24,7 @@ func (e *FieldError) Error() string {
 	if e.Origin != "" {
 		text += " (" + e.Origin + ")"
 	}
-	return redact(text)
+	return redactBare(redact(text))
 }
 
 // Fault returns a fault at a path, for use in Validate methods. The path is relative to the value that is validated.
@@ -173,8 +173,10 @@ func asFault(err error, t reflect.Type) *FieldError {
 // distinct drops repeated faults: a Validate promoted from an inlined struct, or called by its parent's, is met twice.
 func distinct(faults []*FieldError) []*FieldError {
 	var kept []*FieldError
+	met := map[FieldError]bool{}
 	for _, fault := range faults {
-		if !slices.ContainsFunc(kept, func(k *FieldError) bool { return *k == *fault }) {
+		if !met[*fault] {
+			met[*fault] = true
 			kept = append(kept, fault)
 		}
 	}

@@ -46,6 +46,11 @@ func redact(text string) string {
 	}
 }
 
+// redactBare hides the passwords of URLs without a scheme, user:password@host, where a fault quotes what was given.
+func redactBare(text string) string {
+	return regexp.MustCompile(`"([^"\s:@/]*):[^"/][^"]*@`).ReplaceAllString(text, `"$1:`+redacted+`@`)
+}
+
 // cutURL cuts what follows the scheme of a URL from what is behind it: white space, or a comma and another URL.
 func cutURL(text string, scheme *regexp.Regexp) (url, rest string) {
 	end := len(text)

@@ -178,6 +178,9 @@ func (c Config) Validate() error {
 	if c.Profile.Routing == messaging.RouteExplicit {
 		errs = append(errs, config.Fault("profile.routing", "must be key_hash or round_robin, got %q", c.Profile.Routing))
 	}
+	if !c.Tail { // which needs none of them
+		errs = append(errs, c.HTTP.checkFiles())
+	}
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),
 		config.CheckOneOf("format", c.Format, formatNames()...),

@@ -73,7 +73,7 @@ type splitting struct {
 // Why a series has no part.
 const (
 	tooMany    = -1 // topics
-	noTopic    = -2 // it cannot be opened
+	noTopic    = -2 // it cannot be opened, or was terminated
 	storedPart = -3 // it was stored when the body came before; so do all below
 )
 
@@ -300,7 +300,7 @@ func (t *topics) take(out *outgoing, name []byte) int {
 func (t *topics) refuse(b *batch, c *contents, s *series, why int) {
 	reason, text := "max_topics", "no further topic may be opened (topics.max_topics)"
 	if why == noTopic {
-		reason, text = "topic_refused", "its topic cannot be opened"
+		reason, text = "topic_refused", "its topic cannot be opened, or was terminated"
 	}
 	c.invalid.add(reason, s, func() string { return display(b.labelsOf(s)) + ": " + text })
 	c.valid.remove(s)

@@ -93,6 +93,16 @@ func (c HTTPConfig) wantsTokens() bool {
 		slices.ContainsFunc(c.Senders, func(s SenderConfig) bool { return len(s.BearerTokens) > 0 || s.BearerTokenFile != "" })
 }
 
+// checkFiles returns what is wrong with the files that the server's keys name, where the
+// keys themselves are right.
+func (c HTTPConfig) checkFiles() error {
+	if len(config.Validate(c)) > 0 {
+		return nil
+	}
+	_, err := newTokens(zap.NewNop(), c)
+	return errors.Join(c.check(), err)
+}
+
 // check returns what is wrong with the web configuration file.
 func (c HTTPConfig) check() error {
 	users := map[string]any{}

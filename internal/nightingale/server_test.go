@@ -30,6 +30,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -259,6 +260,15 @@ func TestServerRefusesToStartUnguarded(t *testing.T) {
 	} {
 		_, err := newTokens(zap.NewNop(), c)
 		assert.ErrorContains(t, errors.Join(c.check(), err), "http.", name)
+
+		cfg := DefaultConfig()
+		cfg.HTTP = c
+		cfg.HTTP.Listen = DefaultConfig().HTTP.Listen
+		faults := config.Validate(cfg) // by -config.check, too
+		require.Len(t, faults, 1, name)
+		assert.Contains(t, faults[0].Path, "http.", name)
+		cfg.Tail = true
+		assert.Empty(t, config.Validate(cfg), "it serves nobody")
 	}
 }
 

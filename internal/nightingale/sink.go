@@ -42,17 +42,19 @@ type sink struct {
 	late    chan struct{}         // a request ran out of time
 	ack     acknowledging
 	ready   chan struct{} // closed when the topic is open
+	lost    chan error    // the publisher stores nothing any more
 }
 
 var errNotOpen = errors.New("the topic is not open yet")
 
 func newSink(log *zap.Logger, topic string, open func(context.Context) (publisher, error)) *sink {
-	s := &sink{log: log.Named("sink"), topic: topic, open: open, late: make(chan struct{}, 1), ready: make(chan struct{})}
+	s := &sink{log: log.Named("sink"), topic: topic, open: open, late: make(chan struct{}, 1), ready: make(chan struct{}), lost: make(chan error, 1)}
 	s.trouble.Store(&errNotOpen)
 	return s
 }
 
-// run opens the publisher and watches over it until ctx ends.
+// run opens the publisher and watches over it until ctx ends. It fails when the topic
+// can never be opened, and when the publisher stores nothing any more.
 func (s *sink) run(ctx context.Context) error {
 	p, err := s.open(ctx)
 	if err != nil {
@@ -66,6 +68,8 @@ func (s *sink) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-s.lost:
+			return err
 		case <-s.late:
 		}
 		if s.trouble.Load() == nil {
@@ -111,7 +115,7 @@ func (s *sink) publish(ctx context.Context, records []messaging.Record) (free bo
 	}
 	defer s.ack.watch(s.noteLate)()
 	p := *s.opened.Load()
-	o := newOutcome(len(records))
+	o := newOutcome(len(records), s.noteLost)
 	done := o.done // one function value for all records
 	for i := range records {
 		// Past the first record that was not accepted none may follow: the sender
@@ -153,6 +157,19 @@ func (s *sink) verdict(ctx context.Context, err error) error {
 	}
 }
 
+// noteLost ends the sink when the outcome of a record says that no further record will
+// ever be stored: the topic was terminated while it was open, or taken by another owner.
+func (s *sink) noteLost(err error) {
+	if !errors.Is(err, messaging.ErrTopicTerminated) && !errors.Is(err, messaging.ErrProducerLost) {
+		return
+	}
+	s.trouble.Store(&err)
+	select {
+	case s.lost <- err:
+	default:
+	}
+}
+
 func (s *sink) noteLate() {
 	err := fmt.Errorf("no acknowledgement of a request in time, since %s", time.Now().UTC().Format(time.RFC3339))
 	if s.trouble.CompareAndSwap(nil, &err) {
@@ -169,14 +186,15 @@ type outcome struct {
 	stop    atomic.Bool // a record was refused: publish no more
 	kept    atomic.Bool // a payload may still be read, see messaging.MessageID.SentAgain
 	settled chan struct{}
+	lost    func(error) // told of each error that is not final for its record alone
 
 	mu    sync.Mutex
 	err   error
 	drops *dropCounter // once nobody waits for the outcome
 }
 
-func newOutcome(n int) *outcome {
-	o := &outcome{settled: make(chan struct{})}
+func newOutcome(n int, lost func(error)) *outcome {
+	o := &outcome{settled: make(chan struct{}), lost: lost}
 	o.left.Store(int64(n))
 	return o
 }
@@ -199,6 +217,7 @@ func (o *outcome) fail(err error) {
 	final := errors.Is(err, messaging.ErrTooLarge)
 	if !final {
 		o.stop.Store(true)
+		o.lost(err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

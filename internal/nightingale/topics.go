@@ -3,6 +3,7 @@ package nightingale
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -23,9 +24,9 @@ type TopicsConfig struct {
 	// MaxTopics bounds the topics open at one time. Series of a further one are refused with 400 and counted, the others of the request are
 	// written; with OverflowTopic they go there instead. Default 100.
 	MaxTopics int `yaml:"max_topics"`
-	// OverflowTopic takes the series for which max_topics leaves no topic, those whose topic cannot be opened, and those whose topic is not open
-	// within half of request_timeout; it is one of them. Without it, series whose topic cannot be opened are refused with 400, and those whose topic is not
-	// open yet have their request answered 503. Default: none.
+	// OverflowTopic takes the series for which max_topics leaves no topic, those whose topic cannot be opened or is terminated, and those whose topic
+	// is not open within half of request_timeout; it is one of them. Without it, series whose topic cannot be opened, or is terminated, are refused
+	// with 400, and those whose topic is not open yet have their request answered 503. Default: none.
 	OverflowTopic string `yaml:"overflow_topic"`
 	// IdleAfter is how long a topic stays open without records. Default 10m.
 	IdleAfter time.Duration `yaml:"idle_after"`
@@ -76,7 +77,7 @@ type topics struct {
 	patience time.Duration // of requests, with a topic that is being opened; the rest of their time is for the acknowledgement
 
 	stage  func(*sink, context.Context, []messaging.Record) (free bool, err error)
-	failed chan error // a pinned topic cannot be opened
+	failed chan error // a pinned topic cannot be opened, or takes nothing any more
 
 	background context.Context // of the sinks
 	cancel     context.CancelFunc
@@ -96,7 +97,7 @@ type topic struct {
 	stop  context.CancelFunc
 	ended chan struct{} // the sink's run has returned
 	gone  chan struct{} // the publisher is closed
-	fault error         // why it cannot be opened, once ended is closed
+	fault error         // why it takes no record, once ended is closed
 
 	pinned bool // the configuration names it: it is never idle
 
@@ -136,7 +137,7 @@ func (t *topics) pin(name string) {
 }
 
 // run closes idle topics until ctx ends. It fails when a pinned topic cannot be
-// opened.
+// opened, or takes no record any more.
 func (t *topics) run(ctx context.Context) error {
 	defer t.cancel()
 	tick := time.NewTicker(max(t.cfg.IdleAfter/4, time.Second))
@@ -206,15 +207,19 @@ func (t *topics) begin(e *topic, before *topic) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		e.fault = err
 		e.sink.trouble.Store(&err)
-		if e.pinned {
-			t.failed <- err
-			return
+		switch {
+		case e.pinned:
+			t.failed <- fmt.Errorf("%s: %w", e.name, err)
+		case errors.Is(err, messaging.ErrProducerLost):
+			// It can be opened again, and is once it was swept.
+			t.log.Error("lost a topic to another owner", zap.String("topic", e.name), zap.Error(err))
+		default:
+			// The name is a sender's choice: a topic that takes no records is no reason
+			// to stop the service.
+			e.fault = err
+			t.log.Error("a topic takes no records", zap.String("topic", e.name), zap.Error(err))
 		}
-		// The name is a sender's choice: a topic that cannot be opened is no reason to
-		// stop the service.
-		t.log.Error("cannot open a topic", zap.String("topic", e.name), zap.Error(err))
 	}()
 }
 
@@ -225,8 +230,8 @@ func (t *topics) release(e *topic) {
 	e.used = time.Now()
 }
 
-// sweep closes topics that were not used for a while, and forgets those that could
-// not be opened, to try again when they are asked for.
+// sweep closes topics that were not used for a while, and forgets those that take no
+// records, to try again when they are asked for.
 func (t *topics) sweep(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -267,13 +272,17 @@ func (t *topics) retire(e *topic) {
 	close(e.gone)
 }
 
-// check is the readiness check: a sender's choice of a topic that cannot be opened
-// must not take the service out of rotation, so it fails when all topics are away.
+// check is the readiness check: a sender's choice of a topic that takes no records must
+// not take the service out of rotation, so it fails when all others are away. Of those
+// that take none Pulsar has said so.
 func (t *topics) check(context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var away error
 	for _, e := range t.known {
+		if e.refused() != nil {
+			continue
+		}
 		if away = e.sink.away(); away == nil {
 			return nil
 		}
@@ -301,7 +310,8 @@ func (t *topics) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// refused returns why the topic can never be opened, nil while it may be.
+// refused returns why the topic takes no record: it cannot be opened, or was terminated.
+// It is nil while it may.
 func (e *topic) refused() error {
 	select {
 	case <-e.ended:

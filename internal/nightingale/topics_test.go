@@ -54,6 +54,7 @@ type cluster struct {
 	opens   map[string]int
 	closes  map[string]int
 	refuse  map[string]error           // to open
+	broken  map[string]error           // outcomes, though it is open
 	hold    map[string][]func()        // outcomes that wait, where the topic is a key
 	parts   int                        // partitions
 	opening map[string]<-chan struct{} // opens wait for it
@@ -92,6 +93,10 @@ type clusterPublisher struct {
 func (p *clusterPublisher) PublishAsync(_ context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
+	if err := p.c.broken[p.topic]; err != nil {
+		done(messaging.MessageID{}, err)
+		return
+	}
 	p.c.records[p.topic] = append(p.c.records[p.topic], string(r.Payload))
 	if _, held := p.c.hold[p.topic]; held {
 		p.c.hold[p.topic] = append(p.c.hold[p.topic], func() { done(messaging.MessageID{}, nil) })
@@ -287,6 +292,103 @@ func TestATopicThatCannotBeOpenedOverflows(t *testing.T) {
 	}
 	assert.Equal(t, 2, c.count(goodTopic))
 	assert.Equal(t, 2, c.count(restTopic))
+}
+
+// terminate makes an open topic refuse what comes, and opening it again fail.
+func (c *cluster) terminate(topic string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = map[string]error{topic: messaging.ErrTopicTerminated}
+	c.refuse = map[string]error{topic: messaging.ErrTopicTerminated}
+}
+
+// TestATopicThatIsTerminatedWhileItIsOpen becomes one that cannot be opened: before, its
+// requests were answered 503 for ever, and the other series of their senders waited
+// behind them.
+func TestATopicThatIsTerminatedWhileItIsOpen(t *testing.T) {
+	for _, overflow := range []string{"", restTopic} {
+		c := newCluster()
+		d := templated(t, c, func(cfg *Config) { cfg.Topics.OverflowTopic = overflow })
+		status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good"))))
+		require.Equal(t, http.StatusNoContent, status, text)
+
+		c.terminate(badTopic)
+		post := func() { status, text, _ = d.post(t, compress(marshal(t, jobs("bad", "good", "good")))) }
+		post() // the one that meets it: its sender comes again
+		require.Equal(t, http.StatusServiceUnavailable, status, text)
+		require.Eventually(t, func() bool {
+			d.receiver.topics.mu.Lock()
+			defer d.receiver.topics.mu.Unlock()
+			return d.receiver.topics.known[badTopic].refused() != nil
+		}, 10*time.Second, time.Millisecond)
+		for range 2 {
+			post()
+			if overflow != "" {
+				assert.Equal(t, http.StatusNoContent, status, text)
+				continue
+			}
+			assert.Equal(t, http.StatusBadRequest, status, text)
+			assert.Contains(t, text, `job="bad"}: its topic cannot be opened, or was terminated`)
+		}
+		assert.Equal(t, 3, c.count(goodTopic), "what is stored is not stored again")
+		if overflow != "" {
+			assert.Equal(t, 1, c.count(restTopic))
+		}
+		assert.NoError(t, d.receiver.topics.check(t.Context()))
+
+		d.receiver.topics.sweep(time.Now())
+		c.mu.Lock()
+		c.refuse, c.broken = nil, nil // it was made again
+		c.mu.Unlock()
+		status, text, _ = d.post(t, compress(marshal(t, jobs("bad"))))
+		assert.Equal(t, http.StatusNoContent, status, text)
+		assert.Equal(t, 2, c.count(badTopic))
+	}
+}
+
+// TestATopicOfTheConfigurationThatIsTerminatedEndsTheService: as it does at the start.
+func TestATopicOfTheConfigurationThatIsTerminatedEndsTheService(t *testing.T) {
+	for cause, ack := range map[error]acknowledging{
+		messaging.ErrTopicTerminated: {},
+		messaging.ErrProducerLost:    {queued: &dropCounter{log: zap.NewNop(), dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}},
+	} {
+		c := newCluster()
+		c.broken = map[string]error{restTopic: fmt.Errorf("%w: told by the broker", cause)}
+		cfg := DefaultConfig()
+		cfg.Topic = restTopic
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), ack, c.open)
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(t.Context()) }()
+		require.NoError(t, all.opened(t.Context()))
+		topic := all.acquire([]byte(restTopic))
+		_, err := topic.sink.publish(t.Context(), three())
+		all.release(topic)
+		assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
+		err = <-ended
+		require.ErrorIs(t, err, cause)
+		assert.Contains(t, err.Error(), restTopic)
+		assert.ErrorIs(t, all.check(t.Context()), cause)
+		require.NoError(t, all.close(t.Context()))
+	}
+}
+
+// TestATopicThatAnotherOwnerTookIsOpenedAgain: it is not refused, which would lose its
+// series.
+func TestATopicThatAnotherOwnerTookIsOpenedAgain(t *testing.T) {
+	c := newCluster()
+	c.broken = map[string]error{badTopic: messaging.ErrProducerLost}
+	d := templated(t, c, nil)
+	for range 2 {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("bad"))))
+		assert.Equal(t, http.StatusServiceUnavailable, status, text)
+	}
+	<-d.receiver.topics.known[badTopic].ended
+	d.receiver.topics.sweep(time.Now())
+	c.mu.Lock()
+	c.broken = nil
+	c.mu.Unlock()
+	status, text, _ := d.post(t, compress(marshal(t, jobs("bad"))))
+	assert.Equal(t, http.StatusNoContent, status, text)
 }
 
 // TestATopicThatOpensLateDoesNotHoldTheOthers: what is stored of a body is not

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -180,4 +182,36 @@ func TestContainersThatShareACache(t *testing.T) {
 	assert.NoDirExists(t, there.dir)
 	assert.DirExists(t, here.dir)
 	assert.NotEqual(t, here.Dir(), there.Dir())
+}
+
+// TestTestsEndAtASignal: SIGTERM to make test ends the tests under way, and then the stack is stopped. A shell alone would wait for them.
+func TestTestsEndAtASignal(t *testing.T) {
+	dir := t.TempDir()
+	note := filepath.Join(dir, "noted")
+	require.NoError(t, syscall.Mkfifo(note, 0o600))
+	// go run and go list end at once, go test has a child, which go does not end with itself.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte(`#!/bin/sh
+case "$1" in
+list) echo github.com/aviaryhq/aviary/internal/x ;;
+run) [ "$3" != down ] || echo down >"`+note+`" ;;
+test) sleep 1000 & echo $! >"`+note+`"; wait ;;
+esac
+`), 0o755))
+	cmd := exec.CommandContext(t.Context(), "../../.ci/test")
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "AVIARY_TEST_PULSAR_URL=", "TEST_FLAGS=")
+	require.NoError(t, cmd.Start())
+	noted, err := os.ReadFile(note)
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(noted)))
+	require.NoError(t, err)
+	test, err := identify(pid)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = test.kill() })
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	noted, err = os.ReadFile(note)
+	require.NoError(t, err)
+	assert.Equal(t, "down\n", string(noted))
+	require.Error(t, cmd.Wait())
+	assert.Equal(t, 130, cmd.ProcessState.ExitCode())
+	eventually(t, "the test to end", func() bool { return !test.alive() })
 }

@@ -42,6 +42,7 @@ type Lane struct {
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // for run: something to send again or to commit
 	room   chan struct{} // for Offer: something has changed that it may wait for
+	ended  chan struct{} // closed once run has: nothing is sent again any more
 
 	mu        sync.Mutex
 	window    ring // in the order of offering, without those before the watermark
@@ -97,7 +98,7 @@ const sampleEvery = 64
 func newLane(s *Set, name string, commit func(int64) error) *Lane {
 	l := &Lane{
 		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("lane", name)),
-		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), low: -1, told: -1,
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), ended: make(chan struct{}), low: -1, told: -1,
 	}
 	l.prepare, l.closed = s.route.Prepare()
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -300,6 +301,7 @@ func (l *Lane) signal(c chan struct{}) {
 
 // run commits and sends again until the lane is closed.
 func (l *Lane) run() {
+	defer close(l.ended)
 	defer l.set.remove(l)
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
 	defer ticker.Stop()
@@ -407,8 +409,9 @@ func (l *Lane) tell() {
 }
 
 // Close takes no more messages, waits until those it took are done with or ctx ends,
-// and commits what can be committed. Afterwards nothing is committed any more: another
-// process may have the partition. It returns ctx's error when messages were left.
+// and commits what can be committed. Afterwards nothing is committed or sent any more:
+// another lane may have the partition, here or in another process. It returns ctx's error
+// when messages were left.
 func (l *Lane) Close(ctx context.Context) error {
 	l.mu.Lock()
 	var drained chan struct{}
@@ -430,15 +433,17 @@ func (l *Lane) Close(ctx context.Context) error {
 		}
 	}
 	l.cancel(ErrClosed)
+	<-l.ended
 	l.tell()
 	l.shut()
 	return err
 }
 
-// Abandon closes the lane without waiting and without committing, as when the
-// connection that its positions belong to is gone.
+// Abandon closes the lane without waiting for outcomes and without committing, as when the
+// connection that its positions belong to is gone. Nothing is sent afterwards.
 func (l *Lane) Abandon() {
 	l.cancel(ErrClosed)
+	<-l.ended
 	l.shut()
 }
 

@@ -57,7 +57,7 @@ type Lane struct {
 	storing   bool          // storeDeadLetters runs
 	low, told int64         // watermark; what was committed of it
 	moved     int           // messages that it passed since, for CommitEach
-	drained   chan struct{} // closed once the window is empty; nil unless Close waits
+	drained   chan struct{} // closed once the window is empty; nil unless Drain waits
 	free      *entry
 	seq       uint64
 
@@ -408,30 +408,28 @@ func (l *Lane) tell() {
 	l.told = low
 }
 
+// Drain waits until the messages that the lane took are done with, at most until ctx ends
+// or the lane is closed. Meanwhile nothing should be offered.
+func (l *Lane) Drain(ctx context.Context) error {
+	l.mu.Lock()
+	if l.window.len == 0 {
+		l.mu.Unlock()
+		return nil
+	}
+	if l.drained == nil {
+		l.drained = make(chan struct{})
+	}
+	drained := l.drained
+	l.mu.Unlock()
+	return l.await(ctx, drained)
+}
+
 // Close takes no more messages, waits until those it took are done with or ctx ends,
 // and commits what can be committed. Afterwards nothing is committed or sent any more:
 // another lane may have the partition, here or in another process. It returns ctx's error
 // when messages were left.
 func (l *Lane) Close(ctx context.Context) error {
-	l.mu.Lock()
-	var drained chan struct{}
-	if l.window.len > 0 {
-		if l.drained == nil {
-			l.drained = make(chan struct{})
-		}
-		drained = l.drained
-	}
-	l.mu.Unlock()
-	var err error
-	if drained != nil {
-		select {
-		case <-drained:
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-l.ctx.Done():
-			err = ErrClosed
-		}
-	}
+	err := l.Drain(ctx)
 	l.cancel(ErrClosed)
 	<-l.ended
 	l.tell()

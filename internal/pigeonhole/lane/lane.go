@@ -306,6 +306,7 @@ func (l *Lane) run() {
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
 	defer ticker.Stop()
 	var backoff time.Duration
+	troubled := true // for all this lane knows: one that ended in trouble may have reported it
 	for {
 		select {
 		case <-l.ctx.Done():
@@ -315,16 +316,16 @@ func (l *Lane) run() {
 		}
 		l.tell()
 		if err := l.failure(); err != nil {
-			backoff = l.set.cfg.longer(backoff)
+			backoff, troubled = l.set.cfg.longer(backoff), true
 			if !errors.Is(err, context.Canceled) { // of an Offer that was given up
 				l.set.route.Report(err)
 			}
 			if l.sleep(backoff) {
 				l.repeat()
 			}
-		} else if backoff > 0 && l.recovered() {
+		} else if troubled && l.recovered() {
 			l.set.route.Report(nil)
-			backoff = 0
+			backoff, troubled = 0, false
 		}
 	}
 }
@@ -339,7 +340,7 @@ func (l *Lane) failure() error {
 	return l.broken
 }
 
-// recovered reports whether something was stored since the last failure.
+// recovered reports whether something was stored since the last failure, or ever.
 func (l *Lane) recovered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -646,3 +646,32 @@ func TestNothingIsSentAfterwards(t *testing.T) {
 		})
 	}
 }
+
+// TestTroubleEndsWithTheNextLane: a lane that ends in trouble, as when the source and the sink are
+// one broker that restarts, leaves none behind once the next one has stored something.
+func TestTroubleEndsWithTheNextLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Config{}, nil)
+		away := errors.New("away")
+		b.sink.now = func(_ int, s sent) bool { s.done(away); return true }
+		l := b.open()
+		offer(t, l, 1)
+		time.Sleep(time.Second)
+		l.Abandon()
+		b.sink.mu.Lock()
+		b.sink.now = func(_ int, s sent) bool { s.done(nil); return true }
+		b.sink.mu.Unlock()
+		next := b.open()
+		last := func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.reports[len(b.reports)-1]
+		}
+		time.Sleep(time.Second)
+		require.ErrorIs(t, last(), away, "nothing is known of the sink")
+		offer(t, next, 1)
+		time.Sleep(time.Second)
+		require.NoError(t, last())
+		require.NoError(t, next.Close(t.Context()))
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -111,6 +112,46 @@ func TestMemoryIsSpared(t *testing.T) {
 	assert.Equal(t, before, debug.SetMemoryLimit(-1))
 	runtime.GC()
 	assert.Equal(t, before, debug.SetMemoryLimit(-1), "it has ended")
+}
+
+// TestMemoryBesideTheHeapIsSpared: stacks take nothing of the room that the heap has.
+func TestMemoryBesideTheHeapIsSpared(t *testing.T) {
+	t.Setenv("GOGC", "")
+	t.Setenv("GOMEMLIMIT", "")
+	const mib = 1 << 20
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := run(ctx, func(_ context.Context, rt *Runtime) error {
+		defer cancel()
+		end := make(chan struct{})
+		var deep, running sync.WaitGroup
+		for range 48 {
+			deep.Add(1)
+			running.Go(func() { descend(1<<20, func() { deep.Done(); <-end }) })
+		}
+		deep.Wait()
+		alive := make([]byte, 40*mib)
+		rt.SpareMemory(64 * mib)
+		rt.TuneMemory(400 * mib)
+		assert.Eventually(t, func() bool { runtime.GC(); return debug.SetMemoryLimit(-1) >= (48+60)*mib }, 10*time.Second, time.Millisecond)
+		runtime.KeepAlive(alive)
+		close(end)
+		running.Wait()
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// descend calls f with at least so many bytes of stack.
+//
+//go:noinline
+func descend(bytes int, f func()) {
+	var frame [4096]byte
+	if bytes <= 0 {
+		f()
+	} else {
+		descend(bytes-len(frame), f)
+	}
+	runtime.KeepAlive(&frame)
 }
 
 func TestTheMoreMemoryTheFewerMultiples(t *testing.T) {

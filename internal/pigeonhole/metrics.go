@@ -26,3 +26,17 @@ func (m *metrics) forget(route string) {
 	m.kafka.Forget(route)
 	m.rabbitmq.Forget(route)
 }
+
+// forgetParts removes those of parts that a route had before it was changed, or would have had
+// after a change that was refused.
+func (m *metrics) forgetParts(c RouteConfig) {
+	letters := c.letters()
+	for role, there := range map[string]bool{
+		roleSource: c.Source.RabbitMQ != nil, roleSink: c.Sink.RabbitMQ != nil,
+		roleDeadLetter: c.deadLetters() && letters != nil && letters.RabbitMQ != nil,
+	} {
+		if !there {
+			m.rabbitmq.ForgetPart(c.Name, role)
+		}
+	}
+}

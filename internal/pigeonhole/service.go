@@ -67,6 +67,7 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 		return errNoRoutes
 	}
 
+	defer s.forgetMetrics(old, cfg)
 	made := map[string]*route{}
 	var errs []error
 	for i, rc := range cfg.Routes {
@@ -107,7 +108,6 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	for name := range old {
 		if !wanted[name] {
 			delete(s.routes, name)
-			s.metrics.forget(name)
 		}
 	}
 	for name, r := range made {
@@ -124,6 +124,22 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 		r.start()
 	}
 	return nil
+}
+
+// forgetMetrics removes, after a change, those of routes and parts that there are no more,
+// and of those that there would have been, had it not been refused.
+func (s *service) forgetMetrics(old map[string]*route, cfg Config) {
+	names := slices.Collect(maps.Keys(old))
+	for _, rc := range cfg.Routes {
+		names = append(names, rc.Name)
+	}
+	for _, name := range names {
+		if r := s.find(name); r != nil {
+			s.metrics.forgetParts(r.cfg)
+		} else {
+			s.metrics.forget(name)
+		}
+	}
 }
 
 // errNoRoutes refuses a configuration that would end every route without saying so: its

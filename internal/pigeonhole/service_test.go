@@ -264,4 +264,15 @@ func TestMetricsCarryTheirRoute(t *testing.T) {
 	}
 	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
 	assert.Equal(t, []string{"role=sink route=a", "role=source route=a"}, series("pigeonhole_rabbitmq_connected"))
+
+	// A part that a changed route has no more would look as if it had lost its connection.
+	toKafka := strings.Replace(routeTo("a", "x"), "sink: {rabbitmq: {url: 'amqp://127.0.0.1:1/'}}", "sink: {kafka: {brokers: ['127.0.0.1:1']}}", 1)
+	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+toKafka)))
+	assert.Equal(t, []string{"role=source route=a"}, series("pigeonhole_rabbitmq_connected"))
+	// So would what a change brings that is refused.
+	refused := parse(t, "routes:\n"+routeTo("a", "x")+routeTo("c", "x")+routeTo("d", "x"))
+	refused.Routes[2].Filter = "("
+	require.Error(t, s.change(t.Context(), refused))
+	assert.Equal(t, []string{"role=source route=a"}, series("pigeonhole_rabbitmq_connected"))
+	assert.Equal(t, []string{"route=a"}, series("pigeonhole_stored_bytes_total"))
 }

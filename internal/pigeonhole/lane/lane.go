@@ -42,6 +42,7 @@ type Lane struct {
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // for run: something to send again or to commit
 	room   chan struct{} // for Offer: something has changed that it may wait for
+	ended  chan struct{} // closed once run has: nothing is sent again any more
 
 	mu        sync.Mutex
 	window    ring // in the order of offering, without those before the watermark
@@ -56,7 +57,7 @@ type Lane struct {
 	storing   bool          // storeDeadLetters runs
 	low, told int64         // watermark; what was committed of it
 	moved     int           // messages that it passed since, for CommitEach
-	drained   chan struct{} // closed once the window is empty; nil unless Close waits
+	drained   chan struct{} // closed once the window is empty; nil unless Drain waits
 	free      *entry
 	seq       uint64
 
@@ -97,7 +98,7 @@ const sampleEvery = 64
 func newLane(s *Set, name string, commit func(int64) error) *Lane {
 	l := &Lane{
 		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("lane", name)),
-		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), low: -1, told: -1,
+		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), ended: make(chan struct{}), low: -1, told: -1,
 	}
 	l.prepare, l.closed = s.route.Prepare()
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -300,10 +301,12 @@ func (l *Lane) signal(c chan struct{}) {
 
 // run commits and sends again until the lane is closed.
 func (l *Lane) run() {
+	defer close(l.ended)
 	defer l.set.remove(l)
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
 	defer ticker.Stop()
 	var backoff time.Duration
+	troubled := true // for all this lane knows: one that ended in trouble may have reported it
 	for {
 		select {
 		case <-l.ctx.Done():
@@ -313,16 +316,16 @@ func (l *Lane) run() {
 		}
 		l.tell()
 		if err := l.failure(); err != nil {
-			backoff = l.set.cfg.longer(backoff)
+			backoff, troubled = l.set.cfg.longer(backoff), true
 			if !errors.Is(err, context.Canceled) { // of an Offer that was given up
 				l.set.route.Report(err)
 			}
 			if l.sleep(backoff) {
 				l.repeat()
 			}
-		} else if backoff > 0 && l.recovered() {
+		} else if troubled && l.recovered() {
 			l.set.route.Report(nil)
-			backoff = 0
+			backoff, troubled = 0, false
 		}
 	}
 }
@@ -337,7 +340,7 @@ func (l *Lane) failure() error {
 	return l.broken
 }
 
-// recovered reports whether something was stored since the last failure.
+// recovered reports whether something was stored since the last failure, or ever.
 func (l *Lane) recovered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -406,39 +409,40 @@ func (l *Lane) tell() {
 	l.told = low
 }
 
-// Close takes no more messages, waits until those it took are done with or ctx ends,
-// and commits what can be committed. Afterwards nothing is committed any more: another
-// process may have the partition. It returns ctx's error when messages were left.
-func (l *Lane) Close(ctx context.Context) error {
+// Drain waits until the messages that the lane took are done with, at most until ctx ends
+// or the lane is closed. Meanwhile nothing should be offered.
+func (l *Lane) Drain(ctx context.Context) error {
 	l.mu.Lock()
-	var drained chan struct{}
-	if l.window.len > 0 {
-		if l.drained == nil {
-			l.drained = make(chan struct{})
-		}
-		drained = l.drained
+	if l.window.len == 0 {
+		l.mu.Unlock()
+		return nil
 	}
+	if l.drained == nil {
+		l.drained = make(chan struct{})
+	}
+	drained := l.drained
 	l.mu.Unlock()
-	var err error
-	if drained != nil {
-		select {
-		case <-drained:
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-l.ctx.Done():
-			err = ErrClosed
-		}
-	}
+	return l.await(ctx, drained)
+}
+
+// Close takes no more messages, waits until those it took are done with or ctx ends,
+// and commits what can be committed. Afterwards nothing is committed or sent any more:
+// another lane may have the partition, here or in another process. It returns ctx's error
+// when messages were left.
+func (l *Lane) Close(ctx context.Context) error {
+	err := l.Drain(ctx)
 	l.cancel(ErrClosed)
+	<-l.ended
 	l.tell()
 	l.shut()
 	return err
 }
 
-// Abandon closes the lane without waiting and without committing, as when the
-// connection that its positions belong to is gone.
+// Abandon closes the lane without waiting for outcomes and without committing, as when the
+// connection that its positions belong to is gone. Nothing is sent afterwards.
 func (l *Lane) Abandon() {
 	l.cancel(ErrClosed)
+	<-l.ended
 	l.shut()
 }
 

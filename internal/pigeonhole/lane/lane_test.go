@@ -594,3 +594,84 @@ func BenchmarkLane(b *testing.B) {
 type sinkFunc func(done func(error))
 
 func (f sinkFunc) Send(_ context.Context, _ string, _ *message.Message, done func(error)) { f(done) }
+
+// TestNothingIsSentAfterwards: what a lane that ends is about to send again does not come behind
+// what the next lane of its partition has sent.
+func TestNothingIsSentAfterwards(t *testing.T) {
+	for name, end := range map[string]func(*Lane){
+		"closed": func(l *Lane) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = l.Close(ctx)
+		},
+		"abandoned": (*Lane).Abandon,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var stored []string
+				calls := 0
+				b := newBench(t, Config{}, func(r *Route) {
+					r.Sink = sinkOf(func(m *message.Message, done func(error)) {
+						mu.Lock()
+						calls++
+						n := calls
+						mu.Unlock()
+						switch n {
+						case 1:
+							done(errors.New("away"))
+							return
+						case 2:
+							time.Sleep(2 * time.Second) // the sink is busy
+						}
+						mu.Lock()
+						stored = append(stored, string(m.Value))
+						mu.Unlock()
+						done(nil)
+					})
+				})
+				l := b.open()
+				offer(t, l, 1)
+				time.Sleep(500 * time.Millisecond) // 1 is being sent again
+				end(l)
+				next := b.open()
+				offer(t, next, 1)
+				offer(t, next, 2)
+				require.NoError(t, next.Close(t.Context()))
+				time.Sleep(10 * time.Second)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Equal(t, "2", stored[len(stored)-1], "%v", stored)
+			})
+		})
+	}
+}
+
+// TestTroubleEndsWithTheNextLane: a lane that ends in trouble, as when the source and the sink are
+// one broker that restarts, leaves none behind once the next one has stored something.
+func TestTroubleEndsWithTheNextLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Config{}, nil)
+		away := errors.New("away")
+		b.sink.now = func(_ int, s sent) bool { s.done(away); return true }
+		l := b.open()
+		offer(t, l, 1)
+		time.Sleep(time.Second)
+		l.Abandon()
+		b.sink.mu.Lock()
+		b.sink.now = func(_ int, s sent) bool { s.done(nil); return true }
+		b.sink.mu.Unlock()
+		next := b.open()
+		last := func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.reports[len(b.reports)-1]
+		}
+		time.Sleep(time.Second)
+		require.ErrorIs(t, last(), away, "nothing is known of the sink")
+		offer(t, next, 1)
+		time.Sleep(time.Second)
+		require.NoError(t, last())
+		require.NoError(t, next.Close(t.Context()))
+	})
+}

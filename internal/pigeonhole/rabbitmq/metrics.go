@@ -61,3 +61,10 @@ func (m *Metrics) Forget(route string) {
 		v.DeletePartialMatch(prometheus.Labels{"route": route})
 	}
 }
+
+// ForgetPart removes the metrics of a part that a route does not have any more.
+func (m *Metrics) ForgetPart(route, role string) {
+	for _, v := range m.all() {
+		v.DeletePartialMatch(prometheus.Labels{"route": route, "role": role})
+	}
+}

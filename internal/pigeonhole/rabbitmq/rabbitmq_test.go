@@ -372,6 +372,8 @@ func (l *scripted) Offer(ctx context.Context, m *message.Message, position int64
 	return ctx.Err()
 }
 
+func (l *scripted) Drain(context.Context) error { return nil }
+
 func (l *scripted) Close(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -45,6 +45,7 @@ type tap struct {
 // vein is what a source needs of a lane.
 type vein interface {
 	Offer(ctx context.Context, m *message.Message, position int64) error
+	Drain(ctx context.Context) error
 	Close(ctx context.Context) error
 	Abandon()
 }
@@ -250,11 +251,18 @@ func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l 
 			if err := l.Offer(alive, m, int64(d.DeliveryTag)); err != nil {
 				return fmt.Errorf("queue %q: %w", t.queue.Name, err)
 			}
-			if t.prefetch.note(size) {
+			if t.prefetch.note(size) && drained(alive, l) {
 				return errResize
 			}
 		}
 	}
+}
+
+// drained waits a moment for what is on its way, and reports whether it has arrived.
+func drained(ctx context.Context, l vein) bool {
+	ctx, cancel := context.WithTimeout(ctx, resizeTime)
+	defer cancel()
+	return l.Drain(ctx) == nil
 }
 
 // commit acknowledges everything up to a delivery tag. It is a no-op on a channel that has ended, whose tags mean nothing any more.

@@ -300,6 +300,7 @@ func (l *stuckLane) Offer(ctx context.Context, _ *message.Message, _ int64) erro
 	<-ctx.Done()
 	return ctx.Err()
 }
+func (l *stuckLane) Drain(context.Context) error { return nil }
 func (l *stuckLane) Close(context.Context) error { return nil }
 func (l *stuckLane) Abandon()                    {}
 

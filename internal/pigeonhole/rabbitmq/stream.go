@@ -11,7 +11,7 @@ import (
 type streamPlace struct {
 	mu    sync.Mutex
 	marks []mark // delivered and not committed, ascending
-	after int64  // the offset behind the last committed message
+	after int64  // the offset behind the last committed message, or of the first that was delivered
 	known bool
 }
 
@@ -23,6 +23,10 @@ type mark struct {
 func (p *streamPlace) delivered(tag uint64, offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.known {
+		// The configuration's offset may mean another place the next time: next, last, a timestamp.
+		p.after, p.known = offset, true
+	}
 	p.marks = append(p.marks, mark{tag, offset})
 }
 

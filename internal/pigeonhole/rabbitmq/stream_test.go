@@ -1,0 +1,24 @@
+package rabbitmq
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestStreamGoesOnWhereItBegan: what was delivered and not committed comes again on the next
+// channel, before the first commit, too. An offset such as next would mean what is stored from
+// then on.
+func TestStreamGoesOnWhereItBegan(t *testing.T) {
+	tap := &tap{queue: Queue{Name: "q", Type: typeStream, Offset: "next"}}
+	from := func() any { return tap.arguments()[headerStreamOffset] }
+	assert.Equal(t, "next", from())
+	assert.Equal(t, "next", from(), "nothing was delivered")
+	tap.place.delivered(1, 1042)
+	tap.place.delivered(2, 1043)
+	assert.Equal(t, int64(1042), from())
+	tap.place.delivered(1, 1042)
+	tap.place.delivered(2, 1043)
+	tap.place.committed(1)
+	assert.Equal(t, int64(1043), from())
+}

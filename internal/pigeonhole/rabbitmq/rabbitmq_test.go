@@ -412,7 +412,7 @@ type opened struct {
 	names []string
 }
 
-func (o *opened) open(name string, _ int, commit func(int64) error) vein {
+func (o *opened) open(name string, _ int, commit func(int64) error) sourceLane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := &scripted{commit: commit}

@@ -42,8 +42,8 @@ type tap struct {
 	prefetch             prefetch
 }
 
-// vein is what a source needs of a lane.
-type vein interface {
+// sourceLane is what a source needs of a lane.
+type sourceLane interface {
 	Offer(ctx context.Context, m *message.Message, position int64) error
 	Drain(ctx context.Context) error
 	Close(ctx context.Context) error
@@ -51,7 +51,7 @@ type vein interface {
 }
 
 // opener opens a lane of a channel that has up to ahead messages delivered.
-type opener func(name string, ahead int, commit func(position int64) error) vein
+type opener func(name string, ahead int, commit func(position int64) error) sourceLane
 
 // NewSource checks the configuration. It does not connect.
 func NewSource(cfg SourceConfig, o Options) (*Source, error) {
@@ -84,7 +84,7 @@ func faults(cfg any) error {
 // Run takes messages until ctx ends, and returns nil. Each queue has one lane (mode ordered) or several. Trouble is reported, and tried again for
 // ever.
 func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
-	return s.run(ctx, func(name string, ahead int, commit func(int64) error) vein {
+	return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourceLane {
 		// The broker sends no more than that many messages ahead of the acknowledgements: these must not wait for the commit interval.
 		return lanes.Open(name, commit, lane.CommitEach(max(ahead/8, 1)))
 	})
@@ -226,7 +226,7 @@ func (t *tap) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan a
 const consumerTag = "pigeonhole"
 
 // forward offers deliveries until alive ends.
-func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l vein) error {
+func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l sourceLane) error {
 	stream := t.queue.Type == typeStream
 	for {
 		select {
@@ -259,7 +259,7 @@ func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l 
 }
 
 // drained waits a moment for what is on its way, and reports whether it has arrived.
-func drained(ctx context.Context, l vein) bool {
+func drained(ctx context.Context, l sourceLane) bool {
 	ctx, cancel := context.WithTimeout(ctx, resizeTime)
 	defer cancel()
 	return l.Drain(ctx) == nil
@@ -282,7 +282,7 @@ func (t *tap) commit(alive context.Context, ch *amqp.Channel, position int64) er
 
 // drain has no more delivered, waits until what was offered is stored, and commits it. What else was delivered goes back to the queue when the
 // channel closes.
-func (t *tap) drain(ch *amqp.Channel, l vein) error {
+func (t *tap) drain(ch *amqp.Channel, l sourceLane) error {
 	if err := ch.Cancel(consumerTag, false); err != nil {
 		l.Abandon()
 		return explain(err)
@@ -292,7 +292,7 @@ func (t *tap) drain(ch *amqp.Channel, l vein) error {
 }
 
 // closeLane waits until what was offered is stored, and commits it.
-func (t *tap) closeLane(l vein) {
+func (t *tap) closeLane(l sourceLane) {
 	ctx, cancel := context.WithTimeout(t.patience, t.cfg.StopTimeout)
 	defer cancel()
 	if err := l.Close(ctx); err != nil {

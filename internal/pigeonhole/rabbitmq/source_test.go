@@ -227,7 +227,7 @@ func TestBackPressure(t *testing.T) {
 	require.NoError(t, err)
 	stuck := make(chan *stuckLane, 10)
 	stop := background(t, func(ctx context.Context) error {
-		return s.run(ctx, func(string, int, func(int64) error) vein {
+		return s.run(ctx, func(string, int, func(int64) error) sourceLane {
 			l := &stuckLane{offered: make(chan struct{}, 1)}
 			stuck <- l
 			return l
@@ -272,7 +272,7 @@ func TestPrefetchFollowsSizes(t *testing.T) {
 	}), "")
 	var counts []int
 	background(t, func(ctx context.Context) error {
-		return s.run(ctx, func(name string, ahead int, commit func(int64) error) vein {
+		return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourceLane {
 			mu.Lock()
 			defer mu.Unlock()
 			counts = append(counts, ahead)

@@ -78,7 +78,8 @@ func TestPrefetchWaitsForTheSink(t *testing.T) {
 			synctest.Wait()
 		}
 		put(3 * first) // it would have changed long since
-		time.Sleep(resizeTime)
+		time.Sleep(resizeTime + 1)
+		synctest.Wait()
 		assert.Equal(t, 3*first, offered)
 		assert.Empty(t, ended)
 		assert.Equal(t, first, tap.prefetch.count)

@@ -522,8 +522,8 @@ func (r *run) briefly(f func(ctx context.Context)) {
 // giveUp ends a session that has received nothing.
 func (r *run) giveUp(s *session) {
 	s.owned.end(ErrOwnershipLost)
-	closeReceiving(s.raw, s.ch)
 	r.briefly(s.owned.awaitCalls)
+	closeReceiving(s.raw, s.ch)
 }
 
 // awaitHandlers waits for what a session that is over still has running: until the handlers'

@@ -171,7 +171,7 @@ func TestAcknowledgementThatWaitedForAConnectionMayBeLostWithIt(t *testing.T) {
 }
 
 // The client underneath acknowledges the chunks of a message that is not whole after this time.
-func TestChunksHaveAnHour(t *testing.T) {
+func TestChunksHaveTenMinutes(t *testing.T) {
 	r := &run{cfg: DefaultConsumerConfig()}
-	require.Equal(t, time.Hour, r.rawOptions(&session{}).ExpireTimeOfIncompleteChunk)
+	require.Equal(t, 10*time.Minute, r.rawOptions(&session{}).ExpireTimeOfIncompleteChunk)
 }

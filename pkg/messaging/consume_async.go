@@ -145,6 +145,7 @@ func (r *run) hand(w *worker, d *task) {
 	case d.pending.Or(pendingReturned)&pendingCompleted != 0:
 		d.session.completions.add(d)
 	case d.session.over() && !r.stopping() && d.claim(attempt):
+		r.failed.note(d)
 		w.finish(d) // its session ended meanwhile: see voidPending
 	}
 }
@@ -175,7 +176,7 @@ func (r *run) completeLate(ended <-chan struct{}) {
 			switch {
 			case d.verdict == nil:
 				r.complete(w, d, nil)
-			case r.stopping() && !isReject(d.verdict):
+			case r.stopping() && !r.rejected(d):
 				w.finish(d)
 			default:
 				r.sched.EndReturned(r.schedulerWorkers())
@@ -190,12 +191,26 @@ func (r *run) completeLate(ended <-chan struct{}) {
 	}
 }
 
+// rejected reports whether d's verdict is a Reject. A verdict whose own methods panic is not.
+func (r *run) rejected(d *task) (yes bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			_ = r.panicked(d, v)
+		}
+	}()
+	return isReject(d.verdict)
+}
+
 // voidPending makes void what was handed over in a session that is over and has no
 // verdict. What an AsyncHandler is still inside of, hand looks after.
 func (r *run) voidPending(s *session) {
 	r.sched.Void(&s.Group, func(it *schedule.Item) bool {
 		d := taskOf(it)
 		state := d.pending.Load()
-		return state&pendingReturned != 0 && d.claim(state>>pendingBits)
+		if state&pendingReturned == 0 || !d.claim(state>>pendingBits) {
+			return false
+		}
+		r.failed.note(d)
+		return true
 	})
 }

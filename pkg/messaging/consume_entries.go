@@ -32,6 +32,7 @@ type partition struct {
 
 	// The receiver's own.
 	high     position     // of the last new entry
+	highBy   uint32       // the connection that it came by
 	current  *entry       // of the latest message
 	known    position     // up to there the broker had the acknowledgement when that connection began
 	rewound  bool         // the broker delivers again what it had the acknowledgement for
@@ -187,6 +188,7 @@ func (p *partition) arrive(m pulsar.Message) bool {
 	if begun.connection > p.connection.Load() {
 		p.known = p.acknowledged()
 		p.connection.Store(begun.connection)
+		p.current = nil // find says what to do with another copy of it
 	}
 	return true
 }
@@ -267,7 +269,9 @@ func (p *partition) find(at position) (e *entry, again, done bool) {
 		p.forget() // so that nothing of it is acknowledged any more
 		p.rewound = true
 		return nil, true, true
-	case found && p.session.ordered:
+	case p.session.ordered && (found || p.highBy != p.connection.Load()):
+		// What is not found may have been swept; without a new connection the broker has not gone
+		// back, and it is another consumer's that has left, or was delayed.
 		p.forget()
 	case found:
 		p.mu.Lock()
@@ -337,15 +341,15 @@ func (p *partition) add(at position, size int32, m *pulsar.ConsumerMessage) *ent
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.high.less(at) {
-		p.high = at
+		p.high, p.highBy = at, p.connection.Load()
 		p.live = append(p.live, e)
-		if !p.session.sole && len(p.live) > p.sweepAt {
-			p.sweep()
-		}
-		return e
+	} else {
+		i, _ := p.search(at)
+		p.live = slices.Insert(p.live, i, e)
 	}
-	i, _ := p.search(at)
-	p.live = slices.Insert(p.live, i, e)
+	if !p.session.sole && len(p.live) > p.sweepAt {
+		p.sweep()
+	}
 	return e
 }
 

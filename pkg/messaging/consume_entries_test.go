@@ -200,7 +200,7 @@ func TestWhatWasAcknowledgedAndComesAgainEndsTheSession(t *testing.T) {
 }
 
 func TestResetIsNoticedHoweverOftenAcknowledgementsAreSent(t *testing.T) {
-	for _, every := range []time.Duration{100 * time.Microsecond, time.Millisecond, ackLanding} {
+	for _, every := range []time.Duration{100 * time.Microsecond, time.Millisecond, ackLanding - time.Millisecond} {
 		t.Run(every.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, c := newTestPartition(true)
@@ -447,4 +447,65 @@ func TestAcknowledgedEntriesAreNotRememberedForEver(t *testing.T) {
 	require.Less(t, len(p.live), 2*maxRemembered/100)
 	require.Same(t, held, p.live[0])
 	require.Nil(t, deliver(t, p, c, 0, 0, 1), "still known")
+}
+
+// An operator resets a running subscription to its latest message, or to the beginning of a topic
+// that holds one.
+func TestResetToTheLatestMessageIsHandled(t *testing.T) {
+	t.Run("exclusive", func(t *testing.T) {
+		p, c := newTestPartition(true)
+		p.complete(deliver(t, p, c, 1, 0, 1), 1)
+		p.session.flushDue()
+		p.watermarks[0].sent = time.Now().Add(-time.Hour) // the broker has it
+		breakConnection(p)
+		e := deliver(t, p, c, 1, 0, 1)
+		require.True(t, e != nil || p.rewound, "acknowledged unhandled")
+	})
+	t.Run("key_shared", func(t *testing.T) {
+		p, c := newTestPartition(false)
+		p.session.ordered, p.session.ackEvery = true, time.Millisecond
+		e := deliver(t, p, c, 1, 0, 1)
+		p.complete(e, 1)
+		e.acked.Store(time.Now().Add(-time.Hour).UnixNano())
+		breakConnection(p)
+		require.NotNil(t, deliver(t, p, c, 1, 0, 1), "acknowledged unhandled")
+	})
+}
+
+// Messages come that stand before the newest one received: after a reset, or delayed ones behind a
+// newer one.
+func TestOlderMessagesAreNotRememberedForEver(t *testing.T) {
+	for name, ordered := range map[string]bool{"shared": false, "key_shared": true} {
+		t.Run(name, func(t *testing.T) {
+			p, c := newTestPartition(false)
+			p.session.ordered, p.session.ackEvery = ordered, time.Millisecond
+			p.complete(deliver(t, p, c, 1_000_000, 0, 1), 1)
+			for i := range int64(200_000) {
+				p.complete(deliver(t, p, c, i, 0, 1), 1)
+			}
+			require.Less(t, len(p.live), 2*maxRemembered)
+		})
+	}
+}
+
+// Key_Shared. Of a key the second message waited for the first, so that it was acknowledged later
+// than what stands behind it. A broker that crashes has lost about the last second of
+// acknowledgements, and delivers both again: the first, which was swept, and the second.
+func TestBrokerThatGoesBackTakesNoKeyBack(t *testing.T) {
+	p, c := newTestPartition(false)
+	p.session.ordered, p.session.ackEvery = true, 100*time.Millisecond
+	acked := func(e *entry, ago time.Duration) {
+		p.complete(e, 1)
+		e.acked.Store(time.Now().Add(-ago).UnixNano())
+	}
+	acked(deliver(t, p, c, 1, 0, 1), 900*time.Millisecond)
+	second := deliver(t, p, c, 2, 0, 1)
+	for i := range int64(200) { // of other keys
+		acked(deliver(t, p, c, 3+i, 0, 1), 400*time.Millisecond)
+	}
+	acked(second, 100*time.Millisecond)
+	breakConnection(p)
+	first := deliver(t, p, c, 1, 0, 1)
+	again := deliver(t, p, c, 2, 0, 1)
+	require.False(t, first != nil && again == nil, "K is back at its first message")
 }

@@ -380,9 +380,10 @@ type sourceWeight struct {
 }
 
 // chunksExpire is how long the underlying client waits for the rest of a chunked message, whose
-// chunks it then acknowledges and forgets. Of each chunked message it keeps a goroutine as long,
-// also behind its end: nothing stops that.
-const chunksExpire = time.Hour
+// chunks it then forgets, and a consumer's acknowledges. Of each chunked message it keeps a
+// goroutine as long, and with it what the consumer had received, also behind its end: nothing
+// stops that.
+const chunksExpire = 10 * time.Minute
 
 // rawOptions are the underlying consumer's options. Its negative
 // acknowledgements, retry and dead-letter routing are never used: see retry.go.

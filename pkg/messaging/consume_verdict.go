@@ -240,13 +240,14 @@ const parkFor = time.Minute
 // hold keeps d until due. requeue says that d has left its key's queue, as what is completed late
 // has.
 func (r *run) hold(d *task, due time.Time, requeue bool) {
+	e := d.entry // another worker may have d from then on
 	if !r.sched.Hold(&d.Item, due, requeue) {
 		if !r.stopping() {
 			r.failed.note(d)
 		}
 		return
 	}
-	if d.entry.lost() { // perhaps before it was held
+	if e.lost() { // perhaps before it was held
 		r.sched.Drop(func(it *schedule.Item) bool {
 			if it != &d.Item {
 				return false

@@ -136,8 +136,8 @@ func EntryBytes(r *Record) int {
 // Without deduplication on the broker 3 and 4 do not hold: a connection that breaks can store
 // what was under way twice, and nothing here can see it. When retention has removed the last
 // message, or a message of another producer is behind it, only deduplication's state is left: a
-// duplicate counts as stored then. After an entry that was cut, that can be wrong for as many
-// positions as the entry had. Brokers forget that state after hours without a producer
+// duplicate counts as stored then. After an entry that was cut, that can be wrong for up to twice
+// as many positions as the entry had, also long after: ids stay ahead of the positions. Brokers forget that state after hours without a producer
 // (brokerDeduplicationProducerInactivityTimeoutMinutes).
 //
 // Its methods may be called from any goroutine; calls of Store take turns.
@@ -211,8 +211,11 @@ func (c *Client) ownerOf(ctx context.Context, topic string, p Profile) (*Publish
 	var pause backoff.Backoff
 	for {
 		pub, err := c.Publisher(ctx, topic, p)
-		if !errors.Is(err, ErrOwned) || !backoff.Sleep(ctx, pause.Next()) {
+		if !errors.Is(err, ErrOwned) {
 			return pub, err
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return nil, fmt.Errorf("messaging: open entry writer for %s: %w (%w)", topic, context.Cause(ctx), err)
 		}
 	}
 }
@@ -282,7 +285,8 @@ func (w *EntryWriter) Trouble() error { return w.pub.Trouble() }
 // record's SequenceID is its position in the source, 0 or more; positions must rise, and may
 // have gaps: else the error is [ErrNotOrdered], and nothing is stored. Records up to Stored are
 // not stored again. A writer's first position is stored as an entry of its own. The records must
-// not be changed before Store returns.
+// not be changed before Store returns, and after ErrInDoubt not before Close has returned nil: the
+// client may still read them.
 //
 // ErrTooLarge says that the broker does not take the entry, or that several records are more
 // than MaxRecords or [MaxEntryBytes]; then those that Stored does not name are not stored,

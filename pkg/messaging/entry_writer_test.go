@@ -444,3 +444,20 @@ func storesEachPositionOnce(t *testing.T, options ...wire.Option) {
 	}
 	require.Equal(t, inOrder(0, n), stored(s, topic))
 }
+
+// The client closes while an entry writer waits for another owner.
+func TestEntryWriterThatWaitsEndsWithItsClient(t *testing.T) {
+	s := wire.Start(t)
+	owner := openEntryWriter(t, dial(t, s.URL()), topic)
+	client := dial(t, s.URL())
+	refused := s.Fail(wire.OpProducer, topic, wire.ProducerBusy, 1)
+	opened := make(chan error, 1)
+	go func() {
+		_, err := client.EntryWriter(context.Background(), topic, messaging.EntryWriterConfig{Name: "n", Position: position})
+		opened <- err
+	}()
+	require.NoError(t, refused.Wait(testContext(t), 1))
+	require.NoError(t, client.Close(testContext(t)))
+	require.ErrorIs(t, <-opened, messaging.ErrClosed)
+	require.NoError(t, owner.Close(testContext(t)))
+}

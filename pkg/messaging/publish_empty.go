@@ -1,14 +1,14 @@
 package messaging
 
-import "maps"
+import (
+	"bytes"
+	"maps"
+)
 
 // An empty payload that is not null, in a message outside batches, does not arrive as it was at
 // consumers of pulsar-client-go v0.21.0 (consumer_partition.go, MessageReceived): compressed it is
 // some bytes, because what was empty is not decompressed, and otherwise such a message without
 // properties is acknowledged and never shown. So a property says that the payload is empty.
-
-// emptyBytes is at least what compression makes of nothing.
-const emptyBytes = 16
 
 // markEmpty adds PropertyEmpty to an unbatched message that needs it.
 func (e *pending) markEmpty() {
@@ -21,10 +21,19 @@ func (e *pending) markEmpty() {
 	e.msg.Properties = marked
 }
 
-// unmarkEmpty makes d as it was published.
+// unmarkEmpty makes d as it was published. A service that copies properties can put the mark on
+// another payload, which stays.
 func (d *Delivery) unmarkEmpty() {
-	if d.Properties[PropertyEmpty] == "true" && len(d.Payload) <= emptyBytes {
+	if d.Properties[PropertyEmpty] == "true" && d.ID.batchSize == 1 && compressedNothing(d.Payload) {
 		delete(d.Properties, PropertyEmpty)
 		d.Payload = []byte{}
 	}
+}
+
+// compressedNothing reports whether b is what compression makes of nothing: nothing without
+// compression, a token without literals (LZ4), or a frame without content (ZSTD, 9 bytes).
+func compressedNothing(b []byte) bool {
+	const frame = 9
+	return len(b) == 0 || len(b) == 1 && b[0] == 0 ||
+		len(b) <= frame && bytes.HasPrefix(b, []byte{0x28, 0xb5, 0x2f, 0xfd})
 }

@@ -677,3 +677,13 @@ func TestProfileFaultsAreAllReported(t *testing.T) {
 		require.ErrorContains(t, err, path)
 	}
 }
+
+// A service on another client takes over the properties of what it received, and publishes a payload.
+func TestMarkOfAnEmptyPayloadOnAnother(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 0)
+	s.Publish(topic, wire.Message{Payload: []byte("42"), Properties: map[string]string{messaging.PropertyEmpty: "true"}})
+	d, err := dial(t, s.URL()).Last(testContext(t), topic)
+	require.NoError(t, err)
+	require.Equal(t, "42", string(d.Payload))
+}

@@ -201,10 +201,6 @@ type readerSession struct {
 	reading    chan struct{} // holds an element while next reads
 }
 
-// readerChunksExpire is how long the underlying client keeps the chunks of a message that is not
-// whole. Each such message costs a goroutine for as long, also when it is whole.
-const readerChunksExpire = 10 * time.Minute
-
 var errReaderReconnects = errors.New("connection lost")
 
 // subscribe makes an underlying reader at the position. It can hang.
@@ -221,7 +217,7 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 		ReadCompacted:     p.r.cfg.ReadCompacted,
 		ReceiverQueueSize: p.queue,
 
-		ExpireTimeOfIncompleteChunk: readerChunksExpire,
+		ExpireTimeOfIncompleteChunk: chunksExpire,
 		BackoffPolicyFunc: func() rawbackoff.Policy {
 			s.reconnecting()
 			return newBackoff()

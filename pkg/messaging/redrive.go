@@ -51,8 +51,8 @@ type RedriveResult struct {
 	Truncated int
 	// TooLarge were left because the brokers do not accept them.
 	TooLarge int
-	// NoTopic were left because the topic that they came from does not exist, and brokers do not
-	// create it: [RedriveConfig].To sends them elsewhere.
+	// NoTopic were left because the topic that they came from, or its partition, does not exist, and
+	// brokers do not create it: [RedriveConfig].To sends them elsewhere.
 	NoTopic int
 	// Foreign were left because they are no dead letters of this library, or came from the
 	// dead-letter topic itself.
@@ -283,6 +283,10 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 		}
 		if err != nil {
 			break
+		}
+		if l.record.Partition >= p.Partitions() { // the topic was made again with fewer
+			v.result.NoTopic++
+			continue
 		}
 		sent++
 		p.PublishAsync(ctx, l.record, func(_ MessageID, err error) {

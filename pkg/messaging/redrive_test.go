@@ -242,3 +242,24 @@ func TestRedriveRefusals(t *testing.T) {
 	require.ErrorIs(t, err, messaging.ErrTopicTerminated)
 	require.Equal(t, 1, s.Backlog(deadLetters, "sub"), "it stays")
 }
+
+// A topic was made again with fewer partitions: the letters of a partition that is gone keep no
+// others waiting.
+func TestRedriveToAPartitionThatIsGone(t *testing.T) {
+	s := wire.Start(t, wire.WithAutoCreate(false, 0))
+	client := dial(t, s.URL())
+	s.CreateTopic(topic, 2)
+	s.CreateTopic(deadLetters, 0)
+	cfg := redriveConfig()
+	cfg.Rate = 1
+	_, err := client.Redrive(testContext(t), cfg) // makes the subscription
+	require.NoError(t, err)
+	for _, origin := range []string{topic + "-partition-3", topic + "-partition-1"} {
+		s.Publish(deadLetters, wire.Message{Payload: []byte(origin), Properties: map[string]string{
+			messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: origin,
+		}})
+	}
+	result, err := client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 1, NoTopic: 1}, result)
+}

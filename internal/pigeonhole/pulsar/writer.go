@@ -128,22 +128,34 @@ func (w *writer) run() {
 	var wait time.Duration
 	for w.ctx.Err() == nil {
 		pub, err := w.open()
+		var opened int64
 		if err == nil {
+			opened = pub.Stored()
 			w.write(pub)
 		}
+		advanced := err == nil && pub.Stored() > opened
 		w.shut(pub)
 		switch _, final := lane.Refused(err); {
-		case err == nil:
+		case advanced:
 			wait = 0
+		case err == nil: // doubt about the first entry: each attempt can end a connection that others share
+			wait = pause(wait)
+			w.sleep(wait)
 		case final:
 			w.refuseAll(err)
 			<-w.ctx.Done()
 		default:
 			w.setTrouble(err)
-			wait = min(max(2*wait, 50*time.Millisecond), 2*time.Second)
-			w.sleep(wait + rand.N(wait/5+1))
+			wait = pause(wait)
+			w.sleep(wait)
 		}
 	}
+}
+
+// pause is how long to wait behind an attempt that has stored nothing, after the pause before.
+func pause(before time.Duration) time.Duration {
+	wait := min(max(2*before, 50*time.Millisecond), 2*time.Second)
+	return wait + rand.N(wait/5+1)
 }
 
 // refuseAll ends a writer whose topic takes no message of its partition.

@@ -398,3 +398,12 @@ func TestQueuesOfManyKeysAreGivenUp(t *testing.T) {
 	s.Drop(func(*Item) bool { return true })
 	require.Len(t, s.keys, s.empty)
 }
+
+// A worker that has claimed nothing when all was taken away is at nothing.
+func TestLatestOfNothingClaimed(t *testing.T) {
+	var w Worker
+	w.chunk.add(new(Item))
+	w.chunk.add(new(Item))
+	require.Len(t, w.chunk.rest(), 2)
+	require.Nil(t, w.chunk.latest())
+}

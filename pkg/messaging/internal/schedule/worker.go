@@ -60,12 +60,15 @@ type chunk struct {
 	items [ChunkSize]*Item
 	n     int
 	taken atomic.Int32
-	split int // how many were claimed when the rest was taken away; guarded by the scheduler's lock
+
+	// Guarded by the scheduler's lock.
+	cut     bool // the rest was taken away
+	claimed int  // when it was
 }
 
 func (c *chunk) reset() {
 	clear(c.items[:c.n])
-	c.n, c.split = 0, 0
+	c.n, c.cut, c.claimed = 0, false, 0
 	c.taken.Store(0)
 }
 
@@ -88,14 +91,14 @@ func (c *chunk) rest() []*Item {
 	if i >= c.n {
 		return nil
 	}
-	c.split = i
+	c.cut, c.claimed = true, i
 	return c.items[i:c.n]
 }
 
 // latest is the item that was claimed last, nil when none is known. The scheduler's lock is held.
 func (c *chunk) latest() *Item {
-	claimed := c.split
-	if claimed == 0 {
+	claimed := c.claimed
+	if !c.cut {
 		claimed = min(int(c.taken.Load()), c.n)
 	}
 	if claimed == 0 {

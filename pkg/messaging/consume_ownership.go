@@ -131,8 +131,8 @@ func (o *ownership) end(cause error) {
 func (o *ownership) awaitCalls(ctx context.Context) { within(ctx, o.calls.Wait) }
 
 // await returns the present interval of a message's partition once f has returned for it: nil when
-// nobody asked for intervals. ok is false for a message of a partition that was lost, or is about to
-// be: the session ends.
+// nobody asked for intervals. ok is false for a message of a partition that was lost, or is about
+// to be: the session ends.
 func (o *ownership) await(
 	stop context.Context, topic string, partition int, gone <-chan struct{},
 ) (i *ownedInterval, ok bool) {

@@ -137,7 +137,8 @@ func EntryBytes(r *Record) int {
 // what was under way twice, and nothing here can see it. When retention has removed the last
 // message, or a message of another producer is behind it, only deduplication's state is left: a
 // duplicate counts as stored then. After an entry that was cut, that can be wrong for up to twice
-// as many positions as the entry had, also long after: ids stay ahead of the positions. Brokers forget that state after hours without a producer
+// as many positions as the entry had, also long after: ids stay ahead of the positions. Brokers
+// forget that state after hours without a producer
 // (brokerDeduplicationProducerInactivityTimeoutMinutes).
 //
 // Its methods may be called from any goroutine; calls of Store take turns.

@@ -450,7 +450,7 @@ func TestCloseWithAReceiptThatNeverComes(t *testing.T) {
 // drain returns all that topic holds, as a subscription gets it.
 func drain(t *testing.T, client *messaging.Client, topic string) (all []*messaging.Delivery) {
 	t.Helper()
-	cfg := quickConfig(messaging.Exclusive, "")
+	cfg := quickConfig(messaging.Exclusive, messaging.OrderTotal)
 	cfg.Topics, cfg.Subscription = []string{topic}, "drain"
 	c, err := client.Consumer(cfg)
 	require.NoError(t, err)
@@ -678,7 +678,7 @@ func TestProfileFaultsAreAllReported(t *testing.T) {
 	}
 }
 
-// A service on another client takes over the properties of what it received, and publishes a payload.
+// A service on another client takes over the properties of what it received, with a payload.
 func TestMarkOfAnEmptyPayloadOnAnother(t *testing.T) {
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)

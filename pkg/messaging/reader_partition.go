@@ -33,9 +33,6 @@ type readerPartition struct {
 	// Guarded by the reader's lock.
 	position MessageID // of what Next returned
 	trouble  error     // why it is not read
-	sessions int       // begun
-	// connected: the latest session goes on.
-	connected bool
 
 	// Only run uses what follows, once it has begun.
 	after MessageID // what was handed to Next
@@ -73,10 +70,8 @@ func (p *readerPartition) run() {
 		s, err := patiently(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
 		if err == nil {
 			p.note(nil)
-			p.connect(true)
 			var n int
 			n, err = p.readFrom(s)
-			p.connect(false)
 			p.r.running.Go(s.close)
 			if n > 0 {
 				b.Reset()
@@ -96,16 +91,6 @@ func (p *readerPartition) run() {
 		}
 		backoff.Sleep(p.r.ctx, b.Next())
 	}
-}
-
-// connect takes notice of a session's beginning or end.
-func (p *readerPartition) connect(connected bool) {
-	p.r.mu.Lock()
-	defer p.r.mu.Unlock()
-	if connected {
-		p.sessions++
-	}
-	p.connected = connected
 }
 
 // note keeps err as the trouble of p; nil ends it.
@@ -166,8 +151,9 @@ func leftByCompaction(m pulsar.Message) bool {
 
 // behind is the entry to begin behind; known is false when that is the beginning. The rest of a
 // batch that was read in part comes with the whole batch.
-func (p *readerPartition) behind() (at entryPlace, known bool) {
-	id := p.after
+func (p *readerPartition) behind() (at entryPlace, known bool) { return placeBehind(p.after) }
+
+func placeBehind(id MessageID) (at entryPlace, known bool) {
 	if id.IsZero() || id.ledger < 0 {
 		return entryPlace{}, false
 	}

@@ -288,8 +288,8 @@ func (s *readerSession) waitFor(d time.Duration) {
 	s.waiting, s.stopWaiting = context.WithTimeout(s.ctx, d)
 }
 
-// next returns the next message, or [context.DeadlineExceeded] when it waited for long. What comes when the reader is about to connect again does
-// not count: it may be behind a gap.
+// next returns the next message, or context.DeadlineExceeded when it waited for long. What comes
+// when the reader is about to connect again does not count: it may be behind a gap.
 func (s *readerSession) next() (pulsar.Message, error) {
 	s.reading <- struct{}{}
 	defer func() { <-s.reading }()

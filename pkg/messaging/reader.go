@@ -195,6 +195,8 @@ func (r *Reader) noteCaughtUp() {
 // Next returned it, and was called again. With an empty topic, or when reading begins at the
 // end, it is closed at once. Where the last entry of a partition brings no message (the beginning
 // of one in chunks whose publisher is away, or a wrong checksum), it takes some seconds of silence.
+// It is not closed while the broker dispatches nothing, nor where no entry of a partition brings a
+// message: the log says which partition it waits for.
 func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
 
 // ReadToEnd calls h for each message up to what is the end of each partition at present, and
@@ -286,7 +288,8 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) 
 
 // askAgain asks for the ends of the partitions that have been silent: a message that was
 // removed after the goal was set, by compaction for instance, never comes. Nor does one that the
-// underlying client does not show; where the end stays the same, its last entry is looked at.
+// underlying client does not show; where the end stays the same, a separate look says whether
+// messages stand before it.
 func (r *Reader) askAgain(goal *readerGoal) {
 	silent := goal.silent(r.all())
 	if len(silent) == 0 {
@@ -299,6 +302,10 @@ func (r *Reader) askAgain(goal *readerGoal) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	positions := make(map[int]MessageID)
+	for _, p := range silent {
+		positions[p.index] = p.position
+	}
 	if r.ctx.Err() != nil { // nothing may start any more
 		return
 	}
@@ -314,7 +321,7 @@ func (r *Reader) askAgain(goal *readerGoal) {
 					return nil
 				}
 				if doubtful[p.index] {
-					end.unshown = p.endUnshown(r.ctx)
+					end.unshown = p.nothingBehind(r.ctx, positions[p.index])
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -329,18 +336,16 @@ func (r *Reader) askAgain(goal *readerGoal) {
 
 // lower has goal take over what was answered about the ends.
 func (r *Reader) lower(goal *readerGoal, ends map[int]readerEnd) {
-	sessions := make(map[int]int)
-	r.mu.Lock()
-	for _, p := range r.partitions {
-		if p.connected {
-			sessions[p.index] = p.sessions
-		}
-	}
-	r.mu.Unlock()
-	for partition, end := range goal.lower(ends, sessions, r.Positions()) {
+	for partition, end := range goal.lower(ends, r.Positions()) {
 		r.unshown[partition] = end
 		r.log.Warn("the last entry of a partition brings no message: it counts as read",
 			zap.Int("partition", partition), zap.Stringer("entry", end))
+	}
+	for partition := range ends {
+		if goal.waits(partition) {
+			r.log.Warn("a partition delivers nothing, and its end is not reached: waiting",
+				zap.Int("partition", partition), zap.Stringer("end", goal.left[partition]))
+		}
 	}
 }
 

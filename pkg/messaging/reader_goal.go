@@ -12,7 +12,7 @@ import (
 type readerEnd struct {
 	id        MessageID // its entry is -1 when there is nothing
 	published time.Time // known where reading begins at a time
-	unshown   bool      // its last entry brings no message
+	unshown   bool      // no message stands between the position and it
 }
 
 // readerGoal is an end of all partitions that a reader is to reach. Only the goroutine that
@@ -27,13 +27,12 @@ type readerGoal struct {
 
 // readerSilence is what was answered while a partition delivered nothing.
 type readerSilence struct {
-	end     MessageID
-	session int // of the partition; 0 when it is not being read
-	times   int // it was answered so
+	end   MessageID
+	times int // it was answered so
 }
 
-// sameEnds is how many times a silent partition that is being read has the same end until its last
-// entry is looked at.
+// sameEnds is how many times a silent partition has the same end until what stands before the end
+// is looked at.
 const sameEnds = 3
 
 // askAgainAfter is how long a partition is silent before it is asked again for its end.
@@ -82,8 +81,8 @@ func (g *readerGoal) silent(all []*readerPartition) []*readerPartition {
 }
 
 // lower takes over ends that are nearer than they were. A position may be behind one already. It
-// returns the ends that bring no message: they count as reached.
-func (g *readerGoal) lower(ends map[int]readerEnd, sessions map[int]int, positions []MessageID) (unshown map[int]MessageID) {
+// returns the ends before which no message is left: they count as reached.
+func (g *readerGoal) lower(ends map[int]readerEnd, positions []MessageID) (unshown map[int]MessageID) {
 	unshown = make(map[int]MessageID)
 	for partition, end := range ends {
 		was, ok := g.left[partition]
@@ -94,8 +93,8 @@ func (g *readerGoal) lower(ends map[int]readerEnd, sessions map[int]int, positio
 			g.left[partition] = end.id
 		}
 		was = g.left[partition]
-		answered := readerSilence{end: was, session: sessions[partition], times: 1}
-		if last := g.silence[partition]; last.end == was && last.session == answered.session && last.session != 0 {
+		answered := readerSilence{end: was, times: 1}
+		if last := g.silence[partition]; last.end == was {
 			answered.times += last.times
 		}
 		g.silence[partition] = answered
@@ -116,8 +115,14 @@ func (g *readerGoal) lower(ends map[int]readerEnd, sessions map[int]int, positio
 	return unshown
 }
 
-// doubtful reports whether a partition's last entry is to be looked at.
+// doubtful reports whether it is to be looked at what stands before a partition's end.
 func (g *readerGoal) doubtful(partition int) bool { return g.silence[partition].times >= sameEnds }
+
+// waits reports whether a partition's end was just looked at for the first time, and is still left.
+func (g *readerGoal) waits(partition int) bool {
+	_, left := g.left[partition]
+	return left && g.silence[partition].times == sameEnds+1
+}
 
 // readerAsks is how many partitions are asked for their ends at a time.
 const readerAsks = 16
@@ -168,13 +173,4 @@ func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, e
 		}
 		return end, nil
 	}, nil)
-}
-
-// endUnshown reports whether the last entry of p brings no message. A backlog that comes slowly is
-// no reason: the entry is read on its own.
-func (p *readerPartition) endUnshown(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	_, err := callUntil(ctx, func() (*Delivery, error) { return p.r.client.last(ctx, p.topic) }, nil)
-	return errors.Is(err, errUnshown)
 }

@@ -62,6 +62,8 @@ func (m namedReaderMetrics) resubscribe(err error) {
 		reason = "connection"
 	case errors.Is(err, errSubscribeHangs):
 		reason = "no_answer"
+	case errors.Is(err, errSilent):
+		reason = "silent"
 	}
 	m.resubscribes.WithLabelValues(reason).Inc()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,9 +34,6 @@ type readerPartition struct {
 	// Guarded by the reader's lock.
 	position MessageID // of what Next returned
 	trouble  error     // why it is not read
-	sessions int       // begun
-	// connected: the latest session goes on.
-	connected bool
 
 	// Only run uses what follows, once it has begun.
 	after MessageID // what was handed to Next
@@ -43,6 +41,7 @@ type readerPartition struct {
 	gaps  readerGaps
 	slab  slab
 	plain reflect.Type // see receivedID
+	quiet readerQuiet
 }
 
 // begin sets the position to begin behind.
@@ -73,10 +72,8 @@ func (p *readerPartition) run() {
 		s, err := patiently(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
 		if err == nil {
 			p.note(nil)
-			p.connect(true)
 			var n int
 			n, err = p.readFrom(s)
-			p.connect(false)
 			p.r.running.Go(s.close)
 			if n > 0 {
 				b.Reset()
@@ -89,23 +86,21 @@ func (p *readerPartition) run() {
 			p.r.end(err)
 			return
 		}
-		p.note(err)
+		if errors.Is(err, errLongQueue) {
+			continue
+		}
 		p.r.metrics.resubscribe(err)
+		if errors.Is(err, errSilent) {
+			p.log.Warn("reading begins again where it was", zap.Stringer("position", p.after),
+				zap.Int("queue", p.quiet.queueLength(p.queue)), zap.Error(err))
+			continue
+		}
+		p.note(err)
 		if !b.Started() {
 			p.log.Info("reading is interrupted and goes on where it was", zap.Stringer("position", p.after), zap.Error(err))
 		}
 		backoff.Sleep(p.r.ctx, b.Next())
 	}
-}
-
-// connect takes notice of a session's beginning or end.
-func (p *readerPartition) connect(connected bool) {
-	p.r.mu.Lock()
-	defer p.r.mu.Unlock()
-	if connected {
-		p.sessions++
-	}
-	p.connected = connected
 }
 
 // note keeps err as the trouble of p; nil ends it.
@@ -124,8 +119,17 @@ func (p *readerPartition) note(err error) {
 // readFrom hands on what s delivers, and returns how much that was and why s ended.
 func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 	p.gaps.beginBehind(p.behind())
+	p.quiet.begin(p.after)
+	s.waitFor(p.quiet.wait)
 	for {
 		m, err := s.next()
+		if errors.Is(err, context.DeadlineExceeded) && s.ctx.Err() == nil {
+			if p.starved() {
+				return n, errSilent
+			}
+			s.waitFor(p.quiet.wait)
+			continue
+		}
 		if err != nil {
 			return n, err
 		}
@@ -135,6 +139,7 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 			p.gaps.note(id)
 			position = p.gaps.position(id)
 		}
+		p.quiet.received(id)
 		switch {
 		case !p.after.IsZero() && id.Compare(p.after) <= 0:
 			continue
@@ -148,9 +153,18 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 			d.ID, d.Partition = id, p.index
 			read.d = d
 		}
+		// A queue stays long as long as reading may begin with the batch again.
+		long := p.quiet.again > 0 && len(p.gaps.gaps) == 0
+		if long { // the broker is to send no more than usual ahead
+			p.quiet.again = 0
+			p.r.running.Go(s.close)
+		}
 		select {
 		case p.r.read <- read:
 			n++
+			if long {
+				return n, errLongQueue
+			}
 		case <-p.r.ctx.Done():
 			return n, context.Cause(p.r.ctx)
 		}
@@ -166,8 +180,9 @@ func leftByCompaction(m pulsar.Message) bool {
 
 // behind is the entry to begin behind; known is false when that is the beginning. The rest of a
 // batch that was read in part comes with the whole batch.
-func (p *readerPartition) behind() (at entryPlace, known bool) {
-	id := p.after
+func (p *readerPartition) behind() (at entryPlace, known bool) { return placeBehind(p.after) }
+
+func placeBehind(id MessageID) (at entryPlace, known bool) {
 	if id.IsZero() || id.ledger < 0 {
 		return entryPlace{}, false
 	}
@@ -199,6 +214,10 @@ type readerSession struct {
 	// reconnects is how many times it may connect again and go on: once after a seek.
 	reconnects atomic.Int32
 	reading    chan struct{} // holds an element while next reads
+	closing    sync.Once
+
+	waiting     context.Context // ends when next is to wait no longer
+	stopWaiting context.CancelFunc
 }
 
 var errReaderReconnects = errors.New("connection lost")
@@ -215,7 +234,7 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 		Topic:             p.topic,
 		StartMessageID:    p.start(),
 		ReadCompacted:     p.r.cfg.ReadCompacted,
-		ReceiverQueueSize: p.queue,
+		ReceiverQueueSize: p.quiet.queueLength(p.queue),
 
 		ExpireTimeOfIncompleteChunk: chunksExpire,
 		BackoffPolicyFunc: func() rawbackoff.Policy {
@@ -257,15 +276,23 @@ func (s *readerSession) reconnecting() {
 	}
 }
 
-// next returns the next message. What comes when the reader is about to connect again does
-// not count: it may be behind a gap.
+// waitFor has next wait no longer than until d from now. It is for the goroutine that calls next.
+func (s *readerSession) waitFor(d time.Duration) {
+	if s.stopWaiting != nil {
+		s.stopWaiting()
+	}
+	s.waiting, s.stopWaiting = context.WithTimeout(s.ctx, d)
+}
+
+// next returns the next message, or context.DeadlineExceeded when it waited for long. What comes
+// when the reader is about to connect again does not count: it may be behind a gap.
 func (s *readerSession) next() (pulsar.Message, error) {
 	s.reading <- struct{}{}
 	defer func() { <-s.reading }()
 	if s.over.Load() {
 		return nil, errReaderReconnects
 	}
-	m, err := s.raw.Next(s.ctx)
+	m, err := s.raw.Next(s.waiting)
 	if s.over.Load() {
 		return nil, errReaderReconnects
 	}
@@ -274,5 +301,5 @@ func (s *readerSession) next() (pulsar.Message, error) {
 
 func (s *readerSession) close() {
 	s.end()
-	s.raw.Close()
+	s.closing.Do(s.raw.Close)
 }

@@ -430,3 +430,29 @@ func TestReaderPrefetchIsBounded(t *testing.T) {
 		require.NoError(t, r.Close(testContext(t)))
 	}
 }
+
+// The underlying client drops a batch whose checksum is wrong, and asks for too little: what is
+// behind it comes all the same, and all of the batch when it was wrong only once.
+func TestReaderGoesOnBehindABatchWithAWrongChecksum(t *testing.T) {
+	for name, always := range map[string]bool{"once": false, "always": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := wire.Start(t)
+			s.CreateTopic(topic, 0)
+			reg := prometheus.NewRegistry()
+			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+			first, sessions := 0, 1
+			if always {
+				s.PublishRaw(topic, messaging.WrongChecksum(), 100)
+				first, sessions = 100, 2 // the second one's queue is long enough
+			} else {
+				s.PublishBatch(topic, wire.None, batch(0, 100)...)
+				s.CorruptDispatch(topic, 1)
+			}
+			s.Publish(topic, batch(100, 20)...)
+			r := openReader(t, client, func(c *messaging.ReaderConfig) { c.Name = "state" })
+			require.Equal(t, inOrder(first, 120-first), texts(toEnd(t, r)))
+			require.Equal(t, sessions, counted(t, reg, "messaging_reader_resubscribes_total", "state", "silent"))
+		})
+	}
+}

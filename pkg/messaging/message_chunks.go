@@ -5,6 +5,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 )
 
 // entryPlace is an entry of a partition. The zero entryPlace is none.
@@ -29,51 +31,27 @@ func (m MessageID) start() entryPlace {
 }
 
 // firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
-// is the last chunk's otherwise. It is zero for all others.
+// is the last chunk's otherwise. It is zero for all others. What is not well formed ends the search.
 func firstChunk(serialised []byte) (first entryPlace) {
 	const firstChunkMessageID = 7
-	eachField(serialised, func(number protowire.Number, _ uint64, inner []byte) {
+	_ = protofield.Each(serialised, func(number protowire.Number, _ uint64, inner []byte) error {
 		if number != firstChunkMessageID {
-			return
+			return nil
 		}
 		var ledger, entry uint64
-		eachField(inner, func(number protowire.Number, v uint64, _ []byte) {
+		_ = protofield.Each(inner, func(number protowire.Number, v uint64, _ []byte) error {
 			switch number {
 			case 1:
 				ledger = v
 			case 2:
 				entry = v
 			}
+			return nil
 		})
 		first = entryPlaceOf(int64(ledger), int64(entry))
+		return nil
 	})
 	return first
-}
-
-// eachField calls use for the numbers and inner messages of b, as far as it is well formed.
-func eachField(b []byte, use func(protowire.Number, uint64, []byte)) {
-	for len(b) > 0 {
-		number, kind, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return
-		}
-		b = b[n:]
-		var v uint64
-		var inner []byte
-		switch kind {
-		case protowire.VarintType:
-			v, n = protowire.ConsumeVarint(b)
-		case protowire.BytesType:
-			inner, n = protowire.ConsumeBytes(b)
-		default:
-			n = protowire.ConsumeFieldValue(number, kind, b)
-		}
-		if n < 0 {
-			return
-		}
-		use(number, v, inner)
-		b = b[n:]
-	}
 }
 
 // receivedID is messageID for ids of received messages, which says where the chunks of a message

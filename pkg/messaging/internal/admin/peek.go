@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/protofield"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -151,7 +152,7 @@ func decodeBatch(entry Message, n, most int) ([]Message, error) {
 // batch. It returns the length of the payload, and whether a compaction dropped the message.
 func (m *Message) decodeSingle(meta []byte) (length uint64, dropped bool, err error) {
 	m.Key, m.Properties = "", nil
-	err = fields(meta, func(number protowire.Number, v uint64, text []byte) error {
+	err = protofield.Each(meta, func(number protowire.Number, v uint64, text []byte) error {
 		switch number {
 		case 1:
 			return m.decodeProperty(text)
@@ -171,7 +172,7 @@ func (m *Message) decodeSingle(meta []byte) (length uint64, dropped bool, err er
 
 func (m *Message) decodeProperty(data []byte) error {
 	var key, value string
-	err := fields(data, func(number protowire.Number, _ uint64, text []byte) error {
+	err := protofield.Each(data, func(number protowire.Number, _ uint64, text []byte) error {
 		switch number {
 		case 1:
 			key = string(text)
@@ -192,33 +193,4 @@ func eventTime(ms uint64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(int64(ms))
-}
-
-// fields calls use with each number or text of a message of protocol buffers.
-func fields(data []byte, use func(protowire.Number, uint64, []byte) error) error {
-	for len(data) > 0 {
-		number, kind, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		data = data[n:]
-		var v uint64
-		var text []byte
-		switch kind {
-		case protowire.VarintType:
-			v, n = protowire.ConsumeVarint(data)
-		case protowire.BytesType:
-			text, n = protowire.ConsumeBytes(data)
-		default:
-			n = protowire.ConsumeFieldValue(number, kind, data)
-		}
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		if err := use(number, v, text); err != nil {
-			return err
-		}
-		data = data[n:]
-	}
-	return nil
 }

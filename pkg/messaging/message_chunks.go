@@ -31,7 +31,8 @@ func (m MessageID) start() entryPlace {
 }
 
 // firstChunk finds the first chunk of a message in chunks in the serialised form of its id, which
-// is the last chunk's otherwise. It is zero for all others. What is not well formed ends the search.
+// is the last chunk's otherwise. It is zero for all others. What is not well formed ends the
+// search.
 func firstChunk(serialised []byte) (first entryPlace) {
 	const firstChunkMessageID = 7
 	_ = protofield.Each(serialised, func(number protowire.Number, _ uint64, inner []byte) error {

@@ -18,7 +18,7 @@ import (
 //
 // There are exceptions, which [MessageID.Compare] makes equal. The outcome of a record that was
 // sent again differs in that: see [MessageID.SentAgain]. An id that another client wrote can lack
-// the size of the batch or the first chunk (pulsar-client-go's do). A position of
+// the size of the batch or the first chunk. A position of
 // [Reader.Positions] can say where to begin.
 type MessageID struct {
 	ledger, entry int64
@@ -100,8 +100,7 @@ func (m MessageID) Bytes() []byte {
 		return nil
 	}
 	// Fields of MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4,
-	// batch_size = 6, all of them varints, and first_chunk_message_id = 7. The underlying client
-	// writes no batch size.
+	// batch_size = 6, all of them varints, and first_chunk_message_id = 7.
 	b := make([]byte, 0, 40)
 	field := func(number byte, v int64) {
 		b = binary.AppendUvarint(append(b, number<<3), uint64(v))

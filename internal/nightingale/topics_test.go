@@ -512,6 +512,60 @@ func TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService(t *testing.T) 
 	}
 }
 
+// TestReadyOnlyOncePulsarHasAnswered: where senders name all topics there is none to open
+// before the first series.
+func TestReadyOnlyOncePulsarHasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Topic = "persistent://public/default/{name}"
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+		answers := make(chan struct{})
+		all.reachFirst(func(ctx context.Context) error {
+			select {
+			case <-answers:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		require.ErrorIs(t, all.check(t.Context()), errNotReached)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(ctx) }()
+		synctest.Wait()
+		require.ErrorIs(t, all.check(t.Context()), errNotReached)
+		close(answers)
+		synctest.Wait()
+		require.NoError(t, all.check(t.Context()))
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.close(t.Context()))
+	})
+}
+
+// TestAPinnedTopicTellsWhetherPulsarIsThere: no other question is asked.
+func TestAPinnedTopicTellsWhetherPulsarIsThere(t *testing.T) {
+	for _, change := range []func(*Config){
+		func(cfg *Config) { cfg.Topic = restTopic },
+		func(cfg *Config) {
+			cfg.Topic, cfg.Topics.OverflowTopic = "persistent://public/default/{name}", restTopic
+		},
+	} {
+		cfg := DefaultConfig()
+		change(&cfg)
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+		all.reachFirst(func(context.Context) error { panic("asked") })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(ctx) }()
+		require.NoError(t, all.opened(t.Context()))
+		require.NoError(t, all.check(t.Context()))
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.close(t.Context()))
+	}
+}
+
 func TestATopicThatDoesNotOpenInTime(t *testing.T) {
 	c := newCluster()
 	c.opening = map[string]<-chan struct{}{"persistent://public/public/m-slow": make(chan struct{})}

@@ -449,10 +449,10 @@ func (p *storedParts) forget(name string) {
 }
 
 // publish publishes each part to its topic. before is what is stored already. What the
-// messages hold is given back part by part: one that waits for its topic does not hold
-// those that are stored.
+// messages hold is given back part by part, and so are the topics: one that is waited for
+// does not hold what is stored, nor keep another that has ended from being opened again.
 func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts, held *hold) delivered {
-	defer t.releaseAll(out)
+	defer func() { out.parts = out.parts[:0] }()
 	d := delivered{free: true, err: before.err, stored: before}
 	results := make([]delivered, len(out.parts))
 	var wg sync.WaitGroup
@@ -464,6 +464,7 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts,
 			if results[i].free && len(out.parts) > 1 {
 				held.shrink(drop(out.records[part.from:part.to]))
 			}
+			t.release(part.topic)
 		}
 		if i+1 < len(out.parts) {
 			wg.Go(publish)

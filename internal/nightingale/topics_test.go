@@ -391,6 +391,50 @@ func TestATopicThatAnotherOwnerTookIsOpenedAgain(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, status, text)
 }
 
+// TestAStuckTopicKeepsNoOtherFromBeingOpenedAgain: of a body whose other part is stuck a topic
+// that has ended is let go.
+func TestAStuckTopicKeepsNoOtherFromBeingOpenedAgain(t *testing.T) {
+	c := newCluster()
+	c.broken, c.hold = map[string]error{badTopic: messaging.ErrProducerLost}, map[string][]func(){goodTopic: nil}
+	d := templated(t, c, nil)
+	status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good"))))
+	require.Equal(t, http.StatusServiceUnavailable, status, text)
+	d.receiver.topics.mu.Lock()
+	ended := d.receiver.topics.known[badTopic].ended
+	d.receiver.topics.mu.Unlock()
+	<-ended
+	d.receiver.topics.sweep(time.Now())
+	c.mu.Lock()
+	c.broken = nil
+	c.mu.Unlock()
+	status, text, _ = d.post(t, compress(marshal(t, jobs("bad"))))
+	assert.Equal(t, http.StatusNoContent, status, text)
+	c.mu.Lock()
+	held := c.hold[goodTopic]
+	c.mu.Unlock()
+	require.Len(t, held, 1)
+	held[0]()
+}
+
+// TestWhereABodyIsStoredIsForgottenOnceAllOfItIs: a thousand topics of each of ten thousand
+// bodies would be a lot.
+func TestWhereABodyIsStoredIsForgottenOnceAllOfItIs(t *testing.T) {
+	c := newCluster()
+	d := templated(t, c, nil)
+	for range 2 {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("a", "b", "c"))))
+		require.Equal(t, http.StatusNoContent, status, text)
+	}
+	assert.Equal(t, 1, c.count("persistent://public/public/m-a"))
+	l := d.receiver.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.Len(t, l.known, 1)
+	for _, a := range l.known {
+		assert.Empty(t, a.stored.topics)
+	}
+}
+
 // TestATopicThatOpensLateDoesNotHoldTheOthers: what is stored of a body is not
 // published again when the rest comes again.
 func TestATopicThatOpensLateDoesNotHoldTheOthers(t *testing.T) {

@@ -43,7 +43,7 @@ func TestReachTakesARefusalForAnAnswer(t *testing.T) {
 	}
 }
 
-// TestReachEndsWithTheClient.
+// TestReachEndsWithTheClient, also while a broker owes an answer.
 func TestReachEndsWithTheClient(t *testing.T) {
 	s := wire.Start(t)
 	s.Ignore(wire.OpPartitions, askedByReach, 1)

@@ -522,7 +522,7 @@ func (b *batch) decodeUsualRefs(data []byte, s *series) bool {
 		}
 		refs[i], refs[i+1] = uint32(name), uint32(value)
 	}
-	if at != len(data) {
+	if at != len(data) || size > math.MaxInt32 {
 		return false
 	}
 	b.refs, b.elements.left, s.labelBytes = dst[:len(dst)+len(before)], left, int32(size)

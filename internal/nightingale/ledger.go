@@ -136,7 +136,10 @@ func (l *ledger) keep(a *attempt, d delivered) {
 		l.remove(a)
 		return
 	}
-	a.stored, a.ended = d.stored, time.Now()
+	if a.stored = d.stored; !a.failed {
+		a.stored = storedParts{} // nobody asks for it any more, and with many topics it is large
+	}
+	a.ended = time.Now()
 	a.place = l.order.PushBack(a)
 	l.trim(a.ended)
 }

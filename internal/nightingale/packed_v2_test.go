@@ -245,22 +245,28 @@ func agrees(t testing.TB, version int, body []byte, limit int) {
 func TestPackedV2KeepsEverything(t *testing.T) {
 	scarce := request(50, 4)
 	scarce.Timeseries = append(scarce.Timeseries, everything().Timeseries...)
-	scarce.Timeseries = append(scarce.Timeseries, oneSeries("zone", "a", "__name__", "up").Timeseries...)              // not sorted
-	scarce.Timeseries = append(scarce.Timeseries, oneSeries("__name__", "up", "empty", "", "zone", "ü").Timeseries...) // a label without a value
-	scarce.Timeseries = append(scarce.Timeseries, oneSeries("__name__", "up", "zone", "a", "zone", "b").Timeseries...) // twice
-	scarce.Timeseries = append(scarce.Timeseries, oneSeries("job", "a").Timeseries...)                                 // no name
-	scarce.Timeseries = append(scarce.Timeseries, oneSeries("__name__", "bad\xff").Timeseries...)                      // not UTF-8
-	scarce.Timeseries = append(scarce.Timeseries, oneSeries("__name__", strings.Repeat("long", 40), "z", "").Timeseries...)
+	for _, labels := range [][]string{
+		{"zone", "a", "__name__", "up"},              // not sorted
+		{"__name__", "up", "empty", "", "zone", "ü"}, // a label without a value
+		{"__name__", "up", "zone", "a", "zone", "b"}, // twice
+		{"job", "a"},            // no name
+		{"__name__", "bad\xff"}, // not UTF-8
+		{"__name__", strings.Repeat("long", 40), "z", ""},
+	} {
+		scarce.Timeseries = append(scarce.Timeseries, oneSeries(labels...).Timeseries...)
+	}
+	bodies := [][][]byte{
+		{marshal(t, scarce), marshal(t, request(300, 10))},
+		{marshalV2(t, everythingV2()), marshalV2(t, flawedV2()), marshalV2(t, requestV2(300, 10))},
+	}
 	for _, limit := range []int{0, 1, 100, 1 << 10} {
-		t.Run(fmt.Sprintf("1.0 in %d bytes", limit), func(t *testing.T) {
-			agrees(t, 0, marshal(t, scarce), limit)
-			agrees(t, 0, marshal(t, request(300, 10)), limit)
-		})
-		t.Run(fmt.Sprintf("2.0 in %d bytes", limit), func(t *testing.T) {
-			agrees(t, 1, marshalV2(t, everythingV2()), limit)
-			agrees(t, 1, marshalV2(t, flawedV2()), limit)
-			agrees(t, 1, marshalV2(t, requestV2(300, 10)), limit)
-		})
+		for version, all := range bodies {
+			t.Run(fmt.Sprintf("%d.0 in %d bytes", version+1, limit), func(t *testing.T) {
+				for _, body := range all {
+					agrees(t, version, body, limit)
+				}
+			})
+		}
 	}
 	agrees(t, 1, marshalV2(t, requestV2(9000, 4)), 0) // references of three bytes
 }
@@ -351,20 +357,21 @@ func TestPackedV2TellsOfFamilies(t *testing.T) {
 func TestPackedV2BehindRules(t *testing.T) {
 	for version, request := range []func(*double) answer{
 		func(d *double) answer {
-			req := oneSeries("__name__", "up", "job", "a", "zone", "x")
-			req.Timeseries = append(req.Timeseries, oneSeries("__name__", "down", "job", "a").Timeseries...)
-			req.Timeseries = append(req.Timeseries, oneSeries("__name__", "up", "job", "keep").Timeseries...)
+			req := new(prompb.WriteRequest)
+			for _, labels := range [][]string{{"__name__", "up", "job", "a", "zone", "x"}, {"__name__", "down", "job", "a"}, {"__name__", "up", "job", "keep"}} {
+				req.Timeseries = append(req.Timeseries, oneSeries(labels...).Timeseries...)
+			}
 			return d.v1(t, req)
 		},
 		func(d *double) answer {
 			req := v2Of("__name__", "up", "job", "a", "zone", "x", "down", "keep")
-			refs := req.Timeseries[0].LabelsRefs
-			req.Timeseries[0].LabelsRefs = refs[:6]
-			one := req.Timeseries[0]
-			one.LabelsRefs = []uint32{refs[0], refs[6], refs[2], refs[3]}
-			two := req.Timeseries[0]
-			two.LabelsRefs = []uint32{refs[0], refs[1], refs[2], refs[7]}
-			req.Timeseries = append(req.Timeseries, one, two)
+			all, refs := req.Timeseries[0], req.Timeseries[0].LabelsRefs
+			req.Timeseries = nil
+			for _, labels := range [][]uint32{refs[:6], {refs[0], refs[6], refs[2], refs[3]}, {refs[0], refs[1], refs[2], refs[7]}} {
+				one := all
+				one.LabelsRefs = labels
+				req.Timeseries = append(req.Timeseries, one)
+			}
 			return d.v2(t, req)
 		},
 	} {

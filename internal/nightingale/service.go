@@ -33,6 +33,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
 	out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), newAcknowledging(cfg, rt.Log, m), open)
+	out.reachFirst(client.Reach)
 	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out)
 	if err := in.take(cfg); err != nil {
 		return err

@@ -3,6 +3,7 @@ package nightingale
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"math"
 	"unicode/utf8"
 )
 
@@ -314,7 +315,7 @@ func (b *batch) addPair(name, value string) error {
 
 // usable reports whether a series' references are labels with nothing wrong: known,
 // in pairs, sorted, of different names, with a metric's name, and within the limits.
-// bytes is what they refer to.
+// bytes is what they refer to, which has 31 bits.
 func (b *batch) usable(refs []uint32) (bytes int, ok bool) {
 	if len(refs) == 0 || len(refs)%2 != 0 || len(refs)/2 > b.bounds.labels {
 		return 0, false
@@ -332,7 +333,7 @@ func (b *batch) usable(refs []uint32) (bytes int, ok bool) {
 		names, values = names&name, values&value
 		bytes += int(name>>lengthShift) + int(value>>lengthShift)
 	}
-	return bytes, names != 0 && values != 0 && (same || b.sortedNames(refs))
+	return bytes, names != 0 && values != 0 && bytes <= math.MaxInt32 && (same || b.sortedNames(refs))
 }
 
 // sortedNames reports whether names rise, and a metric's name is among them.

@@ -127,8 +127,9 @@ type tailPrinter struct {
 }
 
 func (p *tailPrinter) print(partition int, payload []byte) []byte {
-	if text := bytes.TrimLeft(payload, " \t\r\n"); len(text) > 0 && text[0] == '{' {
-		return printJSON(nil, partition, text)
+	// Protobuf may begin with what is white space in JSON, but not with a brace.
+	if len(payload) > 0 && payload[0] == '{' {
+		return printJSON(nil, partition, payload)
 	}
 	// A WriteRequest (format packed), a Request of 2.0 (packed-v2), or a TimeSeries
 	// (protobuf), which is what the first is made of.

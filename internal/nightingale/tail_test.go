@@ -25,22 +25,27 @@ func TestTailRecognisesEveryFormat(t *testing.T) {
 	alone, err := series.Marshal()
 	require.NoError(t, err)
 	packedV2 := encodeAs(decodedAs(t, 0, packed, form{symbolic: true, lean: true}), packedV2Format, packing{})[0].Payload
+	// 0x0a is a line feed, and 123 bytes of a series begin a JSON object.
+	long := strings.Repeat("a", 123-38)
+	braced := marshal(t, oneSeries("__name__", "up", "job", long))
+	require.Equal(t, "\n{", string(braced[:2]))
 	const line = `2023-11-14T22:13:20.123Z  up{job="api",zone="b"}  1.5  partition 3` + "\n"
 	for name, test := range map[string]struct {
 		payload []byte
 		want    string
 	}{
-		"packed":             {packed, line + line},
-		"packed-v2":          {packedV2, line + line},
-		"protobuf":           {alone, line},
-		"json":               {[]byte(`{"name":"up","labels":{"job":"api","zone":"b"},"timestamp":1700000000123,"value":1.5}`), line},
-		"json, stale":        {[]byte(`{"name":"up","labels":{},"timestamp":0,"value":"NaN","stale":true}`), "1970-01-01T00:00:00.000Z  up  stale  partition 3\n"},
-		"json, not finite":   {[]byte(`{"name":"up","labels":{},"timestamp":0,"value":"+Inf"}`), "1970-01-01T00:00:00.000Z  up  +Inf  partition 3\n"},
-		"json-kafka-adapter": {[]byte(`{"value":"1.5","timestamp":"2023-11-14T22:13:20Z","name":"up","labels":{"__name__":"up","job":"api"}}`), `2023-11-14T22:13:20Z  up{job="api"}  1.5  partition 3` + "\n"},
-		"another JSON":       {[]byte(`{"name":7}`), "partition 3: 10 bytes of JSON that are no sample\n"},
-		"something else":     {[]byte("\x00\x01hello"), "partition 3: 7 bytes in no known format\n"},
-		"nothing":            {nil, "partition 3: 0 bytes in no known format\n"},
-		"a terminal's codes": {[]byte(`{"name":"a\u001b[2J","labels":{"l":"\u0007"},"timestamp":0,"value":1}`), `1970-01-01T00:00:00.000Z  "a\x1b[2J"{l="\a"}  1  partition 3` + "\n"},
+		"packed":                          {packed, line + line},
+		"packed-v2":                       {packedV2, line + line},
+		"protobuf":                        {alone, line},
+		"packed, whose length is a brace": {braced, "1970-01-01T00:00:00.001Z  up{job=\"" + long + "\"}  1  partition 3\n"},
+		"json":                            {[]byte(`{"name":"up","labels":{"job":"api","zone":"b"},"timestamp":1700000000123,"value":1.5}`), line},
+		"json, stale":                     {[]byte(`{"name":"up","labels":{},"timestamp":0,"value":"NaN","stale":true}`), "1970-01-01T00:00:00.000Z  up  stale  partition 3\n"},
+		"json, not finite":                {[]byte(`{"name":"up","labels":{},"timestamp":0,"value":"+Inf"}`), "1970-01-01T00:00:00.000Z  up  +Inf  partition 3\n"},
+		"json-kafka-adapter":              {[]byte(`{"value":"1.5","timestamp":"2023-11-14T22:13:20Z","name":"up","labels":{"__name__":"up","job":"api"}}`), `2023-11-14T22:13:20Z  up{job="api"}  1.5  partition 3` + "\n"},
+		"another JSON":                    {[]byte(`{"name":7}`), "partition 3: 10 bytes of JSON that are no sample\n"},
+		"something else":                  {[]byte("\x00\x01hello"), "partition 3: 7 bytes in no known format\n"},
+		"nothing":                         {nil, "partition 3: 0 bytes in no known format\n"},
+		"a terminal's codes":              {[]byte(`{"name":"a\u001b[2J","labels":{"l":"\u0007"},"timestamp":0,"value":1}`), `1970-01-01T00:00:00.000Z  "a\x1b[2J"{l="\a"}  1  partition 3` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, test.want, string(new(tailPrinter).print(3, test.payload)))

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -71,6 +72,8 @@ type topics struct {
 	cfg      TopicsConfig
 	template template
 	open     func(ctx context.Context, topic string) (publisher, error)
+	reach    func(ctx context.Context) error // see reachFirst; nil for none
+	unknown  atomic.Bool                     // Pulsar has not answered yet
 	room     *room
 	least    int64 // what a record takes of it
 	ack      acknowledging
@@ -140,6 +143,11 @@ func (t *topics) pin(name string) {
 // opened, or takes no record any more.
 func (t *topics) run(ctx context.Context) error {
 	defer t.cancel()
+	var reaching sync.WaitGroup
+	defer reaching.Wait()
+	if t.reach != nil {
+		reaching.Go(func() { t.unknown.Store(t.reach(ctx) != nil) })
+	}
 	tick := time.NewTicker(max(t.cfg.IdleAfter/4, time.Second))
 	defer tick.Stop()
 	for {
@@ -272,6 +280,22 @@ func (t *topics) retire(e *topic) {
 	close(e.gone)
 }
 
+// reachFirst has the service not be ready before reach has returned nil, which waits until
+// Pulsar has answered. It is called before run. A pinned topic says so itself; where
+// senders name them all there is none to open before the first series, and without an
+// answer a cluster that is away, or an address that is wrong, would pass for one that is
+// there.
+func (t *topics) reachFirst(reach func(ctx context.Context) error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.known) == 0 {
+		t.reach = reach
+		t.unknown.Store(true)
+	}
+}
+
+var errNotReached = errors.New("no answer of Pulsar yet")
+
 // check is the readiness check: a sender's choice of a topic that takes no records must
 // not take the service out of rotation, so it fails when all others are away. Of those
 // that take none Pulsar has said so.
@@ -286,6 +310,9 @@ func (t *topics) check(context.Context) error {
 		if away = e.sink.away(); away == nil {
 			return nil
 		}
+	}
+	if away == nil && t.unknown.Load() {
+		return errNotReached
 	}
 	return away
 }
@@ -422,10 +449,10 @@ func (p *storedParts) forget(name string) {
 }
 
 // publish publishes each part to its topic. before is what is stored already. What the
-// messages hold is given back part by part: one that waits for its topic does not hold
-// those that are stored.
+// messages hold is given back part by part, and so are the topics: one that is waited for
+// does not hold what is stored, nor keep another that has ended from being opened again.
 func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts, held *hold) delivered {
-	defer t.releaseAll(out)
+	defer func() { out.parts = out.parts[:0] }()
 	d := delivered{free: true, err: before.err, stored: before}
 	results := make([]delivered, len(out.parts))
 	var wg sync.WaitGroup
@@ -437,6 +464,7 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts,
 			if results[i].free && len(out.parts) > 1 {
 				held.shrink(drop(out.records[part.from:part.to]))
 			}
+			t.release(part.topic)
 		}
 		if i+1 < len(out.parts) {
 			wg.Go(publish)

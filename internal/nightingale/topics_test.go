@@ -391,6 +391,50 @@ func TestATopicThatAnotherOwnerTookIsOpenedAgain(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, status, text)
 }
 
+// TestAStuckTopicKeepsNoOtherFromBeingOpenedAgain: of a body whose other part is stuck a topic
+// that has ended is let go.
+func TestAStuckTopicKeepsNoOtherFromBeingOpenedAgain(t *testing.T) {
+	c := newCluster()
+	c.broken, c.hold = map[string]error{badTopic: messaging.ErrProducerLost}, map[string][]func(){goodTopic: nil}
+	d := templated(t, c, nil)
+	status, text, _ := d.post(t, compress(marshal(t, jobs("bad", "good"))))
+	require.Equal(t, http.StatusServiceUnavailable, status, text)
+	d.receiver.topics.mu.Lock()
+	ended := d.receiver.topics.known[badTopic].ended
+	d.receiver.topics.mu.Unlock()
+	<-ended
+	d.receiver.topics.sweep(time.Now())
+	c.mu.Lock()
+	c.broken = nil
+	c.mu.Unlock()
+	status, text, _ = d.post(t, compress(marshal(t, jobs("bad"))))
+	assert.Equal(t, http.StatusNoContent, status, text)
+	c.mu.Lock()
+	held := c.hold[goodTopic]
+	c.mu.Unlock()
+	require.Len(t, held, 1)
+	held[0]()
+}
+
+// TestWhereABodyIsStoredIsForgottenOnceAllOfItIs: a thousand topics of each of ten thousand
+// bodies would be a lot.
+func TestWhereABodyIsStoredIsForgottenOnceAllOfItIs(t *testing.T) {
+	c := newCluster()
+	d := templated(t, c, nil)
+	for range 2 {
+		status, text, _ := d.post(t, compress(marshal(t, jobs("a", "b", "c"))))
+		require.Equal(t, http.StatusNoContent, status, text)
+	}
+	assert.Equal(t, 1, c.count("persistent://public/public/m-a"))
+	l := d.receiver.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.Len(t, l.known, 1)
+	for _, a := range l.known {
+		assert.Empty(t, a.stored.topics)
+	}
+}
+
 // TestATopicThatOpensLateDoesNotHoldTheOthers: what is stored of a body is not
 // published again when the rest comes again.
 func TestATopicThatOpensLateDoesNotHoldTheOthers(t *testing.T) {
@@ -509,6 +553,60 @@ func TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService(t *testing.T) 
 			require.Error(t, all.check(t.Context()))
 			require.NoError(t, all.close(t.Context()))
 		})
+	}
+}
+
+// TestReadyOnlyOncePulsarHasAnswered: where senders name all topics there is none to open
+// before the first series.
+func TestReadyOnlyOncePulsarHasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Topic = "persistent://public/default/{name}"
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+		answers := make(chan struct{})
+		all.reachFirst(func(ctx context.Context) error {
+			select {
+			case <-answers:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		require.ErrorIs(t, all.check(t.Context()), errNotReached)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(ctx) }()
+		synctest.Wait()
+		require.ErrorIs(t, all.check(t.Context()), errNotReached)
+		close(answers)
+		synctest.Wait()
+		require.NoError(t, all.check(t.Context()))
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.close(t.Context()))
+	})
+}
+
+// TestAPinnedTopicTellsWhetherPulsarIsThere: no other question is asked.
+func TestAPinnedTopicTellsWhetherPulsarIsThere(t *testing.T) {
+	for _, change := range []func(*Config){
+		func(cfg *Config) { cfg.Topic = restTopic },
+		func(cfg *Config) {
+			cfg.Topic, cfg.Topics.OverflowTopic = "persistent://public/default/{name}", restTopic
+		},
+	} {
+		cfg := DefaultConfig()
+		change(&cfg)
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+		all.reachFirst(func(context.Context) error { panic("asked") })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.run(ctx) }()
+		require.NoError(t, all.opened(t.Context()))
+		require.NoError(t, all.check(t.Context()))
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.close(t.Context()))
 	}
 }
 

@@ -24,27 +24,25 @@ func (b *bridgeBench) drivers(ctx context.Context) error {
 		return err
 	}
 	for _, way := range []string{"produce", "consume"} {
-		var ratios, sarama, franz []float64
-		for round := range b.rounds {
-			var per [2]float64
-			for _, side := range [2]int{round % 2, 1 - round%2} {
+		var sarama, franz []float64
+		perCPU := func(driver string) func(int) (float64, error) {
+			return func(int) (per float64, err error) {
 				topic := source
 				if way == "produce" {
 					if topic, err = b.kafkaTopic("bare"); err != nil {
-						return err
+						return 0, err
 					}
 				}
 				o, err := runPiece(ctx, piece{
-					Kind: [2]string{"franz-", "sarama-"}[side] + way, URL: b.kafka, Topic: topic, Payload: bridgePayload, Format: varied, Count: n, Seconds: pieceSeconds,
+					Kind: driver + "-" + way, URL: b.kafka, Topic: topic, Payload: bridgePayload, Format: varied, Count: n, Seconds: pieceSeconds,
 				})
-				if err != nil {
-					return err
-				}
-				per[side] = float64(o.Messages) / o.CPU
+				return float64(o.Messages) / o.CPU, err
 			}
-			franz, sarama = append(franz, per[0]), append(sarama, per[1])
-			ratios = append(ratios, per[0]/per[1])
 		}
+		if err := inTurn(b.rounds, into(&franz, perCPU("franz")), into(&sarama, perCPU("sarama"))); err != nil {
+			return err
+		}
+		ratios := ratios(franz, sarama)
 		b.row("franz-go, %s\t\t%.0f\t\tsarama\t\t%.0f\t%.3f (%.3f-%.3f)", way, median(franz), median(sarama), median(ratios), minOf(ratios), maxOf(ratios))
 		b.figure("franz_vs_sarama_"+way+"_per_cpu_s", median(ratios))
 	}

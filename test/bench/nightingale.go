@@ -153,29 +153,21 @@ type turn struct {
 
 func (t turn) perCPU() float64 { return float64(t.load.Messages) / t.cpu }
 
+func (t turn) rate() float64 { return t.load.rate() }
+
 func (t turn) storedBytes() float64 { return t.stored }
 
 // packed compares Nightingale's format packed with vmagent. A wanted figure of 0 is none.
 func (b *remoteBench) packed(name string, l remoteLoad, rate, ratio float64) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var ours, theirs []turn
-		var ratios []float64
-		for round := range b.rounds {
-			var got [2]turn
-			for _, side := range [2]int{round % 2, 1 - round%2} {
-				var err error
-				if side == 0 {
-					got[0], err = b.runNightingale(ctx, b.usual(name, "packed", l, round))
-				} else {
-					got[1], err = b.runVMAgent(ctx, l, b.requests(400))
-				}
-				if err != nil {
-					return err
-				}
-			}
-			ours, theirs = append(ours, got[0]), append(theirs, got[1])
-			ratios = append(ratios, got[0].perCPU()/got[1].perCPU())
+		if err := inTurn(b.rounds,
+			into(&ours, func(round int) (turn, error) { return b.runNightingale(ctx, b.usual(name, "packed", l, round)) }),
+			into(&theirs, func(int) (turn, error) { return b.runVMAgent(ctx, l, b.requests(400)) }),
+		); err != nil {
+			return err
 		}
+		ratios := ratios(each(ours, turn.perCPU), each(theirs, turn.perCPU))
 		b.compared(name, ours, theirs, ratios)
 		b.figure(name+"_stored_bytes_per_sample", median(each(ours, turn.storedBytes)))
 		if rate > 0 {
@@ -205,31 +197,21 @@ func (b *remoteBench) usual(name, format string, l remoteLoad, round int) remote
 func (b *remoteBench) packedV2(name string, l remoteLoad, compression string, ratio float64) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var ours, theirs, packed []turn
-		var ratios, faster, smaller []float64
-		for round := range b.rounds {
-			var got [3]turn
-			for i := range got {
-				var err error
-				switch side := (round + i) % 3; side {
-				case 0:
-					run := b.usual(name, "packed-v2", l, round)
-					run.compression = compression
-					got[side], err = b.runNightingale(ctx, run)
-				case 1:
-					got[side], err = b.runVMAgent(ctx, remoteLoad{Varied: l.Varied}, b.requests(400))
-				case 2:
-					run := b.usual("", "packed", l, 1)
-					got[side], err = b.runNightingale(ctx, run)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			ours, theirs, packed = append(ours, got[0]), append(theirs, got[1]), append(packed, got[2])
-			ratios = append(ratios, got[0].perCPU()/got[1].perCPU())
-			faster = append(faster, got[0].perCPU()/got[2].perCPU())
-			smaller = append(smaller, got[0].stored/got[2].stored)
+		if err := inTurn(b.rounds,
+			into(&ours, func(round int) (turn, error) {
+				run := b.usual(name, "packed-v2", l, round)
+				run.compression = compression
+				return b.runNightingale(ctx, run)
+			}),
+			into(&theirs, func(int) (turn, error) { return b.runVMAgent(ctx, remoteLoad{Varied: l.Varied}, b.requests(400)) }),
+			into(&packed, func(int) (turn, error) { return b.runNightingale(ctx, b.usual("", "packed", l, 1)) }),
+		); err != nil {
+			return err
 		}
+		perCPU := each(ours, turn.perCPU)
+		faster := ratios(perCPU, each(packed, turn.perCPU))
+		smaller := ratios(each(ours, turn.storedBytes), each(packed, turn.storedBytes))
+		ratios := ratios(perCPU, each(theirs, turn.perCPU))
 		b.compared(name, ours, theirs, ratios)
 		b.row("%s\tbeside packed: %.2f times the samples per CPU second; bytes stored per sample %.1f, packed %.1f: %.2f", name, median(faster),
 			median(each(ours, turn.storedBytes)), median(each(packed, turn.storedBytes)), median(smaller))
@@ -251,24 +233,18 @@ func (b *remoteBench) packedV2(name string, l remoteLoad, compression string, ra
 // json compares the rate of messages with what the plain client reaches.
 func (b *remoteBench) json(ctx context.Context) error {
 	var ours, theirs []turn
-	var ratios []float64
-	for round := range b.rounds {
-		var got [2]turn
-		for _, side := range [2]int{round % 2, 1 - round%2} {
-			var err error
-			if side == 0 {
-				got[0], err = b.runNightingale(ctx, b.usual("json", "json", remoteLoad{}, round))
-			} else {
-				got[1].load, err = runPiece(ctx, piece{Kind: "raw-json", URL: b.near.url, Topic: fresh("raw"), Callers: writers, Count: b.requests(400)})
-				got[1].cpu, got[1].peak = got[1].load.CPU, got[1].load.PeakMiB
-			}
-			if err != nil {
-				return err
-			}
-		}
-		ours, theirs = append(ours, got[0]), append(theirs, got[1])
-		ratios = append(ratios, got[0].load.rate()/got[1].load.rate())
+	if err := inTurn(b.rounds,
+		into(&ours, func(round int) (turn, error) {
+			return b.runNightingale(ctx, b.usual("json", "json", remoteLoad{}, round))
+		}),
+		into(&theirs, func(int) (turn, error) {
+			o, err := runPiece(ctx, piece{Kind: "raw-json", URL: b.near.url, Topic: fresh("raw"), Callers: writers, Count: b.requests(400)})
+			return turn{load: o, cpu: o.CPU, peak: o.PeakMiB}, err
+		}),
+	); err != nil {
+		return err
 	}
+	ratios := ratios(each(ours, turn.rate), each(theirs, turn.rate))
 	b.compared("json", ours, theirs, ratios)
 	b.figure("json_samples_per_cpu_s", median(each(ours, turn.perCPU)))
 	b.figure("json_vs_kafka_adapter_per_cpu_s", median(each(ours, turn.perCPU))/66_000)
@@ -335,23 +311,14 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-func each(turns []turn, f func(turn) float64) []float64 {
-	var vs []float64
-	for _, t := range turns {
-		vs = append(vs, f(t))
-	}
-	return vs
-}
-
 func (b *remoteBench) compared(name string, ours, theirs []turn, ratios []float64) {
 	of := func(turns []turn, f func(turn) float64) float64 { return median(each(turns, f)) }
-	rate := func(t turn) float64 { return t.load.rate() }
 	peak := func(t turn) float64 { return t.peak }
-	b.row("%s\t%.0f\t%.0f\t%.0f\t%.1f/%.1f\t%.0f\t%.0f\t%.0f\t%.3f (%.3f-%.3f)", name, of(ours, rate), of(ours, turn.perCPU), of(ours, peak),
+	b.row("%s\t%.0f\t%.0f\t%.0f\t%.1f/%.1f\t%.0f\t%.0f\t%.0f\t%.3f (%.3f-%.3f)", name, of(ours, turn.rate), of(ours, turn.perCPU), of(ours, peak),
 		of(ours, func(t turn) float64 { return t.load.P50 }), of(ours, func(t turn) float64 { return t.load.P99 }),
-		of(theirs, rate), of(theirs, turn.perCPU), of(theirs, peak), median(ratios), minOf(ratios), maxOf(ratios))
-	b.figure(name+"_samples_s", of(ours, rate))
-	b.figure(name+"_other_samples_s", of(theirs, rate))
+		of(theirs, turn.rate), of(theirs, turn.perCPU), of(theirs, peak), median(ratios), minOf(ratios), maxOf(ratios))
+	b.figure(name+"_samples_s", of(ours, turn.rate))
+	b.figure(name+"_other_samples_s", of(theirs, turn.rate))
 	b.figure(name+"_other_samples_per_cpu_s", of(theirs, turn.perCPU))
 }
 

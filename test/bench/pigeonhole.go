@@ -131,43 +131,25 @@ func (c crossing) perCPU() float64 { return c.messages / c.cpu }
 // up: a broker that was just started compiles itself on the same cores.
 func (b *bridgeBench) against(ctx context.Context, name, other string, route func(context.Context) (crossing, error), bare func(context.Context) (outcome, error)) (ratio float64, ours []crossing, err error) {
 	var theirs []outcome
-	var ratios []float64
 	if _, err := route(ctx); err != nil {
 		return 0, nil, err
 	}
-	for round := range b.rounds {
-		var mine crossing
-		var their outcome
-		for _, side := range [2]int{round % 2, 1 - round%2} {
-			if side == 0 {
-				mine, err = route(ctx)
-			} else {
-				their, err = bare(ctx)
-			}
-			if err != nil {
-				return 0, nil, err
-			}
-		}
-		ours, theirs = append(ours, mine), append(theirs, their)
-		ratios = append(ratios, mine.rate()/their.rate())
+	if err := inTurn(b.rounds,
+		into(&ours, func(int) (crossing, error) { return route(ctx) }),
+		into(&theirs, func(int) (outcome, error) { return bare(ctx) }),
+	); err != nil {
+		return 0, nil, err
 	}
-	of := func(f func(crossing) float64) float64 { return median(eachOf(ours, f)) }
-	their := func(f func(outcome) float64) float64 { return median(eachOf(theirs, f)) }
-	peak := maxOf(eachOf(ours, func(c crossing) float64 { return c.peak }))
+	ratios := ratios(each(ours, crossing.rate), each(theirs, outcome.rate))
+	of := func(f func(crossing) float64) float64 { return median(each(ours, f)) }
+	their := func(f func(outcome) float64) float64 { return median(each(theirs, f)) }
+	peak := maxOf(each(ours, func(c crossing) float64 { return c.peak }))
 	b.row("%s\t%.0f\t%.0f\t%.0f\t%s\t%.0f\t%.0f\t%.3f (%.3f-%.3f)", name, of(crossing.rate), of(crossing.perCPU), peak, other,
 		their(outcome.rate), their(func(o outcome) float64 { return float64(o.Messages) / o.CPU }), median(ratios), minOf(ratios), maxOf(ratios))
 	b.figure(name+"_msg_s", of(crossing.rate))
 	b.figure(name+"_other_msg_s", their(outcome.rate))
 	b.atMost(name+"_peak_mib", peak, 256)
 	return median(ratios), ours, nil
-}
-
-func eachOf[T any](all []T, f func(T) float64) []float64 {
-	var vs []float64
-	for _, one := range all {
-		vs = append(vs, f(one))
-	}
-	return vs
 }
 
 // start runs the binary with one route, named bench, with more lines of it, and waits until it is ready.
@@ -357,23 +339,17 @@ func (b *bridgeBench) kafkaPulsar(ctx context.Context) error {
 		return err
 	}
 	b.atLeast("kafka_pulsar_vs_raw", ratio, .6)
-	b.atLeast("kafka_pulsar_msg_s", median(eachOf(ours, crossing.rate)), 100_000)
-	var once []crossing
-	var ratios []float64
-	for i := range b.rounds {
-		c, err := route("effectively_once", "source")(ctx)
-		if err != nil {
-			return err
-		}
-		again, err := route("at_least_once", "source")(ctx)
-		if err != nil {
-			return err
-		}
-		once, ratios = append(once, c), append(ratios, c.rate()/again.rate())
-		_ = i
+	b.atLeast("kafka_pulsar_msg_s", median(each(ours, crossing.rate)), 100_000)
+	var once, again []crossing
+	if err := inTurn(b.rounds,
+		into(&once, func(int) (crossing, error) { return route("effectively_once", "source")(ctx) }),
+		into(&again, func(int) (crossing, error) { return route("at_least_once", "source")(ctx) }),
+	); err != nil {
+		return err
 	}
-	b.row("kafka_pulsar_effectively_once\t%.0f\t%.0f\t%.0f\tat_least_once\t\t\t%.3f (%.3f-%.3f)", median(eachOf(once, crossing.rate)),
-		median(eachOf(once, crossing.perCPU)), maxOf(eachOf(once, func(c crossing) float64 { return c.peak })), median(ratios), minOf(ratios), maxOf(ratios))
+	ratios := ratios(each(once, crossing.rate), each(again, crossing.rate))
+	b.row("kafka_pulsar_effectively_once\t%.0f\t%.0f\t%.0f\tat_least_once\t\t\t%.3f (%.3f-%.3f)", median(each(once, crossing.rate)),
+		median(each(once, crossing.perCPU)), maxOf(each(once, func(c crossing) float64 { return c.peak })), median(ratios), minOf(ratios), maxOf(ratios))
 	b.atLeast("effectively_once_vs_at_least_once", median(ratios), .8)
 	return nil
 }

@@ -63,10 +63,10 @@ func (b *bridgeBench) grow(ctx context.Context, what string, routes, partitions 
 		}
 		runs = append(runs, c)
 	}
-	peak = maxOf(eachOf(runs, func(c crossing) float64 { return c.peak }))
+	peak = maxOf(each(runs, func(c crossing) float64 { return c.peak }))
 	runs = runs[1:] // the first one warms the servers up
-	rate := median(eachOf(runs, crossing.rate))
-	perCPU = median(eachOf(runs, crossing.perCPU))
+	rate := median(each(runs, crossing.rate))
+	perCPU = median(each(runs, crossing.perCPU))
 	b.row("growth: %d %s\t%.0f\t%.0f\t%.0f", size, what, rate, perCPU, peak)
 	prefix := "growth_" + strconv.Itoa(size) + "_" + what + "_"
 	b.figure(prefix+"msg_s", rate)

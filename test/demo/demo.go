@@ -49,7 +49,7 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if err == nil || errors.Is(err, context.Canceled) {
+		if err == nil || d.smoke && errors.Is(err, context.Canceled) {
 			err = errors.Join(err, os.RemoveAll(dir))
 		} else if os.Remove(dir) != nil { // which it would be, had nothing been logged
 			err = fmt.Errorf("%w (logs are in %s)", err, dir)
@@ -62,7 +62,7 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 	}()
 	lines, err := servers.stack.Up(ctx, servers.needed...)
 	if err != nil {
-		return err
+		return d.unasked(ctx, err)
 	}
 	env := &environment{root: root, dir: dir, servers: keyValues(lines), run: strconv.FormatInt(time.Now().Unix(), 36), screen: d.screen}
 
@@ -79,10 +79,19 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 			started = append(started, r)
 		}
 		if startErr != nil {
-			return fmt.Errorf("%s: %w", f.service, startErr)
+			return d.unasked(ctx, fmt.Errorf("%s: %w", f.service, startErr))
 		}
 	}
-	return d.show(ctx, started)
+	return d.unasked(ctx, d.show(ctx, started))
+}
+
+// unasked is err unless it is the end that a signal asked for. What fails in the stop that
+// follows is told all the same: a server may have been left behind.
+func (d *demo) unasked(ctx context.Context, err error) error {
+	if !d.smoke && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // show watches the flows until ctx ends or, in a smoke, until they are verified.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -35,6 +36,17 @@ func TestEverySignalIsAStop(t *testing.T) {
 		synctest.Wait()
 		assert.Contains(t, out.String(), "hangup: stopping")
 	})
+}
+
+// TestTheEndThatWasAskedForIsNoFailure, but what fails in the stop is one.
+func TestTheEndThatWasAskedForIsNoFailure(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	d, watching := new(demo), fmt.Errorf("watching: %w", context.Canceled)
+	require.ErrorIs(t, d.unasked(ctx, watching), context.Canceled, "nobody has asked")
+	stop()
+	require.NoError(t, d.unasked(ctx, watching))
+	require.ErrorIs(t, d.unasked(ctx, errGone), errGone)
+	require.ErrorIs(t, (&demo{smoke: true}).unasked(ctx, watching), context.Canceled)
 }
 
 // TestScreenThatIsGone: a demo that nobody sees, behind "| head" or on a terminal that was closed, ends.

@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -28,10 +27,7 @@ func main() {
 	d := &demo{smoke: *smoke, period: *period, screen: newScreen(os.Stdout)}
 	ctx, hurry := obey(signals, d.screen)
 	err := d.run(ctx, hurry)
-	switch {
-	case err == nil:
-	case errors.Is(err, context.Canceled) && !*smoke:
-	default:
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", strings.Join(strings.Fields(err.Error()), " "))
 		os.Exit(1)
 	}

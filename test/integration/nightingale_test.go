@@ -221,10 +221,16 @@ func TestNightingaleKeepsOrderPerSeries(t *testing.T) {
 
 func TestNightingaleStartsBeforePulsar(t *testing.T) {
 	pulsar := stack.PrivatePulsar(t)
-	topic := pulsar.Topic(t, pulsar.Namespace(t), 0)
+	ns := pulsar.Namespace(t)
+	topic := pulsar.Topic(t, ns, 0)
 	require.NoError(t, pulsar.Kill())
 	s := startNightingale(t, pulsar.URL(), topic, nil)
 	assert.False(t, s.ready(t))
+	// Without a topic to open before the first series, too.
+	ofTenants := "persistent://" + ns + "/metrics-{tenant}"
+	named, stopped := startNightingale(t, pulsar.URL(), ofTenants, nil), startNightingale(t, pulsar.URL(), ofTenants, nil)
+	assert.False(t, named.ready(t))
+	require.NoError(t, stopped.stop())
 	status, answer, header, err := s.send(batchOf(1, 1, 1))
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusServiceUnavailable, status)
@@ -233,9 +239,12 @@ func TestNightingaleStartsBeforePulsar(t *testing.T) {
 
 	require.NoError(t, pulsar.Start(t.Context()))
 	s.awaitReady(t)
-	status, answer, _, err = s.send(batchOf(1, 1, 2))
-	require.NoError(t, err)
-	assert.Equal(t, http.StatusNoContent, status, answer)
+	named.awaitReady(t)
+	for _, one := range []*nightingaleService{s, named} {
+		status, answer, _, err = one.send(batchOf(1, 1, 2))
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusNoContent, status, answer)
+	}
 }
 
 func TestNightingaleStopsWhilePulsarIsAway(t *testing.T) {

@@ -107,8 +107,8 @@ type Queue struct {
 	Bindings []Binding `yaml:"bindings"`
 	// Offset is where a stream is read from: first, last (the last chunk), next (what comes from now on) or the number of a message. RabbitMQ keeps
 	// no position for AMQP 0-9-1 consumers of a stream. While the process runs, a connection that was lost goes on behind the last committed
-	// message; but a new process starts at this place again: with first or a number everything from there is replicated once more, with last or
-	// next what came while no process ran is missed. Default first.
+	// message, or where it began; but a new process starts at this place again, and so does a route that was changed, or resumed after it had
+	// failed: with first or a number everything from there is replicated once more, with last or next what came meanwhile is missed. Default first.
 	Offset string `yaml:"offset"`
 }
 

@@ -170,7 +170,10 @@ func (t *tap) prepareAndConsume(ctx context.Context, conn *link, open opener) er
 		ended = ch.NotifyClose(make(chan *amqp.Error, 1))
 		cancelled = ch.NotifyCancel(make(chan string, 1))
 		if err = ch.Qos(t.prefetch.begin(), 0, false); err == nil {
-			deliveries, err = ch.Consume(t.queue.Name, consumerTag, false, false, false, false, t.arguments())
+			asked := time.Now()
+			if deliveries, err = ch.Consume(t.queue.Name, consumerTag, false, false, false, false, t.arguments()); err == nil {
+				t.place.begin(asked)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("cannot consume from queue %q: %w", t.queue.Name, explain(err))

@@ -164,6 +164,26 @@ func TestStream(t *testing.T) {
 	assert.Contains(t, l.texts(), "101")
 }
 
+// TestStreamThatWasEmptyWhenTheConnectionEnded: next and last are places that move on, but what is stored once a source has begun is not left out.
+func TestStreamThatWasEmptyWhenTheConnectionEnded(t *testing.T) {
+	b := newBroker(t, stack.RabbitMQ(t))
+	for _, offset := range []string{"next", "last"} {
+		t.Run(offset, func(t *testing.T) {
+			q := b.queue(amqp.Table{argQueueType: typeStream})
+			cfg := b.sourceConfig()
+			cfg.Name, cfg.Queues = b.Name(t), []Queue{{Name: q, Type: typeStream, Offset: offset}}
+			_, lanes, _, stop := b.source(cfg)
+			defer stop()
+			lanes.await(t, 0, 0)
+			b.kill(cfg.Name)
+			for i := range 20 { // a chunk each
+				b.put(q, numbers(i, i+1)...)
+			}
+			assert.Equal(t, texts(0, 20), lanes.await(t, 1, 20).texts())
+		})
+	}
+}
+
 func (b *broker) consumers(queue string) int {
 	q, err := b.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	require.NoError(b.t, err)

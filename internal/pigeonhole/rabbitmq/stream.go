@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"strconv"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -13,6 +14,19 @@ type streamPlace struct {
 	marks []mark // delivered and not committed, ascending
 	after int64  // the offset behind the last committed message, or of the first that was delivered
 	known bool
+	began time.Time // when the first consumer was asked for; what is stored from then on is wanted
+}
+
+// clockSkew is how far the broker's clock may be behind ours without a loss, see arguments.
+const clockSkew = time.Minute
+
+// begin notes that there is a consumer, which was asked for at that time.
+func (p *streamPlace) begin(at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.began.IsZero() {
+		p.began = at
+	}
 }
 
 type mark struct {
@@ -41,21 +55,27 @@ func (p *streamPlace) committed(tag uint64) {
 	p.marks = p.marks[n:]
 }
 
-// restart forgets what was delivered, as delivery tags begin anew, and returns the offset to go on from, if there is one.
-func (p *streamPlace) restart() (after int64, known bool) {
+// restart forgets what was delivered, as delivery tags begin anew, and returns the offset to go on from, if there is one, and when the first consumer
+// began, zero for none.
+func (p *streamPlace) restart() (after int64, known bool, began time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.marks = nil
-	return p.after, p.known
+	return p.after, p.known, p.began
 }
 
-// arguments of a consumer.
+// arguments of a consumer. The places next and last move on: where nothing was delivered before a channel ended, the next one asks for what is
+// stored since the first began, by time. RabbitMQ takes that for about that time, and never leaves out what is later; its clock may be another.
 func (t *tap) arguments() amqp.Table {
 	if t.queue.Type != typeStream {
 		return nil
 	}
-	if after, known := t.place.restart(); known {
+	after, known, began := t.place.restart()
+	if known {
 		return amqp.Table{headerStreamOffset: after}
+	}
+	if moves := t.queue.Offset == "next" || t.queue.Offset == "last"; moves && !began.IsZero() {
+		return amqp.Table{headerStreamOffset: began.Add(-clockSkew)}
 	}
 	if n, err := strconv.ParseInt(t.queue.Offset, 10, 64); err == nil {
 		return amqp.Table{headerStreamOffset: n}

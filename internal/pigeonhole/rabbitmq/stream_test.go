@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -13,7 +14,11 @@ func TestStreamGoesOnWhereItBegan(t *testing.T) {
 	tap := &tap{queue: Queue{Name: "q", Type: typeStream, Offset: "next"}}
 	from := func() any { return tap.arguments()[headerStreamOffset] }
 	assert.Equal(t, "next", from())
-	assert.Equal(t, "next", from(), "nothing was delivered")
+	assert.Equal(t, "next", from(), "there was no consumer")
+	began := time.Now()
+	tap.place.begin(began)
+	tap.place.begin(began.Add(time.Hour))
+	assert.Equal(t, began.Add(-clockSkew), from(), "nothing was delivered")
 	tap.place.delivered(1, 1042)
 	tap.place.delivered(2, 1043)
 	assert.Equal(t, int64(1042), from())

@@ -1,0 +1,30 @@
+package messaging
+
+import (
+	"context"
+	"fmt"
+)
+
+// reachTopic is a partition's name: a broker that creates missing topics does not create one
+// when it is asked how many partitions this one has.
+const reachTopic = "persistent://public/default/aviary-reach-partition-0"
+
+// Reach returns nil once a broker of the cluster has answered, and tries until ctx ends or the
+// client is closed. What it asks changes nothing. A refusal counts, too, such as that there is no
+// such topic, or that this client may not know: that the cluster is there and has let the client
+// in is what it says, not what the client may do. It is safe for concurrent use.
+func (c *Client) Reach(ctx context.Context) error {
+	ctx, done := eitherEnds(ctx, c.life)
+	defer done()
+	err := insist(ctx, c.log, func() error {
+		_, err := patiently(ctx, c, func() ([]string, error) { return c.producers.TopicPartitions(reachTopic) }, nil)
+		if err != nil && (permanent(err) || openingFailure(err, SharedOwnership) != nil) {
+			err = nil // an answer all the same
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("messaging: no broker has answered: %w", err)
+	}
+	return nil
+}

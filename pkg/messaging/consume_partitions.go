@@ -30,6 +30,9 @@ type rawConsumer interface {
 type partitionConsumers struct {
 	// subscribe makes the consumer of one partition.
 	subscribe func(topic string) (pulsar.Consumer, error)
+	ch        <-chan pulsar.ConsumerMessage // where they deliver
+
+	making sync.WaitGroup
 
 	mu     sync.Mutex
 	of     map[string]pulsar.Consumer // by partition's topic; nil while one is being made
@@ -56,6 +59,7 @@ func (c *partitionConsumers) reserve(topics []string) (missing []string) {
 	for _, topic := range topics {
 		if _, has := c.of[topic]; !has && !c.closed {
 			c.of[topic] = nil
+			c.making.Add(1)
 			missing = append(missing, topic)
 		}
 	}
@@ -64,6 +68,7 @@ func (c *partitionConsumers) reserve(topics []string) (missing []string) {
 
 // make makes the consumer of a partition.
 func (c *partitionConsumers) make(topic string) error {
+	defer c.making.Done()
 	raw, err := c.subscribe(topic)
 	c.mu.Lock()
 	closed := c.closed
@@ -75,7 +80,7 @@ func (c *partitionConsumers) make(topic string) error {
 	}
 	c.mu.Unlock()
 	if err == nil && closed {
-		raw.Close()
+		closeReceiving(raw, c.ch)
 	}
 	return err
 }
@@ -114,7 +119,7 @@ func (c *partitionConsumers) GetLastMessageIDs() ([]pulsar.TopicMessageID, error
 	return ids, nil
 }
 
-// Close closes the consumers, and those that are being made.
+// Close closes the consumers, and those that are being made once they are.
 func (c *partitionConsumers) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -124,11 +129,12 @@ func (c *partitionConsumers) Close() {
 		closing.Go(raw.Close)
 	}
 	closing.Wait()
+	c.making.Wait()
 }
 
 // subscribeAll subscribes to all partitions of s's topic, or to none.
 func (r *run) subscribeAll(s *session, topics []string) (*partitionConsumers, error) {
-	c := &partitionConsumers{subscribe: func(topic string) (pulsar.Consumer, error) {
+	c := &partitionConsumers{ch: s.ch, subscribe: func(topic string) (pulsar.Consumer, error) {
 		options := r.rawOptions(s)
 		options.Topic, options.AutoDiscoveryPeriod = topic, never
 		return r.c.client.consumers.Subscribe(options)

@@ -27,6 +27,7 @@ func TestOwnersLossIsFinal(t *testing.T) {
 	} {
 		for _, ownership := range owners {
 			t.Run(name+"/"+string(ownership), func(t *testing.T) {
+				t.Parallel()
 				s := wire.Start(t)
 				p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
 					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", time.Second

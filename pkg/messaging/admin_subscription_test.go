@@ -89,28 +89,31 @@ func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 	ids := m.publish(t, 0, 4)
 	between := afterNow(t)
 	m.publish(t, 5, 9)
-	for name, test := range map[string]struct {
-		at   messaging.Position
-		want []string
-	}{
-		"earliest":    {messaging.Earliest(), recordTexts(0, 9)},
-		"latest":      {messaging.Latest(), nil},
-		"first":       {messaging.AtMessage(ids[0]), recordTexts(0, 9)},
-		"third":       {messaging.AtMessage(ids[2]), recordTexts(2, 9)},
-		"time":        {messaging.AtTime(between), recordTexts(5, 9)},
-		"before all":  {messaging.AtTime(between.Add(-time.Hour)), recordTexts(0, 9)},
-		"behind them": {messaging.AtTime(time.Now().Add(time.Hour)), nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := m.Subscription(strings.ReplaceAll(name, " ", "-"))
-			require.NoError(t, s.Create(ctx, test.at))
-			n, err := s.Backlog(ctx)
-			require.NoError(t, err)
-			require.EqualValues(t, len(test.want), n)
-			require.Equal(t, test.want, m.receive(t, s.Name()))
-			require.ErrorIs(t, s.Create(ctx, test.at), messaging.ErrExists)
-		})
-	}
+	t.Run("at", func(t *testing.T) {
+		for name, test := range map[string]struct {
+			at   messaging.Position
+			want []string
+		}{
+			"earliest":    {messaging.Earliest(), recordTexts(0, 9)},
+			"latest":      {messaging.Latest(), nil},
+			"first":       {messaging.AtMessage(ids[0]), recordTexts(0, 9)},
+			"third":       {messaging.AtMessage(ids[2]), recordTexts(2, 9)},
+			"time":        {messaging.AtTime(between), recordTexts(5, 9)},
+			"before all":  {messaging.AtTime(between.Add(-time.Hour)), recordTexts(0, 9)},
+			"behind them": {messaging.AtTime(time.Now().Add(time.Hour)), nil},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := m.Subscription(strings.ReplaceAll(name, " ", "-"))
+				require.NoError(t, s.Create(ctx, test.at))
+				n, err := s.Backlog(ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, len(test.want), n)
+				require.Equal(t, test.want, m.receive(t, s.Name()))
+				require.ErrorIs(t, s.Create(ctx, test.at), messaging.ErrExists)
+			})
+		}
+	})
 	names, err := m.Subscriptions(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []string{"before-all", "behind-them", "earliest", "first", "latest", "third", "time"}, names)
@@ -172,6 +175,7 @@ func TestSubscriptionOfPartitionsIsCreatedOnEachOfThem(t *testing.T) {
 }
 
 func TestSubscriptionIsReset(t *testing.T) {
+	t.Parallel() // it waits for a subscription that delivers nothing
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	s := m.Subscription("sub")
@@ -201,6 +205,7 @@ func TestSubscriptionIsReset(t *testing.T) {
 func TestResetReachesARunningConsumer(t *testing.T) {
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			m := newManaged(t, 0)
 			ids := m.publish(t, 0, 9)
 			got := make(chan string, 100)

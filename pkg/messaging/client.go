@@ -29,6 +29,7 @@ type Client struct {
 	admin     *admin.Client // nil: no address
 
 	operationTimeout time.Duration
+	waits            waits // of readers and Last
 
 	watcher  *watch.Watcher // of the publishers' partitions
 	flushers flush.Flushers
@@ -91,6 +92,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		producers: producers, consumers: consumers, admin: management,
 		operationTimeout: cfg.OperationTimeout,
 		watcher:          watch.New(),
+		waits:            defaultWaits(),
 
 		publishers: make(map[*Publisher]struct{}),
 	}

@@ -99,7 +99,7 @@ func eitherEnds(ctx, other context.Context) (context.Context, context.CancelFunc
 // to the closing comes behind the messages that are on their way, and when the underlying queue is
 // full the connection reads no further (consumer_partition.go, MessageReceived). With it every
 // consumer and publisher of the connection would stand still.
-func closeReceiving(raw pulsar.Consumer, ch <-chan pulsar.ConsumerMessage) {
+func closeReceiving(raw interface{ Close() }, ch <-chan pulsar.ConsumerMessage) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -138,7 +137,7 @@ func (c *Client) lastOf(ctx context.Context, topic string, end pulsar.MessageID,
 	}
 	defer r.Close()
 	for {
-		waiting, cancel := context.WithTimeoutCause(ctx, unshownAfter, errUnshown)
+		waiting, cancel := context.WithTimeoutCause(ctx, c.waits.unshown, errUnshown)
 		m, err := r.Next(waiting)
 		if err != nil && waiting.Err() != nil {
 			err = context.Cause(waiting)
@@ -177,9 +176,6 @@ var errPassed = errors.New("it was removed while being read")
 
 // errUnshown: the underlying client shows nothing of the last entry.
 var errUnshown = errors.New("its last entry brings no message")
-
-// unshownAfter is how long the underlying client shows nothing before that counts as all there is.
-const unshownAfter = time.Second
 
 // keeps is nil for a topic that stores messages.
 func keeps(topic string) error {

@@ -179,7 +179,12 @@ func (r *run) receiveFrom(src source) {
 		r.mu.Lock()
 		r.sessions[s] = struct{}{}
 		r.mu.Unlock()
+		looking, endLooking := context.WithCancel(r.stop)
+		var finding sync.WaitGroup
+		finding.Go(func() { r.findPartitions(looking, s) })
 		reason := r.receive(s)
+		endLooking()
+		finding.Wait()
 		if r.drain != nil {
 			r.drain.restart(src)
 		}

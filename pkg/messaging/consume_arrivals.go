@@ -2,11 +2,14 @@ package messaging
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
 // arrivals follows the messages of one partition on the connection's reader goroutine.
@@ -57,6 +60,17 @@ func (l *arrivalLog) find(topic string) *arrivals {
 	}
 	l.latest.Store(a)
 	return a
+}
+
+// topics are those of which messages have arrived, without their partitions.
+func (l *arrivalLog) topics() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found := make(map[string]struct{})
+	for topic := range l.of {
+		found[topicname.WithoutPartition(topic)] = struct{}{}
+	}
+	return slices.Collect(maps.Keys(found))
 }
 
 // note notes a message that arrives.

@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"crypto/rand"
 	"errors"
 	"strings"
 	"sync"
@@ -37,7 +38,8 @@ type session struct {
 	schedule.Group
 
 	src        source
-	raw        pulsar.Consumer
+	name       string // of all its underlying consumers: brokers divide a topic's partitions by it
+	raw        rawConsumer
 	ch         chan pulsar.ConsumerMessage
 	partitions int
 	queue      int // receive queue length per partition
@@ -231,7 +233,7 @@ func (r *run) newSession(src source) (*session, error) {
 	}
 	n, all := r.partitions(src)
 	s := &session{
-		src: src, partitions: n,
+		src: src, partitions: n, name: strings.ToLower(rand.Text()),
 		queue: r.queueLength(src, all),
 		limit: r.budget.Limit(n, all),
 		sole:  !src.retry && (r.cfg.Type == Exclusive || r.cfg.Type == Failover), ordered: !src.retry && r.cfg.Order != OrderNone,
@@ -264,12 +266,11 @@ func (r *run) newSession(src source) (*session, error) {
 	if err := r.createSubscription(src); err != nil {
 		return nil, err
 	}
-	raw, err := r.c.client.consumers.Subscribe(r.rawOptions(s))
-	if err != nil {
+	if err := r.subscribeTo(s, topics); err != nil {
 		s.owned.end(ErrOwnershipLost)
+		r.briefly(s.owned.awaitCalls)
 		return nil, err
 	}
-	s.raw = raw
 	r.begun.Store(src, true)
 	if s.sole && !s.listens() {
 		for i, topic := range topics {
@@ -277,6 +278,16 @@ func (r *run) newSession(src source) (*session, error) {
 		}
 	}
 	return s, nil
+}
+
+// subscribeTo makes the underlying consumers.
+func (r *run) subscribeTo(s *session, topics []string) (err error) {
+	if s.src.pattern == "" {
+		s.raw, err = r.subscribeAll(s, topics)
+	} else {
+		s.raw, err = r.c.client.consumers.Subscribe(r.rawOptions(s))
+	}
+	return err
 }
 
 // createSubscription makes the subscription begin where the configuration says, if it does not
@@ -391,6 +402,7 @@ func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	c := r.cfg
 	o := pulsar.ConsumerOptions{
 		Topic:                          s.src.topic,
+		Name:                           s.name,
 		ExpireTimeOfIncompleteChunk:    chunksExpire,
 		AutoDiscoveryPeriod:            c.DiscoverEvery,
 		SubscriptionName:               c.Subscription,
@@ -457,6 +469,8 @@ func closeReason(err error) string {
 		return "dropped"
 	case errors.Is(err, errRewound):
 		return "rewound"
+	case errors.Is(err, errPartitions):
+		return "partitions"
 	}
 	for _, s := range []struct{ in, out string }{
 		{"ConsumerBusy", "busy"}, {"AuthorizationError", "unauthorized"},

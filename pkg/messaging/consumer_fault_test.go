@@ -16,14 +16,13 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/proxy"
-	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // TestConsumersSurviveBrokerFaults breaks the broker, or the way to it, under load,
 // and counts at the handlers.
 func TestConsumersSurviveBrokerFaults(t *testing.T) {
-	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, srv, line := faultyPulsar(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	client, err := messaging.Dial(ctx, messaging.Config{URL: url, ListenerName: proxy.Listener})

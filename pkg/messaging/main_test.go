@@ -6,4 +6,12 @@ import (
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(tests{m}) }
+
+// tests are the package's, with the end of what they share.
+type tests struct{ *testing.M }
+
+func (t tests) Run() int {
+	defer faulty.end()
+	return t.M.Run()
+}

@@ -33,7 +33,7 @@ func TestModelOnTheBroker(t *testing.T) {
 	if one, ok := variable(t, seedVariable); ok {
 		first, n = one, 1
 	}
-	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, srv, line := faultyPulsar(t)
 	ns := srv.Namespace(t)
 	direct, err := messaging.Dial(testContext(t), messaging.Config{URL: srv.URL()})
 	require.NoError(t, err)

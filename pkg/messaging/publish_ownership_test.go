@@ -27,6 +27,7 @@ func TestOwnersLossIsFinal(t *testing.T) {
 	} {
 		for _, ownership := range owners {
 			t.Run(name+"/"+string(ownership), func(t *testing.T) {
+				t.Parallel()
 				s := wire.Start(t)
 				p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
 					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", time.Second
@@ -186,7 +187,7 @@ func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
 // What the broker answers to owners, and to publishers of what it does not have. An owner whose
 // connection breaks while others wait does not come back.
 func TestOwnershipOnBroker(t *testing.T) {
-	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, srv, line := faultyPulsar(t)
 	far, err := messaging.Dial(testContext(t), messaging.Config{URL: url, ListenerName: proxy.Listener})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, far.Close(testContext(t))) }()

@@ -108,7 +108,7 @@ func requireOrderPerKey(t *testing.T, payloads []string, n int) {
 const onTheWay = 20_000
 
 func TestBrokerFaults(t *testing.T) {
-	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, srv, line := faultyPulsar(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	client, err := messaging.Dial(ctx, messaging.Config{URL: url, ListenerName: proxy.Listener})

@@ -106,7 +106,7 @@ func (r *Reader) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.opening = newReaderGoal(ends)
+	r.opening = newReaderGoal(ends, r.client.waits.ask)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range found {
@@ -124,7 +124,10 @@ func (r *Reader) open(ctx context.Context) error {
 // partition makes the topic's ith partition.
 func (r *Reader) partition(topic string, i int) *readerPartition {
 	i = partitionIndex(topic, i)
-	p := &readerPartition{r: r, topic: topic, index: i, log: r.log.With(zap.Int("partition", i))}
+	p := &readerPartition{
+		r: r, topic: topic, index: i, log: r.log.With(zap.Int("partition", i)),
+		quiet: readerQuiet{waits: r.client.waits},
+	}
 	p.begin(r.cfg.after(i))
 	return p
 }
@@ -220,7 +223,7 @@ func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *Deliver
 			delete(ends, partition)
 		}
 	}
-	goal := newReaderGoal(ends)
+	goal := newReaderGoal(ends, r.client.waits.ask)
 	for _, id := range r.Positions() {
 		goal.note(id)
 	}
@@ -293,7 +296,7 @@ func (r *Reader) next(ctx context.Context, goal *readerGoal) (*Delivery, error) 
 func (r *Reader) askAgain(goal *readerGoal) {
 	silent := goal.silent(r.all())
 	if len(silent) == 0 {
-		goal.timer.Reset(askAgainAfter)
+		goal.timer.Reset(goal.ask)
 		return
 	}
 	doubtful := make(map[int]bool)

@@ -92,7 +92,7 @@ func TestReaderOfACompactedTopic(t *testing.T) {
 
 // TestReaderSurvivesBrokerFaults breaks the broker, or the way to it, while a reader reads.
 func TestReaderSurvivesBrokerFaults(t *testing.T) {
-	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, srv, line := faultyPulsar(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	client, err := messaging.Dial(ctx, messaging.Config{URL: url, ListenerName: proxy.Listener})
@@ -185,7 +185,7 @@ func TestReaderSurvivesBrokerFaults(t *testing.T) {
 // TestEntryWriterTakesOver: the writer's connections break in the middle of its entries, a
 // successor takes the topic, and the first one comes back.
 func TestEntryWriterTakesOver(t *testing.T) {
-	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, srv, line := faultyPulsar(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	ns := srv.Namespace(t)

@@ -204,6 +204,7 @@ func TestReaderOfATopicWhoseLastEntryBringsNoMessage(t *testing.T) {
 			s := wire.Start(t)
 			s.CreateTopic(topic, 0)
 			client := dial(t, s.URL())
+			client.HurryReaders(5)
 			end(t, s)
 			r := openReader(t, client, nil)
 			opened := openReader(t, client, nil)

@@ -21,7 +21,8 @@ type readerGoal struct {
 	left    map[int]MessageID // the ends that are not reached
 	heard   map[int]bool      // partitions that have delivered since the last look
 	silence map[int]readerSilence
-	timer   *time.Timer // fires when it is time to look
+	ask     time.Duration // how long a partition is silent until it is asked for its end
+	timer   *time.Timer   // fires when it is time to look
 	answers chan map[int]readerEnd
 }
 
@@ -35,13 +36,10 @@ type readerSilence struct {
 // is looked at.
 const sameEnds = 3
 
-// askAgainAfter is how long a partition is silent before it is asked again for its end.
-const askAgainAfter = time.Second
-
-func newReaderGoal(ends map[int]readerEnd) *readerGoal {
+func newReaderGoal(ends map[int]readerEnd, ask time.Duration) *readerGoal {
 	g := &readerGoal{
 		left: make(map[int]MessageID), heard: make(map[int]bool), silence: make(map[int]readerSilence),
-		timer: time.NewTimer(askAgainAfter), answers: make(chan map[int]readerEnd, 1),
+		ask: ask, timer: time.NewTimer(ask), answers: make(chan map[int]readerEnd, 1),
 	}
 	for partition, end := range ends {
 		if end.id.entry >= 0 {
@@ -111,7 +109,7 @@ func (g *readerGoal) lower(ends map[int]readerEnd, positions []MessageID) (unsho
 			delete(g.left, id.Partition())
 		}
 	}
-	g.timer.Reset(askAgainAfter)
+	g.timer.Reset(g.ask)
 	return unshown
 }
 

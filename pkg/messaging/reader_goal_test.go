@@ -2,6 +2,7 @@ package messaging
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -26,7 +27,7 @@ func TestReaderGoalWhoseLastEntryBringsNoMessage(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newReaderGoal(map[int]readerEnd{0: {id: end}})
+			g := newReaderGoal(map[int]readerEnd{0: {id: end}}, time.Second)
 			for range sameEnds {
 				require.Empty(t, g.lower(unshown, nil))
 			}

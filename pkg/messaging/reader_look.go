@@ -11,10 +11,6 @@ import (
 const (
 	// lookEntries is how many entries before a position are enough to see one of them.
 	lookEntries = 10
-	// lookPrompt is how soon a broker that dispatches shows a message.
-	lookPrompt = 2 * time.Second
-	// lookQuiet is how long a broker that dispatches shows nothing until there is nothing.
-	lookQuiet = 5 * time.Second
 	// lookBehindTimeout bounds all that a decision takes.
 	lookBehindTimeout = 30 * time.Second
 )
@@ -29,6 +25,7 @@ func (p *readerPartition) nothingBehind(ctx context.Context, position MessageID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookBehindTimeout)
 	defer cancel()
+	waits := p.r.client.waits
 	before := position.start()
 	before.number = max(before.number-lookEntries, 0)
 	behind, _ := placeBehind(position)
@@ -38,9 +35,9 @@ func (p *readerPartition) nothingBehind(ctx context.Context, position MessageID)
 		wait  time.Duration
 		shown bool
 	}{
-		{before, MessageID{}, lookPrompt, true},
-		{behind, position, lookQuiet, false},
-		{before, MessageID{}, lookPrompt, true},
+		{before, MessageID{}, waits.prompt, true},
+		{behind, position, waits.nothing, false},
+		{before, MessageID{}, waits.prompt, true},
 	} {
 		shown, err := callUntil(ctx, func() (bool, error) {
 			return p.shows(ctx, look.begin, look.after, look.wait)

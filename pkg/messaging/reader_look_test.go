@@ -16,6 +16,15 @@ import (
 // WrongChecksum is an entry whose checksum is wrong.
 func WrongChecksum() []byte { return []byte{0x0e, 0x01, 0, 0, 0, 0, 0, 0, 0, 2, 1, 2} }
 
+// HurryReaders divides the time for which the client's readers, and Last, wait. It is called before
+// there are any.
+func (c *Client) HurryReaders(by time.Duration) {
+	w := &c.waits
+	for _, d := range []*time.Duration{&w.ask, &w.prompt, &w.nothing, &w.quiet, &w.unshown} {
+		*d /= by
+	}
+}
+
 // lateClient has readers that are shown some messages, all of them together, and nothing more until
 // a time, as a broker does that limits a topic's rate, or cannot read from its store for a while.
 type lateClient struct {
@@ -50,7 +59,8 @@ func (r lateReader) Next(ctx context.Context) (pulsar.Message, error) {
 
 // Whoever is dispatched nothing for a long time has not reached the end.
 func TestReadToEndWaitsForLateMessages(t *testing.T) {
-	const topic, late = "orders", 15 * time.Second
+	const topic, hurry = "orders", 10
+	const late = 15 * time.Second / hurry
 	for name, shown := range map[string]int32{
 		"nothing is shown": 0, "one message to the reader": 1, "one more to whoever looks": 2,
 	} {
@@ -65,6 +75,7 @@ func TestReadToEndWaitsForLateMessages(t *testing.T) {
 			client, err := Dial(t.Context(), Config{URL: s.URL()})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, client.Close(context.Background())) }()
+			client.HurryReaders(hurry)
 			until := make(chan struct{})
 			left := new(atomic.Int32)
 			left.Store(shown)

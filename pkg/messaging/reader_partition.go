@@ -153,10 +153,8 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 			d.ID, d.Partition = id, p.index
 			read.d = d
 		}
-		// A queue stays long as long as reading may begin with the batch again.
-		long := p.quiet.again > 0 && len(p.gaps.gaps) == 0
-		if long { // the broker is to send no more than usual ahead
-			p.quiet.again = 0
+		long := p.quiet.shortens(len(p.gaps.gaps) > 0)
+		if long {
 			p.r.running.Go(s.close)
 		}
 		select {

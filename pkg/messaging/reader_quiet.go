@@ -13,11 +13,14 @@ import (
 // asking for more. Then the session ends, and the next one has a longer queue. A session that was
 // only slow loses nothing by it.
 type readerQuiet struct {
+	waits waits
 	wait  time.Duration
 	last  MessageID // received
 	heard bool      // something was received since the wait began
 	end   MessageID // of the partition, when it was quiet before
-	again int       // sessions in succession that were ended
+	again int       // sessions in succession that were ended: the queue is four times as long for each
+	came  bool      // something new came in this session
+	tried bool      // the usual queue is known to be too short where reading begins
 }
 
 var (
@@ -26,18 +29,16 @@ var (
 )
 
 const (
-	// quietAtFirst is how long a session is quiet until its partition's end is looked at.
-	quietAtFirst = 3 * time.Second
-	// quietAtMost is how long that becomes where quiet lasts.
-	quietAtMost = 5 * time.Minute
 	// quietQueue is the longest queue: batches with more messages cannot be passed.
 	quietQueue = 1 << 14
+	// quietLong is from how many sessions on a queue is longer than is kept without need.
+	quietLong = 2
 )
 
 // begin takes notice of a session that begins behind position.
 func (q *readerQuiet) begin(position MessageID) {
-	q.wait = max(q.wait, quietAtFirst)
-	q.last, q.heard = position, false
+	q.wait = max(q.wait, q.waits.quiet)
+	q.last, q.heard, q.came = position, false, false
 }
 
 func (q *readerQuiet) received(id MessageID) { q.last, q.heard = id, true }
@@ -50,12 +51,29 @@ func (q *readerQuiet) queueLength(usual int) int {
 	return usual
 }
 
+// shortens is called when something new comes, and reports whether the session is to end for one
+// with the usual queue: the broker is to send no more than usual ahead. A queue stays long as long
+// as reading may begin with a batch again (gap) that needs it. Whether one does is not known: there
+// is quiet also behind other entries that bring no message, for as long as nothing is published,
+// and the queue is as long as that took. So the usual queue is tried again once, and what is
+// too short for the batch is found out with messages behind it.
+func (q *readerQuiet) shortens(gap bool) bool {
+	q.came = true
+	keep := gap && (q.tried || q.again < quietLong)
+	q.tried = gap && (q.tried || q.again >= quietLong)
+	if q.again == 0 || keep {
+		return false
+	}
+	q.again, q.wait = 0, q.waits.quiet
+	return true
+}
+
 // starved reports, when a wait is over, whether the session is to end: what stood behind the latest
 // message when the wait began has not come.
 func (p *readerPartition) starved() bool {
 	q := &p.quiet
 	if q.heard {
-		q.wait, q.heard, q.end = quietAtFirst, false, MessageID{}
+		q.wait, q.heard, q.end = q.waits.quiet, false, MessageID{}
 		return false
 	}
 	more := func() bool {
@@ -63,8 +81,9 @@ func (p *readerPartition) starved() bool {
 			(q.last.IsZero() || q.end.Compare(q.last) > 0 && !q.end.sameEntry(q.last))
 	}
 	if more() {
-		q.wait = min(2*q.wait, quietAtMost)
+		q.wait = min(2*q.wait, q.waits.quietAtMost)
 		q.again++
+		q.tried = q.tried && !q.came // what came before needs no longer queue, and there may be another gap
 		return true
 	}
 	raw, err := patiently(p.r.ctx, p.r.client, func() (pulsar.MessageID, error) {
@@ -74,7 +93,7 @@ func (p *readerPartition) starved() bool {
 		q.end = messageID(raw, p.index)
 	}
 	if !more() {
-		q.wait = min(2*q.wait, quietAtMost)
+		q.wait = min(2*q.wait, q.waits.quietAtMost)
 	}
 	return false
 }

@@ -441,10 +441,11 @@ func TestReaderGoesOnBehindABatchWithAWrongChecksum(t *testing.T) {
 			s.CreateTopic(topic, 0)
 			reg := prometheus.NewRegistry()
 			client := dial(t, s.URL(), messaging.WithRegisterer(reg))
+			client.HurryReaders(10)
 			first, sessions := 0, 1
 			if always {
 				s.PublishRaw(topic, messaging.WrongChecksum(), 100)
-				first, sessions = 100, 2 // the second one's queue is long enough
+				first, sessions = 100, 2*2 // the second one's queue is long enough, and the usual one is tried again
 			} else {
 				s.PublishBatch(topic, wire.None, batch(0, 100)...)
 				s.CorruptDispatch(topic, 1)

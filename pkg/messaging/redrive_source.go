@@ -72,6 +72,8 @@ func subscribeForRedrive(c *Client, topic, subscription string) (*redriveSource,
 		AckWithResponse: true, EnableBatchIndexAcknowledgment: true,
 		Interceptors:      pulsar.ConsumerInterceptors{s.gone},
 		BackOffPolicyFunc: newBackoff,
+		// What comes later is left. And what looks for new partitions can close all others.
+		AutoDiscoveryPeriod: never,
 	})
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ package leak
 import (
 	"fmt"
 	"os"
-	"testing"
 	"time"
 
 	"go.uber.org/goleak"
@@ -15,9 +14,9 @@ import (
 // breakers sleep for ten seconds.
 const patience = 15 * time.Second
 
-// Main runs the tests and exits: with 1 if a goroutine is left that is neither a known
+// Main runs the tests, those of a *testing.M, and exits: with 1 if a goroutine is left that is neither a known
 // leak of a library nor among ignored.
-func Main(m *testing.M, ignored ...goleak.Option) {
+func Main(m interface{ Run() int }, ignored ...goleak.Option) {
 	code := m.Run()
 	options := append(known(), ignored...)
 	for deadline := time.Now().Add(patience); code == 0; {

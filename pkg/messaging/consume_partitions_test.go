@@ -1,0 +1,103 @@
+package messaging_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
+)
+
+// A topic gains a partition to which subscribing fails at first. The others go on, and it is
+// subscribed later.
+func TestNewPartitionThatCannotBeSubscribed(t *testing.T) {
+	for name, set := range map[string]func(*messaging.ConsumerConfig){
+		"topic": func(*messaging.ConsumerConfig) {},
+		"pattern": func(c *messaging.ConsumerConfig) {
+			c.Topics, c.Pattern = nil, topic+".*"
+			c.Retry.DeadLetterTopic = "persistent://public/default/dead"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := wire.Start(t)
+			s.CreateTopic(topic, 2)
+			client := dial(t, s.URL())
+			cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
+			cfg.DiscoverEvery = 20 * time.Millisecond
+			set(&cfg)
+			var got payloads
+			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
+				got.add(d)
+				return nil
+			})
+			publish := func(partitions, from int) {
+				for i := range partitions {
+					s.Publish(topic+"-partition-"+strconv.Itoa(i), wire.Message{Payload: []byte(strconv.Itoa(from + i))})
+				}
+			}
+			publish(2, 0)
+			eventually(t, "the first are handled", func() bool { return len(got.list()) == 2 })
+			lookups := s.Received(wire.CommandPartitionedMetadata)
+			require.NoError(t, s.WaitReceived(testContext(t), wire.CommandPartitionedMetadata, lookups+20)) // their number is known
+
+			refused := s.FailSubscribe(topic+"-partition-2", wire.ServiceNotReady, 2)
+			s.CreateTopic(topic, 3)
+			require.NoError(t, refused.Wait(testContext(t), 2))
+			publish(3, 2)
+			eventually(t, "all are handled", func() bool { return len(got.list()) == 5 })
+			r.stop(t)
+		})
+	}
+}
+
+// A connection breaks while the partitions of a topic are subscribing. What was owned by then is
+// lost before it is gained again, and nothing hangs.
+func TestConnectionBreaksWhileSubscribing(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 2)
+	client := dial(t, s.URL())
+	var mu sync.Mutex
+	latest := make(map[int]context.Context)
+	gained := 0
+	c, err := client.Consumer(quickConfig(messaging.Failover, messaging.OrderKey), messaging.OnOwned(
+		func(ctx context.Context, _ string, partition int) {
+			mu.Lock()
+			defer mu.Unlock()
+			if before := latest[partition]; before != nil && before.Err() == nil {
+				t.Errorf("partition %d is gained twice", partition)
+			}
+			latest[partition] = ctx
+			gained++
+		}))
+	require.NoError(t, err)
+	gains := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return gained
+	}
+	unanswered := s.Ignore(wire.OpSubscribe, topic+"-partition-1", 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	var got payloads
+	go func() {
+		ended <- c.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+			got.add(d)
+			return nil
+		})
+	}()
+	require.NoError(t, unanswered.Wait(testContext(t), 1))
+	eventually(t, "one is owned", func() bool { return gains() == 1 })
+	require.Positive(t, s.CutConnections())
+	for i := range 2 {
+		s.Publish(topic+"-partition-"+strconv.Itoa(i), wire.Message{Payload: []byte(strconv.Itoa(i))})
+	}
+	eventually(t, "both are handled", func() bool { return len(got.list()) == 2 })
+	cancel()
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,72 @@
+package messaging_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// faulty is the broker that tests break, one after the other: a start takes longer than most of
+// them do.
+var faulty faultyBroker
+
+// faultyBroker is a Pulsar of this package's own behind a proxy.
+type faultyBroker struct {
+	url  string
+	srv  *stack.PulsarServer
+	line *proxy.Proxy
+	tb   *lasting
+}
+
+// faultyPulsar lends the broker, see proxy.Pulsar. A test that fails is its last user.
+func faultyPulsar(t *testing.T) (url string, srv *stack.PulsarServer, line *proxy.Proxy) {
+	t.Helper()
+	start := faulty.tb == nil
+	if start {
+		faulty = faultyBroker{tb: &lasting{TB: t}}
+	}
+	t.Cleanup(func() {
+		if faulty.line == nil || t.Failed() { // it did not start, or may be broken
+			faulty.tb.failed = t.Failed()
+			faulty.end()
+			return
+		}
+		faulty.line.Heal()
+	})
+	if start {
+		faulty.url, faulty.srv, faulty.line = proxy.Pulsar(faulty.tb, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	}
+	return faulty.url, faulty.srv, faulty.line
+}
+
+// end stops the broker, if it runs.
+func (b *faultyBroker) end() {
+	if b.tb != nil {
+		b.tb.end()
+		b.tb = nil
+	}
+}
+
+// lasting is a test's for as long as something starts, and outlives it.
+type lasting struct {
+	testing.TB
+
+	failed bool
+	ends   []func()
+}
+
+func (l *lasting) Cleanup(f func())             { l.ends = append(l.ends, f) }
+func (l *lasting) Failed() bool                 { return l.failed }
+func (*lasting) Errorf(format string, a ...any) { fmt.Fprintf(os.Stderr, format+"\n", a...) }
+func (*lasting) Logf(format string, a ...any)   { fmt.Fprintf(os.Stderr, format+"\n", a...) }
+
+func (l *lasting) end() {
+	for _, f := range slices.Backward(l.ends) {
+		f()
+	}
+	l.ends = nil
+}

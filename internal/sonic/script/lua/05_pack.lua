@@ -1,17 +1,25 @@
 
 -- Redis shows a library nothing but register_function while it loads. What the functions use is
 -- bound when the first of them runs; locals are also quicker than globals.
-local call, try -- redis.call, which raises errors; redis.pcall, which returns them as Redis gives them
-local concat, format, unpack_from
+local bind
+local call = function(...) -- redis.call, which raises errors
+	bind()
+	return redis.call(...)
+end
+local try = function(...) -- redis.pcall, which returns errors as Redis gives them
+	bind()
+	return redis.pcall(...)
+end
+local concat, format
 
 -- Headers of msgpack by length: HEAD[n] of a string of n bytes, COUNT[n] of an array of n values.
 -- Effects are built from them by hand: one concatenation in place of a table and a call per effect.
 local HEAD, COUNT = {}, {}
 local DIGITS = {} -- numbers as decimal text: Lua formats one at every concatenation
 
-local function bind()
+bind = function()
 	call, try = redis.call, redis.pcall
-	concat, format, unpack_from = table.concat, string.format, unpack
+	concat, format = table.concat, string.format
 	local char, floor = string.char, math.floor
 	for n = 0, 255 do
 		HEAD[n] = n < 32 and char(160 + n) or char(217, n)
@@ -63,7 +71,7 @@ local function expiry_effect(policy, db, key, pxat)
 	return '\149\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
 end
 
--- one_effect packs an effect of one or two values behind key and pxat. Counters have no pxat: nil.
+-- small_effect packs an effect of one or two values behind key and pxat. Counters have no pxat: nil.
 local function small_effect(op, policy, db, key, pxat, a, b)
 	local n, tail = 4, ''
 	if pxat then n, tail = 5, HEAD[#pxat] .. pxat end

@@ -210,8 +210,8 @@ func (c Config) zones() []string {
 	return all
 }
 
-// lane is the only one so far.
-const lane = 0
+// onlyLane is the lane of all effects so far.
+const onlyLane = 0
 
 // topicOf is the topic that a zone's effects are stored in.
-func (c Config) topicOf(zone string) string { return fmt.Sprintf("%s-%s-%d", c.Topic, zone, lane) }
+func (c Config) topicOf(zone string) string { return fmt.Sprintf("%s-%s-%d", c.Topic, zone, onlyLane) }

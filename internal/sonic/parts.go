@@ -4,18 +4,22 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// policies are what the library needs to know of conflicts.
-func (c Config) policies() []script.Policy {
-	var policies []script.Policy
+// lane is what the library is told.
+func (c Config) lane() lane.Config {
+	l := lane.Config{Lane: onlyLane, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW}
 	for _, conflict := range c.Conflicts {
-		policies = append(policies, script.Policy{Prefix: conflict.Prefix, Policy: conflict.Policy})
+		if conflict.Prefix == "" {
+			l.Default = conflict.Policy
+		} else {
+			l.Policies = append(l.Policies, lane.Policy{Prefix: conflict.Prefix, Policy: conflict.Policy})
+		}
 	}
-	return policies
+	return l
 }
 
 func (c Config) proxy(b backend) proxy.Config {
@@ -30,7 +34,7 @@ func (c Config) proxy(b backend) proxy.Config {
 const beatEvery = time.Second
 
 func (c Config) shipper() outbox.Config {
-	s := outbox.Config{Zone: c.Zone, Lane: lane, Topic: c.topicOf(c.Zone)}
+	s := outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone)}
 	if len(c.zones()) > 1 {
 		s.Beat = beatEvery
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
@@ -24,7 +25,7 @@ type service struct {
 	cfg      Config
 	log      *zap.Logger
 	redis    *redis.Client
-	library  *script.Library
+	lane     *lane.Lane
 	proxy    *proxy.Proxy
 	shipper  *outbox.Shipper
 	appliers []*apply.Applier // of the zones behind the first
@@ -43,28 +44,28 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := awaitRedis(ctx, db, retry.NewTrouble(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
-	library, err := script.NewLibrary(db, lane, cfg.Zone, cfg.zones()[1:], cfg.policies())
-	if err != nil {
+	if err := script.Load(ctx, db); err != nil {
 		return err
 	}
+	l := lane.New(db, cfg.lane())
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
 		return err
 	}
 	rt.OnStop("pulsar", client.Close)
 
-	s := &service{cfg: cfg, log: rt.Log, redis: db, library: library}
+	s := &service{cfg: cfg, log: rt.Log, redis: db, lane: l}
 	if s.proxy, err = proxy.New(cfg.proxy(b), rt.Log, rt.Metrics); err != nil {
 		return err
 	}
-	s.gauge = newGauge(cfg.Outbox, db, library.Stream(), rt.Log, s.proxy.SetWrites)
-	s.shipper = outbox.New(cfg.shipper(), db, library, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
-		s.proxy.Shipped(lane, id.String())
+	s.gauge = newGauge(cfg.Outbox, db, l.Outbox(), rt.Log, s.proxy.SetWrites)
+	s.shipper = outbox.New(cfg.shipper(), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
+		s.proxy.Shipped(onlyLane, id.String())
 	})
 	rt.Go("shipper", s.shipper.Run)
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
-		a := apply.New(cfg.applier(origin), library, client, rt.Log, m)
+		a := apply.New(cfg.applier(origin), l, client, rt.Log, m)
 		s.appliers = append(s.appliers, a)
 		rt.Go("applier of zone "+origin, a.Run)
 	}

@@ -11,9 +11,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -30,7 +30,7 @@ type Config struct {
 // to. All methods are safe for concurrent use.
 type Applier struct {
 	cfg     Config
-	library *script.Library
+	lane    *lane.Lane
 	client  *messaging.Client
 	log     *zap.Logger
 	metrics *Metrics
@@ -71,10 +71,10 @@ func (s Status) Behind(now time.Time) (lag time.Duration, effects int64, known b
 const patience = 3 * time.Second
 
 // New makes an applier.
-func New(cfg Config, library *script.Library, client *messaging.Client, log *zap.Logger, m *Metrics) *Applier {
+func New(cfg Config, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics) *Applier {
 	log = log.Named("apply").With(zap.String("origin", cfg.Origin))
 	return &Applier{
-		cfg: cfg, library: library, client: client, log: log, metrics: m,
+		cfg: cfg, lane: l, client: client, log: log, metrics: m,
 		trouble: retry.NewTrouble(log), skewed: retry.NewTrouble(log.Named("clock")),
 	}
 }
@@ -156,14 +156,14 @@ func (a *Applier) apply(ctx context.Context, d *messaging.Delivery, h *message.H
 	if err != nil {
 		return false, err
 	}
-	if result.Gap {
+	if result.Status == lane.Gap {
 		if err := a.fill(ctx, d, h, result); err != nil {
 			return false, err
 		}
 		if result, err = a.call(ctx, d, h); err != nil {
 			return false, err
 		}
-		if result.Gap {
+		if result.Status == lane.Gap {
 			return false, a.gap(h, result)
 		}
 	}
@@ -173,10 +173,10 @@ func (a *Applier) apply(ctx context.Context, d *messaging.Delivery, h *message.H
 }
 
 // call hands a message to the library.
-func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.Header) (script.Result, error) {
-	result, err := a.library.Apply(ctx, script.Message{Header: *h, Payload: d.Payload, ID: string(d.ID.Bytes())})
+func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.Header) (lane.Result, error) {
+	result, err := a.lane.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 	if err != nil {
-		if script.IsPoison(err) {
+		if lane.Refused(err) {
 			err = fmt.Errorf("%w: message %s of %s: %w", errPoison, d.ID, d.Topic, err)
 		}
 		return result, err
@@ -186,9 +186,9 @@ func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.He
 }
 
 // fill applies what is missing before h: the subscription is behind where this Redis is, which came back older than it was.
-func (a *Applier) fill(ctx context.Context, d *messaging.Delivery, h *message.Header, at script.Result) error {
+func (a *Applier) fill(ctx context.Context, d *messaging.Delivery, h *message.Header, at lane.Result) error {
 	a.metrics.gaps.WithLabelValues(a.cfg.Origin).Inc()
-	a.log.Warn("effects are missing, reading them again", zap.String("cursor", at.Cursor), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
+	a.log.Warn("effects are missing, reading them again", zap.Stringer("cursor", at.Cursor), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
 	cfg := messaging.ReaderConfig{Topic: d.Topic, Name: "sonic"}
 	if id, err := messaging.ParseMessageID([]byte(at.CursorMessage)); err == nil && !id.IsZero() {
 		cfg.After = []messaging.MessageID{id}
@@ -214,14 +214,14 @@ func (a *Applier) fill(ctx context.Context, d *messaging.Delivery, h *message.He
 		if err != nil {
 			return err
 		}
-		if result.Gap {
+		if result.Status == lane.Gap {
 			return a.gap(mh, result)
 		}
 	}
 }
 
 // gap says that what is missing is not to be had.
-func (a *Applier) gap(h *message.Header, at script.Result) error {
+func (a *Applier) gap(h *message.Header, at lane.Result) error {
 	a.mu.Lock()
 	a.status.Gap = true
 	a.mu.Unlock()

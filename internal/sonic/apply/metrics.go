@@ -3,7 +3,7 @@ package apply
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 )
 
 // Metrics are those of all appliers.
@@ -41,12 +41,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 // applied counts what became of a message.
-func (m *Metrics) applied(origin string, r script.Result) {
-	if r.Duplicate {
+func (m *Metrics) applied(origin string, r lane.Result) {
+	if r.Status == lane.Duplicate {
 		m.duplicates.WithLabelValues(origin).Inc()
 		return
 	}
-	for outcome, n := range map[string]int{"applied": r.Applied, "lost": r.Lost, "dead": r.Dead, "diverged": r.Diverged} {
+	for outcome, n := range map[string]int64{"applied": r.Applied, "lost": r.Lost, "dead": r.Dead, "diverged": r.Diverged} {
 		if n > 0 {
 			m.effects.WithLabelValues(origin, outcome).Add(float64(n))
 		}

@@ -64,11 +64,22 @@ func Max(a, b ID) ID {
 // seqBits is how many bits of a position hold an id's Seq. What is left, below the sign, is enough for Ms until the year 2248.
 const seqBits = 20
 
-// Position is where a message whose last effect is id stands among those of its topic, when the one before it is at the position previous, -1 for none.
-// Positions rise.
-//
-// It is the id as one number, so that it is above those of messages that retention has removed. A Seq that does not fit, and the parts of
-// one message, which have the same last id, are numbered on from the one before.
-func (id ID) Position(previous int64) int64 {
-	return max(int64(id.Ms<<seqBits|min(id.Seq, 1<<seqBits-1)), previous+1)
+// maxMs is the highest Ms that a position has room for.
+const maxMs = 1<<(63-seqBits) - 1
+
+// Position is the id as one number: where a message whose last effect it is stands among those of its topic. The library numbers effects so that they
+// fit; the error says that this one does not.
+func (id ID) Position() (int64, error) {
+	if id.Ms > maxMs || id.Seq >= 1<<seqBits {
+		return 0, fmt.Errorf("the id %s of an effect is beyond what positions have room for: is the clock right?", id)
+	}
+	return int64(id.Ms<<seqBits | id.Seq), nil
+}
+
+// AtPosition is the id that stands at a position, the zero ID below 0.
+func AtPosition(p int64) ID {
+	if p < 0 {
+		return ID{}
+	}
+	return ID{Ms: uint64(p) >> seqBits, Seq: uint64(p) & (1<<seqBits - 1)}
 }

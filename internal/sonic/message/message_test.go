@@ -26,18 +26,21 @@ func TestIDsReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestPositionsRise(t *testing.T) {
+func TestPositionsAreInTheOrderOfIDs(t *testing.T) {
 	const ms = 1_800_000_000_000
 	previous := int64(-1)
-	ids := []message.ID{{Ms: ms}, {Ms: ms, Seq: 1}, {Ms: ms, Seq: 1<<20 - 1}, {Ms: ms, Seq: 1 << 20}, {Ms: ms, Seq: 1<<20 + 1}, {Ms: ms + 1}, {Ms: ms + 2}}
-	for _, id := range ids {
-		p := id.Position(previous)
+	for _, id := range []message.ID{{}, {Ms: 1}, {Ms: ms}, {Ms: ms, Seq: 1}, {Ms: ms, Seq: 1<<20 - 1}, {Ms: ms + 1}, {Ms: 1<<43 - 1, Seq: 1<<20 - 1}} {
+		p, err := id.Position()
+		require.NoError(t, err)
 		assert.Greater(t, p, previous, id)
+		assert.Equal(t, id, message.AtPosition(p))
 		previous = p
 	}
-	// What is in order by id alone is so whoever counts: retention may have removed the message before.
-	assert.Greater(t, message.ID{Ms: ms + 5}.Position(-1), previous)
-	assert.Less(t, previous, int64(1)<<61, "entry writers give up behind that")
+	assert.True(t, message.AtPosition(-1).IsZero())
+	for _, id := range []message.ID{{Ms: ms, Seq: 1 << 20}, {Ms: 1 << 43}} {
+		_, err := id.Position()
+		assert.Error(t, err)
+	}
 }
 
 func TestOrderOfIDsIsThatOfNumbers(t *testing.T) {

@@ -7,15 +7,15 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // prepare compares what Redis holds with what the topic has, brings Redis up to the topic when it came back older, and opens it for
 // writes. It returns the effect to go on behind.
 func (l *loader) prepare(ctx context.Context) (message.ID, error) {
-	state, err := l.library.Look(ctx)
+	state, err := l.lane.Look(ctx)
 	if err != nil {
 		return message.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
 	}
@@ -41,10 +41,15 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 			zap.Stringer("topic", l.pack.tail.last), zap.Stringer("shipped", state.Shipped))
 		l.pack.tail.last = state.Shipped
 	}
-	if l.fresh || !state.Ready {
-		if err := l.library.Open(ctx, epoch, l.pack.tail.last.String()); err != nil {
+	if l.fresh || !state.Opened {
+		floor := message.Max(message.AtPosition(l.pack.tail.position), l.pack.tail.last)
+		if state, err = l.lane.Open(ctx, epoch, floor); err != nil {
+			if lane.Refused(err) {
+				err = fmt.Errorf("%w: %w", ErrState, err)
+			}
 			return message.ID{}, fmt.Errorf("cannot open Redis for writes: %w", err)
 		}
+		l.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
 	}
 	l.fresh, l.pack.tail.epoch = false, epoch
 	l.setEpoch(epoch)
@@ -52,10 +57,10 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 }
 
 // fits reports what is wrong with the state of another zone, or of a newer Sonic.
-func (l *loader) fits(state script.State) error {
+func (l *loader) fits(state lane.State) error {
 	switch {
-	case state.Layout > script.Layout:
-		return fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, script.Layout)
+	case state.Layout > lane.Layout:
+		return fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, lane.Layout)
 	case state.Zone != "" && state.Zone != l.cfg.Zone:
 		return fmt.Errorf("%w: it holds the state of zone %q, and this is zone %q: give the right redis.url or zone", ErrState, state.Zone, l.cfg.Zone)
 	default:
@@ -106,7 +111,7 @@ func (l *loader) replay(ctx context.Context, position messaging.Position, from m
 		return false, fmt.Errorf("cannot read the own topic: %w", err)
 	}
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
-	n := 0
+	n := int64(0)
 	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
 		h, err := message.ParseHeader(d.Properties)
 		if err != nil || missing || h.Last.Compare(from) <= 0 {
@@ -116,9 +121,13 @@ func (l *loader) replay(ctx context.Context, position messaging.Position, from m
 			missing = true
 			return nil
 		}
-		result, err := l.library.Apply(ctx, script.Message{Header: *h, Payload: d.Payload, ID: string(d.ID.Bytes())})
+		result, err := l.lane.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 		if err != nil {
 			return fmt.Errorf("cannot apply own effects: %w", err)
+		}
+		if result.Status == lane.Gap {
+			missing = true
+			return nil
 		}
 		n += result.Applied
 		if h.Part == h.Parts {
@@ -130,7 +139,7 @@ func (l *loader) replay(ctx context.Context, position messaging.Position, from m
 		missing = true
 	}
 	if !missing && err == nil {
-		l.log.Info("applied what this Redis had lost", zap.Int("effects", n), zap.Int64("epoch", epoch))
+		l.log.Info("applied what this Redis had lost", zap.Int64("effects", n), zap.Int64("epoch", epoch))
 	}
 	return missing, err
 }

@@ -23,7 +23,7 @@ const (
 func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 	count := int64(readLeast)
 	for {
-		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.library.Stream(), begin.String()}, Count: count, Block: readBlock}).Result()
+		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.lane.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
 		if errors.Is(err, redis.Nil) {
 			if ctx.Err() != nil {
 				return nil

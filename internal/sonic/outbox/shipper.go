@@ -13,9 +13,9 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -33,7 +33,7 @@ type Config struct {
 type Shipper struct {
 	cfg     Config
 	redis   *redis.Client
-	library *script.Library
+	lane    *lane.Lane
 	client  *messaging.Client
 	log     *zap.Logger
 	metrics *Metrics
@@ -54,9 +54,9 @@ type Status struct {
 }
 
 // New makes a shipper. stored is called with each id that the topic has, in their order.
-func New(cfg Config, db *redis.Client, library *script.Library, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(message.ID)) *Shipper {
+func New(cfg Config, db *redis.Client, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(message.ID)) *Shipper {
 	log = log.Named("outbox").With(zap.Int("lane", cfg.Lane))
-	return &Shipper{cfg: cfg, redis: db, library: library, client: client, log: log, metrics: m, trouble: retry.NewTrouble(log), stored: stored}
+	return &Shipper{cfg: cfg, redis: db, lane: l, client: client, log: log, metrics: m, trouble: retry.NewTrouble(log), stored: stored}
 }
 
 // Status returns what the shipper is doing.
@@ -199,7 +199,7 @@ func (l *loader) session(ctx context.Context) error {
 	l.trouble.Note(nil)
 	l.note(begin)
 	q := newQueue()
-	trim := newTrimmer(l.library)
+	trim := newTrimmer(l.lane)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.read(ctx, begin, q) })
 	group.Go(func() error { return l.store(ctx, q, trim) })
@@ -225,7 +225,10 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 		if err != nil {
 			return err
 		}
-		records, ends := l.pack.pack(entries)
+		records, ends, err := l.pack.pack(entries)
+		if err != nil {
+			return err
+		}
 		began := time.Now()
 		for _, r := range records {
 			if err := l.writer.Store(l.storing, r); err != nil {
@@ -249,8 +252,14 @@ func (l *loader) beat(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := l.library.Beat(ctx); err != nil {
+		if err := l.lane.Beat(ctx); err != nil {
 			return fmt.Errorf("cannot beat: %w", err)
 		}
 	}
+}
+
+func (s *Shipper) setEpoch(epoch int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Epoch = epoch
 }

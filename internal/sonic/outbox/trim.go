@@ -5,21 +5,21 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // trimmer removes from the outbox what the topic has, beside the storing: only the latest id counts.
 type trimmer struct {
-	library *script.Library
-	wake    chan struct{}
+	lane *lane.Lane
+	wake chan struct{}
 
 	mu sync.Mutex
 	to message.ID
 }
 
-func newTrimmer(library *script.Library) *trimmer {
-	return &trimmer{library: library, wake: make(chan struct{}, 1)}
+func newTrimmer(l *lane.Lane) *trimmer {
+	return &trimmer{lane: l, wake: make(chan struct{}, 1)}
 }
 
 func (t *trimmer) behind(id message.ID) {
@@ -39,7 +39,7 @@ func (t *trimmer) run(ctx context.Context) error {
 		t.mu.Lock()
 		to := t.to
 		t.mu.Unlock()
-		if err := t.library.Shipped(ctx, to.String()); err != nil {
+		if err := t.lane.Shipped(ctx, to); err != nil {
 			return fmt.Errorf("cannot trim the outbox: %w", err)
 		}
 	}

@@ -104,7 +104,7 @@ var ErrState = errors.New("this Redis cannot be used")
 // own waits until this process is the only one that writes the topic.
 func (s *Shipper) own(ctx context.Context) (*messaging.EntryWriter, error) {
 	w, err := s.client.EntryWriter(ctx, s.cfg.Topic, messaging.EntryWriterConfig{
-		Name: fmt.Sprintf("sonic-%s-%d", s.cfg.Zone, s.cfg.Lane), Label: "sonic",
+		Name: fmt.Sprintf("sonic-%s-%d", s.cfg.Zone, s.cfg.Lane), Label: "sonic", Replicated: true,
 		Position: func(d *messaging.Delivery) (int64, error) {
 			h, err := message.ParseHeader(d.Properties)
 			if err != nil {

@@ -24,5 +24,6 @@ local function state_effects(db, key, notes)
 	else
 		return dump_effect(policy, db, key, call('DUMP', key), pxat), notes
 	end
+	if pxat ~= '' then notes = expiry_notes(policy, db, key, pxat, notes) end
 	return deletion_effect(policy, db, key) .. elements_effect(op, policy, db, key, pxat, list, 1, #list), notes
 end

@@ -5,11 +5,11 @@
 -- what this Redis holds.
 local ready = false
 local zone = ''
-local alone = true -- there is no other zone: nobody needs versions
+local alone = true -- there is no other zone: nothing is noted, for nobody would read it
 local policies = {} -- of {prefix, policy}, longest prefix first
 local default_policy = 'l'
 
-local NOT_READY = redis.error_reply('SONICNOTREADY no Sonic has opened this Redis')
+local NOT_READY = {err = 'SONICNOTREADY no Sonic has opened this Redis'}
 
 -- Lua's unpack fails at about 8,000 values.
 local SLICE = 4000
@@ -26,10 +26,11 @@ local function policy_of(key)
 	return default_policy
 end
 
--- mode_of reads the first argument of a write: db, then flags.
+-- mode_of reads the first argument of a write: the database, then flags: t and the id of a
+-- transaction in hexadecimal digits, p when the reply is to carry the entry's id, r when the client
+-- speaks RESP3.
 local function mode_of(word)
-	if word == '0' then return '0', nil, false end
 	local db, flags = string.match(word, '^(%d+)(.*)$')
 	local tx = string.match(flags, 't(%x+)')
-	return db, tx, string.find(flags, 'p', 1, true) ~= nil
+	return db, tx, string.find(flags, 'p', 1, true) ~= nil, string.find(flags, 'r', 1, true) ~= nil
 end

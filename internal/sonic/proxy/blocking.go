@@ -62,6 +62,8 @@ func (p *Proxy) attemptOf(cmd *command.Command, r request) (try attempt, problem
 		try.cmd = p.table.Lookup([]byte(cmd.Name[1:]), nil)
 		if n, ok := resp.ParseInt([]byte(words[0])); ok && n > 0 && n < int64(len(words)) {
 			try.keys = words[1 : 1+n]
+		} else if !ok || n <= 0 {
+			return try, "ERR numkeys should be greater than 0"
 		}
 	case "blmove":
 		words = words[:last]
@@ -90,15 +92,16 @@ func (p *Proxy) attemptOf(cmd *command.Command, r request) (try attempt, problem
 
 // parseTimeout reads seconds as Redis does: 0 is for ever.
 func parseTimeout(text string) (time.Duration, string) {
-	seconds, err := strconv.ParseFloat(text, 64)
+	number := text
+	if lower := strings.ToLower(text); strings.Contains(lower, "0x") && !strings.Contains(lower, "p") {
+		number += "p0" // C needs no exponent
+	}
+	seconds, err := strconv.ParseFloat(number, 64)
 	if err != nil && !math.IsInf(seconds, 0) || math.IsNaN(seconds) || strings.Contains(text, "_") {
 		return 0, "ERR timeout is not a float or out of range"
 	}
 	ms := math.Ceil(seconds * 1000)
-	switch {
-	case ms > math.MaxInt64/2:
-		return 0, "ERR timeout is out of range"
-	case ms < 0:
+	if ms < 0 || ms > math.MaxInt64/2 { // more overflows in Redis
 		return 0, "ERR timeout is negative"
 	}
 	return time.Duration(min(ms, float64(math.MaxInt64/int64(time.Millisecond)-1))) * time.Millisecond, ""

@@ -221,6 +221,7 @@ func (c *client) consume(b []byte) (used int) {
 	}
 	switch {
 	case c.closed:
+		parser.Reset()
 	case parser.Partial():
 		if c.parser == nil {
 			c.parser, l.parser = parser, new(resp.Parser)

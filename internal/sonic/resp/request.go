@@ -50,7 +50,15 @@ type Parser struct {
 // Next reads one request from the beginning of b. n is its length, or 0 when b does not hold all of it: then call Next
 // again with the same bytes and more behind them. A request without arguments (an empty line, "*0") has n > 0 and no
 // Args; Redis ignores it.
+// After an error the connection is of no use any more.
 func (p *Parser) Next(b []byte, limits *Limits) (n int, err error) {
+	if n, err = p.next(b, limits); err != nil {
+		p.begun = false
+	}
+	return n, err
+}
+
+func (p *Parser) next(b []byte, limits *Limits) (n int, err error) {
 	if !p.begun {
 		p.Args = p.Args[:0]
 		p.pos, p.bulk, p.inline = 0, -1, false

@@ -17,7 +17,7 @@ func (b *sonicBench) latency(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, nutcracker.stop()) }()
+	defer func() { err = errors.Join(err, nutcracker.quit()) }()
 	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: fresh("sonic"), policy: "lww"})
 	if err != nil {
 		return err

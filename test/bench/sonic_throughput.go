@@ -113,7 +113,7 @@ func (b *sonicBench) reads(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, nutcracker.stop()) }()
+	defer func() { err = errors.Join(err, nutcracker.quit()) }()
 	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, topic: fresh("sonic"), policy: "lww"})
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (b *sonicBench) writes(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, nutcracker.stop()) }()
+	defer func() { err = errors.Join(err, nutcracker.quit()) }()
 	b.row("\n" + throughputHead)
 	for _, mode := range []struct {
 		policy string

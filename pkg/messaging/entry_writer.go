@@ -22,6 +22,10 @@ type EntryWriterConfig struct {
 	// An error refuses the topic: opening fails with it. It is called with the topic's last
 	// message: at opening, and again during Store.
 	Position func(*Delivery) (int64, error)
+	// Replicated says that the topic is replicated to this cluster as well, and that nobody writes it
+	// in the others. Then the writer is the only one of its Name ([NamedOwnership]) and lets the other
+	// clusters' replicators in, which an exclusive one cannot. Default false: the writer is exclusive.
+	Replicated bool
 	// Label is the label "profile" of the publishing metrics. Default "entries".
 	Label string
 	// Compression of each entry. Default LZ4.
@@ -62,6 +66,9 @@ func (c EntryWriterConfig) profile() Profile {
 	// Not WaitForOwnership: a producer that is closed while it waits in the broker's queue has its
 	// turn all the same, and blocks the topic until its connection ends. A writer tries again.
 	p.Ownership = ExclusiveOwnership
+	if c.Replicated {
+		p.Ownership = NamedOwnership
+	}
 	return p
 }
 
@@ -91,7 +98,8 @@ func EntryBytes(r *Record) int {
 //
 //  1. Nobody else writes between reading the last message and writing. The producer is
 //     exclusive and is open before the reading: a broker has no other then, and refuses to
-//     let one back in that had the topic before.
+//     let one back in that had the topic before. Where the topic is replicated to this cluster it is
+//     the only one of its name, and one that has lost its connection does not come back by itself.
 //
 //  2. What is stored has no gaps. Brokers take whatever sequence id is above the last one,
 //     and clients send again, in their own time, what a broken connection left: with several

@@ -32,8 +32,8 @@ var (
 	// publisher without [SharedOwnership]) lost its producer, and of all that come later. Each
 	// of them may be stored or not. Close the publisher and open another.
 	ErrProducerLost = errors.New("messaging: producer lost")
-	// ErrOwned says that a publisher with [ExclusiveOwnership] cannot open: another publisher
-	// has the topic.
+	// ErrOwned says that a publisher with [ExclusiveOwnership] cannot open, or one with
+	// [NamedOwnership] whose name is in use: another publisher has the topic.
 	ErrOwned = errors.New("messaging: another publisher has the topic")
 	// ErrInvalidTopic says that a name cannot be a topic's.
 	ErrInvalidTopic = errors.New("messaging: invalid topic name")

@@ -51,7 +51,7 @@ func openingFailure(err error, o Ownership) error {
 		return fmt.Errorf("%w: %w", ErrTopicNotFound, err)
 	case is("InvalidTopicName"):
 		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)
-	case o == ExclusiveOwnership && (is("ProducerFenced") || is("ProducerBusy")):
+	case (o == ExclusiveOwnership || o == NamedOwnership) && (is("ProducerFenced") || is("ProducerBusy")):
 		return fmt.Errorf("%w: %w", ErrOwned, err)
 	default:
 		return nil

@@ -59,6 +59,12 @@ const (
 	// publisher. When the context of the opening ends first, the broker keeps the place in the
 	// queue, and the publisher gives it up as soon as its turn comes.
 	WaitForOwnership Ownership = "wait"
+	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set; others
+	// may write, too. In all else it is ExclusiveOwnership. It is for topics that two clusters
+	// replicate to each other: a broker (Pulsar 4.0) refuses another cluster's replicator where a
+	// producer is exclusive, and an exclusive producer where the replicator was first, also when
+	// the replicator has nothing to write.
+	NamedOwnership Ownership = "named"
 )
 
 // Profile is how a publisher trades latency for throughput. Start from [Durable] or
@@ -180,11 +186,14 @@ func (p Profile) Validate() error {
 	oneOf(fault, "compression", p.Compression, LZ4, ZSTD, NoCompression)
 	oneOf(fault, "admission", p.Admission, Block, FailFast)
 	oneOf(fault, "routing", p.Routing, RouteKeyHash, RouteRoundRobin, RouteExplicit)
-	oneOf(fault, "ownership", p.Ownership, SharedOwnership, ExclusiveOwnership, WaitForOwnership)
+	oneOf(fault, "ownership", p.Ownership, SharedOwnership, ExclusiveOwnership, WaitForOwnership, NamedOwnership)
+	if p.Ownership == NamedOwnership && p.ProducerName == "" {
+		fault("producer_name: must be set with ownership: named")
+	}
 	return errors.Join(errs...)
 }
 
-// owns reports whether no other publisher may write while this one does.
+// owns reports whether no other publisher, or none of the same name, may write while this one does.
 func (p Profile) owns() bool { return p.Ownership != SharedOwnership }
 
 // unbatched reports whether every record is a message of its own.

@@ -20,6 +20,7 @@ import (
 type piece struct {
 	Kind       string  `json:"kind"` // a key of pieces()
 	URL        string  `json:"url"`
+	Far        string  `json:"far"`      // what the messages reach in the end, where that is elsewhere
 	Listener   string  `json:"listener"` // the advertised listener to ask for
 	Topic      string  `json:"topic"`
 	Payload    int     `json:"payload"`    // bytes
@@ -47,6 +48,7 @@ type outcome struct {
 	PeakMiB  float64 `json:"peak_mib"` // largest resident size of the process
 	Distinct int     `json:"distinct"` // consumers: distinct messages seen
 	Allocs   float64 `json:"allocs"`   // heap allocations per message
+	Rest     float64 `json:"rest_s"`   // from the last message sent until it was where it should be
 
 	Refused    int `json:"refused"`    // senders: requests that had to be repeated
 	Duplicates int `json:"duplicates"` // consumers: messages that came again

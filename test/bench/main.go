@@ -28,6 +28,7 @@ func scenarios() map[string]scenario {
 		"messaging":   messagingScenario,
 		"nightingale": nightingaleScenario,
 		"pigeonhole":  pigeonholeScenario,
+		"sonic":       sonicScenario,
 	}
 }
 

@@ -44,6 +44,10 @@ func pieces() map[string]func(context.Context, piece, *meter) error {
 		"sarama-consume":    saramaConsume,
 		"franz-consume":     franzConsume,
 		"franz-produce":     franzProduce,
+		"redis-paced":       redisPaced,
+		"redis-lag":         redisLag,
+		"redis-stream":      redisStream,
+		"raw-lag":           rawLag,
 	}
 }
 

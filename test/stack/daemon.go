@@ -108,7 +108,8 @@ func lastError(path string) string {
 	exception := regexp.MustCompile(`^[a-z]\w*(\.\w+)+: `) // with its class, below the line that reports it
 	for _, line := range tail(path, 1000) {
 		if strings.Contains(line, " ERROR ") || strings.Contains(line, " [error] ") ||
-			strings.HasPrefix(line, "Caused by:") || exception.MatchString(line) || strings.HasPrefix(line, "Error") {
+			strings.HasPrefix(line, "Caused by:") || exception.MatchString(line) || strings.HasPrefix(line, "Error") ||
+			strings.HasPrefix(line, ">>> ") || strings.Contains(line, " # Fatal") { // of Redis: the line of redis.conf
 			last = firstLine(line)
 		}
 	}
@@ -133,7 +134,7 @@ func privateStack(ctx context.Context, t testing.TB, service string) *Stack {
 		err = s.Fetch(ctx, service)
 	}
 	if err != nil {
-		unavailable(t, service, err)
+		Unavailable(t, service, err)
 	}
 	s.sweepPrivate()
 	return s
@@ -144,12 +145,12 @@ func (s *Stack) privateFolder(t testing.TB, service string) string {
 	t.Helper()
 	alive, err := s.markAlive()
 	if err != nil {
-		unavailable(t, service, err)
+		Unavailable(t, service, err)
 	}
 	t.Cleanup(func() { alive.Close() })
 	dir, err := s.privateDir()
 	if err != nil {
-		unavailable(t, service, err)
+		Unavailable(t, service, err)
 	}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
@@ -182,7 +183,7 @@ func private[D daemon](t testing.TB, service string, srv *server, prepare func(c
 	s := privateStack(ctx, t, service)
 	d, err := prepare(ctx, s, s.privateFolder(t, service))
 	if err != nil {
-		unavailable(t, service, err)
+		Unavailable(t, service, err)
 	}
 	srv.own(t, d)
 	if err := srv.Start(ctx); err != nil {

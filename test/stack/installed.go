@@ -35,7 +35,8 @@ func findInit() initSystem {
 func (s *Stack) installQuietly(ctx context.Context, pkg string, services ...installed) error {
 	machine := findInit()
 	here := machine.look(ctx, services)
-	if err := s.aptInstall(ctx, pkg); err != nil {
+	did, err := s.aptInstall(ctx, pkg)
+	if err != nil || !did { // what another process installed, and has perhaps started since, is not ours to stop
 		return err
 	}
 	return machine.stopOthers(ctx, services, here, s.log)

@@ -34,7 +34,7 @@ type KafkaSecurity struct {
 	CAFile, CertFile, KeyFile string
 }
 
-// Secured adds to a Kafka the listeners that [KafkaSecurity] describes.
+// Secured adds to a Kafka the listeners that [KafkaSecurity] describes, to a Redis the one of [RedisSecurity].
 func Secured() Option {
 	return func(o *options) { o.secured = true }
 }

@@ -42,7 +42,7 @@ func kafkaTrip(t *testing.T, conf *sarama.Config, broker, topic, send string, of
 func TestKafkaUpAndDown(t *testing.T) {
 	s := testStack(t, Config{})
 	if err := s.Fetch(t.Context(), "kafka"); err != nil {
-		unavailable(t, "kafka", err)
+		Unavailable(t, "kafka", err)
 	}
 	lines, err := s.Up(t.Context(), "kafka")
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestPrivateKafkaSecured(t *testing.T) {
 func TestFailedKafkaStartTellsWhy(t *testing.T) {
 	s := testStack(t, Config{})
 	if err := s.Fetch(t.Context(), "kafka"); err != nil {
-		unavailable(t, "kafka", err)
+		Unavailable(t, "kafka", err)
 	}
 	b, err := s.newKafka(t.Context(), t.TempDir(), newOptions([]Option{Conf(map[string]string{"authorizer.class.name": "no.such.Class"})}))
 	require.NoError(t, err)

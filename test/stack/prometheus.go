@@ -38,25 +38,26 @@ func (s *Stack) fetchPrometheus(ctx context.Context) error {
 	return nil
 }
 
-// aptInstall installs a Debian package. Only a missing program is worth that, so callers look for it first.
-func (s *Stack) aptInstall(ctx context.Context, pkg string) error {
+// aptInstall installs a Debian package and reports whether it was this call that did. Only a missing program is worth that, so callers look for it
+// first.
+func (s *Stack) aptInstall(ctx context.Context, pkg string) (did bool, err error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("%s is missing and this system has no apt-get: install %s yourself and put it in PATH", pkg, pkg)
+		return false, fmt.Errorf("%s is missing and this system has no apt-get: install %s yourself and put it in PATH", pkg, pkg)
 	}
 	var prefix []string
 	if os.Geteuid() != 0 {
 		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
-			return fmt.Errorf("%s is missing and only root may install it: run `sudo apt-get install --no-install-recommends %s`", pkg, pkg)
+			return false, fmt.Errorf("%s is missing and only root may install it: run `sudo apt-get install --no-install-recommends %s`", pkg, pkg)
 		}
 		prefix = []string{"sudo", "-n"}
 	}
 	unlock, err := lockFile(ctx, filepath.Join(s.cache, "apt.lock"), s.log)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
 	if _, err := exec.LookPath(pkg); err == nil { // by the process that held the lock
-		return nil
+		return false, nil
 	}
 	apt := func(args ...string) (string, error) {
 		// RUNLEVEL=1 has Debian's init scripts leave the service alone.
@@ -78,11 +79,11 @@ func (s *Stack) aptInstall(ctx context.Context, pkg string) error {
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return false, ctx.Err()
 		}
-		return fmt.Errorf("apt-get cannot install %s (no network?): %s", pkg, aptError(out, err))
+		return false, fmt.Errorf("apt-get cannot install %s (no network?): %s", pkg, aptError(out, err))
 	}
-	return nil
+	return true, nil
 }
 
 func aptError(out string, err error) string {

@@ -38,7 +38,7 @@ func rabbitPublish(t *testing.T, ch *amqp.Channel, queue, text string) {
 func TestRabbitMQUpAndDown(t *testing.T) {
 	s := testStack(t, Config{})
 	if err := s.Fetch(t.Context(), "rabbitmq"); err != nil {
-		unavailable(t, "rabbitmq", err)
+		Unavailable(t, "rabbitmq", err)
 	}
 	lines, err := s.Up(t.Context(), "rabbitmq")
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 )
 
 // errNotOwned keeps tests from killing the server that other packages share.
-var errNotOwned = errors.New("this server is shared: use PrivatePulsar, PrivateGeo, PrivateKafka or PrivateRabbitMQ to stop, kill or pause one")
+var errNotOwned = errors.New("this server is shared: use the function whose name begins with Private to stop, kill or pause one")
 
 // A daemon is how to run one server: the same folder, settings and ports on each start.
 type daemon interface {

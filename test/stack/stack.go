@@ -31,6 +31,10 @@ type Config struct {
 	PulsarPort, PulsarAdminPort int
 	// PulsarConf overrides keys of standalone.conf in "pulsar" and "pulsar-geo". Default: none.
 	PulsarConf map[string]string
+	// RedisPort fixes the port of the service "redis". Default 0: any free one.
+	RedisPort int
+	// RedisConf sets keys of redis.conf in "redis" and "redis-geo". Default: none.
+	RedisConf map[string]string
 }
 
 // Names of the stacks that a checkout has beside its own.
@@ -121,7 +125,8 @@ type service struct {
 
 func (s *Stack) services() []service {
 	return []service{
-		s.pulsarService(), s.geoService(), s.kafkaService(), s.rabbitMQService(), s.prometheusService(), s.prometheusCurrentService(), s.victoriaMetricsService(),
+		s.pulsarService(), s.geoService(), s.kafkaService(), s.rabbitMQService(), s.redisService(), s.redisGeoService(),
+		s.prometheusService(), s.prometheusCurrentService(), s.victoriaMetricsService(), s.nutcrackerService(),
 	}
 }
 
@@ -326,6 +331,10 @@ func (s *Stack) settings(service string) string {
 		return fmt.Sprint(s.cfg.PulsarPort, s.cfg.PulsarAdminPort, s.cfg.PulsarConf)
 	case "pulsar-geo":
 		return fmt.Sprint(s.cfg.PulsarConf)
+	case "redis":
+		return fmt.Sprint(s.cfg.RedisPort, s.cfg.RedisConf)
+	case "redis-geo":
+		return fmt.Sprint(s.cfg.RedisConf)
 	}
 	return ""
 }

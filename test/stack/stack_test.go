@@ -61,7 +61,7 @@ func adminURL(t *testing.T, lines []string) string {
 func TestUpReusesReplacesAndDownLeavesNothing(t *testing.T) {
 	s := testStack(t, Config{})
 	if err := s.Fetch(t.Context(), "pulsar"); err != nil {
-		unavailable(t, "pulsar", err)
+		Unavailable(t, "pulsar", err)
 	}
 	lines, err := s.Up(t.Context(), "pulsar")
 	require.NoError(t, err)
@@ -102,7 +102,7 @@ func TestUpReusesReplacesAndDownLeavesNothing(t *testing.T) {
 func TestFailedStartLeavesNoProcess(t *testing.T) {
 	s := testStack(t, Config{PulsarConf: map[string]string{"compactionServiceFactoryClassName": "no.such.Class"}})
 	if err := s.Fetch(t.Context(), "pulsar"); err != nil {
-		unavailable(t, "pulsar", err)
+		Unavailable(t, "pulsar", err)
 	}
 	_, err := s.Up(t.Context(), "pulsar")
 	require.ErrorContains(t, err, "ended while starting")
@@ -302,7 +302,7 @@ func TestMavenErrors(t *testing.T) {
 func TestUnknownService(t *testing.T) {
 	s := testStack(t, Config{CacheDir: t.TempDir()})
 	_, err := s.Up(t.Context(), "pulsar", "mysql")
-	require.EqualError(t, err, `unknown service "mysql"; known: pulsar, pulsar-geo, kafka, rabbitmq, prometheus, prometheus-current, victoria-metrics`)
+	require.EqualError(t, err, `unknown service "mysql"; known: pulsar, pulsar-geo, kafka, rabbitmq, redis, redis-geo, prometheus, prometheus-current, victoria-metrics, nutcracker`)
 	require.ErrorContains(t, s.Fetch(t.Context()), "no service named")
 }
 

@@ -42,8 +42,8 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// Conf sets keys of the server's configuration: Pulsar's standalone.conf, Kafka's server.properties, rabbitmq.conf. It
-// wins over the defaults of this package.
+// Conf sets keys of the server's configuration: Pulsar's standalone.conf, Kafka's server.properties, rabbitmq.conf,
+// redis.conf. It wins over the defaults of this package.
 func Conf(conf map[string]string) Option {
 	return func(o *options) {
 		if o.conf == nil {
@@ -114,13 +114,13 @@ func shared(t testing.TB, service string) []serverRecord {
 	t.Helper()
 	s, err := New(Config{Log: os.Stderr})
 	if err != nil {
-		unavailable(t, service, err)
+		Unavailable(t, service, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
 	servers, err := s.sharedServers(ctx, service)
 	if err != nil {
-		unavailable(t, service, err)
+		Unavailable(t, service, err)
 	}
 	return servers
 }
@@ -182,7 +182,7 @@ func privatePulsars(t testing.TB, opts []Option, clusters ...string) []*PulsarSe
 	for _, cluster := range clusters {
 		b, err := s.newBroker(ctx, cluster, s.privateFolder(t, "pulsar"), 0, 0)
 		if err != nil {
-			unavailable(t, "pulsar", err)
+			Unavailable(t, "pulsar", err)
 		}
 		b.options = newOptions(opts)
 		srv := &PulsarServer{url: b.url(), admin: newAdmin(b.adminURL(), b.token)}
@@ -203,8 +203,9 @@ func privatePulsars(t testing.TB, opts []Option, clusters ...string) []*PulsarSe
 	return servers
 }
 
-// unavailable ends a test whose server cannot be had.
-func unavailable(t testing.TB, service string, err error) {
+// Unavailable ends a test whose server, or whatever else it needs, cannot be had: it fails when the environment variable CI is set and is skipped
+// elsewhere.
+func Unavailable(t testing.TB, service string, err error) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
 		t.Fatalf("no %s: %v", service, err)

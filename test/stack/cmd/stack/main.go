@@ -19,7 +19,8 @@ const usage = `usage: stack [flags] up SERVICE...     start servers, print KEY=V
        stack [flags] down              stop what was started from this checkout, by up, demo, smoke and tests;
                                        with AVIARY_STACK=NAME in the environment that stack alone
        stack [flags] fetch SERVICE...  install only
-services: pulsar, pulsar-geo, kafka, rabbitmq, prometheus and victoria-metrics (programs only)
+services: pulsar, pulsar-geo, kafka, rabbitmq, redis, redis-geo;
+          prometheus, prometheus-current, victoria-metrics and nutcracker (programs only)
 flags, also allowed after the verb:
 `
 
@@ -39,7 +40,7 @@ func main() {
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	cfg := stack.Config{Log: stderr, PulsarConf: make(map[string]string)}
+	cfg := stack.Config{Log: stderr, PulsarConf: make(map[string]string), RedisConf: make(map[string]string)}
 	flags := flag.NewFlagSet("stack", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
@@ -48,14 +49,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	flags.IntVar(&cfg.PulsarPort, "pulsar.port", 0, "fixed `port` of the broker; 0 takes a free one")
 	flags.IntVar(&cfg.PulsarAdminPort, "pulsar.admin-port", 0, "fixed `port` of the admin API; 0 takes a free one")
-	flags.Func("pulsar.conf", "set `KEY=VALUE` in standalone.conf, may be repeated (journalSyncData=false)", func(s string) error {
-		key, value, found := strings.Cut(s, "=")
-		if !found {
-			return errors.New("want KEY=VALUE")
-		}
-		cfg.PulsarConf[key] = value
-		return nil
-	})
+	flags.Func("pulsar.conf", "set `KEY=VALUE` in standalone.conf, may be repeated (journalSyncData=false)", setter(cfg.PulsarConf))
+	flags.IntVar(&cfg.RedisPort, "redis.port", 0, "fixed `port` of the service redis; 0 takes a free one")
+	flags.Func("redis.conf", "set `KEY=VALUE` in redis.conf, may be repeated (appendonly=yes, requirepass=secret)", setter(cfg.RedisConf))
 	// Flags may stand before and after the verb; the rest are the verb and services.
 	var words []string
 	for rest := args; ; rest = flags.Args()[1:] {
@@ -94,4 +90,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return s.Fetch(ctx, services...)
 	}
 	return fmt.Errorf("unknown verb %q: want up, down or fetch", verb)
+}
+
+// setter returns the function of a flag that puts KEY=VALUE into conf.
+func setter(conf map[string]string) func(string) error {
+	return func(s string) error {
+		key, value, found := strings.Cut(s, "=")
+		if !found {
+			return errors.New("want KEY=VALUE")
+		}
+		conf[key] = value
+		return nil
+	}
 }

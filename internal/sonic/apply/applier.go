@@ -1,0 +1,275 @@
+// Package apply applies to this zone's Redis what another zone did: it consumes that zone's topic, one message at a time, and hands each to the
+// library of functions, which knows what it has had already and applies the rest at once.
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Config says what to apply.
+type Config struct {
+	Zone   string // this one
+	Origin string // the other
+	Topic  string // of the other
+	// MaxClockSkew is how far the other zone's clock may be ahead before it is alarmed.
+	MaxClockSkew time.Duration
+}
+
+// Applier applies one zone's effects. Of several, in one process or in many, one works at a time: the one that the broker delivers the topic
+// to. All methods are safe for concurrent use.
+type Applier struct {
+	cfg     Config
+	lane    *lane.Lane
+	client  *messaging.Client
+	log     *zap.Logger
+	metrics *Metrics
+	trouble *retry.Trouble
+	skewed  *retry.Trouble
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status is how far an applier is.
+type Status struct {
+	// Cursor is the last effect applied by this process, zero before the first.
+	Cursor message.ID
+	// Count is how many effects the topic had then, Known how many it is known to have.
+	Count, Known int64
+	// Delay is how old the last effect was when it was applied, and At when that was.
+	Delay time.Duration
+	At    time.Time
+	// Gap says that effects are missing that the topic does not have any more.
+	Gap bool
+}
+
+// Behind is how far the zone is behind the other one: in time, and in effects that the topic has. known is false before the first message.
+func (s Status) Behind(now time.Time) (lag time.Duration, effects int64, known bool) {
+	if s.At.IsZero() {
+		return 0, max(s.Known-s.Count, 0), false
+	}
+	lag = s.Delay
+	if silence := now.Sub(s.At); silence > patience {
+		// Its beats do not come, either.
+		lag += silence
+	}
+	return max(lag, 0), max(s.Known-s.Count, 0), true
+}
+
+// patience is how long it may take a zone to say something: it beats each second.
+const patience = 3 * time.Second
+
+// New makes an applier.
+func New(cfg Config, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics) *Applier {
+	log = log.Named("apply").With(zap.String("origin", cfg.Origin))
+	return &Applier{
+		cfg: cfg, lane: l, client: client, log: log, metrics: m,
+		trouble: retry.NewTrouble(log), skewed: retry.NewTrouble(log.Named("clock")),
+	}
+}
+
+// Status returns how far the applier is.
+func (a *Applier) Status() Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.status
+}
+
+// Trouble is what is the matter now, last what was the matter last.
+func (a *Applier) Trouble() (now, last error, at time.Time) { //nolint:revive // errors are what is asked for
+	last, at = a.trouble.Last()
+	return a.trouble.Current(), last, at
+}
+
+// errPoison says that a message can never be applied.
+var errPoison = errors.New("a message cannot be applied")
+
+// Run applies until ctx ends. What the network, Redis and Pulsar do is no error: it tries again. An error says that trying does not help.
+func (a *Applier) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription = []string{a.cfg.Topic}, "sonic-"+a.cfg.Zone
+	cfg.Type, cfg.Order, cfg.StartAt = messaging.Failover, messaging.OrderTotal, messaging.StartEarliest
+	cfg.PrefetchBytes, cfg.MaxMessageBytes = 16<<20, 64<<10
+	cfg.Retry.MaxAttempts, cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 0, 50*time.Millisecond, 2*time.Second
+	cfg.StopTimeout, cfg.StuckAfter = 5*time.Second, 24*time.Hour // what keeps a message waiting is reported here
+	consumer, err := a.client.Consumer(cfg)
+	if err != nil {
+		return err
+	}
+	go a.watch(ctx)
+	err = consumer.Run(ctx, func(handling context.Context, d *messaging.Delivery) error {
+		err := a.handle(handling, ctx, d)
+		if final(err) {
+			stop(err)
+		}
+		return err
+	})
+	if cause := context.Cause(ctx); err == nil && final(cause) {
+		return fmt.Errorf("the effects of zone %s: %w", a.cfg.Origin, cause)
+	}
+	return err
+}
+
+func final(err error) bool {
+	return errors.Is(err, message.ErrNewer) || errors.Is(err, message.ErrForeign) || errors.Is(err, errPoison)
+}
+
+// handle applies one message, and returns nil when all up to it is applied.
+func (a *Applier) handle(ctx, running context.Context, d *messaging.Delivery) error {
+	h, err := message.ParseHeader(d.Properties)
+	if err == nil && h.Origin != a.cfg.Origin {
+		err = fmt.Errorf("%w: it is of zone %s", message.ErrForeign, h.Origin)
+	}
+	if err != nil {
+		return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+	}
+	var pause retry.Pause
+	for {
+		done, err := a.apply(ctx, d, h)
+		if done || final(err) {
+			return err
+		}
+		a.trouble.Note(err)
+		if running.Err() != nil {
+			return err // the process stops: the message comes again
+		}
+		pause.Wait(running)
+	}
+}
+
+// apply tries once. done is false when it is to be tried again.
+func (a *Applier) apply(ctx context.Context, d *messaging.Delivery, h *message.Header) (done bool, err error) {
+	result, err := a.call(ctx, d, h)
+	if err != nil {
+		return false, err
+	}
+	if result.Status == lane.Gap {
+		if err := a.fill(ctx, d, h, result); err != nil {
+			return false, err
+		}
+		if result, err = a.call(ctx, d, h); err != nil {
+			return false, err
+		}
+		if result.Status == lane.Gap {
+			return false, a.gap(h, result)
+		}
+	}
+	a.note(d, h)
+	a.trouble.Note(nil)
+	return true, nil
+}
+
+// call hands a message to the library.
+func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.Header) (lane.Result, error) {
+	result, err := a.lane.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
+	if err != nil {
+		if lane.Refused(err) {
+			err = fmt.Errorf("%w: message %s of %s: %w", errPoison, d.ID, d.Topic, err)
+		}
+		return result, err
+	}
+	a.metrics.applied(a.cfg.Origin, result)
+	return result, nil
+}
+
+// fill applies what is missing before h: the subscription is behind where this Redis is, which came back older than it was.
+func (a *Applier) fill(ctx context.Context, d *messaging.Delivery, h *message.Header, at lane.Result) error {
+	a.metrics.gaps.WithLabelValues(a.cfg.Origin).Inc()
+	a.log.Warn("effects are missing, reading them again", zap.Stringer("cursor", at.Cursor), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
+	cfg := messaging.ReaderConfig{Topic: d.Topic, Name: "sonic"}
+	if id, err := messaging.ParseMessageID([]byte(at.CursorMessage)); err == nil && !id.IsZero() {
+		cfg.After = []messaging.MessageID{id}
+	}
+	r, err := a.client.Reader(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("cannot read the topic again: %w", err)
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	for {
+		missing, err := r.Next(ctx)
+		if err != nil {
+			return fmt.Errorf("cannot read the topic again: %w", err)
+		}
+		if missing.ID.Compare(d.ID) >= 0 {
+			return nil
+		}
+		mh, err := message.ParseHeader(missing.Properties)
+		if err != nil {
+			return fmt.Errorf("message %s of %s: %w", missing.ID, missing.Topic, err)
+		}
+		result, err := a.call(ctx, missing, mh)
+		if err != nil {
+			return err
+		}
+		if result.Status == lane.Gap {
+			return a.gap(mh, result)
+		}
+	}
+}
+
+// gap says that what is missing is not to be had.
+func (a *Applier) gap(h *message.Header, at lane.Result) error {
+	a.mu.Lock()
+	a.status.Gap = true
+	a.mu.Unlock()
+	return fmt.Errorf("effects of zone %s between %s and %s are missing, and the topic does not have them any more", a.cfg.Origin, at.Cursor, h.First)
+}
+
+// note keeps how far the applier is.
+func (a *Applier) note(d *messaging.Delivery, h *message.Header) {
+	now := time.Now()
+	delay := now.Sub(time.UnixMilli(int64(h.Last.Ms)))
+	ahead := d.PublishTime.Sub(now)
+	a.mu.Lock()
+	a.status.Cursor, a.status.Count, a.status.Delay, a.status.At, a.status.Gap = h.Last, h.Count, delay, now, false
+	a.status.Known = max(a.status.Known, h.Count)
+	a.mu.Unlock()
+	a.metrics.delay.WithLabelValues(a.cfg.Origin).Observe(max(delay, 0).Seconds())
+	a.metrics.ahead.WithLabelValues(a.cfg.Origin).Set(max(ahead, 0).Seconds())
+	if ahead > a.cfg.MaxClockSkew {
+		a.skewed.Note(fmt.Errorf("the clock of zone %s is ahead of this zone's by more than %s: the later write may not win, and keys expire at the wrong time",
+			a.cfg.Origin, a.cfg.MaxClockSkew))
+	} else {
+		a.skewed.Note(nil)
+	}
+}
+
+// watchEvery is how often the end of the topic is looked at.
+const watchEvery = 5 * time.Second
+
+// watch finds out how many effects the topic has.
+func (a *Applier) watch(ctx context.Context) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		looking, cancel := context.WithTimeout(ctx, watchEvery)
+		last, err := a.client.Last(looking, a.cfg.Topic)
+		cancel()
+		if err != nil || last == nil {
+			continue // the consumer says what is the matter
+		}
+		if h, err := message.ParseHeader(last.Properties); err == nil {
+			a.mu.Lock()
+			a.status.Known = max(a.status.Known, h.Count)
+			a.mu.Unlock()
+		}
+	}
+}

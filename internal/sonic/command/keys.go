@@ -1,0 +1,143 @@
+package command
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// keySpec says where keys stand, as the key specifications of COMMAND do.
+type keySpec struct {
+	word  string // keys begin behind this word; "" when they begin at an index
+	begin int    // that index, or from where the word is looked for: from the end when < 0
+
+	counted bool
+	// Of a range: the last key, relative to the first one or, when < 0, to the end; every how many arguments one stands;
+	// and, when > 1, which part of the rest holds keys (1/limit).
+	// Of a counted list, relative to begin: where the number stands, where the first key stands, and the step.
+	a, b, c int
+}
+
+func parseKeySpecs(text string) ([]keySpec, error) {
+	if text == "-" {
+		return nil, nil
+	}
+	var specs []keySpec
+	for one := range strings.SplitSeq(text, ";") {
+		if strings.Contains(one, "?") {
+			continue // Redis does not tell: SORT
+		}
+		spec, err := parseKeySpec(one)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, spec)
+	}
+	return specs, nil
+}
+
+func parseKeySpec(text string) (keySpec, error) {
+	var s keySpec
+	at := strings.LastIndexAny(text, "rn")
+	if at < 1 {
+		return s, fmt.Errorf("key specification %q", text)
+	}
+	begin, find := text[:at], text[at:]
+	s.counted = find[0] == 'n'
+	if _, err := fmt.Sscanf(find[1:], "%d/%d/%d", &s.a, &s.b, &s.c); err != nil {
+		return s, fmt.Errorf("key specification %q: %w", text, err)
+	}
+	number := begin[1:]
+	if begin[0] == 'k' {
+		s.word, number, _ = strings.Cut(strings.ToLower(number), "@")
+	}
+	var err error
+	if s.begin, err = strconv.Atoi(number); err != nil {
+		return s, fmt.Errorf("key specification %q: %w", text, err)
+	}
+	return s, nil
+}
+
+// Keys calls yield with the position of each key among the arguments, until it returns false. It allocates nothing.
+func (c *Command) Keys(raw []byte, args []resp.Arg, yield func(position int) bool) {
+	for i := range c.keys {
+		if !c.keys[i].each(raw, args, yield) {
+			return
+		}
+	}
+	if c.Name == "sort" {
+		for i := 2; i+1 < len(args); i++ {
+			if resp.EqualFold(raw[args[i].Start:args[i].End], "store") && !yield(i+1) {
+				return
+			}
+		}
+	}
+}
+
+// SingleKey returns the position of the only key, or 0 when the command has none or may have several.
+func (c *Command) SingleKey() int {
+	if len(c.keys) == 1 && c.Name != "sort" {
+		if s := &c.keys[0]; s.word == "" && !s.counted && s.a == 0 {
+			return s.begin
+		}
+	}
+	return 0
+}
+
+// HasKeys reports whether arguments of the command may be keys.
+func (c *Command) HasKeys() bool { return len(c.keys) > 0 }
+
+func (s *keySpec) each(raw []byte, args []resp.Arg, yield func(int) bool) bool {
+	first, ok := s.first(raw, args)
+	if !ok {
+		return true
+	}
+	last, step := 0, max(1, s.b)
+	if s.counted {
+		if first+s.a >= len(args) {
+			return true
+		}
+		number := args[first+s.a]
+		n, ok := resp.ParseInt(raw[number.Start:number.End])
+		if !ok || n <= 0 || n > int64(len(args)) {
+			return true
+		}
+		step = max(1, s.c)
+		last = first + s.b + (int(n)-1)*step
+		first += s.b
+	} else {
+		switch {
+		case s.a >= 0:
+			last = first + s.a
+		case s.c > 1:
+			last = first + (len(args)-first)/s.c + s.a
+		default:
+			last = len(args) + s.a
+		}
+	}
+	for i := first; i <= last && i < len(args); i += step {
+		if !yield(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// first returns where the search begins.
+func (s *keySpec) first(raw []byte, args []resp.Arg) (int, bool) {
+	if s.word == "" {
+		return s.begin, s.begin < len(args)
+	}
+	from, to, step := s.begin, len(args), 1
+	if s.begin < 0 {
+		from, to, step = len(args)+s.begin, 0, -1
+	}
+	for i := from; i > 0 && i < len(args) && i != to; i += step {
+		if resp.EqualFold(raw[args[i].Start:args[i].End], s.word) {
+			return i + 1, true
+		}
+	}
+	return 0, false
+}

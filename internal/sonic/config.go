@@ -1,0 +1,217 @@
+package sonic
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// Config is the configuration of sonic.
+type Config struct {
+	app.Common `yaml:",inline"`
+	// Listen is where clients of Redis connect: host:port; port 0 lets the system choose. Default 127.0.0.1:6380.
+	Listen string `yaml:"listen"`
+	// Redis is this zone's Redis.
+	Redis RedisConfig `yaml:"redis"`
+	// Pulsar is this zone's cluster, to which those of the other zones replicate.
+	Pulsar messaging.Config `yaml:"pulsar"`
+	// Zone is this zone's name. Default: default.
+	Zone string `yaml:"zone"`
+	// Zones are all zones, this one too. Default: this one alone.
+	Zones []string `yaml:"zones"`
+	// Topic is the beginning of the topics' names: each zone writes <topic>-<zone>-0 and reads those of the others. Default
+	// persistent://public/default/sonic.
+	Topic string `yaml:"topic"`
+	// Ack says when a write is answered. local: Redis has executed it and has its effect in the outbox. published: Pulsar has stored the effect,
+	// too. Default local.
+	Ack string `yaml:"ack"`
+	// Conflicts says, by prefixes of keys, how writes of several zones to one key are resolved. The longest prefix counts. Default: lww for all.
+	Conflicts []Conflict `yaml:"conflicts"`
+	// Outbox bounds the effects that Pulsar has not stored yet.
+	Outbox OutboxConfig `yaml:"outbox"`
+	// MaxClockSkew is how far another zone's clock may be ahead of this one's Redis before it is alarmed. Default 500ms.
+	MaxClockSkew time.Duration `yaml:"max_clock_skew"`
+}
+
+// Values of Ack.
+const (
+	ackLocal     = "local"
+	ackPublished = "published"
+)
+
+// Policies for conflicts.
+const (
+	policyLWW     = "lww"     // the last write wins, by a hybrid logical clock
+	policyNone    = "none"    // effects are applied as they come: for keys that one zone writes
+	policyCounter = "counter" // increments of all zones add up
+)
+
+// What becomes of writes when the outbox is full.
+const (
+	fullBlock = "block" // they wait
+	fullFail  = "fail"  // they are refused
+)
+
+// RedisConfig says how to reach the zone's Redis.
+type RedisConfig struct {
+	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. Default redis://127.0.0.1:6379.
+	URL string `yaml:"url"`
+	// Username and Password, or the file that holds the password, are Sonic's own. Clients' commands run as this user unless they name
+	// another. Default: none.
+	Username     string        `yaml:"username"`
+	Password     secret.String `yaml:"password"`
+	PasswordFile string        `yaml:"password_file"`
+	// ConnectTimeout bounds one attempt to connect. Default 5s.
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+}
+
+// Conflict is the policy of the keys that begin with Prefix.
+type Conflict struct {
+	// Prefix of the keys; empty: all keys that no other prefix fits.
+	Prefix string `yaml:"prefix"`
+	// Policy is lww, none or counter.
+	Policy string `yaml:"policy"`
+}
+
+// OutboxConfig bounds the outbox: the effects that wait in Redis while Pulsar is away or slow.
+type OutboxConfig struct {
+	// Bytes that the outbox may take in Redis. Default 256MiB.
+	Bytes config.Bytes `yaml:"bytes"`
+	// Age that the oldest effect may have. 0: any. Default 0.
+	Age time.Duration `yaml:"age"`
+	// Full says what becomes of writes while a bound is exceeded. block: they wait. fail: they are refused. Default block.
+	Full string `yaml:"full"`
+}
+
+// DefaultConfig returns the defaults: all that is needed where Redis and Pulsar run on this machine.
+func DefaultConfig() Config {
+	return Config{
+		Common:       app.DefaultCommon("127.0.0.1:9303"),
+		Listen:       "127.0.0.1:6380",
+		Redis:        RedisConfig{URL: "redis://127.0.0.1:6379", ConnectTimeout: 5 * time.Second},
+		Pulsar:       messaging.DefaultConfig(),
+		Zone:         "default",
+		Topic:        "persistent://public/default/sonic",
+		Ack:          ackLocal,
+		Outbox:       OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
+		MaxClockSkew: 500 * time.Millisecond,
+	}
+}
+
+// Validate returns every fault that is not one of a section.
+func (c Config) Validate() error {
+	errs := []error{
+		config.CheckListen("listen", c.Listen),
+		config.CheckOneOf("ack", c.Ack, ackLocal, ackPublished),
+	}
+	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	if !validZone(c.Zone) {
+		fault("zone", "must be %s, got %q", zoneRule, c.Zone)
+	}
+	first := map[string]int{}
+	for i, zone := range c.Zones {
+		path := fmt.Sprintf("zones[%d]", i)
+		if j, taken := first[zone]; taken {
+			fault(path, "must be unique, %q is zones[%d] too", zone, j)
+		} else if first[zone] = i; !validZone(zone) {
+			fault(path, "must be %s, got %q", zoneRule, zone)
+		}
+	}
+	if len(c.Zones) > 0 && !slices.Contains(c.Zones, c.Zone) {
+		fault("zones", "must hold this zone, %q, too", c.Zone)
+	}
+	if !messaging.ValidTopic(c.Topic) || strings.HasPrefix(c.Topic, "non-persistent://") {
+		fault("topic", "must be a name or persistent://tenant/namespace/name, got %q", c.Topic)
+	}
+	prefixes := map[string]int{}
+	for i, conflict := range c.Conflicts {
+		if j, taken := prefixes[conflict.Prefix]; taken {
+			fault(fmt.Sprintf("conflicts[%d].prefix", i), "must be unique, %q is that of conflicts[%d] too", conflict.Prefix, j)
+			continue
+		}
+		prefixes[conflict.Prefix] = i
+	}
+	if c.MaxClockSkew <= 0 {
+		fault("max_clock_skew", "must be > 0, got %s", c.MaxClockSkew)
+	}
+	return errors.Join(errs...)
+}
+
+// zoneRule is what a zone's name is: it is part of the names of topics and of stored versions.
+const zoneRule = "letters, digits, '-' and '_', at most 32 of them"
+
+func validZone(name string) bool {
+	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`).MatchString(name)
+}
+
+// Validate returns every fault of the section.
+func (c RedisConfig) Validate() error {
+	var errs []error
+	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
+		fault("url", "must be redis://host:port or rediss://host:port")
+	case u.Path != "" && u.Path != "/" && u.Path != "/0":
+		fault("url", "must name no database: clients choose theirs by SELECT")
+	case u.User != nil && (c.Username != "" || c.Password != "" || c.PasswordFile != ""):
+		fault("url", "must hold no user with username, password or password_file")
+	}
+	if _, err := secret.Resolve(c.Password, c.PasswordFile); err != nil {
+		fault("password_file", "%s", err)
+	}
+	if c.ConnectTimeout <= 0 {
+		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+// Validate returns every fault of the entry.
+func (c Conflict) Validate() error {
+	err := config.CheckOneOf("policy", c.Policy, policyLWW, policyNone, policyCounter)
+	if strings.HasPrefix(c.Prefix, "{sonic:") {
+		err = errors.Join(err, config.Fault("prefix", "must not begin with {sonic:, which begins the names of Sonic's own keys, got %q", c.Prefix))
+	}
+	return err
+}
+
+// SetDefaults is called before the entry is decoded.
+func (c *Conflict) SetDefaults() { c.Policy = policyLWW }
+
+// Validate returns every fault of the section.
+func (c OutboxConfig) Validate() error {
+	errs := []error{config.CheckOneOf("full", c.Full, fullBlock, fullFail)}
+	if c.Bytes < config.MiB {
+		errs = append(errs, config.Fault("bytes", "must be at least 1MiB, got %s", c.Bytes))
+	}
+	if c.Age < 0 {
+		errs = append(errs, config.Fault("age", "must be >= 0, got %s", c.Age))
+	}
+	return errors.Join(errs...)
+}
+
+// zones are all zones, this one first.
+func (c Config) zones() []string {
+	all := []string{c.Zone}
+	for _, zone := range c.Zones {
+		if zone != c.Zone {
+			all = append(all, zone)
+		}
+	}
+	return all
+}
+
+// onlyLane is the lane of all effects so far.
+const onlyLane = 0
+
+// topicOf is the topic that a zone's effects are stored in.
+func (c Config) topicOf(zone string) string { return fmt.Sprintf("%s-%s-%d", c.Topic, zone, onlyLane) }

@@ -1,0 +1,119 @@
+package sonic_test
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/sonic"
+)
+
+func load(t *testing.T, file string, environ ...string) (sonic.Config, error) {
+	t.Helper()
+	loaded, err := config.Load(config.Spec[sonic.Config]{
+		Name: "sonic", Defaults: sonic.DefaultConfig, Args: []string{"-config.file", file}, Environ: environ, Usage: os.Stderr,
+	})
+	return loaded.Config, err
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	file := t.TempDir() + "/sonic.yaml"
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+// The file in configs/ says what the defaults are, and has every key.
+func TestTheExampleHoldsEveryDefault(t *testing.T) {
+	const file = "../../configs/sonic.yaml"
+	cfg, err := load(t, file)
+	require.NoError(t, err)
+	want := sonic.DefaultConfig()
+	want.Zones = []string{}
+	want.Conflicts = []sonic.Conflict{{Policy: "lww"}}
+	assert.Equal(t, want, cfg)
+
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, key := range keys(reflect.TypeFor[sonic.Config]()) {
+		assert.Contains(t, string(text), key+":")
+	}
+}
+
+// keys are the names of all keys of a section and of those below it.
+func keys(section reflect.Type) (names []string) {
+	for i := range section.NumField() {
+		field := section.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if options != "inline" && name != "" && name != "-" {
+			names = append(names, name)
+		}
+		of := field.Type
+		for of.Kind() == reflect.Slice {
+			of = of.Elem()
+		}
+		if of.Kind() == reflect.Struct {
+			names = append(names, keys(of)...)
+		}
+	}
+	return names
+}
+
+func TestTheEnvironmentAloneIsEnough(t *testing.T) {
+	cfg, err := load(t, write(t, "{}"), "SONIC_PULSAR_URL=pulsar://p:6650", "SONIC_REDIS_URL=redis://r:6379", "SONIC_LISTEN=:1", "SONIC_ADMIN_LISTEN=:2",
+		"SONIC_ZONES=[default, other]")
+	require.NoError(t, err)
+	assert.Equal(t, "pulsar://p:6650", cfg.Pulsar.URL)
+	assert.Equal(t, "redis://r:6379", cfg.Redis.URL)
+	assert.Equal(t, ":1", cfg.Listen)
+	assert.Equal(t, ":2", cfg.Admin.Listen)
+	assert.Equal(t, []string{"default", "other"}, cfg.Zones)
+}
+
+func TestEveryFaultIsReportedByItsPath(t *testing.T) {
+	_, err := load(t, write(t, `
+listen: nowhere
+redis: {url: "http://x", connect_timeout: 0s}
+pulsar: {url: "http://x"}
+zone: "a b"
+zones: [b, c, b, "d@"]
+topic: non-persistent://public/default/x
+ack: never
+conflicts: [{prefix: x, policy: best}, {prefix: x}, {prefix: "{sonic:0}"}]
+outbox: {bytes: 1KiB, age: -1s, full: drop}
+max_clock_skew: 0s
+admin: {listen: nowhere}
+`))
+	require.Error(t, err)
+	for _, want := range []string{
+		"listen: must be host:port", "redis.url: must be redis://", "redis.connect_timeout: must be > 0", "pulsar.url: must start with pulsar://",
+		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
+		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
+		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail",
+		"max_clock_skew: must be > 0", "admin.listen: must be host:port",
+	} {
+		assert.Contains(t, err.Error(), want)
+	}
+}
+
+func TestURLsOfRedis(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis://h": "", "redis://h:1/": "", "rediss://h:1/0": "", "redis://u:p@h:1": "",
+		"redis://h/1": "name no database", "redis://": "must be redis://host:port", "unix:///x": "must be redis://host:port", "redis://h?db=1": "must be redis://host:port",
+	} {
+		_, err := load(t, write(t, "{}"), "SONIC_REDIS_URL="+url)
+		if want == "" {
+			assert.NoError(t, err, url)
+		} else if assert.Error(t, err, url) {
+			assert.Contains(t, err.Error(), want)
+		}
+	}
+	_, err := load(t, write(t, "redis: {url: 'redis://u:secret@h', username: v}"))
+	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "secret")
+}

@@ -1,0 +1,106 @@
+package message
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Format is the version of the messages that this Sonic writes, and the highest that it reads.
+const Format = 1
+
+// Names of properties.
+const (
+	propFormat   = "sonic_format"
+	propOrigin   = "sonic_origin"
+	propLane     = "sonic_lane"
+	propEpoch    = "sonic_epoch"
+	propPrev     = "sonic_prev"
+	propFirst    = "sonic_first"
+	propLast     = "sonic_last"
+	propCount    = "sonic_count"
+	propPosition = "sonic_position"
+	propPart     = "sonic_part"
+)
+
+// Header is what a message's properties say.
+type Header struct {
+	Origin string // the zone that wrote it
+	Lane   int
+	Epoch  int64 // of the origin's Redis: one more each time it came back older than the topic
+	// Prev is the last effect of the message before, First and Last are those of this one.
+	Prev, First, Last ID
+	// Count is how many effects the topic has had, up to and with this message. It tells how far behind a reader is, and nothing else.
+	Count int64
+	// Position is the message's among those of the topic; see [ID.Position].
+	Position int64
+	// Part and Parts say which part of a payload it is that is too large for one message: 1 to Parts. Parts is 1 for a whole one.
+	Part, Parts int
+}
+
+// ErrNewer says that a newer Sonic wrote the message.
+var ErrNewer = errors.New("a newer version of Sonic wrote it")
+
+// ErrForeign says that a message is none of Sonic's.
+var ErrForeign = errors.New("it is no message of a Sonic")
+
+// Properties returns the header as properties.
+func (h *Header) Properties() map[string]string {
+	p := map[string]string{
+		propFormat: strconv.Itoa(Format), propOrigin: h.Origin, propLane: strconv.Itoa(h.Lane), propEpoch: strconv.FormatInt(h.Epoch, 10),
+		propPrev: h.Prev.String(), propFirst: h.First.String(), propLast: h.Last.String(),
+		propCount: strconv.FormatInt(h.Count, 10), propPosition: strconv.FormatInt(h.Position, 10),
+	}
+	if h.Parts > 1 {
+		p[propPart] = fmt.Sprintf("%d/%d", h.Part, h.Parts)
+	}
+	return p
+}
+
+// ParseHeader reads a message's properties. The errors are [ErrNewer], which says what to do, and [ErrForeign].
+func ParseHeader(p map[string]string) (*Header, error) {
+	format, err := strconv.Atoi(p[propFormat])
+	switch {
+	case err != nil || format < 1:
+		return nil, fmt.Errorf("%w: its property %s is %q", ErrForeign, propFormat, p[propFormat])
+	case format > Format:
+		return nil, fmt.Errorf("%w, in format %d, and this one reads up to %d: run the newer version in this zone, too", ErrNewer, format, Format)
+	}
+	h := &Header{Origin: p[propOrigin], Part: 1, Parts: 1}
+	var errs []error
+	number := func(name string) int64 {
+		n, err := strconv.ParseInt(p[name], 10, 64)
+		if err != nil || n < 0 {
+			errs = append(errs, fmt.Errorf("%s is %q", name, p[name]))
+		}
+		return n
+	}
+	id := func(name string) ID {
+		id, err := ParseID(p[name])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s is %q", name, p[name]))
+		}
+		return id
+	}
+	h.Lane, h.Epoch, h.Count, h.Position = int(number(propLane)), number(propEpoch), number(propCount), number(propPosition)
+	h.Prev, h.First, h.Last = id(propPrev), id(propFirst), id(propLast)
+	if text, ok := p[propPart]; ok {
+		part, parts, _ := strings.Cut(text, "/")
+		h.Part, err = strconv.Atoi(part)
+		n, err2 := strconv.Atoi(parts)
+		if h.Parts = n; err != nil || err2 != nil || h.Part < 1 || h.Part > h.Parts {
+			errs = append(errs, fmt.Errorf("%s is %q", propPart, text))
+		}
+	}
+	if h.Origin == "" {
+		errs = append(errs, fmt.Errorf("%s is missing", propOrigin))
+	}
+	if h.First.Compare(h.Last) > 0 || h.Prev.Compare(h.First) >= 0 {
+		errs = append(errs, fmt.Errorf("%s %s, %s %s and %s %s do not rise", propPrev, h.Prev, propFirst, h.First, propLast, h.Last))
+	}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("%w: %w", ErrForeign, errors.Join(errs...))
+	}
+	return h, nil
+}

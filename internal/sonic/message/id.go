@@ -1,0 +1,85 @@
+// Package message has what a zone's messages say of themselves: the ids of the effects in them, and their properties.
+package message
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ID is the id of an effect: that of its entry in the origin's stream of effects. The zero ID is before all others.
+type ID struct {
+	Ms  uint64 // milliseconds since 1970, by the origin's hybrid logical clock
+	Seq uint64 // of those with the same Ms
+}
+
+// ParseID reads an id as Redis writes it, ms-seq. The empty text is the zero ID.
+func ParseID(text string) (ID, error) {
+	if text == "" {
+		return ID{}, nil
+	}
+	ms, seq, ok := strings.Cut(text, "-")
+	if !ok {
+		return ID{}, fmt.Errorf("%q is no id of an effect", text)
+	}
+	var id ID
+	var err error
+	if id.Ms, err = strconv.ParseUint(ms, 10, 64); err == nil {
+		id.Seq, err = strconv.ParseUint(seq, 10, 64)
+	}
+	if err != nil {
+		return ID{}, fmt.Errorf("%q is no id of an effect", text)
+	}
+	return id, nil
+}
+
+// String writes the id as Redis does.
+func (id ID) String() string {
+	b := make([]byte, 0, 32)
+	b = strconv.AppendUint(b, id.Ms, 10)
+	b = append(b, '-')
+	return string(strconv.AppendUint(b, id.Seq, 10))
+}
+
+// IsZero reports whether the id names no effect.
+func (id ID) IsZero() bool { return id == ID{} }
+
+// Compare orders two ids of one origin: -1, 0 or +1.
+func (id ID) Compare(o ID) int {
+	if id.Ms != o.Ms {
+		return cmp.Compare(id.Ms, o.Ms)
+	}
+	return cmp.Compare(id.Seq, o.Seq)
+}
+
+// Max returns the later of two ids.
+func Max(a, b ID) ID {
+	if a.Compare(b) < 0 {
+		return b
+	}
+	return a
+}
+
+// seqBits is how many bits of a position hold an id's Seq. What is left, below the sign, is enough for Ms until the year 2248.
+const seqBits = 20
+
+// maxMs is the highest Ms that a position has room for.
+const maxMs = 1<<(63-seqBits) - 1
+
+// Position is the id as one number: where a message whose last effect it is stands among those of its topic. The library numbers effects so that they
+// fit; the error says that this one does not.
+func (id ID) Position() (int64, error) {
+	if id.Ms > maxMs || id.Seq >= 1<<seqBits {
+		return 0, fmt.Errorf("the id %s of an effect is beyond what positions have room for: is the clock right?", id)
+	}
+	return int64(id.Ms<<seqBits | id.Seq), nil
+}
+
+// AtPosition is the id that stands at a position, the zero ID below 0.
+func AtPosition(p int64) ID {
+	if p < 0 {
+		return ID{}
+	}
+	return ID{Ms: uint64(p) >> seqBits, Seq: uint64(p) & (1<<seqBits - 1)}
+}

@@ -1,0 +1,71 @@
+package sonic
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// collector is the state of the parts as metrics.
+type collector struct {
+	service                          *service
+	lagSeconds, lagCommands, gap, up *prometheus.Desc
+	length, bytes, age, full, owner  *prometheus.Desc
+}
+
+func newCollector(s *service) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("sonic_"+name, help, labels, nil)
+	}
+	return &collector{
+		service:     s,
+		lagSeconds:  desc("lag_seconds", "How far this zone is behind another one, in time. Absent before its first message.", "origin"),
+		lagCommands: desc("lag_commands", "How many effects of another zone are in this cluster's topic and not applied, as of some seconds ago.", "origin"),
+		gap:         desc("gap", "1 while effects of another zone are missing that the topic does not have any more.", "origin"),
+		up:          desc("applier_up", "1 while nothing is the matter with applying another zone's effects.", "origin"),
+		length:      desc("outbox_effects", "Effects that Pulsar has not stored yet. Absent while Redis cannot tell."),
+		bytes:       desc("outbox_bytes", "What they take in Redis."),
+		age:         desc("outbox_age_seconds", "Age of the oldest of them."),
+		full:        desc("outbox_full", "1 while a bound of the outbox is exceeded."),
+		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.up, c.length, c.bytes, c.age, c.full, c.owner} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	is := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	now, zones := time.Now(), c.service.cfg.zones()
+	for i, a := range c.service.appliers {
+		origin, s := zones[i+1], a.Status()
+		if lag, effects, known := s.Behind(now); known {
+			gauge(c.lagSeconds, lag.Seconds(), origin)
+			gauge(c.lagCommands, float64(effects), origin)
+		}
+		trouble, _, _ := a.Trouble()
+		gauge(c.gap, is(s.Gap), origin)
+		gauge(c.up, is(trouble == nil), origin)
+	}
+	m := c.service.gauge.state()
+	if m.length >= 0 {
+		gauge(c.length, float64(m.length))
+		gauge(c.bytes, float64(m.bytes))
+		gauge(c.age, m.age.Seconds())
+	}
+	gauge(c.full, is(m.full))
+	gauge(c.owner, is(c.service.shipper.Status().Owner))
+}

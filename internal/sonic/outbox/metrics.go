@@ -1,0 +1,50 @@
+package outbox
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Metrics are those of the shippers.
+type Metrics struct {
+	publish  prometheus.Histogram
+	age      prometheus.Histogram
+	effects  prometheus.Counter
+	messages prometheus.Counter
+	bytes    prometheus.Counter
+}
+
+// NewMetrics registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	m := &Metrics{
+		publish: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "sonic_publish_seconds", Help: "Time from sending a message to its acknowledgement.", Buckets: buckets,
+		}),
+		age: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "sonic_published_age_seconds", Help: "Age of a message's first effect when the message was acknowledged.", Buckets: buckets,
+		}),
+		effects:  prometheus.NewCounter(prometheus.CounterOpts{Name: "sonic_published_effects_total", Help: "Effects stored in the zone's topic."}),
+		messages: prometheus.NewCounter(prometheus.CounterOpts{Name: "sonic_published_messages_total", Help: "Messages stored in the zone's topic."}),
+		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "sonic_published_bytes_total", Help: "Bytes of messages stored in the zone's topic."}),
+	}
+	reg.MustRegister(m.publish, m.age, m.effects, m.messages, m.bytes)
+	return m
+}
+
+func (m *Metrics) stored(entries []entry, records []*messaging.Record, took time.Duration) {
+	m.publish.Observe(took.Seconds())
+	m.age.Observe(max(time.Since(time.UnixMilli(int64(entries[0].id.Ms))), 0).Seconds())
+	m.messages.Add(float64(len(records)))
+	for i := range entries {
+		if entries[i].effects != "" {
+			m.effects.Inc()
+		}
+	}
+	for _, r := range records {
+		m.bytes.Add(float64(len(r.Payload)))
+	}
+}

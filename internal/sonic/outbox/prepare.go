@@ -1,0 +1,145 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// prepare compares what Redis holds with what the topic has, brings Redis up to the topic when it came back older, and opens it for
+// writes. It returns the effect to go on behind.
+func (l *loader) prepare(ctx context.Context) (message.ID, error) {
+	state, err := l.lane.Look(ctx)
+	if err != nil {
+		return message.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
+	}
+	if err := l.fits(state); err != nil {
+		return message.ID{}, err
+	}
+	if !l.fresh {
+		// This process may have been stopped for a while, and another may have the topic now without its being known here.
+		if err := l.again(ctx); err != nil {
+			return message.ID{}, err
+		}
+	}
+	epoch := max(state.Epoch, l.pack.tail.epoch)
+	if state.Last.Compare(l.pack.tail.last) < 0 {
+		epoch++
+		l.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", l.pack.tail.last), zap.Int64("epoch", epoch))
+		if err := l.recover(ctx, state.Last, epoch); err != nil {
+			return message.ID{}, err
+		}
+	}
+	if state.Shipped.Compare(l.pack.tail.last) > 0 {
+		l.log.Warn("the topic has lost its end, or was made anew: zones that had not read it miss effects",
+			zap.Stringer("topic", l.pack.tail.last), zap.Stringer("shipped", state.Shipped))
+		l.pack.tail.last = state.Shipped
+	}
+	if l.fresh || !state.Opened {
+		floor := message.Max(message.AtPosition(l.pack.tail.position), l.pack.tail.last)
+		if state, err = l.lane.Open(ctx, epoch, floor); err != nil {
+			if lane.Refused(err) {
+				err = fmt.Errorf("%w: %w", ErrState, err)
+			}
+			return message.ID{}, fmt.Errorf("cannot open Redis for writes: %w", err)
+		}
+		l.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
+	}
+	l.fresh, l.pack.tail.epoch = false, epoch
+	l.setEpoch(epoch)
+	return l.pack.tail.last, nil
+}
+
+// fits reports what is wrong with the state of another zone, or of a newer Sonic.
+func (l *loader) fits(state lane.State) error {
+	switch {
+	case state.Layout > lane.Layout:
+		return fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, lane.Layout)
+	case state.Zone != "" && state.Zone != l.cfg.Zone:
+		return fmt.Errorf("%w: it holds the state of zone %q, and this is zone %q: give the right redis.url or zone", ErrState, state.Zone, l.cfg.Zone)
+	default:
+		return nil
+	}
+}
+
+// again reads the topic's end. When it is not where this writer left it, another writer has the topic.
+func (l *loader) again(ctx context.Context) error {
+	last, err := l.client.Last(ctx, l.writer.Topic())
+	if err != nil {
+		return fmt.Errorf("cannot read the end of the topic: %w", err)
+	}
+	t, err := tailOf(last)
+	if err != nil {
+		return err
+	}
+	if t.position > l.pack.tail.position {
+		return &writerError{fmt.Errorf("another process has stored effects up to %s", t.last)}
+	}
+	return nil
+}
+
+// early is how long before the clock of an effect its message may have been published: that clock may be ahead of the publisher's.
+const early = time.Minute
+
+// recover applies what the topic has behind the effect from, which Redis has lost.
+func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) error {
+	position := messaging.Earliest()
+	if !from.IsZero() {
+		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-early))
+	}
+	missing, err := l.replay(ctx, position, from, epoch)
+	if err == nil && missing && !from.IsZero() {
+		missing, err = l.replay(ctx, messaging.Earliest(), from, epoch)
+	}
+	if err == nil && missing {
+		err = fmt.Errorf("%w: it is older than the topic, and the topic does not have all any more that it has lost since %s: give the namespace a longer retention;"+
+			" restore a newer copy of this Redis", ErrState, from)
+	}
+	return err
+}
+
+// replay applies the topic's messages from position on that are behind from. missing says that what follows from is not among them.
+func (l *loader) replay(ctx context.Context, position messaging.Position, from message.ID, epoch int64) (missing bool, err error) {
+	r, err := l.client.Reader(ctx, messaging.ReaderConfig{Topic: l.writer.Topic(), Name: "sonic", From: &position})
+	if err != nil {
+		return false, fmt.Errorf("cannot read the own topic: %w", err)
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	n := int64(0)
+	_, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
+		h, err := message.ParseHeader(d.Properties)
+		if err != nil || missing || h.Last.Compare(from) <= 0 {
+			return err
+		}
+		if h.Prev.Compare(from) > 0 {
+			missing = true
+			return nil
+		}
+		result, err := l.lane.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
+		if err != nil {
+			return fmt.Errorf("cannot apply own effects: %w", err)
+		}
+		if result.Status == lane.Gap {
+			missing = true
+			return nil
+		}
+		n += result.Applied
+		if h.Part == h.Parts {
+			from = h.Last
+		}
+		return nil
+	})
+	if err == nil && !missing && from.Compare(l.pack.tail.last) < 0 {
+		missing = true
+	}
+	if !missing && err == nil {
+		l.log.Info("applied what this Redis had lost", zap.Int64("effects", n), zap.Int64("epoch", epoch))
+	}
+	return missing, err
+}

@@ -1,0 +1,46 @@
+package sonic
+
+import (
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/apply"
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/outbox"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+)
+
+// lane is what the library is told.
+func (c Config) lane() lane.Config {
+	l := lane.Config{Lane: onlyLane, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW}
+	for _, conflict := range c.Conflicts {
+		if conflict.Prefix == "" {
+			l.Default = conflict.Policy
+		} else {
+			l.Policies = append(l.Policies, lane.Policy{Prefix: conflict.Prefix, Policy: conflict.Policy})
+		}
+	}
+	return l
+}
+
+func (c Config) proxy(b backend) proxy.Config {
+	p := proxy.Config{Backend: c.Redis.endpoint(b), Zones: c.zones()}
+	if c.Ack == ackPublished {
+		p.Ack = proxy.AckPublished
+	}
+	return p
+}
+
+// beatEvery is how often the other zones hear of this one.
+const beatEvery = time.Second
+
+func (c Config) shipper() outbox.Config {
+	s := outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone)}
+	if len(c.zones()) > 1 {
+		s.Beat = beatEvery
+	}
+	return s
+}
+
+func (c Config) applier(origin string) apply.Config {
+	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew}
+}

@@ -1,0 +1,144 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// dial connects to Redis, logs in, and returns a socket for the event loop.
+func (p *Proxy) dial(ctx context.Context, db, proto int) (int, error) {
+	cfg := &p.cfg.Backend
+	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
+	defer cancel()
+	address := cfg.Address
+	if cfg.Resolve != nil {
+		var err error
+		if address, err = cfg.Resolve(ctx); err != nil {
+			return -1, fmt.Errorf("cannot tell where Redis is: %w", err)
+		}
+	}
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return -1, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	var secured *tls.Conn
+	talk := conn
+	if cfg.TLS != nil {
+		conf := cfg.TLS.Clone()
+		if conf.ServerName == "" {
+			conf.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		secured = tls.Client(conn, conf)
+		talk = secured
+	}
+	if err := p.handshake(talk, db, proto); err != nil {
+		stop()
+		_ = conn.Close()
+		return -1, err
+	}
+	if !stop() {
+		_ = conn.Close()
+		return -1, ctx.Err()
+	}
+	if secured == nil {
+		return takeSocket(conn)
+	}
+	return p.relayTLS(secured)
+}
+
+// handshake logs in and selects. It reads no byte beyond the replies, as nothing else was asked for.
+func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
+	cfg := &p.cfg.Backend
+	var out []byte
+	ask := [][]string{}
+	if cfg.Password != "" {
+		auth := []string{"AUTH", cfg.Password}
+		if cfg.Username != "" {
+			auth = []string{"AUTH", cfg.Username, cfg.Password}
+		}
+		ask = append(ask, auth)
+	}
+	ask = append(ask,
+		[]string{"INFO", "server"},
+		[]string{"HELLO", strconv.Itoa(proto)},
+		[]string{"CLIENT", "SETNAME", "sonic"},
+		[]string{"SELECT", strconv.Itoa(db)},
+	)
+	for _, words := range ask {
+		out = resp.AppendCommand(out, words...)
+	}
+	if _, err := conn.Write(out); err != nil {
+		return err
+	}
+	in := bufio.NewReader(conn)
+	for _, words := range ask {
+		reply, err := readReply(in)
+		if err != nil {
+			return fmt.Errorf("no reply to %s: %w", words[0], err)
+		}
+		if reply[0] == '-' {
+			return fmt.Errorf("redis refuses %s: %s", words[0], resp.Text(reply))
+		}
+		if words[0] == "INFO" {
+			p.noteVersion(string(resp.Text(reply)))
+		}
+	}
+	if in.Buffered() > 0 {
+		return errors.New("redis says more than it was asked")
+	}
+	return nil
+}
+
+func (p *Proxy) noteVersion(info string) {
+	for line := range strings.Lines(info) {
+		if version, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
+			p.version.Store(&version)
+		}
+	}
+}
+
+// readReply reads one reply.
+func readReply(in *bufio.Reader) ([]byte, error) {
+	var scan resp.Scanner
+	var reply []byte
+	for {
+		if _, err := in.Peek(1); err != nil {
+			return nil, err
+		}
+		b, err := in.Peek(in.Buffered())
+		if err != nil {
+			return nil, err
+		}
+		n, done, err := scan.Scan(b)
+		if err != nil {
+			return nil, err
+		}
+		reply = append(reply, b[:n]...)
+		if _, err := in.Discard(n); err != nil {
+			return nil, err
+		}
+		if done {
+			return reply, nil
+		}
+		if n == 0 { // a line that is not whole
+			if _, err := in.Peek(len(b) + 1); err != nil {
+				return nil, err
+			}
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package proxy
+
+import (
+	"bytes"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// subscriptions are a client's channels, patterns and shard channels, as its commands make them: UNSUBSCRIBE without
+// arguments has as many replies as there are channels.
+type subscriptions struct {
+	channels, patterns, shards map[string]struct{}
+}
+
+func (s *subscriptions) count() int { return len(s.channels) + len(s.patterns) + len(s.shards) }
+
+// takeOwn moves the client to a connection of its own. It returns false while replies are due on another one.
+func (c *client) takeOwn() bool {
+	if c.b != nil && c.b.owner == c && c.b.state != discarded {
+		return true
+	}
+	if c.outstanding > 0 {
+		return false
+	}
+	b := newBackend(c.l, c.db, c.proto)
+	b.owner = c
+	b.pushed = c.deliver
+	b.ended = c.close // what Redis kept for the connection is gone: the client must know
+	c.l.own[b] = struct{}{}
+	c.b = b
+	b.connect()
+	return true
+}
+
+// dropOwn gives up the client's own connection. Nothing is due.
+func (c *client) dropOwn() {
+	c.watch, c.track, c.subs = false, false, nil
+	if c.b != nil && c.b.owner == c {
+		b := c.b
+		c.b = nil
+		b.discard()
+	}
+}
+
+// subscribe runs SUBSCRIBE and its kin.
+func (c *client) subscribe(cmd *command.Command, r request) bool {
+	if !c.takeOwn() {
+		return false
+	}
+	if c.subs == nil {
+		c.subs = &subscriptions{map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}}
+	}
+	set := c.subs.channels
+	switch cmd.Name[0] {
+	case 'p':
+		set = c.subs.patterns
+	case 's':
+		if cmd.Name != "subscribe" {
+			set = c.subs.shards
+		}
+	}
+	replies := max(1, r.len()-1)
+	if bytes.Contains([]byte(cmd.Name), []byte("unsubscribe")) {
+		if r.len() == 1 {
+			replies = max(1, len(set))
+			clear(set)
+		}
+		for i := 1; i < r.len(); i++ {
+			delete(set, string(r.arg(i)))
+		}
+	} else {
+		for i := 1; i < r.len(); i++ {
+			set[string(r.arg(i))] = struct{}{}
+		}
+	}
+	c.b.push(pending{client: c, kind: handled, then: &handling{replies: replies, each: c.deliver, subscription: true}})
+	c.b.out = append(c.b.out, r.raw...)
+	c.b.appended(len(r.raw))
+	return true
+}
+
+// tracking runs CLIENT TRACKING and its kin on the client's own connection. Invalidations are pushes of RESP3; RESP2
+// needs another connection for them, whose id only Redis knows.
+func (c *client) tracking(cmd *command.Command, r request) bool {
+	if cmd.Name == "client|tracking" {
+		for i := 3; i < r.len(); i++ {
+			if resp.EqualFold(r.arg(i), "redirect") {
+				c.replyError("ERR Sonic refuses 'client|tracking' with REDIRECT: use RESP3")
+				return true
+			}
+		}
+		if !c.takeOwn() {
+			return false
+		}
+		c.track = c.track || resp.EqualFold(r.arg(2), "on")
+	}
+	return c.relay(cmd, r)
+}

@@ -1,0 +1,114 @@
+package proxy
+
+import (
+	"bytes"
+
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// streamID is the id of a stream's entry.
+type streamID struct{ ms, seq uint64 }
+
+func parseStreamID(b []byte) (id streamID, ok bool) {
+	ms, seq, ok := bytes.Cut(b, []byte("-"))
+	if !ok {
+		return id, false
+	}
+	first, ok1 := resp.ParseInt(ms)
+	second, ok2 := resp.ParseInt(seq)
+	return streamID{uint64(first), uint64(second)}, ok1 && ok2
+}
+
+func (id streamID) after(other streamID) bool {
+	return id.ms > other.ms || id.ms == other.ms && id.seq > other.seq
+}
+
+// heldReplies are replies of one client, in order, of which the first waits until the broker has its effect.
+type heldReplies struct {
+	data  []byte
+	marks []heldMark
+}
+
+// heldMark says that what is in data from start on may go out when everything up to id was published.
+type heldMark struct {
+	start int
+	id    streamID
+}
+
+// append adds a part of a reply that waits only for those before it.
+func (h *heldReplies) append(piece []byte) { h.data = append(h.data, piece...) }
+
+// published takes a function's reply with the id of its effect.
+func (c *client) published(p *pending, reply []byte, proto int) {
+	if len(reply) == 0 || reply[0] != '*' {
+		c.deliver(c.l.p.mend(p.cmd, p.emptyArray, reply, proto)) // an error
+		return
+	}
+	both, err := resp.Elements(reply)
+	if err != nil || len(both) != 2 {
+		c.deliver(resp.AppendError(nil, "ERR Sonic cannot read the reply of its function"))
+		return
+	}
+	c.deliverPublished(resp.Text(both[0]), c.l.p.mend(p.cmd, p.emptyArray, both[1], proto))
+}
+
+// deliverPublished sends a reply once the broker has the effect id; at once when there is none, or when nobody asked for
+// it.
+func (c *client) deliverPublished(text, reply []byte) {
+	l := c.l
+	if l.cfg.Ack == AckPublished && !c.closed {
+		if id, ok := parseStreamID(text); ok && id.after(l.published) {
+			if c.held == nil {
+				c.held = &heldReplies{}
+				l.held = append(l.held, c)
+			}
+			c.held.marks = append(c.held.marks, heldMark{len(c.held.data), id})
+		}
+	}
+	c.deliver(reply)
+}
+
+// publishedUpTo lets replies go out that waited.
+func (l *loop) publishedUpTo(id streamID) {
+	if !id.after(l.published) {
+		return
+	}
+	l.published = id
+	waiting := l.held
+	l.held = nil
+	for _, c := range waiting {
+		if c.closed || c.held == nil {
+			continue
+		}
+		c.release(id)
+		if c.held != nil {
+			l.held = append(l.held, c)
+		}
+	}
+}
+
+// release sends what waited for effects up to id.
+func (c *client) release(id streamID) {
+	h := c.held
+	n := 0
+	for n < len(h.marks) && !h.marks[n].id.after(id) {
+		n++
+	}
+	if n < len(h.marks) {
+		start := h.marks[n].start
+		piece := h.data[:start]
+		rest := &heldReplies{data: append([]byte(nil), h.data[start:]...)}
+		for _, mark := range h.marks[n:] {
+			rest.marks = append(rest.marks, heldMark{mark.start - start, mark.id})
+		}
+		c.held = nil
+		c.deliver(piece)
+		if !c.closed {
+			c.held = rest
+		}
+		return
+	}
+	c.held = nil
+	c.deliver(h.data)
+	c.relax()
+}

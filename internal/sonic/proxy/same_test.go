@@ -1,0 +1,137 @@
+package proxy_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// seed returns that of SONIC_TEST_SEED, or a new one, and prints it.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	s := rand.Uint64()
+	if text := os.Getenv("SONIC_TEST_SEED"); text != "" {
+		var err error
+		s, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("SONIC_TEST_SEED=%d", s)
+	return s
+}
+
+// both are a bare Redis and one behind the proxy, which are asked the same.
+type both struct{ bare, proxied *connection }
+
+// same sends text to both and compares that many replies.
+func (b both) same(t *testing.T, text string, replies int) {
+	t.Helper()
+	b.bare.send(t, text)
+	b.proxied.send(t, text)
+	for i := range replies {
+		want, err := b.bare.reply()
+		require.NoError(t, err, "bare Redis, reply %d to %q", i, short(text))
+		got, err := b.proxied.reply()
+		require.NoError(t, err, "reply %d to %q: want %q", i, short(text), short(want))
+		require.Equal(t, want, got, "reply %d to %q", i, short(text))
+	}
+}
+
+func short(text string) string { return text[:min(len(text), 2000)] }
+
+// TestSameErrors holds the endpoint's errors against Redis' own.
+func TestSameErrors(t *testing.T) {
+	bare, e := stack.PrivateRedis(t), start(t, opened(t), nil)
+	for _, text := range []string{
+		"nosuch\r\n", "nosuch a b c\r\n", "nosuch " + strings.Repeat("x", 300) + " y\r\n", "*1\r\n$0\r\n\r\n",
+		"client\r\n", "client nosuch\r\n", "CLIENT NoSuch a\r\n", "config|get x\r\n", "get\r\n", "get a b\r\n", "GETRANGE a b\r\n",
+		"config get\r\n", "object encoding\r\n", "xinfo stream\r\n", "\r\n\r\nping\r\n", "*0\r\n*-1\r\nping\r\n",
+		"ping a b\r\n", "ping \"a b\\x41\\n\" \r\n", "echo 'it\\'s'\r\n", "select a\r\n", "select 99\r\n", "select -1\r\n", "select 1\r\nget a\r\n",
+		"exec\r\n", "discard\r\n", "multi\r\nmulti\r\n", "multi\r\nwatch a\r\n", "multi\r\nnosuch\r\nexec\r\n", "multi\r\nget\r\nexec\r\n",
+		"multi\r\nget a\r\nping\r\necho x\r\nexec\r\n", "multi\r\ndiscard\r\n", "watch a\r\nunwatch\r\n", "unwatch\r\n", "watch\r\n",
+		"multi\r\nsave\r\nexec\r\n", "multi\r\nunwatch\r\nexec\r\n", "multi\r\nselect 3\r\nget a\r\nselect 99\r\nexec\r\n",
+		"auth x\r\n", "auth x y\r\n", "auth a b c\r\n", "auth default x\r\n", "acl whoami\r\n", "acl nosuch\r\n", "hello 9\r\n", "hello x\r\n", "hello 2 nosuch\r\n", "hello 3 auth a b\r\n",
+		"hello 3 setname \"a b\"\r\n", "client setname \"a b\"\r\n", "client setname ab\r\nclient getname\r\n", "client getname\r\n", "client no-evict x\r\n", "client no-evict on\r\n",
+		"client reply x\r\n", "client kill a\r\n", "client kill id x\r\n", "client list type x\r\n", "client list x\r\n", "client unblock x\r\n", "client unblock 99\r\n", "client unblock 99 x\r\n",
+		"client trackinginfo\r\n", "client caching yes\r\n", "client setinfo lib-name x\r\n", "reset\r\n", "reset a\r\n",
+		"blpop a\r\n", "blpop a x\r\n", "blpop a -1\r\n", "blpop a nan\r\n", "blpop a 0.01\r\n", "blmove a b left right 0.01\r\n", "blmove a b x right 0.01\r\n", "blmove a b left right x\r\n",
+		"brpoplpush a b 0.01\r\n", "brpoplpush a b x\r\n", "blmpop 0.01 1 a left\r\n", "blmpop 0.01 0 a left\r\n", "blmpop 0.01 5 a left\r\n", "blmpop x 0 a left\r\n", "blmpop 0.01 1 a x\r\n",
+		"blmpop 0.01 1 a left count 0\r\n", "bzpopmin a 0.01\r\n", "bzpopmax a b c 0.01\r\n", "bzmpop 0.01 1 a min\r\n", "bzmpop 0.01 1 a x\r\n", "blpop a 1e300\r\n", "blpop a inf\r\n",
+		"multi\r\nblpop a 0\r\nblmove a b left left 0\r\nbzpopmin a 0\r\nblmpop 0 1 a left\r\nbrpoplpush a b 0\r\nblpop a x\r\nexec\r\n",
+		"scan 0\r\n", "scan x\r\n", "keys *\r\n", "randomkey\r\n", "dbsize\r\n", "scan 0 nosuch\r\n", "subscribe\r\n", "subscribe a b\r\nget x\r\nping\r\nping x\r\nunsubscribe a\r\nunsubscribe\r\nget x\r\n",
+		"unsubscribe\r\n", "punsubscribe\r\n", "psubscribe a*\r\npunsubscribe\r\nget x\r\n", "ssubscribe a\r\nsunsubscribe\r\n", "publish a b\r\n", "spublish a b\r\n", "pubsub channels\r\n", "xread block 1 streams a 0\r\n",
+		"xread streams a\r\n", "xread count 1 streams a $\r\n", "xreadgroup group g c streams a >\r\n", "eval \"return 1\" 0\r\n", "eval \"return redis.call('get', KEYS[1])\" 1 a\r\n", "eval x 0\r\n", "eval \"return 1\" x\r\n",
+		"eval \"return 1\" -1\r\n", "eval \"return 1\" 5 a\r\n", "evalsha x 0\r\n", "evalsha x 1 a\r\n", "fcall x 0\r\n", "fcall x 1 a\r\n", "function list\r\n"[:0], "sort a\r\n", "sort a store b\r\n", "georadius a 1 1 1 km\r\n",
+		"cluster info\r\n", "cluster slots\r\n", "asking x\r\n", "readonly\r\n", "readwrite\r\n", "quit x\r\n", "command count\r\n", "command info get\r\n", "command docs get\r\n", "command getkeys get a\r\n", "command list filterby module x\r\n",
+		"memory usage a\r\n", "object freq a\r\n", "object help\r\n", "client help\r\n", "command help\r\n", "slowlog len\r\n", "latency latest\r\n", "time x\r\n", "lolwut version 1\r\n", "wait 0\r\n",
+	} {
+		for _, hello := range []string{"", "hello 3\r\n"} {
+			if text == "" {
+				continue
+			}
+			pair := both{dial(t, bare.Addr()), dial(t, e.addr)}
+			if hello != "" {
+				for _, c := range []*connection{pair.bare, pair.proxied} {
+					c.send(t, hello)
+					_, err := c.reply()
+					require.NoError(t, err)
+				}
+			}
+			// RESET ends what is compared: it runs in every state of a client.
+			pair.sameUntil(t, text+string(resp.AppendCommand(nil, "RESET")), "+RESET")
+			_ = pair.bare.Close()
+			_ = pair.proxied.Close()
+		}
+	}
+}
+
+// sameUntil compares all replies up to one that holds last, or the end of the connection.
+func (b both) sameUntil(t *testing.T, text, last string) {
+	t.Helper()
+	for _, c := range []*connection{b.bare, b.proxied} {
+		c.send(t, text)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+	}
+	want, got := b.bare.until(last), b.proxied.until(last)
+	assert.Equal(t, want, got, "replies to %q", short(text))
+}
+
+func (c *connection) until(last string) (replies []string) {
+	for {
+		reply, err := c.reply()
+		if err != nil {
+			return append(replies, fmt.Sprintf("%q and no more", reply))
+		}
+		replies = append(replies, reply)
+		if strings.Contains(reply, last) {
+			return replies
+		}
+	}
+}
+
+// TestSameProtocolErrors sends what is no request.
+func TestSameProtocolErrors(t *testing.T) {
+	bare, e := stack.PrivateRedis(t), start(t, opened(t), nil)
+	for _, text := range []string{
+		"*x\r\n", "*1x\r\n", "*01\r\n", "* 1\r\n", "*+1\r\n", "*99999999999\r\n", "*1\r\nx\r\n", "*1\r\n:1\r\n", "*1\r\n$x\r\n", "*1\r\n$-1\r\n", "*1\r\n$999999999999\r\n", "*1\r\n$01\r\nx\r\n",
+		"*1\r\n\r\n", "\"a\r\n", "'a\r\n", "\"a\"b\r\n", "ping\r\n*x\r\n", "*" + strings.Repeat("1", 70000), "*1\r\n$" + strings.Repeat("1", 70000), strings.Repeat("a", 70000),
+		"*2\r\n$4\r\nECHO\r\n$3\r\nabcdeping\r\n*x\r\n", "*1\r\n$4\r\nPINGxx*1\r\n$4\r\nPING\r\n*x\r\n", "*1\r\n(4\r\n", "get a\r\nget b\r\n*3\r\n$1\r\na\r\n$b\r\n",
+	} {
+		pair := both{dial(t, bare.Addr()), dial(t, e.addr)}
+		for _, c := range []*connection{pair.bare, pair.proxied} {
+			_, _ = c.Write([]byte(text)) // it may be closed before all is sent
+		}
+		require.Equal(t, pair.bare.until("nothing"), pair.proxied.until("nothing"), "replies to %q", short(text))
+		_ = pair.bare.Close()
+		_ = pair.proxied.Close()
+	}
+}

@@ -1,0 +1,136 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/leak"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const patience = 20 * time.Second
+
+// endpoint is a proxy that runs before a Redis of its own, which a Sonic with one other zone has opened.
+type endpoint struct {
+	*proxy.Proxy
+	addr  string
+	redis *stack.RedisServer
+}
+
+// opened returns a Redis with the library, ready for writes.
+func opened(t *testing.T, opts ...stack.Option) *stack.RedisServer {
+	t.Helper()
+	srv := stack.PrivateRedis(t, opts...)
+	open(t, srv)
+	return srv
+}
+
+func open(t *testing.T, srv *stack.RedisServer) {
+	t.Helper()
+	client := srv.Client(t)
+	require.NoError(t, script.Load(t.Context(), client))
+	require.NoError(t, client.Do(t.Context(), "FCALL", "sonic_open", "1", "{sonic:0}out", "a", "1", "0-0", "", "1", "b", "lww").Err())
+	require.NoError(t, client.Close())
+}
+
+func start(t *testing.T, srv *stack.RedisServer, change func(*proxy.Config)) *endpoint {
+	t.Helper()
+	cfg := proxy.Config{Backend: proxy.Backend{Address: srv.Addr()}, Zones: []string{"a", "b"}}
+	if change != nil {
+		change(&cfg)
+	}
+	p, err := proxy.New(cfg, zaptest.NewLogger(t), prometheus.NewRegistry())
+	require.NoError(t, err)
+	var lc net.ListenConfig
+	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	return &endpoint{p, ln.Addr().String(), srv}
+}
+
+// client returns a stock client of the endpoint, which sends nothing twice.
+func (e *endpoint) client(t *testing.T, protocol int) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: e.addr, Protocol: protocol, MaxRetries: -1, DisableIdentity: true})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// connection speaks the protocol itself.
+type connection struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func dial(t *testing.T, addr string) *connection {
+	t.Helper()
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	return &connection{conn, bufio.NewReaderSize(conn, 1<<16)}
+}
+
+func (c *connection) send(t *testing.T, text string) {
+	t.Helper()
+	_, err := c.Write([]byte(text))
+	require.NoError(t, err)
+}
+
+// reply reads one reply as it came.
+func (c *connection) reply() (string, error) {
+	var scan resp.Scanner
+	var reply []byte
+	for {
+		if _, err := c.in.Peek(1); err != nil {
+			return string(reply), err
+		}
+		b, err := c.in.Peek(c.in.Buffered())
+		if err != nil {
+			return string(reply), err
+		}
+		n, done, err := scan.Scan(b)
+		if err != nil {
+			return string(b), err
+		}
+		reply = append(reply, b[:n]...)
+		_, _ = c.in.Discard(n)
+		if done {
+			return string(reply), nil
+		}
+		if n == 0 {
+			if _, err := c.in.Peek(len(b) + 1); err != nil {
+				return string(append(reply, b...)), err
+			}
+		}
+	}
+}
+
+// ask sends a command and returns the reply as it came.
+func (c *connection) ask(t *testing.T, words ...string) string {
+	t.Helper()
+	c.send(t, string(resp.AppendCommand(nil, words...)))
+	reply, err := c.reply()
+	require.NoError(t, err)
+	return reply
+}

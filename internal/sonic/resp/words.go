@@ -1,0 +1,99 @@
+package resp
+
+// splitWords splits an inline command as Redis' sdssplitargs does: words apart by spaces, "quoted with \x00 escapes" or
+// 'quoted plainly'. A closing quote must be followed by a space or the end. Like C it ends at a zero byte.
+func splitWords(text []byte) (words [][]byte, ok bool) {
+	for i := 0; ; {
+		for i < len(text) && isSpace(text[i]) {
+			i++
+		}
+		if i >= len(text) || text[i] == 0 {
+			return words, true
+		}
+		var word []byte
+		if word, i, ok = nextWord(text, i); !ok {
+			return nil, false
+		}
+		words = append(words, word)
+	}
+}
+
+// nextWord reads the word at i. Quotes may begin within it.
+func nextWord(text []byte, i int) (word []byte, next int, ok bool) {
+	word = []byte{}
+	for i < len(text) && text[i] != 0 && !isSpace(text[i]) {
+		switch text[i] {
+		case '"', '\'':
+			if word, i, ok = quoted(word, text, i); !ok {
+				return nil, 0, false
+			}
+			return word, i, i >= len(text) || text[i] == 0 || isSpace(text[i])
+		default:
+			word = append(word, text[i])
+			i++
+		}
+	}
+	return word, i, true
+}
+
+// quoted appends what stands between the quote at i and the next one, and returns the position behind that.
+func quoted(word, text []byte, i int) ([]byte, int, bool) {
+	quote := text[i]
+	for i++; i < len(text) && text[i] != 0; i++ {
+		c := text[i]
+		switch {
+		case c == quote:
+			return word, i + 1, true
+		case c != '\\' || i+1 >= len(text):
+			word = append(word, c)
+		case quote == '\'':
+			if text[i+1] == '\'' {
+				i++
+				c = '\''
+			}
+			word = append(word, c)
+		case text[i+1] == 'x' && i+3 < len(text) && isHex(text[i+2]) && isHex(text[i+3]):
+			word = append(word, hexDigit(text[i+2])<<4|hexDigit(text[i+3]))
+			i += 3
+		case text[i+1] == 0:
+			word = append(word, c)
+		default:
+			i++
+			word = append(word, escaped(text[i]))
+		}
+	}
+	return nil, 0, false
+}
+
+func escaped(c byte) byte {
+	switch c {
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	case 'b':
+		return '\b'
+	case 'a':
+		return '\a'
+	}
+	return c
+}
+
+func isSpace(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+func hexDigit(c byte) byte {
+	switch {
+	case c <= '9':
+		return c - '0'
+	case c <= 'F':
+		return c - 'A' + 10
+	default:
+		return c - 'a' + 10
+	}
+}

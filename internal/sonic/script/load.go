@@ -1,0 +1,61 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrUnfit says that a Redis is of a version that the library cannot work on.
+var ErrUnfit = errors.New("unfit Redis version")
+
+// A Doer sends one command to Redis. All clients of go-redis are such.
+type Doer interface {
+	Do(ctx context.Context, args ...any) *redis.Cmd
+}
+
+// Load makes sure that Redis has this version of the library, and loads it when it has another one or
+// none: a library that was just loaded is not open, and refuses writes. Load leaves one of the same
+// version as it is. It returns an error that is [ErrUnfit] for a Redis other than 7.
+func Load(ctx context.Context, redis Doer) error {
+	if err := checkVersion(ctx, redis); err != nil {
+		return err
+	}
+	text, version, err := Library()
+	if err != nil {
+		return err
+	}
+	// The call fails when there is no library yet. Any other failure shows in the load.
+	if loaded, err := redis.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && loaded == version {
+		return nil
+	}
+	if err := redis.Do(ctx, "FUNCTION", "LOAD", "REPLACE", text).Err(); err != nil {
+		return fmt.Errorf("load the function library: %w", err)
+	}
+	return nil
+}
+
+// checkVersion refuses a Redis whose commands the library does not know: functions came with 7.0, and
+// later versions than 7 change replies and add types.
+func checkVersion(ctx context.Context, redis Doer) error {
+	info, err := redis.Do(ctx, "INFO", "server").Text()
+	if err != nil {
+		return fmt.Errorf("ask Redis for its version: %w", err)
+	}
+	for line := range strings.Lines(info) {
+		version, found := strings.CutPrefix(strings.TrimSpace(line), "redis_version:")
+		if !found {
+			continue
+		}
+		major, _, _ := strings.Cut(version, ".")
+		if number, err := strconv.Atoi(major); err != nil || number != 7 {
+			return fmt.Errorf("%w %s: Sonic works with Redis 7", ErrUnfit, version)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: INFO tells none", ErrUnfit)
+}

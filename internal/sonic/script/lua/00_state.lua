@@ -1,0 +1,36 @@
+#!lua name=sonic
+
+-- What a Sonic told this library when it opened it. Redis keeps none of it over a restart or a
+-- failover: the library is not ready then, and every write is refused until a Sonic has looked at
+-- what this Redis holds.
+local ready = false
+local zone = ''
+local alone = true -- there is no other zone: nothing is noted, for nobody would read it
+local policies = {} -- of {prefix, policy}, longest prefix first
+local default_policy = 'l'
+
+local NOT_READY = {err = 'SONICNOTREADY no Sonic has opened this Redis'}
+
+-- Lua's unpack fails at about 8,000 values.
+local SLICE = 4000
+
+-- Names of the state keys of a lane. All of a lane are in one slot.
+local function state(out, name) return string.sub(out, 1, -4) .. name end -- {sonic:N}out -> {sonic:N}name
+
+-- policy_of returns how conflicts about key are resolved: 'l', 'n' or 'c'.
+local function policy_of(key)
+	for i = 1, #policies do
+		local p = policies[i]
+		if string.sub(key, 1, #p[1]) == p[1] then return p[2] end
+	end
+	return default_policy
+end
+
+-- mode_of reads the first argument of a write: the database, then flags: t and the id of a
+-- transaction in hexadecimal digits, p when the reply is to carry the entry's id, r when the client
+-- speaks RESP3.
+local function mode_of(word)
+	local db, flags = string.match(word, '^(%d+)(.*)$')
+	local tx = string.match(flags, 't(%x+)')
+	return db, tx, string.find(flags, 'p', 1, true) ~= nil, string.find(flags, 'r', 1, true) ~= nil
+end

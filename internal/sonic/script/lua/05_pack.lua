@@ -1,0 +1,106 @@
+
+-- Redis shows a library nothing but register_function while it loads. What the functions use is
+-- bound when the first of them runs; locals are also quicker than globals.
+local bind
+local call = function(...) -- redis.call, which raises errors
+	bind()
+	return redis.call(...)
+end
+local try = function(...) -- redis.pcall, which returns errors as Redis gives them
+	bind()
+	return redis.pcall(...)
+end
+local concat, format
+
+-- Headers of msgpack by length: HEAD[n] of a string of n bytes, COUNT[n] of an array of n values.
+-- Effects are built from them by hand: one concatenation in place of a table and a call per effect.
+local HEAD, COUNT = {}, {}
+local DIGITS = {} -- numbers as decimal text: Lua formats one at every concatenation
+
+bind = function()
+	call, try = redis.call, redis.pcall
+	concat, format = table.concat, string.format
+	local char, floor = string.char, math.floor
+	for n = 0, 255 do
+		HEAD[n] = n < 32 and char(160 + n) or char(217, n)
+		COUNT[n] = n < 16 and char(144 + n) or char(220, 0, n)
+		DIGITS[n] = format('%d', n)
+	end
+	setmetatable(HEAD, {__index = function(_, n)
+		if n < 65536 then return char(218, floor(n / 256), n % 256) end
+		return char(219, floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
+	end})
+	setmetatable(COUNT, {__index = function(_, n)
+		if n < 65536 then return char(220, floor(n / 256), n % 256) end
+		return char(221, floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
+	end})
+	setmetatable(DIGITS, {__index = function(_, n) return format('%d', n) end})
+end
+
+-- pxat_text returns an expiry in milliseconds as text. A Lua number cannot hold those beyond 2^53
+-- exactly: the largest becomes the largest that Redis takes.
+local function pxat_text(at)
+	if at < 9007199254740992 then return format('%d', at) end
+	if at >= 9223372036854775807 then return '9223372036854775807' end
+	return format('%.0f', at)
+end
+
+-- expiry_of returns when key expires: '' for never, nil when there is no such key.
+local function expiry_of(key)
+	local at = call('PEXPIRETIME', key)
+	if at == -1 then return '' end
+	if at == -2 then return nil end
+	return pxat_text(at)
+end
+
+local function string_effect(policy, db, key, value, pxat)
+	return '\150\161S\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key
+		.. HEAD[#value] .. value .. HEAD[#pxat] .. pxat
+end
+
+local function dump_effect(policy, db, key, dump, pxat)
+	return '\150\161R\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key
+		.. HEAD[#dump] .. dump .. HEAD[#pxat] .. pxat
+end
+
+local function deletion_effect(policy, db, key)
+	return '\148\161D\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key
+end
+
+local function expiry_effect(policy, db, key, pxat)
+	return '\149\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+end
+
+-- small_effect packs an effect of one or two values behind key and pxat. Counters have no pxat: nil.
+local function small_effect(op, policy, db, key, pxat, a, b)
+	local n, tail = 4, ''
+	if pxat then n, tail = 5, HEAD[#pxat] .. pxat end
+	if b then
+		return COUNT[n + 2] .. '\161' .. op .. '\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. tail
+			.. HEAD[#a] .. a .. HEAD[#b] .. b
+	end
+	return COUNT[n + 1] .. '\161' .. op .. '\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. tail
+		.. HEAD[#a] .. a
+end
+
+-- elements_effect packs list[first..last] behind key and pxat, as several effects when they are more
+-- than SLICE, so that who applies one can unpack it.
+local function elements_effect(op, policy, db, key, pxat, list, first, last)
+	if last - first < 2 then
+		if last < first then return '' end
+		return small_effect(op, policy, db, key, pxat, list[first], last > first and list[last] or nil)
+	end
+	local head = '\161' .. op .. '\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+	local parts, n = {}, 0
+	for start = first, last, SLICE do
+		local stop = math.min(start + SLICE - 1, last)
+		parts[n + 1], parts[n + 2] = COUNT[5 + stop - start + 1], head
+		n = n + 2
+		for i = start, stop do
+			local value = list[i]
+			parts[n + 1], parts[n + 2] = HEAD[#value], value
+			n = n + 2
+		end
+	end
+	return concat(parts)
+end

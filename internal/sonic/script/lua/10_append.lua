@@ -1,0 +1,110 @@
+
+-- Fields of the hash of versions. Their values are `id`, `@zone` unless the zone is this one, and,
+-- after a space, what belongs to the kind of field.
+local function key_field(db, key) return 'k' .. db .. ':' .. key end -- last wholesale write or deletion
+local function type_field(db, key, letter) return 't' .. letter .. db .. ':' .. key end -- newest addition: h, s, z
+local function expiry_field(db, key) return 'x' .. db .. ':' .. key end -- newest expiry; pxat, or nothing; W
+local function element_field(db, key, element) -- newest write of an element; '-' when it was removed
+	return 'e' .. db .. ':' .. DIGITS[#key] .. ':' .. key .. element
+end
+
+-- The transaction whose effects were appended last. Its closing entry is owed.
+local open_tx
+
+-- The stream's last id. It is known once sonic_open has run. XSETID would lower it, so whoever raises it looks here.
+local top
+
+-- What one message carries at most (PartBytes in pack.go), less its share of the message's frame.
+local PART = 1048576 - 1024
+
+-- next_id returns the id of an entry that cannot have the next one. A large entry goes in several messages
+-- and each has a position: as many sequence numbers are left out before it. They stay below 2^20, so that
+-- an id fits into a position; that many in one millisecond happen when this Redis' clock is behind.
+local function next_id(size)
+	local ms, seq = string.match(top, '^(%d+)-(%d+)$')
+	ms, seq = tonumber(ms), tonumber(seq)
+	local now = redis.call('TIME')
+	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+	if wall > ms then ms, seq = wall, 0 end
+	seq = seq + math.floor(size / PART) + 1
+	if seq >= 1048576 then ms, seq = ms + 1, math.floor(size / PART) + 1 end
+	return format('%d-%d', ms, seq)
+end
+
+-- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It
+-- returns the entry's id, which is the version of all of them. notes is a list of field, rest,
+-- field, rest, .. of the hash of versions: each field becomes id .. rest.
+--
+-- State keys are in db 0: a script that works in another db goes there and back.
+local function append(out, db, tx, effects, notes)
+	if db ~= '0' then redis.call('SELECT', '0') end
+	local id = '*'
+	if #effects > PART or #top > 20 then id = next_id(#effects) end -- 20: sequence numbers of six digits
+	if tx then
+		id = redis.call('XADD', out, id, 'e', effects, 't', tx)
+		open_tx = tx
+	else
+		id = redis.call('XADD', out, id, 'e', effects)
+	end
+	top = id
+	if notes and not alone then
+		local ver = state(out, 'ver')
+		if #notes == 2 then
+			redis.call('HSET', ver, notes[1], id .. notes[2])
+		else
+			for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
+			for i = 1, #notes, SLICE do
+				redis.call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, #notes)))
+			end
+		end
+	end
+	if db ~= '0' then redis.call('SELECT', db) end
+	return id
+end
+
+-- Each of the following returns what a write under lww notes, nil under another policy.
+
+-- wholesale_notes are those of a key set or deleted as a whole. They are added to notes, if given. Who
+-- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua.
+local function wholesale_notes(policy, db, key, pxat, notes)
+	if policy ~= 'l' then return notes end
+	notes = notes or {}
+	local n = #notes
+	notes[n + 1], notes[n + 2] = key_field(db, key), pxat == '' and '' or ' ' .. pxat
+	return notes
+end
+
+-- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever.
+local function expiry_notes(policy, db, key, pxat, notes)
+	if policy ~= 'l' then return notes end
+	notes = notes or {}
+	local n = #notes
+	notes[n + 1], notes[n + 2] = expiry_field(db, key), pxat == '' and '' or ' ' .. pxat
+	return notes
+end
+
+-- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.
+local function added_notes(policy, db, key, kind, list, first, last, step, notes)
+	if policy ~= 'l' then return notes end
+	notes = notes or {}
+	local n, prefix = #notes, element_field(db, key, '')
+	notes[n + 1], notes[n + 2] = type_field(db, key, kind), ''
+	n = n + 2
+	for i = first, last, step do
+		notes[n + 1], notes[n + 2] = prefix .. list[i], ''
+		n = n + 2
+	end
+	return notes
+end
+
+-- removed_notes are those of removed elements. A removal says nothing about the key's type.
+local function removed_notes(policy, db, key, list, first, last, notes)
+	if policy ~= 'l' then return notes end
+	notes = notes or {}
+	local n, prefix = #notes, element_field(db, key, '')
+	for i = first, last do
+		notes[n + 1], notes[n + 2] = prefix .. list[i], ' -'
+		n = n + 2
+	end
+	return notes
+end

@@ -1,0 +1,29 @@
+
+-- state_effects returns what makes the key elsewhere what it is here, wholesale: effects, and their
+-- notes, added to notes if given. The script's database is db, and its replies are RESP2's. A
+-- collection is D and its elements, all under one version: an element needs no version of its own
+-- while it has its key's. There are none of a counter: zones share its changes, not its value.
+local function state_effects(db, key, notes)
+	local policy = policy_of(key)
+	if policy == 'c' then return '', notes end
+	local kind = call('TYPE', key).ok
+	if kind == 'none' then
+		return deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '', notes)
+	end
+	local pxat = expiry_of(key)
+	notes = wholesale_notes(policy, db, key, pxat, notes)
+	if kind == 'string' then return string_effect(policy, db, key, call('GET', key), pxat), notes end
+	local op, list
+	if kind == 'hash' then
+		op, list = 'H', call('HGETALL', key)
+	elseif kind == 'set' then
+		op, list = 'A', call('SMEMBERS', key)
+	elseif kind == 'zset' then
+		op, list = 'Z', call('ZRANGE', key, '0', '-1', 'WITHSCORES')
+		for i = 1, #list, 2 do list[i], list[i + 1] = list[i + 1], list[i] end
+	else
+		return dump_effect(policy, db, key, call('DUMP', key), pxat), notes
+	end
+	if pxat ~= '' then notes = expiry_notes(policy, db, key, pxat, notes) end
+	return deletion_effect(policy, db, key) .. elements_effect(op, policy, db, key, pxat, list, 1, #list), notes
+end

@@ -1,0 +1,160 @@
+
+-- Arguments of a command that cannot be cut into slices.
+local MOST_ARGS = 7000
+
+local function failed(reply) return type(reply) == 'table' and reply.err ~= nil end
+
+-- as_client_error gives the error of a wrong number of arguments as a client gets it: scripts get
+-- another one.
+local function as_client_error(command, reply)
+	if string.find(reply.err, 'Wrong number of args', 1, true) then
+		return {err = "ERR wrong number of arguments for '" .. string.lower(command) .. "' command"}
+	end
+	return reply
+end
+
+local function counter_refusal(command)
+	return {err = 'SONICREFUSED ' .. command .. ' is not for counter keys: they take INCR, INCRBY, DECR, DECRBY, '
+		.. 'HINCRBY, ZINCRBY and SET of an integer'}
+end
+
+-- run executes command with args from the second on. Its error is that of Redis.
+local function run(command, args)
+	if #args > MOST_ARGS then
+		return {err = 'SONICREFUSED ' .. command .. ' with more than ' .. MOST_ARGS .. ' arguments'}
+	end
+	return try(command, unpack(args, 2))
+end
+
+-- run_sliced executes command for args[first..last], step by step at most SLICE values, each time
+-- behind lead, a list. It returns the sum of the replies, or what the last one was when they are no
+-- numbers. A failure in a later slice would leave the slices before it done: a command that can fail
+-- there is checked by its caller before.
+local function run_sliced(command, lead, args, first, last)
+	local sum = 0
+	local reply
+	for start = first, last, SLICE do
+		local words, n = {unpack(lead)}, #lead
+		for i = start, math.min(start + SLICE - 1, last) do
+			n = n + 1
+			words[n] = args[i]
+		end
+		reply = try(command, unpack(words, 1, n))
+		if failed(reply) then return reply end
+		if type(reply) == 'number' then sum = sum + reply end
+	end
+	if type(reply) == 'number' then return sum end
+	return reply
+end
+
+-- write registers sonic_<command>. body(args, db, resp3) runs the command: args[1] is the mode, the
+-- command's own arguments follow; the script is in db and gets RESP2's replies. It returns the reply,
+-- then the effects, nil when nothing changed, and their notes.
+--
+-- With one zone the command just runs, unless options.special says that body does more for the reply.
+-- options.frees is for commands that free memory: they run when Redis has reached its bound.
+local function write(command, body, options)
+	options = options or {}
+	local special = options.special
+	redis.register_function{
+		function_name = 'sonic_' .. command:lower(),
+		flags = options.frees and {'allow-oom'} or {},
+		callback = function(keys, args)
+			if not ready then return NOT_READY end
+			local mode = args[1]
+			local db, tx, published, resp3 = '0', nil, false, false
+			if mode ~= '0' then
+				db, tx, published, resp3 = mode_of(mode)
+				if db ~= '0' then
+					local reply = try('SELECT', db)
+					if failed(reply) then return reply end
+				end
+			end
+			local reply, effects, notes
+			if args[2] == nil then
+				reply = try(command)
+			elseif alone and not special and #args < SLICE then
+				reply = try(command, unpack(args, 2))
+			else
+				reply, effects, notes = body(args, db, resp3)
+			end
+			local id = false
+			if effects then
+				if not alone then id = append(keys[1], db, tx, effects, notes) end
+			elseif failed(reply) then
+				return as_client_error(command, reply)
+			end
+			if published then return {id, reply} end
+			return reply
+		end,
+	}
+end
+
+-- each calls define with every item of list, or with both values of an item that is a pair. A library
+-- that loads has no ipairs.
+local function each(list, define)
+	for i = 1, #list do
+		local item = list[i]
+		if item[1] then -- a string has no such field
+			define(item[1], item[2])
+		else
+			define(item)
+		end
+	end
+end
+
+-- exact returns an integer reply whose value is given as text. A Lua number cannot hold those beyond
+-- 2^53: they are given as a status, of which the proxy makes the integer again.
+local function exact(number, text)
+	if number < 9007199254740992 and number > -9007199254740992 then return number end
+	return {ok = text}
+end
+
+-- integer_text returns the text of an integer reply, nil when a Lua number may not hold it exactly.
+local function integer_text(number)
+	if number < 9007199254740992 and number > -9007199254740992 then return format('%d', number) end
+	return nil
+end
+
+-- string_state returns S of the string that key holds now.
+local function string_state(policy, db, key)
+	local pxat = expiry_of(key)
+	return string_effect(policy, db, key, call('GET', key), pxat), wholesale_notes(policy, db, key, pxat)
+end
+
+-- dump_state returns R of the list or stream that key holds now, D when there is none. It adds to
+-- effects and notes, if given.
+local function dump_state(db, key, effects, notes)
+	local policy = policy_of(key)
+	local pxat = expiry_of(key)
+	local effect
+	if pxat then
+		effect = dump_effect(policy, db, key, call('DUMP', key), pxat)
+	else
+		effect = deletion_effect(policy, db, key)
+	end
+	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat or '', notes)
+end
+
+-- removal_effect packs removed elements; pxat is what the key had before. A key that lost its last
+-- element has lost its expiry, too: the effect says so, for elsewhere it may have other elements.
+local function removal_effect(op, policy, db, key, pxat, list, first, last, notes)
+	local effects = elements_effect(op, policy, db, key, pxat, list, first, last)
+	notes = removed_notes(policy, db, key, list, first, last, notes)
+	if pxat ~= '' and call('EXISTS', key) == 0 then
+		effects = effects .. expiry_effect(policy, db, key, '')
+		notes = expiry_notes(policy, db, key, '', notes)
+	end
+	return effects, notes
+end
+
+-- stored runs a command that makes key anew from other keys, or deletes it when there is nothing to
+-- store.
+local function stored(command, args, db, key)
+	if key and policy_of(key) == 'c' then return counter_refusal(command) end
+	local before = key and call('EXISTS', key)
+	local reply = run(command, args)
+	if failed(reply) then return reply end
+	if before == 0 and reply == 0 then return reply end
+	return reply, state_effects(db, key)
+end

@@ -1,0 +1,215 @@
+
+-- SET of an integer to a counter is shipped as the difference. Both values are within 2^53, so that
+-- Lua's numbers hold the difference.
+local function set_counter(args, db)
+	local key, value = args[2], args[3]
+	local number = tonumber(value)
+	if not number or math.abs(number) >= 9007199254740992 or format('%d', number) ~= value then
+		return counter_refusal('SET')
+	end
+	for i = 4, #args do
+		local option = string.upper(args[i])
+		if option ~= 'NX' and option ~= 'XX' and option ~= 'GET' then return counter_refusal('SET') end
+	end
+	local old = try('GET', key)
+	local old_number = tonumber(old or '0')
+	if failed(old) or not old_number or math.abs(old_number) >= 9007199254740992 then return counter_refusal('SET') end
+	local nx, xx = false, false
+	for i = 4, #args do
+		local option = string.upper(args[i])
+		nx, xx = nx or option == 'NX', xx or option == 'XX'
+	end
+	local reply = run('SET', args)
+	if failed(reply) or nx and old or xx and not old then return reply end
+	if old and old_number == number then return reply end
+	return reply, small_effect('I', 'c', db, key, nil, format('%d', number - old_number))
+end
+
+write('SET', function(args, db)
+	local key, value = args[2], args[3]
+	local policy = policy_of(key)
+	if policy == 'c' and value then return set_counter(args, db) end
+	if #args == 3 then
+		local reply = try('SET', key, value)
+		if reply.err then return reply end
+		return reply, string_effect(policy, db, key, value, ''), wholesale_notes(policy, db, key, '')
+	end
+	local reply = run('SET', args)
+	if failed(reply) then return reply end
+	local timed, get, nx, xx = false, false, false, false
+	local i = 4
+	while i <= #args do
+		local option = string.upper(args[i])
+		if option == 'GET' then
+			get = true
+		elseif option == 'NX' then
+			nx = true
+		elseif option == 'XX' then
+			xx = true
+		else
+			timed = true
+			if option ~= 'KEEPTTL' then i = i + 1 end
+		end
+		i = i + 1
+	end
+	local done
+	if not get then
+		done = reply ~= false
+	elseif nx then
+		done = reply == false
+	else
+		done = not xx or reply ~= false
+	end
+	if not done then return reply end
+	local pxat = ''
+	if timed then pxat = expiry_of(key) end
+	if not pxat then -- it expires in the past
+		return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
+	end
+	return reply, string_effect(policy, db, key, value, pxat), wholesale_notes(policy, db, key, pxat)
+end)
+
+-- SETEX key time value, PSETEX key time value
+each({'SETEX', 'PSETEX'}, function(command)
+	write(command, function(args, db)
+		local key = args[2]
+		local policy = policy_of(key)
+		if policy == 'c' then return counter_refusal(command) end
+		local reply = run(command, args)
+		if reply.err then return reply end
+		local pxat = expiry_of(key)
+		return reply, string_effect(policy, db, key, args[4], pxat), wholesale_notes(policy, db, key, pxat)
+	end)
+end)
+
+write('SETNX', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('SETNX') end
+	local reply = run('SETNX', args)
+	if reply ~= 1 then return reply end
+	return reply, string_effect(policy, db, key, args[3], ''), wholesale_notes(policy, db, key, '')
+end)
+
+write('GETSET', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('GETSET') end
+	local reply = run('GETSET', args)
+	if failed(reply) then return reply end
+	return reply, string_effect(policy, db, key, args[3], ''), wholesale_notes(policy, db, key, '')
+end)
+
+write('GETDEL', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('GETDEL') end
+	local reply = run('GETDEL', args)
+	if not reply or failed(reply) then return reply end
+	return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
+end, {frees = true})
+
+write('GETEX', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('GETEX') end
+	if #args == 2 then return try('GETEX', key) end
+	local before = expiry_of(key)
+	local reply = run('GETEX', args)
+	if not reply or failed(reply) then return reply end
+	local after = expiry_of(key)
+	if not after then return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
+	if after == before then return reply end
+	return reply, expiry_effect(policy, db, key, after), expiry_notes(policy, db, key, after)
+end, {frees = true})
+
+-- sets returns the effects of MSET and MSETNX.
+local function sets(args, db)
+	local parts, notes = {}, nil
+	for i = 2, #args, 2 do
+		local key = args[i]
+		local policy = policy_of(key)
+		parts[#parts + 1] = string_effect(policy, db, key, args[i + 1], '')
+		notes = wholesale_notes(policy, db, key, '', notes)
+	end
+	return concat(parts), notes
+end
+
+-- mset runs MSET; the number of its arguments is even.
+local function mset(args)
+	if #args <= SLICE then return try('MSET', unpack(args, 2)) end
+	return run_sliced('MSET', {}, args, 2, #args)
+end
+
+each({'MSET', 'MSETNX'}, function(command)
+	write(command, function(args, db)
+		if #args % 2 == 0 then return try(command, args[2], args[2], args[2]) end -- for its error
+		for i = 2, #args, 2 do
+			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
+		end
+		if command == 'MSETNX' then
+			for i = 2, #args, 2 do
+				if call('EXISTS', args[i]) == 1 then return 0 end
+			end
+		end
+		local reply = mset(args)
+		if failed(reply) then return reply end
+		if command == 'MSETNX' then reply = 1 end
+		return reply, sets(args, db)
+	end)
+end)
+
+-- increments registers a command that adds to an integer; delta_of returns by how much, as text.
+local function increments(command, delta_of)
+	write(command, function(args, db)
+		local key = args[2]
+		local policy = policy_of(key)
+		local reply = run(command, args)
+		if type(reply) ~= 'number' then return reply end
+		local value = integer_text(reply) or call('GET', key)
+		reply = exact(reply, value)
+		if alone then return reply end
+		if policy == 'c' then return reply, small_effect('I', 'c', db, key, nil, delta_of(args)) end
+		local pxat = expiry_of(key)
+		return reply, string_effect(policy, db, key, value, pxat), wholesale_notes(policy, db, key, pxat)
+	end, {special = true})
+end
+
+increments('INCR', function() return '1' end)
+increments('DECR', function() return '-1' end)
+increments('INCRBY', function(args) return args[3] end)
+increments('DECRBY', function(args)
+	local delta = args[3]
+	if string.sub(delta, 1, 1) == '-' then return string.sub(delta, 2) end
+	return '-' .. delta
+end)
+
+write('INCRBYFLOAT', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('INCRBYFLOAT') end
+	local reply = run('INCRBYFLOAT', args)
+	if failed(reply) then return reply end
+	local pxat = expiry_of(key)
+	return reply, string_effect(policy, db, key, reply, pxat), wholesale_notes(policy, db, key, pxat)
+end)
+
+-- An empty value changes a string only when APPEND makes the key.
+write('APPEND', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('APPEND') end
+	local before = args[3] == '' and call('EXISTS', key) == 1
+	local reply = run('APPEND', args)
+	if failed(reply) or before then return reply end
+	return reply, string_state(policy, db, key)
+end)
+
+write('SETRANGE', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('SETRANGE') end
+	local reply = run('SETRANGE', args)
+	if failed(reply) or args[4] == '' then return reply end
+	return reply, string_state(policy, db, key)
+end)

@@ -1,0 +1,114 @@
+
+each({'DEL', 'UNLINK'}, function(command)
+	write(command, function(args, db)
+		for i = 2, #args do
+			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
+		end
+		local count, parts, notes = 0, {}, nil
+		for i = 2, #args do
+			local key = args[i]
+			local reply = try(command, key)
+			if failed(reply) then return reply end -- the first: what keeps one from being deleted keeps all
+			if reply == 1 then
+				local policy = policy_of(key)
+				count = count + 1
+				parts[count] = deletion_effect(policy, db, key)
+				notes = wholesale_notes(policy, db, key, '', notes)
+			end
+		end
+		if count == 0 then return 0 end
+		return count, concat(parts), notes
+	end, {frees = true})
+end)
+
+each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command)
+	write(command, function(args, db)
+		local key = args[2]
+		local policy = policy_of(key)
+		if policy == 'c' then return counter_refusal(command) end
+		local reply = run(command, args)
+		if reply ~= 1 then return reply end
+		local pxat = expiry_of(key)
+		if not pxat then -- a time in the past
+			return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
+		end
+		return reply, expiry_effect(policy, db, key, pxat), expiry_notes(policy, db, key, pxat)
+	end, {frees = true})
+end)
+
+each({'RENAME', 'RENAMENX'}, function(command)
+	write(command, function(args, db)
+		local from, to = args[2], args[3]
+		if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
+		local reply = run(command, args)
+		if failed(reply) or reply == 0 or from == to then return reply end
+		local policy = policy_of(from)
+		local notes = wholesale_notes(policy, db, from, '')
+		local made
+		made, notes = state_effects(db, to, notes)
+		return reply, deletion_effect(policy, db, from) .. made, notes
+	end)
+end)
+
+-- other_state returns the state of key in another database, and comes back.
+local function other_state(db, other, key, notes)
+	call('SELECT', other)
+	local effects
+	effects, notes = state_effects(other, key, notes)
+	call('SELECT', db)
+	return effects, notes
+end
+
+-- COPY source destination [DB db] [REPLACE]
+write('COPY', function(args, db)
+	local to = args[3]
+	if to and policy_of(to) == 'c' then return counter_refusal('COPY') end
+	local reply = run('COPY', args)
+	if reply ~= 1 then return reply end
+	local other = db
+	for i = 4, #args do
+		if string.upper(args[i]) == 'DB' then other = format('%d', tonumber(args[i + 1])) end
+	end
+	return reply, other_state(db, other, to)
+end)
+
+write('MOVE', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('MOVE') end
+	local reply = run('MOVE', args)
+	if reply ~= 1 then return reply end
+	local notes = wholesale_notes(policy, db, key, '')
+	local made
+	made, notes = other_state(db, format('%d', tonumber(args[3])), key, notes)
+	return reply, deletion_effect(policy, db, key) .. made, notes
+end)
+
+write('RESTORE', function(args, db)
+	local key = args[2]
+	if policy_of(key) == 'c' then return counter_refusal('RESTORE') end
+	local before = call('EXISTS', key)
+	local reply = run('RESTORE', args)
+	if failed(reply) or before == 0 and call('EXISTS', key) == 0 then return reply end
+	return reply, state_effects(db, key)
+end)
+
+-- SORT key [BY p] [LIMIT offset count] [GET p ..] [ASC|DESC] [ALPHA] [STORE destination]
+write('SORT', function(args, db)
+	local to
+	local i = 3
+	while i <= #args do
+		local option = string.upper(args[i])
+		if option == 'BY' or option == 'GET' then
+			i = i + 1
+		elseif option == 'LIMIT' then
+			i = i + 2
+		elseif option == 'STORE' then
+			i = i + 1
+			to = args[i]
+		end
+		i = i + 1
+	end
+	if not to then return run('SORT', args) end
+	return stored('SORT', args, db, to)
+end)

@@ -1,0 +1,94 @@
+
+each({'HSET', 'HMSET'}, function(command)
+	write(command, function(args, db)
+		local key, n = args[2], #args
+		local policy = policy_of(key)
+		if policy == 'c' then return counter_refusal(command) end
+		local reply
+		if n == 4 then
+			reply = try(command, key, args[3], args[4])
+		elseif n <= SLICE or n % 2 == 1 then
+			reply = try(command, unpack(args, 2, math.min(n, SLICE + 1))) -- an odd number fails, however many
+		else
+			reply = run_sliced(command, {key}, args, 3, n)
+		end
+		if failed(reply) then return reply end
+		return reply, elements_effect('H', policy, db, key, expiry_of(key), args, 3, n),
+			added_notes(policy, db, key, 'h', args, 3, n, 2)
+	end)
+end)
+
+write('HSETNX', function(args, db)
+	local key = args[2]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('HSETNX') end
+	local reply = run('HSETNX', args)
+	if reply ~= 1 then return reply end
+	return reply, elements_effect('H', policy, db, key, expiry_of(key), args, 3, 4),
+		added_notes(policy, db, key, 'h', args, 3, 3, 1)
+end)
+
+write('HINCRBY', function(args, db)
+	local key, field = args[2], args[3]
+	local policy = policy_of(key)
+	local reply = run('HINCRBY', args)
+	if type(reply) ~= 'number' then return reply end
+	local value = integer_text(reply) or call('HGET', key, field)
+	reply = exact(reply, value)
+	if alone then return reply end
+	if policy == 'c' then return reply, small_effect('i', 'c', db, key, nil, field, args[4]) end
+	return reply, small_effect('H', policy, db, key, expiry_of(key), field, value),
+		added_notes(policy, db, key, 'h', args, 3, 3, 1)
+end, {special = true})
+
+write('HINCRBYFLOAT', function(args, db)
+	local key, field = args[2], args[3]
+	local policy = policy_of(key)
+	if policy == 'c' then return counter_refusal('HINCRBYFLOAT') end
+	local reply = run('HINCRBYFLOAT', args)
+	if failed(reply) then return reply end
+	return reply, small_effect('H', policy, db, key, expiry_of(key), field, reply),
+		added_notes(policy, db, key, 'h', args, 3, 3, 1)
+end)
+
+-- present returns those of args[first..last] for which answers, in the same order, hold something.
+-- An element that args names twice is removed once.
+local function present(args, first, last, answers)
+	local list, seen = {}, {}
+	for i = first, last do
+		local answer = answers[i - first + 1]
+		if answer and answer ~= 0 and not seen[args[i]] then
+			seen[args[i]] = true
+			list[#list + 1] = args[i]
+		end
+	end
+	return list
+end
+
+-- removes registers HDEL, SREM or ZREM; reading tells which elements there are.
+local function removes(command, reading, op)
+	write(command, function(args, db)
+		local key, n = args[2], #args
+		local policy = policy_of(key)
+		if policy == 'c' then return counter_refusal(command) end
+		local pxat = expiry_of(key)
+		if not pxat or n < 3 then return run_sliced(command, {key}, args, 3, math.min(n, 3)) or try(command, key) end
+		if n == 3 then
+			local reply = try(command, key, args[3])
+			if reply ~= 1 then return reply end
+			return reply, removal_effect(op, policy, db, key, pxat, args, 3, 3)
+		end
+		local answers = {}
+		for start = 3, n, SLICE do
+			local part = try(reading, key, unpack(args, start, math.min(start + SLICE - 1, n)))
+			if failed(part) then return try(command, key, args[3]) end -- for its error
+			for i = 1, #part do answers[#answers + 1] = part[i] end
+		end
+		local list = present(args, 3, n, answers)
+		local reply = run_sliced(command, {key}, args, 3, n)
+		if failed(reply) or reply == 0 then return reply end
+		return reply, removal_effect(op, policy, db, key, pxat, list, 1, #list)
+	end, {frees = true})
+end
+
+removes('HDEL', 'HMGET', 'h')

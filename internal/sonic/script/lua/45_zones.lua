@@ -1,0 +1,85 @@
+
+-- The zones other than this one: a list, and a set by name.
+local others = {}
+-- sonic_open has run. The library is ready when this Redis also has reached all cursors that it once told.
+local opened = false
+
+-- The layout of the state keys, in meta.
+local LAYOUT = '1'
+
+local NO_ID = '0-0'
+
+-- id_before tells whether id a is before id b.
+local function id_before(a, b)
+	local ams, aseq = string.match(a, '^(%d+)-(%d+)$')
+	local bms, bseq = string.match(b, '^(%d+)-(%d+)$')
+	ams, bms = tonumber(ams), tonumber(bms)
+	if ams ~= bms then return ams < bms end
+	return tonumber(aseq) < tonumber(bseq)
+end
+
+local function is_id(text) return string.find(text, '^%d+%-%d+$') ~= nil end
+
+local function wall_clock()
+	local now = call('TIME')
+	return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+end
+
+local function ms_of(id) return tonumber(string.match(id, '^%d+')) end
+
+-- stream_info returns the stream's last id, the id of its first entry ('' without one), its length.
+local function stream_info(out)
+	if call('EXISTS', out) == 0 then return NO_ID, '', 0 end
+	local info, found = call('XINFO', 'STREAM', out), {}
+	for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+	local first = found['first-entry']
+	return found['last-generated-id'], first and first[1] or '', found.length
+end
+
+-- raise moves the stream's last id to id, unless it is there already.
+local function raise(out, id)
+	if id_before(top, id) then
+		call('XSETID', out, id)
+		top = id
+	end
+end
+
+-- Cursors. The hash `cur` holds four fields of an origin: "<zone>" is its cursor, "m <zone>" the message that
+-- the cursor was moved by, "e <zone>" the epoch, "p <zone>" the progress of a message in parts. The hash `told`
+-- holds cursors that beats told: "<zone> <origin>".
+
+-- all_cursors returns zone, cursor, message, epoch, zone, ..
+local function all_cursors(out)
+	local all, cursors = call('HGETALL', state(out, 'cur')), {}
+	local found = {}
+	for i = 1, #all, 2 do found[all[i]] = all[i + 1] end
+	for i = 1, #all, 2 do
+		local name = all[i]
+		if not string.find(name, ' ', 1, true) and found[name] ~= NO_ID then
+			local n = #cursors
+			cursors[n + 1], cursors[n + 2] = name, found[name]
+			cursors[n + 3], cursors[n + 4] = found['m ' .. name] or '', found['e ' .. name] or '0'
+		end
+	end
+	return cursors
+end
+
+-- behind returns zone, cursor, .. of the cursors that this Redis once told others and is behind: it came
+-- back older than it was. Other zones may have forgotten what they would have to know to resolve writes of
+-- one that does not know it.
+local function behind(out)
+	local told, cur = state(out, 'told'), state(out, 'cur')
+	local left = {}
+	for i = 1, #others do
+		local id = call('HGET', told, zone .. ' ' .. others[i])
+		if id then
+			if id_before(call('HGET', cur, others[i]) or NO_ID, id) then
+				left[#left + 1] = others[i]
+				left[#left + 1] = id
+			else
+				call('HDEL', told, zone .. ' ' .. others[i])
+			end
+		end
+	end
+	return left
+end

@@ -1,0 +1,142 @@
+
+-- How the effects of all zones become one state
+--
+-- The state of a key under lww is a function of the set of effects that were applied to it, whatever
+-- the order of their arrival. For that, every fact that is kept is the newest of its kind, or the
+-- greatest: such facts do not depend on order.
+--
+--   KV    version of the last wholesale write (S, R, D): what came before it is gone
+--   t[T]  version of the newest addition of elements of type T (hash, set, sorted set)
+--   e[x]  version of the newest addition or removal of element x, of whatever type
+--   X     version of the newest statement about the expiry (E, S, R, H behind D), and what it says
+--   W     time before which everything was wiped by an expiry that a writer of E had seen pass
+--
+-- The content follows from them:
+--
+--   * The type is the T of the newest t[T] that is not before KV; without one the content is that of
+--     the wholesale write. An addition of another type wiped what was before it: elements whose
+--     version is before t of another type are gone, as those before KV are.
+--   * Element x is there when e[x] is an addition that is not gone. A removal is one of whatever
+--     type. Two effects of one entry have the same version, the later one counts.
+--   * An expiry at p, once the time is p, wipes what is of a time before p, and what is not newer
+--     than the statement. What is written later starts anew, without expiry. An addition that
+--     says that its key was about to expire (its pxat is not behind its own time) is dead: the
+--     clock of a stream may be ahead of Redis' own, and the writer's Redis removes it in a moment.
+--
+-- This state is what Redis holds, always: each effect is resolved as it arrives. One thing can be
+-- in the way. Redis forgets what has expired; when a newer statement about the expiry arrives later,
+-- what was forgotten may be alive. Then this zone cannot know the state, knows that it cannot, and
+-- asks the origin of the statement (effect N), which answers with D and the state it has, under a
+-- new version. That is a wholesale write like any other, so all zones have the same again. The
+-- cases:
+--
+--   * E or a wholesale write that replaces an expiry whose time has passed here, unless E's W says
+--     that its writer had seen it pass, too;
+--   * E on a key that is missing here;
+--   * a key that a remote effect left empty while its expiry is still to come: Redis forgets the
+--     expiry with the key. (When a local command does it, it appends E.)
+--
+-- "The time" is the clock of this zone's stream or Redis' wall clock, whichever is ahead. Local writes are
+-- newer than everything here, so they only note their facts.
+--
+-- Pruning: `pruned` is a version that every zone's cursors are past, as all beats say, so everything
+-- still to come is newer and was written by who knew all before it. A fact before it is forgotten:
+-- it would lose every comparison. What is asked for later counts as forgotten at once, also when
+-- sonic_prune has not reached it yet. X is kept until its time is before `pruned`, too. An element without
+-- a version has its key's KV, and without that one is older than all that is known.
+--
+-- Versions are compared by milliseconds, sequence number, zone. Numbers are exact: milliseconds stay
+-- below 2^43 and sequence numbers below 2^20 (append and sonic_open see to it). Zones are compared byte by byte: Lua's
+-- comparison of strings would go by the locale.
+local versions = {}
+
+-- The greatest version that was pruned. Its zone is empty: before all zones.
+local pruned = {ms = 0, seq = 0, zone = ''}
+
+-- parse reads a version: id, @zone unless it is this one. It returns what stands behind it, too.
+function versions.parse(text)
+	local ms, seq, origin, rest = string.match(text, '^(%d+)%-(%d+)@?([^ ]*)(.*)$')
+	if origin == '' then origin = zone end
+	return {ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = text}, rest
+end
+
+-- of returns the version of an entry of origin.
+function versions.of(id, origin)
+	local v = versions.parse(id)
+	v.zone = origin
+	v.text = origin == zone and id or id .. '@' .. origin
+	return v
+end
+
+local function zone_before(a, b)
+	for i = 1, math.min(#a, #b) do
+		local x, y = string.byte(a, i), string.byte(b, i)
+		if x ~= y then return x < y end
+	end
+	return #a < #b
+end
+
+-- before tells whether a is an older version than b.
+local function before(a, b)
+	if a.ms ~= b.ms then return a.ms < b.ms end
+	if a.seq ~= b.seq then return a.seq < b.seq end
+	return a.zone ~= b.zone and zone_before(a.zone, b.zone)
+end
+
+local function same(a, b) return a.ms == b.ms and a.seq == b.seq and a.zone == b.zone end
+
+-- newer returns the newer of two versions; each may be nil.
+local function newer(a, b)
+	if not a or b and before(a, b) then return b end
+	return a
+end
+
+-- known parses a stored version, nil when it is pruned.
+function versions.known(text)
+	if not text then return nil end
+	local v, rest = versions.parse(text)
+	if before(v, pruned) then return nil end
+	return v, rest
+end
+
+-- expiry_known parses a stored expiry: its version, its time as text ('' for never), W; nil when it is pruned.
+function versions.expiry_known(text)
+	if not text then return nil end
+	local v, rest = versions.parse(text)
+	local pxat, wiped = string.match(rest, '^ ?(%d*) ?(%d*)$')
+	if before(v, pruned) and (pxat == '' or tonumber(pxat) <= pruned.ms) then return nil end
+	return v, pxat, tonumber(wiped)
+end
+
+-- facts reads what is known of a key, without its elements. The script is in db 0.
+function versions.facts(ver, db, key)
+	local stored = call('HMGET', ver, key_field(db, key), expiry_field(db, key),
+		type_field(db, key, 'h'), type_field(db, key, 's'), type_field(db, key, 'z'))
+	local f = {types = {}, said = ''}
+	local rest
+	if stored[1] then
+		f.whole, rest = versions.known(stored[1])
+		if f.whole then f.whole_said = string.sub(rest, 2) end
+	end
+	if stored[2] then f.expiry, f.said, f.wiped = versions.expiry_known(stored[2]) end
+	f.types.h = versions.known(stored[3])
+	f.types.s = versions.known(stored[4])
+	f.types.z = versions.known(stored[5])
+	return f
+end
+
+-- expiry returns the newest statement about the expiry: its version and its time, nil for never; nothing
+-- when there is no statement.
+function versions.expiry(f)
+	if f.expiry and not (f.whole and before(f.expiry, f.whole)) then return f.expiry, tonumber(f.said), f.said end
+	if f.whole then return f.whole, tonumber(f.whole_said), f.whole_said end
+end
+
+-- newest_type returns the version of the newest addition of any type but except.
+function versions.newest_type(f, except)
+	local newest
+	if except ~= 'h' then newest = f.types.h end
+	if except ~= 's' then newest = newer(newest, f.types.s) end
+	if except ~= 'z' then newest = newer(newest, f.types.z) end
+	return newest
+end

@@ -1,0 +1,59 @@
+
+-- Commands on elements, by the letter of the type: hash, set, sorted set.
+local ELEMENTS = {
+	h = {kind = 'hash', add = 'HSET', remove = 'HDEL', list = 'HKEYS', step = 2, at = 1},
+	s = {kind = 'set', add = 'SADD', remove = 'SREM', list = 'SMEMBERS', step = 1, at = 1},
+	z = {kind = 'zset', add = 'ZADD', remove = 'ZREM', list = 'ZRANGE', step = 2, at = 2}, -- score, member
+}
+local LETTERS = {hash = 'h', set = 's', zset = 'z'}
+
+-- The database that the script is in while it applies. State keys are in db 0.
+local selected
+
+local function go(db)
+	if selected ~= db then
+		call('SELECT', db)
+		selected = db
+	end
+end
+
+-- sliced calls command key list[first..last], at most SLICE values at a time.
+local function sliced(command, key, list, first, last)
+	for i = first, last, SLICE do
+		call(command, key, unpack(list, i, math.min(i + SLICE - 1, last)))
+	end
+end
+
+local function kind_of(key) return call('TYPE', key).ok end
+
+local function elements_of(key, letter)
+	if letter == 'z' then return call('ZRANGE', key, '0', '-1') end
+	return call(ELEMENTS[letter].list, key)
+end
+
+-- versions_of returns what is stored for elements list[first], list[first+step], ..: false for none.
+local function versions_of(ver, db, key, list, first, step)
+	local prefix = element_field(db, key, '')
+	go('0')
+	if #list < first + step then return {call('HGET', ver, prefix .. list[first])} end
+	local fields, found, n = {}, {}, 0
+	for i = first, #list, step do
+		n = n + 1
+		fields[n] = prefix .. list[i]
+	end
+	if n <= SLICE then return call('HMGET', ver, unpack(fields)) end
+	for i = 1, n, SLICE do
+		local part = call('HMGET', ver, unpack(fields, i, math.min(i + SLICE - 1, n)))
+		for j = 1, #part do found[i + j - 1] = part[j] end
+	end
+	return found
+end
+
+-- set_expiry makes key expire at pxat, '' for never.
+local function set_expiry(key, pxat)
+	if pxat == '' then
+		call('PERSIST', key)
+	else
+		call('PEXPIREAT', key, pxat)
+	end
+end

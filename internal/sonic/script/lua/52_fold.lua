@@ -1,0 +1,261 @@
+
+-- The fold of effects under lww. What it keeps, and why that suffices, is said in 50_versions.lua.
+--
+-- Each function that applies an effect returns what became of it: 'applied', 'lost' to a newer version,
+-- 'dead' when its key expired since.
+local fold = {}
+
+-- What is being applied.
+local ver          -- key of the hash of versions
+local clock        -- the time here: of the stream or of Redis, whichever is ahead, in ms
+local wanted       -- function(db, key): asks the origin for the key's state
+local emptied      -- list of db, key: keys that may have lost their last element
+
+local function note(...)
+	go('0')
+	call('HSET', ver, ...)
+end
+
+local function note_list(notes)
+	if #notes == 0 then return end
+	go('0')
+	sliced('HSET', ver, notes, 1, #notes)
+end
+
+-- passed tells whether the time of the key's expiry has come.
+local function passed(f)
+	local _, at = versions.expiry(f)
+	return at ~= nil and at <= clock
+end
+
+-- dead tells whether an expiry wiped what was written at v.
+local function dead(f, v)
+	if f.wiped and v.ms < f.wiped then return true end
+	local said, at = versions.expiry(f)
+	return at ~= nil and at <= clock and (v.ms < at or not before(said, v))
+end
+
+-- facts reads what is known of a key.
+local function facts(db, key)
+	go('0')
+	return versions.facts(ver, db, key)
+end
+
+-- settle removes from key what the facts say is gone, and sets its expiry. was is the key's KV before this
+-- effect: the version of elements that have none of their own, as those of RENAME and of an answer.
+local function settle(db, key, f, was)
+	emptied[#emptied + 1], emptied[#emptied + 2] = db, key
+	go(db)
+	local kind = kind_of(key)
+	if kind == 'none' then return end
+	local letter = LETTERS[kind]
+	if not letter then
+		-- The content is that of the wholesale write.
+		local typed = versions.newest_type(f)
+		if typed and (not f.whole or before(f.whole, typed)) or passed(f)
+			or f.wiped and (not f.whole or f.whole.ms < f.wiped) then
+			call('DEL', key)
+			return
+		end
+	else
+		local other = versions.newest_type(f, letter)
+		if f.whole or other or f.wiped or passed(f) then
+			local list, gone = elements_of(key, letter), {}
+			local stored = versions_of(ver, db, key, list, 1, 1)
+			for i = 1, #list do
+				local v = newer(versions.known(stored[i]), was)
+				if not v then -- older than all that is known, and one of these facts is
+					gone[#gone + 1] = list[i]
+				elseif f.whole and before(v, f.whole) or other and before(v, other) or dead(f, v) then
+					gone[#gone + 1] = list[i]
+				end
+			end
+			go(db)
+			sliced(ELEMENTS[letter].remove, key, gone, 1, #gone)
+			if #gone == #list then return end
+		end
+	end
+	local said, at, text = versions.expiry(f)
+	if said then set_expiry(key, (at == nil or at <= clock) and '' or text) end
+end
+
+-- wholesale applies S, R or D at v: set writes the value, nil for D; pxat is its expiry.
+function fold.wholesale(db, key, v, pxat, set)
+	local f = facts(db, key)
+	if f.whole and before(v, f.whole) then return 'lost' end
+	local said, at = versions.expiry(f)
+	local replaced = said and before(said, v) and at and at <= clock
+	local was = f.whole
+	f.whole, f.whole_said = v, pxat
+	note(key_field(db, key), pxat == '' and v.text or v.text .. ' ' .. pxat)
+	local typed = versions.newest_type(f)
+	if typed and before(v, typed) then
+		settle(db, key, f, was)
+		if replaced then wanted(db, key) end
+		return 'lost'
+	end
+	go(db)
+	if not set then
+		call('DEL', key)
+		if f.expiry and before(v, f.expiry) then emptied[#emptied + 1], emptied[#emptied + 2] = db, key end
+		return 'applied'
+	end
+	if dead(f, v) then
+		call('DEL', key)
+		return 'dead'
+	end
+	local _, _, text = versions.expiry(f)
+	set(text)
+	return 'applied'
+end
+
+-- add applies H, A or Z at v: list[first..] are the elements, with values or scores, of the type letter.
+-- pxat is the expiry that the key had at the origin.
+function fold.add(db, key, v, letter, pxat, list, first)
+	local f = facts(db, key)
+	if f.whole and before(v, f.whole) then return 'lost' end
+	local kind = ELEMENTS[letter]
+	local notes = {}
+	local anew = f.whole and same(f.whole, v) -- behind D: these elements have the key's version
+	if anew then
+		if pxat ~= '' and not (f.expiry and before(v, f.expiry)) then
+			f.expiry, f.said = v, pxat
+			notes[1], notes[2] = expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped)
+		end
+	elseif not f.types[letter] or before(f.types[letter], v) then
+		f.types[letter] = v
+		notes[1], notes[2] = type_field(db, key, letter), v.text
+	end
+	local other = versions.newest_type(f, letter)
+	if other and before(v, other) then
+		-- A newer addition of another type wiped these. They wiped that type's elements before them.
+		fold.note_elements(db, key, v, list, first, kind, notes, '')
+		note_list(notes)
+		settle(db, key, f, f.whole)
+		return 'lost'
+	end
+	local said, at, text = versions.expiry(f)
+	local expired = at ~= nil and at <= clock
+	local carried = tonumber(pxat)
+	local gone = dead(f, v) or carried and (carried <= v.ms or not said and carried <= clock)
+	go(db)
+	local there = kind_of(key)
+	if there ~= 'none' and (there ~= kind.kind
+		or expired and not gone and call('PEXPIRETIME', key) ~= -1) then -- all of it is wiped
+		call('DEL', key)
+		there = 'none'
+	end
+	if gone then
+		local mine = fold.note_elements(db, key, v, list, first, kind, notes, ' -')
+		note_list(notes)
+		go(db)
+		if there ~= 'none' then
+			local names = {}
+			for i = kind.at, #mine, kind.step do names[#names + 1] = mine[i] end
+			sliced(kind.remove, key, names, 1, #names)
+		end
+		emptied[#emptied + 1], emptied[#emptied + 2] = db, key
+		return 'dead'
+	end
+	local mine = fold.note_elements(db, key, v, list, first, kind, notes, anew and nil or '')
+	note_list(notes)
+	if #mine == 0 then return 'lost' end
+	go(db)
+	sliced(kind.add, key, mine, 1, #mine)
+	if said then
+		if at and not expired then call('PEXPIREAT', key, text) end
+	elseif there == 'none' and carried then
+		call('PEXPIREAT', key, pxat)
+	end
+	return 'applied'
+end
+
+-- note_elements returns those of list[first..] for which v is the newest version, with their values, and
+-- adds their notes with rest behind the version; none when rest is nil.
+function fold.note_elements(db, key, v, list, first, kind, notes, rest)
+	local stored = versions_of(ver, db, key, list, first + kind.at - 1, kind.step)
+	local prefix, mine = element_field(db, key, ''), {}
+	local text = rest and v.text .. rest
+	for i = 1, #stored do
+		local had = versions.known(stored[i])
+		if not had or not before(v, had) then
+			local at = first + (i - 1) * kind.step
+			for j = at, at + kind.step - 1 do mine[#mine + 1] = list[j] end
+			if rest then
+				notes[#notes + 1] = prefix .. list[at + kind.at - 1]
+				notes[#notes + 1] = text
+			end
+		end
+	end
+	return mine
+end
+
+-- remove applies h, a or z at v to elements list[first..].
+function fold.remove(db, key, v, list, first)
+	local f = facts(db, key)
+	if f.whole and before(v, f.whole) then return 'lost' end
+	local notes = {}
+	local mine = fold.note_elements(db, key, v, list, first, ELEMENTS.s, notes, ' -')
+	if #mine == 0 then return 'lost' end
+	note_list(notes)
+	go(db)
+	local letter = LETTERS[kind_of(key)]
+	if letter then
+		sliced(ELEMENTS[letter].remove, key, mine, 1, #mine)
+		emptied[#emptied + 1], emptied[#emptied + 2] = db, key
+	end
+	return 'applied'
+end
+
+function fold.expiry_text(v, pxat, wiped)
+	if wiped then return v.text .. ' ' .. pxat .. ' ' .. format('%.0f', wiped) end
+	return pxat == '' and v.text or v.text .. ' ' .. pxat
+end
+
+-- expire applies E at v. wiped is W, nil when the writer saw no expiry pass.
+function fold.expire(db, key, v, pxat, wiped)
+	local f = facts(db, key)
+	if f.whole and before(v, f.whole) then return 'lost' end
+	local said, at, text = versions.expiry(f)
+	local more = wiped and (not f.wiped or f.wiped < wiped)
+	if more then f.wiped = wiped end
+	if said and before(v, said) then
+		if more then
+			note(expiry_field(db, key), fold.expiry_text(said, text, f.wiped))
+			settle(db, key, f, f.whole)
+		end
+		return 'lost'
+	end
+	f.expiry, f.said = v, pxat
+	note(expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped))
+	local now_at = tonumber(pxat)
+	local comes = now_at == nil or now_at > clock
+	local typed = versions.newest_type(f)
+	if at and at <= clock and (not wiped or wiped < at) and not same(said, v)
+		and (comes or typed and before(v, typed)) then
+		wanted(db, key)
+	end
+	go(db)
+	if call('EXISTS', key) == 0 then
+		if comes and (now_at or not said) then wanted(db, key) end
+		return comes and 'applied' or 'dead'
+	end
+	if more or not comes then
+		settle(db, key, f, f.whole)
+	else
+		set_expiry(key, pxat)
+	end
+	return comes and 'applied' or 'dead'
+end
+
+-- lost_expiry asks for the state of the keys that were emptied while an expiry is still to come.
+function fold.lost_expiry()
+	for i = 1, #emptied, 2 do
+		local db, key = emptied[i], emptied[i + 1]
+		local _, at = versions.expiry(facts(db, key))
+		if at and at > clock then
+			go(db)
+			if call('EXISTS', key) == 0 then wanted(db, key) end
+		end
+	end
+end

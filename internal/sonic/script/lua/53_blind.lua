@@ -1,0 +1,71 @@
+
+-- Effects of keys with one writer (policy none) and of counters. No versions: what arrives is done.
+local blind = {}
+
+function blind.wholesale(db, key, set, pxat)
+	go(db)
+	local at = tonumber(pxat)
+	if not set or at and at <= clock then
+		call('DEL', key)
+		return set and 'dead' or 'applied'
+	end
+	set(pxat)
+	return 'applied'
+end
+
+-- add applies H, A or Z. The writer's key has the expiry pxat: when it has none and the key here has
+-- one, the writer's had expired and is a new one.
+function blind.add(db, key, letter, pxat, list, first)
+	go(db)
+	local kind = ELEMENTS[letter]
+	local there, result = kind_of(key), 'applied'
+	if there ~= 'none' then
+		local other = there ~= kind.kind
+		if other then result = 'diverged' end
+		if other or pxat == '' and call('PEXPIRETIME', key) ~= -1 then call('DEL', key) end
+	end
+	sliced(kind.add, key, list, first, #list)
+	if pxat ~= '' then
+		if tonumber(pxat) <= clock then
+			call('DEL', key)
+			return 'dead'
+		end
+		call('PEXPIREAT', key, pxat)
+	end
+	return result
+end
+
+function blind.remove(db, key, letter, list, first)
+	go(db)
+	local kind = ELEMENTS[letter]
+	local there = kind_of(key)
+	if there == 'none' then return 'applied' end
+	if there ~= kind.kind then return 'diverged' end
+	sliced(kind.remove, key, list, first, #list)
+	return 'applied'
+end
+
+function blind.expire(db, key, pxat)
+	go(db)
+	local at = tonumber(pxat)
+	if call('EXISTS', key) == 0 then
+		if at and at <= clock then return 'dead' end
+		-- It expired here before it was told to stay.
+		wanted(db, key)
+		return 'applied'
+	end
+	if at and at <= clock then
+		call('DEL', key)
+		return 'dead'
+	end
+	set_expiry(key, pxat)
+	return 'applied'
+end
+
+-- count applies a change of a counter: I, i or j. Changes of all zones add up, in any order.
+function blind.count(db, command, key, ...)
+	go(db)
+	local reply = try(command, key, ...)
+	if type(reply) == 'table' and reply.err then return 'diverged' end
+	return 'applied'
+end

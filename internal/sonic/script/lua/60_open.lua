@@ -1,0 +1,127 @@
+
+local function look(out)
+	local meta = call('HMGET', state(out, 'meta'), 'layout', 'zone', 'epoch', 'shipped', 'pruned')
+	local last, first, length = stream_info(out)
+	return {
+		'layout', meta[1] or LAYOUT, 'zone', meta[2] or '', 'epoch', meta[3] or '0',
+		'last', last, 'first', first, 'length', format('%d', length), 'shipped', meta[4] or NO_ID,
+		'opened', opened and '1' or '0', 'ready', ready and '1' or '0',
+		'time', format('%d', wall_clock()), 'pruned', meta[5] or NO_ID,
+		'cursors', all_cursors(out), 'behind', opened and behind(out) or {},
+	}
+end
+
+-- sonic_look tells what this Redis holds. It changes nothing, and works always.
+redis.register_function{
+	function_name = 'sonic_look', flags = {'allow-oom'},
+	callback = function(keys)
+		if not concat then bind() end
+		return look(keys[1])
+	end,
+}
+
+local function bad(what) return {err = 'SONICARG ' .. what} end
+
+local POLICIES = {lww = 'l', none = 'n', counter = 'c'}
+
+-- adopt takes the zone's name and the prune mark from what this Redis holds.
+local function adopt(out)
+	local meta = call('HMGET', state(out, 'meta'), 'zone', 'pruned', 'layout')
+	if meta[3] and tonumber(meta[3]) > tonumber(LAYOUT) then
+		return {err = 'SONICLAYOUT this Redis holds state of layout ' .. meta[3] .. ', and this version knows only up to '
+			.. LAYOUT .. ': run the newer version'}
+	end
+	zone = meta[1] or zone
+	pruned = versions.of(meta[2] or NO_ID, '')
+	pruned.text = meta[2] or NO_ID
+	top = stream_info(out)
+	selected = '0'
+end
+
+-- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on.
+redis.register_function{
+	function_name = 'sonic_open', flags = {'allow-oom'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		local out = keys[1]
+		local name, epoch, floor, flags, count = args[1], args[2], args[3], args[4], tonumber(args[5])
+		if #args < 6 or not count or #args < 6 + count or (#args - 6 - count) % 2 ~= 0 then
+			return bad('zone epoch floor flags count other.. default [prefix policy]..')
+		end
+		local names = {}
+		for i = 6, 5 + count do
+			names[#names + 1] = args[i]
+			if args[i] == name or names[args[i]] then return bad('zone ' .. args[i] .. ' is named twice') end
+			names[args[i]] = true
+		end
+		for i = 0, count do
+			local it = i == 0 and name or names[i]
+			if #it > 64 or not string.find(it, '^[A-Za-z0-9_.-]+$') then return bad('a name of a zone: ' .. it) end
+		end
+		if not is_id(floor) or not string.find(epoch, '^%d+$') then return bad('floor or epoch') end
+		local default, list = POLICIES[args[6 + count]], {}
+		for i = 7 + count, #args, 2 do
+			local policy = POLICIES[args[i + 1]]
+			if not policy then return bad('policy ' .. args[i + 1]) end
+			list[#list + 1] = {args[i], policy}
+		end
+		if not default then return bad('policy ' .. args[6 + count]) end
+
+		local meta = state(out, 'meta')
+		local held, held_epoch = unpack(call('HMGET', meta, 'zone', 'epoch'))
+		if held and held ~= name then
+			return {err = 'SONICZONE this Redis belongs to zone ' .. held}
+		end
+		if tonumber(epoch) < tonumber(held_epoch or '0') then
+			return {err = 'SONICEPOCH ' .. epoch .. ' is before ' .. held_epoch}
+		end
+		local problem = adopt(out)
+		if problem then return problem end
+
+		if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
+		top = stream_info(out)
+		raise(out, floor)
+		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT)
+		zone, others, alone, opened = name, names, count == 0, true
+		default_policy, policies = default, list
+		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
+		ready = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
+		ask_again(out)
+		return look(out)
+	end,
+}
+
+-- sonic_cursors [origin cursor message epoch]: with arguments it sets a cursor first.
+redis.register_function{
+	function_name = 'sonic_cursors', flags = {'allow-oom'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		if args[1] then
+			if #args ~= 4 or not is_id(args[2]) then return bad('origin cursor message epoch') end
+			local origin = args[1]
+			call('HSET', state(keys[1], 'cur'), origin, args[2], 'm ' .. origin, args[3], 'e ' .. origin, args[4])
+			call('HDEL', state(keys[1], 'cur'), 'p ' .. origin)
+			call('DEL', state(keys[1], 'part:' .. origin))
+		end
+		return all_cursors(keys[1])
+	end,
+}
+
+-- sonic_shipped id: the broker has acknowledged all entries up to id.
+redis.register_function{
+	function_name = 'sonic_shipped', flags = {'allow-oom'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		local out, id = keys[1], args[1]
+		if not id or not is_id(id) then return bad('id') end
+		local meta = state(out, 'meta')
+		local shipped = call('HGET', meta, 'shipped') or NO_ID
+		if id_before(shipped, id) then
+			shipped = id
+			call('HSET', meta, 'shipped', id)
+		end
+		local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+		call('XTRIM', out, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
+		return {call('XLEN', out), shipped}
+	end,
+}

@@ -1,0 +1,154 @@
+
+-- Applying the messages of other zones.
+
+-- beat takes the cursors that another zone told. Those of this zone itself come from its own topic when
+-- it recovers: it must reach them again.
+local function beat(out, origin, effect)
+	local fields = {}
+	for i = 5, #effect - 1, 2 do
+		fields[#fields + 1] = origin .. ' ' .. effect[i]
+		fields[#fields + 1] = effect[i + 1]
+	end
+	if #fields > 0 then
+		go('0')
+		sliced('HSET', state(out, 'told'), fields, 1, #fields)
+	end
+end
+
+local WHOLESALE = {S = true, R = true, D = true}
+
+-- apply_entry applies the effects of one entry; counts is changed.
+local function apply_entry(out, origin, id, packed, counts, wants)
+	local v = versions.of(id, origin)
+	local policy
+	wanted = function(db, key)
+		local target = origin
+		if target == zone then target = others[1] or '' end
+		if ask(out, target, policy, db, key) then counts.wanted = counts.wanted + 1 end
+		wants.any = true
+	end
+	local offset = 0
+	while offset >= 0 and offset < #packed do
+		local list = {cmsgpack.unpack_limit(packed, 100, offset)}
+		offset = list[1]
+		for i = 2, #list do
+			local e = list[i]
+			local op = e[1]
+			policy = e[2]
+			if op == 'N' then
+				if e[5] == zone and origin ~= zone then answer(out, e[3], e[4]) end
+			elseif op == '_' then
+				beat(out, origin, e)
+			elseif not (op == 'P' and origin == zone) then
+				local apply = effects[op]
+				local done, result = pcall(apply, e, v)
+				if not done then
+					local why = type(result) == 'table' and result.err or tostring(result)
+					redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(op) .. ' of ' .. origin .. ' ' .. id
+						.. ' to ' .. tostring(e[4]) .. ': ' .. why)
+					result = 'diverged'
+				end
+				counts[result] = counts[result] + 1
+				if wants.any and WHOLESALE[op] then
+					go('0')
+					call('HDEL', state(out, 'want'), origin .. ' ' .. e[3] .. ':' .. e[4])
+				end
+			end
+		end
+	end
+end
+
+-- collect keeps a part of a message. It returns the status when there is no whole payload yet, else nil and the payload.
+local function collect(out, origin, last, part, payload)
+	local k, n = string.match(part, '^(%d+)/(%d+)$')
+	k, n = tonumber(k), tonumber(n)
+	local key, cur = state(out, 'part:' .. origin), state(out, 'cur')
+	local had_last, had = string.match(call('HGET', cur, 'p ' .. origin) or '', '^(.*) (%d+)$')
+	had = had_last == last and tonumber(had) or 0
+	if k <= had and k > 1 then return 'duplicate' end
+	if k > had + 1 then return 'gap' end
+	if k == 1 then
+		call('SET', key, payload)
+	else
+		call('APPEND', key, payload)
+	end
+	call('HSET', cur, 'p ' .. origin, last .. ' ' .. part:match('^%d+'))
+	if k < n then return 'part' end
+	return nil, call('GET', key)
+end
+
+redis.register_function('sonic_apply', function(keys, args)
+	if not concat then bind() end
+	local out = keys[1]
+	local origin, epoch, prev, last, part, message, payload = unpack(args)
+	if #args ~= 7 or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
+		return bad('origin epoch prev last part message payload')
+	end
+	if not opened then
+		local problem = adopt(out)
+		if problem then return problem end
+		if origin ~= zone then return NOT_READY end
+		if call('EXISTS', out) == 0 then return NOT_READY end
+	elseif origin ~= zone and not others[origin] then
+		return bad(origin .. ' is no zone of this one\'s')
+	end
+	selected = '0'
+
+	local cur = state(out, 'cur')
+	local cursor, message_before
+	if origin == zone then
+		-- What this Redis has lost is behind its stream's last id. It applies that before it is open.
+		cursor, message_before = opened and last or top, ''
+	else
+		local held = call('HMGET', cur, origin, 'm ' .. origin)
+		cursor, message_before = held[1] or NO_ID, held[2] or ''
+	end
+	local counts = {entries = 0, applied = 0, lost = 0, dead = 0, diverged = 0, wanted = 0}
+	local function reply(status)
+		return {
+			status, cursor, message_before, format('%d', counts.entries), format('%d', counts.applied),
+			format('%d', counts.lost), format('%d', counts.dead), format('%d', counts.diverged),
+			format('%d', counts.wanted), format('%d', math.max(0, ms_of(top) - wall_clock())), ready and '1' or '0',
+		}
+	end
+	if not id_before(cursor, last) then return reply('duplicate') end
+	if id_before(cursor, prev) and origin ~= zone then return reply('gap') end
+	if part ~= '' then
+		local status
+		status, payload = collect(out, origin, last, part, payload)
+		if status then return reply(status) end
+	end
+	local readable, entries = pcall(cmsgpack.unpack, payload)
+	if not readable or type(entries) ~= 'table' or #entries % 2 ~= 0 then
+		return {err = 'SONICPAYLOAD of ' .. origin .. ' up to ' .. last .. ' is not what this version reads'}
+	end
+
+	-- From here on local writes, and what is appended below, are newer than all of this message.
+	raise(out, last)
+	ver, emptied = state(out, 'ver'), {}
+	clock = math.max(ms_of(top), wall_clock())
+	local wants = {any = call('EXISTS', state(out, 'want')) == 1}
+	for i = 1, #entries, 2 do
+		local id, packed = entries[i], entries[i + 1]
+		if id_before(cursor, id) and packed ~= '' then
+			apply_entry(out, origin, id, packed, counts, wants)
+			if #emptied > 0 then
+				fold.lost_expiry()
+				emptied = {}
+			end
+			counts.entries = counts.entries + 1
+		end
+	end
+	go('0')
+	cursor = last
+	if origin ~= zone then
+		message_before = message
+		call('HSET', cur, origin, last, 'm ' .. origin, message, 'e ' .. origin, epoch)
+	end
+	if part ~= '' then
+		call('DEL', state(out, 'part:' .. origin))
+		call('HDEL', cur, 'p ' .. origin)
+	end
+	if opened and not ready then ready = #behind(out) == 0 end
+	return reply('applied')
+end)

@@ -1,0 +1,71 @@
+
+-- sonic_beat appends a beat: the cursors of this zone. Others learn from it what they need not keep.
+redis.register_function{
+	function_name = 'sonic_beat', flags = {'allow-oom'},
+	callback = function(keys)
+		if not concat then bind() end
+		if not opened then return NOT_READY end
+		if alone then return false end
+		local held = call('HMGET', state(keys[1], 'cur'), unpack(others))
+		local effect = {'_', 'n', '0', ''}
+		for i = 1, #others do
+			effect[#effect + 1] = others[i]
+			effect[#effect + 1] = held[i] or NO_ID
+		end
+		return append(keys[1], '0', nil, cmsgpack.pack(effect))
+	end,
+}
+
+-- horizon returns the id that every zone's cursors are past: this zone's, and those of the others as their
+-- beats told them.
+local function horizon(out)
+	local lowest
+	local function take(id)
+		if not lowest or id_before(id, lowest) then lowest = id end
+	end
+	for i = 1, #others do
+		local other = others[i]
+		take(call('HGET', state(out, 'cur'), other) or NO_ID)
+		local told = state(out, 'told')
+		take(call('HGET', told, other .. ' ' .. zone) or NO_ID)
+		for j = 1, #others do
+			if j ~= i then take(call('HGET', told, other .. ' ' .. others[j]) or NO_ID) end
+		end
+	end
+	return lowest or NO_ID
+end
+
+-- sonic_prune cursor count: one step through the hash of versions.
+redis.register_function{
+	function_name = 'sonic_prune', flags = {'allow-oom'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		if not opened then return NOT_READY end
+		local out = keys[1]
+		if not args[2] then return bad('cursor count') end
+		local to = horizon(out)
+		if id_before(pruned.text, to) then
+			pruned = versions.of(to, '')
+			pruned.text = to
+			call('HSET', state(out, 'meta'), 'pruned', to)
+		end
+		local hash = state(out, 'ver')
+		local step = call('HSCAN', hash, args[1], 'COUNT', args[2])
+		local fields, gone = step[2], {}
+		for i = 1, #fields, 2 do
+			local forgotten
+			if alone then
+				forgotten = true
+			elseif string.sub(fields[i], 1, 1) == 'x' then
+				forgotten = not versions.expiry_known(fields[i + 1])
+			else
+				forgotten = not versions.known(fields[i + 1])
+			end
+			if forgotten then gone[#gone + 1] = fields[i] end
+		end
+		sliced('HDEL', hash, gone, 1, #gone)
+		return {
+			step[1], format('%d', #gone), format('%d', #fields / 2), format('%d', call('HLEN', hash)), pruned.text,
+		}
+	end,
+}

@@ -1,0 +1,53 @@
+// Package script holds the library of Redis Functions that runs every write: it executes the
+// command, notes what the command did in the outbox, and applies what other zones did.
+//
+// A write is sent as FCALL sonic_<command> 1 <outbox> <mode> <arguments of the command>; [AppendMode]
+// writes the mode. The reply is the command's own, but for what Lua cannot express: see [MendOf].
+package script
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+//go:embed lua/*.lua
+var files embed.FS
+
+// source returns the library's text: its files in order of their names.
+func source() (string, error) {
+	names, err := fs.Glob(files, "lua/*.lua") // in order of name
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for _, name := range names {
+		part, err := files.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		text.Write(part)
+	}
+	return text.String(), nil
+}
+
+// Library returns the library's text and its version. The version is a digest of the text: the
+// function sonic_version, which ends the text, returns it.
+func Library() (text, version string, err error) {
+	text, err = source()
+	if err != nil {
+		return "", "", fmt.Errorf("read the embedded library: %w", err)
+	}
+	digest := sha256.Sum256([]byte(text))
+	version = hex.EncodeToString(digest[:8])
+	text += fmt.Sprintf(`
+redis.register_function{
+	function_name = 'sonic_version', flags = {'no-writes'},
+	callback = function() return '%s' end,
+}
+`, version)
+	return text, version, nil
+}

@@ -1,0 +1,85 @@
+// Package sonic is a Redis endpoint whose writes reach the Redis of every availability zone: it runs each command on this zone's Redis, where a
+// library of functions notes what the command did, stores that in a geo-replicated topic, and applies what the other zones did.
+package sonic
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/sonic/apply"
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/outbox"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// service is what runs.
+type service struct {
+	cfg      Config
+	log      *zap.Logger
+	redis    *redis.Client
+	lane     *lane.Lane
+	proxy    *proxy.Proxy
+	shipper  *outbox.Shipper
+	appliers []*apply.Applier // of the zones behind the first
+	gauge    *gauge
+}
+
+// Build wires the service: Redis and its library, the shipper, an applier for each other zone, and the endpoint. The stop runs backwards: clients
+// first, then what is under way to and from Pulsar.
+func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
+	b, err := cfg.Redis.backend()
+	if err != nil {
+		return err
+	}
+	db := cfg.Redis.control(b)
+	rt.OnStop("redis", func(context.Context) error { return db.Close() })
+	if err := awaitRedis(ctx, db, retry.NewTrouble(rt.Log.Named("redis"))); err != nil {
+		return err
+	}
+	if err := script.Load(ctx, db); err != nil {
+		return err
+	}
+	l := lane.New(db, cfg.lane())
+	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
+	if err != nil {
+		return err
+	}
+	rt.OnStop("pulsar", client.Close)
+
+	s := &service{cfg: cfg, log: rt.Log, redis: db, lane: l}
+	if s.proxy, err = proxy.New(cfg.proxy(b), rt.Log, rt.Metrics); err != nil {
+		return err
+	}
+	s.gauge = newGauge(cfg.Outbox, db, l.Outbox(), rt.Log, s.proxy.SetWrites)
+	s.shipper = outbox.New(cfg.shipper(), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
+		s.proxy.Shipped(onlyLane, id.String())
+	})
+	rt.Go("shipper", s.shipper.Run)
+	m := apply.NewMetrics(rt.Metrics)
+	for _, origin := range cfg.zones()[1:] {
+		a := apply.New(cfg.applier(origin), l, client, rt.Log, m)
+		s.appliers = append(s.appliers, a)
+		rt.Go("applier of zone "+origin, a.Run)
+	}
+	rt.Go("outbox", s.gauge.run)
+	if err := rt.Metrics.Register(newCollector(s)); err != nil {
+		return err
+	}
+	rt.Handle("GET /zones", http.HandlerFunc(s.page))
+	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
+
+	ln, err := rt.Listen(ctx, "redis", cfg.Listen)
+	if err != nil {
+		return err
+	}
+	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
+	return nil
+}

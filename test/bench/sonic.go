@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+const (
+	redisClients = 50      // of the load
+	redisValue   = 64      // bytes
+	redisKeys    = 100_000 // that the load picks from
+)
+
+// sonicBench is what the parts of the scenario share: a Redis and a Pulsar cluster in
+// each of two zones, and a Redis that no Sonic knows.
+type sonicBench struct {
+	*report
+	dir, sonic, nutcracker string
+	redisA, redisB, bare   string // host:port
+	pulsarA, pulsarB       string
+	adminA                 string
+	namespace              string // that the clusters replicate
+	peak                   float64
+}
+
+// sonicScenario measures the real binary as a proxy, beside direct Redis and nutcracker,
+// and between two zones, beside Pulsar's own replication.
+func sonicScenario(ctx context.Context, r *report) (err error) {
+	b := &sonicBench{report: r}
+	if b.dir, err = os.MkdirTemp("", "aviary-bench-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	b.sonic = filepath.Join(b.dir, "sonic")
+	if err := buildService(ctx, "sonic", b.sonic); err != nil {
+		return err
+	}
+	stop, err := b.servers(ctx)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"reads", b.reads}, {"writes", b.writes}, {"latency", b.latency}, {"idle_clients", b.idleClients}, {"lag", b.lag}, {"sustained", b.sustained},
+	} {
+		if !r.wants(part.name) {
+			continue
+		}
+		if err := part.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	if b.peak > 0 {
+		b.atMost("sonic_peak_mib", b.peak, 256)
+	}
+	return nil
+}
+
+// servers starts what this run alone uses.
+func (b *sonicBench) servers(ctx context.Context) (stop func(), err error) {
+	s, err := stack.New(stack.Config{
+		Log: os.Stderr, Checkout: fmt.Sprintf("bench-sonic-%d", os.Getpid()), PulsarConf: map[string]string{"brokerDeduplicationEnabled": "true"},
+	})
+	if err != nil {
+		return func() {}, err
+	}
+	stop = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Down(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+	}
+	lines, err := s.Up(ctx, "pulsar-geo", "redis-geo", "nutcracker")
+	if err != nil {
+		return stop, err
+	}
+	for _, line := range lines {
+		key, value, _ := strings.Cut(line, "=")
+		switch key {
+		case "PULSAR_A_URL":
+			b.pulsarA = value
+		case "PULSAR_A_ADMIN_URL":
+			b.adminA = value
+		case "PULSAR_B_URL":
+			b.pulsarB = value
+		case "PULSAR_GEO_NAMESPACE":
+			b.namespace = value
+		case "NUTCRACKER_BIN":
+			b.nutcracker = value
+		case "REDIS_A_URL":
+			b.redisA, err = hostPort(value)
+		case "REDIS_B_URL":
+			b.redisB, err = hostPort(value)
+		case "REDIS_C_URL":
+			b.bare, err = hostPort(value)
+		}
+		if err != nil {
+			return stop, err
+		}
+	}
+	return stop, nil
+}
+
+func hostPort(address string) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", err
+	}
+	return u.Host, nil
+}
+
+// endpoint is a process between clients and Redis.
+type endpoint struct {
+	*server
+	address string
+}
+
+// zone is how to run a Sonic.
+type zone struct {
+	name, redis, pulsar string
+	zones               []string
+	topic               string
+	policy              string // for all keys
+}
+
+// startSonic runs a Sonic and waits until it takes writes. A Redis is wiped first: what the last Sonic kept there is of another topic.
+func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) {
+	if err := wipe(ctx, z.redis); err != nil {
+		return nil, err
+	}
+	listen, admin, err := twoPorts()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(b.dir, "sonic-"+z.name+".yaml")
+	text := fmt.Sprintf("conflicts:\n- {prefix: \"\", policy: %s}\nzones: [%s]\n", z.policy, strings.Join(z.zones, ", "))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	s, err := startServer(b.sonic, filepath.Join(b.dir, "sonic-"+z.name+".log"), []string{
+		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=redis://" + z.redis, "SONIC_PULSAR_URL=" + z.pulsar,
+		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic,
+	}, "-config.file", file)
+	if err != nil {
+		return nil, err
+	}
+	s.admin = "http://" + admin
+	if err := s.await(ctx, s.admin+"/-/ready"); err != nil {
+		text, _ := os.ReadFile(filepath.Join(b.dir, "sonic-"+z.name+".log"))
+		return nil, fmt.Errorf("%w: %s", errors.Join(err, s.stop()), text[max(0, len(text)-2000):])
+	}
+	return &endpoint{s, listen}, answers(ctx, s, listen, request("SET", "ready", "yes"))
+}
+
+// end stops a Sonic and keeps its memory in mind.
+func (b *sonicBench) end(e *endpoint) error {
+	peak, err := e.server.peak()
+	b.peak = max(b.peak, peak)
+	return errors.Join(err, e.stop())
+}
+
+// startNutcracker runs one in front of a Redis, with the settings of Debian's package.
+func (b *sonicBench) startNutcracker(ctx context.Context, redisAddress string) (*endpoint, error) {
+	listen, stats, err := twoPorts()
+	if err != nil {
+		return nil, err
+	}
+	_, statsPort, _ := strings.Cut(stats, ":")
+	file := filepath.Join(b.dir, "nutcracker.yml")
+	text := fmt.Sprintf("bench:\n  listen: %s\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  servers:\n   - %s:1\n", listen, redisAddress)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	s, err := startServer(b.nutcracker, filepath.Join(b.dir, "nutcracker.log"), nil, "-c", file, "-a", "127.0.0.1", "-s", statsPort)
+	if err != nil {
+		return nil, err
+	}
+	return &endpoint{s, listen}, answers(ctx, s, listen, request("GET", "key"))
+}
+
+// answers waits until an endpoint takes a command, and stops it if it does not.
+func answers(ctx context.Context, s *server, address string, command []byte) error {
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		err := answersOnce(ctx, address, command)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("%s does not answer: %w", s.name, err), s.stop())
+		}
+		wait(ctx, 10*time.Millisecond)
+	}
+}
+
+func answersOnce(ctx context.Context, address string, command []byte) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(command); err != nil {
+		return err
+	}
+	return readReply(bufio.NewReader(conn))
+}
+
+// quit ends a process that has no orderly end.
+func (e *endpoint) quit() error {
+	err := e.stop()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == -1 { // by the signal
+		return nil
+	}
+	return err
+}
+
+// client is for what is not measured. It begins with a HELLO, which nutcracker answers by hanging up.
+func client(address string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: address, Protocol: 2, DisableIdentity: true, MaxRetries: -1, ReadTimeout: time.Minute})
+}
+
+func wipe(ctx context.Context, address string) error {
+	db := client(address)
+	defer db.Close()
+	return errors.Join(db.FlushAll(ctx).Err(), db.FunctionFlush(ctx).Err())
+}
+
+// drained waits until a Sonic has shipped what its outbox held.
+func (e *endpoint) drained(ctx context.Context) error {
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		var z struct {
+			Outbox struct {
+				Length int64 `json:"length"`
+			} `json:"outbox"`
+		}
+		if err := get(ctx, e.admin+"/zones", &z); err != nil {
+			return err
+		}
+		if z.Outbox.Length >= 0 && z.Outbox.Length < 10 { // a beat may be under way
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d effects are still in the outbox", z.Outbox.Length)
+		}
+		wait(ctx, 20*time.Millisecond)
+	}
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// loaded is what one turn of load took of the endpoint.
+type loaded struct {
+	rate      float64 // commands a second
+	perMillon float64 // CPU seconds of the process between, per million commands
+}
+
+// redisBenchmark has Debian's load generator send n commands, and returns how many a second were answered.
+func redisBenchmark(ctx context.Context, address, command string, pipeline, n int) (float64, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, "redis-benchmark", "-h", host, "-p", port, "-c", strconv.Itoa(redisClients), "-P", strconv.Itoa(pipeline),
+		"-d", strconv.Itoa(redisValue), "-r", strconv.Itoa(redisKeys), "-n", strconv.Itoa(n), "-t", command, "--csv")
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		return 0, fmt.Errorf("redis-benchmark: %w: %s", err, out)
+	}
+	// A server that refuses CONFIG is complained of above the table.
+	_, table, found := strings.Cut(string(out), "\"test\"")
+	if !found {
+		return 0, fmt.Errorf("redis-benchmark printed %q", out)
+	}
+	rows, err := csv.NewReader(strings.NewReader("\"test\"" + table)).ReadAll()
+	if err != nil || len(rows) != 2 || len(rows[1]) < 2 {
+		return 0, fmt.Errorf("redis-benchmark printed %q: %w", out, err)
+	}
+	return strconv.ParseFloat(rows[1][1], 64)
+}
+
+// side is one of what is compared.
+type side struct {
+	name     string
+	address  string
+	endpoint *endpoint // nil: the Redis itself
+	n        int       // commands in a turn
+	after    func(context.Context) error
+	turns    []loaded
+}
+
+func (s *side) turn(ctx context.Context, command string, pipeline, n int) (l loaded, err error) {
+	used := func() float64 { return 0 }
+	if s.endpoint != nil {
+		used = func() float64 { v, e := s.endpoint.cpu(); err = errors.Join(err, e); return v }
+	}
+	before := used()
+	rate, e := redisBenchmark(ctx, s.address, command, pipeline, n)
+	if e == nil && s.after != nil {
+		e = s.after(ctx)
+	}
+	return loaded{rate: rate, perMillon: (used() - before) / float64(n) * 1e6}, errors.Join(err, e)
+}
+
+// inTurn runs all sides, each first in turn, and returns the ratios of each to the first one's rate.
+func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline int, sides ...*side) (ratios [][]float64, err error) {
+	for _, s := range sides {
+		if b.quick {
+			s.n /= 5
+		}
+		s.turns = nil
+		if _, err := s.turn(ctx, command, pipeline, s.n/5); err != nil { // warms up
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	ratios = make([][]float64, len(sides))
+	for round := range b.rounds {
+		for i := range sides {
+			s := sides[(i+round)%len(sides)]
+			l, err := s.turn(ctx, command, pipeline, s.n)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+			s.turns = append(s.turns, l)
+		}
+		for i, s := range sides {
+			ratios[i] = append(ratios[i], s.turns[round].rate/sides[0].turns[round].rate)
+		}
+	}
+	for i, s := range sides {
+		rate := median(eachOf(s.turns, func(l loaded) float64 { return l.rate }))
+		cpu := median(eachOf(s.turns, func(l loaded) float64 { return l.perMillon }))
+		b.row("%s\t%s\t%.0f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, median(ratios[i]), minOf(ratios[i]), maxOf(ratios[i]))
+		b.figure(part+"_"+s.name+"_per_s", rate)
+		if s.endpoint != nil {
+			b.figure(part+"_"+s.name+"_cpu_s_per_million", cpu)
+		}
+	}
+	return ratios, nil
+}
+
+const throughputHead = "part\tthrough\tcommands/s\tCPU s/million\tratio to direct (median, min-max)"
+
+// reads compares GET of keys that are there.
+func (b *sonicBench) reads(ctx context.Context) (err error) {
+	nutcracker, err := b.startNutcracker(ctx, b.bare)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, nutcracker.quit()) }()
+	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, topic: fresh("sonic"), policy: "lww"})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.end(sonic)) }()
+	for _, address := range []string{b.bare, sonic.address} {
+		if _, err := redisBenchmark(ctx, address, "set", 16, 3*redisKeys); err != nil {
+			return err
+		}
+	}
+	if err := sonic.drained(ctx); err != nil {
+		return err
+	}
+	b.row(throughputHead)
+	for _, p := range []struct {
+		pipeline, n int
+		want        float64
+	}{{1, 200_000, .7}, {16, 1_000_000, .65}} {
+		part := fmt.Sprintf("reads_p%d", p.pipeline)
+		ratios, err := b.inTurn(ctx, part, "get", p.pipeline,
+			&side{name: "direct", address: b.bare, n: p.n},
+			&side{name: "nutcracker", address: nutcracker.address, endpoint: nutcracker, n: p.n},
+			&side{name: "sonic", address: sonic.address, endpoint: sonic, n: p.n})
+		if err != nil {
+			return err
+		}
+		b.atLeast(part+"_vs_direct", median(ratios[2]), p.want)
+		worst := ratios[2][0] / ratios[1][0]
+		for i := range ratios[2] {
+			worst = min(worst, ratios[2][i]/ratios[1][i])
+		}
+		b.figure(part+"_vs_nutcracker_worst", worst)
+	}
+	return b.nutcrackerPeak(nutcracker)
+}
+
+func (b *sonicBench) nutcrackerPeak(e *endpoint) error {
+	peak, err := e.server.peak()
+	b.figure("nutcracker_peak_mib", max(b.figures["nutcracker_peak_mib"], peak))
+	return err
+}
+
+// writes compares SET, which a Sonic of two zones publishes meanwhile to a broker on the same cores. The turn includes that: the outbox is
+// empty when the next one begins.
+func (b *sonicBench) writes(ctx context.Context) (err error) {
+	nutcracker, err := b.startNutcracker(ctx, b.bare)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, nutcracker.quit()) }()
+	b.row("\n" + throughputHead)
+	for _, mode := range []struct {
+		policy string
+		want   [2]float64
+	}{{"none", [2]float64{.45, .18}}, {"lww", [2]float64{.4, .13}}} {
+		if err := b.writesOf(ctx, mode.policy, mode.want, nutcracker); err != nil {
+			return err
+		}
+	}
+	return b.nutcrackerPeak(nutcracker)
+}
+
+func (b *sonicBench) writesOf(ctx context.Context, policy string, want [2]float64, nutcracker *endpoint) (err error) {
+	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: fresh("sonic"), policy: policy})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.end(sonic)) }()
+	for i, p := range []struct{ pipeline, n, ours int }{{1, 200_000, 100_000}, {16, 1_000_000, 250_000}} {
+		part := fmt.Sprintf("writes_%s_p%d", policy, p.pipeline)
+		ratios, err := b.inTurn(ctx, part, "set", p.pipeline,
+			&side{name: "direct", address: b.bare, n: p.n},
+			&side{name: "nutcracker", address: nutcracker.address, endpoint: nutcracker, n: p.n},
+			&side{name: "sonic", address: sonic.address, endpoint: sonic, n: p.ours, after: sonic.drained})
+		if err != nil {
+			return err
+		}
+		b.atLeast(part+"_vs_direct", median(ratios[2]), want[i])
+	}
+	return nil
+}

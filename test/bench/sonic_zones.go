@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// pair runs a Sonic in each of two zones, with a topic of their own.
+func (b *sonicBench) pair(ctx context.Context) (a, other *endpoint, stop func() error, err error) {
+	z := zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: b.replicated("sonic"), policy: "lww"}
+	if a, err = b.startSonic(ctx, z); err != nil {
+		return nil, nil, nil, err
+	}
+	z.name, z.redis, z.pulsar = "b", b.redisB, b.pulsarB
+	if other, err = b.startSonic(ctx, z); err != nil {
+		return nil, nil, nil, errors.Join(err, a.stop())
+	}
+	return a, other, func() error { return errors.Join(b.end(a), b.end(other)) }, nil
+}
+
+// replicated names a topic that the clusters replicate.
+func (b *sonicBench) replicated(part string) string {
+	return "persistent://" + b.namespace + "/bench-" + part + "-" + strings.ToLower(rand.Text())
+}
+
+// lag compares how long a write takes from its reply in zone A until zone B's Redis has it, at 1,000 writes a second, with how long a message
+// takes from its sending in cluster A until a consumer in cluster B has it, at the same rate.
+func (b *sonicBench) lag(ctx context.Context) (err error) {
+	a, _, stop, err := b.pair(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	const perSecond = 1000
+	seconds := 10.0
+	if b.quick {
+		seconds = 3
+	}
+	var ours, raw []outcome
+	for round := range b.rounds + 1 {
+		var o, r outcome
+		for _, side := range [2]int{round % 2, 1 - round%2} {
+			if side == 0 {
+				o, err = runPiece(ctx, piece{Kind: "redis-lag", URL: a.address, Far: b.redisB, Payload: redisValue, Rate: perSecond, Seconds: seconds})
+			} else {
+				topic := b.replicated("raw")
+				r, err = runPiece(ctx, piece{Kind: "raw-lag", URL: b.pulsarA, Far: b.pulsarB, Topic: topic, Payload: 2 * redisValue, Rate: perSecond, Seconds: seconds})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if round == 0 {
+			continue // warms up
+		}
+		ours, raw = append(ours, o), append(raw, r)
+	}
+	p50, p99 := func(o outcome) float64 { return o.P50 }, func(o outcome) float64 { return o.P99 }
+	var more50, more99 []float64
+	for i := range ours {
+		more50, more99 = append(more50, ours[i].P50-raw[i].P50), append(more99, ours[i].P99-raw[i].P99)
+	}
+	b.row("\nlag at %d writes/s\tp50 ms\tp99 ms\tmore than Pulsar p50 ms (median, min-max)\tp99 ms", perSecond)
+	b.row("Pulsar, sent in A, received in B\t%.2f\t%.2f", median(eachOf(raw, p50)), median(eachOf(raw, p99)))
+	b.row("Sonic, reply in A, in B's Redis\t%.2f\t%.2f\t%.2f (%.2f-%.2f)\t%.2f (%.2f-%.2f)", median(eachOf(ours, p50)), median(eachOf(ours, p99)),
+		median(more50), minOf(more50), maxOf(more50), median(more99), minOf(more99), maxOf(more99))
+	b.figure("lag_p50_ms", median(eachOf(ours, p50)))
+	b.figure("lag_p99_ms", median(eachOf(ours, p99)))
+	b.figure("pulsar_lag_p50_ms", median(eachOf(raw, p50)))
+	b.figure("pulsar_lag_p99_ms", median(eachOf(raw, p99)))
+	b.atMost("lag_p50_more_than_pulsar_ms", median(more50), 1.5)
+	b.atMost("lag_p99_more_than_pulsar_ms", median(more99), 5)
+	return nil
+}
+
+// sustained offers writes at a fixed rate in zone A, over 50 connections, and counts those that zone B's Redis has, per second from the first one
+// sent to the last one there. Then it compares the two Redises.
+func (b *sonicBench) sustained(ctx context.Context) (err error) {
+	a, other, stop, err := b.pair(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	seconds := 20.0
+	if b.quick {
+		seconds = 4
+	}
+	b.row("\nreplicated writes\toffered/s\treplicated/s\tlag p50 ms\tp99 ms\tuntil all were there, s\tCPU s A\tCPU s B")
+	for i, offered := range []int{30_000, 70_000} {
+		before, err := cpuOf(a, other)
+		if err != nil {
+			return err
+		}
+		o, err := runPiece(ctx, piece{
+			Kind: "redis-stream", URL: a.address, Far: b.redisB, Payload: redisValue, Rate: offered, Seconds: seconds, Callers: redisClients,
+		})
+		if err != nil {
+			return err
+		}
+		after, err := cpuOf(a, other)
+		if err != nil {
+			return err
+		}
+		replicated := float64(o.Messages) / (o.Seconds + o.Rest)
+		b.row("from A to B\t%d\t%.0f\t%.1f\t%.1f\t%.2f\t%.1f\t%.1f", offered, replicated, o.P50, o.P99, o.Rest, after[0]-before[0], after[1]-before[1])
+		if i == 0 {
+			b.atLeast("replicated_writes_per_s", replicated, 25_000)
+			b.atMost("sustained_lag_p99_ms", o.P99, 1000)
+		} else {
+			b.figure("replicated_writes_per_s_offered_70000", replicated)
+			b.figure("offered_70000_lag_p99_ms", o.P99)
+		}
+		different, err := b.different(ctx)
+		if err != nil {
+			return err
+		}
+		if different > 0 {
+			return fmt.Errorf("%d of %d keys differ between the zones", different, redisKeys)
+		}
+	}
+	return nil
+}
+
+func cpuOf(all ...*endpoint) (used []float64, err error) {
+	for _, e := range all {
+		v, e := e.cpu()
+		used, err = append(used, v), errors.Join(err, e)
+	}
+	return used, err
+}
+
+// different counts the keys of redis-stream that the two zones' Redises do not have alike.
+func (b *sonicBench) different(ctx context.Context) (int, error) {
+	here, there := client(b.redisA), client(b.redisB)
+	defer here.Close()
+	defer there.Close()
+	n, seen := 0, 0
+	for first := 0; first < redisKeys; first += 1000 {
+		keys := make([]string, 1000)
+		for i := range keys {
+			keys[i] = streamKey(first + i)
+		}
+		one, err := here.MGet(ctx, keys...).Result()
+		if err != nil {
+			return 0, err
+		}
+		two, err := there.MGet(ctx, keys...).Result()
+		if err != nil {
+			return 0, err
+		}
+		for i := range one {
+			if one[i] != nil {
+				seen++
+			}
+			if !slices.Equal(one[i:i+1], two[i:i+1]) {
+				n++
+			}
+		}
+	}
+	if seen == 0 {
+		return 0, errors.New("no key was written")
+	}
+	return n, nil
+}

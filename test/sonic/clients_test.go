@@ -1,0 +1,13 @@
+package sonic
+
+import (
+	"testing"
+
+	"github.com/aviaryhq/aviary/test/clients"
+)
+
+// TestStockClients: what they do with Redis they do with Sonic, also where another zone makes it keep versions.
+func TestStockClients(t *testing.T) {
+	a, _ := pair(t)
+	clients.Run(t, "redis://"+a.address("redis"))
+}

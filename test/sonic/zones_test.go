@@ -1,0 +1,176 @@
+package sonic
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// same waits until both zones have what is written, and the same.
+func same(t testing.TB, limit time.Duration, keys []string, zones ...zone) {
+	t.Helper()
+	clients := make([]*redis.Client, len(zones))
+	for i, z := range zones {
+		clients[i] = z.redis.Client(t)
+	}
+	await(t, limit, "both zones hold the same", func() bool {
+		var first string
+		for i, c := range clients {
+			values, err := c.MGet(t.Context(), keys...).Result()
+			if err != nil {
+				return false
+			}
+			if text := fmt.Sprint(values); i == 0 {
+				first = text
+			} else if text != first {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestAWriteIsReadInTheOtherZone(t *testing.T) {
+	a, b := pair(t)
+	ca, cb := a.client(), b.client()
+	ctx := t.Context()
+	for i, from := range []*redis.Client{ca, cb} {
+		to := []*redis.Client{cb, ca}[i]
+		key := fmt.Sprintf("key-%d", i)
+		began := time.Now()
+		require.NoError(t, from.Set(ctx, key, "value", 0).Err())
+		await(t, 20*time.Second, "the write crosses", func() bool { return to.Get(ctx, key).Val() == "value" })
+		t.Logf("%s crossed after %s", key, time.Since(began))
+	}
+	require.NoError(t, ca.HSet(ctx, "h", "f", "1", "g", "2").Err())
+	require.NoError(t, cb.SAdd(ctx, "s", "m").Err())
+	require.NoError(t, ca.RPush(ctx, "l", "x", "y").Err())
+	await(t, 20*time.Second, "other types cross", func() bool {
+		return cb.HGet(ctx, "h", "g").Val() == "2" && ca.SIsMember(ctx, "s", "m").Val() && cb.LLen(ctx, "l").Val() == 2
+	})
+	await(t, 20*time.Second, "/zones shows the other zone", func() bool {
+		z := a.zones()
+		return len(z.Origins) == 1 && z.Origins[0].Zone == "b" && z.Origins[0].LagSeconds >= 0 && z.Outbox.Owner && z.Outbox.Length <= 2
+	})
+}
+
+// writer increments counters and sets keys, and counts what was acknowledged.
+type writer struct {
+	mu     sync.Mutex
+	counts map[string]int64 // acknowledged increments
+	doubt  map[string]int64 // increments whose reply never came
+}
+
+func (w *writer) run(t testing.TB, stop <-chan struct{}, z zone, keys ...string) {
+	t.Helper()
+	ctx := t.Context()
+	for {
+		c := redis.NewClient(&redis.Options{Addr: z.addressNow(), MaxRetries: -1, PoolSize: 1})
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				_ = c.Close()
+				return
+			default:
+			}
+			key := keys[i%len(keys)]
+			err := c.Incr(ctx, key).Err()
+			var reply redis.Error
+			w.mu.Lock()
+			switch {
+			case err == nil:
+				w.counts[key]++
+			case !errors.As(err, &reply): // nobody knows: a refusal is no increment
+				w.doubt[key]++
+			}
+			w.mu.Unlock()
+			if err != nil {
+				time.Sleep(10 * time.Millisecond) // the rate of attempts
+				break
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+func TestCountersSurviveKillsOfSonic(t *testing.T) {
+	faults(t, func(a, b zone, round int) {
+		z := []zone{a, b}[round%2]
+		z.kill()
+		z.start()
+	})
+}
+
+func TestCountersSurviveKillsOfRedis(t *testing.T) {
+	faults(t, func(a, b zone, round int) {
+		z := []zone{a, b}[round%2]
+		require.NoError(t, z.redis.Kill())
+		require.NoError(t, z.redis.Start(t.Context()))
+	})
+}
+
+// faults has both zones count while something breaks, and then compares with what was acknowledged.
+func faults(t *testing.T, breaks func(a, b zone, round int)) {
+	t.Helper()
+	a, b := pair(t, "SONIC_CONFLICTS=[{prefix: 'count:', policy: counter}]")
+	w := &writer{counts: map[string]int64{}, doubt: map[string]int64{}}
+	keys := []string{"count:1", "count:2"}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, z := range []zone{a, b} {
+		wg.Go(func() { w.run(t, stop, z, keys...) })
+	}
+	for round := range 4 {
+		time.Sleep(700 * time.Millisecond) // some load before the next fault
+		breaks(a, b, round)
+	}
+	for _, z := range []zone{a, b} {
+		z.awaitWritable()
+	}
+	time.Sleep(500 * time.Millisecond) // and behind the last
+	close(stop)
+	wg.Wait()
+	same(t, 25*time.Second, keys, a, b)
+	for _, key := range keys {
+		n, err := a.redis.Client(t).Get(t.Context(), key).Int64()
+		require.NoError(t, err)
+		t.Logf("%s: %d, %d acknowledged, %d in doubt", key, n, w.counts[key], w.doubt[key])
+		assert.Positive(t, w.counts[key])
+		assert.GreaterOrEqual(t, n, w.counts[key], "an acknowledged increment is missing")
+		assert.LessOrEqual(t, n, w.counts[key]+w.doubt[key], "an increment counts twice")
+	}
+}
+
+func TestRefusedAtStart(t *testing.T) {
+	pulsar := stack.Pulsar(t)
+	refused := func(t *testing.T, redis *stack.RedisServer, want string, env ...string) {
+		t.Helper()
+		s := run(t, append([]string{"SONIC_PULSAR_URL=" + pulsar.URL(), "SONIC_REDIS_URL=" + redis.URL()}, env...)...)
+		assert.Error(t, s.ended(20*time.Second))
+		assert.Contains(t, s.log.String(), want)
+	}
+	t.Run("evicts", func(t *testing.T) {
+		refused(t, stack.PrivateRedis(t, stack.Conf(map[string]string{"maxmemory-policy": "allkeys-lru"})), "allkeys-lru")
+	})
+	t.Run("a replica", func(t *testing.T) {
+		master, replica := stack.PrivateRedis(t), stack.PrivateRedis(t)
+		replica.Follow(t, master)
+		refused(t, replica, "its role is slave")
+	})
+	t.Run("another zone's", func(t *testing.T) {
+		r := stack.PrivateRedis(t)
+		topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+		s := run(t, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL(), topic, "SONIC_ZONE=east")
+		zone{s, r}.awaitWritable()
+		s.stop()
+		refused(t, r, `zone \"east\"`, topic, "SONIC_ZONE=west")
+	})
+}

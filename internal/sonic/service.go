@@ -63,6 +63,9 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		s.proxy.Shipped(onlyLane, id.String())
 	})
 	rt.Go("shipper", s.shipper.Run)
+	if cfg.Ack == ackPublished {
+		rt.Go("receipts", s.shipper.Follow)
+	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
 		a := apply.New(cfg.applier(origin), l, client, rt.Log, m)

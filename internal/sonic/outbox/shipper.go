@@ -24,8 +24,8 @@ type Config struct {
 	Zone  string
 	Lane  int
 	Topic string // of the zone and lane
-	// Beat is how often the other zones hear of this one, whatever it writes. 0: never, for a zone that is alone.
-	Beat time.Duration
+	// Alone says that there is no other zone: nothing can differ from this Redis.
+	Alone bool
 }
 
 // Shipper ships one lane of a zone. Of several, in one process or in many, one works at a time: the one that owns the topic. The others
@@ -81,7 +81,7 @@ func (s *Shipper) Run(ctx context.Context) error {
 			pause.Held(time.Since(began))
 		}
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		if final(err) {
 			return err
@@ -204,9 +204,8 @@ func (l *loader) session(ctx context.Context) error {
 	group.Go(func() error { return l.read(ctx, begin, q) })
 	group.Go(func() error { return l.store(ctx, q, trim) })
 	group.Go(func() error { return trim.run(ctx) })
-	if l.cfg.Beat > 0 {
-		group.Go(func() error { return l.beat(ctx) })
-	}
+	group.Go(func() error { return l.beat(ctx) })
+	group.Go(func() error { return l.prune(ctx) })
 	return group.Wait()
 }
 
@@ -242,9 +241,12 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 	}
 }
 
+// beatEvery is how often the other zones hear of this one, whatever it writes.
+const beatEvery = time.Second
+
 // beat has the other zones hear of this one. It also finds a Redis that was restarted: it is not ready then, and is opened again.
 func (l *loader) beat(ctx context.Context) error {
-	ticker := time.NewTicker(l.cfg.Beat)
+	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
 	for {
 		select {

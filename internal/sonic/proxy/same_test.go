@@ -32,20 +32,6 @@ func seed(t *testing.T) uint64 {
 // both are a bare Redis and one behind the proxy, which are asked the same.
 type both struct{ bare, proxied *connection }
 
-// same sends text to both and compares that many replies.
-func (b both) same(t *testing.T, text string, replies int) {
-	t.Helper()
-	b.bare.send(t, text)
-	b.proxied.send(t, text)
-	for i := range replies {
-		want, err := b.bare.reply()
-		require.NoError(t, err, "bare Redis, reply %d to %q", i, short(text))
-		got, err := b.proxied.reply()
-		require.NoError(t, err, "reply %d to %q: want %q", i, short(text), short(want))
-		require.Equal(t, want, got, "reply %d to %q", i, short(text))
-	}
-}
-
 func short(text string) string { return text[:min(len(text), 2000)] }
 
 // TestSameErrors holds the endpoint's errors against Redis' own.

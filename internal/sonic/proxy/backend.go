@@ -73,6 +73,11 @@ type backend struct {
 	inReply   bool
 	streaming bool // the reply under way goes to its client piece by piece
 
+	// One command at a time is measured.
+	measured bool
+	sample   uint64 // where it begins
+	since    time.Time
+
 	downSince time.Time // zero while it is up
 	giveUp    *timer
 	backoff   time.Duration
@@ -162,6 +167,7 @@ func (b *backend) failFront(sent bool) {
 	case p.then != nil && p.then.lost != nil:
 		p.then.lost(sent)
 	case p.client != nil && sent:
+		b.l.p.metrics.unknown.Inc()
 		p.client.deliver(resp.AppendError(nil, errUnknownOutcome))
 	case p.client != nil:
 		p.client.deliver(resp.AppendError(nil, errUnreachable))
@@ -189,6 +195,7 @@ func (b *backend) lost(err error) {
 		}
 	}
 	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
+	b.measured = false
 	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
 		b.failFront(true)
@@ -234,6 +241,9 @@ func (b *backend) push(p pending) {
 	p.start = b.queued
 	if p.client != nil {
 		p.client.outstanding++
+		if !b.measured && p.kind <= function {
+			b.measured, b.sample, b.since = true, p.start, b.l.now
+		}
 	}
 	b.replies.push(p)
 }
@@ -475,6 +485,10 @@ func (b *backend) completed() {
 	for {
 		p := *b.replies.front()
 		b.replies.pop()
+		if b.measured && p.start >= b.sample {
+			b.measured = false
+			b.l.p.metrics.latency.observe(b.l.now.Sub(b.since))
+		}
 		if p.client != nil {
 			p.client.replied()
 		}

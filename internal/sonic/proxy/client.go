@@ -34,7 +34,6 @@ type client struct {
 	mode    []byte // first argument of functions, as a bulk string
 	user    *user  // nil until it has logged in
 	name    []byte
-	lib     [2]string // what CLIENT SETINFO told: name, version
 	created time.Time
 	last    time.Time // last time something was read
 	login   *timer

@@ -8,7 +8,9 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-func limits() *resp.Limits { return &resp.Limits{Bulk: 512 << 20, Arguments: 1 << 20, Request: 1 << 30} }
+func limits() *resp.Limits {
+	return &resp.Limits{Bulk: 512 << 20, Arguments: 1 << 20, Request: 1 << 30}
+}
 
 func words(p *resp.Parser, b []byte) []string {
 	out := []string{}
@@ -21,14 +23,14 @@ func words(p *resp.Parser, b []byte) []string {
 
 func TestInlineCommands(t *testing.T) {
 	for text, want := range map[string][]string{
-		"PING\r\n":                        {"PING"},
-		"  set  a\tb \n":                  {"set", "a", "b"},
+		"PING\r\n":                          {"PING"},
+		"  set  a\tb \n":                    {"set", "a", "b"},
 		`set a "x\x41\n\r\t\b\a\"y"` + "\n": {"set", "a", "xA\n\r\t\b\a\"y"},
-		`set a 'it\'s \n'` + "\n":          {"set", "a", `it's \n`},
-		`a"b"` + "\n":                     {"ab"},
-		`""` + "\n":                       {""},
-		"\r\n":                            {},
-		"a\x00b c\n":                      {"a"},
+		`set a 'it\'s \n'` + "\n":           {"set", "a", `it's \n`},
+		`a"b"` + "\n":                       {"ab"},
+		`""` + "\n":                         {""},
+		"\r\n":                              {},
+		"a\x00b c\n":                        {"a"},
 	} {
 		var p resp.Parser
 		n, err := p.Next([]byte(text), limits())

@@ -218,9 +218,9 @@ func replay(ctx context.Context, c *redis.Conn, e effect) error {
 	}
 }
 
-// content returns what databases 0, 3 and 5 hold, one line per key, without state keys. With expiries, a
+// holdings returns what databases 0, 3 and 5 hold, one line per key, without state keys. With expiries, a
 // line ends with the key's.
-func content(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) []string {
+func holdings(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) []string {
 	t.Helper()
 	var lines []string
 	for _, db := range []int{0, 3, 5} {

@@ -67,7 +67,11 @@ local function deletion_effect(policy, db, key)
 	return '\148\161D\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key
 end
 
-local function expiry_effect(policy, db, key, pxat)
+local function expiry_effect(policy, db, key, pxat, wiped)
+	if wiped then
+		return '\150\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+			.. HEAD[#wiped] .. wiped
+	end
 	return '\149\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
 end
 

@@ -363,7 +363,7 @@ func (z *zone) data(db int) map[string]value {
 		var v value
 		v.kind, err = c.Type(ctx, key).Result()
 		require.NoError(t, err)
-		v.content = content(ctx, t, c, v.kind, key)
+		v.content = contentOf(ctx, t, c, v.kind, key)
 		v.expires, err = c.Do(ctx, "PEXPIRETIME", key).Int64()
 		require.NoError(t, err)
 		if v.kind != "none" && v.expires != -2 {
@@ -373,7 +373,7 @@ func (z *zone) data(db int) map[string]value {
 	return all
 }
 
-func content(ctx context.Context, t testing.TB, c *redis.Client, kind, key string) string {
+func contentOf(ctx context.Context, t testing.TB, c *redis.Client, kind, key string) string {
 	t.Helper()
 	switch kind {
 	case "string":

@@ -52,6 +52,7 @@ end
 -- then the effects, nil when nothing changed, and their notes.
 --
 -- With one zone the command just runs, unless options.special says that body does more for the reply.
+-- options.frees is for commands that free memory: they run when Redis has reached its bound.
 local function write(command, body, options)
 	options = options or {}
 	local special = options.special
@@ -60,7 +61,6 @@ local function write(command, body, options)
 		flags = options.frees and {'allow-oom'} or {},
 		callback = function(keys, args)
 			if not ready then return NOT_READY end
-			if not concat then bind() end
 			outbox = keys[1]
 			local mode = args[1]
 			local db, tx, published, resp3 = '0', nil, false, false
@@ -83,7 +83,7 @@ local function write(command, body, options)
 			if effects then
 				if not alone then id = append(keys[1], db, tx, effects, notes) end
 			elseif failed(reply) then
-				reply = as_client_error(command, reply)
+				return as_client_error(command, reply)
 			end
 			if published then return {id, reply} end
 			return reply

@@ -154,29 +154,31 @@ local function first_key(args, first, last)
 	end
 end
 
--- keys_of returns the last index of the keys behind a number of keys, args[2].
-local function last_of_keys(args)
-	local count = tonumber(args[2])
-	if not count or count < 1 or count > #args - 2 then return 2 end
-	return 2 + count
+-- last_of_keys returns the last index of the keys behind their number, args[at].
+local function last_of_keys(args, at)
+	local count = tonumber(args[at])
+	if not count or count < 1 or count > #args - at then return at end
+	return at + count
 end
 
--- ZMPOP numkeys key .. MIN|MAX [COUNT n]
-write('ZMPOP', function(args, db, resp3)
-	local last = last_of_keys(args)
-	for i = 3, last do
-		if policy_of(args[i]) == 'c' then return counter_refusal('ZMPOP') end
-	end
-	local _, pxat = first_key(args, 3, last)
-	local reply = run('ZMPOP', args)
-	if not reply or failed(reply) then return reply end
-	local key, list = reply[1], {}
-	for i, pair in ipairs(reply[2]) do
-		list[i] = pair[1]
-		if resp3 then pair[2] = {double = tonumber(pair[2])} end
-	end
-	return reply, removal_effect('z', policy_of(key), db, key, pxat, list, 1, #list)
-end, {special = true, frees = true})
+-- ZMPOP numkeys key .. MIN|MAX [COUNT n]; BZMPOP has a timeout before that, and does not wait in a function.
+each({{'ZMPOP', 2}, {'BZMPOP', 3}}, function(command, at)
+	write(command, function(args, db, resp3)
+		local last = last_of_keys(args, at)
+		for i = at + 1, last do
+			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
+		end
+		local _, pxat = first_key(args, at + 1, last)
+		local reply = run(command, args)
+		if not reply or failed(reply) then return reply end
+		local key, list = reply[1], {}
+		for i, pair in ipairs(reply[2]) do
+			list[i] = pair[1]
+			if resp3 then pair[2] = {double = tonumber(pair[2])} end
+		end
+		return reply, removal_effect('z', policy_of(key), db, key, pxat, list, 1, #list)
+	end, {special = true, frees = true})
+end)
 
 each({'ZUNIONSTORE', 'ZINTERSTORE', 'ZDIFFSTORE', 'ZRANGESTORE'}, function(command)
 	write(command, function(args, db) return stored(command, args, db, args[2]) end)

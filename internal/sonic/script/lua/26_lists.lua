@@ -40,24 +40,29 @@ write('LTRIM', function(args, db)
 	return reply, dump_state(db, key)
 end, {frees = true})
 
+-- move_element runs LMOVE or RPOPLPUSH.
+local function move_element(command, args, db)
+	local from, to = args[2], args[3]
+	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
+	local reply = run(command, args)
+	if not reply or failed(reply) then return reply end
+	local effects, notes = dump_state(db, from)
+	if from ~= to then effects, notes = dump_state(db, to, effects, notes) end
+	return reply, effects, notes
+end
+
 each({'LMOVE', 'RPOPLPUSH'}, function(command)
-	write(command, function(args, db)
-		local from, to = args[2], args[3]
-		if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
-		local reply = run(command, args)
-		if not reply or failed(reply) then return reply end
-		local effects, notes = dump_state(db, from)
-		if from ~= to then effects, notes = dump_state(db, to, effects, notes) end
-		return reply, effects, notes
-	end)
+	write(command, function(args, db) return move_element(command, args, db) end)
 end)
 
--- LMPOP numkeys key .. LEFT|RIGHT [COUNT n]
-write('LMPOP', function(args, db)
-	for i = 3, last_of_keys(args) do
-		if policy_of(args[i]) == 'c' then return counter_refusal('LMPOP') end
-	end
-	local reply = run('LMPOP', args)
-	if not reply or failed(reply) then return reply end
-	return reply, dump_state(db, reply[1])
-end, {frees = true})
+-- LMPOP numkeys key .. LEFT|RIGHT [COUNT n]; BLMPOP has a timeout before that, and does not wait in a function.
+each({{'LMPOP', 2}, {'BLMPOP', 3}}, function(command, at)
+	write(command, function(args, db)
+		for i = at + 1, last_of_keys(args, at) do
+			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
+		end
+		local reply = run(command, args)
+		if not reply or failed(reply) then return reply end
+		return reply, dump_state(db, reply[1])
+	end, {frees = true})
+end)

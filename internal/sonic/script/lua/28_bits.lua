@@ -10,8 +10,65 @@ write('SETBIT', function(args, db)
 	return reply, string_state(policy, db, key)
 end)
 
--- BITFIELD may lengthen the string without setting anything, when it overflows. Its integers may be
--- larger than a Lua number holds: those are read again, each from its place.
+-- long_text returns high * 2^32 + low as decimal text.
+local function long_text(high, low)
+	local limbs = {math.floor(high / 65536), high % 65536, math.floor(low / 65536), low % 65536}
+	local text = ''
+	repeat
+		local rest, any = 0, false
+		for i = 1, 4 do
+			local value = rest * 65536 + limbs[i]
+			limbs[i], rest = math.floor(value / 10000), value % 10000
+			any = any or limbs[i] > 0
+		end
+		text = format(any and '%04d' or '%d', rest) .. text
+	until not any
+	return text
+end
+
+-- field_text returns the integer that key holds at offset as text, read in two halves; type is i or u and its width.
+local function field_text(key, kind, offset)
+	local signed, width = string.sub(kind, 1, 1) == 'i', tonumber(string.sub(kind, 2))
+	if width <= 32 then return format('%d', call('BITFIELD', key, 'GET', kind, offset)[1]) end
+	local at = tonumber(offset) or tonumber(string.sub(offset, 2)) * width -- #n is in widths
+	local halves = call('BITFIELD', key, 'GET', 'u' .. width - 32, format('%d', at),
+		'GET', 'u32', format('%d', at + width - 32))
+	local high, low = halves[1], halves[2]
+	if not signed or high < 2 ^ (width - 33) then return long_text(high, low) end
+	high = 2 ^ (width - 32) - high
+	if low > 0 then high, low = high - 1, 4294967296 - low end
+	return '-' .. long_text(high, low)
+end
+
+-- exact_fields returns the reply of BITFIELD with the integers that a Lua number does not hold as
+-- statuses. before is what the key held: the operations are done again, one by one, on a copy.
+local function exact_fields(args, before, reply)
+	local copy, overflow, n = '{sonic:none}', 'WRAP', 0
+	if before then call('SET', copy, before) end
+	local i = 3
+	while i <= #args do
+		local operation = string.lower(args[i])
+		if operation == 'overflow' then
+			overflow = args[i + 1]
+			i = i + 2
+		else
+			local kind, offset = args[i + 1], args[i + 2]
+			local text
+			n = n + 1
+			if operation ~= 'incrby' then text = field_text(copy, kind, offset) end
+			if operation ~= 'get' then
+				call('BITFIELD', copy, 'OVERFLOW', overflow, operation, kind, offset, args[i + 3])
+			end
+			if operation == 'incrby' then text = field_text(copy, kind, offset) end
+			if reply[n] and not integer_text(reply[n]) then reply[n] = {ok = text} end
+			i = i + (operation == 'get' and 3 or 4)
+		end
+	end
+	call('DEL', copy)
+	return reply
+end
+
+-- BITFIELD may lengthen the string without setting anything, when it overflows.
 write('BITFIELD', function(args, db)
 	local key = args[2]
 	local policy = policy_of(key)
@@ -19,6 +76,12 @@ write('BITFIELD', function(args, db)
 	local before = try('GET', key)
 	local reply = run('BITFIELD', args)
 	if failed(reply) then return reply end
+	for i = 1, #reply do
+		if reply[i] and not integer_text(reply[i]) then
+			reply = exact_fields(args, before, reply)
+			break
+		end
+	end
 	local after = call('GET', key)
 	if after == before then return reply end
 	return reply, string_state(policy, db, key)

@@ -2,10 +2,11 @@
 -- sonic_tx closes the transaction of mode, if it appended anything. Its reply is the entry's id.
 redis.register_function('sonic_tx', function(keys, args)
 	if not ready then return NOT_READY end
-	local _, tx = mode_of(args[1])
-	if not tx or open_tx ~= tx then return false end
-	local id = append(keys[1], '0', tx, '')
+	local _, tx, published = mode_of(args[1])
+	local id = false
+	if tx and open_tx == tx then id = append(keys[1], '0', tx, '') end
 	open_tx = nil
+	if published then return {id} end
 	return id
 end)
 

@@ -1,0 +1,70 @@
+
+-- Commands that block are one try in a function, with nil when there is nothing; the proxy waits. Redis
+-- lets functions run BLMPOP and BZMPOP only: the others run the commands that do not block.
+
+-- timeout_error returns Redis' error about a timeout. BLMPOP on no key does nothing but check it.
+local function timeout_error(timeout)
+	local reply = try('BLMPOP', timeout, '1', '{sonic:none}', 'LEFT')
+	return failed(reply) and reply or nil
+end
+
+-- without_last returns args without the last one, the timeout.
+local function without_last(args) return {unpack(args, 1, #args - 1)} end
+
+-- first_pop runs pop for keys in turn until one has something: pop(key) returns a reply, then effects and notes.
+local function first_pop(command, args, pop)
+	local n = #args
+	if n < 3 then return try('BLMPOP') end -- for the error of its number of arguments
+	for i = 2, n - 1 do
+		if policy_of(args[i]) == 'c' then return counter_refusal(command) end
+	end
+	local problem = timeout_error(args[n])
+	if problem then return problem end
+	for i = 2, n - 1 do
+		local reply, effects, notes = pop(args[i])
+		if reply then return reply, effects, notes end
+	end
+	return false
+end
+
+-- BLPOP key .. timeout
+each({{'BLPOP', 'LPOP'}, {'BRPOP', 'RPOP'}}, function(command, one)
+	write(command, function(args, db)
+		return first_pop(command, args, function(key)
+			local reply = try(one, key)
+			if not reply or failed(reply) then return reply end
+			return {key, reply}, dump_state(db, key)
+		end)
+	end, {special = true, frees = true})
+end)
+
+-- BZPOPMIN key .. timeout
+each({{'BZPOPMIN', 'ZPOPMIN'}, {'BZPOPMAX', 'ZPOPMAX'}}, function(command, one)
+	write(command, function(args, db, resp3)
+		return first_pop(command, args, function(key)
+			local pxat = expiry_of(key)
+			local reply = try(one, key)
+			if failed(reply) then return reply end
+			if #reply == 0 then return false end
+			local score = resp3 and {double = tonumber(reply[2])} or reply[2]
+			return {key, reply[1], score}, removal_effect('z', policy_of(key), db, key, pxat, reply, 1, 1)
+		end)
+	end, {special = true, frees = true})
+end)
+
+-- BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout
+write('BLMOVE', function(args, db)
+	if #args ~= 6 then return try('LMOVE') end
+	local problem = try('LMOVE', '{sonic:none}', args[3], args[4], args[5]) -- checks the directions
+	if not problem then problem = timeout_error(args[6]) end
+	if problem then return problem end
+	return move_element('LMOVE', without_last(args), db)
+end, {special = true})
+
+-- BRPOPLPUSH source destination timeout
+write('BRPOPLPUSH', function(args, db)
+	if #args ~= 4 then return try('RPOPLPUSH') end
+	local problem = timeout_error(args[4])
+	if problem then return problem end
+	return move_element('RPOPLPUSH', without_last(args), db)
+end, {special = true})

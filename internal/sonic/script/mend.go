@@ -1,0 +1,37 @@
+package script
+
+import "strings"
+
+// Mend says what is to be changed in a function's reply, so that it becomes the one that the command
+// gives outside a function.
+type Mend uint8
+
+const (
+	// MendNothing is for replies that are exact.
+	MendNothing Mend = iota
+
+	// MendNullArray is for RESP2's null arrays: a null bulk string, "$-1", becomes "*-1". It is only for
+	// the reply as a whole. RESP3 has one null, and needs no change.
+	MendNullArray
+
+	// MendNullArrayOfCount is MendNullArray when the command has a second argument, the count.
+	MendNullArrayOfCount
+
+	// MendInteger is for integers beyond 2^53, which a Lua number does not hold: a status, "+123", becomes
+	// the integer ":123". That is the whole reply, or an element of the reply's array.
+	MendInteger
+)
+
+// MendOf returns what is to be changed in replies of a command, whose name may be of either case.
+func MendOf(command string) Mend {
+	switch strings.ToUpper(command) {
+	case "LPOP", "RPOP":
+		return MendNullArrayOfCount
+	case "LMPOP", "ZMPOP", "BLPOP", "BRPOP", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP":
+		return MendNullArray
+	case "INCR", "DECR", "INCRBY", "DECRBY", "HINCRBY", "BITFIELD":
+		return MendInteger
+	default:
+		return MendNothing
+	}
+}

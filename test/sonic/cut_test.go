@@ -44,7 +44,7 @@ func TestPulsarIsAway(t *testing.T) {
 	assert.NoError(t, ca.Get(ctx, keys[0]).Err(), "reads go on")
 	z := a.zones()
 	assert.True(t, z.Outbox.Full)
-	assert.EqualValues(t, 1, a.metric("sonic_outbox_full"))
+	assert.Positive(t, a.metric("sonic_outbox_full"))
 	require.NoError(t, cb.Set(ctx, "b", "1", 0).Err())
 	assert.EqualValues(t, 0, b.redis.Client(t).Exists(ctx, keys[0]).Val())
 
@@ -52,5 +52,5 @@ func TestPulsarIsAway(t *testing.T) {
 	await(t, 30*time.Second, "writes are taken again", func() bool { return ca.Set(ctx, "again", "1", 0).Err() == nil })
 	same(t, 20*time.Second, append(keys, "b", "again"), a, b)
 	await(t, 10*time.Second, "the outbox is empty", func() bool { z := a.zones(); return z.Outbox.Length <= 2 && !z.Outbox.Full && z.Outbox.Trouble == "" })
-	assert.EqualValues(t, 0, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
+	assert.Zero(t, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
 }

@@ -87,7 +87,7 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	await(t, 20*time.Second, "the gap is shown", func() bool { z := a.zones().Origins[0]; return z.Gap && z.Trouble != "" })
 	assert.Empty(t, c.Get(ctx, "k2").Val())
 	assert.Positive(t, a.metric(`sonic_gaps_total{origin="b"}`))
-	assert.EqualValues(t, 1, a.metric(`sonic_gap{origin="b"}`))
+	assert.Positive(t, a.metric(`sonic_gap{origin="b"}`))
 	assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err(), "the zone itself goes on")
 }
 

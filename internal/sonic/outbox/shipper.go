@@ -73,23 +73,29 @@ func (s *Shipper) Trouble() error { return s.trouble.Current() }
 func (s *Shipper) Run(ctx context.Context) error {
 	var pause retry.Pause
 	for ctx.Err() == nil {
-		w, err := s.own(ctx)
-		if err == nil {
-			began := time.Now()
-			err = s.ship(ctx, w)
-			s.release(w)
-			pause.Held(time.Since(began))
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		if final(err) {
+		began := time.Now()
+		err := s.turn(ctx)
+		switch {
+		case ctx.Err() != nil: // that is why it ended
+		case final(err):
 			return err
+		default:
+			s.trouble.Note(err)
+			pause.Held(time.Since(began))
+			pause.Wait(ctx)
 		}
-		s.trouble.Note(err)
-		pause.Wait(ctx)
 	}
 	return nil
+}
+
+// turn waits for this process' turn, and ships while it lasts.
+func (s *Shipper) turn(ctx context.Context) error {
+	w, err := s.own(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.release(w)
+	return s.ship(ctx, w)
 }
 
 // final reports whether trying again does not help.

@@ -77,8 +77,17 @@ local function deletion_effect(policy, db, key)
 	return COUNT[4] .. START.D[policy][db] .. HEAD[#key] .. key
 end
 
+<<<<<<< HEAD
 local function expiry_effect(policy, db, key, pxat)
 	return COUNT[5] .. START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+=======
+local function expiry_effect(policy, db, key, pxat, wiped)
+	if wiped then
+		return '\150\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+			.. HEAD[#wiped] .. wiped
+	end
+	return '\149\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+>>>>>>> l2
 end
 
 -- element_effect packs one element, of one or two values.

@@ -24,7 +24,7 @@ local function apply_entry(out, origin, id, packed, counts, wants)
 	wanted = function(db, key)
 		local target = origin
 		if target == zone then target = others[1] or '' end
-		if ask(out, target, policy, db, key) then counts.wanted = counts.wanted + 1 end
+		if want(out, target, policy, db, key) then counts.wanted = counts.wanted + 1 end
 		wants.any = true
 	end
 	local offset = 0
@@ -36,7 +36,10 @@ local function apply_entry(out, origin, id, packed, counts, wants)
 			local op = e[1]
 			policy = e[2]
 			if op == 'N' then
-				if e[5] == zone and origin ~= zone then answer(out, e[3], e[4]) end
+				if e[5] == zone and origin ~= zone then answer(out, origin, id, policy, e[3], e[4]) end
+			elseif op == 'O' then
+				if e[5] ~= zone or not awaited(out, origin, e[3], e[4], e[6]) then return end
+				answered(out, origin, e[3], e[4])
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not (op == 'P' and origin == zone) then
@@ -49,10 +52,7 @@ local function apply_entry(out, origin, id, packed, counts, wants)
 					result = 'diverged'
 				end
 				counts[result] = counts[result] + 1
-				if wants.any and WHOLESALE[op] then
-					go('0')
-					call('HDEL', state(out, 'want'), origin .. ' ' .. e[3] .. ':' .. e[4])
-				end
+				if wants.any and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4]) end
 			end
 		end
 	end
@@ -126,7 +126,9 @@ redis.register_function('sonic_apply', function(keys, args)
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
 	ver, emptied = state(out, 'ver'), {}
-	clock = math.max(ms_of(top), wall_clock())
+	local wall = wall_clock()
+	clock = math.max(ms_of(top), wall)
+	ahead = clock > wall
 	local wants = {any = call('EXISTS', state(out, 'want')) == 1}
 	for i = 1, #entries, 2 do
 		local id, packed = entries[i], entries[i + 1]
@@ -149,6 +151,6 @@ redis.register_function('sonic_apply', function(keys, args)
 		call('DEL', state(out, 'part:' .. origin))
 		call('HDEL', cur, 'p ' .. origin)
 	end
-	if opened and not ready then ready = #behind(out) == 0 end
+	if opened and not ready then ready = #behind(out) == 0 and not lacks_own(out) end
 	return reply('applied')
 end)

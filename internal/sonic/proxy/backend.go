@@ -50,10 +50,8 @@ type backend struct {
 	owner *client
 	// pushed takes what comes without having been asked for.
 	pushed func(push []byte)
-	// up is called whenever a connection begins.
+	// began is called whenever a connection begins.
 	began func()
-	// ended is called whenever one is lost.
-	ended func()
 
 	state    backendState
 	fd       int
@@ -207,12 +205,15 @@ func (b *backend) lost(err error) {
 		b.out = b.out[:0]
 	}
 	b.sent = 0
-	if b.ended != nil {
-		b.ended()
+	if b.owner != nil {
+		// What Redis kept for the connection is gone: the client must know.
+		owner := b.owner
+		b.fail(false)
+		b.discard()
+		owner.leave()
+		return
 	}
-	if b.state == connecting {
-		b.connect()
-	}
+	b.connect()
 }
 
 // discard ends the connection for good. Nobody gets an answer.
@@ -341,6 +342,7 @@ func (b *backend) resumeWaiting() {
 	waiting := b.waiting
 	b.waiting = nil
 	for _, c := range waiting {
+		c.parked = false
 		c.relax()
 	}
 }

@@ -71,6 +71,8 @@ type backend struct {
 	inReply   bool
 	streaming bool // the reply under way goes to its client piece by piece
 
+	demoted bool // Redis has become a replica
+
 	// One command at a time is measured.
 	measured bool
 	sample   uint64 // where it begins
@@ -193,7 +195,7 @@ func (b *backend) lost(err error) {
 		}
 	}
 	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
-	b.measured = false
+	b.measured, b.demoted = false, false
 	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
 		b.failFront(true)
@@ -423,6 +425,9 @@ func (b *backend) take(buf []byte) error {
 			break
 		}
 	}
+	if b.demoted && !b.inReply {
+		return errReplica
+	}
 	b.rest = append(b.rest[:0], buf[pos:]...)
 	if len(b.rest) == 0 && cap(b.rest) > pooledSize {
 		b.rest = nil
@@ -461,8 +466,10 @@ func (b *backend) whole(reply []byte) {
 	p := b.replies.front()
 	switch p.kind {
 	case function:
+		b.noteReadOnly(reply)
 		p.client.deliver(b.l.p.mend(p.cmd, p.emptyArray, reply, b.proto))
 	case published:
+		b.noteReadOnly(reply)
 		p.client.published(p, reply, b.proto)
 	case handled:
 		then := p.then
@@ -480,6 +487,13 @@ func (b *backend) whole(reply []byte) {
 		}
 	}
 	b.completed()
+}
+
+// noteReadOnly ends a connection to a Redis that has become a replica: another one is the primary now.
+func (b *backend) noteReadOnly(reply []byte) {
+	if reply[0] == '-' && bytes.HasPrefix(reply, []byte("-READONLY")) {
+		b.demoted = true
+	}
 }
 
 // completed forgets the reply that was due first, and gives the proxy's own answers that waited behind it.

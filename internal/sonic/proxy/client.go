@@ -39,6 +39,7 @@ type client struct {
 	created time.Time
 	last    time.Time // last time something was read
 	login   *timer
+	idle    *timer
 
 	tx       *transaction   // between MULTI and EXEC
 	watch    bool           // WATCH was sent on its own connection
@@ -79,9 +80,25 @@ func addressOf(a net.Addr) string {
 // begin sets up a client that has just come.
 func (c *client) begin() {
 	c.user = c.l.p.defaultUser
+	if c.l.cfg.Limits.IdleTimeout > 0 {
+		c.idle = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.IdleTimeout), c.closeIdle)
+	}
 	if c.user == nil {
 		c.login = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.AuthTimeout), c.close)
 	}
+}
+
+// closeIdle closes a client that has sent nothing for too long. As in Redis one that waits for something is not idle.
+func (c *client) closeIdle() {
+	until := c.last.Add(c.l.cfg.Limits.IdleTimeout)
+	if c.wait != nil || c.blocking > 0 || c.outstanding > 0 || c.subs != nil && c.subs.count() > 0 {
+		until = c.l.now.Add(c.l.cfg.Limits.IdleTimeout)
+	}
+	if !until.After(c.l.now) {
+		c.close()
+		return
+	}
+	c.idle = c.l.timers.start(until, c.closeIdle)
 }
 
 func (c *client) happened(what uint32) {
@@ -469,6 +486,7 @@ func (c *client) close() {
 	delete(l.clients, c.id)
 	l.p.clients.Add(-1)
 	l.timers.stop(c.login)
+	l.timers.stop(c.idle)
 	c.dropInput()
 	if c.out != nil {
 		l.buffers.put(c.out)

@@ -218,3 +218,15 @@ func TestHalfClosed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "+OK\r\n$1\r\n1\r\n", string(all))
 }
+
+func TestIdleTimeout(t *testing.T) {
+	e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout = 200 * time.Millisecond })
+	c, blocked := dial(t, e.addr), dial(t, e.addr)
+	blocked.send(t, "blpop l 0.6\r\n")
+	require.Equal(t, "+PONG\r\n", c.ask(t, "PING"))
+	_, err := c.reply()
+	require.ErrorIs(t, err, io.EOF)
+	got, err := blocked.reply()
+	require.NoError(t, err, "who waits is not idle")
+	require.Equal(t, "*-1\r\n", got)
+}

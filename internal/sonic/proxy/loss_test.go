@@ -1,7 +1,9 @@
 package proxy_test
 
 import (
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestRedisIsLostInMidCommand kills Redis while it has commands: their clients are told that the outcome is unknown, none
@@ -93,4 +96,21 @@ func TestBlockedClientsOutliveRedis(t *testing.T) {
 	got, err := c.reply()
 	require.NoError(t, err)
 	assert.Equal(t, "*2\r\n$1\r\nl\r\n$1\r\na\r\n", got)
+}
+
+// TestRedisBecomesAReplica follows Resolve to the new primary.
+func TestRedisBecomesAReplica(t *testing.T) {
+	old := opened(t)
+	next := opened(t)
+	var primary atomic.Pointer[stack.RedisServer]
+	primary.Store(old)
+	e := start(t, old, func(c *proxy.Config) {
+		c.Backend.Resolve = func(context.Context) (string, error) { return primary.Load().Addr(), nil }
+	})
+	c := dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
+	primary.Store(next)
+	old.Follow(t, next)
+	require.Eventually(t, func() bool { return c.ask(t, "SET", "a", "2") == "+OK\r\n" }, patience, 10*time.Millisecond)
+	require.Equal(t, "2", next.Client(t).Get(t.Context(), "a").Val())
 }

@@ -38,13 +38,11 @@ func TestTLS(t *testing.T) {
 	value := strings.Repeat("x", 1<<20)
 	require.NoError(t, c.Set(t.Context(), "a", value, 0).Err())
 	require.Equal(t, value, c.Get(t.Context(), "a").Val())
-	require.Equal(t, []string{"l", "x"}, func() []string {
-		go func() {
-			e.awaitTracked(t, 1)
-			_ = srv.Client(t).RPush(t.Context(), "l", "x").Err()
-		}()
-		return c.BLPop(t.Context(), patience, "l").Val()
-	}())
+	popped := make(chan []string, 1)
+	go func() { popped <- c.BLPop(t.Context(), patience, "l").Val() }()
+	e.awaitTracked(t, 1)
+	require.NoError(t, srv.Client(t).RPush(t.Context(), "l", "x").Err())
+	require.Equal(t, []string{"l", "x"}, <-popped)
 	stranger := redis.NewClient(&redis.Options{Addr: e.addr, TLSConfig: &tls.Config{RootCAs: roots, ServerName: "localhost", MinVersion: tls.VersionTLS12}, MaxRetries: -1})
 	defer func() { _ = stranger.Close() }()
 	require.Error(t, stranger.Ping(t.Context()).Err(), "no certificate")

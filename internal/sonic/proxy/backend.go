@@ -50,10 +50,8 @@ type backend struct {
 	owner *client
 	// pushed takes what comes without having been asked for.
 	pushed func(push []byte)
-	// up is called whenever a connection begins.
+	// began is called whenever a connection begins.
 	began func()
-	// ended is called whenever one is lost.
-	ended func()
 
 	state    backendState
 	fd       int
@@ -72,6 +70,8 @@ type backend struct {
 	part      []byte // of a reply that is not whole
 	inReply   bool
 	streaming bool // the reply under way goes to its client piece by piece
+
+	demoted bool // Redis has become a replica
 
 	// One command at a time is measured.
 	measured bool
@@ -195,7 +195,7 @@ func (b *backend) lost(err error) {
 		}
 	}
 	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
-	b.measured = false
+	b.measured, b.demoted = false, false
 	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
 		b.failFront(true)
@@ -207,12 +207,15 @@ func (b *backend) lost(err error) {
 		b.out = b.out[:0]
 	}
 	b.sent = 0
-	if b.ended != nil {
-		b.ended()
+	if b.owner != nil {
+		// What Redis kept for the connection is gone: the client must know.
+		owner := b.owner
+		b.fail(false)
+		b.discard()
+		owner.leave()
+		return
 	}
-	if b.state == connecting {
-		b.connect()
-	}
+	b.connect()
 }
 
 // discard ends the connection for good. Nobody gets an answer.
@@ -341,6 +344,7 @@ func (b *backend) resumeWaiting() {
 	waiting := b.waiting
 	b.waiting = nil
 	for _, c := range waiting {
+		c.parked = false
 		c.relax()
 	}
 }
@@ -421,6 +425,9 @@ func (b *backend) take(buf []byte) error {
 			break
 		}
 	}
+	if b.demoted && !b.inReply {
+		return errReplica
+	}
 	b.rest = append(b.rest[:0], buf[pos:]...)
 	if len(b.rest) == 0 && cap(b.rest) > pooledSize {
 		b.rest = nil
@@ -459,8 +466,10 @@ func (b *backend) whole(reply []byte) {
 	p := b.replies.front()
 	switch p.kind {
 	case function:
+		b.noteReadOnly(reply)
 		p.client.deliver(b.l.p.mend(p.cmd, p.emptyArray, reply, b.proto))
 	case published:
+		b.noteReadOnly(reply)
 		p.client.published(p, reply, b.proto)
 	case handled:
 		then := p.then
@@ -478,6 +487,13 @@ func (b *backend) whole(reply []byte) {
 		}
 	}
 	b.completed()
+}
+
+// noteReadOnly ends a connection to a Redis that has become a replica: another one is the primary now.
+func (b *backend) noteReadOnly(reply []byte) {
+	if reply[0] == '-' && bytes.HasPrefix(reply, []byte("-READONLY")) {
+		b.demoted = true
+	}
 }
 
 // completed forgets the reply that was due first, and gives the proxy's own answers that waited behind it.

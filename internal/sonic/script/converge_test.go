@@ -26,7 +26,7 @@ type parameters struct {
 
 func fromEnvironment(t *testing.T, steps int) parameters {
 	t.Helper()
-	p := parameters{seed: rand.Uint64(), steps: steps} //nolint:gosec // a test
+	p := parameters{seed: rand.Uint64(), steps: steps}
 	if text := os.Getenv("AVIARY_TEST_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestZonesConverge(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
 			p := fromEnvironment(t, 1500)
-			r := rand.New(rand.NewPCG(p.seed, 0)) //nolint:gosec // a test
+			r := rand.New(rand.NewPCG(p.seed, 0))
 			w := newWorld(t, r, names...)
 			c := &chaos{world: w, acked: make(map[string]int64)}
 			next := 0
@@ -68,9 +68,8 @@ func TestZonesConverge(t *testing.T) {
 // A chaos makes random things happen in a world.
 type chaos struct {
 	*world
-	acked   map[string]int64 // counter to the sum of its acknowledged increments
-	lossy   bool             // increments were lost with an older Redis
-	unaware bool
+	acked map[string]int64 // counter to the sum of its acknowledged increments
+	lossy bool             // increments were lost with an older Redis
 }
 
 func (c *chaos) step() {

@@ -14,7 +14,7 @@ import (
 
 func twoZones(t *testing.T) (w *world, a, b *zone) {
 	t.Helper()
-	w = newWorld(t, rand.New(rand.NewPCG(1, 1)), "a", "b") //nolint:gosec // a test
+	w = newWorld(t, rand.New(rand.NewPCG(1, 1)), "a", "b")
 	return w, w.zones[0], w.zones[1]
 }
 

@@ -49,7 +49,6 @@ type world struct {
 	t     testing.TB
 	r     *rand.Rand
 	zones []*zone
-	trace bool
 
 	counts map[string]int // of sonic_apply's replies, and of events
 }

@@ -61,10 +61,10 @@ end
 
 -- of returns the version of an entry of origin.
 function versions.of(id, origin)
-	local v = versions.parse(id)
-	v.zone = origin
-	v.text = origin == zone and id or id .. '@' .. origin
-	return v
+	local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+	return {
+		ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = origin == zone and id or id .. '@' .. origin,
+	}
 end
 
 local function zone_before(a, b)
@@ -115,8 +115,8 @@ end
 
 -- facts reads what is known of a key, without its elements. The script is in db 0.
 function versions.facts(ver, db, key)
-	local stored = call('HMGET', ver, key_field(db, key), expiry_field(db, key),
-		type_field(db, key, 'h'), type_field(db, key, 's'), type_field(db, key, 'z'))
+	local name = db .. ':' .. key
+	local stored = call('HMGET', ver, 'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name)
 	local f = {types = {}, said = ''}
 	local rest
 	if stored[1] then
@@ -126,9 +126,9 @@ function versions.facts(ver, db, key)
 	if stored[2] and not versions.overtaken(stored[2], stored[1]) then
 		f.expiry, f.said, f.wiped = versions.expiry_known(stored[2])
 	end
-	f.types.h = versions.known(stored[3])
-	f.types.s = versions.known(stored[4])
-	f.types.z = versions.known(stored[5])
+	if stored[3] then f.types.h = versions.known(stored[3]) end
+	if stored[4] then f.types.s = versions.known(stored[4]) end
+	if stored[5] then f.types.z = versions.known(stored[5]) end
 	return f
 end
 

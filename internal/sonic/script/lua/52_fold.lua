@@ -126,8 +126,10 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	local kind = ELEMENTS[letter]
 	local notes = {}
 	local anew = f.whole and same(f.whole, v) -- behind D: these elements have the key's version
+	local restated = false -- and say when the key expires: newer elements that are there expire, too
 	if anew then
 		if pxat ~= '' and not (f.expiry and before(v, f.expiry)) then
+			restated = true
 			f.expiry, f.said = v, pxat
 			notes[1], notes[2] = expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped)
 		end
@@ -165,11 +167,17 @@ function fold.add(db, key, v, letter, pxat, list, first)
 			sliced(kind.remove, key, names, 1, #names)
 		end
 		emptied[#emptied + 1], emptied[#emptied + 2] = db, key
+		if restated then settle(db, key, f, f.whole) end
 		return 'dead'
 	end
-	local mine = fold.note_elements(db, key, v, list, first, kind, notes, anew and nil or '')
+	local rest = ''
+	if anew then rest = nil end
+	local mine = fold.note_elements(db, key, v, list, first, kind, notes, rest)
 	note_list(notes)
-	if #mine == 0 then return 'lost' end
+	if #mine == 0 then
+		if restated then settle(db, key, f, f.whole) end
+		return 'lost'
+	end
 	go(db)
 	sliced(kind.add, key, mine, 1, #mine)
 	if said then

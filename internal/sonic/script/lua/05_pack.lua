@@ -77,17 +77,10 @@ local function deletion_effect(policy, db, key)
 	return COUNT[4] .. START.D[policy][db] .. HEAD[#key] .. key
 end
 
-<<<<<<< HEAD
-local function expiry_effect(policy, db, key, pxat)
-	return COUNT[5] .. START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
-=======
 local function expiry_effect(policy, db, key, pxat, wiped)
-	if wiped then
-		return '\150\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
-			.. HEAD[#wiped] .. wiped
-	end
-	return '\149\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
->>>>>>> l2
+	local head = START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+	if wiped then return COUNT[6] .. head .. HEAD[#wiped] .. wiped end
+	return COUNT[5] .. head
 end
 
 -- element_effect packs one element, of one or two values.

@@ -99,7 +99,7 @@ func (g *gauge) measure(ctx context.Context) (measured, error) {
 		return measured{}, err
 	}
 	if len(found) != 4 {
-		return measured{}, fmt.Errorf("Redis answers %d values", len(found))
+		return measured{}, fmt.Errorf("the answer of Redis has %d values", len(found))
 	}
 	var m measured
 	m.length, _ = found[0].(int64)

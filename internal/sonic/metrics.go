@@ -56,7 +56,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			gauge(c.lagSeconds, lag.Seconds(), origin)
 			gauge(c.lagCommands, float64(effects), origin)
 		}
-		trouble, _, _ := a.Trouble()
+		trouble, _ := a.Trouble()
 		gauge(c.gap, is(s.Gap), origin)
 		gauge(c.up, is(trouble == nil), origin)
 	}

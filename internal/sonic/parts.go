@@ -1,8 +1,6 @@
 package sonic
 
 import (
-	"time"
-
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
@@ -30,15 +28,8 @@ func (c Config) proxy(b backend) proxy.Config {
 	return p
 }
 
-// beatEvery is how often the other zones hear of this one.
-const beatEvery = time.Second
-
 func (c Config) shipper() outbox.Config {
-	s := outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone)}
-	if len(c.zones()) > 1 {
-		s.Beat = beatEvery
-	}
-	return s
+	return outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1}
 }
 
 func (c Config) applier(origin string) apply.Config {

@@ -4,6 +4,8 @@ package sonic
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/redis/go-redis/v9"
@@ -63,6 +65,9 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		s.proxy.Shipped(onlyLane, id.String())
 	})
 	rt.Go("shipper", s.shipper.Run)
+	if cfg.Ack == ackPublished {
+		rt.Go("receipts", s.shipper.Follow)
+	}
 	m := apply.NewMetrics(rt.Metrics)
 	for _, origin := range cfg.zones()[1:] {
 		a := apply.New(cfg.applier(origin), l, client, rt.Log, m)
@@ -75,6 +80,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.Handle("GET /zones", http.HandlerFunc(s.page))
 	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
+	rt.Check("writes", s.checkWrites)
 
 	ln, err := rt.Listen(ctx, "redis", cfg.Listen)
 	if err != nil {
@@ -82,4 +88,19 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
 	return nil
+}
+
+// checkWrites is the readiness check of what Redis holds.
+func (s *service) checkWrites(ctx context.Context) error {
+	state, err := s.lane.Look(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !state.Opened:
+		return errors.New("no Sonic has opened this Redis: whichever owns the topic does")
+	case !state.Ready:
+		return fmt.Errorf("this Redis came back older than it was: it awaits the effects of %d zones", len(state.Behind))
+	default:
+		return nil
+	}
 }

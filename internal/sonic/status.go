@@ -60,9 +60,10 @@ func (s *service) status() Zones {
 		if lag, effects, known := st.Behind(now); known {
 			o.LagSeconds, o.LagCommands = lag.Seconds(), effects
 		}
-		trouble, last, at := a.Trouble()
+		trouble, last := a.Trouble()
 		o.Trouble, o.LastError = text(trouble), text(last)
 		if last != nil {
+			at := a.TroubleAt()
 			o.LastErrorAt = &at
 		}
 		z.Origins = append(z.Origins, o)

@@ -98,8 +98,8 @@ func EntryBytes(r *Record) int {
 //
 //  1. Nobody else writes between reading the last message and writing. The producer is
 //     exclusive and is open before the reading: a broker has no other then, and refuses to
-//     let one back in that had the topic before. Where the topic is replicated to this cluster it is
-//     the only one of its name, and one that has lost its connection does not come back by itself.
+//     let one back in that had the topic before. Of a topic that is replicated to this cluster it
+//     is the only one of its name, and one that has lost its connection does not come back.
 //
 //  2. What is stored has no gaps. Brokers take whatever sequence id is above the last one,
 //     and clients send again, in their own time, what a broken connection left: with several

@@ -25,7 +25,7 @@ func TestOwnersLossIsFinal(t *testing.T) {
 		"closed by broker":    func(s *wire.Server) { s.CloseProducers(topic) },
 		"receipt never comes": func(*wire.Server) {},
 	} {
-		for _, ownership := range owners {
+		for _, ownership := range append(owners, messaging.NamedOwnership) {
 			t.Run(name+"/"+string(ownership), func(t *testing.T) {
 				t.Parallel()
 				s := wire.Start(t)
@@ -270,4 +270,27 @@ func TestLast(t *testing.T) {
 		_, err := dial(t, "pulsar://127.0.0.1:1").Last(ctx, "t")
 		require.Error(t, err)
 	})
+}
+
+// A named owner keeps others of its name away, and nobody else: a replicator of another cluster must
+// be let in, which an exclusive producer does not.
+func TestNamedOwnershipOnBroker(t *testing.T) {
+	srv := stack.Pulsar(t)
+	name := srv.Topic(t, srv.Namespace(t), 0)
+	named := func(name string) func(*messaging.Profile) {
+		return func(p *messaging.Profile) { p.Ownership, p.ProducerName = messaging.NamedOwnership, name }
+	}
+	first := open(t, dial(t, srv.URL()), name, named("one"))
+	other := open(t, dial(t, srv.URL()), name, named("two"))
+	for _, p := range []*messaging.Publisher{first, other} {
+		require.NoError(t, p.Publish(testContext(t), record(0)))
+	}
+	profile := messaging.Durable()
+	named("one")(&profile)
+	_, err := dial(t, srv.URL()).Publisher(testContext(t), name, profile)
+	require.ErrorIs(t, err, messaging.ErrOwned)
+	require.NoError(t, first.Close(testContext(t)))
+	second := open(t, dial(t, srv.URL()), name, named("one"))
+	require.NoError(t, second.Publish(testContext(t), record(1)))
+	require.NoError(t, other.Publish(testContext(t), record(1)))
 }

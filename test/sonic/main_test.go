@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -216,4 +218,25 @@ func (z zone) awaitWritable() {
 		err = c.Set(z.t.Context(), "ready?", z.redis.URL(), 0).Err()
 		return err == nil
 	})
+}
+
+// metric is the value of a metric, 0 when there is none.
+func (s *service) metric(name string) (value float64) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address("admin")+"/metrics", nil)
+	require.NoError(s.t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(s.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(s.t, err)
+	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindSubmatch(text)
+	if found == nil {
+		return 0
+	}
+	value, err = strconv.ParseFloat(string(found[1]), 64)
+	require.NoError(s.t, err)
+	return value
 }

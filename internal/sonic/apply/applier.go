@@ -87,10 +87,10 @@ func (a *Applier) Status() Status {
 }
 
 // Trouble is what is the matter now, last what was the matter last.
-func (a *Applier) Trouble() (now, last error, at time.Time) { //nolint:revive // errors are what is asked for
-	last, at = a.trouble.Last()
-	return a.trouble.Current(), last, at
-}
+func (a *Applier) Trouble() (now, last error) { return a.trouble.Current(), a.trouble.Last() }
+
+// TroubleAt is when the last trouble was noted.
+func (a *Applier) TroubleAt() time.Time { return a.trouble.At() }
 
 // errPoison says that a message can never be applied.
 var errPoison = errors.New("a message cannot be applied")

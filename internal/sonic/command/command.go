@@ -78,6 +78,9 @@ type Command struct {
 	// Changes: users that only read may not run it.
 	Changes bool
 
+	// KeySpecs are the key specifications of COMMAND in the form of commands.txt.
+	KeySpecs string
+
 	keys []keySpec
 	subs map[string]*Command
 }
@@ -176,6 +179,9 @@ func (t *Table) add(text string) error {
 	case Write, Blocking, Local, Script, Publish:
 		c.Changes = true
 	default:
+	}
+	if fields[3] != "-" {
+		c.KeySpecs = fields[3]
 	}
 	if c.keys, err = parseKeySpecs(fields[3]); err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)

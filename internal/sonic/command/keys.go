@@ -94,7 +94,8 @@ func (s *keySpec) each(raw []byte, args []resp.Arg, yield func(int) bool) bool {
 	if !ok {
 		return true
 	}
-	last, step := 0, max(1, s.b)
+	var last int
+	step := max(1, s.b)
 	if s.counted {
 		if first+s.a >= len(args) {
 			return true

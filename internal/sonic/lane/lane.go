@@ -144,6 +144,18 @@ func (l *Lane) Shipped(ctx context.Context, id message.ID) error {
 	return l.call(ctx, "sonic_shipped", id.String()).Err()
 }
 
+// ShippedTo returns how far Shipped was told that the topic is, by whichever process.
+func (l *Lane) ShippedTo(ctx context.Context) (message.ID, error) {
+	text, err := l.redis.HGet(ctx, script.KeysOf(l.cfg.Lane).Meta, "shipped").Result()
+	if errors.Is(err, redis.Nil) {
+		return message.ID{}, nil
+	}
+	if err != nil {
+		return message.ID{}, err
+	}
+	return message.ParseID(text)
+}
+
 // Beat has the other zones hear of this one. [NotReady] is its error where the Redis was restarted.
 func (l *Lane) Beat(ctx context.Context) error {
 	if err := l.call(ctx, "sonic_beat").Err(); !errors.Is(err, redis.Nil) {

@@ -89,17 +89,21 @@ const early = time.Minute
 
 // recover applies what the topic has behind the effect from, which Redis has lost.
 func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) error {
-	position := messaging.Earliest()
-	if !from.IsZero() {
-		position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-early))
+	missing := from.IsZero() // it has no stream at all: what it has lost began before the topic, perhaps
+	var err error
+	if !missing {
+		missing, err = l.replay(ctx, messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-early)), from, epoch)
 	}
-	missing, err := l.replay(ctx, position, from, epoch)
 	if err == nil && missing && !from.IsZero() {
 		missing, err = l.replay(ctx, messaging.Earliest(), from, epoch)
 	}
-	if err == nil && missing {
-		err = fmt.Errorf("%w: it is older than the topic, and the topic does not have all any more that it has lost since %s: give the namespace a longer retention;"+
-			" restore a newer copy of this Redis", ErrState, from)
+	switch {
+	case err != nil || !missing:
+	case l.cfg.Alone:
+		l.log.Error("what this Redis has lost cannot be had from the topic: going on without it, for there is no other zone", zap.Stringer("since", from))
+	default:
+		err = fmt.Errorf("%w: it is older than the topic, and the topic does not have all any more that it has lost since %s: restore a newer copy of this Redis,"+
+			" and give the namespace a longer retention", ErrState, from)
 	}
 	return err
 }

@@ -24,10 +24,7 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 	count := int64(readLeast)
 	for {
 		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.lane.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
-		if errors.Is(err, redis.Nil) {
-			if ctx.Err() != nil {
-				return nil
-			}
+		if errors.Is(err, redis.Nil) { // nothing came
 			continue
 		}
 		if err != nil {

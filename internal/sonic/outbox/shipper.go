@@ -24,8 +24,8 @@ type Config struct {
 	Zone  string
 	Lane  int
 	Topic string // of the zone and lane
-	// Beat is how often the other zones hear of this one, whatever it writes. 0: never, for a zone that is alone.
-	Beat time.Duration
+	// Alone says that there is no other zone: nothing can differ from this Redis.
+	Alone bool
 }
 
 // Shipper ships one lane of a zone. Of several, in one process or in many, one works at a time: the one that owns the topic. The others
@@ -73,23 +73,29 @@ func (s *Shipper) Trouble() error { return s.trouble.Current() }
 func (s *Shipper) Run(ctx context.Context) error {
 	var pause retry.Pause
 	for ctx.Err() == nil {
-		w, err := s.own(ctx)
-		if err == nil {
-			began := time.Now()
-			err = s.ship(ctx, w)
-			s.release(w)
-			pause.Held(time.Since(began))
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if final(err) {
+		began := time.Now()
+		err := s.turn(ctx)
+		switch {
+		case ctx.Err() != nil: // that is why it ended
+		case final(err):
 			return err
+		default:
+			s.trouble.Note(err)
+			pause.Held(time.Since(began))
+			pause.Wait(ctx)
 		}
-		s.trouble.Note(err)
-		pause.Wait(ctx)
 	}
 	return nil
+}
+
+// turn waits for this process' turn, and ships while it lasts.
+func (s *Shipper) turn(ctx context.Context) error {
+	w, err := s.own(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.release(w)
+	return s.ship(ctx, w)
 }
 
 // final reports whether trying again does not help.
@@ -204,9 +210,8 @@ func (l *loader) session(ctx context.Context) error {
 	group.Go(func() error { return l.read(ctx, begin, q) })
 	group.Go(func() error { return l.store(ctx, q, trim) })
 	group.Go(func() error { return trim.run(ctx) })
-	if l.cfg.Beat > 0 {
-		group.Go(func() error { return l.beat(ctx) })
-	}
+	group.Go(func() error { return l.beat(ctx) })
+	group.Go(func() error { return l.prune(ctx) })
 	return group.Wait()
 }
 
@@ -242,9 +247,12 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 	}
 }
 
+// beatEvery is how often the other zones hear of this one, whatever it writes.
+const beatEvery = time.Second
+
 // beat has the other zones hear of this one. It also finds a Redis that was restarted: it is not ready then, and is opened again.
 func (l *loader) beat(ctx context.Context) error {
-	ticker := time.NewTicker(l.cfg.Beat)
+	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
 	for {
 		select {

@@ -400,7 +400,7 @@ func (c *client) clientList(_ *command.Command, r request) bool {
 // clientKill is CLIENT KILL addr, or CLIENT KILL ID id | ADDR addr.
 func (c *client) clientKill(_ *command.Command, r request) bool {
 	old := r.len() == 3
-	matches := func(*client) bool { return false }
+	var matches func(*client) bool
 	switch {
 	case old:
 		addr := string(r.arg(2))

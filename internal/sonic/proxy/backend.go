@@ -50,10 +50,8 @@ type backend struct {
 	owner *client
 	// pushed takes what comes without having been asked for.
 	pushed func(push []byte)
-	// up is called whenever a connection begins.
+	// began is called whenever a connection begins.
 	began func()
-	// ended is called whenever one is lost.
-	ended func()
 
 	state    backendState
 	fd       int
@@ -72,6 +70,13 @@ type backend struct {
 	part      []byte // of a reply that is not whole
 	inReply   bool
 	streaming bool // the reply under way goes to its client piece by piece
+
+	demoted bool // Redis has become a replica
+
+	// One command at a time is measured.
+	measured bool
+	sample   uint64 // where it begins
+	since    time.Time
 
 	downSince time.Time // zero while it is up
 	giveUp    *timer
@@ -162,6 +167,7 @@ func (b *backend) failFront(sent bool) {
 	case p.then != nil && p.then.lost != nil:
 		p.then.lost(sent)
 	case p.client != nil && sent:
+		b.l.p.metrics.unknown.Inc()
 		p.client.deliver(resp.AppendError(nil, errUnknownOutcome))
 	case p.client != nil:
 		p.client.deliver(resp.AppendError(nil, errUnreachable))
@@ -189,6 +195,7 @@ func (b *backend) lost(err error) {
 		}
 	}
 	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
+	b.measured, b.demoted = false, false
 	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
 		b.failFront(true)
@@ -200,12 +207,15 @@ func (b *backend) lost(err error) {
 		b.out = b.out[:0]
 	}
 	b.sent = 0
-	if b.ended != nil {
-		b.ended()
+	if b.owner != nil {
+		// What Redis kept for the connection is gone: the client must know.
+		owner := b.owner
+		b.fail(false)
+		b.discard()
+		owner.leave()
+		return
 	}
-	if b.state == connecting {
-		b.connect()
-	}
+	b.connect()
 }
 
 // discard ends the connection for good. Nobody gets an answer.
@@ -234,6 +244,9 @@ func (b *backend) push(p pending) {
 	p.start = b.queued
 	if p.client != nil {
 		p.client.outstanding++
+		if !b.measured && p.kind <= function {
+			b.measured, b.sample, b.since = true, p.start, b.l.now
+		}
 	}
 	b.replies.push(p)
 }
@@ -331,6 +344,7 @@ func (b *backend) resumeWaiting() {
 	waiting := b.waiting
 	b.waiting = nil
 	for _, c := range waiting {
+		c.parked = false
 		c.relax()
 	}
 }
@@ -411,6 +425,9 @@ func (b *backend) take(buf []byte) error {
 			break
 		}
 	}
+	if b.demoted && !b.inReply {
+		return errReplica
+	}
 	b.rest = append(b.rest[:0], buf[pos:]...)
 	if len(b.rest) == 0 && cap(b.rest) > pooledSize {
 		b.rest = nil
@@ -449,8 +466,10 @@ func (b *backend) whole(reply []byte) {
 	p := b.replies.front()
 	switch p.kind {
 	case function:
+		b.noteReadOnly(reply)
 		p.client.deliver(b.l.p.mend(p.cmd, p.emptyArray, reply, b.proto))
 	case published:
+		b.noteReadOnly(reply)
 		p.client.published(p, reply, b.proto)
 	case handled:
 		then := p.then
@@ -470,11 +489,22 @@ func (b *backend) whole(reply []byte) {
 	b.completed()
 }
 
+// noteReadOnly ends a connection to a Redis that has become a replica: another one is the primary now.
+func (b *backend) noteReadOnly(reply []byte) {
+	if reply[0] == '-' && bytes.HasPrefix(reply, []byte("-READONLY")) {
+		b.demoted = true
+	}
+}
+
 // completed forgets the reply that was due first, and gives the proxy's own answers that waited behind it.
 func (b *backend) completed() {
 	for {
 		p := *b.replies.front()
 		b.replies.pop()
+		if b.measured && p.start >= b.sample {
+			b.measured = false
+			b.l.p.metrics.latency.observe(b.l.now.Sub(b.since))
+		}
 		if p.client != nil {
 			p.client.replied()
 		}

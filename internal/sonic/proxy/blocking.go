@@ -15,11 +15,10 @@ import (
 // in its place: it tries the pop as a function; finds nothing; reads the keys on a connection that tracks them; tries
 // again, as something may have come in between; and waits. A change of the key is told by Redis, to that connection.
 
-// attempt is the command that a blocking command tries.
+// attempt is a blocking command as it is tried.
 type attempt struct {
-	cmd       *command.Command
-	n         int // arguments
-	arguments []byte
+	n         int    // arguments
+	arguments []byte // as bulk strings
 	keys      []string
 	wait      time.Duration // 0: for ever
 }
@@ -38,85 +37,44 @@ type waiting struct {
 	over    bool
 }
 
-// attemptOf turns a blocking command into the one that it tries. problem is the error of its arguments.
-func (p *Proxy) attemptOf(cmd *command.Command, r request) (try attempt, problem string) {
-	words := r.words(1)
-	last := len(words) - 1
-	timeout := words[last]
-	popMany := func(name, side string) {
-		try.keys = words[:last]
-		words = append(append([]string{strconv.Itoa(last)}, words[:last]...), side)
-		try.cmd = p.table.Lookup([]byte(name), nil)
+// attemptOf reads a blocking command. ok is false when Redis refuses its timeout.
+func attemptOf(cmd *command.Command, r request) (try attempt, ok bool) {
+	at := r.len() - 1
+	if cmd.Name == "blmpop" || cmd.Name == "bzmpop" {
+		at = 1
 	}
-	switch cmd.Name {
-	case "blpop":
-		popMany("lmpop", "LEFT")
-	case "brpop":
-		popMany("lmpop", "RIGHT")
-	case "bzpopmin":
-		popMany("zmpop", "MIN")
-	case "bzpopmax":
-		popMany("zmpop", "MAX")
-	case "blmpop", "bzmpop":
-		timeout, words = words[0], words[1:]
-		try.cmd = p.table.Lookup([]byte(cmd.Name[1:]), nil)
-		if n, ok := resp.ParseInt([]byte(words[0])); ok && n > 0 && n < int64(len(words)) {
-			try.keys = words[1 : 1+n]
-		} else if !ok || n <= 0 {
-			return try, "ERR numkeys should be greater than 0"
-		}
-	case "blmove":
-		words = words[:last]
-		try.cmd = p.table.Lookup([]byte("lmove"), nil)
-		try.keys = words[:1]
-		for _, side := range words[2:] {
-			if !strings.EqualFold(side, "left") && !strings.EqualFold(side, "right") {
-				return try, "ERR syntax error"
-			}
-		}
-	case "brpoplpush":
-		words = words[:last]
-		try.cmd = p.table.Lookup([]byte("rpoplpush"), nil)
-		try.keys = words[:1]
+	if try.wait, ok = parseTimeout(string(r.arg(at))); !ok {
+		return try, false
 	}
-	if try.wait, problem = parseTimeout(timeout); problem != "" {
-		return try, problem
-	}
-	try.n = len(words)
-	for _, word := range words {
-		try.arguments = resp.AppendBulk(try.arguments, word)
-	}
-	try.keys = slices.Clone(try.keys)
-	return try, ""
+	try.n = r.len() - 1
+	try.arguments = slices.Clone(r.behind(1))
+	source := cmd.Name == "blmove" || cmd.Name == "brpoplpush" // the other key is where the element goes
+	cmd.Keys(r.raw, r.args, func(i int) bool {
+		try.keys = append(try.keys, string(r.arg(i)))
+		return !source
+	})
+	return try, true
 }
 
 // parseTimeout reads seconds as Redis does: 0 is for ever.
-func parseTimeout(text string) (time.Duration, string) {
+func parseTimeout(text string) (time.Duration, bool) {
 	number := text
 	if lower := strings.ToLower(text); strings.Contains(lower, "0x") && !strings.Contains(lower, "p") {
 		number += "p0" // C needs no exponent
 	}
 	seconds, err := strconv.ParseFloat(number, 64)
-	if err != nil && !math.IsInf(seconds, 0) || math.IsNaN(seconds) || strings.Contains(text, "_") {
-		return 0, "ERR timeout is not a float or out of range"
-	}
 	ms := math.Ceil(seconds * 1000)
-	if ms < 0 || ms > math.MaxInt64/2 { // more overflows in Redis
-		return 0, "ERR timeout is negative"
+	if err != nil || math.IsNaN(ms) || ms < 0 || ms > math.MaxInt64/2 || strings.Contains(text, "_") {
+		return 0, false
 	}
-	return time.Duration(min(ms, float64(math.MaxInt64/int64(time.Millisecond)-1))) * time.Millisecond, ""
-}
-
-func (p *Proxy) appendAttempt(out []byte, try attempt, mode []byte) []byte {
-	return p.appendCall(out, try.cmd, mode, try.n, try.arguments)
+	return time.Duration(min(ms, float64(math.MaxInt64/int64(time.Millisecond)-1))) * time.Millisecond, true
 }
 
 // block runs a blocking command.
 func (c *client) block(cmd *command.Command, r request) bool {
-	try, problem := c.l.p.attemptOf(cmd, r)
-	if problem != "" {
-		c.replyError(problem)
-		return true
+	try, ok := attemptOf(cmd, r)
+	if !ok {
+		return c.write(cmd, r) // Redis says what is wrong
 	}
 	if !c.writable() {
 		return c.refusedWrite()
@@ -148,7 +106,7 @@ func (w *waiting) attempt() {
 	b.send(pending{client: c, kind: handled, then: &handling{each: w.tried, lost: func(sent bool) {
 		w.end()
 		c.lostCommand(sent)
-	}}}, c.l.p.appendAttempt(nil, w.try, mode))
+	}}}, c.l.p.appendCall(nil, w.cmd, mode, w.try.n, w.try.arguments))
 }
 
 // tried takes the reply of a try.
@@ -161,13 +119,12 @@ func (w *waiting) tried(reply []byte) {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
-	reply = c.l.p.mend(w.try.cmd, false, reply, c.proto)
+	reply = c.l.p.mend(w.cmd, false, reply, c.proto)
 	// Like Redis, who waits already does not mind a key of another type that comes.
 	wrongType := w.tracked && strings.HasPrefix(string(reply), "-WRONGTYPE")
 	if !isNull(reply) && !wrongType {
-		answer := mendAttempt(w.cmd, reply, c.proto, false)
 		w.end()
-		c.deliverPublished(id, answer)
+		c.deliverPublished(id, reply)
 		return
 	}
 	switch {
@@ -235,44 +192,6 @@ func (w *waiting) cancel() {
 	if w.tracked {
 		l.watcherOf(w.c.db).forget(w, w.running || w.again)
 	}
-}
-
-// mendAttempt turns the reply of what was tried into that of the blocking command.
-func mendAttempt(cmd *command.Command, reply []byte, proto int, inTransaction bool) []byte {
-	if isNull(reply) {
-		if inTransaction && proto == 2 && cmd.Name != "blmove" && cmd.Name != "brpoplpush" {
-			return []byte(nullArray)
-		}
-		return reply
-	}
-	if reply[0] != '*' {
-		return reply
-	}
-	switch cmd.Name {
-	case "blpop", "brpop", "bzpopmin", "bzpopmax":
-	default:
-		return reply
-	}
-	parts, err := resp.Elements(reply)
-	if err != nil || len(parts) != 2 {
-		return reply
-	}
-	popped, err := resp.Elements(parts[1])
-	if err != nil || len(popped) != 1 {
-		return reply
-	}
-	values := popped
-	if cmd.Name[1] == 'z' {
-		if values, err = resp.Elements(popped[0]); err != nil {
-			return reply
-		}
-	}
-	out := resp.AppendHeader(nil, '*', 1+len(values))
-	out = append(out, parts[0]...)
-	for _, v := range values {
-		out = append(out, v...)
-	}
-	return out
 }
 
 // watcher learns of changes of the keys of one db that clients wait for.

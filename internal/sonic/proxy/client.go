@@ -21,7 +21,9 @@ type client struct {
 
 	// b is where its commands go: the connection that clients of its db and protocol share, or its own.
 	b           *backend
-	outstanding int // replies that are due
+	outstanding int   // replies that are due
+	size        int64 // of the reply that is coming
+	usual       int64 // size of replies, a moving average
 
 	in     []byte // what was read and not run yet: from inAt
 	inAt   int
@@ -34,10 +36,10 @@ type client struct {
 	mode    []byte // first argument of functions, as a bulk string
 	user    *user  // nil until it has logged in
 	name    []byte
-	lib     [2]string // what CLIENT SETINFO told: name, version
 	created time.Time
 	last    time.Time // last time something was read
 	login   *timer
+	idle    *timer
 
 	tx       *transaction   // between MULTI and EXEC
 	watch    bool           // WATCH was sent on its own connection
@@ -53,6 +55,7 @@ type client struct {
 	queued   bool // in loop.ready
 	stalled  bool // the next command waits until nothing is due
 	paused   bool // too much is due
+	parked   bool // in backend.waiting
 	eof      bool // it sends no more
 	leaving  bool // it is closed when it has all replies
 	closed   bool
@@ -77,9 +80,25 @@ func addressOf(a net.Addr) string {
 // begin sets up a client that has just come.
 func (c *client) begin() {
 	c.user = c.l.p.defaultUser
+	if c.l.cfg.Limits.IdleTimeout > 0 {
+		c.idle = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.IdleTimeout), c.closeIdle)
+	}
 	if c.user == nil {
 		c.login = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.AuthTimeout), c.close)
 	}
+}
+
+// closeIdle closes a client that has sent nothing for too long. As in Redis one that waits for something is not idle.
+func (c *client) closeIdle() {
+	until := c.last.Add(c.l.cfg.Limits.IdleTimeout)
+	if c.wait != nil || c.blocking > 0 || c.outstanding > 0 || c.subs != nil && c.subs.count() > 0 {
+		until = c.l.now.Add(c.l.cfg.Limits.IdleTimeout)
+	}
+	if !until.After(c.l.now) {
+		c.close()
+		return
+	}
+	c.idle = c.l.timers.start(until, c.closeIdle)
 }
 
 func (c *client) happened(what uint32) {
@@ -251,7 +270,15 @@ func (c *client) leave() {
 // full reports whether so much is due that nothing more should be read.
 func (c *client) full() bool {
 	limits := &c.l.cfg.Limits
-	return c.outstanding >= limits.Pipeline || c.unsent() >= limits.OutputPause || c.b != nil && c.b.full()
+	return c.outstanding >= limits.Pipeline || int64(c.outstanding)*c.usual >= limits.OutputPause ||
+		c.unsent() >= limits.OutputPause || c.b != nil && c.b.full()
+}
+
+// relaxed reports whether so little is due that more should be read: less than full, so that much is read at a time.
+func (c *client) relaxed() bool {
+	limits := &c.l.cfg.Limits
+	return c.outstanding <= limits.Pipeline/2 && int64(c.outstanding)*c.usual <= limits.OutputPause/2 &&
+		c.unsent() <= limits.OutputPause/2 && (c.b == nil || !c.b.full())
 }
 
 func (c *client) unsent() int64 {
@@ -267,16 +294,26 @@ func (c *client) pauseIfFull() {
 		return
 	}
 	c.paused = true
-	if c.b != nil && c.b.full() {
-		c.b.waiting = append(c.b.waiting, c)
-	}
+	c.awaitRoom()
 }
 
 // relax lets a client go on that had too much due.
 func (c *client) relax() {
-	if c.paused && !c.full() {
+	switch {
+	case !c.paused:
+	case c.relaxed():
 		c.paused = false
 		c.enqueue()
+	default:
+		c.awaitRoom()
+	}
+}
+
+// awaitRoom has the client's connection to Redis call relax once it has sent what waits.
+func (c *client) awaitRoom() {
+	if c.b != nil && c.b.full() && !c.parked {
+		c.parked = true
+		c.b.waiting = append(c.b.waiting, c)
 	}
 }
 
@@ -294,6 +331,8 @@ func (c *client) replied() {
 	if c.closed {
 		return
 	}
+	c.usual += (c.size - c.usual) / 8
+	c.size = 0
 	if c.outstanding == 0 && c.stalled {
 		c.stalled = false
 		c.enqueue()
@@ -323,6 +362,7 @@ func (c *client) deliver(piece []byte) {
 	if c.closed || len(piece) == 0 {
 		return
 	}
+	c.size += int64(len(piece))
 	if c.held != nil {
 		c.held.append(piece)
 	} else {
@@ -446,6 +486,7 @@ func (c *client) close() {
 	delete(l.clients, c.id)
 	l.p.clients.Add(-1)
 	l.timers.stop(c.login)
+	l.timers.stop(c.idle)
 	c.dropInput()
 	if c.out != nil {
 		l.buffers.put(c.out)

@@ -98,7 +98,7 @@ type Limits struct {
 	OutputBytes int64
 	// OutputPause is from where on nothing more is read from a client. Default: 1 MiB.
 	OutputPause int64
-	// Pipeline is how many commands of one client may be under way before no more are read. Default: 10,000.
+	// Pipeline is how many commands of one client may be under way before no more are read. Default: 1,024.
 	Pipeline int
 	// AuthBulkBytes is the longest argument before a client has logged in. Default: 16 KiB, as Redis has it.
 	AuthBulkBytes int64
@@ -120,7 +120,7 @@ func (c Config) withDefaults() Config {
 	l.QueryBytes = cmp.Or(l.QueryBytes, 1<<30)
 	l.OutputBytes = cmp.Or(l.OutputBytes, 1<<30)
 	l.OutputPause = cmp.Or(l.OutputPause, 1<<20)
-	l.Pipeline = cmp.Or(l.Pipeline, 10_000)
+	l.Pipeline = cmp.Or(l.Pipeline, 1024)
 	l.AuthBulkBytes = cmp.Or(l.AuthBulkBytes, 16<<10)
 	l.AuthArguments = cmp.Or(l.AuthArguments, 10)
 	l.AuthTimeout = cmp.Or(l.AuthTimeout, 30*time.Second)

@@ -61,6 +61,9 @@ func (p *Proxy) dial(ctx context.Context, db, proto int) (int, error) {
 	return p.relayTLS(secured)
 }
 
+// errReplica is what keeps a connection from a Redis that follows another one: it takes no writes.
+var errReplica = errors.New("this Redis is a replica")
+
 // handshake logs in and selects. It reads no byte beyond the replies, as nothing else was asked for.
 func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 	cfg := &p.cfg.Backend
@@ -75,6 +78,8 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 	}
 	ask = append(ask,
 		[]string{"INFO", "server"},
+		[]string{"ROLE"},
+		[]string{"CONFIG", "GET", "databases"},
 		[]string{"HELLO", strconv.Itoa(proto)},
 		[]string{"CLIENT", "SETNAME", "sonic"},
 		[]string{"SELECT", strconv.Itoa(db)},
@@ -91,11 +96,22 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 		if err != nil {
 			return fmt.Errorf("no reply to %s: %w", words[0], err)
 		}
-		if reply[0] == '-' {
+		if reply[0] == '-' && words[0] != "CONFIG" { // an ACL may forbid that: Redis' default is assumed then
 			return fmt.Errorf("redis refuses %s: %s", words[0], resp.Text(reply))
 		}
-		if words[0] == "INFO" {
+		switch words[0] {
+		case "INFO":
 			p.noteVersion(string(resp.Text(reply)))
+		case "ROLE":
+			if role := firstWord(reply); string(role) != "master" {
+				return fmt.Errorf("%w: its role is %s", errReplica, role)
+			}
+		case "CONFIG":
+			if pair, err := resp.Elements(reply); err == nil && len(pair) == 2 {
+				if n, ok := resp.ParseInt(resp.Text(pair[1])); ok {
+					p.databases.Store(n)
+				}
+			}
 		}
 	}
 	if in.Buffered() > 0 {

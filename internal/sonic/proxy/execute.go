@@ -23,15 +23,6 @@ func (r request) len() int { return len(r.args) }
 // behind returns the arguments after the first n, as bulk strings.
 func (r request) behind(n int) []byte { return r.raw[r.args[n-1].End+2:] }
 
-// words returns the arguments after the first n as text.
-func (r request) words(n int) []string {
-	var words []string
-	for i := n; i < r.len(); i++ {
-		words = append(words, string(r.arg(i)))
-	}
-	return words
-}
-
 // handler executes a command. It returns false when the command cannot begin before all replies that are due have come:
 // then it is called again.
 type handler func(c *client, cmd *command.Command, r request) bool

@@ -35,7 +35,6 @@ type loop struct {
 	parser  *resp.Parser // reads requests of clients that have none half read
 	read    []byte       // what clients' sockets are read into
 	replies []byte       // what connections to Redis are read into
-	scratch []byte
 
 	sockets  []socketOwner // by descriptor
 	clients  map[uint64]*client

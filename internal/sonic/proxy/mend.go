@@ -25,12 +25,12 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 		}
 	case '+':
 		// Lua's numbers end at 2^53: the library gives larger ones as text.
-		if givesInteger(cmd.Name) && len(reply) > 3 {
-			if _, ok := resp.ParseInt(reply[1 : len(reply)-2]); ok {
-				mended := append([]byte(nil), reply...)
-				mended[0] = ':'
-				return mended
-			}
+		if givesInteger(cmd.Name) {
+			return mendInteger(reply)
+		}
+	case '*':
+		if cmd.Name == "bitfield" {
+			return mendIntegers(reply)
 		}
 	case '-':
 		if bytes.HasPrefix(reply, []byte(notReady)) {
@@ -38,6 +38,30 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 		}
 	}
 	return reply
+}
+
+func mendInteger(reply []byte) []byte {
+	if _, ok := resp.ParseInt(resp.Text(reply)); !ok {
+		return reply
+	}
+	mended := append([]byte(nil), reply...)
+	mended[0] = ':'
+	return mended
+}
+
+func mendIntegers(reply []byte) []byte {
+	all, err := resp.Elements(reply)
+	if err != nil || !bytes.Contains(reply, []byte("\n+")) {
+		return reply
+	}
+	mended := resp.AppendHeader(nil, '*', len(all))
+	for _, one := range all {
+		if one[0] == '+' {
+			one = mendInteger(one)
+		}
+		mended = append(mended, one...)
+	}
+	return mended
 }
 
 func givesInteger(name string) bool {
@@ -53,7 +77,7 @@ func emptyArray(cmd *command.Command, arguments int) bool {
 	switch cmd.Name {
 	case "lpop", "rpop":
 		return arguments == 3
-	case "lmpop", "zmpop":
+	case "lmpop", "zmpop", "blpop", "brpop", "blmpop", "bzpopmin", "bzpopmax", "bzmpop":
 		return true
 	}
 	return false

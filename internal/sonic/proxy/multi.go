@@ -182,8 +182,8 @@ func (c *client) prepare(tx *transaction) *execution {
 			e.selected(tx.raw[q.behind:q.end])
 			e.out = append(e.out, raw...)
 		case q.cmd.Class == command.Write || q.cmd.Class == command.Blocking || q.cmd.Class == command.Publish && p.replicates(q.cmd):
-			mode := c.modeIn(e.db, "t"+id)
-			e.appendWrite(q, mode, tx.raw)
+			// Within a transaction a blocking command does not wait: Redis is asked as for any write.
+			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.behind:q.end])
 			el.write, writes = true, true
 		default:
 			e.out = append(e.out, raw...)
@@ -195,7 +195,7 @@ func (c *client) prepare(tx *transaction) *execution {
 		e.closed = true
 		e.out = append(e.out, "*5\r\n"...)
 		e.out = append(e.out, p.closeTx...)
-		e.out = append(e.out, c.modeIn(0, "t"+id)...)
+		e.out = append(e.out, c.modeIn(e.db, "t"+id)...)
 		e.sent++
 	}
 	if e.db != c.db {
@@ -213,28 +213,6 @@ func (c *client) modeIn(db int, flags string) []byte {
 		mode += "r"
 	}
 	return resp.AppendBulk(nil, mode+flags)
-}
-
-// appendWrite appends a write as a call of its function.
-func (e *execution) appendWrite(q *queued, mode []byte, raw []byte) {
-	p := e.c.l.p
-	if q.cmd.Class != command.Blocking {
-		e.out = p.appendCall(e.out, q.cmd, mode, q.n-1, raw[q.behind:q.end])
-		return
-	}
-	// Within a transaction a blocking command does not wait.
-	var parser resp.Parser
-	if _, err := parser.Next(raw[q.start:q.end], &p.limits); err != nil {
-		return // it was parsed before: cannot be
-	}
-	r := request{raw: raw[q.start:q.end], args: parser.Args}
-	try, problem := p.attemptOf(q.cmd, r)
-	if problem != "" {
-		// Redis gives the same error when it runs the command itself: nothing is changed.
-		e.out = append(e.out, r.raw...)
-		return
-	}
-	e.out = p.appendAttempt(e.out, try, mode)
 }
 
 // selected notes a SELECT within a transaction.
@@ -291,8 +269,6 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		one := given[0]
 		given = given[1:]
 		switch {
-		case el.cmd.Class == command.Blocking:
-			one = mendAttempt(el.cmd, one, e.c.proto, true)
 		case el.write:
 			one = p.mend(el.cmd, el.emptyArray, one, e.c.proto)
 		default:

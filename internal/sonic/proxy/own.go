@@ -26,7 +26,6 @@ func (c *client) takeOwn() bool {
 	b := newBackend(c.l, c.db, c.proto)
 	b.owner = c
 	b.pushed = c.deliver
-	b.ended = c.close // what Redis kept for the connection is gone: the client must know
 	c.l.own[b] = struct{}{}
 	c.b = b
 	b.connect()

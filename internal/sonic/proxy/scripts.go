@@ -44,7 +44,7 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	out = append(out, declared...)
 	out = resp.AppendHeader(out, '*', 5)
 	out = append(out, p.closeTx...)
-	out = append(out, c.modeIn(0, tx)...)
+	out = append(out, c.modeIn(c.db, tx)...)
 	out = resp.AppendCommand(out, "EXEC")
 	const replies = 6
 	seen := 0

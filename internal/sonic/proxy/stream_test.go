@@ -85,7 +85,9 @@ func (w words) read() []string {
 		func() []string { return join("llen", k()) },
 		func() []string { return join("lindex", k(), w.number()) },
 		func() []string { return join("lpos", k(), w.value()) },
-		func() []string { return join("zrange", k(), w.number(), w.number(), w.times(1, func() string { return w.of("withscores", "rev", "x") })) },
+		func() []string {
+			return join("zrange", k(), w.number(), w.number(), w.times(1, func() string { return w.of("withscores", "rev", "x") }))
+		},
 		func() []string { return join("zscore", k(), w.member()) },
 		func() []string { return join("zmscore", k(), w.times(3, w.member)) },
 		func() []string { return join("zrank", k(), w.member()) },
@@ -110,7 +112,9 @@ func (w words) read() []string {
 		func() []string { return join("echo", w.value()) },
 		func() []string { return join("get") },
 		func() []string { return join("nosuch", k()) },
-		func() []string { return join("eval_ro", "return {redis.call('type', KEYS[1]), ARGV[1], false, 3.7}", "1", k(), w.value()) },
+		func() []string {
+			return join("eval_ro", "return {redis.call('type', KEYS[1]), ARGV[1], false, 3.7}", "1", k(), w.value())
+		},
 	}
 	return choices[w.IntN(len(choices))]()
 }
@@ -139,7 +143,9 @@ func (w words) write() []string {
 		func() []string { return join("bitfield", k(), "incrby", "i8", "0", w.number(), "get", "u4", "1") },
 		func() []string { return join("bitop", w.of("and", "or", "xor", "not"), k(), k(), k()) },
 		func() []string { return join(w.of("incr", "decr"), k()) },
-		func() []string { return join(w.of("incrby", "decrby"), k(), w.of("5", "-2", "9007199254740993", "9223372036854775807", "x")) },
+		func() []string {
+			return join(w.of("incrby", "decrby"), k(), w.of("5", "-2", "9007199254740993", "9223372036854775807", "x"))
+		},
 		func() []string { return join("incrbyfloat", k(), w.of("1.5", "-0.25", "x", "1e400")) },
 		func() []string { return join("del", w.times(3, k)) },
 		func() []string { return join("unlink", w.times(3, k)) },
@@ -174,7 +180,9 @@ func (w words) write() []string {
 		func() []string { return join("lmove", k(), k(), w.of("left", "right"), w.of("left", "right", "x")) },
 		func() []string { return join("rpoplpush", k(), k()) },
 		func() []string { return join("zadd", k(), w.pairs(w.score, w.member)) },
-		func() []string { return join("zadd", k(), w.of("nx", "xx", "gt", "lt", "ch", "incr"), w.score(), w.member()) },
+		func() []string {
+			return join("zadd", k(), w.of("nx", "xx", "gt", "lt", "ch", "incr"), w.score(), w.member())
+		},
 		func() []string { return join("zadd", k(), "nx", "incr", w.score(), w.member()) },
 		func() []string { return join("zincrby", k(), w.score(), w.member()) },
 		func() []string { return join("zrem", k(), w.times(3, w.member)) },
@@ -187,12 +195,16 @@ func (w words) write() []string {
 		func() []string { return join("zrangestore", k(), k(), w.number(), w.number()) },
 		func() []string { return join("zdiffstore", k(), "2", k(), k()) },
 		func() []string { return join("geoadd", k(), w.of("13.36", "500"), "38.1", w.member()) },
-		func() []string { return join("geosearchstore", k(), k(), "fromlonlat", "13", "38", "byradius", "500", "km") },
+		func() []string {
+			return join("geosearchstore", k(), k(), "fromlonlat", "13", "38", "byradius", "500", "km")
+		},
 		func() []string { return join("georadius", k(), "13", "38", "500", "km", "store", k()) },
 		func() []string { return join("pfadd", k(), w.times(3, w.value)) },
 		func() []string { return join("pfmerge", k(), k(), k()) },
 		func() []string { return join("sort", k(), "alpha", "store", k()) },
-		func() []string { return join("xadd", k(), w.of("1-1", "2-1", "3-1", "5-1", "x", "99-1"), w.pairs(w.field, w.value)) },
+		func() []string {
+			return join("xadd", k(), w.of("1-1", "2-1", "3-1", "5-1", "x", "99-1"), w.pairs(w.field, w.value))
+		},
 		func() []string { return join("xadd", k(), "nomkstream", "7-1", "f", "v") },
 		func() []string { return join("xdel", k(), "1-1", "2-1") },
 		func() []string { return join("xtrim", k(), "maxlen", w.number()) },
@@ -205,7 +217,9 @@ func (w words) write() []string {
 		func() []string { return join("bzpopmin", k(), k(), "0.001") },
 		func() []string { return join("bzmpop", "0.001", "2", k(), k(), "max") },
 		func() []string { return join("blmpop", "0.001", "2", k(), k(), "right", "count", "2") },
-		func() []string { return join("eval", "redis.call('set', KEYS[1], ARGV[1]); return {1, 2.5, false, ARGV[1]}", "1", k(), w.value()) },
+		func() []string {
+			return join("eval", "redis.call('set', KEYS[1], ARGV[1]); return {1, 2.5, false, ARGV[1]}", "1", k(), w.value())
+		},
 		func() []string { return join("eval", "return redis.call('lpush', KEYS[1], 'a')", "1", k()) },
 	}
 	return choices[w.IntN(len(choices))]()

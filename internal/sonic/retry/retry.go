@@ -90,9 +90,16 @@ func (t *Trouble) Current() error {
 	return t.err
 }
 
-// Last is what was the matter last, and when; nil: nothing ever.
-func (t *Trouble) Last() (err error, at time.Time) { //nolint:revive // the error is what is asked for
+// Last is what was the matter last; nil: nothing ever.
+func (t *Trouble) Last() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.last, t.at
+	return t.last
+}
+
+// At is when that was noted last.
+func (t *Trouble) At() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.at
 }

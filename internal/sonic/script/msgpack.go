@@ -13,11 +13,11 @@ var errMsgpack = errors.New("malformed msgpack")
 func appendArray(dst []byte, n int) []byte {
 	switch {
 	case n < 16:
-		return append(dst, 0x90|byte(n)) //nolint:gosec // n < 16
+		return append(dst, 0x90|byte(n))
 	case n < 1<<16:
-		return binary.BigEndian.AppendUint16(append(dst, 0xdc), uint16(n)) //nolint:gosec // n < 1<<16
+		return binary.BigEndian.AppendUint16(append(dst, 0xdc), uint16(n))
 	default:
-		return binary.BigEndian.AppendUint32(append(dst, 0xdd), uint32(n)) //nolint:gosec // as many values do not fit into memory
+		return binary.BigEndian.AppendUint32(append(dst, 0xdd), uint32(n))
 	}
 }
 
@@ -26,13 +26,13 @@ func appendString(dst []byte, s string) []byte {
 	n := len(s)
 	switch {
 	case n < 32:
-		dst = append(dst, 0xa0|byte(n)) //nolint:gosec // n < 32
+		dst = append(dst, 0xa0|byte(n))
 	case n < 1<<8:
-		dst = append(dst, 0xd9, byte(n)) //nolint:gosec // n < 1<<8
+		dst = append(dst, 0xd9, byte(n))
 	case n < 1<<16:
-		dst = binary.BigEndian.AppendUint16(append(dst, 0xda), uint16(n)) //nolint:gosec // n < 1<<16
+		dst = binary.BigEndian.AppendUint16(append(dst, 0xda), uint16(n))
 	default:
-		dst = binary.BigEndian.AppendUint32(append(dst, 0xdb), uint32(n)) //nolint:gosec // Redis' strings end at 512 MiB
+		dst = binary.BigEndian.AppendUint32(append(dst, 0xdb), uint32(n))
 	}
 	return append(dst, s...)
 }

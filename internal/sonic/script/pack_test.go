@@ -240,7 +240,7 @@ func FuzzEffects(f *testing.F) {
 // Whatever the entries, packs hold all of them, in order, and their positions rise.
 func TestBuildOfRandomEntries(t *testing.T) {
 	const seed = 11
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
+	r := rand.New(rand.NewPCG(seed, 0))
 	for range 50 {
 		var entries, filled []Entry
 		tx, ms := "", 1

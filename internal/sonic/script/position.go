@@ -25,7 +25,7 @@ func Position(id string) (int64, error) {
 	if !found || errMs != nil || errSeq != nil || !plain(msText) || !plain(seqText) {
 		return 0, fmt.Errorf("%w: %.40q", ErrID, id)
 	}
-	return int64(ms<<seqBits | seq), nil //nolint:gosec // 63 bits
+	return int64(ms<<seqBits | seq), nil
 }
 
 // plain tells whether a decimal number is written as Redis writes it: without leading zeros.

@@ -2,9 +2,9 @@
 -- sonic_tx closes the transaction of mode, if it appended anything. Its reply is the entry's id.
 redis.register_function('sonic_tx', function(keys, args)
 	if not ready then return NOT_READY end
-	local _, tx, published = mode_of(args[1])
+	local db, tx, published = mode_of(args[1]) -- db is the connection's
 	local id = false
-	if tx and open_tx == tx then id = append(keys[1], '0', tx, '') end
+	if tx and open_tx == tx then id = append(keys[1], db, tx, '') end
 	open_tx = nil
 	if published then return {id} end
 	return id

@@ -1,0 +1,56 @@
+package sonic
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// While Pulsar is away a zone takes writes until its outbox is full, and says so; then everything crosses.
+func TestPulsarIsAway(t *testing.T) {
+	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string, more ...string) zone {
+		r := durable(t)
+		return zone{run(t, append(more, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, "SONIC_REDIS_URL="+r.URL())...), r}
+	}
+	a := begin("a", "SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener, "SONIC_OUTBOX_BYTES=1MiB", "SONIC_OUTBOX_FULL=fail")
+	b := begin("b", "SONIC_PULSAR_URL="+pulsar.URL())
+	for _, z := range []zone{a, b} {
+		z.awaitWritable()
+	}
+	ctx, ca, cb := t.Context(), a.client(), b.client()
+	var keys []string
+	line.Cut()
+	refused := false
+	for i := 0; i < 20_000 && !refused; i++ {
+		key := fmt.Sprintf("a-%d", i)
+		if err := ca.Set(ctx, key, strings.Repeat("x", 1000), 0).Err(); err != nil {
+			require.ErrorContains(t, err, "the outbox is full")
+			refused = true
+		} else {
+			keys = append(keys, key)
+		}
+	}
+	require.True(t, refused, "writes went on and on")
+	assert.Greater(t, len(keys), 200)
+	assert.NoError(t, ca.Get(ctx, keys[0]).Err(), "reads go on")
+	z := a.zones()
+	assert.True(t, z.Outbox.Full)
+	assert.Positive(t, a.metric("sonic_outbox_full"))
+	require.NoError(t, cb.Set(ctx, "b", "1", 0).Err())
+	assert.EqualValues(t, 0, b.redis.Client(t).Exists(ctx, keys[0]).Val())
+
+	require.NoError(t, line.Restore())
+	await(t, 30*time.Second, "writes are taken again", func() bool { return ca.Set(ctx, "again", "1", 0).Err() == nil })
+	same(t, 20*time.Second, append(keys, "b", "again"), a, b)
+	await(t, 10*time.Second, "the outbox is empty", func() bool { z := a.zones(); return z.Outbox.Length <= 2 && !z.Outbox.Full && z.Outbox.Trouble == "" })
+	assert.Zero(t, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
+}

@@ -1,0 +1,112 @@
+package sonic
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// other is the test in the place of another zone.
+type other struct {
+	t         testing.TB
+	publisher *messaging.Publisher
+	prev      message.ID
+}
+
+// withOther runs the zone "a", which another one writes to: the test. Both are on one cluster.
+func withOther(t testing.TB) (zone, *other) {
+	t.Helper()
+	pulsar := stack.Pulsar(t)
+	topic := "persistent://" + pulsar.Namespace(t) + "/sonic"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client, err := messaging.Dial(ctx, messaging.Config{URL: pulsar.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(context.Background()) })
+	publisher, err := client.Publisher(ctx, topic+"-b-0", messaging.Durable())
+	require.NoError(t, err)
+	r := stack.PrivateRedis(t)
+	z := zone{run(t, "SONIC_ZONE=a", "SONIC_ZONES=[a, b]", "SONIC_TOPIC="+topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL()), r}
+	z.awaitWritable()
+	return z, &other{t: t, publisher: publisher}
+}
+
+// header is that of a message with one effect.
+func (o *other) header() *message.Header {
+	h := &message.Header{Origin: "b", Prev: o.prev, First: message.ID{Ms: o.prev.Ms + 1}, Last: message.ID{Ms: o.prev.Ms + 1}, Part: 1, Parts: 1}
+	o.prev = h.Last
+	return h
+}
+
+func (o *other) send(h *message.Header, payload []byte, change ...func(map[string]string)) {
+	o.t.Helper()
+	properties := h.Properties()
+	for _, c := range change {
+		c(properties)
+	}
+	require.NoError(o.t, o.publisher.Publish(o.t.Context(), &messaging.Record{Payload: payload, Properties: properties}))
+}
+
+// set is a payload: key is value since the effect h.
+func set(h *message.Header, key, value string) []byte {
+	text := func(s string) []byte { return append([]byte{0xa0 | byte(len(s))}, s...) }
+	effect := []byte{0x96} // an array of six
+	for _, s := range []string{"S", "l", "0", key, value, ""} {
+		effect = append(effect, text(s)...)
+	}
+	payload := append([]byte{0x92}, text(h.Last.String())...)
+	return append(append(payload, 0xda, 0, byte(len(effect))), effect...)
+}
+
+func TestMessagesOfAnotherZone(t *testing.T) {
+	a, b := withOther(t)
+	c := a.redis.Client(t)
+	ctx := t.Context()
+	h := b.header()
+	b.send(h, set(h, "k", "1"))
+	await(t, 20*time.Second, "it is applied", func() bool { return c.Get(ctx, "k").Val() == "1" })
+
+	// The same again changes nothing, and counts.
+	require.NoError(t, c.Set(ctx, "k", "mine", 0).Err())
+	b.send(h, set(h, "k", "1"))
+	await(t, 20*time.Second, "it is dropped", func() bool { return a.metric(`sonic_duplicate_messages_total{origin="b"}`) == 1 })
+	assert.Equal(t, "mine", c.Get(ctx, "k").Val())
+	require.NoError(t, c.Del(ctx, "k").Err())
+
+	// What does not follow waits, and is said.
+	b.header() // is never sent
+	after := b.header()
+	b.send(after, set(after, "k2", "2"))
+	await(t, 20*time.Second, "the gap is shown", func() bool { z := a.zones().Origins[0]; return z.Gap && z.Trouble != "" })
+	assert.Empty(t, c.Get(ctx, "k2").Val())
+	assert.Positive(t, a.metric(`sonic_gaps_total{origin="b"}`))
+	assert.Positive(t, a.metric(`sonic_gap{origin="b"}`))
+	assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err(), "the zone itself goes on")
+}
+
+func TestMessagesThatStopTheProcess(t *testing.T) {
+	for name, c := range map[string]struct {
+		send func(*other)
+		want string
+	}{
+		"of a newer version": {func(b *other) {
+			b.send(b.header(), []byte{0x90}, func(p map[string]string) { p["sonic_format"] = "2" })
+		}, "run the newer version in this zone, too"},
+		"of nobody knows whom":               {func(b *other) { b.send(b.header(), nil, func(p map[string]string) { clear(p) }) }, "no message of a Sonic"},
+		"with a payload that cannot be read": {func(b *other) { b.send(b.header(), []byte("garbage")) }, "SONICPAYLOAD"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := withOther(t)
+			c.send(b)
+			assert.Error(t, a.ended(30*time.Second))
+			assert.Contains(t, a.log.String(), c.want)
+		})
+	}
+}

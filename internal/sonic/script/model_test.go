@@ -81,7 +81,10 @@ func same(a, b versioned) bool { return a.position == b.position && a.origin == 
 
 // fold applies the effects of a key one by one, in the order of their versions: what the zones must hold. It knows
 // nothing of arrival.
-func fold(t testing.TB, effects []versioned, now int64) (value, bool) {
+//
+// What an expiry has wiped before a newer statement about the expiry is gone when the writer of that statement had seen it pass. It
+// says so in W, unless it has forgotten that there was an expiry: then all zones have. seen says that it had.
+func fold(t testing.TB, effects []versioned, now int64, seen bool) (value, bool) {
 	t.Helper()
 	k := folded{pxat: -1, elements: make(map[string]element)}
 	sum := int64(0)
@@ -129,6 +132,9 @@ func fold(t testing.TB, effects []versioned, now int64) (value, bool) {
 				delete(k.elements, name)
 			}
 		case "E":
+			if seen && k.pxat >= 0 && k.pxat <= v.position>>20 {
+				k.wiped = max(k.wiped, k.pxat)
+			}
 			k.said, k.pxat = v, pxat(t, e[4])
 			if len(e) > 5 && e[5] != "" {
 				k.wiped = max(k.wiped, pxat(t, e[5]))

@@ -37,6 +37,11 @@ type zone struct {
 	at     map[string]int // origin to the next message
 	copies []string       // older states of the Redis' folder
 	world  *world
+	events []string // what happened to it, told when a test fails
+}
+
+func (z *zone) event(format string, args ...any) {
+	z.events = append(z.events, fmt.Sprintf(format, args...))
 }
 
 // A world is a set of zones that replicate to each other.
@@ -93,6 +98,7 @@ func (z *zone) open(floor string) {
 	z.world.t.Helper()
 	require.NoError(z.world.t, script.Load(context.Background(), z.client))
 	z.epoch++
+	z.event("open %s", floor)
 	args := []any{z.name, z.epoch, floor, "", len(z.world.zones) - 1}
 	for _, o := range z.others() {
 		args = append(args, o.name)
@@ -157,6 +163,7 @@ func (z *zone) apply(origin *zone, m message, index int) (status string, at int)
 		z.world.counts[what] += n
 	}
 	z.world.counts[reply[0]]++
+	z.event("%s of %s: %s, %s", m.last, origin.name, reply[0], reply[3:])
 	z.ready = reply[10] == "1"
 	return reply[0], at
 }
@@ -243,6 +250,7 @@ func (z *zone) prune(steps int) (left int) {
 		require.NoError(z.world.t, err)
 		cursor = reply[0]
 		left, err = strconv.Atoi(reply[3])
+		z.event("prune %s", reply)
 		require.NoError(z.world.t, err)
 		if cursor == "0" {
 			break
@@ -272,6 +280,7 @@ func (z *zone) restart(old bool) {
 		z.copies = z.copies[:i+1] // later ones are of a history that was not
 		z.world.counts["older Redis"]++
 	}
+	z.event("restart %v", old)
 	require.NoError(z.world.t, z.server.Start(context.Background()))
 	z.recover()
 }
@@ -354,7 +363,7 @@ func (z *zone) data(db int) map[string]value {
 		var v value
 		v.kind, err = c.Type(ctx, key).Result()
 		require.NoError(t, err)
-		v.content = content(ctx, t, c, v.kind, key)
+		v.content = contentOf(ctx, t, c, v.kind, key)
 		v.expires, err = c.Do(ctx, "PEXPIRETIME", key).Int64()
 		require.NoError(t, err)
 		if v.kind != "none" && v.expires != -2 {
@@ -364,7 +373,7 @@ func (z *zone) data(db int) map[string]value {
 	return all
 }
 
-func content(ctx context.Context, t testing.TB, c *redis.Client, kind, key string) string {
+func contentOf(ctx context.Context, t testing.TB, c *redis.Client, kind, key string) string {
 	t.Helper()
 	switch kind {
 	case "string":

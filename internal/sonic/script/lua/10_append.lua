@@ -8,6 +8,9 @@ local function element_field(db, key, element) -- newest write of an element; '-
 	return 'e' .. db .. ':' .. DIGITS[#key] .. ':' .. key .. element
 end
 
+-- Functions on versions, see 50_versions.lua.
+local versions = {}
+
 -- The transaction whose effects were appended last. Its closing entry is owed.
 local open_tx
 
@@ -77,13 +80,41 @@ local function wholesale_notes(policy, db, key, pxat, notes)
 	return notes
 end
 
--- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever.
-local function expiry_notes(policy, db, key, pxat, notes)
+-- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever. wiped is what
+-- wiped_before returned.
+local function expiry_notes(policy, db, key, pxat, notes, wiped)
 	if policy ~= 'l' then return notes end
 	notes = notes or {}
 	local n = #notes
-	notes[n + 1], notes[n + 2] = expiry_field(db, key), pxat == '' and '' or ' ' .. pxat
+	if wiped then
+		pxat = ' ' .. pxat .. ' ' .. wiped
+	elseif pxat ~= '' then
+		pxat = ' ' .. pxat
+	end
+	notes[n + 1], notes[n + 2] = expiry_field(db, key), pxat
 	return notes
+end
+
+-- The outbox of the function that runs.
+local outbox
+
+-- wiped_before returns the time before which everything in the key was wiped by an expiry, as text, nil when
+-- there was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry pass,
+-- or might take the key for one whose expiry is lifted, which it no longer has.
+local function wiped_before(policy, db, key)
+	if policy ~= 'l' or alone then return nil end
+	if db ~= '0' then call('SELECT', '0') end
+	local stored = call('HMGET', state(outbox, 'ver'), expiry_field(db, key), key_field(db, key))
+	if db ~= '0' then call('SELECT', db) end
+	if not stored[1] then return nil end
+	local pxat, wiped = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
+	if wiped == '' then wiped = nil end
+	if stored[2] and versions.overtaken(stored[1], stored[2]) then return nil end
+	if pxat == '' then return wiped end
+	local now = call('TIME')
+	local passed = tonumber(pxat) <= tonumber(now[1]) * 1000 + tonumber(now[2]) / 1000
+	if passed and call('PEXPIRETIME', key) == -1 then return pxat end
+	return wiped
 end
 
 -- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.

@@ -115,12 +115,13 @@ write('GETEX', function(args, db)
 	if policy == 'c' then return counter_refusal('GETEX') end
 	if #args == 2 then return try('GETEX', key) end
 	local before = expiry_of(key)
+	local wiped = wiped_before(policy, db, key)
 	local reply = run('GETEX', args)
 	if not reply or failed(reply) then return reply end
 	local after = expiry_of(key)
 	if not after then return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
 	if after == before then return reply end
-	return reply, expiry_effect(policy, db, key, after), expiry_notes(policy, db, key, after)
+	return reply, expiry_effect(policy, db, key, after, wiped), expiry_notes(policy, db, key, after, nil, wiped)
 end, {frees = true})
 
 -- sets returns the effects of MSET and MSETNX.

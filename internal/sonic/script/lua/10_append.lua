@@ -26,7 +26,7 @@ local PART = 1048576 - 1024
 local function next_id(size)
 	local ms, seq = string.match(top, '^(%d+)-(%d+)$')
 	ms, seq = tonumber(ms), tonumber(seq)
-	local now = redis.call('TIME')
+	local now = call('TIME')
 	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 	if wall > ms then ms, seq = wall, 0 end
 	seq = seq + math.floor(size / PART) + 1
@@ -34,34 +34,37 @@ local function next_id(size)
 	return format('%d-%d', ms, seq)
 end
 
+local noted_out, noted_ver -- the last outbox, and its hash of versions
+
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It
 -- returns the entry's id, which is the version of all of them. notes is a list of field, rest,
 -- field, rest, .. of the hash of versions: each field becomes id .. rest.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
 local function append(out, db, tx, effects, notes)
-	if db ~= '0' then redis.call('SELECT', '0') end
+	if db ~= '0' then call('SELECT', '0') end
 	local id = '*'
 	if #effects > PART or #top > 20 then id = next_id(#effects) end -- 20: sequence numbers of six digits
 	if tx then
-		id = redis.call('XADD', out, id, 'e', effects, 't', tx)
+		id = call('XADD', out, id, 'e', effects, 't', tx)
 		open_tx = tx
 	else
-		id = redis.call('XADD', out, id, 'e', effects)
+		id = call('XADD', out, id, 'e', effects)
 	end
 	top = id
 	if notes and not alone then
-		local ver = state(out, 'ver')
+		if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
+		local ver = noted_ver
 		if #notes == 2 then
-			redis.call('HSET', ver, notes[1], id .. notes[2])
+			call('HSET', ver, notes[1], id .. notes[2])
 		else
 			for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
 			for i = 1, #notes, SLICE do
-				redis.call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, #notes)))
+				call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, #notes)))
 			end
 		end
 	end
-	if db ~= '0' then redis.call('SELECT', db) end
+	if db ~= '0' then call('SELECT', db) end
 	return id
 end
 
@@ -71,9 +74,10 @@ end
 -- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua.
 local function wholesale_notes(policy, db, key, pxat, notes)
 	if policy ~= 'l' then return notes end
-	notes = notes or {}
+	local rest = pxat == '' and '' or ' ' .. pxat
+	if not notes then return {key_field(db, key), rest} end -- made of its size: most writes end here
 	local n = #notes
-	notes[n + 1], notes[n + 2] = key_field(db, key), pxat == '' and '' or ' ' .. pxat
+	notes[n + 1], notes[n + 2] = key_field(db, key), rest
 	return notes
 end
 
@@ -117,6 +121,9 @@ end
 -- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.
 local function added_notes(policy, db, key, kind, list, first, last, step, notes)
 	if policy ~= 'l' then return notes end
+	if not notes and first + step > last then
+		return {type_field(db, key, kind), '', element_field(db, key, list[first]), ''}
+	end
 	notes = notes or {}
 	local n, prefix = #notes, element_field(db, key, '')
 	notes[n + 1], notes[n + 2] = type_field(db, key, kind), ''

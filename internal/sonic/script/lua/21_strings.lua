@@ -22,7 +22,7 @@ local function set_counter(args, db)
 	local reply = run('SET', args)
 	if failed(reply) or nx and old or xx and not old then return reply end
 	if old and old_number == number then return reply end
-	return reply, small_effect('I', 'c', db, key, nil, format('%d', number - old_number))
+	return reply, counter_effect('I', db, key, format('%d', number - old_number))
 end
 
 write('SET', function(args, db)
@@ -170,7 +170,7 @@ local function increments(command, delta_of)
 		local value = integer_text(reply) or call('GET', key)
 		reply = exact(reply, value)
 		if alone then return reply end
-		if policy == 'c' then return reply, small_effect('I', 'c', db, key, nil, delta_of(args)) end
+		if policy == 'c' then return reply, counter_effect('I', db, key, delta_of(args)) end
 		local pxat = expiry_of(key)
 		return reply, string_effect(policy, db, key, value, pxat), wholesale_notes(policy, db, key, pxat)
 	end, {special = true})

@@ -46,7 +46,7 @@ func fromEnvironment(t *testing.T, steps int) parameters {
 func TestZonesConverge(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
-			p := fromEnvironment(t, 1500)
+			p := fromEnvironment(t, 1000)
 			r := rand.New(rand.NewPCG(p.seed, 0))
 			w := newWorld(t, r, names...)
 			c := &chaos{world: w, acked: make(map[string]int64)}

@@ -72,6 +72,7 @@ type backend struct {
 	streaming bool // the reply under way goes to its client piece by piece
 
 	demoted bool // Redis has become a replica
+	fenced  bool // a Sonic has opened this Redis: it may run scripts of users
 
 	// One command at a time is measured.
 	measured bool
@@ -195,10 +196,13 @@ func (b *backend) lost(err error) {
 		}
 	}
 	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
-	b.measured, b.demoted = false, false
+	b.measured, b.demoted, b.fenced = false, false, false
 	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
 		b.failFront(true)
+	}
+	if b.holdsOwn() {
+		b.fail(false)
 	}
 	if b.replies.n > 0 {
 		keep := b.queued - b.replies.front().start
@@ -216,6 +220,16 @@ func (b *backend) lost(err error) {
 		return
 	}
 	b.connect()
+}
+
+// holdsOwn reports whether a command waits that is for the connection that has ended only.
+func (b *backend) holdsOwn() bool {
+	for i := range b.replies.n {
+		if then := b.replies.at(i).then; then != nil && then.here {
+			return true
+		}
+	}
+	return false
 }
 
 // discard ends the connection for good. Nobody gets an answer.
@@ -242,6 +256,7 @@ func (b *backend) discard() {
 // push notes a reply that will come to what is appended to out next.
 func (b *backend) push(p pending) {
 	p.start = b.queued
+	p.messages = b.owner != nil && b.owner.subs != nil && b.owner.subs.count() > 0 || p.then != nil && p.then.subscription
 	if p.client != nil {
 		p.client.outstanding++
 		if !b.measured && p.kind <= function {
@@ -529,7 +544,7 @@ func (b *backend) isPush(reply []byte) bool {
 	if b.proto == 3 {
 		return reply[0] == '>' && !(subscribing && isSubscription(reply))
 	}
-	if b.owner == nil || b.owner.subs == nil || reply[0] != '*' {
+	if b.owner == nil || b.owner.subs == nil || reply[0] != '*' || b.replies.n > 0 && !b.replies.front().messages {
 		return false
 	}
 	return isMessage(reply)

@@ -12,7 +12,8 @@ const (
 	nullArray = "*-1\r\n"
 	null3     = "_\r\n"
 
-	notReady = "-SONICNOTREADY"
+	notReady     = "-SONICNOTREADY"
+	errNotOpened = "LOADING Sonic has not opened this Redis yet: the command was not run"
 )
 
 // mend turns what a function replied into what the command itself would have replied.
@@ -34,7 +35,7 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 		}
 	case '-':
 		if bytes.HasPrefix(reply, []byte(notReady)) {
-			return resp.AppendError(nil, "LOADING Sonic has not opened this Redis yet: the command was not run")
+			return resp.AppendError(nil, errNotOpened)
 		}
 	}
 	return reply

@@ -142,7 +142,7 @@ func (b *backend) connected(fd int, err error) {
 // failUnsent answers what waited too long for a connection.
 func (b *backend) failUnsent() {
 	b.giveUp = &timer{index: -1} // no second one until it is up again
-	b.fail(false)
+	b.fail()
 }
 
 // unreachable reports whether a connection has been missing for so long that nothing waits for it any more.
@@ -150,15 +150,16 @@ func (b *backend) unreachable() bool {
 	return b.state != up && b.l.now.Sub(b.downSince) >= b.l.cfg.Backend.Wait
 }
 
-// fail answers all that is pending with an error. sent tells whether Redis may have seen it.
-func (b *backend) fail(sent bool) {
+// fail answers all that was not sent with an error.
+func (b *backend) fail() {
 	for b.replies.n > 0 {
-		b.failFront(sent)
+		b.failFront(false)
 	}
 	b.out, b.sent = b.out[:0], 0
 	b.resumeWaiting()
 }
 
+// failFront answers what is pending first with an error. sent tells whether Redis may have seen it.
 func (b *backend) failFront(sent bool) {
 	p := *b.replies.front()
 	b.replies.pop()
@@ -202,7 +203,7 @@ func (b *backend) lost(err error) {
 		b.failFront(true)
 	}
 	if b.holdsOwn() {
-		b.fail(false)
+		b.fail()
 	}
 	if b.replies.n > 0 {
 		keep := b.queued - b.replies.front().start
@@ -214,7 +215,7 @@ func (b *backend) lost(err error) {
 	if b.owner != nil {
 		// What Redis kept for the connection is gone: the client must know.
 		owner := b.owner
-		b.fail(false)
+		b.fail()
 		b.discard()
 		owner.leave()
 		return
@@ -271,7 +272,7 @@ func (b *backend) appended(n int) {
 	b.queued += uint64(n)
 	b.touch()
 	if b.unreachable() {
-		b.fail(false)
+		b.fail()
 	}
 }
 

@@ -21,8 +21,8 @@ type Doer interface {
 // Load makes sure that Redis has this version of the library, and loads it when it has another one or
 // none: a library that was just loaded is not open, and refuses writes. Load leaves one of the same
 // version as it is. It returns an error that is [ErrUnfit] for a Redis other than 7.
-func Load(ctx context.Context, redis Doer) error {
-	if err := checkVersion(ctx, redis); err != nil {
+func Load(ctx context.Context, c Doer) error {
+	if err := checkVersion(ctx, c); err != nil {
 		return err
 	}
 	text, version, err := Library()
@@ -30,10 +30,10 @@ func Load(ctx context.Context, redis Doer) error {
 		return err
 	}
 	// The call fails when there is no library yet. Any other failure shows in the load.
-	if loaded, err := redis.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && loaded == version {
+	if loaded, err := c.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && loaded == version {
 		return nil
 	}
-	if err := redis.Do(ctx, "FUNCTION", "LOAD", "REPLACE", text).Err(); err != nil {
+	if err := c.Do(ctx, "FUNCTION", "LOAD", "REPLACE", text).Err(); err != nil {
 		return fmt.Errorf("load the function library: %w", err)
 	}
 	return nil
@@ -41,8 +41,8 @@ func Load(ctx context.Context, redis Doer) error {
 
 // checkVersion refuses a Redis whose commands the library does not know: functions came with 7.0, and
 // later versions than 7 change replies and add types.
-func checkVersion(ctx context.Context, redis Doer) error {
-	info, err := redis.Do(ctx, "INFO", "server").Text()
+func checkVersion(ctx context.Context, c Doer) error {
+	info, err := c.Do(ctx, "INFO", "server").Text()
 	if err != nil {
 		return fmt.Errorf("ask Redis for its version: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -110,7 +111,7 @@ func mended(command []string, resp int, reply string) string {
 	return reply
 }
 
-// A effect is a decoded array of the outbox.
+// An effect is a decoded array of the outbox.
 type effect []string
 
 // effectsOf decodes the effects of one entry.
@@ -218,9 +219,9 @@ func replay(ctx context.Context, c *redis.Conn, e effect) error {
 	}
 }
 
-// content returns what databases 0, 3 and 5 hold, one line per key, without state keys. With expiries, a
+// holdings returns what databases 0, 3 and 5 hold, one line per key, without state keys. With expiries, a
 // line ends with the key's.
-func content(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) []string {
+func holdings(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) []string {
 	t.Helper()
 	var lines []string
 	for _, db := range []int{0, 3, 5} {
@@ -232,39 +233,53 @@ func content(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) []
 			t.Fatal(err)
 		}
 		sort.Strings(keys)
-		for _, key := range keys {
-			if script.IsStateKey(key) {
-				continue
+		keys = slices.DeleteFunc(keys, script.IsStateKey)
+		kinds, held := make([]*redis.StatusCmd, len(keys)), make([]redis.Cmder, len(keys))
+		ends := make([]*redis.DurationCmd, len(keys))
+		_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, key := range keys {
+				kinds[i], ends[i] = p.Type(ctx, key), p.PExpireTime(ctx, key)
 			}
-			kind := c.Type(ctx, key).Val()
-			var held any
-			switch kind {
-			case "string":
-				held, err = c.Get(ctx, key).Result()
-			case "list":
-				held, err = c.LRange(ctx, key, 0, -1).Result()
-			case "set":
-				var members []string
-				members, err = c.SMembers(ctx, key).Result()
-				sort.Strings(members)
-				held = members
-			case "hash":
-				held, err = c.HGetAll(ctx, key).Result() // printed in order of the fields
-			case "zset":
-				held, err = c.ZRangeWithScores(ctx, key, 0, -1).Result()
-			case "stream":
-				info := c.XInfoStream(ctx, key).Val()
-				held = fmt.Sprint(c.XRange(ctx, key, "-", "+").Val(), info.LastGeneratedID, info.EntriesAdded, info.MaxDeletedEntryID)
-			case "none": // it expired just now
-				continue
-			default:
-				t.Fatalf("type %s", kind)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams := make([]*redis.XInfoStreamCmd, len(keys))
+		_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, key := range keys {
+				switch kind := kinds[i].Val(); kind {
+				case "string":
+					held[i] = p.Get(ctx, key)
+				case "list":
+					held[i] = p.LRange(ctx, key, 0, -1)
+				case "set":
+					held[i] = p.SMembers(ctx, key)
+				case "hash":
+					held[i] = p.HGetAll(ctx, key) // printed in order of the fields
+				case "zset":
+					held[i] = p.ZRangeWithScores(ctx, key, 0, -1)
+				case "stream":
+					held[i], streams[i] = p.XRange(ctx, key, "-", "+"), p.XInfoStream(ctx, key)
+				default:
+					return fmt.Errorf("%s is of type %s", key, kind)
+				}
 			}
-			if err != nil {
-				t.Fatal(err)
+			return nil
+		})
+		if err != nil && len(keys) > 0 {
+			t.Fatal(err)
+		}
+		for i, key := range keys {
+			if set, ok := held[i].(*redis.StringSliceCmd); ok && kinds[i].Val() == "set" {
+				sort.Strings(set.Val())
 			}
-			line := fmt.Sprintf("%d %s %s %q", db, key, kind, fmt.Sprint(held))
-			if at := c.PExpireTime(ctx, key).Val(); expiries {
+			line := fmt.Sprintf("%d %s %s %q", db, key, kinds[i].Val(), valueOf(held[i]))
+			if streams[i] != nil {
+				info := streams[i].Val()
+				line += fmt.Sprint(" ", info.LastGeneratedID, info.EntriesAdded, info.MaxDeletedEntryID)
+			}
+			if at := ends[i].Val(); expiries {
 				line += fmt.Sprint(" ", int64(at))
 			} else if at > 0 {
 				line += " expires"
@@ -273,6 +288,22 @@ func content(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) []
 		}
 	}
 	return lines
+}
+
+// valueOf returns what a reading command replied.
+func valueOf(read redis.Cmder) string {
+	switch read := read.(type) {
+	case *redis.StringCmd:
+		return read.Val()
+	case *redis.StringSliceCmd:
+		return fmt.Sprintf("%q", read.Val())
+	case *redis.MapStringStringCmd:
+		return fmt.Sprintf("%q", read.Val())
+	case *redis.ZSliceCmd:
+		return fmt.Sprint(read.Val())
+	default:
+		return read.String()
+	}
 }
 
 // function returns a write as the proxy sends it.

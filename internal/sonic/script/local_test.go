@@ -432,7 +432,7 @@ func TestRows(t *testing.T) {
 					t.Errorf("the reply is %q, bare Redis' is %q", got, want)
 				}
 				if !row.any {
-					if b, s := content(ctx, t, r.b, false), content(ctx, t, r.s, false); !slices.Equal(b, s) {
+					if b, s := holdings(ctx, t, r.b, false), holdings(ctx, t, r.s, false); !slices.Equal(b, s) {
 						t.Errorf("Redis holds\n%q, bare Redis\n%q", s, b)
 					}
 				}
@@ -463,7 +463,7 @@ func (r *rig) checkEffects(ctx context.Context, t *testing.T, row row, db int) {
 			t.Error(err)
 		}
 	}
-	if s, c := content(ctx, t, r.s, true), content(ctx, t, r.c, true); !slices.Equal(s, c) {
+	if s, c := holdings(ctx, t, r.s, true), holdings(ctx, t, r.c, true); !slices.Equal(s, c) {
 		t.Errorf("the effects make\n%q of what became\n%q", c, s)
 	}
 }

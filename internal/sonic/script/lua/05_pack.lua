@@ -16,6 +16,7 @@ local concat, format
 -- Effects are built from them by hand: one concatenation in place of a table and a call per effect.
 local HEAD, COUNT = {}, {}
 local DIGITS = {} -- numbers as decimal text: Lua formats one at every concatenation
+local START = {} -- START[op][policy][db]: the packed op, policy and db, which begin every effect
 
 bind = function()
 	call, try = redis.call, redis.pcall
@@ -35,6 +36,17 @@ bind = function()
 		return char(221, floor(n / 16777216), floor(n / 65536) % 256, floor(n / 256) % 256, n % 256)
 	end})
 	setmetatable(DIGITS, {__index = function(_, n) return format('%d', n) end})
+	local function filled(make)
+		return setmetatable({}, {__index = function(t, k)
+			t[k] = make(k)
+			return t[k]
+		end})
+	end
+	START = filled(function(op)
+		return filled(function(policy)
+			return filled(function(db) return HEAD[#op] .. op .. HEAD[#policy] .. policy .. HEAD[#db] .. db end)
+		end)
+	end)
 end
 
 -- pxat_text returns an expiry in milliseconds as text. A Lua number cannot hold those beyond 2^53
@@ -54,33 +66,36 @@ local function expiry_of(key)
 end
 
 local function string_effect(policy, db, key, value, pxat)
-	return '\150\161S\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key
-		.. HEAD[#value] .. value .. HEAD[#pxat] .. pxat
+	return COUNT[6] .. START.S[policy][db] .. HEAD[#key] .. key .. HEAD[#value] .. value .. HEAD[#pxat] .. pxat
 end
 
 local function dump_effect(policy, db, key, dump, pxat)
-	return '\150\161R\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key
-		.. HEAD[#dump] .. dump .. HEAD[#pxat] .. pxat
+	return COUNT[6] .. START.R[policy][db] .. HEAD[#key] .. key .. HEAD[#dump] .. dump .. HEAD[#pxat] .. pxat
 end
 
 local function deletion_effect(policy, db, key)
-	return '\148\161D\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key
+	return COUNT[4] .. START.D[policy][db] .. HEAD[#key] .. key
 end
 
-local function expiry_effect(policy, db, key, pxat)
-	return '\149\161E\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+-- expiry_effect packs E. wiped is the time before which an expiry that has passed wiped the key.
+local function expiry_effect(policy, db, key, pxat, wiped)
+	local head = START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+	if wiped then return COUNT[6] .. head .. HEAD[#wiped] .. wiped end
+	return COUNT[5] .. head
 end
 
--- small_effect packs an effect of one or two values behind key and pxat. Counters have no pxat: nil.
-local function small_effect(op, policy, db, key, pxat, a, b)
-	local n, tail = 4, ''
-	if pxat then n, tail = 5, HEAD[#pxat] .. pxat end
-	if b then
-		return COUNT[n + 2] .. '\161' .. op .. '\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. tail
-			.. HEAD[#a] .. a .. HEAD[#b] .. b
-	end
-	return COUNT[n + 1] .. '\161' .. op .. '\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. tail
-		.. HEAD[#a] .. a
+-- element_effect packs one element, of one or two values.
+local function element_effect(op, policy, db, key, pxat, a, b)
+	local head = START[op][policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat .. HEAD[#a] .. a
+	if b then return COUNT[7] .. head .. HEAD[#b] .. b end
+	return COUNT[6] .. head
+end
+
+-- counter_effect packs I, i or j, of one or two values: counters have no expiry.
+local function counter_effect(op, db, key, a, b)
+	local head = START[op].c[db] .. HEAD[#key] .. key .. HEAD[#a] .. a
+	if b then return COUNT[6] .. head .. HEAD[#b] .. b end
+	return COUNT[5] .. head
 end
 
 -- elements_effect packs list[first..last] behind key and pxat, as several effects when they are more
@@ -88,9 +103,9 @@ end
 local function elements_effect(op, policy, db, key, pxat, list, first, last)
 	if last - first < 2 then
 		if last < first then return '' end
-		return small_effect(op, policy, db, key, pxat, list[first], last > first and list[last] or nil)
+		return element_effect(op, policy, db, key, pxat, list[first], last > first and list[last] or nil)
 	end
-	local head = '\161' .. op .. '\161' .. policy .. HEAD[#db] .. db .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
+	local head = START[op][policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
 	local parts, n = {}, 0
 	for start = first, last, SLICE do
 		local stop = math.min(start + SLICE - 1, last)

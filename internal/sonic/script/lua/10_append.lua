@@ -8,6 +8,9 @@ local function element_field(db, key, element) -- newest write of an element; '-
 	return 'e' .. db .. ':' .. DIGITS[#key] .. ':' .. key .. element
 end
 
+-- Functions on versions, see 50_versions.lua.
+local versions = {}
+
 -- The transaction whose effects were appended last. Its closing entry is owed.
 local open_tx
 
@@ -23,7 +26,7 @@ local PART = 1048576 - 1024
 local function next_id(size)
 	local ms, seq = string.match(top, '^(%d+)-(%d+)$')
 	ms, seq = tonumber(ms), tonumber(seq)
-	local now = redis.call('TIME')
+	local now = call('TIME')
 	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 	if wall > ms then ms, seq = wall, 0 end
 	seq = seq + math.floor(size / PART) + 1
@@ -31,34 +34,37 @@ local function next_id(size)
 	return format('%d-%d', ms, seq)
 end
 
+local noted_out, noted_ver -- the last outbox, and its hash of versions
+
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It
 -- returns the entry's id, which is the version of all of them. notes is a list of field, rest,
 -- field, rest, .. of the hash of versions: each field becomes id .. rest.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
 local function append(out, db, tx, effects, notes)
-	if db ~= '0' then redis.call('SELECT', '0') end
+	if db ~= '0' then call('SELECT', '0') end
 	local id = '*'
 	if #effects > PART or #top > 20 then id = next_id(#effects) end -- 20: sequence numbers of six digits
 	if tx then
-		id = redis.call('XADD', out, id, 'e', effects, 't', tx)
+		id = call('XADD', out, id, 'e', effects, 't', tx)
 		open_tx = tx
 	else
-		id = redis.call('XADD', out, id, 'e', effects)
+		id = call('XADD', out, id, 'e', effects)
 	end
 	top = id
 	if notes and not alone then
-		local ver = state(out, 'ver')
+		if out ~= noted_out then noted_out, noted_ver = out, state(out, 'ver') end
+		local ver = noted_ver
 		if #notes == 2 then
-			redis.call('HSET', ver, notes[1], id .. notes[2])
+			call('HSET', ver, notes[1], id .. notes[2])
 		else
 			for i = 2, #notes, 2 do notes[i] = id .. notes[i] end
 			for i = 1, #notes, SLICE do
-				redis.call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, #notes)))
+				call('HSET', ver, unpack(notes, i, math.min(i + SLICE - 1, #notes)))
 			end
 		end
 	end
-	if db ~= '0' then redis.call('SELECT', db) end
+	if db ~= '0' then call('SELECT', db) end
 	return id
 end
 
@@ -74,13 +80,41 @@ local function wholesale_notes(policy, db, key, pxat, notes)
 	return notes
 end
 
--- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever.
-local function expiry_notes(policy, db, key, pxat, notes)
+-- expiry_notes are those of a change of a key's expiry; pxat is '' when the key keeps forever. wiped is what
+-- wiped_before returned.
+local function expiry_notes(policy, db, key, pxat, notes, wiped)
 	if policy ~= 'l' then return notes end
 	notes = notes or {}
 	local n = #notes
-	notes[n + 1], notes[n + 2] = expiry_field(db, key), pxat == '' and '' or ' ' .. pxat
+	if wiped then
+		pxat = ' ' .. pxat .. ' ' .. wiped
+	elseif pxat ~= '' then
+		pxat = ' ' .. pxat
+	end
+	notes[n + 1], notes[n + 2] = expiry_field(db, key), pxat
 	return notes
+end
+
+-- The outbox of the function that runs.
+local outbox
+
+-- wiped_before returns the time before which everything in the key was wiped by an expiry, as text, nil when
+-- there was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry pass,
+-- or might take the key for one whose expiry is lifted, which it no longer has.
+local function wiped_before(policy, db, key)
+	if policy ~= 'l' or alone then return nil end
+	if db ~= '0' then call('SELECT', '0') end
+	local stored = call('HMGET', state(outbox, 'ver'), expiry_field(db, key), key_field(db, key))
+	if db ~= '0' then call('SELECT', db) end
+	if not stored[1] then return nil end
+	local pxat, wiped = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
+	if wiped == '' then wiped = nil end
+	if stored[2] and versions.overtaken(stored[1], stored[2]) then return nil end
+	if pxat == '' then return wiped end
+	local now = call('TIME')
+	local passed = tonumber(pxat) <= tonumber(now[1]) * 1000 + tonumber(now[2]) / 1000
+	if passed and call('PEXPIRETIME', key) == -1 then return pxat end
+	return wiped
 end
 
 -- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.

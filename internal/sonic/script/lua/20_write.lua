@@ -52,7 +52,7 @@ end
 -- then the effects, nil when nothing changed, and their notes.
 --
 -- With one zone the command just runs, unless options.special says that body does more for the reply.
--- options.frees is for commands that free memory: they run when Redis has reached its bound.
+-- options.frees is for commands that Redis runs when it has reached its bound of memory: they need none or free some.
 local function write(command, body, options)
 	options = options or {}
 	local special = options.special
@@ -61,6 +61,7 @@ local function write(command, body, options)
 		flags = options.frees and {'allow-oom'} or {},
 		callback = function(keys, args)
 			if not ready then return NOT_READY end
+			outbox = keys[1]
 			local mode = args[1]
 			local db, tx, published, resp3 = '0', nil, false, false
 			if mode ~= '0' then
@@ -142,8 +143,9 @@ local function removal_effect(op, policy, db, key, pxat, list, first, last, note
 	local effects = elements_effect(op, policy, db, key, pxat, list, first, last)
 	notes = removed_notes(policy, db, key, list, first, last, notes)
 	if pxat ~= '' and call('EXISTS', key) == 0 then
-		effects = effects .. expiry_effect(policy, db, key, '')
-		notes = expiry_notes(policy, db, key, '', notes)
+		local wiped = wiped_before(policy, db, key)
+		effects = effects .. expiry_effect(policy, db, key, '', wiped)
+		notes = expiry_notes(policy, db, key, '', notes, wiped)
 	end
 	return effects, notes
 end

@@ -22,7 +22,7 @@ local function set_counter(args, db)
 	local reply = run('SET', args)
 	if failed(reply) or nx and old or xx and not old then return reply end
 	if old and old_number == number then return reply end
-	return reply, small_effect('I', 'c', db, key, nil, format('%d', number - old_number))
+	return reply, counter_effect('I', db, key, format('%d', number - old_number))
 end
 
 write('SET', function(args, db)
@@ -115,12 +115,13 @@ write('GETEX', function(args, db)
 	if policy == 'c' then return counter_refusal('GETEX') end
 	if #args == 2 then return try('GETEX', key) end
 	local before = expiry_of(key)
+	local wiped = wiped_before(policy, db, key)
 	local reply = run('GETEX', args)
 	if not reply or failed(reply) then return reply end
 	local after = expiry_of(key)
 	if not after then return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
 	if after == before then return reply end
-	return reply, expiry_effect(policy, db, key, after), expiry_notes(policy, db, key, after)
+	return reply, expiry_effect(policy, db, key, after, wiped), expiry_notes(policy, db, key, after, nil, wiped)
 end, {frees = true})
 
 -- sets returns the effects of MSET and MSETNX.
@@ -169,7 +170,7 @@ local function increments(command, delta_of)
 		local value = integer_text(reply) or call('GET', key)
 		reply = exact(reply, value)
 		if alone then return reply end
-		if policy == 'c' then return reply, small_effect('I', 'c', db, key, nil, delta_of(args)) end
+		if policy == 'c' then return reply, counter_effect('I', db, key, delta_of(args)) end
 		local pxat = expiry_of(key)
 		return reply, string_effect(policy, db, key, value, pxat), wholesale_notes(policy, db, key, pxat)
 	end, {special = true})

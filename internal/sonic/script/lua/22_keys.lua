@@ -26,13 +26,14 @@ each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command
 		local key = args[2]
 		local policy = policy_of(key)
 		if policy == 'c' then return counter_refusal(command) end
+		local wiped = key and wiped_before(policy, db, key)
 		local reply = run(command, args)
 		if reply ~= 1 then return reply end
 		local pxat = expiry_of(key)
 		if not pxat then -- a time in the past
 			return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
 		end
-		return reply, expiry_effect(policy, db, key, pxat), expiry_notes(policy, db, key, pxat)
+		return reply, expiry_effect(policy, db, key, pxat, wiped), expiry_notes(policy, db, key, pxat, nil, wiped)
 	end, {frees = true})
 end)
 
@@ -47,7 +48,7 @@ each({'RENAME', 'RENAMENX'}, function(command)
 		local made
 		made, notes = state_effects(db, to, notes)
 		return reply, deletion_effect(policy, db, from) .. made, notes
-	end)
+	end, {frees = true})
 end)
 
 -- other_state returns the state of key in another database, and comes back.
@@ -82,7 +83,7 @@ write('MOVE', function(args, db)
 	local made
 	made, notes = other_state(db, format('%d', tonumber(args[3])), key, notes)
 	return reply, deletion_effect(policy, db, key) .. made, notes
-end)
+end, {frees = true})
 
 write('RESTORE', function(args, db)
 	local key = args[2]

@@ -36,8 +36,8 @@ write('HINCRBY', function(args, db)
 	local value = integer_text(reply) or call('HGET', key, field)
 	reply = exact(reply, value)
 	if alone then return reply end
-	if policy == 'c' then return reply, small_effect('i', 'c', db, key, nil, field, args[4]) end
-	return reply, small_effect('H', policy, db, key, expiry_of(key), field, value),
+	if policy == 'c' then return reply, counter_effect('i', db, key, field, args[4]) end
+	return reply, element_effect('H', policy, db, key, expiry_of(key), field, value),
 		added_notes(policy, db, key, 'h', args, 3, 3, 1)
 end, {special = true})
 
@@ -47,7 +47,7 @@ write('HINCRBYFLOAT', function(args, db)
 	if policy == 'c' then return counter_refusal('HINCRBYFLOAT') end
 	local reply = run('HINCRBYFLOAT', args)
 	if failed(reply) then return reply end
-	return reply, small_effect('H', policy, db, key, expiry_of(key), field, reply),
+	return reply, element_effect('H', policy, db, key, expiry_of(key), field, reply),
 		added_notes(policy, db, key, 'h', args, 3, 3, 1)
 end)
 

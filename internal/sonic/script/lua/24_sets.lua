@@ -27,9 +27,9 @@ write('SMOVE', function(args, db)
 	local policy = policy_of(from)
 	local effects, notes = removal_effect('a', policy, db, from, pxat, args, 4, 4)
 	policy = policy_of(to)
-	return reply, effects .. small_effect('A', policy, db, to, expiry_of(to), args[4]),
+	return reply, effects .. element_effect('A', policy, db, to, expiry_of(to), args[4]),
 		added_notes(policy, db, to, 's', args, 4, 4, 1, notes)
-end)
+end, {frees = true})
 
 -- SPOP key [count]. RESP3's reply with a count is a set.
 write('SPOP', function(args, db, resp3)

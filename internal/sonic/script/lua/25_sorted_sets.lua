@@ -90,8 +90,8 @@ write('ZINCRBY', function(args, db, resp3)
 	if failed(reply) then return reply end
 	local score = reply
 	if resp3 then reply = {double = tonumber(score)} end
-	if policy == 'c' then return reply, small_effect('j', 'c', db, key, nil, member, args[3]) end
-	return reply, small_effect('Z', policy, db, key, expiry_of(key), score, member),
+	if policy == 'c' then return reply, counter_effect('j', db, key, member, args[3]) end
+	return reply, element_effect('Z', policy, db, key, expiry_of(key), score, member),
 		added_notes(policy, db, key, 'z', args, 4, 4, 1)
 end, {special = true})
 

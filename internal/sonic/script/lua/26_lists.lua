@@ -40,10 +40,10 @@ write('LTRIM', function(args, db)
 	return reply, dump_state(db, key)
 end, {frees = true})
 
--- move_element runs LMOVE or RPOPLPUSH.
-local function move_element(command, args, db)
+-- move_element runs command, LMOVE or RPOPLPUSH, for the client's command name.
+local function move_element(name, command, args, db)
 	local from, to = args[2], args[3]
-	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
+	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(name) end
 	local reply = run(command, args)
 	if not reply or failed(reply) then return reply end
 	local effects, notes = dump_state(db, from)
@@ -52,7 +52,7 @@ local function move_element(command, args, db)
 end
 
 each({'LMOVE', 'RPOPLPUSH'}, function(command)
-	write(command, function(args, db) return move_element(command, args, db) end)
+	write(command, function(args, db) return move_element(command, command, args, db) end)
 end)
 
 -- LMPOP numkeys key .. LEFT|RIGHT [COUNT n]; BLMPOP has a timeout before that, and does not wait in a function.

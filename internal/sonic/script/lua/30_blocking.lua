@@ -58,7 +58,7 @@ write('BLMOVE', function(args, db)
 	local problem = try('LMOVE', '{sonic:none}', args[3], args[4], args[5]) -- checks the directions
 	if not problem then problem = timeout_error(args[6]) end
 	if problem then return problem end
-	return move_element('LMOVE', without_last(args), db)
+	return move_element('BLMOVE', 'LMOVE', without_last(args), db)
 end, {special = true})
 
 -- BRPOPLPUSH source destination timeout
@@ -66,5 +66,5 @@ write('BRPOPLPUSH', function(args, db)
 	if #args ~= 4 then return try('RPOPLPUSH') end
 	local problem = timeout_error(args[4])
 	if problem then return problem end
-	return move_element('RPOPLPUSH', without_last(args), db)
+	return move_element('BRPOPLPUSH', 'RPOPLPUSH', without_last(args), db)
 end, {special = true})

@@ -11,6 +11,7 @@ local NO_ID = '0-0'
 
 -- id_before tells whether id a is before id b.
 local function id_before(a, b)
+	if a == b then return false end
 	local ams, aseq = string.match(a, '^(%d+)-(%d+)$')
 	local bms, bseq = string.match(b, '^(%d+)-(%d+)$')
 	ams, bms = tonumber(ams), tonumber(bms)

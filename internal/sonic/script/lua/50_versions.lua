@@ -43,12 +43,11 @@
 -- still to come is newer and was written by who knew all before it. A fact before it is forgotten:
 -- it would lose every comparison. What is asked for later counts as forgotten at once, also when
 -- sonic_prune has not reached it yet. X is kept until its time is before `pruned`, too. An element without
--- a version has its key's KV, and without that one is older than all that is known.
+-- a version has its key's KV, and without that one is older than all that is known. A KV takes an older X with it.
 --
 -- Versions are compared by milliseconds, sequence number, zone. Numbers are exact: milliseconds stay
 -- below 2^43 and sequence numbers below 2^20 (append and sonic_open see to it). Zones are compared byte by byte: Lua's
 -- comparison of strings would go by the locale.
-local versions = {}
 
 -- The greatest version that was pruned. Its zone is empty: before all zones.
 local pruned = {ms = 0, seq = 0, zone = ''}
@@ -57,15 +56,15 @@ local pruned = {ms = 0, seq = 0, zone = ''}
 function versions.parse(text)
 	local ms, seq, origin, rest = string.match(text, '^(%d+)%-(%d+)@?([^ ]*)(.*)$')
 	if origin == '' then origin = zone end
-	return {ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = text}, rest
+	return {ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = string.sub(text, 1, #text - #rest)}, rest
 end
 
 -- of returns the version of an entry of origin.
 function versions.of(id, origin)
-	local v = versions.parse(id)
-	v.zone = origin
-	v.text = origin == zone and id or id .. '@' .. origin
-	return v
+	local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+	return {
+		ms = tonumber(ms), seq = tonumber(seq), zone = origin, text = origin == zone and id or id .. '@' .. origin,
+	}
 end
 
 local function zone_before(a, b)
@@ -108,20 +107,28 @@ function versions.expiry_known(text)
 	return v, pxat, tonumber(wiped)
 end
 
+-- overtaken tells whether a stored expiry is older than the stored wholesale write of its key. It has no meaning
+-- any more, also once that write is pruned.
+function versions.overtaken(expiry, whole)
+	return whole and before(versions.parse(expiry), versions.parse(whole))
+end
+
 -- facts reads what is known of a key, without its elements. The script is in db 0.
 function versions.facts(ver, db, key)
-	local stored = call('HMGET', ver, key_field(db, key), expiry_field(db, key),
-		type_field(db, key, 'h'), type_field(db, key, 's'), type_field(db, key, 'z'))
+	local name = db .. ':' .. key
+	local stored = call('HMGET', ver, 'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name)
 	local f = {types = {}, said = ''}
 	local rest
 	if stored[1] then
 		f.whole, rest = versions.known(stored[1])
 		if f.whole then f.whole_said = string.sub(rest, 2) end
 	end
-	if stored[2] then f.expiry, f.said, f.wiped = versions.expiry_known(stored[2]) end
-	f.types.h = versions.known(stored[3])
-	f.types.s = versions.known(stored[4])
-	f.types.z = versions.known(stored[5])
+	if stored[2] and not versions.overtaken(stored[2], stored[1]) then
+		f.expiry, f.said, f.wiped = versions.expiry_known(stored[2])
+	end
+	if stored[3] then f.types.h = versions.known(stored[3]) end
+	if stored[4] then f.types.s = versions.known(stored[4]) end
+	if stored[5] then f.types.z = versions.known(stored[5]) end
 	return f
 end
 

@@ -8,6 +8,7 @@ local fold = {}
 -- What is being applied.
 local ver          -- key of the hash of versions
 local clock        -- the time here: of the stream or of Redis, whichever is ahead, in ms
+local ahead        -- the stream's is
 local wanted       -- function(db, key): asks the origin for the key's state
 local emptied      -- list of db, key: keys that may have lost their last element
 
@@ -33,6 +34,14 @@ local function dead(f, v)
 	if f.wiped and v.ms < f.wiped then return true end
 	local said, at = versions.expiry(f)
 	return at ~= nil and at <= clock and (v.ms < at or not before(said, v))
+end
+
+-- overdue tells whether Redis still holds a key whose expiry has passed by the stream's clock, and of whose
+-- expiry nothing else is known. Nothing in it is newer: it would have lifted the expiry.
+local function overdue(key)
+	if not ahead then return false end
+	local at = call('PEXPIRETIME', key)
+	return at >= 0 and at <= clock
 end
 
 -- facts reads what is known of a key.
@@ -117,8 +126,10 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	local kind = ELEMENTS[letter]
 	local notes = {}
 	local anew = f.whole and same(f.whole, v) -- behind D: these elements have the key's version
+	local restated = false -- and say when the key expires: newer elements that are there expire, too
 	if anew then
 		if pxat ~= '' and not (f.expiry and before(v, f.expiry)) then
+			restated = true
 			f.expiry, f.said = v, pxat
 			notes[1], notes[2] = expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped)
 		end
@@ -141,7 +152,8 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	go(db)
 	local there = kind_of(key)
 	if there ~= 'none' and (there ~= kind.kind
-		or expired and not gone and call('PEXPIRETIME', key) ~= -1) then -- all of it is wiped
+		or expired and not gone and call('PEXPIRETIME', key) ~= -1
+		or not said and overdue(key)) then -- all of it is wiped
 		call('DEL', key)
 		there = 'none'
 	end
@@ -155,11 +167,17 @@ function fold.add(db, key, v, letter, pxat, list, first)
 			sliced(kind.remove, key, names, 1, #names)
 		end
 		emptied[#emptied + 1], emptied[#emptied + 2] = db, key
+		if restated then settle(db, key, f, f.whole) end
 		return 'dead'
 	end
-	local mine = fold.note_elements(db, key, v, list, first, kind, notes, anew and nil or '')
+	local rest = ''
+	if anew then rest = nil end
+	local mine = fold.note_elements(db, key, v, list, first, kind, notes, rest)
 	note_list(notes)
-	if #mine == 0 then return 'lost' end
+	if #mine == 0 then
+		if restated then settle(db, key, f, f.whole) end
+		return 'lost'
+	end
 	go(db)
 	sliced(kind.add, key, mine, 1, #mine)
 	if said then
@@ -236,6 +254,7 @@ function fold.expire(db, key, v, pxat, wiped)
 		wanted(db, key)
 	end
 	go(db)
+	if not said and overdue(key) then call('DEL', key) end
 	if call('EXISTS', key) == 0 then
 		if comes and (now_at or not said) then wanted(db, key) end
 		return comes and 'applied' or 'dead'

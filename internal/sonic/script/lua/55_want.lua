@@ -1,37 +1,77 @@
 
--- Wants: keys whose state this zone cannot know (see 50_versions.lua). The hash `want` holds those that were
--- not answered: "<zone that is asked> <db>:<key>".
+-- Wants: keys whose state this zone cannot know (see 50_versions.lua). The hash `want` holds those that were not
+-- answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that the key is this zone's
+-- own, of policy none, and was lost with an older Redis: there are no versions by which writes of this zone and the answer
+-- could be told apart, so this zone is not ready before the answer came.
 
--- ask appends N for key, unless the same was asked and not answered yet. Before sonic_open has run it only
--- notes the want: sonic_open asks then.
+local function want_field(target, db, key) return target .. ' ' .. db .. ':' .. key end
+
 local function ask(out, target, policy, db, key)
+	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}))
+end
+
+-- want asks target for the state of key, unless it was asked and has not answered yet. Before sonic_open has run it only
+-- notes the want: sonic_open asks then.
+local function want(out, target, policy, db, key)
 	go('0')
-	local field = target .. ' ' .. db .. ':' .. key
-	if call('HSETNX', state(out, 'want'), field, policy) == 0 or not opened then return false end
-	append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}))
+	local hash, field = state(out, 'want'), want_field(target, db, key)
+	if call('HEXISTS', hash, field) == 1 then return false end
+	if opened then
+		call('HSET', hash, field, policy .. ' ' .. ask(out, target, policy, db, key))
+	else
+		call('HSET', hash, field, (policy == 'n' and 'n*' or policy) .. ' ' .. NO_ID)
+	end
 	return true
 end
 
--- ask_again appends N for every want of the hash. Those of zones that are gone go to another one, and are
+-- ask_again asks for all that the hash holds. What a zone was asked that is gone, another one is asked; it is
 -- forgotten when there is none.
 local function ask_again(out)
-	local want = state(out, 'want')
-	local all = call('HGETALL', want)
+	local hash = state(out, 'want')
+	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
 		local target, db, key = string.match(all[i], '^([^ ]*) (%d+):(.*)$')
+		local policy = string.match(all[i + 1], '^[^ ]*')
 		if not others[target] then
-			call('HDEL', want, all[i])
+			call('HDEL', hash, all[i])
 			target = others[1]
-			if target then call('HSET', want, target .. ' ' .. db .. ':' .. key, all[i + 1]) end
 		end
-		if target then append(out, '0', nil, cmsgpack.pack({'N', all[i + 1], db, key, target})) end
+		if target then
+			local id = ask(out, target, string.sub(policy, 1, 1), db, key)
+			call('HSET', hash, want_field(target, db, key), policy .. ' ' .. id)
+		end
 	end
 end
 
--- answer ships the state of key, which another zone wants.
-local function answer(out, db, key)
+-- lacks_own tells whether an answer is missing without which this zone may not write.
+local function lacks_own(out)
+	local wants = call('HVALS', state(out, 'want'))
+	for i = 1, #wants do
+		if string.sub(wants[i], 1, 2) == 'n*' then return true end
+	end
+	return false
+end
+
+-- answer ships the state of key, which asker wanted by the entry id. Under lww it is for all zones: it has a version. Under
+-- none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could tell how old it is.
+local function answer(out, asker, id, policy, db, key)
 	go(db)
 	local effects, notes = state_effects(db, key)
 	go('0')
-	if effects ~= '' then append(out, '0', nil, effects, notes) end
+	if effects == '' then return end
+	if policy ~= 'l' then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
+	append(out, '0', nil, effects, notes)
+end
+
+-- awaited tells whether this zone waits for the answer of origin to the entry id.
+local function awaited(out, origin, db, key, id)
+	go('0')
+	local held = call('HGET', state(out, 'want'), want_field(origin, db, key))
+	return held and string.match(held, '[^ ]*$') == id
+end
+
+-- answered forgets a want: origin has sent the key's state.
+local function answered(out, origin, db, key)
+	go('0')
+	call('HDEL', state(out, 'want'), want_field(origin, db, key))
 end

@@ -85,8 +85,8 @@ redis.register_function{
 		zone, others, alone, opened = name, names, count == 0, true
 		default_policy, policies = default, list
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
-		ready = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
 		ask_again(out)
+		ready = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0 and not lacks_own(out)
 		return look(out)
 	end,
 }

@@ -17,31 +17,26 @@ end
 
 local WHOLESALE = {S = true, R = true, D = true}
 
--- apply_entry applies the effects of one entry; counts is changed.
-local function apply_entry(out, origin, id, packed, counts, wants)
+-- apply_entry applies the effects of one entry; counts is changed. current is shared with wanted: the policy of the effect.
+local function apply_entry(out, origin, id, packed, counts, current)
 	local v = versions.of(id, origin)
-	local policy
-	wanted = function(db, key)
-		local target = origin
-		if target == zone then target = others[1] or '' end
-		if ask(out, target, policy, db, key) then counts.wanted = counts.wanted + 1 end
-		wants.any = true
-	end
 	local offset = 0
 	while offset >= 0 and offset < #packed do
 		local list = {cmsgpack.unpack_limit(packed, 100, offset)}
 		offset = list[1]
 		for i = 2, #list do
 			local e = list[i]
-			local op = e[1]
-			policy = e[2]
+			local op, policy = e[1], e[2]
+			current.policy = policy
 			if op == 'N' then
-				if e[5] == zone and origin ~= zone then answer(out, e[3], e[4]) end
+				if e[5] == zone and origin ~= zone then answer(out, origin, id, policy, e[3], e[4]) end
+			elseif op == 'O' then
+				if e[5] ~= zone or not awaited(out, origin, e[3], e[4], e[6]) then return end
+				answered(out, origin, e[3], e[4])
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not (op == 'P' and origin == zone) then
-				local apply = effects[op]
-				local done, result = pcall(apply, e, v)
+				local done, result = pcall(effects[op], e, v)
 				if not done then
 					local why = type(result) == 'table' and result.err or tostring(result)
 					redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(op) .. ' of ' .. origin .. ' ' .. id
@@ -49,10 +44,7 @@ local function apply_entry(out, origin, id, packed, counts, wants)
 					result = 'diverged'
 				end
 				counts[result] = counts[result] + 1
-				if wants.any and WHOLESALE[op] then
-					go('0')
-					call('HDEL', state(out, 'want'), origin .. ' ' .. e[3] .. ':' .. e[4])
-				end
+				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4]) end
 			end
 		end
 	end
@@ -126,12 +118,20 @@ redis.register_function('sonic_apply', function(keys, args)
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
 	ver, emptied = state(out, 'ver'), {}
-	clock = math.max(ms_of(top), wall_clock())
-	local wants = {any = call('EXISTS', state(out, 'want')) == 1}
+	local wall = wall_clock()
+	clock = math.max(ms_of(top), wall)
+	ahead = clock > wall
+	local current = {wants = call('EXISTS', state(out, 'want')) == 1}
+	local asked = origin == zone and (others[1] or '') or origin
+	wanted = function(db, key)
+		if want(out, asked, current.policy, db, key) then counts.wanted = counts.wanted + 1 end
+		current.wants = true
+	end
+	local overlaps = prev ~= cursor
 	for i = 1, #entries, 2 do
 		local id, packed = entries[i], entries[i + 1]
-		if id_before(cursor, id) and packed ~= '' then
-			apply_entry(out, origin, id, packed, counts, wants)
+		if packed ~= '' and not (overlaps and not id_before(cursor, id)) then
+			apply_entry(out, origin, id, packed, counts, current)
 			if #emptied > 0 then
 				fold.lost_expiry()
 				emptied = {}
@@ -149,6 +149,6 @@ redis.register_function('sonic_apply', function(keys, args)
 		call('DEL', state(out, 'part:' .. origin))
 		call('HDEL', cur, 'p ' .. origin)
 	end
-	if opened and not ready then ready = #behind(out) == 0 end
+	if opened and not ready then ready = #behind(out) == 0 and not lacks_own(out) end
 	return reply('applied')
 end)

@@ -51,7 +51,7 @@ redis.register_function{
 		end
 		local hash = state(out, 'ver')
 		local step = call('HSCAN', hash, args[1], 'COUNT', args[2])
-		local fields, gone = step[2], {}
+		local fields, gone, wholes = step[2], {}, {}
 		for i = 1, #fields, 2 do
 			local forgotten
 			if alone then
@@ -61,7 +61,16 @@ redis.register_function{
 			else
 				forgotten = not versions.known(fields[i + 1])
 			end
-			if forgotten then gone[#gone + 1] = fields[i] end
+			if forgotten then
+				gone[#gone + 1] = fields[i]
+				if string.sub(fields[i], 1, 1) == 'k' then
+					wholes[#wholes + 1] = {'x' .. string.sub(fields[i], 2), fields[i + 1]}
+				end
+			end
+		end
+		for i = 1, #wholes do
+			local expiry = call('HGET', hash, wholes[i][1])
+			if expiry and versions.overtaken(expiry, wholes[i][2]) then gone[#gone + 1] = wholes[i][1] end
 		end
 		sliced('HDEL', hash, gone, 1, #gone)
 		return {

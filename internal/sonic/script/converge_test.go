@@ -1,0 +1,416 @@
+package script_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// parameters of a run of the convergence test.
+type parameters struct {
+	seed  uint64
+	steps int
+}
+
+func fromEnvironment(t *testing.T, steps int) parameters {
+	t.Helper()
+	p := parameters{seed: rand.Uint64(), steps: steps} //nolint:gosec // a test
+	if text := os.Getenv("AVIARY_TEST_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+		p.seed = seed
+	}
+	if text := os.Getenv("AVIARY_TEST_STEPS"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		p.steps = n
+	}
+	t.Logf("AVIARY_TEST_SEED=%d AVIARY_TEST_STEPS=%d", p.seed, p.steps)
+	return p
+}
+
+// Zones that write to the same keys at the same time hold the same at the end, whatever the order of arrival: what a fold of
+// all effects in the order of their versions gives.
+func TestZonesConverge(t *testing.T) {
+	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
+		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
+			p := fromEnvironment(t, 1500)
+			r := rand.New(rand.NewPCG(p.seed, 0)) //nolint:gosec // a test
+			w := newWorld(t, r, names...)
+			c := &chaos{world: w, acked: make(map[string]int64)}
+			next := 0
+			for n := range p.steps {
+				if n == next { // differences are soon overwritten
+					c.drain()
+					c.compare(false)
+					next += 20 + r.IntN(150)
+				}
+				c.step()
+			}
+			c.finish()
+			t.Log(w.counts)
+		})
+	}
+}
+
+// A chaos makes random things happen in a world.
+type chaos struct {
+	*world
+	acked   map[string]int64 // counter to the sum of its acknowledged increments
+	lossy   bool             // increments were lost with an older Redis
+	unaware bool
+}
+
+func (c *chaos) step() {
+	c.t.Helper()
+	z := c.zones[c.r.IntN(len(c.zones))]
+	others := z.others()
+	o := others[c.r.IntN(len(others))]
+	switch n := c.r.IntN(1000); {
+	case n < 400:
+		c.write(z, 1+c.r.IntN(12))
+	case n < 560:
+		z.ship(1 + c.r.IntN(40))
+	case n < 800:
+		for range 1 + c.r.IntN(4) {
+			z.deliver(o)
+		}
+	case n < 830:
+		z.deliverAgain(o)
+	case n < 850:
+		z.deliverTooEarly(o)
+	case n < 910:
+		z.beat()
+	case n < 960:
+		z.prune(c.r.IntN(4))
+	case n < 970:
+		z.keepCopy()
+	case n < 975:
+		z.restart(false)
+	case n < 985:
+		z.restart(true)
+		c.lossy = true
+	case n < 990: // a clock that is ahead
+		z.open(fmt.Sprintf("%d-%d", time.Now().UnixMilli()+c.r.Int64N(200), c.r.IntN(5)))
+	default:
+		time.Sleep(time.Duration(c.r.IntN(30)) * time.Millisecond) // expiries are of real time
+	}
+}
+
+// write sends a pipeline of random writes to a zone.
+func (c *chaos) write(z *zone, n int) {
+	c.t.Helper()
+	if !z.ready {
+		return
+	}
+	ctx := context.Background()
+	var pipe redis.Pipeliner
+	mode := strconv.Itoa(c.r.IntN(6) / 5) // mostly db 0
+	tx := c.r.IntN(10) == 0
+	if tx {
+		pipe = z.client.TxPipeline()
+		mode += fmt.Sprintf("t%x", c.r.Uint64())
+	} else {
+		pipe = z.client.Pipeline()
+	}
+	type increment struct {
+		counter string
+		by      int64
+	}
+	increments := make(map[redis.Cmder]increment)
+	for range n {
+		args := c.command(z)
+		cmd := pipe.Do(ctx, append([]any{"FCALL", "sonic_" + args[0].(string), 1, z.out, mode}, args[1:]...)...)
+		if args[0] == "incrby" {
+			increments[cmd] = increment{mode[:1] + ":" + args[1].(string), args[2].(int64)}
+		}
+	}
+	if tx {
+		pipe.Do(ctx, "FCALL", "sonic_tx", 1, z.out, mode)
+	}
+	cmds, _ := pipe.Exec(ctx)
+	require.NotEmpty(c.t, cmds)
+	for _, cmd := range cmds {
+		err := cmd.Err()
+		if err == nil {
+			if in, ok := increments[cmd]; ok {
+				c.acked[in.counter] += in.by
+			}
+			continue
+		}
+		text := err.Error()
+		if err != redis.Nil && !strings.HasPrefix(text, "WRONGTYPE") && !strings.HasPrefix(text, "ERR ") { //nolint:errorlint // Redis' own
+			c.t.Fatalf("%v: %v", cmd.Args(), err)
+		}
+		if strings.Contains(text, "script") {
+			c.t.Fatalf("%v: %v", cmd.Args(), err)
+		}
+	}
+}
+
+func (c *chaos) element() string { return string(rune('p' + c.r.IntN(5))) }
+
+func (c *chaos) value() string { return fmt.Sprintf("v%d", c.r.IntN(1000)) }
+
+// key returns a key on which writes of all types meet, or one that is mostly of one type.
+func (c *chaos) key(kind string) string {
+	if c.r.IntN(8) == 0 {
+		return fmt.Sprintf("k%d", c.r.IntN(2))
+	}
+	return fmt.Sprintf("%s%d", kind, c.r.IntN(3))
+}
+
+func (c *chaos) any() string { return c.key([]string{"str", "h", "s", "z", "l"}[c.r.IntN(5)]) }
+
+// ms returns a time to live: mostly over soon.
+func (c *chaos) ms() int {
+	if c.r.IntN(3) == 0 {
+		return 2000 + c.r.IntN(1000)
+	}
+	return 1 + c.r.IntN(120)
+}
+
+// command returns a random write: the command in lower case, and its arguments.
+func (c *chaos) command(z *zone) []any {
+	r := c.r
+	elements := func(n int) []any {
+		var list []any
+		for range 1 + r.IntN(n) {
+			list = append(list, c.element())
+		}
+		return list
+	}
+	switch r.IntN(34) {
+	case 0:
+		return []any{"set", c.key("str"), c.value()}
+	case 1:
+		return []any{"set", c.key("str"), c.value(), "PX", c.ms()}
+	case 2:
+		return []any{"append", c.key("str"), "+"}
+	case 3:
+		return []any{"set", c.key("str"), c.value(), "KEEPTTL"}
+	case 4, 5, 6, 7:
+		args := []any{"hset", c.key("h")}
+		for _, e := range elements(3) {
+			args = append(args, e, c.value())
+		}
+		return args
+	case 8:
+		return append([]any{"hdel", c.key("h")}, elements(4)...)
+	case 9:
+		return []any{"hincrby", c.key("h"), "n", r.IntN(5)}
+	case 10, 11, 12:
+		return append([]any{"sadd", c.key("s")}, elements(3)...)
+	case 13:
+		return append([]any{"srem", c.key("s")}, elements(4)...)
+	case 14:
+		return []any{"spop", c.key("s")}
+	case 15:
+		return []any{"smove", c.key("s"), c.key("s"), c.element()}
+	case 16, 17, 18:
+		args := []any{"zadd", c.key("z")}
+		for _, e := range elements(3) {
+			args = append(args, r.IntN(20), e)
+		}
+		return args
+	case 19:
+		return append([]any{"zrem", c.key("z")}, elements(4)...)
+	case 20:
+		return []any{"zpopmin", c.key("z")}
+	case 21:
+		return []any{"zincrby", c.key("z"), r.IntN(5), c.element()}
+	case 22:
+		return []any{"rpush", c.key("l"), c.value()}
+	case 23:
+		return []any{"lpop", c.key("l")}
+	case 24:
+		return []any{"del", c.any()}
+	case 25, 26, 27:
+		return []any{"pexpire", c.any(), c.ms()}
+	case 28:
+		return []any{"persist", c.any()}
+	case 29:
+		return []any{"rename", c.any(), c.any()}
+	case 30:
+		return []any{"sunionstore", c.key("s"), c.key("s"), c.key("s")}
+	case 31:
+		return []any{"getex", c.key("str"), "PX", c.ms()}
+	case 32:
+		return c.single(z)
+	default:
+		return []any{"incrby", fmt.Sprintf("c:%d", r.IntN(2)), r.Int64N(100) - 30}
+	}
+}
+
+// single returns a write to a key of policy none, which one zone writes.
+func (c *chaos) single(z *zone) []any {
+	key := fmt.Sprintf("n:%s:%d", z.name, c.r.IntN(2))
+	switch c.r.IntN(6) {
+	case 0:
+		return []any{"hdel", key, c.element()}
+	case 1:
+		return []any{"pexpire", key, c.ms()}
+	case 2:
+		return []any{"persist", key}
+	case 3:
+		return []any{"del", key}
+	default:
+		return []any{"hset", key, c.element(), c.value()}
+	}
+}
+
+// expiring tells whether an effect names a time that is just now. The clocks of streams are ahead by less.
+func expiring(effects []versioned, now int64) bool {
+	for _, v := range effects {
+		if at := latest(v); at > now-300 && at < now+500 {
+			return true
+		}
+	}
+	return false
+}
+
+// latest returns the largest value of an effect that looks like a time in milliseconds.
+func latest(v versioned) int64 {
+	at := int64(0)
+	for _, text := range v.effect[4:] {
+		if len(text) != len("1795341757671") || text[0] != '1' {
+			continue
+		}
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			at = max(at, n)
+		}
+	}
+	return at
+}
+
+// finish delivers everything, waits until what expires soon has, and compares.
+func (c *chaos) finish() {
+	c.t.Helper()
+	c.drain()
+	soon := int64(0)
+	for _, v := range c.history() {
+		soon = max(soon, latest(v))
+	}
+	time.Sleep(time.Until(time.UnixMilli(soon + 250))) // clocks of streams are ahead by less
+	c.drain()
+	c.compare(true)
+	for range 4 {
+		for _, z := range c.zones {
+			z.beat()
+		}
+		c.drain()
+	}
+	for _, z := range c.zones {
+		left := z.prune(0)
+		if left != 0 {
+			all, err := z.client.HGetAll(context.Background(), "{sonic:0}ver").Result()
+			require.NoError(c.t, err)
+			c.t.Errorf("zone %s keeps %d versions: %v", z.name, left, all)
+		}
+		wants, err := z.client.HGetAll(context.Background(), "{sonic:0}want").Result()
+		require.NoError(c.t, err)
+		require.Empty(c.t, wants, "wants that nobody answered")
+	}
+	c.compare(true)
+}
+
+// known returns what the hash of versions holds of a key.
+func (z *zone) known(db int, key string) map[string]string {
+	z.world.t.Helper()
+	all, err := z.client.HGetAll(context.Background(), script.KeysOf(0).Versions).Result()
+	require.NoError(z.world.t, err)
+	maps.DeleteFunc(all, func(field, _ string) bool {
+		return !strings.HasSuffix(field, fmt.Sprintf("%d:%s", db, key)) && !strings.HasPrefix(field, fmt.Sprintf("e%d:%d:%s", db, len(key), key))
+	})
+	return all
+}
+
+// compare compares all keys, unless one may be expiring just now, which only the last comparisons know for sure.
+func (c *chaos) compare(all bool) {
+	c.t.Helper()
+	history := make(map[string][]versioned)
+	for _, v := range c.history() {
+		history[v.key()] = append(history[v.key()], v)
+	}
+	now := time.Now().UnixMilli()
+	differ := 0
+	for db := range 2 {
+		var held []map[string]value
+		keys := make(map[string]bool)
+		for _, z := range c.zones {
+			data := z.data(db)
+			held = append(held, data)
+			for key := range data {
+				keys[key] = true
+			}
+		}
+		for key := range history {
+			if name, ok := strings.CutPrefix(key, strconv.Itoa(db)+":"); ok && name != "" {
+				keys[name] = true
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			effects := history[strconv.Itoa(db)+":"+key]
+			if !all && expiring(effects, now) {
+				continue
+			}
+			want, exists := held[0][key]
+			equal := true
+			for _, data := range held {
+				got, there := data[key]
+				equal = equal && there == exists && got == want
+			}
+			if !strings.HasPrefix(key, "n:") {
+				modelled := false
+				for _, seen := range []bool{false, true} {
+					model, there := fold(c.t, effects, now, seen)
+					if model.kind == "dump" && exists {
+						model.kind, model.content = want.kind, want.content
+					}
+					modelled = modelled || there == exists && (!there || model == want)
+				}
+				equal = equal && modelled
+			}
+			if strings.HasPrefix(key, "c:") && !c.lossy {
+				equal = equal && (held[0][key].content == strconv.FormatInt(c.acked[strconv.Itoa(db)+":"+key], 10) ||
+					c.acked[strconv.Itoa(db)+":"+key] == 0)
+			}
+			if equal {
+				continue
+			}
+			if differ++; differ > 3 {
+				continue
+			}
+			var text strings.Builder
+			fmt.Fprintf(&text, "db %d key %s differs\n", db, key)
+			for i, z := range c.zones {
+				fmt.Fprintf(&text, "  zone %s: %v\n", z.name, held[i][key])
+			}
+			model, there := fold(c.t, effects, now, false)
+			fmt.Fprintf(&text, "  model: %v %v, acknowledged %d\n", model, there, c.acked[strconv.Itoa(db)+":"+key])
+			for _, v := range effects[max(0, len(effects)-30):] {
+				fmt.Fprintf(&text, "  %v\n", v)
+			}
+			for _, z := range c.zones {
+				fmt.Fprintf(&text, "  zone %s knows %v, did\n    %s\n", z.name, z.known(db, key),
+					strings.Join(z.events[max(0, len(z.events)-60):], "\n    "))
+			}
+			c.t.Error(text.String())
+		}
+	}
+	if differ > 0 {
+		c.t.Fatalf("%d keys differ", differ)
+	}
+}

@@ -1,0 +1,192 @@
+package script_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// A versioned effect, as one zone appended it.
+type versioned struct {
+	position int64
+	origin   string
+	effect   []string
+}
+
+func (v versioned) key() string { return v.effect[2] + ":" + v.effect[3] }
+
+func (v versioned) String() string {
+	return fmt.Sprintf("%s@%s %q", script.ID(v.position), v.origin, v.effect)
+}
+
+// history returns the effects of all topics in the order of their versions.
+func (w *world) history() []versioned {
+	w.t.Helper()
+	var all []versioned
+	for _, z := range w.zones {
+		for _, m := range z.topic {
+			for _, e := range m.entries {
+				effects, err := script.Effects(e.Effects)
+				require.NoError(w.t, err)
+				for _, effect := range effects {
+					all = append(all, versioned{position(w.t, e.ID), z.name, effect})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b versioned) int {
+		return cmp.Or(cmp.Compare(a.position, b.position), strings.Compare(a.origin, b.origin))
+	})
+	return all
+}
+
+// A folded key is what the model holds of a key while it folds.
+type folded struct {
+	kind     string
+	text     string
+	whole    versioned
+	elements map[string]element
+	said     versioned // about the expiry
+	pxat     int64     // -1 never
+	wiped    int64
+}
+
+type element struct {
+	value string
+	at    versioned
+}
+
+func kindOf(op string) string {
+	return map[string]string{"H": "hash", "A": "set", "Z": "zset"}[op]
+}
+
+func pxat(t testing.TB, text string) int64 {
+	t.Helper()
+	if text == "" {
+		return -1
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+func same(a, b versioned) bool { return a.position == b.position && a.origin == b.origin }
+
+// fold applies the effects of a key one by one, in the order of their versions: what the zones must hold. It knows
+// nothing of arrival.
+//
+// What an expiry has wiped before a newer statement about the expiry is gone when the writer of that statement had seen it pass. It
+// says so in W, unless it has forgotten that there was an expiry: then all zones have. seen says that it had.
+func fold(t testing.TB, effects []versioned, now int64, seen bool) (value, bool) {
+	t.Helper()
+	k := folded{pxat: -1, elements: make(map[string]element)}
+	sum := int64(0)
+	counter := false
+	for _, v := range effects {
+		e := v.effect
+		switch e[0] {
+		case "S", "R":
+			k.kind, k.text, k.whole, k.elements = "string", e[4], v, make(map[string]element)
+			if e[0] == "R" {
+				k.kind = "dump"
+			}
+			k.said, k.pxat = v, pxat(t, e[5])
+		case "D":
+			k.kind, k.whole, k.elements = "", v, make(map[string]element)
+			k.said, k.pxat = v, -1
+		case "H", "A", "Z":
+			if k.kind != kindOf(e[0]) {
+				k.kind, k.elements = kindOf(e[0]), make(map[string]element)
+			}
+			carried := pxat(t, e[4])
+			if same(k.whole, v) && carried >= 0 {
+				k.said, k.pxat = v, carried
+			}
+			step := 2
+			if e[0] == "A" {
+				step = 1
+			}
+			for i := 5; i+step <= len(e); i += step {
+				name, val := e[i], ""
+				switch e[0] {
+				case "H":
+					val = e[i+1]
+				case "Z":
+					name, val = e[i+1], e[i]
+				}
+				if carried >= 0 && carried <= v.position>>20 {
+					delete(k.elements, name) // about to expire when it was written
+					continue
+				}
+				k.elements[name] = element{val, v}
+			}
+		case "h", "a", "z":
+			for _, name := range e[5:] {
+				delete(k.elements, name)
+			}
+		case "E":
+			if seen && k.pxat >= 0 && k.pxat <= v.position>>20 {
+				k.wiped = max(k.wiped, k.pxat)
+			}
+			k.said, k.pxat = v, pxat(t, e[4])
+			if len(e) > 5 && e[5] != "" {
+				k.wiped = max(k.wiped, pxat(t, e[5]))
+			}
+		case "I":
+			n, err := strconv.ParseInt(e[4], 10, 64)
+			require.NoError(t, err)
+			counter = true
+			sum += n
+		}
+	}
+	if counter {
+		return value{"string", strconv.FormatInt(sum, 10), -1}, true
+	}
+	return k.value(now)
+}
+
+func (k folded) value(now int64) (value, bool) {
+	expired := k.pxat >= 0 && k.pxat <= now
+	dead := func(v versioned) bool {
+		if v.position>>20 < k.wiped {
+			return true
+		}
+		after := v.position > k.said.position || v.position == k.said.position && v.origin > k.said.origin
+		return expired && (v.position>>20 < k.pxat || !after)
+	}
+	result := value{kind: k.kind, expires: k.pxat}
+	if expired {
+		result.expires = -1
+	}
+	switch k.kind {
+	case "":
+		return value{}, false
+	case "string", "dump":
+		result.content = k.text
+		return result, !dead(k.whole)
+	}
+	var list []string
+	for name, e := range k.elements {
+		if dead(e.at) {
+			continue
+		}
+		switch k.kind {
+		case "hash":
+			list = append(list, name+"="+e.value)
+		case "set":
+			list = append(list, name)
+		case "zset":
+			list = append(list, name+"="+e.value)
+		}
+	}
+	slices.Sort(list)
+	result.content = strings.Join(list, " ")
+	return result, len(list) > 0
+}

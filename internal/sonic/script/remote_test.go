@@ -1,0 +1,186 @@
+package script_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+func twoZones(t *testing.T) (w *world, a, b *zone) {
+	t.Helper()
+	w = newWorld(t, rand.New(rand.NewPCG(1, 1)), "a", "b") //nolint:gosec // a test
+	return w, w.zones[0], w.zones[1]
+}
+
+func (z *zone) write(args ...any) {
+	z.world.t.Helper()
+	list := append([]any{"FCALL", "sonic_" + args[0].(string), 1, z.out, "0"}, args[1:]...)
+	require.NoError(z.world.t, z.client.Do(context.Background(), list...).Err())
+}
+
+// An entry that is larger than a message goes in parts. A part that comes twice does no harm; one that is missing is seen.
+func TestApplyOfParts(t *testing.T) {
+	_, a, b := twoZones(t)
+	a.write("set", "before", "1")
+	a.write("set", "large", strings.Repeat("0123456789", 300_000))
+	a.write("set", "after", "1")
+	entries, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
+	require.NoError(t, err)
+	require.Len(t, entries, 3)
+	require.True(t, a.ship(100))
+	assert.Len(t, a.topic[0].entries, 1, "what is large goes alone")
+	require.True(t, b.deliver(a))
+
+	pack, taken, err := script.Build([]script.Entry{{ID: entries[1].ID, Effects: entries[1].Values["e"].(string)}})
+	require.NoError(t, err)
+	require.Equal(t, 1, taken)
+	parts := pack.Parts()
+	require.Len(t, parts, 3)
+	assert.Greater(t, pack.Position(0), position(t, entries[0].ID))
+	part := func(number string, payload []byte) string {
+		t.Helper()
+		cmd, err := b.call("sonic_apply", "a", 1, entries[0].ID, entries[1].ID, number, "7", payload)
+		require.NoError(t, err)
+		reply, err := cmd.StringSlice()
+		require.NoError(t, err)
+		return reply[0]
+	}
+	assert.Equal(t, "gap", part("2/3", parts[1]), "the first is missing")
+	assert.Equal(t, "part", part("1/3", parts[0]))
+	assert.Equal(t, "gap", part("3/3", parts[2]))
+	assert.Equal(t, "part", part("2/3", parts[1]))
+	assert.Equal(t, "duplicate", part("2/3", parts[1]))
+	assert.Equal(t, "part", part("1/3", parts[0]), "redelivery from the first")
+	assert.Equal(t, "part", part("2/3", parts[1]))
+	assert.Equal(t, "applied", part("3/3", parts[2]))
+	assert.Equal(t, "duplicate", part("3/3", parts[2]))
+	size, err := b.client.StrLen(context.Background(), "large").Result()
+	require.NoError(t, err)
+	assert.Equal(t, int64(3_000_000), size)
+	left, err := b.client.Exists(context.Background(), script.KeysOf(0).Part("a")).Result()
+	require.NoError(t, err)
+	assert.Zero(t, left)
+}
+
+// What a message before left incomplete does not spoil the next one.
+func TestApplyDropsIncompleteParts(t *testing.T) {
+	_, a, b := twoZones(t)
+	cmd, err := b.call("sonic_apply", "a", 1, "0-0", "5-9", "1/2", "0", strings.Repeat("x", 100))
+	require.NoError(t, err)
+	reply, err := cmd.StringSlice()
+	require.NoError(t, err)
+	require.Equal(t, "part", reply[0])
+	a.write("set", "k", "v")
+	require.True(t, a.ship(10))
+	require.True(t, b.deliver(a))
+	assert.Equal(t, "v", b.client.Get(context.Background(), "k").Val())
+}
+
+// A clock that is far behind the stream's would use up the sequence numbers of one millisecond.
+func TestIDsFitIntoPositions(t *testing.T) {
+	_, a, _ := twoZones(t)
+	a.open("4102444800000-1048570") // in the year 2100
+	for range 20 {
+		a.write("set", "k", "v")
+	}
+	a.write("set", "k", strings.Repeat("x", 3<<20))
+	entries, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
+	require.NoError(t, err)
+	require.Len(t, entries, 21)
+	for _, e := range entries {
+		position(t, e.ID)
+	}
+	assert.Equal(t, "4102444800001-1", entries[5].ID, "the next millisecond")
+}
+
+func TestOpenRefuses(t *testing.T) {
+	_, a, _ := twoZones(t)
+	for want, args := range map[string][]any{
+		"SONICARG":                         {"a"},
+		"SONICARG a name of a zone":        {"a", 9, "0-0", "", 1, "b b", "lww"},
+		"SONICARG zone a is named twice":   {"a", 9, "0-0", "", 1, "a", "lww"},
+		"SONICARG policy last":             {"a", 9, "0-0", "", 1, "b", "last"},
+		"SONICARG policy best":             {"a", 9, "0-0", "", 1, "b", "lww", "x:", "best"},
+		"SONICARG floor":                   {"a", 9, "zero", "", 1, "b", "lww"},
+		"SONICZONE this Redis belongs to ": {"c", 9, "0-0", "", 1, "b", "lww"},
+		"SONICEPOCH 0 is before 1":         {"a", 0, "0-0", "", 1, "b", "lww"},
+	} {
+		_, err := a.call("sonic_open", args...)
+		assert.ErrorContains(t, err, want)
+	}
+	require.NoError(t, a.client.HSet(context.Background(), script.KeysOf(0).Meta, "layout", "2").Err())
+	_, err := a.call("sonic_open", "a", 9, "0-0", "", 1, "b", "lww")
+	assert.ErrorContains(t, err, "SONICLAYOUT")
+}
+
+func TestApplyRefuses(t *testing.T) {
+	_, a, _ := twoZones(t)
+	for want, args := range map[string][]any{
+		"SONICARG origin epoch":      {"b"},
+		"SONICARG c is no zone":      {"c", 1, "0-0", "1-0", "", "0", "\x90"},
+		"SONICPAYLOAD of b up to 1-": {"b", 1, "0-0", "1-0", "", "0", "\x91"},
+	} {
+		_, err := a.call("sonic_apply", args...)
+		assert.ErrorContains(t, err, want)
+	}
+	_, at := a.apply(a.others()[0], message{prev: "0-0", last: "1-0", payload: []byte("\x90")}, 3)
+	assert.Equal(t, 3, at, "nothing was applied before")
+}
+
+// An effect that cannot be applied does not stop those behind it.
+func TestApplyCountsWhatCannotBeApplied(t *testing.T) {
+	w, a, b := twoZones(t)
+	require.NoError(t, b.client.Set(context.Background(), "c:x", "text", 0).Err()) // past Sonic
+	a.write("incrby", "c:x", 1)
+	a.write("set", "k", "v")
+	w.drain()
+	assert.Equal(t, 1, w.counts["diverged"])
+	assert.Equal(t, "v", b.client.Get(context.Background(), "k").Val())
+}
+
+func TestShippedTrims(t *testing.T) {
+	_, a, _ := twoZones(t)
+	a.write("set", "k", "1")
+	a.write("set", "k", "2")
+	ids, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
+	require.NoError(t, err)
+	shipped := func(id string) []string {
+		t.Helper()
+		cmd, err := a.call("sonic_shipped", id)
+		require.NoError(t, err)
+		list, err := cmd.Slice()
+		require.NoError(t, err)
+		return []string{strings.Repeat("x", int(list[0].(int64))), list[1].(string)}
+	}
+	assert.Equal(t, []string{"x", ids[0].ID}, shipped(ids[0].ID))
+	assert.Equal(t, []string{"", ids[1].ID}, shipped(ids[1].ID))
+	assert.Equal(t, []string{"", ids[1].ID}, shipped(ids[0].ID), "never back")
+	a.restart(false)
+	assert.Equal(t, ids[1].ID, a.table("sonic_look")["last"], "an empty stream keeps its last id")
+}
+
+// A Redis that came back older than it was takes no writes before it knows again what it told others to know.
+func TestNotReadyBehindWhatItTold(t *testing.T) {
+	w, a, b := twoZones(t)
+	b.keepCopy()
+	a.write("set", "k", "v")
+	w.drain()
+	b.beat()
+	for b.ship(100) {
+	}
+	b.restart(true)
+	require.False(t, b.ready)
+	found := b.table("sonic_look")
+	assert.Equal(t, []any{"a", a.last()}, found["behind"])
+	_, err := b.call("sonic_set", "0", "k", "x")
+	require.ErrorContains(t, err, "SONICNOTREADY")
+	require.True(t, b.deliver(a))
+	assert.True(t, b.ready)
+	b.write("set", "k", "x")
+}

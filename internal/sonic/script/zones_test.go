@@ -1,0 +1,415 @@
+package script_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// A message is one record of a zone's topic.
+type message struct {
+	prev, last string
+	payload    []byte
+	entries    []script.Entry
+}
+
+// A zone is a Redis with the library, the zone's topic, and where its appliers are in the other zones' topics.
+type zone struct {
+	name   string
+	server *stack.RedisServer
+	client *redis.Client
+	out    string
+	epoch  int
+	ready  bool
+	topic  []message
+	at     map[string]int // origin to the next message
+	copies []string       // older states of the Redis' folder
+	world  *world
+	events []string // what happened to it, told when a test fails
+}
+
+func (z *zone) event(format string, args ...any) {
+	z.events = append(z.events, fmt.Sprintf(format, args...))
+}
+
+// A world is a set of zones that replicate to each other.
+type world struct {
+	t     testing.TB
+	r     *rand.Rand
+	zones []*zone
+	trace bool
+
+	counts map[string]int // of sonic_apply's replies, and of events
+}
+
+func newWorld(t testing.TB, r *rand.Rand, names ...string) *world {
+	t.Helper()
+	w := &world{t: t, r: r, counts: make(map[string]int)}
+	for _, name := range names {
+		server := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
+		z := &zone{name: name, server: server, out: script.KeysOf(0).Outbox, at: make(map[string]int), world: w}
+		z.client = redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, PoolSize: 1})
+		t.Cleanup(func() { _ = z.client.Close() })
+		w.zones = append(w.zones, z)
+	}
+	for _, z := range w.zones {
+		z.open("0-0")
+	}
+	return w
+}
+
+func (z *zone) others() []*zone {
+	return slices.DeleteFunc(slices.Clone(z.world.zones), func(o *zone) bool { return o == z })
+}
+
+func (z *zone) call(function string, args ...any) (*redis.Cmd, error) {
+	z.world.t.Helper()
+	cmd := z.client.Do(context.Background(), append([]any{"FCALL", function, 1, z.out}, args...)...)
+	return cmd, cmd.Err()
+}
+
+// table reads a flat list of name, value, ..
+func (z *zone) table(function string, args ...any) map[string]any {
+	z.world.t.Helper()
+	cmd, err := z.call(function, args...)
+	require.NoError(z.world.t, err)
+	list, err := cmd.Slice()
+	require.NoError(z.world.t, err)
+	found := make(map[string]any)
+	for i := 0; i < len(list); i += 2 {
+		found[list[i].(string)] = list[i+1]
+	}
+	return found
+}
+
+func (z *zone) open(floor string) {
+	z.world.t.Helper()
+	require.NoError(z.world.t, script.Load(context.Background(), z.client))
+	z.epoch++
+	z.event("open %s", floor)
+	args := []any{z.name, z.epoch, floor, "", len(z.world.zones) - 1}
+	for _, o := range z.others() {
+		args = append(args, o.name)
+	}
+	args = append(args, "lww", "n:", "none", "c:", "counter")
+	found := z.table("sonic_open", args...)
+	z.ready = found["ready"] == "1"
+	if !z.ready {
+		z.world.counts["opened behind"]++
+	}
+}
+
+func (z *zone) last() string {
+	if len(z.topic) == 0 {
+		return "0-0"
+	}
+	return z.topic[len(z.topic)-1].last
+}
+
+// ship moves entries of the stream to the topic, as a shipper does: from behind the topic's last position.
+func (z *zone) ship(atMost int) bool {
+	z.world.t.Helper()
+	list, err := z.client.XRangeN(context.Background(), z.out, "("+z.last(), "+", int64(atMost)).Result()
+	require.NoError(z.world.t, err)
+	var entries []script.Entry
+	for _, m := range list {
+		e := script.Entry{ID: m.ID, Effects: m.Values["e"].(string)}
+		e.Tx, _ = m.Values["t"].(string)
+		entries = append(entries, e)
+	}
+	p, taken, err := script.Build(entries)
+	require.NoError(z.world.t, err)
+	if taken == 0 {
+		return false
+	}
+	packed, err := script.Entries(p.Payload)
+	require.NoError(z.world.t, err)
+	z.topic = append(z.topic, message{prev: z.last(), last: p.Last, payload: p.Payload, entries: packed})
+	if z.world.r.IntN(4) > 0 { // else it ends between the broker's receipt and this
+		_, err = z.call("sonic_shipped", p.Last)
+		require.NoError(z.world.t, err)
+	}
+	return true
+}
+
+// apply hands a message to this zone, and returns the status, and the message that its cursor is at.
+func (z *zone) apply(origin *zone, m message, index int) (status string, at int) {
+	z.world.t.Helper()
+	cmd, err := z.call("sonic_apply", origin.name, origin.epoch, m.prev, m.last, "", index, m.payload)
+	require.NoError(z.world.t, err)
+	reply, err := cmd.StringSlice()
+	require.NoError(z.world.t, err)
+	require.Len(z.world.t, reply, 11)
+	at = -1
+	if reply[2] != "" {
+		at, err = strconv.Atoi(reply[2])
+		require.NoError(z.world.t, err)
+	}
+	for i, what := range []string{"entries", "applied", "lost", "dead", "diverged", "wanted"} {
+		n, err := strconv.Atoi(reply[3+i])
+		require.NoError(z.world.t, err)
+		z.world.counts[what] += n
+	}
+	z.world.counts[reply[0]]++
+	z.event("%s of %s: %s, %s", m.last, origin.name, reply[0], reply[3:])
+	z.ready = reply[10] == "1"
+	return reply[0], at
+}
+
+// deliver hands the next message of origin to this zone.
+func (z *zone) deliver(origin *zone) bool {
+	z.world.t.Helper()
+	index := z.at[origin.name]
+	if index >= len(origin.topic) {
+		return false
+	}
+	status, at := z.apply(origin, origin.topic[index], index)
+	if status == "gap" {
+		index = at
+	}
+	require.NotEqual(z.world.t, "part", status)
+	z.at[origin.name] = index + 1
+	return true
+}
+
+// deliverAgain hands over what was delivered before, or an overlap of it and the next messages.
+func (z *zone) deliverAgain(origin *zone) {
+	z.world.t.Helper()
+	next := z.at[origin.name]
+	if next == 0 {
+		return
+	}
+	from := z.world.r.IntN(next)
+	if next == len(origin.topic) || z.world.r.IntN(2) == 0 {
+		m := origin.topic[from]
+		status, _ := z.apply(origin, m, from)
+		require.Equal(z.world.t, "duplicate", status)
+		return
+	}
+	from = max(from, next-3)
+	m := message{prev: origin.topic[from].prev, last: origin.topic[next].last}
+	for _, part := range origin.topic[from : next+1] {
+		m.entries = append(m.entries, part.entries...)
+	}
+	pack, taken, err := script.Build(m.entries)
+	require.NoError(z.world.t, err)
+	if taken < len(m.entries) {
+		return // too many for one
+	}
+	m.payload = pack.Payload
+	status, at := z.apply(origin, m, next)
+	if status == "gap" {
+		z.at[origin.name] = at + 1
+		return
+	}
+	require.Equal(z.world.t, "applied", status)
+	z.world.counts["overlaps"]++
+	z.at[origin.name] = next + 1
+}
+
+// deliverTooEarly leaves one message out.
+func (z *zone) deliverTooEarly(origin *zone) {
+	z.world.t.Helper()
+	next := z.at[origin.name] + 1
+	if next >= len(origin.topic) {
+		return
+	}
+	status, at := z.apply(origin, origin.topic[next], next)
+	require.Contains(z.world.t, []string{"gap", "duplicate"}, status)
+	if status == "gap" {
+		require.LessOrEqual(z.world.t, at, next-2)
+	}
+}
+
+func (z *zone) beat() {
+	z.world.t.Helper()
+	_, err := z.call("sonic_beat")
+	require.NoError(z.world.t, err)
+}
+
+// prune makes steps through the versions; all of them when steps is 0.
+func (z *zone) prune(steps int) (left int) {
+	z.world.t.Helper()
+	cursor := "0"
+	for n := 0; steps == 0 || n < steps; n++ {
+		cmd, err := z.call("sonic_prune", cursor, 20)
+		require.NoError(z.world.t, err)
+		reply, err := cmd.StringSlice()
+		require.NoError(z.world.t, err)
+		cursor = reply[0]
+		left, err = strconv.Atoi(reply[3])
+		z.event("prune %s", reply)
+		require.NoError(z.world.t, err)
+		if cursor == "0" {
+			break
+		}
+	}
+	return left
+}
+
+func (z *zone) appendFolder() string { return filepath.Join(z.server.Dir(), "appendonlydir") }
+
+// keepCopy copies the Redis' file as it is now.
+func (z *zone) keepCopy() {
+	z.world.t.Helper()
+	dir := filepath.Join(z.world.t.TempDir(), fmt.Sprintf("copy-%d", len(z.copies)))
+	require.NoError(z.world.t, os.CopyFS(dir, os.DirFS(z.appendFolder())))
+	z.copies = append(z.copies, dir)
+}
+
+// restart kills the Redis and starts it again; with an older copy of its data, if old.
+func (z *zone) restart(old bool) {
+	z.world.t.Helper()
+	require.NoError(z.world.t, z.server.Kill())
+	if old && len(z.copies) > 0 {
+		i := z.world.r.IntN(len(z.copies))
+		require.NoError(z.world.t, os.RemoveAll(z.appendFolder()))
+		require.NoError(z.world.t, os.CopyFS(z.appendFolder(), os.DirFS(z.copies[i])))
+		z.copies = z.copies[:i+1] // later ones are of a history that was not
+		z.world.counts["older Redis"]++
+	}
+	z.event("restart %v", old)
+	require.NoError(z.world.t, z.server.Start(context.Background()))
+	z.recover()
+}
+
+// recover does what a shipper does that opens: it applies what this Redis has lost and the topic has.
+func (z *zone) recover() {
+	z.world.t.Helper()
+	t := z.world.t
+	require.NoError(t, script.Load(context.Background(), z.client))
+	_, err := z.call("sonic_set", "0", "k0", "too early")
+	require.ErrorContains(t, err, "SONICNOTREADY")
+	found := z.table("sonic_look")
+	require.Equal(t, "0", found["opened"])
+	last := position(t, found["last"].(string))
+	for i, m := range z.topic {
+		if position(t, m.last) <= last {
+			continue
+		}
+		status, _ := z.apply(z, m, i)
+		require.Equal(t, "applied", status)
+		z.world.counts["recovered"]++
+	}
+	z.open(z.last())
+	cursors := found["cursors"].([]any)
+	clear(z.at)
+	for i := 0; i < len(cursors); i += 4 {
+		at, err := strconv.Atoi(cursors[i+2].(string))
+		require.NoError(t, err)
+		z.at[cursors[i].(string)] = at + 1
+	}
+}
+
+func position(t testing.TB, id string) int64 {
+	t.Helper()
+	p, err := script.Position(id)
+	require.NoError(t, err)
+	return p
+}
+
+// drain ships and delivers until nothing is left, wants and their answers included.
+func (w *world) drain() {
+	w.t.Helper()
+	for moved := true; moved; {
+		moved = false
+		for _, z := range w.zones {
+			for z.ship(1000) {
+				moved = true
+			}
+			for _, o := range z.others() {
+				for z.deliver(o) {
+					moved = true
+				}
+			}
+		}
+	}
+}
+
+// A value is what a key holds, in a canonical form.
+type value struct {
+	kind    string
+	content string
+	expires int64 // ms; -1 never
+}
+
+func (v value) String() string { return fmt.Sprintf("%s %s expires %d", v.kind, v.content, v.expires) }
+
+// data reads all keys of a database but Sonic's own.
+func (z *zone) data(db int) map[string]value {
+	z.world.t.Helper()
+	t, ctx := z.world.t, context.Background()
+	c := redis.NewClient(&redis.Options{Addr: z.server.Addr(), DB: db, MaxRetries: -1})
+	defer c.Close()
+	keys, err := c.Keys(ctx, "*").Result()
+	require.NoError(t, err)
+	all := make(map[string]value)
+	for _, key := range keys {
+		if script.IsStateKey(key) {
+			continue
+		}
+		var v value
+		v.kind, err = c.Type(ctx, key).Result()
+		require.NoError(t, err)
+		v.content = contentOf(ctx, t, c, v.kind, key)
+		v.expires, err = c.Do(ctx, "PEXPIRETIME", key).Int64()
+		require.NoError(t, err)
+		if v.kind != "none" && v.expires != -2 {
+			all[key] = v
+		}
+	}
+	return all
+}
+
+func contentOf(ctx context.Context, t testing.TB, c *redis.Client, kind, key string) string {
+	t.Helper()
+	switch kind {
+	case "string":
+		s, err := c.Get(ctx, key).Result()
+		if err != redis.Nil { //nolint:errorlint // it expired just now
+			require.NoError(t, err)
+		}
+		return s
+	case "hash":
+		m, err := c.HGetAll(ctx, key).Result()
+		require.NoError(t, err)
+		var list []string
+		for f, v := range m {
+			list = append(list, f+"="+v)
+		}
+		slices.Sort(list)
+		return strings.Join(list, " ")
+	case "set":
+		list, err := c.SMembers(ctx, key).Result()
+		require.NoError(t, err)
+		slices.Sort(list)
+		return strings.Join(list, " ")
+	case "zset":
+		list, err := c.ZRangeWithScores(ctx, key, 0, -1).Result()
+		require.NoError(t, err)
+		var pairs []string
+		for _, z := range list {
+			pairs = append(pairs, fmt.Sprintf("%v=%v", z.Member, z.Score))
+		}
+		slices.Sort(pairs)
+		return strings.Join(pairs, " ")
+	case "list":
+		list, err := c.LRange(ctx, key, 0, -1).Result()
+		require.NoError(t, err)
+		return strings.Join(list, " ")
+	default:
+		return ""
+	}
+}

@@ -13,6 +13,7 @@ const (
 	null3     = "_\r\n"
 
 	notReady     = "-SONICNOTREADY"
+	noFunction   = "-ERR Function not found"
 	errNotOpened = "LOADING Sonic has not opened this Redis yet: the command was not run"
 )
 
@@ -34,7 +35,7 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 			return mendIntegers(reply)
 		}
 	case '-':
-		if bytes.HasPrefix(reply, []byte(notReady)) {
+		if isNotOpened(reply) {
 			return resp.AppendError(nil, errNotOpened)
 		}
 	}
@@ -82,6 +83,12 @@ func emptyArray(cmd *command.Command, arguments int) bool {
 		return true
 	}
 	return false
+}
+
+// isNotOpened reports whether a function is missing or refuses to run because no Sonic has looked at this Redis since it
+// began: it did not run.
+func isNotOpened(reply []byte) bool {
+	return bytes.HasPrefix(reply, []byte(notReady)) || bytes.HasPrefix(reply, []byte(noFunction))
 }
 
 func isNull(reply []byte) bool {

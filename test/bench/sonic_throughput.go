@@ -94,8 +94,8 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 		}
 	}
 	for i, s := range sides {
-		rate := median(eachOf(s.turns, func(l loaded) float64 { return l.rate }))
-		cpu := median(eachOf(s.turns, func(l loaded) float64 { return l.perMillon }))
+		rate := median(each(s.turns, func(l loaded) float64 { return l.rate }))
+		cpu := median(each(s.turns, func(l loaded) float64 { return l.perMillon }))
 		b.row("%s\t%s\t%.0f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, median(ratios[i]), minOf(ratios[i]), maxOf(ratios[i]))
 		b.figure(part+"_"+s.name+"_per_s", rate)
 		if s.endpoint != nil {

@@ -272,8 +272,8 @@ func TestLast(t *testing.T) {
 	})
 }
 
-// A named owner keeps others of its name away, and nobody else: a replicator of another cluster must
-// be let in, which an exclusive producer does not.
+// A named owner keeps others of its name away, and nobody else: a replicator of another cluster
+// must be let in, which an exclusive producer does not.
 func TestNamedOwnershipOnBroker(t *testing.T) {
 	srv := stack.Pulsar(t)
 	name := srv.Topic(t, srv.Namespace(t), 0)

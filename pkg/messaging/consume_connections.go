@@ -36,7 +36,7 @@ const (
 
 // policy notes that a connection has ended: the underlying client asks for a back-off policy then,
 // before it makes the next, and resets it when that is made (pulsar-client-go v0.21.0
-// consumer_partition.go, reconnectToBroker).
+// consumer_partition.go, reconnectToBroker). See asked for when it asks besides.
 //
 // When a connection breaks while the client subscribes by it, the client subscribes by the next one
 // and then, for the break, a second time by the same one. It empties its queue before, and the
@@ -51,6 +51,15 @@ func (c *connections) policy() rawbackoff.Policy {
 		c.broken()
 	}
 	return &reconnect{of: c}
+}
+
+// asked is called when underlying consumers have answered n times where their partitions end. They
+// have asked for a back-off policy each time, and were not connecting (consumer_partition.go,
+// getLastMessageIDAndMarkDeletePosition).
+func (c *connections) asked(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open -= n
 }
 
 // reconnect is the back-off of one connection being made.

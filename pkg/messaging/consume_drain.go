@@ -83,6 +83,7 @@ func (d *drain) begin(s *session) error {
 	if err != nil {
 		return err
 	}
+	s.arrivals.connections.asked(len(ids))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.known[s.src] = struct{}{}

@@ -1,6 +1,7 @@
 package messaging
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/test/wire"
 )
 
 // ackedConsumer stands for the underlying consumer: it notes what is acknowledged.
@@ -508,4 +511,32 @@ func TestBrokerThatGoesBackTakesNoKeyBack(t *testing.T) {
 	first := deliver(t, p, c, 1, 0, 1)
 	again := deliver(t, p, c, 2, 0, 1)
 	require.False(t, first != nil && again == nil, "K is back at its first message")
+}
+
+// Where a partition ends is asked for with a back-off policy, too, by consumers that are connected.
+func TestDrainThatAsksForEndsIsNotConnecting(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic("orders", 3)
+	client, err := Dial(t.Context(), Config{URL: s.URL()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close(context.Background())) }()
+	cfg := DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription = []string{"orders"}, "sub"
+	c, err := client.Consumer(cfg)
+	require.NoError(t, err)
+	r, err := c.begin(func(context.Context, *Delivery) error { return nil }, false)
+	require.NoError(t, err)
+	defer c.end()
+	r.drain = newDrain(r)
+	r.stop, r.halt = context.WithCancelCause(t.Context())
+	defer r.halt(nil)
+	r.grace = r.stop
+	session, err := r.subscribe(r.cfg.sources()[0])
+	require.NoError(t, err)
+	defer r.giveUp(session)
+	connections := &session.arrivals.connections
+	before := connections.current.Load()
+	require.NoError(t, r.drain.begin(session))
+	require.Equal(t, before+3, connections.current.Load(), "it was asked for")
+	require.True(t, connections.settled(), "what is dropped is noticed")
 }

@@ -30,13 +30,20 @@ type rawConsumer interface {
 type partitionConsumers struct {
 	// subscribe makes the consumer of one partition.
 	subscribe func(topic string) (pulsar.Consumer, error)
-	ch        <-chan pulsar.ConsumerMessage // where they deliver
 
 	making sync.WaitGroup
 
-	mu     sync.Mutex
-	of     map[string]pulsar.Consumer // by partition's topic; nil while one is being made
-	closed bool
+	mu      sync.Mutex
+	session *session                   // where they deliver; nil before the first is to be made
+	of      map[string]pulsar.Consumer // by partition's topic; nil while one is being made
+	closed  bool
+}
+
+// begin is called once, before add.
+func (c *partitionConsumers) begin(s *session, subscribe func(topic string) (pulsar.Consumer, error)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session, c.subscribe = s, subscribe
 }
 
 // add subscribes to those of topics that have no consumer, side by side. It returns one of the
@@ -80,7 +87,7 @@ func (c *partitionConsumers) make(topic string) error {
 	}
 	c.mu.Unlock()
 	if err == nil && closed {
-		closeReceiving(raw, c.ch)
+		closeReceiving(raw, c.session.ch)
 	}
 	return err
 }
@@ -121,29 +128,59 @@ func (c *partitionConsumers) GetLastMessageIDs() ([]pulsar.TopicMessageID, error
 
 // Close closes the consumers, and those that are being made once they are.
 func (c *partitionConsumers) Close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	var closing sync.WaitGroup
-	for _, raw := range c.all() {
-		closing.Go(raw.Close)
-	}
-	closing.Wait()
+	c.refuse()
+	madeConsumers(c.all()).Close()
 	c.making.Wait()
 }
 
-// subscribeAll subscribes to all partitions of s's topic, or to none.
-func (r *run) subscribeAll(s *session, topics []string) (*partitionConsumers, error) {
-	c := &partitionConsumers{ch: s.ch, subscribe: func(topic string) (pulsar.Consumer, error) {
+// refuse makes no more consumers, and closes those that are being made once they are. It returns
+// the session, nil when there is none yet.
+func (c *partitionConsumers) refuse() *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return c.session
+}
+
+// madeConsumers are the consumers that were made at some time.
+type madeConsumers []pulsar.Consumer
+
+// Close closes them side by side.
+func (all madeConsumers) Close() {
+	var closing sync.WaitGroup
+	for _, raw := range all {
+		closing.Go(raw.Close)
+	}
+	closing.Wait()
+}
+
+// subscribeAll subscribes to all partitions of s's topic. When that fails, abandon must follow.
+func (r *run) subscribeAll(s *session, c *partitionConsumers, topics []string) error {
+	c.begin(s, func(topic string) (pulsar.Consumer, error) {
 		options := r.rawOptions(s)
 		options.Topic, options.AutoDiscoveryPeriod = topic, never
+		// Of a partition that the topic has gained the queue is shorter than those of the others,
+		// which may have all of the budget.
+		_, all := r.partitions(s.src)
+		options.ReceiverQueueSize = min(s.queue, r.queueLength(s.src, all))
 		return r.c.client.consumers.Subscribe(options)
-	}}
-	if err := c.add(topics); err != nil {
-		closeReceiving(c, s.ch)
-		return nil, err
+	})
+	return c.add(topics)
+}
+
+// abandon ends what was subscribed for a session that does not begin: because subscribing failed
+// or took too long, or the run stops. A partition that has not answered is not waited for: the
+// others have messages, which are another consumer's from now on.
+func (r *run) abandon(c *partitionConsumers) {
+	s := c.refuse()
+	if s == nil {
+		return
 	}
-	return c, nil
+	s.owned.end(ErrOwnershipLost)
+	r.briefly(s.owned.awaitCalls)
+	r.briefly(func(ctx context.Context) {
+		within(ctx, func() { closeReceiving(madeConsumers(c.all()), s.ch) })
+	})
 }
 
 // findPartitions looks for new partitions until ctx ends.
@@ -173,6 +210,7 @@ func (r *run) subscribeNew(ctx context.Context, s *session, consumers *partition
 	_, err := patiently(ctx, r.c.client, func() (none struct{}, err error) {
 		topics, err := r.c.client.consumers.TopicPartitions(s.src.topic)
 		if err == nil {
+			r.notePartitions(s.src, max(len(topics), before))
 			err = consumers.add(topics)
 		}
 		return none, err
@@ -181,7 +219,6 @@ func (r *run) subscribeNew(ctx context.Context, s *session, consumers *partition
 		return
 	}
 	if n := len(consumers.all()); n > before {
-		r.notePartitions(s.src, n)
 		r.log.Info("topic has more partitions", zap.Stringer("source", s.src), zap.Int("from", before), zap.Int("to", n))
 	}
 	if err != nil {

@@ -101,3 +101,97 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 }
+
+// Run ends while one partition has not answered. What the others have delivered goes to the next
+// consumer, and what was owned is given up.
+func TestNothingIsPinnedAfterRunThatWasSubscribing(t *testing.T) {
+	for _, kind := range allTypes {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s := wire.Start(t)
+			s.CreateTopic(topic, 2)
+			first, second := topic+"-partition-0", topic+"-partition-1"
+			s.Publish(first, wire.Message{Key: "k", Payload: []byte("0")})
+			client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: time.Hour})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, client.Close(testContext(t))) }()
+			unanswered := s.Ignore(wire.OpSubscribe, second, 1)
+			var o owner
+			var options []messaging.ConsumerOption
+			if kind == messaging.Failover {
+				options = append(options, messaging.OnOwned(o.gain))
+			}
+			c, err := client.Consumer(quickConfig(kind, ""), options...)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				ended <- c.Run(ctx, func(context.Context, *messaging.Delivery) error { return nil })
+			}()
+			require.NoError(t, unanswered.Wait(testContext(t), 1))
+			require.NoError(t, s.Until(testContext(t), func() bool {
+				all := s.Consumers(first, "sub")
+				return len(all) == 1 && all[0].Unacked == 1
+			}))
+			cancel()
+			require.NoError(t, <-ended)
+			require.Empty(t, s.Consumers(first, "sub"))
+			eventually(t, "what was owned is lost", func() bool { return len(o.partitions()) == 0 })
+		})
+	}
+}
+
+// Brokers sort the consumers of a Failover partition by name, and divide the partitions by that.
+func TestConsumerHasOneNameOnAllPartitions(t *testing.T) {
+	s := wire.Start(t)
+	s.CreateTopic(topic, 5)
+	names := make(map[string]int)
+	for i := range 3 {
+		r := start(t, dial(t, s.URL()), quickConfig(messaging.Failover, messaging.OrderKey),
+			func(context.Context, *messaging.Delivery) error { return nil })
+		defer r.stop(t)
+		require.NoError(t, s.WaitConsumers(testContext(t), topic, "sub", 5*(i+1)))
+	}
+	for _, c := range s.Consumers(topic, "sub") {
+		names[c.Name]++
+	}
+	require.Len(t, names, 3)
+	for name, n := range names {
+		require.Equal(t, 5, n, name)
+	}
+}
+
+// What is received ahead is divided among partitions. A topic that gains many gets no multiple of
+// it.
+func TestNewPartitionsShareThePrefetch(t *testing.T) {
+	for _, kind := range allTypes {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			const ahead, partitions = 100, 20
+			s := wire.Start(t)
+			s.CreateTopic(topic, 1)
+			cfg := quickConfig(kind, "")
+			cfg.DiscoverEvery = 20 * time.Millisecond
+			cfg.PrefetchMessages = ahead
+			r := start(t, dial(t, s.URL()), cfg, func(context.Context, *messaging.Delivery) error { return nil })
+			permits := func(partitions int) (all int) {
+				require.NoError(t, s.Until(testContext(t), func() bool {
+					all = 0
+					for _, c := range s.Consumers(topic, "sub") {
+						if c.Permits == 0 {
+							return false
+						}
+						all += c.Permits
+					}
+					return len(s.Consumers(topic, "sub")) == partitions
+				}))
+				return all
+			}
+			require.Equal(t, ahead, permits(1))
+			s.CreateTopic(topic, partitions)
+			require.LessOrEqual(t, permits(partitions), 2*ahead)
+			r.stop(t)
+		})
+	}
+}

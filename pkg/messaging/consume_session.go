@@ -206,13 +206,18 @@ func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 }
 
 // subscribe begins a session on src. It returns when subscribed, when that failed,
-// or when the run stops. The underlying call has no context and can hang for good:
-// when a connection breaks while the partitions of a topic are subscribing, those
-// already subscribed wait for a reader that starts only when all are
+// or when the run stops. The underlying call has no context, and a pattern's can hang
+// for good: when a connection breaks while the partitions of a topic are subscribing,
+// those already subscribed wait for a reader that starts only when all are
 // (consumer_impl.go, internalTopicSubscribeToPartitions). So it is given up after
 // several operation timeouts, and a consumer that comes later is closed behind.
 func (r *run) subscribe(src source) (*session, error) {
-	return patiently(r.stop, r.c.client, func() (*session, error) { return r.newSession(src) }, r.giveUp)
+	consumers := new(partitionConsumers)
+	s, err := patiently(r.stop, r.c.client, func() (*session, error) { return r.newSession(src, consumers) }, r.giveUp)
+	if err != nil {
+		r.abandon(consumers)
+	}
+	return s, err
 }
 
 // subscribePatience is how many operation timeouts subscribing may take: one each
@@ -221,8 +226,9 @@ const subscribePatience = 3
 
 var errSubscribeHangs = errors.New("no answer in time")
 
-// newSession subscribes with a receive queue of the length that the budget allows.
-func (r *run) newSession(src source) (*session, error) {
+// newSession subscribes with a receive queue of the length that the budget allows, to a topic by
+// consumers.
+func (r *run) newSession(src source, consumers *partitionConsumers) (*session, error) {
 	var topics []string
 	if src.pattern == "" {
 		var err error
@@ -266,9 +272,7 @@ func (r *run) newSession(src source) (*session, error) {
 	if err := r.createSubscription(src); err != nil {
 		return nil, err
 	}
-	if err := r.subscribeTo(s, topics); err != nil {
-		s.owned.end(ErrOwnershipLost)
-		r.briefly(s.owned.awaitCalls)
+	if err := r.subscribeTo(s, consumers, topics); err != nil {
 		return nil, err
 	}
 	r.begun.Store(src, true)
@@ -281,11 +285,14 @@ func (r *run) newSession(src source) (*session, error) {
 }
 
 // subscribeTo makes the underlying consumers.
-func (r *run) subscribeTo(s *session, topics []string) (err error) {
+func (r *run) subscribeTo(s *session, consumers *partitionConsumers, topics []string) (err error) {
 	if s.src.pattern == "" {
-		s.raw, err = r.subscribeAll(s, topics)
-	} else {
-		s.raw, err = r.c.client.consumers.Subscribe(r.rawOptions(s))
+		s.raw = consumers
+		return r.subscribeAll(s, consumers, topics)
+	}
+	if s.raw, err = r.c.client.consumers.Subscribe(r.rawOptions(s)); err != nil {
+		s.owned.end(ErrOwnershipLost)
+		r.briefly(s.owned.awaitCalls)
 	}
 	return err
 }

@@ -46,7 +46,7 @@ func fromEnvironment(t *testing.T, steps int) parameters {
 func TestZonesConverge(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
-			p := fromEnvironment(t, 1500)
+			p := fromEnvironment(t, 1000)
 			r := rand.New(rand.NewPCG(p.seed, 0))
 			w := newWorld(t, r, names...)
 			c := &chaos{world: w, acked: make(map[string]int64)}
@@ -270,10 +270,11 @@ func (c *chaos) single(z *zone) []any {
 	}
 }
 
-// expiring tells whether an effect names a time that is just now. The clocks of streams are ahead by less.
-func expiring(effects []versioned, now int64) bool {
+// expiring tells whether an effect names a time between from and to. The clocks of streams are ahead by less than
+// what is added.
+func expiring(effects []versioned, from, to int64) bool {
 	for _, v := range effects {
-		if at := latest(v); at > now-300 && at < now+500 {
+		if at := latest(v); at > from-300 && at < to+300 {
 			return true
 		}
 	}
@@ -343,14 +344,16 @@ func (c *chaos) compare(all bool) {
 	for _, v := range c.history() {
 		history[v.key()] = append(history[v.key()], v)
 	}
-	now := time.Now().UnixMilli()
 	differ := 0
 	for db := range 2 {
 		var held []map[string]value
 		keys := make(map[string]bool)
+		from := time.Now().UnixMilli()
 		for _, z := range c.zones {
-			data := z.data(db)
-			held = append(held, data)
+			held = append(held, z.data(db))
+		}
+		now := time.Now().UnixMilli()
+		for _, data := range held {
 			for key := range data {
 				keys[key] = true
 			}
@@ -362,7 +365,7 @@ func (c *chaos) compare(all bool) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			effects := history[strconv.Itoa(db)+":"+key]
-			if !all && expiring(effects, now) {
+			if !all && expiring(effects, from, now) {
 				continue
 			}
 			want, exists := held[0][key]

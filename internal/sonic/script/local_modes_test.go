@@ -425,22 +425,48 @@ func (o oldRedis) Do(ctx context.Context, args ...any) *redis.Cmd {
 	return cmd
 }
 
-// Commands that free memory work when Redis has reached its bound, and others fail as in bare Redis.
+// Commands that need no memory work when Redis has reached its bound, and others fail as in bare Redis.
+// A transaction is closed all the same.
 func TestFullRedis(t *testing.T) {
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww")
-	w.do("SET", "k", "v")
-	if err := c.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
+	bare := stack.PrivateRedis(t)
+	b := dial(t, bare, 2)
+	for _, command := range []string{"SET k v", "SADD s a b", "SET l v", "CONFIG SET maxmemory 1"} {
+		w.do(words(command)...)
+		b.do(words(command)...)
 	}
-	if reply := w.do(function(script.Mode{}, words("SET l v"))...); !strings.HasPrefix(reply, "-OOM ") {
-		t.Errorf("SET replies %q", reply)
+	mode := script.Mode{Tx: "1"}
+	for command, want := range map[string]string{
+		"SET l v": "", "INCR n": "", "HSET h f v": "", "LPUSH p a": "", "COPY k j": "", "DEL k": "D l 0 k", "SREM s a": `a l 0 s "" a`,
+		"RENAME l m": "D l 0 l;S l 0 m v \"\"", "SMOVE s r b": "a l 0 s \"\" b;A l 0 r \"\" b",
+	} {
+		wanted, got := b.do(words(command)...), w.do(function(mode, words(command))...)
+		if got[0] == '-' {
+			got = "-" + script.ErrorOf(strings.TrimSpace(got[1:])) + "\r\n"
+		}
+		if got != wanted {
+			t.Errorf("%s: the reply is %q, bare Redis' is %q", command, got, wanted)
+		}
+		if effects := strings.ReplaceAll(want, `""`, ""); text(entries(ctx, t, c)) != strings.ReplaceAll(effects, ";", "\n") {
+			t.Errorf("%s has other effects than %q", command, want)
+		}
 	}
-	if reply := w.do(function(script.Mode{}, words("DEL k"))...); reply != ":1\r\n" {
-		t.Errorf("DEL replies %q", reply)
+	if reply := w.do(function(mode, []string{"TX"})...); reply[0] != '$' || reply[1] == '-' {
+		t.Errorf("the end of a transaction replies %q", reply)
 	}
-	if got := text(entries(ctx, t, c)); got != "D l 0 k" {
-		t.Errorf("effects are %q", got)
+}
+
+// A Redis that became a replica refuses writes with the error of bare Redis.
+func TestReplica(t *testing.T) {
+	_, w := newSonic(t, []string{"b"}, "lww")
+	b := dial(t, stack.PrivateRedis(t), 2)
+	for _, wire := range []*wire{w, b} {
+		wire.do("REPLICAOF", "127.0.0.1", "1")
+	}
+	wanted, got := b.do("SET", "k", "v"), w.do(function(script.Mode{}, words("SET k v"))...)
+	if got = "-" + script.ErrorOf(strings.TrimSpace(got[1:])) + "\r\n"; got != wanted {
+		t.Errorf("the reply is %q, bare Redis' is %q", got, wanted)
 	}
 }
 

@@ -26,7 +26,7 @@ func (g generator) bytes() string {
 	return g.pick("0", "12", "value", strings.Repeat("y", g.IntN(300)), string([]byte{0, 0xff, '\n', 0x80}))
 }
 
-// some returns one to three words of group each.
+// some returns the words of one to three groups.
 func (g generator) some(group func() []string) []string {
 	var all []string
 	for range 1 + g.IntN(3) {

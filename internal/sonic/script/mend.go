@@ -35,3 +35,16 @@ func MendOf(command string) Mend {
 		return MendNothing
 	}
 }
+
+// ErrorOf returns the error that a client is to get in place of the one that a function gave: Redis refuses
+// a function as a whole in other words than a command. Both are without the leading "-".
+func ErrorOf(text string) string {
+	switch {
+	case strings.HasPrefix(text, "OOM "):
+		return "OOM command not allowed when used memory > 'maxmemory'."
+	case strings.HasPrefix(text, "READONLY "):
+		return "READONLY You can't write against a read only replica."
+	default:
+		return text
+	}
+}

@@ -77,6 +77,7 @@ local function deletion_effect(policy, db, key)
 	return COUNT[4] .. START.D[policy][db] .. HEAD[#key] .. key
 end
 
+-- expiry_effect packs E. wiped is the time before which an expiry that has passed wiped the key.
 local function expiry_effect(policy, db, key, pxat, wiped)
 	local head = START.E[policy][db] .. HEAD[#key] .. key .. HEAD[#pxat] .. pxat
 	if wiped then return COUNT[6] .. head .. HEAD[#wiped] .. wiped end

@@ -74,9 +74,10 @@ end
 -- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua.
 local function wholesale_notes(policy, db, key, pxat, notes)
 	if policy ~= 'l' then return notes end
-	notes = notes or {}
+	local rest = pxat == '' and '' or ' ' .. pxat
+	if not notes then return {key_field(db, key), rest} end -- made of its size: most writes end here
 	local n = #notes
-	notes[n + 1], notes[n + 2] = key_field(db, key), pxat == '' and '' or ' ' .. pxat
+	notes[n + 1], notes[n + 2] = key_field(db, key), rest
 	return notes
 end
 
@@ -120,6 +121,9 @@ end
 -- added_notes are those of elements list[first], list[first+step], .. of a key of type kind.
 local function added_notes(policy, db, key, kind, list, first, last, step, notes)
 	if policy ~= 'l' then return notes end
+	if not notes and first + step > last then
+		return {type_field(db, key, kind), '', element_field(db, key, list[first]), ''}
+	end
 	notes = notes or {}
 	local n, prefix = #notes, element_field(db, key, '')
 	notes[n + 1], notes[n + 2] = type_field(db, key, kind), ''

@@ -52,7 +52,7 @@ end
 -- then the effects, nil when nothing changed, and their notes.
 --
 -- With one zone the command just runs, unless options.special says that body does more for the reply.
--- options.frees is for commands that free memory: they run when Redis has reached its bound.
+-- options.frees is for commands that Redis runs when it has reached its bound of memory: they need none or free some.
 local function write(command, body, options)
 	options = options or {}
 	local special = options.special

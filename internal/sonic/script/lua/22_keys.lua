@@ -48,7 +48,7 @@ each({'RENAME', 'RENAMENX'}, function(command)
 		local made
 		made, notes = state_effects(db, to, notes)
 		return reply, deletion_effect(policy, db, from) .. made, notes
-	end)
+	end, {frees = true})
 end)
 
 -- other_state returns the state of key in another database, and comes back.
@@ -83,7 +83,7 @@ write('MOVE', function(args, db)
 	local made
 	made, notes = other_state(db, format('%d', tonumber(args[3])), key, notes)
 	return reply, deletion_effect(policy, db, key) .. made, notes
-end)
+end, {frees = true})
 
 write('RESTORE', function(args, db)
 	local key = args[2]

@@ -29,7 +29,7 @@ write('SMOVE', function(args, db)
 	policy = policy_of(to)
 	return reply, effects .. element_effect('A', policy, db, to, expiry_of(to), args[4]),
 		added_notes(policy, db, to, 's', args, 4, 4, 1, notes)
-end)
+end, {frees = true})
 
 -- SPOP key [count]. RESP3's reply with a count is a set.
 write('SPOP', function(args, db, resp3)

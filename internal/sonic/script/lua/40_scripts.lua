@@ -1,6 +1,12 @@
 
+-- always registers a function that runs when Redis has reached its bound of memory, too: what stands
+-- beside it in a MULTI has run then.
+local function always(name, callback)
+	redis.register_function{function_name = name, callback = callback, flags = {'allow-oom'}}
+end
+
 -- sonic_tx closes the transaction of mode, if it appended anything. Its reply is the entry's id.
-redis.register_function('sonic_tx', function(keys, args)
+always('sonic_tx', function(keys, args)
 	if not ready then return NOT_READY end
 	local db, tx, published = mode_of(args[1]) -- db is the connection's
 	local id = false
@@ -21,7 +27,7 @@ end
 
 -- sonic_mark and sonic_ship stand before and behind a user's script in one MULTI, with the keys that
 -- it declares. sonic_ship notes the state of those that are not what they were.
-redis.register_function('sonic_mark', function(_, args)
+always('sonic_mark', function(_, args)
 	if not ready then return NOT_READY end
 	marks = {}
 	if alone then return 0 end
@@ -31,7 +37,7 @@ redis.register_function('sonic_mark', function(_, args)
 	return #args - 1
 end)
 
-redis.register_function('sonic_ship', function(keys, args)
+always('sonic_ship', function(keys, args)
 	if not ready then return NOT_READY end
 	if alone then return false end
 	local before = marks or {}
@@ -55,4 +61,4 @@ write('PUBLISH', function(args, db)
 	local reply = run('PUBLISH', args)
 	if failed(reply) then return reply end
 	return reply, '\149\161P\161n' .. HEAD[#db] .. db .. HEAD[#args[2]] .. args[2] .. HEAD[#args[3]] .. args[3]
-end)
+end, {frees = true})

@@ -73,13 +73,9 @@ local function behind(out)
 	local left = {}
 	for i = 1, #others do
 		local id = call('HGET', told, zone .. ' ' .. others[i])
-		if id then
-			if id_before(call('HGET', cur, others[i]) or NO_ID, id) then
-				left[#left + 1] = others[i]
-				left[#left + 1] = id
-			else
-				call('HDEL', told, zone .. ' ' .. others[i])
-			end
+		if id and id_before(call('HGET', cur, others[i]) or NO_ID, id) then
+			left[#left + 1] = others[i]
+			left[#left + 1] = id
 		end
 	end
 	return left

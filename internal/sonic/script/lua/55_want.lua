@@ -54,20 +54,22 @@ end
 
 -- answer ships the state of key, which asker wanted by the entry id. Under lww it is for all zones: it has a version. Under
 -- none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could tell how old it is.
+-- Without an asker it is for all: the key is this zone's own.
 local function answer(out, asker, id, policy, db, key)
 	go(db)
 	local effects, notes = state_effects(db, key)
 	go('0')
 	if effects == '' then return end
-	if policy ~= 'l' then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
+	if policy ~= 'l' and asker then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
 	append(out, '0', nil, effects, notes)
 end
 
--- awaited tells whether this zone waits for the answer of origin to the entry id.
+-- awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.
 local function awaited(out, origin, db, key, id)
 	go('0')
 	local held = call('HGET', state(out, 'want'), want_field(origin, db, key))
-	return held and string.match(held, '[^ ]*$') == id
+	if not held or string.match(held, '[^ ]*$') ~= id then return false end
+	return true, string.sub(held, 1, 2) == 'n*'
 end
 
 -- answered forgets a want: origin has sent the key's state.

@@ -11,9 +11,9 @@ local function look(out)
 	}
 end
 
--- sonic_look tells what this Redis holds. It changes nothing, and works always.
+-- sonic_look tells what this Redis holds. It changes nothing, and works always, on a replica, too.
 redis.register_function{
-	function_name = 'sonic_look', flags = {'allow-oom'},
+	function_name = 'sonic_look', flags = {'no-writes'},
 	callback = function(keys)
 		if not concat then bind() end
 		return look(keys[1])

@@ -20,6 +20,7 @@ local WHOLESALE = {S = true, R = true, D = true}
 -- apply_entry applies the effects of one entry; counts is changed. current is shared with wanted: the policy of the effect.
 local function apply_entry(out, origin, id, packed, counts, current)
 	local v = versions.of(id, origin)
+	local restored -- a key of this zone's own that it had lost
 	local offset = 0
 	while offset >= 0 and offset < #packed do
 		local list = {cmsgpack.unpack_limit(packed, 100, offset)}
@@ -31,8 +32,10 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			if op == 'N' then
 				if e[5] == zone and origin ~= zone then answer(out, origin, id, policy, e[3], e[4]) end
 			elseif op == 'O' then
-				if e[5] ~= zone or not awaited(out, origin, e[3], e[4], e[6]) then return end
+				local waits, own = awaited(out, origin, e[3], e[4], e[6])
+				if e[5] ~= zone or not waits then return end
 				answered(out, origin, e[3], e[4])
+				if own then restored = e end
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not (op == 'P' and origin == zone) then
@@ -48,6 +51,8 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			end
 		end
 	end
+	-- Other zones may hold something else than the one that was asked.
+	if restored then answer(out, nil, nil, restored[2], restored[3], restored[4]) end
 end
 
 -- collect keeps a part of a message. It returns the status when there is no whole payload yet, else nil and the payload.

@@ -72,6 +72,7 @@ type backend struct {
 	streaming bool // the reply under way goes to its client piece by piece
 
 	demoted bool // Redis has become a replica
+	fenced  bool // a Sonic has opened this Redis: it may run scripts of users
 
 	// One command at a time is measured.
 	measured bool
@@ -141,7 +142,7 @@ func (b *backend) connected(fd int, err error) {
 // failUnsent answers what waited too long for a connection.
 func (b *backend) failUnsent() {
 	b.giveUp = &timer{index: -1} // no second one until it is up again
-	b.fail(false)
+	b.fail()
 }
 
 // unreachable reports whether a connection has been missing for so long that nothing waits for it any more.
@@ -149,15 +150,16 @@ func (b *backend) unreachable() bool {
 	return b.state != up && b.l.now.Sub(b.downSince) >= b.l.cfg.Backend.Wait
 }
 
-// fail answers all that is pending with an error. sent tells whether Redis may have seen it.
-func (b *backend) fail(sent bool) {
+// fail answers all that was not sent with an error.
+func (b *backend) fail() {
 	for b.replies.n > 0 {
-		b.failFront(sent)
+		b.failFront(false)
 	}
 	b.out, b.sent = b.out[:0], 0
 	b.resumeWaiting()
 }
 
+// failFront answers what is pending first with an error. sent tells whether Redis may have seen it.
 func (b *backend) failFront(sent bool) {
 	p := *b.replies.front()
 	b.replies.pop()
@@ -195,10 +197,13 @@ func (b *backend) lost(err error) {
 		}
 	}
 	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
-	b.measured, b.demoted = false, false
+	b.measured, b.demoted, b.fenced = false, false, false
 	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
 		b.failFront(true)
+	}
+	if b.holdsOwn() {
+		b.fail()
 	}
 	if b.replies.n > 0 {
 		keep := b.queued - b.replies.front().start
@@ -210,12 +215,22 @@ func (b *backend) lost(err error) {
 	if b.owner != nil {
 		// What Redis kept for the connection is gone: the client must know.
 		owner := b.owner
-		b.fail(false)
+		b.fail()
 		b.discard()
 		owner.leave()
 		return
 	}
 	b.connect()
+}
+
+// holdsOwn reports whether a command waits that is for the connection that has ended only.
+func (b *backend) holdsOwn() bool {
+	for i := range b.replies.n {
+		if then := b.replies.at(i).then; then != nil && then.here {
+			return true
+		}
+	}
+	return false
 }
 
 // discard ends the connection for good. Nobody gets an answer.
@@ -242,6 +257,7 @@ func (b *backend) discard() {
 // push notes a reply that will come to what is appended to out next.
 func (b *backend) push(p pending) {
 	p.start = b.queued
+	p.messages = b.owner != nil && b.owner.subs != nil && b.owner.subs.count() > 0 || p.then != nil && p.then.subscription
 	if p.client != nil {
 		p.client.outstanding++
 		if !b.measured && p.kind <= function {
@@ -256,7 +272,7 @@ func (b *backend) appended(n int) {
 	b.queued += uint64(n)
 	b.touch()
 	if b.unreachable() {
-		b.fail(false)
+		b.fail()
 	}
 }
 
@@ -529,7 +545,7 @@ func (b *backend) isPush(reply []byte) bool {
 	if b.proto == 3 {
 		return reply[0] == '>' && !(subscribing && isSubscription(reply))
 	}
-	if b.owner == nil || b.owner.subs == nil || reply[0] != '*' {
+	if b.owner == nil || b.owner.subs == nil || reply[0] != '*' || b.replies.n > 0 && !b.replies.front().messages {
 		return false
 	}
 	return isMessage(reply)

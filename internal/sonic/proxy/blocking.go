@@ -15,6 +15,9 @@ import (
 // in its place: it tries the pop as a function; finds nothing; reads the keys on a connection that tracks them; tries
 // again, as something may have come in between; and waits. A change of the key is told by Redis, to that connection.
 
+// reopenInterval is how often a blocked client's command is tried while no Sonic has opened Redis.
+const reopenInterval = 100 * time.Millisecond
+
 // attempt is a blocking command as it is tried.
 type attempt struct {
 	n         int    // arguments
@@ -30,6 +33,7 @@ type waiting struct {
 	try attempt
 
 	timer   *timer
+	retry   *timer
 	tracked bool // Redis told the keys' state after it began to track them
 	running bool // a try or a read of the keys is under way
 	again   bool // a key changed meanwhile
@@ -119,6 +123,12 @@ func (w *waiting) tried(reply []byte) {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
+	if w.tracked && isNotOpened(reply) && !w.over && !w.expired {
+		// This Redis has begun anew, and nothing tells when a Sonic has opened it.
+		w.running = true
+		w.retry = c.l.timers.start(c.l.now.Add(reopenInterval), w.track)
+		return
+	}
 	reply = c.l.p.mend(w.cmd, false, reply, c.proto)
 	// Like Redis, who waits already does not mind a key of another type that comes.
 	wrongType := w.tracked && strings.HasPrefix(string(reply), "-WRONGTYPE")
@@ -177,6 +187,7 @@ func (w *waiting) end() {
 	w.cancel()
 	if c.wait == w {
 		c.wait = nil
+		c.last = c.l.now // it was not idle
 		c.enqueue()
 	}
 }
@@ -189,6 +200,7 @@ func (w *waiting) cancel() {
 	w.over = true
 	l := w.c.l
 	l.timers.stop(w.timer)
+	l.timers.stop(w.retry)
 	if w.tracked {
 		l.watcherOf(w.c.db).forget(w, w.running || w.again)
 	}

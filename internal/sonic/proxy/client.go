@@ -53,6 +53,7 @@ type client struct {
 	interest uint32
 	dirty    bool // in loop.dirtyClients
 	queued   bool // in loop.ready
+	refused  bool // the script that comes next may not run
 	stalled  bool // the next command waits until nothing is due
 	paused   bool // too much is due
 	parked   bool // in backend.waiting

@@ -11,6 +11,8 @@ type pending struct {
 	kind   replyKind
 	// emptyArray: nothing is told by RESP2's null array.
 	emptyArray bool
+	// messages may come before the reply: the client had subscriptions.
+	messages bool
 }
 
 type replyKind uint8
@@ -32,6 +34,8 @@ type handling struct {
 	each func(reply []byte)
 	// lost is called instead when the connection ended. sent tells whether Redis may have seen the command.
 	lost func(sent bool)
+	// here: the command is for this connection only. It is not sent on the next one.
+	here bool
 	// subscriptions are replies to SUBSCRIBE and its kin, which are pushes in RESP3.
 	subscription bool
 }
@@ -52,6 +56,8 @@ func (q *fifo) push(p pending) {
 }
 
 func (q *fifo) front() *pending { return &q.ring[q.first] }
+
+func (q *fifo) at(i int) *pending { return &q.ring[(q.first+i)&(len(q.ring)-1)] }
 
 func (q *fifo) pop() {
 	q.ring[q.first] = pending{}

@@ -38,13 +38,16 @@ func (c *client) dbSize(cmd *command.Command, r request) bool {
 		return false
 	}
 	count := c.swallow()
-	count.then.each = func(reply []byte) {
-		if n, ok := resp.ParseInt(resp.Text(reply)); ok {
-			c.l.stateKeys = n
-		}
-	}
+	count.then.each = c.noteStateKeys
 	b.send(count, c.l.p.countState)
 	return c.hiding(cmd, r)
+}
+
+// noteStateKeys takes the reply of countState.
+func (c *client) noteStateKeys(reply []byte) {
+	if n, ok := resp.ParseInt(resp.Text(reply)); ok {
+		c.l.stateKeys = n
+	}
 }
 
 // randomKeyTries bounds how often RANDOMKEY is asked again when it names a state key.

@@ -52,7 +52,11 @@ func TestRedisIsLostInMidCommand(t *testing.T) {
 	assert.Equal(t, "$-1\r\n", got, "this Redis has forgotten everything")
 	got = later.ask(t, "SET", "a", "1")
 	assert.True(t, strings.HasPrefix(got, "-"), "no Sonic has opened this Redis: %s", got)
+	got = later.ask(t, "EVAL", "return redis.call('SET', KEYS[1], 'x')", "1", "s")
+	assert.Contains(t, got, "-LOADING Sonic has not opened this Redis yet")
+	assert.Equal(t, ":0\r\n", later.ask(t, "EXISTS", "s"), "the script did not run")
 	open(t, srv)
+	assert.Equal(t, "+OK\r\n", later.ask(t, "EVAL", "return redis.call('SET', KEYS[1], 'x')", "1", "s"))
 	assert.Equal(t, "+OK\r\n", later.ask(t, "SET", "a", "1"))
 	assert.Equal(t, "$-1\r\n", later.ask(t, "GET", "n"), "INCR was not sent again")
 }

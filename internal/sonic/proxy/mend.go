@@ -12,7 +12,9 @@ const (
 	nullArray = "*-1\r\n"
 	null3     = "_\r\n"
 
-	notReady = "-SONICNOTREADY"
+	notReady     = "-SONICNOTREADY"
+	noFunction   = "-ERR Function not found"
+	errNotOpened = "LOADING Sonic has not opened this Redis yet: the command was not run"
 )
 
 // mend turns what a function replied into what the command itself would have replied.
@@ -33,8 +35,8 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 			return mendIntegers(reply)
 		}
 	case '-':
-		if bytes.HasPrefix(reply, []byte(notReady)) {
-			return resp.AppendError(nil, "LOADING Sonic has not opened this Redis yet: the command was not run")
+		if isNotOpened(reply) {
+			return resp.AppendError(nil, errNotOpened)
 		}
 	}
 	return reply
@@ -81,6 +83,12 @@ func emptyArray(cmd *command.Command, arguments int) bool {
 		return true
 	}
 	return false
+}
+
+// isNotOpened reports whether a function is missing or refuses to run because no Sonic has looked at this Redis since it
+// began: it did not run.
+func isNotOpened(reply []byte) bool {
+	return bytes.HasPrefix(reply, []byte(notReady)) || bytes.HasPrefix(reply, []byte(noFunction))
 }
 
 func isNull(reply []byte) bool {

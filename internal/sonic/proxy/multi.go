@@ -29,6 +29,8 @@ type element struct {
 	cmd    *command.Command
 	answer []byte // the proxy's own; nil: the next one that Redis gave
 	write  bool   // of a function
+	// counted: the number of state keys comes before it.
+	counted bool
 	// emptyArray: as in pending.
 	emptyArray bool
 }
@@ -185,6 +187,11 @@ func (c *client) prepare(tx *transaction) *execution {
 			// Within a transaction a blocking command does not wait: Redis is asked as for any write.
 			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.behind:q.end])
 			el.write, writes = true, true
+		case q.cmd.Name == "dbsize":
+			el.counted = true
+			e.out = append(e.out, p.countState...)
+			e.out = append(e.out, raw...)
+			e.sent++
 		default:
 			e.out = append(e.out, raw...)
 		}
@@ -265,6 +272,10 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		if el.answer != nil {
 			answer = append(answer, el.answer...)
 			continue
+		}
+		if el.counted {
+			e.c.noteStateKeys(given[0])
+			given = given[1:]
 		}
 		one := given[0]
 		given = given[1:]

@@ -102,17 +102,21 @@ func functionPrefix(name string) []byte {
 // all connections and ln, and returns nil. When it returns, nothing of it is left. Call it once.
 func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	defer func() { _ = ln.Close() }()
+	var loops []*loop
 	for range p.cfg.Loops {
 		l, err := newLoop(p)
 		if err != nil {
-			for _, l := range p.loops {
+			for _, l := range loops {
 				l.end()
 			}
 			return err
 		}
-		p.loops = append(p.loops, l)
+		loops = append(loops, l)
 	}
-	for _, l := range p.loops {
+	p.mu.Lock()
+	p.loops = loops
+	p.mu.Unlock()
+	for _, l := range loops {
 		p.background.Go(l.run)
 		l.post(func() { l.connection(p.cfg.Backend.DB, 2) }) // Ready tells of it
 	}
@@ -229,7 +233,7 @@ func (p *Proxy) Shipped(_ int, id string) {
 	if !ok || p.cfg.Ack != AckPublished {
 		return
 	}
-	for _, l := range p.loops {
+	for _, l := range p.running() {
 		l.post(func() { l.publishedUpTo(upTo) })
 	}
 }
@@ -239,9 +243,16 @@ func (p *Proxy) Shipped(_ int, id string) {
 func (p *Proxy) SetWrites(w Writes, reason string) {
 	p.refusal.Store(&reason)
 	p.writes.Store(int32(w))
-	for _, l := range p.loops {
+	for _, l := range p.running() {
 		l.post(l.writesChanged)
 	}
+}
+
+// running returns the event loops: none before Serve. It is safe for concurrent use.
+func (p *Proxy) running() []*loop {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.loops
 }
 
 func (p *Proxy) limitsOf(c *client) *resp.Limits {

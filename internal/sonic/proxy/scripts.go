@@ -26,6 +26,9 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	if !ok {
 		return false
 	}
+	if !b.fenced {
+		return c.passFence(b)
+	}
 	p := c.l.p
 	first, last := r.args[2].End+2, r.args[2+n].End+2
 	declared := r.raw[first:last]
@@ -48,7 +51,7 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	out = resp.AppendCommand(out, "EXEC")
 	const replies = 6
 	seen := 0
-	b.send(pending{client: c, kind: handled, then: &handling{replies: replies, each: func(reply []byte) {
+	b.send(pending{client: c, kind: handled, then: &handling{replies: replies, here: true, each: func(reply []byte) {
 		if seen++; seen < replies {
 			return
 		}
@@ -56,6 +59,36 @@ func (c *client) script(cmd *command.Command, r request) bool {
 		c.deliverPublished(id, answer)
 	}}}, out)
 	return true
+}
+
+// passFence asks whether a Sonic has opened this Redis: a function refuses to run when none has, but a script of a user
+// would run. The answer holds as long as the connection: a Redis that restarts ends it. It returns false: the script is
+// executed anew once the answer is there.
+func (c *client) passFence(b *backend) bool {
+	if c.refused {
+		c.refused = false
+		c.replyError(errNotOpened)
+		return true
+	}
+	if c.outstanding > 0 {
+		return false
+	}
+	c.busy = true
+	ask := resp.AppendHeader(nil, '*', 5)
+	ask = append(ask, c.l.p.closeTx...) // without a transaction it does nothing
+	ask = append(ask, c.modeIn(c.db, "")...)
+	b.send(pending{kind: handled, then: &handling{
+		each: func(reply []byte) {
+			b.fenced = reply[0] != '-'
+			c.refused = !b.fenced
+			c.proceed()
+		},
+		lost: func(bool) {
+			c.refused = true
+			c.proceed()
+		},
+	}}, ask)
+	return false
 }
 
 // unwrapScript returns the script's own reply of what EXEC gave, and the id of its effect.

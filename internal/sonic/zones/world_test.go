@@ -241,7 +241,9 @@ func (w *world) writing(names ...string) (stop func() (acked map[string]int64)) 
 }
 
 // isBusy tells whether writing writes the key.
-func isBusy(key string) bool { return regexp.MustCompile(`^(busy.*|c:[0-6]|n:.:h?[0-9])$`).MatchString(key) }
+func isBusy(key string) bool {
+	return regexp.MustCompile(`^(busy.*|c:[0-6]|n:.:h?[0-9])$`).MatchString(key)
+}
 
 // busy are the commands that a writer sends in a step: names and arguments.
 func busy(zone string, i, n int) [][]any {

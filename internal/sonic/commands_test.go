@@ -60,7 +60,15 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	require.NoError(t, clients["b"].Set(t.Context(), "k", "other", 0).Err())
 	err := run(t, cfg, "-check")
 	require.ErrorContains(t, err, "1 keys differ")
+	require.ErrorContains(t, run(t, cfg, "-bootstrap", "c"), "peers: name the Redis of zone c")
+	require.ErrorContains(t, run(t, cfg, "-bootstrap", "b"), "holds the state of zone a")
+	require.ErrorContains(t, run(t, cfg, "-bootstrap", "b", "-check"), "goes without")
 	err = run(t, cfg, "-repair", "-repair.from", "c")
 	require.ErrorContains(t, err, "zone c is none of the two")
 	assert.Equal(t, "other", clients["b"].Get(t.Context(), "k").Val())
+
+	require.NoError(t, clients["a"].FlushAll(t.Context()).Err())
+	require.NoError(t, clients["a"].Do(t.Context(), "FUNCTION", "FLUSH").Err())
+	require.NoError(t, run(t, cfg, "-bootstrap", "b"))
+	assert.Equal(t, "other", clients["a"].Get(t.Context(), "k").Val())
 }

@@ -38,7 +38,7 @@ type Config struct {
 	Conflicts []Conflict `yaml:"conflicts"`
 	// Outbox bounds the effects that Pulsar has not stored yet.
 	Outbox OutboxConfig `yaml:"outbox"`
-	// Peers are the Redis of other zones. Only the commands -check and -repair reach them. Default: none.
+	// Peers are the Redis of other zones. Only the commands -check, -repair and -bootstrap reach them. Default: none.
 	Peers []Peer `yaml:"peers"`
 	// MaxClockSkew is how far another zone's clock may be ahead of this one's Redis before it is alarmed. Default 500ms.
 	MaxClockSkew time.Duration `yaml:"max_clock_skew"`

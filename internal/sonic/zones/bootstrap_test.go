@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 )
 
@@ -42,9 +43,21 @@ func (w *world) bootstrap(from, to string) error {
 	return b.Run(w.t.Context())
 }
 
-// settled waits until zones hold the same.
+// settled waits until zones have all effects of each other, and hold the same.
 func (w *world) settled() {
 	w.t.Helper()
+	for name, z := range w.zones {
+		info, err := z.client.XInfoStream(w.t.Context(), z.out).Result()
+		require.NoError(w.t, err)
+		last, err := script.Position(info.LastGeneratedID)
+		require.NoError(w.t, err)
+		for _, other := range z.others {
+			require.Eventually(w.t, func() bool {
+				at, err := script.Position(w.zones[other].client.HGet(w.t.Context(), "{sonic:0}cur", name).Val())
+				return err == nil && at >= last
+			}, 20*time.Second, 5*time.Millisecond, "%s in %s", name, other)
+		}
+	}
 	for _, other := range w.names[1:] {
 		require.Empty(w.t, w.differences(w.names[0], other))
 	}
@@ -112,4 +125,31 @@ func TestWhatCannotBeFilled(t *testing.T) {
 	b.lose()
 	unknown := zones.Bootstrap{Source: w.zones["a"].Zone, Target: zones.New("d", b.client, lane)}
 	require.ErrorContains(t, unknown.Run(t.Context()), "zone d is no zone of this one's")
+}
+
+// What another zone wrote before, and comes after the copy, loses to what the source removed since: removals are among the versions.
+func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.fill()
+	w.settled()
+	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]
+	c.mu.Lock()
+	c.open = false // what it writes stays in its outbox
+	c.mu.Unlock()
+	c.write(0, "set", "str1", "old")
+	c.write(0, "hset", "hash1", "a", "old", "new", "kept")
+	time.Sleep(5 * time.Millisecond) // the clocks of both Redis go on: what follows is newer
+	a.write(0, "del", "str1")
+	a.write(0, "hdel", "hash1", "a")
+	b.lose()
+	require.NoError(t, w.bootstrap("a", "b"))
+	b.recover()
+	c.mu.Lock()
+	c.open = true
+	c.mu.Unlock()
+	w.settled()
+	for _, z := range w.zones {
+		assert.Zero(t, z.client.Exists(t.Context(), "str1").Val(), z.Name())
+		assert.Equal(t, map[string]string{"b": "x", "c": "y", "new": "kept"}, z.client.HGetAll(t.Context(), "hash1").Val(), z.Name())
+	}
 }

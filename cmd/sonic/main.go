@@ -13,6 +13,7 @@ func main() {
 		Name:     "sonic",
 		Summary:  "Redis writes in every availability zone, over Apache Pulsar.",
 		Defaults: sonic.DefaultConfig,
+		Flags:    sonic.Flags,
 		Build:    sonic.Build,
 	}))
 }

@@ -38,8 +38,12 @@ type Config struct {
 	Conflicts []Conflict `yaml:"conflicts"`
 	// Outbox bounds the effects that Pulsar has not stored yet.
 	Outbox OutboxConfig `yaml:"outbox"`
+	// Peers are the Redis of other zones. Only the commands -check, -repair and -bootstrap reach them. Default: none.
+	Peers []Peer `yaml:"peers"`
 	// MaxClockSkew is how far another zone's clock may be ahead of this one's Redis before it is alarmed. Default 500ms.
 	MaxClockSkew time.Duration `yaml:"max_clock_skew"`
+	// Command is of the command line only, see Flags.
+	Command Command `yaml:"-"`
 }
 
 // Values of Ack.
@@ -72,6 +76,14 @@ type RedisConfig struct {
 	PasswordFile string        `yaml:"password_file"`
 	// ConnectTimeout bounds one attempt to connect. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+}
+
+// Peer says how to reach another zone's Redis.
+type Peer struct {
+	// Zone is the other zone's name.
+	Zone string `yaml:"zone"`
+	// Redis is that zone's.
+	Redis RedisConfig `yaml:"redis"`
 }
 
 // Conflict is the policy of the keys that begin with Prefix.
@@ -140,6 +152,15 @@ func (c Config) Validate() error {
 		}
 		prefixes[conflict.Prefix] = i
 	}
+	peers := map[string]int{}
+	for i, peer := range c.Peers {
+		path := fmt.Sprintf("peers[%d].zone", i)
+		if j, taken := peers[peer.Zone]; taken {
+			fault(path, "must be unique, %q is peers[%d] too", peer.Zone, j)
+		} else if peers[peer.Zone] = i; peer.Zone == c.Zone || !slices.Contains(c.Zones, peer.Zone) {
+			fault(path, "must be another one of zones, got %q", peer.Zone)
+		}
+	}
 	if c.MaxClockSkew <= 0 {
 		fault("max_clock_skew", "must be > 0, got %s", c.MaxClockSkew)
 	}
@@ -186,6 +207,9 @@ func (c Conflict) Validate() error {
 
 // SetDefaults is called before the entry is decoded.
 func (c *Conflict) SetDefaults() { c.Policy = policyLWW }
+
+// SetDefaults is called before the entry is decoded.
+func (p *Peer) SetDefaults() { p.Redis.ConnectTimeout = 5 * time.Second }
 
 // Validate returns every fault of the section.
 func (c OutboxConfig) Validate() error {

@@ -34,7 +34,7 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	cfg, err := load(t, file)
 	require.NoError(t, err)
 	want := sonic.DefaultConfig()
-	want.Zones = []string{}
+	want.Zones, want.Peers = []string{}, []sonic.Peer{}
 	want.Conflicts = []sonic.Conflict{{Policy: "lww"}}
 	assert.Equal(t, want, cfg)
 
@@ -87,6 +87,7 @@ ack: never
 conflicts: [{prefix: x, policy: best}, {prefix: x}, {prefix: "{sonic:0}"}]
 outbox: {bytes: 1KiB, age: -1s, full: drop}
 max_clock_skew: 0s
+peers: [{zone: c, redis: {url: "http://x"}}, {zone: c, redis: {url: "redis://c"}}, {zone: "a b", redis: {url: "redis://c"}}, {zone: e, redis: {url: "redis://e"}}]
 admin: {listen: nowhere}
 `))
 	require.Error(t, err)
@@ -95,6 +96,7 @@ admin: {listen: nowhere}
 		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
 		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail",
+		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
 		"max_clock_skew: must be > 0", "admin.listen: must be host:port",
 	} {
 		assert.Contains(t, err.Error(), want)

@@ -37,6 +37,9 @@ type service struct {
 // Build wires the service: Redis and its library, the shipper, an applier for each other zone, and the endpoint. The stop runs backwards: clients
 // first, then what is under way to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
+	if cfg.Command.given() {
+		return buildCommand(rt, cfg)
+	}
 	b, err := cfg.Redis.backend()
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ const asService = "AVIARY_TEST_AS_SONIC"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asService) != "" {
-		os.Exit(app.Main(app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Build: sonic.Build}))
+		os.Exit(app.Main(app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Flags: sonic.Flags, Build: sonic.Build}))
 	}
 	os.Exit(m.Run())
 }

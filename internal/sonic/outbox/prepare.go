@@ -92,13 +92,19 @@ func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) erro
 	missing := from.IsZero() // it has no stream at all: what it has lost began before the topic, perhaps
 	var err error
 	if !missing {
-		missing, err = l.replay(ctx, messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-early)), from, epoch)
+		position := messaging.Earliest()
+		if from.Ms > 0 { // else it was filled by a bootstrap from a zone that had nothing of this one
+			position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-early))
+		}
+		missing, err = l.replay(ctx, position, from, epoch)
 	}
 	if err == nil && missing && !from.IsZero() {
 		missing, err = l.replay(ctx, messaging.Earliest(), from, epoch)
 	}
 	switch {
 	case err != nil || !missing:
+	case from.IsZero() && !l.cfg.Alone:
+		err = fmt.Errorf("%w: it is empty, and the topic has effects of this zone: fill it from another zone by sonic -bootstrap ZONE", ErrState)
 	case l.cfg.Alone:
 		l.log.Error("what this Redis has lost cannot be had from the topic: going on without it, for there is no other zone", zap.Stringer("since", from))
 	default:

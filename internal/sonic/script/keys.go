@@ -11,6 +11,7 @@ type Keys struct {
 	Versions string // hash: versions of keys and elements
 	Cursors  string // hash: origin zone to the last id applied of it
 	Meta     string // hash: zone, epoch, shipped, layout
+	Boot     string // hash: after a bootstrap, how far the source was when it read a counter
 
 	prefix string
 }
@@ -19,7 +20,7 @@ type Keys struct {
 func KeysOf(lane int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(lane) + "}"
 	return Keys{
-		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Meta: prefix + "meta",
+		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Meta: prefix + "meta", Boot: prefix + "boot",
 		prefix: prefix,
 	}
 }

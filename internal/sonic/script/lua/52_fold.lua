@@ -9,6 +9,7 @@ local fold = {}
 local ver          -- key of the hash of versions
 local clock        -- the time here: of the stream or of Redis, whichever is ahead, in ms
 local ahead        -- the stream's is
+local filled       -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors, else nil
 local wanted       -- function(db, key): asks the origin for the key's state
 local emptied      -- list of db, key: keys that may have lost their last element
 

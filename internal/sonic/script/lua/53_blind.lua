@@ -62,8 +62,23 @@ function blind.expire(db, key, pxat)
 	return 'applied'
 end
 
+-- has tells whether the copy that this Redis was filled with has the change v of a counter, see 72_bootstrap.lua.
+function blind.has(v, db, key)
+	go('0')
+	local at = call('HGET', filled, db .. ':' .. key)
+	if not at then return false end
+	for origin, ms, seq in string.gmatch(at, '(%S+) (%d+)%-(%d+)') do
+		if origin == v.zone then
+			ms, seq = tonumber(ms), tonumber(seq)
+			return v.ms < ms or v.ms == ms and v.seq <= seq
+		end
+	end
+	return false
+end
+
 -- count applies a change of a counter: I, i or j. Changes of all zones add up, in any order.
-function blind.count(db, command, key, ...)
+function blind.count(v, db, command, key, ...)
+	if filled and blind.has(v, db, key) then return 'applied' end
 	go(db)
 	local reply = try(command, key, ...)
 	if type(reply) == 'table' and reply.err then return 'diverged' end

@@ -26,10 +26,13 @@ local POLICIES = {lww = 'l', none = 'n', counter = 'c'}
 
 -- adopt takes the zone's name and the prune mark from what this Redis holds.
 local function adopt(out)
-	local meta = call('HMGET', state(out, 'meta'), 'zone', 'pruned', 'layout')
+	local meta = call('HMGET', state(out, 'meta'), 'zone', 'pruned', 'layout', 'bootstrap')
 	if meta[3] and tonumber(meta[3]) > tonumber(LAYOUT) then
 		return {err = 'SONICLAYOUT this Redis holds state of layout ' .. meta[3] .. ', and this version knows only up to '
 			.. LAYOUT .. ': run the newer version'}
+	end
+	if meta[4] then
+		return {err = 'SONICBOOTSTRAP this Redis was not filled to the end: run sonic -bootstrap ' .. meta[4] .. ' again'}
 	end
 	zone = meta[1] or zone
 	pruned = versions.of(meta[2] or NO_ID, '')
@@ -81,6 +84,8 @@ redis.register_function{
 		if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
 		top = stream_info(out)
 		raise(out, floor)
+		local filled = call('HGET', meta, 'floor') -- the newest version that a bootstrap has brought
+		if filled then raise(out, filled) end
 		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT)
 		zone, others, alone, opened = name, names, count == 0, true
 		default_policy, policies = default, list

@@ -74,6 +74,14 @@ local function collect(out, origin, last, part, payload)
 	return nil, call('GET', key)
 end
 
+-- forget_bootstrap removes what says how far the copy was, once all of it has been passed.
+local function forget_bootstrap(cur)
+	for origin, id in string.gmatch(call('HGET', filled, 'end') or '', '(%S+) (%S+)') do
+		if origin ~= zone and others[origin] and id_before(call('HGET', cur, origin) or NO_ID, id) then return end
+	end
+	call('UNLINK', filled)
+end
+
 redis.register_function('sonic_apply', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
@@ -123,6 +131,7 @@ redis.register_function('sonic_apply', function(keys, args)
 	-- From here on local writes, and what is appended below, are newer than all of this message.
 	raise(out, last)
 	ver, emptied = state(out, 'ver'), {}
+	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
 	clock = math.max(ms_of(top), wall)
 	ahead = clock > wall
@@ -154,6 +163,7 @@ redis.register_function('sonic_apply', function(keys, args)
 		call('DEL', state(out, 'part:' .. origin))
 		call('HDEL', cur, 'p ' .. origin)
 	end
+	if filled and opened then forget_bootstrap(cur) end
 	if opened and not ready then ready = #behind(out) == 0 and not lacks_own(out) end
 	return reply('applied')
 end)

@@ -1,0 +1,172 @@
+package sonic
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/sonic/zones"
+)
+
+// Command is what the process does in place of serving.
+type Command struct {
+	// Check compares the Redis of the peers with this zone's. Repair also repairs what differs.
+	Check, Repair bool
+	// From is the zone whose state Repair takes; empty: the newer one.
+	From string
+	// Bootstrap is the zone from which this one's empty Redis is filled; empty: it is not.
+	Bootstrap string
+}
+
+func (c Command) given() bool { return c.Check || c.Repair || c.Bootstrap != "" }
+
+// Flags registers the command line's own flags.
+func Flags(fs *flag.FlagSet, cfg *Config) {
+	// A command runs beside a service, whose admin server has the usual port.
+	beside := func() { cfg.Admin.Listen, cfg.Log.Level = "127.0.0.1:0", "warn" }
+	command := func(set *bool) func(string) error {
+		return func(string) error {
+			*set = true
+			beside()
+			return nil
+		}
+	}
+	fs.BoolFunc("check", "compare the Redis of the peers with this zone's, and exit: with 1 when they differ", command(&cfg.Command.Check))
+	fs.BoolFunc("repair", "as -check, and ship the newer state of each key that differs to all zones", command(&cfg.Command.Repair))
+	fs.StringVar(&cfg.Command.From, "repair.from", cfg.Command.From, "the `zone` whose state -repair takes, whatever the versions say")
+	fs.Func("bootstrap", "fill this zone's empty Redis from that of `zone`, while others write, and exit; then start the service", func(zone string) error {
+		cfg.Command.Bootstrap = zone
+		beside()
+		return nil
+	})
+}
+
+// buildCommand wires a command. It needs no Pulsar.
+func buildCommand(rt *app.Runtime, cfg Config) error {
+	if len(cfg.Peers) == 0 {
+		return errors.New("peers: name the Redis of at least one other zone")
+	}
+	if (cfg.Command.Check || cfg.Command.Repair) && cfg.Command.Bootstrap != "" {
+		return errors.New("-bootstrap goes without -check and -repair")
+	}
+	local, err := open(rt, cfg.Zone, cfg.Redis)
+	if err != nil {
+		return err
+	}
+	var others []*zones.Zone
+	for _, peer := range cfg.Peers {
+		z, err := open(rt, peer.Zone, peer.Redis)
+		if err != nil {
+			return err
+		}
+		others = append(others, z)
+	}
+	rt.Go("command", func(ctx context.Context) error {
+		run := compare
+		if cfg.Command.Bootstrap != "" {
+			run = bootstrap
+		}
+		if err := run(ctx, cfg, local, others, os.Stdout); err != nil {
+			return err
+		}
+		rt.Shutdown()
+		<-ctx.Done()
+		return nil
+	})
+	return nil
+}
+
+// open makes the client of a zone's Redis.
+func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, error) {
+	b, err := cfg.backend()
+	if err != nil {
+		return nil, err
+	}
+	db := cfg.control(b)
+	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
+	return zones.New(zone, db, onlyLane), nil
+}
+
+// bootstrap fills this zone's Redis.
+func bootstrap(ctx context.Context, cfg Config, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
+	i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == cfg.Command.Bootstrap })
+	if i < 0 {
+		return fmt.Errorf("peers: name the Redis of zone %s", cfg.Command.Bootstrap)
+	}
+	// No Sonic has looked at this Redis yet.
+	b, err := cfg.Redis.backend()
+	if err != nil {
+		return err
+	}
+	db := cfg.Redis.control(b)
+	defer func() { _ = db.Close() }()
+	if err := checkRedis(ctx, db); err != nil {
+		return err
+	}
+	copying := zones.Bootstrap{Source: others[i], Target: local, Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) }}
+	if err := copying.Run(ctx); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(w, "zone %s is filled: start its Sonic\n", cfg.Zone)
+	return nil
+}
+
+// compare compares this zone with the others, one by one, and repairs what differs if it is to. The error says that something differs still.
+func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
+	left := 0
+	for _, peer := range others {
+		check := zones.Check{
+			Local: local, Peer: peer, Zones: cfg.zones(),
+			Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) },
+		}
+		n, err := compareOne(ctx, cfg.Command, check, w)
+		if err != nil {
+			return err
+		}
+		left += n
+	}
+	if left > 0 {
+		return fmt.Errorf("%d keys differ", left)
+	}
+	return nil
+}
+
+// compareOne returns how many keys differ at the end.
+func compareOne(ctx context.Context, command Command, check zones.Check, w io.Writer) (left int, err error) {
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	differ := func(d zones.Difference, text string) {
+		say("%s", text)
+		if !d.Unsettled {
+			left++
+		}
+	}
+	names := fmt.Sprintf("zones %s and %s", check.Local.Name(), check.Peer.Name())
+	if !command.Repair {
+		found, err := check.Run(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for _, d := range found {
+			differ(d, d.String())
+		}
+		say("%s: %d keys differ, %d changed each time", names, left, len(found)-left)
+		return left, nil
+	}
+	repair := zones.Repair{Check: check, From: command.From, Note: func(d zones.Difference, from string) {
+		say("%s: shipping that of zone %s", d, from)
+	}}
+	repaired, rest, err := repair.Run(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, l := range rest {
+		differ(l.Difference, l.String())
+	}
+	say("%s: %d keys repaired, %d differ, %d changed each time", names, repaired, left, len(rest)-left)
+	return left, nil
+}

@@ -1,0 +1,74 @@
+package sonic_test
+
+import (
+	"flag"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/sonic"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// run runs the program with flags of the command line, and returns how it ended.
+func run(t *testing.T, cfg sonic.Config, args ...string) error {
+	t.Helper()
+	fs := flag.NewFlagSet("sonic", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	sonic.Flags(fs, &cfg)
+	require.NoError(t, fs.Parse(args))
+	program := app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Flags: sonic.Flags, Build: sonic.Build}
+	return app.RunProgram(t.Context(), program, cfg, zaptest.NewLogger(t))
+}
+
+// The commands need no Pulsar, and say by how they end whether zones differ.
+func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
+	cfg := sonic.DefaultConfig()
+	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", []string{"a", "b"}, 5*time.Second
+	require.ErrorContains(t, run(t, cfg, "-check"), "peers: name the Redis")
+
+	clients := map[string]*redis.Client{}
+	for zone, other := range map[string]string{"a": "b", "b": "a"} {
+		srv := stack.PrivateRedis(t)
+		c := srv.Client(t)
+		clients[zone] = c
+		require.NoError(t, script.Load(t.Context(), c))
+		require.NoError(t, c.Do(t.Context(), "FCALL", "sonic_open", 1, "{sonic:0}out", zone, 1, "0-0", "", 1, other, "lww").Err())
+		require.NoError(t, c.Set(t.Context(), "k", "v", 0).Err())
+		if zone == "a" {
+			cfg.Redis.URL = srv.URL()
+		} else {
+			cfg.Peers = []sonic.Peer{{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: time.Second}}}
+		}
+	}
+	require.NoError(t, run(t, cfg, "-check"))
+	require.NoError(t, run(t, cfg, "-repair"))
+
+	// Both have all of each other that there is: nothing is written but behind their Sonics.
+	for zone, other := range map[string]string{"a": "b", "b": "a"} {
+		last, err := clients[other].XInfoStream(t.Context(), "{sonic:0}out").Result()
+		require.NoError(t, err)
+		require.NoError(t, clients[zone].Do(t.Context(), "FCALL", "sonic_cursors", 1, "{sonic:0}out", other, last.LastGeneratedID, "", 1).Err())
+	}
+	require.NoError(t, clients["b"].Set(t.Context(), "k", "other", 0).Err())
+	err := run(t, cfg, "-check")
+	require.ErrorContains(t, err, "1 keys differ")
+	require.ErrorContains(t, run(t, cfg, "-bootstrap", "c"), "peers: name the Redis of zone c")
+	require.ErrorContains(t, run(t, cfg, "-bootstrap", "b"), "holds the state of zone a")
+	require.ErrorContains(t, run(t, cfg, "-bootstrap", "b", "-check"), "goes without")
+	err = run(t, cfg, "-repair", "-repair.from", "c")
+	require.ErrorContains(t, err, "zone c is none of the two")
+	assert.Equal(t, "other", clients["b"].Get(t.Context(), "k").Val())
+
+	require.NoError(t, clients["a"].FlushAll(t.Context()).Err())
+	require.NoError(t, clients["a"].Do(t.Context(), "FUNCTION", "FLUSH").Err())
+	require.NoError(t, run(t, cfg, "-bootstrap", "b"))
+	assert.Equal(t, "other", clients["a"].Get(t.Context(), "k").Val())
+}

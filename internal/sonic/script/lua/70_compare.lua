@@ -1,0 +1,124 @@
+
+-- Comparing zones: digests of what keys hold, in a form that does not depend on how Redis keeps it. Everything here only
+-- reads.
+
+local TWO_48 = 281474976710656
+
+-- new_sum adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own. Sorting
+-- them would go by the locale.
+local function new_sum() return {0, 0, 0} end
+
+local function add_up(sum, text)
+	local digest = redis.sha1hex(text)
+	for i = 1, 3 do
+		sum[i] = (sum[i] + tonumber(string.sub(digest, 12 * i - 11, 12 * i), 16)) % TWO_48
+	end
+end
+
+local function sum_text(sum) return format('%012x%012x%012x', sum[1], sum[2], sum[3]) end
+
+-- framed writes a value so that two of them, one behind the other, are not taken for two others.
+local function framed(value) return #value .. ':' .. value end
+
+local content = {}
+
+-- A HyperLogLog keeps its last count in bytes 9 to 16. PFCOUNT changes them, and is no write.
+content.string = function(key)
+	local value = call('GET', key)
+	if #value >= 16 and string.sub(value, 1, 4) == 'HYLL' and string.byte(value, 5) <= 1 then
+		value = string.sub(value, 1, 8) .. string.sub(value, 17)
+	end
+	return redis.sha1hex(value)
+end
+
+content.list = function(key)
+	local digest, length = '', call('LLEN', key)
+	for from = 0, length - 1, SLICE do
+		local list = call('LRANGE', key, from, from + SLICE - 1)
+		for i = 1, #list do list[i] = framed(list[i]) end
+		digest = redis.sha1hex(digest .. concat(list))
+	end
+	return digest
+end
+
+content.set = function(key)
+	local sum, list = new_sum(), call('SMEMBERS', key)
+	for i = 1, #list do add_up(sum, list[i]) end
+	return sum_text(sum)
+end
+
+local function pairs_of(list)
+	local sum = new_sum()
+	for i = 1, #list, 2 do add_up(sum, framed(list[i]) .. list[i + 1]) end
+	return sum_text(sum)
+end
+
+content.hash = function(key) return pairs_of(call('HGETALL', key)) end
+
+content.zset = function(key) return pairs_of(call('ZRANGE', key, '0', '-1', 'WITHSCORES')) end
+
+-- Consumer groups are of one zone and not compared.
+content.stream = function(key)
+	local info, found = call('XINFO', 'STREAM', key), {}
+	for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+	local digest, from = found['last-generated-id'], '-'
+	while true do
+		local list = call('XRANGE', key, from, '+', 'COUNT', SLICE)
+		if #list == 0 then return digest end
+		local parts = {digest}
+		for i = 1, #list do
+			parts[#parts + 1] = list[i][1]
+			for j = 1, #list[i][2] do parts[#parts + 1] = framed(list[i][2][j]) end
+		end
+		digest = redis.sha1hex(concat(parts, ' '))
+		from = '(' .. list[#list][1]
+	end
+end
+
+-- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy.
+local function describe(list, key)
+	local kind, n = kind_of(key), #list
+	local digest, pxat = '', ''
+	if kind ~= 'none' then
+		digest, pxat = content[kind](key), expiry_of(key)
+	end
+	list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, kind, digest, pxat, policy_of(key)
+end
+
+-- reached returns how far this Redis is: zone, id, zone, id, .. Its own zone is the first.
+local function reached(out)
+	local last = stream_info(out)
+	local list, all = {call('HGET', state(out, 'meta'), 'zone') or '', last}, all_cursors(out)
+	for i = 1, #all, 4 do
+		list[#list + 1], list[#list + 2] = all[i], all[i + 1]
+	end
+	return list
+end
+
+local function is_state_key(key) return string.sub(key, 1, 7) == '{sonic:' end
+
+-- sonic_digests db key..: how far this Redis is, and what the keys hold.
+redis.register_function{
+	function_name = 'sonic_digests', flags = {'no-writes'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		local at, list = reached(keys[1]), {}
+		call('SELECT', args[1])
+		for i = 2, #args do describe(list, args[i]) end
+		return {at, list}
+	end,
+}
+
+-- sonic_walk db cursor count: one step of SCAN: the next cursor, and what the keys that it found hold.
+redis.register_function{
+	function_name = 'sonic_walk', flags = {'no-writes'},
+	callback = function(_, args)
+		if not concat then bind() end
+		call('SELECT', args[1])
+		local step, list = call('SCAN', args[2], 'COUNT', args[3]), {}
+		for _, key in ipairs(step[2]) do
+			if not is_state_key(key) then describe(list, key) end
+		end
+		return {step[1], list}
+	end,
+}

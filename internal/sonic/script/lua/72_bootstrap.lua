@@ -1,0 +1,136 @@
+
+-- Filling the Redis of an empty zone from that of another one, the source, while writes go on.
+--
+-- The copy is what the zone would have, had it got all effects up to some moment and a few of those behind it: how far the
+-- source was before the copy began becomes the zone's cursors, and its own effects that are behind are in its topic. Applying
+-- an effect again that the copy has is nothing new, for the copy has the source's versions, too; only counters need to know:
+-- the hash `boot` holds, by "<db>:<key>", how far the source was when it read the counter: zone, id, .. with spaces between.
+
+-- told_elsewhere writes a stored version as zone asker stores it.
+local function told_elsewhere(text, asker)
+	local id, origin, rest = string.match(text, '^([%d%-]+)@?([^ ]*)(.*)$')
+	if origin == '' then return id .. '@' .. zone .. rest end
+	if origin == asker then return id .. rest end
+	return text
+end
+
+-- not_source returns the error when asker cannot be filled from here.
+local function not_source(asker)
+	if not ready then return NOT_READY end
+	for i = 1, #others do
+		if others[i] == asker then return nil end
+	end
+	return bad('zone ' .. asker .. ' is no zone of this one\'s: name it in its zones and start its Sonic again')
+end
+
+-- sonic_source asker: how far this Redis is, its epoch, what it has pruned, how many answers it waits for, which cursors
+-- asker once told.
+redis.register_function{
+	function_name = 'sonic_source', flags = {'no-writes'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		local out, asker = keys[1], args[1]
+		local problem = not_source(asker)
+		if problem then return problem end
+		local told, all = {}, call('HGETALL', state(out, 'told'))
+		for i = 1, #all, 2 do
+			if string.sub(all[i], 1, #asker + 1) == asker .. ' ' then
+				told[#told + 1], told[#told + 2] = all[i], all[i + 1]
+			end
+		end
+		return {
+			reached(out), call('HGET', state(out, 'meta'), 'epoch') or '0', pruned.text or NO_ID,
+			format('%d', call('HLEN', state(out, 'want'))), told,
+		}
+	end,
+}
+
+-- sonic_copy_versions asker cursor count: one step through the hash of versions: the next cursor; field, version, ..
+redis.register_function{
+	function_name = 'sonic_copy_versions', flags = {'no-writes'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		local problem = not_source(args[1])
+		if problem then return problem end
+		local step = call('HSCAN', state(keys[1], 'ver'), args[2], 'COUNT', args[3])
+		local list = step[2]
+		for i = 2, #list, 2 do list[i] = told_elsewhere(list[i], args[1]) end
+		return step
+	end,
+}
+
+-- sonic_copy_keys asker db cursor count: one step of SCAN: the next cursor, how far this Redis is, and of each key its name,
+-- dump, expiry ('' for never), policy, and a list of its versions: field, version, ..
+redis.register_function{
+	function_name = 'sonic_copy_keys', flags = {'no-writes'},
+	callback = function(keys, args)
+		if not concat then bind() end
+		local asker, db, ver = args[1], args[2], state(keys[1], 'ver')
+		local problem = not_source(asker)
+		if problem then return problem end
+		local at, list = reached(keys[1]), {}
+		selected = '0'
+		go(db)
+		local step = call('SCAN', args[3], 'COUNT', args[4])
+		for _, key in ipairs(step[2]) do
+			go(db)
+			local dump = not is_state_key(key) and call('DUMP', key)
+			if dump then
+				local pxat, policy, kind, facts_of, fields = expiry_of(key), policy_of(key), kind_of(key), {}, {}
+				if policy == 'l' then
+					local name = db .. ':' .. key
+					fields = {'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name}
+					if LETTERS[kind] then
+						local elements, prefix = elements_of(key, LETTERS[kind]), element_field(db, key, '')
+						for i = 1, #elements do fields[#fields + 1] = prefix .. elements[i] end
+					end
+					go('0')
+					for from = 1, #fields, SLICE do
+						local to = math.min(from + SLICE - 1, #fields)
+						local stored = call('HMGET', ver, unpack(fields, from, to))
+						for i = 1, #stored do
+							if stored[i] then
+								local n = #facts_of
+								facts_of[n + 1], facts_of[n + 2] = fields[from + i - 1], told_elsewhere(stored[i], asker)
+							end
+						end
+					end
+				end
+				local n = #list
+				list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, dump, pxat, policy, facts_of
+			end
+		end
+		return {step[1], at, list}
+	end,
+}
+
+-- sonic_filled zone own floor pruned epoch, then count and pairs of cursors, of told cursors, of how far the source was at the
+-- end: the copy is whole. A Sonic can open this Redis now.
+always('sonic_filled', function(keys, args)
+	if not concat then bind() end
+	local out, meta = keys[1], state(keys[1], 'meta')
+	local source = call('HGET', meta, 'bootstrap')
+	if not source or opened then return bad('no bootstrap is going on') end
+	local at = 6
+	local function take(name, change)
+		local list = {}
+		for i = at + 1, at + 2 * tonumber(args[at]), 2 do change(list, args[i], args[i + 1]) end
+		at = at + 1 + 2 * tonumber(args[at])
+		if #list > 0 then call('HSET', state(out, name), unpack(list)) end
+	end
+	local function plain(list, field, id) list[#list + 1], list[#list + 2] = field, id end
+	take('cur', function(list, origin, id)
+		plain(list, origin, id)
+		plain(list, 'm ' .. origin, '')
+		plain(list, 'e ' .. origin, '0')
+	end)
+	take('told', plain)
+	local ends = {}
+	take('boot', function(_, origin, id) plain(ends, origin, id) end)
+	call('HSET', state(out, 'boot'), 'end', concat(ends, ' '))
+	call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '')
+	if id_before('0-1', args[2]) then call('XSETID', out, args[2]) end
+	call('HSET', meta, 'zone', args[1], 'floor', args[3], 'pruned', args[4], 'epoch', args[5], 'layout', LAYOUT)
+	call('HDEL', meta, 'bootstrap')
+	return source
+end)

@@ -1,0 +1,155 @@
+package zones_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/zones"
+)
+
+// lose empties the zone's Redis, which no Sonic serves from then on.
+func (z *zone) lose() {
+	z.t.Helper()
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.open = false
+	require.NoError(z.t, z.client.FlushAll(z.t.Context()).Err())
+	require.NoError(z.t, z.client.Do(z.t.Context(), "FUNCTION", "FLUSH").Err())
+}
+
+// recover opens the Redis as the Sonic of a zone does that came back: it applies the zone's own effects that the Redis has lost.
+func (z *zone) recover() {
+	z.t.Helper()
+	z.mu.Lock()
+	last := "0-0"
+	for _, m := range z.topic {
+		require.NoError(z.t, z.apply(z.t.Context(), z.Name(), m))
+		last = m.last
+	}
+	clear(z.at) // the subscriptions begin where they were made
+	z.mu.Unlock()
+	z.begin("2", last)
+}
+
+func (w *world) bootstrap(from, to string) error {
+	b := zones.Bootstrap{Source: w.zones[from].Zone, Target: w.zones[to].Zone, Patience: 10 * time.Second}
+	return b.Run(w.t.Context())
+}
+
+// settled waits until zones have all effects of each other, and hold the same.
+func (w *world) settled() {
+	w.t.Helper()
+	for name, z := range w.zones {
+		info, err := z.client.XInfoStream(w.t.Context(), z.out).Result()
+		require.NoError(w.t, err)
+		last, err := script.Position(info.LastGeneratedID)
+		require.NoError(w.t, err)
+		for _, other := range z.others {
+			require.Eventually(w.t, func() bool {
+				at, err := script.Position(w.zones[other].client.HGet(w.t.Context(), "{sonic:0}cur", name).Val())
+				return err == nil && at >= last
+			}, 20*time.Second, 5*time.Millisecond, "%s in %s", name, other)
+		}
+	}
+	for _, other := range w.names[1:] {
+		require.Empty(w.t, w.differences(w.names[0], other))
+	}
+}
+
+func TestAnEmptiedZoneIsFilledWhileOthersWrite(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.fill()
+	first := w.writing("a", "b", "c")
+	require.Empty(t, w.differences("a", "b"))
+	b := w.zones["b"]
+	sums := first() // what b has acknowledged is shipped before it is lost
+	w.settled()
+	second := w.writing("a", "c")
+	b.lose()
+	require.NoError(t, w.bootstrap("a", "b"))
+	_, err := b.client.HGet(t.Context(), "{sonic:0}boot", "0:c:0").Result()
+	require.NoError(t, err, "counters have been copied while they changed")
+	b.recover()
+	third := w.writing("b")
+	w.differences("a", "b")
+	for _, more := range []map[string]int64{second(), third()} {
+		for counter, n := range more {
+			sums[counter] += n
+		}
+	}
+	w.settled()
+	for i := range 7 {
+		counter := fmt.Sprint("c:", i)
+		assert.Equal(t, strconv.FormatInt(sums[counter]+int64(i), 10), b.get(counter), "of fill and writing")
+	}
+	assert.Zero(t, b.client.Exists(t.Context(), "{sonic:0}boot").Val())
+}
+
+func TestABootstrapThatEndedHalfWayIsRunAgain(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.fill()
+	stop := w.writing("a")
+	require.Empty(t, w.differences("a", "b"))
+	b := w.zones["b"]
+	b.lose()
+	ctx, cancel := context.WithCancel(t.Context())
+	half := zones.Bootstrap{Source: w.zones["a"].Zone, Target: b.Zone, Progress: func(zones.Progress) { cancel() }}
+	require.ErrorIs(t, half.Run(ctx), context.Canceled)
+	require.Positive(t, b.client.DBSize(t.Context()).Val())
+	err := b.fcall(t.Context(), "sonic_open", "b", "2", "0-0", "", "1", "a", "lww").Err()
+	require.ErrorContains(t, err, "run sonic -bootstrap a again")
+	b.behind(0, "SET", "left over", "v")
+
+	require.NoError(t, w.bootstrap("a", "b"))
+	b.recover()
+	stop()
+	w.settled()
+	assert.Zero(t, b.client.Exists(t.Context(), "left over").Val())
+}
+
+func TestWhatCannotBeFilled(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.fill()
+	require.ErrorContains(t, w.bootstrap("a", "b"), "holds the state of zone b")
+	b := w.zones["b"]
+	b.lose()
+	b.behind(0, "SET", "k", "v")
+	require.ErrorContains(t, w.bootstrap("a", "b"), "holds keys")
+	b.lose()
+	unknown := zones.Bootstrap{Source: w.zones["a"].Zone, Target: zones.New("d", b.client, lane)}
+	require.ErrorContains(t, unknown.Run(t.Context()), "zone d is no zone of this one's")
+}
+
+// What another zone wrote before, and comes after the copy, loses to what the source removed since: removals are among the versions.
+func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.fill()
+	w.settled()
+	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]
+	c.mu.Lock()
+	c.open = false // what it writes stays in its outbox
+	c.mu.Unlock()
+	c.write(0, "set", "str1", "old")
+	c.write(0, "hset", "hash1", "a", "old", "new", "kept")
+	time.Sleep(5 * time.Millisecond) // the clocks of both Redis go on: what follows is newer
+	a.write(0, "del", "str1")
+	a.write(0, "hdel", "hash1", "a")
+	b.lose()
+	require.NoError(t, w.bootstrap("a", "b"))
+	b.recover()
+	c.mu.Lock()
+	c.open = true
+	c.mu.Unlock()
+	w.settled()
+	for _, z := range w.zones {
+		assert.Zero(t, z.client.Exists(t.Context(), "str1").Val(), z.Name())
+		assert.Equal(t, map[string]string{"b": "x", "c": "y", "new": "kept"}, z.client.HGetAll(t.Context(), "hash1").Val(), z.Name())
+	}
+}

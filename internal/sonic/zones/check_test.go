@@ -1,0 +1,131 @@
+package zones_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/zones"
+)
+
+// fill writes keys of every type in both zones.
+func (w *world) fill() {
+	w.t.Helper()
+	for i := range 40 {
+		z := w.zones[w.names[i%len(w.names)]]
+		z.write(0, "set", fmt.Sprint("str", i), fmt.Sprint("v", i))
+		z.write(0, "hset", fmt.Sprint("hash", i), "a", i, "b", "x", "c", "y")
+		z.write(0, "sadd", fmt.Sprint("set", i), "a", "b", i)
+		z.write(0, "zadd", fmt.Sprint("zset", i), 1.5, "a", i, "b")
+		z.write(0, "rpush", fmt.Sprint("list", i), "a", "b", "a")
+		z.write(0, "xadd", fmt.Sprint("stream", i), "*", "f", i)
+		z.write(3, "set", fmt.Sprint("str", i), "of db 3", "EX", 1000)
+		z.write(0, "incrby", fmt.Sprint("c:", i), i)
+		z.write(0, "hset", fmt.Sprint("n:", z.Name(), ":f", i), "a", i)
+	}
+	w.zones["a"].write(0, "pfadd", "pf", "x", "y", "z")
+	w.zones["a"].write(0, "hset", "a\xff key \"of\" any\nbytes", "a\xfe", "\x00")
+}
+
+func TestZonesThatDidNotDrift(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.fill()
+	stop := w.writing("a", "b")
+	defer stop()
+	assert.Empty(t, w.differences("a", "b"))
+	assert.Empty(t, w.differences("b", "a"))
+}
+
+// drift changes keys of zone b in ways that no Sonic sees, and returns what a check is to find.
+func (w *world) drift() []string {
+	w.t.Helper()
+	w.fill()
+	require.Empty(w.t, w.differences("a", "b"))
+	a, b := w.zones["a"], w.zones["b"]
+	// What is no drift.
+	b.behind(0, "PFCOUNT", "pf")
+	b.behind(0, "XGROUP", "CREATE", "stream0", "group", "0")
+	a.behind(0, "SET", "short", "v", "PX", 5000)
+	b.behind(0, "SREM", "set0", "b")
+	b.behind(0, "SADD", "set0", "b") // in another order, perhaps
+	// What is.
+	b.behind(0, "DEL", "str1")
+	b.behind(0, "SET", "str2", "other")
+	b.behind(0, "HSET", "hash3", "d", "more")
+	b.behind(0, "HDEL", "hash4", "a")
+	b.behind(0, "SREM", "set5", "a")
+	b.behind(0, "ZADD", "zset6", 1.25, "a")
+	b.behind(0, "LPOP", "list7")
+	b.behind(0, "XADD", "stream8", "*", "f", "v")
+	b.behind(0, "PEXPIRE", "str9", 1_000_000)
+	b.behind(3, "PERSIST", "str10")
+	b.behind(0, "DEL", "set11")
+	b.behind(0, "SET", "set11", "a string now")
+	b.behind(3, "SET", "only in b", "v")
+	a.behind(5, "RPUSH", "only in a", "v")
+	return []string{
+		"0 hash3", "0 hash4", "0 list7", "0 set11", "0 set5", "0 str1", "0 str2", "0 str9", "0 stream8", "0 zset6", "3 only in b", "3 str10", "5 only in a",
+	}
+}
+
+func TestDriftIsFoundFromBothSides(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	want := w.drift()
+	stop := w.writing("a", "b")
+	defer stop()
+	assert.Equal(t, want, w.differences("a", "b"))
+	assert.Equal(t, want, w.differences("b", "a"))
+}
+
+func TestManyKeysOfManyDatabases(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	a, b := w.zones["a"], w.zones["b"]
+	pipe := a.client.Pipeline()
+	for i := range 3000 {
+		pipe.Do(t.Context(), "FCALL", "sonic_set", 1, a.out, fmt.Sprint(i%3), fmt.Sprint("k", i), i)
+	}
+	_, err := pipe.Exec(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, w.differences("a", "b"))
+	b.behind(1, "FLUSHDB")
+	c := w.check("a", "b")
+	told := 0
+	c.Progress = func(p zones.Progress) { told++; assert.NotEmpty(t, p.String()) }
+	found, err := c.Run(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, found, 1000)
+	assert.Positive(t, told)
+	for _, d := range found {
+		require.Equal(t, 1, d.DB)
+		require.Equal(t, "none", d.Values["b"].Type)
+		require.Equal(t, "string", d.Values["a"].Type)
+	}
+}
+
+func TestAZoneThatStandsStill(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.fill()
+	require.Empty(t, w.differences("a", "b"))
+	b := w.zones["b"]
+	b.mu.Lock()
+	b.open = false
+	b.mu.Unlock()
+	w.zones["a"].write(0, "set", "str0", "not in b yet")
+	c := w.check("a", "b")
+	c.Patience = 300 * time.Millisecond
+	_, err := c.Run(t.Context())
+	require.ErrorContains(t, err, "zones a and b do not exchange their effects")
+}
+
+func TestTheRedisOfAnotherZone(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	c := w.check("a", "b")
+	c.Peer = zones.New("c", w.zones["b"].client, lane)
+	_, err := c.Run(t.Context())
+	require.ErrorContains(t, err, "the Redis of zone c holds the state of")
+	require.NoError(t, w.zones["b"].client.Do(context.WithoutCancel(t.Context()), "SELECT", 0).Err())
+}

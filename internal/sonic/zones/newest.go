@@ -1,0 +1,90 @@
+package zones
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+)
+
+// version is that of an effect: its id, and its zone.
+type version struct {
+	id   message.ID
+	zone string
+}
+
+func (v version) before(o version) bool {
+	if c := v.id.Compare(o.id); c != 0 {
+		return c < 0
+	}
+	return v.zone < o.zone
+}
+
+// newest returns the newest version that the zone knows of each key, without those of which it knows none: versions are forgotten when every zone has
+// passed them. It reads the whole hash of versions, step by step, for removed elements are found in no other way.
+func (z *Zone) newest(ctx context.Context, keys map[Key]struct{}) (map[Key]version, error) {
+	found := map[Key]version{}
+	for cursor := uint64(0); ; {
+		fields, next, err := z.redis.HScan(ctx, z.keys.Versions, cursor, "", 1000).Result()
+		if err != nil {
+			return nil, fmt.Errorf("the versions of zone %s: %w", z.name, err)
+		}
+		for i := 0; i+1 < len(fields); i += 2 {
+			key, ok := keyOf(fields[i])
+			if _, wanted := keys[key]; !ok || !wanted {
+				continue
+			}
+			v, err := z.versionOf(fields[i+1])
+			if err != nil {
+				return nil, err
+			}
+			if had, known := found[key]; !known || had.before(v) {
+				found[key] = v
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return found, nil
+		}
+	}
+}
+
+// keyOf reads a field of the hash of versions: k<db>:<key>, x<db>:<key>, t<type><db>:<key> or e<db>:<length of key>:<key><element>.
+func keyOf(field string) (Key, bool) {
+	if field == "" {
+		return Key{}, false
+	}
+	rest := field[1:]
+	if field[0] == 't' && rest != "" {
+		rest = rest[1:]
+	}
+	number, name, found := strings.Cut(rest, ":")
+	db, err := strconv.Atoi(number)
+	if !found || err != nil {
+		return Key{}, false
+	}
+	if field[0] == 'e' {
+		number, rest, found = strings.Cut(name, ":")
+		length, err := strconv.Atoi(number)
+		if !found || err != nil || length < 0 || length > len(rest) {
+			return Key{}, false
+		}
+		name = rest[:length]
+	}
+	return Key{db, name}, true
+}
+
+// versionOf reads a stored version: its id, @zone unless it is this one's, and, behind a space, what belongs to the field.
+func (z *Zone) versionOf(text string) (version, error) {
+	text, _, _ = strings.Cut(text, " ")
+	id, zone, found := strings.Cut(text, "@")
+	if !found {
+		zone = z.name
+	}
+	parsed, err := message.ParseID(id)
+	if err != nil {
+		return version{}, fmt.Errorf("the versions of zone %s: %w", z.name, err)
+	}
+	return version{parsed, zone}, nil
+}

@@ -1,0 +1,265 @@
+package zones_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/zones"
+	"github.com/aviaryhq/aviary/test/leak"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// lane is that of all tests.
+const lane = 0
+
+// message is one of a zone's topic.
+type message struct {
+	prev, last string
+	payload    []byte
+}
+
+// zone is a Redis with the library, and the zone's topic.
+type zone struct {
+	*zones.Zone
+	t      testing.TB
+	client *redis.Client
+	out    string
+	others []string
+
+	mu    sync.Mutex // held while the zone's Redis takes part in the exchange of effects
+	open  bool
+	topic []message
+	at    map[string]int // origin to the next message
+}
+
+// world is zones that exchange their effects.
+type world struct {
+	t     testing.TB
+	zones map[string]*zone
+	names []string
+}
+
+// newWorld opens zones, and has them exchange effects, as shippers and appliers do, until the test ends.
+func newWorld(t testing.TB, names ...string) *world {
+	t.Helper()
+	w := &world{t: t, zones: map[string]*zone{}, names: names}
+	for _, name := range names {
+		c := stack.PrivateRedis(t).Client(t)
+		z := &zone{t: t, client: c, out: script.KeysOf(lane).Outbox, at: map[string]int{}, Zone: zones.New(name, c, lane)}
+		z.others = slices.DeleteFunc(slices.Clone(names), func(other string) bool { return other == name })
+		w.zones[name] = z
+		z.begin("1", "0-0")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for !t.Failed() {
+			w.exchange(ctx)
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+	return w
+}
+
+// begin opens the zone's Redis, as its Sonic does.
+func (z *zone) begin(epoch, floor string) {
+	z.t.Helper()
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	ctx := z.t.Context()
+	require.NoError(z.t, script.Load(ctx, z.client))
+	args := []any{"FCALL", "sonic_open", 1, z.out, z.Name(), epoch, floor, "", len(z.others)}
+	for _, other := range z.others {
+		args = append(args, other)
+	}
+	require.NoError(z.t, z.client.Do(ctx, append(args, "lww", "n:", "none", "c:", "counter")...).Err())
+	z.open = true
+}
+
+// exchange ships and applies what there is, and has all zones beat.
+func (w *world) exchange(ctx context.Context) {
+	for _, name := range w.names {
+		z := w.zones[name]
+		z.mu.Lock()
+		if z.open && ctx.Err() == nil {
+			if !assert.NoError(w.t, z.ship(context.WithoutCancel(ctx))) {
+				w.t.Fail()
+			}
+		}
+		topic := slices.Clone(z.topic)
+		z.mu.Unlock()
+		for _, other := range z.others {
+			o := w.zones[other]
+			o.mu.Lock()
+			for o.open && o.at[name] < len(topic) && ctx.Err() == nil {
+				if !assert.NoError(w.t, o.apply(context.WithoutCancel(ctx), name, topic[o.at[name]])) {
+					break
+				}
+				o.at[name]++
+			}
+			o.mu.Unlock()
+		}
+	}
+}
+
+func (z *zone) fcall(ctx context.Context, function string, args ...any) *redis.Cmd {
+	return z.client.Do(ctx, append([]any{"FCALL", function, 1, z.out}, args...)...)
+}
+
+func (z *zone) ship(ctx context.Context) error {
+	if err := z.fcall(ctx, "sonic_beat").Err(); err != nil {
+		return err
+	}
+	prev := "0-0"
+	if len(z.topic) > 0 {
+		prev = z.topic[len(z.topic)-1].last
+	}
+	list, err := z.client.XRangeN(ctx, z.out, "("+prev, "+", 1000).Result()
+	if err != nil {
+		return err
+	}
+	var entries []script.Entry
+	for _, m := range list {
+		e := script.Entry{ID: m.ID, Effects: m.Values["e"].(string)}
+		e.Tx, _ = m.Values["t"].(string)
+		entries = append(entries, e)
+	}
+	p, taken, err := script.Build(entries)
+	if err != nil || taken == 0 {
+		return err
+	}
+	z.topic = append(z.topic, message{prev: prev, last: p.Last, payload: p.Payload})
+	return z.fcall(ctx, "sonic_shipped", p.Last).Err()
+}
+
+func (z *zone) apply(ctx context.Context, origin string, m message) error {
+	reply, err := z.fcall(ctx, "sonic_apply", origin, "1", m.prev, m.last, "", "", m.payload).StringSlice()
+	if err == nil && reply[0] != "applied" && reply[0] != "duplicate" {
+		err = fmt.Errorf("%s of %s in %s: %s", m.last, origin, z.Name(), reply[0])
+	}
+	return err
+}
+
+// write runs a command as a client's of a database.
+func (z *zone) write(db int, command string, args ...any) {
+	z.t.Helper()
+	err := z.fcall(z.t.Context(), "sonic_"+command, append([]any{strconv.Itoa(db)}, args...)...).Err()
+	if err != redis.Nil { //nolint:errorlint // Redis' own
+		require.NoError(z.t, err)
+	}
+}
+
+// behind runs a command that the zone's Sonic does not see.
+func (z *zone) behind(db int, args ...any) {
+	z.t.Helper()
+	pipe := z.client.TxPipeline()
+	pipe.Select(z.t.Context(), db)
+	cmd := pipe.Do(z.t.Context(), args...)
+	pipe.Select(z.t.Context(), 0)
+	_, err := pipe.Exec(z.t.Context())
+	require.NoError(z.t, err)
+	require.NoError(z.t, cmd.Err())
+}
+
+// check compares two zones.
+func (w *world) check(local, peer string) zones.Check {
+	return zones.Check{Local: w.zones[local].Zone, Peer: w.zones[peer].Zone, Zones: w.names, Patience: 20 * time.Second}
+}
+
+// differences are the names of the keys that differ, "<db> <key>".
+func (w *world) differences(local, peer string) []string {
+	w.t.Helper()
+	c := w.check(local, peer)
+	found, err := c.Run(w.t.Context())
+	require.NoError(w.t, err)
+	names := []string{}
+	for _, d := range found {
+		if d.Unsettled && isBusy(d.Name) {
+			continue
+		}
+		require.False(w.t, d.Unsettled, d)
+		names = append(names, fmt.Sprintf("%d %s", d.DB, d.Name))
+	}
+	return names
+}
+
+// writing has zones write all the time, until the test or stop ends it. acked are the counters' sums.
+func (w *world) writing(names ...string) (stop func() (acked map[string]int64)) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	sums := map[string]int64{}
+	for i, name := range names {
+		z := w.zones[name]
+		all.Go(func() {
+			pace := time.NewTicker(2 * time.Millisecond)
+			defer pace.Stop()
+			for n := 0; ctx.Err() == nil; n++ {
+				<-pace.C
+				counter := fmt.Sprintf("c:%d", n%7)
+				for _, args := range busy(name, i, n) {
+					function, rest := args[0].(string), args[1:]
+					err := z.fcall(context.WithoutCancel(ctx), "sonic_"+function, append([]any{"0"}, rest...)...).Err()
+					if err != redis.Nil && !assert.NoError(w.t, err) { //nolint:errorlint // Redis' own
+						return
+					}
+				}
+				if assert.NoError(w.t, z.fcall(context.WithoutCancel(ctx), "sonic_incrby", "0", counter, n).Err()) {
+					mu.Lock()
+					sums[counter] += int64(n)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	return func() map[string]int64 {
+		cancel()
+		all.Wait()
+		return sums
+	}
+}
+
+// isBusy tells whether writing writes the key.
+func isBusy(key string) bool {
+	return regexp.MustCompile(`^(busy.*|c:[0-6]|n:.:h?[0-9])$`).MatchString(key)
+}
+
+// busy are the commands that a writer sends in a step: names and arguments.
+func busy(zone string, i, n int) [][]any {
+	return [][]any{
+		{"set", fmt.Sprintf("busy:%d", n%50), fmt.Sprint(zone, n)},
+		{"hset", fmt.Sprintf("busy-h:%d", n%20), fmt.Sprint("f", n%9), n},
+		{"hdel", fmt.Sprintf("busy-h:%d", (n+7)%20), fmt.Sprint("f", (n+i)%9)},
+		{"sadd", fmt.Sprintf("busy-s:%d", n%20), n % 31},
+		{"srem", fmt.Sprintf("busy-s:%d", (n+3)%20), (n + i) % 31},
+		{"zadd", fmt.Sprintf("busy-z:%d", n%20), n % 100, n % 17},
+		{"rpush", fmt.Sprintf("n:%s:%d", zone, n%10), n},
+		{"hset", fmt.Sprintf("n:%s:h%d", zone, n%10), n % 5, n},
+		{"lpop", fmt.Sprintf("n:%s:%d", zone, (n+1)%10)},
+		{"set", fmt.Sprintf("busy-x:%d", n%11), n, "PX", 20 + n%50},
+		{"pexpire", fmt.Sprintf("busy-h:%d", (n*3)%20), 60_000 + n},
+		{"del", fmt.Sprintf("busy:%d", (n*7)%50)},
+		{"del", fmt.Sprintf("busy-s:%d", (n*11)%20)},
+	}
+}

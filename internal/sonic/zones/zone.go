@@ -1,0 +1,231 @@
+// Package zones compares what the Redis of two zones hold, repairs what differs, and fills an empty zone from another one, all while writes go on.
+package zones
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// Zone is the Redis of a zone. It is safe for concurrent use.
+type Zone struct {
+	name  string
+	redis *redis.Client
+	keys  script.Keys
+}
+
+// New makes the zone of that name and lane. It asks nothing. The client speaks RESP2 and is in database 0.
+func New(name string, db *redis.Client, lane int) *Zone {
+	return &Zone{name: name, redis: db, keys: script.KeysOf(lane)}
+}
+
+// Name is the zone's.
+func (z *Zone) Name() string { return z.name }
+
+// Key is a key of a database.
+type Key struct {
+	DB   int
+	Name string
+}
+
+func (k Key) String() string { return fmt.Sprintf("%q of db %d", k.Name, k.DB) }
+
+// Value is what a zone holds under a key.
+type Value struct {
+	// Type is that of the command TYPE; none: there is no such key.
+	Type string
+	// Digest is of the content, in a form that does not depend on how Redis keeps it.
+	Digest string
+	// Expires is in ms since 1970; -1: never.
+	Expires int64
+	// Policy by which conflicts about the key are resolved: l (lww), n (none) or c (counter).
+	Policy string
+}
+
+func (v Value) String() string {
+	switch {
+	case v.Type == none:
+		return "no key"
+	case v.Expires < 0:
+		return fmt.Sprintf("a %s of digest %.12s", v.Type, v.Digest)
+	default:
+		return fmt.Sprintf("a %s of digest %.12s that expires at %d", v.Type, v.Digest, v.Expires)
+	}
+}
+
+// none is the type of a key that is not there.
+const none = "none"
+
+// Policies, as the library writes them.
+const (
+	policyNone    = "n"
+	policyCounter = "c"
+)
+
+// entry is a key's name with its value.
+type entry struct {
+	name  string
+	value Value
+}
+
+// Reached is how far a Redis is: the last effect of its own zone, and those that it has applied of others, by zone.
+type Reached map[string]message.ID
+
+// has reports whether a Redis that is at r has the effects of these zones that one at other has.
+func (r Reached) has(other Reached, zones []string) bool {
+	return !slices.ContainsFunc(zones, func(zone string) bool { return r[zone].Compare(other[zone]) < 0 })
+}
+
+// call calls a function of the library. The reply is nil for Redis' null.
+func (z *Zone) call(ctx context.Context, function string, args ...any) (any, error) {
+	reply, err := z.redis.Do(ctx, append([]any{"FCALL", function, 1, z.keys.Outbox}, args...)...).Result()
+	switch {
+	case err == nil:
+		return reply, nil
+	case errors.Is(err, redis.Nil):
+		return nil, nil
+	case strings.Contains(err.Error(), "Function not found"):
+		// To load the library would close the Redis for writes until its Sonic opens it.
+		return nil, fmt.Errorf("the Redis of zone %s does not have this version's functions: start this version of Sonic there", z.name)
+	default:
+		return nil, fmt.Errorf("the Redis of zone %s: %w", z.name, err)
+	}
+}
+
+// list calls a function whose reply is a list of n values.
+func (z *Zone) list(ctx context.Context, n int, function string, args ...any) ([]any, error) {
+	reply, err := z.call(ctx, function, args...)
+	if err != nil {
+		return nil, err
+	}
+	list, ok := reply.([]any)
+	if !ok || len(list) != n {
+		return nil, errReply
+	}
+	return list, nil
+}
+
+// errReply says that a reply is not what the library gives.
+var errReply = errors.New("an unexpected reply of the library")
+
+// check finds out whether this is the zone's Redis.
+func (z *Zone) check(ctx context.Context) error {
+	at, err := z.reached(ctx)
+	if err != nil {
+		return err
+	}
+	if _, found := at[z.name]; !found {
+		return fmt.Errorf("the Redis of zone %s holds the state of %q: give the right URL", z.name, slices.Collect(maps.Keys(at)))
+	}
+	return nil
+}
+
+// reached tells how far the Redis is.
+func (z *Zone) reached(ctx context.Context) (Reached, error) {
+	at, _, err := z.digests(ctx, 0, nil)
+	return at, err
+}
+
+// digests tells how far the Redis is, and what it holds under keys at that moment.
+func (z *Zone) digests(ctx context.Context, db int, names []string) (Reached, []entry, error) {
+	args := []any{db}
+	for _, name := range names {
+		args = append(args, name)
+	}
+	reply, err := z.list(ctx, 2, "sonic_digests", args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, err := reachedOf(reply[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := entriesOf(reply[1])
+	if err == nil && len(found) != len(names) {
+		err = errReply
+	}
+	return at, found, err
+}
+
+// walk makes one step of SCAN through a database, without the library's own keys. The end is at "0".
+func (z *Zone) walk(ctx context.Context, db int, cursor string, count int) (next string, found []entry, err error) {
+	reply, err := z.list(ctx, 2, "sonic_walk", db, cursor, count)
+	if err != nil {
+		return "", nil, err
+	}
+	next, _ = reply[0].(string)
+	found, err = entriesOf(reply[1])
+	return next, found, err
+}
+
+// databases are those that hold keys, with the number of these.
+func (z *Zone) databases(ctx context.Context) (map[int]int64, error) {
+	text, err := z.redis.Info(ctx, "keyspace").Result()
+	if err != nil {
+		return nil, fmt.Errorf("the Redis of zone %s: %w", z.name, err)
+	}
+	found := map[int]int64{}
+	for line := range strings.Lines(text) {
+		var db int
+		var keys int64
+		if n, _ := fmt.Sscanf(line, "db%d:keys=%d,", &db, &keys); n == 2 {
+			found[db] = keys
+		}
+	}
+	return found, nil
+}
+
+func texts(reply any) ([]string, error) {
+	list, ok := reply.([]any)
+	if !ok {
+		return nil, errReply
+	}
+	words := make([]string, len(list))
+	for i, v := range list {
+		if words[i], ok = v.(string); !ok {
+			return nil, errReply
+		}
+	}
+	return words, nil
+}
+
+func reachedOf(reply any) (Reached, error) {
+	words, err := texts(reply)
+	if err != nil || len(words)%2 != 0 {
+		return nil, errReply
+	}
+	at := Reached{}
+	for i := 0; i < len(words); i += 2 {
+		if at[words[i]], err = message.ParseID(words[i+1]); err != nil {
+			return nil, err
+		}
+	}
+	return at, nil
+}
+
+func entriesOf(reply any) ([]entry, error) {
+	words, err := texts(reply)
+	if err != nil || len(words)%5 != 0 {
+		return nil, errReply
+	}
+	var found []entry
+	for w := range slices.Chunk(words, 5) {
+		v := Value{Type: w[1], Digest: w[2], Expires: -1, Policy: w[4]}
+		if w[3] != "" {
+			if v.Expires, err = strconv.ParseInt(w[3], 10, 64); err != nil {
+				return nil, errReply
+			}
+		}
+		found = append(found, entry{w[0], v})
+	}
+	return found, nil
+}

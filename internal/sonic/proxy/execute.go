@@ -84,7 +84,7 @@ func (c *client) refuse(text string) bool {
 // denied returns the error of a command that the client's user may not run, or that names a state key.
 func (c *client) denied(cmd *command.Command, r request) string {
 	u := c.user
-	if u != nil && u.readOnly && cmd.Changes {
+	if u != nil && (u.readOnly || u.keys != nil) && !u.mayRun(cmd, r) {
 		return "NOPERM this user has no permissions to run the '" + cmd.Name + "' command"
 	}
 	if !cmd.HasKeys() {

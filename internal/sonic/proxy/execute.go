@@ -159,7 +159,7 @@ func (p *Proxy) handlersOf() []handler {
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).geoRadius, "georadiusbymember": (*client).geoRadius,
 		"publish": (*client).publish, "function|load": (*client).functionLoad, "function|delete": (*client).functionDelete,
-		"fcall_ro":        (*client).callReadOnly,
+		"fcall_ro": (*client).callReadOnly, "config|get": (*client).configGet,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
 	handlers := make([]handler, len(p.table.All()))

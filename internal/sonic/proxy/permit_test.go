@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestUsersWithKeysReachNoOthers: not by scripts and patterns either, which Redis runs as Sonic.
@@ -31,4 +32,26 @@ func TestUsersWithKeysReachNoOthers(t *testing.T) {
 	}
 	require.Equal(t, "*1\r\n$1\r\n1\r\n", c.ask(t, "SORT", "pub:l", "DESC"))
 	require.Equal(t, "$6\r\nhidden\r\n", all.ask(t, "GET", "other:1"))
+}
+
+// TestPasswordsOfRedisAreHidden: with them a client could pass Sonic by.
+func TestPasswordsOfRedisAreHidden(t *testing.T) {
+	srv := opened(t, stack.Conf(map[string]string{"requirepass": "topsecret", "masterauth": "topsecret"}))
+	e := start(t, srv, func(c *proxy.Config) { c.Backend.Password = "topsecret" })
+	for _, proto := range []string{"2", "3"} {
+		c := dial(t, e.addr)
+		c.ask(t, "HELLO", proto)
+		begin := map[string]string{"2": "*0\r\n", "3": "%0\r\n"}[proto]
+		require.Equal(t, begin, c.ask(t, "CONFIG", "GET", "requirepass"))
+		require.Equal(t, begin, c.ask(t, "CONFIG", "GET", "MASTER[a]uth"))
+		all := c.ask(t, "CONFIG", "GET", "*")
+		require.NotContains(t, all, "topsecret")
+		require.Contains(t, all, "maxmemory-policy\r\n$10\r\nnoeviction")
+		require.Equal(t, "+OK\r\n", c.ask(t, "SELECT", "1"))
+		require.Equal(t, "+OK\r\n", c.ask(t, "MULTI"))
+		require.Equal(t, "+QUEUED\r\n", c.ask(t, "CONFIG", "GET", "requirepass", "databases"))
+		got := c.ask(t, "EXEC")
+		require.NotContains(t, got, "topsecret")
+		require.Contains(t, got, "databases\r\n$2\r\n16")
+	}
 }

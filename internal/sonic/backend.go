@@ -43,7 +43,9 @@ func (c RedisConfig) backend() (backend, error) {
 		b.password, _ = u.User.Password()
 	}
 	if u.Scheme == "rediss" {
-		b.tls = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
+		if b.tls, err = c.TLS.client(u); err != nil {
+			return backend{}, fmt.Errorf("redis.tls.ca_file: %w", err)
+		}
 	}
 	return b, nil
 }
@@ -58,7 +60,7 @@ func (c RedisConfig) control(b backend) *redis.Client {
 
 // endpoint is what the proxy needs to know.
 func (c RedisConfig) endpoint(b backend) proxy.Backend {
-	return proxy.Backend{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout}
+	return proxy.Backend{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
 }
 
 // errUnfit says that a Redis cannot be this zone's backend.

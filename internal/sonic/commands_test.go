@@ -17,8 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// run runs the program with flags of the command line, and returns how it ended.
-func run(t *testing.T, cfg sonic.Config, args ...string) error {
+// command runs the program with flags of the command line, and returns how it ended.
+func command(t *testing.T, cfg sonic.Config, args ...string) error {
 	t.Helper()
 	fs := flag.NewFlagSet("sonic", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -32,7 +32,7 @@ func run(t *testing.T, cfg sonic.Config, args ...string) error {
 func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	cfg := sonic.DefaultConfig()
 	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", []string{"a", "b"}, 5*time.Second
-	require.ErrorContains(t, run(t, cfg, "-check"), "peers: name the Redis")
+	require.ErrorContains(t, command(t, cfg, "-check"), "peers: name the Redis")
 
 	clients := map[string]*redis.Client{}
 	for zone, other := range map[string]string{"a": "b", "b": "a"} {
@@ -48,8 +48,8 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 			cfg.Peers = []sonic.Peer{{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: time.Second}}}
 		}
 	}
-	require.NoError(t, run(t, cfg, "-check"))
-	require.NoError(t, run(t, cfg, "-repair"))
+	require.NoError(t, command(t, cfg, "-check"))
+	require.NoError(t, command(t, cfg, "-repair"))
 
 	// Both have all of each other that there is: nothing is written but behind their Sonics.
 	for zone, other := range map[string]string{"a": "b", "b": "a"} {
@@ -58,17 +58,17 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 		require.NoError(t, clients[zone].Do(t.Context(), "FCALL", "sonic_cursors", 1, "{sonic:0}out", other, last.LastGeneratedID, "", 1).Err())
 	}
 	require.NoError(t, clients["b"].Set(t.Context(), "k", "other", 0).Err())
-	err := run(t, cfg, "-check")
+	err := command(t, cfg, "-check")
 	require.ErrorContains(t, err, "1 keys differ")
-	require.ErrorContains(t, run(t, cfg, "-bootstrap", "c"), "peers: name the Redis of zone c")
-	require.ErrorContains(t, run(t, cfg, "-bootstrap", "b"), "holds the state of zone a")
-	require.ErrorContains(t, run(t, cfg, "-bootstrap", "b", "-check"), "goes without")
-	err = run(t, cfg, "-repair", "-repair.from", "c")
+	require.ErrorContains(t, command(t, cfg, "-bootstrap", "c"), "peers: name the Redis of zone c")
+	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b"), "holds the state of zone a")
+	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b", "-check"), "goes without")
+	err = command(t, cfg, "-repair", "-repair.from", "c")
 	require.ErrorContains(t, err, "zone c is none of the two")
 	assert.Equal(t, "other", clients["b"].Get(t.Context(), "k").Val())
 
 	require.NoError(t, clients["a"].FlushAll(t.Context()).Err())
 	require.NoError(t, clients["a"].Do(t.Context(), "FUNCTION", "FLUSH").Err())
-	require.NoError(t, run(t, cfg, "-bootstrap", "b"))
+	require.NoError(t, command(t, cfg, "-bootstrap", "b"))
 	assert.Equal(t, "other", clients["a"].Get(t.Context(), "k").Val())
 }

@@ -20,6 +20,12 @@ type Config struct {
 	app.Common `yaml:",inline"`
 	// Listen is where clients of Redis connect: host:port; port 0 lets the system choose. Default 127.0.0.1:6380.
 	Listen string `yaml:"listen"`
+	// TLS encrypts the connections of clients. Default: off.
+	TLS TLSConfig `yaml:"tls"`
+	// Users may log in with AUTH or HELLO, and then everybody has to. Default: none; everybody is the user "default", without a password.
+	Users []User `yaml:"users"`
+	// Limits of clients.
+	Limits Limits `yaml:"limits"`
 	// Redis is this zone's Redis.
 	Redis RedisConfig `yaml:"redis"`
 	// Pulsar is this zone's cluster, to which those of the other zones replicate.
@@ -36,6 +42,8 @@ type Config struct {
 	Ack string `yaml:"ack"`
 	// Conflicts says, by prefixes of keys, how writes of several zones to one key are resolved. The longest prefix counts. Default: lww for all.
 	Conflicts []Conflict `yaml:"conflicts"`
+	// Publish says who gets what PUBLISH sends. relay: subscribers of this zone. replicate: those of all zones; PUBLISH is a write then. Default relay.
+	Publish string `yaml:"publish"`
 	// Outbox bounds the effects that Pulsar has not stored yet.
 	Outbox OutboxConfig `yaml:"outbox"`
 	// Peers are the Redis of other zones. Only the commands -check, -repair and -bootstrap reach them. Default: none.
@@ -50,6 +58,12 @@ type Config struct {
 const (
 	ackLocal     = "local"
 	ackPublished = "published"
+)
+
+// Values of Publish.
+const (
+	publishRelay     = "relay"
+	publishReplicate = "replicate"
 )
 
 // Policies for conflicts.
@@ -76,6 +90,10 @@ type RedisConfig struct {
 	PasswordFile string        `yaml:"password_file"`
 	// ConnectTimeout bounds one attempt to connect. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	// Wait is how long commands that Redis was not sent yet wait for one that is away, before they are answered with an error. Default 5s.
+	Wait time.Duration `yaml:"wait"`
+	// TLS of rediss://.
+	TLS RedisTLSConfig `yaml:"tls"`
 }
 
 // Peer says how to reach another zone's Redis.
@@ -109,11 +127,14 @@ func DefaultConfig() Config {
 	return Config{
 		Common:       app.DefaultCommon("127.0.0.1:9303"),
 		Listen:       "127.0.0.1:6380",
-		Redis:        RedisConfig{URL: "redis://127.0.0.1:6379", ConnectTimeout: 5 * time.Second},
+		TLS:          TLSConfig{MinVersion: version12},
+		Limits:       defaultLimits(),
+		Redis:        RedisConfig{URL: "redis://127.0.0.1:6379", ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second},
 		Pulsar:       messaging.DefaultConfig(),
 		Zone:         "default",
 		Topic:        "persistent://public/default/sonic",
 		Ack:          ackLocal,
+		Publish:      publishRelay,
 		Outbox:       OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
 		MaxClockSkew: 500 * time.Millisecond,
 	}
@@ -124,6 +145,8 @@ func (c Config) Validate() error {
 	errs := []error{
 		config.CheckListen("listen", c.Listen),
 		config.CheckOneOf("ack", c.Ack, ackLocal, ackPublished),
+		config.CheckOneOf("publish", c.Publish, publishRelay, publishReplicate),
+		checkUsers(c.Users),
 	}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if !validZone(c.Zone) {
@@ -190,17 +213,26 @@ func (c RedisConfig) Validate() error {
 	if _, err := secret.Resolve(c.Password, c.PasswordFile); err != nil {
 		fault("password_file", "%s", err)
 	}
+	if c.TLS != (RedisTLSConfig{}) && !strings.HasPrefix(c.URL, "rediss:") {
+		fault("tls", "is of no use without rediss:// in url")
+	}
 	if c.ConnectTimeout <= 0 {
 		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
+	}
+	if c.Wait <= 0 {
+		fault("wait", "must be > 0, got %s", c.Wait)
 	}
 	return errors.Join(errs...)
 }
 
+// statePrefix begins the names of Sonic's own keys.
+const statePrefix = "{sonic:"
+
 // Validate returns every fault of the entry.
 func (c Conflict) Validate() error {
 	err := config.CheckOneOf("policy", c.Policy, policyLWW, policyNone, policyCounter)
-	if strings.HasPrefix(c.Prefix, "{sonic:") {
-		err = errors.Join(err, config.Fault("prefix", "must not begin with {sonic:, which begins the names of Sonic's own keys, got %q", c.Prefix))
+	if strings.HasPrefix(c.Prefix, statePrefix) {
+		err = errors.Join(err, config.Fault("prefix", "must not begin with %s, which begins the names of Sonic's own keys, got %q", statePrefix, c.Prefix))
 	}
 	return err
 }

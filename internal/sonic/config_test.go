@@ -34,7 +34,7 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	cfg, err := load(t, file)
 	require.NoError(t, err)
 	want := sonic.DefaultConfig()
-	want.Zones, want.Peers = []string{}, []sonic.Peer{}
+	want.Zones, want.Peers, want.Users = []string{}, []sonic.Peer{}, []sonic.User{}
 	want.Conflicts = []sonic.Conflict{{Policy: "lww"}}
 	assert.Equal(t, want, cfg)
 
@@ -78,7 +78,12 @@ func TestTheEnvironmentAloneIsEnough(t *testing.T) {
 func TestEveryFaultIsReportedByItsPath(t *testing.T) {
 	_, err := load(t, write(t, `
 listen: nowhere
-redis: {url: "http://x", connect_timeout: 0s}
+redis: {url: "http://x", connect_timeout: 0s, wait: -1s, tls: {ca_file: /nowhere, cert_file: x}}
+tls: {key_file: x, client_ca_file: /nowhere, min_version: "1.1"}
+users: [{name: a, password: hidden}, {name: a, password: hidden, password_file: /nowhere}, {password: hidden, keys: ["", "{sonic:0}"]}, {name: "b c"}]
+limits: {clients: 0, bulk_bytes: 1, arguments: 2, query_bytes: 0, output_bytes: 0, output_pause_bytes: 0, pipeline: 0, auth_bulk_bytes: 1GiB,
+  auth_arguments: 2, auth_timeout: 0s, idle_timeout: -1s}
+publish: never
 pulsar: {url: "http://x"}
 zone: "a b"
 zones: [b, c, b, "d@"]
@@ -97,10 +102,31 @@ admin: {listen: nowhere}
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
 		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail",
 		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
+		"redis.wait: must be > 0", "redis.tls: is of no use without rediss://", "redis.tls.ca_file: must name a readable file of PEM certificates",
+		"redis.tls.cert_file: must be given together with key_file", "\n  tls.cert_file: must be given together with key_file",
+		"\n  tls.client_ca_file: must name a readable file", `tls.min_version: must be one of 1.2, 1.3, got "1.1"`,
+		"users[1].name: must be unique", "users[1].password_file: give a secret either in place or by its file", "users[2].name: must be a name",
+		"users[2].keys[0]: must not be empty", "users[2].keys[1]: must not begin with {sonic:", `users[3].name: must be a name without white space, got "b c"`,
+		"users[3].password: must be set, or password_file",
+		"limits.clients: must be from 1 to 1000000, got 0", "limits.bulk_bytes: must be from 1KiB to 512MiB, got 1", "limits.arguments: must be from 16 to 1048576, got 2",
+		"limits.query_bytes: must be from 1KiB to 1GiB, got 0", "limits.output_bytes: must be from 1KiB", "limits.output_pause_bytes: must be from 1KiB",
+		"limits.pipeline: must be from 1 to 65536, got 0", "limits.auth_bulk_bytes: must be from", "limits.auth_arguments: must be from 5 to",
+		"limits.auth_timeout: must be > 0", "limits.idle_timeout: must be >= 0", "publish: must be one of relay, replicate",
 		"max_clock_skew: must be > 0", "admin.listen: must be host:port",
 	} {
 		assert.Contains(t, err.Error(), want)
 	}
+	assert.NotContains(t, err.Error(), "hidden")
+}
+
+// What -config.print and /-/config show holds no password.
+func TestPasswordsAreNotShown(t *testing.T) {
+	cfg, err := load(t, write(t, "users: [{name: a, password: hidden}]\nredis: {url: 'redis://u:hidden@h'}"))
+	require.NoError(t, err)
+	text, err := config.YAML(cfg)
+	require.NoError(t, err)
+	assert.NotContains(t, string(text), "hidden")
+	assert.Contains(t, string(text), "name: a\n    password: <redacted>")
 }
 
 func TestURLsOfRedis(t *testing.T) {

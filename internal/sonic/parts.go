@@ -1,6 +1,10 @@
 package sonic
 
 import (
+	"fmt"
+
+	"go.uber.org/zap"
+
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
@@ -20,12 +24,26 @@ func (c Config) lane() lane.Config {
 	return l
 }
 
-func (c Config) proxy(b backend) proxy.Config {
-	p := proxy.Config{Backend: c.Redis.endpoint(b), Zones: c.zones()}
+// proxy is what the endpoint is told.
+func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
+	users, err := c.users()
+	if err != nil {
+		return proxy.Config{}, err
+	}
+	p := proxy.Config{
+		Backend: c.Redis.endpoint(b), Zones: c.zones(), Users: users, Limits: c.Limits.proxy(), Publish: c.Publish == publishReplicate,
+	}
 	if c.Ack == ackPublished {
 		p.Ack = proxy.AckPublished
 	}
-	return p
+	if c.TLS.enabled() {
+		files, err := newCertificates(c.TLS, log)
+		if err != nil {
+			return proxy.Config{}, fmt.Errorf("tls: %w", err)
+		}
+		p.TLS = files.config()
+	}
+	return p, nil
 }
 
 func (c Config) shipper() outbox.Config {

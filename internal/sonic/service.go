@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
@@ -60,7 +61,11 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	rt.OnStop("pulsar", client.Close)
 
 	s := &service{cfg: cfg, log: rt.Log, redis: db, lane: l}
-	if s.proxy, err = proxy.New(cfg.proxy(b), rt.Log, rt.Metrics); err != nil {
+	endpoint, err := cfg.proxy(b, rt.Log)
+	if err != nil {
+		return err
+	}
+	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
 		return err
 	}
 	s.gauge = newGauge(cfg.Outbox, db, l.Outbox(), rt.Log, s.proxy.SetWrites)
@@ -89,6 +94,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	cfg.warnOpen(rt.Log, ln.Addr())
 	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
 	return nil
 }
@@ -96,13 +102,15 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 // checkWrites is the readiness check of what Redis holds.
 func (s *service) checkWrites(ctx context.Context) error {
 	state, err := s.lane.Look(ctx)
-	switch {
+	switch full := s.gauge.state(); {
 	case err != nil:
 		return err
 	case !state.Opened:
 		return errors.New("no Sonic has opened this Redis: whichever owns the topic does")
 	case !state.Ready:
 		return fmt.Errorf("this Redis came back older than it was: it awaits the effects of %d zones", len(state.Behind))
+	case full.full:
+		return fmt.Errorf("the outbox is full: %d bytes of effects, the oldest %s old, wait for Pulsar", full.bytes, full.age.Round(time.Second))
 	default:
 		return nil
 	}

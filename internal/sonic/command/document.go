@@ -66,7 +66,7 @@ func (c *Command) treatment() string {
 		return "replicated: the state of the keys that it declares"
 	case Publish:
 		if c.Name == "publish" {
-			return "relayed to subscribers of this zone; of all zones with `publish: true`"
+			return "relayed to subscribers of this zone; of all zones with `publish: replicate`"
 		}
 		return "relayed to subscribers of this zone"
 	case Transaction:

@@ -84,7 +84,7 @@ func (c *client) refuse(text string) bool {
 // denied returns the error of a command that the client's user may not run, or that names a state key.
 func (c *client) denied(cmd *command.Command, r request) string {
 	u := c.user
-	if u != nil && u.readOnly && cmd.Changes {
+	if u != nil && (u.readOnly || u.keys != nil) && !u.mayRun(cmd, r) {
 		return "NOPERM this user has no permissions to run the '" + cmd.Name + "' command"
 	}
 	if !cmd.HasKeys() {
@@ -159,7 +159,7 @@ func (p *Proxy) handlersOf() []handler {
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).geoRadius, "georadiusbymember": (*client).geoRadius,
 		"publish": (*client).publish, "function|load": (*client).functionLoad, "function|delete": (*client).functionDelete,
-		"fcall_ro":        (*client).callReadOnly,
+		"fcall_ro": (*client).callReadOnly, "config|get": (*client).configGet,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
 	handlers := make([]handler, len(p.table.All()))

@@ -110,8 +110,11 @@ func nullOf(proto int) []byte {
 	return []byte(nullBulk)
 }
 
-// hideIn leaves state keys out of a reply.
+// hideIn leaves state keys, and passwords of Redis, out of a reply.
 func (p *Proxy) hideIn(cmd *command.Command, reply []byte, c *client) []byte {
+	if cmd.Name == "config|get" {
+		return withoutPasswords(reply)
+	}
 	if c.db != 0 || len(reply) == 0 || reply[0] == '-' {
 		return reply
 	}

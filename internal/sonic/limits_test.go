@@ -1,0 +1,142 @@
+package sonic_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// raw speaks the protocol itself.
+type raw struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (s *service) raw(t *testing.T) raw {
+	t.Helper()
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", s.address(t, "redis"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	return raw{conn, bufio.NewReader(conn)}
+}
+
+// ask sends text and returns the next line, without its end; "" for a connection that was closed.
+func (r raw) ask(t *testing.T, text string) string {
+	t.Helper()
+	_, err := io.WriteString(r, text)
+	require.NoError(t, err)
+	line, _ := r.in.ReadString('\n')
+	return strings.TrimSuffix(line, "\r\n")
+}
+
+// TestEachLimitOfTheConfiguration has its effect.
+func TestEachLimitOfTheConfiguration(t *testing.T) {
+	srv := stack.PrivateRedis(t)
+	s := run(t, srv, `
+users: [{name: default, password: p}]
+limits: {bulk_bytes: 2KiB, arguments: 20, query_bytes: 8KiB, auth_bulk_bytes: 64, auth_arguments: 5, auth_timeout: 700ms, idle_timeout: 1500ms}
+`)
+	s.open(t)
+	long := func(n int) string { return "$" + strconv.Itoa(n) + "\r\n" + strings.Repeat("x", n) + "\r\n" }
+	for what, row := range map[string]struct{ text, want string }{
+		"auth_bulk_bytes":          {"*2\r\n$4\r\nAUTH\r\n$65\r\n", "-ERR Protocol error: unauthenticated bulk length"},
+		"auth_arguments":           {"*6\r\n", "-ERR Protocol error: unauthenticated multibulk length"},
+		"auth_timeout":             {"", ""},
+		"within auth_bulk_bytes":   {"*2\r\n$4\r\nAUTH\r\n" + long(64), "-WRONGPASS invalid username-password pair or user is disabled."},
+		"within auth_arguments":    {"*5\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$4\r\nAUTH\r\n$7\r\ndefault\r\n$1\r\np\r\n", "*14"},
+		"bulk_bytes":               {"auth p\r\n*2\r\n$3\r\nGET\r\n$2049\r\n", "-ERR Protocol error: invalid bulk length"},
+		"within bulk_bytes":        {"auth p\r\n*2\r\n$3\r\nGET\r\n" + long(2048), "$-1"},
+		"arguments":                {"auth p\r\n*21\r\n", "-ERR Protocol error: invalid multibulk length"},
+		"within arguments":         {"auth p\r\n*20\r\n$3\r\nDEL\r\n" + strings.Repeat(long(3), 19), ":0"},
+		"query_bytes":              {"auth p\r\n*6\r\n$3\r\nDEL\r\n" + strings.Repeat(long(2000), 5), ""}, // as Redis does it
+		"idle_timeout, logged in":  {"auth p\r\n", ""},
+		"idle_timeout, subscribed": {"auth p\r\nsubscribe c\r\nblpop\r\n", "*3"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c := s.raw(t)
+			begin := time.Now()
+			if rest, ok := strings.CutPrefix(row.text, "auth p\r\n"); ok {
+				require.Equal(t, "+OK", c.ask(t, "auth p\r\n"))
+				row.text = rest
+			}
+			got := c.ask(t, row.text)
+			require.Equal(t, row.want, got)
+			took := time.Since(begin)
+			require.Less(t, took, patience/2, "it was answered or closed")
+			switch {
+			case what == "auth_timeout":
+				require.Greater(t, took, 600*time.Millisecond)
+			case row.text == "":
+				require.Greater(t, took, 1400*time.Millisecond)
+			}
+		})
+	}
+}
+
+func TestLimitsOfClientsAndOutput(t *testing.T) {
+	srv := stack.PrivateRedis(t)
+	s := run(t, srv, "limits: {clients: 2, output_bytes: 64KiB, output_pause_bytes: 1KiB}")
+	s.open(t)
+	first, second := s.raw(t), s.raw(t)
+	require.Equal(t, "+PONG", first.ask(t, "ping\r\n"))
+	require.Equal(t, "+PONG", second.ask(t, "ping\r\n"))
+	require.Equal(t, "-ERR max number of clients reached", s.raw(t).ask(t, ""))
+
+	require.NoError(t, srv.Client(t).Set(t.Context(), "large", strings.Repeat("x", 4<<20), 0).Err())
+	_, err := io.WriteString(first, strings.Repeat("get large\r\n", 20))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return strings.HasPrefix(s.raw(t).ask(t, "ping\r\n"), "+PONG") // there is room again: the first was disconnected
+	}, patience, 20*time.Millisecond)
+	n, _ := io.Copy(io.Discard, first)
+	require.Less(t, n, int64(20*4<<20))
+}
+
+// TestPublishOfTheConfiguration: only with replicate PUBLISH is an effect for the other zones.
+func TestPublishOfTheConfiguration(t *testing.T) {
+	srv := stack.PrivateRedis(t)
+	effects := func(text string) int64 {
+		s := run(t, srv, text)
+		s.open(t)
+		c := s.client(t, nil)
+		sub := c.Subscribe(t.Context(), "news")
+		defer func() { _ = sub.Close() }()
+		_, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		before := srv.Client(t).XLen(t.Context(), "{sonic:0}out").Val()
+		require.Equal(t, int64(1), c.Publish(t.Context(), "news", "hello").Val())
+		got, err := sub.ReceiveMessage(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "hello", got.Payload)
+		return srv.Client(t).XLen(t.Context(), "{sonic:0}out").Val() - before
+	}
+	require.Equal(t, int64(0), effects("{}"))
+	require.Equal(t, int64(1), effects("publish: replicate"))
+}
+
+// TestWaitForRedis: commands wait so long for a Redis that is away.
+func TestWaitForRedis(t *testing.T) {
+	srv := stack.PrivateRedis(t)
+	s := run(t, srv, "redis: {wait: 300ms}")
+	c := s.client(t, func(o *redis.Options) { o.ReadTimeout = patience })
+	require.NoError(t, c.Ping(t.Context()).Err())
+	require.NoError(t, srv.Kill())
+	require.Eventually(t, func() bool {
+		begin := time.Now()
+		err := c.Get(t.Context(), "a").Err()
+		took := time.Since(begin)
+		return err != nil && took > 200*time.Millisecond && took < 2*time.Second
+	}, patience, 10*time.Millisecond)
+}

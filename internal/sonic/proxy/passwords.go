@@ -1,0 +1,41 @@
+package proxy
+
+import (
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// configGet relays CONFIG GET. What it would show of passwords is Sonic's own way to Redis, not its clients'.
+func (c *client) configGet(_ *command.Command, r request) bool {
+	b, ok := c.home()
+	if !ok {
+		return false
+	}
+	b.send(pending{client: c, kind: handled, then: &handling{each: func(reply []byte) { c.deliver(withoutPasswords(reply)) }}}, r.raw)
+	return true
+}
+
+// withoutPasswords leaves keys that hold passwords out of a reply to CONFIG GET, as if Redis did not know them.
+func withoutPasswords(reply []byte) []byte {
+	if len(reply) == 0 || reply[0] != '*' && reply[0] != '%' {
+		return reply
+	}
+	all, err := resp.Elements(reply)
+	if err != nil {
+		return reply
+	}
+	var kept []byte
+	pairs := 0
+	for i := 0; i+1 < len(all); i += 2 {
+		switch string(resp.Text(all[i])) {
+		case "requirepass", "masterauth", "tls-key-file-pass", "tls-client-key-file-pass":
+			continue
+		}
+		kept = append(append(kept, all[i]...), all[i+1]...)
+		pairs++
+	}
+	if reply[0] == '*' {
+		pairs *= 2
+	}
+	return append(resp.AppendHeader(nil, reply[0], pairs), kept...)
+}

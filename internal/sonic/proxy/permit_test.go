@@ -1,0 +1,57 @@
+package proxy_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// TestUsersWithKeysReachNoOthers: not by scripts and patterns either, which Redis runs as Sonic.
+func TestUsersWithKeysReachNoOthers(t *testing.T) {
+	e := start(t, opened(t), func(c *proxy.Config) {
+		c.Users = []proxy.User{{Name: "default", Password: "p"}, {Name: "some", Password: "p", Keys: []string{"pub:"}}}
+	})
+	all, c := dial(t, e.addr), dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", all.ask(t, "AUTH", "p"))
+	require.Equal(t, "+OK\r\n", all.ask(t, "SET", "other:1", "hidden"))
+	require.Equal(t, "$6\r\nhidden\r\n", all.ask(t, "EVAL", "return redis.call('GET', 'other:1')", "0"))
+	require.Equal(t, "+OK\r\n", c.ask(t, "AUTH", "some", "p"))
+	require.Equal(t, ":1\r\n", c.ask(t, "RPUSH", "pub:l", "1"))
+	for _, words := range [][]string{
+		{"EVAL", "return redis.call('GET', 'other:1')", "0"}, {"EVAL_RO", "return redis.call('GET', 'other:1')", "1", "pub:l"},
+		{"EVALSHA", "x", "0"}, {"FCALL", "f", "0"}, {"FCALL_RO", "f", "1", "pub:l"},
+		{"FUNCTION", "LOAD", "REPLACE", "x"}, {"FUNCTION", "DELETE", "x"}, {"SCRIPT", "FLUSH"},
+		{"SORT", "pub:l", "GET", "other:*"}, {"SORT_RO", "pub:l", "by", "other:*"}, {"SORT", "pub:l", "STORE", "other:2"},
+		{"COPY", "pub:l", "other:2"}, {"BLMOVE", "pub:l", "other:2", "LEFT", "LEFT", "1"}, {"XREAD", "STREAMS", "other:1", "0"},
+		{"OBJECT", "ENCODING", "other:1"}, {"MEMORY", "USAGE", "other:1"}, {"WATCH", "other:1"}, {"ZUNION", "2", "pub:l", "other:1"},
+	} {
+		require.Contains(t, c.ask(t, words...), "-NOPERM ", "%q", words)
+	}
+	require.Equal(t, "*1\r\n$1\r\n1\r\n", c.ask(t, "SORT", "pub:l", "DESC"))
+	require.Equal(t, "$6\r\nhidden\r\n", all.ask(t, "GET", "other:1"))
+}
+
+// TestPasswordsOfRedisAreHidden: with them a client could pass Sonic by.
+func TestPasswordsOfRedisAreHidden(t *testing.T) {
+	srv := opened(t, stack.Conf(map[string]string{"requirepass": "topsecret", "masterauth": "topsecret"}))
+	e := start(t, srv, func(c *proxy.Config) { c.Backend.Password = "topsecret" })
+	for _, proto := range []string{"2", "3"} {
+		c := dial(t, e.addr)
+		c.ask(t, "HELLO", proto)
+		begin := map[string]string{"2": "*0\r\n", "3": "%0\r\n"}[proto]
+		require.Equal(t, begin, c.ask(t, "CONFIG", "GET", "requirepass"))
+		require.Equal(t, begin, c.ask(t, "CONFIG", "GET", "MASTER[a]uth"))
+		all := c.ask(t, "CONFIG", "GET", "*")
+		require.NotContains(t, all, "topsecret")
+		require.Contains(t, all, "maxmemory-policy\r\n$10\r\nnoeviction")
+		require.Equal(t, "+OK\r\n", c.ask(t, "SELECT", "1"))
+		require.Equal(t, "+OK\r\n", c.ask(t, "MULTI"))
+		require.Equal(t, "+QUEUED\r\n", c.ask(t, "CONFIG", "GET", "requirepass", "databases"))
+		got := c.ask(t, "EXEC")
+		require.NotContains(t, got, "topsecret")
+		require.Contains(t, got, "databases\r\n$2\r\n16")
+	}
+}

@@ -89,6 +89,11 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	assert.Positive(t, a.metric(`sonic_gaps_total{origin="b"}`))
 	assert.Positive(t, a.metric(`sonic_gap{origin="b"}`))
 	assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err(), "the zone itself goes on")
+
+	// An operator goes on without what is missing.
+	require.NoError(t, c.Do(ctx, "FCALL", "sonic_cursors", 1, "{sonic:0}out", "b", after.Prev.String(), "", "0").Err())
+	await(t, 20*time.Second, "what follows is applied", func() bool { return c.Get(ctx, "k2").Val() == "2" })
+	await(t, 20*time.Second, "the gap is over", func() bool { z := a.zones().Origins[0]; return !z.Gap && z.Trouble == "" })
 }
 
 // The clock of the other zone's Redis is an hour ahead, and that of its Sonic is right.

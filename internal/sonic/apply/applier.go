@@ -221,7 +221,7 @@ func (a *Applier) gap(h *message.Header, at lane.Result) error {
 	a.mu.Lock()
 	a.status.Gap = true
 	a.mu.Unlock()
-	return fmt.Errorf("effects of zone %s between %s and %s are missing, and the topic does not have them any more", a.cfg.Origin, at.Cursor, h.First)
+	return fmt.Errorf("effects of zone %s behind %s, up to %s, are missing, and the topic does not have them any more: see docs/sonic.md, A gap", a.cfg.Origin, at.Cursor, h.Prev)
 }
 
 // note keeps how far the applier is.

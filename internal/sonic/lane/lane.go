@@ -83,8 +83,8 @@ func (l *Lane) Look(ctx context.Context) (State, error) {
 }
 
 // Open tells the library the lane's configuration and has it take writes, under ids above floor. before is what the Redis is known to hold: one whose
-// stream ends before before.Last is refused with [Older], for it was exchanged or restarted meanwhile. Ready of the state that it returns is false while
-// the effects of other zones must be applied before.
+// stream ends before before.Last is refused, see [Older], for it was exchanged or restarted meanwhile. Ready of the state that it returns is false
+// while the effects of other zones must be applied before.
 func (l *Lane) Open(ctx context.Context, before State, epoch int64, floor message.ID) (State, error) {
 	if !before.Opened {
 		// Without memory Redis takes no library. It is opened all the same: the one that it has is not open.

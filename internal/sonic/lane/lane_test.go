@@ -23,8 +23,8 @@ func of(t *testing.T, r *stack.RedisServer) (*lane.Lane, lane.State) {
 	return l, state
 }
 
-// A primary that became a replica without a restart keeps its library's memory. When it is promoted again it must not take writes before a Sonic has compared it
-// with the topic: others have been taken meanwhile.
+// A primary that became a replica without a restart keeps its library's memory. When it is promoted again it must not take writes before a
+// Sonic has compared it with the topic: others have been taken meanwhile.
 func TestAFormerPrimaryIsNotOpen(t *testing.T) {
 	first, second := stack.PrivateRedis(t), stack.PrivateRedis(t)
 	ctx := t.Context()

@@ -69,10 +69,10 @@ func (l *loader) believe(shipped message.ID) {
 	}
 }
 
-// prove makes sure that the topic's end is known before Redis is opened, and returns it. What a predecessor sent may be stored after this writer has read the end,
-// and Redis may have lost it: then it would go on without it. So a message of this writer is stored first: the first of the outbox, or one without
-// effects, whose position is below all that the predecessor may have sent. Once it has a place of its own nothing older comes any more; when the broker takes
-// it for a duplicate the end is read again.
+// prove makes sure that the topic's end is known before Redis is opened, and returns it. What a predecessor sent may be stored after this writer
+// has read the end, and Redis may have lost it: then it would go on without it. So a message of this writer is stored first: the first of the
+// outbox, or one without effects, whose position is not above anything that the predecessor may have sent. Once it has a place of its own nothing
+// older comes any more; when the broker takes it for a duplicate the end is read again. The end that is returned is without such a message.
 func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, err error) {
 	end = l.pack.tail.last
 	first, whole, err := l.firstOf(ctx)
@@ -111,8 +111,8 @@ func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, er
 	return end, nil
 }
 
-// firstOf returns the first entry of the outbox that the topic does not have, or the first transaction; none when there is none. whole is false when the
-// end of that transaction is missing.
+// firstOf returns the first entry of the outbox that the topic does not have, or the first transaction; none when there is none.
+// whole is false when the end of that transaction is missing.
 func (l *loader) firstOf(ctx context.Context) (first []entry, whole bool, err error) {
 	for count := int64(readLeast); ; count *= 2 {
 		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+l.pack.tail.last.String(), "+", count).Result()

@@ -82,8 +82,8 @@ func (l *loop) doubt() {
 	}
 }
 
-// doubt answers writes whose effects the broker does not have yet with an error. The Redis that executed them is gone: the one that comes may be older,
-// and have no such effects, and what it stores under later ids says nothing about them.
+// doubt answers writes whose effects the broker does not have yet with an error. The Redis that executed them is gone: the one that comes may be
+// older, and have no such effects, and what it stores under later ids says nothing about them.
 func (c *client) doubt() {
 	h := c.held
 	if c.closed || h == nil {

@@ -25,6 +25,7 @@ const (
 // What clients are told when Redis is lost.
 const (
 	errUnknownOutcome = "ERR the connection to Redis was lost while this command ran: whether it took effect is unknown"
+	errUnnoted        = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
 	errUnpublished    = "ERR the connection to Redis was lost before Pulsar had stored this command's effect: whether it took effect is unknown"
 	errUnreachable    = "LOADING Redis cannot be reached: the command was not run"
 )

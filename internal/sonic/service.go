@@ -59,6 +59,9 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		return err
 	}
 	rt.OnStop("pulsar", client.Close)
+	if err := checkNamespace(ctx, client, cfg, rt.Log); err != nil {
+		return err
+	}
 
 	s := &service{cfg: cfg, log: rt.Log, redis: db, lane: l}
 	endpoint, err := cfg.proxy(b, rt.Log)

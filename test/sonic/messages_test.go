@@ -32,7 +32,7 @@ func withOther(t testing.TB) (zone, *other) {
 	t.Cleanup(func() { _ = client.Close(context.Background()) })
 	publisher, err := client.Publisher(ctx, topic+"-b-0", messaging.Durable())
 	require.NoError(t, err)
-	r := stack.PrivateRedis(t)
+	r := durable(t)
 	z := zone{run(t, "SONIC_ZONE=a", "SONIC_ZONES=[a, b]", "SONIC_TOPIC="+topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL()), r}
 	z.awaitWritable()
 	return z, &other{t: t, publisher: publisher}
@@ -89,6 +89,51 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	assert.Positive(t, a.metric(`sonic_gaps_total{origin="b"}`))
 	assert.Positive(t, a.metric(`sonic_gap{origin="b"}`))
 	assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err(), "the zone itself goes on")
+
+	// An operator goes on without what is missing.
+	require.NoError(t, c.Do(ctx, "FCALL", "sonic_cursors", 1, "{sonic:0}out", "b", after.Prev.String(), "", "0").Err())
+	await(t, 20*time.Second, "what follows is applied", func() bool { return c.Get(ctx, "k2").Val() == "2" })
+	await(t, 20*time.Second, "the gap is over", func() bool { z := a.zones().Origins[0]; return !z.Gap && z.Trouble == "" })
+}
+
+// The clock of the other zone's Redis is an hour ahead, and that of its Sonic is right.
+func TestTheClockOfAnotherZoneIsAhead(t *testing.T) {
+	a, b := withOther(t)
+	h := b.header()
+	h.First.Ms = uint64(time.Now().Add(time.Hour).UnixMilli())
+	h.Last = h.First
+	payload := append([]byte{0x92, 0xaf}, h.Last.String()...)
+	b.send(h, append(payload, 0xa0))
+	await(t, 20*time.Second, "it is shown", func() bool { return a.metric(`sonic_clock_ahead_seconds{origin="b"}`) > 3000 })
+	assert.Contains(t, a.log.String(), "is ahead of this zone's by more than 500ms")
+}
+
+// A Redis comes back older than it was, and the other zone says nothing any more: what it had applied comes from the topic, and it takes writes again.
+func TestARedisThatComesBackOlderWhileTheOtherZoneIsAway(t *testing.T) {
+	a, b := withOther(t)
+	ctx := t.Context()
+	applied := func(key string) func() bool {
+		return func() bool {
+			c := a.redis.Client(t)
+			defer c.Close()
+			return c.Get(ctx, key).Val() == "1"
+		}
+	}
+	first, second := b.header(), b.header()
+	b.send(first, set(first, "first", "1"))
+	await(t, 20*time.Second, "it is applied", applied("first"))
+	older := copyOf(t, a.redis)
+	b.send(second, set(second, "second", "1"))
+	await(t, 20*time.Second, "it is applied", applied("second"))
+	shipped := a.zones().Outbox.Shipped
+	await(t, 20*time.Second, "the zone has told how far it is", func() bool { return a.zones().Outbox.Shipped != shipped })
+	shipped = a.zones().Outbox.Shipped
+	await(t, 20*time.Second, "and stored it", func() bool { return a.zones().Outbox.Shipped != shipped })
+	require.NoError(t, a.redis.Kill())
+	older()
+	require.NoError(t, a.redis.Start(ctx))
+	await(t, 40*time.Second, "what was lost is applied again", applied("second"))
+	a.awaitWritable()
 }
 
 func TestMessagesThatStopTheProcess(t *testing.T) {

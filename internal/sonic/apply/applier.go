@@ -189,13 +189,9 @@ func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.He
 func (a *Applier) fill(ctx context.Context, d *messaging.Delivery, h *message.Header, at lane.Result) error {
 	a.metrics.gaps.WithLabelValues(a.cfg.Origin).Inc()
 	a.log.Warn("effects are missing, reading them again", zap.Stringer("cursor", at.Cursor), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
-	cfg := messaging.ReaderConfig{Topic: d.Topic, Name: "sonic"}
-	if id, err := messaging.ParseMessageID([]byte(at.CursorMessage)); err == nil && !id.IsZero() {
-		cfg.After = []messaging.MessageID{id}
-	}
-	r, err := a.client.Reader(ctx, cfg)
+	r, err := a.reader(ctx, d.Topic, at.CursorMessage)
 	if err != nil {
-		return fmt.Errorf("cannot read the topic again: %w", err)
+		return err
 	}
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	for {
@@ -225,14 +221,15 @@ func (a *Applier) gap(h *message.Header, at lane.Result) error {
 	a.mu.Lock()
 	a.status.Gap = true
 	a.mu.Unlock()
-	return fmt.Errorf("effects of zone %s between %s and %s are missing, and the topic does not have them any more", a.cfg.Origin, at.Cursor, h.First)
+	return fmt.Errorf("effects of zone %s behind %s, up to %s, are missing, and the topic does not have them any more: see docs/sonic.md, A gap", a.cfg.Origin, at.Cursor, h.Prev)
 }
 
 // note keeps how far the applier is.
 func (a *Applier) note(d *messaging.Delivery, h *message.Header) {
 	now := time.Now()
 	delay := now.Sub(time.UnixMilli(int64(h.Last.Ms)))
-	ahead := d.PublishTime.Sub(now)
+	// The clock of effects decides, which is Redis' own, or that of the furthest that it has heard. Sonic's may be another.
+	ahead := max(d.PublishTime.Sub(now), -delay)
 	a.mu.Lock()
 	a.status.Cursor, a.status.Count, a.status.Delay, a.status.At, a.status.Gap = h.Last, h.Count, delay, now, false
 	a.status.Known = max(a.status.Known, h.Count)
@@ -240,7 +237,7 @@ func (a *Applier) note(d *messaging.Delivery, h *message.Header) {
 	a.metrics.delay.WithLabelValues(a.cfg.Origin).Observe(max(delay, 0).Seconds())
 	a.metrics.ahead.WithLabelValues(a.cfg.Origin).Set(max(ahead, 0).Seconds())
 	if ahead > a.cfg.MaxClockSkew {
-		a.skewed.Note(fmt.Errorf("the clock of zone %s is ahead of this zone's by more than %s: the later write may not win, and keys expire at the wrong time",
+		a.skewed.Note(fmt.Errorf("the clock of zone %s, or of one that it hears, is ahead of this zone's by more than %s: the later write may not win, and keys expire at the wrong time",
 			a.cfg.Origin, a.cfg.MaxClockSkew))
 	} else {
 		a.skewed.Note(nil)
@@ -250,10 +247,13 @@ func (a *Applier) note(d *messaging.Delivery, h *message.Header) {
 // watchEvery is how often the end of the topic is looked at.
 const watchEvery = 5 * time.Second
 
-// watch finds out how many effects the topic has.
+// watch finds out how many effects the topic has. It also finds a Redis that came back older than it was while the other zone says nothing: no message
+// comes before which effects are missing, for the subscription has had all of them.
 func (a *Applier) watch(ctx context.Context) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
+	var before message.ID // the cursor at the last look
+	behind := false       // it was behind the topic's end then
 	for {
 		select {
 		case <-ticker.C:
@@ -266,10 +266,71 @@ func (a *Applier) watch(ctx context.Context) {
 		if err != nil || last == nil {
 			continue // the consumer says what is the matter
 		}
-		if h, err := message.ParseHeader(last.Properties); err == nil {
-			a.mu.Lock()
-			a.status.Known = max(a.status.Known, h.Count)
-			a.mu.Unlock()
+		h, err := message.ParseHeader(last.Properties)
+		if err != nil {
+			continue
+		}
+		a.mu.Lock()
+		a.status.Known = max(a.status.Known, h.Count)
+		a.mu.Unlock()
+		state, err := a.lane.Look(ctx)
+		if err != nil || !state.Opened {
+			continue // the shipper says what is the matter
+		}
+		cursor := state.Cursors[a.cfg.Origin]
+		switch {
+		case cursor.ID.Compare(h.Last) >= 0:
+			behind = false
+		case !behind || cursor.ID.Compare(before) != 0: // what the topic has may be under way
+			behind, before = true, cursor.ID
+		case a.trouble.Current() == nil || a.Status().Gap: // otherwise it tries
+			err := a.again(ctx, cursor)
+			if ctx.Err() == nil {
+				a.trouble.Note(err)
+			}
 		}
 	}
+}
+
+// again applies what the topic has behind the cursor. The consumer may apply the same: the library takes each effect once.
+func (a *Applier) again(ctx context.Context, at lane.Cursor) error {
+	a.log.Info("this Redis is behind what was applied before, reading the topic again", zap.Stringer("cursor", at.ID))
+	r, err := a.reader(ctx, a.cfg.Topic, at.Message)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	if _, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
+		h, err := message.ParseHeader(d.Properties)
+		if err != nil {
+			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+		}
+		result, err := a.call(ctx, d, h)
+		if err != nil {
+			return err
+		}
+		if result.Status == lane.Gap {
+			return a.gap(h, result)
+		}
+		if result.Status == lane.Applied {
+			a.note(d, h)
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("cannot apply what the topic has again: %w", err)
+	}
+	return nil
+}
+
+// reader reads the topic behind the message of a cursor, or from its beginning.
+func (a *Applier) reader(ctx context.Context, topic, after string) (*messaging.Reader, error) {
+	cfg := messaging.ReaderConfig{Topic: topic, Name: "sonic"}
+	if id, err := messaging.ParseMessageID([]byte(after)); err == nil && !id.IsZero() {
+		cfg.After = []messaging.MessageID{id}
+	}
+	r, err := a.client.Reader(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the topic again: %w", err)
+	}
+	return r, nil
 }

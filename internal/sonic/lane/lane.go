@@ -82,10 +82,17 @@ func (l *Lane) Look(ctx context.Context) (State, error) {
 	return stateOf(reply)
 }
 
-// Open tells the library the lane's configuration and has it take writes, under ids above floor. Ready of the state that it returns is false while
-// the effects of other zones must be applied before.
-func (l *Lane) Open(ctx context.Context, epoch int64, floor message.ID) (State, error) {
-	args := []any{l.cfg.Zone, epoch, floor.String(), "", len(l.cfg.Others)}
+// Open tells the library the lane's configuration and has it take writes, under ids above floor. before is what the Redis is known to hold: one whose
+// stream ends before before.Last is refused, see [Older], for it was exchanged or restarted meanwhile. Ready of the state that it returns is false
+// while the effects of other zones must be applied before.
+func (l *Lane) Open(ctx context.Context, before State, epoch int64, floor message.ID) (State, error) {
+	if !before.Opened {
+		// Without memory Redis takes no library. It is opened all the same: the one that it has is not open.
+		if err := script.Replace(ctx, l.redis); err != nil && !isReply(err, "OOM") {
+			return State{}, err
+		}
+	}
+	args := []any{l.cfg.Zone, epoch, floor.String(), before.Last.String(), len(l.cfg.Others)}
 	for _, other := range l.cfg.Others {
 		args = append(args, other)
 	}
@@ -185,6 +192,9 @@ func (l *Lane) call(ctx context.Context, function string, args ...any) *redis.Cm
 // NotReady reports whether a function refused because no Sonic has opened the Redis since it started, or because it is older than it was.
 func NotReady(err error) bool { return isReply(err, "SONICNOTREADY") }
 
+// Older reports whether Open refused because the Redis is older than it was when it was looked at.
+func Older(err error) bool { return isReply(err, "SONICOLDER") }
+
 // Refused reports whether the library refused what it was given: trying again does not help.
 func Refused(err error) bool {
 	var reply redis.Error
@@ -192,7 +202,7 @@ func Refused(err error) bool {
 		return false
 	}
 	text := reply.Error()
-	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
+	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
 		"TRYAGAIN", "CLUSTERDOWN"} {
 		if strings.HasPrefix(text, prefix) {
 			return false

@@ -28,22 +28,26 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 			return message.ID{}, err
 		}
 	}
+	l.believe(state.Shipped)
+	end := l.pack.tail.last
+	if !state.Opened && l.one && !state.Last.IsZero() {
+		if end, err = l.prove(ctx, state.Last); err != nil {
+			return message.ID{}, err
+		}
+		l.believe(state.Shipped)
+	}
 	epoch := max(state.Epoch, l.pack.tail.epoch)
-	if state.Last.Compare(l.pack.tail.last) < 0 {
+	if state.Last.Compare(end) < 0 {
 		epoch++
 		l.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", l.pack.tail.last), zap.Int64("epoch", epoch))
 		if err := l.recover(ctx, state.Last, epoch); err != nil {
 			return message.ID{}, err
 		}
-	}
-	if state.Shipped.Compare(l.pack.tail.last) > 0 {
-		l.log.Warn("the topic has lost its end, or was made anew: zones that had not read it miss effects",
-			zap.Stringer("topic", l.pack.tail.last), zap.Stringer("shipped", state.Shipped))
-		l.pack.tail.last = state.Shipped
+		state.Last = l.pack.tail.last
 	}
 	if l.fresh || !state.Opened {
 		floor := message.Max(message.AtPosition(l.pack.tail.position), l.pack.tail.last)
-		if state, err = l.lane.Open(ctx, epoch, floor); err != nil {
+		if state, err = l.lane.Open(ctx, state, epoch, floor); err != nil {
 			if lane.Refused(err) {
 				err = fmt.Errorf("%w: %w", ErrState, err)
 			}
@@ -54,6 +58,75 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 	l.fresh, l.pack.tail.epoch = false, epoch
 	l.setEpoch(epoch)
 	return l.pack.tail.last, nil
+}
+
+// believe has the next message follow what the topic is known to have had: when it has lost its end, zones that had not read that see a gap.
+func (l *loader) believe(shipped message.ID) {
+	if shipped.Compare(l.pack.tail.last) > 0 {
+		l.log.Warn("the topic has lost its end, or was made anew: zones that had not read it miss effects",
+			zap.Stringer("topic", l.pack.tail.last), zap.Stringer("shipped", shipped))
+		l.pack.tail.last = shipped
+	}
+}
+
+// prove makes sure that the topic's end is known before Redis is opened, and returns it. What a predecessor sent may be stored after this writer
+// has read the end, and Redis may have lost it: then it would go on without it. So a message of this writer is stored first: the first of the
+// outbox, or one without effects, whose position is not above anything that the predecessor may have sent. Once it has a place of its own nothing
+// older comes any more; when the broker takes it for a duplicate the end is read again. The end that is returned is without such a message.
+func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, err error) {
+	end = l.pack.tail.last
+	first, whole, err := l.firstOf(ctx)
+	if err != nil || !whole {
+		return end, err
+	}
+	marks := len(first) == 0 // nothing of the outbox waits
+	if marks {
+		position, err := last.Position()
+		if err != nil {
+			return end, err
+		}
+		first = []entry{{id: message.AtPosition(max(position, l.pack.tail.position) + 1)}}
+	}
+	records, ends, err := l.pack.pack(first)
+	if err != nil {
+		return end, err
+	}
+	for _, r := range records {
+		if err := l.writer.Store(l.storing, r); err != nil {
+			return end, &writerError{fmt.Errorf("cannot store effects: %w", err)}
+		}
+	}
+	l.one = false
+	if l.writer.Stored() > ends.position {
+		if l.pack.tail, err = tailOf(l.writer.Last()); err != nil {
+			return end, err
+		}
+		l.log.Info("the topic goes on further than it did: what another process had sent was stored", zap.Stringer("topic", l.pack.tail.last))
+		return l.pack.tail.last, nil
+	}
+	l.pack.tail = ends
+	if !marks {
+		end = ends.last
+	}
+	return end, nil
+}
+
+// firstOf returns the first entry of the outbox that the topic does not have, or the first transaction; none when there is none.
+// whole is false when the end of that transaction is missing.
+func (l *loader) firstOf(ctx context.Context) (first []entry, whole bool, err error) {
+	for count := int64(readLeast); ; count *= 2 {
+		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+l.pack.tail.last.String(), "+", count).Result()
+		if err != nil {
+			return nil, false, fmt.Errorf("cannot read the outbox: %w", err)
+		}
+		entries, _, err := entriesOf(found)
+		if err != nil {
+			return nil, false, err
+		}
+		if n := cut(entries, true); n > 0 || int64(len(found)) < count {
+			return entries[:n], n > 0 || len(entries) == 0, nil
+		}
+	}
 }
 
 // fits reports what is wrong with the state of another zone, or of a newer Sonic.

@@ -25,6 +25,8 @@ const (
 // What clients are told when Redis is lost.
 const (
 	errUnknownOutcome = "ERR the connection to Redis was lost while this command ran: whether it took effect is unknown"
+	errUnnoted        = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
+	errUnpublished    = "ERR the connection to Redis was lost before Pulsar had stored this command's effect: whether it took effect is unknown"
 	errUnreachable    = "LOADING Redis cannot be reached: the command was not run"
 )
 
@@ -198,6 +200,11 @@ func (b *backend) lost(err error) {
 	}
 	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
 	b.measured, b.demoted, b.fenced = false, false, false
+	if b.owner == nil {
+		l.doubt()
+	} else {
+		b.owner.doubt()
+	}
 	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
 	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
 		b.failFront(true)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -59,6 +60,22 @@ func TestRedisIsLostInMidCommand(t *testing.T) {
 	assert.Equal(t, "+OK\r\n", later.ask(t, "EVAL", "return redis.call('SET', KEYS[1], 'x')", "1", "s"))
 	assert.Equal(t, "+OK\r\n", later.ask(t, "SET", "a", "1"))
 	assert.Equal(t, "$-1\r\n", later.ask(t, "GET", "n"), "INCR was not sent again")
+}
+
+// TestAScriptWithoutItsLibrary: the library is loaded anew, by another version of Sonic for one, while a client's connection has passed the fence. Its
+// script runs, which Redis cannot prevent. The answer says so, rather than that nothing ran.
+func TestAScriptWithoutItsLibrary(t *testing.T) {
+	srv := opened(t)
+	e := start(t, srv, nil)
+	c := dial(t, e.addr)
+	set := func() string { return c.ask(t, "EVAL", "return redis.call('INCR', KEYS[1])", "1", "n") }
+	require.Equal(t, ":1\r\n", set())
+	require.NoError(t, script.Replace(t.Context(), srv.Client(t)))
+	assert.Contains(t, set(), "-ERR the script ran while no Sonic had opened this Redis")
+	assert.Contains(t, set(), "-LOADING Sonic has not opened this Redis yet", "the fence stands again")
+	assert.Equal(t, "$1\r\n2\r\n", c.ask(t, "GET", "n"))
+	open(t, srv)
+	assert.Equal(t, ":3\r\n", set())
 }
 
 // TestRedisStaysAway bounds how long commands wait.

@@ -29,10 +29,10 @@ type heldReplies struct {
 	marks []heldMark
 }
 
-// heldMark says that what is in data from start on may go out when everything up to id was published.
+// heldMark says that what is in data from start on may go out when everything up to id was published. The write's own reply ends at end.
 type heldMark struct {
-	start int
-	id    streamID
+	start, end int
+	id         streamID
 }
 
 // append adds a part of a reply that waits only for those before it.
@@ -56,16 +56,51 @@ func (c *client) published(p *pending, reply []byte, proto int) {
 // it.
 func (c *client) deliverPublished(text, reply []byte) {
 	l := c.l
+	var mark *heldMark
 	if l.cfg.Ack == AckPublished && !c.closed {
 		if id, ok := parseStreamID(text); ok && id.after(l.published) {
 			if c.held == nil {
 				c.held = &heldReplies{}
 				l.held = append(l.held, c)
 			}
-			c.held.marks = append(c.held.marks, heldMark{len(c.held.data), id})
+			c.held.marks = append(c.held.marks, heldMark{start: len(c.held.data), id: id})
+			mark = &c.held.marks[len(c.held.marks)-1]
 		}
 	}
 	c.deliver(reply)
+	if mark != nil && c.held != nil {
+		mark.end = len(c.held.data)
+	}
+}
+
+// doubt has no reply wait any more, of any client.
+func (l *loop) doubt() {
+	waiting := l.held
+	l.held = nil
+	for _, c := range waiting {
+		c.doubt()
+	}
+}
+
+// doubt answers writes whose effects the broker does not have yet with an error. The Redis that executed them is gone: the one that comes may be
+// older, and have no such effects, and what it stores under later ids says nothing about them.
+func (c *client) doubt() {
+	h := c.held
+	if c.closed || h == nil {
+		return
+	}
+	c.held = nil
+	data, at := make([]byte, 0, len(h.data)), 0
+	for _, mark := range h.marks {
+		data = append(data, h.data[at:mark.start]...)
+		data = resp.AppendError(data, errUnpublished)
+		at = mark.end
+	}
+	c.l.p.metrics.unknown.Add(float64(len(h.marks)))
+	c.deliver(append(data, h.data[at:]...))
+	if !c.closed {
+		c.relax()
+	}
 }
 
 // publishedUpTo lets replies go out that waited.
@@ -99,7 +134,7 @@ func (c *client) release(id streamID) {
 		piece := h.data[:start]
 		rest := &heldReplies{data: append([]byte(nil), h.data[start:]...)}
 		for _, mark := range h.marks[n:] {
-			rest.marks = append(rest.marks, heldMark{mark.start - start, mark.id})
+			rest.marks = append(rest.marks, heldMark{mark.start - start, mark.end - start, mark.id})
 		}
 		c.held = nil
 		c.deliver(piece)

@@ -61,6 +61,30 @@ func TestAckPublished(t *testing.T) {
 	assert.Equal(t, ":1\r\n", got)
 }
 
+// TestAckPublishedWithoutItsRedis: a write that waited for the broker when its Redis ended is not answered by what another Redis stores later, which may
+// never have had it.
+func TestAckPublishedWithoutItsRedis(t *testing.T) {
+	srv := opened(t)
+	e := start(t, srv, func(c *proxy.Config) { c.Ack = proxy.AckPublished })
+	reader, writer := dial(t, e.addr), dial(t, e.addr)
+	writer.send(t, "set a 1\r\nget a\r\nincr n\r\nping\r\n")
+	require.Eventually(t, func() bool { return reader.ask(t, "GET", "n") == "$1\r\n1\r\n" }, patience, time.Millisecond)
+	require.NoError(t, srv.Kill())
+	for _, want := range []string{"-ERR the connection to Redis was lost before Pulsar", "$1\r\n1\r\n", "-ERR the connection to Redis was lost before Pulsar", "+PONG\r\n"} {
+		got, err := writer.reply()
+		require.NoError(t, err)
+		assert.Contains(t, got, want)
+	}
+	require.NoError(t, srv.Start(t.Context()))
+	open(t, srv)
+	writer.send(t, "set a 2\r\n")
+	require.Eventually(t, func() bool { return reader.ask(t, "GET", "a") == "$1\r\n2\r\n" }, patience, time.Millisecond)
+	e.Shipped(0, "99999999999999-0")
+	got, err := writer.reply()
+	require.NoError(t, err)
+	assert.Equal(t, "+OK\r\n", got)
+}
+
 func TestSetWrites(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
@@ -56,6 +58,12 @@ func (c *client) script(cmd *command.Command, r request) bool {
 			return
 		}
 		answer, id := p.unwrapScript(cmd, reply)
+		if ranUnnoted(reply) {
+			// The library was loaded anew since the fence was passed: by another version of Sonic, or by the former primary's successor.
+			b.fenced = false
+			c.l.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
+			answer = resp.AppendError(nil, errUnnoted)
+		}
 		c.deliverPublished(id, answer)
 	}}}, out)
 	return true
@@ -89,6 +97,12 @@ func (c *client) passFence(b *backend) bool {
 		},
 	}}, ask)
 	return false
+}
+
+// ranUnnoted reports whether EXEC ran a script whose keys the library refused to ship.
+func ranUnnoted(reply []byte) bool {
+	given, err := resp.Elements(reply)
+	return err == nil && len(given) == 4 && given[0][0] == '-' && given[1][0] != '-'
 }
 
 // unwrapScript returns the script's own reply of what EXEC gave, and the id of its effect.

@@ -33,6 +33,21 @@ func Load(ctx context.Context, c Doer) error {
 	if loaded, err := c.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && loaded == version {
 		return nil
 	}
+	return load(ctx, c, text)
+}
+
+// Replace loads the library also where this version of it is: here, and in all replicas, which Redis tells, it is not open then. A former primary
+// that became a replica without a restart holds a library that was open, and would take writes at once when it is promoted again, however old
+// its data are.
+func Replace(ctx context.Context, c Doer) error {
+	text, _, err := Library()
+	if err != nil {
+		return err
+	}
+	return load(ctx, c, text)
+}
+
+func load(ctx context.Context, c Doer, text string) error {
 	if err := c.Do(ctx, "FUNCTION", "LOAD", "REPLACE", text).Err(); err != nil {
 		return fmt.Errorf("load the function library: %w", err)
 	}

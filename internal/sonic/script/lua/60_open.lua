@@ -41,7 +41,8 @@ local function adopt(out)
 	selected = '0'
 end
 
--- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on.
+-- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f, to be ready
+-- whatever this Redis has lost of other zones; an id, where the stream must have come to: who calls it has compared that much with the topic.
 redis.register_function{
 	function_name = 'sonic_open', flags = {'allow-oom'},
 	callback = function(keys, args)
@@ -80,6 +81,10 @@ redis.register_function{
 		end
 		local problem = adopt(out)
 		if problem then return problem end
+		local least = string.match(flags, '%d+%-%d+')
+		if least and id_before(top, least) then
+			return {err = 'SONICOLDER the stream of this Redis ends at ' .. top .. ', and did at ' .. least .. ' a moment ago'}
+		end
 
 		if call('EXISTS', out) == 0 then call('XADD', out, 'MAXLEN', '0', '0-1', 'e', '') end
 		top = stream_info(out)

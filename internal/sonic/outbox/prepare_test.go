@@ -1,0 +1,121 @@
+package outbox
+
+import (
+	"context"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// prepared is a loader of a new owner, before it looks at Redis.
+func prepared(t *testing.T, s *Shipper) *loader {
+	t.Helper()
+	w, err := s.own(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { s.release(w) })
+	end, err := tailOf(w.Last())
+	require.NoError(t, err)
+	return &loader{Shipper: s, writer: w, storing: t.Context(), pack: packer{origin: s.cfg.Zone, lane: s.cfg.Lane, tail: end}, fresh: true, one: true}
+}
+
+// What a predecessor has sent is stored after its successor has read the topic's end, and Redis has come back without it. The successor finds out before
+// it opens Redis, and Redis gets it from the topic.
+func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
+	pulsar, server := stack.Pulsar(t), stack.PrivateRedis(t)
+	ctx := t.Context()
+	client, err := messaging.Dial(ctx, messaging.Config{URL: pulsar.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(context.Background()) })
+	db := server.Client(t)
+	require.NoError(t, script.Load(ctx, db))
+	l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
+	s := New(Config{Zone: "a", Topic: "persistent://" + pulsar.Namespace(t) + "/sonic-a-0"}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(message.ID) {})
+
+	parent, first := t, prepared(t, s)
+	_, err = first.prepare(ctx)
+	require.NoError(t, err)
+	write := func(key string) message.ID {
+		require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, l.Outbox(), "0", key, "1").Err())
+		state, err := l.Look(ctx)
+		require.NoError(t, err)
+		return state.Last
+	}
+	store := func(l *loader) {
+		entries, whole, err := l.firstOf(ctx)
+		require.NoError(t, err)
+		require.True(t, whole)
+		records, ends, err := l.pack.pack(entries)
+		require.NoError(t, err)
+		require.NoError(t, l.writer.Store(ctx, records...))
+		l.pack.tail = ends
+	}
+	for name, waits := range map[string]bool{"nothing else waits": false, "another effect waits": true} {
+		t.Run(name, func(t *testing.T) {
+			kept := name + " kept"
+			last := write(kept)
+			if !waits {
+				store(first)
+			}
+			before := first.pack.tail // as the successor reads it
+			copied, err := db.Do(ctx, "DUMP", l.Outbox()).Text()
+			require.NoError(t, err)
+			lost := name + " lost"
+			write(lost)
+			if waits {
+				both, err := db.XRangeN(ctx, l.Outbox(), "("+before.last.String(), "+", 10).Result()
+				require.NoError(t, err)
+				entries, _, err := entriesOf(both)
+				require.NoError(t, err)
+				records, ends, err := first.pack.pack(entries)
+				require.NoError(t, err)
+				require.NoError(t, first.writer.Store(ctx, records...))
+				first.pack.tail = ends
+			} else {
+				store(first)
+			}
+			s.release(first.writer)
+
+			// Redis is the one before the last write, and was restarted.
+			require.NoError(t, db.Del(ctx, lost).Err())
+			require.NoError(t, db.HDel(ctx, script.KeysOf(0).Versions, "k0:"+lost).Err())
+			require.NoError(t, db.Do(ctx, "RESTORE", l.Outbox(), 0, copied, "REPLACE").Err())
+			require.NoError(t, script.Replace(ctx, db))
+			second := prepared(parent, s)
+			second.pack.tail = before
+			_, err = second.prepare(ctx)
+			require.NoError(t, err)
+			assert.EqualValues(t, 2, db.Exists(ctx, kept, lost).Val())
+			state, err := l.Look(ctx)
+			require.NoError(t, err)
+			assert.True(t, state.Ready)
+			assert.Positive(t, state.Last.Compare(last))
+			assert.Equal(t, first.pack.tail.last, second.pack.tail.last)
+			first = second
+		})
+	}
+
+	t.Run("nothing was under way", func(t *testing.T) {
+		// It stores a message without effects, and recovers nothing.
+		require.NoError(t, script.Replace(ctx, db))
+		s.release(first.writer)
+		next := prepared(t, s)
+		state, err := l.Look(ctx)
+		require.NoError(t, err)
+		began := next.pack.tail
+		behind, err := next.prepare(ctx)
+		require.NoError(t, err)
+		assert.Equal(t, began.position+1, next.pack.tail.position)
+		assert.Equal(t, state.Epoch, next.pack.tail.epoch, "it is not older")
+		id := write("later")
+		assert.Positive(t, id.Compare(behind))
+	})
+}

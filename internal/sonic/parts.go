@@ -1,6 +1,9 @@
 package sonic
 
 import (
+	"bytes"
+	"slices"
+
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
@@ -20,8 +23,25 @@ func (c Config) lane() lane.Config {
 	return l
 }
 
+// counter tells which keys are counters, nil when there are none.
+func (c Config) counter() func(key []byte) bool {
+	conflicts := slices.Clone(c.Conflicts)
+	if !slices.ContainsFunc(conflicts, func(one Conflict) bool { return one.Policy == policyCounter }) {
+		return nil
+	}
+	slices.SortStableFunc(conflicts, func(a, b Conflict) int { return len(b.Prefix) - len(a.Prefix) }) // the longest prefix counts
+	return func(key []byte) bool {
+		for _, one := range conflicts {
+			if bytes.HasPrefix(key, []byte(one.Prefix)) {
+				return one.Policy == policyCounter
+			}
+		}
+		return false
+	}
+}
+
 func (c Config) proxy(b backend) proxy.Config {
-	p := proxy.Config{Backend: c.Redis.endpoint(b), Zones: c.zones()}
+	p := proxy.Config{Backend: c.Redis.endpoint(b), Zones: c.zones(), Counter: c.counter()}
 	if c.Ack == ackPublished {
 		p.Ack = proxy.AckPublished
 	}

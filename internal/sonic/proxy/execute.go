@@ -55,6 +55,14 @@ func (c *client) execute(r request) bool {
 	if cmd.Class == command.Refused {
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
+	if from := p.options[cmd.Index]; from > 0 && disguised(cmd, r, from) {
+		return c.refuse("ERR syntax error")
+	}
+	if cmd.Group == "scripting" {
+		if problem := aboutLibrary(cmd, r); problem != "" {
+			return c.refuse(problem)
+		}
+	}
 	if problem := c.denied(cmd, r); problem != "" {
 		return c.refuse(problem)
 	}
@@ -95,6 +103,16 @@ func (c *client) denied(cmd *command.Command, r request) string {
 			return errStateKey
 		}
 		return ""
+	}
+	if u != nil && u.keys != nil {
+		switch cmd.Name {
+		case "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro": // what a script names cannot be seen
+			return "NOPERM this user has no permissions to run the '" + cmd.Name + "' command"
+		case "sort", "sort_ro":
+			if problem := deniedPattern(r); problem != "" {
+				return problem
+			}
+		}
 	}
 	problem := ""
 	cmd.Keys(r.raw, r.args, func(i int) bool {
@@ -158,8 +176,7 @@ func (p *Proxy) handlersOf() []handler {
 		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).geoRadius, "georadiusbymember": (*client).geoRadius,
-		"publish": (*client).publish, "function|load": (*client).functionLoad, "function|delete": (*client).functionDelete,
-		"fcall_ro":        (*client).callReadOnly,
+		"publish":         (*client).publish,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
 	handlers := make([]handler, len(p.table.All()))
@@ -251,22 +268,30 @@ func (c *client) writable() bool { return Writes(c.l.p.writes.Load()) == WritesO
 
 // refusedWrite answers a write that may not run now, or lets it wait.
 func (c *client) refusedWrite() bool {
-	if Writes(c.l.p.writes.Load()) == WritesHeld {
+	if c.l.p.writesHeld() {
 		c.busy = true
-		c.l.heldWriters = append(c.l.heldWriters, c)
+		c.l.heldWriters[c] = struct{}{}
 		return false
 	}
-	c.replyError("ERR Sonic takes no writes: " + *c.l.p.refusal.Load())
+	c.replyError(c.l.p.noWrites())
 	return true
 }
 
+func (p *Proxy) writesHeld() bool { return Writes(p.writes.Load()) == WritesHeld }
+
+// noWrites is the error of a write that is refused.
+func (p *Proxy) noWrites() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
+
 // writesChanged lets clients go on whose writes waited.
 func (l *loop) writesChanged() {
-	waiting := l.heldWriters
-	l.heldWriters = nil
-	for _, c := range waiting {
-		c.busy = false
-		c.enqueue()
+	for c := range l.heldWriters {
+		c.proceed()
+	}
+	clear(l.heldWriters)
+	tries := l.heldTries
+	l.heldTries = make(map[*waiting]struct{})
+	for w := range tries {
+		w.changed()
 	}
 }
 

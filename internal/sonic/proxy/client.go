@@ -272,16 +272,25 @@ func (c *client) leave() {
 
 // full reports whether so much is due that nothing more should be read.
 func (c *client) full() bool {
-	limits := &c.l.cfg.Limits
-	return c.outstanding >= limits.Pipeline || int64(c.outstanding)*c.usual >= limits.OutputPause ||
-		c.unsent() >= limits.OutputPause || c.b != nil && c.b.full()
+	limits, pause := &c.l.cfg.Limits, c.outputPause()
+	return c.outstanding >= limits.Pipeline || int64(c.outstanding)*c.usual >= pause || c.unsent() >= pause || c.b != nil && c.b.full()
 }
 
 // relaxed reports whether so little is due that more should be read: less than full, so that much is read at a time.
 func (c *client) relaxed() bool {
-	limits := &c.l.cfg.Limits
-	return c.outstanding <= limits.Pipeline/2 && int64(c.outstanding)*c.usual <= limits.OutputPause/2 &&
-		c.unsent() <= limits.OutputPause/2 && (c.b == nil || !c.b.full())
+	limits, pause := &c.l.cfg.Limits, c.outputPause()
+	return c.outstanding <= limits.Pipeline/2 && int64(c.outstanding)*c.usual <= pause/2 && c.unsent() <= pause/2 && (c.b == nil || !c.b.full())
+}
+
+// loginPause is outputPause of clients that have not logged in: they get nothing but short errors.
+const loginPause = 16 << 10
+
+// outputPause is how much may be due before nothing more is read, in bytes.
+func (c *client) outputPause() int64 {
+	if c.user == nil {
+		return min(loginPause, c.l.cfg.Limits.OutputPause)
+	}
+	return c.l.cfg.Limits.OutputPause
 }
 
 func (c *client) unsent() int64 {

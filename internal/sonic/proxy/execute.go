@@ -23,6 +23,14 @@ func (r request) len() int { return len(r.args) }
 // behind returns the arguments after the first n, as bulk strings.
 func (r request) behind(n int) []byte { return r.raw[r.args[n-1].End+2:] }
 
+// longest returns the length of the longest argument.
+func (r request) longest() (n int64) {
+	for _, arg := range r.args {
+		n = max(n, int64(arg.End-arg.Start))
+	}
+	return n
+}
+
 // handler executes a command. It returns false when the command cannot begin before all replies that are due have come:
 // then it is called again.
 type handler func(c *client, cmd *command.Command, r request) bool
@@ -54,6 +62,9 @@ func (c *client) execute(r request) bool {
 	}
 	if cmd.Class == command.Refused {
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
+	}
+	if longest := p.longest.Load(); int64(len(r.raw)) > longest && r.longest() > longest {
+		return c.refuse("ERR Protocol error: invalid bulk length") // Redis would end the connection that all share
 	}
 	if from := p.options[cmd.Index]; from > 0 && disguised(cmd, r, from) {
 		return c.refuse("ERR syntax error")

@@ -235,12 +235,13 @@ func TestTransactionsInOtherDatabases(t *testing.T) {
 // TestProtocolChangesAmongMessages: messages that are under way while a subscriber changes its protocol are not taken for replies.
 func TestProtocolChangesAmongMessages(t *testing.T) {
 	e := start(t, opened(t), nil)
-	c, pub := dial(t, e.addr), dial(t, e.addr)
+	c, pub := dial(t, e.addr), dial(t, e.redis.Addr())
 	c.ask(t, "HELLO", "3")
 	c.ask(t, "SUBSCRIBE", "a")
+	pub.ask(t, "PING")
 	require.NoError(t, e.redis.Pause())
+	pub.send(t, strings.Repeat("publish a x\r\n", 3)) // Redis has it before the change
 	c.send(t, "hello 2\r\n")
-	pub.send(t, strings.Repeat("publish a x\r\n", 3))
 	require.NoError(t, e.redis.Resume())
 	messages, hello := 0, 0
 	for messages+hello < 4 {
@@ -271,4 +272,59 @@ func TestInvalidationsOfStateKeys(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n", got)
 	}
+}
+
+// TestBoundsOfRedis: its longest argument may be shorter than the endpoint's, and a function that it refuses for want of memory is a command to clients.
+func TestBoundsOfRedis(t *testing.T) {
+	srv := opened(t)
+	direct := srv.Client(t)
+	require.NoError(t, direct.ConfigSet(t.Context(), "proto-max-bulk-len", "1048576").Err())
+	e := start(t, srv, nil)
+	c := dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", strings.Repeat("x", 1<<20)))
+	id := e.redisClientID(t)
+	require.Equal(t, "-ERR Protocol error: invalid bulk length\r\n", c.ask(t, "SET", "a", strings.Repeat("x", 1<<20+1)))
+	require.Equal(t, ":1048576\r\n", c.ask(t, "STRLEN", "a"))
+	require.Equal(t, id, e.redisClientID(t), "the shared connection is another one")
+	require.NoError(t, direct.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	require.Equal(t, "-OOM command not allowed when used memory > 'maxmemory'.\r\n", c.ask(t, "SET", "b", "1"))
+}
+
+// TestManyArguments: a command of many small arguments comes through.
+func TestManyArguments(t *testing.T) {
+	e := start(t, opened(t), nil)
+	c := dial(t, e.addr)
+	const n = 500_000
+	go func() {
+		_, _ = c.Write(append(resp.AppendHeader(nil, '*', n+1), resp.AppendBulk(nil, "EXISTS")...))
+		_, _ = c.Write(bytes.Repeat(resp.AppendBulk(nil, "abcdefghij"), n))
+	}()
+	got, err := c.reply()
+	require.NoError(t, err)
+	require.Equal(t, ":0\r\n", got)
+}
+
+// TestNoMemoryBeforeLogin: who has not logged in and reads nothing is not read on for long.
+func TestNoMemoryBeforeLogin(t *testing.T) {
+	e := start(t, opened(t), func(c *proxy.Config) { c.Users = []proxy.User{{Name: "default", Password: "s"}} })
+	c, list := dial(t, e.addr), dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", list.ask(t, "AUTH", "s"))
+	require.NoError(t, c.Conn.(*net.TCPConn).SetReadBuffer(4096))
+	require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
+	_, err := c.Write(bytes.Repeat(resp.AppendCommand(nil, "GET", "a"), 2_000_000))
+	require.Error(t, err, "the endpoint reads no more")
+	require.Less(t, output(t, list.ask(t, "CLIENT", "LIST")), 32<<10)
+}
+
+// output returns the largest output buffer of a CLIENT LIST.
+func output(t *testing.T, list string) (most int) {
+	t.Helper()
+	for _, word := range strings.Fields(list) {
+		var n int
+		if _, err := fmt.Sscanf(word, "obl=%d", &n); err == nil {
+			most = max(most, n)
+		}
+	}
+	require.Positive(t, most)
+	return most
 }

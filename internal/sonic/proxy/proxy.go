@@ -47,6 +47,7 @@ type Proxy struct {
 	clients    atomic.Int64
 	lastID     atomic.Uint64
 	databases  atomic.Int64
+	longest    atomic.Int64 // argument that Redis takes, bytes
 	version    atomic.Pointer[string]
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
@@ -74,6 +75,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		down:        errors.New("no connection to Redis yet"),
 	}
 	p.databases.Store(16)
+	p.longest.Store(512 << 20)
 	p.setUsers()
 	p.handlers = p.handlersOf()
 	for _, cmd := range table.All() {

@@ -1,7 +1,9 @@
 package sonic
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -24,6 +26,23 @@ func (c Config) lane() lane.Config {
 	return l
 }
 
+// counter tells which keys are counters, nil when there are none.
+func (c Config) counter() func(key []byte) bool {
+	conflicts := slices.Clone(c.Conflicts)
+	if !slices.ContainsFunc(conflicts, func(one Conflict) bool { return one.Policy == policyCounter }) {
+		return nil
+	}
+	slices.SortStableFunc(conflicts, func(a, b Conflict) int { return len(b.Prefix) - len(a.Prefix) }) // the longest prefix counts
+	return func(key []byte) bool {
+		for _, one := range conflicts {
+			if bytes.HasPrefix(key, []byte(one.Prefix)) {
+				return one.Policy == policyCounter
+			}
+		}
+		return false
+	}
+}
+
 // proxy is what the endpoint is told.
 func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 	users, err := c.users()
@@ -31,7 +50,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 		return proxy.Config{}, err
 	}
 	p := proxy.Config{
-		Backend: c.Redis.endpoint(b), Zones: c.zones(), Users: users, Limits: c.Limits.proxy(), Publish: c.Publish == publishReplicate,
+		Backend: c.Redis.endpoint(b), Zones: c.zones(), Users: users, Limits: c.Limits.proxy(), Counter: c.counter(), Publish: c.Publish == publishReplicate,
 	}
 	if c.Ack == ackPublished {
 		p.Ack = proxy.AckPublished

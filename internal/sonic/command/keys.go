@@ -61,19 +61,66 @@ func parseKeySpec(text string) (keySpec, error) {
 }
 
 // Keys calls yield with the position of each key among the arguments, until it returns false. It allocates nothing.
+// Where an option may be given several times it names what stands behind each of them.
 func (c *Command) Keys(raw []byte, args []resp.Arg, yield func(position int) bool) {
-	for i := range c.keys {
-		if !c.keys[i].each(raw, args, yield) {
-			return
-		}
-	}
-	if c.Name == "sort" {
-		for i := 2; i+1 < len(args); i++ {
-			if resp.EqualFold(raw[args[i].Start:args[i].End], "store") && !yield(i+1) {
+	if c.Name == "xread" || c.Name == "xreadgroup" {
+		// The name of a group or a consumer may be STREAMS, too.
+		first, _ := Streams(raw, args)
+		for i := first; first > 0 && i < first+(len(args)-first)/2; i++ {
+			if !yield(i) {
 				return
 			}
 		}
+		return
 	}
+	specs, stores := c.keys, 0
+	switch c.Name {
+	case "sort":
+		stores = 2
+	case "georadius", "georadiusbymember":
+		specs, stores = c.keys[:1], 5 // the others tell of the first STORE only, and Redis takes the last one
+	}
+	for i := range specs {
+		if !specs[i].each(raw, args, yield) {
+			return
+		}
+	}
+	if stores > 0 {
+		eachStore(raw, args, stores, yield)
+	}
+}
+
+// eachStore calls yield with the position behind each word STORE or STOREDIST.
+func eachStore(raw []byte, args []resp.Arg, from int, yield func(int) bool) {
+	for i := from; i+1 < len(args); i++ {
+		word := raw[args[i].Start:args[i].End]
+		if (resp.EqualFold(word, "store") || resp.EqualFold(word, "storedist")) && !yield(i+1) {
+			return
+		}
+	}
+}
+
+// Streams reads the options of XREAD and XREADGROUP as Redis does. It returns where the keys begin, 0 when Redis refuses the options, and whether the
+// command may wait.
+func Streams(raw []byte, args []resp.Arg) (first int, blocks bool) {
+	for i := 1; i < len(args); i++ {
+		word, more := raw[args[i].Start:args[i].End], len(args)-i-1
+		switch {
+		case resp.EqualFold(word, "block") && more > 0:
+			blocks = true
+			i++
+		case resp.EqualFold(word, "count") && more > 0:
+			i++
+		case resp.EqualFold(word, "group") && more > 1:
+			i += 2
+		case resp.EqualFold(word, "noack"):
+		case resp.EqualFold(word, "streams") && more > 0:
+			return i + 1, blocks
+		default:
+			return 0, blocks
+		}
+	}
+	return 0, blocks
 }
 
 // SingleKey returns the position of the only key, or 0 when the command has none or may have several.

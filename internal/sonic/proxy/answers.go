@@ -139,8 +139,28 @@ func (c *client) hello(_ *command.Command, r request) bool {
 	if named {
 		c.name = append([]byte(nil), name...)
 	}
-	c.setProto(proto)
+	if proto != c.proto && c.b != nil && c.b.owner == c {
+		return c.changeOwn(proto)
+	}
+	c.proto = proto
+	c.setMode()
 	c.reply(c.greeting())
+	return true
+}
+
+// changeOwn has the client's own connection change its protocol. What Redis sent before it knew comes before the answer, in the protocol that was.
+func (c *client) changeOwn(proto int) bool {
+	b := c.b
+	c.busy = true
+	b.send(pending{client: c, kind: handled, then: &handling{
+		each: func([]byte) {
+			b.proto, c.proto = proto, proto
+			c.setMode()
+			c.proceed()
+			c.deliver(c.greeting())
+		},
+		lost: c.lostCommand,
+	}}, resp.AppendCommand(nil, "HELLO", strconv.Itoa(proto)))
 	return true
 }
 
@@ -173,42 +193,38 @@ func (p *Proxy) redisVersion() string {
 	return "7.0.0"
 }
 
-// setProto changes the protocol. Nothing is due: the next command may go to another connection.
-func (c *client) setProto(proto int) {
-	if proto == c.proto {
-		return
-	}
-	c.proto = proto
-	c.setMode()
-	if c.b != nil && c.b.owner == c { // its connection speaks the other protocol: tell it
-		c.b.proto = proto
-		c.b.send(c.swallow(), resp.AppendCommand(nil, "HELLO", strconv.Itoa(proto)))
-	}
-}
-
 // swallow is a command of the proxy's own on a client's behalf, whose reply nobody gets.
 func (c *client) swallow() pending {
 	return pending{kind: handled, then: &handling{each: func([]byte) {}, lost: func(bool) {}}}
 }
 
 func (c *client) selectDB(_ *command.Command, r request) bool {
-	n, ok := resp.ParseInt(r.arg(1))
+	n, problem := c.l.p.database(r.arg(1))
 	switch {
-	case !ok || n > 1<<31-1 || n < -1<<31:
-		c.replyError("ERR value is not an integer or out of range")
+	case problem != "":
+		c.replyError(problem)
 		return true
-	case n < 0 || n >= c.l.p.databases.Load():
-		c.replyError("ERR DB index is out of range")
-		return true
-	case int(n) == c.db:
+	case n == c.db:
 		c.reply([]byte(replyOK))
 		return true
 	case c.outstanding > 0:
 		return false
 	}
-	c.setDB(int(n))
+	c.setDB(n)
 	c.reply([]byte(replyOK))
 	return true
+}
+
+// database reads the argument of SELECT. problem is Redis' error.
+func (p *Proxy) database(argument []byte) (db int, problem string) {
+	n, ok := resp.ParseInt(argument)
+	switch {
+	case !ok || n > 1<<31-1 || n < -1<<31:
+		return 0, "ERR value is not an integer or out of range"
+	case n < 0 || n >= p.databases.Load():
+		return 0, "ERR DB index is out of range"
+	}
+	return int(n), ""
 }
 
 func (c *client) setDB(db int) {

@@ -145,6 +145,11 @@ func (b *backend) connected(fd int, err error) {
 func (b *backend) failUnsent() {
 	b.giveUp = &timer{index: -1} // no second one until it is up again
 	b.fail()
+	if owner := b.owner; owner != nil {
+		// Some of what makes the connection its own has failed, WATCH or SUBSCRIBE for instance: the client begins anew.
+		b.discard()
+		owner.leave()
+	}
 }
 
 // unreachable reports whether a connection has been missing for so long that nothing waits for it any more.
@@ -496,7 +501,7 @@ func (b *backend) whole(reply []byte) {
 		p.client.published(p, reply, b.proto)
 	case handled:
 		then := p.then
-		last := then.replies <= 1
+		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error stands for all
 		if !last {
 			then.replies--
 		}
@@ -541,6 +546,7 @@ func (b *backend) completed() {
 
 func (b *backend) answer(p *pending, answer []byte) {
 	if p.client != nil {
+		p.client.answers -= len(answer)
 		p.client.deliver(answer)
 	}
 }

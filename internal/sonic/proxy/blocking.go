@@ -102,6 +102,21 @@ func (w *waiting) attempt() {
 	if !ok {
 		return // nothing is due: cannot be
 	}
+	switch {
+	case c.writable():
+	case !c.l.p.writesHeld():
+		w.end()
+		c.replyError(c.l.p.noWrites())
+		return
+	case w.expired:
+		w.running, w.again = false, true
+		w.giveUp()
+		return
+	default:
+		w.running, w.again = false, true // who waits behind it is told when it gives up
+		c.l.heldTries[w] = struct{}{}
+		return
+	}
 	w.running, w.again = true, false
 	mode := c.mode
 	if c.l.cfg.Ack == AckPublished {
@@ -145,6 +160,8 @@ func (w *waiting) tried(reply []byte) {
 		c.close()
 	case !w.tracked || w.again:
 		w.track()
+	case wrongType:
+		c.l.watcherOf(c.db).passOn(w)
 	}
 }
 
@@ -201,6 +218,7 @@ func (w *waiting) cancel() {
 	l := w.c.l
 	l.timers.stop(w.timer)
 	l.timers.stop(w.retry)
+	delete(l.heldTries, w)
 	if w.tracked {
 		l.watcherOf(w.c.db).forget(w, w.running || w.again)
 	}
@@ -251,8 +269,23 @@ func (w *watcher) track(one *waiting) {
 	}
 	w.b.send(pending{kind: handled, then: &handling{
 		each: func([]byte) { next() },
-		lost: func(bool) { one.running = false }, // began tracks it again
+		lost: func(bool) {
+			one.running = false // began tracks it again
+			if one.expired && !one.over {
+				one.giveUp()
+			}
+		},
 	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.try.keys...)...))
+}
+
+// passOn tells those behind one who cannot use what came, as it is of another type.
+func (w *watcher) passOn(one *waiting) {
+	for _, key := range one.try.keys {
+		all := w.waiting[key]
+		if i := slices.Index(all, one); i >= 0 && i+1 < len(all) {
+			all[i+1].changed()
+		}
+	}
 }
 
 func (w *watcher) forget(one *waiting, pass bool) {

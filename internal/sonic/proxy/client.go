@@ -22,6 +22,7 @@ type client struct {
 	// b is where its commands go: the connection that clients of its db and protocol share, or its own.
 	b           *backend
 	outstanding int   // replies that are due
+	answers     int   // bytes of the proxy's own replies that wait their turn
 	size        int64 // of the reply that is coming
 	usual       int64 // size of replies, a moving average
 
@@ -57,6 +58,7 @@ type client struct {
 	stalled  bool // the next command waits until nothing is due
 	paused   bool // too much is due
 	parked   bool // in backend.waiting
+	ending   bool // it sends no more, but not all that it sent was read
 	eof      bool // it sends no more
 	leaving  bool // it is closed when it has all replies
 	closed   bool
@@ -113,7 +115,7 @@ func (c *client) happened(what uint32) {
 	case what&eventRead != 0:
 		c.receive()
 	case what&eventHalfEnd != 0:
-		c.ended()
+		c.halfEnded()
 	}
 }
 
@@ -164,7 +166,7 @@ func (c *client) growInput() {
 		c.inAt = 0
 	}
 	room := cap(c.in) - len(c.in)
-	want := clientReadSize / 4
+	want := max(clientReadSize/4, len(c.in)/2) // by parts of what has come: what is copied in all stays in proportion
 	if c.parser != nil {
 		want = max(want, min(c.parser.Missing(len(c.in)), len(c.in)))
 	}
@@ -270,20 +272,29 @@ func (c *client) leave() {
 
 // full reports whether so much is due that nothing more should be read.
 func (c *client) full() bool {
-	limits := &c.l.cfg.Limits
-	return c.outstanding >= limits.Pipeline || int64(c.outstanding)*c.usual >= limits.OutputPause ||
-		c.unsent() >= limits.OutputPause || c.b != nil && c.b.full()
+	limits, pause := &c.l.cfg.Limits, c.outputPause()
+	return c.outstanding >= limits.Pipeline || int64(c.outstanding)*c.usual >= pause || c.unsent() >= pause || c.b != nil && c.b.full()
 }
 
 // relaxed reports whether so little is due that more should be read: less than full, so that much is read at a time.
 func (c *client) relaxed() bool {
-	limits := &c.l.cfg.Limits
-	return c.outstanding <= limits.Pipeline/2 && int64(c.outstanding)*c.usual <= limits.OutputPause/2 &&
-		c.unsent() <= limits.OutputPause/2 && (c.b == nil || !c.b.full())
+	limits, pause := &c.l.cfg.Limits, c.outputPause()
+	return c.outstanding <= limits.Pipeline/2 && int64(c.outstanding)*c.usual <= pause/2 && c.unsent() <= pause/2 && (c.b == nil || !c.b.full())
+}
+
+// loginPause is outputPause of clients that have not logged in: they get nothing but short errors.
+const loginPause = 16 << 10
+
+// outputPause is how much may be due before nothing more is read, in bytes.
+func (c *client) outputPause() int64 {
+	if c.user == nil {
+		return min(loginPause, c.l.cfg.Limits.OutputPause)
+	}
+	return c.l.cfg.Limits.OutputPause
 }
 
 func (c *client) unsent() int64 {
-	n := len(c.out) - c.sent
+	n := len(c.out) - c.sent + c.answers
 	if c.held != nil {
 		n += len(c.held.data)
 	}
@@ -352,6 +363,7 @@ func (c *client) reply(answer []byte) {
 		c.deliver(answer)
 		return
 	}
+	c.answers += len(answer)
 	c.b.push(pending{client: c, kind: local, then: &handling{answer: answer}})
 }
 
@@ -442,6 +454,16 @@ func (c *client) drain() {
 	c.touch()
 }
 
+// halfEnded notes that the client sends no more. What it sent before may not be read yet: reading tells where it ends.
+func (c *client) halfEnded() {
+	if c.wait != nil || c.subs != nil || c.blocking > 0 {
+		c.ended()
+		return
+	}
+	c.ending = true
+	c.watchSocket()
+}
+
 // ended notes that the client sends no more. It still gets the replies that are due, but nothing it must wait for.
 func (c *client) ended() {
 	c.eof = true
@@ -460,7 +482,9 @@ func (c *client) ended() {
 func (c *client) watchSocket() {
 	var interest uint32
 	if !c.eof {
-		interest = eventHalfEnd
+		if !c.ending {
+			interest = eventHalfEnd
+		}
 		if c.runnable() || len(c.in)-c.inAt < readAhead && !c.leaving && !c.paused {
 			interest |= eventRead
 		}
@@ -494,6 +518,7 @@ func (c *client) close() {
 		c.out = nil
 	}
 	c.parser, c.tx, c.held = nil, nil, nil
+	delete(l.heldWriters, c)
 	if c.wait != nil {
 		c.wait.cancel()
 	}

@@ -49,6 +49,8 @@ type Config struct {
 	Loops int
 	// Zones are the names of all zones. State keys that bear a zone's name are hidden from clients.
 	Zones []string
+	// Counter tells which keys are counters: scripts may not declare them. It must be fast and safe for concurrent use. Default: nil, none.
+	Counter func(key []byte) bool
 	// Publish sends PUBLISH to the other zones, too. Default: false, subscribers of this zone only.
 	Publish bool
 	// DrainTimeout bounds how long Serve waits for commands under way when it ends. Default: 5s.

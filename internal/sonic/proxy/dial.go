@@ -79,7 +79,7 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 	ask = append(ask,
 		[]string{"INFO", "server"},
 		[]string{"ROLE"},
-		[]string{"CONFIG", "GET", "databases"},
+		[]string{"CONFIG", "GET", "databases", "proto-max-bulk-len"},
 		[]string{"HELLO", strconv.Itoa(proto)},
 		[]string{"CLIENT", "SETNAME", "sonic"},
 		[]string{"SELECT", strconv.Itoa(db)},
@@ -107,17 +107,30 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 				return fmt.Errorf("%w: its role is %s", errReplica, role)
 			}
 		case "CONFIG":
-			if pair, err := resp.Elements(reply); err == nil && len(pair) == 2 {
-				if n, ok := resp.ParseInt(resp.Text(pair[1])); ok {
-					p.databases.Store(n)
-				}
-			}
+			p.noteConfig(reply)
 		}
 	}
 	if in.Buffered() > 0 {
 		return errors.New("redis says more than it was asked")
 	}
 	return nil
+}
+
+func (p *Proxy) noteConfig(reply []byte) {
+	settings, err := resp.Elements(reply)
+	if err != nil {
+		return
+	}
+	for i := 0; i+1 < len(settings); i += 2 {
+		n, ok := resp.ParseInt(resp.Text(settings[i+1]))
+		switch name := string(resp.Text(settings[i])); {
+		case !ok:
+		case name == "databases":
+			p.databases.Store(n)
+		case name == "proto-max-bulk-len":
+			p.longest.Store(n)
+		}
+	}
 }
 
 func (p *Proxy) noteVersion(info string) {

@@ -23,6 +23,14 @@ func (r request) len() int { return len(r.args) }
 // behind returns the arguments after the first n, as bulk strings.
 func (r request) behind(n int) []byte { return r.raw[r.args[n-1].End+2:] }
 
+// longest returns the length of the longest argument.
+func (r request) longest() (n int64) {
+	for _, arg := range r.args {
+		n = max(n, int64(arg.End-arg.Start))
+	}
+	return n
+}
+
 // handler executes a command. It returns false when the command cannot begin before all replies that are due have come:
 // then it is called again.
 type handler func(c *client, cmd *command.Command, r request) bool
@@ -55,6 +63,17 @@ func (c *client) execute(r request) bool {
 	if cmd.Class == command.Refused {
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
+	if longest := p.longest.Load(); int64(len(r.raw)) > longest && r.longest() > longest {
+		return c.refuse("ERR Protocol error: invalid bulk length") // Redis would end the connection that all share
+	}
+	if from := p.options[cmd.Index]; from > 0 && disguised(cmd, r, from) {
+		return c.refuse("ERR syntax error")
+	}
+	if cmd.Group == "scripting" {
+		if problem := aboutLibrary(cmd, r); problem != "" {
+			return c.refuse(problem)
+		}
+	}
 	if problem := c.denied(cmd, r); problem != "" {
 		return c.refuse(problem)
 	}
@@ -84,7 +103,7 @@ func (c *client) refuse(text string) bool {
 // denied returns the error of a command that the client's user may not run, or that names a state key.
 func (c *client) denied(cmd *command.Command, r request) string {
 	u := c.user
-	if u != nil && (u.readOnly || u.keys != nil) && !u.mayRun(cmd, r) {
+	if u != nil && (u.readOnly || u.keys != nil) && !u.mayRun(cmd) {
 		return "NOPERM this user has no permissions to run the '" + cmd.Name + "' command"
 	}
 	if !cmd.HasKeys() {
@@ -95,6 +114,11 @@ func (c *client) denied(cmd *command.Command, r request) string {
 			return errStateKey
 		}
 		return ""
+	}
+	if u != nil && u.keys != nil && (cmd.Name == "sort" || cmd.Name == "sort_ro") {
+		if problem := deniedPattern(r); problem != "" {
+			return problem
+		}
 	}
 	problem := ""
 	cmd.Keys(r.raw, r.args, func(i int) bool {
@@ -158,8 +182,7 @@ func (p *Proxy) handlersOf() []handler {
 		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
 		"sort": (*client).sort, "georadius": (*client).geoRadius, "georadiusbymember": (*client).geoRadius,
-		"publish": (*client).publish, "function|load": (*client).functionLoad, "function|delete": (*client).functionDelete,
-		"fcall_ro": (*client).callReadOnly, "config|get": (*client).configGet,
+		"publish": (*client).publish, "config|get": (*client).configGet,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}
 	handlers := make([]handler, len(p.table.All()))
@@ -251,22 +274,30 @@ func (c *client) writable() bool { return Writes(c.l.p.writes.Load()) == WritesO
 
 // refusedWrite answers a write that may not run now, or lets it wait.
 func (c *client) refusedWrite() bool {
-	if Writes(c.l.p.writes.Load()) == WritesHeld {
+	if c.l.p.writesHeld() {
 		c.busy = true
-		c.l.heldWriters = append(c.l.heldWriters, c)
+		c.l.heldWriters[c] = struct{}{}
 		return false
 	}
-	c.replyError("ERR Sonic takes no writes: " + *c.l.p.refusal.Load())
+	c.replyError(c.l.p.noWrites())
 	return true
 }
 
+func (p *Proxy) writesHeld() bool { return Writes(p.writes.Load()) == WritesHeld }
+
+// noWrites is the error of a write that is refused.
+func (p *Proxy) noWrites() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
+
 // writesChanged lets clients go on whose writes waited.
 func (l *loop) writesChanged() {
-	waiting := l.heldWriters
-	l.heldWriters = nil
-	for _, c := range waiting {
-		c.busy = false
-		c.enqueue()
+	for c := range l.heldWriters {
+		c.proceed()
+	}
+	clear(l.heldWriters)
+	tries := l.heldTries
+	l.heldTries = make(map[*waiting]struct{})
+	for w := range tries {
+		w.changed()
 	}
 }
 

@@ -19,7 +19,7 @@ func (c *client) hiding(cmd *command.Command, r request) bool {
 		return false
 	}
 	b.send(pending{client: c, kind: handled, then: &handling{each: func(reply []byte) {
-		c.deliver(c.l.p.hideIn(cmd, reply, c))
+		c.deliver(c.l.p.hideIn(cmd, reply, c, c.db))
 	}}}, r.raw)
 	return true
 }
@@ -110,12 +110,12 @@ func nullOf(proto int) []byte {
 	return []byte(nullBulk)
 }
 
-// hideIn leaves state keys, and passwords of Redis, out of a reply.
-func (p *Proxy) hideIn(cmd *command.Command, reply []byte, c *client) []byte {
+// hideIn leaves state keys, and passwords of Redis, out of the reply to a command that ran in db.
+func (p *Proxy) hideIn(cmd *command.Command, reply []byte, c *client, db int) []byte {
 	if cmd.Name == "config|get" {
 		return withoutPasswords(reply)
 	}
-	if c.db != 0 || len(reply) == 0 || reply[0] == '-' {
+	if db != 0 || len(reply) == 0 || reply[0] == '-' {
 		return reply
 	}
 	switch cmd.Name {
@@ -166,7 +166,7 @@ func withoutState(list []byte) []byte {
 // stateCount is the command that counts state keys.
 func (p *Proxy) stateCount() []byte {
 	words := []string{"EXISTS", outKey}
-	for _, name := range []string{"ver", "cur", "meta"} {
+	for _, name := range []string{"ver", "cur", "meta", "told", "want"} {
 		words = append(words, "{sonic:0}"+name)
 	}
 	for _, zone := range p.cfg.Zones {

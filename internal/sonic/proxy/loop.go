@@ -48,7 +48,9 @@ type loop struct {
 	closing       []int     // descriptors that are closed when the round is over: until then their numbers mean them
 	timers        timers
 	held          []*client // replies wait until they are published
-	heldWriters   []*client // writes wait until they are allowed
+	// Writes of these wait until they are allowed.
+	heldWriters map[*client]struct{}
+	heldTries   map[*waiting]struct{}
 
 	published streamID // the broker has all effects up to it
 	stateKeys int64    // as they were counted last
@@ -85,8 +87,8 @@ func newLoop(p *Proxy) (*loop, error) {
 		read:    make([]byte, clientReadSize),
 		replies: make([]byte, backendReadSize),
 		clients: make(map[uint64]*client), shared: make(map[sharedKey]*backend), own: make(map[*backend]struct{}),
-		watchers: make(map[int]*watcher),
-		done:     make(chan struct{}),
+		watchers: make(map[int]*watcher), heldWriters: make(map[*client]struct{}), heldTries: make(map[*waiting]struct{}),
+		done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil

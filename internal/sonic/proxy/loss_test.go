@@ -109,6 +109,10 @@ func TestBlockedClientsOutliveRedis(t *testing.T) {
 	c.send(t, "blpop l 0\r\n")
 	e.awaitBlocked(t, 1)
 	e.awaitTracked(t, 1)
+	other := dial(t, e.addr)
+	for range 2 { // the try that follows the tracking has ended before the second reply: one under way would be answered with an error
+		require.Equal(t, "$-1\r\n", other.ask(t, "GET", "none"))
+	}
 	require.NoError(t, srv.Kill())
 	require.NoError(t, srv.Start(t.Context()))
 	open(t, srv)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 const (
@@ -37,6 +38,9 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 	case '-':
 		if isNotOpened(reply) {
 			return resp.AppendError(nil, errNotOpened)
+		}
+		if bytes.HasPrefix(reply, []byte("-OOM ")) || bytes.HasPrefix(reply, []byte("-READONLY ")) {
+			return resp.AppendError(nil, script.ErrorOf(string(resp.Text(reply))))
 		}
 	}
 	return reply

@@ -12,6 +12,7 @@ type transaction struct {
 	commands []queued
 	raw      []byte // of all commands, one behind the other
 	spoilt   bool   // a command was refused
+	writes   bool
 }
 
 // queued is a command of a transaction.
@@ -29,6 +30,7 @@ type element struct {
 	cmd    *command.Command
 	answer []byte // the proxy's own; nil: the next one that Redis gave
 	write  bool   // of a function
+	db     int    // where it runs
 	// counted: the number of state keys comes before it.
 	counted bool
 	// emptyArray: as in pending.
@@ -58,13 +60,13 @@ func (c *client) queue(cmd *command.Command, r request) bool {
 				return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 			}
 		}
-	case command.Write, command.Blocking:
-		if !c.writable() {
-			return c.refuse("ERR Sonic takes no writes: " + *c.l.p.refusal.Load())
-		}
 	default:
 	}
-	if int64(len(tx.raw)+len(r.raw)) > c.l.cfg.Limits.QueryBytes {
+	writes := cmd.Class == command.Write || cmd.Class == command.Blocking || cmd.Class == command.Publish && c.l.p.replicates(cmd)
+	if writes && !c.writable() && !c.l.p.writesHeld() { // held ones wait at EXEC
+		return c.refuse(c.l.p.noWrites())
+	}
+	if int64(len(tx.raw)+len(r.raw)+queuedSize*(len(tx.commands)+1)) > c.l.cfg.Limits.QueryBytes {
 		c.close() // as Redis does when its query buffer is full
 		return true
 	}
@@ -73,9 +75,14 @@ func (c *client) queue(cmd *command.Command, r request) bool {
 	q.end = len(tx.raw)
 	q.behind = q.start + r.args[0].End + 2
 	tx.commands = append(tx.commands, q)
+	tx.writes = tx.writes || writes
 	c.reply([]byte("+QUEUED\r\n"))
 	return true
 }
+
+// queuedSize is what a queued command takes besides its own bytes: here, and in Redis, which gets it as a call of a function and closes a connection
+// whose queued commands are larger than its bound.
+const queuedSize = 160
 
 // answerLater returns what answers a command of the proxy's own at EXEC; nil when that cannot be.
 func answerLater(name string) func(*client) []byte {
@@ -103,12 +110,23 @@ func (c *client) discardTx(_ *command.Command, _ request) bool {
 		c.replyError("ERR DISCARD without MULTI")
 		return true
 	}
+	c.dropTx()
+	c.reply([]byte(replyOK))
+	return true
+}
+
+// dropTx forgets the transaction and what it watches.
+func (c *client) dropTx() {
 	c.tx = nil
 	if c.watch {
 		c.watch = false
 		c.b.send(c.swallow(), resp.AppendCommand(nil, "UNWATCH"))
 	}
-	c.reply([]byte(replyOK))
+}
+
+func (c *client) abortTx(text string) bool {
+	c.dropTx()
+	c.replyError(text)
 	return true
 }
 
@@ -120,13 +138,13 @@ func (c *client) exec(_ *command.Command, _ request) bool {
 		return true
 	}
 	if tx.spoilt {
-		c.tx = nil
-		if c.watch {
-			c.watch = false
-			c.b.send(c.swallow(), resp.AppendCommand(nil, "UNWATCH"))
+		return c.abortTx("EXECABORT Transaction discarded because of previous errors.")
+	}
+	if tx.writes && !c.writable() {
+		if c.l.p.writesHeld() {
+			return c.refusedWrite() // it waits
 		}
-		c.replyError("EXECABORT Transaction discarded because of previous errors.")
-		return true
+		return c.abortTx("EXECABORT Transaction discarded because of: " + c.l.p.noWrites())
 	}
 	if c.outstanding > 0 && c.selects(tx) {
 		return false // it may go to another connection afterwards
@@ -174,14 +192,20 @@ func (c *client) prepare(tx *transaction) *execution {
 	for i := range tx.commands {
 		q := &tx.commands[i]
 		raw := tx.raw[q.start:q.end]
-		el := element{cmd: q.cmd, emptyArray: emptyArray(q.cmd, q.n)}
+		el := element{cmd: q.cmd, db: e.db, emptyArray: emptyArray(q.cmd, q.n)}
 		switch {
 		case q.answer != nil:
 			el.answer = q.answer(c)
 			e.elements = append(e.elements, el)
 			continue
 		case q.cmd.Name == "select":
-			e.selected(tx.raw[q.behind:q.end])
+			db, problem := p.database(resp.Text(tx.raw[q.behind:q.end]))
+			if problem != "" {
+				el.answer = resp.AppendError(nil, problem)
+				e.elements = append(e.elements, el)
+				continue
+			}
+			e.db = db
 			e.out = append(e.out, raw...)
 		case q.cmd.Class == command.Write || q.cmd.Class == command.Blocking || q.cmd.Class == command.Publish && p.replicates(q.cmd):
 			// Within a transaction a blocking command does not wait: Redis is asked as for any write.
@@ -220,14 +244,6 @@ func (c *client) modeIn(db int, flags string) []byte {
 		mode += "r"
 	}
 	return resp.AppendBulk(nil, mode+flags)
-}
-
-// selected notes a SELECT within a transaction.
-func (e *execution) selected(argument []byte) {
-	n, ok := resp.ParseInt(resp.Text(argument))
-	if ok && n >= 0 && n < e.c.l.p.databases.Load() {
-		e.db = int(n)
-	}
 }
 
 // reply takes the replies to MULTI, to each command, and to EXEC. Only the last one is for the client, but for errors
@@ -283,7 +299,7 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		case el.write:
 			one = p.mend(el.cmd, el.emptyArray, one, e.c.proto)
 		default:
-			one = p.hideIn(el.cmd, one, e.c)
+			one = p.hideIn(el.cmd, one, e.c, el.db)
 		}
 		answer = append(answer, one...)
 	}

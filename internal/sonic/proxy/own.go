@@ -25,11 +25,29 @@ func (c *client) takeOwn() bool {
 	}
 	b := newBackend(c.l, c.db, c.proto)
 	b.owner = c
-	b.pushed = c.deliver
+	b.pushed = c.pushed
 	c.l.own[b] = struct{}{}
 	c.b = b
 	b.connect()
 	return true
+}
+
+// pushed takes what Redis tells without having been asked. Invalidations of state keys are not for clients.
+func (c *client) pushed(push []byte) {
+	if string(firstWord(push)) == "invalidate" && bytes.Contains(push, []byte(statePrefix)) {
+		parts, err := resp.Elements(push)
+		if err != nil || len(parts) != 2 {
+			return
+		}
+		keys := withoutState(parts[1])
+		if string(keys) == "*0\r\n" {
+			return
+		}
+		kept := resp.AppendHeader(nil, push[0], 2)
+		kept = append(kept, parts[0]...)
+		push = append(kept, keys...)
+	}
+	c.deliver(push)
 }
 
 // dropOwn gives up the client's own connection. Nothing is due.

@@ -30,6 +30,7 @@ type Proxy struct {
 	table   *command.Table
 
 	handlers                    []handler // by Command.Index
+	options                     []int     // by Command.Index: optionsFrom
 	functions                   [][]byte  // by Command.Index: FCALL, the function, its key, as bulk strings
 	closeTx, markKeys, shipKeys []byte    // calls of other functions, likewise
 	countState                  []byte    // the command that counts state keys
@@ -46,6 +47,7 @@ type Proxy struct {
 	clients    atomic.Int64
 	lastID     atomic.Uint64
 	databases  atomic.Int64
+	longest    atomic.Int64 // argument that Redis takes, bytes
 	version    atomic.Pointer[string]
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
@@ -73,10 +75,12 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		down:        errors.New("no connection to Redis yet"),
 	}
 	p.databases.Store(16)
+	p.longest.Store(512 << 20)
 	p.setUsers()
 	p.handlers = p.handlersOf()
 	for _, cmd := range table.All() {
 		p.functions = append(p.functions, functionPrefix("sonic_"+cmd.Name))
+		p.options = append(p.options, optionsFrom(cmd))
 	}
 	p.closeTx, p.markKeys, p.shipKeys = functionPrefix("sonic_tx"), functionPrefix("sonic_mark"), functionPrefix("sonic_ship")
 	p.countState = p.stateCount()

@@ -13,13 +13,15 @@ import (
 // script runs EVAL, EVALSHA and FCALL of a user. Functions that stand before and behind it in one MULTI note the state of
 // the keys that it declares. Writes to other keys cannot be seen.
 func (c *client) script(cmd *command.Command, r request) bool {
-	if isLibraryCall(cmd, r) {
-		c.replyError("ERR Function not found")
-		return true
-	}
 	n, ok := resp.ParseInt(r.arg(2))
 	if !ok || n <= 0 || n > int64(r.len()-3) {
 		return c.relay(cmd, r) // without keys, or an error
+	}
+	for i := 3; i < 3+int(n); i++ {
+		if c.l.cfg.Counter != nil && c.l.cfg.Counter(r.arg(i)) {
+			c.replyError("SONICREFUSED " + strings.ToUpper(cmd.Name) + " is not for counter keys: what a script adds to them cannot be seen")
+			return true
+		}
 	}
 	if !c.writable() {
 		return c.refusedWrite()
@@ -57,12 +59,11 @@ func (c *client) script(cmd *command.Command, r request) bool {
 		if seen++; seen < replies {
 			return
 		}
-		answer, id := p.unwrapScript(cmd, reply)
-		if ranUnnoted(reply) {
+		answer, id, noted := p.unwrapScript(reply)
+		if !noted {
 			// The library was loaded anew since the fence was passed: by another version of Sonic, or by the former primary's successor.
 			b.fenced = false
 			c.l.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
-			answer = resp.AppendError(nil, errUnnoted)
 		}
 		c.deliverPublished(id, answer)
 	}}}, out)
@@ -99,55 +100,40 @@ func (c *client) passFence(b *backend) bool {
 	return false
 }
 
-// ranUnnoted reports whether EXEC ran a script whose keys the library refused to ship.
-func ranUnnoted(reply []byte) bool {
-	given, err := resp.Elements(reply)
-	return err == nil && len(given) == 4 && given[0][0] == '-' && given[1][0] != '-'
-}
-
-// unwrapScript returns the script's own reply of what EXEC gave, and the id of its effect.
-func (p *Proxy) unwrapScript(cmd *command.Command, reply []byte) (answer, id []byte) {
+// unwrapScript returns the script's own reply of what EXEC gave, and the id of its effect. noted is false when the library was not open: then the script
+// ran, and its effect is lost for the other zones.
+func (p *Proxy) unwrapScript(reply []byte) (answer, id []byte, noted bool) {
 	given, err := resp.Elements(reply)
 	if err != nil || len(given) != 4 {
-		return reply, nil // an error
+		return reply, nil, true // an error
 	}
-	if given[0][0] == '-' {
-		return p.mend(cmd, false, given[0], 2), nil
+	if given[0][0] == '-' || given[2][0] == '-' {
+		return resp.AppendError(nil, errUnnoted), nil, false
 	}
-	return given[1], resp.Text(given[3])
+	return given[1], resp.Text(given[3]), true
 }
 
-// isLibraryCall reports whether a client calls a function of Sonic's own library.
-func isLibraryCall(cmd *command.Command, r request) bool {
-	return (cmd.Name == "fcall" || cmd.Name == "fcall_ro") && bytes.HasPrefix(bytes.ToLower(r.arg(1)), []byte("sonic_"))
-}
-
-func (c *client) callReadOnly(cmd *command.Command, r request) bool {
-	if isLibraryCall(cmd, r) {
-		c.replyError("ERR Function not found")
-		return true
-	}
-	return c.relay(cmd, r)
-}
-
-// functionLoad loads a user's library, into this zone only.
-func (c *client) functionLoad(cmd *command.Command, r request) bool {
-	header, _, _ := strings.Cut(string(r.arg(r.len()-1)), "\n")
-	for word := range strings.FieldsSeq(header) {
-		if strings.EqualFold(word, "name=sonic") {
-			c.replyError("ERR Sonic refuses 'function|load' of a library that is named as its own")
-			return true
+// aboutLibrary returns the error of a command that would call, replace or delete Sonic's own library.
+func aboutLibrary(cmd *command.Command, r request) string {
+	switch cmd.Name {
+	case "fcall", "fcall_ro":
+		if bytes.HasPrefix(bytes.ToLower(r.arg(1)), []byte("sonic_")) {
+			return "ERR Function not found"
+		}
+	case "function|delete":
+		if resp.EqualFold(r.arg(2), "sonic") {
+			return "ERR Library not found"
+		}
+	case "function|load":
+		header, _, _ := bytes.Cut(r.arg(r.len()-1), []byte("\n"))
+		words, _ := resp.Words(header) // as Redis reads it; without balanced quotes it refuses it
+		for _, word := range words {
+			if resp.EqualFold(word, "name=sonic") {
+				return "ERR Sonic refuses 'function|load' of a library that is named as its own"
+			}
 		}
 	}
-	return c.relay(cmd, r)
-}
-
-func (c *client) functionDelete(cmd *command.Command, r request) bool {
-	if resp.EqualFold(r.arg(2), "sonic") {
-		c.replyError("ERR Library not found")
-		return true
-	}
-	return c.relay(cmd, r)
+	return ""
 }
 
 // sort relays SORT, which is a write only with STORE.
@@ -181,10 +167,7 @@ func (c *client) publish(cmd *command.Command, r request) bool {
 
 // readStreams relays XREAD and XREADGROUP. One that waits needs a connection of its own.
 func (c *client) readStreams(cmd *command.Command, r request) bool {
-	blocks := false
-	for i := 1; i < r.len() && !resp.EqualFold(r.arg(i), "streams"); i++ {
-		blocks = blocks || resp.EqualFold(r.arg(i), "block")
-	}
+	_, blocks := command.Streams(r.raw, r.args)
 	if !blocks {
 		return c.relay(cmd, r)
 	}

@@ -1,12 +1,17 @@
 package resp
 
-import "errors"
+import (
+	"bytes"
+	"errors"
+)
 
 const (
-	// maxDepth of nested replies. Redis nests a few levels; scripts of users may nest more.
-	maxDepth = 64
-	// maxReplyLine bounds a line of a reply: a simple string, an error, a number.
-	maxReplyLine = 1 << 20
+	// maxDepth of nested replies. Redis nests a few levels. Replies of users' scripts are nested as deep as the C stack of Lua allows: 8,000 values.
+	maxDepth = 1 << 14
+	// maxReplyLine bounds a line with a length. Simple strings and errors, which scripts of users make, have no bound but their script's.
+	maxReplyLine = 1 << 10
+	// keptDepth is how many levels a Scanner keeps memory for.
+	keptDepth = 64
 )
 
 var (
@@ -19,9 +24,9 @@ var (
 // A Scanner finds where a reply ends. The zero value waits for the beginning of one. An attribute (RESP3's '|') belongs
 // to the reply that it precedes. It is not safe for concurrent use.
 type Scanner struct {
-	skip  int64 // bytes of a bulk string that are still due, with its "\r\n"
-	depth int
-	due   [maxDepth]int64 // values that are still due at each level
+	skip   int64   // bytes of a bulk string that are still due, with its "\r\n"
+	inLine bool    // the rest of a line is due that says nothing more
+	due    []int64 // values that are still due at each level
 }
 
 // Scan consumes bytes from the beginning of b: n of them belong to the reply, and done tells whether it ends there. When
@@ -41,8 +46,27 @@ func (s *Scanner) Scan(b []byte) (n int, done bool, err error) {
 			}
 			continue
 		}
+		if s.inLine {
+			i := bytes.IndexByte(b[n:], '\r')
+			if i < 0 {
+				return len(b), false, nil
+			}
+			if n += i; n+2 > len(b) {
+				return n, false, nil
+			}
+			n += 2
+			s.inLine = false
+			if s.ended() {
+				return n, true, nil
+			}
+			continue
+		}
 		text, next := line(b[n:])
 		if next == 0 {
+			if isSimple(b[n]) {
+				s.inLine = true
+				continue
+			}
 			if len(b)-n > maxReplyLine {
 				return n, false, errReplyLine
 			}
@@ -65,9 +89,10 @@ func (s *Scanner) Scan(b []byte) (n int, done bool, err error) {
 
 // value notes a line that begins a value, and reports whether the whole reply ends with it.
 func (s *Scanner) value(text []byte) (ended bool, err error) {
-	switch text[0] {
-	case '+', '-', ':', '_', ',', '#', '(':
+	if isSimple(text[0]) {
 		return s.ended(), nil
+	}
+	switch text[0] {
 	case '$', '=', '!':
 		size, ok := ParseInt(text[1:])
 		switch {
@@ -92,24 +117,35 @@ func (s *Scanner) value(text []byte) (ended bool, err error) {
 		if size <= 0 {
 			return s.ended(), nil
 		}
-		if s.depth == maxDepth {
+		if len(s.due) == maxDepth {
 			return false, errReplyDepth
 		}
-		s.due[s.depth] = size
-		s.depth++
+		s.due = append(s.due, size)
 		return false, nil
 	}
 	return false, errReplyType
 }
 
+// isSimple reports whether a value that begins so is a line and no more.
+func isSimple(letter byte) bool {
+	switch letter {
+	case '+', '-', ':', '_', ',', '#', '(':
+		return true
+	}
+	return false
+}
+
 // ended notes that a value has ended, and reports whether the whole reply has.
 func (s *Scanner) ended() bool {
-	for s.depth > 0 {
-		s.due[s.depth-1]--
-		if s.due[s.depth-1] > 0 {
+	for last := len(s.due) - 1; last >= 0; last-- {
+		s.due[last]--
+		if s.due[last] > 0 {
 			return false
 		}
-		s.depth--
+		s.due = s.due[:last]
+	}
+	if cap(s.due) > keptDepth {
+		s.due = nil
 	}
 	return true
 }

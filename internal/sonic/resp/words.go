@@ -1,5 +1,8 @@
 package resp
 
+// Words splits an inline command, or another text that Redis reads so, into its words. ok is false when quotes are not balanced.
+func Words(text []byte) (words [][]byte, ok bool) { return splitWords(text) }
+
 // splitWords splits an inline command as Redis' sdssplitargs does: words apart by spaces, "quoted with \x00 escapes" or
 // 'quoted plainly'. A closing quote must be followed by a space or the end. Like C it ends at a zero byte.
 func splitWords(text []byte) (words [][]byte, ok bool) {

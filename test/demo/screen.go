@@ -79,11 +79,13 @@ func (s *screen) refresh(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
+		var rates []string
+		if n%every == 0 {
+			rates = s.current()
+		}
 		s.mu.Lock()
 		s.room = min(s.room+1, linesPerSecond) // samples come in bursts
-		if n%every == 0 {
-			s.rate()
-		}
+		s.rate(rates)
 		broken := s.broken
 		s.mu.Unlock()
 		if broken != nil {
@@ -92,14 +94,26 @@ func (s *screen) refresh(ctx context.Context) error {
 	}
 }
 
+// current returns the rate lines. s.mu is not held while they are made: who makes one takes a lock of
+// its own, which others hold when they show a sample.
+func (s *screen) current() (lines []string) {
+	s.mu.Lock()
+	rates := s.rates
+	s.mu.Unlock()
+	for _, line := range rates {
+		lines = append(lines, line())
+	}
+	return lines
+}
+
 // rate writes the rate lines. s.mu is held.
-func (s *screen) rate() {
-	for _, line := range s.rates {
-		if !s.terminal || len(s.rates) > 1 {
-			s.line("-- " + line())
+func (s *screen) rate(lines []string) {
+	for _, line := range lines {
+		if !s.terminal || len(lines) > 1 {
+			s.line("-- " + line)
 			continue
 		}
-		s.shown = "-- " + line()
+		s.shown = "-- " + line
 		s.write("\r\033[K" + s.shown)
 	}
 }

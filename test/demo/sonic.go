@@ -20,9 +20,6 @@ func sonicFlow() flow {
 	return flow{service: "sonic", servers: []string{"pulsar-geo", "redis-geo"}, start: startSonic}
 }
 
-// visits is a key that both zones increment.
-const visits = "count:visits"
-
 type sonic struct {
 	env     *environment
 	zones   [2]*zone
@@ -33,6 +30,7 @@ type sonic struct {
 // zone is one of the two.
 type zone struct {
 	name    string
+	run     string // tells the keys of this demo from what an earlier one has left
 	service *child
 	db      *redis.Client // Sonic
 	redis   *redis.Client // behind it
@@ -42,8 +40,11 @@ type zone struct {
 	lags   []time.Duration // of the latest ones, until the other zone had them
 }
 
+// visits is the key that both zones increment.
+func (z *zone) visits() string { return "count:visits:" + z.run }
+
 // key and value are those of a zone's write.
-func (z *zone) key(n int64) string   { return fmt.Sprintf("greeting:%s:%d", z.name, n) }
+func (z *zone) key(n int64) string   { return fmt.Sprintf("greeting:%s:%s:%d", z.run, z.name, n) }
 func (z *zone) value(n int64) string { return fmt.Sprintf("hello %d from zone %s", n, z.name) }
 
 func startSonic(ctx context.Context, env *environment) (running, error) {
@@ -81,7 +82,7 @@ func startZone(ctx context.Context, env *environment, name, binary, config strin
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{name: name, db: redis.NewClient(&redis.Options{Addr: listen, MaxRetries: -1}), redis: redis.NewClient(behind)}
+	z := &zone{name: name, run: env.run, db: redis.NewClient(&redis.Options{Addr: listen, MaxRetries: -1}), redis: redis.NewClient(behind)}
 	z.service, err = spawn(env, "sonic-"+name, binary, []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=" + redisURL, "SONIC_PULSAR_URL=" + pulsarURL, "SONIC_ZONE=" + name,
 	}, "-config.file", config)
@@ -127,7 +128,7 @@ func (s *sonic) write(ctx context.Context, from, to *zone) error {
 			return ctx.Err()
 		}
 		key, value := from.key(n), from.value(n)
-		if err := errors.Join(from.db.Incr(ctx, visits).Err(), from.db.Set(ctx, key, value, 0).Err()); err != nil {
+		if err := errors.Join(from.db.Incr(ctx, from.visits()).Err(), from.db.Set(ctx, key, value, 0).Err()); err != nil {
 			return fmt.Errorf("cannot write in zone %s: %w", from.name, err)
 		}
 		began := time.Now()
@@ -235,7 +236,7 @@ func (s *sonic) compare(ctx context.Context) ([]check, error) {
 		checks = append(checks, check{fmt.Sprintf("written in zone %s, in zone %s's Redis", from.name, to.name), from.writes, found})
 	}
 	for _, z := range s.zones {
-		n, err := z.redis.Get(ctx, visits).Int64()
+		n, err := z.redis.Get(ctx, z.visits()).Int64()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return nil, err
 		}

@@ -28,11 +28,11 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 		}
 	case '+':
 		// Lua's numbers end at 2^53: the library gives larger ones as text.
-		if givesInteger(cmd.Name) {
+		if script.MendOf(cmd.Name) == script.MendInteger {
 			return mendInteger(reply)
 		}
 	case '*':
-		if cmd.Name == "bitfield" {
+		if script.MendOf(cmd.Name) == script.MendInteger {
 			return mendIntegers(reply)
 		}
 	case '-':
@@ -70,23 +70,16 @@ func mendIntegers(reply []byte) []byte {
 	return mended
 }
 
-func givesInteger(name string) bool {
-	switch name {
-	case "incr", "incrby", "decr", "decrby", "hincrby":
-		return true
-	}
-	return false
-}
-
 // emptyArray reports whether a command that finds nothing replies with RESP2's null array, and not with its null string.
 func emptyArray(cmd *command.Command, arguments int) bool {
-	switch cmd.Name {
-	case "lpop", "rpop":
+	switch script.MendOf(cmd.Name) {
+	case script.MendNullArrayOfCount:
 		return arguments == 3
-	case "lmpop", "zmpop", "blpop", "brpop", "blmpop", "bzpopmin", "bzpopmax", "bzmpop":
+	case script.MendNullArray:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // isNotOpened reports whether a function is missing or refuses to run because no Sonic has looked at this Redis since it

@@ -90,7 +90,7 @@ func (w *wire) copyReply(to *strings.Builder) error {
 
 // mended does with a reply what the proxy does.
 func mended(command []string, resp int, reply string) string {
-	switch script.MendOf(command[0]) {
+	switch script.MendOf(strings.ToLower(command[0])) {
 	case script.MendNullArrayOfCount:
 		if resp == 2 && reply == "$-1\r\n" && len(command) == 3 {
 			return "*-1\r\n"

@@ -22,14 +22,14 @@ const (
 	MendInteger
 )
 
-// MendOf returns what is to be changed in replies of a command, whose name may be of either case.
+// MendOf returns what is to be changed in replies of a command, whose name is in lower case.
 func MendOf(command string) Mend {
-	switch strings.ToUpper(command) {
-	case "LPOP", "RPOP":
+	switch command {
+	case "lpop", "rpop":
 		return MendNullArrayOfCount
-	case "LMPOP", "ZMPOP", "BLPOP", "BRPOP", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP":
+	case "lmpop", "zmpop", "blpop", "brpop", "blmpop", "bzpopmin", "bzpopmax", "bzmpop":
 		return MendNullArray
-	case "INCR", "DECR", "INCRBY", "DECRBY", "HINCRBY", "BITFIELD":
+	case "incr", "decr", "incrby", "decrby", "hincrby", "bitfield":
 		return MendInteger
 	default:
 		return MendNothing

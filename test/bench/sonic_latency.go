@@ -23,12 +23,7 @@ func (b *sonicBench) latency(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.end(sonic)) }()
-	for _, address := range []string{b.bare, sonic.address} {
-		if _, err := redisBenchmark(ctx, address, "set", 16, 3*redisKeys); err != nil {
-			return err
-		}
-	}
-	if err := sonic.drained(ctx); err != nil {
+	if err := b.fill(ctx, sonic); err != nil {
 		return err
 	}
 	seconds := 6.0

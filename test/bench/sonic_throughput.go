@@ -107,6 +107,16 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 
 const throughputHead = "part\tthrough\tcommands/s\tCPU s/million\tratio to direct (median, min-max)"
 
+// fill writes the keys that are read, in Redis itself and through Sonic, and waits until Sonic has shipped them.
+func (b *sonicBench) fill(ctx context.Context, sonic *endpoint) error {
+	for _, address := range []string{b.bare, sonic.address} {
+		if _, err := redisBenchmark(ctx, address, "set", 16, 3*redisKeys); err != nil {
+			return err
+		}
+	}
+	return sonic.drained(ctx)
+}
+
 // reads compares GET of keys that are there.
 func (b *sonicBench) reads(ctx context.Context) (err error) {
 	nutcracker, err := b.startNutcracker(ctx, b.bare)
@@ -119,12 +129,7 @@ func (b *sonicBench) reads(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.end(sonic)) }()
-	for _, address := range []string{b.bare, sonic.address} {
-		if _, err := redisBenchmark(ctx, address, "set", 16, 3*redisKeys); err != nil {
-			return err
-		}
-	}
-	if err := sonic.drained(ctx); err != nil {
+	if err := b.fill(ctx, sonic); err != nil {
 		return err
 	}
 	b.row(throughputHead)

@@ -3,9 +3,7 @@ package sonic
 import (
 	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"io/fs"
 	"net/url"
 	"os"
 
@@ -58,7 +56,7 @@ func (c TLSConfig) server() (*tls.Config, error) {
 		conf.MinVersion = tls.VersionTLS13
 	}
 	if c.ClientCAFile != "" {
-		if conf.ClientCAs, err = readAuthorities(c.ClientCAFile); err != nil {
+		if conf.ClientCAs, err = config.ReadAuthorities(c.ClientCAFile); err != nil {
 			return nil, err
 		}
 		conf.ClientAuth = tls.RequireAndVerifyClientCert
@@ -99,7 +97,7 @@ func (c RedisTLSConfig) client(u *url.URL) (*tls.Config, error) {
 	}
 	if c.CAFile != "" {
 		var err error
-		if conf.RootCAs, err = readAuthorities(c.CAFile); err != nil {
+		if conf.RootCAs, err = config.ReadAuthorities(c.CAFile); err != nil {
 			return nil, err
 		}
 	}
@@ -116,11 +114,11 @@ func (c RedisTLSConfig) client(u *url.URL) (*tls.Config, error) {
 func checkPair(certFile, keyFile string) error {
 	certificate, err := os.ReadFile(certFile)
 	if err != nil {
-		return config.Fault("cert_file", "must name a readable file: %s", bare(err))
+		return config.Fault("cert_file", "must name a readable file: %s", config.WithoutPath(err))
 	}
 	key, err := os.ReadFile(keyFile)
 	if err != nil {
-		return config.Fault("key_file", "must name a readable file: %s", bare(err))
+		return config.Fault("key_file", "must name a readable file: %s", config.WithoutPath(err))
 	}
 	if _, err := tls.X509KeyPair(certificate, key); err != nil {
 		return config.Fault("cert_file", "must name a PEM certificate, and key_file its key: %s", err)
@@ -132,28 +130,8 @@ func checkAuthorities(path, file string) error {
 	if file == "" {
 		return nil
 	}
-	if _, err := readAuthorities(file); err != nil {
-		return config.Fault(path, "must name a readable file of PEM certificates: %s", bare(err))
+	if _, err := config.ReadAuthorities(file); err != nil {
+		return config.Fault(path, "must name a readable file of PEM certificates: %s", config.WithoutPath(err))
 	}
 	return nil
-}
-
-func readAuthorities(file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("it holds no PEM certificate")
-	}
-	return pool, nil
-}
-
-// bare is the reason of a failed file operation without the file's name.
-func bare(err error) error {
-	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		return failed.Err
-	}
-	return err
 }

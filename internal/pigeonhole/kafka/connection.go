@@ -3,11 +3,9 @@ package kafka
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -88,14 +86,14 @@ func (c Connection) validate() error {
 		}
 		// The value is not repeated: it may be what was meant for the file.
 		if f, err := os.Open(file); err != nil {
-			fault(path, "must name a readable file: %s", bare(err))
+			fault(path, "must name a readable file: %s", config.WithoutPath(err))
 		} else {
 			_ = f.Close()
 		}
 	}
 	if c.TLS.CAFile != "" {
-		if _, err := readCA(c.TLS.CAFile); err != nil {
-			fault("tls.ca_file", "must name a readable file of PEM certificates: %s", bare(err))
+		if _, err := config.ReadAuthorities(c.TLS.CAFile); err != nil {
+			fault("tls.ca_file", "must name a readable file of PEM certificates: %s", config.WithoutPath(err))
 		}
 	}
 	readable("tls.cert_file", c.TLS.CertFile)
@@ -159,7 +157,7 @@ func (t TLS) settings() (*tls.Config, error) {
 		InsecureSkipVerify: t.Insecure, //nolint:gosec // off unless the operator asks for it by a key that says what it does
 	}
 	if t.CAFile != "" {
-		pool, err := readCA(t.CAFile)
+		pool, err := config.ReadAuthorities(t.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("tls.ca_file: %w", err)
 		}
@@ -172,27 +170,6 @@ func (t TLS) settings() (*tls.Config, error) {
 		}
 	}
 	return settings, nil
-}
-
-func readCA(file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("it holds no PEM certificate")
-	}
-	return pool, nil
-}
-
-// bare leaves out the path that errors of the file system repeat.
-func bare(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		return pathError.Err
-	}
-	return err
 }
 
 // trouble names the cluster in an error for people.

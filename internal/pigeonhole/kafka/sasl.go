@@ -95,8 +95,8 @@ func (o OAuth2) faults() []error {
 		errs = append(errs, config.Fault("sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"))
 	}
 	if o.CAFile != "" {
-		if _, err := readCA(o.CAFile); err != nil {
-			errs = append(errs, config.Fault("sasl.oauth2.ca_file", "must name a readable file of PEM certificates: %s", bare(err)))
+		if _, err := config.ReadAuthorities(o.CAFile); err != nil {
+			errs = append(errs, config.Fault("sasl.oauth2.ca_file", "must name a readable file of PEM certificates: %s", config.WithoutPath(err)))
 		}
 	}
 	return errs
@@ -227,7 +227,7 @@ func (o OAuth2) source() (oauth2.TokenSource, error) {
 	}
 	transport = transport.Clone()
 	if o.CAFile != "" {
-		pool, err := readCA(o.CAFile)
+		pool, err := config.ReadAuthorities(o.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("sasl.oauth2.ca_file: %w", err)
 		}

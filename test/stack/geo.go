@@ -2,9 +2,7 @@ package stack
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 )
@@ -15,12 +13,18 @@ const (
 	// geoProbe is the namespace of the messages that prove replication works; nobody else uses it.
 	geoProbe = "aviary/probe"
 
-	clusterA = "zone-a"
-	clusterB = "zone-b"
-
-	// Two brokers share the machine; tests that want more use PULSAR_MEM or Memory.
+	// Several brokers share the machine; tests that want more use PULSAR_MEM or Memory.
 	geoMemory = "-Xms192m -Xmx512m -XX:MaxDirectMemorySize=512m"
 )
+
+// geoClusters are the names of n clusters: zone-a, zone-b and so on.
+func geoClusters(n int) []string {
+	var names []string
+	for i := range n {
+		names = append(names, "zone-"+string(rune('a'+i)))
+	}
+	return names
+}
 
 func (s *Stack) geoService() service {
 	return service{
@@ -34,7 +38,7 @@ func (s *Stack) geoService() service {
 func (s *Stack) startGeo(ctx context.Context, dir string, rec *record) error {
 	var brokers []*broker
 	var daemons []daemon
-	for _, cluster := range []string{clusterA, clusterB} {
+	for _, cluster := range geoClusters(2) {
 		b, err := s.newBroker(ctx, cluster, dir+"/"+cluster, 0, 0)
 		if err != nil {
 			return err
@@ -94,7 +98,7 @@ func Geo(t testing.TB) *GeoPair {
 func PrivateGeo(t testing.TB, opts ...Option) *GeoPair {
 	t.Helper()
 	opts = append([]Option{Memory(geoMemory)}, opts...)
-	servers := privatePulsars(t, opts, clusterA, clusterB)
+	servers := privatePulsars(t, geoClusters(2), opts, opts)
 	pair := newGeoPair(servers[0], servers[1])
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -105,131 +109,14 @@ func PrivateGeo(t testing.TB, opts ...Option) *GeoPair {
 }
 
 // Namespace creates a namespace that both clusters replicate and deletes it when the test ends.
-func (g *GeoPair) Namespace(t testing.TB) string {
-	t.Helper()
-	ns := geoTenant + "/" + uniqueName(t)
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-	defer cancel()
-	if err := g.createNamespace(ctx, ns); err != nil {
-		t.Fatalf("cannot create namespace %s: %v", ns, err)
-	}
-	t.Cleanup(func() { g.cleanNamespace(t, ns) })
-	return ns
-}
-
-// cleanNamespace ends replication first, on both sides: a cluster refuses to delete what it shares with another.
-func (g *GeoPair) cleanNamespace(t testing.TB, ns string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-	defer cancel()
-	for i, cluster := range []string{clusterA, clusterB} {
-		side := g.sides()[i]
-		if !side.reachable() {
-			continue
-		}
-		if err := side.admin.do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/replication", []string{cluster}, nil); err != nil {
-			t.Logf("cannot end replication of %s in %s: %v", ns, cluster, err)
-		}
-	}
-	for _, side := range g.sides() {
-		side.cleanNamespace(t, ns)
-	}
-}
+func (g *GeoPair) Namespace(t testing.TB) string { t.Helper(); return g.group().Namespace(t) }
 
 // Topic creates a topic of that many partitions in both clusters; see [PulsarServer.Topic].
 func (g *GeoPair) Topic(t testing.TB, ns string, partitions int) string {
 	t.Helper()
-	topic := "persistent://" + ns + "/" + uniqueName(t)
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
-	defer cancel()
-	if err := g.createTopic(ctx, topic, partitions); err != nil {
-		t.Fatalf("cannot create topic %s: %v", topic, err)
-	}
-	return topic
+	return g.group().Topic(t, ns, partitions)
 }
 
-func (g *GeoPair) sides() []*PulsarServer { return []*PulsarServer{g.A, g.B} }
+func (g *GeoPair) group() *GeoGroup { return &GeoGroup{Clusters: []*PulsarServer{g.A, g.B}} }
 
-// wire makes two fresh standalones know each other. They have separate metadata, so each is told the same.
-func (g *GeoPair) wire(ctx context.Context) error {
-	type cluster struct {
-		ServiceURL       string `json:"serviceUrl"`
-		BrokerServiceURL string `json:"brokerServiceUrl"`
-	}
-	names := []string{clusterA, clusterB}
-	for i, side := range g.sides() {
-		for j, other := range g.sides() {
-			// A standalone registers itself without the URLs a replicator needs: update it, create the other.
-			method := http.MethodPut
-			if i == j {
-				method = http.MethodPost
-			}
-			in := cluster{ServiceURL: other.AdminURL(), BrokerServiceURL: other.URL()}
-			if err := side.admin.do(ctx, method, "/admin/v2/clusters/"+names[j], in, nil); err != nil {
-				return err
-			}
-		}
-	}
-	// The tenant "public" is allowed on the own cluster only.
-	tenant := map[string]any{"adminRoles": []string{}, "allowedClusters": names}
-	for _, side := range g.sides() {
-		if err := side.admin.do(ctx, http.MethodPut, "/admin/v2/tenants/"+geoTenant, tenant, nil); err != nil {
-			return err
-		}
-	}
-	if err := g.createNamespace(ctx, geoNamespace); err != nil {
-		return err
-	}
-	// The probe goes through the REST API, whose producer a topic with deduplication refuses.
-	if err := g.createNamespaceWith(ctx, geoProbe, map[string]any{"deduplicationEnabled": false}); err != nil {
-		return err
-	}
-	return g.probe(ctx)
-}
-
-func (g *GeoPair) createNamespace(ctx context.Context, ns string) error {
-	return g.createNamespaceWith(ctx, ns, map[string]any{})
-}
-
-func (g *GeoPair) createNamespaceWith(ctx context.Context, ns string, policies map[string]any) error {
-	policies["replication_clusters"] = []string{clusterA, clusterB}
-	for _, side := range g.sides() {
-		if err := side.admin.do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, policies, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// createTopic accepts that creating a topic in one cluster may have created it in the other.
-func (g *GeoPair) createTopic(ctx context.Context, topic string, partitions int) error {
-	for _, side := range g.sides() {
-		if err := side.admin.createTopic(ctx, topic, partitions); err != nil && !isStatus(err, http.StatusConflict) {
-			return err
-		}
-	}
-	return nil
-}
-
-// probe returns when a message has crossed in each direction.
-func (g *GeoPair) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("no message crossed"))
-	defer cancel()
-	for i, from := range g.sides() {
-		to := g.sides()[1-i]
-		topic := fmt.Sprintf("persistent://%s/from-%d", geoProbe, i)
-		if err := g.createTopic(ctx, topic, 0); err != nil {
-			return err
-		}
-		if err := from.admin.produce(ctx, topic, "probe"); err != nil {
-			return err
-		}
-		if err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
-			st, err := to.admin.stats(ctx, topic)
-			return st.MsgInCounter > 0, err
-		}); err != nil {
-			return fmt.Errorf("from %s to %s: %w", from.URL(), to.URL(), err)
-		}
-	}
-	return nil
-}
+func (g *GeoPair) wire(ctx context.Context) error { return g.group().wire(ctx) }

@@ -170,9 +170,19 @@ func (b *broker) standaloneConf() map[string]string {
 		"forceDeleteNamespaceAllowed": "true",
 		"forceDeleteTenantAllowed":    "true",
 	}
+	listeners := maps.Clone(b.listeners)
 	if b.advertised != "" {
-		conf["advertisedListeners"] = "direct:" + b.url() + ",proxied:pulsar://" + b.advertised
-		conf["internalListenerName"] = "direct"
+		if listeners == nil {
+			listeners = make(map[string]string)
+		}
+		listeners["proxied"] = b.advertised
+	}
+	if len(listeners) > 0 {
+		all := "direct:" + b.url()
+		for _, name := range slices.Sorted(maps.Keys(listeners)) {
+			all += "," + name + ":pulsar://" + listeners[name]
+		}
+		conf["advertisedListeners"], conf["internalListenerName"] = all, "direct"
 	}
 	maps.Copy(conf, b.conf)
 	return conf

@@ -209,13 +209,13 @@ func TestPrivateGeo(t *testing.T) {
 	t.Run("messages cross and wait for a cluster that is down", func(t *testing.T) {
 		shared = pair.Namespace(t)
 		topic := pair.Topic(t, shared, 2)
-		for _, side := range pair.sides() {
+		for _, side := range pair.group().Clusters {
 			subscribe(t, side, topic)
 		}
 		backlog := func(side *PulsarServer) int64 { return side.Stats(t, topic).Subscriptions["s"].MsgBacklog }
-		for i, from := range pair.sides() {
+		for i, from := range pair.group().Clusters {
 			require.NoError(t, from.admin.produce(t.Context(), topic, "x"))
-			for _, side := range pair.sides() {
+			for _, side := range pair.group().Clusters {
 				eventually(t, "message in both clusters", func() bool { return backlog(side) == int64(i+1) })
 			}
 		}
@@ -224,7 +224,7 @@ func TestPrivateGeo(t *testing.T) {
 		require.NoError(t, pair.B.Start(t.Context()))
 		eventually(t, "caught up", func() bool { return backlog(pair.B) == 3 })
 	})
-	for _, side := range pair.sides() {
+	for _, side := range pair.group().Clusters {
 		var all []string
 		require.NoError(t, side.Admin(t.Context(), http.MethodGet, "/admin/v2/namespaces/"+geoTenant, nil, &all))
 		assert.NotContains(t, all, shared, "deleted with the test")

@@ -31,6 +31,7 @@ type options struct {
 	memory     string
 	token      string
 	advertised string
+	listeners  map[string]string // more of Pulsar, by name: host:port
 	secured    bool
 }
 
@@ -58,6 +59,16 @@ func Conf(conf map[string]string) Option {
 // are sent to the server itself. RabbitMQ advertises nothing and needs none of it.
 func Advertise(addr string) Option {
 	return func(o *options) { o.advertised = addr }
+}
+
+// advertiseAs makes Pulsar tell clients that ask for the listener of that name to connect to addr.
+func advertiseAs(listener, addr string) Option {
+	return func(o *options) {
+		if o.listeners == nil {
+			o.listeners = make(map[string]string)
+		}
+		o.listeners[listener] = addr
+	}
 }
 
 // Memory sets the JVM's memory flags of Pulsar or Kafka, "-Xmx512m" for instance. Default: PULSAR_MEM from the
@@ -91,7 +102,7 @@ func Pulsar(t testing.TB) *PulsarServer {
 // elsewhere. A server that does not start, perhaps for the options' sake, always fails it.
 func PrivatePulsar(t testing.TB, opts ...Option) *PulsarServer {
 	t.Helper()
-	return privatePulsars(t, opts, "standalone")[0]
+	return privatePulsars(t, []string{"standalone"}, opts)[0]
 }
 
 // fromEnvironment returns nil when the environment names no server. A named one must work, whether under CI or not.
@@ -172,19 +183,19 @@ func awaitNamed(t testing.TB, variable string, ask func(context.Context) error) 
 	}
 }
 
-// privatePulsars starts one server per cluster name, at the same time.
-func privatePulsars(t testing.TB, opts []Option, clusters ...string) []*PulsarServer {
+// privatePulsars starts one server per cluster name, at the same time, each with its options.
+func privatePulsars(t testing.TB, clusters []string, opts ...[]Option) []*PulsarServer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
 	s := privateStack(ctx, t, "pulsar")
 	var servers []*PulsarServer
-	for _, cluster := range clusters {
+	for i, cluster := range clusters {
 		b, err := s.newBroker(ctx, cluster, s.privateFolder(t, "pulsar"), 0, 0)
 		if err != nil {
 			Unavailable(t, "pulsar", err)
 		}
-		b.options = newOptions(opts)
+		b.options = newOptions(opts[i])
 		srv := &PulsarServer{url: b.url(), admin: newAdmin(b.adminURL(), b.token)}
 		srv.own(t, b)
 		servers = append(servers, srv)
@@ -268,12 +279,17 @@ func (s *PulsarServer) Namespace(t testing.TB) string {
 	if err := s.admin.do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, nil, nil); err != nil {
 		t.Fatalf("cannot create namespace %s: %v", ns, err)
 	}
-	keepAll := map[string]int{"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-	if err := s.admin.do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/retention", keepAll, nil); err != nil {
+	if err := s.keepAll(ctx, ns); err != nil {
 		t.Fatalf("cannot set the retention of namespace %s: %v", ns, err)
 	}
 	t.Cleanup(func() { s.cleanNamespace(t, ns) })
 	return ns
+}
+
+// keepAll has the cluster keep everything that is stored in a namespace.
+func (s *PulsarServer) keepAll(ctx context.Context, ns string) error {
+	all := map[string]int{"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+	return s.admin.do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/retention", all, nil)
 }
 
 func (s *PulsarServer) cleanNamespace(t testing.TB, ns string) {

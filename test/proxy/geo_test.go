@@ -1,0 +1,54 @@
+package proxy_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/proxy"
+)
+
+// What one cluster stores reaches the others, and none by a way that is cut.
+func TestPulsarZones(t *testing.T) {
+	zones := proxy.PulsarZones(t, 3)
+	topic := "persistent://" + zones.Namespace(t) + "/crosses"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var clients []*messaging.Client
+	for i := range zones.Clusters {
+		cfg := messaging.Config{URL: zones.URL(i), ListenerName: proxy.Listener}
+		client, err := messaging.Dial(ctx, cfg)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = client.Close(context.Background()) })
+		clients = append(clients, client)
+	}
+	publisher, err := clients[0].Publisher(ctx, topic, messaging.Durable())
+	require.NoError(t, err)
+	send := func(text string) {
+		require.NoError(t, publisher.Publish(ctx, &messaging.Record{Payload: []byte(text)}))
+	}
+	last := func(i int) string {
+		d, err := clients[i].Last(ctx, topic)
+		if err != nil || d == nil {
+			return ""
+		}
+		return string(d.Payload)
+	}
+	await := func(i int, text string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return last(i) == text }, 30*time.Second, 5*time.Millisecond)
+	}
+	send("first")
+	await(1, "first")
+	await(2, "first")
+	zones.Links[0][1].Cut()
+	send("second")
+	await(2, "second")
+	assert.Equal(t, "first", last(1), "this way is cut")
+	require.NoError(t, zones.Links[0][1].Restore())
+	await(1, "second")
+}

@@ -1,0 +1,291 @@
+package sonic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/test/commands"
+)
+
+// outcomeOf is what an error of a client says about the command.
+func outcomeOf(err error) outcome {
+	var said redis.Error
+	switch {
+	case err == nil || errors.Is(err, redis.Nil):
+		return acknowledged
+	case errors.As(err, &said) && !strings.Contains(err.Error(), "is unknown"):
+		return refused
+	default:
+		return unknown
+	}
+}
+
+// write starts all writers.
+func (w *whole) write() {
+	w.stop = make(chan struct{})
+	w.generation++
+	for _, s := range w.sites {
+		for n := range 3 {
+			w.writer(s, n, func(c *connection) { c.anything() })
+		}
+		w.writer(s, 10, func(c *connection) { c.count() })
+		w.writer(s, 11, func(c *connection) { c.once() })
+		w.writer(s, 12, func(c *connection) { c.readOwn() })
+	}
+}
+
+// pause has all writers wait, and returns when they do.
+func (w *whole) pause()  { w.gate.Lock() }
+func (w *whole) resume() { w.gate.Unlock() }
+
+// stopWriters ends them.
+func (w *whole) stopWriters() {
+	close(w.stop)
+	w.writers.Wait()
+	w.event("writers have ended")
+}
+
+// A connection is that of one writer: to one of its zone's Sonics, and to another one once it breaks.
+type connection struct {
+	*whole
+	site    *site
+	r       *rand.Rand
+	words   commands.Words
+	used    map[string]bool // keys that the words named
+	clients [databases]*redis.Client
+	n       int // of what this writer did
+
+	own   string // the key that only this connection writes
+	value int    // what it holds
+}
+
+// writer runs act again and again.
+func (w *whole) writer(s *site, number int, act func(*connection)) {
+	r := rand.New(rand.NewPCG(w.seed, uint64(1+w.generation*10_000+s.index*100+number)))
+	c := &connection{whole: w, site: s, r: r, used: map[string]bool{}}
+	c.words = commands.Words{Rand: r, Keys: func() string {
+		key := "k" + strconv.Itoa(r.IntN(24))
+		if r.IntN(6) == 0 {
+			key = fmt.Sprintf("none:%s:%d", s.name, r.IntN(6))
+		}
+		c.used[key] = true
+		return key
+	}}
+	c.fresh()
+	w.writers.Go(func() {
+		defer c.close()
+		for {
+			select {
+			case <-w.stop:
+				return
+			case <-time.After(time.Duration(r.Int64N(int64(12 * time.Millisecond)))): // the rate of attempts
+			}
+			w.gate.RLock()
+			act(c)
+			w.gate.RUnlock()
+		}
+	})
+}
+
+func (c *connection) close() {
+	for i, client := range c.clients {
+		if client != nil {
+			_ = client.Close()
+			c.clients[i] = nil
+		}
+	}
+}
+
+// client is the one of a database.
+func (c *connection) client(db int) *redis.Client {
+	if c.clients[db] == nil {
+		e := c.site.sonics[c.r.IntN(len(c.site.sonics))]
+		c.clients[db] = e.clientNow(db, 2+c.r.IntN(2))
+	}
+	return c.clients[db]
+}
+
+// done looks at what became of commands: behind one whose outcome is not known the connection is another.
+func (c *connection) done(errs ...error) {
+	if slices.ContainsFunc(errs, func(err error) bool { return outcomeOf(err) == unknown }) {
+		c.close()
+	}
+	for _, err := range errs {
+		if err != nil && strings.Contains(err.Error(), "user_function") {
+			c.t.Errorf("the library fails: %v", err)
+		}
+	}
+}
+
+func args(words []string) []any {
+	all := make([]any, len(words))
+	for i, word := range words {
+		all[i] = word
+	}
+	return all
+}
+
+// anything sends some random commands: one by one, in a pipeline, or in a transaction.
+func (c *connection) anything() {
+	clear(c.used)
+	var batch [][]string
+	tx := c.r.IntN(6) == 0
+	for range 1 + c.r.IntN(10) {
+		batch = append(batch, c.word(tx))
+	}
+	db := c.r.IntN(6) / 5 // mostly 0
+	client := c.client(db)
+	ctx := context.Background()
+	errs := make([]error, len(batch))
+	how := ""
+	switch {
+	case tx:
+		how = fmt.Sprintf(" transaction %d", c.n)
+		c.n++
+		pipe := client.TxPipeline()
+		var cmds []redis.Cmder
+		for _, words := range batch {
+			cmds = append(cmds, pipe.Do(ctx, args(words)...))
+		}
+		_, err := pipe.Exec(ctx)
+		for i, cmd := range cmds {
+			errs[i] = cmd.Err()
+			if errs[i] == nil && err != nil && outcomeOf(err) == unknown {
+				errs[i] = err
+			}
+		}
+	case c.r.IntN(2) == 0:
+		how = " pipeline"
+		pipe := client.Pipeline()
+		var cmds []redis.Cmder
+		for _, words := range batch {
+			cmds = append(cmds, pipe.Do(ctx, args(words)...))
+		}
+		_, _ = pipe.Exec(ctx) // each has its own
+		for i, cmd := range cmds {
+			errs[i] = cmd.Err()
+		}
+	default:
+		for i, words := range batch {
+			errs[i] = client.Do(ctx, args(words)...).Err()
+		}
+	}
+	c.ledger.sent(c.site.name, db, how, batch, errs, c.used)
+	c.done(errs...)
+}
+
+// word returns a random write that is replicated.
+func (c *connection) word(tx bool) []string {
+	for {
+		words := c.words.Write()
+		if c.r.IntN(4) == 0 {
+			words = c.words.Chance()
+		}
+		switch words[0] {
+		case "xgroup", "xreadgroup", "xack":
+			continue // groups are of one zone
+		case "eval":
+			if tx {
+				continue // refused
+			}
+		}
+		return words
+	}
+}
+
+// count increments a counter.
+func (c *connection) count() {
+	by := c.r.Int64N(9) - 2
+	ctx := context.Background()
+	client := c.client(0)
+	n := c.r.IntN(3)
+	var name string
+	var err error
+	switch c.r.IntN(4) {
+	case 0:
+		name = fmt.Sprintf("count:h/%d", n)
+		err = client.HIncrBy(ctx, "count:h", strconv.Itoa(n), by).Err()
+	case 1:
+		name = fmt.Sprintf("count:z/%d", n)
+		err = client.ZIncrBy(ctx, "count:z", float64(by), strconv.Itoa(n)).Err()
+	case 2:
+		name, by = fmt.Sprintf("count:%d", n), -by
+		err = client.DecrBy(ctx, name, -by).Err()
+	default:
+		name = fmt.Sprintf("count:%d", n)
+		err = client.IncrBy(ctx, name, by).Err()
+	}
+	c.ledger.counted(name, by, outcomeOf(err))
+	c.done(err)
+}
+
+// once writes something that is written once only.
+func (c *connection) once() {
+	c.n++
+	id := fmt.Sprintf("%s-%d-%d", c.site.name, c.generation, c.n)
+	ctx := context.Background()
+	client := c.client(0)
+	var err error
+	var what string
+	switch c.n % 4 {
+	case 0:
+		what = "HSET once:h " + id
+		err = client.HSet(ctx, "once:h", id, "1").Err()
+	case 1:
+		what = "SADD once:s " + id
+		err = client.SAdd(ctx, "once:s", id).Err()
+	default:
+		what = "SET once:" + id
+		err = client.Set(ctx, "once:"+id, id, 0).Err()
+	}
+	c.ledger.wrote(what, outcomeOf(err))
+	c.done(err)
+}
+
+// fresh takes another key that only this connection writes.
+func (c *connection) fresh() {
+	c.n++
+	c.own, c.value = fmt.Sprintf("own:%s:%d:%d", c.site.name, c.generation, c.n), 0
+}
+
+// readOwn reads what this connection has written: by itself, and in the pipeline of the write.
+func (c *connection) readOwn() {
+	ctx := context.Background()
+	client := c.client(0)
+	pipe := client.Pipeline()
+	set, get := pipe.Set(ctx, c.own, c.value+1, 0), pipe.Get(ctx, c.own)
+	_, _ = pipe.Exec(ctx) // each has its own
+	o := outcomeOf(set.Err())
+	if o == acknowledged {
+		c.value++
+	}
+	holds := func(get *redis.StringCmd) {
+		if outcomeOf(get.Err()) != acknowledged {
+			return
+		}
+		want := strconv.Itoa(c.value)
+		if c.value == 0 {
+			want = ""
+		}
+		if got := get.Val(); got != want {
+			c.t.Errorf("zone %s: %s is %q, and its only writer was told that it is %q; the last SET: %v", c.site.name, c.own, got, want, set.Err())
+		}
+	}
+	if o != unknown {
+		holds(get)
+		get = client.Get(ctx, c.own)
+		holds(get)
+	}
+	if o == unknown { // it may still be executed
+		c.fresh()
+	}
+	c.done(set.Err(), get.Err())
+}

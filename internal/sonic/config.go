@@ -129,7 +129,7 @@ func DefaultConfig() Config {
 		Listen:       "127.0.0.1:6380",
 		TLS:          TLSConfig{MinVersion: version12},
 		Limits:       defaultLimits(),
-		Redis:        RedisConfig{URL: "redis://127.0.0.1:6379", ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second},
+		Redis:        defaultRedis(),
 		Pulsar:       messaging.DefaultConfig(),
 		Zone:         "default",
 		Topic:        "persistent://public/default/sonic",
@@ -138,6 +138,10 @@ func DefaultConfig() Config {
 		Outbox:       OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
 		MaxClockSkew: 500 * time.Millisecond,
 	}
+}
+
+func defaultRedis() RedisConfig {
+	return RedisConfig{URL: "redis://127.0.0.1:6379", ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second}
 }
 
 // Validate returns every fault that is not one of a section.
@@ -241,7 +245,10 @@ func (c Conflict) Validate() error {
 func (c *Conflict) SetDefaults() { c.Policy = policyLWW }
 
 // SetDefaults is called before the entry is decoded.
-func (p *Peer) SetDefaults() { p.Redis.ConnectTimeout = 5 * time.Second }
+func (p *Peer) SetDefaults() {
+	p.Redis = defaultRedis()
+	p.Redis.URL = "" // there is none that fits
+}
 
 // Validate returns every fault of the section.
 func (c OutboxConfig) Validate() error {

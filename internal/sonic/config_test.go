@@ -75,6 +75,15 @@ func TestTheEnvironmentAloneIsEnough(t *testing.T) {
 	assert.Equal(t, []string{"default", "other"}, cfg.Zones)
 }
 
+// A peer needs a URL, and nothing else.
+func TestPeersHaveDefaults(t *testing.T) {
+	cfg, err := load(t, write(t, `{zones: [default, other], peers: [{zone: other, redis: {url: "redis://r:6379"}}]}`))
+	require.NoError(t, err)
+	want := cfg.Redis
+	want.URL = "redis://r:6379"
+	assert.Equal(t, want, cfg.Peers[0].Redis)
+}
+
 func TestEveryFaultIsReportedByItsPath(t *testing.T) {
 	_, err := load(t, write(t, `
 listen: nowhere

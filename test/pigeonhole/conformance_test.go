@@ -60,8 +60,8 @@ func TestEveryPairMovesInOrder(t *testing.T) {
 		assert.Contains(t, got.headers[message.EntryOrigin], from.origin(source))
 		assert.Equal(t, hop(from, source), got.headers[message.EntryHops])
 		s.await("pair", 10*time.Second, func(st pigeonhole.Status) bool { return st.InFlight == 0 })
-		s.stop()
-		s.start()
+		s.Stop()
+		s.Start()
 		from.put(t, source, 500, 520)
 		got.all(520, 30*time.Second)
 		assert.Zero(t, got.copies(), "an orderly stop commits all that is stored")
@@ -81,8 +81,8 @@ func TestEveryPairSurvivesKills(t *testing.T) {
 		for step := range 3 {
 			want := (step + 1) * n / 5
 			require.Eventually(t, func() bool { return got.distinct() >= want }, 40*time.Second, time.Millisecond, "%d", got.distinct())
-			s.kill()
-			s.start()
+			s.Kill()
+			s.Start()
 		}
 		<-put
 		got.all(n, 60*time.Second)
@@ -138,13 +138,13 @@ func TestEveryPairIsBounded(t *testing.T) {
 		source, target := from.place(t), to.place(t)
 		s := run(t, one("pair", from.source(source), to.sink(), target, "in_flight: {messages: 50}", keyed(from)))
 		s.await("pair", 20*time.Second, func(st pigeonhole.Status) bool { return st.State == "running" })
-		status, _ := s.ask(http.MethodPost, "/routes/pair/pause")
+		status, _ := s.Ask(http.MethodPost, "/routes/pair/pause")
 		require.Equal(t, http.StatusOK, status)
 		from.put(t, source, 0, n)
 		st := s.route("pair")
 		assert.Equal(t, "paused", st.State)
 		assert.Zero(t, st.Stored)
-		status, _ = s.ask(http.MethodPost, "/routes/pair/resume")
+		status, _ = s.Ask(http.MethodPost, "/routes/pair/resume")
 		require.Equal(t, http.StatusOK, status)
 		got := arriving(t, to, target)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -139,11 +139,11 @@ func TestTwentyKills(t *testing.T) {
 	for range 20 {
 		for _, r := range all {
 			before := r.got.distinct()
-			require.Eventually(t, func() bool { return r.got.distinct() > before }, 60*time.Second, time.Millisecond, "%s: %s", r.name, s.log)
+			require.Eventually(t, func() bool { return r.got.distinct() > before }, 60*time.Second, time.Millisecond, "%s: %s", r.name, s.Log())
 		}
 		time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond) // the random moment
-		s.kill()
-		s.start()
+		s.Kill()
+		s.Start()
 	}
 	stopAndCount(t, all)
 }
@@ -237,9 +237,9 @@ func TestRebalances(t *testing.T) {
 			second := run(t, config)
 			for range 10 {
 				second.await("group", 60*time.Second, func(st pigeonhole.Status) bool { return st.Lanes > 0 && st.Stored > 0 })
-				second.stop()
+				second.Stop()
 				first.await("group", 60*time.Second, func(st pigeonhole.Status) bool { return st.Lanes == 3 })
-				second.start()
+				second.Start()
 			}
 			got.all(f.stop(), 90*time.Second)
 			if guarantee == pigeonhole.EffectivelyOnce {
@@ -267,9 +267,9 @@ func TestStopWithTheSinksAway(t *testing.T) {
 		s.await(name, 30*time.Second, func(st pigeonhole.Status) bool { return st.InFlight > 0 })
 	}
 	began := time.Now()
-	s.stop()
+	s.Stop()
 	assert.Less(t, time.Since(began), limit)
-	assert.NotContains(t, s.log.String(), "has not stopped")
+	assert.NotContains(t, s.Log(), "has not stopped")
 }
 
 // TestPartitionsAdded: a source topic grows under load.
@@ -320,8 +320,8 @@ func TestReload(t *testing.T) {
 	since := s.route("stays").Since
 
 	s.reload("routes:\n" + staying + "- name: broken\n  source: {kafka: {brokrs: [x]}}\n")
-	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), "routes[1].source.kafka.brokrs") }, 10*time.Second, 10*time.Millisecond)
-	require.Contains(t, s.log.String(), "configuration not changed")
+	require.Eventually(t, func() bool { return strings.Contains(s.Log(), "routes[1].source.kafka.brokrs") }, 10*time.Second, 10*time.Millisecond)
+	require.Contains(t, s.Log(), "configuration not changed")
 	require.Equal(t, "goes", s.route("goes").Name, "nothing has changed")
 
 	comes := pulsar.place(t)

@@ -19,6 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
 	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/systems"
 )
 
 // publish puts one message into a queue.
@@ -196,10 +197,10 @@ func TestRefusedStops(t *testing.T) {
 	assert.Contains(t, st.LastError, "no queue takes a message")
 	kafka.put(t, other, 0, 100)
 	arriving(t, rabbit, near).all(100, 20*time.Second)
-	status, _ := s.ask(http.MethodGet, "/-/ready")
+	status, _ := s.Ask(http.MethodGet, "/-/ready")
 	assert.Equal(t, http.StatusOK, status, "the other route runs")
 
-	status, body := s.ask(http.MethodPost, "/routes/stops/resume")
+	status, body := s.Ask(http.MethodPost, "/routes/stops/resume")
 	require.Equal(t, http.StatusOK, status, "%s", body)
 	again := s.await("stops", 30*time.Second, func(now pigeonhole.Status) bool { return failed(now) && now.Since.After(st.Since) })
 	assert.Contains(t, again.LastError, "no queue takes a message", "the cause is still there")
@@ -211,7 +212,7 @@ func TestRefusedStops(t *testing.T) {
 	t.Cleanup(func() {
 		_ = rabbit.with(func(c *amqp.Channel) error { _, err := c.QueueDelete(queue, false, false, false); return err })
 	})
-	status, body = s.ask(http.MethodPost, "/routes/stops/resume")
+	status, body = s.Ask(http.MethodPost, "/routes/stops/resume")
 	require.Equal(t, http.StatusOK, status, "%s", body)
 	arriving(t, rabbit, queue).all(200, 30*time.Second)
 	assert.Equal(t, "running", s.route("stops").State)
@@ -228,13 +229,13 @@ func TestGaps(t *testing.T) {
 			got := arriving(t, pulsar, target)
 			got.all(100, 30*time.Second)
 			s.await("gap", 10*time.Second, func(st pigeonhole.Status) bool { return st.InFlight == 0 })
-			s.stop()
+			s.Stop()
 			kafka.put(t, source, 100, 200)
 			admin, err := sarama.NewClusterAdmin(kafka.server.Brokers(), sarama.NewConfig())
 			require.NoError(t, err)
 			defer admin.Close()
 			require.NoError(t, admin.DeleteRecords(source, map[int32]int64{0: 150}))
-			s.start()
+			s.Start()
 			if onGap == "fail" {
 				st := s.await("gap", 30*time.Second, func(st pigeonhole.Status) bool { return st.State == "failed" })
 				assert.Contains(t, st.LastError, "the committed offset 100 is outside the log, whose messages are 150 up to 200")
@@ -242,8 +243,8 @@ func TestGaps(t *testing.T) {
 				return
 			}
 			require.Eventually(t, func() bool { return got.distinct() == 150 }, 30*time.Second, 20*time.Millisecond)
-			assert.Contains(t, s.log.String(), "messages are gone unread")
-			_, metrics := s.ask(http.MethodGet, "/metrics")
+			assert.Contains(t, s.Log(), "messages are gone unread")
+			_, metrics := s.Ask(http.MethodGet, "/metrics")
 			assert.Regexp(t, `pigeonhole_kafka_gaps_total\{[^}]*\} 1\n`, string(metrics))
 			assert.Zero(t, got.copies())
 		})
@@ -278,9 +279,7 @@ routes:
   provenance: some
   commit_every: 0s
 `), 0o600))
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-config.file", file, "-config.check")
-	cmd.Env = append(os.Environ(), asService+"=1")
-	out, err := cmd.CombinedOutput()
+	out, err := systems.Command(t.Context(), []string{"-config.file", file, "-config.check"}, nil).CombinedOutput()
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit, "%s", out)
 	assert.Equal(t, 1, exit.ExitCode())

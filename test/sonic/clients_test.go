@@ -9,5 +9,5 @@ import (
 // TestStockClients: what they do with Redis they do with Sonic, also where another zone makes it keep versions.
 func TestStockClients(t *testing.T) {
 	a, _ := pair(t)
-	clients.Run(t, "redis://"+a.address("redis"))
+	clients.Run(t, "redis://"+a.Address("redis"))
 }

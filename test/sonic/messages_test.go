@@ -105,7 +105,7 @@ func TestTheClockOfAnotherZoneIsAhead(t *testing.T) {
 	payload := append([]byte{0x92, 0xaf}, h.Last.String()...)
 	b.send(h, append(payload, 0xa0))
 	await(t, 20*time.Second, "it is shown", func() bool { return a.metric(`sonic_clock_ahead_seconds{origin="b"}`) > 3000 })
-	assert.Contains(t, a.log.String(), "is ahead of this zone's by more than 500ms")
+	assert.Contains(t, a.Log(), "is ahead of this zone's by more than 500ms")
 }
 
 // A Redis comes back older than it was, and the other zone says nothing any more: what it had applied comes from the topic, and it takes writes again.
@@ -150,8 +150,8 @@ func TestMessagesThatStopTheProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := withOther(t)
 			c.send(b)
-			assert.Error(t, a.ended(30*time.Second))
-			assert.Contains(t, a.log.String(), c.want)
+			assert.Error(t, a.Ended(30*time.Second))
+			assert.Contains(t, a.Log(), c.want)
 		})
 	}
 }

@@ -217,7 +217,7 @@ func (w *whole) acknowledged() {
 			continue
 		}
 		words := strings.Fields(what)
-		there := false
+		var there bool
 		switch words[0] {
 		case "HSET":
 			there = c.HExists(ctx, words[1], words[2]).Val()

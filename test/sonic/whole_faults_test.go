@@ -33,9 +33,6 @@ const (
 	killBroker  fault = "SIGKILL of a broker"
 )
 
-// nil0 is the signal that only asks whether a process is there.
-const nil0 = syscall.Signal(0)
-
 // A step is one that lasts, if any, and those of a moment that happen meanwhile.
 type step struct {
 	lasting fault
@@ -139,26 +136,26 @@ func (w *whole) begin(f fault) (end func()) {
 			these = s.sonics
 		}
 		w.event("zone %s: %s (%d), for %s", s.name, f, k, pause)
+		w.alive(s)
 		for _, e := range these {
-			w.alive(s)
 			if f == stopSonic {
-				e.stop()
+				e.Stop()
 			} else {
-				e.kill()
+				e.Kill()
 			}
 		}
 		return func() {
 			w.run(pause)
 			for _, e := range these {
-				e.start()
+				e.Start()
 			}
 		}
 	case pauseSonic:
 		w.event("zone %s: %s (%d), for %s", s.name, f, k, 3*pause)
-		ok(s.sonics[k].cmd.Process.Signal(syscall.SIGSTOP))
+		s.sonics[k].Signal(syscall.SIGSTOP)
 		return func() {
 			w.run(3 * pause)
-			ok(s.sonics[k].cmd.Process.Signal(syscall.SIGCONT))
+			s.sonics[k].Signal(syscall.SIGCONT)
 		}
 	case killRedis:
 		w.event("zone %s: %s, for %s", s.name, f, pause)
@@ -241,9 +238,7 @@ func (w *whole) topicOf(s *site) string { return w.topic + "-" + s.name + "-0" }
 func (w *whole) alive(s *site) {
 	w.t.Helper()
 	for i, e := range s.sonics {
-		if e.cmd != nil {
-			require.True(w.t, e.running(), "Sonic %d of zone %s has ended by itself", i, s.name)
-		}
+		require.True(w.t, e.Running(), "Sonic %d of zone %s has ended by itself", i, s.name)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -179,6 +180,23 @@ func (w *whole) end(s *site) message.ID {
 	return id
 }
 
+// passed waits until a zone's Sonic has counted all that another zone has done.
+func (w *whole) passed(at, of *site) {
+	w.t.Helper()
+	if at == of {
+		return
+	}
+	end := w.end(of)
+	await(w.t, healed, fmt.Sprintf("a Sonic of zone %s has applied all of zone %s", at.name, of.name), func() bool {
+		return slices.ContainsFunc(at.sonics, func(e *service) bool {
+			return slices.ContainsFunc(e.zones().Origins, func(o sonic.OriginStatus) bool {
+				id, err := message.ParseID(o.Cursor)
+				return err == nil && o.Zone == of.name && id.Compare(end) >= 0
+			})
+		})
+	})
+}
+
 // appliedOnce has all zones write while nothing fails, and counts: each effect is applied once in each other zone, and nowhere else.
 func (w *whole) appliedOnce() {
 	w.t.Helper()
@@ -190,6 +208,7 @@ func (w *whole) appliedOnce() {
 	for _, at := range w.sites {
 		from[at] = w.end(at)
 		for _, of := range w.sites {
+			w.passed(at, of)
 			before[way{at, of}], dropped[way{at, of}] = w.outcomes(at, of)
 		}
 	}
@@ -208,6 +227,7 @@ func (w *whole) appliedOnce() {
 			}
 		})
 		for _, at := range w.sites {
+			w.passed(at, of)
 			n, duplicates := w.outcomes(at, of)
 			n, duplicates = n-before[way{at, of}], duplicates-dropped[way{at, of}]
 			w.event("zone %s: %v effects of zone %s, which stored %d; %v messages were dropped", at.name, n, of.name, effects, duplicates)

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/systems"
 )
 
 // conflicts are the policies of the whole test.
@@ -59,8 +58,14 @@ type whole struct {
 	ledger     *ledger
 }
 
+// silent is a logger of clients: that nobody listens while a process is away is no news.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
 func newWhole(t testing.TB, seed uint64, n int) *whole {
 	t.Helper()
+	redis.SetLogger(silent{})
 	w := &whole{
 		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), counts: map[fault]int{},
 		ledger: newLedger(),
@@ -100,13 +105,10 @@ func (w *whole) event(format string, args ...any) {
 // client is one of a Sonic as it is now. The caller closes it.
 func (s *service) clientNow(db, protocol int) *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: s.addressNow(), DB: db, Protocol: protocol, MaxRetries: -1, DialerRetries: 1, PoolSize: 1,
+		Addr: s.AddressNow("redis"), DB: db, Protocol: protocol, MaxRetries: -1, DialerRetries: 1, PoolSize: 1,
 		DialTimeout: 2 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 	})
 }
-
-// running reports whether the process has not ended.
-func (s *service) running() bool { return s.cmd != nil && s.cmd.Process.Signal(nil0) == nil }
 
 // do sends a command to one of the zone's Sonics, whichever takes it first.
 func (w *whole) do(s *site, args ...any) error {
@@ -130,7 +132,7 @@ func (w *whole) writable(s *site) {
 	for i, e := range s.sonics {
 		var err error
 		for deadline := time.Now().Add(healed); ; time.Sleep(5 * time.Millisecond) { // polling a condition
-			require.True(w.t, e.running(), "Sonic %d of zone %s has ended", i, s.name)
+			require.True(w.t, e.Running(), "Sonic %d of zone %s has ended", i, s.name)
 			c := e.clientNow(0, 3)
 			err = c.Set(context.Background(), "mark:ready:"+s.name, i, 0).Err()
 			_ = c.Close()
@@ -193,25 +195,11 @@ func (w *whole) lagIsZero() {
 		}
 		for i, e := range s.sonics {
 			await(w.t, healed, fmt.Sprintf("Sonic %d of zone %s is ready", i, s.name), func() bool {
-				return e.status("/-/ready") == http.StatusOK
+				status, _ := e.Ask(http.MethodGet, "/-/ready")
+				return status == http.StatusOK
 			})
 		}
 	}
-}
-
-// status asks for a page of the admin server.
-func (s *service) status(page string) int {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address("admin")+page, nil)
-	require.NoError(s.t, err)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0
-	}
-	defer resp.Body.Close()
-	return resp.StatusCode
 }
 
 // checked runs sonic -check in each zone, with all others as peers.
@@ -223,9 +211,8 @@ func (w *whole) checked() {
 			peers = append(peers, fmt.Sprintf("{zone: %s, redis: {url: %q}}", o.name, o.redis.URL()))
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		cmd := exec.CommandContext(ctx, os.Args[0], "-check")
-		cmd.Env = append(append(os.Environ(), asService+"=1"), s.sonics[0].env...)
-		cmd.Env = append(cmd.Env, "SONIC_PEERS=["+strings.Join(peers, ", ")+"]")
+		env := append(slices.Clone(s.sonics[0].Env()), "SONIC_PEERS=["+strings.Join(peers, ", ")+"]")
+		cmd := systems.Command(ctx, []string{"-check"}, env)
 		out, err := cmd.CombinedOutput()
 		cancel()
 		assert.NoError(w.t, err, "sonic -check of zone %s:\n%s", s.name, out)

@@ -90,7 +90,7 @@ func (w *writer) run(t testing.TB, stop <-chan struct{}, z zone, keys ...string)
 	t.Helper()
 	ctx := t.Context()
 	for {
-		c := redis.NewClient(&redis.Options{Addr: z.addressNow(), MaxRetries: -1, PoolSize: 1})
+		c := redis.NewClient(&redis.Options{Addr: z.AddressNow("redis"), MaxRetries: -1, PoolSize: 1})
 		for i := 0; ; i++ {
 			select {
 			case <-stop:
@@ -120,8 +120,8 @@ func (w *writer) run(t testing.TB, stop <-chan struct{}, z zone, keys ...string)
 func TestCountersSurviveKillsOfSonic(t *testing.T) {
 	faults(t, func(a, b zone, round int) {
 		z := []zone{a, b}[round%2]
-		z.kill()
-		z.start()
+		z.Kill()
+		z.Start()
 	})
 }
 
@@ -170,8 +170,8 @@ func TestRefusedAtStart(t *testing.T) {
 	refused := func(t *testing.T, redis *stack.RedisServer, want string, env ...string) {
 		t.Helper()
 		s := run(t, append([]string{"SONIC_PULSAR_URL=" + pulsar.URL(), "SONIC_REDIS_URL=" + redis.URL()}, env...)...)
-		assert.Error(t, s.ended(20*time.Second))
-		assert.Contains(t, s.log.String(), want)
+		assert.Error(t, s.Ended(20*time.Second))
+		assert.Contains(t, s.Log(), want)
 	}
 	t.Run("evicts", func(t *testing.T) {
 		refused(t, stack.PrivateRedis(t, stack.Conf(map[string]string{"maxmemory-policy": "allkeys-lru"})), "allkeys-lru")
@@ -186,7 +186,7 @@ func TestRefusedAtStart(t *testing.T) {
 		topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
 		s := run(t, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL(), topic, "SONIC_ZONE=east")
 		zone{s, r}.awaitWritable()
-		s.stop()
+		s.Stop()
 		refused(t, r, `zone \"east\"`, topic, "SONIC_ZONE=west")
 	})
 }
@@ -240,13 +240,13 @@ func copyOf(t *testing.T, r *stack.RedisServer) (putBack func()) {
 // Two Sonics before one Redis: both serve, one ships, and the other takes over.
 func TestAnotherSonicTakesOver(t *testing.T) {
 	a, b := pair(t, "SONIC_ACK=published")
-	second := zone{run(t, a.env...), a.redis}
+	second := zone{run(t, a.Env()...), a.redis}
 	ctx := t.Context()
 	c := second.client()
 	require.NoError(t, c.Set(ctx, "by the second", "1", 0).Err())
 	await(t, 20*time.Second, "the write crosses", func() bool { return b.client().Get(ctx, "by the second").Val() == "1" })
 	assert.False(t, second.zones().Outbox.Owner)
-	a.kill()
+	a.Kill()
 	require.NoError(t, c.Set(ctx, "behind the first", "1", 0).Err(), "it waits until the second has taken over")
 	assert.True(t, second.zones().Outbox.Owner)
 	await(t, 20*time.Second, "the write crosses", func() bool { return b.client().Get(ctx, "behind the first").Val() == "1" })

@@ -49,6 +49,7 @@ func (p *Proxy) Addr() string { return p.addr }
 // Forward begins to pass connections on to upstream, host:port or a pulsar URL.
 func (p *Proxy) Forward(upstream string) error {
 	upstream = strings.TrimPrefix(upstream, "pulsar://")
+	zerolog.SetGlobalLevel(zerolog.Disabled) // a bandwidth writes traces past the server's logger
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
 	p.inner = toxiproxy.NewProxy(server, "proxy", p.addr, upstream)
 	return p.inner.Start()

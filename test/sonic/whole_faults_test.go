@@ -77,18 +77,15 @@ func (d *deck) fill() {
 	}
 	d.cards = []step{
 		moment(killSonic), moment(killSonic, killSonic), moment(killRedis), moment(rewind), moment(stopSonic), moment(killSonics),
-		lasting(cutZone, one()), lasting(cutLink), lasting(slowLink),
+		lasting(cutZone, one()), lasting(cutLink), lasting(slowLink), moment(killBroker),
 	}
 	if d.long {
 		cut := lasting(cutZone, one(), one())
 		cut.hold = 30 * time.Second
-		d.cards = append(d.cards, cut, lasting(cutLink, one(), one()), lasting(slowLink, one()), lasting(silenceZone, one()), moment(killBroker), lasting(killBroker, one()),
+		d.cards = append(d.cards, cut, lasting(cutLink, one(), one()), lasting(slowLink, one()), lasting(silenceZone, one()), lasting(killBroker, one()),
 			moment(pauseSonic), moment(pauseRedis), moment(killRedis, killRedis), moment(killRedis, killSonic), moment(killSonics, rewind))
 	}
 	r.Shuffle(len(d.cards), func(i, j int) { d.cards[i], d.cards[j] = d.cards[j], d.cards[i] })
-	if !d.long {
-		d.cards = append([]step{moment(killBroker)}, d.cards...) // it takes longest
-	}
 }
 
 // step makes faults happen, has them end, and waits until all zones take writes.

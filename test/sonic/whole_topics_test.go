@@ -278,5 +278,13 @@ func (w *whole) summary() string {
 	for _, t := range w.ledger.counters {
 		doubt += t.high - t.low
 	}
-	return fmt.Sprintf("commands: %v; written once: %d; in doubt of counters: %d; faults: %v", w.ledger.total, len(w.ledger.own), doubt, w.counts)
+	duplicates := 0.0
+	for _, at := range w.sites {
+		for _, of := range w.sites {
+			_, n := w.outcomes(at, of)
+			duplicates += n
+		}
+	}
+	return fmt.Sprintf("commands: %v; written once: %d; increments in doubt: %d; messages dropped by the last processes: %v; faults: %v",
+		w.ledger.total, len(w.ledger.own), doubt, duplicates, w.counts)
 }

@@ -72,9 +72,9 @@ func (w *whole) writer(s *site, number int, act func(*connection)) {
 	r := rand.New(rand.NewPCG(w.seed, uint64(1+w.generation*10_000+s.index*100+number)))
 	c := &connection{whole: w, site: s, r: r, used: map[string]bool{}}
 	c.words = commands.Words{Rand: r, Keys: func() string {
-		key := "k" + strconv.Itoa(r.IntN(24))
+		key := "k" + strconv.Itoa(r.IntN(5))
 		if r.IntN(6) == 0 {
-			key = fmt.Sprintf("none:%s:%d", s.name, r.IntN(6))
+			key = fmt.Sprintf("none:%s:%d", s.name, r.IntN(3))
 		}
 		c.used[key] = true
 		return key
@@ -197,7 +197,50 @@ func (c *connection) word(tx bool) []string {
 				continue // refused
 			}
 		}
+		return c.typed(words)
+	}
+}
+
+// typed mostly has a command name keys of the type that it is for: otherwise most are refused.
+func (c *connection) typed(words []string) []string {
+	if c.r.IntN(8) == 0 {
 		return words
+	}
+	kind := kindOf(words[0])
+	if kind == "" {
+		kind = []string{"-set", "-list", "-zset", "-hash", "-stream", "-string"}[c.r.IntN(6)]
+	}
+	for i, word := range words[1:] {
+		if c.used[word] {
+			words[i+1] = word + kind
+			c.used[word+kind] = true
+		}
+	}
+	return words
+}
+
+// kindOf is the type of the keys of a command; empty: any.
+func kindOf(command string) string {
+	for _, kind := range []struct{ name, commands string }{
+		{"-set", "sadd srem spop smove sunionstore sinterstore sdiffstore"},
+		{"-list", "lpush rpush lpushx rpushx lpop rpop lmpop lset linsert lrem ltrim lmove rpoplpush blpop brpop blmove blmpop sort"},
+		{"-zset", "geoadd geosearchstore georadius bzpopmin bzpopmax bzmpop"},
+		{"-hll", "pfadd pfmerge"},
+		{"", "del unlink expire expireat pexpire pexpireat persist rename renamenx copy move eval"},
+	} {
+		if slices.Contains(strings.Fields(kind.commands), command) {
+			return kind.name
+		}
+	}
+	switch command[0] {
+	case 'h':
+		return "-hash"
+	case 'z':
+		return "-zset"
+	case 'x':
+		return "-stream"
+	default:
+		return "-string"
 	}
 }
 

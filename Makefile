@@ -47,8 +47,12 @@ test: need-go ## Run every test, those on real servers too
 	@.ci/test
 
 .PHONY: soak
-soak: need-go ## Run the randomised test of publishers and consumers: make soak SEEDS=5000
+soak: need-go ## Run a randomised test for long: SEEDS=5000 of publishers and consumers, or SECONDS=600 of Sonic's zones
+ifeq ($(origin SECONDS),command line)
+	@AVIARY_WHOLE_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 30 ))m" -run '^TestZonesStayEqual$$' -v ./test/sonic
+else
 	@AVIARY_MODEL_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestModel$$' -v ./pkg/messaging
+endif
 
 .PHONY: fuzz
 fuzz: need-go ## Fuzz every parser, each for FUZZTIME=20s, or FUZZTIME=20000x runs

@@ -2,15 +2,17 @@
 -- Applying the messages of other zones.
 
 -- beat takes the cursors that another zone told. Those of this zone itself come from its own topic when
--- it recovers: it must reach them again.
+-- it recovers: it must reach them again. It may have told lower ones since, when it came back older before.
 local function beat(out, origin, effect)
+	go('0')
 	local fields = {}
 	for i = 5, #effect - 1, 2 do
-		fields[#fields + 1] = origin .. ' ' .. effect[i]
-		fields[#fields + 1] = effect[i + 1]
+		local field, id = origin .. ' ' .. effect[i], effect[i + 1]
+		if origin ~= zone or id_before(call('HGET', state(out, 'told'), field) or NO_ID, id) then
+			fields[#fields + 1], fields[#fields + 2] = field, id
+		end
 	end
 	if #fields > 0 then
-		go('0')
 		sliced('HSET', state(out, 'told'), fields, 1, #fields)
 	end
 end
@@ -30,7 +32,13 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			local op, policy = e[1], e[2]
 			current.policy = policy
 			if op == 'N' then
-				if e[5] == zone and origin ~= zone then answer(out, origin, id, policy, e[3], e[4]) end
+				if e[5] == zone and origin ~= zone then
+					if ready or #behind(out) == 0 then
+						answer(out, origin, id, policy, e[3], e[4])
+					else
+						owe(out, origin, id, policy, e[3], e[4])
+					end
+				end
 			elseif op == 'O' then
 				local waits, own = awaited(out, origin, e[3], e[4], e[6])
 				if e[5] ~= zone or not waits then return end
@@ -164,6 +172,9 @@ redis.register_function('sonic_apply', function(keys, args)
 		call('HDEL', cur, 'p ' .. origin)
 	end
 	if filled and opened then forget_bootstrap(cur) end
-	if opened and not ready then ready = #behind(out) == 0 and not lacks_own(out) end
+	if opened and not ready and #behind(out) == 0 then
+		pay(out)
+		ready = not lacks_own(out)
+	end
 	return reply('applied')
 end)

@@ -1,0 +1,74 @@
+package script_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// all ships and delivers from one zone to another.
+func (z *zone) all(origin *zone) {
+	z.world.t.Helper()
+	for origin.ship(1000) {
+	}
+	for z.deliver(origin) {
+	}
+}
+
+// A zone asks another one for a key's state, gets it, and writes the key. The other one comes back older, to before it was asked: it is asked again. It
+// must not answer before it has that write again: its answer would take it from both.
+func TestOlderRedisAnswersOnceItIsWhole(t *testing.T) {
+	w, a, b := twoZones(t)
+	soon := time.Now().Add(300 * time.Millisecond)
+	b.write("hset", "k", "f", "1")
+	b.write("pexpireat", "k", strconv.FormatInt(soon.UnixMilli(), 10))
+	a.all(b)
+	b.write("persist", "k")
+	time.Sleep(time.Until(soon.Add(5 * time.Millisecond)))
+	b.keepCopy()
+	a.all(b) // it has forgotten what it is to keep, and asks
+	require.Equal(t, 1, w.counts["wanted"])
+	b.all(a)
+	a.all(b)
+	a.write("hset", "k", "g", "2")
+	b.all(a)
+	require.Equal(t, "f=1 g=2", b.data(0)["k"].content)
+	b.beat() // others may forget what it has
+	for b.ship(1000) {
+	}
+	for range 2 { // the second time it is asked while it is not whole either
+		b.restart(true)
+		require.False(t, b.ready)
+		b.deliver(a)
+		require.False(t, b.ready)
+	}
+	w.drain()
+	require.True(t, b.ready)
+	for _, z := range w.zones {
+		require.Equal(t, "f=1 g=2", z.data(0)["k"].content, z.name)
+	}
+}
+
+// A zone that comes back older twice has told lower cursors in between. It must reach the highest again: others have forgotten what is before it.
+func TestOlderTwiceReachesWhatItToldFirst(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("set", "k", "1")
+	b.all(a)
+	b.keepCopy()
+	a.write("set", "k", "2")
+	b.all(a)
+	b.beat()
+	b.ship(1000)
+	b.restart(true)
+	require.False(t, b.ready)
+	b.beat() // it tells how far it is now
+	b.ship(1000)
+	b.restart(true)
+	require.False(t, b.ready, "it has to be as far as it was the first time")
+	b.all(a)
+	require.True(t, b.ready)
+	w.drain()
+	require.Equal(t, a.data(0), b.data(0))
+}

@@ -47,7 +47,10 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not (op == 'P' and origin == zone) then
-				local done, result = pcall(effects[op], e, v)
+				local done, result = true, 'applied'
+				if not (filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
+					done, result = pcall(effects[op], e, v)
+				end
 				if not done then
 					local why = type(result) == 'table' and result.err or tostring(result)
 					redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(op) .. ' of ' .. origin .. ' ' .. id

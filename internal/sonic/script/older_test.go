@@ -1,11 +1,15 @@
 package script_test
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // all ships and delivers from one zone to another.
@@ -71,4 +75,40 @@ func TestOlderTwiceReachesWhatItToldFirst(t *testing.T) {
 	require.True(t, b.ready)
 	w.drain()
 	require.Equal(t, a.data(0), b.data(0))
+}
+
+// A message with an effect that this library does not know is not applied, and nothing that it holds is lost: a newer library applies it.
+func TestEffectsOfANewerVersion(t *testing.T) {
+	_, a, b := twoZones(t)
+	a.write("incrby", "c:1", 5)
+	a.write("set", "k", "1")
+	a.ship(10)
+	known := a.topic[0]
+	newer := slices.Clone(known.entries)
+	newer[1].Effects = strings.Replace(newer[1].Effects, "\xa1S", "\xa1?", 1)
+	pack, _, err := script.Build(newer)
+	require.NoError(t, err)
+	for range 2 {
+		_, err = b.call("sonic_apply", "a", 1, known.prev, known.last, "", "0", pack.Payload)
+		require.ErrorContains(t, err, "SONICNEWER a sent an effect "+newer[1].ID+" of kind ?")
+	}
+	require.Empty(t, b.data(0))
+	b.deliver(a)
+	require.Equal(t, "5", b.data(0)["c:1"].content)
+	require.Equal(t, "1", b.data(0)["k"].content)
+
+	_, err = b.call("sonic_apply", "new", 1, "0-0", known.last, "", "0", known.payload)
+	require.ErrorContains(t, err, "SONICNOTREADY zone new is none of those")
+}
+
+// A key of policy none that loses its last element is not asked for.
+func TestNobodyAsksForAnEmptiedKey(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("hset", "n:a:1", "f", "1")
+	a.write("pexpire", "n:a:1", 1_000_000)
+	b.all(a)
+	a.write("hdel", "n:a:1", "f")
+	b.all(a)
+	require.Zero(t, w.counts["wanted"])
+	require.Empty(t, b.data(0))
 }

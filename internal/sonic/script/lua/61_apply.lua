@@ -19,6 +19,19 @@ end
 
 local WHOLESALE = {S = true, R = true, D = true}
 
+local NO_DATA = {N = true, O = true, _ = true}
+
+-- unknown returns what the first effect of an entry is when this library does not know it. To go on without it would leave the
+-- zones different for ever.
+local function unknown(packed)
+	if packed == '' then return nil end
+	local head = string.byte(packed)
+	local at = head == 220 and 5 or head == 221 and 7 or 3 -- behind the array's header, and that of a string of one byte
+	local op = string.sub(packed, at, at)
+	if effects[op] or NO_DATA[op] then return nil end
+	return op
+end
+
 -- apply_entry applies the effects of one entry; counts is changed. current is shared with wanted: the policy of the effect.
 local function apply_entry(out, origin, id, packed, counts, current)
 	local v = versions.of(id, origin)
@@ -106,7 +119,9 @@ redis.register_function('sonic_apply', function(keys, args)
 		if origin ~= zone then return NOT_READY end
 		if call('EXISTS', out) == 0 then return NOT_READY end
 	elseif origin ~= zone and not others[origin] then
-		return bad(origin .. ' is no zone of this one\'s')
+		-- Another Sonic of this zone, which owns the topic, may not have been started again since the zone was named.
+		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: start all Sonics of '
+			.. 'zone ' .. zone .. ' again, with the same zones'}
 	end
 	selected = '0'
 
@@ -137,6 +152,14 @@ redis.register_function('sonic_apply', function(keys, args)
 	local readable, entries = pcall(cmsgpack.unpack, payload)
 	if not readable or type(entries) ~= 'table' or #entries % 2 ~= 0 then
 		return {err = 'SONICPAYLOAD of ' .. origin .. ' up to ' .. last .. ' is not what this version reads'}
+	end
+
+	for i = 1, #entries, 2 do
+		local op = unknown(entries[i + 1])
+		if op then
+			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
+				.. 'does not know: run the newer version of Sonic in zone ' .. zone .. ', too'}
+		end
 	end
 
 	-- From here on local writes, and what is appended below, are newer than all of this message.

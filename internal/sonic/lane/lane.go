@@ -107,6 +107,14 @@ func (l *Lane) Open(ctx context.Context, before State, epoch int64, floor messag
 	return stateOf(reply)
 }
 
+// Update has the Redis run this version of the library. Where it runs another one, which another version of Sonic has loaded, it is not open afterwards.
+func (l *Lane) Update(ctx context.Context) error {
+	if err := script.Load(ctx, l.redis); err != nil && !isReply(err, "OOM") {
+		return err
+	}
+	return nil // without memory Redis takes no library: it goes on with the one that it has
+}
+
 // Result is what became of a message.
 type Result struct {
 	Status        string // applied, part, duplicate or gap
@@ -202,7 +210,7 @@ func Refused(err error) bool {
 		return false
 	}
 	text := reply.Error()
-	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
+	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "SONICNEWER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
 		"TRYAGAIN", "CLUSTERDOWN"} {
 		if strings.HasPrefix(text, prefix) {
 			return false

@@ -22,6 +22,15 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 	if err := l.fits(state); err != nil {
 		return message.ID{}, err
 	}
+	if l.fresh && state.Opened {
+		// A predecessor of another version has opened it, perhaps: its library may lack what this version calls, or do it differently.
+		if err := l.lane.Update(ctx); err != nil {
+			return message.ID{}, fmt.Errorf("cannot load the library: %w", err)
+		}
+		if state, err = l.lane.Look(ctx); err != nil {
+			return message.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
+		}
+	}
 	if !l.fresh {
 		// This process may have been stopped for a while, and another may have the topic now without its being known here.
 		if err := l.again(ctx); err != nil {

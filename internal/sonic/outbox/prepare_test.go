@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -118,4 +119,33 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 		id := write("later")
 		assert.Positive(t, id.Compare(behind))
 	})
+}
+
+// The library that a predecessor of another version has opened gives way to the owner's.
+func TestAPredecessorOfAnotherVersion(t *testing.T) {
+	pulsar, server := stack.Pulsar(t), stack.PrivateRedis(t)
+	ctx := t.Context()
+	client, err := messaging.Dial(ctx, messaging.Config{URL: pulsar.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(context.Background()) })
+	db := server.Client(t)
+	text, version, err := script.Library()
+	require.NoError(t, err)
+	require.NoError(t, db.Do(ctx, "FUNCTION", "LOAD", strings.Replace(text, "'"+version+"'", "'another'", 1)).Err())
+	l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
+	require.NoError(t, db.Do(ctx, "FCALL", "sonic_open", 1, l.Outbox(), "a", 1, "0-0", "", 1, "b", "lww").Err())
+	require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", "1").Err())
+	loaded := func() string {
+		found, err := db.Do(ctx, "FCALL_RO", "sonic_version", 0).Text()
+		require.NoError(t, err)
+		return found
+	}
+	require.Equal(t, "another", loaded())
+	s := New(Config{Zone: "a", Topic: "persistent://" + pulsar.Namespace(t) + "/sonic-a-0"}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(message.ID) {})
+	_, err = prepared(t, s).prepare(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, version, loaded())
+	state, err := l.Look(ctx)
+	require.NoError(t, err)
+	assert.True(t, state.Ready)
 }

@@ -26,6 +26,10 @@ func (v versioned) String() string {
 	return fmt.Sprintf("%s@%s %q", script.ID(v.position), v.origin, v.effect)
 }
 
+func (v versioned) compare(o versioned) int {
+	return cmp.Or(cmp.Compare(v.position, o.position), strings.Compare(v.origin, o.origin))
+}
+
 // history returns the effects of all topics in the order of their versions.
 func (w *world) history() []versioned {
 	w.t.Helper()
@@ -41,9 +45,7 @@ func (w *world) history() []versioned {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b versioned) int {
-		return cmp.Or(cmp.Compare(a.position, b.position), strings.Compare(a.origin, b.origin))
-	})
+	slices.SortStableFunc(all, versioned.compare)
 	return all
 }
 

@@ -37,6 +37,7 @@ const bootstrapField = "bootstrap"
 // source is what the source knows at a moment.
 type source struct {
 	at            Reached
+	run           string // of the server: another one, or one that was restarted, may be older
 	epoch, pruned string
 	wants         string
 	told          []string // field, id, ..
@@ -67,8 +68,8 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if end.epoch != begin.epoch {
-		return fmt.Errorf("the Redis of zone %s came back older than it was while it was copied: run the command again", b.Source.name)
+	if end.epoch != begin.epoch || end.run != begin.run {
+		return fmt.Errorf("the Redis of zone %s was restarted or exchanged while it was copied, and may be older than it was: run the command again", b.Source.name)
 	}
 	return b.finish(ctx, begin, end)
 }
@@ -108,6 +109,9 @@ func (z *Zone) fault(err error) error {
 
 // look asks the source how far it is.
 func (b *Bootstrap) look(ctx context.Context) (s source, err error) {
+	if s.run, err = b.Source.run(ctx); err != nil {
+		return s, err
+	}
 	reply, err := b.Source.list(ctx, 5, "sonic_source", b.Target.name)
 	if err != nil {
 		return s, err
@@ -199,19 +203,21 @@ func (b *Bootstrap) copyKeys(ctx context.Context) error {
 			if cursor == "" {
 				cursor = "0"
 			}
-			step, err := b.Source.list(ctx, 3, "sonic_copy_keys", b.Target.name, db, cursor, copyBatch)
-			if err != nil {
+			var names []string
+			if cursor, names, err = b.Source.walk(ctx, db, cursor, copyBatch); err != nil {
 				return err
 			}
-			n, err := b.restore(ctx, db, step)
-			if err != nil {
-				return err
+			for len(names) > 0 {
+				n, err := b.copySome(ctx, db, names)
+				if err != nil {
+					return err
+				}
+				names, p.Done = names[n:], p.Done+int64(n)
 			}
-			if p.Done += int64(n); b.Progress != nil && time.Since(b.said) >= sayEvery {
+			if b.Progress != nil && time.Since(b.said) >= sayEvery {
 				b.Progress(p)
 				b.said = time.Now()
 			}
-			cursor, _ = step[0].(string)
 		}
 	}
 	if b.Progress != nil {
@@ -220,18 +226,36 @@ func (b *Bootstrap) copyKeys(ctx context.Context) error {
 	return nil
 }
 
-// copyBatch is how many keys are copied at once: they may be large.
+// copyBatch is how many keys are asked for at once. When they are large, fewer come.
 const copyBatch = 64
 
-// restore writes the keys of one step. It returns how many there were.
-func (b *Bootstrap) restore(ctx context.Context, db int, step []any) (int, error) {
-	at, err := reachedOf(step[1])
+// copySome copies the first of the keys, at least one, and returns how many.
+func (b *Bootstrap) copySome(ctx context.Context, db int, names []string) (int, error) {
+	args := []any{b.Target.name, db}
+	for _, name := range names {
+		args = append(args, name)
+	}
+	step, err := b.Source.list(ctx, 3, "sonic_copy_keys", args...)
 	if err != nil {
 		return 0, err
 	}
+	text, _ := step[0].(string)
+	read, err := strconv.Atoi(text)
+	if err != nil || read < 1 || read > len(names) {
+		return 0, errReply
+	}
+	return read, b.restore(ctx, db, step)
+}
+
+// restore writes the keys of one step.
+func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
+	at, err := reachedOf(step[1])
+	if err != nil {
+		return err
+	}
 	list, ok := step[2].([]any)
 	if !ok || len(list)%5 != 0 {
-		return 0, errReply
+		return errReply
 	}
 	pipe := b.Target.redis.TxPipeline()
 	pipe.Select(ctx, db)
@@ -240,7 +264,7 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) (int, error
 	for f := range slices.Chunk(list, 5) {
 		facts, err := texts(f[4])
 		if err != nil {
-			return 0, err
+			return err
 		}
 		versions = append(versions, facts...)
 		expires := f[2]
@@ -253,23 +277,23 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) (int, error
 	}
 	pipe.Select(ctx, 0)
 	for f := range slices.Chunk(list, 5) {
-		if f[3] == policyCounter {
+		if f[3] == policyCounter || f[3] == policyNone { // they have no versions
 			name, _ := f[0].(string)
 			pipe.HSet(ctx, b.Target.keys.Boot, strconv.Itoa(db)+":"+name, at.text())
 		}
 	}
 	if err := b.note(ctx, versions, pipe); err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return 0, b.Target.fault(err)
+		return b.Target.fault(err)
 	}
 	for _, cmd := range restored {
 		if err := cmd.Err(); err != nil {
-			return 0, b.Target.fault(err)
+			return b.Target.fault(err)
 		}
 	}
-	return len(restored), nil
+	return nil
 }
 
 // text is zone, id, .. with spaces between.

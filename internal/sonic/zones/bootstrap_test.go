@@ -153,3 +153,54 @@ func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 		assert.Equal(t, map[string]string{"b": "x", "c": "y", "new": "kept"}, z.client.HGetAll(t.Context(), "hash1").Val(), z.Name())
 	}
 }
+
+// The source's keys of policy none change while they are copied: applied again from where the copy began, what was written then must not take away what was
+// there before.
+func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	a, b := w.zones["a"], w.zones["b"]
+	a.write(0, "set", "first", "1")
+	a.write(1, "hset", "n:a:h", "before", "1")
+	a.write(1, "rpush", "n:a:l", "1")
+	a.write(1, "sadd", "n:a:s", "before")
+	w.settled()
+	b.lose()
+	changed := false
+	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Patience: 10 * time.Second, Progress: func(zones.Progress) {
+		if !changed { // db 0 is copied, and db 1 is not
+			changed = true
+			a.write(1, "hset", "n:a:h", "since", "1")
+			a.write(1, "pexpire", "n:a:h", 1_000_000)
+			a.write(1, "sadd", "n:a:s", "since")
+			a.write(1, "pexpire", "n:a:s", 1_000_000)
+		}
+	}}
+	require.NoError(t, filling.Run(t.Context()))
+	require.True(t, changed)
+	b.recover()
+	w.settled()
+}
+
+// The source is restarted while it is copied. It has lost a moment, perhaps, which the copy is taken to have.
+func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	a, b := w.zones["a"], w.zones["b"]
+	w.fill()
+	w.settled()
+	b.lose()
+	restarted := false
+	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Patience: 10 * time.Second, Progress: func(zones.Progress) {
+		if restarted {
+			return
+		}
+		restarted = true
+		a.mu.Lock()
+		a.open = false
+		a.mu.Unlock()
+		assert.NoError(t, a.server.Kill())
+		assert.NoError(t, a.server.Start(context.Background()))
+		a.begin("1", "0-0") // the same epoch: its stream ends where the topic does
+	}}
+	require.ErrorContains(t, filling.Run(t.Context()), "run the command again")
+	require.True(t, restarted)
+}

@@ -104,15 +104,15 @@ func (c *Check) compare(ctx context.Context, from, to *Zone, suspects map[Key]st
 			if cursor == "" {
 				cursor = "0"
 			}
-			var found []entry
-			if cursor, found, err = from.walk(ctx, db, cursor, batch); err != nil {
+			var names []string
+			if cursor, names, err = from.walk(ctx, db, cursor, batch); err != nil {
 				return err
 			}
-			names := make([]string, len(found))
-			for i, e := range found {
-				names[i] = e.name
+			found, err := from.digests(ctx, db, names)
+			if err != nil {
+				return err
 			}
-			_, others, err := to.digests(ctx, db, names)
+			others, err := to.digests(ctx, db, names)
 			if err != nil {
 				return err
 			}
@@ -203,11 +203,11 @@ func (c *Check) sample(ctx context.Context, keys []Key) (map[Key]pair, error) {
 	found := map[Key]pair{}
 	for db, all := range names {
 		for some := range slices.Chunk(all, batch) {
-			_, local, err := c.Local.digests(ctx, db, some)
+			local, err := c.Local.digests(ctx, db, some)
 			if err != nil {
 				return nil, err
 			}
-			_, peer, err := c.Peer.digests(ctx, db, some)
+			peer, err := c.Peer.digests(ctx, db, some)
 			if err != nil {
 				return nil, err
 			}
@@ -239,12 +239,13 @@ func (c *Check) exchange(ctx context.Context) error {
 	defer ticker.Stop()
 	atLocal, atPeer := local, peer
 	for moved := time.Now(); ; {
-		if atLocal.has(peer, c.Zones) && atPeer.has(local, c.Zones) {
+		localLacks, peerLacks := atLocal.lacks(peer, c.Zones), atPeer.lacks(local, c.Zones)
+		if len(localLacks) == 0 && len(peerLacks) == 0 {
 			return nil
 		}
 		if time.Since(moved) > patience {
-			return fmt.Errorf("zones %s and %s do not exchange their effects: %s has applied %s, %s has applied %s: see /zones of their Sonics",
-				c.Local.name, c.Peer.name, c.Local.name, atLocal[c.Peer.name], c.Peer.name, atPeer[c.Local.name])
+			return fmt.Errorf("zones %s and %s do not come to have the same effects: %s waits for those of zones %q, %s for those of %q: see /zones of their Sonics",
+				c.Local.name, c.Peer.name, c.Local.name, localLacks, c.Peer.name, peerLacks)
 		}
 		select {
 		case <-ctx.Done():
@@ -259,8 +260,8 @@ func (c *Check) exchange(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The zones' own writes are no progress here.
-		if nowLocal[c.Peer.name] != atLocal[c.Peer.name] || nowPeer[c.Local.name] != atPeer[c.Local.name] {
+		// Only what is waited for is progress: beats of zones that are not behind come all the time.
+		if atLocal.moved(nowLocal, localLacks) || atPeer.moved(nowPeer, peerLacks) {
 			moved = time.Now()
 		}
 		atLocal, atPeer = nowLocal, nowPeer

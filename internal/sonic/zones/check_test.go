@@ -118,7 +118,51 @@ func TestAZoneThatStandsStill(t *testing.T) {
 	c := w.check("a", "b")
 	c.Patience = 300 * time.Millisecond
 	_, err := c.Run(t.Context())
-	require.ErrorContains(t, err, "zones a and b do not exchange their effects")
+	require.ErrorContains(t, err, "zones a and b do not come to have the same effects: a waits for those of zones [], b for those of [\"a\"]")
+}
+
+// A zone lacks effects of a third one, and beats go on between the two that are compared.
+func TestAThirdZoneIsNotHeard(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.zones["b"].mu.Lock()
+	w.zones["b"].at["c"] = 1 << 30
+	w.zones["b"].mu.Unlock()
+	w.zones["c"].write(0, "set", "k", "not in b")
+	require.Eventually(t, func() bool { return w.zones["a"].client.Exists(t.Context(), "k").Val() == 1 }, 20*time.Second, 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c := w.check("a", "b")
+	c.Patience = 300 * time.Millisecond
+	_, err := c.Run(ctx)
+	require.ErrorContains(t, err, `b for those of ["c"]`)
+}
+
+// Large keys do not come in one call: Redis serves clients in between.
+func TestLargeKeysComeOneByOne(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	a, b := w.zones["a"], w.zones["b"]
+	members := []any{"large"}
+	for i := range 6000 {
+		members = append(members, i)
+	}
+	for i := range 8 {
+		members[0] = fmt.Sprint("large", i)
+		a.write(0, "sadd", members...)
+	}
+	require.Empty(t, w.differences("a", "b"))
+	args := []any{"FCALL", "sonic_digests", 1, a.out, 0}
+	for i := range 8 {
+		args = append(args, fmt.Sprint("large", i))
+	}
+	reply, err := a.client.Do(t.Context(), args...).Slice()
+	require.NoError(t, err)
+	require.Len(t, reply[1], 2*5, "two of them are enough for one call")
+	b.behind(0, "SREM", "large5", 17)
+	require.Equal(t, []string{"0 large5"}, w.differences("a", "b"))
+	b.lose()
+	require.NoError(t, w.bootstrap("a", "b"))
+	b.recover()
+	w.settled()
 }
 
 func TestTheRedisOfAnotherZone(t *testing.T) {

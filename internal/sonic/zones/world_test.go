@@ -35,6 +35,7 @@ type message struct {
 type zone struct {
 	*zones.Zone
 	t      testing.TB
+	server *stack.RedisServer
 	client *redis.Client
 	out    string
 	others []string
@@ -57,8 +58,9 @@ func newWorld(t testing.TB, names ...string) *world {
 	t.Helper()
 	w := &world{t: t, zones: map[string]*zone{}, names: names}
 	for _, name := range names {
-		c := stack.PrivateRedis(t).Client(t)
-		z := &zone{t: t, client: c, out: script.KeysOf(lane).Outbox, at: map[string]int{}, Zone: zones.New(name, c, lane)}
+		server := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
+		c := server.Client(t)
+		z := &zone{t: t, server: server, client: c, out: script.KeysOf(lane).Outbox, at: map[string]int{}, Zone: zones.New(name, c, lane)}
 		z.others = slices.DeleteFunc(slices.Clone(names), func(other string) bool { return other == name })
 		w.zones[name] = z
 		z.begin("1", "0-0")

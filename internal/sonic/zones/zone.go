@@ -80,9 +80,14 @@ type entry struct {
 // Reached is how far a Redis is: the last effect of its own zone, and those that it has applied of others, by zone.
 type Reached map[string]message.ID
 
-// has reports whether a Redis that is at r has the effects of these zones that one at other has.
-func (r Reached) has(other Reached, zones []string) bool {
-	return !slices.ContainsFunc(zones, func(zone string) bool { return r[zone].Compare(other[zone]) < 0 })
+// lacks returns those of zones of which a Redis that is at r lacks effects that one at other has.
+func (r Reached) lacks(other Reached, zones []string) []string {
+	return slices.DeleteFunc(slices.Clone(zones), func(zone string) bool { return r[zone].Compare(other[zone]) >= 0 })
+}
+
+// moved reports whether a Redis that was at r has come to other effects of one of these zones.
+func (r Reached) moved(now Reached, zones []string) bool {
+	return slices.ContainsFunc(zones, func(zone string) bool { return now[zone] != r[zone] })
 }
 
 // call calls a function of the library. The reply is nil for Redis' null.
@@ -131,12 +136,25 @@ func (z *Zone) check(ctx context.Context) error {
 
 // reached tells how far the Redis is.
 func (z *Zone) reached(ctx context.Context) (Reached, error) {
-	at, _, err := z.digests(ctx, 0, nil)
+	at, _, err := z.digestsOnce(ctx, 0, nil)
 	return at, err
 }
 
-// digests tells how far the Redis is, and what it holds under keys at that moment.
-func (z *Zone) digests(ctx context.Context, db int, names []string) (Reached, []entry, error) {
+// digests returns what the Redis holds under keys. It takes several calls when that is much: Redis serves clients in between.
+func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, error) {
+	all := make([]entry, 0, len(names))
+	for len(all) < len(names) {
+		_, some, err := z.digestsOnce(ctx, db, names[len(all):])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// digestsOnce tells how far the Redis is, and what it holds under the first of the keys at that moment, at least one.
+func (z *Zone) digestsOnce(ctx context.Context, db int, names []string) (Reached, []entry, error) {
 	args := []any{db}
 	for _, name := range names {
 		args = append(args, name)
@@ -150,21 +168,21 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) (Reached, []
 		return nil, nil, err
 	}
 	found, err := entriesOf(reply[1])
-	if err == nil && len(found) != len(names) {
+	if err == nil && (len(found) > len(names) || len(found) == 0 && len(names) > 0) {
 		err = errReply
 	}
 	return at, found, err
 }
 
 // walk makes one step of SCAN through a database, without the library's own keys. The end is at "0".
-func (z *Zone) walk(ctx context.Context, db int, cursor string, count int) (next string, found []entry, err error) {
+func (z *Zone) walk(ctx context.Context, db int, cursor string, count int) (next string, names []string, err error) {
 	reply, err := z.list(ctx, 2, "sonic_walk", db, cursor, count)
 	if err != nil {
 		return "", nil, err
 	}
 	next, _ = reply[0].(string)
-	found, err = entriesOf(reply[1])
-	return next, found, err
+	names, err = texts(reply[1])
+	return next, names, err
 }
 
 // databases are those that hold keys, with the number of these.
@@ -182,6 +200,20 @@ func (z *Zone) databases(ctx context.Context) (map[int]int64, error) {
 		}
 	}
 	return found, nil
+}
+
+// run is the id of the server's run. A restart, and a failover, change it.
+func (z *Zone) run(ctx context.Context) (string, error) {
+	text, err := z.redis.Info(ctx, "server").Result()
+	if err != nil {
+		return "", fmt.Errorf("the Redis of zone %s: %w", z.name, err)
+	}
+	for line := range strings.Lines(text) {
+		if id, found := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); found {
+			return id, nil
+		}
+	}
+	return "", errReply
 }
 
 func texts(reply any) ([]string, error) {

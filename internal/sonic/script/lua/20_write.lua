@@ -138,11 +138,11 @@ local function dump_state(db, key, effects, notes)
 end
 
 -- removal_effect packs removed elements; pxat is what the key had before. A key that lost its last
--- element has lost its expiry, too: the effect says so, for elsewhere it may have other elements.
+-- element has lost its expiry, too: the effect says so under lww, for elsewhere it may have other elements.
 local function removal_effect(op, policy, db, key, pxat, list, first, last, notes)
 	local effects = elements_effect(op, policy, db, key, pxat, list, first, last)
 	notes = removed_notes(policy, db, key, list, first, last, notes)
-	if pxat ~= '' and call('EXISTS', key) == 0 then
+	if pxat ~= '' and policy == 'l' and call('EXISTS', key) == 0 then
 		local wiped = wiped_before(policy, db, key)
 		effects = effects .. expiry_effect(policy, db, key, '', wiped)
 		notes = expiry_notes(policy, db, key, '', notes, wiped)

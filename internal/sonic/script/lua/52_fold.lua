@@ -76,7 +76,8 @@ local function settle(db, key, f, was)
 				local v = newer(versions.known(stored[i]), was)
 				if not v then -- older than all that is known, and one of these facts is
 					gone[#gone + 1] = list[i]
-				elseif f.whole and before(v, f.whole) or other and before(v, other) or dead(f, v) then
+				elseif f.whole and before(v, f.whole) or dead(f, v)
+					or other and not before(other, v) then -- that addition may have been of this very element
 					gone[#gone + 1] = list[i]
 				end
 			end

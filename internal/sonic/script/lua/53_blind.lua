@@ -62,7 +62,7 @@ function blind.expire(db, key, pxat)
 	return 'applied'
 end
 
--- has tells whether the copy that this Redis was filled with has the change v of a counter, see 72_bootstrap.lua.
+-- has tells whether the copy that this Redis was filled with has the effect v on a key, see 72_bootstrap.lua.
 function blind.has(v, db, key)
 	go('0')
 	local at = call('HGET', filled, db .. ':' .. key)
@@ -77,8 +77,7 @@ function blind.has(v, db, key)
 end
 
 -- count applies a change of a counter: I, i or j. Changes of all zones add up, in any order.
-function blind.count(v, db, command, key, ...)
-	if filled and blind.has(v, db, key) then return 'applied' end
+function blind.count(db, command, key, ...)
 	go(db)
 	local reply = try(command, key, ...)
 	if type(reply) == 'table' and reply.err then return 'diverged' end

@@ -56,9 +56,9 @@ function effects.E(e, v)
 	return blind.expire(e[3], e[4], e[5])
 end
 
-function effects.I(e, v) return blind.count(v, e[3], 'INCRBY', e[4], e[5]) end
-function effects.i(e, v) return blind.count(v, e[3], 'HINCRBY', e[4], e[5], e[6]) end
-function effects.j(e, v) return blind.count(v, e[3], 'ZINCRBY', e[4], e[6], e[5]) end
+function effects.I(e) return blind.count(e[3], 'INCRBY', e[4], e[5]) end
+function effects.i(e) return blind.count(e[3], 'HINCRBY', e[4], e[5], e[6]) end
+function effects.j(e) return blind.count(e[3], 'ZINCRBY', e[4], e[6], e[5]) end
 
 function effects.P(e)
 	call('PUBLISH', e[4], e[5])

@@ -64,6 +64,27 @@ local function answer(out, asker, id, policy, db, key)
 	append(out, '0', nil, effects, notes)
 end
 
+-- A zone that came back older than it was may have less of a key than the others had from it: an answer under a new version
+-- would take that from them. So what it is asked before it has all again waits in the hash `owe`: "<asker> <db>:<key>" to
+-- "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each other.
+local function owe(out, asker, id, policy, db, key)
+	go('0')
+	call('HSET', state(out, 'owe'), want_field(asker, db, key), policy .. ' ' .. id)
+end
+
+-- pay answers what waited.
+local function pay(out)
+	go('0')
+	local hash = state(out, 'owe')
+	local all = call('HGETALL', hash)
+	for i = 1, #all, 2 do
+		local asker, db, key = string.match(all[i], '^([^ ]*) (%d+):(.*)$')
+		local policy, id = string.match(all[i + 1], '^([^ ]*) (.*)$')
+		answer(out, asker, id, policy, db, key)
+	end
+	if #all > 0 then call('DEL', hash) end
+end
+
 -- awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.
 local function awaited(out, origin, db, key, id)
 	go('0')

@@ -96,7 +96,9 @@ redis.register_function{
 		default_policy, policies = default, list
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
-		ready = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0 and not lacks_own(out)
+		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
+		if whole then pay(out) end
+		ready = string.find(flags, 'f', 1, true) ~= nil or whole and not lacks_own(out)
 		return look(out)
 	end,
 }

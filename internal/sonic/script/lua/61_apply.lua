@@ -2,20 +2,35 @@
 -- Applying the messages of other zones.
 
 -- beat takes the cursors that another zone told. Those of this zone itself come from its own topic when
--- it recovers: it must reach them again.
+-- it recovers: it must reach them again. It may have told lower ones since, when it came back older before.
 local function beat(out, origin, effect)
+	go('0')
 	local fields = {}
 	for i = 5, #effect - 1, 2 do
-		fields[#fields + 1] = origin .. ' ' .. effect[i]
-		fields[#fields + 1] = effect[i + 1]
+		local field, id = origin .. ' ' .. effect[i], effect[i + 1]
+		if origin ~= zone or id_before(call('HGET', state(out, 'told'), field) or NO_ID, id) then
+			fields[#fields + 1], fields[#fields + 2] = field, id
+		end
 	end
 	if #fields > 0 then
-		go('0')
 		sliced('HSET', state(out, 'told'), fields, 1, #fields)
 	end
 end
 
 local WHOLESALE = {S = true, R = true, D = true}
+
+local NO_DATA = {N = true, O = true, _ = true}
+
+-- unknown returns what the first effect of an entry is when this library does not know it. To go on without it would leave the
+-- zones different for ever.
+local function unknown(packed)
+	if packed == '' then return nil end
+	local head = string.byte(packed)
+	local at = head == 220 and 5 or head == 221 and 7 or 3 -- behind the array's header, and that of a string of one byte
+	local op = string.sub(packed, at, at)
+	if effects[op] or NO_DATA[op] then return nil end
+	return op
+end
 
 -- apply_entry applies the effects of one entry; counts is changed. current is shared with wanted: the policy of the effect.
 local function apply_entry(out, origin, id, packed, counts, current)
@@ -30,7 +45,13 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			local op, policy = e[1], e[2]
 			current.policy = policy
 			if op == 'N' then
-				if e[5] == zone and origin ~= zone then answer(out, origin, id, policy, e[3], e[4]) end
+				if e[5] == zone and origin ~= zone then
+					if ready or #behind(out) == 0 then
+						answer(out, origin, id, policy, e[3], e[4])
+					else
+						owe(out, origin, id, policy, e[3], e[4])
+					end
+				end
 			elseif op == 'O' then
 				local waits, own = awaited(out, origin, e[3], e[4], e[6])
 				if e[5] ~= zone or not waits then return end
@@ -39,7 +60,10 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not (op == 'P' and origin == zone) then
-				local done, result = pcall(effects[op], e, v)
+				local done, result = true, 'applied'
+				if not (filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
+					done, result = pcall(effects[op], e, v)
+				end
 				if not done then
 					local why = type(result) == 'table' and result.err or tostring(result)
 					redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(op) .. ' of ' .. origin .. ' ' .. id
@@ -95,7 +119,9 @@ redis.register_function('sonic_apply', function(keys, args)
 		if origin ~= zone then return NOT_READY end
 		if call('EXISTS', out) == 0 then return NOT_READY end
 	elseif origin ~= zone and not others[origin] then
-		return bad(origin .. ' is no zone of this one\'s')
+		-- Another Sonic of this zone, which owns the topic, may not have been started again since the zone was named.
+		return {err = 'SONICNOTREADY zone ' .. origin .. ' is none of those with which this Redis was opened: start all Sonics of '
+			.. 'zone ' .. zone .. ' again, with the same zones'}
 	end
 	selected = '0'
 
@@ -126,6 +152,14 @@ redis.register_function('sonic_apply', function(keys, args)
 	local readable, entries = pcall(cmsgpack.unpack, payload)
 	if not readable or type(entries) ~= 'table' or #entries % 2 ~= 0 then
 		return {err = 'SONICPAYLOAD of ' .. origin .. ' up to ' .. last .. ' is not what this version reads'}
+	end
+
+	for i = 1, #entries, 2 do
+		local op = unknown(entries[i + 1])
+		if op then
+			return {err = 'SONICNEWER ' .. origin .. ' sent an effect ' .. entries[i] .. ' of kind ' .. op .. ', which this Redis\' library '
+				.. 'does not know: run the newer version of Sonic in zone ' .. zone .. ', too'}
+		end
 	end
 
 	-- From here on local writes, and what is appended below, are newer than all of this message.
@@ -164,6 +198,9 @@ redis.register_function('sonic_apply', function(keys, args)
 		call('HDEL', cur, 'p ' .. origin)
 	end
 	if filled and opened then forget_bootstrap(cur) end
-	if opened and not ready then ready = #behind(out) == 0 and not lacks_own(out) end
+	if opened and not ready and #behind(out) == 0 then
+		pay(out)
+		ready = not lacks_own(out)
+	end
 	return reply('applied')
 end)

@@ -20,11 +20,17 @@ local function sum_text(sum) return format('%012x%012x%012x', sum[1], sum[2], su
 -- framed writes a value so that two of them, one behind the other, are not taken for two others.
 local function framed(value) return #value .. ':' .. value end
 
+-- work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read enough, with
+-- one key at least, so that Redis has time for clients between calls.
+local work
+local ENOUGH, BYTES = 10000, 200
+
 local content = {}
 
 -- A HyperLogLog keeps its last count in bytes 9 to 16. PFCOUNT changes them, and is no write.
 content.string = function(key)
 	local value = call('GET', key)
+	work = work + #value / BYTES
 	if #value >= 16 and string.sub(value, 1, 4) == 'HYLL' and string.byte(value, 5) <= 1 then
 		value = string.sub(value, 1, 8) .. string.sub(value, 17)
 	end
@@ -33,6 +39,7 @@ end
 
 content.list = function(key)
 	local digest, length = '', call('LLEN', key)
+	work = work + length
 	for from = 0, length - 1, SLICE do
 		local list = call('LRANGE', key, from, from + SLICE - 1)
 		for i = 1, #list do list[i] = framed(list[i]) end
@@ -43,12 +50,14 @@ end
 
 content.set = function(key)
 	local sum, list = new_sum(), call('SMEMBERS', key)
+	work = work + #list
 	for i = 1, #list do add_up(sum, list[i]) end
 	return sum_text(sum)
 end
 
 local function pairs_of(list)
 	local sum = new_sum()
+	work = work + #list / 2
 	for i = 1, #list, 2 do add_up(sum, framed(list[i]) .. list[i + 1]) end
 	return sum_text(sum)
 end
@@ -62,6 +71,7 @@ content.stream = function(key)
 	local info, found = call('XINFO', 'STREAM', key), {}
 	for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
 	local digest, from = found['last-generated-id'], '-'
+	work = work + found.length
 	while true do
 		local list = call('XRANGE', key, from, '+', 'COUNT', SLICE)
 		if #list == 0 then return digest end
@@ -78,6 +88,7 @@ end
 -- describe adds what key holds to list: its name, type ('none' without a key), digest, expiry ('' for never), policy.
 local function describe(list, key)
 	local kind, n = kind_of(key), #list
+	work = work + 1
 	local digest, pxat = '', ''
 	if kind ~= 'none' then
 		digest, pxat = content[kind](key), expiry_of(key)
@@ -97,19 +108,23 @@ end
 
 local function is_state_key(key) return string.sub(key, 1, 7) == '{sonic:' end
 
--- sonic_digests db key..: how far this Redis is, and what the keys hold.
+-- sonic_digests db key..: how far this Redis is, and what the keys hold: the first ones, when there is too much to read in one call.
 redis.register_function{
 	function_name = 'sonic_digests', flags = {'no-writes'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		local at, list = reached(keys[1]), {}
 		call('SELECT', args[1])
-		for i = 2, #args do describe(list, args[i]) end
+		work = 0
+		for i = 2, #args do
+			describe(list, args[i])
+			if work >= ENOUGH then break end
+		end
 		return {at, list}
 	end,
 }
 
--- sonic_walk db cursor count: one step of SCAN: the next cursor, and what the keys that it found hold.
+-- sonic_walk db cursor count: one step of SCAN: the next cursor, and the keys that it found.
 redis.register_function{
 	function_name = 'sonic_walk', flags = {'no-writes'},
 	callback = function(_, args)
@@ -117,7 +132,7 @@ redis.register_function{
 		call('SELECT', args[1])
 		local step, list = call('SCAN', args[2], 'COUNT', args[3]), {}
 		for _, key in ipairs(step[2]) do
-			if not is_state_key(key) then describe(list, key) end
+			if not is_state_key(key) then list[#list + 1] = key end
 		end
 		return {step[1], list}
 	end,

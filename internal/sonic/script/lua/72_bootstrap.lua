@@ -3,8 +3,9 @@
 --
 -- The copy is what the zone would have, had it got all effects up to some moment and a few of those behind it: how far the
 -- source was before the copy began becomes the zone's cursors, and its own effects that are behind are in its topic. Applying
--- an effect again that the copy has is nothing new, for the copy has the source's versions, too; only counters need to know:
--- the hash `boot` holds, by "<db>:<key>", how far the source was when it read the counter: zone, id, .. with spaces between.
+-- an effect again that the copy has is nothing new, for the copy has the source's versions, too. Counters, and keys of policy
+-- none, have no versions: the hash `boot` holds, by "<db>:<key>", how far the source was when it read the key: zone, id, .. with
+-- spaces between.
 
 -- told_elsewhere writes a stored version as zone asker stores it.
 local function told_elsewhere(text, asker)
@@ -59,8 +60,9 @@ redis.register_function{
 	end,
 }
 
--- sonic_copy_keys asker db cursor count: one step of SCAN: the next cursor, how far this Redis is, and of each key its name,
--- dump, expiry ('' for never), policy, and a list of its versions: field, version, ..
+-- sonic_copy_keys asker db key..: how many of the keys were read, the first ones, when there is too much to read in one call; how
+-- far this Redis is; and of each key that is there its name, dump, expiry ('' for never), policy, and a list of its versions:
+-- field, version, ..
 redis.register_function{
 	function_name = 'sonic_copy_keys', flags = {'no-writes'},
 	callback = function(keys, args)
@@ -68,30 +70,33 @@ redis.register_function{
 		local asker, db, ver = args[1], args[2], state(keys[1], 'ver')
 		local problem = not_source(asker)
 		if problem then return problem end
-		local at, list = reached(keys[1]), {}
+		local at, list, read = reached(keys[1]), {}, 0
 		selected = '0'
-		go(db)
-		local step = call('SCAN', args[3], 'COUNT', args[4])
-		for _, key in ipairs(step[2]) do
+		work = 0
+		for i = 3, #args do
+			local key = args[i]
 			go(db)
-			local dump = not is_state_key(key) and call('DUMP', key)
+			local dump = call('DUMP', key)
+			read, work = read + 1, work + 1
 			if dump then
+				work = work + #dump / BYTES
 				local pxat, policy, kind, facts_of, fields = expiry_of(key), policy_of(key), kind_of(key), {}, {}
 				if policy == 'l' then
 					local name = db .. ':' .. key
 					fields = {'k' .. name, 'x' .. name, 'th' .. name, 'ts' .. name, 'tz' .. name}
 					if LETTERS[kind] then
 						local elements, prefix = elements_of(key, LETTERS[kind]), element_field(db, key, '')
-						for i = 1, #elements do fields[#fields + 1] = prefix .. elements[i] end
+						for j = 1, #elements do fields[#fields + 1] = prefix .. elements[j] end
+						work = work + #elements
 					end
 					go('0')
 					for from = 1, #fields, SLICE do
 						local to = math.min(from + SLICE - 1, #fields)
 						local stored = call('HMGET', ver, unpack(fields, from, to))
-						for i = 1, #stored do
-							if stored[i] then
+						for j = 1, #stored do
+							if stored[j] then
 								local n = #facts_of
-								facts_of[n + 1], facts_of[n + 2] = fields[from + i - 1], told_elsewhere(stored[i], asker)
+								facts_of[n + 1], facts_of[n + 2] = fields[from + j - 1], told_elsewhere(stored[j], asker)
 							end
 						end
 					end
@@ -99,8 +104,9 @@ redis.register_function{
 				local n = #list
 				list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = key, dump, pxat, policy, facts_of
 			end
+			if work >= ENOUGH then break end
 		end
-		return {step[1], at, list}
+		return {format('%d', read), at, list}
 	end,
 }
 

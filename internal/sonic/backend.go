@@ -1,6 +1,7 @@
 package sonic
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,33 +12,50 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // backend is how to reach the zone's Redis.
 type backend struct {
-	address, username, password string
-	tls                         *tls.Config
+	address            string              // host:port; empty with sentinels
+	sentinels          *sentinel.Sentinels // nil: the address is the primary's
+	username, password string
+	tls                *tls.Config
 }
 
-// backend reads the section, which is valid.
-func (c RedisConfig) backend() (backend, error) {
-	u, err := url.Parse(c.URL)
+// String names the Redis for people.
+func (b backend) String() string {
+	if b.sentinels != nil {
+		return "the primary that the Sentinels name"
+	}
+	return b.address
+}
+
+// resolve returns where the primary is.
+func (b backend) resolve(ctx context.Context) (string, error) {
+	if b.sentinels != nil {
+		return b.sentinels.Master(ctx)
+	}
+	return b.address, nil
+}
+
+// backend reads the section, which is valid. Its Sentinels are asked once they run, see follow.
+func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
+	u, err := url.Parse(c.url())
 	if err != nil {
 		return backend{}, err
-	}
-	port := u.Port()
-	if port == "" {
-		port = "6379"
 	}
 	password, err := secret.Resolve(c.Password, c.PasswordFile)
 	if err != nil {
 		return backend{}, err
 	}
-	b := backend{address: net.JoinHostPort(u.Hostname(), port), username: c.Username, password: password.Reveal()}
+	b := backend{username: c.Username, password: password.Reveal()}
 	if u.User != nil {
 		b.username = u.User.Username()
 		b.password, _ = u.User.Password()
@@ -47,30 +65,41 @@ func (c RedisConfig) backend() (backend, error) {
 			return backend{}, fmt.Errorf("redis.tls.ca_file: %w", err)
 		}
 	}
-	return b, nil
+	if c.Sentinel.Master == "" {
+		b.address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379"))
+		return b, nil
+	}
+	b.sentinels, err = c.sentinels(log)
+	return b, err
 }
 
-// control is the client for all that is not a client's command. It never sends anything twice by itself.
-func (c RedisConfig) control(b backend) *redis.Client {
-	return redis.NewClient(&redis.Options{
-		Addr: b.address, Username: b.username, Password: b.password, TLSConfig: b.tls, DialTimeout: c.ConnectTimeout,
-		MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
-	})
+// follow asks the Sentinels, where there are some, until the process stops.
+func (b backend) follow(rt *app.Runtime, zone string) {
+	if b.sentinels != nil {
+		rt.Go("sentinels of zone "+zone, b.sentinels.Run)
+	}
 }
 
 // endpoint is what the proxy needs to know.
 func (c RedisConfig) endpoint(b backend) proxy.Backend {
-	return proxy.Backend{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
+	p := proxy.Backend{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
+	if b.sentinels != nil {
+		p.Resolve = b.resolve
+	}
+	return p
 }
 
 // errUnfit says that a Redis cannot be this zone's backend.
 var errUnfit = errors.New("this Redis cannot be the backend")
 
-// awaitRedis waits until the Redis answers, and checks that it is fit.
-func awaitRedis(ctx context.Context, db *redis.Client, trouble *retry.Trouble) error {
+// awaitRedis waits until the Redis answers, and checks that it is fit. A replica is unfit, but where Sentinels may be about to name another one.
+func awaitRedis(ctx context.Context, db *redis.Client, b backend, trouble *retry.Trouble) error {
 	var pause retry.Pause
 	for {
 		err := checkRedis(ctx, db)
+		if errors.Is(err, errReplica) && b.sentinels == nil {
+			err = fmt.Errorf("%w: %w", errUnfit, err)
+		}
 		if err == nil || errors.Is(err, errUnfit) {
 			trouble.Note(nil)
 			return err
@@ -93,21 +122,13 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	case err != nil:
 		return fmt.Errorf("cannot reach Redis: %w", err)
 	}
-	info := map[string]string{}
-	for line := range strings.SplitSeq(text, "\r\n") {
-		if key, value, ok := strings.Cut(line, ":"); ok {
-			info[key] = value
-		}
-	}
+	info := infoOf(text)
 	var errs []error
 	unfit := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnfit}, args...)...))
 	}
 	if major, _, _ := strings.Cut(info["redis_version"], "."); !atLeast(major, 7) {
 		unfit("its version is %s, and Sonic needs 7.0 or newer", info["redis_version"])
-	}
-	if info["role"] != "master" {
-		unfit("its role is %s, of %s:%s: give the address of the master", info["role"], info["master_host"], info["master_port"])
 	}
 	if policy := info["maxmemory_policy"]; policy != "noeviction" {
 		unfit("its maxmemory-policy is %s, which drops keys, Sonic's own too: set it to noeviction", policy)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 )
@@ -54,13 +56,13 @@ func buildCommand(rt *app.Runtime, cfg Config) error {
 	if (cfg.Command.Check || cfg.Command.Repair) && cfg.Command.Bootstrap != "" {
 		return errors.New("-bootstrap goes without -check and -repair")
 	}
-	local, err := open(rt, cfg.Zone, cfg.Redis)
+	local, db, err := open(rt, cfg.Zone, cfg.Redis)
 	if err != nil {
 		return err
 	}
 	var others []*zones.Zone
 	for _, peer := range cfg.Peers {
-		z, err := open(rt, peer.Zone, peer.Redis)
+		z, _, err := open(rt, peer.Zone, peer.Redis)
 		if err != nil {
 			return err
 		}
@@ -69,6 +71,9 @@ func buildCommand(rt *app.Runtime, cfg Config) error {
 	rt.Go("command", func(ctx context.Context) error {
 		run := compare
 		if cfg.Command.Bootstrap != "" {
+			if err := checkRedis(ctx, db); err != nil { // no Sonic has looked at this Redis yet
+				return err
+			}
 			run = bootstrap
 		}
 		if err := run(ctx, cfg, local, others, os.Stdout); err != nil {
@@ -82,14 +87,15 @@ func buildCommand(rt *app.Runtime, cfg Config) error {
 }
 
 // open makes the client of a zone's Redis.
-func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, error) {
-	b, err := cfg.backend()
+func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, *redis.Client, error) {
+	b, err := cfg.backend(rt.Log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	db := cfg.control(b)
+	db := cfg.control(b, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
-	return zones.New(zone, db, onlyLane), nil
+	b.follow(rt, zone)
+	return zones.New(zone, db, onlyLane), db, nil
 }
 
 // bootstrap fills this zone's Redis.
@@ -97,16 +103,6 @@ func bootstrap(ctx context.Context, cfg Config, local *zones.Zone, others []*zon
 	i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == cfg.Command.Bootstrap })
 	if i < 0 {
 		return fmt.Errorf("peers: name the Redis of zone %s", cfg.Command.Bootstrap)
-	}
-	// No Sonic has looked at this Redis yet.
-	b, err := cfg.Redis.backend()
-	if err != nil {
-		return err
-	}
-	db := cfg.Redis.control(b)
-	defer func() { _ = db.Close() }()
-	if err := checkRedis(ctx, db); err != nil {
-		return err
 	}
 	copying := zones.Bootstrap{Source: others[i], Target: local, Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) }}
 	if err := copying.Run(ctx); err != nil {

@@ -81,8 +81,11 @@ const (
 
 // RedisConfig says how to reach the zone's Redis.
 type RedisConfig struct {
-	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. Default redis://127.0.0.1:6379.
+	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. With Sentinels it has no host: redis://, rediss://, redis://user:password@.
+	// Default redis://127.0.0.1:6379; with Sentinels redis://.
 	URL string `yaml:"url"`
+	// Sentinel says which Sentinels know where Redis is. Default: none, it is where URL says.
+	Sentinel SentinelConfig `yaml:"sentinel"`
 	// Username and Password, or the file that holds the password, are Sonic's own. Clients' commands run as this user unless they name
 	// another. Default: none.
 	Username     string        `yaml:"username"`
@@ -141,7 +144,7 @@ func DefaultConfig() Config {
 }
 
 func defaultRedis() RedisConfig {
-	return RedisConfig{URL: "redis://127.0.0.1:6379", ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second}
+	return RedisConfig{URL: defaultURL, ConnectTimeout: 5 * time.Second, Wait: 5 * time.Second}
 }
 
 // Validate returns every fault that is not one of a section.
@@ -205,9 +208,11 @@ func validZone(name string) bool {
 func (c RedisConfig) Validate() error {
 	var errs []error
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
-	u, err := url.Parse(c.URL)
+	u, err := url.Parse(c.url())
 	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
+	case err == nil && c.Sentinel.given() && u.Host != "":
+		fault("url", "must name no host with sentinel, which says where Redis is: redis:// or rediss://")
+	case err != nil || u.Hostname() == "" && !c.Sentinel.given() || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
 		fault("url", "must be redis://host:port or rediss://host:port")
 	case u.Path != "" && u.Path != "/" && u.Path != "/0":
 		fault("url", "must name no database: clients choose theirs by SELECT")
@@ -217,7 +222,7 @@ func (c RedisConfig) Validate() error {
 	if _, err := secret.Resolve(c.Password, c.PasswordFile); err != nil {
 		fault("password_file", "%s", err)
 	}
-	if c.TLS != (RedisTLSConfig{}) && !strings.HasPrefix(c.URL, "rediss:") {
+	if c.TLS != (RedisTLSConfig{}) && !strings.HasPrefix(c.URL, "rediss:") && !c.Sentinel.TLS {
 		fault("tls", "is of no use without rediss:// in url")
 	}
 	if c.ConnectTimeout <= 0 {

@@ -34,6 +34,7 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	cfg, err := load(t, file)
 	require.NoError(t, err)
 	want := sonic.DefaultConfig()
+	want.Redis.Sentinel.Addresses = []string{}
 	want.Zones, want.Peers, want.Users = []string{}, []sonic.Peer{}, []sonic.User{}
 	want.Conflicts = []sonic.Conflict{{Policy: "lww"}}
 	assert.Equal(t, want, cfg)

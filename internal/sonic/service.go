@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
@@ -27,12 +27,19 @@ import (
 type service struct {
 	cfg      Config
 	log      *zap.Logger
-	redis    *redis.Client
 	lane     *lane.Lane
 	proxy    *proxy.Proxy
 	shipper  *outbox.Shipper
 	appliers []*apply.Applier // of the zones behind the first
 	gauge    *gauge
+	moved    atomic.Pointer[proxy.Proxy] // the same, told which Redis is the primary; nil until it is made
+}
+
+// found is told the run_id of a Redis that has taken the place of the one before. Clients' connections follow.
+func (s *service) found(server string) {
+	if p := s.moved.Load(); p != nil {
+		p.Moved("", server)
+	}
 }
 
 // Build wires the service: Redis and its library, the shipper, an applier for each other zone, and the endpoint. The stop runs backwards: clients
@@ -41,13 +48,15 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if cfg.Command.given() {
 		return buildCommand(rt, cfg)
 	}
-	b, err := cfg.Redis.backend()
+	b, err := cfg.Redis.backend(rt.Log)
 	if err != nil {
 		return err
 	}
-	db := cfg.Redis.control(b)
+	s := &service{cfg: cfg, log: rt.Log}
+	db := cfg.Redis.control(b, s.found)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
-	if err := awaitRedis(ctx, db, retry.NewTrouble(rt.Log.Named("redis"))); err != nil {
+	b.follow(rt, cfg.Zone)
+	if err := awaitRedis(ctx, db, b, retry.NewTrouble(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
 	if err := script.Load(ctx, db); err != nil {
@@ -63,13 +72,17 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		return err
 	}
 
-	s := &service{cfg: cfg, log: rt.Log, redis: db, lane: l}
+	s.lane = l
 	endpoint, err := cfg.proxy(b, rt.Log)
 	if err != nil {
 		return err
 	}
 	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
 		return err
+	}
+	s.moved.Store(s.proxy)
+	if b.sentinels != nil {
+		b.sentinels.OnMove(func(address string) { s.proxy.Moved(address, "") })
 	}
 	s.gauge = newGauge(cfg.Outbox, db, l.Outbox(), rt.Log, s.proxy.SetWrites)
 	s.shipper = outbox.New(cfg.shipper(), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {

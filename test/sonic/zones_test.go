@@ -86,6 +86,8 @@ type writer struct {
 	doubt  map[string]int64 // increments whose reply never came
 }
 
+func newWriter() *writer { return &writer{counts: map[string]int64{}, doubt: map[string]int64{}} }
+
 func (w *writer) run(t testing.TB, stop <-chan struct{}, z zone, keys ...string) {
 	t.Helper()
 	ctx := t.Context()
@@ -137,7 +139,7 @@ func TestCountersSurviveKillsOfRedis(t *testing.T) {
 func faults(t *testing.T, breaks func(a, b zone, round int)) {
 	t.Helper()
 	a, b := pair(t, "SONIC_CONFLICTS=[{prefix: 'count:', policy: counter}]")
-	w := &writer{counts: map[string]int64{}, doubt: map[string]int64{}}
+	w := newWriter()
 	keys := []string{"count:1", "count:2"}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

@@ -242,6 +242,8 @@ type redisNode struct {
 	options
 	dir   string
 	ports []port // without encryption; with it, if secured
+
+	watches *sentinelOf // nil: it is no Sentinel
 }
 
 func (s *Stack) newRedis(dir string, number int, o options) (*redisNode, error) {
@@ -288,12 +290,19 @@ func (n *redisNode) start(_ context.Context, spawn func(command) (process, error
 			return process{}, err
 		}
 	}
-	return spawn(command{path: server, args: []string{file}, dir: n.dir, log: n.logPath(), keep: portLocks(n.ports)})
+	args := []string{file}
+	if n.watches != nil {
+		args = append(args, "--sentinel")
+	}
+	return spawn(command{path: server, args: args, dir: n.dir, log: n.logPath(), keep: portLocks(n.ports)})
 }
 
 func (n *redisNode) configure(file string) error {
 	if err := os.MkdirAll(n.dir, 0o755); err != nil {
 		return err
+	}
+	if n.watches != nil {
+		return os.WriteFile(file, []byte(n.watches.configuration(n.ports[0].number, n.dir)), 0o600)
 	}
 	conf := map[string]string{
 		"bind":       "127.0.0.1",

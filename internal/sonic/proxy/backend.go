@@ -56,6 +56,7 @@ type backend struct {
 	began func()
 
 	state    backendState
+	place    place // of the connection that is up
 	fd       int
 	interest uint32
 	dirty    bool
@@ -97,20 +98,24 @@ func (b *backend) connect() {
 		b.giveUp = b.l.timers.start(b.downSince.Add(b.l.cfg.Backend.Wait), b.failUnsent)
 	}
 	b.l.p.background.Go(func() {
-		fd, err := b.l.p.dial(b.l.ctx, b.db, b.proto)
-		if !b.l.post(func() { b.connected(fd, err) }) && err == nil {
+		fd, to, err := b.l.p.dial(b.l.ctx, b.db, b.proto)
+		if !b.l.post(func() { b.connected(fd, to, err) }) && err == nil {
 			closeSocket(fd)
 		}
 	})
 }
 
-func (b *backend) connected(fd int, err error) {
+func (b *backend) connected(fd int, to place, err error) {
 	l := b.l
 	if b.state == discarded {
 		if err == nil {
 			closeSocket(fd)
 		}
 		return
+	}
+	if err == nil && l.p.outdated(to) {
+		closeSocket(fd)
+		err = errMoved
 	}
 	if err == nil {
 		b.interest = eventRead | eventHalfEnd
@@ -128,7 +133,7 @@ func (b *backend) connected(fd int, err error) {
 		})
 		return
 	}
-	b.fd, b.state, b.backoff = fd, up, 0
+	b.fd, b.state, b.backoff, b.place = fd, up, 0, to
 	b.downSince = time.Time{}
 	l.timers.stop(b.giveUp)
 	b.giveUp = nil

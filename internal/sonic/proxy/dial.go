@@ -14,26 +14,25 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// dial connects to Redis, logs in, and returns a socket for the event loop.
-func (p *Proxy) dial(ctx context.Context, db, proto int) (int, error) {
+// dial connects to Redis, logs in, and returns a socket for the event loop, and what it leads to.
+func (p *Proxy) dial(ctx context.Context, db, proto int) (fd int, to place, err error) {
 	cfg := &p.cfg.Backend
 	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
 	defer cancel()
-	address := cfg.Address
+	to = place{address: cfg.Address, told: p.primary.Load()}
 	if cfg.Resolve != nil {
-		var err error
-		if address, err = cfg.Resolve(ctx); err != nil {
-			return -1, fmt.Errorf("cannot tell where Redis is: %w", err)
+		if to.address, err = cfg.Resolve(ctx); err != nil {
+			return -1, to, fmt.Errorf("cannot tell where Redis is: %w", err)
 		}
 	}
 	network := "tcp"
-	if strings.HasPrefix(address, "/") {
+	if strings.HasPrefix(to.address, "/") {
 		network = "unix"
 	}
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, network, address)
+	conn, err := dialer.DialContext(ctx, network, to.address)
 	if err != nil {
-		return -1, err
+		return -1, to, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	var secured *tls.Conn
@@ -41,31 +40,33 @@ func (p *Proxy) dial(ctx context.Context, db, proto int) (int, error) {
 	if cfg.TLS != nil {
 		conf := cfg.TLS.Clone()
 		if conf.ServerName == "" {
-			conf.ServerName, _, _ = net.SplitHostPort(address)
+			conf.ServerName, _, _ = net.SplitHostPort(to.address)
 		}
 		secured = tls.Client(conn, conf)
 		talk = secured
 	}
-	if err := p.handshake(talk, db, proto); err != nil {
+	if to.server, err = p.handshake(talk, db, proto); err != nil {
 		stop()
 		_ = conn.Close()
-		return -1, err
+		return -1, to, err
 	}
 	if !stop() {
 		_ = conn.Close()
-		return -1, ctx.Err()
+		return -1, to, ctx.Err()
 	}
 	if secured == nil {
-		return takeSocket(conn)
+		fd, err = takeSocket(conn)
+	} else {
+		fd, err = p.relayTLS(secured)
 	}
-	return p.relayTLS(secured)
+	return fd, to, err
 }
 
 // errReplica is what keeps a connection from a Redis that follows another one: it takes no writes.
 var errReplica = errors.New("this Redis is a replica")
 
-// handshake logs in and selects. It reads no byte beyond the replies, as nothing else was asked for.
-func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
+// handshake logs in and selects, and returns the server's run_id. It reads no byte beyond the replies, as nothing else was asked for.
+func (p *Proxy) handshake(conn net.Conn, db, proto int) (server string, err error) {
 	cfg := &p.cfg.Backend
 	var out []byte
 	ask := [][]string{}
@@ -88,32 +89,32 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 		out = resp.AppendCommand(out, words...)
 	}
 	if _, err := conn.Write(out); err != nil {
-		return err
+		return "", err
 	}
 	in := bufio.NewReader(conn)
 	for _, words := range ask {
 		reply, err := readReply(in)
 		if err != nil {
-			return fmt.Errorf("no reply to %s: %w", words[0], err)
+			return "", fmt.Errorf("no reply to %s: %w", words[0], err)
 		}
 		if reply[0] == '-' && words[0] != "CONFIG" { // an ACL may forbid that: Redis' default is assumed then
-			return fmt.Errorf("redis refuses %s: %s", words[0], resp.Text(reply))
+			return "", fmt.Errorf("redis refuses %s: %s", words[0], resp.Text(reply))
 		}
 		switch words[0] {
 		case "INFO":
-			p.noteVersion(string(resp.Text(reply)))
+			server = p.noteInfo(string(resp.Text(reply)))
 		case "ROLE":
 			if role := firstWord(reply); string(role) != "master" {
-				return fmt.Errorf("%w: its role is %s", errReplica, role)
+				return "", fmt.Errorf("%w: its role is %s", errReplica, role)
 			}
 		case "CONFIG":
 			p.noteConfig(reply)
 		}
 	}
 	if in.Buffered() > 0 {
-		return errors.New("redis says more than it was asked")
+		return "", errors.New("redis says more than it was asked")
 	}
-	return nil
+	return server, nil
 }
 
 func (p *Proxy) noteConfig(reply []byte) {
@@ -133,12 +134,17 @@ func (p *Proxy) noteConfig(reply []byte) {
 	}
 }
 
-func (p *Proxy) noteVersion(info string) {
+// noteInfo keeps the version, and returns the run_id, which each process of Redis has its own of.
+func (p *Proxy) noteInfo(info string) (server string) {
 	for line := range strings.Lines(info) {
-		if version, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
-			p.version.Store(&version)
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "redis_version":
+			p.version.Store(&value)
+		case "run_id":
+			server = value
 		}
 	}
+	return server
 }
 
 // readReply reads one reply.

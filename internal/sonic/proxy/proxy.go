@@ -51,6 +51,7 @@ type Proxy struct {
 	version    atomic.Pointer[string]
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
+	primary    atomic.Pointer[primary] // nil: not known
 	background sync.WaitGroup
 
 	mu   sync.Mutex

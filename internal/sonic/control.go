@@ -1,0 +1,205 @@
+package sonic
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// control makes the connections for all that is not a client's command, and keeps them to one Redis: what is read of a primary must not be mixed
+// with what its successor says. When another Redis is found where the one before was, all end. Who uses them sees that as a lost connection.
+type control struct {
+	backend
+	timeout time.Duration
+	found   func(server string) // told the run_id of another Redis than the one before
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	round  int    // one more each time all connections were ended
+	server string // the run_id of the Redis
+}
+
+// Errors of a connection that leads to the wrong Redis.
+var (
+	errAnother = errors.New("another Redis answers than the one before")
+	errReplica = errors.New("this Redis is a replica")
+)
+
+// control is the client for all that is not a client's command. It never sends anything twice by itself. found is told the run_id of each Redis that
+// takes the place of the one before, and the first; nil: nobody.
+func (c RedisConfig) control(b backend, found func(server string)) *redis.Client {
+	if found == nil {
+		found = func(string) {}
+	}
+	l := &control{backend: b, timeout: c.ConnectTimeout, found: found, conns: map[net.Conn]struct{}{}}
+	db := redis.NewClient(&redis.Options{
+		Addr: b.String(), Username: b.username, Password: b.password, Dialer: l.dial, OnConnect: l.check,
+		DialTimeout: c.ConnectTimeout, DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
+	})
+	db.AddHook(demotion{l})
+	if b.sentinels != nil {
+		b.sentinels.OnMove(func(string) { l.drop() })
+	}
+	return db
+}
+
+// dial connects to the primary.
+func (l *control) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	l.mu.Lock()
+	round := l.round
+	l.mu.Unlock()
+	address, err := l.resolve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if l.tls != nil {
+		conf := l.tls.Clone()
+		if conf.ServerName == "" {
+			conf.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		secured := tls.Client(conn, conf)
+		if err := secured.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		conn = secured
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if round != l.round {
+		_ = conn.Close()
+		return nil, errAnother
+	}
+	l.conns[conn] = struct{}{}
+	if _, ok := conn.(syscall.Conn); ok {
+		return plainConn{controlled{conn, l}}, nil
+	}
+	return controlled{conn, l}, nil
+}
+
+// drop ends all connections, and those that are being made.
+func (l *control) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dropLocked()
+}
+
+func (l *control) dropLocked() {
+	l.round++
+	for conn := range l.conns {
+		_ = conn.Close()
+	}
+	clear(l.conns)
+}
+
+// check finds out which Redis a new connection leads to. When it is another one than before, this connection ends, too: the next one is to it.
+func (l *control) check(ctx context.Context, c *redis.Conn) error {
+	text, err := c.Info(ctx, "server", "replication").Result()
+	if err != nil {
+		return err
+	}
+	info := infoOf(text)
+	if info["role"] != "master" {
+		return fmt.Errorf("%w: its role is %s, of %s:%s: give the address of the master", errReplica, info["role"], info["master_host"], info["master_port"])
+	}
+	l.mu.Lock()
+	before, server := l.server, info["run_id"]
+	l.server = server
+	if before != "" && before != server {
+		l.dropLocked()
+	}
+	l.mu.Unlock()
+	switch before {
+	case server:
+		return nil
+	case "":
+		l.found(server)
+		return nil
+	default:
+		l.found(server)
+		return errAnother
+	}
+}
+
+// infoOf reads the reply of INFO.
+func infoOf(text string) map[string]string {
+	info := map[string]string{}
+	for line := range strings.SplitSeq(text, "\r\n") {
+		if key, value, ok := strings.Cut(line, ":"); ok {
+			info[key] = value
+		}
+	}
+	return info
+}
+
+// controlled is a connection that is known until it ends.
+type controlled struct {
+	net.Conn
+	l *control
+}
+
+// Close implements net.Conn.
+func (c controlled) Close() error {
+	c.l.mu.Lock()
+	delete(c.l.conns, c.Conn)
+	c.l.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// plainConn is one without encryption: the pool looks at its socket before it is used again, whether the server has closed it.
+type plainConn struct{ controlled }
+
+// SyscallConn implements syscall.Conn.
+func (c plainConn) SyscallConn() (syscall.RawConn, error) {
+	conn, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return conn.SyscallConn()
+}
+
+// demotion ends all connections once the Redis has become a replica: another one is the primary.
+type demotion struct{ l *control }
+
+// DialHook implements redis.Hook.
+func (d demotion) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (d demotion) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		d.see(err)
+		return err
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (d demotion) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		d.see(err)
+		return err
+	}
+}
+
+func (d demotion) see(err error) {
+	var reply redis.Error
+	if errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "READONLY ") {
+		d.l.drop()
+	}
+}

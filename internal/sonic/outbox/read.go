@@ -34,7 +34,7 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 		if err != nil {
 			return err
 		}
-		begin = entries[len(entries)-1].id
+		begin = entries[len(entries)-1].ID
 		switch {
 		case bytes > readBytes:
 			count = readLeast
@@ -48,16 +48,16 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 }
 
 // entriesOf makes entries of what Redis returns.
-func entriesOf(found []redis.XMessage) (entries []entry, bytes int, err error) {
-	entries = make([]entry, len(found))
+func entriesOf(found []redis.XMessage) (entries []message.Entry, bytes int, err error) {
+	entries = make([]message.Entry, len(found))
 	for i, m := range found {
 		e := &entries[i]
-		if e.id, err = message.ParseID(m.ID); err != nil {
+		if e.ID, err = message.ParseID(m.ID); err != nil {
 			return nil, 0, fmt.Errorf("%w: the outbox holds %w", ErrState, err)
 		}
-		e.effects, _ = m.Values["e"].(string)
-		e.transaction, _ = m.Values["t"].(string)
-		bytes += e.size()
+		e.Effects, _ = m.Values["e"].(string)
+		e.Transaction, _ = m.Values["t"].(string)
+		bytes += e.Size()
 	}
 	return entries, bytes, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
@@ -37,12 +38,11 @@ func TestApplyOfParts(t *testing.T) {
 	assert.Len(t, a.topic[0].entries, 1, "what is large goes alone")
 	require.True(t, b.deliver(a))
 
-	pack, taken, err := script.Build([]script.Entry{{ID: entries[1].ID, Effects: entries[1].Values["e"].(string)}})
+	packer := message.Packer{Tail: message.Tail{Position: position(t, entries[0].ID)}}
+	messages, _, err := packer.Pack(a.world.entriesOf(entries[1:2]))
 	require.NoError(t, err)
-	require.Equal(t, 1, taken)
-	parts := pack.Parts()
-	require.Len(t, parts, 3)
-	assert.Greater(t, pack.Position(0), position(t, entries[0].ID))
+	require.Len(t, messages, 3)
+	assert.Greater(t, messages[0].Header.Position, packer.Tail.Position)
 	part := func(number string, payload []byte) string {
 		t.Helper()
 		cmd, err := b.call("sonic_apply", "a", 1, entries[0].ID, entries[1].ID, number, "7", payload)
@@ -51,15 +51,15 @@ func TestApplyOfParts(t *testing.T) {
 		require.NoError(t, err)
 		return reply[0]
 	}
-	assert.Equal(t, "gap", part("2/3", parts[1]), "the first is missing")
-	assert.Equal(t, "part", part("1/3", parts[0]))
-	assert.Equal(t, "gap", part("3/3", parts[2]))
-	assert.Equal(t, "part", part("2/3", parts[1]))
-	assert.Equal(t, "duplicate", part("2/3", parts[1]))
-	assert.Equal(t, "part", part("1/3", parts[0]), "redelivery from the first")
-	assert.Equal(t, "part", part("2/3", parts[1]))
-	assert.Equal(t, "applied", part("3/3", parts[2]))
-	assert.Equal(t, "duplicate", part("3/3", parts[2]))
+	assert.Equal(t, "gap", part("2/3", messages[1].Payload), "the first is missing")
+	assert.Equal(t, "part", part("1/3", messages[0].Payload))
+	assert.Equal(t, "gap", part("3/3", messages[2].Payload))
+	assert.Equal(t, "part", part("2/3", messages[1].Payload))
+	assert.Equal(t, "duplicate", part("2/3", messages[1].Payload))
+	assert.Equal(t, "part", part("1/3", messages[0].Payload), "redelivery from the first")
+	assert.Equal(t, "part", part("2/3", messages[1].Payload))
+	assert.Equal(t, "applied", part("3/3", messages[2].Payload))
+	assert.Equal(t, "duplicate", part("3/3", messages[2].Payload))
 	size, err := b.client.StrLen(context.Background(), "large").Result()
 	require.NoError(t, err)
 	assert.Equal(t, int64(3_000_000), size)
@@ -129,7 +129,7 @@ func TestApplyRefuses(t *testing.T) {
 		_, err := a.call("sonic_apply", args...)
 		assert.ErrorContains(t, err, want)
 	}
-	_, at := a.apply(a.others()[0], message{prev: "0-0", last: "1-0", payload: []byte("\x90")}, 3)
+	_, at := a.apply(a.others()[0], stored{prev: "0-0", last: "1-0", parts: [][]byte{[]byte("\x90")}}, 3)
 	assert.Equal(t, 3, at, "nothing was applied before")
 }
 

@@ -17,7 +17,7 @@ local open_tx
 -- The stream's last id. It is known once sonic_open has run. XSETID would lower it, so whoever raises it looks here.
 local top
 
--- What one message carries at most (PartBytes in pack.go), less its share of the message's frame.
+-- What one message carries at most (PartBytes of the package message), less its share of the message's frame.
 local PART = 1048576 - 1024
 
 -- next_id returns the id of an entry that cannot have the next one. A large entry goes in several messages

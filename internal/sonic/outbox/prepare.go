@@ -119,12 +119,12 @@ func (l *loader) firstOf(ctx context.Context) (first []message.Entry, whole bool
 		if err != nil {
 			return nil, false, fmt.Errorf("cannot read the outbox: %w", err)
 		}
-		entries, _, err := entriesOf(found)
+		entries, err := entriesOf(new(message.Joiner), found)
 		if err != nil {
 			return nil, false, err
 		}
 		if n := message.Cut(entries, true); n > 0 || int64(len(found)) < count {
-			return entries[:n], n > 0 || len(entries) == 0, nil
+			return entries[:n], n > 0 || len(found) == 0, nil
 		}
 	}
 }

@@ -73,7 +73,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			if waits {
 				both, err := db.XRangeN(ctx, l.Outbox(), "("+before.Last.String(), "+", 10).Result()
 				require.NoError(t, err)
-				entries, _, err := entriesOf(both)
+				entries, err := entriesOf(new(message.Joiner), both)
 				require.NoError(t, err)
 				records, ends, err := first.pack(entries)
 				require.NoError(t, err)

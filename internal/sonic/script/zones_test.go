@@ -140,12 +140,13 @@ func (z *zone) ship(atMost int) bool {
 // entriesOf reads what the stream of effects holds.
 func (w *world) entriesOf(list []redis.XMessage) (entries []message.Entry) {
 	w.t.Helper()
+	var joiner message.Joiner
 	for _, m := range list {
-		id, err := message.ParseID(m.ID)
+		e, ok, err := joiner.Add(m.ID, m.Values)
 		require.NoError(w.t, err)
-		e := message.Entry{ID: id, Effects: m.Values["e"].(string)}
-		e.Transaction, _ = m.Values["t"].(string)
-		entries = append(entries, e)
+		if ok {
+			entries = append(entries, e)
+		}
 	}
 	return entries
 }

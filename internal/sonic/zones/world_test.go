@@ -140,14 +140,15 @@ func (z *zone) ship(ctx context.Context) error {
 		return err
 	}
 	var entries []message.Entry
+	var joiner message.Joiner
 	for _, m := range list {
-		id, err := message.ParseID(m.ID)
+		e, ok, err := joiner.Add(m.ID, m.Values)
 		if err != nil {
 			return err
 		}
-		e := message.Entry{ID: id, Effects: m.Values["e"].(string)}
-		e.Transaction, _ = m.Values["t"].(string)
-		entries = append(entries, e)
+		if ok {
+			entries = append(entries, e)
+		}
 	}
 	taken := message.Cut(entries, false)
 	if taken == 0 {

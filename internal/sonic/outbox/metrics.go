@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -35,12 +36,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) stored(entries []entry, records []*messaging.Record, took time.Duration) {
+func (m *Metrics) stored(entries []message.Entry, records []*messaging.Record, took time.Duration) {
 	m.publish.Observe(took.Seconds())
-	m.age.Observe(max(time.Since(time.UnixMilli(int64(entries[0].id.Ms))), 0).Seconds())
+	m.age.Observe(max(time.Since(time.UnixMilli(int64(entries[0].ID.Ms))), 0).Seconds())
 	m.messages.Add(float64(len(records)))
 	for i := range entries {
-		if entries[i].effects != "" {
+		if entries[i].Effects != "" {
 			m.effects.Inc()
 		}
 	}

@@ -38,24 +38,24 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 		}
 	}
 	l.believe(state.Shipped)
-	end := l.pack.tail.last
+	end := l.packer.Tail.Last
 	if !state.Opened && l.one && !state.Last.IsZero() {
 		if end, err = l.prove(ctx, state.Last); err != nil {
 			return message.ID{}, err
 		}
 		l.believe(state.Shipped)
 	}
-	epoch := max(state.Epoch, l.pack.tail.epoch)
+	epoch := max(state.Epoch, l.packer.Tail.Epoch)
 	if state.Last.Compare(end) < 0 {
 		epoch++
-		l.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", l.pack.tail.last), zap.Int64("epoch", epoch))
+		l.log.Warn("this Redis is older than the topic: applying what it has lost", zap.Stringer("redis", state.Last), zap.Stringer("topic", l.packer.Tail.Last), zap.Int64("epoch", epoch))
 		if err := l.recover(ctx, state.Last, epoch); err != nil {
 			return message.ID{}, err
 		}
-		state.Last = l.pack.tail.last
+		state.Last = l.packer.Tail.Last
 	}
 	if l.fresh || !state.Opened {
-		floor := message.Max(message.AtPosition(l.pack.tail.position), l.pack.tail.last)
+		floor := message.Max(message.AtPosition(l.packer.Tail.Position), l.packer.Tail.Last)
 		if state, err = l.lane.Open(ctx, state, epoch, floor); err != nil {
 			if lane.Refused(err) {
 				err = fmt.Errorf("%w: %w", ErrState, err)
@@ -64,17 +64,17 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 		}
 		l.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
 	}
-	l.fresh, l.pack.tail.epoch = false, epoch
+	l.fresh, l.packer.Tail.Epoch = false, epoch
 	l.setEpoch(epoch)
-	return l.pack.tail.last, nil
+	return l.packer.Tail.Last, nil
 }
 
 // believe has the next message follow what the topic is known to have had: when it has lost its end, zones that had not read that see a gap.
 func (l *loader) believe(shipped message.ID) {
-	if shipped.Compare(l.pack.tail.last) > 0 {
+	if shipped.Compare(l.packer.Tail.Last) > 0 {
 		l.log.Warn("the topic has lost its end, or was made anew: zones that had not read it miss effects",
-			zap.Stringer("topic", l.pack.tail.last), zap.Stringer("shipped", shipped))
-		l.pack.tail.last = shipped
+			zap.Stringer("topic", l.packer.Tail.Last), zap.Stringer("shipped", shipped))
+		l.packer.Tail.Last = shipped
 	}
 }
 
@@ -83,7 +83,7 @@ func (l *loader) believe(shipped message.ID) {
 // outbox, or one without effects, whose position is not above anything that the predecessor may have sent. Once it has a place of its own nothing
 // older comes any more; when the broker takes it for a duplicate the end is read again. The end that is returned is without such a message.
 func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, err error) {
-	end = l.pack.tail.last
+	end = l.packer.Tail.Last
 	first, whole, err := l.firstOf(ctx)
 	if err != nil || !whole {
 		return end, err
@@ -94,46 +94,46 @@ func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, er
 		if err != nil {
 			return end, err
 		}
-		first = []entry{{id: message.AtPosition(max(position, l.pack.tail.position) + 1)}}
+		first = []message.Entry{{ID: message.AtPosition(max(position, l.packer.Tail.Position) + 1)}}
 	}
-	records, ends, err := l.pack.pack(first)
+	records, ends, err := l.pack(first)
 	if err != nil {
 		return end, err
 	}
 	for _, r := range records {
 		if err := l.writer.Store(l.storing, r); err != nil {
-			return end, &writerError{fmt.Errorf("cannot store effects: %w", err)}
+			return end, &writerError{fmt.Errorf("cannot store Effects: %w", err)}
 		}
 	}
 	l.one = false
-	if l.writer.Stored() > ends.position {
-		if l.pack.tail, err = tailOf(l.writer.Last()); err != nil {
+	if l.writer.Stored() > ends.Position {
+		if l.packer.Tail, err = tailOf(l.writer.Last()); err != nil {
 			return end, err
 		}
-		l.log.Info("the topic goes on further than it did: what another process had sent was stored", zap.Stringer("topic", l.pack.tail.last))
-		return l.pack.tail.last, nil
+		l.log.Info("the topic goes on further than it did: what another process had sent was stored", zap.Stringer("topic", l.packer.Tail.Last))
+		return l.packer.Tail.Last, nil
 	}
-	l.pack.tail = ends
+	l.packer.Tail = ends
 	if !marks {
-		end = ends.last
+		end = ends.Last
 	}
 	return end, nil
 }
 
 // firstOf returns the first entry of the outbox that the topic does not have, or the first transaction; none when there is none.
 // whole is false when the end of that transaction is missing.
-func (l *loader) firstOf(ctx context.Context) (first []entry, whole bool, err error) {
+func (l *loader) firstOf(ctx context.Context) (first []message.Entry, whole bool, err error) {
 	for count := int64(readLeast); ; count *= 2 {
-		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+l.pack.tail.last.String(), "+", count).Result()
+		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+l.packer.Tail.Last.String(), "+", count).Result()
 		if err != nil {
 			return nil, false, fmt.Errorf("cannot read the outbox: %w", err)
 		}
-		entries, _, err := entriesOf(found)
+		entries, err := entriesOf(new(message.Joiner), found)
 		if err != nil {
 			return nil, false, err
 		}
-		if n := cut(entries, true); n > 0 || int64(len(found)) < count {
-			return entries[:n], n > 0 || len(entries) == 0, nil
+		if n := message.Cut(entries, true); n > 0 || int64(len(found)) < count {
+			return entries[:n], n > 0 || len(found) == 0, nil
 		}
 	}
 }
@@ -160,8 +160,8 @@ func (l *loader) again(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.position > l.pack.tail.position {
-		return &writerError{fmt.Errorf("another process has stored effects up to %s", t.last)}
+	if t.Position > l.packer.Tail.Position {
+		return &writerError{fmt.Errorf("another process has stored effects up to %s", t.Last)}
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func (l *loader) replay(ctx context.Context, position messaging.Position, from m
 		}
 		result, err := l.lane.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 		if err != nil {
-			return fmt.Errorf("cannot apply own effects: %w", err)
+			return fmt.Errorf("cannot apply own Effects: %w", err)
 		}
 		if result.Status == lane.Gap {
 			missing = true
@@ -227,7 +227,7 @@ func (l *loader) replay(ctx context.Context, position messaging.Position, from m
 		}
 		return nil
 	})
-	if err == nil && !missing && from.Compare(l.pack.tail.last) < 0 {
+	if err == nil && !missing && from.Compare(l.packer.Tail.Last) < 0 {
 		missing = true
 	}
 	if !missing && err == nil {

@@ -25,7 +25,7 @@ func prepared(t *testing.T, s *Shipper) *loader {
 	t.Cleanup(func() { s.release(w) })
 	end, err := tailOf(w.Last())
 	require.NoError(t, err)
-	return &loader{Shipper: s, writer: w, storing: t.Context(), pack: packer{origin: s.cfg.Zone, lane: s.cfg.Lane, tail: end}, fresh: true, one: true}
+	return &loader{Shipper: s, writer: w, storing: t.Context(), packer: message.Packer{Origin: s.cfg.Zone, Lane: s.cfg.Lane, Tail: end}, fresh: true, one: true}
 }
 
 // What a predecessor has sent is stored after its successor has read the topic's end, and Redis has come back without it. The successor finds out before
@@ -54,10 +54,10 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 		entries, whole, err := l.firstOf(ctx)
 		require.NoError(t, err)
 		require.True(t, whole)
-		records, ends, err := l.pack.pack(entries)
+		records, ends, err := l.pack(entries)
 		require.NoError(t, err)
 		require.NoError(t, l.writer.Store(ctx, records...))
-		l.pack.tail = ends
+		l.packer.Tail = ends
 	}
 	for name, waits := range map[string]bool{"nothing else waits": false, "another effect waits": true} {
 		t.Run(name, func(t *testing.T) {
@@ -66,20 +66,20 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			if !waits {
 				store(first)
 			}
-			before := first.pack.tail // as the successor reads it
+			before := first.packer.Tail // as the successor reads it
 			copied, err := db.Do(ctx, "DUMP", l.Outbox()).Text()
 			require.NoError(t, err)
 			lost := name + " lost"
 			write(lost)
 			if waits {
-				both, err := db.XRangeN(ctx, l.Outbox(), "("+before.last.String(), "+", 10).Result()
+				both, err := db.XRangeN(ctx, l.Outbox(), "("+before.Last.String(), "+", 10).Result()
 				require.NoError(t, err)
-				entries, _, err := entriesOf(both)
+				entries, err := entriesOf(new(message.Joiner), both)
 				require.NoError(t, err)
-				records, ends, err := first.pack.pack(entries)
+				records, ends, err := first.pack(entries)
 				require.NoError(t, err)
 				require.NoError(t, first.writer.Store(ctx, records...))
-				first.pack.tail = ends
+				first.packer.Tail = ends
 			} else {
 				store(first)
 			}
@@ -91,7 +91,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			require.NoError(t, db.Do(ctx, "RESTORE", l.Outbox(), 0, copied, "REPLACE").Err())
 			require.NoError(t, script.Replace(ctx, db))
 			second := prepared(parent, s)
-			second.pack.tail = before
+			second.packer.Tail = before
 			_, err = second.prepare(ctx)
 			require.NoError(t, err)
 			assert.EqualValues(t, 2, db.Exists(ctx, kept, lost).Val())
@@ -99,7 +99,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, state.Ready)
 			assert.Positive(t, state.Last.Compare(last))
-			assert.Equal(t, first.pack.tail.last, second.pack.tail.last)
+			assert.Equal(t, first.packer.Tail.Last, second.packer.Tail.Last)
 			first = second
 		})
 	}
@@ -111,11 +111,11 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 		next := prepared(t, s)
 		state, err := l.Look(ctx)
 		require.NoError(t, err)
-		began := next.pack.tail
+		began := next.packer.Tail
 		behind, err := next.prepare(ctx)
 		require.NoError(t, err)
-		assert.Equal(t, began.position+1, next.pack.tail.position)
-		assert.Equal(t, state.Epoch, next.pack.tail.epoch, "it is not older")
+		assert.Equal(t, began.Position+1, next.packer.Tail.Position)
+		assert.Equal(t, state.Epoch, next.packer.Tail.Epoch, "it is not older")
 		id := write("later")
 		assert.Positive(t, id.Compare(behind))
 	})

@@ -12,47 +12,20 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-func made(n int) []entry {
-	entries := make([]entry, n)
+func made(n int) []message.Entry {
+	entries := make([]message.Entry, n)
 	for i := range entries {
-		entries[i] = entry{id: message.ID{Ms: uint64(i + 1)}, effects: "x"}
+		entries[i] = message.Entry{ID: message.ID{Ms: uint64(i + 1)}, Effects: "x"}
 	}
 	return entries
 }
 
-func transaction(name string, effects ...string) []entry {
-	var entries []entry
+func transaction(name string, effects ...string) []message.Entry {
+	var entries []message.Entry
 	for _, e := range effects {
-		entries = append(entries, entry{effects: e, transaction: name})
+		entries = append(entries, message.Entry{Effects: e, Transaction: name})
 	}
-	return append(entries, entry{transaction: name})
-}
-
-func TestAMessageTakesWhatFits(t *testing.T) {
-	large := []entry{{effects: strings.Repeat("x", packBytes/2)}, {effects: strings.Repeat("x", packBytes/2)}, {effects: "x"}}
-	huge := []entry{{effects: strings.Repeat("x", 2*packBytes)}, {effects: "x"}}
-	for name, c := range map[string]struct {
-		entries []entry
-		one     bool
-		want    int
-	}{
-		"nothing":                     {nil, false, 0},
-		"all":                         {made(3), false, 3},
-		"the first":                   {made(3), true, 1},
-		"as many as a message has":    {made(packEntries + 1), false, packEntries},
-		"as many bytes":               {large, false, 1},
-		"one that is too large":       {huge, false, 1},
-		"a transaction":               {transaction("t", "a", "b"), false, 3},
-		"a transaction as the first":  {append(transaction("t", "a", "b"), made(1)...), true, 3},
-		"what is before its end":      {append(made(2), transaction("t", "a")[:1]...), false, 2},
-		"not one without its end":     {transaction("t", "a", "b")[:2], false, 0},
-		"one that never ended":        {append(transaction("t", "a")[:1], made(1)...), false, 2},
-		"two, one behind the other":   {append(transaction("t", "a"), transaction("u", "a")...), false, 4},
-		"one more than a message has": {append(made(packEntries-1), transaction("t", "a", "b")...), false, packEntries - 1},
-		"one larger than a message":   {append(transaction("t", strings.Split(strings.Repeat("a", packEntries), "")...), made(1)...), false, packEntries + 1},
-	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, cut(c.entries, c.one)) })
-	}
+	return append(entries, message.Entry{Transaction: name})
 }
 
 func TestReadingAheadIsBounded(t *testing.T) {
@@ -70,7 +43,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		for range 3 {
 			taken, err := q.take(ctx, false)
 			require.NoError(t, err)
-			require.Len(t, taken, packEntries)
+			require.Len(t, taken, message.PackEntries)
 			synctest.Wait()
 		}
 		assert.Greater(t, read, aheadCount)

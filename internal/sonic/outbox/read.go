@@ -11,10 +11,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-// How much is asked for at once. Entries may be large: more are asked for only while they are small.
+// How many entries are asked for at once. One holds at most 64 KiB: no reply is larger than 16 MiB, and few are, for more are asked for only while
+// they are small.
 const (
 	readLeast = 16
-	readMost  = 1024
+	readMost  = 256
 	readBytes = 1 << 20
 	readBlock = time.Second
 )
@@ -22,6 +23,7 @@ const (
 // read reads the stream behind begin.
 func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 	count := int64(readLeast)
+	var joiner message.Joiner
 	for {
 		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.lane.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
 		if errors.Is(err, redis.Nil) { // nothing came
@@ -30,15 +32,18 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 		if err != nil {
 			return fmt.Errorf("cannot read the outbox: %w", err)
 		}
-		entries, bytes, err := entriesOf(found[0].Messages)
+		list := found[0].Messages
+		entries, err := entriesOf(&joiner, list)
 		if err != nil {
 			return err
 		}
-		begin = entries[len(entries)-1].id
+		if begin, err = message.ParseID(list[len(list)-1].ID); err != nil {
+			return err
+		}
 		switch {
-		case bytes > readBytes:
+		case bytesOf(list) > readBytes:
 			count = readLeast
-		case int64(len(entries)) == count:
+		case int64(len(list)) == count:
 			count = min(2*count, readMost)
 		}
 		if err := q.put(ctx, entries); err != nil {
@@ -48,16 +53,26 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 }
 
 // entriesOf makes entries of what Redis returns.
-func entriesOf(found []redis.XMessage) (entries []entry, bytes int, err error) {
-	entries = make([]entry, len(found))
-	for i, m := range found {
-		e := &entries[i]
-		if e.id, err = message.ParseID(m.ID); err != nil {
-			return nil, 0, fmt.Errorf("%w: the outbox holds %w", ErrState, err)
+func entriesOf(j *message.Joiner, found []redis.XMessage) ([]message.Entry, error) {
+	entries := make([]message.Entry, 0, len(found))
+	for _, m := range found {
+		e, ok, err := j.Add(m.ID, m.Values)
+		if err != nil {
+			return nil, fmt.Errorf("%w: the outbox holds %w", ErrState, err)
 		}
-		e.effects, _ = m.Values["e"].(string)
-		e.transaction, _ = m.Values["t"].(string)
-		bytes += e.size()
+		if ok {
+			entries = append(entries, e)
+		}
 	}
-	return entries, bytes, nil
+	return entries, nil
+}
+
+func bytesOf(found []redis.XMessage) (n int) {
+	for _, m := range found {
+		for _, v := range m.Values {
+			text, _ := v.(string)
+			n += len(text)
+		}
+	}
+	return n
 }

@@ -151,7 +151,7 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	s.mu.Lock()
 	s.status.Owner = true
 	s.mu.Unlock()
-	s.log.Info("owning the topic", zap.String("topic", w.Topic()), zap.Stringer("stored", t.last))
+	s.log.Info("owning the topic", zap.String("topic", w.Topic()), zap.Stringer("stored", t.Last))
 	// What is being stored at a stop has some time to become so: otherwise the next owner has to find out.
 	storing, give := context.WithCancel(context.WithoutCancel(ctx))
 	defer give()
@@ -160,7 +160,7 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	defer cancel(nil)
 	defer context.AfterFunc(w.Context(), func() { cancel(&writerError{context.Cause(w.Context())}) })()
 
-	l := &loader{Shipper: s, writer: w, storing: storing, pack: packer{origin: s.cfg.Zone, lane: s.cfg.Lane, tail: t}, fresh: true, one: true}
+	l := &loader{Shipper: s, writer: w, storing: storing, packer: message.Packer{Origin: s.cfg.Zone, Lane: s.cfg.Lane, Tail: t}, fresh: true, one: true}
 	var pause retry.Pause
 	for {
 		began := time.Now()
@@ -189,8 +189,8 @@ type loader struct {
 	*Shipper
 	writer  *messaging.EntryWriter
 	storing context.Context
-	pack    packer // its tail is what is stored
-	fresh   bool   // the tail was read when the writer opened, and no session has used it
+	packer  message.Packer // its tail is what is stored
+	fresh   bool           // the tail was read when the writer opened, and no session has used it
 	// one: the next message is a single entry. So is a writer's first. What a predecessor has sent may be stored after the topic's end was read;
 	// then the broker takes this message for a duplicate by its position, and so it must hold nothing that the predecessor's does not.
 	one bool
@@ -230,20 +230,20 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 		if err != nil {
 			return err
 		}
-		records, ends, err := l.pack.pack(entries)
+		records, ends, err := l.pack(entries)
 		if err != nil {
 			return err
 		}
 		began := time.Now()
 		for _, r := range records {
 			if err := l.writer.Store(l.storing, r); err != nil {
-				return &writerError{fmt.Errorf("cannot store effects: %w", err)}
+				return &writerError{fmt.Errorf("cannot store Effects: %w", err)}
 			}
 		}
 		l.metrics.stored(entries, records, time.Since(began))
-		l.pack.tail, l.one = ends, false
-		l.note(ends.last)
-		trim.behind(ends.last)
+		l.packer.Tail, l.one = ends, false
+		l.note(ends.Last)
+		trim.behind(ends.Last)
 	}
 }
 

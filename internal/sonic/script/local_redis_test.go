@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -339,8 +340,16 @@ func entries(ctx context.Context, t testing.TB, c *redis.Conn) [][]effect {
 	}
 	out := script.KeysOf(0).Outbox
 	var all [][]effect
+	var joiner message.Joiner
 	for _, m := range c.XRange(ctx, out, "-", "+").Val() {
-		one, err := effectsOf(m.Values["e"].(string))
+		e, ok, err := joiner.Add(m.ID, m.Values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			continue
+		}
+		one, err := effectsOf(e.Effects)
 		if err != nil {
 			t.Fatal(err)
 		}

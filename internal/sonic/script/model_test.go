@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
 // A versioned effect, as one zone appended it.
@@ -23,7 +23,7 @@ type versioned struct {
 func (v versioned) key() string { return v.effect[2] + ":" + v.effect[3] }
 
 func (v versioned) String() string {
-	return fmt.Sprintf("%s@%s %q", script.ID(v.position), v.origin, v.effect)
+	return fmt.Sprintf("%s@%s %q", message.AtPosition(v.position), v.origin, v.effect)
 }
 
 func (v versioned) compare(o versioned) int {
@@ -37,10 +37,10 @@ func (w *world) history() []versioned {
 	for _, z := range w.zones {
 		for _, m := range z.topic {
 			for _, e := range m.entries {
-				effects, err := script.Effects(e.Effects)
+				effects, err := message.Effects(e.Effects)
 				require.NoError(w.t, err)
 				for _, effect := range effects {
-					all = append(all, versioned{position(w.t, e.ID), z.name, effect})
+					all = append(all, versioned{position(w.t, e.ID.String()), z.name, effect})
 				}
 			}
 		}

@@ -3,12 +3,14 @@ package script_test
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
@@ -30,42 +32,100 @@ func TestApplyOfParts(t *testing.T) {
 	a.write("set", "before", "1")
 	a.write("set", "large", strings.Repeat("0123456789", 300_000))
 	a.write("set", "after", "1")
-	entries, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
+	list, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
 	require.NoError(t, err)
+	entries := a.world.entriesOf(list)
 	require.Len(t, entries, 3)
 	require.True(t, a.ship(100))
 	assert.Len(t, a.topic[0].entries, 1, "what is large goes alone")
 	require.True(t, b.deliver(a))
 
-	pack, taken, err := script.Build([]script.Entry{{ID: entries[1].ID, Effects: entries[1].Values["e"].(string)}})
+	packer := message.Packer{Tail: message.Tail{Position: position(t, entries[0].ID.String())}}
+	messages, _, err := packer.Pack(entries[1:2])
 	require.NoError(t, err)
-	require.Equal(t, 1, taken)
-	parts := pack.Parts()
-	require.Len(t, parts, 3)
-	assert.Greater(t, pack.Position(0), position(t, entries[0].ID))
+	require.Len(t, messages, 3)
+	assert.Greater(t, messages[0].Header.Position, packer.Tail.Position)
 	part := func(number string, payload []byte) string {
 		t.Helper()
-		cmd, err := b.call("sonic_apply", "a", 1, entries[0].ID, entries[1].ID, number, "7", payload)
+		cmd, err := b.call("sonic_apply", "a", 1, entries[0].ID.String(), entries[1].ID.String(), number, "7", payload)
 		require.NoError(t, err)
 		reply, err := cmd.StringSlice()
 		require.NoError(t, err)
 		return reply[0]
 	}
-	assert.Equal(t, "gap", part("2/3", parts[1]), "the first is missing")
-	assert.Equal(t, "part", part("1/3", parts[0]))
-	assert.Equal(t, "gap", part("3/3", parts[2]))
-	assert.Equal(t, "part", part("2/3", parts[1]))
-	assert.Equal(t, "duplicate", part("2/3", parts[1]))
-	assert.Equal(t, "part", part("1/3", parts[0]), "redelivery from the first")
-	assert.Equal(t, "part", part("2/3", parts[1]))
-	assert.Equal(t, "applied", part("3/3", parts[2]))
-	assert.Equal(t, "duplicate", part("3/3", parts[2]))
+	assert.Equal(t, "gap", part("2/3", messages[1].Payload), "the first is missing")
+	assert.Equal(t, "part", part("1/3", messages[0].Payload))
+	assert.Equal(t, "gap", part("3/3", messages[2].Payload))
+	assert.Equal(t, "part", part("2/3", messages[1].Payload))
+	assert.Equal(t, "duplicate", part("2/3", messages[1].Payload))
+	assert.Equal(t, "part", part("1/3", messages[0].Payload), "redelivery from the first")
+	assert.Equal(t, "part", part("2/3", messages[1].Payload))
+	assert.Equal(t, "applied", part("3/3", messages[2].Payload))
+	assert.Equal(t, "duplicate", part("3/3", messages[2].Payload))
 	size, err := b.client.StrLen(context.Background(), "large").Result()
 	require.NoError(t, err)
 	assert.Equal(t, int64(3_000_000), size)
 	left, err := b.client.Exists(context.Background(), script.KeysOf(0).Part("a")).Result()
 	require.NoError(t, err)
 	assert.Zero(t, left)
+}
+
+// A large write is in several entries of the stream, none of which is large: who reads some of them knows what they take. What comes out of them is
+// what went in, also in a Redis that takes no string of that size from clients.
+func TestLargeWritesAreInPieces(t *testing.T) {
+	_, a, b := twoZones(t)
+	ctx := context.Background()
+	for _, z := range a.world.zones {
+		require.NoError(t, z.client.ConfigSet(ctx, "proto-max-bulk-len", "1048576").Err())
+	}
+	for i := range 5 {
+		a.write("append", strconv.Itoa(i), strings.Repeat(string(rune('a'+i)), 1_000_000))
+	}
+	for i := range 3 * 1024 {
+		a.write("hset", "h", i, strings.Repeat("x", 1000))
+	}
+	a.write("rename", "h", "g")
+	list, err := a.client.XRange(ctx, a.out, "-", "+").Result()
+	require.NoError(t, err)
+	for _, e := range list {
+		for name, v := range e.Values {
+			require.LessOrEqual(t, len(v.(string)), 64<<10, "%s of %s", name, e.ID)
+		}
+	}
+	for a.ship(1000) {
+		require.True(t, b.deliver(a))
+	}
+	require.Equal(t, a.data(0), b.data(0))
+	require.Len(t, b.data(0), 6)
+}
+
+// A command whose effect would be too large is refused before it runs. The bound is lowered here: it is 2 GiB.
+func TestEffectsThatWouldBeTooLargeAreRefused(t *testing.T) {
+	_, a, _ := twoZones(t)
+	ctx := context.Background()
+	text, _, err := script.Library()
+	require.NoError(t, err)
+	lower := strings.Replace(text, "LARGEST = 2147483648", "LARGEST = 100000", 1)
+	require.NotEqual(t, text, lower)
+	require.NoError(t, a.client.FunctionLoadReplace(ctx, lower).Err())
+	_, err = a.call("sonic_open", "a", 9, "0-0", "", 1, "b", "lww")
+	require.NoError(t, err)
+	for i := range 200 {
+		a.write("sadd", "s", strings.Repeat("x", 990)+strconv.Itoa(i))
+		a.write("sadd", "t", i)
+	}
+	before, held := a.client.XLen(ctx, a.out).Val(), a.data(0)
+	for _, args := range [][]any{
+		{"rename", "s", "u"}, {"renamenx", "s", "u"}, {"copy", "s", "u"}, {"move", "s", "1"}, {"sunionstore", "u", "t", "s"}, {"sort", "s", "ALPHA", "STORE", "u"},
+		{"sdiffstore", "u", "s", "t"}, {"zunionstore", "u", "2", "s", "t"},
+	} {
+		_, err := a.call("sonic_"+args[0].(string), append([]any{"0"}, args[1:]...)...)
+		require.ErrorContains(t, err, "SONICREFUSED", args)
+		require.ErrorContains(t, err, "an effect may have 100000", args)
+	}
+	require.Equal(t, held, a.data(0))
+	require.Equal(t, before, a.client.XLen(ctx, a.out).Val())
+	a.write("rename", "t", "u")
 }
 
 // What a message before left incomplete does not spoil the next one.
@@ -92,7 +152,7 @@ func TestIDsFitIntoPositions(t *testing.T) {
 	a.write("set", "k", strings.Repeat("x", 3<<20))
 	entries, err := a.client.XRange(context.Background(), a.out, "-", "+").Result()
 	require.NoError(t, err)
-	require.Len(t, entries, 21)
+	require.Len(t, a.world.entriesOf(entries), 21)
 	for _, e := range entries {
 		position(t, e.ID)
 	}
@@ -129,7 +189,7 @@ func TestApplyRefuses(t *testing.T) {
 		_, err := a.call("sonic_apply", args...)
 		assert.ErrorContains(t, err, want)
 	}
-	_, at := a.apply(a.others()[0], message{prev: "0-0", last: "1-0", payload: []byte("\x90")}, 3)
+	_, at := a.apply(a.others()[0], stored{prev: "0-0", last: "1-0", parts: [][]byte{[]byte("\x90")}}, 3)
 	assert.Equal(t, 3, at, "nothing was applied before")
 }
 

@@ -14,15 +14,16 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// A message is one record of a zone's topic.
-type message struct {
+// A stored message is one of a zone's topic, or the parts of one.
+type stored struct {
 	prev, last string
-	payload    []byte
-	entries    []script.Entry
+	parts      [][]byte
+	entries    []message.Entry
 }
 
 // A zone is a Redis with the library, the zone's topic, and where its appliers are in the other zones' topics.
@@ -33,7 +34,7 @@ type zone struct {
 	out    string
 	epoch  int
 	ready  bool
-	topic  []message
+	topic  []stored
 	at     map[string]int // origin to the next message
 	copies []string       // older states of the Redis' folder
 	world  *world
@@ -122,37 +123,72 @@ func (z *zone) ship(atMost int) bool {
 	z.world.t.Helper()
 	list, err := z.client.XRangeN(context.Background(), z.out, "("+z.last(), "+", int64(atMost)).Result()
 	require.NoError(z.world.t, err)
-	var entries []script.Entry
-	for _, m := range list {
-		e := script.Entry{ID: m.ID, Effects: m.Values["e"].(string)}
-		e.Tx, _ = m.Values["t"].(string)
-		entries = append(entries, e)
-	}
-	p, taken, err := script.Build(entries)
-	require.NoError(z.world.t, err)
+	entries := z.world.entriesOf(list)
+	taken := message.Cut(entries, false)
 	if taken == 0 {
 		return false
 	}
-	packed, err := script.Entries(p.Payload)
-	require.NoError(z.world.t, err)
-	z.topic = append(z.topic, message{prev: z.last(), last: p.Last, payload: p.Payload, entries: packed})
+	m := z.world.pack(z.last(), entries[:taken])
+	z.topic = append(z.topic, m)
 	if z.world.r.IntN(4) > 0 { // else it ends between the broker's receipt and this
-		_, err = z.call("sonic_shipped", p.Last)
+		_, err = z.call("sonic_shipped", m.last)
 		require.NoError(z.world.t, err)
 	}
 	return true
 }
 
+// entriesOf reads what the stream of effects holds.
+func (w *world) entriesOf(list []redis.XMessage) (entries []message.Entry) {
+	w.t.Helper()
+	var joiner message.Joiner
+	for _, m := range list {
+		e, ok, err := joiner.Add(m.ID, m.Values)
+		require.NoError(w.t, err)
+		if ok {
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
+
+// pack makes the message of entries that follows prev.
+func (w *world) pack(prev string, entries []message.Entry) stored {
+	w.t.Helper()
+	before, err := message.ParseID(prev)
+	require.NoError(w.t, err)
+	p := message.Packer{Tail: message.Tail{Last: before, Position: -1}}
+	messages, ends, err := p.Pack(entries)
+	require.NoError(w.t, err)
+	m := stored{prev: prev, last: ends.Last.String()}
+	for i := range messages {
+		m.parts = append(m.parts, messages[i].Payload)
+	}
+	m.entries, err = message.Entries(slices.Concat(m.parts...))
+	require.NoError(w.t, err)
+	return m
+}
+
 // apply hands a message to this zone, and returns the status, and the message that its cursor is at.
-func (z *zone) apply(origin *zone, m message, index int) (status string, at int) {
+func (z *zone) apply(origin *zone, m stored, index int) (status string, at int) {
 	z.world.t.Helper()
-	cmd, err := z.call("sonic_apply", origin.name, origin.epoch, m.prev, m.last, "", index, m.payload)
-	require.NoError(z.world.t, err)
-	reply, err := cmd.StringSlice()
-	require.NoError(z.world.t, err)
+	var reply []string
+	for i, payload := range m.parts {
+		part := ""
+		if len(m.parts) > 1 {
+			part = fmt.Sprintf("%d/%d", i+1, len(m.parts))
+		}
+		cmd, err := z.call("sonic_apply", origin.name, origin.epoch, m.prev, m.last, part, index, payload)
+		require.NoError(z.world.t, err)
+		reply, err = cmd.StringSlice()
+		require.NoError(z.world.t, err)
+		if reply[0] != "part" {
+			break
+		}
+	}
 	require.Len(z.world.t, reply, 11)
 	at = -1
 	if reply[2] != "" {
+		var err error
 		at, err = strconv.Atoi(reply[2])
 		require.NoError(z.world.t, err)
 	}
@@ -198,16 +234,15 @@ func (z *zone) deliverAgain(origin *zone) {
 		return
 	}
 	from = max(from, next-3)
-	m := message{prev: origin.topic[from].prev, last: origin.topic[next].last}
+	var entries []message.Entry
 	for _, part := range origin.topic[from : next+1] {
-		m.entries = append(m.entries, part.entries...)
+		entries = append(entries, part.entries...)
 	}
-	pack, taken, err := script.Build(m.entries)
-	require.NoError(z.world.t, err)
-	if taken < len(m.entries) {
+	if message.Cut(entries, false) < len(entries) || len(entries) == 0 {
 		return // too many for one
 	}
-	m.payload = pack.Payload
+	m := z.world.pack(origin.topic[from].prev, entries)
+	m.last = origin.topic[next].last // an end of a transaction has no effects
 	status, at := z.apply(origin, m, next)
 	if status == "gap" {
 		z.at[origin.name] = at + 1
@@ -314,7 +349,9 @@ func (z *zone) recover() {
 
 func position(t testing.TB, id string) int64 {
 	t.Helper()
-	p, err := script.Position(id)
+	parsed, err := message.ParseID(id)
+	require.NoError(t, err)
+	p, err := parsed.Position()
 	require.NoError(t, err)
 	return p
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 )
 
@@ -49,12 +49,12 @@ func (w *world) settled() {
 	for name, z := range w.zones {
 		info, err := z.client.XInfoStream(w.t.Context(), z.out).Result()
 		require.NoError(w.t, err)
-		last, err := script.Position(info.LastGeneratedID)
+		last, err := message.ParseID(info.LastGeneratedID)
 		require.NoError(w.t, err)
 		for _, other := range z.others {
 			require.Eventually(w.t, func() bool {
-				at, err := script.Position(w.zones[other].client.HGet(w.t.Context(), "{sonic:0}cur", name).Val())
-				return err == nil && at >= last
+				at, err := message.ParseID(w.zones[other].client.HGet(w.t.Context(), "{sonic:0}cur", name).Val())
+				return err == nil && at.Compare(last) >= 0
 			}, 20*time.Second, 5*time.Millisecond, "%s in %s", name, other)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 	"github.com/aviaryhq/aviary/test/leak"
@@ -25,8 +26,8 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // lane is that of all tests.
 const lane = 0
 
-// message is one of a zone's topic.
-type message struct {
+// stored is a message of a zone's topic.
+type stored struct {
 	prev, last string
 	payload    []byte
 }
@@ -42,7 +43,7 @@ type zone struct {
 
 	mu    sync.Mutex // held while the zone's Redis takes part in the exchange of effects
 	open  bool
-	topic []message
+	topic []stored
 	at    map[string]int // origin to the next message
 }
 
@@ -140,21 +141,28 @@ func (z *zone) ship(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var entries []script.Entry
+	var entries []message.Entry
+	var joiner message.Joiner
 	for _, m := range list {
-		e := script.Entry{ID: m.ID, Effects: m.Values["e"].(string)}
-		e.Tx, _ = m.Values["t"].(string)
-		entries = append(entries, e)
+		e, ok, err := joiner.Add(m.ID, m.Values)
+		if err != nil {
+			return err
+		}
+		if ok {
+			entries = append(entries, e)
+		}
 	}
-	p, taken, err := script.Build(entries)
-	if err != nil || taken == 0 {
-		return err
+	taken := message.Cut(entries, false)
+	if taken == 0 {
+		return nil
 	}
-	z.topic = append(z.topic, message{prev: prev, last: p.Last, payload: p.Payload})
-	return z.fcall(ctx, "sonic_shipped", p.Last).Err()
+	payload, _ := message.Payload(entries[:taken])
+	last := entries[taken-1].ID.String()
+	z.topic = append(z.topic, stored{prev: prev, last: last, payload: payload})
+	return z.fcall(ctx, "sonic_shipped", last).Err()
 }
 
-func (z *zone) apply(ctx context.Context, origin string, m message) error {
+func (z *zone) apply(ctx context.Context, origin string, m stored) error {
 	reply, err := z.fcall(ctx, "sonic_apply", origin, "1", m.prev, m.last, "", "", m.payload).StringSlice()
 	if err == nil && reply[0] != "applied" && reply[0] != "duplicate" {
 		err = fmt.Errorf("%s of %s in %s: %s", m.last, origin, z.Name(), reply[0])

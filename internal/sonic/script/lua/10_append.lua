@@ -17,21 +17,33 @@ local open_tx
 -- The stream's last id. It is known once sonic_open has run. XSETID would lower it, so whoever raises it looks here.
 local top
 
--- What one message carries at most (PartBytes in pack.go), less its share of the message's frame.
-local PART = 1048576 - 1024
+-- What an entry of the stream holds at most. The effects of a larger write are in several entries, one behind the other: `p` in all
+-- but the last. So who reads some entries knows what they take at most, and no write meets Redis' bound of an entry, 1 GiB.
+local PIECE = 65536
 
--- next_id returns the id of an entry that cannot have the next one. A large entry goes in several messages
--- and each has a position: as many sequence numbers are left out before it. They stay below 2^20, so that
--- an id fits into a position; that many in one millisecond happen when this Redis' clock is behind.
+-- next_id returns the id of an entry that cannot have the next one. The pieces of a large entry have ids of their own: as many sequence
+-- numbers are left out before it. They also are the positions of its messages, for it goes in several. Sequence numbers stay below 2^20, so
+-- that an id fits into a position; that many in one millisecond happen when this Redis' clock is behind.
 local function next_id(size)
 	local ms, seq = string.match(top, '^(%d+)-(%d+)$')
 	ms, seq = tonumber(ms), tonumber(seq)
 	local now = call('TIME')
 	local wall = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 	if wall > ms then ms, seq = wall, 0 end
-	seq = seq + math.floor(size / PART) + 1
-	if seq >= 1048576 then ms, seq = ms + 1, math.floor(size / PART) + 1 end
+	seq = seq + math.floor(size / PIECE) + 1
+	if seq >= 1048576 then ms, seq = ms + 1, math.floor(size / PIECE) + 1 end
 	return format('%d-%d', ms, seq)
+end
+
+-- in_pieces appends all pieces of effects but the last one. It returns that, and the id of its entry.
+local function in_pieces(out, effects)
+	local id, before = next_id(#effects), math.ceil(#effects / PIECE) - 1
+	local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+	for i = 1, before do
+		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
+		call('XADD', out, ms .. '-' .. format('%d', tonumber(seq) - before + i - 1), 'p', piece)
+	end
+	return string.sub(effects, before * PIECE + 1), id
 end
 
 local noted_out, noted_ver -- the last outbox, and its hash of versions
@@ -44,7 +56,11 @@ local noted_out, noted_ver -- the last outbox, and its hash of versions
 local function append(out, db, tx, effects, notes)
 	if db ~= '0' then call('SELECT', '0') end
 	local id = '*'
-	if #effects > PART or #top > 20 then id = next_id(#effects) end -- 20: sequence numbers of six digits
+	if #effects > PIECE then
+		effects, id = in_pieces(out, effects)
+	elseif #top > 20 then -- sequence numbers of six digits
+		id = next_id(0)
+	end
 	if tx then
 		id = call('XADD', out, id, 'e', effects, 't', tx)
 		open_tx = tx

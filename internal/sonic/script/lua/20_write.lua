@@ -154,6 +154,8 @@ end
 -- store.
 local function stored(command, args, db, key)
 	if key and policy_of(key) == 'c' then return counter_refusal(command) end
+	local problem = too_large(command, args)
+	if problem then return problem end
 	local before = key and call('EXISTS', key)
 	local reply = run(command, args)
 	if failed(reply) then return reply end

@@ -41,6 +41,8 @@ each({'RENAME', 'RENAMENX'}, function(command)
 	write(command, function(args, db)
 		local from, to = args[2], args[3]
 		if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(command) end
+		local problem = too_large(command, args)
+		if problem then return problem end
 		local reply = run(command, args)
 		if failed(reply) or reply == 0 or from == to then return reply end
 		local policy = policy_of(from)
@@ -64,6 +66,8 @@ end
 write('COPY', function(args, db)
 	local to = args[3]
 	if to and policy_of(to) == 'c' then return counter_refusal('COPY') end
+	local problem = too_large('COPY', args)
+	if problem then return problem end
 	local reply = run('COPY', args)
 	if reply ~= 1 then return reply end
 	local other = db
@@ -77,6 +81,8 @@ write('MOVE', function(args, db)
 	local key = args[2]
 	local policy = policy_of(key)
 	if policy == 'c' then return counter_refusal('MOVE') end
+	local problem = too_large('MOVE', args)
+	if problem then return problem end
 	local reply = run('MOVE', args)
 	if reply ~= 1 then return reply end
 	local notes = wholesale_notes(policy, db, key, '')

@@ -88,14 +88,11 @@ local function collect(out, origin, last, part, payload)
 	had = had_last == last and tonumber(had) or 0
 	if k <= had and k > 1 then return 'duplicate' end
 	if k > had + 1 then return 'gap' end
-	if k == 1 then
-		call('SET', key, payload)
-	else
-		call('APPEND', key, payload)
-	end
+	if k == 1 then call('DEL', key) end
+	call('RPUSH', key, payload) -- a string of Redis would have no more than 512 MiB
 	call('HSET', cur, 'p ' .. origin, last .. ' ' .. part:match('^%d+'))
 	if k < n then return 'part' end
-	return nil, call('GET', key)
+	return nil, concat(call('LRANGE', key, '0', '-1'))
 end
 
 -- forget_bootstrap removes what says how far the copy was, once all of it has been passed.

@@ -1,4 +1,4 @@
-package script
+package message
 
 import (
 	"encoding/binary"

@@ -67,6 +67,7 @@ type backend struct {
 	written uint64 // all that was ever written
 	replies fifo
 	waiting []*client // are not read on until out is less
+	many    many      // writes that come next
 
 	scan      resp.Scanner
 	rest      []byte // of what was read: a line that is not whole
@@ -164,6 +165,7 @@ func (b *backend) unreachable() bool {
 
 // fail answers all that was not sent with an error.
 func (b *backend) fail() {
+	b.many = many{}
 	for b.replies.n > 0 {
 		b.failFront(false)
 	}
@@ -196,6 +198,7 @@ func (b *backend) lost(err error) {
 	if b.state != up {
 		return
 	}
+	b.endMany()
 	l := b.l
 	l.release(b.fd)
 	b.fd, b.state, b.downSince = -1, connecting, l.now
@@ -268,11 +271,17 @@ func (b *backend) discard() {
 			c.close()
 		}
 	}
-	b.out, b.rest, b.part = nil, nil, nil
+	b.out, b.rest, b.part, b.many = nil, nil, nil, many{}
 }
 
 // push notes a reply that will come to what is appended to out next.
 func (b *backend) push(p pending) {
+	b.endMany()
+	b.await(p)
+}
+
+// await notes a reply that will come to what has its place behind out.
+func (b *backend) await(p pending) {
 	p.start = b.queued
 	p.messages = b.owner != nil && b.owner.subs != nil && b.owner.subs.count() > 0 || p.then != nil && p.then.subscription
 	if p.client != nil {
@@ -302,6 +311,7 @@ func (b *backend) send(p pending, command []byte) {
 
 // prepend sends a command before all that waits to be sent, on a connection that has just begun.
 func (b *backend) prepend(p pending, command []byte) {
+	b.endMany()
 	waiting := b.replies
 	b.replies = fifo{}
 	b.out = append(append([]byte(nil), command...), b.out[b.sent:]...)
@@ -328,6 +338,7 @@ func (b *backend) flush() {
 	if b.state != up {
 		return
 	}
+	b.endMany()
 	for b.sent < len(b.out) {
 		n, err := writeSocket(b.fd, b.out[b.sent:])
 		if n > 0 {
@@ -499,6 +510,10 @@ func (b *backend) whole(reply []byte) {
 	p := b.replies.front()
 	switch p.kind {
 	case function:
+		if p.many > 1 {
+			b.shareOut(int(p.many), reply)
+			return
+		}
 		b.noteReadOnly(reply)
 		p.client.deliver(b.l.p.mend(p.cmd, p.emptyArray, reply, b.proto))
 	case published:

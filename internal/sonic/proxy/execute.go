@@ -248,6 +248,9 @@ func (c *client) write(cmd *command.Command, r request) bool {
 	mode, kind := c.mode, function
 	if c.l.cfg.Ack == AckPublished {
 		mode, kind = c.modeWith("p"), published
+	} else if head := c.l.p.headOf(cmd, r); head != nil {
+		b.gather(c, cmd, head, r)
+		return true
 	}
 	b.push(pending{client: c, cmd: cmd, kind: kind, emptyArray: emptyArray(cmd, r.len())})
 	before := len(b.out)

@@ -9,6 +9,7 @@ type pending struct {
 	then   *handling        // nil for replies that are relayed as they are
 	start  uint64           // where the command begins in all that was queued on the connection
 	kind   replyKind
+	many   uint8 // so many writes, of which this is the first, have one reply
 	// emptyArray: nothing is told by RESP2's null array.
 	emptyArray bool
 	// messages may come before the reply: the client had subscriptions.

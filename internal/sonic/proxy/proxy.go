@@ -29,11 +29,13 @@ type Proxy struct {
 	metrics *metrics
 	table   *command.Table
 
-	handlers                    []handler // by Command.Index
-	options                     []int     // by Command.Index: optionsFrom
-	functions                   [][]byte  // by Command.Index: FCALL, the function, its key, as bulk strings
-	closeTx, markKeys, shipKeys []byte    // calls of other functions, likewise
-	countState                  []byte    // the command that counts state keys
+	handlers                    []handler  // by Command.Index
+	options                     []int      // by Command.Index: optionsFrom
+	functions                   [][]byte   // by Command.Index: FCALL, the function, its key, as bulk strings
+	heads                       [][][]byte // by Command.Index: what precedes the arguments in a call of several writes, by their number
+	closeTx, markKeys, shipKeys []byte     // calls of other functions, likewise
+	callMany                    []byte
+	countState                  []byte // the command that counts state keys
 
 	runID  string // begins the names of transactions
 	lastTx atomic.Uint64
@@ -82,8 +84,10 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	for _, cmd := range table.All() {
 		p.functions = append(p.functions, functionPrefix("sonic_"+cmd.Name))
 		p.options = append(p.options, optionsFrom(cmd))
+		p.heads = append(p.heads, headsOf(cmd))
 	}
 	p.closeTx, p.markKeys, p.shipKeys = functionPrefix("sonic_tx"), functionPrefix("sonic_mark"), functionPrefix("sonic_ship")
+	p.callMany = functionPrefix("sonic_many")
 	p.countState = p.stateCount()
 	var random [6]byte
 	if _, err := rand.Read(random[:]); err != nil {

@@ -129,34 +129,74 @@ func (c *chaos) write(z *zone, n int) {
 		by      int64
 	}
 	increments := make(map[redis.Cmder]increment)
+	several := make(map[redis.Cmder][]increment) // of calls of several writes
+	var many []any
+	var manyOf []increment
+	joining := !tx && c.r.IntN(2) == 0
+	flush := func() {
+		if len(many) > 0 {
+			several[pipe.Do(ctx, append([]any{"FCALL", "sonic_many", 1, z.out, mode}, many...)...)] = manyOf
+		}
+		many, manyOf = nil, nil
+	}
 	for range n {
 		args := c.command(z)
+		if joining && script.InMany(args[0].(string)) && len(args) < 10 {
+			many = append(append(many, fmt.Sprintf("%s %d", strings.ToUpper(args[0].(string)), len(args)-1)), args[1:]...)
+			in := increment{}
+			if args[0] == "incrby" {
+				in = increment{mode[:1] + ":" + args[1].(string), args[2].(int64)}
+			}
+			manyOf = append(manyOf, in)
+			continue
+		}
+		flush()
 		cmd := pipe.Do(ctx, append([]any{"FCALL", "sonic_" + args[0].(string), 1, z.out, mode}, args[1:]...)...)
 		if args[0] == "incrby" {
 			increments[cmd] = increment{mode[:1] + ":" + args[1].(string), args[2].(int64)}
 		}
 	}
+	flush()
 	if tx {
 		pipe.Do(ctx, "FCALL", "sonic_tx", 1, z.out, mode)
 	}
 	cmds, _ := pipe.Exec(ctx)
 	require.NotEmpty(c.t, cmds)
 	for _, cmd := range cmds {
-		err := cmd.Err()
-		if err == nil {
-			if in, ok := increments[cmd]; ok {
-				c.acked[in.counter] += in.by
+		if all, ok := several[cmd]; ok {
+			replies, err := cmd.(*redis.Cmd).Slice()
+			require.NoError(c.t, err)
+			require.Len(c.t, replies, len(all))
+			for i, reply := range replies {
+				err, _ := reply.(error)
+				if c.check(cmd, err) {
+					c.acked[all[i].counter] += all[i].by
+				}
 			}
 			continue
 		}
-		text := err.Error()
-		if err != redis.Nil && !strings.HasPrefix(text, "WRONGTYPE") && !strings.HasPrefix(text, "ERR ") { //nolint:errorlint // Redis' own
-			c.t.Fatalf("%v: %v", cmd.Args(), err)
-		}
-		if strings.Contains(text, "script") {
-			c.t.Fatalf("%v: %v", cmd.Args(), err)
+		if c.check(cmd, cmd.Err()) {
+			if in, ok := increments[cmd]; ok {
+				c.acked[in.counter] += in.by
+			}
 		}
 	}
+}
+
+// check reports whether a write was done. It fails for errors that Redis would not give for the command itself.
+func (c *chaos) check(cmd redis.Cmder, err error) bool {
+	c.t.Helper()
+	if err == nil {
+		return true
+	}
+	text := err.Error()
+	if err != redis.Nil && !strings.HasPrefix(text, "WRONGTYPE") && !strings.HasPrefix(text, "ERR ") { //nolint:errorlint // Redis' own
+		c.t.Fatalf("%v: %v", cmd.Args(), err)
+	}
+	if strings.Contains(text, "script") {
+		c.t.Fatalf("%v: %v", cmd.Args(), err)
+	}
+	return false
 }
 
 func (c *chaos) element() string { return string(rune('p' + c.r.IntN(5))) }

@@ -47,6 +47,9 @@ local function run_sliced(command, lead, args, first, last)
 	return reply
 end
 
+-- What write was given, by command.
+local bodies, specials = {}, {}
+
 -- write registers sonic_<command>. body(args, db, resp3) runs the command: args[1] is the mode, the
 -- command's own arguments follow; the script is in db and gets RESP2's replies. It returns the reply,
 -- then the effects, nil when nothing changed, and their notes.
@@ -56,6 +59,7 @@ end
 local function write(command, body, options)
 	options = options or {}
 	local special = options.special
+	bodies[command], specials[command] = body, special
 	redis.register_function{
 		function_name = 'sonic_' .. command:lower(),
 		flags = options.frees and {'allow-oom'} or {},

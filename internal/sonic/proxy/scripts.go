@@ -30,6 +30,13 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	if !ok {
 		return false
 	}
+	aside := c.watch // the EXEC below would end the client's WATCH
+	if aside {
+		if c.outstanding > 0 {
+			return false
+		}
+		b = c.l.connection(c.db, c.proto)
+	}
 	if !b.fenced {
 		return c.passFence(b)
 	}
@@ -55,7 +62,12 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	out = resp.AppendCommand(out, "EXEC")
 	const replies = 6
 	seen := 0
-	b.send(pending{client: c, kind: handled, then: &handling{replies: replies, here: true, each: func(reply []byte) {
+	then := &handling{replies: replies, here: true}
+	if aside {
+		c.busy = true // its replies come from two connections
+		then.lost = c.lostCommand
+	}
+	then.each = func(reply []byte) {
 		if seen++; seen < replies {
 			return
 		}
@@ -65,8 +77,12 @@ func (c *client) script(cmd *command.Command, r request) bool {
 			b.fenced = false
 			c.l.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
 		}
+		if aside {
+			c.proceed()
+		}
 		c.deliverPublished(id, answer)
-	}}}, out)
+	}
+	b.send(pending{client: c, kind: handled, then: then}, out)
 	return true
 }
 

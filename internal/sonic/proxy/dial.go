@@ -79,7 +79,7 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 	ask = append(ask,
 		[]string{"INFO", "server"},
 		[]string{"ROLE"},
-		[]string{"CONFIG", "GET", "databases", "proto-max-bulk-len"},
+		[]string{"CONFIG", "GET", "databases", "proto-max-bulk-len", "client-query-buffer-limit"},
 		[]string{"HELLO", strconv.Itoa(proto)},
 		[]string{"CLIENT", "SETNAME", "sonic"},
 		[]string{"SELECT", strconv.Itoa(db)},
@@ -116,11 +116,15 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) error {
 	return nil
 }
 
+// queryRest is what may stand in Redis' query buffer besides the longest argument: it ends a connection whose buffer is larger than its bound.
+const queryRest = 64 << 10
+
 func (p *Proxy) noteConfig(reply []byte) {
 	settings, err := resp.Elements(reply)
 	if err != nil {
 		return
 	}
+	bulk, query := p.longest.Load(), p.query.Load()
 	for i := 0; i+1 < len(settings); i += 2 {
 		n, ok := resp.ParseInt(resp.Text(settings[i+1]))
 		switch name := string(resp.Text(settings[i])); {
@@ -128,9 +132,13 @@ func (p *Proxy) noteConfig(reply []byte) {
 		case name == "databases":
 			p.databases.Store(n)
 		case name == "proto-max-bulk-len":
-			p.longest.Store(n)
+			bulk = n
+		case name == "client-query-buffer-limit":
+			query = n
 		}
 	}
+	p.query.Store(query)
+	p.longest.Store(min(bulk, query-queryRest))
 }
 
 func (p *Proxy) noteVersion(info string) {

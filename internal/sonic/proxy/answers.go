@@ -273,7 +273,9 @@ func (c *client) reset(_ *command.Command, _ request) bool {
 	}
 	c.dropOwn()
 	c.tx, c.name = nil, nil
-	c.user = c.l.p.defaultUser
+	if c.user = c.l.p.defaultUser; c.user == nil && c.login == nil {
+		c.login = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.AuthTimeout), c.close)
+	}
 	c.proto, c.db = 2, c.l.cfg.Backend.DB
 	c.setMode()
 	c.reply([]byte("+RESET\r\n"))
@@ -375,7 +377,7 @@ func (c *client) clientInfo(_ *command.Command, _ request) bool {
 
 // clientList lists the clients of this event loop: the others' are theirs alone.
 func (c *client) clientList(_ *command.Command, r request) bool {
-	ids := map[uint64]bool{}
+	ids, kind := map[uint64]bool{}, ""
 	switch {
 	case r.len() >= 4 && resp.EqualFold(r.arg(2), "id"):
 		for i := 3; i < r.len(); i++ {
@@ -387,10 +389,8 @@ func (c *client) clientList(_ *command.Command, r request) bool {
 			ids[uint64(n)] = true
 		}
 	case r.len() == 4 && resp.EqualFold(r.arg(2), "type"):
-		switch kind := strings.ToLower(string(r.arg(3))); kind {
-		case "normal", "master", "replica", "slave", "pubsub":
-		default:
-			c.replyError("ERR Unknown client type '" + string(r.arg(3)) + "'")
+		if kind = kindOf(r.arg(3)); kind == "" {
+			c.replyError(unknownKind(r.arg(3)))
 			return true
 		}
 	case r.len() != 2:
@@ -399,7 +399,7 @@ func (c *client) clientList(_ *command.Command, r request) bool {
 	}
 	var all []*client
 	for _, other := range c.l.clients {
-		if len(ids) == 0 || ids[other.id] {
+		if (len(ids) == 0 || ids[other.id]) && (kind == "" || kind == other.kind()) {
 			all = append(all, other)
 		}
 	}
@@ -410,51 +410,6 @@ func (c *client) clientList(_ *command.Command, r request) bool {
 		text.WriteByte('\n')
 	}
 	c.replyVerbatim(text.String())
-	return true
-}
-
-// clientKill is CLIENT KILL addr, or CLIENT KILL ID id | ADDR addr.
-func (c *client) clientKill(_ *command.Command, r request) bool {
-	old := r.len() == 3
-	var matches func(*client) bool
-	switch {
-	case old:
-		addr := string(r.arg(2))
-		matches = func(other *client) bool { return other.addr == addr }
-	case r.len() == 4 && resp.EqualFold(r.arg(2), "id"):
-		id, ok := resp.ParseInt(r.arg(3))
-		if !ok || id < 1 {
-			c.replyError("ERR client-id should be greater than 0")
-			return true
-		}
-		matches = func(other *client) bool { return other.id == uint64(id) }
-	case r.len() == 4 && resp.EqualFold(r.arg(2), "addr"):
-		addr := string(r.arg(3))
-		matches = func(other *client) bool { return other.addr == addr }
-	default:
-		c.replyError("ERR syntax error")
-		return true
-	}
-	killed := 0
-	for _, other := range c.l.clients {
-		if !matches(other) {
-			continue
-		}
-		killed++
-		if other == c {
-			c.leave()
-		} else {
-			other.close()
-		}
-	}
-	switch {
-	case !old:
-		c.reply(resp.AppendHeader(nil, ':', killed))
-	case killed == 0:
-		c.replyError("ERR No such client")
-	default:
-		c.reply([]byte(replyOK))
-	}
 	return true
 }
 

@@ -125,7 +125,9 @@ func (b *backend) connected(fd int, to place, err error) {
 		}
 	}
 	if err != nil {
-		l.p.noteDown(err)
+		if b.owner == nil && !l.connected() { // others tell nothing about clients' way to Redis, which may have no room for one more
+			l.p.noteDown(err)
+		}
 		b.backoff = min(max(minBackoff, 2*b.backoff), maxBackoff)
 		l.timers.start(l.now.Add(b.backoff/2+rand.N(b.backoff)), func() {
 			if b.state == connecting {

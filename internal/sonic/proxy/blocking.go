@@ -112,6 +112,9 @@ func (w *waiting) attempt() {
 		w.running, w.again = false, true
 		w.giveUp()
 		return
+	case c.gone():
+		c.close()
+		return
 	default:
 		w.running, w.again = false, true // who waits behind it is told when it gives up
 		c.l.heldTries[w] = struct{}{}
@@ -138,7 +141,7 @@ func (w *waiting) tried(reply []byte) {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
-	if w.tracked && isNotOpened(reply) && !w.over && !w.expired {
+	if w.tracked && isNotOpened(reply) && !w.over && !w.expired && !c.gone() {
 		// This Redis has begun anew, and nothing tells when a Sonic has opened it.
 		w.running = true
 		w.retry = c.l.timers.start(c.l.now.Add(reopenInterval), w.track)
@@ -156,7 +159,7 @@ func (w *waiting) tried(reply []byte) {
 	case w.over:
 	case w.expired:
 		w.giveUp()
-	case c.l.draining:
+	case c.l.draining, c.gone():
 		c.close()
 	case !w.tracked || w.again:
 		w.track()
@@ -271,8 +274,12 @@ func (w *watcher) track(one *waiting) {
 		each: func([]byte) { next() },
 		lost: func(bool) {
 			one.running = false // began tracks it again
-			if one.expired && !one.over {
+			switch {
+			case one.over:
+			case one.expired:
 				one.giveUp()
+			case one.c.gone():
+				one.c.close()
 			}
 		},
 	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.try.keys...)...))

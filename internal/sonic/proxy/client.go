@@ -41,6 +41,7 @@ type client struct {
 	last    time.Time // last time something was read
 	login   *timer
 	idle    *timer
+	lingers *timer
 
 	tx       *transaction   // between MULTI and EXEC
 	watch    bool           // WATCH was sent on its own connection
@@ -52,15 +53,15 @@ type client struct {
 	held     *heldReplies   // replies that wait until the broker has what they are about
 
 	interest uint32
-	dirty    bool // in loop.dirtyClients
-	queued   bool // in loop.ready
-	refused  bool // the script that comes next may not run
-	stalled  bool // the next command waits until nothing is due
-	paused   bool // too much is due
-	parked   bool // in backend.waiting
-	ending   bool // it sends no more, but not all that it sent was read
-	eof      bool // it sends no more
-	leaving  bool // it is closed when it has all replies
+	dirty    bool   // in loop.dirtyClients
+	queued   bool   // in loop.ready
+	refused  string // why the script that comes next may not run; "" when it may
+	stalled  bool   // the next command waits until nothing is due
+	paused   bool   // too much is due
+	parked   bool   // in backend.waiting
+	ending   bool   // it sends no more, but not all that it sent was read
+	eof      bool   // it sends no more
+	leaving  bool   // it is closed when it has all replies
 	closed   bool
 }
 
@@ -207,10 +208,42 @@ func (c *client) settle() {
 	if c.closed {
 		return
 	}
+	if c.vain() {
+		c.close()
+		return
+	}
 	if c.through() {
 		c.touch()
 	}
 	c.watchSocket()
+}
+
+// gone reports whether the client sends no more.
+func (c *client) gone() bool { return c.eof || c.ending }
+
+// vain reports whether a client that sends no more waits for what may never come: as in Redis it is closed. A try of a blocking pop that is under way
+// may still bring something.
+func (c *client) vain() bool {
+	if !c.gone() {
+		return false
+	}
+	_, writes := c.l.heldWriters[c]
+	return writes || c.wait != nil && !c.wait.running || c.subs != nil || c.blocking > 0
+}
+
+// linger closes a client that sends no more when replies that Pulsar holds up have not come in time: nobody may be there to read them.
+func (c *client) linger() {
+	if c.lingers != nil || c.l.cfg.Ack != AckPublished {
+		return
+	}
+	c.lingers = c.l.timers.start(c.l.now.Add(c.l.cfg.DrainTimeout), func() {
+		c.lingers = nil
+		if c.held != nil {
+			c.close()
+			return
+		}
+		c.linger()
+	})
 }
 
 // runnable reports whether the next command may begin.
@@ -456,25 +489,23 @@ func (c *client) drain() {
 
 // halfEnded notes that the client sends no more. What it sent before may not be read yet: reading tells where it ends.
 func (c *client) halfEnded() {
-	if c.wait != nil || c.subs != nil || c.blocking > 0 {
-		c.ended()
+	c.ending = true
+	if c.vain() {
+		c.close()
 		return
 	}
-	c.ending = true
+	c.linger()
 	c.watchSocket()
 }
 
 // ended notes that the client sends no more. It still gets the replies that are due, but nothing it must wait for.
 func (c *client) ended() {
 	c.eof = true
-	if c.wait != nil || c.subs != nil || c.blocking > 0 {
+	if c.vain() || c.through() {
 		c.close()
 		return
 	}
-	if c.through() {
-		c.close()
-		return
-	}
+	c.linger()
 	c.watchSocket()
 }
 
@@ -512,6 +543,7 @@ func (c *client) close() {
 	l.p.clients.Add(-1)
 	l.timers.stop(c.login)
 	l.timers.stop(c.idle)
+	l.timers.stop(c.lingers)
 	c.dropInput()
 	if c.out != nil {
 		l.buffers.put(c.out)

@@ -80,7 +80,7 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) (server string, err erro
 	ask = append(ask,
 		[]string{"INFO", "server"},
 		[]string{"ROLE"},
-		[]string{"CONFIG", "GET", "databases", "proto-max-bulk-len"},
+		[]string{"CONFIG", "GET", "databases", "proto-max-bulk-len", "client-query-buffer-limit"},
 		[]string{"HELLO", strconv.Itoa(proto)},
 		[]string{"CLIENT", "SETNAME", "sonic"},
 		[]string{"SELECT", strconv.Itoa(db)},
@@ -117,11 +117,15 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) (server string, err erro
 	return server, nil
 }
 
+// queryRest is what may stand in Redis' query buffer besides the longest argument: it ends a connection whose buffer is larger than its bound.
+const queryRest = 64 << 10
+
 func (p *Proxy) noteConfig(reply []byte) {
 	settings, err := resp.Elements(reply)
 	if err != nil {
 		return
 	}
+	bulk, query := p.longest.Load(), p.query.Load()
 	for i := 0; i+1 < len(settings); i += 2 {
 		n, ok := resp.ParseInt(resp.Text(settings[i+1]))
 		switch name := string(resp.Text(settings[i])); {
@@ -129,9 +133,13 @@ func (p *Proxy) noteConfig(reply []byte) {
 		case name == "databases":
 			p.databases.Store(n)
 		case name == "proto-max-bulk-len":
-			p.longest.Store(n)
+			bulk = n
+		case name == "client-query-buffer-limit":
+			query = n
 		}
 	}
+	p.query.Store(query)
+	p.longest.Store(min(bulk, query-queryRest))
 }
 
 // noteInfo keeps the version, and returns the run_id, which each process of Redis has its own of.

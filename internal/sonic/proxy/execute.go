@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
@@ -49,6 +51,9 @@ func (c *client) execute(r request) bool {
 	}
 	cmd := p.table.Lookup(name, sub)
 	if cmd == nil {
+		if resp.EqualFold(name, "post") || resp.EqualFold(name, "host:") {
+			return c.speaksHTTP()
+		}
 		return c.refuse(p.unknown(r))
 	}
 	if !cmd.Takes(r.len()) {
@@ -89,6 +94,17 @@ func (c *client) execute(r request) bool {
 		p.metrics.commands[cmd.Class].Add(1)
 	}
 	return done
+}
+
+// speaksHTTP ends a client as Redis does: the rest of a request that a web page made a browser send would be taken for commands.
+func (c *client) speaksHTTP() bool {
+	l := c.l
+	if l.now.Sub(l.warned) > time.Minute {
+		l.warned = l.now
+		l.log.Warn("possible attack: a client sent POST or Host:, as a browser does, and was disconnected", zap.String("address", c.addr))
+	}
+	c.close()
+	return true
 }
 
 // refuse answers with an error and, within MULTI, spoils the transaction.
@@ -181,7 +197,7 @@ func (p *Proxy) handlersOf() []handler {
 		"watch": (*client).watchKeys, "unwatch": (*client).unwatchKeys,
 		"scan": (*client).scan, "keys": (*client).keys, "dbsize": (*client).dbSize, "randomkey": (*client).randomKey,
 		"xread": (*client).readStreams, "xreadgroup": (*client).readStreams,
-		"sort": (*client).sort, "georadius": (*client).geoRadius, "georadiusbymember": (*client).geoRadius,
+		"sort": (*client).sort, "georadius": (*client).sort, "georadiusbymember": (*client).sort,
 		"publish": (*client).publish, "config|get": (*client).configGet,
 		"client|tracking": (*client).tracking, "client|trackinginfo": (*client).tracking, "client|caching": (*client).tracking,
 	}

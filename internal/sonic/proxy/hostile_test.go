@@ -217,6 +217,8 @@ func TestTransactionsInOtherDatabases(t *testing.T) {
 	c := dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
 	require.Equal(t, ":1\r\n", c.ask(t, "DBSIZE"))
+	require.NoError(t, e.redis.Client(t).HSet(t.Context(), "{sonic:0}boot", "f", "v").Err(), "a bootstrap leaves it")
+	require.Equal(t, ":1\r\n", c.ask(t, "DBSIZE"))
 	require.Equal(t, "+OK\r\n", c.ask(t, "SELECT", "1"))
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "b", "1"))
 	run := func(words ...[]string) string {

@@ -52,8 +52,9 @@ type loop struct {
 	heldWriters map[*client]struct{}
 	heldTries   map[*waiting]struct{}
 
-	published streamID // the broker has all effects up to it
-	stateKeys int64    // as they were counted last
+	published streamID  // the broker has all effects up to it
+	stateKeys int64     // as they were counted last
+	warned    time.Time // of a client that speaks HTTP, last
 	draining  bool
 	stopped   bool
 
@@ -160,10 +161,7 @@ func (l *loop) settle() {
 		clear(l.dirtyClients)
 		l.dirtyClients = l.dirtyClients[:0]
 	}
-	for _, fd := range l.closing {
-		closeSocket(fd)
-	}
-	l.closing = l.closing[:0]
+	l.closeReleased()
 }
 
 func (l *loop) runInbox() {
@@ -193,6 +191,7 @@ func (l *loop) register(fd int, owner socketOwner, interest uint32) error {
 // release closes fd at the end of the round.
 func (l *loop) release(fd int) {
 	l.poll.remove(fd)
+	l.p.released(fd)
 	l.sockets[fd] = nil
 	l.closing = append(l.closing, fd)
 }
@@ -244,9 +243,7 @@ func (l *loop) end() {
 	for _, w := range l.watchers {
 		w.b.discard()
 	}
-	for _, fd := range l.closing {
-		closeSocket(fd)
-	}
+	l.closeReleased()
 	l.mu.Lock()
 	l.stopped = true
 	work := l.inbox
@@ -258,10 +255,16 @@ func (l *loop) end() {
 	for _, b := range l.shared {
 		b.discard()
 	}
+	l.closeReleased()
+	l.poll.close()
+}
+
+// closeReleased closes each descriptor once: another connection of the process may have its number at once.
+func (l *loop) closeReleased() {
 	for _, fd := range l.closing {
 		closeSocket(fd)
 	}
-	l.poll.close()
+	l.closing = l.closing[:0]
 }
 
 // connection returns the connection that clients of that db and protocol share.
@@ -274,6 +277,16 @@ func (l *loop) connection(db, proto int) *backend {
 		b.connect()
 	}
 	return b
+}
+
+// connected reports whether there is a connection that clients share.
+func (l *loop) connected() bool {
+	for _, b := range l.shared {
+		if b.state == up {
+			return true
+		}
+	}
+	return false
 }
 
 // clampMilliseconds rounds up: a timer must not fire early.

@@ -39,7 +39,7 @@ func (p *Proxy) mend(cmd *command.Command, emptyArray bool, reply []byte, proto 
 		if isNotOpened(reply) {
 			return resp.AppendError(nil, errNotOpened)
 		}
-		if bytes.HasPrefix(reply, []byte("-OOM ")) || bytes.HasPrefix(reply, []byte("-READONLY ")) {
+		if bytes.HasPrefix(reply, []byte("-OOM ")) || bytes.HasPrefix(reply, []byte("-READONLY ")) || bytes.HasPrefix(reply, []byte("-MISCONF ")) {
 			return resp.AppendError(nil, script.ErrorOf(string(resp.Text(reply))))
 		}
 	}

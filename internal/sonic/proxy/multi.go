@@ -11,6 +11,7 @@ import (
 type transaction struct {
 	commands []queued
 	raw      []byte // of all commands, one behind the other
+	size     int64  // what Redis counts of it at most
 	spoilt   bool   // a command was refused
 	writes   bool
 }
@@ -22,6 +23,7 @@ type queued struct {
 	end    int
 	behind int // where the arguments begin
 	n      int // arguments with the name
+	write  bool
 	answer func(c *client) []byte
 }
 
@@ -62,11 +64,11 @@ func (c *client) queue(cmd *command.Command, r request) bool {
 		}
 	default:
 	}
-	writes := cmd.Class == command.Write || cmd.Class == command.Blocking || cmd.Class == command.Publish && c.l.p.replicates(cmd)
-	if writes && !c.writable() && !c.l.p.writesHeld() { // held ones wait at EXEC
+	q.write = c.l.p.writesBy(cmd, r)
+	if q.write && !c.writable() && !c.l.p.writesHeld() { // held ones wait at EXEC
 		return c.refuse(c.l.p.noWrites())
 	}
-	if int64(len(tx.raw)+len(r.raw)+queuedSize*(len(tx.commands)+1)) > c.l.cfg.Limits.QueryBytes {
+	if tx.size += countedSize(len(r.raw), r.len()); tx.size > min(c.l.cfg.Limits.QueryBytes, c.l.p.query.Load()-queryRest) {
 		c.close() // as Redis does when its query buffer is full
 		return true
 	}
@@ -75,14 +77,22 @@ func (c *client) queue(cmd *command.Command, r request) bool {
 	q.end = len(tx.raw)
 	q.behind = q.start + r.args[0].End + 2
 	tx.commands = append(tx.commands, q)
-	tx.writes = tx.writes || writes
+	tx.writes = tx.writes || q.write
 	c.reply([]byte("+QUEUED\r\n"))
 	return true
 }
 
 // queuedSize is what a queued command takes besides its own bytes: here, and in Redis, which gets it as a call of a function and closes a connection
-// whose queued commands are larger than its bound.
-const queuedSize = 160
+// whose queued commands are larger than its bound. Redis counts a pointer for each argument, too.
+const (
+	queuedSize   = 160
+	argumentSize = 8
+)
+
+// countedSize is what a queued command counts.
+func countedSize(bytes, arguments int) int64 {
+	return int64(bytes) + argumentSize*int64(arguments) + queuedSize
+}
 
 // answerLater returns what answers a command of the proxy's own at EXEC; nil when that cannot be.
 func answerLater(name string) func(*client) []byte {
@@ -207,7 +217,7 @@ func (c *client) prepare(tx *transaction) *execution {
 			}
 			e.db = db
 			e.out = append(e.out, raw...)
-		case q.cmd.Class == command.Write || q.cmd.Class == command.Blocking || q.cmd.Class == command.Publish && p.replicates(q.cmd):
+		case q.write:
 			// Within a transaction a blocking command does not wait: Redis is asked as for any write.
 			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.behind:q.end])
 			el.write, writes = true, true

@@ -50,11 +50,13 @@ type Proxy struct {
 	lastID     atomic.Uint64
 	databases  atomic.Int64
 	longest    atomic.Int64 // argument that Redis takes, bytes
+	query      atomic.Int64 // bytes of a transaction that Redis takes
 	version    atomic.Pointer[string]
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
 	primary    atomic.Pointer[primary] // nil: not known
 	background sync.WaitGroup
+	relays     sync.Map // of TLS connections (*tls.Conn) by the descriptor of the event loop
 
 	mu   sync.Mutex
 	down error // why the shared connection is missing; nil when it is there
@@ -79,6 +81,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	}
 	p.databases.Store(16)
 	p.longest.Store(512 << 20)
+	p.query.Store(1 << 30)
 	p.setUsers()
 	p.handlers = p.handlersOf()
 	for _, cmd := range table.All() {

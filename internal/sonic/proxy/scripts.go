@@ -2,12 +2,14 @@ package proxy
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
 // script runs EVAL, EVALSHA and FCALL of a user. Functions that stand before and behind it in one MULTI note the state of
@@ -30,12 +32,24 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	if !ok {
 		return false
 	}
+	aside := c.watch // the EXEC below would end the client's WATCH
+	if aside {
+		if c.outstanding > 0 {
+			return false
+		}
+		b = c.l.connection(c.db, c.proto)
+	}
 	if !b.fenced {
 		return c.passFence(b)
 	}
 	p := c.l.p
 	first, last := r.args[2].End+2, r.args[2+n].End+2
 	declared := r.raw[first:last]
+	if countedSize(len(r.raw), r.len())+2*countedSize(len(declared), int(n)) > p.query.Load()-queryRest {
+		c.replyError("ERR Sonic refuses '" + cmd.Name + "' with its keys of " + strconv.Itoa(len(declared)) +
+			" bytes: Redis would end the connection that all clients share")
+		return true
+	}
 	tx := "t" + p.newTx()
 	flags := c.modeIn(c.db, "")
 	var out []byte
@@ -55,18 +69,30 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	out = resp.AppendCommand(out, "EXEC")
 	const replies = 6
 	seen := 0
-	b.send(pending{client: c, kind: handled, then: &handling{replies: replies, here: true, each: func(reply []byte) {
+	var refusal []byte
+	then := &handling{replies: replies, here: true}
+	if aside {
+		c.busy = true // its replies come from two connections
+		then.lost = c.lostCommand
+	}
+	then.each = func(reply []byte) {
 		if seen++; seen < replies {
+			if reply[0] == '-' && refusal == nil {
+				refusal = bytes.Clone(reply) // BUSY, for one: EXEC says only that there was an error before
+			}
 			return
 		}
-		answer, id, noted := p.unwrapScript(reply)
-		if !noted {
-			// The library was loaded anew since the fence was passed: by another version of Sonic, or by the former primary's successor.
-			b.fenced = false
-			c.l.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
+		if refusal != nil {
+			reply = refusal
+		}
+		answer, id, fenced := p.unwrapScript(cmd, reply)
+		b.fenced = b.fenced && fenced
+		if aside {
+			c.proceed()
 		}
 		c.deliverPublished(id, answer)
-	}}}, out)
+	}
+	b.send(pending{client: c, kind: handled, then: then}, out)
 	return true
 }
 
@@ -74,9 +100,9 @@ func (c *client) script(cmd *command.Command, r request) bool {
 // would run. The answer holds as long as the connection: a Redis that restarts ends it. It returns false: the script is
 // executed anew once the answer is there.
 func (c *client) passFence(b *backend) bool {
-	if c.refused {
-		c.refused = false
-		c.replyError(errNotOpened)
+	if problem := c.refused; problem != "" {
+		c.refused = ""
+		c.replyError(problem)
 		return true
 	}
 	if c.outstanding > 0 {
@@ -89,25 +115,32 @@ func (c *client) passFence(b *backend) bool {
 	b.send(pending{kind: handled, then: &handling{
 		each: func(reply []byte) {
 			b.fenced = reply[0] != '-'
-			c.refused = !b.fenced
+			switch {
+			case b.fenced:
+			case bytes.HasPrefix(reply, []byte("-MISCONF ")):
+				c.refused = script.ErrorOf(string(resp.Text(reply)))
+			default:
+				c.refused = errNotOpened
+			}
 			c.proceed()
 		},
 		lost: func(bool) {
-			c.refused = true
+			c.refused = errNotOpened
 			c.proceed()
 		},
 	}}, ask)
 	return false
 }
 
-// unwrapScript returns the script's own reply of what EXEC gave, and the id of its effect. noted is false when the library was not open: then the script
-// ran, and its effect is lost for the other zones.
-func (p *Proxy) unwrapScript(reply []byte) (answer, id []byte, noted bool) {
+// unwrapScript returns the script's own reply of what EXEC gave, and the id of its effect. fenced is false when it is not known that the library is open.
+func (p *Proxy) unwrapScript(cmd *command.Command, reply []byte) (answer, id []byte, fenced bool) {
 	given, err := resp.Elements(reply)
 	if err != nil || len(given) != 4 {
 		return reply, nil, true // an error
 	}
 	if given[0][0] == '-' || given[2][0] == '-' {
+		// The library was loaded anew since the fence was passed: by another version of Sonic, or by the former primary's successor.
+		p.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
 		return resp.AppendError(nil, errUnnoted), nil, false
 	}
 	return given[1], resp.Text(given[3]), true
@@ -136,24 +169,42 @@ func aboutLibrary(cmd *command.Command, r request) string {
 	return ""
 }
 
-// sort relays SORT, which is a write only with STORE.
+// sort relays SORT, GEORADIUS and GEORADIUSBYMEMBER, which are writes only with STORE or STOREDIST.
 func (c *client) sort(cmd *command.Command, r request) bool {
-	for i := 2; i < r.len(); i++ {
-		if resp.EqualFold(r.arg(i), "store") {
-			return c.write(cmd, r)
-		}
+	if stores(cmd, r) {
+		return c.write(cmd, r)
 	}
 	return c.relay(cmd, r)
 }
 
-// geoRadius relays GEORADIUS and GEORADIUSBYMEMBER, which are writes only with STORE or STOREDIST.
-func (c *client) geoRadius(cmd *command.Command, r request) bool {
-	for i := 4; i < r.len(); i++ {
-		if resp.EqualFold(r.arg(i), "store") || resp.EqualFold(r.arg(i), "storedist") {
-			return c.write(cmd, r)
+// stores reports whether a command that writes only with STORE or STOREDIST may have it: SORT, GEORADIUS or GEORADIUSBYMEMBER.
+func stores(cmd *command.Command, r request) bool {
+	first := 4
+	if cmd.Name == "sort" {
+		first = 2
+	}
+	for i := first; i < r.len(); i++ {
+		if resp.EqualFold(r.arg(i), "store") || first > 2 && resp.EqualFold(r.arg(i), "storedist") {
+			return true
 		}
 	}
-	return c.relay(cmd, r)
+	return false
+}
+
+// writesBy reports whether the command runs as a function.
+func (p *Proxy) writesBy(cmd *command.Command, r request) bool {
+	switch cmd.Class {
+	case command.Write:
+		switch cmd.Name {
+		case "sort", "georadius", "georadiusbymember":
+			return stores(cmd, r)
+		}
+		return true
+	case command.Blocking:
+		return true
+	default:
+		return p.replicates(cmd)
+	}
 }
 
 func (p *Proxy) replicates(cmd *command.Command) bool { return p.cfg.Publish && cmd.Name == "publish" }

@@ -33,6 +33,7 @@ func (p *Proxy) relay(secured *tls.Conn, handshake func(*tls.Conn) error) (int, 
 		_ = secured.Close()
 		return -1, err
 	}
+	p.relays.Store(fd, secured)
 	p.background.Go(func() {
 		defer func() { _ = inner.Close() }()
 		defer func() { _ = secured.Close() }()
@@ -45,6 +46,19 @@ func (p *Proxy) relay(secured *tls.Conn, handshake func(*tls.Conn) error) (int, 
 		copyBoth(secured, inner)
 	})
 	return fd, nil
+}
+
+// released bounds how long the peer of a TLS connection may take for the rest, when the event loop has given up its socket fd. It does nothing for
+// other sockets. It is safe for concurrent use.
+func (p *Proxy) released(fd int) {
+	if p.cfg.TLS == nil && p.cfg.Backend.TLS == nil {
+		return
+	}
+	if relay, ok := p.relays.LoadAndDelete(fd); ok {
+		if secured, ok := relay.(*tls.Conn); ok {
+			_ = secured.NetConn().SetWriteDeadline(time.Now().Add(p.cfg.DrainTimeout))
+		}
+	}
 }
 
 // copyBoth copies both ways until both have ended. A side that sends no more may still receive.

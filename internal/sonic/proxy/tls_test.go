@@ -1,14 +1,19 @@
 package proxy_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"net"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -50,4 +55,40 @@ func TestTLS(t *testing.T) {
 	plain.send(t, "ping\r\n")
 	reply, _ := plain.reply()
 	require.NotContains(t, reply, "PONG")
+}
+
+// TestDeafClientsOfTLS are disconnected like others: nothing of them is left, and the endpoint ends.
+func TestDeafClientsOfTLS(t *testing.T) {
+	srv := opened(t, stack.Secured())
+	s := srv.Security()
+	server, err := tls.LoadX509KeyPair(strings.Replace(s.CertFile, "client", "server", 1), strings.Replace(s.KeyFile, "client", "server", 1))
+	require.NoError(t, err)
+	p, err := proxy.New(proxy.Config{
+		Backend: proxy.Backend{Address: srv.Addr()}, TLS: &tls.Config{Certificates: []tls.Certificate{server}, MinVersion: tls.VersionTLS12},
+		DrainTimeout: 500 * time.Millisecond,
+	}, zaptest.NewLogger(t), prometheus.NewRegistry())
+	require.NoError(t, err)
+	var lc net.ListenConfig
+	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- p.Serve(ctx, ln) }()
+
+	require.NoError(t, srv.Client(t).Set(t.Context(), "a", strings.Repeat("x", 8<<20), 0).Err())
+	plain := dial(t, ln.Addr().String())
+	deaf := tls.Client(plain.Conn, &tls.Config{InsecureSkipVerify: true}) // it looks at nothing
+	_, err = deaf.Write([]byte(strings.Repeat("get a\r\n", 4)))
+	require.NoError(t, err)
+	one := make([]byte, 1)
+	_, err = deaf.Read(one)
+	require.NoError(t, err, "replies come")
+	cancel()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		require.Fail(t, "the endpoint waits for a client that does not read")
+	}
 }

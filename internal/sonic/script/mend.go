@@ -44,6 +44,15 @@ func ErrorOf(text string) string {
 		return "OOM command not allowed when used memory > 'maxmemory'."
 	case strings.HasPrefix(text, "READONLY "):
 		return "READONLY You can't write against a read only replica."
+	case strings.HasPrefix(text, "MISCONF Redis is configured to save RDB snapshots"):
+		return "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. " +
+			"Commands that may modify the data set are disabled, because this instance is configured to report errors during writes " +
+			"if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB error."
+	case strings.HasPrefix(text, "MISCONF "):
+		if _, reason, found := strings.Cut(text, "AOF error: "); found {
+			return "MISCONF Errors writing to the AOF file: " + reason
+		}
+		return text
 	default:
 		return text
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
 // Every pair of writes to one key, and many longer rows of them, in all zones, meet in many orders of arrival: with an expiry that passes in between,
@@ -197,10 +197,10 @@ func (g *grid) compare(number int, rows [][]int, schedule []string, soon, far in
 	for at, z := range g.zones {
 		for _, m := range z.topic[g.begun[at]:] {
 			for _, e := range m.entries {
-				effects, err := script.Effects(e.Effects)
+				effects, err := message.Effects(e.Effects)
 				require.NoError(g.t, err)
 				for _, effect := range effects {
-					v := versioned{position(g.t, e.ID), z.name, effect}
+					v := versioned{position(g.t, e.ID.String()), z.name, effect}
 					histories[effect[3]] = append(histories[effect[3]], v)
 				}
 			}

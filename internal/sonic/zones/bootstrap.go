@@ -253,7 +253,7 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) (int, error
 	}
 	pipe.Select(ctx, 0)
 	for f := range slices.Chunk(list, 5) {
-		if f[3] == policyCounter {
+		if f[3] == policyCounter || f[3] == policyNone { // without versions
 			name, _ := f[0].(string)
 			pipe.HSet(ctx, b.Target.keys.Boot, strconv.Itoa(db)+":"+name, at.text())
 		}

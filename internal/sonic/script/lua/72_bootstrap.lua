@@ -3,8 +3,9 @@
 --
 -- The copy is what the zone would have, had it got all effects up to some moment and a few of those behind it: how far the
 -- source was before the copy began becomes the zone's cursors, and its own effects that are behind are in its topic. Applying
--- an effect again that the copy has is nothing new, for the copy has the source's versions, too; only counters need to know:
--- the hash `boot` holds, by "<db>:<key>", how far the source was when it read the counter: zone, id, .. with spaces between.
+-- an effect again that the copy has is nothing new, for the copy has the source's versions, too; only keys without versions, of
+-- policy counter and none, need to know: the hash `boot` holds, by "<db>:<key>", how far the source was when it read the key: zone,
+-- id, .. with spaces between.
 
 -- told_elsewhere writes a stored version as zone asker stores it.
 local function told_elsewhere(text, asker)
@@ -54,7 +55,10 @@ redis.register_function{
 		if problem then return problem end
 		local step = call('HSCAN', state(keys[1], 'ver'), args[2], 'COUNT', args[3])
 		local list = step[2]
-		for i = 2, #list, 2 do list[i] = told_elsewhere(list[i], args[1]) end
+		for i = 2, #list, 2 do
+			-- Operations go on only from what is copied with its content: sonic_copy_keys says from what.
+			list[i] = string.gsub(told_elsewhere(list[i], args[1]), ' L$', '')
+		end
 		return step
 	end,
 }

@@ -11,7 +11,7 @@ type Keys struct {
 	Versions string // hash: versions of keys and elements
 	Cursors  string // hash: origin zone to the last id applied of it
 	Meta     string // hash: zone, epoch, shipped, layout
-	Boot     string // hash: after a bootstrap, how far the source was when it read a counter
+	Boot     string // hash: after a bootstrap, how far the source was when it read a key without versions
 
 	prefix string
 }

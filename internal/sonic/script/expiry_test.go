@@ -1,8 +1,10 @@
 package script_test
 
 import (
+	"context"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -89,4 +91,30 @@ func TestAKeyThatItsOwnZoneEmptied(t *testing.T) {
 		assert.Equal(t, int64(-1), b.data(0)["k"].expires)
 		assert.Zero(t, w.counts["wanted"])
 	}
+}
+
+// An expiry that passed before all that a zone has forgotten wipes nothing there: what it wiped is gone, and what was written after it has
+// no versions any more.
+func TestAnExpiryThatPassedBeforeWhatIsForgotten(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("hset", "h", "old", "1")
+	a.write("pexpire", "h", "1")
+	require.Eventually(t, func() bool { return a.client.Exists(context.Background(), "h").Val() == 0 }, 5*time.Second, time.Millisecond)
+	a.write("hset", "h", "new", "1")
+	w.drain()
+	for range 4 {
+		a.beat()
+		b.beat()
+		w.drain()
+	}
+	b.prune(0) // a still knows of the expiry
+	a.write("hset", "h", "newest", "1")
+	a.write("pexpireat", "h", far)
+	w.drain()
+	all := w.history()
+	last := all[len(all)-1].effect
+	require.Equal(t, []string{"E", "h"}, []string{last[0], last[3]})
+	require.Len(t, last, 6, "it tells of the expiry that has passed")
+	assert.Equal(t, "new=1 newest=1", w.everywhere("h"))
+	assert.Equal(t, far, strconv.FormatInt(b.data(0)["h"].expires, 10))
 }

@@ -57,7 +57,7 @@
 -- Pruning: `pruned` is a version that every zone's cursors are past, as all beats say, so everything
 -- still to come is newer and was written by who knew all before it. A fact before it is forgotten:
 -- it would lose every comparison. What is asked for later counts as forgotten at once, also when
--- sonic_prune has not reached it yet. X is kept until its time is before `pruned`, too. An element without
+-- sonic_prune has not reached it yet. X is kept until its time is before `pruned`, too; W counts as forgotten then. An element without
 -- a version has its key's KV, and without that one is older than all that is known. A KV takes an older X with it.
 -- A KV with ' L' is kept as long as there is the list or stream, as what operations name; it counts as forgotten
 -- for all else.

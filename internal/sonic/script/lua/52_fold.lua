@@ -59,17 +59,19 @@ local function settle(db, key, f, was)
 	local kind = kind_of(key)
 	if kind == 'none' then return end
 	local letter = LETTERS[kind]
+	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it wiped is gone.
+	local wiped = f.wiped and f.wiped > pruned.ms
 	if not letter then
 		-- The content is that of the wholesale write.
 		local typed = versions.newest_type(f)
 		if typed and (not f.whole or before(f.whole, typed)) or passed(f)
-			or f.wiped and (not f.whole or f.whole.ms < f.wiped) then
+			or wiped and (not f.whole or f.whole.ms < f.wiped) then
 			call('DEL', key)
 			return
 		end
 	else
 		local other = versions.newest_type(f, letter)
-		if f.whole or other or f.wiped or passed(f) then
+		if f.whole or other or wiped or passed(f) then
 			local list, gone = elements_of(key, letter), {}
 			local stored = versions_of(ver, db, key, list, 1, 1)
 			for i = 1, #list do

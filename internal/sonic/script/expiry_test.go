@@ -118,3 +118,17 @@ func TestAnExpiryThatPassedBeforeWhatIsForgotten(t *testing.T) {
 	assert.Equal(t, "new=1 newest=1", w.everywhere("h"))
 	assert.Equal(t, far, strconv.FormatInt(b.data(0)["h"].expires, 10))
 }
+
+// What is added to a key whose expiry has passed by the stream's clock, and not yet by Redis' own, goes with it, also when something older
+// comes before Redis has removed it.
+func TestWhatIsAddedToAKeyThatIsOver(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("set", "z", "older")
+	b.open("4102444800000-0") // a clock that is ahead
+	b.write("zadd", "z", 1, "p")
+	b.write("pexpireat", "z", "4102444799000")
+	b.write("zadd", "z", 2, "q")
+	w.drain()
+	w.everywhere("z")
+	assert.Empty(t, b.data(0))
+}

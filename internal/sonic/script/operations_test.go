@@ -94,7 +94,7 @@ func TestAWriteToALongListIsSmall(t *testing.T) {
 	for _, m := range a.topic[before:] {
 		size += len(m.payload)
 	}
-	t.Logf("%d bytes", size)
+	t.Logf("%d bytes; once as a whole: %d", size, len(a.topic[0].payload))
 	assert.Less(t, size, 200<<10)
 	assert.Equal(t, 11_000, len(strings.Split(w.everywhere("l"), " value ")))
 	assert.Zero(t, w.counts["wanted"])

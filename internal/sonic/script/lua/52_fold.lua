@@ -59,6 +59,12 @@ local function settle(db, key, f, was)
 	local kind = kind_of(key)
 	if kind == 'none' then return end
 	local letter = LETTERS[kind]
+	local said, at, text = versions.expiry(f)
+	-- The stream's clock is past it, Redis' own is not. What was added in between has not lifted it, so it is over, too.
+	if at and at <= clock and call('PEXPIRETIME', key) == at then
+		call('DEL', key)
+		return
+	end
 	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it wiped is gone.
 	local wiped = f.wiped and f.wiped > pruned.ms
 	if not letter then
@@ -87,7 +93,6 @@ local function settle(db, key, f, was)
 			if #gone == #list then return end
 		end
 	end
-	local said, at, text = versions.expiry(f)
 	if said then set_expiry(key, (at == nil or at <= clock) and '' or text) end
 end
 

@@ -35,7 +35,7 @@ func withReplica(t testing.TB, env func(primary, replica *stack.RedisServer) []s
 func setter(t testing.TB, stop <-chan struct{}, z zone, prefix string) (keys []string) {
 	t.Helper()
 	for i := 0; ; {
-		c := redis.NewClient(&redis.Options{Addr: z.addressNow(), MaxRetries: -1, PoolSize: 1})
+		c := redis.NewClient(&redis.Options{Addr: z.AddressNow("redis"), MaxRetries: -1, PoolSize: 1})
 		for ; ; i++ {
 			select {
 			case <-stop:
@@ -67,7 +67,7 @@ func failover(t *testing.T, name string, w *writer, a, b zone, replica *stack.Re
 	time.Sleep(time.Second) // some load before the fault
 	began := time.Now()
 	fail()
-	after := redis.NewClient(&redis.Options{Addr: a.addressNow(), MaxRetries: -1})
+	after := redis.NewClient(&redis.Options{Addr: a.AddressNow("redis"), MaxRetries: -1})
 	defer after.Close()
 	await(t, 30*time.Second, "writes are taken again", func() bool {
 		return after.Set(t.Context(), "after", name, 0).Err() == nil && replica.Client(t).Get(t.Context(), "after").Val() == name

@@ -2,6 +2,7 @@ package sonic
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -142,7 +143,7 @@ func TestMessagesThatStopTheProcess(t *testing.T) {
 		want string
 	}{
 		"of a newer version": {func(b *other) {
-			b.send(b.header(), []byte{0x90}, func(p map[string]string) { p["sonic_format"] = "2" })
+			b.send(b.header(), []byte{0x90}, func(p map[string]string) { p["sonic_format"] = strconv.Itoa(message.Format + 1) })
 		}, "run the newer version in this zone, too"},
 		"of nobody knows whom":               {func(b *other) { b.send(b.header(), nil, func(p map[string]string) { clear(p) }) }, "no message of a Sonic"},
 		"with a payload that cannot be read": {func(b *other) { b.send(b.header(), []byte("garbage")) }, "SONICPAYLOAD"},

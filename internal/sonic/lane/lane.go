@@ -16,7 +16,7 @@ import (
 )
 
 // Layout is the version of the state keys that this Sonic knows.
-const Layout = 1
+const Layout = 2
 
 // Config says what the library is told when it opens.
 type Config struct {

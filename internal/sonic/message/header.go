@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Format is the version of the messages that this Sonic writes, and the highest that it reads.
-const Format = 1
+// Format is the version of the messages that this Sonic writes, and the highest that it reads. Format 2 has the effect L.
+const Format = 2
 
 // Names of properties.
 const (

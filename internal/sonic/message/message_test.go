@@ -3,6 +3,7 @@ package message_test
 import (
 	"maps"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -99,7 +100,7 @@ func TestHeadersThatAreNotSonics(t *testing.T) {
 		})
 	}
 	newer := maps.Clone(good)
-	newer["sonic_format"] = "2"
+	newer["sonic_format"] = strconv.Itoa(message.Format + 1)
 	_, err := message.ParseHeader(newer)
 	require.ErrorIs(t, err, message.ErrNewer)
 	assert.Contains(t, err.Error(), "run the newer version")

@@ -26,7 +26,7 @@ func TestEveryRowOfWritesConverges(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
 			w := newWorld(t, r, names...)
-			g := &grid{world: w}
+			g := &grid{world: w, makers: newMakers(t)}
 			for n := range p.steps {
 				g.run(n, 2+n%3)
 			}
@@ -52,8 +52,9 @@ var rowWrites = []string{
 // grid runs rows of writes by schedules.
 type grid struct {
 	*world
-	rows  int
-	begun []int // of each zone, how long its topic was before
+	makers *makers
+	rows   int
+	begun  []int // of each zone, how long its topic was before
 }
 
 const mostRows = 1200
@@ -224,7 +225,7 @@ func (g *grid) compare(number int, rows [][]int, schedule []string, soon, far in
 		}
 		modelled := false
 		for _, seen := range []bool{false, true} {
-			model, there := fold(g.t, effects, now, seen)
+			model, there := g.makers.fold(effects, now, seen)
 			if model.kind == "dump" && exists {
 				model.kind, model.content = want.kind, want.content
 			}
@@ -244,7 +245,7 @@ func (g *grid) compare(number int, rows [][]int, schedule []string, soon, far in
 		for at, z := range g.zones {
 			fmt.Fprintf(&text, "  zone %s: %v, knows %v\n", z.name, held[at][key], z.known(0, key))
 		}
-		model, there := fold(g.t, effects, now, false)
+		model, there := g.makers.fold(effects, now, false)
 		fmt.Fprintf(&text, "  model: %v %v\n", model, there)
 		for _, v := range effects {
 			fmt.Fprintf(&text, "  %v\n", v)

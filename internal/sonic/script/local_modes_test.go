@@ -248,7 +248,7 @@ func TestManyArguments(t *testing.T) {
 		}
 		for _, entry := range entries(ctx, t, r.s) {
 			for _, e := range entry {
-				if len(e) > 4005 {
+				if len(e) > 4005 && e[0] != "L" { // who executes L cuts what it pushes
 					t.Errorf("%s: an effect of %d values", command[0], len(e))
 				}
 				if err := replay(ctx, r.c, e); err != nil {
@@ -326,7 +326,7 @@ func TestNotes(t *testing.T) {
 		"SADD s a b":                     "e0:1:sa=ID;e0:1:sb=ID;ts0:s=ID",
 		"SREM sp a":                      "e0:2:spa=ID -;x0:sp=ID",
 		"ZADD z 1 a":                     "e0:1:za=ID;tz0:z=ID",
-		"RPUSH l a":                      "k0:l=ID",
+		"RPUSH l a":                      "k0:l=ID L",
 		"RENAME from to":                 "k0:from=ID;k0:to=ID " + far + ";x0:to=ID " + far,
 		"MSET a 1 b 2":                   "k0:a=ID;k0:b=ID",
 		"COPY x y DB 5":                  "k5:y=ID",
@@ -338,7 +338,7 @@ func TestNotes(t *testing.T) {
 		"SETRANGE r 1 a":                 "k0:r=ID",
 		"ZRANGESTORE d zz 0 -1":          "k0:d=ID",
 		"SET k v NX":                     "k0:k=ID",
-		"XADD t 1-1 f v":                 "k0:t=ID",
+		"XADD t 1-1 f v":                 "k0:t=ID L",
 		"BLPOP ll 0":                     "k0:ll=ID",
 		"GETEX x PXAT " + far:            "x0:x=ID " + far,
 		"PERSIST xp":                     "x0:xp=ID",

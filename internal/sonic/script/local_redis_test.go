@@ -200,6 +200,22 @@ func replay(ctx context.Context, c *redis.Conn, e effect) error {
 			pxat = "0"
 		}
 		return do("RESTORE", key, pxat, e[4], "REPLACE", "ABSTTL")
+	case "L":
+		rest := e[8:]
+		if e[7] == "LMOVE" {
+			rest = append([]string{key}, rest...)
+		}
+		if err := with(e[7], rest); err != nil {
+			return err
+		}
+		length, err := c.Do(ctx, map[bool]string{true: "XLEN", false: "LLEN"}[e[7][0] == 'X'], key).Int()
+		if err != nil {
+			return err
+		}
+		if strconv.Itoa(length) != e[6] {
+			return fmt.Errorf("%q makes %d values", e, length)
+		}
+		return expire(e[5])
 	case "E":
 		return expire(e[4])
 	case "H", "A", "Z":

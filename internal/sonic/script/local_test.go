@@ -15,10 +15,10 @@ import (
 )
 
 // A row is a command on a state, and the effects that its entry has: an effect per line, its values
-// separated by a space; "" is an empty value, DUMP a dump, MS a time of now.
+// separated by a space; "" is an empty value, DUMP a dump, MS a time of now, BASE the version that L names.
 type row struct {
-	before  string // commands, one per line
-	command string
+	before  string // commands, one per line, past Sonic
+	command string // the last of the lines; those before it are executed first, by Sonic
 	effects string
 	any     bool // the reply differs from run to run
 }
@@ -229,13 +229,23 @@ var rows = []row{
 	{"ZADD k 1 a 2 b", "ZRANGESTORE m k x -1", "", false},
 	{"ZADD k 1 a 2 b", "ZUNIONSTORE m x k", "", false},
 
-	{"RPUSH k a\nPEXPIREAT k " + far, "LPUSH k b c", "R l DB k DUMP " + far, false},
+	{"RPUSH k a\nPEXPIREAT k " + far, "LPUSH k b c", "R l DB k DUMP " + far, false}, // nothing is known of what was before
+	{"RPUSH k a\nPEXPIREAT k " + far, "LPUSH k b\nLPUSH k c d", "L l DB k BASE " + far + " 4 LPUSH c d", false},
+	{"RPUSH k a\nPEXPIREAT k " + far, "LPUSH k b\nPERSIST k\nLPUSH k c d", "L l DB k BASE \"\" 4 LPUSH c d", false},
 	{"", "RPUSH k b c", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k b c\nRPUSH k d", "L l DB k BASE \"\" 3 RPUSH d", false},
+	{"", "RPUSH k b\nRPUSH k a b c", "L l DB k BASE \"\" 4 RPUSH a b c", false},
+	{"", "RPUSH k b\nDEL k\nRPUSH k a", "R l DB k DUMP \"\"", false},
 	{"SET k v", "RPUSH k b c", "", false},
 	{"", "RPUSH k", "", false},
 	{"", "LPUSHX k b", "", false},
 	{"RPUSH k a", "RPUSHX k b", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k a\nRPUSHX k b", "L l DB k BASE \"\" 2 RPUSH b", false},
+	{"", "RPUSH k a\nLPUSHX k b", "L l DB k BASE \"\" 2 LPUSH b", false},
 	{"RPUSH k a b", "LPOP k", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k a b\nLPOP k", "L l DB k BASE \"\" 1 LPOP", false},
+	{"", "RPUSH k a b c d\nRPOP k 2", "L l DB k BASE \"\" 2 RPOP 2", false},
+	{"", "RPUSH k a b\nRPOP k 9", "D l DB k", false},
 	{"RPUSH k a b", "RPOP k 2", "D l DB k", false},
 	{"RPUSH k a b", "RPOP k 0", "", false},
 	{"RPUSH k a b", "RPOP k -1", "", false},
@@ -243,40 +253,54 @@ var rows = []row{
 	{"", "LPOP k 2", "", false},
 	{"", "LPOP k 0", "", false},
 	{"RPUSH k a b a", "LREM k 0 a", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k a b a\nLREM k -1 a", "L l DB k BASE \"\" 2 LREM -1 a", false},
+	{"", "RPUSH k a a\nLREM k 0 a", "D l DB k", false},
 	{"RPUSH k a b a", "LREM k 0 x", "", false},
-	{"RPUSH k a b a", "LSET k 1 x", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k a b a\nLSET k 1 x", "L l DB k BASE \"\" 3 LSET 1 x", false},
 	{"RPUSH k a b a", "LSET k 9 x", "", false},
 	{"", "LSET k 9 x", "", false},
-	{"RPUSH k a b a", "LINSERT k BEFORE b x", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k a b a\nLINSERT k before b x", "L l DB k BASE \"\" 4 LINSERT before b x", false},
 	{"RPUSH k a b a", "LINSERT k BEFORE y x", "", false},
 	{"", "LINSERT k BEFORE y x", "", false},
 	{"", "LINSERT k NEAR y x", "", false},
-	{"RPUSH k a b c", "LTRIM k 1 1", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k a b c\nLTRIM k 1 1", "L l DB k BASE \"\" 1 LTRIM 1 1", false},
 	{"RPUSH k a b c", "LTRIM k 0 -1", "", false},
 	{"RPUSH k a b c", "LTRIM k 5 9", "D l DB k", false},
 	{"SET k v", "LTRIM k 5 9", "", false},
 	{"RPUSH k a b c", "LMOVE k l LEFT RIGHT", "R l DB k DUMP \"\"\nR l DB l DUMP \"\"", false},
-	{"RPUSH k a b c", "LMOVE k k LEFT RIGHT", "R l DB k DUMP \"\"", false},
+	{"", "RPUSH k a b c\nLMOVE k l LEFT RIGHT", "L l DB k BASE \"\" 2 LPOP\nR l DB l DUMP \"\"", false},
+	{"", "RPUSH k a b c\nRPUSH l x\nLMOVE k l right left", "L l DB k BASE \"\" 2 RPOP\nL l DB l BASE \"\" 2 LPUSH c", false},
+	{"", "RPUSH k a\nRPUSH l x\nLMOVE k l LEFT RIGHT", "D l DB k\nL l DB l BASE \"\" 2 RPUSH a", false},
+	{"", "RPUSH k a b c\nLMOVE k k LEFT RIGHT", "L l DB k BASE \"\" 3 LMOVE LEFT RIGHT", false},
+	{"", "RPUSH k a b c\nRPOPLPUSH k k", "L l DB k BASE \"\" 3 LMOVE RIGHT LEFT", false},
 	{"RPUSH k a", "RPOPLPUSH k l", "D l DB k\nR l DB l DUMP \"\"", false},
+	{"", "RPUSH k a b\nRPUSH l x\nRPOPLPUSH k l", "L l DB k BASE \"\" 1 RPOP\nL l DB l BASE \"\" 2 LPUSH b", false},
 	{"", "RPOPLPUSH k l", "", false},
 	{"RPUSH k a\nSET l x", "RPOPLPUSH k l", "", false},
 	{"", "LMOVE k l UP RIGHT", "", false},
-	{"RPUSH l a b", "LMPOP 2 k l LEFT COUNT 1", "R l DB l DUMP \"\"", false},
+	{"", "RPUSH l a b\nLMPOP 2 k l LEFT COUNT 1", "L l DB l BASE \"\" 1 LPOP 1", false},
+	{"", "RPUSH l a b c\nLMPOP 1 l right COUNT 2", "L l DB l BASE \"\" 1 RPOP 2", false},
 	{"", "LMPOP 2 k l LEFT", "", false},
 	{"", "LMPOP x k l LEFT", "", false},
+	{"", "RPUSH k 3 1 2\nSORT k STORE l\nRPUSH l 4", "L l DB l BASE \"\" 4 RPUSH 4", false},
+	{"", "RPUSH k a b\nRENAME k l\nRPUSH l c", "L l DB l BASE \"\" 3 RPUSH c", false},
+	{"", "RPUSH k a b\nCOPY k l\nLPOP l", "L l DB l BASE \"\" 1 LPOP", false},
 
 	{"RPUSH l a", "BLPOP k l 0", "D l DB l", false},
-	{"RPUSH l a b", "BRPOP k l 0", "R l DB l DUMP \"\"", false},
+	{"", "RPUSH l a b\nBRPOP k l 0", "L l DB l BASE \"\" 1 RPOP", false},
+	{"", "RPUSH l a b\nBLPOP k l 0", "L l DB l BASE \"\" 1 LPOP", false},
 	{"SET k v", "BLPOP k l 0", "", false},
 	{"", "BLPOP k l x", "", false},
 	{"", "BLPOP k", "", false},
 	{"", "BLPOP k -1", "", false},
 	{"RPUSH k a", "BLMOVE k l LEFT LEFT 0", "D l DB k\nR l DB l DUMP \"\"", false},
+	{"", "RPUSH k a b\nRPUSH l x\nBLMOVE k l LEFT LEFT 0", "L l DB k BASE \"\" 1 LPOP\nL l DB l BASE \"\" 2 LPUSH a", false},
 	{"", "BLMOVE k l LEFT UP -1", "", false},
 	{"", "BLMOVE k l LEFT LEFT", "", false},
 	{"RPUSH k a", "BRPOPLPUSH k l 0", "D l DB k\nR l DB l DUMP \"\"", false},
 	{"RPUSH k a", "BRPOPLPUSH k l x", "", false},
 	{"RPUSH k a b", "BLMPOP 0 1 k RIGHT COUNT 2", "D l DB k", false},
+	{"", "RPUSH k a b c\nBLMPOP 0 1 k RIGHT COUNT 2", "L l DB k BASE \"\" 1 RPOP 2", false},
 	{"", "BLMPOP x 1 k RIGHT COUNT 2", "", false},
 	{"ZADD l 1.5 a", "BZPOPMIN k l 0", "z l DB l \"\" a", false},
 	{"ZADD l 1.5 a 2 b", "BZPOPMAX k l 0", "z l DB l \"\" b", false},
@@ -322,11 +346,25 @@ var rows = []row{
 	{"", "XADD k * f v", "R l DB k DUMP \"\"", true},
 	{"", "XADD k NOMKSTREAM * f v", "", false},
 	{"", "XADD k 5-1 f", "", false},
+	{"", "XADD k 5-1 f v\nXADD k 6-1 f v g w", "L l DB k BASE \"\" 2 XADD 6-1 f v g w", false},
+	{"", "XADD k 5-1 f v\nXADD k NOMKSTREAM MAXLEN 5 6-1 f v", "L l DB k BASE \"\" 2 XADD 6-1 f v", false},
+	{"", "XADD k 5-1 f v\nXADD k * f v", "L l DB k BASE \"\" 2 XADD * f v", true},
+	{"", "XADD k 5-1 f v\nXADD k 6-* f v", "L l DB k BASE \"\" 2 XADD 6-0 f v", false},
+	{"", "XADD k 5-1 f v\nXADD k 6-1 f v\nXADD k MAXLEN 2 7-1 f v", "L l DB k BASE \"\" 2 XADD MINID = 6-1 7-1 f v", false},
+	{"", "XADD k 5-1 f v\nXADD k 6-1 f v\nXADD k maxlen ~ 1 limit 9 7-1 f v", "L l DB k BASE \"\" 3 XADD 7-1 f v", false},
+	{"", "XADD k 5-1 f v\nXADD k MAXLEN = 0 7-1 f v", "L l DB k BASE \"\" 0 XADD MAXLEN = 0 7-1 f v", false},
+	{"", "XADD k 5-1 f v\nXADD k MINID 6 7-1 maxlen v", "L l DB k BASE \"\" 1 XADD MINID = 7-1 7-1 maxlen v", false},
+	{"XADD k 5-1 f v\nPEXPIREAT k " + far, "XSETID k 6-1\nXADD k 7-1 f v", "L l DB k BASE " + far + " 2 XADD 7-1 f v", false},
 	{"XADD k 5-1 f v\nXADD k 6-1 f v", "XDEL k 5-1", "R l DB k DUMP \"\"", false},
+	{"", "XADD k 5-1 f v\nXADD k 6-1 f v\nXDEL k 5-1 7-1", "L l DB k BASE \"\" 1 XDEL 5-1 7-1", false},
+	{"", "XADD k 5-1 f v\nXDEL k 5-1", "L l DB k BASE \"\" 0 XDEL 5-1", false},
+	{"", "XADD k 5-1 f v\nXDEL k 5-1\nXADD k 6-1 f v", "L l DB k BASE \"\" 1 XADD 6-1 f v", false},
 	{"XADD k 5-1 f v", "XDEL k 5-2", "", false},
-	{"XADD k 5-1 f v\nXADD k 6-1 f v", "XTRIM k MAXLEN 1", "R l DB k DUMP \"\"", false},
+	{"", "XADD k 5-1 f v\nXADD k 6-1 f v\nXTRIM k MAXLEN 1", "L l DB k BASE \"\" 1 XTRIM MINID = 6-1", false},
+	{"", "XADD k 5-1 f v\nXADD k 6-1 f v\nXTRIM k MAXLEN 0", "L l DB k BASE \"\" 0 XTRIM MAXLEN = 0", false},
 	{"XADD k 5-1 f v", "XTRIM k MAXLEN 1", "", false},
 	{"XADD k 5-1 f v", "XSETID k 9-1", "R l DB k DUMP \"\"", false},
+	{"", "XADD k 5-1 f v\nXSETID k 9-1", "L l DB k BASE \"\" 1 XSETID 9-1", false},
 	{"", "XSETID k 9-1", "", false},
 
 	{"", "PUBLISH c hello", "P n DB c hello", false},
@@ -354,7 +392,10 @@ func commands(text string) [][]string {
 	return all
 }
 
-var now = regexp.MustCompile(`^1[0-9]{12}$`)
+var (
+	now  = regexp.MustCompile(`^1[0-9]{12}$`)
+	base = regexp.MustCompile(`^1[0-9]{12}-[0-9]+@a$`)
+)
 
 // matches compares an effect with one of a row.
 func matches(e effect, want []string, db int) bool {
@@ -363,7 +404,7 @@ func matches(e effect, want []string, db int) bool {
 	}
 	for i, w := range want {
 		switch {
-		case w == "*", w == "DUMP" && e[0] == "R", w == "MS" && now.MatchString(e[i]), w == "DB" && e[i] == strconv.Itoa(db):
+		case w == "*", w == "DUMP" && e[0] == "R", w == "MS" && now.MatchString(e[i]), w == "BASE" && base.MatchString(e[i]), w == "DB" && e[i] == strconv.Itoa(db):
 		case w != e[i]:
 			return false
 		}
@@ -416,7 +457,7 @@ func TestRows(t *testing.T) {
 			w.do("SELECT", strconv.Itoa(db))
 		}
 		for _, row := range rows {
-			t.Run(strings.ReplaceAll(row.before, "\n", ";")+">"+row.command+">"+strconv.Itoa(resp), func(t *testing.T) {
+			t.Run(strings.ReplaceAll(row.before, "\n", ";")+">"+strings.ReplaceAll(row.command, "\n", ";")+">"+strconv.Itoa(resp), func(t *testing.T) {
 				r.clear(ctx, t, "lww")
 				for _, command := range commands(row.before) {
 					for _, w := range []*wire{bare, sonicDB, copied} {
@@ -425,7 +466,21 @@ func TestRows(t *testing.T) {
 						}
 					}
 				}
-				command := words(row.command)
+				list := commands(row.command)
+				command, first := list[len(list)-1], list[:len(list)-1]
+				for _, command := range first {
+					bare.do(command...)
+					if reply := sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...); reply[0] == '-' {
+						t.Fatal(command, reply)
+					}
+				}
+				for _, all := range entries(ctx, t, r.s) {
+					for _, e := range all {
+						if err := replay(ctx, r.c, e); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
 				want := bare.do(command...)
 				got := mended(command, resp, sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...))
 				if got != want && !row.any || got[0] != want[0] {

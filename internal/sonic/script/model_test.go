@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // A versioned effect, as one zone appended it.
@@ -49,9 +51,64 @@ func (w *world) history() []versioned {
 	return all
 }
 
+// A made content is that of one wholesale write of a list or stream.
+type made struct{ kind, content, dump string }
+
+// makers find out what wholesale writes of lists and streams make, one by one in a Redis of their own: R is what its dump holds,
+// and L is its command, executed on what its base made, whatever came in between.
+type makers struct {
+	t      testing.TB
+	client *redis.Client
+	known  map[string]made // "<id>@<zone> <db>:<key>" to what it made
+}
+
+func newMakers(t testing.TB) *makers {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: stack.PrivateRedis(t).Addr(), MaxRetries: -1, PoolSize: 1})
+	t.Cleanup(func() { _ = client.Close() })
+	return &makers{t: t, client: client, known: make(map[string]made)}
+}
+
+func (m *makers) of(v versioned) made {
+	m.t.Helper()
+	ctx, e := m.t.Context(), v.effect
+	name := message.AtPosition(v.position).String() + "@" + v.origin + " " + v.key()
+	if known, ok := m.known[name]; ok {
+		return known
+	}
+	const key = "made"
+	dump := e[4]
+	if e[0] == "L" {
+		base, ok := m.known[e[4]+" "+v.key()]
+		require.True(m.t, ok, "%v names what nobody made", v)
+		dump = base.dump
+	}
+	require.NoError(m.t, m.client.RestoreReplace(ctx, key, 0, dump).Err())
+	if e[0] == "L" {
+		args := []any{e[7], key}
+		if e[7] == "LMOVE" {
+			args = append(args, key)
+		}
+		for _, arg := range e[8:] {
+			args = append(args, arg)
+		}
+		require.NoError(m.t, m.client.Do(ctx, args...).Err(), "%v", v)
+	}
+	var one made
+	var err error
+	one.kind, err = m.client.Type(ctx, key).Result()
+	require.NoError(m.t, err)
+	one.dump, err = m.client.Dump(ctx, key).Result()
+	require.NoError(m.t, err)
+	one.content = contentOf(ctx, m.t, m.client, one.kind, key)
+	m.known[name] = one
+	return one
+}
+
 // A folded key is what the model holds of a key while it folds.
 type folded struct {
 	kind     string
+	made     string // the kind of what R or L made
 	text     string
 	whole    versioned
 	elements map[string]element
@@ -86,7 +143,8 @@ func same(a, b versioned) bool { return a.position == b.position && a.origin == 
 //
 // What an expiry has wiped before a newer statement about the expiry is gone when the writer of that statement had seen it pass. It
 // says so in W, unless it has forgotten that there was an expiry: then all zones have. seen says that it had.
-func fold(t testing.TB, effects []versioned, now int64, seen bool) (value, bool) {
+func (m *makers) fold(effects []versioned, now int64, seen bool) (value, bool) {
+	t := m.t
 	t.Helper()
 	k := folded{pxat: -1, elements: make(map[string]element)}
 	sum := int64(0)
@@ -94,11 +152,12 @@ func fold(t testing.TB, effects []versioned, now int64, seen bool) (value, bool)
 	for _, v := range effects {
 		e := v.effect
 		switch e[0] {
-		case "S", "R":
+		case "S":
 			k.kind, k.text, k.whole, k.elements = "string", e[4], v, make(map[string]element)
-			if e[0] == "R" {
-				k.kind = "dump"
-			}
+			k.said, k.pxat = v, pxat(t, e[5])
+		case "R", "L":
+			one := m.of(v)
+			k.kind, k.made, k.text, k.whole, k.elements = "made", one.kind, one.content, v, make(map[string]element)
 			k.said, k.pxat = v, pxat(t, e[5])
 		case "D":
 			k.kind, k.whole, k.elements = "", v, make(map[string]element)
@@ -170,7 +229,10 @@ func (k folded) value(now int64) (value, bool) {
 	switch k.kind {
 	case "":
 		return value{}, false
-	case "string", "dump":
+	case "made":
+		result.kind, result.content = k.made, k.text
+		return result, !dead(k.whole)
+	case "string":
 		result.content = k.text
 		return result, !dead(k.whole)
 	}

@@ -174,7 +174,7 @@ func TestOpenRefuses(t *testing.T) {
 		_, err := a.call("sonic_open", args...)
 		assert.ErrorContains(t, err, want)
 	}
-	require.NoError(t, a.client.HSet(context.Background(), script.KeysOf(0).Meta, "layout", "2").Err())
+	require.NoError(t, a.client.HSet(context.Background(), script.KeysOf(0).Meta, "layout", "3").Err())
 	_, err := a.call("sonic_open", "a", 9, "0-0", "", 1, "b", "lww")
 	assert.ErrorContains(t, err, "SONICLAYOUT")
 }

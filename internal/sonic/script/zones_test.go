@@ -445,6 +445,15 @@ func contentOf(ctx context.Context, t testing.TB, c *redis.Client, kind, key str
 		list, err := c.LRange(ctx, key, 0, -1).Result()
 		require.NoError(t, err)
 		return strings.Join(list, " ")
+	case "stream":
+		list, err := c.XRange(ctx, key, "-", "+").Result()
+		require.NoError(t, err)
+		info, err := c.XInfoStream(ctx, key).Result()
+		if err != nil && strings.Contains(err.Error(), "no such key") { // it expired just now
+			return ""
+		}
+		require.NoError(t, err)
+		return fmt.Sprint(list, " ", info.LastGeneratedID, " ", info.MaxDeletedEntryID, " ", info.EntriesAdded)
 	default:
 		return ""
 	}

@@ -73,6 +73,21 @@ local function dump_effect(policy, db, key, dump, pxat)
 	return COUNT[6] .. START.R[policy][db] .. HEAD[#key] .. key .. HEAD[#dump] .. dump .. HEAD[#pxat] .. pxat
 end
 
+-- operation_effect packs L: command, and its arguments behind the key, list[first..last], which made length values of what base made.
+local function operation_effect(policy, db, key, base, pxat, length, command, list, first, last)
+	local parts = {
+		COUNT[last - first + 9], START.L[policy][db], HEAD[#key], key, HEAD[#base], base, HEAD[#pxat], pxat,
+		HEAD[#length], length, HEAD[#command], command,
+	}
+	local n = #parts
+	for i = first, last do
+		local value = list[i]
+		parts[n + 1], parts[n + 2] = HEAD[#value], value
+		n = n + 2
+	end
+	return concat(parts)
+end
+
 local function deletion_effect(policy, db, key)
 	return COUNT[4] .. START.D[policy][db] .. HEAD[#key] .. key
 end

@@ -87,10 +87,12 @@ end
 -- Each of the following returns what a write under lww notes, nil under another policy.
 
 -- wholesale_notes are those of a key set or deleted as a whole. They are added to notes, if given. Who
--- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua.
-local function wholesale_notes(policy, db, key, pxat, notes)
+-- makes a collection with an expiry adds expiry_notes: they are kept longer, see 50_versions.lua. base says
+-- that the key holds a list or stream: operations may go on from it.
+local function wholesale_notes(policy, db, key, pxat, notes, base)
 	if policy ~= 'l' then return notes end
 	local rest = pxat == '' and '' or ' ' .. pxat
+	if base then rest = rest .. ' L' end
 	if not notes then return {key_field(db, key), rest} end -- made of its size: most writes end here
 	local n = #notes
 	notes[n + 1], notes[n + 2] = key_field(db, key), rest

@@ -11,7 +11,7 @@ local function state_effects(db, key, notes)
 		return deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '', notes)
 	end
 	local pxat = expiry_of(key)
-	notes = wholesale_notes(policy, db, key, pxat, notes)
+	notes = wholesale_notes(policy, db, key, pxat, notes, kind == 'list' or kind == 'stream')
 	if kind == 'string' then return string_effect(policy, db, key, call('GET', key), pxat), notes end
 	local op, list
 	if kind == 'hash' then

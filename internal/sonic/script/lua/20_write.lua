@@ -138,7 +138,7 @@ local function dump_state(db, key, effects, notes)
 	else
 		effect = deletion_effect(policy, db, key)
 	end
-	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat or '', notes)
+	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat or '', notes, pxat ~= nil)
 end
 
 -- removal_effect packs removed elements; pxat is what the key had before. A key that lost its last

@@ -1,7 +1,31 @@
 
--- A list is shipped as it is after the write: who applies one cannot tell its elements apart.
+-- A list that was there before is shipped as the operation that changed it, on the list that was there: see
+-- 50_versions.lua. A new one is shipped as it is, and one that is gone as a deletion.
 
-each({'LPUSH', 'RPUSH', 'LPUSHX', 'RPUSHX'}, function(command)
+-- base_of returns the version of the write that made what the list or stream key holds, with its zone; nil when
+-- it is not kept.
+local function base_of(db, key)
+	if db ~= '0' then call('SELECT', '0') end
+	local stored = call('HGET', state(outbox, 'ver'), key_field(db, key))
+	if db ~= '0' then call('SELECT', db) end
+	return versions.base(stored)
+end
+
+-- operation returns what command, with list[first..last] behind the key, has done to the list or stream key,
+-- which was there before. It adds to effects and notes, if given. The command does the same whenever and wherever it is
+-- executed on the same content.
+local function operation(db, key, command, list, first, last, effects, notes)
+	if alone then return nil end
+	local policy, pxat = policy_of(key), expiry_of(key)
+	local base
+	if pxat then base = policy == 'n' and '' or base_of(db, key) end
+	if not base then return dump_state(db, key, effects, notes) end
+	local length = call(string.sub(command, 1, 1) == 'X' and 'XLEN' or 'LLEN', key)
+	local effect = operation_effect(policy, db, key, base, pxat, DIGITS[length], command, list, first, last)
+	return (effects or '') .. effect, wholesale_notes(policy, db, key, pxat, notes, true)
+end
+
+each({{'LPUSH', 'LPUSH'}, {'RPUSH', 'RPUSH'}, {'LPUSHX', 'LPUSH'}, {'RPUSHX', 'RPUSH'}}, function(command, plain)
 	write(command, function(args, db)
 		local key, n = args[2], #args
 		if policy_of(key) == 'c' then return counter_refusal(command) end
@@ -15,7 +39,8 @@ each({'LPUSH', 'RPUSH', 'LPUSHX', 'RPUSHX'}, function(command)
 			end
 		end
 		if failed(reply) or reply == 0 then return reply end
-		return reply, dump_state(db, key)
+		if reply == n - 2 then return reply, dump_state(db, key) end -- there was no list
+		return reply, operation(db, key, plain, args, 3, n)
 	end)
 end)
 
@@ -27,7 +52,7 @@ each({{'LPOP', true}, {'RPOP', true}, {'LREM', true}, {'LSET', false}, {'LINSERT
 		local reply = run(command, args)
 		if not reply or reply == 0 or reply == -1 or failed(reply) then return reply end
 		if type(reply) == 'table' and not reply.ok and #reply == 0 then return reply end -- LPOP key 0
-		return reply, dump_state(db, key)
+		return reply, operation(db, key, command, args, 3, #args)
 	end, {frees = frees})
 end)
 
@@ -37,18 +62,24 @@ write('LTRIM', function(args, db)
 	local before = try('LLEN', key)
 	local reply = run('LTRIM', args)
 	if failed(reply) or before == call('LLEN', key) then return reply end
-	return reply, dump_state(db, key)
+	return reply, operation(db, key, 'LTRIM', args, 3, 4)
 end, {frees = true})
 
--- move_element runs command, LMOVE or RPOPLPUSH, for the client's command name.
+local function pop_from(side) return side == 'LEFT' and 'LPOP' or 'RPOP' end
+
+-- move_element runs command, LMOVE or RPOPLPUSH, for the client's command name. What one list loses and what the other
+-- one gets are two effects.
 local function move_element(name, command, args, db)
 	local from, to = args[2], args[3]
 	if policy_of(from) == 'c' or to and policy_of(to) == 'c' then return counter_refusal(name) end
 	local reply = run(command, args)
-	if not reply or failed(reply) then return reply end
-	local effects, notes = dump_state(db, from)
-	if from ~= to then effects, notes = dump_state(db, to, effects, notes) end
-	return reply, effects, notes
+	if not reply or failed(reply) or alone then return reply end
+	local taken, put = 'RIGHT', 'LEFT'
+	if command == 'LMOVE' then taken, put = string.upper(args[4]), string.upper(args[5]) end
+	if from == to then return reply, operation(db, from, 'LMOVE', {taken, put}, 1, 2) end
+	local effects, notes = operation(db, from, pop_from(taken), {}, 1, 0)
+	if call('LLEN', to) == 1 then return reply, dump_state(db, to, effects, notes) end -- there was no list
+	return reply, operation(db, to, put == 'LEFT' and 'LPUSH' or 'RPUSH', {reply}, 1, 1, effects, notes)
 end
 
 each({'LMOVE', 'RPOPLPUSH'}, function(command)
@@ -58,11 +89,12 @@ end)
 -- LMPOP numkeys key .. LEFT|RIGHT [COUNT n]; BLMPOP has a timeout before that, and does not wait in a function.
 each({{'LMPOP', 2}, {'BLMPOP', 3}}, function(command, at)
 	write(command, function(args, db)
-		for i = at + 1, last_of_keys(args, at) do
+		local last = last_of_keys(args, at)
+		for i = at + 1, last do
 			if policy_of(args[i]) == 'c' then return counter_refusal(command) end
 		end
 		local reply = run(command, args)
 		if not reply or failed(reply) then return reply end
-		return reply, dump_state(db, reply[1])
+		return reply, operation(db, reply[1], pop_from(string.upper(args[last + 1])), {DIGITS[#reply[2]]}, 1, 1)
 	end, {frees = true})
 end)

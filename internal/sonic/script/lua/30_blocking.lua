@@ -33,7 +33,7 @@ each({{'BLPOP', 'LPOP'}, {'BRPOP', 'RPOP'}}, function(command, one)
 		return first_pop(command, args, function(key)
 			local reply = try(one, key)
 			if not reply or failed(reply) then return reply end
-			return {key, reply}, dump_state(db, key)
+			return {key, reply}, operation(db, key, one, {}, 1, 0)
 		end)
 	end, {special = true, frees = true})
 end)

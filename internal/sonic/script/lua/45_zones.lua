@@ -5,7 +5,7 @@ local others = {}
 local opened = false
 
 -- The layout of the state keys, in meta.
-local LAYOUT = '1'
+local LAYOUT = '2'
 
 local NO_ID = '0-0'
 

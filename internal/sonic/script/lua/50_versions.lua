@@ -36,14 +36,31 @@
 --   * a key that a remote effect left empty while its expiry is still to come: Redis forgets the
 --     expiry with the key. (When a local command does it, it appends E.)
 --
+-- Lists and streams: L is a wholesale write whose content is told as an operation on the content of another
+-- wholesale write, the base, which it names. Its version, its expiry and its place among the facts are those
+-- of any wholesale write. The operation is executed when the key here holds what the base made; every zone that
+-- executes it has the same then. "Holds what KV made" is itself a fact: ' L' behind KV says so, and it is written with
+-- that content only: by R, by a write of this zone to a list or stream, and by L that was executed. Nothing else changes
+-- such a content, but what takes it away: an expiry, or an addition of another type. Then the key is
+-- missing, or of another type, and the operation is not executed.
+--
+-- A wholesale write that cannot be reproduced here is asked for, as above: L on another base, for two zones
+-- wrote at the same time, or this one has forgotten something. KV becomes its version, without ' L', so what goes
+-- on from it is not executed either. The key keeps what it holds until the answer comes. A write of this zone in
+-- between ships the whole, for it has no base; it is newer, and stays. L that is lost to a newer KV, to a newer
+-- addition of another type, or to an expiry needs no content, and nothing is asked for. So when all has arrived KV is
+-- the same in all zones, and each of them holds what KV made: else it has asked, and the answer is a newer KV.
+--
 -- "The time" is the clock of this zone's stream or Redis' wall clock, whichever is ahead. Local writes are
 -- newer than everything here, so they only note their facts.
 --
 -- Pruning: `pruned` is a version that every zone's cursors are past, as all beats say, so everything
 -- still to come is newer and was written by who knew all before it. A fact before it is forgotten:
 -- it would lose every comparison. What is asked for later counts as forgotten at once, also when
--- sonic_prune has not reached it yet. X is kept until its time is before `pruned`, too. An element without
+-- sonic_prune has not reached it yet. X is kept until its time is before `pruned`, too; W counts as forgotten then. An element without
 -- a version has its key's KV, and without that one is older than all that is known. A KV takes an older X with it.
+-- A KV with ' L' is kept as long as there is the list or stream, as what operations name; it counts as forgotten
+-- for all else.
 --
 -- Versions are compared by milliseconds, sequence number, zone. Numbers are exact: milliseconds stay
 -- below 2^43 and sequence numbers below 2^20 (append and sonic_open see to it). Zones are compared byte by byte: Lua's
@@ -107,6 +124,17 @@ function versions.expiry_known(text)
 	return v, pxat, tonumber(wiped)
 end
 
+-- full returns a version with its zone, as effects name it.
+function versions.full(v) return v.zone == zone and v.text .. '@' .. zone or v.text end
+
+-- base returns the version of a stored wholesale write, with its zone, when operations may go on from it: nil when
+-- the key does not hold what that write made.
+function versions.base(stored)
+	if not stored or string.sub(stored, -2) ~= ' L' then return nil end
+	local text = string.match(stored, '^[^ ]*')
+	return string.find(text, '@', 1, true) and text or text .. '@' .. zone
+end
+
 -- overtaken tells whether a stored expiry is older than the stored wholesale write of its key. It has no meaning
 -- any more, also once that write is pruned.
 function versions.overtaken(expiry, whole)
@@ -121,7 +149,8 @@ function versions.facts(ver, db, key)
 	local rest
 	if stored[1] then
 		f.whole, rest = versions.known(stored[1])
-		if f.whole then f.whole_said = string.sub(rest, 2) end
+		if f.whole then f.whole_said = string.match(rest, '^ ?(%d*)') end
+		f.stored = stored[1]
 	end
 	if stored[2] and not versions.overtaken(stored[2], stored[1]) then
 		f.expiry, f.said, f.wiped = versions.expiry_known(stored[2])

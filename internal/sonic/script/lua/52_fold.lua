@@ -10,7 +10,7 @@ local ver          -- key of the hash of versions
 local clock        -- the time here: of the stream or of Redis, whichever is ahead, in ms
 local ahead        -- the stream's is
 local filled       -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors, else nil
-local wanted       -- function(db, key): asks the origin for the key's state
+local wanted       -- function(db, key, lacking): asks the origin for the key's state, see want
 local emptied      -- list of db, key: keys that may have lost their last element
 
 local function note(...)
@@ -59,17 +59,25 @@ local function settle(db, key, f, was)
 	local kind = kind_of(key)
 	if kind == 'none' then return end
 	local letter = LETTERS[kind]
+	local said, at, text = versions.expiry(f)
+	-- The stream's clock is past it, Redis' own is not. What was added in between has not lifted it, so it is over, too.
+	if at and at <= clock and call('PEXPIRETIME', key) == at then
+		call('DEL', key)
+		return
+	end
+	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it wiped is gone.
+	local wiped = f.wiped and f.wiped > pruned.ms
 	if not letter then
 		-- The content is that of the wholesale write.
 		local typed = versions.newest_type(f)
 		if typed and (not f.whole or before(f.whole, typed)) or passed(f)
-			or f.wiped and (not f.whole or f.whole.ms < f.wiped) then
+			or wiped and (not f.whole or f.whole.ms < f.wiped) then
 			call('DEL', key)
 			return
 		end
 	else
 		local other = versions.newest_type(f, letter)
-		if f.whole or other or f.wiped or passed(f) then
+		if f.whole or other or wiped or passed(f) then
 			local list, gone = elements_of(key, letter), {}
 			local stored = versions_of(ver, db, key, list, 1, 1)
 			for i = 1, #list do
@@ -86,19 +94,24 @@ local function settle(db, key, f, was)
 			if #gone == #list then return end
 		end
 	end
-	local said, at, text = versions.expiry(f)
 	if said then set_expiry(key, (at == nil or at <= clock) and '' or text) end
 end
 
--- wholesale applies S, R or D at v: set writes the value, nil for D; pxat is its expiry.
-function fold.wholesale(db, key, v, pxat, set)
+-- whole_text is what is stored of a wholesale write at v. base says that the key holds the list or stream that it made.
+local function whole_text(v, pxat, base)
+	local text = pxat == '' and v.text or v.text .. ' ' .. pxat
+	return base and text .. ' L' or text
+end
+
+-- wholesale applies S, R or D at v: set writes the value, nil for D; pxat is its expiry; base says that it is R.
+function fold.wholesale(db, key, v, pxat, set, base)
 	local f = facts(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local said, at = versions.expiry(f)
 	local replaced = said and before(said, v) and at and at <= clock
 	local was = f.whole
 	f.whole, f.whole_said = v, pxat
-	note(key_field(db, key), pxat == '' and v.text or v.text .. ' ' .. pxat)
+	note(key_field(db, key), whole_text(v, pxat))
 	local typed = versions.newest_type(f)
 	if typed and before(v, typed) then
 		settle(db, key, f, was)
@@ -117,6 +130,7 @@ function fold.wholesale(db, key, v, pxat, set)
 	end
 	local _, _, text = versions.expiry(f)
 	set(text)
+	if base then note(key_field(db, key), whole_text(v, pxat, true)) end
 	return 'applied'
 end
 

@@ -13,30 +13,86 @@ local function string_setter(key, value)
 	end
 end
 
-local function dump_setter(key, dump)
-	return function(pxat) call('RESTORE', key, pxat == '' and '0' or pxat, dump, 'REPLACE', 'ABSTTL') end
+-- Consumer groups are of one zone. groups_of returns those of the stream key: of each its name, the id that it was
+-- delivered last, how many entries it has read (false when Redis does not know), and what is pending.
+local function groups_of(key)
+	local groups = {}
+	if kind_of(key) ~= 'stream' then return groups end
+	for i, info in ipairs(call('XINFO', 'GROUPS', key)) do
+		local found, pending, from = {}, {}, '-'
+		for j = 1, #info, 2 do found[info[j]] = info[j + 1] end
+		while true do
+			local list = call('XPENDING', key, found.name, from, '+', SLICE)
+			for j = 1, #list do pending[#pending + 1] = list[j] end
+			if #list < SLICE then break end
+			from = '(' .. list[#list][1]
+		end
+		groups[i] = {found.name, found['last-delivered-id'], found['entries-read'], pending}
+	end
+	return groups
 end
+
+-- set_groups replaces the groups of the stream key, which are its origin's, by groups. What is pending of an entry that
+-- the stream does not have is not kept.
+local function set_groups(key, groups)
+	for _, info in ipairs(call('XINFO', 'GROUPS', key)) do call('XGROUP', 'DESTROY', key, info[2]) end
+	for _, group in ipairs(groups) do
+		local name, last, read, pending = unpack(group, 1, 4)
+		if read then
+			call('XGROUP', 'CREATE', key, name, last, 'ENTRIESREAD', format('%.0f', read))
+		else
+			call('XGROUP', 'CREATE', key, name, last)
+		end
+		for i = 1, #pending do
+			local id, consumer, idle, times = unpack(pending[i])
+			call('XCLAIM', key, name, consumer, '0', id, 'IDLE', format('%.0f', idle), 'RETRYCOUNT',
+				format('%.0f', times), 'FORCE', 'JUSTID')
+		end
+	end
+end
+
+-- dump_setter restores a dump of origin. A stream keeps the groups that it has here.
+local function dump_setter(key, dump, origin)
+	return function(pxat)
+		local groups = origin ~= zone and groups_of(key)
+		call('RESTORE', key, pxat == '' and '0' or pxat, dump, 'REPLACE', 'ABSTTL')
+		if groups and kind_of(key) == 'stream' then set_groups(key, groups) end
+	end
+end
+
+-- copied tells whether the copy that this Redis was filled with has what was done to a key without versions.
+local function copied(e, v) return filled and blind.has(v, e[3], e[4]) end
 
 function effects.S(e, v)
 	local set = string_setter(e[4], e[5])
 	if e[2] == 'l' then return fold.wholesale(e[3], e[4], v, e[6], set) end
+	if copied(e, v) then return 'applied' end
 	return blind.wholesale(e[3], e[4], set, e[6])
 end
 
 function effects.R(e, v)
-	local set = dump_setter(e[4], e[5])
-	if e[2] == 'l' then return fold.wholesale(e[3], e[4], v, e[6], set) end
+	local set = dump_setter(e[4], e[5], v.zone)
+	if e[2] == 'l' then return fold.wholesale(e[3], e[4], v, e[6], set, true) end
+	if copied(e, v) then return 'applied' end
 	return blind.wholesale(e[3], e[4], set, e[6])
+end
+
+function effects.L(e, v)
+	if e[2] == 'l' then return fold.operate(e, v) end
+	if copied(e, v) then return 'applied' end
+	return blind.operate(e)
 end
 
 function effects.D(e, v)
 	if e[2] == 'l' then return fold.wholesale(e[3], e[4], v, '') end
+	if copied(e, v) then return 'applied' end
 	return blind.wholesale(e[3], e[4], nil, '')
 end
 
 local function adds(letter)
 	return function(e, v)
 		if e[2] == 'l' then return fold.add(e[3], e[4], v, letter, e[5], e, 6) end
+		if copied(e, v) then return 'applied' end
 		return blind.add(e[3], e[4], letter, e[5], e, 6)
 	end
 end
@@ -44,6 +100,7 @@ end
 local function takes(letter)
 	return function(e, v)
 		if e[2] == 'l' then return fold.remove(e[3], e[4], v, e, 6) end
+		if copied(e, v) then return 'applied' end
 		return blind.remove(e[3], e[4], letter, e, 6)
 	end
 end
@@ -53,6 +110,7 @@ effects.h, effects.a, effects.z = takes('h'), takes('s'), takes('z')
 
 function effects.E(e, v)
 	if e[2] == 'l' then return fold.expire(e[3], e[4], v, e[5], tonumber(e[6])) end
+	if copied(e, v) then return 'applied' end
 	return blind.expire(e[3], e[4], e[5])
 end
 

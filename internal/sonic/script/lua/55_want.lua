@@ -1,8 +1,9 @@
 
 -- Wants: keys whose state this zone cannot know (see 50_versions.lua). The hash `want` holds those that were not
--- answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that the key is this zone's
--- own, of policy none, and was lost with an older Redis: there are no versions by which writes of this zone and the answer
--- could be told apart, so this zone is not ready before the answer came.
+-- answered: "<zone that is asked> <db>:<key>" to "<policy> <id of N>". "*" behind the policy says that this zone lost own effects
+-- with an older Redis and has not got them again: it is not ready before the answer came. The key is of policy none, and no
+-- versions tell writes of this zone and the answer apart; or it is a list or stream, and a write would ship it as a whole, without
+-- what was lost.
 
 local function want_field(target, db, key) return target .. ' ' .. db .. ':' .. key end
 
@@ -11,15 +12,16 @@ local function ask(out, target, policy, db, key)
 end
 
 -- want asks target for the state of key, unless it was asked and has not answered yet. Before sonic_open has run it only
--- notes the want: sonic_open asks then.
-local function want(out, target, policy, db, key)
+-- notes the want: sonic_open asks then. lacking says that what is lost is an own effect, if it is not open yet.
+local function want(out, target, policy, db, key, lacking)
 	go('0')
 	local hash, field = state(out, 'want'), want_field(target, db, key)
-	if call('HEXISTS', hash, field) == 1 then return false end
+	lacking = not opened and (lacking or policy == 'n')
+	if not lacking and call('HEXISTS', hash, field) == 1 then return false end
 	if opened then
 		call('HSET', hash, field, policy .. ' ' .. ask(out, target, policy, db, key))
 	else
-		call('HSET', hash, field, (policy == 'n' and 'n*' or policy) .. ' ' .. NO_ID)
+		call('HSET', hash, field, policy .. (lacking and '* ' or ' ') .. NO_ID)
 	end
 	return true
 end
@@ -47,7 +49,7 @@ end
 local function lacks_own(out)
 	local wants = call('HVALS', state(out, 'want'))
 	for i = 1, #wants do
-		if string.sub(wants[i], 1, 2) == 'n*' then return true end
+		if string.sub(wants[i], 2, 2) == '*' then return true end
 	end
 	return false
 end

@@ -94,6 +94,7 @@ redis.register_function{
 		call('HSET', meta, 'zone', name, 'epoch', epoch, 'layout', LAYOUT)
 		zone, others, alone, opened = name, names, count == 0, true
 		default_policy, policies = default, list
+		if alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
 		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0

@@ -168,8 +168,8 @@ redis.register_function('sonic_apply', function(keys, args)
 	ahead = clock > wall
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1}
 	local asked = origin == zone and (others[1] or '') or origin
-	wanted = function(db, key)
-		if want(out, asked, current.policy, db, key) then counts.wanted = counts.wanted + 1 end
+	wanted = function(db, key, lacking)
+		if want(out, asked, current.policy, db, key, lacking) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor

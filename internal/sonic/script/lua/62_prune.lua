@@ -35,6 +35,16 @@ local function horizon(out)
 	return lowest or NO_ID
 end
 
+-- is_base tells whether operations may go on from a stored wholesale write: there still is the list or stream.
+local function is_base(field, stored)
+	if not versions.base(stored) then return false end
+	local db, key = string.match(field, '^k(%d+):(.*)$')
+	go(db)
+	local kind = kind_of(key)
+	go('0')
+	return kind == 'list' or kind == 'stream'
+end
+
 -- sonic_prune cursor count: one step through the hash of versions.
 redis.register_function{
 	function_name = 'sonic_prune', flags = {'allow-oom'},
@@ -42,6 +52,7 @@ redis.register_function{
 		if not concat then bind() end
 		if not opened then return NOT_READY end
 		local out = keys[1]
+		selected = '0'
 		if not args[2] then return bad('cursor count') end
 		local to = horizon(out)
 		if id_before(pruned.text, to) then
@@ -62,10 +73,9 @@ redis.register_function{
 				forgotten = not versions.known(fields[i + 1])
 			end
 			if forgotten then
-				gone[#gone + 1] = fields[i]
-				if string.sub(fields[i], 1, 1) == 'k' then
-					wholes[#wholes + 1] = {'x' .. string.sub(fields[i], 2), fields[i + 1]}
-				end
+				local whole = string.sub(fields[i], 1, 1) == 'k'
+				if whole then wholes[#wholes + 1] = {'x' .. string.sub(fields[i], 2), fields[i + 1]} end
+				if not whole or alone or not is_base(fields[i], fields[i + 1]) then gone[#gone + 1] = fields[i] end
 			end
 		end
 		for i = 1, #wholes do

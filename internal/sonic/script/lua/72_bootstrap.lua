@@ -55,7 +55,10 @@ redis.register_function{
 		if problem then return problem end
 		local step = call('HSCAN', state(keys[1], 'ver'), args[2], 'COUNT', args[3])
 		local list = step[2]
-		for i = 2, #list, 2 do list[i] = told_elsewhere(list[i], args[1]) end
+		for i = 2, #list, 2 do
+			-- Operations go on only from what is copied with its content: sonic_copy_keys says from what.
+			list[i] = string.gsub(told_elsewhere(list[i], args[1]), ' L$', '')
+		end
 		return step
 	end,
 }

@@ -1,0 +1,83 @@
+
+-- Operations on lists and streams (L).
+
+-- Those that are executed. What comes from another zone is not trusted to name others.
+local OPERATIONS = {
+	LPUSH = true, RPUSH = true, LPOP = true, RPOP = true, LREM = true, LSET = true, LINSERT = true, LTRIM = true,
+	LMOVE = true, XADD = true, XDEL = true, XTRIM = true, XSETID = true,
+}
+
+-- operate executes the operation of e. It tells whether it did here what it did at the origin, as far as the number of
+-- values shows: somebody may have changed the list or stream past Sonic.
+local function operate(e)
+	local key, command = e[4], e[8]
+	if not OPERATIONS[command] then error('the operation ' .. tostring(command)) end
+	go(e[3])
+	local kind = kind_of(key)
+	if kind ~= 'list' and kind ~= 'stream' then return false end
+	local reply
+	if command == 'LMOVE' then
+		reply = try(command, key, key, e[9], e[10])
+	elseif #e > SLICE and (command == 'LPUSH' or command == 'RPUSH') then
+		for i = 9, #e, SLICE do
+			reply = try(command, key, unpack(e, i, math.min(i + SLICE - 1, #e)))
+			if failed(reply) then break end
+		end
+	else
+		reply = try(command, key, unpack(e, 9)) -- MOST_ARGS bounds them
+	end
+	return not failed(reply) and call(kind == 'list' and 'LLEN' or 'XLEN', key) == tonumber(e[7])
+end
+
+-- operate applies L at v. What it does when the operation cannot be executed here is said in 50_versions.lua.
+function fold.operate(e, v)
+	local db, key, pxat = e[3], e[4], e[6]
+	local f = facts(db, key)
+	if f.whole and before(v, f.whole) then return 'lost' end
+	local base = versions.base(f.stored)
+	if base == versions.full(v) then return 'applied' end -- it came with the copy of a bootstrap
+	local said, at = versions.expiry(f)
+	local replaced = said and before(said, v) and at and at <= clock
+	local was = f.whole
+	f.whole, f.whole_said = v, pxat
+	local typed = versions.newest_type(f)
+	local lost = typed and before(v, typed)
+	if lost or dead(f, v) then
+		note(key_field(db, key), whole_text(v, pxat))
+		settle(db, key, f, was)
+		if lost and replaced then wanted(db, key) end
+		return lost and 'lost' or 'dead'
+	end
+	local result = 'applied'
+	if base == e[5] then
+		if operate(e) then
+			local _, _, text = versions.expiry(f)
+			set_expiry(key, text)
+			note(key_field(db, key), whole_text(v, pxat, true))
+			return 'applied'
+		end
+		if call('EXISTS', key) == 1 then result = 'diverged' end -- else it expired here
+	end
+	note(key_field(db, key), whole_text(v, pxat))
+	settle(db, key, f, was)
+	wanted(db, key, true)
+	return result
+end
+
+-- operate applies L without versions: what the one writer did, this zone does in the same order.
+function blind.operate(e)
+	local db, key, pxat = e[3], e[4], e[6]
+	go(db)
+	local at = tonumber(pxat)
+	if at and at <= clock then
+		call('DEL', key)
+		return 'dead'
+	end
+	if operate(e) then
+		set_expiry(key, pxat)
+		return 'applied'
+	end
+	local there = call('EXISTS', key) == 1
+	wanted(db, key)
+	return there and 'diverged' or 'applied' -- it expired here before the writer told it to stay
+end

@@ -61,22 +61,18 @@ func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header,
 			h(header, nil)
 			return nil
 		}
-		entries, err := script.Entries(parts)
+		entries, err := message.Entries(parts)
 		if err != nil {
 			return err
 		}
 		var all []stored
 		for _, e := range entries {
-			id, err := message.ParseID(e.ID)
-			if err != nil {
-				return err
-			}
-			effects, err := script.Effects(e.Effects)
+			effects, err := message.Effects(e.Effects)
 			if err != nil {
 				return err
 			}
 			for _, effect := range effects {
-				all = append(all, stored{of.name, id, effect})
+				all = append(all, stored{of.name, e.ID, effect})
 			}
 		}
 		h(header, all)

@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"strings"
+	"bytes"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
@@ -142,7 +142,7 @@ func (p *Proxy) hideIn(cmd *command.Command, reply []byte, c *client, db int) []
 }
 
 func withoutState(list []byte) []byte {
-	if !strings.Contains(string(list), statePrefix) {
+	if !bytes.Contains(list, []byte(statePrefix)) {
 		return list
 	}
 	all, err := resp.Elements(list)

@@ -276,6 +276,36 @@ func TestInvalidationsOfStateKeys(t *testing.T) {
 	}
 }
 
+// TestNotificationsOfStateKeys are not for clients, however they are subscribed to.
+func TestNotificationsOfStateKeys(t *testing.T) {
+	srv := opened(t)
+	require.NoError(t, srv.Client(t).ConfigSet(t.Context(), "notify-keyspace-events", "KEA").Err())
+	e := start(t, srv, nil)
+	for _, words := range [][]string{
+		{"PSUBSCRIBE", "__key*"}, {"SUBSCRIBE", "__keyspace@0__:{sonic:0}out", "__keyspace@0__:a", "__keyevent@0__:xadd", "__keyevent@0__:set", "{sonic:0}out"},
+	} {
+		for _, proto := range []string{"2", "3"} {
+			c, other := dial(t, e.addr), dial(t, e.addr)
+			c.ask(t, "HELLO", proto)
+			c.ask(t, words...)
+			for range len(words) - 2 {
+				_, err := c.reply()
+				require.NoError(t, err)
+			}
+			require.Equal(t, "+OK\r\n", other.ask(t, "SET", "a", "1"))
+			other.ask(t, "PUBLISH", "__keyspace@0__:a", "{sonic:0}out is no key here")
+			var got string
+			for !strings.Contains(got, "no key here") {
+				one, err := c.reply()
+				require.NoError(t, err)
+				got += one
+			}
+			require.Equal(t, 3, strings.Count(got, "message\r\n"), got)
+			require.Equal(t, 1, strings.Count(got, "{sonic:"), got)
+		}
+	}
+}
+
 // TestBoundsOfRedis: its longest argument may be shorter than the endpoint's, and a function that it refuses for want of memory is a command to clients.
 func TestBoundsOfRedis(t *testing.T) {
 	srv := opened(t)

@@ -23,7 +23,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		rejected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonic_clients_rejected_total", Help: "Clients that were refused because there were too many.",
+			Name: "sonic_clients_rejected_total", Help: "Clients that were refused: there were too many, or the handshake of TLS failed.",
 		}),
 		slowClients: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonic_clients_slow_total", Help: "Clients that were disconnected because they did not read their replies.",

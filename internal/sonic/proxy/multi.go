@@ -14,6 +14,7 @@ type transaction struct {
 	size     int64  // what Redis counts of it at most
 	spoilt   bool   // a command was refused
 	writes   bool
+	scripts  bool // scripts that declare keys are among them
 }
 
 // queued is a command of a transaction.
@@ -24,6 +25,9 @@ type queued struct {
 	behind int // where the arguments begin
 	n      int // arguments with the name
 	write  bool
+	keys   int // that a script declares
+	first  int // where they begin, in transaction.raw
+	last   int
 	answer func(c *client) []byte
 }
 
@@ -32,6 +36,7 @@ type element struct {
 	cmd    *command.Command
 	answer []byte // the proxy's own; nil: the next one that Redis gave
 	write  bool   // of a function
+	script bool   // replies of functions stand before and behind it
 	db     int    // where it runs
 	// counted: the number of state keys comes before it.
 	counted bool
@@ -54,7 +59,12 @@ func (c *client) queue(cmd *command.Command, r request) bool {
 	tx := c.tx
 	q := queued{cmd: cmd, n: r.len()}
 	switch cmd.Class {
-	case command.Connection, command.Script:
+	case command.Script:
+		var problem string
+		if q.keys, problem = c.l.p.declaredKeys(cmd, r); problem != "" {
+			return c.refuse(problem)
+		}
+	case command.Connection:
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 	case command.Answered:
 		if cmd.Name != "select" && cmd.Name != "echo" && cmd.Name != "ping" {
@@ -65,8 +75,14 @@ func (c *client) queue(cmd *command.Command, r request) bool {
 	default:
 	}
 	q.write = c.l.p.writesBy(cmd, r)
-	if q.write && !c.writable() && !c.l.p.writesHeld() { // held ones wait at EXEC
+	writes := q.write || q.keys > 0
+	if writes && !c.writable() && !c.l.p.writesHeld() { // held ones wait at EXEC
 		return c.refuse(c.l.p.noWrites())
+	}
+	if q.keys > 0 {
+		q.first, q.last = len(tx.raw)+r.args[2].End+2, len(tx.raw)+r.args[2+q.keys].End+2
+		tx.size += 2 * countedSize(q.last-q.first, q.keys)
+		tx.scripts = true
 	}
 	if tx.size += countedSize(len(r.raw), r.len()); tx.size > min(c.l.cfg.Limits.QueryBytes, c.l.p.query.Load()-queryRest) {
 		c.close() // as Redis does when its query buffer is full
@@ -77,7 +93,7 @@ func (c *client) queue(cmd *command.Command, r request) bool {
 	q.end = len(tx.raw)
 	q.behind = q.start + r.args[0].End + 2
 	tx.commands = append(tx.commands, q)
-	tx.writes = tx.writes || q.write
+	tx.writes = tx.writes || writes
 	c.reply([]byte("+QUEUED\r\n"))
 	return true
 }
@@ -163,10 +179,18 @@ func (c *client) exec(_ *command.Command, _ request) bool {
 	if !ok {
 		return false
 	}
+	if tx.scripts && !b.fenced {
+		if problem := c.refused; problem != "" {
+			c.refused = ""
+			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
+		}
+		return c.passFence(b)
+	}
 	c.tx, c.watch = nil, false
 	run := c.prepare(tx)
+	run.b = b
 	c.busy = run.db != c.db
-	b.push(pending{client: c, kind: handled, then: &handling{replies: run.sent + 2, each: run.reply, lost: run.lost}})
+	b.push(pending{client: c, kind: handled, then: &handling{replies: run.sent + 2, here: tx.scripts, each: run.reply, lost: run.lost}})
 	b.out = append(b.out, run.out...)
 	b.appended(len(run.out))
 	return true
@@ -184,6 +208,7 @@ func (c *client) selects(tx *transaction) bool {
 // execution is a transaction that runs.
 type execution struct {
 	c        *client
+	b        *backend
 	out      []byte
 	sent     int // commands between MULTI and EXEC
 	seen     int // replies so far
@@ -221,6 +246,13 @@ func (c *client) prepare(tx *transaction) *execution {
 			// Within a transaction a blocking command does not wait: Redis is asked as for any write.
 			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.behind:q.end])
 			el.write, writes = true, true
+		case q.keys > 0:
+			declared, mode := tx.raw[q.first:q.last], c.modeIn(e.db, "t"+id)
+			e.out = appendKeys(e.out, p.markKeys, mode, q.keys, declared)
+			e.out = append(e.out, raw...)
+			e.out = appendKeys(e.out, p.shipKeys, mode, q.keys, declared)
+			el.script, writes = true, true
+			e.sent += 2
 		case q.cmd.Name == "dbsize":
 			el.counted = true
 			e.out = append(e.out, p.countState...)
@@ -306,6 +338,10 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 		one := given[0]
 		given = given[1:]
 		switch {
+		case el.script:
+			e.b.fenced = e.b.fenced && noted(one, given[1])
+			one = p.unwrapNoted(el.cmd, one, given[0], given[1])
+			given = given[2:]
 		case el.write:
 			one = p.mend(el.cmd, el.emptyArray, one, e.c.proto)
 		default:

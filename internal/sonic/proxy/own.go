@@ -32,22 +32,44 @@ func (c *client) takeOwn() bool {
 	return true
 }
 
-// pushed takes what Redis tells without having been asked. Invalidations of state keys are not for clients.
+// pushed takes what Redis tells without having been asked. Invalidations and notifications of state keys are not for clients.
 func (c *client) pushed(push []byte) {
-	if string(firstWord(push)) == "invalidate" && bytes.Contains(push, []byte(statePrefix)) {
-		parts, err := resp.Elements(push)
-		if err != nil || len(parts) != 2 {
-			return
-		}
+	if bytes.Contains(push, []byte(statePrefix)) {
+		push = withoutStateIn(push)
+	}
+	c.deliver(push)
+}
+
+// withoutStateIn leaves state keys out of a push that may name some. It returns nil when nothing is left.
+func withoutStateIn(push []byte) []byte {
+	parts, err := resp.Elements(push)
+	if err != nil || len(parts) < 2 {
+		return push
+	}
+	switch string(resp.Text(parts[0])) {
+	case "invalidate":
 		keys := withoutState(parts[1])
 		if string(keys) == "*0\r\n" {
-			return
+			return nil
 		}
 		kept := resp.AppendHeader(nil, push[0], 2)
 		kept = append(kept, parts[0]...)
-		push = append(kept, keys...)
+		return append(kept, keys...)
+	case "message", "pmessage":
+		if aboutState(resp.Text(parts[len(parts)-2]), resp.Text(parts[len(parts)-1])) {
+			return nil
+		}
 	}
-	c.deliver(push)
+	return push
+}
+
+// aboutState reports whether a message is a notification of a state key: __keyspace@DB__:KEY with the event, or __keyevent@DB__:EVENT with the key.
+func aboutState(channel, message []byte) bool {
+	if bytes.HasPrefix(channel, []byte("__keyevent@")) {
+		return isState(message)
+	}
+	_, key, found := bytes.Cut(channel, []byte("__:"))
+	return found && bytes.HasPrefix(channel, []byte("__keyspace@")) && isState(key)
 }
 
 // dropOwn gives up the client's own connection. Nothing is due.

@@ -15,15 +15,13 @@ import (
 // script runs EVAL, EVALSHA and FCALL of a user. Functions that stand before and behind it in one MULTI note the state of
 // the keys that it declares. Writes to other keys cannot be seen.
 func (c *client) script(cmd *command.Command, r request) bool {
-	n, ok := resp.ParseInt(r.arg(2))
-	if !ok || n <= 0 || n > int64(r.len()-3) {
+	n, problem := c.l.p.declaredKeys(cmd, r)
+	switch {
+	case problem != "":
+		c.replyError(problem)
+		return true
+	case n == 0:
 		return c.relay(cmd, r) // without keys, or an error
-	}
-	for i := 3; i < 3+int(n); i++ {
-		if c.l.cfg.Counter != nil && c.l.cfg.Counter(r.arg(i)) {
-			c.replyError("SONICREFUSED " + strings.ToUpper(cmd.Name) + " is not for counter keys: what a script adds to them cannot be seen")
-			return true
-		}
 	}
 	if !c.writable() {
 		return c.refusedWrite()
@@ -45,7 +43,7 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	p := c.l.p
 	first, last := r.args[2].End+2, r.args[2+n].End+2
 	declared := r.raw[first:last]
-	if countedSize(len(r.raw), r.len())+2*countedSize(len(declared), int(n)) > p.query.Load()-queryRest {
+	if countedSize(len(r.raw), r.len())+2*countedSize(len(declared), n) > p.query.Load()-queryRest {
 		c.replyError("ERR Sonic refuses '" + cmd.Name + "' with its keys of " + strconv.Itoa(len(declared)) +
 			" bytes: Redis would end the connection that all clients share")
 		return true
@@ -54,15 +52,9 @@ func (c *client) script(cmd *command.Command, r request) bool {
 	flags := c.modeIn(c.db, "")
 	var out []byte
 	out = resp.AppendCommand(out, "MULTI")
-	out = resp.AppendHeader(out, '*', int(n)+5)
-	out = append(out, p.markKeys...)
-	out = append(out, flags...)
-	out = append(out, declared...)
+	out = appendKeys(out, p.markKeys, flags, n, declared)
 	out = append(out, r.raw...)
-	out = resp.AppendHeader(out, '*', int(n)+5)
-	out = append(out, p.shipKeys...)
-	out = append(out, c.modeIn(c.db, tx)...)
-	out = append(out, declared...)
+	out = appendKeys(out, p.shipKeys, c.modeIn(c.db, tx), n, declared)
 	out = resp.AppendHeader(out, '*', 5)
 	out = append(out, p.closeTx...)
 	out = append(out, c.modeIn(c.db, tx)...)
@@ -138,12 +130,43 @@ func (p *Proxy) unwrapScript(cmd *command.Command, reply []byte) (answer, id []b
 	if err != nil || len(given) != 4 {
 		return reply, nil, true // an error
 	}
-	if given[0][0] == '-' || given[2][0] == '-' {
-		// The library was loaded anew since the fence was passed: by another version of Sonic, or by the former primary's successor.
-		p.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
-		return resp.AppendError(nil, errUnnoted), nil, false
+	answer = p.unwrapNoted(cmd, given[0], given[1], given[2])
+	return answer, resp.Text(given[3]), noted(given[0], given[2])
+}
+
+// noted reports whether both functions around a script have run.
+func noted(mark, ship []byte) bool { return mark[0] != '-' && ship[0] != '-' }
+
+// unwrapNoted returns a script's own reply of those to it and to the functions around it.
+func (p *Proxy) unwrapNoted(cmd *command.Command, mark, reply, ship []byte) []byte {
+	if noted(mark, ship) {
+		return reply
 	}
-	return given[1], resp.Text(given[3]), true
+	// The library was loaded anew since the fence was passed: by another version of Sonic, or by the former primary's successor.
+	p.log.Error("a script ran while no Sonic had opened this Redis: what it wrote is in this zone only", zap.String("command", cmd.Name))
+	return resp.AppendError(nil, errUnnoted)
+}
+
+// appendKeys appends the call of a function with the keys that a script declares, which are bulk strings.
+func appendKeys(out, function, mode []byte, n int, declared []byte) []byte {
+	out = resp.AppendHeader(out, '*', n+5)
+	out = append(out, function...)
+	out = append(out, mode...)
+	return append(out, declared...)
+}
+
+// declaredKeys returns how many keys a script declares: 0 when it has none, or when Redis refuses it. problem is the error of one that may not run.
+func (p *Proxy) declaredKeys(cmd *command.Command, r request) (n int, problem string) {
+	number, ok := resp.ParseInt(r.arg(2))
+	if !ok || number <= 0 || number > int64(r.len()-3) {
+		return 0, ""
+	}
+	for i := 3; i < 3+int(number); i++ {
+		if p.cfg.Counter != nil && p.cfg.Counter(r.arg(i)) {
+			return 0, "SONICREFUSED " + strings.ToUpper(cmd.Name) + " is not for counter keys: what a script adds to them cannot be seen"
+		}
+	}
+	return int(number), ""
 }
 
 // aboutLibrary returns the error of a command that would call, replace or delete Sonic's own library.

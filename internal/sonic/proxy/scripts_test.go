@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -40,6 +41,42 @@ func TestScriptsLeaveWatchAlone(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 }
+
+// TestScriptsWithinTransactions are noted with the other commands, as one effect.
+func TestScriptsWithinTransactions(t *testing.T) {
+	srv := opened(t)
+	e := start(t, srv, nil)
+	c := dial(t, e.addr)
+	direct := srv.Client(t)
+	run := func() string {
+		c.send(t, "multi\r\nset a 1\r\neval \"return redis.call('incr', KEYS[1])\" 1 a\r\nget a\r\nselect 1\r\n"+
+			"eval \"return redis.call('append', KEYS[1], ARGV[1])\" 1 b x\r\neval \"return {}\" 0\r\nevalsha x 1 a\r\nselect 0\r\n")
+		for range 9 {
+			got, err := c.reply()
+			require.NoError(t, err)
+			require.True(t, got == "+OK\r\n" || got == "+QUEUED\r\n", got)
+		}
+		return c.ask(t, "EXEC")
+	}
+	require.Equal(t, "*8\r\n+OK\r\n:2\r\n$1\r\n2\r\n+OK\r\n:1\r\n*0\r\n-NOSCRIPT No matching script. Please use EVAL.\r\n+OK\r\n", run())
+	entries, err := direct.XRange(t.Context(), "{sonic:0}out", "-", "+").Result()
+	require.NoError(t, err)
+	all := ""
+	for _, entry := range entries {
+		require.Contains(t, entry.Values, "t", "all in one transaction")
+		all += entry.Values["e"].(string)
+	}
+	require.Contains(t, all, "\xa11\xa1b\xa1x", "the state of b in database 1")
+
+	require.NoError(t, script.Replace(t.Context(), direct))
+	require.Contains(t, run(), errUnnoted)
+	require.Contains(t, run(), "-EXECABORT Transaction discarded because of: LOADING Sonic has not opened this Redis yet", "the fence stands again")
+	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "none"))
+	open(t, srv)
+	require.Equal(t, ":4\r\n", c.ask(t, "EVAL", "return redis.call('incr', KEYS[1])", "1", "a"), "one ran without being noted")
+}
+
+const errUnnoted = "-ERR the script ran while no Sonic had opened this Redis"
 
 // TestTransactionsBeyondTheBoundOfRedis: Redis ends a connection whose queued commands are larger than its bound. A script's keys are sent three times.
 func TestTransactionsBeyondTheBoundOfRedis(t *testing.T) {

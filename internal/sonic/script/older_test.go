@@ -96,7 +96,7 @@ func TestEffectsOfANewerVersion(t *testing.T) {
 	require.Equal(t, "5", b.data(0)["c:1"].content)
 	require.Equal(t, "1", b.data(0)["k"].content)
 
-	_, err = b.call("sonic_apply", "new", 1, "0-0", known.last, "", "0", known.parts[0])
+	_, err := b.call("sonic_apply", "new", 1, "0-0", known.last, "", "0", known.parts[0])
 	require.ErrorContains(t, err, "SONICNOTREADY zone new is none of those")
 }
 

@@ -122,9 +122,9 @@ func TestOpenRefuses(t *testing.T) {
 func TestApplyRefuses(t *testing.T) {
 	_, a, _ := twoZones(t)
 	for want, args := range map[string][]any{
-		"SONICARG origin epoch":      {"b"},
-		"SONICNOTREADY zone c is none":      {"c", 1, "0-0", "1-0", "", "0", "\x90"},
-		"SONICPAYLOAD of b up to 1-": {"b", 1, "0-0", "1-0", "", "0", "\x91"},
+		"SONICARG origin epoch":        {"b"},
+		"SONICNOTREADY zone c is none": {"c", 1, "0-0", "1-0", "", "0", "\x90"},
+		"SONICPAYLOAD of b up to 1-":   {"b", 1, "0-0", "1-0", "", "0", "\x91"},
 	} {
 		_, err := a.call("sonic_apply", args...)
 		assert.ErrorContains(t, err, want)

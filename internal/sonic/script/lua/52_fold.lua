@@ -130,7 +130,7 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	local anew = f.whole and same(f.whole, v) -- behind D: these elements have the key's version
 	local restated = false -- and say when the key expires: newer elements that are there expire, too
 	if anew then
-		if pxat ~= '' and not (f.expiry and before(v, f.expiry)) then
+		if pxat ~= '' and not (f.expiry and not before(f.expiry, v)) then -- else the first of several effects has said it
 			restated = true
 			f.expiry, f.said = v, pxat
 			notes[1], notes[2] = expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped)

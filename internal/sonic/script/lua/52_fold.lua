@@ -251,7 +251,8 @@ function fold.expire(db, key, v, pxat, wiped)
 	local now_at = tonumber(pxat)
 	local comes = now_at == nil or now_at > clock
 	local typed = versions.newest_type(f)
-	if at and at <= clock and (not wiped or wiped < at) and not same(said, v)
+	-- A statement whose time had passed when it was made, by a clock that is ahead, wiped more here than W says: all before it.
+	if at and at <= clock and (not wiped or wiped < at or said.ms >= at) and not same(said, v)
 		and (comes or typed and before(v, typed)) then
 		wanted(db, key)
 	end

@@ -111,3 +111,34 @@ func TestNobodyAsksForAnEmptiedKey(t *testing.T) {
 	require.Zero(t, w.counts["wanted"])
 	require.Empty(t, b.data(0))
 }
+
+// Many large keys are asked for at once. They are not all shipped in one call.
+func TestAnswersOfLargeKeysComeInSeveralCalls(t *testing.T) {
+	w, a, b := twoZones(t)
+	large := strings.Repeat("x", 3<<20)
+	for i := range 5 {
+		b.write("set", "large"+strconv.Itoa(i), large)
+	}
+	a.all(b)
+	soon := time.Now().Add(time.Second)
+	for i := range 5 {
+		b.write("pexpireat", "large"+strconv.Itoa(i), strconv.FormatInt(soon.UnixMilli(), 10))
+	}
+	a.all(b)
+	for i := range 5 {
+		b.write("persist", "large"+strconv.Itoa(i))
+	}
+	time.Sleep(time.Until(soon.Add(5 * time.Millisecond)))
+	a.all(b)
+	require.Equal(t, 5, w.counts["wanted"])
+	b.all(a)
+	waiting := func() int64 { return b.client.HLen(t.Context(), "{sonic:0}owe").Val() }
+	require.EqualValues(t, 3, waiting(), "two are enough for one call")
+	b.beat()
+	require.EqualValues(t, 1, waiting())
+	b.beat()
+	require.Zero(t, waiting())
+	w.drain()
+	require.Len(t, a.data(0), 5)
+	require.Equal(t, a.data(0), b.data(0))
+}

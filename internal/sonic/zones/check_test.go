@@ -3,12 +3,14 @@ package zones_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 )
 
@@ -145,24 +147,38 @@ func TestLargeKeysComeOneByOne(t *testing.T) {
 	for i := range 6000 {
 		members = append(members, i)
 	}
-	for i := range 8 {
+	for i := range 3 {
 		members[0] = fmt.Sprint("large", i)
 		a.write(0, "sadd", members...)
 	}
 	require.Empty(t, w.differences("a", "b"))
 	args := []any{"FCALL", "sonic_digests", 1, a.out, 0}
-	for i := range 8 {
+	for i := range 3 {
 		args = append(args, fmt.Sprint("large", i))
 	}
 	reply, err := a.client.Do(t.Context(), args...).Slice()
 	require.NoError(t, err)
 	require.Len(t, reply[1], 2*5, "two of them are enough for one call")
-	b.behind(0, "SREM", "large5", 17)
-	require.Equal(t, []string{"0 large5"}, w.differences("a", "b"))
+	b.behind(0, "SREM", "large2", 17)
+	require.Equal(t, []string{"0 large2"}, w.differences("a", "b"))
 	b.lose()
 	require.NoError(t, w.bootstrap("a", "b"))
 	b.recover()
 	w.settled()
+}
+
+func TestAZoneOfAnotherVersion(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	text, version, err := script.Library()
+	require.NoError(t, err)
+	b := w.zones["b"]
+	b.mu.Lock()
+	b.open = false
+	b.mu.Unlock()
+	require.NoError(t, b.client.Do(t.Context(), "FUNCTION", "LOAD", "REPLACE", strings.Replace(text, "'"+version+"'", "'another'", 1)).Err())
+	c := w.check("a", "b")
+	_, err = c.Run(t.Context())
+	require.ErrorContains(t, err, "zone b runs functions of another version")
 }
 
 func TestTheRedisOfAnotherZone(t *testing.T) {

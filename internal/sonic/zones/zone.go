@@ -122,8 +122,16 @@ func (z *Zone) list(ctx context.Context, n int, function string, args ...any) ([
 // errReply says that a reply is not what the library gives.
 var errReply = errors.New("an unexpected reply of the library")
 
-// check finds out whether this is the zone's Redis.
+// check finds out whether this is the zone's Redis, and runs this version of the library: others may say the same in other words.
 func (z *Zone) check(ctx context.Context) error {
+	_, version, err := script.Library()
+	if err != nil {
+		return err
+	}
+	// A failure of the call shows below.
+	if found, err := z.redis.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && found != version {
+		return fmt.Errorf("the Redis of zone %s runs functions of another version: start this version of Sonic there", z.name)
+	}
 	at, err := z.reached(ctx)
 	if err != nil {
 		return err

@@ -144,7 +144,7 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	local anew = f.whole and same(f.whole, v) -- behind D: these elements have the key's version
 	local restated = false -- and say when the key expires: newer elements that are there expire, too
 	if anew then
-		if pxat ~= '' and not (f.expiry and before(v, f.expiry)) then
+		if pxat ~= '' and not (f.expiry and not before(f.expiry, v)) then -- else the first of several effects has said it
 			restated = true
 			f.expiry, f.said = v, pxat
 			notes[1], notes[2] = expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped)
@@ -265,7 +265,8 @@ function fold.expire(db, key, v, pxat, wiped)
 	local now_at = tonumber(pxat)
 	local comes = now_at == nil or now_at > clock
 	local typed = versions.newest_type(f)
-	if at and at <= clock and (not wiped or wiped < at) and not same(said, v)
+	-- A statement whose time had passed when it was made, by a clock that is ahead, wiped more here than W says: all before it.
+	if at and at <= clock and (not wiped or wiped < at or said.ms >= at) and not same(said, v)
 		and (comes or typed and before(v, typed)) then
 		wanted(db, key)
 	end

@@ -54,37 +54,50 @@ local function lacks_own(out)
 	return false
 end
 
+-- Bytes of answers that one call ships, about: what is asked of large keys waits for later calls, so that Redis serves clients in
+-- between.
+local ANSWERS = 4194304
+
 -- answer ships the state of key, which asker wanted by the entry id. Under lww it is for all zones: it has a version. Under
 -- none it is for the asker only, and for the last time that it asked: O says so. Without versions nobody could tell how old it is.
--- Without an asker it is for all: the key is this zone's own.
+-- Without an asker it is for all: the key is this zone's own. It returns how many bytes that was.
 local function answer(out, asker, id, policy, db, key)
 	go(db)
 	local effects, notes = state_effects(db, key)
 	go('0')
-	if effects == '' then return end
+	if effects == '' then return 0 end
 	if policy ~= 'l' and asker then effects = cmsgpack.pack({'O', policy, db, key, asker, id}) .. effects end
 	append(out, '0', nil, effects, notes)
+	return #effects
 end
+
+-- Whether the hash `owe` may hold something.
+local owing = true
 
 -- A zone that came back older than it was may have less of a key than the others had from it: an answer under a new version
 -- would take that from them. So what it is asked before it has all again waits in the hash `owe`: "<asker> <db>:<key>" to
--- "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each other.
+-- "<policy> <id of N>". It waits for no answer itself: answers of two zones may not wait for each other. There waits, too, what
+-- is beyond ANSWERS.
 local function owe(out, asker, id, policy, db, key)
 	go('0')
 	call('HSET', state(out, 'owe'), want_field(asker, db, key), policy .. ' ' .. id)
+	owing = true
 end
 
--- pay answers what waited.
+-- pay answers what waited, as much as one call may.
 local function pay(out)
+	if not owing then return end
 	go('0')
-	local hash = state(out, 'owe')
+	local hash, shipped = state(out, 'owe'), 0
 	local all = call('HGETALL', hash)
 	for i = 1, #all, 2 do
 		local asker, db, key = string.match(all[i], '^([^ ]*) (%d+):(.*)$')
 		local policy, id = string.match(all[i + 1], '^([^ ]*) (.*)$')
-		answer(out, asker, id, policy, db, key)
+		shipped = shipped + answer(out, asker, id, policy, db, key)
+		call('HDEL', hash, all[i])
+		if shipped > ANSWERS then return end
 	end
-	if #all > 0 then call('DEL', hash) end
+	owing = false
 end
 
 -- awaited tells whether this zone waits for the answer of origin to the entry id; then also whether the key is its own.

@@ -46,8 +46,8 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			current.policy = policy
 			if op == 'N' then
 				if e[5] == zone and origin ~= zone then
-					if ready or #behind(out) == 0 then
-						answer(out, origin, id, policy, e[3], e[4])
+					if current.answers < ANSWERS and (ready or #behind(out) == 0) then
+						current.answers = current.answers + answer(out, origin, id, policy, e[3], e[4])
 					else
 						owe(out, origin, id, policy, e[3], e[4])
 					end
@@ -166,7 +166,7 @@ redis.register_function('sonic_apply', function(keys, args)
 	local wall = wall_clock()
 	clock = math.max(ms_of(top), wall)
 	ahead = clock > wall
-	local current = {wants = call('EXISTS', state(out, 'want')) == 1}
+	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
 	local asked = origin == zone and (others[1] or '') or origin
 	wanted = function(db, key, lacking)
 		if want(out, asked, current.policy, db, key, lacking) then counts.wanted = counts.wanted + 1 end

@@ -1,11 +1,14 @@
 
--- sonic_beat appends a beat: the cursors of this zone. Others learn from it what they need not keep.
+-- sonic_beat appends a beat: the cursors of this zone. Others learn from it what they need not keep. It also answers what others
+-- asked and still wait for.
 redis.register_function{
 	function_name = 'sonic_beat', flags = {'allow-oom'},
 	callback = function(keys)
 		if not concat then bind() end
 		if not opened then return NOT_READY end
 		if alone then return false end
+		selected = '0'
+		if ready or #behind(keys[1]) == 0 then pay(keys[1]) end
 		local held = call('HMGET', state(keys[1], 'cur'), unpack(others))
 		local effect = {'_', 'n', '0', ''}
 		for i = 1, #others do

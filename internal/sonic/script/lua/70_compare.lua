@@ -4,26 +4,29 @@
 
 local TWO_48 = 281474976710656
 
--- new_sum adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own. Sorting
--- them would go by the locale.
-local function new_sum() return {0, 0, 0} end
-
-local function add_up(sum, text)
-	local digest = redis.sha1hex(text)
-	for i = 1, 3 do
-		sum[i] = (sum[i] + tonumber(string.sub(digest, 12 * i - 11, 12 * i), 16)) % TWO_48
-	end
-end
-
-local function sum_text(sum) return format('%012x%012x%012x', sum[1], sum[2], sum[3]) end
-
--- framed writes a value so that two of them, one behind the other, are not taken for two others.
-local function framed(value) return #value .. ':' .. value end
-
 -- work is what the call has read so far, in elements of keys: many bytes count as one. A call ends once it has read enough, with
 -- one key at least, so that Redis has time for clients between calls.
 local work
 local ENOUGH, BYTES = 10000, 200
+
+-- framed writes a value so that two of them, one behind the other, are not taken for two others.
+local function framed(value) return #value .. ':' .. value end
+
+-- sum_of adds up digests of elements, in any order: SMEMBERS and HGETALL give them in an order of each Redis' own. Sorting them
+-- would go by the locale. Elements are list[1], list[1+step], .., each with the value behind it when step is 2.
+local function sum_of(list, step)
+	local sha1hex, sub = redis.sha1hex, string.sub
+	local a, b = 0, 0
+	for i = 1, #list, step do
+		local digest = sha1hex(step == 1 and list[i] or framed(list[i]) .. list[i + 1])
+		a = a + tonumber(sub(digest, 1, 12), 16)
+		b = b + tonumber(sub(digest, 13, 24), 16)
+		if a >= TWO_48 then a = a - TWO_48 end
+		if b >= TWO_48 then b = b - TWO_48 end
+	end
+	work = work + #list / step
+	return format('%012x%012x', a, b)
+end
 
 local content = {}
 
@@ -49,22 +52,12 @@ content.list = function(key)
 end
 
 content.set = function(key)
-	local sum, list = new_sum(), call('SMEMBERS', key)
-	work = work + #list
-	for i = 1, #list do add_up(sum, list[i]) end
-	return sum_text(sum)
+	return sum_of(call('SMEMBERS', key), 1)
 end
 
-local function pairs_of(list)
-	local sum = new_sum()
-	work = work + #list / 2
-	for i = 1, #list, 2 do add_up(sum, framed(list[i]) .. list[i + 1]) end
-	return sum_text(sum)
-end
+content.hash = function(key) return sum_of(call('HGETALL', key), 2) end
 
-content.hash = function(key) return pairs_of(call('HGETALL', key)) end
-
-content.zset = function(key) return pairs_of(call('ZRANGE', key, '0', '-1', 'WITHSCORES')) end
+content.zset = function(key) return sum_of(call('ZRANGE', key, '0', '-1', 'WITHSCORES'), 2) end
 
 -- Consumer groups are of one zone and not compared.
 content.stream = function(key)

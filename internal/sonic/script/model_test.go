@@ -195,6 +195,7 @@ func (m *makers) fold(effects []versioned, now int64, seen bool) (value, bool) {
 		case "E":
 			if seen && k.pxat >= 0 && k.pxat <= v.position>>20 {
 				k.wiped = max(k.wiped, k.pxat)
+				k.expire()
 			}
 			k.said, k.pxat = v, pxat(t, e[4])
 			if len(e) > 5 && e[5] != "" {
@@ -213,14 +214,30 @@ func (m *makers) fold(effects []versioned, now int64, seen bool) (value, bool) {
 	return k.value(now)
 }
 
+// expire removes what is not newer than the statement about the expiry, which has passed: a clock that is ahead makes
+// statements of times before their own.
+func (k *folded) expire() {
+	if k.kind == "string" || k.kind == "made" {
+		k.kind = ""
+	}
+	for name, e := range k.elements {
+		if !after(e.at, k.said) {
+			delete(k.elements, name)
+		}
+	}
+}
+
+func after(a, b versioned) bool {
+	return a.position > b.position || a.position == b.position && a.origin > b.origin
+}
+
 func (k folded) value(now int64) (value, bool) {
 	expired := k.pxat >= 0 && k.pxat <= now
 	dead := func(v versioned) bool {
 		if v.position>>20 < k.wiped {
 			return true
 		}
-		after := v.position > k.said.position || v.position == k.said.position && v.origin > k.said.origin
-		return expired && (v.position>>20 < k.pxat || !after)
+		return expired && (v.position>>20 < k.pxat || !after(v, k.said))
 	}
 	result := value{kind: k.kind, expires: k.pxat}
 	if expired {

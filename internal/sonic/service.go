@@ -46,7 +46,7 @@ func (s *service) found(server string) {
 // first, then what is under way to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if cfg.Command.given() {
-		return buildCommand(rt, cfg)
+		return buildCommand(ctx, rt, cfg)
 	}
 	b, err := cfg.Redis.backend(rt.Log)
 	if err != nil {

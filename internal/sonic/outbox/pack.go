@@ -40,7 +40,8 @@ func tailOf(d *messaging.Delivery) (tail, error) {
 type packer struct {
 	origin string
 	lane   int
-	tail   tail // behind what was packed last
+	config string // told in each message
+	tail   tail   // behind what was packed last
 }
 
 // pack returns the messages of entries, which are one, or the parts of one. ends is how far the topic is once they are stored.
@@ -54,7 +55,7 @@ func (p *packer) pack(entries []entry) (records []*messaging.Record, ends tail, 
 	ends.count += effects
 	h := message.Header{
 		Origin: p.origin, Lane: p.lane, Epoch: p.tail.epoch, Prev: p.tail.last, First: entries[0].id, Last: ends.last,
-		Count: ends.count, Parts: (len(payload) + partBytes - 1) / partBytes,
+		Count: ends.count, Parts: (len(payload) + partBytes - 1) / partBytes, Config: p.config,
 	}
 	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
 		// The library leaves room before what is large: the parts' positions are above those of all before.

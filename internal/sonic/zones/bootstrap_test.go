@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	ids "github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
 )
@@ -152,4 +153,29 @@ func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 		assert.Zero(t, z.client.Exists(t.Context(), "str1").Val(), z.Name())
 		assert.Equal(t, map[string]string{"b": "x", "c": "y", "new": "kept"}, z.client.HGetAll(t.Context(), "hash1").Val(), z.Name())
 	}
+}
+
+// The copy begins once the source has what the topics had when the subscriptions were made, and not before.
+func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.fill()
+	w.settled()
+	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]
+	a.mu.Lock()
+	a.open = false // it gets nothing of others
+	a.mu.Unlock()
+	c.write(0, "set", "late", "v")
+	last := c.client.XInfoStream(t.Context(), c.out).Val().LastGeneratedID
+	b.lose()
+	fill := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Patience: 200 * time.Millisecond, Subscribe: func(context.Context) (zones.Reached, error) {
+		id, err := ids.ParseID(last)
+		return zones.Reached{"c": id}, err
+	}}
+	require.ErrorContains(t, fill.Run(t.Context()), "this zone's cluster has them up to "+last)
+	a.mu.Lock()
+	a.open = true
+	a.mu.Unlock()
+	fill.Patience = 10 * time.Second
+	require.NoError(t, fill.Run(t.Context()))
+	assert.Equal(t, "v", b.get("late"))
 }

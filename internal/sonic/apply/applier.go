@@ -45,7 +45,7 @@ type Applier struct {
 
 	mu     sync.Mutex
 	status Status
-	known  message.ID // the last effect that the topic is known to have
+	known  message.ID  // the last effect that the topic is known to have
 	gapAt  *message.ID // behind which effects are missing, once that was said; nil: none are
 	lags   lags
 }

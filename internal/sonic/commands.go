@@ -8,11 +8,15 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/sonic/apply"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // Command is what the process does in place of serving.
@@ -48,8 +52,8 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 	})
 }
 
-// buildCommand wires a command. It needs no Pulsar.
-func buildCommand(rt *app.Runtime, cfg Config) error {
+// buildCommand wires a command. Only -bootstrap needs Pulsar.
+func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if len(cfg.Peers) == 0 {
 		return errors.New("peers: name the Redis of at least one other zone")
 	}
@@ -68,15 +72,21 @@ func buildCommand(rt *app.Runtime, cfg Config) error {
 		}
 		others = append(others, z)
 	}
-	rt.Go("command", func(ctx context.Context) error {
-		run := compare
-		if cfg.Command.Bootstrap != "" {
-			if err := checkRedis(ctx, db); err != nil { // no Sonic has looked at this Redis yet
-				return err
-			}
-			run = bootstrap
+	var client *messaging.Client
+	if cfg.Command.Bootstrap != "" {
+		if client, err = messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics)); err != nil {
+			return err
 		}
-		if err := run(ctx, cfg, local, others, os.Stdout); err != nil {
+		rt.OnStop("pulsar", client.Close)
+	}
+	rt.Go("command", func(ctx context.Context) error {
+		var err error
+		if cfg.Command.Bootstrap == "" {
+			err = compare(ctx, cfg, local, others, os.Stdout)
+		} else if err = checkRedis(ctx, db); err == nil { // no Sonic has looked at this Redis yet
+			err = bootstrap(ctx, cfg, client, local, others, os.Stdout)
+		}
+		if err != nil {
 			return err
 		}
 		rt.Shutdown()
@@ -99,17 +109,54 @@ func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, *redis.Cl
 }
 
 // bootstrap fills this zone's Redis.
-func bootstrap(ctx context.Context, cfg Config, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
+func bootstrap(ctx context.Context, cfg Config, client *messaging.Client, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
 	i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == cfg.Command.Bootstrap })
 	if i < 0 {
 		return fmt.Errorf("peers: name the Redis of zone %s", cfg.Command.Bootstrap)
 	}
-	copying := zones.Bootstrap{Source: others[i], Target: local, Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) }}
+	subscribe := func(ctx context.Context) (zones.Reached, error) { return subscribe(ctx, cfg, client) }
+	copying := zones.Bootstrap{Source: others[i], Target: local, Subscribe: subscribe, Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) }}
 	if err := copying.Run(ctx); err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(w, "zone %s is filled: start its Sonic\n", cfg.Zone)
 	return nil
+}
+
+// subscribeTimeout bounds making one subscription, and reading the end of its topic.
+const subscribeTimeout = 30 * time.Second
+
+// subscribe makes the subscriptions that this zone needs, so that what other zones do from now on waits for its Sonic. What they did before may not: it
+// returns how far the topics are, this zone's own, too, for a zone that was emptied.
+func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones.Reached, error) {
+	least := zones.Reached{}
+	for _, zone := range cfg.zones() {
+		ctx, cancel := context.WithTimeout(ctx, subscribeTimeout)
+		defer cancel()
+		if zone != cfg.Zone {
+			if err := apply.Subscribe(ctx, client, cfg.applier(zone)); err != nil {
+				return nil, err
+			}
+		}
+		last, err := client.Last(ctx, cfg.topicOf(zone))
+		if zone == cfg.Zone && errors.Is(err, context.DeadlineExceeded) {
+			continue // its last message was there once, and is not kept any more
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the end of the topic of zone %s: %w", zone, err)
+		}
+		if last == nil {
+			continue
+		}
+		h, err := message.ParseHeader(last.Properties)
+		if err != nil {
+			return nil, fmt.Errorf("message %s of %s: %w", last.ID, last.Topic, err)
+		}
+		if least[zone] = h.Last; h.Part < h.Parts {
+			least[zone] = h.Prev // the rest is not stored
+		}
+	}
+	return least, nil
 }
 
 // compare compares this zone with the others, one by one, and repairs what differs if it is to. The error says that something differs still.

@@ -28,7 +28,7 @@ func command(t *testing.T, cfg sonic.Config, args ...string) error {
 	return app.RunProgram(t.Context(), program, cfg, zaptest.NewLogger(t))
 }
 
-// The commands need no Pulsar, and say by how they end whether zones differ.
+// The commands that compare need no Pulsar, and say by how they end whether zones differ.
 func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	cfg := sonic.DefaultConfig()
 	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", []string{"a", "b"}, 5*time.Second
@@ -69,6 +69,8 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 
 	require.NoError(t, clients["a"].FlushAll(t.Context()).Err())
 	require.NoError(t, clients["a"].Do(t.Context(), "FUNCTION", "FLUSH").Err())
+	pulsar := stack.Pulsar(t)
+	cfg.Pulsar.URL, cfg.Topic = pulsar.URL(), "persistent://"+pulsar.Namespace(t)+"/sonic"
 	require.NoError(t, command(t, cfg, "-bootstrap", "b"))
 	assert.Equal(t, "other", clients["a"].Get(t.Context(), "k").Val())
 }

@@ -14,7 +14,7 @@ import (
 type User struct {
 	// Name of the user. AUTH with a password alone logs in as "default".
 	Name string `yaml:"name"`
-	// Password, or PasswordFile, which holds it. One of them is required. The file is read at the start.
+	// Password, or PasswordFile, which holds it. One of them is required. The file is read at the start and at SIGHUP.
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
 	// ReadOnly refuses commands that write. Default false.

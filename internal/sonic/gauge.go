@@ -16,13 +16,13 @@ import (
 
 // gauge measures the outbox, whichever process ships it, and holds writes back, or refuses them, while it is full.
 type gauge struct {
-	cfg    OutboxConfig
 	redis  *redis.Client
 	stream string
 	log    *zap.Logger
 	writes func(w proxy.Writes, reason string)
 
 	mu   sync.Mutex
+	cfg  OutboxConfig
 	last measured
 }
 
@@ -35,6 +35,32 @@ type measured struct {
 
 func newGauge(cfg OutboxConfig, db *redis.Client, stream string, log *zap.Logger, writes func(proxy.Writes, string)) *gauge {
 	return &gauge{cfg: cfg, redis: db, stream: stream, log: log.Named("outbox"), writes: writes, last: measured{length: -1, bytes: -1}}
+}
+
+// change changes the bounds. While the outbox is full writes go the new way at once; new bounds count from the next measurement on.
+func (g *gauge) change(cfg OutboxConfig) {
+	g.mu.Lock()
+	was, last := g.cfg, g.last
+	g.cfg = cfg
+	g.mu.Unlock()
+	if last.full && cfg.Full != was.Full {
+		g.hold(cfg, last)
+	}
+}
+
+func (g *gauge) bounds() OutboxConfig {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cfg
+}
+
+// hold holds writes back, or refuses them.
+func (g *gauge) hold(cfg OutboxConfig, m measured) {
+	how := proxy.WritesHeld
+	if cfg.Full == fullFail {
+		how = proxy.WritesRefused
+	}
+	g.writes(how, fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.bytes, m.age.Round(time.Second)))
 }
 
 func (g *gauge) state() measured {
@@ -67,17 +93,13 @@ func (g *gauge) run(ctx context.Context) error {
 // take keeps what was measured, and opens or closes the way of writes.
 func (g *gauge) take(m measured) {
 	g.mu.Lock()
-	was := g.last
+	was, cfg := g.last, g.cfg
 	g.last = m
 	g.mu.Unlock()
 	switch {
 	case m.full && !was.full:
-		g.log.Error("the outbox is full", zap.Int64("bytes", m.bytes), zap.Duration("age", m.age), zap.String("writes", g.cfg.Full))
-		how := proxy.WritesHeld
-		if g.cfg.Full == fullFail {
-			how = proxy.WritesRefused
-		}
-		g.writes(how, fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.bytes, m.age.Round(time.Second)))
+		g.log.Error("the outbox is full", zap.Int64("bytes", m.bytes), zap.Duration("age", m.age), zap.String("writes", cfg.Full))
+		g.hold(cfg, m)
 	case !m.full && was.full:
 		g.log.Info("the outbox has room again")
 		g.writes(proxy.WritesOpen, "")
@@ -111,6 +133,7 @@ func (g *gauge) measure(ctx context.Context) (measured, error) {
 	if err1 == nil && err2 == nil && m.length > 0 {
 		m.age = max(time.Unix(seconds, 0).Sub(time.UnixMilli(int64(id.Ms))), 0)
 	}
-	m.full = m.length > 0 && (m.bytes > int64(g.cfg.Bytes) || g.cfg.Age > 0 && m.age > g.cfg.Age)
+	most := g.bounds()
+	m.full = m.length > 0 && (m.bytes > int64(most.Bytes) || most.Age > 0 && m.age > most.Age)
 	return m, nil
 }

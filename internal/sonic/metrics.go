@@ -10,6 +10,7 @@ import (
 type collector struct {
 	service                          *service
 	lagSeconds, lagCommands, gap, up *prometheus.Desc
+	differs                          *prometheus.Desc
 	length, bytes, age, full, owner  *prometheus.Desc
 }
 
@@ -22,6 +23,7 @@ func newCollector(s *service) *collector {
 		lagSeconds:  desc("lag_seconds", "How far this zone is behind another one, in time. Absent before its first message.", "origin"),
 		lagCommands: desc("lag_commands", "How many effects of another zone are in this cluster's topic and not applied, as of some seconds ago.", "origin"),
 		gap:         desc("gap", "1 while effects of another zone are missing that the topic does not have any more.", "origin"),
+		differs:     desc("configuration_differs", "1 while another zone's configuration differs where all have to be equal: zones or conflicts.", "origin"),
 		up:          desc("applier_up", "1 while nothing is the matter with applying another zone's effects.", "origin"),
 		length:      desc("outbox_effects", "Effects that Pulsar has not stored yet. Absent while Redis cannot tell."),
 		bytes:       desc("outbox_bytes", "What they take in Redis."),
@@ -33,7 +35,7 @@ func newCollector(s *service) *collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.up, c.length, c.bytes, c.age, c.full, c.owner} {
+	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner} {
 		out <- d
 	}
 }
@@ -58,6 +60,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		}
 		trouble, _ := a.Trouble()
 		gauge(c.gap, is(s.Gap), origin)
+		gauge(c.differs, is(len(s.Differs) > 0), origin)
 		gauge(c.up, is(trouble == nil), origin)
 	}
 	m := c.service.gauge.state()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 )
@@ -66,9 +67,19 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper() outbox.Config {
-	return outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1}
+	return outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.shared()}
 }
 
 func (c Config) applier(origin string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew}
+	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.shared()}
+}
+
+// shared is what has to be equal in all zones. Zones of different topics do not hear each other.
+func (c Config) shared() string {
+	l := c.lane()
+	conflicts := []string{l.Default + " "}
+	for _, p := range l.Policies {
+		conflicts = append(conflicts, p.Policy+" "+p.Prefix)
+	}
+	return message.Config(map[string][]string{"zones": c.zones(), "conflicts": conflicts})
 }

@@ -25,7 +25,8 @@ import (
 
 // service is what runs.
 type service struct {
-	cfg      Config
+	cfg      Config // at the start
+	inForce  Config // now, see change
 	log      *zap.Logger
 	lane     *lane.Lane
 	proxy    *proxy.Proxy
@@ -46,13 +47,13 @@ func (s *service) found(server string) {
 // first, then what is under way to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if cfg.Command.given() {
-		return buildCommand(rt, cfg)
+		return buildCommand(ctx, rt, cfg)
 	}
 	b, err := cfg.Redis.backend(rt.Log)
 	if err != nil {
 		return err
 	}
-	s := &service{cfg: cfg, log: rt.Log}
+	s := &service{cfg: cfg, inForce: cfg, log: rt.Log}
 	db := cfg.Redis.control(b, s.found)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
@@ -110,6 +111,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	app.OnReload(rt, s.change)
 	cfg.warnOpen(rt.Log, ln.Addr())
 	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
 	return nil

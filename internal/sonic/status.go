@@ -38,6 +38,11 @@ type OriginStatus struct {
 	// LagSeconds and LagCommands say how far this zone is behind; -1 before the first message.
 	LagSeconds  float64 `json:"lag_seconds"`
 	LagCommands int64   `json:"lag_commands"`
+	// LagP50Seconds and LagP99Seconds are of the messages that this process has applied in the last minute; -1: it has applied none.
+	LagP50Seconds float64 `json:"lag_p50_seconds"`
+	LagP99Seconds float64 `json:"lag_p99_seconds"`
+	// Differs names what that zone has otherwise in its configuration and must have equal.
+	Differs []string `json:"configuration_differs,omitempty"`
 	// Gap says that effects are missing that the topic does not have any more.
 	Gap bool `json:"gap"`
 	// Trouble is what is the matter now, LastError what was last.
@@ -56,7 +61,10 @@ func (s *service) status() Zones {
 	now := time.Now()
 	for i, a := range s.appliers {
 		st := a.Status()
-		o := OriginStatus{Zone: s.cfg.zones()[i+1], Cursor: st.Cursor.String(), LagSeconds: -1, LagCommands: -1, Gap: st.Gap}
+		o := OriginStatus{Zone: s.cfg.zones()[i+1], Cursor: st.Cursor.String(), LagSeconds: -1, LagCommands: -1, LagP50Seconds: -1, LagP99Seconds: -1, Gap: st.Gap, Differs: st.Differs}
+		if st.Lags.Messages > 0 {
+			o.LagP50Seconds, o.LagP99Seconds = st.Lags.P50.Seconds(), st.Lags.P99.Seconds()
+		}
 		if lag, effects, known := st.Behind(now); known {
 			o.LagSeconds, o.LagCommands = lag.Seconds(), effects
 		}

@@ -3,6 +3,7 @@ package sonic
 import (
 	"context"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,7 +88,10 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	b.send(after, set(after, "k2", "2"))
 	await(t, 20*time.Second, "the gap is shown", func() bool { z := a.zones().Origins[0]; return z.Gap && z.Trouble != "" })
 	assert.Empty(t, c.Get(ctx, "k2").Val())
-	assert.Positive(t, a.metric(`sonic_gaps_total{origin="b"}`))
+	await(t, 20*time.Second, "it is tried again", func() bool { return strings.Count(a.Log(), "in trouble, trying on") > 0 })
+	time.Sleep(500 * time.Millisecond) // several tries
+	assert.EqualValues(t, 1, a.metric(`sonic_gaps_total{origin="b"}`), "a gap counts once, however often it is tried")
+	assert.Equal(t, 1, strings.Count(a.Log(), "effects are missing, reading them again"))
 	assert.Positive(t, a.metric(`sonic_gap{origin="b"}`))
 	assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err(), "the zone itself goes on")
 
@@ -95,6 +99,45 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	require.NoError(t, c.Do(ctx, "FCALL", "sonic_cursors", 1, "{sonic:0}out", "b", after.Prev.String(), "", "0").Err())
 	await(t, 20*time.Second, "what follows is applied", func() bool { return c.Get(ctx, "k2").Val() == "2" })
 	await(t, 20*time.Second, "the gap is over", func() bool { z := a.zones().Origins[0]; return !z.Gap && z.Trouble == "" })
+}
+
+// The other zone was given other policies. It says so with each message, and is equal again later.
+func TestTheConfigurationOfAnotherZoneDiffers(t *testing.T) {
+	a, b := withOther(t)
+	send := func(change func(*message.Header)) {
+		h := b.header()
+		change(h)
+		b.send(h, set(h, "k", "1"))
+		await(t, 20*time.Second, "it is applied", func() bool { return a.zones().Origins[0].Cursor == h.Last.String() })
+	}
+	equal := message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}})
+	send(func(h *message.Header) { h.Config = equal })
+	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`), "both are what the binary tells of itself")
+	other := message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"none "}})
+	for range 3 {
+		send(func(h *message.Header) { h.Config = other })
+	}
+	send(func(*message.Header) {}) // an older version says nothing
+	assert.EqualValues(t, 1, a.metric(`sonic_configuration_differs{origin="b"}`))
+	assert.Equal(t, []string{"conflicts"}, a.zones().Origins[0].Differs)
+	assert.Equal(t, 1, strings.Count(a.Log(), "the configuration of the other zone differs"))
+	send(func(h *message.Header) { h.Config = equal })
+	assert.Zero(t, a.metric(`sonic_configuration_differs{origin="b"}`))
+}
+
+// The topic has lost its end, and the other zone counts its effects from the beginning.
+func TestTheCountOfEffectsBeginsAnew(t *testing.T) {
+	a, b := withOther(t)
+	for _, count := range []int64{1000, 1} {
+		h := b.header()
+		h.Count = count
+		b.send(h, set(h, "k", "1"))
+		await(t, 20*time.Second, "it is applied", func() bool { return a.zones().Origins[0].Cursor == h.Last.String() })
+	}
+	z := a.zones().Origins[0]
+	assert.Zero(t, z.LagCommands)
+	assert.Positive(t, z.LagP99Seconds)
+	assert.GreaterOrEqual(t, z.LagP99Seconds, z.LagP50Seconds)
 }
 
 // The clock of the other zone's Redis is an hour ahead, and that of its Sonic is right.

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,8 +24,10 @@ type Config struct {
 	Zone   string // this one
 	Origin string // the other
 	Topic  string // of the other
-	// MaxClockSkew is how far the other zone's clock may be ahead before it is alarmed.
+	// MaxClockSkew is how far the other zone's clock may be ahead before it is alarmed. See [Applier.SetMaxClockSkew].
 	MaxClockSkew time.Duration
+	// Config is what this zone tells the others of its configuration: see [message.Config].
+	Config string
 }
 
 // Applier applies one zone's effects. Of several, in one process or in many, one works at a time: the one that the broker delivers the topic
@@ -37,8 +41,13 @@ type Applier struct {
 	trouble *retry.Trouble
 	skewed  *retry.Trouble
 
+	maxSkew atomic.Int64 // of the clock, ns
+
 	mu     sync.Mutex
 	status Status
+	known  message.ID  // the last effect that the topic is known to have
+	gapAt  *message.ID // behind which effects are missing, once that was said; nil: none are
+	lags   lags
 }
 
 // Status is how far an applier is.
@@ -52,6 +61,10 @@ type Status struct {
 	At    time.Time
 	// Gap says that effects are missing that the topic does not have any more.
 	Gap bool
+	// Differs names what the other zone has otherwise in its configuration and must have equal. It is that of its last message.
+	Differs []string
+	// Lags are those of the last minute.
+	Lags Lags
 }
 
 // Behind is how far the zone is behind the other one: in time, and in effects that the topic has. known is false before the first message.
@@ -73,17 +86,24 @@ const patience = 3 * time.Second
 // New makes an applier.
 func New(cfg Config, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics) *Applier {
 	log = log.Named("apply").With(zap.String("origin", cfg.Origin))
-	return &Applier{
+	a := &Applier{
 		cfg: cfg, lane: l, client: client, log: log, metrics: m,
 		trouble: retry.NewTrouble(log), skewed: retry.NewTrouble(log.Named("clock")),
 	}
+	a.SetMaxClockSkew(cfg.MaxClockSkew)
+	return a
 }
+
+// SetMaxClockSkew changes how far the other zone's clock may be ahead before it is alarmed.
+func (a *Applier) SetMaxClockSkew(d time.Duration) { a.maxSkew.Store(int64(d)) }
 
 // Status returns how far the applier is.
 func (a *Applier) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.status
+	s := a.status
+	s.Lags = a.lags.last(time.Now())
+	return s
 }
 
 // Trouble is what is the matter now, last what was the matter last.
@@ -99,13 +119,7 @@ var errPoison = errors.New("a message cannot be applied")
 func (a *Applier) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	cfg := messaging.DefaultConsumerConfig()
-	cfg.Topics, cfg.Subscription = []string{a.cfg.Topic}, "sonic-"+a.cfg.Zone
-	cfg.Type, cfg.Order, cfg.StartAt = messaging.Failover, messaging.OrderTotal, messaging.StartEarliest
-	cfg.PrefetchBytes, cfg.MaxMessageBytes = 16<<20, 64<<10
-	cfg.Retry.MaxAttempts, cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 0, 50*time.Millisecond, 2*time.Second
-	cfg.StopTimeout, cfg.StuckAfter = 5*time.Second, 24*time.Hour // what keeps a message waiting is reported here
-	consumer, err := a.client.Consumer(cfg)
+	consumer, err := a.client.Consumer(a.cfg.consumer())
 	if err != nil {
 		return err
 	}
@@ -187,8 +201,14 @@ func (a *Applier) call(ctx context.Context, d *messaging.Delivery, h *message.He
 
 // fill applies what is missing before h: the subscription is behind where this Redis is, which came back older than it was.
 func (a *Applier) fill(ctx context.Context, d *messaging.Delivery, h *message.Header, at lane.Result) error {
-	a.metrics.gaps.WithLabelValues(a.cfg.Origin).Inc()
-	a.log.Warn("effects are missing, reading them again", zap.Stringer("cursor", at.Cursor), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
+	a.mu.Lock()
+	again := a.gapAt != nil && *a.gapAt == at.Cursor
+	a.gapAt = &at.Cursor
+	a.mu.Unlock()
+	if !again { // it was tried before, and said
+		a.metrics.gaps.WithLabelValues(a.cfg.Origin).Inc()
+		a.log.Warn("effects are missing, reading them again", zap.Stringer("cursor", at.Cursor), zap.Stringer("next", h.First), zap.Stringer("prev", h.Prev))
+	}
 	r, err := a.reader(ctx, d.Topic, at.CursorMessage)
 	if err != nil {
 		return err
@@ -230,17 +250,38 @@ func (a *Applier) note(d *messaging.Delivery, h *message.Header) {
 	delay := now.Sub(time.UnixMilli(int64(h.Last.Ms)))
 	// The clock of effects decides, which is Redis' own, or that of the furthest that it has heard. Sonic's may be another.
 	ahead := max(d.PublishTime.Sub(now), -delay)
+	differs := message.Differing(a.cfg.Config, h.Config)
 	a.mu.Lock()
-	a.status.Cursor, a.status.Count, a.status.Delay, a.status.At, a.status.Gap = h.Last, h.Count, delay, now, false
-	a.status.Known = max(a.status.Known, h.Count)
+	st := &a.status
+	changed := h.Config != "" && !slices.Equal(differs, st.Differs)
+	if changed {
+		st.Differs = differs
+	}
+	st.Cursor, st.Count, st.Delay, st.At, st.Gap, a.gapAt = h.Last, h.Count, delay, now, false, nil
+	if h.Last.Compare(a.known) >= 0 {
+		a.known, st.Known = h.Last, h.Count
+	}
+	a.lags.add(now, delay)
 	a.mu.Unlock()
+	a.sayDiffering(changed, differs)
 	a.metrics.delay.WithLabelValues(a.cfg.Origin).Observe(max(delay, 0).Seconds())
 	a.metrics.ahead.WithLabelValues(a.cfg.Origin).Set(max(ahead, 0).Seconds())
-	if ahead > a.cfg.MaxClockSkew {
+	if most := time.Duration(a.maxSkew.Load()); ahead > most {
 		a.skewed.Note(fmt.Errorf("the clock of zone %s, or of one that it hears, is ahead of this zone's by more than %s: the later write may not win, and keys expire at the wrong time",
-			a.cfg.Origin, a.cfg.MaxClockSkew))
+			a.cfg.Origin, most))
 	} else {
 		a.skewed.Note(nil)
+	}
+}
+
+// sayDiffering says once what differs, and that it does no more.
+func (a *Applier) sayDiffering(changed bool, differs []string) {
+	switch {
+	case !changed:
+	case len(differs) == 0:
+		a.log.Info("the configuration of the other zone is equal again")
+	default:
+		a.log.Error("the configuration of the other zone differs where all have to be equal: the zones do not end up equal", zap.Strings("keys", differs))
 	}
 }
 
@@ -271,7 +312,10 @@ func (a *Applier) watch(ctx context.Context) {
 			continue
 		}
 		a.mu.Lock()
-		a.status.Known = max(a.status.Known, h.Count)
+		if h.Last.Compare(a.known) >= 0 {
+			// The count begins anew where the topic lost its messages: the latest is right, not the highest.
+			a.known, a.status.Known = h.Last, h.Count
+		}
 		a.mu.Unlock()
 		state, err := a.lane.Look(ctx)
 		if err != nil || !state.Opened {

@@ -26,11 +26,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "sonic_duplicate_messages_total", Help: "Messages of other zones that had been applied before and were dropped.",
 		}, []string{"origin"}),
 		gaps: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sonic_gaps_total", Help: "Times that effects of another zone were missing before a message.",
+			Name: "sonic_gaps_total", Help: "Times that effects of another zone were missing before a message, once for each place.",
 		}, []string{"origin"}),
 		delay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "sonic_apply_delay_seconds", Help: "Age of a message's last effect when it was applied, by the clocks of both zones.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+			Buckets: []float64{.001, .002, .003, .004, .005, .0075, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"origin"}),
 		ahead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sonic_clock_ahead_seconds", Help: "How far another zone's clock is ahead of this one's, at least.",

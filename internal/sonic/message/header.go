@@ -22,6 +22,7 @@ const (
 	propCount    = "sonic_count"
 	propPosition = "sonic_position"
 	propPart     = "sonic_part"
+	propConfig   = "sonic_config"
 )
 
 // Header is what a message's properties say.
@@ -37,6 +38,8 @@ type Header struct {
 	Position int64
 	// Part and Parts say which part of a payload it is that is too large for one message: 1 to Parts. Parts is 1 for a whole one.
 	Part, Parts int
+	// Config is what the origin tells of its configuration; empty: nothing. See [Config].
+	Config string
 }
 
 // ErrNewer says that a newer Sonic wrote the message.
@@ -55,6 +58,9 @@ func (h *Header) Properties() map[string]string {
 	if h.Parts > 1 {
 		p[propPart] = fmt.Sprintf("%d/%d", h.Part, h.Parts)
 	}
+	if h.Config != "" {
+		p[propConfig] = h.Config
+	}
 	return p
 }
 
@@ -67,7 +73,7 @@ func ParseHeader(p map[string]string) (*Header, error) {
 	case format > Format:
 		return nil, fmt.Errorf("%w, in format %d, and this one reads up to %d: run the newer version in this zone, too", ErrNewer, format, Format)
 	}
-	h := &Header{Origin: p[propOrigin], Part: 1, Parts: 1}
+	h := &Header{Origin: p[propOrigin], Part: 1, Parts: 1, Config: p[propConfig]}
 	var errs []error
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(p[name], 10, 64)

@@ -82,7 +82,8 @@ type Message struct {
 type Packer struct {
 	Origin string
 	Lane   int
-	Tail   Tail // behind what was stored last: who stores moves it
+	Config string // of the zone, told in each message
+	Tail   Tail   // behind what was stored last: who stores moves it
 }
 
 // Pack returns the messages of entries, which are one, or the parts of one, and the topic's end once they are stored. The error says that the
@@ -97,7 +98,7 @@ func (p *Packer) Pack(entries []Entry) (messages []Message, ends Tail, err error
 	ends.Count += effects
 	h := Header{
 		Origin: p.Origin, Lane: p.Lane, Epoch: p.Tail.Epoch, Prev: p.Tail.Last, First: entries[0].ID, Last: ends.Last,
-		Count: ends.Count, Parts: (len(payload) + PartBytes - 1) / PartBytes,
+		Count: ends.Count, Parts: (len(payload) + PartBytes - 1) / PartBytes, Config: p.Config,
 	}
 	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
 		// The library leaves room before what is large: the parts' positions are above those of all before.

@@ -26,6 +26,8 @@ type Config struct {
 	Topic string // of the zone and lane
 	// Alone says that there is no other zone: nothing can differ from this Redis.
 	Alone bool
+	// Config is told to the other zones in each message: see [message.Config].
+	Config string
 }
 
 // Shipper ships one lane of a zone. Of several, in one process or in many, one works at a time: the one that owns the topic. The others
@@ -160,7 +162,7 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	defer cancel(nil)
 	defer context.AfterFunc(w.Context(), func() { cancel(&writerError{context.Cause(w.Context())}) })()
 
-	l := &loader{Shipper: s, writer: w, storing: storing, packer: message.Packer{Origin: s.cfg.Zone, Lane: s.cfg.Lane, Tail: t}, fresh: true, one: true}
+	l := &loader{Shipper: s, writer: w, storing: storing, packer: message.Packer{Origin: s.cfg.Zone, Lane: s.cfg.Lane, Config: s.cfg.Config, Tail: t}, fresh: true, one: true}
 	var pause retry.Pause
 	for {
 		began := time.Now()

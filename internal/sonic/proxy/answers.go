@@ -38,19 +38,9 @@ func (u *user) mayName(key []byte) bool {
 	return false
 }
 
-func (p *Proxy) setUsers() {
-	for _, u := range p.cfg.Users {
-		p.users[u.Name] = &user{name: u.Name, password: sha256.Sum256([]byte(u.Password)), readOnly: u.ReadOnly, keys: u.Keys}
-	}
-	if len(p.users) == 0 {
-		p.defaultUser = &user{name: "default", open: true}
-		p.users["default"] = p.defaultUser
-	}
-}
-
 // logIn returns the error of a wrong name or password, "" when the client is logged in.
 func (c *client) logIn(name, password []byte) string {
-	u := c.l.p.users[string(name)]
+	u := c.l.p.users.Load().named[string(name)]
 	if u == nil {
 		return errWrongPassword
 	}
@@ -75,7 +65,7 @@ func (c *client) auth(_ *command.Command, r request) bool {
 	case r.len() == 3:
 		name = r.arg(1)
 	default:
-		if u := c.l.p.users["default"]; u == nil || u.open {
+		if u := c.l.p.users.Load().named["default"]; u == nil || u.open {
 			c.replyError("ERR AUTH <password> called without any password configured for the default user. " +
 				"Are you sure your configuration is correct?")
 			return true
@@ -273,7 +263,7 @@ func (c *client) reset(_ *command.Command, _ request) bool {
 	}
 	c.dropOwn()
 	c.tx, c.name = nil, nil
-	if c.user = c.l.p.defaultUser; c.user == nil && c.login == nil {
+	if c.user = c.l.p.users.Load().first; c.user == nil && c.login == nil {
 		c.login = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.AuthTimeout), c.close)
 	}
 	c.proto, c.db = 2, c.l.cfg.Backend.DB

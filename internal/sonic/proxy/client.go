@@ -83,7 +83,7 @@ func addressOf(a net.Addr) string {
 
 // begin sets up a client that has just come.
 func (c *client) begin() {
-	c.user = c.l.p.defaultUser
+	c.user = c.l.p.users.Load().first
 	if c.l.cfg.Limits.IdleTimeout > 0 {
 		c.idle = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.IdleTimeout), c.closeIdle)
 	}

@@ -60,7 +60,7 @@ func (k *killing) read(p *Proxy, option, value []byte) (problem string) {
 	case resp.EqualFold(option, "laddr"):
 		k.local = string(value)
 	case resp.EqualFold(option, "user"):
-		if k.user = string(value); p.users[k.user] == nil {
+		if k.user = string(value); p.users.Load().named[k.user] == nil {
 			return "ERR No such user '" + string(cString(value, len(value))) + "'"
 		}
 	case resp.EqualFold(option, "skipme") && (resp.EqualFold(value, "yes") || resp.EqualFold(value, "no")):

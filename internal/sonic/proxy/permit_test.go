@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,4 +55,27 @@ func TestPasswordsOfRedisAreHidden(t *testing.T) {
 		require.NotContains(t, got, "topsecret")
 		require.Contains(t, got, "databases\r\n$2\r\n16")
 	}
+}
+
+// Users are changed while clients are there: those of users that are no more are disconnected, the others may do what their user may from then on.
+func TestUsersChangeWhileClientsAreThere(t *testing.T) {
+	e := start(t, opened(t), func(c *proxy.Config) {
+		c.Users = []proxy.User{{Name: "default", Password: "old"}, {Name: "gone", Password: "p"}}
+	})
+	stays, goes, waits := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", stays.ask(t, "AUTH", "old"))
+	require.Equal(t, "+OK\r\n", goes.ask(t, "AUTH", "gone", "p"))
+	require.Contains(t, waits.ask(t, "GET", "k"), "NOAUTH")
+	e.SetUsers([]proxy.User{{Name: "default", Password: "new", ReadOnly: true}})
+	_, err := goes.reply()
+	require.Error(t, err, "its user is no more")
+	require.Contains(t, stays.ask(t, "SET", "k", "v"), "NOPERM")
+	require.Equal(t, "$-1\r\n", stays.ask(t, "GET", "k"))
+	require.Contains(t, waits.ask(t, "AUTH", "old"), "WRONGPASS")
+	require.Equal(t, "+OK\r\n", waits.ask(t, "AUTH", "new"))
+
+	other := dial(t, e.addr)
+	require.Contains(t, other.ask(t, "GET", "k"), "NOAUTH")
+	e.SetUsers(nil)
+	require.Eventually(t, func() bool { return other.ask(t, "GET", "k") == "$-1\r\n" }, patience, time.Millisecond, "nobody has to log in")
 }

@@ -40,8 +40,7 @@ type Proxy struct {
 	runID  string // begins the names of transactions
 	lastTx atomic.Uint64
 
-	users       map[string]*user
-	defaultUser *user // for clients that have not logged in; nil when they must
+	users       atomic.Pointer[users]
 	limits      resp.Limits
 	loginLimits resp.Limits
 
@@ -76,13 +75,12 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		cfg: cfg, log: log.Named("sonic.proxy"), metrics: newMetrics(reg), table: table,
 		limits:      resp.Limits{Bulk: cfg.Limits.BulkBytes, Arguments: cfg.Limits.Arguments, Request: cfg.Limits.QueryBytes},
 		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: cfg.Limits.AuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
-		users:       make(map[string]*user),
 		down:        errors.New("no connection to Redis yet"),
 	}
 	p.databases.Store(16)
 	p.longest.Store(512 << 20)
 	p.query.Store(1 << 30)
-	p.setUsers()
+	p.users.Store(usersOf(cfg.Users))
 	p.handlers = p.handlersOf()
 	for _, cmd := range table.All() {
 		p.functions = append(p.functions, functionPrefix("sonic_"+cmd.Name))

@@ -23,12 +23,16 @@ type Bootstrap struct {
 	Source *Zone
 	// Target holds nothing, or what is left of a Bootstrap that did not end. No Sonic runs there.
 	Target *Zone
+	// Subscribe makes sure that what zones do from now on waits for Target, and returns how far their topics are: Source must be as far before the copy
+	// begins, for what is before may not come to Target any more. Nil: nothing is made sure.
+	Subscribe func(ctx context.Context) (Reached, error)
 	// Progress is told, about once a second, how far the copy is. Nil: nobody.
 	Progress func(Progress)
-	// Patience is how long the source may wait for answers of other zones. Default 30s.
+	// Patience is how long the source may wait for answers of other zones, and for their effects. Default 30s.
 	Patience time.Duration
 
-	said time.Time
+	said  time.Time
+	least Reached // of Subscribe
 }
 
 // bootstrapField of the hash meta is there while a copy is not whole. It holds the source's name.
@@ -53,6 +57,12 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	}
 	if err := b.clear(ctx); err != nil {
 		return err
+	}
+	if b.Subscribe != nil {
+		var err error
+		if b.least, err = b.Subscribe(ctx); err != nil {
+			return err
+		}
 	}
 	begin, err := b.begin(ctx)
 	if err != nil {
@@ -130,7 +140,7 @@ func (b *Bootstrap) look(ctx context.Context) (s source, err error) {
 	return s, err
 }
 
-// begin waits for a moment at which the source knows the state of all of its keys.
+// begin waits for a moment at which the source knows the state of all of its keys, and has what it must have at least.
 func (b *Bootstrap) begin(ctx context.Context) (source, error) {
 	patience := b.Patience
 	if patience == 0 {
@@ -140,8 +150,13 @@ func (b *Bootstrap) begin(ctx context.Context) (source, error) {
 	defer ticker.Stop()
 	for began := time.Now(); ; {
 		s, err := b.look(ctx)
-		if err != nil || s.wants == "0" {
+		lacks := b.lacks(s)
+		if err != nil || s.wants == "0" && lacks == "" {
 			return s, err
+		}
+		if time.Since(began) > patience && lacks != "" {
+			return s, fmt.Errorf("zone %s has the effects of zone %s up to %s, and this zone's cluster has them up to %s: see /zones of its Sonic",
+				b.Source.name, lacks, s.at[lacks], b.least[lacks])
 		}
 		if time.Since(began) > patience {
 			return s, fmt.Errorf("zone %s waits for the state of %s keys from other zones: see /zones of its Sonic", b.Source.name, s.wants)
@@ -152,6 +167,16 @@ func (b *Bootstrap) begin(ctx context.Context) (source, error) {
 			return s, ctx.Err()
 		}
 	}
+}
+
+// lacks returns the zone whose effects the source has not got as far as it must, empty when there is none.
+func (b *Bootstrap) lacks(s source) string {
+	for _, zone := range slices.Sorted(maps.Keys(b.least)) {
+		if s.at[zone].Compare(b.least[zone]) < 0 {
+			return zone
+		}
+	}
+	return ""
 }
 
 // copyVersions copies the hash of versions. It comes before the keys, whose own versions replace these.

@@ -204,3 +204,28 @@ func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
 	require.ErrorContains(t, filling.Run(t.Context()), "run the command again")
 	require.True(t, restarted)
 }
+
+// The copy begins once the source has what the topics had when the subscriptions were made, and not before.
+func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.fill()
+	w.settled()
+	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]
+	a.mu.Lock()
+	a.open = false // it gets nothing of others
+	a.mu.Unlock()
+	c.write(0, "set", "late", "v")
+	last := c.client.XInfoStream(t.Context(), c.out).Val().LastGeneratedID
+	b.lose()
+	fill := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Patience: 200 * time.Millisecond, Subscribe: func(context.Context) (zones.Reached, error) {
+		id, err := message.ParseID(last)
+		return zones.Reached{"c": id}, err
+	}}
+	require.ErrorContains(t, fill.Run(t.Context()), "this zone's cluster has them up to "+last)
+	a.mu.Lock()
+	a.open = true
+	a.mu.Unlock()
+	fill.Patience = 10 * time.Second
+	require.NoError(t, fill.Run(t.Context()))
+	assert.Equal(t, "v", b.get("late"))
+}

@@ -1,0 +1,58 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// consumer is the one that the applier has. It makes the subscription where there is none, at the beginning of what the topic has.
+func (c Config) consumer() messaging.ConsumerConfig {
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription = []string{c.Topic}, "sonic-"+c.Zone
+	cfg.Type, cfg.Order, cfg.StartAt = messaging.Failover, messaging.OrderTotal, messaging.StartEarliest
+	cfg.PrefetchBytes, cfg.MaxMessageBytes = 16<<20, 64<<10
+	cfg.Retry.MaxAttempts, cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 0, 50*time.Millisecond, 2*time.Second
+	cfg.StopTimeout, cfg.StuckAfter = 5*time.Second, 24*time.Hour // what keeps a message waiting is reported here
+	return cfg
+}
+
+// Subscribe makes the zone's subscription to another zone's topic, and returns once it is there: what the topic gets from then on waits for the
+// zone's applier. One that is there stays as it is. It is an error when the applier of a Sonic that runs has it, for it tries until ctx ends.
+func Subscribe(ctx context.Context, client *messaging.Client, cfg Config) error {
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	there := make(chan struct{})
+	var once sync.Once
+	consumer, err := client.Consumer(cfg.consumer(), messaging.OnOwned(func(ctx context.Context, _ string, _ int) {
+		once.Do(func() { close(there) })
+		<-ctx.Done() // no message is handled
+	}))
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- consumer.Run(running, func(ctx context.Context, _ *messaging.Delivery) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	select {
+	case <-there:
+		stop()
+		return <-ended
+	case err = <-ended:
+	case <-ctx.Done():
+		err = consumer.Trouble()
+		stop()
+		<-ended
+		if err == nil {
+			err = fmt.Errorf("another process has the subscription: stop the Sonic of zone %s", cfg.Zone)
+		}
+	}
+	return fmt.Errorf("cannot subscribe to %s: %w", cfg.Topic, err)
+}

@@ -1,0 +1,51 @@
+package sonic
+
+import (
+	"context"
+	"errors"
+	"reflect"
+
+	"github.com/aviaryhq/aviary/internal/config"
+)
+
+// change takes a new configuration over while the process runs: users, outbox and max_clock_skew. Where another key has changed nothing does. What its
+// caller has from one call is what the next one is compared with; calls follow one another.
+func (s *service) change(_ context.Context, cfg Config) error {
+	if err := onlyAtStart(s.inForce, cfg); err != nil {
+		return err
+	}
+	users, err := cfg.users()
+	if err != nil {
+		return err
+	}
+	s.proxy.SetUsers(users)
+	s.gauge.change(cfg.Outbox)
+	for _, a := range s.appliers {
+		a.SetMaxClockSkew(cfg.MaxClockSkew)
+	}
+	s.inForce = cfg
+	return nil
+}
+
+// onlyAtStart returns a fault for each key that differs and takes effect at a start only. Those of the common part are not its business, and peers is of
+// commands.
+func onlyAtStart(was, is Config) error {
+	for _, c := range []*Config{&was, &is} {
+		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Command = nil, OutboxConfig{}, 0, nil, Command{}
+		c.Common = DefaultConfig().Common
+	}
+	var errs []error
+	before, after := reflect.ValueOf(was), reflect.ValueOf(is)
+	for i := range before.NumField() {
+		if reflect.DeepEqual(before.Field(i).Interface(), after.Field(i).Interface()) {
+			continue
+		}
+		switch key := before.Type().Field(i).Tag.Get("yaml"); key {
+		case "zones", "conflicts", "topic":
+			errs = append(errs, config.Fault(key, "takes effect at the next start: change it in all zones, and start their Sonics again"))
+		default:
+			errs = append(errs, config.Fault(key, "takes effect at the next start"))
+		}
+	}
+	return errors.Join(errs...)
+}

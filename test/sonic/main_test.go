@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 type service struct {
 	t    testing.TB
 	env  []string
+	args []string
 	cmd  *exec.Cmd
 	done chan error
 	log  *logged
@@ -83,7 +84,7 @@ func run(t testing.TB, env ...string) *service {
 
 func (s *service) start() {
 	s.t.Helper()
-	s.cmd = exec.Command(os.Args[0]) // it ends with the test, in order
+	s.cmd = exec.Command(os.Args[0], s.args...) // it ends with the test, in order
 	s.cmd.Env = append(append(os.Environ(), asService+"=1", "SONIC_ADMIN_LISTEN=127.0.0.1:0", "SONIC_LISTEN=127.0.0.1:0"), s.env...)
 	s.cmd.Stderr, s.from = s.log, len(s.log.String())
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -92,9 +92,9 @@ func TestAWriteToALongListIsSmall(t *testing.T) {
 	w.drain()
 	size := 0
 	for _, m := range a.topic[before:] {
-		size += len(m.payload)
+		size += len(slices.Concat(m.parts...))
 	}
-	t.Logf("%d bytes; once as a whole: %d", size, len(a.topic[0].payload))
+	t.Logf("%d bytes; once as a whole: %d", size, len(slices.Concat(a.topic[0].parts...)))
 	assert.Less(t, size, 200<<10)
 	assert.Equal(t, 11_000, len(strings.Split(w.everywhere("l"), " value ")))
 	assert.Zero(t, w.counts["wanted"])
@@ -380,7 +380,7 @@ func TestOperationsThatFail(t *testing.T) {
 	flush := "\x99\xa1L\xa1n\xa10\xa3n:l\xa0\xa0\xa10\xa8FLUSHALL\xa1x"
 	id := "4102444800000-0"
 	payload := "\x92" + string([]byte{0xa0 + byte(len(id))}) + id + string([]byte{0xa0 + byte(len(flush))}) + flush
-	b.apply(a, message{prev: a.last(), last: id, payload: []byte(payload)}, len(a.topic))
+	b.apply(a, stored{prev: a.last(), last: id, parts: [][]byte{[]byte(payload)}}, len(a.topic))
 	assert.Equal(t, 2, w.counts["diverged"])
 	assert.Equal(t, "1 2", b.list("n:l"))
 }

@@ -96,7 +96,7 @@ func TestAWriteToALongListIsSmall(t *testing.T) {
 	}
 	t.Logf("%d bytes; once as a whole: %d", size, len(slices.Concat(a.topic[0].parts...)))
 	assert.Less(t, size, 200<<10)
-	assert.Equal(t, 11_000, len(strings.Split(w.everywhere("l"), " value ")))
+	assert.Len(t, strings.Split(w.everywhere("l"), " value "), 11_000)
 	assert.Zero(t, w.counts["wanted"])
 	assert.Equal(t, a.stored("l"), strings.Replace(b.stored("l"), "@a", "", 1))
 }
@@ -113,7 +113,7 @@ func TestAPushOfManyValues(t *testing.T) {
 		a.write(many...)
 	}
 	w.drain()
-	assert.Equal(t, 18_003, len(strings.Fields(w.everywhere("l"))))
+	assert.Len(t, strings.Fields(w.everywhere("l")), 18_003)
 	assert.Equal(t, "RLL", w.ops("l"))
 	assert.Zero(t, w.counts["wanted"])
 }
@@ -162,8 +162,21 @@ func TestOperationsAtTheSameTime(t *testing.T) {
 			w.drain()
 			assert.Contains(t, "LD", w.ops("l")[before:], "the next write is an operation")
 		}
-		assert.Equal(t, 3-len(names), len(strings.Fields(w.everywhere("l"))))
+		assert.Len(t, strings.Fields(w.everywhere("l")), 3-len(names))
 	}
+}
+
+// The number of values does not tell the two lists apart: the version does.
+func TestOperationsOfTheSameLength(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("rpush", "l", "0", "1")
+	w.drain()
+	b.open("4102444800000-0") // its writes are newer
+	a.write("lset", "l", 0, "of a")
+	b.write("lset", "l", 1, "of b")
+	w.drain()
+	assert.Equal(t, "0 of b", w.everywhere("l"))
+	assert.Equal(t, 1, w.counts["wanted"])
 }
 
 // A zone that cannot execute an operation asks once, and says that it does not know what it holds.

@@ -200,6 +200,9 @@ func (w *whole) acknowledged() {
 		default:
 			text = strconv.FormatFloat(c.ZScore(ctx, key, element).Val(), 'f', -1, 64)
 		}
+		if text == "" {
+			return 0
+		}
 		n, err := strconv.ParseInt(text, 10, 64)
 		require.NoError(w.t, err, counter)
 		return n

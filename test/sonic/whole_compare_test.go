@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // expiryTolerance is how much the expiries of a key may differ between zones, in ms.
@@ -42,10 +43,10 @@ func (h held) equal(o held) bool {
 }
 
 // holdings reads all keys of a database but Sonic's own.
-func holdings(t testing.TB, s *site, db int) map[string]held {
+func holdings(t testing.TB, s *stack.RedisServer, db int) map[string]held {
 	t.Helper()
 	ctx := context.Background()
-	c := redis.NewClient(&redis.Options{Addr: s.redis.Addr(), DB: db, MaxRetries: -1})
+	c := redis.NewClient(&redis.Options{Addr: s.Addr(), DB: db, MaxRetries: -1})
 	defer c.Close()
 	all := map[string]held{}
 	for cursor := uint64(0); ; {
@@ -125,6 +126,25 @@ func canonical(kind string, reply any) string {
 	}
 }
 
+// differences are the keys that not all hold the same under.
+func differences(all []map[string]held) (found []string) {
+	keys := map[string]bool{}
+	for _, data := range all {
+		for key := range data {
+			keys[key] = true
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		for _, data := range all[1:] {
+			if !all[0][key].equal(data[key]) {
+				found = append(found, key)
+				break
+			}
+		}
+	}
+	return found
+}
+
 // shown is how many differences are shown.
 const shown = 4
 
@@ -136,27 +156,17 @@ func (w *whole) compare() {
 	differ := 0
 	for db := range databases {
 		var all []map[string]held
-		keys := map[string]bool{}
+		keys := 0
 		for _, s := range w.sites {
-			data := holdings(w.t, s, db)
-			all = append(all, data)
-			for key := range data {
-				keys[key] = true
-			}
+			all = append(all, holdings(w.t, s.redis, db))
+			keys = max(keys, len(all[len(all)-1]))
 		}
-		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			first, equal := all[0][key], true
-			for _, data := range all[1:] {
-				equal = equal && first.equal(data[key])
-			}
-			if equal {
-				continue
-			}
+		for _, key := range differences(all) {
 			if differ++; differ <= shown {
 				w.explain(db, key, all)
 			}
 		}
-		w.event("compared %d keys of db %d", len(keys), db)
+		w.event("compared %d keys of db %d", keys, db)
 	}
 	assert.Zero(w.t, differ, "keys that differ")
 }
@@ -199,6 +209,9 @@ func (w *whole) acknowledged() {
 			text = c.HGet(ctx, key, element).Val()
 		default:
 			text = strconv.FormatFloat(c.ZScore(ctx, key, element).Val(), 'f', -1, 64)
+		}
+		if text == "" {
+			return 0
 		}
 		n, err := strconv.ParseInt(text, 10, 64)
 		require.NoError(w.t, err, counter)

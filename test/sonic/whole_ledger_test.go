@@ -90,3 +90,14 @@ func (l *ledger) lastOf(key string) string {
 	defer l.mu.Unlock()
 	return strings.Join(l.last[key], "\n    ")
 }
+
+// String tells how much there is.
+func (l *ledger) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	doubt := int64(0)
+	for _, t := range l.counters {
+		doubt += t.high - t.low
+	}
+	return fmt.Sprintf("random commands: %v; written once: %d; increments in doubt: %d", l.total, len(l.own), doubt)
+}

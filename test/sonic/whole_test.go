@@ -54,11 +54,7 @@ func TestZonesStayEqual(t *testing.T) {
 	text := fmt.Sprintf("%s=%d %s=%d %s=%d", wholeSeed, seed, wholeSeconds, int(lasting.Seconds()), wholeZones, n)
 	t.Log(text)
 	w := newWhole(t, seed, int(n))
-	defer func() {
-		if t.Failed() {
-			t.Logf("%s\n%s", text, strings.Join(w.events, "\n"))
-		}
-	}()
+	defer func() { t.Logf("%s\n%s\n%s", text, strings.Join(w.events, "\n"), w.ledger) }()
 	w.write()
 	deck := newDeck(w.r, seconds > 0)
 	calm := time.Now()
@@ -83,5 +79,5 @@ func TestZonesStayEqual(t *testing.T) {
 	w.quiet()
 	w.topics()
 	w.checked()
-	t.Log(w.summary())
+	w.event("messages that the last processes have dropped: %v; faults: %v", w.duplicates(), w.counts)
 }

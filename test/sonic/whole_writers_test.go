@@ -43,12 +43,27 @@ func (w *whole) write() {
 }
 
 // pause has all writers wait, and returns when they do.
-func (w *whole) pause()  { w.gate.Lock() }
-func (w *whole) resume() { w.gate.Unlock() }
+func (w *whole) pause() {
+	w.gate.Lock()
+	w.paused = true
+}
 
-// stopWriters ends them.
+// resume lets them go on.
+func (w *whole) resume() {
+	w.paused = false
+	w.gate.Unlock()
+}
+
+// stopWriters ends them, if there are any.
 func (w *whole) stopWriters() {
+	if w.stop == nil {
+		return
+	}
+	if w.paused {
+		w.resume()
+	}
 	close(w.stop)
+	w.stop = nil
 	w.writers.Wait()
 	w.event("writers have ended")
 }
@@ -80,11 +95,12 @@ func (w *whole) writer(s *site, number int, act func(*connection)) {
 		return key
 	}}
 	c.fresh()
+	stop := w.stop
 	w.writers.Go(func() {
 		defer c.close()
 		for {
 			select {
-			case <-w.stop:
+			case <-stop:
 				return
 			case <-time.After(time.Duration(r.Int64N(int64(12 * time.Millisecond)))): // the rate of attempts
 			}

@@ -51,6 +51,7 @@ type whole struct {
 	events  []string // what happened
 	counts  map[fault]int
 	gate    sync.RWMutex // writers hold it for reading
+	paused  bool
 	stop    chan struct{}
 	writers sync.WaitGroup
 	// generation counts how often writers were started.
@@ -93,6 +94,7 @@ func newWhole(t testing.TB, seed uint64, n int) *whole {
 	for _, s := range w.sites {
 		w.writable(s)
 	}
+	t.Cleanup(w.stopWriters) // also when the test has ended early
 	w.event("%d zones are ready", n)
 	return w
 }

@@ -46,6 +46,7 @@ func TestCounters(t *testing.T) {
 		{"INCRBY c:n 7", ":7", "I c 0 c:n 7"},
 		{"DECRBY c:n -3", ":10", "I c 0 c:n 3"},
 		{"DECRBY c:n 4", ":6", "I c 0 c:n -4"},
+		{"DECRBY c:n 0", ":6", "I c 0 c:n 0"},
 		{"INCRBY c:n 9007199254740993", "+9007199254740999", "I c 0 c:n 9007199254740993"},
 		{"SET c:n 1", "-SONICREFUSED", ""}, // the difference is not exact
 		{"SET c:m 5", "+OK", "I c 0 c:m 5"},

@@ -181,6 +181,7 @@ increments('DECR', function() return '-1' end)
 increments('INCRBY', function(args) return args[3] end)
 increments('DECRBY', function(args)
 	local delta = args[3]
+	if delta == '0' then return delta end -- INCRBY refuses -0
 	if string.sub(delta, 1, 1) == '-' then return string.sub(delta, 2) end
 	return '-' .. delta
 end)

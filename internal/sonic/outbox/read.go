@@ -35,14 +35,18 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 			return err
 		}
 		begin = entries[len(entries)-1].id
+		all := int64(len(entries)) < count // that there was
 		switch {
 		case bytes > readBytes:
 			count = readLeast
-		case int64(len(entries)) == count:
+		case !all:
 			count = min(2*count, readMost)
 		}
 		if err := q.put(ctx, entries); err != nil {
 			return err
+		}
+		if all {
+			pause(ctx, q, bytes)
 		}
 	}
 }

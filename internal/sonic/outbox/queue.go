@@ -21,10 +21,11 @@ type queue struct {
 	starved bool          // what is held is the beginning of a transaction: more must be read, whatever the bounds
 	filled  chan struct{} // has one element when there may be something to take
 	emptied chan struct{} // has one element when there may be room
+	hungry  chan struct{} // has one element when take waits for more
 }
 
 func newQueue() *queue {
-	return &queue{filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
+	return &queue{filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), hungry: make(chan struct{}, 1)}
 }
 
 func signal(c chan struct{}) {
@@ -80,6 +81,7 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 		}
 		q.mu.Unlock()
 		signal(q.emptied)
+		signal(q.hungry)
 		select {
 		case <-q.filled:
 		case <-ctx.Done():

@@ -40,14 +40,19 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 		if begin, err = message.ParseID(list[len(list)-1].ID); err != nil {
 			return err
 		}
+		all := int64(len(list)) < count // that there was
+		bytes := bytesOf(list)
 		switch {
-		case bytesOf(list) > readBytes:
+		case bytes > readBytes:
 			count = readLeast
-		case int64(len(list)) == count:
+		case !all:
 			count = min(2*count, readMost)
 		}
 		if err := q.put(ctx, entries); err != nil {
 			return err
+		}
+		if all {
+			pause(ctx, q, bytes)
 		}
 	}
 }

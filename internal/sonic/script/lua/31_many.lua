@@ -22,6 +22,7 @@ local function head_of(text)
 	if not command or not JOINED[command] and not SINGLE[command] then return nil end
 	HEADS[text] = {
 		command = command, n = tonumber(n), body = bodies[command], special = specials[command], joined = JOINED[command],
+		plain = text == 'SET 2',
 	}
 	return HEADS[text]
 end
@@ -60,7 +61,18 @@ redis.register_function{
 				break
 			end
 			local reply, effect, note
-			if alone and not head.special then
+			local policy = head.plain and not alone and policy_of(args[i + 1])
+			if policy and policy ~= 'c' then -- as the body of SET does it, with less
+				local key, value = args[i + 1], args[i + 2]
+				reply = try('SET', key, value)
+				if not reply.err then
+					effect = string_effect(policy, db, key, value, '')
+					if policy == 'l' then
+						notes[noted + 1], notes[noted + 2] = key_field(db, key), ''
+						noted = noted + 2
+					end
+				end
+			elseif alone and not head.special then
 				reply = try(head.command, unpack(args, i + 1, stop))
 			else
 				if n > 0 and not alone and not head.joined then

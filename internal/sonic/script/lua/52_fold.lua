@@ -156,8 +156,13 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	local other = versions.newest_type(f, letter)
 	if other and before(v, other) then
 		-- A newer addition of another type wiped these. They wiped that type's elements before them.
-		fold.note_elements(db, key, v, list, first, kind, notes, '')
+		-- Of elements that are in both, what is noted from now on is newer than what these wiped: settle would keep them.
+		local mine, names = fold.note_elements(db, key, v, list, first, kind, notes, ''), {}
 		note_list(notes)
+		for i = kind.at, #mine, kind.step do names[#names + 1] = mine[i] end
+		go(db)
+		local there = LETTERS[kind_of(key)]
+		if there then sliced(ELEMENTS[there].remove, key, names, 1, #names) end
 		settle(db, key, f, f.whole)
 		return 'lost'
 	end

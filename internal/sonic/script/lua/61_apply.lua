@@ -17,6 +17,13 @@ local function beat(out, origin, effect)
 	end
 end
 
+local function not_applied(origin, id, e, why)
+	why = type(why) == 'table' and why.err or tostring(why)
+	redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(e[1]) .. ' of ' .. origin .. ' ' .. id .. ' to ' .. tostring(e[4])
+		.. ': ' .. why)
+	return 'diverged'
+end
+
 local WHOLESALE = {S = true, R = true, D = true}
 
 local NO_DATA = {N = true, O = true, _ = true}
@@ -32,7 +39,82 @@ local function unknown(packed)
 	return op
 end
 
--- apply_entry applies the effects of one entry; counts is changed. current is shared with wanted: the policy of the effect.
+-- Plain effects are S under lww of a key that never expires: most of most messages. Those that come one behind the other, of different keys, are
+-- applied together, with one reading and one writing of versions. waiting holds them: effect, version, ..
+local waiting, waits_for, MOST_WAITING = {}, {}, 200
+
+-- apply_plain applies the effects in waiting. Each is as fold.wholesale would do it alone.
+local function apply_plain(out, origin, counts, current)
+	local n = #waiting
+	if n == 0 then return end
+	local list = waiting
+	waiting, waits_for = {}, {}
+	local fields = {}
+	for i = 1, n, 2 do
+		local e, j = list[i], (i - 1) / 2 * 5
+		local name = e[3] .. ':' .. e[4]
+		fields[j + 1], fields[j + 2], fields[j + 3] = 'k' .. name, 'x' .. name, 'th' .. name
+		fields[j + 4], fields[j + 5] = 'ts' .. name, 'tz' .. name
+	end
+	go('0')
+	local stored = call('HMGET', ver, unpack(fields))
+	-- The notes come first, as those of a single effect do.
+	local notes, noted = {}, 0
+	local alone_then = {}
+	for i = 1, n, 2 do
+		local e, v, j = list[i], list[i + 1], (i - 1) / 2 * 5
+		local simple = not (stored[j + 2] or stored[j + 3] or stored[j + 4] or stored[j + 5])
+		local whole = stored[j + 1]
+		if simple and whole then
+			local ms, seq = string.match(whole, '^(%d+)%-(%d+)@?[^ ]*$')
+			ms, seq = tonumber(ms), tonumber(seq)
+			simple = ms and (ms < v.ms or ms == v.ms and seq < v.seq)
+		end
+		if simple then
+			notes[noted + 1], notes[noted + 2] = fields[j + 1], v.text
+			noted = noted + 2
+		else
+			alone_then[i] = true
+		end
+	end
+	if noted > 0 then call('HSET', ver, unpack(notes)) end
+	for i = 1, n, 2 do
+		local e = list[i]
+		local done, result
+		if alone_then[i] then
+			current.policy = 'l'
+			done, result = pcall(effects.S, e, list[i + 1])
+		else
+			go(e[3])
+			result = try('SET', e[4], e[5])
+			done = not result.err
+			if done then result = 'applied' end
+		end
+		if not done then result = not_applied(origin, list[i + 1].text, e, result) end
+		counts[result] = counts[result] + 1
+		if current.wants then answered(out, origin, e[3], e[4]) end
+	end
+	if #emptied > 0 then
+		fold.lost_expiry()
+		emptied = {}
+	end
+end
+
+-- put_off has a plain effect wait for others, and tells whether it does. Those that wait are applied before any other effect.
+local function put_off(out, origin, e, v, counts, current)
+	if e[1] ~= 'S' or e[2] ~= 'l' or e[6] ~= '' or type(e[3]) ~= 'string' or type(e[4]) ~= 'string' or type(e[5]) ~= 'string' then
+		apply_plain(out, origin, counts, current)
+		return false
+	end
+	local name = e[3] .. ':' .. e[4]
+	if waits_for[name] or #waiting >= MOST_WAITING then apply_plain(out, origin, counts, current) end
+	waits_for[name] = true
+	local n = #waiting
+	waiting[n + 1], waiting[n + 2] = e, v
+	return true
+end
+
+-- apply_entry applies the effects of one entry, but for plain ones, which may wait; counts is changed. current is shared with wanted: the policy of the effect.
 local function apply_entry(out, origin, id, packed, counts, current)
 	local v = versions.of(id, origin)
 	local restored -- a key of this zone's own that it had lost
@@ -43,6 +125,7 @@ local function apply_entry(out, origin, id, packed, counts, current)
 		for i = 2, #list do
 			local e = list[i]
 			local op, policy = e[1], e[2]
+			local later = put_off(out, origin, e, v, counts, current)
 			current.policy = policy
 			if op == 'N' then
 				if e[5] == zone and origin ~= zone then
@@ -59,17 +142,12 @@ local function apply_entry(out, origin, id, packed, counts, current)
 				if own then restored = e end
 			elseif op == '_' then
 				beat(out, origin, e)
-			elseif not (op == 'P' and origin == zone) then
+			elseif not later and not (op == 'P' and origin == zone) then
 				local done, result = true, 'applied'
 				if not (filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
 				end
-				if not done then
-					local why = type(result) == 'table' and result.err or tostring(result)
-					redis.log(redis.LOG_WARNING, 'sonic: cannot apply ' .. tostring(op) .. ' of ' .. origin .. ' ' .. id
-						.. ' to ' .. tostring(e[4]) .. ': ' .. why)
-					result = 'diverged'
-				end
+				if not done then result = not_applied(origin, id, e, result) end
 				counts[result] = counts[result] + 1
 				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4]) end
 			end
@@ -173,6 +251,7 @@ redis.register_function('sonic_apply', function(keys, args)
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor
+	waiting, waits_for = {}, {} -- a call that failed may have left some
 	for i = 1, #entries, 2 do
 		local id, packed = entries[i], entries[i + 1]
 		if packed ~= '' and not (overlaps and not id_before(cursor, id)) then
@@ -184,6 +263,7 @@ redis.register_function('sonic_apply', function(keys, args)
 			counts.entries = counts.entries + 1
 		end
 	end
+	apply_plain(out, origin, counts, current)
 	go('0')
 	cursor = last
 	if origin ~= zone then

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 )
@@ -18,7 +19,7 @@ import (
 type gauge struct {
 	cfg    OutboxConfig
 	redis  *redis.Client
-	stream string
+	lane   *lane.Lane
 	log    *zap.Logger
 	writes func(w proxy.Writes, reason string)
 
@@ -31,10 +32,16 @@ type measured struct {
 	length, bytes int64 // -1: not known
 	age           time.Duration
 	full          bool
+	unsent        lane.Unsent // Lost is -1 when it is not known
 }
 
-func newGauge(cfg OutboxConfig, db *redis.Client, stream string, log *zap.Logger, writes func(proxy.Writes, string)) *gauge {
-	return &gauge{cfg: cfg, redis: db, stream: stream, log: log.Named("outbox"), writes: writes, last: measured{length: -1, bytes: -1}}
+// unknown is what is kept while Redis cannot be asked.
+func unknown(full bool) measured {
+	return measured{length: -1, bytes: -1, full: full, unsent: lane.Unsent{Noted: -1, Lost: -1}}
+}
+
+func newGauge(cfg OutboxConfig, db *redis.Client, l *lane.Lane, log *zap.Logger, writes func(proxy.Writes, string)) *gauge {
+	return &gauge{cfg: cfg, redis: db, lane: l, log: log.Named("outbox"), writes: writes, last: unknown(false)}
 }
 
 func (g *gauge) state() measured {
@@ -53,7 +60,7 @@ func (g *gauge) run(ctx context.Context) error {
 	for {
 		m, err := g.measure(ctx)
 		if err != nil {
-			m = measured{length: -1, bytes: -1, full: g.state().full} // whoever ships says what is the matter
+			m = unknown(g.state().full) // whoever ships says what is the matter
 		}
 		g.take(m)
 		select {
@@ -74,8 +81,11 @@ func (g *gauge) take(m measured) {
 	case m.full && !was.full:
 		g.log.Error("the outbox is full", zap.Int64("bytes", m.bytes), zap.Duration("age", m.age), zap.String("writes", g.cfg.Full))
 		how := proxy.WritesHeld
-		if g.cfg.Full == fullFail {
+		switch g.cfg.Full {
+		case fullFail:
 			how = proxy.WritesRefused
+		case fullGoOn:
+			how = proxy.WritesOpen
 		}
 		g.writes(how, fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.bytes, m.age.Round(time.Second)))
 	case !m.full && was.full:
@@ -94,7 +104,7 @@ return {redis.call('XLEN', KEYS[1]), redis.call('MEMORY', 'USAGE', KEYS[1]) or 0
 func (g *gauge) measure(ctx context.Context) (measured, error) {
 	asking, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	found, err := g.redis.EvalRO(asking, looking, []string{g.stream}).Slice()
+	found, err := g.redis.EvalRO(asking, looking, []string{g.lane.Outbox()}).Slice()
 	if err != nil {
 		return measured{}, err
 	}
@@ -111,6 +121,15 @@ func (g *gauge) measure(ctx context.Context) (measured, error) {
 	if err1 == nil && err2 == nil && m.length > 0 {
 		m.age = max(time.Unix(seconds, 0).Sub(time.UnixMilli(int64(id.Ms))), 0)
 	}
+	if m.unsent, err = g.lane.Unsent(asking); err != nil {
+		return measured{}, err
+	}
 	m.full = m.length > 0 && (m.bytes > int64(g.cfg.Bytes) || g.cfg.Age > 0 && m.age > g.cfg.Age)
+	if g.cfg.Full == fullGoOn && g.cfg.Mode == outboxStream && m.full != m.unsent.Skips {
+		// Every Sonic of the zone sees the same. A Redis that is not open drops nothing.
+		if err := g.lane.Skip(asking, m.full); err != nil && !lane.NotReady(err) {
+			return measured{}, err
+		}
+	}
 	return m, nil
 }

@@ -42,7 +42,7 @@ local function adopt(out)
 end
 
 -- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f, to be ready
--- whatever this Redis has lost of other zones; an id, where the stream must have come to: who calls it has compared that much with the topic.
+-- whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id, where the stream must have come to: who calls it has compared that much with the topic.
 redis.register_function{
 	function_name = 'sonic_open', flags = {'allow-oom'},
 	callback = function(keys, args)
@@ -96,6 +96,7 @@ redis.register_function{
 		default_policy, policies = default, list
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
+		unsent.choose(string.find(flags, 'o', 1, true) ~= nil and not alone, false)
 		ready = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0 and not lacks_own(out)
 		return look(out)
 	end,
@@ -117,13 +118,14 @@ redis.register_function{
 	end,
 }
 
--- sonic_shipped id: the broker has acknowledged all entries up to id.
+-- sonic_shipped id [sent]: the broker has acknowledged all entries up to id, and so many of those that were published.
 redis.register_function{
 	function_name = 'sonic_shipped', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		local out, id = keys[1], args[1]
 		if not id or not is_id(id) then return bad('id') end
+		if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
 		local meta = state(out, 'meta')
 		local shipped = call('HGET', meta, 'shipped') or NO_ID
 		if id_before(shipped, id) then

@@ -115,7 +115,7 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 		return a.zones().Outbox.Skips
 	})
 	require.True(t, a.zones().Outbox.Full)
-	assert.EqualValues(t, 1, a.metric("sonic_outbox_skips"))
+	assert.Positive(t, a.metric("sonic_outbox_skips"))
 	assert.Contains(t, a.log.String(), "the outbox is full")
 	out := a.redis.Client(t)
 	before := out.MemoryUsage(ctx, "{sonic:0}out").Val()
@@ -225,7 +225,7 @@ func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
 		assert.NotContains(t, y, key)
 	}
 	assert.LessOrEqual(t, int64(missing), lost)
-	assert.EqualValues(t, lost, a.metric("sonic_outbox_lost_effects_total"))
+	assert.InDelta(t, lost, a.metric("sonic_outbox_lost_effects_total"), 0)
 	t.Logf("%d keys are missing, %d effects were counted as lost", missing, lost)
 	for key := range y {
 		assert.Contains(t, x, key)

@@ -98,8 +98,8 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 	}
 }
 
-// add adds entries, whatever is held, and returns how much that is, in bytes.
-func (q *queue) add(entries []message.Entry) int {
+// add adds entries, whatever is held.
+func (q *queue) add(entries []message.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.entries = append(q.entries, entries...)
@@ -107,7 +107,6 @@ func (q *queue) add(entries []message.Entry) int {
 		q.bytes += entries[i].Size()
 	}
 	signal(q.filled)
-	return q.bytes
 }
 
 // putBack has entries that were taken be the first again.

@@ -181,3 +181,10 @@ func (q *queue) published(id message.ID) (number int64) {
 	}
 	return number
 }
+
+// count returns how many entries are held.
+func (q *queue) count() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.entries)
+}

@@ -55,6 +55,8 @@ type Status struct {
 	// Stored is the last effect that the topic is known to have.
 	Stored message.ID
 	Epoch  int64
+	// Held is how many effects wait in the memory of this process, with Off.
+	Held int
 }
 
 // New makes a shipper. stored is called with each id that the topic has, in their order.
@@ -67,7 +69,9 @@ func New(cfg Config, db *redis.Client, l *lane.Lane, client *messaging.Client, l
 func (s *Shipper) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.status
+	status := s.status
+	status.Held = s.held.count()
+	return status
 }
 
 // Trouble says why nothing is being shipped at present; nil when it is, or when another process does.

@@ -25,11 +25,8 @@ func (l *loader) listen(ctx context.Context, live *subscription, begin message.I
 		return fmt.Errorf("cannot ask Redis what it has published: %w", err)
 	}
 	l.skips.Store(u.Skips)
-	if n, last := l.held.drop(begin); n > 0 && !last {
-		// Another process has stored effects meanwhile, and these are older.
-		if err := l.lose(ctx, int64(n)); err != nil {
-			return err
-		}
+	if err := l.forget(ctx); err != nil {
+		return err
 	}
 	heard := l.held.heard(u)
 	if begin, err = l.take(ctx, message.Max(begin, l.held.last()), message.ID{}); err != nil {

@@ -22,7 +22,7 @@ import (
 type listening struct {
 	*loader
 	t     *testing.T
-	begin message.ID
+	begin message.ID // the topic's end
 	stop  func()
 }
 
@@ -49,6 +49,7 @@ func (l *listening) start(open bool) {
 		_, err = l.lane.Open(ctx, state, 1, message.ID{})
 		require.NoError(l.t, err)
 	}
+	l.packer.Tail.Last = l.begin
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

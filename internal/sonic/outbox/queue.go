@@ -188,3 +188,15 @@ func (q *queue) count() int {
 	defer q.mu.Unlock()
 	return len(q.entries)
 }
+
+// first returns the entries of the next message behind id, and leaves them there; with one no more than the first of them, or the first transaction.
+func (q *queue) first(id message.ID, one bool) []message.Entry {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for n < len(q.entries) && q.entries[n].ID.Compare(id) <= 0 {
+		n++
+	}
+	rest := q.entries[n:]
+	return slices.Clone(rest[:message.Cut(rest, one)])
+}

@@ -256,22 +256,31 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 		if err != nil {
 			return err
 		}
-		records, ends, err := l.pack(entries)
-		if err != nil {
+		if err := l.storeOne(entries); err != nil {
+			q.putBack(entries)
 			return err
 		}
-		began := time.Now()
-		for _, r := range records {
-			if err := l.writer.Store(l.storing, r); err != nil {
-				q.putBack(entries)
-				return &writerError{fmt.Errorf("cannot store Effects: %w", err)}
-			}
-		}
-		l.metrics.stored(entries, records, time.Since(began))
-		l.packer.Tail, l.one = ends, false
-		l.note(ends.Last)
-		trim.behind(ends.Last, q.published(ends.Last))
+		end := l.packer.Tail.Last
+		trim.behind(end, q.published(end))
 	}
+}
+
+// storeOne stores the entries of one message.
+func (l *loader) storeOne(entries []message.Entry) error {
+	records, ends, err := l.pack(entries)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for _, r := range records {
+		if err := l.writer.Store(l.storing, r); err != nil {
+			return &writerError{fmt.Errorf("cannot store effects: %w", err)}
+		}
+	}
+	l.metrics.stored(entries, records, time.Since(began))
+	l.packer.Tail, l.one = ends, false
+	l.note(ends.Last)
+	return nil
 }
 
 // beatEvery is how often the other zones hear of this one, whatever it writes.

@@ -140,9 +140,25 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 	assert.Zero(t, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
 }
 
+// together runs two zones on one cluster: how effects get into the topic is what matters. more are variables of both.
+func together(t testing.TB, more ...string) (a, b zone) {
+	t.Helper()
+	pulsar := stack.Pulsar(t)
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string) zone {
+		r := durable(t)
+		return zone{run(t, append(more, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL())...), r}
+	}
+	a, b = begin("a"), begin("b")
+	for _, z := range []zone{a, b} {
+		z.awaitWritable()
+	}
+	return a, b
+}
+
 // With outbox off both zones hold the same, large values too, and nothing goes by way of the stream.
 func TestOutboxOff(t *testing.T) {
-	a, b := pair(t, "SONIC_OUTBOX=off", counters)
+	a, b := together(t, "SONIC_OUTBOX=off", counters)
 	ctx, ca, cb := t.Context(), a.client(), b.client()
 	added := flood(t, ca, 50)
 	require.NoError(t, ca.Set(ctx, "large", strings.Repeat("y", 3<<20), 0).Err())
@@ -178,7 +194,7 @@ func settleOff(t testing.TB, zones ...zone) {
 // With outbox off a Sonic is killed while it serves. What it held is lost: that is counted and said, and found by -check. Nothing later is lost, also
 // what is written before the next Sonic ships: those writes go by way of another Sonic of the zone, which serves all the while.
 func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
-	a, b := pair(t, "SONIC_OUTBOX=off", counters)
+	a, b := together(t, "SONIC_OUTBOX=off", counters)
 	ctx := t.Context()
 	flood(t, a.client(), 5)
 	settleOff(t, a, b)

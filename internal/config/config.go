@@ -27,6 +27,10 @@ const maxFileSize = 8 << 20
 // has them from Spec.Defaults.
 type Defaulter interface{ SetDefaults() }
 
+// A Shorthand is a section for which a single word may stand: the value of one of its keys, which it names. The section's own environment variable sets
+// that key, too.
+type Shorthand interface{ Shorthand() (key string) }
+
 // Spec says what to load and from where.
 type Spec[T any] struct {
 	Name     string                  // of the binary; the environment's prefix is its upper case

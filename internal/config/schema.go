@@ -67,6 +67,14 @@ func decodesItself(t reflect.Type) bool {
 		t == reflect.TypeFor[yaml.Node]()
 }
 
+// shorthandOf returns the key for which a single word in place of the section stands.
+func shorthandOf(t reflect.Type) (key string, ok bool) {
+	if s, is := reflect.New(t).Interface().(Shorthand); is {
+		return s.Shorthand(), true
+	}
+	return "", false
+}
+
 // leaves lists the paths of every key of t that holds a value rather than a section: what an environment variable can set. Lists and maps are
 // values, set as a whole.
 func leaves(t reflect.Type, prefix string) []string {
@@ -74,6 +82,9 @@ func leaves(t reflect.Type, prefix string) []string {
 	for _, k := range keysOf(indirect(t)) {
 		field := indirect(t).FieldByIndex(k.index)
 		if path := join(prefix, k.name); isSection(field.Type) {
+			if _, ok := shorthandOf(indirect(field.Type)); ok {
+				paths = append(paths, path)
+			}
 			paths = append(paths, leaves(field.Type, path)...)
 		} else {
 			paths = append(paths, path)

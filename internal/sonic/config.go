@@ -77,6 +77,13 @@ const (
 const (
 	fullBlock = "block" // they wait
 	fullFail  = "fail"  // they are refused
+	fullGoOn  = "go_on" // their effects are dropped; what they change is shipped later
+)
+
+// Values of the outbox' mode.
+const (
+	outboxStream = "stream" // a stream in Redis
+	outboxOff    = "off"    // the memory of a Sonic
 )
 
 // RedisConfig says how to reach the zone's Redis.
@@ -115,13 +122,17 @@ type Conflict struct {
 	Policy string `yaml:"policy"`
 }
 
-// OutboxConfig bounds the outbox: the effects that wait in Redis while Pulsar is away or slow.
+// OutboxConfig is about the effects that wait until Pulsar has stored them. `outbox: off` in the file, or SONIC_OUTBOX=off, is short for `outbox: {mode: off}`.
 type OutboxConfig struct {
+	// Mode says where effects wait. stream: in Redis, in the step that executes the write. off: in the memory of a Sonic. That takes less time, and a crash
+	// of that Sonic loses what was not stored: other zones never get it, and only the number of such effects is known. Default stream.
+	Mode string `yaml:"mode"`
 	// Bytes that the outbox may take in Redis. Default 256MiB.
 	Bytes config.Bytes `yaml:"bytes"`
 	// Age that the oldest effect may have. 0: any. Default 0.
 	Age time.Duration `yaml:"age"`
-	// Full says what becomes of writes while a bound is exceeded. block: they wait. fail: they are refused. Default block.
+	// Full says what becomes of writes while a bound is exceeded. block: they wait. fail: they are refused. go_on: they are executed
+	// and not replicated; what they change is noted by key, and the keys' state is replicated once there is room. Default block.
 	Full string `yaml:"full"`
 }
 
@@ -138,7 +149,7 @@ func DefaultConfig() Config {
 		Topic:        "persistent://public/default/sonic",
 		Ack:          ackLocal,
 		Publish:      publishRelay,
-		Outbox:       OutboxConfig{Bytes: 256 * config.MiB, Full: fullBlock},
+		Outbox:       OutboxConfig{Mode: outboxStream, Bytes: 256 * config.MiB, Full: fullBlock},
 		MaxClockSkew: 500 * time.Millisecond,
 	}
 }
@@ -190,6 +201,12 @@ func (c Config) Validate() error {
 		} else if peers[peer.Zone] = i; peer.Zone == c.Zone || !slices.Contains(c.Zones, peer.Zone) {
 			fault(path, "must be another one of zones, got %q", peer.Zone)
 		}
+	}
+	if c.Ack == ackPublished && c.Outbox.Mode == outboxOff {
+		fault("ack", "must not be published with outbox off: an answer that waits for Pulsar and an effect that a crash may lose do not go together")
+	}
+	if c.Ack == ackPublished && c.Outbox.Full == fullGoOn {
+		fault("outbox.full", "must not be go_on with ack published: a write that is not replicated cannot be answered")
 	}
 	if c.MaxClockSkew <= 0 {
 		fault("max_clock_skew", "must be > 0, got %s", c.MaxClockSkew)
@@ -255,9 +272,12 @@ func (p *Peer) SetDefaults() {
 	p.Redis.URL = "" // there is none that fits
 }
 
+// Shorthand implements config.Shorthand.
+func (c OutboxConfig) Shorthand() string { return "mode" }
+
 // Validate returns every fault of the section.
 func (c OutboxConfig) Validate() error {
-	errs := []error{config.CheckOneOf("full", c.Full, fullBlock, fullFail)}
+	errs := []error{config.CheckOneOf("mode", c.Mode, outboxStream, outboxOff), config.CheckOneOf("full", c.Full, fullBlock, fullFail, fullGoOn)}
 	if c.Bytes < config.MiB {
 		errs = append(errs, config.Fault("bytes", "must be at least 1MiB, got %s", c.Bytes))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 )
@@ -17,7 +18,7 @@ import (
 // gauge measures the outbox, whichever process ships it, and holds writes back, or refuses them, while it is full.
 type gauge struct {
 	redis  *redis.Client
-	stream string
+	lane   *lane.Lane
 	log    *zap.Logger
 	writes func(w proxy.Writes, reason string)
 
@@ -31,10 +32,16 @@ type measured struct {
 	length, bytes int64 // -1: not known
 	age           time.Duration
 	full          bool
+	unsent        lane.Unsent // Lost is -1 when it is not known
 }
 
-func newGauge(cfg OutboxConfig, db *redis.Client, stream string, log *zap.Logger, writes func(proxy.Writes, string)) *gauge {
-	return &gauge{cfg: cfg, redis: db, stream: stream, log: log.Named("outbox"), writes: writes, last: measured{length: -1, bytes: -1}}
+// unknown is what is kept while Redis cannot be asked.
+func unknown(full bool) measured {
+	return measured{length: -1, bytes: -1, full: full, unsent: lane.Unsent{Noted: -1, Lost: -1}}
+}
+
+func newGauge(cfg OutboxConfig, db *redis.Client, l *lane.Lane, log *zap.Logger, writes func(proxy.Writes, string)) *gauge {
+	return &gauge{cfg: cfg, redis: db, lane: l, log: log.Named("outbox"), writes: writes, last: unknown(false)}
 }
 
 // change changes the bounds. While the outbox is full writes go the new way at once; new bounds count from the next measurement on.
@@ -57,8 +64,11 @@ func (g *gauge) bounds() OutboxConfig {
 // hold holds writes back, or refuses them.
 func (g *gauge) hold(cfg OutboxConfig, m measured) {
 	how := proxy.WritesHeld
-	if cfg.Full == fullFail {
+	switch cfg.Full {
+	case fullFail:
 		how = proxy.WritesRefused
+	case fullGoOn:
+		how = proxy.WritesOpen
 	}
 	g.writes(how, fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.bytes, m.age.Round(time.Second)))
 }
@@ -79,7 +89,7 @@ func (g *gauge) run(ctx context.Context) error {
 	for {
 		m, err := g.measure(ctx)
 		if err != nil {
-			m = measured{length: -1, bytes: -1, full: g.state().full} // whoever ships says what is the matter
+			m = unknown(g.state().full) // whoever ships says what is the matter
 		}
 		g.take(m)
 		select {
@@ -116,7 +126,7 @@ return {redis.call('XLEN', KEYS[1]), redis.call('MEMORY', 'USAGE', KEYS[1]) or 0
 func (g *gauge) measure(ctx context.Context) (measured, error) {
 	asking, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	found, err := g.redis.EvalRO(asking, looking, []string{g.stream}).Slice()
+	found, err := g.redis.EvalRO(asking, looking, []string{g.lane.Outbox()}).Slice()
 	if err != nil {
 		return measured{}, err
 	}
@@ -134,6 +144,15 @@ func (g *gauge) measure(ctx context.Context) (measured, error) {
 		m.age = max(time.Unix(seconds, 0).Sub(time.UnixMilli(int64(id.Ms))), 0)
 	}
 	most := g.bounds()
+	if m.unsent, err = g.lane.Unsent(asking); err != nil {
+		return measured{}, err
+	}
 	m.full = m.length > 0 && (m.bytes > int64(most.Bytes) || most.Age > 0 && m.age > most.Age)
+	if drops := m.full && most.Full == fullGoOn; most.Mode == outboxStream && drops != m.unsent.Skips {
+		// Every Sonic of the zone sees the same. A Redis that is not open drops nothing.
+		if err := g.lane.Skip(asking, drops); err != nil && !lane.NotReady(err) {
+			return measured{}, err
+		}
+	}
 	return m, nil
 }

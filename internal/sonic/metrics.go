@@ -12,6 +12,7 @@ type collector struct {
 	lagSeconds, lagCommands, gap, up *prometheus.Desc
 	differs                          *prometheus.Desc
 	length, bytes, age, full, owner  *prometheus.Desc
+	skips, noted, lost               *prometheus.Desc
 }
 
 func newCollector(s *service) *collector {
@@ -29,13 +30,16 @@ func newCollector(s *service) *collector {
 		bytes:       desc("outbox_bytes", "What they take in Redis."),
 		age:         desc("outbox_age_seconds", "Age of the oldest of them."),
 		full:        desc("outbox_full", "1 while a bound of the outbox is exceeded."),
+		skips:       desc("outbox_skips", "1 while effects of writes are dropped, and what they change is noted."),
+		noted:       desc("outbox_noted", "Keys, elements and counters whose state waits to be shipped, because effects were dropped."),
+		lost:        desc("outbox_lost_effects_total", "Effects of the zone that other zones never get, at most. The same in each of its Sonics."),
 		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner} {
+	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost} {
 		out <- d
 	}
 }
@@ -68,6 +72,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.length, float64(m.length))
 		gauge(c.bytes, float64(m.bytes))
 		gauge(c.age, m.age.Seconds())
+	}
+	if m.unsent.Lost >= 0 {
+		gauge(c.skips, is(m.unsent.Skips))
+		gauge(c.noted, float64(m.unsent.Noted))
+		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.unsent.Lost))
 	}
 	gauge(c.full, is(m.full))
 	gauge(c.owner, is(c.service.shipper.Status().Owner))

@@ -16,7 +16,7 @@ import (
 
 // lane is what the library is told.
 func (c Config) lane() lane.Config {
-	l := lane.Config{Lane: onlyLane, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW}
+	l := lane.Config{Lane: onlyLane, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Off: c.Outbox.Mode == outboxOff}
 	for _, conflict := range c.Conflicts {
 		if conflict.Prefix == "" {
 			l.Default = conflict.Policy
@@ -67,7 +67,7 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper() outbox.Config {
-	return outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.shared()}
+	return outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.shared(), Off: c.Outbox.Mode == outboxOff}
 }
 
 func (c Config) applier(origin string) apply.Config {

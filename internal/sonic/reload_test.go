@@ -26,7 +26,7 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {
 	var how proxy.Writes
-	g := newGauge(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, "", zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
+	g := newGauge(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
 	g.take(measured{length: 1, bytes: 11, full: true})
 	assert.Equal(t, proxy.WritesHeld, how)
 	g.change(OutboxConfig{Bytes: 20, Full: fullFail})

@@ -26,7 +26,14 @@ type OutboxStatus struct {
 	Bytes      int64   `json:"bytes"`
 	AgeSeconds float64 `json:"age_seconds"`
 	// Full says that a bound is exceeded.
-	Full    bool   `json:"full"`
+	Full bool `json:"full"`
+	// Held is how many effects wait in the memory of this process: with outbox off.
+	Held int `json:"held"`
+	// Skips says that effects are dropped at present, Noted how many keys, elements and counters wait for their state to be shipped because of that, Lost how
+	// many effects are lost since the zone began, at most. -1: not known.
+	Skips   bool   `json:"skips"`
+	Noted   int64  `json:"noted"`
+	Lost    int64  `json:"lost"`
 	Trouble string `json:"trouble,omitempty"`
 }
 
@@ -56,7 +63,8 @@ func (s *service) status() Zones {
 	shipper, gauge := s.shipper.Status(), s.gauge.state()
 	z := Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}, Outbox: OutboxStatus{
 		Owner: shipper.Owner, Shipped: shipper.Stored.String(), Epoch: shipper.Epoch,
-		Length: gauge.length, Bytes: gauge.bytes, AgeSeconds: gauge.age.Seconds(), Full: gauge.full, Trouble: text(s.shipper.Trouble()),
+		Length: gauge.length, Bytes: gauge.bytes, AgeSeconds: gauge.age.Seconds(), Full: gauge.full,
+		Held: shipper.Held, Skips: gauge.unsent.Skips, Noted: gauge.unsent.Noted, Lost: gauge.unsent.Lost, Trouble: text(s.shipper.Trouble()),
 	}}
 	now := time.Now()
 	for i, a := range s.appliers {

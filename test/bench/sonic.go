@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,6 +139,7 @@ type zone struct {
 	zones               []string
 	topic               string
 	policy              string // for all keys
+	outbox              string // its mode; empty: stream
 }
 
 // startSonic runs a Sonic and waits until it takes writes. A Redis is wiped first: what the last Sonic kept there is of another topic.
@@ -156,7 +158,7 @@ func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) 
 	}
 	s, err := startServer(b.sonic, filepath.Join(b.dir, "sonic-"+z.name+".log"), []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=redis://" + z.redis, "SONIC_PULSAR_URL=" + z.pulsar,
-		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic,
+		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic, "SONIC_OUTBOX_MODE=" + cmp.Or(z.outbox, "stream"),
 	}, "-config.file", file)
 	if err != nil {
 		return nil, err
@@ -251,12 +253,14 @@ func (e *endpoint) drained(ctx context.Context) error {
 		var z struct {
 			Outbox struct {
 				Length int64 `json:"length"`
+				Held   int64 `json:"held"`
+				Noted  int64 `json:"noted"`
 			} `json:"outbox"`
 		}
 		if err := get(ctx, e.admin+"/zones", &z); err != nil {
 			return err
 		}
-		if z.Outbox.Length >= 0 && z.Outbox.Length < 10 { // a beat may be under way
+		if z.Outbox.Length >= 0 && z.Outbox.Length+z.Outbox.Held+z.Outbox.Noted < 10 { // a beat may be under way
 			return nil
 		}
 		if time.Now().After(deadline) {

@@ -26,6 +26,8 @@ type Config struct {
 	// Default is the policy of keys that no prefix fits; Policies are those of prefixes.
 	Default  string
 	Policies []Policy
+	// Off has effects be published on the lane's channel in place of being appended to the stream.
+	Off bool
 }
 
 // Policy says how conflicts about keys that begin with Prefix are resolved.
@@ -92,7 +94,11 @@ func (l *Lane) Open(ctx context.Context, before State, epoch int64, floor messag
 			return State{}, err
 		}
 	}
-	args := []any{l.cfg.Zone, epoch, floor.String(), before.Last.String(), len(l.cfg.Others)}
+	flags := before.Last.String()
+	if l.cfg.Off {
+		flags += "o"
+	}
+	args := []any{l.cfg.Zone, epoch, floor.String(), flags, len(l.cfg.Others)}
 	for _, other := range l.cfg.Others {
 		args = append(args, other)
 	}
@@ -154,9 +160,14 @@ func (l *Lane) Apply(ctx context.Context, h *message.Header, payload []byte, id 
 	return r, f.fault("sonic_apply")
 }
 
-// Shipped notes that the topic has everything up to id, and removes it from the stream.
-func (l *Lane) Shipped(ctx context.Context, id message.ID) error {
-	return l.call(ctx, "sonic_shipped", id.String()).Err()
+// Shipped notes that the topic has everything up to id, and removes it from the stream. published is how many of the published effects it has, -1 when
+// that is not known.
+func (l *Lane) Shipped(ctx context.Context, id message.ID, published int64) error {
+	args := []any{id.String()}
+	if published >= 0 {
+		args = append(args, published)
+	}
+	return l.call(ctx, "sonic_shipped", args...).Err()
 }
 
 // ShippedTo returns how far Shipped was told that the topic is, by whichever process.

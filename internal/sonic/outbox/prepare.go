@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,6 +45,12 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 			return message.ID{}, err
 		}
 		l.believe(state.Shipped)
+	}
+	if l.cfg.Off && !state.Opened {
+		// What this process holds is of before the restart of Redis, which may have lost it.
+		if end, err = l.flush(ctx, end); err != nil {
+			return message.ID{}, err
+		}
 	}
 	epoch := max(state.Epoch, l.packer.Tail.Epoch)
 	if state.Last.Compare(end) < 0 {
@@ -102,7 +109,7 @@ func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, er
 	}
 	for _, r := range records {
 		if err := l.writer.Store(l.storing, r); err != nil {
-			return end, &writerError{fmt.Errorf("cannot store Effects: %w", err)}
+			return end, &writerError{fmt.Errorf("cannot store effects: %w", err)}
 		}
 	}
 	l.one = false
@@ -123,6 +130,9 @@ func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, er
 // firstOf returns the first entry of the outbox that the topic does not have, or the first transaction; none when there is none.
 // whole is false when the end of that transaction is missing.
 func (l *loader) firstOf(ctx context.Context) (first []message.Entry, whole bool, err error) {
+	if held := l.held.first(l.packer.Tail.Last, true); len(held) > 0 {
+		return held, true, nil
+	}
 	for count := int64(readLeast); ; count *= 2 {
 		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+l.packer.Tail.Last.String(), "+", count).Result()
 		if err != nil {
@@ -136,6 +146,33 @@ func (l *loader) firstOf(ctx context.Context) (first []message.Entry, whole bool
 			return entries[:n], n > 0 || len(found) == 0, nil
 		}
 	}
+}
+
+// flush stores what this process holds, with Off, and returns the end of what the topic has of the outbox, which was end.
+func (l *loader) flush(ctx context.Context, end message.ID) (message.ID, error) {
+	if err := l.forget(ctx); err != nil {
+		return end, err
+	}
+	for {
+		entries := l.held.first(l.packer.Tail.Last, l.one)
+		if len(entries) == 0 {
+			l.held.drop(message.ID{Ms: math.MaxUint64}) // the beginning of a transaction: Redis ended in the middle of it
+			return end, nil
+		}
+		if err := l.storeOne(entries); err != nil {
+			return end, err
+		}
+		l.held.drop(l.packer.Tail.Last)
+		end = l.packer.Tail.Last
+	}
+}
+
+// forget drops what this process holds and the topic has, or is past.
+func (l *loader) forget(ctx context.Context) error {
+	if n, last := l.held.drop(l.packer.Tail.Last); n > 0 && !last {
+		return l.lose(ctx, int64(n)) // another process has stored later ones meanwhile
+	}
+	return nil
 }
 
 // fits reports what is wrong with the state of another zone, or of a newer Sonic.
@@ -215,7 +252,7 @@ func (l *loader) replay(ctx context.Context, position messaging.Position, from m
 		}
 		result, err := l.lane.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 		if err != nil {
-			return fmt.Errorf("cannot apply own Effects: %w", err)
+			return fmt.Errorf("cannot apply own effects: %w", err)
 		}
 		if result.Status == lane.Gap {
 			missing = true

@@ -2,8 +2,10 @@ package outbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
@@ -18,14 +20,22 @@ type queue struct {
 	mu      sync.Mutex
 	entries []message.Entry
 	bytes   int
+	marks   []mark        // of what is held and was published
+	number  int64         // of the effect that was published last and heard; -1: none
 	starved bool          // what is held is the beginning of a transaction: more must be read, whatever the bounds
 	filled  chan struct{} // has one element when there may be something to take
 	emptied chan struct{} // has one element when there may be room
 	hungry  chan struct{} // has one element when take waits for more
 }
 
+// mark is the number under which an effect was published.
+type mark struct {
+	id     message.ID
+	number int64
+}
+
 func newQueue() *queue {
-	return &queue{filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), hungry: make(chan struct{}, 1)}
+	return &queue{number: -1, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), hungry: make(chan struct{}, 1)}
 }
 
 func signal(c chan struct{}) {
@@ -88,4 +98,107 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// add adds entries, whatever is held.
+func (q *queue) add(entries []message.Entry) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.entries = append(q.entries, entries...)
+	for i := range entries {
+		q.bytes += entries[i].Size()
+	}
+	signal(q.filled)
+}
+
+// putBack has entries that were taken be the first again.
+func (q *queue) putBack(entries []message.Entry) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.entries = append(slices.Clone(entries), q.entries...)
+	for i := range entries {
+		q.bytes += entries[i].Size()
+	}
+}
+
+// drop removes the entries up to id, and returns how many they are, and whether the last of them is that of id.
+func (q *queue) drop(id message.ID) (n int, last bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for n < len(q.entries) && q.entries[n].ID.Compare(id) <= 0 {
+		q.bytes -= q.entries[n].Size()
+		last = q.entries[n].ID == id
+		n++
+	}
+	q.entries = q.entries[n:]
+	return n, last
+}
+
+// size returns what is held, in bytes.
+func (q *queue) size() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.bytes
+}
+
+// last returns the id of the last entry that is held; zero for none.
+func (q *queue) last() message.ID {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.entries) == 0 {
+		return message.ID{}
+	}
+	return q.entries[len(q.entries)-1].ID
+}
+
+// heard returns the number of the last effect that was heard, or that the topic has: what follows must have the next one.
+func (q *queue) heard(u lane.Unsent) int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if u.Published < q.number { // they are counted anew: Redis was restarted
+		q.marks, q.number = nil, -1
+	}
+	q.number = max(q.number, u.Stored)
+	return q.number
+}
+
+// note keeps the number under which the entry id was published.
+func (q *queue) note(id message.ID, number int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.marks, q.number = append(q.marks, mark{id, number}), number
+}
+
+// published returns the number of the last effect that was published and is not behind id, -1 for none, and forgets it and those before it.
+func (q *queue) published(id message.ID) (number int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, number := 0, int64(-1)
+	for n < len(q.marks) && q.marks[n].id.Compare(id) <= 0 {
+		number = q.marks[n].number
+		n++
+	}
+	if q.marks = q.marks[n:]; len(q.marks) == 0 {
+		q.marks = nil
+	}
+	return number
+}
+
+// count returns how many entries are held.
+func (q *queue) count() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.entries)
+}
+
+// first returns the entries of the next message behind id, and leaves them there; with one no more than the first of them, or the first transaction.
+func (q *queue) first(id message.ID, one bool) []message.Entry {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for n < len(q.entries) && q.entries[n].ID.Compare(id) <= 0 {
+		n++
+	}
+	rest := q.entries[n:]
+	return slices.Clone(rest[:message.Cut(rest, one)])
 }

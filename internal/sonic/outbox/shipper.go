@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,6 +29,8 @@ type Config struct {
 	Alone bool
 	// Config is told to the other zones in each message: see [message.Config].
 	Config string
+	// Off says that effects are published in place of being appended to the stream: this process holds them in memory until they are stored.
+	Off bool
 }
 
 // Shipper ships one lane of a zone. Of several, in one process or in many, one works at a time: the one that owns the topic. The others
@@ -41,6 +44,7 @@ type Shipper struct {
 	metrics *Metrics
 	trouble *retry.Trouble
 	stored  func(id message.ID) // told what the topic has
+	held    *queue              // with Off: what was received and is not stored, over all sessions
 
 	mu     sync.Mutex
 	status Status
@@ -53,19 +57,23 @@ type Status struct {
 	// Stored is the last effect that the topic is known to have.
 	Stored message.ID
 	Epoch  int64
+	// Held is how many effects wait in the memory of this process, with Off.
+	Held int
 }
 
 // New makes a shipper. stored is called with each id that the topic has, in their order.
 func New(cfg Config, db *redis.Client, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(message.ID)) *Shipper {
 	log = log.Named("outbox").With(zap.Int("lane", cfg.Lane))
-	return &Shipper{cfg: cfg, redis: db, lane: l, client: client, log: log, metrics: m, trouble: retry.NewTrouble(log), stored: stored}
+	return &Shipper{cfg: cfg, redis: db, lane: l, client: client, log: log, metrics: m, trouble: retry.NewTrouble(log), stored: stored, held: newQueue()}
 }
 
 // Status returns what the shipper is doing.
 func (s *Shipper) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.status
+	status := s.status
+	status.Held = s.held.count()
+	return status
 }
 
 // Trouble says why nothing is being shipped at present; nil when it is, or when another process does.
@@ -195,11 +203,21 @@ type loader struct {
 	fresh   bool           // the tail was read when the writer opened, and no session has used it
 	// one: the next message is a single entry. So is a writer's first. What a predecessor has sent may be stored after the topic's end was read;
 	// then the broker takes this message for a duplicate by its position, and so it must hold nothing that the predecessor's does not.
-	one bool
+	one   bool
+	skips atomic.Bool // with Off: Redis drops effects
 }
 
 // session ships what one connection to Redis brings.
 func (l *loader) session(ctx context.Context) error {
+	var live *subscription
+	if l.cfg.Off {
+		// Before Redis is opened: from then on it is known whether anybody listens.
+		var err error
+		if live, err = subscribe(ctx, l.redis.Options(), l.lane.Channel()); err != nil {
+			return err
+		}
+		defer live.close()
+	}
 	begin, err := l.prepare(ctx)
 	if err != nil {
 		return err
@@ -207,9 +225,17 @@ func (l *loader) session(ctx context.Context) error {
 	l.trouble.Note(nil)
 	l.note(begin)
 	q := newQueue()
+	if l.cfg.Off {
+		q = l.held
+	}
 	trim := newTrimmer(l.lane)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.read(ctx, begin, q) })
+	if l.cfg.Off {
+		group.Go(func() error { return l.listen(ctx, live, begin) })
+	} else {
+		group.Go(func() error { return l.read(ctx, begin, q) })
+	}
+	group.Go(func() error { return l.resend(ctx) })
 	group.Go(func() error { return l.store(ctx, q, trim) })
 	group.Go(func() error { return trim.run(ctx) })
 	group.Go(func() error { return l.beat(ctx) })
@@ -232,21 +258,31 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 		if err != nil {
 			return err
 		}
-		records, ends, err := l.pack(entries)
-		if err != nil {
+		if err := l.storeOne(entries); err != nil {
+			q.putBack(entries)
 			return err
 		}
-		began := time.Now()
-		for _, r := range records {
-			if err := l.writer.Store(l.storing, r); err != nil {
-				return &writerError{fmt.Errorf("cannot store Effects: %w", err)}
-			}
-		}
-		l.metrics.stored(entries, records, time.Since(began))
-		l.packer.Tail, l.one = ends, false
-		l.note(ends.Last)
-		trim.behind(ends.Last)
+		end := l.packer.Tail.Last
+		trim.behind(end, q.published(end))
 	}
+}
+
+// storeOne stores the entries of one message.
+func (l *loader) storeOne(entries []message.Entry) error {
+	records, ends, err := l.pack(entries)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for _, r := range records {
+		if err := l.writer.Store(l.storing, r); err != nil {
+			return &writerError{fmt.Errorf("cannot store effects: %w", err)}
+		}
+	}
+	l.metrics.stored(entries, records, time.Since(began))
+	l.packer.Tail, l.one = ends, false
+	l.note(ends.Last)
+	return nil
 }
 
 // beatEvery is how often the other zones hear of this one, whatever it writes.

@@ -14,17 +14,18 @@ type trimmer struct {
 	lane *lane.Lane
 	wake chan struct{}
 
-	mu sync.Mutex
-	to message.ID
+	mu        sync.Mutex
+	to        message.ID
+	published int64 // of the effects that were published, how many are stored; -1: not known
 }
 
 func newTrimmer(l *lane.Lane) *trimmer {
 	return &trimmer{lane: l, wake: make(chan struct{}, 1)}
 }
 
-func (t *trimmer) behind(id message.ID) {
+func (t *trimmer) behind(id message.ID, published int64) {
 	t.mu.Lock()
-	t.to = id
+	t.to, t.published = id, published
 	t.mu.Unlock()
 	signal(t.wake)
 }
@@ -37,9 +38,9 @@ func (t *trimmer) run(ctx context.Context) error {
 			return nil
 		}
 		t.mu.Lock()
-		to := t.to
+		to, published := t.to, t.published
 		t.mu.Unlock()
-		if err := t.lane.Shipped(ctx, to); err != nil {
+		if err := t.lane.Shipped(ctx, to, published); err != nil {
 			return fmt.Errorf("cannot trim the outbox: %w", err)
 		}
 	}

@@ -166,7 +166,7 @@ func withoutState(list []byte) []byte {
 // stateCount is the command that counts state keys.
 func (p *Proxy) stateCount() []byte {
 	words := []string{"EXISTS", outKey}
-	for _, name := range []string{"ver", "cur", "meta", "told", "want", "boot"} {
+	for _, name := range []string{"ver", "cur", "meta", "told", "want", "owe", "boot", "unsent"} {
 		words = append(words, "{sonic:0}"+name)
 	}
 	for _, zone := range p.cfg.Zones {

@@ -12,6 +12,8 @@ type Keys struct {
 	Cursors  string // hash: origin zone to the last id applied of it
 	Meta     string // hash: zone, epoch, shipped, layout
 	Boot     string // hash: after a bootstrap, how far the source was when it read a key without versions
+	Unsent   string // hash: what effects changed that were dropped
+	Live     string // not a key: the shard channel of effects that do not go by way of the stream
 
 	prefix string
 }
@@ -21,6 +23,7 @@ func KeysOf(lane int) Keys {
 	prefix := "{sonic:" + strconv.Itoa(lane) + "}"
 	return Keys{
 		Outbox: prefix + "out", Versions: prefix + "ver", Cursors: prefix + "cur", Meta: prefix + "meta", Boot: prefix + "boot",
+		Unsent: prefix + "unsent", Live: prefix + "live",
 		prefix: prefix,
 	}
 }

@@ -34,3 +34,5 @@ local function mode_of(word)
 	local tx = string.match(flags, 't(%x+)')
 	return db, tx, string.find(flags, 'p', 1, true) ~= nil, string.find(flags, 'r', 1, true) ~= nil
 end
+
+local function failed(reply) return type(reply) == 'table' and reply.err ~= nil end

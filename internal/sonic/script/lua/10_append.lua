@@ -35,16 +35,19 @@ local function next_id(size)
 	return format('%d-%d', ms, seq)
 end
 
--- in_pieces appends all pieces of effects but the last one. It returns that, and the id of its entry.
-local function in_pieces(out, effects)
-	local id, before = next_id(#effects), math.ceil(#effects / PIECE) - 1
+-- in_pieces appends all pieces of effects but the last one, which it returns. id is that of the last one.
+local function in_pieces(out, effects, id)
+	local before = math.ceil(#effects / PIECE) - 1
 	local ms, seq = string.match(id, '^(%d+)-(%d+)$')
 	for i = 1, before do
 		local piece = string.sub(effects, (i - 1) * PIECE + 1, i * PIECE)
 		call('XADD', out, ms .. '-' .. format('%d', tonumber(seq) - before + i - 1), 'p', piece)
 	end
-	return string.sub(effects, before * PIECE + 1), id
+	return string.sub(effects, before * PIECE + 1)
 end
+
+-- What takes an entry in place of the stream, nil for nothing: see 12_unsent.lua.
+local divert
 
 local noted_out, noted_ver -- the last outbox, and its hash of versions
 
@@ -54,10 +57,15 @@ local noted_out, noted_ver -- the last outbox, and its hash of versions
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
 local function append(out, db, tx, effects, notes)
+	if divert then
+		local taken = divert(out, db, tx, effects, notes)
+		if taken ~= nil then return taken end
+	end
 	if db ~= '0' then call('SELECT', '0') end
 	local id = '*'
 	if #effects > PIECE then
-		effects, id = in_pieces(out, effects)
+		id = next_id(#effects)
+		effects = in_pieces(out, effects, id)
 	elseif #top > 20 then -- sequence numbers of six digits
 		id = next_id(0)
 	end

@@ -2,8 +2,6 @@
 -- Arguments of a command that cannot be cut into slices.
 local MOST_ARGS = 7000
 
-local function failed(reply) return type(reply) == 'table' and reply.err ~= nil end
-
 -- as_client_error gives the error of a wrong number of arguments as a client gets it: scripts get
 -- another one.
 local function as_client_error(command, reply)

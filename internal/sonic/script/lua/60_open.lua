@@ -42,7 +42,7 @@ local function adopt(out)
 end
 
 -- sonic_open zone epoch floor flags count other.. default [prefix policy]..: writes are taken from now on. flags: f, to be ready
--- whatever this Redis has lost of other zones; an id, where the stream must have come to: who calls it has compared that much with the topic.
+-- whatever this Redis has lost of other zones; o, to publish effects in place of appending them; an id, where the stream must have come to: who calls it has compared that much with the topic.
 redis.register_function{
 	function_name = 'sonic_open', flags = {'allow-oom'},
 	callback = function(keys, args)
@@ -97,6 +97,7 @@ redis.register_function{
 		if alone then call('UNLINK', state(out, 'ver')) end -- nothing is noted of what is written from now on
 		table.sort(policies, function(a, b) return #a[1] > #b[1] end)
 		ask_again(out)
+		unsent.choose(string.find(flags, 'o', 1, true) ~= nil and not alone, false)
 		local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
 		if whole then pay(out) end
 		ready = string.find(flags, 'f', 1, true) ~= nil or whole and not lacks_own(out)
@@ -120,13 +121,14 @@ redis.register_function{
 	end,
 }
 
--- sonic_shipped id: the broker has acknowledged all entries up to id.
+-- sonic_shipped id [sent]: the broker has acknowledged all entries up to id, and so many of those that were published.
 redis.register_function{
 	function_name = 'sonic_shipped', flags = {'allow-oom'},
 	callback = function(keys, args)
 		if not concat then bind() end
 		local out, id = keys[1], args[1]
 		if not id or not is_id(id) then return bad('id') end
+		if args[2] then unsent.told = math.min(tonumber(args[2]), unsent.sent) end
 		local meta = state(out, 'meta')
 		local shipped = call('HGET', meta, 'shipped') or NO_ID
 		if id_before(shipped, id) then

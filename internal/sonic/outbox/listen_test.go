@@ -1,0 +1,201 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// listening is a loader with Off that listens to a real Redis; the test takes what it has heard.
+type listening struct {
+	*loader
+	t     *testing.T
+	begin message.ID // the topic's end
+	stop  func()
+}
+
+func newListening(t *testing.T, server *stack.RedisServer, s *Shipper) *listening {
+	t.Helper()
+	if s == nil {
+		db := server.Client(t)
+		require.NoError(t, script.Load(t.Context(), db))
+		l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Policies: []lane.Policy{{Prefix: "c:", Policy: "counter"}}, Off: true})
+		s = &Shipper{cfg: Config{Off: true}, redis: db, lane: l, log: zaptest.NewLogger(t), held: newQueue()}
+	}
+	return &listening{loader: &loader{Shipper: s}, t: t}
+}
+
+// start listens as a session does, behind begin, and opens Redis with open.
+func (l *listening) start(open bool) {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(l.t.Context())
+	live, err := subscribe(ctx, l.redis.Options(), l.lane.Channel())
+	require.NoError(l.t, err)
+	if open {
+		state, err := l.lane.Look(ctx)
+		require.NoError(l.t, err)
+		_, err = l.lane.Open(ctx, state, 1, message.ID{})
+		require.NoError(l.t, err)
+	}
+	l.packer.Tail.Last = l.begin
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = l.listen(ctx, live, l.begin)
+	}()
+	l.stop = func() {
+		cancel()
+		<-ended
+	}
+	l.t.Cleanup(l.stop)
+}
+
+func (l *listening) do(command string, args ...any) {
+	l.t.Helper()
+	err := l.redis.Do(l.t.Context(), append([]any{"FCALL", "sonic_" + command, 1, l.lane.Outbox(), "0"}, args...)...).Err()
+	if err != redis.Nil { //nolint:errorlint // Redis' own
+		require.NoError(l.t, err)
+	}
+}
+
+// effects takes n entries with effects, and returns their keys.
+func (l *listening) effects(n int) (keys []string) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), 20*time.Second)
+	defer cancel()
+	for len(keys) < n {
+		entries, err := l.held.take(ctx, false)
+		require.NoError(l.t, err, "%v", keys)
+		for i := range entries {
+			require.Positive(l.t, entries[i].ID.Compare(l.begin), "ids rise")
+			l.begin = entries[i].ID
+			effects, err := message.Effects(entries[i].Effects)
+			require.NoError(l.t, err)
+			for _, e := range effects {
+				keys = append(keys, e[0]+" "+e[3])
+			}
+		}
+		require.NoError(l.t, l.lane.Shipped(ctx, l.begin, l.held.published(l.begin)))
+	}
+	return keys
+}
+
+func (l *listening) unsent() lane.Unsent {
+	l.t.Helper()
+	u, err := l.lane.Unsent(l.t.Context())
+	require.NoError(l.t, err)
+	return u
+}
+
+func TestEffectsAreHeardInTheirOrder(t *testing.T) {
+	l := newListening(t, stack.PrivateRedis(t), nil)
+	l.start(true)
+	var want []string
+	for i := range 200 {
+		value := "v"
+		if i%50 == 49 { // goes by way of the stream
+			value = strings.Repeat("x", 300<<10)
+		}
+		l.do("set", fmt.Sprint("k", i), value)
+		want = append(want, fmt.Sprint("S k", i))
+	}
+	assert.Equal(t, want, l.effects(200))
+	assert.Zero(t, l.redis.XLen(t.Context(), l.lane.Outbox()).Val(), "what is stored is removed")
+	state, err := l.lane.Look(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, l.begin, state.Last, "the stream keeps the clock")
+	assert.Equal(t, lane.Unsent{Published: 200, Stored: 200}, l.unsent())
+
+	// Nobody listens for a while: what is written is noted, and its state is shipped by who comes.
+	l.stop()
+	require.Eventually(t, func() bool {
+		return l.redis.Do(t.Context(), "PUBSUB", "SHARDNUMSUB", l.lane.Channel()).String() == "PUBSUB SHARDNUMSUB {sonic:0}live: [{sonic:0}live 0]"
+	}, 20*time.Second, 5*time.Millisecond)
+	l.do("set", "k1", "unheard")
+	l.do("incrby", "c:n", 5)
+	l.do("incrby", "c:n", 2)
+	assert.Equal(t, lane.Unsent{Noted: 2, Published: 200, Stored: 200}, l.unsent())
+	l.start(false)
+	_, left, err := l.lane.Resend(t.Context(), 100)
+	require.NoError(t, err)
+	assert.Zero(t, left)
+	assert.ElementsMatch(t, []string{"S k1", "I c:n"}, l.effects(2))
+	assert.Zero(t, l.unsent().Lost)
+}
+
+// A process that held effects ends: the next one counts them as lost, says so, and goes on.
+func TestWhatAnotherProcessHeldIsCounted(t *testing.T) {
+	server := stack.PrivateRedis(t)
+	first := newListening(t, server, nil)
+	first.start(true)
+	for i := range 10 {
+		first.do("set", fmt.Sprint("k", i), "v")
+	}
+	first.effects(10)
+	for i := range 7 {
+		first.do("set", fmt.Sprint("lost", i), "v")
+	}
+	require.Eventually(t, func() bool { return first.held.size() > 0 && first.held.heard(lane.Unsent{Published: 99}) == 17 }, 20*time.Second, time.Millisecond)
+	first.stop()
+	second := newListening(t, server, nil)
+	second.begin = first.begin
+	second.start(true)
+	second.do("set", "next", "v")
+	assert.Equal(t, []string{"S next"}, second.effects(1))
+	assert.EqualValues(t, 7, second.unsent().Lost)
+}
+
+// More waits than memory is for: Redis notes what is written from then on, and nothing is lost.
+func TestWhatDoesNotFitIntoMemoryIsNoted(t *testing.T) {
+	l := newListening(t, stack.PrivateRedis(t), nil)
+	l.start(true)
+	n := 0
+	for ; !l.skips.Load(); n++ {
+		require.Less(t, n, 2000, "the memory has no bound")
+		l.do("set", fmt.Sprint("k", n), strings.Repeat("x", 50_000))
+	}
+	assert.Greater(t, n*50_000, heldMost)
+	l.do("set", "noted", "v")
+	u := l.unsent()
+	assert.True(t, u.Skips)
+	assert.Positive(t, u.Noted)
+	heard := l.effects(n - int(u.Noted) + 1)
+	require.Equal(t, "S k0", heard[0])
+	assert.Zero(t, u.Lost)
+	require.NoError(t, l.lane.Skip(t.Context(), false))
+	for left := u.Noted; left > 0; {
+		var err error
+		_, left, err = l.lane.Resend(t.Context(), 10)
+		require.NoError(t, err)
+	}
+	assert.Contains(t, l.effects(int(u.Noted)), "S noted")
+}
+
+func FuzzPublished(f *testing.F) {
+	f.Add("1 2-3  \neffects")
+	f.Add("9 2-3 ab l\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := parsePublished(text)
+		if err == nil {
+			again := fmt.Sprintf("%d %s %s ", p.number, p.entry.ID, p.entry.Transaction)
+			if p.stored {
+				again += "l"
+			}
+			q, err := parsePublished(again + "\n" + p.entry.Effects)
+			require.NoError(t, err)
+			require.Equal(t, p, q)
+		}
+	})
+}

@@ -1,0 +1,177 @@
+package outbox
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+)
+
+// subscription is a connection on which Redis sends effects that do not go by way of the stream, see 12_unsent.lua.
+type subscription struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// published is one effect, or the end of a transaction.
+type published struct {
+	number int64 // one more than that of the one before
+	stored bool  // it is in the stream, for it is large
+	entry  message.Entry
+}
+
+// subscribe subscribes to the shard channel. Its own connection shows how much has come, so that what came together is taken together.
+func subscribe(ctx context.Context, o *redis.Options, channel string) (s *subscription, err error) {
+	conn, err := o.Dialer(ctx, o.Network, o.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach Redis: %w", err)
+	}
+	s = &subscription{conn, bufio.NewReaderSize(conn, 256<<10)}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	defer func() {
+		if err != nil {
+			_ = conn.Close()
+		}
+	}()
+	if o.Password != "" {
+		words := []string{"AUTH", o.Password}
+		if o.Username != "" {
+			words = []string{"AUTH", o.Username, o.Password}
+		}
+		if err := s.send(words...); err != nil {
+			return nil, err
+		}
+		if line, err := s.line(); err != nil || line != "+OK" {
+			return nil, errors.Join(fmt.Errorf("cannot log in to Redis: %.100s", line), err)
+		}
+	}
+	if err := s.send("SSUBSCRIBE", channel); err != nil {
+		return nil, err
+	}
+	for _, want := range []string{"*3", "$10"} {
+		if line, err := s.line(); err != nil || line != want {
+			return nil, errors.Join(fmt.Errorf("cannot subscribe to %s: %.100s", channel, line), err)
+		}
+	}
+	for range 4 { // ssubscribe, the channel's length and name, how many channels
+		if _, err := s.line(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *subscription) close() { _ = s.conn.Close() }
+
+func (s *subscription) send(words ...string) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "*%d\r\n", len(words))
+	for _, w := range words {
+		fmt.Fprintf(&text, "$%d\r\n%s\r\n", len(w), w)
+	}
+	if _, err := io.WriteString(s.conn, text.String()); err != nil {
+		return fmt.Errorf("cannot ask Redis for effects: %w", err)
+	}
+	return nil
+}
+
+// line reads to the end of a line, which it leaves out.
+func (s *subscription) line() (string, error) {
+	line, err := s.in.ReadSlice('\n')
+	if err != nil {
+		return "", fmt.Errorf("cannot receive effects of Redis: %w", err)
+	}
+	return strings.TrimSuffix(string(line), "\r\n"), nil
+}
+
+// skip reads over a bulk string whose length is known to the protocol.
+func (s *subscription) skip() error {
+	n, err := s.length('$')
+	if err == nil {
+		_, err = s.in.Discard(n + 2)
+	}
+	return err
+}
+
+// length reads the header of an array or a bulk string.
+func (s *subscription) length(kind byte) (int, error) {
+	line, err := s.in.ReadSlice('\n')
+	if err != nil {
+		return 0, fmt.Errorf("cannot receive effects of Redis: %w", err)
+	}
+	n := 0
+	for _, c := range line[1 : len(line)-1] {
+		if c == '\r' {
+			break
+		}
+		if n = n*10 + int(c-'0'); c < '0' || c > '9' || n > publishedMost {
+			return 0, errPublished
+		}
+	}
+	if line[0] != kind {
+		return 0, errPublished
+	}
+	return n, nil
+}
+
+// publishedMost is what the library publishes at most, and more.
+const publishedMost = 1 << 20
+
+var errPublished = errors.New("what Redis published is not what this version reads")
+
+// receive waits for an effect, and returns it with those that have come with it.
+func (s *subscription) receive() (list []published, err error) {
+	for len(list) == 0 || s.in.Buffered() > 0 && len(list) < message.PackEntries {
+		n, err := s.length('*')
+		if err == nil && n != 3 {
+			err = errPublished
+		}
+		if err == nil {
+			err = s.skip() // smessage
+		}
+		if err == nil {
+			err = s.skip() // the channel
+		}
+		if err == nil {
+			n, err = s.length('$')
+		}
+		if err != nil {
+			return list, err
+		}
+		text := make([]byte, n+2)
+		if _, err := io.ReadFull(s.in, text); err != nil {
+			return list, fmt.Errorf("cannot receive effects of Redis: %w", err)
+		}
+		p, err := parsePublished(string(text[:n]))
+		if err != nil {
+			return list, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// parsePublished reads "<number> <id> <transaction> <l when it is in the stream>", a newline, and effects.
+func parsePublished(text string) (p published, err error) {
+	head, effects, ok := strings.Cut(text, "\n")
+	number, rest, ok1 := strings.Cut(head, " ")
+	id, rest, ok2 := strings.Cut(rest, " ")
+	transaction, flags, ok3 := strings.Cut(rest, " ")
+	p.number, err = strconv.ParseInt(number, 10, 64)
+	if err == nil {
+		p.entry.ID, err = message.ParseID(id)
+	}
+	if err != nil || !ok || !ok1 || !ok2 || !ok3 || p.number < 1 || flags != "" && flags != "l" {
+		return p, fmt.Errorf("%w: %.100q", errPublished, head)
+	}
+	p.entry.Transaction, p.entry.Effects, p.stored = transaction, effects, flags == "l"
+	return p, nil
+}

@@ -1,0 +1,152 @@
+package script_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+func (z *zone) skip(skips bool) {
+	z.world.t.Helper()
+	flag := "0"
+	if skips {
+		flag = "1"
+	}
+	_, err := z.call("sonic_skip", flag)
+	require.NoError(z.world.t, err)
+}
+
+// resend has what was dropped be shipped.
+func (z *zone) resend() {
+	z.world.t.Helper()
+	for {
+		cmd, err := z.call("sonic_resend", 7)
+		require.NoError(z.world.t, err)
+		reply, err := cmd.Slice()
+		require.NoError(z.world.t, err)
+		if reply[1].(int64) == 0 {
+			return
+		}
+	}
+}
+
+func (z *zone) length() int64 {
+	return z.client.XLen(context.Background(), z.out).Val()
+}
+
+// Zones drop effects for a while, as when their outboxes are full, and take writes all the while. Afterwards they hold the same, and no increment is missing.
+func TestWhatWasDroppedIsShipped(t *testing.T) {
+	p := fromEnvironment(t, 600)
+	r := rand.New(rand.NewPCG(p.seed, 0))
+	w := newWorld(t, r, "a", "b")
+	c := &chaos{world: w, acked: make(map[string]int64)}
+	skips := make(map[*zone]bool)
+	for range p.steps {
+		z := w.zones[r.IntN(2)]
+		switch n := r.IntN(100); {
+		case n < 60:
+			c.write(z, 1+r.IntN(12))
+		case n < 75 && !skips[z]:
+			z.ship(1 + r.IntN(40))
+		case n < 90:
+			z.deliver(z.others()[0])
+		case n < 95:
+			skips[z] = !skips[z]
+			z.skip(skips[z])
+		case !skips[z]:
+			z.resend()
+		}
+	}
+	for _, z := range w.zones {
+		z.skip(false)
+		z.resend()
+	}
+	w.drain()
+	time.Sleep(3500 * time.Millisecond) // what expires has expired then: expiries are of real time
+	w.drain()
+	for db := range 2 {
+		a, b := w.zones[0].data(db), w.zones[1].data(db)
+		for _, z := range w.zones { // of policy none: each is one zone's
+			for key := range z.data(db) {
+				if !strings.HasPrefix(key, "n:") {
+					require.Equal(t, a[key], b[key], "%d %s: zone a knows %v, zone b %v", db, key, w.zones[0].known(db, key), w.zones[1].known(db, key))
+				}
+			}
+		}
+		assert.Equal(t, a, b)
+		for counter, sum := range c.acked {
+			if at, key, _ := strings.Cut(counter, ":"); at == strconv.Itoa(db) && sum != 0 {
+				require.Equal(t, strconv.FormatInt(sum, 10), a[key].content, counter)
+			}
+		}
+	}
+	for _, z := range w.zones {
+		require.Zero(t, z.client.Exists(context.Background(), script.KeysOf(0).Unsent).Val())
+	}
+}
+
+// While effects are dropped the outbox does not grow, and what is noted grows with what is written to, not with how often.
+func TestWhatIsNotedIsBounded(t *testing.T) {
+	_, a, b := twoZones(t)
+	ctx := context.Background()
+	a.skip(true)
+	before := a.length()
+	for i := range 2000 {
+		a.write("set", strconv.Itoa(i%10), strings.Repeat("x", i%100))
+		a.write("hset", "h", i%10, i)
+		a.write("zincrby", "c:z", "0.5", i%5)
+		a.write("hincrby", "c:h", i%5, -3)
+		a.write("rpush", "l", i)
+	}
+	a.write("del", "5")
+	a.write("sadd", "gone", "x")
+	a.write("del", "gone")
+	a.write("publish", "channel", "message")
+	assert.Equal(t, before, a.length())
+	assert.EqualValues(t, 10+10+5+5+1+2, a.client.HLen(ctx, script.KeysOf(0).Unsent).Val(), a.client.HGetAll(ctx, script.KeysOf(0).Unsent).Val())
+	cmd, err := a.call("sonic_unsent")
+	require.NoError(t, err)
+	assert.Equal(t, []any{"1", "33", "0", "0", "1"}, cmd.Val(), "the message is lost, and counted")
+	a.resend0(t)
+	a.skip(false)
+	a.write("hset", "h", "3", "newer")
+	a.resend()
+	a.world.drain()
+	assert.Equal(t, a.data(0), b.data(0))
+	assert.Equal(t, "newer", b.client.HGet(ctx, "h", "3").Val())
+}
+
+// resend0: nothing is shipped while effects are dropped.
+func (z *zone) resend0(t *testing.T) {
+	t.Helper()
+	length := z.length()
+	_, err := z.call("sonic_resend", 100)
+	require.NoError(t, err)
+	require.Equal(t, length, z.length())
+}
+
+// A field that another zone wrote meanwhile stays: what was written here is shipped by field.
+func TestFieldsOfOtherZonesStay(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("hset", "h", "f", "1")
+	w.drain()
+	a.skip(true)
+	a.write("hset", "h", "mine", "1")
+	a.write("hdel", "h", "f")
+	b.write("hset", "h", "theirs", "1")
+	a.skip(false)
+	a.resend()
+	w.drain()
+	want := map[string]string{"mine": "1", "theirs": "1"}
+	for _, z := range w.zones {
+		assert.Equal(t, want, z.client.HGetAll(context.Background(), "h").Val(), z.name)
+	}
+}

@@ -1,0 +1,218 @@
+package sonic
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// equal waits until two zones hold the same.
+func equal(t testing.TB, limit time.Duration, a, b zone) map[string]held {
+	t.Helper()
+	both := func() []map[string]held {
+		return []map[string]held{holdings(t, a.redis, 0), holdings(t, b.redis, 0)}
+	}
+	deadline := time.Now().Add(limit)
+	now := both()
+	for len(differences(now)) > 0 && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond) // polling a condition
+		now = both()
+	}
+	require.Empty(t, differences(now))
+	return now[0]
+}
+
+// flood writes rounds of all kinds, and returns how much it has added to the counters.
+func flood(t testing.TB, c *redis.Client, rounds int) (added int64) {
+	t.Helper()
+	ctx := t.Context()
+	for round := range rounds {
+		_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i := range 20 {
+				n := round*20 + i
+				p.Set(ctx, fmt.Sprint("s", n%500), strings.Repeat("x", 500)+fmt.Sprint(n), 0)
+				p.HSet(ctx, fmt.Sprint("h", n%10), fmt.Sprint("f", n%50), n)
+				p.HDel(ctx, fmt.Sprint("h", n%10), fmt.Sprint("f", (n+25)%50))
+				p.RPush(ctx, fmt.Sprint("l", n%3), n)
+				p.SAdd(ctx, "set", n%100)
+				p.SRem(ctx, "set", (n+50)%100)
+				p.ZAdd(ctx, "z", redis.Z{Score: float64(n), Member: n % 100})
+				p.Del(ctx, fmt.Sprint("s", (n+250)%500))
+				p.Expire(ctx, fmt.Sprint("s", n%7), time.Hour)
+				p.Set(ctx, fmt.Sprint("short", n%5), n, 50*time.Millisecond)
+				p.IncrBy(ctx, "c:n", int64(i))
+				p.HIncrBy(ctx, "c:h", fmt.Sprint(n%3), 1)
+				added += int64(i)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	return added
+}
+
+const counters = `SONIC_CONFLICTS=[{prefix: "c:", policy: counter}]`
+
+// While Pulsar is away a zone takes writes past the bound of its outbox. Afterwards all that they changed is in the other zone, and counters are exact.
+func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
+	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string, more ...string) zone {
+		r := durable(t)
+		return zone{run(t, append(more, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, counters, "SONIC_REDIS_URL="+r.URL())...), r}
+	}
+	a := begin("a", "SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener, "SONIC_OUTBOX_BYTES=1MiB", "SONIC_OUTBOX_FULL=go_on")
+	b := begin("b", "SONIC_PULSAR_URL="+pulsar.URL())
+	for _, z := range []zone{a, b} {
+		z.awaitWritable()
+	}
+	ctx, ca, cb := t.Context(), a.client(), b.client()
+	added := flood(t, ca, 5)
+	line.Cut()
+	await(t, 60*time.Second, "the outbox is full", func() bool {
+		added += flood(t, ca, 5)
+		return a.zones().Outbox.Skips
+	})
+	require.True(t, a.zones().Outbox.Full)
+	assert.Positive(t, a.metric("sonic_outbox_skips"))
+	assert.Contains(t, a.Log(), "the outbox is full")
+	out := a.redis.Client(t)
+	before := out.MemoryUsage(ctx, "{sonic:0}out").Val()
+	added += flood(t, ca, 100)
+	added += flood(t, cb, 1)
+	noted := out.HLen(ctx, "{sonic:0}unsent").Val()
+	added += flood(t, ca, 100)
+	assert.Equal(t, noted, out.HLen(ctx, "{sonic:0}unsent").Val(), "it grows with what is written to, not with how often")
+	assert.InDelta(t, before, out.MemoryUsage(ctx, "{sonic:0}out").Val(), 4096)
+
+	require.NoError(t, line.Restore())
+	added += flood(t, ca, 5)
+	await(t, 60*time.Second, "all is shipped", func() bool {
+		z := a.zones().Outbox
+		return !z.Skips && !z.Full && z.Noted == 0 && z.Length <= 2 && z.Trouble == ""
+	})
+	added += flood(t, ca, 1)
+	held := equal(t, 30*time.Second, a, b)
+	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
+	assert.Greater(t, len(held), 200)
+	assert.Zero(t, a.zones().Outbox.Lost)
+	assert.Zero(t, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
+}
+
+// together runs two zones on one cluster: how effects get into the topic is what matters. more are variables of both.
+func together(t testing.TB, more ...string) (a, b zone) {
+	t.Helper()
+	pulsar := stack.Pulsar(t)
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string) zone {
+		r := durable(t)
+		return zone{run(t, append(more, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL())...), r}
+	}
+	a, b = begin("a"), begin("b")
+	for _, z := range []zone{a, b} {
+		z.awaitWritable()
+	}
+	return a, b
+}
+
+// With outbox off both zones hold the same, large values too, and nothing goes by way of the stream.
+func TestOutboxOff(t *testing.T) {
+	a, b := together(t, "SONIC_OUTBOX=off", counters)
+	ctx, ca, cb := t.Context(), a.client(), b.client()
+	added := flood(t, ca, 50)
+	require.NoError(t, ca.Set(ctx, "large", strings.Repeat("y", 3<<20), 0).Err())
+	_, err := ca.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.Set(ctx, "t1", 1, 0)
+		p.Set(ctx, "t2", strings.Repeat("z", 100<<10), 0)
+		return p.Set(ctx, "t3", 1, 0).Err()
+	})
+	require.NoError(t, err)
+	added += flood(t, cb, 50)
+	settleOff(t, a, b)
+	held := equal(t, 30*time.Second, a, b)
+	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
+	for _, z := range []zone{a, b} {
+		assert.Zero(t, z.redis.Client(t).XLen(ctx, "{sonic:0}out").Val())
+		assert.Zero(t, z.zones().Outbox.Lost)
+	}
+}
+
+// settleOff waits until nothing is noted and all that was published is stored.
+func settleOff(t testing.TB, zones ...zone) {
+	t.Helper()
+	await(t, 60*time.Second, "nothing waits", func() bool {
+		for _, z := range zones {
+			if o := z.zones().Outbox; o.Skips || o.Noted != 0 || o.Held > 2 || o.Trouble != "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// With outbox off a Sonic is killed while it serves. What it held is lost: that is counted and said, and found by -check. Nothing later is lost, also
+// what is written before the next Sonic ships: those writes go by way of another Sonic of the zone, which serves all the while.
+func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
+	a, b := together(t, "SONIC_OUTBOX=off", counters)
+	ctx := t.Context()
+	flood(t, a.client(), 5)
+	settleOff(t, a, b)
+	equal(t, 30*time.Second, a, b)
+	for round := range 3 {
+		stop, done := make(chan struct{}), make(chan struct{})
+		c := a.client()
+		go func() {
+			defer close(done)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if c.Set(ctx, fmt.Sprint("under load ", round, " ", i), i, 0).Err() != nil {
+					return
+				}
+			}
+		}()
+		await(t, 20*time.Second, "it is under load", func() bool {
+			return a.redis.Client(t).Exists(ctx, fmt.Sprint("under load ", round, " 500")).Val() == 1
+		})
+		a.Kill()
+		close(stop)
+		<-done
+		a.Start()
+		a.awaitWritable()
+		flood(t, a.client(), 5)
+		settleOff(t, a, b)
+		require.NoError(t, a.client().Set(ctx, "last", round, 0).Err())
+		await(t, 20*time.Second, "what is later arrives", func() bool { return b.redis.Client(t).Get(ctx, "last").Val() == fmt.Sprint(round) })
+	}
+	// All that differs is of before a kill, and no more than was counted.
+	lost := a.zones().Outbox.Lost
+	x, y := holdings(t, a.redis, 0), holdings(t, b.redis, 0)
+	missing := 0
+	for key, value := range x {
+		if y[key].equal(value) {
+			continue
+		}
+		missing++
+		assert.Contains(t, key, "under load ")
+		assert.NotContains(t, y, key)
+	}
+	assert.LessOrEqual(t, int64(missing), lost)
+	assert.InDelta(t, lost, a.metric("sonic_outbox_lost_effects_total"), 0)
+	t.Logf("%d keys are missing, %d effects were counted as lost", missing, lost)
+	for key := range y {
+		assert.Contains(t, x, key)
+	}
+	assert.Zero(t, b.metric(`sonic_gaps_total{origin="a"}`))
+}

@@ -90,7 +90,7 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	assert.Empty(t, c.Get(ctx, "k2").Val())
 	await(t, 20*time.Second, "it is tried again", func() bool { return strings.Count(a.Log(), "in trouble, trying on") > 0 })
 	time.Sleep(500 * time.Millisecond) // several tries
-	assert.EqualValues(t, 1, a.metric(`sonic_gaps_total{origin="b"}`), "a gap counts once, however often it is tried")
+	assert.InDelta(t, 1, a.metric(`sonic_gaps_total{origin="b"}`), 0, "a gap counts once, however often it is tried")
 	assert.Equal(t, 1, strings.Count(a.Log(), "effects are missing, reading them again"))
 	assert.Positive(t, a.metric(`sonic_gap{origin="b"}`))
 	assert.NoError(t, a.client().Set(ctx, "own", "1", 0).Err(), "the zone itself goes on")
@@ -118,7 +118,7 @@ func TestTheConfigurationOfAnotherZoneDiffers(t *testing.T) {
 		send(func(h *message.Header) { h.Config = other })
 	}
 	send(func(*message.Header) {}) // an older version says nothing
-	assert.EqualValues(t, 1, a.metric(`sonic_configuration_differs{origin="b"}`))
+	assert.InDelta(t, 1, a.metric(`sonic_configuration_differs{origin="b"}`), 0)
 	assert.Equal(t, []string{"conflicts"}, a.zones().Origins[0].Differs)
 	assert.Equal(t, 1, strings.Count(a.Log(), "the configuration of the other zone differs"))
 	send(func(h *message.Header) { h.Config = equal })

@@ -49,7 +49,7 @@ func Subscribe(ctx context.Context, client *messaging.Client, cfg Config) error 
 	case <-ctx.Done():
 		err = consumer.Trouble()
 		stop()
-		<-ended
+		_ = <-ended
 		if err == nil {
 			err = fmt.Errorf("another process has the subscription: stop the Sonic of zone %s", cfg.Zone)
 		}

@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- SET of an integer to a counter is shipped as the difference. Both values are within 2^53, so that
 -- Lua's numbers hold the difference.
 local function set_counter(args, db)
@@ -215,3 +217,5 @@ write('SETRANGE', function(args, db)
 	if failed(reply) or args[4] == '' then return reply end
 	return reply, string_state(policy, db, key)
 end)
+
+end

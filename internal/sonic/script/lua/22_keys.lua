@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 each({'DEL', 'UNLINK'}, function(command)
 	write(command, function(args, db)
 		for i = 2, #args do
@@ -119,3 +121,5 @@ write('SORT', function(args, db)
 	if not to then return run('SORT', args) end
 	return stored('SORT', args, db, to)
 end)
+
+end

@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 write('SETBIT', function(args, db)
 	local key = args[2]
 	local policy = policy_of(key)
@@ -116,3 +118,5 @@ write('PFMERGE', function(args, db)
 	if failed(reply) then return reply end
 	return reply, string_state(policy, db, key)
 end)
+
+end

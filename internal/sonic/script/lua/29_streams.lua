@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- A stream that was there before is shipped as the operation that changed it, as a list is. So other zones
 -- keep their consumer groups.
 
@@ -61,3 +63,5 @@ each({{'XDEL', true}, {'XSETID', false}}, function(command, frees)
 		return reply, operation(db, key, command, args, 3, #args)
 	end, {frees = frees})
 end)
+
+end

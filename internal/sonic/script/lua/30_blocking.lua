@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- Commands that block are one try in a function, with nil when there is nothing; the proxy waits. Redis
 -- lets functions run BLMPOP and BZMPOP only: the others run the commands that do not block.
 
@@ -68,3 +70,5 @@ write('BRPOPLPUSH', function(args, db)
 	if problem then return problem end
 	return move_element('BRPOPLPUSH', 'RPOPLPUSH', without_last(args), db)
 end, {special = true})
+
+end

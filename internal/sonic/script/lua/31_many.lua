@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- Several writes in one call. Of what a short write costs Redis, a call and an entry of the outbox are the most.
 
 -- Commands whose effects go into one entry, under one version: those on strings, which make S and I. To have them at one
@@ -106,3 +108,5 @@ redis.register_function{
 		return replies
 	end,
 }
+
+end

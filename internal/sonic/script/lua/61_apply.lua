@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- Applying the messages of other zones.
 
 -- beat takes the cursors that another zone told. Those of this zone itself come from its own topic when
@@ -281,3 +283,5 @@ redis.register_function('sonic_apply', function(keys, args)
 	end
 	return reply('applied')
 end)
+
+end

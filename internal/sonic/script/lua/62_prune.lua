@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- sonic_beat appends a beat: the cursors of this zone. Others learn from it what they need not keep. It also answers what others
 -- asked and still wait for.
 redis.register_function{
@@ -91,3 +93,5 @@ redis.register_function{
 		}
 	end,
 }
+
+end

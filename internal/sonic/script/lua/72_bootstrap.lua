@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- Filling the Redis of an empty zone from that of another one, the source, while writes go on.
 --
 -- The copy is what the zone would have, had it got all effects up to some moment and a few of those behind it: how far the
@@ -143,3 +145,5 @@ always('sonic_filled', function(keys, args)
 	call('HDEL', meta, 'bootstrap')
 	return source
 end)
+
+end

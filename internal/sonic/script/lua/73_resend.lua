@@ -1,4 +1,6 @@
 
+do -- what is local here is of this file alone: a function of Lua has at most 200 locals
+
 -- What effects changed that were dropped, see 12_unsent.lua.
 
 -- sonic_skip 0|1: from now on effects are dropped, or not. sonic_open has them not be dropped.
@@ -118,3 +120,5 @@ always('sonic_resend', function(keys, args)
 	if effects ~= '' and not alone then id = append(out, '0', nil, effects, notes) end
 	return {id or '', call('HLEN', hash)}
 end)
+
+end

@@ -49,7 +49,9 @@ func Subscribe(ctx context.Context, client *messaging.Client, cfg Config) error 
 	case <-ctx.Done():
 		err = consumer.Trouble()
 		stop()
-		_ = <-ended
+		if ran := <-ended; err == nil {
+			err = ran
+		}
 		if err == nil {
 			err = fmt.Errorf("another process has the subscription: stop the Sonic of zone %s", cfg.Zone)
 		}

@@ -29,8 +29,16 @@ func (l *loader) listen(ctx context.Context, live *subscription, begin message.I
 		return err
 	}
 	heard := l.held.heard(u)
-	if begin, err = l.take(ctx, message.Max(begin, l.held.last()), message.ID{}); err != nil {
+	begin = message.Max(begin, l.held.last())
+	// What was published since the subscription began may come before some of it.
+	early, err := l.stored(ctx, begin, message.ID{})
+	if err != nil {
 		return err
+	}
+	if len(early) > 0 { // what is published next says that all before it has come
+		if err := l.lane.Beat(ctx); err != nil {
+			return fmt.Errorf("cannot beat: %w", err)
+		}
 	}
 	for {
 		list, err := live.receive()
@@ -42,18 +50,24 @@ func (l *loader) listen(ctx context.Context, live *subscription, begin message.I
 				}
 			}
 			heard = max(heard, p.number)
+			if n := upTo(early, p.entry.ID); n > 0 {
+				l.held.add(early[:n])
+				begin, early = early[n-1].ID, early[n:]
+			}
 			if p.entry.ID.Compare(begin) <= 0 {
 				l.held.note(p.entry.ID, heard)
 				continue
 			}
 			if p.stored {
-				if begin, err = l.take(ctx, begin, p.entry.ID); err != nil {
+				large, err := l.stored(ctx, begin, p.entry.ID)
+				if err != nil {
 					return err
 				}
+				l.held.add(large)
 			} else {
-				begin = p.entry.ID
 				l.held.add([]message.Entry{p.entry})
 			}
+			begin = p.entry.ID
 			l.held.note(p.entry.ID, heard)
 		}
 		if err != nil {
@@ -72,9 +86,9 @@ func (l *loader) listen(ctx context.Context, live *subscription, begin message.I
 	}
 }
 
-// take takes what the stream holds behind begin, up to end unless that is zero: large effects, and what was there when effects still went by way of it.
-// It returns the last one's id, begin when there is none.
-func (l *loader) take(ctx context.Context, begin, end message.ID) (message.ID, error) {
+// stored returns what the stream holds behind begin, up to end unless that is zero: large effects, and what was there when effects still went by way
+// of it.
+func (l *loader) stored(ctx context.Context, begin, end message.ID) (all []message.Entry, err error) {
 	to := "+"
 	if !end.IsZero() {
 		to = end.String()
@@ -83,20 +97,28 @@ func (l *loader) take(ctx context.Context, begin, end message.ID) (message.ID, e
 	for {
 		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+begin.String(), to, readLeast).Result()
 		if err != nil {
-			return begin, fmt.Errorf("cannot read the outbox: %w", err)
+			return nil, fmt.Errorf("cannot read the outbox: %w", err)
 		}
 		entries, err := entriesOf(&joiner, found)
 		if err != nil {
-			return begin, err
+			return nil, err
 		}
-		l.held.add(entries)
+		all = append(all, entries...)
 		if len(found) == 0 {
-			return begin, nil
+			return all, nil
 		}
 		if begin, err = message.ParseID(found[len(found)-1].ID); err != nil {
-			return begin, err
+			return nil, err
 		}
 	}
+}
+
+// upTo returns how many of entries are not behind id.
+func upTo(entries []message.Entry, id message.ID) (n int) {
+	for n < len(entries) && entries[n].ID.Compare(id) <= 0 {
+		n++
+	}
+	return n
 }
 
 // lose says that effects are lost, and counts them.

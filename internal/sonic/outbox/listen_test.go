@@ -23,6 +23,8 @@ type listening struct {
 	*loader
 	t     *testing.T
 	begin message.ID // the topic's end
+	// early is called between the subscription and the first look at the stream.
+	early func()
 	stop  func()
 }
 
@@ -48,6 +50,9 @@ func (l *listening) start(open bool) {
 		require.NoError(l.t, err)
 		_, err = l.lane.Open(ctx, state, 1, message.ID{})
 		require.NoError(l.t, err)
+	}
+	if l.early != nil {
+		l.early()
 	}
 	l.packer.Tail.Last = l.begin
 	ended := make(chan struct{})
@@ -133,6 +138,28 @@ func TestEffectsAreHeardInTheirOrder(t *testing.T) {
 	assert.Zero(t, left)
 	assert.ElementsMatch(t, []string{"S k1", "I c:n"}, l.effects(2))
 	assert.Zero(t, l.unsent().Lost)
+}
+
+// What is written while a process takes over comes in its order, also what goes by way of the stream, which the process looks through first.
+func TestEffectsOfATakeoverAreHeardInTheirOrder(t *testing.T) {
+	server := stack.PrivateRedis(t)
+	first := newListening(t, server, nil)
+	first.start(true)
+	first.stop()
+	require.Eventually(t, func() bool {
+		return first.redis.PubSubShardNumSub(t.Context(), first.lane.Channel()).Val()[first.lane.Channel()] == 0
+	}, 20*time.Second, 5*time.Millisecond)
+
+	second := newListening(t, server, nil)
+	second.early = func() {
+		second.do("set", "small", "v")
+		second.do("set", "large", strings.Repeat("x", 300<<10))
+		second.do("set", "last", "v")
+		second.do("set", "large2", strings.Repeat("x", 300<<10))
+	}
+	second.start(false)
+	assert.Equal(t, []string{"S small", "S large", "S last", "S large2"}, second.effects(4)[:4])
+	assert.Zero(t, second.unsent().Lost)
 }
 
 // A process that held effects ends: the next one counts them as lost, says so, and goes on.

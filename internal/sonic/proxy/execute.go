@@ -123,6 +123,9 @@ func (c *client) denied(cmd *command.Command, r request) string {
 		return "NOPERM this user has no permissions to run the '" + cmd.Name + "' command"
 	}
 	if !cmd.HasKeys() {
+		if cmd.Name == "spublish" || cmd.Name == "ssubscribe" {
+			return deniedChannel(r)
+		}
 		return ""
 	}
 	if i := cmd.SingleKey(); i > 0 && (u == nil || u.keys == nil) { // the most frequent case
@@ -149,7 +152,21 @@ func (c *client) denied(cmd *command.Command, r request) string {
 	return problem
 }
 
-const errStateKey = "NOPERM keys that begin with {sonic: belong to Sonic"
+const errStateKey = "NOPERM keys and shard channels that begin with {sonic: belong to Sonic"
+
+// deniedChannel returns the error of SPUBLISH or SSUBSCRIBE with a channel of Sonic's own: with outbox off effects go to the shipper on one.
+func deniedChannel(r request) string {
+	last := r.len()
+	if resp.EqualFold(r.arg(0), "spublish") {
+		last = min(last, 2) // the message may be anything
+	}
+	for i := 1; i < last; i++ {
+		if isState(r.arg(i)) {
+			return errStateKey
+		}
+	}
+	return ""
+}
 
 func isState(key []byte) bool {
 	return len(key) >= len(statePrefix) && key[0] == '{' && string(key[:len(statePrefix)]) == statePrefix

@@ -150,3 +150,39 @@ func TestFieldsOfOtherZonesStay(t *testing.T) {
 		assert.Equal(t, want, z.client.HGetAll(context.Background(), "h").Val(), z.name)
 	}
 }
+
+// A Redis that comes back as it was before a sum was shipped has what the sum counts, and notes it still. Neither is counted twice.
+func TestSumsAreCountedOnce(t *testing.T) {
+	w, a, b := twoZones(t)
+	ctx := context.Background()
+	a.write("hincrby", "c:h", "f", "1")
+	w.drain()
+	a.skip(true)
+	a.write("incrby", "c:n", "5")
+	a.write("hincrby", "c:h", "f", "5")
+	a.write("zincrby", "c:z", "0.5", "m")
+	a.keepCopy()
+	a.write("incrby", "c:n", "2") // what the copy lacks is in the sum
+	a.write("zincrby", "c:z", "1", "m")
+	a.skip(false)
+	a.resend()
+	a.write("incrby", "c:n", "10")
+	a.skip(true)
+	a.write("incrby", "c:n", "20")
+	a.skip(false)
+	a.resend() // a second sum of the same counter is all new to the copy
+	for a.ship(100) {
+	}
+	a.restart(true)
+	for _, z := range w.zones {
+		z.beat()
+	}
+	a.resend()
+	w.drain()
+	for _, z := range []*zone{a, b} {
+		assert.Equal(t, "37", z.client.Get(ctx, "c:n").Val(), z.name)
+		assert.Equal(t, "6", z.client.HGet(ctx, "c:h", "f").Val(), z.name)
+		assert.InDelta(t, 1.5, z.client.ZScore(ctx, "c:z", "m").Val(), 0, z.name)
+	}
+	require.Zero(t, a.client.Exists(ctx, script.KeysOf(0).Unsent).Val())
+}

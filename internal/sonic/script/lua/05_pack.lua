@@ -106,9 +106,10 @@ local function element_effect(op, policy, db, key, pxat, a, b)
 	return COUNT[6] .. head
 end
 
--- counter_effect packs I, i or j, of one or two values: counters have no expiry.
-local function counter_effect(op, db, key, a, b)
+-- counter_effect packs I, i or j, of one or two values: counters have no expiry. A sum of changes that were dropped has one value more, s.
+local function counter_effect(op, db, key, a, b, c)
 	local head = START[op].c[db] .. HEAD[#key] .. key .. HEAD[#a] .. a
+	if c then return COUNT[7] .. head .. HEAD[#b] .. b .. HEAD[#c] .. c end
 	if b then return COUNT[6] .. head .. HEAD[#b] .. b end
 	return COUNT[5] .. head
 end

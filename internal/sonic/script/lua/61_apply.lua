@@ -186,6 +186,7 @@ end
 redis.register_function('sonic_apply', function(keys, args)
 	if not concat then bind() end
 	local out = keys[1]
+	outbox = out
 	local origin, epoch, prev, last, part, message, payload = unpack(args)
 	if #args ~= 7 or not is_id(prev) or not is_id(last) or not string.find(part, '^%d*/?%d*$') then
 		return bad('origin epoch prev last part message payload')

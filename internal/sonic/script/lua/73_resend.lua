@@ -62,10 +62,10 @@ local function resent(hash, field, value, notes)
 	end
 	if kind == 'I' then
 		if value == '0' then return '', notes end
-		return counter_effect('I', db, key, value), notes
+		return counter_effect('I', db, key, value, 's'), notes
 	elseif kind == 'i' or kind == 'j' then
 		if value == '0' then return '', notes end
-		return counter_effect(kind, db, key, element, value), notes
+		return counter_effect(kind, db, key, element, value, 's'), notes
 	elseif kind == 'e' and call('HEXISTS', hash, 'k' .. db .. ':' .. key) == 1 then
 		return '', notes -- the whole key is shipped
 	end

@@ -186,3 +186,24 @@ func TestSumsAreCountedOnce(t *testing.T) {
 	}
 	require.Zero(t, a.client.Exists(ctx, script.KeysOf(0).Unsent).Val())
 }
+
+// The copy of a bootstrap has what a dropped change made of a counter: its sum must not come behind it.
+func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
+	_, a, _ := twoZones(t)
+	a.skip(true)
+	a.write("incrby", "c:n", "5")
+	a.write("set", "k", "v")
+	a.skip(false)
+	_, err := a.call("sonic_copy_keys", "b", "0", "c:n")
+	require.ErrorContains(t, err, "SONICUNSENT")
+	_, err = a.call("sonic_copy_keys", "b", "0", "k")
+	require.NoError(t, err, "its state is shipped again, which changes nothing")
+	source, err := a.call("sonic_source", "b")
+	require.NoError(t, err)
+	reply, err := source.Slice()
+	require.NoError(t, err)
+	assert.Equal(t, "2", reply[3], "a bootstrap waits for it")
+	a.resend()
+	_, err = a.call("sonic_copy_keys", "b", "0", "c:n")
+	require.NoError(t, err)
+}

@@ -22,7 +22,7 @@ type gauge struct {
 	log    *zap.Logger
 	writes func(w proxy.Writes, reason string)
 
-	mu   sync.Mutex
+	mu   sync.Mutex // held while writes is called, so that what was decided last is what is called last
 	cfg  OutboxConfig
 	last measured
 }
@@ -47,11 +47,11 @@ func newGauge(cfg OutboxConfig, db *redis.Client, l *lane.Lane, log *zap.Logger,
 // change changes the bounds. While the outbox is full writes go the new way at once; new bounds count from the next measurement on.
 func (g *gauge) change(cfg OutboxConfig) {
 	g.mu.Lock()
-	was, last := g.cfg, g.last
+	defer g.mu.Unlock()
+	was := g.cfg
 	g.cfg = cfg
-	g.mu.Unlock()
-	if last.full && cfg.Full != was.Full {
-		g.hold(cfg, last)
+	if g.last.full && cfg.Full != was.Full {
+		g.hold(cfg, g.last)
 	}
 }
 
@@ -103,9 +103,9 @@ func (g *gauge) run(ctx context.Context) error {
 // take keeps what was measured, and opens or closes the way of writes.
 func (g *gauge) take(m measured) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	was, cfg := g.last, g.cfg
 	g.last = m
-	g.mu.Unlock()
 	switch {
 	case m.full && !was.full:
 		g.log.Error("the outbox is full", zap.Int64("bytes", m.bytes), zap.Duration("age", m.age), zap.String("writes", cfg.Full))

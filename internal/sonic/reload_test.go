@@ -37,3 +37,38 @@ func TestTheBoundsOfTheOutboxChange(t *testing.T) {
 	g.change(OutboxConfig{Bytes: 20, Full: fullBlock})
 	assert.Equal(t, proxy.WritesOpen, how)
 }
+
+// TestAChangeMeetsAMeasurement: what was configured last counts, also when the outbox is found to be full or to have room at the same time.
+func TestAChangeMeetsAMeasurement(t *testing.T) {
+	for _, row := range []struct {
+		was, is  string
+		full     bool // what is measured meanwhile
+		expected proxy.Writes
+	}{
+		{fullBlock, fullGoOn, true, proxy.WritesOpen},
+		{fullGoOn, fullFail, true, proxy.WritesRefused},
+		{fullFail, fullBlock, false, proxy.WritesOpen},
+	} {
+		how, changed, armed := proxy.WritesOpen, make(chan struct{}), false
+		var g *gauge
+		g = newGauge(OutboxConfig{Full: row.was}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) {
+			if armed {
+				armed = false
+				go func() {
+					defer close(changed)
+					g.change(OutboxConfig{Full: row.is})
+				}()
+				select {
+				case <-changed:
+				case <-time.After(50 * time.Millisecond): // it waits for this one
+				}
+			}
+			how = w
+		})
+		g.take(measured{full: !row.full})
+		armed = true
+		g.take(measured{full: row.full})
+		<-changed
+		assert.Equal(t, row.expected, how, "%s to %s", row.was, row.is)
+	}
+}

@@ -186,3 +186,73 @@ func TestSumsAreCountedOnce(t *testing.T) {
 	}
 	require.Zero(t, a.client.Exists(ctx, script.KeysOf(0).Unsent).Val())
 }
+
+// The copy of a bootstrap has what a dropped change made of a counter: its sum must not come behind it.
+func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
+	_, a, _ := twoZones(t)
+	a.skip(true)
+	a.write("incrby", "c:n", "5")
+	a.write("set", "k", "v")
+	a.skip(false)
+	_, err := a.call("sonic_copy_keys", "b", "0", "c:n")
+	require.ErrorContains(t, err, "SONICUNSENT")
+	_, err = a.call("sonic_copy_keys", "b", "0", "k")
+	require.NoError(t, err, "its state is shipped again, which changes nothing")
+	source, err := a.call("sonic_source", "b")
+	require.NoError(t, err)
+	reply, err := source.Slice()
+	require.NoError(t, err)
+	assert.Equal(t, "2", reply[3], "a bootstrap waits for it")
+	a.resend()
+	_, err = a.call("sonic_copy_keys", "b", "0", "c:n")
+	require.NoError(t, err)
+}
+
+// What another zone has overwritten here is not shipped: a newer write of that zone may be on its way.
+func TestWhatOthersHaveOverwrittenIsNotShipped(t *testing.T) {
+	w, a, b := twoZones(t)
+	ctx := context.Background()
+	a.skip(true)
+	for _, z := range []*zone{a, b} {
+		time.Sleep(2 * time.Millisecond) // the other zone's write is newer
+		z.write("hset", "h", "f", z.name)
+		z.write("set", "s", z.name)
+		z.write("rpush", "l", z.name)
+	}
+	for b.ship(100) {
+	}
+	for a.deliver(b) {
+	}
+	b.write("hset", "h", "f", "newer")
+	b.write("set", "s", "newer")
+	b.write("rpush", "l", "newer")
+	time.Sleep(2 * time.Millisecond)
+	a.skip(false)
+	length := a.length()
+	a.resend()
+	assert.Equal(t, length, a.length())
+	w.drain()
+	for _, z := range w.zones {
+		assert.Equal(t, "newer", z.client.HGet(ctx, "h", "f").Val(), z.name)
+		assert.Equal(t, "newer", z.client.Get(ctx, "s").Val(), z.name)
+		assert.Equal(t, []string{"b", "newer"}, z.client.LRange(ctx, "l", 0, -1).Val(), z.name)
+	}
+}
+
+// Under none an element that is gone may have been of another type than the key has elsewhere.
+func TestAKeyThatChangedItsTypeAndIsGone(t *testing.T) {
+	w, a, b := twoZones(t)
+	ctx := context.Background()
+	a.write("hset", "n:k", "f", "1", "g", "1")
+	w.drain()
+	a.skip(true)
+	a.write("hdel", "n:k", "f", "g")
+	a.write("sadd", "n:k", "f")
+	a.write("srem", "n:k", "f")
+	a.write("hset", "n:k", "g", "2")
+	a.write("hdel", "n:k", "g")
+	a.skip(false)
+	a.resend()
+	w.drain()
+	assert.Zero(t, b.client.Exists(ctx, "n:k").Val())
+}

@@ -159,7 +159,7 @@ func (b *Bootstrap) begin(ctx context.Context) (source, error) {
 				b.Source.name, lacks, s.at[lacks], b.least[lacks])
 		}
 		if time.Since(began) > patience {
-			return s, fmt.Errorf("zone %s waits for the state of %s keys from other zones: see /zones of its Sonic", b.Source.name, s.wants)
+			return s, fmt.Errorf("zone %s waits for the state of %s keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic", b.Source.name, s.wants)
 		}
 		select {
 		case <-ticker.C:

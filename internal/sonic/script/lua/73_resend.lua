@@ -43,6 +43,8 @@ local function element_now(db, key, element, letter, notes)
 		end
 	end
 	if not held then
+		-- Elsewhere it may be of another type than it was here last: without versions it would stay.
+		if policy == 'n' and call('EXISTS', key) == 0 then return deletion_effect(policy, db, key), notes end
 		local op = letter == 's' and 'a' or letter
 		return element_effect(op, policy, db, key, pxat, element), removed_notes(policy, db, key, {element}, 1, 1, notes)
 	end
@@ -52,8 +54,27 @@ local function element_now(db, key, element, letter, notes)
 	return element_effect('A', policy, db, key, pxat, element), notes
 end
 
+-- overwritten tells whether another zone has written, since the effects were dropped, all that key holds here, or the element if given. All zones
+-- get that, and a write of that zone that is on its way may be newer: the state here is not news. The script is in the key's db.
+local function overwritten(ver, db, key, element)
+	local kind = element or kind_of(key)
+	if not element and kind ~= 'string' and kind ~= 'list' and kind ~= 'stream' then return false end
+	call('SELECT', '0')
+	local stored
+	if element then
+		stored = call('HMGET', ver, element_field(db, key, element))
+	else
+		stored = call('HMGET', ver, key_field(db, key), expiry_field(db, key))
+	end
+	call('SELECT', db)
+	local version = stored[1]
+	if not version or not string.find(version, '@', 1, true) then return false end
+	if element then return string.sub(version, -2) ~= ' -' end -- a removal says nothing about the key's type
+	return not stored[2] or versions.overtaken(stored[2], version)
+end
+
 -- resent returns the effects of one field of the hash `unsent`, and comes back to db 0.
-local function resent(hash, field, value, notes)
+local function resent(hash, ver, field, value, notes)
 	local kind, db, key = string.match(field, '^(.)(%d+):(.*)$')
 	local element
 	if kind ~= 'k' and kind ~= 'I' then
@@ -71,7 +92,9 @@ local function resent(hash, field, value, notes)
 	end
 	local effects
 	call('SELECT', db)
-	if kind == 'k' then
+	if overwritten(ver, db, key, element) then
+		effects = ''
+	elseif kind == 'k' then
 		effects, notes = state_effects(db, key, notes)
 	else
 		effects, notes = element_now(db, key, element, value, notes)
@@ -102,7 +125,7 @@ always('sonic_resend', function(keys, args)
 		if size > RESENT or seen[fields[i]] then return end
 		seen[fields[i]] = true
 		local effects
-		effects, notes = resent(hash, fields[i], fields[i + 1], notes)
+		effects, notes = resent(hash, state(out, 'ver'), fields[i], fields[i + 1], notes)
 		parts[#parts + 1], taken[#taken + 1] = effects, fields[i]
 		size = size + #effects
 	end

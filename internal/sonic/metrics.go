@@ -32,7 +32,7 @@ func newCollector(s *service) *collector {
 		full:        desc("outbox_full", "1 while a bound of the outbox is exceeded."),
 		skips:       desc("outbox_skips", "1 while effects of writes are dropped, and what they change is noted."),
 		noted:       desc("outbox_noted", "Keys, elements and counters whose state waits to be shipped, because effects were dropped."),
-		lost:        desc("outbox_lost_effects_total", "Effects of the zone that other zones never get, at most. The same in each of its Sonics."),
+		lost:        desc("outbox_lost_effects_total", "Writes of the zone that other zones never get, at most. The same in each of its Sonics."),
 		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
 	}
 }

@@ -197,7 +197,9 @@ func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
 		await(t, 20*time.Second, "what is later arrives", func() bool { return b.redis.Client(t).Get(ctx, "last").Val() == fmt.Sprint(round) })
 	}
 	// All that differs is of before a kill, and no more than was counted.
-	lost := a.zones().Outbox.Lost
+	lost, err := a.redis.Client(t).HGet(ctx, "{sonic:0}meta", "lost").Int64()
+	require.NoError(t, err)
+	await(t, 10*time.Second, "what is lost was measured", func() bool { return a.zones().Outbox.Lost == lost })
 	x, y := holdings(t, a.redis, 0), holdings(t, b.redis, 0)
 	missing := 0
 	for key, value := range x {

@@ -44,7 +44,7 @@ func (l *loader) listen(ctx context.Context, live *subscription, begin message.I
 		list, err := live.receive()
 		for i := range list {
 			p := &list[i]
-			if lost := p.number - heard - 1; lost > 0 {
+			if lost := p.number - p.writes - heard; lost > 0 {
 				if err := l.lose(ctx, lost); err != nil {
 					return err
 				}

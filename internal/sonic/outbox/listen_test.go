@@ -211,12 +211,12 @@ func TestWhatDoesNotFitIntoMemoryIsNoted(t *testing.T) {
 }
 
 func FuzzPublished(f *testing.F) {
-	f.Add("1 2-3  \neffects")
-	f.Add("9 2-3 ab l\n")
+	f.Add("3 1 2-3  \neffects")
+	f.Add("9 4 2-3 ab l\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := parsePublished(text)
 		if err == nil {
-			again := fmt.Sprintf("%d %s %s ", p.number, p.entry.ID, p.entry.Transaction)
+			again := fmt.Sprintf("%d %d %s %s ", p.number, p.writes, p.entry.ID, p.entry.Transaction)
 			if p.stored {
 				again += "l"
 			}

@@ -21,9 +21,10 @@ type subscription struct {
 	in   *bufio.Reader
 }
 
-// published is one effect, or the end of a transaction.
+// published is one entry, or the end of a transaction.
 type published struct {
-	number int64 // one more than that of the one before
+	number int64 // of its last write; the writes of all entries are counted on
+	writes int64 // that its effects are of
 	stored bool  // it is in the stream, for it is large
 	entry  message.Entry
 }
@@ -159,17 +160,20 @@ func (s *subscription) receive() (list []published, err error) {
 	return list, nil
 }
 
-// parsePublished reads "<number> <id> <transaction> <l when it is in the stream>", a newline, and effects.
+// parsePublished reads "<number> <writes> <id> <transaction> <l when it is in the stream>", a newline, and effects.
 func parsePublished(text string) (p published, err error) {
 	head, effects, ok := strings.Cut(text, "\n")
 	number, rest, ok1 := strings.Cut(head, " ")
-	id, rest, ok2 := strings.Cut(rest, " ")
-	transaction, flags, ok3 := strings.Cut(rest, " ")
-	p.number, err = strconv.ParseInt(number, 10, 64)
+	writes, rest, ok2 := strings.Cut(rest, " ")
+	id, rest, ok3 := strings.Cut(rest, " ")
+	transaction, flags, ok4 := strings.Cut(rest, " ")
+	if p.number, err = strconv.ParseInt(number, 10, 64); err == nil {
+		p.writes, err = strconv.ParseInt(writes, 10, 64)
+	}
 	if err == nil {
 		p.entry.ID, err = message.ParseID(id)
 	}
-	if err != nil || !ok || !ok1 || !ok2 || !ok3 || p.number < 1 || flags != "" && flags != "l" {
+	if err != nil || !ok || !ok1 || !ok2 || !ok3 || !ok4 || p.writes < 1 || p.number < p.writes || flags != "" && flags != "l" {
 		return p, fmt.Errorf("%w: %.100q", errPublished, head)
 	}
 	p.entry.Transaction, p.entry.Effects, p.stored = transaction, effects, flags == "l"

@@ -53,12 +53,12 @@ local noted_out, noted_ver -- the last outbox, and its hash of versions
 
 -- append adds one entry to the outbox: effects, which are packed arrays, one behind the other. It
 -- returns the entry's id, which is the version of all of them. notes is a list of field, rest,
--- field, rest, .. of the hash of versions: each field becomes id .. rest.
+-- field, rest, .. of the hash of versions: each field becomes id .. rest. writes is of how many writes the effects are, nil for one.
 --
 -- State keys are in db 0: a script that works in another db goes there and back.
-local function append(out, db, tx, effects, notes)
+local function append(out, db, tx, effects, notes, writes)
 	if divert then
-		local taken = divert(out, db, tx, effects, notes)
+		local taken = divert(out, db, tx, effects, notes, writes or 1)
 		if taken ~= nil then return taken end
 	end
 	if db ~= '0' then call('SELECT', '0') end

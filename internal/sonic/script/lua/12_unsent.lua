@@ -11,7 +11,7 @@
 -- "I<db>:<key>", and "i" or "j" with a field or member as "e", to the sum of the changes of a counter.
 local unsent = {
 	skips = false, sends = false,
-	sent = 0, -- effects published since the library was loaded
+	sent = 0, -- writes published since the library was loaded
 	told = 0, -- of these, how many the topic has
 }
 
@@ -60,11 +60,11 @@ function unsent.mark(out, packed)
 end
 
 -- publish sends an entry to who ships, and tells whether anybody listens. Shard channels, for no pattern of a client fits them.
-function unsent.publish(out, tx, id, effects)
+function unsent.publish(out, tx, id, effects, writes)
 	local large = #effects > PIECE
-	local head = format('%d', unsent.sent + 1) .. ' ' .. id .. ' ' .. (tx or '') .. ' ' .. (large and 'l' or '')
+	local head = format('%d %d', unsent.sent + writes, writes) .. ' ' .. id .. ' ' .. (tx or '') .. ' ' .. (large and 'l' or '')
 	if call('SPUBLISH', state(out, 'live'), head .. '\n' .. (large and '' or effects)) == 0 then return false end
-	unsent.sent = unsent.sent + 1
+	unsent.sent = unsent.sent + writes
 	if large then
 		local last = in_pieces(out, effects, id)
 		if tx then
@@ -88,14 +88,14 @@ local function op_of(packed)
 end
 
 -- take_unsent takes an entry in place of the stream. It returns the entry's id; nil when the entry is for the stream, false when it is for nobody.
-local function take_unsent(out, db, tx, effects, notes)
+local function take_unsent(out, db, tx, effects, notes, writes)
 	local op = unsent.skips and op_of(effects)
 	local asks = op == 'N' or op == 'O' -- wants and their answers: they are few, and somebody waits for them
 	if asks and not unsent.sends then return nil end
 	if op == '_' or op == '' then return false end -- beats can wait; the end of a transaction that was dropped
 	if db ~= '0' then call('SELECT', '0') end
 	local id = next_id(#effects)
-	local sent = (not op or asks) and unsent.publish(out, tx, id, effects)
+	local sent = (not op or asks) and unsent.publish(out, tx, id, effects, writes)
 	if not sent then
 		op = op or op_of(effects)
 		if op == 'N' or op == 'O' then return nil end -- they are of db 0

@@ -78,7 +78,7 @@ redis.register_function{
 				reply = try(head.command, unpack(args, i + 1, stop))
 			else
 				if n > 0 and not alone and not head.joined then
-					append(out, db, nil, concat(parts), notes)
+					append(out, db, nil, concat(parts), notes, n)
 					parts, n, notes, noted = {}, 0, {}, 0
 				end
 				local done
@@ -104,7 +104,7 @@ redis.register_function{
 			replies[count] = reply
 			i = stop + 1
 		end
-		if n > 0 and not alone then append(out, db, nil, concat(parts), notes) end
+		if n > 0 and not alone then append(out, db, nil, concat(parts), notes, n) end
 		return replies
 	end,
 }

@@ -147,7 +147,7 @@ func (g *gauge) measure(ctx context.Context) (measured, error) {
 	if m.unsent, err = g.lane.Unsent(asking); err != nil {
 		return measured{}, err
 	}
-	m.full = m.length > 0 && (m.bytes > int64(most.Bytes) || most.Age > 0 && m.age > most.Age)
+	m.full = most.Mode == outboxStream && m.length > 0 && (m.bytes > int64(most.Bytes) || most.Age > 0 && m.age > most.Age)
 	if drops := m.full && most.Full == fullGoOn; most.Mode == outboxStream && drops != m.unsent.Skips {
 		// Every Sonic of the zone sees the same. A Redis that is not open drops nothing.
 		if err := g.lane.Skip(asking, drops); err != nil && !lane.NotReady(err) {

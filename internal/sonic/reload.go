@@ -31,7 +31,7 @@ func (s *service) change(_ context.Context, cfg Config) error {
 // commands.
 func onlyAtStart(was, is Config) error {
 	for _, c := range []*Config{&was, &is} {
-		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Command = nil, OutboxConfig{}, 0, nil, Command{}
+		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, 0, nil, Command{}
 		c.Common = DefaultConfig().Common
 	}
 	var errs []error
@@ -43,6 +43,8 @@ func onlyAtStart(was, is Config) error {
 		switch key := before.Type().Field(i).Tag.Get("yaml"); key {
 		case "zones", "conflicts", "topic":
 			errs = append(errs, config.Fault(key, "takes effect at the next start: change it in all zones, and start their Sonics again"))
+		case "outbox":
+			errs = append(errs, config.Fault(key, "whether it is off takes effect at the next start"))
 		default:
 			errs = append(errs, config.Fault(key, "takes effect at the next start"))
 		}

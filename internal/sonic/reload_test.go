@@ -4,11 +4,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestKeysThatTakeEffectAtAStart(t *testing.T) {
@@ -22,6 +27,9 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 	require.ErrorContains(t, err, "zones: takes effect at the next start: change it in all zones")
 	require.ErrorContains(t, err, "redis: takes effect at the next start")
 	assert.NotContains(t, err.Error(), "users")
+	assert.NotContains(t, err.Error(), "outbox")
+	is.Outbox.Mode = outboxOff
+	require.ErrorContains(t, onlyAtStart(was, is), "outbox: whether it is off takes effect at the next start")
 }
 
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {
@@ -71,4 +79,32 @@ func TestAChangeMeetsAMeasurement(t *testing.T) {
 		<-changed
 		assert.Equal(t, row.expected, how, "%s to %s", row.was, row.is)
 	}
+}
+
+// TestWhatIsFullWithAndWithoutAnOutbox: readiness goes by what is configured now, and without an outbox nothing is full: what is large waits there.
+func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
+	db := stack.PrivateRedis(t).Client(t)
+	require.NoError(t, script.Load(t.Context(), db))
+	cfg := lane.Config{Zone: "a", Others: []string{"b"}, Default: policyLWW}
+	l := lane.New(db, cfg)
+	_, err := l.Open(t.Context(), lane.State{}, 1, message.ID{})
+	require.NoError(t, err)
+	require.NoError(t, db.XAdd(t.Context(), &redis.XAddArgs{Stream: l.Outbox(), Values: []any{"e", make([]byte, 2<<20)}}).Err())
+
+	s := &service{cfg: Config{Outbox: OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullBlock}}, lane: l}
+	s.gauge = newGauge(s.cfg.Outbox, db, l, zap.NewNop(), func(proxy.Writes, string) {})
+	m, err := s.gauge.measure(t.Context())
+	require.NoError(t, err)
+	require.True(t, m.full)
+	s.gauge.take(m)
+	require.ErrorContains(t, s.checkWrites(t.Context()), "the outbox is full")
+	s.gauge.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullGoOn})
+	require.NoError(t, s.checkWrites(t.Context()), "writes go on")
+	s.gauge.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullFail})
+	require.ErrorContains(t, s.checkWrites(t.Context()), "the outbox is full")
+
+	s.gauge.change(OutboxConfig{Mode: outboxOff, Bytes: 1 << 20, Full: fullBlock})
+	m, err = s.gauge.measure(t.Context())
+	require.NoError(t, err)
+	assert.False(t, m.full)
 }

@@ -127,7 +127,7 @@ func (s *service) checkWrites(ctx context.Context) error {
 		return errors.New("no Sonic has opened this Redis: whichever owns the topic does")
 	case !state.Ready:
 		return fmt.Errorf("this Redis came back older than it was: it awaits the effects of %d zones", len(state.Behind))
-	case full.full && s.cfg.Outbox.Full != fullGoOn:
+	case full.full && s.gauge.bounds().Full != fullGoOn:
 		return fmt.Errorf("the outbox is full: %d bytes of effects, the oldest %s old, wait for Pulsar", full.bytes, full.age.Round(time.Second))
 	default:
 		return nil

@@ -20,12 +20,12 @@ type trimmer struct {
 }
 
 func newTrimmer(l *lane.Lane) *trimmer {
-	return &trimmer{lane: l, wake: make(chan struct{}, 1)}
+	return &trimmer{lane: l, wake: make(chan struct{}, 1), published: -1}
 }
 
 func (t *trimmer) behind(id message.ID, published int64) {
 	t.mu.Lock()
-	t.to, t.published = id, published
+	t.to, t.published = id, max(t.published, published) // a message of effects that were not published says nothing about those before it
 	t.mu.Unlock()
 	signal(t.wake)
 }

@@ -1,6 +1,9 @@
 package proxy
 
-import "crypto/sha256"
+import (
+	"crypto/sha256"
+	"slices"
+)
 
 // users are who may log in. They are not changed, but replaced.
 type users struct {
@@ -39,7 +42,11 @@ func (c *client) changeUser(now *users) {
 	case c.user != nil && now.named[c.user.name] == nil:
 		c.close()
 	case c.user != nil:
-		c.user = now.named[c.user.name]
+		before := c.user
+		c.user = now.named[before.name]
+		if c.tx != nil && len(c.tx.commands) > 0 && (before.readOnly != c.user.readOnly || !slices.Equal(before.keys, c.user.keys)) {
+			c.tx.spoilt = true // its commands were let in by what the user might do before
+		}
 	case now.first != nil: // nobody has to log in any more
 		c.user = now.first
 		c.l.timers.stop(c.login)

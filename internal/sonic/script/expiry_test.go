@@ -132,3 +132,23 @@ func TestWhatIsAddedToAKeyThatIsOver(t *testing.T) {
 	w.everywhere("z")
 	assert.Empty(t, b.data(0))
 }
+
+// A wholesale write that makes a zone ask for the key is not taken for the answer: it would not ask again after a restart.
+func TestAWriteIsNotTheAnswerToWhatItAsks(t *testing.T) {
+	w, a, b := twoZones(t)
+	b.write("hset", "k", "f", "1")
+	b.write("pexpire", "k", "30")
+	time.Sleep(5 * time.Millisecond)
+	a.write("set", "k", "v")
+	time.Sleep(50 * time.Millisecond)
+	b.write("hset", "k", "g", "1") // the key had expired
+	for a.ship(100) {
+	}
+	for b.deliver(a) {
+	}
+	wants := b.client.HGetAll(context.Background(), "{sonic:0}want").Val()
+	assert.Contains(t, wants, "a 0:k")
+	w.drain()
+	assert.Empty(t, b.client.HGetAll(context.Background(), "{sonic:0}want").Val(), "it was answered")
+	assert.Equal(t, a.data(0), b.data(0))
+}

@@ -41,6 +41,7 @@ type Sentinels struct {
 	answers map[string]answer // by the Sentinel's address, of those that answer now
 	faults  map[string]error  // of the others
 	current answer            // the newest that was ever believed
+	told    time.Time         // when a Sentinel said so last, or something newer
 	known   chan struct{}     // closed once there is one
 }
 
@@ -104,6 +105,10 @@ func (s *Sentinels) problem() error {
 	return errors.Join(errs...)
 }
 
+// believedFor is how long an answer is believed that no Sentinel gives any more while others give older ones. Sentinels hear of a failover from each
+// other within 2 s.
+const believedFor = 10 * time.Second
+
 // askEvery is how often each Sentinel is asked. A failover takes seconds; a Sentinel tells the new address before it announces +switch-master.
 const askEvery = 250 * time.Millisecond
 
@@ -164,8 +169,9 @@ func (s *Sentinels) ask(ctx context.Context, c *redis.SentinelClient) (a answer,
 
 // take keeps what a Sentinel said, or that it says nothing, and finds out where the primary is.
 //
-// A Sentinel that was cut off from the others gives an old address. So an answer of a lower epoch than one that was believed before counts only
-// when more than half of the Sentinels answer: those that were set up anew begin at 0.
+// A Sentinel that was cut off from the others gives an old address, and so do all that have not heard of a failover yet. So an answer of a lower epoch
+// than one that was believed before counts only when more than half of the Sentinels answer, and none has told of the higher epoch for a while: those
+// that were set up anew begin at 0.
 func (s *Sentinels) take(from string, a answer, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,8 +188,13 @@ func (s *Sentinels) take(from string, a answer, err error) {
 			newest = one
 		}
 	}
-	before := s.current
-	if newest == before || newest.epoch < before.epoch && 2*len(s.answers) <= len(s.cfg.Addresses) {
+	before, now := s.current, time.Now()
+	if newest.epoch >= before.epoch {
+		s.told = now
+	} else if 2*len(s.answers) <= len(s.cfg.Addresses) || now.Sub(s.told) < believedFor {
+		return
+	}
+	if newest == before {
 		return
 	}
 	s.current = newest

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,7 @@ func TestTheNewestAnswerIsBelieved(t *testing.T) {
 	assert.Equal(t, "new", at(), "nobody answers")
 	require.ErrorIs(t, s.problem(), gone)
 
+	s.told = s.told.Add(-believedFor)
 	s.take("s1", answer{"anew", 0}, nil)
 	assert.Equal(t, "new", at())
 	s.take("s3", answer{"anew", 0}, nil)
@@ -52,5 +54,29 @@ func TestNobodyTellsWhereThePrimaryIs(t *testing.T) {
 		_, err := s.Master(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, `no Sentinel tells where "m" is: s1: connection refused`)
+	})
+}
+
+// The Sentinel that carried the failover out is not heard for a moment, and the others have not heard of it yet: they are more than half, and wrong.
+func TestTheFormerPrimaryIsNotTakenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{Master: "m", Addresses: []string{"s1", "s2", "s3"}}, zap.NewNop())
+		at := func() string {
+			address, err := s.Master(t.Context())
+			require.NoError(t, err)
+			return address
+		}
+		for _, from := range []string{"s1", "s2", "s3"} {
+			s.take(from, answer{"old", 3}, nil)
+		}
+		s.take("s2", answer{"new", 4}, nil)
+		time.Sleep(2 * time.Second)
+		s.take("s2", answer{}, errors.New("gone"))
+		s.take("s1", answer{"old", 3}, nil)
+		s.take("s3", answer{"old", 3}, nil)
+		assert.Equal(t, "new", at())
+		time.Sleep(believedFor)
+		s.take("s1", answer{"old", 3}, nil)
+		assert.Equal(t, "old", at(), "nobody has told of the other one for long: these were set up anew")
 	})
 }

@@ -132,19 +132,21 @@ function effects.I(e, v)
 	return blind.count(e[3], 'INCRBY', e[4], e[5])
 end
 
--- counts_elements returns what applies a change of an element of a counter, a hash or a sorted set.
-local function counts_elements(op, change)
-	return function(e, v)
-		local db, key, element = e[3], e[4], e[5]
-		local noted = e[7] == 's' and v.zone == zone
-			and unsent.restored(op .. db .. ':' .. DIGITS[#key] .. ':' .. key .. element)
-		if noted then change(db, key, element, noted) end
-		return change(db, key, element, e[6])
+do
+	-- counts_elements returns what applies a change of an element of a counter, a hash or a sorted set.
+	local function counts_elements(op, change)
+		return function(e, v)
+			local db, key, element = e[3], e[4], e[5]
+			local noted = e[7] == 's' and v.zone == zone
+				and unsent.restored(op .. db .. ':' .. DIGITS[#key] .. ':' .. key .. element)
+			if noted then change(db, key, element, noted) end
+			return change(db, key, element, e[6])
+		end
 	end
-end
 
-effects.i = counts_elements('i', function(db, key, field, by) return blind.count(db, 'HINCRBY', key, field, by) end)
-effects.j = counts_elements('j', function(db, key, member, by) return blind.count(db, 'ZINCRBY', key, by, member) end)
+	effects.i = counts_elements('i', function(db, key, field, by) return blind.count(db, 'HINCRBY', key, field, by) end)
+	effects.j = counts_elements('j', function(db, key, member, by) return blind.count(db, 'ZINCRBY', key, by, member) end)
+end
 
 function effects.P(e)
 	call('PUBLISH', e[4], e[5])

@@ -83,6 +83,7 @@ local function apply_plain(out, origin, counts, current)
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
+		if current.wants then answered(out, origin, e[3], e[4]) end -- before it is applied: it may have this zone ask
 		if alone_then[i] then
 			current.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
@@ -94,7 +95,6 @@ local function apply_plain(out, origin, counts, current)
 		end
 		if not done then result = not_applied(origin, list[i + 1].text, e, result) end
 		counts[result] = counts[result] + 1
-		if current.wants then answered(out, origin, e[3], e[4]) end
 	end
 	if #emptied > 0 then
 		fold.lost_expiry()
@@ -145,13 +145,13 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not later and not (op == 'P' and origin == zone) then
+				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4]) end
 				local done, result = true, 'applied'
 				if not (filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
 				end
 				if not done then result = not_applied(origin, id, e, result) end
 				counts[result] = counts[result] + 1
-				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4]) end
 			end
 		end
 	end

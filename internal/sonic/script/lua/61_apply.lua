@@ -94,7 +94,7 @@ local function apply_plain(out, origin, counts, current)
 		end
 		if not done then result = not_applied(origin, list[i + 1].text, e, result) end
 		counts[result] = counts[result] + 1
-		if current.wants then answered(out, origin, e[3], e[4]) end
+		if current.wants then answered(out, origin, e[3], e[4], list[i + 1]) end
 	end
 	if #emptied > 0 then
 		fold.lost_expiry()
@@ -151,7 +151,7 @@ local function apply_entry(out, origin, id, packed, counts, current)
 				end
 				if not done then result = not_applied(origin, id, e, result) end
 				counts[result] = counts[result] + 1
-				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4]) end
+				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4], v) end
 			end
 		end
 	end
@@ -245,11 +245,12 @@ redis.register_function('sonic_apply', function(keys, args)
 	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
 	clock = math.max(ms_of(top), wall)
-	ahead = clock > wall
+	ahead = ms_of(top) >= wall
+	recovers = not ready
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
 	local asked = origin == zone and (others[1] or '') or origin
-	wanted = function(db, key, lacking)
-		if want(out, asked, current.policy, db, key, lacking) then counts.wanted = counts.wanted + 1 end
+	wanted = function(db, key, lacking, f)
+		if want(out, asked, current.policy, db, key, lacking, f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor

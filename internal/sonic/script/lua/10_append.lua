@@ -125,6 +125,17 @@ end
 -- The outbox of the function that runs.
 local outbox
 
+-- is_over tells whether pxat, an expiry as text, has come by the time that the next version will have: that of the stream or of Redis,
+-- whichever is ahead. A stream of many entries in one millisecond may go on in the next one, see append.
+local function is_over(pxat)
+	if not pxat or pxat == '' then return false end
+	local ms = tonumber(string.match(top, '^%d+'))
+	if #top > 20 then ms = ms + 1 end
+	if tonumber(pxat) <= ms then return true end
+	local now = call('TIME')
+	return tonumber(pxat) <= tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+end
+
 -- wiped_before returns the time before which everything in the key was wiped by an expiry, as text, nil when
 -- there was none. It is called before the key's expiry changes: who applies the change might not have seen that expiry pass,
 -- or might take the key for one whose expiry is lifted, which it no longer has.
@@ -133,14 +144,14 @@ local function wiped_before(policy, db, key)
 	if db ~= '0' then call('SELECT', '0') end
 	local stored = call('HMGET', state(outbox, 'ver'), expiry_field(db, key), key_field(db, key))
 	if db ~= '0' then call('SELECT', db) end
-	if not stored[1] then return nil end
-	local pxat, wiped = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
-	if wiped == '' then wiped = nil end
-	if stored[2] and versions.overtaken(stored[1], stored[2]) then return nil end
-	if pxat == '' then return wiped end
-	local now = call('TIME')
-	local passed = tonumber(pxat) <= tonumber(now[1]) * 1000 + tonumber(now[2]) / 1000
-	if passed and call('PEXPIRETIME', key) == -1 then return pxat end
+	local pxat, wiped
+	if stored[1] and not versions.overtaken(stored[1], stored[2]) then
+		pxat, wiped = string.match(stored[1], '^[^ ]* ?(%d*) ?(%d*)$')
+		if wiped == '' then wiped = nil end
+	elseif stored[2] then -- the newest statement is that of the wholesale write
+		pxat = string.match(stored[2], '^[^ ]* ?(%d*)')
+	end
+	if is_over(pxat) and call('PEXPIRETIME', key) == -1 then return pxat end
 	return wiped
 end
 

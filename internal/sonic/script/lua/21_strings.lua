@@ -123,7 +123,7 @@ write('GETEX', function(args, db)
 	local after = expiry_of(key)
 	if not after then return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '') end
 	if after == before then return reply end
-	return reply, expiry_effect(policy, db, key, after, wiped), expiry_notes(policy, db, key, after, nil, wiped)
+	return reply, expiry_change(policy, db, key, before, after, wiped)
 end, {frees = true})
 
 -- sets returns the effects of MSET and MSETNX.

@@ -28,14 +28,15 @@ each({'EXPIRE', 'PEXPIRE', 'EXPIREAT', 'PEXPIREAT', 'PERSIST'}, function(command
 		local key = args[2]
 		local policy = policy_of(key)
 		if policy == 'c' then return counter_refusal(command) end
-		local wiped = key and wiped_before(policy, db, key)
+		local before, wiped
+		if key and policy == 'l' and not alone then before, wiped = expiry_of(key), wiped_before(policy, db, key) end
 		local reply = run(command, args)
 		if reply ~= 1 then return reply end
 		local pxat = expiry_of(key)
 		if not pxat then -- a time in the past
 			return reply, deletion_effect(policy, db, key), wholesale_notes(policy, db, key, '')
 		end
-		return reply, expiry_effect(policy, db, key, pxat, wiped), expiry_notes(policy, db, key, pxat, nil, wiped)
+		return reply, expiry_change(policy, db, key, before, pxat, wiped)
 	end, {frees = true})
 end)
 

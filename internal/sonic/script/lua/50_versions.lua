@@ -9,7 +9,7 @@
 --   t[T]  version of the newest addition of elements of type T (hash, set, sorted set)
 --   e[x]  version of the newest addition or removal of element x, of whatever type
 --   X     version of the newest statement about the expiry (E, S, R, H behind D), and what it says
---   W     time before which everything was wiped by an expiry that a writer of E had seen pass
+--   W     time before which everything was wiped by an expiry, of E or of a wholesale write, that a writer of E had seen pass
 --
 -- The content follows from them:
 --
@@ -19,9 +19,18 @@
 --   * Element x is there when e[x] is an addition that is not gone. A removal is one of whatever
 --     type. Two effects of one entry have the same version, the later one counts.
 --   * An expiry at p, once the time is p, wipes what is of a time before p, and what is not newer
---     than the statement. What is written later starts anew, without expiry. An addition that
---     says that its key was about to expire (its pxat is not behind its own time) is dead: the
---     clock of a stream may be ahead of Redis' own, and the writer's Redis removes it in a moment.
+--     than the statement. What is written later starts anew, without expiry.
+--
+-- The clock of a stream may be ahead of Redis' own. Then Redis holds a key up to its expiry p, while the next version is of p or
+-- later: the key is over. Clients of its zone see it for that moment; in all other zones it is gone, or never was. So all that Redis
+-- still holds in it is dead:
+--
+--   * An addition whose pxat is not behind its own time is dead.
+--   * No E says an expiry that is over by its own version: its origin ships D in its place. So the time of a statement by E is behind its
+--     version, and W, a time, says all that an expiry wiped. (A wholesale write can be over by its own version. Nothing before it is left.)
+--   * A local command that changes the expiry of a key that is over has it live on. Nobody else has it any more, so its origin ships
+--     the whole. When a local command empties such a key, W of its E is p.
+--   * Before an effect of another zone is applied to a key that is over, the key is removed.
 --
 -- This state is what Redis holds, always: each effect is resolved as it arrives. One thing can be
 -- in the way. Redis forgets what has expired; when a newer statement about the expiry arrives later,
@@ -33,8 +42,17 @@
 --   * E or a wholesale write that replaces an expiry whose time has passed here, unless E's W says
 --     that its writer had seen it pass, too;
 --   * E on a key that is missing here;
+--   * E without W, while this Redis has come back older than it was and has not got all again: its writer may have pruned the
+--     expiry that it had seen pass, for this zone knew of it, too, then;
+--   * an addition whose pxat is still to come by its own version, when nothing is known here of an expiry: the statement comes later from a
+--     third zone, or it was made before anything was noted. Until the answer comes the key does not expire here: what a newer
+--     statement would have live on is not forgotten;
 --   * a key that a remote effect left empty while its expiry is still to come: Redis forgets the
 --     expiry with the key. (When a local command does it, it appends E.)
+--
+-- What was forgotten before N was sent is older than N, and the answer is newer. So a wholesale write of the zone that was asked is
+-- an answer only when it is newer than N. And when a zone would ask again before it has the answer, it does so, unless all additions and
+-- wholesale writes of the key that it knows are older than N.
 --
 -- Lists and streams: L is a wholesale write whose content is told as an operation on the content of another
 -- wholesale write, the base, which it names. Its version, its expiry and its place among the facts are those

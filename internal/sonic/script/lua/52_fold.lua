@@ -8,9 +8,10 @@ local fold = {}
 -- What is being applied.
 local ver          -- key of the hash of versions
 local clock        -- the time here: of the stream or of Redis, whichever is ahead, in ms
-local ahead        -- the stream's is
+local ahead        -- the stream's is: a key whose expiry it has reached may still be in Redis
+local recovers     -- this Redis came back older than it was, and has not got all again
 local filled       -- key of the hash `boot` while the copy of a bootstrap may be ahead of the cursors, else nil
-local wanted       -- function(db, key, lacking): asks the origin for the key's state, see want
+local wanted       -- function(db, key, lacking, f): asks the origin for the key's state, see want; f is what is known of the key
 local emptied      -- list of db, key: keys that may have lost their last element
 
 local function note(...)
@@ -37,18 +38,22 @@ local function dead(f, v)
 	return at ~= nil and at <= clock and (v.ms < at or not before(said, v))
 end
 
--- overdue tells whether Redis still holds a key whose expiry has passed by the stream's clock, and of whose
--- expiry nothing else is known. Nothing in it is newer: it would have lifted the expiry.
-local function overdue(key)
-	if not ahead then return false end
-	local at = call('PEXPIRETIME', key)
-	return at >= 0 and at <= clock
-end
-
 -- facts reads what is known of a key.
 local function facts(db, key)
 	go('0')
 	return versions.facts(ver, db, key)
+end
+
+-- facts_to_change reads what is known of a key that an effect may change. A key whose expiry has come by the stream's clock, and not yet
+-- by Redis' own, goes now: all in it is dead, see 50_versions.lua.
+local function facts_to_change(db, key)
+	local f = facts(db, key)
+	if ahead then
+		go(db)
+		local at = call('PEXPIRETIME', key)
+		if at >= 0 and at <= clock then call('DEL', key) end
+	end
+	return f
 end
 
 -- settle removes from key what the facts say is gone, and sets its expiry. was is the key's KV before this
@@ -60,11 +65,6 @@ local function settle(db, key, f, was)
 	if kind == 'none' then return end
 	local letter = LETTERS[kind]
 	local said, at, text = versions.expiry(f)
-	-- The stream's clock is past it, Redis' own is not. What was added in between has not lifted it, so it is over, too.
-	if at and at <= clock and call('PEXPIRETIME', key) == at then
-		call('DEL', key)
-		return
-	end
 	-- Whoever says that it saw an older expiry pass knew all that is forgotten here, and so did this zone: what it wiped is gone.
 	local wiped = f.wiped and f.wiped > pruned.ms
 	if not letter then
@@ -105,7 +105,7 @@ end
 
 -- wholesale applies S, R or D at v: set writes the value, nil for D; pxat is its expiry; base says that it is R.
 function fold.wholesale(db, key, v, pxat, set, base)
-	local f = facts(db, key)
+	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local said, at = versions.expiry(f)
 	local replaced = said and before(said, v) and at and at <= clock
@@ -115,7 +115,7 @@ function fold.wholesale(db, key, v, pxat, set, base)
 	local typed = versions.newest_type(f)
 	if typed and before(v, typed) then
 		settle(db, key, f, was)
-		if replaced then wanted(db, key) end
+		if replaced then wanted(db, key, false, f) end
 		return 'lost'
 	end
 	go(db)
@@ -137,7 +137,7 @@ end
 -- add applies H, A or Z at v: list[first..] are the elements, with values or scores, of the type letter.
 -- pxat is the expiry that the key had at the origin.
 function fold.add(db, key, v, letter, pxat, list, first)
-	local f = facts(db, key)
+	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local kind = ELEMENTS[letter]
 	local notes = {}
@@ -169,12 +169,10 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	local said, at, text = versions.expiry(f)
 	local expired = at ~= nil and at <= clock
 	local carried = tonumber(pxat)
-	local gone = dead(f, v) or carried and (carried <= v.ms or not said and carried <= clock)
+	local gone = dead(f, v) or carried and carried <= v.ms
 	go(db)
 	local there = kind_of(key)
-	if there ~= 'none' and (there ~= kind.kind
-		or expired and not gone and call('PEXPIRETIME', key) ~= -1
-		or not said and overdue(key)) then -- all of it is wiped
+	if there ~= 'none' and there ~= kind.kind then -- all of it is wiped
 		call('DEL', key)
 		there = 'none'
 	end
@@ -203,8 +201,8 @@ function fold.add(db, key, v, letter, pxat, list, first)
 	sliced(kind.add, key, mine, 1, #mine)
 	if said then
 		if at and not expired then call('PEXPIREAT', key, text) end
-	elseif there == 'none' and carried then
-		call('PEXPIREAT', key, pxat)
+	elseif carried then
+		wanted(db, key, false, f)
 	end
 	return 'applied'
 end
@@ -231,7 +229,7 @@ end
 
 -- remove applies h, a or z at v to elements list[first..].
 function fold.remove(db, key, v, list, first)
-	local f = facts(db, key)
+	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local notes = {}
 	local mine = fold.note_elements(db, key, v, list, first, ELEMENTS.s, notes, ' -')
@@ -253,7 +251,7 @@ end
 
 -- expire applies E at v. wiped is W, nil when the writer saw no expiry pass.
 function fold.expire(db, key, v, pxat, wiped)
-	local f = facts(db, key)
+	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local said, at, text = versions.expiry(f)
 	local more = wiped and (not f.wiped or f.wiped < wiped)
@@ -270,15 +268,11 @@ function fold.expire(db, key, v, pxat, wiped)
 	local now_at = tonumber(pxat)
 	local comes = now_at == nil or now_at > clock
 	local typed = versions.newest_type(f)
-	-- A statement whose time had passed when it was made, by a clock that is ahead, wiped more here than W says: all before it.
-	if at and at <= clock and (not wiped or wiped < at or said.ms >= at) and not same(said, v)
-		and (comes or typed and before(v, typed)) then
-		wanted(db, key)
-	end
+	local needs = recovers and not wiped
+		or at and at <= clock and (not wiped or wiped < at) and not same(said, v) and (comes or typed and before(v, typed))
 	go(db)
-	if not said and overdue(key) then call('DEL', key) end
 	if call('EXISTS', key) == 0 then
-		if comes and (now_at or not said) then wanted(db, key) end
+		if needs or comes and (now_at or not said) then wanted(db, key, false, f) end
 		return comes and 'applied' or 'dead'
 	end
 	if more or not comes then
@@ -286,6 +280,7 @@ function fold.expire(db, key, v, pxat, wiped)
 	else
 		set_expiry(key, pxat)
 	end
+	if needs then wanted(db, key, false, f) end
 	return comes and 'applied' or 'dead'
 end
 
@@ -293,10 +288,11 @@ end
 function fold.lost_expiry()
 	for i = 1, #emptied, 2 do
 		local db, key = emptied[i], emptied[i + 1]
-		local _, at = versions.expiry(facts(db, key))
+		local f = facts(db, key)
+		local _, at = versions.expiry(f)
 		if at and at > clock then
 			go(db)
-			if call('EXISTS', key) == 0 then wanted(db, key) end
+			if call('EXISTS', key) == 0 then wanted(db, key, false, f) end
 		end
 	end
 end

@@ -32,7 +32,7 @@ end
 -- operate applies L at v. What it does when the operation cannot be executed here is said in 50_versions.lua.
 function fold.operate(e, v)
 	local db, key, pxat = e[3], e[4], e[6]
-	local f = facts(db, key)
+	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local base = versions.base(f.stored)
 	if base == versions.full(v) then return 'applied' end -- it came with the copy of a bootstrap
@@ -45,7 +45,7 @@ function fold.operate(e, v)
 	if lost or dead(f, v) then
 		note(key_field(db, key), whole_text(v, pxat))
 		settle(db, key, f, was)
-		if lost and replaced then wanted(db, key) end
+		if lost and replaced then wanted(db, key, false, f) end
 		return lost and 'lost' or 'dead'
 	end
 	local result = 'applied'
@@ -60,7 +60,7 @@ function fold.operate(e, v)
 	end
 	note(key_field(db, key), whole_text(v, pxat))
 	settle(db, key, f, was)
-	wanted(db, key, true)
+	wanted(db, key, true, f)
 	return result
 end
 

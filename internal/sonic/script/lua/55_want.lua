@@ -11,13 +11,25 @@ local function ask(out, target, policy, db, key)
 	return append(out, '0', nil, cmsgpack.pack({'N', policy, db, key, target}))
 end
 
--- want asks target for the state of key, unless it was asked and has not answered yet. Before sonic_open has run it only
--- notes the want: sonic_open asks then. lacking says that what is lost is an own effect, if it is not open yet.
-local function want(out, target, policy, db, key, lacking)
+-- covers tells whether the answer to what was asked by the entry id will be newer than all that may be forgotten of a key of which f is
+-- known. Without f it will: the key has no versions.
+local function covers(id, f)
+	if not f then return true end
+	local asked = versions.of(id, zone)
+	local newest = newer(f.whole, versions.newest_type(f))
+	return before(pruned, asked) and (not newest or before(newest, asked))
+end
+
+-- want asks target for the state of key, unless it was asked, has not answered yet, and the answer will do. Before sonic_open has run it only
+-- notes the want: sonic_open asks then. lacking says that what is lost is an own effect, if it is not open yet. f is what is known of the key.
+local function want(out, target, policy, db, key, lacking, f)
 	go('0')
 	local hash, field = state(out, 'want'), want_field(target, db, key)
 	lacking = not opened and (lacking or policy == 'n')
-	if not lacking and call('HEXISTS', hash, field) == 1 then return false end
+	if not lacking then
+		local held = call('HGET', hash, field)
+		if held and (not opened or covers(string.match(held, '[^ ]*$'), f)) then return false end
+	end
 	if opened then
 		call('HSET', hash, field, policy .. ' ' .. ask(out, target, policy, db, key))
 	else
@@ -108,8 +120,14 @@ local function awaited(out, origin, db, key, id)
 	return true, string.sub(held, 1, 2) == 'n*'
 end
 
--- answered forgets a want: origin has sent the key's state.
-local function answered(out, origin, db, key)
+-- answered forgets a want: origin has sent the key's state, under the version v. Without v it answers just this want. What it sent before it
+-- was asked does not do: this zone may have forgotten what is newer.
+local function answered(out, origin, db, key, v)
 	go('0')
-	call('HDEL', state(out, 'want'), want_field(origin, db, key))
+	local hash, field = state(out, 'want'), want_field(origin, db, key)
+	if v then
+		local held = call('HGET', hash, field)
+		if not held or before(v, versions.of(string.match(held, '[^ ]*$'), zone)) then return end
+	end
+	call('HDEL', hash, field)
 end

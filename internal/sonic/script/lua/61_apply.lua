@@ -83,7 +83,7 @@ local function apply_plain(out, origin, counts, current)
 	for i = 1, n, 2 do
 		local e = list[i]
 		local done, result
-		if current.wants then answered(out, origin, e[3], e[4]) end -- before it is applied: it may have this zone ask
+		if current.wants then answered(out, origin, e[3], e[4], list[i + 1]) end -- before it is applied: it may have this zone ask
 		if alone_then[i] then
 			current.policy = 'l'
 			done, result = pcall(effects.S, e, list[i + 1])
@@ -145,7 +145,7 @@ local function apply_entry(out, origin, id, packed, counts, current)
 			elseif op == '_' then
 				beat(out, origin, e)
 			elseif not later and not (op == 'P' and origin == zone) then
-				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4]) end
+				if current.wants and policy == 'l' and WHOLESALE[op] then answered(out, origin, e[3], e[4], v) end
 				local done, result = true, 'applied'
 				if not (filled and policy ~= 'l' and op ~= 'P' and blind.has(v, e[3], e[4])) then
 					done, result = pcall(effects[op], e, v)
@@ -246,11 +246,12 @@ redis.register_function('sonic_apply', function(keys, args)
 	filled = call('EXISTS', state(out, 'boot')) == 1 and state(out, 'boot')
 	local wall = wall_clock()
 	clock = math.max(ms_of(top), wall)
-	ahead = clock > wall
+	ahead = ms_of(top) >= wall
+	recovers = not ready
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
 	local asked = origin == zone and (others[1] or '') or origin
-	wanted = function(db, key, lacking)
-		if want(out, asked, current.policy, db, key, lacking) then counts.wanted = counts.wanted + 1 end
+	wanted = function(db, key, lacking, f)
+		if want(out, asked, current.policy, db, key, lacking, f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor

@@ -1,0 +1,80 @@
+package match_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+// corpus is rules and events of one kind of load.
+type corpus struct {
+	name   string
+	rules  []string
+	events [][]byte
+}
+
+// exactCorpus has events of about 500 bytes. Each matches one of the n rules, which name a source and an instance.
+func exactCorpus(n int) corpus {
+	r := rand.New(rand.NewPCG(5, uint64(n)))
+	c := corpus{name: fmt.Sprintf("exact/%d", n)}
+	for i := range n {
+		c.rules = append(c.rules, fmt.Sprintf(`{"source":["app.%d"],"detail":{"instance-id":["i-%08x"]}}`, i%20, i))
+	}
+	for range 512 {
+		i := r.IntN(n)
+		c.events = append(c.events, fmt.Appendf(nil, `{"version":"0","id":"%08x-%04x-7777-4444-345dd43c%04x","detail-type":"Instance State-change Notification",`+
+			`"source":"app.%d","account":"0123456%05d","time":"2026-11-%02dT16:24:49Z","region":"eu-central-%d",`+
+			`"resources":["arn:bird:compute:eu-central-1:123456789012:instance/i-%08x"],"detail":{"c-count":%d,"d-count":%d,"x-limit":%d.8,`+
+			`"source-ip":"10.0.%d.33","instance-id":"i-%08x","state":"running","message":"%s"}}`,
+			r.Uint32(), r.IntN(1<<16), r.IntN(1<<16), i%20, r.IntN(1<<16), 1+r.IntN(28), r.IntN(3), r.Uint32(), r.IntN(9), r.IntN(9), r.IntN(900), r.IntN(256), i,
+			strings.Repeat("all is well ", 6)))
+	}
+	return c
+}
+
+// mixedCorpus has nested events of about 750 bytes, and of each kind of condition the same number of rules.
+func mixedCorpus(n int) corpus {
+	r := rand.New(rand.NewPCG(6, uint64(n)))
+	c := corpus{name: fmt.Sprintf("mixed/%d", n)}
+	for i := range n {
+		source := fmt.Sprintf(`"source":["shop.%d"]`, i%20)
+		var rule string
+		switch i % 6 {
+		case 0:
+			rule = fmt.Sprintf(`{%s,"detail":{"order":{"customer":{"id":["c-%05d"]}}}}`, source, i)
+		case 1:
+			rule = fmt.Sprintf(`{%s,"detail":{"order":{"sku":[{"prefix":"sku-%04d"}]}}}`, source, i%5000)
+		case 2:
+			rule = fmt.Sprintf(`{%s,"detail":{"order":{"file":[{"suffix":"-%05d.pdf"}]}}}`, source, i)
+		case 3:
+			rule = fmt.Sprintf(`{%s,"detail":{"order":{"path":[{"wildcard":"/shops/*/o-%05d/*"}]}}}`, source, i)
+		case 4:
+			low := r.IntN(9000)
+			rule = fmt.Sprintf(`{%s,"detail":{"order":{"total":[{"numeric":[">=",%d,"<",%d.5]}]}}}`, source, low, low+100)
+		default:
+			rule = fmt.Sprintf(`{%s,"detail":{"order":{"state":[{"anything-but":["s-%d","s-%d"]}]}}}`, source, i%50, (i+7)%50)
+		}
+		c.rules = append(c.rules, rule)
+	}
+	for range 512 {
+		i := r.IntN(n)
+		c.events = append(c.events, fmt.Appendf(nil, `{"specversion":"1.0","id":"%016x","source":"shop.%d","type":"order.changed","time":"2026-11-%02dT16:24:49.%06dZ",`+
+			`"datacontenttype":"application/json","detail":{"tenant":{"name":"restaurant %d","zone":"az-%d","tags":["lunch","dinner","late"]},`+
+			`"order":{"customer":{"id":"c-%05d","name":"A. Guest","mail":"guest-%d@example.org","address":{"street":"Some Street %d","city":"Somewhere","zip":"%05d"}},`+
+			`"sku":"sku-%04d-%d","file":"invoice-%05d.pdf","path":"/shops/%d/o-%05d/state","state":"s-%d","total":%d.%02d,"currency":"EUR",`+
+			`"items":[{"name":"soup","count":%d,"price":4.5},{"name":"bread","count":%d,"price":1.25}]}},"trace":"00-%016x%016x-%016x-01"}`,
+			r.Uint64(), i%20, 1+r.IntN(28), r.IntN(1000000), r.IntN(90), r.IntN(4), i, i, r.IntN(200), r.IntN(100000), i%5000, r.IntN(10), i, r.IntN(99), i,
+			r.IntN(60), r.IntN(10000), r.IntN(100), 1+r.IntN(4), 1+r.IntN(4), r.Uint64(), r.Uint64(), r.Uint64()))
+	}
+	return c
+}
+
+// weakCorpus has single-field rules that most events match.
+func weakCorpus(n int) corpus {
+	c := mixedCorpus(n)
+	c.name = fmt.Sprintf("weak/%d", n)
+	for i := range c.rules {
+		c.rules[i] = fmt.Sprintf(`{"detail":{"order":{"state":[{"anything-but":["s-%d","other-%d"]}]}}}`, i%50, i)
+	}
+	return c
+}

@@ -1,0 +1,325 @@
+package match
+
+import (
+	"hash/maphash"
+	"slices"
+)
+
+// snapshot is the compiled rules at one time. Nothing that a snapshot holds changes once it is in use: an edit copies what it changes, in portions of one
+// table or one node, and shares the rest. Lists grow in place, behind what older snapshots know of them; there is only ever one newest snapshot.
+type snapshot struct {
+	seed   maphash.Seed
+	nodes  []*node // by id; 0 is the root, nil is free
+	joins  []join  // by number
+	rules  []rule  // by number
+	absent []int32 // nodes with rules that want no value there
+
+	freeNodes []int32
+	freeJoins []uint32
+	freeRules []uint32
+}
+
+// rule is a pattern in the index; nil: the number is free.
+type rule struct {
+	pattern *Pattern
+	joins   []uint32 // that its branches have become
+}
+
+// join is a conjunction in the index.
+type join struct {
+	rule   uint32
+	fields []joinField
+	// access is the field by which the join is found, everyField if each may be absent and so any of them may find it.
+	access int32
+	known  int32   // the same, if a post says that the field holds, else noField
+	group  int32   // of the field, that values are looked up for
+	sole   bool    // the join has one post, and the rule one join
+	places []place // of the wildcards that are looked up
+}
+
+const (
+	everyField = -1
+	noField    = -1
+)
+
+type joinField struct {
+	only   condition // of the field, if simple
+	simple bool
+	absent bool // field.absent
+	node   int32
+	*field
+	path []int32 // nodes from the first below the root to node
+}
+
+func newJoinField(f *field, path []int32) joinField {
+	j := joinField{field: f, node: path[len(path)-1], absent: f.absent(), path: path}
+	if len(f.groups) == 1 && len(f.groups[0]) == 1 {
+		j.simple, j.only = true, f.groups[0][0]
+	}
+	return j
+}
+
+// edit makes the next snapshot.
+type edit struct {
+	next     *snapshot
+	ranges   []*rangeSet // to settle
+	ownNodes bool
+	ownJoins bool
+	ownRules bool
+}
+
+func newSnapshot() *snapshot {
+	return &snapshot{seed: maphash.MakeSeed(), nodes: []*node{{parent: noNode}}}
+}
+
+func (s *snapshot) edit() *edit {
+	next := *s
+	return &edit{next: &next}
+}
+
+func (e *edit) done() *snapshot {
+	for _, r := range e.ranges {
+		r.settle()
+	}
+	return e.next
+}
+
+// node returns a node that e may change.
+func (e *edit) node(id int32) *node {
+	if n := e.next.nodes[id]; n.owner == e {
+		return n
+	}
+	n := *e.next.nodes[id]
+	n.owner = e
+	e.setNode(id, &n)
+	return &n
+}
+
+func (e *edit) setNode(id int32, n *node) {
+	if !e.ownNodes {
+		e.next.nodes, e.ownNodes = slices.Clone(e.next.nodes), true
+	}
+	e.next.nodes[id] = n
+}
+
+// nodesOf returns the nodes of a path, which it makes if they are not there, and counts a field there.
+func (e *edit) nodesOf(path []string) []int32 {
+	ids := make([]int32, len(path))
+	at := int32(0)
+	for i, key := range path {
+		e.node(at).users++
+		id := e.next.nodes[at].child([]byte(key))
+		if id == noNode {
+			id = e.newNode(at, key)
+			e.node(at).addChild(e, key, id)
+		}
+		ids[i], at = id, id
+	}
+	n := e.node(at)
+	n.users++
+	n.leaves++
+	return ids
+}
+
+func (e *edit) newNode(parent int32, key string) int32 {
+	s := e.next
+	n := &node{owner: e, parent: parent, key: key}
+	if last := len(s.freeNodes) - 1; last >= 0 {
+		n.id, s.freeNodes = s.freeNodes[last], s.freeNodes[:last]
+		e.setNode(n.id, n)
+		return n.id
+	}
+	n.id = int32(len(s.nodes))
+	s.nodes = append(s.nodes, n)
+	return n.id
+}
+
+// dropField undoes nodesOf.
+func (e *edit) dropField(id int32) {
+	e.node(id).leaves--
+	for id != noNode {
+		n := e.node(id)
+		n.users--
+		if n.users == 0 && n.parent != noNode {
+			e.node(n.parent).removeChild(e, n.key)
+			e.setNode(id, nil)
+			e.next.freeNodes = append(e.next.freeNodes, id)
+		}
+		id = n.parent
+	}
+}
+
+// add compiles a pattern and returns the rule's number.
+func (e *edit) add(p *Pattern) uint32 {
+	number := e.newRule()
+	r := rule{pattern: p}
+	branches := slices.DeleteFunc(slices.Clone(p.branches), func(c conjunction) bool { return !possible(c) })
+	for _, c := range branches {
+		r.joins = append(r.joins, e.addJoin(number, c, len(branches) == 1))
+	}
+	e.next.rules[number] = r
+	return number
+}
+
+func (e *edit) newRule() uint32 {
+	s := e.next
+	if last := len(s.freeRules) - 1; last >= 0 {
+		number := s.freeRules[last]
+		s.freeRules = s.freeRules[:last]
+		e.changeRules()
+		return number
+	}
+	s.rules = append(s.rules, rule{})
+	return uint32(len(s.rules) - 1)
+}
+
+func (e *edit) changeRules() {
+	if !e.ownRules {
+		e.next.rules, e.ownRules = slices.Clone(e.next.rules), true
+	}
+}
+
+// possible reports whether some event can match: each field has to hold either with a value or without.
+func possible(c conjunction) bool {
+	return !slices.ContainsFunc(c, func(f *field) bool { return !f.present() && !f.absent() })
+}
+
+func (e *edit) addJoin(number uint32, c conjunction, alone bool) uint32 {
+	j := join{rule: number, fields: make([]joinField, len(c))}
+	for i, f := range c {
+		j.fields[i] = newJoinField(f, e.nodesOf(f.path))
+	}
+	e.choose(&j)
+	j.known = noField
+	if j.access != everyField {
+		f := j.fields[j.access]
+		j.sole = alone && len(f.groups[j.group]) == 1
+		if len(f.groups) == 1 && !slices.ContainsFunc(f.groups[0], func(c condition) bool { return c.op == opWildcard }) {
+			j.known = j.access
+		}
+	}
+	s := e.next
+	id := uint32(len(s.joins))
+	last := len(s.freeJoins) - 1
+	if last >= 0 {
+		id, s.freeJoins = s.freeJoins[last], s.freeJoins[:last]
+	}
+	e.eachPost(id, &j, (*lookup).add)
+	if last >= 0 {
+		if !e.ownJoins {
+			s.joins, e.ownJoins = slices.Clone(s.joins), true
+		}
+		s.joins[id] = j
+	} else {
+		s.joins = append(s.joins, j)
+	}
+	return id
+}
+
+// choose picks the field by which a join is found: one that needs a value, and the one that the fewest events meet as far as can be told.
+func (e *edit) choose(j *join) {
+	j.access = everyField
+	best := 0
+	for i, f := range j.fields {
+		if f.absent {
+			continue
+		}
+		l := e.next.nodes[f.node].lookup
+		for g, group := range f.groups {
+			if hasAbsent(group) {
+				continue
+			}
+			cost := 0
+			for k := range group {
+				cost += l.cost(&group[k])
+			}
+			if j.access == everyField || cost < best {
+				j.access, j.group, best = int32(i), int32(g), cost
+			}
+		}
+	}
+}
+
+// lookupChange is add or remove of a lookup.
+type lookupChange func(l *lookup, e *edit, c *condition, exact, rough post, places *[]place)
+
+// eachPost does something to a lookup for each condition by which the join is found.
+func (e *edit) eachPost(id uint32, j *join, do lookupChange) {
+	exact, rough := makePost(id, 0), makePost(id, 0)
+	if len(j.fields) == 1 && len(j.fields[0].groups) == 1 {
+		exact = makePost(j.rule, postSure)
+	}
+	if j.sole {
+		exact |= postSole
+	}
+	if j.access != everyField {
+		f := &j.fields[j.access]
+		e.postGroup(f.node, f.groups[j.group], exact, rough, &j.places, do)
+		return
+	}
+	// Some field has a value, or none has, and then not the first either.
+	absent := condition{op: opAbsent}
+	e.postGroup(j.fields[0].node, []condition{absent}, exact, rough, &j.places, do)
+	for i := range j.fields {
+		f := &j.fields[i]
+		if !f.present() {
+			continue
+		}
+		var values []*condition
+		for k := range f.groups[0] {
+			if c := &f.groups[0][k]; c.op != opAbsent {
+				values = append(values, c)
+			}
+		}
+		l := e.lookup(f.node)
+		for _, c := range values {
+			do(l, e, c, exact, rough, &j.places)
+		}
+	}
+}
+
+func (e *edit) lookup(id int32) *lookup {
+	n := e.node(id)
+	n.lookup = n.lookup.edited(e)
+	return n.lookup
+}
+
+func (e *edit) postGroup(id int32, group []condition, exact, rough post, places *[]place, do lookupChange) {
+	l := e.lookup(id)
+	before := len(l.absent) > 0
+	for k := range group {
+		do(l, e, &group[k], exact, rough, places)
+	}
+	if after := len(l.absent) > 0; after != before {
+		without := slices.DeleteFunc(slices.Clone(e.next.absent), func(n int32) bool { return n == id })
+		if after {
+			without = append(without, id)
+		}
+		e.next.absent = without
+	}
+}
+
+// remove takes a rule out.
+func (e *edit) remove(number uint32) {
+	s := e.next
+	for _, id := range s.rules[number].joins {
+		j := s.joins[id]
+		e.eachPost(id, &j, (*lookup).remove)
+		for _, f := range s.joins[id].fields {
+			if l := e.next.nodes[f.node].lookup; l != nil && l.count == 0 {
+				e.node(f.node).lookup = nil
+			}
+		}
+		for _, f := range s.joins[id].fields {
+			e.dropField(f.node)
+		}
+		if !e.ownJoins {
+			s.joins, e.ownJoins = slices.Clone(s.joins), true
+		}
+		s.joins[id] = join{}
+		s.freeJoins = append(s.freeJoins, id)
+	}
+	e.changeRules()
+	s.rules[number] = rule{}
+	s.freeRules = append(s.freeRules, number)
+}

@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/test/corpus"
 )
 
-func build(t testing.TB, c corpus) *match.Index[int] {
+func build(t testing.TB, c corpus.Corpus) *match.Index[int] {
 	t.Helper()
 	x := match.NewIndex[int]()
 	x.Update(func(change *match.Change[int]) {
-		for i, text := range c.rules {
+		for i, text := range c.Rules {
 			change.Set(i, parse(t, text))
 		}
 	})
@@ -32,10 +33,10 @@ func parse(t testing.TB, text string) *match.Pattern {
 }
 
 func BenchmarkMatch(b *testing.B) {
-	for _, c := range []corpus{
-		exactCorpus(1), exactCorpus(1000), exactCorpus(100000), mixedCorpus(1000), mixedCorpus(10000), weakCorpus(3000),
+	for _, c := range []corpus.Corpus{
+		corpus.Exact(1), corpus.Exact(1000), corpus.Exact(100000), corpus.Mixed(1000), corpus.Mixed(10000), corpus.Weak(3000),
 	} {
-		b.Run(c.name, func(b *testing.B) {
+		b.Run(c.Name, func(b *testing.B) {
 			x := build(b, c)
 			var s match.Scratch
 			var ids []int
@@ -46,7 +47,7 @@ func BenchmarkMatch(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				began := threadTime(b)
-				for _, event := range c.events {
+				for _, event := range c.Events {
 					n++
 					size += len(event)
 					var err error
@@ -57,7 +58,7 @@ func BenchmarkMatch(b *testing.B) {
 				}
 				least = min(least, threadTime(b)-began)
 			}
-			b.ReportMetric(float64(least.Nanoseconds())/float64(len(c.events)), "cpu-ns/event")
+			b.ReportMetric(float64(least.Nanoseconds())/float64(len(c.Events)), "cpu-ns/event")
 			b.ReportMetric(float64(size)/float64(n), "bytes/event")
 			b.ReportMetric(float64(matches)/float64(n), "matches/event")
 		})
@@ -75,8 +76,8 @@ func threadTime(t testing.TB) time.Duration {
 }
 
 func BenchmarkSet(b *testing.B) {
-	for _, c := range []corpus{exactCorpus(10000), mixedCorpus(10000), weakCorpus(10000)} {
-		b.Run(c.name, func(b *testing.B) {
+	for _, c := range []corpus.Corpus{corpus.Exact(10000), corpus.Mixed(10000), corpus.Weak(10000)} {
+		b.Run(c.Name, func(b *testing.B) {
 			x := build(b, c)
 			n := 0
 			least := time.Hour
@@ -84,15 +85,15 @@ func BenchmarkSet(b *testing.B) {
 			defer runtime.UnlockOSThread()
 			for b.Loop() {
 				began := threadTime(b)
-				x.Set(-1-n%100, parse(b, c.rules[n%len(c.rules)]))
+				x.Set(-1-n%100, parse(b, c.Rules[n%len(c.Rules)]))
 				n++
 				least = min(least, threadTime(b)-began)
 			}
 			b.ReportMetric(float64(least.Microseconds()), "cpu-us/set")
 		})
 	}
-	for _, c := range []corpus{exactCorpus(10000), mixedCorpus(10000)} {
-		b.Run(fmt.Sprintf("all/%s", c.name), func(b *testing.B) {
+	for _, c := range []corpus.Corpus{corpus.Exact(10000), corpus.Mixed(10000)} {
+		b.Run(fmt.Sprintf("all/%s", c.Name), func(b *testing.B) {
 			for b.Loop() {
 				build(b, c)
 			}

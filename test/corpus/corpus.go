@@ -1,4 +1,5 @@
-package match_test
+// Package corpus makes up rules and events to measure matchers with. The same call always makes the same ones.
+package corpus
 
 import (
 	"fmt"
@@ -6,23 +7,26 @@ import (
 	"strings"
 )
 
-// corpus is rules and events of one kind of load.
-type corpus struct {
-	name   string
-	rules  []string
-	events [][]byte
+// Corpus is rules, as patterns of pkg/match, and events of one kind of load.
+type Corpus struct {
+	Name   string
+	Rules  []string
+	Events [][]byte
 }
 
-// exactCorpus has events of about 500 bytes. Each matches one of the n rules, which name a source and an instance.
-func exactCorpus(n int) corpus {
+// events of a corpus: enough for rules and events not to stay in a processor's first caches.
+const events = 4096
+
+// Exact has events of about 500 bytes. Each matches one of the n rules, which name a source and an instance.
+func Exact(n int) Corpus {
 	r := rand.New(rand.NewPCG(5, uint64(n)))
-	c := corpus{name: fmt.Sprintf("exact/%d", n)}
+	c := Corpus{Name: fmt.Sprintf("exact/%d", n)}
 	for i := range n {
-		c.rules = append(c.rules, fmt.Sprintf(`{"source":["app.%d"],"detail":{"instance-id":["i-%08x"]}}`, i%20, i))
+		c.Rules = append(c.Rules, fmt.Sprintf(`{"source":["app.%d"],"detail":{"instance-id":["i-%08x"]}}`, i%20, i))
 	}
-	for range 512 {
+	for range events {
 		i := r.IntN(n)
-		c.events = append(c.events, fmt.Appendf(nil, `{"version":"0","id":"%08x-%04x-7777-4444-345dd43c%04x","detail-type":"Instance State-change Notification",`+
+		c.Events = append(c.Events, fmt.Appendf(nil, `{"version":"0","id":"%08x-%04x-7777-4444-345dd43c%04x","detail-type":"Instance State-change Notification",`+
 			`"source":"app.%d","account":"0123456%05d","time":"2026-11-%02dT16:24:49Z","region":"eu-central-%d",`+
 			`"resources":["arn:bird:compute:eu-central-1:123456789012:instance/i-%08x"],"detail":{"c-count":%d,"d-count":%d,"x-limit":%d.8,`+
 			`"source-ip":"10.0.%d.33","instance-id":"i-%08x","state":"running","message":"%s"}}`,
@@ -32,10 +36,10 @@ func exactCorpus(n int) corpus {
 	return c
 }
 
-// mixedCorpus has nested events of about 750 bytes, and of each kind of condition the same number of rules.
-func mixedCorpus(n int) corpus {
+// Mixed has nested events of about 750 bytes, and of each kind of condition the same number of rules.
+func Mixed(n int) Corpus {
 	r := rand.New(rand.NewPCG(6, uint64(n)))
-	c := corpus{name: fmt.Sprintf("mixed/%d", n)}
+	c := Corpus{Name: fmt.Sprintf("mixed/%d", n)}
 	for i := range n {
 		source := fmt.Sprintf(`"source":["shop.%d"]`, i%20)
 		var rule string
@@ -54,11 +58,11 @@ func mixedCorpus(n int) corpus {
 		default:
 			rule = fmt.Sprintf(`{%s,"detail":{"order":{"state":[{"anything-but":["s-%d","s-%d"]}]}}}`, source, i%50, (i+7)%50)
 		}
-		c.rules = append(c.rules, rule)
+		c.Rules = append(c.Rules, rule)
 	}
-	for range 512 {
+	for range events {
 		i := r.IntN(n)
-		c.events = append(c.events, fmt.Appendf(nil, `{"specversion":"1.0","id":"%016x","source":"shop.%d","type":"order.changed","time":"2026-11-%02dT16:24:49.%06dZ",`+
+		c.Events = append(c.Events, fmt.Appendf(nil, `{"specversion":"1.0","id":"%016x","source":"shop.%d","type":"order.changed","time":"2026-11-%02dT16:24:49.%06dZ",`+
 			`"datacontenttype":"application/json","detail":{"tenant":{"name":"restaurant %d","zone":"az-%d","tags":["lunch","dinner","late"]},`+
 			`"order":{"customer":{"id":"c-%05d","name":"A. Guest","mail":"guest-%d@example.org","address":{"street":"Some Street %d","city":"Somewhere","zip":"%05d"}},`+
 			`"sku":"sku-%04d-%d","file":"invoice-%05d.pdf","path":"/shops/%d/o-%05d/state","state":"s-%d","total":%d.%02d,"currency":"EUR",`+
@@ -69,12 +73,12 @@ func mixedCorpus(n int) corpus {
 	return c
 }
 
-// weakCorpus has single-field rules that most events match.
-func weakCorpus(n int) corpus {
-	c := mixedCorpus(n)
-	c.name = fmt.Sprintf("weak/%d", n)
-	for i := range c.rules {
-		c.rules[i] = fmt.Sprintf(`{"detail":{"order":{"state":[{"anything-but":["s-%d","other-%d"]}]}}}`, i%50, i)
+// Weak has single-field rules that most events match.
+func Weak(n int) Corpus {
+	c := Mixed(n)
+	c.Name = fmt.Sprintf("weak/%d", n)
+	for i := range c.Rules {
+		c.Rules[i] = fmt.Sprintf(`{"detail":{"order":{"state":[{"anything-but":["s-%d","other-%d"]}]}}}`, i%50, i)
 	}
 	return c
 }

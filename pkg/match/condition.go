@@ -41,10 +41,25 @@ type condition struct {
 
 // operand is what an operator takes that is no text.
 type operand struct {
+	but       []condition
 	wild      *wildcard
 	low, high bound
 	net       network
-	but       []condition
+}
+
+// fewBut is an operand with its conditions beside it in memory.
+type fewBut struct {
+	operand
+	few [2]condition
+}
+
+func newButOperand(but []condition) *operand {
+	f := &fewBut{}
+	if len(but) > len(f.few) {
+		return &operand{but: but}
+	}
+	f.but = f.few[:copy(f.few[:], but)]
+	return &f.operand
 }
 
 // markOf is the length and some bytes of a text.
@@ -108,28 +123,16 @@ func (c *condition) matches(k kind, data []byte) bool {
 // holds reports whether the range holds the number with the key.
 func (c *condition) holds(key []byte) bool {
 	low, high := &c.more.low, &c.more.high
-	if low.key != "" {
-		if order := compareKey(key, low.key); order < 0 || order == 0 && !low.inclusive {
-			return false
-		}
+	if low.key != "" && (string(key) < low.key || !low.inclusive && string(key) == low.key) {
+		return false
 	}
-	if high.key != "" {
-		if order := compareKey(key, high.key); order > 0 || order == 0 && !high.inclusive {
-			return false
-		}
-	}
-	return true
+	return high.key == "" || string(key) < high.key || high.inclusive && string(key) == high.key
 }
 
-// compareKey orders keys of numbers. It does not allocate, as a conversion for a call would.
-func compareKey(a []byte, b string) int {
-	n := min(len(a), len(b))
-	for i := range n {
-		if a[i] != b[i] {
-			return int(a[i]) - int(b[i])
-		}
-	}
-	return len(a) - len(b)
+// overlaps reports whether some number may be in both ranges.
+func (c *condition) overlaps(other *condition) bool {
+	below := func(high, low bound) bool { return high.key != "" && low.key != "" && high.key < low.key }
+	return !below(c.more.high, other.more.low) && !below(other.more.high, c.more.low)
 }
 
 // field is the alternatives that a pattern gives for one path. It is immutable.

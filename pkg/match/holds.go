@@ -2,6 +2,13 @@ package match
 
 // holds reports whether all fields of a join hold.
 func (s *Scratch) holds(j *join) bool {
+	if j.node != noNode && !s.grouped {
+		v := s.head(j.node)
+		for v >= 0 && !j.only.matches(s.values[v].kind, s.data(v)) {
+			v = s.values[v].same
+		}
+		return v != noValue
+	}
 	for i := range j.fields {
 		if int32(i) == j.known {
 			continue

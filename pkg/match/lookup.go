@@ -195,10 +195,7 @@ func (l *lookup) cost(c *condition) int {
 		_, cost := l.placeOf(c.more.wild)
 		return 1 + cost
 	case opRange:
-		if l.ranges == nil {
-			return vague
-		}
-		return vague + len(l.ranges.ranges)/2
+		return vague/8 + l.ranges.crowd(c)
 	}
 	return 2*vague + l.count
 }

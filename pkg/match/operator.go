@@ -10,6 +10,9 @@ func (r *reader) operator(group *[]condition) error {
 			return r.wrong(at, "an object has one operator: put %q into an object of its own", name)
 		}
 		c, err := r.operand(name, at)
+		if c.op == opAnythingBut && c.more != nil {
+			c.more = newButOperand(c.more.but)
+		}
 		*group = append(*group, c)
 		return err
 	})

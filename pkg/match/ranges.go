@@ -43,6 +43,22 @@ func (t *rangeSet) remove(c *condition, p post) {
 	t.ranges = slices.DeleteFunc(t.ranges, func(r numberRange) bool { return r.post == p && r.of == c })
 }
 
+// crowd estimates how many of the ranges hold the numbers that another one holds, from some of them.
+func (t *rangeSet) crowd(c *condition) int {
+	const sample = 32
+	if t == nil || len(t.ranges) == 0 {
+		return 0
+	}
+	seen, overlapping := 0, 0
+	for i := 0; i < len(t.ranges); i += len(t.ranges)/sample + 1 {
+		seen++
+		if c.overlaps(t.ranges[i].of) {
+			overlapping++
+		}
+	}
+	return len(t.ranges) * overlapping / seen
+}
+
 // settle makes the set ready for find, once all changes of an edit are in.
 func (t *rangeSet) settle() {
 	var bounds []string
@@ -94,7 +110,7 @@ func (t *rangeSet) find(key []byte, hits []post) []post {
 	i, end := 0, len(t.bounds)
 	for i < end {
 		mid := (i + end) / 2
-		if compareKey(key, t.bounds[mid]) > 0 {
+		if string(key) > t.bounds[mid] {
 			i = mid + 1
 		} else {
 			end = mid

@@ -14,6 +14,8 @@ type snapshot struct {
 	rules  []rule  // by number
 	absent []int32 // nodes with rules that want no value there
 
+	// What follows is the writer's alone.
+	texts     texts
 	freeNodes []int32
 	freeJoins []uint32
 	freeRules []uint32
@@ -25,9 +27,16 @@ type rule struct {
 	joins   []uint32 // that its branches have become
 }
 
-// join is a conjunction in the index.
+// join is a conjunction in the index. What most candidates need stands in one cache line; reading the rest costs several.
 type join struct {
-	rule   uint32
+	rule uint32
+	// node and only are what is left to check, if it is one condition that needs a value, and no array lies on the way. Else node is noNode.
+	node int32
+	only condition
+	*joinPlan
+}
+
+type joinPlan struct {
 	fields []joinField
 	// access is the field by which the join is found, everyField if each may be absent and so any of them may find it.
 	access int32
@@ -69,7 +78,7 @@ type edit struct {
 }
 
 func newSnapshot() *snapshot {
-	return &snapshot{seed: maphash.MakeSeed(), nodes: []*node{{parent: noNode}}}
+	return &snapshot{seed: maphash.MakeSeed(), nodes: []*node{{parent: noNode}}, texts: texts{}}
 }
 
 func (s *snapshot) edit() *edit {
@@ -185,12 +194,12 @@ func possible(c conjunction) bool {
 }
 
 func (e *edit) addJoin(number uint32, c conjunction, alone bool) uint32 {
-	j := join{rule: number, fields: make([]joinField, len(c))}
+	j := join{rule: number, node: noNode, joinPlan: &joinPlan{fields: make([]joinField, len(c)), known: noField}}
 	for i, f := range c {
 		j.fields[i] = newJoinField(f, e.nodesOf(f.path))
+		j.fields[i].only.text = e.next.texts.one(j.fields[i].only.text)
 	}
 	e.choose(&j)
-	j.known = noField
 	if j.access != everyField {
 		f := j.fields[j.access]
 		j.sole = alone && len(f.groups[j.group]) == 1
@@ -198,6 +207,7 @@ func (e *edit) addJoin(number uint32, c conjunction, alone bool) uint32 {
 			j.known = j.access
 		}
 	}
+	j.shorten()
 	s := e.next
 	id := uint32(len(s.joins))
 	last := len(s.freeJoins) - 1
@@ -214,6 +224,37 @@ func (e *edit) addJoin(number uint32, c conjunction, alone bool) uint32 {
 		s.joins = append(s.joins, j)
 	}
 	return id
+}
+
+// shorten fills in node and only.
+func (j *join) shorten() {
+	left := 0
+	for i := range j.fields {
+		if int32(i) == j.known {
+			continue
+		}
+		f := &j.fields[i]
+		if left++; left > 1 || !f.simple || f.absent {
+			j.node = noNode
+			return
+		}
+		j.node, j.only = f.node, f.only
+	}
+}
+
+// texts keeps one copy each of the texts that came first: what many rules compare is then read from one place.
+type texts map[string]string
+
+const mostTexts = 4096
+
+func (t texts) one(text string) string {
+	if same, ok := t[text]; ok {
+		return same
+	}
+	if len(t) < mostTexts {
+		t[text] = text
+	}
+	return text
 }
 
 // choose picks the field by which a join is found: one that needs a value, and the one that the fewest events meet as far as can be told.

@@ -1,5 +1,7 @@
 package match
 
+import "slices"
+
 // Explanation says whether an event matches a pattern, and if not, why.
 type Explanation struct {
 	Match bool
@@ -71,30 +73,30 @@ func (s *Scratch) failures(fields []joinField) (failed []Failure) {
 			failed = append(failed, Failure{f.pointer, Different})
 		}
 	}
-	if len(failed) == 0 {
-		for i := range fields {
-			if s.shared(&fields[i]) {
-				failed = append(failed, Failure{fields[i].pointer, Elsewhere})
-			}
+	if len(failed) > 0 {
+		return failed
+	}
+	crowded := s.crowded()
+	for i := range fields {
+		if slices.ContainsFunc(fields[i].path, func(node int32) bool { return crowded[node] }) {
+			failed = append(failed, Failure{fields[i].pointer, Elsewhere})
 		}
 	}
 	return failed
 }
 
-// shared reports whether a field leads through an array with several elements.
-func (s *Scratch) shared(f *joinField) bool {
-	counts := map[[2]int32]int{} // of the values of a node below a value
+// crowded are the nodes of which some value has several below it: the elements of an array.
+func (s *Scratch) crowded() map[int32]bool {
+	crowded := map[int32]bool{}
+	last := map[int32]int{} // by node: the value above the one seen last
 	for v := range s.values {
 		for c := s.values[v].first; c != noValue; c = s.values[c].next {
-			counts[[2]int32{int32(v), s.values[c].node}]++
-		}
-	}
-	for _, node := range f.path {
-		for v := range s.values {
-			if counts[[2]int32{int32(v), node}] > 1 {
-				return true
+			node := s.values[c].node
+			if above, ok := last[node]; ok && above == v {
+				crowded[node] = true
 			}
+			last[node] = v
 		}
 	}
-	return false
+	return crowded
 }

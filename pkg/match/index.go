@@ -35,15 +35,15 @@ type Change[ID comparable] struct {
 	ownIDs bool
 }
 
-// Update makes all the changes of f at once: a match sees none of them or all. Thousands of rules are best put in by one Update. f must not use the
-// index's other methods that change it.
+// Update makes all the changes of f at once: a match sees none of them or all. Thousands of rules are best put in by one Update. f must not call
+// the index's other methods that change it, or Len. If f panics, the changes before that are made.
 func (x *Index[ID]) Update(f func(*Change[ID])) {
 	x.change.Lock()
 	defer x.change.Unlock()
 	v := x.current.Load()
 	c := &Change[ID]{index: x, edit: v.snap.edit(), ids: v.ids}
+	defer func() { x.current.Store(&view[ID]{c.edit.done(), c.ids}) }()
 	f(c)
-	x.current.Store(&view[ID]{c.edit.done(), c.ids})
 }
 
 // Set puts a rule in, in the place of the one with the same ID if there is one.

@@ -38,6 +38,38 @@ func TestIndex(t *testing.T) {
 	assert.Empty(t, matched(`{}`))
 }
 
+// TestPanicWithinUpdate: the index is as the changes before the panic left it, and can be used.
+func TestPanicWithinUpdate(t *testing.T) {
+	x := indexOf(t, `{"a":["x"]}`)
+	assert.Panics(t, func() {
+		x.Update(func(c *match.Change[string]) {
+			c.Set("two", parse(t, `{"a":["x","y"]}`))
+			panic("on purpose")
+		})
+	})
+	x.Set("three", parse(t, `{"a":["x"]}`))
+	ids, err := x.Match(&match.Scratch{}, nil, []byte(`{"a":"x"}`))
+	assert.NoError(t, err)
+	assert.Len(t, ids, 3)
+	assert.Equal(t, 3, x.Len())
+}
+
+// TestScratchOfSeveralIndexes: what one index leaves in a Scratch does not show in another.
+func TestScratchOfSeveralIndexes(t *testing.T) {
+	var s match.Scratch
+	small, large := indexOf(t, `{"b":["x",{"anything-but":"x"}]}`), build(t, corpus.Mixed(500))
+	for _, event := range corpus.Mixed(500).Events[:100] {
+		ids, err := small.Match(&s, nil, []byte(`{"b":["x","y"]}`))
+		assert.NoError(t, err)
+		assert.Len(t, ids, 1)
+		many, err := large.Match(&s, nil, event)
+		assert.NoError(t, err)
+		fresh, err := large.Match(&match.Scratch{}, nil, event)
+		assert.NoError(t, err)
+		assert.Equal(t, fresh, many)
+	}
+}
+
 // TestRemoveAll: rules of each kind that go leave nothing that finds them, and rules that come after take their numbers.
 func TestRemoveAll(t *testing.T) {
 	m := maker{rand.New(rand.NewPCG(7, 7))}

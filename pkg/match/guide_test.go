@@ -24,9 +24,9 @@ func TestExamplesOfTheGuide(t *testing.T) {
 			e, err := parse(t, pattern).Explain([]byte(body))
 			assert.NoError(t, err, body)
 			assert.Equal(t, head == "match", e.Match, "%s\n%s", pattern, body)
-			want, err := naive([]byte(pattern), []byte(body))
+			slow, err := naive([]byte(pattern), []byte(body))
 			assert.NoError(t, err, body)
-			assert.Equal(t, head == "match", want, "%s\n%s", pattern, body)
+			assert.Equal(t, head == "match", slow, "%s\n%s", pattern, body)
 			events++
 		}
 	}

@@ -51,11 +51,15 @@ func (c *Change[ID]) Set(id ID, p *Pattern) {
 	c.Remove(id)
 	number := c.edit.add(p)
 	c.index.numbers[id] = number
-	if int(number) == len(c.ids) {
-		c.ids = append(c.ids, id)
+	if int(number) < len(c.ids) {
+		c.setID(number, id)
 		return
 	}
-	c.setID(number, id)
+	var none ID
+	for len(c.ids) < int(number) {
+		c.ids = append(c.ids, none) // of joins
+	}
+	c.ids = append(c.ids, id)
 }
 
 // Remove takes a rule out. It reports whether there was one.

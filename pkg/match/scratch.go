@@ -70,11 +70,8 @@ func (s *Scratch) prepare(snap *snapshot, event []byte) {
 	if n := len(snap.nodes); n > len(s.heads) {
 		s.heads, s.seen = make([]head, n+n/4), make([]uint64, n+n/4)
 	}
-	if n := len(snap.rules); n > len(s.ruleMarks) {
-		s.ruleMarks = make([]uint32, n+n/4)
-	}
 	if n := len(snap.joins); n > len(s.joinMarks) {
-		s.joinMarks = make([]uint32, n+n/4)
+		s.ruleMarks, s.joinMarks = make([]uint32, n+n/4), make([]uint32, n+n/4)
 	}
 	if s.round++; s.round == 0 {
 		clear(s.heads)
@@ -135,7 +132,9 @@ func (s *Scratch) hit(p post, once bool) {
 		if !sole && s.ruleMarks[j.rule] == s.round || !s.holds(j) {
 			return
 		}
-		number = j.rule
+		if !sole { // the only join of a rule has its number
+			number = j.rule
+		}
 	}
 	if !sole {
 		if s.ruleMarks[number] == s.round {

@@ -11,20 +11,13 @@ type snapshot struct {
 	seed   maphash.Seed
 	nodes  []*node // by id; 0 is the root, nil is free
 	joins  []join  // by number
-	rules  []rule  // by number
 	absent []int32 // nodes with rules that want no value there
 
 	// What follows is the writer's alone.
 	texts     texts
 	freeNodes []int32
-	freeJoins []uint32
-	freeRules []uint32
-}
-
-// rule is a pattern in the index; nil: the number is free.
-type rule struct {
-	pattern *Pattern
-	joins   []uint32 // that its branches have become
+	free      []uint32            // numbers
+	more      map[uint32][]uint32 // joins of a rule, but the first
 }
 
 // join is a conjunction in the index. What most candidates need stands in one cache line; reading the rest costs several.
@@ -74,16 +67,16 @@ type edit struct {
 	ranges   []*rangeSet // to settle
 	ownNodes bool
 	ownJoins bool
-	ownRules bool
+	oldJoins int // how many joins older snapshots know of
 }
 
 func newSnapshot() *snapshot {
-	return &snapshot{seed: maphash.MakeSeed(), nodes: []*node{{parent: noNode}}, texts: texts{}}
+	return &snapshot{seed: maphash.MakeSeed(), nodes: []*node{{parent: noNode}}, texts: texts{}, more: map[uint32][]uint32{}}
 }
 
 func (s *snapshot) edit() *edit {
 	next := *s
-	return &edit{next: &next}
+	return &edit{next: &next, oldJoins: len(s.joins)}
 }
 
 func (e *edit) done() *snapshot {
@@ -158,34 +151,37 @@ func (e *edit) dropField(id int32) {
 	}
 }
 
-// add compiles a pattern and returns the rule's number.
+// add compiles a pattern and returns the rule's number. That is the number of its first join, too: what is known of either can be fetched at once.
 func (e *edit) add(p *Pattern) uint32 {
-	number := e.newRule()
-	r := rule{pattern: p}
+	number := e.newNumber()
 	branches := slices.DeleteFunc(slices.Clone(p.branches), func(c conjunction) bool { return !possible(c) })
-	for _, c := range branches {
-		r.joins = append(r.joins, e.addJoin(number, c, len(branches) == 1))
+	for i, c := range branches {
+		id := number
+		if i > 0 {
+			id = e.newNumber()
+			e.next.more[number] = append(e.next.more[number], id)
+		}
+		e.addJoin(id, number, c, len(branches) == 1)
 	}
-	e.next.rules[number] = r
 	return number
 }
 
-func (e *edit) newRule() uint32 {
+func (e *edit) newNumber() uint32 {
 	s := e.next
-	if last := len(s.freeRules) - 1; last >= 0 {
-		number := s.freeRules[last]
-		s.freeRules = s.freeRules[:last]
-		e.changeRules()
+	if last := len(s.free) - 1; last >= 0 {
+		number := s.free[last]
+		s.free = s.free[:last]
 		return number
 	}
-	s.rules = append(s.rules, rule{})
-	return uint32(len(s.rules) - 1)
+	s.joins = append(s.joins, join{})
+	return uint32(len(s.joins) - 1)
 }
 
-func (e *edit) changeRules() {
-	if !e.ownRules {
-		e.next.rules, e.ownRules = slices.Clone(e.next.rules), true
+func (e *edit) setJoin(id uint32, j join) {
+	if int(id) < e.oldJoins && !e.ownJoins {
+		e.next.joins, e.ownJoins = slices.Clone(e.next.joins), true
 	}
+	e.next.joins[id] = j
 }
 
 // possible reports whether some event can match: each field has to hold either with a value or without.
@@ -193,7 +189,7 @@ func possible(c conjunction) bool {
 	return !slices.ContainsFunc(c, func(f *field) bool { return !f.present() && !f.absent() })
 }
 
-func (e *edit) addJoin(number uint32, c conjunction, alone bool) uint32 {
+func (e *edit) addJoin(id, number uint32, c conjunction, alone bool) {
 	j := join{rule: number, node: noNode, joinPlan: &joinPlan{fields: make([]joinField, len(c)), known: noField}}
 	for i, f := range c {
 		j.fields[i] = newJoinField(f, e.nodesOf(f.path))
@@ -208,22 +204,8 @@ func (e *edit) addJoin(number uint32, c conjunction, alone bool) uint32 {
 		}
 	}
 	j.shorten()
-	s := e.next
-	id := uint32(len(s.joins))
-	last := len(s.freeJoins) - 1
-	if last >= 0 {
-		id, s.freeJoins = s.freeJoins[last], s.freeJoins[:last]
-	}
 	e.eachPost(id, &j, (*lookup).add)
-	if last >= 0 {
-		if !e.ownJoins {
-			s.joins, e.ownJoins = slices.Clone(s.joins), true
-		}
-		s.joins[id] = j
-	} else {
-		s.joins = append(s.joins, j)
-	}
-	return id
+	e.setJoin(id, j)
 }
 
 // shorten fills in node and only.
@@ -343,24 +325,24 @@ func (e *edit) postGroup(id int32, group []condition, exact, rough post, places 
 // remove takes a rule out.
 func (e *edit) remove(number uint32) {
 	s := e.next
-	for _, id := range s.rules[number].joins {
-		j := s.joins[id]
-		e.eachPost(id, &j, (*lookup).remove)
-		for _, f := range s.joins[id].fields {
-			if l := e.next.nodes[f.node].lookup; l != nil && l.count == 0 {
-				e.node(f.node).lookup = nil
-			}
+	for _, id := range append([]uint32{number}, s.more[number]...) {
+		if j := s.joins[id]; j.joinPlan != nil { // a rule that no event can match has none
+			e.removeJoin(id, &j)
 		}
-		for _, f := range s.joins[id].fields {
-			e.dropField(f.node)
-		}
-		if !e.ownJoins {
-			s.joins, e.ownJoins = slices.Clone(s.joins), true
-		}
-		s.joins[id] = join{}
-		s.freeJoins = append(s.freeJoins, id)
+		s.free = append(s.free, id)
 	}
-	e.changeRules()
-	s.rules[number] = rule{}
-	s.freeRules = append(s.freeRules, number)
+	delete(s.more, number)
+}
+
+func (e *edit) removeJoin(id uint32, j *join) {
+	e.eachPost(id, j, (*lookup).remove)
+	for _, f := range j.fields {
+		if l := e.next.nodes[f.node].lookup; l != nil && l.count == 0 {
+			e.node(f.node).lookup = nil
+		}
+	}
+	for _, f := range j.fields {
+		e.dropField(f.node)
+	}
+	e.setJoin(id, join{})
 }

@@ -35,6 +35,7 @@ func parse(t testing.TB, text string) *match.Pattern {
 func BenchmarkMatch(b *testing.B) {
 	for _, c := range []corpus.Corpus{
 		corpus.Exact(1), corpus.Exact(1000), corpus.Exact(100000), corpus.Mixed(1000), corpus.Mixed(10000), corpus.Weak(3000),
+		corpus.Single(1000), corpus.Single(10000),
 	} {
 		b.Run(c.Name, func(b *testing.B) {
 			x := build(b, c)

@@ -81,7 +81,7 @@ func (l *lookup) tree(o op, text string) (tree **radix, path string) {
 // placeOf picks where a wildcard is found: under its prefix, its suffix or a piece, where the fewest others are. It returns an estimate of what is found
 // there with it, too.
 func (l *lookup) placeOf(w *wildcard) (best place, bestCost int) {
-	const shortPenalty = 16 // a short text is found in many values
+	const shortPenalty = 8 // a short text is found in many values
 	bestCost = int(^uint(0) >> 1)
 	if n := len(w.prefix); n > 0 {
 		best, bestCost = place{op: opPrefix}, len(l.prefix.posted(string(w.prefix)))+shortPenalty/n
@@ -185,7 +185,7 @@ func (l *lookup) cost(c *condition) int {
 		return 1 + l.folded.posted(kindString, c.text)
 	case opPrefix, opFoldedPrefix, opSuffix, opFoldedSuffix:
 		tree, text := l.tree(c.op, c.text)
-		return 1 + len((*tree).posted(text)) + vague/(1+len(text))
+		return 1 + len((*tree).posted(text)) + vague/4/(1+len(text))
 	case opNetwork:
 		if l.networks == nil {
 			return 2
@@ -195,7 +195,7 @@ func (l *lookup) cost(c *condition) int {
 		_, cost := l.placeOf(c.more.wild)
 		return 1 + cost
 	case opRange:
-		return vague/8 + l.ranges.crowd(c)
+		return vague/16 + l.ranges.crowd(c)
 	}
 	return 2*vague + l.count
 }

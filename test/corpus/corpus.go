@@ -82,3 +82,29 @@ func Weak(n int) Corpus {
 	}
 	return c
 }
+
+// Single has the events of Mixed, and as many rules of each kind with one field each. Many match each event: nearly all
+// anything-but, and a third of the ranges.
+func Single(n int) Corpus {
+	c := Mixed(n)
+	c.Name = fmt.Sprintf("single/%d", n)
+	r := rand.New(rand.NewPCG(8, uint64(n)))
+	for i := range c.Rules {
+		switch i % 6 {
+		case 0:
+			c.Rules[i] = fmt.Sprintf(`{"detail":{"order":{"customer":{"id":["c-%05d"]}}}}`, i)
+		case 1:
+			c.Rules[i] = fmt.Sprintf(`{"detail":{"order":{"sku":[{"prefix":"sku-%04d"}]}}}`, i%5000)
+		case 2:
+			c.Rules[i] = fmt.Sprintf(`{"detail":{"order":{"file":[{"suffix":"-%05d.pdf"}]}}}`, i)
+		case 3:
+			c.Rules[i] = fmt.Sprintf(`{"detail":{"order":{"path":[{"wildcard":"/shops/*/o-%05d/*"}]}}}`, i)
+		case 4:
+			low := r.IntN(9000)
+			c.Rules[i] = fmt.Sprintf(`{"detail":{"order":{"total":[{"numeric":[">=",%d,"<",%d]}]}}}`, low, low+r.IntN(5000)+1)
+		default:
+			c.Rules[i] = fmt.Sprintf(`{"detail":{"order":{"state":[{"anything-but":"s-%d"}]}}}`, i%60)
+		}
+	}
+	return c
+}

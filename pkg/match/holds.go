@@ -21,7 +21,8 @@ func (s *Scratch) holds(j *join) bool {
 			}
 			continue
 		}
-		if !s.some(f, v) && (!f.absent || !s.grouped) {
+		// The values may all be in elements that the other fields do not match, if there are others.
+		if !s.some(f, v) && (!f.absent || !s.grouped || len(j.fields) == 1) {
 			return false
 		}
 	}

@@ -70,6 +70,19 @@ func TestScratchOfSeveralIndexes(t *testing.T) {
 	}
 }
 
+// TestAbsentOrWildcard: a value that a wildcard is looked up for, and that it does not match, is a value all the same.
+func TestAbsentOrWildcard(t *testing.T) {
+	for _, text := range []string{
+		`{"a":[{"exists":false},{"wildcard":"x*y"}]}`, `{"a":[{"exists":false},{"wildcard":"x*y"}],"b":[{"exists":false}]}`,
+		`{"a":[{"exists":false},{"wildcard":"x*y"}],"c":[1]}`,
+	} {
+		x := indexOf(t, text, `{"a":{"b":["so that arrays there matter"]}}`)
+		ids, err := x.Match(&match.Scratch{}, nil, []byte(`{"a":["x","z",{"c":1}],"c":1}`))
+		assert.NoError(t, err)
+		assert.Empty(t, ids)
+	}
+}
+
 // TestRemoveAll: rules of each kind that go leave nothing that finds them, and rules that come after take their numbers.
 func TestRemoveAll(t *testing.T) {
 	m := maker{rand.New(rand.NewPCG(7, 7))}

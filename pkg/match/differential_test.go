@@ -155,11 +155,6 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-func FuzzDifferential(f *testing.F) {
-	f.Add(uint64(1))
-	f.Fuzz(func(t *testing.T, seed uint64) { compare(t, seed, 6, 6) })
-}
-
 func compare(t *testing.T, seed uint64, rules, events int) (matches int) {
 	t.Helper()
 	m := maker{rand.New(rand.NewPCG(seed, 1))}

@@ -25,6 +25,7 @@ type scenario func(ctx context.Context, r *report) error
 
 func scenarios() map[string]scenario {
 	return map[string]scenario{
+		"eventbridge": eventbridgeScenario,
 		"messaging":   messagingScenario,
 		"nightingale": nightingaleScenario,
 		"pigeonhole":  pigeonholeScenario,

@@ -1,0 +1,166 @@
+package match_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/pkg/match"
+)
+
+// indexOf is an index of patterns, which are their own IDs.
+func indexOf(t testing.TB, patterns ...string) *match.Index[string] {
+	t.Helper()
+	x := match.NewIndex[string]()
+	for _, text := range patterns {
+		x.Set(text, parse(t, text))
+	}
+	return x
+}
+
+func TestInvalidEvents(t *testing.T) {
+	x := indexOf(t, `{"a":{"b":["x"]},"n":[1],"t":["x"]}`)
+	nested := func(n int, open, inner, shut string) string {
+		return strings.Repeat(open, n) + inner + strings.Repeat(shut, n)
+	}
+	for _, c := range []struct {
+		event  string
+		offset int
+		reason match.Reason
+	}{
+		{``, 0, match.Truncated},
+		{`  `, 2, match.Truncated},
+		{`[]`, 0, match.NotAnObject},
+		{` "x"`, 1, match.NotAnObject},
+		{`nul`, 3, match.Truncated},
+		{`x`, 0, match.InvalidJSON},
+		{`{`, 1, match.Truncated},
+		{`{"a"`, 4, match.Truncated},
+		{`{"a":`, 5, match.Truncated},
+		{`{"z":`, 5, match.Truncated},
+		{`{"a":{`, 6, match.Truncated},
+		{`{"z":[1,`, 8, match.Truncated},
+		{`{"z":{"y"`, 9, match.Truncated},
+		{`{"z":"x`, 7, match.Truncated},
+		{`{"t":"x`, 7, match.Truncated},
+		{`{"n":-`, 6, match.Truncated},
+		{`{"n":1e`, 7, match.Truncated},
+		{`{} {}`, 3, match.InvalidJSON},
+		{`{"z":1,}`, 7, match.InvalidJSON},
+		{`{"z":[1,]}`, 8, match.InvalidJSON},
+		{`{"z":[1}`, 7, match.InvalidJSON},
+		{`{"z":{"y":1]}`, 11, match.InvalidJSON},
+		{`{"z":{"y" 1}}`, 10, match.InvalidJSON},
+		{`{"z":{1:1}}`, 6, match.InvalidJSON},
+		{`{'a':1}`, 1, match.InvalidJSON},
+		{`{"a":01}`, 6, match.InvalidJSON},
+		{`{"n":01}`, 6, match.InvalidJSON},
+		{`{"n":.5}`, 5, match.InvalidJSON},
+		{`{"n":5.}`, 7, match.InvalidJSON},
+		{`{"n":+5}`, 5, match.InvalidJSON},
+		{`{"n":NaN}`, 5, match.InvalidJSON},
+		{`{"t":trve}`, 7, match.InvalidJSON},
+		{`{"z":"\q"}`, 6, match.InvalidJSON},
+		{`{"z":"\u12g4"}`, 6, match.InvalidJSON},
+		{"{\"z\":\"a\tb\"}", 7, match.InvalidJSON},
+		{"{\"z\":\"abcdefgh\x00\"}", 14, match.InvalidJSON},
+		{"{\"z\":\"\xff\"}", 6, match.InvalidUTF8},
+		{"{\"t\":\"abcdefghijkl\xc3(\"}", 18, match.InvalidUTF8},
+		{"{\"\xed\xa0\x80\":1}", 2, match.InvalidUTF8},
+		{`{"t":"x","t":"y"}`, 9, match.DuplicateKey},
+		{`{"t":"x","\u0074":"y"}`, 9, match.DuplicateKey},
+		{`{"a":[{"b":1},{"b":1,"b":1}]}`, 21, match.DuplicateKey},
+		{`{"n":1e999999999999999999}`, 5, match.NumberTooLong},
+		{`{"z":` + nested(10000, "[", "", "]") + `}`, 5 + 999, match.TooDeep},
+		{`{"z":` + nested(10000, `{"y":`, "1", "}") + `}`, 5 + 999*5, match.TooDeep},
+		{`{"a":` + nested(10000, "[", "", "]") + `}`, 5 + 999, match.TooDeep},
+		{`{"t":[` + strings.Repeat("1,", match.MaxEventValues) + `1]}`, 6 + 2*(match.MaxEventValues-1), match.TooManyValues},
+		{`{"z":"` + strings.Repeat("x", match.MaxEventBytes) + `"}`, match.MaxEventBytes, match.TooLarge},
+	} {
+		name := c.event[:min(len(c.event), 60)]
+		var s match.Scratch
+		ids, err := x.Match(&s, []string{"before"}, []byte(c.event))
+		var wrong *match.EventError
+		if assert.ErrorAs(t, err, &wrong, name) {
+			assert.Equal(t, match.EventError{Offset: c.offset, Reason: c.reason}, *wrong, name)
+		}
+		assert.Equal(t, []string{"before"}, ids, name)
+		ids, err = x.Match(&s, nil, []byte(`{"a":[{"b":"x"}],"n":1.0,"t":"x"}`))
+		assert.NoError(t, err, name)
+		assert.Len(t, ids, 1, "after %s", name)
+	}
+}
+
+func TestUnusualEvents(t *testing.T) {
+	x := indexOf(t, `{"t":["x"]}`)
+	large := strings.Repeat("x", 10<<20)
+	for name, event := range map[string]string{
+		"deep":                         `{"z":` + strings.Repeat("[", 999) + strings.Repeat("]", 999) + `,"t":"x"}`,
+		"deep where a rule looks":      `{"t":` + strings.Repeat("[", 999) + `"x"` + strings.Repeat("]", 999) + `}`,
+		"large, skipped":               `{"z":"` + large + `","t":"x"}`,
+		"large, kept":                  `{"t":["` + large + `","x"]}`,
+		"many values, skipped":         `{"z":[` + strings.Repeat("1,", 5<<20) + `1],"t":"x"}`,
+		"duplicate key no rule names":  `{"z":1,"z":2,"t":"x"}`,
+		"duplicate key of elements":    `{"t":"x","z":[{"t":1,"t":2}]}`,
+		"half a surrogate pair":        `{"z":"\ud800","t":["\udc00","x"]}`,
+		"white space":                  " {\r\n\t\"t\" : [ \"x\" , 1 ] , \"z\" : { } } ",
+		"number beyond double, unused": `{"z":1e999999999999999999999,"t":"x"}`,
+	} {
+		began := time.Now()
+		var s match.Scratch
+		ids, err := x.Match(&s, nil, []byte(event))
+		assert.NoError(t, err, name)
+		assert.Len(t, ids, 1, name)
+		assert.Less(t, time.Since(began), 5*time.Second, name)
+	}
+	ids, err := indexOf(t, `{"t":["�"]}`).Match(&match.Scratch{}, nil, []byte(`{"t":"\ud800"}`))
+	assert.NoError(t, err)
+	assert.Len(t, ids, 1, "half a surrogate pair is U+FFFD")
+}
+
+// TestTimeOfManyCandidates: rules that all have to be checked against many values.
+func TestTimeOfManyCandidates(t *testing.T) {
+	x := match.NewIndex[int]()
+	x.Update(func(c *match.Change[int]) {
+		for i := range 200 {
+			c.Set(i, parse(t, `{"k":["v"],"a":{"b":[{"wildcard":"*x*`+strings.Repeat("y", i)+`"}],"c":[{"exists":false}]}}`))
+		}
+	})
+	event := `{"k":"v","a":[` + strings.Repeat(`{"b":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},`, 20000) + `{"b":"xy","c":1}]}`
+	began := time.Now()
+	ids, err := x.Match(&match.Scratch{}, nil, []byte(event))
+	require.NoError(t, err)
+	assert.Empty(t, ids)
+	assert.Less(t, time.Since(began), 20*time.Second)
+}
+
+// FuzzEvent compares what is accepted with encoding/json.
+func FuzzEvent(f *testing.F) {
+	f.Add([]byte(`{"a":[1,-2.5e+3,"x\u00e9\ud83d\ude00",true,false,null,{}],"b":{"c":[[]]}}`))
+	f.Add([]byte("{\"\xc3\xa9\":\"\\n\"} "))
+	patterns := []string{`{"zz":["x"]}`, `{"a":{"b":["x"]},"b":{"c":[{"exists":true}]}}`}
+	f.Fuzz(func(t *testing.T, event []byte) {
+		valid := json.Valid(event) && utf8.Valid(event) && bytes.HasPrefix(bytes.TrimLeft(event, " \t\r\n"), []byte("{"))
+		for _, text := range patterns {
+			_, err := indexOf(t, text).Match(&match.Scratch{}, nil, event)
+			var wrong *match.EventError
+			if errors.As(err, &wrong) {
+				checkEventError(t, event, err)
+				switch wrong.Reason {
+				case match.DuplicateKey, match.TooDeep, match.NumberTooLong, match.TooManyValues:
+					continue // JSON, but refused
+				}
+			}
+			if (err == nil) != valid {
+				t.Fatalf("%q: %v, valid: %v", event, err, valid)
+			}
+		}
+	})
+}

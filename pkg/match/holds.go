@@ -1,0 +1,104 @@
+package match
+
+// holds reports whether all fields of a join hold.
+func (s *Scratch) holds(j *join) bool {
+	if j.node != noNode && !s.grouped {
+		v := s.head(j.node)
+		for v >= 0 && !j.only.matches(s.values[v].kind, s.data(v)) {
+			v = s.values[v].same
+		}
+		return v != noValue
+	}
+	for i := range j.fields {
+		if int32(i) == j.known {
+			continue
+		}
+		f := &j.fields[i]
+		v := s.head(f.node)
+		if v == noValue {
+			if !f.absent {
+				return false
+			}
+			continue
+		}
+		// The values may all be in elements that the other fields do not match, if there are others.
+		if !s.some(f, v) && (!f.absent || !s.grouped || len(j.fields) == 1) {
+			return false
+		}
+	}
+	if !s.grouped || len(j.fields) == 1 {
+		return true
+	}
+	with, without := s.below(j.fields, 0, 0)
+	return with || without
+}
+
+// some reports whether one of the values of a node, beginning with v, meets a field.
+func (s *Scratch) some(f *joinField, v int32) bool {
+	for ; v >= 0; v = s.values[v].same {
+		if f.meets(s.values[v].kind, s.data(v)) {
+			return true
+		}
+	}
+	return false
+}
+
+// meets is matches, without the way through the field where it has one condition.
+func (f *joinField) meets(k kind, data []byte) bool {
+	if f.simple {
+		return f.only.matches(k, data)
+	}
+	return f.matches(k, data)
+}
+
+// below reports how fields can hold, whose paths lead through the value v: with says that some have values and all hold, if of each array below one
+// element is chosen; without, that none has a value, and none needs one. Paths are the same up to depth, and sorted: so each array is a matter of
+// neighbours, and the choices in two of them do not touch.
+func (s *Scratch) below(fields []joinField, depth int, v int32) (with, without bool) {
+	without = true
+	for i := 0; i < len(fields); {
+		var some, none bool
+		j := i + 1
+		if f := &fields[i]; len(f.path) == depth {
+			if s.values[v].kind == kindObject {
+				none = f.absent
+			} else {
+				some = f.meets(s.values[v].kind, s.data(v))
+			}
+		} else {
+			for j < len(fields) && fields[j].path[depth] == f.path[depth] {
+				j++
+			}
+			some, none = s.elements(fields[i:j], depth, v)
+		}
+		if !some && !none {
+			return false, false
+		}
+		with = with || some
+		without = without && none
+		i = j
+	}
+	return with, without
+}
+
+// elements chooses among the values below v that the paths lead to: one, or the elements of an array.
+func (s *Scratch) elements(fields []joinField, depth int, v int32) (with, without bool) {
+	node, found := fields[0].path[depth], false
+	without = true
+	for c := s.values[v].first; c != noValue; c = s.values[c].next {
+		if s.values[c].node != node {
+			continue
+		}
+		found = true
+		some, none := s.below(fields, depth+1, c)
+		with = with || some
+		without = without && none
+	}
+	if found {
+		return with, without
+	}
+	for i := range fields {
+		without = without && fields[i].absent
+	}
+	return false, without
+}

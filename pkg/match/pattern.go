@@ -1,0 +1,62 @@
+package match
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+)
+
+// Bounds of patterns.
+const (
+	// MaxPatternBytes is the longest pattern.
+	MaxPatternBytes = 256 << 10
+	// MaxPatternDepth is how deep objects of a pattern may be nested.
+	MaxPatternDepth = 64
+	// MaxPatternBranches is how many combinations of the branches of $or a pattern may have.
+	MaxPatternBranches = 1024
+	// MaxPatternFields is how many fields these combinations may have together.
+	MaxPatternFields = 16 << 10
+)
+
+// Pattern is a valid pattern. It is immutable and safe for concurrent use.
+type Pattern struct {
+	source string
+	// branches are the combinations of the branches of $or, one of which has to hold. The order is that of the pattern.
+	branches []conjunction
+}
+
+// Parse reads a pattern. The error is an [*Error]. Parse keeps nothing of the bytes.
+func Parse(pattern []byte) (*Pattern, error) {
+	if len(pattern) > MaxPatternBytes {
+		return nil, &Error{Offset: MaxPatternBytes, Reason: "the pattern is too long"}
+	}
+	r := reader{src: pattern}
+	branches, err := r.pattern()
+	if err != nil {
+		return nil, err
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, pattern); err != nil {
+		return nil, &Error{Reason: err.Error()} // the reader has accepted it
+	}
+	return &Pattern{source: compact.String(), branches: branches}, nil
+}
+
+// String returns the pattern as JSON without white space.
+func (p *Pattern) String() string { return p.source }
+
+// sortConjunction orders fields by path and puts those of the same path together.
+func sortConjunction(fields []*field) conjunction {
+	slices.SortStableFunc(fields, func(a, b *field) int { return slices.Compare(a.path, b.path) })
+	out := fields[:0]
+	for _, f := range fields {
+		if n := len(out); n > 0 && slices.Equal(out[n-1].path, f.path) {
+			both := *out[n-1]
+			both.groups = slices.Concat(both.groups, f.groups)
+			out[n-1] = &both
+			continue
+		}
+		out = append(out, f)
+	}
+	return out
+}

@@ -1,0 +1,146 @@
+package match
+
+// Scratch is the memory that matching needs and uses again. It serves one call at a time, of any index. The zero value is ready.
+type Scratch struct {
+	src    []byte
+	snap   *snapshot
+	depth  int
+	values []value
+	buf    []byte // texts with escapes, decoded, and keys of numbers
+	key    []byte
+	folded []byte
+	hits   []post
+
+	touched []int32  // nodes with values
+	heads   []head   // by node
+	serial  uint64   // of the object that is read
+	seen    []uint64 // by node: the object that had its key last
+	grouped bool     // several elements of an array lead further: fields have to match in the same one
+
+	round     uint32 // of marks by rule and join
+	ruleMarks []uint32
+	joinMarks []uint32
+	mark      uint32 // of marks by place, see otherSet
+	marks     []uint32
+	matched   []uint32
+
+	fault EventError
+}
+
+// value is a value of the event at a node: an object with nodes below, or a string, number or literal. Elements of arrays are values of their own, side by
+// side in what holds the array.
+type value struct {
+	node  int32
+	kind  kind
+	inBuf bool  // the data is in Scratch.buf, not in the event
+	first int32 // of the values in an object, noValue if there are none
+	next  int32 // beside this one
+	same  int32 // next one of the same node
+	from  uint32
+	to    uint32
+}
+
+const noValue = -1
+
+// head is the first value of a node in this round.
+type head struct {
+	round uint32
+	first int32
+}
+
+func (s *Scratch) data(v int32) []byte {
+	x := &s.values[v]
+	if x.inBuf {
+		return s.buf[x.from:x.to]
+	}
+	return s.src[x.from:x.to]
+}
+
+// head returns the first value of a node, or noValue.
+func (s *Scratch) head(node int32) int32 {
+	if h := s.heads[node]; h.round == s.round {
+		return h.first
+	}
+	return noValue
+}
+
+// prepare makes room for a snapshot and begins a round.
+func (s *Scratch) prepare(snap *snapshot, event []byte) {
+	s.snap, s.src = snap, event
+	if n := len(snap.nodes); n > len(s.heads) {
+		s.heads, s.seen = make([]head, n+n/4), make([]uint64, n+n/4)
+	}
+	if n := len(snap.joins); n > len(s.joinMarks) {
+		s.ruleMarks, s.joinMarks = make([]uint32, n+n/4), make([]uint32, n+n/4)
+	}
+	if s.round++; s.round == 0 {
+		clear(s.heads)
+		clear(s.ruleMarks)
+		clear(s.joinMarks)
+		s.round = 1
+	}
+	s.depth, s.grouped = 0, false
+	s.values, s.buf, s.touched, s.matched = s.values[:0], s.buf[:0], s.touched[:0], s.matched[:0]
+}
+
+// run leaves the numbers of the rules that match in s.matched.
+func (s *Scratch) run(snap *snapshot, event []byte) error {
+	s.prepare(snap, event)
+	if !s.scan() {
+		fault := s.fault
+		return &fault
+	}
+	for _, id := range s.touched {
+		l := snap.nodes[id].lookup
+		if l == nil {
+			continue
+		}
+		first := s.heads[id].first
+		single := s.values[first].same == noValue
+		for v := first; v >= 0; v = s.values[v].same {
+			s.hits = l.find(s, s.values[v].kind, s.data(v), s.hits[:0])
+			for _, p := range s.hits {
+				s.hit(p, single)
+			}
+		}
+		if l.others != nil {
+			l.others.meet(s, first)
+		}
+	}
+	for _, id := range snap.absent {
+		if s.head(id) == noValue {
+			for _, p := range snap.nodes[id].lookup.absent {
+				s.hit(p, true)
+			}
+		}
+	}
+	return nil
+}
+
+// hit takes a post, once. once says that the lookup it comes from was asked once.
+func (s *Scratch) hit(p post, once bool) {
+	number := p.number()
+	sole := once && p&postSole != 0
+	if p&postSure == 0 {
+		if !sole {
+			if s.joinMarks[number] == s.round {
+				return
+			}
+			s.joinMarks[number] = s.round
+		}
+		j := &s.snap.joins[number]
+		if !sole && s.ruleMarks[j.rule] == s.round || !s.holds(j) {
+			return
+		}
+		if !sole { // the only join of a rule has its number
+			number = j.rule
+		}
+	}
+	if !sole {
+		if s.ruleMarks[number] == s.round {
+			return
+		}
+		s.ruleMarks[number] = s.round
+	}
+	s.matched = append(s.matched, number)
+}

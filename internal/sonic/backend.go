@@ -119,6 +119,8 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	switch {
 	case errors.As(err, &refused) && !strings.HasPrefix(refused.Error(), "LOADING") && !strings.HasPrefix(refused.Error(), "MASTERDOWN"):
 		return fmt.Errorf("%w: it refuses INFO: %w", errUnfit, err)
+	case errors.Is(err, errReplica):
+		return err
 	case err != nil:
 		return fmt.Errorf("cannot reach Redis: %w", err)
 	}

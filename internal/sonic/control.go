@@ -33,6 +33,16 @@ var (
 	errReplica = errors.New("this Redis is a replica")
 )
 
+// replicaError is errReplica with what is known of the Redis. It wraps nothing: go-redis returns what is wrapped in an error of a new connection.
+type replicaError struct{ role, host, port string }
+
+func (e replicaError) Error() string {
+	return fmt.Sprintf("its role is %s, of %s:%s: give the address of the master", e.role, e.host, e.port)
+}
+
+// Is implements the interface of [errors.Is].
+func (e replicaError) Is(target error) bool { return target == errReplica }
+
 // control is the client for all that is not a client's command. It never sends anything twice by itself. found is told the run_id of each Redis that
 // takes the place of the one before, and the first; nil: nobody.
 func (c RedisConfig) control(b backend, found func(server string)) *redis.Client {
@@ -115,7 +125,7 @@ func (l *control) check(ctx context.Context, c *redis.Conn) error {
 	}
 	info := infoOf(text)
 	if info["role"] != "master" {
-		return fmt.Errorf("%w: its role is %s, of %s:%s: give the address of the master", errReplica, info["role"], info["master_host"], info["master_port"])
+		return replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]}
 	}
 	l.mu.Lock()
 	before, server := l.server, info["run_id"]

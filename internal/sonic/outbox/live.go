@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
 // subscription is a connection on which Redis sends effects that do not go by way of the stream, see 12_unsent.lua.
@@ -50,22 +51,20 @@ func subscribe(ctx context.Context, o *redis.Options, channel string) (s *subscr
 		if err := s.send(words...); err != nil {
 			return nil, err
 		}
-		if line, err := s.line(); err != nil || line != "+OK" {
-			return nil, errors.Join(fmt.Errorf("cannot log in to Redis: %.100s", line), err)
+		if reply, err := resp.ReadReply(s.in); err != nil || string(reply) != "+OK\r\n" {
+			return nil, errors.Join(fmt.Errorf("cannot log in to Redis: %.100s", reply), err)
 		}
 	}
 	if err := s.send("SSUBSCRIBE", channel); err != nil {
 		return nil, err
 	}
-	for _, want := range []string{"*3", "$10"} {
-		if line, err := s.line(); err != nil || line != want {
-			return nil, errors.Join(fmt.Errorf("cannot subscribe to %s: %.100s", channel, line), err)
-		}
+	reply, err := resp.ReadReply(s.in)
+	if err != nil {
+		return nil, fmt.Errorf("cannot subscribe to %s: %w", channel, err)
 	}
-	for range 4 { // ssubscribe, the channel's length and name, how many channels
-		if _, err := s.line(); err != nil {
-			return nil, err
-		}
+	// ssubscribe, the channel, how many channels
+	if said, err := resp.Elements(reply); err != nil || len(said) != 3 || string(resp.Text(said[0])) != "ssubscribe" {
+		return nil, errors.Join(fmt.Errorf("cannot subscribe to %s: %.100s", channel, reply), err)
 	}
 	return s, nil
 }
@@ -73,24 +72,10 @@ func subscribe(ctx context.Context, o *redis.Options, channel string) (s *subscr
 func (s *subscription) close() { _ = s.conn.Close() }
 
 func (s *subscription) send(words ...string) error {
-	var text strings.Builder
-	fmt.Fprintf(&text, "*%d\r\n", len(words))
-	for _, w := range words {
-		fmt.Fprintf(&text, "$%d\r\n%s\r\n", len(w), w)
-	}
-	if _, err := io.WriteString(s.conn, text.String()); err != nil {
+	if _, err := s.conn.Write(resp.AppendCommand(nil, words...)); err != nil {
 		return fmt.Errorf("cannot ask Redis for effects: %w", err)
 	}
 	return nil
-}
-
-// line reads to the end of a line, which it leaves out.
-func (s *subscription) line() (string, error) {
-	line, err := s.in.ReadSlice('\n')
-	if err != nil {
-		return "", fmt.Errorf("cannot receive effects of Redis: %w", err)
-	}
-	return strings.TrimSuffix(string(line), "\r\n"), nil
 }
 
 // skip reads over a bulk string whose length is known to the protocol.

@@ -93,7 +93,7 @@ func (p *Proxy) handshake(conn net.Conn, db, proto int) (server string, err erro
 	}
 	in := bufio.NewReader(conn)
 	for _, words := range ask {
-		reply, err := readReply(in)
+		reply, err := resp.ReadReply(in)
 		if err != nil {
 			return "", fmt.Errorf("no reply to %s: %w", words[0], err)
 		}
@@ -153,35 +153,4 @@ func (p *Proxy) noteInfo(info string) (server string) {
 		}
 	}
 	return server
-}
-
-// readReply reads one reply.
-func readReply(in *bufio.Reader) ([]byte, error) {
-	var scan resp.Scanner
-	var reply []byte
-	for {
-		if _, err := in.Peek(1); err != nil {
-			return nil, err
-		}
-		b, err := in.Peek(in.Buffered())
-		if err != nil {
-			return nil, err
-		}
-		n, done, err := scan.Scan(b)
-		if err != nil {
-			return nil, err
-		}
-		reply = append(reply, b[:n]...)
-		if _, err := in.Discard(n); err != nil {
-			return nil, err
-		}
-		if done {
-			return reply, nil
-		}
-		if n == 0 { // a line that is not whole
-			if _, err := in.Peek(len(b) + 1); err != nil {
-				return nil, err
-			}
-		}
-	}
 }

@@ -45,6 +45,7 @@ type Applier struct {
 
 	mu     sync.Mutex
 	status Status
+	told   string      // of the configuration of the other zone
 	known  message.ID  // the last effect that the topic is known to have
 	gapAt  *message.ID // behind which effects are missing, once that was said; nil: none are
 	lags   lags
@@ -222,18 +223,23 @@ func (a *Applier) fill(ctx context.Context, d *messaging.Delivery, h *message.He
 		if missing.ID.Compare(d.ID) >= 0 {
 			return nil
 		}
-		mh, err := message.ParseHeader(missing.Properties)
-		if err != nil {
-			return fmt.Errorf("message %s of %s: %w", missing.ID, missing.Topic, err)
-		}
-		result, err := a.call(ctx, missing, mh)
-		if err != nil {
+		if _, _, err := a.read(ctx, missing); err != nil {
 			return err
 		}
-		if result.Status == lane.Gap {
-			return a.gap(mh, result)
-		}
 	}
+}
+
+// read applies a message that is read again. It has the error of gap where effects are missing before that.
+func (a *Applier) read(ctx context.Context, d *messaging.Delivery) (*message.Header, lane.Result, error) {
+	h, err := message.ParseHeader(d.Properties)
+	if err != nil {
+		return nil, lane.Result{}, fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
+	}
+	result, err := a.call(ctx, d, h)
+	if err == nil && result.Status == lane.Gap {
+		err = a.gap(h, result)
+	}
+	return h, result, err
 }
 
 // gap says that what is missing is not to be had.
@@ -250,11 +256,13 @@ func (a *Applier) note(d *messaging.Delivery, h *message.Header) {
 	delay := now.Sub(time.UnixMilli(int64(h.Last.Ms)))
 	// The clock of effects decides, which is Redis' own, or that of the furthest that it has heard. Sonic's may be another.
 	ahead := max(d.PublishTime.Sub(now), -delay)
-	differs := message.Differing(a.cfg.Config, h.Config)
 	a.mu.Lock()
 	st := &a.status
-	changed := h.Config != "" && !slices.Equal(differs, st.Differs)
-	if changed {
+	var differs []string
+	changed := false
+	if h.Config != "" && h.Config != a.told {
+		a.told, differs = h.Config, message.Differing(a.cfg.Config, h.Config)
+		changed = !slices.Equal(differs, st.Differs)
 		st.Differs = differs
 	}
 	st.Cursor, st.Count, st.Delay, st.At, st.Gap, a.gapAt = h.Last, h.Count, delay, now, false, nil
@@ -345,21 +353,11 @@ func (a *Applier) again(ctx context.Context, at lane.Cursor) error {
 	}
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	if _, err = r.ReadToEnd(ctx, func(ctx context.Context, d *messaging.Delivery) error {
-		h, err := message.ParseHeader(d.Properties)
-		if err != nil {
-			return fmt.Errorf("message %s of %s: %w", d.ID, d.Topic, err)
-		}
-		result, err := a.call(ctx, d, h)
-		if err != nil {
-			return err
-		}
-		if result.Status == lane.Gap {
-			return a.gap(h, result)
-		}
-		if result.Status == lane.Applied {
+		h, result, err := a.read(ctx, d)
+		if err == nil && result.Status == lane.Applied {
 			a.note(d, h)
 		}
-		return nil
+		return err
 	}); err != nil {
 		return fmt.Errorf("cannot apply what the topic has again: %w", err)
 	}

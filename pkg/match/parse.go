@@ -230,15 +230,8 @@ func (r *reader) members(each func(key string, at int) error) error {
 			return err
 		}
 		r.pointer = r.pointer[:len(r.pointer)-1]
-		r.blanks()
-		switch r.peek() {
-		case ',':
-			r.pos++
-		case '}':
-			r.pos++
-			return nil
-		default:
-			return r.broken(r.pos, "a comma or }")
+		if more, err := r.another('}'); !more {
+			return err
 		}
 	}
 }
@@ -256,17 +249,24 @@ func (r *reader) elements(each func() error) error {
 			return err
 		}
 		r.pointer = r.pointer[:len(r.pointer)-1]
-		r.blanks()
-		switch r.peek() {
-		case ',':
-			r.pos++
-		case ']':
-			r.pos++
-			return nil
-		default:
-			return r.broken(r.pos, "a comma or ]")
+		if more, err := r.another(']'); !more {
+			return err
 		}
 	}
+}
+
+// another reads what is behind a member or an element: a comma, and there is another one, or end.
+func (r *reader) another(end byte) (bool, error) {
+	r.blanks()
+	switch r.peek() {
+	case ',':
+		r.pos++
+		return true, nil
+	case end:
+		r.pos++
+		return false, nil
+	}
+	return false, r.broken(r.pos, "a comma or "+string(end))
 }
 
 // scalar reads a string as its text, a number as its key, or a literal.

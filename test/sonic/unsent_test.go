@@ -159,8 +159,7 @@ func settleOff(t testing.TB, zones ...zone) {
 	})
 }
 
-// With outbox off a Sonic is killed while it serves. What it held is lost: that is counted and said, and found by -check. Nothing later is lost, also
-// what is written before the next Sonic ships: those writes go by way of another Sonic of the zone, which serves all the while.
+// With outbox off a Sonic is killed while it serves. What it held is lost: that is counted and said. Nothing later is lost.
 func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
 	a, b := together(t, "SONIC_OUTBOX=off", counters)
 	ctx := t.Context()

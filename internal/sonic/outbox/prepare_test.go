@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
@@ -16,6 +17,20 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
+
+// shipper is one of zone a, with a Redis of the test's own, whose client and lane it returns, too. It has asked nothing yet.
+func shipper(t *testing.T) (*Shipper, *redis.Client, *lane.Lane) {
+	t.Helper()
+	pulsar, server := stack.Pulsar(t), stack.PrivateRedis(t)
+	client, err := messaging.Dial(t.Context(), messaging.Config{URL: pulsar.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(context.Background()) })
+	db := server.Client(t)
+	l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
+	topic := "persistent://" + pulsar.Namespace(t) + "/sonic-a-0"
+	s := New(Config{Zone: "a", Topic: topic}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(message.ID) {})
+	return s, db, l
+}
 
 // prepared is a loader of a new owner, before it looks at Redis.
 func prepared(t *testing.T, s *Shipper) *loader {
@@ -31,18 +46,12 @@ func prepared(t *testing.T, s *Shipper) *loader {
 // What a predecessor has sent is stored after its successor has read the topic's end, and Redis has come back without it. The successor finds out before
 // it opens Redis, and Redis gets it from the topic.
 func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
-	pulsar, server := stack.Pulsar(t), stack.PrivateRedis(t)
+	s, db, l := shipper(t)
 	ctx := t.Context()
-	client, err := messaging.Dial(ctx, messaging.Config{URL: pulsar.URL()})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close(context.Background()) })
-	db := server.Client(t)
 	require.NoError(t, script.Load(ctx, db))
-	l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
-	s := New(Config{Zone: "a", Topic: "persistent://" + pulsar.Namespace(t) + "/sonic-a-0"}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(message.ID) {})
 
 	parent, first := t, prepared(t, s)
-	_, err = first.prepare(ctx)
+	_, err := first.prepare(ctx)
 	require.NoError(t, err)
 	write := func(key string) message.ID {
 		require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, l.Outbox(), "0", key, "1").Err())
@@ -123,16 +132,11 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 
 // The library that a predecessor of another version has opened gives way to the owner's.
 func TestAPredecessorOfAnotherVersion(t *testing.T) {
-	pulsar, server := stack.Pulsar(t), stack.PrivateRedis(t)
+	s, db, l := shipper(t)
 	ctx := t.Context()
-	client, err := messaging.Dial(ctx, messaging.Config{URL: pulsar.URL()})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close(context.Background()) })
-	db := server.Client(t)
 	text, version, err := script.Library()
 	require.NoError(t, err)
 	require.NoError(t, db.Do(ctx, "FUNCTION", "LOAD", strings.Replace(text, "'"+version+"'", "'another'", 1)).Err())
-	l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
 	require.NoError(t, db.Do(ctx, "FCALL", "sonic_open", 1, l.Outbox(), "a", 1, "0-0", "", 1, "b", "lww").Err())
 	require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, l.Outbox(), "0", "k", "1").Err())
 	loaded := func() string {
@@ -141,7 +145,6 @@ func TestAPredecessorOfAnotherVersion(t *testing.T) {
 		return found
 	}
 	require.Equal(t, "another", loaded())
-	s := New(Config{Zone: "a", Topic: "persistent://" + pulsar.Namespace(t) + "/sonic-a-0"}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(message.ID) {})
 	_, err = prepared(t, s).prepare(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, version, loaded())

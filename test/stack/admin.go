@@ -48,8 +48,35 @@ func isStatus(err error, status int) bool {
 	return errors.As(err, &e) && e.status == status
 }
 
+func avoidsBookie(err error) bool {
+	e := (*statusError)(nil)
+	return errors.As(err, &e) && e.status == http.StatusInternalServerError && strings.Contains(e.body, "Not enough non-faulty bookies")
+}
+
 // do sends in as JSON unless nil and decodes the answer into out unless nil. A *string takes the answer as it is.
+//
+// A busy machine's broker that has just started may avoid its only bookie for some seconds: do then asks again, until
+// ctx ends. A PUT that failed so may have made a part of what it makes, so a later "exists already" is its success.
 func (a *admin) do(ctx context.Context, method, path string, in, out any) error {
+	again := false
+	for {
+		err := a.once(ctx, method, path, in, out)
+		switch {
+		case err == nil, again && method == http.MethodPut && isStatus(err, http.StatusConflict):
+			return nil
+		case !avoidsBookie(err):
+			return err
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+			again = true
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (a *admin) once(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		data, err := json.Marshal(in)

@@ -322,21 +322,11 @@ func (s *PulsarServer) Stats(t testing.TB, topic string) TopicStats {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	for {
-		st, err := s.admin.stats(ctx, topic)
-		if err == nil {
-			return st
-		}
-		// A busy machine's broker that has just started may avoid its only bookie for some seconds.
-		if !strings.Contains(err.Error(), "Not enough non-faulty bookies") {
-			t.Fatalf("cannot get stats of %s: %v", topic, err)
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("cannot get stats of %s: %v", topic, err)
-		}
+	st, err := s.admin.stats(ctx, topic)
+	if err != nil {
+		t.Fatalf("cannot get stats of %s: %v", topic, err)
 	}
+	return st
 }
 
 // Unload closes a topic on the broker: its clients are disconnected and come back.

@@ -5,8 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // pair runs a Sonic in each of two zones, with a topic of their own.
@@ -30,7 +35,7 @@ func (b *sonicBench) replicated(part string) string {
 // lag compares how long a write takes from its reply in zone A until zone B's Redis has it, at 1,000 writes a second, with how long a message
 // takes from its sending in cluster A until a consumer in cluster B has it, at the same rate.
 func (b *sonicBench) lag(ctx context.Context) (err error) {
-	a, _, stop, err := b.pair(ctx)
+	a, other, stop, err := b.pair(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,12 +45,22 @@ func (b *sonicBench) lag(ctx context.Context) (err error) {
 	if b.quick {
 		seconds = 3
 	}
+	// Where a write's time goes: means over messages, by the services' own metrics.
+	stages := []*stage{
+		{name: "a message is under way to the broker", of: a, metric: "sonic_publish_seconds"},
+		{name: "age of its first write when it is stored", of: a, metric: "sonic_published_age_seconds"},
+		{name: "age of its last write when zone B has applied it", of: other, metric: "sonic_apply_delay_seconds"},
+	}
 	var ours, raw []outcome
 	for round := range b.rounds + 1 {
 		var o, r outcome
 		for _, side := range [2]int{round % 2, 1 - round%2} {
 			if side == 0 {
+				if err := noteStages(ctx, stages, -1); err != nil {
+					return err
+				}
 				o, err = runPiece(ctx, piece{Kind: "redis-lag", URL: a.address, Far: b.redisB, Payload: redisValue, Rate: perSecond, Seconds: seconds})
+				err = errors.Join(err, noteStages(ctx, stages, 1))
 			} else {
 				topic := b.replicated("raw")
 				r, err = runPiece(ctx, piece{Kind: "raw-lag", URL: b.pulsarA, Far: b.pulsarB, Topic: topic, Payload: 2 * redisValue, Rate: perSecond, Seconds: seconds})
@@ -68,6 +83,9 @@ func (b *sonicBench) lag(ctx context.Context) (err error) {
 	b.row("Pulsar, sent in A, received in B\t%.2f\t%.2f", median(each(raw, p50)), median(each(raw, p99)))
 	b.row("Sonic, reply in A, in B's Redis\t%.2f\t%.2f\t%.2f (%.2f-%.2f)\t%.2f (%.2f-%.2f)", median(each(ours, p50)), median(each(ours, p99)),
 		median(more50), minOf(more50), maxOf(more50), median(more99), minOf(more99), maxOf(more99))
+	for _, s := range stages {
+		b.row("- %s\t%.2f (mean)", s.name, 1000*s.sum/max(s.count, 1))
+	}
 	b.figure("lag_p50_ms", median(each(ours, p50)))
 	b.figure("lag_p99_ms", median(each(ours, p99)))
 	b.figure("pulsar_lag_p50_ms", median(each(raw, p50)))
@@ -75,6 +93,47 @@ func (b *sonicBench) lag(ctx context.Context) (err error) {
 	b.atMost("lag_p50_more_than_pulsar_ms", median(more50), 1.5)
 	b.atMost("lag_p99_more_than_pulsar_ms", median(more99), 5)
 	return nil
+}
+
+// stage is a part of a write's way that a service measures itself.
+type stage struct {
+	name       string
+	of         *endpoint
+	metric     string // a histogram in seconds
+	sum, count float64
+}
+
+// noteStages adds what the metrics show now, times sign: -1 before what is measured, 1 behind it.
+func noteStages(ctx context.Context, stages []*stage, sign float64) error {
+	for _, s := range stages {
+		families, err := metricsOf(ctx, s.of.admin+"/metrics")
+		if err != nil {
+			return err
+		}
+		family, found := families[s.metric]
+		if !found && sign > 0 { // before the first message some are not there
+			return fmt.Errorf("no metric %s", s.metric)
+		}
+		for _, m := range family.GetMetric() {
+			s.sum += sign * m.GetHistogram().GetSampleSum()
+			s.count += sign * float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return nil
+}
+
+func metricsOf(ctx context.Context, url string) (map[string]*dto.MetricFamily, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(resp.Body)
 }
 
 // sustained offers writes at a fixed rate in zone A, over 50 connections, and counts those that zone B's Redis has, per second from the first one

@@ -163,6 +163,31 @@ func TestClientBeyondItsOutput(t *testing.T) {
 	require.Equal(t, "+PONG\r\n", other.ask(t, "PING"))
 }
 
+// TestRepliesBeyondTheOutputAreNotKept: those that the endpoint reads as a whole, of a transaction or a script, end their client before they are in memory.
+func TestRepliesBeyondTheOutputAreNotKept(t *testing.T) {
+	e := start(t, opened(t), func(c *proxy.Config) { c.Limits.OutputBytes = 2 << 20 })
+	other := dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", other.ask(t, "SET", "a", strings.Repeat("x", 1<<20)))
+	for _, text := range []string{
+		"multi\r\n" + strings.Repeat("get a\r\n", 64) + "exec\r\n",
+		"eval \"return string.rep('x', 64 * 1024 * 1024)\" 1 a\r\n",
+		"watch a\r\nmulti\r\n" + strings.Repeat("get a\r\n", 64) + "exec\r\n",
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		c := dial(t, e.addr)
+		c.send(t, text)
+		for err := error(nil); err == nil; {
+			_, err = c.reply()
+		}
+		for _, want := range []string{"$1\r\n1\r\n", "*0\r\n"} { // behind it on the same connection
+			require.Equal(t, want, other.ask(t, "EVAL", map[bool]string{true: "return '1'", false: "return {}"}[want[0] == '$'], "1", "b"))
+		}
+		runtime.ReadMemStats(&after)
+		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(32<<20), "%.30q", text)
+	}
+}
+
 // onlyAfter reads once the other client sees that the first one is gone.
 type onlyAfter struct {
 	*connection

@@ -66,6 +66,7 @@ func (c *client) execute(r request) bool {
 		return c.refuse("ERR Command not allowed inside a transaction")
 	}
 	if cmd.Class == command.Refused {
+		p.metrics.commands[cmd.Class].Add(1)
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
 	if longest := p.longest.Load(); int64(len(r.raw)) > longest && r.longest() > longest {
@@ -86,10 +87,11 @@ func (c *client) execute(r request) bool {
 		return c.refuse("ERR Can't execute '" + cmd.Name +
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 	}
+	run := p.handlers[cmd.Index]
 	if c.tx != nil && cmd.Class != command.Transaction && cmd.Name != "quit" && cmd.Name != "reset" {
-		return c.queue(cmd, r)
+		run = (*client).queue
 	}
-	done := p.handlers[cmd.Index](c, cmd, r)
+	done := run(c, cmd, r)
 	if done {
 		p.metrics.commands[cmd.Class].Add(1)
 	}

@@ -121,6 +121,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	app.OnReload(rt, s.change)
 	cfg.warnOpen(rt.Log, ln.Addr())
+	cfg.warnAlone(rt.Log)
 	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
 	return nil
 }

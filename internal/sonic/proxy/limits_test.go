@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"io"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -254,4 +255,31 @@ func TestIdleTimeout(t *testing.T) {
 	got, err := blocked.reply()
 	require.NoError(t, err, "who waits is not idle")
 	require.Equal(t, "*-1\r\n", got)
+}
+
+// TestWhoWaitsForPulsarIsNotIdle: for the outbox to have room, or for a write to be stored.
+func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
+	const idle = 100 * time.Millisecond
+	for _, ack := range []proxy.Ack{proxy.AckLocal, proxy.AckPublished} {
+		e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout, c.Ack = idle, ack })
+		if ack == proxy.AckLocal {
+			e.SetWrites(proxy.WritesHeld, "")
+		}
+		c := dial(t, e.addr)
+		c.send(t, "set a 1\r\n")
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(4*idle)))
+		_, err := c.reply()
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it waits")
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		if ack == proxy.AckLocal {
+			e.SetWrites(proxy.WritesOpen, "")
+		} else {
+			e.Shipped(0, "9000000000000-0")
+		}
+		got, err := c.reply()
+		require.NoError(t, err)
+		require.Equal(t, "+OK\r\n", got)
+		_, err = c.reply()
+		require.ErrorIs(t, err, io.EOF, "now it is")
+	}
 }

@@ -102,7 +102,7 @@ func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, *redis.Cl
 	if err != nil {
 		return nil, nil, err
 	}
-	db := cfg.control(b, nil)
+	db, _ := cfg.control(b, nil, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
 	b.follow(rt, zone)
 	return zones.New(zone, db, onlyLane), db, nil

@@ -38,7 +38,7 @@ type Config struct {
 	// persistent://public/default/sonic.
 	Topic string `yaml:"topic"`
 	// Ack says when a write is answered. local: Redis has executed it and has its effect in the outbox. published: Pulsar has stored the effect,
-	// too. Default local.
+	// too. A zone that is alone stores nothing in Pulsar: there both are the same. Default local.
 	Ack string `yaml:"ack"`
 	// Conflicts says, by prefixes of keys, how writes of several zones to one key are resolved. The longest prefix counts. Default: lww for all.
 	Conflicts []Conflict `yaml:"conflicts"`

@@ -20,6 +20,7 @@ type control struct {
 	backend
 	timeout time.Duration
 	found   func(server string) // told the run_id of another Redis than the one before
+	demoted func(server string) // told the run_id of a Redis that is a replica
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -44,12 +45,16 @@ func (e replicaError) Error() string {
 func (e replicaError) Is(target error) bool { return target == errReplica }
 
 // control is the client for all that is not a client's command. It never sends anything twice by itself. found is told the run_id of each Redis that
-// takes the place of the one before, and the first; nil: nobody.
-func (c RedisConfig) control(b backend, found func(server string)) *redis.Client {
+// takes the place of the one before, and the first; demoted that of each one that is found to be a replica. nil: nobody.
+func (c RedisConfig) control(b backend, found, demoted func(server string)) (*redis.Client, *control) {
+	nobody := func(string) {}
 	if found == nil {
-		found = func(string) {}
+		found = nobody
 	}
-	l := &control{backend: b, timeout: c.ConnectTimeout, found: found, conns: map[net.Conn]struct{}{}}
+	if demoted == nil {
+		demoted = nobody
+	}
+	l := &control{backend: b, timeout: c.ConnectTimeout, found: found, demoted: demoted, conns: map[net.Conn]struct{}{}}
 	db := redis.NewClient(&redis.Options{
 		Addr: b.String(), Username: b.username, Password: b.password, Dialer: l.dial, OnConnect: l.check,
 		DialTimeout: c.ConnectTimeout, DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
@@ -58,7 +63,31 @@ func (c RedisConfig) control(b backend, found func(server string)) *redis.Client
 	if b.sentinels != nil {
 		b.sentinels.OnMove(func(string) { l.drop() })
 	}
-	return db
+	return db, l
+}
+
+// roleEvery is how often the Redis is asked whether it is the primary still.
+const roleEvery = time.Second
+
+// watch asks, by db, until ctx ends. A process that ships and applies nothing only reads here: no error would tell it that it reads from a replica.
+func (l *control) watch(ctx context.Context, db *redis.Client) error {
+	ticker := time.NewTicker(roleEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		text, err := db.Info(ctx, "server", "replication").Result()
+		if err != nil {
+			continue // who needs this Redis says what is the matter
+		}
+		if info := infoOf(text); info["role"] != "master" {
+			l.drop()
+			l.demoted(info["run_id"])
+		}
+	}
 }
 
 // dial connects to the primary.
@@ -125,6 +154,7 @@ func (l *control) check(ctx context.Context, c *redis.Conn) error {
 	}
 	info := infoOf(text)
 	if info["role"] != "master" {
+		l.demoted(info["run_id"])
 		return replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]}
 	}
 	l.mu.Lock()

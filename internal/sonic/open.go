@@ -20,3 +20,10 @@ func (c Config) warnOpen(log *zap.Logger, at net.Addr) {
 		log.Warn("users send their passwords to this address without encryption: set tls, or keep the address private", address)
 	}
 }
+
+// warnAlone says in the log that nobody may rely on Pulsar where nothing is stored there.
+func (c Config) warnAlone(log *zap.Logger) {
+	if c.Ack == ackPublished && len(c.zones()) == 1 {
+		log.Warn("ack published is as local here: zones names no other zone, and one that is alone stores nothing in Pulsar")
+	}
+}

@@ -143,6 +143,20 @@ func TestOpenAddressesAreSaid(t *testing.T) {
 	}
 }
 
+// TestAZoneThatIsAloneIsSaid: it stores nothing in Pulsar, so its writes are answered while that is away.
+func TestAZoneThatIsAloneIsSaid(t *testing.T) {
+	for text, want := range map[string]int{"ack: published": 1, "ack: published\nzones: [default, b]": 0, "ack: local": 0} {
+		s := run(t, stack.PrivateRedis(t), text)
+		s.address(t, "redis")
+		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, patience, time.Millisecond)
+		require.Equal(t, want, s.log.FilterMessageSnippet("ack published is as local here").Len(), text)
+		if want == 1 {
+			require.NoError(t, s.redis.Client(t).Do(t.Context(), "FCALL", "sonic_open", "1", "{sonic:0}out", "a", "1", "0-0", "", "0", "lww").Err())
+			require.NoError(t, s.client(t, nil).Set(t.Context(), "a", 1, 0).Err())
+		}
+	}
+}
+
 func pool(t *testing.T, file string) *x509.CertPool {
 	t.Helper()
 	text, err := os.ReadFile(file)

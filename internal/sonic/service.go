@@ -43,6 +43,13 @@ func (s *service) found(server string) {
 	}
 }
 
+// demoted is told the run_id of a Redis that has become a replica. Clients' connections to it end.
+func (s *service) demoted(server string) {
+	if p := s.moved.Load(); p != nil {
+		p.Demoted(server)
+	}
+}
+
 // Build wires the service: Redis and its library, the shipper, an applier for each other zone, and the endpoint. The stop runs backwards: clients
 // first, then what is under way to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
@@ -54,7 +61,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		return err
 	}
 	s := &service{cfg: cfg, inForce: cfg, log: rt.Log}
-	db := cfg.Redis.control(b, s.found)
+	db, control := cfg.Redis.control(b, s.found, s.demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
 	if err := awaitRedis(ctx, db, b, retry.NewTrouble(rt.Log.Named("redis"))); err != nil {
@@ -100,6 +107,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		rt.Go("applier of zone "+origin, a.Run)
 	}
 	rt.Go("outbox", s.gauge.run)
+	rt.Go("role of redis", func(ctx context.Context) error { return control.watch(ctx, db) })
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
@@ -113,6 +121,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	app.OnReload(rt, s.change)
 	cfg.warnOpen(rt.Log, ln.Addr())
+	cfg.warnAlone(rt.Log)
 	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"math"
 	"sort"
 	"strconv"
 	"strings"
@@ -209,8 +210,10 @@ func (c *client) selectDB(_ *command.Command, r request) bool {
 func (p *Proxy) database(argument []byte) (db int, problem string) {
 	n, ok := resp.ParseInt(argument)
 	switch {
-	case !ok || n > 1<<31-1 || n < -1<<31:
+	case !ok:
 		return 0, "ERR value is not an integer or out of range"
+	case n > math.MaxInt32 || n < math.MinInt32:
+		return 0, "ERR value is out of range, value must between -2147483648 and 2147483647"
 	case n < 0 || n >= p.databases.Load():
 		return 0, "ERR DB index is out of range"
 	}

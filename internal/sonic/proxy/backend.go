@@ -74,6 +74,7 @@ type backend struct {
 	part      []byte // of a reply that is not whole
 	inReply   bool
 	streaming bool // the reply under way goes to its client piece by piece
+	dropping  bool // the reply under way is too large for its client
 
 	demoted bool // Redis has become a replica
 	fenced  bool // a Sonic has opened this Redis: it may run scripts of users
@@ -213,7 +214,7 @@ func (b *backend) lost(err error) {
 			c.close() // it has half a reply
 		}
 	}
-	b.scan, b.rest, b.part, b.inReply, b.streaming = resp.Scanner{}, nil, nil, false, false
+	b.scan, b.rest, b.part, b.inReply, b.streaming, b.dropping = resp.Scanner{}, nil, nil, false, false, false
 	b.measured, b.demoted, b.fenced = false, false, false
 	if b.owner == nil {
 		l.doubt()
@@ -451,18 +452,24 @@ func (b *backend) take(buf []byte) error {
 				b.completed()
 			}
 		case done:
-			if len(b.part) > 0 {
-				b.part = append(b.part, piece...)
+			if len(b.part) > 0 || b.dropping {
+				b.collect(piece)
 				piece = b.part
 			}
 			b.inReply = false
-			b.whole(piece)
+			switch {
+			case b.state != up:
+			case b.dropping:
+				b.dropped()
+			default:
+				b.whole(piece)
+			}
 			if cap(b.part) > pooledSize {
 				b.part = nil
 			}
 			b.part = b.part[:0]
 		default:
-			b.part = append(b.part, piece...)
+			b.collect(piece)
 		}
 		if b.state != up {
 			return nil
@@ -479,6 +486,38 @@ func (b *backend) take(buf []byte) error {
 		b.rest = nil
 	}
 	return nil
+}
+
+// collect keeps a piece of a reply that is not streamed. One that is larger than what its client may have waiting ends that client before it is whole, as a
+// streamed one does: it would be in memory several times.
+func (b *backend) collect(piece []byte) {
+	if b.dropping {
+		return
+	}
+	c := b.owner
+	if c == nil && b.replies.n > 0 && b.replies.front().many < 2 { // those of several writes are short
+		c = b.replies.front().client
+	}
+	if c == nil || int64(len(b.part)+len(piece)) <= b.l.cfg.Limits.OutputBytes {
+		b.part = append(b.part, piece...)
+		return
+	}
+	b.part, b.dropping = nil, true
+	if !c.closed {
+		b.l.p.metrics.slowClients.Inc()
+		c.close()
+	}
+}
+
+// dropped forgets a reply that was too large for its client, once it has ended.
+func (b *backend) dropped() {
+	b.dropping = false
+	b.fenced = false // it may have told that the library is not open
+	if p := b.replies.front(); p.kind == handled && p.then.replies > 1 {
+		p.then.replies--
+		return
+	}
+	b.completed()
 }
 
 // beginReply decides what becomes of a reply from its first byte and from what is due.

@@ -38,7 +38,7 @@ type client struct {
 	user    *user  // nil until it has logged in
 	name    []byte
 	created time.Time
-	last    time.Time // last time something was read
+	last    time.Time // last time something was read or written
 	login   *timer
 	idle    *timer
 	lingers *timer
@@ -95,7 +95,8 @@ func (c *client) begin() {
 // closeIdle closes a client that has sent nothing for too long. As in Redis one that waits for something is not idle.
 func (c *client) closeIdle() {
 	until := c.last.Add(c.l.cfg.Limits.IdleTimeout)
-	if c.wait != nil || c.blocking > 0 || c.outstanding > 0 || c.subs != nil && c.subs.count() > 0 {
+	waits := c.wait != nil || c.busy || c.held != nil || c.blocking > 0 || c.outstanding > 0
+	if waits || c.queued || c.dirty || c.subs != nil && c.subs.count() > 0 {
 		until = c.l.now.Add(c.l.cfg.Limits.IdleTimeout)
 	}
 	if !until.After(c.l.now) {
@@ -440,6 +441,7 @@ func (c *client) flush() {
 		n, err := writeSocket(c.fd, c.out[c.sent:])
 		if n > 0 {
 			c.sent += n
+			c.last = c.l.now
 		}
 		if errors.Is(err, errAgain) {
 			break

@@ -57,7 +57,7 @@ func (c *client) execute(r request) bool {
 		return c.refuse(p.unknown(r))
 	}
 	if !cmd.Takes(r.len()) {
-		return c.refuse("ERR wrong number of arguments for '" + cmd.Name + "' command")
+		return c.reject(cmd, "wrong number of arguments for '"+cmd.Name+"' command")
 	}
 	if c.user == nil && !cmd.NoAuth {
 		return c.refuse("NOAUTH Authentication required.")
@@ -66,6 +66,7 @@ func (c *client) execute(r request) bool {
 		return c.refuse("ERR Command not allowed inside a transaction")
 	}
 	if cmd.Class == command.Refused {
+		p.metrics.commands[cmd.Class].Add(1)
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
 	if longest := p.longest.Load(); int64(len(r.raw)) > longest && r.longest() > longest {
@@ -83,13 +84,14 @@ func (c *client) execute(r request) bool {
 		return c.refuse(problem)
 	}
 	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !allowedWhileSubscribed(cmd.Name) {
-		return c.refuse("ERR Can't execute '" + cmd.Name +
+		return c.reject(cmd, "Can't execute '"+cmd.Name+
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 	}
+	run := p.handlers[cmd.Index]
 	if c.tx != nil && cmd.Class != command.Transaction && cmd.Name != "quit" && cmd.Name != "reset" {
-		return c.queue(cmd, r)
+		run = (*client).queue
 	}
-	done := p.handlers[cmd.Index](c, cmd, r)
+	done := run(c, cmd, r)
 	if done {
 		p.metrics.commands[cmd.Class].Add(1)
 	}
@@ -114,6 +116,14 @@ func (c *client) refuse(text string) bool {
 	}
 	c.replyError(text)
 	return true
+}
+
+// reject is refuse without the error's code. As in Redis an EXEC that may not run ends the transaction.
+func (c *client) reject(cmd *command.Command, text string) bool {
+	if cmd.Name == "exec" {
+		return c.abortTx("EXECABORT Transaction discarded because of: " + text)
+	}
+	return c.refuse("ERR " + text)
 }
 
 // denied returns the error of a command that the client's user may not run, or that names a state key.

@@ -42,6 +42,30 @@ func TestStateKeysCannotBeWritten(t *testing.T) {
 	require.Equal(t, "stream", kind)
 }
 
+// TestOptionsThatOnlyRedisReads: taken for another one by the library, such a word would have other zones trim otherwise, or pop from the other end.
+func TestOptionsThatOnlyRedisReads(t *testing.T) {
+	e := start(t, opened(t), nil)
+	c := dial(t, e.addr)
+	require.Equal(t, ":3\r\n", c.ask(t, "RPUSH", "l", "a", "b", "c"))
+	require.Equal(t, ":2\r\n", c.ask(t, "RPUSH", "left\x00", "a", "b"))
+	for _, words := range [][]string{
+		{"LMOVE", "l", "d", "LEFT\x00", "RIGHT"}, {"LMOVE", "l", "d", "LEFT", "right\x00x"}, {"BLMOVE", "l", "d", "LEFT", "LEFT\x00", "0"},
+		{"LMPOP", "1", "l", "LEFT\x00"}, {"LMPOP", "2", "left\x00", "l", "left\x00"}, {"BLMPOP", "0", "1", "l", "LEFT\x00", "COUNT", "2"},
+		{"XADD", "s", "MAXLEN\x00", "2", "*", "f", "v"}, {"XADD", "s", "MAXLEN", "~\x00", "2", "*", "f", "v"}, {"XADD", "s", "NOMKSTREAM\x00", "*", "f", "v"},
+		{"XADD", "s", "MAXLEN", "=", "2", "nomkstream\x00", "*", "f", "v"}, {"XADD", "s", "MINID", "~", "2", "LIMIT\x00", "2", "*", "f", "v"},
+	} {
+		require.Equal(t, "-ERR syntax error\r\n", c.ask(t, words...), "%q", words)
+		require.Equal(t, "+OK\r\n", c.ask(t, "MULTI"))
+		require.Equal(t, "-ERR syntax error\r\n", c.ask(t, words...), "%q", words)
+		require.Contains(t, c.ask(t, "EXEC"), "-EXECABORT")
+	}
+	require.Equal(t, ":0\r\n", c.ask(t, "EXISTS", "d", "s"))
+	require.Equal(t, ":3\r\n", c.ask(t, "LLEN", "l"))
+	require.Equal(t, "$3\r\n1-1\r\n", c.ask(t, "XADD", "s", "MAXLEN", "~", "2", "1-1", "maxlen\x00", "=\x00", "nomkstream\x00", "v"), "they are values")
+	require.Equal(t, "*2\r\n$5\r\nleft\x00\r\n*1\r\n$1\r\na\r\n", c.ask(t, "LMPOP", "1", "left\x00", "LEFT"), "it is a key")
+	require.Equal(t, "$1\r\na\r\n", c.ask(t, "LMOVE", "l", "left\x00", "LEFT", "RIGHT"))
+}
+
 // TestLibraryIsOutOfReach: within a transaction, and by names in quotes, too.
 func TestLibraryIsOutOfReach(t *testing.T) {
 	e := start(t, opened(t), nil)

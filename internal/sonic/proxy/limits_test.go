@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"io"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -163,6 +164,31 @@ func TestClientBeyondItsOutput(t *testing.T) {
 	require.Equal(t, "+PONG\r\n", other.ask(t, "PING"))
 }
 
+// TestRepliesBeyondTheOutputAreNotKept: those that the endpoint reads as a whole, of a transaction or a script, end their client before they are in memory.
+func TestRepliesBeyondTheOutputAreNotKept(t *testing.T) {
+	e := start(t, opened(t), func(c *proxy.Config) { c.Limits.OutputBytes = 2 << 20 })
+	other := dial(t, e.addr)
+	require.Equal(t, "+OK\r\n", other.ask(t, "SET", "a", strings.Repeat("x", 1<<20)))
+	for _, text := range []string{
+		"multi\r\n" + strings.Repeat("get a\r\n", 64) + "exec\r\n",
+		"eval \"return string.rep('x', 64 * 1024 * 1024)\" 1 a\r\n",
+		"watch a\r\nmulti\r\n" + strings.Repeat("get a\r\n", 64) + "exec\r\n",
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		c := dial(t, e.addr)
+		c.send(t, text)
+		for err := error(nil); err == nil; {
+			_, err = c.reply()
+		}
+		for _, want := range []string{"$1\r\n1\r\n", "*0\r\n"} { // behind it on the same connection
+			require.Equal(t, want, other.ask(t, "EVAL", map[bool]string{true: "return '1'", false: "return {}"}[want[0] == '$'], "1", "b"))
+		}
+		runtime.ReadMemStats(&after)
+		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(32<<20), "%.30q", text)
+	}
+}
+
 // onlyAfter reads once the other client sees that the first one is gone.
 type onlyAfter struct {
 	*connection
@@ -229,4 +255,31 @@ func TestIdleTimeout(t *testing.T) {
 	got, err := blocked.reply()
 	require.NoError(t, err, "who waits is not idle")
 	require.Equal(t, "*-1\r\n", got)
+}
+
+// TestWhoWaitsForPulsarIsNotIdle: for the outbox to have room, or for a write to be stored.
+func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
+	const idle = 100 * time.Millisecond
+	for _, ack := range []proxy.Ack{proxy.AckLocal, proxy.AckPublished} {
+		e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout, c.Ack = idle, ack })
+		if ack == proxy.AckLocal {
+			e.SetWrites(proxy.WritesHeld, "")
+		}
+		c := dial(t, e.addr)
+		c.send(t, "set a 1\r\n")
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(4*idle)))
+		_, err := c.reply()
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it waits")
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		if ack == proxy.AckLocal {
+			e.SetWrites(proxy.WritesOpen, "")
+		} else {
+			e.Shipped(0, "9000000000000-0")
+		}
+		got, err := c.reply()
+		require.NoError(t, err)
+		require.Equal(t, "+OK\r\n", got)
+		_, err = c.reply()
+		require.ErrorIs(t, err, io.EOF, "now it is")
+	}
 }

@@ -2,11 +2,14 @@ package proxy_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // pipelined sends lines in one piece and returns n replies.
@@ -83,4 +86,33 @@ func TestRedisIsLostUnderManyWrites(t *testing.T) {
 	}
 	open(t, srv)
 	assert.Equal(t, []string{"+OK\r\n", ":1\r\n"}, c.pipelined(t, 2, "set a 2\r\nincr n\r\n"))
+}
+
+// TestWritesOfLongStringsGoAlone: each ships the whole string, and Redis looks at its bound of memory between them.
+func TestWritesOfLongStringsGoAlone(t *testing.T) {
+	const bound, n = 100 << 20, 64
+	srv := opened(t, stack.Conf(map[string]string{"maxmemory": strconv.Itoa(bound)}))
+	e := start(t, srv, nil)
+	c := dial(t, e.addr)
+	for _, row := range []struct{ key, write string }{{"a", "append a x\r\n"}, {"b", "setrange b 1 x\r\n"}, {"c", "setbit c 1 %d\r\n"}} {
+		require.Equal(t, ":4194305\r\n", c.ask(t, "SETRANGE", row.key, strconv.Itoa(4<<20), "x"))
+		var text strings.Builder
+		for i := range n {
+			text.WriteString(strings.ReplaceAll(row.write, "%d", strconv.Itoa(i%2)))
+		}
+		refused := 0
+		for _, reply := range c.pipelined(t, n, text.String()) {
+			if strings.HasPrefix(reply, "-OOM command not allowed") {
+				refused++
+			}
+		}
+		assert.Greater(t, refused, n/2, "of %s", row.write)
+		memory, err := srv.Client(t).InfoMap(t.Context(), "memory").Result()
+		require.NoError(t, err)
+		peak, err := strconv.Atoi(memory["Memory"]["used_memory_peak"])
+		require.NoError(t, err)
+		assert.Less(t, peak, 2*bound, "after %s", row.write)
+		require.NoError(t, srv.Client(t).XTrimMaxLen(t.Context(), "{sonic:0}out", 0).Err())
+		require.NoError(t, srv.Client(t).Del(t.Context(), row.key).Err())
+	}
 }

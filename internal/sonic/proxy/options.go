@@ -15,9 +15,9 @@ func optionsFrom(cmd *command.Command) int {
 	switch cmd.Name {
 	case "xread", "xreadgroup":
 		return 1
-	case "sort", "sort_ro", "zadd", "geoadd", "bitfield", "getex":
+	case "sort", "sort_ro", "zadd", "geoadd", "bitfield", "getex", "xadd", "lmpop", "blmpop":
 		return 2
-	case "set", "copy", "client|tracking":
+	case "set", "copy", "client|tracking", "lmove", "blmove":
 		return 3
 	case "georadius", "georadiusbymember":
 		return 5
@@ -27,7 +27,18 @@ func optionsFrom(cmd *command.Command) int {
 
 // disguised reports whether an option of the command is one to Redis only.
 func disguised(cmd *command.Command, r request, from int) bool {
-	leading := cmd.Name == "zadd" || cmd.Name == "geoadd" // what follows are values
+	leading := false
+	switch cmd.Name {
+	case "zadd", "geoadd": // what follows are values
+		leading = true
+	case "xadd":
+		return disguisedTrim(r, from)
+	case "lmpop", "blmpop":
+		cmd.Keys(r.raw, r.args, func(i int) bool {
+			from = i + 1
+			return true
+		})
+	}
 	for i := from; i < r.len(); i++ {
 		word := r.arg(i)
 		zero := bytes.IndexByte(word, 0)
@@ -41,10 +52,44 @@ func disguised(cmd *command.Command, r request, from int) bool {
 	return false
 }
 
+// disguisedTrim is disguised for XADD, whose options end at the id.
+func disguisedTrim(r request, from int) bool {
+	for i := from; i < r.len(); i++ {
+		word := r.arg(i)
+		zero := bytes.IndexByte(word, 0)
+		if zero >= 0 {
+			word = word[:zero]
+		}
+		switch {
+		case resp.EqualFold(word, "maxlen"), resp.EqualFold(word, "minid"):
+			i++
+			if i < r.len() {
+				exact := r.arg(i)
+				if len(exact) > 1 && (exact[0] == '=' || exact[0] == '~') && exact[1] == 0 {
+					return true
+				}
+				if string(exact) == "=" || string(exact) == "~" {
+					i++
+				}
+			}
+		case resp.EqualFold(word, "limit"):
+			i++
+		case resp.EqualFold(word, "nomkstream"):
+		default:
+			return false
+		}
+		if zero >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func isOption(word []byte) bool {
 	for _, option := range [...]string{
 		"nx", "xx", "gt", "lt", "ch", "incr", "get", "ex", "px", "exat", "pxat", "keepttl", "persist", "db", "replace", "by", "limit", "asc", "desc", "alpha",
 		"store", "storedist", "count", "any", "withcoord", "withdist", "withhash", "block", "group", "noack", "streams", "overflow", "incrby", "set", "redirect",
+		"left", "right",
 	} {
 		if resp.EqualFold(word, option) {
 			return true

@@ -25,11 +25,22 @@ func (p *Proxy) Moved(address, server string) {
 	}
 	p.primary.Store(now)
 	p.mu.Unlock()
+	p.leave(errMoved, now.other)
+}
+
+// Demoted tells that the Redis with that run_id has become a replica. Connections to it end, as if they had been lost: replies to writes would tell, but
+// who only reads would go on reading what may be old. It is safe for concurrent use.
+func (p *Proxy) Demoted(server string) {
+	p.leave(errReplica, func(to place) bool { return to.server == server })
+}
+
+// leave ends the connections that lead to where from says.
+func (p *Proxy) leave(why error, from func(place) bool) {
 	for _, l := range p.running() {
 		l.post(func() {
 			for b := range l.backends() {
-				if b.state == up && now.other(b.place) {
-					b.lost(errMoved)
+				if b.state == up && from(b.place) {
+					b.lost(why)
 				}
 			}
 		})

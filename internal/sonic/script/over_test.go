@@ -241,7 +241,7 @@ func TestTwoZonesHaveAKeyLiveOn(t *testing.T) {
 // were dropped or were not the first in their message.
 func TestManyEffectsOfOneVersion(t *testing.T) {
 	calls := [][]any{
-		{"SET 2", "k", "1", "SET 2", "k", "2", "APPEND 2", "k", "3", "INCRBY 2", "c:1", "5", "INCR 1", "c:1"},
+		{"SET 2", "k", "1", "SET 2", "k", "2", "INCR 1", "k", "INCRBY 2", "c:1", "5", "INCR 1", "c:1"},
 		{"SET 4", "k", "4", "PX", "100000", "SET 3", "k", "5", "KEEPTTL", "RPUSH 2", "l", "p", "RPUSH 2", "l", "q", "SET 2", "j", "1"},
 		{"SET 2", "j", "2", "HSET 3", "h", "f", "1", "SET 2", "j", "3", "INCRBY 2", "j", "4", "LPUSH 2", "l", "o", "DECR 1", "c:1"},
 		{"SET 2", "l", "s", "RPUSH 2", "l", "refused", "SET 2", "h", "s", "SET 4", "j", "8", "PX", "200000"},

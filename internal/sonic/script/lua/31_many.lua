@@ -6,14 +6,14 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- Commands whose effects go into one entry, under one version: those on strings, which make S and I. To have them at one
 -- moment is what MSET is, too.
 local JOINED = {}
-each({'SET', 'SETEX', 'PSETEX', 'SETNX', 'SETRANGE', 'APPEND', 'INCR', 'DECR', 'INCRBY', 'DECRBY', 'INCRBYFLOAT'}, function(command)
+each({'SET', 'SETEX', 'PSETEX', 'SETNX', 'INCR', 'DECR', 'INCRBY', 'DECRBY', 'INCRBYFLOAT'}, function(command)
 	JOINED[command] = true
 end)
 
 -- Commands whose effects have an entry each.
 local SINGLE = {}
 each({
-	'HSET', 'HMSET', 'HSETNX', 'HINCRBY', 'HINCRBYFLOAT', 'SADD', 'ZADD', 'ZINCRBY', 'LPUSH', 'RPUSH', 'LPUSHX', 'RPUSHX', 'SETBIT',
+	'HSET', 'HMSET', 'HSETNX', 'HINCRBY', 'HINCRBYFLOAT', 'SADD', 'ZADD', 'ZINCRBY', 'LPUSH', 'RPUSH', 'LPUSHX', 'RPUSHX',
 }, function(command) SINGLE[command] = true end)
 
 -- HEADS[text] is what the head of a write says. There are few different ones.

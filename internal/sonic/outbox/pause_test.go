@@ -18,13 +18,13 @@ func TestPauseOfReading(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		q := newQueue()
 		begin := time.Now()
-		pause(ctx, q, 100)
+		pause(ctx, q, 100, busyPause)
 		require.Equal(t, readPause, time.Since(begin))
 
 		go func() { _, _ = q.take(ctx, false) }()
 		synctest.Wait() // it waits
 		begin = time.Now()
-		pause(ctx, q, 100)
+		pause(ctx, q, 100, busyPause)
 		require.Zero(t, time.Since(begin))
 
 		require.NoError(t, q.put(ctx, []message.Entry{{Effects: "x"}}))
@@ -32,12 +32,44 @@ func TestPauseOfReading(t *testing.T) {
 		go func() { _, _ = q.take(ctx, false) }()
 		synctest.Wait()
 		begin = time.Now()
-		pause(ctx, q, busyBytes)
+		pause(ctx, q, 9<<10, busyPause)
 		require.Equal(t, busyPause, time.Since(begin))
+		begin = time.Now()
+		pause(ctx, q, 16<<10, busyPause)
+		require.Equal(t, fullPause, time.Since(begin))
 
 		cancel()
 		begin = time.Now()
-		pause(ctx, q, busyBytes)
+		pause(ctx, q, 16<<10, busyPause)
 		require.Zero(t, time.Since(begin))
+	})
+}
+
+// TestSpacing: the longer pause brings more at once, and must not be taken for a higher rate.
+func TestSpacing(t *testing.T) {
+	const write = 128 // bytes of a short one
+	for rate, want := range map[int]time.Duration{
+		1_000: 0, 10_000: 0, 15_000: 0, 18_000: busyPause, 22_000: busyPause, 26_000: fullPause, 100_000: fullPause,
+	} {
+		for _, elapsed := range []time.Duration{busyPause, fullPause, 30 * time.Millisecond} {
+			bytes := int(float64(rate*write) * elapsed.Seconds())
+			require.Equal(t, want, spacing(bytes, elapsed), "%d writes a second, %s", rate, elapsed)
+		}
+	}
+	require.Zero(t, spacing(4<<10, time.Microsecond), "a few writes at once are no rate")
+	require.Zero(t, spacing(100, 0))
+}
+
+// TestSpaceOfMessages: with Off messages keep their distance while effects are frequent, counted from their beginning.
+func TestSpaceOfMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		time.Sleep(3 * time.Millisecond)
+		space(t.Context(), began, 100, fullPause)
+		require.Equal(t, 3*time.Millisecond, time.Since(began))
+		space(t.Context(), began, 64<<10, fullPause)
+		require.Equal(t, fullPause, time.Since(began))
+		space(t.Context(), began, 64<<10, fullPause)
+		require.Equal(t, fullPause, time.Since(began))
 	})
 }

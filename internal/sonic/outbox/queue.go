@@ -38,6 +38,13 @@ func newQueue() *queue {
 	return &queue{number: -1, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), hungry: make(chan struct{}, 1)}
 }
 
+func sizeOf(entries []message.Entry) (bytes int) {
+	for i := range entries {
+		bytes += entries[i].Size()
+	}
+	return bytes
+}
+
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -49,9 +56,7 @@ func signal(c chan struct{}) {
 func (q *queue) put(ctx context.Context, entries []message.Entry) error {
 	q.mu.Lock()
 	q.entries = append(q.entries, entries...)
-	for i := range entries {
-		q.bytes += entries[i].Size()
-	}
+	q.bytes += sizeOf(entries)
 	q.mu.Unlock()
 	signal(q.filled)
 	for {
@@ -82,9 +87,7 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 			if len(q.entries) == 0 {
 				q.entries = nil
 			}
-			for i := range taken {
-				q.bytes -= taken[i].Size()
-			}
+			q.bytes -= sizeOf(taken)
 			q.mu.Unlock()
 			signal(q.emptied)
 			return taken, nil
@@ -105,9 +108,7 @@ func (q *queue) add(entries []message.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.entries = append(q.entries, entries...)
-	for i := range entries {
-		q.bytes += entries[i].Size()
-	}
+	q.bytes += sizeOf(entries)
 	signal(q.filled)
 }
 
@@ -116,9 +117,7 @@ func (q *queue) putBack(entries []message.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.entries = append(slices.Clone(entries), q.entries...)
-	for i := range entries {
-		q.bytes += entries[i].Size()
-	}
+	q.bytes += sizeOf(entries)
 }
 
 // drop removes the entries up to id, and returns how many they are, and whether the last of them is that of id.

@@ -24,6 +24,7 @@ const (
 func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 	count := int64(readLeast)
 	var joiner message.Joiner
+	last := time.Now()
 	for {
 		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.lane.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
 		if errors.Is(err, redis.Nil) { // nothing came
@@ -51,9 +52,11 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 		if err := q.put(ctx, entries); err != nil {
 			return err
 		}
+		now := time.Now()
 		if all {
-			pause(ctx, q, bytes)
+			pause(ctx, q, bytes, now.Sub(last))
 		}
+		last = now
 	}
 }
 

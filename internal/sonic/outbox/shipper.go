@@ -253,17 +253,23 @@ func (s *Shipper) note(id message.ID) {
 
 // store stores what is read, one message behind the other. While one is under way the next gathers.
 func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
+	var last time.Time
 	for {
 		entries, err := q.take(ctx, l.one)
 		if err != nil {
 			return err
 		}
+		began, bytes := time.Now(), sizeOf(entries)
 		if err := l.storeOne(entries); err != nil {
 			q.putBack(entries)
 			return err
 		}
 		end := l.packer.Tail.Last
 		trim.behind(end, q.published(end))
+		if l.cfg.Off { // else reading keeps the distance
+			space(ctx, began, bytes, began.Sub(last))
+		}
+		last = began
 	}
 }
 

@@ -75,7 +75,7 @@ func (l *listening) do(command string, args ...any) {
 	}
 }
 
-// effects takes n entries with effects, and returns their keys.
+// effects takes n effects, beats aside, and returns their keys.
 func (l *listening) effects(n int) (keys []string) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), 20*time.Second)
@@ -89,7 +89,9 @@ func (l *listening) effects(n int) (keys []string) {
 			effects, err := message.Effects(entries[i].Effects)
 			require.NoError(l.t, err)
 			for _, e := range effects {
-				keys = append(keys, e[0]+" "+e[3])
+				if e[0] != "_" {
+					keys = append(keys, e[0]+" "+e[3])
+				}
 			}
 		}
 		require.NoError(l.t, l.lane.Shipped(ctx, l.begin, l.held.published(l.begin)))
@@ -121,7 +123,7 @@ func TestEffectsAreHeardInTheirOrder(t *testing.T) {
 	state, err := l.lane.Look(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, l.begin, state.Last, "the stream keeps the clock")
-	assert.Equal(t, lane.Unsent{Published: 200, Stored: 200}, l.unsent())
+	assert.Equal(t, lane.Unsent{Published: 196, Stored: 196}, l.unsent(), "what is in the stream does not count")
 
 	// Nobody listens for a while: what is written is noted, and its state is shipped by who comes.
 	l.stop()
@@ -131,7 +133,7 @@ func TestEffectsAreHeardInTheirOrder(t *testing.T) {
 	l.do("set", "k1", "unheard")
 	l.do("incrby", "c:n", 5)
 	l.do("incrby", "c:n", 2)
-	assert.Equal(t, lane.Unsent{Noted: 2, Published: 200, Stored: 200}, l.unsent())
+	assert.Equal(t, lane.Unsent{Noted: 2, Published: 196, Stored: 196}, l.unsent())
 	l.start(false)
 	_, left, err := l.lane.Resend(t.Context(), 100)
 	require.NoError(t, err)
@@ -212,7 +214,7 @@ func TestWhatDoesNotFitIntoMemoryIsNoted(t *testing.T) {
 
 func FuzzPublished(f *testing.F) {
 	f.Add("3 1 2-3  \neffects")
-	f.Add("9 4 2-3 ab l\n")
+	f.Add("9 0 2-3 ab l\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := parsePublished(text)
 		if err == nil {

@@ -25,8 +25,8 @@ type subscription struct {
 // published is one entry, or the end of a transaction.
 type published struct {
 	number int64 // of its last write; the writes of all entries are counted on
-	writes int64 // that its effects are of
-	stored bool  // it is in the stream, for it is large
+	writes int64 // that its effects are of; 0 when it is in the stream
+	stored bool  // it is in the stream: it is large, or must not be lost
 	entry  message.Entry
 }
 
@@ -158,7 +158,7 @@ func parsePublished(text string) (p published, err error) {
 	if err == nil {
 		p.entry.ID, err = message.ParseID(id)
 	}
-	if err != nil || !ok || !ok1 || !ok2 || !ok3 || !ok4 || p.writes < 1 || p.number < p.writes || flags != "" && flags != "l" {
+	if err != nil || !ok || !ok1 || !ok2 || !ok3 || !ok4 || p.writes < 0 || p.writes == 0 && flags == "" || p.number < p.writes || flags != "" && flags != "l" {
 		return p, fmt.Errorf("%w: %.100q", errPublished, head)
 	}
 	p.entry.Transaction, p.entry.Effects, p.stored = transaction, effects, flags == "l"

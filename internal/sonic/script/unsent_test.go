@@ -259,3 +259,89 @@ func TestAKeyThatChangedItsTypeAndIsGone(t *testing.T) {
 	w.drain()
 	assert.Zero(t, b.client.Exists(ctx, "n:k").Val())
 }
+
+// A dropped addition made the key be of its type, and so wiped what another zone had written to it before, and is told of later. The other zone gets to
+// know of the type, also when the element is gone by then, and when the key is of another type again.
+func TestADroppedAdditionHadAType(t *testing.T) {
+	for _, theirs := range [][]any{{"set", "k", "x"}, {"sadd", "k", "m"}, {"zadd", "k", 1, "m"}, {"rpush", "k", "m"}} {
+		for name, then := range map[string][][]any{
+			"it is gone":                          {{"hdel", "k", "f"}},
+			"one is gone":                         {{"hset", "k", "g", 1}, {"hdel", "k", "f"}},
+			"it is of another type now":           {{"hdel", "k", "f"}, {"sadd", "k", "f"}},
+			"another one is of another type":      {{"hdel", "k", "f"}, {"zadd", "k", 1, "z"}},
+			"another type is gone, too":           {{"hdel", "k", "f"}, {"sadd", "k", "f"}, {"srem", "k", "f"}},
+			"another type of another one is gone": {{"hdel", "k", "f"}, {"sadd", "k", "z"}, {"srem", "k", "z"}},
+		} {
+			w, a, b := twoZones(t)
+			b.write(theirs...)
+			time.Sleep(2 * time.Millisecond) // what is dropped is newer
+			a.skip(true)
+			a.write("hset", "k", "f", 1)
+			a.all(b)
+			for _, write := range then {
+				a.write(write...)
+			}
+			a.skip(false)
+			a.resend()
+			w.drain()
+			assert.Equal(t, a.data(0), b.data(0), "%v, then %s", theirs, name)
+		}
+	}
+}
+
+// A removal that was dropped is not told when the key is of another type since: it would remove a member of the same name.
+func TestADroppedElementIsNoMemberOfTheSameName(t *testing.T) {
+	for _, dropped := range [][]any{{"hset", "k", "f", 1}, {"hdel", "k", "f"}} {
+		w, a, b := twoZones(t)
+		b.write("hset", "k", "f", 0, "g", 0)
+		w.drain()
+		a.skip(true)
+		a.write(dropped...)
+		time.Sleep(2 * time.Millisecond)
+		b.write("del", "k")
+		a.all(b)
+		a.skip(false)
+		a.write("sadd", "k", "f")
+		a.resend()
+		w.drain()
+		assert.Equal(t, "f", w.everywhere("k"), "%v", dropped)
+	}
+}
+
+// What a dropped write has said of a list's expiry is shipped, also when the zone has forgotten that by then, and knows still that another zone made
+// the list.
+func TestADroppedExpiryOfAListIsShipped(t *testing.T) {
+	w, a, b := twoZones(t)
+	b.write("rpush", "l", "1")
+	b.write("pexpireat", "l", far)
+	w.drain()
+	a.skip(true)
+	a.write("persist", "l")
+	a.skip(false)
+	w.forgetAll()
+	a.resend()
+	w.drain()
+	w.everywhere("l")
+	assert.Equal(t, int64(-1), b.data(0)["l"].expires)
+}
+
+// Answers are not dropped: what is shipped later in their place may be nothing, when another zone has replaced the key by then.
+func TestAnswersAreNotDropped(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("rpush", "l", "1")
+	w.drain()
+	b.forget("l")
+	a.write("rpush", "l", "2")
+	b.all(a)
+	require.Equal(t, 1, b.wants())
+	a.skip(true)
+	a.all(b) // it is asked
+	time.Sleep(2 * time.Millisecond)
+	b.write("set", "l", "x")
+	a.all(b)
+	a.skip(false)
+	a.resend()
+	w.drain()
+	assert.Equal(t, "x", w.everywhere("l"))
+	assert.Zero(t, b.wants())
+}

@@ -146,6 +146,60 @@ func TestOutboxOff(t *testing.T) {
 	}
 }
 
+// With outbox off the Sonic that ships ends in order, and another one before the same Redis takes over, while clients write by way of that one: nothing is
+// lost, and nothing is counted as lost.
+func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
+	pulsar := stack.Pulsar(t)
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string, r *stack.RedisServer) zone {
+		return zone{run(t, "SONIC_OUTBOX=off", counters, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL()), r}
+	}
+	shared := durable(t)
+	sonics := []zone{begin("a", shared), begin("a", shared)}
+	b := begin("b", durable(t))
+	for _, z := range append(sonics, b) {
+		z.awaitWritable()
+	}
+	added := int64(0)
+	for range 4 {
+		var ships, other zone
+		await(t, 30*time.Second, "one of them ships", func() bool {
+			for i, z := range sonics {
+				if z.zones().Outbox.Owner {
+					ships, other = z, sonics[1-i]
+					return true
+				}
+			}
+			return false
+		})
+		stop, done := make(chan struct{}), make(chan struct{})
+		c := other.client()
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					added += flood(t, c, 1)
+				}
+			}
+		}()
+		began := shared.Client(t).Get(t.Context(), "c:n").Val()
+		await(t, 20*time.Second, "it is under load", func() bool { return shared.Client(t).Get(t.Context(), "c:n").Val() != began })
+		ships.Stop()
+		await(t, 30*time.Second, "the other one takes over", func() bool { return other.zones().Outbox.Owner })
+		ships.Start()
+		ships.awaitWritable()
+		close(stop)
+		<-done
+	}
+	settleOff(t, append(sonics, b)...)
+	held := equal(t, 30*time.Second, sonics[0], b)
+	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
+	assert.Zero(t, sonics[0].zones().Outbox.Lost)
+}
+
 // settleOff waits until nothing is noted and all that was published is stored.
 func settleOff(t testing.TB, zones ...zone) {
 	t.Helper()

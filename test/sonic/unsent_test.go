@@ -200,6 +200,47 @@ func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
 	assert.Zero(t, sonics[0].zones().Outbox.Lost)
 }
 
+// With outbox off Pulsar goes away and comes back while clients write: nothing is lost, and nothing is counted as lost.
+func TestOutboxOffWhilePulsarIsAway(t *testing.T) {
+	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string, more ...string) zone {
+		r := durable(t)
+		return zone{run(t, append(more, "SONIC_OUTBOX=off", "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, counters, "SONIC_REDIS_URL="+r.URL())...), r}
+	}
+	a := begin("a", "SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener)
+	b := begin("b", "SONIC_PULSAR_URL="+pulsar.URL())
+	for _, z := range []zone{a, b} {
+		z.awaitWritable()
+	}
+	ca := a.client()
+	stop, done := make(chan struct{}), make(chan struct{})
+	added := int64(0)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				added += flood(t, ca, 1)
+			}
+		}
+	}()
+	for range 2 {
+		await(t, 60*time.Second, "it ships", func() bool { o := a.zones().Outbox; return o.Owner && o.Trouble == "" && o.Noted == 0 })
+		line.Cut()
+		await(t, 60*time.Second, "it is noted that Pulsar is away", func() bool { return a.zones().Outbox.Noted > 0 })
+		require.NoError(t, line.Restore())
+	}
+	close(stop)
+	<-done
+	settleOff(t, a, b)
+	held := equal(t, 30*time.Second, a, b)
+	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
+	assert.Zero(t, a.zones().Outbox.Lost)
+}
+
 // settleOff waits until nothing is noted and all that was published is stored.
 func settleOff(t testing.TB, zones ...zone) {
 	t.Helper()

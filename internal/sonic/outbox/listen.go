@@ -34,9 +34,6 @@ func (l *loader) listen(running context.Context, live *subscription, begin messa
 		return fmt.Errorf("cannot ask Redis what it has published: %w", err)
 	}
 	l.skips.Store(u.Skips)
-	if err := l.forget(ctx); err != nil {
-		return err
-	}
 	heard := l.held.heard(u)
 	begin = message.Max(begin, l.held.last())
 	// What was published since the subscription began may come before some of it.

@@ -219,7 +219,11 @@ func (l *loader) session(ctx context.Context) error {
 		defer live.close()
 	}
 	begin, err := l.prepare(ctx)
-	if err == nil && !l.cfg.Off {
+	switch {
+	case err != nil:
+	case l.cfg.Off:
+		err = l.forget(ctx) // before any of it is stored
+	default:
 		err = l.missed(ctx)
 	}
 	if err != nil {

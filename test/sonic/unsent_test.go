@@ -1,6 +1,7 @@
 package sonic
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -34,7 +35,12 @@ func equal(t testing.TB, limit time.Duration, a, b zone) map[string]held {
 // flood writes rounds of all kinds, and returns how much it has added to the counters.
 func flood(t testing.TB, c *redis.Client, rounds int) (added int64) {
 	t.Helper()
-	ctx := t.Context()
+	added, err := flooded(t.Context(), c, rounds)
+	require.NoError(t, err)
+	return added
+}
+
+func flooded(ctx context.Context, c *redis.Client, rounds int) (added int64, err error) {
 	for round := range rounds {
 		_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i := range 20 {
@@ -55,9 +61,11 @@ func flood(t testing.TB, c *redis.Client, rounds int) (added int64) {
 			}
 			return nil
 		})
-		require.NoError(t, err)
+		if err != nil {
+			return added, err
+		}
 	}
-	return added
+	return added, nil
 }
 
 const counters = `SONIC_CONFLICTS=[{prefix: "c:", policy: counter}]`
@@ -181,7 +189,11 @@ func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					added += flood(t, c, 1)
+					n, err := flooded(t.Context(), c, 1)
+					if !assert.NoError(t, err) {
+						return
+					}
+					added += n
 				}
 			}
 		}()
@@ -223,7 +235,11 @@ func TestOutboxOffWhilePulsarIsAway(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				added += flood(t, ca, 1)
+				n, err := flooded(t.Context(), ca, 1)
+				if !assert.NoError(t, err) {
+					return
+				}
+				added += n
 			}
 		}
 	}()

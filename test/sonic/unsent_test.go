@@ -1,6 +1,7 @@
 package sonic
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -34,7 +35,12 @@ func equal(t testing.TB, limit time.Duration, a, b zone) map[string]held {
 // flood writes rounds of all kinds, and returns how much it has added to the counters.
 func flood(t testing.TB, c *redis.Client, rounds int) (added int64) {
 	t.Helper()
-	ctx := t.Context()
+	added, err := flooded(t.Context(), c, rounds)
+	require.NoError(t, err)
+	return added
+}
+
+func flooded(ctx context.Context, c *redis.Client, rounds int) (added int64, err error) {
 	for round := range rounds {
 		_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i := range 20 {
@@ -55,9 +61,11 @@ func flood(t testing.TB, c *redis.Client, rounds int) (added int64) {
 			}
 			return nil
 		})
-		require.NoError(t, err)
+		if err != nil {
+			return added, err
+		}
 	}
-	return added
+	return added, nil
 }
 
 const counters = `SONIC_CONFLICTS=[{prefix: "c:", policy: counter}]`
@@ -144,6 +152,109 @@ func TestOutboxOff(t *testing.T) {
 		assert.Zero(t, z.redis.Client(t).XLen(ctx, "{sonic:0}out").Val())
 		assert.Zero(t, z.zones().Outbox.Lost)
 	}
+}
+
+// With outbox off the Sonic that ships ends in order, and another one before the same Redis takes over, while clients write by way of that one: nothing is
+// lost, and nothing is counted as lost.
+func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
+	pulsar := stack.Pulsar(t)
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string, r *stack.RedisServer) zone {
+		return zone{run(t, "SONIC_OUTBOX=off", counters, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, "SONIC_PULSAR_URL="+pulsar.URL(), "SONIC_REDIS_URL="+r.URL()), r}
+	}
+	shared := durable(t)
+	sonics := []zone{begin("a", shared), begin("a", shared)}
+	b := begin("b", durable(t))
+	for _, z := range append(sonics, b) {
+		z.awaitWritable()
+	}
+	added := int64(0)
+	for range 4 {
+		var ships, other zone
+		await(t, 30*time.Second, "one of them ships", func() bool {
+			for i, z := range sonics {
+				if z.zones().Outbox.Owner {
+					ships, other = z, sonics[1-i]
+					return true
+				}
+			}
+			return false
+		})
+		stop, done := make(chan struct{}), make(chan struct{})
+		c := other.client()
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					n, err := flooded(t.Context(), c, 1)
+					if !assert.NoError(t, err) {
+						return
+					}
+					added += n
+				}
+			}
+		}()
+		began := shared.Client(t).Get(t.Context(), "c:n").Val()
+		await(t, 20*time.Second, "it is under load", func() bool { return shared.Client(t).Get(t.Context(), "c:n").Val() != began })
+		ships.Stop()
+		await(t, 30*time.Second, "the other one takes over", func() bool { return other.zones().Outbox.Owner })
+		ships.Start()
+		ships.awaitWritable()
+		close(stop)
+		<-done
+	}
+	settleOff(t, append(sonics, b)...)
+	held := equal(t, 30*time.Second, sonics[0], b)
+	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
+	assert.Zero(t, sonics[0].zones().Outbox.Lost)
+}
+
+// With outbox off Pulsar goes away and comes back while clients write: nothing is lost, and nothing is counted as lost.
+func TestOutboxOffWhilePulsarIsAway(t *testing.T) {
+	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
+	begin := func(name string, more ...string) zone {
+		r := durable(t)
+		return zone{run(t, append(more, "SONIC_OUTBOX=off", "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, counters, "SONIC_REDIS_URL="+r.URL())...), r}
+	}
+	a := begin("a", "SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener)
+	b := begin("b", "SONIC_PULSAR_URL="+pulsar.URL())
+	for _, z := range []zone{a, b} {
+		z.awaitWritable()
+	}
+	ca := a.client()
+	stop, done := make(chan struct{}), make(chan struct{})
+	added := int64(0)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				n, err := flooded(t.Context(), ca, 1)
+				if !assert.NoError(t, err) {
+					return
+				}
+				added += n
+			}
+		}
+	}()
+	for range 2 {
+		await(t, 60*time.Second, "it ships", func() bool { o := a.zones().Outbox; return o.Owner && o.Trouble == "" && o.Noted == 0 })
+		line.Cut()
+		await(t, 60*time.Second, "it is noted that Pulsar is away", func() bool { return a.zones().Outbox.Noted > 0 })
+		require.NoError(t, line.Restore())
+	}
+	close(stop)
+	<-done
+	settleOff(t, a, b)
+	held := equal(t, 30*time.Second, a, b)
+	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
+	assert.Zero(t, a.zones().Outbox.Lost)
 }
 
 // settleOff waits until nothing is noted and all that was published is stored.

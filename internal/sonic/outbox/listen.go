@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,17 +18,22 @@ const (
 	heldLeast = 4 << 20
 )
 
-// listen takes effects as Redis publishes them.
-func (l *loader) listen(ctx context.Context, live *subscription, begin message.ID) error {
-	defer context.AfterFunc(ctx, live.close)()
+// hearTimeout is how long what Redis has published by the end of a session may take to be received.
+const hearTimeout = 2 * time.Second
+
+// listen takes effects as Redis publishes them, until ctx ends, and then those that Redis has published by then: nobody else gets them.
+func (l *loader) listen(running context.Context, live *subscription, begin message.ID) error {
+	ctx, give := context.WithCancel(context.WithoutCancel(running))
+	defer give()
+	defer context.AfterFunc(running, func() {
+		live.end(l.lane.Channel(), hearTimeout)
+		time.AfterFunc(hearTimeout, give)
+	})()
 	u, err := l.lane.Unsent(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot ask Redis what it has published: %w", err)
 	}
 	l.skips.Store(u.Skips)
-	if err := l.forget(ctx); err != nil {
-		return err
-	}
 	heard := l.held.heard(u)
 	begin = message.Max(begin, l.held.last())
 	// What was published since the subscription began may come before some of it.
@@ -71,8 +77,8 @@ func (l *loader) listen(ctx context.Context, live *subscription, begin message.I
 			l.held.note(p.entry.ID, heard)
 		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
+			if running.Err() != nil {
+				return context.Cause(running)
 			}
 			return err
 		}
@@ -84,6 +90,33 @@ func (l *loader) listen(ctx context.Context, live *subscription, begin message.I
 			l.log.Error("effects wait in memory, and it is full: Redis drops them, and notes what they change", zap.Int("bytes", l.held.size()))
 		}
 	}
+}
+
+// hear takes what Redis has published since the subscription began, and ends it: the session does not begin.
+func (l *loader) hear(ctx context.Context, live *subscription) {
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := l.listen(ended, live, l.packer.Tail.Last); !errors.Is(err, context.Canceled) {
+		l.log.Warn("cannot receive all effects that Redis has published", zap.Error(err))
+	}
+}
+
+// missed counts as lost what another process has held that shipped with Off and ended: nobody listens for what follows it any more.
+func (l *loader) missed(ctx context.Context) error {
+	u, err := l.lane.Unsent(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot ask Redis what it has published: %w", err)
+	}
+	if u.Published <= u.Stored {
+		return nil
+	}
+	if err := l.lose(ctx, u.Published-u.Stored); err != nil {
+		return err
+	}
+	if err := l.lane.Shipped(ctx, l.packer.Tail.Last, u.Published); err != nil {
+		return fmt.Errorf("cannot say that it is counted: %w", err)
+	}
+	return nil
 }
 
 // stored returns what the stream holds behind begin, up to end unless that is zero: large effects, and what was there when effects still went by way

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -25,8 +26,8 @@ type subscription struct {
 // published is one entry, or the end of a transaction.
 type published struct {
 	number int64 // of its last write; the writes of all entries are counted on
-	writes int64 // that its effects are of
-	stored bool  // it is in the stream, for it is large
+	writes int64 // that its effects are of; 0 when it is in the stream
+	stored bool  // it is in the stream: it is large, or must not be lost
 	entry  message.Entry
 }
 
@@ -71,11 +72,41 @@ func subscribe(ctx context.Context, o *redis.Options, channel string) (s *subscr
 
 func (s *subscription) close() { _ = s.conn.Close() }
 
+// errEnded says that Redis sends no more effects, and all that it has sent was received.
+var errEnded = errors.New("the subscription has ended")
+
+// end has Redis send no more: it notes what is written from then on. receive returns [errEnded] behind the last effect, or an error when that takes
+// longer than within.
+func (s *subscription) end(channel string, within time.Duration) {
+	err := s.conn.SetDeadline(time.Now().Add(within))
+	if err == nil {
+		err = s.send("SUNSUBSCRIBE", channel)
+	}
+	if err != nil {
+		s.close()
+	}
+}
+
 func (s *subscription) send(words ...string) error {
 	if _, err := s.conn.Write(resp.AppendCommand(nil, words...)); err != nil {
 		return fmt.Errorf("cannot ask Redis for effects: %w", err)
 	}
 	return nil
+}
+
+// kind reads what is sent: an effect, or, when ended, that there are no more.
+func (s *subscription) kind() (ended bool, err error) {
+	const last = "sunsubscribe"
+	n, err := s.length('$')
+	if err != nil {
+		return false, err
+	}
+	word, err := s.in.Peek(min(n+2, len(last)))
+	if err == nil {
+		ended = string(word) == last
+		_, err = s.in.Discard(n + 2)
+	}
+	return ended, err
 }
 
 // skip reads over a bulk string whose length is known to the protocol.
@@ -120,8 +151,12 @@ func (s *subscription) receive() (list []published, err error) {
 		if err == nil && n != 3 {
 			err = errPublished
 		}
+		ended := false
 		if err == nil {
-			err = s.skip() // smessage
+			ended, err = s.kind()
+		}
+		if err == nil && ended {
+			err = errEnded
 		}
 		if err == nil {
 			err = s.skip() // the channel
@@ -158,7 +193,7 @@ func parsePublished(text string) (p published, err error) {
 	if err == nil {
 		p.entry.ID, err = message.ParseID(id)
 	}
-	if err != nil || !ok || !ok1 || !ok2 || !ok3 || !ok4 || p.writes < 1 || p.number < p.writes || flags != "" && flags != "l" {
+	if err != nil || !ok || !ok1 || !ok2 || !ok3 || !ok4 || p.writes < 0 || p.writes == 0 && flags == "" || p.number < p.writes || flags != "" && flags != "l" {
 		return p, fmt.Errorf("%w: %.100q", errPublished, head)
 	}
 	p.entry.Transaction, p.entry.Effects, p.stored = transaction, effects, flags == "l"

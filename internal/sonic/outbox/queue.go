@@ -75,9 +75,9 @@ func (q *queue) put(ctx context.Context, entries []message.Entry) error {
 }
 
 // take waits for entries and returns those of the next message: as many as the bounds allow, whole transactions only. With one it
-// returns no more than the first of them, or the first transaction.
+// returns no more than the first of them, or the first transaction. Once ctx has ended it returns what is held, and then an error.
 func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
-	for {
+	for ended := false; ; {
 		q.mu.Lock()
 		n := message.Cut(q.entries, one)
 		q.starved = n == 0
@@ -93,12 +93,15 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 			return taken, nil
 		}
 		q.mu.Unlock()
+		if ended {
+			return nil, context.Cause(ctx)
+		}
 		signal(q.emptied)
 		signal(q.hungry)
 		select {
 		case <-q.filled:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			ended = true
 		}
 	}
 }

@@ -219,7 +219,17 @@ func (l *loader) session(ctx context.Context) error {
 		defer live.close()
 	}
 	begin, err := l.prepare(ctx)
+	switch {
+	case err != nil:
+	case l.cfg.Off:
+		err = l.forget(ctx) // before any of it is stored
+	default:
+		err = l.missed(ctx)
+	}
 	if err != nil {
+		if l.cfg.Off {
+			l.hear(ctx, live)
+		}
 		return err
 	}
 	l.trouble.Note(nil)
@@ -229,18 +239,28 @@ func (l *loader) session(ctx context.Context) error {
 		q = l.held
 	}
 	trim := newTrimmer(l.lane)
-	group, ctx := errgroup.WithContext(ctx)
+	group, running := errgroup.WithContext(ctx)
+	more := running // until then there may be more to store
 	if l.cfg.Off {
-		group.Go(func() error { return l.listen(ctx, live, begin) })
+		hearing, heard := context.WithCancel(context.WithoutCancel(ctx))
+		more = hearing
+		group.Go(func() error {
+			defer heard()
+			return l.listen(running, live, begin)
+		})
 	} else {
-		group.Go(func() error { return l.read(ctx, begin, q) })
+		group.Go(func() error { return l.read(running, begin, q) })
 	}
-	group.Go(func() error { return l.resend(ctx) })
-	group.Go(func() error { return l.store(ctx, q, trim) })
-	group.Go(func() error { return trim.run(ctx) })
-	group.Go(func() error { return l.beat(ctx) })
-	group.Go(func() error { return l.prune(ctx) })
-	return group.Wait()
+	group.Go(func() error { return l.resend(running) })
+	group.Go(func() error { return l.store(more, q, trim) })
+	group.Go(func() error { return trim.run(running) })
+	group.Go(func() error { return l.beat(running) })
+	group.Go(func() error { return l.prune(running) })
+	err = group.Wait()
+	if l.cfg.Off {
+		trim.end(ctx)
+	}
+	return err
 }
 
 // note tells how far the topic is.
@@ -251,13 +271,13 @@ func (s *Shipper) note(id message.ID) {
 	s.stored(id)
 }
 
-// store stores what is read, one message behind the other. While one is under way the next gathers.
+// store stores what is read, one message behind the other. While one is under way the next gathers. Once ctx has ended it stores what is left.
 func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 	var last time.Time
 	for {
 		entries, err := q.take(ctx, l.one)
 		if err != nil {
-			return err
+			return nil //nolint:nilerr // why the session ends others say
 		}
 		began, bytes := time.Now(), sizeOf(entries)
 		if err := l.storeOne(entries); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
@@ -37,11 +38,29 @@ func (t *trimmer) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		t.mu.Lock()
-		to, published := t.to, t.published
-		t.mu.Unlock()
-		if err := t.lane.Shipped(ctx, to, published); err != nil {
+		if err := t.trim(ctx); err != nil {
 			return fmt.Errorf("cannot trim the outbox: %w", err)
 		}
 	}
+}
+
+func (t *trimmer) trim(ctx context.Context) error {
+	t.mu.Lock()
+	to, published := t.to, t.published
+	t.mu.Unlock()
+	return t.lane.Shipped(ctx, to, published)
+}
+
+// endTimeout is how long the end of a trimmer may take.
+const endTimeout = time.Second
+
+// end tells Redis what was stored last, which may be behind the end of run: else who comes next counts published effects as lost that are stored. It
+// does what it can: Redis may be away.
+func (t *trimmer) end(ctx context.Context) {
+	if t.to.IsZero() { // nothing was stored
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	_ = t.trim(ctx)
 }

@@ -35,6 +35,22 @@ func TestEveryRowOfWritesConverges(t *testing.T) {
 	}
 }
 
+// The same rows while zones drop effects, now and then, and ship later what these have changed: zones hold the same at the end.
+func TestEveryRowOfDroppedWritesConverges(t *testing.T) {
+	p := fromEnvironment(t, 10) // schedules
+	r := rand.New(rand.NewPCG(p.seed, 1))
+	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
+		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
+			w := newWorld(t, r, names...)
+			g := &grid{world: w, makers: newMakers(t), drops: true}
+			for n := range p.steps {
+				g.run(n, 2+n%3)
+			}
+			t.Log(w.counts)
+		})
+	}
+}
+
 // rowWrite is a write to a key: commands with %k for the key, %v for a value of its own, %s for a time soon, %l for one far away. Some need another
 // key before, "<key>.tmp".
 var rowWrites = []string{
@@ -55,6 +71,7 @@ type grid struct {
 	makers *makers
 	rows   int
 	begun  []int // of each zone, how long its topic was before
+	drops  bool  // zones drop effects
 }
 
 const mostRows = 1200
@@ -105,6 +122,7 @@ func (g *grid) run(number, length int) {
 			schedule = append(schedule, "the expiry passes")
 		}
 		z := g.zones[g.r.IntN(len(g.zones))]
+		schedule = append(schedule, g.drop()...)
 		schedule = append(schedule, z.name+" writes")
 		g.write(z, rows, at, number, soon.UnixMilli(), far)
 		schedule = append(schedule, g.hear(at == 0)...)
@@ -113,11 +131,40 @@ func (g *grid) run(number, length int) {
 		time.Sleep(time.Until(soon.Add(3 * time.Millisecond)))
 		schedule = append(schedule, "the expiry passes")
 	}
+	if g.drops {
+		for _, z := range g.zones {
+			z.skip(false)
+			z.resend()
+		}
+	}
 	g.drain()
 	time.Sleep(time.Until(soon.Add(350 * time.Millisecond))) // clocks of streams are ahead by less
 	g.drain()
 	g.compare(number, rows, schedule, soon.UnixMilli(), far)
 	g.forget()
+}
+
+// drop has some zones begin to drop effects, or end that; then some ship at once what was dropped.
+func (g *grid) drop() (did []string) {
+	g.t.Helper()
+	if !g.drops {
+		return nil
+	}
+	for _, z := range g.zones {
+		switch g.r.IntN(5) {
+		case 0, 1:
+			z.skip(true)
+			did = append(did, z.name+" drops")
+		case 2:
+			z.skip(false)
+			did = append(did, z.name+" drops nothing")
+		case 3:
+			z.skip(false)
+			z.resend()
+			did = append(did, z.name+" ships what was dropped")
+		}
+	}
+	return did
 }
 
 // write sends the writes at place at of all rows to a zone.
@@ -223,8 +270,11 @@ func (g *grid) compare(number int, rows [][]int, schedule []string, soon, far in
 			got, there := data[key]
 			equal = equal && there == exists && got == want
 		}
-		modelled := false
+		modelled := g.drops // the model does not know what was dropped
 		for _, seen := range []bool{false, true} {
+			if g.drops {
+				break
+			}
 			model, there := g.makers.fold(effects, now, seen)
 			if model.kind == "dump" && exists {
 				model.kind, model.content = want.kind, want.content
@@ -245,8 +295,10 @@ func (g *grid) compare(number int, rows [][]int, schedule []string, soon, far in
 		for at, z := range g.zones {
 			fmt.Fprintf(&text, "  zone %s: %v, knows %v\n", z.name, held[at][key], z.known(0, key))
 		}
-		model, there := g.makers.fold(effects, now, false)
-		fmt.Fprintf(&text, "  model: %v %v\n", model, there)
+		if !g.drops {
+			model, there := g.makers.fold(effects, now, false)
+			fmt.Fprintf(&text, "  model: %v %v\n", model, there)
+		}
 		for _, v := range effects {
 			fmt.Fprintf(&text, "  %v\n", v)
 		}

@@ -2,6 +2,7 @@ package script_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -147,6 +148,40 @@ func TestAnAdditionThatSaysAnUnknownExpiry(t *testing.T) {
 	assert.Equal(t, "x=1 y=1", w.everywhere("h"))
 	assert.Equal(t, int64(-1), a.data(0)["h"].expires)
 	assert.Zero(t, a.wants())
+}
+
+// Expiries pass while a message is being applied, which says that they come, and that they are lifted: Redis goes by the time at which it is told of one.
+func TestAnExpiryThatPassesWhileItIsApplied(t *testing.T) {
+	ctx := context.Background()
+	w, a, b := twoZones(t)
+	pipe := a.client.TxPipeline()
+	do := func(command string, args ...any) {
+		pipe.Do(ctx, append([]any{"FCALL", "sonic_" + command, 1, a.out, "0tf"}, args...)...)
+	}
+	filler := []any{"filler"}
+	for i := range 20_000 { // takes some time
+		filler = append(filler, i)
+	}
+	do("sadd", filler...)
+	soon := time.Now().Add(2 * time.Second)
+	for i := range 40 {
+		key := fmt.Sprint("h", i)
+		do("hset", key, "f", "1")
+		do("pexpireat", key, soon.Add(time.Duration(i)*time.Millisecond).UnixMilli())
+		do("persist", key)
+	}
+	do("tx")
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+	require.True(t, time.Now().Before(soon), "the machine is too slow")
+	require.True(t, a.ship(1000))
+	time.Sleep(time.Until(soon))
+	b.all(a)
+	w.drain()
+	assert.Len(t, b.data(0), 41)
+	for i := range 40 {
+		assert.Equal(t, "f=1", w.everywhere(fmt.Sprint("h", i)))
+	}
 }
 
 // What a zone wrote before it was asked is no answer.

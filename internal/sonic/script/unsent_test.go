@@ -44,55 +44,78 @@ func (z *zone) length() int64 {
 
 // Zones drop effects for a while, as when their outboxes are full, and take writes all the while. Afterwards they hold the same, and no increment is missing.
 func TestWhatWasDroppedIsShipped(t *testing.T) {
+	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
+		t.Run(strconv.Itoa(len(names)), func(t *testing.T) { dropping(t, names, false) })
+	}
+}
+
+// The same with Redis that come back older than they were: writes that were dropped are lost with them, and zones hold the same all the same.
+func TestWhatWasDroppedIsShippedByAnOlderRedis(t *testing.T) { dropping(t, []string{"a", "b"}, true) }
+
+func dropping(t *testing.T, names []string, older bool) {
+	t.Helper()
 	p := fromEnvironment(t, 600)
 	r := rand.New(rand.NewPCG(p.seed, 0))
-	w := newWorld(t, r, "a", "b")
+	w := newWorld(t, r, names...)
 	c := &chaos{world: w, acked: make(map[string]int64)}
 	skips := make(map[*zone]bool)
 	for range p.steps {
-		z := w.zones[r.IntN(2)]
+		z := w.zones[r.IntN(len(names))]
+		others := z.others()
 		switch n := r.IntN(100); {
-		case n < 60:
+		case n < 56:
 			c.write(z, 1+r.IntN(12))
-		case n < 75 && !skips[z]:
+		case n < 70 && !skips[z]:
 			z.ship(1 + r.IntN(40))
+		case n < 86:
+			z.deliver(others[r.IntN(len(others))])
+		case n < 88:
+			z.beat()
 		case n < 90:
-			z.deliver(z.others()[0])
+			z.prune(r.IntN(4))
 		case n < 94:
 			skips[z] = !skips[z]
 			z.skip(skips[z])
 		case n < 95: // what is noted outlasts it; who opens Redis has effects not be dropped
-			z.restart(false)
+			z.restart(older && r.IntN(2) == 0)
 			skips[z] = false
-		case !skips[z]:
+		case n < 96 && older:
+			z.keepCopy()
+		case !skips[z] && z.ready:
 			z.resend()
 		}
 	}
 	for _, z := range w.zones {
 		z.skip(false)
+	}
+	w.drain() // then those that came back older are ready
+	for _, z := range w.zones {
 		z.resend()
 	}
 	w.drain()
 	time.Sleep(3500 * time.Millisecond) // what expires has expired then: expiries are of real time
 	w.drain()
 	for db := range 2 {
-		a, b := w.zones[0].data(db), w.zones[1].data(db)
-		for _, z := range w.zones { // of policy none: each is one zone's
-			for key := range z.data(db) {
-				if !strings.HasPrefix(key, "n:") {
-					require.Equal(t, a[key], b[key], "%d %s: zone a knows %v, zone b %v", db, key, w.zones[0].known(db, key), w.zones[1].known(db, key))
+		first := w.zones[0].data(db)
+		for _, z := range w.zones[1:] {
+			for _, one := range w.zones { // of policy none: each is one zone's
+				for key := range one.data(db) {
+					if !strings.HasPrefix(key, "n:") {
+						require.Equal(t, first[key], z.data(db)[key], "%d %s: zone a knows %v, zone %s %v", db, key, w.zones[0].known(db, key), z.name, z.known(db, key))
+					}
 				}
 			}
+			assert.Equal(t, first, z.data(db))
 		}
-		assert.Equal(t, a, b)
 		for counter, sum := range c.acked {
-			if at, key, _ := strings.Cut(counter, ":"); at == strconv.Itoa(db) && sum != 0 {
-				require.Equal(t, strconv.FormatInt(sum, 10), a[key].content, counter)
+			if at, key, _ := strings.Cut(counter, ":"); at == strconv.Itoa(db) && sum != 0 && !older {
+				require.Equal(t, strconv.FormatInt(sum, 10), first[key].content, counter)
 			}
 		}
 	}
 	for _, z := range w.zones {
 		require.Zero(t, z.client.Exists(context.Background(), script.KeysOf(0).Unsent).Val())
+		require.Zero(t, z.wants())
 	}
 }
 
@@ -258,4 +281,90 @@ func TestAKeyThatChangedItsTypeAndIsGone(t *testing.T) {
 	a.resend()
 	w.drain()
 	assert.Zero(t, b.client.Exists(ctx, "n:k").Val())
+}
+
+// A dropped addition made the key be of its type, and so wiped what another zone had written to it before, and is told of later. The other zone gets to
+// know of the type, also when the element is gone by then, and when the key is of another type again.
+func TestADroppedAdditionHadAType(t *testing.T) {
+	for _, theirs := range [][]any{{"set", "k", "x"}, {"sadd", "k", "m"}, {"zadd", "k", 1, "m"}, {"rpush", "k", "m"}} {
+		for name, then := range map[string][][]any{
+			"it is gone":                          {{"hdel", "k", "f"}},
+			"one is gone":                         {{"hset", "k", "g", 1}, {"hdel", "k", "f"}},
+			"it is of another type now":           {{"hdel", "k", "f"}, {"sadd", "k", "f"}},
+			"another one is of another type":      {{"hdel", "k", "f"}, {"zadd", "k", 1, "z"}},
+			"another type is gone, too":           {{"hdel", "k", "f"}, {"sadd", "k", "f"}, {"srem", "k", "f"}},
+			"another type of another one is gone": {{"hdel", "k", "f"}, {"sadd", "k", "z"}, {"srem", "k", "z"}},
+		} {
+			w, a, b := twoZones(t)
+			b.write(theirs...)
+			time.Sleep(2 * time.Millisecond) // what is dropped is newer
+			a.skip(true)
+			a.write("hset", "k", "f", 1)
+			a.all(b)
+			for _, write := range then {
+				a.write(write...)
+			}
+			a.skip(false)
+			a.resend()
+			w.drain()
+			assert.Equal(t, a.data(0), b.data(0), "%v, then %s", theirs, name)
+		}
+	}
+}
+
+// A removal that was dropped is not told when the key is of another type since: it would remove a member of the same name.
+func TestADroppedElementIsNoMemberOfTheSameName(t *testing.T) {
+	for _, dropped := range [][]any{{"hset", "k", "f", 1}, {"hdel", "k", "f"}} {
+		w, a, b := twoZones(t)
+		b.write("hset", "k", "f", 0, "g", 0)
+		w.drain()
+		a.skip(true)
+		a.write(dropped...)
+		time.Sleep(2 * time.Millisecond)
+		b.write("del", "k")
+		a.all(b)
+		a.skip(false)
+		a.write("sadd", "k", "f")
+		a.resend()
+		w.drain()
+		assert.Equal(t, "f", w.everywhere("k"), "%v", dropped)
+	}
+}
+
+// What a dropped write has said of a list's expiry is shipped, also when the zone has forgotten that by then, and knows still that another zone made
+// the list.
+func TestADroppedExpiryOfAListIsShipped(t *testing.T) {
+	w, a, b := twoZones(t)
+	b.write("rpush", "l", "1")
+	b.write("pexpireat", "l", far)
+	w.drain()
+	a.skip(true)
+	a.write("persist", "l")
+	a.skip(false)
+	w.forgetAll()
+	a.resend()
+	w.drain()
+	w.everywhere("l")
+	assert.Equal(t, int64(-1), b.data(0)["l"].expires)
+}
+
+// Answers are not dropped: what is shipped later in their place may be nothing, when another zone has replaced the key by then.
+func TestAnswersAreNotDropped(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.write("rpush", "l", "1")
+	w.drain()
+	b.forget("l")
+	a.write("rpush", "l", "2")
+	b.all(a)
+	require.Equal(t, 1, b.wants())
+	a.skip(true)
+	a.all(b) // it is asked
+	time.Sleep(2 * time.Millisecond)
+	b.write("set", "l", "x")
+	a.all(b)
+	a.skip(false)
+	a.resend()
+	w.drain()
+	assert.Equal(t, "x", w.everywhere("l"))
+	assert.Zero(t, b.wants())
 }

@@ -7,16 +7,16 @@
 --
 -- In both cases the stream keeps the clock: its last id is that of the last effect.
 --
--- Fields of the hash: "k<db>:<key>" of a key; "e<db>:<length of key>:<key><element>" to the letter of the type of an element;
--- "I<db>:<key>", and "i" or "j" with a field or member as "e", to the sum of the changes of a counter.
+-- Fields of the hash: "k<db>:<key>" of a key; "e<db>:<length of key>:<key><element>" to the letter of the type of an element, a capital one once it was
+-- added: that says of which type the key is; "I<db>:<key>", and "i" or "j" with a field or member as "e", to the sum of the changes of a counter.
 local unsent = {
 	skips = false, sends = false,
-	sent = 0, -- writes published since the library was loaded
+	sent = 0, -- writes published since the library was loaded, but for those that are in the stream, too
 	told = 0, -- of these, how many the topic has
 }
 
--- Elements of effects: the letter of the type, where the first one is, how far the next one is from it.
-local ELEMENTS_OF = {H = {'h', 6, 2}, A = {'s', 6, 1}, Z = {'z', 7, 2}, h = {'h', 6, 1}, a = {'s', 6, 1}, z = {'z', 6, 1}}
+-- Elements of effects: what is noted of each, where the first one is, how far the next one is from it.
+local ELEMENTS_OF = {H = {'H', 6, 2}, A = {'S', 6, 1}, Z = {'Z', 7, 2}, h = {'h', 6, 1}, a = {'s', 6, 1}, z = {'z', 6, 1}}
 
 -- each_effect calls take with each of packed effects, until it returns false.
 local function each_effect(packed, take)
@@ -43,7 +43,16 @@ function unsent.mark(out, packed)
 		local elements = ELEMENTS_OF[op]
 		if elements then
 			if call('HEXISTS', hash, 'k' .. name) == 1 then return end
-			for i = elements[2], #e, elements[3] do call('HSET', hash, element('e', e[i]), elements[1]) end
+			for i = elements[2], #e, elements[3] do
+				local field, says = element('e', e[i]), elements[1]
+				local said = call('HGET', hash, field) or says
+				local types = string.find(said, '%u') and string.find(says, '%u') and said ~= says
+				if types then -- one alone does not tell what both have wiped
+					call('HSET', hash, 'k' .. name, '')
+					return
+				end
+				call('HSET', hash, field, string.find(said, '%u') and said or says)
+			end
 		elseif op == 'I' then
 			if failed(try('HINCRBY', hash, 'I' .. name, e[5])) then lost = lost + 1 end
 		elseif op == 'i' then
@@ -59,13 +68,14 @@ function unsent.mark(out, packed)
 	unsent.lose(out, lost)
 end
 
--- publish sends an entry to who ships, and tells whether anybody listens. Shard channels, for no pattern of a client fits them.
-function unsent.publish(out, tx, id, effects, writes)
-	local large = #effects > PIECE
-	local head = format('%d %d', unsent.sent + writes, writes) .. ' ' .. id .. ' ' .. (tx or '') .. ' ' .. (large and 'l' or '')
-	if call('SPUBLISH', state(out, 'live'), head .. '\n' .. (large and '' or effects)) == 0 then return false end
+-- publish sends an entry to who ships, and tells whether anybody listens. streams says that the entry is in the stream, too, and is only announced:
+-- it cannot be lost, and does not count. Shard channels, for no pattern of a client fits them.
+function unsent.publish(out, tx, id, effects, writes, streams)
+	if streams then writes = 0 end
+	local head = format('%d %d', unsent.sent + writes, writes) .. ' ' .. id .. ' ' .. (tx or '') .. ' ' .. (streams and 'l' or '')
+	if call('SPUBLISH', state(out, 'live'), head .. '\n' .. (streams and '' or effects)) == 0 then return false end
 	unsent.sent = unsent.sent + writes
-	if large then
+	if streams then
 		local last = in_pieces(out, effects, id)
 		if tx then
 			call('XADD', out, id, 'e', last, 't', tx)
@@ -87,25 +97,25 @@ local function op_of(packed)
 	return op
 end
 
--- take_unsent takes an entry in place of the stream. It returns the entry's id; nil when the entry is for the stream, false when it is for nobody.
-local function take_unsent(out, db, tx, effects, notes, writes)
-	local op = unsent.skips and op_of(effects)
-	local asks = op == 'N' or op == 'O' -- wants and their answers: they are few, and somebody waits for them
-	if asks and not unsent.sends then return nil end
+-- take_unsent takes an entry in place of the stream. It returns the entry's id; nil when the entry is for the stream, false when it is for nobody. kept
+-- says that the entry must not be lost, nor be dropped: it is of db 0.
+local function take_unsent(out, db, tx, effects, notes, writes, kept)
+	if kept and not unsent.sends then return nil end
+	local op = unsent.skips and not kept and op_of(effects)
 	if op == '_' or op == '' then return false end -- beats can wait; the end of a transaction that was dropped
 	if db ~= '0' then call('SELECT', '0') end
-	local id = next_id(#effects)
-	local sent = (not op or asks) and unsent.publish(out, tx, id, effects, writes)
+	local id, streams = next_id(#effects), kept or #effects > PIECE
+	local sent = not op and unsent.publish(out, tx, id, effects, writes, streams)
 	if not sent then
+		if kept then return nil end
 		op = op or op_of(effects)
-		if op == 'N' or op == 'O' then return nil end -- they are of db 0
 		if op == '_' or op == '' then
 			if db ~= '0' then call('SELECT', db) end
 			return false
 		end
 		unsent.mark(out, effects)
 	end
-	if not sent or #effects <= PIECE then call('XSETID', out, id) end
+	if not sent or not streams then call('XSETID', out, id) end
 	top = id
 	if notes then
 		for i = 2, #notes, 2 do notes[i] = id .. notes[i] end

@@ -38,6 +38,16 @@ local function dead(f, v)
 	return at ~= nil and at <= clock and (v.ms < at or not before(said, v))
 end
 
+-- has_come tells whether the time at of the key's expiry has come, here where it is known that the key would be missing then. Redis removes a key at
+-- once that it is told an expiry of that has come by then: the call may have begun before.
+local function has_come(db, key, at)
+	if at > clock then
+		go(db)
+		if call('EXISTS', key) == 0 then clock = math.max(clock, wall_clock()) end
+	end
+	return at <= clock
+end
+
 -- facts reads what is known of a key.
 local function facts(db, key)
 	go('0')
@@ -108,12 +118,12 @@ function fold.wholesale(db, key, v, pxat, set, base)
 	local f = facts_to_change(db, key)
 	if f.whole and before(v, f.whole) then return 'lost' end
 	local said, at = versions.expiry(f)
-	local replaced = said and before(said, v) and at and at <= clock
 	local was = f.whole
 	f.whole, f.whole_said = v, pxat
 	note(key_field(db, key), whole_text(v, pxat))
 	local typed = versions.newest_type(f)
 	if typed and before(v, typed) then
+		local replaced = said and before(said, v) and at and has_come(db, key, at)
 		settle(db, key, f, was)
 		if replaced then wanted(db, key, false, f) end
 		return 'lost'
@@ -265,11 +275,11 @@ function fold.expire(db, key, v, pxat, wiped)
 	end
 	f.expiry, f.said = v, pxat
 	note(expiry_field(db, key), fold.expiry_text(v, pxat, f.wiped))
-	local now_at = tonumber(pxat)
+	local now_at, over = tonumber(pxat), at and has_come(db, key, at)
 	local comes = now_at == nil or now_at > clock
 	local typed = versions.newest_type(f)
 	local needs = recovers and not wiped
-		or at and at <= clock and (not wiped or wiped < at) and not same(said, v) and (comes or typed and before(v, typed))
+		or over and (not wiped or wiped < at) and not same(said, v) and (comes or typed and before(v, typed))
 	go(db)
 	if call('EXISTS', key) == 0 then
 		if needs or comes and (now_at or not said) then wanted(db, key, false, f) end

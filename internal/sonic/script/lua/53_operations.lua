@@ -37,15 +37,15 @@ function fold.operate(e, v)
 	local base = versions.base(f.stored)
 	if base == versions.full(v) then return 'applied' end -- it came with the copy of a bootstrap
 	local said, at = versions.expiry(f)
-	local replaced = said and before(said, v) and at and at <= clock
 	local was = f.whole
 	f.whole, f.whole_said = v, pxat
 	local typed = versions.newest_type(f)
 	local lost = typed and before(v, typed)
 	if lost or dead(f, v) then
+		local replaced = lost and said and before(said, v) and at and has_come(db, key, at)
 		note(key_field(db, key), whole_text(v, pxat))
 		settle(db, key, f, was)
-		if lost and replaced then wanted(db, key, false, f) end
+		if replaced then wanted(db, key, false, f) end
 		return lost and 'lost' or 'dead'
 	end
 	local result = 'applied'

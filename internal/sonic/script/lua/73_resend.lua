@@ -30,47 +30,65 @@ always('sonic_lost', function(keys, args)
 	return 1
 end)
 
--- element_now returns the effect that says what an element of key is.
-local function element_now(db, key, element, letter, notes)
-	local policy, held, pxat = policy_of(key), nil, expiry_of(key) or ''
-	if LETTERS[kind_of(key)] == letter then
-		if letter == 'h' then
-			held = call('HGET', key, element)
-		elseif letter == 'z' then
-			held = call('ZSCORE', key, element)
-		else
-			held = call('SISMEMBER', key, element) == 1
-		end
-	end
-	if not held then
+-- element_now returns the effect that says what an element of key is, of the type letter. typed says that there is no such key, and that other zones are to
+-- hear that it was of that type.
+local function element_now(db, key, element, letter, typed, notes)
+	local policy, held, pxat = policy_of(key), nil, expiry_of(key)
+	if not pxat then
+		pxat = ''
 		-- Elsewhere it may be of another type than it was here last: without versions it would stay.
-		if policy == 'n' and call('EXISTS', key) == 0 then return deletion_effect(policy, db, key), notes end
-		local op = letter == 's' and 'a' or letter
-		return element_effect(op, policy, db, key, pxat, element), removed_notes(policy, db, key, {element}, 1, 1, notes)
+		if policy == 'n' then return deletion_effect(policy, db, key), notes end
+	elseif LETTERS[kind_of(key)] ~= letter then
+		if policy == 'n' then return '', notes end -- elsewhere it is of that type, too
+	elseif letter == 'h' then
+		held = call('HGET', key, element)
+	elseif letter == 'z' then
+		held = call('ZSCORE', key, element)
+	else
+		held = call('SISMEMBER', key, element) == 1 and ''
 	end
-	notes = added_notes(policy, db, key, letter, {element}, 1, 1, 1, notes)
-	if letter == 'h' then return element_effect('H', policy, db, key, pxat, element, held), notes end
-	if letter == 'z' then return element_effect('Z', policy, db, key, pxat, held, element), notes end
-	return element_effect('A', policy, db, key, pxat, element), notes
+	local function addition(value)
+		if letter == 'h' then return element_effect('H', policy, db, key, pxat, element, value) end
+		if letter == 'z' then return element_effect('Z', policy, db, key, pxat, value, element) end
+		return element_effect('A', policy, db, key, pxat, element)
+	end
+	if held then return addition(held), added_notes(policy, db, key, letter, {element}, 1, 1, 1, notes) end
+	local effects = element_effect(letter == 's' and 'a' or letter, policy, db, key, pxat, element)
+	if typed then -- it is added, and removed again
+		effects, notes = addition('0') .. effects, notes or {}
+		notes[#notes + 1], notes[#notes + 2] = type_field(db, key, letter), ''
+	end
+	return effects, removed_notes(policy, db, key, {element}, 1, 1, notes)
+end
+
+-- stored_of returns what is stored of a key's versions. The script is in the key's db.
+local function stored_of(ver, db, ...)
+	call('SELECT', '0')
+	local stored = call('HMGET', ver, ...)
+	call('SELECT', db)
+	return stored
 end
 
 -- overwritten tells whether another zone has written, since the effects were dropped, all that key holds here, or the element if given. All zones
--- get that, and a write of that zone that is on its way may be newer: the state here is not news. The script is in the key's db.
+-- get that, and a write of that zone that is on its way may be newer: the state here is not news.
 local function overwritten(ver, db, key, element)
-	local kind = element or kind_of(key)
-	if not element and kind ~= 'string' and kind ~= 'list' and kind ~= 'stream' then return false end
-	call('SELECT', '0')
-	local stored
 	if element then
-		stored = call('HMGET', ver, element_field(db, key, element))
-	else
-		stored = call('HMGET', ver, key_field(db, key), expiry_field(db, key))
+		local version = stored_of(ver, db, element_field(db, key, element))[1]
+		return version and string.find(version, '@', 1, true) and string.sub(version, -2) ~= ' -' -- a removal says nothing about the key's type
 	end
-	call('SELECT', db)
-	local version = stored[1]
-	if not version or not string.find(version, '@', 1, true) then return false end
-	if element then return string.sub(version, -2) ~= ' -' end -- a removal says nothing about the key's type
-	return not stored[2] or versions.overtaken(stored[2], version)
+	local kind = kind_of(key)
+	if kind ~= 'string' and kind ~= 'list' and kind ~= 'stream' then return false end
+	local stored = stored_of(ver, db, key_field(db, key), expiry_field(db, key))
+	local whole = stored[1]
+	-- What is pruned may be older than the effects that were dropped: so may be an expiry that is forgotten.
+	if not whole or not string.find(whole, '@', 1, true) or not versions.known(whole) then return false end
+	return not stored[2] or versions.overtaken(stored[2], whole)
+end
+
+-- deleted tells whether the key was deleted or replaced since an element of it was written: all zones get that.
+local function deleted(ver, db, key, element)
+	local stored = stored_of(ver, db, element_field(db, key, element), key_field(db, key))
+	return stored[1] and versions.overtaken(stored[1], stored[2])
 end
 
 -- resent returns the effects of one field of the hash `unsent`, and comes back to db 0.
@@ -92,12 +110,21 @@ local function resent(hash, ver, field, value, notes)
 	end
 	local effects
 	call('SELECT', db)
+	local letter, added, there = string.lower(value), string.find(value, '%u'), kind_of(key)
+	if element and there ~= 'none' and LETTERS[there] ~= letter then -- what it was written to is gone
+		if added then
+			element = nil -- the key was of that type for a moment, and wiped what others may have
+		else
+			letter = LETTERS[there] or letter -- a removal is one of whatever type
+		end
+	end
 	if overwritten(ver, db, key, element) then
 		effects = ''
-	elseif kind == 'k' then
-		effects, notes = state_effects(db, key, notes)
+	elseif element then
+		local typed = added and there == 'none' and not deleted(ver, db, key, element)
+		effects, notes = element_now(db, key, element, letter, typed, notes)
 	else
-		effects, notes = element_now(db, key, element, value, notes)
+		effects, notes = state_effects(db, key, notes)
 	end
 	call('SELECT', '0')
 	return effects, notes
@@ -140,7 +167,7 @@ always('sonic_resend', function(keys, args)
 	for i = 1, #whole do take(whole[i]) end
 	sliced('HDEL', hash, taken, 1, #taken)
 	local effects, id = concat(parts), false
-	if effects ~= '' and not alone then id = append(out, '0', nil, effects, notes) end
+	if effects ~= '' and not alone then id = append(out, '0', nil, effects, notes, nil, true) end
 	return {id or '', call('HLEN', hash)}
 end)
 

@@ -33,13 +33,17 @@ func (p *Pulsar) MakeBus(ctx context.Context, b *Bus) error {
 }
 
 // MakeSubscriber makes the topic of what the subscriber is to get, and the subscription that keeps it from the first match on;
-// with the admin API also the topics of retries and dead letters. A live subscriber has none but the first, and no subscription.
+// with the admin API also the topics of retries and dead letters. Only an ordered subscriber's has the bus' partitions. A live subscriber has none but the first, and no subscription.
 func (p *Pulsar) MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) error {
 	if s.Order == OrderLive {
-		return p.create(ctx, p.topics.Send(s), b.Partitions)
+		return p.create(ctx, p.topics.Send(s), 1)
+	}
+	partitions := 1 // each one costs every engine a producer and every processor a consumer
+	if s.Order.Ordered() {
+		partitions = b.Partitions
 	}
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { return p.keep(ctx, p.topics.Send(s), b.Partitions, DeliverSubscription) })
+	all.Go(func() error { return p.keep(ctx, p.topics.Send(s), partitions, DeliverSubscription) })
 	if p.admin {
 		all.Go(func() error { return p.keep(ctx, p.topics.DeadLetter(s), 1, DeliverSubscription) })
 		if s.Order == OrderNone {

@@ -21,6 +21,9 @@ func (t Topics) Status() string { return t.name("status") }
 // Events is the topic on which a bus' events come in.
 func (t Topics) Events(bus string) string { return t.name(bus + "-events") }
 
+// Unmatched is the topic of a bus' events that no engine could match: package match refuses them.
+func (t Topics) Unmatched(bus string) string { return t.Events(bus) + "-DLQ" }
+
 // Send is the topic of the events that one subscriber is to get.
 func (t Topics) Send(s *Subscriber) string { return t.name(s.Bus + "-to-" + s.Name + "-" + s.UID) }
 

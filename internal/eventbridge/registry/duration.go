@@ -20,3 +20,6 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	*d = Duration(v)
 	return nil
 }
+
+// String writes it as time.Duration does.
+func (d Duration) String() string { return time.Duration(d).String() }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/aviaryhq/aviary/pkg/match"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -21,14 +22,16 @@ type Bus struct {
 
 	// Description is for people. Optional.
 	Description string `json:"description,omitempty"`
-	// Partitions of the bus' topic: events of one partitionkey are in one of them, in their order. It cannot be changed.
-	// Default 4, or 1 without pulsar.admin_url.
+	// Partitions of the bus' topic, 1 to 128: events of one partitionkey are in one of them, in their order. It cannot
+	// be changed; 0 keeps what is stored. Default 4, or 1 without pulsar.admin_url, where more is not possible.
 	Partitions int `json:"partitions"`
-	// DedupWindow is for how long an event with the source and id of another is left out. 0 for never. Default 10m.
+	// DedupWindow is for how long an event with the source and id of another is left out, at most 24h. 0 for never.
+	// Default 10m.
 	DedupWindow Duration `json:"dedup_window"`
-	// MaxEventBytes bounds an event as JSON. Default 256 KiB, at most 1 MiB.
+	// MaxEventBytes bounds an event as JSON, 1 KiB to 1 MiB. Default 256 KiB.
 	MaxEventBytes int `json:"max_event_bytes"`
-	// Schemas are JSON Schemas of the data of events by type. An event of a type that is here must be valid. Optional.
+	// Schemas are JSON Schemas of the data of events by type, at most 100. An event of a type that is here must be
+	// valid. Optional.
 	Schemas map[string]json.RawMessage `json:"schemas,omitempty"`
 	// Mapping makes CloudEvents of plain JSON. Without it plain JSON is refused. Optional.
 	Mapping *Mapping `json:"mapping,omitempty"`
@@ -73,7 +76,7 @@ const (
 // Subscriber takes the events of a bus that one of its rules matches.
 type Subscriber struct {
 	Bus string `json:"bus"`
-	// Name is like a bus'.
+	// Name is like a bus', and so are the next three.
 	Name     string    `json:"name"`
 	Revision int64     `json:"revision"`
 	Created  time.Time `json:"created"`
@@ -82,14 +85,16 @@ type Subscriber struct {
 	UID string `json:"uid"`
 
 	Description string `json:"description,omitempty"`
-	// State. Default active. Reason says why it was changed by Eventbridge itself, such as "410 Gone".
-	State  State  `json:"state"`
+	// State. Empty keeps what is stored, so that what stands in a file does not undo a pause. Default active.
+	State State `json:"state"`
+	// Reason says why Eventbridge itself changed the state, such as "410 Gone". Set by the store.
 	Reason string `json:"reason,omitempty"`
 	// Rules of which one has to match. At least one, at most 1,000; names as a bus'.
 	Rules []Rule `json:"rules"`
-	// Order cannot be changed. Default none.
+	// Order cannot be changed; empty keeps what is stored. Default none.
 	Order Order `json:"order"`
-	// Start is where a new subscriber begins: latest, earliest, or a time (RFC 3339) in the bus' retention. Only at creation. Default latest.
+	// Start is where a new subscriber begins: latest, earliest, or a time (RFC 3339) in the bus' retention. It cannot be
+	// changed; empty keeps what is stored. Default latest.
 	Start string `json:"start,omitempty"`
 	// Transform changes what is delivered. Optional.
 	Transform *Transform `json:"transform,omitempty"`
@@ -101,7 +106,12 @@ type Subscriber struct {
 type Rule struct {
 	Name    string          `json:"name"`
 	Pattern json.RawMessage `json:"pattern"`
+
+	compiled *match.Pattern
 }
+
+// Compiled is the pattern, parsed. It is set in each rule of a [Snapshot] and of what the store returns, nil in others.
+func (r Rule) Compiled() *match.Pattern { return r.compiled }
 
 // Transform makes the body of a delivery. At most one of Template and CEL is set.
 type Transform struct {
@@ -118,7 +128,7 @@ type Transform struct {
 
 // Delivery says how a subscriber's events are delivered.
 type Delivery struct {
-	// Concurrency bounds deliveries under way in one instance. Default 16; always 1 for OrderTotal.
+	// Concurrency bounds deliveries under way in one instance, 1 to 1,000. Default 16; always 1 for OrderTotal.
 	Concurrency int `json:"concurrency,omitempty"`
 	// Rate bounds deliveries per second of one instance, attempts after the first included. 0: no bound.
 	Rate float64 `json:"rate,omitempty"`
@@ -158,12 +168,19 @@ type Target struct {
 	Log      *LogTarget      `json:"log,omitempty"`
 }
 
+// The modes of a webhook, those of CloudEvents 1.0 over HTTP.
+const (
+	ModeBinary     = "binary"
+	ModeStructured = "structured"
+	ModeBatch      = "batch"
+)
+
 // Webhook delivers by POST. Any 2xx is success.
 type Webhook struct {
 	URL string `json:"url"`
-	// Mode is binary, structured or batch (CloudEvents 1.0 over HTTP). Default structured. Batch is for OrderNone.
+	// Mode. Default structured. Batch is for OrderNone and OrderLive.
 	Mode string `json:"mode,omitempty"`
-	// BatchEvents and BatchLinger bound a batch: defaults 100 and 20ms.
+	// BatchEvents (at most 1,000) and BatchLinger (at most 10s) bound a batch, with ModeBatch only. Defaults 100 and 20ms.
 	BatchEvents int      `json:"batch_events,omitempty"`
 	BatchLinger Duration `json:"batch_linger,omitempty"`
 	// Headers are added to each request.

@@ -6,11 +6,15 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
 	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
@@ -47,7 +51,7 @@ type Config struct {
 
 	// Of the command line only, see Flags.
 	Export, Import string `yaml:"-"`
-	DryRun         bool   `yaml:"-"`
+	DryRun, Prune  bool   `yaml:"-"`
 }
 
 // HTTPConfig is the server.
@@ -127,6 +131,7 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 	fs.Var(&cfg.Roles, "roles", "roles of this process, separated by commas: preprocessor, engine, processor")
 	fs.StringVar(&cfg.Export, "export", cfg.Export, "write the registry as YAML to this file, - for standard output, and exit")
 	fs.StringVar(&cfg.Import, "import", cfg.Import, "make the registry's buses and subscribers as this YAML file has them, and exit")
+	fs.BoolVar(&cfg.Prune, "prune", cfg.Prune, "with -import: delete what the file does not have")
 	fs.BoolVar(&cfg.DryRun, "dry-run", cfg.DryRun, "with -import: only tell what would change")
 }
 
@@ -171,4 +176,51 @@ func (c Config) instance() string {
 		host = "eventbridge"
 	}
 	return cmp.Or(c.Instance, fmt.Sprintf("%s-%d", host, os.Getpid()))
+}
+
+// tokens reads the tokens of the API; nil where none is asked for.
+func (c APIConfig) tokens(log *zap.Logger) (*door.Tokens, error) {
+	if len(c.Tokens) == 0 {
+		return nil, nil //nolint:nilnil // everybody may
+	}
+	sources := make([]door.TokenSource, 0, len(c.Tokens))
+	for i, t := range c.Tokens {
+		key := fmt.Sprintf("api.tokens[%d]", i)
+		source := door.TokenSource{Tenant: cmp.Or(t.Role, api.RoleViewer), TokensKey: key + ".token", File: t.TokenFile, FileKey: key + ".token_file"}
+		if t.Token != "" {
+			source.Tokens = []secret.String{t.Token}
+		}
+		sources = append(sources, source)
+	}
+	return door.NewTokens(log, sources)
+}
+
+// fixed returns a fault for each section that a reload cannot change and that has changed.
+func (c Config) fixed(changed Config) error {
+	now, then := c, changed
+	now.Ingest.Tenants, then.Ingest.Tenants = nil, nil
+	now.Common, then.Common = app.Common{}, app.Common{}
+	var errs []error
+	for _, part := range []struct {
+		key  string
+		a, b any
+	}{
+		{"pulsar", now.Pulsar, then.Pulsar},
+		{"http", now.HTTP, then.HTTP},
+		{"roles", now.Roles, then.Roles},
+		{"instance", now.Instance, then.Instance},
+		{"topics", now.Topics, then.Topics},
+		{"api", now.API, then.API},
+		{"secrets", now.Secrets, then.Secrets},
+		{"ingest", now.Ingest, then.Ingest},
+		{"engine", now.Engine, then.Engine},
+		{"processor", now.Processor, then.Processor},
+		{"targets", now.Targets, then.Targets},
+		{"connections", now.Connections, then.Connections},
+	} {
+		if !reflect.DeepEqual(part.a, part.b) {
+			errs = append(errs, config.Fault(part.key, "changes at the next start only; ingest.tenants can change while it runs"))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
@@ -33,9 +34,13 @@ type Processor interface {
 	CancelJob(bus, subscriber string) (processor.Job, error)
 }
 
-// Instances tells what is active where.
+// Instances tells what is active where. A registry.Status does.
 type Instances interface {
 	Instances() []registry.Instance
+	// Active reports whether all engines match by a revision of the registry or a later one, and which do not.
+	Active(revision int64) (active bool, behind []string)
+	// States is what each instance tells of a subscriber.
+	States(bus, name string) map[string]json.RawMessage
 }
 
 // Options are what the API works with.

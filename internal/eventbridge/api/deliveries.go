@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -17,8 +18,11 @@ type statusAnswer struct {
 	State      registry.State `json:"state"`
 	Reason     string         `json:"reason,omitempty"`
 	Revision   int64          `json:"revision"`
-	// Active says whether all engines match by this revision.
-	Active bool `json:"active"`
+	// Active says whether all engines match by this revision, Behind which do not.
+	Active bool     `json:"active"`
+	Behind []string `json:"behind,omitempty"`
+	// Instances is what each process has told of its deliveries to the subscriber.
+	Instances map[string]json.RawMessage `json:"instances,omitempty"`
 	// Here is what the process that answers does; null in one without the role processor.
 	Here *processor.Status `json:"here"`
 	// Backlog is null where the brokers' admin API is not known or does not answer.
@@ -34,7 +38,9 @@ func (a *API) status(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	answer := statusAnswer{Subscriber: s.Name, State: s.State, Reason: s.Reason, Revision: s.Revision, Active: a.active(s.Revision)}
+	answer := statusAnswer{Subscriber: s.Name, State: s.State, Reason: s.Reason, Revision: s.Revision}
+	answer.Active, answer.Behind = a.Instances.Active(s.Revision)
+	answer.Instances = a.Instances.States(s.Bus, s.Name)
 	if a.Processor != nil {
 		here := a.Processor.Status(s.Bus, s.Name)
 		answer.Here = &here
@@ -47,28 +53,9 @@ func (a *API) status(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, answer)
 }
 
-// active reports whether all engines match by a revision of the registry, or a later one.
-func (a *API) active(revision int64) bool {
-	if a.Instances == nil {
-		return false
-	}
-	engines := 0
-	for _, i := range a.Instances.Instances() {
-		if i.Engine() {
-			engines++
-			if i.Applied < revision {
-				return false
-			}
-		}
-	}
-	return engines > 0
-}
-
 func (a *API) instances(w http.ResponseWriter, _ *http.Request) {
 	found := list[registry.Instance]{Items: []registry.Instance{}}
-	if a.Instances != nil {
-		found.Items = append(found.Items, a.Instances.Instances()...)
-	}
+	found.Items = append(found.Items, a.Instances.Instances()...)
 	write(w, http.StatusOK, found)
 }
 

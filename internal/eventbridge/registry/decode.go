@@ -33,8 +33,14 @@ func DecodeBus(text []byte, name string, checks Checks) (Bus, error) {
 
 // DecodeSubscriber is [DecodeBus] for a subscriber.
 func DecodeSubscriber(text []byte, bus, name string, checks Checks) (Subscriber, error) {
+	return decodeSubscriber(text, bus, name, checks, func(*Subscriber) faults { return nil })
+}
+
+// decodeSubscriber lets prepare change what was read before it is looked at.
+func decodeSubscriber(text []byte, bus, name string, checks Checks, prepare func(*Subscriber) faults) (Subscriber, error) {
 	s := NewSubscriber(bus, name)
 	found := decode(text, &s)
+	found = append(found, prepare(&s)...)
 	if s.Bus != bus {
 		found.add("/bus", "must be %q as in the address, or left out, got %q", bus, s.Bus)
 		s.Bus = bus

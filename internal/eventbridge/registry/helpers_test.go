@@ -114,3 +114,8 @@ func putBus(t testing.TB, s member, name string) *registry.Bus {
 	require.NoError(t, err)
 	return made
 }
+
+const (
+	eventually = 20 * time.Second
+	tick       = time.Millisecond
+)

@@ -32,6 +32,8 @@ type world struct {
 	bus    registry.Bus
 	rev    int64
 
+	factory *target.Factory // of real targets, in place of the test's; nil: none
+
 	mu      sync.Mutex
 	targets map[string]*fakeTarget
 }
@@ -132,6 +134,9 @@ func (w *world) target(name string, answer func(ctx context.Context, d target.De
 
 // New makes the world a Targets.
 func (w *world) New(s *registry.Subscriber) (target.Target, error) {
+	if w.factory != nil {
+		return w.factory.New(s)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.targets[s.Name] == nil {

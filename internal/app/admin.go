@@ -73,7 +73,7 @@ func (r *Runtime) adminHandler() http.Handler {
 
 // newRegistry returns a registry with the metrics of the process itself.
 func newRegistry(name string) *prometheus.Registry {
-	build := readBuild()
+	build := ThisBuild()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "aviary_build_info",
 		Help:        "What runs here; always 1.",

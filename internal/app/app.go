@@ -81,7 +81,7 @@ func (p Program[T]) main(proc process) int {
 	}
 	switch loaded.Action {
 	case config.Version:
-		return proc.print(fmt.Sprintf("%s %s\n", p.Name, readBuild()))
+		return proc.print(fmt.Sprintf("%s %s\n", p.Name, ThisBuild()))
 	case config.Check:
 		proc.warn(p.Name, loaded.Warnings)
 		return proc.print(fmt.Sprintf("%s: the configuration is valid (%s)\n", p.Name, loaded.Source))
@@ -123,7 +123,7 @@ func (p Program[T]) main(proc process) int {
 	for _, warning := range loaded.Warnings {
 		log.Warn(warning)
 	}
-	log.Info("starting", zap.String("service", p.Name), zap.Stringer("build", readBuild()), zap.String("config", loaded.Source))
+	log.Info("starting", zap.String("service", p.Name), zap.Stringer("build", ThisBuild()), zap.String("config", loaded.Source))
 	rt := newRuntime(p.Name, log, loaded.Config.common().ShutdownTimeout)
 	err = p.run(ctx, rt, loaded.Config, func(ctx context.Context) {
 		context.AfterFunc(ctx, out.hurry)

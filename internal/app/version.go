@@ -19,8 +19,8 @@ func (b Build) String() string {
 	return fmt.Sprintf("version %s, commit %s, %s", b.Version, b.Commit, b.Go)
 }
 
-// readBuild prefers what the linker was told to what the toolchain found.
-func readBuild() Build {
+// ThisBuild prefers what the linker was told to what the toolchain found.
+func ThisBuild() Build {
 	b := Build{Version: version, Commit: commit, Go: runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if b.Version == "" && info.Main.Version != "" {

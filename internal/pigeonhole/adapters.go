@@ -5,9 +5,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/pigeonhole/kafka"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/pulsar"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/rabbitmq"
+	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 )
 
 // The roles of a route's parts.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/kafka"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/pulsar"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/rabbitmq"
+	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 

@@ -1,8 +1,8 @@
 package pigeonhole
 
 import (
-	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
 // Loops are cut by places: a message carries where each route took it from, and is

@@ -3,9 +3,9 @@ package pigeonhole
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/aviaryhq/aviary/internal/pigeonhole/kafka"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/rabbitmq"
+	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 )
 
 // metrics are those of all routes.

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
 // resuming is a sink that knows what it has stored.

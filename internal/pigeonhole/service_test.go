@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/kafka"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
+	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector/lane"
 )
 
 // parse returns the configuration of a text.

@@ -83,6 +83,14 @@ func (m MessageID) Deduplicated() bool { return !m.IsZero() && m.ledger < 0 }
 // without partitions, -1 when the id names nothing.
 func (m MessageID) Partition() int { return int(m.partition) - 1 }
 
+// Place returns where the message is stored in its partition: the ledger, the entry in it, and the
+// index in the entry's batch, 0 for a message outside batches. All three ascend from one message of
+// a partition to the next, compared in this order. For an id that names nothing, and for a record
+// that the broker took for a duplicate, ledger is less than 1.
+func (m MessageID) Place() (ledger, entry int64, index int) {
+	return m.ledger, m.entry, int(m.batch)
+}
+
 // errNoMessage: an id that names nothing, or a message that the broker has dropped.
 var errNoMessage = errors.New("the id names no message")
 

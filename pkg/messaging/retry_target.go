@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -53,7 +52,7 @@ func newCopier(r *run) *copier {
 	c := r.cfg
 	target := func(name, topic string) *copyTarget {
 		p := Business()
-		p.Name = name
+		p.Name, p.Compression = name, c.Retry.Compression
 		// Unbatched: copies with a delivery time travel alone anyway, and
 		// Key_Shared readers of dead letters need it. A full queue must not block
 		// a worker.
@@ -198,46 +197,12 @@ func (t *copyTarget) awaitSubscription(ctx context.Context) error {
 	}
 }
 
-// subscribe creates the subscription that keeps dead letters, on one partition of the topic after
-// the other, and leaves it without a consumer.
+// subscribe creates the subscription that keeps dead letters, and leaves it without a consumer.
 func (t *copyTarget) subscribe(ctx context.Context) error {
-	partitions, err := patiently(ctx, t.client, func() ([]string, error) {
-		return t.client.consumers.TopicPartitions(t.topic)
-	}, nil)
-	for _, partition := range partitions {
-		if err == nil {
-			err = t.subscribePartition(ctx, partition)
-		}
-	}
-	if err != nil {
+	if err := t.client.ensureSubscription(ctx, t.topic, t.keepFor, pulsar.SubscriptionPositionEarliest); err != nil {
 		return fmt.Errorf("%w %s: %w", errNotKept, t.keepFor, err)
 	}
 	return nil
-}
-
-// subscribePartition sees to it that the subscription exists. The consumer is closed, whenever it
-// comes.
-func (t *copyTarget) subscribePartition(ctx context.Context, partition string) error {
-	_, err := patiently(ctx, t.client, func() (none struct{}, err error) {
-		raw, err := t.client.consumers.Subscribe(pulsar.ConsumerOptions{
-			Topic: partition, SubscriptionName: t.keepFor, Type: pulsar.Shared, ReceiverQueueSize: 1,
-			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, BackOffPolicyFunc: newBackoff,
-		})
-		if err == nil {
-			raw.Close()
-		}
-		return none, err
-	}, nil)
-	if err != nil && subscriptionExists(err) {
-		return nil
-	}
-	return err
-}
-
-// subscriptionExists reports whether a broker refused a consumer because others of another kind
-// have the subscription.
-func subscriptionExists(err error) bool {
-	return closeReason(err) == "busy" || strings.Contains(err.Error(), "Subscription is of different type")
 }
 
 // close closes the publishers. No copy is under way any more, or ctx has ended.

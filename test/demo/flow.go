@@ -26,7 +26,7 @@ type running interface {
 }
 
 func flows() []flow {
-	return []flow{nightingaleFlow("nightingale", stockPrometheus()), nightingaleFlow("nightingale-2.0", currentPrometheus()), pigeonholeFlow(), sonicFlow()}
+	return []flow{nightingaleFlow("nightingale", stockPrometheus()), nightingaleFlow("nightingale-2.0", currentPrometheus()), pigeonholeFlow(), sonicFlow(), eventbridgeFlow()}
 }
 
 // environment is what flows are built on.

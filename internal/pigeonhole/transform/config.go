@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
 // Config is the transformation of a route. The zero Config changes nothing. See vars.go

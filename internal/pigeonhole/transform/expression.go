@@ -3,105 +3,21 @@ package transform
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/google/cel-go/cel"
-	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
-	"github.com/google/cel-go/ext"
+
+	"github.com/aviaryhq/aviary/internal/expression"
 )
-
-const (
-	// costLimit bounds one evaluation, in CEL's units: about one for each step, and
-	// one for each ten bytes of text looked at. It is reached in some tenths of a
-	// second.
-	costLimit = 1_000_000
-	// maxExpression bounds the source of an expression, in code points.
-	maxExpression = 16 << 10
-	maxNesting    = 100
-)
-
-func newEnv() (*cel.Env, error) {
-	return cel.NewEnv(append(variables(),
-		// Versions are pinned: an upgrade of the library does not give an expression another meaning.
-		ext.Strings(ext.StringsVersion(5)),
-		ext.Encoders(),
-		cel.CrossTypeNumericComparisons(true),
-		cel.DefaultUTCTimeZone(true),
-		cel.ParserExpressionSizeLimit(maxExpression),
-		cel.ParserRecursionLimit(maxNesting),
-	)...)
-}
-
-// compile makes a program of an expression whose type is one of those wanted, or dyn,
-// which is known when a message has been seen.
-func compile(env *cel.Env, source, want string, wanted ...*cel.Type) (cel.Program, error) {
-	checked, issues := env.Compile(source)
-	if err := issues.Err(); err != nil {
-		return nil, fmt.Errorf("does not compile: %w", err)
-	}
-	out, fine := checked.OutputType(), checked.OutputType().IsExactType(cel.DynType)
-	for _, t := range wanted {
-		fine = fine || out.IsExactType(t)
-	}
-	if !fine {
-		return nil, fmt.Errorf("must be %s, got an expression of type %s", want, out)
-	}
-	if err := checkAmplifiers(checked); err != nil {
-		return nil, err
-	}
-	program, err := env.Program(checked, cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize))
-	if err != nil {
-		return nil, fmt.Errorf("does not compile: %w", err)
-	}
-	return program, nil
-}
-
-// checkAmplifiers refuses calls by which a message could make a text as long as the
-// product of two of its parts: CEL counts the cost of a call when it is over.
-func checkAmplifiers(checked *cel.Ast) error {
-	var err error
-	ast.PostOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() != ast.CallKind || !e.AsCall().IsMemberFunction() {
-			return
-		}
-		call := e.AsCall()
-		constant := true
-		switch args := call.Args(); call.FunctionName() {
-		case "replace":
-			constant = len(args) < 2 || args[1].Kind() == ast.LiteralKind
-		case "join":
-			constant = len(args) < 1 || args[0].Kind() == ast.LiteralKind
-		case "format":
-			constant = call.Target().Kind() == ast.LiteralKind
-		}
-		if !constant {
-			err = fmt.Errorf("must give %s() a constant text to put in, so that no message can make it too long", call.FunctionName())
-		}
-	}))
-	return err
-}
 
 func compileFilter(env *cel.Env, source string) (cel.Program, error) {
-	return compile(env, source, "true or false", cel.BoolType)
+	return expression.Compile(env, source, "true or false", nil, cel.BoolType)
 }
 
 func compileSet(env *cel.Env, source string) (cel.Program, error) {
-	return compile(env, source, "a string, bytes or null (string(...) makes a string of other types)", cel.StringType, cel.BytesType, cel.NullType,
+	return expression.Compile(env, source, "a string, bytes or null (string(...) makes a string of other types)", nil, cel.StringType, cel.BytesType, cel.NullType,
 		cel.NullableType(cel.StringType), cel.NullableType(cel.BytesType))
-}
-
-// evaluate runs a program on a message.
-func evaluate(program cel.Program, v *view) (ref.Val, error) {
-	out, _, err := program.Eval(v)
-	if err != nil {
-		return nil, err
-	}
-	if types.IsUnknownOrError(out) {
-		return nil, fmt.Errorf("the result is %v", out)
-	}
-	return out, nil
 }
 
 // bytesOf is the result of an expression of Set; nil is null.
@@ -121,10 +37,3 @@ func bytesOf(out ref.Val) ([]byte, error) {
 }
 
 var errNotBool = errors.New("the result must be true or false")
-
-// oneLine is CEL's message, which has the source and a mark below it, for a log or a
-// header.
-func oneLine(err error) string {
-	text, _, _ := strings.Cut(err.Error(), "\n")
-	return text
-}

@@ -9,8 +9,9 @@ import (
 	"github.com/google/cel-go/cel"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/lane"
-	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/expression"
 )
 
 // Transform is a compiled Config. It is safe for concurrent use.
@@ -38,7 +39,7 @@ func New(cfg Config) (*Transform, error) {
 		errs = append(errs, config.Fault("to", "%s, got %q", err, cfg.To))
 	}
 	if cfg.Filter != "" || len(cfg.Set) > 0 {
-		env, err := newEnv()
+		env, err := expression.NewEnv(variables()...)
 		if err != nil {
 			return nil, fmt.Errorf("making the environment of expressions: %w", err)
 		}
@@ -114,14 +115,14 @@ func (t *Transform) filtered(v *view) (bool, error) {
 	if t.filter == nil {
 		return true, nil
 	}
-	out, err := evaluate(t.filter, v)
+	out, err := expression.Evaluate(t.filter, v)
 	if err == nil {
 		if keep, ok := out.Value().(bool); ok {
 			return keep, nil
 		}
 		err = fmt.Errorf("%w, got %s", errNotBool, out.Type().TypeName())
 	}
-	return false, lane.Refuse("expression", fmt.Errorf("filter: %s", oneLine(err)))
+	return false, lane.Refuse("expression", fmt.Errorf("filter: %s", expression.OneLine(err)))
 }
 
 // change evaluates all of set before it changes anything: each expression sees the
@@ -130,13 +131,13 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	var room [8][]byte
 	results := room[:0]
 	for i := range t.set {
-		out, err := evaluate(t.set[i].program, v)
+		out, err := expression.Evaluate(t.set[i].program, v)
 		var result []byte
 		if err == nil {
 			result, err = bytesOf(out)
 		}
 		if err != nil {
-			return lane.Refuse("expression", fmt.Errorf("set.%s: %s", t.set[i].name(), oneLine(err)))
+			return lane.Refuse("expression", fmt.Errorf("set.%s: %s", t.set[i].name(), expression.OneLine(err)))
 		}
 		results = append(results, result)
 	}

@@ -1,19 +1,14 @@
 package transform
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"math"
 	"unicode/utf8"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 
-	"github.com/aviaryhq/aviary/internal/pigeonhole/message"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/expression"
 )
 
 // variables are what an expression may use. Those that cost something are made when an
@@ -144,50 +139,9 @@ func jsonOf(value []byte) ref.Val {
 	if value == nil {
 		return types.NullValue
 	}
-	d := json.NewDecoder(bytes.NewReader(value))
-	d.UseNumber() // floats would round large whole numbers
-	var v any
-	err := d.Decode(&v)
-	if err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("there is something after it")
-		}
-	}
-	if err == nil {
-		v, err = numbers(v)
-	}
+	v, err := expression.JSON(value)
 	if err != nil {
 		return types.NewErr("json: the value is not JSON: %v", err)
 	}
 	return types.DefaultTypeAdapter.NativeToValue(v)
-}
-
-// numbers makes int64 of whole numbers and float64 of others. encoding/json bounds how
-// deep a value is nested.
-func numbers(v any) (any, error) {
-	var err error
-	switch v := v.(type) {
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n, nil
-		}
-		f, err := v.Float64()
-		if err != nil || math.IsInf(f, 0) {
-			return nil, fmt.Errorf("a number is out of range: %.40s", v)
-		}
-		return f, nil
-	case []any:
-		for i := range v {
-			if v[i], err = numbers(v[i]); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for name := range v {
-			if v[name], err = numbers(v[name]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return v, nil
 }

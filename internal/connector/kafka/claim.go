@@ -1,0 +1,199 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+)
+
+// member is this process in the consumer group. Rebalancing is cooperative: partitions that stay are not interrupted.
+type member struct {
+	source *Source
+	client sarama.Client
+	group  sarama.ConsumerGroup
+	lanes  *lane.Set
+	end    context.CancelCauseFunc
+}
+
+// Setup is called when the group has been joined.
+func (m *member) Setup(sarama.ConsumerGroupSession) error {
+	m.source.well()
+	return nil
+}
+
+// Cleanup is called when every claim has ended.
+func (m *member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+// claimed is a partition while this process has it.
+type claimed struct {
+	topic     string
+	partition int32
+	next      atomic.Int64 // the offset after what is done with
+}
+
+// ConsumeClaim reads one partition until it is taken away or the session ends, in three steps that never overlap:
+//
+//  1. Messages go into the intake, from there into the lane, and the lane's watermark becomes the mark.
+//  2. The lane takes no more and gets DrainTimeout for what it has.
+//  3. The lane is closed, so that nothing is marked any more, and the marks are committed. Only then it returns, and the group may give the
+//     partition to another member.
+func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	s := m.source
+	c := &claimed{topic: claim.Topic(), partition: claim.Partition()}
+	id, restart, err := m.checkGap(session, claim, c)
+	if err != nil || restart {
+		return err
+	}
+	s.mu.Lock()
+	s.claims[c] = struct{}{}
+	s.open.Store(int64(len(s.claims)))
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.claims, c)
+		s.open.Store(int64(len(s.claims)))
+		s.mu.Unlock()
+	}()
+
+	l := m.lanes.Open(fmt.Sprintf("%s-%d", c.topic, c.partition), func(position int64) error {
+		session.MarkOffset(c.topic, c.partition, position+1, id)
+		c.next.Store(position + 1)
+		return nil
+	})
+	partition := map[string][]int32{c.topic: {c.partition}}
+	share := func() int64 {
+		_, inFlight := m.lanes.Bounds()
+		return max(s.cfg.ahead(inFlight)/max(s.open.Load(), 1), 64<<10)
+	}
+	q := newIntake(share, func() { m.group.Pause(partition) }, func() { m.group.Resume(partition) })
+	offering, stop := context.WithCancel(session.Context())
+	var offerer sync.WaitGroup
+	setting := s.settingOf(m.client, c.topic)
+	setting.id = strings.TrimPrefix(id, topicIDMark)
+	offerer.Go(func() { s.offer(offering, q, l, setting) })
+
+	read(session.Context(), claim.Messages(), q)
+	stop()
+	offerer.Wait()
+	q.close()
+
+	drain, cancel := context.WithTimeout(s.patience, s.cfg.DrainTimeout)
+	defer cancel() // the session's context has ended
+	if err := l.Close(drain); err != nil {
+		s.log.Info("partition given up with messages in flight, whoever has it next sends them again",
+			zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))
+	}
+	session.Commit()
+	return nil
+}
+
+// read moves what arrives into q, whose bound is kept by pausing the partition, not by waiting: all partitions of a broker arrive over one connection,
+// and one that were not read from would hold up the others.
+func read(ctx context.Context, messages <-chan *sarama.ConsumerMessage, q *intake) {
+	batch := make([]*sarama.ConsumerMessage, 0, 256)
+	for {
+		select {
+		case m, ok := <-messages:
+			if !ok {
+				return // taken away
+			}
+			batch = append(batch[:0], m)
+		case <-ctx.Done():
+			return
+		}
+		// Those that are there already share the lock's price.
+		for more := true; more && len(batch) < cap(batch); {
+			select {
+			case m, ok := <-messages:
+				if more = ok; ok {
+					batch = append(batch, m)
+				}
+			default:
+				more = false
+			}
+		}
+		q.add(batch)
+	}
+}
+
+// offer hands what q holds to the lane, in order.
+func (s *Source) offer(ctx context.Context, q *intake, l *lane.Lane, setting topicSetting) {
+	batch := make([]*sarama.ConsumerMessage, 0, 256)
+	for {
+		batch = q.take(ctx, batch)
+		if len(batch) == 0 {
+			return
+		}
+		now := time.Now()
+		for _, m := range batch {
+			if err := l.Offer(ctx, s.message(m, setting, now), m.Offset); err != nil {
+				return // closed, or to be closed
+			}
+		}
+		q.release(batch)
+	}
+}
+
+// message is m in Pigeonhole's form. Key and value are not copied: the library does not use them again.
+func (s *Source) message(m *sarama.ConsumerMessage, setting topicSetting, now time.Time) *message.Message {
+	var headers []message.Header
+	if len(m.Headers) > 0 {
+		headers = make([]message.Header, len(m.Headers))
+		for i, h := range m.Headers {
+			headers[i] = message.Header{Name: string(h.Key), Value: h.Value}
+		}
+	}
+	made := message.FromKafka(m.Key, m.Value, headers, m.Timestamp)
+	made.From = message.From{System: system, Cluster: s.cfg.Cluster, Topic: m.Topic, TopicID: setting.id, Partition: m.Partition, Offset: m.Offset, Received: now}
+	if setting.logAppendTime {
+		made.From.Stored = m.Timestamp
+	}
+	made.Begin(setting.id)
+	return made
+}
+
+// topicSetting is what has to be known of a topic.
+type topicSetting struct {
+	logAppendTime bool   // the broker sets the timestamps
+	id            string // empty where brokers give none
+}
+
+// settingOf asks for the topic's setting once. A client that may not ask is told what is usual.
+func (s *Source) settingOf(client sarama.Client, topic string) topicSetting {
+	s.mu.Lock()
+	setting, ok := s.kinds[topic]
+	s.mu.Unlock()
+	if ok {
+		return setting
+	}
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	if err != nil {
+		return setting
+	}
+	resource := sarama.ConfigResource{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{"message.timestamp.type"}}
+	results, err := admin.DescribeConfigs([]*sarama.ConfigResource{&resource}, sarama.DescribeConfigsOptions{})
+	if err != nil {
+		return setting
+	}
+	for _, result := range results {
+		for _, entry := range result.Configs {
+			setting.logAppendTime = setting.logAppendTime || (entry.Name == "message.timestamp.type" && entry.Value == "LogAppendTime")
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.kinds) < math.MaxUint16 {
+		s.kinds[topic] = setting
+	}
+	return setting
+}

@@ -1,0 +1,182 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+)
+
+const (
+	// refreshAfter is how old the library's knowledge of topics may get: new partitions are used from then on.
+	refreshAfter = 30 * time.Second
+	// refreshPause is the pause between two looks for something missed.
+	refreshPause = 250 * time.Millisecond
+	// unknownRetries is how often a topic is looked for before it is said to be missing.
+	unknownRetries = 2
+)
+
+// newClient makes a client that connects when it is used.
+func (s *Sink) newClient() (*kgo.Client, error) {
+	codec, err := s.cfg.codec()
+	if err != nil {
+		return nil, err
+	}
+	options := []kgo.Opt{
+		kgo.SeedBrokers(s.cfg.Brokers...),
+		kgo.ClientID(s.cfg.ClientID),
+		kgo.Dialer(s.cfg.dial),
+		// A request with its answer has RequestTimeout, of which the broker may use a third before it says itself that it took too long.
+		kgo.ProduceRequestTimeout(s.cfg.RequestTimeout / 3),
+		kgo.RequestTimeoutOverhead(s.cfg.RequestTimeout - s.cfg.RequestTimeout/3),
+		kgo.ConnIdleTimeout(5 * time.Minute),
+		kgo.MetadataMaxAge(refreshAfter),
+		kgo.MetadataMinAge(refreshPause),
+		kgo.DisableClientMetrics(),
+		kgo.WithHooks(connections{s}),
+
+		// Idempotent with acknowledgements of all in-sync replicas, as the library is by itself.
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProducerBatchCompression(codec),
+		kgo.ProducerLinger(s.cfg.Linger),
+		kgo.ProducerBatchMaxBytes(int32(s.cfg.MaxMessageBytes)),
+		kgo.MaxBufferedRecords(math.MaxInt32), // the lanes bound what is on its way
+		kgo.RecordRetries(s.cfg.Retries),
+		kgo.UnknownTopicRetries(unknownRetries),
+		kgo.RecordPartitioner(s.cfg.partitioner()),
+	}
+	mechanism, err := s.cfg.SASL.mechanism()
+	if err != nil {
+		return nil, err
+	}
+	if mechanism != nil {
+		options = append(options, kgo.SASL(mechanism))
+	}
+	return kgo.NewClient(options...)
+}
+
+func (c SinkConfig) codec() (kgo.CompressionCodec, error) {
+	switch c.Compression {
+	case "none":
+		return kgo.NoCompression(), nil
+	case "gzip":
+		return kgo.GzipCompression(), nil
+	case "snappy":
+		return kgo.SnappyCompression(), nil
+	case "lz4":
+		return kgo.Lz4Compression(), nil
+	case "zstd":
+		return kgo.ZstdCompression(), nil
+	}
+	return kgo.CompressionCodec{}, fmt.Errorf("compression: unknown: %s", c.Compression)
+}
+
+// partitioner chooses as Kafka's Java client does: by the key's murmur2 hash, and for messages without a key a partition for each batch (KIP-480); or
+// it takes the source's number, and -1 where the topic has no such partition.
+func (c SinkConfig) partitioner() kgo.Partitioner {
+	if c.Partition != partitionSource {
+		return kgo.StickyKeyPartitioner(nil)
+	}
+	return kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
+		return func(r *kgo.Record, partitions int) int {
+			if int(r.Partition) >= partitions {
+				r.Partition = -1
+			}
+			return int(r.Partition)
+		}
+	})
+}
+
+// connections hears of failed connections.
+type connections struct{ sink *Sink }
+
+// OnBrokerConnect implements kgo.HookBrokerConnect.
+func (c connections) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) {
+		return
+	}
+	c.sink.health.trouble(c.sink.cfg.trouble(err))
+	select {
+	case c.sink.lost <- struct{}{}:
+	default:
+	}
+}
+
+// sizeOf is what a record takes at most in a batch of its own, before compression.
+func sizeOf(r *kgo.Record) int64 {
+	const (
+		batch  = 61 + 16       // the batch's header (Kafka protocol, record batch), and what requests put around it
+		record = 1 + 5*5 + 2*5 // attributes and the varints of lengths, deltas and counts
+		header = 2 * 5
+	)
+	n := batch + record + len(r.Key) + len(r.Value)
+	for i := range r.Headers {
+		n += header + len(r.Headers[i].Key) + len(r.Headers[i].Value)
+	}
+	return int64(n)
+}
+
+func (s *Sink) create(ctx context.Context, client *kgo.Client, topic string) error {
+	wanted := kmsg.NewCreateTopicsRequestTopic()
+	wanted.Topic, wanted.NumPartitions, wanted.ReplicationFactor = topic, s.cfg.CreatePartitions, s.cfg.CreateReplication
+	request := kmsg.NewPtrCreateTopicsRequest()
+	request.Topics = append(request.Topics, wanted)
+	request.TimeoutMillis = int32(s.cfg.RequestTimeout.Milliseconds())
+	response, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	for _, created := range response.Topics {
+		err := kerr.ErrorForCode(created.ErrorCode)
+		switch {
+		case err == nil, errors.Is(err, kerr.TopicAlreadyExists):
+		case created.ErrorMessage != nil:
+			return fmt.Errorf("%w: %s", err, *created.ErrorMessage)
+		default:
+			return err
+		}
+	}
+	client.ForceMetadataRefresh()
+	return nil
+}
+
+// outOfRange refuses a message whose partition the topic does not have, unless it has been added just now.
+func (s *Sink) outOfRange(o *outgoing) error {
+	s.gate.RLock()
+	client := s.client
+	s.gate.RUnlock()
+	if client == nil {
+		return errStopped
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.RequestTimeout)
+	defer cancel()
+	wanted := kmsg.NewMetadataRequestTopic()
+	wanted.Topic = kmsg.StringPtr(o.record.Topic)
+	request := kmsg.NewPtrMetadataRequest()
+	request.Topics = append(request.Topics, wanted)
+	response, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	if len(response.Topics) != 1 {
+		return fmt.Errorf("topic %s: the broker does not tell its partitions", o.record.Topic)
+	}
+	if err := kerr.ErrorForCode(response.Topics[0].ErrorCode); err != nil {
+		return fmt.Errorf("topic %s: %w", o.record.Topic, err)
+	}
+	partitions := len(response.Topics[0].Partitions)
+	err = fmt.Errorf("topic %s has %d partitions, the message comes from partition %d", o.record.Topic, partitions, o.partition)
+	if int(o.partition) < partitions {
+		client.ForceMetadataRefresh()
+		return err
+	}
+	return lane.Refuse(invalidPartition, err)
+}

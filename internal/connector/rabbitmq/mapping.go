@@ -1,0 +1,306 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+)
+
+const (
+	// maxShort is the longest of AMQP's short strings: names, keys and most properties.
+	maxShort = 255
+	// maxFields and maxDepth are what the library reads of a table. A message beyond them could not be read again: the connection would break, also
+	// this one when the message is given back as unroutable.
+	maxFields = 8192
+	maxDepth  = 32
+	// maxExpiration is RabbitMQ's longest time to live.
+	maxExpiration = 1<<32 - 1
+
+	headerStreamOffset = "x-stream-offset"
+	// headerUserID has a user-id that this connection's user may not send.
+	headerUserID = "pigeonhole.user_id"
+)
+
+// Reasons of refusals.
+const (
+	refusedTooLarge   = "too_large"
+	refusedHeader     = "bad_header"
+	refusedProperty   = "bad_property"
+	refusedUnroutable = "unroutable"
+	refusedByBroker   = "refused_by_broker"
+)
+
+// fromDelivery makes the message of a delivery; it takes the delivery over. stream takes the offset, which the broker has added, out of the
+// headers.
+func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *message.Message {
+	offset := int64(-1)
+	a := message.AMQP{
+		Exchange: d.Exchange, RoutingKey: d.RoutingKey, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
+		DeliveryMode: d.DeliveryMode, Priority: d.Priority, CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration,
+		MessageID: d.MessageId, Type: d.Type, UserID: d.UserId, AppID: d.AppId,
+	}
+	var headers []message.Header
+	if len(d.Headers) > 0 {
+		headers = make([]message.Header, 0, len(d.Headers))
+	}
+	for name, v := range d.Headers {
+		switch v := v.(type) {
+		case string:
+			if name == headerUserID && a.UserID == "" {
+				a.UserID = v
+				continue
+			}
+			headers = append(headers, message.Header{Name: name, Value: []byte(v)})
+		case int64:
+			if stream && name == headerStreamOffset {
+				offset = v
+				continue
+			}
+			headers = append(headers, message.Header{Name: name, Typed: v})
+		default:
+			headers = append(headers, message.Header{Name: name, Typed: fromField(v)})
+		}
+	}
+	if d.Body == nil {
+		d.Body = []byte{} // AMQP has no null value
+	}
+	m := message.FromAMQP(d.Body, a, headers, d.Timestamp)
+	m.From = message.From{System: system, Topic: queue, Partition: -1, Offset: offset, Received: now}
+	return m
+}
+
+// fromField makes a value of message.Header.Typed, or a string within an array or table, of one that the library has read.
+func fromField(v any) any {
+	switch v := v.(type) {
+	case nil:
+		return message.Null{}
+	case amqp.Decimal:
+		return message.Decimal{Scale: v.Scale, Value: v.Value}
+	case amqp.Table:
+		t := make(message.Table, len(v))
+		for name, element := range v {
+			t[name] = fromField(element)
+		}
+		return t
+	case []any:
+		a := make([]any, len(v))
+		for i := range v {
+			a[i] = fromField(v[i])
+		}
+		return a
+	}
+	return v
+}
+
+// toPublishing makes what is published of a message, and the bytes that it takes in memory and on the wire, more or less. It only shares the
+// message's memory. An error is final.
+func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publishing, size int64, err error) {
+	value, a, headers, t := m.ToAMQP()
+	refuse := func(reason, format string, args ...any) (amqp.Publishing, int64, error) {
+		return amqp.Publishing{}, 0, lane.Refuse(reason, fmt.Errorf(format, args...))
+	}
+	if int64(len(value)) > int64(c.MaxMessageSize) {
+		return refuse(refusedTooLarge, "the message has %d bytes, max_message_size is %s", len(value), c.MaxMessageSize)
+	}
+	pub = amqp.Publishing{
+		ContentType: a.ContentType, ContentEncoding: a.ContentEncoding, DeliveryMode: a.DeliveryMode, Priority: a.Priority,
+		CorrelationId: a.CorrelationID, ReplyTo: a.ReplyTo, Expiration: a.Expiration, MessageId: a.MessageID, Timestamp: t, Type: a.Type,
+		UserId: a.UserID, AppId: a.AppID, Body: value,
+	}
+	if m.AMQP == nil && c.Persistent {
+		pub.DeliveryMode = amqp.Persistent
+	}
+	foreign := a.UserID != "" && a.UserID != c.Username && !c.Impersonate
+	if foreign {
+		pub.UserId = ""
+	}
+	if name := longProperty(&pub, to); name != "" {
+		return refuse(refusedProperty, "the %s has more than %d bytes", name, maxShort)
+	}
+	if pub.Expiration != "" {
+		if n, err := strconv.ParseUint(pub.Expiration, 10, 64); err != nil || n > maxExpiration {
+			return refuse(refusedProperty, "the expiration %q is not a number of milliseconds", pub.Expiration)
+		}
+	}
+	properties := 0
+	if len(headers) > 0 || foreign {
+		if len(headers) >= maxFields {
+			return refuse(refusedHeader, "the message has %d headers; %d can be read again", len(headers), maxFields-1)
+		}
+		pub.Headers = make(amqp.Table, len(headers)+1)
+		for i := range headers {
+			v, n, err := toHeader(&headers[i])
+			if err != nil {
+				return refuse(refusedHeader, "header %q: %w", abridged(headers[i].Name), err)
+			}
+			pub.Headers[headers[i].Name] = v
+			properties += 1 + len(headers[i].Name) + n
+		}
+		if foreign {
+			pub.Headers[headerUserID] = a.UserID
+		}
+		for _, name := range []string{"CC", "BCC"} {
+			if !goodRecipients(pub.Headers[name]) {
+				return refuse(refusedHeader, "header %s is not a list of strings, which RabbitMQ does not accept", name)
+			}
+		}
+	}
+	properties += 512 + len(pub.ReplyTo) + len(pub.CorrelationId) + len(pub.MessageId) + len(pub.Type) + len(pub.AppId) + len(pub.ContentType) +
+		len(pub.ContentEncoding) + len(pub.Expiration) + 2*maxShort
+	if properties > frameMax-1024 {
+		// The broker takes them in one frame.
+		return refuse(refusedTooLarge, "the headers have %d bytes, RabbitMQ takes %d", properties, frameMax-1024)
+	}
+	return pub, int64(properties + len(value)), nil
+}
+
+func abridged(name string) string { return name[:min(len(name), 64)] }
+
+// longProperty names a property that is too long.
+func longProperty(p *amqp.Publishing, to string) string {
+	switch {
+	case len(to) > maxShort:
+		return "routing key"
+	case len(p.ContentType) > maxShort:
+		return "content type"
+	case len(p.ContentEncoding) > maxShort:
+		return "content encoding"
+	case len(p.CorrelationId) > maxShort:
+		return "correlation id"
+	case len(p.ReplyTo) > maxShort:
+		return "reply-to"
+	case len(p.Expiration) > maxShort:
+		return "expiration"
+	case len(p.MessageId) > maxShort:
+		return "message id"
+	case len(p.Type) > maxShort:
+		return "type"
+	case len(p.UserId) > maxShort:
+		return "user id"
+	case len(p.AppId) > maxShort:
+		return "app id"
+	}
+	return ""
+}
+
+// goodRecipients tells whether the broker accepts a value of the headers CC and BCC.
+func goodRecipients(v any) bool {
+	if v == nil {
+		return true
+	}
+	list, ok := v.([]any)
+	for _, to := range list {
+		if _, isText := to.(string); !isText {
+			return false
+		}
+	}
+	return ok
+}
+
+// toHeader makes a table's value of a header, and its size on the wire.
+func toHeader(h *message.Header) (v any, size int, err error) {
+	if len(h.Name) > maxShort {
+		return nil, 0, fmt.Errorf("the name has more than %d bytes", maxShort)
+	}
+	switch {
+	case h.Typed != nil:
+		return toField(h.Typed, 1)
+	case h.Value == nil:
+		return nil, 1, nil
+	default:
+		return string(h.Value), 5 + len(h.Value), nil
+	}
+}
+
+func toField(v any, depth int) (any, int, error) {
+	if depth > maxDepth {
+		return nil, 0, fmt.Errorf("tables and arrays are nested more than %d deep", maxDepth)
+	}
+	switch v := v.(type) {
+	case message.Null, nil:
+		return nil, 1, nil
+	case bool, int8, uint8, int16, uint16, int32, uint32, int64, float32, float64, time.Time:
+		return v, 9, nil
+	case string:
+		return v, 5 + len(v), nil
+	case []byte:
+		return v, 5 + len(v), nil
+	case message.Decimal:
+		return amqp.Decimal{Scale: v.Scale, Value: v.Value}, 6, nil
+	case message.Table:
+		if len(v) > maxFields {
+			return nil, 0, fmt.Errorf("a table has more than %d entries", maxFields)
+		}
+		t, size := make(amqp.Table, len(v)), 5
+		for name, element := range v {
+			if len(name) > maxShort {
+				return nil, 0, fmt.Errorf("a name in it has more than %d bytes", maxShort)
+			}
+			value, n, err := toField(element, depth+1)
+			if err != nil {
+				return nil, 0, err
+			}
+			t[name] = value
+			size += 1 + len(name) + n
+		}
+		return t, size, nil
+	case []any:
+		if len(v) > maxFields {
+			return nil, 0, fmt.Errorf("an array has more than %d elements", maxFields)
+		}
+		a, size := make([]any, len(v)), 5
+		for i := range v {
+			value, n, err := toField(v[i], depth+1)
+			if err != nil {
+				return nil, 0, err
+			}
+			a[i] = value
+			size += n
+		}
+		return a, size, nil
+	}
+	return nil, 0, fmt.Errorf("AMQP has no type for %T", v)
+}
+
+// argumentTable makes the arguments of a declaration of what YAML gave.
+func argumentTable(m map[string]any) (amqp.Table, error) {
+	if len(m) == 0 {
+		return nil, nil //nolint:nilnil // no arguments are no error
+	}
+	t := make(amqp.Table, len(m))
+	for name, v := range m {
+		value, err := argument(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		t[name] = value
+	}
+	return t, nil
+}
+
+func argument(v any) (any, error) {
+	switch v := v.(type) {
+	case nil, bool, string, int64, float64, time.Time:
+		return v, nil
+	case int:
+		return int64(v), nil
+	case map[string]any:
+		return argumentTable(v)
+	case []any:
+		list := make([]any, len(v))
+		for i := range v {
+			element, err := argument(v[i])
+			if err != nil {
+				return nil, err
+			}
+			list[i] = element
+		}
+		return list, nil
+	}
+	return nil, fmt.Errorf("AMQP has no type for %T", v)
+}

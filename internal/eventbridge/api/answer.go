@@ -1,0 +1,183 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// write answers with a JSON document.
+func write(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		writeProblem(w, problem{Status: http.StatusInternalServerError, Detail: "the answer cannot be written as JSON"})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // a client that has gone is no fault of ours
+}
+
+// writeObject answers with an object that has a revision.
+func writeObject(w http.ResponseWriter, status int, revision int64, v any) {
+	w.Header().Set("ETag", etag(revision))
+	write(w, status, v)
+}
+
+func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }
+
+// problem is a problem document (RFC 9457) whose type is about:blank.
+type problem struct {
+	Title  string           `json:"title"`
+	Status int              `json:"status"`
+	Detail string           `json:"detail,omitempty"`
+	Faults []registry.Fault `json:"faults,omitempty"`
+	// Revision is the object's present one, where a condition does not hold.
+	Revision int64 `json:"revision,omitempty"`
+
+	retryAfter time.Duration
+}
+
+func writeProblem(w http.ResponseWriter, p problem) {
+	if p.Title == "" {
+		p.Title = http.StatusText(p.Status)
+	}
+	if p.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(p.retryAfter.Seconds())))
+	}
+	if p.Revision > 0 {
+		w.Header().Set("ETag", etag(p.Revision))
+	}
+	body, _ := json.Marshal(p) // texts and numbers only
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// busy is when a client may ask again.
+const busy = 5 * time.Second
+
+// refuse answers an error.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(err)
+	if p.Status >= http.StatusInternalServerError {
+		a.Log.Warn("request failed", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Int("status", p.Status), zap.Error(err))
+	}
+	writeProblem(w, p)
+}
+
+// problemOf is the answer to an error.
+func problemOf(err error) problem {
+	var known *refusal
+	var invalid *registry.Invalid
+	var conflict *registry.ConflictError
+	detail := err.Error()
+	switch {
+	case errors.As(err, &known):
+		return problem{Status: known.status, Detail: detail, Faults: known.faults}
+	case errors.As(err, &invalid):
+		detail = strconv.Itoa(len(invalid.Faults)+invalid.More) + " faults"
+		if len(invalid.Faults)+invalid.More == 1 {
+			detail = "1 fault"
+		}
+		return problem{Status: http.StatusUnprocessableEntity, Detail: detail, Faults: invalid.Faults}
+	case errors.As(err, &conflict):
+		return problem{Status: http.StatusPreconditionFailed, Detail: detail, Revision: conflict.Revision}
+	case errors.Is(err, registry.ErrNotFound), errors.Is(err, processor.ErrNoSubscriber), errors.Is(err, processor.ErrNoJob):
+		return problem{Status: http.StatusNotFound, Detail: detail}
+	case errors.Is(err, registry.ErrInUse), errors.Is(err, processor.ErrJobRunning), errors.Is(err, registry.ErrNewer):
+		return problem{Status: http.StatusConflict, Detail: detail}
+	case errors.Is(err, messaging.ErrNoAdminURL):
+		return problem{Status: http.StatusNotImplemented, Detail: "this takes the brokers' admin API, whose address pulsar.admin_url is not set"}
+	case errors.Is(err, context.Canceled):
+		return problem{Status: statusHungUp, Detail: detail}
+	default: // registry.ErrUnavailable, ErrUnknown, ErrClosed, and what brokers do
+		return problem{Status: http.StatusServiceUnavailable, Detail: detail, retryAfter: busy}
+	}
+}
+
+// statusHungUp is noted of a request whose client hung up; nobody reads it.
+const statusHungUp = 499
+
+// refusal is an error with its status.
+type refusal struct {
+	status int
+	text   string
+	faults []registry.Fault
+}
+
+func (e *refusal) Error() string { return e.text }
+
+func refused(status int, text string) error { return &refusal{status: status, text: text} }
+
+// list is a page of objects by name.
+type list[T any] struct {
+	Items []T `json:"items"`
+	// Next is the value of "after" for the next page; empty on the last one.
+	Next string `json:"next,omitempty"`
+}
+
+// Bounds of a page.
+const (
+	usualPage = 100
+	mostPage  = 1000
+)
+
+// page reads limit and after.
+func page(r *http.Request) (limit int, after string, err error) {
+	q := r.URL.Query()
+	limit, err = number(q.Get("limit"), usualPage, mostPage)
+	return limit, q.Get("after"), err
+}
+
+// number reads a number from 1 to most.
+func number(text string, usual, most int) (int, error) {
+	if text == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, refused(http.StatusBadRequest, "limit must be a number from 1 to "+strconv.Itoa(most))
+	}
+	return n, nil
+}
+
+// condition reads If-Match and If-None-Match.
+func condition(r *http.Request) (c registry.Condition, err error) {
+	match, none := strings.TrimSpace(r.Header.Get("If-Match")), strings.TrimSpace(r.Header.Get("If-None-Match"))
+	switch match {
+	case "":
+	case "*":
+		c.Exists = true
+	default:
+		text, found := strings.CutPrefix(match, `"`)
+		text, closed := strings.CutSuffix(text, `"`)
+		c.Revision, err = strconv.ParseInt(text, 10, 64)
+		if err != nil || !found || !closed || c.Revision < 1 {
+			return c, refused(http.StatusBadRequest, `If-Match must be * or one ETag that this API gave, such as "17"`)
+		}
+	}
+	switch none {
+	case "":
+	case "*":
+		c.New = true
+	default:
+		return c, refused(http.StatusBadRequest, "If-None-Match must be *")
+	}
+	if match != "" && none != "" {
+		return c, refused(http.StatusBadRequest, "If-Match and If-None-Match cannot both be given")
+	}
+	return c, nil
+}

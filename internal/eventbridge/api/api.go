@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+// Registry is what the API changes. A registry.Store is one.
+type Registry interface {
+	Snapshot() *registry.Snapshot
+	PutBus(ctx context.Context, b registry.Bus, c registry.Condition) (*registry.Bus, bool, error)
+	DeleteBus(ctx context.Context, name string, c registry.Condition) error
+	PutSubscriber(ctx context.Context, s registry.Subscriber, c registry.Condition) (*registry.Subscriber, bool, error)
+	DeleteSubscriber(ctx context.Context, bus, name string, c registry.Condition) error
+	SetState(ctx context.Context, bus, name string, state registry.State, reason string) (*registry.Subscriber, error)
+}
+
+// Processor is what this process delivers. A processor.Processor is one.
+type Processor interface {
+	Status(bus, subscriber string) processor.Status
+	Attempts(bus, subscriber string) []processor.Attempt
+	Backlog(ctx context.Context, bus, subscriber string) (processor.Backlog, error)
+	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]processor.DeadLetter, error)
+	Redrive(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
+	Replay(bus, subscriber string, o processor.ReplayOptions) (processor.Job, error)
+	Job(bus, subscriber string) (processor.Job, error)
+	CancelJob(bus, subscriber string) (processor.Job, error)
+}
+
+// Instances tells what is active where. A registry.Status does.
+type Instances interface {
+	Instances() []registry.Instance
+	// Active reports whether all engines match by a revision of the registry or a later one, and which do not.
+	Active(revision int64) (active bool, behind []string)
+	// States is what each instance tells of a subscriber.
+	States(bus, name string) map[string]json.RawMessage
+}
+
+// Options are what the API works with.
+type Options struct {
+	Registry  Registry
+	Checks    registry.Checks
+	Processor Processor // nil in a process without that role
+	Instances Instances
+	Access    Access
+	Version   string
+	Log       *zap.Logger
+}
+
+// API answers requests. It is safe for concurrent use.
+type API struct {
+	Options
+	document []byte // OpenAPI, as JSON
+}
+
+// New makes the API.
+func New(o Options) (*API, error) {
+	document, err := documentOf(o.Version)
+	if err != nil {
+		return nil, err
+	}
+	o.Log = o.Log.Named("api")
+	return &API{Options: o, document: document}, nil
+}
+
+// Routes adds the API's routes, all below /v1.
+func (a *API) Routes(r chi.Router) {
+	r.Group(func(r chi.Router) {
+		r.Use(a.sameSite, a.authorized)
+		r.Get("/v1/openapi.json", a.openAPI)
+		r.Get("/v1/instances", a.instances)
+		r.Post("/v1/patterns:test", a.testPattern)
+
+		r.Get("/v1/buses", a.listBuses)
+		r.Get("/v1/buses/{bus}", a.getBus)
+		r.Put("/v1/buses/{bus}", a.putBus)
+		r.Delete("/v1/buses/{bus}", a.deleteBus)
+
+		const subscriber = "/v1/buses/{bus}/subscribers/{subscriber}"
+		r.Get("/v1/buses/{bus}/subscribers", a.listSubscribers)
+		r.Get(subscriber, a.getSubscriber)
+		r.Put(subscriber, a.putSubscriber)
+		r.Delete(subscriber, a.deleteSubscriber)
+		r.Post(subscriber+":pause", a.setState(registry.Paused))
+		r.Post(subscriber+":resume", a.setState(registry.Active))
+		r.Post(subscriber+":disable", a.setState(registry.Disabled))
+		r.Post(subscriber+":redrive", a.redrive)
+		r.Post(subscriber+":replay", a.replay)
+		r.Get(subscriber+"/status", a.status)
+		r.Get(subscriber+"/deliveries", a.deliveries)
+		r.Get(subscriber+"/dead-letters", a.deadLetters)
+		r.Get(subscriber+"/job", a.job)
+		r.Delete(subscriber+"/job", a.cancelJob)
+	})
+}
+
+func (a *API) openAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(a.document) // a client that has gone is no fault of ours
+}

@@ -1,0 +1,98 @@
+package api
+
+import (
+	"iter"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+func (a *API) listBuses(w http.ResponseWriter, r *http.Request) {
+	limit, after, err := page(r)
+	if err != nil {
+		a.refuse(w, r, err)
+		return
+	}
+	write(w, http.StatusOK, pageOf(a.Registry.Snapshot().Buses(), func(b *registry.Bus) string { return b.Name }, limit, after))
+}
+
+// pageOf cuts a page out of objects in the order of their names.
+func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after string) list[*T] {
+	found := list[*T]{Items: []*T{}}
+	for one := range all {
+		if name(one) <= after {
+			continue
+		}
+		if len(found.Items) == limit {
+			found.Next = name(found.Items[limit-1])
+			break
+		}
+		found.Items = append(found.Items, one)
+	}
+	return found
+}
+
+// bus returns the bus of the path.
+func (a *API) bus(r *http.Request) (*registry.Snapshot, *registry.Bus, error) {
+	s := a.Registry.Snapshot()
+	b := s.Bus(chi.URLParam(r, "bus"))
+	if b == nil {
+		return nil, nil, refused(http.StatusNotFound, "there is no bus of that name")
+	}
+	return s, b, nil
+}
+
+func (a *API) getBus(w http.ResponseWriter, r *http.Request) {
+	_, b, err := a.bus(r)
+	if err != nil {
+		a.refuse(w, r, err)
+		return
+	}
+	writeObject(w, http.StatusOK, b.Revision, b)
+}
+
+func (a *API) putBus(w http.ResponseWriter, r *http.Request) {
+	b, created, err := a.storeBus(w, r)
+	if err != nil {
+		a.refuse(w, r, err)
+		return
+	}
+	writeObject(w, statusOf(created), b.Revision, b)
+}
+
+func (a *API) storeBus(w http.ResponseWriter, r *http.Request) (b *registry.Bus, created bool, err error) {
+	c, err := condition(r)
+	if err != nil {
+		return nil, false, err
+	}
+	body, err := readObject(w, r)
+	if err != nil {
+		return nil, false, err
+	}
+	given, err := registry.DecodeBus(body, chi.URLParam(r, "bus"), a.Checks)
+	if err != nil {
+		return nil, false, err
+	}
+	return a.Registry.PutBus(r.Context(), given, c)
+}
+
+func statusOf(created bool) int {
+	if created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
+}
+
+func (a *API) deleteBus(w http.ResponseWriter, r *http.Request) {
+	c, err := condition(r)
+	if err == nil {
+		err = a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c)
+	}
+	if err != nil {
+		a.refuse(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

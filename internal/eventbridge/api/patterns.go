@@ -1,0 +1,90 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/match"
+)
+
+// testBytes bounds a pattern with an event.
+const testBytes = match.MaxPatternBytes + 1<<20
+
+// patternTest is the body of POST /v1/patterns:test.
+type patternTest struct {
+	Pattern json.RawMessage `json:"pattern"`
+	Event   json.RawMessage `json:"event"`
+}
+
+// patternAnswer says whether an event matches, and which fields of the pattern keep it from that.
+type patternAnswer struct {
+	Match  bool           `json:"match"`
+	Failed []patternField `json:"failed,omitempty"`
+}
+
+type patternField struct {
+	// Pointer is the field's JSON Pointer in the pattern.
+	Pointer string      `json:"pointer"`
+	Cause   match.Cause `json:"cause"`
+}
+
+func (a *API) testPattern(w http.ResponseWriter, r *http.Request) {
+	answer, err := explain(w, r)
+	if err != nil {
+		a.refuse(w, r, err)
+		return
+	}
+	write(w, http.StatusOK, answer)
+}
+
+func explain(w http.ResponseWriter, r *http.Request) (answer patternAnswer, err error) {
+	body, err := read(w, r, testBytes)
+	if err != nil {
+		return answer, err
+	}
+	var test patternTest
+	if err := strict(body, &test); err != nil {
+		return answer, err
+	}
+	var faults []registry.Fault
+	fault := func(pointer, problem string) {
+		faults = append(faults, registry.Fault{Pointer: pointer, Problem: problem})
+	}
+	var pattern *match.Pattern
+	if len(test.Pattern) == 0 {
+		fault("/pattern", "must be given")
+	} else if pattern, err = match.Parse(test.Pattern); err != nil {
+		var at *match.Error
+		if errors.As(err, &at) {
+			fault("/pattern"+at.Pointer, err.Error())
+		} else {
+			fault("/pattern", err.Error())
+		}
+	}
+	switch {
+	case len(test.Event) == 0:
+		fault("/event", "must be given")
+	default:
+		// As the door does: keys that come twice are refused wherever they are.
+		if err := event.Check(test.Event); err != nil {
+			fault("/event", err.Error())
+		}
+	}
+	if len(faults) > 0 {
+		return answer, &refusal{status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: faults}
+	}
+	found, err := pattern.Explain(test.Event)
+	if err != nil {
+		return answer, &refusal{
+			status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: []registry.Fault{{Pointer: "/event", Problem: err.Error()}},
+		}
+	}
+	answer.Match = found.Match
+	for _, f := range found.Failed {
+		answer.Failed = append(answer.Failed, patternField{Pointer: f.Pointer, Cause: f.Cause})
+	}
+	return answer, nil
+}

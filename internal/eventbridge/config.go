@@ -1,0 +1,226 @@
+package eventbridge
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/api"
+	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
+	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// Config is the configuration of eventbridge.
+type Config struct {
+	app.Common `yaml:",inline"`
+	// Pulsar is the cluster that holds all. With admin_url topics are made with their partitions, and backlogs are known.
+	Pulsar messaging.Config `yaml:"pulsar"`
+	// HTTP is the server for senders, the management API and the console.
+	HTTP HTTPConfig `yaml:"http"`
+	// Roles of this process: preprocessor, engine, processor. Default: all.
+	Roles Roles `yaml:"roles"`
+	// Instance names this process. No two at once may have one name. Default: the host's name and the process' id.
+	Instance string `yaml:"instance"`
+	// Topics says where the topics are.
+	Topics TopicsConfig `yaml:"topics"`
+	// API says who may manage buses and subscribers.
+	API APIConfig `yaml:"api"`
+	// Secrets of subscribers are encrypted in the registry.
+	Secrets SecretsConfig `yaml:"secrets"`
+	// Ingest, Engine and Processor bound what each role does.
+	Ingest    preprocessor.Config `yaml:"ingest"`
+	Engine    engine.Config       `yaml:"engine"`
+	Processor processor.Config    `yaml:"processor"`
+	// Targets says where webhooks may be. Connections are the systems that targets may name.
+	Targets     target.Config      `yaml:"targets"`
+	Connections target.Connections `yaml:"connections"`
+
+	// Of the command line only, see Flags.
+	Export, Import string `yaml:"-"`
+	DryRun, Prune  bool   `yaml:"-"`
+}
+
+// HTTPConfig is the server.
+type HTTPConfig struct {
+	// Listen is the address, host:port; port 0 lets the system choose. Default 127.0.0.1:9601.
+	Listen string `yaml:"listen"`
+	// WebConfigFile is a web configuration file of Prometheus' exporter-toolkit: TLS and client certificates. Default: none.
+	WebConfigFile string `yaml:"web_config_file"`
+}
+
+// TopicsConfig says where the topics are.
+type TopicsConfig struct {
+	// Namespace is tenant/namespace of all topics. Default public/default.
+	Namespace string `yaml:"namespace"`
+}
+
+// APIConfig says who may manage buses and subscribers, and use the console.
+type APIConfig struct {
+	// Tokens that may. Default: none, and then everybody who reaches the server may.
+	Tokens []APIToken `yaml:"tokens"`
+}
+
+// APIToken is a bearer token, or a file with one on each line, which is read again every ten seconds.
+type APIToken struct {
+	Token     secret.String `yaml:"token"`
+	TokenFile string        `yaml:"token_file"`
+	// Role is admin, or viewer: reads, and tests patterns. Default viewer.
+	Role string `yaml:"role"`
+}
+
+// SecretsConfig says how secrets of subscribers are stored.
+type SecretsConfig struct {
+	// KeyFile holds keys of AES-256: one a line, its id, a space, and 32 random bytes in base64. The first one encrypts. Default: none, and then
+	// whoever can read the registry's topic can read them.
+	KeyFile string `yaml:"key_file"`
+}
+
+// The roles.
+const (
+	RolePreprocessor = "preprocessor" // takes events by HTTP
+	RoleEngine       = "engine"       // matches them against rules
+	RoleProcessor    = "processor"    // delivers them
+)
+
+// Roles of a process. In the environment and on the command line they are separated by commas.
+type Roles []string
+
+// Has reports whether a role is one of them.
+func (r Roles) Has(role string) bool { return slices.Contains(r, role) }
+
+// String joins the roles by commas.
+func (r *Roles) String() string { return strings.Join(*r, ",") }
+
+// Set takes roles joined by commas.
+func (r *Roles) Set(text string) error {
+	*r = strings.Split(text, ",")
+	return nil
+}
+
+// DefaultConfig returns the defaults: all that is needed where Pulsar runs on this machine.
+func DefaultConfig() Config {
+	return Config{
+		Common:    app.DefaultCommon("127.0.0.1:9602"),
+		Pulsar:    messaging.DefaultConfig(),
+		HTTP:      HTTPConfig{Listen: "127.0.0.1:9601"},
+		Roles:     Roles{RolePreprocessor, RoleEngine, RoleProcessor},
+		Topics:    TopicsConfig{Namespace: "public/default"},
+		Ingest:    preprocessor.DefaultConfig(),
+		Engine:    engine.DefaultConfig(),
+		Processor: processor.DefaultConfig(),
+		Targets:   target.DefaultConfig(),
+	}
+}
+
+// Flags registers -roles, and the flags of export and import, which end the process when they are done.
+func Flags(fs *flag.FlagSet, cfg *Config) {
+	fs.Var(&cfg.Roles, "roles", "roles of this process, separated by commas: preprocessor, engine, processor")
+	fs.StringVar(&cfg.Export, "export", cfg.Export, "write the registry as YAML to this file, - for standard output, and exit")
+	fs.StringVar(&cfg.Import, "import", cfg.Import, "make the registry's buses and subscribers as this YAML file has them, and exit")
+	fs.BoolVar(&cfg.Prune, "prune", cfg.Prune, "with -import: delete what the file does not have")
+	fs.BoolVar(&cfg.DryRun, "dry-run", cfg.DryRun, "with -import: only tell what would change")
+}
+
+// Validate returns every fault of the keys that are this package's own.
+func (c Config) Validate() error {
+	errs := []error{config.CheckListen("http.listen", c.HTTP.Listen)}
+	if len(c.Roles) == 0 {
+		errs = append(errs, config.Fault("roles", "must have at least one of preprocessor, engine, processor"))
+	}
+	for i, role := range c.Roles {
+		path := fmt.Sprintf("roles[%d]", i)
+		errs = append(errs, config.CheckOneOf(path, role, RolePreprocessor, RoleEngine, RoleProcessor))
+		if slices.Contains(c.Roles[:i], role) {
+			errs = append(errs, config.Fault(path, "is there twice: %q", role))
+		}
+	}
+	if !messaging.ValidTopic("persistent://"+c.Topics.Namespace+"/x") || strings.Count(c.Topics.Namespace, "/") != 1 {
+		errs = append(errs, config.Fault("topics.namespace", "must be tenant/namespace, got %q", c.Topics.Namespace))
+	}
+	if c.Export != "" && c.Import != "" {
+		errs = append(errs, errors.New("-export and -import cannot both be given"))
+	}
+	return errors.Join(errs...)
+}
+
+// Validate returns every fault of a token by itself.
+func (t APIToken) Validate() error {
+	var errs []error
+	if (t.Token == "") == (t.TokenFile == "") {
+		errs = append(errs, config.Fault("token", "give either token or token_file"))
+	}
+	if t.Role != "" {
+		errs = append(errs, config.CheckOneOf("role", t.Role, api.RoleAdmin, api.RoleViewer))
+	}
+	return errors.Join(errs...)
+}
+
+// instance is the name of this process.
+func (c Config) instance() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "eventbridge"
+	}
+	return cmp.Or(c.Instance, fmt.Sprintf("%s-%d", host, os.Getpid()))
+}
+
+// tokens reads the tokens of the API; nil where none is asked for.
+func (c APIConfig) tokens(log *zap.Logger) (*door.Tokens, error) {
+	if len(c.Tokens) == 0 {
+		return nil, nil //nolint:nilnil // everybody may
+	}
+	sources := make([]door.TokenSource, 0, len(c.Tokens))
+	for i, t := range c.Tokens {
+		key := fmt.Sprintf("api.tokens[%d]", i)
+		source := door.TokenSource{Tenant: cmp.Or(t.Role, api.RoleViewer), TokensKey: key + ".token", File: t.TokenFile, FileKey: key + ".token_file"}
+		if t.Token != "" {
+			source.Tokens = []secret.String{t.Token}
+		}
+		sources = append(sources, source)
+	}
+	return door.NewTokens(log, sources)
+}
+
+// fixed returns a fault for each section that a reload cannot change and that has changed.
+func (c Config) fixed(changed Config) error {
+	now, then := c, changed
+	now.Ingest.Tenants, then.Ingest.Tenants = nil, nil
+	now.Common, then.Common = app.Common{}, app.Common{}
+	var errs []error
+	for _, part := range []struct {
+		key  string
+		a, b any
+	}{
+		{"pulsar", now.Pulsar, then.Pulsar},
+		{"http", now.HTTP, then.HTTP},
+		{"roles", now.Roles, then.Roles},
+		{"instance", now.Instance, then.Instance},
+		{"topics", now.Topics, then.Topics},
+		{"api", now.API, then.API},
+		{"secrets", now.Secrets, then.Secrets},
+		{"ingest", now.Ingest, then.Ingest},
+		{"engine", now.Engine, then.Engine},
+		{"processor", now.Processor, then.Processor},
+		{"targets", now.Targets, then.Targets},
+		{"connections", now.Connections, then.Connections},
+	} {
+		if !reflect.DeepEqual(part.a, part.b) {
+			errs = append(errs, config.Fault(part.key, "changes at the next start only; ingest.tenants can change while it runs"))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,121 @@
+package console
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+)
+
+//go:embed files
+var embedded embed.FS
+
+const (
+	folder = "files"
+	index  = "index.html"
+	// prefix of the addresses of all files but the index, so that none meets one of the API.
+	prefix = "/console/"
+)
+
+// policy lets the page load scripts, styles, pictures and data from where it comes from, and nothing else. No script or style stands in the page itself,
+// and no text becomes markup: a browser that knows Trusted Types refuses every assignment to innerHTML.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; " +
+	"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// file is one as it is served.
+type file struct {
+	content []byte
+	kind    string // Content-Type
+	etag    string
+}
+
+// Handler serves the console: the page at /, its files below /console/. It answers GET and HEAD; other addresses are 404. A browser asks each time whether
+// a file has changed (ETag), so that a new version of the process is a new version of the console.
+func Handler() http.Handler {
+	files := load()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, below := strings.CutPrefix(r.URL.Path, prefix)
+		if r.URL.Path == "/" {
+			name, below = index, true
+		} else if name == index {
+			below = false // it has one address
+		}
+		f, known := files[name]
+		switch {
+		case !below || !known:
+			http.NotFound(w, r)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "the console answers GET and HEAD", http.StatusMethodNotAllowed)
+		default:
+			f.serve(w, r)
+		}
+	})
+}
+
+// Routes adds the console's routes.
+func Routes(r chi.Router) {
+	h := Handler()
+	r.Handle("/", h)
+	r.Handle(prefix+"*", h)
+}
+
+func (f file) serve(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", f.kind)
+	h.Set("ETag", f.etag)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY") // for browsers that do not know frame-ancestors
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
+}
+
+// load reads the embedded files. They are part of the binary: what goes wrong here goes wrong in every test, and is a panic.
+func load() map[string]file {
+	files := map[string]file{}
+	err := fs.WalkDir(embedded, folder, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := embedded.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(content)
+		files[strings.TrimPrefix(name, folder+"/")] = file{
+			content: content, kind: kindOf(name), etag: `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`,
+		}
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	return files
+}
+
+// kindOf does not ask the machine's own tables, which differ.
+func kindOf(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	}
+	return mime.TypeByExtension(path.Ext(name))
+}

@@ -1,0 +1,57 @@
+// The redrive or replay of a subscriber: how far it is, and its end.
+
+import { get, path, request } from './api.js';
+import { chip, count, el, facts, renew, say, time } from './dom.js';
+import { act, every, showProblem } from './parts.js';
+
+const kinds = { running: 'warn', done: 'good', failed: 'bad', canceled: 'plain' };
+
+/** jobPanel shows the latest job. It returns its element, and show for a job that has just begun. */
+export function jobPanel(bus, name, signal) {
+  const address = `${path.subscriber(bus, name)}/job`;
+  const trouble = el('div');
+  const content = el('div');
+  const heading = el('h2', null, 'Latest job');
+  // Only the state is announced: figures that change each second would never let a screen reader end.
+  const state = el('p', { role: 'status', class: 'hidden' });
+  const cancel = act(el('button', { type: 'button', hidden: true }, 'Cancel the job'), trouble, async () => show((await request('DELETE', address, { signal })).data));
+  const root = el('section', { class: 'panel', hidden: true }, heading, state, content, el('div', { class: 'actions' }, cancel), trouble);
+
+  function show(job) {
+    const running = job.state === 'running';
+    root.hidden = false;
+    cancel.hidden = !running;
+    say(heading, `${job.dry_run ? 'Count of a ' : 'Latest '}${job.kind}`);
+    say(state, `The ${job.kind} is ${job.state}.`);
+    renew(content, JSON.stringify(job), () => [
+      facts(
+        ['State', chip(job.state, kinds[job.state])],
+        ['Looked at', count(job.read)],
+        ['Chosen', count(job.chosen)],
+        [job.dry_run ? 'Would be published' : 'Published', count(job.dry_run ? job.chosen : job.published)],
+        ['Began', time(job.began)],
+        ['Ended', running ? undefined : time(job.ended)],
+      ),
+      job.error && el('p', { class: 'problem' }, job.error),
+    ]);
+  }
+
+  every(1000, signal, async () => {
+    try {
+      show((await get(address, { signal, quiet: true })).data);
+    } catch (error) {
+      if (error.name !== 'AbortError' && error.status !== 404 && error.status !== 501) trouble.replaceChildren(showProblem(error));
+    }
+  });
+  return { root, show };
+}
+
+/** instant is what a field for a date and time holds, as the API takes it; undefined when it is empty. */
+export function instant(input) {
+  return input.value ? new Date(input.value).toISOString() : undefined;
+}
+
+/** number is what a field for a number holds; undefined when it is empty. */
+export function number(input) {
+  return input.value === '' ? undefined : Number(input.value);
+}

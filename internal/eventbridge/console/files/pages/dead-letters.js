@@ -1,0 +1,81 @@
+// What was given up, and its redrive.
+
+import { get, path, post } from '../api.js';
+import { count, el, field, showFaults, time } from '../dom.js';
+import { confirm } from '../dialogs.js';
+import { stringify } from '../exact.js';
+import { instant, jobPanel, number } from '../job.js';
+import { act, showProblem, submit, subscriberHead } from '../parts.js';
+
+export async function deadLetters({ parameters, title, signal }) {
+  const { bus, subscriber: name } = parameters;
+  title(`${name}: dead letters`);
+  const here = path.subscriber(bus, name);
+  const list = el('div', { class: 'letters' });
+  const trouble = el('div');
+  const load = async () => {
+    const { data } = await get(`${here}/dead-letters?limit=100`, { signal });
+    list.replaceChildren(...(data.items.length > 0 ? data.items.map(letter) : [el('p', { class: 'note' }, 'There is no dead letter.')]));
+    if (data.items.length === 100) list.append(el('p', { class: 'note' }, 'These are the oldest 100.'));
+  };
+  await load().catch((error) => {
+    if (error.name === 'AbortError') throw error;
+    trouble.replaceChildren(showProblem(error));
+  });
+  const again = act(el('button', { type: 'button', class: 'small' }, 'Refresh'), trouble, load);
+  const job = jobPanel(bus, name, signal);
+  return [
+    subscriberHead(parameters, '/dead-letters'),
+    redrive(here, name, job, signal),
+    job.root,
+    el('div', { class: 'head' }, el('h2', null, 'Dead letters'), again),
+    trouble, list,
+  ];
+}
+
+function letter(l) {
+  const e = l.event !== null && typeof l.event === 'object' ? l.event : {};
+  return el('article', { class: 'panel letter' },
+    el('h3', null, text(e.type, 'An event that cannot be read'), ' ', el('code', null, text(e.id, ''))),
+    el('p', { class: 'reason' }, l.reason),
+    el('p', { class: 'hint' }, `${count(l.attempts)} attempts, the first that failed `, time(l.first_failed), ', given up ', time(l.given_up)),
+    el('details', null, el('summary', null, 'Event'), el('pre', { tabindex: '0', 'aria-label': 'Event as JSON' }, typeof l.event === 'string' ? l.event : stringify(l.event))));
+}
+
+function text(value, otherwise) {
+  return typeof value === 'string' && value !== '' ? value : otherwise;
+}
+
+function redrive(here, name, job, signal) {
+  const reason = el('input', { autocomplete: 'off' });
+  const type = el('input', { autocomplete: 'off', spellcheck: 'false' });
+  const from = el('input', { type: 'datetime-local', step: 1 });
+  const to = el('input', { type: 'datetime-local', step: 1 });
+  const rate = el('input', { type: 'number', min: 0, step: 'any', inputmode: 'decimal' });
+  const max = el('input', { type: 'number', min: 0, inputmode: 'numeric' });
+  const trouble = el('div');
+  const form = el('form', { class: 'fields' },
+    field('Reason contains', reason, { pointer: '/reason' }),
+    field('Type of the event', type, { pointer: '/type' }),
+    field('First failed from', from, { pointer: '/from' }),
+    field('First failed before', to, { pointer: '/to' }),
+    field('Events per second', rate, { pointer: '/rate', hint: 'Empty: no bound.' }),
+    field('At most', max, { pointer: '/max', hint: 'Empty: no bound.' }),
+    el('div', { class: 'actions' },
+      el('button', { type: 'submit', value: 'dry' }, 'Count only'),
+      el('button', { type: 'submit', value: 'redrive', class: 'primary' }, 'Redrive')),
+    trouble);
+  submit(form, trouble, async (button) => {
+    showFaults(form, []);
+    const options = {
+      reason: reason.value || undefined, type: type.value.trim() || undefined, from: instant(from), to: instant(to),
+      rate: number(rate), max: number(max), dry_run: button?.value === 'redrive' ? undefined : true,
+    };
+    if (!options.dry_run && Object.values(options).every((o) => o === undefined)
+      && !(await confirm('Redrive all dead letters?', `No filter is set: all dead letters of ${name} are delivered again.`, 'Redrive all'))) return;
+    const { data } = await post(`${here}:redrive`, options, { signal });
+    job.show(data);
+  });
+  return el('section', { class: 'panel' }, el('h2', null, 'Redrive'),
+    el('p', { class: 'hint' }, 'Dead letters that fit are delivered again. Count first what fits.'), form);
+}

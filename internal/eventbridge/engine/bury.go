@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// burier gives copies that a send topic does not take to the subscriber's dead-letter topic, as the processor's
+// dead letters. It belongs to one goroutine.
+type burier struct {
+	engine     *Engine
+	subscriber *registry.Subscriber
+	log        *zap.Logger
+	metrics    *busMetrics
+	open       *messaging.Publisher
+}
+
+func (b *burier) put(ctx context.Context, entries []entry, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if b.open == nil {
+		topic := b.engine.topics.DeadLetter(b.subscriber)
+		if err := b.engine.client.EnsureSubscription(ctx, topic, registry.DeliverSubscription, messaging.StartEarliest); err != nil {
+			return err
+		}
+		p, err := b.engine.client.Publisher(ctx, topic, b.engine.profile("eventbridge_dead"))
+		if err != nil {
+			return err
+		}
+		b.open = p
+		// The brokers can be reached again, perhaps only now: the send topic has another try first.
+		return errAnotherTry
+	}
+	letters := make([]entry, len(entries))
+	for i, e := range entries {
+		letters[i] = e
+		letters[i].record = b.letter(e.record, reason)
+	}
+	_, _, err := publisher{b.open}.put(ctx, letters)
+	if err != nil {
+		b.close()
+		return err
+	}
+	b.metrics.buried.Add(float64(len(entries)))
+	b.log.Error("copies are dead letters now", zap.Int("copies", len(entries)), zap.String("reason", reason))
+	return nil
+}
+
+var errAnotherTry = errors.New("the dead-letter topic has just been opened")
+
+// letter is a copy as the library makes dead letters, so that they can be redriven.
+func (b *burier) letter(r *messaging.Record, reason string) *messaging.Record {
+	const most = 1 << 10
+	if len(reason) > most {
+		reason = reason[:most]
+	}
+	properties := maps.Clone(r.Properties)
+	properties[messaging.PropertyReason] = reason
+	properties[messaging.PropertyAttempts] = "0"
+	properties[messaging.PropertyFirstFailedAt] = time.Now().UTC().Format(time.RFC3339Nano)
+	properties[messaging.PropertyOriginTopic] = b.engine.topics.Send(b.subscriber)
+	properties[messaging.PropertySubscription] = registry.DeliverSubscription
+	return &messaging.Record{Key: r.Key, Payload: r.Payload, EventTime: r.EventTime, Properties: properties}
+}
+
+func (b *burier) close() {
+	if b.open == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = b.open.Close(ctx)
+	b.open = nil
+}

@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
+	w := newWorld(t, stack.Pulsar(t), 2,
+		newSubscriber("all", registry.OrderNone, `{"specversion":["1.0"]}`),
+		newSubscriber("two", registry.OrderGroup, `{"type":["a"]}`, `{"data":{"n":[{"numeric":["<",10]}]}}`),
+		newSubscriber("never", registry.OrderExclusive, `{"type":["nothing"]}`),
+	)
+	off := newSubscriber("off", registry.OrderNone, `{"specversion":["1.0"]}`)
+	off.State = registry.Disabled
+	w.set(append(w.subs, off)...)
+	e, _ := w.engine(w.client, testConfig())
+	for i := range 20 {
+		w.publish(fmt.Sprint("e", i), []string{"a", "b"}[i%2], fmt.Sprint("k", i%3), i)
+	}
+	err := w.publisher().Publish(t.Context(), &messaging.Record{Key: "x", Payload: []byte(`{"not an event`)})
+	require.NoError(t, err)
+	err = w.publisher().Publish(t.Context(), &messaging.Record{
+		Key: "x", Payload: []byte(`{"specversion":"1.0","id":"twice","source":"/test","type":"a","data":{"n":1,"n":2}}`),
+	})
+	require.NoError(t, err)
+	w.acknowledged(20 * time.Second)
+	assert.Equal(t, w.rev, e.Applied())
+
+	assert.Len(t, w.read(w.topics.Send(w.sub("all"))), 20, "a duplicate key matters where a rule looks, in all subscribers' events")
+	assert.Empty(t, w.read(w.topics.Send(w.sub("never"))))
+	exists, err := w.client.Topic(w.topics.Send(w.sub("off"))).Subscription(registry.DeliverSubscription).Backlog(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, exists)
+	two := w.read(w.topics.Send(w.sub("two")))
+	assert.Len(t, two, 15)
+	last := map[int]int64{}
+	for _, d := range two {
+		ev, err := event.Decode(d.Payload)
+		require.NoError(t, err)
+		assert.Equal(t, ev.PartitionKey, d.Key)
+		position, err := storedPosition(d)
+		require.NoError(t, err)
+		assert.Greater(t, position, last[d.Partition])
+		last[d.Partition] = position
+		assert.Equal(t, fmt.Sprint(w.sub("two").Revision), d.Properties[PropertyRevision])
+		if ev.ID == "e0" {
+			assert.Equal(t, "r0,r1", d.Properties[PropertyRules])
+		}
+		if ev.ID == "e12" {
+			assert.Equal(t, "r0", d.Properties[PropertyRules])
+		}
+	}
+	dead := w.read(w.topics.Unmatched(busName))
+	require.Len(t, dead, 2)
+	letter, ok := dead[0].DeadLetter()
+	require.True(t, ok)
+	assert.NotEmpty(t, letter.Reason)
+}

@@ -1,0 +1,82 @@
+package engine
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are those of the engine. Labels are names of buses.
+type Metrics struct {
+	events   *prometheus.CounterVec
+	records  *prometheus.CounterVec
+	age      *prometheus.HistogramVec
+	rebuild  prometheus.Histogram
+	lanes    *prometheus.GaugeVec
+	troubled *prometheus.GaugeVec
+	forgot   prometheus.Counter
+	rules    *prometheus.GaugeVec
+}
+
+// NewMetrics registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	m := &Metrics{
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "eventbridge_engine_events_total",
+			Help: "Events by what became of them: matched, unmatched, duplicate (left out), refused (dead letters of the bus).",
+		}, []string{"bus", "outcome"}),
+		records: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "eventbridge_engine_copies_total",
+			Help: "Copies for subscribers by outcome: stored, dead_lettered (the send topic took nothing), refused (too large).",
+		}, []string{"bus", "outcome"}),
+		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "eventbridge_engine_stored_age_seconds", Buckets: seconds,
+			Help: "Time from the publishing of a matched event until all its copies were stored.",
+		}, []string{"bus"}),
+		rebuild: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "eventbridge_engine_window_rebuild_seconds", Buckets: seconds,
+			Help: "Time that reading a partition's window of events took after the partition was taken over.",
+		}),
+		lanes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_engine_open_topics", Help: "Send topics, or partitions of them, that this engine has a producer of.",
+		}, []string{"bus"}),
+		troubled: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_engine_troubled_topics", Help: "Send topics, or partitions of them, that take nothing at present.",
+		}, []string{"bus"}),
+		forgot: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "eventbridge_engine_forgotten_total", Help: "Events that were forgotten before the end of the window, for want of room.",
+		}),
+		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_engine_rules", Help: "Rules that events are matched against.",
+		}, []string{"bus"}),
+	}
+	reg.MustRegister(m.events, m.records, m.age, m.rebuild, m.lanes, m.troubled, m.forgot, m.rules)
+	return m
+}
+
+// busMetrics are those of one bus.
+type busMetrics struct {
+	matched, unmatched, duplicate, unreadable prometheus.Counter
+	stored, buried, refused                   prometheus.Counter
+	age                                       prometheus.Observer
+	lanes, troubled, rules                    prometheus.Gauge
+	forgot                                    prometheus.Counter
+	rebuild                                   prometheus.Observer
+}
+
+func (m *Metrics) of(bus string) *busMetrics {
+	event := func(outcome string) prometheus.Counter { return m.events.WithLabelValues(bus, outcome) }
+	copies := func(outcome string) prometheus.Counter { return m.records.WithLabelValues(bus, outcome) }
+	return &busMetrics{
+		matched: event("matched"), unmatched: event("unmatched"), duplicate: event("duplicate"), unreadable: event("refused"),
+		stored: copies("stored"), buried: copies("dead_lettered"), refused: copies("refused"),
+		age: m.age.WithLabelValues(bus), lanes: m.lanes.WithLabelValues(bus), troubled: m.troubled.WithLabelValues(bus),
+		rules: m.rules.WithLabelValues(bus), forgot: m.forgot, rebuild: m.rebuild,
+	}
+}
+
+// forget removes those of a bus that is no more.
+func (m *Metrics) forget(bus string) {
+	for _, v := range []interface {
+		DeletePartialMatch(prometheus.Labels) int
+	}{m.events, m.records, m.age, m.lanes, m.troubled, m.rules} {
+		v.DeletePartialMatch(prometheus.Labels{"bus": bus})
+	}
+}

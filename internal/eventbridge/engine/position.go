@@ -1,0 +1,64 @@
+package engine
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// The position of an event is the place of its message in the partition, as one number that ascends: ledger, entry and
+// index in the batch, from the highest bits to the lowest. Copies for ordered subscribers are stored under it, and
+// carry it as a property.
+const (
+	batchBits = 11 // publishers of events batch at most 2,000
+	entryBits = 20 // brokers begin a new ledger after 50,000 entries (managedLedgerMaxEntriesPerLedger)
+	// An entry writer needs numbers above the positions, see messaging.EntryWriter.
+	ledgerBits = 30
+)
+
+// errPosition says that a position does not fit.
+type errPosition struct{ id messaging.MessageID }
+
+func (e *errPosition) Error() string {
+	ledger, entry, index := e.id.Place()
+	return fmt.Sprintf("the place of message %s has no position: ledger %d must be below %d, entry %d below %d, index %d below %d. "+
+		"Make a bus of another name on a cluster whose ledgers are numbered lower, or with a smaller managedLedgerMaxEntriesPerLedger",
+		e.id, ledger, int64(1)<<ledgerBits, entry, 1<<entryBits, index, 1<<batchBits)
+}
+
+// positionOf returns the position of a message, or an errPosition.
+func positionOf(id messaging.MessageID) (int64, error) {
+	ledger, entry, index := id.Place()
+	if id.IsZero() || ledger < 0 || ledger >= 1<<ledgerBits || entry < 0 || entry >= 1<<entryBits || index < 0 || index >= 1<<batchBits {
+		return 0, &errPosition{id}
+	}
+	return ledger<<(entryBits+batchBits) | entry<<batchBits | int64(index), nil
+}
+
+// The properties of a copy.
+const (
+	// PropertyRules are the names of the rules that matched, separated by commas.
+	PropertyRules = "rules"
+	// PropertyRevision is that of the subscriber whose rules they are.
+	PropertyRevision = "revision"
+	// PropertyPosition is the event's position in its partition of the bus' topic. Copies for ordered subscribers have it.
+	PropertyPosition = "position"
+	// PropertyHops is how often the event has been through Eventbridge before; absent for 0.
+	PropertyHops = "hops"
+	// PropertyReplay is the job that a copy of a past event was made by.
+	PropertyReplay = "replay"
+)
+
+// storedPosition reads the position of a copy; -1: it has none.
+func storedPosition(d *messaging.Delivery) (int64, error) {
+	text, ok := d.Properties[PropertyPosition]
+	if !ok {
+		return -1, nil
+	}
+	position, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || position < 0 {
+		return 0, fmt.Errorf("the last message of %s has the position %q, which is none", d.Topic, text)
+	}
+	return position, nil
+}

@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// clocksApart is how far the clocks of publishers may be apart: publish times do not ascend.
+const clocksApart = time.Minute
+
+// rebuild fills the window with the events that stand before the first one that is delivered, published at first, and
+// with those behind it: some of these may have been acknowledged, and are not delivered. What the topic does not keep,
+// and what is not read in time, is unknown: an event that came before may then be let through.
+func (p *partition) rebuild(ctx context.Context, first time.Time) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, p.bus.engine.cfg.DedupRebuild)
+	defer cancel()
+	n, err := p.read(ctx, first.Add(-p.window.length-clocksApart))
+	took := time.Since(began)
+	p.bus.metrics.rebuild.Observe(took.Seconds())
+	log := p.bus.log.With(zap.Int("partition", p.index), zap.Int("events", n), zap.Duration("took", took))
+	switch {
+	case err == nil:
+		log.Debug("read the window of events")
+	case p.ctx.Err() == nil:
+		log.Warn("cannot read the whole window of events: some that come again may be let through", zap.Error(err))
+	}
+}
+
+func (p *partition) read(ctx context.Context, from time.Time) (n int, err error) {
+	position := messaging.AtTime(from)
+	r, err := p.bus.engine.client.Reader(ctx, messaging.ReaderConfig{
+		Topic: p.topic, Name: "eventbridge_window", From: &position, PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
+	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		e, err := event.Decode(d.Payload)
+		if err != nil {
+			return nil //nolint:nilerr // it is a dead letter
+		}
+		place, err := positionOf(d.ID)
+		if err != nil {
+			return err
+		}
+		_, forgotten := p.window.seen(identityOf(e.Source, e.ID), place, d.PublishTime)
+		p.bus.metrics.forgot.Add(float64(forgotten))
+		n++
+		return nil
+	})
+	return n, err
+}

@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/match"
+)
+
+// subscriber is one revision of a subscriber, as events are matched for it. It is immutable, but for its lane.
+type subscriber struct {
+	*registry.Subscriber
+	number   int    // among those of the bus
+	revision string // in figures
+	ordered  bool
+	lane     *lane // of subscribers that are not ordered; the same for all revisions
+}
+
+// ruleID names a rule in the index. It leads to the subscriber: which rules matched and whose they are is known from
+// one moment of the index.
+type ruleID struct {
+	subscriber *subscriber
+	rule       int
+}
+
+// rules are those of all subscribers of a bus that are not disabled. match may be called from any goroutine, change
+// from one.
+type rules struct {
+	index *match.Index[ruleID]
+
+	// What follows is the changing goroutine's.
+	numbers int
+	known   map[string]*subscriber // by UID
+}
+
+func newRules() *rules {
+	return &rules{index: match.NewIndex[ruleID](), known: make(map[string]*subscriber)}
+}
+
+// change makes the index have the rules of wanted, and only those, in one step. laneOf returns the lane of a
+// subscriber. gone are subscribers that were in the index and are not any more.
+func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subscriber) *lane) (gone []*subscriber) {
+	next := make(map[string]*subscriber, len(wanted))
+	var changed, old []*subscriber
+	for _, s := range wanted {
+		was := r.known[s.UID]
+		if was != nil && was.Revision == s.Revision {
+			next[s.UID] = was
+			continue
+		}
+		set := r.newSet(s, was)
+		set.lane = laneOf(s)
+		next[s.UID] = set
+		changed = append(changed, set)
+		if was != nil {
+			old = append(old, was)
+		}
+	}
+	for uid, was := range r.known {
+		if next[uid] == nil {
+			old = append(old, was)
+			gone = append(gone, was)
+		}
+	}
+	r.known = next
+	if len(changed)+len(old) == 0 {
+		return nil
+	}
+	r.index.Update(func(c *match.Change[ruleID]) {
+		for _, set := range old {
+			for i := range set.Rules {
+				c.Remove(ruleID{set, i})
+			}
+		}
+		for _, set := range changed {
+			for i, rule := range set.Rules {
+				c.Set(ruleID{set, i}, rule.Compiled())
+			}
+		}
+	})
+	return gone
+}
+
+// newSet makes what the index is to have of a subscriber. was is what it has, if any.
+func (r *rules) newSet(s *registry.Subscriber, was *subscriber) *subscriber {
+	number := r.numbers
+	if was != nil {
+		number = was.number
+	} else {
+		r.numbers++
+	}
+	return &subscriber{Subscriber: s, number: number, revision: strconv.FormatInt(s.Revision, 10), ordered: s.Order.Ordered()}
+}
+
+// matcher matches events for one goroutine at a time.
+type matcher struct {
+	scratch match.Scratch
+	ids     []ruleID
+}
+
+// match returns the rules that match an event, those of one subscriber side by side. They are valid until the next
+// call.
+func (m *matcher) match(r *rules, event []byte) (err error) {
+	m.ids, err = r.index.Match(&m.scratch, m.ids[:0], event)
+	if len(m.ids) > 1 {
+		slices.SortFunc(m.ids, func(a, b ruleID) int {
+			return cmp.Or(cmp.Compare(a.subscriber.number, b.subscriber.number), cmp.Compare(a.rule, b.rule))
+		})
+	}
+	return err
+}
+
+// subscribers returns how many subscribers the rules of the last match are of.
+func (m *matcher) subscribers() (n int) {
+	for i, id := range m.ids {
+		if i == 0 || id.subscriber != m.ids[i-1].subscriber {
+			n++
+		}
+	}
+	return n
+}
+
+// next cuts the rules of the first subscriber off ids, and returns them by their names.
+func next(ids []ruleID) (s *subscriber, names string, rest []ruleID) {
+	s = ids[0].subscriber
+	n := 1
+	for n < len(ids) && ids[n].subscriber == s {
+		n++
+	}
+	if n == 1 {
+		return s, s.Rules[ids[0].rule].Name, ids[1:]
+	}
+	var all strings.Builder
+	for i, id := range ids[:n] {
+		if i > 0 {
+			all.WriteByte(',')
+		}
+		all.WriteString(s.Rules[id.rule].Name)
+	}
+	return s, all.String(), ids[n:]
+}

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// load publishes events of several keys, each numbered from 1, until it is stopped. Some are published twice.
+type load struct {
+	w    *world
+	last map[string]int // by key
+	ids  map[string]bool
+	end  context.CancelFunc
+	done sync.WaitGroup
+}
+
+func (w *world) load(every time.Duration) *load {
+	w.t.Helper()
+	l := &load{w: w, last: map[string]int{}, ids: map[string]bool{}}
+	in := w.publisher()
+	ctx, end := context.WithCancel(w.t.Context())
+	l.end = end
+	l.done.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			key := fmt.Sprint("k", rand.IntN(7))
+			l.last[key]++
+			id := fmt.Sprint(key, "-", l.last[key])
+			l.ids[id] = true
+			r := &messaging.Record{Key: key, Payload: testEvent(id, "load", key, l.last[key])}
+			for range 1 + rand.IntN(8)/7 {
+				if err := in.Publish(context.WithoutCancel(ctx), r); err != nil {
+					w.t.Errorf("an event was not stored: %v", err)
+					return
+				}
+			}
+		}
+	})
+	w.t.Cleanup(l.stop)
+	return l
+}
+
+func (l *load) stop() {
+	l.end()
+	l.done.Wait()
+}
+
+// ordered checks an ordered subscriber's send topic: every event once, each key's in their order, positions ascending.
+func (l *load) ordered(name string) {
+	l.w.t.Helper()
+	got, positions := map[string]int{}, map[int]int64{}
+	all := l.w.read(l.w.topics.Send(l.w.sub(name)))
+	for _, d := range all {
+		e, err := event.Decode(d.Payload)
+		require.NoError(l.w.t, err)
+		if want := fmt.Sprint(e.PartitionKey, "-", got[e.PartitionKey]+1); e.ID != want {
+			l.w.t.Fatalf("%s: got %s in place of %s", name, e.ID, want)
+		}
+		got[e.PartitionKey]++
+		position, err := storedPosition(d)
+		require.NoError(l.w.t, err)
+		require.Greater(l.w.t, position, positions[d.Partition])
+		positions[d.Partition] = position
+	}
+	assert.Equal(l.w.t, l.last, got, "%s: the last of each key is the newest", name)
+	l.w.t.Logf("%s: %d events, each once and in its order", name, len(all))
+}
+
+// atLeastOnce checks the send topic of a subscriber that is not ordered.
+func (l *load) atLeastOnce(name string) {
+	l.w.t.Helper()
+	got := map[string]int{}
+	copies := 0
+	for _, d := range l.w.read(l.w.topics.Send(l.w.sub(name))) {
+		e, err := event.Decode(d.Payload)
+		require.NoError(l.w.t, err)
+		got[e.ID]++
+		copies++
+	}
+	for id := range l.ids {
+		require.Positive(l.w.t, got[id], "%s is missing", id)
+	}
+	assert.Len(l.w.t, got, len(l.ids))
+	l.w.t.Logf("%s: %d events, %d copies", name, len(got), copies)
+}
+
+// Engines are cut off from the brokers, stopped and begun again under load: what they still have under way when
+// another one has taken over is not stored twice, and not behind what that one stores.
+func TestTakeoverUnderLoad(t *testing.T) {
+	url, server, line := proxy.Pulsar(t)
+	w := newWorld(t, server, 2,
+		newSubscriber("group", registry.OrderGroup, `{"type":["load"]}`),
+		newSubscriber("single", registry.OrderExclusive, `{"type":["load"]}`),
+		newSubscriber("any", registry.OrderNone, `{"type":["load"]}`),
+	)
+	cut := w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener})
+	w.engine(cut, testConfig())
+	l := w.load(2 * time.Millisecond)
+	other := w.dial(messaging.Config{URL: server.URL()})
+	_, stop := w.engine(other, testConfig())
+	for range 4 {
+		time.Sleep(2 * time.Second)
+		line.Cut()
+		time.Sleep(3 * time.Second)
+		require.NoError(t, line.Restore())
+		time.Sleep(2 * time.Second)
+		stop()
+		time.Sleep(time.Second)
+		_, stop = w.engine(other, testConfig())
+	}
+	l.stop()
+	w.acknowledged(time.Minute)
+	l.ordered("group")
+	l.ordered("single")
+	l.atLeastOnce("any")
+}
+
+// Rules change while events flow: each event is matched by the rules before a change or by those after it, and never
+// by neither.
+func TestRulesChangeUnderLoad(t *testing.T) {
+	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", registry.OrderGroup, `{"type":["load"]}`))
+	e, _ := w.engine(w.client, testConfig())
+	l := w.load(time.Millisecond)
+	patterns := []string{`{"type":["load"]}`, `{"type":[{"prefix":"lo"}]}`, `{"data":{"n":[{"numeric":[">",0]}]}}`}
+	for i := range 60 {
+		s := newSubscriber("s", registry.OrderGroup, patterns[i%len(patterns)])
+		s.Rules[0].Name = fmt.Sprint("v", i%len(patterns))
+		w.set(s)
+		require.Equal(t, w.rev, e.Applied())
+		time.Sleep(20 * time.Millisecond)
+	}
+	l.stop()
+	w.acknowledged(20 * time.Second)
+	l.ordered("s")
+	seen := map[string]bool{}
+	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
+		seen[d.Properties[PropertyRules]] = true
+	}
+	assert.GreaterOrEqual(t, len(seen), 3, "all revisions were used")
+}
+
+// What came before is left out, also by an engine that has just taken over.
+func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
+	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", registry.OrderNone, `{"type":["a"]}`))
+	_, stop := w.engine(w.client, testConfig())
+	const n = 300
+	var events []*messaging.Record
+	for i := range n {
+		key := fmt.Sprint("k", i%7)
+		events = append(events, &messaging.Record{Key: key, Payload: testEvent(fmt.Sprint("e", i), "a", key, i)})
+	}
+	w.publishAll(events)
+	w.publishAll(events[:100])
+	w.acknowledged(20 * time.Second)
+	stop()
+	w.publishAll(events)
+	_, stop = w.engine(w.client, testConfig())
+	w.publishAll(events[50:])
+	w.publish("new", "a", "k1", 1)
+	w.acknowledged(20 * time.Second)
+	stop()
+	counts := map[string]int{}
+	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
+		e, err := event.Decode(d.Payload)
+		require.NoError(t, err)
+		counts[e.ID]++
+	}
+	assert.Len(t, counts, n+1)
+	for id, count := range counts {
+		assert.Equal(t, 1, count, id)
+	}
+}
+
+// One send topic that takes nothing keeps others waiting for no longer than the bounds say, and its copies become dead
+// letters.
+func TestASendTopicThatTakesNothing(t *testing.T) {
+	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+		t.Run(string(order), func(t *testing.T) {
+			w := newWorld(t, stack.Pulsar(t), 2,
+				newSubscriber("well", registry.OrderNone, `{"type":["a"]}`), newSubscriber("ill", order, `{"type":["a"]}`))
+			w.server.Terminate(t, w.topics.Send(w.sub("ill")))
+			cfg := testConfig()
+			cfg.QueueRecords, cfg.StallAfter = 20, time.Second
+			e, _ := w.engine(w.client, cfg)
+			for i := range 200 {
+				w.publish(fmt.Sprint("e", i), "a", fmt.Sprint("k", i%5), i)
+			}
+			w.acknowledged(40 * time.Second)
+			assert.Len(t, w.read(w.topics.Send(w.sub("well"))), 200)
+			dead := w.read(w.topics.DeadLetter(w.sub("ill")))
+			assert.Len(t, dead, 200)
+			letter, ok := dead[0].DeadLetter()
+			require.True(t, ok)
+			assert.Contains(t, letter.Reason, "the send topic takes nothing")
+			assert.Equal(t, w.topics.Send(w.sub("ill")), letter.Topic)
+			assert.NotEmpty(t, letter.Properties[PropertyRules])
+			assert.NoError(t, e.Trouble())
+		})
+	}
+}

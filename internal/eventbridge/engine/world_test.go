@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// world is a namespace of a real Pulsar with one bus.
+type world struct {
+	t      *testing.T
+	client *messaging.Client
+	server *stack.PulsarServer
+	topics registry.Topics
+	store  *registrytest.Store
+	bus    registry.Bus
+	subs   []registry.Subscriber
+	rev    int64
+	in     *messaging.Publisher
+}
+
+const busName = "orders"
+
+func newWorld(t *testing.T, server *stack.PulsarServer, partitions int, subs ...registry.Subscriber) *world {
+	t.Helper()
+	ns := server.Namespace(t)
+	w := &world{t: t, server: server, topics: registry.Topics{Namespace: ns}}
+	w.client = w.dial(messaging.Config{URL: server.URL(), AdminURL: server.AdminURL()})
+	require.NoError(t, w.client.Namespace(ns).SetDeduplication(t.Context(), true))
+	w.bus = registry.Bus{
+		Name: busName, Partitions: partitions, Created: time.Now(), DedupWindow: registry.Duration(10 * time.Minute),
+	}
+	w.store = registrytest.NewStore(registrytest.Snapshot(t, 0, nil, nil))
+	w.set(subs...)
+	return w
+}
+
+func (w *world) dial(cfg messaging.Config) *messaging.Client {
+	w.t.Helper()
+	client, err := messaging.Dial(w.t.Context(), cfg, messaging.WithLogger(zaptest.NewLogger(w.t, zaptest.Level(zap.WarnLevel))))
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = client.Close(ctx)
+	})
+	return client
+}
+
+// set makes subs the subscribers of the bus. Those without a revision get the next one.
+func (w *world) set(subs ...registry.Subscriber) {
+	w.t.Helper()
+	w.rev++
+	w.subs = subs
+	for i := range subs {
+		subs[i].Bus = busName
+		if subs[i].UID == "" {
+			subs[i].UID = "u-" + subs[i].Name
+		}
+		if subs[i].Revision == 0 {
+			subs[i].Revision = w.rev
+		}
+	}
+	s := registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, subs)
+	maker := registry.NewPulsar(w.client, w.topics, true)
+	require.NoError(w.t, maker.MakeBus(w.t.Context(), &w.bus))
+	for i := range subs {
+		require.NoError(w.t, maker.MakeSubscriber(w.t.Context(), &w.bus, &subs[i]))
+	}
+	w.store.Set(s)
+}
+
+func testConfig() Config {
+	cfg := DefaultConfig()
+	cfg.StopTimeout = 5 * time.Second
+	return cfg
+}
+
+// engine runs an engine until the test ends, or stop is called.
+func (w *world) engine(client *messaging.Client, cfg Config) (e *Engine, stop func()) {
+	w.t.Helper()
+	require.NoError(w.t, cfg.Validate())
+	e = New(Options{
+		Client: client, Source: w.store, Topics: w.topics, Maker: registry.NewPulsar(w.client, w.topics, true), Config: cfg,
+		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(w.t, <-ended)
+		}
+	}
+	w.t.Cleanup(stop)
+	return e, stop
+}
+
+// newSubscriber makes one whose rules have the given patterns.
+func newSubscriber(name string, order registry.Order, patterns ...string) registry.Subscriber {
+	s := registry.Subscriber{Name: name, Order: order, State: registry.Active, Target: registry.Target{Log: &registry.LogTarget{}}}
+	s.Delivery.Retry.MaxAttempts = 16
+	for i, p := range patterns {
+		s.Rules = append(s.Rules, registry.Rule{Name: fmt.Sprintf("r%d", i), Pattern: json.RawMessage(p)})
+	}
+	return s
+}
+
+// testEvent is an event of the given type, whose data say where it stands among those of its key.
+func testEvent(id, kind, key string, n int) []byte {
+	k := ""
+	if key != "" {
+		k = fmt.Sprintf(`"partitionkey":%q,`, key)
+	}
+	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":%q,%s"data":{"n":%d}}`, id, kind, k, n)
+}
+
+// publisher is the door's.
+func (w *world) publisher() *messaging.Publisher {
+	w.t.Helper()
+	if w.in == nil {
+		var err error
+		w.in, err = w.client.Publisher(w.t.Context(), w.topics.Events(busName), messaging.Business())
+		require.NoError(w.t, err)
+	}
+	return w.in
+}
+
+func (w *world) publish(id, kind, key string, n int) {
+	w.t.Helper()
+	k := key
+	if k == "" {
+		k = "/test\n" + id
+	}
+	err := w.publisher().Publish(w.t.Context(), &messaging.Record{Key: k, Payload: testEvent(id, kind, key, n)})
+	require.NoError(w.t, err)
+}
+
+// publishAll publishes events side by side, in their order, and waits until they are stored.
+func (w *world) publishAll(records []*messaging.Record) {
+	w.t.Helper()
+	failed := make(chan error, len(records))
+	for _, r := range records {
+		w.publisher().PublishAsync(w.t.Context(), r, func(_ messaging.MessageID, err error) { failed <- err })
+	}
+	for range records {
+		require.NoError(w.t, <-failed)
+	}
+}
+
+// read returns what a topic holds, each partition in its order.
+func (w *world) read(topic string) (all []*messaging.Delivery) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	defer cancel()
+	r, err := w.client.Reader(ctx, messaging.ReaderConfig{Topic: topic, MaxMessageBytes: 4 << 10})
+	require.NoError(w.t, err)
+	defer func() { _ = r.Close(ctx) }()
+	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		all = append(all, d)
+		return nil
+	})
+	require.NoError(w.t, err)
+	return all
+}
+
+// acknowledged waits until the engines have acknowledged all events.
+func (w *world) acknowledged(within time.Duration) {
+	w.t.Helper()
+	s := w.client.Topic(w.topics.Events(busName)).Subscription(registry.EngineSubscription)
+	require.Eventually(w.t, func() bool {
+		n, err := s.Backlog(w.t.Context())
+		return err == nil && n == 0
+	}, within, 50*time.Millisecond)
+}
+
+func (w *world) sub(name string) *registry.Subscriber {
+	return w.store.Snapshot().Subscriber(busName, name)
+}

@@ -1,0 +1,121 @@
+package registry_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// world is a namespace of a Pulsar, with the admin API.
+type world struct {
+	pulsar *stack.PulsarServer
+	topics registry.Topics
+	url    string
+	listen string
+}
+
+func newWorld(t testing.TB) world {
+	t.Helper()
+	pulsar := stack.Pulsar(t)
+	return world{pulsar: pulsar, topics: registry.Topics{Namespace: pulsar.Namespace(t)}, url: pulsar.URL()}
+}
+
+func (w world) dial(t testing.TB, admin bool) *messaging.Client {
+	t.Helper()
+	cfg := messaging.Config{URL: w.url, ListenerName: w.listen}
+	if admin {
+		cfg.AdminURL = w.pulsar.AdminURL()
+	}
+	client, err := messaging.Dial(testContext(t), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = client.Close(ctx)
+	})
+	return client
+}
+
+// member is a store that runs.
+type member struct {
+	*registry.Store
+	stop func() // as a process does; it may be called again
+}
+
+func (w world) open(t testing.TB, opts registry.Options) member {
+	t.Helper()
+	return w.openWith(t, w.dial(t, true), opts)
+}
+
+func (w world) openWith(t testing.TB, client *messaging.Client, opts registry.Options) member {
+	t.Helper()
+	opts.Partitions = true
+	if opts.Log == nil {
+		opts.Log = zap.NewNop()
+	}
+	s, err := registry.Open(testContext(t), client, w.topics, opts)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		assert.ErrorIs(t, <-ended, context.Canceled)
+		closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		assert.NoError(t, s.Close(closing))
+	})
+	t.Cleanup(stop)
+	return member{s, stop}
+}
+
+// aSubscriber is valid.
+func aSubscriber(bus, name string) registry.Subscriber {
+	s := registry.NewSubscriber(bus, name)
+	s.Rules = []registry.Rule{{Name: "all", Pattern: json.RawMessage(`{"source":[{"exists":true}]}`)}}
+	s.Target.Log = &registry.LogTarget{}
+	return s
+}
+
+func withRules(s registry.Subscriber, n int) registry.Subscriber {
+	s.Rules = nil
+	for i := range n {
+		s.Rules = append(s.Rules, registry.Rule{
+			Name: fmt.Sprintf("r%d", i), Pattern: json.RawMessage(fmt.Sprintf(
+				`{"source":["shop/%d"],"type":[{"prefix":"order.%s."}],"data":{"amount":[{"numeric":[">",%d]}],"country":[{"anything-but":["DE","FR"]}]}}`, i, s.Name, i)),
+		})
+	}
+	return s
+}
+
+func putBus(t testing.TB, s member, name string) *registry.Bus {
+	t.Helper()
+	b := registry.NewBus(name)
+	b.Partitions = 1
+	made, _, err := s.PutBus(testContext(t), b, registry.Condition{})
+	require.NoError(t, err)
+	return made
+}
+
+const (
+	eventually = 20 * time.Second
+	tick       = time.Millisecond
+)

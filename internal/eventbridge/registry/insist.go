@@ -1,0 +1,49 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// errFinal is in errors that trying again does not help.
+var errFinal = errors.New("cannot be right")
+
+// insist calls try until it succeeds, fails for good, or ctx ends.
+func insist(ctx context.Context, log *zap.Logger, what string, try func() error) error {
+	wait := 100 * time.Millisecond
+	for first := true; ; first = false {
+		err := try()
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errFinal), errors.Is(err, messaging.ErrClosed), errors.Is(err, messaging.ErrInvalidTopic):
+			return err
+		}
+		if first {
+			log.Warn("cannot "+what+" yet, will keep trying", zap.Error(err))
+		}
+		if !pause(ctx, wait) {
+			return fmt.Errorf("%w (last failure: %w)", context.Cause(ctx), err)
+		}
+		wait = min(2*wait, 5*time.Second)
+	}
+}
+
+// pause waits about d, and reports whether ctx lives.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d/2 + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,150 @@
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// HiddenSecret stands for a secret wherever objects are shown: it is what a [secret.String] becomes in JSON and YAML. In a
+// change it keeps the secret that is stored at the same place.
+const HiddenSecret = "<redacted>"
+
+// eachSecret calls f for each secret below v, a value that can be set, and stores what it returns. Where that is no change
+// nothing is written, and a map is replaced by a changed copy.
+func eachSecret(v reflect.Value, at string, f func(at string, s secret.String) secret.String) {
+	switch {
+	case v.Type() == reflect.TypeFor[secret.String]():
+		old := secret.String(v.String())
+		if old == "" {
+			return
+		}
+		if now := f(at, old); now != old {
+			v.SetString(now.Reveal())
+		}
+	case v.Kind() == reflect.Pointer && !v.IsNil():
+		eachSecret(v.Elem(), at, f)
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			if name := keyOf(v.Type().Field(i)); name != "" && mayHoldSecrets(v.Field(i).Kind()) {
+				eachSecret(v.Field(i), at+step(name), f)
+			}
+		}
+	case v.Type() == reflect.TypeFor[map[string]secret.String]():
+		old, _ := v.Interface().(map[string]secret.String)
+		changed := maps.Clone(old)
+		for key := range old {
+			element := reflect.New(v.Type().Elem()).Elem()
+			element.SetString(old[key].Reveal())
+			eachSecret(element, at+step(key), f)
+			changed[key] = secret.String(element.String())
+		}
+		if !maps.Equal(old, changed) {
+			v.Set(reflect.ValueOf(changed))
+		}
+	}
+}
+
+func mayHoldSecrets(k reflect.Kind) bool {
+	return k == reflect.String || k == reflect.Pointer || k == reflect.Struct || k == reflect.Map
+}
+
+// clone returns a copy that shares nothing that is ever changed.
+func clone(s *Subscriber) (*Subscriber, error) {
+	plain, secrets, err := split(s)
+	if err != nil {
+		return nil, err
+	}
+	made := new(Subscriber)
+	if err := join(plain, secrets, made); err != nil {
+		return nil, err
+	}
+	for i := range s.Rules {
+		made.Rules[i].compiled = s.Rules[i].compiled
+	}
+	return made, nil
+}
+
+// split takes an object, a pointer to a Bus or a Subscriber, apart: JSON without the secrets, and these by pointer.
+func split(object any) (plain json.RawMessage, secrets map[string]string, err error) {
+	secrets = make(map[string]string)
+	eachSecret(reflect.ValueOf(object).Elem(), "", func(at string, s secret.String) secret.String {
+		secrets[at] = s.Reveal()
+		return s
+	})
+	plain, err = json.Marshal(object)
+	return plain, secrets, err
+}
+
+// join puts together what split took apart, into object.
+func join(plain json.RawMessage, secrets map[string]string, object any) error {
+	if err := json.Unmarshal(plain, object); err != nil {
+		return err
+	}
+	var missing []string
+	eachSecret(reflect.ValueOf(object).Elem(), "", func(at string, s secret.String) secret.String {
+		if stored, ok := secrets[at]; ok {
+			return secret.String(stored)
+		}
+		missing = append(missing, at)
+		return s
+	})
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		return fmt.Errorf("secrets are missing: %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// keepSecrets puts the stored secrets where s has hidden ones. old may be nil. A secret that is sent somewhere is kept only
+// while it is sent to the same place: else whoever may change a target could have the secret sent to himself.
+func keepSecrets(s, old *Subscriber) (f faults) {
+	stored := map[string]secret.String{}
+	if old != nil {
+		eachSecret(reflect.ValueOf(old).Elem(), "", func(at string, v secret.String) secret.String {
+			stored[at] = v
+			return v
+		})
+	}
+	moved := map[string]bool{}
+	eachSecret(reflect.ValueOf(s).Elem(), "", func(at string, v secret.String) secret.String {
+		if !hidden(v) {
+			return v
+		}
+		kept, ok := stored[at]
+		switch {
+		case !ok:
+			f.add(at, "there is no stored secret to keep: give it")
+		case receiver(s, at) != receiver(old, at):
+			moved[at] = true
+		}
+		return kept
+	})
+	for _, at := range slices.Sorted(maps.Keys(moved)) {
+		f.add(at, "must be given again, because it would be sent to another server than before")
+	}
+	return f
+}
+
+// receiver is the server that the secret at a pointer is sent to, empty for one that is not sent.
+func receiver(s *Subscriber, at string) string {
+	address := ""
+	switch w := s.Target.Webhook; {
+	case w == nil:
+	case at == "/target/webhook/bearer", strings.HasPrefix(at, "/target/webhook/headers/"):
+		address = w.URL
+	case at == "/target/webhook/oauth2/client_secret" && w.OAuth2 != nil:
+		address = w.OAuth2.TokenURL
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	return strings.ToLower(u.Scheme + "://" + u.Host)
+}

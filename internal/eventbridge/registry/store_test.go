@@ -1,0 +1,233 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
+	w := newWorld(t)
+	ctx := testContext(t)
+	a, b := w.open(t, registry.Options{Instance: "a"}), w.open(t, registry.Options{Instance: "b"})
+	require.Zero(t, a.Snapshot().Revision())
+
+	bus, created, err := a.PutBus(ctx, registry.NewBus("orders"), registry.Condition{New: true})
+	require.NoError(t, err)
+	require.True(t, created)
+	require.EqualValues(t, 1, bus.Revision)
+	require.Equal(t, 4, bus.Partitions)
+	require.Equal(t, bus, a.Snapshot().Bus("orders"), "the store that changed has it")
+
+	seen := make(chan *registry.Snapshot, 100)
+	stop := b.Watch(func(s *registry.Snapshot) { seen <- s })
+	defer stop()
+	require.Eventually(t, func() bool { return (<-seen).Bus("orders") != nil }, 10*time.Second, time.Millisecond)
+
+	sub, created, err := b.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
+	require.NoError(t, err)
+	require.True(t, created)
+	require.EqualValues(t, 2, sub.Revision)
+	require.Len(t, sub.UID, 10)
+	require.NotNil(t, sub.Rules[0].Compiled())
+	require.NotNil(t, b.Snapshot().Subscriber("orders", "mail").Rules[0].Compiled())
+
+	again, created, err := a.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{Revision: 2})
+	require.NoError(t, err)
+	require.False(t, created)
+	require.EqualValues(t, 2, again.Revision, "the same is not stored again")
+
+	changed := aSubscriber("orders", "mail")
+	changed.Description = "all mail"
+	_, _, err = a.PutSubscriber(ctx, changed, registry.Condition{New: true})
+	require.ErrorIs(t, err, registry.ErrConflict)
+	_, _, err = a.PutSubscriber(ctx, changed, registry.Condition{Revision: 1})
+	var conflict *registry.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.EqualValues(t, 2, conflict.Revision)
+	now, _, err := a.PutSubscriber(ctx, changed, registry.Condition{Revision: 2})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, now.Revision)
+	require.Equal(t, sub.UID, now.UID)
+	require.Equal(t, sub.Created, now.Created)
+
+	_, err = b.SetState(ctx, "orders", "mail", registry.Disabled, "410 Gone")
+	require.NoError(t, err)
+	got := b.Snapshot().Subscriber("orders", "mail")
+	require.Equal(t, registry.Disabled, got.State)
+	require.Equal(t, "410 Gone", got.Reason)
+	got, _, err = a.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
+	require.NoError(t, err)
+	require.Equal(t, registry.Disabled, got.State, "what does not say the state keeps it")
+	require.Equal(t, "410 Gone", got.Reason)
+
+	require.ErrorIs(t, a.DeleteBus(ctx, "orders", registry.Condition{}), registry.ErrInUse)
+	require.ErrorIs(t, a.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{Revision: 3}), registry.ErrConflict)
+	require.NoError(t, a.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{Revision: got.Revision}))
+	require.ErrorIs(t, b.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{}), registry.ErrNotFound)
+	require.NoError(t, b.DeleteBus(ctx, "orders", registry.Condition{}))
+	require.Nil(t, b.Snapshot().Bus("orders"))
+	_, _, err = a.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
+	require.ErrorIs(t, err, registry.ErrNotFound)
+}
+
+// What is made again under a name has another UID and a higher revision, also after a restart.
+func TestDeletedAndMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	ctx := testContext(t)
+	a := w.open(t, registry.Options{})
+	putBus(t, a, "orders")
+	first, _, err := a.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
+	require.NoError(t, err)
+	require.NoError(t, a.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{}))
+	a.stop()
+
+	b := w.open(t, registry.Options{})
+	require.Nil(t, b.Snapshot().Subscriber("orders", "mail"))
+	require.EqualValues(t, 3, b.Snapshot().Revision())
+	second, created, err := b.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{New: true})
+	require.NoError(t, err)
+	require.True(t, created)
+	require.EqualValues(t, 4, second.Revision)
+	require.NotEqual(t, first.UID, second.UID)
+}
+
+// Two stores, each with many goroutines that all change the same objects by the revision they have read: each revision is won
+// by exactly one, and nothing that was answered as stored is lost.
+func TestOneOfManyWinsEachRevision(t *testing.T) {
+	const stores, workers, rounds = 2, 8, 12
+	w := newWorld(t)
+	members := make([]member, stores)
+	for i := range members {
+		members[i] = w.open(t, registry.Options{Instance: fmt.Sprint(i)})
+	}
+	putBus(t, members[0], "orders")
+	first, _, err := members[0].PutSubscriber(testContext(t), aSubscriber("orders", "mail"), registry.Condition{})
+	require.NoError(t, err)
+
+	type win struct {
+		from, to int64
+		text     string
+	}
+	var mu sync.Mutex
+	var wins []win
+	conflicts := 0
+	revision := first.Revision
+	for round := range rounds {
+		var all sync.WaitGroup
+		for i := range stores * workers {
+			all.Go(func() {
+				sub := aSubscriber("orders", "mail")
+				sub.Description = fmt.Sprintf("round %d, worker %d", round, i)
+				made, _, err := members[i%stores].PutSubscriber(testContext(t), sub, registry.Condition{Revision: revision})
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					wins = append(wins, win{revision, made.Revision, sub.Description})
+				case errors.Is(err, registry.ErrConflict):
+					conflicts++
+				default:
+					assert.NoError(t, err)
+				}
+			})
+		}
+		all.Wait()
+		require.Len(t, wins, round+1, "one of all wins")
+		require.Greater(t, wins[round].to, revision)
+		revision = wins[round].to
+	}
+	require.Equal(t, rounds*(stores*workers-1), conflicts)
+	for _, m := range members {
+		require.Eventually(t, func() bool { return m.Snapshot().Revision() == revision }, 10*time.Second, time.Millisecond)
+		require.Equal(t, wins[rounds-1].text, m.Snapshot().Subscriber("orders", "mail").Description)
+	}
+}
+
+// A watcher is called from one goroutine, misses no state for good, and changes that come while it works are one call.
+func TestWatchersAreToldTogether(t *testing.T) {
+	w := newWorld(t)
+	ctx := testContext(t)
+	a := w.open(t, registry.Options{})
+	putBus(t, a, "orders")
+	hold, in := make(chan struct{}), make(chan int64, 100)
+	stop := a.Watch(func(s *registry.Snapshot) {
+		in <- s.Revision()
+		<-hold
+	})
+	require.EqualValues(t, 1, <-in, "the present snapshot")
+	for i := range 5 {
+		_, _, err := a.PutSubscriber(ctx, aSubscriber("orders", fmt.Sprintf("s%d", i)), registry.Condition{})
+		require.NoError(t, err)
+	}
+	close(hold)
+	require.EqualValues(t, 6, <-in)
+	stop()
+	putBus(t, a, "more")
+	require.Empty(t, in, "it was stopped")
+	stop()
+}
+
+func TestSubscribersOfABusAreOrderedByName(t *testing.T) {
+	s, err := registry.NewSnapshot(7, []registry.Bus{registry.NewBus("b"), registry.NewBus("a")},
+		[]registry.Subscriber{aSubscriber("a", "z"), aSubscriber("a", "y"), aSubscriber("b", "x")})
+	require.NoError(t, err)
+	var names []string
+	for b := range s.Buses() {
+		for sub := range s.Subscribers(b.Name) {
+			names = append(names, b.Name+"/"+sub.Name)
+			require.NotNil(t, sub.Rules[0].Compiled())
+		}
+	}
+	require.Equal(t, []string{"a/y", "a/z", "b/x"}, names)
+	require.Equal(t, 3, s.Rules())
+	require.EqualValues(t, 7, s.Revision())
+}
+
+func TestAChangeEndsWithItsContext(t *testing.T) {
+	w := newWorld(t)
+	a := w.open(t, registry.Options{})
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, _, err := a.PutBus(ended, registry.NewBus("orders"), registry.Condition{})
+	require.ErrorIs(t, err, registry.ErrUnavailable)
+	require.ErrorIs(t, err, context.Canceled)
+	a.stop()
+	_, _, err = a.PutBus(testContext(t), registry.NewBus("orders"), registry.Condition{})
+	require.ErrorIs(t, err, registry.ErrClosed)
+}
+
+// A registry of 1,000 subscribers with 10 rules each is ready in well under 5 s.
+func TestTenThousandRulesAreReadySoon(t *testing.T) {
+	const subscribers, rules = 1000, 10
+	w := newWorld(t)
+	a := w.open(t, registry.Options{})
+	putBus(t, a, "orders")
+	var all sync.WaitGroup
+	begin := time.Now()
+	for worker := range 20 {
+		all.Go(func() {
+			for i := worker; i < subscribers; i += 20 {
+				_, _, err := a.PutSubscriber(testContext(t), withRules(aSubscriber("orders", fmt.Sprintf("s%d", i)), rules), registry.Condition{})
+				assert.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d subscribers were made in %s", subscribers, time.Since(begin))
+	client := w.dial(t, true)
+	begin = time.Now()
+	b := w.openWith(t, client, registry.Options{})
+	took := time.Since(begin)
+	t.Logf("%d rules were read in %s", b.Snapshot().Rules(), took)
+	require.Equal(t, subscribers*rules, b.Snapshot().Rules())
+	require.Less(t, took, 5*time.Second)
+}

@@ -1,0 +1,268 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+const (
+	tidyEvery = time.Minute
+	// keepDeletions is for how long a deletion stays a record: as long an instance may be cut off from Pulsar and still learn of
+	// it, though the topic was compacted meanwhile.
+	keepDeletions = 7 * 24 * time.Hour
+	// purgeAtLeast is how many deletions are worth being removed together.
+	purgeAtLeast = 100
+	// compactAbove is how many records that later ones replaced are worth a compaction, if they are also more than what is left.
+	compactAbove = 1000
+)
+
+// tidySoon wakes tidy.
+func (s *Store) tidySoon() {
+	select {
+	case s.tidyNow <- struct{}{}:
+	default:
+	}
+}
+
+// tidy removes what deleted objects have left at Pulsar, and old records of deletions, and has the topic compacted. Each
+// instance does so at its own times; what one has done the others find done.
+func (s *Store) tidy(ctx context.Context) {
+	warned := false
+	for wait := tidyEvery; ; wait = tidyEvery {
+		err := s.tidyOnce(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !errors.Is(err, ErrInUse) && !warned:
+			s.log.Warn("cannot remove what deleted objects have left, will keep trying", zap.Error(err))
+			warned = true
+		case err == nil:
+			warned = false
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-s.tidyNow:
+			t.Stop()
+			// Those who use the topics of what was deleted stop within moments.
+			if !pause(ctx, 2*time.Second) {
+				return
+			}
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+func (s *Store) tidyOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, tidyEvery)
+	defer cancel()
+	return errors.Join(s.removeFormer(ctx), s.purge(ctx), s.compact(ctx))
+}
+
+// removeFormer removes the topics of what was deleted.
+func (s *Store) removeFormer(ctx context.Context) (err error) {
+	if s.opts.Pulsar == nil {
+		return nil
+	}
+	s.mu.Lock()
+	var keys []string
+	for key, e := range s.contents.entries {
+		if len(e.former) > 0 {
+			keys = append(keys, key)
+		}
+	}
+	s.mu.Unlock()
+	slices.Sort(keys)
+	for _, key := range keys {
+		if ctx.Err() != nil {
+			break
+		}
+		err = errors.Join(err, s.removeFormerOf(ctx, key))
+	}
+	return err
+}
+
+func (s *Store) removeFormerOf(ctx context.Context, key string) error {
+	bus, name, _ := cutKey(key)
+	_, known, _ := s.view(key)
+	if known == nil {
+		return nil
+	}
+	gone := make(map[string]bool)
+	var failed error
+	if name != "" { // a UID is used once: nobody begins to use these topics meanwhile
+		for _, uid := range known.former {
+			err := s.opts.Pulsar.RemoveSubscriber(ctx, bus, name, uid)
+			failed = errors.Join(failed, err)
+			gone[uid] = err == nil
+		}
+		if !slices.Contains(slices.Collect(maps.Values(gone)), true) {
+			return failed
+		}
+	}
+	_, err := s.change(ctx, key, func(ctx context.Context) (*record, error) {
+		snapshot, known, _ := s.view(key)
+		if known == nil || len(known.former) == 0 {
+			return nil, nil //nolint:nilnil // somebody else has done it
+		}
+		if name == "" {
+			if snapshot.Bus(bus) != nil { // the topic is the new bus'
+				gone[""] = true
+			} else if err := s.opts.Pulsar.RemoveBus(ctx, bus); err != nil {
+				return nil, err
+			} else {
+				gone[""] = true
+			}
+		}
+		return s.again(key, func(r *record) {
+			r.Former = slices.DeleteFunc(slices.Clone(known.former), func(uid string) bool { return gone[uid] })
+		})
+	})
+	return errors.Join(failed, err)
+}
+
+// again makes the record that a key has, changed by f, without a new revision. The caller is the owner.
+func (s *Store) again(key string, f func(*record)) (*record, error) {
+	snapshot, known, _ := s.view(key)
+	bus, name, _ := cutKey(key)
+	r := &record{Revision: known.revision, Time: now(), Former: known.former}
+	switch b, sub := snapshot.Bus(bus), snapshot.Subscriber(bus, name); {
+	case !known.deleted.IsZero():
+		r.Deleted, r.Time = true, known.deleted
+	case known.broken != "":
+		return nil, fmt.Errorf("the record of %s cannot be read: %s", key, known.broken)
+	case name == "" && b != nil:
+		if err := r.put(key, b, s.opts.Keys); err != nil {
+			return nil, err
+		}
+	case sub != nil:
+		if err := r.put(key, sub, s.opts.Keys); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("there is no %s", key)
+	}
+	f(r)
+	return r, nil
+}
+
+// purge replaces old records of deletions by tombstones, which compaction removes.
+func (s *Store) purge(ctx context.Context) error {
+	keys := s.oldDeletions(time.Now())
+	if len(keys) < purgeAtLeast {
+		return nil
+	}
+	// The counter is stored first: with the deletions their revisions are forgotten.
+	_, err := s.change(ctx, counterKey, func(ctx context.Context) (*record, error) {
+		_, _, next := s.view(counterKey)
+		return &record{Revision: next - 1, Time: now()}, nil
+	})
+	if err != nil {
+		return err
+	}
+	owned, err := s.own(ctx)
+	if err != nil {
+		return err
+	}
+	var tombstones []*messaging.Record
+	for _, key := range s.oldDeletions(time.Now()) { // nobody changes them now
+		tombstones = append(tombstones, &messaging.Record{Key: key})
+	}
+	err = owned.publisher.Publish(ctx, tombstones...)
+	s.release(true) // the reader may not have them
+	return err
+}
+
+// oldDeletions are the keys of deletions that nobody needs any more.
+func (s *Store) oldDeletions(now time.Time) (keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, e := range s.contents.entries {
+		if !e.deleted.IsZero() && len(e.former) == 0 && now.Sub(e.deleted) > keepDeletions {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// compact has the broker compact the topic when that is worth it. Without the admin API operators may set a threshold for
+// the namespace.
+func (s *Store) compact(ctx context.Context) error {
+	s.mu.Lock()
+	worth := s.contents.replaced > max(compactAbove, len(s.contents.entries))
+	s.mu.Unlock()
+	if !worth {
+		return nil
+	}
+	topic := s.client.Topic(s.topic)
+	switch err := topic.Compact(ctx); {
+	case errors.Is(err, messaging.ErrNoAdminURL):
+		return nil
+	case err != nil && !errors.Is(err, messaging.ErrBusy):
+		return err
+	}
+	s.mu.Lock()
+	s.contents.replaced = 0
+	s.mu.Unlock()
+	for {
+		state, reason, err := topic.Compaction(ctx)
+		switch {
+		case err != nil:
+			return err
+		case state == messaging.CompactionFailed:
+			return fmt.Errorf("the registry's topic could not be compacted: %s", reason)
+		case state == messaging.CompactionDone:
+			// Compaction has a subscription of its own, which keeps what it has not seen. What it has seen may go.
+			return topic.Subscription(keepSubscription).Reset(ctx, messaging.Latest())
+		}
+		if !pause(ctx, time.Second) {
+			return ctx.Err()
+		}
+	}
+}
+
+// Reseal stores the objects again whose secrets are not encrypted by the first of the keys, and returns how many these were.
+// Their revisions stay.
+func (s *Store) Reseal(ctx context.Context) (n int, err error) {
+	if s.opts.Keys == nil {
+		return 0, errors.New("there is no key to encrypt secrets by")
+	}
+	first := s.opts.Keys.first
+	old := func(e *entry) bool {
+		return e != nil && e.broken == "" && (e.secrets || e.sealedBy != "" && e.sealedBy != first)
+	}
+	s.mu.Lock()
+	var keys []string
+	for key, e := range s.contents.entries {
+		if old(e) {
+			keys = append(keys, key)
+		}
+	}
+	s.mu.Unlock()
+	slices.Sort(keys)
+	for _, key := range keys {
+		stored, err := s.change(ctx, key, func(context.Context) (*record, error) {
+			if _, known, _ := s.view(key); !old(known) {
+				return nil, nil //nolint:nilnil // it was changed meanwhile
+			}
+			return s.again(key, func(*record) {})
+		})
+		if err != nil {
+			return n, err
+		}
+		if stored {
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,93 @@
+package registry
+
+import "sync"
+
+// watchers are told that there is another snapshot.
+type watchers struct {
+	mu     sync.Mutex
+	closed bool
+	all    map[*watcher]struct{}
+}
+
+// watcher calls one function from one goroutine.
+type watcher struct {
+	wake  chan struct{} // holds one: changes that come meanwhile are one
+	stop  chan struct{}
+	ended chan struct{}
+	once  sync.Once
+}
+
+// Watch calls f for the present snapshot and again when there is another one, from one goroutine. Changes that come while f
+// runs are one call. stop ends that and waits for a call of f that runs: it must not be called by f.
+func (s *Store) Watch(f func(*Snapshot)) (stop func()) {
+	w := &watcher{wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+	w.wake <- struct{}{}
+	if !s.watchers.add(w) {
+		return func() {}
+	}
+	go func() {
+		defer close(w.ended)
+		var last *Snapshot
+		for {
+			select {
+			case <-w.stop:
+				return
+			case <-w.wake:
+			}
+			if now := s.Snapshot(); now != last {
+				last = now
+				f(now)
+			}
+		}
+	}()
+	return func() {
+		s.watchers.remove(w)
+		w.end()
+	}
+}
+
+func (w *watcher) end() {
+	w.once.Do(func() { close(w.stop) })
+	<-w.ended
+}
+
+func (ws *watchers) add(w *watcher) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.closed {
+		return false
+	}
+	if ws.all == nil {
+		ws.all = make(map[*watcher]struct{})
+	}
+	ws.all[w] = struct{}{}
+	return true
+}
+
+func (ws *watchers) remove(w *watcher) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	delete(ws.all, w)
+}
+
+func (ws *watchers) notify() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for w := range ws.all {
+		select {
+		case w.wake <- struct{}{}:
+		default: // it is awake
+		}
+	}
+}
+
+func (ws *watchers) close() {
+	ws.mu.Lock()
+	ws.closed = true
+	all := ws.all
+	ws.all = nil
+	ws.mu.Unlock()
+	for w := range all {
+		w.end()
+	}
+}

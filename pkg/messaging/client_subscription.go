@@ -1,0 +1,88 @@
+package messaging
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// EnsureSubscription sees to it that topic has the durable subscription of that name, on each of
+// its partitions: what is published from at on waits for its consumers. A topic that is missing is
+// created by brokers that do so. A subscription that exists stays as it is. It is for what
+// [Subscription.Create] does where the admin API cannot be reached: it connects a consumer to each
+// partition and closes it at once, without receiving anything.
+//
+// It tries once, until ctx ends or the client is closed. After an error some of the partitions may
+// have the subscription.
+func (c *Client) EnsureSubscription(ctx context.Context, topic, subscription string, at StartAt) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.leave()
+	ctx, done := eitherEnds(ctx, c.life)
+	defer done()
+	err := func() error {
+		if subscription == "" {
+			return errors.New("the subscription must have a name")
+		}
+		if !validTopic(topic) {
+			return fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
+		}
+		if err := keeps(topic); err != nil {
+			return err
+		}
+		position := pulsar.SubscriptionPositionEarliest
+		switch at {
+		case StartEarliest, "":
+		case StartLatest:
+			position = pulsar.SubscriptionPositionLatest
+		default:
+			return fmt.Errorf("it must begin at %s or %s, got %q", StartEarliest, StartLatest, at)
+		}
+		return c.ensureSubscription(ctx, topic, subscription, position)
+	}()
+	if err != nil {
+		return fmt.Errorf("messaging: subscription %s of %s: %w", subscription, topic, err)
+	}
+	return nil
+}
+
+// ensureSubscription goes through the partitions one after the other.
+func (c *Client) ensureSubscription(ctx context.Context, topic, subscription string, at pulsar.SubscriptionInitialPosition) error {
+	partitions, err := patiently(ctx, c, func() ([]string, error) {
+		return c.consumers.TopicPartitions(topic)
+	}, nil)
+	for _, partition := range partitions {
+		if err == nil {
+			err = c.ensureSubscriptionOf(ctx, partition, subscription, at)
+		}
+	}
+	return err
+}
+
+// ensureSubscriptionOf is for one partition. The consumer is closed, whenever it comes.
+func (c *Client) ensureSubscriptionOf(ctx context.Context, partition, subscription string, at pulsar.SubscriptionInitialPosition) error {
+	_, err := patiently(ctx, c, func() (none struct{}, err error) {
+		raw, err := c.consumers.Subscribe(pulsar.ConsumerOptions{
+			Topic: partition, SubscriptionName: subscription, Type: pulsar.Shared, ReceiverQueueSize: 1,
+			SubscriptionInitialPosition: at, BackOffPolicyFunc: newBackoff,
+		})
+		if err == nil {
+			raw.Close()
+		}
+		return none, err
+	}, nil)
+	if err != nil && subscriptionExists(err) {
+		return nil
+	}
+	return err
+}
+
+// subscriptionExists reports whether a broker refused a consumer because others of another kind
+// have the subscription.
+func subscriptionExists(err error) bool {
+	return closeReason(err) == "busy" || strings.Contains(err.Error(), "Subscription is of different type")
+}

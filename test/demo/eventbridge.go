@@ -1,0 +1,345 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// eventbridgeFlow shows events that are posted, matched by rules and delivered to a
+// webhook on this machine. One rule's webhook fails once for each event, which is
+// delivered again; another's refuses all, which become dead letters.
+func eventbridgeFlow() flow {
+	return flow{service: "eventbridge", servers: []string{"pulsar"}, start: startEventbridge}
+}
+
+type eventbridge struct {
+	env     *environment
+	service *child
+	url     string // of the API
+	hooks   *http.Server
+	enough  chan struct{} // closed when nothing more is to be posted
+	posted  chan struct{} // closed when nothing more is posted
+
+	mu       sync.Mutex
+	accepted map[string]int64           // events by type
+	got      map[string]map[string]bool // ids by subscriber, delivered
+	tried    map[string]map[string]bool // ids by subscriber, of any attempt
+	retried  map[string]bool            // ids that came again after a failure
+}
+
+// The subscribers, and the type of event that each is for.
+var hookOf = map[string]string{"all": "order.", "unsteady": "order.placed", "refusing": "order.canceled"} //nolint:gochecknoglobals // constant
+
+var eventTypes = []string{"order.placed", "order.paid", "order.canceled", "stock.low"} //nolint:gochecknoglobals // constant
+
+func startEventbridge(ctx context.Context, env *environment) (running, error) {
+	e := &eventbridge{
+		env: env, enough: make(chan struct{}), posted: make(chan struct{}), accepted: map[string]int64{},
+		got: map[string]map[string]bool{}, tried: map[string]map[string]bool{}, retried: map[string]bool{},
+	}
+	binary, err := build(ctx, env, "eventbridge")
+	if err != nil {
+		return e, err
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return e, err
+	}
+	e.hooks = &http.Server{Handler: http.HandlerFunc(e.hook), ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = e.hooks.Serve(ln) }()
+	listen, err := listenAddress(9601)
+	if err != nil {
+		return e, err
+	}
+	admin, err := listenAddress(9602)
+	if err != nil {
+		return e, err
+	}
+	config := filepath.Join(env.dir, "eventbridge.yaml")
+	// Webhooks on this machine are refused unless they are allowed.
+	if err := os.WriteFile(config, []byte("targets:\n  allow: [127.0.0.0/8]\n"), 0o600); err != nil {
+		return e, err
+	}
+	e.service, err = spawn(env, "eventbridge", binary, []string{
+		"EVENTBRIDGE_HTTP_LISTEN=" + listen, "EVENTBRIDGE_ADMIN_LISTEN=" + admin,
+		"EVENTBRIDGE_PULSAR_URL=" + env.servers["PULSAR_URL"], "EVENTBRIDGE_PULSAR_ADMIN_URL=" + env.servers["PULSAR_ADMIN_URL"],
+	}, "-config.file", config)
+	if err != nil {
+		return e, err
+	}
+	if err := e.service.await(ctx, "not ready", 30*time.Second, func(ctx context.Context) error { return ready(ctx, admin) }); err != nil {
+		return e, err
+	}
+	e.url = "http://" + listen
+	if err := e.define(ctx, "http://"+ln.Addr().String()); err != nil {
+		return e, err
+	}
+	env.screen.note("console  %s/", e.url)
+	env.screen.note(`try  curl -i %s/v1/buses/%s/events -H 'Content-Type: application/cloudevents+json' -d '{"specversion":"1.0","id":"1","source":"/me","type":"order.placed","data":{}}'`,
+		e.url, e.bus())
+	return e, nil
+}
+
+func (e *eventbridge) bus() string { return "demo-" + e.env.run }
+
+// define makes the bus and its subscribers.
+func (e *eventbridge) define(ctx context.Context, hooks string) error {
+	if err := e.call(ctx, http.MethodPut, "/v1/buses/"+e.bus(), map[string]any{"description": "made by the demo"}, nil); err != nil {
+		return err
+	}
+	for name, prefix := range hookOf {
+		subscriber := map[string]any{
+			"rules":    []any{map[string]any{"name": "orders", "pattern": map[string]any{"type": []any{map[string]string{"prefix": prefix}}}}},
+			"target":   map[string]any{"webhook": map[string]string{"url": hooks + "/" + name}},
+			"delivery": map[string]any{"retry": map[string]any{"schedule": []string{"200ms"}, "max_attempts": 5}, "breaker": map[string]any{"failures": 0}},
+		}
+		path := "/v1/buses/" + e.bus() + "/subscribers/" + name
+		if err := e.call(ctx, http.MethodPut, path, subscriber, nil); err != nil {
+			return err
+		}
+		// Events count from when the engine matches by the new rules.
+		err := e.service.await(ctx, "does not match by the rules of "+name, 30*time.Second, func(ctx context.Context) error {
+			var status struct {
+				Active bool `json:"active"`
+			}
+			if err := e.call(ctx, http.MethodGet, path+"/status", nil, &status); err != nil {
+				return err
+			}
+			if !status.Active {
+				return errors.New("not active yet")
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call makes a request of the API.
+func (e *eventbridge) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, e.url+path, body)
+	if err != nil {
+		return err
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(text, out)
+}
+
+// hook is the webhook of all three subscribers.
+func (e *eventbridge) hook(w http.ResponseWriter, r *http.Request) {
+	var event struct {
+		ID   string `json:"id"`
+		Type string `json:"type"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&event); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	status := e.note(name, event.ID)
+	w.WriteHeader(status)
+	e.env.screen.sample(func() string { return fmt.Sprintf("%s %s -> webhook %s: %d", event.Type, event.ID, name, status) })
+}
+
+// note remembers an attempt and returns its answer.
+func (e *eventbridge) note(name, id string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tried[name] == nil {
+		e.tried[name], e.got[name] = map[string]bool{}, map[string]bool{}
+	}
+	again := e.tried[name][id]
+	e.tried[name][id] = true
+	switch {
+	case name == "refusing":
+		return http.StatusUnprocessableEntity
+	case name == "unsteady" && !again:
+		return http.StatusInternalServerError
+	case name == "unsteady":
+		e.retried[id] = true
+	}
+	e.got[name][id] = true
+	return http.StatusNoContent
+}
+
+// watch posts events.
+func (e *eventbridge) watch(ctx context.Context) error {
+	e.env.screen.status(e.status)
+	if err := e.post(ctx); err != nil {
+		return err
+	}
+	close(e.posted)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (e *eventbridge) post(ctx context.Context) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-tick.C:
+		case <-e.enough:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		kind := eventTypes[n%len(eventTypes)]
+		event := map[string]any{
+			"specversion": "1.0", "id": fmt.Sprintf("%s-%d", e.env.run, n), "source": "/demo/shop", "type": kind, "data": map[string]any{"order": n, "total": 3 * n},
+		}
+		if err := e.publish(ctx, event); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		e.accepted[kind]++
+		e.mu.Unlock()
+	}
+}
+
+func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
+	text, err := json.Marshal(event)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v1/buses/"+e.bus()+"/events", bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/cloudevents+json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err == nil && resp.StatusCode != http.StatusAccepted {
+		err = fmt.Errorf("an event was not accepted: %s: %s", resp.Status, answer)
+	}
+	return err
+}
+
+func (e *eventbridge) status() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	accepted := int64(0)
+	for _, n := range e.accepted {
+		accepted += n
+	}
+	return fmt.Sprintf("eventbridge  %d events accepted, %d + %d delivered, %d of them at the second attempt, %d refused by the webhook", accepted,
+		len(e.got["all"]), len(e.got["unsteady"]), len(e.retried), len(e.tried["refusing"]))
+}
+
+// verify waits until all that was accepted is delivered or a dead letter.
+func (e *eventbridge) verify(ctx context.Context) ([]check, error) {
+	close(e.enough)
+	select {
+	case <-e.posted:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		checks, err := e.compare(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if allOK(checks) {
+			return checks, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return checks, nil // which says what is missing
+		}
+	}
+}
+
+func allOK(checks []check) bool {
+	for _, c := range checks {
+		if !c.ok() {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *eventbridge) compare(ctx context.Context) ([]check, error) {
+	var status struct {
+		Backlog *struct {
+			DeadLetters int64 `json:"dead_letters"`
+		} `json:"backlog"`
+	}
+	if err := e.call(ctx, http.MethodGet, "/v1/buses/"+e.bus()+"/subscribers/refusing/status", nil, &status); err != nil {
+		return nil, err
+	}
+	letters := int64(-1)
+	if status.Backlog != nil {
+		letters = status.Backlog.DeadLetters
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	orders := e.accepted["order.placed"] + e.accepted["order.paid"] + e.accepted["order.canceled"]
+	nothing := int64(0)
+	if e.accepted["order.canceled"] == 0 {
+		nothing = 1 // a smoke of nothing proves nothing
+	}
+	return []check{
+		{"orders accepted, delivered to the webhook", orders, int64(len(e.got["all"]))},
+		{"placed, delivered at the second attempt", e.accepted["order.placed"], int64(len(e.retried))},
+		{"canceled and refused, in dead letters", e.accepted["order.canceled"], letters},
+		{"kinds of events that never came", 0, nothing},
+	}, nil
+}
+
+func (e *eventbridge) stop(ctx context.Context) error {
+	var errs []error
+	if e.service != nil {
+		errs = append(errs, e.service.stop(ctx))
+	}
+	if e.hooks != nil {
+		errs = append(errs, e.hooks.Close())
+	}
+	return errors.Join(errs...)
+}

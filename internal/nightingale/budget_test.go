@@ -16,34 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
-// TestTenantsHaveAShareOfTheBytesInFlight: one of them cannot deny the others.
-func TestTenantsHaveAShareOfTheBytesInFlight(t *testing.T) {
-	b := newBudget(DefaultConfig(), prometheus.NewGauge(prometheus.GaugeOpts{}))
-	b.limit, b.share = 100, 75
-	of := func(tenant string) *hold { return &hold{budget: b, tenant: tenant} }
-	first, second, other := of("a"), of("a"), of("b")
-	require.NoError(t, first.set(70))
-	err := second.set(6)
-	assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
-	assert.Contains(t, err.Error(), "the tenant has too many bytes in flight, at most 75")
-	require.NoError(t, second.grow(5))
-	require.NoError(t, other.set(25))
-	assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, other.set(26)))
-	assert.Equal(t, http.StatusRequestEntityTooLarge, statusOf(t, other.set(101)), "it would never fit")
-
-	outlives := first.handOver(80)
-	assert.Equal(t, int64(110), b.used.Load(), "what has begun goes on")
-	first.release()
-	assert.Equal(t, int64(110), b.used.Load())
-	outlives.release()
-	second.release()
-	require.NoError(t, other.set(100), "one request may be as large as any")
-	other.release()
-	assert.Zero(t, b.used.Load())
-	assert.Empty(t, b.tenants, "names cost nothing when nothing is held")
-}
+// leastRead is what is reserved for a body before its first byte.
+const leastRead = 4 << 10
 
 // TestSlowBodiesHoldWhatHasArrived: senders that claim much and send little leave the
 // others their room.
@@ -55,8 +33,7 @@ func TestSlowBodiesHoldWhatHasArrived(t *testing.T) {
 			for range slow {
 				d.dial(t, head+framing)
 			}
-			used := &d.receiver.budget.used
-			require.Eventually(t, func() bool { return used.Load() == slow*leastRead }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return d.receiver.budget.Used() == slow*leastRead }, 5*time.Second, time.Millisecond)
 			status, text, _ := d.post(t, compress(marshal(t, request(20_000, 10))))
 			assert.Equal(t, http.StatusNoContent, status, text)
 		})
@@ -79,7 +56,7 @@ func TestSlowSendersHaveNoLargeBuffers(t *testing.T) {
 		status, text, _ := d.post(t, compress(body))
 		require.Equal(t, http.StatusNoContent, status, text)
 		d.dial(t, head+"Content-Length: 10000\r\n\r\n")
-		require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == int64(i+1)*leastRead }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return d.receiver.budget.Used() == int64(i+1)*leastRead }, 5*time.Second, time.Millisecond)
 	}
 	assert.Less(t, live()-began, int64(slow<<20))
 }
@@ -90,28 +67,6 @@ func live() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
-}
-
-// TestBodiesAreReadWhateverTheirLength: around the steps in which memory is reserved.
-func TestBodiesAreReadWhateverTheirLength(t *testing.T) {
-	d := newDouble(t, nil)
-	for _, length := range []int{1, leastRead - 1, leastRead, leastRead + 1, 2 * leastRead, 5*leastRead + 3} {
-		for _, chunked := range []bool{false, true} {
-			text := strings.Repeat("x", length)
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(text))
-			require.NoError(t, err)
-			if chunked {
-				req.ContentLength = -1
-			}
-			held := &hold{budget: d.receiver.budget}
-			got, err := read(nil, req, nil, held, testLimits())
-			require.NoError(t, err)
-			assert.Equal(t, text, string(got))
-			assert.GreaterOrEqual(t, held.bytes, int64(length))
-			assert.LessOrEqual(t, held.bytes, max(2*int64(length), leastRead))
-			held.release()
-		}
-	}
 }
 
 // TestEncodingStopsAtWhatIsHeld: no format's messages may take more than estimated
@@ -141,16 +96,14 @@ func TestEncodingStopsAtWhatIsHeld(t *testing.T) {
 					require.NoError(t, decodeV1(b, marshal(t, req), testLimits()))
 					bad, _ := b.validate(testLimits(), nil)
 					require.Zero(t, bad.counts.series)
-					cfg := DefaultConfig()
-					out := &outgoing{held: &hold{budget: newBudget(cfg, prometheus.NewGauge(prometheus.GaugeOpts{}))}}
-					out.held.budget.limit = limit
+					out := &outgoing{held: door.NewBudget(limit, 1, prometheus.NewGauge(prometheus.GaugeOpts{})).Hold("")}
 					format.encode(b, out)
 					return out, b
 				}
 				whole, _ := encode(1 << 40)
 				require.NoError(t, whole.err)
-				assert.GreaterOrEqual(t, whole.held.bytes, int64(whole.size()))
-				assert.LessOrEqual(t, whole.held.bytes, int64(whole.size()+2*reserveStep))
+				assert.GreaterOrEqual(t, whole.held.Bytes(), int64(whole.size()))
+				assert.LessOrEqual(t, whole.held.Bytes(), int64(whole.size()+2*reserveStep))
 
 				out, b := encode(1)
 				assert.Equal(t, http.StatusRequestEntityTooLarge, statusOf(t, out.err))

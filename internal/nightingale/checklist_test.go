@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -172,7 +173,7 @@ func checklistAnswers(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, a.status)
 	assert.Contains(t, a.text, "8000 of 8000 series are invalid")
 	assert.Contains(t, a.text, "and 7995 more")
-	assert.LessOrEqual(t, len(a.text), maxAnswer+10)
+	assert.LessOrEqual(t, len(a.text), door.MaxAnswer+10)
 	d.publish = func(context.Context, []messaging.Record) (bool, error) { return true, fmt.Errorf("some trouble") }
 	assert.Equal(t, http.StatusInternalServerError, d.v2(t, requestV2(1, 2)).status)
 }
@@ -211,16 +212,16 @@ func checklistCounts(t *testing.T) {
 	t.Run("zero on 5xx", func(t *testing.T) {
 		d := newDouble(t, nil)
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, unavailable("timeout", retryAway, "late")
+			return true, door.Unavailable("timeout", door.RetryAway, "late")
 		}
 		for _, req := range []*writev2.Request{everythingV2(), partly} {
 			a := d.v2(t, req)
 			assert.Equal(t, http.StatusServiceUnavailable, a.status)
 			assert.Equal(t, "0/0/0", a.written())
 		}
-		elsewhere := &hold{budget: d.receiver.budget, tenant: "another"}
-		require.NoError(t, elsewhere.set(d.receiver.budget.limit))
-		defer elsewhere.release()
+		elsewhere := d.receiver.budget.Hold("another")
+		require.NoError(t, elsewhere.Set(d.receiver.budget.Limit()))
+		defer elsewhere.Release()
 		a := d.v2(t, everythingV2())
 		assert.Equal(t, http.StatusServiceUnavailable, a.status)
 		assert.Equal(t, "0/0/0", a.written())
@@ -245,7 +246,7 @@ func checklistStatuses(t *testing.T) {
 	assert.Len(t, d.published(), 10, "the valid rest is written")
 
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {
-		return true, unavailable("queue_full", retryBusy, "the publish queue is full")
+		return true, door.Unavailable("queue_full", door.RetryBusy, "the publish queue is full")
 	}
 	req.Timeseries[1].Samples[0].Value++ // another body: the first one has been answered
 	a = d.v2(t, req)
@@ -350,7 +351,7 @@ func checklistSymbols(t *testing.T) {
 		}
 		a := d.v2(t, req)
 		assert.Equal(t, http.StatusRequestEntityTooLarge, a.status, a.text)
-		assert.Zero(t, d.receiver.budget.used.Load())
+		assert.Zero(t, d.receiver.budget.Used())
 	})
 }
 

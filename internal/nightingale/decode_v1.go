@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"github.com/VictoriaMetrics/easyproto"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 var (
@@ -41,7 +43,7 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 				return malformed("WriteRequest.timeseries", errWireType)
 			}
 			if len(b.series) >= l.Series {
-				return tooLarge("series", "the request has more than %d series", l.Series)
+				return door.TooLarge("series", "the request has more than %d series", l.Series)
 			}
 			if err := b.elements.charge(seriesBytes); err != nil {
 				return err
@@ -57,7 +59,7 @@ func decodeV1(b *batch, body []byte, l Limits) error {
 				return malformed("WriteRequest.metadata", errWireType)
 			}
 			if len(b.metadata) >= l.Series {
-				return tooLarge("series", "the request has more than %d metadata entries", l.Series)
+				return door.TooLarge("series", "the request has more than %d metadata entries", l.Series)
 			}
 			if err := b.elements.charge(metadataBytes); err != nil {
 				return err
@@ -88,10 +90,10 @@ func nextField(fc *easyproto.FieldContext, src []byte) ([]byte, error) {
 // malformed explains what could not be decoded. What refuses a request for another
 // reason, such as its size, stays as it is.
 func malformed(what string, err error) error {
-	if refused := (*refusal)(nil); errors.As(err, &refused) {
+	if refused := (*door.Refusal)(nil); errors.As(err, &refused) {
 		return err
 	}
-	return invalid("malformed_protobuf", "cannot decode %s: %v", what, err)
+	return door.Invalid("malformed_protobuf", "cannot decode %s: %v", what, err)
 }
 
 func (b *batch) decodeSeriesV1(src []byte) (err error) {

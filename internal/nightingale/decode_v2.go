@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/VictoriaMetrics/easyproto"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 var (
@@ -28,7 +30,7 @@ func decodeV2(b *batch, body []byte, l Limits) error {
 		return err
 	}
 	if len(b.symbols) == 0 || b.symbols[0] != "" {
-		return invalid("first_symbol", "the first of the symbols must be the empty string")
+		return door.Invalid("first_symbol", "the first of the symbols must be the empty string")
 	}
 	if b.form.symbolic {
 		if err := b.lookAtSymbols(body[:len(body)-len(all.rest)], all.head, l); err != nil {
@@ -61,7 +63,7 @@ func decodeV2(b *batch, body []byte, l Limits) error {
 }
 
 func expandsTooFar(l Limits) error {
-	return tooLarge("expanded_bytes", "the body's references expand to more than %d bytes", int64(l.DecodedBytes))
+	return door.TooLarge("expanded_bytes", "the body's references expand to more than %d bytes", int64(l.DecodedBytes))
 }
 
 // seriesV2 is where in a body the series are.
@@ -91,7 +93,7 @@ func (b *batch) decodeSymbolsV2(body []byte, l Limits) (all seriesV2, err error)
 		}
 		if number == 5 {
 			if all.series++; all.series > l.Series {
-				return all, tooLarge("series", "the request has more than %d series", l.Series)
+				return all, door.TooLarge("series", "the request has more than %d series", l.Series)
 			}
 			if all.series == 1 {
 				all.rest, all.head = field, len(b.symbols)
@@ -416,7 +418,7 @@ func (b *batch) describeV2(m aboutV2, refs *references) *metadata {
 		return &b.about[n-1]
 	}
 	help, unit := refs.symbol(uint64(m.help)), refs.symbol(uint64(m.unit))
-	about := metadata{kind: kindName(m.kind), help: cut(help, maxFamilyHelp), unit: cut(unit, maxFamilyUnit)}
+	about := metadata{kind: kindName(m.kind), help: door.Cut(help, maxFamilyHelp), unit: door.Cut(unit, maxFamilyUnit)}
 	if about.help == help {
 		about.helpRef = m.help
 	}

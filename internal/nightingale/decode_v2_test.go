@@ -14,6 +14,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 var staleNaN = math.Float64frombits(0x7ff0000000000002)
@@ -133,7 +135,7 @@ func oracleV2(req *writev2.Request) *canonical {
 			e.LabelsRefs = again(e.LabelsRefs)
 			one.Exemplars = append(one.Exemplars, e)
 		}
-		one.Metadata = c.about(int32(ts.Metadata.Type), cut(req.Symbols[ts.Metadata.HelpRef], maxFamilyHelp), cut(req.Symbols[ts.Metadata.UnitRef], maxFamilyUnit))
+		one.Metadata = c.about(int32(ts.Metadata.Type), door.Cut(req.Symbols[ts.Metadata.HelpRef], maxFamilyHelp), door.Cut(req.Symbols[ts.Metadata.UnitRef], maxFamilyUnit))
 		// Release candidate 3 has the start in a field that is gone since.
 		if start := fieldSix(ts.XXX_unrecognized); start != 0 {
 			for i := range one.Samples {
@@ -338,10 +340,10 @@ func TestDecodeV2BoundsExpansion(t *testing.T) {
 			body := marshalV2(t, req)
 			require.Less(t, len(body), 500<<10)
 			err := decodeV2(new(batch), body, limits)
-			refused := (*refusal)(nil)
+			refused := (*door.Refusal)(nil)
 			require.ErrorAs(t, err, &refused)
-			assert.Equal(t, 413, refused.status)
-			assert.Contains(t, refused.text, "1048576")
+			assert.Equal(t, 413, refused.Status)
+			assert.Contains(t, refused.Text, "1048576")
 		})
 	}
 	b := new(batch)

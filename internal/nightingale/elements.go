@@ -1,6 +1,10 @@
 package nightingale
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/aviaryhq/aviary/internal/door"
+)
 
 // What the elements of a batch take in memory. Few bytes of a body can make many of
 // them: an empty histogram has two.
@@ -20,9 +24,9 @@ const (
 // in steps, each before what it is for is appended.
 type elements struct {
 	limit int
-	held  *hold // takes the steps from the bytes in flight; nil for no bound but the limit
-	taken int   // reserved so far
-	left  int   // of it
+	held  *door.Hold // takes the steps from the bytes in flight; nil for no bound but the limit
+	taken int        // reserved so far
+	left  int        // of it
 }
 
 // leastStep keeps small requests from reserving often.
@@ -40,11 +44,11 @@ func (e *elements) charge(n int) error {
 // reserve makes room for at least need bytes more.
 func (e *elements) reserve(need int) error {
 	if need > e.limit-e.taken {
-		return tooLarge("memory_bytes", "the request takes more than %d bytes in memory", e.limit)
+		return door.TooLarge("memory_bytes", "the request takes more than %d bytes in memory", e.limit)
 	}
 	step := min(max(need, e.taken/2, leastStep), e.limit-e.taken)
 	if e.held != nil {
-		if err := e.held.grow(int64(step)); err != nil {
+		if err := e.held.Grow(int64(step)); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // field is a field of protobuf with bytes in it.
@@ -70,10 +72,10 @@ func TestElementsAreBoundedInMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := new(batch)
 			err := bomb.decode(b, bomb.body, limits)
-			refused := (*refusal)(nil)
+			refused := (*door.Refusal)(nil)
 			require.ErrorAs(t, err, &refused)
-			assert.Equal(t, http.StatusRequestEntityTooLarge, refused.status)
-			assert.Equal(t, "memory_bytes", refused.reason)
+			assert.Equal(t, http.StatusRequestEntityTooLarge, refused.Status)
+			assert.Equal(t, "memory_bytes", refused.Reason)
 			assert.Less(t, b.size(), 3*bound/2)
 		})
 	}
@@ -86,17 +88,17 @@ func TestElementsAreBoundedInMemory(t *testing.T) {
 
 // TestElementsAreChargedAtLeastTheirSize: what is reserved covers what is there.
 func TestElementsAreChargedAtLeastTheirSize(t *testing.T) {
-	budget := newBudget(DefaultConfig(), prometheus.NewGauge(prometheus.GaugeOpts{}))
+	budget := door.NewBudget(64<<20, .75, prometheus.NewGauge(prometheus.GaugeOpts{}))
 	for name, bomb := range bombs(1 << 12) {
 		t.Run(name, func(t *testing.T) {
 			b := new(batch)
-			b.elements.held = &hold{budget: budget}
+			b.elements.held = budget.Hold("")
 			require.NoError(t, bomb.decode(b, bomb.body, testLimits()))
-			held := int(b.elements.held.bytes)
+			held := int(b.elements.held.Bytes())
 			assert.Equal(t, b.elements.taken, held)
 			assert.GreaterOrEqual(t, 3*held/2+4096, b.size())
-			assert.Equal(t, held, int(budget.used.Load()))
-			b.elements.held.release()
+			assert.Equal(t, held, int(budget.Used()))
+			b.elements.held.Release()
 		})
 	}
 }
@@ -105,20 +107,20 @@ func TestElementsAreChargedAtLeastTheirSize(t *testing.T) {
 // bytes in flight by what they take in memory, not by what they are.
 func TestWriteReservesElementsAsTheyAreDecoded(t *testing.T) {
 	d := newDouble(t, nil)
-	elsewhere := &hold{budget: d.receiver.budget}
-	require.NoError(t, elsewhere.set(d.receiver.budget.limit-4<<20))
+	elsewhere := d.receiver.budget.Hold("")
+	require.NoError(t, elsewhere.Set(d.receiver.budget.Limit()-4<<20))
 	body := bombs(1 << 16)["histograms"].body
 	status, text, _ := d.post(t, compress(body))
 	assert.Equal(t, http.StatusServiceUnavailable, status, text)
 	assert.Contains(t, text, "in flight")
-	elsewhere.release()
+	elsewhere.Release()
 	status, text, _ = d.post(t, compress(body))
 	assert.Equal(t, http.StatusBadRequest, status, text)
 	assert.Contains(t, text, "1 of 1 series are invalid")
 	status, text, _ = d.post(t, compress(bombs(1 << 20)["histograms"].body))
 	assert.Equal(t, http.StatusRequestEntityTooLarge, status, text)
 	assert.Contains(t, text, "in memory")
-	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
 }
 
 // helps is a body of n series whose help is one of two texts in turn.
@@ -141,7 +143,7 @@ func TestHelpOfSeriesIsBounded(t *testing.T) {
 		t.Run(name+", large", func(t *testing.T) {
 			text := strings.Repeat(letter, 4<<20/len(letter))
 			began := time.Now()
-			var refused *refusal
+			var refused *door.Refusal
 			if err := decodeV2(new(batch), helps(n, text, text+"y"), limits); err != nil {
 				require.ErrorAs(t, err, &refused)
 			}
@@ -160,18 +162,9 @@ func TestHelpOfSeriesIsBounded(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			var refused *refusal
+			var refused *door.Refusal
 			require.ErrorAs(t, err, &refused)
-			assert.Equal(t, "memory_bytes", refused.reason)
+			assert.Equal(t, "memory_bytes", refused.Reason)
 		})
-	}
-}
-
-func TestCut(t *testing.T) {
-	for in, want := range map[string]string{
-		"": "", "abc": "abc", "abcd": "abcd", "abcde": "abcd...", "abcé": "abc...", "abé": "abé", "a\xff": "a\uFFFD", "\xff\xff\xff\xff\xff\xff": "\uFFFD...",
-		"abcdef\xff": "abcd...", "ab\xff\xff": "ab...", "\xe4\xb8": "\uFFFD",
-	} {
-		assert.Equal(t, want, cut(in, 4), "%q", in)
 	}
 }

@@ -3,6 +3,8 @@ package nightingale
 import (
 	"strings"
 	"sync"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // Bounds of what is remembered of one family.
@@ -40,14 +42,14 @@ func (f *families) learn(tenant string, entries []metadata) (ignored int) {
 	for _, m := range entries {
 		old, known := f.known[familyKey{tenant, m.family}]
 		switch {
-		case known && old.kind == m.kind && old.unit == m.unit && old.help == cut(m.help, maxFamilyHelp):
+		case known && old.kind == m.kind && old.unit == m.unit && old.help == door.Cut(m.help, maxFamilyHelp):
 		case m.family == "" || len(m.family) > maxFamilyName || len(m.unit) > maxFamilyUnit || !known && len(f.known) >= f.limit:
 			ignored++
 		default:
 			// Copies: the entry's strings are the request's.
 			fresh := &metadata{
 				family: strings.Clone(m.family), kind: m.kind,
-				unit: strings.Clone(cut(m.unit, maxFamilyUnit)), help: strings.Clone(cut(m.help, maxFamilyHelp)),
+				unit: strings.Clone(door.Cut(m.unit, maxFamilyUnit)), help: strings.Clone(door.Cut(m.help, maxFamilyHelp)),
 			}
 			f.known[familyKey{strings.Clone(tenant), fresh.family}] = fresh
 		}

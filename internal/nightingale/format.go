@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // format turns a valid batch into messages. Formats are safe for concurrent use.
@@ -67,8 +69,8 @@ type outgoing struct {
 
 	properties map[string]string // of every message; nobody changes it
 
-	held     *hold // takes what is needed beyond reserved from the bytes in flight; nil for no bound
-	reserved int   // of held, for the messages
+	held     *door.Hold // takes what is needed beyond reserved from the bytes in flight; nil for no bound
+	reserved int        // of held, for the messages
 }
 
 // messageBytes is what a message takes in memory besides its key and payload.
@@ -94,7 +96,7 @@ func (o *outgoing) fits() bool {
 		return o.err == nil
 	}
 	if missing := o.size() - o.reserved; missing > 0 {
-		if o.err = o.held.grow(int64(missing) + reserveStep); o.err != nil {
+		if o.err = o.held.Grow(int64(missing) + reserveStep); o.err != nil {
 			return false
 		}
 		o.reserved += missing + reserveStep

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 func encoded(t testing.TB, b *batch) []string {
@@ -78,7 +80,7 @@ func TestMessagesLargerThanTheirBudget(t *testing.T) {
 		assert.Equal(t, http.StatusRequestEntityTooLarge, status, name)
 		assert.Contains(t, text, "at most 67108864 are allowed")
 		assert.Empty(t, d.published())
-		assert.Zero(t, d.receiver.budget.used.Load())
+		assert.Zero(t, d.receiver.budget.Used())
 	}
 }
 
@@ -102,7 +104,7 @@ func FuzzJSONString(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if cut(s, len(s)+3) != s {
+		if door.Cut(s, len(s)+3) != s {
 			return // validation refuses what is not UTF-8
 		}
 		var got string

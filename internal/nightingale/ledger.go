@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // bodyKey names a body: senders repeat a request byte for byte. Bodies are those of
@@ -147,8 +149,8 @@ func (l *ledger) keep(a *attempt, d delivered) {
 // final reports whether a publishing stage's error says that all that can be stored
 // is stored.
 func final(err error) bool {
-	refused := (*refusal)(nil)
-	return err == nil || errors.As(err, &refused) && refused.reason == reasonRecordTooLarge
+	refused := (*door.Refusal)(nil)
+	return err == nil || errors.As(err, &refused) && refused.Reason == reasonRecordTooLarge
 }
 
 // claim is a request's hold of an attempt, until it is handed to the publishing

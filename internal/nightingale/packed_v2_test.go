@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // forms are the ways in which packed-v2 takes a batch: as it mostly is, with the texts
@@ -427,9 +429,9 @@ func TestSymbolsAreBoundedInMemory(t *testing.T) {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				b := &batch{form: f}
 				err := one.decode(b, one.body, limits)
-				refused := (*refusal)(nil)
+				refused := (*door.Refusal)(nil)
 				require.ErrorAs(t, err, &refused)
-				assert.Equal(t, "memory_bytes", refused.reason)
+				assert.Equal(t, "memory_bytes", refused.Reason)
 				assert.Less(t, b.size(), 3*bound/2+leastSlots*slotBytes)
 			})
 		}

@@ -5,6 +5,8 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // protocol is a version of remote write: how its bodies are told apart and read.
@@ -61,5 +63,5 @@ func checkEncoding(header http.Header) error {
 }
 
 func unsupported(reason, format string, args ...any) error {
-	return &refusal{status: http.StatusUnsupportedMediaType, reason: reason, text: fmt.Sprintf(format, args...)}
+	return &door.Refusal{Status: http.StatusUnsupportedMediaType, Reason: reason, Text: fmt.Sprintf(format, args...)}
 }

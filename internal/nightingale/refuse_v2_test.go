@@ -12,6 +12,8 @@ import (
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // TestWriteRefusesVersion2 sends what cannot be read at all; what is wrong with
@@ -44,12 +46,12 @@ func TestWriteRefusesVersion2(t *testing.T) {
 			a := d.write(t, contentV2, test.body)
 			assert.Equal(t, test.status, a.status, a.text)
 			assert.Contains(t, a.text, test.says)
-			assert.LessOrEqual(t, len(a.text), maxAnswer+10)
+			assert.LessOrEqual(t, len(a.text), door.MaxAnswer+10)
 			assert.Equal(t, "0/0/0", a.written())
 			assert.Empty(t, a.header.Get("Retry-After"), "a retry would fail again")
 			assert.Empty(t, d.published())
 			assert.Equal(t, http.StatusNoContent, d.write(t, contentV2, valid).status)
-			assert.Zero(t, d.receiver.budget.used.Load())
+			assert.Zero(t, d.receiver.budget.Used())
 		})
 	}
 }

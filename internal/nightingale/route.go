@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // topicMetrics are those of topics. None has a topic as a label: they
@@ -58,7 +60,7 @@ func (v *receiver) encode(ctx context.Context, mine *claim, space *workspace, ou
 }
 
 // deliver is the publishing stage. held takes what the messages hold.
-func (v *receiver) deliver(ctx context.Context, c *claim, out *outgoing, held *hold) delivered {
+func (v *receiver) deliver(ctx context.Context, c *claim, out *outgoing, held *door.Hold) delivered {
 	return v.topics.publish(ctx, out, c.stored, held)
 }
 
@@ -151,7 +153,7 @@ func (t *topics) split(mine *claim, space *workspace, out *outgoing, c *contents
 	}
 	if t.background.Err() != nil {
 		t.releaseAll(out) // what was not found may just not be opened any more
-		return nil, unavailable("stopping", retryAway, "the service is stopping")
+		return nil, door.Unavailable("stopping", door.RetryAway, "the service is stopping")
 	}
 	return s.sort(b, len(out.parts)), nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/model/relabel"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // FilterConfig says which series are published. It looks at labels as they came, before relabel_configs. What it leaves out counts as written
@@ -300,7 +301,7 @@ func (s Selector) matches(labels []label) bool {
 type selectorParser struct{ rest string }
 
 func (p *selectorParser) fail(wanted string) error {
-	return fmt.Errorf("must be a selector such as up{job=~\"api|web\"}: expected %s at %q", wanted, cut(p.rest, 32))
+	return fmt.Errorf("must be a selector such as up{job=~\"api|web\"}: expected %s at %q", wanted, door.Cut(p.rest, 32))
 }
 
 func (p *selectorParser) take(token string) bool {

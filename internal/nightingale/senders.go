@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -70,8 +71,7 @@ func (c HTTPConfig) Validate() error {
 			}
 		}
 	}
-	_, err := c.fixedTokens("")
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, door.CheckTokens(c.tokenSources("")))...)
 }
 
 // checkTopicTenants returns a fault for each sender whose tenant no topic can hold.
@@ -137,8 +137,30 @@ func (c HTTPConfig) check() error {
 
 // senders tells who may write, and as which tenant.
 type senders struct {
-	tokens *tokens           // nil where none is asked for
+	tokens *door.Tokens      // nil where none is asked for
 	users  map[string]string // the tenant of those that are bound
+}
+
+// tokenSources are the keys that have bearer tokens. prefix is that of their names.
+func (c HTTPConfig) tokenSources(prefix string) []door.TokenSource {
+	all := []door.TokenSource{{
+		Tokens: c.BearerTokens, TokensKey: prefix + "bearer_tokens", File: c.BearerTokenFile, FileKey: prefix + "bearer_token_file",
+	}}
+	for i, s := range c.Senders {
+		key := fmt.Sprintf("%ssenders[%d].", prefix, i)
+		all = append(all, door.TokenSource{
+			Tenant: s.Tenant, Tokens: s.BearerTokens, TokensKey: key + "bearer_tokens", File: s.BearerTokenFile, FileKey: key + "bearer_token_file",
+		})
+	}
+	return all
+}
+
+// newTokens returns nil when no token is asked for.
+func newTokens(log *zap.Logger, c HTTPConfig) (*door.Tokens, error) {
+	if !c.wantsTokens() {
+		return nil, nil //nolint:nilnil // nil is the tokens that nobody needs
+	}
+	return door.NewTokens(log, c.tokenSources("http."))
 }
 
 func newSenders(log *zap.Logger, c HTTPConfig) (*senders, error) {
@@ -156,9 +178,9 @@ func newSenders(log *zap.Logger, c HTTPConfig) (*senders, error) {
 }
 
 var (
-	errUnauthorized = &refusal{status: http.StatusUnauthorized, reason: "unauthorized", text: "a valid bearer token is needed"}
-	errForbidden    = &refusal{status: http.StatusForbidden, reason: "forbidden_tenant",
-		text: "this sender may write as its own tenant only, and " + tenantHeader + " names another one"}
+	errUnauthorized = &door.Refusal{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: "a valid bearer token is needed"}
+	errForbidden    = &door.Refusal{Status: http.StatusForbidden, Reason: "forbidden_tenant",
+		Text: "this sender may write as its own tenant only, and " + tenantHeader + " names another one"}
 )
 
 // admit tells whether the sender of a request may write. Of one that is bound to a
@@ -182,7 +204,11 @@ func (s *senders) admit(r *http.Request) error {
 // boundTo returns the tenant of the request's sender, empty where it may be any.
 func (s *senders) boundTo(r *http.Request) (tenant string, err error) {
 	if s.tokens != nil {
-		return s.tokens.tenant(r)
+		tenant, known := s.tokens.Tenant(door.Bearer(r))
+		if !known {
+			return "", errUnauthorized
+		}
+		return tenant, nil
 	}
 	user, _, _ := r.BasicAuth() // which the web configuration file has checked
 	return s.users[user], nil

@@ -3,14 +3,12 @@ package nightingale
 import (
 	"errors"
 	"net/http"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -147,36 +145,4 @@ func TestBindingsThatContradictOneAnother(t *testing.T) {
 	}
 	_, err := load("NIGHTINGALE_HTTP_SENDERS=[{tenant: a, bearer_tokens: [b]}, {tenant: a, bearer_tokens: [b]}]")
 	require.NoError(t, err, "twice the same")
-}
-
-// TestTokenFilesThatCannotBeReadAgain: their tokens stay, others change, and the log
-// says so without showing one.
-func TestTokenFilesThatCannotBeReadAgain(t *testing.T) {
-	dir := writeFiles(t, map[string]string{"a": "old-a", "b": "old-b"})
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	core, logs := observer.New(zap.WarnLevel)
-	all, err := newTokens(zap.New(core), HTTPConfig{Senders: []SenderConfig{{Tenant: "a", BearerTokenFile: a}, {Tenant: "b", BearerTokenFile: b}}})
-	require.NoError(t, err)
-	tenant := func(token string) string {
-		name, err := all.tenant(&http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}})
-		if err != nil {
-			return err.Error()
-		}
-		return name
-	}
-	later := func() { all.readAt = all.readAt.Add(-rereadTokens) }
-	require.NoError(t, os.Remove(a))
-	require.NoError(t, os.WriteFile(b, []byte("new-b"), 0o600))
-	later()
-	assert.Equal(t, "b", tenant("new-b"))
-	assert.Equal(t, "a", tenant("old-a"))
-	require.Equal(t, 1, logs.Len())
-	require.NoError(t, os.WriteFile(a, []byte("new-b"), 0o600))
-	later()
-	assert.Equal(t, "b", tenant("new-b"), "no token changes its tenant by being in two files")
-	require.Equal(t, 2, logs.Len())
-	for _, entry := range logs.All() {
-		assert.NotContains(t, entry.ContextMap()["error"], "-b")
-		assert.Contains(t, entry.ContextMap()["error"], "http.senders[")
-	}
 }

@@ -31,6 +31,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -55,7 +56,7 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.ServeWith(ctx, limitConnections(ln, cfg.Limits), server, 5*time.Second, cfg.HTTP.serve(zap.NewNop(), server))
+		ended <- app.ServeWith(ctx, door.LimitConnections(ln, cfg.Limits.Connections), server, 5*time.Second, door.Serve(zap.NewNop(), server, cfg.HTTP.WebConfigFile))
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -225,26 +226,6 @@ func TestServerTakesBearerTokens(t *testing.T) {
 	assert.InDelta(t, 8, testutil.ToFloat64(s.metrics.refused.WithLabelValues("unauthorized")), 0)
 }
 
-func TestBearerTokensCanBeRotated(t *testing.T) {
-	dir := writeFiles(t, map[string]string{"tokens": "old"})
-	file := filepath.Join(dir, "tokens")
-	all, err := newTokens(zap.NewNop(), HTTPConfig{BearerTokenFile: file})
-	require.NoError(t, err)
-	with := func(token string) error {
-		_, err := all.tenant(&http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}})
-		return err
-	}
-	require.NoError(t, with("old"))
-	require.NoError(t, os.WriteFile(file, []byte("new"), 0o600))
-	require.Error(t, with("new"), "the file is not read at each request")
-	all.readAt = all.readAt.Add(-rereadTokens)
-	require.NoError(t, with("new"))
-	require.Error(t, with("old"))
-	require.NoError(t, os.Remove(file))
-	all.readAt = all.readAt.Add(-rereadTokens)
-	require.NoError(t, with("new"), "what was there before stays")
-}
-
 func TestServerRefusesToStartUnguarded(t *testing.T) {
 	dir := writeFiles(t, map[string]string{
 		"wrong.yml": "tls_server_config: {cert_file: none.pem, key_file: none.pem}\n",
@@ -306,7 +287,7 @@ func TestServerBoundsHeaders(t *testing.T) {
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.address)
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = io.WriteString(conn, head+"X-Long: "+strings.Repeat("x", 2*maxHeader)+"\r\n\r\n")
+	_, err = io.WriteString(conn, head+"X-Long: "+strings.Repeat("x", 2*64<<10)+"\r\n\r\n")
 	require.NoError(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)

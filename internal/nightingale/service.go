@@ -2,8 +2,10 @@ package nightingale
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -55,6 +57,11 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		inForce = changed
 		return nil
 	})
-	rt.ServeWith("http", limitConnections(ln, cfg.Limits), server, cfg.HTTP.serve(rt.Log.Named("http"), server))
+	rt.ServeWith("http", door.LimitConnections(ln, cfg.Limits.Connections), server, door.Serve(rt.Log.Named("http"), server, cfg.HTTP.WebConfigFile))
 	return nil
+}
+
+// newServer is the server for senders.
+func newServer(cfg Config, m *metrics, handler http.Handler) *http.Server {
+	return door.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, m.connState, handler)
 }

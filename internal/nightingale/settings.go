@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // settings are what a SIGHUP takes over. A request has those of its beginning.
@@ -27,7 +29,7 @@ func (v *receiver) take(cfg Config) error {
 	if old := v.settings.Load(); old != nil {
 		fresh.quotas.inherit(old.quotas)
 	}
-	v.budget.setShare(cfg.Tenants.InFlightShare)
+	v.budget.SetShare(cfg.Tenants.InFlightShare)
 	v.settings.Store(fresh)
 	return nil
 }
@@ -57,9 +59,9 @@ func (v *receiver) change(before, after Config) error {
 // inherit gives tenants no more than their former quotas left them.
 func (q *quotas) inherit(old *quotas) {
 	now := time.Now()
-	give := func(fresh, former *bucket) {
+	give := func(fresh, former *door.Bucket) {
 		if fresh != nil && former != nil {
-			fresh.left = min(fresh.burst, former.available(now))
+			fresh.AtMost(former.Available(now))
 		}
 	}
 	give(q.rest, old.rest)

@@ -11,12 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
-)
 
-// Times after which senders may try again.
-const (
-	retryBusy = time.Second
-	retryAway = 5 * time.Second
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // publisher is what the sink needs of *messaging.Publisher.
@@ -108,7 +104,7 @@ func (s *sink) close(ctx context.Context) error {
 // whether nothing reads the records and their payloads any more.
 func (s *sink) publish(ctx context.Context, records []messaging.Record) (free bool, err error) {
 	if err := s.away(); err != nil {
-		return true, unavailable("pulsar_away", retryAway, "Pulsar is away: %s", cut(err.Error(), maxReason))
+		return true, door.Unavailable("pulsar_away", door.RetryAway, "Pulsar is away: %s", door.Cut(err.Error(), door.MaxReason))
 	}
 	if len(records) == 0 {
 		return true, nil
@@ -144,16 +140,16 @@ func (s *sink) verdict(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, messaging.ErrTooLarge):
-		return invalid(reasonRecordTooLarge, "a sample's message is larger than the broker accepts, the others were written")
+		return door.Invalid(reasonRecordTooLarge, "a sample's message is larger than the broker accepts, the others were written")
 	case errors.Is(err, messaging.ErrQueueFull):
-		return unavailable("queue_full", retryBusy, "the publish queue is full")
+		return door.Unavailable("queue_full", door.RetryBusy, "the publish queue is full")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		s.noteLate()
-		return unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")
+		return door.Unavailable("timeout", door.RetryAway, "Pulsar did not acknowledge in time")
 	case ctx.Err() != nil:
-		return errDisconnected
+		return door.ErrDisconnected
 	default:
-		return unavailable("publish", retryAway, "cannot publish: %s", cut(err.Error(), maxReason))
+		return door.Unavailable("publish", door.RetryAway, "cannot publish: %s", door.Cut(err.Error(), door.MaxReason))
 	}
 }
 

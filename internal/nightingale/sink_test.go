@@ -13,6 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // scripted is a publisher whose outcomes a test decides.
@@ -60,9 +62,9 @@ func three() []messaging.Record { return []messaging.Record{{Key: "a"}, {Key: "b
 
 func statusOf(t *testing.T, err error) int {
 	t.Helper()
-	refused := (*refusal)(nil)
+	refused := (*door.Refusal)(nil)
 	require.ErrorAs(t, err, &refused)
-	return refused.status
+	return refused.Status
 }
 
 func TestSinkIsAwayUntilTheTopicIsOpen(t *testing.T) {
@@ -168,7 +170,7 @@ func TestSinkIsNotAwayForASenderThatHungUp(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		free, err := s.publish(ctx, three())
 		assert.False(t, free)
-		assert.Equal(t, statusHungUp, statusOf(t, err))
+		assert.Equal(t, door.StatusHungUp, statusOf(t, err))
 		assert.NoError(t, s.check(t.Context()))
 	})
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // errUnfinished settles attempts of requests that ended in a panic.
-var errUnfinished = &refusal{status: http.StatusInternalServerError, reason: "internal", text: "the request could not be handled"}
+var errUnfinished = &door.Refusal{Status: http.StatusInternalServerError, Reason: "internal", Text: "the request could not be handled"}
 
 // deliveries are the attempts under way. An attempt outlives its request: what has
 // begun to be published is published whole, and the sender, who comes again when the
@@ -46,7 +48,7 @@ func (d *deliveries) close(ctx context.Context) error {
 // submit publishes a request's messages and waits for the outcome, or joins the
 // attempt that another request with the same body has begun. It returns what the
 // request carries.
-func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *outgoing, held *hold) (contents, error) {
+func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *outgoing, held *door.Hold) (contents, error) {
 	d := v.deliveries
 	if !c.mine {
 		v.releaseOutgoing(out)
@@ -60,10 +62,10 @@ func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *
 		return carried, d.err
 	}
 	// The body is done with: what stays in memory are the messages.
-	kept := held.handOver(int64(out.size()))
+	kept := held.HandOver(int64(out.size()))
 	d.running.Go(func() {
 		outcome := v.deliver(d.background, c, out, kept)
-		kept.release()
+		kept.Release()
 		v.settle(c, carried, out, outcome)
 	})
 	return v.await(ctx, c.attempt, carried)
@@ -89,10 +91,10 @@ func (v *receiver) await(ctx context.Context, a *attempt, carried contents) (con
 		return c, err
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
-		return carried, errDisconnected
+		return carried, door.ErrDisconnected
 	}
 	v.metrics.count(carried.valid, "unwritten")
-	return carried, unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")
+	return carried, door.Unavailable("timeout", door.RetryAway, "Pulsar did not acknowledge in time")
 }
 
 // state says what a request that repeats another one's body meets, for the metrics.

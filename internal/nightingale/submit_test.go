@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -52,12 +53,12 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 		status, text, _ := d.post(t, compress(body))
 		assert.Equal(t, http.StatusNoContent, status, text)
 		assert.Len(t, d.published(), 3)
-		assert.Zero(t, d.receiver.budget.used.Load())
+		assert.Zero(t, d.receiver.budget.Used())
 	})
 	t.Run("stored in part, the rest is too large", func(t *testing.T) {
 		d := newDouble(t, nil)
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, invalid(reasonRecordTooLarge, "too large, the others were written")
+			return true, door.Invalid(reasonRecordTooLarge, "too large, the others were written")
 		}
 		for range 2 {
 			status, _, _ := d.post(t, compress(body))
@@ -79,7 +80,7 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 	t.Run("failed", func(t *testing.T) {
 		d := newDouble(t, nil)
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, unavailable("pulsar_away", retryAway, "away")
+			return true, door.Unavailable("pulsar_away", door.RetryAway, "away")
 		}
 		status, _, _ := d.post(t, compress(body))
 		assert.Equal(t, http.StatusServiceUnavailable, status)
@@ -141,7 +142,7 @@ func TestJoinedRequestsShareAFailure(t *testing.T) {
 		_, err, settled := second.wait(t.Context())
 		assert.True(t, settled)
 		assert.ErrorIs(t, err, errUnfinished)
-		first.give(errDisconnected) // again, as handle's defer does
+		first.give(door.ErrDisconnected) // again, as handle's defer does
 		third := &claim{ledger: l}
 		assert.True(t, third.make([]byte("body")), "it is forgotten")
 	})
@@ -194,9 +195,9 @@ func TestDeliveryKeepsItsPlaceInTheBudget(t *testing.T) {
 	}
 	status, _, _ := d.post(t, compress(marshal(t, request(3, 2))))
 	assert.Equal(t, http.StatusServiceUnavailable, status)
-	assert.Positive(t, d.receiver.budget.used.Load())
+	assert.Positive(t, d.receiver.budget.Used())
 	close(acknowledge)
-	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
 }
 
 // TestMemoryIsBoundedWhileNothingIsAcknowledged: attempts that outlive their requests
@@ -218,11 +219,11 @@ func TestMemoryIsBoundedWhileNothingIsAcknowledged(t *testing.T) {
 		if strings.Contains(text, "in flight") {
 			full++
 		}
-		assert.Less(t, d.receiver.budget.used.Load(), 2*d.receiver.budget.limit)
+		assert.Less(t, d.receiver.budget.Used(), 2*d.receiver.budget.Limit())
 	}
 	assert.Greater(t, full, 20)
 	close(acknowledge)
-	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
 	status, text, _ := d.post(t, compress(marshal(t, request(500, 3))))
 	assert.Equal(t, http.StatusNoContent, status, text)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // template is a topic's name with placeholders.
@@ -224,7 +226,7 @@ func checkTopicTenant(tenant string) error {
 		good = good && topicByte(tenant[i])
 	}
 	if !good {
-		return invalid("tenant", "X-Scope-OrgID must be 1 to %d letters, digits, '_', '-' or '.', got %q", maxTopicPart, cut(tenant, maxTopicPart))
+		return door.Invalid("tenant", "X-Scope-OrgID must be 1 to %d letters, digits, '_', '-' or '.', got %q", maxTopicPart, door.Cut(tenant, maxTopicPart))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // tenantHeader names the tenant of a request, as Mimir, Loki and others have it.
@@ -54,7 +55,7 @@ func (q Quota) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (q Quota) bucket(now time.Time) *bucket {
+func (q Quota) bucket(now time.Time) *door.Bucket {
 	if q.SamplesPerSecond == 0 {
 		return nil
 	}
@@ -62,7 +63,7 @@ func (q Quota) bucket(now time.Time) *bucket {
 	if burst == 0 {
 		burst = int(min(math.Ceil(10*q.SamplesPerSecond), math.MaxInt32))
 	}
-	return newBucket(q.SamplesPerSecond, burst, now)
+	return door.NewBucket(q.SamplesPerSecond, burst, now)
 }
 
 // Validate returns every fault of the tenants' quotas.
@@ -92,13 +93,13 @@ func tenantOf(header http.Header) (string, error) {
 	case len(values) == 0:
 		return "", nil
 	case len(values) > 1:
-		return "", invalid("tenant", "%s is given %d times", tenantHeader, len(values))
+		return "", door.Invalid("tenant", "%s is given %d times", tenantHeader, len(values))
 	}
 	if values[0] == "" {
 		return "", nil
 	}
 	if err := checkTenant(values[0]); err != nil {
-		return "", invalid("tenant", "%s: %v", tenantHeader, err)
+		return "", door.Invalid("tenant", "%s: %v", tenantHeader, err)
 	}
 	return values[0], nil
 }
@@ -135,17 +136,17 @@ func checkTenant(name string) error {
 // quotas holds the tenants' buckets.
 type quotas struct {
 	cfg       Tenants
-	overrides map[string]*bucket // read only; nil for one without a bound
-	rest      *bucket            // of those that there is no room for; nil: no bound
+	overrides map[string]*door.Bucket // read only; nil for one without a bound
+	rest      *door.Bucket            // of those that there is no room for; nil: no bound
 
 	mu      sync.Mutex
-	tracked map[string]*bucket
+	tracked map[string]*door.Bucket
 	swept   time.Time
 }
 
 func newQuotas(cfg Tenants) *quotas {
 	now := time.Now()
-	q := &quotas{cfg: cfg, overrides: make(map[string]*bucket), rest: cfg.Default.bucket(now), tracked: make(map[string]*bucket)}
+	q := &quotas{cfg: cfg, overrides: make(map[string]*door.Bucket), rest: cfg.Default.bucket(now), tracked: make(map[string]*door.Bucket)}
 	for name, quota := range cfg.Overrides {
 		q.overrides[name] = quota.bucket(now)
 	}
@@ -162,13 +163,13 @@ func (q *quotas) admit(tenant string, n int) error {
 	if b == nil || n == 0 {
 		return nil
 	}
-	wait := b.wait(now, n)
+	wait := b.Wait(now, n)
 	if wait == 0 {
 		return nil
 	}
-	return &refusal{
-		status: http.StatusTooManyRequests, reason: "tenant_quota", retryAfter: max(wait.Round(time.Second), time.Second),
-		text: "the tenant's quota of " + strconv.FormatFloat(b.rate, 'g', -1, 64) + " samples per second is used up",
+	return &door.Refusal{
+		Status: http.StatusTooManyRequests, Reason: "tenant_quota", RetryAfter: max(wait.Round(time.Second), time.Second),
+		Text: "the tenant's quota of " + strconv.FormatFloat(b.Rate(), 'g', -1, 64) + " samples per second is used up",
 	}
 }
 
@@ -177,12 +178,12 @@ func (q *quotas) admit(tenant string, n int) error {
 func (q *quotas) charge(tenant string, n int) {
 	now := time.Now()
 	if b := q.bucket(tenant, now); b != nil && n > 0 {
-		b.charge(now, n)
+		b.Charge(now, n)
 	}
 }
 
 // bucket returns the tenant's bucket, nil when it has no bound.
-func (q *quotas) bucket(tenant string, now time.Time) *bucket {
+func (q *quotas) bucket(tenant string, now time.Time) *door.Bucket {
 	if b, own := q.overrides[tenant]; own {
 		return b
 	}
@@ -197,7 +198,7 @@ func (q *quotas) bucket(tenant string, now time.Time) *bucket {
 	}
 	if len(q.tracked) >= q.cfg.Tracked && now.Sub(q.swept) >= time.Second {
 		q.swept = now
-		maps.DeleteFunc(q.tracked, func(_ string, b *bucket) bool { return b.full(now) })
+		maps.DeleteFunc(q.tracked, func(_ string, b *door.Bucket) bool { return b.Full(now) })
 	}
 	if len(q.tracked) >= q.cfg.Tracked {
 		return q.rest

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 func TestTenantNames(t *testing.T) {
@@ -54,8 +56,8 @@ func TestQuotas(t *testing.T) {
 		err := spend(q, "a", 10)
 		assert.Equal(t, http.StatusTooManyRequests, statusOf(t, err))
 		assert.Contains(t, err.Error(), "10 samples per second")
-		refused := err.(*refusal) //nolint:errorlint // statusOf has looked
-		assert.Equal(t, time.Second, refused.retryAfter, "when it will fit")
+		refused := err.(*door.Refusal) //nolint:errorlint // statusOf has looked
+		assert.Equal(t, time.Second, refused.RetryAfter, "when it will fit")
 		require.NoError(t, spend(q, "b", 20), "others are not touched")
 		require.NoError(t, spend(q, "", 20), "nor are requests without a tenant")
 		<-time.After(time.Second) // the bubble's clock
@@ -112,7 +114,7 @@ func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {
 	status, _, _ = d.post(t, compress(marshal(t, request(3, 3))), tenantHeader, "a/b")
 	assert.Equal(t, http.StatusBadRequest, status)
 	assert.Len(t, d.published(), 6)
-	assert.Zero(t, d.receiver.budget.used.Load())
+	assert.Zero(t, d.receiver.budget.Used())
 }
 
 // TestRepeatsDuringAnOutageAreFree: what is answered 503 comes again, and again. It
@@ -124,7 +126,7 @@ func TestRepeatsDuringAnOutageAreFree(t *testing.T) {
 			c.Dedup.Entries = entries
 		})
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, unavailable("pulsar_away", retryAway, "away")
+			return true, door.Unavailable("pulsar_away", door.RetryAway, "away")
 		}
 		for range 10 {
 			for _, labels := range []int{2, 3} { // two bodies

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -373,7 +374,7 @@ func (t *topics) await(ctx context.Context, e *topic) error {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return unavailable("topic_unavailable", retryAway, "Pulsar is away: %s: %v", e.name, e.sink.away())
+	return door.Unavailable("topic_unavailable", door.RetryAway, "Pulsar is away: %s: %v", e.name, e.sink.away())
 }
 
 // boundedPublisher shares the bounds of pending bytes and records with others.
@@ -451,7 +452,7 @@ func (p *storedParts) forget(name string) {
 // publish publishes each part to its topic. before is what is stored already. What the
 // messages hold is given back part by part, and so are the topics: one that is waited for
 // does not hold what is stored, nor keep another that has ended from being opened again.
-func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts, held *hold) delivered {
+func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts, held *door.Hold) delivered {
 	defer func() { out.parts = out.parts[:0] }()
 	d := delivered{free: true, err: before.err, stored: before}
 	results := make([]delivered, len(out.parts))
@@ -462,7 +463,7 @@ func (t *topics) publish(ctx context.Context, out *outgoing, before storedParts,
 				results[i].free, results[i].err = t.stage(part.topic.sink, ctx, out.records[part.from:part.to])
 			}
 			if results[i].free && len(out.parts) > 1 {
-				held.shrink(drop(out.records[part.from:part.to]))
+				held.Shrink(drop(out.records[part.from:part.to]))
 			}
 			t.release(part.topic)
 		}
@@ -505,8 +506,8 @@ func drop(records []messaging.Record) (size int64) {
 
 // passes tells errors after which the sender comes again.
 func passes(err error) bool {
-	refused := (*refusal)(nil)
-	return !errors.As(err, &refused) || refused.status >= http.StatusInternalServerError || refused.status == statusHungUp
+	refused := (*door.Refusal)(nil)
+	return !errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError || refused.Status == door.StatusHungUp
 }
 
 func (t *topics) releaseAll(out *outgoing) {

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -513,9 +514,9 @@ func TestWhatCannotBeStoredIsToldInTheEnd(t *testing.T) {
 		published = append(published, s.topic)
 		switch {
 		case s.topic == goodTopic:
-			return true, invalid(reasonRecordTooLarge, "too large")
+			return true, door.Invalid(reasonRecordTooLarge, "too large")
 		case away:
-			return true, unavailable("pulsar_away", retryAway, "away")
+			return true, door.Unavailable("pulsar_away", door.RetryAway, "away")
 		default:
 			return true, nil
 		}
@@ -686,22 +687,22 @@ func TestAStuckTopicHoldsItsOwnMessagesOnly(t *testing.T) {
 	d := templated(t, c, nil)
 	status, text, _ := d.post(t, compress(marshal(t, jobs(append(slices.Repeat([]string{"good"}, 1000), "bad")...))))
 	assert.Equal(t, http.StatusServiceUnavailable, status, text)
-	used := &d.receiver.budget.used
-	require.Eventually(t, func() bool { return used.Load() < 64<<10 }, 5*time.Second, time.Millisecond)
-	assert.Positive(t, used.Load())
+	budget := d.receiver.budget
+	require.Eventually(t, func() bool { return budget.Used() < 64<<10 }, 5*time.Second, time.Millisecond)
+	assert.Positive(t, budget.Used())
 	c.mu.Lock()
 	held := c.hold[badTopic]
 	c.mu.Unlock()
 	for _, done := range held {
 		done()
 	}
-	require.Eventually(t, func() bool { return used.Load() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return budget.Used() == 0 }, 5*time.Second, time.Millisecond)
 }
 
 func TestTheErrorThatPassesOutweighs(t *testing.T) {
 	assert.True(t, passes(errors.New("anything")))
-	assert.True(t, passes(unavailable("x", time.Second, "x")))
-	assert.False(t, passes(invalid("x", "x")))
+	assert.True(t, passes(door.Unavailable("x", time.Second, "x")))
+	assert.False(t, passes(door.Invalid("x", "x")))
 }
 
 // TestTheTopicOfTheConfigurationIsTakenAsItIs: what is changed in names that senders

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 const nameLabel = "__name__"
@@ -118,7 +120,7 @@ func (f fault) explain(labels []label) string {
 	if f.label < 0 {
 		return display(labels) + ": " + f.text
 	}
-	return fmt.Sprintf("%s: label %q: %s", display(labels), cut(labels[f.label].name, 64), f.text)
+	return fmt.Sprintf("%s: label %q: %s", display(labels), door.Cut(labels[f.label].name, 64), f.text)
 }
 
 // plainLabels reports whether a look at the series' bytes as one shows that its
@@ -236,7 +238,7 @@ func display(labels []label) string {
 			b.WriteString("...")
 			break
 		}
-		fmt.Fprintf(&b, "%s=%q", cut(labels[i].name, 64), cut(labels[i].value, 64))
+		fmt.Fprintf(&b, "%s=%q", door.Cut(labels[i].name, 64), door.Cut(labels[i].value, 64))
 	}
 	b.WriteByte('}')
 	return b.String()

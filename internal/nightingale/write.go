@@ -11,18 +11,20 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // receiver answers write requests.
 type receiver struct {
 	log       *zap.Logger
-	refusals  refusalLog
+	refusals  door.RefusalLog
 	metrics   *metrics
 	limits    Limits
 	timeout   time.Duration
 	protocols []protocol
 	format    format
-	budget    *budget
+	budget    *door.Budget
 	families  *families
 	*deliveries
 	settings atomic.Pointer[settings] // changed by SIGHUP, see take
@@ -48,9 +50,9 @@ type workspace struct {
 
 func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver {
 	return &receiver{
-		log: log, refusals: newRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
+		log: log, refusals: door.NewRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
 		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
-		budget:     newBudget(cfg, m.inFlightSize),
+		budget:     door.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.Tenants.InFlightShare, m.inFlightSize),
 		families:   newFamilies(cfg.Limits.MetadataFamilies),
 		deliveries: newDeliveries(cfg.Dedup), messageBytes: int(cfg.MessageBytes),
 		exemplarSeries: cfg.ExemplarSeries == acceptSeries,
@@ -90,14 +92,14 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	held := &hold{budget: v.budget, tenant: tenant}
-	defer held.release()
+	held := v.budget.Hold(tenant)
+	defer held.Release()
 
 	body := v.newBody()
-	if *body, err = read(w, r, *body, held, v.limits); err != nil {
+	if *body, err = door.ReadBody(w, r, *body, held, v.limits.body()); err != nil {
 		return err
 	}
-	liftDeadline(w)
+	door.LiftDeadline(w)
 	watch.lap("read")
 	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(*body)))
 
@@ -126,7 +128,7 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 // translate encodes the messages of a request's body into out. What it returns refers
 // to nothing of the body. Of a body that another request has brought before nothing is
 // encoded.
-func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, held *hold, out *outgoing, watch *stopwatch, mine *claim) (c contents, err error) {
+func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, held *door.Hold, out *outgoing, watch *stopwatch, mine *claim) (c contents, err error) {
 	if !mine.make(body) {
 		return c, nil
 	}
@@ -134,7 +136,7 @@ func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, 
 	if err != nil {
 		return c, err
 	}
-	if err := held.set(int64(len(body)) + int64(size)); err != nil {
+	if err := held.Set(int64(len(body)) + int64(size)); err != nil {
 		return c, err
 	}
 	space := v.newWorkspace(len(body))
@@ -170,7 +172,7 @@ func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, 
 	// A message repeats its series' labels, which can make far more of a body.
 	out.properties = propertiesOf(mine.key.tenant)
 	out.held, out.reserved = held, v.format.size(b)+c.valid.entries()*messageBytes
-	if err := held.grow(int64(out.reserved)); err != nil {
+	if err := held.Grow(int64(out.reserved)); err != nil {
 		return c, err
 	}
 	if err := v.encode(ctx, mine, space, out, &c); err != nil {
@@ -192,26 +194,26 @@ func (v *receiver) form(spoken protocol, r *rules) form {
 }
 
 // answer writes the response and returns its status. What is refused is counted, and
-// logged, see refusalLog.
+// logged, see door.RefusalLog.
 func (v *receiver) answer(w http.ResponseWriter, r *http.Request, err error) int {
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return http.StatusNoContent
 	}
-	refused := (*refusal)(nil)
+	refused := (*door.Refusal)(nil)
 	if !errors.As(err, &refused) {
-		refused = &refusal{status: http.StatusInternalServerError, reason: "internal", text: err.Error()}
+		refused = &door.Refusal{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
 	}
-	v.metrics.refused.WithLabelValues(refused.reason).Inc()
-	v.refusals.note(r, refused)
-	if refused.retryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(refused.retryAfter.Seconds())))
+	v.metrics.refused.WithLabelValues(refused.Reason).Inc()
+	v.refusals.Note(r, r.Header.Get(tenantHeader), refused)
+	if refused.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(refused.RetryAfter.Seconds())))
 	}
-	if refused.hangUp {
+	if refused.HangUp {
 		w.Header().Set("Connection", "close")
 	}
-	http.Error(w, cut(refused.text, maxAnswer), refused.status)
-	return refused.status
+	http.Error(w, door.Cut(refused.Text, door.MaxAnswer), refused.Status)
+	return refused.Status
 }
 
 // contents is what a request carries.

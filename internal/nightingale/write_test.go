@@ -29,6 +29,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -250,13 +251,13 @@ func TestWriteRefuses(t *testing.T) {
 			status, text, header := d.post(t, test.body, test.headers...)
 			assert.Equal(t, test.status, status, text)
 			assert.Contains(t, text, test.says)
-			assert.LessOrEqual(t, len(text), maxAnswer+10)
+			assert.LessOrEqual(t, len(text), door.MaxAnswer+10)
 			assert.Empty(t, header.Get("Retry-After"), "a retry would fail again")
 			assert.Empty(t, d.published())
 
 			status, text, _ = d.post(t, compress(valid))
 			assert.Equal(t, http.StatusNoContent, status, text)
-			assert.Zero(t, d.receiver.budget.used.Load())
+			assert.Zero(t, d.receiver.budget.Used())
 		})
 	}
 }
@@ -304,7 +305,7 @@ func TestWriteKeepsTheValidRest(t *testing.T) {
 func TestWriteAsksToRetry(t *testing.T) {
 	d := newDouble(t, nil)
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {
-		return false, unavailable("timeout", retryAway, "Pulsar did not acknowledge in time")
+		return false, door.Unavailable("timeout", door.RetryAway, "Pulsar did not acknowledge in time")
 	}
 	req := request(2, 3)
 	req.Timeseries[0].Labels[1].Name = ""
@@ -354,7 +355,7 @@ func TestWriteBoundsBytesInFlight(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, status, "a small one has room: %s", text)
 	close(leave)
 	assert.Equal(t, http.StatusNoContent, <-first)
-	require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, time.Second, time.Millisecond)
 }
 
 // dial sends raw bytes.
@@ -411,7 +412,7 @@ func TestWriteNoticesSendersThatHangUp(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return testutil.ToFloat64(d.metrics.requests.WithLabelValues("499")) == 1
 		}, 5*time.Second, time.Millisecond)
-		assert.Zero(t, d.receiver.budget.used.Load())
+		assert.Zero(t, d.receiver.budget.Used())
 		assert.Empty(t, d.published())
 	})
 	t.Run("while waiting", func(t *testing.T) {
@@ -430,7 +431,7 @@ func TestWriteNoticesSendersThatHangUp(t *testing.T) {
 			return testutil.ToFloat64(d.metrics.requests.WithLabelValues("499")) == 1
 		}, 5*time.Second, time.Millisecond)
 		close(acknowledge) // what has begun to be published goes on
-		require.Eventually(t, func() bool { return d.receiver.budget.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
 		require.Eventually(t, func() bool {
 			return testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")) == 1
 		}, 5*time.Second, time.Millisecond)
@@ -444,7 +445,7 @@ func TestWriteAnswersWithinItsTimeout(t *testing.T) {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return false, ctx.Err()
 		}
-		return false, unavailable("timeout", retryAway, "late")
+		return false, door.Unavailable("timeout", door.RetryAway, "late")
 	}
 	status, _, _ := d.post(t, compress(marshal(t, request(1, 2))))
 	assert.Equal(t, http.StatusServiceUnavailable, status)

@@ -1,15 +1,74 @@
 // Package event holds CloudEvents 1.0 as Eventbridge carries them: reading them from HTTP requests and writing them
 // to HTTP requests.
+//
+// A [Parser] reads the structured, batched and binary modes of the HTTP protocol binding, and plain JSON by a [Mapping]. It is strict: duplicate keys at
+// any depth, bytes that are not UTF-8, halves of surrogate pairs, and attributes that the specification does not allow are refused with an [*Error]. What
+// it makes is one form of JSON, see [Event], which [Decode] reads again without looking at the data.
 package event
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"time"
+)
 
-// Event is one valid CloudEvent. It is immutable once made.
+// Bounds of events. An event that keeps them can be matched by every rule of package match.
+const (
+	// MaxDepth is how deep objects and lists may be nested, the event's own object included.
+	MaxDepth = 128
+	// MaxValues is how many values an event may have: texts, numbers, literals, objects and lists.
+	MaxValues = 1 << 16
+	// MaxAttributes is how many attributes an event may have.
+	MaxAttributes = 64
+	// MaxNameBytes is the longest name of an attribute. The specification advises at most 20.
+	MaxNameBytes = 64
+	// MaxTextBytes is the longest text of an attribute.
+	MaxTextBytes = 8 << 10
+	// MaxExponentDigits is the longest exponent of a number.
+	MaxExponentDigits = 9
+)
+
+// Event is one valid CloudEvent. It is immutable once made, and safe for concurrent use.
 type Event struct {
 	// JSON is the event in CloudEvents' JSON format: attributes on top, data or data_base64 beside them. Valid UTF-8 without
-	// duplicate keys, and without white space between tokens where Eventbridge made it.
+	// duplicate keys, and without white space between tokens where Eventbridge made it. The attributes come first, data or
+	// data_base64 last.
 	JSON []byte
-	// The attributes that Eventbridge looks at. Time is zero when the event has none.
+	// The attributes that Eventbridge looks at, empty where the event has none. Time is zero when the event has none.
 	ID, Source, Type, Subject, PartitionKey, DataContentType string
 	Time                                                     time.Time
+
+	dataKind DataKind
+	dataAt   int // where the value of data or data_base64 begins in JSON
+}
+
+// DataKind says what the data of an event is.
+type DataKind byte
+
+// The kinds of data.
+const (
+	NoData     DataKind = iota
+	JSONData            // any JSON value
+	TextData            // a text that is not JSON by the event's datacontenttype
+	BinaryData          // bytes, as base64 in data_base64
+)
+
+// Data returns the data as it stands in JSON: any value for JSONData, a JSON text for TextData, base64 in a JSON text for BinaryData; nil for NoData.
+// It is a part of e.JSON.
+func (e Event) Data() ([]byte, DataKind) {
+	if e.dataKind == NoData {
+		return nil, NoData
+	}
+	return e.JSON[e.dataAt : len(e.JSON)-1], e.dataKind
+}
+
+// WebhookID is the same for every copy of the event and every attempt to deliver it: it depends on source and id alone, which together name an event by
+// the specification. It is "evt_" and 24 characters of base64url.
+func (e Event) WebhookID() string {
+	text := make([]byte, 0, 128)
+	text = append(text, e.Source...)
+	text = append(text, 0)
+	text = append(text, e.ID...)
+	sum := sha256.Sum256(text)
+	return "evt_" + base64.RawURLEncoding.EncodeToString(sum[:18])
 }

@@ -1,4 +1,4 @@
-package nightingale
+package door
 
 import (
 	"context"

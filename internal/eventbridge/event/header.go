@@ -1,0 +1,174 @@
+package event
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// headerPrefix is that of attributes in HTTP's binary mode, in the form of http.Header.
+const headerPrefix = "Ce-"
+
+// IsBinary reports whether a request's headers are those of an event in binary mode: one of the required attributes is there.
+func IsBinary(h http.Header) bool {
+	for _, name := range [...]string{"Ce-Specversion", "Ce-Id", "Ce-Source", "Ce-Type"} {
+		if len(h[name]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Binary reads an event in the binary mode of the HTTP protocol binding 1.0.2. The body is its data: a JSON value where Content-Type says JSON, or is
+// missing; a text where it is text/*, XML or a form in UTF-8; else bytes, which are written in base64. An empty body is no data. Attributes are texts: a
+// header does not tell whether 5 was a number. The error is an [*Error] or that of o.Reserve.
+func (p *Parser) Binary(h http.Header, body []byte, o Options) (Event, error) {
+	p.prepare(body, 0)
+	defer p.done()
+	d := &p.draft
+	d.reset()
+	if fault := d.setHeaders(h); fault != nil {
+		return Event{}, fault
+	}
+	if len(body) > 0 {
+		if fault := p.setBody(h, body); fault != nil {
+			return Event{}, fault
+		}
+	}
+	return d.finish(o)
+}
+
+// setHeaders takes the attributes of headers, those that are not looked at in the order of their names.
+func (d *draft) setHeaders(h http.Header) *Error {
+	var names []string
+	for name := range h {
+		if strings.HasPrefix(name, headerPrefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if name == "Ce-Datacontenttype" || name == "Ce-Data" {
+			return faultf(BadHeader, -1, "the header %s is not allowed: Content-Type and the body have its place", strings.ToLower(name))
+		}
+		text, fault := headerText(h, name)
+		if fault != nil {
+			return fault
+		}
+		if fault := d.setText([]byte(strings.ToLower(name[len(headerPrefix):])), text); fault != nil {
+			return fault
+		}
+	}
+	if len(h["Content-Type"]) == 0 || h["Content-Type"][0] == "" && len(h["Content-Type"]) == 1 {
+		return nil
+	}
+	if len(h["Content-Type"]) > 1 {
+		return faultf(BadHeader, -1, "the header content-type is there %d times", len(h["Content-Type"]))
+	}
+	text := h["Content-Type"][0]
+	if !utf8.ValidString(text) {
+		return faultf(InvalidUTF8, -1, "the header content-type is not UTF-8")
+	}
+	return d.setText([]byte("datacontenttype"), []byte(text))
+}
+
+// headerText is the text that a header stands for: quoted parts are unquoted, then percent signs decoded (section 3.1.3.2 of the binding).
+func headerText(h http.Header, name string) ([]byte, *Error) {
+	if len(h[name]) != 1 {
+		return nil, faultf(BadHeader, -1, "the header %s is there %d times", strings.ToLower(name), len(h[name]))
+	}
+	value := h[name][0]
+	text := make([]byte, 0, len(value))
+	quoted := false
+	for i := 0; i < len(value); i++ {
+		c := value[i]
+		switch {
+		case c == '"':
+			quoted = !quoted
+			continue
+		case c == '\\' && quoted && i+1 < len(value):
+			i++
+			c = value[i]
+		case c >= utf8.RuneSelf:
+			return nil, faultf(BadHeader, -1, "the header %s has bytes that are not ASCII: they must be percent-encoded", strings.ToLower(name))
+		}
+		text = append(text, c)
+	}
+	if quoted {
+		return nil, faultf(BadHeader, -1, "the header %s has a quote without its end", strings.ToLower(name))
+	}
+	text, ok := percentDecode(text)
+	if !ok {
+		return nil, faultf(BadHeader, -1, "the header %s has a percent sign without two hexadecimal digits: write %%25", strings.ToLower(name))
+	}
+	if !utf8.Valid(text) {
+		return nil, faultf(InvalidUTF8, -1, "the header %s is not UTF-8 when decoded", strings.ToLower(name))
+	}
+	return text, nil
+}
+
+// percentDecode decodes in place.
+func percentDecode(text []byte) ([]byte, bool) {
+	out := text[:0]
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '%' {
+			if i+2 >= len(text) || hexValue(text[i+1]) < 0 || hexValue(text[i+2]) < 0 {
+				return nil, false
+			}
+			c = byte(hexValue(text[i+1])<<4 | hexValue(text[i+2]))
+			i += 2
+		}
+		out = append(out, c)
+	}
+	return out, true
+}
+
+// setBody takes the data of an event in binary mode.
+func (p *Parser) setBody(h http.Header, body []byte) *Error {
+	d := &p.draft
+	contentType := h.Get("Content-Type")
+	switch {
+	case isJSON(contentType):
+		if charset := charsetOf(contentType); charset != "" && charset != "utf-8" {
+			return faultf(BadData, -1, "JSON must be UTF-8, the charset is %s", shown(charset))
+		}
+		value := p.scan.document()
+		if p.scan.err != nil {
+			return p.scan.err
+		}
+		if p.scan.fault != nil {
+			return p.scan.fault
+		}
+		d.dataName, d.data, d.withBlanks = dataName, value, p.scan.blanks
+	case isText(contentType) && utf8.Valid(body):
+		d.dataName, d.text = dataName, body
+	default:
+		d.dataName, d.binary = dataBase64Name, body
+	}
+	return nil
+}
+
+// isText reports whether a media type is of texts in UTF-8.
+func isText(contentType string) bool {
+	if charset := charsetOf(contentType); charset != "" && charset != "utf-8" && charset != "us-ascii" {
+		return false
+	}
+	media, _, _ := strings.Cut(contentType, ";")
+	media = strings.ToLower(strings.TrimSpace(media))
+	return strings.HasPrefix(media, "text/") || strings.HasSuffix(media, "/xml") || strings.HasSuffix(media, "+xml") ||
+		media == "application/x-www-form-urlencoded"
+}
+
+// charsetOf is the charset of a media type in lower case, empty for none.
+func charsetOf(contentType string) string {
+	_, parameters, _ := strings.Cut(contentType, ";")
+	for parameter := range strings.SplitSeq(parameters, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+		if strings.EqualFold(name, "charset") {
+			return strings.ToLower(strings.Trim(value, `"`))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,189 @@
+package event
+
+import (
+	"errors"
+	"hash/maphash"
+)
+
+// Options are about one event, or each of a batch.
+type Options struct {
+	// MaxBytes bounds an event as Eventbridge writes it. 0: no bound.
+	MaxBytes int
+	// Reserve is called with a number of bytes before that memory is taken for an event. Its error ends the reading of the event, and is returned as it
+	// is. Nil: memory is taken as needed.
+	Reserve func(bytes int) error
+	// Trace becomes the event's traceparent and tracestate where it has neither.
+	Trace Trace
+}
+
+// ScratchBytes is the most that a Parser takes for itself while it reads a body of that size.
+func ScratchBytes(body int) int {
+	const perKey = 2 * 24 // and a list that grows doubles
+	return min(body*perKey/4, MaxValues*perKey)
+}
+
+// Parser reads events. It keeps memory for the next one; what it returns refers to nothing of the body or of the parser. The zero value is ready. It is
+// not safe for concurrent use.
+type Parser struct {
+	scan    scanner
+	draft   draft
+	started bool
+}
+
+// prepare begins a document. level is the depth of the object whose members are kept.
+func (p *Parser) prepare(body []byte, level int) {
+	if !p.started {
+		p.scan.seed, p.started = maphash.MakeSeed(), true
+	}
+	p.scan.src, p.scan.err = body, nil
+	p.scan.keys = p.scan.keys[:0]
+	p.scan.begin(level)
+}
+
+// done lets go of the body, and of memory beyond measure.
+func (p *Parser) done() {
+	const keepKeys, keepText = 4 << 10, 64 << 10
+	p.scan.src = nil
+	clear(p.scan.members[:cap(p.scan.members)])
+	clear(p.draft.others[:cap(p.draft.others)])
+	if cap(p.scan.keys) > keepKeys {
+		p.scan.keys = nil
+	}
+	if cap(p.scan.members) > keepKeys {
+		p.scan.members = nil
+	}
+	if cap(p.scan.decoded) > keepText {
+		p.scan.decoded = nil
+	}
+	if cap(p.draft.buf) > keepText {
+		p.draft.buf = nil
+	}
+	p.draft.reset()
+}
+
+// Structured reads an event in CloudEvents' JSON format (media type application/cloudevents+json). The error is an [*Error] or that of o.Reserve.
+func (p *Parser) Structured(body []byte, o Options) (Event, error) {
+	p.prepare(body, 1)
+	defer p.done()
+	from := p.scan.skipBlanks(0)
+	end := p.scan.value(from, 0)
+	if end < 0 || !p.scan.ends(end) {
+		return Event{}, p.scan.err
+	}
+	return p.event(from, o)
+}
+
+// event makes an event of the members that were kept. The value that they are of begins at from.
+func (p *Parser) event(from int, o Options) (Event, error) {
+	s, d := &p.scan, &p.draft
+	if s.src[from] != '{' {
+		return Event{}, faultf(NotAnObject, from, "an event must be a JSON object")
+	}
+	if s.fault != nil {
+		return Event{}, s.fault
+	}
+	d.reset()
+	for _, m := range s.members {
+		var fault *Error
+		if name := string(m.name); name == dataName || name == dataBase64Name {
+			if name == dataBase64Name && m.value[0] == 'n' {
+				continue // null is unset, but for data it is a value
+			}
+			fault = d.setData(m)
+		} else {
+			fault = d.set(m.name, m.value, m.escaped, m.valueAt)
+		}
+		if fault != nil {
+			return Event{}, fault
+		}
+	}
+	if fault := d.checkText(); fault != nil {
+		return Event{}, fault
+	}
+	return d.finish(o)
+}
+
+// checkText refuses data that is neither JSON by the event's content type nor a text.
+func (d *draft) checkText() *Error {
+	a := d.known[contentTypeName]
+	if d.dataName != dataName || a.raw == nil || d.data[0] == '"' {
+		return nil
+	}
+	if contentType := string(a.raw[1 : len(a.raw)-1]); !isJSON(contentType) {
+		return faultf(BadData, -1, "data: must be a text, because datacontenttype %s is not JSON", shown(contentType))
+	}
+	return nil
+}
+
+// entryBytes is about what an Entry takes besides its event's JSON.
+const entryBytes = 512
+
+// Entry is one of a batch: an event, or why it is none.
+type Entry struct {
+	Event Event
+	Err   error
+}
+
+// Batch reads a list of events in CloudEvents' JSON format (media type application/cloudevents-batch+json), at most most. An error of the whole is for
+// what is no list of JSON values, or too many; else each entry has its own.
+func (p *Parser) Batch(body []byte, most int, o Options) ([]Entry, error) {
+	p.prepare(body, 2)
+	defer p.done()
+	s := &p.scan
+	i := s.skipBlanks(0)
+	if i < len(body) && body[i] != '[' {
+		if end := s.value(i, 0); end >= 0 && s.ends(end) {
+			return nil, faultf(NotAnObject, i, "a batch must be a JSON list")
+		}
+		return nil, s.err
+	}
+	if i >= len(body) {
+		s.broken(i)
+		return nil, s.err
+	}
+	var entries []Entry
+	i = s.skipBlanks(i + 1)
+	if i < len(body) && body[i] == ']' {
+		if !s.ends(i + 1) {
+			return nil, s.err
+		}
+		return nil, nil
+	}
+	for {
+		if len(entries) == most {
+			return nil, faultf(TooManyInOne, i, "a batch has at most %d events", most)
+		}
+		if o.Reserve != nil {
+			if err := o.Reserve(entryBytes); err != nil {
+				return nil, err
+			}
+		}
+		s.begin(2)
+		from := i
+		if i = s.value(i, 1); i < 0 {
+			return nil, s.err
+		}
+		var entry Entry
+		entry.Event, entry.Err = p.event(from, o)
+		if fault := (*Error)(nil); entry.Err != nil && !errors.As(entry.Err, &fault) {
+			return nil, entry.Err // there is no memory for it, nor for those behind it
+		}
+		entries = append(entries, entry)
+		if i = s.skipBlanks(i); i >= len(body) {
+			s.broken(i)
+			return nil, s.err
+		}
+		switch body[i] {
+		case ',':
+			i = s.skipBlanks(i + 1)
+		case ']':
+			if !s.ends(i + 1) {
+				return nil, s.err
+			}
+			return entries, nil
+		default:
+			s.broken(i)
+			return nil, s.err
+		}
+	}
+}

@@ -1,0 +1,413 @@
+package event
+
+import (
+	"bytes"
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"unicode/utf8"
+)
+
+// scanner checks JSON by RFC 8259, and further that no object has a key twice, that all is UTF-8, that no text has half of a surrogate pair, and the
+// bounds of this package. It takes memory for the keys of the objects around the present position only.
+//
+// Its functions return the position behind what they have read, or -1 after a fault, which is in err. A fault that is not of syntax, such as a duplicate
+// key, is in fault: reading goes on, so that the entries of a batch behind it can be read.
+type scanner struct {
+	src  []byte
+	seed maphash.Seed
+	err  *Error
+
+	// Of the present event.
+	fault   *Error
+	values  int
+	blanks  bool     // there is white space between tokens
+	level   int      // the depth of the object whose members are kept, 0 for none
+	members []member // of that object
+
+	keys    []key  // of the objects around, the innermost last
+	decoded []byte // of a key with escapes
+}
+
+// key is one of an object that is being read.
+type key struct {
+	hash    uint64
+	at      uint32 // of its first byte
+	end     uint32 // of its closing quote
+	escaped bool
+}
+
+// member is a name and its value.
+type member struct {
+	name       []byte // decoded
+	at         int    // of the name
+	value      []byte
+	valueAt    int
+	escaped    bool // the value is a text with escapes
+	withBlanks bool // the value has white space between tokens
+}
+
+// begin prepares for another event or document.
+func (s *scanner) begin(level int) {
+	s.fault, s.values, s.blanks, s.level = nil, 0, false, level
+	s.members = s.members[:0]
+}
+
+func (s *scanner) fail(at int, reason Reason, format string, args ...any) int {
+	s.err = faultf(reason, at, format, args...)
+	return -1
+}
+
+// broken is for a byte that JSON does not allow there, or no byte.
+func (s *scanner) broken(at int) int {
+	if at >= len(s.src) {
+		return s.fail(len(s.src), NotJSON, "the JSON ends too early")
+	}
+	return s.fail(at, NotJSON, "not JSON: unexpected %s", shown(s.src[at:at+1]))
+}
+
+// document reads a value with nothing but white space around it, and returns the value.
+func (s *scanner) document() []byte {
+	from := s.skipBlanks(0)
+	end := s.value(from, 0)
+	if end < 0 {
+		return nil
+	}
+	if !s.ends(end) {
+		return nil
+	}
+	return s.src[from:end]
+}
+
+// ends reports whether only white space is left.
+func (s *scanner) ends(i int) bool {
+	if i = s.skipBlanks(i); i < len(s.src) {
+		s.broken(i)
+		return false
+	}
+	return true
+}
+
+func (s *scanner) skipBlanks(i int) int {
+	for ; i < len(s.src); i++ {
+		if c := s.src[i]; c > ' ' || c != ' ' && c != '\n' && c != '\t' && c != '\r' {
+			return i
+		}
+		s.blanks = true
+	}
+	return i
+}
+
+// value reads the value at i. depth is of the objects and lists around it.
+func (s *scanner) value(i, depth int) int {
+	if i >= len(s.src) {
+		return s.broken(i)
+	}
+	if s.values++; s.values > MaxValues {
+		return s.fail(i, TooMany, "more than %d values", MaxValues)
+	}
+	switch c := s.src[i]; {
+	case c == '"':
+		end, _ := s.text(i)
+		return end
+	case c == '{':
+		return s.object(i, depth+1)
+	case c == '[':
+		return s.list(i, depth+1)
+	case c == '-' || c-'0' < 10:
+		return s.number(i)
+	default:
+		return s.literal(i)
+	}
+}
+
+func (s *scanner) object(i, depth int) int {
+	if depth > MaxDepth {
+		return s.fail(i, TooDeep, "nested deeper than %d", MaxDepth)
+	}
+	base := len(s.keys)
+	if i = s.skipBlanks(i + 1); i < len(s.src) && s.src[i] == '}' {
+		return i + 1
+	}
+	for {
+		if i >= len(s.src) || s.src[i] != '"' {
+			return s.broken(i)
+		}
+		at := i + 1
+		end, escaped := s.text(i)
+		if end < 0 {
+			return -1
+		}
+		k := key{at: uint32(at), end: uint32(end - 1), escaped: escaped}
+		name := s.name(k)
+		k.hash = maphash.Bytes(s.seed, name)
+		s.keys = append(s.keys, k)
+		if i = s.skipBlanks(end); i >= len(s.src) || s.src[i] != ':' {
+			return s.broken(i)
+		}
+		i = s.skipBlanks(i + 1)
+		if depth == s.level {
+			i = s.member(i, depth, k)
+		} else {
+			i = s.value(i, depth)
+		}
+		if i < 0 {
+			return -1
+		}
+		if i = s.skipBlanks(i); i >= len(s.src) {
+			return s.broken(i)
+		}
+		switch s.src[i] {
+		case ',':
+			i = s.skipBlanks(i + 1)
+		case '}':
+			s.distinct(base)
+			s.keys = s.keys[:base]
+			return i + 1
+		default:
+			return s.broken(i)
+		}
+	}
+}
+
+// member reads the value at i and keeps it with its name.
+func (s *scanner) member(i, depth int, k key) int {
+	m := member{at: int(k.at), valueAt: i}
+	if m.name = s.name(k); k.escaped {
+		m.name = bytes.Clone(m.name)
+	}
+	before := s.blanks
+	s.blanks = false
+	end := s.value(i, depth)
+	if end < 0 {
+		return -1
+	}
+	m.value, m.withBlanks = s.src[i:end], s.blanks
+	m.escaped = m.value[0] == '"' && bytes.IndexByte(m.value, '\\') >= 0
+	s.blanks = s.blanks || before
+	if len(s.members) < MaxAttributes+1 {
+		s.members = append(s.members, m)
+	} else if s.fault == nil {
+		s.fault = faultf(BadAttribute, m.at-1, "more than %d attributes", MaxAttributes)
+	}
+	return end
+}
+
+// name is a key's text. It is good until the next call.
+func (s *scanner) name(k key) []byte {
+	raw := s.src[k.at:k.end]
+	if !k.escaped {
+		return raw
+	}
+	s.decoded = appendDecoded(s.decoded[:0], raw)
+	return s.decoded
+}
+
+// distinct looks for a key that is there twice, from base on. Hashes cannot be chosen by a sender: the seed is random.
+func (s *scanner) distinct(base int) {
+	if s.fault != nil {
+		return
+	}
+	keys := s.keys[base:]
+	if len(keys) <= 16 {
+		for i := range keys {
+			for j := range i {
+				if keys[i].hash == keys[j].hash && s.same(keys[i], keys[j]) {
+					return
+				}
+			}
+		}
+		return
+	}
+	slices.SortFunc(keys, func(a, b key) int { return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.at, b.at)) })
+	for i := 1; i < len(keys); i++ {
+		if keys[i].hash == keys[i-1].hash && s.same(keys[i], keys[i-1]) {
+			return
+		}
+	}
+}
+
+// same reports whether two keys are one, and notes it.
+func (s *scanner) same(later, earlier key) bool {
+	name := s.name(later)
+	if later.escaped || earlier.escaped {
+		name = bytes.Clone(name)
+	}
+	if !bytes.Equal(name, s.name(earlier)) {
+		return false
+	}
+	s.fault = faultf(DuplicateKey, int(later.at)-1, "the key %s is there twice", shown(name))
+	return true
+}
+
+func (s *scanner) list(i, depth int) int {
+	if depth > MaxDepth {
+		return s.fail(i, TooDeep, "nested deeper than %d", MaxDepth)
+	}
+	if i = s.skipBlanks(i + 1); i < len(s.src) && s.src[i] == ']' {
+		return i + 1
+	}
+	for {
+		if i = s.value(i, depth); i < 0 {
+			return -1
+		}
+		if i = s.skipBlanks(i); i >= len(s.src) {
+			return s.broken(i)
+		}
+		switch s.src[i] {
+		case ',':
+			i = s.skipBlanks(i + 1)
+		case ']':
+			return i + 1
+		default:
+			return s.broken(i)
+		}
+	}
+}
+
+// text reads the text whose opening quote is at i, and tells whether it has escapes.
+func (s *scanner) text(i int) (end int, escaped bool) {
+	src := s.src
+	for i++; i < len(src); {
+		c := src[i]
+		if c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		switch {
+		case c == '"':
+			return i + 1, escaped
+		case c == '\\':
+			n := s.escape(i)
+			if n < 0 {
+				return -1, false
+			}
+			i, escaped = i+n, true
+		case c < ' ':
+			return s.fail(i, NotJSON, "not JSON: a text has the control character %s, which must be escaped", shown(src[i:i+1])), false
+		default:
+			r, n := utf8.DecodeRune(src[i:])
+			if r == utf8.RuneError && n == 1 {
+				return s.fail(i, InvalidUTF8, "not UTF-8"), false
+			}
+			i += n
+		}
+	}
+	return s.broken(i), false
+}
+
+// escape returns the length of the escape at i, of both halves for a surrogate pair.
+func (s *scanner) escape(i int) int {
+	rest := s.src[i:]
+	if len(rest) < 2 {
+		return s.broken(len(s.src))
+	}
+	switch rest[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+	default:
+		return s.broken(i + 1)
+	}
+	unit, ok := hexUnit(rest)
+	switch {
+	case !ok:
+		return s.fail(i, NotJSON, "not JSON: \\u must be followed by four hexadecimal digits")
+	case unit < 0xd800 || unit > 0xdfff:
+		return 6
+	}
+	low, ok := hexUnit(rest[6:])
+	if unit > 0xdbff || !ok || low < 0xdc00 || low > 0xdfff {
+		return s.fail(i, InvalidUTF8, "half of a surrogate pair")
+	}
+	return 12
+}
+
+// hexUnit returns the UTF-16 unit of an escape \uXXXX that b begins with.
+func hexUnit(b []byte) (unit rune, ok bool) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, false
+	}
+	for _, c := range b[2:6] {
+		v := hexValue(c)
+		if v < 0 {
+			return 0, false
+		}
+		unit = unit<<4 | v
+	}
+	return unit, true
+}
+
+// hexValue is -1 for what is no hexadecimal digit.
+func hexValue(c byte) rune {
+	switch lower := c | 0x20; {
+	case '0' <= c && c <= '9':
+		return rune(c - '0')
+	case 'a' <= lower && lower <= 'f':
+		return rune(lower-'a') + 10
+	}
+	return -1
+}
+
+func (s *scanner) number(i int) int {
+	from := i
+	if s.src[i] == '-' {
+		i++
+	}
+	switch {
+	case i >= len(s.src):
+		return s.broken(i)
+	case s.src[i] == '0':
+		i++
+	default:
+		end := s.digits(i)
+		if end == i {
+			return s.broken(i)
+		}
+		i = end
+	}
+	if i < len(s.src) && s.src[i] == '.' {
+		end := s.digits(i + 1)
+		if end == i+1 {
+			return s.broken(end)
+		}
+		i = end
+	}
+	if i < len(s.src) && s.src[i]|0x20 == 'e' {
+		if i++; i < len(s.src) && (s.src[i] == '+' || s.src[i] == '-') {
+			i++
+		}
+		end := s.digits(i)
+		switch {
+		case end == i:
+			return s.broken(end)
+		case end-i > MaxExponentDigits:
+			return s.fail(from, BadNumber, "the exponent of a number has more than %d digits", MaxExponentDigits)
+		}
+		i = end
+	}
+	return i
+}
+
+func (s *scanner) digits(i int) int {
+	for i < len(s.src) && s.src[i]-'0' < 10 {
+		i++
+	}
+	return i
+}
+
+func (s *scanner) literal(i int) int {
+	word := "null"
+	switch s.src[i] {
+	case 't':
+		word = "true"
+	case 'f':
+		word = "false"
+	}
+	for n := range len(word) {
+		if i+n >= len(s.src) || s.src[i+n] != word[n] {
+			return s.broken(i + n)
+		}
+	}
+	return i + len(word)
+}

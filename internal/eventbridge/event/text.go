@@ -1,0 +1,124 @@
+package event
+
+import "unicode/utf8"
+
+// appendDecoded appends what a JSON text without its quotes says. The scanner has accepted it.
+func appendDecoded(dst, src []byte) []byte {
+	for i := 0; i < len(src); {
+		c := src[i]
+		if c != '\\' || i+1 >= len(src) {
+			dst = append(dst, c)
+			i++
+			continue
+		}
+		if src[i+1] != 'u' {
+			dst = append(dst, simpleEscape(src[i+1]))
+			i += 2
+			continue
+		}
+		r, ok := hexUnit(src[i:])
+		if i += 6; !ok {
+			return dst
+		}
+		if low, pair := hexUnit(src[min(i, len(src)):]); r >= 0xd800 && r < 0xdc00 && pair {
+			r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
+			i += 6
+		}
+		dst = utf8.AppendRune(dst, r)
+	}
+	return dst
+}
+
+func simpleEscape(c byte) byte {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return c // '"', '\\', '/'
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendQuoted appends text, which is UTF-8, as a JSON text.
+func appendQuoted[T string | []byte](dst []byte, text T) []byte {
+	dst = append(dst, '"')
+	from := 0
+	for i := range len(text) {
+		c := text[i]
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		dst = append(dst, text[from:i]...)
+		from = i + 1
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\b':
+			dst = append(dst, '\\', 'b')
+		case '\f':
+			dst = append(dst, '\\', 'f')
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+	}
+	dst = append(dst, text[from:]...)
+	return append(dst, '"')
+}
+
+// quotedSize is the length of what appendQuoted appends.
+func quotedSize(text []byte) int {
+	n := len(text) + 2
+	for _, c := range text {
+		switch {
+		case c >= ' ' && c != '"' && c != '\\':
+		case c == '"' || c == '\\' || c == '\b' || c == '\f' || c == '\n' || c == '\r' || c == '\t':
+			n++
+		default:
+			n += 5
+		}
+	}
+	return n
+}
+
+// appendCompact appends JSON that the scanner has accepted without the white space between tokens.
+func appendCompact(dst, src []byte) []byte {
+	eachRun(src, func(run []byte) { dst = append(dst, run...) })
+	return dst
+}
+
+// compactSize is the length of what appendCompact appends.
+func compactSize(src []byte) (n int) {
+	eachRun(src, func(run []byte) { n += len(run) })
+	return n
+}
+
+// eachRun calls f for the parts of JSON between white space.
+func eachRun(src []byte, f func(run []byte)) {
+	inText, from := false, 0
+	for i := 0; i < len(src); i++ {
+		switch c := src[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case !inText && c <= ' ':
+			f(src[from:i])
+			from = i + 1
+		}
+	}
+	f(src[from:])
+}

@@ -19,7 +19,7 @@ import (
 )
 
 // changer changes one subscriber again and again until ctx ends, each time by the revision it has read, and notes what was answered.
-func changer(ctx context.Context, t *testing.T, m member, name string, wins *sync.Map, counts *sync.Map) {
+func changer(ctx context.Context, t *testing.T, m member, store, name string, wins *sync.Map, counts *sync.Map) {
 	t.Helper()
 	for i := 0; ctx.Err() == nil; i++ {
 		sub := m.Snapshot().Subscriber("orders", "mail")
@@ -48,7 +48,7 @@ func changer(ctx context.Context, t *testing.T, m member, name string, wins *syn
 		default:
 			assert.NoError(t, err)
 		}
-		n, _ := counts.LoadOrStore(name+" "+result, new(atomic.Int64))
+		n, _ := counts.LoadOrStore(store+" "+result, new(atomic.Int64))
 		n.(*atomic.Int64).Add(1)
 	}
 }
@@ -67,13 +67,21 @@ func TestConnectionsAndTheBrokerBreakWhileManyChange(t *testing.T) {
 	require.Eventually(t, func() bool { return a.Snapshot().Subscriber("orders", "mail") != nil }, eventually, tick)
 
 	var wins, counts sync.Map
+	answered := func(store string) (n int64) { // how many of its changes came to the point where a revision decides
+		for _, result := range []string{" stored", " conflict"} {
+			if counted, ok := counts.Load(store + result); ok {
+				n += counted.(*atomic.Int64).Load()
+			}
+		}
+		return n
+	}
 	run := func(during func()) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(context.Background())
 		var all sync.WaitGroup
 		for i := range 3 {
-			all.Go(func() { changer(ctx, t, a, fmt.Sprintf("a%d-%d", i, time.Now().UnixNano()), &wins, &counts) })
-			all.Go(func() { changer(ctx, t, b, fmt.Sprintf("b%d-%d", i, time.Now().UnixNano()), &wins, &counts) })
+			all.Go(func() { changer(ctx, t, a, "a", fmt.Sprintf("a%d-%d", i, time.Now().UnixNano()), &wins, &counts) })
+			all.Go(func() { changer(ctx, t, b, "b", fmt.Sprintf("b%d-%d", i, time.Now().UnixNano()), &wins, &counts) })
 		}
 		during()
 		cancel()
@@ -85,8 +93,10 @@ func TestConnectionsAndTheBrokerBreakWhileManyChange(t *testing.T) {
 		require.Eventually(t, func() bool { return m.Snapshot().Revision() >= from+more }, time.Minute, tick)
 	}
 	run(func() {
-		for range 10 {
-			stored(b, 5)
+		for range 6 {
+			stored(b, 3)
+			before := answered("a")
+			require.Eventually(t, func() bool { return answered("a") > before }, time.Minute, tick)
 			line.Cut()
 			require.NoError(t, line.Restore())
 		}
@@ -94,6 +104,9 @@ func TestConnectionsAndTheBrokerBreakWhileManyChange(t *testing.T) {
 	run(func() {
 		require.NoError(t, pulsar.Kill())
 		require.NoError(t, pulsar.Start(testContext(t)))
+		begin := time.Now()
+		stored(b, 1)
+		t.Logf("changes were stored again %s after the broker was up", time.Since(begin))
 		stored(b, 10)
 	})
 

@@ -58,3 +58,10 @@ func ReadSubscriber(t *testing.T, d *messaging.Delivery) (s Subscriber, revision
 	}
 	return s, r.Revision
 }
+
+// Weigh adds to what the records are taken to have together.
+func (s *Store) Weigh(bytes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contents.bytes += bytes
+}

@@ -33,7 +33,7 @@ const ownedFor = time.Second
 // changes is the profile of writers. Each change is a message of its own.
 func changes() messaging.Profile {
 	p := messaging.Durable()
-	p.Name, p.BatchRecords, p.Ownership, p.AckTimeout = "registry", 1, messaging.WaitForOwnership, 10*time.Second
+	p.Name, p.BatchRecords, p.Ownership, p.AckTimeout = "registry", 1, messaging.WaitForOwnership, 5*time.Second
 	return p
 }
 
@@ -51,7 +51,7 @@ func (s *Store) own(ctx context.Context) (*ownership, error) {
 		return nil, fmt.Errorf("other changes are under way: %w", context.Cause(ctx))
 	}
 	if o.now != nil && o.now.publisher.Owned().Err() != nil {
-		o.drop(s)
+		o.drop(s, false)
 	}
 	if o.now != nil {
 		return o.now, nil
@@ -76,7 +76,7 @@ func (s *Store) becomeOwner(ctx context.Context) (*ownership, error) {
 		if err = s.fence(ctx, p); err == nil {
 			return &ownership{publisher: p, since: time.Now()}, nil
 		}
-		s.discard(p)
+		s.discard(p, false)
 		if !pause(ctx, 50*time.Millisecond) || errors.Is(err, messaging.ErrTopicTerminated) {
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func (s *Store) fence(ctx context.Context, p *messaging.Publisher) error {
 func (s *Store) release(broken bool) {
 	o := &s.owning
 	if broken || o.now != nil && time.Since(o.now.since) > ownedFor {
-		o.drop(s)
+		o.drop(s, !broken)
 	}
 	<-o.turn
 	o.closeIfIdle(s)
@@ -119,7 +119,7 @@ func (o *owning) closeIfIdle(s *Store) {
 		default:
 			return // somebody has his turn, and ends it after this
 		}
-		o.drop(s)
+		o.drop(s, true)
 		<-o.turn
 		if o.waiting.Load() == 0 {
 			return
@@ -127,20 +127,27 @@ func (o *owning) closeIfIdle(s *Store) {
 	}
 }
 
-// drop gives the topic up. The caller has the turn.
-func (o *owning) drop(s *Store) {
+// drop gives the topic up. The caller has the turn. settled says that all that was published has its outcome.
+func (o *owning) drop(s *Store, settled bool) {
 	if o.now != nil {
-		s.discard(o.now.publisher)
+		s.discard(o.now.publisher, settled)
 		o.now = nil
 	}
 }
 
-// discard closes a publisher behind the caller's back. All that it was given has its outcome, or will not get one.
-func (s *Store) discard(p *messaging.Publisher) {
+// closeWithin bounds the closing of a publisher, behind the back of changes.
+const closeWithin = 5 * time.Second
+
+// discard closes a publisher behind the caller's back. What it has no outcome of, if anything, is not waited for: it would keep the
+// topic for as long.
+func (s *Store) discard(p *messaging.Publisher, settled bool) {
 	s.running.Go(func() {
-		ended, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = p.Close(ended) // what is not acknowledged was told to whoever published it
+		ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+		defer cancel()
+		if !settled {
+			cancel()
+		}
+		_ = p.Close(ctx) // what is not acknowledged was told to whoever published it
 	})
 }
 

@@ -259,7 +259,7 @@ func (s *Status) tell(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), heartbeatEvery/5)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), heartbeatEvery)
 		defer cancel()
 		_ = p.Publish(closing, &messaging.Record{Key: s.own.Name, Payload: []byte(`{"format":1,"gone":true}`)}) // others see it in 20 s
 		_ = p.Close(closing)                                                                                    // the same

@@ -142,13 +142,13 @@ func TestStatesAreBoundedInSizeAndRate(t *testing.T) {
 		require.JSONEq(t, `{"n":1000}`, string(reader.States("orders", "mail")["a"]))
 
 		// 1,000 that change at once are told at 200 a second.
-		begin := len(line.told)
+		begin := line.count("")
 		for i := range 1000 {
 			require.NoError(t, a.SetState("orders", fmt.Sprintf("s%d", i), []byte(`{}`)))
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Less(t, len(line.told)-begin, 300)
+		require.Less(t, line.count("")-begin, 300)
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		require.NotEmpty(t, reader.States("orders", "s999"))
@@ -161,7 +161,9 @@ func TestStatesAreBoundedInSizeAndRate(t *testing.T) {
 		time.Sleep(2 * heartbeatEvery)
 		synctest.Wait()
 		require.Empty(t, reader.States("orders", "mail"))
+		a.mu.Lock()
 		require.Len(t, a.told, 1000)
+		a.mu.Unlock()
 
 		// What could not be told is told later.
 		line.mu.Lock()
@@ -203,6 +205,19 @@ func TestTheBoardIsBounded(t *testing.T) {
 	require.Len(t, b.heard["i0"].states, maxStates)
 	require.Empty(t, b.instances(now.Add(expireAfter+time.Second)))
 	require.Empty(t, b.heard)
+}
+
+// A process that takes the name of another one has none of its states.
+func TestAnInstanceThatIsStartedAgainHasNoStates(t *testing.T) {
+	b, now := newBoard(), time.Now()
+	take := func(key, text string) { b.take(now, &messaging.Delivery{Key: key, Payload: []byte(text)}) }
+	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:05Z"}}`)
+	take("a/orders/mail", `{"format":1,"state":{}}`)
+	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:05Z","revision":2}}`)
+	require.Len(t, b.states(now, "orders/mail"), 1)
+	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:06Z"}}`)
+	require.Empty(t, b.states(now, "orders/mail"))
+	require.Len(t, b.instances(now), 1)
 }
 
 func TestAnInstanceNeedsAName(t *testing.T) {

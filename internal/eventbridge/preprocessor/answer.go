@@ -95,14 +95,11 @@ func refusedAs(err error) *door.Refusal {
 // answer writes the response and returns its status.
 func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sender, o *outcome, err error) int {
 	var results any
-	refused := (*door.Refusal)(nil)
-	switch {
-	case err != nil:
+	var refused *door.Refusal
+	if err != nil {
 		refused = refusedAs(err)
-	default:
-		if refused = o.refusal(); refused != nil && o.batch {
-			results = o.results
-		}
+	} else if refused = o.refusal(); refused != nil && o.batch {
+		results = o.results
 	}
 	if refused == nil {
 		accept(w, o)

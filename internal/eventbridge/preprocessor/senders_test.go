@@ -320,7 +320,7 @@ func TestJWT(t *testing.T) {
 
 // TestKeyFilesThatCannotBeUsed: each says why.
 func TestKeyFilesThatCannotBeUsed(t *testing.T) {
-	tiny, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // too small on purpose
+	tiny, err := rsa.GenerateKey(rand.Reader, 1024) // too small on purpose
 	if err == nil {
 		der, err := x509.MarshalPKIXPublicKey(tiny.Public())
 		require.NoError(t, err)

@@ -18,7 +18,7 @@ type result struct {
 }
 
 const (
-	// explained is of how many entries of a batch an answer has details.
+	// explained is of how many refused entries of a batch an answer has details.
 	explained = 50
 	maxDetail = 200
 	// maxShownID is the longest id that an answer repeats.
@@ -30,6 +30,7 @@ type outcome struct {
 	batch   bool
 	id      string // of a single event
 	results []result
+	details int           // of results
 	worst   *door.Refusal // nil when every event is stored
 }
 
@@ -49,7 +50,8 @@ func (o *outcome) note(refused *door.Refusal) {
 		return
 	}
 	r := result{Status: refused.Status, Reason: refused.Reason}
-	if len(o.results) < explained {
+	if o.details < explained {
+		o.details++
 		r.Detail = door.Cut(refused.Text, maxDetail)
 	}
 	o.results = append(o.results, r)

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // nowhere stores nothing and acknowledges at once.
@@ -105,6 +108,69 @@ func BenchmarkHandler(b *testing.B) {
 			b.ReportMetric(float64(cpu(b)-began)/float64(b.N*test.events), "cpu-ns/event")
 			if err := p.Close(context.Background()); err != nil {
 				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// BenchmarkIngest is all of it: clients over keep-alive connections, the server, and a real Pulsar with four partitions. The processors' time is that of
+// clients and server.
+func BenchmarkIngest(b *testing.B) {
+	srv := stack.Pulsar(b)
+	for _, test := range []struct {
+		name                string
+		connections, events int
+	}{{"single, 256 connections", 256, 1}, {"batches of 100, 16 connections", 16, 100}} {
+		b.Run(test.name, func(b *testing.B) {
+			ns := srv.Namespace(b)
+			topic := registry.Topics{Namespace: ns}.Events("orders")
+			path := "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + "/partitions"
+			if err := srv.Admin(b.Context(), http.MethodPut, path, 4, nil); err != nil {
+				b.Fatal(err)
+			}
+			p := newOnPulsar(b, zap.NewNop(), messaging.Config{URL: srv.URL()}, ns, DefaultConfig())
+			client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: test.connections}}
+			defer client.CloseIdleConnections()
+			var next, failed atomic.Int64
+			send := func() {
+				i := int(next.Add(1))
+				contentType, body := event.MediaType, benchEvent(i)
+				if test.events > 1 {
+					all := make([]string, test.events)
+					for n := range all {
+						all[n] = benchEvent(i*test.events + n)
+					}
+					contentType, body = event.BatchMediaType, "["+strings.Join(all, ",")+"]"
+				}
+				resp, err := client.Post(p.url+"/v1/buses/orders/events", contentType, strings.NewReader(body))
+				if err != nil {
+					failed.Add(1)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+				if resp.StatusCode != http.StatusAccepted {
+					failed.Add(1)
+				}
+			}
+			send() // the topic is open
+			b.ResetTimer()
+			began := cpu(b)
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			var senders sync.WaitGroup
+			for range test.connections {
+				senders.Go(func() {
+					for left.Add(-1) >= 0 {
+						send()
+					}
+				})
+			}
+			senders.Wait()
+			b.ReportMetric(float64(cpu(b)-began)/float64(b.N*test.events), "cpu-ns/event")
+			b.ReportMetric(float64(b.N*test.events)/b.Elapsed().Seconds(), "events/s")
+			if failed.Load() > 0 {
+				b.Fatalf("%d of %d requests failed", failed.Load(), b.N)
 			}
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/door"
@@ -37,16 +38,16 @@ type onPulsar struct {
 	addr   string
 }
 
-func newOnPulsar(t testing.TB, pulsar messaging.Config, namespace string, cfg Config) *onPulsar {
+func newOnPulsar(t testing.TB, log *zap.Logger, pulsar messaging.Config, namespace string, cfg Config) *onPulsar {
 	t.Helper()
-	client, err := messaging.Dial(t.Context(), pulsar, messaging.WithLogger(zaptest.NewLogger(t)))
+	client, err := messaging.Dial(t.Context(), pulsar, messaging.WithLogger(log))
 	require.NoError(t, err)
 	p := &onPulsar{client: client}
 	open := func(ctx context.Context, topic string) (Publisher, error) {
 		return client.Publisher(ctx, topic, cfg.Profile)
 	}
 	known := registrytest.NewStore(registrytest.Snapshot(t, 1, buses(), nil))
-	p.Preprocessor, err = New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, open, zaptest.NewLogger(t), prometheus.NewRegistry())
+	p.Preprocessor, err = New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, open, log, prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	p.Routes(router)
@@ -94,7 +95,7 @@ func TestWhatIsAcceptedIsStored(t *testing.T) {
 	cfg.RequestTimeout = 3 * time.Second
 	const burst = 10_000_000
 	cfg.Tenants = []TenantConfig{{Name: "shop", APIKeys: []secret.String{"key"}, Quota: Quota{EventsPerSecond: 1e-6, EventsBurst: burst}}}
-	p := newOnPulsar(t, messaging.Config{URL: url, ListenerName: proxy.Listener}, pulsar.Namespace(t), cfg)
+	p := newOnPulsar(t, zaptest.NewLogger(t), messaging.Config{URL: url, ListenerName: proxy.Listener}, pulsar.Namespace(t), cfg)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var senders sync.WaitGroup
@@ -210,7 +211,7 @@ func TestAFloodIsRefusedNotQueued(t *testing.T) {
 	srv := stack.Pulsar(t)
 	cfg := DefaultConfig()
 	cfg.Limits.BodyBytes, cfg.Limits.DecodedBytes, cfg.Limits.InFlightBytes = 128<<10, 128<<10, 5<<20
-	p := newOnPulsar(t, messaging.Config{URL: srv.URL()}, srv.Namespace(t), cfg)
+	p := newOnPulsar(t, zaptest.NewLogger(t), messaging.Config{URL: srv.URL()}, srv.Namespace(t), cfg)
 	data := strings.Repeat("x", 90<<10)
 	var accepted, refused, most atomic.Int64
 	var senders sync.WaitGroup

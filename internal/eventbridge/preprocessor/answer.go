@@ -18,7 +18,7 @@ type result struct {
 }
 
 const (
-	// explained is of how many entries of a batch an answer has details.
+	// explained is of how many refused entries of a batch an answer has details.
 	explained = 50
 	maxDetail = 200
 	// maxShownID is the longest id that an answer repeats.
@@ -30,6 +30,7 @@ type outcome struct {
 	batch   bool
 	id      string // of a single event
 	results []result
+	details int           // of results
 	worst   *door.Refusal // nil when every event is stored
 }
 
@@ -49,7 +50,8 @@ func (o *outcome) note(refused *door.Refusal) {
 		return
 	}
 	r := result{Status: refused.Status, Reason: refused.Reason}
-	if len(o.results) < explained {
+	if o.details < explained {
+		o.details++
 		r.Detail = door.Cut(refused.Text, maxDetail)
 	}
 	o.results = append(o.results, r)
@@ -95,14 +97,11 @@ func refusedAs(err error) *door.Refusal {
 // answer writes the response and returns its status.
 func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sender, o *outcome, err error) int {
 	var results any
-	refused := (*door.Refusal)(nil)
-	switch {
-	case err != nil:
+	var refused *door.Refusal
+	if err != nil {
 		refused = refusedAs(err)
-	default:
-		if refused = o.refusal(); refused != nil && o.batch {
-			results = o.results
-		}
+	} else if refused = o.refusal(); refused != nil && o.batch {
+		results = o.results
 	}
 	if refused == nil {
 		accept(w, o)

@@ -81,6 +81,9 @@ func (c Config) Validate() error {
 	if c.Profile.Routing != messaging.RouteKeyHash {
 		errs = append(errs, config.Fault("profile.routing", "must be key_hash, got %q", c.Profile.Routing))
 	}
+	if c.Profile.Admission != messaging.Block { // or an event could overtake one of its key that found no room
+		errs = append(errs, config.Fault("profile.admission", "must be block, got %q", c.Profile.Admission))
+	}
 	if c.Profile.Ownership != messaging.SharedOwnership {
 		errs = append(errs, config.Fault("profile.ownership", "must be shared, got %q", c.Profile.Ownership))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
@@ -25,7 +26,10 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	// The metrics of the plain client that makes topics never stop counting.
+	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+}
 
 const patience = time.Minute
 

@@ -107,8 +107,8 @@ type Rule struct {
 type Transform struct {
 	// Paths are names and JSON Pointers into the event, for Template.
 	Paths map[string]string `json:"paths,omitempty"`
-	// Template is text in which {name} stands for the value of Paths, {{name}} for the text {name}, and every other brace
-	// for itself. Inside a JSON string of the template a value is put in as text, elsewhere as JSON.
+	// Template is text in which {name} stands for the value of Paths; {{ and }} for braces. Inside a JSON string of the
+	// template a value is put in as text, elsewhere as JSON.
 	Template string `json:"template,omitempty"`
 	// CEL is an expression over event whose value, as JSON, is delivered.
 	CEL string `json:"cel,omitempty"`

@@ -86,7 +86,7 @@ func (s *redisStream) result(ctx context.Context, err error) Result {
 	return Result{Reason: ReasonConnection, Err: fmt.Errorf("redis stream %q: %w", s.stream, err)}
 }
 
-// newRedis expects what faultsOf has found nothing wrong with.
+// newRedis expects what Check has found nothing wrong with.
 func newRedis(c *registry.RedisTarget, timeout time.Duration, f *Factory) (Target, error) {
 	client, release, err := f.redis(c.Connection)
 	if err != nil {

@@ -49,8 +49,8 @@ type webhook struct {
 	buffers    *answers
 }
 
-// newWebhook expects what faultsOf has found nothing wrong with.
-func newWebhook(c *registry.Webhook, timeout time.Duration, f *Factory) (*webhook, error) {
+// newWebhook expects what Check has found nothing wrong with. concurrency is how many deliveries there may be at a time.
+func newWebhook(c *registry.Webhook, timeout time.Duration, concurrency int, f *Factory) (*webhook, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, errors.New("the URL cannot be read")
@@ -82,7 +82,7 @@ func newWebhook(c *registry.Webhook, timeout time.Duration, f *Factory) (*webhoo
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
-		w.transport, w.own = f.newTransport(settings, min(ownIdle, f.cfg.IdleConnections)), true
+		w.transport, w.own = f.newTransport(settings, min(concurrency, f.cfg.IdleConnections)), true
 	}
 	if c.OAuth2 != nil {
 		w.tokens = newTokens(c.OAuth2, w.transport)

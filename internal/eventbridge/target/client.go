@@ -83,5 +83,9 @@ func connectionError(ctx context.Context, err error, timeout time.Duration) (rea
 	if errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &operation) && operation.Op == "remote error" {
 		return ReasonTLS, fmt.Errorf("TLS: %w", err)
 	}
+	var timed net.Error
+	if errors.As(err, &timed) && timed.Timeout() { // of connecting or TLS, or the attempt's, just before its context knows
+		return ReasonTimeout, fmt.Errorf("no answer: %w", err)
+	}
 	return ReasonConnection, fmt.Errorf("no answer: %w", err)
 }

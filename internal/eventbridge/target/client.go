@@ -19,8 +19,6 @@ const (
 	keepAlive      = 30 * time.Second
 	// maxResponseHeader bounds the head of an answer.
 	maxResponseHeader = 64 << 10
-	// ownIdle is how many idle connections a subscriber keeps that has TLS settings of its own, at most.
-	ownIdle = 16
 )
 
 // newTransport makes a pool of connections whose dialer asks the guard. It speaks HTTP/1.1: each attempt has a connection
@@ -84,6 +82,10 @@ func connectionError(ctx context.Context, err error, timeout time.Duration) (rea
 	var operation *net.OpError // an alert of the other side's
 	if errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &operation) && operation.Op == "remote error" {
 		return ReasonTLS, fmt.Errorf("TLS: %w", err)
+	}
+	var timed net.Error
+	if errors.As(err, &timed) && timed.Timeout() { // of connecting or TLS, or the attempt's, just before its context knows
+		return ReasonTimeout, fmt.Errorf("no answer: %w", err)
 	}
 	return ReasonConnection, fmt.Errorf("no answer: %w", err)
 }

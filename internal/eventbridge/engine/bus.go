@@ -404,21 +404,25 @@ func (e *Engine) newLane(b *bus, s *registry.Subscriber, ctx context.Context, pa
 	log := b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition))
 	l := &lane{
 		cfg: e.cfg, subscriber: s, ordered: s.Order.Ordered(), oneKey: s.Order == registry.OrderGroup,
-		log: log, metrics: b.metrics, ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1),
+		turns: e.turns, log: log, metrics: b.metrics, ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1),
 		bury: &burier{engine: e, subscriber: s, log: log, metrics: b.metrics},
 	}
-	config, made := b.newest.Load(), false
-	l.open = func(ctx context.Context) (store, error) {
-		if !made { // the registry has made the topics, unless another version has
-			if err := e.maker.MakeSubscriber(ctx, config, s); err != nil {
-				return nil, fmt.Errorf("cannot make the topics of %s: %w", s.Name, err)
-			}
-			made = true
-		}
+	config := b.newest.Load()
+	open := func(ctx context.Context) (store, error) {
 		if l.ordered {
 			return e.openWriter(ctx, s, partition)
 		}
 		return e.openPublisher(ctx, s)
+	}
+	l.open = func(ctx context.Context) (store, error) {
+		way, err := open(ctx)
+		if !errors.Is(err, messaging.ErrTopicNotFound) {
+			return way, err
+		}
+		if err := e.maker.MakeSubscriber(ctx, config, s); err != nil { // somebody has deleted what the registry had made
+			return nil, fmt.Errorf("cannot make the topics of %s: %w", s.Name, err)
+		}
+		return open(ctx)
 	}
 	return l
 }

@@ -38,6 +38,7 @@ type Engine struct {
 	log     *zap.Logger
 	metrics *Metrics
 	room    windowRoom
+	turns   turns
 	working sync.WaitGroup
 	applied atomic.Int64
 
@@ -60,7 +61,7 @@ type Options struct {
 func New(o Options) *Engine {
 	return &Engine{
 		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		room: windowRoom{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus),
+		room: windowRoom{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), turns: newTurns(),
 	}
 }
 

@@ -56,6 +56,9 @@ func (b *board) take(now time.Time, d *messaging.Delivery) {
 			h.states[key] = heardState{state: m.State, at: now}
 		}
 	case m.Instance != nil:
+		if !m.Instance.Started.Equal(h.instance.Started) && !h.instance.Started.IsZero() { // another process of that name
+			clear(h.states)
+		}
 		h.instance, h.alive = *m.Instance, now
 		h.instance.Name = name
 	}

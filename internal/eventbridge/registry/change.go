@@ -75,6 +75,9 @@ func (s *Store) changeOwned(ctx context.Context, owned *ownership, key, id strin
 	}
 	r.Format, r.Change, r.By = formatVersion, id, s.opts.Instance
 	m, err := r.message(key)
+	if err == nil {
+		err = s.fits(key, len(m.Payload))
+	}
 	if err != nil {
 		return false, nil, err
 	}
@@ -102,6 +105,20 @@ func (s *Store) decide(ctx context.Context, f decide) (*record, error) {
 		return nil, ErrNewer
 	}
 	return f(ctx)
+}
+
+// fits says whether there is room for a record of that size. One that is not larger than what it replaces always has room.
+func (s *Store) fits(key string, size int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := 0
+	if e := s.contents.entries[key]; e != nil {
+		old = e.bytes
+	}
+	if all := s.contents.bytes + size - old; all > MaxBytes && size > old {
+		return &Invalid{Faults: []Fault{{Problem: fmt.Sprintf("the registry would have %d bytes, and can have %d", all, MaxBytes)}}}
+	}
+	return nil
 }
 
 // undecided is the error of a change that did not come to its end.

@@ -19,11 +19,13 @@ type contents struct {
 	loaded   bool // snapshots are shared: each change makes another one
 	entries  map[string]*entry
 	newer    int // records of a newer format
+	bytes    int // of all records
 	replaced int // records that later ones replaced, since compaction was asked for
 }
 
 // entry is what is known of a key besides its object.
 type entry struct {
+	bytes    int
 	revision int64
 	deleted  time.Time // zero: it is not
 	former   []string
@@ -68,7 +70,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 		return "", ok && before != nil && before.deleted.IsZero()
 	}
 	r, err := readRecord(d)
-	e := &entry{revision: r.Revision, former: r.Former, newer: errors.Is(err, errNewer)}
+	e := &entry{bytes: len(d.Payload), revision: r.Revision, former: r.Former, newer: errors.Is(err, errNewer)}
 	if r.Deleted {
 		e.deleted = r.Time
 	}
@@ -139,14 +141,18 @@ func (c *contents) change(bus, name string, f func(*Snapshot)) {
 
 // set takes over what is known of a key now; nil: nothing.
 func (c *contents) set(key string, e *entry) {
-	if old := c.entries[key]; old != nil && old.newer {
-		c.newer--
+	if old := c.entries[key]; old != nil {
+		c.bytes -= old.bytes
+		if old.newer {
+			c.newer--
+		}
 	}
 	if e == nil {
 		delete(c.entries, key)
 		return
 	}
 	c.entries[key] = e
+	c.bytes += e.bytes
 	if e.newer {
 		c.newer++
 	}

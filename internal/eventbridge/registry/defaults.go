@@ -8,6 +8,8 @@ const (
 	MaxBuses       = 1_000
 	MaxSubscribers = 10_000
 	MaxRules       = 100_000
+	// MaxBytes bounds all records together.
+	MaxBytes = 64 << 20
 	// MaxSubscriberRules bounds the rules of one subscriber.
 	MaxSubscriberRules = 1_000
 )

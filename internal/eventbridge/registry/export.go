@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -54,10 +55,14 @@ func (s *Snapshot) Export(w io.Writer, bus string) error {
 	if _, err := w.Write(out.Bytes()); err != nil {
 		return err
 	}
-	for key, reason := range s.unreadable {
+	var missing []string
+	for _, key := range slices.Sorted(maps.Keys(s.unreadable)) {
 		if of, _, _ := cutKey(key); bus == "" || of == bus {
-			return fmt.Errorf("%d objects are missing, because their records cannot be read, such as %s: %s", len(s.unreadable), key, reason)
+			missing = append(missing, key+": "+s.unreadable[key])
 		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%d objects are missing, because their records cannot be read: the first is %s", len(missing), missing[0])
 	}
 	return nil
 }

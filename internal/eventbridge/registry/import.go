@@ -56,19 +56,19 @@ type imported struct {
 	at          map[string]string // where in the file, by their keys
 }
 
-func (f *imported) bus(name string) *Bus {
-	for i := range f.buses {
-		if f.buses[i].Name == name {
-			return &f.buses[i]
+func (file *imported) bus(name string) *Bus {
+	for i := range file.buses {
+		if file.buses[i].Name == name {
+			return &file.buses[i]
 		}
 	}
 	return nil
 }
 
-func (f *imported) subscriber(bus, name string) *Subscriber {
-	for i := range f.subscribers {
-		if f.subscribers[i].Bus == bus && f.subscribers[i].Name == name {
-			return &f.subscribers[i]
+func (file *imported) subscriber(bus, name string) *Subscriber {
+	for i := range file.subscribers {
+		if file.subscribers[i].Bus == bus && file.subscribers[i].Name == name {
+			return &file.subscribers[i]
 		}
 	}
 	return nil

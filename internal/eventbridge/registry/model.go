@@ -117,8 +117,8 @@ func (r Rule) Compiled() *match.Pattern { return r.compiled }
 type Transform struct {
 	// Paths are names and JSON Pointers into the event, for Template.
 	Paths map[string]string `json:"paths,omitempty"`
-	// Template is text in which {name} stands for the value of Paths; {{ and }} for braces. Inside a JSON string of the
-	// template a value is put in as text, elsewhere as JSON.
+	// Template is text in which {name} stands for the value of Paths, and {{name}} for the text {name}; every other brace is
+	// itself. Inside a JSON string of the template a value is put in as text, elsewhere as JSON.
 	Template string `json:"template,omitempty"`
 	// CEL is an expression over event whose value, as JSON, is delivered.
 	CEL string `json:"cel,omitempty"`
@@ -185,7 +185,8 @@ type Webhook struct {
 	BatchLinger Duration `json:"batch_linger,omitempty"`
 	// Headers are added to each request.
 	Headers map[string]secret.String `json:"headers,omitempty"`
-	// SigningSecret signs by Standard Webhooks: whsec_ and base64 (HMAC-SHA256), or whsk_ and base64 (ed25519). Optional.
+	// SigningSecret signs by Standard Webhooks: whsec_ and base64 (HMAC-SHA256), or whsk_ and base64 (ed25519). Up to four,
+	// separated by spaces, sign all together while keys change. Optional.
 	SigningSecret secret.String `json:"signing_secret,omitempty"`
 	// At most one of Bearer and OAuth2 is set.
 	Bearer secret.String `json:"bearer,omitempty"`

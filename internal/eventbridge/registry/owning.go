@@ -33,7 +33,7 @@ const ownedFor = time.Second
 // changes is the profile of writers. Each change is a message of its own.
 func changes() messaging.Profile {
 	p := messaging.Durable()
-	p.Name, p.BatchRecords, p.Ownership, p.AckTimeout = "registry", 1, messaging.WaitForOwnership, 10*time.Second
+	p.Name, p.BatchRecords, p.Ownership, p.AckTimeout = "registry", 1, messaging.WaitForOwnership, 5*time.Second
 	return p
 }
 

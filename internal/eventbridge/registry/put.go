@@ -8,6 +8,8 @@ import (
 	"maps"
 	"reflect"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // Condition is what has to hold for a change to be made. The zero value always holds.
@@ -217,19 +219,44 @@ func (s *Store) PutSubscriber(ctx context.Context, given Subscriber, c Condition
 	if err := f.err(); err != nil {
 		return nil, false, err
 	}
+	fresh := birth{uid: newUID()}
 	_, err = s.change(ctx, key, func(ctx context.Context) (*record, error) {
 		var r *record
-		sub, created, r, err = s.decideSubscriber(ctx, key, &given, c)
+		sub, created, r, err = s.decideSubscriber(ctx, key, &fresh, &given, c)
 		return r, err
 	})
 	if err != nil {
+		if !errors.Is(err, ErrUnknown) {
+			s.abandon(fresh.prepared)
+		}
 		return nil, false, err
 	}
 	return sub, created, nil
 }
 
+// birth is what a new subscriber has before it is stored. It is the same in each attempt to store it.
+type birth struct {
+	uid      string
+	prepared *Subscriber // set when topics were made for it, or may have been
+}
+
+// abandon removes what was made for a subscriber that was not stored. What cannot be removed stays: it is empty.
+func (s *Store) abandon(sub *Subscriber) {
+	if sub == nil || s.opts.Pulsar == nil {
+		return
+	}
+	s.running.Go(func() {
+		ctx, cancel := context.WithTimeout(s.life, 30*time.Second)
+		defer cancel()
+		if err := s.opts.Pulsar.RemoveSubscriber(ctx, sub.Bus, sub.Name, sub.UID); err != nil {
+			s.log.Warn("topics of a subscriber that was not stored are left", zap.String("bus", sub.Bus), zap.String("subscriber", sub.Name),
+				zap.String("uid", sub.UID), zap.Error(err))
+		}
+	})
+}
+
 // decideSubscriber returns the subscriber as it is to be, and the record to store unless it is so.
-func (s *Store) decideSubscriber(ctx context.Context, key string, given *Subscriber, c Condition) (sub *Subscriber, created bool, r *record, err error) {
+func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, given *Subscriber, c Condition) (sub *Subscriber, created bool, r *record, err error) {
 	snapshot, known, revision := s.view(key)
 	bus := snapshot.Bus(given.Bus)
 	if bus == nil {
@@ -255,12 +282,13 @@ func (s *Store) decideSubscriber(ctx context.Context, key string, given *Subscri
 		r.Former = known.former
 	}
 	if old == nil {
-		made.Created, made.UID = made.Changed, newUID()
+		made.Created, made.UID = made.Changed, fresh.uid
 	}
 	if err := r.put(key, made, s.opts.Keys); err != nil {
 		return nil, false, nil, err
 	}
 	if old == nil && s.opts.Pulsar != nil {
+		fresh.prepared = made
 		if err := s.opts.Pulsar.MakeSubscriber(ctx, bus, made); err != nil {
 			return nil, false, nil, unprepared(err)
 		}

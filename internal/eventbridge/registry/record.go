@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ const (
 
 // message makes what is published.
 func (r *record) message(key string) (*messaging.Record, error) {
-	payload, err := json.Marshal(r)
+	payload, err := encode(r)
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +93,15 @@ func (r *record) get(key string, object any, keys *Keys) error {
 		}
 	}
 	return join(r.Object, secrets, object)
+}
+
+// encode makes JSON as it was written: json.Marshal escapes <, > and &, in patterns, too.
+func encode(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // place is what encrypted secrets belong to.

@@ -78,7 +78,7 @@ func split(object any) (plain json.RawMessage, secrets map[string]string, err er
 		secrets[at] = s.Reveal()
 		return s
 	})
-	plain, err = json.Marshal(object)
+	plain, err = encode(object)
 	return plain, secrets, err
 }
 

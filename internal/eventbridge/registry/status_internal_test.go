@@ -205,6 +205,19 @@ func TestTheBoardIsBounded(t *testing.T) {
 	require.Empty(t, b.heard)
 }
 
+// A process that takes the name of another one has none of its states.
+func TestAnInstanceThatIsStartedAgainHasNoStates(t *testing.T) {
+	b, now := newBoard(), time.Now()
+	take := func(key, text string) { b.take(now, &messaging.Delivery{Key: key, Payload: []byte(text)}) }
+	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:05Z"}}`)
+	take("a/orders/mail", `{"format":1,"state":{}}`)
+	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:05Z","revision":2}}`)
+	require.Len(t, b.states(now, "orders/mail"), 1)
+	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:06Z"}}`)
+	require.Empty(t, b.states(now, "orders/mail"))
+	require.Len(t, b.instances(now), 1)
+}
+
 func TestAnInstanceNeedsAName(t *testing.T) {
 	for _, name := range []string{"", "a/b", strings.Repeat("x", 256)} {
 		_, err := NewStatus(nil, Topics{}, StatusOptions{Instance: name})

@@ -97,8 +97,12 @@ func Open(ctx context.Context, client *messaging.Client, topics Topics, opts Opt
 	return s, nil
 }
 
-// readerBytes is how much of the topic is read ahead.
-const readerBytes = 16 << 20
+// readerBytes is how much of the topic is read ahead, with messages of the size readerMessage: 64 of them. The largest have eight times
+// as much.
+const (
+	readerBytes   = 8 << 20
+	readerMessage = 128 << 10
+)
 
 // load makes the topic where there is none, and reads it to its end.
 func (s *Store) load(ctx context.Context) error {
@@ -106,7 +110,7 @@ func (s *Store) load(ctx context.Context) error {
 		return err
 	}
 	r, err := s.client.Reader(ctx, messaging.ReaderConfig{
-		Topic: s.topic, Name: "registry", ReadCompacted: true, PrefetchBytes: readerBytes, MaxMessageBytes: 64 << 10,
+		Topic: s.topic, Name: "registry", ReadCompacted: true, PrefetchBytes: readerBytes, MaxMessageBytes: readerMessage,
 	})
 	if err != nil {
 		return err

@@ -2,8 +2,12 @@ package registry_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -223,11 +227,59 @@ func TestTenThousandRulesAreReadySoon(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%d subscribers were made in %s", subscribers, time.Since(begin))
+	var lone []time.Duration
+	for i := range 21 {
+		sub := aSubscriber("orders", "lone")
+		sub.Description = fmt.Sprint(i)
+		begin := time.Now()
+		_, _, err := a.PutSubscriber(testContext(t), sub, registry.Condition{})
+		require.NoError(t, err)
+		lone = append(lone, time.Since(begin))
+	}
+	slices.Sort(lone)
+	t.Logf("a lone change: median %s, longest %s", lone[10], lone[20])
 	client := w.dial(t, true)
+	before := heap()
 	begin = time.Now()
 	b := w.openWith(t, client, registry.Options{})
 	took := time.Since(begin)
-	t.Logf("%d rules were read in %s", b.Snapshot().Rules(), took)
-	require.Equal(t, subscribers*rules, b.Snapshot().Rules())
+	t.Logf("%d rules were read in %s and take %d KiB", b.Snapshot().Rules(), took, (heap()-before)>>10)
+	require.Equal(t, subscribers*rules+1, b.Snapshot().Rules())
 	require.Less(t, took, 5*time.Second)
+}
+
+// heap is what lives on it.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// The registry as a whole is bounded. What makes it smaller is always taken.
+func TestTheRegistryIsBounded(t *testing.T) {
+	m, _, _ := wired(t)
+	ctx := testContext(t)
+	long := registry.NewBus("")
+	for i := range 3 {
+		long.Schemas = map[string]json.RawMessage{"t": json.RawMessage(`{"a":"` + strings.Repeat("x", 500<<10) + `"}`)}
+		long.Name = fmt.Sprintf("b%d", i)
+		_, _, err := m.PutBus(ctx, long, registry.Condition{})
+		require.NoError(t, err)
+	}
+	m.Weigh(registry.MaxBytes)
+	long.Name = "more"
+	_, _, err := m.PutBus(ctx, long, registry.Condition{})
+	require.Len(t, faultsOf(t, err), 1)
+	require.ErrorContains(t, err, "and can have 67108864")
+	long.Name, long.Schemas = "b0", nil
+	_, _, err = m.PutBus(ctx, long, registry.Condition{})
+	require.NoError(t, err)
+	require.NoError(t, m.DeleteBus(ctx, "b1", registry.Condition{}))
+	long.Schemas = map[string]json.RawMessage{"t": json.RawMessage(`"` + strings.Repeat("x", 600<<10) + `"`)}
+	_, _, err = m.PutBus(ctx, long, registry.Condition{})
+	require.ErrorContains(t, err, "must be a JSON Schema")
+	long.Schemas["t"] = json.RawMessage(`{"a":"` + strings.Repeat("x", 600<<10) + `"}`)
+	_, _, err = m.PutBus(ctx, long, registry.Condition{})
+	require.ErrorContains(t, err, "must have at most 524288 bytes")
 }

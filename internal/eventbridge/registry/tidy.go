@@ -66,7 +66,7 @@ func (s *Store) tidy(ctx context.Context) {
 func (s *Store) tidyOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tidyEvery)
 	defer cancel()
-	return errors.Join(s.removeFormer(ctx), s.purge(ctx), s.compact(ctx))
+	return errors.Join(s.removeFormer(ctx), s.purge(ctx, time.Now()), s.compact(ctx))
 }
 
 // removeFormer removes the topics of what was deleted.
@@ -157,9 +157,8 @@ func (s *Store) again(key string, f func(*record)) (*record, error) {
 }
 
 // purge replaces old records of deletions by tombstones, which compaction removes.
-func (s *Store) purge(ctx context.Context) error {
-	keys := s.oldDeletions(time.Now())
-	if len(keys) < purgeAtLeast {
+func (s *Store) purge(ctx context.Context, at time.Time) error {
+	if len(s.oldDeletions(at)) < purgeAtLeast {
 		return nil
 	}
 	// The counter is stored first: with the deletions their revisions are forgotten.
@@ -175,7 +174,7 @@ func (s *Store) purge(ctx context.Context) error {
 		return err
 	}
 	var tombstones []*messaging.Record
-	for _, key := range s.oldDeletions(time.Now()) { // nobody changes them now
+	for _, key := range s.oldDeletions(at) { // nobody changes them now
 		tombstones = append(tombstones, &messaging.Record{Key: key})
 	}
 	err = owned.publisher.Publish(ctx, tombstones...)
@@ -184,11 +183,11 @@ func (s *Store) purge(ctx context.Context) error {
 }
 
 // oldDeletions are the keys of deletions that nobody needs any more.
-func (s *Store) oldDeletions(now time.Time) (keys []string) {
+func (s *Store) oldDeletions(at time.Time) (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, e := range s.contents.entries {
-		if !e.deleted.IsZero() && len(e.former) == 0 && now.Sub(e.deleted) > keepDeletions {
+		if !e.deleted.IsZero() && len(e.former) == 0 && at.Sub(e.deleted) > keepDeletions {
 			keys = append(keys, key)
 		}
 	}

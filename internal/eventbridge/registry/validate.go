@@ -13,7 +13,8 @@ type Checks struct {
 	Schema func(schema json.RawMessage) []Fault
 	// Transform checks a template and its paths, or a CEL expression.
 	Transform func(*Transform) []Fault
-	// Target checks what depends on the configuration, such as names of connections and the addresses of webhooks.
+	// Target checks signing secrets and certificates, and what depends on the configuration, such as names of connections and
+	// the addresses of webhooks. It is not asked about targets with hidden secrets, which the change knows.
 	Target func(*Target) []Fault
 }
 
@@ -85,17 +86,4 @@ func oneOf[T ~string](f *faults, at string, got T, want ...T) {
 		words[i] = string(w)
 	}
 	f.add(at, "must be one of %s, got %s", strings.Join(words, ", "), quote(string(got)))
-}
-
-// validPointer reports whether text is a JSON Pointer.
-func validPointer(text string) bool {
-	if text != "" && text[0] != '/' {
-		return false
-	}
-	for i := range len(text) {
-		if text[i] == '~' && (i+1 == len(text) || text[i+1] != '0' && text[i+1] != '1') {
-			return false
-		}
-	}
-	return true
 }

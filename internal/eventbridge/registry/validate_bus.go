@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 )
 
 const (
@@ -51,8 +53,10 @@ func validateMapping(f *faults, m *Mapping) {
 		case text == "":
 		case text == "=":
 			f.add(at, "must have a text behind =")
-		case text[0] != '=' && !validPointer(text):
-			f.add(at, "must be a JSON Pointer such as /order/id, or = and a text, got %s", quote(text))
+		default:
+			if _, err := event.ParseExpr(text); err != nil {
+				f.add(at, "%s", err)
+			}
 		}
 		f.text(at, text, maxText)
 	}

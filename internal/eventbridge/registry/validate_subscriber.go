@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/pkg/match"
 )
 
@@ -73,8 +74,8 @@ func validateTransform(t *Transform, checks Checks) (f faults) {
 		f.add("/paths", "is for template only")
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Paths)) {
-		if !validPointer(t.Paths[name]) {
-			f.add("/paths"+step(name), "must be a JSON Pointer such as /data/order/id, got %s", quote(t.Paths[name]))
+		if _, err := event.ParsePointer(t.Paths[name]); err != nil {
+			f.add("/paths"+step(name), "%s", err)
 		}
 	}
 	if kind, _, err := mime.ParseMediaType(t.ContentType); err != nil || !strings.Contains(kind, "/") {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
@@ -16,16 +17,34 @@ func orderOf(i int) string {
 		`"data":{"order":%d,"customer":{"id":%d,"name":"Anna Müller","email":"anna@example.org"},"items":[{"sku":"A-1","count":2,"price":19.99},{"sku":"B-7","count":1,"price":5}],"total":44.98,"currency":"EUR","paid":true,"note":"leave it at the door, please, and ring twice","tags":["new","gift"]}}`, i, i%1000, i, i%1000)
 }
 
+// cpu is the time that the process has taken of processors, in nanoseconds. On a machine with others it says more than the clock.
+func cpu(b *testing.B) int64 {
+	b.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return usage.Utime.Nano() + usage.Stime.Nano()
+}
+
+// perEvent reports the processors' time of an event.
+func perEvent(b *testing.B, began int64, events int) {
+	b.Helper()
+	b.ReportMetric(float64(cpu(b)-began)/float64(b.N*events), "cpu-ns/event")
+}
+
 func BenchmarkStructured(b *testing.B) {
 	body := []byte(orderOf(7))
 	var p event.Parser
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
+	began := cpu(b)
 	for b.Loop() {
 		if _, err := p.Structured(body, event.Options{MaxBytes: 1 << 18}); err != nil {
 			b.Fatal(err)
 		}
 	}
+	perEvent(b, began, 1)
 }
 
 func BenchmarkBatch(b *testing.B) {
@@ -37,12 +56,13 @@ func BenchmarkBatch(b *testing.B) {
 	var p event.Parser
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
+	began := cpu(b)
 	for b.Loop() {
 		if _, err := p.Batch(body, 100, event.Options{MaxBytes: 1 << 18}); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/100, "ns/event")
+	perEvent(b, began, 100)
 }
 
 func BenchmarkBinary(b *testing.B) {
@@ -57,11 +77,13 @@ func BenchmarkBinary(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
+	began := cpu(b)
 	for b.Loop() {
 		if _, err := p.Binary(h, body, event.Options{}); err != nil {
 			b.Fatal(err)
 		}
 	}
+	perEvent(b, began, 1)
 }
 
 func BenchmarkDecode(b *testing.B) {
@@ -71,11 +93,13 @@ func BenchmarkDecode(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
+	began := cpu(b)
 	for b.Loop() {
 		if _, err := event.Decode(e.JSON); err != nil {
 			b.Fatal(err)
 		}
 	}
+	perEvent(b, began, 1)
 }
 
 // BenchmarkEncodingJSON is what the standard library takes to check and compact the same, without duplicate keys.
@@ -83,10 +107,12 @@ func BenchmarkEncodingJSON(b *testing.B) {
 	body := []byte(orderOf(7))
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
+	began := cpu(b)
 	for b.Loop() {
 		var values map[string]json.RawMessage
 		if err := json.Unmarshal(body, &values); err != nil {
 			b.Fatal(err)
 		}
 	}
+	perEvent(b, began, 1)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,6 +25,12 @@ const head = `"specversion":"1.0","id":"A1","source":"/s","type":"t"`
 func structured(body string) (event.Event, error) {
 	var p event.Parser
 	return p.Structured([]byte(body), event.Options{MaxBytes: 1 << 20})
+}
+
+// same compares byte by byte: what is stored has one form.
+func same(t *testing.T, want string, e event.Event) {
+	t.Helper()
+	assert.Equal(t, want, string(e.JSON))
 }
 
 func reasonOf(t *testing.T, err error) event.Reason {
@@ -146,7 +153,7 @@ func TestBatch(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 6)
 	require.NoError(t, entries[0].Err)
-	assert.Equal(t, []byte(`{`+head+`,"data":[1]}`), entries[0].Event.JSON)
+	same(t, `{`+head+`,"data":[1]}`, entries[0].Event)
 	for i, want := range map[int]event.Reason{1: event.Missing, 2: event.NotAnObject, 3: event.DuplicateKey, 4: event.TooLarge} {
 		assert.Equal(t, want, reasonOf(t, entries[i].Err), "entry %d", i)
 	}
@@ -264,8 +271,8 @@ func TestPlain(t *testing.T) {
 	var p event.Parser
 	e, err := p.Plain([]byte(` {"kind" : "order", "meta":{"id": 7}, "who":["anna",2], "at":"2026-11-22T17:00:00Z", "a/b":true} `), m, event.Options{})
 	require.NoError(t, err)
-	assert.Equal(t, []byte(`{"specversion":"1.0","id":"7","source":"/shop","type":"order","subject":"anna","time":"2026-11-22T17:00:00Z","datacontenttype":"application/json",`+
-		`"partitionkey":"true","data":{"kind":"order","meta":{"id":7},"who":["anna",2],"at":"2026-11-22T17:00:00Z","a/b":true}}`), e.JSON)
+	same(t, `{"specversion":"1.0","id":"7","source":"/shop","type":"order","subject":"anna","time":"2026-11-22T17:00:00Z","datacontenttype":"application/json",`+
+		`"partitionkey":"true","data":{"kind":"order","meta":{"id":7},"who":["anna",2],"at":"2026-11-22T17:00:00Z","a/b":true}}`, e)
 	began := time.Now()
 	e, err = p.Plain([]byte(`{"kind":"order","at":null,"who":[]}`), m, event.Options{})
 	require.NoError(t, err)
@@ -320,7 +327,7 @@ func TestTrace(t *testing.T) {
 	o := event.Options{Trace: event.Trace{Parent: parent, State: `a="1"`}}
 	e, err := p.Structured([]byte(`{`+head+`,"data":1}`), o)
 	require.NoError(t, err)
-	assert.Equal(t, []byte(`{`+head+`,"traceparent":"`+parent+`","tracestate":"a=\"1\"","data":1}`), e.JSON)
+	same(t, `{`+head+`,"traceparent":"`+parent+`","tracestate":"a=\"1\"","data":1}`, e)
 	for _, own := range []string{`{` + head + `,"traceparent":"own"}`, `{` + head + `,"tracestate":"own"}`} {
 		e, err = p.Structured([]byte(own), o)
 		require.NoError(t, err)
@@ -399,4 +406,40 @@ func TestAttributes(t *testing.T) {
 	var values map[string]any
 	require.NoError(t, json.Unmarshal(e.JSON, &values))
 	assert.Len(t, values, 8)
+}
+
+// TestEveryByteWhereverItStands: texts are looked at by eight bytes.
+func TestEveryByteWhereverItStands(t *testing.T) {
+	var p event.Parser
+	for _, size := range []int{1, 7, 8, 9, 15, 16, 17} {
+		for at := range size {
+			for c := range 256 {
+				text := []byte(strings.Repeat("x", size))
+				text[at] = byte(c)
+				body := []byte(`{` + head + `,"data":"` + string(text) + `"}`)
+				_, err := p.Structured(body, event.Options{})
+				require.Equal(t, json.Valid(body) && utf8.Valid(body), err == nil, "%q: %v", text, err)
+			}
+		}
+	}
+}
+
+// TestDuplicateKeysAmongMany: in objects of few and of many keys, with escapes and without.
+func TestDuplicateKeysAmongMany(t *testing.T) {
+	for _, n := range []int{2, 11, 12, 13, 14, 1000} {
+		for _, again := range []string{`k0`, `\u006b0`, fmt.Sprintf(`k%d`, n-2), fmt.Sprintf(`k%d`, (n-1)/2)} {
+			var all []string
+			for i := range n - 1 {
+				all = append(all, fmt.Sprintf(`"k%d":{"k%d":1}`, i, i))
+			}
+			_, err := structured(`{` + head + `,"data":{` + strings.Join(all, ",") + `}}`)
+			require.NoError(t, err)
+			_, err = structured(`{` + head + `,"data":{` + strings.Join(all, ",") + `,"` + again + `":2}}`)
+			assert.Equal(t, event.DuplicateKey, reasonOf(t, err), "%d keys, %s", n, again)
+		}
+	}
+	_, err := structured(`{` + head + `,"data":{"\u0061":1,"\u0062":2,"c":3}}`)
+	require.NoError(t, err)
+	_, err = structured(`{` + head + `,"data":{"\u0061":1,"\u0061":2}}`)
+	assert.Equal(t, event.DuplicateKey, reasonOf(t, err))
 }

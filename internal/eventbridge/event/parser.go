@@ -115,8 +115,8 @@ func (d *draft) checkText() *Error {
 	return nil
 }
 
-// entryBytes is about what an Entry takes besides its event's JSON.
-const entryBytes = 512
+// entryBytes is about what an Entry takes besides its event's JSON, here and on the event's further way.
+const entryBytes = 1 << 10
 
 // Entry is one of a batch: an event, or why it is none.
 type Entry struct {

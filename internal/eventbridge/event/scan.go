@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"hash/maphash"
 	"slices"
 	"unicode/utf8"
@@ -31,7 +32,7 @@ type scanner struct {
 
 // key is one of an object that is being read.
 type key struct {
-	hash    uint64
+	hash    uint64 // of its text, in objects of many keys
 	at      uint32 // of its first byte
 	end     uint32 // of its closing quote
 	escaped bool
@@ -139,8 +140,6 @@ func (s *scanner) object(i, depth int) int {
 			return -1
 		}
 		k := key{at: uint32(at), end: uint32(end - 1), escaped: escaped}
-		name := s.name(k)
-		k.hash = maphash.Bytes(s.seed, name)
 		s.keys = append(s.keys, k)
 		if i = s.skipBlanks(end); i >= len(s.src) || s.src[i] != ':' {
 			return s.broken(i)
@@ -203,21 +202,24 @@ func (s *scanner) name(k key) []byte {
 	return s.decoded
 }
 
-// distinct looks for a key that is there twice, from base on. Hashes cannot be chosen by a sender: the seed is random.
+// distinct looks for a key that is there twice, from base on. Many keys are sorted by hashes, which a sender cannot choose: the seed is random.
 func (s *scanner) distinct(base int) {
 	if s.fault != nil {
 		return
 	}
 	keys := s.keys[base:]
-	if len(keys) <= 16 {
-		for i := range keys {
-			for j := range i {
-				if keys[i].hash == keys[j].hash && s.same(keys[i], keys[j]) {
+	if len(keys) <= 12 {
+		for i, k := range keys {
+			for _, earlier := range keys[:i] {
+				if (k.end-k.at == earlier.end-earlier.at || k.escaped || earlier.escaped) && s.same(k, earlier) {
 					return
 				}
 			}
 		}
 		return
+	}
+	for i := range keys {
+		keys[i].hash = maphash.Bytes(s.seed, s.name(keys[i]))
 	}
 	slices.SortFunc(keys, func(a, b key) int { return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.at, b.at)) })
 	for i := 1; i < len(keys); i++ {
@@ -230,7 +232,7 @@ func (s *scanner) distinct(base int) {
 // same reports whether two keys are one, and notes it.
 func (s *scanner) same(later, earlier key) bool {
 	name := s.name(later)
-	if later.escaped || earlier.escaped {
+	if later.escaped && earlier.escaped {
 		name = bytes.Clone(name)
 	}
 	if !bytes.Equal(name, s.name(earlier)) {
@@ -269,6 +271,12 @@ func (s *scanner) list(i, depth int) int {
 func (s *scanner) text(i int) (end int, escaped bool) {
 	src := s.src
 	for i++; i < len(src); {
+		for i+8 <= len(src) && plain(binary.LittleEndian.Uint64(src[i:])) {
+			i += 8
+		}
+		if i >= len(src) {
+			break
+		}
 		c := src[i]
 		if c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' {
 			i++
@@ -294,6 +302,13 @@ func (s *scanner) text(i int) (end int, escaped bool) {
 		}
 	}
 	return s.broken(i), false
+}
+
+// plain reports whether eight bytes are ASCII without quotes, backslashes and control characters.
+func plain(w uint64) bool {
+	const each, high = 0x0101010101010101, 0x8080808080808080
+	quote, slash := w^'"'*each, w^'\\'*each
+	return (w|(quote-each)|(slash-each)|(w-' '*each))&high == 0
 }
 
 // escape returns the length of the escape at i, of both halves for a surrogate pair.

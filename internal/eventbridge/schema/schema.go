@@ -50,7 +50,7 @@ func Compile(text json.RawMessage) (*Schema, error) {
 }
 
 // location is the name of a schema in the library's eyes.
-const location = "aviary:schema"
+const location = "aviary:///schema"
 
 // nowhere is a loader that loads nothing.
 type nowhere struct{}

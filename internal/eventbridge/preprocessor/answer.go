@@ -1,0 +1,148 @@
+package preprocessor
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+)
+
+// result is the answer to one entry of a batch.
+type result struct {
+	Status int    `json:"status"`
+	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+const (
+	// explained is of how many refused entries of a batch an answer has details.
+	explained = 50
+	maxDetail = 200
+	// maxShownID is the longest id that an answer repeats.
+	maxShownID = 256
+)
+
+// outcome is what becomes of a request whose events were read.
+type outcome struct {
+	batch   bool
+	id      string // of a single event
+	results []result
+	details int           // of results
+	worst   *door.Refusal // nil when every event is stored
+}
+
+// note adds the answer to an entry. Of several refusals that of an event that is to be sent again counts: then the whole request is sent again, and what
+// is stored already is left out by source and id.
+func (o *outcome) note(refused *door.Refusal) {
+	if refused == nil {
+		if o.batch {
+			o.results = append(o.results, result{Status: http.StatusAccepted})
+		}
+		return
+	}
+	if o.worst == nil || refused.Status >= 500 && o.worst.Status < 500 {
+		o.worst = refused
+	}
+	if !o.batch {
+		return
+	}
+	r := result{Status: refused.Status, Reason: refused.Reason}
+	if o.details < explained {
+		o.details++
+		r.Detail = door.Cut(refused.Text, maxDetail)
+	}
+	o.results = append(o.results, r)
+}
+
+// refusal is the one of the whole request, nil when every event is stored.
+func (o *outcome) refusal() *door.Refusal {
+	if o.worst == nil || !o.batch {
+		return o.worst
+	}
+	refused, again := 0, 0
+	for _, r := range o.results {
+		if r.Status != http.StatusAccepted {
+			refused++
+		}
+		if r.Status >= 500 {
+			again++
+		}
+	}
+	if refused == len(o.results) && again == 0 {
+		return unprocessable("batch", "none of the %d events is stored, see results", refused)
+	}
+	text := strconv.Itoa(refused) + " of " + strconv.Itoa(len(o.results)) + " events are not stored, see results"
+	if again > 0 {
+		return &door.Refusal{Status: http.StatusServiceUnavailable, Reason: o.worst.Reason, RetryAfter: o.worst.RetryAfter, Text: text + ": send the batch again"}
+	}
+	return unprocessable("batch", "%s; the others are stored", text)
+}
+
+// refusedAs is the refusal that an entry's error is.
+func refusedAs(err error) *door.Refusal {
+	refused := (*door.Refusal)(nil)
+	if errors.As(err, &refused) {
+		return refused
+	}
+	fault := (*event.Error)(nil)
+	if errors.As(err, &fault) {
+		return refusedAs(refusalOf(err))
+	}
+	return &door.Refusal{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
+}
+
+// answer writes the response and returns its status.
+func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sender, o *outcome, err error) int {
+	var results any
+	var refused *door.Refusal
+	if err != nil {
+		refused = refusedAs(err)
+	} else if refused = o.refusal(); refused != nil && o.batch {
+		results = o.results
+	}
+	if refused == nil {
+		accept(w, o)
+		return http.StatusAccepted
+	}
+	p.metrics.refused.WithLabelValues(refused.Reason).Inc()
+	p.refusals.Note(r, from.name(), refused)
+	switch refused.Status {
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
+	case http.StatusUnsupportedMediaType:
+		w.Header().Set("Accept-Encoding", codings)
+	}
+	door.WriteProblem(w, refused, results)
+	return refused.Status
+}
+
+// accept answers 202: to a batch with its results, to a single event with its id.
+func accept(w http.ResponseWriter, o *outcome) {
+	var body []byte
+	if o.batch {
+		const one = `{"status":202}`
+		body = make([]byte, 0, 2+len(o.results)*(len(one)+1))
+		body = append(body, '[')
+		for i := range o.results {
+			if i > 0 {
+				body = append(body, ',')
+			}
+			body = append(body, one...)
+		}
+		body = append(body, ']')
+	} else {
+		shown := struct {
+			ID string `json:"id,omitempty"`
+		}{}
+		if len(o.id) <= maxShownID {
+			shown.ID = o.id
+		}
+		body, _ = json.Marshal(shown) // a text is always JSON
+	}
+	w.Header()["Content-Type"] = []string{"application/json"}
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = w.Write(body) // a sender that has gone is no fault of ours
+}

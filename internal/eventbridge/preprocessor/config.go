@@ -1,0 +1,171 @@
+package preprocessor
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Config is the section of the configuration about ingestion.
+type Config struct {
+	// Tenants may write, each to its buses. Default: none, and then everybody who reaches the server may write to every bus.
+	Tenants []TenantConfig `yaml:"tenants"`
+	// RequestTimeout is how long a request may wait for the broker's acknowledgements before it is answered 503, half of it for a topic that is not open
+	// yet. Default 10s.
+	RequestTimeout time.Duration `yaml:"request_timeout"`
+	// Limits bound what one request, and all of them together, may cost.
+	Limits Limits `yaml:"limits"`
+	// Profile is how events are published. Default: the library's "business".
+	Profile messaging.Profile `yaml:"profile"`
+}
+
+// Limits bound requests.
+type Limits struct {
+	// BodyBytes and DecodedBytes bound a body as it is sent, and once it is decompressed. Past them: 413. Defaults 4MiB and 8MiB.
+	BodyBytes    config.Bytes `yaml:"body_bytes"`
+	DecodedBytes config.Bytes `yaml:"decoded_bytes"`
+	// Ratio bounds how much larger than it was sent a body may become, above 64KiB. Past it: 413. Default 100.
+	Ratio int `yaml:"ratio"`
+	// BatchEvents bounds the events of a batch. Past it: 413. At most 2000. Default 1000.
+	BatchEvents int `yaml:"batch_events"`
+	// InFlightBytes bounds what all requests hold in memory until their events are acknowledged: bodies, compressed and decoded, events and what reading
+	// them takes. Past it: 503, or 413 for a request that alone takes more. Default 64MiB.
+	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
+	// InFlightShare is how much of InFlightBytes one tenant's requests may hold, from 0 to 1. One request alone may hold all of it. Default 0.75, or 1
+	// where there are no tenants.
+	InFlightShare float64 `yaml:"in_flight_share"`
+	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
+	ReadTimeout time.Duration `yaml:"read_timeout"`
+	// Connections bounds the senders' open connections. Past it new ones wait until others are closed. 0: no bound. Default 4096.
+	Connections int `yaml:"connections"`
+	// Hops bounds how often an event may have passed Eventbridge before, by the header Aviary-Hops. Past it: 508. Default 10.
+	Hops int `yaml:"hops"`
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		RequestTimeout: 10 * time.Second,
+		Limits: Limits{
+			BodyBytes:     4 * config.MiB,
+			DecodedBytes:  8 * config.MiB,
+			Ratio:         100,
+			BatchEvents:   1000,
+			InFlightBytes: 64 * config.MiB,
+			InFlightShare: .75,
+			ReadTimeout:   10 * time.Second,
+			Connections:   4096,
+			Hops:          10,
+		},
+		Profile: messaging.Business(),
+	}
+}
+
+// mostBatched is the largest batch of a publisher: the engine's position of an event has 11 bits for its place in one.
+const mostBatched = 2000
+
+// Validate returns every fault of the section's own keys.
+func (c Config) Validate() error {
+	var errs []error
+	if c.RequestTimeout <= 0 {
+		errs = append(errs, config.Fault("request_timeout", "must be > 0, got %s", c.RequestTimeout))
+	}
+	if c.Profile.BatchRecords > mostBatched {
+		errs = append(errs, config.Fault("profile.batch_records", "must be at most %d, got %d", mostBatched, c.Profile.BatchRecords))
+	}
+	if c.Profile.Routing != messaging.RouteKeyHash {
+		errs = append(errs, config.Fault("profile.routing", "must be key_hash, got %q", c.Profile.Routing))
+	}
+	if c.Profile.Admission != messaging.Block { // or an event could overtake one of its key that found no room
+		errs = append(errs, config.Fault("profile.admission", "must be block, got %q", c.Profile.Admission))
+	}
+	if c.Profile.Ownership != messaging.SharedOwnership {
+		errs = append(errs, config.Fault("profile.ownership", "must be shared, got %q", c.Profile.Ownership))
+	}
+	return errors.Join(append(errs, c.checkTenants())...)
+}
+
+// Validate returns every fault of the limits.
+func (l Limits) Validate() error {
+	var errs []error
+	for _, limit := range []struct {
+		key   string
+		value int64
+	}{
+		{"body_bytes", int64(l.BodyBytes)},
+		{"decoded_bytes", int64(l.DecodedBytes)},
+		{"ratio", int64(l.Ratio)},
+		{"batch_events", int64(l.BatchEvents)},
+		{"read_timeout", int64(l.ReadTimeout)},
+	} {
+		if limit.value <= 0 {
+			errs = append(errs, config.Fault(limit.key, "must be > 0"))
+		}
+	}
+	if l.BatchEvents > mostBatched {
+		errs = append(errs, config.Fault("batch_events", "must be at most %d, got %d", mostBatched, l.BatchEvents))
+	}
+	if l.Connections < 0 {
+		errs = append(errs, config.Fault("connections", "must be >= 0, got %d", l.Connections))
+	}
+	if l.Hops < 0 {
+		errs = append(errs, config.Fault("hops", "must be >= 0, got %d", l.Hops))
+	}
+	if !(l.InFlightShare > 0 && l.InFlightShare <= 1) { // NaN is neither
+		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", l.InFlightShare))
+	}
+	if least := l.least(); l.InFlightBytes < least {
+		errs = append(errs, fmt.Errorf("in_flight_bytes: must be at least body_bytes + 4 x decoded_bytes + 4MiB = %s, or the largest request never gets in, got %s",
+			least, l.InFlightBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// least is what the largest request takes: its body as it is sent and decoded, the events with their texts, and what reading them takes.
+func (l Limits) least() config.Bytes { return l.BodyBytes + 4*l.DecodedBytes + 4*config.MiB }
+
+// Quota bounds what a tenant may have stored. Past it: 429. What is refused or cannot be stored is not counted.
+type Quota struct {
+	// EventsPerSecond. 0: no bound.
+	EventsPerSecond float64 `yaml:"events_per_second"`
+	// EventsBurst is how many events may come at once. 0: those of ten seconds.
+	EventsBurst int `yaml:"events_burst"`
+	// BytesPerSecond of events as JSON. 0: no bound.
+	BytesPerSecond config.Bytes `yaml:"bytes_per_second"`
+	// BytesBurst is how many bytes may come at once. 0: those of ten seconds.
+	BytesBurst config.Bytes `yaml:"bytes_burst"`
+}
+
+// Validate returns every fault of the quota.
+func (q Quota) Validate() error {
+	var errs []error
+	if q.EventsPerSecond < 0 || math.IsNaN(q.EventsPerSecond) || math.IsInf(q.EventsPerSecond, 0) {
+		errs = append(errs, config.Fault("events_per_second", "must be >= 0, got %g", q.EventsPerSecond))
+	}
+	if q.EventsBurst < 0 {
+		errs = append(errs, config.Fault("events_burst", "must be >= 0, got %d", q.EventsBurst))
+	}
+	if q.EventsBurst > 0 && q.EventsPerSecond == 0 {
+		errs = append(errs, config.Fault("events_burst", "needs events_per_second"))
+	}
+	if q.BytesBurst > 0 && q.BytesPerSecond == 0 {
+		errs = append(errs, config.Fault("bytes_burst", "needs bytes_per_second"))
+	}
+	return errors.Join(errs...)
+}
+
+// bucketOf is nil for no bound.
+func bucketOf(rate float64, burst int64, now time.Time) *door.Bucket {
+	if rate == 0 {
+		return nil
+	}
+	if burst == 0 {
+		burst = int64(min(math.Ceil(10*rate), math.MaxInt32))
+	}
+	return door.NewBucket(rate, int(burst), now)
+}

@@ -1,0 +1,180 @@
+package preprocessor
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
+)
+
+// JWTConfig says which JSON Web Tokens (RFC 7519) are a tenant's.
+type JWTConfig struct {
+	// KeyFile has the public keys, in PEM or as a JSON Web Key Set (RFC 7517): RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519. The kind of a
+	// key fixes the algorithm: RS256 or PS256, ES256, ES384, ES512, EdDSA. The file is read again every ten seconds.
+	KeyFile string `yaml:"key_file"`
+	// Issuer and Audience are what the claims iss and aud must have. Required.
+	Issuer   string `yaml:"issuer"`
+	Audience string `yaml:"audience"`
+	// Subject is what the claim sub must be. Default: any.
+	Subject string `yaml:"subject"`
+	// Leeway is how far the clocks may differ for exp and nbf. A token without exp is refused. Default 0.
+	Leeway time.Duration `yaml:"leeway"`
+}
+
+// Validate returns every fault of the keys.
+func (c JWTConfig) Validate() error {
+	var errs []error
+	for key, value := range map[string]string{"key_file": c.KeyFile, "issuer": c.Issuer, "audience": c.Audience} {
+		if value == "" {
+			errs = append(errs, config.Fault(key, "must be set"))
+		}
+	}
+	if c.Leeway < 0 || c.Leeway > 5*time.Minute {
+		errs = append(errs, config.Fault("leeway", "must be from 0 to 5m, got %s", c.Leeway))
+	}
+	return errors.Join(errs...)
+}
+
+// maxToken is the longest token that is looked at.
+const maxToken = 8 << 10
+
+// jwtKeys checks the tokens of one tenant.
+type jwtKeys struct {
+	log    *zap.Logger
+	tenant string
+	cfg    JWTConfig
+	key    string // of the configuration
+	parser *jwt.Parser
+	known  atomic.Pointer[[]publicKey]
+	again  door.Reread
+}
+
+// publicKey is a key, its name and the algorithms that it is good for.
+type publicKey struct {
+	id         string // empty for none
+	algorithms []string
+	key        crypto.PublicKey
+}
+
+func newJWTKeys(log *zap.Logger, tenant string, c JWTConfig, key string) (*jwtKeys, error) {
+	options := []jwt.ParserOption{
+		jwt.WithIssuer(c.Issuer), jwt.WithAudience(c.Audience), jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway), jwt.WithStrictDecoding(),
+		jwt.WithValidMethods([]string{"RS256", "PS256", "ES256", "ES384", "ES512", "EdDSA"}),
+	}
+	if c.Subject != "" {
+		options = append(options, jwt.WithSubject(c.Subject))
+	}
+	k := &jwtKeys{log: log, tenant: tenant, cfg: c, key: key, parser: jwt.NewParser(options...)}
+	k.again.Fresh()
+	return k, k.read()
+}
+
+func (k *jwtKeys) read() error {
+	keys, err := readKeys(k.cfg.KeyFile)
+	if err != nil {
+		return config.Fault(k.key, "%v", err)
+	}
+	k.known.Store(&keys)
+	return nil
+}
+
+func (k *jwtKeys) keys() []publicKey {
+	k.again.Read(func() {
+		if err := k.read(); err != nil {
+			k.log.Warn("cannot read the keys of tokens again: those that were read before stay in force", zap.Error(err))
+		}
+	})
+	return *k.known.Load()
+}
+
+// byJWT returns the tenant of a token. Only where issuer and audience fit, as the token itself claims, a signature is computed.
+func (s *senders) byJWT(text string) (tenant string, err error) {
+	refused := unauthorized("the token is not valid")
+	if len(text) > maxToken {
+		return "", refused
+	}
+	var claimed jwt.RegisteredClaims
+	if _, _, err := jwt.NewParser().ParseUnverified(text, &claimed); err != nil {
+		return "", refused
+	}
+	for _, k := range s.jwts {
+		if claimed.Issuer != k.cfg.Issuer || !slices.Contains(claimed.Audience, k.cfg.Audience) || k.cfg.Subject != "" && claimed.Subject != k.cfg.Subject {
+			continue
+		}
+		var claims jwt.RegisteredClaims
+		_, err := k.parser.ParseWithClaims(text, &claims, k.find)
+		if err == nil && (tenant == "" || k.cfg.Subject != "") {
+			tenant = k.tenant // one that names the subject comes before one that takes any
+		}
+		if errors.Is(err, jwt.ErrTokenExpired) {
+			refused = unauthorized("the token has expired")
+		}
+	}
+	if tenant == "" {
+		return "", refused
+	}
+	return tenant, nil
+}
+
+var errNoKey = errors.New("no key for the token")
+
+// mostKeys is how many keys without a name are tried.
+const mostKeys = 4
+
+// find returns the keys that a token may be signed with: its kid's, or those without one; of the token's algorithm only.
+func (k *jwtKeys) find(t *jwt.Token) (any, error) {
+	id, _ := t.Header["kid"].(string)
+	var set jwt.VerificationKeySet
+	for _, known := range k.keys() {
+		if known.id != "" && id != "" && known.id != id {
+			continue
+		}
+		for _, algorithm := range known.algorithms {
+			if algorithm == t.Method.Alg() && len(set.Keys) < mostKeys {
+				set.Keys = append(set.Keys, known.key)
+			}
+		}
+	}
+	if len(set.Keys) == 0 {
+		return nil, errNoKey
+	}
+	return set, nil
+}
+
+// newPublicKey fixes the algorithms by the kind of a key.
+func newPublicKey(id string, key crypto.PublicKey) (publicKey, error) {
+	p := publicKey{id: id, key: key}
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		if k.N.BitLen() < 2048 || k.N.BitLen() > 8192 || k.E < 3 {
+			return p, fmt.Errorf("an RSA key must have 2048 to 8192 bits, got %d", k.N.BitLen())
+		}
+		p.algorithms = []string{"RS256", "PS256"}
+	case *ecdsa.PublicKey:
+		switch bits := k.Curve.Params().BitSize; bits {
+		case 256, 384:
+			p.algorithms = []string{fmt.Sprintf("ES%d", bits)}
+		case 521:
+			p.algorithms = []string{"ES512"}
+		default:
+			return p, fmt.Errorf("the curve of %d bits is not supported", bits)
+		}
+	case ed25519.PublicKey:
+		p.algorithms = []string{"EdDSA"}
+	default:
+		return p, fmt.Errorf("a key of the type %s is not supported", strings.TrimPrefix(fmt.Sprintf("%T", key), "*"))
+	}
+	return p, nil
+}

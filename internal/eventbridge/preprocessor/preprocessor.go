@@ -1,0 +1,281 @@
+package preprocessor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+// Registry tells the buses as they are now.
+type Registry interface{ Snapshot() *registry.Snapshot }
+
+// Preprocessor takes events by HTTP. Make one by New. It is safe for concurrent use.
+type Preprocessor struct {
+	log      *zap.Logger
+	refusals door.RefusalLog
+	metrics  *metrics
+	limits   Limits
+	timeout  time.Duration
+	registry Registry
+	budget   *door.Budget
+	outlets  *outlets
+	defs     definitions
+	decoders decoders
+	senders  atomic.Pointer[senders] // changed by Change
+	prefix   string
+
+	bodies  sync.Pool // of *[]byte
+	parsers sync.Pool // of *event.Parser
+}
+
+// New makes a preprocessor of a valid configuration. prefix is that of its keys, for errors, such as "ingest.". The errors are about the files that the
+// configuration names.
+func New(cfg Config, prefix string, known Registry, topics registry.Topics, open Open, log *zap.Logger, reg prometheus.Registerer) (*Preprocessor, error) {
+	who, err := newSenders(log, cfg, prefix)
+	if err != nil {
+		return nil, err
+	}
+	m := newMetrics(reg, cfg.Limits)
+	p := &Preprocessor{
+		log: log, refusals: door.NewRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout, registry: known, prefix: prefix,
+		budget:  door.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.share(), m.inFlightSize),
+		outlets: newOutlets(log, topics, cfg.RequestTimeout/2, m.topics, open),
+	}
+	p.senders.Store(who)
+	return p, nil
+}
+
+// share is the one of a tenant. Without tenants all senders are one.
+func (c Config) share() float64 {
+	if len(c.Tenants) == 0 {
+		return 1
+	}
+	return c.Limits.InFlightShare
+}
+
+// Memory is what the configuration lets ingestion hold, roughly, in bytes, with so many buses.
+func (c Config) Memory(buses int) int64 {
+	const pendingOverhead = 1536 // of a record in the client underneath
+	return int64(c.Limits.InFlightBytes) + int64(buses)*int64(c.Profile.MaxPendingRecords)*pendingOverhead
+}
+
+// Change puts the tenants of another valid configuration in force. What their quotas have left stays. A fault changes nothing.
+func (p *Preprocessor) Change(cfg Config) error {
+	fresh, err := newSenders(p.log, cfg, p.prefix)
+	if err != nil {
+		return err
+	}
+	for name, t := range p.senders.Load().tenants {
+		if now := fresh.tenants[name]; now != nil {
+			now.inherit(t)
+		}
+	}
+	p.budget.SetShare(cfg.share())
+	p.senders.Store(fresh)
+	return nil
+}
+
+// Routes adds POST /v1/buses/{bus}/events.
+func (p *Preprocessor) Routes(r chi.Router) { r.Post("/v1/buses/{bus}/events", p.serve) }
+
+// ConnState counts the connections of the server.
+func (p *Preprocessor) ConnState(conn net.Conn, state http.ConnState) {
+	p.metrics.connState(conn, state)
+}
+
+// Run closes the topics of buses that are gone, until ctx ends.
+func (p *Preprocessor) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			now := p.registry.Snapshot()
+			p.outlets.sweep(now)
+			p.defs.sweep(now)
+		}
+	}
+}
+
+// Check is the readiness check: an error when there are topics and none of them takes events.
+func (p *Preprocessor) Check(context.Context) error { return p.outlets.check() }
+
+// Close flushes and closes the topics. The server must have stopped.
+func (p *Preprocessor) Close(ctx context.Context) error { return p.outlets.close(ctx) }
+
+// serve answers one request.
+func (p *Preprocessor) serve(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	p.metrics.inFlight.Inc()
+	defer p.metrics.inFlight.Dec()
+	from, err := p.senders.Load().admit(r)
+	var o *outcome
+	if err == nil {
+		o, err = p.handle(w, r, from)
+	}
+	status := p.answer(w, r, from, o, err)
+	p.metrics.requests.WithLabelValues(strconv.Itoa(status)).Inc()
+	p.metrics.requestTime.Observe(time.Since(began).Seconds())
+}
+
+// handle is the chain.
+func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sender) (*outcome, error) {
+	bus, err := p.busOf(r, from)
+	if err != nil {
+		return nil, err
+	}
+	hops, err := hopsOf(r.Header, p.limits.Hops)
+	if err != nil {
+		return nil, err
+	}
+	carried, err := formOf(r.Header, bus)
+	if err != nil {
+		return nil, err
+	}
+	def := p.defs.of(bus)
+	if err := def.ready(); err != nil {
+		return nil, door.Unavailable("bus_definition", door.RetryAway, "%s", door.Cut(err.Error(), door.MaxReason))
+	}
+	l := p.outlets.of(bus)
+	if err := l.refuses(); err != nil {
+		return nil, err
+	}
+	held := p.budget.Hold(from.account())
+	defer held.Release()
+	entries, err := p.receive(w, r, from, &reading{form: carried, head: r.Header, def: def, held: held, most: p.limits.BatchEvents})
+	if err != nil {
+		return nil, err
+	}
+	return p.store(r, from, l, entries, held, &outcome{batch: carried == batched}, hops)
+}
+
+// busOf returns the bus that the path names, if the sender may write to it. Who may not does not learn whether it is there.
+func (p *Preprocessor) busOf(r *http.Request, from sender) (*registry.Bus, error) {
+	name := chi.URLParam(r, "bus")
+	if from.tenant != nil && !from.tenant.mayWrite(name) {
+		return nil, &door.Refusal{Status: http.StatusForbidden, Reason: "forbidden_bus", Text: "the tenant may not write to this bus"}
+	}
+	bus := p.registry.Snapshot().Bus(name)
+	if bus == nil {
+		return nil, &door.Refusal{Status: http.StatusNotFound, Reason: "unknown_bus", Text: fmt.Sprintf("there is no bus %q", door.Cut(name, 64))}
+	}
+	return bus, nil
+}
+
+// receive reads a request's body and its events. The body is done with when it returns.
+func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from sender, events *reading) ([]event.Entry, error) {
+	coding, err := codingOf(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	held := events.held
+	body := p.newBody()
+	defer p.releaseBody(body)
+	*body, err = door.ReadBody(w, r, *body, held, door.BodyLimits{Bytes: int64(p.limits.BodyBytes), Reason: "body_bytes", Timeout: p.limits.ReadTimeout})
+	if err != nil {
+		return nil, err
+	}
+	door.LiftDeadline(w)
+	p.metrics.bytes.received.Add(float64(len(*body)))
+	if from.verify != nil {
+		if err := from.verify(*body); err != nil {
+			return nil, err
+		}
+		if err := held.Assign(from.tenant.name); err != nil {
+			return nil, err
+		}
+	}
+	text := *body
+	if coding != "" {
+		decoded := p.newBody()
+		defer p.releaseBody(decoded)
+		if *decoded, err = p.decoders.decode(*body, *decoded, coding, held, p.limits); err != nil {
+			return nil, err
+		}
+		text = *decoded
+	}
+	p.metrics.bytes.decoded.Add(float64(len(text)))
+	parser, kept := p.parsers.Get().(*event.Parser)
+	if !kept {
+		parser = new(event.Parser)
+	}
+	defer p.parsers.Put(parser)
+	return events.read(parser, text)
+}
+
+// store publishes the events and waits for the broker's acknowledgements.
+func (p *Preprocessor) store(r *http.Request, from sender, l *outlet, entries []event.Entry, held *door.Hold, o *outcome, hops int) (*outcome, error) {
+	events := make([]event.Event, 0, len(entries))
+	size := 0
+	for i := range entries {
+		if entries[i].Err == nil {
+			events = append(events, entries[i].Event)
+			size += len(entries[i].Event.JSON)
+		}
+	}
+	if !o.batch {
+		o.id = events[0].ID
+	}
+	var f *flight
+	if len(events) > 0 {
+		ctx, cancel := context.WithTimeout(r.Context(), p.timeout)
+		defer cancel()
+		if err := l.await(ctx); err != nil {
+			return nil, err
+		}
+		if err := from.tenant.take(len(events), size); err != nil {
+			p.metrics.events.throttled.Add(float64(len(events)))
+			return nil, err
+		}
+		f = newFlight(p, l, from.tenant, events, hops)
+		f.hold = held.HandOver(int64(2*size + eventOverhead*len(events)))
+		f.start(ctx)
+		f.wait(ctx)
+		if errors.Is(r.Context().Err(), context.Canceled) {
+			return nil, door.ErrDisconnected
+		}
+	}
+	next := 0
+	for i := range entries {
+		if err := entries[i].Err; err != nil {
+			refused := refusedAs(err)
+			p.metrics.events.refused.Inc()
+			p.metrics.refusedEvent.WithLabelValues(refused.Reason).Inc()
+			o.note(refused)
+			continue
+		}
+		o.note(f.slots[next].refusal(p.timeout))
+		next++
+	}
+	return o, nil
+}
+
+func (p *Preprocessor) newBody() *[]byte {
+	if body, ok := p.bodies.Get().(*[]byte); ok {
+		return body
+	}
+	return new([]byte)
+}
+
+// releaseBody keeps the memory of a body for another one, unless it is large: nobody is charged for it until it is used.
+func (p *Preprocessor) releaseBody(body *[]byte) {
+	if cap(*body) <= keepBody {
+		p.bodies.Put(body)
+	}
+}

@@ -1,0 +1,105 @@
+package preprocessor
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/door"
+)
+
+// Headers of senders.
+const (
+	tenantHeader    = "Aviary-Tenant"
+	signatureHeader = "Aviary-Signature"
+	keyHeader       = "X-Api-Key"
+)
+
+// senders tells who may write.
+type senders struct {
+	tenants map[string]*tenant // empty: everybody may
+	tokens  *door.Tokens
+	jwts    []*jwtKeys
+}
+
+func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
+	tokens, err := door.NewTokens(log, c.tokenSources(prefix))
+	if err != nil {
+		return nil, err
+	}
+	s := &senders{tenants: map[string]*tenant{}, tokens: tokens}
+	now := time.Now()
+	var errs []error
+	for i, t := range c.Tenants {
+		s.tenants[t.Name] = newTenant(t, now)
+		if t.JWT == nil {
+			continue
+		}
+		keys, err := newJWTKeys(log, t.Name, *t.JWT, fmt.Sprintf("%stenants[%d].jwt.key_file", prefix, i))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.jwts = append(s.jwts, keys)
+	}
+	return s, errors.Join(errs...)
+}
+
+// sender is who sends a request: a tenant, or nobody in particular where there are none.
+type sender struct {
+	tenant *tenant
+	// verify checks the body as it was sent where the sender is known by its signature. Nil: the sender is known.
+	verify func(body []byte) error
+}
+
+// account is whose share of the memory the request takes. Until a signature is checked it is nobody's: names can be claimed.
+func (s sender) account() string {
+	if s.tenant == nil || s.verify != nil {
+		return ""
+	}
+	return s.tenant.name
+}
+
+// name is the tenant's, empty for none.
+func (s sender) name() string {
+	if s.tenant == nil {
+		return ""
+	}
+	return s.tenant.name
+}
+
+func unauthorized(text string) error {
+	return &door.Refusal{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
+}
+
+// admit tells who sends a request by its headers.
+func (s *senders) admit(r *http.Request) (sender, error) {
+	if len(s.tenants) == 0 {
+		return sender{}, nil
+	}
+	if len(r.Header[signatureHeader]) > 0 {
+		return s.signed(r)
+	}
+	given := door.Bearer(r)
+	if given == "" {
+		given = strings.TrimSpace(r.Header.Get(keyHeader))
+	}
+	if given == "" {
+		return sender{}, unauthorized("an API key, a token or a signature is needed")
+	}
+	if name, known := s.tokens.Tenant(given); known {
+		return sender{tenant: s.tenants[name]}, nil
+	}
+	if len(s.jwts) > 0 && strings.Count(given, ".") == 2 {
+		name, err := s.byJWT(given)
+		if err != nil {
+			return sender{}, err
+		}
+		return sender{tenant: s.tenants[name]}, nil
+	}
+	return sender{}, unauthorized("the API key or token is not valid")
+}

@@ -1,0 +1,188 @@
+package preprocessor
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// TenantConfig is a sender, or several that are one. It has one or more of API keys, signing secrets and JWT, each of which is enough.
+type TenantConfig struct {
+	// Name is 1 to 63 of a-z, 0-9 and -, the first and last no -. It is the property tenant of its events.
+	Name string `yaml:"name"`
+	// Buses are those that it may write to; a * at the end stands for any rest. Default: all.
+	Buses []string `yaml:"buses"`
+	// APIKeys are sent as Authorization: Bearer KEY or X-Api-Key: KEY, and so are those of APIKeyFile, one on each line; the file is read again every ten
+	// seconds. A key may be of one tenant only. Default: none.
+	APIKeys    []secret.String `yaml:"api_keys"`
+	APIKeyFile string          `yaml:"api_key_file"`
+	// SigningSecrets are for requests whose body is signed, see Aviary-Signature in docs/eventbridge.md. Each is at least 16 bytes. With several each is
+	// valid, so that they can be rotated. Default: none.
+	SigningSecrets []secret.String `yaml:"signing_secrets"`
+	// JWT is for bearer tokens that an identity provider has signed. Default: none.
+	JWT *JWTConfig `yaml:"jwt"`
+	// Quota bounds what it may have stored. Default: no bound.
+	Quota Quota `yaml:"quota"`
+}
+
+const leastSecret = 16
+
+// Validate returns every fault of a tenant by itself.
+func (c TenantConfig) Validate() error {
+	var errs []error
+	if !isName(c.Name) {
+		errs = append(errs, config.Fault("name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", door.Cut(c.Name, 64)))
+	}
+	for i, bus := range c.Buses {
+		if name, _ := strings.CutSuffix(bus, "*"); !isName(bus) && (name == bus || strings.Trim(name, nameBytes) != "") {
+			errs = append(errs, config.Fault(fmt.Sprintf("buses[%d]", i), "must be a bus' name, or the beginning of names and *, got %q", door.Cut(bus, 64)))
+		}
+	}
+	if len(c.APIKeys)+len(c.SigningSecrets) == 0 && c.APIKeyFile == "" && c.JWT == nil {
+		errs = append(errs, errors.New("must have api_keys, api_key_file, signing_secrets or jwt"))
+	}
+	for i, key := range c.APIKeys {
+		if strings.TrimSpace(key.Reveal()) == "" {
+			errs = append(errs, config.Fault(fmt.Sprintf("api_keys[%d]", i), "must not be empty"))
+		}
+	}
+	for i, key := range c.SigningSecrets {
+		if len(key.Reveal()) < leastSecret {
+			errs = append(errs, config.Fault(fmt.Sprintf("signing_secrets[%d]", i), "must have at least %d bytes", leastSecret))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+const nameBytes = "abcdefghijklmnopqrstuvwxyz0123456789-"
+
+// isName checks the name of a bus or tenant.
+func isName(name string) bool {
+	return len(name) > 0 && len(name) <= 63 && strings.Trim(name, nameBytes) == "" && name[0] != '-' && name[len(name)-1] != '-' &&
+		strings.IndexFunc(name, func(r rune) bool { return !strings.ContainsRune(nameBytes, r) }) < 0
+}
+
+// checkTenants returns what is wrong between tenants.
+func (c Config) checkTenants() error {
+	var errs []error
+	names := map[string]int{}
+	subjects := map[[3]string]int{}
+	for i, t := range c.Tenants {
+		if first, known := names[t.Name]; known {
+			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].name", i), "is that of tenants[%d], too", first))
+		} else {
+			names[t.Name] = i
+		}
+		if t.JWT == nil {
+			continue
+		}
+		id := [3]string{t.JWT.Issuer, t.JWT.Audience, t.JWT.Subject}
+		if first, known := subjects[id]; known {
+			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].jwt", i), "has the issuer, audience and subject of tenants[%d]: a token would be of either", first))
+		} else {
+			subjects[id] = i
+		}
+	}
+	return errors.Join(append(errs, door.CheckTokens(c.tokenSources("")))...)
+}
+
+// CheckFiles returns what is wrong with the files that the section names. prefix is that of its keys, such as "ingest.".
+func (c Config) CheckFiles(prefix string) error {
+	_, err := newSenders(zap.NewNop(), c, prefix)
+	return err
+}
+
+// tokenSources are the keys that have API keys.
+func (c Config) tokenSources(prefix string) []door.TokenSource {
+	all := make([]door.TokenSource, len(c.Tenants))
+	for i, t := range c.Tenants {
+		key := fmt.Sprintf("%stenants[%d].", prefix, i)
+		all[i] = door.TokenSource{Tenant: t.Name, Tokens: t.APIKeys, TokensKey: key + "api_keys", File: t.APIKeyFile, FileKey: key + "api_key_file"}
+	}
+	return all
+}
+
+// tenant is a sender that is known.
+type tenant struct {
+	name          string
+	buses         []string
+	secrets       []secret.String
+	events, bytes *door.Bucket // nil for no bound
+	properties    map[string]string
+}
+
+func newTenant(c TenantConfig, now time.Time) *tenant {
+	return &tenant{
+		name: c.Name, buses: c.Buses, secrets: c.SigningSecrets, properties: map[string]string{tenantProperty: c.Name},
+		events: bucketOf(c.Quota.EventsPerSecond, int64(c.Quota.EventsBurst), now),
+		bytes:  bucketOf(float64(c.Quota.BytesPerSecond), int64(c.Quota.BytesBurst), now),
+	}
+}
+
+// mayWrite reports whether the tenant may write to a bus.
+func (t *tenant) mayWrite(bus string) bool {
+	for _, pattern := range t.buses {
+		if prefix, all := strings.CutSuffix(pattern, "*"); pattern == bus || all && strings.HasPrefix(bus, prefix) {
+			return true
+		}
+	}
+	return len(t.buses) == 0
+}
+
+// inherit gives the tenant no more than its former quota left it.
+func (t *tenant) inherit(former *tenant) {
+	now := time.Now()
+	for _, pair := range [...][2]*door.Bucket{{t.events, former.events}, {t.bytes, former.bytes}} {
+		if pair[0] != nil && pair[1] != nil {
+			pair[0].AtMost(pair[1].Available(now))
+		}
+	}
+}
+
+// take charges events and their bytes, or refuses all of them.
+func (t *tenant) take(events, bytes int) error {
+	if t == nil {
+		return nil
+	}
+	now := time.Now()
+	if t.events != nil {
+		if wait := t.events.Take(now, events); wait > 0 {
+			return overQuota(wait, "the tenant's quota of %g events per second is used up", t.events.Rate())
+		}
+	}
+	if t.bytes != nil {
+		if wait := t.bytes.Take(now, bytes); wait > 0 {
+			if t.events != nil {
+				t.events.Give(now, events)
+			}
+			return overQuota(wait, "the tenant's quota of %g bytes per second is used up", t.bytes.Rate())
+		}
+	}
+	return nil
+}
+
+// give takes back the charge for what was not stored.
+func (t *tenant) give(events, bytes int) {
+	if t == nil || events == 0 {
+		return
+	}
+	now := time.Now()
+	if t.events != nil {
+		t.events.Give(now, events)
+	}
+	if t.bytes != nil {
+		t.bytes.Give(now, bytes)
+	}
+}
+
+func overQuota(wait time.Duration, format string, rate float64) error {
+	return &door.Refusal{Status: http.StatusTooManyRequests, Reason: "tenant_quota", RetryAfter: max(wait, time.Second), Text: fmt.Sprintf(format, rate)}
+}

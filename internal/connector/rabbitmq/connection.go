@@ -98,7 +98,7 @@ func (c Connection) dial(ctx context.Context, role string) (*link, error) {
 	_ = socket.SetDeadline(deadline) // of the handshake; the library takes it away afterwards
 	w := newWire(socket)
 	unwatch := context.AfterFunc(ctx, func() { _ = w.Close() })
-	properties := amqp.Table{"product": "Aviary Pigeonhole", "platform": "Go"}
+	properties := amqp.Table{"product": "Aviary", "platform": "Go"}
 	properties.SetClientConnectionName(c.Name + " " + role)
 	conn, err := amqp.Open(w, amqp.Config{
 		SASL: sasl, Vhost: uri.Vhost, FrameSize: frameMax, Heartbeat: c.Heartbeat, Properties: properties, Locale: "en_US",

@@ -19,8 +19,6 @@ const (
 	keepAlive      = 30 * time.Second
 	// maxResponseHeader bounds the head of an answer.
 	maxResponseHeader = 64 << 10
-	// ownIdle is how many idle connections a subscriber keeps that has TLS settings of its own, at most.
-	ownIdle = 16
 )
 
 // newTransport makes a pool of connections whose dialer asks the guard. It speaks HTTP/1.1: each attempt has a connection

@@ -105,7 +105,7 @@ func (f *Factory) New(s *registry.Subscriber) (Target, error) {
 	}
 	switch t := &s.Target; {
 	case t.Webhook != nil:
-		return newWebhook(t.Webhook, timeout, f)
+		return newWebhook(t.Webhook, timeout, max(s.Delivery.Concurrency, 1), f)
 	case t.Kafka != nil:
 		return newKafka(t.Kafka, timeout, f)
 	case t.RabbitMQ != nil:

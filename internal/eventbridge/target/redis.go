@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -77,13 +78,15 @@ func (s *redisStream) result(ctx context.Context, err error) Result {
 	case ctx.Err() != nil:
 		reason, err := connectionError(ctx, err, s.timeout)
 		return Result{Reason: reason, Err: err}
+	case errors.Is(err, os.ErrDeadlineExceeded): // the connection's, which is ctx's
+		return Result{Reason: ReasonTimeout, Err: fmt.Errorf("redis stream %q: no answer within %s", s.stream, s.timeout)}
 	case errors.As(err, &answered):
 		return Result{Reason: ReasonStore, Err: fmt.Errorf("redis stream %q: %w", s.stream, err)}
 	}
 	return Result{Reason: ReasonConnection, Err: fmt.Errorf("redis stream %q: %w", s.stream, err)}
 }
 
-// newRedis expects what faultsOf has found nothing wrong with.
+// newRedis expects what Check has found nothing wrong with.
 func newRedis(c *registry.RedisTarget, timeout time.Duration, f *Factory) (Target, error) {
 	client, release, err := f.redis(c.Connection)
 	if err != nil {

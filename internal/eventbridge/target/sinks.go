@@ -144,7 +144,7 @@ func aboutEvent(reason string) bool {
 	return false
 }
 
-// newKafka, newRabbitMQ and newPulsar expect what faultsOf has found nothing wrong with.
+// newKafka, newRabbitMQ and newPulsar expect what Check has found nothing wrong with.
 
 func newKafka(c *registry.KafkaTarget, timeout time.Duration, f *Factory) (Target, error) {
 	sink, err := f.kafkaSink(c.Connection, c.Topic)

@@ -36,26 +36,31 @@ const (
 
 // webhook delivers by POST.
 type webhook struct {
-	url       *url.URL
-	mode      string
-	fixed     http.Header // of each request; its lists are shared
-	signer    *signer     // nil: requests are not signed
-	tokens    *tokens     // nil: no OAuth2
-	transport *http.Transport
-	own       bool // the transport is no other subscriber's
-	timeout   time.Duration
-	redactor  redactor
-	buffers   *answers
+	blank      *http.Request // what requests are made of
+	mode       string
+	structured http.Header // of events in mode structured
+	fixed      http.Header // of each request; its lists are shared
+	signer     *signer     // nil: requests are not signed
+	tokens     *tokens     // nil: no OAuth2
+	transport  *http.Transport
+	own        bool // the transport is no other subscriber's
+	timeout    time.Duration
+	redactor   redactor
+	buffers    *answers
 }
 
-// newWebhook expects what faultsOf has found nothing wrong with.
-func newWebhook(c *registry.Webhook, timeout time.Duration, f *Factory) (*webhook, error) {
+// newWebhook expects what Check has found nothing wrong with. concurrency is how many deliveries there may be at a time.
+func newWebhook(c *registry.Webhook, timeout time.Duration, concurrency int, f *Factory) (*webhook, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, errors.New("the URL cannot be read")
 	}
 	w := &webhook{
-		url: u, mode: c.Mode, timeout: timeout, transport: f.shared, buffers: &f.answers,
+		blank: &http.Request{
+			Method: http.MethodPost, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody,
+		},
+		structured: http.Header{"Content-Type": {event.MediaType}},
+		mode:       c.Mode, timeout: timeout, transport: f.shared, buffers: &f.answers,
 		fixed: http.Header{"User-Agent": {userAgent}},
 	}
 	for name, value := range c.Headers {
@@ -77,7 +82,7 @@ func newWebhook(c *registry.Webhook, timeout time.Duration, f *Factory) (*webhoo
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
-		w.transport, w.own = f.newTransport(settings, min(ownIdle, f.cfg.IdleConnections)), true
+		w.transport, w.own = f.newTransport(settings, min(concurrency, f.cfg.IdleConnections)), true
 	}
 	if c.OAuth2 != nil {
 		w.tokens = newTokens(c.OAuth2, w.transport)
@@ -99,19 +104,18 @@ func (w *webhook) Close(context.Context) error {
 
 // Deliver posts the events: in mode batch together, and otherwise one after the other.
 func (w *webhook) Deliver(ctx context.Context, batch []Delivery) []Result {
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
-	defer cancel()
+	end := time.Now().Add(w.timeout)
 	results := make([]Result, len(batch))
 	if w.mode == modeBatch {
 		for from := 0; from < len(batch); {
 			to := fitting(batch, from)
-			w.deliverBatch(ctx, batch[from:to], results[from:to])
+			w.deliverBatch(ctx, end, batch[from:to], results[from:to])
 			from = to
 		}
 		return results
 	}
 	for i := range batch {
-		results[i] = w.deliverOne(ctx, &batch[i])
+		results[i] = w.deliverOne(ctx, end, &batch[i])
 	}
 	return results
 }
@@ -129,23 +133,22 @@ func fitting(batch []Delivery, from int) int {
 
 // deliverBatch posts all of batch in one request. A refusal is about one of them at least: the halves are posted apart, and theirs, until it is known
 // which. All of this is one attempt and has its time.
-func (w *webhook) deliverBatch(ctx context.Context, batch []Delivery, results []Result) {
+func (w *webhook) deliverBatch(ctx context.Context, end time.Time, batch []Delivery, results []Result) {
 	hops, events := 0, make([]event.Event, len(batch))
 	for i := range batch {
 		if batch[i].Body != nil {
-			w.deliverApart(ctx, batch, results)
+			w.deliverApart(ctx, end, batch, results)
 			return
 		}
 		hops = max(hops, batch[i].Hops)
 		events[i] = batch[i].Event
 	}
-	r := request{id: batchID(batch), hops: hops, head: http.Header{}}
-	r.body = event.WriteBatch(r.head, events)
-	result := w.post(ctx, r)
+	head := http.Header{}
+	result := w.post(ctx, request{end: end, id: batchID(batch), hops: hops, body: event.WriteBatch(head, events), head: head})
 	if result.Verdict == Refused && len(batch) > 1 {
 		half := len(batch) / 2
-		w.deliverBatch(ctx, batch[:half], results[:half])
-		w.deliverBatch(ctx, batch[half:], results[half:])
+		w.deliverBatch(ctx, end, batch[:half], results[:half])
+		w.deliverBatch(ctx, end, batch[half:], results[half:])
 		return
 	}
 	for i := range results {
@@ -154,9 +157,9 @@ func (w *webhook) deliverBatch(ctx context.Context, batch []Delivery, results []
 }
 
 // deliverApart is for a batch with what a transformation has made: there is no form of several of these.
-func (w *webhook) deliverApart(ctx context.Context, batch []Delivery, results []Result) {
+func (w *webhook) deliverApart(ctx context.Context, end time.Time, batch []Delivery, results []Result) {
 	for i := range batch {
-		results[i] = w.deliverOne(ctx, &batch[i])
+		results[i] = w.deliverOne(ctx, end, &batch[i])
 	}
 }
 
@@ -174,6 +177,7 @@ func batchID(batch []Delivery) string {
 
 // request is what differs between requests of a webhook.
 type request struct {
+	end   time.Time // of the attempt
 	id    string
 	hops  int
 	head  http.Header // those of the mode
@@ -181,12 +185,13 @@ type request struct {
 	trace event.Trace
 }
 
-func (w *webhook) deliverOne(ctx context.Context, d *Delivery) Result {
-	r := request{id: d.Event.WebhookID(), hops: d.Hops, head: make(http.Header, 16), trace: traceOf(&d.Event)}
+func (w *webhook) deliverOne(ctx context.Context, end time.Time, d *Delivery) Result {
+	r := request{end: end, id: d.Event.WebhookID(), hops: d.Hops, trace: traceOf(&d.Event)}
 	if w.mode != modeBinary && d.Body == nil {
-		r.body = d.Event.WriteStructured(r.head)
+		r.head, r.body = w.structured, d.Event.JSON
 		return w.post(ctx, r)
 	}
+	r.head = make(http.Header, 16)
 	var err error
 	if r.body, err = d.Event.WriteBinary(r.head); err != nil {
 		return Result{Verdict: Refused, Reason: ReasonEvent, Err: err}
@@ -229,6 +234,8 @@ func (w *webhook) authorizedPost(ctx context.Context, r *request) Result {
 	if w.tokens == nil {
 		return w.postOnce(ctx, r, "")
 	}
+	ctx, cancel := context.WithDeadline(ctx, r.end)
+	defer cancel()
 	token, err := w.tokens.get(ctx)
 	if err != nil {
 		return w.noToken(ctx, err)
@@ -292,13 +299,11 @@ func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result
 	if err != nil {
 		return Result{Reason: ReasonEvent, Err: err}
 	}
-	ctx, cancel := context.WithCancel(ctx) // so that the rest of an answer is not waited for
+	ctx, cancel := context.WithDeadline(ctx, r.end) // cancelled when the rest of an answer is not waited for, too
 	defer cancel()
-	req := (&http.Request{
-		Method: http.MethodPost, URL: w.url, Host: w.url.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: head,
-		ContentLength: int64(len(r.body)), Body: http.NoBody,
-	}).WithContext(ctx)
-	if len(r.body) > 0 {
+	req := w.blank.WithContext(ctx)
+	req.Header = head
+	if req.ContentLength = int64(len(r.body)); len(r.body) > 0 {
 		req.Body = newBody(r.body)
 		req.GetBody = func() (io.ReadCloser, error) { return newBody(r.body), nil }
 	}

@@ -1,0 +1,172 @@
+package target
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+func TestCheck(t *testing.T) {
+	h := newHarness(t, func(o *Options) {
+		o.Config.Allow, o.Config.Ports = nil, []uint16{80, 443, 8080}
+		o.Topics.Namespace = "public/default"
+		o.Connections.Kafka = map[string]Kafka{"main": {}, "other": {}}
+	})
+	hook := func(change func(*registry.Webhook)) registry.Target {
+		w := &registry.Webhook{URL: "https://shop.example/x?y=z"}
+		change(w)
+		return registry.Target{Webhook: w}
+	}
+	url := func(text string) registry.Target { return hook(func(w *registry.Webhook) { w.URL = text }) }
+	header := func(name string, value secret.String) registry.Target {
+		return hook(func(w *registry.Webhook) { w.Headers = map[string]secret.String{name: value} })
+	}
+	pulsar := func(topic string) registry.Target {
+		return registry.Target{Pulsar: &registry.PulsarTarget{Topic: topic}}
+	}
+	for _, test := range []struct {
+		name             string
+		target           registry.Target
+		pointer, problem string // none is wrong where both are empty
+	}{
+		{"a webhook", url("https://shop.example/x?y=z"), "", ""},
+		{"another port", url("http://shop.example:8080"), "", ""},
+		{"a public address", url("https://8.8.8.8/"), "", ""},
+		{"a port that is not allowed", url("https://shop.example:8443/"), "/webhook/url", "at a port"},
+		{"no scheme", url("shop.example"), "/webhook/url", "must be http://HOST"},
+		{"another scheme", url("file:///etc/passwd"), "/webhook/url", "must be http://HOST"},
+		{"a password", url("https://a:hidden@shop.example/"), "/webhook/url", "must not hold a user name"},
+		{"port 0", url("https://shop.example:0/"), "/webhook/url", "a port from 1"},
+		{"localhost", url("http://LOCALHOST./"), "/webhook/url", "loopback"},
+		{"a name below localhost", url("http://a.localhost/"), "/webhook/url", "loopback"},
+		{"a private address", url("http://10.0.0.1/"), "/webhook/url", "private"},
+		{"a metadata address", url("http://169.254.169.254/latest"), "/webhook/url", "metadata"},
+		{"IPv6", url("http://[::ffff:127.0.0.1]/"), "/webhook/url", "loopback"},
+		{"a zone", url("http://[fe80::1%25eth0]/"), "/webhook/url", "link-local"},
+		{"a mode", hook(func(w *registry.Webhook) { w.Mode = "soap" }), "/webhook/mode", "must be binary"},
+		{"a header", header("X-Key", "a b"), "", ""},
+		{"authorization", header("Authorization", "Basic abc"), "", ""},
+		{"hop by hop", header("transfer-encoding", "chunked"), "/webhook/headers/transfer-encoding", "about one connection"},
+		{"host", header("Host", "inside"), "/webhook/headers/Host", "HTTP itself"},
+		{"content length", header("Content-Length", "1"), "/webhook/headers/Content-Length", "HTTP itself"},
+		{"content type", header("Content-Type", "a/b"), "/webhook/headers/Content-Type", "content_type"},
+		{"an attribute", header("CE-id", "1"), "/webhook/headers/CE-id", "set by Eventbridge"},
+		{"a signature", header("webhook-signature", "1"), "/webhook/headers/webhook-signature", "set by Eventbridge"},
+		{"hops", header("aviary-hops", "0"), "/webhook/headers/aviary-hops", "set by Eventbridge"},
+		{"a proxy's", header("Proxy-Authorization", "x"), "/webhook/headers/Proxy-Authorization", "about one connection"},
+		{"no name", header("a b", "x"), "/webhook/headers/a b", "is not the name"},
+		{"a name with a slash", header("a/b", "x"), "/webhook/headers/a~1b", "is not the name"},
+		{"two lines", header("X-A", "hidden\r\nX-B: 1"), "/webhook/headers/X-A", "no control characters"},
+		{"twice", hook(func(w *registry.Webhook) { w.Headers = map[string]secret.String{"X-A": "1", "x-a": "2"} }), "/webhook/headers/x-a", "twice"},
+		{"a bearer of two lines", hook(func(w *registry.Webhook) { w.Bearer = "hidden\r\nx" }), "/webhook/bearer", "must be a token"},
+		{"a key", hook(func(w *registry.Webhook) { w.SigningSecret = "hidden" }), "/webhook/signing_secret", "whsec_"},
+		{"an authority", hook(func(w *registry.Webhook) { w.TLS = &registry.ClientTLS{CA: "hidden"} }), "/webhook/tls", "in PEM as ca"},
+		{"half a certificate", hook(func(w *registry.Webhook) { w.TLS = &registry.ClientTLS{Certificate: "hidden"} }), "/webhook/tls", "both certificate and key"},
+		{"no pair", hook(func(w *registry.Webhook) { w.TLS = &registry.ClientTLS{Certificate: "hidden", Key: "hidden"} }), "/webhook/tls", "its private key"},
+		{"a token URL", hook(func(w *registry.Webhook) { w.OAuth2 = &registry.OAuth2{TokenURL: "http://127.0.0.1/"} }), "/webhook/oauth2/token_url", "loopback"},
+		{"a topic", pulsar("persistent://public/default/orders"), "", ""},
+		{"a topic of ours", pulsar("persistent://public/default/eventbridge-registry"), "/pulsar/topic", "Eventbridge's own"},
+		{"a topic of ours by its short name", pulsar("eventbridge-b-events-partition-0"), "/pulsar/topic", "Eventbridge's own"},
+		{"a topic of ours without the scheme", pulsar("public/default/eventbridge-b-events"), "/pulsar/topic", "Eventbridge's own"},
+		{"a topic of that name elsewhere", pulsar("public/other/eventbridge-b-events"), "", ""},
+		{"a cluster", registry.Target{Pulsar: &registry.PulsarTarget{Topic: "a", Connection: "x"}}, "/pulsar/connection", `got "x"; there is none`},
+		{"a connection", registry.Target{Kafka: &registry.KafkaTarget{Topic: "a", Connection: "x"}}, "/kafka/connection", "known are main, other"},
+		{"a connection of RabbitMQ", registry.Target{RabbitMQ: &registry.RabbitMQTarget{Connection: "main"}}, "/rabbitmq/connection", "there is none"},
+		{"a connection of Redis", registry.Target{Redis: &registry.RedisTarget{Connection: "main"}}, "/redis/connection", "there is none"},
+		{"the log", registry.Target{Log: &registry.LogTarget{}}, "", ""},
+		{"nothing", registry.Target{}, "", "must have one of"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var pointers, problems []string
+			h.Check(&test.target, func(pointer, problem string) {
+				pointers, problems = append(pointers, pointer), append(problems, problem)
+			})
+			if test.problem == "" {
+				assert.Empty(t, problems)
+				return
+			}
+			require.Len(t, problems, 1, "%v", problems)
+			assert.Equal(t, test.pointer, pointers[0])
+			assert.Contains(t, problems[0], test.problem)
+			assert.NotContains(t, problems[0], "hidden")
+			_, err := h.New(&registry.Subscriber{Target: test.target})
+			require.ErrorContains(t, err, test.problem)
+		})
+	}
+}
+
+func TestTooManyHeaders(t *testing.T) {
+	h := newHarness(t, nil)
+	headers := map[string]secret.String{}
+	for c := range 40 {
+		headers["X-"+string(rune('a'+c%26))+string(rune('a'+c/26))] = "1"
+	}
+	var pointers []string
+	h.Check(&registry.Target{Webhook: &registry.Webhook{URL: "http://127.0.0.1/", Headers: headers}}, func(pointer, _ string) { pointers = append(pointers, pointer) })
+	assert.Equal(t, []string{"/webhook/headers"}, pointers)
+}
+
+func TestLog(t *testing.T) {
+	core, logged := observer.New(zap.InfoLevel)
+	h := newHarness(t, func(o *Options) { o.Log = zap.New(core) })
+	target := h.target(&registry.Subscriber{Bus: "orders", Name: "audit", Target: registry.Target{Log: &registry.LogTarget{}}})
+	d := h.event("7")
+	other := h.event("8")
+	other.Body, other.ContentType = make([]byte, 2*maxLogged), "text/plain"
+	for _, result := range target.Deliver(context.Background(), []Delivery{d, other}) {
+		assert.Equal(t, Delivered, result.Verdict)
+	}
+	lines := logged.FilterMessage("event").All()
+	require.Len(t, lines, 2)
+	fields := lines[0].ContextMap()
+	assert.Equal(t, "7", fields["id"])
+	assert.Equal(t, "audit", fields["subscriber"])
+	assert.JSONEq(t, string(d.Event.JSON), fields["event"].(string))
+	assert.Len(t, lines[1].ContextMap()["event"], maxLogged)
+}
+
+// TestTargetsShareAndGiveBack: sinks and clients of one destination are shared, and there while somebody uses them.
+func TestTargetsShareAndGiveBack(t *testing.T) {
+	h := newHarness(t, func(o *Options) {
+		var k Kafka
+		k.SetDefaults()
+		k.Brokers = []string{"127.0.0.1:1"}
+		o.Connections.Kafka = map[string]Kafka{"main": k}
+		var r Redis
+		r.SetDefaults()
+		o.Connections.Redis = map[string]Redis{"main": r}
+	})
+	open := func(to registry.Target) Target {
+		target, err := h.New(&registry.Subscriber{Target: to})
+		require.NoError(t, err)
+		return target
+	}
+	topic := func(name string) registry.Target {
+		return registry.Target{Kafka: &registry.KafkaTarget{Connection: "main", Topic: name}}
+	}
+	stream := registry.Target{Redis: &registry.RedisTarget{Connection: "main", Stream: "s"}}
+	all := []Target{open(topic("a")), open(topic("a")), open(topic("b")), open(stream), open(stream)}
+	assert.Len(t, h.sinks, 2)
+	assert.Len(t, h.clients, 1)
+	for _, target := range all[:3] {
+		require.NoError(t, target.Close(context.Background()))
+		require.NoError(t, target.Close(context.Background()))
+	}
+	assert.Empty(t, h.sinks)
+	require.NoError(t, all[3].Close(context.Background()))
+	require.NoError(t, all[3].Close(context.Background()))
+	assert.Len(t, h.clients, 1)
+	left := open(topic("c")) // ended by the factory
+	require.NoError(t, h.Close(context.Background()))
+	_, err := h.New(&registry.Subscriber{Target: topic("a")})
+	require.ErrorIs(t, err, errClosed)
+	require.NoError(t, left.Close(context.Background()))
+	require.NoError(t, all[4].Close(context.Background()))
+}

@@ -1,0 +1,127 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+)
+
+// shelf is a sink that keeps outcomes back while held is set.
+type shelf struct {
+	mu       sync.Mutex
+	hold     bool
+	held     []func(error)
+	outcomes map[string]error // by value
+	values   []string
+}
+
+func (s *shelf) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
+	s.mu.Lock()
+	s.values = append(s.values, string(m.Value))
+	if s.hold {
+		s.held = append(s.held, done)
+		s.mu.Unlock()
+		return
+	}
+	err := s.outcomes[string(m.Value)]
+	s.mu.Unlock()
+	go done(err)
+}
+
+func (s *shelf) answer(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, done := range s.held {
+		done(err)
+	}
+	s.held, s.hold = nil, false
+}
+
+// onShelf is a target whose sink is s.
+func onShelf(s lane.Sink) *sinkTarget {
+	return newSinkTarget(&sharedSink{sink: s}, time.Second, func(d *Delivery) (string, *message.Message, error) {
+		return "", &message.Message{Value: d.Body}, nil
+	})
+}
+
+func bodies(texts ...string) []Delivery {
+	batch := make([]Delivery, len(texts))
+	for i, text := range texts {
+		batch[i].Body = []byte(text)
+	}
+	return batch
+}
+
+func TestOutcomesOfSinks(t *testing.T) {
+	s := &shelf{outcomes: map[string]error{
+		"large":   lane.Refuse("too_large", errors.New("it is too large")),
+		"nowhere": lane.Refuse("unroutable", errors.New("no queue takes it")),
+		"lost":    errors.New("the connection broke"),
+	}}
+	results := onShelf(s).Deliver(context.Background(), bodies("a", "large", "b", "nowhere", "lost", "c"))
+	assert.Equal(t, []string{"a", "large", "b", "nowhere", "lost", "c"}, s.values)
+	for i, want := range []Result{
+		{Verdict: Delivered}, {Verdict: Refused, Reason: "too_large"}, {Verdict: Delivered}, {Verdict: Retry, Reason: "unroutable"},
+		{Verdict: Retry, Reason: ReasonConnection}, {Verdict: Delivered},
+	} {
+		assert.Equal(t, want.Verdict, results[i].Verdict, i)
+		assert.Equal(t, want.Reason, results[i].Reason, i)
+		assert.Equal(t, want.Verdict == Delivered, results[i].Err == nil, i)
+	}
+}
+
+// TestWhatIsOnItsWayIsBounded: a sink keeps what it was given while its system is away, so a subscriber's attempts must not add up.
+func TestWhatIsOnItsWayIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{hold: true}
+		target := onShelf(s)
+		trouble := errors.New("the broker is away")
+		target.sink.trouble.Store(&trouble)
+		var texts []string
+		for i := range 700 {
+			texts = append(texts, fmt.Sprint(i))
+		}
+		count := func(results []Result) map[string]int {
+			reasons := map[string]int{}
+			for _, r := range results {
+				require.Equal(t, Retry, r.Verdict)
+				require.ErrorIs(t, r.Err, trouble)
+				reasons[r.Reason]++
+			}
+			return reasons
+		}
+		began := time.Now()
+		require.Equal(t, map[string]int{ReasonTimeout: 700}, count(target.Deliver(context.Background(), bodies(texts...))))
+		require.Equal(t, map[string]int{ReasonTimeout: 300, ReasonBusy: 400}, count(target.Deliver(context.Background(), bodies(texts...))))
+		require.Equal(t, map[string]int{ReasonBusy: 700}, count(target.Deliver(context.Background(), bodies(texts...))))
+		assert.Equal(t, 3*time.Second, time.Since(began))
+		assert.Len(t, s.values, 1000)
+
+		// Late outcomes make room again, and nobody waits for them.
+		target.sink.trouble.Store(nil)
+		s.answer(nil)
+		for _, r := range target.Deliver(context.Background(), bodies(texts...)) {
+			require.Equal(t, Delivered, r.Verdict)
+		}
+
+		// One that is larger than all that is allowed goes alone.
+		require.Equal(t, Delivered, target.Deliver(context.Background(), []Delivery{{Body: make([]byte, 2*pendingBytes)}})[0].Verdict)
+
+		// The caller may give up earlier.
+		s.hold = true
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Millisecond, cancel)
+		require.Equal(t, ReasonStopped, target.Deliver(ctx, bodies("x"))[0].Reason)
+		s.answer(errors.New("late"))
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,11 +41,19 @@ type bus struct {
 	lanes   map[string]*lane   // of subscribers that are not ordered, by UID
 	owned   map[int]*partition // the partitions that this engine has
 	trouble error
+
+	consumer *messaging.Consumer
+	held     error // why nothing is consumed; nil: it is
 }
 
-// update makes events be matched for the subscribers of a snapshot.
-func (b *bus) update(s *registry.Snapshot) {
+// update makes events be matched for the subscribers of a snapshot. It returns false when the snapshot lacks one of
+// them: nothing is consumed then, since what does not match would be lost to it.
+func (b *bus) update(s *registry.Snapshot) bool {
 	b.newest.Store(s.Bus(b.name))
+	if err := unreadable(s.Unreadable(), b.name); err != nil {
+		b.hold(err)
+		return false
+	}
 	var wanted []*registry.Subscriber
 	exists := make(map[string]bool)
 	count := 0
@@ -61,6 +70,41 @@ func (b *bus) update(s *registry.Snapshot) {
 		if !exists[s.UID] {
 			b.forget(s.UID)
 		}
+	}
+	b.hold(nil)
+	return true
+}
+
+// unreadable says which subscribers of a bus the registry has and cannot read.
+func unreadable(keys map[string]string, bus string) error {
+	var errs []error
+	for key, reason := range keys {
+		if name, ok := strings.CutPrefix(key, "sub/"+bus+"/"); ok {
+			errs = append(errs, fmt.Errorf("subscriber %s cannot be read, and events that it is to get would be lost: %s", name, reason))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hold has the bus not be consumed, for the reason err; nil: it goes on.
+func (b *bus) hold(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil && b.held == nil {
+		b.log.Error("nothing of the bus is consumed", zap.Error(err))
+	}
+	b.held = err
+	b.pause()
+}
+
+// pause has the consumer do what held says. b.mu is held.
+func (b *bus) pause() {
+	switch {
+	case b.consumer == nil:
+	case b.held != nil:
+		b.consumer.Pause()
+	default:
+		b.consumer.Resume()
 	}
 }
 
@@ -142,6 +186,10 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	if err != nil {
 		return err
 	}
+	b.mu.Lock()
+	b.consumer = consumer
+	b.pause()
+	b.mu.Unlock()
 	b.note(nil)
 	return consumer.RunAsync(ctx, func(ctx context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
 		if err := b.take(ctx, d, p); err != nil {
@@ -356,21 +404,25 @@ func (e *Engine) newLane(b *bus, s *registry.Subscriber, ctx context.Context, pa
 	log := b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition))
 	l := &lane{
 		cfg: e.cfg, subscriber: s, ordered: s.Order.Ordered(), oneKey: s.Order == registry.OrderGroup,
-		log: log, metrics: b.metrics, ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1),
+		turns: e.turns, log: log, metrics: b.metrics, ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1),
 		bury: &burier{engine: e, subscriber: s, log: log, metrics: b.metrics},
 	}
-	config, made := b.newest.Load(), false
-	l.open = func(ctx context.Context) (store, error) {
-		if !made { // the registry has made the topics, unless another version has
-			if err := e.maker.MakeSubscriber(ctx, config, s); err != nil {
-				return nil, fmt.Errorf("cannot make the topics of %s: %w", s.Name, err)
-			}
-			made = true
-		}
+	config := b.newest.Load()
+	open := func(ctx context.Context) (store, error) {
 		if l.ordered {
 			return e.openWriter(ctx, s, partition)
 		}
 		return e.openPublisher(ctx, s)
+	}
+	l.open = func(ctx context.Context) (store, error) {
+		way, err := open(ctx)
+		if !errors.Is(err, messaging.ErrTopicNotFound) {
+			return way, err
+		}
+		if err := e.maker.MakeSubscriber(ctx, config, s); err != nil { // somebody has deleted what the registry had made
+			return nil, fmt.Errorf("cannot make the topics of %s: %w", s.Name, err)
+		}
+		return open(ctx)
 	}
 	return l
 }

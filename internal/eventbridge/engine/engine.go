@@ -38,6 +38,7 @@ type Engine struct {
 	log     *zap.Logger
 	metrics *Metrics
 	room    windowRoom
+	turns   turns
 	working sync.WaitGroup
 	applied atomic.Int64
 
@@ -60,7 +61,7 @@ type Options struct {
 func New(o Options) *Engine {
 	return &Engine{
 		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		room: windowRoom{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus),
+		room: windowRoom{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), turns: newTurns(),
 	}
 }
 
@@ -77,6 +78,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	for _, b := range all {
+		b.begin.Do(func() { close(b.done) }) // it has never begun
 		<-b.done
 	}
 	e.working.Wait()
@@ -127,6 +129,12 @@ func (e *Engine) Trouble() error {
 func (b *bus) Trouble() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.held != nil {
+		return b.held
+	}
+	if b.trouble == nil && b.consumer != nil {
+		return b.consumer.Trouble()
+	}
 	return b.trouble
 }
 
@@ -140,6 +148,8 @@ func (e *Engine) apply(ctx context.Context, s *registry.Snapshot) {
 			continue
 		}
 		b.halt()
+		b.begin.Do(func() { close(b.done) }) // it has never begun
+		e.working.Go(func() { <-b.done })
 		delete(e.buses, name)
 		if now == nil {
 			e.metrics.forget(name)
@@ -156,8 +166,9 @@ func (e *Engine) apply(ctx context.Context, s *registry.Snapshot) {
 			b = e.newBus(ctx, config, nil)
 			e.buses[config.Name] = b
 		}
-		b.update(s)
-		b.begin.Do(func() { go b.run() }) // once it has rules
+		if b.update(s) {
+			b.begin.Do(func() { go b.run() }) // once it has all rules
+		}
 	}
 	e.applied.Store(s.Revision())
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -65,4 +66,58 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	letter, ok := dead[0].DeadLetter()
 	require.True(t, ok)
 	assert.NotEmpty(t, letter.Reason)
+}
+
+// While a subscriber cannot be read nothing is consumed: what it is to get would be lost.
+func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
+	require.NoError(t, unreadable(map[string]string{"bus/orders": "newer", "sub/other/s": "newer"}, busName))
+	held := unreadable(map[string]string{"sub/orders/s": "newer"}, busName)
+	require.ErrorContains(t, held, "subscriber s cannot be read")
+
+	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", registry.OrderNone, `{"type":["a"]}`))
+	e, _ := w.engine(w.client, testConfig())
+	w.publish("one", "a", "", 1)
+	w.acknowledged(20 * time.Second)
+	e.mu.Lock()
+	b := e.buses[busName]
+	e.mu.Unlock()
+	b.hold(held)
+	require.ErrorContains(t, e.Trouble(), "subscriber s cannot be read")
+	w.publish("two", "a", "", 2)
+	time.Sleep(300 * time.Millisecond)
+	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 1)
+	w.set(w.subs...)
+	w.acknowledged(20 * time.Second)
+	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 2)
+	assert.NoError(t, e.Trouble())
+}
+
+// A bus that is deleted is consumed no more, and one of its name is another one.
+func TestBusesComeAndGo(t *testing.T) {
+	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", registry.OrderNone, `{"type":["a"]}`))
+	e, stop := w.engine(w.client, testConfig())
+	w.publish("one", "a", "", 1)
+	w.acknowledged(20 * time.Second)
+	assert.Equal(t, 1, e.Status()[busName].Rules)
+	assert.Equal(t, []int{0}, e.Status()[busName].Partitions)
+	w.store.Set(registrytest.Snapshot(t, 100, nil, nil))
+	assert.Empty(t, e.Status())
+	w.publish("two", "a", "", 2)
+	w.rev, w.bus.Created = 200, time.Now()
+	w.set(w.subs...)
+	w.acknowledged(20 * time.Second)
+	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 2)
+
+	// A subscriber that is deleted takes its copies along, also those that cannot be stored.
+	w.server.Terminate(t, w.topics.Send(w.sub("s")))
+	w.server.Terminate(t, w.topics.DeadLetter(w.sub("s")))
+	w.publish("three", "a", "", 3)
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.buses[busName].lanes["u-s"].Trouble() != nil
+	}, 20*time.Second, 10*time.Millisecond)
+	w.set()
+	w.acknowledged(30 * time.Second)
+	stop()
 }

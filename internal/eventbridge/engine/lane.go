@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ type lane struct {
 	ordered    bool
 	oneKey     bool // the copies of a group have one key
 	open       func(context.Context) (store, error)
+	turns      turns
 	bury       deadLetters
 	log        *zap.Logger
 	metrics    *busMetrics
@@ -327,14 +329,9 @@ func (w *laneWork) send(group []entry) (done, left []entry, err error) {
 	}
 	w.mu.Unlock()
 	if w.way == nil {
-		opening, cancel := context.WithTimeout(w.ctx, openTimeout)
-		w.way, err = w.open(opening)
-		cancel()
-		if err != nil {
-			w.way = nil
+		if err := w.openWay(); err != nil {
 			return nil, group, err
 		}
-		w.metrics.lanes.Inc()
 	}
 	putting, cancel := context.WithTimeout(w.ctx, w.cfg.StallAfter)
 	defer cancel()
@@ -344,6 +341,35 @@ func (w *laneWork) send(group []entry) (done, left []entry, err error) {
 	}
 	return done, left, err
 }
+
+// openWay opens the send topic, when it is its turn: with a thousand lanes that begin at once the brokers would answer
+// none in time. Topics that are ill have turns of their own, and hold up no others.
+func (w *laneWork) openWay() (err error) {
+	turns := w.turns.first
+	if w.Trouble() != nil {
+		turns = w.turns.again
+	}
+	opening, cancel := context.WithTimeout(w.ctx, openTimeout)
+	defer cancel()
+	select {
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
+	case <-opening.Done():
+		return fmt.Errorf("too many send topics are being opened: %w", opening.Err())
+	}
+	way, err := w.open(opening)
+	if err != nil {
+		return err
+	}
+	w.way = way
+	w.metrics.lanes.Inc()
+	return nil
+}
+
+// turns bound how many send topics are being opened at once.
+type turns struct{ first, again chan struct{} }
+
+func newTurns() turns { return turns{make(chan struct{}, 32), make(chan struct{}, 8)} }
 
 // end closes what is open. The lane is idle, or ends.
 func (w *laneWork) end() {

@@ -87,7 +87,7 @@ func newFakeLane(t testing.TB, s *fakeStore, order registry.Order) (*lane, conte
 	ctx, cancel := context.WithCancel(t.Context())
 	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
 	l := &lane{
-		cfg: cfg, ordered: order.Ordered(), oneKey: order == registry.OrderGroup, log: zaptest.NewLogger(t), metrics: metrics,
+		cfg: cfg, ordered: order.Ordered(), oneKey: order == registry.OrderGroup, turns: newTurns(), log: zaptest.NewLogger(t), metrics: metrics,
 		ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1), bury: &fakeDead{err: errors.New("no dead letters")},
 	}
 	l.open = func(context.Context) (store, error) {

@@ -147,3 +147,55 @@ func TestPastEventsComeAgain(t *testing.T) {
 		})
 	}
 }
+
+func TestANewSubscriberStartsInThePast(t *testing.T) {
+	w := newWorld(t, 2)
+	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
+	require.NoError(t, err)
+	w.engine(w.client)
+	p, _ := w.processor(testConfig())
+	publish := func(ids []string) {
+		for i, id := range ids {
+			key := fmt.Sprint("k", i%5)
+			require.NoError(t, in.Publish(t.Context(), &messaging.Record{Key: key, Payload: testEvent(id, "a", key)}))
+		}
+	}
+	old, middle, during := numbered("old", 20), numbered("middle", 20), numbered("during", 20)
+	publish(old)
+	time.Sleep(5 * time.Millisecond) // publish times are milliseconds
+	noon := time.Now().Add(-time.Millisecond)
+	publish(middle)
+	w.eventually("they are matched", func() bool { // what waits for the engine is not past for it
+		n, err := w.client.Topic(w.topics.Events(busName)).Subscription(registry.EngineSubscription).Backlog(t.Context())
+		return err == nil && n == 0
+	})
+	want := map[string][]string{"earliest": slices.Concat(old, middle, during), "time": slices.Concat(middle, during), "latest": during}
+	targets := map[string]*fakeTarget{}
+	for name := range want {
+		targets[name] = w.target(name, nil)
+		s := newSubscriber(name, registry.OrderGroup)
+		s.Created, s.Start = time.Now(), name
+		if name == "time" {
+			s.Start = noon.Format(time.RFC3339Nano)
+		}
+		w.put(s)
+		j, began, err := p.Start(busName, name)
+		require.NoError(t, err)
+		assert.Equal(t, name != "latest", began)
+		if began {
+			assert.Equal(t, KindReplay, j.Kind)
+		}
+	}
+	publish(during)
+	for name, ids := range want {
+		w.eventually(name, func() bool {
+			got := targets[name].delivered()
+			return !slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(got, id) })
+		})
+		for _, id := range targets[name].delivered() {
+			assert.Contains(t, ids, id, name)
+		}
+	}
+	_, _, err = p.Start(busName, "unknown")
+	require.ErrorIs(t, err, ErrNoSubscriber)
+}

@@ -14,11 +14,15 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// bytesEach bounds what a subscriber that is consumed and gets nothing may cost: 1,000 of them have to fit a process of
-// 512 MiB beside everything else.
-const bytesEach = 300 << 10
+// bytesEach bounds what a subscriber may cost whose topics are open in engine and processor: 1,000 of them have to fit a
+// process of 512 MiB beside everything else.
+const bytesEach = 320 << 10
+
+// fixed is about what connections and the bus take, however many subscribers there are.
+const fixed = 8 << 20
 
 // What a subscriber costs is measured with some of them. AVIARY_SUBSCRIBERS is how many.
 func TestSubscribersAreSmall(t *testing.T) {
@@ -41,7 +45,11 @@ func TestSubscribersAreSmall(t *testing.T) {
 	for range 8 {
 		making.Go(func() {
 			for s := range next {
-				assert.NoError(t, maker.MakeSubscriber(t.Context(), &w.bus, s))
+				err := maker.MakeSubscriber(t.Context(), &w.bus, s)
+				if err != nil { // brokers are slow with thousands of topics
+					err = maker.MakeSubscriber(t.Context(), &w.bus, s)
+				}
+				assert.NoError(t, err)
 			}
 		})
 	}
@@ -56,14 +64,15 @@ func TestSubscribersAreSmall(t *testing.T) {
 	cfg := testConfig()
 	cfg.BacklogEvery = time.Hour
 	p, _ := w.processor(cfg)
-	for i := range subs {
-		w.send(subs[i].Name, "", "e")
-	}
-	for i := range subs {
-		w.gets(w.targets[subs[i].Name], []string{"e"})
+	w.engine(w.client)
+	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
+	require.NoError(t, err)
+	require.NoError(t, in.Publish(t.Context(), &messaging.Record{Key: "k", Payload: testEvent("e", "a", "k")}))
+	for i := range subs { // engine and processor have all open
+		require.Eventually(t, func() bool { return len(w.targets[subs[i].Name].delivered()) > 0 }, 2*time.Minute, 10*time.Millisecond)
 		require.Empty(t, p.Status(busName, subs[i].Name).Trouble)
 	}
-	each := (used() - before) / int64(n)
+	each := (used() - before - fixed) / int64(n)
 	t.Logf("%d subscribers: %d KiB and %.1f goroutines each, all delivered to after %s", n, each>>10, float64(runtime.NumGoroutine()-threads)/float64(n), time.Since(began))
 	assert.Less(t, each, int64(bytesEach))
 }

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -44,13 +45,44 @@ func (p *Processor) Replay(bus, subscriber string, o ReplayOptions) (Job, error)
 		return Job{}, errors.New("rate must be 0 or more")
 	case s.Order == registry.OrderLive:
 		return Job{}, errors.New("a live subscriber gets what comes while it is connected, and no replay")
-	case o.To.IsZero():
+	case o.To.IsZero() || o.To.After(time.Now()):
 		o.To = time.Now()
 	}
 	if !o.From.Before(o.To) {
 		return Job{}, errors.New("from must be before to")
 	}
-	about := Job{Kind: KindReplay, Bus: bus, Subscriber: subscriber, DryRun: o.DryRun}
+	return p.beginReplay(b, s, o)
+}
+
+// startOverlap is for how long after its creation a new subscriber's events are taken from the past, too: as long as
+// engines may take to hear of it.
+const startOverlap = 5 * time.Second
+
+// Start begins the replay by which a new subscriber gets what came before it, from where its start says. Whoever has
+// created the subscriber calls it once. It returns false when there is nothing to replay: start is latest. What comes in
+// the first five seconds may come twice.
+//
+// Like all jobs the replay ends with this process: what it has not published then comes by another one ([Processor.Replay]).
+func (p *Processor) Start(bus, subscriber string) (j Job, began bool, err error) {
+	b, s, err := p.subscriber(bus, subscriber)
+	if err != nil || s.Start == "" || s.Start == "latest" || s.Order == registry.OrderLive {
+		return Job{}, false, err
+	}
+	o := ReplayOptions{To: s.Created.Add(startOverlap)}
+	if s.Start != "earliest" {
+		if o.From, err = time.Parse(time.RFC3339, s.Start); err != nil {
+			return Job{}, false, fmt.Errorf("start: %w", err)
+		}
+	}
+	if !o.From.Before(o.To) {
+		return Job{}, false, nil // it begins in the future: engines match what comes
+	}
+	j, err = p.beginReplay(b, s, o)
+	return j, err == nil, err
+}
+
+func (p *Processor) beginReplay(b *registry.Bus, s *registry.Subscriber, o ReplayOptions) (Job, error) {
+	about := Job{Kind: KindReplay, Bus: b.Name, Subscriber: s.Name, DryRun: o.DryRun}
 	return p.jobs.start(s.UID, about, func(ctx context.Context, j *job) error {
 		return p.replay(ctx, j, b, s, o)
 	})
@@ -106,6 +138,7 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 		}
 		defer func() { _ = r.out.Close(context.WithoutCancel(ctx)) }()
 	}
+	sleep(ctx, time.Until(o.To)) // of a start: until engines have heard of it
 	partitions, err := p.client.Partitions(ctx, topics.Events(b.Name))
 	if err != nil {
 		return err

@@ -54,20 +54,17 @@ func (s *store) SetState(_ context.Context, bus, name string, state registry.Sta
 
 func newWorld(t testing.TB, partitions int, subs ...registry.Subscriber) *world {
 	t.Helper()
-	server := stack.Pulsar(t)
-	ns := server.Namespace(t)
-	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL(), AdminURL: server.AdminURL()},
-		messaging.WithLogger(zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		_ = client.Close(ctx)
-	})
+	return newWorldOn(t, stack.Pulsar(t), partitions, subs...)
+}
+
+func newWorldOn(t testing.TB, server *stack.PulsarServer, partitions int, subs ...registry.Subscriber) *world {
+	t.Helper()
 	w := &world{
-		t: t, client: client, topics: registry.Topics{Namespace: ns}, targets: make(map[string]*fakeTarget),
-		bus: registry.Bus{Name: busName, Partitions: partitions, Created: time.Now()},
+		t: t, topics: registry.Topics{Namespace: server.Namespace(t)}, targets: make(map[string]*fakeTarget),
+		bus: registry.Bus{Name: busName, Partitions: partitions, Created: time.Now(), DedupWindow: registry.Duration(10 * time.Minute)},
 	}
+	w.client = w.dial(messaging.Config{URL: server.URL(), AdminURL: server.AdminURL()})
+	client := w.client
 	w.store = &store{registrytest.NewStore(registrytest.Snapshot(t, 0, []registry.Bus{w.bus}, nil)), w}
 	maker := registry.NewPulsar(client, w.topics, true)
 	require.NoError(t, maker.MakeBus(t.Context(), &w.bus))
@@ -75,6 +72,18 @@ func newWorld(t testing.TB, partitions int, subs ...registry.Subscriber) *world 
 		w.put(s)
 	}
 	return w
+}
+
+func (w *world) dial(cfg messaging.Config) *messaging.Client {
+	w.t.Helper()
+	client, err := messaging.Dial(w.t.Context(), cfg, messaging.WithLogger(zaptest.NewLogger(w.t, zaptest.Level(zap.ErrorLevel))))
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = client.Close(ctx)
+	})
+	return client
 }
 
 // put adds a subscriber, or changes it.
@@ -181,9 +190,14 @@ func (f *fakeTarget) attemptsAt(id string) []time.Time {
 // processor runs one until the test ends, or stop is called.
 func (w *world) processor(cfg Config) (p *Processor, stop func()) {
 	w.t.Helper()
+	return w.processorOf(w.client, cfg)
+}
+
+func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor, stop func()) {
+	w.t.Helper()
 	require.NoError(w.t, cfg.Validate())
 	p = New(Options{
-		Client: w.client, Source: w.store, Topics: w.topics, Targets: w, Admin: true, Config: cfg,
+		Client: client, Source: w.store, Topics: w.topics, Targets: w, Admin: client == w.client, Config: cfg,
 		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -81,11 +82,9 @@ func TestHeaders(t *testing.T) {
 
 func bodyOf(t *testing.T, r *http.Response) string {
 	t.Helper()
-	var b strings.Builder
-	require.NoError(t, r.Write(&b))
-	_, body, found := strings.Cut(b.String(), "\r\n\r\n")
-	require.True(t, found)
-	return body
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	return string(body)
 }
 
 func TestOtherAddresses(t *testing.T) {

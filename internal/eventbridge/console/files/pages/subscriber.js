@@ -2,7 +2,7 @@
 
 import { get, path, post, request } from '../api.js';
 import { age, count, el, facts, put, renew, time } from '../dom.js';
-import { act, activeChip, at, breakerChip, every, kindOf, notice, showProblem, stateChip, statusOf, subscriberHead } from '../parts.js';
+import { act, activeChip, at, breakerChip, every, kindOf, notice, showProblem, stateChip, statusOf, subscriberHead, worst } from '../parts.js';
 import { confirm } from '../dialogs.js';
 import { stringify } from '../exact.js';
 
@@ -35,17 +35,19 @@ export async function subscriber({ parameters, title, signal }) {
       const now = await statusOf(bus, name, signal);
       showState(now.state);
       renew(tiles.State, now.state, () => stateChip(now.state));
-      renew(tiles['On all engines'], String(now.active), () => activeChip(now.active));
+      renew(tiles['On all engines'], `${now.active} ${now.behind}`, () => activeChip(now));
       renew(tiles.Backlog, String(now.backlog?.events), () => count(now.backlog?.events));
       renew(tiles.Oldest, age(now.backlog?.oldest), () => age(now.backlog?.oldest) || '–');
-      renew(tiles.Breaker, `${now.here?.breaker} ${now.here?.probe_at}`, () => breakerChip(now.here));
-      renew(tiles['Under way'], String(now.here?.under_way), () => count(now.here?.under_way));
+      const breaker = worst(now);
+      renew(tiles.Breaker, `${breaker?.breaker} ${breaker?.probe_at}`, () => breakerChip(breaker));
+      renew(tiles['Under way'], String(underWay(now)), () => count(underWay(now)));
       const letters = now.backlog?.dead_letters;
       renew(tiles['Dead letters'], String(letters), () => (letters > 0 ? el('a', { href: at.subscriber(bus, name, '/dead-letters') }, count(letters)) : count(letters)));
       const texts = [
         now.reason && `Eventbridge changed the state: ${now.reason}`,
         now.here?.trouble,
-        now.here === null && 'The process that answers has not the role processor: it knows no breaker and no deliveries.',
+        ...Object.entries(now.instances ?? {}).filter(([, of]) => of?.trouble && of.trouble !== now.here?.trouble).map(([instance, of]) => `${instance}: ${of.trouble}`),
+        now.here === null && 'The process that answers has not the role processor: deliveries and dead letters are shown by one that has it.',
         now.here !== null && now.backlog === null && 'The backlog is not known: the brokers’ admin API is not set, or does not answer.',
       ].filter(Boolean);
       renew(why, texts.join('\n'), () => texts.map((text) => el('p', { class: 'note' }, text)));
@@ -85,6 +87,12 @@ export async function subscriber({ parameters, title, signal }) {
         s.transform && section('Transformation', settings(s.transform)),
         section('Object', facts(['Order', s.order], ['Start', s.start], ['Revision', String(s.revision)], ['Created', time(s.created)], ['Changed', time(s.changed)], ['UID', s.uid])))),
   ];
+}
+
+/** underWay is how many deliveries are under way in all processes. */
+function underWay(status) {
+  const told = Object.values(status.instances ?? {}).map((s) => s?.under_way).filter((n) => typeof n === 'number');
+  return told.length > 1 || !status.here ? told.reduce((a, b) => a + b, 0) : status.here.under_way;
 }
 
 function section(heading, ...content) {

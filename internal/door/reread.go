@@ -46,3 +46,10 @@ func (r *Reread) due() bool {
 	r.readAt, r.reading = now, true
 	return true
 }
+
+// Expire has the next caller read, however recent the last time was.
+func (r *Reread) Expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.readAt = time.Time{}
+}

@@ -20,7 +20,7 @@ func write(t *testing.T, dir, name, text string) (path string) {
 }
 
 // later makes the files be read again.
-func (t *Tokens) later() { t.again.readAt = t.again.readAt.Add(-rereadFiles) }
+func (t *Tokens) later() { t.again.Expire() }
 
 func TestTokensCanBeRotated(t *testing.T) {
 	dir := t.TempDir()

@@ -38,7 +38,7 @@ func NewEnv(variables ...cel.EnvOption) (*cel.Env, error) {
 
 // Compile makes a program of an expression whose type is one of those wanted, or dyn,
 // which is known when a message has been seen. want names those for people. With no types wanted any will do. options are
-// the program's besides the bound of its cost.
+// the program's besides, and may lower the bound of its cost.
 func Compile(env *cel.Env, source, want string, options []cel.ProgramOption, wanted ...*cel.Type) (cel.Program, error) {
 	checked, issues := env.Compile(source)
 	if err := issues.Err(); err != nil {
@@ -54,7 +54,7 @@ func Compile(env *cel.Env, source, want string, options []cel.ProgramOption, wan
 	if err := checkAmplifiers(checked); err != nil {
 		return nil, err
 	}
-	program, err := env.Program(checked, append(options, cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize))...)
+	program, err := env.Program(checked, append([]cel.ProgramOption{cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize)}, options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("does not compile: %w", err)
 	}

@@ -114,7 +114,7 @@ func (c SourceConfig) Validate() error {
 		fault("topics", "must be given, either here or by pattern")
 	}
 	for i, topic := range c.Topics {
-		if err := CheckTopic(topic); err != nil {
+		if err := checkTopic(topic); err != nil {
 			fault(fmt.Sprintf("topics[%d]", i), "must be the name of a topic, got %q: %s", topic, err)
 		}
 	}
@@ -254,7 +254,7 @@ func (c SinkConfig) Validate() error {
 		fault("cluster", "must not be empty")
 	}
 	if c.Topic != "" {
-		if err := CheckTopic(c.Topic); err != nil {
+		if err := checkTopic(c.Topic); err != nil {
 			fault("topic", "must be the name of a topic, got %q: %s", c.Topic, err)
 		}
 	}

@@ -156,7 +156,7 @@ func (s *Sink) check(to string, m *message.Message) error {
 	if to == "" {
 		return lane.Refuse(noTopic, errors.New("the route names no topic, and the sink has none"))
 	}
-	if err := CheckTopic(to); err != nil {
+	if err := checkTopic(to); err != nil {
 		return lane.Refuse(invalidTopic, fmt.Errorf("topic %q: %w", to, err))
 	}
 	if s.cfg.Partition == partitionSource && m.From.Partition < 0 {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// CheckTopic returns what is wrong with the name of a topic, by Kafka's rules.
-func CheckTopic(name string) error {
+// checkTopic returns what is wrong with the name of a topic, by Kafka's rules.
+func checkTopic(name string) error {
 	switch {
 	case name == "":
 		return errors.New("it is empty")

@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"time"
 
@@ -22,7 +22,6 @@ type burier struct {
 	open       *messaging.Publisher
 }
 
-// put stores all entries as dead letters, or returns why they are not all stored.
 func (b *burier) put(ctx context.Context, entries []entry, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
@@ -54,7 +53,7 @@ func (b *burier) put(ctx context.Context, entries []entry, reason string) error 
 	return nil
 }
 
-var errAnotherTry = fmt.Errorf("the dead-letter topic has just been opened")
+var errAnotherTry = errors.New("the dead-letter topic has just been opened")
 
 // letter is a copy as the library makes dead letters, so that they can be redriven.
 func (b *burier) letter(r *messaging.Record, reason string) *messaging.Record {

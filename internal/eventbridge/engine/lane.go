@@ -20,6 +20,13 @@ type store interface {
 	close(ctx context.Context)
 }
 
+// deadLetters take what a send topic does not.
+type deadLetters interface {
+	// put stores all entries, or returns why they are not all stored.
+	put(ctx context.Context, entries []entry, reason string) error
+	close()
+}
+
 // entry is a copy on its way.
 type entry struct {
 	position int64
@@ -37,7 +44,7 @@ type lane struct {
 	ordered    bool
 	oneKey     bool // the copies of a group have one key
 	open       func(context.Context) (store, error)
-	bury       *burier
+	bury       deadLetters
 	log        *zap.Logger
 	metrics    *busMetrics
 	ctx        context.Context // the lane's life
@@ -122,8 +129,7 @@ func (l *lane) forget() {
 // take waits for copies and takes a group of them out of the queue: nil when the lane has been idle, or ends. Then
 // nothing works for it any more.
 func (l *lane) take() []entry {
-	idle := time.NewTimer(l.cfg.IdleAfter)
-	defer idle.Stop()
+	var idle *time.Timer
 	for {
 		l.mu.Lock()
 		if l.ctx.Err() != nil || l.gone {
@@ -140,6 +146,10 @@ func (l *lane) take() []entry {
 			return group
 		}
 		l.mu.Unlock()
+		if idle == nil {
+			idle = time.NewTimer(l.cfg.IdleAfter)
+			defer idle.Stop()
+		}
 		select {
 		case <-l.wake:
 		case <-l.ctx.Done():

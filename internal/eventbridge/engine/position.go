@@ -30,7 +30,7 @@ func (e *errPosition) Error() string {
 // positionOf returns the position of a message, or an errPosition.
 func positionOf(id messaging.MessageID) (int64, error) {
 	ledger, entry, index := id.Place()
-	if ledger < 0 || ledger >= 1<<ledgerBits || entry < 0 || entry >= 1<<entryBits || index < 0 || index >= 1<<batchBits {
+	if id.IsZero() || ledger < 0 || ledger >= 1<<ledgerBits || entry < 0 || entry >= 1<<entryBits || index < 0 || index >= 1<<batchBits {
 		return 0, &errPosition{id}
 	}
 	return ledger<<(entryBits+batchBits) | entry<<batchBits | int64(index), nil

@@ -69,6 +69,9 @@ func (o *outcome) refusal() *door.Refusal {
 			again++
 		}
 	}
+	if refused == len(o.results) && again == 0 {
+		return unprocessable("batch", "none of the %d events is stored, see results", refused)
+	}
 	text := strconv.Itoa(refused) + " of " + strconv.Itoa(len(o.results)) + " events are not stored, see results"
 	if again > 0 {
 		return &door.Refusal{Status: http.StatusServiceUnavailable, Reason: o.worst.Reason, RetryAfter: o.worst.RetryAfter, Text: text + ": send the batch again"}

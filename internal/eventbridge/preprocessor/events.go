@@ -144,7 +144,7 @@ type definitions struct{ known sync.Map } // *definition by the bus' name
 
 func (d *definitions) of(bus *registry.Bus) *definition {
 	if v, known := d.known.Load(bus.Name); known {
-		if ready, ok := v.(*definition); ok && ready.bus == bus {
+		if ready, ok := v.(*definition); ok && ready.bus.Revision == bus.Revision {
 			return ready
 		}
 	}

@@ -33,7 +33,8 @@ func (p *Pulsar) MakeBus(ctx context.Context, b *Bus) error {
 }
 
 // MakeSubscriber makes the topic of what the subscriber is to get, and the subscription that keeps it from the first match on;
-// with the admin API also the topics of retries and dead letters. Only an ordered subscriber's has the bus' partitions. A live subscriber has none but the first, and no subscription.
+// with the admin API also the topics of retries and dead letters. Only an ordered subscriber's has the bus' partitions. A live
+// subscriber has none but the first, and no subscription.
 func (p *Pulsar) MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) error {
 	if s.Order == OrderLive {
 		return p.create(ctx, p.topics.Send(s), 1)

@@ -1,0 +1,293 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// fakeStore is a send topic.
+type fakeStore struct {
+	mu     sync.Mutex
+	takes  time.Duration // that a group takes
+	err    error         // of the next groups
+	open   int
+	opened int
+	groups [][]int64
+	keys   [][]string
+}
+
+func (s *fakeStore) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
+	s.mu.Lock()
+	takes, failure := s.takes, s.err
+	s.mu.Unlock()
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return nil, entries, ctx.Err()
+	}
+	if failure != nil {
+		return nil, entries, failure
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var group []int64
+	var keys []string
+	for _, e := range entries {
+		group, keys = append(group, e.position), append(keys, e.record.Key)
+	}
+	s.groups, s.keys = append(s.groups, group), append(s.keys, keys)
+	return entries, nil, nil
+}
+
+func (s *fakeStore) close(context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open--
+}
+
+func (s *fakeStore) set(takes time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.takes, s.err = takes, err
+}
+
+// fakeDead takes dead letters unless err is set.
+type fakeDead struct {
+	err     error
+	letters []entry
+	reasons []string
+}
+
+func (d *fakeDead) put(_ context.Context, entries []entry, reason string) error {
+	if d.err == nil {
+		d.letters, d.reasons = append(d.letters, entries...), append(d.reasons, reason)
+	}
+	return d.err
+}
+
+func (d *fakeDead) close() {}
+
+// newFakeLane is a lane into s, which is not opened before openable is closed.
+func newFakeLane(t testing.TB, s *fakeStore, order registry.Order) (*lane, context.CancelFunc) {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.QueueRecords = 10
+	ctx, cancel := context.WithCancel(t.Context())
+	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
+	l := &lane{
+		cfg: cfg, ordered: order.Ordered(), oneKey: order == registry.OrderGroup, log: zaptest.NewLogger(t), metrics: metrics,
+		ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1), bury: &fakeDead{err: errors.New("no dead letters")},
+	}
+	l.open = func(context.Context) (store, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open++
+		s.opened++
+		return s, nil
+	}
+	return l, cancel
+}
+
+// added is a message with one copy, and whether it is finished.
+func added(l *lane, position int64, key string) (m *message, finished func() bool) {
+	m = &message{metrics: l.metrics, published: time.Now()}
+	m.left.Store(1)
+	return m, func() bool { return m.left.Load() == 0 }
+}
+
+func (l *lane) addTest(ctx context.Context, position int64, key string) func() bool {
+	m, finished := added(l, position, key)
+	if !l.add(ctx, entry{position: position, of: m, size: 10, record: &messaging.Record{Key: key}}) {
+		return nil
+	}
+	return finished
+}
+
+func TestCopiesGatherWhileOthersAreStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{takes: time.Second}
+		l, end := newFakeLane(t, s, registry.OrderTotal)
+		var finished []func() bool
+		for i := range int64(8) {
+			finished = append(finished, l.addTest(t.Context(), i, "k"))
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, finished[0]())
+		assert.False(t, finished[1]())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, finished[7]())
+		assert.Equal(t, [][]int64{{0}, {1, 2, 3, 4, 5, 6, 7}}, s.groups)
+
+		// It is delivered again: it is stored already, or waits with the first one.
+		assert.True(t, l.addTest(t.Context(), 3, "k")())
+		first := l.addTest(t.Context(), 9, "k")
+		again := l.addTest(t.Context(), 9, "k")
+		assert.False(t, again())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, first() && again())
+		assert.Len(t, s.groups, 3)
+
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		assert.Zero(t, s.open, "it is closed when idle")
+		assert.False(t, l.running)
+		l.addTest(t.Context(), 10, "k")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, 2, s.opened)
+		end()
+		l.working.Wait()
+		assert.Zero(t, s.open)
+	})
+}
+
+// Brokers deliver a whole entry to the consumer that its first key is for.
+func TestAGroupHasOneKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{takes: time.Second}
+		l, end := newFakeLane(t, s, registry.OrderGroup)
+		defer end()
+		for i, key := range []string{"x", "a", "", "a", "b", "", "c", "c"} {
+			l.addTest(t.Context(), int64(i), key)
+			synctest.Wait()
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, [][]string{{"x"}, {"a", "", "a"}, {"b", ""}, {"c", "c"}}, s.keys)
+	})
+}
+
+func TestAFullLaneHasItsPartitionWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{takes: time.Hour}
+		l, end := newFakeLane(t, s, registry.OrderNone)
+		for i := range int64(10) {
+			require.NotNil(t, l.addTest(t.Context(), i, ""))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		assert.Nil(t, l.addTest(ctx, 10, ""), "the partition is lost meanwhile")
+		var late func() bool
+		go func() { late = l.addTest(t.Context(), 10, "") }()
+		synctest.Wait()
+		assert.Nil(t, late)
+		s.set(0, nil)
+		time.Sleep(2 * time.Hour) // it stalled, and is tried again
+		synctest.Wait()
+		require.NotNil(t, late)
+		assert.True(t, late())
+		end()
+		l.working.Wait()
+	})
+}
+
+func TestALaneTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{err: errors.New("broken")}
+		l, end := newFakeLane(t, s, registry.OrderTotal)
+		finished := l.addTest(t.Context(), 1, "k")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.False(t, finished())
+		assert.EqualError(t, l.Trouble(), "broken")
+		assert.Greater(t, s.opened, 4)
+		assert.Less(t, s.opened, 20)
+		s.set(0, nil)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		assert.True(t, finished())
+		assert.NoError(t, l.Trouble())
+
+		s.set(0, errors.New("broken again"))
+		rest := []func() bool{l.addTest(t.Context(), 2, "k"), l.addTest(t.Context(), 3, "k")}
+		synctest.Wait()
+		end()
+		l.working.Wait()
+		for _, f := range rest {
+			assert.True(t, f(), "it is given up")
+		}
+		assert.Zero(t, s.open)
+	})
+}
+
+func TestCopiesOfADeletedSubscriberAreNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{err: errors.New("the topic is gone")}
+		l, end := newFakeLane(t, s, registry.OrderTotal)
+		defer end()
+		finished := l.addTest(t.Context(), 1, "k")
+		synctest.Wait()
+		l.forget()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		assert.True(t, finished())
+		assert.True(t, l.addTest(t.Context(), 2, "k")())
+		assert.Empty(t, s.groups)
+	})
+}
+
+func TestCopiesForATopicThatTakesNothingBecomeDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{err: errors.New("broken")}, &fakeDead{}
+		l, end := newFakeLane(t, s, registry.OrderTotal)
+		l.bury = dead
+		first := l.addTest(t.Context(), 1, "k")
+		time.Sleep(l.cfg.StallAfter - time.Second)
+		synctest.Wait()
+		assert.False(t, first())
+		time.Sleep(2*time.Second + lastPause)
+		synctest.Wait()
+		assert.True(t, first())
+		assert.Equal(t, []string{"the send topic takes nothing: broken"}, dead.reasons)
+
+		// From now on nobody waits. Once in a while the topic has another try.
+		for i := range int64(100) {
+			f := l.addTest(t.Context(), 2+i, "k")
+			synctest.Wait()
+			assert.True(t, f())
+			time.Sleep(time.Second)
+		}
+		assert.Len(t, dead.letters, 101)
+		opened := s.opened
+		s.set(0, nil)
+		time.Sleep(probeEvery)
+		f := l.addTest(t.Context(), 200, "k")
+		synctest.Wait()
+		assert.True(t, f())
+		assert.Equal(t, [][]int64{{200}}, s.groups)
+		assert.Greater(t, s.opened, opened)
+		assert.NoError(t, l.Trouble())
+		end()
+		l.working.Wait()
+	})
+}
+
+func TestATerminatedTopicNeedNotBeWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{err: messaging.ErrTopicTerminated}, &fakeDead{}
+		l, end := newFakeLane(t, s, registry.OrderNone)
+		l.bury = dead
+		f := l.addTest(t.Context(), 1, "k")
+		synctest.Wait()
+		assert.True(t, f())
+		assert.Len(t, dead.letters, 1)
+		end()
+		l.working.Wait()
+	})
+}

@@ -1,0 +1,380 @@
+package preprocessor
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+func writeFile(t testing.TB, name string, text []byte) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	return path
+}
+
+// TestAPIKeys: of the configuration and of a file, each bound to a tenant and its buses.
+func TestAPIKeys(t *testing.T) {
+	file := writeFile(t, "keys", []byte("shop-2\nshop-3\n"))
+	d := newDouble(t, func(c *Config) {
+		c.Tenants = []TenantConfig{
+			{Name: "shop", Buses: []string{"ord*"}, APIKeys: []secret.String{"shop-1"}, APIKeyFile: file},
+			{Name: "audit", APIKeys: []secret.String{"audit-1"}},
+		}
+	})
+	for _, test := range []struct {
+		header, value, bus string
+		status             int
+		tenant             string
+	}{
+		{"Authorization", "Bearer shop-1", "orders", 202, "shop"},
+		{"Authorization", "bearer shop-2", "orders", 202, "shop"},
+		{"X-Api-Key", "shop-3", "orders", 202, "shop"},
+		{"X-Api-Key", "audit-1", "orders", 202, "audit"},
+		{"X-Api-Key", "audit-1", "strict", 202, ""},
+		{"X-Api-Key", "shop-1", "strict", 403, ""},
+		{"X-Api-Key", "shop-1", "none", 403, ""},
+		{"X-Api-Key", "audit-1", "none", 404, ""},
+		{"X-Api-Key", "shop", "orders", 401, ""},
+		{"X-Api-Key", "", "orders", 401, ""},
+		{"Authorization", "Basic c2hvcC0xOg==", "orders", 401, ""},
+		{"Authorization", "Bearer a.b.c", "orders", 401, ""},
+		{"Aviary-Tenant", "shop", "orders", 401, ""},
+		{"X-Api-Key", "shop-4", "none", 401, ""},
+	} {
+		before := len(d.stored(orders))
+		r := d.post(t, test.bus, text(anEvent("A1", "")), "Content-Type", event.MediaType, test.header, test.value)
+		assert.Equal(t, test.status, r.status, "%+v: %s", test, r.body)
+		assert.Equal(t, test.status == http.StatusUnauthorized, r.header.Get("WWW-Authenticate") != "", "%+v", test)
+		assert.NotContains(t, r.body, "shop-")
+		if records := d.stored(orders)[before:]; test.tenant != "" {
+			require.Len(t, records, 1)
+			assert.Equal(t, map[string]string{"tenant": test.tenant}, records[0].Properties)
+		} else {
+			assert.Empty(t, records)
+		}
+	}
+	// Who is not known sends no body at all: the answer comes before it.
+	conn := d.dial(t, requestHead+"Content-Length: 100\r\n\r\n")
+	assert.Equal(t, http.StatusUnauthorized, answerOf(t, conn).status)
+}
+
+func signature(key string, at time.Time, path, contentType, body string) string {
+	mac := hmac.New(sha256.New, []byte(key))
+	seconds := strconv.FormatInt(at.Unix(), 10)
+	mac.Write([]byte(seconds + "\n" + path + "\n" + contentType + "\n" + body))
+	return "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// TestSignatures cover the body as it is sent, its type, the path and the time.
+func TestSignatures(t *testing.T) {
+	const path, key, old = "/v1/buses/orders/events", "0123456789abcdef", "fedcba9876543210"
+	d := newDouble(t, func(c *Config) {
+		c.Tenants = []TenantConfig{
+			{Name: "shop", SigningSecrets: []secret.String{key, old}},
+			{Name: "audit", APIKeys: []secret.String{"audit-1"}},
+		}
+	})
+	body := anEvent("A1", "")
+	now := time.Now()
+	right := signature(key, now, path, event.MediaType, body)
+	zipped := string(compressed(t, "gzip", []byte(body)))
+	for name, test := range map[string]struct {
+		status  int
+		body    string
+		headers []string
+	}{
+		"right":               {202, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", right}},
+		"by the other secret": {202, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(old, now, path, event.MediaType, body)}},
+		"two, one of them":    {202, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", right + ",v1=" + strings.Repeat("00", 32)}},
+		"compressed":          {202, zipped, []string{"Content-Encoding", "gzip", "Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now, path, event.MediaType, zipped)}},
+		"another body":        {401, anEvent("A2", ""), []string{"Aviary-Tenant", "shop", "Aviary-Signature", right}},
+		"another secret":      {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature("x123456789abcdef", now, path, event.MediaType, body)}},
+		"another bus":         {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now, "/v1/buses/plain/events", event.MediaType, body)}},
+		"another type":        {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now, path, event.BatchMediaType, body)}},
+		"too old":             {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now.Add(-6*time.Minute), path, event.MediaType, body)}},
+		"from the future":     {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", signature(key, now.Add(6*time.Minute), path, event.MediaType, body)}},
+		"another time":        {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", strings.Replace(right, "t=", "t=1", 1)}},
+		"no tenant":           {401, body, []string{"Aviary-Signature", right}},
+		"a tenant without":    {401, body, []string{"Aviary-Tenant", "audit", "Aviary-Signature", right}},
+		"an unknown tenant":   {401, body, []string{"Aviary-Tenant", "x", "Aviary-Signature", right}},
+		"two headers":         {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", right, "Aviary-Signature", right}},
+		"empty":               {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", ""}},
+		"no signature":        {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", "t=" + strconv.FormatInt(now.Unix(), 10)}},
+		"not hexadecimal":     {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", "t=" + strconv.FormatInt(now.Unix(), 10) + ",v1=x"}},
+		"too short":           {401, body, []string{"Aviary-Tenant", "shop", "Aviary-Signature", "t=" + strconv.FormatInt(now.Unix(), 10) + ",v1=00"}},
+		"attributes outside":  {403, body, []string{"ce-id", "1", "Aviary-Tenant", "shop", "Aviary-Signature", right}},
+	} {
+		before := len(d.stored(orders))
+		r := d.post(t, "orders", text(test.body), append([]string{"Content-Type", event.MediaType}, test.headers...)...)
+		assert.Equal(t, test.status, r.status, "%s: %s", name, r.body)
+		assert.Equal(t, test.status == http.StatusAccepted, len(d.stored(orders)) > before, name)
+		assert.Zero(t, d.budget.Used(), name)
+	}
+}
+
+// TestUnverifiedBodiesTakeNoTenantsShare: a name can be claimed.
+func TestUnverifiedBodiesTakeNoTenantsShare(t *testing.T) {
+	d := newDouble(t, func(c *Config) { c.Tenants = []TenantConfig{{Name: "shop", SigningSecrets: []secret.String{"0123456789abcdef"}}} })
+	d.dial(t, requestHead+fmt.Sprintf("Aviary-Tenant: shop\r\nAviary-Signature: t=%d,v1=%s\r\nContent-Length: 100\r\n\r\n{", time.Now().Unix(), strings.Repeat("00", 32)))
+	require.Eventually(t, func() bool { return d.budget.Used() > 0 }, 5*time.Second, time.Millisecond)
+	shop := d.budget.Hold("shop")
+	require.NoError(t, shop.Set(1))
+	second := d.budget.Hold("shop")
+	require.NoError(t, second.Set(int64(float64(d.budget.Limit())*d.limits.InFlightShare)-1), "its whole share is there")
+	shop.Release()
+	second.Release()
+}
+
+// keyring makes keys of each kind.
+type keyring map[string]crypto.Signer
+
+func newKeyring(t *testing.T) keyring {
+	t.Helper()
+	small, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	p256, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	require.NoError(t, err)
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	return keyring{"RS256": small, "ES256": p256, "ES384": p384, "EdDSA": ed}
+}
+
+func (k keyring) pem(t *testing.T, names ...string) []byte {
+	t.Helper()
+	var out []byte
+	for _, name := range names {
+		der, err := x509.MarshalPKIXPublicKey(k[name].Public())
+		require.NoError(t, err)
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})...)
+	}
+	return out
+}
+
+func (k keyring) webKeys(t *testing.T) []byte {
+	t.Helper()
+	b64 := func(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+	var keys []map[string]string
+	for name, key := range k {
+		w := map[string]string{"kid": "key-" + name, "use": "sig", "alg": name}
+		switch public := key.Public().(type) {
+		case *rsa.PublicKey:
+			w["kty"], w["n"], w["e"] = "RSA", b64(public.N.Bytes()), b64(big.NewInt(int64(public.E)).Bytes())
+		case *ecdsa.PublicKey:
+			point, err := public.Bytes()
+			require.NoError(t, err)
+			half := len(point) / 2
+			w["kty"], w["crv"], w["x"], w["y"] = "EC", public.Curve.Params().Name, b64(point[1:half+1]), b64(point[half+1:])
+		case ed25519.PublicKey:
+			w["kty"], w["crv"], w["x"] = "OKP", "Ed25519", b64(public)
+		}
+		keys = append(keys, w)
+	}
+	keys = append(keys, map[string]string{"kty": "RSA", "use": "enc"})
+	text, err := json.Marshal(map[string]any{"keys": keys})
+	require.NoError(t, err)
+	return text
+}
+
+func (k keyring) token(t *testing.T, name, method, kid string, claims jwt.MapClaims) string {
+	t.Helper()
+	token := jwt.NewWithClaims(jwt.GetSigningMethod(method), claims)
+	if kid != "" {
+		token.Header["kid"] = kid
+	}
+	var key any
+	if name != "" {
+		key = k[name]
+	}
+	if method == "HS256" { // the confusion of a public key with a shared secret
+		key = k.pem(t, "RS256")
+	}
+	if method == "none" {
+		key = jwt.UnsafeAllowNoneSignatureType
+	}
+	text, err := token.SignedString(key)
+	require.NoError(t, err)
+	return text
+}
+
+// TestJWT: the kind of the key fixes the algorithm; issuer, audience and expiry are asked for.
+func TestJWT(t *testing.T) {
+	keys, foreign := newKeyring(t), newKeyring(t)
+	claims := func(changes ...any) jwt.MapClaims {
+		c := jwt.MapClaims{"iss": "https://id", "aud": []string{"other", "aviary"}, "sub": "svc", "exp": time.Now().Add(time.Minute).Unix()}
+		for i := 0; i+1 < len(changes); i += 2 {
+			name, _ := changes[i].(string)
+			if c[name] = changes[i+1]; changes[i+1] == nil {
+				delete(c, name)
+			}
+		}
+		return c
+	}
+	for kind, file := range map[string][]byte{"pem": keys.pem(t, "RS256", "ES256", "ES384", "EdDSA"), "jwks": keys.webKeys(t)} {
+		t.Run(kind, func(t *testing.T) {
+			path := writeFile(t, "keys", file)
+			d := newDouble(t, func(c *Config) {
+				c.Tenants = []TenantConfig{
+					{Name: "shop", JWT: &JWTConfig{KeyFile: path, Issuer: "https://id", Audience: "aviary"}},
+					{Name: "boss", JWT: &JWTConfig{KeyFile: path, Issuer: "https://id", Audience: "aviary", Subject: "boss"}},
+				}
+			})
+			ask := func(token string) (status int, tenant string) {
+				r := d.send(t, "A1", "Authorization", "Bearer "+token)
+				if r.status == http.StatusAccepted {
+					records := d.stored(orders)
+					tenant = records[len(records)-1].Properties["tenant"]
+				}
+				return r.status, tenant
+			}
+			for name := range keys {
+				status, tenant := ask(keys.token(t, name, name, "", claims()))
+				assert.Equal(t, http.StatusAccepted, status, name)
+				assert.Equal(t, "shop", tenant)
+				status, _ = ask(keys.token(t, name, name, "key-"+name, claims()))
+				assert.Equal(t, http.StatusAccepted, status, name)
+				status, _ = ask(foreign.token(t, name, name, "", claims()))
+				assert.Equal(t, http.StatusUnauthorized, status, "another's key")
+			}
+			status, tenant := ask(keys.token(t, "ES256", "ES256", "", claims("sub", "boss")))
+			assert.Equal(t, http.StatusAccepted, status)
+			assert.Equal(t, "boss", tenant, "the closest")
+			good := keys.token(t, "EdDSA", "EdDSA", "", claims())
+			for what, bad := range map[string]string{
+				"expired":                keys.token(t, "EdDSA", "EdDSA", "", claims("exp", time.Now().Add(-time.Second).Unix())),
+				"without expiry":         keys.token(t, "EdDSA", "EdDSA", "", claims("exp", nil)),
+				"not yet":                keys.token(t, "EdDSA", "EdDSA", "", claims("nbf", time.Now().Add(time.Minute).Unix())),
+				"another issuer":         keys.token(t, "EdDSA", "EdDSA", "", claims("iss", "https://id2")),
+				"no issuer":              keys.token(t, "EdDSA", "EdDSA", "", claims("iss", nil)),
+				"another audience":       keys.token(t, "EdDSA", "EdDSA", "", claims("aud", "aviary2")),
+				"no audience":            keys.token(t, "EdDSA", "EdDSA", "", claims("aud", nil)),
+				"the key as a secret":    keys.token(t, "", "HS256", "", claims()),
+				"no signature":           keys.token(t, "", "none", "", claims()),
+				"signature of another":   good[:strings.LastIndexByte(good, '.')] + ".AAAA",
+				"changed claims":         strings.Replace(good, ".", ".e30", 1),
+				"too long":               good + strings.Repeat("A", maxToken),
+				"padding":                good + "=",
+				"a wrong expiry":         keys.token(t, "EdDSA", "EdDSA", "", claims("exp", "soon")),
+				"only dots":              "..",
+				"not base64":             "!.!.!",
+				"a header of two things": base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA"}{}`)) + good[strings.IndexByte(good, '.'):],
+			} {
+				status, _ := ask(bad)
+				assert.Equal(t, http.StatusUnauthorized, status, what)
+			}
+			if kind == "jwks" {
+				status, _ := ask(keys.token(t, "RS256", "PS256", "key-RS256", claims()))
+				assert.Equal(t, http.StatusUnauthorized, status, "the key is for another algorithm")
+				status, _ = ask(keys.token(t, "ES256", "ES256", "key-RS256", claims()))
+				assert.Equal(t, http.StatusUnauthorized, status, "the name of another key")
+			}
+			// Keys change while the service runs.
+			require.NoError(t, os.WriteFile(path, foreign.pem(t, "EdDSA"), 0o600))
+			for _, k := range d.senders.Load().jwts {
+				k.again.Expire()
+			}
+			status, _ = ask(good)
+			assert.Equal(t, http.StatusUnauthorized, status)
+			status, _ = ask(foreign.token(t, "EdDSA", "EdDSA", "", claims()))
+			assert.Equal(t, http.StatusAccepted, status)
+			require.NoError(t, os.WriteFile(path, []byte("broken"), 0o600))
+			for _, k := range d.senders.Load().jwts {
+				k.again.Expire()
+			}
+			status, _ = ask(foreign.token(t, "EdDSA", "EdDSA", "", claims()))
+			assert.Equal(t, http.StatusAccepted, status, "what was read before stays")
+		})
+	}
+}
+
+// TestKeyFilesThatCannotBeUsed: each says why.
+func TestKeyFilesThatCannotBeUsed(t *testing.T) {
+	tiny, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // too small on purpose
+	if err == nil {
+		der, err := x509.MarshalPKIXPublicKey(tiny.Public())
+		require.NoError(t, err)
+		_, err = readKeys(writeFile(t, "tiny", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})))
+		require.ErrorContains(t, err, "2048")
+	}
+	for text, want := range map[string]string{
+		"": "no public key", "hello": "no public key", "{}": "no public key", `{"keys":[]}`: "no public key", `[]`: "no JSON Web Key Set",
+		`{"keys":[{"kty":"oct","k":"AAAA"}]}`:                               "public keys only",
+		`{"keys":[{"kty":"EC","crv":"P-224","x":"AA","y":"AA"}]}`:           "not supported",
+		`{"keys":[{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`:           "not a valid key",
+		`{"keys":[{"kty":"EC","crv":"P-256","x":"` + strings.Repeat("A", 43) + `","y":"` + strings.Repeat("A", 43) + `"}]}`: "not a valid key",
+		`{"keys":[{"kty":"RSA","n":"!","e":"AQAB"}]}`:                       "not a valid key",
+		`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"}]}`:                    "2048",
+		`{"keys":[{"kty":"OKP","crv":"X25519","x":"AA"}]}`:                  "not a valid key",
+		"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n":    "a public key is needed",
+		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n":      "asn1",
+	} {
+		_, err := readKeys(writeFile(t, "keys", []byte(text)))
+		assert.ErrorContains(t, err, want, text)
+	}
+	_, err = readKeys(filepath.Join(t.TempDir(), "none"))
+	assert.Error(t, err)
+}
+
+// TestConfigFaults: all of them, by their keys.
+func TestConfigFaults(t *testing.T) {
+	cfg := DefaultConfig()
+	require.Empty(t, config.Validate(cfg))
+	cfg.RequestTimeout = 0
+	cfg.Profile.BatchRecords = 2001
+	cfg.Limits.Ratio, cfg.Limits.BatchEvents, cfg.Limits.InFlightBytes, cfg.Limits.InFlightShare = 0, 3000, config.MiB, 2
+	cfg.Limits.Hops, cfg.Limits.Connections = -1, -1
+	jwks := &JWTConfig{Issuer: "i", Audience: "a", KeyFile: "/none"}
+	cfg.Tenants = []TenantConfig{
+		{Name: "Bad", APIKeys: []secret.String{"same"}, Buses: []string{"*", "a*", "b", "B", "a*b", ""}},
+		{Name: "ok"},
+		{Name: "ok", APIKeys: []secret.String{"same", " "}, SigningSecrets: []secret.String{"short"}, JWT: jwks, Quota: Quota{EventsPerSecond: -1, EventsBurst: -1, BytesBurst: 1}},
+		{Name: "twin", JWT: jwks},
+		{Name: "empty", JWT: &JWTConfig{Leeway: time.Hour}},
+	}
+	var got []string
+	for _, fault := range config.Validate(cfg) {
+		got = append(got, fault.Path)
+		assert.NotContains(t, fault.Error(), "same")
+	}
+	assert.ElementsMatch(t, []string{
+		"request_timeout", "profile.batch_records", "limits.ratio", "limits.batch_events", "limits.hops", "limits.connections", "limits.in_flight_share", "limits.in_flight_bytes",
+		"tenants[0].name", "tenants[0].buses[3]", "tenants[0].buses[4]", "tenants[0].buses[5]", "tenants[1]", "tenants[2].name", "tenants[2].api_keys[0]", "tenants[2].api_keys[1]",
+		"tenants[2].signing_secrets[0]", "tenants[2].quota.events_per_second", "tenants[2].quota.events_burst", "tenants[2].quota.bytes_burst",
+		"tenants[3].jwt", "tenants[4].jwt.key_file", "tenants[4].jwt.issuer", "tenants[4].jwt.audience", "tenants[4].jwt.leeway",
+	}, got)
+	one := DefaultConfig()
+	one.Tenants = []TenantConfig{{Name: "a", JWT: jwks}, {Name: "b", APIKeyFile: "/none"}}
+	err := one.CheckFiles("ingest.")
+	require.ErrorContains(t, err, "ingest.tenants[1].api_key_file")
+	one.Tenants = one.Tenants[:1]
+	require.ErrorContains(t, one.CheckFiles("ingest."), "ingest.tenants[0].jwt.key_file")
+}

@@ -1,0 +1,113 @@
+package target
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+const (
+	// responseKept is how much of an answer's body is kept for people.
+	responseKept = 1 << 10
+	// responseSeen is how much is read of it to keep that, and responseRead how much at most so that the connection can be used again.
+	responseSeen = 4 << 10
+	responseRead = 64 << 10
+	// responseTime is how long the body is waited for. The status has said already what became of the event.
+	responseTime = time.Second
+)
+
+// answers lends buffers for bodies of answers.
+type answers struct{ pool sync.Pool }
+
+func (a *answers) get() *[responseSeen]byte {
+	if b, ok := a.pool.Get().(*[responseSeen]byte); ok {
+		return b
+	}
+	return new([responseSeen]byte)
+}
+
+// readAnswer reads the beginning of the body, and closes it. A body that is too long or too slow costs the connection. giveUp ends the request.
+func (w *webhook) readAnswer(answer *http.Response, giveUp func(), token string) string {
+	defer func() { _ = answer.Body.Close() }()
+	if answer.ContentLength == 0 || answer.StatusCode == http.StatusSwitchingProtocols {
+		return ""
+	}
+	timer := time.AfterFunc(responseTime, giveUp)
+	defer timer.Stop()
+	buffer := w.buffers.get()
+	defer w.buffers.pool.Put(buffer)
+	n, err := io.ReadFull(answer.Body, buffer[:])
+	text := w.redactor.text(string(buffer[:n]), token)
+	if full := err == nil; full {
+		// The end may be the beginning of a secret.
+		text = text[:max(len(text)-w.redactor.longest(token)+1, 0)]
+		for left := responseRead - n; left > 0 && err == nil; left -= n {
+			n, err = answer.Body.Read(buffer[:])
+		}
+	}
+	return printable(text)
+}
+
+// printable returns the first responseKept bytes of text without what cannot be shown.
+func printable(text string) string {
+	if len(text) > responseKept {
+		text = text[:responseKept]
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
+}
+
+// redactor takes a subscriber's secrets out of what its receiver answers. The zero value knows none.
+type redactor struct{ secrets []string }
+
+const (
+	redacted = "<redacted>"
+	// leastSecret is how long a secret is at least: shorter values would be found everywhere.
+	leastSecret = 8
+)
+
+// add adds a secret, and what is behind its last space: the value of "Basic xyz".
+func (r *redactor) add(s secret.String) {
+	text := s.Reveal()
+	for _, part := range []string{text, text[strings.LastIndexByte(text, ' ')+1:]} {
+		if len(part) >= leastSecret {
+			r.secrets = append(r.secrets, part)
+		}
+	}
+}
+
+// text replaces the secrets and the token ("Bearer xyz").
+func (r *redactor) text(text, token string) string {
+	for _, s := range r.secrets {
+		text = strings.ReplaceAll(text, s, redacted)
+	}
+	if token = token[strings.LastIndexByte(token, ' ')+1:]; len(token) >= leastSecret {
+		text = strings.ReplaceAll(text, token, redacted)
+	}
+	return text
+}
+
+func (r *redactor) err(err error, token string) error {
+	if text := err.Error(); r.text(text, token) != text {
+		return errors.New(r.text(text, token))
+	}
+	return err
+}
+
+// longest is the length of the longest secret, 1 at least.
+func (r *redactor) longest(token string) int {
+	n := max(len(token), 1)
+	for _, s := range r.secrets {
+		n = max(n, len(s))
+	}
+	return n
+}

@@ -1,0 +1,120 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+// Check calls fault for what is wrong with a target besides what the registry sees by itself: what depends on this process' configuration, and what would
+// make a request other than it should be. pointer is a JSON Pointer from the target; problem is for people and follows the name of what it is about.
+// Nothing is connected to, and no name is resolved.
+func (f *Factory) Check(t *registry.Target, fault func(pointer, problem string)) {
+	below := func(name string) func(string, string) {
+		return func(pointer, problem string) { fault("/"+name+pointer, problem) }
+	}
+	switch {
+	case t.Webhook != nil:
+		f.checkWebhook(t.Webhook, below("webhook"))
+	case t.Pulsar != nil:
+		f.checkPulsar(t.Pulsar, below("pulsar"))
+	case t.Kafka != nil:
+		checkConnection(f.connections.Kafka, t.Kafka.Connection, "kafka", fault)
+	case t.RabbitMQ != nil:
+		checkConnection(f.connections.RabbitMQ, t.RabbitMQ.Connection, "rabbitmq", fault)
+	case t.Redis != nil:
+		checkConnection(f.connections.Redis, t.Redis.Connection, "redis", fault)
+	case t.Log == nil:
+		fault("", "must have one of webhook, pulsar, kafka, rabbitmq, redis and log")
+	}
+}
+
+func (f *Factory) checkWebhook(c *registry.Webhook, fault func(pointer, problem string)) {
+	if err := f.checkURL(c.URL); err != nil {
+		fault("/url", err.Error())
+	}
+	if c.Mode != "" && !slices.Contains([]string{modeBinary, modeStructured, modeBatch}, c.Mode) {
+		fault("/mode", fmt.Sprintf("must be binary, structured or batch, got %q", c.Mode))
+	}
+	headerFaults(c.Headers, fault)
+	if headerFault("X-Token", c.Bearer) != nil {
+		fault("/bearer", "must be a token that can be in an HTTP header")
+	}
+	if _, err := newSigner(c.SigningSecret); err != nil {
+		fault("/signing_secret", err.Error())
+	}
+	if _, err := clientTLS(c.TLS); err != nil {
+		fault("/tls", err.Error())
+	}
+	if c.OAuth2 != nil {
+		if err := f.checkURL(c.OAuth2.TokenURL); err != nil {
+			fault("/oauth2/token_url", err.Error())
+		}
+	}
+}
+
+// checkURL returns what is wrong with a URL. It does not repeat it: it may hold a secret.
+func (f *Factory) checkURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
+		return errors.New("must be http://HOST or https://HOST, with or without a port and a path")
+	case u.User != nil:
+		return errors.New("must not hold a user name or password: use headers, bearer or oauth2")
+	}
+	port := uint64(443)
+	if u.Scheme == "http" {
+		port = 80
+	}
+	if u.Port() != "" {
+		if port, err = strconv.ParseUint(u.Port(), 10, 16); err != nil || port == 0 {
+			return errors.New("must have a port from 1 to 65535, or none")
+		}
+	}
+	if err := f.guard.checkHost(u.Hostname(), uint16(port)); err != nil {
+		return fmt.Errorf("must be one that may be connected to: %w", err)
+	}
+	return nil
+}
+
+func checkConnection[C any](connections map[string]C, name, system string, fault func(pointer, problem string)) {
+	if _, ok := connections[name]; ok {
+		return
+	}
+	known := "there is none"
+	if names := slices.Sorted(maps.Keys(connections)); len(names) > 0 {
+		known = "known are " + strings.Join(names, ", ")
+	}
+	fault("/"+system+"/connection", fmt.Sprintf("must be a name below connections.%s in the configuration, got %q; %s", system, name, known))
+}
+
+func (f *Factory) checkPulsar(c *registry.PulsarTarget, fault func(pointer, problem string)) {
+	if c.Connection != "" {
+		checkConnection(f.connections.Pulsar, c.Connection, "pulsar", func(_, problem string) { fault("/connection", problem) })
+	}
+	if f.ownTopic(c.Topic) {
+		fault("/topic", "must not be one of Eventbridge's own: events go to a bus by its HTTP API")
+	}
+}
+
+// ownTopic reports whether a name is, or could become, that of one of Eventbridge's topics. Another connection may lead to the same cluster, so it is
+// asked for all.
+func (f *Factory) ownTopic(name string) bool {
+	own, _ := strings.CutSuffix(shortTopic(f.topics.Registry()), "registry")
+	return strings.HasPrefix(shortTopic(name), own)
+}
+
+// shortTopic is tenant/namespace/name.
+func shortTopic(name string) string {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "non-persistent://"), "persistent://")
+	if !strings.Contains(name, "/") {
+		return "public/default/" + name
+	}
+	return name
+}

@@ -1,0 +1,89 @@
+package target
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+const (
+	connectTimeout = 10 * time.Second
+	tlsTimeout     = 10 * time.Second
+	keepAlive      = 30 * time.Second
+	// maxResponseHeader bounds the head of an answer.
+	maxResponseHeader = 64 << 10
+	// ownIdle is how many idle connections a subscriber keeps that has TLS settings of its own, at most.
+	ownIdle = 16
+)
+
+// newTransport makes a pool of connections whose dialer asks the guard. It speaks HTTP/1.1: each attempt has a connection
+// of its own, so one that does not get on holds up no other. idle bounds the connections that wait for use.
+func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int, idleFor time.Duration) *http.Transport {
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &http.Transport{
+		Proxy:                  nil, // the environment's would connect elsewhere than the guard sees
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        settings,
+		TLSHandshakeTimeout:    tlsTimeout,
+		DisableCompression:     true, // answers are not unpacked: a few bytes cannot become many
+		MaxIdleConns:           idle,
+		MaxIdleConnsPerHost:    idle,
+		IdleConnTimeout:        idleFor,
+		MaxResponseHeaderBytes: maxResponseHeader,
+		Protocols:              protocols,
+	}
+}
+
+// clientTLS makes the TLS settings of a subscriber. Certificates are always verified.
+func clientTLS(c *registry.ClientTLS) (*tls.Config, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
+	if c == nil {
+		return settings, nil
+	}
+	if c.CA != "" {
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
+			return nil, errors.New("must have certificates in PEM as ca")
+		}
+	}
+	switch {
+	case (c.Certificate == "") != (c.Key == ""):
+		return nil, errors.New("must have both certificate and key, or neither")
+	case c.Certificate != "":
+		pair, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.Key.Reveal()))
+		if err != nil {
+			return nil, errors.New("must have a certificate in PEM, and its private key as key")
+		}
+		settings.Certificates = []tls.Certificate{pair}
+	}
+	return settings, nil
+}
+
+// connectionError says why there was no answer: reason is for machines, the error for people.
+func connectionError(ctx context.Context, err error, timeout time.Duration) (reason string, _ error) {
+	var refused *RefusedAddress
+	switch {
+	case errors.As(err, &refused):
+		return ReasonAddress, refused
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return ReasonTimeout, fmt.Errorf("no answer within %s", timeout)
+	case ctx.Err() != nil:
+		return ReasonStopped, errors.New("the attempt was given up: Eventbridge stops or the subscriber has changed")
+	}
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	var operation *net.OpError // an alert of the other side's
+	if errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &operation) && operation.Op == "remote error" {
+		return ReasonTLS, fmt.Errorf("TLS: %w", err)
+	}
+	return ReasonConnection, fmt.Errorf("no answer: %w", err)
+}

@@ -1,0 +1,150 @@
+package target
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// Redis is one server, one that sentinels know, or a cluster.
+type Redis struct {
+	// Addresses are host:port: of the server; of sentinels with master; or of some nodes with cluster. Default 127.0.0.1:6379.
+	Addresses []string `yaml:"addresses"`
+	// Master is the name by which sentinels know the server. Default: none, addresses are not sentinels.
+	Master string `yaml:"master"`
+	// Cluster says that addresses are nodes of a Redis Cluster. Default false.
+	Cluster bool `yaml:"cluster"`
+	// Username and Password, or the file that holds the password; it is read at each connection. Default: none.
+	Username     string        `yaml:"username"`
+	Password     secret.String `yaml:"password"`
+	PasswordFile string        `yaml:"password_file"`
+	// DB is the number of the database; 0 with cluster. Default 0.
+	DB int `yaml:"db"`
+	// TLS encrypts connections. Default: off.
+	TLS RedisTLS `yaml:"tls"`
+	// ConnectTimeout bounds one connection attempt. Default 5s.
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	// MaxConnections bounds the connections to each server. Default 32.
+	MaxConnections int `yaml:"max_connections"`
+}
+
+// RedisTLS configures the transport, version 1.2 or newer. All files are PEM and read at the start.
+type RedisTLS struct {
+	// Enabled switches TLS on. Default false.
+	Enabled bool `yaml:"enabled"`
+	// CAFile holds the certificates to trust. Default: the system's.
+	CAFile string `yaml:"ca_file"`
+	// CertFile and KeyFile are the client certificate. Default: none.
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"`
+	// ServerName must be in the server's certificate. Default: the host connected to.
+	ServerName string `yaml:"server_name"`
+	// Insecure switches verification off: anybody may then pretend to be the server. Default false.
+	Insecure bool `yaml:"insecure"`
+}
+
+// SetDefaults is called before the section is decoded.
+func (c *Redis) SetDefaults() {
+	*c = Redis{Addresses: []string{"127.0.0.1:6379"}, ConnectTimeout: 5 * time.Second, MaxConnections: 32}
+}
+
+// Validate returns every fault of the section.
+func (c Redis) Validate() error {
+	var errs []error
+	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
+	if len(c.Addresses) == 0 {
+		fault("addresses", "must name at least one server, such as 127.0.0.1:6379")
+	}
+	for i, address := range c.Addresses {
+		if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
+			fault(fmt.Sprintf("addresses[%d]", i), "must be host:port, got %q", address)
+		}
+	}
+	switch {
+	case c.Cluster && c.Master != "":
+		fault("master", "must not be given with cluster")
+	case len(c.Addresses) > 1 && !c.Cluster && c.Master == "":
+		fault("addresses", "must be one address without master (of sentinels) or cluster, got %d", len(c.Addresses))
+	}
+	if c.DB < 0 || c.DB > 0 && c.Cluster {
+		fault("db", "must be >= 0, and 0 with cluster, got %d", c.DB)
+	}
+	if c.Password != "" && c.PasswordFile != "" {
+		fault("password_file", "give password or password_file, not both")
+	}
+	if c.ConnectTimeout <= 0 {
+		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
+	}
+	if c.MaxConnections < 1 || c.MaxConnections > 10_000 {
+		fault("max_connections", "must be from 1 to 10000, got %d", c.MaxConnections)
+	}
+	if !c.TLS.Enabled && c.TLS != (RedisTLS{}) {
+		fault("tls.enabled", "must be true for the other keys of tls to have an effect")
+	} else if _, err := c.TLS.client(); err != nil {
+		errs = append(errs, fmt.Errorf("tls.%w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// client returns nil where TLS is off. An error begins with the key.
+func (t RedisTLS) client() (*tls.Config, error) {
+	if !t.Enabled {
+		return nil, nil //nolint:nilnil // off
+	}
+	settings := &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: t.ServerName,
+		InsecureSkipVerify: t.Insecure, //nolint:gosec // off unless the operator asks for it by a key that says what it does
+	}
+	if t.CAFile != "" {
+		pool, err := config.ReadAuthorities(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("ca_file: must name a readable file of PEM certificates: %w", config.WithoutPath(err))
+		}
+		settings.RootCAs = pool
+	}
+	if t.CertFile == "" && t.KeyFile == "" {
+		return settings, nil
+	}
+	certificate, err := os.ReadFile(t.CertFile)
+	if err != nil {
+		return nil, fmt.Errorf("cert_file: must name a readable file: %w", config.WithoutPath(err))
+	}
+	key, err := os.ReadFile(t.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("key_file: must name a readable file: %w", config.WithoutPath(err))
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, errors.New("cert_file: must be a certificate in PEM, and key_file its private key")
+	}
+	settings.Certificates = []tls.Certificate{pair}
+	return settings, nil
+}
+
+// open makes a client. It connects when it is used.
+func (c Redis) open() (redis.UniversalClient, error) {
+	settings, err := c.TLS.client()
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: c.Addresses, MasterName: c.Master, IsClusterMode: c.Cluster, DB: c.DB, ClientName: clientName, TLSConfig: settings,
+		CredentialsProvider: func() (username, password string) {
+			p, err := secret.Resolve(c.Password, c.PasswordFile)
+			if err != nil {
+				p = "" // the server then says that it needs one
+			}
+			return c.Username, p.Reveal()
+		},
+		DialTimeout: c.ConnectTimeout, ContextTimeoutEnabled: true, MaxRetries: -1,
+		PoolSize: c.MaxConnections, PoolFIFO: true, ConnMaxIdleTime: 5 * time.Minute,
+	}), nil
+}

@@ -1,0 +1,292 @@
+package target
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Options are what targets need besides their subscriber.
+type Options struct {
+	// Config and Connections are the sections of the configuration.
+	Config      Config
+	Connections Connections
+	// Pulsar is the cluster that Eventbridge itself uses. Targets have a client of their own for it.
+	Pulsar messaging.Config
+	// Topics are Eventbridge's own, which are no targets.
+	Topics registry.Topics
+	// Log takes log lines, and what log targets write. Default: nothing is logged.
+	Log *zap.Logger
+	// Registerer takes the metrics of clients of Pulsar. Default: they are not shown.
+	Registerer prometheus.Registerer
+	// Resolver resolves the names of webhooks. Default: the system's.
+	Resolver *net.Resolver
+}
+
+// Factory makes targets, and holds what they share: the pool of connections to webhooks, and clients of other systems, each of which is there while a
+// target uses it. It is safe for concurrent use.
+type Factory struct {
+	cfg         Config
+	connections Connections
+	own         Pulsar
+	topics      registry.Topics
+	log         *zap.Logger
+	registerer  prometheus.Registerer
+	resolver    *net.Resolver
+	guard       *Guard
+	shared      *http.Transport // of webhooks without TLS settings of their own
+	answers     answers
+
+	mu      sync.Mutex
+	sinks   map[sinkKey]*sharedSink
+	clients map[string]*sharedRedis
+	closed  bool
+}
+
+// sinkKey names a sink: its system, the connection, and what it is for, which is empty where one sink serves all.
+type sinkKey struct{ system, connection, destination string }
+
+// NewFactory makes a factory. Nothing is connected to before a target delivers. The configuration is valid.
+func NewFactory(o Options) (*Factory, error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	own := Pulsar{}
+	own.SetDefaults()
+	own.Config = o.Pulsar
+	f := &Factory{
+		cfg: o.Config, connections: o.Connections, own: own, topics: o.Topics, log: o.Log.Named("target"), registerer: o.Registerer, resolver: o.Resolver,
+		guard: NewGuard(o.Config.Allow, o.Config.Ports), sinks: map[sinkKey]*sharedSink{}, clients: map[string]*sharedRedis{},
+	}
+	settings, err := clientTLS(nil)
+	if err != nil {
+		return nil, err
+	}
+	f.shared = f.newTransport(settings, o.Config.IdleConnections)
+	return f, nil
+}
+
+func (f *Factory) newTransport(settings *tls.Config, idle int) *http.Transport {
+	return newTransport(f.guard, f.resolver, settings, idle, f.cfg.IdleTimeout)
+}
+
+// defaultTimeout is that of registry.Delivery.Timeout.
+const defaultTimeout = 10 * time.Second
+
+// New makes the target of a subscriber. An error says what is wrong with its target, as Check does.
+func (f *Factory) New(s *registry.Subscriber) (Target, error) {
+	var faults []error
+	f.Check(&s.Target, func(pointer, problem string) { faults = append(faults, fmt.Errorf("target%s %s", pointer, problem)) })
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	timeout := time.Duration(s.Delivery.Timeout)
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
+	switch t := &s.Target; {
+	case t.Webhook != nil:
+		return newWebhook(t.Webhook, timeout, f)
+	case t.Kafka != nil:
+		return newKafka(t.Kafka, timeout, f)
+	case t.RabbitMQ != nil:
+		return newRabbitMQ(t.RabbitMQ, timeout, f)
+	case t.Pulsar != nil:
+		return newPulsar(t.Pulsar, timeout, f)
+	case t.Redis != nil:
+		return newRedis(t.Redis, timeout, f)
+	default:
+		return newLog(s, f), nil
+	}
+}
+
+// Close ends what is left of targets that were not closed, waiting until ctx ends for what is on its way, and closes idle connections. Targets deliver
+// nothing afterwards.
+func (f *Factory) Close(ctx context.Context) error {
+	f.mu.Lock()
+	f.closed = true
+	sinks, clients := slices.Collect(maps.Values(f.sinks)), slices.Collect(maps.Values(f.clients))
+	clear(f.sinks)
+	clear(f.clients)
+	f.mu.Unlock()
+	f.shared.CloseIdleConnections()
+	var wg sync.WaitGroup
+	for _, s := range sinks {
+		wg.Go(func() { s.stop(ctx) })
+	}
+	var errs []error
+	for _, c := range clients {
+		errs = append(errs, c.client.Close())
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+var errClosed = errors.New("the targets are closed")
+
+// runner is a sink of internal/connector.
+type runner interface {
+	lane.Sink
+	Run(ctx context.Context) error
+}
+
+// sharedSink is a sink and those who use it.
+type sharedSink struct {
+	factory *Factory
+	key     sinkKey
+	sink    lane.Sink
+	users   int // guarded by the factory's lock
+	trouble atomic.Pointer[error]
+
+	end      context.CancelFunc // ends Run
+	hurry    context.CancelFunc // has it wait no longer for what is on its way
+	finished chan struct{}
+}
+
+// use returns the sink of key, which begin makes when there is none.
+func (f *Factory) use(key sinkKey, begin func(patience context.Context, report func(error)) (runner, error)) (*sharedSink, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, errClosed
+	}
+	if s := f.sinks[key]; s != nil {
+		s.users++
+		return s, nil
+	}
+	patience, hurry := context.WithCancel(context.Background())
+	s := &sharedSink{factory: f, key: key, users: 1, hurry: hurry, finished: make(chan struct{})}
+	sink, err := begin(patience, s.report)
+	if err != nil {
+		hurry()
+		return nil, err
+	}
+	s.sink = sink
+	running, end := context.WithCancel(context.Background())
+	s.end = end
+	f.sinks[key] = s
+	go func() {
+		defer close(s.finished)
+		if err := sink.Run(running); err != nil {
+			s.report(err)
+		}
+	}()
+	return s, nil
+}
+
+// report is told of trouble, and nil when it is over.
+func (s *sharedSink) report(err error) {
+	log := s.factory.log.With(zap.String("system", s.key.system), zap.String("connection", s.key.connection), zap.String("destination", s.key.destination))
+	switch before := s.trouble.Load(); {
+	case err != nil:
+		s.trouble.Store(&err)
+		log.Warn("the connection of a target is in trouble", zap.Error(err))
+	case before != nil:
+		s.trouble.Store(nil)
+		log.Info("the connection of a target is well again")
+	}
+}
+
+// release ends the sink when its last user has gone.
+func (s *sharedSink) release(ctx context.Context) {
+	f := s.factory
+	f.mu.Lock()
+	s.users--
+	last := s.users == 0
+	if last && f.sinks[s.key] == s {
+		delete(f.sinks, s.key)
+	}
+	f.mu.Unlock()
+	if last {
+		s.stop(ctx)
+	}
+}
+
+// stop ends the sink and waits for it. What is on its way is waited for until ctx ends.
+func (s *sharedSink) stop(ctx context.Context) {
+	s.end()
+	select {
+	case <-s.finished:
+	case <-ctx.Done():
+	}
+	s.hurry()
+	<-s.finished
+}
+
+func (f *Factory) kafkaSink(connection, topic string) (*sharedSink, error) {
+	c := f.connections.Kafka[connection]
+	return f.use(sinkKey{"kafka", connection, topic}, func(patience context.Context, report func(error)) (runner, error) {
+		return kafka.NewSink(c.sink(), kafka.Options{Log: f.log, Report: report, Patience: patience})
+	})
+}
+
+func (f *Factory) rabbitMQSink(connection, exchange string) (*sharedSink, error) {
+	c := f.connections.RabbitMQ[connection]
+	return f.use(sinkKey{"rabbitmq", connection, exchange}, func(patience context.Context, report func(error)) (runner, error) {
+		return rabbitmq.NewSink(c.sink(exchange), rabbitmq.Options{Log: f.log, Report: report, Patience: patience})
+	})
+}
+
+func (f *Factory) pulsarSink(connection string) (*sharedSink, error) {
+	c := f.own
+	if connection != "" {
+		c = f.connections.Pulsar[connection]
+	}
+	return f.use(sinkKey{"pulsar", connection, ""}, func(patience context.Context, report func(error)) (runner, error) {
+		return pulsar.NewSink(c.sink(), pulsar.Options{
+			Log: f.log, Report: report, Registerer: f.registerer, Patience: patience, MaxPending: pendingEvents,
+		})
+	})
+}
+
+// sharedRedis is a client and those who use it.
+type sharedRedis struct {
+	client redis.UniversalClient
+	users  int
+}
+
+// redis returns the client of a connection, and what gives it back, which may be called again.
+func (f *Factory) redis(connection string) (redis.UniversalClient, func(), error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, nil, errClosed
+	}
+	c := f.clients[connection]
+	if c == nil {
+		client, err := f.connections.Redis[connection].open()
+		if err != nil {
+			return nil, nil, err
+		}
+		c = &sharedRedis{client: client}
+		f.clients[connection] = c
+	}
+	c.users++
+	return c.client, sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if c.users--; c.users == 0 && f.clients[connection] == c {
+			delete(f.clients, connection)
+			_ = c.client.Close()
+		}
+	}), nil
+}

@@ -1,0 +1,119 @@
+package target
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"hash"
+	"strings"
+	"sync"
+
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// A signer signs requests by Standard Webhooks 1.0: the signature is over "id.timestamp.body", and its header holds one
+// "version,base64" for each key, separated by spaces. It is safe for concurrent use.
+type signer struct {
+	keys []signingKey
+}
+
+// signingKey is one of the two kinds; the other is nil.
+type signingKey struct {
+	macs    *sync.Pool // of hash.Hash: HMAC-SHA256, v1
+	private ed25519.PrivateKey
+}
+
+const (
+	symmetricPrefix  = "whsec_"
+	asymmetricPrefix = "whsk_"
+	// Bounds of a symmetric key (Standard Webhooks, "Signature scheme").
+	minKey, maxKey = 24, 64
+	// maxKeys is how many keys may sign at a time: one, and a few while keys change.
+	maxKeys = 4
+)
+
+// newSigner reads keys, separated by spaces. It returns nil for no keys. Errors do not hold any of them.
+func newSigner(text secret.String) (*signer, error) {
+	words := strings.Fields(text.Reveal())
+	switch {
+	case len(words) == 0:
+		return nil, nil //nolint:nilnil // no keys are no fault
+	case len(words) > maxKeys:
+		return nil, fmt.Errorf("holds %d keys, at most %d are allowed", len(words), maxKeys)
+	}
+	s := &signer{}
+	for _, word := range words {
+		key, err := parseKey(word)
+		if err != nil {
+			return nil, err
+		}
+		s.keys = append(s.keys, key)
+	}
+	return s, nil
+}
+
+func parseKey(word string) (signingKey, error) {
+	if encoded, ok := strings.CutPrefix(word, symmetricPrefix); ok {
+		key, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			return signingKey{}, errors.New("must hold base64 behind " + symmetricPrefix)
+		}
+		if len(key) < minKey || len(key) > maxKey {
+			return signingKey{}, fmt.Errorf("must hold %d to %d bytes behind %s, got %d", minKey, maxKey, symmetricPrefix, len(key))
+		}
+		return signingKey{macs: &sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}, nil
+	}
+	if encoded, ok := strings.CutPrefix(word, asymmetricPrefix); ok {
+		key, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			return signingKey{}, errors.New("must hold base64 behind " + asymmetricPrefix)
+		}
+		switch len(key) {
+		case ed25519.SeedSize:
+			return signingKey{private: ed25519.NewKeyFromSeed(key)}, nil
+		case ed25519.PrivateKeySize:
+			private := ed25519.NewKeyFromSeed(key[:ed25519.SeedSize])
+			if !private.Equal(ed25519.PrivateKey(key)) {
+				return signingKey{}, errors.New("holds an ed25519 key whose public half is that of another")
+			}
+			return signingKey{private: private}, nil
+		}
+		return signingKey{}, fmt.Errorf("must hold an ed25519 key of 32 or 64 bytes behind %s, got %d", asymmetricPrefix, len(key))
+	}
+	return signingKey{}, errors.New("must begin with " + symmetricPrefix + " (HMAC-SHA256) or " + asymmetricPrefix + " (ed25519)")
+}
+
+// sign returns the header webhook-signature. timestamp is in seconds since 1970.
+func (s *signer) sign(id, timestamp string, body []byte) (string, error) {
+	head := make([]byte, 0, len(id)+len(timestamp)+2)
+	head = append(append(append(append(head, id...), '.'), timestamp...), '.')
+	out := make([]byte, 0, 96*len(s.keys))
+	for i, k := range s.keys {
+		if i > 0 {
+			out = append(out, ' ')
+		}
+		if k.macs != nil {
+			mac, ok := k.macs.Get().(hash.Hash)
+			if !ok {
+				return "", errors.New("the pool of MACs holds something else")
+			}
+			mac.Reset()
+			mac.Write(head)
+			mac.Write(body)
+			var sum [sha256.Size]byte
+			out = base64.StdEncoding.AppendEncode(append(out, "v1,"...), mac.Sum(sum[:0]))
+			k.macs.Put(mac)
+			continue
+		}
+		signature, err := k.private.Sign(nil, append(head[:len(head):len(head)], body...), crypto.Hash(0))
+		if err != nil {
+			return "", fmt.Errorf("cannot sign: %w", err)
+		}
+		out = base64.StdEncoding.AppendEncode(append(out, "v1a,"...), signature)
+	}
+	return string(out), nil
+}

@@ -1,0 +1,201 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+const (
+	// pendingEvents and pendingBytes bound what one subscriber has given to a sink that has no answer yet. A sink keeps what it was given until its system
+	// answers, longer than an attempt may take.
+	pendingEvents = 1000
+	pendingBytes  = 8 << 20
+)
+
+// sinkTarget delivers through a sink of internal/connector.
+type sinkTarget struct {
+	sink    *sharedSink
+	message func(*Delivery) (to string, m *message.Message, err error)
+	timeout time.Duration
+	room    *semaphore.Weighted // of pendingBytes
+	closed  sync.Once
+}
+
+func newSinkTarget(sink *sharedSink, timeout time.Duration, convert func(*Delivery) (string, *message.Message, error)) *sinkTarget {
+	return &sinkTarget{sink: sink, message: convert, timeout: timeout, room: semaphore.NewWeighted(pendingBytes)}
+}
+
+// Close gives the sink back. When it was the last one's it waits until ctx ends for what is on its way.
+func (t *sinkTarget) Close(ctx context.Context) error {
+	t.closed.Do(func() { t.sink.release(ctx) })
+	return nil
+}
+
+// outcome is what became of a delivery of a batch.
+type outcome struct {
+	index int
+	err   error
+}
+
+// Deliver hands all of batch to the sink, in its order, and waits for the outcomes.
+func (t *sinkTarget) Deliver(ctx context.Context, batch []Delivery) []Result {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	results := make([]Result, len(batch))
+	outcomes := make(chan outcome, len(batch)) // with room for those that come when nobody waits any more
+	waiting := make([]bool, len(batch))
+	left := 0
+	for i := range batch {
+		to, m, err := t.message(&batch[i])
+		if err != nil {
+			results[i] = Result{Verdict: Refused, Reason: ReasonEvent, Err: err, Latency: time.Since(began)}
+			continue
+		}
+		weight := min(max(m.Size(), pendingBytes/pendingEvents), pendingBytes)
+		if t.room.Acquire(ctx, weight) != nil {
+			results[i] = t.unanswered(ctx, ReasonBusy)
+			results[i].Latency = time.Since(began)
+			continue
+		}
+		waiting[i] = true
+		left++
+		t.sink.sink.Send(ctx, to, m, func(err error) {
+			t.room.Release(weight)
+			outcomes <- outcome{i, err}
+		})
+	}
+	for left > 0 {
+		select {
+		case o := <-outcomes:
+			results[o.index] = t.result(ctx, o.err)
+			results[o.index].Latency = time.Since(began)
+			waiting[o.index] = false
+			left--
+			continue
+		case <-ctx.Done():
+		}
+		for len(outcomes) > 0 {
+			o := <-outcomes
+			results[o.index] = t.result(ctx, o.err)
+			results[o.index].Latency = time.Since(began)
+			waiting[o.index] = false
+		}
+		for i := range waiting {
+			if waiting[i] {
+				results[i] = t.unanswered(ctx, ReasonTimeout)
+				results[i].Latency = time.Since(began)
+			}
+		}
+		break
+	}
+	return results
+}
+
+// result says what the outcome of a sink means.
+func (t *sinkTarget) result(ctx context.Context, err error) Result {
+	if err == nil {
+		return Result{Verdict: Delivered}
+	}
+	if reason, ok := lane.Refused(err); ok {
+		r := Result{Reason: reason, Err: err}
+		if aboutEvent(reason) {
+			r.Verdict = Refused
+		}
+		return r
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return t.unanswered(ctx, ReasonTimeout)
+	}
+	return Result{Reason: ReasonConnection, Err: err}
+}
+
+// unanswered is the result without an outcome. Where the sink has told of trouble, that is why.
+func (t *sinkTarget) unanswered(ctx context.Context, reason string) Result {
+	stopped, err := connectionError(ctx, ctx.Err(), t.timeout)
+	if stopped == ReasonStopped {
+		return Result{Reason: stopped, Err: err}
+	}
+	if reason == ReasonBusy {
+		err = fmt.Errorf("no answer within %s to what was sent before", t.timeout)
+	}
+	if trouble := t.sink.trouble.Load(); trouble != nil {
+		err = fmt.Errorf("%w: %w", err, *trouble)
+	}
+	return Result{Reason: reason, Err: err}
+}
+
+// aboutEvent reports whether a connector's reason for refusing says something about the message. The others are about the destination, a topic's name or
+// a missing binding, which people can mend.
+func aboutEvent(reason string) bool {
+	switch reason {
+	case "too_large", "invalid_record", "invalid_timestamp", "bad_header", "bad_property", "refused_by_broker":
+		return true
+	}
+	return false
+}
+
+// newKafka, newRabbitMQ and newPulsar expect what faultsOf has found nothing wrong with.
+
+func newKafka(c *registry.KafkaTarget, timeout time.Duration, f *Factory) (Target, error) {
+	sink, err := f.kafkaSink(c.Connection, c.Topic)
+	if err != nil {
+		return nil, err
+	}
+	return newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
+		m, err := newMapping(d)
+		if err != nil {
+			return "", nil, err
+		}
+		// The record's time is now: brokers refuse times ahead of theirs, and delete by it.
+		return c.Topic, &message.Message{Key: keyOf(d), Value: m.data, Headers: m.withType(kafkaPrefix), Time: time.Now()}, nil
+	}), nil
+}
+
+func newRabbitMQ(c *registry.RabbitMQTarget, timeout time.Duration, f *Factory) (Target, error) {
+	sink, err := f.rabbitMQSink(c.Connection, c.Exchange)
+	if err != nil {
+		return nil, err
+	}
+	return newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
+		m, err := newMapping(d)
+		if err != nil {
+			return "", nil, err
+		}
+		to := c.RoutingKey
+		if to == "" {
+			to = d.Event.Type
+		}
+		const persistent = 2
+		return to, &message.Message{
+			Value: m.data, Headers: m.headers(amqpPrefix), AMQP: &message.AMQP{ContentType: m.contentType, DeliveryMode: persistent},
+		}, nil
+	}), nil
+}
+
+func newPulsar(c *registry.PulsarTarget, timeout time.Duration, f *Factory) (Target, error) {
+	sink, err := f.pulsarSink(c.Connection)
+	if err != nil {
+		return nil, err
+	}
+	return newSinkTarget(sink, timeout, func(d *Delivery) (string, *message.Message, error) {
+		m, err := newMapping(d)
+		if err != nil {
+			return "", nil, err
+		}
+		out := &message.Message{Key: keyOf(d), Value: m.data, Headers: m.withType(kafkaPrefix), From: message.From{Partition: -1}}
+		if d.Event.Time.UnixMilli() > 0 {
+			out.Time = time.UnixMilli(d.Event.Time.UnixMilli()).UTC()
+		}
+		return c.Topic, out, nil
+	}), nil
+}

@@ -1,0 +1,73 @@
+package target
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxRetryAfter bounds what a destination may ask for.
+const maxRetryAfter = time.Hour
+
+// judge says what the status of a webhook's answer means. docs/eventbridge.md has this as a table.
+//
+//	2xx                                     delivered
+//	410                                     gone
+//	400, 406, 411, 413, 414, 415, 417, 422, 431
+//	                                        refused: it is about this event, and the next attempt would send the same
+//	3xx                                     retry: redirects are not followed
+//	401, 402, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 426, 428, 429, 451, other 4xx
+//	                                        retry: it is about the receiver or the access to it, which people can mend
+//	5xx and all else                        retry
+func judge(status int) (verdict Verdict, reason string) {
+	switch {
+	case status >= 200 && status <= 299:
+		return Delivered, ""
+	case status >= 300 && status <= 399:
+		return Retry, ReasonRedirect
+	}
+	switch status {
+	case http.StatusGone:
+		return Gone, ReasonStatus
+	case http.StatusBadRequest, http.StatusNotAcceptable, http.StatusLengthRequired, http.StatusRequestEntityTooLarge,
+		http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusExpectationFailed, http.StatusUnprocessableEntity,
+		http.StatusRequestHeaderFieldsTooLarge:
+		return Refused, ReasonStatus
+	}
+	return Retry, ReasonStatus
+}
+
+// statusError is for people.
+func statusError(status int, location string) error {
+	text := http.StatusText(status)
+	if text != "" {
+		text = " " + text
+	}
+	if status >= 300 && status <= 399 && location != "" {
+		return fmt.Errorf("the webhook answered %d%s; redirects are not followed", status, text)
+	}
+	return fmt.Errorf("the webhook answered %d%s", status, text)
+}
+
+// retryAfter reads the header Retry-After (RFC 9110, section 10.2.3): seconds or a date, from now; 0 for none that can be
+// read, at most maxRetryAfter.
+func retryAfter(header string, now time.Time) time.Duration {
+	header = strings.TrimSpace(header)
+	if header == "" {
+		return 0
+	}
+	if strings.Trim(header, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(header, 10, 64)
+		if err != nil || seconds > int64(maxRetryAfter/time.Second) { // too large for a number is long, too
+			return maxRetryAfter
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(header)
+	if err != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter)
+}

@@ -52,7 +52,7 @@ func newCopier(r *run) *copier {
 	c := r.cfg
 	target := func(name, topic string) *copyTarget {
 		p := Business()
-		p.Name = name
+		p.Name, p.Compression = name, c.Retry.Compression
 		// Unbatched: copies with a delivery time travel alone anyway, and
 		// Key_Shared readers of dead letters need it. A full queue must not block
 		// a worker.

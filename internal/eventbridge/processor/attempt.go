@@ -1,0 +1,179 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// item is an event on its way to the target.
+type item struct {
+	message  *messaging.Delivery
+	delivery target.Delivery
+}
+
+// prepare makes of a message what the target gets. An error is final.
+func (w *worker) prepare(d *messaging.Delivery) (item, error) {
+	e, err := event.Decode(d.Payload)
+	if err != nil {
+		return item{}, err
+	}
+	it := item{message: d, delivery: target.Delivery{Event: e}}
+	it.delivery.Hops, _ = strconv.Atoi(d.Properties["hops"])
+	if w.transform != nil {
+		it.delivery.Body, it.delivery.ContentType, err = w.transform(e)
+		if err != nil {
+			return item{}, fmt.Errorf("cannot transform: %w", err)
+		}
+	}
+	return it, nil
+}
+
+// handle makes one attempt at one message, once the breaker and the rate allow it, unless stop ends before. What it
+// returns is the verdict.
+func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error {
+	it, err := w.prepare(d)
+	if err != nil {
+		return w.refuse(d, err)
+	}
+	if w.sub.Order == registry.OrderLive {
+		if !w.breaker.tryEnter() {
+			w.count("lost")
+			return nil
+		}
+	} else if w.breaker.enter(stop) != nil {
+		return errStopping
+	}
+	if w.limit.Wait(stop) != nil {
+		w.breaker.leave(noVerdict)
+		return errStopping
+	}
+	results := w.deliver(ctx, []item{it})
+	return w.verdict(stop, it, results[0], 1)
+}
+
+// refuse is the verdict on a message that cannot be delivered whatever the target says.
+func (w *worker) refuse(d *messaging.Delivery, err error) error {
+	w.count("dead_letter")
+	w.attempts.add(Attempt{
+		Time: time.Now(), Attempt: d.Attempt, Outcome: "dead_letter", Error: errorText(target.Result{Err: err}),
+	})
+	if w.sub.Order == registry.OrderLive {
+		return nil
+	}
+	return messaging.Reject(err)
+}
+
+func (w *worker) count(outcome string) { w.metrics.deliveries.WithLabelValues(outcome).Inc() }
+
+// deliver makes an attempt for events together, and tells the breaker.
+func (w *worker) deliver(ctx context.Context, items []item) (results []target.Result) {
+	batch := make([]target.Delivery, len(items))
+	for i := range items {
+		batch[i] = items[i].delivery
+	}
+	w.underWay.Add(int64(len(items)))
+	w.metrics.underWay.Add(float64(len(items)))
+	defer func() {
+		w.underWay.Add(-int64(len(items)))
+		w.metrics.underWay.Sub(float64(len(items)))
+		if v := recover(); v != nil {
+			w.log.Error("a target panicked", zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
+			results = make([]target.Result, len(items))
+			for i := range results {
+				results[i] = target.Result{Reason: "panic", Err: fmt.Errorf("the target panicked: %v", v)}
+			}
+			w.breaker.leave(failing)
+		}
+	}()
+	results = w.target.Deliver(ctx, batch)
+	w.breaker.leave(verdictOf(results))
+	return results
+}
+
+// verdictOf is what results say about the target. One that answers is well, whatever it says about an event.
+func verdictOf(results []target.Result) verdict {
+	stopped := true
+	for _, r := range results {
+		if r.Verdict != target.Retry {
+			return well
+		}
+		stopped = stopped && r.Reason == target.ReasonStopped
+	}
+	if stopped {
+		return noVerdict
+	}
+	return failing
+}
+
+// verdict is the library's verdict on a message whose attempt had the result r. batch is how many went together.
+func (w *worker) verdict(stop context.Context, it item, r target.Result, batch int) error {
+	now, d := time.Now(), it.message
+	a := Attempt{
+		Time: now.Add(-r.Latency), Event: it.delivery.Event.ID, Source: it.delivery.Event.Source, Type: it.delivery.Event.Type,
+		Attempt: d.Attempt, Outcome: r.Verdict.String(), Reason: r.Reason, Status: r.Status, Latency: r.Latency, Error: errorText(r),
+	}
+	if batch > 1 {
+		a.Batch = batch
+	}
+	cause := r.Err
+	if cause == nil {
+		cause = errors.New(a.Outcome)
+	}
+	var err error
+	switch {
+	case r.Verdict == target.Delivered:
+		w.metrics.age.Observe(max(now.Sub(d.PublishTime), 0).Seconds())
+	case r.Verdict == target.Retry && r.Reason == target.ReasonStopped:
+		return errStopping
+	case w.sub.Order == registry.OrderLive:
+		a.Outcome = "lost"
+	case r.Verdict == target.Refused:
+		a.Outcome, err = "dead_letter", messaging.Reject(cause)
+	case r.Verdict == target.Gone:
+		err = errStopping
+	default:
+		delay, over := w.schedule.next(d.Attempt, d.FirstFailed, now, r.RetryAfter)
+		if over != "" {
+			a.Outcome, err = "dead_letter", messaging.Reject(fmt.Errorf("%s: %w", over, cause))
+		} else {
+			a.Next, err = now.Add(delay), messaging.RetryAfter(cause, delay)
+		}
+	}
+	w.count(a.Outcome)
+	w.metrics.seconds.WithLabelValues(a.Outcome).Observe(r.Latency.Seconds())
+	w.attempts.add(a)
+	if r.Verdict == target.Gone {
+		w.disable(cause)
+		<-stop.Done() // what is not delivered stays
+	}
+	return err
+}
+
+// disable disables the subscriber, whose target takes no events any more.
+func (w *worker) disable(cause error) {
+	w.gone.Do(func() {
+		w.breaker.end()
+		w.log.Warn("the target takes no events any more: disabling the subscriber", zap.Error(cause))
+		go func() {
+			for pause := 100 * time.Millisecond; w.ctx.Err() == nil; pause = min(2*pause, 10*time.Second) {
+				_, err := w.p.source.SetState(w.ctx, w.sub.Bus, w.sub.Name, registry.Disabled, "410 Gone")
+				if err == nil || w.ctx.Err() != nil {
+					return
+				}
+				w.note(fmt.Errorf("cannot disable the subscriber: %w", err))
+				sleep(w.ctx, pause)
+			}
+		}()
+	})
+}

@@ -1,0 +1,131 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Backlog is what a subscriber has not got.
+type Backlog struct {
+	// Events wait in the send topic, the topic of replays and that of retries, as brokers count them: a batch is one.
+	Events int64 `json:"events"`
+	// Oldest is when the oldest event of the send topic was stored there; zero when none waits.
+	Oldest time.Time `json:"oldest,omitzero"`
+	// DeadLetters wait for a redrive.
+	DeadLetters int64 `json:"dead_letters"`
+}
+
+// Backlog asks the brokers' admin API what a subscriber has not got. Without its address the error is
+// messaging.ErrNoAdminURL.
+func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (Backlog, error) {
+	_, s, err := p.subscriber(bus, subscriber)
+	if err != nil {
+		return Backlog{}, err
+	}
+	return p.backlogOf(ctx, s)
+}
+
+func (p *Processor) backlogOf(ctx context.Context, s *registry.Subscriber) (b Backlog, err error) {
+	topics := p.topics
+	if s.Order == registry.OrderLive {
+		return b, nil
+	}
+	for _, topic := range []string{topics.Send(s), topics.Replay(s), topics.Retry(s)} {
+		n, err := p.waiting(ctx, topic)
+		if err != nil {
+			return b, err
+		}
+		b.Events += n
+		if topic == topics.Replay(s) && n > 0 {
+			p.replaying(s)
+		}
+		if topic == topics.Send(s) && n > 0 {
+			if b.Oldest, err = p.oldest(ctx, topic); err != nil {
+				return b, err
+			}
+		}
+	}
+	b.DeadLetters, err = p.waiting(ctx, topics.DeadLetter(s))
+	return b, err
+}
+
+// waiting is the backlog of a topic; 0 for one that nothing was published to yet.
+func (p *Processor) waiting(ctx context.Context, topic string) (int64, error) {
+	n, err := p.client.Topic(topic).Subscription(registry.DeliverSubscription).Backlog(ctx)
+	if errors.Is(err, messaging.ErrNotFound) {
+		return 0, nil
+	}
+	return n, err
+}
+
+// oldest is when the first message was published that is not acknowledged, over all partitions.
+func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, err error) {
+	topic := p.client.Topic(name)
+	n, err := topic.Partitions(ctx)
+	if err != nil {
+		return oldest, err
+	}
+	parts := []messaging.Topic{topic}
+	if n > 0 {
+		parts = parts[:0]
+		for i := range n {
+			parts = append(parts, topic.Partition(i))
+		}
+	}
+	for _, part := range parts {
+		first, err := part.Subscription(registry.DeliverSubscription).Peek(ctx, 1)
+		if err != nil {
+			return oldest, err
+		}
+		if len(first) > 0 && (oldest.IsZero() || first[0].PublishTime.Before(oldest)) {
+			oldest = first[0].PublishTime
+		}
+	}
+	return oldest, nil
+}
+
+// watchBacklogs keeps the metrics of backlogs until ctx ends, one subscriber behind the other.
+func (p *Processor) watchBacklogs(ctx context.Context) {
+	p.ending.Go(func() {
+		t := time.NewTicker(p.cfg.BacklogEvery)
+		defer t.Stop()
+		for {
+			snapshot := p.source.Snapshot()
+			for b := range snapshot.Buses() {
+				for s := range snapshot.Subscribers(b.Name) {
+					if ctx.Err() != nil {
+						return
+					}
+					p.showBacklog(ctx, s)
+				}
+			}
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+func (p *Processor) showBacklog(ctx context.Context, s *registry.Subscriber) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	b, err := p.backlogOf(ctx, s)
+	if err != nil {
+		return // the figures stay as they are
+	}
+	labels := prometheus.Labels{"bus": s.Bus, "subscriber": s.Name}
+	age := 0.0
+	if !b.Oldest.IsZero() {
+		age = max(time.Since(b.Oldest), 0).Seconds()
+	}
+	p.metrics.backlog.With(labels).Set(float64(b.Events))
+	p.metrics.backlogAge.With(labels).Set(age)
+}

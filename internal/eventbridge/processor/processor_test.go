@@ -1,0 +1,309 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+)
+
+var errDown = errors.New("the target is down")
+
+func retryResult() target.Result {
+	return target.Result{Verdict: target.Retry, Err: errDown, Status: 500, Reason: target.ReasonStatus}
+}
+func delivered() target.Result { return target.Result{Verdict: target.Delivered, Status: 200} }
+
+func TestFailedDeliveriesAreTriedAgain(t *testing.T) {
+	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup, registry.OrderTotal, registry.OrderExclusive} {
+		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
+			s := newSubscriber("s", order)
+			s.Delivery.Retry.MaxAttempts = 3
+			w := newWorld(t, 1, s)
+			var seen sync.Map
+			f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+				n, _ := seen.LoadOrStore(d.Event.ID, new(atomic.Int64))
+				attempt := n.(*atomic.Int64).Add(1)
+				switch {
+				case strings.HasPrefix(d.Event.ID, "never"):
+					return retryResult()
+				case strings.HasPrefix(d.Event.ID, "refused"):
+					return target.Result{Verdict: target.Refused, Err: errors.New("400 Bad Request"), Status: 400}
+				case attempt < 3:
+					return retryResult()
+				}
+				return delivered()
+			})
+			p, _ := w.processor(testConfig())
+			ids := numbered("ok", 8)
+			w.send("s", "k", slices.Concat(ids[:4], []string{"never0", "refused0"}, ids[4:])...)
+			w.gets(f, ids)
+			w.eventually("two are dead letters", func() bool { return len(w.deadLetters("s")) == 2 })
+			for _, letter := range w.deadLetters("s") {
+				if strings.Contains(string(letter.Payload), "never0") {
+					assert.Equal(t, "gave up after 3 attempts: the target is down", letter.Reason)
+					assert.Equal(t, 3, letter.Attempt)
+				} else {
+					assert.Equal(t, "400 Bad Request", letter.Reason)
+					assert.Equal(t, 1, letter.Attempt)
+				}
+			}
+			assert.Len(t, f.attemptsAt("never0"), 3)
+			if order.Ordered() {
+				assert.Equal(t, ids, f.delivered(), "in their order")
+			}
+			outcomes := map[string]int{}
+			for _, a := range p.Attempts(busName, "s") {
+				outcomes[a.Outcome]++
+				if a.Outcome == "retry" {
+					assert.Equal(t, 500, a.Status)
+					assert.Equal(t, errDown.Error(), a.Error)
+					assert.WithinDuration(t, a.Time.Add(50*time.Millisecond), a.Next, 30*time.Millisecond)
+				}
+			}
+			assert.Equal(t, map[string]int{"delivered": 8, "retry": 18, "dead_letter": 2}, outcomes)
+		})
+	}
+}
+
+func TestATargetSaysWhenToTryAgain(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	w := newWorld(t, 1, s)
+	first := atomic.Bool{}
+	f := w.target("s", func(context.Context, target.Delivery) target.Result {
+		if first.CompareAndSwap(false, true) {
+			r := retryResult()
+			r.RetryAfter = 1500 * time.Millisecond
+			return r
+		}
+		return delivered()
+	})
+	w.processor(testConfig())
+	w.send("s", "", "e")
+	w.gets(f, []string{"e"})
+	at := f.attemptsAt("e")
+	require.Len(t, at, 2)
+	assert.GreaterOrEqual(t, at[1].Sub(at[0]), 1500*time.Millisecond)
+}
+
+func TestATargetThatIsGoneDisablesItsSubscriber(t *testing.T) {
+	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1, newSubscriber("s", order))
+			gone := atomic.Bool{}
+			gone.Store(true)
+			f := w.target("s", func(context.Context, target.Delivery) target.Result {
+				if gone.Load() {
+					return target.Result{Verdict: target.Gone, Err: errors.New("410 Gone"), Status: 410}
+				}
+				return delivered()
+			})
+			p, _ := w.processor(testConfig())
+			ids := numbered("e", 20)
+			w.send("s", "k", ids...)
+			w.eventually("it is disabled", func() bool { return w.sub("s").State == registry.Disabled })
+			assert.Equal(t, "410 Gone", w.sub("s").Reason)
+			w.eventually("it stops", func() bool { return !p.Status(busName, "s").Delivering })
+			asked := len(f.asked)
+			assert.LessOrEqual(t, asked, 16)
+
+			gone.Store(false)
+			again := *w.sub("s")
+			again.State, again.Reason = registry.Active, ""
+			w.put(again)
+			w.gets(f, ids)
+			assert.Empty(t, w.deadLetters("s"))
+		})
+	}
+}
+
+// While the breaker is open nothing is consumed but a probe, and what waits has no attempts counted.
+func TestTheBreakerStopsDeliveries(t *testing.T) {
+	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
+			s := newSubscriber("s", order)
+			s.Delivery.Concurrency = 2
+			s.Delivery.Breaker = registry.Breaker{Failures: 4, Probe: registry.Duration(300 * time.Millisecond)}
+			w := newWorld(t, 1, s)
+			down := atomic.Bool{}
+			down.Store(true)
+			var asked atomic.Int64
+			f := w.target("s", func(context.Context, target.Delivery) target.Result {
+				asked.Add(1)
+				if down.Load() {
+					return retryResult()
+				}
+				return delivered()
+			})
+			p, _ := w.processor(testConfig())
+			ids := numbered("e", 60)
+			w.send("s", "k", ids...)
+			w.eventually("it opens", func() bool { return p.Status(busName, "s").Breaker == BreakerOpen })
+			time.Sleep(2 * time.Second) // in which 20 and more attempts of each would be made
+			// The first four, one more that was under way, and probes after 0.3, 0.9 and 2.1 s at most.
+			assert.LessOrEqual(t, asked.Load(), int64(9))
+			down.Store(false)
+			w.gets(f, ids)
+			assert.Empty(t, w.deadLetters("s"))
+			assert.Equal(t, BreakerClosed, p.Status(busName, "s").Breaker)
+			if order.Ordered() {
+				assert.Equal(t, ids, f.delivered())
+			}
+		})
+	}
+}
+
+// Attempts are made again in place, and hold up their key alone.
+func TestTheOrderOfAKeyIsKept(t *testing.T) {
+	s := newSubscriber("s", registry.OrderGroup)
+	s.Delivery.Breaker.Failures = 0
+	s.Delivery.Retry.MaxAttempts = 100
+	w := newWorld(t, 2, s)
+	stuck := atomic.Bool{}
+	stuck.Store(true)
+	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+		if d.Event.PartitionKey == "stuck" && stuck.Load() || rand.IntN(3) == 0 {
+			return retryResult()
+		}
+		return delivered()
+	})
+	w.processor(testConfig())
+	w.processor(testConfig())
+	w.send("s", "stuck", numbered("stuck-", 30)...)
+	for key := range 6 {
+		w.send("s", fmt.Sprint("k", key), numbered(fmt.Sprint("k", key, "-"), 30)...)
+	}
+	w.eventually("the other keys go on", func() bool { return len(f.delivered()) == 180 })
+	stuck.Store(false)
+	w.eventually("all are delivered", func() bool { return len(f.delivered()) == 210 })
+	next := map[string]int{}
+	for _, id := range f.delivered() {
+		key, number, _ := strings.Cut(id, "-")
+		require.Equal(t, fmt.Sprint(next[key]), number, "of %s", key)
+		next[key]++
+	}
+}
+
+func TestBatchesOfAWebhook(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	s.Target = registry.Target{Webhook: &registry.Webhook{
+		URL: "https://example.com", Mode: registry.ModeBatch, BatchEvents: 10, BatchLinger: registry.Duration(100 * time.Millisecond),
+	}}
+	w := newWorld(t, 1, s)
+	var failed sync.Map
+	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+		if d.Event.ID == "bad" {
+			return target.Result{Verdict: target.Refused, Err: errors.New("refused")}
+		}
+		if _, before := failed.LoadOrStore(d.Event.ID, true); !before && strings.HasSuffix(d.Event.ID, "3") {
+			return retryResult()
+		}
+		return delivered()
+	})
+	w.processor(testConfig())
+	ids := numbered("e", 100)
+	w.send("s", "", append(ids, "bad")...)
+	w.gets(f, ids)
+	w.eventually("one is a dead letter", func() bool { return len(w.deadLetters("s")) == 1 })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	assert.LessOrEqual(t, slices.Max(f.sizes), 10)
+	assert.Less(t, len(f.sizes), 40)
+	for id, at := range f.asked {
+		if !strings.HasSuffix(id, "3") {
+			assert.Len(t, at, 1, id)
+		}
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	f := w.target("s", nil)
+	p, _ := w.processor(testConfig())
+	w.send("s", "", "one")
+	w.gets(f, []string{"one"})
+	paused := *w.sub("s")
+	paused.State = registry.Paused
+	w.put(paused)
+	w.eventually("it stops", func() bool { return !p.Status(busName, "s").Delivering })
+	w.send("s", "", "two")
+	b, err := p.Backlog(t.Context(), busName, "s")
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, b.Events)
+	assert.WithinDuration(t, time.Now(), b.Oldest, 10*time.Second)
+	assert.Len(t, f.delivered(), 1)
+	paused.State = registry.Active
+	w.put(paused)
+	w.gets(f, []string{"one", "two"})
+}
+
+func TestALiveSubscriberGetsWhatComes(t *testing.T) {
+	s := newSubscriber("s", registry.OrderLive)
+	w := newWorld(t, 1, s)
+	fails := atomic.Bool{}
+	f := w.target("s", func(context.Context, target.Delivery) target.Result {
+		if fails.Load() {
+			return retryResult()
+		}
+		return delivered()
+	})
+	w.send("s", "", "before")
+	_, stop := w.processor(testConfig())
+	n := 0
+	w.eventually("it is connected", func() bool {
+		n++
+		w.send("s", "", fmt.Sprint("try", n))
+		return len(f.delivered()) > 0
+	})
+	fails.Store(true)
+	w.send("s", "", "lost")
+	w.eventually("it was tried", func() bool { return len(f.attemptsAt("lost")) == 1 })
+	fails.Store(false)
+	w.send("s", "", "after")
+	w.eventually("the next one comes", func() bool { return slices.Contains(f.delivered(), "after") })
+	assert.NotContains(t, f.delivered(), "before")
+	assert.NotContains(t, f.delivered(), "lost")
+	stop()
+}
+
+// A subscriber whose target answers nothing delays no other.
+func TestADeadSubscriberDelaysNoOther(t *testing.T) {
+	dead, well := newSubscriber("dead", registry.OrderNone), newSubscriber("well", registry.OrderNone)
+	dead.Delivery.Breaker.Failures = 0
+	w := newWorld(t, 1, dead, well)
+	w.target("dead", func(ctx context.Context, _ target.Delivery) target.Result {
+		<-ctx.Done()
+		return target.Result{Verdict: target.Retry, Reason: target.ReasonStopped, Err: ctx.Err()}
+	})
+	f := w.target("well", nil)
+	p, _ := w.processor(testConfig())
+	w.send("dead", "", numbered("d", 500)...)
+	w.eventually("it is busy", func() bool { return p.Status(busName, "dead").UnderWay == 16 })
+	w.send("well", "", "first")
+	w.gets(f, []string{"first"})
+	var took []time.Duration
+	for i := range 50 {
+		began, id := time.Now(), fmt.Sprint("w", i)
+		w.send("well", "", id)
+		w.eventually("it comes", func() bool { return len(f.attemptsAt(id)) > 0 })
+		took = append(took, f.attemptsAt(id)[0].Sub(began))
+	}
+	slices.Sort(took)
+	t.Logf("with a dead subscriber beside: p50 %s, greatest %s, opening a publisher included", took[25], took[49])
+	assert.Less(t, took[25], time.Second)
+}

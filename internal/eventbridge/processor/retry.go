@@ -1,0 +1,61 @@
+package processor
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+func defaultSchedule() []time.Duration {
+	return []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, time.Hour}
+}
+
+// schedule says when a failed delivery is tried again.
+type schedule struct {
+	attempts int
+	age      time.Duration
+	delays   []time.Duration
+	jitter   float64
+}
+
+func newSchedule(r registry.Retry) schedule {
+	s := schedule{attempts: r.MaxAttempts, age: time.Duration(r.MaxAge), jitter: r.Jitter}
+	for _, d := range r.Schedule {
+		s.delays = append(s.delays, time.Duration(d))
+	}
+	if len(s.delays) == 0 {
+		s.delays = defaultSchedule()
+	}
+	return s
+}
+
+// next returns the delay before another attempt after the given one, counted from 1, or why there is none. A target
+// that says when to try again is not asked earlier. firstFailed is zero when this attempt is the first that failed.
+func (s schedule) next(attempt int, firstFailed, now time.Time, retryAfter time.Duration) (delay time.Duration, over string) {
+	if s.attempts > 0 && attempt >= s.attempts {
+		return 0, fmt.Sprintf("gave up after %d attempts", attempt)
+	}
+	delay = s.delays[min(max(attempt-1, 0), len(s.delays)-1)]
+	delay += time.Duration((2*rand.Float64() - 1) * s.jitter * float64(delay))
+	delay = max(delay, retryAfter)
+	if firstFailed.IsZero() {
+		firstFailed = now
+	}
+	if age := now.Sub(firstFailed); s.age > 0 && age+delay > s.age {
+		return 0, fmt.Sprintf("gave up after %d attempts in %s", attempt, age.Round(time.Second))
+	}
+	return delay, ""
+}
+
+// libraryRetry has the library do what handlers say and nothing by itself: they count attempts, since what waits for a
+// breaker is none.
+func libraryRetry(retryTopic, deadLetters string, inPlace bool) messaging.Retry {
+	return messaging.Retry{
+		MinDelay: time.Second, MaxDelay: time.Minute, MaxRetryAfter: 30 * 24 * time.Hour, InPlace: inPlace,
+		Compression: messaging.NoCompression, // for the sake of many subscribers
+		Topic:       retryTopic, DeadLetterTopic: deadLetters, DeadLetterSubscription: registry.DeliverSubscription,
+	}
+}

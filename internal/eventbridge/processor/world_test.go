@@ -1,0 +1,268 @@
+package processor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+const busName = "orders"
+
+// world is a namespace of a real Pulsar with one bus, whose subscribers' targets are the test's.
+type world struct {
+	t      testing.TB
+	client *messaging.Client
+	topics registry.Topics
+	store  *store
+	bus    registry.Bus
+	rev    int64
+
+	factory *target.Factory // of real targets, in place of the test's; nil: none
+
+	mu      sync.Mutex
+	targets map[string]*fakeTarget
+}
+
+// store is a registry that takes states.
+type store struct {
+	*registrytest.Store
+	w *world
+}
+
+func (s *store) SetState(_ context.Context, bus, name string, state registry.State, reason string) (*registry.Subscriber, error) {
+	now := s.Snapshot()
+	changed := *now.Subscriber(bus, name)
+	changed.State, changed.Reason, changed.Revision = state, reason, 0
+	go s.w.put(changed)
+	return &changed, nil
+}
+
+func newWorld(t testing.TB, partitions int, subs ...registry.Subscriber) *world {
+	t.Helper()
+	server := stack.Pulsar(t)
+	ns := server.Namespace(t)
+	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL(), AdminURL: server.AdminURL()},
+		messaging.WithLogger(zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = client.Close(ctx)
+	})
+	w := &world{
+		t: t, client: client, topics: registry.Topics{Namespace: ns}, targets: make(map[string]*fakeTarget),
+		bus: registry.Bus{Name: busName, Partitions: partitions, Created: time.Now()},
+	}
+	w.store = &store{registrytest.NewStore(registrytest.Snapshot(t, 0, []registry.Bus{w.bus}, nil)), w}
+	maker := registry.NewPulsar(client, w.topics, true)
+	require.NoError(t, maker.MakeBus(t.Context(), &w.bus))
+	for _, s := range subs {
+		w.put(s)
+	}
+	return w
+}
+
+// put adds a subscriber, or changes it.
+func (w *world) put(s registry.Subscriber) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rev++
+	s.Bus, s.UID, s.Revision = busName, "u-"+s.Name, w.rev
+	all := []registry.Subscriber{s}
+	for old := range w.store.Snapshot().Subscribers(busName) {
+		if old.Name != s.Name {
+			all = append(all, *old)
+		} else if old != nil {
+			s.Created = old.Created
+		}
+	}
+	if len(all) > 0 && w.store.Snapshot().Subscriber(busName, s.Name) == nil {
+		require.NoError(w.t, registry.NewPulsar(w.client, w.topics, true).MakeSubscriber(w.t.Context(), &w.bus, &s))
+	}
+	w.store.Set(registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, all))
+}
+
+func (w *world) sub(name string) *registry.Subscriber {
+	return w.store.Snapshot().Subscriber(busName, name)
+}
+
+func newSubscriber(name string, order registry.Order) registry.Subscriber {
+	s := registry.Subscriber{
+		Name: name, Order: order, State: registry.Active, Target: registry.Target{Log: &registry.LogTarget{}},
+		Rules: []registry.Rule{{Name: "all", Pattern: json.RawMessage(`{"specversion":["1.0"]}`)}},
+	}
+	s.Delivery.Retry = registry.Retry{MaxAttempts: 16, Schedule: []registry.Duration{registry.Duration(50 * time.Millisecond)}}
+	return s
+}
+
+// fakeTarget answers as the test says, and notes what it has got.
+type fakeTarget struct {
+	answer func(ctx context.Context, d target.Delivery) target.Result
+
+	mu    sync.Mutex
+	got   []string // ids that were delivered, in their order
+	asked map[string][]time.Time
+	sizes []int // of batches
+}
+
+// target has the subscriber's events answered by answer, and without it delivered.
+func (w *world) target(name string, answer func(ctx context.Context, d target.Delivery) target.Result) *fakeTarget {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if answer == nil {
+		answer = func(context.Context, target.Delivery) target.Result { return target.Result{Verdict: target.Delivered} }
+	}
+	f := &fakeTarget{answer: answer, asked: make(map[string][]time.Time)}
+	w.targets[name] = f
+	return f
+}
+
+// New makes the world a Targets.
+func (w *world) New(s *registry.Subscriber) (target.Target, error) {
+	if w.factory != nil {
+		return w.factory.New(s)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.targets[s.Name] == nil {
+		return nil, errors.New("no target")
+	}
+	return w.targets[s.Name], nil
+}
+
+func (f *fakeTarget) Deliver(ctx context.Context, batch []target.Delivery) []target.Result {
+	results := make([]target.Result, len(batch))
+	for i, d := range batch {
+		f.mu.Lock()
+		f.asked[d.Event.ID] = append(f.asked[d.Event.ID], time.Now())
+		f.mu.Unlock()
+		results[i] = f.answer(ctx, d)
+		if results[i].Verdict == target.Delivered {
+			f.mu.Lock()
+			f.got = append(f.got, d.Event.ID)
+			f.mu.Unlock()
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sizes = append(f.sizes, len(batch))
+	return results
+}
+
+func (f *fakeTarget) Close(context.Context) error { return nil }
+
+func (f *fakeTarget) delivered() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.got...)
+}
+
+func (f *fakeTarget) attemptsAt(id string) []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]time.Time(nil), f.asked[id]...)
+}
+
+// processor runs one until the test ends, or stop is called.
+func (w *world) processor(cfg Config) (p *Processor, stop func()) {
+	w.t.Helper()
+	require.NoError(w.t, cfg.Validate())
+	p = New(Options{
+		Client: w.client, Source: w.store, Topics: w.topics, Targets: w, Admin: true, Config: cfg,
+		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(w.t, <-ended)
+	})
+	w.t.Cleanup(stop)
+	return p, stop
+}
+
+func testConfig() Config {
+	cfg := DefaultConfig()
+	cfg.StopTimeout, cfg.BacklogEvery = 2*time.Second, time.Second
+	return cfg
+}
+
+func testEvent(id, kind, key string) []byte {
+	k := ""
+	if key != "" {
+		k = fmt.Sprintf(`"partitionkey":%q,`, key)
+	}
+	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":%q,%s"data":{}}`, id, kind, k)
+}
+
+// send stores events in a subscriber's send topic, as the engine does.
+func (w *world) send(name, key string, ids ...string) {
+	w.t.Helper()
+	profile := messaging.Business()
+	profile.BatchRecords, profile.Compression = 1, messaging.NoCompression // as the engine does by default
+	p, err := w.client.Publisher(w.t.Context(), w.topics.Send(w.sub(name)), profile)
+	require.NoError(w.t, err)
+	defer func() { _ = p.Close(context.Background()) }()
+	failed := make(chan error, len(ids))
+	for _, id := range ids {
+		p.PublishAsync(w.t.Context(), &messaging.Record{Key: key, Payload: testEvent(id, "a", key)}, func(_ messaging.MessageID, err error) { failed <- err })
+	}
+	for range ids {
+		require.NoError(w.t, <-failed)
+	}
+}
+
+// numbered returns n ids.
+func numbered(prefix string, n int) (ids []string) {
+	for i := range n {
+		ids = append(ids, fmt.Sprint(prefix, i))
+	}
+	return ids
+}
+
+// eventually waits for a condition.
+func (w *world) eventually(what string, condition func() bool) {
+	w.t.Helper()
+	require.Eventually(w.t, condition, 30*time.Second, 10*time.Millisecond, what)
+}
+
+// gets waits until a target has exactly the events of ids, in any order.
+func (w *world) gets(f *fakeTarget, ids []string) {
+	w.t.Helper()
+	w.eventually("all are delivered", func() bool { return len(f.delivered()) >= len(ids) })
+	require.ElementsMatch(w.t, ids, f.delivered())
+}
+
+// deadLetters returns what was given up.
+func (w *world) deadLetters(name string) (letters []messaging.DeadLetter) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	defer cancel()
+	r, err := w.client.Reader(ctx, messaging.ReaderConfig{Topic: w.topics.DeadLetter(w.sub(name)), MaxMessageBytes: 4 << 10})
+	require.NoError(w.t, err)
+	defer func() { _ = r.Close(ctx) }()
+	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
+		letter, ok := d.DeadLetter()
+		require.True(w.t, ok)
+		letters = append(letters, letter)
+		return nil
+	})
+	require.NoError(w.t, err)
+	return letters
+}

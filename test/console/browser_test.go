@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -151,12 +152,18 @@ func (b *tab) see(text string) {
 // open shows a page, and waits until its heading is there.
 func (b *tab) open(address, heading string) {
 	b.t.Helper()
+	b.visit(address)
+	b.shown(address, heading)
+}
+
+// visit goes to a page.
+func (b *tab) visit(address string) {
+	b.t.Helper()
 	if eval[bool](b, `location.protocol.startsWith('http')`) {
 		eval[any](b, `void (location.hash = `+quote(address)+`)`)
 	} else {
 		require.NoError(b.t, chromedp.Do(b.ctx, chromedp.Navigate(b.url+"/"+address)))
 	}
-	b.shown(address, heading)
 }
 
 // shown waits until a page is shown.
@@ -198,9 +205,12 @@ func (b *tab) press(key string) {
 	require.NoError(b.t, chromedp.Do(b.ctx, chromedp.KeyEvent(key)))
 }
 
-// picture stores a picture of the whole page among the test's artifacts (go test -artifacts).
+// picture stores a picture of the whole page among the test's artifacts, if they are wanted (go test -artifacts).
 func (b *tab) picture(name string) {
 	b.t.Helper()
+	if wanted := flag.Lookup("test.artifacts"); wanted == nil || wanted.Value.String() != "true" {
+		return
+	}
 	data, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
 	require.NoError(b.t, err)
 	require.NoError(b.t, os.WriteFile(filepath.Join(b.t.ArtifactDir(), name+".png"), data, 0o600))
@@ -223,8 +233,9 @@ func (b *tab) keysReach() {
 		document.activeElement.blur();
 		const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')].filter((e) => e.checkVisibility({ visibilityProperty: true }));
 		all.forEach((e, i) => { e.dataset.stop = i; });
-		scrollTo(0, 0);
-		getSelection().collapse(document.body, 0);
+		document.body.tabIndex = -1; // Tab begins at the top
+		document.body.focus();
+		document.body.removeAttribute('tabindex');
 		return all.length;
 	})()`)
 	require.Positive(b.t, n)

@@ -47,8 +47,8 @@ export async function bus({ parameters, title, signal }) {
 
 async function subscribers(bus, signal) {
   const list = table('Subscribers', [
-    { name: 'Subscriber' }, { name: 'State' }, { name: 'Order' }, { name: 'Target' }, { name: 'On all engines' },
-    { name: 'Backlog', number: true }, { name: 'Oldest', number: true }, { name: 'Breaker' }, { name: 'Dead letters', number: true }, { name: 'Change', class: 'buttons' },
+    { name: 'Subscriber' }, { name: 'State' }, { name: 'Order', class: 'short' }, { name: 'Target', class: 'short' }, { name: 'On all engines' },
+    { name: 'Backlog', number: true }, { name: 'Oldest', number: true }, { name: 'Breaker' }, { name: 'Dead letters', number: true }, { name: 'Change', class: 'short' },
   ]);
   const more = el('button', { type: 'button', class: 'more' }, 'Show more');
   const none = el('p', { class: 'note' }, 'The bus has no subscriber yet: its events are kept, and delivered to nobody.');

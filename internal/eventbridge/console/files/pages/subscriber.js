@@ -1,7 +1,7 @@
 // One subscriber: how it is, its rules, where and how it is delivered to.
 
 import { get, path, post, request } from '../api.js';
-import { age, count, el, facts, put, renew, time } from '../dom.js';
+import { age, count, el, facts, put, renew, span, time } from '../dom.js';
 import { act, activeChip, at, breakerChip, every, kindOf, notice, showProblem, stateChip, statusOf, subscriberHead, worst } from '../parts.js';
 import { confirm } from '../dialogs.js';
 import { stringify } from '../exact.js';
@@ -120,12 +120,12 @@ function delivery({ delivery: d = {} }) {
   return facts(
     ['At once', count(d.concurrency)],
     ['Rate', d.rate ? `${d.rate} per second` : 'no bound'],
-    ['Time for one attempt', d.timeout],
+    ['Time for one attempt', span(d.timeout)],
     ['Attempts', retry.max_attempts ? count(retry.max_attempts) : 'no bound'],
-    ['Attempts end after', /^0+s?$/.test(retry.max_age ?? '') ? 'no bound' : retry.max_age],
-    ['Pauses between attempts', (retry.schedule ?? []).join(', ')],
+    ['Attempts end after', /^0+s?$/.test(retry.max_age ?? '') ? 'no bound' : span(retry.max_age)],
+    ['Pauses between attempts', (retry.schedule ?? []).map(span).join(', ')],
     ['Jitter', retry.jitter === undefined ? undefined : String(retry.jitter)],
     ['Breaker opens after', breaker.failures ? `${count(breaker.failures)} failures in a row` : 'never'],
-    ['Breaker probes after', breaker.failures ? breaker.probe : undefined],
+    ['Breaker probes after', breaker.failures ? span(breaker.probe) : undefined],
   );
 }

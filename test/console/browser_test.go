@@ -56,7 +56,7 @@ type tab struct {
 	expected []string
 }
 
-func newTab(t *testing.T, browser context.Context, url string, l look) *tab {
+func newTab(browser context.Context, t *testing.T, url string, l look) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser)
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"testing"
@@ -14,7 +13,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
-func createBus(t *testing.T, w *world, b *tab) {
+func createBus(w *world, b *tab) {
+	t := b.t
 	b.open("#/buses", "Buses")
 	b.click("summary", "Create a bus")
 	b.write("Name", "Not A Name")
@@ -46,7 +46,8 @@ func createBus(t *testing.T, w *world, b *tab) {
 	assert.Equal(t, 8, w.Snapshot().Bus("payments").Partitions)
 }
 
-func createSubscriber(t *testing.T, w *world, b *tab) {
+func createSubscriber(w *world, b *tab) {
+	t := b.t
 	b.open("#/buses/orders/new", "New subscriber")
 	b.choose("Target", "redis")
 	b.wait(`document.querySelector('textarea').value.includes('"stream"')`)
@@ -75,7 +76,8 @@ func createSubscriber(t *testing.T, w *world, b *tab) {
 }
 
 // editAtOnce: what somebody else has changed meanwhile is not overwritten.
-func editAtOnce(t *testing.T, w *world, b *tab) {
+func editAtOnce(w *world, b *tab) {
+	t := b.t
 	b.open("#/buses/orders/edit", "Edit orders")
 	w.ask(t, http.MethodPut, "/v1/buses/orders", `{"description": "By somebody else"}`)
 	b.write("JSON", `{"description": "By me"}`)
@@ -91,7 +93,8 @@ func editAtOnce(t *testing.T, w *world, b *tab) {
 }
 
 // numbersStay: a number that JavaScript cannot hold is not changed by looking at it and saving.
-func numbersStay(t *testing.T, w *world, b *tab) {
+func numbersStay(w *world, b *tab) {
+	t := b.t
 	before := w.Snapshot().Subscriber("orders", "billing").Rules[0].Pattern
 	b.open("#/buses/orders/subscribers/billing", "billing")
 	b.see("12345678901234567890")
@@ -109,7 +112,8 @@ func compact(t *testing.T, text json.RawMessage) string {
 	return string(made)
 }
 
-func pauseAndResume(t *testing.T, w *world, b *tab) {
+func pauseAndResume(w *world, b *tab) {
+	t := b.t
 	b.open("#/buses/orders", "orders")
 	b.click("button", "Pause billing")
 	b.wait(element("button", "Resume billing"))
@@ -136,7 +140,8 @@ func pauseAndResume(t *testing.T, w *world, b *tab) {
 	assert.Equal(t, registry.Disabled, w.Snapshot().Subscriber("orders", "warehouse").State)
 }
 
-func deliveriesLive(t *testing.T, w *world, b *tab) {
+func deliveriesLive(w *world, b *tab) {
+	t := b.t
 	b.open("#/buses/orders/subscribers/billing/deliveries", "billing")
 	b.see("8c1f7a52")
 	eval[any](b, `void (window.second = document.querySelector('tbody tr'))`)
@@ -160,7 +165,8 @@ func deliveriesLive(t *testing.T, w *world, b *tab) {
 	b.see("not-shown")
 }
 
-func redriveLetters(t *testing.T, w *world, b *tab) {
+func redriveLetters(w *world, b *tab) {
+	t := b.t
 	b.expect("/job")
 	b.open("#/buses/orders/subscribers/billing/dead-letters", "billing")
 	assert.Equal(t, 3, eval[int](b, `document.querySelectorAll('.letter').length`))
@@ -196,7 +202,8 @@ func redriveLetters(t *testing.T, w *world, b *tab) {
 	assert.Equal(t, []string{`{}`}, w.took())
 }
 
-func replayEvents(t *testing.T, w *world, b *tab) {
+func replayEvents(w *world, b *tab) {
+	t := b.t
 	b.expect("/job")
 	b.open("#/buses/orders/subscribers/billing/replay", "billing")
 	b.click("button", "Replay")
@@ -209,7 +216,8 @@ func replayEvents(t *testing.T, w *world, b *tab) {
 	assert.Equal(t, []string{`{"from":"` + from + `","rate":0.5}`}, w.took())
 }
 
-func testPatterns(t *testing.T, _ *world, b *tab) {
+func testPatterns(_ *world, b *tab) {
+	t := b.t
 	b.open("#/patterns", "Pattern tester")
 	b.see("It matches")
 	b.write("Pattern", `{"type": ["order.placed"], "data": {"currency": ["USD"], "coupon": ["X"]}}`)
@@ -244,7 +252,8 @@ func testPatterns(t *testing.T, _ *world, b *tab) {
 	b.see("It does not match")
 }
 
-func publishEvent(t *testing.T, w *world, b *tab) {
+func publishEvent(w *world, b *tab) {
+	t := b.t
 	b.open("#/publish?bus=telemetry", "Publish a test event")
 	assert.Equal(t, "telemetry", eval[string](b, `document.querySelector('select').value`))
 	b.write("Token of a sender", "of a sender")
@@ -260,7 +269,8 @@ func publishEvent(t *testing.T, w *world, b *tab) {
 	b.see("the event has no attribute type")
 }
 
-func deleteObjects(t *testing.T, w *world, b *tab) {
+func deleteObjects(w *world, b *tab) {
+	t := b.t
 	b.open("#/buses/hostile", "hostile")
 	b.expect("409")
 	b.click("button", "Delete")
@@ -278,7 +288,8 @@ func deleteObjects(t *testing.T, w *world, b *tab) {
 }
 
 // outage: a page that refreshes itself says that nobody answers, and goes on once somebody does.
-func outage(t *testing.T, w *world, b *tab) {
+func outage(w *world, b *tab) {
+	t := b.t
 	b.open("#/buses/orders/subscribers/billing", "billing")
 	b.see("1,284")
 	eval[any](b, `void (window.realFetch = window.fetch, window.fetch = () => Promise.reject(new TypeError('Failed to fetch')))`)
@@ -289,11 +300,9 @@ func outage(t *testing.T, w *world, b *tab) {
 	b.wait(`!document.body.innerText.includes('The server does not answer.')`)
 }
 
-func useToken(t *testing.T, browser context.Context) {
-	w := newWorld(t, "right")
-	b := newTab(t, browser, w.url, look{"dark", 360})
+func useToken(b *tab) {
+	t := b.t
 	b.expect("401")
-	require.NotEmpty(t, b.url)
 	b.visit("#/buses")
 	b.see("The API asks for a token.")
 	b.picture("token")

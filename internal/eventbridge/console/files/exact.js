@@ -12,13 +12,15 @@ export function parse(text) {
 
 const width = 72;
 
-/** stringify writes it for people: what fits into a line is in one. */
+/** stringify writes it for people: what fits into a line is in one, and signs that are not seen, or turn the direction of a text, are escaped. */
 export function stringify(value) {
+  let text;
   try {
-    return write(value, '');
+    text = write(value, '');
   } catch {
-    return JSON.stringify(value); // nested deeper than a function may call itself
+    text = JSON.stringify(value); // nested deeper than a function may call itself
   }
+  return text.replace(/[\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }
 
 function write(value, indent) {

@@ -46,7 +46,7 @@ export async function subscriber({ parameters, title, signal }) {
       const texts = [
         now.reason && `Eventbridge changed the state: ${now.reason}`,
         now.here?.trouble,
-        ...Object.entries(now.instances ?? {}).filter(([, of]) => of?.trouble && of.trouble !== now.here?.trouble).map(([instance, of]) => `${instance}: ${of.trouble}`),
+        ...Object.entries(now.instances ?? {}).filter(([, of]) => of?.trouble && of.trouble !== now.here?.trouble).map(([instance, of]) => `\u2068${instance}\u2069: ${of.trouble}`),
         now.here === null && 'The process that answers has not the role processor: deliveries and dead letters are shown by one that has it.',
         now.here !== null && now.backlog === null && 'The backlog is not known: the brokers’ admin API is not set, or does not answer.',
       ].filter(Boolean);

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
@@ -51,10 +50,4 @@ func transformFaults(err error) (found []registry.Fault) {
 		}
 	}
 	return found
-}
-
-// transforms is transform.Compile as the processor wants it.
-func transforms(t *registry.Transform) (func(event.Event) ([]byte, string, error), error) {
-	f, err := transform.Compile(t)
-	return f, err
 }

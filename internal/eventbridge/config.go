@@ -148,7 +148,7 @@ func (c Config) Validate() error {
 			errs = append(errs, config.Fault(path, "is there twice: %q", role))
 		}
 	}
-	if !messaging.ValidTopic("persistent://" + c.Topics.Namespace + "/x") || strings.Count(c.Topics.Namespace, "/") != 1 {
+	if !messaging.ValidTopic("persistent://"+c.Topics.Namespace+"/x") || strings.Count(c.Topics.Namespace, "/") != 1 {
 		errs = append(errs, config.Fault("topics.namespace", "must be tenant/namespace, got %q", c.Topics.Namespace))
 	}
 	if c.Export != "" && c.Import != "" {

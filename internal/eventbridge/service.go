@@ -2,8 +2,6 @@ package eventbridge
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"time"
@@ -20,7 +18,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
-	"github.com/aviaryhq/aviary/internal/eventbridge/transform"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -140,7 +137,7 @@ func (s *service) join() (err error) {
 // process delivers to subscribers.
 func (s *service) process() {
 	s.processor = processor.New(processor.Options{
-		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Transforms: transforms, Admin: s.admin(),
+		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Admin: s.admin(),
 		Config: s.cfg.Processor, Log: s.rt.Log, Metrics: processor.NewMetrics(s.rt.Metrics),
 	})
 	s.rt.Go("processor", s.processor.Run)
@@ -150,9 +147,27 @@ func (s *service) process() {
 func (s *service) match() {
 	e := engine.New(engine.Options{
 		Client: s.client, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
-		Metrics: engine.NewMetrics(s.rt.Metrics), Status: s.status,
+		Metrics: engine.NewMetrics(s.rt.Metrics),
 	})
+	s.rt.Go("revision", func(ctx context.Context) error { return s.tell(ctx, e) })
 	s.rt.Go("engine", e.Run)
+}
+
+// tellEvery is how long others wait to hear by which revision this engine matches.
+const tellEvery = 100 * time.Millisecond
+
+// tell tells others by which revision of the registry the engine matches.
+func (s *service) tell(ctx context.Context, e *engine.Engine) error {
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for {
+		s.status.SetRevision(e.Applied())
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // ingest takes events.

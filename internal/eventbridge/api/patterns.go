@@ -50,7 +50,9 @@ func explain(w http.ResponseWriter, r *http.Request) (answer patternAnswer, err 
 		return answer, err
 	}
 	var faults []registry.Fault
-	fault := func(pointer, problem string) { faults = append(faults, registry.Fault{Pointer: pointer, Problem: problem}) }
+	fault := func(pointer, problem string) {
+		faults = append(faults, registry.Fault{Pointer: pointer, Problem: problem})
+	}
 	var pattern *match.Pattern
 	if len(test.Pattern) == 0 {
 		fault("/pattern", "must be given")

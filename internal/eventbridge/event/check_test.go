@@ -14,12 +14,12 @@ func TestCheck(t *testing.T) {
 		require.NoError(t, event.Check([]byte(good)), good)
 	}
 	for bad, want := range map[string]string{
-		``:                              "ends too early",
-		`{"a":1,"a":2}`:                 "twice",
-		`{"x":[{"a":1,"\u0061":2}]}`:    "twice",
-		`{"a":1} {}`:                    "unexpected",
-		"\"\xff\"":                     "UTF-8",
-		strings.Repeat("[", 1_000_000):  "deep",
+		``:                               "ends too early",
+		`{"a":1,"a":2}`:                  "twice",
+		`{"x":[{"a":1,"\u0061":2}]}`:     "twice",
+		`{"a":1} {}`:                     "unexpected",
+		"\"\xff\"":                       "UTF-8",
+		strings.Repeat("[", 1_000_000):   "deep",
 		`{"a":` + strings.Repeat("9", 2): "ends too early",
 	} {
 		require.ErrorContains(t, event.Check([]byte(bad)), want, bad[:min(len(bad), 40)])

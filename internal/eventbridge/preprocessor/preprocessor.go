@@ -93,7 +93,9 @@ func (p *Preprocessor) Change(cfg Config) error {
 func (p *Preprocessor) Routes(r chi.Router) { r.Post("/v1/buses/{bus}/events", p.serve) }
 
 // ConnState counts the connections of the server.
-func (p *Preprocessor) ConnState(conn net.Conn, state http.ConnState) { p.metrics.connState(conn, state) }
+func (p *Preprocessor) ConnState(conn net.Conn, state http.ConnState) {
+	p.metrics.connState(conn, state)
+}
 
 // Run closes the topics of buses that are gone, until ctx ends.
 func (p *Preprocessor) Run(ctx context.Context) error {

@@ -142,7 +142,9 @@ func TestSignatures(t *testing.T) {
 
 // TestUnverifiedBodiesTakeNoTenantsShare: a name can be claimed.
 func TestUnverifiedBodiesTakeNoTenantsShare(t *testing.T) {
-	d := newDouble(t, func(c *Config) { c.Tenants = []TenantConfig{{Name: "shop", SigningSecrets: []secret.String{"0123456789abcdef"}}} })
+	d := newDouble(t, func(c *Config) {
+		c.Tenants = []TenantConfig{{Name: "shop", SigningSecrets: []secret.String{"0123456789abcdef"}}}
+	})
 	d.dial(t, requestHead+fmt.Sprintf("Aviary-Tenant: shop\r\nAviary-Signature: t=%d,v1=%s\r\nContent-Length: 100\r\n\r\n{", time.Now().Unix(), strings.Repeat("00", 32)))
 	require.Eventually(t, func() bool { return d.budget.Used() > 0 }, 5*time.Second, time.Millisecond)
 	shop := d.budget.Hold("shop")
@@ -327,15 +329,15 @@ func TestKeyFilesThatCannotBeUsed(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "no public key", "hello": "no public key", "{}": "no public key", `{"keys":[]}`: "no public key", `[]`: "no JSON Web Key Set",
-		`{"keys":[{"kty":"oct","k":"AAAA"}]}`:                               "public keys only",
-		`{"keys":[{"kty":"EC","crv":"P-224","x":"AA","y":"AA"}]}`:           "not supported",
-		`{"keys":[{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`:           "not a valid key",
+		`{"keys":[{"kty":"oct","k":"AAAA"}]}`:                                                                               "public keys only",
+		`{"keys":[{"kty":"EC","crv":"P-224","x":"AA","y":"AA"}]}`:                                                           "not supported",
+		`{"keys":[{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}]}`:                                                           "not a valid key",
 		`{"keys":[{"kty":"EC","crv":"P-256","x":"` + strings.Repeat("A", 43) + `","y":"` + strings.Repeat("A", 43) + `"}]}`: "not a valid key",
-		`{"keys":[{"kty":"RSA","n":"!","e":"AQAB"}]}`:                       "not a valid key",
-		`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"}]}`:                    "2048",
-		`{"keys":[{"kty":"OKP","crv":"X25519","x":"AA"}]}`:                  "not a valid key",
-		"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n":    "a public key is needed",
-		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n":      "asn1",
+		`{"keys":[{"kty":"RSA","n":"!","e":"AQAB"}]}`:                                                                       "not a valid key",
+		`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"}]}`:                                                                    "2048",
+		`{"keys":[{"kty":"OKP","crv":"X25519","x":"AA"}]}`:                                                                  "not a valid key",
+		"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n":                                                    "a public key is needed",
+		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n":                                                      "asn1",
 	} {
 		_, err := readKeys(writeFile(t, "keys", []byte(text)))
 		assert.ErrorContains(t, err, want, text)

@@ -1,0 +1,9 @@
+package api_test
+
+import (
+	"testing"
+
+	"github.com/aviaryhq/aviary/test/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }

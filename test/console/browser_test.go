@@ -67,6 +67,11 @@ func newTab(browser context.Context, t *testing.T, url string, l look) *tab {
 			_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: l.scheme}},
 			})
+			if err != nil {
+				return err
+			}
+			// Each tab behaves as the one that is looked at.
+			_, err = chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
 			return err
 		})))
 	messages := chromedp.Console(ctx)

@@ -71,16 +71,17 @@ func TestConsole(t *testing.T) {
 			})
 		}
 	})
+	t.Run("token", func(t *testing.T) {
+		useToken(newTab(browser, t, newWorld(t, "right").url, look{"dark", 360}))
+	})
 	for name, use := range uses() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of the time they wait
 			w := newWorld(t, "")
 			w.fill(t)
 			use(w, newTab(browser, t, w.url, look{"light", 1280}))
 		})
 	}
-	t.Run("token", func(t *testing.T) {
-		useToken(newTab(browser, t, newWorld(t, "right").url, look{"dark", 360}))
-	})
 }
 
 // uses are what people do with the console, each on a tab and a world of its own.

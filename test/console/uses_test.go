@@ -289,7 +289,6 @@ func deleteObjects(w *world, b *tab) {
 
 // outage: a page that refreshes itself says that nobody answers, and goes on once somebody does.
 func outage(w *world, b *tab) {
-	t := b.t
 	b.open("#/buses/orders/subscribers/billing", "billing")
 	b.see("1,284")
 	eval[any](b, `void (window.realFetch = window.fetch, window.fetch = () => Promise.reject(new TypeError('Failed to fetch')))`)

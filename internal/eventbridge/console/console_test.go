@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func ask(t *testing.T, h http.Handler, method, address string, header ...string) *http.Response {
+func ask(t *testing.T, h http.Handler, method, address, etag string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, address, nil)
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
+	if etag != "" {
+		r.Header.Set("If-None-Match", etag)
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	return w.Result()
+	return w
 }
 
 // each calls f for every file, with its address.
@@ -49,55 +49,46 @@ func TestHeaders(t *testing.T) {
 	h := Handler()
 	each(t, func(address, _, text string) {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
-			got := ask(t, h, method, address)
-			assert.Equal(t, http.StatusOK, got.StatusCode, address)
-			policies := strings.Split(got.Header.Get("Content-Security-Policy"), "; ")
+			got := ask(t, h, method, address, "")
+			assert.Equal(t, http.StatusOK, got.Code, address)
+			policies := strings.Split(got.Header().Get("Content-Security-Policy"), "; ")
 			for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'",
 				"form-action 'none'", "require-trusted-types-for 'script'"} {
 				assert.Contains(t, policies, want, address)
 			}
-			assert.NotContains(t, got.Header.Get("Content-Security-Policy"), "unsafe", address)
-			assert.Equal(t, "nosniff", got.Header.Get("X-Content-Type-Options"), address)
-			assert.Equal(t, "same-origin", got.Header.Get("Referrer-Policy"), address)
-			assert.Equal(t, "DENY", got.Header.Get("X-Frame-Options"), address)
-			assert.Equal(t, "no-cache", got.Header.Get("Cache-Control"), address)
+			assert.NotContains(t, got.Header().Get("Content-Security-Policy"), "unsafe", address)
+			assert.Equal(t, "nosniff", got.Header().Get("X-Content-Type-Options"), address)
+			assert.Equal(t, "same-origin", got.Header().Get("Referrer-Policy"), address)
+			assert.Equal(t, "DENY", got.Header().Get("X-Frame-Options"), address)
+			assert.Equal(t, "no-cache", got.Header().Get("Cache-Control"), address)
 			want := map[string]string{"": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
-			assert.Equal(t, want[path.Ext(address)], got.Header.Get("Content-Type"), address)
+			assert.Equal(t, want[path.Ext(address)], got.Header().Get("Content-Type"), address)
 			if method == http.MethodGet {
-				assert.Equal(t, text, bodyOf(t, got), address)
+				assert.Equal(t, text, got.Body.String(), address)
 			} else {
-				assert.Empty(t, bodyOf(t, got), address)
+				assert.Empty(t, got.Body.String(), address)
 			}
 
-			etag := got.Header.Get("ETag")
+			etag := got.Header().Get("ETag")
 			assert.Regexp(t, `^"[\w-]{16}"$`, etag, address)
-			again := ask(t, h, method, address, "If-None-Match", etag)
-			assert.Equal(t, http.StatusNotModified, again.StatusCode, address)
-			assert.Equal(t, etag, again.Header.Get("ETag"), address)
-			assert.Equal(t, http.StatusOK, ask(t, h, method, address, "If-None-Match", `"another"`).StatusCode, address)
+			again := ask(t, h, method, address, etag)
+			assert.Equal(t, http.StatusNotModified, again.Code, address)
+			assert.Equal(t, etag, again.Header().Get("ETag"), address)
+			assert.Equal(t, http.StatusOK, ask(t, h, method, address, `"another"`).Code, address)
 		}
 	})
-}
-
-func bodyOf(t *testing.T, r *http.Response) string {
-	t.Helper()
-	var b strings.Builder
-	require.NoError(t, r.Write(&b))
-	_, body, found := strings.Cut(b.String(), "\r\n\r\n")
-	require.True(t, found)
-	return body
 }
 
 func TestOtherAddresses(t *testing.T) {
 	h := Handler()
 	for _, address := range []string{"/nothing", "/console", "/console/", "/console/index.html", "/console/pages", "/console/pages/", "/console/nothing.js", "/console/../console.go",
 		"/console/..%2fconsole.go", "/console//app.js", "/index.html", "/app.js", "/v1/buses", "/console/App.js"} {
-		assert.Equal(t, http.StatusNotFound, ask(t, h, http.MethodGet, address).StatusCode, address)
+		assert.Equal(t, http.StatusNotFound, ask(t, h, http.MethodGet, address, "").Code, address)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
-		got := ask(t, h, method, "/")
-		assert.Equal(t, http.StatusMethodNotAllowed, got.StatusCode, method)
-		assert.Equal(t, "GET, HEAD", got.Header.Get("Allow"), method)
+		got := ask(t, h, method, "/", "")
+		assert.Equal(t, http.StatusMethodNotAllowed, got.Code, method)
+		assert.Equal(t, "GET, HEAD", got.Header().Get("Allow"), method)
 	}
 }
 
@@ -106,25 +97,25 @@ func TestRoutes(t *testing.T) {
 	r := chi.NewRouter()
 	r.Get("/v1/buses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	Routes(r)
-	assert.Equal(t, http.StatusOK, ask(t, r, http.MethodGet, "/").StatusCode)
-	assert.Equal(t, http.StatusOK, ask(t, r, http.MethodHead, "/").StatusCode)
-	assert.Equal(t, http.StatusOK, ask(t, r, http.MethodGet, "/console/pages/buses.js").StatusCode)
-	assert.Equal(t, http.StatusTeapot, ask(t, r, http.MethodGet, "/v1/buses").StatusCode)
-	assert.Equal(t, http.StatusNotFound, ask(t, r, http.MethodGet, "/v1/nothing").StatusCode)
-	assert.Equal(t, http.StatusNotFound, ask(t, r, http.MethodGet, "/console/nothing.js").StatusCode)
+	assert.Equal(t, http.StatusOK, ask(t, r, http.MethodGet, "/", "").Code)
+	assert.Equal(t, http.StatusOK, ask(t, r, http.MethodHead, "/", "").Code)
+	assert.Equal(t, http.StatusOK, ask(t, r, http.MethodGet, "/console/pages/buses.js", "").Code)
+	assert.Equal(t, http.StatusTeapot, ask(t, r, http.MethodGet, "/v1/buses", "").Code)
+	assert.Equal(t, http.StatusNotFound, ask(t, r, http.MethodGet, "/v1/nothing", "").Code)
+	assert.Equal(t, http.StatusNotFound, ask(t, r, http.MethodGet, "/console/nothing.js", "").Code)
 }
 
 // TestReferencedFilesExist: every file that another one names is served, and every one but the page is named by another.
 func TestReferencedFilesExist(t *testing.T) {
 	h := Handler()
-	reference := regexp.MustCompile(`(?:src|href)="([^"#][^"]*)"|from '([^']+)'|import '([^']+)'|import\('([^']+)'\)|url\(([^)]+)\)`)
+	reference := regexp.MustCompile(`(?:src|href)="([^"#][^"]*)"|(?m:^import [^']*from '([^']+)';$)|(?m:^import '([^']+)';$)|import\('([^']+)'\)|url\(([^)]+)\)`)
 	named := map[string]bool{"/": true}
 	each(t, func(address, name, text string) {
 		for _, found := range reference.FindAllStringSubmatch(text, -1) {
 			to := strings.Join(found[1:], "")
 			target := path.Join(path.Dir(address), to)
 			named[target] = true
-			assert.Equal(t, http.StatusOK, ask(t, h, http.MethodGet, target).StatusCode, "%s names %s", name, to)
+			assert.Equal(t, http.StatusOK, ask(t, h, http.MethodGet, target, "").Code, "%s names %s", name, to)
 		}
 	})
 	each(t, func(address, name, _ string) { assert.True(t, named[address], "no file names %s", name) })

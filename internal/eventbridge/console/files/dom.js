@@ -87,6 +87,11 @@ export function bytes(n) {
   return `${count(n)} bytes`;
 }
 
+/** span is a duration without the parts that are zero: 12h instead of 12h0m0s. */
+export function span(duration) {
+  return String(duration ?? '').replace(/([hm])0m(?=0s$)/, '$1').replace(/([hm])0s$/, '$1');
+}
+
 let ids = 0;
 
 /** id is one that no other element of the page has. */
@@ -148,7 +153,7 @@ export function table(caption, columns) {
   const root = el('table', { role: 'table' },
     el('caption', { class: 'hidden' }, caption),
     el('thead', { role: 'rowgroup' },
-      el('tr', { role: 'row' }, columns.map((c) => el('th', { role: 'columnheader', scope: 'col', class: c.number && 'number' }, c.name)))),
+      el('tr', { role: 'row' }, columns.map((c) => el('th', { role: 'columnheader', scope: 'col', class: c.number ? 'number' : c.class }, c.name)))),
     body);
   const row = (...cells) => {
     const tr = el('tr', { role: 'row' });

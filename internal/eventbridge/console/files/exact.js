@@ -10,7 +10,44 @@ export function parse(text) {
   });
 }
 
-/** stringify writes it for people. */
+const width = 72;
+
+/** stringify writes it for people: what fits into a line is in one, and signs that are not seen, or turn the direction of a text, are escaped. */
 export function stringify(value) {
-  return JSON.stringify(value, null, 2);
+  let text;
+  try {
+    text = write(value, '');
+  } catch {
+    text = JSON.stringify(value); // nested deeper than a function may call itself
+  }
+  return text.replace(/[\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
+}
+
+function write(value, indent) {
+  if (!isTree(value)) return JSON.stringify(value);
+  const line = inline(value, width - indent.length);
+  if (line !== undefined) return line;
+  const deeper = `${indent}  `;
+  if (Array.isArray(value)) return `[\n${value.map((v) => deeper + write(v, deeper)).join(',\n')}\n${indent}]`;
+  return `{\n${Object.entries(value).map(([k, v]) => `${deeper}${JSON.stringify(k)}: ${write(v, deeper)}`).join(',\n')}\n${indent}}`;
+}
+
+/** inline writes a value into one line, undefined if it is longer than room. */
+function inline(value, room) {
+  if (!isTree(value)) return JSON.stringify(value);
+  const list = Array.isArray(value);
+  const parts = [];
+  let left = room - 2;
+  for (const [k, v] of Object.entries(value)) {
+    const of = inline(v, left);
+    if (of === undefined) return undefined;
+    parts.push(list ? of : `${JSON.stringify(k)}: ${of}`);
+    left -= parts.at(-1).length + 2;
+    if (left < -2) return undefined;
+  }
+  return list ? `[${parts.join(', ')}]` : `{${parts.join(', ')}}`;
+}
+
+function isTree(value) {
+  return value !== null && typeof value === 'object' && !JSON.isRawJSON?.(value);
 }

@@ -36,14 +36,28 @@ export function jobPanel(bus, name, signal) {
     ]);
   }
 
-  every(1000, signal, async () => {
-    try {
-      show((await get(address, { signal, quiet: true })).data);
-    } catch (error) {
-      if (error.name !== 'AbortError' && error.status !== 404 && error.status !== 501) trouble.replaceChildren(showProblem(error));
-    }
-  });
-  return { root, show };
+  // Asked again only while a job runs: where there is none, each answer is an error in the browser's log.
+  let following = false;
+  async function follow() {
+    if (following) return;
+    following = true;
+    const ended = new AbortController();
+    signal.addEventListener('abort', () => ended.abort());
+    await every(1000, ended.signal, async () => {
+      try {
+        const job = (await get(address, { signal, quiet: true })).data;
+        show(job);
+        if (job.state !== 'running') ended.abort();
+      } catch (error) {
+        ended.abort();
+        if (error.name !== 'AbortError' && error.status !== 404 && error.status !== 501) trouble.replaceChildren(showProblem(error));
+      }
+    });
+    following = false;
+  }
+
+  follow();
+  return { root, show: (job) => { show(job); follow(); } };
 }
 
 /** instant is what a field for a date and time holds, as the API takes it; undefined when it is empty. */

@@ -45,23 +45,35 @@ export function stateChip(state) {
   return chip(state, { active: 'good', paused: 'warn', disabled: 'bad' }[state]);
 }
 
+/**
+ * worst is the breaker to show of a subscriber's status: each process has its own, so the one that lets least through. What
+ * the process that answers does is newer than what others have told.
+ */
+export function worst(status) {
+  const order = ['closed', 'half_open', 'open'];
+  const others = Object.values(status.instances ?? {}).filter((s) => s !== null && typeof s === 'object');
+  return [status.here, ...(others.length > 1 || !status.here ? others : [])].filter((s) => s?.breaker)
+    .sort((a, b) => order.indexOf(b.breaker) - order.indexOf(a.breaker))[0];
+}
+
 /** breakerChip shows what a breaker lets through. */
-export function breakerChip(here) {
-  switch (here?.breaker) {
+export function breakerChip(state) {
+  switch (state?.breaker) {
     case 'open':
-      return [chip('open', 'bad'), known(here.probe_at) && el('span', { class: 'hint' }, ` probe at ${stamp(here.probe_at).slice(11)}`)];
+      return [chip('open', 'bad'), known(state.probe_at) && el('span', { class: 'hint' }, ` probe at ${stamp(state.probe_at).slice(11)}`)];
     case 'half_open':
       return chip('half open', 'warn');
     case 'closed':
       return chip('closed', 'good');
     default:
-      return here?.breaker ? chip(here.breaker) : el('span', { class: 'none' }, '–');
+      return state?.breaker ? chip(state.breaker) : el('span', { class: 'none' }, '–');
   }
 }
 
 /** activeChip shows whether all engines match by the rules that are shown. */
-export function activeChip(active) {
-  return active ? chip('yes', 'good') : chip('not yet', 'warn');
+export function activeChip(status) {
+  return status.active ? chip('yes', 'good')
+    : [chip('not yet', 'warn'), status.behind?.length > 0 && el('span', { class: 'hint' }, ` ${status.behind.join(', ')}`)];
 }
 
 /** kindOf is the kind of a target. */

@@ -2,7 +2,7 @@
 
 import { get, pageOf, path, post, request } from '../api.js';
 import { age, bytes, count, el, facts, renew, say, table, time } from '../dom.js';
-import { act, activeChip, at, breakerChip, every, kindOf, notice, showProblem, stateChip, statusOf, way } from '../parts.js';
+import { act, activeChip, at, breakerChip, every, kindOf, notice, showProblem, stateChip, statusOf, way, worst } from '../parts.js';
 import { confirm } from '../dialogs.js';
 import { windowText } from './buses.js';
 
@@ -47,8 +47,8 @@ export async function bus({ parameters, title, signal }) {
 
 async function subscribers(bus, signal) {
   const list = table('Subscribers', [
-    { name: 'Subscriber' }, { name: 'State' }, { name: 'Order' }, { name: 'Target' }, { name: 'On all engines' },
-    { name: 'Backlog', number: true }, { name: 'Oldest', number: true }, { name: 'Breaker' }, { name: 'Dead letters', number: true }, { name: 'Change', class: 'buttons' },
+    { name: 'Subscriber' }, { name: 'State' }, { name: 'Order', class: 'short' }, { name: 'Target', class: 'short' }, { name: 'On all engines' },
+    { name: 'Backlog', number: true }, { name: 'Oldest', number: true }, { name: 'Breaker' }, { name: 'Dead letters', number: true }, { name: 'Change', class: 'short' },
   ]);
   const more = el('button', { type: 'button', class: 'more' }, 'Show more');
   const none = el('p', { class: 'note' }, 'The bus has no subscriber yet: its events are kept, and delivered to nobody.');
@@ -73,15 +73,17 @@ async function subscribers(bus, signal) {
   return [list.root, none, more, trouble];
 }
 
-/** look refreshes the rows that can be seen, two at once: each asks the brokers. */
+/** look refreshes the rows that can be seen, and the new ones, two at once: each asks the brokers. */
 async function look(rows) {
-  await new Promise((resolve) => { requestAnimationFrame(resolve); }); // the page is in place
-  const seen = rows.filter(({ root }) => {
-    const { top, bottom } = root.getBoundingClientRect();
-    return bottom >= 0 && top <= innerHeight;
+  const seen = rows.filter((row) => {
+    const { top, bottom } = row.root.getBoundingClientRect();
+    return !row.known || (bottom >= 0 && top <= innerHeight);
   });
   const next = async () => {
-    for (let row = seen.shift(); row; row = seen.shift()) await row.refresh();
+    for (let row = seen.shift(); row; row = seen.shift()) {
+      row.known = true;
+      await row.refresh();
+    }
   };
   await Promise.all([next(), next()]);
 }
@@ -109,10 +111,11 @@ function subscriberRow(list, bus, s, trouble, signal) {
     try {
       const status = await statusOf(bus, s.name, signal);
       showState(status.state, status.reason);
-      renew(cells.active, String(status.active), () => activeChip(status.active));
+      renew(cells.active, `${status.active} ${status.behind}`, () => activeChip(status));
       say(cells.backlog, count(status.backlog?.events));
       say(cells.oldest, age(status.backlog?.oldest) || '–');
-      renew(cells.breaker, `${status.here?.breaker} ${status.here?.probe_at}`, () => breakerChip(status.here));
+      const breaker = worst(status);
+      renew(cells.breaker, `${breaker?.breaker} ${breaker?.probe_at}`, () => breakerChip(breaker));
       const letters = status.backlog?.dead_letters;
       renew(cells.letters, String(letters), () => (letters > 0 ? el('a', { href: at.subscriber(bus, s.name, '/dead-letters') }, count(letters)) : count(letters)));
     } catch (error) {

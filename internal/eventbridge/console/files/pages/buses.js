@@ -1,7 +1,7 @@
 // All buses, and a form to create one.
 
 import { pageOf, path, request } from '../api.js';
-import { bytes, el, field, showFaults, table, time } from '../dom.js';
+import { bytes, el, field, showFaults, span, table, time } from '../dom.js';
 import { at, notice, showProblem, submit } from '../parts.js';
 
 export async function buses({ title, signal }) {
@@ -36,7 +36,7 @@ export async function buses({ title, signal }) {
 
 /** windowText says for how long a bus leaves duplicates out. */
 export function windowText(window) {
-  return /^0+s?$/.test(window ?? '') ? 'never' : String(window);
+  return /^0+s?$/.test(window ?? '') ? 'never' : span(window);
 }
 
 function create(opened) {

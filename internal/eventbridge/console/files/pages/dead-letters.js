@@ -36,9 +36,9 @@ export async function deadLetters({ parameters, title, signal }) {
 function letter(l) {
   const e = l.event !== null && typeof l.event === 'object' ? l.event : {};
   return el('article', { class: 'panel letter' },
-    el('h3', null, text(e.type, 'An event that cannot be read'), ' ', el('code', null, text(e.id, ''))),
+    el('h3', null, el('bdi', null, text(e.type, 'An event that cannot be read')), ' ', el('code', null, text(e.id, ''))),
     el('p', { class: 'reason' }, l.reason),
-    el('p', { class: 'hint' }, `${count(l.attempts)} attempts, the first that failed `, time(l.first_failed), ', given up ', time(l.given_up)),
+    el('p', { class: 'hint' }, l.attempts === 1 ? '1 attempt, failed ' : `${count(l.attempts)} attempts, first failed `, time(l.first_failed), ', given up ', time(l.given_up)),
     el('details', null, el('summary', null, 'Event'), el('pre', { tabindex: '0', 'aria-label': 'Event as JSON' }, typeof l.event === 'string' ? l.event : stringify(l.event))));
 }
 

@@ -55,7 +55,7 @@ function replace(body, old, rows) {
 function rowOf(list, a) {
   return list.row(
     time(a.time),
-    [el('code', null, a.event), el('div', { class: 'hint' }, `${a.type} from ${a.source}`)],
+    [el('code', null, a.event), el('div', { class: 'hint' }, el('bdi', null, a.type), ' from ', el('bdi', null, a.source))],
     String(a.attempt),
     [chip(words[a.outcome] ?? a.outcome, kinds[a.outcome]), a.batch > 1 && el('div', { class: 'hint' }, `batch of ${a.batch}`)],
     a.status ? String(a.status) : '–',

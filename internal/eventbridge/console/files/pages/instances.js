@@ -38,6 +38,8 @@ export async function instances({ title, signal }) {
   ];
 }
 
+const roles = ['preprocessor', 'engine', 'processor'];
+
 function revisionOf(instance) {
   return instance.applied ?? instance.revision ?? 0;
 }
@@ -47,7 +49,7 @@ function row(list, i, newest) {
   const owned = Object.entries(i.partitions ?? {}).map(([bus, parts]) => `${bus}: ${parts.join(', ')}`);
   return list.row(
     i.name,
-    (i.roles ?? []).join(', '),
+    (i.roles ?? []).map((role) => el('div', { class: roles.includes(role) && 'short' }, role)),
     i.version ?? '–',
     i.roles?.includes('engine') ? [String(revision), revision < newest && [' ', chip('behind', 'warn')]] : '–',
     owned.length > 0 ? owned.map((text) => el('div', null, text)) : '–',

@@ -1,8 +1,8 @@
 // One subscriber: how it is, its rules, where and how it is delivered to.
 
 import { get, path, post, request } from '../api.js';
-import { age, count, el, facts, put, renew, time } from '../dom.js';
-import { act, activeChip, at, breakerChip, every, kindOf, notice, showProblem, stateChip, statusOf, subscriberHead } from '../parts.js';
+import { age, count, el, facts, put, renew, span, time } from '../dom.js';
+import { act, activeChip, at, breakerChip, every, kindOf, notice, showProblem, stateChip, statusOf, subscriberHead, worst } from '../parts.js';
 import { confirm } from '../dialogs.js';
 import { stringify } from '../exact.js';
 
@@ -35,17 +35,19 @@ export async function subscriber({ parameters, title, signal }) {
       const now = await statusOf(bus, name, signal);
       showState(now.state);
       renew(tiles.State, now.state, () => stateChip(now.state));
-      renew(tiles['On all engines'], String(now.active), () => activeChip(now.active));
+      renew(tiles['On all engines'], `${now.active} ${now.behind}`, () => activeChip(now));
       renew(tiles.Backlog, String(now.backlog?.events), () => count(now.backlog?.events));
       renew(tiles.Oldest, age(now.backlog?.oldest), () => age(now.backlog?.oldest) || '–');
-      renew(tiles.Breaker, `${now.here?.breaker} ${now.here?.probe_at}`, () => breakerChip(now.here));
-      renew(tiles['Under way'], String(now.here?.under_way), () => count(now.here?.under_way));
+      const breaker = worst(now);
+      renew(tiles.Breaker, `${breaker?.breaker} ${breaker?.probe_at}`, () => breakerChip(breaker));
+      renew(tiles['Under way'], String(underWay(now)), () => count(underWay(now)));
       const letters = now.backlog?.dead_letters;
       renew(tiles['Dead letters'], String(letters), () => (letters > 0 ? el('a', { href: at.subscriber(bus, name, '/dead-letters') }, count(letters)) : count(letters)));
       const texts = [
         now.reason && `Eventbridge changed the state: ${now.reason}`,
         now.here?.trouble,
-        now.here === null && 'The process that answers has not the role processor: it knows no breaker and no deliveries.',
+        ...Object.entries(now.instances ?? {}).filter(([, of]) => of?.trouble && of.trouble !== now.here?.trouble).map(([instance, of]) => `\u2068${instance}\u2069: ${of.trouble}`),
+        now.here === null && 'The process that answers has not the role processor: deliveries and dead letters are shown by one that has it.',
         now.here !== null && now.backlog === null && 'The backlog is not known: the brokers’ admin API is not set, or does not answer.',
       ].filter(Boolean);
       renew(why, texts.join('\n'), () => texts.map((text) => el('p', { class: 'note' }, text)));
@@ -87,6 +89,12 @@ export async function subscriber({ parameters, title, signal }) {
   ];
 }
 
+/** underWay is how many deliveries are under way in all processes. */
+function underWay(status) {
+  const told = Object.values(status.instances ?? {}).map((s) => s?.under_way).filter((n) => typeof n === 'number');
+  return told.length > 1 || !status.here ? told.reduce((a, b) => a + b, 0) : status.here.under_way;
+}
+
 function section(heading, ...content) {
   return el('section', { class: 'panel' }, el('h2', null, heading), content);
 }
@@ -112,12 +120,12 @@ function delivery({ delivery: d = {} }) {
   return facts(
     ['At once', count(d.concurrency)],
     ['Rate', d.rate ? `${d.rate} per second` : 'no bound'],
-    ['Time for one attempt', d.timeout],
+    ['Time for one attempt', span(d.timeout)],
     ['Attempts', retry.max_attempts ? count(retry.max_attempts) : 'no bound'],
-    ['Attempts end after', /^0+s?$/.test(retry.max_age ?? '') ? 'no bound' : retry.max_age],
-    ['Pauses between attempts', (retry.schedule ?? []).join(', ')],
+    ['Attempts end after', /^0+s?$/.test(retry.max_age ?? '') ? 'no bound' : span(retry.max_age)],
+    ['Pauses between attempts', (retry.schedule ?? []).map(span).join(', ')],
     ['Jitter', retry.jitter === undefined ? undefined : String(retry.jitter)],
     ['Breaker opens after', breaker.failures ? `${count(breaker.failures)} failures in a row` : 'never'],
-    ['Breaker probes after', breaker.failures ? breaker.probe : undefined],
+    ['Breaker probes after', breaker.failures ? span(breaker.probe) : undefined],
   );
 }

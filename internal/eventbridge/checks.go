@@ -38,7 +38,7 @@ func transformFaults(err error) (found []registry.Fault) {
 		return nil
 	}
 	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // errors.Join's own
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		all = joined.Unwrap()
 	}
 	for _, one := range all {

@@ -199,7 +199,6 @@ func (c APIConfig) tokens(log *zap.Logger) (*door.Tokens, error) {
 func (c Config) fixed(changed Config) error {
 	now, then := c, changed
 	now.Ingest.Tenants, then.Ingest.Tenants = nil, nil
-	now.Common, then.Common = app.Common{}, app.Common{}
 	var errs []error
 	for _, part := range []struct {
 		key  string

@@ -39,7 +39,7 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	steps, err := s.store.Import(ctx, file, registry.ImportOptions{DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv})
 	for _, step := range steps {
 		name := "bus " + step.Bus

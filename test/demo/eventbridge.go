@@ -39,9 +39,9 @@ type eventbridge struct {
 }
 
 // The subscribers, and the type of event that each is for.
-var hookOf = map[string]string{"all": "order.", "unsteady": "order.placed", "refusing": "order.canceled"} //nolint:gochecknoglobals // constant
+var hookOf = map[string]string{"all": "order.", "unsteady": "order.placed", "refusing": "order.canceled"}
 
-var eventTypes = []string{"order.placed", "order.paid", "order.canceled", "stock.low"} //nolint:gochecknoglobals // constant
+var eventTypes = []string{"order.placed", "order.paid", "order.canceled", "stock.low"}
 
 func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	e := &eventbridge{

@@ -64,7 +64,9 @@ func newWorld(t *testing.T, access api.Access) *world {
 	a, err := api.New(api.Options{
 		Registry: store, Processor: delivering, Instances: status, Access: access, Version: "1.2.3", Log: zap.NewNop(),
 		Checks: registry.Checks{Target: func(g *registry.Target) (found []registry.Fault) {
-			factory.Check(g, func(pointer, problem string) { found = append(found, registry.Fault{Pointer: pointer, Problem: problem}) })
+			factory.Check(g, func(pointer, problem string) {
+				found = append(found, registry.Fault{Pointer: pointer, Problem: problem})
+			})
 			return found
 		}},
 	})
@@ -187,12 +189,12 @@ func TestPatterns(t *testing.T) {
 	require.JSONEq(t, `{"match":false,"failed":[{"pointer":"/a","cause":"different"},{"pointer":"/c","cause":"missing"}]}`,
 		call(t, http.MethodPost, at, `{"pattern":{"a":[1],"b":[2],"c":["x"]},"event":{"a":3,"b":2}}`).body)
 	for body, pointer := range map[string]string{
-		`{"pattern":{"a":[]},"event":{}}`:                                             "/pattern/a",
-		`{"pattern":{"a":[{"nothing":1}]},"event":{}}`:                                "/pattern/a/0/nothing",
-		`{"pattern":{"a":[1]},"event":{"x":{"b":1,"b":2}}}`:                           "/event",
-		`{"pattern":{"a":[1]},"event":[]}`:                                            "/event",
-		`{"pattern":{"a":[1]}}`:                                                       "/event",
-		`{"event":{}}`:                                                                "/pattern",
+		`{"pattern":{"a":[]},"event":{}}`:                   "/pattern/a",
+		`{"pattern":{"a":[{"nothing":1}]},"event":{}}`:      "/pattern/a/0/nothing",
+		`{"pattern":{"a":[1]},"event":{"x":{"b":1,"b":2}}}`: "/event",
+		`{"pattern":{"a":[1]},"event":[]}`:                  "/event",
+		`{"pattern":{"a":[1]}}`:                             "/event",
+		`{"event":{}}`:                                      "/pattern",
 		`{"pattern":{"a":[1]},"event":` + strings.Repeat(`{"a":`, 2000) + `1` + strings.Repeat(`}`, 2000) + `}`: "/event",
 	} {
 		got := call(t, http.MethodPost, at, body)

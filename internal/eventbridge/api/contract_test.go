@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,8 +149,8 @@ func call(t *testing.T, method, url, body string, headers ...string) answer {
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
+	for pair := range slices.Chunk(headers, 2) {
+		req.Header.Set(pair[0], pair[len(pair)-1])
 	}
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)

@@ -182,12 +182,25 @@ func element(kind, name string) string {
 	return `[...document.querySelectorAll(` + quote(kind) + `)].find((e) => e.checkVisibility() && [e.textContent.trim(), e.labels?.[0]?.textContent, e.getAttribute('aria-label')].includes(` + quote(name) + `))`
 }
 
-// click clicks a button or link as a user does: where it is.
+// click clicks a button or link as a user does: where it is, once it stays there.
 func (b *tab) click(kind, name string) {
 	b.t.Helper()
-	e := element(kind, name)
-	b.wait(e)
-	at := eval[[]float64](b, `(() => { const e = `+e+`; e.scrollIntoView({ block: 'center', behavior: 'instant' }); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()`)
+	b.wait(element(kind, name))
+	at := eval[[]float64](b, `new Promise((resolve) => {
+		const find = () => `+element(kind, name)+`;
+		const place = (e) => { const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; };
+		let last, calm = 0;
+		const look = () => {
+			const e = find();
+			if (!e) return requestAnimationFrame(look);
+			e.scrollIntoView({ block: 'center', behavior: 'instant' });
+			const now = place(e);
+			calm = String(now) === String(last) && e.contains(document.elementFromPoint(...now)) ? calm + 1 : 0;
+			last = now;
+			calm < 3 ? requestAnimationFrame(look) : resolve(now);
+		};
+		look();
+	})`)
 	require.NoError(b.t, chromedp.Do(b.ctx, chromedp.MouseClickXY(at[0], at[1])))
 }
 

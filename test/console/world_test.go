@@ -371,9 +371,9 @@ func (w *world) fill(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(quote([]any{
 		map[string]any{
 			"name": "eventbridge-0", "roles": []string{"preprocessor", "engine", "processor"}, "version": "1.4.0", "started": now.Add(-50 * time.Hour), "seen": now,
-			"revision": w.revision, "applied": w.revision, "partitions": map[string]any{"orders": []int{0, 1}, "telemetry": []int{0, 1, 2, 3, 4, 5, 6, 7}},
+			"revision": w.revision, "partitions": map[string]any{"orders": []int{0, 1}, "telemetry": []int{0, 1, 2, 3, 4, 5, 6, 7}},
 		},
-		map[string]any{"name": "eventbridge-1", "roles": []string{"engine"}, "version": "1.4.0", "started": now.Add(-2 * time.Minute), "seen": now.Add(-4 * time.Second), "revision": 3, "applied": 3},
+		map[string]any{"name": "eventbridge-1", "roles": []string{"engine"}, "version": "1.4.0", "started": now.Add(-2 * time.Minute), "seen": now.Add(-4 * time.Second), "revision": 6},
 		map[string]any{"name": hostile, "roles": []string{"preprocessor"}, "version": hostile, "started": now, "seen": now},
 	})), &w.instances))
 }

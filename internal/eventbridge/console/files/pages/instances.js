@@ -41,7 +41,7 @@ export async function instances({ title, signal }) {
 const roles = ['preprocessor', 'engine', 'processor'];
 
 function revisionOf(instance) {
-  return instance.applied ?? instance.revision ?? 0;
+  return instance.revision ?? 0;
 }
 
 function row(list, i, newest) {

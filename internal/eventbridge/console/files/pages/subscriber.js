@@ -43,14 +43,18 @@ export async function subscriber({ parameters, title, signal }) {
       renew(tiles['Under way'], String(underWay(now)), () => count(underWay(now)));
       const letters = now.backlog?.dead_letters;
       renew(tiles['Dead letters'], String(letters), () => (letters > 0 ? el('a', { href: at.subscriber(bus, name, '/dead-letters') }, count(letters)) : count(letters)));
-      const texts = [
-        now.reason && `Eventbridge changed the state: ${now.reason}`,
+      const troubles = [
         now.here?.trouble,
         ...Object.entries(now.instances ?? {}).filter(([, of]) => of?.trouble && of.trouble !== now.here?.trouble).map(([instance, of]) => `\u2068${instance}\u2069: ${of.trouble}`),
+      ].filter(Boolean);
+      const notes = [
+        now.reason && `Eventbridge changed the state: ${now.reason}`,
         now.here === null && 'The process that answers has not the role processor: deliveries and dead letters are shown by one that has it.',
         now.here !== null && now.backlog === null && 'The backlog is not known: the brokers’ admin API is not set, or does not answer.',
       ].filter(Boolean);
-      renew(why, texts.join('\n'), () => texts.map((text) => el('p', { class: 'note' }, text)));
+      renew(why, JSON.stringify([troubles, notes]), () => [
+        troubles.map((text) => el('p', { class: 'problem' }, text)), notes.map((text) => el('p', { class: 'note' }, text)),
+      ]);
     } catch (error) {
       if (error.name !== 'AbortError') renew(why, error.message, () => showProblem(error));
     }
@@ -110,7 +114,7 @@ function ruleOf(bus, name, rule) {
 function settings(object) {
   const entries = Object.entries(object ?? {});
   if (entries.length === 0) return el('p', { class: 'note' }, 'There is nothing to set.');
-  return el('dl', { class: 'facts' }, entries.map(([name, value]) => el('div', null, el('dt', null, name),
+  return el('dl', { class: 'facts' }, entries.map(([name, value]) => el('div', { class: String(value).length > 20 && 'long' }, el('dt', null, name),
     el('dd', null, typeof value === 'object' || String(value).includes('\n') ? el('pre', { tabindex: '0', 'aria-label': name }, typeof value === 'object' ? stringify(value) : value) : String(value)))));
 }
 

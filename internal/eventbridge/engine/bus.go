@@ -321,7 +321,11 @@ func copyOf(d *messaging.Delivery, s *subscriber, key, rules, hops string, posit
 	if hops != "" {
 		properties[PropertyHops] = hops
 	}
-	return &messaging.Record{Key: key, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
+	r := &messaging.Record{Key: key, Payload: d.Payload, EventTime: d.EventTime, Properties: properties}
+	if s.ordered {
+		r.SequenceID = &position
+	}
+	return r
 }
 
 // refuse gives an event that cannot be matched to the bus' dead-letter topic.

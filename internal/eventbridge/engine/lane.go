@@ -128,14 +128,14 @@ func (l *lane) forget() {
 	}
 }
 
-// take waits for copies and takes a group of them out of the queue: nil when the lane has been idle, or ends. Then
-// nothing works for it any more.
+// take waits for copies and takes a group of them out of the queue: nil when the lane has been idle, or ends.
 func (l *lane) take() []entry {
 	var idle *time.Timer
 	for {
 		l.mu.Lock()
 		if l.ctx.Err() != nil || l.gone {
-			return l.giveUp()
+			l.mu.Unlock()
+			return nil
 		}
 		if n := l.group(); n > 0 {
 			group := append([]entry(nil), l.queue[:n]...)
@@ -156,32 +156,31 @@ func (l *lane) take() []entry {
 		case <-l.wake:
 		case <-l.ctx.Done():
 		case <-idle.C:
-			l.mu.Lock()
-			if len(l.queue) == 0 {
-				l.queue, l.running = nil, false
-				l.mu.Unlock()
-				return nil
-			}
-			l.mu.Unlock()
+			return nil
 		}
 	}
 }
 
-// giveUp ends what is in the queue. l.mu is held, and released.
-func (l *lane) giveUp() []entry {
-	rest, late := l.queue, l.late
-	gone := l.gone
-	l.queue, l.late, l.running = nil, nil, false
-	l.mu.Unlock()
-	err := errGivenUp
-	if gone {
+// leave ends the work for a lane that has been idle, or ends: what is in the queue of one that ends is given up. It returns
+// false when there is something to do again. All that was open is closed.
+func (l *lane) leave() bool {
+	l.mu.Lock()
+	ends, err := l.ctx.Err() != nil || l.gone, errGivenUp
+	if l.gone {
 		err = nil
 	}
+	if !ends && len(l.queue) > 0 {
+		l.mu.Unlock()
+		return false
+	}
+	rest, late := l.queue, l.late
+	l.queue, l.late, l.running = nil, nil, false
+	l.mu.Unlock()
 	for _, e := range late {
 		e.of.done(err)
 	}
 	l.finish(rest, err)
-	return nil
+	return true
 }
 
 // group returns how many copies at the beginning of the queue are stored together. l.mu is held.
@@ -250,13 +249,15 @@ const (
 // run stores what is added until the lane is idle or ends.
 func (l *lane) run() {
 	w := laneWork{lane: l}
-	defer w.end()
 	for {
-		group := l.take()
-		if group == nil {
+		if group := l.take(); group != nil {
+			w.store(group)
+			continue
+		}
+		w.end()
+		if l.leave() {
 			return
 		}
-		w.store(group)
 	}
 }
 

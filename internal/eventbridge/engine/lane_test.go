@@ -22,7 +22,9 @@ type fakeStore struct {
 	mu     sync.Mutex
 	takes  time.Duration // that a group takes
 	err    error         // of the next groups
+	closes time.Duration // that closing takes
 	open   int
+	most   int // that were open at once
 	opened int
 	groups [][]int64
 	keys   [][]string
@@ -52,6 +54,7 @@ func (s *fakeStore) put(ctx context.Context, entries []entry) (done, left []entr
 }
 
 func (s *fakeStore) close(context.Context) {
+	time.Sleep(s.closes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open--
@@ -95,6 +98,7 @@ func newFakeLane(t testing.TB, s *fakeStore, order registry.Order) (*lane, conte
 		defer s.mu.Unlock()
 		s.open++
 		s.opened++
+		s.most = max(s.most, s.open)
 		return s, nil
 	}
 	return l, cancel
@@ -289,5 +293,24 @@ func TestATerminatedTopicNeedNotBeWaitedFor(t *testing.T) {
 		assert.Len(t, dead.letters, 1)
 		end()
 		l.working.Wait()
+	})
+}
+
+func TestACopyThatComesWhileAnIdleLaneCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{closes: time.Second}
+		l, end := newFakeLane(t, s, registry.OrderTotal)
+		l.addTest(t.Context(), 1, "k")
+		time.Sleep(l.cfg.IdleAfter + 500*time.Millisecond)
+		second := l.addTest(t.Context(), 2, "k")
+		synctest.Wait()
+		assert.False(t, second())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, second())
+		assert.Equal(t, []int{1, 2}, []int{s.most, s.opened})
+		end()
+		l.working.Wait()
+		assert.Zero(t, s.open)
 	})
 }

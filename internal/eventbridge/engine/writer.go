@@ -39,7 +39,6 @@ func (w writer) put(ctx context.Context, entries []entry) (done, left []entry, e
 	}
 	records := make([]*messaging.Record, 0, len(entries)-n)
 	for _, e := range entries[n:] {
-		e.record.SequenceID = &e.position
 		records = append(records, e.record)
 	}
 	if len(records) == 0 {

@@ -23,12 +23,18 @@ type item struct {
 }
 
 // prepare makes of a message what the target gets. An error is final.
-func (w *worker) prepare(d *messaging.Delivery) (item, error) {
+func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			w.log.Error("a transformation panicked", zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
+			err = fmt.Errorf("the transformation panicked: %v", v)
+		}
+	}()
 	e, err := event.Decode(d.Payload)
 	if err != nil {
 		return item{}, err
 	}
-	it := item{message: d, delivery: target.Delivery{Event: e}}
+	it = item{message: d, delivery: target.Delivery{Event: e}}
 	it.delivery.Hops, _ = strconv.Atoi(d.Properties["hops"])
 	if w.transform != nil {
 		it.delivery.Body, it.delivery.ContentType, err = w.transform(e)

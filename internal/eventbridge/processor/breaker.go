@@ -148,6 +148,13 @@ func (b *breaker) end() {
 	b.tell()
 }
 
+// repeat says the present state again, to who has come late.
+func (b *breaker) repeat() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed(b.state)
+}
+
 // now returns the state, and, while that is open, until when.
 func (b *breaker) now() (s BreakerState, until time.Time) {
 	b.mu.Lock()

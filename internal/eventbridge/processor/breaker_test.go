@@ -53,6 +53,10 @@ func TestBreaker(t *testing.T) {
 		fail(well)
 		assert.Equal(t, []BreakerState{BreakerOpen, BreakerHalfOpen, BreakerOpen, BreakerHalfOpen, BreakerClosed}, states)
 
+		b.repeat()
+		assert.Equal(t, BreakerClosed, states[len(states)-1])
+		assert.Len(t, states, 6)
+
 		for range 3 {
 			fail(failing)
 		}

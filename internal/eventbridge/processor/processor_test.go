@@ -17,6 +17,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 var errDown = errors.New("the target is down")
@@ -306,4 +307,29 @@ func TestADeadSubscriberDelaysNoOther(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("with a dead subscriber beside: p50 %s, greatest %s, opening a publisher included", took[25], took[49])
 	assert.Less(t, took[25], time.Second)
+}
+
+// What is delivered is what the transformation makes of the event. An event that it cannot be applied to is a dead letter.
+func TestTransformations(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	s.Transform = &registry.Transform{CEL: `{"number": event.data.n + 1}`}
+	w := newWorld(t, 1, s)
+	var bodies sync.Map
+	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+		bodies.Store(d.Event.ID, string(d.Body)+" "+d.ContentType)
+		return delivered()
+	})
+	w.processor(testConfig())
+	p, err := w.client.Publisher(t.Context(), w.topics.Send(w.sub("s")), messaging.Business())
+	require.NoError(t, err)
+	for _, text := range []string{
+		`{"specversion":"1.0","id":"good","source":"/test","type":"a","data":{"n":1}}`, `{"specversion":"1.0","id":"bad","source":"/test","type":"a","data":{}}`,
+	} {
+		require.NoError(t, p.Publish(t.Context(), &messaging.Record{Payload: []byte(text), Properties: map[string]string{"hops": "3"}}))
+	}
+	w.gets(f, []string{"good"})
+	body, _ := bodies.Load("good")
+	assert.Equal(t, `{"number":2} application/json`, body)
+	w.eventually("one is a dead letter", func() bool { return len(w.deadLetters("s")) == 1 })
+	assert.Contains(t, w.deadLetters("s")[0].Reason, "cannot transform")
 }

@@ -41,6 +41,7 @@ type worker struct {
 	consumer  *messaging.Consumer
 	again     context.CancelFunc // has the worker consume anew
 	replaying bool               // the topic of replays is consumed, too
+	failing   bool               // the breaker has opened, and was not closed since
 	trouble   error
 }
 
@@ -139,7 +140,7 @@ func (w *worker) consume() error {
 	w.mu.Lock()
 	w.consumer = consumer
 	w.mu.Unlock()
-	w.breakerChanged(w.state())
+	w.breaker.repeat()
 	w.note(nil)
 	switch {
 	case w.sub.Order.Ordered():
@@ -169,11 +170,6 @@ func (w *worker) single(stop context.Context) messaging.AsyncHandler {
 			p.Complete(w.handle(stop, ctx, d))
 		}()
 	}
-}
-
-func (w *worker) state() BreakerState {
-	s, _ := w.breaker.now()
-	return s
 }
 
 // replay has the worker consume the topic of replays, too. Most subscribers have none: its consumer would be a third of
@@ -239,7 +235,10 @@ func (w *worker) breakerChanged(s BreakerState) {
 		if w.consumer != nil {
 			w.consumer.Pause()
 		}
-		w.log.Warn("the breaker is open: nothing is delivered until a probe succeeds")
+		if !w.failing {
+			w.failing = true
+			w.log.Warn("the breaker is open: nothing is delivered until a probe succeeds")
+		}
 	case BreakerHalfOpen:
 		w.metrics.breaker.Set(1)
 		if w.consumer != nil {
@@ -249,6 +248,10 @@ func (w *worker) breakerChanged(s BreakerState) {
 		w.metrics.breaker.Set(0)
 		if w.consumer != nil {
 			w.consumer.Resume()
+		}
+		if w.failing {
+			w.failing = false
+			w.log.Info("the breaker is closed again")
 		}
 	}
 }

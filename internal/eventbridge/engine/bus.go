@@ -174,7 +174,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	cfg.Order, cfg.Concurrency = messaging.OrderPartition, min(max(config.Partitions, 4), 32)
 	cfg.PrefetchMessages, cfg.PrefetchBytes = own.PrefetchMessages, own.PrefetchBytes
 	cfg.HeldMessages, cfg.HeldBytes = own.PrefetchMessages, own.PrefetchBytes
-	cfg.MaxMessageBytes = int64(max(config.MaxEventBytes, 1)) + 4096
+	cfg.MaxMessageBytes = 4 << 10 // most events are smaller: a queue that is made longer later gives partitions up for a second
 	cfg.AckBatchIndex, cfg.StopTimeout = own.AckBatchIndex, own.StopTimeout
 	cfg.AckEvery = 20 * time.Millisecond
 	cfg.StuckAfter = 2*own.StallAfter + time.Minute

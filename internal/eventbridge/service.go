@@ -149,19 +149,32 @@ func (s *service) match() {
 		Client: s.client, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
 		Metrics: engine.NewMetrics(s.rt.Metrics),
 	})
-	s.rt.Go("revision", func(ctx context.Context) error { return s.tell(ctx, e) })
+	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.tell(ctx, e) })
 	s.rt.Go("engine", e.Run)
+	s.rt.Check("engine", func(context.Context) error { return e.Trouble() })
 }
 
-// tellEvery is how long others wait to hear by which revision this engine matches.
+// tellEvery is how long others wait to hear what the engine does.
 const tellEvery = 100 * time.Millisecond
 
-// tell tells others by which revision of the registry the engine matches.
+// tell tells others by which revision of the registry the engine matches, and which partitions it has.
 func (s *service) tell(ctx context.Context, e *engine.Engine) error {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
+	told := make(map[string]bool)
 	for {
 		s.status.SetRevision(e.Applied())
+		now := e.Status()
+		for bus := range now {
+			s.status.SetPartitions(bus, now[bus].Partitions)
+			told[bus] = true
+		}
+		for bus := range told {
+			if _, there := now[bus]; !there {
+				s.status.SetPartitions(bus, nil)
+				delete(told, bus)
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -30,6 +30,8 @@ type Processor interface {
 	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]processor.DeadLetter, error)
 	Redrive(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
 	Replay(bus, subscriber string, o processor.ReplayOptions) (processor.Job, error)
+	// Start begins the replay of a new subscriber that begins in the past.
+	Start(bus, subscriber string) (j processor.Job, began bool, err error)
 	Job(bus, subscriber string) (processor.Job, error)
 	CancelJob(bus, subscriber string) (processor.Job, error)
 }

@@ -137,7 +137,12 @@ func TestBusesAndSubscribers(t *testing.T) {
 	require.Equal(t, 202, call(t, http.MethodPost, subs+"/a:redrive", "").status)
 	require.Equal(t, 400, call(t, http.MethodPost, subs+"/b:replay", `{"form":"2026-01-01T00:00:00Z"}`).status, "an unknown key")
 
-	for _, name := range []string{"a", "b", "c"} {
+	early := strings.Replace(subscriber, `"order"`, `"start":"earliest","order"`, 1)
+	require.Equal(t, 201, call(t, http.MethodPut, subs+"/early", early).status)
+	require.Contains(t, call(t, http.MethodGet, subs+"/early/job", "").body, `"kind":"replay"`, "it gets what came before")
+	require.Equal(t, 200, call(t, http.MethodPut, subs+"/early", early).status)
+
+	for _, name := range []string{"a", "b", "c", "early"} {
 		require.Equal(t, 204, call(t, http.MethodDelete, subs+"/"+name, "").status)
 	}
 	require.Equal(t, 404, call(t, http.MethodGet, subs+"/a", "").status)

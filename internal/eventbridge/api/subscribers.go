@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
+	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
@@ -50,6 +51,11 @@ func (a *API) putSubscriber(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
+	if created && a.Processor != nil {
+		if _, _, err := a.Processor.Start(s.Bus, s.Name); err != nil {
+			a.Log.Warn("a new subscriber does not get the events of before: replay them", zap.String("bus", s.Bus), zap.String("subscriber", s.Name), zap.Error(err))
+		}
+	}
 	writeObject(w, statusOf(created), s.Revision, s)
 }
 
@@ -65,6 +71,10 @@ func (a *API) storeSubscriber(w http.ResponseWriter, r *http.Request) (s *regist
 	given, err := registry.DecodeSubscriber(body, chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), a.Checks)
 	if err != nil {
 		return nil, false, err
+	}
+	past := given.Start != "" && given.Start != "latest"
+	if past && a.Processor == nil && a.Registry.Snapshot().Subscriber(given.Bus, given.Name) == nil {
+		return nil, false, &refusal{status: http.StatusNotImplemented, text: "a start in the past takes the role processor, which this process has not: ask one that has it"}
 	}
 	return a.Registry.PutSubscriber(r.Context(), given, c)
 }

@@ -47,10 +47,11 @@ func pause(ctx context.Context, q *queue, bytes int, elapsed time.Duration) {
 }
 
 // space returns when another message is to be made of what is held in memory: while effects are frequent, a time after the last one began, which had
-// bytes and began elapsed after the one before.
-func space(ctx context.Context, began time.Time, bytes int, elapsed time.Duration) {
+// bytes and began elapsed after the one before. It returns at once when as much is held as a message takes: more would only wait, and with one message
+// in each fullPause what is held would grow past heldMost.
+func space(ctx context.Context, q *queue, began time.Time, bytes int, elapsed time.Duration) {
 	left := time.Until(began.Add(spacing(bytes, elapsed)))
-	if left <= 0 {
+	if left <= 0 || q.ample() {
 		return
 	}
 	timer := time.NewTimer(left)

@@ -2,6 +2,8 @@ package outbox
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,13 +65,38 @@ func TestSpacing(t *testing.T) {
 // TestSpaceOfMessages: with Off messages keep their distance while effects are frequent, counted from their beginning.
 func TestSpaceOfMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
 		began := time.Now()
 		time.Sleep(3 * time.Millisecond)
-		space(t.Context(), began, 100, fullPause)
+		space(t.Context(), q, began, 100, fullPause)
 		require.Equal(t, 3*time.Millisecond, time.Since(began))
-		space(t.Context(), began, 64<<10, fullPause)
+		space(t.Context(), q, began, 64<<10, fullPause)
 		require.Equal(t, fullPause, time.Since(began))
-		space(t.Context(), began, 64<<10, fullPause)
+		space(t.Context(), q, began, 64<<10, fullPause)
 		require.Equal(t, fullPause, time.Since(began))
 	})
+}
+
+// TestWholeMessagesKeepNoDistance: else no more than one message's worth would be stored in each fullPause, 25 MiB or 51,200 effects a second, and
+// Redis would drop what comes beyond that, however fast Pulsar is.
+func TestWholeMessagesKeepNoDistance(t *testing.T) {
+	for name, most := range map[string]message.Entry{
+		"many":  {Effects: strings.Repeat("x", 90)},
+		"large": {Effects: strings.Repeat("x", message.PackBytes/8)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const messages = 8
+				q := newQueue()
+				began := time.Now()
+				q.add(slices.Repeat([]message.Entry{most}, messages*message.PackEntries))
+				for range messages - 1 {
+					taken, err := q.take(t.Context(), false)
+					require.NoError(t, err)
+					space(t.Context(), q, time.Now(), sizeOf(taken), fullPause)
+				}
+				require.Zero(t, time.Since(began))
+			})
+		})
+	}
 }

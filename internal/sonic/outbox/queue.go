@@ -143,6 +143,13 @@ func (q *queue) size() int {
 	return q.bytes
 }
 
+// ample reports whether as much is held as a message takes.
+func (q *queue) ample() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.entries) >= message.PackEntries || q.bytes >= message.PackBytes
+}
+
 // last returns the id of the last entry that is held; zero for none.
 func (q *queue) last() message.ID {
 	q.mu.Lock()

@@ -287,7 +287,7 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 		end := l.packer.Tail.Last
 		trim.behind(end, q.published(end))
 		if l.cfg.Off { // else reading keeps the distance
-			space(ctx, began, bytes, began.Sub(last))
+			space(ctx, q, began, bytes, began.Sub(last))
 		}
 		last = began
 	}

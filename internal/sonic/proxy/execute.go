@@ -57,10 +57,10 @@ func (c *client) execute(r request) bool {
 		return c.refuse(p.unknown(r))
 	}
 	if !cmd.Takes(r.len()) {
-		return c.reject(cmd, "wrong number of arguments for '"+cmd.Name+"' command")
+		return c.reject(cmd, "ERR wrong number of arguments for '"+cmd.Name+"' command")
 	}
 	if c.user == nil && !cmd.NoAuth {
-		return c.refuse("NOAUTH Authentication required.")
+		return c.reject(cmd, "NOAUTH Authentication required.")
 	}
 	if c.tx != nil && cmd.NoMulti {
 		return c.refuse("ERR Command not allowed inside a transaction")
@@ -84,7 +84,7 @@ func (c *client) execute(r request) bool {
 		return c.refuse(problem)
 	}
 	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !allowedWhileSubscribed(cmd.Name) {
-		return c.reject(cmd, "Can't execute '"+cmd.Name+
+		return c.reject(cmd, "ERR Can't execute '"+cmd.Name+
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 	}
 	run := p.handlers[cmd.Index]
@@ -118,12 +118,12 @@ func (c *client) refuse(text string) bool {
 	return true
 }
 
-// reject is refuse without the error's code. As in Redis an EXEC that may not run ends the transaction.
+// reject is refuse; but as in Redis an EXEC that may not run ends the transaction.
 func (c *client) reject(cmd *command.Command, text string) bool {
 	if cmd.Name == "exec" {
-		return c.abortTx("EXECABORT Transaction discarded because of: " + text)
+		return c.abortTx("EXECABORT Transaction discarded because of: " + strings.TrimPrefix(text, "ERR "))
 	}
-	return c.refuse("ERR " + text)
+	return c.refuse(text)
 }
 
 // denied returns the error of a command that the client's user may not run, or that names a state key.

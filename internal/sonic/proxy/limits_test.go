@@ -25,6 +25,7 @@ func TestUsers(t *testing.T) {
 	c := dial(t, e.addr)
 	for _, row := range [][]string{
 		{"-NOAUTH Authentication required.\r\n", "GET", "a"},
+		{"-EXECABORT Transaction discarded because of: NOAUTH Authentication required.\r\n", "EXEC"},
 		{"-ERR unknown command 'x', with args beginning with: \r\n", "x"},
 		{"-WRONGPASS invalid username-password pair or user is disabled.\r\n", "AUTH", "wrong"},
 		{"-WRONGPASS invalid username-password pair or user is disabled.\r\n", "AUTH", "nobody", "secret"},

@@ -58,13 +58,19 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	mail, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
 	names = w.names(t, client)
-	require.Equal(t, 2, names[w.topics.Send(mail)])
-	for _, topic := range []string{w.topics.Retry(mail), w.topics.DeadLetter(mail)} {
+	for _, topic := range []string{w.topics.Send(mail), w.topics.Retry(mail), w.topics.DeadLetter(mail)} {
 		n, there := names[topic]
 		require.True(t, there, topic)
 		require.Zero(t, n)
 		require.Equal(t, []string{"deliver"}, w.subscriptions(t, client, topic))
 	}
+	ordered := aSubscriber("orders", "books")
+	ordered.Order = registry.OrderExclusive
+	books, _, err := m.PutSubscriber(ctx, ordered, registry.Condition{})
+	require.NoError(t, err)
+	require.Equal(t, 2, w.names(t, client)[w.topics.Send(books)], "positions are those of the bus' partitions")
+	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "books", registry.Condition{}))
+
 	w.publish(t, client, w.topics.Send(mail))
 	backlog, err := client.Topic(w.topics.Send(mail)).Subscription("deliver").Backlog(ctx)
 	require.NoError(t, err)

@@ -21,7 +21,11 @@ const (
 // hearTimeout is how long what Redis has published by the end of a session may take to be received.
 const hearTimeout = 2 * time.Second
 
-// listen takes effects as Redis publishes them, until ctx ends, and then those that Redis has published by then: nobody else gets them.
+// behindHeld returns what listen goes on behind: stored, which the topic has, or the last effect that is held. Large ones of these are in the stream still.
+func (l *loader) behindHeld(stored message.ID) message.ID { return message.Max(stored, l.held.last()) }
+
+// listen takes effects behind begin as Redis publishes them, until running ends, and then those that Redis has published by then: nobody else gets
+// them.
 func (l *loader) listen(running context.Context, live *subscription, begin message.ID) error {
 	ctx, give := context.WithCancel(context.WithoutCancel(running))
 	defer give()
@@ -35,7 +39,6 @@ func (l *loader) listen(running context.Context, live *subscription, begin messa
 	}
 	l.skips.Store(u.Skips)
 	heard := l.held.heard(u)
-	begin = message.Max(begin, l.held.last())
 	// What was published since the subscription began may come before some of it.
 	early, err := l.stored(ctx, begin, message.ID{})
 	if err != nil {
@@ -96,7 +99,7 @@ func (l *loader) listen(running context.Context, live *subscription, begin messa
 func (l *loader) hear(ctx context.Context, live *subscription) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := l.listen(ended, live, l.packer.Tail.Last); !errors.Is(err, context.Canceled) {
+	if err := l.listen(ended, live, l.behindHeld(l.packer.Tail.Last)); !errors.Is(err, context.Canceled) {
 		l.log.Warn("cannot receive all effects that Redis has published", zap.Error(err))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -309,6 +310,46 @@ func TestWhatIsStoredLastIsTold(t *testing.T) {
 	assert.Equal(t, lane.Unsent{Published: 7, Stored: 7}, l.unsent())
 	_, err = l.held.take(ended, false)
 	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// A session begins with what one before it has heard, of which the stream has a part, too: that is stored once. Store takes it at once, before listen looks
+// at the stream.
+func TestWhatIsHeldAndInTheStreamIsStoredOnce(t *testing.T) {
+	s, db, _ := shipper(t)
+	s.cfg.Off = true
+	s.lane = lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
+	require.NoError(t, script.Load(t.Context(), db))
+	l := listening{loader: prepared(t, s), t: t}
+	l.start(true)
+	l.do("set", "small", "v")
+	l.effects(1) // it listens
+	l.do("set", "large", strings.Repeat("x", 300<<10))
+	require.Eventually(t, func() bool { return l.held.count() == 1 }, 20*time.Second, time.Millisecond)
+	l.stop()
+	large := l.held.last()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.session(ctx) }()
+	assert.Eventually(t, func() bool { return len(ended) > 0 || s.Status().Stored.Compare(large) > 0 }, 20*time.Second, time.Millisecond, "a beat is stored behind it")
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+
+	earliest := messaging.Earliest()
+	r, err := s.client.Reader(t.Context(), messaging.ReaderConfig{Topic: l.writer.Topic(), Name: "test", From: &earliest})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close(context.Background()) })
+	messages := 0
+	_, err = r.ReadToEnd(t.Context(), func(_ context.Context, d *messaging.Delivery) error {
+		h, err := message.ParseHeader(d.Properties)
+		if err == nil {
+			messages++
+			assert.Positive(t, h.First.Compare(h.Prev), "%s is stored again", h.First)
+		}
+		return err
+	})
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, messages, 2)
 }
 
 // More waits than memory is for: Redis notes what is written from then on, and nothing is lost.

@@ -244,6 +244,7 @@ func (l *loader) session(ctx context.Context) error {
 	if l.cfg.Off {
 		hearing, heard := context.WithCancel(context.WithoutCancel(ctx))
 		more = hearing
+		begin = l.behindHeld(begin) // before any of it is taken to be stored
 		group.Go(func() error {
 			defer heard()
 			return l.listen(running, live, begin)

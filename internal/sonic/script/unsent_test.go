@@ -312,6 +312,31 @@ func TestADroppedAdditionHadAType(t *testing.T) {
 	}
 }
 
+// A dropped addition to a key that another zone has deleted or replaced since, also by one of another type, is not shipped: all zones get that write, and
+// what follows it may be on its way.
+func TestADroppedAdditionToAKeyThatWasReplacedIsNotShipped(t *testing.T) {
+	w, a, b := twoZones(t)
+	b.write("hset", "k", "f", 0)
+	w.drain()
+	a.skip(true)
+	for i := range 300 {
+		a.write("hset", "k", i, 1)
+	}
+	time.Sleep(2 * time.Millisecond)
+	b.write("del", "k")
+	b.write("sadd", "k", "m")
+	a.all(b)
+	b.write("sadd", "k", "newer")
+	time.Sleep(2 * time.Millisecond)
+	a.skip(false)
+	length := a.length()
+	a.resend()
+	assert.Equal(t, length, a.length())
+	w.drain()
+	w.everywhere("k")
+	assert.ElementsMatch(t, []string{"m", "newer"}, a.client.SMembers(context.Background(), "k").Val())
+}
+
 // A removal that was dropped is not told when the key is of another type since: it would remove a member of the same name.
 func TestADroppedElementIsNoMemberOfTheSameName(t *testing.T) {
 	for _, dropped := range [][]any{{"hset", "k", "f", 1}, {"hdel", "k", "f"}} {

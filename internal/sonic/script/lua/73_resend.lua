@@ -85,7 +85,8 @@ local function overwritten(ver, db, key, element)
 	return not stored[2] or versions.overtaken(stored[2], whole)
 end
 
--- deleted tells whether the key was deleted or replaced since an element of it was written: all zones get that.
+-- deleted tells whether the key was deleted or replaced since an element of it was written: all zones get that, and know as much as this one, also of
+-- the types that the key had before. What follows it in another zone may be on its way.
 local function deleted(ver, db, key, element)
 	local stored = stored_of(ver, db, element_field(db, key, element), key_field(db, key))
 	return stored[1] and versions.overtaken(stored[1], stored[2])
@@ -111,6 +112,7 @@ local function resent(hash, ver, field, value, notes)
 	local effects
 	call('SELECT', db)
 	local letter, added, there = string.lower(value), string.find(value, '%u'), kind_of(key)
+	local gone = element and deleted(ver, db, key, element)
 	if element and there ~= 'none' and LETTERS[there] ~= letter then -- what it was written to is gone
 		if added then
 			element = nil -- the key was of that type for a moment, and wiped what others may have
@@ -118,11 +120,10 @@ local function resent(hash, ver, field, value, notes)
 			letter = LETTERS[there] or letter -- a removal is one of whatever type
 		end
 	end
-	if overwritten(ver, db, key, element) then
+	if gone or overwritten(ver, db, key, element) then
 		effects = ''
 	elseif element then
-		local typed = added and there == 'none' and not deleted(ver, db, key, element)
-		effects, notes = element_now(db, key, element, letter, typed, notes)
+		effects, notes = element_now(db, key, element, letter, added and there == 'none', notes)
 	else
 		effects, notes = state_effects(db, key, notes)
 	end

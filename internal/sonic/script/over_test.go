@@ -184,6 +184,26 @@ func TestAnExpiryThatPassesWhileItIsApplied(t *testing.T) {
 	}
 }
 
+// A question is of its key's policy, whatever stands behind it in the entry: an answer to one of policy none is for the asker alone, and the zone that
+// answers has given the key a version by it.
+func TestAQuestionIsOfItsKeysPolicy(t *testing.T) {
+	ctx := context.Background()
+	w, a, b := twoZones(t)
+	a.write("sadd", "k", "f", "g")
+	a.write("pexpireat", "k", far)
+	w.drain()
+	require.NoError(t, b.client.SRem(ctx, "k", "g").Err()) // it is lost past Sonic
+	a.write("smove", "k", "n:k", "f")
+	b.all(a)
+	require.Equal(t, 1, b.wants())
+	for _, want := range b.client.HVals(ctx, "{sonic:0}want").Val() {
+		assert.Equal(t, "l ", want[:2])
+	}
+	w.drain()
+	w.everywhere("k")
+	assert.Contains(t, b.data(0), "k")
+}
+
 // What a zone wrote before it was asked is no answer.
 func TestAnAnswerIsNewerThanItsQuestion(t *testing.T) {
 	w, a, b := twoZones(t)

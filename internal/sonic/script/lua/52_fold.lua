@@ -294,7 +294,8 @@ function fold.expire(db, key, v, pxat, wiped)
 	return comes and 'applied' or 'dead'
 end
 
--- lost_expiry asks for the state of the keys that were emptied while an expiry is still to come.
+-- lost_expiry asks for the state of the keys that were emptied while an expiry is still to come. It is called behind an entry's effects, whose last one
+-- may be of another policy. An answer to a question of policy none is for the asker alone, and here it has a version, which the others would lack.
 function fold.lost_expiry()
 	for i = 1, #emptied, 2 do
 		local db, key = emptied[i], emptied[i + 1]
@@ -302,7 +303,7 @@ function fold.lost_expiry()
 		local _, at = versions.expiry(f)
 		if at and at > clock then
 			go(db)
-			if call('EXISTS', key) == 0 then wanted(db, key, false, f) end
+			if call('EXISTS', key) == 0 then wanted(db, key, false, f, 'l') end
 		end
 	end
 end

@@ -250,8 +250,8 @@ redis.register_function('sonic_apply', function(keys, args)
 	recovers = not ready
 	local current = {wants = call('EXISTS', state(out, 'want')) == 1, answers = 0}
 	local asked = origin == zone and (others[1] or '') or origin
-	wanted = function(db, key, lacking, f)
-		if want(out, asked, current.policy, db, key, lacking, f) then counts.wanted = counts.wanted + 1 end
+	wanted = function(db, key, lacking, f, policy)
+		if want(out, asked, policy or current.policy, db, key, lacking, f) then counts.wanted = counts.wanted + 1 end
 		current.wants = true
 	end
 	local overlaps = prev ~= cursor

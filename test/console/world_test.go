@@ -259,6 +259,9 @@ func (w *world) Redrive(bus, name string, o processor.RedriveOptions) (processor
 	return w.begin(processor.Job{Kind: processor.KindRedrive, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
+// Start has nothing to replay: no subscriber here begins in the past.
+func (*world) Start(string, string) (processor.Job, bool, error) { return processor.Job{}, false, nil }
+
 func (w *world) Replay(bus, name string, o processor.ReplayOptions) (processor.Job, error) {
 	return w.begin(processor.Job{Kind: processor.KindReplay, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }

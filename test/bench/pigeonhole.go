@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +13,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
@@ -574,17 +571,7 @@ func (b *bridgeBench) latency(ctx context.Context) error {
 
 // stages tells where the route's messages spent their time, as it has sampled it.
 func (b *bridgeBench) stages(ctx context.Context, s *server) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.admin+"/metrics", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
+	families, err := metricsOf(ctx, s.admin+"/metrics")
 	if err != nil {
 		return err
 	}

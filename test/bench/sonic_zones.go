@@ -5,13 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
-
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 )
 
 // pair runs a Sonic in each of two zones, with a topic of their own.
@@ -120,20 +115,6 @@ func noteStages(ctx context.Context, stages []*stage, sign float64) error {
 		}
 	}
 	return nil
-}
-
-func metricsOf(ctx context.Context, url string) (map[string]*dto.MetricFamily, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return parser.TextToMetricFamilies(resp.Body)
 }
 
 // sustained offers writes at a fixed rate in zone A, over 50 connections, and counts those that zone B's Redis has, per second from the first one

@@ -128,39 +128,45 @@ func (e *eventbridge) define(ctx context.Context, hooks string) error {
 	return nil
 }
 
-// call makes a request of the API.
+// call makes a request of the API and reads its answer into out unless that is nil.
 func (e *eventbridge) call(ctx context.Context, method, path string, in, out any) error {
+	status, answer, err := e.send(ctx, method, path, "application/json", in)
+	if err != nil {
+		return err
+	}
+	if status/100 != 2 {
+		return fmt.Errorf("%s %s: %d: %s", method, path, status, answer)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(answer, out)
+}
+
+// send sends in as JSON unless it is nil.
+func (e *eventbridge) send(ctx context.Context, method, path, mediaType string, in any) (status int, answer []byte, err error) {
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)
 		if err != nil {
-			return err
+			return 0, nil, err
 		}
 		body = bytes.NewReader(text)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, e.url+path, body)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", mediaType)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
-	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(text, out)
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	return resp.StatusCode, answer, err
 }
 
 // hook is the webhook of all three subscribers.
@@ -236,23 +242,9 @@ func (e *eventbridge) post(ctx context.Context) error {
 }
 
 func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
-	text, err := json.Marshal(event)
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v1/buses/"+e.bus()+"/events", bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/cloudevents+json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err == nil && resp.StatusCode != http.StatusAccepted {
-		err = fmt.Errorf("an event was not accepted: %s: %s", resp.Status, answer)
+	status, answer, err := e.send(ctx, http.MethodPost, "/v1/buses/"+e.bus()+"/events", "application/cloudevents+json", event)
+	if err == nil && status != http.StatusAccepted {
+		err = fmt.Errorf("an event was not accepted: %d: %s", status, answer)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -53,17 +54,10 @@ func writeProblem(w http.ResponseWriter, p problem) {
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
 	}
-	if p.retryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(p.retryAfter.Seconds())))
-	}
 	if p.Revision > 0 {
 		w.Header().Set("ETag", etag(p.Revision))
 	}
-	body, _ := json.Marshal(p) // texts and numbers only
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n'))
+	door.SendProblem(w, p.Status, p.retryAfter, p)
 }
 
 // busy is when a client may ask again.

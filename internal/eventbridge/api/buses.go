@@ -86,9 +86,14 @@ func statusOf(created bool) int {
 }
 
 func (a *API) deleteBus(w http.ResponseWriter, r *http.Request) {
+	a.remove(w, r, func(c registry.Condition) error { return a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c) })
+}
+
+// remove deletes an object, on the request's condition.
+func (a *API) remove(w http.ResponseWriter, r *http.Request, remove func(registry.Condition) error) {
 	c, err := condition(r)
 	if err == nil {
-		err = a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c)
+		err = remove(c)
 	}
 	if err != nil {
 		a.refuse(w, r, err)

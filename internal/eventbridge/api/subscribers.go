@@ -80,15 +80,9 @@ func (a *API) storeSubscriber(w http.ResponseWriter, r *http.Request) (s *regist
 }
 
 func (a *API) deleteSubscriber(w http.ResponseWriter, r *http.Request) {
-	c, err := condition(r)
-	if err == nil {
-		err = a.Registry.DeleteSubscriber(r.Context(), chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), c)
-	}
-	if err != nil {
-		a.refuse(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	a.remove(w, r, func(c registry.Condition) error {
+		return a.Registry.DeleteSubscriber(r.Context(), chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), c)
+	})
 }
 
 // setState answers requests that change the state only.

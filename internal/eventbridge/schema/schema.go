@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // Bounds of schemas and of numbers that are checked by one. The library computes with numbers exactly: 1e1000000 would take a second.
@@ -109,13 +111,7 @@ func explain(err error) error {
 }
 
 // cut bounds a text, which may repeat values of the data.
-func cut(text string) string {
-	const most = 200
-	if len(text) > most {
-		text = text[:most] + "..."
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
+func cut(text string) string { return door.Cut(text, 200) }
 
 // decode reads JSON with numbers as they are written, within the bounds.
 func decode(text []byte) (any, error) {

@@ -24,6 +24,13 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
+// still is a registry that tells the processor of no change, so that it opens no consumers: one that is given up while it opens, at a
+// test's end, leaves a connection of the client underneath.
+type still struct{ *registry.Store }
+
+// Watch calls f for nothing.
+func (still) Watch(func(*registry.Snapshot)) (stop func()) { return func() {} }
+
 // starting is a processor that notes which subscribers it was to start, and replays nothing for them: the processor's own tests do.
 type starting struct {
 	*processor.Processor
@@ -57,7 +64,7 @@ func newWorld(t *testing.T, access api.Access) *world {
 	factory, err := target.NewFactory(target.Options{Config: target.DefaultConfig(), Topics: topics})
 	require.NoError(t, err)
 	delivering := processor.New(processor.Options{
-		Client: client, Source: store, Topics: topics, Targets: factory, Admin: true, Config: processor.DefaultConfig(),
+		Client: client, Source: still{store}, Topics: topics, Targets: factory, Admin: true, Config: processor.DefaultConfig(),
 		Log: zap.NewNop(), Metrics: processor.NewMetrics(prometheus.NewRegistry()),
 	})
 	var running sync.WaitGroup

@@ -132,8 +132,10 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	if major, _, _ := strings.Cut(info["redis_version"], "."); !atLeast(major, 7) {
 		unfit("its version is %s, and Sonic needs 7.0 or newer", info["redis_version"])
 	}
-	if policy := info["maxmemory_policy"]; policy != "noeviction" {
-		unfit("its maxmemory-policy is %s, which drops keys, Sonic's own too: set it to noeviction", policy)
+	if problem := evictionOf(info); problem != "" {
+		unfit("%s", problem)
+	} else if info["maxmemory_policy"] == "" {
+		unfit("it does not tell its maxmemory-policy, which has to be %s", noEviction)
 	}
 	if info["cluster_enabled"] == "1" {
 		unfit("it is part of a Redis Cluster, which this version of Sonic does not support")

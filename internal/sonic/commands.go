@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,28 +26,52 @@ type Command struct {
 	Check, Repair bool
 	// From is the zone whose state Repair takes; empty: the newer one.
 	From string
-	// Bootstrap is the zone from which this one's empty Redis is filled; empty: it is not.
-	Bootstrap string
+	// Bootstrap is the zone from which this one's empty Redis is filled; nil: it is not.
+	Bootstrap *string
 }
 
-func (c Command) given() bool { return c.Check || c.Repair || c.Bootstrap != "" }
+func (c Command) given() bool { return c.Check || c.Repair || c.Bootstrap != nil || c.From != "" }
+
+// validate returns what is wrong with the command line: a command that is mistaken must not become a service.
+func (c Command) validate(cfg Config) error {
+	named := func(zone string) bool {
+		return slices.ContainsFunc(cfg.Peers, func(p Peer) bool { return p.Zone == zone })
+	}
+	switch {
+	case (c.Check || c.Repair) && c.Bootstrap != nil:
+		return errors.New("-bootstrap goes without -check and -repair")
+	case c.From != "" && !c.Repair:
+		return errors.New("-repair.from goes with -repair")
+	case c.Bootstrap != nil && *c.Bootstrap == "":
+		return errors.New("-bootstrap needs the name of a zone")
+	case len(cfg.Peers) == 0:
+		return errors.New("peers: name the Redis of at least one other zone")
+	case c.Bootstrap != nil && !named(*c.Bootstrap):
+		return fmt.Errorf("-bootstrap: peers does not name the Redis of zone %s", *c.Bootstrap)
+	case c.From != "" && c.From != cfg.Zone && !named(c.From):
+		return fmt.Errorf("-repair.from: zone %s is neither this one nor one of peers", c.From)
+	default:
+		return nil
+	}
+}
 
 // Flags registers the command line's own flags.
 func Flags(fs *flag.FlagSet, cfg *Config) {
 	// A command runs beside a service, whose admin server has the usual port.
 	beside := func() { cfg.Admin.Listen, cfg.Log.Level = "127.0.0.1:0", "warn" }
 	command := func(set *bool) func(string) error {
-		return func(string) error {
-			*set = true
-			beside()
-			return nil
+		return func(text string) (err error) {
+			if *set, err = strconv.ParseBool(text); *set {
+				beside()
+			}
+			return err
 		}
 	}
 	fs.BoolFunc("check", "compare the Redis of the peers with this zone's, and exit: with 1 when they differ", command(&cfg.Command.Check))
 	fs.BoolFunc("repair", "as -check, and ship the newer state of each key that differs to all zones", command(&cfg.Command.Repair))
 	fs.StringVar(&cfg.Command.From, "repair.from", cfg.Command.From, "the `zone` whose state -repair takes, whatever the versions say")
 	fs.Func("bootstrap", "fill this zone's empty Redis from that of `zone`, while others write, and exit; then start the service", func(zone string) error {
-		cfg.Command.Bootstrap = zone
+		cfg.Command.Bootstrap = &zone
 		beside()
 		return nil
 	})
@@ -54,11 +79,8 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 
 // buildCommand wires a command. Only -bootstrap needs Pulsar.
 func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
-	if len(cfg.Peers) == 0 {
-		return errors.New("peers: name the Redis of at least one other zone")
-	}
-	if (cfg.Command.Check || cfg.Command.Repair) && cfg.Command.Bootstrap != "" {
-		return errors.New("-bootstrap goes without -check and -repair")
+	if err := cfg.Command.validate(cfg); err != nil {
+		return err
 	}
 	local, db, err := open(rt, cfg.Zone, cfg.Redis)
 	if err != nil {
@@ -73,7 +95,7 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		others = append(others, z)
 	}
 	var client *messaging.Client
-	if cfg.Command.Bootstrap != "" {
+	if cfg.Command.Bootstrap != nil {
 		if client, err = messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics)); err != nil {
 			return err
 		}
@@ -81,7 +103,7 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.Go("command", func(ctx context.Context) error {
 		var err error
-		if cfg.Command.Bootstrap == "" {
+		if cfg.Command.Bootstrap == nil {
 			err = compare(ctx, cfg, local, others, os.Stdout)
 		} else if err = checkRedis(ctx, db); err == nil { // no Sonic has looked at this Redis yet
 			err = bootstrap(ctx, cfg, client, local, others, os.Stdout)
@@ -96,6 +118,9 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	return nil
 }
 
+// replyTimeout bounds one reply of a Redis to a command. A key is read, or made, in one step: one of millions of elements takes a while.
+const replyTimeout = 5 * time.Minute
+
 // open makes the client of a zone's Redis.
 func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, *redis.Client, error) {
 	b, err := cfg.backend(rt.Log)
@@ -105,15 +130,12 @@ func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, *redis.Cl
 	db, _ := cfg.control(b, nil, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
 	b.follow(rt, zone)
-	return zones.New(zone, db, onlyLane), db, nil
+	return zones.New(zone, db.WithTimeout(replyTimeout), onlyLane), db, nil
 }
 
 // bootstrap fills this zone's Redis.
 func bootstrap(ctx context.Context, cfg Config, client *messaging.Client, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
-	i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == cfg.Command.Bootstrap })
-	if i < 0 {
-		return fmt.Errorf("peers: name the Redis of zone %s", cfg.Command.Bootstrap)
-	}
+	i := slices.IndexFunc(others, func(z *zones.Zone) bool { return z.Name() == *cfg.Command.Bootstrap })
 	subscribe := func(ctx context.Context) (zones.Reached, error) { return subscribe(ctx, cfg, client) }
 	copying := zones.Bootstrap{Source: others[i], Target: local, Subscribe: subscribe, Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) }}
 	if err := copying.Run(ctx); err != nil {
@@ -161,13 +183,20 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 
 // compare compares this zone with the others, one by one, and repairs what differs if it is to. The error says that something differs still.
 func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
+	// The zone whose state is taken is the first: then this zone has its state, too, and the others get it from here.
+	command := cfg.Command
+	others = slices.Clone(others)
+	slices.SortStableFunc(others, func(a, b *zones.Zone) int { return fromFirst(command.From, a) - fromFirst(command.From, b) })
 	left := 0
 	for _, peer := range others {
+		if command.From != "" && command.From != peer.Name() {
+			command.From = local.Name()
+		}
 		check := zones.Check{
 			Local: local, Peer: peer, Zones: cfg.zones(),
 			Progress: func(p zones.Progress) { _, _ = fmt.Fprintln(w, p) },
 		}
-		n, err := compareOne(ctx, cfg.Command, check, w)
+		n, err := compareOne(ctx, command, check, w)
 		if err != nil {
 			return err
 		}
@@ -177,6 +206,13 @@ func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones
 		return fmt.Errorf("%d keys differ", left)
 	}
 	return nil
+}
+
+func fromFirst(from string, z *zones.Zone) int {
+	if z.Name() == from {
+		return 0
+	}
+	return 1
 }
 
 // compareOne returns how many keys differ at the end.

@@ -60,11 +60,11 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	require.NoError(t, clients["b"].Set(t.Context(), "k", "other", 0).Err())
 	err := command(t, cfg, "-check")
 	require.ErrorContains(t, err, "1 keys differ")
-	require.ErrorContains(t, command(t, cfg, "-bootstrap", "c"), "peers: name the Redis of zone c")
+	require.ErrorContains(t, command(t, cfg, "-bootstrap", "c"), "peers does not name the Redis of zone c")
 	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b"), "holds the state of zone a")
 	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b", "-check"), "goes without")
 	err = command(t, cfg, "-repair", "-repair.from", "c")
-	require.ErrorContains(t, err, "zone c is none of the two")
+	require.ErrorContains(t, err, "zone c is neither this one nor one of peers")
 	assert.Equal(t, "other", clients["b"].Get(t.Context(), "k").Val())
 
 	require.NoError(t, clients["a"].FlushAll(t.Context()).Err())
@@ -73,4 +73,43 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	cfg.Pulsar.URL, cfg.Topic = pulsar.URL(), "persistent://"+pulsar.Namespace(t)+"/sonic"
 	require.NoError(t, command(t, cfg, "-bootstrap", "b"))
 	assert.Equal(t, "other", clients["a"].Get(t.Context(), "k").Val())
+}
+
+// TestAMistakenCommandIsNoService: an empty variable in a script must not start a Sonic beside the one that runs.
+func TestAMistakenCommandIsNoService(t *testing.T) {
+	cfg := sonic.DefaultConfig()
+	cfg.Zone, cfg.Zones = "a", []string{"a", "b"}
+	cfg.Peers = []sonic.Peer{{Zone: "b", Redis: sonic.RedisConfig{URL: "redis://127.0.0.1:1"}}}
+	require.ErrorContains(t, command(t, cfg, "-bootstrap", ""), "-bootstrap needs the name of a zone")
+	require.ErrorContains(t, command(t, cfg, "-repair.from", "b"), "-repair.from goes with -repair")
+	require.ErrorContains(t, command(t, cfg, "-check", "-repair.from", "b"), "-repair.from goes with -repair")
+
+	fs := flag.NewFlagSet("sonic", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	sonic.Flags(fs, &cfg)
+	require.NoError(t, fs.Parse([]string{"-check=false"}))
+	assert.Equal(t, sonic.Command{}, cfg.Command)
+	assert.Equal(t, "127.0.0.1:9303", cfg.Admin.Listen)
+	require.Error(t, fs.Parse([]string{"-check=perhaps"}))
+}
+
+// TestRepairFromOneOfSeveralPeers: the zone whose state is taken need not be in each pair that is compared.
+func TestRepairFromOneOfSeveralPeers(t *testing.T) {
+	names := []string{"a", "b", "c"}
+	cfg := sonic.DefaultConfig()
+	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", names, 5*time.Second
+	for i, zone := range names {
+		srv := stack.PrivateRedis(t)
+		c := srv.Client(t)
+		require.NoError(t, script.Load(t.Context(), c))
+		require.NoError(t, c.Do(t.Context(), "FCALL", "sonic_open", 1, "{sonic:0}out", zone, 1, "0-0", "", 2, names[(i+1)%3], names[(i+2)%3], "lww").Err())
+		if zone == "a" {
+			cfg.Redis.URL = srv.URL()
+		} else {
+			cfg.Peers = append(cfg.Peers, sonic.Peer{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: time.Second}})
+		}
+	}
+	for _, from := range names {
+		require.NoError(t, command(t, cfg, "-repair", "-repair.from", from))
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -93,8 +94,8 @@ type RedisConfig struct {
 	URL string `yaml:"url"`
 	// Sentinel says which Sentinels know where Redis is. Default: none, it is where URL says.
 	Sentinel SentinelConfig `yaml:"sentinel"`
-	// Username and Password, or the file that holds the password, are Sonic's own. Clients' commands run as this user unless they name
-	// another. Default: none.
+	// Username and Password, or the file that holds the password, are Sonic's own: the commands of all clients run as this user, whoever they are to
+	// Sonic. Default: none, the user "default" of Redis without a password.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
@@ -231,6 +232,8 @@ func (c RedisConfig) Validate() error {
 		fault("url", "must name no host with sentinel, which says where Redis is: redis:// or rediss://")
 	case err != nil || u.Hostname() == "" && !c.Sentinel.given() || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
 		fault("url", "must be redis://host:port or rediss://host:port")
+	case u.Port() != "" && !validPort(u.Port()):
+		fault("url", "must name a port from 1 to 65535, got %s", u.Port())
 	case u.Path != "" && u.Path != "/" && u.Path != "/0":
 		fault("url", "must name no database: clients choose theirs by SELECT")
 	case u.User != nil && (c.Username != "" || c.Password != "" || c.PasswordFile != ""):
@@ -249,6 +252,11 @@ func (c RedisConfig) Validate() error {
 		fault("wait", "must be > 0, got %s", c.Wait)
 	}
 	return errors.Join(errs...)
+}
+
+func validPort(port string) bool {
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // statePrefix begins the names of Sonic's own keys.

@@ -52,7 +52,7 @@ func (c SentinelConfig) Validate() error {
 		host, port, err := net.SplitHostPort(address)
 		if j, taken := first[address]; taken {
 			fault(path, "must be unique, %q is addresses[%d] too", address, j)
-		} else if first[address] = i; err != nil || host == "" || port == "" {
+		} else if first[address] = i; err != nil || host == "" || !validPort(port) {
 			fault(path, "must be host:port, got %q", address)
 		}
 	}

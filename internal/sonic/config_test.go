@@ -102,7 +102,7 @@ ack: never
 conflicts: [{prefix: x, policy: best}, {prefix: x}, {prefix: "{sonic:0}"}]
 outbox: {mode: sometimes, bytes: 1KiB, age: -1s, full: drop}
 max_clock_skew: 0s
-peers: [{zone: c, redis: {url: "http://x"}}, {zone: c, redis: {url: "redis://c"}}, {zone: "a b", redis: {url: "redis://c"}}, {zone: e, redis: {url: "redis://e"}}]
+peers: [{zone: c, redis: {url: "http://x"}}, {zone: c, redis: {url: "redis://c:99999"}}, {zone: "a b", redis: {url: "redis://c"}}, {zone: e, redis: {url: "redis://e"}}]
 admin: {listen: nowhere}
 `))
 	require.Error(t, err)
@@ -111,7 +111,7 @@ admin: {listen: nowhere}
 		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
 		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, go_on", "outbox.mode: must be one of stream, off",
-		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
+		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[1].redis.url: must name a port from 1 to 65535, got 99999", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
 		"redis.wait: must be > 0", "redis.tls: is of no use without rediss://", "redis.tls.ca_file: must name a readable file of PEM certificates",
 		"redis.tls.cert_file: must be given together with key_file", "\n  tls.cert_file: must be given together with key_file",
 		"\n  tls.client_ca_file: must name a readable file", `tls.min_version: must be one of 1.2, 1.3, got "1.1"`,

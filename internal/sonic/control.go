@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 )
 
 // control makes the connections for all that is not a client's command, and keeps them to one Redis: what is read of a primary must not be mixed
@@ -44,6 +45,10 @@ func (e replicaError) Error() string {
 // Is implements the interface of [errors.Is].
 func (e replicaError) Is(target error) bool { return target == errReplica }
 
+// quiet has the client library write no log of its own: it would write to standard error for each attempt, past log.level and log.format. Who uses a client
+// gets the errors, and says once what is the matter.
+func quiet() { logging.Disable() }
+
 // control is the client for all that is not a client's command. It never sends anything twice by itself. found is told the run_id of each Redis that
 // takes the place of the one before, and the first; demoted that of each one that is found to be a replica. nil: nobody.
 func (c RedisConfig) control(b backend, found, demoted func(server string)) (*redis.Client, *control) {
@@ -69,8 +74,9 @@ func (c RedisConfig) control(b backend, found, demoted func(server string)) (*re
 // roleEvery is how often the Redis is asked whether it is the primary still.
 const roleEvery = time.Second
 
-// watch asks, by db, until ctx ends. A process that ships and applies nothing only reads here: no error would tell it that it reads from a replica.
-func (l *control) watch(ctx context.Context, db *redis.Client) error {
+// watch asks, by db, until ctx ends. A process that ships and applies nothing only reads here: no error would tell it that it reads from a replica. drops is
+// told whether the primary drops keys.
+func (l *control) watch(ctx context.Context, db *redis.Client, drops *eviction) error {
 	ticker := time.NewTicker(roleEvery)
 	defer ticker.Stop()
 	for {
@@ -79,14 +85,17 @@ func (l *control) watch(ctx context.Context, db *redis.Client) error {
 		case <-ctx.Done():
 			return nil
 		}
-		text, err := db.Info(ctx, "server", "replication").Result()
+		text, err := db.Info(ctx, "server", "replication", "memory").Result()
 		if err != nil {
 			continue // who needs this Redis says what is the matter
 		}
-		if info := infoOf(text); info["role"] != "master" {
+		info := infoOf(text)
+		if info["role"] != "master" {
 			l.drop()
 			l.demoted(info["run_id"])
+			continue
 		}
+		drops.note(evictionOf(info))
 	}
 }
 

@@ -12,7 +12,7 @@ type collector struct {
 	lagSeconds, lagCommands, gap, up *prometheus.Desc
 	differs                          *prometheus.Desc
 	length, bytes, age, full, owner  *prometheus.Desc
-	skips, noted, lost               *prometheus.Desc
+	skips, noted, lost, evicts       *prometheus.Desc
 }
 
 func newCollector(s *service) *collector {
@@ -21,7 +21,7 @@ func newCollector(s *service) *collector {
 	}
 	return &collector{
 		service:     s,
-		lagSeconds:  desc("lag_seconds", "How far this zone is behind another one, in time. Absent before its first message.", "origin"),
+		lagSeconds:  desc("lag_seconds", "How far this zone is behind another one, in time. Absent in the first seconds.", "origin"),
 		lagCommands: desc("lag_commands", "How many effects of another zone are in this cluster's topic and not applied, as of some seconds ago.", "origin"),
 		gap:         desc("gap", "1 while effects of another zone are missing that the topic does not have any more.", "origin"),
 		differs:     desc("configuration_differs", "1 while another zone's configuration differs where all have to be equal: zones or conflicts.", "origin"),
@@ -33,13 +33,14 @@ func newCollector(s *service) *collector {
 		skips:       desc("outbox_skips", "1 while effects of writes are dropped, and what they change is noted."),
 		noted:       desc("outbox_noted", "Keys, elements and counters whose state waits to be shipped, because effects were dropped."),
 		lost:        desc("outbox_lost_effects_total", "Writes of the zone that other zones never get, at most. The same in each of its Sonics."),
+		evicts:      desc("redis_evicts", "1 while Redis drops keys by itself: its maxmemory-policy is not noeviction."),
 		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost} {
+	for _, d := range []*prometheus.Desc{c.lagSeconds, c.lagCommands, c.gap, c.differs, c.up, c.length, c.bytes, c.age, c.full, c.owner, c.skips, c.noted, c.lost, c.evicts} {
 		out <- d
 	}
 }
@@ -62,7 +63,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			gauge(c.lagSeconds, lag.Seconds(), origin)
 			gauge(c.lagCommands, float64(effects), origin)
 		}
-		trouble, _ := a.Trouble()
+		_, trouble, _ := a.Trouble()
 		gauge(c.gap, is(s.Gap), origin)
 		gauge(c.differs, is(len(s.Differs) > 0), origin)
 		gauge(c.up, is(trouble == nil), origin)
@@ -79,5 +80,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.unsent.Lost))
 	}
 	gauge(c.full, is(m.full))
+	gauge(c.evicts, is(c.service.eviction.holds()))
 	gauge(c.owner, is(c.service.shipper.Status().Owner))
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
-	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -33,6 +32,7 @@ type service struct {
 	shipper  *outbox.Shipper
 	appliers []*apply.Applier // of the zones behind the first
 	gauge    *gauge
+	eviction *eviction
 	moved    atomic.Pointer[proxy.Proxy] // the same, told which Redis is the primary; nil until it is made
 }
 
@@ -53,6 +53,7 @@ func (s *service) demoted(server string) {
 // Build wires the service: Redis and its library, the shipper, an applier for each other zone, and the endpoint. The stop runs backwards: clients
 // first, then what is under way to and from Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
+	quiet()
 	if cfg.Command.given() {
 		return buildCommand(ctx, rt, cfg)
 	}
@@ -60,17 +61,17 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	s := &service{cfg: cfg, inForce: cfg, log: rt.Log}
+	s := &service{cfg: cfg, inForce: cfg, log: rt.Log, eviction: newEviction(rt.Log)}
 	db, control := cfg.Redis.control(b, s.found, s.demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
 	if err := awaitRedis(ctx, db, b, retry.NewTrouble(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
-	if err := script.Load(ctx, db); err != nil {
+	l := lane.New(db, cfg.lane())
+	if err := outbox.Load(ctx, l, rt.Log, false); err != nil {
 		return err
 	}
-	l := lane.New(db, cfg.lane())
 	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		rt.Go("applier of zone "+origin, a.Run)
 	}
 	rt.Go("outbox", s.gauge.run)
-	rt.Go("role of redis", func(ctx context.Context) error { return control.watch(ctx, db) })
+	rt.Go("role of redis", func(ctx context.Context) error { return control.watch(ctx, db, s.eviction) })
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}

@@ -40,9 +40,9 @@ type OutboxStatus struct {
 // OriginStatus is the way of another zone's effects to this one.
 type OriginStatus struct {
 	Zone string `json:"zone"`
-	// Cursor is the origin's last effect that this process has applied.
+	// Cursor is the origin's last effect that this zone has; as of some seconds ago where another process applies.
 	Cursor string `json:"cursor"`
-	// LagSeconds and LagCommands say how far this zone is behind; -1 before the first message.
+	// LagSeconds and LagCommands say how far this zone is behind; -1: not known yet, right after the start. LagSeconds rises while nothing is heard.
 	LagSeconds  float64 `json:"lag_seconds"`
 	LagCommands int64   `json:"lag_commands"`
 	// LagP50Seconds and LagP99Seconds are of the messages that this process has applied in the last minute; -1: it has applied none.
@@ -76,10 +76,9 @@ func (s *service) status() Zones {
 		if lag, effects, known := st.Behind(now); known {
 			o.LagSeconds, o.LagCommands = lag.Seconds(), effects
 		}
-		trouble, last := a.Trouble()
+		at, trouble, last := a.Trouble()
 		o.Trouble, o.LastError = text(trouble), text(last)
 		if last != nil {
-			at := a.TroubleAt()
 			o.LastErrorAt = &at
 		}
 		z.Origins = append(z.Origins, o)

@@ -40,6 +40,7 @@ type Applier struct {
 	metrics *Metrics
 	trouble *retry.Trouble
 	skewed  *retry.Trouble
+	topic   *retry.Trouble // with the topic: the library logs it
 
 	maxSkew atomic.Int64 // of the clock, ns
 
@@ -47,19 +48,24 @@ type Applier struct {
 	status Status
 	told   string      // of the configuration of the other zone
 	known  message.ID  // the last effect that the topic is known to have
+	ends   []end       // of the topic, as it was looked at, that are not known to be applied
 	gapAt  *message.ID // behind which effects are missing, once that was said; nil: none are
 	lags   lags
 }
 
-// Status is how far an applier is.
+// Status is how far a zone is with the effects of another one.
 type Status struct {
-	// Cursor is the last effect applied by this process, zero before the first.
+	// Cursor is the last effect that is known to be applied, zero for none. It is some seconds old where another process applies.
 	Cursor message.ID
-	// Count is how many effects the topic had then, Known how many it is known to have.
+	// Count is how many effects the topic had then, Known how many it is known to have. Where another process applies Count is that of the last end of the topic
+	// that was looked at and is applied now: some seconds of effects too low at most.
 	Count, Known int64
-	// Delay is how old the last effect was when it was applied, and At when that was.
+	// Delay is how old the last effect was when it was applied, at most, and At when that was; zero before the first.
 	Delay time.Duration
 	At    time.Time
+	// Patience is how long nothing may come without the zone being behind. Began is when that began to count before the first effect.
+	Patience time.Duration
+	Began    time.Time
 	// Gap says that effects are missing that the topic does not have any more.
 	Gap bool
 	// Differs names what the other zone has otherwise in its configuration and must have equal. It is that of its last message.
@@ -68,28 +74,46 @@ type Status struct {
 	Lags Lags
 }
 
-// Behind is how far the zone is behind the other one: in time, and in effects that the topic has. known is false before the first message.
+// Behind is how far the zone is behind the other one: in time, and in effects that the topic has. known is false right after the start.
 func (s Status) Behind(now time.Time) (lag time.Duration, effects int64, known bool) {
+	effects = max(s.Known-s.Count, 0)
+	silence, silent := s.silence(now)
 	if s.At.IsZero() {
-		return 0, max(s.Known-s.Count, 0), false
+		return silence, effects, silent
 	}
-	lag = s.Delay
-	if silence := now.Sub(s.At); silence > patience {
+	if lag = s.Delay; silent {
 		// Its beats do not come, either.
 		lag += silence
 	}
-	return max(lag, 0), max(s.Known-s.Count, 0), true
+	return max(lag, 0), effects, true
 }
 
-// patience is how long it may take a zone to say something: it beats each second.
-const patience = 3 * time.Second
+// silence is how long nothing has come of the other zone. silent says that this is too long.
+func (s Status) silence(now time.Time) (silence time.Duration, silent bool) {
+	since, most := s.At, s.Patience
+	if since.IsZero() {
+		since, most = s.Began, patience
+	}
+	if since.IsZero() {
+		return 0, false
+	}
+	silence = now.Sub(since)
+	return silence, silence > most
+}
+
+const (
+	// beatEvery is how often a zone says something, whatever it writes.
+	beatEvery = time.Second
+	// patience is how long it may take a zone to say something.
+	patience = 3 * beatEvery
+)
 
 // New makes an applier.
 func New(cfg Config, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics) *Applier {
 	log = log.Named("apply").With(zap.String("origin", cfg.Origin))
 	a := &Applier{
 		cfg: cfg, lane: l, client: client, log: log, metrics: m,
-		trouble: retry.NewTrouble(log), skewed: retry.NewTrouble(log.Named("clock")),
+		trouble: retry.NewTrouble(log), skewed: retry.NewTrouble(log.Named("clock")), topic: retry.NewTrouble(zap.NewNop()),
 	}
 	a.SetMaxClockSkew(cfg.MaxClockSkew)
 	return a
@@ -98,7 +122,7 @@ func New(cfg Config, l *lane.Lane, client *messaging.Client, log *zap.Logger, m 
 // SetMaxClockSkew changes how far the other zone's clock may be ahead before it is alarmed.
 func (a *Applier) SetMaxClockSkew(d time.Duration) { a.maxSkew.Store(int64(d)) }
 
-// Status returns how far the applier is.
+// Status returns how far the zone is.
 func (a *Applier) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,11 +131,16 @@ func (a *Applier) Status() Status {
 	return s
 }
 
-// Trouble is what is the matter now, last what was the matter last.
-func (a *Applier) Trouble() (now, last error) { return a.trouble.Current(), a.trouble.Last() }
-
-// TroubleAt is when the last trouble was noted.
-func (a *Applier) TroubleAt() time.Time { return a.trouble.At() }
+// Trouble is what is the matter now, last what was the matter last, with applying or with the topic, and at when that was noted.
+func (a *Applier) Trouble() (at time.Time, now, last error) {
+	if now = a.trouble.Current(); now == nil {
+		now = a.topic.Current()
+	}
+	if last, at = a.trouble.Last(), a.trouble.At(); a.topic.At().After(at) {
+		last, at = a.topic.Last(), a.topic.At()
+	}
+	return at, now, last
+}
 
 // errPoison says that a message can never be applied.
 var errPoison = errors.New("a message cannot be applied")
@@ -119,12 +148,17 @@ var errPoison = errors.New("a message cannot be applied")
 // Run applies until ctx ends. What the network, Redis and Pulsar do is no error: it tries again. An error says that trying does not help.
 func (a *Applier) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer stop(nil)
 	consumer, err := a.client.Consumer(a.cfg.consumer())
 	if err != nil {
 		return err
 	}
-	go a.watch(ctx)
+	a.mu.Lock()
+	a.status.Began = time.Now()
+	a.mu.Unlock()
+	watching.Go(func() { a.watch(ctx, consumer.Trouble) })
 	err = consumer.Run(ctx, func(handling context.Context, d *messaging.Delivery) error {
 		err := a.handle(handling, ctx, d)
 		if final(err) {
@@ -265,7 +299,7 @@ func (a *Applier) note(d *messaging.Delivery, h *message.Header) {
 		changed = !slices.Equal(differs, st.Differs)
 		st.Differs = differs
 	}
-	st.Cursor, st.Count, st.Delay, st.At, st.Gap, a.gapAt = h.Last, h.Count, delay, now, false, nil
+	st.Cursor, st.Count, st.Delay, st.At, st.Patience, st.Gap, a.gapAt = h.Last, h.Count, delay, now, patience, false, nil
 	if h.Last.Compare(a.known) >= 0 {
 		a.known, st.Known = h.Last, h.Count
 	}
@@ -296,9 +330,10 @@ func (a *Applier) sayDiffering(changed bool, differs []string) {
 // watchEvery is how often the end of the topic is looked at.
 const watchEvery = 5 * time.Second
 
-// watch finds out how many effects the topic has. It also finds a Redis that came back older than it was while the other zone says nothing: no message
-// comes before which effects are missing, for the subscription has had all of them.
-func (a *Applier) watch(ctx context.Context) {
+// watch finds out how many effects the topic has, and how far the zone is where another process applies. It also finds a Redis that came back older than it
+// was while the other zone says nothing: no message comes before which effects are missing, for the subscription has had all of them. subscribing says why
+// there is no subscription.
+func (a *Applier) watch(ctx context.Context, subscribing func() error) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	var before message.ID // the cursor at the last look
@@ -309,29 +344,21 @@ func (a *Applier) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		looking, cancel := context.WithTimeout(ctx, watchEvery)
-		last, err := a.client.Last(looking, a.cfg.Topic)
-		cancel()
-		if err != nil || last == nil {
-			continue // the consumer says what is the matter
+		end, err := a.end(ctx)
+		if ctx.Err() != nil {
+			return
 		}
-		h, err := message.ParseHeader(last.Properties)
-		if err != nil {
-			continue
+		state, lookErr := a.lane.Look(ctx)
+		cursor := state.Cursors[a.cfg.Origin]
+		if lookErr == nil {
+			a.found(cursor.ID)
 		}
-		a.mu.Lock()
-		if h.Last.Compare(a.known) >= 0 {
-			// The count begins anew where the topic lost its messages: the latest is right, not the highest.
-			a.known, a.status.Known = h.Last, h.Count
-		}
-		a.mu.Unlock()
-		state, err := a.lane.Look(ctx)
-		if err != nil || !state.Opened {
+		a.noteTopic(subscribing(), err)
+		if lookErr != nil || !state.Opened || end == nil {
 			continue // the shipper says what is the matter
 		}
-		cursor := state.Cursors[a.cfg.Origin]
 		switch {
-		case cursor.ID.Compare(h.Last) >= 0:
+		case cursor.ID.Compare(end.Last) >= 0:
 			behind = false
 		case !behind || cursor.ID.Compare(before) != 0: // what the topic has may be under way
 			behind, before = true, cursor.ID
@@ -341,6 +368,95 @@ func (a *Applier) watch(ctx context.Context) {
 				a.trouble.Note(err)
 			}
 		}
+	}
+}
+
+// end reads the topic's end; nil: it has no message that can be read.
+func (a *Applier) end(ctx context.Context) (*message.Header, error) {
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	last, err := a.client.Last(ctx, a.cfg.Topic)
+	if err != nil || last == nil {
+		return nil, err
+	}
+	h, err := message.ParseHeader(last.Properties)
+	if err != nil {
+		return nil, nil //nolint:nilnil // who applies it says what is the matter
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended(h)
+	return h, nil
+}
+
+// end is what the topic ended with once.
+type end struct {
+	last  message.ID
+	count int64
+}
+
+// endsMost bounds how many ends are kept.
+const endsMost = 1024
+
+// ended notes the topic's end. Its caller holds the lock.
+func (a *Applier) ended(h *message.Header) {
+	if h.Last.Compare(a.known) < 0 {
+		return
+	}
+	// The count begins anew where the topic lost its messages: the latest is right, not the highest.
+	a.known, a.status.Known = h.Last, h.Count
+	if n := len(a.ends); n > 0 && h.Last.Compare(a.ends[n-1].last) <= 0 {
+		return
+	}
+	if len(a.ends) == endsMost { // the zone is far behind: every second one says enough
+		for i := range endsMost / 2 {
+			a.ends[i] = a.ends[2*i]
+		}
+		a.ends = a.ends[:endsMost/2]
+	}
+	a.ends = append(a.ends, end{h.Last, h.Count})
+}
+
+// passed returns the count of the last end that a cursor has reached, and forgets it with those before. ok is false when it has reached none. Its caller
+// holds the lock.
+func (a *Applier) passed(cursor message.ID) (count int64, ok bool) {
+	n := 0
+	for n < len(a.ends) && cursor.Compare(a.ends[n].last) >= 0 {
+		count, ok = a.ends[n].count, true
+		n++
+	}
+	a.ends = slices.Delete(a.ends, 0, n)
+	return count, ok
+}
+
+// found notes how far this zone's Redis was found to be. Where it is further than this process knows another one applies.
+func (a *Applier) found(cursor message.ID) {
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st := &a.status
+	count, ok := a.passed(cursor)
+	if cursor.Compare(st.Cursor) <= 0 {
+		return
+	}
+	// The last effect is as old as a beat even where nothing is behind.
+	st.Cursor, st.Delay, st.At, st.Gap = cursor, max(now.Sub(time.UnixMilli(int64(cursor.Ms)))-beatEvery, 0), now, false
+	st.Patience = patience + watchEvery
+	if ok {
+		st.Count = count
+	}
+}
+
+// noteTopic notes what is the matter with the topic: it cannot be subscribed to, or nothing comes and its end cannot be read, with endErr.
+func (a *Applier) noteTopic(subscribing, endErr error) {
+	_, silent := a.Status().silence(time.Now())
+	switch {
+	case subscribing != nil:
+		a.topic.Note(subscribing)
+	case silent && endErr != nil:
+		a.topic.Note(fmt.Errorf("nothing comes from zone %s, and the end of its topic cannot be read: %w", a.cfg.Origin, endErr))
+	default:
+		a.topic.Note(nil)
 	}
 }
 

@@ -113,14 +113,6 @@ func (l *Lane) Open(ctx context.Context, before State, epoch int64, floor messag
 	return stateOf(reply)
 }
 
-// Update has the Redis run this version of the library. Where it runs another one, which another version of Sonic has loaded, it is not open afterwards.
-func (l *Lane) Update(ctx context.Context) error {
-	if err := script.Load(ctx, l.redis); err != nil && !isReply(err, "OOM") {
-		return err
-	}
-	return nil // without memory Redis takes no library: it goes on with the one that it has
-}
-
 // Result is what became of a message.
 type Result struct {
 	Status        string // applied, part, duplicate or gap
@@ -331,5 +323,8 @@ func (f *fields) fault(function string) error {
 	if f.err == nil {
 		return nil
 	}
-	return fmt.Errorf("the reply of %s cannot be read: %w", function, f.err)
+	return fmt.Errorf("the reply of %s %w: %w", function, errReply, f.err)
 }
+
+// errReply says that a function replied what this version does not know.
+var errReply = errors.New("cannot be read")

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
@@ -26,6 +27,37 @@ func (l *Lane) Unsent(ctx context.Context) (Unsent, error) {
 	u := Unsent{Skips: f.text() == "1", Noted: f.number(), Published: f.number(), Stored: f.number(), Lost: f.number()}
 	return u, f.fault("sonic_unsent")
 }
+
+// Unstored asks, before another version of the library is replaced, how many of the effects that it has published, of published, are not known to be stored:
+// what is published is counted anew then. It is 0 where the library is of this version, and while somebody listens, who may hold them. With owner, for who has
+// the topic and holds nothing, it is so many all the same: nobody else can store them.
+func (l *Lane) Unstored(ctx context.Context, owner bool) (n, published int64, err error) {
+	if loaded, err := script.Loaded(ctx, l.redis); err != nil || loaded {
+		return 0, 0, err
+	}
+	u, err := l.Unsent(ctx)
+	switch {
+	case isReply(err, "ERR Function not found"), errors.Is(err, errReply):
+		return 0, 0, nil // there is no library, or it is of a version that publishes nothing
+	case err != nil:
+		return 0, 0, err
+	case u.Published <= u.Stored:
+		return 0, 0, nil
+	case !owner:
+		listeners, err := l.redis.PubSubShardNumSub(ctx, l.Channel()).Result()
+		if err != nil || listeners[l.Channel()] > 0 {
+			return 0, 0, err
+		}
+	}
+	return u.Published - u.Stored, u.Published, nil
+}
+
+// Load has the Redis run this version of the library, see [script.Load]. Where it runs another one, which another version of Sonic has loaded, it is not
+// open afterwards, and what is published is counted anew: see Unstored.
+func (l *Lane) Load(ctx context.Context) error { return script.Load(ctx, l.redis) }
+
+// NoMemory reports whether Redis refused because it has reached its bound of memory. It takes no library then.
+func NoMemory(err error) bool { return isReply(err, "OOM") }
 
 // Skip has effects be dropped from now on, or not. What they change is noted meanwhile, see [Lane.Resend]. Open has them not be dropped.
 func (l *Lane) Skip(ctx context.Context, skips bool) error {

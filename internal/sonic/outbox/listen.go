@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -59,25 +60,24 @@ func (l *loader) listen(running context.Context, live *subscription, begin messa
 				}
 			}
 			heard = max(heard, p.number)
-			if n := upTo(early, p.entry.ID); n > 0 {
-				l.held.add(early[:n])
-				begin, early = early[n-1].ID, early[n:]
+			n := upTo(early, p.entry.ID)
+			news := slices.Clip(early[:n])
+			if early = early[n:]; n > 0 {
+				begin = news[n-1].ID
 			}
-			if p.entry.ID.Compare(begin) <= 0 {
-				l.held.note(p.entry.ID, heard)
-				continue
-			}
-			if p.stored {
+			switch {
+			case p.entry.ID.Compare(begin) <= 0:
+			case p.stored:
 				large, err := l.stored(ctx, begin, p.entry.ID)
 				if err != nil {
+					l.held.add(news)
 					return err
 				}
-				l.held.add(large)
-			} else {
-				l.held.add([]message.Entry{p.entry})
+				news, begin = append(news, large...), p.entry.ID
+			default:
+				news, begin = append(news, p.entry), p.entry.ID
 			}
-			begin = p.entry.ID
-			l.held.note(p.entry.ID, heard)
+			l.held.addPublished(news, p.entry.ID, heard)
 		}
 		if err != nil {
 			if running.Err() != nil {
@@ -155,15 +155,6 @@ func upTo(entries []message.Entry, id message.ID) (n int) {
 		n++
 	}
 	return n
-}
-
-// lose says that effects are lost, and counts them.
-func (l *loader) lose(ctx context.Context, n int64) error {
-	l.log.Error("effects are lost: other zones do not have what they changed. Find and repair it by sonic -repair", zap.Int64("at_most", n))
-	if err := l.lane.Lose(ctx, n); err != nil {
-		return fmt.Errorf("cannot count what is lost: %w", err)
-	}
-	return nil
 }
 
 // How what was dropped is shipped: so many things at once, one such effect behind the other.

@@ -13,6 +13,25 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
+// update has Redis run the library of this version: that which a predecessor of another version has opened may lack what this one calls, or do it
+// differently. This process does not listen yet: what is published is counted anew then.
+func (l *loader) update(ctx context.Context) error {
+	state, err := l.lane.Look(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot look at what Redis holds: %w", err)
+	}
+	if err := l.fits(state); err != nil {
+		return err
+	}
+	if state.Opened {
+		err = Load(ctx, l.lane, l.log, true)
+	}
+	if lane.NoMemory(err) {
+		return nil // it goes on with the one that it has
+	}
+	return err
+}
+
 // prepare compares what Redis holds with what the topic has, brings Redis up to the topic when it came back older, and opens it for
 // writes. It returns the effect to go on behind.
 func (l *loader) prepare(ctx context.Context) (message.ID, error) {
@@ -22,15 +41,6 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 	}
 	if err := l.fits(state); err != nil {
 		return message.ID{}, err
-	}
-	if l.fresh && state.Opened {
-		// A predecessor of another version has opened it, perhaps: its library may lack what this version calls, or do it differently.
-		if err := l.lane.Update(ctx); err != nil {
-			return message.ID{}, fmt.Errorf("cannot load the library: %w", err)
-		}
-		if state, err = l.lane.Look(ctx); err != nil {
-			return message.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
-		}
 	}
 	if !l.fresh {
 		// This process may have been stopped for a while, and another may have the topic now without its being known here.

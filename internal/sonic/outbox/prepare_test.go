@@ -145,7 +145,9 @@ func TestAPredecessorOfAnotherVersion(t *testing.T) {
 		return found
 	}
 	require.Equal(t, "another", loaded())
-	_, err = prepared(t, s).prepare(ctx)
+	next := prepared(t, s)
+	require.NoError(t, next.update(ctx))
+	_, err = next.prepare(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, version, loaded())
 	state, err := l.Look(ctx)

@@ -110,6 +110,19 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 func (q *queue) add(entries []message.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.append(entries)
+}
+
+// addPublished adds entries, and keeps the number under which the entry id was published. It is one step: what is held may be stored at once, and then the
+// number tells Redis how far that is.
+func (q *queue) addPublished(entries []message.Entry, id message.ID, number int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.marks, q.number = append(q.marks, mark{id, number}), number
+	q.append(entries)
+}
+
+func (q *queue) append(entries []message.Entry) {
 	q.entries = append(q.entries, entries...)
 	q.bytes += sizeOf(entries)
 	signal(q.filled)
@@ -169,13 +182,6 @@ func (q *queue) heard(u lane.Unsent) int64 {
 	}
 	q.number = max(q.number, u.Stored)
 	return q.number
-}
-
-// note keeps the number under which the entry id was published.
-func (q *queue) note(id message.ID, number int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.marks, q.number = append(q.marks, mark{id, number}), number
 }
 
 // published returns the number of the last effect that was published and is not behind id, -1 for none, and forgets it and those before it.

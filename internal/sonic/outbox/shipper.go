@@ -209,6 +209,11 @@ type loader struct {
 
 // session ships what one connection to Redis brings.
 func (l *loader) session(ctx context.Context) error {
+	if l.fresh {
+		if err := l.update(ctx); err != nil {
+			return err
+		}
+	}
 	var live *subscription
 	if l.cfg.Off {
 		// Before Redis is opened: from then on it is known whether anybody listens.

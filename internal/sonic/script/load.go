@@ -25,15 +25,23 @@ func Load(ctx context.Context, c Doer) error {
 	if err := checkVersion(ctx, c); err != nil {
 		return err
 	}
-	text, version, err := Library()
+	if loaded, err := Loaded(ctx, c); err == nil && loaded {
+		return nil // any failure of the question shows in the load
+	}
+	return Replace(ctx, c)
+}
+
+// Loaded reports whether Redis has this version of the library. It has not when it has another one, or none.
+func Loaded(ctx context.Context, c Doer) (bool, error) {
+	_, version, err := Library()
 	if err != nil {
-		return err
+		return false, err
 	}
-	// The call fails when there is no library yet. Any other failure shows in the load.
-	if loaded, err := c.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && loaded == version {
-		return nil
+	loaded, err := c.Do(ctx, "FCALL_RO", "sonic_version", 0).Text()
+	if err != nil && !strings.Contains(err.Error(), "Function not found") {
+		return false, err
 	}
-	return load(ctx, c, text)
+	return loaded == version, nil
 }
 
 // Replace loads the library also where this version of it is: here, and in all replicas, which Redis tells, it is not open then. A former primary
@@ -44,10 +52,6 @@ func Replace(ctx context.Context, c Doer) error {
 	if err != nil {
 		return err
 	}
-	return load(ctx, c, text)
-}
-
-func load(ctx context.Context, c Doer, text string) error {
 	if err := c.Do(ctx, "FUNCTION", "LOAD", "REPLACE", text).Err(); err != nil {
 		return fmt.Errorf("load the function library: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
@@ -335,6 +336,34 @@ func TestADroppedAdditionToAKeyThatWasReplacedIsNotShipped(t *testing.T) {
 	w.drain()
 	w.everywhere("k")
 	assert.ElementsMatch(t, []string{"m", "newer"}, a.client.SMembers(context.Background(), "k").Val())
+}
+
+// The same when the zone has forgotten by then what it knew of both: it cannot tell, and ships the key as it is, once, not for each addition.
+func TestAKeyThatWasReplacedIsNotShippedForEachDroppedAddition(t *testing.T) {
+	w, a, b := twoZones(t)
+	a.skip(true)
+	for i := range 300 {
+		a.write("hset", "k", i, 1)
+	}
+	time.Sleep(2 * time.Millisecond)
+	b.write("del", "k")
+	b.write("hset", "k", "f", 0)
+	b.write("del", "k")
+	b.write("sadd", "k", "m", "n")
+	a.all(b)
+	a.skip(false)
+	w.forgetAll()
+	require.Zero(t, a.client.HLen(context.Background(), script.KeysOf(0).Versions).Val())
+	length := a.length()
+	a.resend()
+	assert.Equal(t, length+1, a.length())
+	last, err := a.client.XRevRangeN(context.Background(), a.out, "+", "-", 1).Result()
+	require.NoError(t, err)
+	effects, err := message.Effects(last[0].Values["e"].(string))
+	require.NoError(t, err)
+	assert.Len(t, effects, 2, "D and A")
+	w.drain()
+	assert.Equal(t, "m n", w.everywhere("k"))
 }
 
 // A removal that was dropped is not told when the key is of another type since: it would remove a member of the same name.

@@ -86,14 +86,16 @@ local function overwritten(ver, db, key, element)
 end
 
 -- deleted tells whether the key was deleted or replaced since an element of it was written: all zones get that, and know as much as this one, also of
--- the types that the key had before. What follows it in another zone may be on its way.
+-- the types that the key had before. What follows it in another zone may be on its way. An element whose version is forgotten is older than all that is
+-- known: also than the key, once it was shipped as a whole for one of its elements.
 local function deleted(ver, db, key, element)
 	local stored = stored_of(ver, db, element_field(db, key, element), key_field(db, key))
-	return stored[1] and versions.overtaken(stored[1], stored[2])
+	if not stored[1] then return versions.known(stored[2]) ~= nil end
+	return versions.overtaken(stored[1], stored[2])
 end
 
--- resent returns the effects of one field of the hash `unsent`, and comes back to db 0.
-local function resent(hash, ver, field, value, notes)
+-- resent returns the effects of one field of the hash `unsent`, and comes back to db 0. wholes are the keys that the same entry ships as a whole.
+local function resent(hash, ver, field, value, notes, wholes)
 	local kind, db, key = string.match(field, '^(.)(%d+):(.*)$')
 	local element
 	if kind ~= 'k' and kind ~= 'I' then
@@ -120,12 +122,13 @@ local function resent(hash, ver, field, value, notes)
 			letter = LETTERS[there] or letter -- a removal is one of whatever type
 		end
 	end
-	if gone or overwritten(ver, db, key, element) then
+	if gone or not element and wholes[db .. ':' .. key] or overwritten(ver, db, key, element) then
 		effects = ''
 	elseif element then
 		effects, notes = element_now(db, key, element, letter, added and there == 'none', notes)
 	else
 		effects, notes = state_effects(db, key, notes)
+		wholes[db .. ':' .. key] = true
 	end
 	call('SELECT', '0')
 	return effects, notes
@@ -148,12 +151,12 @@ always('sonic_resend', function(keys, args)
 		cursor, fields = step[1], step[2]
 	until #fields > 0 or cursor == '0'
 	local whole, taken, parts, notes, size = {}, {}, {}, nil, 0
-	local seen = {}
+	local seen, wholes = {}, {}
 	local function take(i)
 		if size > RESENT or seen[fields[i]] then return end
 		seen[fields[i]] = true
 		local effects
-		effects, notes = resent(hash, state(out, 'ver'), fields[i], fields[i + 1], notes)
+		effects, notes = resent(hash, state(out, 'ver'), fields[i], fields[i + 1], notes, wholes)
 		parts[#parts + 1], taken[#taken + 1] = effects, fields[i]
 		size = size + #effects
 	end

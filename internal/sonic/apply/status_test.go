@@ -1,0 +1,147 @@
+package apply
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+)
+
+func begun(t *testing.T) *Applier {
+	t.Helper()
+	a := New(Config{Zone: "a", Origin: "b", MaxClockSkew: time.Hour}, nil, nil, zap.NewNop(), nil)
+	a.status.Began = time.Now()
+	return a
+}
+
+// idOf is an effect of a moment.
+func idOf(at time.Time) message.ID { return message.ID{Ms: uint64(at.UnixMilli())} }
+
+// TestLagOfAZoneThatIsNeverHeard: a zone that nothing is replicated from is behind, though no message tells how far.
+func TestLagOfAZoneThatIsNeverHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, known := (Status{}).Behind(time.Now())
+		assert.False(t, known, "it does not run")
+		a := begun(t)
+		time.Sleep(patience)
+		_, _, known = a.Status().Behind(time.Now())
+		assert.False(t, known, "the first message may be under way")
+		time.Sleep(time.Minute)
+		lag, effects, known := a.Status().Behind(time.Now())
+		require.True(t, known)
+		assert.Equal(t, patience+time.Minute, lag)
+		assert.Zero(t, effects)
+	})
+}
+
+// TestLagWhereAnotherProcessApplies: it is that of the zone's Redis.
+func TestLagWhereAnotherProcessApplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := begun(t)
+		behind := func() (time.Duration, int64) {
+			lag, effects, known := a.Status().Behind(time.Now())
+			require.True(t, known)
+			return lag, effects
+		}
+		// The other one applies each beat.
+		for n := int64(100); n < 200; n += watchEvery.Milliseconds() / 1000 {
+			time.Sleep(watchEvery)
+			end := &message.Header{Last: idOf(time.Now().Add(-500 * time.Millisecond)), Count: n}
+			a.ended(end)
+			a.found(end.Last)
+			lag, effects := behind()
+			assert.Zero(t, lag)
+			assert.Zero(t, effects)
+		}
+		time.Sleep(watchEvery)
+		lag, _ := behind()
+		assert.Zero(t, lag, "between two looks")
+		// It is 10 s behind.
+		a.found(idOf(time.Now().Add(-10 * time.Second)))
+		lag, _ = behind()
+		assert.Zero(t, lag, "an older cursor is that of a Redis that came back older: what it had is applied again")
+		time.Sleep(20 * time.Second)
+		a.found(idOf(time.Now().Add(-10 * time.Second)))
+		lag, _ = behind()
+		assert.Equal(t, 9*time.Second, lag)
+		// Nobody applies any more.
+		cursor := a.Status().Cursor
+		for range 12 {
+			time.Sleep(watchEvery)
+			a.found(cursor)
+		}
+		lag, _ = behind()
+		assert.Equal(t, 69*time.Second, lag)
+	})
+}
+
+// TestLagInEffectsWhereAnotherProcessApplies: it does not rise while the zone is behind by as much, though no look finds all of the topic applied.
+func TestLagInEffectsWhereAnotherProcessApplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := begun(t)
+		const each, rate = int64(watchEvery / time.Second), 1000
+		began := time.Now()
+		count := func(at time.Time) int64 { return int64(at.Sub(began)/time.Second) * rate }
+		for n := range 3 * endsMost {
+			time.Sleep(watchEvery)
+			now := time.Now()
+			a.ended(&message.Header{Last: idOf(now), Count: count(now)})
+			a.found(idOf(now.Add(-10 * time.Second))) // the zone is 10 s behind
+			if n < 3 {
+				continue
+			}
+			_, effects, known := a.Status().Behind(now)
+			require.True(t, known)
+			require.GreaterOrEqual(t, effects, int64(10*rate))
+			require.LessOrEqual(t, effects, (10+each)*rate)
+		}
+		require.LessOrEqual(t, len(a.ends), 3)
+		for range 3 * endsMost { // nobody applies any more
+			time.Sleep(watchEvery)
+			a.ended(&message.Header{Last: idOf(time.Now()), Count: count(time.Now())})
+			require.LessOrEqual(t, len(a.ends), endsMost)
+		}
+		a.found(idOf(time.Now()))
+		_, effects, _ := a.Status().Behind(time.Now())
+		assert.Zero(t, effects)
+		assert.Empty(t, a.ends)
+	})
+}
+
+// TestTroubleWithTheTopic: what keeps messages from coming shows, also when nothing was ever applied.
+func TestTroubleWithTheTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := begun(t)
+		refused, away := errors.New("not authorized"), errors.New("no broker")
+		a.noteTopic(refused, nil)
+		at, now, last := a.Trouble()
+		require.ErrorIs(t, now, refused)
+		require.ErrorIs(t, last, refused)
+		assert.Equal(t, time.Now(), at)
+		a.noteTopic(nil, away)
+		_, now, last = a.Trouble()
+		require.NoError(t, now, "messages may come all the same")
+		require.ErrorIs(t, last, refused)
+		time.Sleep(patience + time.Second)
+		a.noteTopic(nil, away)
+		at, now, last = a.Trouble()
+		require.ErrorIs(t, now, away)
+		require.ErrorContains(t, now, "nothing comes from zone b")
+		require.ErrorIs(t, last, away)
+		assert.Equal(t, time.Now(), at)
+		apply := errors.New("redis is away")
+		a.trouble.Note(apply)
+		_, now, _ = a.Trouble()
+		require.ErrorIs(t, now, apply)
+		a.trouble.Note(nil)
+		a.noteTopic(nil, nil)
+		_, now, _ = a.Trouble()
+		require.NoError(t, now)
+	})
+}

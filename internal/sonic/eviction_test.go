@@ -1,0 +1,33 @@
+package sonic_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// TestEvictionIsAlarmed: a Redis whose policy is changed while Sonic runs drops keys in one zone only.
+func TestEvictionIsAlarmed(t *testing.T) {
+	s := run(t, stack.PrivateRedis(t), "")
+	s.open(t)
+	direct := s.redis.Client(t)
+	shows := func(line string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			_, body := s.page(t, "/metrics")
+			return strings.Contains(body, line+"\n")
+		}, patience, 20*time.Millisecond)
+	}
+	shows("sonic_redis_evicts 0")
+	require.NoError(t, direct.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	shows("sonic_redis_evicts 1")
+	said := s.log.FilterMessage("Redis drops keys: zones do not stay equal").All()
+	require.Len(t, said, 1)
+	require.Contains(t, said[0].ContextMap()["problem"], "maxmemory-policy is allkeys-lru")
+	require.NoError(t, direct.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+	shows("sonic_redis_evicts 0")
+}

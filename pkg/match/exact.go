@@ -21,7 +21,7 @@ type exactTable struct {
 type exactSlot struct {
 	hash uint32
 	text uint32 // place in texts, counted from 1; 0: the slot is free
-	list uint32 // number of the list with all posts but one, counted from 1; 0: there is one post
+	list uint32 // number of the list with all posts but one, counted from 1; 0: there is one post. Once there, it stays, empty or not
 	post post   // noPost: there is none any more
 }
 
@@ -52,6 +52,9 @@ func hashValue(seed maphash.Seed, k kind, data []byte) uint64 {
 
 // find returns the slot of a value, nil if there is none.
 func (t *exactTable) find(k kind, data []byte) *exactSlot {
+	if len(data) >= 1<<lengthBits {
+		return nil // longer than what a pattern can name, and than shape can tell
+	}
 	h := hashValue(t.seed, k, data)
 	mask := uint32(len(t.slots) - 1)
 	for i := uint32(h) & mask; ; i = (i + 1) & mask {
@@ -139,9 +142,11 @@ func (t *exactTable) rebuild() {
 		k, text := old.entry(&s)
 		s.text = uint32(len(t.texts) + 1)
 		t.texts = append(binary.LittleEndian.AppendUint32(t.texts, shape(k, len(text))), text...)
-		if s.list != 0 {
+		if s.list != 0 && len(old.lists[s.list-1]) > 0 {
 			t.lists = append(t.lists, old.lists[s.list-1])
 			s.list = uint32(len(t.lists))
+		} else {
+			s.list = 0
 		}
 		t.place(s)
 	}
@@ -165,7 +170,7 @@ func (t *exactTable) place(s exactSlot) {
 func (t *exactTable) remove(k kind, text string, p post) {
 	s := t.find(k, []byte(text))
 	switch {
-	case s.list == 0:
+	case s.list == 0 || len(t.lists[s.list-1]) == 0:
 		s.post = noPost
 		t.dead++
 		if t.dead > t.count/2 {
@@ -178,9 +183,6 @@ func (t *exactTable) remove(k kind, text string, p post) {
 		t.lists[s.list-1] = withoutPost(others, s.post)
 	default:
 		t.lists[s.list-1] = withoutPost(t.lists[s.list-1], p)
-	}
-	if len(t.lists[s.list-1]) == 0 {
-		s.list = 0 // the list itself goes with the next rebuild
 	}
 }
 

@@ -3,15 +3,24 @@ package match
 import (
 	"encoding/binary"
 	"maps"
+	"slices"
 )
 
 // gramSet finds wildcards by a piece of text that a value must contain: four bytes, or one or two where a wildcard has no longer piece.
 type gramSet struct {
 	owner *edit
-	posts map[uint64][]post
+	posts map[uint64]gramPosts
+	free  []uint32 // numbers
+	used  uint32   // numbers up to this one, free ones among them
 	// filter has a bit for each piece of four bytes, by its hash: most places of most values need no other look.
 	filter *[filterWords]uint64
 	sizes  [5]int // pieces of each size
+}
+
+// gramPosts has a number, by which a search knows what it has found already: a value may have a piece as often as it has bytes.
+type gramPosts struct {
+	number uint32
+	posts  []post
 }
 
 const (
@@ -22,13 +31,13 @@ const (
 
 func (t *gramSet) edited(e *edit) *gramSet {
 	if t == nil {
-		return &gramSet{owner: e, posts: map[uint64][]post{}, filter: new([filterWords]uint64)}
+		return &gramSet{owner: e, posts: map[uint64]gramPosts{}, filter: new([filterWords]uint64)}
 	}
 	if t.owner == e {
 		return t
 	}
 	filter := *t.filter
-	return &gramSet{owner: e, posts: maps.Clone(t.posts), filter: &filter, sizes: t.sizes}
+	return &gramSet{owner: e, posts: maps.Clone(t.posts), free: slices.Clone(t.free), used: t.used, filter: &filter, sizes: t.sizes}
 }
 
 // gram is a piece with its size above it.
@@ -61,38 +70,65 @@ func (w *wildcard) pieces(f func(g uint64)) {
 }
 
 func (t *gramSet) add(g uint64, p post) {
-	if len(t.posts[g]) == 0 {
+	l, ok := t.posts[g]
+	if !ok {
 		t.sizes[g>>32]++
+		l.number = t.newNumber()
 	}
-	t.posts[g] = append(t.posts[g], p)
+	l.posts = append(l.posts, p)
+	t.posts[g] = l
 	if g>>32 == gramBytes {
 		b := filterBit(uint32(g))
 		t.filter[b/64] |= 1 << (b % 64)
 	}
 }
 
-func (t *gramSet) remove(g uint64, p post) {
-	list := withoutPost(t.posts[g], p)
-	if t.posts[g] = list; len(list) == 0 {
-		delete(t.posts, g)
-		t.sizes[g>>32]--
+func (t *gramSet) newNumber() uint32 {
+	if last := len(t.free) - 1; last >= 0 {
+		number := t.free[last]
+		t.free = t.free[:last]
+		return number
 	}
+	t.used++
+	return t.used - 1
 }
 
-func (t *gramSet) find(text []byte, hits []post) []post {
+func (t *gramSet) remove(g uint64, p post) {
+	l := t.posts[g]
+	if l.posts = withoutPost(l.posts, p); len(l.posts) > 0 {
+		t.posts[g] = l
+		return
+	}
+	delete(t.posts, g)
+	t.free = append(t.free, l.number)
+	t.sizes[g>>32]--
+}
+
+// find appends the posts of each piece that the text has, once however often it has it.
+func (t *gramSet) find(s *Scratch, text []byte, hits []post) []post {
+	s.markGrams(t.used)
 	if t.sizes[gramBytes] > 0 {
 		for i := 0; i+gramBytes <= len(text); i++ {
 			four := binary.LittleEndian.Uint32(text[i:])
 			b := filterBit(four)
 			if t.filter[b/64]&(1<<(b%64)) != 0 {
-				hits = append(hits, t.posts[gramBytes<<32|uint64(four)]...)
+				hits = t.take(s, gramBytes<<32|uint64(four), hits)
 			}
 		}
 	}
 	for size := 1; size <= 2; size++ {
 		for i := 0; t.sizes[size] > 0 && i+size <= len(text); i++ {
-			hits = append(hits, t.posts[gram(text[i:i+size])]...)
+			hits = t.take(s, gram(text[i:i+size]), hits)
 		}
 	}
 	return hits
+}
+
+func (t *gramSet) take(s *Scratch, g uint64, hits []post) []post {
+	l, ok := t.posts[g]
+	if !ok || s.gramMarks[l.number] == s.gramMark {
+		return hits
+	}
+	s.gramMarks[l.number] = s.gramMark
+	return append(hits, l.posts...)
 }

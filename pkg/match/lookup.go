@@ -94,7 +94,7 @@ func (l *lookup) placeOf(w *wildcard) (best place, bestCost int) {
 	w.pieces(func(g uint64) {
 		c := shortPenalty / int(g>>32)
 		if l.grams != nil {
-			c += len(l.grams.posts[g])
+			c += len(l.grams.posts[g].posts)
 		}
 		if c < bestCost {
 			best, bestCost = place{opWildcard, g}, c
@@ -218,7 +218,7 @@ func (l *lookup) find(s *Scratch, k kind, data []byte, hits []post) []post {
 		hits = l.suffix.suffixes(data, hits)
 	}
 	if l.grams != nil {
-		hits = l.grams.find(data, hits)
+		hits = l.grams.find(s, data, hits)
 	}
 	if l.networks != nil {
 		hits = l.networks.find(data, hits)

@@ -16,6 +16,14 @@ type reader struct {
 	pointer []string // keys of the pattern that lead there
 	depth   int
 	inOr    int // how many $or are around
+	paths   int // bytes of the pointers of the fields read so far
+	weight  int // of the whole pattern, once it is read
+}
+
+// combination is one way through the branches of $or: fields that all have to hold.
+type combination struct {
+	fields       []*field
+	alternatives int // of all fields
 }
 
 func (r *reader) pattern() ([]conjunction, error) {
@@ -32,9 +40,11 @@ func (r *reader) pattern() ([]conjunction, error) {
 	if r.pos < len(r.src) {
 		return nil, r.wrong(r.pos, "something follows the pattern")
 	}
+	whole := totalOf(branches)
+	r.weight = whole.fields + whole.alternatives
 	out := make([]conjunction, len(branches))
 	for i, b := range branches {
-		out[i] = sortConjunction(slices.Clone(b))
+		out[i] = sortConjunction(slices.Clone(b.fields))
 	}
 	if len(out) == 0 {
 		return nil, r.wrong(start, "the pattern is empty")
@@ -43,13 +53,13 @@ func (r *reader) pattern() ([]conjunction, error) {
 }
 
 // object reads the fields of an object and returns the combinations of its branches.
-func (r *reader) object() ([][]*field, error) {
+func (r *reader) object() ([]combination, error) {
 	start := r.pos
 	if r.depth++; r.depth > MaxPatternDepth {
 		return nil, r.wrong(start, "objects are nested too deep: %d is the limit", MaxPatternDepth)
 	}
 	defer func() { r.depth-- }()
-	all := [][]*field{nil}
+	all := []combination{{}}
 	count := 0
 	err := r.members(func(key string, at int) error {
 		count++
@@ -70,7 +80,7 @@ func (r *reader) object() ([][]*field, error) {
 }
 
 // member reads the value of one key.
-func (r *reader) member(key string, at int) ([][]*field, error) {
+func (r *reader) member(key string, at int) ([]combination, error) {
 	if key == orKey {
 		return r.or()
 	}
@@ -87,8 +97,11 @@ func (r *reader) member(key string, at int) ([][]*field, error) {
 		if err != nil {
 			return nil, err
 		}
+		if r.paths += r.pointerBytes(); r.paths > MaxPatternPathBytes {
+			return nil, r.wrong(at, "the paths of all fields together are too long: %d bytes are the limit", MaxPatternPathBytes)
+		}
 		f := &field{path: slices.Clone(r.path), pointer: r.where(), groups: [][]condition{group}}
-		return [][]*field{{f}}, nil
+		return []combination{{[]*field{f}, alternativesOf(group)}}, nil
 	}
 	return nil, r.wrong(r.pos, "a field's value is an object or a list of alternatives")
 }
@@ -103,14 +116,14 @@ func reserved(key string) bool {
 }
 
 // or reads the branches of $or.
-func (r *reader) or() ([][]*field, error) {
+func (r *reader) or() ([]combination, error) {
 	start := r.pos
 	if r.peek() != '[' {
 		return nil, r.wrong(start, "$or is a list of objects")
 	}
 	r.inOr++
 	defer func() { r.inOr-- }()
-	var all [][]*field
+	var all []combination
 	branches := 0
 	err := r.elements(func() error {
 		if r.peek() != '{' {
@@ -122,7 +135,7 @@ func (r *reader) or() ([][]*field, error) {
 			return err
 		}
 		all = append(all, branch...)
-		return r.bounded(all, start)
+		return r.bounded(len(all), totalOf(all), start)
 	})
 	if err != nil {
 		return nil, err
@@ -133,39 +146,58 @@ func (r *reader) or() ([][]*field, error) {
 	return all, nil
 }
 
-// combine joins each branch of what was read with each branch of what comes next.
-func (r *reader) combine(all, parts [][]*field, at int) ([][]*field, error) {
-	if len(all)*len(parts) > MaxPatternBranches {
-		return nil, r.exploding(at)
+// combine joins each branch of what was read with each branch of what comes next. What that takes is bounded before it is taken.
+func (r *reader) combine(all, parts []combination, at int) ([]combination, error) {
+	one, two := totalOf(all), totalOf(parts)
+	made := total{one.fields*len(parts) + two.fields*len(all), one.alternatives*len(parts) + two.alternatives*len(all)}
+	if err := r.bounded(len(all)*len(parts), made, at); err != nil {
+		return nil, err
 	}
 	if len(parts) == 1 {
 		for i := range all {
-			all[i] = append(all[i], parts[0]...)
+			all[i].fields = append(all[i].fields, parts[0].fields...)
+			all[i].alternatives += parts[0].alternatives
 		}
-		return all, r.bounded(all, at)
+		return all, nil
 	}
-	out := make([][]*field, 0, len(all)*len(parts))
+	out := make([]combination, 0, len(all)*len(parts))
 	for _, one := range all {
 		for _, part := range parts {
-			out = append(out, slices.Concat(one, part))
+			out = append(out, combination{slices.Concat(one.fields, part.fields), one.alternatives + part.alternatives})
 		}
 	}
-	return out, r.bounded(out, at)
+	return out, nil
 }
 
-func (r *reader) bounded(all [][]*field, at int) error {
-	fields := 0
+// total is what combinations have together.
+type total struct{ fields, alternatives int }
+
+func totalOf(all []combination) (t total) {
 	for _, one := range all {
-		fields += len(one)
+		t.fields += len(one.fields)
+		t.alternatives += one.alternatives
 	}
-	if len(all) > MaxPatternBranches || fields > MaxPatternFields {
-		return r.exploding(at)
+	return t
+}
+
+// alternativesOf counts the conditions of a list, and those that an anything-but excludes: each takes its place in an index.
+func alternativesOf(group []condition) int {
+	n := len(group)
+	for i := range group {
+		n += len(group[i].excluded())
+	}
+	return n
+}
+
+func (r *reader) bounded(combinations int, t total, at int) error {
+	if combinations > MaxPatternBranches || t.fields > MaxPatternFields || t.alternatives > MaxPatternAlternatives {
+		what := "$or makes too many combinations"
+		if combinations == 1 {
+			what = "there are too many fields or alternatives"
+		}
+		return r.wrong(at, "%s: %d with %d fields and %d alternatives are the limit", what, MaxPatternBranches, MaxPatternFields, MaxPatternAlternatives)
 	}
 	return nil
-}
-
-func (r *reader) exploding(at int) error {
-	return r.wrong(at, "$or makes too many combinations: %d with %d fields are the limit", MaxPatternBranches, MaxPatternFields)
 }
 
 // alternatives reads the list of a field.
@@ -341,6 +373,14 @@ func (r *reader) broken(at int, wanted string) error {
 		return r.wrong(at, "the pattern ends where %s should be", wanted)
 	}
 	return r.wrong(at, "the pattern is not JSON: %s should be here", wanted)
+}
+
+// pointerBytes is about the length of what where returns.
+func (r *reader) pointerBytes() (n int) {
+	for _, step := range r.pointer {
+		n += 1 + len(step)
+	}
+	return n
 }
 
 // where is the JSON Pointer of what is read.

@@ -22,6 +22,8 @@ type Scratch struct {
 	joinMarks []uint32
 	mark      uint32 // of marks by place, see otherSet
 	marks     []uint32
+	gramMark  uint32 // of the search for pieces under way
+	gramMarks []uint32
 	matched   []uint32
 
 	fault EventError
@@ -81,6 +83,17 @@ func (s *Scratch) prepare(snap *snapshot, event []byte) {
 	}
 	s.depth, s.grouped = 0, false
 	s.values, s.buf, s.touched, s.matched = s.values[:0], s.buf[:0], s.touched[:0], s.matched[:0]
+}
+
+// markGrams begins a search for pieces, of which there are used.
+func (s *Scratch) markGrams(used uint32) {
+	if int(used) > len(s.gramMarks) {
+		s.gramMarks = make([]uint32, used+used/4)
+	}
+	if s.gramMark++; s.gramMark == 0 {
+		clear(s.gramMarks)
+		s.gramMark = 1
+	}
 }
 
 // run leaves the numbers of the rules that match in s.matched.

@@ -3,6 +3,7 @@ package match
 import (
 	"hash/maphash"
 	"slices"
+	"strings"
 )
 
 // snapshot is the compiled rules at one time. Nothing that a snapshot holds changes once it is in use: an edit copies what it changes, in portions of one
@@ -224,16 +225,20 @@ func (j *join) shorten() {
 	}
 }
 
-// texts keeps one copy each of the texts that came first: what many rules compare is then read from one place.
+// texts keeps one copy each of the short texts that came first: what many rules compare is then read from one place. They stay when their rules go.
 type texts map[string]string
 
-const mostTexts = 4096
+const (
+	mostTexts   = 4096
+	longestText = 64
+)
 
 func (t texts) one(text string) string {
 	if same, ok := t[text]; ok {
 		return same
 	}
-	if len(t) < mostTexts {
+	if len(t) < mostTexts && len(text) <= longestText {
+		text = strings.Clone(text)
 		t[text] = text
 	}
 	return text

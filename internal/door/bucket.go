@@ -8,12 +8,11 @@ import (
 // Bucket is what a quota leaves a sender: a number of units that grows with time up
 // to a burst. It may be in debt, see Charge. It is safe for concurrent use.
 type Bucket struct {
+	mu    sync.Mutex
 	rate  float64 // units per second
 	burst float64
-
-	mu   sync.Mutex
-	left float64
-	at   time.Time // when left was true
+	left  float64
+	at    time.Time // when left was true
 }
 
 // NewBucket returns a full bucket. rate is in units per second.
@@ -22,7 +21,20 @@ func NewBucket(rate float64, burst int, now time.Time) *Bucket {
 }
 
 // Rate is in units per second.
-func (b *Bucket) Rate() float64 { return b.rate }
+func (b *Bucket) Rate() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rate
+}
+
+// Change gives the bucket another rate and burst. What is left stays, up to the burst.
+func (b *Bucket) Change(now time.Time, rate float64, burst int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fill(now)
+	b.rate, b.burst = rate, float64(burst)
+	b.left = min(b.left, b.burst)
+}
 
 // fill brings left up to date. b.mu is held.
 func (b *Bucket) fill(now time.Time) {
@@ -83,7 +95,10 @@ func (b *Bucket) Give(now time.Time, n int) {
 // Full reports whether the whole burst is there: forgetting such a bucket makes no
 // difference.
 func (b *Bucket) Full(now time.Time) bool {
-	return b.Available(now) >= b.burst
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fill(now)
+	return b.left >= b.burst
 }
 
 // Available is what is left, below zero for a debt.

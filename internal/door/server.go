@@ -11,8 +11,9 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// maxHeader bounds a request's headers. Past it: 431.
-const maxHeader = 64 << 10
+// maxHeader bounds a request's headers. Past it: 431. They are read before anybody is known, and many short ones take sixteen times their length:
+// 64 KiB would be 1 MiB of each connection.
+const maxHeader = 16 << 10
 
 // NewServer is the server for senders. Slow ones are cut off by the time that a
 // request may take, headers and body: read. The server itself counts it, so that it holds
@@ -45,8 +46,11 @@ func LimitConnections(ln net.Listener, most int) net.Listener {
 }
 
 // Serve returns what serves: plain HTTP, or what the web configuration file of Prometheus' exporter-toolkit says. The
-// file is read again at each connection and request.
+// file is read again at each connection and request. What net/http has to say of connections goes to log, one line in ten seconds: anybody can cause it.
 func Serve(log *zap.Logger, server *http.Server, webConfigFile string) func(net.Listener) error {
+	if server.ErrorLog == nil {
+		server.ErrorLog = errorLog(log)
+	}
 	if webConfigFile == "" {
 		return server.Serve
 	}

@@ -15,8 +15,8 @@ import (
 
 const (
 	// costLimit bounds one evaluation, in CEL's units: about one for each step, and
-	// one for each ten bytes of text looked at. It is reached in some tenths of a
-	// second.
+	// one for each 10 to 64 bytes of text looked at or made (limits.go). It is reached
+	// in some tenths of a second.
 	costLimit = 1_000_000
 	// maxExpression bounds the source of an expression, in code points.
 	maxExpression = 16 << 10
@@ -28,7 +28,7 @@ func NewEnv(variables ...cel.EnvOption) (*cel.Env, error) {
 	return cel.NewEnv(append(variables,
 		// Versions are pinned: an upgrade of the library does not give an expression another meaning.
 		ext.Strings(ext.StringsVersion(5)),
-		ext.Encoders(),
+		ext.Encoders(ext.EncodersVersion(1)),
 		cel.CrossTypeNumericComparisons(true),
 		cel.DefaultUTCTimeZone(true),
 		cel.ParserExpressionSizeLimit(maxExpression),
@@ -54,7 +54,13 @@ func Compile(env *cel.Env, source, want string, options []cel.ProgramOption, wan
 	if err := checkAmplifiers(checked); err != nil {
 		return nil, err
 	}
-	program, err := env.Program(checked, append([]cel.ProgramOption{cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize)}, options...)...)
+	guarded, err := guards(env)
+	if err != nil {
+		return nil, fmt.Errorf("does not compile: %w", err)
+	}
+	program, err := env.Program(checked, append([]cel.ProgramOption{
+		cel.CostTracking(costs{}), cel.CostTrackerOptions(textCosts()...), cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize), cel.CustomDecorator(guarded),
+	}, options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("does not compile: %w", err)
 	}
@@ -62,14 +68,23 @@ func Compile(env *cel.Env, source, want string, options []cel.ProgramOption, wan
 }
 
 // checkAmplifiers refuses calls by which a message could make a text as long as the
-// product of two of its parts: CEL counts the cost of a call when it is over.
+// product of two of its parts: there is no use for these. And it refuses regular
+// expressions that take megabytes as long as there is the program.
 func checkAmplifiers(checked *cel.Ast) error {
 	var err error
 	ast.PostOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() != ast.CallKind || !e.AsCall().IsMemberFunction() {
+		if e.Kind() != ast.CallKind {
 			return
 		}
 		call := e.AsCall()
+		if args := call.Args(); call.FunctionName() == "matches" && len(args) > 0 && args[len(args)-1].Kind() == ast.LiteralKind {
+			if text, ok := args[len(args)-1].AsLiteral().(types.String); ok && err == nil {
+				err = checkRegexText(string(text))
+			}
+		}
+		if !call.IsMemberFunction() {
+			return
+		}
 		constant := true
 		switch args := call.Args(); call.FunctionName() {
 		case "replace":
@@ -98,9 +113,15 @@ func Evaluate(program cel.Program, activation any) (ref.Val, error) {
 	return out, nil
 }
 
+// maxMessage bounds what OneLine returns: a message may repeat a text of the event.
+const maxMessage = 400
+
 // OneLine is CEL's message, which has the source and a mark below it, for a log or a
 // header.
 func OneLine(err error) string {
 	text, _, _ := strings.Cut(err.Error(), "\n")
+	if len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
+	}
 	return text
 }

@@ -69,7 +69,7 @@ func TestServerRefusesOversizedHeaders(t *testing.T) {
 		require.NoError(t, server.Close())
 		require.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
-	for size, status := range map[int]int{32 << 10: http.StatusNoContent, 80 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+	for size, status := range map[int]int{8 << 10: http.StatusNoContent, 32 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", ln.Addr().String())
 		require.NoError(t, err)
 		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))

@@ -8,8 +8,10 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
@@ -19,6 +21,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
 	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -52,12 +55,16 @@ type Config struct {
 	// Of the command line only, see Flags.
 	Export, Import string `yaml:"-"`
 	DryRun, Prune  bool   `yaml:"-"`
+	Reseal         bool   `yaml:"-"`
 }
 
 // HTTPConfig is the server.
 type HTTPConfig struct {
 	// Listen is the address, host:port; port 0 lets the system choose. Default 127.0.0.1:9601.
 	Listen string `yaml:"listen"`
+	// Hosts are names by which the server may be asked where it asks nobody who he is, besides IP addresses, names without a dot, and names in
+	// localhost, local, internal, svc and test: whoever owns another name could make it lead here. "*" is every name. Default: none.
+	Hosts []string `yaml:"hosts"`
 	// WebConfigFile is a web configuration file of Prometheus' exporter-toolkit: TLS and client certificates. Default: none.
 	WebConfigFile string `yaml:"web_config_file"`
 }
@@ -72,6 +79,9 @@ type TopicsConfig struct {
 type APIConfig struct {
 	// Tokens that may. Default: none, and then everybody who reaches the server may.
 	Tokens []APIToken `yaml:"tokens"`
+	// Open lets everybody who reaches the server manage it although ingest.tenants asks senders who they are. Default false: then tokens have to be given,
+	// too.
+	Open bool `yaml:"open"`
 }
 
 // APIToken is a bearer token, or a file with one on each line, which is read again every ten seconds.
@@ -88,6 +98,25 @@ type SecretsConfig struct {
 	// whoever can read the registry's topic can read them.
 	KeyFile string `yaml:"key_file"`
 }
+
+// keys reads the keys; nil where there is no file.
+func (c SecretsConfig) keys() (*registry.Keys, error) {
+	if c.KeyFile == "" {
+		return nil, nil //nolint:nilnil // secrets are stored as they are
+	}
+	text, err := secret.ReadFile(c.KeyFile)
+	if err != nil {
+		return nil, config.Fault("secrets.key_file", "%v", err)
+	}
+	keys, err := registry.ParseKeys(text)
+	if err != nil {
+		return nil, config.Fault("secrets.key_file", "%v", err)
+	}
+	return keys, nil
+}
+
+// maxInstance is the longest name of an instance.
+const maxInstance = 255
 
 // The roles.
 const (
@@ -126,18 +155,40 @@ func DefaultConfig() Config {
 	}
 }
 
-// Flags registers -roles, and the flags of export and import, which end the process when they are done.
+// Flags registers -roles, and the flags of export, import and reseal, which end the process when they are done.
 func Flags(fs *flag.FlagSet, cfg *Config) {
 	fs.Var(&cfg.Roles, "roles", "roles of this process, separated by commas: preprocessor, engine, processor")
-	fs.StringVar(&cfg.Export, "export", cfg.Export, "write the registry as YAML to this file, - for standard output, and exit")
-	fs.StringVar(&cfg.Import, "import", cfg.Import, "make the registry's buses and subscribers as this YAML file has them, and exit")
+	// A command runs beside a service, whose admin server has the usual port.
+	command := func(set func(string) error) func(string) error {
+		return func(text string) error {
+			cfg.Admin.Listen = "127.0.0.1:0"
+			return set(text)
+		}
+	}
+	file := func(name *string) func(string) error {
+		return command(func(text string) error {
+			*name = text
+			return nil
+		})
+	}
+	fs.Func("export", "write the registry as YAML to this `file`, - for standard output, and exit", file(&cfg.Export))
+	fs.Func("import", "make the registry's buses and subscribers as this YAML `file` has them, and exit", file(&cfg.Import))
 	fs.BoolVar(&cfg.Prune, "prune", cfg.Prune, "with -import: delete what the file does not have")
+	fs.BoolFunc("reseal", "encrypt all secrets of the registry by the first key of secrets.key_file, and exit", command(func(text string) (err error) {
+		cfg.Reseal, err = strconv.ParseBool(text)
+		return err
+	}))
 	fs.BoolVar(&cfg.DryRun, "dry-run", cfg.DryRun, "with -import: only tell what would change")
 }
 
 // Validate returns every fault of the keys that are this package's own.
 func (c Config) Validate() error {
 	errs := []error{config.CheckListen("http.listen", c.HTTP.Listen)}
+	for i, name := range c.HTTP.Hosts {
+		if name != "*" && (name == "" || strings.ContainsAny(name, "*:/@ ")) {
+			errs = append(errs, config.Fault(fmt.Sprintf("http.hosts[%d]", i), `must be a name without a port, such as events.example.com, or "*" for every name, got %q`, name))
+		}
+	}
 	if len(c.Roles) == 0 {
 		errs = append(errs, config.Fault("roles", "must have at least one of preprocessor, engine, processor"))
 	}
@@ -151,10 +202,52 @@ func (c Config) Validate() error {
 	if !messaging.ValidTopic("persistent://"+c.Topics.Namespace+"/x") || strings.Count(c.Topics.Namespace, "/") != 1 {
 		errs = append(errs, config.Fault("topics.namespace", "must be tenant/namespace, got %q", c.Topics.Namespace))
 	}
-	if c.Export != "" && c.Import != "" {
-		errs = append(errs, errors.New("-export and -import cannot both be given"))
+	if len(c.Ingest.Tenants) > 0 && len(c.API.Tokens) == 0 && !c.API.Open {
+		errs = append(errs, config.Fault("api.tokens",
+			"must have one where ingest.tenants has some: who may not even send could read and change everything; or set api.open, where something else keeps others away"))
 	}
-	return errors.Join(errs...)
+	if name := c.instance(); len(name) > maxInstance || strings.Contains(name, "/") {
+		errs = append(errs, config.Fault("instance", "must have at most %d bytes and no /, got %q", maxInstance, name))
+	}
+	return errors.Join(append(errs, c.checkFlags(), c.checkFiles())...)
+}
+
+// checkFiles returns what is wrong with the files that the configuration names. Sections that are at fault say so themselves.
+func (c Config) checkFiles() error {
+	var errs []error
+	if len(config.Validate(c.Ingest)) == 0 && c.Roles.Has(RolePreprocessor) {
+		errs = append(errs, c.Ingest.CheckFiles("ingest."))
+	}
+	if len(config.Validate(c.API)) == 0 {
+		_, err := c.API.tokens(zap.NewNop())
+		errs = append(errs, err)
+	}
+	if file := c.HTTP.WebConfigFile; file != "" {
+		if err := web.Validate(file); err != nil {
+			errs = append(errs, config.Fault("http.web_config_file", "%s: %v", file, err))
+		}
+	}
+	_, err := c.Secrets.keys()
+	return errors.Join(append(errs, err)...)
+}
+
+// checkFlags returns what is wrong with the flags together.
+func (c Config) checkFlags() error {
+	asked := 0
+	for _, one := range []bool{c.Export != "", c.Import != "", c.Reseal} {
+		if one {
+			asked++
+		}
+	}
+	switch {
+	case asked > 1:
+		return errors.New("only one of -export, -import and -reseal can be given")
+	case c.Import == "" && (c.DryRun || c.Prune):
+		return errors.New("-dry-run and -prune are for -import")
+	case c.Reseal && c.Secrets.KeyFile == "":
+		return config.Fault("secrets.key_file", "must be given with -reseal")
+	}
+	return nil
 }
 
 // Validate returns every fault of a token by itself.

@@ -1,6 +1,8 @@
 package eventbridge_test
 
 import (
+	"bytes"
+	"encoding/base64"
 	"os"
 	"reflect"
 	"strings"
@@ -35,6 +37,7 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	want := eventbridge.DefaultConfig()
 	// What is empty is there, to be found.
 	want.API.Tokens, want.Ingest.Tenants = []eventbridge.APIToken{}, []preprocessor.TenantConfig{}
+	want.HTTP.Hosts = []string{}
 	want.Targets.Allow, want.Targets.Ports = cfg.Targets.Allow, cfg.Targets.Ports
 	assert.Empty(t, cfg.Targets.Allow)
 	assert.Empty(t, cfg.Targets.Ports)
@@ -45,6 +48,47 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	for _, key := range keys(reflect.TypeFor[eventbridge.Config]()) {
 		assert.Contains(t, string(text), key+":")
 	}
+}
+
+// Connections are comments in the file, which are right as they stand: they hold every key with its default.
+func TestTheExampleHoldsEveryKeyOfConnections(t *testing.T) {
+	text, err := os.ReadFile("../../configs/eventbridge.yaml")
+	require.NoError(t, err)
+	_, text, found := bytes.Cut(text, []byte("\nconnections:\n"))
+	require.True(t, found)
+	text, _, found = bytes.Cut(text, []byte("\nlog:\n"))
+	require.True(t, found)
+	shown := strings.NewReplacer(" {}", "", "\n  #", "\n  ").Replace("connections:\n" + string(text))
+	cfg, err := load(t, shown, nil)
+	require.NoError(t, err)
+	var kafka target.Kafka
+	var rabbit target.RabbitMQ
+	var redis target.Redis
+	var other target.Pulsar
+	for _, section := range []interface{ SetDefaults() }{&kafka, &rabbit, &redis, &other} {
+		section.SetDefaults()
+	}
+	kafka.SASL.OAuth2.Scopes = []string{}
+	assert.Equal(t, map[string]target.Kafka{"main": kafka}, cfg.Connections.Kafka)
+	assert.Equal(t, map[string]target.RabbitMQ{"main": rabbit}, cfg.Connections.RabbitMQ)
+	assert.Equal(t, map[string]target.Redis{"main": redis}, cfg.Connections.Redis)
+	assert.Equal(t, map[string]target.Pulsar{"other": other}, cfg.Connections.Pulsar)
+
+	for kind, of := range map[string]struct {
+		section reflect.Type
+		next    string
+	}{
+		"kafka":    {reflect.TypeFor[target.Kafka](), "\n  rabbitmq:"},
+		"rabbitmq": {reflect.TypeFor[target.RabbitMQ](), "\n  redis:"},
+		"redis":    {reflect.TypeFor[target.Redis](), "\n  pulsar:"},
+	} {
+		_, part, _ := strings.Cut(shown, "\n  "+kind+":")
+		part, _, _ = strings.Cut(part, of.next)
+		for _, key := range keys(of.section) {
+			assert.Regexp(t, `[ {]`+key+`:`, part, kind)
+		}
+	}
+	assert.Contains(t, shown, "\n      max_message_bytes: 5MiB")
 }
 
 // keys are the names of all keys of a section and of those below it.
@@ -82,7 +126,7 @@ func TestTheEnvironmentAloneIsEnough(t *testing.T) {
 
 func TestEveryFaultIsReportedByItsPath(t *testing.T) {
 	_, err := load(t, `
-http: {listen: nowhere}
+http: {listen: nowhere, hosts: ["*", events.example.com, "events.example.com:443", "*.example.com", "https://events.example.com", ""]}
 roles: [engine, engine, cook]
 topics: {namespace: public}
 api: {tokens: [{role: king}]}
@@ -99,14 +143,58 @@ connections: {redis: {main: {addresses: [a]}}}
 		paths = append(paths, f.Path)
 	}
 	for _, path := range []string{
-		"http.listen", "roles[1]", "roles[2]", "topics.namespace", "api.tokens[0].token", "api.tokens[0].role", "ingest.tenants[0].name", "ingest.limits.ratio",
+		"http.listen", "http.hosts[2]", "http.hosts[3]", "http.hosts[4]", "http.hosts[5]", "roles[1]", "roles[2]", "topics.namespace", "api.tokens[0].token", "api.tokens[0].role", "ingest.tenants[0].name", "ingest.limits.ratio",
 		"engine.queue_records", "processor.start_rate", "targets.idle_timeout", "connections.redis.main.addresses[0]",
 	} {
 		assert.Contains(t, paths, path)
 	}
+	assert.NotContains(t, paths, "http.hosts[0]")
+	assert.NotContains(t, paths, "http.hosts[1]")
+}
+
+// TestSendersAreNotAskedWhereManagersAreNot: a list of tenants protects nothing while everybody may change the buses.
+func TestSendersAreNotAskedWhereManagersAreNot(t *testing.T) {
+	const tenants = "ingest: {tenants: [{name: shop, api_keys: [0123456789abcdef]}]}\n"
+	_, err := load(t, tenants, nil)
+	require.ErrorContains(t, err, "api.tokens: must have one where ingest.tenants has some")
+	_, err = load(t, tenants+"api: {open: true}", nil)
+	require.NoError(t, err)
+	_, err = load(t, tenants+"api: {tokens: [{token: 0123456789abcdef, role: admin}]}", nil)
+	require.NoError(t, err)
+	_, err = load(t, "instance: a/b", nil)
+	require.ErrorContains(t, err, "instance: must have at most 255 bytes and no /")
 }
 
 func TestNoRoleIsAFault(t *testing.T) {
 	_, err := load(t, "roles: []", nil)
 	require.ErrorContains(t, err, "at least one of preprocessor, engine, processor")
+}
+
+// -config.check finds what the start would.
+func TestFilesThatCannotBeReadAreFaults(t *testing.T) {
+	_, err := load(t, `
+http: {web_config_file: /nowhere/web.yaml}
+secrets: {key_file: /nowhere/keys}
+api: {tokens: [{token_file: /nowhere/token, role: admin}]}
+ingest: {tenants: [{name: shop, api_key_file: /nowhere/api}]}
+`, nil)
+	for _, path := range []string{"http.web_config_file", "secrets.key_file", "api.tokens[0].token_file", "ingest.tenants[0].api_key_file"} {
+		require.ErrorContains(t, err, path)
+	}
+}
+
+// A service has the usual admin port: a command beside it takes another.
+func TestCommandsTakeNoPortOfAService(t *testing.T) {
+	for _, args := range [][]string{{"-export", "-"}, {"-import", "registry.yaml"}, {"-reseal"}} {
+		cfg, err := load(t, "secrets: {key_file: \""+keyFile(t)+"\"}", nil, args...)
+		require.NoError(t, err)
+		assert.Equal(t, "127.0.0.1:0", cfg.Admin.Listen, "%v", args)
+	}
+}
+
+func keyFile(t *testing.T) string {
+	t.Helper()
+	file := t.TempDir() + "/keys"
+	require.NoError(t, os.WriteFile(file, []byte("k1 "+base64.StdEncoding.EncodeToString(make([]byte, 32))+"\n"), 0o600))
+	return file
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
-	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
 	"github.com/aviaryhq/aviary/internal/eventbridge/console"
@@ -19,7 +21,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // Build wires the service: client, targets, registry, then each role, then the server in front of all. The stop runs backwards: no more
@@ -37,7 +38,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := s.openRegistry(ctx); err != nil {
 		return err
 	}
-	if cfg.Export != "" || cfg.Import != "" {
+	if cfg.Export != "" || cfg.Import != "" || cfg.Reseal {
 		defer rt.Shutdown()
 		return s.exchange(ctx)
 	}
@@ -76,12 +77,16 @@ type service struct {
 	status  *registry.Status
 
 	processor *processor.Processor // nil without the role
+	senders   atomic.Bool          // are asked who they are
 }
 
 func (s *service) admin() bool { return s.cfg.Pulsar.AdminURL != "" }
 
 // openTargets makes what delivers, and what checks targets when subscribers are put.
 func (s *service) openTargets() (err error) {
+	if len(s.cfg.Connections.Redis) > 0 { // the client has one log for the whole process
+		redis.SetLogger(redisLog{s.rt.Log.Named("redis")})
+	}
 	s.factory, err = target.NewFactory(target.Options{
 		Config: s.cfg.Targets, Connections: s.cfg.Connections, Pulsar: s.cfg.Pulsar, Topics: s.topics, Log: s.rt.Log, Registerer: s.rt.Metrics,
 	})
@@ -95,15 +100,9 @@ func (s *service) openTargets() (err error) {
 
 // openRegistry reads the registry, and keeps reading it. It waits for Pulsar.
 func (s *service) openRegistry(ctx context.Context) (err error) {
-	var keys *registry.Keys
-	if file := s.cfg.Secrets.KeyFile; file != "" {
-		text, err := secret.ReadFile(file)
-		if err == nil {
-			keys, err = registry.ParseKeys(text)
-		}
-		if err != nil {
-			return config.Fault("secrets.key_file", "%v", err)
-		}
+	keys, err := s.cfg.Secrets.keys()
+	if err != nil {
+		return err
 	}
 	if !s.admin() {
 		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of what was deleted stay")
@@ -131,6 +130,7 @@ func (s *service) join() (err error) {
 		return err
 	}
 	s.rt.Go("status", s.status.Run)
+	s.rt.Go("namespace", s.watchNamespace)
 	return nil
 }
 
@@ -140,6 +140,7 @@ func (s *service) process() {
 		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Admin: s.admin(),
 		Config: s.cfg.Processor, Log: s.rt.Log, Metrics: processor.NewMetrics(s.rt.Metrics),
 	})
+	s.rt.Go("states of subscribers", s.tellStates)
 	s.rt.Go("processor", s.processor.Run)
 }
 
@@ -204,15 +205,17 @@ func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), er
 			return err
 		}
 		inForce = changed
+		s.senders.Store(len(changed.Ingest.Tenants) > 0)
 		return nil
 	})
-	p.Routes(r)
+	s.senders.Store(len(s.cfg.Ingest.Tenants) > 0)
+	p.Routes(r.With(s.knownHost))
 	return p.ConnState, nil
 }
 
 // manage serves the API and the console.
 func (s *service) manage(r chi.Router) error {
-	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, Version: app.ThisBuild().Version, Log: s.rt.Log}
+	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, Jobs: s.store, Version: app.ThisBuild().Version, Log: s.rt.Log}
 	if s.processor != nil { // else the interface must be nil
 		o.Processor = s.processor
 	}
@@ -220,7 +223,10 @@ func (s *service) manage(r chi.Router) error {
 	if err != nil {
 		return err
 	}
-	o.Access.Tokens = tokens
+	o.Access = api.Access{Tokens: tokens, Hosts: s.cfg.HTTP.Hosts}
+	if tokens == nil && !loopback(s.cfg.HTTP.Listen) {
+		s.rt.Log.Warn("api.tokens is empty: everybody who reaches http.listen may read and change all buses and subscribers", zap.String("listen", s.cfg.HTTP.Listen))
+	}
 	a, err := api.New(o)
 	if err != nil {
 		return err

@@ -33,6 +33,8 @@ type piece struct {
 	Rate       int     `json:"rate"`       // messages a second to offer; 0: as many as possible
 	Type       string  `json:"type"`       // of the subscription; empty: shared
 	Order      string  `json:"order"`      // that the consumer keeps
+	Events     int     `json:"events"`     // in each request; 0: 1
+	First      int     `json:"first"`      // number of the first message; the last one's is below Count
 
 	Remote  remoteLoad `json:"remote"`  // of remote write
 	Profile string     `json:"profile"` // prefix of profile files, optional

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -510,13 +511,13 @@ func (s *server) await(ctx context.Context, url string) error {
 	}
 }
 
-// load measures the process while it is sent the load that p says, and while rest lasts.
+// load measures the process while it is sent the load that p says, remote write where it says none, and while rest lasts.
 func (s *server) load(ctx context.Context, p piece, rest func()) (t turn, err error) {
 	before, err := s.cpu()
 	if err != nil {
 		return t, err
 	}
-	p.Kind, p.URL = "remote-write", s.write
+	p.Kind, p.URL = cmp.Or(p.Kind, "remote-write"), cmp.Or(p.URL, s.write)
 	if t.load, err = runPiece(ctx, p); err != nil {
 		return t, err
 	}

@@ -48,6 +48,7 @@ func pieces() map[string]func(context.Context, piece, *meter) error {
 		"redis-lag":         redisLag,
 		"redis-stream":      redisStream,
 		"raw-lag":           rawLag,
+		"event-load":        eventLoad,
 	}
 }
 

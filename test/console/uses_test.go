@@ -124,7 +124,7 @@ func pauseAndResume(w *world, b *tab) {
 	b.wait(element("button", "Pause billing"))
 	assert.Equal(t, registry.Active, w.Snapshot().Subscriber("orders", "billing").State)
 
-	_, err := w.SetState(t.Context(), "orders", "billing", registry.Disabled, "410 Gone")
+	_, err := w.ChangeState(t.Context(), "orders", "billing", registry.Disabled, "410 Gone", registry.Condition{})
 	require.NoError(t, err)
 	b.see("410 Gone") // by itself
 

@@ -193,14 +193,17 @@ func (w *world) PutSubscriber(_ context.Context, s registry.Subscriber, c regist
 	return w.snapshot().Subscriber(s.Bus, s.Name), !known, nil
 }
 
-func (w *world) DeleteSubscriber(_ context.Context, bus, name string, _ registry.Condition) error {
+func (w *world) DeleteSubscriber(_ context.Context, bus, name string, c registry.Condition) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := holds(c, w.subscribers[bus+"/"+name].Revision); err != nil {
+		return err
+	}
 	delete(w.subscribers, bus+"/"+name)
 	return nil
 }
 
-func (w *world) SetState(_ context.Context, bus, name string, to registry.State, reason string) (*registry.Subscriber, error) {
+func (w *world) ChangeState(_ context.Context, bus, name string, to registry.State, reason string, _ registry.Condition) (*registry.Subscriber, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, known := w.subscribers[bus+"/"+name]

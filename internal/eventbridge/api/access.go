@@ -13,10 +13,24 @@ const (
 	RoleViewer = "viewer" // may read, and test patterns
 )
 
-// Access says who may use the API. The zero value: everybody who reaches it.
+// Access says who may use the API. The zero value: everybody who reaches it by an address that is surely its own.
 type Access struct {
 	// Tokens are bearer tokens, bound to a role in place of a tenant. Nil: none is asked for.
 	Tokens *door.Tokens
+	// Hosts are names by which the server may be asked where no token is asked for, besides those that [door.Hosts] knows.
+	Hosts door.Hosts
+}
+
+// knownHost refuses requests for names that may be anybody's, where no token is asked for: a page of the internet whose name is made to lead to this
+// process (DNS rebinding) is of the same site as the API, to a browser that stands inside the network.
+func (a *API) knownHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.Access.Tokens == nil && !a.Access.Hosts.Know(r.Host) {
+			writeProblem(w, problem{Status: http.StatusMisdirectedRequest, Detail: door.UnknownHost})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // authorized lets those through who may do what they ask for.

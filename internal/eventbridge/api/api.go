@@ -6,8 +6,10 @@ import (
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
@@ -19,7 +21,12 @@ type Registry interface {
 	DeleteBus(ctx context.Context, name string, c registry.Condition) error
 	PutSubscriber(ctx context.Context, s registry.Subscriber, c registry.Condition) (*registry.Subscriber, bool, error)
 	DeleteSubscriber(ctx context.Context, bus, name string, c registry.Condition) error
-	SetState(ctx context.Context, bus, name string, state registry.State, reason string) (*registry.Subscriber, error)
+	ChangeState(ctx context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error)
+}
+
+// Jobs are those that any process has kept, as JSON of a [Job]. A registry.Store has them.
+type Jobs interface {
+	Job(bus, subscriber string) json.RawMessage
 }
 
 // Processor is what this process delivers. A processor.Processor is one.
@@ -51,6 +58,7 @@ type Options struct {
 	Checks    registry.Checks
 	Processor Processor // nil in a process without that role
 	Instances Instances
+	Jobs      Jobs // nil: those of this process are all that is known
 	Access    Access
 	Version   string
 	Log       *zap.Logger
@@ -59,7 +67,8 @@ type Options struct {
 // API answers requests. It is safe for concurrent use.
 type API struct {
 	Options
-	document []byte // OpenAPI, as JSON
+	document []byte       // OpenAPI, as JSON
+	room     *door.Budget // for bodies of requests
 }
 
 // New makes the API.
@@ -69,13 +78,14 @@ func New(o Options) (*API, error) {
 		return nil, err
 	}
 	o.Log = o.Log.Named("api")
-	return &API{Options: o, document: document}, nil
+	unseen := prometheus.NewGauge(prometheus.GaugeOpts{Name: "room"}) // nobody has asked for it yet
+	return &API{Options: o, document: document, room: door.NewBudget(roomBytes, 1, unseen)}, nil
 }
 
 // Routes adds the API's routes, all below /v1.
 func (a *API) Routes(r chi.Router) {
 	r.Group(func(r chi.Router) {
-		r.Use(a.sameSite, a.authorized)
+		r.Use(a.knownHost, a.sameSite, a.authorized, a.bounded)
 		r.Get("/v1/openapi.json", a.openAPI)
 		r.Get("/v1/instances", a.instances)
 		r.Post("/v1/patterns:test", a.testPattern)

@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -48,6 +50,7 @@ type world struct {
 	contract *contract
 	router   chi.Routes
 	started  *starting
+	store    *registry.Store
 }
 
 func newWorld(t *testing.T, access api.Access) *world {
@@ -80,9 +83,11 @@ func newWorld(t *testing.T, access api.Access) *world {
 		require.NoError(t, factory.Close(closing))
 		require.NoError(t, client.Close(closing))
 	})
+	require.Eventually(t, func() bool { return len(status.Instances()) == 1 }, 30*time.Second, 10*time.Millisecond,
+		"one that is given up while it opens may leave a connection of the client underneath")
 	started := &starting{Processor: delivering}
 	a, err := api.New(api.Options{
-		Registry: store, Processor: started, Instances: status, Access: access, Version: "1.2.3", Log: zap.NewNop(),
+		Registry: store, Processor: started, Instances: status, Jobs: store, Access: access, Version: "1.2.3", Log: zap.NewNop(),
 		Checks: registry.Checks{Target: func(g *registry.Target) (found []registry.Fault) {
 			factory.Check(g, func(pointer, problem string) {
 				found = append(found, registry.Fault{Pointer: pointer, Problem: problem})
@@ -94,11 +99,11 @@ func newWorld(t *testing.T, access api.Access) *world {
 	plain := chi.NewRouter()
 	a.Routes(plain)
 	document := httptest.NewRecorder()
-	request := httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil)
+	request := httptest.NewRequest(http.MethodGet, "http://localhost/v1/openapi.json", nil)
 	request.Header.Set("Authorization", "Bearer boss")
 	plain.ServeHTTP(document, request)
 	require.Equal(t, http.StatusOK, document.Code)
-	w := &world{contract: newContract(t, document.Body.Bytes()), router: plain, started: started}
+	w := &world{contract: newContract(t, document.Body.Bytes()), router: plain, started: started, store: store}
 	router := chi.NewRouter()
 	router.Use(keepsContract(t, w.contract))
 	a.Routes(router)
@@ -187,6 +192,9 @@ func TestFaultsAreAllToldAtOnce(t *testing.T) {
 		pointers = append(pointers, f.Pointer)
 	}
 	require.ElementsMatch(t, []string{"/rules/0/pattern/a/0/prefx", "/orde", "/target/webhook/url"}, pointers, bad.body)
+	long := call(t, http.MethodPut, at, `{"`+strings.Repeat("k", 100<<10)+`":1}`)
+	require.Equal(t, 422, long.status)
+	require.Less(t, len(long.body), 4<<10, "what was given is not given back whole")
 	require.Equal(t, 415, call(t, http.MethodPut, at, subscriber, "Content-Type", "text/plain").status)
 	require.Equal(t, 415, call(t, http.MethodPut, at, subscriber, "Content-Encoding", "gzip").status)
 	require.Equal(t, 413, call(t, http.MethodPut, at, strings.Repeat(" ", registry.MaxObjectBytes+2)).status)
@@ -230,6 +238,9 @@ func TestPatterns(t *testing.T) {
 		require.Equal(t, pointer, got.problem(t).Faults[0].Pointer, got.body)
 	}
 	require.Equal(t, 400, call(t, http.MethodPost, at, `{"pattern":{"a":[1]},"event":{},"more":1}`).status)
+	long := call(t, http.MethodPost, at, `{"pattern":{"`+strings.Repeat("k", 100<<10)+`":[]},"event":{}}`)
+	require.Equal(t, 400, long.status)
+	require.Less(t, len(long.body), 4<<10, "what was given is not given back whole")
 	require.Equal(t, 413, call(t, http.MethodPost, at, strings.Repeat(" ", 2<<20)).status)
 }
 
@@ -263,6 +274,126 @@ func TestAccess(t *testing.T) {
 		require.Equal(t, 403, call(t, http.MethodDelete, at, "", append(foreign, auth...)...).status, "%v", foreign)
 	}
 	require.Equal(t, 204, call(t, http.MethodDelete, at, "", append([]string{"Sec-Fetch-Site", "same-origin", "Origin", w.url}, auth...)...).status)
+}
+
+// TestNamesThatLeadHereAreNotEnough: a page whose name leads to this process is of the API's own site to a browser.
+func TestNamesThatLeadHereAreNotEnough(t *testing.T) {
+	w := newWorld(t, api.Access{Hosts: door.Hosts{"events.example.com"}})
+	asked := func(method, host string, headers ...string) int {
+		req, err := http.NewRequestWithContext(t.Context(), method, w.url+"/v1/buses", nil)
+		require.NoError(t, err)
+		req.Host = host
+		for i := 0; i < len(headers); i += 2 {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	for _, host := range []string{"evil.example:9601", "127.0.0.1.evil.example"} {
+		require.Equal(t, 421, asked(http.MethodGet, host), host)
+		require.Equal(t, 421, asked(http.MethodGet, host, "Sec-Fetch-Site", "same-origin", "Origin", "http://"+host), host)
+	}
+	for _, host := range []string{"localhost:9601", "eventbridge", "[::1]:9601", "events.example.com"} {
+		require.Equal(t, 200, asked(http.MethodGet, host), host)
+	}
+}
+
+// TestConditions: the forms that ETags may come in.
+func TestConditions(t *testing.T) {
+	w := newWorld(t, api.Access{})
+	at := w.url + "/v1/buses/b"
+	require.Equal(t, 201, call(t, http.MethodPut, at, `{}`).status) // revision 1
+	subs := at + "/subscribers/s"
+	require.Equal(t, 201, call(t, http.MethodPut, subs, subscriber).status) // 2
+	for text, want := range map[string]int{
+		`"2"`: 200, `"1","2"`: 200, `W/"2", "2"`: 200, `*`: 200,
+		`"1"`: 412, `"1", "3"`: 412, `W/"2"`: 412,
+		`2`: 400, `"2`: 400, `"+2"`: 400, `"02"`: 400, `"x"`: 400, ``: 400, `"2",*`: 400, `"99999999999999999999"`: 400,
+	} {
+		require.Equal(t, want, call(t, http.MethodPut, subs, subscriber, "If-Match", text).status, text)
+	}
+	require.Equal(t, 400, call(t, http.MethodPut, subs, subscriber, "If-None-Match", `"2"`).status)
+	require.Equal(t, 412, call(t, http.MethodPost, subs+":pause", "", "If-Match", `"1"`).status, "a condition holds for each change")
+	require.Contains(t, call(t, http.MethodGet, subs, "").body, `"state":"active"`)
+	require.Equal(t, 200, call(t, http.MethodPost, subs+":pause", "", "If-Match", `"2"`).status)
+	require.Equal(t, 412, call(t, http.MethodDelete, subs, "", "If-Match", `"2"`).status)
+	require.Equal(t, 412, call(t, http.MethodPut, at+"x", `{}`, "If-Match", `"2"`).status, "there is none")
+}
+
+// TestAPageEndsBeforeItIsLarge: objects may have half a mebibyte each.
+func TestAPageEndsBeforeItIsLarge(t *testing.T) {
+	w := newWorld(t, api.Access{})
+	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
+	large := fmt.Sprintf(`{"rules":[{"name":"all","pattern":{"type":[{"prefix":%q}]}}],"target":{"log":{}},"transform":{"template":%q}}`, "<&>", strings.Repeat("<", 400<<10))
+	for i := range 8 {
+		made := call(t, http.MethodPut, fmt.Sprintf("%s/v1/buses/b/subscribers/s%d", w.url, i), large)
+		require.Equal(t, 201, made.status, made.body[:min(len(made.body), 1000)])
+	}
+	after, seen := "", 0
+	for pages := 1; ; pages++ {
+		got := call(t, http.MethodGet, w.url+"/v1/buses/b/subscribers?limit=1000&after="+after, "")
+		require.Equal(t, 200, got.status)
+		require.Less(t, len(got.body), 3<<20)
+		var page struct {
+			Items []struct{ Name string }
+			Next  string
+		}
+		require.NoError(t, json.Unmarshal([]byte(got.body), &page))
+		seen += len(page.Items)
+		if after = page.Next; after == "" {
+			require.Equal(t, 2, pages)
+			break
+		}
+	}
+	require.Equal(t, 8, seen)
+}
+
+// TestJobsThatCannotBe: what a client has to mend is not told to come again.
+func TestJobsThatCannotBe(t *testing.T) {
+	w := newWorld(t, api.Access{})
+	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
+	at := w.url + "/v1/buses/b/subscribers/s"
+	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
+	for _, c := range [][2]string{{":replay", `{"rate":-1}`}, {":replay", `{"from":"2999-01-01T00:00:00Z"}`}, {":redrive", `{"rate":-1}`}, {":redrive", `{"max":-1}`}} {
+		got := call(t, http.MethodPost, at+c[0], c[1])
+		require.Equal(t, 422, got.status, got.body)
+	}
+}
+
+// TestJobsOfOtherProcesses: what became of them is told, also when their process has gone.
+func TestJobsOfOtherProcesses(t *testing.T) {
+	w := newWorld(t, api.Access{})
+	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
+	at := w.url + "/v1/buses/b/subscribers/s"
+	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
+	uid := w.store.Snapshot().Subscriber("b", "s").UID
+	kept := func(instance, state string, began time.Time) {
+		text := fmt.Sprintf(`{"id":"x1","kind":"replay","state":%q,"began":%q,"read":3,"chosen":2,"published":1,"instance":%q}`, state, began.Format(time.RFC3339Nano), instance)
+		require.NoError(t, w.store.SetJob(t.Context(), "b", "s", uid, json.RawMessage(text)))
+	}
+	kept("gone", "running", time.Now())
+	got := call(t, http.MethodGet, at+"/job", "")
+	require.Equal(t, 200, got.status)
+	require.Contains(t, got.body, `"state":"interrupted"`)
+	require.Contains(t, got.body, `"instance":"gone"`)
+	kept("here", "running", time.Now().Add(-time.Hour))
+	require.Contains(t, call(t, http.MethodGet, at+"/job", "").body, `"state":"interrupted"`, "the process that has the name was started later")
+	kept("here", "running", time.Now())
+	require.Contains(t, call(t, http.MethodGet, at+"/job", "").body, `"state":"running"`)
+	refused := call(t, http.MethodPost, at+":replay", `{"dry_run":true}`)
+	require.Equal(t, 409, refused.status, refused.body)
+	require.Contains(t, refused.body, "at the instance here")
+	require.Equal(t, 409, call(t, http.MethodDelete, at+"/job", "").status)
+	kept("here", "done", time.Now())
+	require.Contains(t, call(t, http.MethodGet, at+"/job", "").body, `"state":"done"`)
+	require.Equal(t, 404, call(t, http.MethodDelete, at+"/job", "").status)
+	require.Equal(t, 202, call(t, http.MethodPost, at+":replay", `{"dry_run":true}`).status)
+	require.Eventually(t, func() bool {
+		body := call(t, http.MethodGet, at+"/job", "").body
+		return strings.Contains(body, `"state":"done"`) && !strings.Contains(body, "x1")
+	}, 30*time.Second, 50*time.Millisecond, "its own is the latest")
 }
 
 // TestDocumentIsWhole: it has each route, and no other but the preprocessor's.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"iter"
 	"net/http"
 
@@ -15,23 +16,38 @@ func (a *API) listBuses(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	write(w, http.StatusOK, pageOf(a.Registry.Snapshot().Buses(), func(b *registry.Bus) string { return b.Name }, limit, after))
+	found, err := pageOf(a.Registry.Snapshot().Buses(), func(b *registry.Bus) string { return b.Name }, limit, after)
+	a.writePage(w, r, found, err)
 }
 
-// pageOf cuts a page out of objects in the order of their names.
-func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after string) list[*T] {
-	found := list[*T]{Items: []*T{}}
+// pageOf cuts a page out of objects in the order of their names: limit of them, or as many as have pageBytes.
+func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after string) (found list[json.RawMessage], err error) {
+	found.Items = []json.RawMessage{}
+	last, size := "", 0
 	for one := range all {
 		if name(one) <= after {
 			continue
 		}
-		if len(found.Items) == limit {
-			found.Next = name(found.Items[limit-1])
+		if len(found.Items) == limit || size >= pageBytes {
+			found.Next = last
 			break
 		}
-		found.Items = append(found.Items, one)
+		text, err := encode(one)
+		if err != nil {
+			return found, err
+		}
+		found.Items = append(found.Items, text)
+		last, size = name(one), size+len(text)
 	}
-	return found
+	return found, nil
+}
+
+func (a *API) writePage(w http.ResponseWriter, r *http.Request, found list[json.RawMessage], err error) {
+	if err != nil {
+		a.refuse(w, r, err)
+		return
+	}
+	write(w, http.StatusOK, found)
 }
 
 // bus returns the bus of the path.
@@ -63,11 +79,11 @@ func (a *API) putBus(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) storeBus(w http.ResponseWriter, r *http.Request) (b *registry.Bus, created bool, err error) {
-	c, err := condition(r)
+	c, err := condition(r, a.busRevision(r))
 	if err != nil {
 		return nil, false, err
 	}
-	body, err := readObject(w, r)
+	body, err := a.readObject(w, r)
 	if err != nil {
 		return nil, false, err
 	}
@@ -78,6 +94,14 @@ func (a *API) storeBus(w http.ResponseWriter, r *http.Request) (b *registry.Bus,
 	return a.Registry.PutBus(r.Context(), given, c)
 }
 
+// busRevision is that of the bus of the path, 0 when there is none.
+func (a *API) busRevision(r *http.Request) int64 {
+	if b := a.Registry.Snapshot().Bus(chi.URLParam(r, "bus")); b != nil {
+		return b.Revision
+	}
+	return 0
+}
+
 func statusOf(created bool) int {
 	if created {
 		return http.StatusCreated
@@ -86,12 +110,12 @@ func statusOf(created bool) int {
 }
 
 func (a *API) deleteBus(w http.ResponseWriter, r *http.Request) {
-	a.remove(w, r, func(c registry.Condition) error { return a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c) })
+	a.remove(w, r, a.busRevision(r), func(c registry.Condition) error { return a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c) })
 }
 
-// remove deletes an object, on the request's condition.
-func (a *API) remove(w http.ResponseWriter, r *http.Request, remove func(registry.Condition) error) {
-	c, err := condition(r)
+// remove deletes an object, on the request's condition. now is its revision.
+func (a *API) remove(w http.ResponseWriter, r *http.Request, now int64, remove func(registry.Condition) error) {
+	c, err := condition(r, now)
 	if err == nil {
 		err = remove(c)
 	}

@@ -32,7 +32,7 @@ type patternField struct {
 }
 
 func (a *API) testPattern(w http.ResponseWriter, r *http.Request) {
-	answer, err := explain(w, r)
+	answer, err := a.explain(w, r)
 	if err != nil {
 		a.refuse(w, r, err)
 		return
@@ -40,8 +40,8 @@ func (a *API) testPattern(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, answer)
 }
 
-func explain(w http.ResponseWriter, r *http.Request) (answer patternAnswer, err error) {
-	body, err := read(w, r, testBytes)
+func (a *API) explain(w http.ResponseWriter, r *http.Request) (answer patternAnswer, err error) {
+	body, err := a.read(w, r, testBytes)
 	if err != nil {
 		return answer, err
 	}
@@ -51,7 +51,7 @@ func explain(w http.ResponseWriter, r *http.Request) (answer patternAnswer, err 
 	}
 	var faults []registry.Fault
 	fault := func(pointer, problem string) {
-		faults = append(faults, registry.Fault{Pointer: pointer, Problem: problem})
+		faults = append(faults, registry.Fault{Pointer: pointer, Problem: problem}.Short())
 	}
 	var pattern *match.Pattern
 	if len(test.Pattern) == 0 {
@@ -79,7 +79,7 @@ func explain(w http.ResponseWriter, r *http.Request) (answer patternAnswer, err 
 	found, err := pattern.Explain(test.Event)
 	if err != nil {
 		return answer, &refusal{
-			status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: []registry.Fault{{Pointer: "/event", Problem: err.Error()}},
+			status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: []registry.Fault{registry.Fault{Pointer: "/event", Problem: err.Error()}.Short()},
 		}
 	}
 	answer.Match = found.Match

@@ -20,7 +20,8 @@ func (a *API) listSubscribers(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	write(w, http.StatusOK, pageOf(s.Subscribers(b.Name), func(s *registry.Subscriber) string { return s.Name }, limit, after))
+	found, err := pageOf(s.Subscribers(b.Name), func(s *registry.Subscriber) string { return s.Name }, limit, after)
+	a.writePage(w, r, found, err)
 }
 
 // subscriber returns the subscriber of the path.
@@ -60,11 +61,11 @@ func (a *API) putSubscriber(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) storeSubscriber(w http.ResponseWriter, r *http.Request) (s *registry.Subscriber, created bool, err error) {
-	c, err := condition(r)
+	c, err := condition(r, a.subscriberRevision(r))
 	if err != nil {
 		return nil, false, err
 	}
-	body, err := readObject(w, r)
+	body, err := a.readObject(w, r)
 	if err != nil {
 		return nil, false, err
 	}
@@ -79,8 +80,16 @@ func (a *API) storeSubscriber(w http.ResponseWriter, r *http.Request) (s *regist
 	return a.Registry.PutSubscriber(r.Context(), given, c)
 }
 
+// subscriberRevision is that of the subscriber of the path, 0 when there is none.
+func (a *API) subscriberRevision(r *http.Request) int64 {
+	if s := a.Registry.Snapshot().Subscriber(chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber")); s != nil {
+		return s.Revision
+	}
+	return 0
+}
+
 func (a *API) deleteSubscriber(w http.ResponseWriter, r *http.Request) {
-	a.remove(w, r, func(c registry.Condition) error {
+	a.remove(w, r, a.subscriberRevision(r), func(c registry.Condition) error {
 		return a.Registry.DeleteSubscriber(r.Context(), chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), c)
 	})
 }
@@ -88,7 +97,11 @@ func (a *API) deleteSubscriber(w http.ResponseWriter, r *http.Request) {
 // setState answers requests that change the state only.
 func (a *API) setState(to registry.State) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s, err := a.Registry.SetState(r.Context(), chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), to, "")
+		c, err := condition(r, a.subscriberRevision(r))
+		var s *registry.Subscriber
+		if err == nil {
+			s, err = a.Registry.ChangeState(r.Context(), chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), to, "", c)
+		}
 		if err != nil {
 			a.refuse(w, r, err)
 			return

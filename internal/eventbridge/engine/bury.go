@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -59,7 +60,7 @@ var errAnotherTry = errors.New("the dead-letter topic has just been opened")
 func (b *burier) letter(r *messaging.Record, reason string) *messaging.Record {
 	const most = 1 << 10
 	if len(reason) > most {
-		reason = reason[:most]
+		reason = strings.ToValidUTF8(reason[:most], "")
 	}
 	properties := maps.Clone(r.Properties)
 	properties[messaging.PropertyReason] = reason

@@ -28,7 +28,8 @@ type bus struct {
 	metrics *busMetrics
 	rules   *rules
 	newest  atomic.Pointer[registry.Bus]
-	after   <-chan struct{} // what worked for a bus of this name before; may be nil
+	exists  atomic.Pointer[map[string]bool] // UIDs of the subscribers, disabled ones included
+	after   <-chan struct{}                 // what worked for a bus of this name before; may be nil
 	begin   sync.Once
 	done    chan struct{} // closed when nothing works for the bus any more
 
@@ -64,13 +65,10 @@ func (b *bus) update(s *registry.Snapshot) bool {
 			count += len(sub.Rules)
 		}
 	}
-	gone := b.rules.change(wanted, b.laneOf)
+	b.exists.Store(&exists)
+	b.rules.change(wanted, b.laneOf)
 	b.metrics.rules.Set(float64(count))
-	for _, s := range gone {
-		if !exists[s.UID] {
-			b.forget(s.UID)
-		}
-	}
+	b.forget(exists)
 	b.hold(nil)
 	return true
 }
@@ -123,16 +121,24 @@ func (b *bus) laneOf(s *registry.Subscriber) *lane {
 	return l
 }
 
-// forget ends the lanes of a subscriber that was deleted.
-func (b *bus) forget(uid string) {
+// forget ends the lanes of subscribers that do not exist any more.
+func (b *bus) forget(exists map[string]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if l := b.lanes[uid]; l != nil {
-		l.forget()
-		delete(b.lanes, uid)
-	}
+	forget(b.lanes, exists)
 	for _, p := range b.owned {
-		p.forget(uid)
+		p.laneMu.Lock()
+		forget(p.lanes, exists)
+		p.laneMu.Unlock()
+	}
+}
+
+func forget(lanes map[string]*lane, exists map[string]bool) {
+	for uid, l := range lanes {
+		if !exists[uid] {
+			l.forget()
+			delete(lanes, uid)
+		}
 	}
 }
 
@@ -235,7 +241,7 @@ func (b *bus) own(ctx context.Context, topic string, index int) {
 	b.mu.Unlock()
 	b.log.Info("owning a partition", zap.Int("partition", index))
 	b.engine.working.Go(func() {
-		<-ctx.Done()
+		p.watch()
 		b.mu.Lock()
 		if b.owned[index] == p {
 			delete(b.owned, index)
@@ -303,7 +309,10 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		if s.ordered {
 			l = p.lane(s)
 		}
-		if !l.add(ctx, c) {
+		switch {
+		case l == nil: // the subscriber was deleted meanwhile
+			m.done(nil)
+		case !l.add(ctx, c):
 			m.done(errGivenUp)
 		}
 	}
@@ -346,6 +355,7 @@ type partition struct {
 	matcher matcher
 	window  *window
 	rebuilt bool
+	judged  time.Time // the last event
 
 	laneMu sync.Mutex
 	lanes  map[string]*lane // of ordered subscribers, by UID
@@ -361,30 +371,48 @@ func (p *partition) again(ctx context.Context, hash identity, position int64, d 
 		p.rebuild(ctx, d.PublishTime)
 		p.rebuilt = true
 	}
-	again, forgotten := p.window.seen(hash, position, d.PublishTime)
+	p.judged = time.Now()
+	again, forgotten := p.window.judge(hash, position, d.PublishTime)
 	p.bus.metrics.forgot.Add(float64(forgotten))
 	return again
 }
 
-// lane returns the lane of an ordered subscriber, which it makes when there is none.
+// watch waits until the partition is given up. Meanwhile it gives the room of its window back when that is scarce and the
+// partition gets nothing: events are forgotten when others come. The window is read back with the next event.
+func (p *partition) watch() {
+	t := time.NewTicker(time.Minute)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if room := p.window.room; room.used.Load() <= room.most/2 || !p.mu.TryLock() {
+			continue
+		}
+		if p.rebuilt && time.Since(p.judged) > p.window.length {
+			p.window.close()
+			p.rebuilt = false
+		}
+		p.mu.Unlock()
+	}
+}
+
+// lane returns the lane of an ordered subscriber, which it makes when there is none. It returns nil when the subscriber
+// does not exist any more: a lane would make its topics anew.
 func (p *partition) lane(s *subscriber) *lane {
 	p.laneMu.Lock()
 	defer p.laneMu.Unlock()
+	if !(*p.bus.exists.Load())[s.UID] {
+		return nil
+	}
 	l := p.lanes[s.UID]
 	if l == nil {
 		l = p.bus.engine.newLane(p.bus, s.Subscriber, p.ctx, p.index)
 		p.lanes[s.UID] = l
 	}
 	return l
-}
-
-func (p *partition) forget(uid string) {
-	p.laneMu.Lock()
-	defer p.laneMu.Unlock()
-	if l := p.lanes[uid]; l != nil {
-		l.forget()
-		delete(p.lanes, uid)
-	}
 }
 
 // end gives the partition up. Its context has ended.
@@ -406,9 +434,10 @@ func (p *partition) end() {
 // newLane makes a lane that ends with ctx. Names are those of its subscriber's first revision, and never change.
 func (e *Engine) newLane(b *bus, s *registry.Subscriber, ctx context.Context, partition int) *lane { //nolint:revive // ctx is kept
 	log := b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition))
+	ctx, end := context.WithCancel(ctx)
 	l := &lane{
-		cfg: e.cfg, subscriber: s, ordered: s.Order.Ordered(), oneKey: s.Order == registry.OrderGroup,
-		turns: e.turns, log: log, metrics: b.metrics, ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1),
+		cfg: e.cfg, subscriber: s, ordered: s.Order.Ordered(),
+		turns: e.turns, log: log, metrics: b.metrics, ctx: ctx, end: end, last: -1, stored: -1, wake: make(chan struct{}, 1),
 		bury: &burier{engine: e, subscriber: s, log: log, metrics: b.metrics},
 	}
 	config := b.newest.Load()

@@ -43,13 +43,13 @@ type lane struct {
 	cfg        Config
 	subscriber *registry.Subscriber // any revision of it: UID, name and order never change
 	ordered    bool
-	oneKey     bool // the copies of a group have one key
 	open       func(context.Context) (store, error)
 	turns      turns
 	bury       deadLetters
 	log        *zap.Logger
 	metrics    *busMetrics
 	ctx        context.Context // the lane's life
+	end        context.CancelFunc
 	working    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -62,7 +62,7 @@ type lane struct {
 	room    chan struct{} // closed when there is room again; nil: nobody waits
 	wake    chan struct{} // one element when the queue has something
 	running bool
-	gone    bool // the subscriber was deleted
+	gone    bool // the subscriber was deleted; ctx has ended
 	trouble error
 	since   time.Time
 }
@@ -73,7 +73,7 @@ const groupRecords = 500
 // add has e stored. It waits while the lane is full, until ctx ends: then it returns false, and nothing was added.
 func (l *lane) add(ctx context.Context, e entry) bool {
 	l.mu.Lock()
-	for l.count > 0 && (l.count >= l.cfg.QueueRecords || l.bytes+int64(e.size) > l.cfg.QueueBytes) {
+	for !l.gone && l.count > 0 && (l.count >= l.cfg.QueueRecords || l.bytes+int64(e.size) > l.cfg.QueueBytes) {
 		if l.room == nil {
 			l.room = make(chan struct{})
 		}
@@ -83,15 +83,21 @@ func (l *lane) add(ctx context.Context, e entry) bool {
 		case <-room:
 		case <-ctx.Done():
 			return false
-		case <-l.ctx.Done():
-			return false
+		case <-l.ctx.Done(): // it ends, or its subscriber was deleted
 		}
 		l.mu.Lock()
+		if l.ctx.Err() != nil && !l.gone {
+			l.mu.Unlock()
+			return false
+		}
 	}
 	defer l.mu.Unlock()
 	if l.gone {
 		e.of.done(nil)
 		return true
+	}
+	if l.ctx.Err() != nil {
+		return false
 	}
 	if l.ordered && e.position <= l.last {
 		// The broker has delivered it again. It was added before, or passed over, as the rules were then.
@@ -117,15 +123,12 @@ func (l *lane) add(ctx context.Context, e entry) bool {
 	return true
 }
 
-// forget says that the subscriber was deleted: what waits is not stored.
+// forget says that the subscriber was deleted: what waits is not stored, and nobody waits for what is being stored.
 func (l *lane) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gone = true
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.end()
 }
 
 // take waits for copies and takes a group of them out of the queue: nil when the lane has been idle, or ends.
@@ -133,7 +136,7 @@ func (l *lane) take() []entry {
 	var idle *time.Timer
 	for {
 		l.mu.Lock()
-		if l.ctx.Err() != nil || l.gone {
+		if l.ctx.Err() != nil {
 			l.mu.Unlock()
 			return nil
 		}
@@ -161,21 +164,28 @@ func (l *lane) take() []entry {
 	}
 }
 
+// endError is what becomes of copies of a lane that ends: those of a deleted subscriber are not missed.
+func (l *lane) endError() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone {
+		return nil
+	}
+	return errGivenUp
+}
+
 // leave ends the work for a lane that has been idle, or ends: what is in the queue of one that ends is given up. It returns
 // false when there is something to do again. All that was open is closed.
 func (l *lane) leave() bool {
 	l.mu.Lock()
-	ends, err := l.ctx.Err() != nil || l.gone, errGivenUp
-	if l.gone {
-		err = nil
-	}
-	if !ends && len(l.queue) > 0 {
+	if l.ctx.Err() == nil && len(l.queue) > 0 {
 		l.mu.Unlock()
 		return false
 	}
 	rest, late := l.queue, l.late
 	l.queue, l.late, l.running = nil, nil, false
 	l.mu.Unlock()
+	err := l.endError()
 	for _, e := range late {
 		e.of.done(err)
 	}
@@ -185,17 +195,10 @@ func (l *lane) leave() bool {
 
 // group returns how many copies at the beginning of the queue are stored together. l.mu is held.
 func (l *lane) group() (n int) {
-	key, bytes := "", 0
+	bytes := 0
 	for n < len(l.queue) && n < groupRecords {
-		r := l.queue[n].record
-		if bytes += messaging.EntryBytes(r); n > 0 && bytes > messaging.MaxEntryBytes {
+		if bytes += messaging.EntryBytes(l.queue[n].record); n > 0 && bytes > messaging.MaxEntryBytes {
 			break
-		}
-		if l.oneKey && n > 0 && r.Key != "" && r.Key != key {
-			break
-		}
-		if n == 0 {
-			key = r.Key
 		}
 		n++
 	}
@@ -254,7 +257,7 @@ func (l *lane) run() {
 			w.store(group)
 			continue
 		}
-		w.end()
+		w.closeAll()
 		if l.leave() {
 			return
 		}
@@ -274,14 +277,7 @@ func (w *laneWork) store(group []entry) {
 	alone := false // each copy by itself: together they are too large
 	for len(group) > 0 {
 		if w.ctx.Err() != nil {
-			w.finish(group, errGivenUp)
-			return
-		}
-		w.mu.Lock()
-		gone := w.gone
-		w.mu.Unlock()
-		if gone {
-			w.finish(group, nil)
+			w.finish(group, w.endError())
 			return
 		}
 		if w.stalled() && time.Since(w.tried) < probeEvery && w.bury.put(w.ctx, group, w.reason()) == nil {
@@ -372,8 +368,8 @@ type turns struct{ first, again chan struct{} }
 
 func newTurns() turns { return turns{make(chan struct{}, 32), make(chan struct{}, 8)} }
 
-// end closes what is open. The lane is idle, or ends.
-func (w *laneWork) end() {
+// closeAll closes what is open. The lane is idle, or ends.
+func (w *laneWork) closeAll() {
 	w.close()
 	w.bury.close()
 	w.mu.Lock()

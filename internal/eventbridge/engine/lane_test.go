@@ -27,7 +27,6 @@ type fakeStore struct {
 	most   int // that were open at once
 	opened int
 	groups [][]int64
-	keys   [][]string
 }
 
 func (s *fakeStore) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
@@ -45,11 +44,10 @@ func (s *fakeStore) put(ctx context.Context, entries []entry) (done, left []entr
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var group []int64
-	var keys []string
 	for _, e := range entries {
-		group, keys = append(group, e.position), append(keys, e.record.Key)
+		group = append(group, e.position)
 	}
-	s.groups, s.keys = append(s.groups, group), append(s.keys, keys)
+	s.groups = append(s.groups, group)
 	return entries, nil, nil
 }
 
@@ -90,8 +88,8 @@ func newFakeLane(t testing.TB, s *fakeStore, order registry.Order) (*lane, conte
 	ctx, cancel := context.WithCancel(t.Context())
 	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
 	l := &lane{
-		cfg: cfg, ordered: order.Ordered(), oneKey: order == registry.OrderGroup, turns: newTurns(), log: zaptest.NewLogger(t), metrics: metrics,
-		ctx: ctx, last: -1, stored: -1, wake: make(chan struct{}, 1), bury: &fakeDead{err: errors.New("no dead letters")},
+		cfg: cfg, ordered: order.Ordered(), turns: newTurns(), log: zaptest.NewLogger(t), metrics: metrics,
+		ctx: ctx, end: cancel, last: -1, stored: -1, wake: make(chan struct{}, 1), bury: &fakeDead{err: errors.New("no dead letters")},
 	}
 	l.open = func(context.Context) (store, error) {
 		s.mu.Lock()
@@ -117,6 +115,19 @@ func (l *lane) addTest(ctx context.Context, position int64, key string) func() b
 		return nil
 	}
 	return finished
+}
+
+// An event whose copies are not all stored is delivered again, also when one of them can never be.
+func TestACopyThatIsRefusedHidesNoneThatIsMissing(t *testing.T) {
+	refused := messaging.Reject(messaging.ErrTooLarge)
+	for _, errs := range [][]error{{refused, errGivenUp, nil}, {errGivenUp, refused, nil}, {nil, refused, errGivenUp}} {
+		m := &message{metrics: NewMetrics(prometheus.NewRegistry()).of("b")}
+		m.left.Store(int32(len(errs)))
+		for _, err := range errs {
+			m.done(err)
+		}
+		assert.ErrorIs(t, *m.failed.Load(), errGivenUp)
+	}
 }
 
 func TestCopiesGatherWhileOthersAreStored(t *testing.T) {
@@ -158,22 +169,6 @@ func TestCopiesGatherWhileOthersAreStored(t *testing.T) {
 		end()
 		l.working.Wait()
 		assert.Zero(t, s.open)
-	})
-}
-
-// Brokers deliver a whole entry to the consumer that its first key is for.
-func TestAGroupHasOneKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &fakeStore{takes: time.Second}
-		l, end := newFakeLane(t, s, registry.OrderGroup)
-		defer end()
-		for i, key := range []string{"x", "a", "", "a", "b", "", "c", "c"} {
-			l.addTest(t.Context(), int64(i), key)
-			synctest.Wait()
-		}
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		assert.Equal(t, [][]string{{"x"}, {"a", "", "a"}, {"b", ""}, {"c", "c"}}, s.keys)
 	})
 }
 
@@ -244,6 +239,33 @@ func TestCopiesOfADeletedSubscriberAreNotStored(t *testing.T) {
 		assert.True(t, l.addTest(t.Context(), 2, "k")())
 		assert.Empty(t, s.groups)
 	})
+}
+
+// A partition that waits for a full lane, and copies that are being stored, are not held up any more once the subscriber
+// is deleted.
+func TestNobodyWaitsForADeletedSubscriber(t *testing.T) {
+	for _, order := range []registry.Order{registry.OrderNone, registry.OrderTotal} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &fakeStore{takes: time.Hour}
+			l, end := newFakeLane(t, s, order)
+			defer end()
+			var finished []func() bool
+			for i := range int64(10) {
+				finished = append(finished, l.addTest(t.Context(), i, ""))
+			}
+			var waiting func() bool
+			go func() { waiting = l.addTest(t.Context(), 10, "") }()
+			synctest.Wait()
+			require.Nil(t, waiting)
+			l.forget()
+			synctest.Wait()
+			require.NotNil(t, waiting)
+			for _, f := range append(finished, waiting) {
+				assert.True(t, f())
+			}
+			assert.Zero(t, s.open)
+		})
+	}
 }
 
 func TestCopiesForATopicThatTakesNothingBecomeDeadLetters(t *testing.T) {

@@ -22,7 +22,11 @@ var errGivenUp = errors.New("the engine gives the partition up")
 
 // done notes that a copy is stored, or, with an error, that it will not be.
 func (m *message) done(err error) {
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, errGivenUp): // more than a copy that is refused: another copy may be missing
+		m.failed.Store(&err)
+	default:
 		m.failed.CompareAndSwap(nil, &err)
 	}
 	if m.left.Add(-1) > 0 {

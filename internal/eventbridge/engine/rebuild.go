@@ -13,20 +13,20 @@ import (
 // clocksApart is how far the clocks of publishers may be apart: publish times do not ascend.
 const clocksApart = time.Minute
 
-// rebuild fills the window with the events that stand before the first one that is delivered, published at first, and
-// with those behind it: some of these may have been acknowledged, and are not delivered. What the topic does not keep,
-// and what is not read in time, is unknown: an event that came before may then be let through.
-func (p *partition) rebuild(ctx context.Context, first time.Time) {
+// rebuild fills the window with the events that stand before the first one that is delivered, published at the given
+// time, and with those behind it: some of these may have been acknowledged, and are not delivered. What the topic does not
+// keep, and what is not read in time, is unknown: an event that came before may then be let through.
+func (p *partition) rebuild(ctx context.Context, published time.Time) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, p.bus.engine.cfg.DedupRebuild)
 	defer cancel()
-	n, err := p.read(ctx, first.Add(-p.window.length-clocksApart))
+	n, err := p.read(ctx, published.Add(-p.window.length-clocksApart))
 	took := time.Since(began)
 	p.bus.metrics.rebuild.Observe(took.Seconds())
 	log := p.bus.log.With(zap.Int("partition", p.index), zap.Int("events", n), zap.Duration("took", took))
 	switch {
 	case err == nil:
-		log.Debug("read the window of events")
+		log.Info("the window of events is read")
 	case p.ctx.Err() == nil:
 		log.Warn("cannot read the whole window of events: some that come again may be let through", zap.Error(err))
 	}
@@ -50,7 +50,7 @@ func (p *partition) read(ctx context.Context, from time.Time) (n int, err error)
 		if err != nil {
 			return err
 		}
-		_, forgotten := p.window.seen(identityOf(e.Source, e.ID), place, d.PublishTime)
+		forgotten := p.window.ahead(identityOf(e.Source, e.ID), place, d.PublishTime)
 		p.bus.metrics.forgot.Add(float64(forgotten))
 		n++
 		return nil

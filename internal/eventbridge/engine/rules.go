@@ -41,8 +41,8 @@ func newRules() *rules {
 }
 
 // change makes the index have the rules of wanted, and only those, in one step. laneOf returns the lane of a
-// subscriber. gone are subscribers that were in the index and are not any more.
-func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subscriber) *lane) (gone []*subscriber) {
+// subscriber.
+func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subscriber) *lane) {
 	next := make(map[string]*subscriber, len(wanted))
 	var changed, old []*subscriber
 	for _, s := range wanted {
@@ -62,12 +62,11 @@ func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subs
 	for uid, was := range r.known {
 		if next[uid] == nil {
 			old = append(old, was)
-			gone = append(gone, was)
 		}
 	}
 	r.known = next
 	if len(changed)+len(old) == 0 {
-		return nil
+		return
 	}
 	r.index.Update(func(c *match.Change[ruleID]) {
 		for _, set := range old {
@@ -81,7 +80,6 @@ func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subs
 			}
 		}
 	})
-	return gone
 }
 
 // newSet makes what the index is to have of a subscriber. was is what it has, if any.

@@ -1,13 +1,18 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -35,6 +40,92 @@ func TestWindow(t *testing.T) {
 	assert.NotEqual(t, identityOf("a", "bc"), identityOf("ab", "c"))
 }
 
+// A backlog that is longer than the window is read ahead when a partition is taken over. An id may come again behind the
+// window, and what comes again within it is left out all the same.
+func TestABacklogLongerThanTheWindow(t *testing.T) {
+	start := time.UnixMilli(1_000_000_000)
+	room := &windowRoom{most: 100}
+	type one struct {
+		id    string
+		after time.Duration
+		again bool
+	}
+	topic := []one{
+		{"acknowledged", 0, false},
+		{"first", time.Second, false},
+		{"x", 2 * time.Second, false},
+		{"acknowledged", 10 * time.Second, true},
+		{"x", 20 * time.Second, true},
+		{"x", 10 * time.Minute, false}, // a new one of its id
+		{"y", 20 * time.Minute, false},
+		{"x", 30 * time.Minute, false}, // another one
+		{"x", 30*time.Minute + time.Second, true},
+	}
+	for _, upTo := range []int{2, 5, 6, len(topic)} { // reading ahead may end early, for want of time
+		w := newWindow(time.Minute, room)
+		for i, e := range topic[:upTo] {
+			require.Zero(t, w.ahead(identityOf("s", e.id), int64(i), start.Add(e.after)))
+		}
+		for range 2 { // they may be delivered again
+			for i, e := range topic[1:min(upTo, len(topic))] {
+				again, _ := w.judge(identityOf("s", e.id), int64(i+1), start.Add(e.after))
+				assert.Equal(t, e.again, again, "%s after %s, read ahead up to %d", e.id, e.after, upTo)
+			}
+		}
+		for i, e := range topic[upTo:] {
+			again, _ := w.judge(identityOf("s", e.id), int64(upTo+i), start.Add(e.after))
+			assert.Equal(t, e.again, again, "%s after %s, behind what was read ahead up to %d", e.id, e.after, upTo)
+		}
+		if upTo == 5 {
+			assert.Nil(t, w.left, "the verdicts are forgotten behind the window")
+		}
+		w.close()
+		require.Zero(t, room.used.Load())
+	}
+}
+
+// One that is delivered again, when another of its id has come behind the window, changes nothing for that other one.
+func TestDeliveredAgainBehindTheWindow(t *testing.T) {
+	w := newWindow(time.Minute, &windowRoom{most: 100})
+	start := time.UnixMilli(1_000_000_000)
+	for _, e := range []struct {
+		position int64
+		after    time.Duration
+	}{{1, 0}, {9, time.Hour}, {1, 0}, {9, time.Hour}} {
+		again, _ := w.judge(identityOf("s", "x"), e.position, start.Add(e.after))
+		assert.False(t, again, "position %d", e.position)
+	}
+}
+
+// What stands before the first event that is delivered is delivered later, when a broker has lost acknowledgements.
+func TestDeliveredAgainBeforeTheFirst(t *testing.T) {
+	w := newWindow(time.Hour, &windowRoom{most: 100})
+	now := time.Now()
+	for i, id := range []string{"x", "x", "y"} {
+		require.Zero(t, w.ahead(identityOf("s", id), int64(i), now))
+	}
+	for _, e := range []struct {
+		id       string
+		position int64
+		again    bool
+	}{{"y", 2, false}, {"x", 0, false}, {"x", 1, true}, {"y", 2, false}, {"x", 3, true}} {
+		again, _ := w.judge(identityOf("s", e.id), e.position, now)
+		assert.Equal(t, e.again, again, "%s at %d", e.id, e.position)
+	}
+}
+
+func TestTheRoomOfVerdictsIsBounded(t *testing.T) {
+	room := &windowRoom{most: 10}
+	w := newWindow(time.Hour, room)
+	forgotten := 0
+	for i := range int64(100) {
+		forgotten += w.ahead(identityOf("s", "x"), i, time.Now())
+	}
+	assert.LessOrEqual(t, room.used.Load(), int64(10))
+	assert.LessOrEqual(t, len(w.left), 10)
+	assert.Positive(t, forgotten)
+}
+
 func TestTheRoomOfWindowsIsBounded(t *testing.T) {
 	room := &windowRoom{most: 1000}
 	a, b := newWindow(time.Hour, room), newWindow(time.Hour, room)
@@ -56,6 +147,35 @@ func TestTheRoomOfWindowsIsBounded(t *testing.T) {
 	assert.True(t, again, "the newest are remembered")
 	again, _ = a.seen(identityOf("s", "0"), 10000, now)
 	assert.False(t, again)
+}
+
+// A partition that gets nothing any more leaves the room to others.
+func TestAQuietPartitionGivesItsRoomBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.DedupEvents = 10
+		e := New(Options{Config: cfg, Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry())})
+		ctx, cancel := context.WithCancel(t.Context())
+		b := e.newBus(ctx, &registry.Bus{Name: busName, DedupWindow: registry.Duration(10 * time.Minute)}, nil)
+		b.own(ctx, "topic", 0)
+		p := b.owned[0]
+		p.rebuilt = true
+		for i := range 8 {
+			p.mu.Lock()
+			assert.False(t, p.again(ctx, identityOf("s", fmt.Sprint(i)), int64(i), &messaging.Delivery{PublishTime: time.Now()}))
+			p.mu.Unlock()
+			time.Sleep(time.Minute)
+		}
+		assert.EqualValues(t, 8, e.room.used.Load())
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		assert.Zero(t, e.room.used.Load())
+		assert.False(t, p.rebuilt, "it is read back with the next event")
+		cancel()
+		e.working.Wait()
+		b.halt()
+		b.endLanes()
+	})
 }
 
 func TestPositionsAscend(t *testing.T) {

@@ -130,10 +130,6 @@ func checkKnown(which int, text []byte, at int) *Error {
 		if !isURI(text) {
 			return faultf(BadAttribute, at, "dataschema: must be an absolute URI (RFC 3986), got %s", shown(text))
 		}
-	case timeName:
-		if _, err := parseTime(text); err != nil {
-			return faultf(BadAttribute, at, "time: must be a time by RFC 3339 such as 2026-11-22T17:00:00Z, got %s", shown(text))
-		}
 	case contentTypeName:
 		if !isMediaType(text) {
 			return faultf(BadAttribute, at, "datacontenttype: must be a media type such as application/json, got %s", shown(text))

@@ -1,10 +1,14 @@
 package event
 
-import "encoding/base64"
+import (
+	"encoding/base64"
+	"time"
+)
 
 // draft gathers the parts of one event.
 type draft struct {
 	known  [knownNames]attribute // without a name; raw is nil where there is none
+	at     time.Time             // the attribute time
 	others []attribute
 	total  int // attributes
 
@@ -48,6 +52,9 @@ func (d *draft) set(name, raw []byte, escaped bool, at int) *Error {
 	}
 	text := raw[1 : len(raw)-1]
 	if escaped {
+		if n := decodedSize(text); n > MaxTextBytes { // before memory is taken for it
+			return faultf(BadAttribute, at, "%s: must have at most %d bytes, got %d", name, MaxTextBytes, n)
+		}
 		from := len(d.buf)
 		d.buf = appendDecoded(d.buf, text)
 		text = d.buf[from:len(d.buf):len(d.buf)]
@@ -86,6 +93,12 @@ func (d *draft) check(which int, a attribute, text []byte, at int) *Error {
 	}
 	if fault := checkKnown(which, text, at); fault != nil {
 		return fault
+	}
+	if which == timeName {
+		var err error
+		if d.at, err = parseTime(text); err != nil {
+			return faultf(BadAttribute, at, "time: must be a time by RFC 3339 such as 2026-11-22T17:00:00Z, got %s", shown(text))
+		}
 	}
 	d.known[which] = attribute{raw: a.raw, escaped: a.escaped}
 	return nil
@@ -186,9 +199,7 @@ func (d *draft) write(dst []byte) (Event, error) {
 	}
 	e.ID, e.Source, e.Type, e.Subject = text(idName), text(sourceName), text(typeName), text(subjectName)
 	e.PartitionKey, e.DataContentType = text(partitionKeyName), text(contentTypeName)
-	if raw := d.known[timeName].raw; raw != nil {
-		e.Time, _ = parseTime(raw[1 : len(raw)-1]) // it was checked, and has no escapes
-	}
+	e.Time = d.at
 	if d.dataName == "" {
 		dst[len(dst)-1] = '}'
 		e.JSON = dst
@@ -229,8 +240,8 @@ func appendName[T string | []byte](dst []byte, name T) []byte {
 	return append(dst, '"', ':')
 }
 
-// setData takes the member data or data_base64 of an event in JSON.
-func (d *draft) setData(m member) *Error {
+// setData takes the member data or data_base64 of an event in JSON, which has at most most bytes, 0 for no bound.
+func (d *draft) setData(m member, most int) *Error {
 	if d.dataName != "" {
 		return faultf(BadData, m.at, "an event has data or data_base64, not both")
 	}
@@ -244,6 +255,9 @@ func (d *draft) setData(m member) *Error {
 	}
 	text := m.value[1 : len(m.value)-1]
 	if m.escaped {
+		if n := decodedSize(text); most > 0 && n > most { // before memory is taken for it
+			return faultf(TooLarge, -1, "the event has more than %d bytes as JSON, at most %d are allowed", n, most)
+		}
 		from := len(d.buf)
 		d.buf = appendDecoded(d.buf, text)
 		text = d.buf[from:len(d.buf):len(d.buf)]

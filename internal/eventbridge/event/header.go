@@ -131,7 +131,7 @@ func (p *Parser) setBody(h http.Header, body []byte) *Error {
 	contentType := h.Get("Content-Type")
 	switch {
 	case isJSON(contentType):
-		if charset := charsetOf(contentType); charset != "" && charset != "utf-8" {
+		if charset := charsetOf(contentType); !IsUTF8(charset) {
 			return faultf(BadData, -1, "JSON must be UTF-8, the charset is %s", shown(charset))
 		}
 		value := p.scan.document()
@@ -152,13 +152,23 @@ func (p *Parser) setBody(h http.Header, body []byte) *Error {
 
 // isText reports whether a media type is of texts in UTF-8.
 func isText(contentType string) bool {
-	if charset := charsetOf(contentType); charset != "" && charset != "utf-8" && charset != "us-ascii" {
+	if !IsUTF8(charsetOf(contentType)) {
 		return false
 	}
 	media, _, _ := strings.Cut(contentType, ";")
 	media = strings.ToLower(strings.TrimSpace(media))
 	return strings.HasPrefix(media, "text/") || strings.HasSuffix(media, "/xml") || strings.HasSuffix(media, "+xml") ||
 		media == "application/x-www-form-urlencoded"
+}
+
+// IsUTF8 reports whether a charset that a media type names is UTF-8, by the name that is registered or the other one that many senders give, or US-ASCII, which is a
+// part of it. Empty is UTF-8.
+func IsUTF8(charset string) bool {
+	switch strings.ToLower(charset) {
+	case "", "utf-8", "utf8", "us-ascii":
+		return true
+	}
+	return false
 }
 
 // charsetOf is the charset of a media type in lower case, empty for none.

@@ -89,7 +89,7 @@ func (p *Parser) event(from int, o Options) (Event, error) {
 			if name == dataBase64Name && m.value[0] == 'n' {
 				continue // null is unset, but for data it is a value
 			}
-			fault = d.setData(m)
+			fault = d.setData(m, o.MaxBytes)
 		} else {
 			fault = d.set(m.name, m.value, m.escaped, m.valueAt)
 		}
@@ -109,6 +109,9 @@ func (d *draft) checkText() *Error {
 	if d.dataName != dataName || a.raw == nil || d.data[0] == '"' {
 		return nil
 	}
+	if string(a.raw) == `"application/json"` {
+		return nil
+	}
 	if contentType := string(a.raw[1 : len(a.raw)-1]); !isJSON(contentType) {
 		return faultf(BadData, -1, "data: must be a text, because datacontenttype %s is not JSON", shown(contentType))
 	}
@@ -117,6 +120,9 @@ func (d *draft) checkText() *Error {
 
 // entryBytes is about what an Entry takes besides its event's JSON, here and on the event's further way.
 const entryBytes = 1 << 10
+
+// firstEntries is for how many entries memory is taken before they are read.
+const firstEntries = 128
 
 // Entry is one of a batch: an event, or why it is none.
 type Entry struct {
@@ -167,6 +173,9 @@ func (p *Parser) Batch(body []byte, most int, o Options) ([]Entry, error) {
 		entry.Event, entry.Err = p.event(from, o)
 		if fault := (*Error)(nil); entry.Err != nil && !errors.As(entry.Err, &fault) {
 			return nil, entry.Err // there is no memory for it, nor for those behind it
+		}
+		if entries == nil { // the others are about as long as the first
+			entries = make([]Entry, 0, min(1+(len(body)-from)/(i-from), most, firstEntries))
 		}
 		entries = append(entries, entry)
 		if i = s.skipBlanks(i); i >= len(body) {

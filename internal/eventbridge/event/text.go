@@ -29,6 +29,26 @@ func appendDecoded(dst, src []byte) []byte {
 	return dst
 }
 
+// decodedSize is the length of what appendDecoded appends.
+func decodedSize(src []byte) (n int) {
+	for i := 0; i < len(src); {
+		if src[i] != '\\' || i+1 >= len(src) {
+			i, n = i+1, n+1
+			continue
+		}
+		if src[i+1] != 'u' {
+			i, n = i+2, n+1
+			continue
+		}
+		r, _ := hexUnit(src[i:])
+		if i += 6; r >= 0xd800 && r < 0xdc00 {
+			r, i = 0x10000, i+6
+		}
+		n += utf8.RuneLen(r)
+	}
+	return n
+}
+
 func simpleEscape(c byte) byte {
 	switch c {
 	case 'b':
@@ -44,6 +64,9 @@ func simpleEscape(c byte) byte {
 	}
 	return c // '"', '\\', '/'
 }
+
+// AppendText appends text, which is UTF-8, as a JSON text.
+func AppendText(dst []byte, text string) []byte { return appendQuoted(dst, text) }
 
 const hexDigits = "0123456789abcdef"
 

@@ -76,7 +76,7 @@ func (p *onPulsar) stored(t testing.TB, bus string) map[string]int {
 	copies := map[string]int{}
 	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
 		e, err := event.Decode(d.Payload)
-		if err != nil || d.Key != keyOf(e) {
+		if err != nil || d.Key != keyOf(&e) {
 			return fmt.Errorf("%q under %q: %w", d.Payload, d.Key, err)
 		}
 		copies[e.ID]++

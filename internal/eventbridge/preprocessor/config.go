@@ -41,7 +41,8 @@ type Limits struct {
 	InFlightShare float64 `yaml:"in_flight_share"`
 	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
 	ReadTimeout time.Duration `yaml:"read_timeout"`
-	// Connections bounds the senders' open connections. Past it new ones wait until others are closed. 0: no bound. Default 4096.
+	// Connections bounds the senders' open connections, each of which may take 300 KiB for headers before anybody is known. Past it new ones wait until
+	// others are closed. 0: no bound. Default 1024.
 	Connections int `yaml:"connections"`
 	// Hops bounds how often an event may have passed Eventbridge before, by the header Aviary-Hops. Past it: 508. Default 10.
 	Hops int `yaml:"hops"`
@@ -59,7 +60,7 @@ func DefaultConfig() Config {
 			InFlightBytes: 64 * config.MiB,
 			InFlightShare: .75,
 			ReadTimeout:   10 * time.Second,
-			Connections:   4096,
+			Connections:   1024,
 			Hops:          10,
 		},
 		Profile: messaging.Business(),
@@ -129,7 +130,7 @@ func (l Limits) Validate() error {
 // least is what the largest request takes: its body as it is sent and decoded, the events with their texts, and what reading them takes.
 func (l Limits) least() config.Bytes { return l.BodyBytes + 4*l.DecodedBytes + 4*config.MiB }
 
-// Quota bounds what a tenant may have stored. Past it: 429. What is refused or cannot be stored is not counted.
+// Quota bounds what a tenant may have stored by each instance. Past it: 429. What is refused or cannot be stored is not counted.
 type Quota struct {
 	// EventsPerSecond. 0: no bound.
 	EventsPerSecond float64 `yaml:"events_per_second"`
@@ -164,8 +165,13 @@ func bucketOf(rate float64, burst int64, now time.Time) *door.Bucket {
 	if rate == 0 {
 		return nil
 	}
+	return door.NewBucket(rate, burstOf(rate, burst), now)
+}
+
+// burstOf is the burst, by default what comes in ten seconds.
+func burstOf(rate float64, burst int64) int {
 	if burst == 0 {
 		burst = int64(min(math.Ceil(10*rate), math.MaxInt32))
 	}
-	return door.NewBucket(rate, int(burst), now)
+	return int(burst)
 }

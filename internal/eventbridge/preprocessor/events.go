@@ -49,12 +49,15 @@ func formOf(h http.Header, bus *registry.Bus) (form, error) {
 	case event.BatchMediaType:
 		return batched, nil
 	}
+	if text == "application/json" && event.IsBinary(h) {
+		return binary, nil
+	}
 	media, parameters, err := mime.ParseMediaType(text)
 	if err != nil {
 		media, _, _ = strings.Cut(strings.ToLower(text), ";")
 	}
 	if strings.HasPrefix(media, "application/cloudevents") {
-		if charset := parameters["charset"]; err != nil || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		if charset := parameters["charset"]; err != nil || !event.IsUTF8(charset) {
 			return 0, unsupported("content_type", "Content-Type must be in UTF-8, got %q", door.Cut(text, 100))
 		}
 		switch media {
@@ -70,6 +73,9 @@ func formOf(h http.Header, bus *registry.Bus) (form, error) {
 	}
 	if media != "application/json" && !strings.HasSuffix(media, "+json") {
 		return 0, unsupported("content_type", "Content-Type must be %s or %s, or the headers ce-id, ce-source, ce-type and ce-specversion must be there", event.MediaType, event.BatchMediaType)
+	}
+	if charset := parameters["charset"]; !event.IsUTF8(charset) {
+		return 0, unsupported("content_type", "JSON must be in UTF-8, got %q", door.Cut(text, 100))
 	}
 	if bus.Mapping == nil {
 		return 0, unsupported("no_mapping", "the bus has no mapping for plain JSON: send %s, or the headers ce-id, ce-source, ce-type and ce-specversion", event.MediaType)
@@ -171,6 +177,9 @@ type reading struct {
 	held  *door.Hold
 	most  int // events of a batch
 	spare int // bytes that are reserved and not taken yet
+	// working is the most that is reserved for the check against a schema: valid data is not refused for good because invalid data might take more.
+	working int64
+	one     [1]event.Entry
 }
 
 // reserve is event.Options.Reserve. Reserving more at a time spares the lock.
@@ -200,7 +209,7 @@ func (r *reading) read(p *event.Parser, body []byte) ([]event.Entry, error) {
 			return nil, refusalOf(err)
 		}
 	} else {
-		var one event.Entry
+		one := &r.one[0]
 		switch r.form {
 		case structured:
 			one.Event, one.Err = p.Structured(body, o)
@@ -212,7 +221,7 @@ func (r *reading) read(p *event.Parser, body []byte) ([]event.Entry, error) {
 		if one.Err != nil {
 			return nil, refusalOf(one.Err)
 		}
-		entries = []event.Entry{one}
+		entries = r.one[:]
 	}
 	for i := range entries {
 		if entries[i].Err == nil {
@@ -235,7 +244,7 @@ func (r *reading) check(e event.Event) error {
 	if kind == event.NoData || kind == event.BinaryData {
 		return unprocessable("schema", "the data of this type must be JSON: the bus has a schema for it")
 	}
-	working := int64(schema.WorkingBytes(len(data), event.MaxValues))
+	working := min(int64(rules.WorkingBytes(data)), r.working)
 	if err := r.held.Grow(working); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,10 @@ type flight struct {
 	slots   []slot
 	left    atomic.Int64
 	done    chan struct{} // closed when every outcome is known
+	one     struct {      // records and slots of a single event
+		records [1]messaging.Record
+		slots   [1]slot
+	}
 }
 
 // slot is the outcome of one event.
@@ -49,22 +54,32 @@ const (
 // eventOverhead is what an event takes on its way besides its JSON and its attributes' texts.
 const eventOverhead = 1 << 10
 
-func newFlight(p *Preprocessor, l *outlet, from *tenant, events []event.Event, hops int) *flight {
-	f := &flight{p: p, outlet: l, tenant: from, records: make([]messaging.Record, len(events)), slots: make([]slot, len(events)), done: make(chan struct{})}
-	f.left.Store(int64(len(events)))
+// newFlight is of those entries that are events, which are as many as events says.
+func newFlight(p *Preprocessor, l *outlet, from *tenant, entries []event.Entry, events, hops int) *flight {
+	f := &flight{p: p, outlet: l, tenant: from, done: make(chan struct{})}
+	if f.records, f.slots = f.one.records[:], f.one.slots[:]; events > 1 {
+		f.records, f.slots = make([]messaging.Record, events), make([]slot, events)
+	}
+	f.left.Store(int64(events))
 	properties := propertiesOf(from, hops)
-	for i, e := range events {
-		f.slots[i].flight = f
-		f.records[i] = messaging.Record{Key: keyOf(e), Payload: e.JSON, Properties: properties}
-		if e.Time.UnixMilli() > 0 { // before 1970 a message has none
-			f.records[i].EventTime = e.Time
+	next := 0
+	for i := range entries {
+		if entries[i].Err != nil {
+			continue
 		}
+		e := &entries[i].Event
+		f.slots[next].flight = f
+		f.records[next] = messaging.Record{Key: keyOf(e), Payload: e.JSON, Properties: properties}
+		if e.Time.UnixMilli() > 0 { // before 1970 a message has none
+			f.records[next].EventTime = e.Time
+		}
+		next++
 	}
 	return f
 }
 
 // keyOf is the message's key: copies of one event, and events of one partitionkey, meet in one partition.
-func keyOf(e event.Event) string {
+func keyOf(e *event.Event) string {
 	if e.PartitionKey != "" {
 		return e.PartitionKey
 	}
@@ -94,13 +109,65 @@ func (f *flight) start(ctx context.Context) {
 }
 
 // wait waits for the outcomes, at most until ctx ends.
-func (f *flight) wait(ctx context.Context) {
+func (f *flight) wait(ctx *patience) {
+	timer, kept := f.p.timers.Get().(*time.Timer)
+	if left := time.Until(ctx.until); kept {
+		timer.Reset(left)
+	} else {
+		timer = time.NewTimer(left)
+	}
 	select {
 	case <-f.done:
-	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			f.outlet.noteLate()
-		}
+	case <-timer.C:
+		f.outlet.noteLate()
+	case <-ctx.Context.Done():
+	}
+	timer.Stop()
+	f.p.timers.Put(timer)
+}
+
+// patience is a request's context that ends at a time, too. Most requests wait for acknowledgements only, see wait: a timer is taken when somebody waits
+// for Done.
+type patience struct {
+	context.Context // the request's
+
+	until time.Time
+
+	mu     sync.Mutex
+	timed  context.Context // nil until somebody waits
+	cancel context.CancelFunc
+}
+
+// Deadline is that of the request's wait.
+func (p *patience) Deadline() (time.Time, bool) { return p.until, true }
+
+// Done takes a timer.
+func (p *patience) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timed == nil {
+		p.timed, p.cancel = context.WithDeadline(p.Context, p.until)
+	}
+	return p.timed.Done()
+}
+
+// Err is not nil once the context has ended.
+func (p *patience) Err() error {
+	if err := p.Context.Err(); err != nil {
+		return err
+	}
+	if time.Now().Before(p.until) {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// end gives the timer back.
+func (p *patience) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cancel != nil {
+		p.cancel()
 	}
 }
 

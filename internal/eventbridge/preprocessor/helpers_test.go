@@ -139,9 +139,10 @@ func (b *broker) stored(topic string) []messaging.Record {
 type double struct {
 	*Preprocessor
 	*broker
-	store *registrytest.Store
-	url   string
-	addr  string
+	store  *registrytest.Store
+	server *http.Server
+	url    string
+	addr   string
 }
 
 const (
@@ -175,6 +176,7 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	server := httptest.NewUnstartedServer(nil)
 	server.Config = door.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, d.ConnState, router)
 	server.Start()
+	d.server = server.Config
 	d.url, d.addr = server.URL, server.Listener.Addr().String()
 	t.Cleanup(func() {
 		server.Close()

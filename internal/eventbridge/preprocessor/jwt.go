@@ -22,7 +22,8 @@ import (
 // JWTConfig says which JSON Web Tokens (RFC 7519) are a tenant's.
 type JWTConfig struct {
 	// KeyFile has the public keys, in PEM or as a JSON Web Key Set (RFC 7517): RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519. The kind of a
-	// key fixes the algorithm: RS256 or PS256, ES256, ES384, ES512, EdDSA. The file is read again every ten seconds.
+	// key fixes the algorithm: RS256 or PS256, ES256, ES384, ES512, EdDSA. Of a set, keys of other kinds are ignored. The file is read again every ten
+	// seconds.
 	KeyFile string `yaml:"key_file"`
 	// Issuer and Audience are what the claims iss and aud must have. Required.
 	Issuer   string `yaml:"issuer"`
@@ -128,13 +129,19 @@ func (s *senders) byJWT(text string) (tenant string, err error) {
 	return tenant, nil
 }
 
-var errNoKey = errors.New("no key for the token")
+var (
+	errNoKey    = errors.New("no key for the token")
+	errCritical = errors.New("the token has extensions that must be understood")
+)
 
 // mostKeys is how many keys without a name are tried.
 const mostKeys = 4
 
 // find returns the keys that a token may be signed with: its kid's, or those without one; of the token's algorithm only.
 func (k *jwtKeys) find(t *jwt.Token) (any, error) {
+	if _, critical := t.Header["crit"]; critical { // none is understood here (RFC 7515, section 4.1.11)
+		return nil, errCritical
+	}
 	id, _ := t.Header["kid"].(string)
 	var set jwt.VerificationKeySet
 	for _, known := range k.keys() {

@@ -103,27 +103,42 @@ func readKeySet(text []byte) ([]publicKey, error) {
 		return nil, fmt.Errorf("no JSON Web Key Set: %w", err)
 	}
 	var keys []publicKey
+	var unusable error // the first
 	for i, w := range set.Keys {
 		if w.Use != "" && w.Use != "sig" {
 			continue
 		}
-		key, err := w.public()
+		key, err := w.usable()
 		if err != nil {
-			return nil, fmt.Errorf("keys[%d]: %w", i, err)
-		}
-		p, err := newPublicKey(w.ID, key)
-		if err != nil {
-			return nil, fmt.Errorf("keys[%d]: %w", i, err)
-		}
-		if w.Algorithm != "" {
-			if !slices.Contains(p.algorithms, w.Algorithm) {
-				return nil, fmt.Errorf("keys[%d]: alg %q does not fit the key", i, w.Algorithm)
+			// A set may have keys for others, and of kinds that come later: these are ignored (RFC 7517, section 5).
+			if unusable == nil {
+				unusable = fmt.Errorf("keys[%d]: %w", i, err)
 			}
-			p.algorithms = []string{w.Algorithm}
+			continue
 		}
-		keys = append(keys, p)
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, unusable
 	}
 	return keys, nil
+}
+
+// usable returns the key with the algorithms that it is good for.
+func (w webKey) usable() (publicKey, error) {
+	key, err := w.public()
+	if err != nil {
+		return publicKey{}, err
+	}
+	p, err := newPublicKey(w.ID, key)
+	if err != nil || w.Algorithm == "" {
+		return p, err
+	}
+	if !slices.Contains(p.algorithms, w.Algorithm) {
+		return p, fmt.Errorf("alg %q does not fit the key", w.Algorithm)
+	}
+	p.algorithms = []string{w.Algorithm}
+	return p, nil
 }
 
 var errWebKey = errors.New("not a valid key")

@@ -11,16 +11,17 @@ import (
 
 // metrics of ingestion. Labels are of small fixed sets: status codes and reasons, never anything that a sender chooses.
 type metrics struct {
-	requests     *prometheus.CounterVec // code
-	refused      *prometheus.CounterVec // reason, of requests
-	refusedEvent *prometheus.CounterVec // reason, of entries of batches
-	events       struct{ accepted, unstored, refused, throttled prometheus.Counter }
-	bytes        struct{ received, decoded, published prometheus.Counter }
-	requestTime  prometheus.Histogram
-	inFlight     prometheus.Gauge
-	inFlightSize prometheus.Gauge
-	connections  prometheus.Gauge
-	topics       prometheus.Gauge
+	requests         *prometheus.CounterVec // code
+	requestsAccepted prometheus.Counter     // requests of 202
+	refused          *prometheus.CounterVec // reason, of requests
+	refusedEvent     *prometheus.CounterVec // reason, of entries of batches
+	events           struct{ accepted, unstored, refused, throttled prometheus.Counter }
+	bytes            struct{ received, decoded, published prometheus.Counter }
+	requestTime      prometheus.Histogram
+	inFlight         prometheus.Gauge
+	inFlightSize     prometheus.Gauge
+	connections      prometheus.Gauge
+	topics           prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
@@ -52,8 +53,9 @@ func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
 	m.events.refused, m.events.throttled = events.WithLabelValues("refused"), events.WithLabelValues("throttled")
 	m.bytes.received, m.bytes.decoded, m.bytes.published = bytes.WithLabelValues("received"), bytes.WithLabelValues("decoded"), bytes.WithLabelValues("published")
 	reg.MustRegister(m.requests, m.refused, m.refusedEvent, events, bytes, m.requestTime, m.inFlight, m.inFlightSize, m.connections, m.topics, limit)
+	m.requestsAccepted = m.requests.WithLabelValues(strconv.Itoa(http.StatusAccepted))
 	// Present from the start, so that rates and alerts see the first one.
-	for _, code := range []int{202, 400, 422, 429, 503} {
+	for _, code := range []int{400, 422, 429, 503} {
 		m.requests.WithLabelValues(strconv.Itoa(code))
 	}
 	return m

@@ -28,6 +28,8 @@ type Open func(ctx context.Context, topic string) (Publisher, error)
 const (
 	// tryAgain is when a topic that could not be opened is opened again.
 	tryAgain = time.Second
+	// complainEvery is how often the log says of a topic that it takes no records.
+	complainEvery = 10 * time.Second
 	// closeTimeout bounds the closing of the topic of a bus that is gone.
 	closeTimeout = 10 * time.Second
 )
@@ -66,7 +68,9 @@ type outlet struct {
 	ended     chan struct{} // closed when its goroutine has returned
 
 	// Under outlets.mu.
-	failed time.Time // when it was found not to take records, zero while it may
+	failed     time.Time // when it was found not to take records, zero while it may
+	complained time.Time // when the log said so of the topic
+	retired    bool
 }
 
 func newOutlets(log *zap.Logger, topics registry.Topics, patience time.Duration, gauge interface{ Set(float64) }, open Open) *outlets {
@@ -79,15 +83,17 @@ func newOutlets(log *zap.Logger, topics registry.Topics, patience time.Duration,
 func (o *outlets) of(bus *registry.Bus) *outlet {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	var complained time.Time
 	if l := o.known[bus.Name]; l != nil {
-		if l.created.Equal(bus.Created) && (l.failed.IsZero() || time.Since(l.failed) < tryAgain) {
+		if l.usable(bus) {
 			return l
 		}
+		complained = l.complained
 		o.retire(bus.Name, l)
 	}
 	l := &outlet{
 		topic: o.topics.Events(bus.Name), created: bus.Created, until: time.Now().Add(o.patience),
-		late: make(chan struct{}, 1), ready: make(chan struct{}), ended: make(chan struct{}),
+		complained: complained, late: make(chan struct{}, 1), ready: make(chan struct{}), ended: make(chan struct{}),
 	}
 	var ctx context.Context
 	ctx, l.stop = context.WithCancel(o.background)
@@ -95,6 +101,11 @@ func (o *outlets) of(bus *registry.Bus) *outlet {
 	o.gauge.Set(float64(len(o.known)))
 	go o.run(ctx, l)
 	return l
+}
+
+// usable reports whether the outlet is the bus', and not to be opened anew. The outlets' mu is held.
+func (l *outlet) usable(bus *registry.Bus) bool {
+	return l.created.Equal(bus.Created) && (l.failed.IsZero() || time.Since(l.failed) < tryAgain)
 }
 
 // run opens an outlet and watches over it until ctx ends.
@@ -130,9 +141,10 @@ func (o *outlets) run(ctx context.Context, l *outlet) {
 func (o *outlets) fail(l *outlet, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if l.failed.IsZero() {
+	if l.failed.IsZero() && !l.retired {
 		l.failed = time.Now()
-		if o.background.Err() == nil {
+		if o.background.Err() == nil && l.failed.Sub(l.complained) >= complainEvery {
+			l.complained = l.failed
 			o.log.Error("a topic takes no records", zap.String("topic", l.topic), zap.Error(err))
 		}
 	}
@@ -156,8 +168,16 @@ func (l *outlet) noteLate() {
 	}
 }
 
-// refuses is an error while the topic is known not to take records: then nothing of the request need be read.
-func (l *outlet) refuses() error {
+// refuses is an error while the topic of a bus is known not to take records: then nothing of the request need be read. It opens nothing: the sender may
+// not be known yet.
+func (o *outlets) refuses(bus *registry.Bus) error {
+	o.mu.Lock()
+	l := o.known[bus.Name]
+	usable := l != nil && l.usable(bus)
+	o.mu.Unlock()
+	if !usable {
+		return nil // the topic will be opened
+	}
 	select {
 	case <-l.ready:
 		return l.open()
@@ -210,6 +230,7 @@ func (o *outlets) sweep(now *registry.Snapshot) {
 func (o *outlets) retire(name string, l *outlet) {
 	delete(o.known, name)
 	o.gauge.Set(float64(len(o.known)))
+	l.retired = true
 	l.stop()
 	o.retiring.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -40,6 +40,7 @@ type Preprocessor struct {
 
 	bodies  sync.Pool // of *[]byte
 	parsers sync.Pool // of *event.Parser
+	timers  sync.Pool // of *time.Timer, stopped
 }
 
 // New makes a preprocessor of a valid configuration. prefix is that of its keys, for errors, such as "ingest.". The errors are about the files that the
@@ -79,9 +80,10 @@ func (p *Preprocessor) Change(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	for name, t := range p.senders.Load().tenants {
-		if now := fresh.tenants[name]; now != nil {
-			now.inherit(t)
+	former := p.senders.Load().tenants
+	for _, t := range cfg.Tenants {
+		if known := former[t.Name]; known != nil {
+			fresh.tenants[t.Name].inherit(known, t.Quota)
 		}
 	}
 	p.budget.SetShare(cfg.share())
@@ -130,7 +132,11 @@ func (p *Preprocessor) serve(w http.ResponseWriter, r *http.Request) {
 		o, err = p.handle(w, r, from)
 	}
 	status := p.answer(w, r, from, o, err)
-	p.metrics.requests.WithLabelValues(strconv.Itoa(status)).Inc()
+	if status == http.StatusAccepted {
+		p.metrics.requestsAccepted.Inc()
+	} else {
+		p.metrics.requests.WithLabelValues(strconv.Itoa(status)).Inc()
+	}
 	p.metrics.requestTime.Observe(time.Since(began).Seconds())
 }
 
@@ -152,17 +158,31 @@ func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sende
 	if err := def.ready(); err != nil {
 		return nil, door.Unavailable("bus_definition", door.RetryAway, "%s", door.Cut(err.Error(), door.MaxReason))
 	}
-	l := p.outlets.of(bus)
-	if err := l.refuses(); err != nil {
+	if err := p.outlets.refuses(bus); err != nil {
 		return nil, err
 	}
 	held := p.budget.Hold(from.account())
 	defer held.Release()
-	entries, err := p.receive(w, r, from, &reading{form: carried, head: r.Header, def: def, held: held, most: p.limits.BatchEvents})
+	entries, err := p.receive(w, r, from, &reading{form: carried, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8})
 	if err != nil {
 		return nil, err
 	}
-	return p.store(r, from, l, entries, held, &outcome{batch: carried == batched}, hops)
+	return p.store(r, from, bus, entries, held, &outcome{batch: carried == batched}, hops)
+}
+
+// topicOf opens the topic of a bus, unless that has gone while the body came: its topic is removed then, and opening would make it anew.
+func (p *Preprocessor) topicOf(bus *registry.Bus) (*outlet, error) {
+	switch now := p.registry.Snapshot().Bus(bus.Name); {
+	case now == nil:
+		return nil, unknownBus(bus.Name)
+	case !now.Created.Equal(bus.Created):
+		return nil, door.Unavailable("bus_definition", door.RetryBusy, "the bus was made anew meanwhile: send it again")
+	}
+	return p.outlets.of(bus), nil
+}
+
+func unknownBus(name string) error {
+	return &door.Refusal{Status: http.StatusNotFound, Reason: "unknown_bus", Text: fmt.Sprintf("there is no bus %q", door.Cut(name, 64))}
 }
 
 // busOf returns the bus that the path names, if the sender may write to it. Who may not does not learn whether it is there.
@@ -171,9 +191,14 @@ func (p *Preprocessor) busOf(r *http.Request, from sender) (*registry.Bus, error
 	if from.tenant != nil && !from.tenant.mayWrite(name) {
 		return nil, &door.Refusal{Status: http.StatusForbidden, Reason: "forbidden_bus", Text: "the tenant may not write to this bus"}
 	}
-	bus := p.registry.Snapshot().Bus(name)
+	now := p.registry.Snapshot()
+	bus := now.Bus(name)
 	if bus == nil {
-		return nil, &door.Refusal{Status: http.StatusNotFound, Reason: "unknown_bus", Text: fmt.Sprintf("there is no bus %q", door.Cut(name, 64))}
+		// It is there, and an instance of a newer version may take its events: a 404 would have senders drop them.
+		if now.UnreadableBus(name) {
+			return nil, door.Unavailable("bus_definition", door.RetryAway, "the bus' definition cannot be read: it may be of a newer version")
+		}
+		return nil, unknownBus(name)
 	}
 	return bus, nil
 }
@@ -220,31 +245,36 @@ func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from send
 }
 
 // store publishes the events and waits for the broker's acknowledgements.
-func (p *Preprocessor) store(r *http.Request, from sender, l *outlet, entries []event.Entry, held *door.Hold, o *outcome, hops int) (*outcome, error) {
-	events := make([]event.Event, 0, len(entries))
-	size := 0
+func (p *Preprocessor) store(r *http.Request, from sender, bus *registry.Bus, entries []event.Entry, held *door.Hold, o *outcome, hops int) (*outcome, error) {
+	events, size := 0, 0
 	for i := range entries {
 		if entries[i].Err == nil {
-			events = append(events, entries[i].Event)
+			events++
 			size += len(entries[i].Event.JSON)
 		}
 	}
-	if !o.batch {
-		o.id = events[0].ID
+	if o.batch {
+		o.results = make([]result, 0, len(entries))
+	} else {
+		o.id = entries[0].Event.ID
 	}
 	var f *flight
-	if len(events) > 0 {
-		ctx, cancel := context.WithTimeout(r.Context(), p.timeout)
-		defer cancel()
+	if events > 0 {
+		l, err := p.topicOf(bus)
+		if err != nil {
+			return nil, err
+		}
+		ctx := &patience{Context: r.Context(), until: time.Now().Add(p.timeout)}
+		defer ctx.end()
 		if err := l.await(ctx); err != nil {
 			return nil, err
 		}
-		if err := from.tenant.take(len(events), size); err != nil {
-			p.metrics.events.throttled.Add(float64(len(events)))
+		if err := from.tenant.take(events, size); err != nil {
+			p.metrics.events.throttled.Add(float64(events))
 			return nil, err
 		}
-		f = newFlight(p, l, from.tenant, events, hops)
-		f.hold = held.HandOver(int64(2*size + eventOverhead*len(events)))
+		f = newFlight(p, l, from.tenant, entries, events, hops)
+		f.hold = held.HandOver(int64(2*size + eventOverhead*events))
 		f.start(ctx)
 		f.wait(ctx)
 		if errors.Is(r.Context().Err(), context.Canceled) {

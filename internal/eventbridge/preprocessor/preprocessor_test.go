@@ -5,12 +5,15 @@ import (
 	"compress/gzip"
 	"compress/zlib"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -43,6 +46,9 @@ func TestEveryModeIsStored(t *testing.T) {
 		{"orders", []string{"Content-Type", "application/json", "ce-id", "A1", "ce-source", "/s", "ce-type", "t", "ce-specversion", "1.0"}, `[1]`, `{"id":"A1"}`, `{` + attributes + `,"datacontenttype":"application/json","data":[1]}`, "/s\nA1", ""},
 		{"orders", []string{"Content-Type", "application/cloudevents-batch+json", "traceparent", parent}, `[{` + attributes + `}]`, `[{"status":202}]`, `{` + attributes + `,"traceparent":"` + parent + `"}`, "/s\nA1", ""},
 		{"plain", []string{"Content-Type", "application/json"}, `{"kind":"t","id":"A1"}`, `{"id":"A1"}`, "", "/shop\nA1", ""},
+		{"plain", []string{"Content-Type", "application/json; charset=utf8"}, `{"kind":"t","id":"A1"}`, `{"id":"A1"}`, "", "/shop\nA1", ""},
+		{"plain", []string{"Content-Type", "application/json;charset=US-ASCII"}, `{"kind":"t","id":"A1"}`, `{"id":"A1"}`, "", "/shop\nA1", ""},
+		{"orders", []string{"Content-Type", "application/json; charset=utf8", "ce-id", "A1", "ce-source", "/s", "ce-type", "t", "ce-specversion", "1.0"}, `[1]`, `{"id":"A1"}`, "", "/s\nA1", ""},
 		{"orders", []string{"Content-Type", "application/cloudevents-batch+json"}, `[]`, `[]`, "", "", ""},
 	} {
 		topic := registry.Topics{Namespace: namespace}.Events(test.bus)
@@ -126,6 +132,7 @@ func TestBadInput(t *testing.T) {
 		{415, "content_type", "orders", []string{"Content-Type", "application/cloudevents+avro"}, "x"},
 		{415, "content_type", "orders", []string{"Content-Type", ce + "; charset=utf-16"}, "x"},
 		{415, "content_type", "orders", []string{"Content-Type", ce, "Content-Type", ce}, with(`"data":1`)},
+		{415, "content_type", "plain", []string{"Content-Type", json + "; charset=iso-8859-1"}, `{"kind":"t"}`},
 		{415, "no_mapping", "orders", []string{"Content-Type", json}, `{}`},
 		{415, "content_encoding", "orders", []string{"Content-Type", ce, "Content-Encoding", "br"}, with(`"data":1`)},
 		{415, "content_encoding", "orders", []string{"Content-Type", ce, "Content-Encoding", "gzip, gzip"}, with(`"data":1`)},
@@ -392,6 +399,58 @@ func TestABusThatGoes(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+// TestABusThatGoesWhileABodyComes: its topic, which is removed, is not opened.
+func TestABusThatGoesWhileABodyComes(t *testing.T) {
+	for name, now := range map[string]func() []registry.Bus{
+		"404unknown_bus":    func() []registry.Bus { return buses()[1:] },
+		"503bus_definition": func() []registry.Bus { again := buses(); again[0].Created = time.Now(); return again },
+	} {
+		d := newDouble(t, nil)
+		body := anEvent("A1", "")
+		conn := d.dial(t, requestHead+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body[:10]))
+		require.Eventually(t, func() bool { return d.budget.Used() > 0 }, 5*time.Second, time.Millisecond)
+		d.store.Set(registrytest.Snapshot(t, 2, now(), nil))
+		_, err := io.WriteString(conn, body[10:])
+		require.NoError(t, err)
+		r := answerOf(t, conn)
+		assert.Equal(t, name, fmt.Sprint(r.status, r.problem.Reason))
+		d.mu.Lock()
+		assert.Empty(t, d.opened, name)
+		d.mu.Unlock()
+	}
+}
+
+// TestABusThatCannotBeRead: its record may be of a newer version. A 404 would have senders drop what others take.
+func TestABusThatCannotBeRead(t *testing.T) {
+	d := newDouble(t, nil)
+	d.store.Set(registrytest.Snapshot(t, 2, buses(), nil).WithUnreadable("bus/orders", "of a newer version"))
+	r := d.send(t, "A1")
+	assert.Equal(t, http.StatusServiceUnavailable, r.status)
+	assert.Equal(t, "bus_definition", r.problem.Reason)
+	assert.Equal(t, http.StatusAccepted, d.post(t, "strict", text(anEvent("A1", "")), "Content-Type", event.MediaType).status)
+}
+
+// TestDuplicateIDs are no fault: the bus leaves the second one out behind the broker, where it may have been stored before.
+func TestDuplicateIDs(t *testing.T) {
+	d := newDouble(t, nil)
+	r := d.post(t, "orders", text(`[`+anEvent("1", "")+`,`+anEvent("1", "")+`]`), "Content-Type", event.BatchMediaType)
+	assert.Equal(t, http.StatusAccepted, r.status, r.body)
+	records := d.stored(orders)
+	require.Len(t, records, 2)
+	assert.Equal(t, records[0].Key, records[1].Key, "both meet in one partition")
+}
+
+// TestNumbersStayAsTheyCame: beyond what 64 bits hold, too.
+func TestNumbersStayAsTheyCame(t *testing.T) {
+	d := newDouble(t, nil)
+	const numbers = `[12345678901234567890123,0.1000,-0,1E+2,9007199254740993,1e-999999999]`
+	assert.Equal(t, http.StatusAccepted, d.post(t, "orders", text(anEvent("1", `,"data":`+numbers)), "Content-Type", event.MediaType).status)
+	assert.Equal(t, http.StatusAccepted, d.post(t, "orders", text(numbers), "Content-Type", "application/json", "ce-id", "2", "ce-source", "/s", "ce-type", "t", "ce-specversion", "1.0").status)
+	for _, r := range d.stored(orders) {
+		assert.Contains(t, string(r.Payload), `"data":`+numbers+`}`)
+	}
+}
+
 // TestATopicThatIsLost: it is opened again.
 func TestATopicThatIsLost(t *testing.T) {
 	d := newDouble(t, nil)
@@ -411,4 +470,93 @@ func TestAChangedBusHasItsNewRules(t *testing.T) {
 	changed[1].Schemas = nil
 	d.store.Set(registrytest.Snapshot(t, 2, changed, nil))
 	assert.Equal(t, http.StatusAccepted, d.post(t, "strict", text(order), "Content-Type", event.MediaType).status)
+}
+
+// TestPatience: it ends with the request or at its time, whether somebody waits for it or asks.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		request, gone := context.WithCancel(t.Context())
+		p := &patience{Context: request, until: time.Now().Add(time.Second)}
+		defer p.end()
+		deadline, ok := p.Deadline()
+		assert.True(t, ok)
+		assert.Equal(t, p.until, deadline)
+		require.NoError(t, p.Err())
+		asked := &patience{Context: request, until: p.until}
+		begun := time.Now()
+		<-p.Done()
+		assert.Equal(t, time.Second, time.Since(begun))
+		require.ErrorIs(t, p.Err(), context.DeadlineExceeded)
+		require.ErrorIs(t, asked.Err(), context.DeadlineExceeded)
+		asked.end()
+
+		other := &patience{Context: request, until: time.Now().Add(time.Hour)}
+		defer other.end()
+		go gone()
+		<-other.Done()
+		require.ErrorIs(t, other.Err(), context.Canceled)
+	})
+}
+
+// underWay sends an event that the broker does not acknowledge, and waits until it has it.
+func (d *double) underWay(t *testing.T) net.Conn {
+	t.Helper()
+	d.set(func(messaging.Record) (error, bool) { return nil, false })
+	body := anEvent("A1", "")
+	conn := d.dial(t, requestHead+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body))
+	waiting := func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.waiting) == 1 }
+	require.Eventually(t, waiting, 5*time.Second, time.Millisecond)
+	return conn
+}
+
+// TestAStopWithRequestsUnderWay: those that the broker acknowledges in time are answered, and no further ones are taken.
+func TestAStopWithRequestsUnderWay(t *testing.T) {
+	d := newDouble(t, nil)
+	conn := d.underWay(t)
+	stopped := make(chan error, 1)
+	go func() { stopped <- d.server.Shutdown(context.Background()) }()
+	require.Eventually(t, func() bool {
+		other, err := new(net.Dialer).DialContext(t.Context(), "tcp", d.addr)
+		if err == nil {
+			_ = other.Close()
+		}
+		return err != nil
+	}, 5*time.Second, time.Millisecond, "nobody else is let in")
+	select {
+	case <-stopped:
+		t.Fatal("it did not wait for the request")
+	default:
+	}
+	d.acknowledge(nil)
+	assert.Equal(t, http.StatusAccepted, answerOf(t, conn).status)
+	require.NoError(t, <-stopped)
+	assert.Len(t, d.stored(orders), 1)
+}
+
+// TestAStopThatCannotWait: what is not acknowledged was not answered 202, and its memory comes back.
+func TestAStopThatCannotWait(t *testing.T) {
+	d := newDouble(t, nil)
+	conn := d.underWay(t)
+	require.NoError(t, d.server.Close())
+	require.NoError(t, d.Close(context.Background()))
+	rest, _ := io.ReadAll(conn)
+	assert.NotContains(t, string(rest), "202")
+	require.Eventually(t, func() bool { return d.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
+	assert.InDelta(t, 1, testutil.ToFloat64(d.metrics.events.unstored), 0)
+}
+
+// TestLargeDataWithASchema is taken, whatever it would take if it were not valid.
+func TestLargeDataWithASchema(t *testing.T) {
+	d := newDouble(t, func(c *Config) { c.Limits.InFlightBytes = c.Limits.least() })
+	changed := buses()
+	changed[1].MaxEventBytes = 1 << 20
+	changed[1].Schemas = map[string]json.RawMessage{"t": json.RawMessage(`{"items":{"anyOf":[{"type":"string"},{"type":"null"},{"type":"object"},` + strings.Repeat(`{"const":2},`, 10) + `{"type":"number"}]}}`)}
+	d.store.Set(registrytest.Snapshot(t, 2, changed, nil))
+	for _, data := range []string{`[` + strings.Repeat(`1,`, 28_000) + `1]`, `["` + strings.Repeat(`a,b:[`, 100_000) + `"]`} {
+		r := d.post(t, "strict", text(anEvent("A1", `,"data":`+data)), "Content-Type", event.MediaType)
+		assert.Equal(t, http.StatusAccepted, r.status, r.body)
+	}
+	r := d.post(t, "strict", text(anEvent("A1", `,"data":[`+strings.Repeat(`true,`, 28_000)+`1]`)), "Content-Type", event.MediaType)
+	assert.Equal(t, http.StatusUnprocessableEntity, r.status, r.body)
+	assert.Contains(t, r.problem.Detail, "too large to say where")
 }

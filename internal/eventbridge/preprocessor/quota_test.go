@@ -137,3 +137,20 @@ func TestAChangeOfTenants(t *testing.T) {
 	require.Error(t, d.Change(cfg))
 	assert.Equal(t, http.StatusUnauthorized, d.send(t, "A1", "X-Api-Key", "audit-key").status, "a fault changes nothing")
 }
+
+// TestAChangeOfTenantsWhileEventsAreUnderWay: what is not stored is given back to the quota that is in force then.
+func TestAChangeOfTenantsWhileEventsAreUnderWay(t *testing.T) {
+	var cfg Config
+	d := limited(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond; cfg = *c })
+	d.set(func(messaging.Record) (error, bool) { return nil, false })
+	r := d.post(t, "orders", text(batchOf(3)), "Content-Type", event.BatchMediaType, "X-Api-Key", "shop-key")
+	assert.Equal(t, http.StatusServiceUnavailable, r.status)
+	require.NoError(t, d.Change(cfg))
+	left, _ := d.left("shop")
+	assert.InDelta(t, 7, left, .1)
+	d.set(nil)
+	d.acknowledge(errBroken)
+	left, bytes := d.left("shop")
+	assert.InDelta(t, 10, left, .1)
+	assert.InDelta(t, 4096, bytes, 10)
+}

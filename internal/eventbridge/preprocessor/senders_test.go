@@ -152,6 +152,9 @@ func TestUnverifiedBodiesTakeNoTenantsShare(t *testing.T) {
 	require.NoError(t, shop.Set(1))
 	second := d.budget.Hold("shop")
 	require.NoError(t, second.Set(int64(float64(d.budget.Limit())*d.limits.InFlightShare)-1), "its whole share is there")
+	d.mu.Lock()
+	assert.Empty(t, d.opened, "nor do they open the topic")
+	d.mu.Unlock()
 	shop.Release()
 	second.Release()
 }
@@ -202,7 +205,10 @@ func (k keyring) webKeys(t *testing.T) []byte {
 		}
 		keys = append(keys, w)
 	}
-	keys = append(keys, map[string]string{"kty": "RSA", "use": "enc"})
+	keys = append(keys, map[string]string{"kty": "RSA", "use": "enc"},
+		// Keys for others, and broken ones, are ignored (RFC 7517, section 5).
+		map[string]string{"kty": "oct", "k": "AAAA"}, map[string]string{"kty": "EC", "crv": "secp256k1", "x": "AA", "y": "AA"},
+		map[string]string{"kty": "AKP", "alg": "ML-DSA-44", "kid": "later"}, map[string]string{"kty": "RSA", "n": "AQAB", "e": "AQAB"})
 	text, err := json.Marshal(map[string]any{"keys": keys})
 	require.NoError(t, err)
 	return text
@@ -211,7 +217,9 @@ func (k keyring) webKeys(t *testing.T) []byte {
 func (k keyring) token(t *testing.T, name, method, kid string, claims jwt.MapClaims) string {
 	t.Helper()
 	token := jwt.NewWithClaims(jwt.GetSigningMethod(method), claims)
-	if kid != "" {
+	if kid == "critical" {
+		token.Header["crit"], token.Header["b64"] = []string{"b64"}, true
+	} else if kid != "" {
 		token.Header["kid"] = kid
 	}
 	var key any
@@ -286,6 +294,7 @@ func TestJWT(t *testing.T) {
 				"changed claims":         strings.Replace(good, ".", ".e30", 1),
 				"too long":               good + strings.Repeat("A", maxToken),
 				"padding":                good + "=",
+				"a critical extension":   keys.token(t, "EdDSA", "EdDSA", "critical", claims()),
 				"a wrong expiry":         keys.token(t, "EdDSA", "EdDSA", "", claims("exp", "soon")),
 				"only dots":              "..",
 				"not base64":             "!.!.!",

@@ -24,7 +24,7 @@ type TenantConfig struct {
 	// seconds. A key may be of one tenant only. Default: none.
 	APIKeys    []secret.String `yaml:"api_keys"`
 	APIKeyFile string          `yaml:"api_key_file"`
-	// SigningSecrets are for requests whose body is signed, see Aviary-Signature in docs/eventbridge.md. Each is at least 16 bytes. With several each is
+	// SigningSecrets are for requests whose body is signed, see Aviary-Signature in docs/eventbridge-parts/preprocessor.md. Each is at least 16 bytes. With several each is
 	// valid, so that they can be rotated. Default: none.
 	SigningSecrets []secret.String `yaml:"signing_secrets"`
 	// JWT is for bearer tokens that an identity provider has signed. Default: none.
@@ -137,13 +137,16 @@ func (t *tenant) mayWrite(bus string) bool {
 	return len(t.buses) == 0
 }
 
-// inherit gives the tenant no more than its former quota left it.
-func (t *tenant) inherit(former *tenant) {
+// inherit has the tenant go on with its former buckets, changed to its own bounds: requests that are under way give back to them what is not stored.
+func (t *tenant) inherit(former *tenant, quota Quota) {
 	now := time.Now()
-	for _, pair := range [...][2]*door.Bucket{{t.events, former.events}, {t.bytes, former.bytes}} {
-		if pair[0] != nil && pair[1] != nil {
-			pair[0].AtMost(pair[1].Available(now))
-		}
+	if t.events != nil && former.events != nil {
+		t.events = former.events
+		t.events.Change(now, quota.EventsPerSecond, burstOf(quota.EventsPerSecond, int64(quota.EventsBurst)))
+	}
+	if t.bytes != nil && former.bytes != nil {
+		t.bytes = former.bytes
+		t.bytes.Change(now, float64(quota.BytesPerSecond), burstOf(float64(quota.BytesPerSecond), int64(quota.BytesBurst)))
 	}
 }
 

@@ -22,7 +22,7 @@ type item struct {
 	delivery target.Delivery
 }
 
-// prepare makes of a message what the target gets. An error is final.
+// prepare makes of a message what the target gets. An error is final; the event is returned with it where there is one.
 func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -39,7 +39,7 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 	if w.transform != nil {
 		it.delivery.Body, it.delivery.ContentType, err = w.transform(e)
 		if err != nil {
-			return item{}, fmt.Errorf("cannot transform: %w", err)
+			return it, fmt.Errorf("cannot transform: %w", err)
 		}
 	}
 	return it, nil
@@ -50,7 +50,7 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error {
 	it, err := w.prepare(d)
 	if err != nil {
-		return w.refuse(d, err)
+		return w.refuse(d, it.delivery.Event, err)
 	}
 	if w.sub.Order == registry.OrderLive {
 		if !w.breaker.tryEnter() {
@@ -69,10 +69,11 @@ func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error 
 }
 
 // refuse is the verdict on a message that cannot be delivered whatever the target says.
-func (w *worker) refuse(d *messaging.Delivery, err error) error {
+func (w *worker) refuse(d *messaging.Delivery, e event.Event, err error) error {
 	w.count("dead_letter")
 	w.attempts.add(Attempt{
-		Time: time.Now(), Attempt: d.Attempt, Outcome: "dead_letter", Error: errorText(target.Result{Err: err}),
+		Time: time.Now(), Event: e.ID, Source: e.Source, Type: e.Type, Attempt: d.Attempt,
+		Outcome: "dead_letter", Error: errorText(target.Result{Err: err}),
 	})
 	if w.sub.Order == registry.OrderLive {
 		return nil
@@ -80,7 +81,7 @@ func (w *worker) refuse(d *messaging.Delivery, err error) error {
 	return messaging.Reject(err)
 }
 
-func (w *worker) count(outcome string) { w.metrics.deliveries.WithLabelValues(outcome).Inc() }
+func (w *worker) count(outcome string) { w.metrics.deliveries[outcome].Inc() }
 
 // deliver makes an attempt for events together, and tells the breaker.
 func (w *worker) deliver(ctx context.Context, items []item) (results []target.Result) {
@@ -103,6 +104,9 @@ func (w *worker) deliver(ctx context.Context, items []item) (results []target.Re
 		}
 	}()
 	results = w.target.Deliver(ctx, batch)
+	if len(results) != len(items) {
+		panic(fmt.Sprintf("%d results for %d events", len(results), len(items)))
+	}
 	w.breaker.leave(verdictOf(results))
 	return results
 }
@@ -157,7 +161,7 @@ func (w *worker) verdict(stop context.Context, it item, r target.Result, batch i
 		}
 	}
 	w.count(a.Outcome)
-	w.metrics.seconds.WithLabelValues(a.Outcome).Observe(r.Latency.Seconds())
+	w.metrics.seconds[a.Outcome].Observe(r.Latency.Seconds())
 	w.attempts.add(a)
 	if r.Verdict == target.Gone {
 		w.disable(cause)
@@ -173,11 +177,15 @@ func (w *worker) disable(cause error) {
 		w.log.Warn("the target takes no events any more: disabling the subscriber", zap.Error(cause))
 		go func() {
 			for pause := 100 * time.Millisecond; w.ctx.Err() == nil; pause = min(2*pause, 10*time.Second) {
-				_, err := w.p.source.SetState(w.ctx, w.sub.Bus, w.sub.Name, registry.Disabled, "410 Gone")
+				// What this worker was made of is gone, not what the subscriber may be changed to meanwhile.
+				as := registry.Condition{Revision: w.revision.Load()}
+				_, err := w.p.source.ChangeState(w.ctx, w.sub.Bus, w.sub.Name, registry.Disabled, "410 Gone", as)
 				if err == nil || w.ctx.Err() != nil {
 					return
 				}
-				w.note(fmt.Errorf("cannot disable the subscriber: %w", err))
+				if !errors.Is(err, registry.ErrConflict) { // of a change this worker hears soon
+					w.note(fmt.Errorf("cannot disable the subscriber: %w", err))
+				}
 				sleep(w.ctx, pause)
 			}
 		}()

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -15,7 +13,8 @@ import (
 type Backlog struct {
 	// Events wait in the send topic, the topic of replays and that of retries, as brokers count them: a batch is one.
 	Events int64 `json:"events"`
-	// Oldest is when the oldest event of the send topic was stored there; zero when none waits.
+	// Oldest is when the oldest of them was stored for the subscriber; zero when none waits. Of those that wait for another
+	// attempt the one that failed first of all is taken to be the oldest.
 	Oldest time.Time `json:"oldest,omitzero"`
 	// DeadLetters wait for a redrive.
 	DeadLetters int64 `json:"dead_letters"`
@@ -45,10 +44,15 @@ func (p *Processor) backlogOf(ctx context.Context, s *registry.Subscriber) (b Ba
 		if topic == topics.Replay(s) && n > 0 {
 			p.replaying(s)
 		}
-		if topic == topics.Send(s) && n > 0 {
-			if b.Oldest, err = p.oldest(ctx, topic); err != nil {
-				return b, err
-			}
+		if n == 0 {
+			continue
+		}
+		oldest, err := p.oldest(ctx, topic)
+		if err != nil {
+			return b, err
+		}
+		if b.Oldest.IsZero() || !oldest.IsZero() && oldest.Before(b.Oldest) {
+			b.Oldest = oldest
 		}
 	}
 	b.DeadLetters, err = p.waiting(ctx, topics.DeadLetter(s))
@@ -64,7 +68,8 @@ func (p *Processor) waiting(ctx context.Context, topic string) (int64, error) {
 	return n, err
 }
 
-// oldest is when the first message was published that is not acknowledged, over all partitions.
+// oldest is when the first message was published that is not acknowledged, over all partitions; of a copy on the topic of
+// retries when the original was.
 func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, err error) {
 	topic := p.client.Topic(name)
 	n, err := topic.Partitions(ctx)
@@ -83,8 +88,15 @@ func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, 
 		if err != nil {
 			return oldest, err
 		}
-		if len(first) > 0 && (oldest.IsZero() || first[0].PublishTime.Before(oldest)) {
-			oldest = first[0].PublishTime
+		if len(first) == 0 {
+			continue
+		}
+		published := first[0].PublishTime
+		if t, err := time.Parse(time.RFC3339Nano, first[0].Properties[messaging.PropertyOriginPublishedAt]); err == nil {
+			published = t
+		}
+		if oldest.IsZero() || published.Before(oldest) {
+			oldest = published
 		}
 	}
 	return oldest, nil
@@ -114,18 +126,24 @@ func (p *Processor) watchBacklogs(ctx context.Context) {
 	})
 }
 
+// showBacklog sets the metrics of a subscriber, and removes them while the backlog is not known.
 func (p *Processor) showBacklog(ctx context.Context, s *registry.Subscriber) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	b, err := p.backlogOf(ctx, s)
-	if err != nil {
-		return // the figures stay as they are
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := name{s.Bus, s.Name}
+	switch {
+	case !p.names[n]: // it was deleted meanwhile
+	case err != nil:
+		p.metrics.hideBacklog(s.Bus, s.Name)
+	default:
+		age := time.Duration(0)
+		if !b.Oldest.IsZero() {
+			age = max(time.Since(b.Oldest), 0)
+		}
+		p.shown[n] = true
+		p.metrics.showBacklog(s.Bus, s.Name, b, age)
 	}
-	labels := prometheus.Labels{"bus": s.Bus, "subscriber": s.Name}
-	age := 0.0
-	if !b.Oldest.IsZero() {
-		age = max(time.Since(b.Oldest), 0).Seconds()
-	}
-	p.metrics.backlog.With(labels).Set(float64(b.Events))
-	p.metrics.backlogAge.With(labels).Set(age)
 }

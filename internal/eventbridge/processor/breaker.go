@@ -51,10 +51,14 @@ func (b *breaker) enter(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}
+		if err := ctx.Err(); err != nil {
+			b.mu.Unlock()
+			return err // it does not enter, and is no probe
+		}
 		if b.state == BreakerClosed || b.state == BreakerHalfOpen && !b.probing {
 			b.probing = b.state == BreakerHalfOpen
 			b.mu.Unlock()
-			return ctx.Err()
+			return nil
 		}
 		next := b.next
 		b.mu.Unlock()
@@ -128,7 +132,9 @@ func (b *breaker) open() {
 
 func (b *breaker) become(s BreakerState) {
 	b.state = s
-	b.changed(s)
+	if !b.shut { // afterwards it may be another one's to say
+		b.changed(s)
+	}
 	b.tell()
 }
 

@@ -79,6 +79,38 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
+// Who is to stop is no probe: nobody would say what came of it, and nothing would be let through any more.
+func TestWhoStopsIsNoProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Second)}, func(BreakerState) {})
+		require.NoError(t, b.enter(t.Context()))
+		b.leave(failing)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		stopped, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, b.enter(stopped), context.Canceled)
+		assert.True(t, b.tryEnter(), "the next one is the probe")
+		b.leave(well)
+		state, _ := b.now()
+		assert.Equal(t, BreakerClosed, state)
+	})
+}
+
+// A delivery may end after its worker: the state is the next worker's to say then.
+func TestABreakerThatEndsIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		said := 0
+		b := newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Second)}, func(BreakerState) { said++ })
+		require.NoError(t, b.enter(t.Context()))
+		b.end()
+		b.leave(failing)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Zero(t, said)
+	})
+}
+
 func TestSchedule(t *testing.T) {
 	s := newSchedule(registry.Retry{MaxAttempts: 4, MaxAge: registry.Duration(time.Hour), Jitter: 0.2,
 		Schedule: []registry.Duration{registry.Duration(time.Second), registry.Duration(10 * time.Second)}})

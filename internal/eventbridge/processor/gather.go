@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -40,7 +41,7 @@ func (g *gatherer) end() {
 func (g *gatherer) take(_ context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
 	it, err := g.w.prepare(d)
 	if err != nil {
-		p.Complete(g.w.refuse(d, err))
+		p.Complete(g.w.refuse(d, it.delivery.Event, err))
 		return
 	}
 	select {
@@ -112,7 +113,7 @@ func (g *gatherer) send(batch []pendingItem) {
 		}
 		for i, r := range g.w.deliver(delivering, items) {
 			// Gone waits for the worker's end: the others of the batch have their verdicts first.
-			if it := batch[i]; r.Verdict.String() == "gone" {
+			if it := batch[i]; r.Verdict == target.Gone {
 				g.wg.Go(func() { it.pending.Complete(g.w.verdict(ctx, it.item, r, len(batch))) })
 			} else {
 				it.pending.Complete(g.w.verdict(ctx, it.item, r, len(batch)))

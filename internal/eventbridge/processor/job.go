@@ -20,6 +20,8 @@ var (
 	ErrNoSubscriber = errors.New("no such subscriber")
 	// ErrJobRunning: the subscriber has a job that has not ended.
 	ErrJobRunning = errors.New("the subscriber has a job that has not ended")
+	// ErrOptions: the options of a job are not valid.
+	ErrOptions = errors.New("the job cannot be done")
 	// ErrNoJob: there is no job of that subscriber in this process.
 	ErrNoJob = errors.New("no such job")
 )
@@ -118,6 +120,28 @@ func (js *jobs) start(uid string, about Job, work func(context.Context, *job) er
 	return j.now(), nil
 }
 
+// forget ends the jobs of subscribers that are no more: nobody else can, and their topics could not be removed.
+func (js *jobs) forget(snapshot func() *registry.Snapshot) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if len(js.by) == 0 {
+		return
+	}
+	known := make(map[string]bool)
+	now := snapshot() // not older than those by which jobs have begun
+	for b := range now.Buses() {
+		for s := range now.Subscribers(b.Name) {
+			known[s.UID] = true
+		}
+	}
+	for uid, j := range js.by {
+		if !known[uid] {
+			j.cancel()
+			delete(js.by, uid)
+		}
+	}
+}
+
 // of returns the latest job of a subscriber.
 func (js *jobs) of(uid string) *job {
 	js.mu.Lock()
@@ -150,6 +174,13 @@ func (p *Processor) CancelJob(bus, subscriber string) (Job, error) {
 	}
 	j.cancel()
 	return j.now(), nil
+}
+
+// close closes what a job has opened. A topic of replays that takes nothing does not keep a job that was ended.
+func (p *Processor) close(ctx context.Context, what interface{ Close(context.Context) error }) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.StopTimeout)
+	defer cancel()
+	_ = what.Close(ctx) // what is not stored was not counted
 }
 
 // keep makes a topic of a subscriber, where there is none, and the subscription that keeps what is published there.

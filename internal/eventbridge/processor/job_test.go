@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/proxy"
 )
 
 // ended waits for the end of a subscriber's job.
@@ -145,6 +147,71 @@ func TestPastEventsComeAgain(t *testing.T) {
 			assert.Equal(t, JobCanceled, j.State)
 			assert.Less(t, j.Published, int64(100))
 		})
+	}
+}
+
+// The job of a deleted subscriber ends: nobody could end it, and it would keep the topics from being removed.
+func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderGroup), newSubscriber("other", registry.OrderGroup))
+	w.target("s", nil)
+	w.target("other", nil)
+	p, _ := w.processor(testConfig())
+	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
+	require.NoError(t, err)
+	for _, id := range numbered("e", 50) {
+		require.NoError(t, in.Publish(t.Context(), &messaging.Record{Payload: testEvent(id, "a", "")}))
+	}
+	jobs := map[string]*job{}
+	for _, name := range []string{"s", "other"} {
+		_, err = p.Replay(busName, name, ReplayOptions{Rate: 1})
+		require.NoError(t, err)
+		jobs[name] = p.jobs.of("u-" + name)
+	}
+	w.eventually("it has begun", func() bool { return jobs["s"].now().Published > 0 })
+	w.keepOnly("other")
+	w.eventually("it ends", func() bool { return jobs["s"].now().State == JobCanceled })
+	assert.Nil(t, p.jobs.of("u-s"))
+	assert.Equal(t, JobRunning, jobs["other"].now().State)
+}
+
+// A job that was ended does not wait for brokers that are away: it could not be begun anew, and the process would not stop.
+func TestAReplayEndsWithoutBrokers(t *testing.T) {
+	url, server, line := proxy.Pulsar(t)
+	w := newWorldOn(t, server, 1, newSubscriber("s", registry.OrderGroup))
+	w.target("s", nil)
+	p, _ := w.processorOf(w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener}), testConfig())
+	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
+	require.NoError(t, err)
+	for _, id := range numbered("e", 200) {
+		require.NoError(t, in.Publish(t.Context(), &messaging.Record{Payload: testEvent(id, "a", "")}))
+	}
+	_, err = p.Replay(busName, "s", ReplayOptions{Rate: 20})
+	require.NoError(t, err)
+	j := p.jobs.of("u-s")
+	w.eventually("it has begun", func() bool { return j.now().Published > 0 })
+	line.Cut()
+	t.Cleanup(func() { assert.NoError(t, line.Restore()) })
+	w.eventually("something waits for the brokers", func() bool { now := j.now(); return now.Chosen > now.Published+2 })
+	_, err = p.CancelJob(busName, "s")
+	require.NoError(t, err)
+	w.eventually("it ends", func() bool { return j.now().State == JobCanceled })
+}
+
+// A replay up to the present has all that the topic holds, whatever the clocks of those that publish say.
+func TestAReplayUpToThePresentGoesByNoClock(t *testing.T) {
+	ahead := &messaging.Delivery{
+		PublishTime: time.Now().Add(10 * time.Minute), Payload: testEvent("e", "a", ""),
+	}
+	s := registrytest.Snapshot(t, 1, []registry.Bus{{Name: busName, Partitions: 1}}, []registry.Subscriber{func() registry.Subscriber {
+		s := newSubscriber("s", registry.OrderNone)
+		s.Bus, s.UID, s.Revision = busName, "u", 1
+		return s
+	}()}).Subscriber(busName, "s")
+	for _, toEnd := range []bool{false, true} {
+		o := ReplayOptions{To: time.Now(), toEnd: toEnd}
+		r := newReplay(&job{}, s, o)
+		require.NoError(t, r.take(t.Context(), ahead))
+		assert.Equal(t, toEnd, r.chosen.Load() == 1)
 	}
 }
 

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -65,7 +66,7 @@ func errorText(r target.Result) string {
 	}
 	text := r.Err.Error()
 	if len(text) > errorBytes {
-		text = text[:errorBytes]
+		text = strings.ToValidUTF8(text[:errorBytes], "")
 	}
 	return text
 }

@@ -1,6 +1,9 @@
 package processor
 
 import (
+	"sync/atomic"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
@@ -15,7 +18,8 @@ type Metrics struct {
 	breaker    *prometheus.GaugeVec
 	backlog    *prometheus.GaugeVec
 	backlogAge *prometheus.GaugeVec
-	troubled   prometheus.Gauge
+	letters    *prometheus.GaugeVec
+	troubled   atomic.Pointer[func() int]
 }
 
 // NewMetrics registers them.
@@ -44,20 +48,35 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_backlog", Help: "Events that a subscriber has not got, those that wait for another attempt included. Needs the admin API.",
 		}, subscriber),
 		backlogAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_backlog_age_seconds", Help: "Age of the oldest event that waits in a send topic. Needs the admin API.",
+			Name: "eventbridge_backlog_age_seconds",
+			Help: "Age of the oldest event that a subscriber has not got, since it was stored for it. Needs the admin API.",
 		}, subscriber),
-		troubled: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "eventbridge_troubled_subscribers", Help: "Subscribers that cannot be consumed or delivered to at present.",
-		}),
+		letters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_dead_letters", Help: "Events of a subscriber that were given up and wait for a redrive. Needs the admin API.",
+		}, subscriber),
 	}
-	reg.MustRegister(m.deliveries, m.seconds, m.age, m.underWay, m.breaker, m.backlog, m.backlogAge, m.troubled)
+	troubled := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "eventbridge_troubled_subscribers", Help: "Subscribers that cannot be consumed or delivered to at present.",
+	}, func() float64 {
+		if count := m.troubled.Load(); count != nil {
+			return float64((*count)())
+		}
+		return 0
+	})
+	reg.MustRegister(m.deliveries, m.seconds, m.age, m.underWay, m.breaker, m.backlog, m.backlogAge, m.letters, troubled)
 	return m
 }
 
+// countTroubled says who counts the subscribers that are in trouble.
+func (m *Metrics) countTroubled(count func() int) { m.troubled.Store(&count) }
+
+// outcomes are what may come of an attempt.
+func outcomes() []string { return []string{"delivered", "retry", "dead_letter", "gone", "lost"} }
+
 // subscriberMetrics are those of one subscriber.
 type subscriberMetrics struct {
-	deliveries *prometheus.CounterVec // by outcome
-	seconds    prometheus.ObserverVec // by outcome
+	deliveries map[string]prometheus.Counter  // by outcome
+	seconds    map[string]prometheus.Observer // by outcome
 	age        prometheus.Observer
 	underWay   prometheus.Gauge
 	breaker    prometheus.Gauge
@@ -65,10 +84,29 @@ type subscriberMetrics struct {
 
 func (m *Metrics) of(s *registry.Subscriber) *subscriberMetrics {
 	labels := prometheus.Labels{"bus": s.Bus, "subscriber": s.Name}
-	return &subscriberMetrics{
-		deliveries: m.deliveries.MustCurryWith(labels), seconds: m.seconds.MustCurryWith(prometheus.Labels{"target": kindOf(&s.Target)}),
+	of := &subscriberMetrics{
+		deliveries: make(map[string]prometheus.Counter, len(outcomes())), seconds: make(map[string]prometheus.Observer, len(outcomes())),
 		age: m.age.WithLabelValues(s.Bus), underWay: m.underWay.With(labels), breaker: m.breaker.With(labels),
 	}
+	for _, outcome := range outcomes() {
+		of.deliveries[outcome] = m.deliveries.WithLabelValues(s.Bus, s.Name, outcome)
+		of.seconds[outcome] = m.seconds.WithLabelValues(kindOf(&s.Target), outcome)
+	}
+	return of
+}
+
+// showBacklog sets what is known of a backlog.
+func (m *Metrics) showBacklog(bus, subscriber string, b Backlog, age time.Duration) {
+	m.backlog.WithLabelValues(bus, subscriber).Set(float64(b.Events))
+	m.letters.WithLabelValues(bus, subscriber).Set(float64(b.DeadLetters))
+	m.backlogAge.WithLabelValues(bus, subscriber).Set(age.Seconds())
+}
+
+// hideBacklog removes what is not known any more.
+func (m *Metrics) hideBacklog(bus, subscriber string) {
+	m.backlog.DeleteLabelValues(bus, subscriber)
+	m.backlogAge.DeleteLabelValues(bus, subscriber)
+	m.letters.DeleteLabelValues(bus, subscriber)
 }
 
 // forget removes those of a subscriber that is no more.
@@ -76,7 +114,7 @@ func (m *Metrics) forget(bus, subscriber string) {
 	labels := prometheus.Labels{"bus": bus, "subscriber": subscriber}
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.deliveries, m.underWay, m.breaker, m.backlog, m.backlogAge} {
+	}{m.deliveries, m.underWay, m.breaker, m.backlog, m.backlogAge, m.letters} {
 		v.DeletePartialMatch(labels)
 	}
 }

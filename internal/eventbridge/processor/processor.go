@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,7 @@ type Source interface {
 	Snapshot() *registry.Snapshot
 	// Watch calls f for the present snapshot and after each change, from one goroutine, until stop.
 	Watch(f func(*registry.Snapshot)) (stop func())
-	SetState(ctx context.Context, bus, name string, state registry.State, reason string) (*registry.Subscriber, error)
+	ChangeState(ctx context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error)
 }
 
 // Targets makes targets. A target.Factory does.
@@ -43,11 +44,17 @@ type Processor struct {
 	part    atomic.Int64 // of the bytes that are received ahead, for one subscriber
 	jobs    jobs
 
-	mu      sync.Mutex
-	workers map[string]*worker   // by UID
-	logs    map[string]*attempts // the same, over all revisions
-	ending  sync.WaitGroup       // workers that are to stop
+	mu       sync.Mutex
+	workers  map[string]*worker   // by UID
+	stopping map[string]*worker   // the last one of each that is to stop, until it has
+	logs     map[string]*attempts // by UID, over all revisions
+	names    map[name]bool        // of all subscribers
+	shown    map[name]bool        // of those that have metrics
+	ending   sync.WaitGroup       // workers that are to stop
 }
+
+// name is what metrics call a subscriber.
+type name struct{ bus, subscriber string }
 
 // Options are what a processor works with. All must be set, but for Admin.
 type Options struct {
@@ -65,12 +72,14 @@ type Options struct {
 // New makes a processor. The configuration must be valid.
 func New(o Options) *Processor {
 	p := &Processor{
+		stopping: make(map[string]*worker), names: make(map[name]bool), shown: make(map[name]bool),
 		client: o.Client, source: o.Source, topics: o.Topics, targets: o.Targets,
 		cfg: o.Config, admin: o.Admin, log: o.Log.Named("processor"), metrics: o.Metrics,
 		starts:  rate.NewLimiter(rate.Limit(o.Config.StartRate), max(int(o.Config.StartRate/10), 1)),
 		workers: make(map[string]*worker), logs: make(map[string]*attempts),
 	}
 	p.part.Store(o.Config.part(1))
+	o.Metrics.countTroubled(p.troubled)
 	return p
 }
 
@@ -95,14 +104,16 @@ func (p *Processor) Run(ctx context.Context) error {
 }
 
 // apply makes the workers follow a snapshot: those that are to stop stop side by side, and the worker of a changed
-// subscriber begins behind the end of the one before.
+// subscriber begins behind the end of the one before. A change of rules is the engine's alone: deliveries go on.
 func (p *Processor) apply(ctx context.Context, s *registry.Snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wanted, names := make(map[string]*registry.Subscriber), make(map[string]bool)
+	wanted, known := make(map[string]*registry.Subscriber), make(map[string]bool)
+	clear(p.names)
 	for b := range s.Buses() {
 		for sub := range s.Subscribers(b.Name) {
-			names[sub.UID] = true
+			known[sub.UID] = true
+			p.names[name{sub.Bus, sub.Name}] = true
 			if sub.State == registry.Active {
 				wanted[sub.UID] = sub
 			}
@@ -110,25 +121,20 @@ func (p *Processor) apply(ctx context.Context, s *registry.Snapshot) {
 	}
 	p.part.Store(p.cfg.part(len(wanted)))
 	for uid := range p.logs {
-		if !names[uid] {
+		if !known[uid] {
 			delete(p.logs, uid)
 		}
 	}
-	after := make(map[string]*worker)
 	for uid, w := range p.workers {
 		now := wanted[uid]
-		if now != nil && now.Revision == w.sub.Revision {
+		if now != nil && deliversAs(now, w.sub) {
+			w.revision.Store(now.Revision)
 			continue
 		}
-		after[uid] = w
 		p.end(uid, w)
-		if !names[uid] {
-			p.ending.Go(func() {
-				<-w.done
-				p.metrics.forget(w.sub.Bus, w.sub.Name)
-			})
-		}
 	}
+	p.forgetNames()
+	p.jobs.forget(p.source.Snapshot)
 	if ctx.Err() != nil {
 		return
 	}
@@ -138,8 +144,10 @@ func (p *Processor) apply(ctx context.Context, s *registry.Snapshot) {
 		}
 		w := p.newWorker(ctx, sub)
 		p.workers[uid] = w
+		p.shown[name{sub.Bus, sub.Name}] = true
+		before := p.stopping[uid]
 		go func() {
-			if before := after[uid]; before != nil {
+			if before != nil {
 				<-before.done
 			}
 			w.run()
@@ -147,11 +155,63 @@ func (p *Processor) apply(ctx context.Context, s *registry.Snapshot) {
 	}
 }
 
+// deliversAs reports whether a worker of old delivers as one of now would.
+func deliversAs(now, old *registry.Subscriber) bool {
+	if now.Revision == old.Revision {
+		return true
+	}
+	a, b := *now, *old
+	for _, s := range []*registry.Subscriber{&a, &b} {
+		s.Revision, s.Changed, s.Description, s.Reason, s.Rules = 0, time.Time{}, "", "", nil
+	}
+	return reflect.DeepEqual(a, b)
+}
+
 // end has a worker stop. p.mu is held.
 func (p *Processor) end(uid string, w *worker) {
 	delete(p.workers, uid)
+	p.stopping[uid] = w
 	w.stop()
-	p.ending.Go(func() { <-w.done })
+	p.ending.Go(func() {
+		<-w.done
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.stopping[uid] == w {
+			delete(p.stopping, uid)
+		}
+		p.forgetNames()
+	})
+}
+
+// forgetNames removes the metrics of subscribers that are no more, once nothing works for them. p.mu is held.
+func (p *Processor) forgetNames() {
+	for n := range p.shown {
+		if !p.names[n] && !p.stops(n) {
+			delete(p.shown, n)
+			p.metrics.forget(n.bus, n.subscriber)
+		}
+	}
+}
+
+func (p *Processor) stops(n name) bool {
+	for _, w := range p.stopping {
+		if n.bus == w.sub.Bus && n.subscriber == w.sub.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// troubled is how many subscribers cannot be consumed or delivered to at present.
+func (p *Processor) troubled() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.workers {
+		if w.Trouble() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // attemptsOf returns the log of a subscriber. p.mu is held.
@@ -183,7 +243,9 @@ type Status struct {
 	// ProbeAt is when an open breaker lets the next delivery through.
 	ProbeAt  time.Time `json:"probe_at,omitzero"`
 	UnderWay int64     `json:"under_way"`
-	Trouble  string    `json:"trouble,omitempty"`
+	// StandsBy says that another instance delivers all: a subscriber of the orders exclusive and live has one at a time.
+	StandsBy bool   `json:"stands_by,omitempty"`
+	Trouble  string `json:"trouble,omitempty"`
 }
 
 // Status returns what this process does for a subscriber.
@@ -199,7 +261,7 @@ func (p *Processor) Status(bus, subscriber string) Status {
 	if w == nil {
 		return s
 	}
-	s.Delivering, s.UnderWay = true, w.underWay.Load()
+	s.Delivering, s.UnderWay, s.StandsBy = true, w.underWay.Load(), w.standsBy()
 	s.Breaker, s.ProbeAt = w.breaker.now()
 	if err := w.Trouble(); err != nil {
 		s.Trouble = err.Error()

@@ -200,6 +200,75 @@ func TestTheOrderOfAKeyIsKept(t *testing.T) {
 	}
 }
 
+// What waits for the breaker, or the rate, when its partition goes to another processor is not delivered any more: the other one delivers it, and newer events.
+func TestWhoLosesAPartitionDeliversNothingOldOfIt(t *testing.T) {
+	s := newSubscriber("s", registry.OrderGroup)
+	s.Delivery.Breaker = registry.Breaker{Failures: 1, Probe: registry.Duration(2 * time.Second)}
+	s.Delivery.Retry.MaxAttempts = 1000
+	w := newWorld(t, 4, s)
+	var down atomic.Bool
+	down.Store(true)
+	var mu sync.Mutex
+	var order []string
+	answer := func(_ context.Context, d target.Delivery) target.Result {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, d.Event.ID)
+		return delivered()
+	}
+	f := w.target("s", func(ctx context.Context, d target.Delivery) target.Result {
+		if down.Load() {
+			return retryResult()
+		}
+		return answer(ctx, d)
+	})
+	newest := func() map[string]string {
+		mu.Lock()
+		defer mu.Unlock()
+		last := map[string]string{}
+		for _, id := range order {
+			key, number, _ := strings.Cut(id, "-")
+			last[key] = number
+		}
+		return last
+	}
+	const keys = 12
+	p, stop := w.processor(testConfig())
+	for key := range keys {
+		w.send("s", fmt.Sprint("k", key), fmt.Sprintf("k%d-0", key))
+	}
+	w.eventually("all wait for the breaker", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.asked) > 0 && p.Status(busName, "s").Breaker == BreakerOpen
+	})
+	w.target("s", answer)
+	_, stopNext := w.processor(testConfig())
+	for key := range keys {
+		w.send("s", fmt.Sprint("k", key), fmt.Sprintf("k%d-1", key))
+	}
+	moved := func() (n int) {
+		for _, number := range newest() {
+			if number == "1" {
+				n++
+			}
+		}
+		return n
+	}
+	w.eventually("the other one delivers its partitions", func() bool { return moved() > 0 })
+	down.Store(false)
+	w.eventually("the breaker closes, and all is delivered", func() bool {
+		return p.Status(busName, "s").Breaker == BreakerClosed && len(newest()) == keys
+	})
+	w.send("s", "end", "end-1") // which one delivers it does not matter
+	w.eventually("nothing is left", func() bool { return newest()["end"] == "1" })
+	stop()
+	stopNext()
+	for key, number := range newest() {
+		assert.Equal(t, "1", number, "the last of %s, in %v", key, order)
+	}
+}
+
 func TestBatchesOfAWebhook(t *testing.T) {
 	s := newSubscriber("s", registry.OrderNone)
 	s.Target = registry.Target{Webhook: &registry.Webhook{

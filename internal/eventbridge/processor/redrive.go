@@ -2,7 +2,7 @@ package processor
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -48,7 +48,10 @@ func (p *Processor) Redrive(bus, subscriber string, o RedriveOptions) (Job, erro
 		return Job{}, err
 	}
 	if o.Rate < 0 || o.Max < 0 {
-		return Job{}, errors.New("rate and max must be 0 or more")
+		return Job{}, fmt.Errorf("%w: rate and max must be 0 or more", ErrOptions)
+	}
+	if s.Order == registry.OrderLive {
+		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no redrive", ErrOptions)
 	}
 	about := Job{Kind: KindRedrive, Bus: bus, Subscriber: subscriber, DryRun: o.DryRun}
 	return p.jobs.start(s.UID, about, func(ctx context.Context, j *job) error {
@@ -60,10 +63,12 @@ func (p *Processor) redrive(ctx context.Context, j *job, s *registry.Subscriber,
 	if err := p.keep(ctx, p.topics.DeadLetter(s)); err != nil {
 		return err
 	}
-	if err := p.keep(ctx, p.topics.Replay(s)); err != nil {
-		return err
+	if !o.DryRun {
+		if err := p.keep(ctx, p.topics.Replay(s)); err != nil {
+			return err
+		}
+		p.replaying(s)
 	}
-	p.replaying(s)
 	topics := p.topics
 	result, err := p.client.Redrive(ctx, messaging.RedriveConfig{
 		Topic: topics.DeadLetter(s), Subscription: registry.DeliverSubscription, To: topics.Replay(s),

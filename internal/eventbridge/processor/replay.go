@@ -27,6 +27,10 @@ type ReplayOptions struct {
 	Rate float64 `json:"rate,omitempty"`
 	// DryRun only counts.
 	DryRun bool `json:"dry_run,omitempty"`
+
+	// toEnd says that all is wanted that the topic holds at To, the present then: the clocks of those that publish may go
+	// ahead of this one's.
+	toEnd bool
 }
 
 // clocksApart is how far the clocks of the processes that take events may be apart: publish times do not ascend.
@@ -42,14 +46,14 @@ func (p *Processor) Replay(bus, subscriber string, o ReplayOptions) (Job, error)
 	}
 	switch {
 	case o.Rate < 0:
-		return Job{}, errors.New("rate must be 0 or more")
+		return Job{}, fmt.Errorf("%w: rate must be 0 or more", ErrOptions)
 	case s.Order == registry.OrderLive:
-		return Job{}, errors.New("a live subscriber gets what comes while it is connected, and no replay")
+		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no replay", ErrOptions)
 	case o.To.IsZero() || o.To.After(time.Now()):
-		o.To = time.Now()
+		o.To, o.toEnd = time.Now(), true
 	}
 	if !o.From.Before(o.To) {
-		return Job{}, errors.New("from must be before to")
+		return Job{}, fmt.Errorf("%w: from must be before to", ErrOptions)
 	}
 	return p.beginReplay(b, s, o)
 }
@@ -68,7 +72,7 @@ func (p *Processor) Start(bus, subscriber string) (j Job, began bool, err error)
 	if err != nil || s.Start == "" || s.Start == "latest" || s.Order == registry.OrderLive {
 		return Job{}, false, err
 	}
-	o := ReplayOptions{To: s.Created.Add(startOverlap)}
+	o := ReplayOptions{To: s.Created.Add(startOverlap), toEnd: true}
 	if s.Start != "earliest" {
 		if o.From, err = time.Parse(time.RFC3339, s.Start); err != nil {
 			return Job{}, false, fmt.Errorf("start: %w", err)
@@ -110,7 +114,7 @@ type replay struct {
 
 var errReplayed = errors.New("all is read")
 
-func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *registry.Subscriber, o ReplayOptions) error {
+func newReplay(j *job, s *registry.Subscriber, o ReplayOptions) *replay {
 	r := &replay{
 		job: j, sub: s, options: o, id: j.now().ID, index: match.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1),
 		pending: semaphore.NewWeighted(replayPending), failed: make(chan error, 1), passed: make(map[int]bool),
@@ -121,6 +125,11 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 	for i, rule := range s.Rules {
 		r.index.Set(i, rule.Compiled())
 	}
+	return r
+}
+
+func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *registry.Subscriber, o ReplayOptions) error {
+	r := newReplay(j, s, o)
 	topics := p.topics
 	if !o.DryRun {
 		if err := p.keep(ctx, p.topics.Replay(s)); err != nil {
@@ -129,14 +138,11 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 		p.replaying(s)
 		profile := messaging.Business()
 		profile.Name, profile.Compression = "eventbridge_replay", messaging.NoCompression
-		if s.Order == registry.OrderGroup {
-			profile.BatchRecords = 1 // a batch goes to one consumer, whatever the keys in it
-		}
 		var err error
 		if r.out, err = p.client.Publisher(ctx, topics.Replay(s), profile); err != nil {
 			return err
 		}
-		defer func() { _ = r.out.Close(context.WithoutCancel(ctx)) }()
+		defer p.close(ctx, r.out)
 	}
 	sleep(ctx, time.Until(o.To)) // of a start: until engines have heard of it
 	partitions, err := p.client.Partitions(ctx, topics.Events(b.Name))
@@ -154,7 +160,7 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 	if err != nil {
 		return err
 	}
-	defer func() { _ = reader.Close(context.WithoutCancel(ctx)) }()
+	defer p.close(ctx, reader)
 	_, err = reader.ReadToEnd(ctx, r.take)
 	if err != nil && !errors.Is(err, errReplayed) {
 		return err
@@ -173,7 +179,7 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 
 // take looks at one event.
 func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
-	if !d.PublishTime.Before(r.options.To) {
+	if !r.options.toEnd && !d.PublishTime.Before(r.options.To) {
 		if d.PublishTime.After(r.options.To.Add(clocksApart)) {
 			if r.passed[d.Partition] = true; len(r.passed) == r.expected {
 				return errReplayed

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type worker struct {
 	stop      context.CancelFunc
 	done      chan struct{}
 
+	revision atomic.Int64 // the newest one that is delivered alike
 	underWay atomic.Int64
 	gone     sync.Once
 
@@ -57,6 +59,7 @@ func (p *Processor) newWorker(ctx context.Context, s *registry.Subscriber) *work
 	if r := s.Delivery.Rate; r > 0 {
 		w.limit = rate.NewLimiter(rate.Limit(r), max(int(math.Ceil(r/20)), w.batchEvents()))
 	}
+	w.revision.Store(s.Revision)
 	w.breaker = newBreaker(s.Delivery.Breaker, w.breakerChanged)
 	w.ctx, w.stop = context.WithCancel(ctx)
 	w.replaying = !p.admin && s.Order != registry.OrderLive // otherwise it is known when there is something
@@ -133,7 +136,12 @@ func (w *worker) consume() error {
 	w.again = again
 	replaying := w.replaying
 	w.mu.Unlock()
-	consumer, err := w.p.client.Consumer(w.config(replaying))
+	var options []messaging.ConsumerOption
+	if w.sub.Order.Ordered() {
+		// So that deliveries of a partition that is lost end: another processor makes them, and newer ones of their keys.
+		options = append(options, messaging.OnOwned(func(context.Context, string, int) {}))
+	}
+	consumer, err := w.p.client.Consumer(w.config(replaying), options...)
 	if err != nil {
 		return err
 	}
@@ -144,7 +152,12 @@ func (w *worker) consume() error {
 	w.note(nil)
 	switch {
 	case w.sub.Order.Ordered():
-		return consumer.Run(stop, func(ctx context.Context, d *messaging.Delivery) error { return w.handle(stop, ctx, d) })
+		return consumer.Run(stop, func(ctx context.Context, d *messaging.Delivery) error {
+			wait, end := context.WithCancel(ctx) // ends with the partition, too
+			defer end()
+			defer context.AfterFunc(stop, end)()
+			return w.handle(wait, ctx, d)
+		})
 	case w.batchEvents() > 1:
 		g := newGatherer(stop, w)
 		defer g.end()
@@ -197,7 +210,8 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	inPlace := true
 	switch s.Order {
 	case registry.OrderGroup:
-		c.Type, c.Order = messaging.KeyShared, messaging.OrderKey
+		// Not Key_Shared: see ADR 19.
+		c.Type, c.Order = messaging.Failover, messaging.OrderKey
 	case registry.OrderTotal:
 		c.Type, c.Order = messaging.Failover, messaging.OrderTotal
 	case registry.OrderExclusive:
@@ -220,7 +234,8 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	c.HeldMessages, c.HeldBytes = w.p.cfg.HeldMessages, 2*c.PrefetchBytes
 	c.MaxMessageBytes = 64 << 10
 	c.DiscoverEvery = 10 * time.Minute
-	c.StuckAfter = time.Duration(s.Delivery.Timeout) + 5*time.Minute
+	// Deliveries that wait for the breaker are not stuck.
+	c.StuckAfter = time.Duration(s.Delivery.Timeout) + probeMost*time.Duration(s.Delivery.Breaker.Probe) + 5*time.Minute
 	c.StopTimeout = w.p.cfg.StopTimeout
 	return c
 }
@@ -262,23 +277,33 @@ func (w *worker) note(err error) {
 	was := w.trouble
 	w.trouble = err
 	w.mu.Unlock()
-	switch {
-	case was == nil && err != nil:
-		w.p.metrics.troubled.Inc()
+	if was == nil && err != nil {
 		w.log.Warn("a subscriber gets nothing", zap.Error(err))
-	case was != nil && err == nil:
-		w.p.metrics.troubled.Dec()
 	}
 }
 
-// Trouble says why the subscriber gets nothing, nil when it does.
+// Trouble says why the subscriber gets nothing, nil when it does, or another instance delivers.
 func (w *worker) Trouble() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.trouble == nil && w.consumer != nil {
-		return w.consumer.Trouble()
+	if w.trouble != nil || w.consumer == nil {
+		return w.trouble
 	}
-	return w.trouble
+	if err := w.consumer.Trouble(); !w.busy(err) {
+		return err
+	}
+	return nil
+}
+
+// standsBy reports whether another instance has the subscription, which only one may have.
+func (w *worker) standsBy() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trouble == nil && w.consumer != nil && w.busy(w.consumer.Trouble())
+}
+
+func (w *worker) busy(err error) bool {
+	return err != nil && (w.sub.Order == registry.OrderExclusive || w.sub.Order == registry.OrderLive) && strings.Contains(err.Error(), "ConsumerBusy")
 }
 
 // end gives back what the worker has.

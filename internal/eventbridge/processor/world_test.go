@@ -45,9 +45,12 @@ type store struct {
 	w *world
 }
 
-func (s *store) SetState(_ context.Context, bus, name string, state registry.State, reason string) (*registry.Subscriber, error) {
+func (s *store) ChangeState(_ context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error) {
 	now := s.Snapshot()
 	changed := *now.Subscriber(bus, name)
+	if c.Revision != changed.Revision {
+		return nil, registry.ErrConflict
+	}
 	changed.State, changed.Reason, changed.Revision = state, reason, 0
 	go s.w.put(changed)
 	return &changed, nil

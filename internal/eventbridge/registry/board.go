@@ -29,8 +29,12 @@ type heardState struct {
 
 func newBoard() board { return board{heard: make(map[string]*heard)} }
 
-// take takes a message over. Times are of this process' clock: others' may be wrong.
-func (b *board) take(now time.Time, d *messaging.Delivery) {
+// confirmWithin is for how long an instance counts that was only heard of in what was told before this process began to read: it may have died meanwhile,
+// and tells again each heartbeatEvery if not.
+const confirmWithin = heartbeatEvery + 2*time.Second
+
+// take takes a message over. Times are of this process' clock: others' may be wrong. before says that the message was told before this process began to read.
+func (b *board) take(now time.Time, d *messaging.Delivery, before bool) {
 	var m statusMessage
 	if d.Key == "" || json.Unmarshal(d.Payload, &m) != nil || m.Format < 1 {
 		return // of a newer version, or nobody's
@@ -60,6 +64,9 @@ func (b *board) take(now time.Time, d *messaging.Delivery) {
 			clear(h.states)
 		}
 		h.instance, h.alive = *m.Instance, now
+		if before {
+			h.alive = now.Add(confirmWithin - expireAfter)
+		}
 		h.instance.Name = name
 	}
 }

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -29,6 +30,7 @@ type entry struct {
 	revision int64
 	deleted  time.Time // zero: it is not
 	former   []string
+	job      json.RawMessage
 	sealedBy string // the key of its secrets; empty without
 	secrets  bool   // it has some that are not encrypted
 	broken   string // why its object cannot be read
@@ -70,7 +72,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 		return "", ok && before != nil && before.deleted.IsZero()
 	}
 	r, err := readRecord(d)
-	e := &entry{bytes: len(d.Payload), revision: r.Revision, former: r.Former, newer: errors.Is(err, errNewer)}
+	e := &entry{bytes: len(d.Payload), revision: r.Revision, former: r.Former, job: r.Job, newer: errors.Is(err, errNewer)}
 	if r.Deleted {
 		e.deleted = r.Time
 	}

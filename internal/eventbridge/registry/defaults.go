@@ -12,6 +12,10 @@ const (
 	MaxBytes = 64 << 20
 	// MaxSubscriberRules bounds the rules of one subscriber.
 	MaxSubscriberRules = 1_000
+	// MaxWeight bounds what the patterns of all rules take in an engine, MaxSubscriberWeight those of one subscriber: a pattern of a few hundred bytes
+	// may take a megabyte. See [match.Pattern.Weight], which is 2 and more.
+	MaxWeight           = 2_000_000
+	MaxSubscriberWeight = 200_000
 )
 
 const (

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // The errors of changes, besides [*Invalid] and [*ConflictError].
@@ -101,12 +103,24 @@ func within(pointer, whole string) bool {
 	return pointer == whole || strings.HasPrefix(pointer, whole+"/")
 }
 
+// maxFault bounds a fault's pointer and its problem, in bytes: both may repeat what was given.
+const maxFault = 1 << 10
+
+// Short is the fault with a pointer and a problem of at most 1 KiB each.
+func (f Fault) Short() Fault {
+	return Fault{Pointer: door.Cut(f.Pointer, maxFault), Problem: door.Cut(f.Problem, maxFault)}
+}
+
 // err is an *Invalid, or nil without faults.
 func (f faults) err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	return &Invalid{Faults: f[:min(len(f), maxFaults)], More: max(len(f)-maxFaults, 0)}
+	made := &Invalid{More: max(len(f)-maxFaults, 0)}
+	for _, one := range f[:min(len(f), maxFaults)] {
+		made.Faults = append(made.Faults, one.Short())
+	}
+	return made
 }
 
 // step is a key as a part of a JSON Pointer.

@@ -54,10 +54,10 @@ type Order string
 // The orders.
 const (
 	OrderNone      Order = "none"      // each event at least once, in no order; Shared
-	OrderGroup     Order = "group"     // those of one partitionkey in their order; Key_Shared
+	OrderGroup     Order = "group"     // those of one partitionkey in their order; Failover
 	OrderTotal     Order = "total"     // all of the bus in their order; Failover; the bus has one partition
 	OrderExclusive Order = "exclusive" // as OrderGroup, by one instance without a standby; Exclusive
-	OrderLive      Order = "live"      // what comes while an instance is connected, at most once; not durable
+	OrderLive      Order = "live"      // what comes while an instance is connected, one attempt for each copy; not durable
 )
 
 // Ordered reports whether the engine stores matches under the ingest position.

@@ -39,6 +39,9 @@ func (p *Pulsar) MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) erro
 	if s.Order == OrderLive {
 		return p.create(ctx, p.topics.Send(s), 1)
 	}
+	if err := p.checkOrder(ctx, s.Order); err != nil {
+		return err
+	}
 	partitions := 1 // each one costs every engine a producer and every processor a consumer
 	if s.Order.Ordered() {
 		partitions = b.Partitions
@@ -52,6 +55,19 @@ func (p *Pulsar) MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) erro
 		}
 	}
 	return all.Wait()
+}
+
+// checkOrder refuses an order that the namespace cannot keep: without deduplication the broker may store a match twice, or late.
+func (p *Pulsar) checkOrder(ctx context.Context, o Order) error {
+	if !o.Ordered() || !p.admin {
+		return nil
+	}
+	on, set, err := p.client.Namespace(p.topics.Namespace).Deduplication(ctx)
+	if err == nil && set && !on {
+		return &Invalid{Faults: []Fault{{Pointer: "/order", Problem: fmt.Sprintf(
+			"must be none or live: %s takes deduplication, which is off in the namespace %s: switch it on", o, p.topics.Namespace)}}}
+	}
+	return nil // where it cannot be found out, a line of the log says so at the start
 }
 
 // errPartitions: a topic is there with other partitions.
@@ -91,9 +107,9 @@ func (p *Pulsar) keep(ctx context.Context, topic string, partitions int, subscri
 	return err
 }
 
-// RemoveBus deletes the topic of events with all that is in it.
+// RemoveBus deletes the topic of events, and that of those that could not be matched, with all that is in them.
 func (p *Pulsar) RemoveBus(ctx context.Context, bus string) error {
-	return p.remove(ctx, p.topics.Events(bus))
+	return errors.Join(p.remove(ctx, p.topics.Events(bus)), p.remove(ctx, p.topics.Unmatched(bus)))
 }
 
 // RemoveSubscriber deletes the topics of a subscriber with all that is in them.

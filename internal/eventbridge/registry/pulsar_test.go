@@ -95,7 +95,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	again, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
 	require.NoError(t, p.Close(ctx))
-	require.NoError(t, m.Tidy(ctx))
+	tidied(t, m)
 	names = w.names(t, client)
 	require.NotContains(t, names, w.topics.Send(mail))
 	require.Contains(t, names, w.topics.Send(again))
@@ -103,6 +103,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 
 	// A bus that is made again begins with an empty topic, and with other partitions if need be.
 	w.publish(t, client, w.topics.Events("orders"))
+	w.publish(t, client, w.topics.Unmatched("orders"))
 	require.NoError(t, m.DeleteBus(ctx, "orders", registry.Condition{}))
 	b.Partitions = 3
 	_, _, err = m.PutBus(ctx, b, registry.Condition{New: true})
@@ -117,9 +118,28 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	_, _, err = m.PutBus(ctx, b, registry.Condition{New: true})
 	require.ErrorIs(t, err, registry.ErrInUse)
 	require.NoError(t, p.Close(ctx))
-	require.NoError(t, m.Tidy(ctx))
+	tidied(t, m)
 	require.Len(t, w.names(t, client), 1, "the registry is all that is left")
-	require.NoError(t, m.Tidy(ctx))
+	tidied(t, m)
+}
+
+// Without deduplication no order can be promised.
+func TestAnOrderTakesDeduplication(t *testing.T) {
+	w := newWorld(t)
+	ctx := testContext(t)
+	client := w.dial(t, true)
+	m := w.openWith(t, client, registry.Options{Pulsar: registry.NewPulsar(client, w.topics, true)})
+	putBus(t, m, "orders")
+	ordered := aSubscriber("orders", "books")
+	ordered.Order = registry.OrderGroup
+	require.NoError(t, client.Namespace(w.topics.Namespace).SetDeduplication(ctx, false))
+	_, _, err := m.PutSubscriber(ctx, ordered, registry.Condition{})
+	require.Equal(t, []string{"/order: must be none or live: group takes deduplication, which is off in the namespace " + w.topics.Namespace + ": switch it on"}, faultsOf(t, err))
+	_, _, err = m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
+	require.NoError(t, err)
+	require.NoError(t, client.Namespace(w.topics.Namespace).SetDeduplication(ctx, true))
+	_, _, err = m.PutSubscriber(ctx, ordered, registry.Condition{})
+	require.NoError(t, err)
 }
 
 // Without the admin API brokers make the topics, with one partition.
@@ -135,7 +155,7 @@ func TestTopicsAreMadeWithoutTheAdminAPI(t *testing.T) {
 	require.Equal(t, []string{"engine"}, w.subscriptions(t, watching, w.topics.Events("orders")))
 	require.Equal(t, []string{"deliver"}, w.subscriptions(t, watching, w.topics.Send(mail)))
 	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{}))
-	require.NoError(t, m.Tidy(ctx))
+	tidied(t, m)
 	require.Contains(t, w.names(t, watching), w.topics.Send(mail), "nothing can be removed")
 
 	_, _, err = func() (*registry.Bus, bool, error) {
@@ -260,4 +280,14 @@ func TestStatusOfInstances(t *testing.T) {
 	require.Empty(t, a.States("orders", "mail"))
 	stopA()
 	stopC()
+}
+
+// tidied has the store tidy until it succeeds: a busy broker answers a deletion with 500 now and then, and the store tries again, too.
+func tidied(t *testing.T, m member) {
+	t.Helper()
+	var err error
+	require.Eventually(t, func() bool {
+		err = m.Tidy(t.Context())
+		return err == nil
+	}, time.Minute, 100*time.Millisecond, "%v", err)
 }

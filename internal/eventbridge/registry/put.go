@@ -281,6 +281,9 @@ func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, 
 	if known != nil {
 		r.Former = known.former
 	}
+	if old != nil {
+		r.Job = known.job
+	}
 	if old == nil {
 		made.Created, made.UID = made.Changed, fresh.uid
 	}
@@ -328,6 +331,7 @@ func (s *Store) merge(made, old *Subscriber, bus *Bus, snapshot *Snapshot) error
 	if all := snapshot.Rules() - rules + len(made.Rules); len(made.Rules) > rules && all > MaxRules {
 		f.add("/rules", "there would be %d rules of all subscribers, and there can be %d", all, MaxRules)
 	}
+	made.checkWeight(&f, old, snapshot)
 	return f.err()
 }
 
@@ -356,8 +360,13 @@ func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condit
 	return err
 }
 
-// SetState changes a subscriber's state and the reason for it. It returns what is stored now.
-func (s *Store) SetState(ctx context.Context, bus, name string, state State, reason string) (sub *Subscriber, err error) {
+// SetState changes a subscriber's state and the reason for it, whatever its revision. It returns what is stored now.
+func (s *Store) SetState(ctx context.Context, bus, name string, state State, reason string) (*Subscriber, error) {
+	return s.ChangeState(ctx, bus, name, state, reason, Condition{})
+}
+
+// ChangeState is [Store.SetState] on a condition.
+func (s *Store) ChangeState(ctx context.Context, bus, name string, state State, reason string, c Condition) (sub *Subscriber, err error) {
 	var f faults
 	oneOf(&f, "/state", state, Active, Paused, Disabled)
 	f.text("/reason", reason, maxText)
@@ -368,7 +377,13 @@ func (s *Store) SetState(ctx context.Context, bus, name string, state State, rea
 	_, err = s.change(ctx, key, func(context.Context) (*record, error) {
 		snapshot, known, revision := s.view(key)
 		old := snapshot.Subscriber(bus, name)
-		if old == nil {
+		if old == nil && c == (Condition{}) {
+			return nil, fmt.Errorf("%w: there is no subscriber %s", ErrNotFound, quote(name))
+		}
+		if err := c.check(revisionOf(old != nil, known)); err != nil {
+			return nil, err
+		}
+		if old == nil { // its record cannot be read
 			return nil, fmt.Errorf("%w: there is no subscriber %s", ErrNotFound, quote(name))
 		}
 		if old.State == state && old.Reason == reason {
@@ -381,7 +396,7 @@ func (s *Store) SetState(ctx context.Context, bus, name string, state State, rea
 		}
 		made.State, made.Reason, made.Revision, made.Changed = state, reason, revision, now()
 		sub = made
-		r := &record{Revision: revision, Time: made.Changed, Former: known.former}
+		r := &record{Revision: revision, Time: made.Changed, Former: known.former, Job: known.job}
 		return r, r.put(key, made, s.opts.Keys)
 	})
 	if err != nil {

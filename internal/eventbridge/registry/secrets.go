@@ -132,16 +132,21 @@ func keepSecrets(s, old *Subscriber) (f faults) {
 	return f
 }
 
-// receiver is the server that the secret at a pointer is sent to, empty for one that is not sent.
+// receiver is the server that the secret at a pointer is sent to, empty for one that is not sent. A client's secret has two: the access
+// token that is given for it is sent to the webhook.
 func receiver(s *Subscriber, at string) string {
-	address := ""
 	switch w := s.Target.Webhook; {
 	case w == nil:
 	case at == "/target/webhook/bearer", strings.HasPrefix(at, "/target/webhook/headers/"):
-		address = w.URL
+		return serverOf(w.URL)
 	case at == "/target/webhook/oauth2/client_secret" && w.OAuth2 != nil:
-		address = w.OAuth2.TokenURL
+		return serverOf(w.OAuth2.TokenURL) + " " + serverOf(w.URL)
 	}
+	return ""
+}
+
+// serverOf is an address without its path.
+func serverOf(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return address

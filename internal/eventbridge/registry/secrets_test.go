@@ -78,7 +78,8 @@ func TestSecretsAreKeptAndNeverShown(t *testing.T) {
 	require.Equal(t, []string{
 		"/target/webhook/headers/X-Key: must be given again, because it would be sent to another server than before",
 		"/target/webhook/headers/X~0Y: must be given again, because it would be sent to another server than before",
-	}, faultsOf(t, err))
+		"/target/webhook/oauth2/client_secret: must be given again, because it would be sent to another server than before",
+	}, faultsOf(t, err), "the access token is sent to the webhook")
 
 	// Another instance has them. Nothing formats them.
 	b := another(t, s, registry.Options{})

@@ -10,6 +10,7 @@ import (
 type Snapshot struct {
 	revision    int64
 	rules       int
+	weight      int // of all rules
 	buses       map[string]*Bus
 	subscribers map[string]map[string]*Subscriber // by bus and name
 	unreadable  map[string]string                 // why, by key
@@ -72,6 +73,18 @@ func (s *Snapshot) Subscribers(bus string) iter.Seq[*Subscriber] { return ordere
 // events would be lost to it.
 func (s *Snapshot) Unreadable() map[string]string { return maps.Clone(s.unreadable) }
 
+// UnreadableBus reports whether the registry has a bus of that name whose record cannot be read.
+func (s *Snapshot) UnreadableBus(name string) bool { return s.unreadable[busKey(name)] != "" }
+
+// WithUnreadable returns a copy in which the record of a key cannot be read, for tests.
+func (s *Snapshot) WithUnreadable(key, reason string) *Snapshot {
+	bus, name, _ := cutKey(key)
+	made := s.copyFor(bus, name)
+	made.remove(bus, name)
+	made.unreadable[key] = reason
+	return made
+}
+
 func ordered[V any](m map[string]V) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, name := range slices.Sorted(maps.Keys(m)) {
@@ -104,6 +117,7 @@ func (s *Snapshot) setSubscriber(sub *Subscriber) {
 	}
 	s.subscribers[sub.Bus][sub.Name] = sub
 	s.rules += len(sub.Rules)
+	s.weight += sub.weight()
 }
 
 func (s *Snapshot) removeSubscriber(bus, name string) {
@@ -112,6 +126,7 @@ func (s *Snapshot) removeSubscriber(bus, name string) {
 		return
 	}
 	s.rules -= len(old.Rules)
+	s.weight -= old.weight()
 	delete(s.subscribers[bus], name)
 	if len(s.subscribers[bus]) == 0 {
 		delete(s.subscribers, bus)

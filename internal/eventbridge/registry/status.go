@@ -237,8 +237,17 @@ func (s *Status) read(ctx context.Context) error {
 			return err
 		}
 		s.mu.Lock()
-		s.board.take(s.now(), d)
+		s.board.take(s.now(), d, !ended(r.CaughtUp()))
 		s.mu.Unlock()
+	}
+}
+
+func ended(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -282,6 +291,11 @@ func (s *Status) tellAlways(ctx context.Context, p asyncPublisher) error {
 			return ctx.Err()
 		}
 		if beat = false; rest {
+			select { // states may take longer than others wait for a heartbeat
+			case <-heartbeat.C:
+				beat = true
+			default:
+			}
 			continue
 		}
 		select {

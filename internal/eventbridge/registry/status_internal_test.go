@@ -29,7 +29,7 @@ func (l *lane) PublishAsync(_ context.Context, r *messaging.Record, done func(me
 	if err == nil {
 		l.told = append(l.told, r)
 		l.reader.mu.Lock()
-		l.reader.board.take(l.reader.now(), &messaging.Delivery{Key: r.Key, Payload: r.Payload})
+		l.reader.board.take(l.reader.now(), &messaging.Delivery{Key: r.Key, Payload: r.Payload}, false)
 		l.reader.mu.Unlock()
 	}
 	l.mu.Unlock()
@@ -111,7 +111,7 @@ func TestInstancesAreHeardOfAndMissed(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"a"}, []string{reader.Instances()[0].Name})
 		require.Len(t, reader.Instances(), 1)
-		reader.board.take(reader.now(), &messaging.Delivery{Key: "a", Payload: []byte(`{"format":1,"gone":true}`)})
+		reader.board.take(reader.now(), &messaging.Delivery{Key: "a", Payload: []byte(`{"format":1,"gone":true}`)}, false)
 		require.Empty(t, reader.Instances())
 		stopA()
 	})
@@ -189,18 +189,37 @@ func TestStatesAreBoundedInSizeAndRate(t *testing.T) {
 }
 
 // A board keeps no more than its bounds, and passes over what it cannot read.
+// Telling all states takes longer than others wait for a heartbeat.
+func TestManyStatesHoldUpNoHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader, a := newStatus(t, "r"), newStatus(t, "a", "engine")
+		for i := range maxStates {
+			require.NoError(t, a.SetState("bus", fmt.Sprint("s", i), []byte(`{"delivering":true}`)))
+		}
+		l, _ := tells(t, a, reader)
+		time.Sleep(time.Second)
+		for range 60 {
+			time.Sleep(time.Second)
+			instances := reader.Instances()
+			require.Len(t, instances, 1)
+			require.LessOrEqual(t, reader.now().Sub(instances[0].Seen), heartbeatEvery+time.Second)
+		}
+		require.Equal(t, maxStates, l.count("a/"))
+	})
+}
+
 func TestTheBoardIsBounded(t *testing.T) {
 	b, now := newBoard(), time.Now()
 	for _, text := range []string{"", "{", `{"format":0}`, `[]`} {
-		b.take(now, &messaging.Delivery{Key: "x", Payload: []byte(text)})
+		b.take(now, &messaging.Delivery{Key: "x", Payload: []byte(text)}, false)
 	}
 	require.Empty(t, b.heard)
 	for i := range maxInstances + 10 {
-		b.take(now, &messaging.Delivery{Key: fmt.Sprint("i", i), Payload: []byte(`{"format":1,"instance":{"started":"2026-01-02T15:04:05Z"}}`)})
+		b.take(now, &messaging.Delivery{Key: fmt.Sprint("i", i), Payload: []byte(`{"format":1,"instance":{"started":"2026-01-02T15:04:05Z"}}`)}, false)
 	}
 	require.Len(t, b.instances(now), maxInstances)
 	for i := range maxStates + 10 {
-		b.take(now, &messaging.Delivery{Key: fmt.Sprintf("i0/orders/%d", i), Payload: []byte(`{"format":1,"state":{}}`)})
+		b.take(now, &messaging.Delivery{Key: fmt.Sprintf("i0/orders/%d", i), Payload: []byte(`{"format":1,"state":{}}`)}, false)
 	}
 	require.Len(t, b.heard["i0"].states, maxStates)
 	require.Empty(t, b.instances(now.Add(expireAfter+time.Second)))
@@ -210,7 +229,7 @@ func TestTheBoardIsBounded(t *testing.T) {
 // A process that takes the name of another one has none of its states.
 func TestAnInstanceThatIsStartedAgainHasNoStates(t *testing.T) {
 	b, now := newBoard(), time.Now()
-	take := func(key, text string) { b.take(now, &messaging.Delivery{Key: key, Payload: []byte(text)}) }
+	take := func(key, text string) { b.take(now, &messaging.Delivery{Key: key, Payload: []byte(text)}, false) }
 	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:05Z"}}`)
 	take("a/orders/mail", `{"format":1,"state":{}}`)
 	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:05Z","revision":2}}`)
@@ -218,6 +237,22 @@ func TestAnInstanceThatIsStartedAgainHasNoStates(t *testing.T) {
 	take("a", `{"format":1,"instance":{"started":"2026-01-02T15:04:06Z"}}`)
 	require.Empty(t, b.states(now, "orders/mail"))
 	require.Len(t, b.instances(now), 1)
+}
+
+// Who was heard of before this process began to read, and not since, has most probably gone.
+func TestWhoDiedBeforeTheStartIsNotTakenForAliveForLong(t *testing.T) {
+	b, now := newBoard(), time.Now()
+	take := func(at time.Time, name string, before bool) {
+		b.take(at, &messaging.Delivery{Key: name, Payload: []byte(`{"format":1,"instance":{"started":"2026-01-02T15:04:05Z"}}`)}, before)
+	}
+	take(now, "dead", true)
+	take(now, "alive", true)
+	require.Len(t, b.instances(now), 2)
+	take(now.Add(heartbeatEvery), "alive", false)
+	require.Len(t, b.instances(now.Add(heartbeatEvery)), 2)
+	later := now.Add(confirmWithin + time.Millisecond)
+	require.Len(t, b.instances(later), 1)
+	require.Equal(t, "alive", b.instances(later)[0].Name)
 }
 
 func TestAnInstanceNeedsAName(t *testing.T) {

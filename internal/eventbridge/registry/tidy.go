@@ -135,10 +135,10 @@ func (s *Store) removeFormerOf(ctx context.Context, key string) error {
 func (s *Store) again(key string, f func(*record)) (*record, error) {
 	snapshot, known, _ := s.view(key)
 	bus, name, _ := cutKey(key)
-	r := &record{Revision: known.revision, Time: now(), Former: known.former}
+	r := &record{Revision: known.revision, Time: now(), Former: known.former, Job: known.job}
 	switch b, sub := snapshot.Bus(bus), snapshot.Subscriber(bus, name); {
 	case !known.deleted.IsZero():
-		r.Deleted, r.Time = true, known.deleted
+		r.Deleted, r.Time, r.Job = true, known.deleted, nil
 	case known.broken != "":
 		return nil, fmt.Errorf("the record of %s cannot be read: %s", key, known.broken)
 	case name == "" && b != nil:

@@ -118,7 +118,7 @@ func (f *faults) url(at, text string) {
 	}
 }
 
-const maxHeaders = 50
+const maxHeaders = 32
 
 func validateHeaders(f *faults, w *Webhook) {
 	if len(w.Headers) > maxHeaders {

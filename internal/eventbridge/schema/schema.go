@@ -23,11 +23,50 @@ const (
 	MaxExponent    = 400
 )
 
-// WorkingBytes is about the most that Validate takes for data of that size, which has at most values values.
-func WorkingBytes(size, values int) int { return size + 256*min(size/2+1, values) }
-
 // Schema is one JSON Schema, by default of draft 2020-12. It is safe for concurrent use.
-type Schema struct{ compiled *jsonschema.Schema }
+type Schema struct {
+	compiled *jsonschema.Schema
+	// inverse is valid where compiled is not. Below a "not" the library keeps no texts and places of what is wrong, which may be hundreds of times as
+	// large as the data.
+	inverse      *jsonschema.Schema
+	alternatives int // of all its anyOf, oneOf and allOf: each may leave a fault of each value
+}
+
+// Bounds of data whose first fault is looked for: the library keeps each fault with its path.
+const (
+	explainedDepth = 16
+	explainedWork  = 4096 // values times what may be wrong with each
+)
+
+// WorkingBytes is about the most that Validate takes for data, which is valid JSON.
+func (s *Schema) WorkingBytes(data []byte) int {
+	values := valuesOf(data)
+	total := len(data) + values*(256+96*s.alternatives)
+	if s.explains(values) {
+		total += 512 * values * (1 + s.alternatives)
+	}
+	return total
+}
+
+// valuesOf is about how many values valid JSON has, and not less: each but the first is behind one of three bytes.
+func valuesOf(data []byte) int {
+	n := 1
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '[', ',', ':':
+			n++
+		case '"':
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return n
+}
+
+func (s *Schema) explains(values int) bool { return values*(1+s.alternatives) <= explainedWork }
 
 // Compile reads a schema. References may lead to places in it only, and to the drafts' own schemas: nothing is loaded from elsewhere.
 func Compile(text json.RawMessage) (*Schema, error) {
@@ -38,21 +77,64 @@ func Compile(text json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
+	s := &Schema{alternatives: alternatives(doc)}
+	if s.compiled, err = compile(doc, location); err != nil {
+		return nil, explain(err)
+	}
+	if s.inverse, err = compile(doc, inverseLocation); err != nil {
+		return nil, explain(err)
+	}
+	if s.alternatives > 0 {
+		twice, err := compile(doc, twiceLocation)
+		if err != nil {
+			return nil, explain(err)
+		}
+		newForgetter(twice).visit(s.inverse)
+	}
+	return s, nil
+}
+
+// compile returns what stands at one of the locations, with nothing in common with what it returns otherwise.
+func compile(doc any, at string) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(nowhere{})
-	if err := c.AddResource(location, doc); err != nil {
-		return nil, explain(err)
+	for location, doc := range map[string]any{
+		location:        doc,
+		inverseLocation: map[string]any{"not": map[string]any{"$ref": location}},
+		twiceLocation:   map[string]any{"not": map[string]any{"not": map[string]any{}}},
+	} {
+		if err := c.AddResource(location, doc); err != nil {
+			return nil, err
+		}
 	}
-	compiled, err := c.Compile(location)
-	if err != nil {
-		return nil, explain(err)
-	}
-	return &Schema{compiled}, nil
+	return c.Compile(at)
 }
 
-// location is the name of a schema in the library's eyes.
-const location = "aviary:///schema"
+// The names of a schema, of its inverse and of two nots in the library's eyes.
+const (
+	location        = "aviary:///schema"
+	inverseLocation = "aviary:///inverse"
+	twiceLocation   = "aviary:///twice"
+)
+
+// alternatives counts the elements of anyOf, oneOf and allOf anywhere in a schema.
+func alternatives(doc any) (n int) {
+	switch v := doc.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if list, ok := value.([]any); ok && (key == "anyOf" || key == "oneOf" || key == "allOf") {
+				n += len(list)
+			}
+			n += alternatives(value)
+		}
+	case []any:
+		for _, value := range v {
+			n += alternatives(value)
+		}
+	}
+	return n
+}
 
 // nowhere is a loader that loads nothing.
 type nowhere struct{}
@@ -77,16 +159,47 @@ func (e *Error) Error() string {
 	return e.Pointer + ": " + e.Text
 }
 
-// Validate returns nil for data that is valid. data is valid JSON. The error is an [*Error].
+// Validate returns nil for data that is valid. data is valid JSON. The error is an [*Error]; of data nested deeper than 16, or with thousands of values (hundreds,
+// where the schema has dozens of alternatives), it does not say where the fault is.
 func (s *Schema) Validate(data []byte) error {
 	value, err := decode(data)
 	if err != nil {
 		return &Error{Text: err.Error()}
 	}
-	if err := s.compiled.Validate(value); err != nil {
-		return explain(err)
+	if invalid := s.inverse.Validate(value) == nil; !invalid {
+		return nil
 	}
-	return nil
+	if s.explains(valuesOf(data)) && !deeper(value, explainedDepth) {
+		if err := s.compiled.Validate(value); err != nil {
+			return explain(err)
+		}
+	}
+	return &Error{Text: "it is not valid, and too large to say where"}
+}
+
+// deeper reports whether lists and objects are nested deeper than depth.
+func deeper(value any, depth int) bool {
+	switch v := value.(type) {
+	case []any:
+		if depth == 0 {
+			return true
+		}
+		for _, element := range v {
+			if deeper(element, depth-1) {
+				return true
+			}
+		}
+	case map[string]any:
+		if depth == 0 {
+			return true
+		}
+		for _, element := range v {
+			if deeper(element, depth-1) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // explain is the first of an error's causes.

@@ -2,10 +2,12 @@ package schema_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -100,5 +102,93 @@ func TestTimeIsBounded(t *testing.T) {
 		began := time.Now()
 		_ = s.Validate([]byte(test.data)) // valid or not
 		assert.Less(t, time.Since(began), 20*time.Second, name)
+	}
+}
+
+// TestAlternativesTakeLittle: of a list that is wrong everywhere not everything is kept that all alternatives had to say of each element.
+func TestAlternativesTakeLittle(t *testing.T) {
+	var colours []string
+	for i := range 100 {
+		colours = append(colours, fmt.Sprintf(`{"const":"c%d","title":"colour %d"}`, i, i))
+	}
+	colour := `{"oneOf":[` + strings.Join(colours, ",") + `]}`
+	for _, text := range []string{
+		`{"items":` + colour + `}`, `{"$schema":"http://json-schema.org/draft-07/schema#","items":` + colour + `}`, `{"unevaluatedItems":` + colour + `}`,
+		`{"$ref":"#/$defs/l","$defs":{"l":{"items":{"$ref":"#/$defs/c"}},"c":` + colour + `}}`, `{"allOf":[{"items":` + colour + `}]}`, `{"contains":` + colour + `}`,
+	} {
+		s, err := schema.Compile(json.RawMessage(text))
+		require.NoError(t, err)
+		data := []byte(`[` + strings.Repeat(`"x",`, 5_000) + `"x"]`)
+		ended, most := make(chan struct{}), make(chan uint64)
+		runtime.GC()
+		var before runtime.MemStats
+		runtime.ReadMemStats(&before)
+		go func() {
+			peak := uint64(0)
+			for {
+				select {
+				case <-ended:
+					most <- peak
+					return
+				default:
+					runtime.GC() // what remains is held
+					var now runtime.MemStats
+					runtime.ReadMemStats(&now)
+					peak = max(peak, now.HeapAlloc)
+				}
+			}
+		}()
+		err = s.Validate(data)
+		close(ended)
+		assert.Less(t, <-most, before.HeapAlloc+16<<20, "%.60s", text)
+		require.Error(t, err)
+		require.NoError(t, s.Validate([]byte(`["c1","c99"]`)), "%.60s", text)
+	}
+}
+
+// TestBothFormsOfASchemaAgree: data that is valid is taken, and other data is not, whatever the schema says of lists.
+func TestBothFormsOfASchemaAgree(t *testing.T) {
+	const alternatives = `"anyOf":[{"type":"integer"},{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}]`
+	for text, data := range map[string]struct{ valid, invalid []string }{
+		`{"items":{` + alternatives + `}}`:                                                                                                               {[]string{`[]`, `[1,{"a":"x"}]`, `"x"`}, []string{`["x"]`, `[1,{"a":1}]`, `[{}]`}},
+		`{"items":{` + alternatives + `,"unevaluatedProperties":false}}`:                                                                                 {[]string{`[1,{"a":"x"}]`}, []string{`[{"a":"x","b":1}]`}},
+		`{"prefixItems":[{` + alternatives + `}],"unevaluatedItems":false}`:                                                                              {[]string{`[1]`, `[]`}, []string{`[1,2]`, `["x"]`}},
+		`{"prefixItems":[{` + alternatives + `}],"items":{"type":"null"}}`:                                                                               {[]string{`[1,null]`}, []string{`[1,2]`, `[null]`}},
+		`{"contains":{` + alternatives + `},"minContains":2,"maxContains":3}`:                                                                            {[]string{`["x",1,2]`}, []string{`[1]`, `[1,2,3,4]`}},
+		`{"contains":{` + alternatives + `},"unevaluatedItems":{"const":"x"}}`:                                                                           {[]string{`["x",1]`}, []string{`["y",1]`, `["x"]`}},
+		`{"$schema":"http://json-schema.org/draft-07/schema#","items":[{` + alternatives + `}],"additionalItems":{"type":"null"}}`:                       {[]string{`[1,null]`}, []string{`[1,1]`, `[null]`}},
+		`{"$ref":"#/$defs/n","$defs":{"n":{"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#/$defs/n"}}]}}}`:                                   {[]string{`null`, `[[null],[[[]]]]`}, []string{`1`, `[[1]]`}},
+		`{"$dynamicAnchor":"n","type":["array","null"],"anyOf":[true],"items":{"$dynamicRef":"#n"}}`:                                                     {[]string{`[[null]]`}, []string{`[[1]]`}},
+		`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"type":"array","anyOf":[true],"items":{"$recursiveRef":"#"}}`: {[]string{`[[]]`}, []string{`[[1]]`}},
+		`{"items":{"anyOf":[{"$ref":"#/items/anyOf/1"},{"type":"null"}]}}`:                                                                               {[]string{`[null]`}, []string{`[1]`}},
+		`{"items":{"$ref":"#/items","anyOf":[true]}}`:                                                                                                    {nil, []string{`[1]`}},
+	} {
+		s, err := schema.Compile(json.RawMessage(text))
+		require.NoError(t, err, text)
+		for _, valid := range data.valid {
+			assert.NoError(t, s.Validate([]byte(valid)), "%s: %s", text, valid)
+		}
+		for _, invalid := range data.invalid {
+			err := s.Validate([]byte(invalid))
+			assert.Error(t, err, "%s: %s", text, invalid)
+			assert.NotContains(t, fmt.Sprint(err), "too large", "%s: %s", text, invalid)
+		}
+	}
+}
+
+// TestWhateverASchemaIs: of each draft, with a name of its own, or a boolean.
+func TestWhateverASchemaIs(t *testing.T) {
+	for text, valid := range map[string]bool{
+		`true`: true, `false`: false, `{"$id":"https://example.com/x","$ref":"#/$defs/a","$defs":{"a":{"type":"integer"}}}`: true,
+		`{"$schema":"http://json-schema.org/draft-07/schema#","type":"integer"}`: true, `{"$schema":"http://json-schema.org/draft-04/schema#","minimum":1,"exclusiveMinimum":true}`: false,
+		`{"not":{"type":"integer"}}`: false, `{"$id":"aviary:///inverse"}`: true, `{"$ref":"#"}`: false,
+	} {
+		s, err := schema.Compile(json.RawMessage(text))
+		if err != nil {
+			assert.Contains(t, text, "aviary:", "%v", err)
+			continue
+		}
+		err = s.Validate([]byte("1"))
+		assert.Equal(t, valid, err == nil, "%s: %v", text, err)
 	}
 }

@@ -43,21 +43,24 @@ func (w *webhook) readAnswer(answer *http.Response, giveUp func(), token string)
 	defer w.buffers.pool.Put(buffer)
 	n, err := io.ReadFull(answer.Body, buffer[:])
 	text := w.redactor.text(string(buffer[:n]), token)
-	if full := err == nil; full {
-		// The end may be the beginning of a secret.
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		// There was more, and the end may be the beginning of a secret.
 		text = text[:max(len(text)-w.redactor.longest(token)+1, 0)]
+	}
+	if full := err == nil; full {
 		for left := responseRead - n; left > 0 && err == nil; left -= n {
 			n, err = answer.Body.Read(buffer[:])
 		}
 	}
-	return printable(text)
+	text = w.redactor.text(printable(text), token) // what cannot be shown may have stood within a secret
+	if len(text) > responseKept {
+		text = strings.ToValidUTF8(text[:responseKept], "")
+	}
+	return text
 }
 
-// printable returns the first responseKept bytes of text without what cannot be shown.
+// printable returns text without what cannot be shown.
 func printable(text string) string {
-	if len(text) > responseKept {
-		text = text[:responseKept]
-	}
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
 			return -1
@@ -96,11 +99,19 @@ func (r *redactor) text(text, token string) string {
 	return text
 }
 
+// maxErrorText bounds what is kept of an error that may repeat what the receiver sent.
+const maxErrorText = 500
+
+// err returns an error without secrets, and short.
 func (r *redactor) err(err error, token string) error {
-	if text := err.Error(); r.text(text, token) != text {
-		return errors.New(r.text(text, token))
+	text := r.text(err.Error(), token)
+	if len(text) > maxErrorText {
+		text = strings.ToValidUTF8(text[:maxErrorText], "") + "..."
 	}
-	return err
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
 }
 
 // longest is the length of the longest secret, 1 at least.

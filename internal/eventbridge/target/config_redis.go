@@ -129,6 +129,9 @@ func (t RedisTLS) client() (*tls.Config, error) {
 	return settings, nil
 }
 
+// longestTimeout is the greatest that registry.Delivery.Timeout may be.
+const longestTimeout = 5 * time.Minute
+
 // open makes a client. It connects when it is used.
 func (c Redis) open() (redis.UniversalClient, error) {
 	settings, err := c.TLS.client()
@@ -144,7 +147,8 @@ func (c Redis) open() (redis.UniversalClient, error) {
 			}
 			return c.Username, p.Reveal()
 		},
-		DialTimeout: c.ConnectTimeout, ContextTimeoutEnabled: true, MaxRetries: -1,
+		// The time of an answer is the attempt's, by its context; the client's own would end long ones before their time.
+		DialTimeout: c.ConnectTimeout, ContextTimeoutEnabled: true, ReadTimeout: longestTimeout, WriteTimeout: longestTimeout, MaxRetries: -1,
 		PoolSize: c.MaxConnections, PoolFIFO: true, ConnMaxIdleTime: 5 * time.Minute,
 	}), nil
 }

@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -81,4 +83,22 @@ connections:
 		assert.ErrorContains(t, err, path+":")
 	}
 	assert.NotContains(t, err.Error(), "a:b@")
+}
+
+// TestRedisWaitsAsLongAsTheSubscriberSays: the client's own time for an answer would end an attempt before its time, which the error then names.
+func TestRedisWaitsAsLongAsTheSubscriberSays(t *testing.T) {
+	for _, c := range []Redis{{Addresses: []string{"127.0.0.1:1"}}, {Addresses: []string{"127.0.0.1:1"}, Cluster: true}} {
+		client, err := c.open()
+		require.NoError(t, err)
+		read, write := time.Duration(0), time.Duration(0)
+		switch client := client.(type) {
+		case *redis.Client:
+			read, write = client.Options().ReadTimeout, client.Options().WriteTimeout
+		case *redis.ClusterClient:
+			read, write = client.Options().ReadTimeout, client.Options().WriteTimeout
+		}
+		assert.Equal(t, 5*time.Minute, read, "the longest delivery.timeout")
+		assert.Equal(t, 5*time.Minute, write)
+		require.NoError(t, client.Close())
+	}
 }

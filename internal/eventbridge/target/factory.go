@@ -153,8 +153,8 @@ type runner interface {
 type sharedSink struct {
 	factory *Factory
 	key     sinkKey
-	sink    lane.Sink
-	users   int // guarded by the factory's lock
+	present atomic.Pointer[lane.Sink] // another one after Run has failed
+	users   int                       // guarded by the factory's lock
 	trouble atomic.Pointer[error]
 
 	end      context.CancelFunc // ends Run
@@ -180,17 +180,46 @@ func (f *Factory) use(key sinkKey, begin func(patience context.Context, report f
 		hurry()
 		return nil, err
 	}
-	s.sink = sink
+	s.set(sink)
 	running, end := context.WithCancel(context.Background())
 	s.end = end
 	f.sinks[key] = s
 	go func() {
 		defer close(s.finished)
-		if err := sink.Run(running); err != nil {
-			s.report(err)
-		}
+		s.run(running, sink, func() (runner, error) { return begin(patience, s.report) })
 	}()
 	return s, nil
+}
+
+func (s *sharedSink) set(sink lane.Sink) { s.present.Store(&sink) }
+
+const (
+	restartPause    = time.Second
+	maxRestartPause = 30 * time.Second
+)
+
+// run runs a sink until ctx ends, and after one that has failed (a file that cannot be read, and then can) another one.
+func (s *sharedSink) run(ctx context.Context, sink runner, begin func() (runner, error)) {
+	for pause := restartPause; ; pause = min(2*pause, maxRestartPause) {
+		err := sink.Run(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.report(err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if next, err := begin(); err != nil {
+			s.report(err)
+		} else {
+			sink = next
+			s.set(sink)
+		}
+	}
 }
 
 // report is told of trouble, and nil when it is over.

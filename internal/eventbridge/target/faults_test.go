@@ -62,6 +62,13 @@ func TestReceiversThatMisbehave(t *testing.T) {
 		{name: "closes behind the request", converse: func(c net.Conn) { readRequest(t, c) }, reason: ReasonConnection, text: "no answer: EOF"},
 		{name: "resets", converse: func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }, reason: ReasonConnection, text: "reset by peer"},
 		{name: "speaks no HTTP", converse: func(c net.Conn) { readRequest(t, c); say(c, "220 mail.example ESMTP\r\n") }, reason: ReasonConnection, text: "malformed HTTP"},
+		{name: "speaks much that is no HTTP", converse: func(c net.Conn) { readRequest(t, c); say(c, strings.Repeat("x", 50<<10)+"\r\n\r\n") },
+			reason: ReasonConnection, text: "malformed HTTP"},
+		{name: "a long line in the head", converse: func(c net.Conn) {
+			readRequest(t, c)
+			say(c, "HTTP/1.1 200 OK\r\n"+strings.Repeat("\x01", 50<<10)+"\r\n\r\n")
+		},
+			reason: ReasonConnection, text: "malformed MIME header"},
 		{name: "heads without end", converse: func(c net.Conn) {
 			readRequest(t, c)
 			say(c, "HTTP/1.1 200 OK\r\n")
@@ -100,6 +107,7 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			assert.Equal(t, test.reason, result.Reason, "%v", result.Err)
 			if test.text != "" {
 				require.ErrorContains(t, result.Err, test.text)
+				assert.LessOrEqual(t, len(result.Err.Error()), maxErrorText+3)
 			} else {
 				require.NoError(t, result.Err)
 			}

@@ -58,12 +58,8 @@ func (g *Guard) Check(to netip.AddrPort) error {
 	if g.allows(address) {
 		return nil
 	}
-	inside, embedded := embeddedIPv4(address)
-	if embedded && g.allows(inside) {
-		return nil
-	}
-	kind := kindOf(address)
-	if kind == "" && embedded {
+	kind := kindOf(address) // by itself, whatever is embedded: anybody can put an allowed IPv4 address into a private IPv6 one
+	if inside, embedded := embeddedIPv4(address); kind == "" && embedded && !g.allows(inside) {
 		if kind = kindOf(inside); kind != "" {
 			kind = "a form of " + inside.String() + ", " + kind
 		}

@@ -117,6 +117,12 @@ func TestGuardAllows(t *testing.T) {
 	require.NoError(t, check("[64:ff9b::10.1.0.1]:8443"))
 	require.NoError(t, check("[fe80::1%eth0]:443"))
 	require.NoError(t, check("8.8.8.8:8443"))
+	// An IPv6 address is not allowed by the IPv4 address in it where it is special itself.
+	require.NoError(t, check("[2002:a01:1::1]:443"))
+	require.NoError(t, check("[2a00:1450::5efe:10.1.0.1]:443"))
+	require.ErrorContains(t, check("[fd12::5efe:10.1.0.1]:443"), "a private address")
+	require.ErrorContains(t, check("[fd00:ec2::5efe:10.1.0.1]:443"), "metadata")
+	require.ErrorContains(t, check("[::10.1.0.1]:443"), "outside of the public")
 	require.ErrorContains(t, check("10.2.0.1:443"), "10.2.0.1 is a private address")
 	require.ErrorContains(t, check("8.8.8.8:80"), "8.8.8.8:80 is at a port")
 	require.ErrorContains(t, g.Control(context.Background(), "unix", "/run/docker.sock", nil), "no IP address")

@@ -69,7 +69,7 @@ func (t *sinkTarget) Deliver(ctx context.Context, batch []Delivery) []Result {
 		}
 		waiting[i] = true
 		left++
-		t.sink.sink.Send(ctx, to, m, func(err error) {
+		(*t.sink.present.Load()).Send(ctx, to, m, func(err error) {
 			t.room.Release(weight)
 			outcomes <- outcome{i, err}
 		})
@@ -115,6 +115,9 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return t.unanswered(ctx, ReasonTimeout)
+	}
+	if trouble := t.sink.trouble.Load(); trouble != nil {
+		err = fmt.Errorf("%w: %w", err, *trouble)
 	}
 	return Result{Reason: ReasonConnection, Err: err}
 }

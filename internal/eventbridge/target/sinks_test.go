@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,9 +48,66 @@ func (s *shelf) answer(err error) {
 	s.held, s.hold = nil, false
 }
 
+func newSharedSink(s lane.Sink) *sharedSink {
+	shared := &sharedSink{}
+	shared.present.Store(&s)
+	return shared
+}
+
+// frail is a sink whose Run fails so often before it works, as one does whose files cannot be read.
+type frail struct {
+	shelf
+	failures *atomic.Int64
+}
+
+func (f *frail) Run(ctx context.Context) error {
+	if f.failures.Add(-1) >= 0 {
+		return errors.New("no such file")
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Send of one that does not run has no other outcome, as that of Pulsar.
+func (f *frail) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
+	if f.failures.Load() >= 0 {
+		done(errors.New("the sink has stopped"))
+		return
+	}
+	f.shelf.Send(ctx, to, m, done)
+}
+
+// TestSinksThatEndAreMadeAgain: a sink may end for a reason that goes away, and its subscribers must not wait for a restart of the process.
+func TestSinksThatEndAreMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := NewFactory(Options{Config: DefaultConfig()})
+		require.NoError(t, err)
+		var failures atomic.Int64
+		failures.Store(3)
+		shared, err := f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) (runner, error) { return &frail{failures: &failures}, nil })
+		require.NoError(t, err)
+		target := newSinkTarget(shared, time.Second, func(d *Delivery) (string, *message.Message, error) { return "", &message.Message{Value: d.Body}, nil })
+		synctest.Wait()
+		result := target.Deliver(t.Context(), bodies("a"))[0]
+		assert.Equal(t, Retry, result.Verdict)
+		require.ErrorContains(t, result.Err, "the sink has stopped: no such file")
+		time.Sleep(time.Minute)
+		assert.Equal(t, Delivered, target.Deliver(t.Context(), bodies("b"))[0].Verdict)
+		require.NoError(t, target.Close(t.Context()))
+		assert.Empty(t, f.sinks)
+
+		failures.Store(1_000_000) // one that never works ends, too
+		shared, err = f.use(sinkKey{"pulsar", "main", ""}, func(context.Context, func(error)) (runner, error) { return &frail{failures: &failures}, nil })
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		assert.Less(t, 1_000_000-failures.Load(), int64(200))
+		shared.release(t.Context())
+	})
+}
+
 // onShelf is a target whose sink is s.
 func onShelf(s lane.Sink) *sinkTarget {
-	return newSinkTarget(&sharedSink{sink: s}, time.Second, func(d *Delivery) (string, *message.Message, error) {
+	return newSinkTarget(newSharedSink(s), time.Second, func(d *Delivery) (string, *message.Message, error) {
 		return "", &message.Message{Value: d.Body}, nil
 	})
 }

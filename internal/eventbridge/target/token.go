@@ -21,7 +21,8 @@ const (
 	tokenTimeout = 10 * time.Second
 	// tokenEarly is how long before its end a token is not used any more.
 	tokenEarly = 10 * time.Second
-	// tokenPause is how long a failure is told to others who ask before the next request.
+	// tokenPause is how long a failure is told to others who ask before the next request, and how long a token is kept at least that comes in the place
+	// of one that was not accepted: a receiver that accepts none must not make a request for a token of each delivery.
 	tokenPause = time.Second
 )
 
@@ -38,6 +39,7 @@ type tokens struct {
 	expires  time.Time // zero: never
 	failed   error     // of the last request
 	failedAt time.Time
+	dropped  time.Time     // when a token was dropped last
 	fetching chan struct{} // closed at the end of the request under way; nil for none
 }
 
@@ -83,12 +85,12 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	}
 }
 
-// drop has the next get fetch a new token, unless that was done since header was taken.
+// drop has the next get fetch a new token, unless that was done since header was taken, or a moment ago.
 func (t *tokens) drop(header string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.header == header {
-		t.header = ""
+	if now := time.Now(); t.header == header && now.Sub(t.dropped) >= tokenPause {
+		t.header, t.dropped = "", now
 	}
 }
 

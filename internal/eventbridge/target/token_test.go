@@ -89,6 +89,10 @@ func TestOAuth2(t *testing.T) {
 
 	// Once: a receiver that takes none is asked twice.
 	accepted.Store(-1)
+	tokens := target.(*webhook).tokens
+	tokens.mu.Lock()
+	tokens.dropped = time.Time{}
+	tokens.mu.Unlock()
 	before = r.count.Load()
 	result := deliver(t, target, h.event("1"))
 	assert.Equal(t, Retry, result.Verdict)
@@ -96,6 +100,13 @@ func TestOAuth2(t *testing.T) {
 	assert.Equal(t, "not with Bearer <redacted>", result.Response)
 	assert.Equal(t, before+2, r.count.Load())
 	assert.Equal(t, int64(3), i.count.Load())
+
+	// However many deliveries it refuses, that is not a request for a token each.
+	began := time.Now()
+	for range 50 {
+		assert.Equal(t, 401, deliver(t, target, h.event("1")).Status)
+	}
+	assert.LessOrEqual(t, i.count.Load(), 4+int64(time.Since(began)/tokenPause))
 }
 
 func TestOAuth2TokensEnd(t *testing.T) {

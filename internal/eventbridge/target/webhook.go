@@ -260,7 +260,7 @@ func (w *webhook) noToken(ctx context.Context, err error) Result {
 		reason, err := connectionError(ctx, err, w.timeout)
 		return Result{Reason: reason, Err: err}
 	}
-	return Result{Reason: ReasonToken, Err: fmt.Errorf("no OAuth2 token: %s", w.redactor.text(err.Error(), ""))}
+	return Result{Reason: ReasonToken, Err: fmt.Errorf("no OAuth2 token: %w", w.redactor.err(err, ""))}
 }
 
 // headers are those of a request.

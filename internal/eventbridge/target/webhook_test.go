@@ -249,6 +249,18 @@ func TestResponsesAreKeptWithoutSecrets(t *testing.T) {
 		_, _ = w.Write([]byte(strings.Repeat("\x01", responseSeen-10) + "another-secret-of-mine" + strings.Repeat("x", 100)))
 	}
 	assert.NotContains(t, deliver(t, target, h.event("1")).Response, "another")
+
+	// So is one that was not sent whole in time.
+	r.answer = func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("You sent another-secret-of-"))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+	assert.NotContains(t, deliver(t, target, h.event("1")).Response, "another")
+
+	// What cannot be shown is no way to hide one.
+	r.answer = func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("another-se\x01cret\xff-of-mine")) }
+	assert.Equal(t, "<redacted>", deliver(t, target, h.event("1")).Response)
 }
 
 func TestConnectionsAreUsedAgain(t *testing.T) {

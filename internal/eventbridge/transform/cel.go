@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -25,6 +27,8 @@ const (
 	// maxCost bounds one evaluation, in CEL's units: package expression says what they are. It is reached in less than 100 ms of one core. There is no
 	// bound in time beside it: on a busy machine that would refuse events which are fine.
 	maxCost = 100_000
+	// maxValues bounds the values of an event, inner ones included: decoded for CEL, one takes up to 150 bytes, and 2 in the event.
+	maxValues = 100_000
 	// maxResultDepth bounds how deep a result may be nested.
 	maxResultDepth = 128
 )
@@ -54,6 +58,10 @@ func compileCEL(source string, asJSON bool) (*program, error) {
 
 // body evaluates the expression on e.
 func (p *program) body(e event.Event) ([]byte, error) {
+	if n := countValues(e.JSON); n > maxValues {
+		return nil, fmt.Errorf("the event has %d values, cel takes %d at most", n, maxValues)
+	}
+	defer turn()()
 	value, err := expression.JSON(e.JSON)
 	if err != nil {
 		return nil, fmt.Errorf("the event is not JSON: %w", err)
@@ -73,6 +81,36 @@ func (p *program) body(e event.Event) ([]byte, error) {
 		return nil, err
 	}
 	return body, nil
+}
+
+// turns has room for as many evaluations as there are processors. More at a time would be no faster, and each has an event decoded.
+//
+//nolint:gochecknoglobals // it is about the process: all subscribers' transformations share its processors and its memory
+var turns = sync.OnceValue(func() chan struct{} { return make(chan struct{}, runtime.GOMAXPROCS(0)) })
+
+// turn waits for its turn, and returns what ends it.
+func turn() (end func()) {
+	turns() <- struct{}{}
+	return func() { <-turns() }
+}
+
+// countValues returns how many values there are in a text of JSON, one too many for an empty list or object.
+func countValues(text []byte) int {
+	n, inString := 1, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString:
+			if c == '\\' {
+				i++
+			}
+			inString = c != '"'
+		case c == '"':
+			inString = true
+		case c == ',' || c == '[' || c == '{':
+			n++
+		}
+	}
+	return n
 }
 
 // plain is a result for a content type that is not JSON.

@@ -134,14 +134,24 @@ func (t *template) parse(text string, slots map[string]int, isJSON bool) error {
 		switch {
 		case text[i] == '"':
 			inString = !inString
-		case text[i] == '\\' && inString && i+1 < len(text):
-			i++
-			literal.WriteByte(text[i])
+		case text[i] == '\\' && inString && isJSON:
+			n := escapeLength(text[i:])
+			literal.WriteString(text[i+1 : i+n])
+			i += n - 1
 		}
 		i++
 	}
 	t.parts = append(t.parts, part{text: literal.String(), slot: -1})
 	return nil
+}
+
+// escapeLength is how long the escape is that text begins with, where there is enough text: no place begins within one, or a value could end it.
+func escapeLength(text string) int {
+	n := 2
+	if strings.HasPrefix(text, `\u`) {
+		n = 6
+	}
+	return min(n, len(text))
 }
 
 // placeholder returns the name at the beginning of text if that is {NAME}, or {{NAME}}, which is doubled.
@@ -213,9 +223,13 @@ func (t *template) origin(text string, at int) int {
 			continue
 		case text[i] == '"':
 			inString = !inString
-		case text[i] == '\\' && inString && i+1 < len(text):
-			made++
-			i++
+		case text[i] == '\\' && inString:
+			n := escapeLength(text[i:])
+			if at < made+n {
+				return i + at - made
+			}
+			made += n - 1
+			i += n - 1
 		}
 		made++
 		i++

@@ -2,6 +2,7 @@ package transform_test
 
 import (
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -44,6 +45,7 @@ func TestTemplate(t *testing.T) {
 		{"a quote in a string", `{"a": "\"{id}", "b": {id}}`, "", `{"a": "\"1042", "b": 1042}`},
 		{"other JSON types", `{"a": {who}}`, "application/vnd.shop+json; charset=utf-8", `{"a": "J\u00fcrgen \"J\" \\ M"}`},
 		{"text", `Order {id} of "{who}": {lines}, {none}.`, "text/plain", `Order 1042 of "Jürgen "J" \ M": [{"sku":"a","n":2},{"sku":"b"}], .`},
+		{"a backslash in text", `"C:\{id}\u{id}"`, "text/plain", `"C:\1042\u1042"`},
 		{"nothing to fill in", `"x"`, "", `"x"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -82,6 +84,7 @@ func TestFaultsSayWhere(t *testing.T) {
 		{"two values", registry.Transform{Template: "{id}\n {id}", Paths: map[string]string{"id": "/id"}}, "/template", "line 2, column 2: must be one JSON value"},
 		{"a place beside a number", registry.Transform{Template: "1{id}", Paths: map[string]string{"id": "/id"}}, "/template", "JSON"},
 		{"half an escape", registry.Transform{Template: `"\u00{id}"`, Paths: map[string]string{"id": "/id"}}, "/template", "JSON"},
+		{"a place in an escape", registry.Transform{Template: `"\u00{id}41"`, Paths: map[string]string{"id": "/id"}}, "/template", "line 1, column 6: is not JSON"},
 		{"not a pointer", registry.Transform{Template: "1", Paths: map[string]string{"id": "data.id"}}, "/paths/id", "begins with /"},
 		{"not a name", registry.Transform{Template: "1", Paths: map[string]string{"a/b": "/id"}}, "/paths/a~1b", "must have a name of letters"},
 		{"content type", registry.Transform{Template: "1", ContentType: "json"}, "/content_type", "must be a media type"},
@@ -163,9 +166,23 @@ func TestWhatAnEventMustNotCause(t *testing.T) {
 	}
 }
 
+// TestEventsOfManyValuesTakeLittle: decoded for CEL, an event takes thirty times its size.
+func TestEventsOfManyValuesTakeLittle(t *testing.T) {
+	run, err := transform.Compile(&registry.Transform{CEL: `event.type`})
+	require.NoError(t, err)
+	large := stored(t, `{"specversion":"1.0","id":"7","source":"/s","type":"t","data":[`+strings.Repeat(`{"a":1},`, 500_000)+`1]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, _, err = run(large)
+	runtime.ReadMemStats(&after)
+	require.ErrorContains(t, err, "the event has 1000")
+	require.ErrorContains(t, err, "cel takes 100000 at most")
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+}
+
 // FuzzTemplate checks that an accepted template makes JSON of any event, and that faults do not depend on luck.
 func FuzzTemplate(f *testing.F) {
-	for _, seed := range []string{`{"a": {x}, "b": "{y}"}`, `{{x}}`, `"\{x}"`, `"\u00{x}"`, `[{x},{y}]`, `{"{x}":"\"{y}"}`, "{x", "\"\\"} {
+	for _, seed := range []string{`{"a": {x}, "b": "{y}"}`, `{{x}}`, `"\{x}"`, `"\u00{x}"`, `"\u00{x}41"`, `"\u{y}1{y}2{y}3{y}4"`, `[{x},{y}]`, `{"{x}":"\"{y}"}`, "{x", "\"\\"} {
 		f.Add(seed, `{"k":"v\"\\\n"}`, "text/plain")
 	}
 	f.Fuzz(func(t *testing.T, template, data, contentType string) {

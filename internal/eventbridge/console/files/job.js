@@ -4,7 +4,7 @@ import { get, path, request } from './api.js';
 import { chip, count, el, facts, renew, say, time } from './dom.js';
 import { act, every, showProblem } from './parts.js';
 
-const kinds = { running: 'warn', done: 'good', failed: 'bad', canceled: 'plain' };
+const kinds = { running: 'warn', done: 'good', failed: 'bad', canceled: 'plain', interrupted: 'bad' };
 
 /** jobPanel shows the latest job. It returns its element, and show for a job that has just begun. */
 export function jobPanel(bus, name, signal) {
@@ -31,6 +31,7 @@ export function jobPanel(bus, name, signal) {
         [job.dry_run ? 'Would be published' : 'Published', count(job.dry_run ? job.chosen : job.published)],
         ['Began', time(job.began)],
         ['Ended', running ? undefined : time(job.ended)],
+        ['Instance', job.instance],
       ),
       job.error && el('p', { class: 'problem' }, job.error),
     ]);

@@ -10,7 +10,7 @@ export async function subscriber({ parameters, title, signal }) {
   const { bus, subscriber: name } = parameters;
   title(name);
   const here = path.subscriber(bus, name);
-  const { data: s } = await get(here, { signal });
+  const { data: s, etag } = await get(here, { signal });
   const trouble = el('div');
   const status = el('div', { class: 'tiles' });
   const why = el('div');
@@ -22,6 +22,8 @@ export async function subscriber({ parameters, title, signal }) {
     turn.textContent = state === 'active' ? 'Pause' : 'Resume';
     disable.hidden = state === 'disabled';
   };
+  // What is deleted is what the page shows, or has itself changed.
+  let revision = etag;
   const tiles = {};
   const tile = (label) => {
     const value = el('dd', null, '…');
@@ -63,17 +65,17 @@ export async function subscriber({ parameters, title, signal }) {
   every(2000, signal, look);
 
   act(turn, trouble, async () => {
-    await post(`${here}:${turn.textContent.toLowerCase()}`, undefined, { signal });
+    revision = (await post(`${here}:${turn.textContent.toLowerCase()}`, undefined, { signal })).etag;
     await look();
   });
   act(disable, trouble, async () => {
     if (!(await confirm(`Disable ${name}?`, 'Events that come meanwhile are not matched, and never delivered. Pause instead to keep them.', 'Disable'))) return;
-    await post(`${here}:disable`, undefined, { signal });
+    revision = (await post(`${here}:disable`, undefined, { signal })).etag;
     await look();
   });
   act(remove, trouble, async () => {
     if (!(await confirm(`Delete ${name}?`, 'Its backlog and its dead letters are deleted, too.', 'Delete'))) return;
-    await request('DELETE', here, {});
+    await request('DELETE', here, { ifMatch: revision });
     notice(`Subscriber ${name} is deleted.`);
     location.hash = at.bus(bus);
   });

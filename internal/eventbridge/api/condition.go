@@ -1,0 +1,60 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+// etag is the ETag of a revision.
+func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }
+
+// condition reads If-Match and If-None-Match (RFC 9110, section 13.1). now is the object's present revision, 0 when there is none: of several ETags
+// that one counts which is its own.
+func condition(r *http.Request, now int64) (c registry.Condition, err error) {
+	match, none := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
+	switch {
+	case len(match) > 0 && len(none) > 0:
+		return c, refused(http.StatusBadRequest, "If-Match and If-None-Match cannot both be given")
+	case len(none) > 0:
+		if len(none) > 1 || strings.TrimSpace(none[0]) != "*" {
+			return c, refused(http.StatusBadRequest, "If-None-Match must be *")
+		}
+		c.New = true
+	case len(match) == 1 && strings.TrimSpace(match[0]) == "*":
+		c.Exists = true
+	case len(match) > 0:
+		revisions, ok := revisionsOf(strings.Join(match, ","))
+		switch {
+		case !ok:
+			return c, refused(http.StatusBadRequest, `If-Match must be *, or ETags that this API gave, such as "17"`)
+		case now > 0 && slices.Contains(revisions, now):
+			c.Revision = now
+		case len(revisions) > 0:
+			c.Revision = revisions[0]
+		default:
+			return c, refused(http.StatusPreconditionFailed, "weak ETags (W/) match nothing here: give the one that this API gave")
+		}
+	}
+	return c, nil
+}
+
+// revisionsOf are those of the strong ETags of a list. Weak ones, which something between here and the client may have made, are left out. ok is false where
+// one is none of this API's.
+func revisionsOf(list string) (revisions []int64, ok bool) {
+	for one := range strings.SplitSeq(list, ",") {
+		one = strings.TrimSpace(one)
+		tag, weak := strings.CutPrefix(one, "W/")
+		revision, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
+		if err != nil || revision < 1 || etag(revision) != tag {
+			return nil, false
+		}
+		if !weak {
+			revisions = append(revisions, revision)
+		}
+	}
+	return revisions, true
+}

@@ -1,0 +1,263 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// remove deletes all subscribers.
+func (w *world) remove() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rev++
+	w.store.Set(registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, nil))
+}
+
+// keepOnly deletes all subscribers but one.
+func (w *world) keepOnly(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rev++
+	w.store.Set(registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, []registry.Subscriber{*w.store.Snapshot().Subscriber(busName, name)}))
+}
+
+func (p *Processor) worker(uid string) *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.workers[uid]
+}
+
+// A change of rules is nothing to deliveries: what is held for another attempt keeps its attempts, and the breaker its
+// state. A change of how to deliver begins anew, behind the end of what works at present.
+func TestWhatAChangeBeginsAnew(t *testing.T) {
+	s := newSubscriber("s", registry.OrderGroup)
+	w := newWorld(t, 1, s)
+	entered, leave := make(chan struct{}, 10), make(chan struct{})
+	var underWay, most atomic.Int64
+	w.target("s", func(context.Context, target.Delivery) target.Result {
+		most.Store(max(most.Load(), underWay.Add(1)))
+		defer underWay.Add(-1)
+		entered <- struct{}{}
+		<-leave
+		return delivered()
+	})
+	p, _ := w.processor(testConfig())
+	w.send("s", "k", "one")
+	<-entered
+	first := p.worker("u-s")
+	changed := *w.sub("s")
+	changed.Rules = []registry.Rule{{Name: "other", Pattern: []byte(`{"type":["a"]}`)}}
+	changed.Description = "other rules"
+	w.put(changed)
+	assert.Same(t, first, p.worker("u-s"))
+	assert.Equal(t, w.rev, first.revision.Load())
+
+	// It is paused, and resumed at once: what is under way ends first.
+	changed.State = registry.Paused
+	w.put(changed)
+	require.Nil(t, p.worker("u-s"))
+	changed.State = registry.Active
+	w.put(changed)
+	second := p.worker("u-s")
+	require.NotSame(t, first, second)
+	w.send("s", "other", "two")
+	select {
+	case <-entered:
+		t.Fatal("two workers deliver to one subscriber")
+	case <-time.After(500 * time.Millisecond):
+	}
+	close(leave)
+	<-entered
+	<-first.done
+	assert.EqualValues(t, 1, most.Load())
+}
+
+// Metrics are there from the beginning, say what is known, and end with their subscriber, also with one that was paused.
+func TestMetricsFollowTheSubscriber(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	w := newWorld(t, 1, s)
+	var fails, refuses atomic.Bool
+	fails.Store(true)
+	f := w.target("s", func(context.Context, target.Delivery) target.Result {
+		if refuses.Load() {
+			return target.Result{Verdict: target.Refused, Err: errors.New("no")}
+		}
+		if fails.Load() {
+			r := retryResult()
+			r.RetryAfter = 3 * time.Second
+			return r
+		}
+		return delivered()
+	})
+	p, _ := w.processor(testConfig())
+	for _, outcome := range outcomes() {
+		assert.Zero(t, testutil.ToFloat64(p.metrics.deliveries.WithLabelValues(busName, "s", outcome)))
+	}
+	assert.Equal(t, len(outcomes()), testutil.CollectAndCount(p.metrics.deliveries))
+
+	// An event that waits for another attempt has its age.
+	stored := time.Now()
+	w.send("s", "", "e")
+	w.eventually("it has failed", func() bool { return len(f.attemptsAt("e")) == 1 })
+	var b Backlog
+	w.eventually("its copy waits", func() bool {
+		var err error
+		b, err = p.Backlog(t.Context(), busName, "s")
+		return err == nil && b.Events == 1 && !b.Oldest.IsZero()
+	})
+	assert.WithinDuration(t, stored, b.Oldest, time.Second, "it is as old as the original")
+	fails.Store(false)
+	w.gets(f, []string{"e"})
+	w.eventually("the backlog is shown", func() bool { return testutil.CollectAndCount(p.metrics.backlog) == 1 })
+
+	// What the brokers do not say is not known.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.showBacklog(ctx, w.sub("s"))
+	assert.Zero(t, testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge)+testutil.CollectAndCount(p.metrics.letters))
+	p.showBacklog(t.Context(), w.sub("s"))
+	assert.Equal(t, 2, testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge))
+	assert.Zero(t, testutil.ToFloat64(p.metrics.letters.WithLabelValues(busName, "s")))
+	refuses.Store(true)
+	w.send("s", "", "bad")
+	w.eventually("a dead letter is shown", func() bool { return testutil.ToFloat64(p.metrics.letters.WithLabelValues(busName, "s")) == 1 })
+
+	old := w.sub("s")
+	paused := *old
+	paused.State = registry.Paused
+	w.put(paused)
+	w.remove()
+	all := func() int {
+		return testutil.CollectAndCount(p.metrics.deliveries) + testutil.CollectAndCount(p.metrics.backlog) + testutil.CollectAndCount(p.metrics.letters) +
+			testutil.CollectAndCount(p.metrics.breaker)
+	}
+	w.eventually("they are removed", func() bool { return all() == 0 })
+	p.showBacklog(t.Context(), old)
+	assert.Zero(t, all(), "it was asked for before the subscriber was deleted")
+}
+
+// A subscriber that cannot be consumed is in trouble; one that another instance delivers to is not.
+func TestTroubleIsCounted(t *testing.T) {
+	exclusive, broken := newSubscriber("exclusive", registry.OrderExclusive), newSubscriber("broken", registry.OrderNone)
+	w := newWorld(t, 1, exclusive, broken)
+	w.target("exclusive", nil)
+	w.target("broken", nil)
+	// Its subscription is another one's, and of another type.
+	cfg := messaging.DefaultConsumerConfig()
+	cfg.Topics, cfg.Subscription, cfg.Type = []string{w.topics.Send(w.sub("broken"))}, registry.DeliverSubscription, messaging.Exclusive
+	other, err := w.client.Consumer(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- other.Run(ctx, func(context.Context, *messaging.Delivery) error { return nil }) }()
+	w.send("broken", "", "e")
+	w.eventually("the other one consumes", func() bool {
+		n, err := w.client.Topic(cfg.Topics[0]).Subscription(cfg.Subscription).Backlog(t.Context())
+		return err == nil && n == 0
+	})
+	one, _ := w.processor(testConfig())
+	w.send("exclusive", "", "e")
+	w.eventually("one delivers", func() bool { return len(w.targets["exclusive"].delivered()) == 1 })
+	two, _ := w.processor(testConfig())
+	w.eventually("one is in trouble", func() bool { return one.troubled() == 1 && two.troubled() == 1 })
+	assert.NotEmpty(t, one.Status(busName, "broken").Trouble)
+	w.eventually("two stands by", func() bool { return two.Status(busName, "exclusive").StandsBy })
+	assert.Empty(t, two.Status(busName, "exclusive").Trouble)
+	assert.False(t, one.Status(busName, "exclusive").StandsBy)
+	cancel()
+	require.NoError(t, <-done)
+	w.eventually("it is over", func() bool { return one.troubled() == 0 && two.troubled() == 0 })
+}
+
+// 410 of what the subscriber was before a change does not disable what it is now.
+func TestGoneIsSaidOfOneRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSubscriber("s", registry.OrderNone)
+		s.Bus, s.UID, s.Revision = busName, "u-s", 2
+		now := registrytest.Snapshot(t, 2, []registry.Bus{{Name: busName, Partitions: 1}}, []registry.Subscriber{s})
+		asked := &conditions{Store: registrytest.NewStore(now)}
+		ctx, stop := context.WithCancel(t.Context())
+		w := &worker{p: &Processor{source: asked}, sub: now.Subscriber(busName, "s"), log: zaptest.NewLogger(t), ctx: ctx}
+		w.breaker = newBreaker(registry.Breaker{}, func(BreakerState) {})
+		w.revision.Store(1)
+		w.disable(errors.New("410 Gone"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.False(t, asked.disabled.Load())
+		assert.NoError(t, w.Trouble())
+		w.revision.Store(2) // other rules, and no other target
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.True(t, asked.disabled.Load())
+		stop()
+	})
+}
+
+// conditions is a registry that minds revisions.
+type conditions struct {
+	*registrytest.Store
+	disabled atomic.Bool
+}
+
+func (c *conditions) ChangeState(_ context.Context, bus, name string, state registry.State, _ string, as registry.Condition) (*registry.Subscriber, error) {
+	s := c.Snapshot().Subscriber(bus, name)
+	if as.Revision != s.Revision {
+		return nil, registry.ErrConflict
+	}
+	c.disabled.Store(state == registry.Disabled)
+	return s, nil
+}
+
+// short is a target that does not say what became of each event.
+type short struct{ asked chan struct{} }
+
+func (s short) Deliver(context.Context, []target.Delivery) []target.Result {
+	s.asked <- struct{}{}
+	return nil
+}
+func (short) Close(context.Context) error { return nil }
+
+func TestResultsThatAreMissing(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
+	w.breaker = newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Minute)}, func(BreakerState) {})
+	results := w.deliver(t.Context(), make([]item, 3))
+	require.Len(t, results, 3)
+	for _, r := range results {
+		assert.Equal(t, target.Retry, r.Verdict)
+		assert.ErrorContains(t, r.Err, "0 results for 3 events")
+	}
+	state, _ := w.breaker.now()
+	assert.Equal(t, BreakerOpen, state)
+	w.breaker.end()
+}
+
+// An event that cannot be transformed is in the delivery log by its name.
+func TestARefusedEventIsLogged(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), attempts: &attempts{most: 10}}
+	w.transform = func(event.Event) ([]byte, string, error) { return nil, "", errors.New("no such field") }
+	err := w.handle(t.Context(), t.Context(), &messaging.Delivery{Payload: testEvent("e", "a", ""), Attempt: 1})
+	require.ErrorContains(t, err, "cannot transform: no such field")
+	log := w.attempts.all()
+	require.Len(t, log, 1)
+	assert.Equal(t, []string{"e", "/test", "a", "dead_letter"}, []string{log[0].Event, log[0].Source, log[0].Type, log[0].Outcome})
+}

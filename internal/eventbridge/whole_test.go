@@ -1,0 +1,207 @@
+package eventbridge_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/eventbridge"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// whole is a process of Eventbridge within the test's own.
+type whole struct {
+	url  string // of the API
+	logs *observer.ObservedLogs
+	stop func()
+}
+
+// start starts one by its environment alone, and waits until it listens.
+func start(t *testing.T, environ ...string) *whole {
+	t.Helper()
+	loaded, err := config.Load(config.Spec[eventbridge.Config]{
+		Name: "eventbridge", Defaults: eventbridge.DefaultConfig, Flags: eventbridge.Flags, Usage: os.Stderr,
+		Environ: append(environ, "EVENTBRIDGE_HTTP_LISTEN=127.0.0.1:0", "EVENTBRIDGE_ADMIN_LISTEN=127.0.0.1:0"),
+	})
+	require.NoError(t, err)
+	core, logs := observer.New(zapcore.InfoLevel)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	program := app.Program[eventbridge.Config]{
+		Name: "eventbridge", Defaults: eventbridge.DefaultConfig, Flags: eventbridge.Flags, Build: eventbridge.Build,
+	}
+	go func() { ended <- app.RunProgram(ctx, program, loaded.Config, zap.New(core)) }()
+	w := &whole{logs: logs}
+	stopped := false
+	w.stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(t, <-ended)
+		}
+	}
+	t.Cleanup(w.stop)
+	require.Eventually(t, func() bool {
+		for _, line := range logs.FilterMessage("listening").All() {
+			if fields := line.ContextMap(); fields["server"] == "http" {
+				w.url = "http://" + fields["address"].(string)
+				return true
+			}
+		}
+		return false
+	}, time.Minute, 10*time.Millisecond)
+	return w
+}
+
+// guide is where users read how to use the API.
+const guide = "../../docs/eventbridge-parts/api.md"
+
+// TestGuide runs the commands of the guide, in their order, in a whole process.
+func TestGuide(t *testing.T) {
+	for _, tool := range []string{"bash", "curl", "grep"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			stack.Unavailable(t, tool, err)
+		}
+	}
+	srv := stack.Pulsar(t)
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/strict") {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	t.Cleanup(hook.Close)
+	w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_PULSAR_ADMIN_URL="+srv.AdminURL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t),
+		"EVENTBRIDGE_TARGETS_ALLOW=[127.0.0.0/8]")
+	page, err := os.ReadFile(guide)
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, blocks, 13)
+	const begins = "=== block"
+	script := "set -eu\ncurl() { command curl -sS \"$@\"; echo; }\n"
+	for _, block := range blocks {
+		script += "echo '" + begins + "'\n" + block[1]
+	}
+	script = strings.NewReplacer("http://127.0.0.1:9601", w.url, "http://127.0.0.1:8080", hook.URL).Replace(script)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "bash", "-c", script).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	answers := strings.Split(string(out), begins+"\n")[1:]
+	require.Len(t, answers, len(blocks))
+	for i, block := range blocks {
+		rest, told := answers[i], 0
+		for line := range strings.Lines(block[1]) {
+			if want, shown := strings.CutPrefix(strings.TrimSpace(line), "# -> "); shown {
+				_, after, found := strings.Cut(rest, want)
+				assert.True(t, found, "%s\nis not in, or not in this order in\n%s", want, answers[i])
+				if told++; found {
+					rest = after
+				}
+			}
+		}
+		assert.Positive(t, told, block[1])
+	}
+}
+
+// TestTheAddressOfPulsarIsEnough: all three roles, without the admin API.
+func TestTheAddressOfPulsarIsEnough(t *testing.T) {
+	srv := stack.Pulsar(t)
+	w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t))
+	ask := func(method, path, body, kind string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", kind)
+		return send(t, req)
+	}
+	status, answer := ask(http.MethodPut, "/v1/buses/b", `{}`, "application/json")
+	require.Equal(t, 201, status, answer)
+	status, answer = ask(http.MethodPut, "/v1/buses/c", `{"partitions":2}`, "application/json")
+	require.Equal(t, 422, status, answer)
+	require.Contains(t, answer, "pulsar.admin_url is not set")
+	status, answer = ask(http.MethodPut, "/v1/buses/b/subscribers/s", `{"rules":[{"name":"r","pattern":{"type":["x"]}}],"target":{"log":{}},"order":"total"}`, "application/json")
+	require.Equal(t, 201, status, answer)
+	require.Eventually(t, func() bool {
+		_, answer = ask(http.MethodGet, "/v1/buses/b/subscribers/s/status", "", "")
+		return strings.Contains(answer, `"active":true`) && strings.Contains(answer, `"backlog":null`)
+	}, 30*time.Second, 20*time.Millisecond, answer)
+	status, answer = ask(http.MethodPost, "/v1/buses/b/events", `{"specversion":"1.0","id":"1","source":"/","type":"x"}`, "application/cloudevents+json")
+	require.Equal(t, 202, status, answer)
+	require.Eventually(t, func() bool {
+		_, answer = ask(http.MethodGet, "/v1/buses/b/subscribers/s/deliveries", "", "")
+		return strings.Contains(answer, `"outcome":"delivered"`)
+	}, 30*time.Second, 20*time.Millisecond, answer)
+	status, answer = ask(http.MethodGet, "/v1/buses/b/subscribers/s/dead-letters", "", "")
+	require.Equal(t, 501, status, answer)
+	require.Eventually(t, func() bool {
+		return w.logs.FilterMessage("without pulsar.admin_url it is not known whether the namespace has deduplication, which ordered subscribers need").Len() == 1
+	}, 10*time.Second, 10*time.Millisecond)
+
+	// A page whose name leads here may neither manage nor send, nobody being asked who he is.
+	for _, path := range []string{"/v1/buses", "/v1/buses/b/events"} {
+		req, err := http.NewRequestWithContext(t.Context(), map[bool]string{true: http.MethodPost, false: http.MethodGet}[strings.HasSuffix(path, "events")], w.url+path,
+			strings.NewReader(`{"specversion":"1.0","id":"2","source":"/","type":"x"}`))
+		require.NoError(t, err)
+		req.Host = "evil.example"
+		req.Header.Set("Content-Type", "application/cloudevents+json")
+		status, answer = send(t, req)
+		require.Equal(t, 421, status, answer)
+	}
+}
+
+// TestAnyInstanceKnowsOfTheDeliveriesOfOthers: one without the role tells how they are, and what became of a job.
+func TestAnyInstanceKnowsOfTheDeliveriesOfOthers(t *testing.T) {
+	srv := stack.Pulsar(t)
+	both := []string{"EVENTBRIDGE_PULSAR_URL=" + srv.URL(), "EVENTBRIDGE_PULSAR_ADMIN_URL=" + srv.AdminURL(), "EVENTBRIDGE_TOPICS_NAMESPACE=" + srv.Namespace(t)}
+	a := start(t, append(both, "EVENTBRIDGE_INSTANCE=a", "EVENTBRIDGE_ROLES=[engine, processor]")...)
+	b := start(t, append(both, "EVENTBRIDGE_INSTANCE=b", "EVENTBRIDGE_ROLES=[preprocessor]")...)
+	ask := func(w *whole, method, path, body string) string {
+		req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/json")
+		_, answer := send(t, req)
+		return answer
+	}
+	ask(b, http.MethodPut, "/v1/buses/b", `{"partitions":1}`)
+	const at = "/v1/buses/b/subscribers/s"
+	ask(b, http.MethodPut, at, `{"rules":[{"name":"r","pattern":{"type":["x"]}}],"target":{"log":{}}}`)
+	answer := ""
+	require.Eventually(t, func() bool {
+		answer = ask(b, http.MethodGet, at+"/status", "")
+		return strings.Contains(answer, `"instances":{"a":{"delivering":true,"breaker":"closed"}}`) && strings.Contains(answer, `"here":null`)
+	}, 30*time.Second, 20*time.Millisecond, answer)
+	require.Contains(t, ask(a, http.MethodPost, at+":replay", `{"dry_run":true}`), `"state":"running"`)
+	require.Eventually(t, func() bool {
+		answer = ask(b, http.MethodGet, at+"/job", "")
+		return strings.Contains(answer, `"state":"done"`) && strings.Contains(answer, `"instance":"a"`)
+	}, 30*time.Second, 20*time.Millisecond, answer)
+	a.stop()
+	require.Contains(t, ask(b, http.MethodGet, at+"/job", ""), `"state":"done"`)
+	require.Eventually(t, func() bool {
+		return !strings.Contains(ask(b, http.MethodGet, at+"/status", ""), `"instances"`)
+	}, 30*time.Second, 20*time.Millisecond, "who has gone delivers nothing")
+}
+
+func send(t *testing.T, req *http.Request) (status int, body string) {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(text)
+}

@@ -47,9 +47,11 @@ test: need-go ## Run every test, those on real servers too
 	@.ci/test
 
 .PHONY: soak
-soak: need-go ## Run a randomised test for long: SEEDS=5000 of publishers and consumers, or SECONDS=600 of Sonic's zones
+soak: need-go ## Run a randomised test for long: SEEDS=5000 of publishers and consumers, SECONDS=600 of Sonic's zones, or EVENTBRIDGE_SECONDS=600
 ifeq ($(origin SECONDS),command line)
 	@AVIARY_WHOLE_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 30 ))m" -run '^TestZonesStayEqual$$' -v ./test/sonic
+else ifeq ($(origin EVENTBRIDGE_SECONDS),command line)
+	@AVIARY_EVENTBRIDGE_SECONDS='$(EVENTBRIDGE_SECONDS)' go test -count 1 -timeout "$$(( $(EVENTBRIDGE_SECONDS) / 20 + 60 ))m" -v ./test/eventbridge/whole
 else
 	@AVIARY_MODEL_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestModel$$' -v ./pkg/messaging
 endif

@@ -73,8 +73,9 @@ func newWorld(t testing.TB, server *stack.PulsarServer, n int, more ...*subscrib
 		w.sending.Wait()
 	})
 	t.Cleanup(func() {
+		t.Logf("what happened:\n%s", strings.Join(w.events, "\n"))
 		if t.Failed() {
-			t.Logf("what happened:\n%s\n%s", strings.Join(w.events, "\n"), w.windows())
+			t.Logf("what the engines said of partitions:\n%s", w.windows())
 		}
 	})
 	require.NoError(t, server.Admin(t.Context(), http.MethodPost, "/admin/v2/namespaces/"+ns+"/deduplication", true, nil))

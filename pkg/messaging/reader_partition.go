@@ -36,8 +36,8 @@ type readerPartition struct {
 	trouble  error     // why it is not read
 
 	// Only run uses what follows, once it has begun.
-	after MessageID // what was handed to Next
-	since time.Time // until after is set: what is older is passed over
+	after MessageID // what was handed to Next, or passed over
+	since time.Time // what is older is passed over, until something is not; then zero
 	gaps  readerGaps
 	slab  slab
 	plain reflect.Type // see receivedID
@@ -86,7 +86,7 @@ func (p *readerPartition) run() {
 			p.r.end(err)
 			return
 		}
-		if errors.Is(err, errLongQueue) {
+		if errors.Is(err, errLongQueue) || errors.Is(err, errSought) {
 			continue
 		}
 		p.r.metrics.resubscribe(err)
@@ -140,13 +140,17 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 			position = p.gaps.position(id)
 		}
 		p.quiet.received(id)
-		switch {
-		case !p.after.IsZero() && id.Compare(p.after) <= 0:
-			continue
-		case p.after.IsZero() && m.PublishTime().Before(p.since):
+		if !p.after.IsZero() && id.Compare(p.after) <= 0 {
 			continue
 		}
 		p.after = position
+		if m.PublishTime().Before(p.since) {
+			if s.sought {
+				return n, errSought
+			}
+			continue
+		}
+		p.since = time.Time{}
 		read := readMessage{p: p, id: position}
 		if !p.r.cfg.ReadCompacted || !leftByCompaction(m) {
 			d := p.slab.delivery(m)
@@ -160,8 +164,11 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 		select {
 		case p.r.read <- read:
 			n++
-			if long {
+			switch {
+			case long:
 				return n, errLongQueue
+			case s.sought:
+				return n, errSought
 			}
 		case <-p.r.ctx.Done():
 			return n, context.Cause(p.r.ctx)
@@ -213,6 +220,7 @@ type readerSession struct {
 	reconnects atomic.Int32
 	reading    chan struct{} // holds an element while next reads
 	closing    sync.Once
+	sought     bool // it has found where to begin: it ends with its first message
 
 	waiting     context.Context // ends when next is to wait no longer
 	stopWaiting context.CancelFunc
@@ -224,15 +232,24 @@ var errReaderReconnects = errors.New("connection lost")
 func (p *readerPartition) subscribe() (*readerSession, error) {
 	s := &readerSession{reading: make(chan struct{}, 1)}
 	s.ctx, s.end = context.WithCancel(p.r.ctx)
-	seek := p.after.IsZero() && !p.since.IsZero()
-	if seek {
+	queue := p.queue
+	if p.after.IsZero() && !p.since.IsZero() {
+		older, err := p.beginsOlder(s.ctx)
+		if err != nil {
+			s.end()
+			return nil, err
+		}
+		s.sought = older
+	}
+	if s.sought {
+		queue = 1 // see beginsOlder
 		s.reconnects.Store(1)
 	}
 	raw, err := p.r.client.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic:             p.topic,
 		StartMessageID:    p.start(),
 		ReadCompacted:     p.r.cfg.ReadCompacted,
-		ReceiverQueueSize: p.quiet.queueLength(p.queue),
+		ReceiverQueueSize: p.quiet.queueLength(queue),
 
 		ExpireTimeOfIncompleteChunk: chunksExpire,
 		BackoffPolicyFunc: func() rawbackoff.Policy {
@@ -245,7 +262,7 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 		return nil, err
 	}
 	s.raw = raw
-	if seek {
+	if s.sought {
 		// It began at the topic's beginning. Whatever goes wrong with the seek and the
 		// connecting that follows it, messages are too old rather than missing.
 		if err := raw.SeekByTime(p.since); err != nil {

@@ -30,7 +30,7 @@ func (p *readerPartition) beginsOlder(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer r.Close()
-	waiting, cancel := context.WithTimeoutCause(ctx, p.r.client.waits.unshown, errUnshown)
+	waiting, cancel := context.WithTimeoutCause(ctx, p.r.client.waits.nothing, errUnshown)
 	defer cancel()
 	m, err := r.Next(waiting)
 	switch {

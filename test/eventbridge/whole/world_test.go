@@ -106,7 +106,7 @@ func (w *world) run(name string, i int) {
 			"EVENTBRIDGE_PULSAR_URL=" + w.server.URL(), "EVENTBRIDGE_PULSAR_ADMIN_URL=" + w.server.AdminURL(), "EVENTBRIDGE_TOPICS_NAMESPACE=" + w.ns,
 			"EVENTBRIDGE_TARGETS_ALLOW=[127.0.0.0/8]",
 			// A busy machine is no reason to let events through that came before.
-			"EVENTBRIDGE_ENGINE_DEDUP_REBUILD=1m",
+			"EVENTBRIDGE_ENGINE_DEDUP_REBUILD=5m",
 		}),
 		instance,
 	})

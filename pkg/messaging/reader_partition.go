@@ -37,7 +37,8 @@ type readerPartition struct {
 
 	// Only run uses what follows, once it has begun.
 	after MessageID // what was handed to Next, or passed over
-	since time.Time // what is older is passed over, until something is not; then zero
+	since time.Time // what is older is passed over
+	begun bool      // something was not older: nothing is passed over any more
 	gaps  readerGaps
 	slab  slab
 	plain reflect.Type // see receivedID
@@ -144,13 +145,13 @@ func (p *readerPartition) readFrom(s *readerSession) (n int, err error) {
 			continue
 		}
 		p.after = position
-		if m.PublishTime().Before(p.since) {
+		if !p.begun && m.PublishTime().Before(p.since) {
 			if s.sought {
 				return n, errSought
 			}
 			continue
 		}
-		p.since = time.Time{}
+		p.begun = true
 		read := readMessage{p: p, id: position}
 		if !p.r.cfg.ReadCompacted || !leftByCompaction(m) {
 			d := p.slab.delivery(m)

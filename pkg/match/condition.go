@@ -85,19 +85,27 @@ type bound struct {
 }
 
 // matches reports whether a value of an event meets the condition. data is the text of a string, the key of a number, and nothing for literals.
-func (c *condition) matches(k kind, data []byte) bool {
+func (s *Scratch) matches(c *condition, k kind, data []byte) bool {
+	s.left--
 	switch c.op {
 	case opExact:
 		return k == c.kind && c.mark == markOf(data) && string(data) == c.text
 	case opAnythingBut:
-		return c.more == nil || !anyMatches(c.more.but, k, data)
+		return c.more == nil || !s.anyMatches(c.more.but, k, data)
 	case opAbsent:
 		return false
 	case opRange:
+		s.left--
 		return k == kindNumber && c.holds(data)
 	}
 	if k != kindString {
 		return false
+	}
+	switch c.op {
+	case opFoldedExact, opFoldedPrefix, opFoldedSuffix:
+		s.left -= min(len(data), len(c.text)) / foldedPerStep
+	case opNetwork:
+		s.left -= addressSteps
 	}
 	switch c.op {
 	case opFoldedExact:
@@ -112,7 +120,11 @@ func (c *condition) matches(k kind, data []byte) bool {
 	case opFoldedSuffix:
 		return foldedSuffix(data, c.text)
 	case opWildcard:
-		return c.more.wild.matches(data)
+		if !c.more.wild.hasEnds(data) {
+			return false
+		}
+		s.left -= len(data) / searchedPerStep
+		return c.more.wild.hasMiddle(data)
 	case opNetwork:
 		addr, ok := parseAddress(data)
 		return ok && c.more.net.contains(addr)
@@ -176,22 +188,13 @@ func (f *field) present() bool {
 	return true
 }
 
-func (f *field) matches(k kind, data []byte) bool {
+func (s *Scratch) fieldMatches(f *field, k kind, data []byte) bool {
 	for _, g := range f.groups {
-		if !anyMatches(g, k, data) {
+		if !s.anyMatches(g, k, data) {
 			return false
 		}
 	}
 	return true
-}
-
-func anyMatches(group []condition, k kind, data []byte) bool {
-	for i := range group {
-		if group[i].matches(k, data) {
-			return true
-		}
-	}
-	return false
 }
 
 // conjunction is fields that all have to hold, ordered by path.

@@ -37,5 +37,5 @@
 //
 // The constants of this package bound patterns and events. What exceeds them is refused with an [Error] or an [EventError]. The memory of a match is
 // proportional to the event and to the rules. Its time is, too, unless many values of one event meet many rules each: then it is proportional to values
-// times rules, some 5 ns for each pair.
+// times rules, some 5 ns for each pair, up to MaxEventWork.
 package match

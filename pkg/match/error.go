@@ -42,6 +42,8 @@ const (
 	TooManyValues Reason = "too many values"
 	// NumberTooLong: the exponent of a number that rules look at has more than 17 digits.
 	NumberTooLong Reason = "exponent of a number too long"
+	// TooMuchWork: its values meet so many rules that comparing them takes more than MaxEventWork steps.
+	TooMuchWork Reason = "too many values meet too many rules"
 )
 
 // Bounds of events.
@@ -52,6 +54,9 @@ const (
 	MaxEventDepth = 1000
 	// MaxEventValues is how many values of an event may stand where rules look; objects and arrays on the way there count, other values do not.
 	MaxEventValues = 1 << 16
+	// MaxEventWork is how many steps a match may take once the event is read: about one for each comparison of a value with an alternative. It is about
+	// a second, and is reached where thousands of values of one event each meet thousands of rules.
+	MaxEventWork = 100_000_000
 )
 
 // EventError says why an event is refused.

@@ -141,6 +141,38 @@ func TestTimeOfManyCandidates(t *testing.T) {
 	assert.Less(t, time.Since(began), 20*time.Second)
 }
 
+// TestLongLists: alternatives that are searched are found as those that are compared one by one.
+func TestLongLists(t *testing.T) {
+	for _, test := range []struct {
+		list    string
+		yes, no []string
+	}{
+		{
+			listed(40, `"%d"`) + `,{"prefix":"p"},` + listed(40, `%d`) + `,null,true,"",{"exists":false}`,
+			[]string{`"0"`, `"7"`, `"39"`, `0`, `7`, `7.0`, `39`, `""`, `null`, `true`, `"pq"`, `"p"`, `["q",0.7e1]`, `[]`},
+			[]string{`"40"`, `40`, `false`, `"q"`, `"null"`, `["q",41,false]`, `"\u0000"`},
+		},
+		{
+			`{"anything-but":[` + listed(3000, `"z%d"`) + `]}`,
+			[]string{`"z3000"`, `"z"`, `""`, `7`, `null`, `["z1","z3000"]`}, []string{`"z0"`, `"z2999"`, `["z1","z2"]`, `[]`},
+		},
+		{`{"anything-but":[` + listed(100, `%d`) + `]}`, []string{`100`, `"7"`, `-1`, `[7,700]`}, []string{`0`, `99`, `99.0`, `[7,8]`}},
+	} {
+		x := indexOf(t, `{"a":["a"],"b":[`+test.list+`]}`)
+		for want, events := range [][]string{test.no, test.yes} {
+			for _, event := range events {
+				ids, err := x.Match(&match.Scratch{}, nil, []byte(`{"a":"a","b":`+event+`}`))
+				require.NoError(t, err)
+				assert.Len(t, ids, want, event)
+			}
+		}
+	}
+	// Twelve thousand values against twelve thousand alternatives are not too much.
+	ids, err := indexOf(t, `{"a":["a"],"b":[`+listed(12_000, `"%d"`)+`]}`).Match(&match.Scratch{}, nil, []byte(`{"a":"a","b":["7",`+listed(12_000, `"x%d"`)+`]}`))
+	require.NoError(t, err)
+	assert.Len(t, ids, 1)
+}
+
 // FuzzEvent compares what is accepted with encoding/json.
 func FuzzEvent(f *testing.F) {
 	f.Add([]byte(`{"a":[1,-2.5e+3,"x\u00e9\ud83d\ude00",true,false,null,{}],"b":{"c":[[]]}}`))

@@ -1,6 +1,9 @@
 package match
 
-import "slices"
+import (
+	"slices"
+	"sync"
+)
 
 // Explanation says whether an event matches a pattern, and if not, why.
 type Explanation struct {
@@ -52,15 +55,20 @@ func (p *Pattern) Explain(event []byte) (Explanation, error) {
 		return Explanation{Match: true}, nil
 	}
 	var out Explanation
+	crowded := sync.OnceValue(s.crowded)
+	s.left = MaxEventWork
 	for i, fields := range joins {
-		if failed := s.failures(fields); i == 0 || len(failed) < len(out.Failed) {
+		if failed := s.failures(fields, crowded); i == 0 || len(failed) < len(out.Failed) {
 			out.Failed = failed
+		}
+		if s.left < 0 {
+			return Explanation{}, &EventError{Reason: TooMuchWork}
 		}
 	}
 	return out, nil
 }
 
-func (s *Scratch) failures(fields []joinField) (failed []Failure) {
+func (s *Scratch) failures(fields []joinField, crowded func() map[int32]bool) (failed []Failure) {
 	for i := range fields {
 		f := &fields[i]
 		switch v := s.head(f.node); {
@@ -76,9 +84,8 @@ func (s *Scratch) failures(fields []joinField) (failed []Failure) {
 	if len(failed) > 0 {
 		return failed
 	}
-	crowded := s.crowded()
 	for i := range fields {
-		if slices.ContainsFunc(fields[i].path, func(node int32) bool { return crowded[node] }) {
+		if slices.ContainsFunc(fields[i].path, func(node int32) bool { return crowded()[node] }) {
 			failed = append(failed, Failure{fields[i].pointer, Elsewhere})
 		}
 	}

@@ -1,10 +1,10 @@
 package match
 
-// holds reports whether all fields of a join hold.
+// holds reports whether all fields of a join hold. It ends when no steps are left: then the answer does not count.
 func (s *Scratch) holds(j *join) bool {
 	if j.node != noNode && !s.grouped {
 		v := s.head(j.node)
-		for v >= 0 && !j.only.matches(s.values[v].kind, s.data(v)) {
+		for v >= 0 && s.left >= 0 && !s.matches(&j.only, s.values[v].kind, s.data(v)) {
 			v = s.values[v].same
 		}
 		return v != noValue
@@ -35,20 +35,20 @@ func (s *Scratch) holds(j *join) bool {
 
 // some reports whether one of the values of a node, beginning with v, meets a field.
 func (s *Scratch) some(f *joinField, v int32) bool {
-	for ; v >= 0; v = s.values[v].same {
-		if f.meets(s.values[v].kind, s.data(v)) {
+	for ; v >= 0 && s.left >= 0; v = s.values[v].same {
+		if s.meets(f, s.values[v].kind, s.data(v)) {
 			return true
 		}
 	}
 	return false
 }
 
-// meets is matches, without the way through the field where it has one condition.
-func (f *joinField) meets(k kind, data []byte) bool {
+// meets is fieldMatches, without the way through the field where it has one condition.
+func (s *Scratch) meets(f *joinField, k kind, data []byte) bool {
 	if f.simple {
-		return f.only.matches(k, data)
+		return s.matches(&f.only, k, data)
 	}
-	return f.matches(k, data)
+	return s.fieldMatches(f.field, k, data)
 }
 
 // below reports how fields can hold, whose paths lead through the value v: with says that some have values and all hold, if of each array below one
@@ -63,7 +63,7 @@ func (s *Scratch) below(fields []joinField, depth int, v int32) (with, without b
 			if s.values[v].kind == kindObject {
 				none = f.absent
 			} else {
-				some = f.meets(s.values[v].kind, s.data(v))
+				some = s.meets(f, s.values[v].kind, s.data(v))
 			}
 		} else {
 			for j < len(fields) && fields[j].path[depth] == f.path[depth] {
@@ -85,7 +85,8 @@ func (s *Scratch) below(fields []joinField, depth int, v int32) (with, without b
 func (s *Scratch) elements(fields []joinField, depth int, v int32) (with, without bool) {
 	node, found := fields[0].path[depth], false
 	without = true
-	for c := s.values[v].first; c != noValue; c = s.values[c].next {
+	for c := s.values[v].first; c != noValue && s.left >= 0; c = s.values[c].next {
+		s.left--
 		if s.values[c].node != node {
 			continue
 		}

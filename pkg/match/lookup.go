@@ -207,7 +207,9 @@ func (l *lookup) find(s *Scratch, k kind, data []byte, hits []post) []post {
 	}
 	if k != kindString {
 		if k == kindNumber && l.ranges != nil {
+			before := len(hits)
 			hits = l.ranges.find(data, hits)
+			s.left -= len(hits) - before // they are found one by one
 		}
 		return hits
 	}

@@ -11,6 +11,7 @@ func (r *reader) operator(group *[]condition) error {
 		}
 		c, err := r.operand(name, at)
 		if c.op == opAnythingBut && c.more != nil {
+			sortLong(c.more.but)
 			c.more = newButOperand(c.more.but)
 		}
 		*group = append(*group, c)

@@ -64,14 +64,15 @@ func (t *otherSet) meet(s *Scratch, first int32) {
 	}
 	// An entry with the mark base+n was excluded by each of the first n values.
 	base, all := s.mark, false
-	for v := first; v >= 0; v = s.values[v].same {
+	for v := first; v >= 0 && s.left >= 0; v = s.values[v].same {
 		some := false
 		if t.excluded != nil {
 			k, data := s.values[v].kind, s.data(v)
 			s.hits = t.excluded.find(s, k, data, s.hits[:0])
+			s.left -= 1 + len(s.hits)
 			for _, p := range s.hits {
 				number := p.number()
-				if s.mark > base && s.marks[number] != s.mark || p&postSure == 0 && !anyMatches(t.of[number].excluded(), k, data) {
+				if s.mark > base && s.marks[number] != s.mark || p&postSure == 0 && !s.anyMatches(t.of[number].excluded(), k, data) {
 					continue
 				}
 				s.marks[number], some = s.mark+1, true
@@ -84,6 +85,9 @@ func (t *otherSet) meet(s *Scratch, first int32) {
 		}
 	}
 	for number, p := range t.posts {
+		if s.left < 0 {
+			break
+		}
 		if t.of[number] != nil && (all || s.marks[number] != s.mark) {
 			s.hit(p, true)
 		}

@@ -218,6 +218,7 @@ func (r *reader) alternatives() ([]condition, error) {
 	if err == nil && len(group) == 0 {
 		err = r.wrong(start, "an empty list matches nothing: give an alternative")
 	}
+	sortLong(group)
 	return group, err
 }
 

@@ -25,6 +25,7 @@ type Scratch struct {
 	gramMark  uint32 // of the search for pieces under way
 	gramMarks []uint32
 	matched   []uint32
+	left      int // steps until TooMuchWork, below zero when it is that
 
 	fault EventError
 }
@@ -81,7 +82,7 @@ func (s *Scratch) prepare(snap *snapshot, event []byte) {
 		clear(s.joinMarks)
 		s.round = 1
 	}
-	s.depth, s.grouped = 0, false
+	s.depth, s.grouped, s.left = 0, false, MaxEventWork
 	s.values, s.buf, s.touched, s.matched = s.values[:0], s.buf[:0], s.touched[:0], s.matched[:0]
 }
 
@@ -96,6 +97,13 @@ func (s *Scratch) markGrams(used uint32) {
 	}
 }
 
+// What a step is besides a comparison, and a post that a lookup has found: so many bytes of a text that is folded, or searched. An address takes several.
+const (
+	foldedPerStep   = 2
+	searchedPerStep = 4
+	addressSteps    = 8
+)
+
 // run leaves the numbers of the rules that match in s.matched.
 func (s *Scratch) run(snap *snapshot, event []byte) error {
 	s.prepare(snap, event)
@@ -103,6 +111,14 @@ func (s *Scratch) run(snap *snapshot, event []byte) error {
 		fault := s.fault
 		return &fault
 	}
+	if s.find(snap); s.left < 0 {
+		return &EventError{Reason: TooMuchWork}
+	}
+	return nil
+}
+
+// find takes the posts that the values bring, and those that missing values do. It ends when no steps are left.
+func (s *Scratch) find(snap *snapshot) {
 	for _, id := range s.touched {
 		l := snap.nodes[id].lookup
 		if l == nil {
@@ -112,8 +128,11 @@ func (s *Scratch) run(snap *snapshot, event []byte) error {
 		single := s.values[first].same == noValue
 		for v := first; v >= 0; v = s.values[v].same {
 			s.hits = l.find(s, s.values[v].kind, s.data(v), s.hits[:0])
+			s.left -= 1 + len(s.hits)
 			for _, p := range s.hits {
-				s.hit(p, single)
+				if s.hit(p, single); s.left < 0 {
+					return
+				}
 			}
 		}
 		if l.others != nil {
@@ -123,11 +142,12 @@ func (s *Scratch) run(snap *snapshot, event []byte) error {
 	for _, id := range snap.absent {
 		if s.head(id) == noValue {
 			for _, p := range snap.nodes[id].lookup.absent {
-				s.hit(p, true)
+				if s.hit(p, true); s.left < 0 {
+					return
+				}
 			}
 		}
 	}
-	return nil
 }
 
 // hit takes a post, once. once says that the lookup it comes from was asked once.

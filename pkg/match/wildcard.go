@@ -42,11 +42,14 @@ func parseWildcard(text string) (w *wildcard, plain string, why string) {
 	return &wildcard{prefix: parts[0], suffix: part, middle: parts[1:]}, "", ""
 }
 
-// matches takes time proportional to the text: each part is looked for behind the one before it, and the first place found leaves most to the rest.
-func (w *wildcard) matches(text []byte) bool {
-	if len(text) < len(w.prefix)+len(w.suffix) || !bytes.HasPrefix(text, w.prefix) || !bytes.HasSuffix(text, w.suffix) {
-		return false
-	}
+// hasEnds reports whether a text begins and ends as it must.
+func (w *wildcard) hasEnds(text []byte) bool {
+	return len(text) >= len(w.prefix)+len(w.suffix) && bytes.HasPrefix(text, w.prefix) && bytes.HasSuffix(text, w.suffix)
+}
+
+// hasMiddle reports whether a text that has its ends has what is between. It takes time proportional to the text: each part is looked for behind the one before it,
+// and the first place found leaves most to the rest.
+func (w *wildcard) hasMiddle(text []byte) bool {
 	text = text[len(w.prefix) : len(text)-len(w.suffix)]
 	for _, part := range w.middle {
 		at := bytes.Index(text, part)

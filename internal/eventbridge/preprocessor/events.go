@@ -1,6 +1,7 @@
 package preprocessor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"mime"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
@@ -179,7 +181,11 @@ type reading struct {
 	spare int // bytes that are reserved and not taken yet
 	// working is the most that is reserved for the check against a schema: valid data is not refused for good because invalid data might take more.
 	working int64
-	one     [1]event.Entry
+	steps   int // that are left for checks against schemas
+	// ctx is the request's, wait how long it may wait for its turn to be checked.
+	ctx  context.Context
+	wait time.Duration
+	one  [1]event.Entry
 }
 
 // reserve is event.Options.Reserve. Reserving more at a time spares the lock.
@@ -194,6 +200,9 @@ func (r *reading) reserve(n int) error {
 	r.spare -= n
 	return nil
 }
+
+// mostSteps bounds the checks of all events of a request.
+const mostSteps = 3 * schema.MostSteps
 
 // read returns the events of a body, or why each is none. An error is about all of it.
 func (r *reading) read(p *event.Parser, body []byte) ([]event.Entry, error) {
@@ -223,10 +232,15 @@ func (r *reading) read(p *event.Parser, body []byte) ([]event.Entry, error) {
 		}
 		entries = r.one[:]
 	}
+	r.steps = mostSteps
 	for i := range entries {
-		if entries[i].Err == nil {
-			entries[i].Err = r.check(entries[i].Event)
+		if entries[i].Err != nil {
+			continue
 		}
+		if r.steps < schema.MostSteps {
+			return nil, door.TooLarge("batch_too_large", "checking the events against the bus' schemas takes too long: send fewer of them at once")
+		}
+		entries[i].Err = r.check(entries[i].Event)
 	}
 	if r.form != batched && entries[0].Err != nil {
 		return nil, entries[0].Err
@@ -249,7 +263,16 @@ func (r *reading) check(e event.Event) error {
 		return err
 	}
 	defer r.held.Shrink(working)
-	if err := rules.Validate(data); err != nil {
+	ctx, cancel := context.WithTimeout(r.ctx, r.wait)
+	defer cancel()
+	switch err := rules.Check(ctx, data, &r.steps); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return door.Unavailable("schema_busy", door.RetryBusy, "too many events are being checked against the schema of this type")
+	case errors.Is(err, context.Canceled):
+		return door.ErrDisconnected
+	case errors.Is(err, schema.ErrTooMuchWork):
+		return unprocessable("schema", "data cannot be checked against the schema of its type: %s", err)
+	case err != nil:
 		return unprocessable("schema", "data is not as the schema of its type has it: %s", err)
 	}
 	return nil

@@ -163,7 +163,7 @@ func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sende
 	}
 	held := p.budget.Hold(from.account())
 	defer held.Release()
-	entries, err := p.receive(w, r, from, &reading{form: carried, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8})
+	entries, err := p.receive(w, r, from, &reading{form: carried, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8, ctx: r.Context(), wait: p.timeout})
 	if err != nil {
 		return nil, err
 	}

@@ -560,3 +560,29 @@ func TestLargeDataWithASchema(t *testing.T) {
 	assert.Equal(t, http.StatusUnprocessableEntity, r.status, r.body)
 	assert.Contains(t, r.problem.Detail, "too large to say where")
 }
+
+// TestChecksAreBounded: data whose check would never end is refused, and so is a batch of which each event takes long; the batch is not charged, and nothing of it stored.
+func TestChecksAreBounded(t *testing.T) {
+	d := newDouble(t, nil)
+	changed := buses()
+	changed[1].MaxEventBytes = 1 << 20
+	changed[1].Schemas = map[string]json.RawMessage{
+		"t":    json.RawMessage(`{"anyOf":[{"items":{"$ref":"#"},"maxItems":1},{"items":{"$ref":"#"},"minItems":1}],"type":"array"}`),
+		"list": json.RawMessage(`{"items":{"anyOf":[` + strings.Repeat(`{"const":"a"},`, 40) + `{"const":"b"}]}}`),
+	}
+	d.store.Set(registrytest.Snapshot(t, 2, changed, nil))
+	deep := strings.Repeat("[", 100) + "1" + strings.Repeat("]", 100)
+	r := d.post(t, "strict", text(anEvent("A1", `,"data":`+deep)), "Content-Type", event.MediaType)
+	assert.Equal(t, http.StatusUnprocessableEntity, r.status, r.body)
+	assert.Equal(t, "schema", r.problem.Reason)
+	assert.Contains(t, r.problem.Detail, "cannot be checked")
+
+	long := strings.Replace(anEvent("A1", `,"data":[`+strings.Repeat(`"b",`, 30_000)+`"b"]`), `"type":"t"`, `"type":"list"`, 1)
+	require.Contains(t, long, `"list"`)
+	assert.Equal(t, http.StatusAccepted, d.post(t, "strict", text(long), "Content-Type", event.MediaType).status)
+	r = d.post(t, "strict", text(`[`+strings.Repeat(long+`,`, 10)+long+`]`), "Content-Type", event.BatchMediaType)
+	assert.Equal(t, http.StatusRequestEntityTooLarge, r.status, r.body)
+	assert.Equal(t, "batch_too_large", r.problem.Reason)
+	assert.Len(t, d.stored("persistent://public/default/eventbridge-strict-events"), 1)
+	assert.Zero(t, d.budget.Used())
+}

@@ -32,7 +32,6 @@ func (f *forgetter) element(s *jsonschema.Schema) *jsonschema.Schema {
 
 func (f *forgetter) elements(all []*jsonschema.Schema) {
 	for i := range all {
-		f.visit(all[i])
 		all[i] = f.element(all[i])
 	}
 }
@@ -43,34 +42,10 @@ func (f *forgetter) visit(s *jsonschema.Schema) {
 		return
 	}
 	f.seen[s] = true
-	for _, one := range []*jsonschema.Schema{
-		s.Ref, s.RecursiveRef, s.Not, s.If, s.Then, s.Else, s.PropertyNames, s.UnevaluatedProperties, s.ContentSchema, s.Contains, s.Items2020, s.UnevaluatedItems,
-	} {
+	for _, one := range partsBeside(s) {
 		f.visit(one)
 	}
-	if s.DynamicRef != nil {
-		f.visit(s.DynamicRef.Ref)
-	}
-	for _, list := range [][]*jsonschema.Schema{s.AllOf, s.AnyOf, s.OneOf} {
-		for _, one := range list {
-			f.visit(one)
-		}
-	}
-	for _, one := range s.Properties {
-		f.visit(one)
-	}
-	for _, one := range s.PatternProperties {
-		f.visit(one)
-	}
-	for _, one := range s.DependentSchemas {
-		f.visit(one)
-	}
-	for _, one := range s.Dependencies {
-		if one, ok := one.(*jsonschema.Schema); ok {
-			f.visit(one)
-		}
-	}
-	if one, ok := s.AdditionalProperties.(*jsonschema.Schema); ok {
+	for _, one := range partsBelow(s) {
 		f.visit(one)
 	}
 	f.lists(s)
@@ -82,13 +57,11 @@ func (f *forgetter) lists(s *jsonschema.Schema) {
 	f.elements(s.PrefixItems)
 	switch items := s.Items.(type) {
 	case *jsonschema.Schema:
-		f.visit(items)
 		s.Items = f.element(items)
 	case []*jsonschema.Schema:
 		f.elements(items)
 	}
 	if items, ok := s.AdditionalItems.(*jsonschema.Schema); ok {
-		f.visit(items)
 		s.AdditionalItems = f.element(items)
 	}
 }

@@ -3,11 +3,14 @@ package schema
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -25,11 +28,24 @@ const (
 
 // Schema is one JSON Schema, by default of draft 2020-12. It is safe for concurrent use.
 type Schema struct {
+	doc          any
+	alternatives int // of all its anyOf, oneOf and allOf: each may leave a fault of each value
+
+	idle   chan *checker
+	making sync.Mutex
+	made   int // under making
+}
+
+// mostCheckers is how many validations by one schema run at a time: each needs a compiled form to itself, in which it counts its steps.
+const mostCheckers = 4
+
+// checker is a compiled schema, for one validation at a time.
+type checker struct {
+	meter    *meter
 	compiled *jsonschema.Schema
 	// inverse is valid where compiled is not. Below a "not" the library keeps no texts and places of what is wrong, which may be hundreds of times as
 	// large as the data.
-	inverse      *jsonschema.Schema
-	alternatives int // of all its anyOf, oneOf and allOf: each may leave a fault of each value
+	inverse *jsonschema.Schema
 }
 
 // Bounds of data whose first fault is looked for: the library keeps each fault with its path.
@@ -77,28 +93,87 @@ func Compile(text json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Schema{alternatives: alternatives(doc)}
-	if s.compiled, err = compile(doc, location); err != nil {
+	if n := parts(doc); n > mostParts {
+		return nil, fmt.Errorf("a schema has at most %d objects, this one has %d", mostParts, n)
+	}
+	s := &Schema{doc: doc, alternatives: alternatives(doc), made: 1}
+	first, err := s.checker()
+	if err != nil {
 		return nil, explain(err)
 	}
-	if s.inverse, err = compile(doc, inverseLocation); err != nil {
-		return nil, explain(err)
-	}
-	if s.alternatives > 0 {
-		twice, err := compile(doc, twiceLocation)
-		if err != nil {
-			return nil, explain(err)
-		}
-		newForgetter(twice).visit(s.inverse)
-	}
+	s.idle = make(chan *checker, min(mostCheckers, runtime.GOMAXPROCS(0)))
+	s.idle <- first
 	return s, nil
 }
 
-// compile returns what stands at one of the locations, with nothing in common with what it returns otherwise.
-func compile(doc any, at string) (*jsonschema.Schema, error) {
+// checker makes another checker.
+func (s *Schema) checker() (c *checker, err error) {
+	c = &checker{meter: newMeter()}
+	if c.compiled, err = compile(s.doc, location, c.meter); err != nil {
+		return nil, err
+	}
+	if c.inverse, err = compile(s.doc, inverseLocation, c.meter); err != nil {
+		return nil, err
+	}
+	if s.alternatives > 0 {
+		twice, err := compile(s.doc, twiceLocation, c.meter)
+		if err != nil {
+			return nil, err
+		}
+		newForgetter(twice).visit(c.inverse)
+	}
+	c.meter.attach(c.compiled)
+	c.meter.attach(c.inverse)
+	c.meter.compiling = false
+	return c, nil
+}
+
+// take returns a checker that nobody uses, a new one where there can be more. It waits until ctx ends.
+func (s *Schema) take(ctx context.Context) (*checker, error) {
+	select {
+	case c := <-s.idle:
+		return c, nil
+	default:
+	}
+	s.making.Lock()
+	if s.made < cap(s.idle) {
+		if c, err := s.checker(); err == nil { // as the first was
+			s.made++
+			s.making.Unlock()
+			return c, nil
+		}
+	}
+	s.making.Unlock()
+	select {
+	case c := <-s.idle:
+		return c, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// parts counts the objects in a schema.
+func parts(doc any) (n int) {
+	switch v := doc.(type) {
+	case map[string]any:
+		n = 1
+		for _, value := range v {
+			n += parts(value)
+		}
+	case []any:
+		for _, value := range v {
+			n += parts(value)
+		}
+	}
+	return n
+}
+
+// compile returns what stands at one of the locations, with nothing in common with what it returns otherwise but the regular expressions.
+func compile(doc any, at string, m *meter) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(nowhere{})
+	c.UseRegexpEngine(m.regexpEngine)
 	for location, doc := range map[string]any{
 		location:        doc,
 		inverseLocation: map[string]any{"not": map[string]any{"$ref": location}},
@@ -159,20 +234,43 @@ func (e *Error) Error() string {
 	return e.Pointer + ": " + e.Text
 }
 
-// Validate returns nil for data that is valid. data is valid JSON. The error is an [*Error]; of data nested deeper than 16, or with thousands of values (hundreds,
-// where the schema has dozens of alternatives), it does not say where the fault is.
+// Validate is Check with as many steps as one event may take.
 func (s *Schema) Validate(data []byte) error {
+	steps := MostSteps
+	return s.Check(context.Background(), data, &steps)
+}
+
+// Check returns nil for data that is valid. data is valid JSON. The error is an [*Error]; of data nested deeper than 16, or with thousands of values (hundreds,
+// where the schema has dozens of alternatives), it does not say where the fault is. Or it is ErrTooMuchWork: the check has taken steps, or MostSteps, and is not
+// done. What it takes is taken from steps. Some validations run at a time, others wait; the error is ctx' when that ends before.
+func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 	value, err := decode(data)
 	if err != nil {
 		return &Error{Text: err.Error()}
 	}
-	if invalid := s.inverse.Validate(value) == nil; !invalid {
+	c, err := s.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { s.idle <- c }()
+	invalid := false
+	most := min(*steps, MostSteps)
+	left, enough := c.meter.measure(most, func() { invalid = c.inverse.Validate(value) == nil })
+	*steps -= most - left
+	if !enough {
+		return ErrTooMuchWork
+	}
+	if !invalid {
 		return nil
 	}
 	if s.explains(valuesOf(data)) && !deeper(value, explainedDepth) {
-		if err := s.compiled.Validate(value); err != nil {
-			return explain(err)
+		var fault error
+		before := left
+		if left, enough = c.meter.measure(left, func() { fault = c.compiled.Validate(value) }); fault != nil && enough {
+			*steps -= before - left
+			return explain(fault)
 		}
+		*steps -= before - left
 	}
 	return &Error{Text: "it is not valid, and too large to say where"}
 }

@@ -1,0 +1,204 @@
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/aviaryhq/aviary/internal/expression"
+)
+
+// The library validates until it is done, and that may be never: alternatives that lead to themselves double the time with each depth of the data. It asks
+// for the format of each value that it holds against a part of a schema, before it goes on to what is below. There steps are counted (meter).
+const (
+	// MostSteps bounds the check of one event. It is half a second to two.
+	MostSteps = 2_000_000
+	// valuesPerStep squared is how many pairs of lists or objects that have to be different cost a step.
+	valuesPerStep = 8
+	// mostParts is how many objects a schema may have: the time that compiling takes grows with their square, half a second for so many.
+	mostParts = 2_000
+	// mostRegex bounds each regular expression of a schema, with its repetitions written out, and mostRegexes all of them: what they take in memory.
+	mostRegex, mostRegexes = 20_000, 200_000
+)
+
+// ErrTooMuchWork says that the data of an event would take too long to check. It may be valid or not.
+var ErrTooMuchWork = errors.New("it has too many values for so many alternatives, or alternatives that lead to themselves")
+
+// spent is what ends a validation from within.
+type spent struct{}
+
+// meter counts the steps of one validation at a time.
+type meter struct {
+	left      int
+	compiling bool
+	regexes   map[string]*countedRegexp
+	weight    int // of all regular expressions
+}
+
+func newMeter() *meter {
+	return &meter{left: math.MaxInt, compiling: true, regexes: map[string]*countedRegexp{}}
+}
+
+func (m *meter) spend(n int) {
+	if m.left -= n; m.left < 0 {
+		panic(spent{})
+	}
+}
+
+// measure runs a validation with so many steps. It returns how many are left, and whether that was enough.
+func (m *meter) measure(steps int, validate func()) (left int, enough bool) {
+	m.left = steps
+	defer func() {
+		if v := recover(); v != nil {
+			if _, ok := v.(spent); !ok {
+				panic(v)
+			}
+			left, enough = 0, false
+		}
+	}()
+	validate()
+	return m.left, true
+}
+
+// countedRegexp is a regular expression whose search costs steps.
+type countedRegexp struct {
+	*regexp.Regexp
+	meter  *meter
+	weight int
+}
+
+func (r *countedRegexp) MatchString(text string) bool {
+	r.meter.spend(1 + len(text)*(8+r.weight)/32)
+	return r.Regexp.MatchString(text)
+}
+
+// regexpEngine compiles regular expressions of a schema, and checks those of data, where a schema says that a text is one.
+func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
+	if known := m.regexes[text]; known != nil {
+		return known, nil
+	}
+	if len(text) > mostRegex {
+		return nil, fmt.Errorf("the regular expression has more than %d bytes", mostRegex)
+	}
+	weight, err := expression.RegexWeight(text)
+	if err != nil {
+		return nil, err
+	}
+	if weight > mostRegex {
+		return nil, fmt.Errorf("the regular expression has more than %d parts with its repetitions written out", mostRegex)
+	}
+	if !m.compiling { // of data: that it can be read is enough
+		m.spend(1 + len(text))
+		return &countedRegexp{}, nil
+	}
+	if m.weight += weight; m.weight > mostRegexes {
+		return nil, fmt.Errorf("the regular expressions of the schema have more than %d parts with their repetitions written out", mostRegexes)
+	}
+	compiled, err := regexp.Compile(text)
+	if err != nil {
+		return nil, err
+	}
+	m.regexes[text] = &countedRegexp{Regexp: compiled, meter: m, weight: weight}
+	return m.regexes[text], nil
+}
+
+// attach has each part of a compiled schema count its steps.
+func (m *meter) attach(s *jsonschema.Schema) {
+	eachPart(s, map[*jsonschema.Schema]bool{}, m.hook)
+}
+
+// hook puts the counting where the library asks for the format of a value.
+func (m *meter) hook(s *jsonschema.Schema) {
+	if s.Bool != nil {
+		return
+	}
+	beside, below := 1, 0 // of parts that are held against the same value, and of the heaviest that is held against one below
+	for _, one := range partsBeside(s) {
+		beside += early(one)
+	}
+	for _, one := range partsBelow(s) {
+		below = max(below, early(one))
+	}
+	number := 0
+	if s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil {
+		number = numberSteps
+	}
+	if s.MultipleOf != nil {
+		number += multipleSteps
+	}
+	inner := s.Format
+	s.Format = &jsonschema.Format{Validate: func(v any) error {
+		switch v := v.(type) {
+		case map[string]any:
+			m.spend(beside + len(v)*(1+below+len(s.PatternProperties)) + len(s.Required)/4)
+		case []any:
+			m.spend(beside + len(v)*(1+below))
+			if s.UniqueItems {
+				m.spend(uniqueCost(v))
+			}
+		case string:
+			m.spend(beside + len(v)/256)
+		case json.Number:
+			m.spend(beside + number)
+		default:
+			m.spend(beside)
+		}
+		if inner != nil {
+			return inner.Validate(v)
+		}
+		return nil
+	}}
+	if inner != nil {
+		s.Format.Name = inner.Name
+	}
+}
+
+// early is what a part costs that is over before its format is asked for: by its type, its const or its enum.
+func early(s *jsonschema.Schema) int {
+	n := 0
+	if s.Const != nil {
+		n = comparison(*s.Const)
+	}
+	if s.Enum != nil {
+		for _, v := range s.Enum.Values {
+			n += comparison(v)
+		}
+	}
+	return 1 + n/comparisons
+}
+
+// comparisons of texts are one step.
+const comparisons = 16
+
+// comparison is what it costs to compare a value with one of a schema. Numbers are made fractions first.
+func comparison(v any) int {
+	switch v := v.(type) {
+	case json.Number:
+		return numberSteps * comparisons
+	case map[string]any:
+		return 1 + len(v)
+	case []any:
+		return 1 + len(v)
+	}
+	return 1
+}
+
+// What a number costs that is compared, and one that is divided, which may have hundreds of digits.
+const numberSteps, multipleSteps = 4, 20
+
+// uniqueCost is what it costs to find two equal elements: lists and objects may be chosen such that they have one hash.
+func uniqueCost(list []any) int {
+	n := 0
+	for _, v := range list {
+		switch v.(type) {
+		case map[string]any, []any:
+			n++
+		}
+	}
+	n /= valuesPerStep
+	return len(list) + n*n
+}

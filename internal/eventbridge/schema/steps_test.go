@@ -1,0 +1,151 @@
+package schema_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
+)
+
+func listed(n int, format string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(format, i)
+	}
+	return strings.Join(all, ",")
+}
+
+// TestStepsAreBounded: data whose check would take minutes, or for ever, is refused after some tenths of a second.
+func TestStepsAreBounded(t *testing.T) {
+	deep := func(open, inner, shut string) string {
+		return strings.Repeat(open, 100) + inner + strings.Repeat(shut, 100)
+	}
+	unlike := make([]string, 40_000) // of one hash: only where a text ends differs
+	for i := range unlike {
+		text := strings.Repeat(`a\u0004`, 20)
+		unlike[i] = `["` + text[:7*(i%20)] + `a","` + text[7*(i%20):] + `a"]`
+	}
+	for name, test := range map[string]struct{ schema, data string }{
+		"alternatives that lead to themselves": {
+			`{"$defs":{"n":{"anyOf":[{"properties":{"op":{"const":"and"},"args":{"items":{"$ref":"#/$defs/n"}}},"required":["op","args"],"type":"object"},
+				{"properties":{"op":{"const":"or"},"args":{"items":{"$ref":"#/$defs/n"}}},"required":["op","args"],"type":"object"},{"type":"string"}]}},"$ref":"#/$defs/n"}`,
+			deep(`{"op":"and","args":[`, "1", `]}`),
+		},
+		"patterns of one name": {
+			`{"properties":{"a":{"$ref":"#"}},"patternProperties":{"a":{"$ref":"#"},"^a":{"$ref":"#"}},"minProperties":1}`, deep(`{"a":`, `{}`, `}`),
+		},
+		"in draft 7": {
+			`{"$schema":"http://json-schema.org/draft-07/schema#","anyOf":[{"items":{"$ref":"#"},"maxItems":1},{"items":{"$ref":"#"},"minItems":1}],"type":"array"}`, deep("[", "1", "]"),
+		},
+		"hundreds of alternatives of lists in lists": {
+			`{"items":{"items":{"oneOf":[` + listed(500, `{"type":"object","required":["k%d"]}`) + `]}}}`, `[` + strings.TrimSuffix(strings.Repeat(`[`+strings.Repeat(`{},`, 200)+`{}],`, 200), ",") + `]`,
+		},
+		"a long enumeration":     {`{"items":{"enum":[` + listed(10_000, `"%d"`) + `]}}`, `[` + strings.Repeat(`"x",`, 60_000) + `"x"]`},
+		"a regular expression":   {`{"pattern":"(x?){500}y"}`, `"` + strings.Repeat("x", 200_000) + `"`},
+		"elements of one hash":   {`{"uniqueItems":true}`, `[` + strings.Join(unlike, ",") + `]`},
+		"names that are checked": {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := schema.Compile(json.RawMessage(test.schema))
+			require.NoError(t, err)
+			for range 2 {
+				began := time.Now()
+				require.ErrorIs(t, s.Validate([]byte(test.data)), schema.ErrTooMuchWork)
+				assert.Less(t, time.Since(began), 30*time.Second)
+				t.Log(time.Since(began))
+			}
+		})
+	}
+}
+
+// TestStepsSuffice: usual data takes few steps, and what it takes is counted.
+func TestStepsSuffice(t *testing.T) {
+	s, err := schema.Compile(json.RawMessage(`{"type":"object","required":["id"],"properties":{"id":{"type":"string","pattern":"^[a-z]+$"},
+		"items":{"type":"array","items":{"oneOf":[` + listed(20, `{"properties":{"kind":{"const":"k%d"}},"required":["kind"]}`) + `]}}}}`))
+	require.NoError(t, err)
+	steps := schema.MostSteps
+	require.NoError(t, s.Check(t.Context(), []byte(`{"id":"abc","items":[`+listed(20, `{"kind":"k%d"}`)+`]}`), &steps))
+	few := schema.MostSteps - steps
+	assert.Positive(t, few)
+	assert.Less(t, few, 3000)
+	require.NoError(t, s.Check(t.Context(), []byte(`{"id":"abc","items":[`+strings.Repeat(`{"kind":"k1"},`, 9_000)+`{"kind":"k2"}]}`), &steps))
+	steps = few / 2
+	require.ErrorIs(t, s.Check(t.Context(), []byte(`{"id":"abc","items":[`+listed(20, `{"kind":"k%d"}`)+`]}`), &steps), schema.ErrTooMuchWork)
+	assert.Zero(t, steps)
+}
+
+// TestManyAtATime: validations at a time do not count each other's steps.
+func TestManyAtATime(t *testing.T) {
+	s, err := schema.Compile(json.RawMessage(`{"items":{"anyOf":[` + listed(30, `{"const":%d}`) + `]},"$defs":{"r":{"pattern":"^a"}},"propertyNames":{"$ref":"#/$defs/r"}}`))
+	require.NoError(t, err)
+	valid, invalid := []byte(`[`+listed(30, `%d`)+`]`), []byte(`[1,77]`)
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for range 50 {
+				assert.NoError(t, s.Validate(valid))
+				assert.ErrorContains(t, s.Validate(invalid), "/1")
+				assert.NoError(t, s.Validate([]byte(`{"ab":1}`)))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestRegularExpressionsTakeLittle: neither those of a schema nor those of data, where a schema has data be one, are compiled into megabytes.
+func TestRegularExpressionsTakeLittle(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := schema.Compile(json.RawMessage(`{"anyOf":[` + listed(1_500, `{"pattern":"a{1000}%d"}`) + `]}`))
+	require.ErrorContains(t, err, "regular expressions")
+	_, err = schema.Compile(json.RawMessage(`{"pattern":"` + strings.Repeat("a{1000}", 100) + `"}`))
+	require.Error(t, err)
+	s, err := schema.Compile(json.RawMessage(`{"$schema":"http://json-schema.org/draft-07/schema#","format":"regex"}`))
+	require.NoError(t, err)
+	require.NoError(t, s.Validate([]byte(`"^a{1000}$"`)))
+	require.Error(t, s.Validate([]byte(`"("`)))
+	require.Error(t, s.Validate([]byte(`"`+strings.Repeat("a{1000}", 30_000)+`"`)))
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(256<<20))
+}
+
+// TestManyPartsAreRefused: compiling takes time that grows with the square of them.
+func TestManyPartsAreRefused(t *testing.T) {
+	_, err := schema.Compile(json.RawMessage(`{"properties":{` + listed(15_000, `"%d":{}`) + `}}`))
+	require.ErrorContains(t, err, "at most 2000 objects")
+	_, err = schema.Compile(json.RawMessage(`{"properties":{` + listed(1_900, `"%d":{"title":""}`) + `}}`))
+	require.NoError(t, err)
+}
+
+// TestWaitingEnds: a validation that finds all others at work waits no longer than it may.
+func TestWaitingEnds(t *testing.T) {
+	s, err := schema.Compile(json.RawMessage(`{"anyOf":[{"items":{"$ref":"#"},"maxItems":1},{"items":{"$ref":"#"},"minItems":1}],"type":"array"}`))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	data := []byte(strings.Repeat("[", 100) + "1" + strings.Repeat("]", 100))
+	var all sync.WaitGroup
+	var ended atomic.Int64
+	for range 32 {
+		all.Go(func() {
+			steps := schema.MostSteps
+			if errors.Is(s.Check(ctx, data, &steps), context.Canceled) {
+				ended.Add(1)
+				assert.Equal(t, schema.MostSteps, steps)
+			}
+		})
+	}
+	all.Wait()
+	assert.Positive(t, ended.Load())
+}

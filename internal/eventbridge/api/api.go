@@ -34,7 +34,9 @@ type Processor interface {
 	Status(bus, subscriber string) processor.Status
 	Attempts(bus, subscriber string) []processor.Attempt
 	Backlog(ctx context.Context, bus, subscriber string) (processor.Backlog, error)
+	// DeadLetters, Discard, Job and CancelJob are about the bus itself without a subscriber.
 	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]processor.DeadLetter, error)
+	Discard(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
 	Redrive(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
 	Replay(bus, subscriber string, o processor.ReplayOptions) (processor.Job, error)
 	// Start begins the replay of a new subscriber that begins in the past.
@@ -60,6 +62,7 @@ type Options struct {
 	Instances Instances
 	Jobs      Jobs // nil: those of this process are all that is known
 	Access    Access
+	Instance  string // the name of this process
 	Version   string
 	Log       *zap.Logger
 }
@@ -67,8 +70,10 @@ type Options struct {
 // API answers requests. It is safe for concurrent use.
 type API struct {
 	Options
-	document []byte       // OpenAPI, as JSON
-	room     *door.Budget // for bodies of requests
+	document []byte        // OpenAPI, as JSON
+	room     *door.Budget  // for bodies of requests
+	answers  *door.Budget  // for large answers until they are sent
+	peeks    chan struct{} // holds one for each request that looks at dead letters
 }
 
 // New makes the API.
@@ -79,7 +84,9 @@ func New(o Options) (*API, error) {
 	}
 	o.Log = o.Log.Named("api")
 	unseen := prometheus.NewGauge(prometheus.GaugeOpts{Name: "room"}) // nobody has asked for it yet
-	return &API{Options: o, document: document, room: door.NewBudget(roomBytes, 1, unseen)}, nil
+	return &API{
+		Options: o, document: document, room: door.NewBudget(roomBytes, 1, unseen), answers: door.NewBudget(answersBytes, 1, unseen), peeks: make(chan struct{}, peeksAtOnce),
+	}, nil
 }
 
 // Routes adds the API's routes, all below /v1.
@@ -94,6 +101,10 @@ func (a *API) Routes(r chi.Router) {
 		r.Get("/v1/buses/{bus}", a.getBus)
 		r.Put("/v1/buses/{bus}", a.putBus)
 		r.Delete("/v1/buses/{bus}", a.deleteBus)
+		r.Get("/v1/buses/{bus}/dead-letters", a.deadLetters)
+		r.Delete("/v1/buses/{bus}/dead-letters", a.discard)
+		r.Get("/v1/buses/{bus}/job", a.busJob)
+		r.Delete("/v1/buses/{bus}/job", a.cancelBusJob)
 
 		const subscriber = "/v1/buses/{bus}/subscribers/{subscriber}"
 		r.Get("/v1/buses/{bus}/subscribers", a.listSubscribers)
@@ -108,6 +119,7 @@ func (a *API) Routes(r chi.Router) {
 		r.Get(subscriber+"/status", a.status)
 		r.Get(subscriber+"/deliveries", a.deliveries)
 		r.Get(subscriber+"/dead-letters", a.deadLetters)
+		r.Delete(subscriber+"/dead-letters", a.discard)
 		r.Get(subscriber+"/job", a.job)
 		r.Delete(subscriber+"/job", a.cancelJob)
 	})

@@ -439,6 +439,26 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	done(own)
 }
 
+// TestAllAnswersThatAreNoSuccessAreProblems: those of addresses and methods that there are not, too.
+func TestAllAnswersThatAreNoSuccessAreProblems(t *testing.T) {
+	a, err := api.New(api.Options{Log: zap.NewNop()})
+	require.NoError(t, err)
+	router := chi.NewRouter()
+	a.Routes(router)
+	server := httptest.NewServer(router)
+	t.Cleanup(server.Close)
+	for path, allow := range map[string][]string{"/v1/nothing": nil, "/v1/buses/": nil, "/v1/buses": {"GET"}, "/v1/buses/b/subscribers/s:frob": {"GET", "PUT", "DELETE"}} {
+		got := call(t, http.MethodPost, server.URL+path, `{}`)
+		want := http.StatusNotFound
+		if allow != nil {
+			want = http.StatusMethodNotAllowed
+		}
+		require.Equal(t, want, got.status, path)
+		require.Equal(t, want, got.problem(t).Status)
+		require.Equal(t, allow, got.header.Values("Allow"))
+	}
+}
+
 // TestDocumentIsWhole: it has each route, and no other but the preprocessor's.
 func TestDocumentIsWhole(t *testing.T) {
 	w := newWorld(t, api.Access{})

@@ -180,7 +180,10 @@ func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err erro
 		then.setSubscriber(made)
 		steps = append(steps, step)
 	}
-	return steps, f.err()
+	if err := f.err(); err != nil {
+		return nil, err // none of them is done
+	}
+	return steps, nil
 }
 
 // fitting is err, or else what is wrong with the size of an object.

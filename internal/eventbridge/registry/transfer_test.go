@@ -174,8 +174,9 @@ func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
 		t.Helper()
 		for _, dry := range []bool{true, false} {
 			opts.DryRun = dry
-			_, err := m.Import(ctx, strings.NewReader(text), opts)
+			done, err := m.Import(ctx, strings.NewReader(text), opts)
 			require.Equal(t, want, faultsOf(t, err), text[:min(len(text), 200)])
+			require.Empty(t, done, "what is not done is not told")
 			require.Equal(t, before, m.Snapshot().Revision())
 		}
 	}
@@ -198,6 +199,8 @@ func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
 		return text
 	}
 	const tooMuch = "/rules: the patterns of all subscribers would have 2162690 fields and alternatives with their $or written out, and there can be 2000000"
+	refused("format: 1\nbuses: [{name: orders, subscribers: [{name: new, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: <redacted>}}}]}]",
+		registry.ImportOptions{Prune: true}, "/buses/0/subscribers/0/target/webhook/bearer: there is no stored secret to keep: give it")
 	refused(heavy(11), registry.ImportOptions{}, "/buses/0/subscribers/10"+tooMuch)
 	require.Len(t, steps(t, m, heavy(10), registry.ImportOptions{Prune: true}), 11)
 	renamed := strings.ReplaceAll(heavy(10), "{name: s", "{name: z")

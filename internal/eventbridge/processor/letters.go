@@ -23,8 +23,8 @@ type DeadLetter struct {
 	GivenUp     time.Time `json:"given_up,omitzero"`
 }
 
-// DeadLetters returns the oldest n dead letters of a subscriber, or, without one, of the bus: events that no engine can match. There are at most
-// [messaging.MaxPeek], and they stay where they are. It takes the brokers' admin API: without its address the error is messaging.ErrNoAdminURL.
+// DeadLetters returns the oldest n dead letters of a subscriber, or, without one, of the bus: events that no engine can match, or whose copies
+// brokers refuse. There are at most [messaging.MaxPeek], and they stay where they are. It takes the brokers' admin API: without its address the error is messaging.ErrNoAdminURL.
 func (p *Processor) DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]DeadLetter, error) {
 	_, topic, err := p.holder(bus, subscriber)
 	if err != nil {

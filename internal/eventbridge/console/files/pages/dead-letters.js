@@ -20,13 +20,13 @@ export async function deadLetters({ parameters, title, signal }) {
   ];
 }
 
-/** busLetters are events that no engine can match. */
+/** busLetters are events that no engine can match, or whose copies for a subscriber brokers refuse. */
 export async function busLetters({ parameters: { bus }, title, signal }) {
   title(`${bus}: dead letters`);
   return [
     way(['Buses', '#/buses'], [bus, at.bus(bus)]),
-    el('h1', null, 'Events that cannot be matched'),
-    el('p', null, 'No engine could match these events of the bus, so that no subscriber got them. Mend the sender, and have it send them again.'),
+    el('h1', null, `Dead letters of ${bus}`),
+    el('p', null, 'No engine can match these events, or the brokers refuse a copy of them for a subscriber: the reason says which. Mend the sender, and have it send them again.'),
     await oldest(path.bus(bus), signal),
   ];
 }

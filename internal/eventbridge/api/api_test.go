@@ -179,7 +179,6 @@ func TestBusesAndSubscribers(t *testing.T) {
 		begun := call(t, http.MethodDelete, at+"/dead-letters?reason=x&type=a&from=2026-01-01T00:00:00Z&to=2999-01-01T00:00:00Z&rate=1.5&max=3&dry_run=true", "")
 		require.Equal(t, 202, begun.status, begun.body)
 		require.Equal(t, strings.TrimPrefix(at, w.url)+"/job", begun.header.Get("Location"))
-		require.Equal(t, 409, call(t, http.MethodDelete, at+"/dead-letters", "").status, "a job runs")
 		require.Eventually(t, func() bool {
 			body := call(t, http.MethodGet, at+"/job", "").body
 			return strings.Contains(body, `"kind":"discard"`) && strings.Contains(body, `"state":"done"`)

@@ -2,9 +2,11 @@ package eventbridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
@@ -32,21 +34,51 @@ func (s *service) reseal(ctx context.Context, stdout io.Writer) error {
 	return err
 }
 
-func (s *service) export(stdout io.Writer) (err error) {
-	to := stdout
-	if s.cfg.Export != "-" {
-		file, err := os.OpenFile(s.cfg.Export, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if e := file.Close(); err == nil {
-				err = e
-			}
-		}()
-		to = file
+func (s *service) export(stdout io.Writer) error {
+	write := func(w io.Writer) error { return s.store.Snapshot().Export(w, "") }
+	if s.cfg.Export == "-" {
+		return write(stdout)
 	}
-	return s.store.Snapshot().Export(to, "")
+	return writeFile(s.cfg.Export, write)
+}
+
+// writeFile has write make a file. One that is there is replaced in one step, once all is written: a failure, or a reader meanwhile, finds what was there before.
+// What is no file, such as a pipe, is written to.
+func writeFile(path string, write func(io.Writer) error) (err error) {
+	mode := os.FileMode(0o600)
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if info, err := os.Stat(path); err == nil {
+		if mode = info.Mode().Perm(); !info.Mode().IsRegular() {
+			return writeTo(path, write)
+		}
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = file.Close() // it is closed, or of no use
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}()
+	if err := write(file); err != nil {
+		return err
+	}
+	if err := errors.Join(file.Chmod(mode), file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}
+
+func writeTo(path string, write func(io.Writer) error) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(file), file.Close())
 }
 
 func (s *service) importFile(ctx context.Context, stdout io.Writer) error {

@@ -215,7 +215,7 @@ func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), er
 
 // manage serves the API and the console.
 func (s *service) manage(r chi.Router) error {
-	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, Jobs: s.store, Version: app.ThisBuild().Version, Log: s.rt.Log}
+	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, Jobs: s.store, Instance: s.cfg.instance(), Version: app.ThisBuild().Version, Log: s.rt.Log}
 	if s.processor != nil { // else the interface must be nil
 		o.Processor = s.processor
 	}

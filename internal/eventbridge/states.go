@@ -25,8 +25,8 @@ type told struct {
 	Trouble    string                 `json:"trouble,omitempty"`
 }
 
-// maxTrouble bounds what is told of a trouble, in bytes.
-const maxTrouble = 500
+// maxTrouble bounds what is told of a trouble, in bytes. As JSON each may be six: MaxStateBytes holds no more than that.
+const maxTrouble = 300
 
 // tellStates tells other instances how this process' deliveries to each subscriber are, and keeps what became of its jobs.
 func (s *service) tellStates(ctx context.Context) error {
@@ -65,16 +65,20 @@ func (s *service) tellStates(ctx context.Context) error {
 }
 
 func (s *service) tellState(sub *registry.Subscriber) {
-	now := s.processor.Status(sub.Bus, sub.Name)
-	text, err := json.Marshal(told{
-		Delivering: now.Delivering, Breaker: now.Breaker, ProbeAt: now.ProbeAt.UTC().Truncate(time.Second), StandsBy: now.StandsBy, Trouble: door.Cut(now.Trouble, maxTrouble),
-	})
+	text, err := stateOf(s.processor.Status(sub.Bus, sub.Name))
 	if err == nil {
 		err = s.status.SetState(sub.Bus, sub.Name, text)
 	}
 	if err != nil {
 		s.rt.Log.Debug("cannot tell others the state of a subscriber", zap.String("bus", sub.Bus), zap.String("subscriber", sub.Name), zap.Error(err))
 	}
+}
+
+// stateOf is what is told of a state.
+func stateOf(now processor.Status) ([]byte, error) {
+	return json.Marshal(told{
+		Delivering: now.Delivering, Breaker: now.Breaker, ProbeAt: now.ProbeAt.UTC().Truncate(time.Second), StandsBy: now.StandsBy, Trouble: door.Cut(now.Trouble, maxTrouble),
+	})
 }
 
 // keepJob keeps, in the registry, the subscriber's job of this process when it begins and when it has ended: so that others know of it, also once this process has gone.

@@ -68,16 +68,44 @@ func start(t *testing.T, environ ...string) *whole {
 	return w
 }
 
-// guide is where users read how to use the API.
-const guide = "../../docs/eventbridge-parts/api.md"
+// blocksOf returns the blocks of commands of a document, from a heading or another text on.
+func blocksOf(t *testing.T, document, from string) (blocks []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../" + document)
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(page), from)
+	require.True(t, found, "%s has no %q", document, from)
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(rest, -1) {
+		blocks = append(blocks, block[1])
+	}
+	return blocks
+}
 
-// TestGuide runs the commands of the guide, in their order, in a whole process.
-func TestGuide(t *testing.T) {
+// commands runs blocks of commands in one shell, and returns what each has written. Lines that start the process are left out: it runs already. What stands
+// for addresses, in pairs, is replaced.
+func commands(t *testing.T, blocks []string, addresses ...string) (answers []string) {
+	t.Helper()
 	for _, tool := range []string{"bash", "curl", "grep"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			stack.Unavailable(t, tool, err)
 		}
 	}
+	const begins = "=== block"
+	script := "set -eu\ncurl() { command curl -sS \"$@\"; echo; }\n"
+	for _, block := range blocks {
+		script += "echo '" + begins + "'\n" + regexp.MustCompile(`(?m)^bin/eventbridge .*$`).ReplaceAllString(block, "")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "bash", "-c", strings.NewReplacer(addresses...).Replace(script)).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	answers = strings.Split(string(out), begins+"\n")[1:]
+	require.Len(t, answers, len(blocks))
+	return answers
+}
+
+// TestGuide runs the commands of the guide, in their order, in a whole process.
+func TestGuide(t *testing.T) {
 	srv := stack.Pulsar(t)
 	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/strict") {
@@ -87,25 +115,12 @@ func TestGuide(t *testing.T) {
 	t.Cleanup(hook.Close)
 	w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_PULSAR_ADMIN_URL="+srv.AdminURL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t),
 		"EVENTBRIDGE_TARGETS_ALLOW=[127.0.0.0/8]")
-	page, err := os.ReadFile(guide)
-	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	require.Len(t, blocks, 13)
-	const begins = "=== block"
-	script := "set -eu\ncurl() { command curl -sS \"$@\"; echo; }\n"
-	for _, block := range blocks {
-		script += "echo '" + begins + "'\n" + block[1]
-	}
-	script = strings.NewReplacer("http://127.0.0.1:9601", w.url, "http://127.0.0.1:8080", hook.URL).Replace(script)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "bash", "-c", script).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	answers := strings.Split(string(out), begins+"\n")[1:]
-	require.Len(t, answers, len(blocks))
+	blocks := blocksOf(t, "docs/eventbridge-parts/api.md", "# The API, by example")
+	require.Len(t, blocks, 15)
+	answers := commands(t, blocks, "http://127.0.0.1:9601", w.url, "http://127.0.0.1:8080", hook.URL)
 	for i, block := range blocks {
 		rest, told := answers[i], 0
-		for line := range strings.Lines(block[1]) {
+		for line := range strings.Lines(block) {
 			if want, shown := strings.CutPrefix(strings.TrimSpace(line), "# -> "); shown {
 				_, after, found := strings.Cut(rest, want)
 				assert.True(t, found, "%s\nis not in, or not in this order in\n%s", want, answers[i])
@@ -114,8 +129,47 @@ func TestGuide(t *testing.T) {
 				}
 			}
 		}
-		assert.Positive(t, told, block[1])
+		assert.Positive(t, told, block)
 	}
+}
+
+// TestFirstCommands runs what the first pages have, on a process of its defaults.
+func TestFirstCommands(t *testing.T) {
+	srv := stack.Pulsar(t)
+	t.Run("ten minutes", func(t *testing.T) {
+		w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t))
+		blocks := blocksOf(t, "docs/eventbridge.md", "## Ten minutes")
+		require.Len(t, blocks, 1)
+		answer := commands(t, blocks, "http://127.0.0.1:9601", w.url)[0]
+		for _, want := range []string{`"name":"orders"`, `"name":"log"`, `"active":true`, "HTTP/1.1 202 Accepted", `"outcome":"delivered"`} {
+			require.Contains(t, answer, want)
+		}
+		require.Equal(t, 1, w.logs.FilterFieldKey("event").Len(), "the event is in the log")
+	})
+	t.Run("README", func(t *testing.T) {
+		got := make(chan string, 10)
+		hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			got <- r.URL.Path + " " + string(body)
+		}))
+		t.Cleanup(hook.Close)
+		w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t), "EVENTBRIDGE_TARGETS_ALLOW=[127.0.0.0/8]")
+		var ours []string
+		for _, block := range blocksOf(t, "README.md", "# ") {
+			if strings.Contains(block, "/v1/buses/") {
+				ours = append(ours, block)
+			}
+		}
+		require.Len(t, ours, 1)
+		commands(t, ours, "http://127.0.0.1:9601", w.url, "https://shop.example.com", hook.URL)
+		select {
+		case event := <-got:
+			require.Contains(t, event, "/hook ")
+			require.Contains(t, event, `"id":"1"`)
+		case <-time.After(30 * time.Second):
+			require.Fail(t, "the event is not delivered")
+		}
+	})
 }
 
 // TestTheAddressOfPulsarIsEnough: all three roles, without the admin API.

@@ -34,6 +34,9 @@ type RedriveConfig struct {
 	Rate float64
 	// Max bounds how many go back. 0: no bound.
 	Max int
+	// Discard acknowledges what is chosen, and publishes nothing: the dead letters are gone. To does
+	// not count.
+	Discard bool
 	// DryRun only counts: nothing is published or acknowledged.
 	DryRun bool
 	// Idle is how long partitions may deliver nothing, while the brokers answer, before the rest
@@ -43,11 +46,13 @@ type RedriveConfig struct {
 
 // RedriveResult counts messages of the dead-letter topic.
 type RedriveResult struct {
-	// Redriven went back: their copies are stored. In a dry run they would have been.
+	// Redriven went back: their copies are stored. With Discard they are gone. In a dry run they
+	// would have been.
 	Redriven int
 	// Filtered were left by Filter.
 	Filtered int
-	// Truncated were left because they lack a part of their payload: see [TruncateUnstorable].
+	// Truncated were left because they lack a part of their payload: see [TruncateUnstorable]. With
+	// Discard they are gone like others.
 	Truncated int
 	// TooLarge were left because the brokers do not accept them.
 	TooLarge int
@@ -103,7 +108,7 @@ func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult,
 	if err != nil && !errors.Is(err, ErrClosed) {
 		err = fmt.Errorf("messaging: redrive %s: %w", cfg.Topic, err)
 	}
-	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Int("redriven", v.result.Redriven),
+	v.log.Info("dead letters redriven", zap.Bool("dry_run", cfg.DryRun), zap.Bool("discard", cfg.Discard), zap.Int("redriven", v.result.Redriven),
 		zap.Int("filtered", v.result.Filtered), zap.Int("truncated", v.result.Truncated),
 		zap.Int("too_large", v.result.TooLarge), zap.Int("no_topic", v.result.NoTopic),
 		zap.Int("foreign", v.result.Foreign), zap.Error(err))
@@ -236,7 +241,7 @@ func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	case !ok || to == topicname.WithoutPartition(v.topic):
 		v.result.Foreign++
 		return nil
-	case dead.Truncated > 0:
+	case dead.Truncated > 0 && !v.cfg.Discard:
 		v.result.Truncated++
 		return nil
 	case v.cfg.Filter != nil && !v.cfg.Filter(&dead):
@@ -259,6 +264,9 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	if v.cfg.DryRun {
 		v.result.Redriven += len(batch)
 		return nil
+	}
+	if v.cfg.Discard {
+		return v.discard(ctx, batch)
 	}
 	ending, cancel := v.outlast(ctx) // what was sent is acknowledged, also when ctx ends
 	defer cancel()
@@ -312,6 +320,22 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	}
 	v.result.Redriven += len(stored)
 	return errors.Join(err, v.source.ack(ending, stored))
+}
+
+// discard acknowledges the letters.
+func (v *redrive) discard(ctx context.Context, batch []*letter) error {
+	ids := make([]pulsar.MessageID, 0, len(batch))
+	for _, l := range batch {
+		if err := v.limit.Wait(ctx); err != nil { // before ctx ends when that would be too early
+			return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+		}
+		ids = append(ids, l.id)
+	}
+	if err := v.source.ack(ctx, ids); err != nil {
+		return err
+	}
+	v.result.Redriven += len(ids)
+	return nil
 }
 
 // outlast makes a context that ends several operation timeouts after ctx.

@@ -112,6 +112,31 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+func TestDiscardedLettersAreGone(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	deaden(t, s, client, 20)
+	cfg := redriveConfig()
+	cfg.Discard, cfg.DryRun = true, true
+	cfg.Filter = func(l *messaging.DeadLetter) bool { return len(l.Payload) == 2 }
+	result, err := client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 10, Filtered: 10}, result)
+	require.Equal(t, 20, s.Backlog(deadLetters, "sub"))
+
+	cfg.DryRun, cfg.Max = false, 3
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, 3, result.Redriven)
+	require.Equal(t, 17, s.Backlog(deadLetters, "sub"))
+	cfg.Max, cfg.Rate = 0, 1000
+	result, err = client.Redrive(testContext(t), cfg)
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 7, Filtered: 10}, result)
+	require.Equal(t, 10, s.Backlog(deadLetters, "sub"))
+	require.Len(t, s.Entries(topic), 20, "nothing is published")
+}
+
 // One of the topics that letters came from is gone, and brokers create none: waiting does not help
 // its letters, and the others need not wait.
 func TestRedriveToATopicThatIsGone(t *testing.T) {

@@ -37,6 +37,8 @@ func pages() []page {
 		{"hostile-subscriber", "#/buses/hostile/subscribers/victim", "victim", "window.hacked"},
 		{"hostile-deliveries", "#/buses/hostile/subscribers/victim/deliveries", "victim", "window.hacked"},
 		{"hostile-letters", "#/buses/hostile/subscribers/victim/dead-letters", "victim", "window.hacked"},
+		{"bus-letters", "#/buses/orders/dead-letters", "Dead letters of orders", "There is no dead letter."},
+		{"hostile-bus-letters", "#/buses/hostile/dead-letters", "Dead letters of hostile", "window.hacked"},
 		{"nothing", "#/nothing/here", "There is no such page", "Buses"},
 	}
 }

@@ -201,6 +201,19 @@ func redriveLetters(w *world, b *tab) {
 	b.click("button", "Redrive all")
 	b.see("2,100")
 	assert.Equal(t, []string{`{}`}, w.took())
+	b.wait(`document.querySelector('main [role="status"]').textContent === 'The redrive is done.'`)
+
+	b.write("Type of the event", "order.paid")
+	b.write("At most", "7")
+	b.click("button", "Discard")
+	b.click("button", "Cancel")
+	b.wait(`document.querySelector('dialog') === null`)
+	assert.Empty(t, w.took())
+	b.click("button", "Discard")
+	b.click("button", "Discard them")
+	b.see("Discarded")
+	b.see("2,100")
+	assert.Equal(t, []string{`{"type":"order.paid","max":7}`}, w.took())
 }
 
 func replayEvents(w *world, b *tab) {

@@ -262,6 +262,10 @@ func (w *world) Redrive(bus, name string, o processor.RedriveOptions) (processor
 	return w.begin(processor.Job{Kind: processor.KindRedrive, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
+func (w *world) Discard(bus, name string, o processor.RedriveOptions) (processor.Job, error) {
+	return w.begin(processor.Job{Kind: processor.KindDiscard, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
+}
+
 // Start has nothing to replay: no subscriber here begins in the past.
 func (*world) Start(string, string) (processor.Job, bool, error) { return processor.Job{}, false, nil }
 
@@ -293,7 +297,11 @@ func (w *world) Job(bus, name string) (processor.Job, error) {
 	if s.job.State == processor.JobRunning {
 		s.asked++
 		s.job.Read, s.job.Chosen = s.job.Read+1500, s.job.Chosen+700
-		if !s.job.DryRun {
+		switch {
+		case s.job.DryRun:
+		case s.job.Kind == processor.KindDiscard:
+			s.job.Discarded = s.job.Chosen
+		default:
 			s.job.Published = s.job.Chosen
 		}
 		if s.asked == 3 {
@@ -371,6 +379,9 @@ func (w *world) fill(t *testing.T) {
 		s.attempts = []processor.Attempt{{Time: now, Event: hostile, Source: hostile, Type: hostile, Attempt: 1, Outcome: hostile, Reason: hostile, Error: hostile}}
 		s.letters = []processor.DeadLetter{{Event: json.RawMessage(quote(map[string]any{"id": hostile, "type": hostile, "data": hostile, hostile: hostile})), Reason: hostile, Attempts: 1}}
 		s.job = &processor.Job{ID: hostile, Kind: hostile, State: hostile, Error: hostile}
+	})
+	w.set("hostile", "", func(s *state) {
+		s.letters = []processor.DeadLetter{{Bytes: []byte("\xff" + hostile), Reason: hostile, Attempts: 1}}
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()

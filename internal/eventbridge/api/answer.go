@@ -24,10 +24,42 @@ func write(w http.ResponseWriter, status int, v any) {
 		writeProblem(w, problem{Status: http.StatusInternalServerError, Detail: "the answer cannot be written as JSON"})
 		return
 	}
+	send(w, status, body)
+}
+
+func send(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) //nolint:gosec // it is JSON, and said to be; a client that has gone is no fault of ours
+}
+
+// Bounds of what large answers take until they are sent: whoever reads none of them, over many connections, would have them all be kept.
+const (
+	answersBytes = 64 << 20
+	smallAnswer  = 64 << 10 // what is no larger is not counted
+)
+
+// show answers with what was asked for, which may be large. It is not for changes: these are made whether there is room for their answer or not.
+func (a *API) show(w http.ResponseWriter, r *http.Request, v any) {
+	body, err := encode(v)
+	if err == nil {
+		err = a.hold(r, body)
+	}
+	if err != nil {
+		w.Header().Del("ETag")
+		a.refuse(w, r, err)
+		return
+	}
+	send(w, http.StatusOK, body)
+}
+
+// hold counts an answer until it is sent.
+func (*API) hold(r *http.Request, body []byte) error {
+	if len(body) <= smallAnswer {
+		return nil
+	}
+	return holdsOf(r).answer.Set(int64(len(body)))
 }
 
 // encode makes JSON as it was written, with a line break behind it: json.Marshal escapes <, > and &, which makes patterns up to six times as long.
@@ -108,13 +140,13 @@ func problemOf(err error) problem {
 		return problem{Status: http.StatusNotFound, Detail: detail}
 	case errors.Is(err, processor.ErrOptions):
 		return problem{Status: http.StatusUnprocessableEntity, Detail: detail}
-	case errors.Is(err, registry.ErrInUse), errors.Is(err, processor.ErrJobRunning), errors.Is(err, registry.ErrNewer):
+	case errors.Is(err, registry.ErrInUse), errors.Is(err, processor.ErrJobRunning):
 		return problem{Status: http.StatusConflict, Detail: detail}
 	case errors.Is(err, messaging.ErrNoAdminURL):
 		return problem{Status: http.StatusNotImplemented, Detail: "this takes the brokers' admin API, whose address pulsar.admin_url is not set"}
 	case errors.Is(err, context.Canceled):
 		return problem{Status: statusHungUp, Detail: detail}
-	default: // registry.ErrUnavailable, ErrUnknown, ErrClosed, and what brokers do
+	default: // registry.ErrUnavailable, ErrUnknown, ErrClosed, ErrNewer (another instance may be newer), and what brokers do
 		return problem{Status: http.StatusServiceUnavailable, Detail: detail, retryAfter: busy}
 	}
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -34,7 +35,9 @@ type Processor interface {
 	Status(bus, subscriber string) processor.Status
 	Attempts(bus, subscriber string) []processor.Attempt
 	Backlog(ctx context.Context, bus, subscriber string) (processor.Backlog, error)
+	// DeadLetters, Discard, Job and CancelJob are about the bus itself without a subscriber.
 	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]processor.DeadLetter, error)
+	Discard(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
 	Redrive(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
 	Replay(bus, subscriber string, o processor.ReplayOptions) (processor.Job, error)
 	// Start begins the replay of a new subscriber that begins in the past.
@@ -60,6 +63,7 @@ type Options struct {
 	Instances Instances
 	Jobs      Jobs // nil: those of this process are all that is known
 	Access    Access
+	Instance  string // the name of this process
 	Version   string
 	Log       *zap.Logger
 }
@@ -67,8 +71,10 @@ type Options struct {
 // API answers requests. It is safe for concurrent use.
 type API struct {
 	Options
-	document []byte       // OpenAPI, as JSON
-	room     *door.Budget // for bodies of requests
+	document []byte        // OpenAPI, as JSON
+	room     *door.Budget  // for bodies of requests
+	answers  *door.Budget  // for large answers until they are sent
+	peeks    chan struct{} // holds one for each request that looks at dead letters
 }
 
 // New makes the API.
@@ -79,11 +85,15 @@ func New(o Options) (*API, error) {
 	}
 	o.Log = o.Log.Named("api")
 	unseen := prometheus.NewGauge(prometheus.GaugeOpts{Name: "room"}) // nobody has asked for it yet
-	return &API{Options: o, document: document, room: door.NewBudget(roomBytes, 1, unseen)}, nil
+	return &API{
+		Options: o, document: document, room: door.NewBudget(roomBytes, 1, unseen), answers: door.NewBudget(answersBytes, 1, unseen), peeks: make(chan struct{}, peeksAtOnce),
+	}, nil
 }
 
-// Routes adds the API's routes, all below /v1.
+// Routes adds the API's routes, all below /v1, and answers where there is no route.
 func (a *API) Routes(r chi.Router) {
+	r.NotFound(noRoute)
+	r.MethodNotAllowed(noMethod(r))
 	r.Group(func(r chi.Router) {
 		r.Use(a.knownHost, a.sameSite, a.authorized, a.bounded)
 		r.Get("/v1/openapi.json", a.openAPI)
@@ -94,6 +104,10 @@ func (a *API) Routes(r chi.Router) {
 		r.Get("/v1/buses/{bus}", a.getBus)
 		r.Put("/v1/buses/{bus}", a.putBus)
 		r.Delete("/v1/buses/{bus}", a.deleteBus)
+		r.Get("/v1/buses/{bus}/dead-letters", a.deadLetters)
+		r.Delete("/v1/buses/{bus}/dead-letters", a.discard)
+		r.Get("/v1/buses/{bus}/job", a.busJob)
+		r.Delete("/v1/buses/{bus}/job", a.cancelBusJob)
 
 		const subscriber = "/v1/buses/{bus}/subscribers/{subscriber}"
 		r.Get("/v1/buses/{bus}/subscribers", a.listSubscribers)
@@ -108,9 +122,26 @@ func (a *API) Routes(r chi.Router) {
 		r.Get(subscriber+"/status", a.status)
 		r.Get(subscriber+"/deliveries", a.deliveries)
 		r.Get(subscriber+"/dead-letters", a.deadLetters)
+		r.Delete(subscriber+"/dead-letters", a.discard)
 		r.Get(subscriber+"/job", a.job)
 		r.Delete(subscriber+"/job", a.cancelJob)
 	})
+}
+
+func noRoute(w http.ResponseWriter, _ *http.Request) {
+	writeProblem(w, problem{Status: http.StatusNotFound, Detail: "there is nothing at this address: the API is described at /v1/openapi.json"})
+}
+
+func noMethod(routes chi.Routes) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		path := cmp.Or(r.URL.RawPath, r.URL.Path)
+		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
+			if routes.Match(chi.NewRouteContext(), method, path) {
+				w.Header().Add("Allow", method)
+			}
+		}
+		writeProblem(w, problem{Status: http.StatusMethodNotAllowed, Detail: "this address does not take " + r.Method})
+	}
 }
 
 func (a *API) openAPI(w http.ResponseWriter, _ *http.Request) {

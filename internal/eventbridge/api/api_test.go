@@ -51,6 +51,7 @@ type world struct {
 	router   chi.Routes
 	started  *starting
 	store    *registry.Store
+	options  api.Options
 }
 
 func newWorld(t *testing.T, access api.Access) *world {
@@ -86,7 +87,7 @@ func newWorld(t *testing.T, access api.Access) *world {
 	require.Eventually(t, func() bool { return len(status.Instances()) == 1 }, 30*time.Second, 10*time.Millisecond,
 		"one that is given up while it opens may leave a connection of the client underneath")
 	started := &starting{Processor: delivering}
-	a, err := api.New(api.Options{
+	options := api.Options{
 		Registry: store, Processor: started, Instances: status, Jobs: store, Access: access, Version: "1.2.3", Log: zap.NewNop(),
 		Checks: registry.Checks{Target: func(g *registry.Target) (found []registry.Fault) {
 			factory.Check(g, func(pointer, problem string) {
@@ -94,7 +95,8 @@ func newWorld(t *testing.T, access api.Access) *world {
 			})
 			return found
 		}},
-	})
+	}
+	a, err := api.New(options)
 	require.NoError(t, err)
 	plain := chi.NewRouter()
 	a.Routes(plain)
@@ -103,7 +105,7 @@ func newWorld(t *testing.T, access api.Access) *world {
 	request.Header.Set("Authorization", "Bearer boss")
 	plain.ServeHTTP(document, request)
 	require.Equal(t, http.StatusOK, document.Code)
-	w := &world{contract: newContract(t, document.Body.Bytes()), router: plain, started: started, store: store}
+	w := &world{contract: newContract(t, document.Body.Bytes()), router: plain, started: started, store: store, options: options}
 	router := chi.NewRouter()
 	router.Use(keepsContract(t, w.contract))
 	a.Routes(router)
@@ -165,6 +167,27 @@ func TestBusesAndSubscribers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(call(t, http.MethodGet, subs+"/a/job", "").body, `"state":"done"`)
 	}, 30*time.Second, 50*time.Millisecond, "a job that is cut off may leave a connection of the client underneath")
+	for _, at := range []string{subs + "/a", buses + "/orders"} { // a bus has dead letters, too
+		require.JSONEq(t, `{"items":[]}`, call(t, http.MethodGet, at+"/dead-letters?limit=100", "").body)
+		require.Equal(t, 400, call(t, http.MethodGet, at+"/dead-letters?limit=101", "").status)
+		for _, wrong := range []string{"reson=x", "reason=", "type=a&type=b", "from=yesterday", "to=1", "max=x", "rate=x", "dry_run=maybe", "%zz", "reason=x;type=y"} {
+			require.Equal(t, 400, call(t, http.MethodDelete, at+"/dead-letters?"+wrong, "").status, "%s: nothing is chosen by mistake", wrong)
+		}
+		for _, wrong := range []string{"max=-1", "rate=-1", "rate=NaN"} {
+			require.Equal(t, 422, call(t, http.MethodDelete, at+"/dead-letters?"+wrong, "").status, wrong)
+		}
+		begun := call(t, http.MethodDelete, at+"/dead-letters?reason=x&type=a&from=2026-01-01T00:00:00Z&to=2999-01-01T00:00:00Z&rate=1.5&max=3&dry_run=true", "")
+		require.Equal(t, 202, begun.status, begun.body)
+		require.Equal(t, strings.TrimPrefix(at, w.url)+"/job", begun.header.Get("Location"))
+		require.Eventually(t, func() bool {
+			body := call(t, http.MethodGet, at+"/job", "").body
+			return strings.Contains(body, `"kind":"discard"`) && strings.Contains(body, `"state":"done"`)
+		}, 30*time.Second, 50*time.Millisecond)
+		require.Equal(t, 200, call(t, http.MethodDelete, at+"/job", "").status)
+	}
+	require.Equal(t, 404, call(t, http.MethodGet, buses+"/other/dead-letters", "").status)
+	require.Equal(t, 404, call(t, http.MethodDelete, buses+"/other/dead-letters", "").status)
+	require.Equal(t, 404, call(t, http.MethodGet, buses+"/other/job", "").status)
 	early := strings.Replace(subscriber, `"order"`, `"start":"earliest","order"`, 1)
 	require.Equal(t, 201, call(t, http.MethodPut, subs+"/early", early).status)
 	require.Equal(t, 200, call(t, http.MethodPut, subs+"/early", early).status)
@@ -390,10 +413,49 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	require.Contains(t, call(t, http.MethodGet, at+"/job", "").body, `"state":"done"`)
 	require.Equal(t, 404, call(t, http.MethodDelete, at+"/job", "").status)
 	require.Equal(t, 202, call(t, http.MethodPost, at+":replay", `{"dry_run":true}`).status)
-	require.Eventually(t, func() bool {
-		body := call(t, http.MethodGet, at+"/job", "").body
-		return strings.Contains(body, `"state":"done"`) && !strings.Contains(body, "x1")
-	}, 30*time.Second, 50*time.Millisecond, "its own is the latest")
+	done := func(url string) {
+		require.Eventually(t, func() bool {
+			body := call(t, http.MethodGet, url+"/job", "").body
+			return strings.Contains(body, `"state":"done"`) && !strings.Contains(body, "x1")
+		}, 30*time.Second, 50*time.Millisecond, "its own is the latest")
+	}
+	done(at)
+
+	// A job of this process that has ended is kept as one that runs for up to a second: others are not refused for that.
+	same := w.options
+	same.Instance = "here"
+	a, err := api.New(same)
+	require.NoError(t, err)
+	router := chi.NewRouter()
+	a.Routes(router)
+	server := httptest.NewServer(router)
+	t.Cleanup(server.Close)
+	own := server.URL + strings.TrimPrefix(at, w.url)
+	kept("here", "running", time.Now().Add(-time.Millisecond))
+	require.Equal(t, 200, call(t, http.MethodDelete, own+"/job", "").status)
+	begun := call(t, http.MethodPost, own+":replay", `{"dry_run":true}`)
+	require.Equal(t, 202, begun.status, begun.body)
+	done(own)
+}
+
+// TestAllAnswersThatAreNoSuccessAreProblems: those of addresses and methods that there are not, too.
+func TestAllAnswersThatAreNoSuccessAreProblems(t *testing.T) {
+	a, err := api.New(api.Options{Log: zap.NewNop()})
+	require.NoError(t, err)
+	router := chi.NewRouter()
+	a.Routes(router)
+	server := httptest.NewServer(router)
+	t.Cleanup(server.Close)
+	for path, allow := range map[string][]string{"/v1/nothing": nil, "/v1/buses/": nil, "/v1/buses": {"GET"}, "/v1/buses/b/subscribers/s:frob": {"GET", "PUT", "DELETE"}} {
+		got := call(t, http.MethodPost, server.URL+path, `{}`)
+		want := http.StatusNotFound
+		if allow != nil {
+			want = http.StatusMethodNotAllowed
+		}
+		require.Equal(t, want, got.status, path)
+		require.Equal(t, want, got.problem(t).Status)
+		require.Equal(t, allow, got.header.Values("Allow"))
+	}
 }
 
 // TestDocumentIsWhole: it has each route, and no other but the preprocessor's.

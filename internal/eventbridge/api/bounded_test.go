@@ -2,9 +2,15 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +21,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
+	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
@@ -83,4 +90,115 @@ func TestAChangeMayTakeLongerThanASenderMay(t *testing.T) {
 		require.Equal(t, http.StatusCreated, made.status, made.body)
 		require.Equal(t, http.StatusNoContent, call(t, http.MethodDelete, at, "").status)
 	}
+}
+
+// large is a registry whose objects are as large as can be.
+type large struct {
+	*registry.Store
+
+	now *registry.Snapshot
+}
+
+func (l large) Snapshot() *registry.Snapshot { return l.now }
+
+func (large) PutBus(context.Context, registry.Bus, registry.Condition) (*registry.Bus, bool, error) {
+	return nil, false, registry.ErrNewer
+}
+
+// letters is a processor of large dead letters.
+type letters struct {
+	api.Processor
+
+	atOnce, most atomic.Int64
+}
+
+func (l *letters) DeadLetters(_ context.Context, _, _ string, n int) ([]processor.DeadLetter, error) {
+	now := l.atOnce.Add(1)
+	defer l.atOnce.Add(-1)
+	for was := l.most.Load(); now > was && !l.most.CompareAndSwap(was, now); was = l.most.Load() {
+	}
+	one, err := json.Marshal(strings.Repeat("x", 128<<10))
+	return slices.Repeat([]processor.DeadLetter{{Event: one}}, n), err
+}
+
+// unread is a client that reads nothing of its answer until read is closed.
+type unread struct {
+	*httptest.ResponseRecorder
+
+	blocked, waiting *atomic.Int64 // bytes, and clients
+	read             chan struct{}
+}
+
+func (u *unread) Write(p []byte) (int, error) {
+	if u.Code == http.StatusOK && len(p) > 64<<10 {
+		u.blocked.Add(int64(len(p)))
+		u.waiting.Add(1)
+		<-u.read
+	}
+	return u.ResponseRecorder.Write(p)
+}
+
+// TestAnswersThatNobodyReadsAreBounded: whoever may read could have the process keep 2 MiB, or 16 MiB of dead letters, for each of a thousand connections.
+func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
+	var subs []registry.Subscriber
+	for i := range 8 {
+		s := registry.NewSubscriber("b", fmt.Sprintf("s%d", i))
+		s.Rules = []registry.Rule{{Name: "r", Pattern: json.RawMessage(`{"type":["x"]}`)}}
+		s.Target.Log = &registry.LogTarget{}
+		s.Transform = &registry.Transform{Template: strings.Repeat("x", 400<<10)}
+		subs = append(subs, s)
+	}
+	now, err := registry.NewSnapshot(1, []registry.Bus{registry.NewBus("b")}, subs)
+	require.NoError(t, err)
+	deliveries := &letters{}
+	a, err := api.New(api.Options{Registry: large{now: now}, Processor: deliveries, Log: zap.NewNop()})
+	require.NoError(t, err)
+	router := chi.NewRouter()
+	a.Routes(router)
+	ask := func(w http.ResponseWriter, path string) {
+		router.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/v1/buses"+path, nil))
+	}
+	for path, clients := range map[string]int64{
+		"/b/subscribers": 30, "/b/subscribers/s1": 200, "/b/dead-letters?limit=100": 12, "/b/subscribers/s1/dead-letters?limit=100": 12,
+	} {
+		var blocked, waiting, refused atomic.Int64
+		read := make(chan struct{})
+		var all sync.WaitGroup
+		for range clients {
+			all.Go(func() {
+				w := &unread{ResponseRecorder: httptest.NewRecorder(), blocked: &blocked, waiting: &waiting, read: read}
+				ask(w, path)
+				if w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") != "" {
+					refused.Add(1)
+				}
+			})
+		}
+		require.Eventually(t, func() bool { return blocked.Load() > 0 && refused.Load() > 0 }, 2*time.Minute, time.Millisecond, path)
+		small := httptest.NewRecorder()
+		ask(small, "/b")
+		require.Equal(t, http.StatusOK, small.Code, "a small answer needs no room")
+		require.Eventually(t, func() bool { return waiting.Load()+refused.Load() == clients }, 2*time.Minute, time.Millisecond, path)
+		require.LessOrEqual(t, blocked.Load(), int64(64<<20), path)
+		close(read)
+		all.Wait()
+		again := httptest.NewRecorder()
+		ask(again, path)
+		require.Equal(t, http.StatusOK, again.Code, "the room was given back")
+	}
+	require.LessOrEqual(t, deliveries.most.Load(), int64(2))
+}
+
+// TestARegistryOfANewerVersionIsNoFaultOfTheRequest: another instance may be new enough.
+func TestARegistryOfANewerVersionIsNoFaultOfTheRequest(t *testing.T) {
+	now, err := registry.NewSnapshot(0, nil, nil)
+	require.NoError(t, err)
+	a, err := api.New(api.Options{Registry: large{now: now}, Log: zap.NewNop()})
+	require.NoError(t, err)
+	router := chi.NewRouter()
+	a.Routes(router)
+	server := httptest.NewServer(router)
+	t.Cleanup(server.Close)
+	made := call(t, http.MethodPut, server.URL+"/v1/buses/b", `{}`)
+	require.Equal(t, http.StatusServiceUnavailable, made.status, made.body)
+	require.Contains(t, made.body, "update this instance")
 }

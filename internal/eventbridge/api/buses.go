@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
@@ -16,12 +17,12 @@ func (a *API) listBuses(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	found, err := pageOf(a.Registry.Snapshot().Buses(), func(b *registry.Bus) string { return b.Name }, limit, after)
+	found, err := pageOf(a.Registry.Snapshot().Buses(), func(b *registry.Bus) string { return b.Name }, limit, after, holdsOf(r).answer)
 	a.writePage(w, r, found, err)
 }
 
-// pageOf cuts a page out of objects in the order of their names: limit of them, or as many as have pageBytes.
-func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after string) (found list[json.RawMessage], err error) {
+// pageOf cuts a page out of objects in the order of their names: limit of them, or as many as have pageBytes. held is for what it takes, and the answer made of it.
+func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after string, held *door.Hold) (found list[json.RawMessage], err error) {
 	found.Items = []json.RawMessage{}
 	last, size := "", 0
 	for one := range all {
@@ -33,11 +34,14 @@ func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after stri
 			break
 		}
 		text, err := encode(one)
+		last, size = name(one), size+len(text)
+		if err == nil && size > smallAnswer {
+			err = held.Set(2 * int64(size))
+		}
 		if err != nil {
 			return found, err
 		}
 		found.Items = append(found.Items, text)
-		last, size = name(one), size+len(text)
 	}
 	return found, nil
 }
@@ -66,7 +70,8 @@ func (a *API) getBus(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	writeObject(w, http.StatusOK, b.Revision, b)
+	w.Header().Set("ETag", etag(b.Revision))
+	a.show(w, r, b)
 }
 
 func (a *API) putBus(w http.ResponseWriter, r *http.Request) {

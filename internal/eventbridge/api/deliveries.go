@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
+	"strconv"
 	"time"
+
+	"github.com/go-chi/chi/v5"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
@@ -62,6 +66,21 @@ func (a *API) instances(w http.ResponseWriter, _ *http.Request) {
 // errNoProcessor is answered where the role is missing.
 var errNoProcessor = &refusal{status: http.StatusNotImplemented, text: "this process has not the role processor: ask one that has it"}
 
+// holder returns the subscriber of the path, or, where the path is about a bus, one without a name: both have dead letters, and jobs. This process delivers.
+func (a *API) holder(r *http.Request) (*registry.Subscriber, error) {
+	if chi.URLParam(r, "subscriber") != "" {
+		return a.delivering(r)
+	}
+	if a.Processor == nil {
+		return nil, errNoProcessor
+	}
+	_, b, err := a.bus(r)
+	if err != nil {
+		return nil, err
+	}
+	return &registry.Subscriber{Bus: b.Name}, nil
+}
+
 // delivering returns the subscriber of the path, where this process delivers.
 func (a *API) delivering(r *http.Request) (*registry.Subscriber, error) {
 	if a.Processor == nil {
@@ -81,14 +100,15 @@ func (a *API) deliveries(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, found)
 }
 
-// Bounds of dead letters in one answer.
+// Bounds of dead letters in one answer, and of the requests that look at some at once: each takes up to 16 MiB, and a request of the brokers for each letter.
 const (
 	usualLetters = 20
 	mostLetters  = 100
+	peeksAtOnce  = 2
 )
 
 func (a *API) deadLetters(w http.ResponseWriter, r *http.Request) {
-	s, err := a.delivering(r)
+	s, err := a.holder(r)
 	if err != nil {
 		a.refuse(w, r, err)
 		return
@@ -98,12 +118,77 @@ func (a *API) deadLetters(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	letters, err := a.Processor.DeadLetters(r.Context(), s.Bus, s.Name, n)
-	if err != nil && !errors.Is(err, messaging.ErrNotFound) {
+	body, err := a.peek(r, s, n)
+	if err != nil {
 		a.refuse(w, r, err)
 		return
 	}
+	send(w, http.StatusOK, body)
+}
+
+// peek returns the oldest dead letters as an answer.
+func (a *API) peek(r *http.Request, s *registry.Subscriber, n int) ([]byte, error) {
+	select {
+	case a.peeks <- struct{}{}:
+		defer func() { <-a.peeks }()
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	}
+	letters, err := a.Processor.DeadLetters(r.Context(), s.Bus, s.Name, n)
+	if err != nil && !errors.Is(err, messaging.ErrNotFound) {
+		return nil, err
+	}
 	found := list[processor.DeadLetter]{Items: []processor.DeadLetter{}}
 	found.Items = append(found.Items, letters...)
-	write(w, http.StatusOK, found)
+	body, err := encode(found)
+	if err != nil {
+		return nil, err
+	}
+	return body, a.hold(r, body)
+}
+
+// discard begins a job that removes dead letters. The options are in the address: something between here and the client may drop the body of a DELETE, and
+// without a filter all would be removed.
+func (a *API) discard(w http.ResponseWriter, r *http.Request) {
+	var o processor.RedriveOptions
+	a.begin(w, r, func() error { return filterOf(r, &o) }, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.Discard(s.Bus, s.Name, o) })
+}
+
+// filterOf reads which dead letters are chosen.
+func filterOf(r *http.Request, o *processor.RedriveOptions) error {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return refused(http.StatusBadRequest, "the address has a query that cannot be read: "+err.Error())
+	}
+	for key, values := range q {
+		value, err := values[0], error(nil)
+		if len(values) > 1 {
+			return refused(http.StatusBadRequest, key+" is there twice")
+		}
+		switch key {
+		case "reason":
+			o.Reason = value
+		case "type":
+			o.Type = value
+		case "from":
+			o.From, err = time.Parse(time.RFC3339, value)
+		case "to":
+			o.To, err = time.Parse(time.RFC3339, value)
+		case "rate":
+			o.Rate, err = strconv.ParseFloat(value, 64)
+		case "max":
+			o.Max, err = strconv.Atoi(value)
+		case "dry_run":
+			o.DryRun, err = strconv.ParseBool(value)
+		default:
+			return refused(http.StatusBadRequest, "there is no such parameter: "+strconv.Quote(key))
+		}
+		switch {
+		case value == "": // a filter that was to be there, and would choose all
+			return refused(http.StatusBadRequest, key+" must have a value, or be left out")
+		case err != nil:
+			return refused(http.StatusBadRequest, key+" cannot be read: "+err.Error())
+		}
+	}
+	return nil
 }

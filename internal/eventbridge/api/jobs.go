@@ -22,22 +22,22 @@ const jobInterrupted = "interrupted"
 
 func (a *API) redrive(w http.ResponseWriter, r *http.Request) {
 	var o processor.RedriveOptions
-	a.begin(w, r, &o, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.Redrive(s.Bus, s.Name, o) })
+	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.Redrive(s.Bus, s.Name, o) })
 }
 
 func (a *API) replay(w http.ResponseWriter, r *http.Request) {
 	var o processor.ReplayOptions
-	a.begin(w, r, &o, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.Replay(s.Bus, s.Name, o) })
+	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.Replay(s.Bus, s.Name, o) })
 }
 
-// begin begins a job whose options the body has.
-func (a *API) begin(w http.ResponseWriter, r *http.Request, options any, begin func(*registry.Subscriber) (processor.Job, error)) {
-	s, err := a.delivering(r)
+// begin begins a job, once options has read what is wanted.
+func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error, begin func(*registry.Subscriber) (processor.Job, error)) {
+	s, err := a.holder(r)
 	if err == nil {
-		err = a.readOptions(w, r, options)
+		err = options()
 	}
 	if err == nil {
-		if other := a.keptJob(s); other != nil && other.State == processor.JobRunning && !a.isOwn(s, other) {
+		if other := a.keptJob(s); a.runsElsewhere(s, other) {
 			err = fmt.Errorf("%w: %s, at the instance %s", processor.ErrJobRunning, other.ID, other.Instance)
 		}
 	}
@@ -49,8 +49,34 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request, options any, begin f
 		a.refuse(w, r, err)
 		return
 	}
-	w.Header().Set("Location", "/v1/buses/"+s.Bus+"/subscribers/"+s.Name+"/job")
+	at := "/v1/buses/" + s.Bus
+	if s.Name != "" {
+		at += "/subscribers/" + s.Name
+	}
+	w.Header().Set("Location", at+"/job")
 	write(w, http.StatusAccepted, j)
+}
+
+// busJob answers with the latest job of a bus in this process.
+func (a *API) busJob(w http.ResponseWriter, r *http.Request) {
+	a.ofBus(w, r, func(s *registry.Subscriber) (processor.Job, error) { return a.ownJob(s) })
+}
+
+func (a *API) cancelBusJob(w http.ResponseWriter, r *http.Request) {
+	a.ofBus(w, r, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.CancelJob(s.Bus, s.Name) })
+}
+
+func (a *API) ofBus(w http.ResponseWriter, r *http.Request, f func(*registry.Subscriber) (processor.Job, error)) {
+	s, err := a.holder(r)
+	var j processor.Job
+	if err == nil {
+		j, err = f(s)
+	}
+	if err != nil {
+		a.refuse(w, r, err)
+		return
+	}
+	write(w, http.StatusOK, j)
 }
 
 // job answers with the latest job of a subscriber, whichever process runs it or did.
@@ -76,8 +102,7 @@ func (a *API) job(w http.ResponseWriter, r *http.Request) {
 func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) {
 	s, err := a.subscriber(r)
 	if err == nil {
-		other := a.keptJob(s)
-		if other != nil && other.State == processor.JobRunning && !a.isOwn(s, other) {
+		if other := a.keptJob(s); a.runsElsewhere(s, other) {
 			err = refused(http.StatusConflict, "the job runs at the instance "+other.Instance+": ask that one to end it")
 		}
 	}
@@ -106,6 +131,11 @@ func (a *API) ownJob(s *registry.Subscriber) (processor.Job, error) {
 func (a *API) isOwn(s *registry.Subscriber, j *Job) bool {
 	own, err := a.ownJob(s)
 	return err == nil && own.ID == j.ID
+}
+
+// runsElsewhere reports whether another process runs a job. One of this process that is not its latest has ended: that is kept a moment later.
+func (a *API) runsElsewhere(s *registry.Subscriber, j *Job) bool {
+	return j != nil && j.State == processor.JobRunning && !a.isOwn(s, j) && j.Instance != a.Instance
 }
 
 // keptJob is the latest that any process has kept, nil without one.

@@ -28,7 +28,7 @@ func (a *API) read(w http.ResponseWriter, r *http.Request, most int64) ([]byte, 
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return nil, refused(http.StatusUnsupportedMediaType, "Content-Encoding must be identity")
 	}
-	held := holdOf(r)
+	held := holdsOf(r).body
 	body, err := door.ReadBody(w, r, nil, held, door.BodyLimits{Bytes: most, Reason: "body_bytes", Timeout: answerWithin})
 	if err != nil {
 		return nil, err

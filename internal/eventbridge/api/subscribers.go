@@ -20,7 +20,7 @@ func (a *API) listSubscribers(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	found, err := pageOf(s.Subscribers(b.Name), func(s *registry.Subscriber) string { return s.Name }, limit, after)
+	found, err := pageOf(s.Subscribers(b.Name), func(s *registry.Subscriber) string { return s.Name }, limit, after, holdsOf(r).answer)
 	a.writePage(w, r, found, err)
 }
 
@@ -43,7 +43,8 @@ func (a *API) getSubscriber(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	writeObject(w, http.StatusOK, s.Revision, s)
+	w.Header().Set("ETag", etag(s.Revision))
+	a.show(w, r, s)
 }
 
 func (a *API) putSubscriber(w http.ResponseWriter, r *http.Request) {

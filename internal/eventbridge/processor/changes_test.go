@@ -185,6 +185,32 @@ func TestTroubleIsCounted(t *testing.T) {
 	w.eventually("it is over", func() bool { return one.troubled() == 0 && two.troubled() == 0 })
 }
 
+// Whoever delivers nothing because others have all partitions says so, until one of them goes.
+func TestWhoHasNoPartitionStandsBy(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("group", registry.OrderGroup), newSubscriber("total", registry.OrderTotal), newSubscriber("none", registry.OrderNone))
+	names := []string{"group", "total", "none"}
+	for _, name := range names {
+		w.target(name, func(context.Context, target.Delivery) target.Result { return delivered() })
+	}
+	one, stop := w.processor(testConfig())
+	for _, name := range names {
+		w.send(name, "k", name)
+		w.eventually("one delivers to "+name, func() bool { return len(w.targets[name].delivered()) == 1 })
+	}
+	two, _ := w.processor(testConfig())
+	for _, name := range []string{"group", "total"} {
+		w.eventually(name+": one of them stands by", func() bool {
+			a, b := one.Status(busName, name), two.Status(busName, name)
+			return a.StandsBy != b.StandsBy && a.Delivering && b.Delivering && a.Trouble == "" && b.Trouble == ""
+		})
+	}
+	assert.False(t, one.Status(busName, "none").StandsBy || two.Status(busName, "none").StandsBy, "all share it")
+	stop()
+	for _, name := range names {
+		w.eventually(name+": the other one delivers", func() bool { s := two.Status(busName, name); return s.Delivering && !s.StandsBy })
+	}
+}
+
 // 410 of what the subscriber was before a change does not disable what it is now.
 func TestGoneIsSaidOfOneRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

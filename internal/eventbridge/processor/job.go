@@ -18,8 +18,8 @@ import (
 var (
 	// ErrNoSubscriber: there is no such subscriber.
 	ErrNoSubscriber = errors.New("no such subscriber")
-	// ErrJobRunning: the subscriber has a job that has not ended.
-	ErrJobRunning = errors.New("the subscriber has a job that has not ended")
+	// ErrJobRunning: the subscriber, or the bus, has a job that has not ended.
+	ErrJobRunning = errors.New("there is a job that has not ended")
 	// ErrOptions: the options of a job are not valid.
 	ErrOptions = errors.New("the job cannot be done")
 	// ErrNoJob: there is no job of that subscriber in this process.
@@ -30,6 +30,7 @@ var (
 const (
 	KindRedrive = "redrive"
 	KindReplay  = "replay"
+	KindDiscard = "discard"
 
 	JobRunning  = "running"
 	JobDone     = "done"
@@ -37,27 +38,28 @@ const (
 	JobCanceled = "canceled"
 )
 
-// Job is a redrive or a replay as it is at present. Jobs are this process' alone, and do not survive it.
+// Job is a redrive, a replay, or the discarding of dead letters, as it is at present. Jobs are this process' alone, and do not survive it.
 type Job struct {
 	ID         string    `json:"id"`
 	Kind       string    `json:"kind"`
 	Bus        string    `json:"bus"`
-	Subscriber string    `json:"subscriber"`
+	Subscriber string    `json:"subscriber"` // empty: it is the bus' own
 	State      string    `json:"state"`
 	Began      time.Time `json:"began"`
 	Ended      time.Time `json:"ended,omitzero"`
-	// Read events, or dead letters, were looked at; Chosen of them are wanted, and Published are stored for delivery.
+	// Read events, or dead letters, were looked at; Chosen of them are wanted, and Published are stored for delivery, or Discarded.
 	Read      int64  `json:"read"`
 	Chosen    int64  `json:"chosen"`
 	Published int64  `json:"published"`
+	Discarded int64  `json:"discarded,omitempty"`
 	DryRun    bool   `json:"dry_run,omitempty"`
 	Error     string `json:"error,omitempty"`
 }
 
 // job is one that runs, or has ended.
 type job struct {
-	cancel                  context.CancelFunc
-	read, chosen, published atomic.Int64
+	cancel                             context.CancelFunc
+	read, chosen, published, discarded atomic.Int64
 
 	mu    sync.Mutex
 	state Job
@@ -67,15 +69,15 @@ func (j *job) now() Job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := j.state
-	s.Read, s.Chosen, s.Published = j.read.Load(), j.chosen.Load(), j.published.Load()
+	s.Read, s.Chosen, s.Published, s.Discarded = j.read.Load(), j.chosen.Load(), j.published.Load(), j.discarded.Load()
 	return s
 }
 
-// jobs are the latest of each subscriber.
+// jobs are the latest of each subscriber and each bus.
 type jobs struct {
 	mu      sync.Mutex
 	ctx     context.Context // ends with the processor; nil: it does not run
-	by      map[string]*job // by UID
+	by      map[string]*job // by UID, and those of buses by busJob
 	running sync.WaitGroup
 }
 
@@ -130,6 +132,7 @@ func (js *jobs) forget(snapshot func() *registry.Snapshot) {
 	known := make(map[string]bool)
 	now := snapshot() // not older than those by which jobs have begun
 	for b := range now.Buses() {
+		known[busJob(b.Name)] = true
 		for s := range now.Subscribers(b.Name) {
 			known[s.UID] = true
 		}
@@ -149,13 +152,13 @@ func (js *jobs) of(uid string) *job {
 	return js.by[uid]
 }
 
-// Job returns the latest job of a subscriber. Without one the error is ErrNoJob.
+// Job returns the latest job of a subscriber, or, without one, of the bus. Without one the error is ErrNoJob.
 func (p *Processor) Job(bus, subscriber string) (Job, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	key, _, err := p.holder(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}
-	j := p.jobs.of(s.UID)
+	j := p.jobs.of(key)
 	if j == nil {
 		return Job{}, ErrNoJob
 	}
@@ -164,11 +167,11 @@ func (p *Processor) Job(bus, subscriber string) (Job, error) {
 
 // CancelJob ends the job of a subscriber. What it has published stays.
 func (p *Processor) CancelJob(bus, subscriber string) (Job, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	key, _, err := p.holder(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}
-	j := p.jobs.of(s.UID)
+	j := p.jobs.of(key)
 	if j == nil {
 		return Job{}, ErrNoJob
 	}

@@ -31,6 +31,74 @@ func (w *world) ended(p *Processor, name string) (j Job) {
 	return j
 }
 
+// What nobody wants is removed, of a subscriber and of a bus, and nothing else is.
+func TestDeadLettersAreDiscarded(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	s.Delivery.Retry.MaxAttempts = 1
+	w := newWorld(t, 1, s)
+	w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+		return target.Result{Verdict: target.Refused, Err: fmt.Errorf("no %s here", d.Event.ID)}
+	})
+	p, _ := w.processor(testConfig())
+	w.send("s", "k", slices.Concat(numbered("e", 20), numbered("x", 10))...)
+	w.eventually("all are dead letters", func() bool { return len(w.deadLetters("s")) == 30 })
+	for _, dry := range []bool{true, false} {
+		_, err := p.Discard(busName, "s", RedriveOptions{Reason: "no x", DryRun: dry})
+		require.NoError(t, err)
+		j := w.ended(p, "s")
+		require.Equal(t, []any{KindDiscard, JobDone, int64(30), int64(10), int64(0)}, []any{j.Kind, j.State, j.Read, j.Chosen, j.Published}, j.Error)
+		if dry {
+			require.Zero(t, j.Discarded)
+			left, err := p.DeadLetters(t.Context(), busName, "s", 100)
+			require.NoError(t, err)
+			require.Len(t, left, 30)
+		} else {
+			require.EqualValues(t, 10, j.Discarded)
+		}
+	}
+	left, err := p.DeadLetters(t.Context(), busName, "s", 100)
+	require.NoError(t, err)
+	require.Len(t, left, 20, "the others stay")
+	for _, l := range left {
+		require.Contains(t, l.Reason, "no e")
+	}
+	_, err = p.Discard(busName, "unknown", RedriveOptions{})
+	require.ErrorIs(t, err, ErrNoSubscriber)
+
+	// Those of the bus: what an engine refuses, as its consumer stores it.
+	_, err = p.Discard("unknown", "", RedriveOptions{})
+	require.ErrorIs(t, err, ErrNoSubscriber)
+	letters, err := p.DeadLetters(t.Context(), busName, "", 10)
+	require.NoError(t, err)
+	require.Empty(t, letters, "there has been none")
+	topic := w.topics.Unmatched(busName)
+	require.NoError(t, w.client.EnsureSubscription(t.Context(), topic, registry.DeliverSubscription, messaging.StartEarliest))
+	out, err := w.client.Publisher(t.Context(), topic, messaging.Business())
+	require.NoError(t, err)
+	for _, payload := range []string{`{"id":"1"}`, "\xff no JSON"} {
+		require.NoError(t, out.Publish(t.Context(), &messaging.Record{Payload: []byte(payload), Properties: map[string]string{
+			messaging.PropertyReason: "cannot be matched", messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: w.topics.Events(busName),
+			messaging.PropertySubscription: registry.EngineSubscription, messaging.PropertyFirstFailedAt: time.Now().UTC().Format(time.RFC3339Nano),
+		}}))
+	}
+	require.NoError(t, out.Close(t.Context()))
+	letters, err = p.DeadLetters(t.Context(), busName, "", 10)
+	require.NoError(t, err)
+	require.Len(t, letters, 2)
+	require.JSONEq(t, `{"id":"1"}`, string(letters[0].Event))
+	require.Equal(t, "cannot be matched", letters[0].Reason)
+	require.Nil(t, letters[1].Event)
+	require.Equal(t, "\xff no JSON", string(letters[1].Bytes))
+	_, err = p.Discard(busName, "", RedriveOptions{})
+	require.NoError(t, err)
+	j := w.ended(p, "")
+	require.Equal(t, []any{JobDone, int64(2), int64(2)}, []any{j.State, j.Read, j.Discarded}, j.Error)
+	w.eventually("none is left", func() bool {
+		letters, err := p.DeadLetters(t.Context(), busName, "", 10)
+		return err == nil && len(letters) == 0
+	})
+}
+
 func TestDeadLettersGoBack(t *testing.T) {
 	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {

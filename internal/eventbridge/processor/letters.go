@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
@@ -12,8 +13,9 @@ import (
 
 // DeadLetter is an event that was given up.
 type DeadLetter struct {
-	// Event as JSON; null where it is none.
+	// Event as JSON; null where it is none: then Bytes are what it is.
 	Event json.RawMessage `json:"event"`
+	Bytes []byte          `json:"bytes,omitempty"`
 	// Reason why it was given up, after so many attempts.
 	Reason      string    `json:"reason"`
 	Attempts    int       `json:"attempts"`
@@ -21,14 +23,14 @@ type DeadLetter struct {
 	GivenUp     time.Time `json:"given_up,omitzero"`
 }
 
-// DeadLetters returns the oldest n dead letters of a subscriber, at most [messaging.MaxPeek], and leaves them where they are. It takes
-// the brokers' admin API: without its address the error is messaging.ErrNoAdminURL.
+// DeadLetters returns the oldest n dead letters of a subscriber, or, without one, of the bus: events that no engine can match, or whose copies
+// brokers refuse. There are at most [messaging.MaxPeek], and they stay where they are. It takes the brokers' admin API: without its address the error is messaging.ErrNoAdminURL.
 func (p *Processor) DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]DeadLetter, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	_, topic, err := p.holder(bus, subscriber)
 	if err != nil {
 		return nil, err
 	}
-	found, err := p.client.Topic(p.topics.DeadLetter(s)).Subscription(registry.DeliverSubscription).Peek(ctx, n)
+	found, err := p.client.Topic(topic).Subscription(registry.DeliverSubscription).Peek(ctx, n)
 	if errors.Is(err, messaging.ErrNotFound) {
 		return nil, nil // there has been none yet
 	}
@@ -47,6 +49,26 @@ func letterOf(m messaging.PeekedMessage) DeadLetter {
 	}
 	if json.Valid(m.Payload) {
 		l.Event = m.Payload
+	} else {
+		l.Bytes = m.Payload
 	}
 	return l
 }
+
+// holder returns what the jobs of a subscriber are kept by, and its topic of dead letters; without a subscriber those of the bus.
+func (p *Processor) holder(bus, subscriber string) (key, letters string, err error) {
+	if subscriber == "" {
+		if p.source.Snapshot().Bus(bus) == nil {
+			return "", "", fmt.Errorf("there is no bus %s: %w", bus, ErrNoSubscriber)
+		}
+		return busJob(bus), p.topics.Unmatched(bus), nil
+	}
+	_, s, err := p.subscriber(bus, subscriber)
+	if err != nil {
+		return "", "", err
+	}
+	return s.UID, p.topics.DeadLetter(s), nil
+}
+
+// busJob is what the job of a bus is kept by. It is no UID.
+func busJob(bus string) string { return "bus/" + bus }

@@ -243,7 +243,7 @@ type Status struct {
 	// ProbeAt is when an open breaker lets the next delivery through.
 	ProbeAt  time.Time `json:"probe_at,omitzero"`
 	UnderWay int64     `json:"under_way"`
-	// StandsBy says that another instance delivers all: a subscriber of the orders exclusive and live has one at a time.
+	// StandsBy says that other instances deliver all: the orders total, exclusive and live have one at a time, and group has no more than the bus has partitions.
 	StandsBy bool   `json:"stands_by,omitempty"`
 	Trouble  string `json:"trouble,omitempty"`
 }

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -27,6 +28,13 @@ type RedriveOptions struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
+func (o *RedriveOptions) check() error {
+	if !(o.Rate >= 0 && o.Rate <= math.MaxFloat64) || o.Max < 0 { // NaN is not
+		return fmt.Errorf("%w: rate and max must be 0 or more", ErrOptions)
+	}
+	return nil
+}
+
 // chooses reports whether a dead letter is to go back.
 func (o *RedriveOptions) chooses(d *messaging.DeadLetter) bool {
 	if !strings.Contains(d.Reason, o.Reason) || !o.From.IsZero() && d.FirstFailed.Before(o.From) || !o.To.IsZero() && !d.FirstFailed.Before(o.To) {
@@ -47,8 +55,8 @@ func (p *Processor) Redrive(bus, subscriber string, o RedriveOptions) (Job, erro
 	if err != nil {
 		return Job{}, err
 	}
-	if o.Rate < 0 || o.Max < 0 {
-		return Job{}, fmt.Errorf("%w: rate and max must be 0 or more", ErrOptions)
+	if err := o.check(); err != nil {
+		return Job{}, err
 	}
 	if s.Order == registry.OrderLive {
 		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no redrive", ErrOptions)
@@ -57,6 +65,42 @@ func (p *Processor) Redrive(bus, subscriber string, o RedriveOptions) (Job, erro
 	return p.jobs.start(s.UID, about, func(ctx context.Context, j *job) error {
 		return p.redrive(ctx, j, s, o)
 	})
+}
+
+// Discard begins a job that removes dead letters of a subscriber, or, without one, of the bus.
+func (p *Processor) Discard(bus, subscriber string, o RedriveOptions) (Job, error) {
+	key, topic, err := p.holder(bus, subscriber)
+	if err == nil {
+		err = o.check()
+	}
+	if err != nil {
+		return Job{}, err
+	}
+	about := Job{Kind: KindDiscard, Bus: bus, Subscriber: subscriber, DryRun: o.DryRun}
+	return p.jobs.start(key, about, func(ctx context.Context, j *job) error {
+		if err := p.keep(ctx, topic); err != nil {
+			return err
+		}
+		result, err := p.client.Redrive(ctx, messaging.RedriveConfig{
+			Topic: topic, Subscription: registry.DeliverSubscription, Discard: true, Rate: o.Rate, Max: o.Max, DryRun: o.DryRun, Filter: o.filter(j),
+		})
+		if !o.DryRun {
+			j.discarded.Store(int64(result.Redriven))
+		}
+		return err
+	})
+}
+
+// filter counts what is looked at, and what is chosen.
+func (o *RedriveOptions) filter(j *job) func(*messaging.DeadLetter) bool {
+	return func(d *messaging.DeadLetter) bool {
+		j.read.Add(1)
+		if !o.chooses(d) {
+			return false
+		}
+		j.chosen.Add(1)
+		return true
+	}
 }
 
 func (p *Processor) redrive(ctx context.Context, j *job, s *registry.Subscriber, o RedriveOptions) error {
@@ -72,15 +116,7 @@ func (p *Processor) redrive(ctx context.Context, j *job, s *registry.Subscriber,
 	topics := p.topics
 	result, err := p.client.Redrive(ctx, messaging.RedriveConfig{
 		Topic: topics.DeadLetter(s), Subscription: registry.DeliverSubscription, To: topics.Replay(s),
-		Rate: o.Rate, Max: o.Max, DryRun: o.DryRun,
-		Filter: func(d *messaging.DeadLetter) bool {
-			j.read.Add(1)
-			if !o.chooses(d) {
-				return false
-			}
-			j.chosen.Add(1)
-			return true
-		},
+		Rate: o.Rate, Max: o.Max, DryRun: o.DryRun, Filter: o.filter(j),
 	})
 	if !o.DryRun {
 		j.published.Store(int64(result.Redriven))

@@ -44,6 +44,8 @@ type worker struct {
 	again     context.CancelFunc // has the worker consume anew
 	replaying bool               // the topic of replays is consumed, too
 	failing   bool               // the breaker has opened, and was not closed since
+	owned     int                // partitions of an ordered subscriber's topics that this worker has
+	idle      time.Time          // since when it has none; zero before it consumes
 	trouble   error
 }
 
@@ -139,14 +141,14 @@ func (w *worker) consume() error {
 	var options []messaging.ConsumerOption
 	if w.sub.Order.Ordered() {
 		// So that deliveries of a partition that is lost end: another processor makes them, and newer ones of their keys.
-		options = append(options, messaging.OnOwned(func(context.Context, string, int) {}))
+		options = append(options, messaging.OnOwned(w.own))
 	}
 	consumer, err := w.p.client.Consumer(w.config(replaying), options...)
 	if err != nil {
 		return err
 	}
 	w.mu.Lock()
-	w.consumer = consumer
+	w.consumer, w.idle = consumer, time.Now()
 	w.mu.Unlock()
 	w.breaker.repeat()
 	w.note(nil)
@@ -295,11 +297,33 @@ func (w *worker) Trouble() error {
 	return nil
 }
 
-// standsBy reports whether another instance has the subscription, which only one may have.
+// own counts a partition until ctx ends, with its loss.
+func (w *worker) own(ctx context.Context, _ string, _ int) {
+	count := func(n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.owned += n; w.owned == 0 {
+			w.idle = time.Now()
+		}
+	}
+	count(1)
+	context.AfterFunc(ctx, func() { count(-1) })
+}
+
+// idleAfter is how long brokers may take to say whose a partition is: they wait a second before they give one to somebody else.
+const idleAfter = 3 * time.Second
+
+// standsBy reports whether other instances deliver all: one has the subscription, which only one may have, or they have all partitions.
 func (w *worker) standsBy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.trouble == nil && w.consumer != nil && w.busy(w.consumer.Trouble())
+	if w.trouble != nil || w.consumer == nil {
+		return false
+	}
+	if err := w.consumer.Trouble(); err != nil {
+		return w.busy(err)
+	}
+	return w.sub.Order.Ordered() && w.owned == 0 && time.Since(w.idle) > idleAfter
 }
 
 func (w *worker) busy(err error) bool {

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 // contents are what the topic says, record by record. They are not safe for concurrent use; the snapshots that they make are.
@@ -31,9 +33,10 @@ type entry struct {
 	deleted  time.Time // zero: it is not
 	former   []string
 	job      json.RawMessage
-	sealedBy string // the key of its secrets; empty without
-	secrets  bool   // it has some that are not encrypted
-	broken   string // why its object cannot be read
+	sealedBy string      // the key of its secrets; empty without
+	secrets  bool        // it has some that are not encrypted
+	broken   string      // why its object cannot be read
+	rest     *Subscriber // what can be read of it all the same: without secrets; nil: nothing
 	newer    bool
 }
 
@@ -86,7 +89,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 		b, sub, err = c.object(d.Key, bus, name, &r)
 	}
 	if err != nil {
-		e.broken = err.Error()
+		e.broken, e.rest = err.Error(), restOf(&r, bus, name)
 		c.log.Error("a record of the registry cannot be read: its object is left out until it is changed again",
 			zap.String("key", d.Key), zap.Int64("revision", r.Revision), zap.Stringer("id", d.ID), zap.Error(err))
 	}
@@ -131,6 +134,16 @@ func (c *contents) object(key, bus, name string, r *record) (*Bus, *Subscriber, 
 	var f faults
 	validateRules(&f, s) // compiles
 	return nil, s, f.err()
+}
+
+// restOf returns the subscriber of a record that cannot be read whole, without its secrets: nil where not even its name and UID are known.
+func restOf(r *record, bus, name string) *Subscriber {
+	s := new(Subscriber)
+	if name == "" || json.Unmarshal(r.Object, s) != nil || s.Bus != bus || s.Name != name || s.UID == "" {
+		return nil
+	}
+	eachSecret(reflect.ValueOf(s).Elem(), "", func(string, secret.String) secret.String { return "" })
+	return s
 }
 
 // change changes the snapshot, or a copy of it.

@@ -144,47 +144,54 @@ func absent(err error) error {
 	return err
 }
 
-// plan compares a file with the registry as it is now.
+// plan compares a file with the registry as it is now. Each object is looked at as the registry will be once the steps before are done: their rules count.
 func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err error) {
 	now := s.Snapshot()
+	then := now.draft()
 	var f faults
-	for i := range file.buses {
-		b := &file.buses[i]
-		step := Step{Action: Created, Bus: b.Name}
-		if old := now.Bus(b.Name); old != nil {
-			made := *b
-			or(&made.Partitions, old.Partitions)
-			step.note(false, sameBus(*old, made))
+	if opts.Prune {
+		steps = prune(now, file, opts)
+		for _, step := range steps {
+			if n := then.countSubscribers(step.Bus); step.Subscriber == "" && n > 0 {
+				f.add("/buses", "must have the bus %s: the records of %d of its subscribers cannot be read, and it cannot be deleted before them", quote(step.Bus), n)
+			}
+			then.remove(step.Bus, step.Subscriber)
 		}
+	}
+	for i := range file.buses {
+		made, old := file.buses[i], then.Bus(file.buses[i].Name)
+		step := Step{Bus: made.Name}
+		f.invalid(file.at[busKey(made.Name)], fitting(&made, s.mergeBus(&made, old, then)))
+		step.note(old == nil, old != nil && sameBus(*old, made))
+		then.buses[made.Name] = &made
 		steps = append(steps, step)
 	}
 	for i := range file.subscribers {
 		sub := &file.subscribers[i]
-		old := now.Subscriber(sub.Bus, sub.Name)
-		step := Step{Action: Created, Bus: sub.Bus, Subscriber: sub.Name}
+		key := subscriberKey(sub.Bus, sub.Name)
+		old, readable := s.stored(then, key, sub)
+		step := Step{Bus: sub.Bus, Subscriber: sub.Name}
 		made, err := clone(sub)
 		if err != nil {
 			return nil, err
 		}
-		bus := now.Bus(sub.Bus)
-		if bus == nil {
-			made := *file.bus(sub.Bus)
-			or(&made.Partitions, s.usualPartitions())
-			bus = &made
-		}
-		if bad := (*Invalid)(nil); errors.As(s.merge(made, old, bus, now), &bad) {
-			f.below(file.at[subscriberKey(sub.Bus, sub.Name)], bad.Faults)
-			continue
-		}
-		if old != nil {
-			step.note(false, sameSubscriber(*old, *made))
-		}
+		f.invalid(file.at[key], fitting(made, s.merge(made, old, then.Bus(sub.Bus), then)))
+		step.note(old == nil, readable && sameSubscriber(*old, *made))
+		then.setSubscriber(made)
 		steps = append(steps, step)
 	}
-	if opts.Prune {
-		steps = append(prune(now, file, opts), steps...)
+	if err := f.err(); err != nil {
+		return nil, err // none of them is done
 	}
-	return steps, f.err()
+	return steps, nil
+}
+
+// fitting is err, or else what is wrong with the size of an object.
+func fitting(object any, err error) error {
+	if err != nil {
+		return err
+	}
+	return new(record).put("", object, nil)
 }
 
 // prune returns the deletions of what a file does not have. They come first: there is a bound of subscribers.
@@ -227,6 +234,9 @@ func readImport(r io.Reader, opts ImportOptions, checks Checks) (*imported, erro
 	if format := top["format"]; format == nil || format.Value != strconv.Itoa(exportFormat) {
 		f.add("/format", "must be %d", exportFormat)
 	}
+	if n := top["buses"]; root.Kind == yaml.MappingNode && (n == nil || n.ShortTag() == "!!null") {
+		f.add("/buses", "must be given: [] for none") // a file that was cut off is no wish to delete all
+	}
 	for i, n := range elements(&f, top["buses"], "/buses") {
 		file.readBus(&f, n, fmt.Sprintf("/buses/%d", i), opts, checks)
 	}
@@ -238,10 +248,11 @@ func readImport(r io.Reader, opts ImportOptions, checks Checks) (*imported, erro
 
 // readBus reads a bus and its subscribers.
 func (file *imported) readBus(f *faults, n *yaml.Node, at string, opts ImportOptions, checks Checks) {
-	name, rest, subscribers := takeApart(n)
+	name := nameOf(n)
 	if opts.Bus != "" && name != opts.Bus {
 		return
 	}
+	rest, subscribers := takeApart(f, n, at)
 	plain, err := fromYAML(rest)
 	if err != nil {
 		f.add(at, "%s", err)
@@ -261,7 +272,7 @@ func (file *imported) readBus(f *faults, n *yaml.Node, at string, opts ImportOpt
 }
 
 func (file *imported) readSubscriber(f *faults, n *yaml.Node, at, bus string, opts ImportOptions, checks Checks) {
-	name, _, _ := takeApart(n)
+	name := nameOf(n)
 	plain, err := fromYAML(n)
 	if err != nil {
 		f.add(at, "%s", err)
@@ -289,24 +300,36 @@ func (f *faults) invalid(at string, err error) {
 	}
 }
 
-// takeApart returns a bus' name and its subscribers, and the bus without these.
-func takeApart(n *yaml.Node) (name string, rest, subscribers *yaml.Node) {
+// nameOf returns the name of a bus or a subscriber, empty without one.
+func nameOf(n *yaml.Node) (name string) {
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == "name" {
+				name = n.Content[i+1].Value
+			}
+		}
+	}
+	return name
+}
+
+// takeApart returns a bus without its subscribers, and these.
+func takeApart(f *faults, n *yaml.Node, at string) (rest, subscribers *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
-		return "", n, nil
+		return n, nil
 	}
 	made := *n
 	made.Content = nil
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		switch key, value := n.Content[i].Value, n.Content[i+1]; key {
-		case "subscribers":
-			subscribers = value
-			continue
-		case "name":
-			name = value.Value
+		switch {
+		case n.Content[i].Value != "subscribers":
+			made.Content = append(made.Content, n.Content[i], n.Content[i+1])
+		case subscribers != nil:
+			f.add(at+"/subscribers", "the key is there twice")
+		default:
+			subscribers = n.Content[i+1]
 		}
-		made.Content = append(made.Content, n.Content[i], n.Content[i+1])
 	}
-	return name, &made, subscribers
+	return &made, subscribers
 }
 
 // members are the values of a mapping that may only have these keys.

@@ -87,21 +87,8 @@ func (s *Store) decideBus(ctx context.Context, key string, given Bus, c Conditio
 	made.Revision, made.Changed, made.Created = revision, now(), now()
 	if old != nil {
 		made.Created = old.Created
-		or(&made.Partitions, old.Partitions)
 	}
-	or(&made.Partitions, s.usualPartitions())
-	var f faults
-	switch {
-	case old != nil && made.Partitions != old.Partitions:
-		f.add("/partitions", "cannot be changed: it is %d", old.Partitions)
-	case made.Partitions > 1 && !s.opts.Partitions:
-		f.add("/partitions", "must be 1: more take the admin API, whose address pulsar.admin_url is not set")
-	}
-	buses, _ := snapshot.counts()
-	if old == nil && buses >= MaxBuses {
-		f.add("", "there are %d buses already, as many as there can be", buses)
-	}
-	if err := f.err(); err != nil {
+	if err := s.mergeBus(&made, old, snapshot); err != nil {
 		return nil, false, nil, err
 	}
 	if old != nil && sameBus(*old, made) {
@@ -122,6 +109,26 @@ func (s *Store) decideBus(ctx context.Context, key string, given Bus, c Conditio
 		}
 	}
 	return &made, old == nil, r, nil
+}
+
+// mergeBus makes a bus that was given the one that is to be, or finds what is wrong with it.
+func (s *Store) mergeBus(made, old *Bus, snapshot *Snapshot) error {
+	if old != nil {
+		or(&made.Partitions, old.Partitions)
+	}
+	or(&made.Partitions, s.usualPartitions())
+	var f faults
+	switch {
+	case old != nil && made.Partitions != old.Partitions:
+		f.add("/partitions", "cannot be changed: it is %d", old.Partitions)
+	case made.Partitions > 1 && !s.opts.Partitions:
+		f.add("/partitions", "must be 1: more take the admin API, whose address pulsar.admin_url is not set")
+	}
+	buses, _ := snapshot.counts()
+	if old == nil && buses >= MaxBuses {
+		f.add("", "there are %d buses already, as many as there can be", buses)
+	}
+	return f.err()
 }
 
 // usualPartitions is the default of Bus.Partitions.
@@ -262,8 +269,8 @@ func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, 
 	if bus == nil {
 		return nil, false, nil, fmt.Errorf("%w: there is no bus %s", ErrNotFound, quote(given.Bus))
 	}
-	old := snapshot.Subscriber(given.Bus, given.Name)
-	if err := c.check(revisionOf(old != nil, known)); err != nil {
+	old, readable := s.stored(snapshot, key, given)
+	if err := c.check(revisionOf(readable, known)); err != nil {
 		return nil, false, nil, err
 	}
 	made, err := clone(given)
@@ -273,7 +280,7 @@ func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, 
 	if err := s.merge(made, old, bus, snapshot); err != nil {
 		return nil, false, nil, err
 	}
-	if old != nil && sameSubscriber(*old, *made) {
+	if readable && sameSubscriber(*old, *made) {
 		return old, false, nil, nil
 	}
 	made.Revision, made.Changed = revision, now()
@@ -297,6 +304,18 @@ func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, 
 		}
 	}
 	return made, old == nil, r, nil
+}
+
+// stored returns a subscriber as it is stored, nil when there is none. One whose record cannot be read is not readable: it has no secrets, and its rules are not
+// compiled. It stays the same subscriber when it is put again: what waits for it, and its dead letters, are in topics of its UID.
+func (s *Store) stored(snapshot *Snapshot, key string, sub *Subscriber) (old *Subscriber, readable bool) {
+	if old := snapshot.Subscriber(sub.Bus, sub.Name); old != nil {
+		return old, true
+	}
+	if _, known, _ := s.view(key); known != nil {
+		return known.rest, false
+	}
+	return nil, false
 }
 
 // merge makes a subscriber that was given the one that is to be, or finds what is wrong with it.
@@ -350,6 +369,9 @@ func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condit
 		r := &record{Revision: revision, Time: now(), Deleted: true}
 		if known != nil {
 			r.Former = known.former
+		}
+		if old == nil && known != nil {
+			old = known.rest
 		}
 		if old != nil && s.opts.Pulsar != nil {
 			r.Former = append(r.Former[:len(r.Former):len(r.Former)], old.UID)

@@ -137,6 +137,36 @@ func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
 	require.NotContains(t, stored(s, topic), "-123")
 }
 
+// A lost key means giving the secrets again, and nothing else: what waits for the subscriber, and its dead letters, are in topics of its UID.
+func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
+	s := wire.Start(t)
+	ctx := testContext(t)
+	a := another(t, s, registry.Options{Keys: parseKeys(t, keyA)})
+	putBus(t, a, "orders")
+	given := withSecrets("mail")
+	given.State = registry.Paused
+	made, _, err := a.PutSubscriber(ctx, given, registry.Condition{})
+	require.NoError(t, err)
+	a.stop()
+
+	b := another(t, s, registry.Options{Keys: parseKeys(t, keyB)})
+	require.Nil(t, b.Snapshot().Subscriber("orders", "mail"))
+	_, _, err = b.PutSubscriber(ctx, asShown(t, made), registry.Condition{})
+	require.Len(t, faultsOf(t, err), 3, "the secrets are lost")
+	given.State, given.Order = "", registry.OrderGroup
+	_, _, err = b.PutSubscriber(ctx, given, registry.Condition{})
+	require.Equal(t, []string{"/order: cannot be changed: it is none; make another subscriber"}, faultsOf(t, err))
+	given.Order = ""
+	again, created, err := b.PutSubscriber(ctx, given, registry.Condition{Revision: made.Revision})
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, made.UID, again.UID)
+	require.Equal(t, made.Created, again.Created)
+	require.Equal(t, registry.Paused, again.State)
+	require.Equal(t, "client-123", again.Target.Webhook.OAuth2.ClientSecret.Reveal())
+	require.Empty(t, b.Snapshot().Unreadable())
+}
+
 // Encrypted secrets that somebody moves to another record are not decrypted.
 func TestEncryptedSecretsBelongToTheirRecord(t *testing.T) {
 	s := wire.Start(t)

@@ -110,6 +110,17 @@ func (s *Snapshot) copyFor(bus, name string) *Snapshot {
 	return &made
 }
 
+// draft returns a copy that can be changed.
+func (s *Snapshot) draft() *Snapshot {
+	made := *s
+	made.buses, made.unreadable = maps.Clone(s.buses), maps.Clone(s.unreadable)
+	made.subscribers = make(map[string]map[string]*Subscriber, len(s.subscribers))
+	for bus, of := range s.subscribers {
+		made.subscribers[bus] = maps.Clone(of)
+	}
+	return &made
+}
+
 func (s *Snapshot) setSubscriber(sub *Subscriber) {
 	s.removeSubscriber(sub.Bus, sub.Name)
 	if s.subscribers[sub.Bus] == nil {

@@ -134,7 +134,12 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 		"":                            {": it is empty"},
 		"a: [":                        {": it is not YAML: yaml: line 1: did not find expected node content"},
 		"format: 1\n---\nformat: 1\n": {": line 2: it must be one YAML document"},
+		"format: 1":                   {"/buses: must be given: [] for none"},
+		"format: 1\nbuses:":           {"/buses: must be given: [] for none"},
 		"[]":                          {": must be a mapping with the keys format, buses", "/format: must be 1"},
+		"format: 1\nbuses: [{name: a, subscribers: [{name: b}], subscribers: []}]": {
+			"/buses/0/subscribers: the key is there twice", "/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0",
+			"/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0"},
 		"format: 2\nbusses: []\nbuses: 1\nformat: 1": {
 			"/buses: must be a list", "/busses: there is no such key: the keys here are format, buses", "/format: must be 1", "/format: the key is there twice"},
 		"format: 1\nbuses: [{name: a}, {name: a, partitions: x}, {name: B, subscribers: 1}, 5]": {
@@ -156,6 +161,50 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 	_, err := m.Import(testContext(t), strings.NewReader("format: 1\nbuses: []"), registry.ImportOptions{Bus: "x"})
 	require.Equal(t, []string{`/buses: must have the bus "x"`}, faultsOf(t, err))
 	require.EqualValues(t, 1, m.Snapshot().Revision())
+}
+
+// What the registry would refuse is found before the first change, and by a dry run: the objects before it were changed, and the rest was not.
+func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
+	m, _, _ := wired(t)
+	ctx := testContext(t)
+	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
+	require.NoError(t, err)
+	before := m.Snapshot().Revision()
+	refused := func(text string, opts registry.ImportOptions, want ...string) {
+		t.Helper()
+		for _, dry := range []bool{true, false} {
+			opts.DryRun = dry
+			done, err := m.Import(ctx, strings.NewReader(text), opts)
+			require.Equal(t, want, faultsOf(t, err), text[:min(len(text), 200)])
+			require.Empty(t, done, "what is not done is not told")
+			require.Equal(t, before, m.Snapshot().Revision())
+		}
+	}
+	refused("format: 1\nbuses: [{name: first}, {name: orders, partitions: 2}]", registry.ImportOptions{}, "/buses/1/partitions: cannot be changed: it is 1")
+
+	// The file's own rules count, and those that it deletes do not.
+	var branches []string
+	for i := range 8 {
+		branches = append(branches, fmt.Sprintf(`o%d: {$or: [{a: [1]}, {b: [2]}]}`, i))
+	}
+	heavy := func(subscribers int) string {
+		var rules strings.Builder
+		for i := range 48 {
+			fmt.Fprintf(&rules, "{name: r%d, pattern: {%s}}, ", i, strings.Join(branches, ", "))
+		}
+		text := "format: 1\nbuses:\n- name: orders\n  partitions: 1\n  subscribers:\n"
+		for i := range subscribers {
+			text += fmt.Sprintf("  - {name: s%d, target: {log: {}}, rules: [%s]}\n", i, rules.String())
+		}
+		return text
+	}
+	const tooMuch = "/rules: the patterns of all subscribers would have 2162690 fields and alternatives with their $or written out, and there can be 2000000"
+	refused("format: 1\nbuses: [{name: orders, subscribers: [{name: new, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: <redacted>}}}]}]",
+		registry.ImportOptions{Prune: true}, "/buses/0/subscribers/0/target/webhook/bearer: there is no stored secret to keep: give it")
+	refused(heavy(11), registry.ImportOptions{}, "/buses/0/subscribers/10"+tooMuch)
+	require.Len(t, steps(t, m, heavy(10), registry.ImportOptions{Prune: true}), 11)
+	renamed := strings.ReplaceAll(heavy(10), "{name: s", "{name: z")
+	require.Len(t, steps(t, m, renamed, registry.ImportOptions{Prune: true, DryRun: true}), 20, "what is deleted makes room")
 }
 
 // Whatever JSON an object holds comes back from YAML as it was.

@@ -8,7 +8,7 @@ import { buses } from './pages/buses.js';
 import { bus } from './pages/bus.js';
 import { subscriber } from './pages/subscriber.js';
 import { deliveries } from './pages/deliveries.js';
-import { deadLetters } from './pages/dead-letters.js';
+import { busLetters, deadLetters } from './pages/dead-letters.js';
 import { replay } from './pages/replay.js';
 import { editBus, editSubscriber, newSubscriber } from './pages/edit.js';
 import { patterns } from './pages/patterns.js';
@@ -21,6 +21,7 @@ const pages = [
   ['/buses/:bus', bus],
   ['/buses/:bus/edit', editBus],
   ['/buses/:bus/new', newSubscriber],
+  ['/buses/:bus/dead-letters', busLetters],
   ['/buses/:bus/subscribers/:subscriber', subscriber],
   ['/buses/:bus/subscribers/:subscriber/edit', editSubscriber],
   ['/buses/:bus/subscribers/:subscriber/deliveries', deliveries],

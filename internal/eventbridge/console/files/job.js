@@ -28,7 +28,7 @@ export function jobPanel(bus, name, signal) {
         ['State', chip(job.state, kinds[job.state])],
         ['Looked at', count(job.read)],
         ['Chosen', count(job.chosen)],
-        [job.dry_run ? 'Would be published' : 'Published', count(job.dry_run ? job.chosen : job.published)],
+        outcome(job),
         ['Began', time(job.began)],
         ['Ended', running ? undefined : time(job.ended)],
         ['Instance', job.instance],
@@ -59,6 +59,12 @@ export function jobPanel(bus, name, signal) {
 
   follow();
   return { root, show: (job) => { show(job); follow(); } };
+}
+
+/** outcome is what a job has done, or would do. */
+function outcome(job) {
+  const [done, n] = job.kind === 'discard' ? ['discarded', job.discarded ?? 0] : ['published', job.published];
+  return job.dry_run ? [`Would be ${done}`, count(job.chosen)] : [done[0].toUpperCase() + done.slice(1), count(n)];
 }
 
 /** instant is what a field for a date and time holds, as the API takes it; undefined when it is empty. */

@@ -28,6 +28,7 @@ export async function bus({ parameters, title, signal }) {
     el('div', { class: 'actions' },
       el('a', { class: 'button primary', href: `${at.bus(name)}/new` }, 'New subscriber'),
       el('a', { class: 'button', href: `#/publish?bus=${encodeURIComponent(name)}` }, 'Publish a test event'),
+      el('a', { class: 'button', href: `${at.bus(name)}/dead-letters` }, 'Dead letters'),
       el('a', { class: 'button', href: `${at.bus(name)}/edit` }, 'Edit'),
       remove),
     trouble,

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -376,6 +377,9 @@ func (d *decoder) mismatch(n *yaml.Node, t reflect.Type, path, origin string) {
 		got = "a single value, which is not shown"
 	default:
 		got = fmt.Sprintf("%q", n.Value)
+		if _, err := strconv.ParseUint(n.Value, 10, 32); err == nil && t == reflect.TypeFor[time.Duration]() {
+			got += fmt.Sprintf("; did you mean %ss?", n.Value) // a number without a unit: other programs take seconds
+		}
 	}
 	d.fault(path, origin, "must be %s, got %s", want, got)
 }

@@ -137,7 +137,7 @@ func (p Program[T]) main(proc process) int {
 		}
 	})
 	if err != nil {
-		log.Error("stopped after a failure", zap.Error(err))
+		log.Error("stopped after a failure", zap.Error(rt.untold()))
 		return exitFailed
 	}
 	log.Info("stopped")

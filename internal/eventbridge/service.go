@@ -61,6 +61,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := s.manage(router); err != nil {
 		return err
 	}
+	elsewhere(router)
 	return s.serve(ctx, router, state)
 }
 
@@ -238,7 +239,7 @@ func (s *service) manage(r chi.Router) error {
 
 // serve opens the server in front of all.
 func (s *service) serve(ctx context.Context, handler http.Handler, state func(net.Conn, http.ConnState)) error {
-	ln, err := s.rt.Listen(ctx, "http", s.cfg.HTTP.Listen)
+	ln, err := s.rt.Listen(ctx, "http", "http.listen", s.cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}

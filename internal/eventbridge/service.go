@@ -109,16 +109,18 @@ func (s *service) openRegistry(ctx context.Context) (err error) {
 		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of what was deleted stay")
 	}
 	s.pulsar = registry.NewPulsar(s.client, s.topics, s.admin())
+	var begin opening
+	s.rt.Check("registry", begin.check)
 	s.store, err = registry.Open(ctx, s.client, s.topics, registry.Options{
 		Instance: s.cfg.instance(), Keys: keys, Checks: s.checks, Pulsar: s.pulsar, Partitions: s.admin(),
-		Log: s.rt.Log, Metrics: registry.NewMetrics(s.rt.Metrics),
+		Log: s.rt.Log, Metrics: registry.NewMetrics(s.rt.Metrics), Waiting: begin.failed,
 	})
 	if err != nil {
 		return err
 	}
+	begin.read(s.store)
 	s.rt.OnStop("registry", s.store.Close)
 	s.rt.Go("registry", s.store.Run)
-	s.rt.Check("registry", s.store.Check)
 	return nil
 }
 

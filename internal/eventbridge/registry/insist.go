@@ -20,7 +20,8 @@ const sayEvery = time.Minute
 
 // insist calls try until it succeeds, fails for good, or ctx ends. It says what does not succeed at the first failure, and once a minute from then on:
 // whoever looks at the log in an outage must not find it silent.
-func insist(ctx context.Context, log *zap.Logger, what string, try func() error) error {
+// waiting, which may be nil, is told each failure.
+func insist(ctx context.Context, log *zap.Logger, what string, waiting func(error), try func() error) error {
 	wait := 100 * time.Millisecond
 	began, said := time.Now(), time.Time{}
 	for {
@@ -30,6 +31,9 @@ func insist(ctx context.Context, log *zap.Logger, what string, try func() error)
 			return nil
 		case errors.Is(err, errFinal), errors.Is(err, messaging.ErrClosed), errors.Is(err, messaging.ErrInvalidTopic):
 			return err
+		}
+		if waiting != nil {
+			waiting(err)
 		}
 		if now := time.Now(); now.Sub(said) >= sayEvery {
 			said = now

@@ -17,7 +17,7 @@ func TestAnOutageIsSaidAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		began := time.Now()
-		require.NoError(t, insist(t.Context(), zap.New(core), "find it", func() error {
+		require.NoError(t, insist(t.Context(), zap.New(core), "find it", nil, func() error {
 			if time.Since(began) < 5*time.Minute {
 				return errors.New("connection refused")
 			}

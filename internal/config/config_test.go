@@ -634,6 +634,15 @@ func TestFaultsOfSecretsDoNotShowThem(t *testing.T) {
 	}
 }
 
+func TestTwoListenersHaveTwoPorts(t *testing.T) {
+	for _, same := range [][2]string{{":1", ":1"}, {"127.0.0.1:1", "127.0.0.1:1"}, {"127.0.0.1:1", ":1"}, {"0.0.0.0:1", "127.0.0.1:1"}, {"[::]:1", ":1"}} {
+		require.EqualError(t, config.CheckApart("a", same[0], "b", same[1]), fmt.Sprintf(`a: must be another address than b, got %q for both`, same[0]))
+	}
+	for _, apart := range [][2]string{{":1", ":2"}, {":0", ":0"}, {"127.0.0.1:1", "127.0.0.2:1"}, {"x", "x"}} {
+		require.NoError(t, config.CheckApart("a", apart[0], "b", apart[1]))
+	}
+}
+
 func TestCheckListen(t *testing.T) {
 	for _, good := range []string{":0", "127.0.0.1:9090", "localhost:80", "[::1]:65535"} {
 		require.NoError(t, config.CheckListen("x", good))

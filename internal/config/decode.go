@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"regexp"
 	"slices"
@@ -338,6 +339,10 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path, origin string) {
 	}
 	if err == nil {
 		v.Set(target.Elem())
+		return
+	}
+	if t == reflect.TypeFor[netip.Prefix]() && n.Kind == yaml.ScalarNode {
+		d.fault(path, origin, "must be a network such as 10.1.0.0/16 or 192.0.2.7/32, got %q", n.Value)
 		return
 	}
 	if decodesItself(t) && n.Kind == yaml.ScalarNode {

@@ -22,7 +22,7 @@ const adminConnections = 32
 
 // serveAdmin starts the admin server as the first stage, so that it answers before the first dependency is dialled and until the last has closed.
 func (r *Runtime) serveAdmin(ctx context.Context, address string) error {
-	ln, err := r.Listen(ctx, "admin", address)
+	ln, err := r.Listen(ctx, "admin", "admin.listen", address)
 	if err != nil {
 		return err
 	}
@@ -51,6 +51,7 @@ func (r *Runtime) adminServer() *http.Server {
 
 func (r *Runtime) adminHandler() http.Handler {
 	mux := r.admin
+	mux.HandleFunc("/", r.index)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.Metrics, promhttp.HandlerOpts{Registry: r.Metrics, ErrorLog: errorLog(r.Log.Named("metrics"))}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })
 	mux.Handle("GET /-/ready", r.health)

@@ -95,7 +95,9 @@ func (p Program[T]) main(proc process) int {
 	}
 
 	out := newLogWriter(proc.stderr)
-	log, err := newLogger(loaded.Config.common().Log, out)
+	logging := loaded.Config.common().Log
+	logging.Format = formatFor(logging.Format, proc.stderr)
+	log, err := newLogger(logging, out)
 	if err != nil {
 		return proc.fail(p.Name, err)
 	}
@@ -123,7 +125,9 @@ func (p Program[T]) main(proc process) int {
 	for _, warning := range loaded.Warnings {
 		log.Warn(warning)
 	}
-	log.Info("starting", zap.String("service", p.Name), zap.Stringer("build", ThisBuild()), zap.String("config", loaded.Source))
+	build := ThisBuild()
+	log.Info("starting", zap.String("service", p.Name), zap.String("version", build.Version), zap.String("commit", build.Commit),
+		zap.String("go", build.Go), zap.String("config", loaded.Source))
 	rt := newRuntime(p.Name, log, loaded.Config.common().ShutdownTimeout)
 	err = p.run(ctx, rt, loaded.Config, func(ctx context.Context) {
 		context.AfterFunc(ctx, out.hurry)
@@ -137,7 +141,7 @@ func (p Program[T]) main(proc process) int {
 		}
 	})
 	if err != nil {
-		log.Error("stopped after a failure", zap.Error(err))
+		log.Error("stopped after a failure", zap.Error(rt.untold()))
 		return exitFailed
 	}
 	log.Info("stopped")

@@ -61,7 +61,7 @@ func program() app.Program[config] {
 				}
 				return os.WriteFile(c.Closed, nil, 0o600)
 			})
-			ln, err := rt.Listen(ctx, "http", "127.0.0.1:0")
+			ln, err := rt.Listen(ctx, "http", "http.listen", "127.0.0.1:0")
 			if err != nil {
 				return err
 			}
@@ -396,9 +396,10 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 	p := program()
 	p.Build = func(ctx context.Context, rt *app.Runtime, _ config) error {
 		rt.Check("pulsar", func(context.Context) error { return nil })
+		rt.Handle("/nest", "what is in the nest", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("egg")) }))
 		close(checked)
 		<-building
-		ln, err := rt.Listen(ctx, "http", "127.0.0.1:0")
+		ln, err := rt.Listen(ctx, "http", "http.listen", "127.0.0.1:0")
 		if err != nil {
 			return err
 		}
@@ -439,6 +440,17 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 		}
 		assert.NotContains(t, body, "hunter2")
 	}
+	status, body = get(t, admin, "/")
+	assert.Equal(t, http.StatusOK, status)
+	for _, page := range []string{"/metrics ", "/-/healthy ", "/-/ready ", "/-/config ", "/debug/pprof/ ", "/nest "} {
+		assert.Contains(t, body, "\n"+page, "the index names each page")
+	}
+	status, body = get(t, admin, "/metric")
+	assert.Equal(t, http.StatusNotFound, status)
+	assert.Contains(t, body, "\n/metrics ", "a wrong path is answered with the right ones")
+	status, body = get(t, admin, "/nest")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Equal(t, "egg", body)
 	status, _ = get(t, address(t, logs, "http"), "/")
 	assert.Equal(t, http.StatusNotFound, status, "the service's own server answers")
 
@@ -455,14 +467,27 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 }
 
 func TestTakenAddressFailsTheStart(t *testing.T) {
-	ln, err := app.Listen(t.Context(), zap.NewNop(), "other", "127.0.0.1:0")
+	ln, err := app.Listen(t.Context(), zap.NewNop(), "other", "other.listen", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ln.Close()) }()
 	cfg := defaults()
 	cfg.Admin.Listen = ln.Addr().String()
 	err = app.RunProgram(t.Context(), program(), cfg, zap.NewNop())
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
-	assert.ErrorContains(t, err, "cannot start: cannot listen for the admin server")
+	assert.ErrorContains(t, err, "cannot start: admin.listen: cannot listen on "+ln.Addr().String()+": address already in use")
+}
+
+// A failure is told once, by the key that has to be changed.
+func TestFailureIsLoggedOnce(t *testing.T) {
+	ln, err := app.Listen(t.Context(), zap.NewNop(), "other", "other.listen", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ln.Close()) }()
+	cmd := command(t, []string{"BIRD_ADMIN_LISTEN=" + ln.Addr().String()})
+	rest, status := end(t, cmd, start(t, cmd))
+	assert.Equal(t, 1, status)
+	assert.Equal(t, 1, strings.Count(rest, "admin.listen: cannot listen on "+ln.Addr().String()+": address already in use"), rest)
+	assert.Equal(t, 1, strings.Count(rest, "address already in use"), rest)
+	assert.Contains(t, rest, `"msg":"stopped after a failure"`)
 }
 
 func TestServeFinishesOrCutsOff(t *testing.T) {
@@ -474,7 +499,7 @@ func TestServeFinishesOrCutsOff(t *testing.T) {
 		"cuts off": {time.Millisecond, "requests still in flight after 1ms were cut off"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ln, err := app.Listen(t.Context(), zap.NewNop(), "x", "127.0.0.1:0")
+			ln, err := app.Listen(t.Context(), zap.NewNop(), "x", "x.listen", "127.0.0.1:0")
 			require.NoError(t, err)
 			arrived, release := make(chan struct{}), make(chan struct{})
 			handled := make(chan struct{})
@@ -521,7 +546,7 @@ func TestServeFinishesOrCutsOff(t *testing.T) {
 }
 
 func TestServeReportsABrokenListener(t *testing.T) {
-	ln, err := app.Listen(t.Context(), zap.NewNop(), "x", "127.0.0.1:0")
+	ln, err := app.Listen(t.Context(), zap.NewNop(), "x", "x.listen", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
 	err = app.Serve(t.Context(), ln, &http.Server{ReadHeaderTimeout: time.Second}, time.Second)

@@ -18,8 +18,15 @@ type Common struct {
 // LogConfig says what is logged, always to standard error.
 type LogConfig struct {
 	Level  string `yaml:"level"`  // least level: debug, info, warn or error. Default info.
-	Format string `yaml:"format"` // json, or console for people. Default json.
+	Format string `yaml:"format"` // json, console for people, or auto: console on a terminal, else json. Default auto.
 }
+
+// The formats of a log.
+const (
+	formatAuto    = "auto"
+	formatJSON    = "json"
+	formatConsole = "console"
+)
 
 // AdminConfig is the admin server's: metrics, health, readiness, effective configuration, profiles.
 type AdminConfig struct {
@@ -31,7 +38,7 @@ type AdminConfig struct {
 // DefaultCommon returns the defaults, with the service's own admin address.
 func DefaultCommon(adminListen string) Common {
 	return Common{
-		Log:             LogConfig{Level: "info", Format: "json"},
+		Log:             LogConfig{Level: "info", Format: formatAuto},
 		Admin:           AdminConfig{Listen: adminListen},
 		ShutdownTimeout: 30 * time.Second,
 	}
@@ -42,7 +49,7 @@ func (c Common) Validate() error {
 	var errs []error
 	errs = append(errs,
 		config.CheckOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error"),
-		config.CheckOneOf("log.format", c.Log.Format, "json", "console"),
+		config.CheckOneOf("log.format", c.Log.Format, formatAuto, formatJSON, formatConsole),
 		config.CheckListen("admin.listen", c.Admin.Listen))
 	if c.ShutdownTimeout <= 0 {
 		errs = append(errs, config.Fault("shutdown_timeout", "must be > 0, got %s", c.ShutdownTimeout))

@@ -15,7 +15,7 @@ import (
 // TestAdminConnectionsAreBounded: those that wait make room for those that ask, which are all answered.
 func TestAdminConnectionsAreBounded(t *testing.T) {
 	rt := newRuntime("test", zap.NewNop(), time.Second)
-	ln, err := Listen(t.Context(), rt.Log, "admin", "127.0.0.1:0")
+	ln, err := Listen(t.Context(), rt.Log, "admin", "admin.listen", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,6 +72,19 @@ func (l *logWriter) await(c <-chan struct{}) bool {
 	}
 }
 
+// formatFor returns the format of a log that is written to w: auto is console for a terminal, whose reader is a person, and JSON for all else.
+func formatFor(format string, w io.Writer) string {
+	if format != formatAuto {
+		return format
+	}
+	if file, ok := w.(*os.File); ok {
+		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return formatConsole
+		}
+	}
+	return formatJSON
+}
+
 // newLogger returns a logger that writes to w, which is safe for concurrent use. Repeated messages are thinned out: after the first hundred of a
 // second, every hundredth.
 func newLogger(cfg LogConfig, w io.Writer) (*zap.Logger, error) {
@@ -82,7 +96,7 @@ func newLogger(cfg LogConfig, w io.Writer) (*zap.Logger, error) {
 	keys.EncodeTime = zapcore.ISO8601TimeEncoder
 	keys.EncodeDuration = zapcore.StringDurationEncoder
 	encoder := zapcore.NewJSONEncoder(keys)
-	if cfg.Format == "console" {
+	if cfg.Format == formatConsole {
 		encoder = zapcore.NewConsoleEncoder(keys)
 	}
 	core := zapcore.NewCore(encoder, zapcore.AddSync(w), level)

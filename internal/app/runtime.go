@@ -36,10 +36,12 @@ type Runtime struct {
 	reloading       chan struct{} // holds one while a configuration is taken over; the stop keeps it
 
 	mu       sync.Mutex
+	pages    []adminPage // the service's own
 	stages   []*stage
 	stopped  bool // every stage was stopped: what comes later is refused
 	reload   func(ctx context.Context, cfg any) error
 	failures []error // the first is the reason of the stop
+	told     int     // of failures, those that were logged when the stop began
 
 	memoryLimit int64 // set by TuneMemory, 0 before
 	usualMemory int64 // set by SpareMemory; 0: the limit alone counts
@@ -118,8 +120,17 @@ func (r *Runtime) Check(name string, check func(ctx context.Context) error) {
 	r.health.add(name, check)
 }
 
-// Handle adds a page to the admin server. The pattern is http.ServeMux's.
-func (r *Runtime) Handle(pattern string, handler http.Handler) { r.admin.Handle(pattern, handler) }
+// Handle adds pages to the admin server. The path is a pattern of http.ServeMux's without a method; what says in one line, for the index, what is
+// there, and is empty for pages that it does not list.
+func (r *Runtime) Handle(path, what string, handler http.Handler) {
+	r.admin.Handle(path, handler)
+	if what == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pages = append(r.pages, adminPage{path, what})
+}
 
 // Serve starts an actor that serves HTTP on ln; see [Serve]. Requests in flight at the stop have half of the shutdown timeout to finish.
 func (r *Runtime) Serve(name string, ln net.Listener, server *http.Server) {
@@ -135,8 +146,8 @@ func (r *Runtime) ServeWith(name string, ln net.Listener, server *http.Server, s
 }
 
 // Listen opens a listener for one of the service's servers; see [Listen].
-func (r *Runtime) Listen(ctx context.Context, server, address string) (net.Listener, error) {
-	return Listen(ctx, r.Log, server, address)
+func (r *Runtime) Listen(ctx context.Context, server, key, address string) (net.Listener, error) {
+	return Listen(ctx, r.Log, server, key, address)
 }
 
 // Shutdown asks for the ordered stop, with success, and returns at once. It may be called any number of times.
@@ -204,6 +215,7 @@ func (r *Runtime) logStop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reason := errors.Join(r.failures...)
+	r.told = len(r.failures)
 	var panicked *PanicError
 	switch {
 	case errors.As(reason, &panicked):
@@ -213,6 +225,13 @@ func (r *Runtime) logStop() {
 	default:
 		r.Log.Info("stopping", zap.Duration("timeout", r.shutdownTimeout))
 	}
+}
+
+// untold returns what has failed in the stop: what made the process stop was logged when that began.
+func (r *Runtime) untold() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Join(r.failures[r.told:]...)
 }
 
 // stop waits for those that come first, then unwinds the stages until ctx ends. A stage that is not done by then is a failure: it is named, with

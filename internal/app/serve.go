@@ -7,6 +7,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,12 +15,15 @@ import (
 )
 
 // Listen opens a TCP listener for the server of that name and logs "listening" with the server and the address, the chosen port where the given
-// one was 0.
-func Listen(ctx context.Context, log *zap.Logger, server, address string) (net.Listener, error) {
+// one was 0. key is the configuration's that has the address: what is wrong with it is said of that.
+func Listen(ctx context.Context, log *zap.Logger, server, key, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen for the %s server: %w", server, err)
+		if cause := (*os.SyscallError)(nil); errors.As(err, &cause) {
+			err = cause.Err // without the address again
+		}
+		return nil, fmt.Errorf("%s: cannot listen on %s: %w", key, address, err)
 	}
 	log.Info("listening", zap.String("server", server), zap.String("address", ln.Addr().String()))
 	return ln, nil

@@ -18,6 +18,20 @@ func CheckListen(path, address string) error {
 	return Fault(path, "must be host:port to listen on, such as 127.0.0.1:9090 or :9090, got %q", address)
 }
 
+// CheckApart returns a fault at path when a listener at address would take the port of the one at otherPath. Addresses that are wrong by themselves
+// are CheckListen's affair.
+func CheckApart(path, address, otherPath, other string) error {
+	host, port, err := net.SplitHostPort(address)
+	otherHost, otherPort, otherErr := net.SplitHostPort(other)
+	if err != nil || otherErr != nil || port != otherPort || port == "0" {
+		return nil
+	}
+	if any := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }; host == otherHost || any(host) || any(otherHost) {
+		return Fault(path, "must be another address than %s, got %q for both", otherPath, address)
+	}
+	return nil
+}
+
 // CheckOneOf returns a fault at path unless value is one of allowed.
 func CheckOneOf(path, value string, allowed ...string) error {
 	for _, a := range allowed {

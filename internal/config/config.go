@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -264,6 +265,9 @@ func readFile(path string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if errors.Is(err, syscall.EISDIR) {
+		return nil, fmt.Errorf("%s is a directory: name the file in it", path)
+	}
 	if err == nil && len(text) > maxFileSize {
 		err = fmt.Errorf("%s is larger than %d bytes", path, maxFileSize)
 	}

@@ -347,7 +347,7 @@ func TestFaults(t *testing.T) {
 			"pulsar:\n  pending: many\n  linger: 5\n  limits: {small: 300, ratio: x, on: 1, memory: 1QB}\ntopics: a\nlabels: [a]\nmode: {a: 1}\nlanes: [a]\n", nil,
 			[]string{
 				`pulsar.pending: must be a whole number, got "many" (line 2)`,
-				`pulsar.linger: must be a duration such as 500ms, 10s or 1m30s, got "5" (line 3)`,
+				`pulsar.linger: must be a duration such as 500ms, 10s or 1m30s, got "5"; did you mean 5s? (line 3)`,
 				`pulsar.limits.small: must be a whole number >= 0 that fits in 8 bits, got "300" (line 4)`,
 				`pulsar.limits.ratio: must be a number, got "x" (line 4)`,
 				`pulsar.limits.on: must be true or false, got "1" (line 4)`,
@@ -631,6 +631,15 @@ func TestFaultsOfSecretsDoNotShowThem(t *testing.T) {
 			assert.Contains(t, faultsOf(t, err), test.want)
 			assert.NotContains(t, err.Error(), "hunter2")
 		})
+	}
+}
+
+func TestTwoListenersHaveTwoPorts(t *testing.T) {
+	for _, same := range [][2]string{{":1", ":1"}, {"127.0.0.1:1", "127.0.0.1:1"}, {"127.0.0.1:1", ":1"}, {"0.0.0.0:1", "127.0.0.1:1"}, {"[::]:1", ":1"}} {
+		require.EqualError(t, config.CheckApart("a", same[0], "b", same[1]), fmt.Sprintf(`a: must be another address than b, got %q for both`, same[0]))
+	}
+	for _, apart := range [][2]string{{":1", ":2"}, {":0", ":0"}, {"127.0.0.1:1", "127.0.0.2:1"}, {"x", "x"}} {
+		require.NoError(t, config.CheckApart("a", apart[0], "b", apart[1]))
 	}
 }
 

@@ -3,9 +3,11 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -339,6 +341,10 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path, origin string) {
 		v.Set(target.Elem())
 		return
 	}
+	if t == reflect.TypeFor[netip.Prefix]() && n.Kind == yaml.ScalarNode {
+		d.fault(path, origin, "must be a network such as 10.1.0.0/16 or 192.0.2.7/32, got %q", n.Value)
+		return
+	}
 	if decodesItself(t) && n.Kind == yaml.ScalarNode {
 		d.fault(path, origin, "%s", plainText(err))
 		return
@@ -376,6 +382,9 @@ func (d *decoder) mismatch(n *yaml.Node, t reflect.Type, path, origin string) {
 		got = "a single value, which is not shown"
 	default:
 		got = fmt.Sprintf("%q", n.Value)
+		if _, err := strconv.ParseUint(n.Value, 10, 32); err == nil && t == reflect.TypeFor[time.Duration]() {
+			got += fmt.Sprintf("; did you mean %ss?", n.Value) // a number without a unit: other programs take seconds
+		}
 	}
 	d.fault(path, origin, "must be %s, got %s", want, got)
 }

@@ -183,7 +183,7 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 
 // Validate returns every fault of the keys that are this package's own.
 func (c Config) Validate() error {
-	errs := []error{config.CheckListen("http.listen", c.HTTP.Listen)}
+	errs := []error{config.CheckListen("http.listen", c.HTTP.Listen), config.CheckApart("http.listen", c.HTTP.Listen, "admin.listen", c.Admin.Listen)}
 	for i, name := range c.HTTP.Hosts {
 		if name != "*" && (name == "" || strings.ContainsAny(name, "*:/@ ")) {
 			errs = append(errs, config.Fault(fmt.Sprintf("http.hosts[%d]", i), `must be a name without a port, such as events.example.com, or "*" for every name, got %q`, name))

@@ -124,6 +124,13 @@ func TestTheEnvironmentAloneIsEnough(t *testing.T) {
 	assert.Equal(t, eventbridge.Roles{"preprocessor", "processor"}, cfg.Roles)
 }
 
+func TestFaultsOfAddressesSayWhatIsWanted(t *testing.T) {
+	_, err := load(t, "http: {listen: ':1'}\nadmin: {listen: '127.0.0.1:1'}\ntargets: {allow: [10.0.0.1, 10.0.0.0/33]}\n", nil)
+	require.ErrorContains(t, err, `http.listen: must be another address than admin.listen, got ":1" for both (line 1)`)
+	require.ErrorContains(t, err, `targets.allow[0]: must be a network such as 10.1.0.0/16 or 192.0.2.7/32, got "10.0.0.1" (line 3)`)
+	require.ErrorContains(t, err, `targets.allow[1]: must be a network such as 10.1.0.0/16 or 192.0.2.7/32, got "10.0.0.0/33" (line 3)`)
+}
+
 func TestEveryFaultIsReportedByItsPath(t *testing.T) {
 	_, err := load(t, `
 http: {listen: nowhere, hosts: ["*", events.example.com, "events.example.com:443", "*.example.com", "https://events.example.com", ""]}

@@ -61,6 +61,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := s.manage(router); err != nil {
 		return err
 	}
+	elsewhere(router)
 	return s.serve(ctx, router, state)
 }
 
@@ -108,16 +109,18 @@ func (s *service) openRegistry(ctx context.Context) (err error) {
 		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of what was deleted stay")
 	}
 	s.pulsar = registry.NewPulsar(s.client, s.topics, s.admin())
+	var begin opening
+	s.rt.Check("registry", begin.check)
 	s.store, err = registry.Open(ctx, s.client, s.topics, registry.Options{
 		Instance: s.cfg.instance(), Keys: keys, Checks: s.checks, Pulsar: s.pulsar, Partitions: s.admin(),
-		Log: s.rt.Log, Metrics: registry.NewMetrics(s.rt.Metrics),
+		Log: s.rt.Log, Metrics: registry.NewMetrics(s.rt.Metrics), Waiting: begin.failed,
 	})
 	if err != nil {
 		return err
 	}
+	begin.read(s.store)
 	s.rt.OnStop("registry", s.store.Close)
 	s.rt.Go("registry", s.store.Run)
-	s.rt.Check("registry", s.store.Check)
 	return nil
 }
 
@@ -238,7 +241,7 @@ func (s *service) manage(r chi.Router) error {
 
 // serve opens the server in front of all.
 func (s *service) serve(ctx context.Context, handler http.Handler, state func(net.Conn, http.ConnState)) error {
-	ln, err := s.rt.Listen(ctx, "http", s.cfg.HTTP.Listen)
+	ln, err := s.rt.Listen(ctx, "http", "http.listen", s.cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}

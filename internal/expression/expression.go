@@ -41,8 +41,8 @@ func NewEnv(variables ...cel.EnvOption) (*cel.Env, error) {
 // the program's besides, and may lower the bound of its cost.
 func Compile(env *cel.Env, source, want string, options []cel.ProgramOption, wanted ...*cel.Type) (cel.Program, error) {
 	checked, issues := env.Compile(source)
-	if err := issues.Err(); err != nil {
-		return nil, fmt.Errorf("does not compile: %w", err)
+	if issues.Err() != nil {
+		return nil, fmt.Errorf("does not compile: %s", complaints(env, source, issues.Errors()))
 	}
 	out, fine := checked.OutputType(), len(wanted) == 0 || checked.OutputType().IsExactType(cel.DynType)
 	for _, t := range wanted {

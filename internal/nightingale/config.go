@@ -183,6 +183,7 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(append(errs,
 		config.CheckListen("http.listen", c.HTTP.Listen),
+		config.CheckApart("http.listen", c.HTTP.Listen, "admin.listen", c.Admin.Listen),
 		config.CheckOneOf("format", c.Format, formatNames()...),
 		config.CheckOneOf("exemplar_series", c.ExemplarSeries, refuseSeries, acceptSeries),
 		config.CheckOneOf("ack", c.Ack, ackBroker, ackQueued))...)

@@ -78,8 +78,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.samples.WithLabelValues(kind, result)
 		}
 	}
-	for _, code := range []int{204, 400, 503} {
+	for _, code := range []int{204, 400, 401, 403, 404, 413, 429, 500, 503} {
 		m.requests.WithLabelValues(strconv.Itoa(code))
+	}
+	for _, reason := range []string{
+		"forbidden_tenant", "in_flight_bytes", "in_flight_share", "internal", "invalid_series", "publish", "pulsar_away", "queue_full", "slow_body",
+		"tenant_quota", "timeout", "topic_unavailable", "unauthorized", "unknown_path",
+	} {
+		m.refused.WithLabelValues(reason)
+	}
+	for reason := range filterReasons {
+		m.filtered.WithLabelValues(filterReason(reason))
+	}
+	for _, result := range []string{"remembered", "ignored"} {
+		m.metadata.WithLabelValues(result)
+	}
+	for _, state := range []string{"compressed", "decoded", "published"} {
+		m.bodyBytes.WithLabelValues(state)
 	}
 	return m
 }

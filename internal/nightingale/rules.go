@@ -301,7 +301,7 @@ func (s Selector) matches(labels []label) bool {
 type selectorParser struct{ rest string }
 
 func (p *selectorParser) fail(wanted string) error {
-	return fmt.Errorf("must be a selector such as up{job=~\"api|web\"}: expected %s at %q", wanted, door.Cut(p.rest, 32))
+	return fmt.Errorf("must be a PromQL selector such as up{job=~\"api|web\"}: expected %s at %q", wanted, door.Cut(p.rest, 32))
 }
 
 func (p *selectorParser) take(token string) bool {
@@ -359,7 +359,12 @@ func (p *selectorParser) matcher() (*promlabels.Matcher, error) {
 			if err != nil {
 				return nil, err
 			}
-			return promlabels.NewMatcher(operator.kind, name, value)
+			m, err := promlabels.NewMatcher(operator.kind, name, value)
+			if err != nil { // of the regular expression alone, in two sentences of Go's
+				return nil, fmt.Errorf("must be a PromQL selector such as up{job=~\"api|web\"}: the regular expression %q of %s: %w",
+					door.Cut(value, 32), door.Cut(name, 32), err)
+			}
+			return m, nil
 		}
 	}
 	return nil, p.fail("=, !=, =~ or !~")

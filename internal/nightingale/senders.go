@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/prometheus/exporter-toolkit/web"
@@ -225,6 +224,6 @@ func (v *receiver) guard(next http.Handler) http.Handler {
 		if errors.Is(err, errUnauthorized) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="nightingale"`)
 		}
-		v.metrics.requests.WithLabelValues(strconv.Itoa(v.answer(w, r, err))).Inc()
+		v.refuse(w, r, err)
 	})
 }

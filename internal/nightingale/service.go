@@ -44,7 +44,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	rt.OnStop("publishers", out.close)
 	rt.Go("topics", out.run)
 	rt.Check("pulsar", out.check)
-	ln, err := rt.Listen(ctx, "http", cfg.HTTP.Listen)
+	ln, err := rt.Listen(ctx, "http", "http.listen", cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}

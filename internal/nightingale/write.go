@@ -59,12 +59,27 @@ func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver
 	}
 }
 
-// handler routes the service's requests. Other paths and methods get chi's 404
-// and 405.
+// writePath is where remote write comes in.
+const writePath = "/api/v1/write"
+
+// handler routes the service's requests. Other paths and methods are told the right
+// one: a wrong path is the first mistake in a writer's configuration.
 func (v *receiver) handler() http.Handler {
 	router := chi.NewRouter()
-	router.Post("/api/v1/write", v.write)
+	router.Post(writePath, v.write)
+	router.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		v.refuse(w, r, door.Elsewhere(r.URL.Path, "remote write goes by POST to "+writePath))
+	})
+	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", http.MethodPost)
+		v.refuse(w, r, door.Method(r, http.MethodPost))
+	})
 	return router
+}
+
+// refuse answers a request that is no write request at all.
+func (v *receiver) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	v.metrics.requests.WithLabelValues(strconv.Itoa(v.answer(w, r, err))).Inc()
 }
 
 // write answers one request.

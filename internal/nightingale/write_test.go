@@ -267,20 +267,26 @@ func TestWriteRefusesMethodsAndPaths(t *testing.T) {
 	for _, test := range []struct {
 		method, path string
 		status       int
+		says         string
 	}{
-		{http.MethodGet, "/api/v1/write", 405},
-		{http.MethodPut, "/api/v1/write", 405},
-		{http.MethodDelete, "/api/v1/write", 405},
-		{http.MethodPost, "/api/v1/read", 404},
-		{http.MethodGet, "/", 404},
+		{http.MethodGet, "/api/v1/write", 405, "/api/v1/write takes POST, not GET"},
+		{http.MethodPut, "/api/v1/write", 405, "takes POST, not PUT"},
+		{http.MethodDelete, "/api/v1/write", 405, "takes POST"},
+		{http.MethodPost, "/api/v1/read", 404, "there is nothing at /api/v1/read: remote write goes by POST to /api/v1/write"},
+		{http.MethodGet, "/", 404, "/api/v1/write"},
+		{http.MethodGet, "/metrics", 404, "/metrics is at the address of admin.listen, not here"},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), test.method, d.URL+test.path, nil)
 		require.NoError(t, err)
 		resp, err := d.Client().Do(req)
 		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
 		resp.Body.Close()
 		assert.Equal(t, test.status, resp.StatusCode, "%s %s", test.method, test.path)
+		assert.Contains(t, string(text), test.says)
 	}
+	assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.refused.WithLabelValues("unknown_path")), 0)
 }
 
 func TestWriteKeepsTheValidRest(t *testing.T) {

@@ -257,7 +257,7 @@ func (r *route) report(who string, err error) {
 	if err == nil {
 		delete(r.trouble, who)
 		if before != nil {
-			r.log.Info("well again", zap.String("part", who))
+			r.log.Info("recovered", zap.String("part", who))
 		}
 		return
 	}
@@ -265,7 +265,7 @@ func (r *route) report(who string, err error) {
 	r.lastErr, r.errAt = err, time.Now()
 	if now := time.Now(); before == nil || before.Error() != err.Error() && now.Sub(r.said[who]) >= sayEvery {
 		r.said[who] = now
-		r.log.Warn("in trouble, trying on", zap.String("part", who), zap.Error(err))
+		r.log.Warn("unhealthy, trying on", zap.String("part", who), zap.Error(err))
 	}
 }
 

@@ -30,8 +30,8 @@ func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	rt.OnStop("routes", s.stop)
 	pages := s.handler()
-	rt.Handle("/routes", pages)
-	rt.Handle("/routes/", pages)
+	rt.Handle("/routes", "the routes: state, lag, what is the matter; POST /routes/NAME/pause and /resume", pages)
+	rt.Handle("/routes/", "", pages)
 	if err := s.change(context.Background(), cfg); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -257,6 +258,10 @@ func TestMetricsCarryTheirRoute(t *testing.T) {
 	}
 	dead := "  dead_letter: {to: dead, sink: {rabbitmq: {url: 'amqp://127.0.0.1:1/'}}}\n"
 	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "x")+dead)))
+	require.NoError(t, reg.Register(newCollector(s)))
+	problems, err := testutil.GatherAndLint(reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
 	for _, name := range []string{"connections_total", "redelivered_total", "unroutable_total", "connected", "blocked"} {
 		assert.Equal(t, []string{
 			"role=dead_letter route=b", "role=sink route=a", "role=sink route=b", "role=source route=a", "role=source route=b",

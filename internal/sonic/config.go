@@ -163,6 +163,7 @@ func defaultRedis() RedisConfig {
 func (c Config) Validate() error {
 	errs := []error{
 		config.CheckListen("listen", c.Listen),
+		config.CheckApart("listen", c.Listen, "admin.listen", c.Admin.Listen),
 		config.CheckOneOf("ack", c.Ack, ackLocal, ackPublished),
 		config.CheckOneOf("publish", c.Publish, publishRelay, publishReplicate),
 		checkUsers(c.Users),

@@ -1,8 +1,10 @@
 package sonic_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +24,11 @@ func TestCommandsAreCounted(t *testing.T) {
 	})
 	require.NoError(t, err)
 	_, body := s.page(t, "/metrics")
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	require.NoError(t, err)
+	for _, p := range problems { // those of others, such as the Pulsar client, are not ours to name
+		require.NotRegexp(t, "^(sonic|messaging)_", p.Metric, p.Text)
+	}
 	for _, line := range []string{
 		`sonic_commands_total{class="refused"} 1`, `sonic_commands_total{class="write"} 1`, `sonic_commands_total{class="read"} 1`,
 		`sonic_commands_total{class="transaction"} 2`,

@@ -112,11 +112,11 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
-	rt.Handle("GET /zones", http.HandlerFunc(s.page))
+	rt.Handle("/zones", "the zones: connection, outbox, how far behind, what is the matter", http.HandlerFunc(s.page))
 	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
 	rt.Check("writes", s.checkWrites)
 
-	ln, err := rt.Listen(ctx, "redis", cfg.Listen)
+	ln, err := rt.Listen(ctx, "redis", "listen", cfg.Listen)
 	if err != nil {
 		return err
 	}

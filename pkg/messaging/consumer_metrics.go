@@ -66,6 +66,14 @@ type subscriptionMetrics struct {
 
 func (m consumerMetrics) of(subscription string) subscriptionMetrics {
 	handled := func(result string) prometheus.Counter { return m.handled.WithLabelValues(subscription, result) }
+	for _, reason := range []string{"other", "too_large", "terminated", "queue_full", "no_subscription"} {
+		m.failedCopies.WithLabelValues(subscription, reason) // from the start, so that an alert sees the first one
+	}
+	for _, reason := range []string{
+		"busy", "unauthorized", "topic_not_found", "terminated", "closed", "dropped", "rewound", "partitions", "longer_queue", "shorter_queue",
+	} {
+		m.resubscribes.WithLabelValues(subscription, reason)
+	}
 	return subscriptionMetrics{
 		received:     m.received.WithLabelValues(subscription),
 		acks:         handled("ack"),

@@ -48,6 +48,11 @@ type profileMetrics struct {
 }
 
 func (m publisherMetrics) of(profile string) profileMetrics {
+	for _, reason := range []string{
+		"ack_timeout", "connection", "terminated", "fenced", "topic_not_found", "quota_exceeded", "closed", "other",
+	} {
+		m.recreated.WithLabelValues(profile, reason) // from the start, so that an alert sees the first one
+	}
 	return profileMetrics{
 		acked:        m.published.WithLabelValues(profile, "ok"),
 		failed:       m.published.WithLabelValues(profile, "error"),

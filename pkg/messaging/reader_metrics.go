@@ -37,6 +37,11 @@ type namedReaderMetrics struct {
 }
 
 func (m readerMetrics) of(reader string) namedReaderMetrics {
+	for _, reason := range []string{
+		"connection", "silent", "no_answer", "busy", "unauthorized", "topic_not_found", "terminated", "closed",
+	} {
+		m.resubscribes.WithLabelValues(reader, reason) // from the start, so that an alert sees the first one
+	}
 	return namedReaderMetrics{
 		messages:     m.messages.WithLabelValues(reader),
 		bytes:        m.bytes.WithLabelValues(reader),

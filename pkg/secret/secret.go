@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 )
 
@@ -78,7 +79,10 @@ func ReadFile(path string) (String, error) {
 	}
 	defer func() { _ = f.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EISDIR):
+		return "", fmt.Errorf("cannot read a secret: %s is a directory: name the file in it", path)
+	case err != nil:
 		return "", fmt.Errorf("cannot read a secret: %w", err)
 	}
 	text := strings.TrimSpace(string(raw))

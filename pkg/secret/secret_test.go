@@ -94,7 +94,7 @@ func TestResolve(t *testing.T) {
 		"too large":   {file: write(strings.Repeat("a", 64<<10+1)), fault: "is larger than 65536 bytes"},
 		"binary":      {file: write("\xff\xfe"), fault: "is not UTF-8"},
 		"no file":     {file: filepath.Join(t.TempDir(), "none"), fault: "no such file"},
-		"a directory": {file: t.TempDir(), fault: "cannot read a secret"},
+		"a directory": {file: t.TempDir(), fault: "is a directory: name the file in it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := secret.Resolve(test.value, test.file)

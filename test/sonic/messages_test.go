@@ -88,7 +88,7 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	b.send(after, set(after, "k2", "2"))
 	await(t, 20*time.Second, "the gap is shown", func() bool { z := a.zones().Origins[0]; return z.Gap && z.Trouble != "" })
 	assert.Empty(t, c.Get(ctx, "k2").Val())
-	await(t, 20*time.Second, "it is tried again", func() bool { return strings.Count(a.Log(), "in trouble, trying on") > 0 })
+	await(t, 20*time.Second, "it is tried again", func() bool { return strings.Count(a.Log(), "unhealthy, trying on") > 0 })
 	time.Sleep(500 * time.Millisecond) // several tries
 	assert.InDelta(t, 1, a.metric(`sonic_gaps_total{origin="b"}`), 0, "a gap counts once, however often it is tried")
 	assert.Equal(t, 1, strings.Count(a.Log(), "effects are missing, reading them again"))

@@ -54,6 +54,7 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 		return "", false, err
 	}
 	c.next.Store(max(committed, oldest))
+	gaps := s.gaps.WithLabelValues(c.topic) // also where there are none, so that an alert sees the first one
 	gap := &GapError{Topic: c.topic, Partition: c.partition, Committed: committed, Oldest: oldest, Newest: newest,
 		Recreated: id != "" && strings.HasPrefix(former, topicIDMark) && former != id}
 	switch {
@@ -70,7 +71,7 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 		<-session.Context().Done()
 		return "", false, errors.New("stopped at a gap")
 	}
-	s.gaps.WithLabelValues(c.topic).Inc()
+	gaps.Inc()
 	s.log.Error("messages are gone unread, going on from the oldest", zap.Error(gap), zap.String("topic", c.topic), zap.Int32("partition", c.partition))
 	c.next.Store(oldest)
 	// Marks only ascend, and those of the topic that is gone may be higher than any to come.

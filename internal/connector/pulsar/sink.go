@@ -67,7 +67,7 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	o.Log = o.Log.Named("pulsar.sink")
+	o.Log = o.Log.Named("pulsar")
 	if o.MaxPending > 0 {
 		cfg.Profile.MaxPendingRecords = min(cfg.Profile.MaxPendingRecords, o.MaxPending)
 	}

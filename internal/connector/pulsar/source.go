@@ -46,7 +46,7 @@ func NewSource(cfg SourceConfig, o Options) (*Source, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	o.Log = o.Log.Named("pulsar.source")
+	o.Log = o.Log.Named("pulsar")
 	s := &Source{cfg: cfg, o: o, seed: maphash.MakeSeed()}
 	s.lagTrouble.report = func(err error) {
 		if err != nil {

@@ -38,11 +38,12 @@ func (o Options) metrics() *PartMetrics {
 	return o.Metrics
 }
 
-func (o Options) logger(name string) *zap.Logger {
+// logger is that of the part: whose it is, source or sink, is in the name that the caller gave.
+func (o Options) logger() *zap.Logger {
 	if o.Log == nil {
 		return zap.NewNop()
 	}
-	return o.Log.Named(name)
+	return o.Log.Named("rabbitmq")
 }
 
 // health turns the state of several parts (the connection, each queue) into one that is reported when it changes.

@@ -48,7 +48,7 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 		return nil, err
 	}
 	s := &Sink{
-		cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger("rabbitmq.sink"), patience: o.patience(),
+		cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger(), patience: o.patience(),
 		seed: maphash.MakeSeed(), room: newRoom(int64(cfg.WindowBytes)), alarm: newGate(true), stopped: make(chan struct{}),
 	}
 	for i := range cfg.Channels {

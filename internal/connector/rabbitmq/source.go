@@ -58,7 +58,7 @@ func NewSource(cfg SourceConfig, o Options) (*Source, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger("rabbitmq.source"), patience: o.patience(), asking: make(chan struct{}, 1)}
+	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger(), patience: o.patience(), asking: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
 		ahead := prefetch{most: cfg.Prefetch, bytes: int64(cfg.PrefetchBytes) / int64(cfg.channels())}
 		if cfg.Mode == modeOrdered {

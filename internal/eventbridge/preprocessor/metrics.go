@@ -55,10 +55,26 @@ func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
 	reg.MustRegister(m.requests, m.refused, m.refusedEvent, events, bytes, m.requestTime, m.inFlight, m.inFlightSize, m.connections, m.topics, limit)
 	m.requestsAccepted = m.requests.WithLabelValues(strconv.Itoa(http.StatusAccepted))
 	// Present from the start, so that rates and alerts see the first one.
-	for _, code := range []int{400, 422, 429, 503} {
+	for _, code := range []int{400, 401, 403, 404, 413, 415, 422, 429, 503} {
 		m.requests.WithLabelValues(strconv.Itoa(code))
 	}
+	for _, reason := range reasons() {
+		m.refused.WithLabelValues(reason)
+		m.refusedEvent.WithLabelValues(reason)
+	}
 	return m
+}
+
+// reasons are those of refusals, as docs/eventbridge-parts/preprocessor.md lists them.
+func reasons() []string {
+	return []string{
+		"not_json", "invalid_utf8", "duplicate_key", "too_deep", "too_many_values", "number_out_of_range", "not_an_object",
+		"missing_attribute", "invalid_attribute", "invalid_data", "invalid_header",
+		"content_encoding", "hops", "unreadable_body", "unauthorized", "forbidden_bus", "unsigned_attributes", "unknown_bus",
+		"body_bytes", "decoded_bytes", "batch_too_large", "event_too_large", "in_flight_bytes", "broker_size",
+		"content_type", "no_mapping", "schema", "mapping", "batch", "tenant_quota",
+		"timeout", "publish", "pulsar_away", "topic_unavailable", "in_flight_share", "slow_body", "bus_definition",
+	}
 }
 
 // connState counts connections.

@@ -100,6 +100,8 @@ func (w *worker) deliver(ctx context.Context, items []item) (results []target.Re
 			for i := range results {
 				results[i] = target.Result{Reason: "panic", Err: fmt.Errorf("the target panicked: %v", v)}
 			}
+			text := errorText(results[0])
+			w.lastFailure.Store(&text)
 			w.breaker.leave(failing)
 		}
 	}()
@@ -107,7 +109,12 @@ func (w *worker) deliver(ctx context.Context, items []item) (results []target.Re
 	if len(results) != len(items) {
 		panic(fmt.Sprintf("%d results for %d events", len(results), len(items)))
 	}
-	w.breaker.leave(verdictOf(results))
+	v := verdictOf(results)
+	if v == failing {
+		text := errorText(results[0])
+		w.lastFailure.Store(&text)
+	}
+	w.breaker.leave(v)
 	return results
 }
 

@@ -12,7 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
@@ -273,6 +275,20 @@ func TestResultsThatAreMissing(t *testing.T) {
 	state, _ := w.breaker.now()
 	assert.Equal(t, BreakerOpen, state)
 	w.breaker.end()
+}
+
+// The log says why the breaker opened.
+func TestTheBreakerSaysWhyItOpens(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
+	core, logs := observer.New(zap.WarnLevel)
+	w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
+	w.breaker = newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Minute)}, w.breakerChanged)
+	defer w.breaker.end()
+	w.deliver(t.Context(), make([]item, 1))
+	lines := logs.FilterMessage("the breaker is open: nothing is delivered until a probe succeeds").All()
+	require.Len(t, lines, 1)
+	assert.Contains(t, lines[0].ContextMap()["error"], "0 results for 1 events")
 }
 
 // An event that cannot be transformed is in the delivery log by its name.

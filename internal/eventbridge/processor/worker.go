@@ -37,7 +37,9 @@ type worker struct {
 
 	revision atomic.Int64 // the newest one that is delivered alike
 	underWay atomic.Int64
-	gone     sync.Once
+	// lastFailure is why the target failed last, as the log tells it when the breaker opens; nil: it never has.
+	lastFailure atomic.Pointer[string]
+	gone        sync.Once
 
 	mu        sync.Mutex
 	consumer  *messaging.Consumer
@@ -254,7 +256,7 @@ func (w *worker) breakerChanged(s BreakerState) {
 		}
 		if !w.failing {
 			w.failing = true
-			w.log.Warn("the breaker is open: nothing is delivered until a probe succeeds")
+			w.log.Warn("the breaker is open: nothing is delivered until a probe succeeds", zap.Stringp("error", w.lastFailure.Load()))
 		}
 	case BreakerHalfOpen:
 		w.metrics.breaker.Set(1)

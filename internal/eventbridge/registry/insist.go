@@ -15,10 +15,16 @@ import (
 // errFinal is in errors that trying again does not help.
 var errFinal = errors.New("cannot be right")
 
-// insist calls try until it succeeds, fails for good, or ctx ends.
-func insist(ctx context.Context, log *zap.Logger, what string, try func() error) error {
+// sayEvery is how often it is said again that something does not succeed.
+const sayEvery = time.Minute
+
+// insist calls try until it succeeds, fails for good, or ctx ends. It says what does not succeed at the first failure, and once a minute from then on:
+// whoever looks at the log in an outage must not find it silent.
+// waiting, which may be nil, is told each failure.
+func insist(ctx context.Context, log *zap.Logger, what string, waiting func(error), try func() error) error {
 	wait := 100 * time.Millisecond
-	for first := true; ; first = false {
+	began, said := time.Now(), time.Time{}
+	for {
 		err := try()
 		switch {
 		case err == nil:
@@ -26,8 +32,12 @@ func insist(ctx context.Context, log *zap.Logger, what string, try func() error)
 		case errors.Is(err, errFinal), errors.Is(err, messaging.ErrClosed), errors.Is(err, messaging.ErrInvalidTopic):
 			return err
 		}
-		if first {
-			log.Warn("cannot "+what+" yet, will keep trying", zap.Error(err))
+		if waiting != nil {
+			waiting(err)
+		}
+		if now := time.Now(); now.Sub(said) >= sayEvery {
+			said = now
+			log.Warn("cannot "+what+" yet, will keep trying", zap.Duration("for", now.Sub(began).Round(time.Second)), zap.Error(err))
 		}
 		if !pause(ctx, wait) {
 			return fmt.Errorf("%w (last failure: %w)", context.Cause(ctx), err)

@@ -33,6 +33,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 	}
+	for _, result := range []string{"stored", "same", "invalid", "conflict", "not_found", "unknown", "failed"} {
+		m.changes.WithLabelValues(result) // from the start, so that an alert sees the first one
+	}
 	if reg != nil {
 		reg.MustRegister(m.revision, m.buses, m.subscribers, m.rules, m.unreadable, m.changes, m.seconds)
 	}

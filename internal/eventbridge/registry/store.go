@@ -29,6 +29,8 @@ type Options struct {
 	Log *zap.Logger
 	// Metrics of the registry. Default: not kept.
 	Metrics *Metrics
+	// Waiting is told by Open of each failure after which it tries again. May be nil.
+	Waiting func(error)
 }
 
 // Provisioner makes at Pulsar what objects need, and removes it. Each method may be called again for what is done already.
@@ -135,7 +137,7 @@ const keepSubscription = "keep"
 
 // makeTopic makes the topic and the subscription that keeps it, trying until ctx ends.
 func (s *Store) makeTopic(ctx context.Context) error {
-	return insist(ctx, s.log, "make the registry's topic", func() error {
+	return insist(ctx, s.log, "make the registry's topic", s.opts.Waiting, func() error {
 		err := s.client.Topic(s.topic).Create(ctx, 0)
 		if err != nil && !errors.Is(err, messaging.ErrNoAdminURL) && !errors.Is(err, messaging.ErrExists) && !errors.Is(err, messaging.ErrAuthorization) {
 			return err

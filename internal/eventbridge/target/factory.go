@@ -228,10 +228,10 @@ func (s *sharedSink) report(err error) {
 	switch before := s.trouble.Load(); {
 	case err != nil:
 		s.trouble.Store(&err)
-		log.Warn("the connection of a target is in trouble", zap.Error(err))
+		log.Warn("the connection of a target is unhealthy", zap.Error(err))
 	case before != nil:
 		s.trouble.Store(nil)
-		log.Info("the connection of a target is well again")
+		log.Info("the connection of a target has recovered")
 	}
 }
 

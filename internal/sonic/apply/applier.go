@@ -111,6 +111,7 @@ const (
 // New makes an applier.
 func New(cfg Config, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics) *Applier {
 	log = log.Named("apply").With(zap.String("origin", cfg.Origin))
+	m.from(cfg.Origin)
 	a := &Applier{
 		cfg: cfg, lane: l, client: client, log: log, metrics: m,
 		trouble: retry.NewTrouble(log), skewed: retry.NewTrouble(log.Named("clock")), topic: retry.NewTrouble(zap.NewNop()),

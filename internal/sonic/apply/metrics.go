@@ -40,6 +40,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
+// from has the counters of a zone be there from the start, so that an alert sees the first one.
+func (m *Metrics) from(origin string) {
+	m.duplicates.WithLabelValues(origin)
+	m.gaps.WithLabelValues(origin)
+	for _, outcome := range []string{"applied", "lost", "dead", "diverged"} {
+		m.effects.WithLabelValues(origin, outcome)
+	}
+}
+
 // applied counts what became of a message.
 func (m *Metrics) applied(origin string, r lane.Result) {
 	if r.Status == lane.Duplicate {

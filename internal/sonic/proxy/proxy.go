@@ -72,7 +72,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		return nil, err
 	}
 	p := &Proxy{
-		cfg: cfg, log: log.Named("sonic.proxy"), metrics: newMetrics(reg), table: table,
+		cfg: cfg, log: log.Named("proxy"), metrics: newMetrics(reg), table: table,
 		limits:      resp.Limits{Bulk: cfg.Limits.BulkBytes, Arguments: cfg.Limits.Arguments, Request: cfg.Limits.QueryBytes},
 		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: cfg.Limits.AuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
 		down:        errors.New("no connection to Redis yet"),

@@ -69,7 +69,7 @@ func (t *Trouble) Note(err error) {
 	t.err = err
 	switch {
 	case err == nil && before != nil:
-		t.log.Info("well again", zap.Duration("after", now.Sub(t.since)))
+		t.log.Info("recovered", zap.Duration("after", now.Sub(t.since)))
 	case err == nil:
 	default:
 		t.last, t.at = err, now
@@ -78,7 +78,7 @@ func (t *Trouble) Note(err error) {
 		}
 		if before == nil || before.Error() != err.Error() && now.Sub(t.said) >= sayEvery {
 			t.said = now
-			t.log.Warn("in trouble, trying on", zap.Error(err))
+			t.log.Warn("unhealthy, trying on", zap.Error(err))
 		}
 	}
 }

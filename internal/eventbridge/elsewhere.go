@@ -1,0 +1,29 @@
+package eventbridge
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/aviaryhq/aviary/internal/door"
+)
+
+// elsewhere answers requests for paths that are not there, and for methods that a path does not take, with those that are: a wrong path is the first
+// mistake of a sender.
+func elsewhere(r *chi.Mux) {
+	const here = "events go by POST to /v1/buses/{bus}/events; GET /v1/openapi.json describes the API, and the console is at /"
+	r.NotFound(func(w http.ResponseWriter, req *http.Request) {
+		door.WriteProblem(w, door.Elsewhere(req.URL.Path, here), nil)
+	})
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+		var taken []string
+		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
+			if r.Match(chi.NewRouteContext(), method, req.URL.Path) {
+				taken = append(taken, method)
+			}
+		}
+		w.Header().Set("Allow", strings.Join(taken, ", "))
+		door.WriteProblem(w, door.Method(req, taken...), nil)
+	})
+}

@@ -1,0 +1,45 @@
+package eventbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+// opening is the readiness check of the registry. It is there before the registry is, and says then what is waited for: whoever starts the service
+// while Pulsar is away, or by a wrong address, must be told so.
+type opening struct {
+	mu    sync.Mutex
+	store *registry.Store // nil until it was read
+	err   error           // the last failure before
+}
+
+// failed notes why the registry cannot be read yet.
+func (o *opening) failed(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = err
+}
+
+// read notes that the registry was read.
+func (o *opening) read(s *registry.Store) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.store = s
+}
+
+func (o *opening) check(ctx context.Context) error {
+	o.mu.Lock()
+	s, err := o.store, o.err
+	o.mu.Unlock()
+	switch {
+	case s != nil:
+		return s.Check(ctx)
+	case err != nil:
+		return fmt.Errorf("the registry is not read yet: %w", err)
+	}
+	return errors.New("the registry is not read yet")
+}

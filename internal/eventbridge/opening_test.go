@@ -1,0 +1,53 @@
+package eventbridge_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/eventbridge"
+)
+
+// While Pulsar is away at the start, readiness says what is waited for, and why.
+func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
+	cfg := eventbridge.DefaultConfig()
+	cfg.Pulsar.URL, cfg.Admin.Listen, cfg.HTTP.Listen = "pulsar://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0"
+	core, logs := observer.New(zap.InfoLevel)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.RunProgram(ctx, app.Program[eventbridge.Config]{Name: "eventbridge", Build: eventbridge.Build}, cfg, zap.New(core))
+	}()
+	ask := func() (status int, body string) {
+		lines := logs.FilterMessage("listening").FilterField(zap.String("server", "admin")).All()
+		if len(lines) == 0 {
+			return 0, ""
+		}
+		address, _ := lines[0].ContextMap()["address"].(string)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/-/ready", nil)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(text)
+	}
+	assert.Eventually(t, func() bool {
+		status, body := ask()
+		return status == http.StatusServiceUnavailable && strings.Contains(body, `"status":"starting"`) &&
+			strings.Contains(body, "the registry is not read yet: ") && strings.Contains(body, "connection refused")
+	}, 30*time.Second, 20*time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,39 @@
+package messaging
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Counters that alerts watch are there before they count anything: the first failure is a rise from 0, which rate() and increase() see.
+func TestCountersAreThereFromTheStart(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := newMetrics(reg)
+	m.consumer.of("s")
+	m.publisher.of("p")
+	m.reader.of("r")
+	for name, reasons := range map[string]int{
+		"messaging_failed_copies_total": 5, "messaging_resubscribes_total": 10, "messaging_producers_recreated_total": 8,
+		"messaging_reader_resubscribes_total": 8, "messaging_handled_messages_total": 8, "messaging_published_records_total": 2,
+	} {
+		n, err := testutil.GatherAndCount(reg, name)
+		require.NoError(t, err)
+		assert.Equal(t, reasons, n, name)
+	}
+}
+
+// The names and help texts are as Prometheus wants them (promtool check metrics).
+func TestMetricsAreWellNamed(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := newMetrics(reg)
+	m.consumer.of("s")
+	m.publisher.of("p")
+	m.reader.of("r")
+	problems, err := testutil.GatherAndLint(reg)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}

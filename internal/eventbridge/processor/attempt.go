@@ -91,7 +91,9 @@ func (w *worker) deliver(ctx context.Context, items []item) (results []target.Re
 	}
 	w.underWay.Add(int64(len(items)))
 	w.metrics.underWay.Add(float64(len(items)))
+	overdue := w.overdue()
 	defer func() {
+		overdue.Stop()
 		w.underWay.Add(-int64(len(items)))
 		w.metrics.underWay.Sub(float64(len(items)))
 		if v := recover(); v != nil {
@@ -116,6 +118,15 @@ func (w *worker) deliver(ctx context.Context, items []item) (results []target.Re
 	}
 	w.breaker.leave(v)
 	return results
+}
+
+// overdueAfter is how much longer than its timeout an attempt lasts until that is said.
+const overdueAfter = time.Minute
+
+// overdue has it said when the attempt that begins now does not end in its time: the target keeps a place of the subscriber.
+func (w *worker) overdue() *time.Timer {
+	after := time.Duration(w.sub.Delivery.Timeout) + overdueAfter
+	return time.AfterFunc(after, func() { w.log.Warn("an attempt does not end, though its time is over", zap.Duration("elapsed", after)) })
 }
 
 // verdictOf is what results say about the target. One that answers is well, whatever it says about an event.

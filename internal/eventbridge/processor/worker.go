@@ -238,8 +238,8 @@ func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	c.HeldMessages, c.HeldBytes = w.p.cfg.HeldMessages, 2*c.PrefetchBytes
 	c.MaxMessageBytes = 64 << 10
 	c.DiscoverEvery = 10 * time.Minute
-	// Deliveries that wait for the breaker are not stuck.
-	c.StuckAfter = time.Duration(s.Delivery.Timeout) + probeMost*time.Duration(s.Delivery.Breaker.Probe) + 5*time.Minute
+	// Deliveries wait for the breaker and for the rate as long as it takes, and are not stuck: see [worker.overdue].
+	c.StuckAfter = math.MaxInt64
 	c.StopTimeout = w.p.cfg.StopTimeout
 	return c
 }

@@ -24,12 +24,12 @@ const (
 // newTransport makes a pool of connections whose dialer asks the guard. It speaks HTTP/1.1: each attempt has a connection
 // of its own, so one that does not get on holds up no other. idle bounds the connections that wait for use.
 func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int, idleFor time.Duration) *http.Transport {
-	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
+	to := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:                  nil, // the environment's would connect elsewhere than the guard sees
-		DialContext:            dialer.DialContext,
+		DialContext:            dropUnsent(to.DialContext),
 		TLSClientConfig:        settings,
 		TLSHandshakeTimeout:    tlsTimeout,
 		DisableCompression:     true, // answers are not unpacked: a few bytes cannot become many
@@ -38,6 +38,25 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 		IdleConnTimeout:        idleFor,
 		MaxResponseHeaderBytes: maxResponseHeader,
 		Protocols:              protocols,
+	}
+}
+
+// dialer connects.
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// dropUnsent has connections drop, when they are closed, what was not sent yet. The system would go on sending it for minutes once the
+// network is back: an attempt that was given up could come behind newer events.
+func dropUnsent(dial dialer) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		below := conn
+		if encrypted, ok := conn.(*tls.Conn); ok && encrypted != nil {
+			below = encrypted.NetConn()
+		}
+		if tcp, ok := below.(*net.TCPConn); ok && tcp != nil {
+			_ = tcp.SetLinger(0) // it may be closed already
+		}
+		return conn, err
 	}
 }
 

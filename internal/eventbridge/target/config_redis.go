@@ -147,6 +147,7 @@ func (c Redis) open() (redis.UniversalClient, error) {
 			}
 			return c.Username, p.Reveal()
 		},
+		Dialer: dropUnsent(redis.NewDialer(&redis.Options{DialTimeout: c.ConnectTimeout, TLSConfig: settings})),
 		// The time of an answer is the attempt's, by its context; the client's own would end long ones before their time.
 		DialTimeout: c.ConnectTimeout, ContextTimeoutEnabled: true, ReadTimeout: longestTimeout, WriteTimeout: longestTimeout, MaxRetries: -1,
 		PoolSize: c.MaxConnections, PoolFIFO: true, ConnMaxIdleTime: 5 * time.Minute,

@@ -1,0 +1,66 @@
+package target
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+)
+
+// TestWhatWasGivenUpComesNoMore: what an attempt had sent, and the receiver's machine had not taken when the attempt ended, is not sent behind it. It
+// could come behind newer events.
+func TestWhatWasGivenUpComesNoMore(t *testing.T) {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		controlled := c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) })
+		if controlled != nil {
+			return controlled
+		}
+		return err
+	}}
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+
+	h := newHarness(t, func(o *Options) {
+		c := Redis{}
+		c.SetDefaults()
+		c.Addresses = []string{listener.Addr().String()}
+		o.Connections.Redis = map[string]Redis{"main": c}
+	})
+	url := fmt.Sprintf("http://%s/", listener.Addr())
+	webhook := h.impatient(url, 300*time.Millisecond)
+	stream := h.target(&registry.Subscriber{
+		Target:   registry.Target{Redis: &registry.RedisTarget{Connection: "main", Stream: "s"}},
+		Delivery: registry.Delivery{Timeout: registry.Duration(300 * time.Millisecond)},
+	})
+	large := h.stored(`{"specversion":"1.0","id":"1","source":"/shop","type":"a","data":"` + strings.Repeat("x", 200<<10) + `"}`)
+	for name, target := range map[string]Target{"webhook": webhook, "redis": stream} {
+		t.Run(name, func(t *testing.T) {
+			ended := make(chan []Result, 1)
+			go func() { ended <- target.Deliver(t.Context(), []Delivery{large}) }()
+			conn, err := listener.Accept()
+			require.NoError(t, err)
+			defer func() { _ = conn.Close() }()
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+			if name == "redis" { // its greetings
+				for _, answer := range []string{"-ERR unknown command\r\n", "+OK\r\n+OK\r\n+OK\r\n"} {
+					_, err := conn.Read(make([]byte, 1<<10))
+					require.NoError(t, err)
+					say(conn, answer)
+				}
+			}
+			require.Equal(t, ReasonTimeout, (<-ended)[0].Reason)
+			got, err := io.ReadAll(conn)
+			require.Error(t, err, "the connection was reset")
+			assert.Less(t, len(got), 200<<10, "all of it came after the attempt had ended")
+		})
+	}
+}

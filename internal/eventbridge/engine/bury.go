@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"strings"
 	"time"
@@ -20,31 +19,38 @@ type burier struct {
 	subscriber *registry.Subscriber
 	log        *zap.Logger
 	metrics    *busMetrics
-	open       *messaging.Publisher
+	publisher  *messaging.Publisher // nil: it is not open
+	since      time.Time            // when it was opened
 }
 
+func (b *burier) open(ctx context.Context) (since time.Time, err error) {
+	if b.publisher != nil {
+		return b.since, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	topic := b.engine.topics.DeadLetter(b.subscriber)
+	if err := b.engine.client.EnsureSubscription(ctx, topic, registry.DeliverSubscription, messaging.StartEarliest); err != nil {
+		return since, err
+	}
+	p, err := b.engine.client.Publisher(ctx, topic, b.engine.profile("eventbridge_dead"))
+	if err != nil {
+		return since, err
+	}
+	b.publisher, b.since = p, time.Now()
+	return b.since, nil
+}
+
+// put is called when the dead-letter topic is open.
 func (b *burier) put(ctx context.Context, entries []entry, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if b.open == nil {
-		topic := b.engine.topics.DeadLetter(b.subscriber)
-		if err := b.engine.client.EnsureSubscription(ctx, topic, registry.DeliverSubscription, messaging.StartEarliest); err != nil {
-			return err
-		}
-		p, err := b.engine.client.Publisher(ctx, topic, b.engine.profile("eventbridge_dead"))
-		if err != nil {
-			return err
-		}
-		b.open = p
-		// The brokers can be reached again, perhaps only now: the send topic has another try first.
-		return errAnotherTry
-	}
 	letters := make([]entry, len(entries))
 	for i, e := range entries {
 		letters[i] = e
 		letters[i].record = b.letter(e.record, reason)
 	}
-	_, _, err := publisher{b.open}.put(ctx, letters)
+	_, _, err := publisher{b.publisher}.put(ctx, letters)
 	if err != nil {
 		b.close()
 		return err
@@ -53,8 +59,6 @@ func (b *burier) put(ctx context.Context, entries []entry, reason string) error 
 	b.log.Error("copies are dead letters now", zap.Int("copies", len(entries)), zap.String("reason", reason))
 	return nil
 }
-
-var errAnotherTry = errors.New("the dead-letter topic has just been opened")
 
 // letter is a copy as the library makes dead letters, so that they can be redriven.
 func (b *burier) letter(r *messaging.Record, reason string) *messaging.Record {
@@ -72,11 +76,11 @@ func (b *burier) letter(r *messaging.Record, reason string) *messaging.Record {
 }
 
 func (b *burier) close() {
-	if b.open == nil {
+	if b.publisher == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = b.open.Close(ctx)
-	b.open = nil
+	_ = b.publisher.Close(ctx)
+	b.publisher = nil
 }

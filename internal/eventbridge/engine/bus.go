@@ -183,7 +183,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	cfg.MaxMessageBytes = 4 << 10 // most events are smaller: a queue that is made longer later gives partitions up for a second
 	cfg.AckBatchIndex, cfg.StopTimeout = own.AckBatchIndex, own.StopTimeout
 	cfg.AckEvery = 20 * time.Millisecond
-	cfg.StuckAfter = 2*own.StallAfter + time.Minute
+	cfg.StuckAfter = 3*own.StallAfter + time.Minute
 	cfg.Retry = messaging.Retry{
 		MinDelay: firstPause, MaxDelay: lastPause, // of what is given up; only Reject ends attempts
 		DeadLetterTopic: topics.Unmatched(b.name), DeadLetterSubscription: registry.DeliverSubscription,

@@ -23,6 +23,8 @@ type store interface {
 
 // deadLetters take what a send topic does not.
 type deadLetters interface {
+	// open opens the dead-letter topic, and returns since when it is open.
+	open(ctx context.Context) (since time.Time, err error)
 	// put stores all entries, or returns why they are not all stored.
 	put(ctx context.Context, entries []entry, reason string) error
 	close()
@@ -280,7 +282,7 @@ func (w *laneWork) store(group []entry) {
 			w.finish(group, w.endError())
 			return
 		}
-		if w.stalled() && time.Since(w.tried) < probeEvery && w.bury.put(w.ctx, group, w.reason()) == nil {
+		if time.Since(w.tried) < probeEvery && w.buried(group) {
 			w.finish(group, nil)
 			return
 		}
@@ -309,12 +311,25 @@ func (w *laneWork) store(group []entry) {
 			continue
 		}
 		w.troubled(err)
-		if w.stalled() && w.bury.put(w.ctx, group, w.reason()) == nil {
+		if w.buried(group) {
 			w.finish(group, nil)
 			return
 		}
 		w.pause.wait(w.ctx)
 	}
+}
+
+// buried makes a group dead letters, if the send topic has taken nothing for long, and the dead-letter topic has been
+// open for as long: while the brokers are away, and when they have just come back, that says nothing about one topic.
+func (w *laneWork) buried(group []entry) bool {
+	if !w.stalled() {
+		return false
+	}
+	since, err := w.bury.open(w.ctx)
+	if err != nil || !w.terminated() && time.Since(since) < w.cfg.StallAfter {
+		return false
+	}
+	return w.bury.put(w.ctx, group, w.reason()) == nil
 }
 
 // send stores copies of a group in the send topic, from the first on, and returns those that are left.
@@ -397,7 +412,14 @@ func (w *laneWork) close() {
 func (l *lane) stalled() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.trouble != nil && (errors.Is(l.trouble, messaging.ErrTopicTerminated) || time.Since(l.since) >= l.cfg.StallAfter)
+	return errors.Is(l.trouble, messaging.ErrTopicTerminated) || l.trouble != nil && time.Since(l.since) >= l.cfg.StallAfter
+}
+
+// terminated reports whether the send topic will never take anything again.
+func (l *lane) terminated() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Is(l.trouble, messaging.ErrTopicTerminated)
 }
 
 // reason is why copies become dead letters.
@@ -427,6 +449,7 @@ func (w *laneWork) well() {
 	w.trouble, w.since = nil, time.Time{}
 	w.mu.Unlock()
 	if was != nil {
+		w.bury.close()
 		w.metrics.troubled.Dec()
 		w.log.Info("a send topic takes copies again", zap.Duration("after", time.Since(since)))
 	}

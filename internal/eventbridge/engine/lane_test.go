@@ -67,8 +67,16 @@ func (s *fakeStore) set(takes time.Duration, err error) {
 // fakeDead takes dead letters unless err is set.
 type fakeDead struct {
 	err     error
+	since   time.Time
 	letters []entry
 	reasons []string
+}
+
+func (d *fakeDead) open(context.Context) (time.Time, error) {
+	if d.err == nil && d.since.IsZero() {
+		d.since = time.Now()
+	}
+	return d.since, d.err
 }
 
 func (d *fakeDead) put(_ context.Context, entries []entry, reason string) error {
@@ -78,7 +86,7 @@ func (d *fakeDead) put(_ context.Context, entries []entry, reason string) error 
 	return d.err
 }
 
-func (d *fakeDead) close() {}
+func (d *fakeDead) close() { d.since = time.Time{} }
 
 // newFakeLane is a lane into s, which is not opened before openable is closed.
 func newFakeLane(t testing.TB, s *fakeStore, order registry.Order) (*lane, context.CancelFunc) {
@@ -274,10 +282,10 @@ func TestCopiesForATopicThatTakesNothingBecomeDeadLetters(t *testing.T) {
 		l, end := newFakeLane(t, s, registry.OrderTotal)
 		l.bury = dead
 		first := l.addTest(t.Context(), 1, "k")
-		time.Sleep(l.cfg.StallAfter - time.Second)
+		time.Sleep(2*l.cfg.StallAfter - time.Second)
 		synctest.Wait()
 		assert.False(t, first())
-		time.Sleep(2*time.Second + lastPause)
+		time.Sleep(2*time.Second + 2*lastPause)
 		synctest.Wait()
 		assert.True(t, first())
 		assert.Equal(t, []string{"the send topic takes nothing: broken"}, dead.reasons)
@@ -299,6 +307,35 @@ func TestCopiesForATopicThatTakesNothingBecomeDeadLetters(t *testing.T) {
 		assert.Equal(t, [][]int64{{200}}, s.groups)
 		assert.Greater(t, s.opened, opened)
 		assert.NoError(t, l.Trouble())
+		end()
+		l.working.Wait()
+	})
+}
+
+// Brokers come back one topic after the other: the dead-letter topic may be open long before the send topic is.
+func TestAnOutageOfTheBrokersMakesNoDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{err: errors.New("broken")}, &fakeDead{err: errors.New("away")}
+		l, end := newFakeLane(t, s, registry.OrderTotal)
+		l.bury = dead
+		f := l.addTest(t.Context(), 1, "k")
+		for range 2 {
+			time.Sleep(10 * l.cfg.StallAfter)
+			synctest.Wait()
+			dead.err = nil
+			time.Sleep(l.cfg.StallAfter - lastPause)
+			synctest.Wait()
+			require.False(t, f())
+			s.set(0, nil)
+			time.Sleep(2 * lastPause)
+			synctest.Wait()
+			require.True(t, f())
+			require.NoError(t, l.Trouble())
+			s.set(0, errors.New("broken"))
+			dead.err = errors.New("away")
+			f = l.addTest(t.Context(), 2, "k")
+		}
+		assert.Empty(t, dead.letters)
 		end()
 		l.working.Wait()
 	})

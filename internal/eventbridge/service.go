@@ -42,6 +42,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		defer rt.Shutdown()
 		return s.exchange(ctx)
 	}
+	s.tuneMemory()
 	if err := s.join(); err != nil {
 		return err
 	}

@@ -62,6 +62,9 @@ const (
 	mostPart  = 8 << 20
 )
 
+// Memory is about what the configuration lets events take that are here for so many subscribers.
+func (c Config) Memory(subscribers int) int64 { return int64(subscribers) * c.part(subscribers) }
+
 // part is the part of PrefetchBytes that one of n subscribers has.
 func (c Config) part(n int) int64 {
 	return min(max(c.PrefetchBytes/int64(max(n, 1)), leastPart), mostPart)

@@ -43,7 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) show(s *Snapshot) {
-	buses, subscribers := s.counts()
+	buses, subscribers := s.Counts()
 	m.revision.Set(float64(s.Revision()))
 	m.buses.Set(float64(buses))
 	m.subscribers.Set(float64(subscribers))

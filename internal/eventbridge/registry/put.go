@@ -124,7 +124,7 @@ func (s *Store) mergeBus(made, old *Bus, snapshot *Snapshot) error {
 	case made.Partitions > 1 && !s.opts.Partitions:
 		f.add("/partitions", "must be 1: more take the admin API, whose address pulsar.admin_url is not set")
 	}
-	buses, _ := snapshot.counts()
+	buses, _ := snapshot.Counts()
 	if old == nil && buses >= MaxBuses {
 		f.add("", "there are %d buses already, as many as there can be", buses)
 	}
@@ -344,7 +344,7 @@ func (s *Store) merge(made, old *Subscriber, bus *Bus, snapshot *Snapshot) error
 	if made.Order == OrderTotal && bus.Partitions != 1 {
 		f.add("/order", "must not be total on a bus of %d partitions: events of one partition only have an order", bus.Partitions)
 	}
-	if _, subscribers := snapshot.counts(); old == nil && subscribers >= MaxSubscribers {
+	if _, subscribers := snapshot.Counts(); old == nil && subscribers >= MaxSubscribers {
 		f.add("", "there are %d subscribers already, as many as there can be", subscribers)
 	}
 	if all := snapshot.Rules() - rules + len(made.Rules); len(made.Rules) > rules && all > MaxRules {

@@ -56,6 +56,9 @@ func (s *Snapshot) Revision() int64 { return s.revision }
 // Rules is the number of rules of all subscribers.
 func (s *Snapshot) Rules() int { return s.rules }
 
+// Weight returns what the patterns of all rules take in an engine, see match.Pattern.
+func (s *Snapshot) Weight() int { return s.weight }
+
 // Bus returns a bus, nil when there is none of that name.
 func (s *Snapshot) Bus(name string) *Bus { return s.buses[name] }
 
@@ -144,8 +147,8 @@ func (s *Snapshot) removeSubscriber(bus, name string) {
 	}
 }
 
-// counts are the buses and subscribers.
-func (s *Snapshot) counts() (buses, subscribers int) {
+// Counts returns how many buses and subscribers there are.
+func (s *Snapshot) Counts() (buses, subscribers int) {
 	for _, of := range s.subscribers {
 		subscribers += len(of)
 	}

@@ -93,7 +93,7 @@ func Open(ctx context.Context, client *messaging.Client, topics Topics, opts Opt
 	now := s.contents.share()
 	s.mu.Unlock()
 	s.show(now)
-	buses, subscribers := now.counts()
+	buses, subscribers := now.Counts()
 	s.log.Info("the registry is read", zap.Int64("revision", now.Revision()), zap.Int("buses", buses), zap.Int("subscribers", subscribers),
 		zap.Int("rules", now.Rules()), zap.Int("unreadable", len(now.unreadable)), zap.Duration("took", time.Since(begin)))
 	return s, nil

@@ -46,8 +46,8 @@ func (s *service) export(stdout io.Writer) error {
 // What is no file, such as a pipe, is written to.
 func writeFile(path string, write func(io.Writer) error) (err error) {
 	mode := os.FileMode(0o600)
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if file, err := filepath.EvalSymlinks(path); err == nil {
+		path = file
 	}
 	if info, err := os.Stat(path); err == nil {
 		if mode = info.Mode().Perm(); !info.Mode().IsRegular() {

@@ -26,7 +26,8 @@ func CheckApart(path, address, otherPath, other string) error {
 	if err != nil || otherErr != nil || port != otherPort || port == "0" {
 		return nil
 	}
-	if any := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }; host == otherHost || any(host) || any(otherHost) {
+	every := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	if host == otherHost || every(host) || every(otherHost) {
 		return Fault(path, "must be another address than %s, got %q for both", otherPath, address)
 	}
 	return nil

@@ -23,10 +23,9 @@ func CheckListen(path, address string) error {
 func CheckApart(path, address, otherPath, other string) error {
 	host, port, err := net.SplitHostPort(address)
 	otherHost, otherPort, otherErr := net.SplitHostPort(other)
-	if err != nil || otherErr != nil || port != otherPort || port == "0" {
-		return nil
-	}
-	if any := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }; host == otherHost || any(host) || any(otherHost) {
+	every := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	right := err == nil && otherErr == nil
+	if right && port == otherPort && port != "0" && (host == otherHost || every(host) || every(otherHost)) {
 		return Fault(path, "must be another address than %s, got %q for both", otherPath, address)
 	}
 	return nil

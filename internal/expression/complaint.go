@@ -12,11 +12,6 @@ import (
 // maxComplaints bounds the faults told of one expression: those behind the first ones mostly follow from them.
 const maxComplaints = 3
 
-var (
-	unexpected = regexp.MustCompile(`^Syntax error: (?:token recognition error at:|extraneous input|mismatched input|no viable alternative at input) '(.*)'(?: expecting .*)?$`)
-	undeclared = regexp.MustCompile(`^undeclared reference to '([^']*)'`)
-)
-
 // complaints says what is wrong with an expression in one line: the place and the fault. The compiler's own text repeats the source with a mark
 // below it, and lists each token of the language that could have come.
 func complaints(env *cel.Env, source string, errs []*cel.Error) string {
@@ -41,6 +36,9 @@ func complaints(env *cel.Env, source string, errs []*cel.Error) string {
 }
 
 func complaint(env *cel.Env, message string) string {
+	undeclared := regexp.MustCompile(`^undeclared reference to '([^']*)'`)
+	unexpected := regexp.MustCompile(
+		`^Syntax error: (?:token recognition error at:|extraneous input|mismatched input|no viable alternative at input) '(.*)'(?: expecting .*)?$`)
 	message, _, _ = strings.Cut(message, "\n")
 	if m := undeclared.FindStringSubmatch(message); m != nil {
 		var known []string

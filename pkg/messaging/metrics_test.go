@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Counters that alerts watch are there before they count anything: the first failure is a rise from 0, which rate() and increase() see.
+// Counters that alerts watch are there before they count anything: the first failure is a rise from
+// 0, which rate() and increase() see.
 func TestCountersAreThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := newMetrics(reg)

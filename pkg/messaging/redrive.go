@@ -30,6 +30,8 @@ type RedriveConfig struct {
 	// Filter chooses what goes back; the rest stays on Subscription. It is called in the order of
 	// each partition, from one goroutine. Nil: everything.
 	Filter func(*DeadLetter) bool
+	// Stored is called with how many more went back and are acknowledged, from one goroutine. Nil: it is not called.
+	Stored func(n int)
 	// Rate bounds how many go back in a second, on average. 0: no bound.
 	Rate float64
 	// Max bounds how many go back. 0: no bound.
@@ -311,7 +313,11 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 		}
 	}
 	v.result.Redriven += len(stored)
-	return errors.Join(err, v.source.ack(ending, stored))
+	unacknowledged := v.source.ack(ending, stored)
+	if v.cfg.Stored != nil && unacknowledged == nil {
+		v.cfg.Stored(len(stored))
+	}
+	return errors.Join(err, unacknowledged)
 }
 
 // outlast makes a context that ends several operation timeouts after ctx.

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ func (o *RedriveOptions) chooses(d *messaging.DeadLetter) bool {
 // Redrive begins a job that sends dead letters of a subscriber to it again, with all their attempts: by way of the
 // topic of replays, since the send topic of an ordered subscriber is written by engines alone. What fails again is a
 // dead letter again.
-func (p *Processor) Redrive(bus, subscriber string, o RedriveOptions) (Job, error) {
+func (p *Processor) Redrive(ctx context.Context, bus, subscriber string, o RedriveOptions) (Job, error) {
 	_, s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Job{}, err
@@ -53,11 +54,11 @@ func (p *Processor) Redrive(bus, subscriber string, o RedriveOptions) (Job, erro
 	if s.Order == registry.OrderLive {
 		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no redrive", ErrOptions)
 	}
-	about := Job{Kind: KindRedrive, Bus: bus, Subscriber: subscriber, DryRun: o.DryRun}
-	return p.jobs.start(s.UID, about, func(ctx context.Context, j *job) error {
-		return p.redrive(ctx, j, s, o)
-	})
+	return p.begin(ctx, s, record{Job: Job{Kind: KindRedrive, DryRun: o.DryRun}, Redrive: &o})
 }
+
+// busyFor is for how long a redrive that goes on waits for the process that ran it to be forgotten by the brokers.
+const busyFor = 2 * time.Minute
 
 func (p *Processor) redrive(ctx context.Context, j *job, s *registry.Subscriber, o RedriveOptions) error {
 	if err := p.keep(ctx, p.topics.DeadLetter(s)); err != nil {
@@ -69,21 +70,35 @@ func (p *Processor) redrive(ctx context.Context, j *job, s *registry.Subscriber,
 		}
 		p.replaying(s)
 	}
-	topics := p.topics
-	result, err := p.client.Redrive(ctx, messaging.RedriveConfig{
-		Topic: topics.DeadLetter(s), Subscription: registry.DeliverSubscription, To: topics.Replay(s),
-		Rate: o.Rate, Max: o.Max, DryRun: o.DryRun,
-		Filter: func(d *messaging.DeadLetter) bool {
-			j.read.Add(1)
-			if !o.chooses(d) {
-				return false
-			}
-			j.chosen.Add(1)
-			return true
-		},
-	})
-	if !o.DryRun {
-		j.published.Store(int64(result.Redriven))
+	most := o.Max
+	if most > 0 {
+		if most -= int(j.published.Load()); most <= 0 {
+			return nil
+		}
 	}
-	return err
+	if j.resumed && o.DryRun { // it begins anew: nothing says how far it was
+		j.read.Store(0)
+		j.chosen.Store(0)
+		most = o.Max
+	}
+	topics, began := p.topics, j.now().Began
+	for since := time.Now(); ; {
+		result, err := p.client.Redrive(ctx, messaging.RedriveConfig{
+			Topic: topics.DeadLetter(s), Subscription: registry.DeliverSubscription, To: topics.Replay(s),
+			Rate: o.Rate, Max: most, DryRun: o.DryRun,
+			Stored: func(n int) { j.published.Add(int64(n)) },
+			Filter: func(d *messaging.DeadLetter) bool {
+				j.read.Add(1)
+				if !o.chooses(d) || j.resumed && d.FirstFailed.After(began) { // the latter went back before, and failed again
+					return false
+				}
+				j.chosen.Add(1)
+				return true
+			},
+		})
+		if !j.resumed || !errors.Is(err, messaging.ErrSubscriptionBusy) || result.Redriven > 0 || time.Since(since) > busyFor {
+			return err
+		}
+		sleep(ctx, time.Second)
+	}
 }

@@ -263,7 +263,9 @@ func (w *world) Redrive(_ context.Context, bus, name string, o processor.Redrive
 }
 
 // Start has nothing to replay: no subscriber here begins in the past.
-func (*world) Start(context.Context, string, string) (processor.Job, bool, error) { return processor.Job{}, false, nil }
+func (*world) Start(context.Context, string, string) (processor.Job, bool, error) {
+	return processor.Job{}, false, nil
+}
 
 func (w *world) Replay(_ context.Context, bus, name string, o processor.ReplayOptions) (processor.Job, error) {
 	return w.begin(processor.Job{Kind: processor.KindReplay, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)

@@ -144,9 +144,10 @@ func (js *jobs) begin(ctx context.Context) {
 }
 
 func (js *jobs) wait() {
-	js.mu.Lock() // whoever begins one has done so, or will not
+	js.mu.Lock()
+	running := &js.running // whoever begins one has done so, or will not
 	js.mu.Unlock()
-	js.running.Wait()
+	running.Wait()
 }
 
 // reserve makes the caller the only one who may begin a job of the subscriber with that UID here, until free.

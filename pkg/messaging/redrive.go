@@ -30,7 +30,8 @@ type RedriveConfig struct {
 	// Filter chooses what goes back; the rest stays on Subscription. It is called in the order of
 	// each partition, from one goroutine. Nil: everything.
 	Filter func(*DeadLetter) bool
-	// Stored is called with how many more went back and are acknowledged, from one goroutine. Nil: it is not called.
+	// Stored is called with how many more went back and are acknowledged, from one goroutine. Nil:
+	// it is not called.
 	Stored func(n int)
 	// Rate bounds how many go back in a second, on average. 0: no bound.
 	Rate float64

@@ -288,7 +288,7 @@ func (p *Processor) work(ctx context.Context, s *registry.Subscriber, j *job) (e
 
 // Job returns the latest job of a subscriber that this process has run. Without one the error is ErrNoJob.
 func (p *Processor) Job(bus, subscriber string) (Job, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}
@@ -301,7 +301,7 @@ func (p *Processor) Job(bus, subscriber string) (Job, error) {
 
 // CancelJob ends the job of a subscriber, whichever process runs it. What it has published stays. Another process ends it some seconds later.
 func (p *Processor) CancelJob(ctx context.Context, bus, subscriber string) (Job, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}

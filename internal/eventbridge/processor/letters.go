@@ -24,7 +24,7 @@ type DeadLetter struct {
 // DeadLetters returns the oldest n dead letters of a subscriber, at most [messaging.MaxPeek], and leaves them where they are. It takes
 // the brokers' admin API: without its address the error is messaging.ErrNoAdminURL.
 func (p *Processor) DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]DeadLetter, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return nil, err
 	}

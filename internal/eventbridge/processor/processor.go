@@ -305,12 +305,12 @@ func (p *Processor) Attempts(bus, subscriber string) []Attempt {
 	return a.all()
 }
 
-// subscriber returns a subscriber and its bus as they are now.
-func (p *Processor) subscriber(bus, name string) (*registry.Bus, *registry.Subscriber, error) {
+// subscriber returns a subscriber as it is now.
+func (p *Processor) subscriber(bus, name string) (*registry.Subscriber, error) {
 	s := p.source.Snapshot()
-	b, sub := s.Bus(bus), s.Subscriber(bus, name)
-	if b == nil || sub == nil {
-		return nil, nil, fmt.Errorf("bus %s has no subscriber %s: %w", bus, name, ErrNoSubscriber)
+	sub := s.Subscriber(bus, name)
+	if s.Bus(bus) == nil || sub == nil {
+		return nil, fmt.Errorf("bus %s has no subscriber %s: %w", bus, name, ErrNoSubscriber)
 	}
-	return b, sub, nil
+	return sub, nil
 }

@@ -44,7 +44,7 @@ func (o *RedriveOptions) chooses(d *messaging.DeadLetter) bool {
 // topic of replays, since the send topic of an ordered subscriber is written by engines alone. What fails again is a
 // dead letter again.
 func (p *Processor) Redrive(ctx context.Context, bus, subscriber string, o RedriveOptions) (Job, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}

@@ -37,7 +37,7 @@ const clocksApart = time.Minute
 // that match to its topic of replays. Their copies have the job's id as the property "replay". Events that came again
 // within the bus' window, and were left out, are not.
 func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o ReplayOptions) (Job, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}
@@ -63,7 +63,7 @@ const startOverlap = 5 * time.Second
 // created the subscriber calls it once. It returns false when there is nothing to replay: start is latest. What comes
 // until all engines have heard of the subscriber, and until the replay has read it, may come twice.
 func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, began bool, err error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil || s.Start == "" || s.Start == "latest" || s.Order == registry.OrderLive {
 		return Job{}, false, err
 	}

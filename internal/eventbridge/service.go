@@ -141,8 +141,8 @@ func (s *service) join() (err error) {
 // process delivers to subscribers.
 func (s *service) process() {
 	s.processor = processor.New(processor.Options{
-		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Admin: s.admin(),
-		Config: s.cfg.Processor, Log: s.rt.Log, Metrics: processor.NewMetrics(s.rt.Metrics),
+		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Instance: s.cfg.instance(), Instances: s.status,
+		Admin: s.admin(), Config: s.cfg.Processor, Log: s.rt.Log, Metrics: processor.NewMetrics(s.rt.Metrics),
 	})
 	s.rt.Go("states of subscribers", s.tellStates)
 	s.rt.Go("processor", s.processor.Run)

@@ -30,6 +30,9 @@ type RedriveConfig struct {
 	// Filter chooses what goes back; the rest stays on Subscription. It is called in the order of
 	// each partition, from one goroutine. Nil: everything.
 	Filter func(*DeadLetter) bool
+	// Stored is called with how many more went back, or were discarded, and are acknowledged, from
+	// one goroutine. Nil: it is not called.
+	Stored func(n int)
 	// Rate bounds how many go back in a second, on average. 0: no bound.
 	Rate float64
 	// Max bounds how many go back. 0: no bound.
@@ -319,7 +322,11 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 		}
 	}
 	v.result.Redriven += len(stored)
-	return errors.Join(err, v.source.ack(ending, stored))
+	unacknowledged := v.source.ack(ending, stored)
+	if v.cfg.Stored != nil && unacknowledged == nil {
+		v.cfg.Stored(len(stored))
+	}
+	return errors.Join(err, unacknowledged)
 }
 
 // discard acknowledges the letters.
@@ -335,6 +342,9 @@ func (v *redrive) discard(ctx context.Context, batch []*letter) error {
 		return err
 	}
 	v.result.Redriven += len(ids)
+	if v.cfg.Stored != nil {
+		v.cfg.Stored(len(ids))
+	}
 	return nil
 }
 

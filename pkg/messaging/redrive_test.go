@@ -95,6 +95,8 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 		return l.Reason == "reason "+string(l.Payload) && len(l.Payload) == 2
 	}
 	cfg.Max = 3
+	stored := 0
+	cfg.Stored = func(n int) { stored += n }
 	result, err := client.Redrive(testContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, 3, result.Redriven)
@@ -102,6 +104,7 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 	result, err = client.Redrive(testContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, messaging.RedriveResult{Redriven: 7, Filtered: 10, Foreign: 1}, result)
+	require.Equal(t, 10, stored)
 	require.Equal(t, 11, s.Backlog(deadLetters, "sub"))
 	require.Len(t, s.Entries("elsewhere"), 10)
 	require.Len(t, s.Entries(topic), 20)

@@ -258,18 +258,20 @@ func (w *world) DeadLetters(_ context.Context, bus, name string, n int) ([]proce
 	return slices.Clone(letters[:min(n, len(letters))]), nil
 }
 
-func (w *world) Redrive(bus, name string, o processor.RedriveOptions) (processor.Job, error) {
+func (w *world) Redrive(_ context.Context, bus, name string, o processor.RedriveOptions) (processor.Job, error) {
 	return w.begin(processor.Job{Kind: processor.KindRedrive, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
-func (w *world) Discard(bus, name string, o processor.RedriveOptions) (processor.Job, error) {
+func (w *world) Discard(_ context.Context, bus, name string, o processor.RedriveOptions) (processor.Job, error) {
 	return w.begin(processor.Job{Kind: processor.KindDiscard, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
 // Start has nothing to replay: no subscriber here begins in the past.
-func (*world) Start(string, string) (processor.Job, bool, error) { return processor.Job{}, false, nil }
+func (*world) Start(context.Context, string, string) (processor.Job, bool, error) {
+	return processor.Job{}, false, nil
+}
 
-func (w *world) Replay(bus, name string, o processor.ReplayOptions) (processor.Job, error) {
+func (w *world) Replay(_ context.Context, bus, name string, o processor.ReplayOptions) (processor.Job, error) {
 	return w.begin(processor.Job{Kind: processor.KindReplay, Bus: bus, Subscriber: name, DryRun: o.DryRun}, o)
 }
 
@@ -311,7 +313,7 @@ func (w *world) Job(bus, name string) (processor.Job, error) {
 	return *s.job, nil
 }
 
-func (w *world) CancelJob(bus, name string) (processor.Job, error) {
+func (w *world) CancelJob(_ context.Context, bus, name string) (processor.Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.state(bus, name)

@@ -25,7 +25,7 @@ type Registry interface {
 	ChangeState(ctx context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error)
 }
 
-// Jobs are those that any process has kept, as JSON of a [Job]. A registry.Store has them.
+// Jobs are those that any process has kept, as JSON. A registry.Store has them.
 type Jobs interface {
 	Job(bus, subscriber string) json.RawMessage
 }
@@ -37,13 +37,13 @@ type Processor interface {
 	Backlog(ctx context.Context, bus, subscriber string) (processor.Backlog, error)
 	// DeadLetters, Discard, Job and CancelJob are about the bus itself without a subscriber.
 	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]processor.DeadLetter, error)
-	Discard(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
-	Redrive(bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
-	Replay(bus, subscriber string, o processor.ReplayOptions) (processor.Job, error)
+	Discard(ctx context.Context, bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
+	Redrive(ctx context.Context, bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
+	Replay(ctx context.Context, bus, subscriber string, o processor.ReplayOptions) (processor.Job, error)
 	// Start begins the replay of a new subscriber that begins in the past.
-	Start(bus, subscriber string) (j processor.Job, began bool, err error)
+	Start(ctx context.Context, bus, subscriber string) (j processor.Job, began bool, err error)
 	Job(bus, subscriber string) (processor.Job, error)
-	CancelJob(bus, subscriber string) (processor.Job, error)
+	CancelJob(ctx context.Context, bus, subscriber string) (processor.Job, error)
 }
 
 // Instances tells what is active where. A registry.Status does.

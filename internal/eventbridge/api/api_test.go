@@ -39,7 +39,7 @@ type starting struct {
 	names []string
 }
 
-func (s *starting) Start(bus, subscriber string) (j processor.Job, began bool, err error) {
+func (s *starting) Start(_ context.Context, bus, subscriber string) (j processor.Job, began bool, err error) {
 	s.names = append(s.names, bus+"/"+subscriber)
 	return j, false, nil
 }
@@ -68,7 +68,7 @@ func newWorld(t *testing.T, access api.Access) *world {
 	factory, err := target.NewFactory(target.Options{Config: target.DefaultConfig(), Topics: topics})
 	require.NoError(t, err)
 	delivering := processor.New(processor.Options{
-		Client: client, Source: still{store}, Topics: topics, Targets: factory, Admin: true, Config: processor.DefaultConfig(),
+		Client: client, Source: still{store}, Topics: topics, Targets: factory, Instance: "here", Instances: status, Admin: true, Config: processor.DefaultConfig(),
 		Log: zap.NewNop(), Metrics: processor.NewMetrics(prometheus.NewRegistry()),
 	})
 	var running sync.WaitGroup
@@ -394,7 +394,7 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	uid := w.store.Snapshot().Subscriber("b", "s").UID
 	kept := func(instance, state string, began time.Time) {
 		text := fmt.Sprintf(`{"id":"x1","kind":"replay","state":%q,"began":%q,"read":3,"chosen":2,"published":1,"instance":%q}`, state, began.Format(time.RFC3339Nano), instance)
-		require.NoError(t, w.store.SetJob(t.Context(), "b", "s", uid, json.RawMessage(text)))
+		require.NoError(t, w.store.ChangeJob(t.Context(), "b", "s", uid, func(json.RawMessage) (json.RawMessage, error) { return json.RawMessage(text), nil }))
 	}
 	kept("gone", "running", time.Now())
 	got := call(t, http.MethodGet, at+"/job", "")
@@ -408,7 +408,9 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	refused := call(t, http.MethodPost, at+":replay", `{"dry_run":true}`)
 	require.Equal(t, 409, refused.status, refused.body)
 	require.Contains(t, refused.body, "at the instance here")
-	require.Equal(t, 409, call(t, http.MethodDelete, at+"/job", "").status)
+	canceled := call(t, http.MethodDelete, at+"/job", "")
+	require.Equal(t, 200, canceled.status, canceled.body)
+	require.Contains(t, call(t, http.MethodGet, at+"/job", "").body, `"state":"canceled"`, "whichever process runs it")
 	kept("here", "done", time.Now())
 	require.Contains(t, call(t, http.MethodGet, at+"/job", "").body, `"state":"done"`)
 	require.Equal(t, 404, call(t, http.MethodDelete, at+"/job", "").status)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
@@ -54,7 +55,7 @@ func (a *API) putSubscriber(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if created && a.Processor != nil {
-		if _, _, err := a.Processor.Start(s.Bus, s.Name); err != nil {
+		if _, _, err := a.Processor.Start(context.WithoutCancel(r.Context()), s.Bus, s.Name); err != nil {
 			a.Log.Warn("a new subscriber does not get the events of before: replay them", zap.String("bus", s.Bus), zap.String("subscriber", s.Name), zap.Error(err))
 		}
 	}

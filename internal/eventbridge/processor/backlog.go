@@ -23,7 +23,7 @@ type Backlog struct {
 // Backlog asks the brokers' admin API what a subscriber has not got. Without its address the error is
 // messaging.ErrNoAdminURL.
 func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (Backlog, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Backlog{}, err
 	}

@@ -63,7 +63,7 @@ func (p *Processor) holder(bus, subscriber string) (key, letters string, err err
 		}
 		return busJob(bus), p.topics.Unmatched(bus), nil
 	}
-	_, s, err := p.subscriber(bus, subscriber)
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return "", "", err
 	}

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"sync"
@@ -22,6 +23,16 @@ type Source interface {
 	// Watch calls f for the present snapshot and after each change, from one goroutine, until stop.
 	Watch(f func(*registry.Snapshot)) (stop func())
 	ChangeState(ctx context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error)
+	// Job is what is kept of a subscriber's latest job, nil for nothing. ChangeJob changes it, one change at a time over all instances.
+	Job(bus, subscriber string) json.RawMessage
+	ChangeJob(ctx context.Context, bus, name, uid string, change func(was json.RawMessage) (json.RawMessage, error)) error
+}
+
+// Instances tells of all instances. A registry.Status does.
+type Instances interface {
+	Instances() []registry.Instance
+	// Active reports whether all engines match by a revision of the registry or a later one, and which do not.
+	Active(revision int64) (active bool, behind []string)
 }
 
 // Targets makes targets. A target.Factory does.
@@ -32,17 +43,19 @@ type Targets interface {
 // Processor delivers to all active subscribers. Processors of several processes share their events, as the order of
 // each subscriber allows. All methods are safe for concurrent use.
 type Processor struct {
-	client  *messaging.Client
-	source  Source
-	topics  registry.Topics
-	targets Targets
-	cfg     Config
-	admin   bool
-	log     *zap.Logger
-	metrics *Metrics
-	starts  *rate.Limiter
-	part    atomic.Int64 // of the bytes that are received ahead, for one subscriber
-	jobs    jobs
+	client    *messaging.Client
+	source    Source
+	topics    registry.Topics
+	targets   Targets
+	cfg       Config
+	admin     bool
+	log       *zap.Logger
+	metrics   *Metrics
+	starts    *rate.Limiter
+	instance  string
+	instances Instances    // nil: nothing is known of others
+	part      atomic.Int64 // of the bytes that are received ahead, for one subscriber
+	jobs      jobs
 
 	mu       sync.Mutex
 	workers  map[string]*worker   // by UID
@@ -56,12 +69,15 @@ type Processor struct {
 // name is what metrics call a subscriber.
 type name struct{ bus, subscriber string }
 
-// Options are what a processor works with. All must be set, but for Admin.
+// Options are what a processor works with. All must be set, but for Admin and Instances.
 type Options struct {
 	Client  *messaging.Client
 	Source  Source
 	Topics  registry.Topics
 	Targets Targets
+	// Instance is this one's name among Instances. Without Instances jobs of processes that have gone are not taken over.
+	Instance  string
+	Instances Instances
 	// Admin says that the client has the address of the brokers' admin API: backlogs are asked for.
 	Admin   bool
 	Config  Config
@@ -78,6 +94,10 @@ func New(o Options) *Processor {
 		starts:  rate.NewLimiter(rate.Limit(o.Config.StartRate), max(int(o.Config.StartRate/10), 1)),
 		workers: make(map[string]*worker), logs: make(map[string]*attempts),
 	}
+	p.instance, p.instances = o.Instance, o.Instances
+	p.jobs = jobs{
+		run: newJobID(), noteEvery: noteEvery, lookEvery: lookEvery, by: make(map[string]*job), taking: make(map[string]bool),
+	}
 	p.part.Store(o.Config.part(1))
 	o.Metrics.countTroubled(p.troubled)
 	return p
@@ -91,6 +111,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	if p.admin {
 		p.watchBacklogs(ctx)
 	}
+	p.ending.Go(func() { p.adopt(ctx) })
 	<-ctx.Done()
 	stop()
 	p.mu.Lock()
@@ -284,12 +305,12 @@ func (p *Processor) Attempts(bus, subscriber string) []Attempt {
 	return a.all()
 }
 
-// subscriber returns a subscriber and its bus as they are now.
-func (p *Processor) subscriber(bus, name string) (*registry.Bus, *registry.Subscriber, error) {
+// subscriber returns a subscriber as it is now.
+func (p *Processor) subscriber(bus, name string) (*registry.Subscriber, error) {
 	s := p.source.Snapshot()
-	b, sub := s.Bus(bus), s.Subscriber(bus, name)
-	if b == nil || sub == nil {
-		return nil, nil, fmt.Errorf("bus %s has no subscriber %s: %w", bus, name, ErrNoSubscriber)
+	sub := s.Subscriber(bus, name)
+	if s.Bus(bus) == nil || sub == nil {
+		return nil, fmt.Errorf("bus %s has no subscriber %s: %w", bus, name, ErrNoSubscriber)
 	}
-	return b, sub, nil
+	return sub, nil
 }

@@ -2,9 +2,11 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
@@ -50,8 +52,8 @@ func (o *RedriveOptions) chooses(d *messaging.DeadLetter) bool {
 // Redrive begins a job that sends dead letters of a subscriber to it again, with all their attempts: by way of the
 // topic of replays, since the send topic of an ordered subscriber is written by engines alone. What fails again is a
 // dead letter again.
-func (p *Processor) Redrive(bus, subscriber string, o RedriveOptions) (Job, error) {
-	_, s, err := p.subscriber(bus, subscriber)
+func (p *Processor) Redrive(ctx context.Context, bus, subscriber string, o RedriveOptions) (Job, error) {
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}
@@ -61,45 +63,73 @@ func (p *Processor) Redrive(bus, subscriber string, o RedriveOptions) (Job, erro
 	if s.Order == registry.OrderLive {
 		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no redrive", ErrOptions)
 	}
-	about := Job{Kind: KindRedrive, Bus: bus, Subscriber: subscriber, DryRun: o.DryRun}
-	return p.jobs.start(s.UID, about, func(ctx context.Context, j *job) error {
-		return p.redrive(ctx, j, s, o)
-	})
+	return p.begin(ctx, s, record{Job: Job{Kind: KindRedrive, DryRun: o.DryRun}, Redrive: &o})
 }
 
-// Discard begins a job that removes dead letters of a subscriber, or, without one, of the bus.
-func (p *Processor) Discard(bus, subscriber string, o RedriveOptions) (Job, error) {
-	key, topic, err := p.holder(bus, subscriber)
-	if err == nil {
-		err = o.check()
+// Discard begins a job that removes dead letters of a subscriber, or, without one, of the bus: then it is this process' alone, and ends with it.
+func (p *Processor) Discard(ctx context.Context, bus, subscriber string, o RedriveOptions) (Job, error) {
+	if err := o.check(); err != nil {
+		return Job{}, err
 	}
+	key, topic, err := p.holder(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}
-	about := Job{Kind: KindDiscard, Bus: bus, Subscriber: subscriber, DryRun: o.DryRun}
-	return p.jobs.start(key, about, func(ctx context.Context, j *job) error {
-		if err := p.keep(ctx, topic); err != nil {
-			return err
+	about := Job{Kind: KindDiscard, DryRun: o.DryRun}
+	if subscriber != "" {
+		s, err := p.subscriber(bus, subscriber)
+		if err != nil {
+			return Job{}, err
 		}
-		result, err := p.client.Redrive(ctx, messaging.RedriveConfig{
-			Topic: topic, Subscription: registry.DeliverSubscription, Discard: true, Rate: o.Rate, Max: o.Max, DryRun: o.DryRun, Filter: o.filter(j),
-		})
-		if !o.DryRun {
-			j.discarded.Store(int64(result.Redriven))
-		}
-		return err
-	})
+		return p.begin(ctx, s, record{Job: about, Discard: &o})
+	}
+	if err := p.jobs.reserve(key); err != nil {
+		return Job{}, err
+	}
+	about.ID, about.Bus, about.State, about.Began, about.Instance = newJobID(), bus, JobRunning, time.Now(), p.instance
+	j := newJob(record{Job: about})
+	begun := j.now()
+	return begun, p.launch(key, j, func(ctx context.Context) error { return p.discard(ctx, j, topic, o) }, func() {})
 }
 
-// filter counts what is looked at, and what is chosen.
-func (o *RedriveOptions) filter(j *job) func(*messaging.DeadLetter) bool {
-	return func(d *messaging.DeadLetter) bool {
+func (p *Processor) discard(ctx context.Context, j *job, topic string, o RedriveOptions) error {
+	if err := p.keep(ctx, topic); err != nil {
+		return err
+	}
+	return p.moveLetters(ctx, j, o, &j.discarded, messaging.RedriveConfig{Topic: topic, Discard: true})
+}
+
+// busyFor is for how long a job that goes on waits for the process that ran it to be forgotten by the brokers.
+const busyFor = 2 * time.Minute
+
+// moveLetters does with dead letters what cfg says, and counts in moved.
+func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, moved *atomic.Int64, cfg messaging.RedriveConfig) error {
+	cfg.Subscription, cfg.Rate, cfg.Max, cfg.DryRun = registry.DeliverSubscription, o.Rate, o.Max, o.DryRun
+	if o.Max > 0 {
+		if cfg.Max -= int(moved.Load()); cfg.Max <= 0 {
+			return nil
+		}
+	}
+	if j.resumed && o.DryRun { // it begins anew: nothing says how far it was
+		j.read.Store(0)
+		j.chosen.Store(0)
+	}
+	began := j.now().Began
+	cfg.Stored = func(n int) { moved.Add(int64(n)) }
+	cfg.Filter = func(d *messaging.DeadLetter) bool {
 		j.read.Add(1)
-		if !o.chooses(d) {
+		if !o.chooses(d) || j.resumed && d.FirstFailed.After(began) { // the latter went back before, and failed again
 			return false
 		}
 		j.chosen.Add(1)
 		return true
+	}
+	for since := time.Now(); ; {
+		result, err := p.client.Redrive(ctx, cfg)
+		if !j.resumed || !errors.Is(err, messaging.ErrSubscriptionBusy) || result.Redriven > 0 || time.Since(since) > busyFor {
+			return err
+		}
+		sleep(ctx, time.Second)
 	}
 }
 
@@ -113,13 +143,5 @@ func (p *Processor) redrive(ctx context.Context, j *job, s *registry.Subscriber,
 		}
 		p.replaying(s)
 	}
-	topics := p.topics
-	result, err := p.client.Redrive(ctx, messaging.RedriveConfig{
-		Topic: topics.DeadLetter(s), Subscription: registry.DeliverSubscription, To: topics.Replay(s),
-		Rate: o.Rate, Max: o.Max, DryRun: o.DryRun, Filter: o.filter(j),
-	})
-	if !o.DryRun {
-		j.published.Store(int64(result.Redriven))
-	}
-	return err
+	return p.moveLetters(ctx, j, o, &j.published, messaging.RedriveConfig{Topic: p.topics.DeadLetter(s), To: p.topics.Replay(s)})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -27,10 +28,6 @@ type ReplayOptions struct {
 	Rate float64 `json:"rate,omitempty"`
 	// DryRun only counts.
 	DryRun bool `json:"dry_run,omitempty"`
-
-	// toEnd says that all is wanted that the topic holds at To, the present then: the clocks of those that publish may go
-	// ahead of this one's.
-	toEnd bool
 }
 
 // clocksApart is how far the clocks of the processes that take events may be apart: publish times do not ascend.
@@ -39,57 +36,70 @@ const clocksApart = time.Minute
 // Replay begins a job that matches past events of the bus against the subscriber's present rules and publishes those
 // that match to its topic of replays. Their copies have the job's id as the property "replay". Events that came again
 // within the bus' window, and were left out, are not.
-func (p *Processor) Replay(bus, subscriber string, o ReplayOptions) (Job, error) {
-	b, s, err := p.subscriber(bus, subscriber)
+func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o ReplayOptions) (Job, error) {
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
 		return Job{}, err
 	}
+	plan := replayPlan{ReplayOptions: o}
 	switch {
 	case o.Rate < 0:
 		return Job{}, fmt.Errorf("%w: rate must be 0 or more", ErrOptions)
 	case s.Order == registry.OrderLive:
 		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no replay", ErrOptions)
 	case o.To.IsZero() || o.To.After(time.Now()):
-		o.To, o.toEnd = time.Now(), true
+		plan.To, plan.ToEnd = time.Now(), true
 	}
-	if !o.From.Before(o.To) {
+	if !plan.From.Before(plan.To) {
 		return Job{}, fmt.Errorf("%w: from must be before to", ErrOptions)
 	}
-	return p.beginReplay(b, s, o)
+	return p.beginReplay(ctx, s, plan)
 }
 
-// startOverlap is for how long after its creation a new subscriber's events are taken from the past, too: as long as
-// engines may take to hear of it.
+// startOverlap is how long engines may take to hear of a new subscriber, where nothing tells whether they have.
 const startOverlap = 5 * time.Second
 
 // Start begins the replay by which a new subscriber gets what came before it, from where its start says. Whoever has
-// created the subscriber calls it once. It returns false when there is nothing to replay: start is latest. What comes in
-// the first five seconds may come twice.
-//
-// Like all jobs the replay ends with this process: what it has not published then comes by another one ([Processor.Replay]).
-func (p *Processor) Start(bus, subscriber string) (j Job, began bool, err error) {
-	b, s, err := p.subscriber(bus, subscriber)
+// created the subscriber calls it once. It returns false when there is nothing to replay: start is latest. What comes
+// until all engines have heard of the subscriber, and until the replay has read it, may come twice.
+func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, began bool, err error) {
+	s, err := p.subscriber(bus, subscriber)
 	if err != nil || s.Start == "" || s.Start == "latest" || s.Order == registry.OrderLive {
 		return Job{}, false, err
 	}
-	o := ReplayOptions{To: s.Created.Add(startOverlap), toEnd: true}
+	plan := replayPlan{ReplayOptions: ReplayOptions{To: s.Created.Add(startOverlap)}, ToEnd: true, Revision: s.Revision}
 	if s.Start != "earliest" {
-		if o.From, err = time.Parse(time.RFC3339, s.Start); err != nil {
+		if plan.From, err = time.Parse(time.RFC3339, s.Start); err != nil {
 			return Job{}, false, fmt.Errorf("start: %w", err)
 		}
 	}
-	if !o.From.Before(o.To) {
+	if !plan.From.Before(plan.To) {
 		return Job{}, false, nil // it begins in the future: engines match what comes
 	}
-	j, err = p.beginReplay(b, s, o)
+	j, err = p.beginReplay(ctx, s, plan)
 	return j, err == nil, err
 }
 
-func (p *Processor) beginReplay(b *registry.Bus, s *registry.Subscriber, o ReplayOptions) (Job, error) {
-	about := Job{Kind: KindReplay, Bus: b.Name, Subscriber: s.Name, DryRun: o.DryRun}
-	return p.jobs.start(s.UID, about, func(ctx context.Context, j *job) error {
-		return p.replay(ctx, j, b, s, o)
-	})
+func (p *Processor) beginReplay(ctx context.Context, s *registry.Subscriber, plan replayPlan) (Job, error) {
+	return p.begin(ctx, s, record{Job: Job{Kind: KindReplay, DryRun: plan.DryRun}, Replay: &plan})
+}
+
+// heard waits until all engines match by a revision: what they match by an older one is not stored for the subscriber, and
+// has to be in the topic when it is read. Engines that are away match by a newer one when they come.
+func (p *Processor) heard(ctx context.Context, revision int64, created time.Time) error {
+	for ctx.Err() == nil {
+		late := time.Since(created) > startOverlap
+		switch {
+		case p.instances == nil && late:
+			return nil
+		case p.instances != nil && p.knows(p.instances.Instances()):
+			if active, behind := p.instances.Active(revision); active || late && len(behind) == 0 {
+				return nil
+			}
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+	return ctx.Err()
 }
 
 // replayPending bounds the copies that are under way.
@@ -99,28 +109,31 @@ const replayPending = 1000
 type replay struct {
 	*job
 	sub      *registry.Subscriber
-	options  ReplayOptions
+	plan     replayPlan
 	id       string
 	index    *match.Index[int]
 	scratch  match.Scratch
 	matched  []int
 	limit    *rate.Limiter
 	pending  *semaphore.Weighted
-	out      *messaging.Publisher // nil in a dry run
-	failed   chan error
-	passed   map[int]bool // partitions that are read up to To
+	out      *messaging.Publisher  // nil in a dry run
+	failed   atomic.Pointer[error] // why something was not stored
+	passed   map[int]bool          // partitions that are read up to To
 	expected int
+	at       map[int]messaging.MessageID // of each partition, the last that was looked at
+	settled  time.Time
 }
 
 var errReplayed = errors.New("all is read")
 
-func newReplay(j *job, s *registry.Subscriber, o ReplayOptions) *replay {
+func newReplay(j *job, s *registry.Subscriber, plan replayPlan) *replay {
 	r := &replay{
-		job: j, sub: s, options: o, id: j.now().ID, index: match.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1),
-		pending: semaphore.NewWeighted(replayPending), failed: make(chan error, 1), passed: make(map[int]bool),
+		job: j, sub: s, plan: plan, id: j.now().ID, index: match.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1),
+		pending: semaphore.NewWeighted(replayPending), passed: make(map[int]bool),
+		at: make(map[int]messaging.MessageID), settled: time.Now(),
 	}
-	if o.Rate > 0 {
-		r.limit = rate.NewLimiter(rate.Limit(o.Rate), 1)
+	if plan.Rate > 0 {
+		r.limit = rate.NewLimiter(rate.Limit(plan.Rate), 1)
 	}
 	for i, rule := range s.Rules {
 		r.index.Set(i, rule.Compiled())
@@ -128,34 +141,51 @@ func newReplay(j *job, s *registry.Subscriber, o ReplayOptions) *replay {
 	return r
 }
 
-func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *registry.Subscriber, o ReplayOptions) error {
-	r := newReplay(j, s, o)
+func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *registry.Subscriber, plan replayPlan) error {
 	topics := p.topics
-	if !o.DryRun {
+	after, err := plan.ids()
+	if err != nil {
+		return err
+	}
+	if plan.Revision > 0 && !plan.Reading {
+		if err := p.heard(ctx, plan.Revision, s.Created); err != nil {
+			return err
+		}
+	}
+	if plan.ToEnd && !plan.Reading {
+		plan.To = time.Now()
+		plan.Reading = true
+		j.settle(plan)
+	} else if plan.ToEnd { // the end of the topic is another one now
+		plan.To, plan.ToEnd = plan.To.Add(clocksApart), false
+	}
+	r := newReplay(j, s, plan)
+	for _, id := range after {
+		r.at[id.Partition()] = id
+	}
+	if !plan.DryRun {
 		if err := p.keep(ctx, p.topics.Replay(s)); err != nil {
 			return err
 		}
 		p.replaying(s)
 		profile := messaging.Business()
 		profile.Name, profile.Compression = "eventbridge_replay", messaging.NoCompression
-		var err error
 		if r.out, err = p.client.Publisher(ctx, topics.Replay(s), profile); err != nil {
 			return err
 		}
 		defer p.close(ctx, r.out)
 	}
-	sleep(ctx, time.Until(o.To)) // of a start: until engines have heard of it
 	partitions, err := p.client.Partitions(ctx, topics.Events(b.Name))
 	if err != nil {
 		return err
 	}
 	r.expected = len(partitions)
 	from := messaging.Earliest()
-	if !o.From.IsZero() {
-		from = messaging.AtTime(o.From.Add(-clocksApart))
+	if !plan.From.IsZero() {
+		from = messaging.AtTime(plan.From.Add(-clocksApart))
 	}
 	reader, err := p.client.Reader(ctx, messaging.ReaderConfig{
-		Topic: topics.Events(b.Name), Name: "eventbridge_replay", From: &from, PrefetchBytes: 4 << 20, MaxMessageBytes: 16 << 10,
+		Topic: topics.Events(b.Name), Name: "eventbridge_replay", From: &from, After: after, PrefetchBytes: 4 << 20, MaxMessageBytes: 16 << 10,
 	})
 	if err != nil {
 		return err
@@ -163,31 +193,61 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 	defer p.close(ctx, reader)
 	_, err = reader.ReadToEnd(ctx, r.take)
 	if err != nil && !errors.Is(err, errReplayed) {
+		// Whoever takes it over begins behind what is stored by then.
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.StopTimeout)
+		defer cancel()
+		_ = r.settle(closing)
 		return err
 	}
-	// All that was published is stored, or has failed.
+	return r.settle(ctx)
+}
+
+// settle waits until all that was published is stored, and notes up to where that is.
+func (r *replay) settle(ctx context.Context) error {
 	if err := r.pending.Acquire(ctx, replayPending); err != nil {
 		return err
 	}
-	select {
-	case err := <-r.failed:
-		return err
-	default:
-		return nil
+	defer r.pending.Release(replayPending)
+	if failed := r.failed.Load(); failed != nil {
+		return *failed
 	}
+	plan := r.plan
+	plan.After = nil
+	for _, id := range r.at {
+		plan.After = append(plan.After, id.Bytes())
+	}
+	r.job.settle(plan)
+	r.settled = time.Now()
+	return nil
 }
 
 // take looks at one event.
 func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
-	if !r.options.toEnd && !d.PublishTime.Before(r.options.To) {
-		if d.PublishTime.After(r.options.To.Add(clocksApart)) {
+	if time.Since(r.settled) >= settleEvery {
+		if err := r.settle(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.look(ctx, d); err != nil {
+		return err
+	}
+	r.at[d.Partition] = d.ID
+	return nil
+}
+
+// settleEvery is how often it is noted what is stored.
+const settleEvery = 2 * time.Second
+
+func (r *replay) look(ctx context.Context, d *messaging.Delivery) error {
+	if !r.plan.ToEnd && !d.PublishTime.Before(r.plan.To) {
+		if d.PublishTime.After(r.plan.To.Add(clocksApart)) {
 			if r.passed[d.Partition] = true; len(r.passed) == r.expected {
 				return errReplayed
 			}
 		}
 		return nil
 	}
-	if d.PublishTime.Before(r.options.From) {
+	if d.PublishTime.Before(r.plan.From) {
 		return nil
 	}
 	r.read.Add(1)
@@ -210,20 +270,15 @@ func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
 	if err := r.pending.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	select {
-	case err := <-r.failed:
+	if failed := r.failed.Load(); failed != nil {
 		r.pending.Release(1)
-		return err
-	default:
+		return *failed
 	}
 	r.out.PublishAsync(ctx, r.copyOf(d, e), func(_ messaging.MessageID, err error) {
 		if err == nil {
 			r.published.Add(1)
 		} else {
-			select {
-			case r.failed <- err:
-			default:
-			}
+			r.failed.CompareAndSwap(nil, &err)
 		}
 		r.pending.Release(1)
 	})

@@ -2,9 +2,14 @@ package registry_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
@@ -17,10 +22,19 @@ func TestAJobIsKeptWithItsSubscriber(t *testing.T) {
 	made, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
 	require.Nil(t, m.Job("orders", "mail"))
-	require.NoError(t, m.SetJob(ctx, "orders", "mail", "another", json.RawMessage(`{"n":0}`)), "it was made again meanwhile")
-	require.NoError(t, m.SetJob(ctx, "orders", "nobody", made.UID, json.RawMessage(`{"n":0}`)))
+	set := func(name, uid, job string) error {
+		return m.ChangeJob(ctx, "orders", name, uid, func(json.RawMessage) (json.RawMessage, error) { return json.RawMessage(job), nil })
+	}
+	require.ErrorIs(t, set("mail", "another", `{"n":0}`), registry.ErrNotFound, "it was made again meanwhile")
+	require.ErrorIs(t, set("nobody", made.UID, `{"n":0}`), registry.ErrNotFound)
 	require.Nil(t, m.Job("orders", "mail"))
-	require.NoError(t, m.SetJob(ctx, "orders", "mail", made.UID, json.RawMessage(`{"n":1}`)))
+	require.NoError(t, set("mail", made.UID, `{"n":1}`))
+	no := errors.New("no")
+	require.ErrorIs(t, m.ChangeJob(ctx, "orders", "mail", made.UID, func(was json.RawMessage) (json.RawMessage, error) {
+		require.JSONEq(t, `{"n":1}`, string(was))
+		return json.RawMessage(`{"n":2}`), no
+	}), no)
+	require.NoError(t, m.ChangeJob(ctx, "orders", "mail", made.UID, func(json.RawMessage) (json.RawMessage, error) { return nil, nil }))
 	kept := func(m member) {
 		t.Helper()
 		require.JSONEq(t, `{"n":1}`, string(m.Job("orders", "mail")))
@@ -42,6 +56,36 @@ func TestAJobIsKeptWithItsSubscriber(t *testing.T) {
 	_, _, err = m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
 	require.Nil(t, m.Job("orders", "mail"), "it is another one")
-	require.ErrorContains(t, m.SetJob(ctx, "orders", "mail", made.UID, json.RawMessage(`{`)), "must be JSON")
-	require.ErrorContains(t, m.SetJob(ctx, "orders", "mail", made.UID, json.RawMessage(`"`+strings.Repeat("x", registry.MaxJobBytes)+`"`)), "at most 8192 bytes")
+	made = m.Snapshot().Subscriber("orders", "mail")
+	require.ErrorContains(t, set("mail", made.UID, `{`), "must be JSON")
+	require.ErrorContains(t, set("mail", made.UID, `"`+strings.Repeat("x", registry.MaxJobBytes)+`"`), "at most 8192 bytes")
+}
+
+// TestOneOfManyChangesAJob: of several instances that want to begin a job one does.
+func TestOneOfManyChangesAJob(t *testing.T) {
+	m, s, _ := wired(t)
+	ctx := testContext(t)
+	made, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
+	require.NoError(t, err)
+	all := []member{m, another(t, s, registry.Options{}), another(t, s, registry.Options{})}
+	begun := errors.New("another one has begun")
+	var began atomic.Int64
+	var wg sync.WaitGroup
+	for i, m := range all {
+		wg.Go(func() {
+			err := m.ChangeJob(ctx, "orders", "mail", made.UID, func(was json.RawMessage) (json.RawMessage, error) {
+				if was != nil {
+					return nil, begun
+				}
+				return json.RawMessage(fmt.Sprint(i)), nil
+			})
+			if err == nil {
+				began.Add(1)
+			} else {
+				assert.ErrorIs(t, err, begun)
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 1, began.Load())
 }

@@ -40,7 +40,7 @@ type record struct {
 	Sealed  *sealed           `json:"sealed,omitempty"`
 	// Former is what had the key before and whose topics are still to be deleted: the UIDs of subscribers, or "" for a bus.
 	Former []string `json:"former,omitempty"`
-	// Job is what [Store.SetJob] was given for the subscriber.
+	// Job is what [Store.ChangeJob] keeps for the subscriber.
 	Job json.RawMessage `json:"job,omitempty"`
 }
 

@@ -4,7 +4,7 @@ import { get, path, request } from './api.js';
 import { chip, count, el, facts, renew, say, time } from './dom.js';
 import { act, every, showProblem } from './parts.js';
 
-const kinds = { running: 'warn', done: 'good', failed: 'bad', canceled: 'plain', interrupted: 'bad' };
+const kinds = { running: 'warn', done: 'good', failed: 'bad', canceled: 'plain', interrupted: 'warn' };
 
 /** jobPanel shows the latest job. It returns its element, and show for a job that has just begun. */
 export function jobPanel(bus, name, signal) {
@@ -18,7 +18,7 @@ export function jobPanel(bus, name, signal) {
   const root = el('section', { class: 'panel', hidden: true }, heading, state, content, el('div', { class: 'actions' }, cancel), trouble);
 
   function show(job) {
-    const running = job.state === 'running';
+    const running = job.state === 'running' || job.state === 'interrupted'; // another process takes it over
     root.hidden = false;
     cancel.hidden = !running;
     say(heading, `${job.dry_run ? 'Count of a ' : 'Latest '}${job.kind}`);
@@ -48,7 +48,7 @@ export function jobPanel(bus, name, signal) {
       try {
         const job = (await get(address, { signal, quiet: true })).data;
         show(job);
-        if (job.state !== 'running') ended.abort();
+        if (job.state !== 'running' && job.state !== 'interrupted') ended.abort();
       } catch (error) {
         ended.abort();
         if (error.name !== 'AbortError' && error.status !== 404 && error.status !== 501) trouble.replaceChildren(showProblem(error));

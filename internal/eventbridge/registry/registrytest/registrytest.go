@@ -2,6 +2,8 @@
 package registrytest
 
 import (
+	"context"
+	"encoding/json"
 	"sync"
 	"testing"
 
@@ -23,6 +25,7 @@ type Store struct {
 	mu       sync.Mutex
 	now      *registry.Snapshot
 	watchers map[*watcher]struct{}
+	jobs     map[string]json.RawMessage // by UID
 }
 
 // watcher calls f for one snapshot after the other.
@@ -33,7 +36,7 @@ type watcher struct {
 
 // NewStore makes one that shows s.
 func NewStore(s *registry.Snapshot) *Store {
-	return &Store{now: s, watchers: make(map[*watcher]struct{})}
+	return &Store{now: s, watchers: make(map[*watcher]struct{}), jobs: make(map[string]json.RawMessage)}
 }
 
 // Snapshot returns the present one.
@@ -77,4 +80,28 @@ func (w *watcher) call(s *Store) {
 	w.busy.Lock()
 	defer w.busy.Unlock()
 	w.f(s.Snapshot())
+}
+
+// Job returns what is kept of a subscriber's job.
+func (s *Store) Job(bus, name string) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sub := s.now.Subscriber(bus, name); sub != nil {
+		return s.jobs[sub.UID]
+	}
+	return nil
+}
+
+// ChangeJob changes what is kept of a subscriber's job.
+func (s *Store) ChangeJob(_ context.Context, bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sub := s.now.Subscriber(bus, name); sub == nil || sub.UID != uid {
+		return registry.ErrNotFound
+	}
+	job, err := change(s.jobs[uid])
+	if err == nil && job != nil {
+		s.jobs[uid] = job
+	}
+	return err
 }

@@ -1,0 +1,284 @@
+package processor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// fleet is what is known of instances.
+type fleet struct {
+	mu     sync.Mutex
+	all    []registry.Instance
+	active bool
+}
+
+func (f *fleet) Instances() []registry.Instance {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.all)
+}
+
+func (f *fleet) Active(int64) (bool, []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.active, nil
+}
+
+func (f *fleet) join(names ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range names {
+		f.all = append(f.all, registry.Instance{Name: name, Started: time.Now()})
+	}
+}
+
+func (f *fleet) leave(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = slices.DeleteFunc(f.all, func(i registry.Instance) bool { return i.Name == name })
+}
+
+// member runs a processor that looks after jobs often. kill ends it as a process that has gone: nothing is kept any more.
+func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) {
+	w.t.Helper()
+	dying := &mortal{store: w.store}
+	p = New(Options{
+		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: testConfig(), Instance: name, Instances: f,
+		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	p.jobs.noteEvery, p.jobs.lookEvery = 200*time.Millisecond, 100*time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(w.t, <-ended)
+	})
+	w.t.Cleanup(stop)
+	w.eventually("it runs", func() bool {
+		p.jobs.mu.Lock()
+		defer p.jobs.mu.Unlock()
+		return p.jobs.ctx != nil
+	})
+	return p, stop, func() {
+		dying.dead.Store(true)
+		stop()
+		f.leave(name)
+	}
+}
+
+// mortal is a registry that takes nothing from a process that has gone.
+type mortal struct {
+	*store
+	dead atomic.Bool
+}
+
+func (m *mortal) ChangeJob(ctx context.Context, bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
+	if m.dead.Load() {
+		return registry.ErrClosed
+	}
+	return m.store.ChangeJob(ctx, bus, name, uid, change)
+}
+
+// fill stores events in the bus.
+func (w *world) fill(ids ...string) {
+	w.t.Helper()
+	in, err := w.client.Publisher(w.t.Context(), w.topics.Events(busName), messaging.Business())
+	require.NoError(w.t, err)
+	defer func() { _ = in.Close(context.Background()) }()
+	for i, id := range ids {
+		key := fmt.Sprint("k", i%5)
+		require.NoError(w.t, in.Publish(w.t.Context(), &messaging.Record{Key: key, Payload: testEvent(id, "a", key)}))
+	}
+}
+
+// kept is the job as the registry has it.
+func (w *world) kept(name string) *record { return recordOf(w.store.Job(busName, name)) }
+
+// A replay whose process stops, or dies, goes on at another one, behind what it had stored. Of one that stopped in order nothing comes twice.
+func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
+	for _, how := range []string{"stop", "kill"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2, newSubscriber("s", registry.OrderGroup))
+			f := w.target("s", nil)
+			ids := numbered("e", 120)
+			w.fill(ids...)
+			all := &fleet{active: true}
+			all.join("one")
+			one, stop, kill := w.member(all, "one")
+			begun, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 20})
+			require.NoError(t, err)
+			w.eventually("it is kept how far it is", func() bool { r := w.kept("s"); return r.Published > 10 })
+			all.join("two")
+			two, _, _ := w.member(all, "two")
+			running := one.jobs.of("u-s")
+			_, err = two.Replay(t.Context(), busName, "s", ReplayOptions{})
+			require.ErrorIs(t, err, ErrJobRunning)
+			require.ErrorContains(t, err, "at the instance one")
+			if how == "stop" {
+				stop()
+				all.leave("one")
+			} else {
+				kill()
+			}
+			repeated := running.now().Published - w.kept("s").Published // or more was taken over by now
+			w.eventually("two has it", func() bool { j, err := two.Job(busName, "s"); return err == nil && j.ID == begun.ID })
+			w.eventually("it ends", func() bool { r := w.kept("s"); return r.State == JobDone })
+			r := w.kept("s")
+			assert.Equal(t, []any{"two", int64(120), false}, []any{r.Instance, r.Published, r.planned()}, r.Error)
+			w.eventually("all are delivered", func() bool {
+				got := f.delivered()
+				return !slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(got, id) })
+			})
+			if how == "stop" {
+				assert.Len(t, f.delivered(), len(ids), "nothing comes twice")
+			} else {
+				assert.LessOrEqual(t, len(f.delivered()), len(ids)+int(max(repeated, 0))+3, "it does not begin anew")
+			}
+		})
+	}
+}
+
+// A redrive goes on with what is left, and leaves what failed again.
+func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	s.Delivery.Retry.MaxAttempts = 1
+	s.Delivery.Breaker.Failures = 0
+	w := newWorld(t, 1, s)
+	var refuses atomic.Bool
+	refuses.Store(true)
+	f := w.target("s", func(_ context.Context, d target.Delivery) target.Result {
+		if refuses.Load() || d.Event.ID == "e0" {
+			return target.Result{Verdict: target.Refused, Err: fmt.Errorf("no")}
+		}
+		return delivered()
+	})
+	all := &fleet{active: true}
+	all.join("one")
+	one, _, kill := w.member(all, "one")
+	ids := numbered("e", 60)
+	w.send("s", "k", ids...)
+	w.eventually("all are dead letters", func() bool { return len(w.deadLetters("s")) == 60 })
+	refuses.Store(false)
+	_, err := one.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 10, Max: 50})
+	require.NoError(t, err)
+	w.eventually("it is kept how far it is", func() bool { return w.kept("s").Published > 10 })
+	kill()
+	all.join("two")
+	w.member(all, "two")
+	w.eventually("it ends", func() bool { return w.kept("s").State == JobDone })
+	r := w.kept("s")
+	assert.GreaterOrEqual(t, r.Published, int64(50), r.Error)
+	w.eventually("as many are delivered", func() bool { return len(f.delivered()) >= 49 })
+	assert.Len(t, f.attemptsAt("e0"), 2, "it failed again, and stays")
+}
+
+// Of many instances that are asked at once one begins the job.
+func TestOneInstanceBeginsAJob(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w.target("s", nil)
+	w.fill(numbered("e", 20)...)
+	all := &fleet{active: true}
+	all.join("0", "1", "2")
+	var began atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 3 {
+		p, _, _ := w.member(all, fmt.Sprint(i))
+		for range 3 {
+			wg.Go(func() {
+				if _, err := p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1}); err == nil {
+					began.Add(1)
+				} else {
+					assert.ErrorIs(t, err, ErrJobRunning)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	assert.EqualValues(t, 1, began.Load())
+}
+
+// A job is ended by any instance, and what was ended is not taken over.
+func TestAnyInstanceEndsAJob(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w.target("s", nil)
+	w.fill(numbered("e", 50)...)
+	all := &fleet{active: true}
+	all.join("one", "two")
+	one, _, _ := w.member(all, "one")
+	two, _, _ := w.member(all, "two")
+	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1})
+	require.NoError(t, err)
+	j := one.jobs.of("u-s")
+	canceled, err := two.CancelJob(t.Context(), busName, "s")
+	require.NoError(t, err)
+	assert.Equal(t, JobCanceled, canceled.State)
+	w.eventually("it ends where it runs", func() bool { return j.now().State == JobCanceled })
+	assert.Equal(t, JobCanceled, w.kept("s").State)
+	_, err = two.CancelJob(t.Context(), busName, "s")
+	require.ErrorIs(t, err, ErrNoJob)
+}
+
+// A job that another process has is not run on, and one that does not get on is given up.
+func TestAJobThatIsAnothers(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w.target("s", nil)
+	w.fill(numbered("e", 50)...)
+	all := &fleet{active: true}
+	all.join("one")
+	one, _, _ := w.member(all, "one")
+	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1})
+	require.NoError(t, err)
+	j := one.jobs.of("u-s")
+	all.join("other")
+	change := func(f func(*record)) {
+		require.NoError(t, w.store.ChangeJob(t.Context(), busName, "s", "u-s", func(was json.RawMessage) (json.RawMessage, error) {
+			r := recordOf(was)
+			f(r)
+			return json.Marshal(r)
+		}))
+	}
+	change(func(r *record) { r.Instance, r.Run, r.Taken = "other", "another", time.Now() })
+	w.eventually("it ends here", func() bool { return j.now().State == JobInterrupted })
+	w.eventually("it is not this one's", func() bool { return one.jobs.of("u-s") == nil })
+	assert.Equal(t, "other", w.kept("s").Instance)
+	change(func(r *record) { r.Vain = vainMost })
+	all.leave("other")
+	w.eventually("it is given up", func() bool { return w.kept("s").State == JobFailed })
+	assert.Contains(t, w.kept("s").Error, "did not get on")
+}
+
+// The replay of a new subscriber waits until all engines have heard of it, however long that takes.
+func TestAStartWaitsForEngines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &fleet{}
+		p := &Processor{instances: all, instance: "one"}
+		heard := make(chan error, 1)
+		go func() { heard <- p.heard(t.Context(), 7, time.Now()) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Empty(t, heard, "not even this instance is known yet")
+		all.mu.Lock()
+		all.all, all.active = []registry.Instance{{Name: "one"}}, true
+		all.mu.Unlock()
+		time.Sleep(time.Second)
+		require.NoError(t, <-heard)
+	})
+}

@@ -15,9 +15,8 @@ var errSought = errors.New("found where to begin")
 //
 // A seek can go wrong at the broker (Pulsar 4.0.8): what it reads for the consumer while the seek
 // comes moves the cursor once more when it is done, and the consumer that connects again begins
-// behind that. So whoever seeks asks for one message only: it is the partition's first one, and
-// what is behind it is nothing that is missed, because the first one is older. When the first one is
-// to be read itself there is nothing to seek.
+// behind that. So whoever seeks asks for one message only, the partition's first one. When that is
+// older nothing is missed behind it. When it is to be read itself there is nothing to seek.
 func (p *readerPartition) beginsOlder(ctx context.Context) (bool, error) {
 	r, err := p.r.client.consumers.CreateReader(pulsar.ReaderOptions{
 		Topic:             p.topic,

@@ -151,7 +151,9 @@ func (a *API) peek(r *http.Request, s *registry.Subscriber, n int) ([]byte, erro
 // without a filter all would be removed.
 func (a *API) discard(w http.ResponseWriter, r *http.Request) {
 	var o processor.RedriveOptions
-	a.begin(w, r, func() error { return filterOf(r, &o) }, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.Discard(r.Context(), s.Bus, s.Name, o) })
+	a.begin(w, r, func() error { return filterOf(r, &o) }, func(s *registry.Subscriber) (processor.Job, error) {
+		return a.Processor.Discard(r.Context(), s.Bus, s.Name, o)
+	})
 }
 
 // filterOf reads which dead letters are chosen.

@@ -3,6 +3,7 @@ package eventbridge
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,15 +51,16 @@ func TestMemoryFollowsTheRegistry(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		set := make(chan *registry.Snapshot, 10)
 		ended := make(chan struct{})
-		current := now
+		var current atomic.Pointer[registry.Snapshot]
+		current.Store(now)
 		go func() {
 			defer close(ended)
-			followMemory(ctx, func() *registry.Snapshot { return current }, now.Revision(), func(s *registry.Snapshot) { set <- s })
+			followMemory(ctx, current.Load, now.Revision(), func(s *registry.Snapshot) { set <- s })
 		}()
 		time.Sleep(2 * lookAgain)
 		synctest.Wait()
 		assert.Empty(t, set)
-		current = changed
+		current.Store(changed)
 		time.Sleep(3 * lookAgain)
 		synctest.Wait()
 		assert.Len(t, set, 1)

@@ -66,13 +66,22 @@ func (s *fakeStore) set(takes time.Duration, err error) {
 
 // fakeDead takes dead letters unless err is set.
 type fakeDead struct {
+	mu      sync.Mutex
 	err     error
 	since   time.Time
 	letters []entry
 	reasons []string
 }
 
+func (d *fakeDead) set(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err = err
+}
+
 func (d *fakeDead) open(context.Context) (time.Time, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.err == nil && d.since.IsZero() {
 		d.since = time.Now()
 	}
@@ -80,13 +89,19 @@ func (d *fakeDead) open(context.Context) (time.Time, error) {
 }
 
 func (d *fakeDead) put(_ context.Context, entries []entry, reason string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.err == nil {
 		d.letters, d.reasons = append(d.letters, entries...), append(d.reasons, reason)
 	}
 	return d.err
 }
 
-func (d *fakeDead) close() { d.since = time.Time{} }
+func (d *fakeDead) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.since = time.Time{}
+}
 
 // newFakeLane is a lane into s, which is not opened before openable is closed.
 func newFakeLane(t testing.TB, s *fakeStore, order registry.Order) (*lane, context.CancelFunc) {
@@ -322,7 +337,7 @@ func TestAnOutageOfTheBrokersMakesNoDeadLetters(t *testing.T) {
 		for range 2 {
 			time.Sleep(10 * l.cfg.StallAfter)
 			synctest.Wait()
-			dead.err = nil
+			dead.set(nil)
 			time.Sleep(l.cfg.StallAfter - lastPause)
 			synctest.Wait()
 			require.False(t, f())
@@ -332,7 +347,7 @@ func TestAnOutageOfTheBrokersMakesNoDeadLetters(t *testing.T) {
 			require.True(t, f())
 			require.NoError(t, l.Trouble())
 			s.set(0, errors.New("broken"))
-			dead.err = errors.New("away")
+			dead.set(errors.New("away"))
 			f = l.addTest(t.Context(), 2, "k")
 		}
 		assert.Empty(t, dead.letters)

@@ -107,7 +107,7 @@ func TestLongEnumerationsOfSome(t *testing.T) {
 		}
 		s, err := schema.Compile(json.RawMessage(`{` + draft + `"items":` + test.part + `}`))
 		require.NoError(t, err, name)
-		assert.NoError(t, s.Validate([]byte(`[`+strings.TrimSuffix(strings.Repeat(test.value+",", 1_000), ",")+`]`)), name)
+		require.NoError(t, s.Validate([]byte(`[`+strings.TrimSuffix(strings.Repeat(test.value+",", 1_000), ",")+`]`)), name)
 	}
 }
 

@@ -91,6 +91,7 @@ func (s *Scratch) elements(fields []joinField, depth int, v int32) (with, withou
 			continue
 		}
 		found = true
+		s.left -= len(fields) / fieldsPerStep
 		some, none := s.below(fields, depth+1, c)
 		with = with || some
 		without = without && none

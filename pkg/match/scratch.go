@@ -97,10 +97,12 @@ func (s *Scratch) markGrams(used uint32) {
 	}
 }
 
-// What a step is besides a comparison, and a post that a lookup has found: so many bytes of a text that is folded, or searched. An address takes several.
+// What a step is besides a comparison, and a post that a lookup has found: so many bytes of a text that is folded, or searched, and so many fields that are
+// looked for in an element of an array, whether it has them or not. An address takes several.
 const (
 	foldedPerStep   = 2
 	searchedPerStep = 4
+	fieldsPerStep   = 2
 	addressSteps    = 8
 )
 

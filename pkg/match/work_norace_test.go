@@ -29,6 +29,7 @@ func TestTimeOfTheWorstEvents(t *testing.T) {
 		{"long texts without regard to case", `{"a":["a%d"],"b":[{"equals-ignore-case":"` + strings.Repeat("x", 100) + `"}]}`, `{"a":[` + listed(rules, `"a%d"`) + `],"b":[` + many(2000, `"`+strings.Repeat("X", 99)+`"`) + `]}`},
 		{"elements of a list", `{"l":{"a":[{"numeric":[">",-%d]}],"b":["b"]}}`, `{"l":[` + many(20_000, `{"a":1,"b":2}`) + `]}`},
 		{"elements with a field that may be missing", `{"l":{"a":[{"numeric":[">",-%d]}],"b":[{"exists":false}]}}`, `{"l":[` + many(20_000, `{"a":1,"b":2}`) + `]}`},
+		{"elements without any of many fields", `{"l":{` + listed(30, `"f%d":["x",{"exists":false}]`) + `}}`, `{"l":[` + many(60_000, `{}`) + `]}`},
 		{"anything-but of all", `{"a":[{"anything-but":["n%d"]}],"b":["b"]}`, `{"a":[` + many(30_000, "1") + `],"b":[` + many(30_000, "1") + `]}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

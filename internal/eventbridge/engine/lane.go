@@ -271,7 +271,7 @@ type laneWork struct {
 	*lane
 	way   store
 	pause pause
-	tried time.Time // when the send topic was tried last
+	tried time.Time // when the send topic was tried last, and when that failed
 }
 
 // store sees to it that a group is stored, here or among the dead letters, or given up.
@@ -310,6 +310,7 @@ func (w *laneWork) store(group []entry) {
 			group = group[1:]
 			continue
 		}
+		w.tried = time.Now() // it may have taken longer than it is until the next try
 		w.troubled(err)
 		if w.buried(group) {
 			w.finish(group, nil)

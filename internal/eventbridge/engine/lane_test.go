@@ -327,6 +327,35 @@ func TestCopiesForATopicThatTakesNothingBecomeDeadLetters(t *testing.T) {
 	})
 }
 
+// A try that gets no answer takes longer than it is until the next one: copies do not each wait for one.
+func TestATopicThatDoesNotAnswerIsTriedOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{takes: 24 * time.Hour}, &fakeDead{}
+		l, end := newFakeLane(t, s, registry.OrderTotal)
+		l.bury = dead
+		first := l.addTest(t.Context(), 1, "k")
+		for !first() {
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		for i := range int64(20) {
+			f := l.addTest(t.Context(), 2+i, "k")
+			synctest.Wait()
+			require.True(t, f())
+			time.Sleep(time.Second)
+		}
+		assert.Len(t, dead.letters, 21)
+		opened := s.opened
+		time.Sleep(probeEvery)
+		f := l.addTest(t.Context(), 100, "k")
+		synctest.Wait()
+		assert.False(t, f(), "it is tried again")
+		assert.Greater(t, s.opened, opened)
+		end()
+		l.working.Wait()
+	})
+}
+
 // Brokers come back one topic after the other: the dead-letter topic may be open long before the send topic is.
 func TestAnOutageOfTheBrokersMakesNoDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -72,8 +72,8 @@ func reasons() []string {
 		"missing_attribute", "invalid_attribute", "invalid_data", "invalid_header",
 		"content_encoding", "hops", "unreadable_body", "unauthorized", "forbidden_bus", "unsigned_attributes", "unknown_bus",
 		"body_bytes", "decoded_bytes", "batch_too_large", "event_too_large", "in_flight_bytes", "broker_size",
-		"content_type", "no_mapping", "schema", "schema_busy", "mapping", "batch", "tenant_quota",
-		"timeout", "publish", "pulsar_away", "topic_unavailable", "in_flight_share", "slow_body", "bus_definition",
+		"content_type", "no_mapping", "schema", "mapping", "batch", "tenant_quota",
+		"timeout", "publish", "pulsar_away", "topic_unavailable", "in_flight_share", "slow_body", "schema_busy", "bus_definition",
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"runtime"
 	"strconv"
 	"strings"
@@ -109,21 +110,27 @@ func Compile(text json.RawMessage) (*Schema, error) {
 // checker makes another checker.
 func (s *Schema) checker() (c *checker, err error) {
 	c = &checker{meter: newMeter()}
-	if c.compiled, err = compile(s.doc, location, c.meter); err != nil {
+	compiled, err := compile(s.doc, location, c.meter)
+	if err != nil {
 		return nil, err
 	}
-	if c.inverse, err = compile(s.doc, inverseLocation, c.meter); err != nil {
+	inverse, err := compile(s.doc, inverseLocation, c.meter)
+	if err != nil {
 		return nil, err
 	}
+	c.compiled, c.inverse = compiled.schema, inverse.schema
 	if s.alternatives > 0 {
 		twice, err := compile(s.doc, twiceLocation, c.meter)
 		if err != nil {
 			return nil, err
 		}
-		newForgetter(twice).visit(c.inverse)
+		f := newForgetter(twice.schema)
+		for _, one := range append(inverse.anchored, c.inverse) {
+			f.visit(one)
+		}
 	}
-	c.meter.attach(c.compiled)
-	c.meter.attach(c.inverse)
+	c.meter.attach(c.compiled, compiled.anchored)
+	c.meter.attach(c.inverse, inverse.anchored)
 	c.meter.compiling = false
 	return c, nil
 }
@@ -168,8 +175,14 @@ func parts(doc any) (n int) {
 	return n
 }
 
+// compiled is what stands at a location, and the parts that only dynamic references may lead to, which parts of a compiled schema do not name.
+type compiled struct {
+	schema   *jsonschema.Schema
+	anchored []*jsonschema.Schema
+}
+
 // compile returns what stands at one of the locations, with nothing in common with what it returns otherwise but the regular expressions.
-func compile(doc any, at string, m *meter) (*jsonschema.Schema, error) {
+func compile(doc any, at string, m *meter) (made compiled, err error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(nowhere{})
@@ -180,10 +193,37 @@ func compile(doc any, at string, m *meter) (*jsonschema.Schema, error) {
 		twiceLocation:   map[string]any{"not": map[string]any{"not": map[string]any{}}},
 	} {
 		if err := c.AddResource(location, doc); err != nil {
-			return nil, err
+			return made, err
 		}
 	}
-	return c.Compile(at)
+	if made.schema, err = c.Compile(at); err != nil || at == twiceLocation {
+		return made, err
+	}
+	for _, pointer := range dynamicAnchors(doc, "", nil) {
+		// Those that are part of the schema are compiled already, and this finds them. What is no schema is refused.
+		if one, err := c.Compile(location + "#" + url.PathEscape(pointer)); err == nil {
+			made.anchored = append(made.anchored, one)
+		}
+	}
+	return made, nil
+}
+
+// dynamicAnchors appends the JSON Pointers of what may be a schema with a $dynamicAnchor.
+func dynamicAnchors(doc any, at string, found []string) []string {
+	switch v := doc.(type) {
+	case map[string]any:
+		if _, ok := v["$dynamicAnchor"]; ok {
+			found = append(found, at)
+		}
+		for key, value := range v {
+			found = dynamicAnchors(value, at+"/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(key), found)
+		}
+	case []any:
+		for i, value := range v {
+			found = dynamicAnchors(value, at+"/"+strconv.Itoa(i), found)
+		}
+	}
+	return found
 }
 
 // The names of a schema, of its inverse and of two nots in the library's eyes.

@@ -106,23 +106,31 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	return m.regexes[text], nil
 }
 
-// attach has each part of a compiled schema count its steps.
-func (m *meter) attach(s *jsonschema.Schema) {
-	eachPart(s, map[*jsonschema.Schema]bool{}, m.hook)
+// attach has each part of a compiled schema, and of those that its dynamic references may lead to, count its steps.
+func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
+	dynamic := 0
+	for _, one := range anchored {
+		dynamic = max(dynamic, early(one))
+	}
+	seen := map[*jsonschema.Schema]bool{}
+	for _, one := range append([]*jsonschema.Schema{s}, anchored...) {
+		eachPart(one, seen, func(s *jsonschema.Schema) { m.hook(s, dynamic) })
+	}
 }
 
-// hook puts the counting where the library asks for the format of a value.
-func (m *meter) hook(s *jsonschema.Schema) {
+// hook puts the counting where the library asks for the format of a value. dynamic is what the heaviest part costs that a dynamic reference may lead to.
+func (m *meter) hook(s *jsonschema.Schema, dynamic int) {
 	if s.Bool != nil {
 		return
 	}
-	beside, below := 1, 0 // of parts that are held against the same value, and of the heaviest that is held against one below
+	beside := 1 // of parts that are held against the same value
 	for _, one := range partsBeside(s) {
 		beside += early(one)
 	}
-	for _, one := range partsBelow(s) {
-		below = max(below, early(one))
+	if s.DynamicRef != nil {
+		beside += dynamic
 	}
+	members, elements := membersOf(s), elementsOf(s)
 	number := 0
 	if s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil {
 		number = numberSteps
@@ -134,9 +142,9 @@ func (m *meter) hook(s *jsonschema.Schema) {
 	s.Format = &jsonschema.Format{Validate: func(v any) error {
 		switch v := v.(type) {
 		case map[string]any:
-			m.spend(beside + len(v)*(1+below+len(s.PatternProperties)) + len(s.Required)/4)
+			m.spend(beside + members.cost(v) + len(s.Required)/4)
 		case []any:
-			m.spend(beside + len(v)*(1+below))
+			m.spend(beside + elements.cost(len(v)))
 			if s.UniqueItems {
 				m.spend(uniqueCost(v))
 			}

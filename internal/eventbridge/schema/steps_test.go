@@ -51,10 +51,15 @@ func TestStepsAreBounded(t *testing.T) {
 		"hundreds of alternatives of lists in lists": {
 			`{"items":{"items":{"oneOf":[` + listed(500, `{"type":"object","required":["k%d"]}`) + `]}}}`, `[` + strings.TrimSuffix(strings.Repeat(`[`+strings.Repeat(`{},`, 200)+`{}],`, 200), ",") + `]`,
 		},
-		"a long enumeration":     {`{"items":{"enum":[` + listed(10_000, `"%d"`) + `]}}`, `[` + strings.Repeat(`"x",`, 60_000) + `"x"]`},
-		"a regular expression":   {`{"pattern":"(x?){500}y"}`, `"` + strings.Repeat("x", 200_000) + `"`},
-		"elements of one hash":   {`{"uniqueItems":true}`, `[` + strings.Join(unlike, ",") + `]`},
-		"names that are checked": {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
+		"a long enumeration":   {`{"items":{"enum":[` + listed(10_000, `"%d"`) + `]}}`, `[` + strings.Repeat(`"x",`, 60_000) + `"x"]`},
+		"a regular expression": {`{"pattern":"(x?){500}y"}`, `"` + strings.Repeat("x", 200_000) + `"`},
+		"elements of one hash": {`{"uniqueItems":true}`, `[` + strings.Join(unlike, ",") + `]`},
+		"a part that only a dynamic reference leads to": {
+			`{"$ref":"tree","$defs":{"a/b~%":{"$dynamicAnchor":"n","anyOf":[{"items":{"$dynamicRef":"tree#n"},"maxItems":1},{"items":{"$dynamicRef":"tree#n"},"minItems":1}],"type":"array"},
+				"tree":{"$id":"tree","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}}}`, deep("[", "1", "]"),
+		},
+		"enumerations of many patterns": {`{"patternProperties":{` + listed(100, `"^x.{0,%d}":{"enum":[`+listed(400, `%d`)+`]}`) + `}}`, `{` + listed(1_000, `"x%d":399`) + `}`},
+		"names that are checked":        {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := schema.Compile(json.RawMessage(test.schema))
@@ -83,6 +88,27 @@ func TestStepsSuffice(t *testing.T) {
 	steps = few / 2
 	require.ErrorIs(t, s.Check(t.Context(), []byte(`{"id":"abc","items":[`+listed(20, `{"kind":"k%d"}`)+`]}`), &steps), schema.ErrTooMuchWork)
 	assert.Zero(t, steps)
+}
+
+// TestLongEnumerationsOfSome: what takes long for one member, or for the first element, is not charged for all beside it.
+func TestLongEnumerationsOfSome(t *testing.T) {
+	short := listed(20, `"p%d":{"type":"string"}`)
+	member := `,` + listed(20, `"p%d":"x"`) + `}`
+	for name, test := range map[string]struct{ part, value string }{
+		"numbers":        {`{"properties":{"category":{"enum":[` + listed(100, `%d`) + `]},` + short + `}}`, `{"category":99` + member},
+		"texts":          {`{"properties":{"sku":{"enum":[` + listed(4_000, `"k%d"`) + `]},` + short + `}}`, `{"sku":"k3999"` + member},
+		"those unnamed":  {`{"properties":{` + short + `},"additionalProperties":{"enum":[` + listed(4_000, `"k%d"`) + `]}}`, `{"sku":"k3999"` + member},
+		"a tuple":        {`{"prefixItems":[{"enum":[` + listed(100, `%d`) + `]}],"items":{"type":"string"}}`, `[99,` + listed(20, `"%d"`) + `]`},
+		"one in draft 7": {`{"items":[{"enum":[` + listed(100, `%d`) + `]}],"additionalItems":{"type":"string"}}`, `[99,` + listed(20, `"%d"`) + `]`},
+	} {
+		draft := ``
+		if strings.Contains(name, "draft 7") {
+			draft = `"$schema":"http://json-schema.org/draft-07/schema#",`
+		}
+		s, err := schema.Compile(json.RawMessage(`{` + draft + `"items":` + test.part + `}`))
+		require.NoError(t, err, name)
+		require.NoError(t, s.Validate([]byte(`[`+strings.TrimSuffix(strings.Repeat(test.value+",", 1_000), ",")+`]`)), name)
+	}
 }
 
 // TestManyAtATime: validations at a time do not count each other's steps.

@@ -1,0 +1,86 @@
+package schema
+
+import "github.com/santhosh-tekuri/jsonschema/v6"
+
+// Each value below is charged with the parts that it is held against, and no other: a long enumeration of one member is not that of the members beside it.
+
+// usual is what each value below costs: the look at it, and a part that is not heavy.
+const usual = 2
+
+// heavy is what parts cost besides what is usual.
+func heavy(parts ...*jsonschema.Schema) (n int) {
+	for _, one := range withoutNil(parts...) {
+		n += early(one) - 1
+	}
+	return n
+}
+
+// membersCost is what a part costs that an object is held against, for its members.
+type membersCost struct {
+	each  int            // of every member
+	named map[string]int // besides, of members that have parts of their own; nil if no part is heavy
+	rest  int            // besides, of the others
+}
+
+func membersOf(s *jsonschema.Schema) membersCost {
+	c := membersCost{each: usual + len(s.PatternProperties) + heavy(s.PropertyNames, s.UnevaluatedProperties)}
+	for _, one := range s.PatternProperties {
+		c.each += heavy(one) // a name may meet them all
+	}
+	c.rest = heavy(partsOf(s.AdditionalProperties)...)
+	some := c.rest > 0
+	named := make(map[string]int, len(s.Properties))
+	for name, one := range s.Properties {
+		named[name] = heavy(one)
+		some = some || named[name] > 0
+	}
+	if some {
+		c.named = named
+	}
+	return c
+}
+
+func (c *membersCost) cost(object map[string]any) int {
+	n := len(object) * c.each
+	if c.named == nil {
+		return n
+	}
+	for name := range object {
+		if own, ok := c.named[name]; ok {
+			n += own
+		} else {
+			n += c.rest
+		}
+	}
+	return n
+}
+
+// elementsCost is the same for the elements of a list.
+type elementsCost struct {
+	each  int   // of every element
+	first []int // besides, of the first ones that have parts of their own
+	rest  int   // besides, of the others
+}
+
+func elementsOf(s *jsonschema.Schema) elementsCost {
+	c := elementsCost{each: usual + heavy(s.Contains, s.UnevaluatedItems), rest: heavy(s.Items2020) + heavy(partsOf(s.AdditionalItems)...)}
+	first := s.PrefixItems
+	if items, ok := s.Items.(*jsonschema.Schema); ok {
+		c.rest += heavy(items)
+	} else {
+		first = append(first[:len(first):len(first)], partsOf(s.Items)...)
+	}
+	for _, one := range first {
+		c.first = append(c.first, heavy(one))
+	}
+	return c
+}
+
+func (c *elementsCost) cost(elements int) int {
+	n := elements * c.each
+	first := min(elements, len(c.first))
+	for _, own := range c.first[:first] {
+		n += own
+	}
+	return n + (elements-first)*c.rest
+}

@@ -49,7 +49,9 @@ func (a *API) busJob(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) cancelBusJob(w http.ResponseWriter, r *http.Request) {
-	a.ofBus(w, r, func(s *registry.Subscriber) (processor.Job, error) { return a.Processor.CancelJob(r.Context(), s.Bus, s.Name) })
+	a.ofBus(w, r, func(s *registry.Subscriber) (processor.Job, error) {
+		return a.Processor.CancelJob(r.Context(), s.Bus, s.Name)
+	})
 }
 
 func (a *API) ofBus(w http.ResponseWriter, r *http.Request, f func(*registry.Subscriber) (processor.Job, error)) {

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -30,9 +31,15 @@ type RedriveOptions struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
+// filterBytes bounds the filter as JSON: it has to fit into what the registry keeps of a job.
+const filterBytes = registry.MaxJobBytes / 2
+
 func (o *RedriveOptions) check() error {
 	if !(o.Rate >= 0 && o.Rate <= math.MaxFloat64) || o.Max < 0 { // NaN is not
 		return fmt.Errorf("%w: rate and max must be 0 or more", ErrOptions)
+	}
+	if text, err := json.Marshal(o); err != nil || len(text) > filterBytes {
+		return fmt.Errorf("%w: reason and type are too long, or a time is not valid", ErrOptions)
 	}
 	return nil
 }

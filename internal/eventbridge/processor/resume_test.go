@@ -244,6 +244,34 @@ func TestAnyInstanceEndsAJob(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoJob)
 }
 
+// Whoever has ended a job at another instance may begin the next one at once.
+func TestAJobBeginsBehindOneThatWasEndedElsewhere(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	s.Delivery.Retry.MaxAttempts = 1
+	s.Delivery.Breaker.Failures = 0
+	w := newWorld(t, 1, s)
+	w.target("s", func(context.Context, target.Delivery) target.Result {
+		return target.Result{Verdict: target.Refused, Err: fmt.Errorf("no")}
+	})
+	all := &fleet{active: true}
+	all.join("one", "two")
+	one, _, _ := w.member(all, "one")
+	two, _, _ := w.member(all, "two")
+	w.send("s", "k", numbered("e", 10)...)
+	w.eventually("all are dead letters", func() bool { return len(w.deadLetters("s")) == 10 })
+	one.jobs.noteEvery = 2 * time.Second // it hears of its end later
+	_, err := one.Discard(t.Context(), busName, "s", RedriveOptions{Rate: 0.2})
+	require.NoError(t, err)
+	j := one.jobs.of("u-s")
+	w.eventually("it has begun", func() bool { return j.now().Read > 0 })
+	_, err = two.CancelJob(t.Context(), busName, "s")
+	require.NoError(t, err)
+	begun, err := two.Discard(t.Context(), busName, "s", RedriveOptions{})
+	require.NoError(t, err)
+	w.eventually("the next one ends", func() bool { return w.kept("s").State != JobRunning })
+	assert.Equal(t, []any{begun.ID, JobDone}, []any{w.kept("s").ID, w.kept("s").State}, w.kept("s").Error)
+}
+
 // A job that another process has is not run on, and one that does not get on is given up.
 func TestAJobThatIsAnothers(t *testing.T) {
 	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))

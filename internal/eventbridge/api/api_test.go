@@ -173,7 +173,10 @@ func TestBusesAndSubscribers(t *testing.T) {
 		for _, wrong := range []string{"reson=x", "reason=", "type=a&type=b", "from=yesterday", "to=1", "max=x", "rate=x", "dry_run=maybe", "%zz", "reason=x;type=y"} {
 			require.Equal(t, 400, call(t, http.MethodDelete, at+"/dead-letters?"+wrong, "").status, "%s: nothing is chosen by mistake", wrong)
 		}
-		for _, wrong := range []string{"max=-1", "rate=-1", "rate=NaN"} {
+		for _, body := range []string{`{"type":"a","dry_run":true}`, `{}`} {
+			require.Equal(t, 400, call(t, http.MethodDelete, at+"/dead-letters", body).status, "a filter that is not in the address")
+		}
+		for _, wrong := range []string{"max=-1", "rate=-1", "rate=NaN", "reason=" + strings.Repeat("%3C", 1000)} {
 			require.Equal(t, 422, call(t, http.MethodDelete, at+"/dead-letters?"+wrong, "").status, wrong)
 		}
 		begun := call(t, http.MethodDelete, at+"/dead-letters?reason=x&type=a&from=2026-01-01T00:00:00Z&to=2999-01-01T00:00:00Z&rate=1.5&max=3&dry_run=true", "")

@@ -158,6 +158,9 @@ func (a *API) discard(w http.ResponseWriter, r *http.Request) {
 
 // filterOf reads which dead letters are chosen.
 func filterOf(r *http.Request, o *processor.RedriveOptions) error {
+	if r.ContentLength != 0 { // a filter, as a redrive has it: all would be removed, and in place of a dry run
+		return refused(http.StatusBadRequest, "this request takes no body: what is to be removed is said in the address, as in ?type=stock.low&dry_run=true")
+	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return refused(http.StatusBadRequest, "the address has a query that cannot be read: "+err.Error())

@@ -176,7 +176,7 @@ func (js *jobs) free(uid string) {
 	delete(js.taking, uid)
 }
 
-// has reports whether this process runs the job of that id, or is about to begin one of the subscriber.
+// has reports whether this process runs the job of that id, or did, or is about to begin one of the subscriber.
 func (js *jobs) has(uid, id string) bool {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -184,11 +184,7 @@ func (js *jobs) has(uid, id string) bool {
 		return true
 	}
 	j := js.by[uid]
-	if j == nil {
-		return false
-	}
-	now := j.now()
-	return now.ID == id && now.State == JobRunning
+	return j != nil && j.now().ID == id
 }
 
 // forget ends the jobs of subscribers that are no more: nobody else can, and their topics could not be removed.

@@ -123,7 +123,7 @@ func (p *Processor) orphaned(uid string, r *record) bool {
 	switch {
 	case !r.open():
 		return false
-	case r.Run == p.jobs.run:
+	case r.Run == p.jobs.run: // one that has ended here says so once the registry takes it, however long that is
 		return !p.jobs.has(uid, r.ID)
 	case r.State == JobInterrupted:
 		return true

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -30,9 +31,15 @@ type RedriveOptions struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
+// filterBytes bounds the filter as JSON: it has to fit into what the registry keeps of a job.
+const filterBytes = registry.MaxJobBytes / 2
+
 func (o *RedriveOptions) check() error {
 	if !(o.Rate >= 0 && o.Rate <= math.MaxFloat64) || o.Max < 0 { // NaN is not
 		return fmt.Errorf("%w: rate and max must be 0 or more", ErrOptions)
+	}
+	if text, err := json.Marshal(o); err != nil || len(text) > filterBytes {
+		return fmt.Errorf("%w: reason and type are too long, or a time is not valid", ErrOptions)
 	}
 	return nil
 }
@@ -99,8 +106,12 @@ func (p *Processor) discard(ctx context.Context, j *job, topic string, o Redrive
 	return p.moveLetters(ctx, j, o, &j.discarded, messaging.RedriveConfig{Topic: topic, Discard: true})
 }
 
-// busyFor is for how long a job that goes on waits for the process that ran it to be forgotten by the brokers.
-const busyFor = 2 * time.Minute
+const (
+	// busyFor is for how long a job that goes on waits for the process that ran it to be forgotten by the brokers.
+	busyFor = 2 * time.Minute
+	// endingFor is for how long a new one waits for the job before it, which was ended at another instance, to end there.
+	endingFor = 10 * time.Second
+)
 
 // moveLetters does with dead letters what cfg says, and counts in moved.
 func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, moved *atomic.Int64, cfg messaging.RedriveConfig) error {
@@ -124,9 +135,13 @@ func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, m
 		j.chosen.Add(1)
 		return true
 	}
+	patience := endingFor
+	if j.resumed {
+		patience = busyFor
+	}
 	for since := time.Now(); ; {
 		result, err := p.client.Redrive(ctx, cfg)
-		if !j.resumed || !errors.Is(err, messaging.ErrSubscriptionBusy) || result.Redriven > 0 || time.Since(since) > busyFor {
+		if !errors.Is(err, messaging.ErrSubscriptionBusy) || result.Redriven > 0 || time.Since(since) > patience {
 			return err
 		}
 		sleep(ctx, time.Second)

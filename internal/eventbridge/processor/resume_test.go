@@ -86,12 +86,17 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 // mortal is a registry that takes nothing from a process that has gone.
 type mortal struct {
 	*store
-	dead atomic.Bool
+	dead, away atomic.Bool
+	refused    atomic.Int64
 }
 
 func (m *mortal) ChangeJob(ctx context.Context, bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
-	if m.dead.Load() {
+	switch {
+	case m.dead.Load():
 		return registry.ErrClosed
+	case m.away.Load():
+		m.refused.Add(1)
+		return registry.ErrUnavailable
 	}
 	return m.store.ChangeJob(ctx, bus, name, uid, change)
 }
@@ -174,7 +179,9 @@ func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
 	all.join("one")
 	one, _, kill := w.member(all, "one")
 	ids := numbered("e", 60)
-	w.send("s", "k", ids...)
+	w.send("s", "k", ids[0])
+	w.eventually("it is the first dead letter", func() bool { return len(w.deadLetters("s")) == 1 })
+	w.send("s", "k", ids[1:]...)
 	w.eventually("all are dead letters", func() bool { return len(w.deadLetters("s")) == 60 })
 	refuses.Store(false)
 	_, err := one.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 10, Max: 50})
@@ -187,6 +194,7 @@ func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
 	r := w.kept("s")
 	assert.GreaterOrEqual(t, r.Published, int64(50), r.Error)
 	w.eventually("as many are delivered", func() bool { return len(f.delivered()) >= 49 })
+	w.eventually("the first one failed again", func() bool { return len(f.attemptsAt("e0")) > 1 })
 	assert.Len(t, f.attemptsAt("e0"), 2, "it failed again, and stays")
 }
 
@@ -236,6 +244,34 @@ func TestAnyInstanceEndsAJob(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoJob)
 }
 
+// Whoever has ended a job at another instance may begin the next one at once.
+func TestAJobBeginsBehindOneThatWasEndedElsewhere(t *testing.T) {
+	s := newSubscriber("s", registry.OrderNone)
+	s.Delivery.Retry.MaxAttempts = 1
+	s.Delivery.Breaker.Failures = 0
+	w := newWorld(t, 1, s)
+	w.target("s", func(context.Context, target.Delivery) target.Result {
+		return target.Result{Verdict: target.Refused, Err: fmt.Errorf("no")}
+	})
+	all := &fleet{active: true}
+	all.join("one", "two")
+	one, _, _ := w.member(all, "one")
+	two, _, _ := w.member(all, "two")
+	w.send("s", "k", numbered("e", 10)...)
+	w.eventually("all are dead letters", func() bool { return len(w.deadLetters("s")) == 10 })
+	one.jobs.noteEvery = 2 * time.Second // it hears of its end later
+	_, err := one.Discard(t.Context(), busName, "s", RedriveOptions{Rate: 0.2})
+	require.NoError(t, err)
+	j := one.jobs.of("u-s")
+	w.eventually("it has begun", func() bool { return j.now().Read > 0 })
+	_, err = two.CancelJob(t.Context(), busName, "s")
+	require.NoError(t, err)
+	begun, err := two.Discard(t.Context(), busName, "s", RedriveOptions{})
+	require.NoError(t, err)
+	w.eventually("the next one ends", func() bool { return w.kept("s").State != JobRunning })
+	assert.Equal(t, []any{begun.ID, JobDone}, []any{w.kept("s").ID, w.kept("s").State}, w.kept("s").Error)
+}
+
 // A job that another process has is not run on, and one that does not get on is given up.
 func TestAJobThatIsAnothers(t *testing.T) {
 	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
@@ -263,6 +299,42 @@ func TestAJobThatIsAnothers(t *testing.T) {
 	all.leave("other")
 	w.eventually("it is given up", func() bool { return w.kept("s").State == JobFailed })
 	assert.Contains(t, w.kept("s").Error, "did not get on")
+}
+
+// A job that ends while the registry takes nothing has ended: it does not run again once the registry takes changes.
+func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
+	for how, ended := range map[string]string{"done": JobDone, "canceled": JobCanceled} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+			f := w.target("s", nil)
+			ids := numbered("e", 20)
+			w.fill(ids...)
+			all := &fleet{active: true}
+			all.join("one")
+			one, _, _ := w.member(all, "one")
+			source := one.source.(*mortal) //nolint:errcheck,forcetypeassert // member sets it
+			_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 10})
+			require.NoError(t, err)
+			source.away.Store(true)
+			j := one.jobs.of("u-s")
+			if how == "canceled" {
+				_, err = one.CancelJob(t.Context(), busName, "s")
+				require.NoError(t, err)
+			}
+			w.eventually("it ends", func() bool { return j.now().State == ended })
+			tried := source.refused.Load()
+			w.eventually("it cannot say so", func() bool { return source.refused.Load() > tried })
+			source.away.Store(false)
+			w.eventually("it says so", func() bool { return w.kept("s").State != JobRunning })
+			assert.True(t, j == one.jobs.of("u-s"), "it runs once")
+			assert.Equal(t, []any{ended, 0}, []any{w.kept("s").State, w.kept("s").Vain})
+			if how == "done" {
+				w.eventually("all are delivered", func() bool { return len(f.delivered()) >= len(ids) })
+				assert.Len(t, f.delivered(), len(ids), "nothing comes twice")
+			}
+		})
+	}
 }
 
 // The replay of a new subscriber waits until all engines have heard of it, however long that takes.

@@ -115,7 +115,11 @@ func (s *Store) fits(key string, size int) error {
 	if e := s.contents.entries[key]; e != nil {
 		old = e.bytes
 	}
-	if all := s.contents.bytes + size - old; all > MaxBytes && size > old {
+	return fits(s.contents.bytes+size-old, size, old)
+}
+
+func fits(all, size, old int) error {
+	if all > MaxBytes && size > old {
 		return &Invalid{Faults: []Fault{{Problem: fmt.Sprintf("the registry would have %d bytes, and can have %d", all, MaxBytes)}}}
 	}
 	return nil

@@ -147,7 +147,7 @@ func absent(err error) error {
 // plan compares a file with the registry as it is now. Each object is looked at as the registry will be once the steps before are done: their rules count.
 func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err error) {
 	now := s.Snapshot()
-	then := now.draft()
+	then, sizes := now.draft(), s.draftSizes()
 	var f faults
 	if opts.Prune {
 		steps = prune(now, file, opts)
@@ -155,14 +155,19 @@ func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err erro
 			if n := then.countSubscribers(step.Bus); step.Subscriber == "" && n > 0 {
 				f.add("/buses", "must have the bus %s: the records of %d of its subscribers cannot be read, and it cannot be deleted before them", quote(step.Bus), n)
 			}
+			sizes.remove(now, step)
 			then.remove(step.Bus, step.Subscriber)
 		}
 	}
 	for i := range file.buses {
 		made, old := file.buses[i], then.Bus(file.buses[i].Name)
 		step := Step{Bus: made.Name}
-		f.invalid(file.at[busKey(made.Name)], fitting(&made, s.mergeBus(&made, old, then)))
+		err := s.mergeBus(&made, old, then)
 		step.note(old == nil, old != nil && sameBus(*old, made))
+		if err == nil && step.Action != Unchanged {
+			err = sizes.putBus(made, old)
+		}
+		f.invalid(file.at[busKey(made.Name)], err)
 		then.buses[made.Name] = &made
 		steps = append(steps, step)
 	}
@@ -175,8 +180,12 @@ func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err erro
 		if err != nil {
 			return nil, err
 		}
-		f.invalid(file.at[key], fitting(made, s.merge(made, old, then.Bus(sub.Bus), then)))
+		err = s.merge(made, old, then.Bus(sub.Bus), then)
 		step.note(old == nil, readable && sameSubscriber(*old, *made))
+		if err == nil && step.Action != Unchanged {
+			err = sizes.putSubscriber(*made, old)
+		}
+		f.invalid(file.at[key], err)
 		then.setSubscriber(made)
 		steps = append(steps, step)
 	}
@@ -184,14 +193,6 @@ func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err erro
 		return nil, err // none of them is done
 	}
 	return steps, nil
-}
-
-// fitting is err, or else what is wrong with the size of an object.
-func fitting(object any, err error) error {
-	if err != nil {
-		return err
-	}
-	return new(record).put("", object, nil)
 }
 
 // prune returns the deletions of what a file does not have. They come first: there is a bound of subscribers.

@@ -97,7 +97,9 @@ function redrive(here, name, job, signal) {
     };
     if (button?.value === 'discard') {
       const chosen = Object.entries(options).filter(([, value]) => value !== undefined);
-      const what = chosen.length === 0 ? `No filter is set: all dead letters of ${name} are removed.` : `The dead letters of ${name} that fit are removed.`;
+      const filtered = options.reason || options.type || options.from || options.to; // a rate chooses none
+      const what = filtered ? `The dead letters of ${name} that fit are removed.`
+        : `No filter is set: ${options.max > 0 ? `up to ${count(options.max)}` : 'all'} dead letters of ${name} are removed.`;
       if (!(await confirm('Discard dead letters?', `${what} They cannot be brought back.`, 'Discard them'))) return;
       job.show((await request('DELETE', `${here}/dead-letters?${new URLSearchParams(chosen)}`, { signal })).data);
       return;

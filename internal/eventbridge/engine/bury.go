@@ -24,9 +24,10 @@ type burier struct {
 }
 
 func (b *burier) open(ctx context.Context) (since time.Time, err error) {
-	if b.publisher != nil {
+	if b.publisher != nil && b.publisher.Trouble() == nil {
 		return b.since, nil
 	}
+	b.close()
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	topic := b.engine.topics.DeadLetter(b.subscriber)

@@ -313,7 +313,7 @@ func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
 			all := &fleet{active: true}
 			all.join("one")
 			one, _, _ := w.member(all, "one")
-			source := one.source.(*mortal) //nolint:errcheck,forcetypeassert // member sets it
+			source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
 			_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 10})
 			require.NoError(t, err)
 			source.away.Store(true)
@@ -327,7 +327,7 @@ func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
 			w.eventually("it cannot say so", func() bool { return source.refused.Load() > tried })
 			source.away.Store(false)
 			w.eventually("it says so", func() bool { return w.kept("s").State != JobRunning })
-			assert.True(t, j == one.jobs.of("u-s"), "it runs once")
+			assert.Same(t, j, one.jobs.of("u-s"), "it runs once")
 			assert.Equal(t, []any{ended, 0}, []any{w.kept("s").State, w.kept("s").Vain})
 			if how == "done" {
 				w.eventually("all are delivered", func() bool { return len(f.delivered()) >= len(ids) })

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -15,7 +16,7 @@ import (
 
 func begun(t *testing.T) *Applier {
 	t.Helper()
-	a := New(Config{Zone: "a", Origin: "b", MaxClockSkew: time.Hour}, nil, nil, zap.NewNop(), nil)
+	a := New(Config{Zone: "a", Origin: "b", MaxClockSkew: time.Hour}, nil, nil, zap.NewNop(), NewMetrics(prometheus.NewRegistry()))
 	a.status.Began = time.Now()
 	return a
 }

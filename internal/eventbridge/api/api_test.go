@@ -382,6 +382,9 @@ func TestJobsThatCannotBe(t *testing.T) {
 	require.Equal(t, 201, call(t, http.MethodPut, w.url+"/v1/buses/b", `{}`).status)
 	at := w.url + "/v1/buses/b/subscribers/s"
 	require.Equal(t, 201, call(t, http.MethodPut, at, subscriber).status)
+	for _, path := range []string{":redrive?dry_run=true", ":replay?from=2026-01-01T00:00:00Z&dry_run=true"} {
+		require.Equal(t, 400, call(t, http.MethodPost, at+path, "").status, path)
+	}
 	for _, c := range [][2]string{{":replay", `{"rate":-1}`}, {":replay", `{"from":"2999-01-01T00:00:00Z"}`}, {":redrive", `{"rate":-1}`}, {":redrive", `{"max":-1}`}} {
 		got := call(t, http.MethodPost, at+c[0], c[1])
 		require.Equal(t, 422, got.status, got.body)

@@ -47,6 +47,9 @@ const optionsBytes = 4 << 10
 
 // readOptions reads the options of a job into v. No body is no options.
 func (a *API) readOptions(w http.ResponseWriter, r *http.Request, v any) error {
+	if r.URL.RawQuery != "" { // a filter that would be passed over
+		return refused(http.StatusBadRequest, `this request takes no parameters: what is wanted stands in its body, as in {"dry_run": true}`)
+	}
 	if r.ContentLength == 0 && r.Header.Get("Content-Type") == "" {
 		return nil
 	}

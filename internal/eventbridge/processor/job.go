@@ -326,6 +326,13 @@ func (p *Processor) CancelJob(ctx context.Context, bus, subscriber string) (Job,
 	own := p.jobs.of(key)
 	if own != nil && own.now().State == JobRunning {
 		own.end()
+		if subscriber == "" {
+			return own.now(), nil
+		}
+		// Kept at once: by now another process may have it, or it may be taken over before this one has said how it ended.
+		if _, err := p.cancelKept(ctx, bus, subscriber, key); err != nil && !errors.Is(err, ErrNoJob) {
+			return Job{}, fmt.Errorf("the job ends here, but that could not be kept, and another instance may take it over: end it again: %w", err)
+		}
 		return own.now(), nil
 	}
 	canceled, err := Job{}, ErrNoJob

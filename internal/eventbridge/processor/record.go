@@ -127,6 +127,8 @@ func (p *Processor) orphaned(uid string, r *record) bool {
 		return !p.jobs.has(uid, r.ID)
 	case r.State == JobInterrupted:
 		return true
+	case p.instances != nil && r.Run != "" && r.Instance == p.instance:
+		return true // a former process of this name, which no two have at a time
 	case p.instances == nil:
 		return false
 	}
@@ -203,6 +205,8 @@ func (j *job) has(was *record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
+	case was != nil && was.ID == j.state.ID && was.Run == j.state.Run && was.State == JobCanceled && j.state.State == JobCanceled:
+		return nil // its last figures are kept
 	case was == nil || was.ID == j.state.ID && was.State == JobCanceled: // without a record: the subscriber was deleted
 		j.canceled = true
 		return errOtherRun
@@ -271,7 +275,13 @@ func (p *Processor) noteEnd(s *registry.Subscriber, j *job) {
 	defer context.AfterFunc(p.jobs.ctx, func() { time.AfterFunc(noteEndWithin, cancel) })()
 	for {
 		err := p.note(ctx, s, j)
-		if err == nil || errors.Is(err, errOtherRun) || errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrClosed) || ctx.Err() != nil {
+		if errors.Is(err, errOtherRun) {
+			j.mu.Lock()
+			j.lost = true // what is kept is what others say of it
+			j.mu.Unlock()
+			return
+		}
+		if err == nil || errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrClosed) || ctx.Err() != nil {
 			return
 		}
 		if other := p.jobs.of(s.UID); other != j { // there is another one

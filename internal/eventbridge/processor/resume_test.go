@@ -320,7 +320,7 @@ func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
 			j := one.jobs.of("u-s")
 			if how == "canceled" {
 				_, err = one.CancelJob(t.Context(), busName, "s")
-				require.NoError(t, err)
+				require.ErrorContains(t, err, "could not be kept")
 			}
 			w.eventually("it ends", func() bool { return j.now().State == ended })
 			tried := source.refused.Load()
@@ -335,6 +335,45 @@ func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An end that one instance has confirmed holds, also where another one has taken the job over in the meantime.
+func TestAnEndIsKept(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w.target("s", nil)
+	w.fill(numbered("e", 50)...)
+	all := &fleet{active: true}
+	all.join("one")
+	one, _, _ := w.member(all, "one")
+	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1})
+	require.NoError(t, err)
+	all.join("other")
+	require.NoError(t, w.store.ChangeJob(t.Context(), busName, "s", "u-s", func(was json.RawMessage) (json.RawMessage, error) {
+		r := recordOf(was)
+		r.Instance, r.Run, r.Taken = "other", "another", time.Now()
+		return json.Marshal(r)
+	}))
+	_, err = one.CancelJob(t.Context(), busName, "s")
+	require.NoError(t, err)
+	require.Equal(t, JobCanceled, w.kept("s").State)
+}
+
+// A process takes over what a former one of its name had, however the clocks of both are.
+func TestAJobOfAFormerProcessOfThisName(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	f := w.target("s", nil)
+	ids := numbered("e", 5)
+	w.fill(ids...)
+	all := &fleet{active: true}
+	all.join("one")
+	require.NoError(t, w.store.ChangeJob(t.Context(), busName, "s", "u-s", func(json.RawMessage) (json.RawMessage, error) {
+		about := Job{ID: "1", Kind: KindReplay, Bus: busName, Subscriber: "s", State: JobRunning, Began: time.Now(), Instance: "one"}
+		plan := replayPlan{ReplayOptions: ReplayOptions{To: time.Now()}, ToEnd: true}
+		return json.Marshal(record{Job: about, Run: "former", Taken: time.Now().Add(time.Hour), Replay: &plan})
+	}))
+	w.member(all, "one")
+	w.eventually("it is done", func() bool { return w.kept("s").State == JobDone })
+	w.eventually("all are delivered", func() bool { return len(f.delivered()) >= len(ids) })
 }
 
 // The replay of a new subscriber waits until all engines have heard of it, however long that takes.

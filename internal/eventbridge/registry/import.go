@@ -85,7 +85,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, opts ImportOptions) ([]
 	if err != nil {
 		return nil, err
 	}
-	steps, err := s.plan(file, opts)
+	steps, err := s.plan(ctx, file, opts)
 	if err != nil || opts.DryRun {
 		return steps, err
 	}
@@ -145,7 +145,7 @@ func absent(err error) error {
 }
 
 // plan compares a file with the registry as it is now. Each object is looked at as the registry will be once the steps before are done: their rules count.
-func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err error) {
+func (s *Store) plan(ctx context.Context, file *imported, opts ImportOptions) (steps []Step, err error) {
 	now := s.Snapshot()
 	then, sizes := now.draft(), s.draftSizes()
 	var f faults
@@ -171,6 +171,7 @@ func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err erro
 		then.buses[made.Name] = &made
 		steps = append(steps, step)
 	}
+	orders := make(map[Order]error) // each is asked for once
 	for i := range file.subscribers {
 		sub := &file.subscribers[i]
 		key := subscriberKey(sub.Bus, sub.Name)
@@ -182,6 +183,12 @@ func (s *Store) plan(file *imported, opts ImportOptions) (steps []Step, err erro
 		}
 		err = s.merge(made, old, then.Bus(sub.Bus), then)
 		step.note(old == nil, readable && sameSubscriber(*old, *made))
+		if err == nil && old == nil && s.opts.Pulsar != nil {
+			if _, asked := orders[made.Order]; !asked {
+				orders[made.Order] = s.opts.Pulsar.CheckOrder(ctx, made.Order)
+			}
+			err = orders[made.Order]
+		}
 		if err == nil && step.Action != Unchanged {
 			err = sizes.putSubscriber(*made, old)
 		}

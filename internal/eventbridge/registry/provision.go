@@ -39,7 +39,7 @@ func (p *Pulsar) MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) erro
 	if s.Order == OrderLive {
 		return p.create(ctx, p.topics.Send(s), 1)
 	}
-	if err := p.checkOrder(ctx, s.Order); err != nil {
+	if err := p.CheckOrder(ctx, s.Order); err != nil {
 		return err
 	}
 	partitions := 1 // each one costs every engine a producer and every processor a consumer
@@ -57,8 +57,8 @@ func (p *Pulsar) MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) erro
 	return all.Wait()
 }
 
-// checkOrder refuses an order that the namespace cannot keep: without deduplication the broker may store a match twice, or late.
-func (p *Pulsar) checkOrder(ctx context.Context, o Order) error {
+// CheckOrder refuses an order that the namespace cannot keep: without deduplication the broker may store a match twice, or late.
+func (p *Pulsar) CheckOrder(ctx context.Context, o Order) error {
 	if !o.Ordered() || !p.admin {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -137,6 +138,15 @@ func TestAnOrderTakesDeduplication(t *testing.T) {
 	require.Equal(t, []string{"/order: must be none or live: group takes deduplication, which is off in the namespace " + w.topics.Namespace + ": switch it on"}, faultsOf(t, err))
 	_, _, err = m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
+	// An import finds it before it prunes.
+	file := "format: 1\nbuses:\n  - name: orders\n    subscribers:\n      - {name: books, order: group, rules: [{name: all, pattern: {type: [a]}}], target: {log: {}}}\n"
+	for _, dry := range []bool{true, false} {
+		steps, err := m.Import(ctx, strings.NewReader(file), registry.ImportOptions{Prune: true, DryRun: dry})
+		require.Len(t, faultsOf(t, err), 1)
+		require.Contains(t, faultsOf(t, err)[0], "/buses/0/subscribers/0/order: must be none or live")
+		require.Empty(t, steps)
+		require.NotNil(t, m.Snapshot().Subscriber("orders", "mail"))
+	}
 	require.NoError(t, client.Namespace(w.topics.Namespace).SetDeduplication(ctx, true))
 	_, _, err = m.PutSubscriber(ctx, ordered, registry.Condition{})
 	require.NoError(t, err)

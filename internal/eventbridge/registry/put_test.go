@@ -29,6 +29,8 @@ func (p *provisioner) MakeSubscriber(_ context.Context, _ *registry.Bus, s *regi
 	return p.fail
 }
 
+func (*provisioner) CheckOrder(context.Context, registry.Order) error { return nil }
+
 func (p *provisioner) RemoveBus(context.Context, string) error { return nil }
 
 func (p *provisioner) RemoveSubscriber(_ context.Context, _, _, uid string) error {

@@ -39,6 +39,8 @@ type Provisioner interface {
 	// matched for, one that is not stored. The error may be an [*Invalid].
 	MakeBus(ctx context.Context, b *Bus) error
 	MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) error
+	// CheckOrder is an [*Invalid] where the namespace cannot keep an order of subscribers.
+	CheckOrder(ctx context.Context, o Order) error
 	// RemoveBus is called after a bus was deleted and before a bus of the same name is made again, RemoveSubscriber after a
 	// subscriber was deleted. The error is [ErrInUse] while somebody still uses what is to be removed.
 	RemoveBus(ctx context.Context, bus string) error

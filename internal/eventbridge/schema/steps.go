@@ -108,29 +108,30 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 
 // attach has each part of a compiled schema, and of those that its dynamic references may lead to, count its steps.
 func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
+	known := costs{}
 	dynamic := 0
 	for _, one := range anchored {
-		dynamic = max(dynamic, early(one))
+		dynamic = max(dynamic, known.early(one))
 	}
 	seen := map[*jsonschema.Schema]bool{}
 	for _, one := range append([]*jsonschema.Schema{s}, anchored...) {
-		eachPart(one, seen, func(s *jsonschema.Schema) { m.hook(s, dynamic) })
+		eachPart(one, seen, func(s *jsonschema.Schema) { m.hook(s, known, dynamic) })
 	}
 }
 
 // hook puts the counting where the library asks for the format of a value. dynamic is what the heaviest part costs that a dynamic reference may lead to.
-func (m *meter) hook(s *jsonschema.Schema, dynamic int) {
+func (m *meter) hook(s *jsonschema.Schema, known costs, dynamic int) {
 	if s.Bool != nil {
 		return
 	}
 	beside := 1 // of parts that are held against the same value
 	for _, one := range partsBeside(s) {
-		beside += early(one)
+		beside += known.early(one)
 	}
 	if s.DynamicRef != nil {
 		beside += dynamic
 	}
-	members, elements := membersOf(s), elementsOf(s)
+	members, elements := known.membersOf(s), known.elementsOf(s)
 	number := 0
 	if s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil {
 		number = numberSteps
@@ -165,8 +166,14 @@ func (m *meter) hook(s *jsonschema.Schema, dynamic int) {
 	}
 }
 
+// costs are those that early has found: it is asked for a part by all that lead to it.
+type costs map[*jsonschema.Schema]int
+
 // early is what a part costs that is over before its format is asked for: by its type, its const or its enum.
-func early(s *jsonschema.Schema) int {
+func (known costs) early(s *jsonschema.Schema) int {
+	if n := known[s]; n > 0 {
+		return n
+	}
 	n := 0
 	if s.Const != nil {
 		n = comparison(*s.Const)
@@ -176,21 +183,30 @@ func early(s *jsonschema.Schema) int {
 			n += comparison(v)
 		}
 	}
-	return 1 + n/comparisons
+	known[s] = 1 + n/comparisons
+	return known[s]
 }
 
 // comparisons of texts are one step.
 const comparisons = 16
 
-// comparison is what it costs to compare a value with one of a schema. Numbers are made fractions first.
+// comparison is what it costs to compare a value with one of a schema, all the way down. Numbers are made fractions first.
 func comparison(v any) int {
 	switch v := v.(type) {
 	case json.Number:
 		return numberSteps * comparisons
 	case map[string]any:
-		return 1 + len(v)
+		n := 1
+		for _, one := range v {
+			n += comparison(one)
+		}
+		return n
 	case []any:
-		return 1 + len(v)
+		n := 1
+		for _, one := range v {
+			n += comparison(one)
+		}
+		return n
 	}
 	return 1
 }
@@ -198,15 +214,24 @@ func comparison(v any) int {
 // What a number costs that is compared, and one that is divided, which may have hundreds of digits.
 const numberSteps, multipleSteps = 4, 20
 
-// uniqueCost is what it costs to find two equal elements: lists and objects may be chosen such that they have one hash.
+// fewElements are those whose pairs the library compares all. Of more it compares those that have one hash.
+const fewElements = 20
+
+// uniqueCost is what it costs to find two equal elements: lists and objects may be chosen such that they have one hash. Both the hash and a comparison
+// go through all that they have.
 func uniqueCost(list []any) int {
-	n := 0
+	n, deep := 0, 0
 	for _, v := range list {
 		switch v.(type) {
 		case map[string]any, []any:
 			n++
+			deep += comparison(v)
 		}
 	}
+	deep /= comparisons
+	if len(list) <= fewElements {
+		return len(list) + deep*n/valuesPerStep
+	}
 	n /= valuesPerStep
-	return len(list) + n*n
+	return len(list) + deep + n*n
 }

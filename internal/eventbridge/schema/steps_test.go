@@ -59,7 +59,14 @@ func TestStepsAreBounded(t *testing.T) {
 				"tree":{"$id":"tree","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}}}`, deep("[", "1", "]"),
 		},
 		"enumerations of many patterns": {`{"patternProperties":{` + listed(100, `"^x.{0,%d}":{"enum":[`+listed(400, `%d`)+`]}`) + `}}`, `{` + listed(1_000, `"x%d":399`) + `}`},
-		"names that are checked":        {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
+		"lists of an enumeration that differ at their end": {
+			`{"items":{"anyOf":[` + strings.TrimSuffix(strings.Repeat(`{"$ref":"#/$defs/e"},`, 500), ",") + `]},"$defs":{"e":{"enum":[` + listed(100, `[[`+strings.Repeat(`1,`, 1_000)+`%d]]`) + `]}}}`,
+			`[` + strings.TrimSuffix(strings.Repeat(`[[`+strings.Repeat(`1,`, 1_000)+`-1]],`, 60), ",") + `]`,
+		},
+		"a few long elements that are compared many times": {
+			`{"allOf":[` + strings.TrimSuffix(strings.Repeat(`{"uniqueItems":true},`, 1_900), ",") + `]}`, `[` + listed(20, `[`+strings.Repeat(`1,`, 3_000)+`%d]`) + `]`,
+		},
+		"names that are checked": {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := schema.Compile(json.RawMessage(test.schema))

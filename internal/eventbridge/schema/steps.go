@@ -131,6 +131,7 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, dynamic int) {
 	if s.DynamicRef != nil {
 		beside += dynamic
 	}
+	names := requiredNames(s)
 	members, elements := known.membersOf(s), known.elementsOf(s)
 	number := 0
 	if s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil {
@@ -143,7 +144,7 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, dynamic int) {
 	s.Format = &jsonschema.Format{Validate: func(v any) error {
 		switch v := v.(type) {
 		case map[string]any:
-			m.spend(beside + members.cost(v) + len(s.Required)/4)
+			m.spend(beside + members.cost(v) + names/4)
 		case []any:
 			m.spend(beside + elements.cost(len(v)))
 			if s.UniqueItems {
@@ -164,6 +165,19 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, dynamic int) {
 	if inner != nil {
 		s.Format.Name = inner.Name
 	}
+}
+
+// requiredNames is how many names are looked up in each object, or may be: of members that are required, always or where there is another.
+func requiredNames(s *jsonschema.Schema) int {
+	n := len(s.Required) + len(s.DependentRequired) + len(s.Dependencies)
+	for _, names := range s.DependentRequired {
+		n += len(names)
+	}
+	for _, one := range s.Dependencies {
+		names, _ := one.([]string)
+		n += len(names)
+	}
+	return n
 }
 
 // costs are those that early has found: it is asked for a part by all that lead to it.
@@ -230,7 +244,7 @@ func uniqueCost(list []any) int {
 	}
 	deep /= comparisons
 	if len(list) <= fewElements {
-		return len(list) + deep*n/valuesPerStep
+		return len(list) + deep*n/4 // one such list of all values that an event may have is below MostSteps
 	}
 	n /= valuesPerStep
 	return len(list) + deep + n*n

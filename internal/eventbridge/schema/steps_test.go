@@ -66,6 +66,18 @@ func TestStepsAreBounded(t *testing.T) {
 		"a few long elements that are compared many times": {
 			`{"allOf":[` + strings.TrimSuffix(strings.Repeat(`{"uniqueItems":true},`, 1_900), ",") + `]}`, `[` + listed(20, `[`+strings.Repeat(`1,`, 3_000)+`%d]`) + `]`,
 		},
+		"names that others require": {
+			`{"items":{"dependentRequired":{` + listed(20_000, `"k%d":[]`) + `}}}`, `[` + strings.Repeat(`{},`, 60_000) + `{}]`,
+		},
+		"many names that one requires": {
+			`{"items":{"dependentRequired":{"a":[` + listed(20_000, `"k%d"`) + `]}}}`, `[` + strings.Repeat(`{"a":1},`, 30_000) + `{"a":1}]`,
+		},
+		"names that others require in draft 7": {
+			`{"$schema":"http://json-schema.org/draft-07/schema#","items":{"dependencies":{` + listed(20_000, `"k%d":[]`) + `}}}`, `[` + strings.Repeat(`{},`, 60_000) + `{}]`,
+		},
+		"many names that one requires in draft 7": {
+			`{"$schema":"http://json-schema.org/draft-07/schema#","items":{"dependencies":{"a":[` + listed(20_000, `"k%d"`) + `]}}}`, `[` + strings.Repeat(`{"a":1},`, 30_000) + `{"a":1}]`,
+		},
 		"names that are checked": {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {

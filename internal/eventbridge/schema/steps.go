@@ -21,6 +21,12 @@ const (
 	valuesPerStep = 8
 	// mostParts is how many objects a schema may have: the time that compiling takes grows with their square, half a second for so many.
 	mostParts = 2_000
+	// mostBooleans bounds what may be a part besides: it is compiled fast, but found by a search through all.
+	mostBooleans = 8_000
+	// mostPaths bounds the JSON Pointers of all these, in bytes: compiling has each of them several times, and compares each with the others.
+	mostPaths = 4 << 20
+	// mostNested is how deep objects and lists of a schema may be nested: compiling copies the path to each of them.
+	mostNested = 128
 	// mostRegex bounds each regular expression of a schema, with its repetitions written out, and mostRegexes all of them: what they take in memory.
 	mostRegex, mostRegexes = 20_000, 200_000
 )

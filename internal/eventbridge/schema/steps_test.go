@@ -173,6 +173,34 @@ func TestManyPartsAreRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestCompilingIsBounded: neither depth nor anchors in what is no schema have it take minutes.
+func TestCompilingIsBounded(t *testing.T) {
+	nots := func(n int, inner string) string {
+		return strings.ReplaceAll(listed(n, `{"$dynamicAnchor":"a%d","not":`), ":,", ":") + inner + strings.Repeat(`}`, n)
+	}
+	for want, text := range map[string]string{
+		"nested 128 times":    `{"default":` + nots(1_900, `{"type":"x"}`) + `}`,
+		"stands too often":    `{"default":` + nots(60, `{"properties":{`+listed(1_700, `"k%d":{"type":"string"}`)+`,"k":{"type":"x"}}}`) + `}`,
+		"stands too often wh": `{"default":[` + nots(100, `{"type":"x"}`) + `]}`,
+		"true or false":       `{"anyOf":[` + strings.Repeat(`true,`, 40_000) + `true]}`,
+		"too long":            `{"properties":{"` + strings.Repeat("x", 200_000) + `":{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}}}`,
+	} {
+		began := time.Now()
+		_, err := schema.Compile(json.RawMessage(text))
+		require.ErrorContains(t, err, want)
+		assert.Less(t, time.Since(began), 5*time.Second, want)
+		t.Log(want, time.Since(began))
+	}
+	for _, text := range []string{
+		`{"properties":{"$dynamicAnchor":{"type":"string"}}}`, `{"default":{"$dynamicAnchor":"a","type":"x"},"items":{"$dynamicAnchor":"n","type":"string"}}`,
+		`{"anyOf":[` + strings.Repeat(`true,`, 7_999) + `true]}`, `{"items":{"properties":{` + listed(950, `"`+strings.Repeat("x", 200)+`%d":{"items":{"uniqueItems":true}}`) + `}}}`,
+		strings.Repeat(`{"not":`, 127) + `{"type":"string"}` + strings.Repeat(`}`, 127),
+	} {
+		_, err := schema.Compile(json.RawMessage(text))
+		require.NoError(t, err, "%.80s", text)
+	}
+}
+
 // TestWaitingEnds: a validation that finds all others at work waits no longer than it may.
 func TestWaitingEnds(t *testing.T) {
 	s, err := schema.Compile(json.RawMessage(`{"anyOf":[{"items":{"$ref":"#"},"maxItems":1},{"items":{"$ref":"#"},"minItems":1}],"type":"array"}`))

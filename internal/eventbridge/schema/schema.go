@@ -348,6 +348,7 @@ func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 	}
 	defer func() { s.idle <- c }()
 	invalid := false
+	c.meter.depth = depth(value)
 	most := min(*steps, MostSteps)
 	left, enough := c.meter.measure(most, func() { invalid = c.inverse.Validate(value) == nil })
 	*steps -= most - left
@@ -367,6 +368,22 @@ func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 		*steps -= before - left
 	}
 	return &Error{Text: "it is not valid, and too large to say where"}
+}
+
+// depth is how deep lists and objects are nested, and what is in them: 1 for any other value.
+func depth(value any) int {
+	inner := 0
+	switch v := value.(type) {
+	case []any:
+		for _, element := range v {
+			inner = max(inner, depth(element))
+		}
+	case map[string]any:
+		for _, element := range v {
+			inner = max(inner, depth(element))
+		}
+	}
+	return 1 + inner
 }
 
 // deeper reports whether lists and objects are nested deeper than depth.

@@ -40,6 +40,7 @@ type spent struct{}
 // meter counts the steps of one validation at a time.
 type meter struct {
 	left      int
+	depth     int // of the data, 1 for a value that is no list or object
 	compiling bool
 	regexes   map[string]*countedRegexp
 	weight    int // of all regular expressions
@@ -119,14 +120,29 @@ func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
 	for _, one := range anchored {
 		dynamic = max(dynamic, known.early(one))
 	}
+	var all []*jsonschema.Schema
+	heaviest := 0
 	seen := map[*jsonschema.Schema]bool{}
 	for _, one := range append([]*jsonschema.Schema{s}, anchored...) {
-		eachPart(one, seen, func(s *jsonschema.Schema) { m.hook(s, known, dynamic) })
+		eachPart(one, seen, func(s *jsonschema.Schema) {
+			all = append(all, s)
+			heaviest = max(heaviest, known.early(s))
+		})
+	}
+	for _, one := range all {
+		m.hook(one, known, references{dynamic: dynamic, recursive: heaviest, parts: len(all)})
 	}
 }
 
-// hook puts the counting where the library asks for the format of a value. dynamic is what the heaviest part costs that a dynamic reference may lead to.
-func (m *meter) hook(s *jsonschema.Schema, known costs, dynamic int) {
+// references are what the heaviest part costs that a dynamic and a recursive reference may lead to: one with an anchor, and any. The target is looked for in
+// all parts that the value and each one around it are held against: parts is how many there may be of one value.
+type references struct{ dynamic, recursive, parts int }
+
+// lookups of a reference's target are one step.
+const lookups = 32
+
+// hook puts the counting where the library asks for the format of a value.
+func (m *meter) hook(s *jsonschema.Schema, known costs, looked references) {
 	if s.Bool != nil {
 		return
 	}
@@ -134,8 +150,14 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, dynamic int) {
 	for _, one := range partsBeside(s) {
 		beside += known.early(one)
 	}
+	around := 0 // parts of each value around it
 	if s.DynamicRef != nil {
-		beside += dynamic
+		beside += looked.dynamic
+		around = looked.parts
+	}
+	if s.RecursiveRef != nil && s.RecursiveRef.RecursiveAnchor {
+		beside += looked.recursive
+		around = looked.parts
 	}
 	names := requiredNames(s)
 	members, elements := known.membersOf(s), known.elementsOf(s)
@@ -148,6 +170,7 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, dynamic int) {
 	}
 	inner := s.Format
 	s.Format = &jsonschema.Format{Validate: func(v any) error {
+		m.spend(around * m.depth / lookups)
 		switch v := v.(type) {
 		case map[string]any:
 			m.spend(beside + members.cost(v) + names/4)

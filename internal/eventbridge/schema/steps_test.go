@@ -36,6 +36,10 @@ func TestStepsAreBounded(t *testing.T) {
 		text := strings.Repeat(`a\u0004`, 20)
 		unlike[i] = `["` + text[:7*(i%20)] + `a","` + text[7*(i%20):] + `a"]`
 	}
+	chain := make([]string, 900)
+	for i := range chain {
+		chain[i] = fmt.Sprintf(`"c%d":{"$ref":"#/$defs/c%d"}`, i, i+1)
+	}
 	for name, test := range map[string]struct{ schema, data string }{
 		"alternatives that lead to themselves": {
 			`{"$defs":{"n":{"anyOf":[{"properties":{"op":{"const":"and"},"args":{"items":{"$ref":"#/$defs/n"}}},"required":["op","args"],"type":"object"},
@@ -77,6 +81,15 @@ func TestStepsAreBounded(t *testing.T) {
 		},
 		"many names that one requires in draft 7": {
 			`{"$schema":"http://json-schema.org/draft-07/schema#","items":{"dependencies":{"a":[` + listed(20_000, `"k%d"`) + `]}}}`, `[` + strings.Repeat(`{"a":1},`, 30_000) + `{"a":1}]`,
+		},
+		"an enumeration that only a recursive reference leads to": {
+			`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"enum":[[` + strings.Repeat(`1,`, 29_999) + `1],` + listed(10_000, `%d`) + `],"items":{"$ref":"tree"},
+				"$defs":{"tree":{"$id":"tree","$recursiveAnchor":true,"anyOf":[{"$recursiveRef":"#"},{"type":"number"}]}}}`,
+			`[` + strings.Repeat(`1,`, 29_999) + `1]`,
+		},
+		"a dynamic reference below many parts": {
+			`{"$ref":"#/$defs/c0","$defs":{"m":{"$dynamicAnchor":"m","type":"string"},"c900":{"items":{"$ref":"#/$defs/c0"},"properties":{"t":{"items":{"$dynamicRef":"#m"}}}},` + strings.Join(chain, ",") + `}}`,
+			deep(`[`, `{"t":[`+strings.Repeat(`"x",`, 60_000)+`"x"]}`, `]`),
 		},
 		"names that are checked": {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
 	} {
@@ -127,6 +140,32 @@ func TestLongEnumerationsOfSome(t *testing.T) {
 		s, err := schema.Compile(json.RawMessage(`{` + draft + `"items":` + test.part + `}`))
 		require.NoError(t, err, name)
 		require.NoError(t, s.Validate([]byte(`[`+strings.TrimSuffix(strings.Repeat(test.value+",", 1_000), ",")+`]`)), name)
+	}
+}
+
+// TestUsualSchemasSuffice: what is charged by the most that it may be leaves room for usual schemas and data of an event's greatest size.
+func TestUsualSchemasSuffice(t *testing.T) {
+	members := listed(50, `"p%d":{"type":"string","minLength":1}`)
+	tree := `{"p1":"x","children":[` + strings.TrimSuffix(strings.Repeat(`{"p2":"x","p3":"y","children":[{"p1":"x"}]},`, 4_000), ",") + `]}`
+	numbers := `[` + listed(10, `{"a":%[1]d,"b":1,"c":2,"d":3,"e":[4,5]}`) + `]`
+	for name, test := range map[string]struct{ schema, data string }{
+		"a recursive reference": {
+			`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{` + members + `,"children":{"items":{"$recursiveRef":"#"}}}}`, tree,
+		},
+		"a dynamic reference":        {`{"$dynamicAnchor":"n","properties":{` + members + `,"children":{"items":{"$dynamicRef":"#n"}}}}`, tree},
+		"different elements":         {`{"items":{"uniqueItems":true}}`, `[` + strings.TrimSuffix(strings.Repeat(numbers+`,`, 700), ",") + `]`},
+		"different elements of many": {`{"uniqueItems":true}`, `[` + listed(5_000, `{"a":%[1]d,"b":1,"c":2,"d":3,"e":[4,5]}`) + `]`},
+		"an enumeration of objects":  {`{"items":{"enum":[` + listed(50, `{"code":%d,"name":"x"}`) + `]}}`, `[` + strings.TrimSuffix(strings.Repeat(`{"code":49,"name":"x"},`, 5_000), ",") + `]`},
+		"names that others require": {
+			`{"items":{"dependentRequired":{` + listed(30, `"k%d":["a","b"]`) + `}}}`, `[` + strings.TrimSuffix(strings.Repeat(`{"k1":1,"a":2,"b":3},`, 15_000), ",") + `]`,
+		},
+	} {
+		s, err := schema.Compile(json.RawMessage(test.schema))
+		require.NoError(t, err, name)
+		steps := schema.MostSteps
+		began := time.Now()
+		require.NoError(t, s.Check(t.Context(), []byte(test.data), &steps), name)
+		t.Log(name, schema.MostSteps-steps, time.Since(began))
 	}
 }
 

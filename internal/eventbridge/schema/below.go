@@ -24,9 +24,6 @@ type membersCost struct {
 
 func (known costs) membersOf(s *jsonschema.Schema) membersCost {
 	c := membersCost{each: usual + len(s.PatternProperties) + known.heavy(s.PropertyNames, s.UnevaluatedProperties)}
-	for _, one := range s.PatternProperties {
-		c.each += known.heavy(one) // a name may meet them all
-	}
 	c.rest = known.heavy(partsOf(s.AdditionalProperties)...)
 	some := c.rest > 0
 	named := make(map[string]int, len(s.Properties))
@@ -53,6 +50,36 @@ func (c *membersCost) cost(object map[string]any) int {
 		}
 	}
 	return n
+}
+
+// heavyPattern is one of patternProperties whose part is heavy: that costs for each name that it matches.
+type heavyPattern struct {
+	jsonschema.Regexp
+	meter *meter
+	cost  int
+}
+
+func (p *heavyPattern) MatchString(name string) bool {
+	matches := p.Regexp.MatchString(name)
+	if matches {
+		p.meter.spend(p.cost)
+	}
+	return matches
+}
+
+// patternsOf is patternProperties with those whose parts are heavy counted.
+func (m *meter) patternsOf(s *jsonschema.Schema, known costs) map[jsonschema.Regexp]*jsonschema.Schema {
+	if s.PatternProperties == nil {
+		return nil
+	}
+	all := make(map[jsonschema.Regexp]*jsonschema.Schema, len(s.PatternProperties))
+	for pattern, one := range s.PatternProperties {
+		if cost := known.heavy(one); cost > 0 {
+			pattern = &heavyPattern{Regexp: pattern, meter: m, cost: cost}
+		}
+		all[pattern] = one
+	}
+	return all
 }
 
 // elementsCost is the same for the elements of a list.

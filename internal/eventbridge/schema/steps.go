@@ -159,6 +159,7 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, looked references) {
 		beside += looked.recursive
 		around = looked.parts
 	}
+	s.PatternProperties = m.patternsOf(s, known)
 	names := requiredNames(s)
 	members, elements := known.membersOf(s), known.elementsOf(s)
 	number := 0

@@ -130,6 +130,7 @@ func TestLongEnumerationsOfSome(t *testing.T) {
 		"numbers":        {`{"properties":{"category":{"enum":[` + listed(100, `%d`) + `]},` + short + `}}`, `{"category":99` + member},
 		"texts":          {`{"properties":{"sku":{"enum":[` + listed(4_000, `"k%d"`) + `]},` + short + `}}`, `{"sku":"k3999"` + member},
 		"those unnamed":  {`{"properties":{` + short + `},"additionalProperties":{"enum":[` + listed(4_000, `"k%d"`) + `]}}`, `{"sku":"k3999"` + member},
+		"a pattern":      {`{"patternProperties":{"^sku":{"enum":[` + listed(4_000, `"k%d"`) + `]}},"properties":{` + short + `}}`, `{"sku":"k3999"` + member},
 		"a tuple":        {`{"prefixItems":[{"enum":[` + listed(100, `%d`) + `]}],"items":{"type":"string"}}`, `[99,` + listed(20, `"%d"`) + `]`},
 		"one in draft 7": {`{"items":[{"enum":[` + listed(100, `%d`) + `]}],"additionalItems":{"type":"string"}}`, `[99,` + listed(20, `"%d"`) + `]`},
 	} {

@@ -17,8 +17,6 @@ import (
 const (
 	// MostSteps bounds the check of one event. It is half a second to two.
 	MostSteps = 2_000_000
-	// valuesPerStep squared is how many pairs of lists or objects that have to be different cost a step.
-	valuesPerStep = 8
 	// mostParts is how many objects a schema may have: the time that compiling takes grows with their square, half a second for so many.
 	mostParts = 2_000
 	// mostBooleans bounds what may be a part besides: it is compiled fast, but found by a search through all.
@@ -257,25 +255,3 @@ func comparison(v any) int {
 
 // What a number costs that is compared, and one that is divided, which may have hundreds of digits.
 const numberSteps, multipleSteps = 4, 20
-
-// fewElements are those whose pairs the library compares all. Of more it compares those that have one hash.
-const fewElements = 20
-
-// uniqueCost is what it costs to find two equal elements: lists and objects may be chosen such that they have one hash. Both the hash and a comparison
-// go through all that they have.
-func uniqueCost(list []any) int {
-	n, deep := 0, 0
-	for _, v := range list {
-		switch v.(type) {
-		case map[string]any, []any:
-			n++
-			deep += comparison(v)
-		}
-	}
-	deep /= comparisons
-	if len(list) <= fewElements {
-		return len(list) + deep*n/4 // one such list of all values that an event may have is below MostSteps
-	}
-	n /= valuesPerStep
-	return len(list) + deep + n*n
-}

@@ -36,6 +36,14 @@ func TestStepsAreBounded(t *testing.T) {
 		text := strings.Repeat(`a\u0004`, 20)
 		unlike[i] = `["` + text[:7*(i%20)] + `a","` + text[7*(i%20):] + `a"]`
 	}
+	signs := make([]string, 1_000) // of one hash, which has no signs
+	for i := range signs {
+		one := strings.Repeat("1,", 50)
+		for bit := range 10 {
+			one += []string{"1,", "-1,"}[i>>bit&1]
+		}
+		signs[i] = "[" + one + "1]"
+	}
 	chain := make([]string, 900)
 	for i := range chain {
 		chain[i] = fmt.Sprintf(`"c%d":{"$ref":"#/$defs/c%d"}`, i, i+1)
@@ -55,9 +63,10 @@ func TestStepsAreBounded(t *testing.T) {
 		"hundreds of alternatives of lists in lists": {
 			`{"items":{"items":{"oneOf":[` + listed(500, `{"type":"object","required":["k%d"]}`) + `]}}}`, `[` + strings.TrimSuffix(strings.Repeat(`[`+strings.Repeat(`{},`, 200)+`{}],`, 200), ",") + `]`,
 		},
-		"a long enumeration":   {`{"items":{"enum":[` + listed(10_000, `"%d"`) + `]}}`, `[` + strings.Repeat(`"x",`, 60_000) + `"x"]`},
-		"a regular expression": {`{"pattern":"(x?){500}y"}`, `"` + strings.Repeat("x", 200_000) + `"`},
-		"elements of one hash": {`{"uniqueItems":true}`, `[` + strings.Join(unlike, ",") + `]`},
+		"a long enumeration":                 {`{"items":{"enum":[` + listed(10_000, `"%d"`) + `]}}`, `[` + strings.Repeat(`"x",`, 60_000) + `"x"]`},
+		"a regular expression":               {`{"pattern":"(x?){500}y"}`, `"` + strings.Repeat("x", 200_000) + `"`},
+		"elements of one hash":               {`{"uniqueItems":true}`, `[` + strings.Join(unlike, ",") + `]`},
+		"elements of one hash but for signs": {`{"uniqueItems":true}`, `[` + strings.Join(signs, ",") + `]`},
 		"a part that only a dynamic reference leads to": {
 			`{"$ref":"tree","$defs":{"a/b~%":{"$dynamicAnchor":"n","anyOf":[{"items":{"$dynamicRef":"tree#n"},"maxItems":1},{"items":{"$dynamicRef":"tree#n"},"minItems":1}],"type":"array"},
 				"tree":{"$id":"tree","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}}}`, deep("[", "1", "]"),

@@ -234,7 +234,8 @@ func (p *readerPartition) subscribe() (*readerSession, error) {
 	s := &readerSession{reading: make(chan struct{}, 1)}
 	s.ctx, s.end = context.WithCancel(p.r.ctx)
 	queue := p.queue
-	if p.after.IsZero() && !p.since.IsZero() {
+	// After silent sessions the queue is longer than a seek allows: it reads from the beginning.
+	if p.after.IsZero() && !p.since.IsZero() && p.quiet.again == 0 {
 		older, err := p.beginsOlder(s.ctx)
 		if err != nil {
 			s.end()

@@ -8,9 +8,9 @@ import "github.com/santhosh-tekuri/jsonschema/v6"
 const usual = 2
 
 // heavy is what parts cost besides what is usual.
-func heavy(parts ...*jsonschema.Schema) (n int) {
+func (known costs) heavy(parts ...*jsonschema.Schema) (n int) {
 	for _, one := range withoutNil(parts...) {
-		n += early(one) - 1
+		n += known.early(one) - 1
 	}
 	return n
 }
@@ -22,16 +22,13 @@ type membersCost struct {
 	rest  int            // besides, of the others
 }
 
-func membersOf(s *jsonschema.Schema) membersCost {
-	c := membersCost{each: usual + len(s.PatternProperties) + heavy(s.PropertyNames, s.UnevaluatedProperties)}
-	for _, one := range s.PatternProperties {
-		c.each += heavy(one) // a name may meet them all
-	}
-	c.rest = heavy(partsOf(s.AdditionalProperties)...)
+func (known costs) membersOf(s *jsonschema.Schema) membersCost {
+	c := membersCost{each: usual + len(s.PatternProperties) + known.heavy(s.PropertyNames, s.UnevaluatedProperties)}
+	c.rest = known.heavy(partsOf(s.AdditionalProperties)...)
 	some := c.rest > 0
 	named := make(map[string]int, len(s.Properties))
 	for name, one := range s.Properties {
-		named[name] = heavy(one)
+		named[name] = known.heavy(one)
 		some = some || named[name] > 0
 	}
 	if some {
@@ -55,6 +52,36 @@ func (c *membersCost) cost(object map[string]any) int {
 	return n
 }
 
+// heavyPattern is one of patternProperties whose part is heavy: that costs for each name that it matches.
+type heavyPattern struct {
+	jsonschema.Regexp
+	meter *meter
+	cost  int
+}
+
+func (p *heavyPattern) MatchString(name string) bool {
+	matches := p.Regexp.MatchString(name)
+	if matches {
+		p.meter.spend(p.cost)
+	}
+	return matches
+}
+
+// patternsOf is patternProperties with those whose parts are heavy counted.
+func (m *meter) patternsOf(s *jsonschema.Schema, known costs) map[jsonschema.Regexp]*jsonschema.Schema {
+	if s.PatternProperties == nil {
+		return nil
+	}
+	all := make(map[jsonschema.Regexp]*jsonschema.Schema, len(s.PatternProperties))
+	for pattern, one := range s.PatternProperties {
+		if cost := known.heavy(one); cost > 0 {
+			pattern = &heavyPattern{Regexp: pattern, meter: m, cost: cost}
+		}
+		all[pattern] = one
+	}
+	return all
+}
+
 // elementsCost is the same for the elements of a list.
 type elementsCost struct {
 	each  int   // of every element
@@ -62,16 +89,16 @@ type elementsCost struct {
 	rest  int   // besides, of the others
 }
 
-func elementsOf(s *jsonschema.Schema) elementsCost {
-	c := elementsCost{each: usual + heavy(s.Contains, s.UnevaluatedItems), rest: heavy(s.Items2020) + heavy(partsOf(s.AdditionalItems)...)}
+func (known costs) elementsOf(s *jsonschema.Schema) elementsCost {
+	c := elementsCost{each: usual + known.heavy(s.Contains, s.UnevaluatedItems), rest: known.heavy(s.Items2020) + known.heavy(partsOf(s.AdditionalItems)...)}
 	first := s.PrefixItems
 	if items, ok := s.Items.(*jsonschema.Schema); ok {
-		c.rest += heavy(items)
+		c.rest += known.heavy(items)
 	} else {
 		first = append(first[:len(first):len(first)], partsOf(s.Items)...)
 	}
 	for _, one := range first {
-		c.first = append(c.first, heavy(one))
+		c.first = append(c.first, known.heavy(one))
 	}
 	return c
 }

@@ -94,8 +94,17 @@ func Compile(text json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deeper(doc, mostNested) {
+		return nil, fmt.Errorf("a schema is nested %d times at most", mostNested)
+	}
 	if n := parts(doc); n > mostParts {
 		return nil, fmt.Errorf("a schema has at most %d objects, this one has %d", mostParts, n)
+	}
+	if n := booleans(doc); n > mostBooleans {
+		return nil, fmt.Errorf("a schema has at most %d times true or false, this one %d times", mostBooleans, n)
+	}
+	if paths(doc, 0) > mostPaths {
+		return nil, errors.New("the names in a schema are too long for so many objects in them")
 	}
 	s := &Schema{doc: doc, alternatives: alternatives(doc), made: 1}
 	first, err := s.checker()
@@ -175,6 +184,41 @@ func parts(doc any) (n int) {
 	return n
 }
 
+// booleans counts true and false in a schema, each of which may be a part.
+func booleans(doc any) (n int) {
+	switch v := doc.(type) {
+	case bool:
+		n = 1
+	case map[string]any:
+		for _, value := range v {
+			n += booleans(value)
+		}
+	case []any:
+		for _, value := range v {
+			n += booleans(value)
+		}
+	}
+	return n
+}
+
+// paths is how long the JSON Pointers of all objects and booleans in a schema are, at being that of doc.
+func paths(doc any, at int) (n int) {
+	switch v := doc.(type) {
+	case bool:
+		n = at
+	case map[string]any:
+		n = at
+		for key, value := range v {
+			n += paths(value, at+1+len(key))
+		}
+	case []any:
+		for i, value := range v {
+			n += paths(value, at+1+len(strconv.Itoa(i)))
+		}
+	}
+	return n
+}
+
 // compiled is what stands at a location, and the parts that only dynamic references may lead to, which parts of a compiled schema do not name.
 type compiled struct {
 	schema   *jsonschema.Schema
@@ -199,21 +243,31 @@ func compile(doc any, at string, m *meter) (made compiled, err error) {
 	if made.schema, err = c.Compile(at); err != nil || at == twiceLocation {
 		return made, err
 	}
-	for _, pointer := range dynamicAnchors(doc, "", nil) {
-		// Those that are part of the schema are compiled already, and this finds them. What is no schema is refused.
-		if one, err := c.Compile(location + "#" + url.PathEscape(pointer)); err == nil {
+	wasted := 0
+	for _, a := range dynamicAnchors(doc, "", nil) {
+		// Those that are part of the schema are compiled already, and this finds them. What is no schema is refused, and tried again in all that it is in.
+		one, err := c.Compile(location + "#" + url.PathEscape(a.pointer))
+		if err == nil {
 			made.anchored = append(made.anchored, one)
+		} else if wasted += a.parts; wasted > mostParts {
+			return made, errors.New("$dynamicAnchor stands too often where there is no schema")
 		}
 	}
 	return made, nil
 }
 
-// dynamicAnchors appends the JSON Pointers of what may be a schema with a $dynamicAnchor.
-func dynamicAnchors(doc any, at string, found []string) []string {
+// anchor is the JSON Pointer of what may be a schema with a $dynamicAnchor, and how many objects that has.
+type anchor struct {
+	pointer string
+	parts   int
+}
+
+// dynamicAnchors appends what may be a schema with a $dynamicAnchor.
+func dynamicAnchors(doc any, at string, found []anchor) []anchor {
 	switch v := doc.(type) {
 	case map[string]any:
-		if _, ok := v["$dynamicAnchor"]; ok {
-			found = append(found, at)
+		if _, ok := v["$dynamicAnchor"].(string); ok {
+			found = append(found, anchor{at, parts(v)})
 		}
 		for key, value := range v {
 			found = dynamicAnchors(value, at+"/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(key), found)
@@ -294,6 +348,7 @@ func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 	}
 	defer func() { s.idle <- c }()
 	invalid := false
+	c.meter.depth = depth(value)
 	most := min(*steps, MostSteps)
 	left, enough := c.meter.measure(most, func() { invalid = c.inverse.Validate(value) == nil })
 	*steps -= most - left
@@ -313,6 +368,22 @@ func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 		*steps -= before - left
 	}
 	return &Error{Text: "it is not valid, and too large to say where"}
+}
+
+// depth is how deep lists and objects are nested, and what is in them: 1 for any other value.
+func depth(value any) int {
+	inner := 0
+	switch v := value.(type) {
+	case []any:
+		for _, element := range v {
+			inner = max(inner, depth(element))
+		}
+	case map[string]any:
+		for _, element := range v {
+			inner = max(inner, depth(element))
+		}
+	}
+	return 1 + inner
 }
 
 // deeper reports whether lists and objects are nested deeper than depth.

@@ -17,10 +17,14 @@ import (
 const (
 	// MostSteps bounds the check of one event. It is half a second to two.
 	MostSteps = 2_000_000
-	// valuesPerStep squared is how many pairs of lists or objects that have to be different cost a step.
-	valuesPerStep = 8
 	// mostParts is how many objects a schema may have: the time that compiling takes grows with their square, half a second for so many.
 	mostParts = 2_000
+	// mostBooleans bounds what may be a part besides: it is compiled fast, but found by a search through all.
+	mostBooleans = 8_000
+	// mostPaths bounds the JSON Pointers of all these, in bytes: compiling has each of them several times, and compares each with the others.
+	mostPaths = 4 << 20
+	// mostNested is how deep objects and lists of a schema may be nested: compiling copies the path to each of them.
+	mostNested = 128
 	// mostRegex bounds each regular expression of a schema, with its repetitions written out, and mostRegexes all of them: what they take in memory.
 	mostRegex, mostRegexes = 20_000, 200_000
 )
@@ -34,6 +38,7 @@ type spent struct{}
 // meter counts the steps of one validation at a time.
 type meter struct {
 	left      int
+	depth     int // of the data, 1 for a value that is no list or object
 	compiling bool
 	regexes   map[string]*countedRegexp
 	weight    int // of all regular expressions
@@ -108,29 +113,53 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 
 // attach has each part of a compiled schema, and of those that its dynamic references may lead to, count its steps.
 func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
+	known := costs{}
 	dynamic := 0
 	for _, one := range anchored {
-		dynamic = max(dynamic, early(one))
+		dynamic = max(dynamic, known.early(one))
 	}
+	var all []*jsonschema.Schema
+	heaviest := 0
 	seen := map[*jsonschema.Schema]bool{}
 	for _, one := range append([]*jsonschema.Schema{s}, anchored...) {
-		eachPart(one, seen, func(s *jsonschema.Schema) { m.hook(s, dynamic) })
+		eachPart(one, seen, func(s *jsonschema.Schema) {
+			all = append(all, s)
+			heaviest = max(heaviest, known.early(s))
+		})
+	}
+	for _, one := range all {
+		m.hook(one, known, references{dynamic: dynamic, recursive: heaviest, parts: len(all)})
 	}
 }
 
-// hook puts the counting where the library asks for the format of a value. dynamic is what the heaviest part costs that a dynamic reference may lead to.
-func (m *meter) hook(s *jsonschema.Schema, dynamic int) {
+// references are what the heaviest part costs that a dynamic and a recursive reference may lead to: one with an anchor, and any. The target is looked for in
+// all parts that the value and each one around it are held against: parts is how many there may be of one value.
+type references struct{ dynamic, recursive, parts int }
+
+// lookups of a reference's target are one step.
+const lookups = 32
+
+// hook puts the counting where the library asks for the format of a value.
+func (m *meter) hook(s *jsonschema.Schema, known costs, looked references) {
 	if s.Bool != nil {
 		return
 	}
 	beside := 1 // of parts that are held against the same value
 	for _, one := range partsBeside(s) {
-		beside += early(one)
+		beside += known.early(one)
 	}
+	around := 0 // parts of each value around it
 	if s.DynamicRef != nil {
-		beside += dynamic
+		beside += looked.dynamic
+		around = looked.parts
 	}
-	members, elements := membersOf(s), elementsOf(s)
+	if s.RecursiveRef != nil && s.RecursiveRef.RecursiveAnchor {
+		beside += looked.recursive
+		around = looked.parts
+	}
+	s.PatternProperties = m.patternsOf(s, known)
+	names := requiredNames(s)
+	members, elements := known.membersOf(s), known.elementsOf(s)
 	number := 0
 	if s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil {
 		number = numberSteps
@@ -140,9 +169,10 @@ func (m *meter) hook(s *jsonschema.Schema, dynamic int) {
 	}
 	inner := s.Format
 	s.Format = &jsonschema.Format{Validate: func(v any) error {
+		m.spend(around * m.depth / lookups)
 		switch v := v.(type) {
 		case map[string]any:
-			m.spend(beside + members.cost(v) + len(s.Required)/4)
+			m.spend(beside + members.cost(v) + names/4)
 		case []any:
 			m.spend(beside + elements.cost(len(v)))
 			if s.UniqueItems {
@@ -165,8 +195,27 @@ func (m *meter) hook(s *jsonschema.Schema, dynamic int) {
 	}
 }
 
+// requiredNames is how many names are looked up in each object, or may be: of members that are required, always or where there is another.
+func requiredNames(s *jsonschema.Schema) int {
+	n := len(s.Required) + len(s.DependentRequired) + len(s.Dependencies)
+	for _, names := range s.DependentRequired {
+		n += len(names)
+	}
+	for _, one := range s.Dependencies {
+		names, _ := one.([]string)
+		n += len(names)
+	}
+	return n
+}
+
+// costs are those that early has found: it is asked for a part by all that lead to it.
+type costs map[*jsonschema.Schema]int
+
 // early is what a part costs that is over before its format is asked for: by its type, its const or its enum.
-func early(s *jsonschema.Schema) int {
+func (known costs) early(s *jsonschema.Schema) int {
+	if n := known[s]; n > 0 {
+		return n
+	}
 	n := 0
 	if s.Const != nil {
 		n = comparison(*s.Const)
@@ -176,37 +225,33 @@ func early(s *jsonschema.Schema) int {
 			n += comparison(v)
 		}
 	}
-	return 1 + n/comparisons
+	known[s] = 1 + n/comparisons
+	return known[s]
 }
 
 // comparisons of texts are one step.
 const comparisons = 16
 
-// comparison is what it costs to compare a value with one of a schema. Numbers are made fractions first.
+// comparison is what it costs to compare a value with one of a schema, all the way down. Numbers are made fractions first.
 func comparison(v any) int {
 	switch v := v.(type) {
 	case json.Number:
 		return numberSteps * comparisons
 	case map[string]any:
-		return 1 + len(v)
+		n := 1
+		for _, one := range v {
+			n += comparison(one)
+		}
+		return n
 	case []any:
-		return 1 + len(v)
+		n := 1
+		for _, one := range v {
+			n += comparison(one)
+		}
+		return n
 	}
 	return 1
 }
 
 // What a number costs that is compared, and one that is divided, which may have hundreds of digits.
 const numberSteps, multipleSteps = 4, 20
-
-// uniqueCost is what it costs to find two equal elements: lists and objects may be chosen such that they have one hash.
-func uniqueCost(list []any) int {
-	n := 0
-	for _, v := range list {
-		switch v.(type) {
-		case map[string]any, []any:
-			n++
-		}
-	}
-	n /= valuesPerStep
-	return len(list) + n*n
-}

@@ -36,6 +36,18 @@ func TestStepsAreBounded(t *testing.T) {
 		text := strings.Repeat(`a\u0004`, 20)
 		unlike[i] = `["` + text[:7*(i%20)] + `a","` + text[7*(i%20):] + `a"]`
 	}
+	signs := make([]string, 1_000) // of one hash, which has no signs
+	for i := range signs {
+		one := strings.Repeat("1,", 50)
+		for bit := range 10 {
+			one += []string{"1,", "-1,"}[i>>bit&1]
+		}
+		signs[i] = "[" + one + "1]"
+	}
+	chain := make([]string, 900)
+	for i := range chain {
+		chain[i] = fmt.Sprintf(`"c%d":{"$ref":"#/$defs/c%d"}`, i, i+1)
+	}
 	for name, test := range map[string]struct{ schema, data string }{
 		"alternatives that lead to themselves": {
 			`{"$defs":{"n":{"anyOf":[{"properties":{"op":{"const":"and"},"args":{"items":{"$ref":"#/$defs/n"}}},"required":["op","args"],"type":"object"},
@@ -51,15 +63,44 @@ func TestStepsAreBounded(t *testing.T) {
 		"hundreds of alternatives of lists in lists": {
 			`{"items":{"items":{"oneOf":[` + listed(500, `{"type":"object","required":["k%d"]}`) + `]}}}`, `[` + strings.TrimSuffix(strings.Repeat(`[`+strings.Repeat(`{},`, 200)+`{}],`, 200), ",") + `]`,
 		},
-		"a long enumeration":   {`{"items":{"enum":[` + listed(10_000, `"%d"`) + `]}}`, `[` + strings.Repeat(`"x",`, 60_000) + `"x"]`},
-		"a regular expression": {`{"pattern":"(x?){500}y"}`, `"` + strings.Repeat("x", 200_000) + `"`},
-		"elements of one hash": {`{"uniqueItems":true}`, `[` + strings.Join(unlike, ",") + `]`},
+		"a long enumeration":                 {`{"items":{"enum":[` + listed(10_000, `"%d"`) + `]}}`, `[` + strings.Repeat(`"x",`, 60_000) + `"x"]`},
+		"a regular expression":               {`{"pattern":"(x?){500}y"}`, `"` + strings.Repeat("x", 200_000) + `"`},
+		"elements of one hash":               {`{"uniqueItems":true}`, `[` + strings.Join(unlike, ",") + `]`},
+		"elements of one hash but for signs": {`{"uniqueItems":true}`, `[` + strings.Join(signs, ",") + `]`},
 		"a part that only a dynamic reference leads to": {
 			`{"$ref":"tree","$defs":{"a/b~%":{"$dynamicAnchor":"n","anyOf":[{"items":{"$dynamicRef":"tree#n"},"maxItems":1},{"items":{"$dynamicRef":"tree#n"},"minItems":1}],"type":"array"},
 				"tree":{"$id":"tree","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}}}`, deep("[", "1", "]"),
 		},
 		"enumerations of many patterns": {`{"patternProperties":{` + listed(100, `"^x.{0,%d}":{"enum":[`+listed(400, `%d`)+`]}`) + `}}`, `{` + listed(1_000, `"x%d":399`) + `}`},
-		"names that are checked":        {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
+		"lists of an enumeration that differ at their end": {
+			`{"items":{"anyOf":[` + strings.TrimSuffix(strings.Repeat(`{"$ref":"#/$defs/e"},`, 500), ",") + `]},"$defs":{"e":{"enum":[` + listed(100, `[[`+strings.Repeat(`1,`, 1_000)+`%d]]`) + `]}}}`,
+			`[` + strings.TrimSuffix(strings.Repeat(`[[`+strings.Repeat(`1,`, 1_000)+`-1]],`, 60), ",") + `]`,
+		},
+		"a few long elements that are compared many times": {
+			`{"allOf":[` + strings.TrimSuffix(strings.Repeat(`{"uniqueItems":true},`, 1_900), ",") + `]}`, `[` + listed(20, `[`+strings.Repeat(`1,`, 3_000)+`%d]`) + `]`,
+		},
+		"names that others require": {
+			`{"items":{"dependentRequired":{` + listed(20_000, `"k%d":[]`) + `}}}`, `[` + strings.Repeat(`{},`, 60_000) + `{}]`,
+		},
+		"many names that one requires": {
+			`{"items":{"dependentRequired":{"a":[` + listed(20_000, `"k%d"`) + `]}}}`, `[` + strings.Repeat(`{"a":1},`, 30_000) + `{"a":1}]`,
+		},
+		"names that others require in draft 7": {
+			`{"$schema":"http://json-schema.org/draft-07/schema#","items":{"dependencies":{` + listed(20_000, `"k%d":[]`) + `}}}`, `[` + strings.Repeat(`{},`, 60_000) + `{}]`,
+		},
+		"many names that one requires in draft 7": {
+			`{"$schema":"http://json-schema.org/draft-07/schema#","items":{"dependencies":{"a":[` + listed(20_000, `"k%d"`) + `]}}}`, `[` + strings.Repeat(`{"a":1},`, 30_000) + `{"a":1}]`,
+		},
+		"an enumeration that only a recursive reference leads to": {
+			`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"enum":[[` + strings.Repeat(`1,`, 29_999) + `1],` + listed(10_000, `%d`) + `],"items":{"$ref":"tree"},
+				"$defs":{"tree":{"$id":"tree","$recursiveAnchor":true,"anyOf":[{"$recursiveRef":"#"},{"type":"number"}]}}}`,
+			`[` + strings.Repeat(`1,`, 29_999) + `1]`,
+		},
+		"a dynamic reference below many parts": {
+			`{"$ref":"#/$defs/c0","$defs":{"m":{"$dynamicAnchor":"m","type":"string"},"c900":{"items":{"$ref":"#/$defs/c0"},"properties":{"t":{"items":{"$dynamicRef":"#m"}}}},` + strings.Join(chain, ",") + `}}`,
+			deep(`[`, `{"t":[`+strings.Repeat(`"x",`, 60_000)+`"x"]}`, `]`),
+		},
+		"names that are checked": {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := schema.Compile(json.RawMessage(test.schema))
@@ -98,6 +139,7 @@ func TestLongEnumerationsOfSome(t *testing.T) {
 		"numbers":        {`{"properties":{"category":{"enum":[` + listed(100, `%d`) + `]},` + short + `}}`, `{"category":99` + member},
 		"texts":          {`{"properties":{"sku":{"enum":[` + listed(4_000, `"k%d"`) + `]},` + short + `}}`, `{"sku":"k3999"` + member},
 		"those unnamed":  {`{"properties":{` + short + `},"additionalProperties":{"enum":[` + listed(4_000, `"k%d"`) + `]}}`, `{"sku":"k3999"` + member},
+		"a pattern":      {`{"patternProperties":{"^sku":{"enum":[` + listed(4_000, `"k%d"`) + `]}},"properties":{` + short + `}}`, `{"sku":"k3999"` + member},
 		"a tuple":        {`{"prefixItems":[{"enum":[` + listed(100, `%d`) + `]}],"items":{"type":"string"}}`, `[99,` + listed(20, `"%d"`) + `]`},
 		"one in draft 7": {`{"items":[{"enum":[` + listed(100, `%d`) + `]}],"additionalItems":{"type":"string"}}`, `[99,` + listed(20, `"%d"`) + `]`},
 	} {
@@ -108,6 +150,32 @@ func TestLongEnumerationsOfSome(t *testing.T) {
 		s, err := schema.Compile(json.RawMessage(`{` + draft + `"items":` + test.part + `}`))
 		require.NoError(t, err, name)
 		require.NoError(t, s.Validate([]byte(`[`+strings.TrimSuffix(strings.Repeat(test.value+",", 1_000), ",")+`]`)), name)
+	}
+}
+
+// TestUsualSchemasSuffice: what is charged by the most that it may be leaves room for usual schemas and data of an event's greatest size.
+func TestUsualSchemasSuffice(t *testing.T) {
+	members := listed(50, `"p%d":{"type":"string","minLength":1}`)
+	tree := `{"p1":"x","children":[` + strings.TrimSuffix(strings.Repeat(`{"p2":"x","p3":"y","children":[{"p1":"x"}]},`, 4_000), ",") + `]}`
+	numbers := `[` + listed(10, `{"a":%[1]d,"b":1,"c":2,"d":3,"e":[4,5]}`) + `]`
+	for name, test := range map[string]struct{ schema, data string }{
+		"a recursive reference": {
+			`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{` + members + `,"children":{"items":{"$recursiveRef":"#"}}}}`, tree,
+		},
+		"a dynamic reference":        {`{"$dynamicAnchor":"n","properties":{` + members + `,"children":{"items":{"$dynamicRef":"#n"}}}}`, tree},
+		"different elements":         {`{"items":{"uniqueItems":true}}`, `[` + strings.TrimSuffix(strings.Repeat(numbers+`,`, 700), ",") + `]`},
+		"different elements of many": {`{"uniqueItems":true}`, `[` + listed(5_000, `{"a":%[1]d,"b":1,"c":2,"d":3,"e":[4,5]}`) + `]`},
+		"an enumeration of objects":  {`{"items":{"enum":[` + listed(50, `{"code":%d,"name":"x"}`) + `]}}`, `[` + strings.TrimSuffix(strings.Repeat(`{"code":49,"name":"x"},`, 5_000), ",") + `]`},
+		"names that others require": {
+			`{"items":{"dependentRequired":{` + listed(30, `"k%d":["a","b"]`) + `}}}`, `[` + strings.TrimSuffix(strings.Repeat(`{"k1":1,"a":2,"b":3},`, 15_000), ",") + `]`,
+		},
+	} {
+		s, err := schema.Compile(json.RawMessage(test.schema))
+		require.NoError(t, err, name)
+		steps := schema.MostSteps
+		began := time.Now()
+		require.NoError(t, s.Check(t.Context(), []byte(test.data), &steps), name)
+		t.Log(name, schema.MostSteps-steps, time.Since(began))
 	}
 }
 
@@ -152,6 +220,34 @@ func TestManyPartsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "at most 2000 objects")
 	_, err = schema.Compile(json.RawMessage(`{"properties":{` + listed(1_900, `"%d":{"title":""}`) + `}}`))
 	require.NoError(t, err)
+}
+
+// TestCompilingIsBounded: neither depth nor anchors in what is no schema have it take minutes.
+func TestCompilingIsBounded(t *testing.T) {
+	nots := func(n int, inner string) string {
+		return strings.ReplaceAll(listed(n, `{"$dynamicAnchor":"a%d","not":`), ":,", ":") + inner + strings.Repeat(`}`, n)
+	}
+	for want, text := range map[string]string{
+		"nested 128 times":    `{"default":` + nots(1_900, `{"type":"x"}`) + `}`,
+		"stands too often":    `{"default":` + nots(60, `{"properties":{`+listed(1_700, `"k%d":{"type":"string"}`)+`,"k":{"type":"x"}}}`) + `}`,
+		"stands too often wh": `{"default":[` + nots(100, `{"type":"x"}`) + `]}`,
+		"true or false":       `{"anyOf":[` + strings.Repeat(`true,`, 40_000) + `true]}`,
+		"too long":            `{"properties":{"` + strings.Repeat("x", 200_000) + `":{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}}}`,
+	} {
+		began := time.Now()
+		_, err := schema.Compile(json.RawMessage(text))
+		require.ErrorContains(t, err, want)
+		assert.Less(t, time.Since(began), 5*time.Second, want)
+		t.Log(want, time.Since(began))
+	}
+	for _, text := range []string{
+		`{"properties":{"$dynamicAnchor":{"type":"string"}}}`, `{"default":{"$dynamicAnchor":"a","type":"x"},"items":{"$dynamicAnchor":"n","type":"string"}}`,
+		`{"anyOf":[` + strings.Repeat(`true,`, 7_999) + `true]}`, `{"items":{"properties":{` + listed(950, `"`+strings.Repeat("x", 200)+`%d":{"items":{"uniqueItems":true}}`) + `}}}`,
+		strings.Repeat(`{"not":`, 127) + `{"type":"string"}` + strings.Repeat(`}`, 127),
+	} {
+		_, err := schema.Compile(json.RawMessage(text))
+		require.NoError(t, err, "%.80s", text)
+	}
 }
 
 // TestWaitingEnds: a validation that finds all others at work waits no longer than it may.

@@ -1,0 +1,93 @@
+package schema
+
+import (
+	"encoding/json"
+	"hash/maphash"
+	"math/big"
+	"slices"
+)
+
+// fewElements are those whose pairs the library compares all. Of more it compares those that have one hash.
+const fewElements = 20
+
+// uniqueCost is what it costs to find two equal elements. Both the hash and a comparison go through all that an element has. Lists and objects may be chosen such
+// that they have one hash: it is taken here as the library takes it, and each is charged with those before it that have the same.
+func uniqueCost(list []any) int {
+	n, deep := 0, 0
+	for _, v := range list {
+		if composed(v) {
+			n++
+			deep += comparison(v)
+		}
+	}
+	deep /= comparisons
+	if len(list) <= fewElements {
+		return len(list) + deep*n/4 // one such list of all values that an event may have is below MostSteps
+	}
+	total := len(list) + deep
+	before := map[uint64]int{}
+	var h maphash.Hash
+	for _, v := range list {
+		if !composed(v) {
+			continue
+		}
+		h.Reset()
+		writeHash(v, &h)
+		sum := h.Sum64()
+		total += before[sum] * (1 + comparison(v)/comparisons/2)
+		if total > MostSteps {
+			return total
+		}
+		before[sum]++
+	}
+	return total
+}
+
+// composed reports whether v is a list or an object.
+func composed(v any) bool {
+	switch v.(type) {
+	case map[string]any, []any:
+		return true
+	}
+	return false
+}
+
+// writeHash writes what the library hashes of a value: of numbers not the sign, and of nothing where it ends.
+func writeHash(v any, h *maphash.Hash) {
+	switch v := v.(type) {
+	case map[string]any:
+		_ = h.WriteByte(0)
+		names := make([]string, 0, len(v))
+		for name := range v {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			writeHash(name, h)
+			writeHash(v[name], h)
+		}
+	case []any:
+		_ = h.WriteByte(1)
+		for _, element := range v {
+			writeHash(element, h)
+		}
+	case nil:
+		_ = h.WriteByte(2)
+	case bool:
+		_ = h.WriteByte(3)
+		if v {
+			_ = h.WriteByte(1)
+		} else {
+			_ = h.WriteByte(0)
+		}
+	case string:
+		_ = h.WriteByte(4)
+		_, _ = h.WriteString(v)
+	case json.Number:
+		_ = h.WriteByte(5)
+		if n, ok := new(big.Rat).SetString(string(v)); ok {
+			_, _ = h.Write(n.Num().Bytes())
+			_, _ = h.Write(n.Denom().Bytes())
+		}
+	}
+}

@@ -73,9 +73,7 @@ func (c *Client) manage(ctx context.Context, what string, do func(context.Contex
 	defer c.leave()
 	ctx, end := eitherEnds(ctx, c.life) // Close does not wait for brokers that answer nothing
 	defer end()
-	// Connections serve one call: the next sees rotated certificates, and a closed
-	// client leaves none behind.
-	defer c.admin.CloseIdle()
+	defer c.admin.Use()()
 	err := do(ctx, c.admin)
 	switch {
 	case err == nil:

@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -28,7 +30,7 @@ func asking(t *testing.T, byPath map[string]string) *Client {
 	t.Cleanup(s.Close)
 	c, err := New(Options{URL: s.URL + "/", ConnectTimeout: time.Second})
 	require.NoError(t, err)
-	t.Cleanup(c.CloseIdle)
+	t.Cleanup(c.Use())
 	return c
 }
 
@@ -46,6 +48,30 @@ func TestTopicsOnceEach(t *testing.T) {
 		{Name: "persistent://a/b/a"}, {Name: "persistent://a/b/p", Partitions: 2},
 		{Name: "persistent://a/b/p-partition-x"}, {Name: "persistent://a/b/q-partition-1"},
 	}, topics)
+}
+
+// Calls that end close no connection of those that go on.
+func TestCallsSideBySide(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent) // as the broker answers who makes a subscription
+	}))
+	t.Cleanup(s.Close)
+	c, err := New(Options{URL: s.URL, ConnectTimeout: time.Second})
+	require.NoError(t, err)
+	var calls sync.WaitGroup
+	for range 8 {
+		calls.Go(func() {
+			for range 1000 {
+				done := c.Use()
+				err := c.do(t.Context(), http.MethodPut, "/", nil, nil)
+				done()
+				if !assert.NoError(t, err) {
+					return
+				}
+			}
+		})
+	}
+	calls.Wait()
 }
 
 // single is a message of a batch.

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
@@ -59,6 +60,9 @@ type Client struct {
 	http        *http.Client
 	credentials Credentials
 	refused     func()
+
+	mu   sync.Mutex
+	uses int // that have not ended
 }
 
 // New prepares a client. It connects to nothing.
@@ -90,9 +94,23 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// CloseIdle closes the connections that serve no request. It ends each call of package messaging:
-// the next call sees rotated certificates, and a closed client leaves no connection behind.
-func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
+// Use begins a use of the client; done ends it. The end of the last use closes the connections: the
+// next use sees rotated certificates, and a client without uses leaves no connection behind. It must
+// not happen while a request is under way: net/http (Go 1.26) puts the connection of an answer
+// without a body among the idle ones before it hands the answer on, and the request fails then with
+// "CloseIdleConnections called" though the server has answered it.
+func (c *Client) Use() (done func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.uses++
+	return func() {
+		c.mu.Lock() // kept while connections are closed: a use that begins now waits
+		defer c.mu.Unlock()
+		if c.uses--; c.uses == 0 {
+			c.http.CloseIdleConnections()
+		}
+	}
+}
 
 // certificate is the client's, read again at every connection; an empty one for none.
 func (c *Client) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

@@ -62,7 +62,6 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if err := s.manage(router); err != nil {
 		return err
 	}
-	elsewhere(router)
 	return s.serve(ctx, router, state)
 }
 

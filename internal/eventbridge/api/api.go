@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -92,8 +91,7 @@ func New(o Options) (*API, error) {
 
 // Routes adds the API's routes, all below /v1, and answers where there is no route.
 func (a *API) Routes(r chi.Router) {
-	r.NotFound(noRoute)
-	r.MethodNotAllowed(noMethod(r))
+	elsewhere(r)
 	r.Group(func(r chi.Router) {
 		r.Use(a.knownHost, a.sameSite, a.authorized, a.bounded)
 		r.Get("/v1/openapi.json", a.openAPI)
@@ -126,22 +124,6 @@ func (a *API) Routes(r chi.Router) {
 		r.Get(subscriber+"/job", a.job)
 		r.Delete(subscriber+"/job", a.cancelJob)
 	})
-}
-
-func noRoute(w http.ResponseWriter, _ *http.Request) {
-	writeProblem(w, problem{Status: http.StatusNotFound, Detail: "there is nothing at this address: the API is described at /v1/openapi.json"})
-}
-
-func noMethod(routes chi.Routes) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		path := cmp.Or(r.URL.RawPath, r.URL.Path)
-		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
-			if routes.Match(chi.NewRouteContext(), method, path) {
-				w.Header().Add("Allow", method)
-			}
-		}
-		writeProblem(w, problem{Status: http.StatusMethodNotAllowed, Detail: "this address does not take " + r.Method})
-	}
 }
 
 func (a *API) openAPI(w http.ResponseWriter, _ *http.Request) {

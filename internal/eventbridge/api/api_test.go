@@ -454,7 +454,7 @@ func TestAllAnswersThatAreNoSuccessAreProblems(t *testing.T) {
 	a.Routes(router)
 	server := httptest.NewServer(router)
 	t.Cleanup(server.Close)
-	for path, allow := range map[string][]string{"/v1/nothing": nil, "/v1/buses/": nil, "/v1/buses": {"GET"}, "/v1/buses/b/subscribers/s:frob": {"GET", "PUT", "DELETE"}} {
+	for path, allow := range map[string][]string{"/v1/nothing": nil, "/v1/buses/": nil, "/v1/buses": {"GET"}, "/v1/buses/b/subscribers/s:frob": {"GET, PUT, DELETE"}} {
 		got := call(t, http.MethodPost, server.URL+path, `{}`)
 		want := http.StatusNotFound
 		if allow != nil {

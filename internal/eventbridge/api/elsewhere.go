@@ -1,6 +1,7 @@
-package eventbridge
+package api
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 
@@ -11,15 +12,16 @@ import (
 
 // elsewhere answers requests for paths that are not there, and for methods that a path does not take, with those that are: a wrong path is the first
 // mistake of a sender.
-func elsewhere(r *chi.Mux) {
+func elsewhere(r chi.Router) {
 	const here = "events go by POST to /v1/buses/{bus}/events; GET /v1/openapi.json describes the API, and the console is at /"
 	r.NotFound(func(w http.ResponseWriter, req *http.Request) {
 		door.WriteProblem(w, door.Elsewhere(req.URL.Path, here), nil)
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+		path := cmp.Or(req.URL.RawPath, req.URL.Path) // chi looks for the path as it was sent
 		var taken []string
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
-			if r.Match(chi.NewRouteContext(), method, req.URL.Path) {
+			if r.Match(chi.NewRouteContext(), method, path) {
 				taken = append(taken, method)
 			}
 		}

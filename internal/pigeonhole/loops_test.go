@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,6 +12,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
+	"github.com/aviaryhq/aviary/internal/trouble"
 )
 
 // kept is a sink of Pulsar that keeps the last message.
@@ -34,7 +34,7 @@ func leading(t *testing.T, to string) *route {
 	require.NoError(t, err)
 	return &route{
 		cfg: rc, log: zap.NewNop(), transform: changes, sink: &kept{}, dead: &kept{},
-		trouble: map[string]error{}, said: map[string]time.Time{},
+		health: map[string]*trouble.State{},
 	}
 }
 

@@ -43,7 +43,7 @@ func TestRefusalWhileResumingIsFinal(t *testing.T) {
 			assert.Equal(t, "no_partition", reason)
 		}
 		assert.Equal(t, 6, asked)
-		assert.Empty(t, r.trouble)
+		assert.Empty(t, r.troubles())
 	})
 }
 

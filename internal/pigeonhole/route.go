@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
+	"github.com/aviaryhq/aviary/internal/trouble"
 )
 
 // source is where a route's messages come from.
@@ -59,9 +62,8 @@ type route struct {
 
 	mu      sync.Mutex
 	phase   phase
-	trouble map[string]error     // by who reports it
-	said    map[string]time.Time // when it was last logged, by who
-	since   time.Time            // of the phase
+	health  map[string]*trouble.State // by the part that reports it
+	since   time.Time                 // of the phase
 	lastErr error
 	errAt   time.Time
 	lag     int64 // -1 when not known
@@ -107,7 +109,7 @@ const lagEvery = 10 * time.Second
 func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, error) {
 	r := &route{
 		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)),
-		done: make(chan struct{}), drains: newPatience(), closing: newPatience(), phase: running, since: time.Now(), trouble: map[string]error{}, said: map[string]time.Time{}, lag: -1,
+		done: make(chan struct{}), drains: newPatience(), closing: newPatience(), phase: running, since: time.Now(), health: map[string]*trouble.State{}, lag: -1,
 	}
 	bounds := cfg.share(rc)
 	r.memory.Store(rc.memory(bounds))
@@ -245,28 +247,29 @@ func (r *route) fail(err error) {
 	}
 }
 
-// sayEvery is how often trouble is logged that goes on in other words: that there has
-// been no answer for 7s, for 8s, or another one of many connections' error.
-const sayEvery = 10 * time.Second
-
-// report notes trouble, and logs it when it is new.
-func (r *route) report(who string, err error) {
+// report notes what is the matter with a part of the route; nil: nothing any more.
+func (r *route) report(part string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.trouble[who]
-	if err == nil {
-		delete(r.trouble, who)
-		if before != nil {
-			r.log.Info("recovered", zap.String("part", who))
+	health := r.health[part]
+	if health == nil {
+		health = trouble.New(r.log.With(zap.String("part", part)))
+		r.health[part] = health
+	}
+	health.Note(err)
+	if err != nil {
+		r.lastErr, r.errAt = err, time.Now()
+	}
+}
+
+// troubles is what is the matter now, a text for each part. r.mu is held.
+func (r *route) troubles() (texts []string) {
+	for _, part := range slices.Sorted(maps.Keys(r.health)) {
+		if err := r.health[part].Current(); err != nil {
+			texts = append(texts, part+": "+err.Error())
 		}
-		return
 	}
-	r.trouble[who] = err
-	r.lastErr, r.errAt = err, time.Now()
-	if now := time.Now(); before == nil || before.Error() != err.Error() && now.Sub(r.said[who]) >= sayEvery {
-		r.said[who] = now
-		r.log.Warn("unhealthy, trying on", zap.String("part", who), zap.Error(err))
-	}
+	return texts
 }
 
 // preparation returns the function that the messages of one lane pass.
@@ -310,8 +313,12 @@ func (r *route) watchLag(ctx context.Context) {
 		if err != nil {
 			n = -1
 		}
+		held := r.lanes.State()
 		r.mu.Lock()
 		r.lag = n
+		for _, health := range r.health {
+			health.Remind(zap.Int64("lag_messages", n), zap.Int("in_flight", held.InFlight))
+		}
 		r.mu.Unlock()
 		select {
 		case <-ticker.C:

@@ -2,7 +2,6 @@ package pigeonhole
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -54,11 +53,8 @@ func (r *route) status() Status {
 		Name: r.cfg.Name, Source: r.cfg.Source.system(), Sink: r.cfg.Sink.system(), Guarantee: r.cfg.Guarantee,
 		State: string(r.phase), Since: r.since, Lanes: held.Lanes, InFlight: held.InFlight, InFlightBytes: held.Bytes,
 		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
-		LagMessages: r.lag, LagSeconds: held.Oldest.Seconds(),
+		Trouble: r.troubles(), LagMessages: r.lag, LagSeconds: held.Oldest.Seconds(),
 		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.of(held.Stored, time.Now()),
-	}
-	for _, who := range slices.Sorted(maps.Keys(r.trouble)) {
-		s.Trouble = append(s.Trouble, who+": "+r.trouble[who].Error())
 	}
 	switch {
 	case r.phase != running:

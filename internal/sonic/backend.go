@@ -18,6 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
+	"github.com/aviaryhq/aviary/internal/trouble"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -93,7 +94,7 @@ func (c RedisConfig) endpoint(b backend) proxy.Backend {
 var errUnfit = errors.New("this Redis cannot be the backend")
 
 // awaitRedis waits until the Redis answers, and checks that it is fit. A replica is unfit, but where Sentinels may be about to name another one.
-func awaitRedis(ctx context.Context, db *redis.Client, b backend, trouble *retry.Trouble) error {
+func awaitRedis(ctx context.Context, db *redis.Client, b backend, health *trouble.State) error {
 	var pause retry.Pause
 	for {
 		err := checkRedis(ctx, db)
@@ -101,13 +102,13 @@ func awaitRedis(ctx context.Context, db *redis.Client, b backend, trouble *retry
 			err = fmt.Errorf("%w: %w", errUnfit, err)
 		}
 		if err == nil || errors.Is(err, errUnfit) {
-			trouble.Note(nil)
+			health.Note(nil)
 			return err
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		trouble.Note(err)
+		health.Note(err)
 		pause.Wait(ctx)
 	}
 }

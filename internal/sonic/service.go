@@ -18,7 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/internal/trouble"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -65,7 +65,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	db, control := cfg.Redis.control(b, s.found, s.demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
-	if err := awaitRedis(ctx, db, b, retry.NewTrouble(rt.Log.Named("redis"))); err != nil {
+	if err := awaitRedis(ctx, db, b, trouble.New(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
 	l := lane.New(db, cfg.lane())

@@ -22,6 +22,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/trouble"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -155,7 +156,7 @@ type sharedSink struct {
 	key     sinkKey
 	present atomic.Pointer[lane.Sink] // another one after Run has failed
 	users   int                       // guarded by the factory's lock
-	trouble atomic.Pointer[error]
+	health  *trouble.State
 
 	end      context.CancelFunc // ends Run
 	hurry    context.CancelFunc // has it wait no longer for what is on its way
@@ -174,8 +175,11 @@ func (f *Factory) use(key sinkKey, begin func(patience context.Context, report f
 		return s, nil
 	}
 	patience, hurry := context.WithCancel(context.Background())
-	s := &sharedSink{factory: f, key: key, users: 1, hurry: hurry, finished: make(chan struct{})}
-	sink, err := begin(patience, s.report)
+	s := &sharedSink{
+		factory: f, key: key, users: 1, hurry: hurry, finished: make(chan struct{}),
+		health: trouble.New(f.log.With(zap.String("system", key.system), zap.String("connection", key.connection), zap.String("destination", key.destination))),
+	}
+	sink, err := begin(patience, s.health.Note)
 	if err != nil {
 		hurry()
 		return nil, err
@@ -186,7 +190,7 @@ func (f *Factory) use(key sinkKey, begin func(patience context.Context, report f
 	f.sinks[key] = s
 	go func() {
 		defer close(s.finished)
-		s.run(running, sink, func() (runner, error) { return begin(patience, s.report) })
+		s.run(running, sink, func() (runner, error) { return begin(patience, s.health.Note) })
 	}()
 	return s, nil
 }
@@ -205,7 +209,7 @@ func (s *sharedSink) run(ctx context.Context, sink runner, begin func() (runner,
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		s.report(err)
+		s.health.Note(err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -214,24 +218,11 @@ func (s *sharedSink) run(ctx context.Context, sink runner, begin func() (runner,
 			return
 		}
 		if next, err := begin(); err != nil {
-			s.report(err)
+			s.health.Note(err)
 		} else {
 			sink = next
 			s.set(sink)
 		}
-	}
-}
-
-// report is told of trouble, and nil when it is over.
-func (s *sharedSink) report(err error) {
-	log := s.factory.log.With(zap.String("system", s.key.system), zap.String("connection", s.key.connection), zap.String("destination", s.key.destination))
-	switch before := s.trouble.Load(); {
-	case err != nil:
-		s.trouble.Store(&err)
-		log.Warn("the connection of a target is unhealthy", zap.Error(err))
-	case before != nil:
-		s.trouble.Store(nil)
-		log.Info("the connection of a target has recovered")
 	}
 }
 

@@ -116,10 +116,7 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return t.unanswered(ctx, ReasonTimeout)
 	}
-	if trouble := t.sink.trouble.Load(); trouble != nil {
-		err = fmt.Errorf("%w: %w", err, *trouble)
-	}
-	return Result{Reason: ReasonConnection, Err: err}
+	return Result{Reason: ReasonConnection, Err: t.because(err)}
 }
 
 // unanswered is the result without an outcome. Where the sink has told of trouble, that is why.
@@ -131,10 +128,17 @@ func (t *sinkTarget) unanswered(ctx context.Context, reason string) Result {
 	if reason == ReasonBusy {
 		err = fmt.Errorf("no answer within %s to what was sent before", t.timeout)
 	}
-	if trouble := t.sink.trouble.Load(); trouble != nil {
-		err = fmt.Errorf("%w: %w", err, *trouble)
+	return Result{Reason: reason, Err: t.because(err)}
+}
+
+// because adds to err what is the matter with the sink, which the log says again while attempts fail of it.
+func (t *sinkTarget) because(err error) error {
+	cause := t.sink.health.Current()
+	if cause == nil {
+		return err
 	}
-	return Result{Reason: reason, Err: err}
+	t.sink.health.Remind()
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // aboutEvent reports whether a connector's reason for refusing says something about the message. The others are about the destination, a topic's name or

@@ -12,9 +12,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/trouble"
 )
 
 // shelf is a sink that keeps outcomes back while held is set.
@@ -49,7 +51,7 @@ func (s *shelf) answer(err error) {
 }
 
 func newSharedSink(s lane.Sink) *sharedSink {
-	shared := &sharedSink{}
+	shared := &sharedSink{health: trouble.New(zap.NewNop())}
 	shared.present.Store(&s)
 	return shared
 }
@@ -143,8 +145,8 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{hold: true}
 		target := onShelf(s)
-		trouble := errors.New("the broker is away")
-		target.sink.trouble.Store(&trouble)
+		away := errors.New("the broker is away")
+		target.sink.health.Note(away)
 		var texts []string
 		for i := range 700 {
 			texts = append(texts, fmt.Sprint(i))
@@ -153,7 +155,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 			reasons := map[string]int{}
 			for _, r := range results {
 				require.Equal(t, Retry, r.Verdict)
-				require.ErrorIs(t, r.Err, trouble)
+				require.ErrorIs(t, r.Err, away)
 				reasons[r.Reason]++
 			}
 			return reasons
@@ -166,7 +168,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 		assert.Len(t, s.values, 1000)
 
 		// Late outcomes make room again, and nobody waits for them.
-		target.sink.trouble.Store(nil)
+		target.sink.health.Note(nil)
 		s.answer(nil)
 		for _, r := range target.Deliver(context.Background(), bodies(texts...)) {
 			require.Equal(t, Delivered, r.Verdict)

@@ -16,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/internal/trouble"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -38,9 +39,9 @@ type Applier struct {
 	client  *messaging.Client
 	log     *zap.Logger
 	metrics *Metrics
-	trouble *retry.Trouble
-	skewed  *retry.Trouble
-	topic   *retry.Trouble // with the topic: the library logs it
+	trouble *trouble.State
+	skewed  *trouble.State
+	topic   *trouble.State // with the topic: the library logs it
 
 	maxSkew atomic.Int64 // of the clock, ns
 
@@ -114,7 +115,7 @@ func New(cfg Config, l *lane.Lane, client *messaging.Client, log *zap.Logger, m 
 	m.from(cfg.Origin)
 	a := &Applier{
 		cfg: cfg, lane: l, client: client, log: log, metrics: m,
-		trouble: retry.NewTrouble(log), skewed: retry.NewTrouble(log.Named("clock")), topic: retry.NewTrouble(zap.NewNop()),
+		trouble: trouble.New(log), skewed: trouble.New(log.Named("clock")), topic: trouble.New(zap.NewNop()),
 	}
 	a.SetMaxClockSkew(cfg.MaxClockSkew)
 	return a
@@ -137,8 +138,9 @@ func (a *Applier) Trouble() (at time.Time, now, last error) {
 	if now = a.trouble.Current(); now == nil {
 		now = a.topic.Current()
 	}
-	if last, at = a.trouble.Last(), a.trouble.At(); a.topic.At().After(at) {
-		last, at = a.topic.Last(), a.topic.At()
+	at, last = a.trouble.Last()
+	if later, topic := a.topic.Last(); later.After(at) {
+		at, last = later, topic
 	}
 	return at, now, last
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/internal/trouble"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -42,7 +43,7 @@ type Shipper struct {
 	client  *messaging.Client
 	log     *zap.Logger
 	metrics *Metrics
-	trouble *retry.Trouble
+	trouble *trouble.State
 	stored  func(id message.ID) // told what the topic has
 	held    *queue              // with Off: what was received and is not stored, over all sessions
 
@@ -64,7 +65,7 @@ type Status struct {
 // New makes a shipper. stored is called with each id that the topic has, in their order.
 func New(cfg Config, db *redis.Client, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(message.ID)) *Shipper {
 	log = log.Named("outbox").With(zap.Int("lane", cfg.Lane))
-	return &Shipper{cfg: cfg, redis: db, lane: l, client: client, log: log, metrics: m, trouble: retry.NewTrouble(log), stored: stored, held: newQueue()}
+	return &Shipper{cfg: cfg, redis: db, lane: l, client: client, log: log, metrics: m, trouble: trouble.New(log), stored: stored, held: newQueue()}
 }
 
 // Status returns what the shipper is doing.

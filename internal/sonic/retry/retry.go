@@ -1,13 +1,10 @@
-// Package retry has what those need that try again: pauses between attempts, and saying once what is the matter.
+// Package retry has the pauses between attempts.
 package retry
 
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 const (
@@ -41,65 +38,4 @@ func (p *Pause) Wait(ctx context.Context) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-}
-
-// Trouble says once what is the matter, and once that it is over. It is safe for concurrent use.
-type Trouble struct {
-	log *zap.Logger
-
-	mu    sync.Mutex
-	err   error
-	since time.Time
-	said  time.Time
-	last  error
-	at    time.Time
-}
-
-// NewTrouble makes one that writes to log.
-func NewTrouble(log *zap.Logger) *Trouble { return &Trouble{log: log} }
-
-// sayEvery is how often trouble is logged that goes on in other words.
-const sayEvery = 10 * time.Second
-
-// Note notes what is the matter; nil: nothing any more.
-func (t *Trouble) Note(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, before := time.Now(), t.err
-	t.err = err
-	switch {
-	case err == nil && before != nil:
-		t.log.Info("recovered", zap.Duration("after", now.Sub(t.since)))
-	case err == nil:
-	default:
-		t.last, t.at = err, now
-		if before == nil {
-			t.since = now
-		}
-		if before == nil || before.Error() != err.Error() && now.Sub(t.said) >= sayEvery {
-			t.said = now
-			t.log.Warn("unhealthy, trying on", zap.Error(err))
-		}
-	}
-}
-
-// Current is what is the matter, nil for nothing.
-func (t *Trouble) Current() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.err
-}
-
-// Last is what was the matter last; nil: nothing ever.
-func (t *Trouble) Last() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.last
-}
-
-// At is when that was noted last.
-func (t *Trouble) At() time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.at
 }

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/internal/trouble"
 )
 
 // Config says whom to ask for what.
@@ -120,7 +121,7 @@ func (s *Sentinels) follow(ctx context.Context, address string) {
 		DialTimeout: s.cfg.Timeout, ReadTimeout: s.cfg.Timeout, WriteTimeout: s.cfg.Timeout, ContextTimeoutEnabled: true,
 	})
 	defer func() { _ = c.Close() }()
-	trouble := retry.NewTrouble(s.log.With(zap.String("sentinel", address)))
+	health := trouble.New(s.log.With(zap.String("sentinel", address)))
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
 	var pause retry.Pause
@@ -130,7 +131,7 @@ func (s *Sentinels) follow(ctx context.Context, address string) {
 			return
 		}
 		s.take(address, a, err)
-		trouble.Note(err)
+		health.Note(err)
 		if err != nil {
 			pause.Wait(ctx)
 			continue

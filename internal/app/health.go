@@ -7,6 +7,10 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/trouble"
 )
 
 // checkTimeout bounds one readiness check.
@@ -81,8 +85,27 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(body) // fails only when the client is gone
 }
 
-// read runs the checks, all at once, whatever the phase: while starting they tell what is waited for.
+// read is the state, whatever the phase: while starting the checks tell what is waited for.
 func (h *health) read(ctx context.Context) readiness {
+	errs := h.probe(ctx)
+	h.mu.Lock()
+	body := readiness{Status: h.phase, Checks: make(map[string]checkResult, len(errs))} // the phase may have moved on meanwhile
+	h.mu.Unlock()
+	for name, err := range errs {
+		result := checkResult{OK: err == nil}
+		if err != nil {
+			result.Error = err.Error()
+			if body.Status == ready {
+				body.Status = notReady
+			}
+		}
+		body.Checks[name] = result
+	}
+	return body
+}
+
+// probe runs the checks, all at once, and returns what each says.
+func (h *health) probe(ctx context.Context) map[string]error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	h.mu.Lock()
@@ -96,20 +119,39 @@ func (h *health) read(ctx context.Context) readiness {
 	}
 	wg.Wait()
 
-	h.mu.Lock()
-	body := readiness{Status: h.phase, Checks: make(map[string]checkResult, len(checks))} // the phase may have moved on meanwhile
-	h.mu.Unlock()
+	byName := make(map[string]error, len(checks))
 	for i, c := range checks {
-		result := checkResult{OK: results[i] == nil}
-		if !result.OK {
-			result.Error = results[i].Error()
-			if body.Status == ready {
-				body.Status = notReady
-			}
-		}
-		body.Checks[c.name] = result
+		byName[c.name] = results[i]
 	}
-	return body
+	return byName
+}
+
+// watchEvery is how often the log is told of readiness.
+const watchEvery = 5 * time.Second
+
+// watch logs until ctx ends which checks fail: at once, each minute while they do, and when they pass again. The log of an outage must not be silent
+// where nobody asks for readiness.
+func (h *health) watch(ctx context.Context, log *zap.Logger) {
+	states := map[string]*trouble.State{}
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		errs := h.probe(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		for name, err := range errs {
+			if states[name] == nil {
+				states[name] = trouble.New(log.With(zap.String("check", name)))
+			}
+			states[name].Note(err)
+		}
+	}
 }
 
 func (c *check) run(ctx context.Context) error {

@@ -180,6 +180,7 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 		switch {
 		case err == nil:
 			r.health.set(ready)
+			go r.health.watch(ctx, r.Log.Named("readiness"))
 		case ctx.Err() == nil || !errors.Is(err, ctx.Err()): // not just told to stop while starting
 			r.fail(fmt.Errorf("cannot start: %w", err))
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/reach"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
@@ -32,6 +33,7 @@ type Client struct {
 	waits            waits // of readers and Last
 
 	watcher  *watch.Watcher // of the publishers' partitions
+	reach    *reach.Checker // says why nothing answers
 	flushers flush.Flushers
 
 	life    context.Context // ends with ErrClosed when Close begins: all that is open must end
@@ -97,6 +99,7 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 		publishers: make(map[*Publisher]struct{}),
 	}
 	c.life, c.endLife = context.WithCancelCause(context.Background())
+	c.reach = reach.New(c.life, addressesOf(cfg.URL), cfg.ConnectTimeout)
 	return c, nil
 }
 

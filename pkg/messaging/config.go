@@ -1,9 +1,11 @@
 package messaging
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"strconv"
@@ -245,6 +247,21 @@ func checkURL(s string) (secure bool, err error) {
 		}
 	}
 	return secure, nil
+}
+
+// addressesOf are the hosts of a service URL that is valid, with their ports.
+func addressesOf(serviceURL string) (addresses []string) {
+	scheme, rest, _ := strings.Cut(serviceURL, "://")
+	port := "6650"
+	if scheme == "pulsar+ssl" {
+		port = "6651"
+	}
+	for host := range strings.SplitSeq(rest, ",") {
+		if u, err := url.Parse("pulsar://" + host); err == nil {
+			addresses = append(addresses, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)))
+		}
+	}
+	return addresses
 }
 
 // checkAdminURL returns the parts of an admin URL, or what is wrong with it.

@@ -523,6 +523,9 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 		pp.p.client.watcher.Remove(pp.check)
 	}
 	pp.mu.Unlock()
+	if waiting && age > watch.Every {
+		_ = pp.p.client.reach.Err() // looks, for those who ask why
+	}
 	if waiting && raw != nil {
 		switch {
 		case age > pp.p.profile.AckTimeout:

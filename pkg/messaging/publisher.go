@@ -13,6 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
 // Publisher publishes to one topic. [Client.Publisher] opens one. It is safe for concurrent use.
@@ -139,9 +140,12 @@ func (p *Publisher) open(ctx context.Context) error {
 	return nil
 }
 
-// explain adds the latest failure to connect to err, so that a bare "deadline
-// exceeded" says what was in the way.
+// explain adds to err why the cluster cannot be reached, or else the latest failure to
+// connect, so that a bare "deadline exceeded" says what was in the way.
 func (p *Publisher) explain(err error) error {
+	if cause := p.client.reach.Err(); cause != nil {
+		return fmt.Errorf("%w (%w)", err, cause)
+	}
 	if cause := p.connectErr.Load(); cause != nil {
 		return fmt.Errorf("%w (last failure: %w)", err, *cause)
 	}
@@ -231,12 +235,14 @@ func (p *Publisher) Topic() string { return p.topic }
 func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 
 // Trouble says why records are not being stored at present: a partition without a
-// producer, or without an acknowledgement for seconds though records wait; nil when
-// there is none. It may be called from any goroutine.
+// producer, or without an acknowledgement for five seconds though records wait, or for
+// one where the cluster cannot be connected to; nil when there is none. It may be called
+// from any goroutine.
 func (p *Publisher) Trouble() error {
 	for _, pp := range *p.partitions.Load() {
 		pp.mu.Lock()
 		away, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
+		late := pp.list.Head() != nil && age > watch.Every
 		pp.mu.Unlock()
 		switch {
 		case refusal != nil && !errors.Is(refusal, ErrClosed):
@@ -244,7 +250,7 @@ func (p *Publisher) Trouble() error {
 		case refusal != nil:
 		case away:
 			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
-		case stalled:
+		case stalled, late && p.client.reach.Err() != nil:
 			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, age.Round(time.Second)))
 		}
 	}

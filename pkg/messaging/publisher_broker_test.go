@@ -3,6 +3,7 @@ package messaging_test
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -201,6 +202,12 @@ func TestBrokerAway(t *testing.T) {
 	short, cancelShort := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancelShort()
 	require.ErrorIs(t, p.Publish(short, record(1000)), context.DeadlineExceeded, "the queue is full")
+	away := time.Now()
+	eventually(t, "it is said why", func() bool {
+		err := p.Trouble()
+		return err != nil && strings.Contains(err.Error(), "connection refused")
+	})
+	require.Less(t, time.Since(away), 4*time.Second, "before records have waited five seconds")
 
 	// Close gives up in time, and says how much it leaves.
 	other, err := messaging.Dial(ctx, messaging.Config{URL: srv.URL(), OperationTimeout: 2 * time.Second})

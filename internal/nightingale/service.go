@@ -34,7 +34,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	}
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
-	out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), newAcknowledging(cfg, rt.Log, m), open)
+	out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), newAcknowledging(cfg, rt.Log, m), client.Unreachable, open)
 	out.reachFirst(client.Reach)
 	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out)
 	if err := in.take(cfg); err != nil {

@@ -35,6 +35,7 @@ type sink struct {
 	open    func(ctx context.Context) (publisher, error)
 	opened  atomic.Pointer[publisher]
 	trouble atomic.Pointer[error] // why the sink is away
+	why     func() error          // why Pulsar cannot be connected to; may be nil
 	late    chan struct{}         // a request ran out of time
 	ack     acknowledging
 	ready   chan struct{} // closed when the topic is open
@@ -43,8 +44,8 @@ type sink struct {
 
 var errNotOpen = errors.New("the topic is not open yet")
 
-func newSink(log *zap.Logger, topic string, open func(context.Context) (publisher, error)) *sink {
-	s := &sink{log: log.Named("sink"), topic: topic, open: open, late: make(chan struct{}, 1), ready: make(chan struct{}), lost: make(chan error, 1)}
+func newSink(log *zap.Logger, topic string, why func() error, open func(context.Context) (publisher, error)) *sink {
+	s := &sink{log: log.Named("sink"), topic: topic, why: why, open: open, late: make(chan struct{}, 1), ready: make(chan struct{}), lost: make(chan error, 1)}
 	s.trouble.Store(&errNotOpen)
 	return s
 }
@@ -83,10 +84,11 @@ func (s *sink) run(ctx context.Context) error {
 
 // away returns why requests are refused now, or nil.
 func (s *sink) away() error {
-	if err := s.trouble.Load(); err != nil {
-		return *err
+	trouble := s.trouble.Load()
+	if trouble == nil {
+		return nil
 	}
-	return nil
+	return door.Because(*trouble, s.why)
 }
 
 // check is the readiness check.

@@ -43,7 +43,7 @@ func (p *scripted) Close(context.Context) error { return nil }
 // opened returns a running sink.
 func opened(t *testing.T, p *scripted) *sink {
 	t.Helper()
-	s := newSink(zap.NewNop(), "topic", func(context.Context) (publisher, error) { return p, nil })
+	s := newSink(zap.NewNop(), "topic", nil, func(context.Context) (publisher, error) { return p, nil })
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.run(ctx) }()
@@ -68,16 +68,17 @@ func statusOf(t *testing.T, err error) int {
 }
 
 func TestSinkIsAwayUntilTheTopicIsOpen(t *testing.T) {
-	s := newSink(zap.NewNop(), "topic", nil)
-	require.Error(t, s.check(t.Context()))
+	s := newSink(zap.NewNop(), "topic", func() error { return errors.New("connection refused") }, nil)
+	require.EqualError(t, s.check(t.Context()), "the topic is not open yet: connection refused")
 	free, err := s.publish(t.Context(), three())
 	assert.True(t, free)
+	assert.ErrorContains(t, err, "Pulsar is away: the topic is not open yet: connection refused")
 	assert.Equal(t, http.StatusServiceUnavailable, statusOf(t, err))
 	assert.NoError(t, s.close(t.Context()))
 }
 
 func TestSinkFailsWithATopicThatCanNeverOpen(t *testing.T) {
-	s := newSink(zap.NewNop(), "topic", func(context.Context) (publisher, error) { return nil, messaging.ErrTopicTerminated })
+	s := newSink(zap.NewNop(), "topic", nil, func(context.Context) (publisher, error) { return nil, messaging.ErrTopicTerminated })
 	assert.ErrorIs(t, s.run(t.Context()), messaging.ErrTopicTerminated)
 }
 

@@ -72,6 +72,7 @@ type topics struct {
 	metrics  *topicMetrics
 	cfg      TopicsConfig
 	template template
+	why      func() error // why Pulsar cannot be connected to, nil while that is not known; may be nil
 	open     func(ctx context.Context, topic string) (publisher, error)
 	reach    func(ctx context.Context) error // see reachFirst; nil for none
 	unknown  atomic.Bool                     // Pulsar has not answered yet
@@ -110,13 +111,13 @@ type topic struct {
 	used  time.Time
 }
 
-func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, ack acknowledging, open func(context.Context, string) (publisher, error)) *topics {
+func newTopics(log *zap.Logger, cfg Config, m *topicMetrics, ack acknowledging, why func() error, open func(context.Context, string) (publisher, error)) *topics {
 	parsed, err := parseTemplate(cfg.Topic)
 	if err != nil {
 		panic("nightingale: " + err.Error()) // Validate has checked it
 	}
 	t := &topics{
-		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, open: open, ack: ack, patience: cfg.RequestTimeout / 2,
+		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, template: parsed, why: why, open: open, ack: ack, patience: cfg.RequestTimeout / 2,
 		room:  newRoom(cfg.Profile.MaxPendingBytes),
 		least: max(cfg.Profile.MaxPendingBytes/int64(cfg.Profile.MaxPendingRecords), 1),
 		stage: (*sink).publish, failed: make(chan error, 1),
@@ -191,7 +192,7 @@ func (t *topics) acquire(name []byte) *topic {
 // t.mu is held.
 func (t *topics) begin(e *topic, before *topic) {
 	e.ended, e.gone = make(chan struct{}), make(chan struct{})
-	e.sink = newSink(t.log, e.name, func(ctx context.Context) (publisher, error) {
+	e.sink = newSink(t.log, e.name, t.why, func(ctx context.Context) (publisher, error) {
 		if before != nil { // or newer records could overtake those it still holds
 			select {
 			case <-before.gone:
@@ -313,7 +314,7 @@ func (t *topics) check(context.Context) error {
 		}
 	}
 	if away == nil && t.unknown.Load() {
-		return errNotReached
+		return door.Because(errNotReached, t.why)
 	}
 	return away
 }

@@ -138,7 +138,7 @@ func templated(t *testing.T, c *cluster, change func(*Config)) *double {
 	}
 	require.Empty(t, config.Validate(cfg))
 	d := newDouble(t, func(c *Config) { *c = cfg })
-	all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{late: cfg.RequestTimeout}, c.open)
+	all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{late: cfg.RequestTimeout}, nil, c.open)
 	d.receiver.topics = all // before the first request
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -357,7 +357,7 @@ func TestATopicOfTheConfigurationThatIsTerminatedEndsTheService(t *testing.T) {
 		c.broken = map[string]error{restTopic: fmt.Errorf("%w: told by the broker", cause)}
 		cfg := DefaultConfig()
 		cfg.Topic = restTopic
-		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), ack, c.open)
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), ack, nil, c.open)
 		ended := make(chan error, 1)
 		go func() { ended <- all.run(t.Context()) }()
 		require.NoError(t, all.opened(t.Context()))
@@ -549,7 +549,7 @@ func TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService(t *testing.T) 
 			c.refuse = map[string]error{restTopic: messaging.ErrTopicTerminated}
 			cfg := DefaultConfig()
 			change(&cfg)
-			all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, c.open)
+			all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, nil, c.open)
 			require.ErrorIs(t, all.run(t.Context()), messaging.ErrTopicTerminated)
 			require.Error(t, all.check(t.Context()))
 			require.NoError(t, all.close(t.Context()))
@@ -563,7 +563,7 @@ func TestReadyOnlyOncePulsarHasAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Topic = "persistent://public/default/{name}"
-		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, nil, newCluster().open)
 		answers := make(chan struct{})
 		all.reachFirst(func(ctx context.Context) error {
 			select {
@@ -598,7 +598,7 @@ func TestAPinnedTopicTellsWhetherPulsarIsThere(t *testing.T) {
 	} {
 		cfg := DefaultConfig()
 		change(&cfg)
-		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, nil, newCluster().open)
 		all.reachFirst(func(context.Context) error { panic("asked") })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -626,7 +626,7 @@ func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Topic = "persistent://public/default/{name}"
 		cfg.Topics.MaxTopics, cfg.Topics.IdleAfter = 1, time.Minute
-		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, c.open)
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, nil, c.open)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- all.run(ctx) }()
@@ -726,7 +726,7 @@ func TestATopicIsOpenedBehindAllThatCloses(t *testing.T) {
 		cfg.Topic, cfg.Topics.IdleAfter = "persistent://public/default/{name}", time.Minute
 		flush := make(chan struct{})
 		opens := 0
-		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, func(context.Context, string) (publisher, error) {
+		all := newTopics(zap.NewNop(), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, nil, func(context.Context, string) (publisher, error) {
 			opens++
 			return &slowCloser{closing: flush}, nil
 		})

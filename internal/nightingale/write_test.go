@@ -54,7 +54,7 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	}
 	require.Empty(t, config.Validate(cfg))
 	d := &double{metrics: newMetrics(prometheus.NewRegistry())}
-	all := newTopics(zaptest.NewLogger(t), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, newCluster().open)
+	all := newTopics(zaptest.NewLogger(t), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, nil, newCluster().open)
 	all.stage = func(_ *sink, ctx context.Context, records []messaging.Record) (bool, error) {
 		d.mu.Lock()
 		publish := d.publish

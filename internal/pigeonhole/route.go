@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -270,6 +271,21 @@ func (r *route) troubles() (texts []string) {
 		}
 	}
 	return texts
+}
+
+// unwell says why the route replicates nothing; "" where it does, or is not meant to.
+func (r *route) unwell() string {
+	paused := r.lanes.State().Paused
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch troubles := r.troubles(); {
+	case r.phase == failed:
+		return "failed: " + r.lastErr.Error()
+	case r.phase != running, paused, len(troubles) == 0:
+		return ""
+	default:
+		return strings.Join(troubles, ", ")
+	}
 }
 
 // preparation returns the function that the messages of one lane pass.

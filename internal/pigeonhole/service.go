@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"go.uber.org/zap"
@@ -214,25 +215,31 @@ func (s *service) stop(ctx context.Context) error {
 	return each(s.all(), func(r *route) error { return r.stop(ctx) })
 }
 
-// check is the readiness check: the process is ready as long as its routes can be
-// looked at. What a route's trouble is /routes says; taking the process out of service
-// for it would stop the others.
+// check is the readiness check: it fails when something is the matter with every route. A route
+// that works, or that somebody has paused, keeps the process ready: what is the matter with the
+// others /routes says.
 func (s *service) check(context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.routes {
-		r.mu.Lock()
-		failed := r.phase == failed
-		r.mu.Unlock()
-		if !failed {
+	var causes []string
+	for _, r := range s.all() {
+		cause := r.unwell()
+		if cause == "" {
 			return nil
 		}
+		causes = append(causes, r.cfg.Name+": "+cause)
 	}
-	if len(s.routes) > 0 {
-		return errors.New("every route has failed, see /routes")
+	if len(causes) == 0 {
+		return nil
 	}
-	return nil
+	slices.Sort(causes)
+	text := "nothing is replicated: " + strings.Join(causes[:min(len(causes), toldRoutes)], "; ")
+	if more := len(causes) - toldRoutes; more > 0 {
+		text += fmt.Sprintf("; and %d more, see /routes", more)
+	}
+	return errors.New(text)
 }
+
+// toldRoutes is how many routes an error names.
+const toldRoutes = 3
 
 func (s *service) all() []*route {
 	s.mu.Lock()

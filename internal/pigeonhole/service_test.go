@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -129,6 +130,18 @@ func TestPanicWhileRoutesLeaveIsAnError(t *testing.T) {
 	require.ErrorAs(t, s.change(t.Context(), parse(t, "routes: []")), &panicked)
 	assert.Contains(t, string(panicked.Stack), "service_test.go")
 	broken = false
+}
+
+// TestReadinessSaysThatNothingIsReplicated: a route whose server is away is no reason while another one works or is paused.
+func TestReadinessSaysThatNothingIsReplicated(t *testing.T) {
+	s := serve(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "y")) // nobody listens there
+	require.Eventually(t, func() bool { return s.check(t.Context()) != nil }, 10*time.Second, 10*time.Millisecond)
+	err := s.check(t.Context())
+	require.ErrorContains(t, err, "nothing is replicated: a: sink.rabbitmq: ")
+	require.ErrorContains(t, err, "; b: sink.rabbitmq: ")
+	require.ErrorContains(t, err, "connection refused")
+	s.find("b").lanes.Pause()
+	require.NoError(t, s.check(t.Context()), "as somebody wants it")
 }
 
 // TestMemoryFollowsTheRoutes: what each may hold counts, and again after each change.

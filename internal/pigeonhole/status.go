@@ -31,10 +31,10 @@ type Status struct {
 	// MaxInFlight and MaxInFlightBytes are the route's bounds, its share where it has none of its own.
 	MaxInFlight      int   `json:"max_in_flight"`
 	MaxInFlightBytes int64 `json:"max_in_flight_bytes"`
-	// LagMessages wait at the source, -1 when it cannot tell; LagSeconds is the age of
-	// the oldest message in flight.
-	LagMessages int64   `json:"lag_messages"`
-	LagSeconds  float64 `json:"lag_seconds"`
+	// LagMessages wait at the source, -1 when it cannot tell; InFlightSeconds is the age of
+	// the oldest message in flight, since it was received here.
+	LagMessages     int64   `json:"lag_messages"`
+	InFlightSeconds float64 `json:"in_flight_seconds"`
 	// Stored and the others count since the route started; Rate is stored per second
 	// over the last seconds.
 	Stored   int64   `json:"stored"`
@@ -53,7 +53,7 @@ func (r *route) status() Status {
 		Name: r.cfg.Name, Source: r.cfg.Source.system(), Sink: r.cfg.Sink.system(), Guarantee: r.cfg.Guarantee,
 		State: string(r.phase), Since: r.since, Lanes: held.Lanes, InFlight: held.InFlight, InFlightBytes: held.Bytes,
 		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
-		Trouble: r.troubles(), LagMessages: r.lag, LagSeconds: held.Oldest.Seconds(),
+		Trouble: r.troubles(), LagMessages: r.lag, InFlightSeconds: held.Oldest.Seconds(),
 		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.of(held.Stored, time.Now()),
 	}
 	switch {
@@ -168,7 +168,7 @@ func newCollector(s *service) *collector {
 		inFlight: desc("in_flight_messages", "Messages taken from the source and not stored yet."),
 		bytes:    desc("in_flight_bytes", "Bytes of the messages in flight."),
 		lag:      desc("lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell."),
-		age:      desc("lag_seconds", "Age of the oldest message in flight."),
+		age:      desc("in_flight_age_seconds", "Age of the oldest message in flight, since it was received here; 0 without one."),
 		up:       desc("route_up", "1 while the route runs and nothing is the matter, 0 while it is paused, in trouble or failed."),
 		rerouted: desc("resent_total", "Messages sent again because the sink failed."),
 	}
@@ -190,7 +190,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		}
 		gauge(c.inFlight, float64(s.InFlight))
 		gauge(c.bytes, float64(s.InFlightBytes))
-		gauge(c.age, s.LagSeconds)
+		gauge(c.age, s.InFlightSeconds)
 		if s.LagMessages >= 0 {
 			gauge(c.lag, float64(s.LagMessages))
 		}

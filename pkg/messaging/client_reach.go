@@ -2,7 +2,9 @@ package messaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 )
 
 // reachTopic is a partition's name: a broker that creates missing topics does not create one
@@ -27,4 +29,19 @@ func (c *Client) Reach(ctx context.Context) error {
 		return fmt.Errorf("messaging: no broker has answered: %w", err)
 	}
 	return nil
+}
+
+// Unreachable says why no broker of the service URL could be connected to some seconds ago; nil
+// when one could, and while that is not known. The first call of an outage begins to look, for the
+// next ones. The text has no addresses: it is fit for those who may not know them. It is safe for
+// concurrent use, and does not wait.
+func (c *Client) Unreachable() error {
+	err := c.reach.Err()
+	if name := (*net.DNSError)(nil); errors.As(err, &name) {
+		return errors.New(name.Err)
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }

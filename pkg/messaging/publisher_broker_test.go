@@ -208,6 +208,7 @@ func TestBrokerAway(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "connection refused")
 	})
 	require.Less(t, time.Since(away), 4*time.Second, "before records have waited five seconds")
+	require.EqualError(t, client.Unreachable(), "connect: connection refused", "without addresses")
 
 	// Close gives up in time, and says how much it leaves.
 	other, err := messaging.Dial(ctx, messaging.Config{URL: srv.URL(), OperationTimeout: 2 * time.Second})

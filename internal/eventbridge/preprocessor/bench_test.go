@@ -85,7 +85,7 @@ func BenchmarkHandler(b *testing.B) {
 			}
 			known := registrytest.NewStore(registrytest.Snapshot(b, 1, buses(), nil))
 			open := func(context.Context, string) (Publisher, error) { return nowhere{}, nil }
-			p, err := New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, open, zap.NewNop(), prometheus.NewRegistry())
+			p, err := New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, nil, open, zap.NewNop(), prometheus.NewRegistry())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -47,7 +47,7 @@ func newOnPulsar(t testing.TB, log *zap.Logger, pulsar messaging.Config, namespa
 		return client.Publisher(ctx, topic, cfg.Profile)
 	}
 	known := registrytest.NewStore(registrytest.Snapshot(t, 1, buses(), nil))
-	p.Preprocessor, err = New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, open, log, prometheus.NewRegistry())
+	p.Preprocessor, err = New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, nil, open, log, prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	p.Routes(router)

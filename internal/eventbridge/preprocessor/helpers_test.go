@@ -169,7 +169,7 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	require.Empty(t, config.Validate(cfg))
 	d := &double{broker: &broker{records: map[string][]messaging.Record{}}, store: registrytest.NewStore(registrytest.Snapshot(t, 1, buses(), nil))}
 	var err error
-	d.Preprocessor, err = New(cfg, "ingest.", d.store, registry.Topics{Namespace: namespace}, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
+	d.Preprocessor, err = New(cfg, "ingest.", d.store, registry.Topics{Namespace: namespace}, nil, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	d.Routes(router)

@@ -37,6 +37,7 @@ const (
 // outlets are the topics of buses. Each is opened by the first request for its bus, in the background, and closed when the bus is gone.
 type outlets struct {
 	log      *zap.Logger
+	why      func() error // why Pulsar cannot be connected to; may be nil
 	open     Open
 	topics   registry.Topics
 	patience time.Duration // of requests with a topic that is being opened
@@ -58,6 +59,7 @@ type outlet struct {
 	topic   string
 	created time.Time // of the bus: one that is made again has another topic
 	until   time.Time // requests wait for the opening until then
+	why     func() error // why Pulsar cannot be connected to; may be nil
 	stop    context.CancelFunc
 	late    chan struct{} // a request ran out of time
 	away    atomic.Pointer[error]
@@ -73,8 +75,8 @@ type outlet struct {
 	retired    bool
 }
 
-func newOutlets(log *zap.Logger, topics registry.Topics, patience time.Duration, gauge interface{ Set(float64) }, open Open) *outlets {
-	o := &outlets{log: log, open: open, topics: topics, patience: patience, gauge: gauge, known: map[string]*outlet{}}
+func newOutlets(log *zap.Logger, topics registry.Topics, patience time.Duration, gauge interface{ Set(float64) }, why func() error, open Open) *outlets {
+	o := &outlets{log: log, why: why, open: open, topics: topics, patience: patience, gauge: gauge, known: map[string]*outlet{}}
 	o.background, o.cancel = context.WithCancel(context.Background())
 	return o
 }
@@ -93,7 +95,7 @@ func (o *outlets) of(bus *registry.Bus) *outlet {
 	}
 	l := &outlet{
 		topic: o.topics.Events(bus.Name), created: bus.Created, until: time.Now().Add(o.patience),
-		complained: complained, late: make(chan struct{}, 1), ready: make(chan struct{}), ended: make(chan struct{}),
+		why: o.why, complained: complained, late: make(chan struct{}, 1), ready: make(chan struct{}), ended: make(chan struct{}),
 	}
 	var ctx context.Context
 	ctx, l.stop = context.WithCancel(o.background)
@@ -192,7 +194,7 @@ func (l *outlet) open() error {
 		return door.Unavailable("topic_unavailable", door.RetryAway, "the bus' topic cannot be opened: %s", door.Cut(l.fault.Error(), door.MaxReason))
 	}
 	if away := l.away.Load(); away != nil {
-		return door.Unavailable("pulsar_away", door.RetryAway, "Pulsar is away: %v", *away)
+		return door.Unavailable("pulsar_away", door.RetryAway, "Pulsar is away: %v", door.Because(*away, l.why))
 	}
 	return nil
 }
@@ -207,13 +209,15 @@ func (l *outlet) await(ctx context.Context) error {
 		select {
 		case <-l.ready:
 		case <-timer.C:
-			return door.Unavailable("topic_unavailable", door.RetryAway, "Pulsar is away: the bus' topic is not open yet")
+			return door.Unavailable("topic_unavailable", door.RetryAway, "Pulsar is away: %v", door.Because(errNotOpen, l.why))
 		case <-ctx.Done():
 			return door.ErrDisconnected
 		}
 	}
 	return l.open()
 }
+
+var errNotOpen = errors.New("the bus' topic is not open yet")
 
 // sweep closes the topics of buses that are gone.
 func (o *outlets) sweep(now *registry.Snapshot) {
@@ -260,7 +264,7 @@ func (o *outlets) check() error {
 			return nil
 		}
 		if err = errors.New("a topic takes no records: " + l.topic); away != nil {
-			err = *away
+			err = door.Because(*away, l.why)
 		}
 	}
 	return err

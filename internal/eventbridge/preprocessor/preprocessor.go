@@ -43,9 +43,10 @@ type Preprocessor struct {
 	timers  sync.Pool // of *time.Timer, stopped
 }
 
-// New makes a preprocessor of a valid configuration. prefix is that of its keys, for errors, such as "ingest.". The errors are about the files that the
+// New makes a preprocessor of a valid configuration. prefix is that of its keys, for errors, such as "ingest.".
+// why says why Pulsar cannot be connected to, nil while that is not known; it may be nil. The errors are about the files that the
 // configuration names.
-func New(cfg Config, prefix string, known Registry, topics registry.Topics, open Open, log *zap.Logger, reg prometheus.Registerer) (*Preprocessor, error) {
+func New(cfg Config, prefix string, known Registry, topics registry.Topics, why func() error, open Open, log *zap.Logger, reg prometheus.Registerer) (*Preprocessor, error) {
 	who, err := newSenders(log, cfg, prefix)
 	if err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func New(cfg Config, prefix string, known Registry, topics registry.Topics, open
 	p := &Preprocessor{
 		log: log, refusals: door.NewRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout, registry: known, prefix: prefix,
 		budget:  door.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.share(), m.inFlightSize),
-		outlets: newOutlets(log, topics, cfg.RequestTimeout/2, m.topics, open),
+		outlets: newOutlets(log, topics, cfg.RequestTimeout/2, m.topics, why, open),
 	}
 	p.senders.Store(who)
 	return p, nil

@@ -57,8 +57,8 @@ type outlets struct {
 // will send again. It is back when all that it held has been acknowledged.
 type outlet struct {
 	topic   string
-	created time.Time // of the bus: one that is made again has another topic
-	until   time.Time // requests wait for the opening until then
+	created time.Time    // of the bus: one that is made again has another topic
+	until   time.Time    // requests wait for the opening until then
 	why     func() error // why Pulsar cannot be connected to; may be nil
 	stop    context.CancelFunc
 	late    chan struct{} // a request ran out of time

@@ -95,7 +95,7 @@ func New(o Options) (*Client, error) {
 }
 
 // Use begins a use of the client; done ends it. The end of the last use closes the connections: the
-// next use sees rotated certificates, and a client without uses leaves no connection behind. It must
+// next one sees rotated certificates, and a client without uses leaves no connection behind. It must
 // not happen while a request is under way: net/http (Go 1.26) puts the connection of an answer
 // without a body among the idle ones before it hands the answer on, and the request fails then with
 // "CloseIdleConnections called" though the server has answered it.

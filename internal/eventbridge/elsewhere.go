@@ -17,6 +17,12 @@ func elsewhere(r *chi.Mux) {
 		door.WriteProblem(w, door.Elsewhere(req.URL.Path, here), nil)
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+		last := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
+		if _, action, asked := strings.Cut(last, ":"); asked && req.Method == http.MethodPost {
+			text := "there is no action :" + door.Cut(action, 64) + " here; GET /v1/openapi.json describes those that there are"
+			door.WriteProblem(w, &door.Refusal{Status: http.StatusNotFound, Reason: "unknown_path", Text: text}, nil)
+			return
+		}
 		var taken []string
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
 			if r.Match(chi.NewRouteContext(), method, req.URL.Path) {

@@ -77,6 +77,7 @@ func (p Program[T]) main(proc process) int {
 	case errors.Is(err, config.ErrUsage):
 		return exitUsage
 	case err != nil:
+		proc.warn(p.Name, loaded.Warnings) // a variable with a wrong name may be why a key is missing
 		return proc.fail("", err)
 	}
 	switch loaded.Action {

@@ -334,9 +334,12 @@ func TestExitStatusAndOutput(t *testing.T) {
 			"bird: 2 faults in the configuration (environment)\n  admin.listen: must be host:port", "\n  shutdown_timeout: must be > 0, got -1s ($BIRD_SHUTDOWN_TIMEOUT)\n",
 		}},
 		"start with faults": {[]string{"BIRD_LOG_LEVEL=x"}, nil, 1, "", []string{"bird: 1 fault in the configuration (environment)\n  log.level: must be one of"}},
-		"print":             {[]string{"BIRD_TOKEN=hunter2", "BIRD_TOKN=1"}, []string{"-config.print"}, 0, "token: <redacted>\n", []string{"did you mean BIRD_TOKEN?"}},
-		"usage":             {nil, []string{"-nonsense"}, 2, "", []string{"flag provided but not defined: -nonsense", "usage: bird [flags]"}},
-		"help":              {nil, []string{"-help"}, 0, "", []string{"A bird.", "-config.file file", "-extra", "BIRD_LOG_LEVEL"}},
+		"faults, and a variable that sets nothing": {[]string{"BIRD_LOG_LEVEL=x", "BIRD_ADMIN_LISTN=y"}, nil, 1, "", []string{
+			"bird: warning: the environment variable BIRD_ADMIN_LISTN sets no key; did you mean BIRD_ADMIN_LISTEN?\nbird: 1 fault in the configuration (environment)\n",
+		}},
+		"print": {[]string{"BIRD_TOKEN=hunter2", "BIRD_TOKN=1"}, []string{"-config.print"}, 0, "token: <redacted>\n", []string{"did you mean BIRD_TOKEN?"}},
+		"usage": {nil, []string{"-nonsense"}, 2, "", []string{"flag provided but not defined: -nonsense", "usage: bird [flags]"}},
+		"help":  {nil, []string{"-help"}, 0, "", []string{"A bird.", "-config.file file", "-extra", "BIRD_LOG_LEVEL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command(t, test.environ, test.args...)

@@ -13,7 +13,7 @@ import (
 type Hosts []string
 
 // UnknownHost is what clients are told.
-const UnknownHost = "this server does not know the name that it was asked by: name it in http.hosts, or ask for tokens"
+const UnknownHost = "without tokens this server answers only to addresses and to names that it knows: add this name to http.hosts"
 
 // Know reports whether the Host of a request is one of them.
 func (h Hosts) Know(host string) bool {

@@ -89,9 +89,6 @@ type tokenFile struct {
 
 // NewTokens reads the files of the sources. Its errors are of files that cannot be read and of tokens that are bound twice.
 func NewTokens(log *zap.Logger, sources []TokenSource) (*Tokens, error) {
-	if err := CheckTokens(sources); err != nil {
-		return nil, err
-	}
 	t := &Tokens{log: log}
 	t.again.Fresh()
 	for _, s := range sources {

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 func write(t *testing.T, dir, name, text string) (path string) {
@@ -41,6 +43,16 @@ func TestTokensCanBeRotated(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	all.later()
 	assert.True(t, knows("new"), "what was there before stays")
+}
+
+// TestAllFaultsOfTokensAreTold: a token that is bound twice hides no file that cannot be read.
+func TestAllFaultsOfTokensAreTold(t *testing.T) {
+	_, err := NewTokens(zap.NewNop(), []TokenSource{
+		{Tenant: "a", Tokens: []secret.String{"one"}, TokensKey: "senders[0].tokens"},
+		{Tenant: "b", Tokens: []secret.String{"one"}, TokensKey: "senders[1].tokens", File: filepath.Join(t.TempDir(), "none"), FileKey: "senders[1].file"},
+	})
+	require.ErrorContains(t, err, "senders[1].tokens[0]: is also a token of senders[0].tokens[0]")
+	require.ErrorContains(t, err, "senders[1].file: cannot read")
 }
 
 // TestTokenFilesThatCannotBeReadAgain: their tokens stay, others change, and the log

@@ -212,22 +212,20 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.checkFlags(), c.checkFiles())...)
 }
 
-// checkFiles returns what is wrong with the files that the configuration names. Sections that are at fault say so themselves.
+// checkFiles returns what is wrong with the files that the configuration names, also where the sections that name them are at fault otherwise.
 func (c Config) checkFiles() error {
 	var errs []error
-	if len(config.Validate(c.Ingest)) == 0 && c.Roles.Has(RolePreprocessor) {
+	if c.Roles.Has(RolePreprocessor) {
 		errs = append(errs, c.Ingest.CheckFiles("ingest."))
 	}
-	if len(config.Validate(c.API)) == 0 {
-		_, err := c.API.tokens(zap.NewNop())
-		errs = append(errs, err)
-	}
+	_, err := c.API.tokens(zap.NewNop())
+	errs = append(errs, err)
 	if file := c.HTTP.WebConfigFile; file != "" {
 		if err := web.Validate(file); err != nil {
 			errs = append(errs, config.Fault("http.web_config_file", "%s: %v", file, err))
 		}
 	}
-	_, err := c.Secrets.keys()
+	_, err = c.Secrets.keys()
 	return errors.Join(append(errs, err)...)
 }
 

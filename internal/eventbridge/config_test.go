@@ -190,6 +190,27 @@ ingest: {tenants: [{name: shop, api_key_file: /nowhere/api}]}
 	}
 }
 
+// All faults are told at once: another one of the section hides no file that cannot be read, and no fault is told twice.
+func TestFaultsHideNoFilesThatCannotBeRead(t *testing.T) {
+	_, err := load(t, `
+api: {tokens: [{token_file: /nowhere/token, role: root}]}
+ingest:
+  tenants:
+    - {name: Shop, api_keys: [one]}
+    - {name: partner, api_keys: [one], api_key_file: /nowhere/api, quota: {events_per_second: -1}}
+    - {name: batch, jwt: {key_file: /nowhere/jwt, issuer: i}}
+    - {name: more, jwt: {issuer: i, audience: a}}
+`, nil)
+	require.ErrorContains(t, err, "9 faults")
+	for _, path := range []string{
+		"api.tokens[0].role: must be one of", "api.tokens[0].token_file: cannot read", "ingest.tenants[0].name: ",
+		"ingest.tenants[1].api_keys[0]: is also a token of", "ingest.tenants[1].api_key_file: cannot read", "ingest.tenants[1].quota.events_per_second: ",
+		"ingest.tenants[2].jwt.key_file: cannot read", "ingest.tenants[2].jwt.audience: must be set", "ingest.tenants[3].jwt.key_file: must be set",
+	} {
+		require.ErrorContains(t, err, path)
+	}
+}
+
 // A service has the usual admin port: a command beside it takes another.
 func TestCommandsTakeNoPortOfAService(t *testing.T) {
 	for _, args := range [][]string{{"-export", "-"}, {"-import", "registry.yaml"}, {"-reseal"}} {

@@ -19,7 +19,10 @@ func (s *service) exchange(ctx context.Context) error {
 	case s.cfg.Reseal:
 		return s.reseal(ctx, os.Stdout)
 	default:
-		return s.importFile(ctx, os.Stdout)
+		if err := s.importFile(ctx, os.Stdout); err != nil {
+			return fmt.Errorf("-import %s: %w", s.cfg.Import, err)
+		}
+		return nil
 	}
 }
 

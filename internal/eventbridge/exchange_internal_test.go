@@ -52,3 +52,11 @@ func TestAnExportReplacesItsFileInOneStep(t *testing.T) {
 
 	require.NoError(t, writeFile(os.DevNull, text("gone", func() {}, nil)), "what is no file is written to")
 }
+
+// TestAnImportNamesItsFile: of several imports in a script it has to be clear which one failed.
+func TestAnImportNamesItsFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "registry.yaml")
+	err := (&service{cfg: Config{Import: file}}).exchange(t.Context())
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "-import "+file+": ")
+}

@@ -74,7 +74,11 @@ func (r *reader) object() ([]combination, error) {
 		return nil, err
 	}
 	if count == 0 {
-		return nil, r.wrong(start, "an empty object matches nothing: name a field")
+		problem := "an empty object matches nothing: name a field"
+		if len(r.path) == 0 && r.inOr == 0 {
+			problem += `; {"type": [{"exists": true}]} is for every event`
+		}
+		return nil, r.wrong(start, "%s", problem)
 	}
 	return all, nil
 }

@@ -25,7 +25,7 @@ func TestInvalidPatterns(t *testing.T) {
 		{``, 0, ``, `a pattern is a JSON object`},
 		{`[]`, 0, ``, `a pattern is a JSON object`},
 		{`"x"`, 0, ``, `a pattern is a JSON object`},
-		{`{}`, 0, ``, `an empty object`},
+		{`{}`, 0, ``, `an empty object matches nothing: name a field; {"type": [{"exists": true}]} is for every event`},
 		{`{"a":{}}`, 5, `/a`, `an empty object`},
 		{`{"a":[]}`, 5, `/a`, `an empty list`},
 		{`{"a":"x"}`, 5, `/a`, `a field's value`},

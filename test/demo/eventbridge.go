@@ -256,7 +256,7 @@ func (e *eventbridge) status() string {
 	for _, n := range e.accepted {
 		accepted += n
 	}
-	return fmt.Sprintf("eventbridge  %d events accepted, %d + %d delivered, %d of them at the second attempt, %d refused by the webhook", accepted,
+	return fmt.Sprintf("eventbridge  %d events accepted; delivered: %d to all, %d to unsteady, %d of them at the second attempt; refusing refused %d", accepted,
 		len(e.got["all"]), len(e.got["unsteady"]), len(e.retried), len(e.tried["refusing"]))
 }
 

@@ -18,6 +18,12 @@ func elsewhere(r chi.Router) {
 		door.WriteProblem(w, door.Elsewhere(req.URL.Path, here), nil)
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+		last := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
+		if _, action, asked := strings.Cut(last, ":"); asked && req.Method == http.MethodPost {
+			text := "there is no action :" + door.Cut(action, 64) + " here; GET /v1/openapi.json describes those that there are"
+			door.WriteProblem(w, &door.Refusal{Status: http.StatusNotFound, Reason: "unknown_path", Text: text}, nil)
+			return
+		}
 		path := cmp.Or(req.URL.RawPath, req.URL.Path) // chi looks for the path as it was sent
 		var taken []string
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {

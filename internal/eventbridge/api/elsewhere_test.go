@@ -25,13 +25,15 @@ func TestWrongPathsAreToldTheRightOne(t *testing.T) {
 		status        int
 		says, methods string
 	}{
-		{"POST", "/events"}:                {404, "there is nothing at /events: events go by POST to /v1/buses/{bus}/events", ""},
-		{"POST", "/v1/buses/orders/event"}: {404, "events go by POST to /v1/buses/{bus}/events", ""},
-		{"GET", "/metrics"}:                {404, "/metrics is at the address of admin.listen, not here", ""},
-		{"GET", "/-/ready"}:                {404, "admin.listen", ""},
-		{"GET", "/v1/buses/orders/events"}: {405, "/v1/buses/orders/events takes POST, not GET", "POST"},
-		{"POST", "/v1/buses/a%2Fb"}:        {405, "/v1/buses/a/b takes GET, PUT, DELETE, not POST", "GET, PUT, DELETE"},
-		{"POST", "/v1/buses/orders"}:       {405, "/v1/buses/orders takes GET, PUT, DELETE, not POST", "GET, PUT, DELETE"},
+		{"POST", "/events"}:                                {404, "there is nothing at /events: events go by POST to /v1/buses/{bus}/events", ""},
+		{"POST", "/v1/buses/orders/event"}:                 {404, "events go by POST to /v1/buses/{bus}/events", ""},
+		{"GET", "/metrics"}:                                {404, "/metrics is at the address of admin.listen, not here", ""},
+		{"GET", "/-/ready"}:                                {404, "admin.listen", ""},
+		{"GET", "/v1/buses/orders/events"}:                 {405, "/v1/buses/orders/events takes POST, not GET", "POST"},
+		{"POST", "/v1/buses/orders/subscribers/mail:stop"}: {404, "there is no action :stop here", ""},
+		{"POST", "/v1/buses/orders:redrive"}:               {404, "there is no action :redrive here", ""},
+		{"POST", "/v1/buses/orders"}:                       {405, "/v1/buses/orders takes GET, PUT, DELETE, not POST", "GET, PUT, DELETE"},
+		{"POST", "/v1/buses/a%2Fb"}:                        {405, "/v1/buses/a/b takes GET, PUT, DELETE, not POST", "GET, PUT, DELETE"},
 	} {
 		w := httptest.NewRecorder()
 		router.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), request[0], request[1], nil))

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"strings"
+	"time"
 
 	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
@@ -60,12 +63,56 @@ func (a *API) readOptions(w http.ResponseWriter, r *http.Request, v any) error {
 	return strict(body, v)
 }
 
+// inPlainWords says what a decoder found wrong with the body for v, a struct.
+func inPlainWords(err error, v any) string {
+	const noTime, noKey = "Time.UnmarshalJSON: ", "json: unknown field "
+	var wrong *json.UnmarshalTypeError
+	var moment *time.ParseError
+	switch text := err.Error(); {
+	case errors.Is(err, io.EOF):
+		return "it is empty"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "the JSON ends too early"
+	case errors.As(err, &moment), strings.HasPrefix(text, noTime):
+		return "a time must be a text such as 2026-01-02T15:04:05Z"
+	case errors.As(err, &wrong) && wrong.Field == "":
+		return "it must be a JSON object"
+	case errors.As(err, &wrong):
+		return fmt.Sprintf("%s must be %s, got %.40s", wrong.Field, kind(wrong.Type), wrong.Value)
+	case strings.HasPrefix(text, noKey):
+		var keys []string
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(v).Elem()) {
+			key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			keys = append(keys, key)
+		}
+		return fmt.Sprintf("there is no such key: %.200s; the keys here are %s", strings.TrimPrefix(text, noKey), strings.Join(keys, ", "))
+	default:
+		return text
+	}
+}
+
+// kind says in words what an option has to be.
+func kind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Int:
+		return "a whole number"
+	case reflect.String:
+		return "a text"
+	default:
+		return "an object"
+	}
+}
+
 // strict reads one JSON value without unknown keys.
 func strict(body []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return refused(http.StatusBadRequest, "the body is not what this request takes: "+err.Error())
+		return refused(http.StatusBadRequest, "the body is not what this request takes: "+inPlainWords(err, v))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return refused(http.StatusBadRequest, "the body is more than one JSON value")

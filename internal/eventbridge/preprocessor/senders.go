@@ -28,12 +28,9 @@ type senders struct {
 
 func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 	tokens, err := door.NewTokens(log, c.tokenSources(prefix))
-	if err != nil {
-		return nil, err
-	}
+	errs := []error{err}
 	s := &senders{tenants: map[string]*tenant{}, tokens: tokens}
 	now := time.Now()
-	var errs []error
 	for i, t := range c.Tenants {
 		s.tenants[t.Name] = newTenant(t, now)
 		if t.JWT == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,6 +97,15 @@ func (c Config) checkTenants() error {
 
 // CheckFiles returns what is wrong with the files that the section names. prefix is that of its keys, such as "ingest.".
 func (c Config) CheckFiles(prefix string) error {
+	if len(config.Validate(c)) > 0 { // what else is wrong the section says itself
+		c.Tenants = slices.Clone(c.Tenants)
+		for i := range c.Tenants {
+			t := &c.Tenants[i]
+			if t.APIKeys = nil; t.JWT != nil && t.JWT.KeyFile == "" {
+				t.JWT = nil
+			}
+		}
+	}
 	_, err := newSenders(zap.NewNop(), c, prefix)
 	return err
 }

@@ -129,7 +129,7 @@ func (p *Pulsar) remove(ctx context.Context, topic string) error {
 	case err == nil, errors.Is(err, messaging.ErrNotFound):
 		return nil
 	case errors.Is(err, messaging.ErrBusy):
-		return fmt.Errorf("%w: %s", ErrInUse, topic)
+		return fmt.Errorf("%w: the topic %s of what was deleted under this name: try again in a minute", ErrInUse, topic)
 	default:
 		return err
 	}

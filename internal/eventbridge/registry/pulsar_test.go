@@ -118,6 +118,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	require.NoError(t, m.DeleteBus(ctx, "orders", registry.Condition{}))
 	_, _, err = m.PutBus(ctx, b, registry.Condition{New: true})
 	require.ErrorIs(t, err, registry.ErrInUse)
+	require.ErrorContains(t, err, "of what was deleted under this name: try again in a minute")
 	require.NoError(t, p.Close(ctx))
 	tidied(t, m)
 	require.Len(t, w.names(t, client), 1, "the registry is all that is left")

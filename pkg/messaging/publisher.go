@@ -252,8 +252,8 @@ func (p *Publisher) Trouble() error {
 	return nil
 }
 
-// CutOff is when a partition of the publisher lost its connection last, or its producer, as far as is
-// known by now; zero when none has. [Publisher.Trouble] says nothing of a lost connection while no
+// CutOff is when a partition of the publisher lost its connection last, or its producer, as far as
+// is known by now; zero when none has. [Publisher.Trouble] says nothing of a lost connection while no
 // record waits: a producer connects again by itself. It may be called from any goroutine.
 func (p *Publisher) CutOff() time.Time {
 	if at := p.cutOff.Load(); at != 0 {

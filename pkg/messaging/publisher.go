@@ -253,8 +253,8 @@ func (p *Publisher) Trouble() error {
 }
 
 // CutOff is when a partition of the publisher lost its connection last, or its producer, as far as
-// is known by now; zero when none has. [Publisher.Trouble] says nothing of a lost connection while no
-// record waits: a producer connects again by itself. It may be called from any goroutine.
+// is known by now; zero when none has. [Publisher.Trouble] says nothing of a lost connection while
+// no record waits: a producer connects again by itself. It may be called from any goroutine.
 func (p *Publisher) CutOff() time.Time {
 	if at := p.cutOff.Load(); at != 0 {
 		return time.Unix(0, at)

@@ -33,6 +33,7 @@ func (o Ownership) raw() pulsar.ProducerAccessMode {
 func (pp *partitionPublisher) noReconnect(options *pulsar.ProducerOptions) {
 	options.MaxReconnectToBroker = new(uint)
 	options.BackOffPolicyFunc = func() rawbackoff.Policy {
+		pp.p.noteCutOff()
 		pp.giveUp(errConnectionLost)
 		return newBackoff()
 	}

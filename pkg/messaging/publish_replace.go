@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
@@ -23,6 +24,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	}
 	old := pp.retireProducer()
 	if cause != nil {
+		pp.p.noteCutOff()
 		pp.p.metrics.recreated.WithLabelValues(reason(cause)).Inc()
 		if !pp.backoff.Started() {
 			pp.log.Warn("producer lost", zap.Error(cause))
@@ -269,7 +271,10 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
-		BackOffPolicyFunc:       newBackoff,
+		BackOffPolicyFunc: func() rawbackoff.Policy { // asked for when a connection has ended, see noReconnect
+			pp.p.noteCutOff()
+			return newBackoff()
+		},
 		// Partitions are found by the publisher: each partition's topic is one partition.
 		PartitionsAutoDiscoveryInterval: never,
 	}

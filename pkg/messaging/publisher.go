@@ -46,6 +46,7 @@ type Publisher struct {
 	endOwnership context.CancelCauseFunc
 
 	connectErr atomic.Pointer[error] // the latest failure to create a producer
+	cutOff     atomic.Int64          // when a producer lost its connection last, in ns since 1970; 0: never
 }
 
 // discoverEvery is the interval at which a publisher looks for new partitions.
@@ -256,6 +257,18 @@ func (p *Publisher) Trouble() error {
 	}
 	return nil
 }
+
+// CutOff is when a partition of the publisher lost its connection last, or its producer, as far as
+// is known by now; zero when none has. [Publisher.Trouble] says nothing of a lost connection while
+// no record waits: a producer connects again by itself. It may be called from any goroutine.
+func (p *Publisher) CutOff() time.Time {
+	if at := p.cutOff.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+func (p *Publisher) noteCutOff() { p.cutOff.Store(time.Now().UnixNano()) }
 
 // Publish publishes rs and returns nil only when the broker has acknowledged every
 // one of them. Records of one partition keep their order, within rs and between

@@ -684,3 +684,17 @@ func TestMarkOfAnEmptyPayloadOnAnother(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "42", string(d.Payload))
 }
+
+// A publisher knows when it was cut off, also when nothing was to be stored meanwhile.
+func TestPublisherKnowsWhenItWasCutOff(t *testing.T) {
+	s := wire.Start(t)
+	p := open(t, dial(t, s.URL()), topic, nil)
+	require.NoError(t, p.Publish(testContext(t), record(0)))
+	require.Zero(t, p.CutOff())
+	before := time.Now()
+	s.CutConnections()
+	eventually(t, "it knows", func() bool { return p.CutOff().After(before) })
+	require.NoError(t, p.Publish(testContext(t), record(1)))
+	require.NoError(t, p.Trouble())
+	require.False(t, p.CutOff().After(time.Now()))
+}

@@ -105,7 +105,7 @@ func (a *API) Routes(r chi.Router) {
 		r.Get("/v1/buses/{bus}/dead-letters", a.deadLetters)
 		r.Delete("/v1/buses/{bus}/dead-letters", a.discard)
 		r.Get("/v1/buses/{bus}/job", a.busJob)
-		r.Delete("/v1/buses/{bus}/job", a.cancelBusJob)
+		r.Delete("/v1/buses/{bus}/job", a.cancelJob)
 
 		const subscriber = "/v1/buses/{bus}/subscribers/{subscriber}"
 		r.Get("/v1/buses/{bus}/subscribers", a.listSubscribers)

@@ -31,40 +31,45 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error
 	if err == nil {
 		j, err = begin(s)
 	}
+	if err == nil {
+		at := "/v1/buses/" + s.Bus
+		if s.Name != "" {
+			at += "/subscribers/" + s.Name
+		}
+		w.Header().Set("Location", at+"/job")
+	}
+	a.tell(w, r, http.StatusAccepted, j, err)
+}
+
+// tell answers with a job, or refuses.
+func (a *API) tell(w http.ResponseWriter, r *http.Request, status int, j processor.Job, err error) {
 	if err != nil {
 		a.refuse(w, r, err)
 		return
 	}
-	at := "/v1/buses/" + s.Bus
-	if s.Name != "" {
-		at += "/subscribers/" + s.Name
-	}
-	w.Header().Set("Location", at+"/job")
-	write(w, http.StatusAccepted, j)
+	write(w, status, j)
 }
 
 // busJob answers with the latest job of a bus in this process.
 func (a *API) busJob(w http.ResponseWriter, r *http.Request) {
-	a.ofBus(w, r, func(s *registry.Subscriber) (processor.Job, error) { return a.ownJob(s) })
+	a.about(w, r, a.ownJob)
 }
 
-func (a *API) cancelBusJob(w http.ResponseWriter, r *http.Request) {
-	a.ofBus(w, r, func(s *registry.Subscriber) (processor.Job, error) {
+// cancelJob ends the job of a subscriber, whichever process runs it, or that of a bus in this process.
+func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) {
+	a.about(w, r, func(s *registry.Subscriber) (processor.Job, error) {
 		return a.Processor.CancelJob(r.Context(), s.Bus, s.Name)
 	})
 }
 
-func (a *API) ofBus(w http.ResponseWriter, r *http.Request, f func(*registry.Subscriber) (processor.Job, error)) {
+// about answers with what f says of the job of the path.
+func (a *API) about(w http.ResponseWriter, r *http.Request, f func(*registry.Subscriber) (processor.Job, error)) {
 	s, err := a.holder(r)
 	var j processor.Job
 	if err == nil {
 		j, err = f(s)
 	}
-	if err != nil {
-		a.refuse(w, r, err)
-		return
-	}
-	write(w, http.StatusOK, j)
+	a.tell(w, r, http.StatusOK, j, err)
 }
 
 // job answers with the latest job of a subscriber, whichever process runs it or did.
@@ -84,20 +89,6 @@ func (a *API) job(w http.ResponseWriter, r *http.Request) {
 	default:
 		write(w, http.StatusOK, own)
 	}
-}
-
-// cancelJob ends the job, whichever process runs it.
-func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) {
-	s, err := a.delivering(r)
-	var j processor.Job
-	if err == nil {
-		j, err = a.Processor.CancelJob(r.Context(), s.Bus, s.Name)
-	}
-	if err != nil {
-		a.refuse(w, r, err)
-		return
-	}
-	write(w, http.StatusOK, j)
 }
 
 // ownJob is that of this process.

@@ -24,7 +24,7 @@ type burier struct {
 }
 
 func (b *burier) open(ctx context.Context) (since time.Time, err error) {
-	if b.publisher != nil && b.publisher.Trouble() == nil {
+	if b.publisher != nil && b.publisher.Trouble() == nil && !b.publisher.CutOff().After(b.since) {
 		return b.since, nil
 	}
 	b.close()

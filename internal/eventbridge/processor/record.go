@@ -57,6 +57,11 @@ func recordOf(text json.RawMessage) *record {
 // open reports whether a record is of a job that has not ended.
 func (r *record) open() bool { return r.State == JobRunning || r.State == JobInterrupted }
 
+// ended reports whether a job has come to an end, by itself or by request.
+func (r *record) ended() bool {
+	return r.State == JobDone || r.State == JobFailed || r.State == JobCanceled
+}
+
 // planned reports whether it is known what the job does.
 func (r *record) planned() bool { return r.Redrive != nil || r.Discard != nil || r.Replay != nil }
 
@@ -194,7 +199,11 @@ func (p *Processor) take(ctx context.Context, s *registry.Subscriber, resumed bo
 	j := newJob(r)
 	j.resumed = resumed
 	begun := j.now()
-	return begun, p.launchKept(s, j)
+	if err := p.launchKept(s, j); err != nil { // it is kept, and another process takes it over
+		j.finish(err, true)
+		p.noteEnd(s, j)
+	}
+	return begun, nil
 }
 
 // errOtherRun: another process has the job, or somebody has ended it.
@@ -205,8 +214,8 @@ func (j *job) has(was *record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
-	case was != nil && was.ID == j.state.ID && was.Run == j.state.Run && was.State == JobCanceled && j.state.State == JobCanceled:
-		return nil // its last figures are kept
+	case was != nil && was.ID == j.state.ID && was.Run == j.state.Run && was.State == JobCanceled && j.state.ended():
+		return nil // what became of it is kept, with its last figures: it may have come to its end before it heard of that
 	case was == nil || was.ID == j.state.ID && was.State == JobCanceled: // without a record: the subscriber was deleted
 		j.canceled = true
 		return errOtherRun
@@ -245,12 +254,16 @@ func (p *Processor) note(ctx context.Context, s *registry.Subscriber, j *job) er
 
 // noteJob keeps how far a job is, until ctx ends, and ends the job when another process has it.
 func (p *Processor) noteJob(ctx context.Context, s *registry.Subscriber, j *job) {
-	for noted := time.Now(); ; {
+	about := j.now().ID
+	for noted, seen := time.Now(), false; ; {
 		sleep(ctx, min(p.jobs.noteEvery, time.Second))
 		if ctx.Err() != nil {
 			return
 		}
-		err := j.has(recordOf(p.source.Job(s.Bus, s.Name)))
+		err, known := error(nil), recordOf(p.source.Job(s.Bus, s.Name))
+		if seen = seen || known != nil && known.ID == about && known.Run == p.jobs.run; seen { // else this instance has not read yet what it has kept
+			err = j.has(known)
+		}
 		if err == nil && time.Since(noted) >= p.jobs.noteEvery {
 			err = p.note(ctx, s, j)
 			noted = time.Now()

@@ -86,8 +86,17 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 // mortal is a registry that takes nothing from a process that has gone.
 type mortal struct {
 	*store
-	dead, away atomic.Bool
-	refused    atomic.Int64
+	dead, away, behind atomic.Bool
+	refused            atomic.Int64
+	after              func() // of a change; nil: nothing
+}
+
+// Job is what this process has read.
+func (m *mortal) Job(bus, name string) json.RawMessage {
+	if m.behind.Load() {
+		return nil
+	}
+	return m.store.Job(bus, name)
 }
 
 func (m *mortal) ChangeJob(ctx context.Context, bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
@@ -98,7 +107,11 @@ func (m *mortal) ChangeJob(ctx context.Context, bus, name, uid string, change fu
 		m.refused.Add(1)
 		return registry.ErrUnavailable
 	}
-	return m.store.ChangeJob(ctx, bus, name, uid, change)
+	err := m.store.ChangeJob(ctx, bus, name, uid, change)
+	if m.after != nil {
+		m.after()
+	}
+	return err
 }
 
 // fill stores events in the bus.
@@ -115,6 +128,20 @@ func (w *world) fill(ids ...string) {
 
 // kept is the job as the registry has it.
 func (w *world) kept(name string) *record { return recordOf(w.store.Job(busName, name)) }
+
+// aReplay is a world whose only instance, "one", runs a replay of n events.
+func aReplay(t *testing.T, n int, rate float64) (w *world, f *fakeTarget, all *fleet, one *Processor) {
+	t.Helper()
+	w = newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	f = w.target("s", nil)
+	w.fill(numbered("e", n)...)
+	all = &fleet{active: true}
+	all.join("one")
+	one, _, _ = w.member(all, "one")
+	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: rate})
+	require.NoError(t, err)
+	return w, f, all, one
+}
 
 // A replay whose process stops, or dies, goes on at another one, behind what it had stored. Of one that stopped in order nothing comes twice.
 func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
@@ -274,14 +301,7 @@ func TestAJobBeginsBehindOneThatWasEndedElsewhere(t *testing.T) {
 
 // A job that another process has is not run on, and one that does not get on is given up.
 func TestAJobThatIsAnothers(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
-	w.target("s", nil)
-	w.fill(numbered("e", 50)...)
-	all := &fleet{active: true}
-	all.join("one")
-	one, _, _ := w.member(all, "one")
-	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1})
-	require.NoError(t, err)
+	w, _, all, one := aReplay(t, 50, 1)
 	j := one.jobs.of("u-s")
 	all.join("other")
 	change := func(f func(*record)) {
@@ -306,20 +326,12 @@ func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
 	for how, ended := range map[string]string{"done": JobDone, "canceled": JobCanceled} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
-			f := w.target("s", nil)
-			ids := numbered("e", 20)
-			w.fill(ids...)
-			all := &fleet{active: true}
-			all.join("one")
-			one, _, _ := w.member(all, "one")
+			w, f, _, one := aReplay(t, 20, 10)
 			source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-			_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 10})
-			require.NoError(t, err)
 			source.away.Store(true)
 			j := one.jobs.of("u-s")
 			if how == "canceled" {
-				_, err = one.CancelJob(t.Context(), busName, "s")
+				_, err := one.CancelJob(t.Context(), busName, "s")
 				require.ErrorContains(t, err, "could not be kept")
 			}
 			w.eventually("it ends", func() bool { return j.now().State == ended })
@@ -330,30 +342,77 @@ func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
 			assert.Same(t, j, one.jobs.of("u-s"), "it runs once")
 			assert.Equal(t, []any{ended, 0}, []any{w.kept("s").State, w.kept("s").Vain})
 			if how == "done" {
-				w.eventually("all are delivered", func() bool { return len(f.delivered()) >= len(ids) })
-				assert.Len(t, f.delivered(), len(ids), "nothing comes twice")
+				w.eventually("all are delivered", func() bool { return len(f.delivered()) >= 20 })
+				assert.Len(t, f.delivered(), 20, "nothing comes twice")
 			}
 		})
 	}
 }
 
-// An end that one instance has confirmed holds, also where another one has taken the job over in the meantime.
-func TestAnEndIsKept(t *testing.T) {
+// A job that came to its end before it heard that somebody had ended it says so.
+func TestAJobThatIsDoneBeforeItIsEnded(t *testing.T) {
+	w, _, all, one := aReplay(t, 20, 10)
+	source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
+	source.away.Store(true)
+	j := one.jobs.of("u-s")
+	w.eventually("it is done", func() bool { return j.now().State == JobDone })
+	all.join("two")
+	two, _, _ := w.member(all, "two")
+	_, err := two.CancelJob(t.Context(), busName, "s")
+	require.NoError(t, err)
+	source.away.Store(false)
+	w.eventually("it says so", func() bool { return w.kept("s").State == JobDone })
+	assert.EqualValues(t, 20, w.kept("s").Published)
+}
+
+// An instance that reads the registry late does not take its own job for one that is gone.
+func TestAJobOfAnInstanceThatReadsLate(t *testing.T) {
 	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
 	w.target("s", nil)
-	w.fill(numbered("e", 50)...)
+	w.fill(numbered("e", 20)...)
 	all := &fleet{active: true}
 	all.join("one")
 	one, _, _ := w.member(all, "one")
-	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1})
+	source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
+	source.behind.Store(true)
+	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 10})
 	require.NoError(t, err)
+	time.Sleep(3 * one.jobs.noteEvery)
+	source.behind.Store(false)
+	w.eventually("it ends", func() bool { return w.kept("s").State != JobRunning })
+	assert.Equal(t, []any{JobDone, int64(20)}, []any{w.kept("s").State, w.kept("s").Published}, w.kept("s").Error)
+}
+
+// A job that is kept has begun, also when the process stops in this moment: another one takes it over, at once.
+func TestAJobThatBeginsWhileItsProcessStops(t *testing.T) {
+	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	f := w.target("s", nil)
+	w.fill(numbered("e", 5)...)
+	all := &fleet{active: true}
+	all.join("one", "two")
+	one, _, _ := w.member(all, "one")
+	ctx, stop := context.WithCancel(t.Context())
+	one.jobs.begin(ctx)
+	one.source.(*mortal).after = stop //nolint:forcetypeassert // member sets it
+	begun, err := one.Replay(t.Context(), busName, "s", ReplayOptions{})
+	require.NoError(t, err, "it runs elsewhere, and must not be asked for again")
+	assert.Equal(t, JobInterrupted, w.kept("s").State)
+	w.member(all, "two")
+	w.eventually("it is done", func() bool { return w.kept("s").State == JobDone })
+	assert.Equal(t, begun.ID, w.kept("s").ID)
+	w.eventually("all are delivered", func() bool { return len(f.delivered()) == 5 })
+}
+
+// An end that one instance has confirmed holds, also where another one has taken the job over in the meantime.
+func TestAnEndIsKept(t *testing.T) {
+	w, _, all, one := aReplay(t, 50, 1)
 	all.join("other")
 	require.NoError(t, w.store.ChangeJob(t.Context(), busName, "s", "u-s", func(was json.RawMessage) (json.RawMessage, error) {
 		r := recordOf(was)
 		r.Instance, r.Run, r.Taken = "other", "another", time.Now()
 		return json.Marshal(r)
 	}))
-	_, err = one.CancelJob(t.Context(), busName, "s")
+	_, err := one.CancelJob(t.Context(), busName, "s")
 	require.NoError(t, err)
 	require.Equal(t, JobCanceled, w.kept("s").State)
 }

@@ -1,33 +1,44 @@
 package registry
 
+import "time"
+
 // draftSizes follows how many bytes the registry has while a file is imported: what the registry has no room for is found before the first change.
 type draftSizes struct {
-	store *Store
-	bytes int
+	store    *Store
+	bytes    int
+	revision int64     // of the last change
+	at       time.Time // of all changes: none is longer as text
 }
 
 func (s *Store) draftSizes() *draftSizes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &draftSizes{s, s.contents.bytes}
+	at := now().Truncate(time.Second).Add(999 * time.Millisecond)
+	return &draftSizes{store: s, bytes: s.contents.bytes, revision: s.contents.snapshot.revision, at: at}
+}
+
+// record begins the record of the next change.
+func (d *draftSizes) record() *record {
+	d.revision++
+	return &record{Revision: d.revision, Time: d.at}
 }
 
 // putBus says what is wrong with the size of a bus that is to be stored.
 func (d *draftSizes) putBus(made Bus, old *Bus) error {
-	_, _, made.Revision = d.store.view(busKey(made.Name))
-	made.Changed, made.Created = now(), now()
+	r := d.record()
+	made.Revision, made.Changed, made.Created = r.Revision, d.at, d.at
 	if old != nil {
 		made.Created = old.Created
 	}
-	return d.put(busKey(made.Name), &made, &record{Revision: made.Revision, Time: made.Changed})
+	return d.put(busKey(made.Name), &made, r)
 }
 
 // putSubscriber is putBus of a subscriber.
 func (d *draftSizes) putSubscriber(made Subscriber, old *Subscriber) error {
 	key := subscriberKey(made.Bus, made.Name)
-	_, known, revision := d.store.view(key)
-	made.Revision, made.Changed = revision, now()
-	r := &record{Revision: revision, Time: made.Changed}
+	_, known, _ := d.store.view(key)
+	r := d.record()
+	made.Revision, made.Changed = r.Revision, d.at
 	if old == nil {
 		made.Created, made.UID = made.Changed, newUID()
 	}
@@ -49,7 +60,8 @@ func (d *draftSizes) put(key string, object any, r *record) error {
 
 // remove counts what stays of an object that is deleted.
 func (d *draftSizes) remove(snapshot *Snapshot, step Step) {
-	r := &record{Revision: snapshot.revision + 1, Time: now(), Deleted: true, Former: []string{""}}
+	r := d.record()
+	r.Deleted, r.Former = true, []string{""}
 	key := busKey(step.Bus)
 	if step.Subscriber != "" {
 		key = subscriberKey(step.Bus, step.Subscriber)

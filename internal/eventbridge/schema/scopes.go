@@ -3,7 +3,7 @@ package schema
 import "github.com/santhosh-tekuri/jsonschema/v6"
 
 // The library keeps a chain of the parts that lead to each other, from the first one to where it is, and recurses as deep: at each value there is a piece of it.
-// A part that leads to itself, at one value, is a fault, whose text it makes of the whole chain, in time that grows with the square.
+// If a part leads to itself at one value, that is a fault, whose text it makes of the whole chain, in time that grows with the square.
 
 // mostScopes bounds the chain: so many take 20 MB of the stack.
 const mostScopes = 8_192

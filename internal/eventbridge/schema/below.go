@@ -20,11 +20,15 @@ type membersCost struct {
 	each  int            // of every member
 	named map[string]int // besides, of members that have parts of their own; nil if no part is heavy
 	rest  int            // besides, of the others
+	some  int            // besides, of those that patterns match
 }
 
 func (known costs) membersOf(s *jsonschema.Schema) membersCost {
 	c := membersCost{each: usual + len(s.PatternProperties) + known.heavy(s.PropertyNames, s.UnevaluatedProperties)}
 	c.rest = known.heavy(partsOf(s.AdditionalProperties)...)
+	for _, one := range s.PatternProperties {
+		c.some += known.heavy(one)
+	}
 	some := c.rest > 0
 	named := make(map[string]int, len(s.Properties))
 	for name, one := range s.Properties {
@@ -48,6 +52,19 @@ func (c *membersCost) cost(object map[string]any) int {
 		} else {
 			n += c.rest
 		}
+	}
+	return n
+}
+
+// long is what it costs besides that an object has long numbers.
+func (c *membersCost) long(object map[string]any) (n int) {
+	for name, v := range object {
+		own, ok := c.named[name]
+		if !ok {
+			own = c.rest
+		}
+		own += c.some
+		n += longBelow(v, c.each+own, c.each-usual+own)
 	}
 	return n
 }
@@ -110,4 +127,16 @@ func (c *elementsCost) cost(elements int) int {
 		n += own
 	}
 	return n + (elements-first)*c.rest
+}
+
+// long is what it costs besides that a list has long numbers.
+func (c *elementsCost) long(list []any) (n int) {
+	for i, v := range list {
+		own := c.rest
+		if i < len(c.first) {
+			own = c.first[i]
+		}
+		n += longBelow(v, c.each+own, c.each-usual+own)
+	}
+	return n
 }

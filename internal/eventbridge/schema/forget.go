@@ -51,8 +51,9 @@ func (f *forgetter) visit(s *jsonschema.Schema) {
 	f.lists(s)
 }
 
-// lists changes what s says of the elements of lists.
+// lists changes what s says of the elements of lists, and of names: the library validates each of these anew, and keeps texts even below a not.
 func (f *forgetter) lists(s *jsonschema.Schema) {
+	s.PropertyNames = f.element(s.PropertyNames)
 	s.Contains, s.Items2020, s.UnevaluatedItems = f.element(s.Contains), f.element(s.Items2020), f.element(s.UnevaluatedItems)
 	f.elements(s.PrefixItems)
 	switch items := s.Items.(type) {

@@ -6,6 +6,7 @@ package schema_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -15,6 +16,57 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
 )
+
+// TestNamesTakeLittle: of names that are wrong nothing is kept that alternatives of alternatives had to say of each.
+func TestNamesTakeLittle(t *testing.T) {
+	s, err := schema.Compile(json.RawMessage(`{"propertyNames":{"anyOf":[` + repeated(100, `{"$ref":"#/$defs/a"}`) + `]},"$defs":{"a":{"anyOf":[` + repeated(140, `{"type":"number"}`) + `]}}}`))
+	require.NoError(t, err)
+	data := []byte(`{` + listed(100, `"k%d":1`) + `}`)
+	most := make(chan uint64)
+	ended := make(chan struct{})
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	go func() {
+		peak := uint64(0)
+		for {
+			select {
+			case <-ended:
+				most <- peak
+				return
+			default:
+				runtime.GC() // what remains is held
+				var now runtime.MemStats
+				runtime.ReadMemStats(&now)
+				peak = max(peak, now.HeapAlloc)
+			}
+		}
+	}()
+	err = s.Validate(data)
+	close(ended)
+	assert.Less(t, <-most, before.HeapAlloc+32<<20)
+	require.ErrorContains(t, err, "too large to say where")
+}
+
+// TestTheStackIsBounded: what parts that lead to each other take is in WorkingBytes.
+func TestTheStackIsBounded(t *testing.T) {
+	chain := make([]string, 70)
+	for i := range chain {
+		chain[i] = fmt.Sprintf(`"c%d":{"$ref":"#/$defs/c%d"}`, i, i+1)
+	}
+	s, err := schema.Compile(json.RawMessage(`{"$ref":"#/$defs/c0","$defs":{"c70":{"items":{"$ref":"#/$defs/c0"}},` + strings.Join(chain, ",") + `}}`))
+	require.NoError(t, err)
+	data := []byte(strings.Repeat("[", 100) + strings.Repeat("]", 100))
+	took := make(chan uint64)
+	go func() { // with a stack of its own, which stays as large as it was until the next collection
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		assert.NoError(t, s.Validate(data))
+		runtime.ReadMemStats(&after)
+		took <- after.StackInuse - before.StackInuse
+	}()
+	assert.Less(t, <-took, uint64(2*s.WorkingBytes(data))) // stacks grow twofold
+}
 
 // TestMemoryIsBounded: invalid data takes no more than WorkingBytes says, however deep and often it is wrong.
 func TestMemoryIsBounded(t *testing.T) {

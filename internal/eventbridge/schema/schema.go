@@ -31,6 +31,8 @@ const (
 type Schema struct {
 	doc          any
 	alternatives int // of all its anyOf, oneOf and allOf: each may leave a fault of each value
+	tried        int // the most alternatives of one value, each as often as it is tried: it may stand in several that lead to it
+	chain        int // the longest of parts that lead to each other at one value
 
 	idle   chan *checker
 	making sync.Mutex
@@ -52,26 +54,37 @@ type checker struct {
 // Bounds of data whose first fault is looked for: the library keeps each fault with its path.
 const (
 	explainedDepth = 16
-	explainedWork  = 4096 // values times what may be wrong with each
+	explainedWork  = 4096    // values times what may be wrong with each
+	explainedSteps = 100_000 // some hundred bytes each
 )
 
 // WorkingBytes is about the most that Validate takes for data, which is valid JSON.
 func (s *Schema) WorkingBytes(data []byte) int {
-	values := valuesOf(data)
-	total := len(data) + values*(256+96*s.alternatives)
+	values, depth := valuesOf(data)
+	total := len(data) + values*256 + 128*min(values*max(s.alternatives, s.tried), MostSteps)
 	if s.explains(values) {
 		total += 512 * values * (1 + s.alternatives)
 	}
-	return total
+	return total + scopeBytes*min(depth*s.chain, mostScopes)
 }
 
-// valuesOf is about how many values valid JSON has, and not less: each but the first is behind one of three bytes.
-func valuesOf(data []byte) int {
-	n := 1
+// valuesOf is about how many values valid JSON has, and not less: each but the first is behind one of three bytes. depth is how deep they are nested.
+func valuesOf(data []byte) (n, depth int) {
+	n, depth = 1, 1
+	open := 1
 	for i := 0; i < len(data); i++ {
 		switch data[i] {
-		case '[', ',', ':':
+		case ',', ':':
 			n++
+		case '[':
+			n++
+			open++
+			depth = max(depth, open)
+		case '{':
+			open++
+			depth = max(depth, open)
+		case ']', '}':
+			open--
 		case '"':
 			for i++; i < len(data) && data[i] != '"'; i++ {
 				if data[i] == '\\' {
@@ -80,7 +93,7 @@ func valuesOf(data []byte) int {
 			}
 		}
 	}
-	return n
+	return n, depth
 }
 
 func (s *Schema) explains(values int) bool { return values*(1+s.alternatives) <= explainedWork }
@@ -104,13 +117,20 @@ func Compile(text json.RawMessage) (*Schema, error) {
 		return nil, fmt.Errorf("a schema has at most %d times true or false, this one %d times", mostBooleans, n)
 	}
 	if paths(doc, 0) > mostPaths {
-		return nil, errors.New("the names in a schema are too long for so many objects in them")
+		return nil, errors.New("the names and identifiers in a schema are too long for so many objects in them")
+	}
+	if alike(doc, MostSteps) < 0 {
+		return nil, errors.New("the lists of a schema have too many elements that are alike")
+	}
+	if lookedAt(doc) > mostLooked {
+		return nil, errors.New("references lead to too much that is no schema otherwise: put it into $defs")
 	}
 	s := &Schema{doc: doc, alternatives: alternatives(doc), made: 1}
 	first, err := s.checker()
 	if err != nil {
 		return nil, explain(err)
 	}
+	s.tried, s.chain = first.meter.tried, first.meter.chain
 	s.idle = make(chan *checker, min(mostCheckers, runtime.GOMAXPROCS(0)))
 	s.idle <- first
 	return s, nil
@@ -201,12 +221,51 @@ func booleans(doc any) (n int) {
 	return n
 }
 
-// paths is how long the JSON Pointers of all objects and booleans in a schema are, at being that of doc.
+// alike takes from left what a look for equal elements of those lists costs that must have none by the drafts' own schemas. It stops below zero.
+func alike(doc any, left int) int {
+	switch v := doc.(type) {
+	case map[string]any:
+		for key, value := range v {
+			switch key {
+			case "required", "type", "enum":
+				left = alikeIn(value, left)
+			case "dependencies", "dependentRequired":
+				lists, _ := value.(map[string]any)
+				for _, list := range lists {
+					left = alikeIn(list, left)
+				}
+			}
+			if left = alike(value, left); left < 0 {
+				return left
+			}
+		}
+	case []any:
+		for _, value := range v {
+			if left = alike(value, left); left < 0 {
+				return left
+			}
+		}
+	}
+	return left
+}
+
+func alikeIn(value any, left int) int {
+	if list, ok := value.([]any); ok && left >= 0 {
+		return left - uniqueCost(list)
+	}
+	return left
+}
+
+// paths is how long the JSON Pointers of all objects and booleans in a schema are with the identifiers before them, at being that of doc.
 func paths(doc any, at int) (n int) {
 	switch v := doc.(type) {
 	case bool:
 		n = at
 	case map[string]any:
+		for _, name := range [...]string{"$id", "id"} {
+			id, _ := v[name].(string)
+			at += len(id)
+		}
 		n = at
 		for key, value := range v {
 			n += paths(value, at+1+len(key))
@@ -270,7 +329,7 @@ func dynamicAnchors(doc any, at string, found []anchor) []anchor {
 			found = append(found, anchor{at, parts(v)})
 		}
 		for key, value := range v {
-			found = dynamicAnchors(value, at+"/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(key), found)
+			found = dynamicAnchors(value, at+"/"+escaper.Replace(key), found)
 		}
 	case []any:
 		for i, value := range v {
@@ -348,7 +407,9 @@ func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 	}
 	defer func() { s.idle <- c }()
 	invalid := false
-	c.meter.depth = depth(value)
+	if !c.meter.look(value) {
+		return ErrTooMuchWork
+	}
 	most := min(*steps, MostSteps)
 	left, enough := c.meter.measure(most, func() { invalid = c.inverse.Validate(value) == nil })
 	*steps -= most - left
@@ -358,14 +419,14 @@ func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 	if !invalid {
 		return nil
 	}
-	if s.explains(valuesOf(data)) && !deeper(value, explainedDepth) {
+	if values, _ := valuesOf(data); s.explains(values) && !deeper(value, explainedDepth) {
 		var fault error
-		before := left
-		if left, enough = c.meter.measure(left, func() { fault = c.compiled.Validate(value) }); fault != nil && enough {
-			*steps -= before - left
+		before := min(left, explainedSteps)
+		left, enough = c.meter.measure(before, func() { fault = c.compiled.Validate(value) })
+		*steps -= before - left
+		if fault != nil && enough {
 			return explain(fault)
 		}
-		*steps -= before - left
 	}
 	return &Error{Text: "it is not valid, and too large to say where"}
 }

@@ -38,7 +38,10 @@ type spent struct{}
 // meter counts the steps of one validation at a time.
 type meter struct {
 	left      int
-	depth     int // of the data, 1 for a value that is no list or object
+	depth     int  // of the data, 1 for a value that is no list or object
+	long      bool // the data has numbers that take longer than usual
+	chain     int  // the longest of parts that lead to each other at one value
+	tried     int  // the most alternatives of one value, each as often as it is tried
 	compiling bool
 	regexes   map[string]*countedRegexp
 	weight    int // of all regular expressions
@@ -111,6 +114,18 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	return m.regexes[text], nil
 }
 
+// look is for the data that is checked next. It reports whether the chain of parts that lead to each other is not too long for it.
+func (m *meter) look(value any) bool {
+	m.depth, m.long = depth(value), longIn(value) > 0
+	return m.depth*m.chain <= mostScopes
+}
+
+// circle is what it costs to find that a part leads to itself.
+func (m *meter) circle() int {
+	scopes := m.depth * m.chain
+	return scopes/4 + scopes*scopes/2_000
+}
+
 // attach has each part of a compiled schema, and of those that its dynamic references may lead to, count its steps.
 func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
 	known := costs{}
@@ -127,8 +142,10 @@ func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
 			heaviest = max(heaviest, known.early(s))
 		})
 	}
+	h := shapeOf(all, anchored)
+	m.chain, m.tried = max(m.chain, h.chain), max(m.tried, h.most())
 	for _, one := range all {
-		m.hook(one, known, references{dynamic: dynamic, recursive: heaviest, parts: len(all)})
+		m.hook(one, known, references{dynamic: dynamic, recursive: heaviest, parts: len(all)}, h)
 	}
 }
 
@@ -140,21 +157,24 @@ type references struct{ dynamic, recursive, parts int }
 const lookups = 32
 
 // hook puts the counting where the library asks for the format of a value.
-func (m *meter) hook(s *jsonschema.Schema, known costs, looked references) {
+func (m *meter) hook(s *jsonschema.Schema, known costs, looked references, h *shape) {
 	if s.Bool != nil {
 		return
 	}
-	beside := 1 // of parts that are held against the same value
+	beside, parts := 1, 1 // of parts that are held against the same value
 	for _, one := range partsBeside(s) {
 		beside += known.early(one)
+		parts++
 	}
 	around := 0 // parts of each value around it
 	if s.DynamicRef != nil {
 		beside += looked.dynamic
+		parts++
 		around = looked.parts
 	}
 	if s.RecursiveRef != nil && s.RecursiveRef.RecursiveAnchor {
 		beside += looked.recursive
+		parts++
 		around = looked.parts
 	}
 	s.PatternProperties = m.patternsOf(s, known)
@@ -162,19 +182,32 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, looked references) {
 	members, elements := known.membersOf(s), known.elementsOf(s)
 	number := 0
 	if s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil {
-		number = numberSteps
+		number = numberSteps * (1 + longOf(s.Minimum, s.Maximum, s.ExclusiveMinimum, s.ExclusiveMaximum))
 	}
 	if s.MultipleOf != nil {
-		number += multipleSteps
+		number += multipleSteps * (1 + longOf(s.MultipleOf))
 	}
+	circles, copied := h.returns(s), h.copied(s)
 	inner := s.Format
 	s.Format = &jsonschema.Format{Validate: func(v any) error {
 		m.spend(around * m.depth / lookups)
+		if circles > 0 {
+			m.spend(circles * m.circle())
+		}
+		if m.long {
+			m.spend(longBelow(v, beside+number, beside-parts))
+		}
 		switch v := v.(type) {
 		case map[string]any:
-			m.spend(beside + members.cost(v) + names/4)
+			m.spend(beside + members.cost(v) + names/4 + copied*len(v)/4)
+			if m.long {
+				m.spend(members.long(v))
+			}
 		case []any:
-			m.spend(beside + elements.cost(len(v)))
+			m.spend(beside + elements.cost(len(v)) + copied*len(v)/4)
+			if m.long {
+				m.spend(elements.long(v))
+			}
 			if s.UniqueItems {
 				m.spend(uniqueCost(v))
 			}
@@ -236,7 +269,7 @@ const comparisons = 16
 func comparison(v any) int {
 	switch v := v.(type) {
 	case json.Number:
-		return numberSteps * comparisons
+		return numberSteps * comparisons * (1 + long(v))
 	case map[string]any:
 		n := 1
 		for _, one := range v {

@@ -13,18 +13,22 @@ const fewElements = 20
 // uniqueCost is what it costs to find two equal elements. Both the hash and a comparison go through all that an element has. Lists and objects may be chosen such
 // that they have one hash: it is taken here as the library takes it, and each is charged with those before it that have the same.
 func uniqueCost(list []any) int {
-	n, deep := 0, 0
+	n, deep, numbers, digits := 0, 0, 0, 0
 	for _, v := range list {
 		if composed(v) {
 			n++
 			deep += comparison(v)
+		} else if number, ok := v.(json.Number); ok {
+			numbers++
+			digits += long(number)
 		}
 	}
 	deep /= comparisons
 	if len(list) <= fewElements {
-		return len(list) + deep*n/4 // one such list of all values that an event may have is below MostSteps
+		// One such list of all values that an event may have is below MostSteps.
+		return len(list) + deep*n/4 + (numbers+digits)*numbers
 	}
-	total := len(list) + deep
+	total := len(list) + deep + digits
 	before := map[uint64]int{}
 	var h maphash.Hash
 	for _, v := range list {

@@ -3,6 +3,7 @@ package eventbridge_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/eventbridge"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // While Pulsar is away at the start, readiness says what is waited for, and why.
@@ -56,4 +58,22 @@ func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
 	}, 30*time.Second, 20*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
+}
+
+// A process whose address is taken fails before it is an engine or a processor: others would hand it partitions.
+func TestATakenAddressIsFoundBeforeTheRolesBegin(t *testing.T) {
+	server := stack.Pulsar(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	cfg := eventbridge.DefaultConfig()
+	cfg.Pulsar.URL, cfg.Topics.Namespace = server.URL(), server.Namespace(t)
+	cfg.Admin.Listen, cfg.HTTP.Listen = "127.0.0.1:0", taken.Addr().String()
+	core, logs := observer.New(zap.DebugLevel)
+	err = app.RunProgram(t.Context(), app.Program[eventbridge.Config]{Name: "eventbridge", Build: eventbridge.Build}, cfg, zap.New(core))
+	require.ErrorContains(t, err, "http.listen: cannot listen on")
+	for _, line := range logs.All() {
+		assert.NotRegexp(t, "^(engine|processor|preprocessor)", line.LoggerName, line.Message)
+		assert.NotContains(t, []string{"engine", "processor", "instances"}, line.ContextMap()["stage"])
+	}
 }

@@ -2,6 +2,7 @@ package eventbridge
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -43,26 +44,37 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		return s.exchange(ctx)
 	}
 	s.tuneMemory()
-	if err := s.join(); err != nil {
+	// Before the roles begin: a process whose address is taken must not take over partitions first.
+	ln, err := rt.Listen(ctx, "http", "http.listen", cfg.HTTP.Listen)
+	if err != nil {
 		return err
 	}
-	router := chi.NewRouter()
-	state := func(net.Conn, http.ConnState) {}
-	if cfg.Roles.Has(RoleProcessor) {
+	router, state, err := s.begin()
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	s.serve(ln, router, state)
+	return nil
+}
+
+// begin starts the roles, and returns what answers requests and what is told of the states of connections.
+func (s *service) begin() (router *chi.Mux, state func(net.Conn, http.ConnState), err error) {
+	if err := s.join(); err != nil {
+		return nil, nil, err
+	}
+	router, state = chi.NewRouter(), func(net.Conn, http.ConnState) {}
+	if s.cfg.Roles.Has(RoleProcessor) {
 		s.process()
 	}
-	if cfg.Roles.Has(RoleEngine) {
+	if s.cfg.Roles.Has(RoleEngine) {
 		s.match()
 	}
-	if cfg.Roles.Has(RolePreprocessor) {
+	if s.cfg.Roles.Has(RolePreprocessor) {
 		if state, err = s.ingest(router); err != nil {
-			return err
+			return nil, nil, err
 		}
 	}
-	if err := s.manage(router); err != nil {
-		return err
-	}
-	return s.serve(ctx, router, state)
+	return router, state, s.manage(router)
 }
 
 // service is what the roles of one process share.
@@ -239,14 +251,9 @@ func (s *service) manage(r chi.Router) error {
 	return nil
 }
 
-// serve opens the server in front of all.
-func (s *service) serve(ctx context.Context, handler http.Handler, state func(net.Conn, http.ConnState)) error {
-	ln, err := s.rt.Listen(ctx, "http", "http.listen", s.cfg.HTTP.Listen)
-	if err != nil {
-		return err
-	}
+// serve starts the server in front of all.
+func (s *service) serve(ln net.Listener, handler http.Handler, state func(net.Conn, http.ConnState)) {
 	limits := s.cfg.Ingest.Limits
 	server := door.NewServer(limits.ReadTimeout, s.cfg.Ingest.RequestTimeout, state, handler)
 	s.rt.ServeWith("http", door.LimitConnections(ln, limits.Connections), server, door.Serve(s.rt.Log.Named("http"), server, s.cfg.HTTP.WebConfigFile))
-	return nil
 }

@@ -57,12 +57,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Bytes of request bodies, compressed and decoded, and of the messages published for them.",
 		}, []string{"state"}),
 		requestTime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "nightingale_request_seconds", Help: "Time from a request's headers to its answer.", Buckets: buckets,
+			Name: "nightingale_request_duration_seconds", Help: "Time from a request's headers to its answer.", Buckets: buckets,
 			// A native histogram too, for a Prometheus that asks for one.
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "nightingale_stage_seconds", Help: "Time of a request in each stage.", Buckets: buckets,
+			Name: "nightingale_stage_duration_seconds", Help: "Time of a request in each stage.", Buckets: buckets,
 		}, []string{"stage"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "nightingale_requests_in_flight", Help: "Write requests being handled.",

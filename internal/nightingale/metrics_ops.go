@@ -9,8 +9,8 @@ import (
 
 // opsMetrics are the metrics of what surrounds the chain: connections, repeated
 // requests, what queued mode lost. How full the publisher's queue is and how long
-// the broker takes is with the publisher: messaging_pending_* and
-// messaging_ack_seconds.
+// the broker takes is with the publisher: aviary_messaging_pending_* and
+// aviary_messaging_ack_duration_seconds.
 type opsMetrics struct {
 	repeated    *prometheus.CounterVec // state
 	dropped     prometheus.Counter
@@ -33,7 +33,7 @@ func newOpsMetrics(reg prometheus.Registerer) *opsMetrics {
 			Name: "nightingale_connections", Help: "Senders' open connections.",
 		}),
 		queueLimit: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "nightingale_queue_limit", Help: "Bounds of the publish queue, by unit: records or bytes. Its use is in messaging_pending_records and messaging_pending_bytes.",
+			Name: "nightingale_queue_limit", Help: "Bounds of the publish queue, by unit: records or bytes. Its use is in aviary_messaging_pending_records and aviary_messaging_pending_bytes.",
 		}, []string{"unit"}),
 		flightLimit: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "nightingale_in_flight_limit_bytes", Help: "The bound of nightingale_in_flight_bytes.",

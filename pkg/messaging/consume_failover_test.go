@@ -20,7 +20,7 @@ import (
 // received is how many messages the subscription sub has received.
 func received(t *testing.T, reg *prometheus.Registry) int {
 	t.Helper()
-	return counted(t, reg, "messaging_received_messages_total", "sub")
+	return counted(t, reg, "aviary_messaging_received_messages_total", "sub")
 }
 
 // steps collects what two consumers of one subscription did, in order.

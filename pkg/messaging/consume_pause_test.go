@@ -118,5 +118,5 @@ func TestPauseDoesNotEndTheSession(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 	require.Equal(t, []string{"before", "held", "after"}, got.list())
-	require.Zero(t, counted(t, reg, "messaging_resubscribes_total", "sub", "dropped"))
+	require.Zero(t, counted(t, reg, "aviary_messaging_resubscribes_total", "sub", "dropped"))
 }

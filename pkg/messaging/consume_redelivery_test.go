@@ -54,7 +54,7 @@ func publishNumbers(s *wire.Server, key string, n int) {
 
 func redelivered(t *testing.T, reg *prometheus.Registry) int {
 	t.Helper()
-	return counted(t, reg, "messaging_redelivered_messages_total", "sub")
+	return counted(t, reg, "aviary_messaging_redelivered_messages_total", "sub")
 }
 
 func TestAcknowledgementsLostWithAConnection(t *testing.T) {
@@ -267,14 +267,14 @@ func TestBrokerThatGoesBackEndsTheSession(t *testing.T) {
 			s.CutConnections()
 			lost.Remove()
 			eventually(t, "the session ends", func() bool {
-				return counted(t, reg, "messaging_resubscribes_total", "sub", "rewound") == 1
+				return counted(t, reg, "aviary_messaging_resubscribes_total", "sub", "rewound") == 1
 			})
 			close(release)
 			eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 10 })
 			r.stop(t)
 			require.Equal(t, append([]string{"0", "1", "2", "3", "4", "5"}, numbered(10)...), got.list(),
 				"from the broker's position on, in order")
-			require.Equal(t, 1, counted(t, reg, "messaging_resubscribes_total", "sub", "rewound"))
+			require.Equal(t, 1, counted(t, reg, "aviary_messaging_resubscribes_total", "sub", "rewound"))
 		})
 	}
 }

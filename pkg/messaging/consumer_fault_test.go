@@ -229,7 +229,7 @@ func TestResubscribesWhenTheBrokerClosesIt(t *testing.T) {
 		require.NoError(t, fail.Wait(ctx, 3))
 		send()
 		eventually(t, "after "+reason, func() bool { return got.count() == sent })
-		require.Equal(t, 1, counted(t, reg, "messaging_resubscribes_total", "sub", reason), reason)
+		require.Equal(t, 1, counted(t, reg, "aviary_messaging_resubscribes_total", "sub", reason), reason)
 	}
 	r.stop(t)
 	require.Empty(t, got.overtaken())

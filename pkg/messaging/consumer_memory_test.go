@@ -141,7 +141,7 @@ func TestLargeMessagesAfterSmallOnes(t *testing.T) {
 		return nil
 	})
 	resubscribed := func(reason string) int {
-		return counted(t, reg, "messaging_resubscribes_total", "sub", reason)
+		return counted(t, reg, "aviary_messaging_resubscribes_total", "sub", reason)
 	}
 	eventually(t, "small ones are handled", func() bool { return small.Load() == 2000 })
 	require.Equal(t, 1, resubscribed("longer_queue"))

@@ -28,26 +28,26 @@ type consumerMetrics struct {
 func newConsumerMetrics(reg prometheus.Registerer) consumerMetrics {
 	counter, gauge := counters(reg, "subscription"), gauges(reg, "subscription")
 	return consumerMetrics{
-		received: counter("messaging_received_messages_total", "Messages received."),
-		handled: counter("messaging_handled_messages_total",
+		received: counter("aviary_messaging_received_messages_total", "Messages received."),
+		handled: counter("aviary_messaging_handled_messages_total",
 			"Verdicts carried out: acknowledged, arranged for another attempt, stored as dead letter (truncated: its beginning); "+
 				"dead letters that cannot be stored and were parked or dropped; retries of another subscription, left to it; and panics, which also lead to one of these.", "result"),
-		failedCopies: counter("messaging_failed_copies_total",
+		failedCopies: counter("aviary_messaging_failed_copies_total",
 			"Tries to store a copy on a retry or dead-letter topic that failed. What cannot be stored is not acknowledged, unless it is dropped by choice.", "reason"),
 		seconds: register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "messaging_handler_seconds",
+			Name:    "aviary_messaging_handler_duration_seconds",
 			Help:    "Time a handler takes, sampled where handlers are quick.",
 			Buckets: []float64{.00001, .0001, .001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600},
 		}, []string{"subscription"})),
-		inFlight:    gauge("messaging_handlers_in_flight", "Handlers running."),
-		queued:      gauge("messaging_unfinished_messages", "Messages received and not finished, those in flight and held included."),
-		queuedBytes: gauge("messaging_unfinished_bytes", "Bytes received and not finished."),
-		held:        gauge("messaging_held_messages", "Messages held in this process for another attempt."),
-		resubscribes: counter("messaging_resubscribes_total",
+		inFlight:    gauge("aviary_messaging_handlers_in_flight", "Handlers running."),
+		queued:      gauge("aviary_messaging_unfinished_messages", "Messages received and not finished, those in flight and held included."),
+		queuedBytes: gauge("aviary_messaging_unfinished_bytes", "Bytes received and not finished."),
+		held:        gauge("aviary_messaging_held_messages", "Messages held in this process for another attempt."),
+		resubscribes: counter("aviary_messaging_resubscribes_total",
 			"Subscriptions made again, because the broker ended them or for a receive queue of another length.", "reason"),
-		redelivered: counter("messaging_redelivered_messages_total", "Messages that the broker delivered before."),
-		stuck:       gauge("messaging_stuck_handlers", "Handlers running, and with RunAsync messages without a verdict, for longer than stuck_after."),
-		failedAcks:  counter("messaging_failed_acks_total", "Acknowledgements that could not be sent; their messages are delivered again."),
+		redelivered: counter("aviary_messaging_redelivered_messages_total", "Messages that the broker delivered before."),
+		stuck:       gauge("aviary_messaging_stuck_handlers", "Handlers running, and with RunAsync messages without a verdict, for longer than stuck_after."),
+		failedAcks:  counter("aviary_messaging_failed_acks_total", "Acknowledgements that could not be sent; their messages are delivered again."),
 	}
 }
 

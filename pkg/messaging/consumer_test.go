@@ -379,12 +379,12 @@ func TestRejectedAndExhaustedAreDeadLetters(t *testing.T) {
 			dlq := cfg
 			dlq.Topics, dlq.Type, dlq.Retry = []string{topic + "-" + cfg.Subscription + "-DLQ"}, messaging.Shared, messaging.Retry{MinDelay: 1, MaxDelay: 1, InPlace: true}
 			eventually(t, "all have their verdict", func() bool {
-				return counted(t, reg, "messaging_handled_messages_total", cfg.Subscription, "dead_letter") == 3
+				return counted(t, reg, "aviary_messaging_handled_messages_total", cfg.Subscription, "dead_letter") == 3
 			})
 			r.stop(t)
 			require.EqualValues(t, 1, good.Load())
 			require.Zero(t, srv.Stats(t, topic).Subscriptions[cfg.Subscription].MsgBacklog)
-			require.Equal(t, 3, counted(t, reg, "messaging_handled_messages_total", cfg.Subscription, "panic"))
+			require.Equal(t, 3, counted(t, reg, "aviary_messaging_handled_messages_total", cfg.Subscription, "panic"))
 
 			// The consumer made a subscription that keeps them.
 			var dead consumed

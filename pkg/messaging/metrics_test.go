@@ -18,8 +18,8 @@ func TestCountersAreThereFromTheStart(t *testing.T) {
 	m.publisher.of("p")
 	m.reader.of("r")
 	for name, reasons := range map[string]int{
-		"messaging_failed_copies_total": 5, "messaging_resubscribes_total": 10, "messaging_producers_recreated_total": 8,
-		"messaging_reader_resubscribes_total": 8, "messaging_handled_messages_total": 8, "messaging_published_records_total": 2,
+		"aviary_messaging_failed_copies_total": 5, "aviary_messaging_resubscribes_total": 10, "aviary_messaging_producers_recreated_total": 8,
+		"aviary_messaging_reader_resubscribes_total": 8, "aviary_messaging_handled_messages_total": 8, "aviary_messaging_published_records_total": 2,
 	} {
 		n, err := testutil.GatherAndCount(reg, name)
 		require.NoError(t, err)

@@ -21,20 +21,20 @@ func latencyBuckets() []float64 {
 func newPublisherMetrics(reg prometheus.Registerer) publisherMetrics {
 	counter, gauge := counters(reg, "profile"), gauges(reg, "profile")
 	return publisherMetrics{
-		published: counter("messaging_published_records_total", "Records whose outcome is known, by result.", "result"),
-		publishedBytes: counter("messaging_published_bytes_total",
+		published: counter("aviary_messaging_published_records_total", "Records whose outcome is known, by result.", "result"),
+		publishedBytes: counter("aviary_messaging_published_bytes_total",
 			"Bytes of acknowledged records, before compression, keys and properties included."),
 		ackSeconds: register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "messaging_ack_seconds",
+			Name:    "aviary_messaging_ack_duration_seconds",
 			Help:    "Time from a record's admission to its acknowledgement, sampled.",
 			Buckets: latencyBuckets(),
 		}, []string{"profile"})),
-		pending:      gauge("messaging_pending_records", "Records accepted and not yet acknowledged."),
-		pendingBytes: gauge("messaging_pending_bytes", "Bytes accepted and not yet acknowledged."),
-		recreated: counter("messaging_producers_recreated_total",
+		pending:      gauge("aviary_messaging_pending_records", "Records accepted and not yet acknowledged."),
+		pendingBytes: gauge("aviary_messaging_pending_bytes", "Bytes accepted and not yet acknowledged."),
+		recreated: counter("aviary_messaging_producers_recreated_total",
 			"Partition producers lost because the broker closed or fenced them or stopped acknowledging, "+
 				"and replaced unless the publisher owns its topic.", "reason"),
-		stalled: gauge("messaging_stalled_partitions",
+		stalled: gauge("aviary_messaging_stalled_partitions",
 			"Partitions with records pending and no acknowledgement for 5 seconds."),
 	}
 }

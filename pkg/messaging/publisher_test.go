@@ -150,7 +150,7 @@ func TestReceiptThatNeverComes(t *testing.T) {
 	}
 	require.Equal(t, map[bool]int{true: 1, false: 1}, again)
 	require.Equal(t, []string{"0", "1", "1", "2"}, stored(s, topic), "sent again by another producer")
-	require.Equal(t, 1, counted(t, reg, "messaging_producers_recreated_total", messaging.Ops().Name, "ack_timeout"))
+	require.Equal(t, 1, counted(t, reg, "aviary_messaging_producers_recreated_total", messaging.Ops().Name, "ack_timeout"))
 }
 
 // A receipt that is skipped while later ones come.

@@ -19,12 +19,12 @@ type readerMetrics struct {
 func newReaderMetrics(reg prometheus.Registerer) readerMetrics {
 	counter, gauge := counters(reg, "reader"), gauges(reg, "reader")
 	return readerMetrics{
-		messages: counter("messaging_reader_messages_total", "Messages that readers returned."),
-		bytes:    counter("messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),
-		age: gauge("messaging_reader_age_seconds",
+		messages: counter("aviary_messaging_reader_messages_total", "Messages that readers returned."),
+		bytes:    counter("aviary_messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),
+		age: gauge("aviary_messaging_reader_age_seconds",
 			"Time from the publishing of the latest message that a reader returned to its return."),
-		interrupted: gauge("messaging_reader_interrupted_partitions", "Partitions that are not read at present."),
-		resubscribes: counter("messaging_reader_resubscribes_total",
+		interrupted: gauge("aviary_messaging_reader_interrupted_partitions", "Partitions that are not read at present."),
+		resubscribes: counter("aviary_messaging_reader_resubscribes_total",
 			"Subscriptions made again, or tried again, because a connection was lost or the broker ended or refused them.", "reason"),
 	}
 }

@@ -33,7 +33,7 @@ func TestReaderPrefetchIsBoundedBehindAnEntryThatBringsNoMessage(t *testing.T) {
 	}
 	next(0)
 	eventually(t, "the queue is long", func() bool {
-		return counted(t, reg, "messaging_reader_resubscribes_total", "state", "silent") >= 3
+		return counted(t, reg, "aviary_messaging_reader_resubscribes_total", "state", "silent") >= 3
 	})
 	for i := range messages {
 		payload := make([]byte, size)

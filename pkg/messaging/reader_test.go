@@ -274,31 +274,31 @@ func TestReaderTellsItsTrouble(t *testing.T) {
 	r := openReader(t, client, func(c *messaging.ReaderConfig) { c.Name = "state" })
 	require.Equal(t, inOrder(0, 3), texts(toEnd(t, r)))
 	require.NoError(t, r.Trouble())
-	require.Equal(t, 3, counted(t, reg, "messaging_reader_messages_total", "state"))
-	require.Equal(t, 3, counted(t, reg, "messaging_reader_bytes_total", "state"))
+	require.Equal(t, 3, counted(t, reg, "aviary_messaging_reader_messages_total", "state"))
+	require.Equal(t, 3, counted(t, reg, "aviary_messaging_reader_bytes_total", "state"))
 
 	refused := s.FailSubscribe(topic, wire.ConsumerBusy, -1)
 	s.CloseConsumers(topic)
 	eventually(t, "the broker refuses it", func() bool {
-		return counted(t, reg, "messaging_reader_resubscribes_total", "state", "busy") > 0
+		return counted(t, reg, "aviary_messaging_reader_resubscribes_total", "state", "busy") > 0
 	})
 	require.ErrorContains(t, r.Trouble(), topic)
 	require.ErrorContains(t, r.Trouble(), "ConsumerBusy")
-	require.Equal(t, 1, counted(t, reg, "messaging_reader_resubscribes_total", "state", "connection"))
-	require.Equal(t, 1, counted(t, reg, "messaging_reader_interrupted_partitions", "state"))
+	require.Equal(t, 1, counted(t, reg, "aviary_messaging_reader_resubscribes_total", "state", "connection"))
+	require.Equal(t, 1, counted(t, reg, "aviary_messaging_reader_interrupted_partitions", "state"))
 	refused.Remove()
 	s.Publish(topic, batch(3, 1)...)
 	_, err := r.Next(testContext(t))
 	require.NoError(t, err)
 	require.NoError(t, r.Trouble())
-	require.Zero(t, counted(t, reg, "messaging_reader_interrupted_partitions", "state"))
+	require.Zero(t, counted(t, reg, "aviary_messaging_reader_interrupted_partitions", "state"))
 
 	s.FailSubscribe(topic, wire.ConsumerBusy, -1)
 	s.CloseConsumers(topic)
 	eventually(t, "trouble again", func() bool { return r.Trouble() != nil })
 	require.NoError(t, r.Close(testContext(t)))
 	require.NoError(t, r.Trouble())
-	require.Zero(t, counted(t, reg, "messaging_reader_interrupted_partitions", "state"), "nothing is left behind")
+	require.Zero(t, counted(t, reg, "aviary_messaging_reader_interrupted_partitions", "state"), "nothing is left behind")
 }
 
 func TestReaderFindsNewPartitions(t *testing.T) {
@@ -453,7 +453,7 @@ func TestReaderGoesOnBehindABatchWithAWrongChecksum(t *testing.T) {
 			s.Publish(topic, batch(100, 20)...)
 			r := openReader(t, client, func(c *messaging.ReaderConfig) { c.Name = "state" })
 			require.Equal(t, inOrder(first, 120-first), texts(toEnd(t, r)))
-			require.Equal(t, sessions, counted(t, reg, "messaging_reader_resubscribes_total", "state", "silent"))
+			require.Equal(t, sessions, counted(t, reg, "aviary_messaging_reader_resubscribes_total", "state", "silent"))
 		})
 	}
 }

@@ -71,7 +71,7 @@ func TestRedriveOnTheBroker(t *testing.T) {
 	r := start(t, client, cfg, func(context.Context, *messaging.Delivery) error { return messaging.Reject(errors.New("never")) })
 	dead := topic + "-sub-DLQ"
 	eventually(t, "all are dead letters", func() bool {
-		return counted(t, reg, "messaging_handled_messages_total", "sub", "dead_letter") == n
+		return counted(t, reg, "aviary_messaging_handled_messages_total", "sub", "dead_letter") == n
 	})
 	r.stop(t)
 

@@ -23,13 +23,13 @@ const (
 // handledAs is how many verdicts of the subscription sub had a result.
 func handledAs(t *testing.T, reg *prometheus.Registry, result string) int {
 	t.Helper()
-	return counted(t, reg, "messaging_handled_messages_total", "sub", result)
+	return counted(t, reg, "aviary_messaging_handled_messages_total", "sub", result)
 }
 
 // failedCopies is how many copies were not stored for a reason.
 func failedCopies(t *testing.T, reg *prometheus.Registry, reason string) int {
 	t.Helper()
-	return counted(t, reg, "messaging_failed_copies_total", "sub", reason)
+	return counted(t, reg, "aviary_messaging_failed_copies_total", "sub", reason)
 }
 
 // Brokers delete what no subscription waits for: a copy is not stored, and its original not
@@ -225,7 +225,7 @@ func TestCopyDeliveredEarlyIsHeld(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, "the copy is here", func() bool { return counted(t, reg, "messaging_received_messages_total", "sub") == 2 })
+	eventually(t, "the copy is here", func() bool { return counted(t, reg, "aviary_messaging_received_messages_total", "sub") == 2 })
 	s.Publish(topic, wire.Message{Payload: []byte("next")})
 	eventually(t, "the one behind it is handled", func() bool { return len(got.snapshot()) == 2 })
 	r.stop(t)

@@ -575,7 +575,7 @@ func (b *bridgeBench) stages(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range families["pigeonhole_stage_seconds"].GetMetric() {
+	for _, m := range families["pigeonhole_stage_duration_seconds"].GetMetric() {
 		var stage string
 		for _, l := range m.GetLabel() {
 			if l.GetName() == "stage" {

@@ -42,7 +42,7 @@ func (b *sonicBench) lag(ctx context.Context) (err error) {
 	}
 	// Where a write's time goes: means over messages, by the services' own metrics.
 	stages := []*stage{
-		{name: "a message is under way to the broker", of: a, metric: "sonic_publish_seconds"},
+		{name: "a message is under way to the broker", of: a, metric: "sonic_publish_duration_seconds"},
 		{name: "age of its first write when it is stored", of: a, metric: "sonic_published_age_seconds"},
 		{name: "age of its last write when zone B has applied it", of: other, metric: "sonic_apply_delay_seconds"},
 	}

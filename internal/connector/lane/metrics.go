@@ -35,7 +35,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "pigeonhole_refused_total", Help: "Messages that the sink or the route's own rules refused for good, by reason.",
 		}, []string{"route", "reason"}),
 		stage: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "pigeonhole_stage_seconds",
+			Name:    "pigeonhole_stage_duration_seconds",
 			Help:    "Time of one in 64 messages by stage: pull (source's broker to here), queue (here), send (sink's client), write (destination's acknowledgement).",
 			Buckets: prometheus.ExponentialBuckets(.0001, 2, 20),
 		}, []string{"route", "stage"}),

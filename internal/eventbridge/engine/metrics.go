@@ -31,7 +31,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Time from the publishing of a matched event until all its copies were stored.",
 		}, []string{"bus"}),
 		rebuild: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "eventbridge_engine_window_rebuild_seconds", Buckets: seconds,
+			Name: "eventbridge_engine_window_rebuild_duration_seconds", Buckets: seconds,
 			Help: "Time that reading a partition's window of events took after the partition was taken over.",
 		}),
 		lanes: prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -36,7 +36,7 @@ func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
 		refused:      counters("requests_refused_total", "Requests not answered 202, by reason.", "reason"),
 		refusedEvent: counters("events_refused_total", "Events of batches that were refused, by reason.", "reason"),
 		requestTime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "eventbridge_ingest_request_seconds", Help: "Time from a request's headers to its answer.",
+			Name: "eventbridge_ingest_request_duration_seconds", Help: "Time from a request's headers to its answer.",
 			Buckets:                     []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}),

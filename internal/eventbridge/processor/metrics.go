@@ -32,7 +32,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Attempts by what came of them: delivered, retry, dead_letter, gone, lost (live subscribers).",
 		}, []string{"bus", "subscriber", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "eventbridge_delivery_seconds", Help: "Time that attempts took.", Buckets: seconds,
+			Name: "eventbridge_delivery_duration_seconds", Help: "Time that attempts took.", Buckets: seconds,
 		}, []string{"target", "outcome"}),
 		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "eventbridge_delivered_age_seconds", Buckets: seconds,

@@ -29,7 +29,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_registry_changes_total", Help: "Changes asked of this instance, by result.",
 		}, []string{"result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "eventbridge_registry_change_seconds", Help: "Time that a change took.",
+			Name: "eventbridge_registry_change_duration_seconds", Help: "Time that a change took.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 	}

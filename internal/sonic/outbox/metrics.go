@@ -23,7 +23,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	m := &Metrics{
 		publish: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sonic_publish_seconds", Help: "Time from sending a message to its acknowledgement.", Buckets: buckets,
+			Name: "sonic_publish_duration_seconds", Help: "Time from sending a message to its acknowledgement.", Buckets: buckets,
 		}),
 		age: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "sonic_published_age_seconds", Help: "Age of a message's first effect when the message was acknowledged.", Buckets: buckets,

@@ -48,7 +48,7 @@ func commandsDesc() *prometheus.Desc {
 }
 
 func latencyDesc() *prometheus.Desc {
-	return prometheus.NewDesc("sonic_local_latency_seconds",
+	return prometheus.NewDesc("sonic_local_duration_seconds",
 		"Time from the moment a command was read to the moment its reply was: a sample, one command a round.", nil, nil)
 }
 

@@ -66,6 +66,12 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 	}
 	env := &environment{root: root, dir: dir, servers: keyValues(lines), run: strconv.FormatInt(time.Now().Unix(), 36), screen: d.screen}
 
+	if !d.smoke {
+		if env.curves, err = newCurves(dir); err != nil {
+			return err
+		}
+	}
+
 	var started []running
 	defer func() {
 		for i := len(started) - 1; i >= 0; i-- {
@@ -81,6 +87,9 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 		if startErr != nil {
 			return d.unasked(ctx, fmt.Errorf("%s: %w", f.service, startErr))
 		}
+	}
+	if env.curves != nil {
+		d.screen.note("curves  %s", env.curves.page())
 	}
 	return d.unasked(ctx, d.show(ctx, started))
 }

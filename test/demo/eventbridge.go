@@ -85,6 +85,9 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	if err := e.define(ctx, "http://"+ln.Addr().String()); err != nil {
 		return e, err
 	}
+	if err := env.curves.scrape("eventbridge", admin); err != nil {
+		return e, err
+	}
 	env.screen.note("console  %s/", e.url)
 	env.screen.note(`try  curl -i %s/v1/buses/%s/events -H 'Content-Type: application/cloudevents+json' -d '{"specversion":"1.0","id":"1","source":"/me","type":"order.placed","data":{}}'`,
 		e.url, e.bus())

@@ -36,6 +36,7 @@ type environment struct {
 	servers map[string]string // KEY=VALUE lines of the stack
 	run     string            // distinguishes this run's topics
 	screen  *screen
+	curves  *curves // nil for none
 }
 
 // check is one line of the smoke's table.

@@ -96,6 +96,11 @@ func startNightingale(ctx context.Context, env *environment, name string, e edit
 	if n.prometheus, err = startPrometheus(ctx, env, e, write, admin); err != nil {
 		return n, err
 	}
+	if n.prometheus.curves == nil { // the one that draws them scrapes its own
+		if err := env.curves.scrape(name, admin); err != nil {
+			return n, err
+		}
+	}
 	env.screen.note("%s  http://%s  scrapes itself and %s every second", e.name, n.prometheus.address, name)
 	env.screen.note("%s  %s  metrics on http://%s/metrics", name, write, admin)
 	env.screen.note("topic  %s  at %s", n.topic, env.servers["PULSAR_URL"])

@@ -83,6 +83,9 @@ func startPigeonhole(ctx context.Context, env *environment) (running, error) {
 	}
 	env.screen.note("kafka     topic %s   every %s", p.source, feedEvery)
 	env.screen.note("rabbitmq  queue %s  every %s", p.queue, feedEvery)
+	if err := env.curves.scrape("pigeonhole", admin); err != nil {
+		return p, err
+	}
 	env.screen.note("pigeonhole  http://%s/routes", admin)
 	env.screen.note("topic  %s  at %s", p.topic, env.servers["PULSAR_URL"])
 	return p, nil

@@ -56,6 +56,7 @@ type prometheus struct {
 	address string
 	config  string // path
 	target  string // of remote write
+	curves  *curves
 }
 
 func startPrometheus(ctx context.Context, env *environment, e edition, writeTo string, scrape ...string) (*prometheus, error) {
@@ -64,6 +65,9 @@ func startPrometheus(ctx context.Context, env *environment, e edition, writeTo s
 		return nil, err
 	}
 	p := &prometheus{edition: e, address: address, config: filepath.Join(env.dir, e.name+".yml"), target: writeTo}
+	if e == stockPrometheus() && env.curves != nil {
+		p.curves, env.curves.address = env.curves, address
+	}
 	if err := p.configure(append(scrape, address)...); err != nil {
 		return nil, err
 	}
@@ -87,6 +91,9 @@ func (p *prometheus) configure(targets ...string) error {
 	fmt.Fprintf(&b, "remote_write:\n- url: %s\n%s  send_native_histograms: true\n  queue_config: {batch_send_deadline: 1s}\n", p.target, p.edition.remote)
 	if len(targets) > 0 {
 		fmt.Fprintf(&b, "scrape_configs:\n- job_name: aviary\n%s  static_configs: [{targets: ['%s']}]\n", p.edition.scrape, strings.Join(targets, "', '"))
+		if p.curves != nil {
+			b.WriteString(p.curves.config())
+		}
 	}
 	return os.WriteFile(p.config, []byte(b.String()), 0o600)
 }

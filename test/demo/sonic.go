@@ -95,8 +95,11 @@ func startZone(ctx context.Context, env *environment, name, binary, config strin
 	err = z.service.await(ctx, "takes no writes", 30*time.Second, func(ctx context.Context) error {
 		return z.db.Set(ctx, "ready:"+name, "yes", 0).Err()
 	})
+	if err := errors.Join(err, env.curves.scrape("sonic-"+name, admin)); err != nil {
+		return z, err
+	}
 	env.screen.note("zone %s  redis://%s  in front of %s  zones on http://%s/zones", name, listen, redisURL, admin)
-	return z, err
+	return z, nil
 }
 
 // watch writes in both zones and reads each write in the other.

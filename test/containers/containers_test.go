@@ -154,6 +154,7 @@ routes:
 	for _, s := range services {
 		s.awaitReady()
 		s.checkProcess()
+		s.t.Log(b.output(t, "buildah", "run", "--env", strings.ToUpper(s.name)+"_ADMIN_LISTEN="+s.address("admin"), s.name, "--", "/"+s.name, "-ready"))
 	}
 
 	body, err := (&prompb.WriteRequest{Timeseries: []prompb.TimeSeries{{

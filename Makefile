@@ -13,6 +13,7 @@ LDFLAGS := -s -w -X $(APP).version=$(VERSION) -X $(APP).commit=$(COMMIT)
 STACK    := go run ./test/stack/cmd/stack
 # Not go run: SIGTERM would end that and not the demo, whose servers would stay.
 DEMO     := go build -o bin/.demo ./test/demo && exec bin/.demo
+BIN      ?= bin
 FUZZTIME ?= 20s
 SEEDS    ?= 5000
 
@@ -31,8 +32,12 @@ need-go:
 
 .PHONY: build
 build: need-go ## Build every binary into bin/
-	@mkdir -p bin
-	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	@mkdir -p '$(BIN)'
+	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o '$(BIN)/' ./cmd/...
+
+.PHONY: image
+image: need-go ## Build an image of a container for every service with docker, podman or buildah
+	@VERSION='$(VERSION)' COMMIT='$(COMMIT)' deployments/docker/image.sh
 
 .PHONY: run
 run: need-go ## Run the demo of the suite until Ctrl-C

@@ -93,6 +93,12 @@ func (p Program[T]) main(proc process) int {
 			return proc.fail(p.Name, err)
 		}
 		return proc.print(string(text))
+	case config.Ready:
+		text, err := askReady(loaded.Config.common().Admin.Listen)
+		if err != nil {
+			return proc.fail(p.Name, err)
+		}
+		return proc.print(text)
 	}
 
 	out := newLogWriter(proc.stderr)

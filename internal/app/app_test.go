@@ -9,11 +9,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -334,6 +336,8 @@ func TestExitStatusAndOutput(t *testing.T) {
 			"bird: 2 faults in the configuration (environment)\n  admin.listen: must be host:port", "\n  shutdown_timeout: must be > 0, got -1s ($BIRD_SHUTDOWN_TIMEOUT)\n",
 		}},
 		"start with faults": {[]string{"BIRD_LOG_LEVEL=x"}, nil, 1, "", []string{"bird: 1 fault in the configuration (environment)\n  log.level: must be one of"}},
+		"not running":       {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:1"}, []string{"-ready"}, 1, "", []string{"bird: not ready: dial tcp 127.0.0.1:1"}},
+		"any port":          {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:0"}, []string{"-ready"}, 1, "", []string{"bird: admin.listen has port 0"}},
 		"faults, and a variable that sets nothing": {[]string{"BIRD_LOG_LEVEL=x", "BIRD_ADMIN_LISTN=y"}, nil, 1, "", []string{
 			"bird: warning: the environment variable BIRD_ADMIN_LISTN sets no key; did you mean BIRD_ADMIN_LISTEN?\nbird: 1 fault in the configuration (environment)\n",
 		}},
@@ -363,6 +367,42 @@ func TestExitStatusAndOutput(t *testing.T) {
 			}
 			assert.NotContains(t, stdout.String()+stderr.String(), "hunter2")
 		})
+	}
+}
+
+func TestReadyFromTheCommandLine(t *testing.T) {
+	var broken atomic.Bool
+	core, logs := observer.New(zap.InfoLevel)
+	p := program()
+	p.Build = func(_ context.Context, rt *app.Runtime, _ config) error {
+		rt.Check("pulsar", func(context.Context) error {
+			if broken.Load() {
+				return errors.New("it is away")
+			}
+			return nil
+		})
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	cfg := defaults()
+	cfg.Admin.Listen = "0.0.0.0:0" // as in containers
+	go func() { ended <- app.RunProgram(ctx, p, cfg, zap.New(core)) }()
+	defer func() { cancel(); <-ended }()
+	_, port, err := net.SplitHostPort(address(t, logs, "admin"))
+	require.NoError(t, err)
+	for _, host := range []string{"127.0.0.1", "0.0.0.0", ""} {
+		ask := func() (string, error) {
+			out, err := command(t, []string{"BIRD_ADMIN_LISTEN=" + net.JoinHostPort(host, port)}, "-ready").CombinedOutput()
+			return string(out), err
+		}
+		broken.Store(false)
+		require.Eventually(t, func() bool { out, err := ask(); return err == nil && strings.Contains(out, `"status":"ready"`) }, 10*time.Second, time.Millisecond)
+		broken.Store(true)
+		out, err := ask()
+		assert.Error(t, err)
+		assert.Contains(t, out, `bird: not ready: 503 Service Unavailable: {"status":"not ready"`)
+		assert.Contains(t, out, "it is away")
 	}
 }
 

@@ -55,6 +55,7 @@ const (
 	Check                 // -config.check: validate only
 	Print                 // -config.print: print the effective configuration
 	Version               // -version: print the version; nothing is loaded
+	Ready                 // -ready: ask the service that runs with this configuration whether it is ready
 )
 
 // Loaded is a valid configuration.
@@ -142,6 +143,7 @@ func (d *decoder) validate(root reflect.Value) []*FieldError {
 type commonFlags struct {
 	file, level           string
 	check, print, version bool
+	ready                 bool
 	given                 bool // some flag other than these was given, or -log.level
 }
 
@@ -153,6 +155,8 @@ func (c commonFlags) action() Action {
 		return Print
 	case c.check:
 		return Check
+	case c.ready:
+		return Ready
 	}
 	return Run
 }
@@ -165,6 +169,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 	fs.BoolVar(&common.check, "config.check", false, "validate the configuration and exit")
 	fs.BoolVar(&common.print, "config.print", false, "print the effective configuration as YAML, secrets redacted, and exit")
 	fs.StringVar(&common.level, "log.level", "", "least `level` logged: debug, info, warn or error; overrides log.level")
+	fs.BoolVar(&common.ready, "ready", false, "ask the service that runs with this configuration, at admin.listen, whether it is ready, and exit with 0 if so")
 	fs.BoolVar(&common.version, "version", false, "print the version and exit")
 	if s.Flags != nil {
 		s.Flags(fs, cfg)
@@ -192,7 +197,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		return err
 	}
 	fs.Visit(func(f *flag.Flag) {
-		if f.Name == "log.level" || !slices.Contains([]string{"config.file", "config.check", "config.print", "version"}, f.Name) {
+		if f.Name == "log.level" || !slices.Contains([]string{"config.file", "config.check", "config.print", "ready", "version"}, f.Name) {
 			common.given = true
 		}
 	})

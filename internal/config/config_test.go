@@ -481,6 +481,7 @@ func TestCommandLine(t *testing.T) {
 		"check":     {[]string{"-config.check"}, config.Check, nil, ""},
 		"print":     {[]string{"-config.print", "-config.check"}, config.Print, nil, ""},
 		"version":   {[]string{"-version"}, config.Version, nil, ""},
+		"ready":     {[]string{"-ready"}, config.Ready, nil, ""},
 		"two minus": {[]string{"--config.check"}, config.Check, nil, ""},
 		"unknown":   {[]string{"-no"}, config.Run, config.ErrUsage, "flag provided but not defined: -no"},
 		"argument":  {[]string{"-tail", "yes"}, config.Run, config.ErrUsage, `unexpected argument "yes"`},

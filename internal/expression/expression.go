@@ -5,6 +5,7 @@ package expression
 import (
 	"fmt"
 	"strings"
+	_ "time/tzdata" // expressions name time zones, and not every machine or container has their files
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"

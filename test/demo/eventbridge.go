@@ -244,12 +244,25 @@ func (e *eventbridge) post(ctx context.Context) error {
 	}
 }
 
+// publish sends an event until it is accepted, as a sender does that is told to send it again: the copies of one event count once.
 func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
-	status, answer, err := e.send(ctx, http.MethodPost, "/v1/buses/"+e.bus()+"/events", "application/cloudevents+json", event)
-	if err == nil && status != http.StatusAccepted {
-		err = fmt.Errorf("an event was not accepted: %d: %s", status, answer)
+	for {
+		status, answer, err := e.send(ctx, http.MethodPost, "/v1/buses/"+e.bus()+"/events", "application/cloudevents+json", event)
+		switch {
+		case err != nil:
+			return err
+		case status == http.StatusAccepted:
+			return nil
+		case status != http.StatusServiceUnavailable:
+			return fmt.Errorf("an event was not accepted: %d: %s", status, answer)
+		}
+		e.env.screen.note("eventbridge: %s", answer)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	return err
 }
 
 func (e *eventbridge) status() string {

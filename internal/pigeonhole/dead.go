@@ -25,7 +25,7 @@ const (
 func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
 	stored := func(err error) {
 		if ctx.Err() == nil { // a stop is no trouble
-			r.report("dead letters", err)
+			r.report(partDead, err)
 		}
 		done(err)
 	}

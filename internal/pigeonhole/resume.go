@@ -34,11 +34,18 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 	var mu sync.Mutex          // release may come while a message waits for Resume
 	last := map[string]int64{} // by destination
 	partition := int32(-1)
-	skip = func(ctx context.Context, to string, m *message.Message) (bool, error) {
+	skip = func(ctx context.Context, to string, m *message.Message) (_ bool, err error) {
 		mu.Lock()
 		stored, known := last[to]
 		partition = m.From.Partition
 		mu.Unlock()
+		defer func() {
+			if err != nil && ctx.Err() != nil {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.forget(partResuming) // another lane that is ill says so again
+			}
+		}()
 		for wait := r.cfg.MinBackoff; !known; wait = min(2*wait, r.cfg.MaxBackoff) {
 			offset, ok, err := r.resume.Resume(ctx, to, &m.From)
 			if err == nil {
@@ -48,17 +55,17 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 				mu.Lock()
 				last[to] = stored
 				mu.Unlock()
-				r.report("resuming", nil)
+				r.report(partResuming, nil)
 				break
 			}
 			if ctx.Err() != nil {
 				return false, ctx.Err()
 			}
 			if _, final := lane.Refused(err); final {
-				r.report("resuming", nil) // it is not tried on
+				r.report(partResuming, nil) // it is not tried on
 				return false, err
 			}
-			r.report("resuming", err)
+			r.report(partResuming, err)
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():

@@ -137,7 +137,7 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 		r.resume, _ = r.sink.(resuming)
 	}
 	way := lane.Route{
-		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report("sending", err) },
+		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report(partSending, err) },
 		Log: r.log, Metrics: m.lanes.Route(rc.Name),
 	}
 	if r.dead != nil {
@@ -263,6 +263,22 @@ func (r *route) report(part string, err error) {
 	}
 }
 
+// The parts that report what is the matter with messages.
+const (
+	partSending  = "sending"
+	partDead     = "dead letters"
+	partResuming = "resuming"
+)
+
+// forget ends what is the matter with parts: nobody tries any more, as when another process has taken the partition. r.mu is held.
+func (r *route) forget(parts ...string) {
+	for _, part := range parts {
+		if health := r.health[part]; health != nil {
+			health.Forget()
+		}
+	}
+}
+
 // troubles is what is the matter now, a text for each part. r.mu is held.
 func (r *route) troubles() (texts []string) {
 	for _, part := range slices.Sorted(maps.Keys(r.health)) {
@@ -332,6 +348,9 @@ func (r *route) watchLag(ctx context.Context) {
 		held := r.lanes.State()
 		r.mu.Lock()
 		r.lag = n
+		if held.InFlight == 0 {
+			r.forget(partSending, partDead)
+		}
 		for _, health := range r.health {
 			health.Remind(zap.Int64("lag_messages", n), zap.Int("in_flight", held.InFlight))
 		}

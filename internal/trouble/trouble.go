@@ -73,6 +73,13 @@ func (s *State) say(now time.Time, fields ...zap.Field) {
 	s.log.Warn("unhealthy, trying on", append(fields, zap.Error(s.err))...)
 }
 
+// Forget ends what is the matter without a word: nobody tries any more.
+func (s *State) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = nil
+}
+
 // Current is what is the matter, nil for nothing.
 func (s *State) Current() error {
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 )
 
 // reachTopic is a partition's name: a broker that creates missing topics does not create one
@@ -36,12 +37,24 @@ func (c *Client) Reach(ctx context.Context) error {
 // next ones. The text has no addresses: it is fit for those who may not know them. It is safe for
 // concurrent use, and does not wait.
 func (c *Client) Unreachable() error {
-	err := c.reach.Err()
-	if name := (*net.DNSError)(nil); errors.As(err, &name) {
-		return errors.New(name.Err)
+	return withoutAddresses(c.reach.Err())
+}
+
+// withoutAddresses says what a failure to connect is, without the names and addresses in its text.
+func withoutAddresses(err error) error {
+	name, system, slow := (*net.DNSError)(nil), (*os.SyscallError)(nil), net.Error(nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &name) && name.IsNotFound:
+		return errors.New("no such host")
+	case errors.As(err, &name): // its text may have the addresses of name servers
+		return errors.New("the host's name cannot be looked up")
+	case errors.As(err, &system):
+		return system
+	case errors.As(err, &slow) && slow.Timeout():
+		return errors.New("i/o timeout")
+	default:
+		return errors.New("no connection")
 	}
-	if op := (*net.OpError)(nil); errors.As(err, &op) {
-		return op.Err
-	}
-	return err
 }

@@ -271,9 +271,8 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		BatchingMaxSize:         uint(p.BatchBytes),
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
-		BackOffPolicyFunc: func() rawbackoff.Policy { // asked for when a connection has ended, see noReconnect
-			pp.p.noteCutOff()
-			return newBackoff()
+		BackOffPolicyFunc: func() rawbackoff.Policy {
+			return awayBackoff{newBackoff(), pp.p.noteCutOff}
 		},
 		// Partitions are found by the publisher: each partition's topic is one partition.
 		PartitionsAutoDiscoveryInterval: never,
@@ -282,6 +281,19 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		pp.noReconnect(&options)
 	}
 	return options
+}
+
+// awayBackoff is the policy of a producer that connects again by itself. The client asks it for a
+// pause when an attempt has failed, and not when the first one succeeds.
+type awayBackoff struct {
+	rawbackoff.Policy
+
+	away func()
+}
+
+func (b awayBackoff) Next() time.Duration {
+	b.away()
+	return b.Policy.Next()
 }
 
 func (c Compression) raw() pulsar.CompressionType {

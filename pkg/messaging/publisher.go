@@ -46,7 +46,7 @@ type Publisher struct {
 	endOwnership context.CancelCauseFunc
 
 	connectErr atomic.Pointer[error] // the latest failure to create a producer
-	cutOff     atomic.Int64          // when a producer lost its connection last, in ns since 1970; 0: never
+	cutOff     atomic.Int64          // when a partition was away last, in ns since 1970; 0: never
 }
 
 // discoverEvery is the interval at which a publisher looks for new partitions.
@@ -258,9 +258,11 @@ func (p *Publisher) Trouble() error {
 	return nil
 }
 
-// CutOff is when a partition of the publisher lost its connection last, or its producer, as far as
-// is known by now; zero when none has. [Publisher.Trouble] says nothing of a lost connection while
-// no record waits: a producer connects again by itself. It may be called from any goroutine.
+// CutOff is when a partition of the publisher was last found to be away: its producer was lost, or
+// its connection, and did not come back at the first attempt; zero when none was. A connection that
+// is there again at once does not count: the client itself ends connections, those of all topics of
+// a broker, when one topic is not served. [Publisher.Trouble] says nothing of a lost connection
+// while no record waits: a producer connects again by itself. It may be called from any goroutine.
 func (p *Publisher) CutOff() time.Time {
 	if at := p.cutOff.Load(); at != 0 {
 		return time.Unix(0, at)

@@ -6,20 +6,39 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
-	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/wire"
 )
 
-// A dead-letter topic that was away is open from when it is there again, also when nothing was to be stored meanwhile: brokers that are away twice, and back in between
-// for less than it takes to open the send topic, make no dead letters.
+// newBurier is one of a subscriber s of an engine on server.
+func newBurier(t *testing.T, server *wire.Server, cfg Config) *burier {
+	t.Helper()
+	log := zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel))
+	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL()}, messaging.WithLogger(log))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		assert.NoError(t, client.Close(ctx))
+	})
+	s := newSubscriber("s", registry.OrderNone, `{"type":["a"]}`)
+	s.Bus, s.UID = busName, "u-s"
+	metrics := NewMetrics(prometheus.NewRegistry())
+	e := New(Options{Client: client, Topics: registry.Topics{Namespace: "public/default"}, Config: cfg, Log: log, Metrics: metrics})
+	return &burier{engine: e, subscriber: &s, log: log, metrics: metrics.of(busName)}
+}
+
+// A dead-letter topic that was away is open from when it is there again, also when nothing was to be stored meanwhile: brokers that are away
+// twice, and back in between for less than it takes to open the send topic, make no dead letters.
 func TestADeadLetterTopicThatWasAwayIsOpenFromThenOn(t *testing.T) {
-	server := stack.Pulsar(t)
-	w := newWorld(t, server, 1, newSubscriber("s", registry.OrderNone, `{"type":["a"]}`))
-	e := New(Options{Client: w.client, Source: w.store, Topics: w.topics, Config: testConfig(), Log: zaptest.NewLogger(t), Metrics: NewMetrics(prometheus.NewRegistry())})
-	b := &burier{engine: e, subscriber: w.sub("s"), log: zaptest.NewLogger(t)}
+	server := wire.Start(t)
+	b := newBurier(t, server, testConfig())
 	t.Cleanup(b.close)
 	open := func() time.Time {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -31,7 +50,33 @@ func TestADeadLetterTopicThatWasAwayIsOpenFromThenOn(t *testing.T) {
 	since := open()
 	time.Sleep(100 * time.Millisecond)
 	require.Equal(t, since, open(), "it is open")
-	away := time.Now()
-	server.Unload(t, w.topics.DeadLetter(w.sub("s")))
-	require.Eventually(t, func() bool { return open().After(away) }, 10*time.Second, 50*time.Millisecond)
+	server.RefuseConnections(true)
+	server.CutConnections()
+	require.Eventually(t, func() bool { return b.publisher.CutOff().After(since) }, 30*time.Second, 10*time.Millisecond)
+	server.RefuseConnections(false)
+	back := time.Now()
+	require.True(t, open().After(back))
+}
+
+// A send topic that no broker serves has the client end the connection at each look ("ServiceNotReady"), which is that of the
+// dead-letter topic, too. That is there again at once: it is no outage of the brokers, and copies become dead letters.
+func TestTriesThatEndConnectionsHinderNoDeadLetters(t *testing.T) {
+	server := wire.Start(t)
+	cfg := testConfig()
+	cfg.StallAfter = time.Second
+	b := newBurier(t, server, cfg)
+	server.FailLookup(b.engine.topics.Send(b.subscriber), wire.ServiceNotReady, -1)
+	l, end := newFakeLane(t, nil, registry.OrderNone)
+	l.cfg, l.bury = cfg, b
+	l.open = func(ctx context.Context) (store, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return b.engine.openPublisher(ctx, b.subscriber)
+	}
+	m, finished := added(l, 1, "k")
+	require.True(t, l.add(t.Context(), entry{position: 1, of: m, size: 10, record: &messaging.Record{Properties: map[string]string{"rules": "r0"}}}))
+	assert.Eventually(t, finished, 6*openTimeout, 100*time.Millisecond)
+	assert.Equal(t, 1, server.Count(b.engine.topics.DeadLetter(b.subscriber)))
+	end()
+	l.working.Wait()
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,18 +114,29 @@ func (e *Engine) Status() map[string]BusStatus {
 	return all
 }
 
-// Trouble says what is the matter with buses, nil when nothing is.
+// Trouble says what is the matter with buses, nil when nothing is. It names some of them, the first by name: the log repeats it.
 func (e *Engine) Trouble() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var errs []error
-	for name, b := range e.buses {
-		if err := b.Trouble(); err != nil {
+	more := 0
+	for _, name := range slices.Sorted(maps.Keys(e.buses)) {
+		switch err := e.buses[name].Trouble(); {
+		case err == nil:
+		case len(errs) < toldBuses:
 			errs = append(errs, fmt.Errorf("bus %s: %w", name, err))
+		default:
+			more++
 		}
+	}
+	if more > 0 {
+		errs = append(errs, fmt.Errorf("and %d buses more", more))
 	}
 	return errors.Join(errs...)
 }
+
+// toldBuses is how many buses an error names.
+const toldBuses = 3
 
 // Trouble is why the bus is not consumed, nil when it is.
 func (b *bus) Trouble() error {

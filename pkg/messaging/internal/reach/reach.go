@@ -44,7 +44,7 @@ func (c *Checker) Err() error {
 		c.active, c.began = true, now
 		go c.look()
 	}
-	if now.Sub(c.ended) > fresh {
+	if now.Sub(c.ended) > fresh+c.timeout { // a look may take timeout, and says nothing before its end
 		return nil
 	}
 	return c.err

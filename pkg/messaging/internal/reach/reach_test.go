@@ -17,18 +17,21 @@ func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, free.Close()) // nobody listens there
 	life, end := context.WithCancel(t.Context())
-	c := New(life, []string{free.Addr().String(), ln.Addr().String()}, time.Second)
-	look := func() error {
-		c.mu.Lock()
-		c.began = time.Time{}
-		before := c.ended
-		c.mu.Unlock()
-		_ = c.Err()
+	c := New(life, []string{free.Addr().String(), ln.Addr().String()}, 10*time.Second)
+	idle := func() { // no look is under way, which could have begun before what the test has done
 		require.Eventually(t, func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return c.ended.After(before)
-		}, 5*time.Second, time.Millisecond)
+			return !c.active
+		}, 30*time.Second, time.Millisecond)
+	}
+	look := func() error {
+		idle()
+		c.mu.Lock()
+		c.began = time.Time{}
+		c.mu.Unlock()
+		_ = c.Err()
+		idle()
 		return c.Err()
 	}
 	require.NoError(t, c.Err(), "not known yet")
@@ -36,10 +39,15 @@ func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
 	require.NoError(t, ln.Close())
 	require.ErrorIs(t, look(), syscall.ECONNREFUSED)
 
-	c.mu.Lock()
-	c.ended = time.Now().Add(-fresh - time.Second)
-	c.mu.Unlock()
-	require.NoError(t, c.Err(), "what was seen long ago says nothing")
+	seen := func(ago time.Duration) error {
+		idle()
+		c.mu.Lock()
+		c.began, c.ended = time.Now(), time.Now().Add(-ago)
+		c.mu.Unlock()
+		return c.Err()
+	}
+	require.Error(t, seen(c.timeout+fresh/2), "a look that takes its whole time ends then at the earliest")
+	require.NoError(t, seen(c.timeout+fresh+time.Second), "what was seen long ago says nothing")
 	end()
 	require.NoError(t, New(life, []string{"127.0.0.1:1"}, time.Second).Err())
 }

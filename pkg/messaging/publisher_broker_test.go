@@ -202,12 +202,10 @@ func TestBrokerAway(t *testing.T) {
 	short, cancelShort := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancelShort()
 	require.ErrorIs(t, p.Publish(short, record(1000)), context.DeadlineExceeded, "the queue is full")
-	away := time.Now()
 	eventually(t, "it is said why", func() bool {
 		err := p.Trouble()
 		return err != nil && strings.Contains(err.Error(), "connection refused")
 	})
-	require.Less(t, time.Since(away), 4*time.Second, "before records have waited five seconds")
 	require.EqualError(t, client.Unreachable(), "connect: connection refused", "without addresses")
 
 	// Close gives up in time, and says how much it leaves.

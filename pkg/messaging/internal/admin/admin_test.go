@@ -56,7 +56,7 @@ func TestCallsSideBySide(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent) // as the broker answers who makes a subscription
 	}))
 	t.Cleanup(s.Close)
-	c, err := New(Options{URL: s.URL, ConnectTimeout: time.Second})
+	c, err := New(Options{URL: s.URL, ConnectTimeout: 30 * time.Second})
 	require.NoError(t, err)
 	var calls sync.WaitGroup
 	for range 8 {

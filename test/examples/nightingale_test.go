@@ -34,7 +34,7 @@ func request(round int) (req *prompb.WriteRequest, want map[string][]string) {
 		}
 	}
 	labels := func(pairs ...string) (all []prompb.Label) {
-		for i := 0; i < len(pairs); i += 2 {
+		for i := 0; i+1 < len(pairs); i += 2 {
 			all = append(all, prompb.Label{Name: pairs[i], Value: pairs[i+1]})
 		}
 		return all
@@ -156,6 +156,7 @@ func TestNightingaleConsumers(t *testing.T) {
 			n += len(values)
 		}
 		inEach(t, "nightingale", func(t *testing.T, example []string) {
+			t.Helper()
 			for _, format := range formats {
 				args := []string{"--url", pulsar.URL(), "--topic", topics[format], "--subscription", path.Base(t.Name()), "--format", format}
 				assert.Equal(t, want, bySeries(t, printed(t, example, n, args...)), format)
@@ -164,7 +165,7 @@ func TestNightingaleConsumers(t *testing.T) {
 	}
 	t.Run("first", func(t *testing.T) { check(t, formats, want) })
 	// What they have acknowledged does not come again.
-	again := []string{"json", "packed"}
+	again := []string{"packed"}
 	req, later := request(rounds)
 	for _, format := range again {
 		write(t, doors[format], req)

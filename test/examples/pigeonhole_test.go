@@ -58,6 +58,7 @@ func route(t *testing.T, pulsar *stack.PulsarServer, source string) string {
 func checkMessages(t *testing.T, pulsar *stack.PulsarServer, topic string, want []message) {
 	t.Helper()
 	inEach(t, "pigeonhole", func(t *testing.T, example []string) {
+		t.Helper()
 		lines := printed(t, example, len(want), "--url", pulsar.URL(), "--topic", topic, "--subscription", path.Base(t.Name()))
 		got := map[any]message{}
 		for _, line := range lines {
@@ -80,7 +81,7 @@ func TestPigeonholeConsumersOfKafka(t *testing.T) {
 	kafka, pulsar := stack.Kafka(t), stack.Pulsar(t)
 	source := kafka.Topic(t, 2)
 	h := func(pairs ...string) (all []sarama.RecordHeader) {
-		for i := 0; i < len(pairs); i += 2 {
+		for i := 0; i+1 < len(pairs); i += 2 {
 			all = append(all, sarama.RecordHeader{Key: []byte(pairs[i]), Value: []byte(pairs[i+1])})
 		}
 		return all
@@ -94,8 +95,9 @@ func TestPigeonholeConsumersOfKafka(t *testing.T) {
 		{Key: text("\xff\x00key"), Value: text("\xfe\x00value")},
 		{Key: text("h"), Value: text("order"), Headers: h("e", "1", "b", "2", "c", "3", "d", "4", "a", "5")},
 		{Key: text("h"), Value: text("twice"), Headers: h("b", "1", "a", "2", "b", "3", "a", "2")},
-		{Key: text("h"), Value: text("null, empty, binary"), Headers: append(h("empty", "", "binary", "\x00\xff\xfe", "\xffname", "x", "", "no name", "c=,%;", "a,b=(c{%"),
-			sarama.RecordHeader{Key: []byte("null")})},
+		{Key: text("h"), Value: text("null, empty, binary"), Headers: append(
+			h("empty", "", "binary", "\x00\xff\xfe", "\xffname", "x", "", "no name", "c=,%;", "a,b=(c{%"), sarama.RecordHeader{Key: []byte("null")},
+		)},
 		{Key: text("h"), Value: text("beyond 16 bits"), Headers: h("\uffee", "first by its bytes", "😀", "second")},
 		{Key: text("h"), Value: text("our own names"), Headers: h("pigeonhole.other", "x", "pigeonhole.origin", "y", "pigeonhole.key_encoding", "base64")},
 	}
@@ -158,7 +160,10 @@ func TestPigeonholeConsumersOfRabbitMQ(t *testing.T) {
 	queue := rabbit.Name(t)
 	_, err = channel.QueueDeclare(queue, true, false, false, false, nil)
 	require.NoError(t, err)
-	defer channel.QueueDelete(queue, false, false, false)
+	defer func() {
+		_, err := channel.QueueDelete(queue, false, false, false)
+		assert.NoError(t, err)
+	}()
 	require.NoError(t, channel.Confirm(false))
 	at := time.Unix(1_700_000_000, 0)
 	for _, p := range []amqp.Publishing{

@@ -59,8 +59,8 @@ func languages() []language {
 }
 
 // inEach runs a test for the example of a service in each language, side by side. One that cannot be had fails the test when the environment
-// variable CI is set and is skipped elsewhere.
-func inEach(t *testing.T, service string, test func(t *testing.T, example []string)) {
+// variable CI is set and is skipped elsewhere. What is made for them is in dir, and is made once.
+func inEach(t *testing.T, dir, service string, test func(t *testing.T, example []string)) {
 	t.Helper()
 	for _, l := range languages() {
 		t.Run(l.name, func(t *testing.T) {
@@ -69,7 +69,9 @@ func inEach(t *testing.T, service string, test func(t *testing.T, example []stri
 			defer cancel()
 			s, err := stack.New(stack.Config{Log: os.Stderr})
 			require.NoError(t, err)
-			args, err := l.ready(ctx, s, t.TempDir(), service)
+			work := filepath.Join(dir, l.name)
+			require.NoError(t, os.MkdirAll(work, 0o700))
+			args, err := l.ready(ctx, s, work, service)
 			if err != nil {
 				stack.Unavailable(t, l.name, err)
 			}
@@ -80,6 +82,9 @@ func inEach(t *testing.T, service string, test func(t *testing.T, example []stri
 
 func readyGo(ctx context.Context, _ *stack.Stack, dir, service string) ([]string, error) {
 	program := filepath.Join(dir, service)
+	if _, err := os.Stat(program); err == nil {
+		return []string{program}, nil
+	}
 	return []string{program}, command(ctx, "", "go", "build", "-o", program, consumers+"/go/"+service)
 }
 
@@ -88,7 +93,7 @@ func readyPython(ctx context.Context, s *stack.Stack, dir, service string) ([]st
 	if err != nil {
 		return nil, err
 	}
-	if err := os.CopyFS(dir, os.DirFS(consumers+"/python")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(consumers+"/python")); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	wanted := filepath.Join(dir, "requirements.txt")

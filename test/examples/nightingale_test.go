@@ -149,13 +149,14 @@ func TestNightingaleConsumers(t *testing.T) {
 			write(t, doors[format], req)
 		}
 	}
+	dir := t.TempDir()
 	check := func(t *testing.T, formats []string, want map[string][]string) {
 		t.Helper()
 		n := 0
 		for _, values := range want {
 			n += len(values)
 		}
-		inEach(t, "nightingale", func(t *testing.T, example []string) {
+		inEach(t, dir, "nightingale", func(t *testing.T, example []string) {
 			t.Helper()
 			for _, format := range formats {
 				args := []string{"--url", pulsar.URL(), "--topic", topics[format], "--subscription", path.Base(t.Name()), "--format", format}

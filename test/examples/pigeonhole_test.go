@@ -57,7 +57,7 @@ func route(t *testing.T, pulsar *stack.PulsarServer, source string) string {
 // checkMessages compares what the consumers print with what was sent. Messages are told apart by their last header.
 func checkMessages(t *testing.T, pulsar *stack.PulsarServer, topic string, want []message) {
 	t.Helper()
-	inEach(t, "pigeonhole", func(t *testing.T, example []string) {
+	inEach(t, t.TempDir(), "pigeonhole", func(t *testing.T, example []string) {
 		t.Helper()
 		lines := printed(t, example, len(want), "--url", pulsar.URL(), "--topic", topic, "--subscription", path.Base(t.Name()))
 		got := map[any]message{}

@@ -41,7 +41,8 @@ def main():
             args.topic,
             args.subscription,
             # What was in order at the source is in order on one partition here, and Failover gives each partition to one consumer
-            # at a time: the order is kept, and more processes share the partitions. KeyShared keeps the order of each key.
+            # at a time: the order is kept, and more processes share the partitions. Shared and KeyShared do not keep it: the
+            # broker hands out whole batches.
             consumer_type=pulsar.ConsumerType.Failover,
             # A new subscription begins with the oldest message that there is.
             initial_position=pulsar.InitialPosition.Earliest,

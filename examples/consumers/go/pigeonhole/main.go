@@ -59,7 +59,8 @@ func run(ctx context.Context, address, topic, subscription string, to io.Writer)
 		Topic:            topic,
 		SubscriptionName: subscription,
 		// What was in order at the source is in order on one partition here, and Failover gives each partition to one consumer
-		// at a time: the order is kept, and more processes share the partitions. Key_Shared keeps the order of each key.
+		// at a time: the order is kept, and more processes share the partitions. Shared and Key_Shared do not keep it: the
+		// broker hands out whole batches.
 		Type: pulsar.Failover,
 		// A new subscription begins with the oldest message that there is.
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,

@@ -67,8 +67,8 @@ public class Pigeonhole {
                         .topic(options.get("--topic"))
                         .subscriptionName(options.get("--subscription"))
                         // What was in order at the source is in order on one partition here, and Failover gives each partition to one
-                        // consumer at a time: the order is kept, and more processes share the partitions. Key_Shared keeps the order of
-                        // each key.
+                        // consumer at a time: the order is kept, and more processes share the partitions. Shared and Key_Shared do not
+                        // keep it: the broker hands out whole batches.
                         .subscriptionType(SubscriptionType.Failover)
                         // A new subscription begins with the oldest message that there is.
                         .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)

@@ -7,6 +7,12 @@ import (
 	"testing"
 )
 
+// The versions of the servers.
+const (
+	PulsarVersion = pulsarVersion
+	KafkaVersion  = kafkaVersion
+)
+
 // Program returns the path of a program, and installs the Debian package that has it if need be. The package has no service.
 func Program(ctx context.Context, name, pkg string) (string, error) {
 	s, err := New(Config{Log: os.Stderr})

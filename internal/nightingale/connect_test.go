@@ -2,6 +2,7 @@ package nightingale
 
 import (
 	"context"
+	"net"
 	"strings"
 	"testing"
 
@@ -12,6 +13,15 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
+
+// away is an address where nobody listens.
+func away(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
 
 // -config.connect tells of each thing, and makes nothing.
 func TestConnect(t *testing.T) {
@@ -28,6 +38,7 @@ func TestConnect(t *testing.T) {
 		_, failed = trial.Run(t.Context(), trials, &out)
 		return failed, strings.ReplaceAll(out.String(), cfg.Topic, "TOPIC")
 	}
+	nobody := away(t)
 	failed, text := try(func(*Config) {})
 	assert.Zero(t, failed)
 	assert.Equal(t, "  pulsar.url "+pulsar.URL()+": ok\n  pulsar.admin_url "+pulsar.AdminURL()+": ok\n  topic TOPIC: ok\n", text)
@@ -47,16 +58,16 @@ func TestConnect(t *testing.T) {
 		pulsar.Terminate(t, cfg.Topic)
 		cfg.Topics.OverflowTopic = cfg.Topic
 		cfg.Topic = "persistent://" + ns + "/{tenant}"
-		cfg.Pulsar.AdminURL = "http://127.0.0.1:1"
+		cfg.Pulsar.AdminURL = "http://" + nobody
 	})
 	assert.Equal(t, 2, failed)
 	assert.Contains(t, text, "  topic TOPIC: note: not tried: its name depends on what is sent\n")
 	assert.Contains(t, text, ": the topic is terminated: it takes nothing any more\n")
-	assert.Regexp(t, `(?m)^  pulsar.admin_url http://127.0.0.1:1: .*connection refused$`, text)
+	assert.Regexp(t, `(?m)^  pulsar.admin_url http://`+nobody+`: .*connection refused$`, text)
 
-	failed, text = try(func(cfg *Config) { cfg.Pulsar.URL = "pulsar://127.0.0.1:1" })
+	failed, text = try(func(cfg *Config) { cfg.Pulsar.URL = "pulsar://" + nobody })
 	assert.Equal(t, 3, failed)
-	assert.Contains(t, text, "  pulsar.url pulsar://127.0.0.1:1: connect: dial tcp 127.0.0.1:1: connect: connection refused\n")
+	assert.Contains(t, text, "  pulsar.url pulsar://"+nobody+": connect: dial tcp "+nobody+": connect: connection refused\n")
 
 	failed, text = try(func(cfg *Config) { cfg.Topic = "persistent://public/no-such-namespace/x" })
 	assert.Equal(t, 1, failed)

@@ -143,3 +143,20 @@ func line(out io.Writer, name, text string) {
 
 // Plain is the text of an error for people.
 func Plain(err error) string { return strings.ReplaceAll(err.Error(), "messaging: ", "") }
+
+// Of is a trial whose outcome is known: a note, or what is in the way.
+func Of(name string, outcome error) Trial {
+	return Trial{Name: name, Try: func(context.Context) error { return outcome }}
+}
+
+// Place is a topic or queue that messages go to, and the path of the key that names it.
+type Place struct{ Path, Name string }
+
+// Ends calls all of ends.
+func Ends(ends ...func()) func() {
+	return func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}

@@ -91,7 +91,7 @@ func bounded(ctx context.Context, try func(context.Context) error) error {
 			err = ctx.Err()
 		}
 	}
-	if failure(err) && errors.Is(err, context.DeadlineExceeded) {
+	if failure(err) && ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %s (%w)", Timeout, err)
 	}
 	return err

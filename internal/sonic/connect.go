@@ -97,7 +97,7 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 		all = append(all, trial.Of("pulsar.admin_url", trial.Note("not set: it is not known whether the namespace has deduplication and retention, which Sonic needs")))
 	} else {
 		all = append(all, trial.Admin(client, "pulsar", c.Pulsar.AdminURL, c.topicOf(c.Zone))...)
-		all = append(all, trial.Namespace(client, "topic: namespace", namespace,
+		all = append(all, trial.Namespace(client, "topic: namespace", namespace, true,
 			"Sonic needs it, or an effect can be stored twice or late", "a Redis that comes back older than it was may not get back what it lost, and takes no writes then")...)
 	}
 	zones := c.zones()

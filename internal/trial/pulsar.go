@@ -83,8 +83,9 @@ func Admin(client *messaging.Client, path, adminURL, topic string) []Trial {
 	}}}
 }
 
-// Namespace tries, over the admin API, whether a namespace has what a service needs. Who may not ask gets a note: the start does not need the answer.
-func Namespace(client *messaging.Client, path, namespace string, deduplication, retention string) []Trial {
+// Namespace tries, over the admin API, whether a namespace has what a service needs, and why it does: needed says that nothing goes without deduplication.
+// Who may not ask gets a note: the start does not need the answer.
+func Namespace(client *messaging.Client, path, namespace string, needed bool, deduplication, retention string) []Trial {
 	ns := client.Namespace(namespace)
 	unknown := func(err error) error {
 		if errors.Is(err, messaging.ErrAuthorization) {
@@ -97,8 +98,10 @@ func Namespace(client *messaging.Client, path, namespace string, deduplication, 
 			switch on, set, err := ns.Deduplication(ctx); {
 			case err != nil:
 				return unknown(err)
-			case set && !on:
+			case set && !on && needed:
 				return errors.New("off: " + deduplication)
+			case set && !on:
+				return Note("off: " + deduplication)
 			case !set:
 				return Note("not set, the brokers' default holds: " + deduplication)
 			}

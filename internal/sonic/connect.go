@@ -94,11 +94,13 @@ func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
 	namespace := namespaceOf(c.Topic)
 	var all []trial.Trial
 	if c.Pulsar.AdminURL == "" {
-		all = append(all, trial.Of("pulsar.admin_url", trial.Note("not set: it is not known whether the namespace has deduplication and retention, which Sonic needs")))
+		all = append(all, trial.Of("pulsar.admin_url",
+			trial.Note("not set: it is not known whether the namespace has deduplication and retention, which Sonic needs")))
 	} else {
 		all = append(all, trial.Admin(client, "pulsar", c.Pulsar.AdminURL, c.topicOf(c.Zone))...)
 		all = append(all, trial.Namespace(client, "topic: namespace", namespace, true,
-			"Sonic needs it, or an effect can be stored twice or late", "a Redis that comes back older than it was may not get back what it lost, and takes no writes then")...)
+			"Sonic needs it, or an effect can be stored twice or late",
+			"a Redis that comes back older than it was may not get back what it lost, and takes no writes then")...)
 	}
 	zones := c.zones()
 	if len(zones) == 1 {

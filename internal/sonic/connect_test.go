@@ -40,7 +40,8 @@ func TestConnect(t *testing.T) {
 	const missing = "note: does not exist yet; the first use creates it, if the broker allows that\n"
 	assert.Zero(t, failed)
 	for _, want := range []string{
-		"redis.url " + srv.URL() + ": ok\n", "redis: functions: ok\n", "redis: appendonly: ", "pulsar.url " + pulsar.URL() + ": ok\n", "pulsar.admin_url " + pulsar.AdminURL() + ": ok\n",
+		"redis.url " + srv.URL() + ": ok\n", "redis: functions: ok\n", "redis: appendonly: ",
+		"pulsar.url " + pulsar.URL() + ": ok\n", "pulsar.admin_url " + pulsar.AdminURL() + ": ok\n",
 		"topic: namespace " + ns + ", deduplication: note: not set, the brokers' default holds: Sonic needs it", "topic: namespace " + ns + ", retention: ok\n",
 		"topic of this zone persistent://" + ns + "/sonic-a-0: " + missing, "topic of zone a, to read persistent://" + ns + "/sonic-a-0: " + missing,
 		"topic of zone b, to read persistent://" + ns + "/sonic-b-0: " + missing,

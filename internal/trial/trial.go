@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
@@ -152,11 +153,13 @@ func Of(name string, outcome error) Trial {
 // Place is a topic or queue that messages go to, and the path of the key that names it.
 type Place struct{ Path, Name string }
 
-// Ends calls all of ends.
+// Ends calls all of ends, side by side: a server that hangs holds up the end of its own trial only.
 func Ends(ends ...func()) func() {
 	return func() {
+		var all sync.WaitGroup
 		for _, end := range ends {
-			end()
+			all.Go(end)
 		}
+		all.Wait()
 	}
 }

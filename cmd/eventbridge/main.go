@@ -15,5 +15,6 @@ func main() {
 		Defaults: eventbridge.DefaultConfig,
 		Flags:    eventbridge.Flags,
 		Build:    eventbridge.Build,
+		Connect:  eventbridge.Connect,
 	}))
 }

@@ -16,5 +16,6 @@ func main() {
 		Defaults: nightingale.DefaultConfig,
 		Flags:    nightingale.Flags,
 		Build:    nightingale.Build,
+		Connect:  nightingale.Connect,
 	}))
 }

@@ -14,5 +14,6 @@ func main() {
 		Summary:  "Messages between Kafka, RabbitMQ and Apache Pulsar.",
 		Defaults: pigeonhole.DefaultConfig,
 		Build:    pigeonhole.Build,
+		Connect:  pigeonhole.Connect,
 	}))
 }

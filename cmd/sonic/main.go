@@ -15,5 +15,6 @@ func main() {
 		Defaults: sonic.DefaultConfig,
 		Flags:    sonic.Flags,
 		Build:    sonic.Build,
+		Connect:  sonic.Connect,
 	}))
 }

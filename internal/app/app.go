@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/trial"
 )
 
 // Exit statuses.
@@ -37,6 +38,8 @@ type Program[T Configuration] struct {
 	// Build dials, opens and registers the service's parts, and returns. Its ctx ends when the process is asked to stop meanwhile: give it to
 	// whatever waits, not to the parts themselves, which have their own. What it registered before an error is stopped in order.
 	Build func(ctx context.Context, rt *Runtime, cfg T) error
+	// Connect returns what -config.connect tries: what the service would use. end is called behind the last trial. May be nil: then there is nothing.
+	Connect func(cfg T) (trials []trial.Trial, end func())
 }
 
 // Main runs a program as this process, from the command line to the exit status: 0 after an orderly stop, 1 after a failure, 2 for a wrong
@@ -86,6 +89,9 @@ func (p Program[T]) main(proc process) int {
 	case config.Check:
 		proc.warn(p.Name, loaded.Warnings)
 		return proc.print(fmt.Sprintf("%s: the configuration is valid (%s)\n", p.Name, loaded.Source))
+	case config.Connect:
+		proc.warn(p.Name, loaded.Warnings)
+		return p.connect(proc, loaded.Config, loaded.Source)
 	case config.Print:
 		proc.warn(p.Name, loaded.Warnings)
 		text, err := config.YAML(loaded.Config)

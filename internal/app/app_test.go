@@ -27,6 +27,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -54,6 +55,14 @@ func defaults() config { return config{Common: app.DefaultCommon("127.0.0.1:0"),
 func program() app.Program[config] {
 	return app.Program[config]{
 		Name: "bird", Summary: "A bird.", Defaults: defaults,
+		Connect: func(c config) ([]trial.Trial, func()) {
+			return []trial.Trial{{Name: "behaviour " + c.Behaviour, Try: func(context.Context) error {
+				if c.Behaviour != "good" {
+					return errors.New("it is bad")
+				}
+				return nil
+			}}}, func() {}
+		},
 		Flags: func(fs *flag.FlagSet, c *config) { fs.BoolVar(&c.Extra, "extra", c.Extra, "shut down at once") },
 		Build: func(ctx context.Context, rt *app.Runtime, c config) error {
 			rt.OnStop("client", func(context.Context) error {
@@ -335,6 +344,9 @@ func TestExitStatusAndOutput(t *testing.T) {
 		"check of faults": {[]string{"BIRD_ADMIN_LISTEN=x", "BIRD_SHUTDOWN_TIMEOUT=-1s"}, []string{"-config.check"}, 1, "", []string{
 			"bird: 2 faults in the configuration (environment)\n  admin.listen: must be host:port", "\n  shutdown_timeout: must be > 0, got -1s ($BIRD_SHUTDOWN_TIMEOUT)\n",
 		}},
+		"connect": {nil, []string{"-config.connect"}, 0,
+			"bird: the configuration is valid (defaults), trying what it names:\n  behaviour good: ok\nbird: nothing of 1 is missing\n", nil},
+		"connect, bad":      {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: it is bad\nbird: 1 of 1 failed\n", nil},
 		"start with faults": {[]string{"BIRD_LOG_LEVEL=x"}, nil, 1, "", []string{"bird: 1 fault in the configuration (environment)\n  log.level: must be one of"}},
 		"not running":       {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:1"}, []string{"-ready"}, 1, "", []string{"bird: not ready: dial tcp 127.0.0.1:1"}},
 		"any port":          {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:0"}, []string{"-ready"}, 1, "", []string{"bird: admin.listen has port 0"}},

@@ -53,6 +53,7 @@ type Action int
 const (
 	Run     Action = iota // run the service
 	Check                 // -config.check: validate only
+	Connect               // -config.connect: validate, and try what the configuration names
 	Print                 // -config.print: print the effective configuration
 	Version               // -version: print the version; nothing is loaded
 	Ready                 // -ready: ask the service that runs with this configuration whether it is ready
@@ -141,10 +142,9 @@ func (d *decoder) validate(root reflect.Value) []*FieldError {
 
 // commonFlags are those of every binary.
 type commonFlags struct {
-	file, level           string
-	check, print, version bool
-	ready                 bool
-	given                 bool // some flag other than these was given, or -log.level
+	file, level                           string
+	check, connect, print, ready, version bool
+	given                                 bool // some flag other than these was given, or -log.level
 }
 
 func (c commonFlags) action() Action {
@@ -153,6 +153,8 @@ func (c commonFlags) action() Action {
 		return Version
 	case c.print:
 		return Print
+	case c.connect:
+		return Connect
 	case c.check:
 		return Check
 	case c.ready:
@@ -167,6 +169,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 	*common = commonFlags{}
 	fs.StringVar(&common.file, "config.file", "", "YAML `file` to read; without one the defaults apply")
 	fs.BoolVar(&common.check, "config.check", false, "validate the configuration and exit")
+	fs.BoolVar(&common.connect, "config.connect", false, "validate the configuration, try all that it names (servers, topics, permissions), and exit")
 	fs.BoolVar(&common.print, "config.print", false, "print the effective configuration as YAML, secrets redacted, and exit")
 	fs.StringVar(&common.level, "log.level", "", "least `level` logged: debug, info, warn or error; overrides log.level")
 	fs.BoolVar(&common.ready, "ready", false, "ask the service that runs with this configuration, at admin.listen, whether it is ready, and exit with 0 if so")
@@ -197,7 +200,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		return err
 	}
 	fs.Visit(func(f *flag.Flag) {
-		if f.Name == "log.level" || !slices.Contains([]string{"config.file", "config.check", "config.print", "ready", "version"}, f.Name) {
+		if f.Name == "log.level" || !slices.Contains([]string{"config.file", "config.check", "config.connect", "config.print", "ready", "version"}, f.Name) {
 			common.given = true
 		}
 	})

@@ -479,6 +479,7 @@ func TestCommandLine(t *testing.T) {
 		usage  string
 	}{
 		"check":     {[]string{"-config.check"}, config.Check, nil, ""},
+		"connect":   {[]string{"-config.check", "-config.connect"}, config.Connect, nil, ""},
 		"print":     {[]string{"-config.print", "-config.check"}, config.Print, nil, ""},
 		"version":   {[]string{"-version"}, config.Version, nil, ""},
 		"ready":     {[]string{"-ready"}, config.Ready, nil, ""},

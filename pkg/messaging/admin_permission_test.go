@@ -81,5 +81,23 @@ func requirePermissions(t *testing.T, b *secureBroker) {
 				assert.NoError(t, err, "%s %s", role, op.name)
 			}
 		}
+		requireTries(t, client, role, b.Topic(t, ns, 2))
+	}
+	stranger := dialSecure(t, messaging.Config{URL: b.URL(), Auth: messaging.Auth{Token: secret.String(newSigner().token("owns", time.Hour))}}, newTranscript())
+	assert.ErrorIs(t, stranger.TryConnect(ctx), messaging.ErrAuthentication)
+	assert.ErrorIs(t, dialSecure(t, messaging.Config{URL: b.URL()}, newTranscript()).TryPublish(ctx, topic), messaging.ErrAuthentication)
+}
+
+// requireTries has a client try what its role may.
+func requireTries(t *testing.T, client *messaging.Client, role, topic string) {
+	t.Helper()
+	ctx := testContext(t)
+	assert.NoError(t, client.TryConnect(ctx), role)
+	for action, try := range map[string]func(context.Context, string) error{"produces": client.TryPublish, "consumes": client.TryConsume} {
+		if err := try(ctx, topic); role == action || role == "owns" {
+			assert.NoError(t, err, "%s %s", role, action)
+		} else {
+			assert.ErrorIs(t, err, messaging.ErrAuthorization, "%s %s", role, action)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
@@ -27,7 +28,8 @@ type Client struct {
 	metrics   *metrics
 	producers pulsar.Client
 	consumers pulsar.Client
-	admin     *admin.Client // nil: no address
+	admin     *admin.Client              // nil: no address
+	broker    func() (ask.Broker, error) // whom Try… asks
 
 	operationTimeout time.Duration
 	waits            waits // of readers and Last
@@ -92,6 +94,8 @@ func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	c := &Client{
 		log: log, metrics: newMetrics(o.reg),
 		producers: producers, consumers: consumers, admin: management,
+		broker: func() (ask.Broker, error) { return newBroker(cfg, auth.NewFaults(log)) },
+
 		operationTimeout: cfg.OperationTimeout,
 		watcher:          watch.New(),
 		waits:            defaultWaits(),

@@ -174,9 +174,14 @@ func (t TLS) settings() (*tls.Config, error) {
 
 // trouble names the cluster in an error for people.
 func (c Connection) trouble(err error) error {
-	var explained *kgo.ErrFirstReadEOF
-	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && !errors.As(err, &explained) {
-		err = fmt.Errorf("%w (the broker closed the connection: does it expect TLS or SASL otherwise?)", err)
+	return fmt.Errorf("kafka %s: %w", strings.Join(c.Brokers, ","), explained(err))
+}
+
+// explained says what the end of a connection may mean.
+func explained(err error) error {
+	var told *kgo.ErrFirstReadEOF
+	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && !errors.As(err, &told) {
+		return fmt.Errorf("%w (the broker closed the connection: does it expect TLS or SASL otherwise?)", err)
 	}
-	return fmt.Errorf("kafka %s: %w", strings.Join(c.Brokers, ","), err)
+	return err
 }

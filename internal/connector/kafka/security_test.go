@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -76,9 +78,11 @@ func TestSecurity(t *testing.T) {
 			to := new(shelf)
 			runSource(t, in, to)
 			require.Eventually(t, func() bool { return to.count() == 1 }, patience, 10*time.Millisecond)
+			text, failed := tried(t, in, out)
+			assert.Zero(t, failed, text)
 		})
 	}
-	assert.LessOrEqual(t, issued.Load(), int32(2), "one token serves many connections")
+	assert.LessOrEqual(t, issued.Load(), int32(4), "one token serves many connections of a client")
 
 	wrong := sasl("SCRAM-SHA-256")
 	wrong.SASL.Password = "wrong"
@@ -99,6 +103,10 @@ func TestSecurity(t *testing.T) {
 			out, in := sinkConfig(srv, topic), sourceConfig(srv, topic+"-g", topic)
 			out.Brokers, out.SASL, out.TLS = way.Brokers, way.SASL, way.TLS
 			in.Brokers, in.SASL, in.TLS = way.Brokers, way.SASL, way.TLS
+			text, failed := tried(t, in, out)
+			assert.Equal(t, 5, failed, text)
+			assert.NotContains(t, text, sec.Password)
+			t.Log(text)
 			source, sink := runSource(t, in, new(shelf)), runSink(t, out)
 			for _, r := range []*running{source, sink} {
 				require.Eventually(t, func() bool { _, err := r.last(); return err != nil }, patience, 10*time.Millisecond)
@@ -113,4 +121,16 @@ func TestSecurity(t *testing.T) {
 			require.NoError(t, sink.stop(t))
 		})
 	}
+}
+
+// tried has -config.connect's trials of a source and a sink made.
+func tried(t *testing.T, in kafka.SourceConfig, out kafka.SinkConfig) (text string, failed int) {
+	t.Helper()
+	source, endSource := in.Try("source")
+	defer endSource()
+	sink, endSink := out.Try("sink", []trial.Place{{}})
+	defer endSink()
+	var lines strings.Builder
+	_, failed = trial.Run(t.Context(), []trial.Trial{source, sink}, &lines)
+	return lines.String(), failed
 }

@@ -113,13 +113,26 @@ const believedFor = 10 * time.Second
 // askEvery is how often each Sentinel is asked. A failover takes seconds; a Sentinel tells the new address before it announces +switch-master.
 const askEvery = 250 * time.Millisecond
 
-// follow asks one Sentinel.
-func (s *Sentinels) follow(ctx context.Context, address string) {
-	c := redis.NewSentinelClient(&redis.Options{
+// client is that of one Sentinel.
+func (s *Sentinels) client(address string) *redis.SentinelClient {
+	return redis.NewSentinelClient(&redis.Options{
 		Addr: address, Username: s.cfg.Username, Password: s.cfg.Password, TLSConfig: s.cfg.TLS, ClientName: "sonic", DisableIdentity: true,
 		MaxRetries: -1, DialerRetries: 1, PoolSize: 1, Protocol: 2,
 		DialTimeout: s.cfg.Timeout, ReadTimeout: s.cfg.Timeout, WriteTimeout: s.cfg.Timeout, ContextTimeoutEnabled: true,
 	})
+}
+
+// Ask asks the Sentinel at an address once where the primary is.
+func (s *Sentinels) Ask(ctx context.Context, address string) (primary string, err error) {
+	c := s.client(address)
+	defer func() { _ = c.Close() }()
+	a, err := s.ask(ctx, c)
+	return a.address, err
+}
+
+// follow asks one Sentinel.
+func (s *Sentinels) follow(ctx context.Context, address string) {
+	c := s.client(address)
 	defer func() { _ = c.Close() }()
 	health := trouble.New(s.log.With(zap.String("sentinel", address)))
 	ticker := time.NewTicker(askEvery)

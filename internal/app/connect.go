@@ -1,0 +1,36 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/aviaryhq/aviary/internal/trial"
+)
+
+// connect tries what the service would use, and returns the exit status.
+func (p Program[T]) connect(proc process, cfg T, source string) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-proc.signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if proc.print(fmt.Sprintf("%s: the configuration is valid (%s), trying what it names:\n", p.Name, source)) != exitOK {
+		return exitFailed
+	}
+	var trials []trial.Trial
+	if p.Connect != nil {
+		var end func()
+		trials, end = p.Connect(cfg)
+		defer end()
+	}
+	tried, failed := trial.Run(ctx, trials, proc.stdout)
+	if failed > 0 {
+		_ = proc.print(fmt.Sprintf("%s: %d of %d failed\n", p.Name, failed, tried))
+		return exitFailed
+	}
+	return proc.print(fmt.Sprintf("%s: nothing of %d is missing\n", p.Name, tried))
+}

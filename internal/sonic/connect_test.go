@@ -1,0 +1,73 @@
+package sonic
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/trial"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// -config.connect tells of each thing, and makes nothing.
+func TestConnect(t *testing.T) {
+	srv, pulsar := stack.Redis(t), stack.Pulsar(t)
+	db, ns, user := srv.Client(t), pulsar.Namespace(t), srv.Name(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	away := l.Addr().String()
+	require.NoError(t, db.Do(t.Context(), "ACL", "SETUSER", user, "on", ">secret", "~*", "+info", "+client").Err())
+	t.Cleanup(func() { assert.NoError(t, srv.Client(t).Do(context.Background(), "ACL", "DELUSER", user).Err()) })
+	try := func(change func(*Config)) (failed int, text string) {
+		cfg := DefaultConfig()
+		cfg.Redis.URL, cfg.Pulsar.URL, cfg.Pulsar.AdminURL = srv.URL(), pulsar.URL(), pulsar.AdminURL()
+		cfg.Topic = "persistent://" + ns + "/sonic"
+		cfg.Zone, cfg.Zones = "a", []string{"a", "b"}
+		change(&cfg)
+		trials, end := Connect(cfg)
+		defer end()
+		var out strings.Builder
+		_, failed = trial.Run(t.Context(), trials, &out)
+		assert.NotContains(t, out.String(), "secret")
+		return failed, out.String()
+	}
+	failed, text := try(func(*Config) {})
+	const missing = "note: does not exist yet; the first use creates it, if the broker allows that\n"
+	assert.Zero(t, failed)
+	for _, want := range []string{
+		"redis.url " + srv.URL() + ": ok\n", "redis: functions: ok\n", "redis: appendonly: ",
+		"pulsar.url " + pulsar.URL() + ": ok\n", "pulsar.admin_url " + pulsar.AdminURL() + ": ok\n",
+		"topic: namespace " + ns + ", deduplication: note: not set, the brokers' default holds: Sonic needs it", "topic: namespace " + ns + ", retention: ok\n",
+		"topic of this zone persistent://" + ns + "/sonic-a-0: " + missing, "topic of zone a, to read persistent://" + ns + "/sonic-a-0: " + missing,
+		"topic of zone b, to read persistent://" + ns + "/sonic-b-0: " + missing,
+	} {
+		assert.Contains(t, text, "  "+want)
+	}
+
+	failed, text = try(func(cfg *Config) {
+		cfg.Redis.Username, cfg.Redis.Password, cfg.Zones, cfg.Pulsar.URL = user, "secret", nil, "pulsar://"+away
+		cfg.Peers = []Peer{{Zone: "b", Redis: defaultRedis()}}
+		cfg.Peers[0].Redis.URL = "redis://:secret@" + away
+	})
+	assert.Contains(t, text, "  redis: functions: this user may not load them: NOPERM ")
+	assert.Contains(t, text, "  pulsar.url pulsar://"+away+": connect: dial tcp "+away+": connect: connection refused\n")
+	assert.Contains(t, text, "  zones: not tried, because of the above\n")
+	assert.Regexp(t, `(?m)^  peers\[0\].redis.url redis://:<redacted>@`+away+`: cannot reach Redis: .*connection refused$`, text)
+	assert.Equal(t, 7, failed)
+
+	_, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret-and-wrong" })
+	assert.Regexp(t, `(?m)^  redis.url .*: this Redis cannot be the backend: it refuses INFO: WRONGPASS .*$`, text)
+	assert.Contains(t, text, "  redis: functions: not tried, because of the above\n")
+
+	_, text = try(func(cfg *Config) {
+		cfg.Redis.URL, cfg.Redis.Sentinel = defaultURL, SentinelConfig{Master: "shop", Addresses: []string{away, srv.Addr()}}
+	})
+	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[0\] `+away+`: .*connection refused$`, text)
+	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[1\] `+srv.Addr()+`: ERR unknown command 'sentinel'.*$`, text)
+	assert.Regexp(t, `(?m)^  redis.sentinel.master shop, the Redis that it names: no Sentinel tells where "shop" is.*$`, text)
+}

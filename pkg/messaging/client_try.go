@@ -1,0 +1,141 @@
+package messaging
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
+)
+
+// The methods Try… find out, before anything is used, whether it can be. They try once, until ctx
+// ends or the client is closed, create nothing, and leave nothing behind.
+
+// TryConnect connects to the cluster, as who the client says it is, and closes the connection. The
+// error says why that cannot be: [ErrAuthentication] for refused credentials, [ErrTLS] for
+// certificates that were not accepted.
+func (c *Client) TryConnect(ctx context.Context) error {
+	return c.try(ctx, "connect", func(ctx context.Context, b ask.Broker) error { return b.Connect(ctx) })
+}
+
+// TryPublish returns nil when topic exists and takes this client's records. It opens a shared
+// producer on the topic, or its first partition, and closes it. Errors besides those of
+// TryConnect: [ErrTopicNotFound], [ErrAuthorization], [ErrTopicTerminated], and [ErrOwned] when
+// another publisher has the topic to itself: the client may publish, once that one has gone.
+// [ErrNoAdminURL] is in the error when a broker before 3.0.6 cannot tell, without AdminURL,
+// whether the topic exists.
+func (c *Client) TryPublish(ctx context.Context, topic string) error {
+	return c.tryTopic(ctx, "publish to "+topic, topic, func(partition string) error {
+		raw, err := c.producers.CreateProducer(pulsar.ProducerOptions{
+			Topic: partition, DisableBatching: true, MaxReconnectToBroker: new(uint), SendTimeout: -1,
+		})
+		if err == nil {
+			raw.Close()
+			return nil
+		}
+		switch final := openingFailure(err, ExclusiveOwnership); {
+		case final != nil:
+			return final
+		case classify(err) == terminated:
+			return fmt.Errorf("%w: %w", ErrTopicTerminated, err)
+		default:
+			return err
+		}
+	})
+}
+
+// TryConsume returns nil when topic exists and this client may consume from it. It opens a reader
+// at the end of the topic, or its first partition, and closes it: no subscription is made, and none
+// is touched. The errors are those of [Client.TryPublish].
+func (c *Client) TryConsume(ctx context.Context, topic string) error {
+	return c.tryTopic(ctx, "consume from "+topic, topic, func(partition string) error {
+		raw, err := c.consumers.CreateReader(pulsar.ReaderOptions{
+			Topic: partition, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: newBackoff,
+		})
+		if err == nil {
+			raw.Close()
+			return nil
+		}
+		if final := openingFailure(err, SharedOwnership); final != nil {
+			return final
+		}
+		return err
+	})
+}
+
+// tryTopic calls try with the name of the topic, or of its first partition, when it exists.
+func (c *Client) tryTopic(ctx context.Context, what, topic string, try func(partition string) error) error {
+	return c.try(ctx, what, func(ctx context.Context, b ask.Broker) error {
+		if !validTopic(topic) {
+			return fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
+		}
+		name := fullTopicName(topic)
+		partitions, err := b.Partitions(ctx, name)
+		if errors.Is(err, ask.ErrOld) {
+			if partitions, err = c.Topic(topic).Partitions(ctx); errors.Is(err, ErrNoAdminURL) {
+				err = fmt.Errorf("%w: %w", ask.ErrOld, err)
+			}
+		}
+		switch {
+		case errors.Is(err, ask.ErrNotFound), errors.Is(err, ErrNotFound):
+			return fmt.Errorf("%w: %w", ErrTopicNotFound, err)
+		case err != nil:
+			return err
+		case partitions > 0:
+			name = topicname.Partition(name, 0)
+		}
+		_, err = callUntil(ctx, func() (none struct{}, err error) { return none, try(name) }, nil)
+		return err
+	})
+}
+
+func (c *Client) try(ctx context.Context, what string, try func(context.Context, ask.Broker) error) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.leave()
+	ctx, end := eitherEnds(ctx, c.life)
+	defer end()
+	b, err := c.broker()
+	if err == nil {
+		err = try(ctx, b)
+	}
+	if err != nil {
+		return fmt.Errorf("messaging: %s: %w", what, err)
+	}
+	return nil
+}
+
+// newBroker is whom the methods Try… ask.
+func newBroker(cfg Config, faults *auth.Faults) (ask.Broker, error) {
+	b := ask.Broker{Addresses: addressesOf(cfg.URL)}
+	credentials, err := cfg.Auth.method().Provider(cfg.ConnectTimeout, faults)
+	if err != nil {
+		return b, fmt.Errorf("messaging: auth: %w", err)
+	}
+	if credentials != nil { // an interface that holds nil is not nil
+		b.Credentials = credentials
+	}
+	if !strings.HasPrefix(cfg.URL, "pulsar+ssl://") {
+		return b, nil
+	}
+	b.TLS = &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: cfg.TLS.Insecure, //nolint:gosec // as the configuration says
+	}
+	if b.TLS.RootCAs, err = rootCAs(cfg.TLS.CAFile); err != nil {
+		return b, fmt.Errorf("messaging: tls.ca_file: %w", err)
+	}
+	if cfg.Auth.CertFile != "" {
+		b.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return credentials.GetTLSCertificate()
+		}
+	}
+	return b, nil
+}

@@ -33,30 +33,63 @@ func longOf(rats ...*big.Rat) (n int) {
 	return n
 }
 
-// longIn is that of all numbers in a value.
-func longIn(v any) (n int) {
+// longest is that of the longest number in a value.
+func longest(v any) (n int) {
 	switch v := v.(type) {
 	case json.Number:
 		return long(v)
 	case map[string]any:
 		for _, one := range v {
-			n += longIn(one)
+			n = max(n, longest(one))
 		}
 	case []any:
 		for _, one := range v {
-			n += longIn(one)
+			n = max(n, longest(one))
 		}
 	}
 	return n
 }
 
-// longBelow is what it costs besides that a value has long numbers, if a part is held against it that costs so much in all, of which heavy is for comparisons.
-func longBelow(v any, cost, heavy int) int {
+// longBelow is what it costs besides that a value has long numbers, if a part is held against it that costs so much in all, of which composed is for
+// comparisons with lists and objects.
+func (m *meter) longBelow(v any, cost, composed int) int {
 	if n, ok := v.(json.Number); ok {
 		return long(n) * cost
 	}
-	if heavy == 0 {
+	if composed == 0 {
 		return 0
 	}
-	return longIn(v) * heavy
+	// No comparison looks at more values than what it compares with has. The look at them is charged, too: without a bound it would go through all that is
+	// below each value, again and again.
+	w := walk{left: comparisons * (composed + 1), most: m.longest}
+	w.through(v)
+	return min(w.long, w.most)*composed + comparisons*(composed+1)/8 - w.left/8
+}
+
+// walk adds up how long the numbers in a value are, until there are too many values, or enough.
+type walk struct{ left, long, most int }
+
+func (w *walk) through(v any) {
+	if w.left--; w.left <= 0 {
+		w.left, w.long = 0, w.most
+	}
+	if w.long >= w.most {
+		return
+	}
+	switch v := v.(type) {
+	case json.Number:
+		w.long += long(v)
+	case map[string]any:
+		for _, one := range v {
+			if w.through(one); w.long >= w.most {
+				return
+			}
+		}
+	case []any:
+		for _, one := range v {
+			if w.through(one); w.long >= w.most {
+				return
+			}
+		}
+	}
 }

@@ -3,11 +3,14 @@ package schema_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,6 +108,38 @@ func TestTimeIsBounded(t *testing.T) {
 	}
 }
 
+// heldBy is about the most that a call holds in memory at a time: what was reachable at a collection, not what is to be collected. How fast other processes are is of
+// no importance: a collector that begins at a tenth more than what is held has those that take memory help it. What is taken meanwhile counts: a call that holds
+// more than enough is made again, twice at most, and the least is the answer.
+func heldBy(enough uint64, call func()) uint64 {
+	defer debug.SetGCPercent(debug.SetGCPercent(10))
+	least := uint64(math.MaxUint64)
+	for i := 0; i < 3 && least >= enough; i++ {
+		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		runtime.GC()
+		metrics.Read(live)
+		before := live[0].Value.Uint64()
+		peak, ended, most := before, make(chan struct{}), make(chan uint64)
+		go func() {
+			for {
+				now := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+				metrics.Read(now)
+				peak = max(peak, now[0].Value.Uint64())
+				select {
+				case <-ended:
+					most <- peak
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		}()
+		call()
+		close(ended)
+		least = min(least, <-most-before)
+	}
+	return least
+}
+
 // TestAlternativesTakeLittle: of a list that is wrong everywhere not everything is kept that all alternatives had to say of each element.
 func TestAlternativesTakeLittle(t *testing.T) {
 	var colours []string
@@ -119,28 +154,8 @@ func TestAlternativesTakeLittle(t *testing.T) {
 		s, err := schema.Compile(json.RawMessage(text))
 		require.NoError(t, err)
 		data := []byte(`[` + strings.Repeat(`"x",`, 5_000) + `"x"]`)
-		ended, most := make(chan struct{}), make(chan uint64)
-		runtime.GC()
-		var before runtime.MemStats
-		runtime.ReadMemStats(&before)
-		go func() {
-			peak := uint64(0)
-			for {
-				select {
-				case <-ended:
-					most <- peak
-					return
-				default:
-					runtime.GC() // what remains is held
-					var now runtime.MemStats
-					runtime.ReadMemStats(&now)
-					peak = max(peak, now.HeapAlloc)
-				}
-			}
-		}()
-		err = s.Validate(data)
-		close(ended)
-		assert.Less(t, <-most, before.HeapAlloc+16<<20, "%.60s", text)
+		const most = 16 << 20
+		assert.Less(t, heldBy(most, func() { err = s.Validate(data) }), uint64(most), "%.60s", text)
 		require.Error(t, err)
 		require.NoError(t, s.Validate([]byte(`["c1","c99"]`)), "%.60s", text)
 	}

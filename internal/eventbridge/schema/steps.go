@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -38,10 +40,10 @@ type spent struct{}
 // meter counts the steps of one validation at a time.
 type meter struct {
 	left      int
-	depth     int  // of the data, 1 for a value that is no list or object
-	long      bool // the data has numbers that take longer than usual
-	chain     int  // the longest of parts that lead to each other at one value
-	tried     int  // the most alternatives of one value, each as often as it is tried
+	depth     int // of the data, 1 for a value that is no list or object
+	longest   int // how long the longest number of the data is, 0 if all are of usual size
+	chain     int // the longest of parts that lead to each other at one value
+	tried     int // the most alternatives of one value, each as often as it is tried
 	compiling bool
 	regexes   map[string]*countedRegexp
 	weight    int // of all regular expressions
@@ -92,6 +94,13 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	if len(text) > mostRegex {
 		return nil, fmt.Errorf("the regular expression has more than %d bytes", mostRegex)
 	}
+	wide := wideClasses(text)
+	if wide*wideWeight > mostRegex {
+		return nil, fmt.Errorf("the regular expression has more than %d classes of Unicode", mostRegex/wideWeight)
+	}
+	if !m.compiling { // of data: that it can be read is enough
+		m.spend(1 + len(text) + wide*wideSteps)
+	}
 	weight, err := expression.RegexWeight(text)
 	if err != nil {
 		return nil, err
@@ -99,11 +108,10 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	if weight > mostRegex {
 		return nil, fmt.Errorf("the regular expression has more than %d parts with its repetitions written out", mostRegex)
 	}
-	if !m.compiling { // of data: that it can be read is enough
-		m.spend(1 + len(text))
+	if !m.compiling {
 		return &countedRegexp{}, nil
 	}
-	if m.weight += weight; m.weight > mostRegexes {
+	if m.weight += weight + wide*wideWeight; m.weight > mostRegexes {
 		return nil, fmt.Errorf("the regular expressions of the schema have more than %d parts with their repetitions written out", mostRegexes)
 	}
 	compiled, err := regexp.Compile(text)
@@ -114,9 +122,27 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	return m.regexes[text], nil
 }
 
+// wideWeight and wideSteps are what one of wideClasses is to compile, and to read.
+const wideWeight, wideSteps = 250, 5_000
+
+// wideClasses is how many classes of Unicode a regular expression may have. Ranges beyond ASCII, with all that is the same in upper and lower case, are ten each:
+// one takes some milliseconds to read.
+func wideClasses(text string) int {
+	n := strings.Count(text, `\p`) + strings.Count(text, `\P`)
+	if !strings.Contains(text, "(?") {
+		return n
+	}
+	for i := 1; i < len(text); i++ {
+		if text[i-1] == '-' && (text[i] >= utf8.RuneSelf || strings.HasPrefix(text[i:], `\x{`)) {
+			n += 10
+		}
+	}
+	return n
+}
+
 // look is for the data that is checked next. It reports whether the chain of parts that lead to each other is not too long for it.
 func (m *meter) look(value any) bool {
-	m.depth, m.long = depth(value), longIn(value) > 0
+	m.depth, m.longest = depth(value), longest(value)
 	return m.depth*m.chain <= mostScopes
 }
 
@@ -145,13 +171,13 @@ func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
 	h := shapeOf(all, anchored)
 	m.chain, m.tried = max(m.chain, h.chain), max(m.tried, h.most())
 	for _, one := range all {
-		m.hook(one, known, references{dynamic: dynamic, recursive: heaviest, parts: len(all)}, h)
+		m.hook(one, known, references{dynamic: dynamic, recursive: heaviest}, h)
 	}
 }
 
 // references are what the heaviest part costs that a dynamic and a recursive reference may lead to: one with an anchor, and any. The target is looked for in
-// all parts that the value and each one around it are held against: parts is how many there may be of one value.
-type references struct{ dynamic, recursive, parts int }
+// the chain of parts that led to the value and to each one around it.
+type references struct{ dynamic, recursive int }
 
 // lookups of a reference's target are one step.
 const lookups = 32
@@ -161,21 +187,21 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, looked references, h *sh
 	if s.Bool != nil {
 		return
 	}
-	beside, parts := 1, 1 // of parts that are held against the same value
+	beside, composed := 1, 0 // of parts that are held against the same value
 	for _, one := range partsBeside(s) {
 		beside += known.early(one)
-		parts++
+		composed += known.composed(one)
 	}
-	around := 0 // parts of each value around it
+	around := 0 // the chain of each value around it
 	if s.DynamicRef != nil {
 		beside += looked.dynamic
-		parts++
-		around = looked.parts
+		composed += looked.dynamic
+		around = m.chain
 	}
 	if s.RecursiveRef != nil && s.RecursiveRef.RecursiveAnchor {
 		beside += looked.recursive
-		parts++
-		around = looked.parts
+		composed += looked.recursive
+		around = m.chain
 	}
 	s.PatternProperties = m.patternsOf(s, known)
 	names := requiredNames(s)
@@ -194,19 +220,19 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, looked references, h *sh
 		if circles > 0 {
 			m.spend(circles * m.circle())
 		}
-		if m.long {
-			m.spend(longBelow(v, beside+number, beside-parts))
+		if m.longest > 0 {
+			m.spend(m.longBelow(v, beside+number, composed))
 		}
 		switch v := v.(type) {
 		case map[string]any:
 			m.spend(beside + members.cost(v) + names/4 + copied*len(v)/4)
-			if m.long {
-				m.spend(members.long(v))
+			if m.longest > 0 {
+				m.spend(members.long(m, v))
 			}
 		case []any:
 			m.spend(beside + elements.cost(len(v)) + copied*len(v)/4)
-			if m.long {
-				m.spend(elements.long(v))
+			if m.longest > 0 {
+				m.spend(elements.long(m, v))
 			}
 			if s.UniqueItems {
 				m.spend(uniqueCost(v))
@@ -241,24 +267,35 @@ func requiredNames(s *jsonschema.Schema) int {
 	return n
 }
 
-// costs are those that early has found: it is asked for a part by all that lead to it.
-type costs map[*jsonschema.Schema]int
+// costs are those that have been found: all that lead to a part ask for them.
+type costs map[*jsonschema.Schema]heavy
 
 // early is what a part costs that is over before its format is asked for: by its type, its const or its enum.
-func (known costs) early(s *jsonschema.Schema) int {
-	if n := known[s]; n > 0 {
-		return n
+func (known costs) early(s *jsonschema.Schema) int { return known.of(s).all }
+
+// composed is what that is of comparisons with lists and objects.
+func (known costs) composed(s *jsonschema.Schema) int { return known.of(s).composed }
+
+func (known costs) of(s *jsonschema.Schema) heavy {
+	if h := known[s]; h.all > 0 {
+		return h
 	}
-	n := 0
+	var values []any
 	if s.Const != nil {
-		n = comparison(*s.Const)
+		values = append(values, *s.Const)
 	}
 	if s.Enum != nil {
-		for _, v := range s.Enum.Values {
-			n += comparison(v)
+		values = append(values, s.Enum.Values...)
+	}
+	h := heavy{}
+	for _, v := range values {
+		n := comparison(v)
+		h.all += n
+		if composed(v) {
+			h.composed += n
 		}
 	}
-	known[s] = 1 + n/comparisons
+	known[s] = heavy{1 + h.all/comparisons, h.composed / comparisons}
 	return known[s]
 }
 
@@ -287,4 +324,4 @@ func comparison(v any) int {
 }
 
 // What a number costs that is compared, and one that is divided, which may have hundreds of digits.
-const numberSteps, multipleSteps = 4, 20
+const numberSteps, multipleSteps = 2, 6

@@ -206,7 +206,12 @@ func TestUsualSchemasSuffice(t *testing.T) {
 			`{"items":{"type":"object","properties":{"a":{"type":"integer","minimum":0},"b":{"type":"number","maximum":1e9},"c":{"enum":[1,2,3]}}}}`,
 			`[` + repeated(10_000, `{"a":123,"b":2.2250738585072014e-308,"c":3}`) + `]`,
 		},
-		"different numbers": {`{"items":{"uniqueItems":true}}`, `[` + repeated(3_000, `[`+listed(20, `%d.5`)+`]`) + `]`},
+		"a great many numbers":      {`{"items":{"type":"number"}}`, `[` + repeated(500_000, `1`) + `]`},
+		"many numbers in bounds":    {`{"items":{"type":"number","minimum":0,"maximum":100}}`, `[` + repeated(200_000, `12.5`) + `]`},
+		"many multiples":            {`{"items":{"multipleOf":0.01}}`, `[` + repeated(150_000, `12.25`) + `]`},
+		"a list that many lead to":  {`{"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"items":{"type":["string","null"]}}}}`, `[` + repeated(260_000, `"a"`) + `]`},
+		"a recursive one with much": {`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{` + listed(900, `"p%d":{"type":"string"}`) + `,"children":{"items":{"$recursiveRef":"#"}}}}`, tree},
+		"different numbers":         {`{"items":{"uniqueItems":true}}`, `[` + repeated(3_000, `[`+listed(20, `%d.5`)+`]`) + `]`},
 		"deep in a deep schema": {
 			`{"$ref":"#/$defs/c0","$defs":{"c40":{"type":"array","items":{"$ref":"#/$defs/c0"}},` + listed(40, `"c%[1]d":{"allOf":[{"$ref":"#/$defs/n%[1]d"}]},"n%[1]d":{"$ref":"#/$defs/e%[1]d"}`) +
 				`,` + listed(40, `"e%d":{"$ref":"#/$defs/c40"}`) + `}}`, strings.Repeat("[", 128) + strings.Repeat("]", 128),
@@ -218,6 +223,23 @@ func TestUsualSchemasSuffice(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, s.Check(t.Context(), []byte(test.data), &steps), name)
 		t.Log(name, schema.MostSteps-steps, time.Since(began))
+	}
+}
+
+// TestLongNumbersAreLookedForOnce: that data has one long number does not have all of it looked through at each depth, for each part.
+func TestLongNumbersAreLookedForOnce(t *testing.T) {
+	data := strings.Repeat(`{"a":`, 100) + `{"x":[` + repeated(450_000, `1`) + `,2.2250738585072014e-308]}` + strings.Repeat(`}`, 100)
+	for name, node := range map[string]string{
+		"patterns":  `"patternProperties":{"^y-":true}`,
+		"constants": `"anyOf":[` + listed(30, `{"anyOf":[{"const":%d},{"type":"object","required":["q%[1]d"]}]}`) + `,{"type":"object"}]`,
+		"lists":     `"anyOf":[` + listed(30, `{"anyOf":[{"const":[[%d]]},{"type":"object","required":["q%[1]d"]}]}`) + `,{"type":"object"}]`,
+	} {
+		s, err := schema.Compile(json.RawMessage(`{"$ref":"#/$defs/n","$defs":{"n":{` + node + `,"properties":{"a":{"$ref":"#/$defs/n"}}}}}`))
+		require.NoError(t, err, name)
+		began := time.Now()
+		require.NoError(t, s.Validate([]byte(data)), name)
+		assert.Less(t, time.Since(began), 20*time.Second, name) // minutes otherwise
+		t.Log(name, time.Since(began))
 	}
 }
 
@@ -252,6 +274,17 @@ func TestRegularExpressionsTakeLittle(t *testing.T) {
 	require.NoError(t, s.Validate([]byte(`"^a{1000}$"`)))
 	require.Error(t, s.Validate([]byte(`"("`)))
 	require.Error(t, s.Validate([]byte(`"`+strings.Repeat("a{1000}", 30_000)+`"`)))
+	for range 3 { // each has millions of characters in its class
+		require.Error(t, s.Validate([]byte(`"[`+strings.Repeat(`\\pL`, 6_600)+`]"`)))
+	}
+	for _, text := range []string{`[` + strings.Repeat(`\\pL`, 6_600) + `]`, `(?i)[` + strings.Repeat(`B-𞥃`, 3_000) + `]`} {
+		_, err = schema.Compile(json.RawMessage(`{"pattern":"` + text + `"}`))
+		require.ErrorContains(t, err, "/pattern")
+	}
+	s, err = schema.Compile(json.RawMessage(`{"$schema":"http://json-schema.org/draft-07/schema#","items":{"format":"regex"}}`))
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Validate([]byte(`[`+repeated(100, `"(?i)[B-𞥃]\\p{L}"`)+`]`)), schema.ErrTooMuchWork)
+	require.NoError(t, s.Validate([]byte(`["(?i)^[a-zà-ÿ]+$","^\\p{L}+$"]`)))
 	runtime.ReadMemStats(&after)
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(256<<20))
 }

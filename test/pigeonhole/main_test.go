@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) {
 	systems.Main(m, func() int {
 		return app.Main(app.Program[pigeonhole.Config]{
-			Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build,
+			Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build, Connect: pigeonhole.Connect,
 		})
 	})
 }

@@ -75,8 +75,8 @@ func (b Broker) Connect(ctx context.Context) error {
 	return err
 }
 
-// Partitions is how many partitions topic has, whose name is a full one: 0 without partitions. It is
-// ErrNotFound for one that does not exist, and does not create it.
+// Partitions is how many partitions topic has, whose name is a full one: 0 without partitions. It
+// is ErrNotFound for one that does not exist, and does not create it.
 func (b Broker) Partitions(ctx context.Context, topic string) (int, error) {
 	c, err := b.open(ctx)
 	if err != nil {
@@ -234,8 +234,8 @@ func (c *conn) ask(kind int, body []byte) (answered int, answer []byte, err erro
 	return answered, answer, err
 }
 
-// send writes a frame: its size, the size of the command, and the command, whose body has the number
-// of its kind.
+// send writes a frame: its size, the size of the command, and the command, whose body has the
+// number of its kind.
 func (c *conn) send(kind int, body []byte) error {
 	command := number(nil, 1, uint64(kind))
 	command = text(command, protowire.Number(kind), body)

@@ -2,6 +2,8 @@ package pigeonhole
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -9,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/pigeonhole"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -16,7 +20,13 @@ import (
 // tried has -config.connect's trials of a configuration made.
 func tried(t *testing.T, text string) (lines string, failed int) {
 	t.Helper()
-	trials, end := Connect(parse(t, text))
+	file := filepath.Join(t.TempDir(), "pigeonhole.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	loaded, err := config.Load(config.Spec[pigeonhole.Config]{
+		Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Args: []string{"-config.file", file, "-config.connect"}, Usage: os.Stderr,
+	})
+	require.NoError(t, err)
+	trials, end := pigeonhole.Connect(loaded.Config)
 	defer end()
 	var out strings.Builder
 	_, failed = trial.Run(t.Context(), trials, &out)

@@ -12,5 +12,5 @@ n=0
 while sleep 1; do
   n=$((n + 1))
   send "$bus/events" -H 'Content-Type: application/cloudevents+json' -d '{
-    "specversion": "1.0", "id": "'"$(date +%s)-$n"'", "source": "/shop", "type": "order.placed", "data": {"order": '"$n"', "total": '"$((n % 200))"'}}'
+    "specversion": "1.0", "id": "'"$(date +%s)-$n"'", "source": "/shop", "type": "order.placed", "data": {"order": '"$n"', "total": '"$((n * 37 % 200))"'}}'
 done

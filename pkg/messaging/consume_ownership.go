@@ -31,8 +31,8 @@ type ConsumerOption func(*Consumer)
 // the partition's messages get a context that ends with it. The partition may be gained again
 // later: f is then called again, perhaps while a handler, or a call of f, of the time before still
 // runs. That also happens when the consumer itself subscribes again for another length of its
-// receive queue (metric aviary_messaging_resubscribes_total, reasons longer_queue and shorter_queue). Set
-// MaxMessageBytes to the real size of messages, and it happens seldom.
+// receive queue (metric aviary_messaging_resubscribes_total, reasons longer_queue and
+// shorter_queue). Set MaxMessageBytes to the real size of messages, and it happens seldom.
 //
 // A broker may have begun to deliver the partition to another consumer before the loss is known
 // here, for as long as a broken connection takes to be noticed. What must not be written by two

@@ -65,7 +65,7 @@ func (f *finder) below(doc any, at string) {
 			f.bases = append(f.bases, place{at, v})
 		}
 		for key, value := range v {
-			f.below(value, at+"/"+escaper.Replace(key))
+			f.below(value, at+"/"+escaped(key))
 		}
 	case []any:
 		for i, value := range v {
@@ -74,10 +74,14 @@ func (f *finder) below(doc any, at string) {
 	}
 }
 
-var (
-	escaper   = strings.NewReplacer("~", "~0", "/", "~1")
-	unescaper = strings.NewReplacer("~1", "/", "~0", "~")
-)
+// escaped is a name as a JSON Pointer has it (RFC 6901, section 3), unescaped the other way round.
+func escaped(name string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
+}
+
+func unescaped(token string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+}
 
 // certain reports whether there is a schema at a JSON Pointer, in any draft.
 func (f *finder) certain(pointer string) bool {
@@ -112,7 +116,7 @@ func lookUp(v any, pointer string) (any, bool) {
 	for _, token := range strings.Split(pointer, "/")[1:] {
 		switch holder := v.(type) {
 		case map[string]any:
-			inner, ok := holder[unescaper.Replace(token)]
+			inner, ok := holder[unescaped(token)]
 			if !ok {
 				return nil, false
 			}

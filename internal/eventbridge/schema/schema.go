@@ -329,7 +329,7 @@ func dynamicAnchors(doc any, at string, found []anchor) []anchor {
 			found = append(found, anchor{at, parts(v)})
 		}
 		for key, value := range v {
-			found = dynamicAnchors(value, at+"/"+escaper.Replace(key), found)
+			found = dynamicAnchors(value, at+"/"+escaped(key), found)
 		}
 	case []any:
 		for i, value := range v {

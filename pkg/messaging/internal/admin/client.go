@@ -94,11 +94,11 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Use begins a use of the client; done ends it. The end of the last use closes the connections: the
-// next one sees rotated certificates, and a client without uses leaves no connection behind. It must
-// not happen while a request is under way: net/http (Go 1.26) puts the connection of an answer
-// without a body among the idle ones before it hands the answer on, and the request fails then with
-// "CloseIdleConnections called" though the server has answered it.
+// Use begins a use of the client; done ends it. The end of the last use closes the connections:
+// the next one sees rotated certificates, and a client without uses leaves no connection behind.
+// It must not happen while a request is under way: net/http (Go 1.26) puts the connection of an
+// answer without a body among the idle ones before it hands the answer on, and the request fails
+// then with "CloseIdleConnections called" though the server has answered it.
 func (c *Client) Use() (done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"math"
 	"regexp"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -47,22 +48,42 @@ type meter struct {
 	compiling bool
 	regexes   map[string]*countedRegexp
 	weight    int // of all regular expressions
+
+	steps   int       // given to this validation
+	began   time.Time // zero for what is not timed
+	clocked int       // how many were left when the clock was looked at
 }
 
 func newMeter() *meter {
 	return &meter{left: math.MaxInt, compiling: true, regexes: map[string]*countedRegexp{}}
 }
 
+// Steps are charged by what the library is known to do. Time is charged, too, for what is not known: a millisecond costs a twentieth of the steps that it
+// usually lasts for, so that two million steps never last for more than 20 s, and a machine that is busy with other things refuses nothing.
+const (
+	stepsPerMillisecond = 100
+	// clockEvery is after how many steps the clock is looked at.
+	clockEvery = 1_000
+)
+
 func (m *meter) spend(n int) {
 	if m.left -= n; m.left < 0 {
+		panic(spent{})
+	}
+	if m.clocked-m.left < clockEvery || m.began.IsZero() {
+		return
+	}
+	m.left = min(m.left, m.steps-int(time.Since(m.began).Milliseconds())*stepsPerMillisecond)
+	if m.clocked = m.left; m.left < 0 {
 		panic(spent{})
 	}
 }
 
 // measure runs a validation with so many steps. It returns how many are left, and whether that was enough.
 func (m *meter) measure(steps int, validate func()) (left int, enough bool) {
-	m.left = steps
+	m.left, m.steps, m.clocked, m.began = steps, steps, steps, time.Now()
 	defer func() {
+		m.began = time.Time{}
 		if v := recover(); v != nil {
 			if _, ok := v.(spent); !ok {
 				panic(v)

@@ -63,3 +63,25 @@ var errGone = errors.New("gone")
 type gone struct{}
 
 func (gone) Write([]byte) (int, error) { return 0, errGone }
+
+// TestNoFlowDrownsAnother: a flow with many samples shows one a second, and leaves the room of others alone.
+func TestNoFlowDrownsAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		s := &screen{out: &out}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- s.refresh(ctx) }()
+		for i := range 10_000 { // ten seconds
+			s.sample("fast", func() string { return "a sample" })
+			if i%2000 == 0 {
+				s.sample("slow", func() string { return "another" })
+			}
+			time.Sleep(time.Millisecond)
+		}
+		stop()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		assert.InDelta(t, 11, bytes.Count(out.Bytes(), []byte("fast")), 1)
+		assert.Equal(t, 5, bytes.Count(out.Bytes(), []byte("slow")))
+	})
+}

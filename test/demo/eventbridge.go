@@ -185,7 +185,7 @@ func (e *eventbridge) hook(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	status := e.note(name, event.ID)
 	w.WriteHeader(status)
-	e.env.screen.sample(func() string { return fmt.Sprintf("%s %s -> webhook %s: %d", event.Type, event.ID, name, status) })
+	e.env.screen.sample("eventbridge", func() string { return fmt.Sprintf("%s %s -> webhook %s: %d", event.Type, event.ID, name, status) })
 }
 
 // note remembers an attempt and returns its answer.

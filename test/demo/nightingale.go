@@ -170,7 +170,7 @@ func (n *nightingale) receive(d *messaging.Delivery) {
 		}
 		s.last[key] = max(m.Timestamp, last)
 	}
-	n.env.screen.sample(func() string { return m.line(key) })
+	n.env.screen.sample(n.name, func() string { return m.line(key) })
 }
 
 // line writes a message for people.

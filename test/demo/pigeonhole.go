@@ -221,7 +221,7 @@ func (p *pigeonhole) receive(d *messaging.Delivery) {
 	default:
 		a.last[key] = n
 	}
-	p.env.screen.sample(func() string {
+	p.env.screen.sample("pigeonhole", func() string {
 		return fmt.Sprintf("%s  %-60s number %d  kind %s", time.Now().Format("15:04:05.000"), origin, n, d.Properties["kind"])
 	})
 }

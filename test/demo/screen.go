@@ -10,10 +10,14 @@ import (
 	"time"
 )
 
-// linesPerSecond is how many samples a person can follow.
-const linesPerSecond = 5
+// ticksPerSecond is how often the screen moves on.
+const ticksPerSecond = 5
 
-// screen writes notes, a few samples of each second and a line of rates. On a
+// burst is how many samples of one flow may come at once after it was silent. In the long run each flow shows one a second: together that is what a person
+// can follow, and no flow's lines drown another's.
+const burst = 2
+
+// screen writes notes, a sample of each flow in each second and lines of rates. On a
 // terminal that line stays at the bottom; elsewhere it is written every few
 // seconds. It is safe for concurrent use.
 type screen struct {
@@ -21,9 +25,9 @@ type screen struct {
 	out      io.Writer
 	terminal bool
 	rates    []func() string
-	shown    string // the rate line at the bottom, on a terminal
-	room     int    // sample lines left in this slot
-	broken   error  // nobody can see what is written any more
+	shown    string         // the rate line at the bottom, on a terminal
+	room     map[string]int // sample lines that each flow has left
+	broken   error          // nobody can see what is written any more
 }
 
 func newScreen(out *os.File) *screen {
@@ -53,23 +57,29 @@ func (s *screen) status(line func() string) {
 	s.rates = append(s.rates, line)
 }
 
-// sample shows a line if this moment has room for one; most are never written.
-func (s *screen) sample(line func() string) {
+// sample shows a line of a flow if this moment has room for one; most are never written.
+func (s *screen) sample(flow string, line func() string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.room == 0 {
+	left, known := s.room[flow]
+	if !known {
+		left = burst
+	}
+	if left == 0 {
 		return
 	}
-	s.room--
-	s.line("   " + line())
+	if s.room == nil {
+		s.room = map[string]int{}
+	}
+	s.room[flow] = left - 1
+	s.line(fmt.Sprintf("   %-15s  %s", flow, line()))
 }
 
-// refresh keeps the rates current and makes room for samples, one at a time so
-// that a steady flow spreads over the second, until ctx ends.
+// refresh keeps the rates current and makes room for samples until ctx ends.
 func (s *screen) refresh(ctx context.Context) error {
-	tick := time.NewTicker(time.Second / linesPerSecond)
+	tick := time.NewTicker(time.Second / ticksPerSecond)
 	defer tick.Stop()
-	every := linesPerSecond
+	every := ticksPerSecond
 	if !s.terminal {
 		every *= 5
 	}
@@ -84,7 +94,11 @@ func (s *screen) refresh(ctx context.Context) error {
 			rates = s.current()
 		}
 		s.mu.Lock()
-		s.room = min(s.room+1, linesPerSecond) // samples come in bursts
+		if n%ticksPerSecond == 0 {
+			for flow, left := range s.room {
+				s.room[flow] = min(left+1, burst)
+			}
+		}
 		s.rate(rates)
 		broken := s.broken
 		s.mu.Unlock()

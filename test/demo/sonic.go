@@ -145,7 +145,7 @@ func (s *sonic) write(ctx context.Context, from, to *zone) error {
 			from.lags = from.lags[1:]
 		}
 		from.mu.Unlock()
-		s.env.screen.sample(func() string {
+		s.env.screen.sample("sonic", func() string {
 			return fmt.Sprintf("zone %s: SET %s %q    zone %s: GET %s %.1f ms later", from.name, key, value, to.name, key, milliseconds(lag))
 		})
 	}

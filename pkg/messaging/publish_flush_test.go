@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/messaging/internal/reach"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
 )
 
@@ -104,6 +105,7 @@ func publishing(t *testing.T, raw *fakeClient, n int, profile Profile) *Publishe
 	c := &Client{
 		log: zap.NewNop(), metrics: newMetrics(prometheus.NewRegistry()), producers: raw, watcher: watch.New(),
 		operationTimeout: time.Second, life: context.Background(), publishers: make(map[*Publisher]struct{}),
+		reach: reach.New(context.Background(), nil, time.Second),
 	}
 	profile.Routing = RouteExplicit
 	p, err := c.Publisher(t.Context(), "t", profile)

@@ -80,6 +80,9 @@ type partitionPublisher struct {
 
 	flush flush.Partition
 
+	// awaySince is since when the producer's connection is lost, in ns since 1970; 0: it is there.
+	awaySince atomic.Int64
+
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
 	stalled  bool

@@ -90,6 +90,7 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 // themselves. Each record is sent as a copy, so that late outcomes from the
 // previous producer find a stale original and change nothing.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
+	pp.awaySince.Store(0)
 	pp.mu.Lock()
 	for e := pp.list.Head(); e != nil; {
 		next := pp.list.Next(e)
@@ -272,7 +273,8 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
 		BackOffPolicyFunc: func() rawbackoff.Policy {
-			return awayBackoff{newBackoff(), pp.p.noteCutOff}
+			pp.awaySince.CompareAndSwap(0, time.Now().UnixNano())
+			return awayBackoff{newBackoff(), pp.back}
 		},
 		// Partitions are found by the publisher: each partition's topic is one partition.
 		PartitionsAutoDiscoveryInterval: never,
@@ -283,17 +285,30 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 	return options
 }
 
-// awayBackoff is the policy of a producer that connects again by itself. The client asks it for a
-// pause when an attempt has failed, and not when the first one succeeds.
+// awayBackoff is the policy of a producer that connects again by itself. The client makes one when
+// a connection has ended, and resets it when the producer is there again (pulsar-client-go v0.21.0
+// producer_partition.go, reconnectToBroker).
 type awayBackoff struct {
 	rawbackoff.Policy
 
-	away func()
+	back func()
 }
 
-func (b awayBackoff) Next() time.Duration {
-	b.away()
-	return b.Policy.Next()
+func (b awayBackoff) Reset() {
+	b.back()
+	b.Policy.Reset()
+}
+
+// briefAway is how long a connection may be away without being a cut. The client itself ends
+// connections, those of all topics of a broker, when one topic is not served.
+const briefAway = 2 * time.Second
+
+// back notes that the partition's producer is connected again.
+func (pp *partitionPublisher) back() {
+	if lost := pp.awaySince.Load(); lost != 0 && time.Since(time.Unix(0, lost)) >= briefAway {
+		pp.p.noteCutOff()
+	}
+	pp.awaySince.Store(0)
 }
 
 func (c Compression) raw() pulsar.CompressionType {

@@ -258,16 +258,29 @@ func (p *Publisher) Trouble() error {
 	return nil
 }
 
-// CutOff is when a partition of the publisher was last found to be away: its producer was lost, or
-// its connection, and did not come back at the first attempt; zero when none was. A connection that
-// is there again at once does not count: the client itself ends connections, those of all topics of
-// a broker, when one topic is not served. [Publisher.Trouble] says nothing of a lost connection
-// while no record waits: a producer connects again by itself. It may be called from any goroutine.
-func (p *Publisher) CutOff() time.Time {
-	if at := p.cutOff.Load(); at != 0 {
-		return time.Unix(0, at)
+// CutOff is when a partition of the publisher was away last: its producer was lost, or its
+// connection for two seconds; zero when none was. connecting says that one is connecting again and
+// has been for less: whether that is a cut is not known yet. The client itself ends connections,
+// those of all topics of a broker, when one topic is not served. [Publisher.Trouble] says nothing
+// of a lost connection while no record waits: a producer connects again by itself. It may be
+// called from any goroutine.
+func (p *Publisher) CutOff() (at time.Time, connecting bool) {
+	now := time.Now()
+	var away bool
+	for _, pp := range *p.partitions.Load() {
+		if lost := pp.awaySince.Load(); lost != 0 {
+			long := now.Sub(time.Unix(0, lost)) >= briefAway
+			away, connecting = away || long, connecting || !long
+		}
 	}
-	return time.Time{}
+	if away {
+		return now, connecting
+	}
+	// Behind the look at the partitions: what comes back meanwhile is noted first.
+	if noted := p.cutOff.Load(); noted != 0 {
+		at = time.Unix(0, noted)
+	}
+	return at, connecting
 }
 
 func (p *Publisher) noteCutOff() { p.cutOff.Store(time.Now().UnixNano()) }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strings"
 	"time"
@@ -23,9 +24,19 @@ type burier struct {
 	since      time.Time            // when it was opened
 }
 
+// errConnecting says that the connection of a dead-letter topic was just lost.
+var errConnecting = errors.New("the dead-letter topic is being connected to again")
+
+// open opens the dead-letter topic, unless it is open, and says since when it is. A topic that was away is open from when it is there again.
 func (b *burier) open(ctx context.Context) (since time.Time, err error) {
-	if b.publisher != nil && b.publisher.Trouble() == nil && !b.publisher.CutOff().After(b.since) {
-		return b.since, nil
+	if b.publisher != nil && b.publisher.Trouble() == nil {
+		switch cut, connecting := b.publisher.CutOff(); {
+		case cut.After(b.since):
+		case connecting: // it is not known yet whether the brokers are away
+			return since, errConnecting
+		default:
+			return b.since, nil
+		}
 	}
 	b.close()
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)

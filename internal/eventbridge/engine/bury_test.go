@@ -40,22 +40,34 @@ func TestADeadLetterTopicThatWasAwayIsOpenFromThenOn(t *testing.T) {
 	server := wire.Start(t)
 	b := newBurier(t, server, testConfig())
 	t.Cleanup(b.close)
-	open := func() time.Time {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		since, err := b.open(ctx)
-		require.NoError(t, err)
-		return since
-	}
-	since := open()
+	since, err := b.open(t.Context())
+	require.NoError(t, err)
 	time.Sleep(100 * time.Millisecond)
-	require.Equal(t, since, open(), "it is open")
+	again, err := b.open(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, since, again, "it is open")
 	server.RefuseConnections(true)
 	server.CutConnections()
-	require.Eventually(t, func() bool { return b.publisher.CutOff().After(since) }, 30*time.Second, 10*time.Millisecond)
+	noticed := func() bool {
+		cut, connecting := b.publisher.CutOff()
+		return connecting || cut.After(since)
+	}
+	require.Eventually(t, noticed, 30*time.Second, time.Millisecond)
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := b.open(ctx)
+		cancel()
+		require.Error(t, err, "it is away, and at first may be")
+	}
 	server.RefuseConnections(false)
 	back := time.Now()
-	require.True(t, open().After(back))
+	require.Eventually(t, func() bool { // the lane asks again, too
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		since, err = b.open(ctx)
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	require.True(t, since.After(back))
 }
 
 // A send topic that no broker serves has the client end the connection at each look ("ServiceNotReady"), which is that of the

@@ -179,7 +179,7 @@ func TestDashboardHasOurMetrics(t *testing.T) {
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
 			assert.Contains(t, string(datasource), "uid: "+target.Datasource.UID)
-			metric := regexp.MustCompile(`(nightingale|pigeonhole|sonic|eventbridge|messaging|process)_[a-z_]+`).FindString(target.Expr)
+			metric := regexp.MustCompile(`(nightingale|pigeonhole|sonic|eventbridge|aviary_messaging|process)_[a-z_]+`).FindString(target.Expr)
 			assert.NotEmpty(t, metric, target.Expr)
 			assert.Contains(t, known, strings.TrimSuffix(metric, "_bucket"), target.Expr)
 			panels++

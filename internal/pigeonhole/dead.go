@@ -23,12 +23,6 @@ const (
 // key, value and headers where the source keeps the message: its origin says where to
 // find it. Elsewhere that is the configuration's choice.
 func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Message, reason error, done func(error)) {
-	stored := func(err error) {
-		if ctx.Err() == nil { // a stop is no trouble
-			r.report(partDead, err)
-		}
-		done(err)
-	}
 	marks := []message.Header{
 		{Name: deadReason, Value: []byte(lane.Reason(reason))}, {Name: deadError, Value: []byte(cut(reason.Error(), maxDeadError))},
 		{Name: deadRoute, Value: []byte(r.cfg.Name)}, {Name: deadTo, Value: []byte(cut(to, maxDeadError))},
@@ -40,7 +34,7 @@ func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Messa
 	letter.Headers = append(append([]message.Header(nil), m.Headers...), marks...)
 	r.dead.Send(ctx, r.cfg.DeadLetter.To, &letter, func(err error) {
 		if _, refused := lane.Refused(err); !refused || !r.mayStub(m) {
-			stored(err)
+			done(err)
 			return
 		}
 		stub := letter
@@ -49,7 +43,7 @@ func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Messa
 		stub.Headers = append(marks, message.Header{Name: deadOmitted, Value: []byte(sizes)})
 		stub.AMQP = nil
 		// Not from within done, which must not block.
-		go r.dead.Send(ctx, r.cfg.DeadLetter.To, &stub, stored)
+		go r.dead.Send(ctx, r.cfg.DeadLetter.To, &stub, done)
 	})
 }
 

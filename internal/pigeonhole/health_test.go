@@ -3,12 +3,16 @@ package pigeonhole
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
@@ -20,24 +24,74 @@ type idle struct{}
 func (idle) Run(ctx context.Context, _ *lane.Set) error { <-ctx.Done(); return nil }
 func (idle) Lag(context.Context) (int64, error)         { return 0, nil }
 
-// TestWhatIsTheMatterEndsWithItsMessages: a route whose partitions went to another process while it tried to send is ready, though nothing comes here any more.
-func TestWhatIsTheMatterEndsWithItsMessages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := leading(t, "b")
-		r.source, r.phase, r.lanes = idle{}, running, lane.NewSet(lane.Config{Messages: 1, Bytes: 1}, lane.Route{})
-		r.report(partSending, errors.New("it takes nothing"))
-		r.report(partDead, errors.New("they neither"))
-		require.Equal(t, "dead letters: they neither, sending: it takes nothing", r.unwell())
-		watching, end := context.WithCancel(t.Context())
-		go r.watchLag(watching)
-		time.Sleep(time.Second)
-		assert.Empty(t, r.unwell())
+// patient is a sink, and one of dead letters, that takes its time for what is well.
+type patient struct {
+	kept
+	err error
+}
 
-		r.report("sink.pulsar", errors.New("away"))
-		time.Sleep(2 * lagEvery)
-		assert.Equal(t, "sink.pulsar: away", r.unwell(), "it is not about messages")
-		end()
-	})
+func (p *patient) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
+	if string(m.Value) == "ill" {
+		done(p.err)
+		return
+	}
+	time.AfterFunc(time.Second, func() { done(nil) })
+}
+
+// TestWhatIsTheMatterEndsWithItsLane: a route whose partition went to another process while it tried to send is ready,
+// whether anything comes from another one or not.
+func TestWhatIsTheMatterEndsWithItsLane(t *testing.T) {
+	for name, busy := range map[string]bool{"nothing else": false, "another partition": true} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { endsWithItsLane(t, busy) }) })
+	}
+}
+
+func endsWithItsLane(t *testing.T, busy bool) {
+	t.Helper()
+	core, logs := observer.New(zap.InfoLevel)
+	r := leading(t, "b")
+	r.log, r.source, r.phase = zap.New(core), idle{}, running
+	r.cfg.CommitEvery, r.cfg.MinBackoff, r.cfg.MaxBackoff = time.Second, time.Second, time.Second
+	r.sink, r.dead = &patient{err: errors.New("it takes nothing")}, &patient{err: errors.New("they neither")}
+	r.lanes = r.newLanes(InFlight{Messages: 10, Bytes: 1 << 20}, newMetrics(prometheus.NewRegistry()))
+	watching, end := context.WithCancel(t.Context())
+	defer end()
+	go r.watchLag(watching)
+
+	well := r.lanes.Open("well", func(int64) error { return nil })
+	defer well.Abandon()
+	var offers sync.WaitGroup
+	offering, enough := context.WithCancel(t.Context())
+	defer enough()
+	if busy {
+		offers.Go(func() {
+			for n := int64(0); offering.Err() == nil; n++ {
+				assert.NoError(t, well.Offer(t.Context(), &message.Message{}, n))
+				time.Sleep(300 * time.Millisecond)
+			}
+		})
+	}
+	time.Sleep(5 * time.Second) // it is well before the other is ill
+	ill := r.lanes.Open("ill", func(int64) error { return nil })
+	defer ill.Abandon()
+	offered, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for n, hops := range [][]string{make([]string, r.cfg.MaxHops), nil} { // the first is refused
+		require.NoError(t, ill.Offer(offered, &message.Message{Value: []byte("ill"), Hops: hops}, int64(n)))
+	}
+	time.Sleep(time.Minute)
+	assert.Equal(t, "dead letters: they neither, sending: it takes nothing", r.unwell())
+	ill.Abandon()
+	assert.Empty(t, r.unwell())
+	assert.Zero(t, logs.FilterMessage("recovered").Len(), "nobody knows")
+
+	r.report("sink.pulsar", errors.New("away"))
+	time.Sleep(2 * lagEvery)
+	assert.Equal(t, busy, r.lanes.State().InFlight > 0)
+	assert.Equal(t, "sink.pulsar: away", r.unwell(), "it is not about messages")
+	enough()
+	offers.Wait()
+	require.NoError(t, well.Close(t.Context()))
 }
 
 // TestResumingThatIsGivenUpIsNoTrouble: the partition is another process' then.

@@ -41,8 +41,6 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 		mu.Unlock()
 		defer func() {
 			if err != nil && ctx.Err() != nil {
-				r.mu.Lock()
-				defer r.mu.Unlock()
 				r.forget(partResuming) // another lane that is ill says so again
 			}
 		}()

@@ -136,18 +136,34 @@ func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, 
 	if rc.Guarantee == EffectivelyOnce {
 		r.resume, _ = r.sink.(resuming)
 	}
+	r.lanes = r.newLanes(bounds, m)
+	return r, nil
+}
+
+// newLanes makes the way from the route's source to its sinks.
+func (r *route) newLanes(bounds InFlight, m *metrics) *lane.Set {
 	way := lane.Route{
-		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: func(err error) { r.report(partSending, err) },
-		Log: r.log, Metrics: m.lanes.Route(rc.Name),
+		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: r.reporter(partSending), ReportDead: r.reporter(partDead),
+		Log: r.log, Metrics: m.lanes.Route(r.cfg.Name),
 	}
 	if r.dead != nil {
 		way.Dead = r.storeDeadLetter
 	}
-	r.lanes = lane.NewSet(lane.Config{
+	return lane.NewSet(lane.Config{
 		Messages: bounds.Messages, Bytes: int64(bounds.Bytes),
-		CommitEvery: rc.CommitEvery, MinBackoff: rc.MinBackoff, MaxBackoff: rc.MaxBackoff,
+		CommitEvery: r.cfg.CommitEvery, MinBackoff: r.cfg.MinBackoff, MaxBackoff: r.cfg.MaxBackoff,
 	}, way)
-	return r, nil
+}
+
+// reporter is what lanes report to.
+func (r *route) reporter(part string) func(error) {
+	return func(err error) {
+		if errors.Is(err, lane.ErrClosed) {
+			r.forget(part)
+			return
+		}
+		r.report(part, err)
+	}
 }
 
 // part is what a source or sink is made with. Its name is the path of its section
@@ -270,12 +286,12 @@ const (
 	partResuming = "resuming"
 )
 
-// forget ends what is the matter with parts: nobody tries any more, as when another process has taken the partition. r.mu is held.
-func (r *route) forget(parts ...string) {
-	for _, part := range parts {
-		if health := r.health[part]; health != nil {
-			health.Forget()
-		}
+// forget ends what is the matter with a part: nobody tries any more, as when another process has taken the partition.
+func (r *route) forget(part string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if health := r.health[part]; health != nil {
+		health.Forget()
 	}
 }
 
@@ -348,9 +364,6 @@ func (r *route) watchLag(ctx context.Context) {
 		held := r.lanes.State()
 		r.mu.Lock()
 		r.lag = n
-		if held.InFlight == 0 {
-			r.forget(partSending, partDead)
-		}
 		for _, health := range r.health {
 			health.Remind(zap.Int64("lag_messages", n), zap.Int("in_flight", held.InFlight))
 		}

@@ -35,6 +35,7 @@ func (l *Lane) storeDeadLetters() {
 			return
 		}
 		if len(failed) == 0 {
+			l.set.dead.over(l, nil)
 			backoff = 0
 			continue
 		}
@@ -73,6 +74,8 @@ func (l *Lane) storeTogether(refused []*entry) (failed []*entry, final error) {
 		l.set.route.Dead(l.ctx, e.to, e.m, e.err, func(err error) {
 			if outcomes[i] = err; err == nil {
 				l.deadLetterStored(e)
+			} else {
+				l.set.dead.note(l, err)
 			}
 			waiting.Done()
 		})

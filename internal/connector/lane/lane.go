@@ -303,10 +303,12 @@ func (l *Lane) signal(c chan struct{}) {
 func (l *Lane) run() {
 	defer close(l.ended)
 	defer l.set.remove(l)
+	defer l.set.sending.over(l, ErrClosed)
+	defer l.set.dead.over(l, ErrClosed)
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
 	defer ticker.Stop()
 	var backoff time.Duration
-	troubled := true // for all this lane knows: one that ended in trouble may have reported it
+	troubled := false
 	for {
 		select {
 		case <-l.ctx.Done():
@@ -318,13 +320,13 @@ func (l *Lane) run() {
 		if err := l.failure(); err != nil {
 			backoff, troubled = l.set.cfg.longer(backoff), true
 			if !errors.Is(err, context.Canceled) { // of an Offer that was given up
-				l.set.route.Report(err)
+				l.set.sending.note(l, err)
 			}
 			if l.sleep(backoff) {
 				l.repeat()
 			}
 		} else if troubled && l.recovered() {
-			l.set.route.Report(nil)
+			l.set.sending.over(l, nil)
 			backoff, troubled = 0, false
 		}
 	}
@@ -340,11 +342,12 @@ func (l *Lane) failure() error {
 	return l.broken
 }
 
-// recovered reports whether something was stored since the last failure, or ever.
+// recovered reports whether something was stored since the last failure, or nothing is to be sent again:
+// what failed was refused then.
 func (l *Lane) recovered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.broken == nil && l.well
+	return l.broken == nil && (l.well || l.out == 0)
 }
 
 // repeat sends what failed again, and what the sink has stored behind it, in order. What

@@ -78,6 +78,7 @@ type bench struct {
 	mu      sync.Mutex
 	commits []int64
 	reports []error
+	letters []error // what was reported of dead letters
 	stopped []error
 	dead    []string
 	deadErr func(n int) error
@@ -95,9 +96,10 @@ func newBench(t *testing.T, cfg Config, change func(*Route)) *bench {
 	cfg.CommitEvery, cfg.MinBackoff, cfg.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond, time.Second
 	r := Route{
 		Sink: b.sink, Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry()).Route("test"),
-		Prepare: func() (Prepare, func()) { return straight, nil },
-		Stop:    func(err error) { b.note(func() { b.stopped = append(b.stopped, err) }) },
-		Report:  func(err error) { b.note(func() { b.reports = append(b.reports, err) }) },
+		Prepare:    func() (Prepare, func()) { return straight, nil },
+		Stop:       func(err error) { b.note(func() { b.stopped = append(b.stopped, err) }) },
+		Report:     func(err error) { b.note(func() { b.reports = append(b.reports, err) }) },
+		ReportDead: func(err error) { b.note(func() { b.letters = append(b.letters, err) }) },
 		Dead: func(_ context.Context, _ string, m *message.Message, reason error, done func(error)) {
 			var err error
 			b.note(func() {
@@ -645,33 +647,4 @@ func TestNothingIsSentAfterwards(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestTroubleEndsWithTheNextLane: a lane that ends in trouble, as when the source and the sink are
-// one broker that restarts, leaves none behind once the next one has stored something.
-func TestTroubleEndsWithTheNextLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
-		away := errors.New("away")
-		b.sink.now = func(_ int, s sent) bool { s.done(away); return true }
-		l := b.open()
-		offer(t, l, 1)
-		time.Sleep(time.Second)
-		l.Abandon()
-		b.sink.mu.Lock()
-		b.sink.now = func(_ int, s sent) bool { s.done(nil); return true }
-		b.sink.mu.Unlock()
-		next := b.open()
-		last := func() error {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.reports[len(b.reports)-1]
-		}
-		time.Sleep(time.Second)
-		require.ErrorIs(t, last(), away, "nothing is known of the sink")
-		offer(t, next, 1)
-		time.Sleep(time.Second)
-		require.NoError(t, last())
-		require.NoError(t, next.Close(t.Context()))
-	})
 }

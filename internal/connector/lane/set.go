@@ -45,8 +45,11 @@ type Route struct {
 	Dead func(ctx context.Context, to string, m *message.Message, reason error, done func(error))
 	// Stop ends the route for good: err says why.
 	Stop func(err error)
-	// Report is told of trouble with the sink, and nil when it is over.
+	// Report is told of trouble with the sink, and of its end when no lane has it any more: nil,
+	// or ErrClosed when the last that had it did not get through, but has ended.
 	Report func(err error)
+	// ReportDead is told the same of dead letters; nil: nobody is.
+	ReportDead func(err error)
 
 	Log     *zap.Logger
 	Metrics *RouteMetrics
@@ -71,12 +74,18 @@ type Set struct {
 	messages, bytes       atomic.Int64
 	common                common
 
+	sending, dead illness
+
 	stored, filtered, refused, resent atomic.Int64
 }
 
 // NewSet makes a route's lanes; there are none yet.
 func NewSet(cfg Config, route Route) *Set {
-	s := &Set{cfg: cfg, route: route, lanes: map[*Lane]struct{}{}}
+	s := &Set{
+		cfg: cfg, route: route, lanes: map[*Lane]struct{}{},
+		sending: illness{report: route.Report, lanes: map[*Lane]struct{}{}},
+		dead:    illness{report: route.ReportDead, lanes: map[*Lane]struct{}{}},
+	}
 	s.maxMessages.Store(int64(cfg.Messages))
 	s.maxBytes.Store(cfg.Bytes)
 	return s

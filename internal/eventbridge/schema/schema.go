@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
 	"github.com/aviaryhq/aviary/internal/door"
 )
@@ -488,7 +489,11 @@ func explain(err error) error {
 	out := wrong.BasicOutput()
 	e := &Error{Pointer: cut(out.InstanceLocation), Text: "is not as the schema has it"}
 	if out.Error != nil {
-		e.Text = cut(out.Error.String())
+		e.Text = out.Error.String()
+		if format, ok := wrong.ErrorKind.(*kind.Format); ok && cut(e.Text) != e.Text { // the value would leave no room for the reason
+			e.Text = fmt.Sprintf("is not valid %s: %v", format.Want, format.Err)
+		}
+		e.Text = cut(e.Text)
 	}
 	return e
 }

@@ -117,7 +117,7 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	}
 	wide := wideClasses(text)
 	if wide*wideWeight > mostRegex {
-		return nil, fmt.Errorf("the regular expression has more than %d classes of Unicode", mostRegex/wideWeight)
+		return nil, fmt.Errorf("the regular expression has more than %d classes or wide ranges of Unicode, a range where case is ignored being ten", mostRegex/wideWeight)
 	}
 	if !m.compiling { // of data: that it can be read is enough
 		m.spend(1 + len(text) + wide*wideSteps)
@@ -146,11 +146,11 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 // wideWeight and wideSteps are what one of wideClasses is to compile, and to read.
 const wideWeight, wideSteps = 250, 5_000
 
-// wideClasses is how many classes of Unicode a regular expression may have. Ranges beyond ASCII, with all that is the same in upper and lower case, are ten each:
-// one takes some milliseconds to read.
+// wideClasses is how many classes of Unicode a regular expression may have. Ranges beyond ASCII are ten each where case may be ignored: there one takes some
+// milliseconds to read, with all that is the same in upper and lower case.
 func wideClasses(text string) int {
 	n := strings.Count(text, `\p`) + strings.Count(text, `\P`)
-	if !strings.Contains(text, "(?") {
+	if !ignoresCase(text) {
 		return n
 	}
 	for i := 1; i < len(text); i++ {
@@ -159,6 +159,21 @@ func wideClasses(text string) int {
 		}
 	}
 	return n
+}
+
+// ignoresCase reports whether a regular expression may have flags with an i that is set, as (?i) and (?si-m: have.
+func ignoresCase(text string) bool {
+	for {
+		_, rest, found := strings.Cut(text, "(?")
+		if !found {
+			return false
+		}
+		text = strings.TrimLeft(rest, "imsU")
+		set := rest[:len(rest)-len(text)]
+		if text != "" && strings.IndexByte("-:)", text[0]) >= 0 && strings.Contains(set, "i") {
+			return true
+		}
+	}
 }
 
 // look is for the data that is checked next. It reports whether the chain of parts that lead to each other is not too long for it.

@@ -315,6 +315,23 @@ func TestRegularExpressionsTakeLittle(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(256<<20))
 }
 
+// TestWideRangesAreBoundedWhereCaseIsIgnored: elsewhere they cost nothing, and ordinary expressions have many.
+func TestWideRangesAreBoundedWhereCaseIsIgnored(t *testing.T) {
+	const start = `[A-Z_a-zÀ-ÖØ-öø-˿Ͱ-ͽͿ-\x{1FFF}\x{200C}-\x{200D}⁰-\x{218F}Ⰰ-\x{2FEF}、-\x{D7FF}豈-\x{FDCF}ﷰ-\x{FFFD}𐀀-\x{EFFFF}]` // of XML's names
+	compile := func(group string) error {
+		doc, err := json.Marshal(map[string]any{"pattern": `^` + fmt.Sprintf(group, start) + `$`})
+		require.NoError(t, err)
+		_, err = schema.Compile(doc)
+		return err
+	}
+	for _, group := range []string{`(?:%s)+`, `(?P<i>%s)`, `(?s:%s)`, `(?-i)%s`, `(?s-i:%s)`, `(?:i)%s`, `i(?:x)%s(?m)i`} {
+		require.NoError(t, compile(group), group)
+	}
+	for _, group := range []string{`(?i)%s`, `(?i:%s)`, `(?si)%s`, `(?is:%s)`, `(?si-m:%s)`, `(?:(?mi)%s)`} {
+		require.ErrorContains(t, compile(group), "classes or wide ranges", group)
+	}
+}
+
 // TestManyPartsAreRefused: compiling takes time that grows with the square of them.
 func TestManyPartsAreRefused(t *testing.T) {
 	_, err := schema.Compile(json.RawMessage(`{"properties":{` + listed(15_000, `"%d":{}`) + `}}`))

@@ -338,15 +338,20 @@ func (known costs) of(s *jsonschema.Schema) heavy {
 // comparisons of texts are one step.
 const comparisons = 16
 
+// comparedBytes of a text are a comparison more.
+const comparedBytes = 1_024
+
 // comparison is what it costs to compare a value with one of a schema, all the way down. Numbers are made fractions first.
 func comparison(v any) int {
 	switch v := v.(type) {
+	case string:
+		return 1 + len(v)/comparedBytes
 	case json.Number:
 		return numberSteps * comparisons * (1 + long(v))
 	case map[string]any:
 		n := 1
-		for _, one := range v {
-			n += comparison(one)
+		for name, one := range v {
+			n += len(name)/comparedBytes + comparison(one)
 		}
 		return n
 	case []any:

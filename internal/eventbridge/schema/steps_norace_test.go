@@ -141,7 +141,8 @@ func TestStepsAreBounded(t *testing.T) {
 		"a list with a long number that no part looks into": {
 			`{"$ref":"#/$defs/c0","$defs":{` + twice(20) + `}}`, `[1e-300,` + repeated(131_000, `1`) + `]`,
 		},
-		"names that are checked": {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
+		"long texts that differ at their end": {`{"allOf":[` + repeated(1_900, `{"uniqueItems":true}`) + `]}`, `[` + listed(20, `"`+strings.Repeat("x", 50_000)+`%02d"`) + `]`},
+		"names that are checked":              {`{"propertyNames":{"anyOf":[` + listed(500, `{"pattern":"^k%d"}`) + `]}}`, `{` + listed(20_000, `"x%d":1`) + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := schema.Compile(json.RawMessage(test.schema))
@@ -221,12 +222,15 @@ func TestUsualSchemasSuffice(t *testing.T) {
 			`{"items":{"type":"object","properties":{"a":{"type":"integer","minimum":0},"b":{"type":"number","maximum":1e9},"c":{"enum":[1,2,3]}}}}`,
 			`[` + repeated(10_000, `{"a":123,"b":2.2250738585072014e-308,"c":3}`) + `]`,
 		},
-		"a great many numbers":      {`{"items":{"type":"number"}}`, `[` + repeated(500_000, `1`) + `]`},
-		"many numbers in bounds":    {`{"items":{"type":"number","minimum":0,"maximum":100}}`, `[` + repeated(200_000, `12.5`) + `]`},
-		"many multiples":            {`{"items":{"multipleOf":0.01}}`, `[` + repeated(150_000, `12.25`) + `]`},
-		"a list that many lead to":  {`{"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"items":{"type":["string","null"]}}}}`, `[` + repeated(260_000, `"a"`) + `]`},
-		"a recursive one with much": {`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{` + listed(900, `"p%d":{"type":"string"}`) + `,"children":{"items":{"$recursiveRef":"#"}}}}`, tree},
-		"different numbers":         {`{"items":{"uniqueItems":true}}`, `[` + repeated(3_000, `[`+listed(20, `%d.5`)+`]`) + `]`},
+		"a great many numbers":        {`{"items":{"type":"number"}}`, `[` + repeated(500_000, `1`) + `]`},
+		"many numbers in bounds":      {`{"items":{"type":"number","minimum":0,"maximum":100}}`, `[` + repeated(200_000, `12.5`) + `]`},
+		"many multiples":              {`{"items":{"multipleOf":0.01}}`, `[` + repeated(150_000, `12.25`) + `]`},
+		"a list that many lead to":    {`{"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"items":{"type":["string","null"]}}}}`, `[` + repeated(260_000, `"a"`) + `]`},
+		"a recursive one with much":   {`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{` + listed(900, `"p%d":{"type":"string"}`) + `,"children":{"items":{"$recursiveRef":"#"}}}}`, tree},
+		"different numbers":           {`{"items":{"uniqueItems":true}}`, `[` + repeated(3_000, `[`+listed(20, `%d.5`)+`]`) + `]`},
+		"long texts that differ":      {`{"items":{"uniqueItems":true}}`, `[` + repeated(40, `[`+listed(20, `"`+strings.Repeat("x", 1_000)+`%02d"`)+`]`) + `]`},
+		"one list of long texts":      {`{"uniqueItems":true}`, `[` + listed(20, `"`+strings.Repeat("x", 50_000)+`%02d"`) + `]`},
+		"an enumeration of long ones": {`{"items":{"enum":[` + listed(50, `"`+strings.Repeat("x", 2_000)+`%02d"`) + `]}}`, `[` + repeated(400, `"`+strings.Repeat("x", 2_000)+`49"`) + `]`},
 		"deep in a deep schema": {
 			`{"$ref":"#/$defs/c0","$defs":{"c40":{"type":"array","items":{"$ref":"#/$defs/c0"}},` + listed(40, `"c%[1]d":{"allOf":[{"$ref":"#/$defs/n%[1]d"}]},"n%[1]d":{"$ref":"#/$defs/e%[1]d"}`) +
 				`,` + listed(40, `"e%d":{"$ref":"#/$defs/c40"}`) + `}}`, strings.Repeat("[", 128) + strings.Repeat("]", 128),
@@ -238,6 +242,28 @@ func TestUsualSchemasSuffice(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, s.Check(t.Context(), []byte(test.data), &steps), name)
 		t.Log(name, schema.MostSteps-steps, time.Since(began))
+	}
+}
+
+// TestLongTextsThatDifferAreCharged: to find equal ones, or equal lists with some, takes as long as they are.
+func TestLongTextsThatDifferAreCharged(t *testing.T) {
+	s, err := schema.Compile(json.RawMessage(`{"uniqueItems":true}`))
+	require.NoError(t, err)
+	long := strings.Repeat("x", 40_000)
+	for data, least := range map[string]int{
+		`[` + listed(15, `"`+long+`%d"`) + `]`:       500,
+		`[` + listed(25, `"`+long+`%d"`) + `]`:       240,
+		`[` + listed(10, `["`+long+`%d"]`) + `]`:     60,
+		`[` + listed(10, `{"`+long+`":%d}`) + `]`:    60,
+		`[` + listed(25, `[["`+long+`%d"]]`) + `]`:   60,
+		`[` + listed(25, `[{"`+long+`%d":1}]`) + `]`: 60,
+	} {
+		steps := schema.MostSteps
+		require.NoError(t, s.Check(t.Context(), []byte(data), &steps))
+		took := schema.MostSteps - steps
+		assert.Greater(t, took, least, "%.60s", data)
+		assert.Less(t, took, 20_000, "%.60s", data) // time may be charged, too
+		t.Log(took)
 	}
 }
 

@@ -399,7 +399,7 @@ func TestCompilingIsBounded(t *testing.T) {
 		began := time.Now()
 		_, err := schema.Compile(json.RawMessage(text))
 		require.ErrorContains(t, err, strings.TrimRight(want, ", "))
-		assert.Less(t, time.Since(began), 5*time.Second, want)
+		assert.Less(t, time.Since(began), 30*time.Second, want)
 		t.Log(want, time.Since(began))
 	}
 	for _, text := range []string{

@@ -384,7 +384,17 @@ func TestCompilingIsBounded(t *testing.T) {
 	for i := range inner {
 		inner[i] = `{"$ref":"#/x` + strings.Repeat("/not", 99-i) + `"}`
 	}
+	keys, spelled := make([]string, 40), make([]string, 40)
+	for i := range keys {
+		keys[i] = `{"$ref":"#` + strings.Repeat("/items/0", i+1) + `"}`
+		spelled[i] = `{"$ref":"#/allOf/` + strings.Repeat("0", i+1) + `"}`
+	}
+	many := `{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}`
 	for want, text := range map[string]string{
+		"no schema otherwise,":      `{"anyOf":[` + strings.Join(keys, ",") + `],` + strings.Repeat(`"items":{"0":{`, 40) + many[1:] + strings.Repeat(`}}`, 40),
+		"no schema otherwise, ":     `{"anyOf":[` + strings.Join(spelled, ",") + `],"allOf":[` + many + `]}`,
+		"no schema otherwise, ,":    `{"anyOf":[` + strings.NewReplacer("#", "#/additionalItems", "items", "allOf").Replace(strings.Join(keys, ",")) + `],"additionalItems":{` + strings.Repeat(`"allOf":{"0":{`, 40) + many[1:] + strings.Repeat(`}}`, 40) + `}`,
+		"for so many $id":           `{"$defs":{` + listed(1_500, `"k%[1]d":{"$id":"a%[1]d","$ref":"#/x%[1]d","$dynamicRef":"#/y%[1]d"}`) + `}}`,
 		"elements that are alike":   `{"required":` + alike + `}`,
 		"elements that are alike,":  `{"$schema":"http://json-schema.org/draft-04/schema#","enum":` + alike + `}`,
 		"elements that are alike, ": `{"dependentRequired":{"a":` + alike + `}}`,
@@ -406,10 +416,23 @@ func TestCompilingIsBounded(t *testing.T) {
 		`{"properties":{"$dynamicAnchor":{"type":"string"}}}`, `{"default":{"$dynamicAnchor":"a","type":"x"},"items":{"$dynamicAnchor":"n","type":"string"}}`,
 		`{"anyOf":[` + strings.Repeat(`true,`, 7_999) + `true]}`, `{"items":{"properties":{` + listed(950, `"`+strings.Repeat("x", 200)+`%d":{"items":{"uniqueItems":true}}`) + `}}}`,
 		strings.Repeat(`{"not":`, 127) + `{"type":"string"}` + strings.Repeat(`}`, 127),
+		`{"$defs":{` + listed(400, `"k%[1]d":{"$id":"a%[1]d","$ref":"#/$defs/x%[1]d","$defs":{"x%[1]d":{"type":"string"}}}`) + `}}`,
+		`{"anyOf":[` + repeated(40, `{"$ref":"#/allOf/0"}`) + `],"allOf":[` + many + `]}`,
 	} {
 		_, err := schema.Compile(json.RawMessage(text))
 		require.NoError(t, err, "%.80s", text)
 	}
+}
+
+// TestLongNamesTakeLittle: where a part is in a schema is not written out for each value of it.
+func TestLongNamesTakeLittle(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := schema.Compile(json.RawMessage(`{"` + strings.Repeat("x", 100_000) + `":[[],[],` + repeated(70_000, `1`) + `]}`))
+	require.NoError(t, err)
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(128<<20))
+	t.Log((after.TotalAlloc - before.TotalAlloc) >> 20)
 }
 
 // TestWaitingEnds: a validation that finds all others at work waits no longer than it may.

@@ -143,22 +143,22 @@ func (f *finder) certain(v any, pointer string) bool {
 
 // lookUp is what stands at a JSON Pointer, and how many names and indexes were looked up.
 func lookUp(v any, tokens []string) (target any, depth int, found bool) {
-	for depth, token := range tokens {
+	for before, token := range tokens {
 		switch holder := v.(type) {
 		case map[string]any:
 			inner, ok := holder[token]
 			if !ok {
-				return nil, depth + 1, false
+				return nil, before + 1, false
 			}
 			v = inner
 		case []any:
 			i, err := strconv.Atoi(token)
 			if err != nil || i < 0 || i >= len(holder) {
-				return nil, depth + 1, false
+				return nil, before + 1, false
 			}
 			v = holder[i]
 		default:
-			return nil, depth + 1, false
+			return nil, before + 1, false
 		}
 	}
 	return v, len(tokens), true

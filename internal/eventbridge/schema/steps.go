@@ -117,7 +117,7 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	}
 	wide := wideClasses(text)
 	if wide*wideWeight > mostRegex {
-		return nil, fmt.Errorf("the regular expression has more than %d classes or wide ranges of Unicode, a range where case is ignored being ten", mostRegex/wideWeight)
+		return nil, fmt.Errorf("the regular expression has more than %d classes or wide ranges of Unicode, with (?i) a range is ten", mostRegex/wideWeight)
 	}
 	if !m.compiling { // of data: that it can be read is enough
 		m.spend(1 + len(text) + wide*wideSteps)

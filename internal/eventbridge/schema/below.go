@@ -66,6 +66,9 @@ func (c *membersCost) cost(object map[string]any) int {
 
 // long is what it costs besides that an object has long numbers.
 func (c *membersCost) long(m *meter, object map[string]any) (n int) {
+	if c.each == 0 { // no part looks at them
+		return 0
+	}
 	for name, v := range object {
 		own, ok := c.named[name]
 		if !ok {
@@ -143,6 +146,9 @@ func (c *elementsCost) cost(elements int) int {
 
 // long is what it costs besides that a list has long numbers.
 func (c *elementsCost) long(m *meter, list []any) (n int) {
+	if c.each == 0 { // no part looks at them
+		return 0
+	}
 	for i, v := range list {
 		own := c.rest
 		if i < len(c.first) {

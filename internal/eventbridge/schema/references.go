@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"net/url"
 	"strconv"
 	"strings"
@@ -10,26 +11,38 @@ import (
 // each other. mostLooked bounds the objects in all of them.
 const mostLooked = 4 * mostParts
 
-// lookedAt counts the objects in places that references may lead to, where there is perhaps no schema otherwise. A place in two of them counts twice.
-func lookedAt(doc any) (n int) {
-	f := finder{pointers: map[string]bool{}}
-	f.find(doc)
+// mostLookups bounds the look for what references lead to: each of them is looked for below each identifier.
+const mostLookups = 2_000_000
+
+// checkReferences counts the objects in places that references may lead to, where there is perhaps no schema otherwise. A place in two of them counts twice.
+func checkReferences(doc any) error {
+	f := finder{pointers: map[string][]string{}}
+	f.below(doc, nil)
 	seen := map[string]bool{}
+	looked, left := 0, mostLookups
 	for _, base := range append(f.bases, place{value: doc}) {
-		for pointer := range f.pointers {
+		for pointer, tokens := range f.pointers {
+			target, depth, found := lookUp(base.value, tokens)
+			if left -= depth; found {
+				left -= (len(base.at) + len(pointer)) / 16
+			}
+			if left < 0 {
+				return errors.New("a schema has too many references with JSON Pointers for so many $id")
+			}
 			at := base.at + pointer
-			if target, found := lookUp(base.value, pointer); found && !seen[at] {
-				seen[at] = true
-				if !f.certain(at) {
-					n += parts(target)
-				}
-				if n > mostLooked {
-					return n
-				}
+			if !found || seen[at] {
+				continue
+			}
+			seen[at] = true
+			if !f.certain(doc, at) {
+				looked += parts(target)
+			}
+			if looked > mostLooked {
+				return errors.New("references lead to too much that is no schema otherwise: put it into $defs")
 			}
 		}
 	}
-	return n
+	return nil
 }
 
 // place is a value of a schema with its JSON Pointer.
@@ -40,96 +53,113 @@ type place struct {
 
 // finder finds the JSON Pointers of references, and what they may begin at.
 type finder struct {
-	pointers map[string]bool
+	pointers map[string][]string // with the names in each
 	bases    []place
 	old      bool // some of the schema is of a draft before 2019
 }
 
-func (f *finder) find(doc any) { f.below(doc, "") }
-
-func (f *finder) below(doc any, at string) {
+func (f *finder) below(doc any, at []string) {
 	switch v := doc.(type) {
 	case map[string]any:
 		for _, name := range [...]string{"$ref", "$dynamicRef", "$recursiveRef"} {
 			text, _ := v[name].(string)
 			_, fragment, _ := strings.Cut(text, "#")
-			if pointer, err := url.PathUnescape(fragment); err == nil && strings.HasPrefix(pointer, "/") {
-				f.pointers[pointer] = true
+			if pointer, err := url.PathUnescape(fragment); err == nil && strings.HasPrefix(pointer, "/") && f.pointers[pointer] == nil {
+				f.pointers[pointer] = tokensOf(pointer)
 			}
 		}
 		text, _ := v["$schema"].(string)
 		f.old = f.old || strings.Contains(text, "draft-0")
 		_, hasID := v["$id"].(string)
 		_, hadID := v["id"].(string)
-		if at != "" && (hasID || hadID) {
-			f.bases = append(f.bases, place{at, v})
+		if len(at) > 0 && (hasID || hadID) {
+			f.bases = append(f.bases, place{pointerOf(at), v})
 		}
 		for key, value := range v {
-			f.below(value, at+"/"+escaped(key))
+			f.below(value, append(at, key))
 		}
 	case []any:
 		for i, value := range v {
-			f.below(value, at+"/"+strconv.Itoa(i))
+			f.below(value, append(at, strconv.Itoa(i)))
 		}
 	}
 }
 
-// escaped is a name as a JSON Pointer has it (RFC 6901, section 3), unescaped the other way round.
-func escaped(name string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
+// pointerOf is a JSON Pointer (RFC 6901, section 3) of names and indexes.
+func pointerOf(tokens []string) string {
+	var b strings.Builder
+	for _, token := range tokens {
+		b.WriteByte('/')
+		b.WriteString(strings.ReplaceAll(strings.ReplaceAll(token, "~", "~0"), "/", "~1"))
+	}
+	return b.String()
 }
 
-func unescaped(token string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+// tokensOf is the other way round.
+func tokensOf(pointer string) []string {
+	tokens := strings.Split(pointer, "/")[1:]
+	for i, token := range tokens {
+		tokens[i] = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+	}
+	return tokens
 }
 
 // certain reports whether there is a schema at a JSON Pointer, in any draft.
-func (f *finder) certain(pointer string) bool {
-	for tokens := strings.Split(pointer, "/")[1:]; len(tokens) > 0; tokens = tokens[1:] {
-		switch tokens[0] {
+func (f *finder) certain(v any, pointer string) bool {
+	for tokens := tokensOf(pointer); len(tokens) > 0; {
+		part, _ := v.(map[string]any)
+		keyword := tokens[0]
+		v, tokens = part[keyword], tokens[1:]
+		list, isList := v.([]any)
+		switch keyword {
 		case "not", "additionalProperties", "additionalItems":
 			continue
-		case "items":
-			if len(tokens) > 1 {
-				if _, err := strconv.Atoi(tokens[1]); err == nil {
-					tokens = tokens[1:]
-				}
+		case "items": // a schema or, in older drafts, a list of them
+			if !isList || len(tokens) == 0 {
+				continue
 			}
-			continue
-		case "$defs":
-			if f.old {
+		case "allOf", "anyOf", "oneOf":
+		case "$defs", "definitions", "properties", "patternProperties", "dependencies":
+			names, _ := v.(map[string]any)
+			if len(tokens) == 0 || keyword == "$defs" && f.old {
 				return false
 			}
-		case "definitions", "allOf", "anyOf", "oneOf", "properties", "patternProperties", "dependencies":
+			v, tokens = names[tokens[0]], tokens[1:]
+			continue
 		default:
 			return false
 		}
-		if tokens = tokens[1:]; len(tokens) == 0 {
+		if len(tokens) == 0 {
 			return false
 		}
+		i, err := strconv.Atoi(tokens[0])
+		if err != nil || i < 0 || i >= len(list) || strconv.Itoa(i) != tokens[0] { // the library takes 00 for another place than 0
+			return false
+		}
+		v, tokens = list[i], tokens[1:]
 	}
 	return true
 }
 
-// lookUp is what stands at a JSON Pointer.
-func lookUp(v any, pointer string) (any, bool) {
-	for _, token := range strings.Split(pointer, "/")[1:] {
+// lookUp is what stands at a JSON Pointer, and how many names and indexes were looked up.
+func lookUp(v any, tokens []string) (target any, depth int, found bool) {
+	for before, token := range tokens {
 		switch holder := v.(type) {
 		case map[string]any:
-			inner, ok := holder[unescaped(token)]
+			inner, ok := holder[token]
 			if !ok {
-				return nil, false
+				return nil, before + 1, false
 			}
 			v = inner
 		case []any:
 			i, err := strconv.Atoi(token)
 			if err != nil || i < 0 || i >= len(holder) {
-				return nil, false
+				return nil, before + 1, false
 			}
 			v = holder[i]
 		default:
-			return nil, false
+			return nil, before + 1, false
 		}
 	}
-	return v, true
+	return v, len(tokens), true
 }

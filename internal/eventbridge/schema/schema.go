@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
 	"github.com/aviaryhq/aviary/internal/door"
 )
@@ -122,8 +123,8 @@ func Compile(text json.RawMessage) (*Schema, error) {
 	if alike(doc, MostSteps) < 0 {
 		return nil, errors.New("the lists of a schema have too many elements that are alike")
 	}
-	if lookedAt(doc) > mostLooked {
-		return nil, errors.New("references lead to too much that is no schema otherwise: put it into $defs")
+	if err := checkReferences(doc); err != nil {
+		return nil, err
 	}
 	s := &Schema{doc: doc, alternatives: alternatives(doc), made: 1}
 	first, err := s.checker()
@@ -303,7 +304,7 @@ func compile(doc any, at string, m *meter) (made compiled, err error) {
 		return made, err
 	}
 	wasted := 0
-	for _, a := range dynamicAnchors(doc, "", nil) {
+	for _, a := range dynamicAnchors(doc, nil, nil) {
 		// Those that are part of the schema are compiled already, and this finds them. What is no schema is refused, and tried again in all that it is in.
 		one, err := c.Compile(location + "#" + url.PathEscape(a.pointer))
 		if err == nil {
@@ -322,18 +323,18 @@ type anchor struct {
 }
 
 // dynamicAnchors appends what may be a schema with a $dynamicAnchor.
-func dynamicAnchors(doc any, at string, found []anchor) []anchor {
+func dynamicAnchors(doc any, at []string, found []anchor) []anchor {
 	switch v := doc.(type) {
 	case map[string]any:
 		if _, ok := v["$dynamicAnchor"].(string); ok {
-			found = append(found, anchor{at, parts(v)})
+			found = append(found, anchor{pointerOf(at), parts(v)})
 		}
 		for key, value := range v {
-			found = dynamicAnchors(value, at+"/"+escaped(key), found)
+			found = dynamicAnchors(value, append(at, key), found)
 		}
 	case []any:
 		for i, value := range v {
-			found = dynamicAnchors(value, at+"/"+strconv.Itoa(i), found)
+			found = dynamicAnchors(value, append(at, strconv.Itoa(i)), found)
 		}
 	}
 	return found
@@ -488,7 +489,11 @@ func explain(err error) error {
 	out := wrong.BasicOutput()
 	e := &Error{Pointer: cut(out.InstanceLocation), Text: "is not as the schema has it"}
 	if out.Error != nil {
-		e.Text = cut(out.Error.String())
+		e.Text = out.Error.String()
+		if format, ok := wrong.ErrorKind.(*kind.Format); ok && cut(e.Text) != e.Text { // the value would leave no room for the reason
+			e.Text = fmt.Sprintf("is not valid %s: %v", format.Want, format.Err)
+		}
+		e.Text = cut(e.Text)
 	}
 	return e
 }

@@ -117,7 +117,7 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	}
 	wide := wideClasses(text)
 	if wide*wideWeight > mostRegex {
-		return nil, fmt.Errorf("the regular expression has more than %d classes of Unicode", mostRegex/wideWeight)
+		return nil, fmt.Errorf("the regular expression has more than %d classes or wide ranges of Unicode, with (?i) a range is ten", mostRegex/wideWeight)
 	}
 	if !m.compiling { // of data: that it can be read is enough
 		m.spend(1 + len(text) + wide*wideSteps)
@@ -146,11 +146,11 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 // wideWeight and wideSteps are what one of wideClasses is to compile, and to read.
 const wideWeight, wideSteps = 250, 5_000
 
-// wideClasses is how many classes of Unicode a regular expression may have. Ranges beyond ASCII, with all that is the same in upper and lower case, are ten each:
-// one takes some milliseconds to read.
+// wideClasses is how many classes of Unicode a regular expression may have. Ranges beyond ASCII are ten each where case may be ignored: there one takes some
+// milliseconds to read, with all that is the same in upper and lower case.
 func wideClasses(text string) int {
 	n := strings.Count(text, `\p`) + strings.Count(text, `\P`)
-	if !strings.Contains(text, "(?") {
+	if !ignoresCase(text) {
 		return n
 	}
 	for i := 1; i < len(text); i++ {
@@ -159,6 +159,21 @@ func wideClasses(text string) int {
 		}
 	}
 	return n
+}
+
+// ignoresCase reports whether a regular expression may have flags with an i that is set, as (?i) and (?si-m: have.
+func ignoresCase(text string) bool {
+	for {
+		_, rest, found := strings.Cut(text, "(?")
+		if !found {
+			return false
+		}
+		text = strings.TrimLeft(rest, "imsU")
+		set := rest[:len(rest)-len(text)]
+		if text != "" && strings.IndexByte("-:)", text[0]) >= 0 && strings.Contains(set, "i") {
+			return true
+		}
+	}
 }
 
 // look is for the data that is checked next. It reports whether the chain of parts that lead to each other is not too long for it.
@@ -323,15 +338,20 @@ func (known costs) of(s *jsonschema.Schema) heavy {
 // comparisons of texts are one step.
 const comparisons = 16
 
+// comparedBytes of a text are a comparison more.
+const comparedBytes = 1_024
+
 // comparison is what it costs to compare a value with one of a schema, all the way down. Numbers are made fractions first.
 func comparison(v any) int {
 	switch v := v.(type) {
+	case string:
+		return 1 + len(v)/comparedBytes
 	case json.Number:
 		return numberSteps * comparisons * (1 + long(v))
 	case map[string]any:
 		n := 1
-		for _, one := range v {
-			n += comparison(one)
+		for name, one := range v {
+			n += len(name)/comparedBytes + comparison(one)
 		}
 		return n
 	case []any:

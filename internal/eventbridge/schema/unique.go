@@ -10,25 +10,31 @@ import (
 // fewElements are those whose pairs the library compares all. Of more it compares those that have one hash.
 const fewElements = 20
 
+// comparedPerStep and hashedPerStep are how many bytes of texts are a step: each text is compared with half of the others, or hashed once.
+const comparedPerStep, hashedPerStep = 16 << 10, 4 << 10
+
 // uniqueCost is what it costs to find two equal elements. Both the hash and a comparison go through all that an element has. Lists and objects may be chosen such
 // that they have one hash: it is taken here as the library takes it, and each is charged with those before it that have the same.
 func uniqueCost(list []any) int {
-	n, deep, numbers, digits := 0, 0, 0, 0
+	n, deep, numbers, digits, texts := 0, 0, 0, 0, 0
 	for _, v := range list {
-		if composed(v) {
+		switch v := v.(type) {
+		case map[string]any, []any:
 			n++
 			deep += comparison(v)
-		} else if number, ok := v.(json.Number); ok {
+		case json.Number:
 			numbers++
-			digits += long(number)
+			digits += long(v)
+		case string:
+			texts += len(v)
 		}
 	}
 	deep /= comparisons
 	if len(list) <= fewElements {
 		// One such list of all values that an event may have is below MostSteps.
-		return len(list) + deep*n/4 + (numbers+digits)*numbers
+		return len(list) + deep*n/4 + (numbers+digits)*numbers + texts*len(list)/comparedPerStep
 	}
-	total := len(list) + deep + digits
+	total := len(list) + deep + digits + texts/hashedPerStep
 	before := map[uint64]int{}
 	var h maphash.Hash
 	for _, v := range list {

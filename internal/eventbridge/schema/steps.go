@@ -58,10 +58,10 @@ func newMeter() *meter {
 	return &meter{left: math.MaxInt, compiling: true, regexes: map[string]*countedRegexp{}}
 }
 
-// Steps are charged by what the library is known to do. Time is charged, too, for what is not known: a millisecond costs a twentieth of the steps that it
-// usually lasts for, so that two million steps never last for more than 20 s, and a machine that is busy with other things refuses nothing.
+// Steps are charged by what the library is known to do. Time is charged, too, for what is not known: a millisecond costs a fiftieth of the steps that it
+// usually lasts for, so that two million steps never last for more than 50 s, and a machine that is busy with other things refuses nothing.
 const (
-	stepsPerMillisecond = 100
+	stepsPerMillisecond = 40
 	// clockEvery is after how many steps the clock is looked at.
 	clockEvery = 1_000
 )

@@ -67,7 +67,9 @@ func (s *service) begin() (router *chi.Mux, state func(net.Conn, http.ConnState)
 		s.process()
 	}
 	if s.cfg.Roles.Has(RoleEngine) {
-		s.match()
+		if err := s.match(); err != nil {
+			return nil, nil, err
+		}
 	}
 	if s.cfg.Roles.Has(RolePreprocessor) {
 		if state, err = s.ingest(router); err != nil {
@@ -160,14 +162,20 @@ func (s *service) process() {
 }
 
 // match matches events against rules.
-func (s *service) match() {
+func (s *service) match() error {
+	letters, err := messaging.Dial(context.Background(), s.cfg.Pulsar, messaging.WithLogger(s.rt.Log), messaging.WithRegisterer(s.rt.Metrics))
+	if err != nil {
+		return err
+	}
+	s.rt.OnStop("pulsar for dead letters", letters.Close)
 	e := engine.New(engine.Options{
-		Client: s.client, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
+		Client: s.client, DeadLetters: letters, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
 		Metrics: engine.NewMetrics(s.rt.Metrics),
 	})
 	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.tell(ctx, e) })
 	s.rt.Go("engine", e.Run)
 	s.rt.Check("engine", func(context.Context) error { return e.Trouble() })
+	return nil
 }
 
 // tellEvery is how long others wait to hear what the engine does.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"strings"
 	"time"
@@ -24,28 +23,32 @@ type burier struct {
 	since      time.Time            // when it was opened
 }
 
-// errConnecting says that the connection of a dead-letter topic was just lost.
-var errConnecting = errors.New("the dead-letter topic is being connected to again")
+const connectingPause = 20 * time.Millisecond
 
 // open opens the dead-letter topic, unless it is open, and says since when it is. A topic that was away is open from when it is there again.
 func (b *burier) open(ctx context.Context) (since time.Time, err error) {
-	if b.publisher != nil && b.publisher.Trouble() == nil {
-		switch cut, connecting := b.publisher.CutOff(); {
-		case cut.After(b.since):
-		case connecting: // it is not known yet whether the brokers are away
-			return since, errConnecting
-		default:
+	for b.publisher != nil && b.publisher.Trouble() == nil {
+		cut, connecting := b.publisher.CutOff()
+		if cut.After(b.since) {
+			break
+		}
+		if !connecting {
 			return b.since, nil
+		}
+		select { // whether the brokers are away is known within two seconds
+		case <-time.After(connectingPause):
+		case <-ctx.Done():
+			return since, ctx.Err()
 		}
 	}
 	b.close()
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	topic := b.engine.topics.DeadLetter(b.subscriber)
-	if err := b.engine.client.EnsureSubscription(ctx, topic, registry.DeliverSubscription, messaging.StartEarliest); err != nil {
+	if err := b.engine.letters.EnsureSubscription(ctx, topic, registry.DeliverSubscription, messaging.StartEarliest); err != nil {
 		return since, err
 	}
-	p, err := b.engine.client.Publisher(ctx, topic, b.engine.profile("eventbridge_dead"))
+	p, err := b.engine.letters.Publisher(ctx, topic, b.engine.profile("eventbridge_dead"))
 	if err != nil {
 		return since, err
 	}

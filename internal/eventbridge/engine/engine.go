@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type Maker interface {
 // partitions. All methods are safe for concurrent use.
 type Engine struct {
 	client  *messaging.Client
+	letters *messaging.Client // for dead letters
 	source  Source
 	topics  registry.Topics
 	maker   Maker
@@ -48,9 +50,13 @@ type Engine struct {
 	buses map[string]*bus
 }
 
-// Options are what an engine works with. All must be set.
+// Options are what an engine works with. All must be set but DeadLetters.
 type Options struct {
-	Client  *messaging.Client
+	Client *messaging.Client
+	// DeadLetters stores copies that send topics do not take. It should have connections of its own: the client ends those over which it has asked for a
+	// topic that no broker serves, again and again. Default: Client.
+	DeadLetters *messaging.Client
+
 	Source  Source
 	Topics  registry.Topics
 	Maker   Maker
@@ -62,7 +68,7 @@ type Options struct {
 // New makes an engine.
 func New(o Options) *Engine {
 	return &Engine{
-		client: o.Client, source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
+		client: o.Client, letters: cmp.Or(o.DeadLetters, o.Client), source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
 		room: windowRoom{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), turns: newTurns(),
 	}
 }

@@ -273,7 +273,7 @@ func TestWhatNoPartLooksIntoIsNotLookedThrough(t *testing.T) {
 	require.NoError(t, err)
 	steps := schema.MostSteps
 	require.NoError(t, s.Check(t.Context(), []byte(`[1e-300,`+repeated(250_000, `1`)+`]`), &steps))
-	// 57,343 for the parts; time counts above that, a hundred for each millisecond.
+	// 57,343 for the parts; time counts above that, forty for each millisecond.
 	assert.Less(t, schema.MostSteps-steps, 200_000)
 	t.Log(schema.MostSteps - steps)
 }

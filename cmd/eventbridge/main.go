@@ -1,4 +1,5 @@
-// Command eventbridge takes events by HTTP, matches them against subscribers' rules and delivers them.
+// Command eventbridge takes events by HTTP, matches them against subscribers' rules and delivers
+// them.
 package main
 
 import (

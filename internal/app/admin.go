@@ -14,13 +14,16 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
-// adminGrace is how long admin requests may still run when all else has stopped: a profile being taken must not hold up the exit.
+// adminGrace is how long admin requests may still run after all else has stopped: a profile in
+// progress must not hold up the exit.
 const adminGrace = time.Second
 
-// adminConnections bounds the connections of the admin server that wait for a request: probes and scrapers have a few.
+// adminConnections bounds the connections of the admin server that wait for a request: probes and
+// scrapers have a few.
 const adminConnections = 32
 
-// serveAdmin starts the admin server as the first stage, so that it answers before the first dependency is dialled and until the last has closed.
+// serveAdmin starts the admin server as the first stage, so that it answers before the first
+// dependency is dialled and until the last one is closed.
 func (r *Runtime) serveAdmin(ctx context.Context, address string) error {
 	ln, err := r.Listen(ctx, "admin", "admin.listen", address)
 	if err != nil {
@@ -43,7 +46,7 @@ func (r *Runtime) adminServer() *http.Server {
 		Handler:           r.adminHandler(),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second, // pprof prolongs it by the seconds asked for
+		WriteTimeout:      30 * time.Second, // pprof extends it by the seconds that were asked for
 		ErrorLog:          errorLog(r.Log.Named("admin")),
 		ConnState:         bounded.observe,
 	}

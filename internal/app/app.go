@@ -1,7 +1,9 @@
-// Package app runs a service as a process: command line and configuration, logger, admin server, signals, actors and their ordered stop.
+// Package app runs a service as a process: command line and configuration, logger, admin server,
+// signals, actors and their ordered stop.
 //
-// A binary's main is one call of [Main]. The service is built by a function that receives a [Runtime], registers its parts with it and returns;
-// from then on the process runs until a signal, [Runtime.Shutdown] or the first failure of a part.
+// A binary's main is one call of [Main]. The service is built by a function that receives a
+// [Runtime], registers its parts with it and returns; from then on the process runs until a signal,
+// [Runtime.Shutdown] or the first failure of a part.
 package app
 
 import (
@@ -32,25 +34,28 @@ type Program[T Configuration] struct {
 	Name     string   // of the binary, also the prefix of its environment variables
 	Summary  string   // one line for -help
 	Defaults func() T // a fresh default configuration
-	// Flags registers the service's own flags, bound to fields of the configuration with their present value as default. May be nil. It is called
-	// more than once.
+	// Flags registers the service's own flags, bound to fields of the configuration with their
+	// present value as default. May be nil. It is called more than once.
 	Flags func(fs *flag.FlagSet, cfg *T)
-	// Build dials, opens and registers the service's parts, and returns. Its ctx ends when the process is asked to stop meanwhile: give it to
-	// whatever waits, not to the parts themselves, which have their own. What it registered before an error is stopped in order.
+	// Build dials, opens and registers the service's parts, and returns. Its ctx ends when the
+	// process is asked to stop during Build: pass it to calls that wait, not to the parts, which
+	// have their own. What Build has registered before an error is stopped in order.
 	Build func(ctx context.Context, rt *Runtime, cfg T) error
-	// Connect returns what -config.connect tries: what the service would use. end is called behind the last trial. May be nil: then there is nothing.
+	// Connect returns what -config.connect tries: what the service would use. end is called after
+	// the last trial. May be nil: then there is nothing to try.
 	Connect func(cfg T) (trials []trial.Trial, end func())
 }
 
-// Main runs a program as this process, from the command line to the exit status: 0 after an orderly stop, 1 after a failure, 2 for a wrong
-// command line. The first SIGTERM or SIGINT asks for the ordered stop, the second exits at once. SIGHUP reads the configuration again, see
-// [OnReload].
+// Main runs a program as this process, from the command line to the exit status: 0 after an orderly
+// stop, 1 after a failure, 2 for a wrong command line. The first SIGTERM or SIGINT asks for the
+// ordered stop, the second exits at once. SIGHUP reads the configuration again, see [OnReload].
 func Main[T Configuration](p Program[T]) int {
 	signals, hangups := make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	signal.Notify(hangups, syscall.SIGHUP)
-	// Without this the first line that is logged after its reader has gone would end the process at once, in the middle of its stop, too.
-	// The write fails all the same, and the service goes on without a log.
+	// Without this, the first line that is logged after its reader has gone would end the process
+	// at once, even in the middle of its stop. With it, the write fails, and the service goes on
+	// without a log.
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Stop(signals)
 	defer signal.Stop(hangups)
@@ -59,7 +64,7 @@ func Main[T Configuration](p Program[T]) int {
 	})
 }
 
-// process is what a program has of the operating system.
+// process holds what a program uses of the operating system.
 type process struct {
 	args, environ  []string
 	stdout, stderr io.Writer
@@ -86,6 +91,8 @@ func (p Program[T]) main(proc process) int {
 	switch loaded.Action {
 	case config.Version:
 		return proc.print(fmt.Sprintf("%s %s\n", p.Name, ThisBuild()))
+	case config.ListKeys:
+		return proc.print(config.Keys(p.Name, p.Defaults()))
 	case config.Check:
 		proc.warn(p.Name, loaded.Warnings)
 		return proc.print(fmt.Sprintf("%s: the configuration is valid (%s)\n", p.Name, loaded.Source))
@@ -100,7 +107,7 @@ func (p Program[T]) main(proc process) int {
 		}
 		return proc.print(string(text))
 	case config.Ready:
-		text, err := askReady(loaded.Config.common().Admin.Listen)
+		text, err := queryReady(loaded.Config.common().Admin.Listen)
 		if err != nil {
 			return proc.fail(p.Name, err)
 		}
@@ -122,7 +129,7 @@ func (p Program[T]) main(proc process) int {
 	go func() {
 		select {
 		case s := <-proc.signals:
-			out.hurry() // first: the log's reader may have stopped reading
+			out.stopping() // first: the log's reader may have stopped reading
 			log.Info("received a signal", zap.Stringer("signal", s))
 			cancel()
 		case <-done:
@@ -143,7 +150,7 @@ func (p Program[T]) main(proc process) int {
 		zap.String("go", build.Go), zap.String("config", loaded.Source))
 	rt := newRuntime(p.Name, log, loaded.Config.common().ShutdownTimeout)
 	err = p.run(ctx, rt, loaded.Config, func(ctx context.Context) {
-		context.AfterFunc(ctx, out.hurry)
+		context.AfterFunc(ctx, out.stopping)
 		for {
 			select {
 			case <-proc.hangups:
@@ -154,14 +161,15 @@ func (p Program[T]) main(proc process) int {
 		}
 	})
 	if err != nil {
-		log.Error("stopped after a failure", zap.Error(rt.untold()))
+		log.Error("stopped after a failure", zap.Error(rt.unlogged()))
 		return exitFailed
 	}
 	log.Info("stopped")
 	return exitOK
 }
 
-// load reads the configuration. A file that does not answer, such as a pipe that nobody writes, does not keep the process from ending.
+// load reads the configuration. A file that blocks, such as a pipe without a writer, does not keep
+// the process from ending.
 func load[T any](signals <-chan os.Signal, spec config.Spec[T]) (config.Loaded[T], error) {
 	type result struct {
 		loaded config.Loaded[T]
@@ -180,13 +188,13 @@ func load[T any](signals <-chan os.Signal, spec config.Spec[T]) (config.Loaded[T
 	}
 }
 
-// RunProgram runs a program inside this process, without command line or signals, until ctx ends, and returns when every part has stopped. The
-// configuration is taken as it is.
+// RunProgram runs a program inside this process, without command line or signals, until ctx ends,
+// and returns when every part has stopped. The configuration is taken as it is.
 func RunProgram[T Configuration](ctx context.Context, p Program[T], cfg T, log *zap.Logger) error {
 	return p.run(ctx, newRuntime(p.Name, log, cfg.common().ShutdownTimeout), cfg, func(context.Context) {})
 }
 
-// run runs the program; follow runs beside it until the stop begins.
+// run runs the program. follow runs at the same time, until the stop begins.
 func (p Program[T]) run(ctx context.Context, rt *Runtime, cfg T, follow func(context.Context)) error {
 	rt.config.Store(any(cfg))
 	return rt.run(ctx, func(ctx context.Context) error {

@@ -221,7 +221,8 @@ func TestHangupOfAServiceThatCannotChange(t *testing.T) {
 	assert.Equal(t, 0, status)
 }
 
-// TestLogReaderThatEnds: Ctrl-C reaches the reader of a pipe as well, such as tee, which ends first.
+// TestLogReaderThatEnds: Ctrl-C reaches the reader of a pipe as well, such as tee, which ends
+// first.
 func TestLogReaderThatEnds(t *testing.T) {
 	closed := filepath.Join(t.TempDir(), "closed")
 	cmd := command(t, []string{"BIRD_CLOSED=" + closed})
@@ -237,7 +238,8 @@ func TestLogReaderThatEnds(t *testing.T) {
 	assert.FileExists(t, closed, "the client was closed")
 }
 
-// TestLogReaderThatStopsReading: a pager, or a terminal after Ctrl-S, holds up every line. It must not hold up the stop.
+// TestLogReaderThatStopsReading: a pager, or a terminal after Ctrl-S, holds up every line. It must
+// not hold up the stop.
 func TestLogReaderThatStopsReading(t *testing.T) {
 	stuck := func(behaviour string) (*exec.Cmd, string) {
 		closed := filepath.Join(t.TempDir(), "closed")
@@ -273,7 +275,8 @@ func TestLogReaderThatStopsReading(t *testing.T) {
 	assert.Equal(t, 1, cmd.ProcessState.ExitCode())
 }
 
-// TestFileThatDoesNotAnswer: reading it, at the start or again, does not keep the process from its stop.
+// TestFileThatDoesNotAnswer: reading it, at the start or again, does not keep the process from its
+// stop.
 func TestFileThatDoesNotAnswer(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "bird.yaml")
@@ -353,6 +356,7 @@ func TestExitStatusAndOutput(t *testing.T) {
 		"faults, and a variable that sets nothing": {[]string{"BIRD_LOG_LEVEL=x", "BIRD_ADMIN_LISTN=y"}, nil, 1, "", []string{
 			"bird: warning: the environment variable BIRD_ADMIN_LISTN sets no key; did you mean BIRD_ADMIN_LISTEN?\nbird: 1 fault in the configuration (environment)\n",
 		}},
+		"keys":  {[]string{"BIRD_TOKEN=hunter2"}, []string{"-config.keys", "-config.file", "missing"}, 0, "# BIRD_TOKEN\n", nil},
 		"print": {[]string{"BIRD_TOKEN=hunter2", "BIRD_TOKN=1"}, []string{"-config.print"}, 0, "token: <redacted>\n", []string{"did you mean BIRD_TOKEN?"}},
 		"usage": {nil, []string{"-nonsense"}, 2, "", []string{"flag provided but not defined: -nonsense", "usage: bird [flags]"}},
 		"help":  {nil, []string{"-help"}, 0, "", []string{"A bird.", "-config.file file", "-extra", "BIRD_LOG_LEVEL"}},
@@ -389,7 +393,7 @@ func TestReadyFromTheCommandLine(t *testing.T) {
 	p.Build = func(_ context.Context, rt *app.Runtime, _ config) error {
 		rt.Check("pulsar", func(context.Context) error {
 			if broken.Load() {
-				return errors.New("it is away")
+				return errors.New("it is unavailable")
 			}
 			return nil
 		})
@@ -414,7 +418,7 @@ func TestReadyFromTheCommandLine(t *testing.T) {
 		out, err := ask()
 		assert.Error(t, err)
 		assert.Contains(t, out, `bird: not ready: 503 Service Unavailable: {"status":"not ready"`)
-		assert.Contains(t, out, "it is away")
+		assert.Contains(t, out, "it is unavailable")
 	}
 }
 

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// cgroupLimit returns the memory in bytes that the control groups of this process leave it, the least of all on the way to the root, of version 1
-// and 2; false where they set no limit. root is the file system's root.
+// cgroupLimit returns the memory limit in bytes of the control groups of this process: the least on
+// the way to the root, of versions 1 and 2. It returns false if there is no limit. root is the root
+// of the file system.
 func cgroupLimit(root fs.FS) (int64, bool) {
 	var least int64
 	for _, group := range memoryGroups(root) {
@@ -32,7 +33,8 @@ func cgroupLimit(root fs.FS) (int64, bool) {
 	return least, least > 0
 }
 
-// memoryGroup is where the files of a control group are, and of those above it up to where the hierarchy is mounted.
+// memoryGroup is the directory with the files of a control group, and the directory where the
+// hierarchy is mounted. The directories between them have the groups above it.
 type memoryGroup struct {
 	dir, mount string
 	files      []string
@@ -71,7 +73,8 @@ func memoryGroups(root fs.FS) []memoryGroup {
 	return groups
 }
 
-// pathOf returns the path of the process's group: that of a controller of version 1, or of version 2 for none.
+// pathOf returns the path of the process' group: that of a controller of version 1 or, without a
+// controller, that of version 2.
 func pathOf(own, controller string) string {
 	for line := range strings.Lines(own) {
 		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 && contains(fields[1], controller) {
@@ -81,8 +84,8 @@ func pathOf(own, controller string) string {
 	return "/"
 }
 
-// below returns the path of a group below what is mounted. A container may see another part of the tree than its path says: then what is mounted is
-// its own group.
+// below returns the path of a group below the mounted directory. A container may see another part
+// of the tree than its path says: then the mounted directory is its own group.
 func below(name, mounted string) string {
 	mounted = strings.TrimSuffix(mounted, "/")
 	if name != mounted && !strings.HasPrefix(name, mounted+"/") {

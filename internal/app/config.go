@@ -7,11 +7,15 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
-// Common is the part of the configuration that every binary has. A service's configuration embeds it with the tag `yaml:",inline"`.
+// Common is the part of the configuration that every binary has. A service's configuration embeds
+// it with the tag `yaml:",inline"`.
 type Common struct {
-	Log   LogConfig   `yaml:"log"`
+	// Log says what is logged, always to standard error.
+	Log LogConfig `yaml:"log"`
+	// Admin is the server of metrics, health, readiness, effective configuration and profiles.
 	Admin AdminConfig `yaml:"admin"`
-	// ShutdownTimeout bounds the whole ordered stop, from the first signal to the exit. Default 30s.
+	// ShutdownTimeout bounds the whole ordered stop, from the first signal to the exit. Default
+	// 30s.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout"`
 }
 
@@ -30,8 +34,8 @@ const (
 
 // AdminConfig is the admin server's: metrics, health, readiness, effective configuration, profiles.
 type AdminConfig struct {
-	// Listen is the address, "host:port"; port 0 lets the system choose. The default is the service's own, on the loopback address only: the
-	// server has no authentication.
+	// Listen is the address, "host:port"; port 0 lets the system choose. The default is the
+	// service's own, on the loopback address only: the server has no authentication.
 	Listen string `yaml:"listen"`
 }
 

@@ -7,24 +7,25 @@ import (
 	"sync"
 )
 
-// connections bounds those of a server, by its ConnState: when there are more, the one that has waited longest for a request is closed, or the
-// newest where all are busy. The zero value with a bound is ready for use.
+// connections bounds the connections of a server, through its ConnState. If there are too many, it
+// closes the one that has waited longest for a request, or the newest if all are busy. The zero
+// value with a bound is ready for use.
 type connections struct {
 	most int
 
 	mu      sync.Mutex
 	busy    map[net.Conn]bool
-	waiting []net.Conn // without a request, the longest first
+	waiting []net.Conn // without a request; the one that waits longest is first
 }
 
 // observe is the server's ConnState.
 func (c *connections) observe(conn net.Conn, state http.ConnState) {
 	if extra := c.note(conn, state); extra != nil {
-		_ = extra.Close() // the server notices, and says so here
+		_ = extra.Close() // the server notices that, and calls observe again
 	}
 }
 
-// note returns a connection that is too many.
+// note returns a connection to close if there are too many.
 func (c *connections) note(conn net.Conn, state http.ConnState) net.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()

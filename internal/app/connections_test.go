@@ -12,7 +12,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestAdminConnectionsAreBounded: those that wait make room for those that ask, which are all answered.
+// TestAdminConnectionsAreBounded: those that wait make room for those that ask, which are all
+// answered.
 func TestAdminConnectionsAreBounded(t *testing.T) {
 	rt := newRuntime("test", zap.NewNop(), time.Second)
 	ln, err := Listen(t.Context(), rt.Log, "admin", "admin.listen", "127.0.0.1:0")
@@ -40,7 +41,8 @@ func TestAdminConnectionsAreBounded(t *testing.T) {
 		defer func() { _ = conns[i].Close() }()
 		ask(conns[i])
 	}
-	// About the last third is left: the server may note the end of one answer after the next connection.
+	// About the last third is left: the server may note the end of one answer after the next
+	// connection.
 	for i, c := range conns[:adminConnections] {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
 		_, err := io.Copy(io.Discard, c) // the rest of its answer, and the end

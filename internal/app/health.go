@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/trouble"
+	"github.com/aviaryhq/aviary/internal/health"
 )
 
 // checkTimeout bounds one readiness check.
@@ -26,15 +26,15 @@ const (
 	draining phase = "draining"
 )
 
-// health answers /-/ready.
-type health struct {
+// checkSet answers /-/ready.
+type checkSet struct {
 	mu     sync.Mutex
 	phase  phase
 	checks []*check
 }
 
-// A check is a readiness check. Requests that come while it runs share its result, so that a check that hangs holds one goroutine and not one
-// per request.
+// A check is a readiness check. Requests that come while it runs share its result: a check that
+// hangs holds one goroutine, not one for each request.
 type check struct {
 	name  string
 	probe func(ctx context.Context) error
@@ -49,7 +49,7 @@ type probing struct {
 }
 
 // set moves to a phase, never out of draining.
-func (h *health) set(p phase) {
+func (h *checkSet) set(p phase) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.phase != draining {
@@ -57,7 +57,7 @@ func (h *health) set(p phase) {
 	}
 }
 
-func (h *health) add(name string, probe func(ctx context.Context) error) {
+func (h *checkSet) add(name string, probe func(ctx context.Context) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checks = append(h.checks, &check{name: name, probe: probe})
@@ -74,19 +74,21 @@ type checkResult struct {
 	Error string `json:"error,omitempty"`
 }
 
-// ServeHTTP writes the state and the result of every check, with status 200 only when the process is ready and all of them pass.
-func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+// ServeHTTP writes the state and the result of every check, with status 200 only when the process
+// is ready and all of them pass.
+func (h *checkSet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body := h.read(req.Context())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	if body.Status != ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = json.NewEncoder(w).Encode(body) // fails only when the client is gone
+	_ = json.NewEncoder(w).Encode(body) // fails only when the client has closed the connection
 }
 
-// read is the state, whatever the phase: while starting the checks tell what is waited for.
-func (h *health) read(ctx context.Context) readiness {
+// read returns the state, whatever the phase is: while the process starts, the checks say what it
+// waits for.
+func (h *checkSet) read(ctx context.Context) readiness {
 	errs := h.probe(ctx)
 	h.mu.Lock()
 	body := readiness{Status: h.phase, Checks: make(map[string]checkResult, len(errs))} // the phase may have moved on meanwhile
@@ -104,8 +106,8 @@ func (h *health) read(ctx context.Context) readiness {
 	return body
 }
 
-// probe runs the checks, all at once, and returns what each says.
-func (h *health) probe(ctx context.Context) map[string]error {
+// probe runs all checks at the same time, and returns their results.
+func (h *checkSet) probe(ctx context.Context) map[string]error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	h.mu.Lock()
@@ -126,13 +128,13 @@ func (h *health) probe(ctx context.Context) map[string]error {
 	return byName
 }
 
-// watchEvery is how often the log is told of readiness.
+// watchEvery is how often failing checks are logged.
 const watchEvery = 5 * time.Second
 
-// watch logs until ctx ends which checks fail: at once, each minute while they do, and when they pass again. The log of an outage must not be silent
-// where nobody asks for readiness.
-func (h *health) watch(ctx context.Context, log *zap.Logger) {
-	states := map[string]*trouble.State{}
+// watch logs which checks fail, until ctx ends: at once, each minute while they fail, and when they
+// pass again. So the log shows an outage even if nothing asks for readiness.
+func (h *checkSet) watch(ctx context.Context, log *zap.Logger) {
+	states := map[string]*health.State{}
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
@@ -147,9 +149,9 @@ func (h *health) watch(ctx context.Context, log *zap.Logger) {
 		}
 		for name, err := range errs {
 			if states[name] == nil {
-				states[name] = trouble.New(log.With(zap.String("check", name)))
+				states[name] = health.New(log.With(zap.String("check", name)))
 			}
-			states[name].Note(err)
+			states[name].Set(err)
 		}
 	}
 }
@@ -160,7 +162,8 @@ func (c *check) run(ctx context.Context) error {
 		p := &probing{done: make(chan struct{})}
 		c.current = p
 		go func() {
-			// Not the request's context: others may be waiting for this result when its client has gone.
+			// Not the request's context: other requests may wait for this result after its client
+			// has gone.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 			defer cancel()
 			p.err = Protect(func() error { return c.probe(ctx) })

@@ -14,14 +14,15 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// An outage is in the log without anybody asking for readiness: at its begin, each minute, and at its end.
+// An outage is in the log without anybody asking for readiness: at its begin, each minute, and at
+// its end.
 func TestTheLogTellsOfReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		var away atomic.Bool
+		var unavailable atomic.Bool
 		rt := newRuntime("test", zap.New(core), time.Second)
 		rt.Check("pulsar", func(context.Context) error {
-			if away.Load() {
+			if unavailable.Load() {
 				return errors.New("connection refused")
 			}
 			return nil
@@ -33,17 +34,17 @@ func TestTheLogTellsOfReadiness(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Empty(t, logs.TakeAll(), "all is well")
 
-		away.Store(true)
+		unavailable.Store(true)
 		time.Sleep(6 * time.Second)
 		said := logs.TakeAll()
 		require.Len(t, said, 1)
 		assert.Equal(t, "readiness", said[0].LoggerName)
 		assert.Equal(t, map[string]any{"check": "pulsar", "error": "connection refused"}, said[0].ContextMap())
 		time.Sleep(2 * time.Minute)
-		assert.Equal(t, 2, logs.FilterMessage("unhealthy, trying on").Len())
+		assert.Equal(t, 2, logs.FilterMessage("unhealthy, will keep trying").Len())
 		logs.TakeAll()
 
-		away.Store(false)
+		unavailable.Store(false)
 		time.Sleep(6 * time.Second)
 		assert.Equal(t, 1, logs.FilterMessage("recovered").Len())
 		cancel()

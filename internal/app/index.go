@@ -11,7 +11,7 @@ import (
 // adminPage is a page of the admin server, as its index lists it.
 type adminPage struct{ path, what string }
 
-// adminPages are those of every service.
+// adminPages returns the pages that every service has.
 func adminPages() []adminPage {
 	return []adminPage{
 		{"/metrics", "metrics for Prometheus: the service's, the library's and the Pulsar client's"},
@@ -22,7 +22,8 @@ func adminPages() []adminPage {
 	}
 }
 
-// index lists the pages: as text, and with links for a browser. It is also what an unknown path is answered with, as 404.
+// index lists the pages: as text, and with links for a browser. It also answers unknown paths, with
+// 404.
 func (r *Runtime) index(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	pages := append(adminPages(), r.pages...)
@@ -50,5 +51,5 @@ func (r *Runtime) index(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(b.String())) // a client that has gone is no fault of ours
+	_, _ = w.Write([]byte(b.String())) // it fails when the client has closed the connection
 }

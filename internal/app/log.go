@@ -12,17 +12,18 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// logPatience is how long a line waits for the log's reader once the process stops.
-const logPatience = time.Second
+// logTimeout is how long a line waits for the log's reader once the process stops.
+const logTimeout = time.Second
 
-// logWriter writes lines to w, one at a time. While the process works, a line waits until w takes it. Once the process stops, a line waits for
-// logPatience, and while w is stuck those behind it are dropped: a reader that has stopped reading must not hold up the stop.
+// logWriter writes lines to w, one at a time. While the process works, a line waits until w takes
+// it. Once the process stops, a line waits for logTimeout at most. While w is stuck, later lines
+// are dropped: a reader that has stopped reading must not hold up the stop.
 type logWriter struct {
 	w     io.Writer
-	turn  chan struct{} // holds one while nothing is written
+	turn  chan struct{} // holds one element while nothing is written
 	ends  chan struct{} // closed when the process stops
 	once  sync.Once
-	stuck atomic.Bool // a line has waited in vain, and w still has it
+	stuck atomic.Bool // a line has waited in vain, and w still blocks
 }
 
 func newLogWriter(w io.Writer) *logWriter {
@@ -31,16 +32,16 @@ func newLogWriter(w io.Writer) *logWriter {
 	return l
 }
 
-// hurry says that the process stops.
-func (l *logWriter) hurry() { l.once.Do(func() { close(l.ends) }) }
+// stopping says that the process stops.
+func (l *logWriter) stopping() { l.once.Do(func() { close(l.ends) }) }
 
-// Write returns no errors: there is nobody left to tell.
+// Write returns no errors: there is no other place to report them.
 func (l *logWriter) Write(line []byte) (int, error) {
 	if !l.await(l.turn) {
 		return len(line), nil
 	}
 	written := make(chan struct{})
-	go func(line []byte) { // the caller uses its memory again, and this may take longer
+	go func(line []byte) { // the caller reuses its memory, and this may take longer
 		_, _ = l.w.Write(line)
 		l.stuck.Store(false)
 		close(written)
@@ -57,11 +58,11 @@ func (l *logWriter) await(c <-chan struct{}) bool {
 		return true
 	case <-l.ends:
 	}
-	patience := logPatience
+	timeout := logTimeout
 	if l.stuck.Load() {
-		patience = 0
+		timeout = 0
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-c:
@@ -72,7 +73,8 @@ func (l *logWriter) await(c <-chan struct{}) bool {
 	}
 }
 
-// formatFor returns the format of a log that is written to w: auto is console for a terminal, whose reader is a person, and JSON for all else.
+// formatFor returns the format of a log that is written to w. auto is console for a terminal, and
+// JSON otherwise.
 func formatFor(format string, w io.Writer) string {
 	if format != formatAuto {
 		return format
@@ -85,8 +87,8 @@ func formatFor(format string, w io.Writer) string {
 	return formatJSON
 }
 
-// newLogger returns a logger that writes to w, which is safe for concurrent use. Repeated messages are thinned out: after the first hundred of a
-// second, every hundredth.
+// newLogger returns a logger that writes to w, which is safe for concurrent use. Repeated messages
+// are sampled: in each second the first hundred are written, and then every hundredth.
 func newLogger(cfg LogConfig, w io.Writer) (*zap.Logger, error) {
 	level, err := zapcore.ParseLevel(cfg.Level)
 	if err != nil {

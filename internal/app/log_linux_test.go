@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is read by people, a pipe or a file by programs; what is configured counts in any case.
+// A terminal is read by people, a pipe or a file by programs; what is configured counts in any
+// case.
 func TestTheLogsFormatFollowsItsReader(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)

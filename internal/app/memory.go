@@ -9,21 +9,20 @@ import (
 )
 
 const (
-	// gcPercent lets the heap grow to five times what is alive before it is collected,
-	// within the limit: what is alive in services that pass things on is little, and
-	// collecting it as often as Go does by default is a fifth of their CPU time.
+	// gcPercent lets the heap grow to five times its live objects before a collection, within the
+	// limit. Services that pass data on have few live objects: to collect as often as Go does by
+	// default would cost a fifth of their CPU time.
 	gcPercent = 400
-	// usualLimit is up to where gcPercent holds. The more a process may hold, the less of
-	// it is free again at any time, and the dearer are multiples of it: beyond, the
-	// percentage falls in proportion, down to Go's own.
+	// usualLimit is the limit up to which gcPercent holds. The more memory a process may hold, the
+	// less of it is free at any time, and the more its multiples cost: above usualLimit the
+	// percentage falls in proportion, down to leastPercent, Go's default.
 	usualLimit, leastPercent = 256 << 20, 100
 )
 
-// TuneMemory spends memory, as far as the service's own bounds allow it anyway, to
-// save CPU time. need is, in bytes, what those bounds let the process hold, with the
-// room that the garbage collector needs beside it. Where a control group of Linux leaves
-// the process less, nine tenths of that are the limit. TuneMemory is called again when
-// the bounds have changed. GOGC and GOMEMLIMIT, where given, are left alone.
+// TuneMemory spends memory to save CPU time, as far as the service's own bounds allow that. need is
+// how many bytes these bounds let the process hold, with the room that the garbage collector needs.
+// If a control group of Linux allows the process less, the limit is nine tenths of that. TuneMemory
+// is called again when the bounds have changed. If GOGC or GOMEMLIMIT is set, it changes nothing.
 func (r *Runtime) TuneMemory(need int64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return

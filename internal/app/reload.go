@@ -11,17 +11,20 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
-// OnReload registers what takes a new configuration over while the process runs, after a SIGHUP: change is called with one that is valid, and
-// changes nothing when it returns an error. Its ctx ends when the process is asked to stop meanwhile; the stop waits for it. A panic in it, or an
-// error that wraps a [PanicError], stops the process in order: nobody knows what has been changed then. What the common part of the
-// configuration says stays as it is until the next start. T is the program's configuration.
+// OnReload registers the function that takes over a new configuration after a SIGHUP. change is
+// called with a valid configuration. If it returns an error, it has changed nothing. Its ctx ends
+// when the process is asked to stop meanwhile, and the stop waits for it. A panic in change, or an
+// error that wraps a [PanicError], stops the process in order: it is unknown then what was changed.
+// The common part of the configuration stays as it is until the next start. T is the program's
+// configuration.
 func OnReload[T Configuration](r *Runtime, change func(ctx context.Context, cfg T) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reload = func(ctx context.Context, cfg any) error { return change(ctx, cfg.(T)) } //nolint:errcheck,forcetypeassert // reload has the same T
 }
 
-// reload reads the configuration again and hands it over. A faulty one changes nothing.
+// reload reads the configuration again and passes it to the registered function. A faulty
+// configuration changes nothing.
 func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T]) {
 	select {
 	case <-r.built:
@@ -45,13 +48,16 @@ func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T
 		r.unchanged(err)
 		return
 	}
-	// Only from here on, or a file that does not answer would hold up the stop.
+	// The stop waits only from here on: a file that blocks must not hold it up.
 	if !r.beginReload(ctx) {
 		r.Log.Info("configuration not changed: the process stops")
 		return
 	}
 	defer r.endReload()
-	later := keepCommon(&loaded.Config, r.config.Load())
+	inForce := r.config.Load()
+	later := keepCommon(&loaded.Config, inForce)
+	was, ok := inForce.(T)
+	same := ok && config.Same(was, loaded.Config)
 	err = Protect(func() error { return change(ctx, loaded.Config) })
 	var panicked *PanicError
 	switch {
@@ -63,7 +69,13 @@ func reload[T Configuration](ctx context.Context, r *Runtime, spec config.Spec[T
 		r.unchanged(err)
 	default:
 		r.config.Store(any(loaded.Config))
-		r.Log.Info("configuration changed", zap.String("config", loaded.Source))
+		if !same {
+			r.Log.Info("configuration changed", zap.String("config", loaded.Source))
+		} else if len(later) == 0 {
+			// Files that the configuration names, for example with passwords, may have changed:
+			// each service reads its own files.
+			r.Log.Info("configuration read again: no key has changed", zap.String("config", loaded.Source))
+		}
 		if len(later) > 0 {
 			r.Log.Warn("some keys take effect at the next start", zap.Strings("keys", later))
 		}
@@ -85,7 +97,7 @@ func (r *Runtime) unchanged(err error) {
 	}
 }
 
-// beginReload returns false once the process stops.
+// beginReload returns false if the process stops.
 func (r *Runtime) beginReload(ctx context.Context) bool {
 	select {
 	case r.reloading <- struct{}{}:
@@ -101,7 +113,8 @@ func (r *Runtime) beginReload(ctx context.Context) bool {
 
 func (r *Runtime) endReload() { <-r.reloading }
 
-// keepCommon puts the common part that is in force into cfg, and returns the keys for which that makes a difference.
+// keepCommon puts the common part that is in force into cfg, and returns the keys that this
+// changes.
 func keepCommon[T Configuration](cfg *T, inForce any) (later []string) {
 	old, ok := inForce.(Configuration)
 	if !ok {

@@ -93,4 +93,15 @@ func TestConfigurationInForce(t *testing.T) {
 	assert.Equal(t, []any{"admin", "shutdown_timeout"}, said[0].ContextMap()["keys"])
 	reload(t.Context(), rt, nestSpec("NEST_EGGS=4"))
 	assert.Equal(t, 1, logs.FilterMessage("some keys take effect at the next start").Len())
+	assert.Equal(t, 2, logs.FilterMessage("configuration changed").Len())
+
+	given = nest{}
+	reload(t.Context(), rt, nestSpec("NEST_EGGS=4"))
+	assert.Equal(t, 1, logs.FilterMessage("configuration read again: no key has changed").Len())
+	assert.Equal(t, 2, logs.FilterMessage("configuration changed").Len())
+	assert.Equal(t, 4, given.Eggs, "the service may read files again")
+	reload(t.Context(), rt, nestSpec("NEST_EGGS=4", "NEST_SHUTDOWN_TIMEOUT=1h"))
+	assert.Equal(t, 2, logs.FilterMessage("some keys take effect at the next start").Len())
+	assert.Equal(t, 2, logs.FilterMessage("configuration changed").Len(), "nothing was taken over")
+	assert.Equal(t, 1, logs.FilterMessage("configuration read again: no key has changed").Len())
 }

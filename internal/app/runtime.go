@@ -17,9 +17,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// Runtime is what a service is built on. Its actors and closing functions are stopped in the reverse order of their registration, each one
-// fully before the next, as with defer: register what others depend on first. A service that dials, then opens a publisher, then serves, stops
-// taking requests, finishes those it has, flushes the publisher and closes the connection.
+// Runtime is what a service is built on. It stops actors and closing functions in the reverse order
+// of their registration, each completely before the next, as defer does: register first what others
+// depend on. A service that dials, then opens a publisher, then serves, stops taking requests,
+// finishes those it has, flushes the publisher and closes the connection.
 //
 // The methods are safe for concurrent use.
 type Runtime struct {
@@ -28,12 +29,12 @@ type Runtime struct {
 	Metrics *prometheus.Registry // served on /metrics
 
 	shutdownTimeout time.Duration
-	health          *health
+	health          *checkSet
 	cancel          context.CancelFunc // asks for the ordered stop
 	admin           *http.ServeMux
 	config          atomic.Value  // the configuration in force
 	built           chan struct{} // closed when the start has ended
-	reloading       chan struct{} // holds one while a configuration is taken over; the stop keeps it
+	reloading       chan struct{} // holds one element while a configuration is taken over; the stop keeps it
 
 	mu       sync.Mutex
 	pages    []adminPage // the service's own
@@ -41,7 +42,7 @@ type Runtime struct {
 	stopped  bool // every stage was stopped: what comes later is refused
 	reload   func(ctx context.Context, cfg any) error
 	failures []error // the first is the reason of the stop
-	told     int     // of failures, those that were logged when the stop began
+	logged   int     // how many of failures were logged when the stop began
 
 	memoryLimit int64 // set by TuneMemory, 0 before
 	usualMemory int64 // set by SpareMemory; 0: the limit alone counts
@@ -51,7 +52,7 @@ type Runtime struct {
 type stage struct {
 	name   string
 	stop   func(ctx context.Context) // returns when the stage has stopped
-	cancel context.CancelFunc        // tells it to stop, at most
+	cancel context.CancelFunc        // makes it stop
 }
 
 // PanicError is the failure of an actor or a closing function that panicked.
@@ -62,25 +63,27 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Unwrap returns the panic's value where it is an error.
+// Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// errEarly is the failure of an actor that ended by itself: a process must not live on without one of its parts.
+// errEarly is the failure of an actor that ended by itself: a process must not live on without one
+// of its parts.
 var errEarly = errors.New("ended without having been asked to stop")
 
 func newRuntime(name string, log *zap.Logger, shutdownTimeout time.Duration) *Runtime {
 	return &Runtime{
-		Name: name, Log: log, Metrics: newRegistry(name), shutdownTimeout: shutdownTimeout, health: &health{phase: starting}, admin: http.NewServeMux(),
+		Name: name, Log: log, Metrics: newRegistry(name), shutdownTimeout: shutdownTimeout, health: &checkSet{phase: starting}, admin: http.NewServeMux(),
 		built: make(chan struct{}), reloading: make(chan struct{}, 1),
 	}
 }
 
-// Go starts an actor. run works until its ctx is cancelled, which happens when it is the actor's turn to stop, then finishes what it has begun
-// and returns nil (or the ctx's error). Returning earlier, an error or a panic at any time, stops the process with a failure. An actor that has
-// done all the process is for calls [Runtime.Shutdown] and waits for its ctx.
+// Go starts an actor. run works until its ctx is cancelled, when it is the actor's turn to stop.
+// Then run finishes what it has begun, and returns nil (or the ctx's error). If run returns
+// earlier, or returns another error or panics at any time, the process stops with a failure. An
+// actor that has done all the work of the process calls [Runtime.Shutdown] and waits for its ctx.
 func (r *Runtime) Go(name string, run func(ctx context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -105,8 +108,8 @@ func (r *Runtime) Go(name string, run func(ctx context.Context) error) {
 	}()
 }
 
-// OnStop registers a closing function, such as the Close of a client. Its ctx ends when the time for the whole stop is over. It is called once,
-// also after a start that failed half-way.
+// OnStop registers a closing function, such as the Close of a client. Its ctx ends when the time
+// for the whole stop is over. It is called once, even after a start that failed half-way.
 func (r *Runtime) OnStop(name string, stop func(ctx context.Context) error) {
 	r.add(&stage{name: name, cancel: func() {}, stop: func(ctx context.Context) {
 		if err := Protect(func() error { return stop(ctx) }); err != nil {
@@ -115,13 +118,15 @@ func (r *Runtime) OnStop(name string, stop func(ctx context.Context) error) {
 	}})
 }
 
-// Check registers a readiness check, shown by its name on /-/ready. It is called on each request, bounded by two seconds, never twice at once.
+// Check registers a readiness check, shown by its name on /-/ready. It is called on each request,
+// bounded by two seconds, never twice at once.
 func (r *Runtime) Check(name string, check func(ctx context.Context) error) {
 	r.health.add(name, check)
 }
 
-// Handle adds pages to the admin server. The path is a pattern of http.ServeMux's without a method; what says in one line, for the index, what is
-// there, and is empty for pages that it does not list.
+// Handle adds pages to the admin server. The path is a pattern of http.ServeMux without a method.
+// what describes the pages in one line of the index. The index does not list pages whose what is
+// empty.
 func (r *Runtime) Handle(path, what string, handler http.Handler) {
 	r.admin.Handle(path, handler)
 	if what == "" {
@@ -132,12 +137,13 @@ func (r *Runtime) Handle(path, what string, handler http.Handler) {
 	r.pages = append(r.pages, adminPage{path, what})
 }
 
-// Serve starts an actor that serves HTTP on ln; see [Serve]. Requests in flight at the stop have half of the shutdown timeout to finish.
+// Serve starts an actor that serves HTTP on ln; see [Serve]. Requests in flight at the stop have
+// half of the shutdown timeout to finish.
 func (r *Runtime) Serve(name string, ln net.Listener, server *http.Server) {
 	r.ServeWith(name, ln, server, server.Serve)
 }
 
-// ServeWith is Serve with a way of serving of the caller's own; see [ServeWith].
+// ServeWith is Serve with the caller's own function to serve; see [ServeWith].
 func (r *Runtime) ServeWith(name string, ln net.Listener, server *http.Server, serve func(net.Listener) error) {
 	if server.ErrorLog == nil {
 		server.ErrorLog = errorLog(r.Log.Named(name))
@@ -150,7 +156,8 @@ func (r *Runtime) Listen(ctx context.Context, server, key, address string) (net.
 	return Listen(ctx, r.Log, server, key, address)
 }
 
-// Shutdown asks for the ordered stop, with success, and returns at once. It may be called any number of times.
+// Shutdown asks for the ordered stop, with success, and returns at once. It may be called any
+// number of times.
 func (r *Runtime) Shutdown() { r.cancel() }
 
 func (r *Runtime) add(s *stage) bool {
@@ -169,7 +176,8 @@ func (r *Runtime) fail(err error) {
 	r.cancel()
 }
 
-// run builds the service, waits for the end of ctx, Shutdown or a failure, and stops everything in order. It returns every failure.
+// run builds the service, waits for the end of ctx, Shutdown or a failure, and stops everything in
+// order. It returns every failure.
 func (r *Runtime) run(ctx context.Context, build func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -181,7 +189,7 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 		case err == nil:
 			r.health.set(ready)
 			go r.health.watch(ctx, r.Log.Named("readiness"))
-		case ctx.Err() == nil || !errors.Is(err, ctx.Err()): // not just told to stop while starting
+		case ctx.Err() == nil || !errors.Is(err, ctx.Err()): // not only stopped while starting
 			r.fail(fmt.Errorf("cannot start: %w", err))
 		}
 	}()
@@ -199,8 +207,9 @@ func (r *Runtime) run(ctx context.Context, build func(context.Context) error) er
 	return errors.Join(r.failures...)
 }
 
-// awaitReload waits for the end of a change of the configuration, for half of the time of the whole stop: one that hangs must not keep the parts
-// from their own stop, in which they write what they still hold.
+// awaitReload waits until a change of the configuration has ended, for at most half of the time of
+// the whole stop: a change that hangs must not keep the parts from their own stop, in which they
+// write what they still hold.
 func (r *Runtime) awaitReload(ctx context.Context) {
 	timer := time.NewTimer(r.shutdownTimeout / 2)
 	defer timer.Stop()
@@ -216,7 +225,7 @@ func (r *Runtime) logStop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reason := errors.Join(r.failures...)
-	r.told = len(r.failures)
+	r.logged = len(r.failures)
 	var panicked *PanicError
 	switch {
 	case errors.As(reason, &panicked):
@@ -228,15 +237,17 @@ func (r *Runtime) logStop() {
 	}
 }
 
-// untold returns what has failed in the stop: what made the process stop was logged when that began.
-func (r *Runtime) untold() error {
+// unlogged returns the failures during the stop. The failures that made the process stop were logged
+// when the stop began.
+func (r *Runtime) unlogged() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return errors.Join(r.failures[r.told:]...)
+	return errors.Join(r.failures[r.logged:]...)
 }
 
-// stop waits for those that come first, then unwinds the stages until ctx ends. A stage that is not done by then is a failure: it is named, with
-// those that were not reached, and what remains is told to stop but not waited for.
+// stop waits for the stages in first, then stops the registered stages, the last one first, until
+// ctx ends. A stage that has not stopped by then is a failure. The failure names it, and the stages
+// that were not reached: these are cancelled, but not waited for.
 func (r *Runtime) stop(ctx context.Context, first ...*stage) {
 	next := func() *stage {
 		if len(first) == 0 {
@@ -297,7 +308,8 @@ func (r *Runtime) abandon(hung *stage) {
 	r.fail(errors.New(text))
 }
 
-// Protect calls f and turns a panic into a [PanicError]. It is for goroutines of a service that are no actors.
+// Protect calls f and turns a panic into a [PanicError]. It is for goroutines of a service that are
+// not actors.
 func Protect(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -51,7 +51,8 @@ func (j *journal) closer(name string) func(context.Context) error {
 	}
 }
 
-// run runs build in a runtime with a shutdown timeout of 30 seconds until ctx ends, and returns what it logged.
+// run runs build in a runtime with a shutdown timeout of 30 seconds until ctx ends, and returns
+// what it logged.
 func run(ctx context.Context, build func(context.Context, *Runtime) error) (*observer.ObservedLogs, error) {
 	core, logs := observer.New(zapcore.DebugLevel)
 	rt := newRuntime("test", zap.New(core), 30*time.Second)
@@ -282,7 +283,7 @@ func readReady(t *testing.T, h http.Handler) (int, readiness) {
 
 func TestReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &health{phase: starting}
+		h := &checkSet{phase: starting}
 		var broken error
 		h.add("pulsar", func(context.Context) error { return broken })
 		h.add("disk", func(context.Context) error { return nil })
@@ -312,7 +313,7 @@ func TestReadiness(t *testing.T) {
 
 func TestChecksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &health{phase: ready}
+		h := &checkSet{phase: ready}
 		release := make(chan struct{})
 		var calls atomic.Int32
 		h.add("hangs", func(context.Context) error { calls.Add(1); <-release; return nil })

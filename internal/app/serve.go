@@ -14,8 +14,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Listen opens a TCP listener for the server of that name and logs "listening" with the server and the address, the chosen port where the given
-// one was 0. key is the configuration's that has the address: what is wrong with it is said of that.
+// Listen opens a TCP listener for the server of that name. It logs "listening" with the server and
+// the address, with the chosen port if the given one was 0. key is the configuration's key of the
+// address, for errors.
 func Listen(ctx context.Context, log *zap.Logger, server, key, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", address)
@@ -29,15 +30,17 @@ func Listen(ctx context.Context, log *zap.Logger, server, key, address string) (
 	return ln, nil
 }
 
-// Serve serves HTTP on ln, which it takes over, until ctx ends. Then no connection is accepted any more and requests in flight have the grace to
-// finish; those that do not are cut off, which is an error that wraps context.DeadlineExceeded. When Serve returns, the listener and every
-// connection are closed. Limits on headers and idle connections are set where the server has none.
+// Serve serves HTTP on ln, which it takes over, until ctx ends. Then it accepts no more
+// connections, and requests in flight have the time grace to finish. Requests that do not finish
+// are cut off, which is an error that wraps context.DeadlineExceeded. When Serve returns, the
+// listener and every connection are closed. Serve sets limits on headers and idle connections if
+// the server has none.
 func Serve(ctx context.Context, ln net.Listener, server *http.Server, grace time.Duration) error {
 	return ServeWith(ctx, ln, server, grace, server.Serve)
 }
 
-// ServeWith is Serve with a way of serving of the caller's own, such as one with TLS. Like server.Serve, it must return http.ErrServerClosed once
-// the server is shut down, and it owns ln.
+// ServeWith is Serve with the caller's own function to serve, such as one with TLS. Like
+// server.Serve, it must return http.ErrServerClosed once the server is shut down, and it owns ln.
 func ServeWith(ctx context.Context, ln net.Listener, server *http.Server, grace time.Duration, serve func(net.Listener) error) error {
 	if server.ReadHeaderTimeout == 0 {
 		server.ReadHeaderTimeout = 10 * time.Second
@@ -49,7 +52,7 @@ func ServeWith(ctx context.Context, ln net.Listener, server *http.Server, grace 
 	go func() { served <- serve(ln) }()
 	select {
 	case err := <-served:
-		_ = ln.Close() // for serving that failed before it began; else it is closed already
+		_ = ln.Close() // in case serving failed before it began; otherwise it is closed already
 		return errors.Join(fmt.Errorf("cannot serve HTTP on %s: %w", ln.Addr(), err), server.Close())
 	case <-ctx.Done():
 	}
@@ -65,7 +68,7 @@ func ServeWith(ctx context.Context, ln net.Listener, server *http.Server, grace 
 	return err
 }
 
-// errorLog takes the complaints of net/http, which are about single connections.
+// errorLog takes the errors that net/http logs, which are about single connections.
 func errorLog(log *zap.Logger) *stdlog.Logger {
 	l, err := zap.NewStdLogAt(log, zapcore.WarnLevel)
 	if err != nil { // only for a level that does not exist

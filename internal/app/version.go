@@ -6,7 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Set by the Makefile through -ldflags -X: a build without version control information still knows what it is.
+// Set by the Makefile through -ldflags -X: a build without version control information still knows
+// what it is.
 var (
 	version string
 	commit  string //nolint:gochecknoglobals // the linker sets it
@@ -19,7 +20,7 @@ func (b Build) String() string {
 	return fmt.Sprintf("version %s, commit %s, %s", b.Version, b.Commit, b.Go)
 }
 
-// ThisBuild prefers what the linker was told to what the toolchain found.
+// ThisBuild prefers the values set by the linker to those that the toolchain recorded.
 func ThisBuild() Build {
 	b := Build{Version: version, Commit: commit, Go: runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {

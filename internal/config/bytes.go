@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Bytes is a size in bytes. It reads from "64MiB", "10MB", "1.5GiB" or a plain number of bytes, and prints the same way, in the unit that
-// gives the shortest whole number. Negative sizes are refused.
+// Bytes is a size in bytes. It reads from "64MiB", "10MB", "1.5GiB" or a plain number of bytes, and
+// prints the same way, in the unit that gives the shortest whole number. Negative sizes are
+// refused.
 type Bytes int64
 
 // Common sizes, for defaults.
@@ -31,7 +32,8 @@ func units() []unit {
 	}
 }
 
-// ParseBytes reads a size. Units are the decimal kB, MB, GB, TB and the binary KiB, MiB, GiB, TiB, in either case, with or without a space.
+// ParseBytes reads a size. Units are the decimal kB, MB, GB, TB and the binary KiB, MiB, GiB, TiB,
+// in either case, with or without a space.
 func ParseBytes(text string) (Bytes, error) {
 	number, factor := strings.TrimSpace(text), int64(1)
 	for _, u := range units() {

@@ -1,8 +1,10 @@
-// Package config loads a binary's configuration: defaults, then strict YAML, then the environment, then flags, then validation.
+// Package config loads a binary's configuration: defaults, then strict YAML, then the environment,
+// then flags, then validation.
 //
-// A configuration is a plain struct with yaml tags. Every key can also be set by an environment variable named after the binary and the key's
-// path (NIGHTINGALE_PULSAR_URL for pulsar.url), read from the same tags. Faults are reported all at once, each by its YAML path and line, with
-// what would be right.
+// A configuration is a plain struct with yaml tags. Every key can also be set by an environment
+// variable named after the binary and the key's path (NIGHTINGALE_PULSAR_URL for pulsar.url), read
+// from the same tags. Faults are reported all at once, each by its YAML path and line, with what
+// would be right.
 package config
 
 import (
@@ -24,12 +26,12 @@ import (
 // maxFileSize bounds the configuration file.
 const maxFileSize = 8 << 20
 
-// A Defaulter gives the elements of lists and maps, and optional sections, their defaults before they are decoded. The configuration as a whole
-// has them from Spec.Defaults.
+// A Defaulter gives the elements of lists and maps, and optional sections, their defaults before
+// they are decoded. The configuration as a whole has its defaults from Spec.Defaults.
 type Defaulter interface{ SetDefaults() }
 
-// A Shorthand is a section for which a single word may stand: the value of one of its keys, which it names. The section's own environment variable sets
-// that key, too.
+// A Shorthand is a section that may be written as a single word: the value of one of its keys,
+// which it names. The section's own environment variable sets that key, too.
 type Shorthand interface{ Shorthand() (key string) }
 
 // Spec says what to load and from where.
@@ -40,9 +42,10 @@ type Spec[T any] struct {
 	Flags    func(*flag.FlagSet, *T) // registers the service's own flags, bound to fields with the field's present value as default; may be nil, is called twice
 	Args     []string                // without the program's name
 	Environ  []string                // as os.Environ returns it
-	Usage    io.Writer               // where -help and the flags' complaints are written
-	// Again says that a running process reads its configuration again. A file without any key is then a fault: it is most probably
-	// being written at this moment, and all that it had set would be gone.
+	Usage    io.Writer               // where -help and the errors of flags are written
+	// Again says that a running process reads its configuration again. A file without any key is
+	// then a fault: most probably it is being written at this moment, and everything that it had
+	// set would be lost.
 	Again bool
 }
 
@@ -51,35 +54,46 @@ type Action int
 
 // The actions.
 const (
-	Run     Action = iota // run the service
-	Check                 // -config.check: validate only
-	Connect               // -config.connect: validate, and try what the configuration names
-	Print                 // -config.print: print the effective configuration
-	Version               // -version: print the version; nothing is loaded
-	Ready                 // -ready: ask the service that runs with this configuration whether it is ready
+	Run      Action = iota // run the service
+	Check                  // -config.check: validate only
+	Connect                // -config.connect: validate, and try what the configuration names
+	Print                  // -config.print: print the effective configuration
+	ListKeys               // -config.keys: print every key with its default; nothing is loaded
+	Version                // -version: print the version; nothing is loaded
+	Ready                  // -ready: ask the service that runs with this configuration whether it is ready
 )
+
+// Warner is a configuration that can be valid and still not be what was meant.
+type Warner interface {
+	// Warnings returns what may be wrong, each with the key's path first. It is called with a valid
+	// configuration.
+	Warnings() []string
+}
 
 // Loaded is a valid configuration.
 type Loaded[T any] struct {
 	Config   T
 	Action   Action
 	Source   string   // what it was made of, such as "file x.yaml, environment"
-	Warnings []string // about environment variables that set nothing but look as if they should
+	Warnings []string // about environment variables that set nothing but look as if they should, and what a [Warner] says
 }
 
-// ErrUsage is wrapped by errors of the command line itself, which are already explained on Spec.Usage. flag.ErrHelp is returned after -help.
+// ErrUsage is wrapped by errors of the command line itself, which are already explained on
+// Spec.Usage. flag.ErrHelp is returned after -help.
 var ErrUsage = errors.New("wrong usage")
 
-// Load makes the configuration. Errors are a *[Error] with every fault, [ErrUsage] or [flag.ErrHelp].
+// Load makes the configuration. Errors are a *[Error] with every fault, [ErrUsage] or
+// [flag.ErrHelp].
 func Load[T any](spec Spec[T]) (Loaded[T], error) {
 	loaded := Loaded[T]{Config: spec.Defaults()}
 	var common commonFlags
-	// The command line is read twice: first to find the file, last to override it. The first reading binds a value that is thrown away.
+	// The command line is read twice: first to find the file, last to override it. The first
+	// reading binds a value that is thrown away.
 	scratch := spec.Defaults()
 	if err := spec.parse(&common, &scratch); err != nil {
 		return loaded, err
 	}
-	if loaded.Action = common.action(); loaded.Action == Version {
+	if loaded.Action = common.action(); loaded.Action == Version || loaded.Action == ListKeys {
 		return loaded, nil
 	}
 
@@ -120,11 +134,15 @@ func Load[T any](spec Spec[T]) (Loaded[T], error) {
 	if faults := d.validate(root); len(faults) > 0 {
 		return loaded, &Error{Name: spec.Name, Source: loaded.Source, Faults: faults}
 	}
+	if w, ok := any(loaded.Config).(Warner); ok {
+		loaded.Warnings = append(loaded.Warnings, w.Warnings()...)
+	}
 	return loaded, nil
 }
 
-// validate adds the faults of Validate to those of decoding. A key that could not be decoded still holds its default, so what Validate says
-// about it would be about a value nobody gave.
+// validate adds the faults of Validate to those of decoding. It leaves out keys that could not be
+// decoded: they still hold their defaults, so Validate would report values that are not in the
+// configuration.
 func (d *decoder) validate(root reflect.Value) []*FieldError {
 	faults := distinct(d.faults)
 	failed := map[string]bool{}
@@ -140,17 +158,20 @@ func (d *decoder) validate(root reflect.Value) []*FieldError {
 	return faults
 }
 
-// commonFlags are those of every binary.
+// commonFlags are the flags of every binary.
 type commonFlags struct {
-	file, level                           string
-	check, connect, print, ready, version bool
-	given                                 bool // some flag other than these was given, or -log.level
+	file, level                 string
+	check, connect, print, keys bool
+	ready, version              bool
+	given                       bool // some flag other than these was given, or -log.level
 }
 
 func (c commonFlags) action() Action {
 	switch {
 	case c.version:
 		return Version
+	case c.keys:
+		return ListKeys
 	case c.print:
 		return Print
 	case c.connect:
@@ -171,6 +192,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 	fs.BoolVar(&common.check, "config.check", false, "validate the configuration and exit")
 	fs.BoolVar(&common.connect, "config.connect", false, "validate the configuration, try all that it names (servers, topics, permissions), and exit")
 	fs.BoolVar(&common.print, "config.print", false, "print the effective configuration as YAML, secrets redacted, and exit")
+	fs.BoolVar(&common.keys, "config.keys", false, "print every key as YAML, those of every system, with meaning, default and environment variable, and exit")
 	fs.StringVar(&common.level, "log.level", "", "least `level` logged: debug, info, warn or error; overrides log.level")
 	fs.BoolVar(&common.ready, "ready", false, "ask the service that runs with this configuration, at admin.listen, whether it is ready, and exit with 0 if so")
 	fs.BoolVar(&common.version, "version", false, "print the version and exit")
@@ -178,7 +200,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		s.Flags(fs, cfg)
 	}
 	fs.Usage = func() {
-		// Complaints and help go to Usage; a failing write has nowhere to be reported.
+		// Errors and help go to Usage. If that fails, there is no other place to report it.
 		_, _ = fmt.Fprintf(s.Usage, "usage: %s [flags]\n", s.Name)
 		if s.Summary != "" {
 			_, _ = fmt.Fprintf(s.Usage, "%s\n", s.Summary)
@@ -200,7 +222,8 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		return err
 	}
 	fs.Visit(func(f *flag.Flag) {
-		if f.Name == "log.level" || !slices.Contains([]string{"config.file", "config.check", "config.connect", "config.print", "ready", "version"}, f.Name) {
+		others := []string{"config.file", "config.check", "config.connect", "config.print", "config.keys", "ready", "version"}
+		if f.Name == "log.level" || !slices.Contains(others, f.Name) {
 			common.given = true
 		}
 	})
@@ -247,8 +270,9 @@ func (s Spec[T]) environment(d *decoder, root reflect.Value) (used bool, warning
 	return used, warnings
 }
 
-// fromKubernetes tells the variables that Kubernetes puts into every pod for a Service that happens to share the binary's name:
-// NIGHTINGALE_SERVICE_HOST, NIGHTINGALE_SERVICE_PORT_HTTP, NIGHTINGALE_PORT, NIGHTINGALE_PORT_9201_TCP_ADDR.
+// fromKubernetes recognises the variables that Kubernetes puts into every pod for a Service that
+// happens to share the binary's name: NIGHTINGALE_SERVICE_HOST, NIGHTINGALE_SERVICE_PORT_HTTP,
+// NIGHTINGALE_PORT, NIGHTINGALE_PORT_9201_TCP_ADDR.
 func fromKubernetes(name string) bool {
 	return regexp.MustCompile(`_SERVICE_(HOST|PORT)(_|$)|_PORT$|_PORT_\d+_(TCP|UDP|SCTP)(_|$)`).MatchString(name)
 }
@@ -282,8 +306,8 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// YAML returns the configuration as YAML with its secrets redacted: those of type secret.String, and passwords and queries
-// inside URLs.
+// YAML returns the configuration as YAML with its secrets redacted: those of type secret.String,
+// and passwords and queries inside URLs.
 func YAML(cfg any) ([]byte, error) {
 	var n yaml.Node
 	if err := n.Encode(cfg); err != nil {

@@ -407,19 +407,19 @@ func TestAliasesOfAliases(t *testing.T) {
 		text += fmt.Sprintf("  a%d: &a%[1]d {<<: [%s]}\n", i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
 	}
 	_, _, err := load(t, text, nil)
-	assert.Equal(t, 1, strings.Count(strings.Join(faultsOf(t, err), "\n"), "its aliases stand for too much"))
+	assert.Equal(t, 1, strings.Count(strings.Join(faultsOf(t, err), "\n"), "it has too many aliases"))
 }
 
 // TestAnchorsInsideThemselves: they are faults; following them would not end.
 func TestAnchorsInsideThemselves(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
-		"merge":           {"pulsar: &p\n  <<: *p\n", "pulsar: *p is inside of &p, what it stands for (line 2)"},
-		"merge of a list": {"pulsar:\n  <<: &l [*l]\n", "pulsar: *l is inside of &l, what it stands for (line 2)"},
-		"two merges":      {"by_name:\n  a: &a {<<: &b {<<: *a}}\n", "by_name.a: *a is inside of &a, what it stands for (line 2)"},
+		"merge":           {"pulsar: &p\n  <<: *p\n", "pulsar: the alias *p is inside its own anchor &p (line 2)"},
+		"merge of a list": {"pulsar:\n  <<: &l [*l]\n", "pulsar: the alias *l is inside its own anchor &l (line 2)"},
+		"two merges":      {"by_name:\n  a: &a {<<: &b {<<: *a}}\n", "by_name.a: the alias *a is inside its own anchor &a (line 2)"},
 		"a list":          {"lanes: &l [*l]\n", "lanes[0]: must be a mapping of keys, got a list (line 1)"},
 		"any":             {"any: &a [*a]\n", "any: must be a valid value, got a list (line 1)"},
 		"merge in any":    {"any: &a {<<: *a}\n", "any: must be a valid value, got a mapping (line 1)"},
-		"the document":    {"&d\n<<: *d\n", "*d is inside of &d, what it stands for (line 2)"},
+		"the document":    {"&d\n<<: *d\n", "the alias *d is inside its own anchor &d (line 2)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := load(t, test.text, nil)
@@ -427,7 +427,7 @@ func TestAnchorsInsideThemselves(t *testing.T) {
 		})
 	}
 	_, _, err := load(t, "", []string{"BIRD_LANES=[&l {<<: *l}]"})
-	assert.Contains(t, faultsOf(t, err), "lanes[0]: *l is inside of &l, what it stands for ($BIRD_LANES)")
+	assert.Contains(t, faultsOf(t, err), "lanes[0]: the alias *l is inside its own anchor &l ($BIRD_LANES)")
 }
 
 // TestZerosInFrontOfNumbers: 0100 is 64 in YAML 1.1 and 100 in YAML 1.2.
@@ -481,6 +481,7 @@ func TestCommandLine(t *testing.T) {
 		"check":     {[]string{"-config.check"}, config.Check, nil, ""},
 		"connect":   {[]string{"-config.check", "-config.connect"}, config.Connect, nil, ""},
 		"print":     {[]string{"-config.print", "-config.check"}, config.Print, nil, ""},
+		"keys":      {[]string{"-config.keys", "-config.print"}, config.ListKeys, nil, ""},
 		"version":   {[]string{"-version"}, config.Version, nil, ""},
 		"ready":     {[]string{"-ready"}, config.Ready, nil, ""},
 		"two minus": {[]string{"--config.check"}, config.Check, nil, ""},
@@ -643,6 +644,18 @@ func TestTwoListenersHaveTwoPorts(t *testing.T) {
 	for _, apart := range [][2]string{{":1", ":2"}, {":0", ":0"}, {"127.0.0.1:1", "127.0.0.2:1"}, {"x", "x"}} {
 		require.NoError(t, config.CheckApart("a", apart[0], "b", apart[1]))
 	}
+}
+
+func TestChecksOfNumbersNameTheBounds(t *testing.T) {
+	require.NoError(t, config.CheckRange("x", 1, 1, 64))
+	require.NoError(t, config.CheckRange("x", 64, 1, 64))
+	require.EqualError(t, config.CheckRange("x", 0, 1, 64), "x: must be from 1 to 64, got 0")
+	require.EqualError(t, config.CheckRange("x", 65, 1, 64), "x: must be from 1 to 64, got 65")
+	require.EqualError(t, config.CheckRange("x", 1, config.KiB, 64*config.MiB), "x: must be from 1KiB to 64MiB, got 1")
+	require.EqualError(t, config.CheckRange("x", 6*time.Second, 100*time.Millisecond, 5*time.Second), "x: must be from 100ms to 5s, got 6s")
+	require.NoError(t, config.CheckAtLeast("x", config.MiB, config.MiB))
+	require.EqualError(t, config.CheckAtLeast("x", config.MiB-1, config.MiB), "x: must be at least 1MiB, got 1048575")
+	require.EqualError(t, config.CheckAtLeast("x", .5, 1), "x: must be at least 1, got 0.5")
 }
 
 func TestCheckListen(t *testing.T) {

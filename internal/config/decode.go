@@ -14,20 +14,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A decoder sets the fields of a configuration from YAML nodes and collects every fault on the way. yaml.v3's own decoder can be strict about
-// keys only when it reads text, knows lines but not paths, and so cannot say "lanes[2].from" nor read a tree whose ${VAR} are expanded: it is
-// used for the single values.
+// A decoder sets the fields of a configuration from YAML nodes and collects every fault on the way.
+// It uses yaml.v3's own decoder only for single values. That one can be strict about keys only when
+// it reads text, and knows lines but not paths: it can neither say "lanes[2].from" nor read a tree
+// whose ${VAR} are expanded.
 type decoder struct {
 	origins  map[string]string        // where the value at a path was set
 	expanded map[*yaml.Node]yaml.Kind // scalars in which a ${VAR} was replaced
-	followed map[*yaml.Node]bool      // aliases on the way from the root to here
+	followed map[*yaml.Node]bool      // aliases on the way from the root to the current node
 	follows  int                      // aliases followed in all
 	faults   []*FieldError
 	root     reflect.Type
 }
 
-// maxFollows bounds the aliases of a file, each counted as often as it is met: a few lines of aliases of aliases can stand for more than any
-// machine decodes.
+// maxFollows bounds the aliases of a file, each counted as often as it is met: a few lines of
+// aliases of aliases can stand for more than any machine decodes.
 const maxFollows = 20_000
 
 func (d *decoder) fault(path, origin, format string, args ...any) {
@@ -41,7 +42,8 @@ func line(n *yaml.Node) string {
 	return fmt.Sprintf("line %d", n.Line)
 }
 
-// file decodes a whole YAML document into v, a pointer to the configuration. It returns false for a text without content.
+// file decodes a whole YAML document into v, a pointer to the configuration. It returns false if
+// the text has no content.
 func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string, bool)) bool {
 	var documents []*yaml.Node
 	stream := yaml.NewDecoder(strings.NewReader(string(text)))
@@ -68,8 +70,9 @@ func (d *decoder) file(text []byte, v reflect.Value, lookup func(string) (string
 	return root.ShortTag() != "!!null"
 }
 
-// expand replaces ${VAR} and ${VAR:-default} in the scalars of the parsed tree, so that a value can never add keys or break the syntax. A plain
-// scalar that changed loses its type: it becomes a number or a truth value when it now looks like one. "$${" stands for "${".
+// expand replaces ${VAR} and ${VAR:-default} in the scalars of the parsed tree, so that a value can
+// never add keys or break the syntax. A plain scalar that changed loses its type: it becomes a
+// number or a truth value when it now looks like one. "$${" stands for "${".
 func (d *decoder) expand(n *yaml.Node, t reflect.Type, path string, lookup func(string) (string, bool)) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -90,7 +93,7 @@ func (d *decoder) expand(n *yaml.Node, t reflect.Type, path string, lookup func(
 			d.fault(path, line(n), "%s", err)
 		}
 		n.Value = value
-		if n.Style == 0 && value != "" { // what became empty stays a text: without a type it would be null
+		if n.Style == 0 && value != "" { // a value that became empty stays a text: without a type it would be null
 			n.Tag = ""
 		}
 		d.expanded[n] = n.Kind
@@ -125,7 +128,8 @@ func expandText(text string, hide bool, lookup func(string) (string, bool)) (str
 	return out, errs
 }
 
-// decode sets v from n. Mappings are merged into sections; everything else is replaced as a whole. A key without a value changes nothing.
+// decode sets v from n. Mappings are merged into sections; everything else is replaced as a whole.
+// A key without a value changes nothing.
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	if n.Kind == yaml.AliasNode {
 		d.follow(n, path, origin, func() { d.decode(n.Alias, v, path, origin) })
@@ -186,18 +190,18 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path, origin string) {
 	}
 }
 
-// follow calls then for what an alias stands for, unless that holds the alias itself.
+// follow calls then for what an alias stands for, unless that contains the alias itself.
 func (d *decoder) follow(alias *yaml.Node, path, origin string, then func()) {
 	if d.followed[alias] {
 		if l := line(alias); l != "" {
 			origin = l
 		}
-		d.fault(path, origin, "*%s is inside of &%s, what it stands for", alias.Value, alias.Value)
+		d.fault(path, origin, "the alias *%s is inside its own anchor &%s", alias.Value, alias.Value)
 		return
 	}
 	if d.follows++; d.follows > maxFollows {
 		if d.follows == maxFollows+1 {
-			d.fault("", line(alias), "its aliases stand for too much: at most %d may be followed", maxFollows)
+			d.fault("", line(alias), "it has too many aliases: at most %d may be followed", maxFollows)
 		}
 		return
 	}
@@ -222,8 +226,8 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path, origin string) {
 	})
 }
 
-// pairs calls visit for each key and value of a mapping: those merged in by "<<" first, so that the mapping's own win. A key given twice is a
-// fault.
+// pairs calls visit for each key and value of a mapping: those merged in by "<<" first, so that the
+// mapping's own win. A key given twice is a fault.
 func (d *decoder) pairs(n *yaml.Node, path, origin string, visit func(name, value *yaml.Node)) {
 	seen := map[string]int{}
 	for pass := range 2 {
@@ -273,12 +277,13 @@ func (d *decoder) unknown(name *yaml.Node, t reflect.Type, path, origin string) 
 		field := t.FieldByIndex(k.index).Type
 		return holdsSecret(field) && !isSection(field)
 	}) {
-		// In a list of secrets with what belongs to them, such as tokens of tenants, people write {token: tenant}.
+		// In a list of sections with secrets, such as tokens of tenants, people write {token:
+		// tenant}: the unknown key may be a secret.
 		d.fault(path, origin, "has an unknown key, which is not shown; known here: %s", strings.Join(names, ", "))
 		return
 	}
 	given, hint := name.Value, ""
-	if colon := strings.IndexByte(given, ':'); colon >= 0 { // what follows may be a secret
+	if colon := strings.IndexByte(given, ':'); colon >= 0 { // the text after the colon may be a secret
 		given = given[:colon] + ":..."
 	}
 	full := join(path, given)
@@ -294,7 +299,8 @@ func (d *decoder) unknown(name *yaml.Node, t reflect.Type, path, origin string) 
 	d.fault(full, origin, "is not a known key%s", hint)
 }
 
-// ambiguous returns a number with a zero in front, of those that are decoded from n for t: YAML 1.1 reads 0100 as 64, YAML 1.2 and people as 100.
+// ambiguous returns a number with a leading zero, among those that are decoded from n for t: YAML
+// 1.1 reads 0100 as 64, YAML 1.2 and people as 100.
 func ambiguous(n *yaml.Node, t reflect.Type) (*yaml.Node, bool) {
 	if t.Kind() == reflect.Interface {
 		for _, child := range n.Content {
@@ -333,7 +339,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path, origin string) {
 		duration, err = time.ParseDuration(n.Value)
 		target.Elem().SetInt(int64(duration))
 	case t.Kind() == reflect.String && d.expanded[n] != 0:
-		target.Elem().SetString(n.Value) // a text stays the text that was expanded, even where it reads "null" or "1e3"
+		target.Elem().SetString(n.Value) // the text stays as it was expanded, even if it reads "null" or "1e3"
 	default:
 		err = n.Decode(target.Interface())
 	}
@@ -389,8 +395,8 @@ func (d *decoder) mismatch(n *yaml.Node, t reflect.Type, path, origin string) {
 	d.fault(path, origin, "must be %s, got %s", want, got)
 }
 
-// text sets the value at v from the text of an environment variable or a flag. A text is taken as it stands; lists and maps are written in YAML,
-// or simply as "a,b" and "a=1,b=2".
+// text sets the value at v from the text of an environment variable or a flag. A text is taken as
+// it stands; lists and maps are written in YAML, or simply as "a,b" and "a=1,b=2".
 func (d *decoder) text(text string, v reflect.Value, path, origin string) {
 	d.origins[path] = origin
 	n := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
@@ -427,7 +433,8 @@ func (d *decoder) text(text string, v reflect.Value, path, origin string) {
 	d.decode(n, v, path, origin)
 }
 
-// simpleList reads "a,b" as a list and "a=1,b=2" as a mapping; a part without "=" makes the whole a list, which the decoder then refuses.
+// simpleList reads "a,b" as a list and "a=1,b=2" as a mapping; a part without "=" makes the whole a
+// list, which the decoder then refuses.
 func simpleList(text string, kind reflect.Kind) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.SequenceNode}
 	if kind == reflect.Map {
@@ -458,7 +465,8 @@ func clearLines(n *yaml.Node) {
 	}
 }
 
-// plainText returns an error of yaml.v3 without the "yaml: " in front, nor the line where the fault names it.
+// plainText returns an error of yaml.v3 without the "yaml: " in front, nor the line where the fault
+// names it.
 func plainText(err error) string {
 	var types *yaml.TypeError
 	if errors.As(err, &types) {

@@ -27,7 +27,8 @@ func (e *FieldError) Error() string {
 	return redactBare(redact(text))
 }
 
-// Fault returns a fault at a path, for use in Validate methods. The path is relative to the value that is validated.
+// Fault returns a fault at a path, for use in Validate methods. The path is relative to the value
+// that is validated.
 func Fault(path, format string, args ...any) error {
 	return &FieldError{Path: path, Problem: fmt.Sprintf(format, args...)}
 }
@@ -62,11 +63,13 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// Validate calls the Validate() error method of cfg and of every value in it that has one: sections, inlined or not, elements of lists and
-// maps, and values of named types. It returns the faults of all of them by their path from cfg, in the order of the struct's fields.
+// Validate calls the Validate() error method of cfg and of every value in it that has one:
+// sections, inlined or not, elements of lists and maps, and values of named types. It returns the
+// faults of all of them by their path from cfg, in the order of the struct's fields.
 //
-// What a method returns may be joined by errors.Join. Each part is a [FieldError] or has the text "path: problem", the path relative to the
-// value validated; a text that does not start with a path is a fault of the value itself.
+// What a method returns may be joined by errors.Join. Each part is a [FieldError] or has the text
+// "path: problem", the path relative to the value validated; a text that does not start with a path
+// is a fault of the value itself.
 func Validate(cfg any) []*FieldError {
 	v := reflect.ValueOf(cfg)
 	if v.Kind() != reflect.Pointer {
@@ -105,7 +108,8 @@ func validate(v reflect.Value, path string) []*FieldError {
 	return faults
 }
 
-// inlinedFaults returns what the structs inlined into v say, whose keys are at v's own path.
+// inlinedFaults returns the faults of the structs that are inlined into v: their keys are at v's
+// own path.
 func inlinedFaults(v reflect.Value, path string) []*FieldError {
 	var faults []*FieldError
 	for i := range v.NumField() {
@@ -135,7 +139,8 @@ func ownFaults(v reflect.Value, path string) []*FieldError {
 	return faults
 }
 
-// split opens what errors.Join joined, at any depth. An error of fmt.Errorf with several %w has a text of its own and is one fault.
+// split returns the errors that errors.Join joined, at any depth. An error of fmt.Errorf with
+// several %w has its own text, and is one fault.
 func split(err error) []error {
 	if err == nil {
 		return nil
@@ -151,8 +156,8 @@ func split(err error) []error {
 	return parts
 }
 
-// asFault finds the path in the text of an error about a value of type t: what is before the first ": ", where it begins with a key of t. Any
-// other text is a fault of the value itself.
+// asFault finds the path in the text of an error about a value of type t: the text before the first
+// ": ", if it begins with a key of t. Any other text is a fault of the value itself.
 func asFault(err error, t reflect.Type) *FieldError {
 	if fault, ok := err.(*FieldError); ok { //nolint:errorlint // a wrapped one would lose what its wrapper says
 		return fault
@@ -170,7 +175,8 @@ func asFault(err error, t reflect.Type) *FieldError {
 	return &FieldError{Problem: err.Error()}
 }
 
-// distinct drops repeated faults: a Validate promoted from an inlined struct, or called by its parent's, is met twice.
+// distinct drops repeated faults: a Validate promoted from an inlined struct, or called by its
+// parent's, is met twice.
 func distinct(faults []*FieldError) []*FieldError {
 	var kept []*FieldError
 	met := map[FieldError]bool{}

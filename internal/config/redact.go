@@ -21,8 +21,9 @@ func redactNode(n *yaml.Node) {
 	}
 }
 
-// redact hides the passwords of the URLs in a text, and the values in their queries and fragments: nobody knows which of them are
-// secret. A key that holds a secret should be a secret.String; this is for those that people put elsewhere.
+// redact hides the passwords of the URLs in a text, and the values in their queries and fragments,
+// each of which may be secret. A key that holds a secret should be a secret.String; redact is for
+// secrets that people put elsewhere.
 func redact(text string) string {
 	scheme := regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://`)
 	var out strings.Builder
@@ -46,12 +47,14 @@ func redact(text string) string {
 	}
 }
 
-// redactBare hides the passwords of URLs without a scheme, user:password@host, where a fault quotes what was given.
+// redactBare hides the passwords of URLs without a scheme, user:password@host, where a fault quotes
+// a given value.
 func redactBare(text string) string {
 	return regexp.MustCompile(`"([^"\s:@/]*):[^"/][^"]*@`).ReplaceAllString(text, `"$1:`+redacted+`@`)
 }
 
-// cutURL cuts what follows the scheme of a URL from what is behind it: white space, or a comma and another URL.
+// cutURL cuts a text after the URL at its beginning: at white space, or at a comma before another
+// URL.
 func cutURL(text string, scheme *regexp.Regexp) (url, rest string) {
 	end := len(text)
 	if space := strings.IndexAny(text, " \t\r\n"); space >= 0 {
@@ -66,8 +69,9 @@ func cutURL(text string, scheme *regexp.Regexp) (url, rest string) {
 	return text[:end], text[end:]
 }
 
-// passwordEnd returns where the "@" behind the password of a URL is, or 0 where there is no password. A password may hold what it
-// should not: then the last "@" is taken, with white space in between only where it is plain how far the URL goes.
+// passwordEnd returns the index of the "@" after the password of a URL, or 0 if there is no
+// password. A password may hold characters that it should not. Then the last "@" counts, with white
+// space before it only if it is clear where the URL ends.
 func passwordEnd(url, rest string, quoted, whole bool) int {
 	authority := url
 	if end := strings.IndexAny(url, "/?#"); end >= 0 {
@@ -114,8 +118,8 @@ func redactQuery(url string) string {
 	return url + strings.Join(pairs, "&") + closing
 }
 
-// holdsSecret reports whether t is a secret or may hold one: what was written for it must not be repeated in a fault. It does for what is not
-// known, nil.
+// holdsSecret reports whether t is a secret or may hold one: a fault must not repeat what was
+// written for it. It returns true for an unknown type, nil.
 func holdsSecret(t reflect.Type) bool {
 	switch {
 	case t == nil || t == reflect.TypeFor[secret.String]():
@@ -136,7 +140,8 @@ func holdsSecret(t reflect.Type) bool {
 	return false
 }
 
-// below returns the type of what is under a key of t, or in its elements for the empty key; nil where that is not known.
+// below returns the type of the value under a key of t, or of its elements for the empty key; nil
+// if that is not known.
 func below(t reflect.Type, name string) reflect.Type {
 	if t == nil {
 		return nil

@@ -10,14 +10,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A key is one YAML key of a struct: its name and the way from the struct's value to the field, through inlined structs.
+// A key is one YAML key of a struct: its name and the way from the struct's value to the field,
+// through inlined structs.
 type key struct {
 	name  string
 	index []int
 }
 
-// keysOf lists the keys of a struct type as yaml.v3 sees them: the tag's name, else the field's in lower case; "-" and unexported fields left
-// out; inlined structs opened.
+// keysOf lists the keys of a struct type as yaml.v3 sees them: the tag's name, else the field's in
+// lower case; "-" and unexported fields left out; inlined structs opened.
 func keysOf(t reflect.Type) []key {
 	var keys []key
 	for i := range t.NumField() {
@@ -48,8 +49,8 @@ func isInlined(field reflect.StructField) bool {
 	return field.IsExported() && slices.Contains(strings.Split(options, ","), "inline")
 }
 
-// isSection reports whether values of t (a struct, or a pointer to one) are written as a mapping of fixed keys, rather than by their own
-// UnmarshalYAML or UnmarshalText.
+// isSection reports whether values of t (a struct, or a pointer to one) are written as a mapping of
+// fixed keys, rather than by their own UnmarshalYAML or UnmarshalText.
 func isSection(t reflect.Type) bool {
 	return indirect(t).Kind() == reflect.Struct && !decodesItself(indirect(t))
 }
@@ -67,7 +68,7 @@ func decodesItself(t reflect.Type) bool {
 		t == reflect.TypeFor[yaml.Node]()
 }
 
-// shorthandOf returns the key for which a single word in place of the section stands.
+// shorthandOf returns the key that a single word instead of the section sets.
 func shorthandOf(t reflect.Type) (key string, ok bool) {
 	if s, is := reflect.New(t).Interface().(Shorthand); is {
 		return s.Shorthand(), true
@@ -75,8 +76,8 @@ func shorthandOf(t reflect.Type) (key string, ok bool) {
 	return "", false
 }
 
-// leaves lists the paths of every key of t that holds a value rather than a section: what an environment variable can set. Lists and maps are
-// values, set as a whole.
+// leaves lists the paths of every key of t that holds a value rather than a section: what an
+// environment variable can set. Lists and maps are values, set as a whole.
 func leaves(t reflect.Type, prefix string) []string {
 	var paths []string
 	for _, k := range keysOf(indirect(t)) {
@@ -110,7 +111,7 @@ func find(v reflect.Value, path string) (reflect.Value, bool) {
 	return v, true
 }
 
-// section follows a pointer to a section, making one where it is nil.
+// section follows a pointer to a section, and makes a section if the pointer is nil.
 func section(v reflect.Value) reflect.Value {
 	if v.Kind() != reflect.Pointer {
 		return v
@@ -140,7 +141,7 @@ func join(prefix, path string) string {
 	return prefix + "." + path
 }
 
-// nearest returns the candidate closest to name, where one is close enough to be what was meant.
+// nearest returns the candidate closest to name, if one is close enough to be what was meant.
 func nearest(name string, candidates []string) (string, bool) {
 	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
 	best, distance := "", 1+max(1, len(name)/3)
@@ -152,7 +153,8 @@ func nearest(name string, candidates []string) (string, bool) {
 	return best, best != ""
 }
 
-// editDistance counts the bytes inserted, deleted, replaced or swapped with their neighbour between a and b.
+// editDistance counts the bytes inserted, deleted, replaced or swapped with their neighbour between
+// a and b.
 func editDistance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

@@ -1,4 +1,7 @@
-// Package connector is the room of what moves messages from and to other systems: message (the neutral form and its
-// mapping), lane (order, bounds and watermark of what is read), and kafka, rabbitmq and pulsar (sources and sinks).
-// Pigeonhole's routes stand on all of it, Eventbridge's targets on the sinks.
+// Package connector holds what the connectors to Kafka, RabbitMQ and Pulsar share: the interfaces
+// of sources and sinks, their options, health, metrics and TLS, and the backoff of reconnects.
+//
+// Below it are message (the neutral form of a message and its mappings), lane (order, bounds and
+// watermark of the messages of a source's partition), and kafka, rabbitmq and pulsar (sources and
+// sinks). Pigeonhole's routes use all of them. Eventbridge's targets use the sinks.
 package connector

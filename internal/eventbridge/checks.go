@@ -4,36 +4,36 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/internal/eventbridge/transform"
 )
 
-// checksOf gathers what the parts know of what is valid.
-func checksOf(f *target.Factory) registry.Checks {
-	return registry.Checks{
-		Schema: func(text json.RawMessage) []registry.Fault {
+// checksOf returns the checks of the packages below.
+func checksOf(f *target.Factory) model.Checks {
+	return model.Checks{
+		Schema: func(text json.RawMessage) []model.Fault {
 			if _, err := schema.Compile(text); err != nil {
-				return []registry.Fault{{Problem: err.Error()}}
+				return []model.Fault{{Problem: err.Error()}}
 			}
 			return nil
 		},
-		Transform: func(t *registry.Transform) []registry.Fault {
+		Transform: func(t *model.Transform) []model.Fault {
 			_, err := transform.Compile(t)
 			return transformFaults(err)
 		},
-		Target: func(t *registry.Target) (found []registry.Fault) {
+		Target: func(t *model.Target) (found []model.Fault) {
 			f.Check(t, func(pointer, problem string) {
-				found = append(found, registry.Fault{Pointer: pointer, Problem: problem})
+				found = append(found, model.Fault{Pointer: pointer, Problem: problem})
 			})
 			return found
 		},
 	}
 }
 
-// transformFaults takes the faults out of an error of transform.Compile.
-func transformFaults(err error) (found []registry.Fault) {
+// transformFaults returns the faults in an error of transform.Compile.
+func transformFaults(err error) (found []model.Fault) {
 	if err == nil {
 		return nil
 	}
@@ -44,9 +44,9 @@ func transformFaults(err error) (found []registry.Fault) {
 	for _, one := range all {
 		var at *transform.Fault
 		if errors.As(one, &at) {
-			found = append(found, registry.Fault{Pointer: at.Pointer, Problem: at.Problem})
+			found = append(found, model.Fault{Pointer: at.Pointer, Problem: at.Problem})
 		} else {
-			found = append(found, registry.Fault{Problem: one.Error()})
+			found = append(found, model.Fault{Problem: one.Error()})
 		}
 	}
 	return found

@@ -6,23 +6,23 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
 	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
@@ -30,42 +30,50 @@ import (
 // Config is the configuration of eventbridge.
 type Config struct {
 	app.Common `yaml:",inline"`
-	// Pulsar is the cluster that holds all. With admin_url topics are made with their partitions, and backlogs are known.
+	// Pulsar is the cluster that holds everything. With admin_url, topics are created with their
+	// partitions, and backlogs are known.
 	Pulsar messaging.Config `yaml:"pulsar"`
 	// HTTP is the server for senders, the management API and the console.
 	HTTP HTTPConfig `yaml:"http"`
-	// Roles of this process: preprocessor, engine, processor. Default: all.
+	// Roles are the roles of this process: preprocessor, engine, processor. Default: all.
 	Roles Roles `yaml:"roles"`
-	// Instance names this process. No two at once may have one name. Default: the host's name and the process' id.
+	// Instance is the name of this process. No two running processes may have the same name.
+	// Default: the host's name and the process' id.
 	Instance string `yaml:"instance"`
 	// Topics says where the topics are.
 	Topics TopicsConfig `yaml:"topics"`
 	// API says who may manage buses and subscribers.
 	API APIConfig `yaml:"api"`
-	// Secrets of subscribers are encrypted in the registry.
+	// Secrets says how the secrets of subscribers are encrypted in the registry.
 	Secrets SecretsConfig `yaml:"secrets"`
 	// Ingest, Engine and Processor bound what each role does.
 	Ingest    preprocessor.Config `yaml:"ingest"`
 	Engine    engine.Config       `yaml:"engine"`
 	Processor processor.Config    `yaml:"processor"`
-	// Targets says where webhooks may be. Connections are the systems that targets may name.
+	// Targets says which addresses webhooks may have. Connections are the systems that targets may
+	// use.
 	Targets     target.Config      `yaml:"targets"`
 	Connections target.Connections `yaml:"connections"`
 
-	// Of the command line only, see Flags.
+	// These are only on the command line, see Flags.
 	Export, Import string `yaml:"-"`
 	DryRun, Prune  bool   `yaml:"-"`
 	Reseal         bool   `yaml:"-"`
+	// Timeout of a command: to read the registry, and for each change.
+	Timeout time.Duration `yaml:"-"`
 }
 
-// HTTPConfig is the server.
+// HTTPConfig is the server for senders, the management API and the console.
 type HTTPConfig struct {
 	// Listen is the address, host:port; port 0 lets the system choose. Default 127.0.0.1:9601.
 	Listen string `yaml:"listen"`
-	// Hosts are names by which the server may be asked where it asks nobody who he is, besides IP addresses, names without a dot, and names in
-	// localhost, local, internal, svc and test: whoever owns another name could make it lead here. "*" is every name. Default: none.
+	// Hosts are names that clients may use for this server while it has no authentication. IP
+	// addresses, names without a dot, and names in localhost, local, internal, svc and test are
+	// always allowed. The owner of any other name could make it resolve to this server's address.
+	// "*" allows every name. Default: none.
 	Hosts []string `yaml:"hosts"`
-	// WebConfigFile is a web configuration file of Prometheus' exporter-toolkit: TLS and client certificates. Default: none.
+	// WebConfigFile is a web configuration file of Prometheus' exporter-toolkit: TLS and client
+	// certificates. Default: none.
 	WebConfigFile string `yaml:"web_config_file"`
 }
 
@@ -77,32 +85,35 @@ type TopicsConfig struct {
 
 // APIConfig says who may manage buses and subscribers, and use the console.
 type APIConfig struct {
-	// Tokens that may. Default: none, and then everybody who reaches the server may.
+	// Tokens may use the API. Default: none, and then everyone who reaches the server may use it.
 	Tokens []APIToken `yaml:"tokens"`
-	// Open lets everybody who reaches the server manage it although ingest.tenants asks senders who they are. Default false: then tokens have to be given,
-	// too.
+	// Open lets everyone who reaches the server manage it although ingest.tenants authenticates
+	// senders. Default false: then tokens must be given, too.
 	Open bool `yaml:"open"`
 }
 
-// APIToken is a bearer token, or a file with one on each line, which is read again every ten seconds.
+// APIToken is a bearer token, or a file with one token on each line, which is read again every ten
+// seconds.
 type APIToken struct {
+	// Token or TokenFile: exactly one of them. The file is read again every ten seconds.
 	Token     secret.String `yaml:"token"`
 	TokenFile string        `yaml:"token_file"`
-	// Role is admin, or viewer: reads, and tests patterns. Default viewer.
+	// Role is admin or viewer. A viewer may read, and test patterns. Default viewer.
 	Role string `yaml:"role"`
 }
 
 // SecretsConfig says how secrets of subscribers are stored.
 type SecretsConfig struct {
-	// KeyFile holds keys of AES-256: one a line, its id, a space, and 32 random bytes in base64. The first one encrypts. Default: none, and then
-	// whoever can read the registry's topic can read them.
+	// KeyFile holds AES-256 keys, one on each line: its id, a space, and 32 random bytes in base64.
+	// The first key encrypts. Default: none, and then everyone who can read the registry's topic
+	// can read the secrets.
 	KeyFile string `yaml:"key_file"`
 }
 
-// keys reads the keys; nil where there is no file.
+// keys reads the keys. It returns nil if there is no file.
 func (c SecretsConfig) keys() (*registry.Keys, error) {
 	if c.KeyFile == "" {
-		return nil, nil //nolint:nilnil // secrets are stored as they are
+		return nil, nil //nolint:nilnil // secrets are stored as plain text
 	}
 	text, err := secret.ReadFile(c.KeyFile)
 	if err != nil {
@@ -115,7 +126,7 @@ func (c SecretsConfig) keys() (*registry.Keys, error) {
 	return keys, nil
 }
 
-// maxInstance is the longest name of an instance.
+// maxInstance bounds the name of an instance, in bytes.
 const maxInstance = 255
 
 // The roles.
@@ -140,7 +151,7 @@ func (r *Roles) Set(text string) error {
 	return nil
 }
 
-// DefaultConfig returns the defaults: all that is needed where Pulsar runs on this machine.
+// DefaultConfig returns the defaults, for a Pulsar on this machine.
 func DefaultConfig() Config {
 	return Config{
 		Common:    app.DefaultCommon("127.0.0.1:9602"),
@@ -152,13 +163,15 @@ func DefaultConfig() Config {
 		Engine:    engine.DefaultConfig(),
 		Processor: processor.DefaultConfig(),
 		Targets:   target.DefaultConfig(),
+		Timeout:   30 * time.Second,
 	}
 }
 
-// Flags registers -roles, and the flags of export, import and reseal, which end the process when they are done.
+// Flags registers -roles, and the flags of export, import and reseal, which end the process when
+// they are done.
 func Flags(fs *flag.FlagSet, cfg *Config) {
 	fs.Var(&cfg.Roles, "roles", "roles of this process, separated by commas: preprocessor, engine, processor")
-	// A command runs beside a service, whose admin server has the usual port.
+	// A command runs next to a service, whose admin server has the usual port.
 	command := func(set func(string) error) func(string) error {
 		return func(text string) error {
 			cfg.Admin.Listen = "127.0.0.1:0"
@@ -178,10 +191,11 @@ func Flags(fs *flag.FlagSet, cfg *Config) {
 		cfg.Reseal, err = strconv.ParseBool(text)
 		return err
 	}))
-	fs.BoolVar(&cfg.DryRun, "dry-run", cfg.DryRun, "with -import: only tell what would change")
+	fs.DurationVar(&cfg.Timeout, "timeout", cfg.Timeout, "with -export, -import or -reseal: how long Pulsar may take to give the registry, and for each change")
+	fs.BoolVar(&cfg.DryRun, "dry-run", cfg.DryRun, "with -import: only show what would change")
 }
 
-// Validate returns every fault of the keys that are this package's own.
+// Validate returns every fault of this package's own keys.
 func (c Config) Validate() error {
 	errs := []error{config.CheckListen("http.listen", c.HTTP.Listen), config.CheckApart("http.listen", c.HTTP.Listen, "admin.listen", c.Admin.Listen)}
 	for i, name := range c.HTTP.Hosts {
@@ -196,7 +210,7 @@ func (c Config) Validate() error {
 		path := fmt.Sprintf("roles[%d]", i)
 		errs = append(errs, config.CheckOneOf(path, role, RolePreprocessor, RoleEngine, RoleProcessor))
 		if slices.Contains(c.Roles[:i], role) {
-			errs = append(errs, config.Fault(path, "is there twice: %q", role))
+			errs = append(errs, config.Fault(path, "occurs twice: %q", role))
 		}
 	}
 	if !messaging.ValidTopic("persistent://"+c.Topics.Namespace+"/x") || strings.Count(c.Topics.Namespace, "/") != 1 {
@@ -204,7 +218,7 @@ func (c Config) Validate() error {
 	}
 	if len(c.Ingest.Tenants) > 0 && len(c.API.Tokens) == 0 && !c.API.Open {
 		errs = append(errs, config.Fault("api.tokens",
-			"must have one where ingest.tenants has some: who may not even send could read and change everything; or set api.open, where something else keeps others away"))
+			"must have a token if ingest.tenants has tenants: otherwise clients that may not send events could read and change everything. Set api.open if something else protects the API"))
 	}
 	if name := c.instance(); len(name) > maxInstance || strings.Contains(name, "/") {
 		errs = append(errs, config.Fault("instance", "must have at most %d bytes and no /, got %q", maxInstance, name))
@@ -212,7 +226,8 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.checkFlags(), c.checkFiles())...)
 }
 
-// checkFiles returns what is wrong with the files that the configuration names, also where the sections that name them are at fault otherwise.
+// checkFiles returns what is wrong with the files that the configuration names, even if the
+// sections that name them have other faults.
 func (c Config) checkFiles() error {
 	var errs []error
 	if c.Roles.Has(RolePreprocessor) {
@@ -229,7 +244,7 @@ func (c Config) checkFiles() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// checkFlags returns what is wrong with the flags together.
+// checkFlags returns what is wrong with the combination of flags.
 func (c Config) checkFlags() error {
 	asked := 0
 	for _, one := range []bool{c.Export != "", c.Import != "", c.Reseal} {
@@ -242,13 +257,15 @@ func (c Config) checkFlags() error {
 		return errors.New("only one of -export, -import and -reseal can be given")
 	case c.Import == "" && (c.DryRun || c.Prune):
 		return errors.New("-dry-run and -prune are for -import")
+	case asked > 0 && c.Timeout <= 0:
+		return fmt.Errorf("-timeout must be > 0, got %s", c.Timeout)
 	case c.Reseal && c.Secrets.KeyFile == "":
 		return config.Fault("secrets.key_file", "must be given with -reseal")
 	}
 	return nil
 }
 
-// Validate returns every fault of a token by itself.
+// Validate returns every fault of one token.
 func (t APIToken) Validate() error {
 	var errs []error
 	if (t.Token == "") == (t.TokenFile == "") {
@@ -260,7 +277,7 @@ func (t APIToken) Validate() error {
 	return errors.Join(errs...)
 }
 
-// instance is the name of this process.
+// instance returns the name of this process.
 func (c Config) instance() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -269,24 +286,25 @@ func (c Config) instance() string {
 	return cmp.Or(c.Instance, fmt.Sprintf("%s-%d", host, os.Getpid()))
 }
 
-// tokens reads the tokens of the API; nil where none is asked for.
-func (c APIConfig) tokens(log *zap.Logger) (*door.Tokens, error) {
+// tokens reads the tokens of the API. It returns nil if there are none: the API then needs no
+// token.
+func (c APIConfig) tokens(log *zap.Logger) (*bearer.Tokens, error) {
 	if len(c.Tokens) == 0 {
-		return nil, nil //nolint:nilnil // everybody may
+		return nil, nil //nolint:nilnil // no token is needed
 	}
-	sources := make([]door.TokenSource, 0, len(c.Tokens))
+	sources := make([]bearer.Source, 0, len(c.Tokens))
 	for i, t := range c.Tokens {
 		key := fmt.Sprintf("api.tokens[%d]", i)
-		source := door.TokenSource{Tenant: cmp.Or(t.Role, api.RoleViewer), TokensKey: key + ".token", File: t.TokenFile, FileKey: key + ".token_file"}
+		source := bearer.Source{Tenant: cmp.Or(t.Role, api.RoleViewer), TokensKey: key + ".token", File: t.TokenFile, FileKey: key + ".token_file"}
 		if t.Token != "" {
 			source.Tokens = []secret.String{t.Token}
 		}
 		sources = append(sources, source)
 	}
-	return door.NewTokens(log, sources)
+	return bearer.NewTokens(log, sources)
 }
 
-// fixed returns a fault for each section that a reload cannot change and that has changed.
+// fixed returns a fault for each changed section that a reload cannot change.
 func (c Config) fixed(changed Config) error {
 	now, then := c, changed
 	now.Ingest.Tenants, then.Ingest.Tenants = nil, nil
@@ -308,7 +326,7 @@ func (c Config) fixed(changed Config) error {
 		{"targets", now.Targets, then.Targets},
 		{"connections", now.Connections, then.Connections},
 	} {
-		if !reflect.DeepEqual(part.a, part.b) {
+		if !config.SameValue(part.a, part.b) {
 			errs = append(errs, config.Fault(part.key, "changes at the next start only; ingest.tenants can change while it runs"))
 		}
 	}

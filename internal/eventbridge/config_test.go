@@ -50,7 +50,8 @@ func TestTheExampleHoldsEveryDefault(t *testing.T) {
 	}
 }
 
-// Connections are comments in the file, which are right as they stand: they hold every key with its default.
+// Connections are comments in the file, which are right as they stand: they hold every key with its
+// default.
 func TestTheExampleHoldsEveryKeyOfConnections(t *testing.T) {
 	text, err := os.ReadFile("../../configs/eventbridge.yaml")
 	require.NoError(t, err)
@@ -159,11 +160,12 @@ connections: {redis: {main: {addresses: [a]}}}
 	assert.NotContains(t, paths, "http.hosts[1]")
 }
 
-// TestSendersAreNotAskedWhereManagersAreNot: a list of tenants protects nothing while everybody may change the buses.
+// TestSendersAreNotAskedWhereManagersAreNot: a list of tenants protects nothing while everybody may
+// change the buses.
 func TestSendersAreNotAskedWhereManagersAreNot(t *testing.T) {
 	const tenants = "ingest: {tenants: [{name: shop, api_keys: [0123456789abcdef]}]}\n"
 	_, err := load(t, tenants, nil)
-	require.ErrorContains(t, err, "api.tokens: must have one where ingest.tenants has some")
+	require.ErrorContains(t, err, "api.tokens: must have a token if ingest.tenants has tenants")
 	_, err = load(t, tenants+"api: {open: true}", nil)
 	require.NoError(t, err)
 	_, err = load(t, tenants+"api: {tokens: [{token: 0123456789abcdef, role: admin}]}", nil)
@@ -190,7 +192,8 @@ ingest: {tenants: [{name: shop, api_key_file: /nowhere/api}]}
 	}
 }
 
-// All faults are told at once: another one of the section hides no file that cannot be read, and no fault is told twice.
+// All faults are told at once: another one of the section hides no file that cannot be read, and no
+// fault is told twice.
 func TestFaultsHideNoFilesThatCannotBeRead(t *testing.T) {
 	_, err := load(t, `
 api: {tokens: [{token_file: /nowhere/token, role: root}]}
@@ -209,6 +212,11 @@ ingest:
 	} {
 		require.ErrorContains(t, err, path)
 	}
+}
+
+func TestCommandsNeedABound(t *testing.T) {
+	_, err := load(t, "{}", nil, "-export", "-", "-timeout", "0s")
+	require.ErrorContains(t, err, "-timeout must be > 0, got 0s")
 }
 
 // A service has the usual admin port: a command beside it takes another.

@@ -3,27 +3,31 @@ package eventbridge
 import (
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Connect returns what -config.connect tries: Pulsar with the namespace and the registry's topic, and the connections of targets. Topics of buses and
-// subscribers stand in the registry, and are not tried.
+// Connect returns what -config.connect tries: Pulsar with the namespace and the registry's topic,
+// and the connections of targets. Topics of buses and subscribers are in the registry, and are not
+// tried.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
 	logging.Disable()
-	pulsar, endPulsar := trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryNamespace)
-	connections, endConnections := cfg.Connections.Try("connections")
-	return append([]trial.Trial{pulsar}, connections...), trial.Ends(endPulsar, endConnections)
+	var all trial.List
+	all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryNamespace))
+	all.AddAll(cfg.Connections.Try("connections"))
+	return all.Trials, all.End
 }
 
 func (c Config) tryNamespace(client *messaging.Client) []trial.Trial {
-	topic := registry.Topics{Namespace: c.Topics.Namespace}.Registry()
+	topic := model.Topics{Namespace: c.Topics.Namespace}.Registry()
 	var all []trial.Trial
 	if c.Pulsar.AdminURL == "" {
 		all = append(all, trial.Of("pulsar.admin_url", trial.Note("not set: buses have one partition, and it is not known what the namespace has")))
 	} else {
-		all = append(trial.Admin(client, "pulsar", c.Pulsar.AdminURL, topic), trial.Namespace(client, "topics.namespace", c.Topics.Namespace, false,
+		ns := trial.NewNamespace(client, "topics.namespace", c.Topics.Namespace)
+		all = append(trial.Admin(client, "pulsar", c.Pulsar.AdminURL, topic), ns.TenantAdmin())
+		all = append(all, ns.Policies(false,
 			"ordered subscribers need it", "replays, and the window of duplicates after a takeover, go no further back than what engines have not read")...)
 	}
 	return append(all, trial.Publish(client, "topics.namespace, to write", topic), trial.Consume(client, "topics.namespace, to read", topic))

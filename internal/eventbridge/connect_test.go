@@ -48,6 +48,7 @@ connections:
 	assert.Zero(t, failed)
 	assert.Equal(t, text.Replace(`  pulsar.url PULSAR: ok
   pulsar.admin_url ADMIN: ok
+  topics.namespace NS, admin: ok
   topics.namespace NS, deduplication: note: not set, the brokers' default holds: ordered subscribers need it
   topics.namespace NS, retention: ok
   topics.namespace, to write persistent://NS/eventbridge-registry: note: does not exist yet; the first use creates it, if the broker allows that

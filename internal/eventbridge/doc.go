@@ -1,4 +1,5 @@
-// Package eventbridge takes events by HTTP, matches them against the rules of subscribers, and delivers them.
+// Package eventbridge takes events by HTTP, matches them against the rules of subscribers, and
+// delivers them.
 //
 // The path of an event, each part a package of its own:
 //
@@ -6,6 +7,7 @@
 //	engine        topic of the bus -> rules -> send topic of each subscriber that matches
 //	processor     send topic -> transformation -> target; retry, dead letter
 //
-// A process has one, two or all three of these roles. What they are to do stands in the registry, a compacted topic that every
-// process reads and any may change; package api is the REST interface to it, console its pages for a browser.
+// A process has one, two or all three of these roles. The registry says what they do: a compacted
+// topic that every process reads and any may change. Package api is the REST interface to it,
+// console its pages for a browser.
 package eventbridge

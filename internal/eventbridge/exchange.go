@@ -1,33 +1,93 @@
 package eventbridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
-// exchange writes the registry to a file, makes it what a file says, or encrypts its secrets anew, and tells what it did on standard output.
-func (s *service) exchange(ctx context.Context) error {
+// command returns the command as it is written on the command line; empty for a service.
+func (c Config) command() string {
+	switch {
+	case c.Export != "":
+		return "-export " + c.Export
+	case c.Import != "":
+		return "-import " + c.Import
+	case c.Reseal:
+		return "-reseal"
+	}
+	return ""
+}
+
+// runCommand reads the registry, and does what the command line asks for. It does not wait forever:
+// there may be no person to end it.
+func (s *service) runCommand(ctx context.Context) error {
+	err := s.openWithin(ctx, s.cfg.Timeout)
+	if err == nil {
+		err = s.exchange(ctx, os.Stdout, os.Stderr)
+	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%s: stopped before it was done", s.cfg.command()) // it is not a success
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.cfg.command(), err)
+	}
+	return nil
+}
+
+// openWithin is openRegistry with a bound in time.
+func (s *service) openWithin(ctx context.Context, bound time.Duration) error {
+	bounded, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	err := s.openRegistry(bounded)
+	if err == nil || bounded.Err() == nil {
+		return err
+	}
+	// The last attempt may have failed because of the bound itself.
+	return fmt.Errorf("the registry could not be read within %s (-timeout): %w", bound, cmp.Or(s.opening.failure(), s.client.Unreachable(), err))
+}
+
+// exchange writes the registry to a file, imports a file, or encrypts the secrets again. It writes
+// what it did to stdout, and faults of a file to stderr.
+func (s *service) exchange(ctx context.Context, stdout, stderr io.Writer) error {
 	switch {
 	case s.cfg.Export != "":
-		return s.export(os.Stdout)
+		return s.export(stdout)
 	case s.cfg.Reseal:
-		return s.reseal(ctx, os.Stdout)
+		return s.reseal(ctx, stdout)
 	default:
-		if err := s.importFile(ctx, os.Stdout); err != nil {
-			return fmt.Errorf("-import %s: %w", s.cfg.Import, err)
-		}
-		return nil
+		return printFaults(s.importFile(ctx, stdout), stderr)
 	}
 }
 
+// printFaults writes a line for each fault of a file, and returns an error without them.
+func printFaults(err error, w io.Writer) error {
+	bad, ok := err.(*model.Invalid) //nolint:errorlint // a wrapped one is the error of one change, and says which
+	if !ok {
+		return err
+	}
+	for _, fault := range bad.Faults {
+		if _, e := fmt.Fprintln(w, fault); e != nil {
+			return err
+		}
+	}
+	all := len(bad.Faults) + bad.More
+	if bad.More > 0 {
+		return fmt.Errorf("%d faults, the first %d above: nothing was changed", all, len(bad.Faults))
+	}
+	return fmt.Errorf("faults, see above: %d; nothing was changed", all)
+}
+
 func (s *service) reseal(ctx context.Context, stdout io.Writer) error {
-	n, err := s.store.Reseal(ctx)
+	n, err := s.store.Reseal(ctx, s.cfg.Timeout)
 	if _, e := fmt.Fprintf(stdout, "%d subscribers' secrets are encrypted by another key than before\n", n); err == nil {
 		err = e
 	}
@@ -45,8 +105,9 @@ func (s *service) export(stdout io.Writer) error {
 	return writeFile(s.cfg.Export, write)
 }
 
-// writeFile has write make a file. One that is there is replaced in one step, once all is written: a failure, or a reader meanwhile, finds what was there before.
-// What is no file, such as a pipe, is written to.
+// writeFile makes write write a file. An existing file is replaced in one step, once everything is
+// written: after a failure, and for readers meanwhile, the old file is there. What is not a file,
+// such as a pipe, is written to directly.
 func writeFile(path string, write func(io.Writer) error) (err error) {
 	mode := os.FileMode(0o600)
 	if file, err := filepath.EvalSymlinks(path); err == nil {
@@ -90,7 +151,9 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	steps, err := s.store.Import(ctx, file, registry.ImportOptions{DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv})
+	steps, err := s.store.Import(ctx, file, registry.ImportOptions{
+		DryRun: s.cfg.DryRun, Prune: s.cfg.Prune, Lookup: os.LookupEnv, Within: s.cfg.Timeout,
+	})
 	for _, step := range steps {
 		name := "bus " + step.Bus
 		if step.Subscriber != "" {
@@ -106,7 +169,8 @@ func (s *service) importFile(ctx context.Context, stdout io.Writer) error {
 	return err
 }
 
-// startsInThePast reports whether a subscriber that was imported is to begin before now. Only the API starts the replay that this takes: an import has no processor.
+// startsInThePast reports whether an imported subscriber begins before now. Only the API starts the
+// replay for this: an import has no processor.
 func (s *service) startsInThePast(step registry.Step) bool {
 	sub := s.store.Snapshot().Subscriber(step.Bus, step.Subscriber)
 	return sub != nil && sub.Start != "latest"

@@ -2,15 +2,20 @@ package eventbridge
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// TestAnExportReplacesItsFileInOneStep: what was there before stays until all is written, and when that fails.
+// TestAnExportReplacesItsFileInOneStep: what was there before stays until all is written, and when
+// that fails.
 func TestAnExportReplacesItsFileInOneStep(t *testing.T) {
 	folder := t.TempDir()
 	file, link := filepath.Join(folder, "registry.yaml"), filepath.Join(folder, "link.yaml")
@@ -56,7 +61,26 @@ func TestAnExportReplacesItsFileInOneStep(t *testing.T) {
 // TestAnImportNamesItsFile: of several imports in a script it has to be clear which one failed.
 func TestAnImportNamesItsFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "registry.yaml")
-	err := (&service{cfg: Config{Import: file}}).exchange(t.Context())
+	err := (&service{cfg: Config{Import: file}}).exchange(t.Context(), io.Discard, io.Discard)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "-import "+file+": ")
+	require.ErrorContains(t, err, file)
+	require.Equal(t, "-import "+file, Config{Import: file}.command())
+}
+
+// TestFaultsOfAnImportAreALineEach: by the names of buses and subscribers. A file may have a
+// hundred.
+func TestFaultsOfAnImportAreALineEach(t *testing.T) {
+	var text strings.Builder
+	err := printFaults(&model.Invalid{Faults: []model.Fault{
+		{Pointer: "/format", Problem: "must be 1"},
+		{Pointer: "/buses/0", Item: "bus orders", Problem: "it is odd"},
+		{Pointer: "/buses/0/subscribers/1/target/url", Item: "subscriber orders/mail", Below: "/target/url", Problem: "must be a URL"},
+	}}, &text)
+	require.EqualError(t, err, "faults, see above: 3; nothing was changed")
+	require.Equal(t, "/format: must be 1\nbus orders: it is odd\nsubscriber orders/mail: /target/url: must be a URL\n", text.String())
+	text.Reset()
+	require.ErrorContains(t, printFaults(&model.Invalid{Faults: []model.Fault{{Problem: "a"}}, More: 7}, &text), "8 faults, the first 1 above")
+	change := fmt.Errorf("create orders: %w", &model.Invalid{Faults: []model.Fault{{Problem: "a"}}})
+	require.Equal(t, change, printFaults(change, &text), "a change that failed after others")
+	require.NoError(t, printFaults(nil, &text))
 }

@@ -7,19 +7,23 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
-// What a process of Eventbridge holds, roughly, besides what its configuration bounds.
+// These are about what a process of Eventbridge holds in addition to what its configuration bounds.
 const (
-	// usualMemory is such that a process with all roles, 1,000 subscribers and 10,000 rules stays below 512 MiB resident, with its program code.
+	// usualMemory keeps a process with all roles, 1,000 subscribers and 10,000 rules below 512 MiB
+	// resident, with its program code.
 	usualMemory = 440 << 20
-	// memoryBase is for what is there without buses: the client, the API, what requests to it take.
+	// memoryBase is for a process without buses: the client, the API, and requests to it.
 	memoryBase = 96 << 20
-	// memoryOfSubscriber is for the registry, a producer, consumers, and what is under way that no bound in bytes counts.
+	// memoryOfSubscriber is for the registry, a producer, consumers, and events in flight that no
+	// bound in bytes counts.
 	memoryOfSubscriber = 1 << 20
-	// memoryOfWeight is for a field or an alternative of a pattern, memoryOfEvent for an event in the window of duplicates.
+	// memoryOfWeight is for a field or an alternative of a pattern, memoryOfEvent for an event in
+	// the window of duplicates.
 	memoryOfWeight, memoryOfEvent = 100, 100
 )
 
-// memoryNeed is what the bounds let the process hold with what the registry has: a quarter more, so that the garbage collector has room when all is full.
+// memoryNeed returns what the bounds let the process hold with the present registry, and a quarter
+// more, so that the garbage collector has room when everything is full.
 func memoryNeed(cfg Config, now *registry.Snapshot) int64 {
 	buses, subscribers := now.Counts()
 	held := int64(memoryBase) + int64(subscribers)*memoryOfSubscriber
@@ -35,10 +39,11 @@ func memoryNeed(cfg Config, now *registry.Snapshot) int64 {
 	return held + held/4
 }
 
-// lookAgain is how often the registry is asked whether there is more to hold.
+// lookAgain is how often the registry is checked for changes.
 const lookAgain = 5 * time.Second
 
-// tuneMemory sets Go's memory limit, and again when the registry has changed. The process stays within usualMemory while two thirds of that suffice for what is alive.
+// tuneMemory sets Go's memory limit, and sets it again when the registry has changed. The process
+// stays within usualMemory while its live objects take no more than two thirds of that.
 func (s *service) tuneMemory() {
 	s.rt.SpareMemory(usualMemory)
 	now := s.store.Snapshot()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 )
@@ -17,18 +18,19 @@ import (
 // registryOf has subscribers of one bus, each with ten rules.
 func registryOf(t *testing.T, revision int64, subscribers int) *registry.Snapshot {
 	t.Helper()
-	all := make([]registry.Subscriber, subscribers)
+	all := make([]model.Subscriber, subscribers)
 	for i := range all {
-		all[i] = registry.Subscriber{Bus: "orders", Name: fmt.Sprint("s", i), State: registry.Active, Target: registry.Target{Log: &registry.LogTarget{}}}
+		all[i] = model.Subscriber{Bus: "orders", Name: fmt.Sprint("s", i), State: model.Active, Target: model.Target{Log: &model.LogTarget{}}}
 		all[i].Delivery.Retry.MaxAttempts = 16
 		for rule := range 10 {
-			all[i].Rules = append(all[i].Rules, registry.Rule{Name: fmt.Sprint("r", rule), Pattern: []byte(`{"type":["a"]}`)})
+			all[i].Rules = append(all[i].Rules, model.Rule{Name: fmt.Sprint("r", rule), Pattern: []byte(`{"type":["a"]}`)})
 		}
 	}
-	return registrytest.Snapshot(t, revision, []registry.Bus{{Name: "orders"}}, all)
+	return registrytest.Snapshot(t, revision, []model.Bus{{Name: "orders"}}, all)
 }
 
-// TestMemoryNeed: it is never below what is usual with a thousand subscribers, and grows with what the registry has and with the roles.
+// TestMemoryNeed: it is never below what is usual with a thousand subscribers, and grows with what
+// the registry has and with the roles.
 func TestMemoryNeed(t *testing.T) {
 	cfg := DefaultConfig()
 	few, many := registryOf(t, 1, 1), registryOf(t, 2, 1000)

@@ -9,10 +9,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
-// namespaceTimeout bounds asking for its settings.
+// namespaceTimeout bounds a request for the namespace's settings.
 const namespaceTimeout = 10 * time.Second
 
-// watchNamespace says, once there is an ordered subscriber, what its order and replays take of the namespace and cannot be seen to be there.
+// watchNamespace logs, once there is an ordered subscriber, which settings its order and replays
+// need of the namespace, and cannot be seen there.
 func (s *service) watchNamespace(ctx context.Context) error {
 	ordered := make(chan struct{}, 1)
 	stop := s.store.Watch(func(now *registry.Snapshot) {
@@ -46,7 +47,7 @@ func hasOrdered(s *registry.Snapshot) bool {
 	return false
 }
 
-// lookAtNamespace asks the brokers, where their admin API is known.
+// lookAtNamespace asks the brokers, if the address of their admin API is set.
 func (s *service) lookAtNamespace(ctx context.Context) {
 	log := s.rt.Log.With(zap.String("namespace", s.cfg.Topics.Namespace))
 	if !s.admin() {
@@ -68,6 +69,6 @@ func (s *service) lookAtNamespace(ctx context.Context) {
 	case err != nil:
 		log.Warn("cannot find out the namespace's retention", zap.Error(err))
 	case !set || kept.Time == 0 || kept.Size == 0:
-		log.Info("the namespace has no retention of its own: replays, and the window of duplicates after a takeover, go no further back than what engines have not read")
+		log.Info("the namespace has no retention of its own: replays, and detecting duplicates after a takeover, reach back only to the oldest event that an engine has not read")
 	}
 }

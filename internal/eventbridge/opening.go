@@ -9,12 +9,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
-// opening is the readiness check of the registry. It is there before the registry is, and says then what is waited for: whoever starts the service
-// while Pulsar is away, or by a wrong address, must be told so.
+// opening is the readiness check of the registry. It works before the registry is read, and says
+// then what the service waits for: Pulsar may be unavailable, or its address may be wrong.
 type opening struct {
 	mu    sync.Mutex
 	store *registry.Store // nil until it was read
-	err   error           // the last failure before
+	err   error           // the last failure before it was read
 }
 
 // failed notes why the registry cannot be read yet.
@@ -22,6 +22,13 @@ func (o *opening) failed(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err = err
+}
+
+// failure returns the last failure.
+func (o *opening) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
 }
 
 // read notes that the registry was read.

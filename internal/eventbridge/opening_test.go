@@ -19,7 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// While Pulsar is away at the start, readiness says what is waited for, and why.
+// While Pulsar is unavailable at the start, readiness says what is waited for, and why.
 func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
 	cfg := eventbridge.DefaultConfig()
 	cfg.Pulsar.URL, cfg.Admin.Listen, cfg.HTTP.Listen = "pulsar://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0"
@@ -60,7 +60,8 @@ func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A process whose address is taken fails before it is an engine or a processor: others would hand it partitions.
+// A process whose address is taken fails before it is an engine or a processor: others would hand
+// it partitions.
 func TestATakenAddressIsFoundBeforeTheRolesBegin(t *testing.T) {
 	server := stack.Pulsar(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

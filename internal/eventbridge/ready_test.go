@@ -13,18 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestAnEngineWithTenThousandRulesIsReadySoon starts a whole process with the role engine on a registry of 10,000 rules, and waits until it has read all, matches by them
-// and has its partition. How long that takes depends on who else is on the machine. So what is asserted is that it takes less than 5 s of processor time: where
-// nobody else is, it is no longer than that. The time by the clock is in the test's log.
+// TestAnEngineWithTenThousandRulesIsReadySoon starts a whole process with the role engine on a
+// registry of 10,000 rules, and waits until it has read all, matches by them and has its partition.
+// How long that takes depends on who else is on the machine. So what is asserted is that it takes
+// less than 5 s of processor time: where nobody else is, it is no longer than that. The time by the
+// clock is in the test's log.
 func TestAnEngineWithTenThousandRulesIsReadySoon(t *testing.T) {
 	const subscribers, rules = 100, 100
 	srv := stack.Pulsar(t)
-	topics := registry.Topics{Namespace: srv.Namespace(t)}
+	topics := model.Topics{Namespace: srv.Namespace(t)}
 	fill(t, srv, topics, subscribers, rules)
 
 	began, used := time.Now(), processorTime(t)
@@ -44,7 +47,7 @@ func TestAnEngineWithTenThousandRulesIsReadySoon(t *testing.T) {
 }
 
 // fill makes a registry of one bus with subscribers that have rules of each kind.
-func fill(t *testing.T, srv *stack.PulsarServer, topics registry.Topics, subscribers, rules int) {
+func fill(t *testing.T, srv *stack.PulsarServer, topics model.Topics, subscribers, rules int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -55,17 +58,17 @@ func fill(t *testing.T, srv *stack.PulsarServer, topics registry.Topics, subscri
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- store.Run(running) }()
-	bus := registry.NewBus("orders")
+	bus := model.NewBus("orders")
 	_, _, err = store.PutBus(ctx, bus, registry.Condition{})
 	require.NoError(t, err)
 	var all errgroup.Group
 	all.SetLimit(10)
 	for i := range subscribers {
 		all.Go(func() error {
-			s := registry.NewSubscriber("orders", fmt.Sprintf("s%d", i))
-			s.Target.Log = &registry.LogTarget{}
+			s := model.NewSubscriber("orders", fmt.Sprintf("s%d", i))
+			s.Target.Log = &model.LogTarget{}
 			for n := range rules {
-				s.Rules = append(s.Rules, registry.Rule{Name: fmt.Sprintf("r%d", n), Pattern: json.RawMessage(fmt.Sprintf(
+				s.Rules = append(s.Rules, model.Rule{Name: fmt.Sprintf("r%d", n), Pattern: json.RawMessage(fmt.Sprintf(
 					`{"source":["/shop/%d"],"type":[{"prefix":"order.%d."},{"suffix":".%d"},{"wildcard":"a*%d"}],"data":{"total":[{"numeric":[">",%d]}],"country":[{"anything-but":["DE","FR"]}]}}`,
 					i, n, n, i, n))})
 			}

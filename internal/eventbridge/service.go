@@ -13,43 +13,46 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
 	"github.com/aviaryhq/aviary/internal/eventbridge/console"
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/preprocessor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Build wires the service: client, targets, registry, then each role, then the server in front of all. The stop runs backwards: no more
-// requests, matches and deliveries under way finished, publishers flushed, the client closed.
+// Build wires the service: client, targets, registry, then each role, then the HTTP server. The
+// stop runs backwards: the server takes no more requests, matches and deliveries in flight finish,
+// publishers are flushed, and the client is closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
-	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
+	client, err := dial(ctx, rt, cfg, "pulsar")
 	if err != nil {
 		return err
 	}
-	rt.OnStop("pulsar", client.Close)
-	s := &service{rt: rt, cfg: cfg, client: client, topics: registry.Topics{Namespace: cfg.Topics.Namespace}}
+	s := &service{rt: rt, cfg: cfg, client: client, topics: model.Topics{Namespace: cfg.Topics.Namespace}}
 	if err := s.openTargets(); err != nil {
 		return err
+	}
+	if cfg.command() != "" {
+		defer rt.Shutdown()
+		return s.runCommand(ctx)
 	}
 	if err := s.openRegistry(ctx); err != nil {
 		return err
 	}
-	if cfg.Export != "" || cfg.Import != "" || cfg.Reseal {
-		defer rt.Shutdown()
-		return s.exchange(ctx)
-	}
 	s.tuneMemory()
-	// Before the roles begin: a process whose address is taken must not take over partitions first.
+	// Listen before the roles begin: a process whose address is in use must not take over
+	// partitions first.
 	ln, err := rt.Listen(ctx, "http", "http.listen", cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}
-	router, state, err := s.begin()
+	router, state, err := s.begin(ctx)
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -57,8 +60,18 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	return nil
 }
 
-// begin starts the roles, and returns what answers requests and what is told of the states of connections.
-func (s *service) begin() (router *chi.Mux, state func(net.Conn, http.ConnState), err error) {
+// dial makes a client with its own connections. The stop closes it under that name.
+func dial(ctx context.Context, rt *app.Runtime, cfg Config, name string) (*messaging.Client, error) {
+	client, err := messaging.Dial(ctx, cfg.Pulsar, messaging.WithLogger(rt.Log), messaging.WithRegisterer(rt.Metrics))
+	if err == nil {
+		rt.OnStop(name, client.Close)
+	}
+	return client, err
+}
+
+// begin starts the roles. It returns the handler of requests, and a function that gets the states
+// of connections.
+func (s *service) begin(ctx context.Context) (router *chi.Mux, state func(net.Conn, http.ConnState), err error) {
 	if err := s.join(); err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +80,7 @@ func (s *service) begin() (router *chi.Mux, state func(net.Conn, http.ConnState)
 		s.process()
 	}
 	if s.cfg.Roles.Has(RoleEngine) {
-		if err := s.match(); err != nil {
+		if err := s.match(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -84,20 +97,21 @@ type service struct {
 	rt      *app.Runtime
 	cfg     Config
 	client  *messaging.Client
-	topics  registry.Topics
+	topics  model.Topics
 	factory *target.Factory
-	checks  registry.Checks
+	checks  model.Checks
 	pulsar  *registry.Pulsar
 	store   *registry.Store
-	status  *registry.Status
+	opening opening
+	status  *instances.Status
 
 	processor *processor.Processor // nil without the role
-	senders   atomic.Bool          // are asked who they are
+	senders   atomic.Bool          // senders have to authenticate
 }
 
 func (s *service) admin() bool { return s.cfg.Pulsar.AdminURL != "" }
 
-// openTargets makes what delivers, and what checks targets when subscribers are put.
+// openTargets makes the factory of targets, and the checks of targets when subscribers are put.
 func (s *service) openTargets() (err error) {
 	if len(s.cfg.Connections.Redis) > 0 { // the client has one log for the whole process
 		redis.SetLogger(redisLog{s.rt.Log.Named("redis")})
@@ -120,10 +134,10 @@ func (s *service) openRegistry(ctx context.Context) (err error) {
 		return err
 	}
 	if !s.admin() {
-		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of what was deleted stay")
+		s.rt.Log.Info("pulsar.admin_url is not set: buses have one partition, backlogs are not known, and topics of deleted buses and subscribers remain")
 	}
 	s.pulsar = registry.NewPulsar(s.client, s.topics, s.admin())
-	var begin opening
+	begin := &s.opening
 	s.rt.Check("registry", begin.check)
 	s.store, err = registry.Open(ctx, s.client, s.topics, registry.Options{
 		Instance: s.cfg.instance(), Keys: keys, Checks: s.checks, Pulsar: s.pulsar, Partitions: s.admin(),
@@ -138,9 +152,9 @@ func (s *service) openRegistry(ctx context.Context) (err error) {
 	return nil
 }
 
-// join has the other instances know of this one.
+// join makes this instance known to the others.
 func (s *service) join() (err error) {
-	s.status, err = registry.NewStatus(s.client, s.topics, registry.StatusOptions{
+	s.status, err = instances.NewStatus(s.client, s.topics, instances.StatusOptions{
 		Instance: s.cfg.instance(), Roles: s.cfg.Roles, Version: app.ThisBuild().Version, Log: s.rt.Log,
 	})
 	if err != nil {
@@ -151,52 +165,52 @@ func (s *service) join() (err error) {
 	return nil
 }
 
-// process delivers to subscribers.
+// process starts to deliver to subscribers.
 func (s *service) process() {
 	s.processor = processor.New(processor.Options{
 		Client: s.client, Source: s.store, Topics: s.topics, Targets: s.factory, Instance: s.cfg.instance(), Instances: s.status,
 		Admin: s.admin(), Config: s.cfg.Processor, Log: s.rt.Log, Metrics: processor.NewMetrics(s.rt.Metrics),
 	})
-	s.rt.Go("states of subscribers", s.tellStates)
+	s.rt.Go("states of subscribers", s.publishStates)
 	s.rt.Go("processor", s.processor.Run)
 }
 
-// match matches events against rules.
-func (s *service) match() error {
-	letters, err := messaging.Dial(context.Background(), s.cfg.Pulsar, messaging.WithLogger(s.rt.Log), messaging.WithRegisterer(s.rt.Metrics))
+// match starts to match events against rules.
+func (s *service) match(ctx context.Context) error {
+	deadLetters, err := dial(ctx, s.rt, s.cfg, "pulsar for dead letters")
 	if err != nil {
 		return err
 	}
-	s.rt.OnStop("pulsar for dead letters", letters.Close)
 	e := engine.New(engine.Options{
-		Client: s.client, DeadLetters: letters, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
+		Client: s.client, DeadLetters: deadLetters, Source: s.store, Topics: s.topics, Maker: s.pulsar, Config: s.cfg.Engine, Log: s.rt.Log,
 		Metrics: engine.NewMetrics(s.rt.Metrics),
 	})
-	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.tell(ctx, e) })
+	s.rt.Go("status of the engine", func(ctx context.Context) error { return s.publishEngineStatus(ctx, e) })
 	s.rt.Go("engine", e.Run)
-	s.rt.Check("engine", func(context.Context) error { return e.Trouble() })
+	s.rt.Check("engine", func(context.Context) error { return e.Unhealthy() })
 	return nil
 }
 
-// tellEvery is how long others wait to hear what the engine does.
-const tellEvery = 100 * time.Millisecond
+// publishInterval is how often the engine's status is published.
+const publishInterval = 100 * time.Millisecond
 
-// tell tells others by which revision of the registry the engine matches, and which partitions it has.
-func (s *service) tell(ctx context.Context, e *engine.Engine) error {
-	tick := time.NewTicker(tellEvery)
+// publishEngineStatus publishes by which revision of the registry the engine matches, and which
+// partitions it owns.
+func (s *service) publishEngineStatus(ctx context.Context, e *engine.Engine) error {
+	tick := time.NewTicker(publishInterval)
 	defer tick.Stop()
-	told := make(map[string]bool)
+	published := make(map[string]bool)
 	for {
 		s.status.SetRevision(e.Applied())
 		now := e.Status()
 		for bus := range now {
 			s.status.SetPartitions(bus, now[bus].Partitions)
-			told[bus] = true
+			published[bus] = true
 		}
-		for bus := range told {
+		for bus := range published {
 			if _, there := now[bus]; !there {
 				s.status.SetPartitions(bus, nil)
-				delete(told, bus)
+				delete(published, bus)
 			}
 		}
 		select {
@@ -207,7 +221,7 @@ func (s *service) tell(ctx context.Context, e *engine.Engine) error {
 	}
 }
 
-// ingest takes events.
+// ingest starts to take events.
 func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), err error) {
 	open := func(ctx context.Context, topic string) (preprocessor.Publisher, error) {
 		return s.client.Publisher(ctx, topic, s.cfg.Ingest.Profile)
@@ -239,7 +253,7 @@ func (s *service) ingest(r chi.Router) (state func(net.Conn, http.ConnState), er
 // manage serves the API and the console.
 func (s *service) manage(r chi.Router) error {
 	o := api.Options{Registry: s.store, Checks: s.checks, Instances: s.status, Jobs: s.store, Instance: s.cfg.instance(), Version: app.ThisBuild().Version, Log: s.rt.Log}
-	if s.processor != nil { // else the interface must be nil
+	if s.processor != nil { // otherwise the interface must be nil
 		o.Processor = s.processor
 	}
 	tokens, err := s.cfg.API.tokens(s.rt.Log)
@@ -259,9 +273,9 @@ func (s *service) manage(r chi.Router) error {
 	return nil
 }
 
-// serve starts the server in front of all.
+// serve starts the HTTP server.
 func (s *service) serve(ln net.Listener, handler http.Handler, state func(net.Conn, http.ConnState)) {
 	limits := s.cfg.Ingest.Limits
-	server := door.NewServer(limits.ReadTimeout, s.cfg.Ingest.RequestTimeout, state, handler)
-	s.rt.ServeWith("http", door.LimitConnections(ln, limits.Connections), server, door.Serve(s.rt.Log.Named("http"), server, s.cfg.HTTP.WebConfigFile))
+	server := httpserver.NewServer(limits.ReadTimeout, s.cfg.Ingest.RequestTimeout, state, handler)
+	s.rt.ServeWith("http", httpserver.LimitConnections(ln, limits.Connections), server, httpserver.Serve(s.rt.Log.Named("http"), server, s.cfg.HTTP.WebConfigFile))
 }

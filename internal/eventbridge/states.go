@@ -7,28 +7,30 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
-// statesEvery is how often it is looked at what the processor does for each subscriber.
+// statesEvery is how often the states of the processor's deliveries are checked.
 const statesEvery = time.Second
 
-// told is what others hear of this process' deliveries to a subscriber. What changes with each event is left out: it would be told all the time.
-type told struct {
+// publishedState is what other instances see of this process' deliveries to a subscriber. It leaves
+// out what changes with each event, because that would be published all the time.
+type publishedState struct {
 	Delivering bool                   `json:"delivering"`
 	Breaker    processor.BreakerState `json:"breaker,omitempty"`
 	ProbeAt    time.Time              `json:"probe_at,omitzero"`
 	StandsBy   bool                   `json:"stands_by,omitempty"`
-	Trouble    string                 `json:"trouble,omitempty"`
+	Unhealthy  string                 `json:"unhealthy,omitempty"`
 }
 
-// maxTrouble bounds what is told of a trouble, in bytes. As JSON each may be six: MaxStateBytes holds no more than that.
-const maxTrouble = 300
+// maxUnhealthy limits Unhealthy, in bytes. In JSON each byte may take six: MaxStateBytes allows no
+// more.
+const maxUnhealthy = 300
 
-// tellStates tells other instances how this process' deliveries to each subscriber are.
-func (s *service) tellStates(ctx context.Context) error {
+// publishStates publishes the states of this process' deliveries to other instances.
+func (s *service) publishStates(ctx context.Context) error {
 	tick := time.NewTicker(statesEvery)
 	defer tick.Stop()
 	known := make(map[[2]string]bool)
@@ -38,7 +40,7 @@ func (s *service) tellStates(ctx context.Context) error {
 		for b := range snapshot.Buses() {
 			for sub := range snapshot.Subscribers(b.Name) {
 				now[[2]string{sub.Bus, sub.Name}] = true
-				s.tellState(sub)
+				s.publishState(sub)
 			}
 		}
 		for at := range known {
@@ -55,19 +57,19 @@ func (s *service) tellStates(ctx context.Context) error {
 	}
 }
 
-func (s *service) tellState(sub *registry.Subscriber) {
+func (s *service) publishState(sub *model.Subscriber) {
 	text, err := stateOf(s.processor.Status(sub.Bus, sub.Name))
 	if err == nil {
 		err = s.status.SetState(sub.Bus, sub.Name, text)
 	}
 	if err != nil {
-		s.rt.Log.Debug("cannot tell others the state of a subscriber", zap.String("bus", sub.Bus), zap.String("subscriber", sub.Name), zap.Error(err))
+		s.rt.Log.Debug("cannot publish the state of a subscriber", zap.String("bus", sub.Bus), zap.String("subscriber", sub.Name), zap.Error(err))
 	}
 }
 
-// stateOf is what is told of a state.
+// stateOf encodes a state for other instances.
 func stateOf(now processor.Status) ([]byte, error) {
-	return json.Marshal(told{
-		Delivering: now.Delivering, Breaker: now.Breaker, ProbeAt: now.ProbeAt.UTC().Truncate(time.Second), StandsBy: now.StandsBy, Trouble: door.Cut(now.Trouble, maxTrouble),
+	return json.Marshal(publishedState{
+		Delivering: now.Delivering, Breaker: now.Breaker, ProbeAt: now.ProbeAt.UTC().Truncate(time.Second), StandsBy: now.StandsBy, Unhealthy: truncate.Text(now.Unhealthy, maxUnhealthy),
 	})
 }

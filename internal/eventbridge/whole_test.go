@@ -81,8 +81,9 @@ func blocksOf(t *testing.T, document, from string) (blocks []string) {
 	return blocks
 }
 
-// commands runs blocks of commands in one shell, and returns what each has written. Lines that start the process are left out: it runs already. What stands
-// for addresses, in pairs, is replaced.
+// commands runs blocks of commands in one shell, and returns what each has written. Lines that
+// start the process are left out: it runs already. What stands for addresses, in pairs, is
+// replaced.
 func commands(t *testing.T, blocks []string, addresses ...string) (answers []string) {
 	t.Helper()
 	for _, tool := range []string{"bash", "curl", "grep"} {
@@ -119,17 +120,17 @@ func TestGuide(t *testing.T) {
 	require.Len(t, blocks, 15)
 	answers := commands(t, blocks, "http://127.0.0.1:9601", w.url, "http://127.0.0.1:8080", hook.URL)
 	for i, block := range blocks {
-		rest, told := answers[i], 0
+		rest, reported := answers[i], 0
 		for line := range strings.Lines(block) {
 			if want, shown := strings.CutPrefix(strings.TrimSpace(line), "# -> "); shown {
 				_, after, found := strings.Cut(rest, want)
 				assert.True(t, found, "%s\nis not in, or not in this order in\n%s", want, answers[i])
-				if told++; found {
+				if reported++; found {
 					rest = after
 				}
 			}
 		}
-		assert.Positive(t, told, block)
+		assert.Positive(t, reported, block)
 	}
 }
 
@@ -217,7 +218,8 @@ func TestTheAddressOfPulsarIsEnough(t *testing.T) {
 	}
 }
 
-// TestAnyInstanceKnowsOfTheDeliveriesOfOthers: one without the role tells how they are, and what became of a job.
+// TestAnyInstanceKnowsOfTheDeliveriesOfOthers: one without the role tells how they are, and what
+// became of a job.
 func TestAnyInstanceKnowsOfTheDeliveriesOfOthers(t *testing.T) {
 	srv := stack.Pulsar(t)
 	both := []string{"EVENTBRIDGE_PULSAR_URL=" + srv.URL(), "EVENTBRIDGE_PULSAR_ADMIN_URL=" + srv.AdminURL(), "EVENTBRIDGE_TOPICS_NAMESPACE=" + srv.Namespace(t)}

@@ -9,13 +9,15 @@ import (
 	"github.com/google/cel-go/cel"
 )
 
-// maxComplaints bounds the faults told of one expression: those behind the first ones mostly follow from them.
+// maxComplaints bounds the faults told of one expression: those behind the first ones mostly follow
+// from them.
 const maxComplaints = 3
 
-// complaints says what is wrong with an expression in one line: the place and the fault. The compiler's own text repeats the source with a mark
-// below it, and lists each token of the language that could have come.
+// complaints says what is wrong with an expression in one line: the place and the fault. The
+// compiler's own text repeats the source with a mark below it, and lists each token of the language
+// that could have come.
 func complaints(env *cel.Env, source string, errs []*cel.Error) string {
-	var told []string
+	var texts []string
 	for _, err := range errs {
 		text := complaint(env, err.Message)
 		switch line, column := err.Location.Line(), err.Location.Column()+1; {
@@ -25,14 +27,14 @@ func complaints(env *cel.Env, source string, errs []*cel.Error) string {
 		default:
 			text = fmt.Sprintf("column %d: %s", column, text)
 		}
-		if !slices.Contains(told, text) {
-			told = append(told, text)
+		if !slices.Contains(texts, text) {
+			texts = append(texts, text)
 		}
 	}
-	if more := len(told) - maxComplaints; more > 0 {
-		told = append(told[:maxComplaints], fmt.Sprintf("and %d more", more))
+	if more := len(texts) - maxComplaints; more > 0 {
+		texts = append(texts[:maxComplaints], fmt.Sprintf("and %d more", more))
 	}
-	return strings.Join(told, "; ")
+	return strings.Join(texts, "; ")
 }
 
 func complaint(env *cel.Env, message string) string {

@@ -10,7 +10,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/expression"
 )
 
-// What is wrong with an expression is said in one line, at its place, in words of people and not of the parser.
+// What is wrong with an expression is said in one line, at its place, in words of people and not of
+// the parser.
 func TestComplaintsAreOneLine(t *testing.T) {
 	for source, want := range map[string]string{
 		`topic ==`:                      "does not compile: column 9: it ends too early",

@@ -1,5 +1,5 @@
-// Package expression compiles and evaluates expressions in CEL that people configure, over messages that come from anywhere: what one evaluation costs is
-// bounded, whatever the message.
+// Package expression compiles and evaluates expressions in CEL that people configure, over messages
+// that come from anywhere: what one evaluation costs is bounded, whatever the message.
 package expression
 
 import (
@@ -24,10 +24,12 @@ const (
 	maxNesting    = 100
 )
 
-// NewEnv makes an environment with CEL's standard library, the strings and encoders extensions, and the variables given.
+// NewEnv makes an environment with CEL's standard library, the strings and encoders extensions, and
+// the variables given.
 func NewEnv(variables ...cel.EnvOption) (*cel.Env, error) {
 	return cel.NewEnv(append(variables,
-		// Versions are pinned: an upgrade of the library does not give an expression another meaning.
+		// Versions are pinned: an upgrade of the library does not give an expression another
+		// meaning.
 		ext.Strings(ext.StringsVersion(5)),
 		ext.Encoders(ext.EncodersVersion(1)),
 		cel.CrossTypeNumericComparisons(true),
@@ -37,9 +39,9 @@ func NewEnv(variables ...cel.EnvOption) (*cel.Env, error) {
 	)...)
 }
 
-// Compile makes a program of an expression whose type is one of those wanted, or dyn,
-// which is known when a message has been seen. want names those for people. With no types wanted any will do. options are
-// the program's besides, and may lower the bound of its cost.
+// Compile makes a program of an expression whose type is one of those wanted, or dyn, which is
+// known when a message has been seen. want names those for people. With no types wanted any will
+// do. options are the program's besides, and may lower the bound of its cost.
 func Compile(env *cel.Env, source, want string, options []cel.ProgramOption, wanted ...*cel.Type) (cel.Program, error) {
 	checked, issues := env.Compile(source)
 	if issues.Err() != nil {

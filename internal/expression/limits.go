@@ -15,9 +15,10 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// CEL counts the cost of a call when it is over, and by the overload, which is not known before the evaluation where an argument is dyn: such a call
-// costs 1, however long its texts are. So the cost of calls is counted here (costs), and calls that could take much by themselves are looked at before
-// they are made (guards).
+// CEL counts the cost of a call when it is over, and by the overload, which is not known before the
+// evaluation where an argument is dyn: such a call costs 1, however long its texts are. So the cost
+// of calls is counted here (costs), and calls that could take much by themselves are looked at
+// before they are made (guards).
 
 const (
 	// maxText bounds the text that one call makes.
@@ -54,7 +55,8 @@ func (costs) CallCost(function, overload string, args []ref.Val, result ref.Val)
 	return &cost
 }
 
-// textCosts has functions on texts cost as much as all others: the strings extension would count more than 1 for each byte, and refuse trim() of 100 KiB.
+// textCosts has functions on texts cost as much as all others: the strings extension would count
+// more than 1 for each byte, and refuse trim() of 100 KiB.
 func textCosts() (all []interpreter.CostTrackerOption) {
 	for function, overloads := range map[string][]string{
 		"lowerAscii": {"string_lower_ascii"}, "upperAscii": {"string_upper_ascii"}, "trim": {"string_trim"}, "reverse": {"string_reverse"},
@@ -79,7 +81,8 @@ func textOf(v ref.Val) int {
 	return 0
 }
 
-// guards makes a decorator that refuses calls whose result, or whose work, would be too large. The functions are those of env.
+// guards makes a decorator that refuses calls whose result, or whose work, would be too large. The
+// functions are those of env.
 func guards(env *cel.Env) (interpreter.InterpretableDecorator, error) {
 	does := map[string]functions.FunctionOp{ // by overload
 		overloads.Equals:    func(args ...ref.Val) ref.Val { return types.Equal(args[0], args[1]) },
@@ -150,7 +153,8 @@ func walk(v ref.Val, see func(ref.Val) bool) bool {
 	return true
 }
 
-// compared returns how many values a comparison of two looks at, one more than maxCompared for more than that.
+// compared returns how many values a comparison of two looks at, one more than maxCompared for more
+// than that.
 func compared(args []ref.Val) int {
 	if !aggregate(args[0]) || !aggregate(args[1]) {
 		return 1
@@ -238,7 +242,8 @@ func checkReplace(args []ref.Val) error {
 	return nil
 }
 
-// checkRegex is for regular expressions that are not constant: those are looked at when the expression is compiled.
+// checkRegex is for regular expressions that are not constant: those are looked at when the
+// expression is compiled.
 func checkRegex(args []ref.Val) error {
 	if text, ok := args[1].(types.String); ok {
 		return checkRegexText(string(text))
@@ -260,7 +265,8 @@ func checkRegexText(text string) error {
 	return nil
 }
 
-// RegexWeight is how many parts a regular expression has with its repetitions written out. The error is that of one that is none.
+// RegexWeight is how many parts a regular expression has with its repetitions written out. The
+// error is that of one that is none.
 func RegexWeight(text string) (int, error) {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {

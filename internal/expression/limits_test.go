@@ -21,7 +21,8 @@ func compile(t *testing.T, source string) (cel.Program, error) {
 	return expression.Compile(env, source, "any value", []cel.ProgramOption{cel.CostLimit(100_000)})
 }
 
-// TestNoEvaluationTakesMuch: whatever the expression and the message, an evaluation ends soon, and does not take the memory of the process.
+// TestNoEvaluationTakesMuch: whatever the expression and the message, an evaluation ends soon, and
+// does not take the memory of the process.
 func TestNoEvaluationTakesMuch(t *testing.T) {
 	list := make([]any, 60_000)
 	for i := range list {
@@ -128,7 +129,8 @@ func TestGuardedCallsMeanTheSame(t *testing.T) {
 	}
 }
 
-// TestTextsMayBeLong: what is done with a text is counted by what it takes, a unit for each byte refused ordinary messages.
+// TestTextsMayBeLong: what is done with a text is counted by what it takes, a unit for each byte
+// refused ordinary messages.
 func TestTextsMayBeLong(t *testing.T) {
 	event := map[string]any{"s": strings.Repeat("a ", 256<<10)}
 	for _, source := range []string{

@@ -11,16 +11,23 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/format"
+	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -35,18 +42,18 @@ type answer struct {
 
 func (d *double) write(t testing.TB, contentType string, body []byte) answer {
 	t.Helper()
-	status, text, header := d.post(t, compress(body), "Content-Type", contentType)
+	status, text, header := d.post(t, writetest.Compress(body), "Content-Type", contentType)
 	return answer{status, text, header}
 }
 
 func (d *double) v1(t testing.TB, req *prompb.WriteRequest) answer {
 	t.Helper()
-	return d.write(t, "application/x-protobuf", marshal(t, req))
+	return d.write(t, "application/x-protobuf", writetest.Marshal(t, req))
 }
 
 func (d *double) v2(t testing.TB, req *writev2.Request) answer {
 	t.Helper()
-	return d.write(t, contentV2, marshalV2(t, req))
+	return d.write(t, contentV2, writetest.MarshalV2(t, req))
 }
 
 // written returns the counts that an answer has, "s/h/e", and "" when it has none.
@@ -59,16 +66,6 @@ func (a answer) written() string {
 		return text
 	}
 	return ""
-}
-
-// v2Of makes a request of one sample with these labels.
-func v2Of(labels ...string) *writev2.Request {
-	table := writev2.NewSymbolTable()
-	ts := writev2.TimeSeries{Samples: []writev2.Sample{{Timestamp: 1, Value: 1}}}
-	for _, l := range labels {
-		ts.LabelsRefs = append(ts.LabelsRefs, table.Symbolize(l))
-	}
-	return &writev2.Request{Symbols: table.Symbols(), Timeseries: []writev2.TimeSeries{ts}}
 }
 
 // payloads returns the messages without their keys.
@@ -118,12 +115,12 @@ func checklistBlock(t *testing.T) {
 		assert.Equal(t, http.StatusRequestEntityTooLarge, status, text)
 	}
 	assert.Empty(t, d.published())
-	assert.Equal(t, http.StatusNoContent, d.v2(t, requestV2(2, 3)).status)
+	assert.Equal(t, http.StatusNoContent, d.v2(t, writetest.RequestV2(2, 3)).status)
 }
 
 func checklistContentTypes(t *testing.T) {
 	d := newDouble(t, nil)
-	v1, v2 := marshal(t, request(1, 2)), marshalV2(t, requestV2(1, 2))
+	v1, v2 := writetest.Marshal(t, writetest.Request(1, 2)), writetest.MarshalV2(t, writetest.RequestV2(1, 2))
 	for _, test := range []struct {
 		content string
 		body    []byte
@@ -154,18 +151,18 @@ func checklistContentTypes(t *testing.T) {
 		})
 	}
 	for _, encoding := range []string{"gzip", "zstd", "identity"} {
-		status, text, _ := d.post(t, compress(v2), "Content-Type", contentV2, "Content-Encoding", encoding)
+		status, text, _ := d.post(t, writetest.Compress(v2), "Content-Type", contentV2, "Content-Encoding", encoding)
 		assert.Equal(t, http.StatusUnsupportedMediaType, status, text)
 	}
 }
 
 func checklistAnswers(t *testing.T) {
 	d := newDouble(t, nil)
-	for _, a := range []answer{d.v1(t, request(5, 3)), d.v2(t, requestV2(5, 3))} {
+	for _, a := range []answer{d.v1(t, writetest.Request(5, 3)), d.v2(t, writetest.RequestV2(5, 3))} {
 		assert.Equal(t, http.StatusNoContent, a.status)
 		assert.Empty(t, a.text)
 	}
-	bad := requestV2(8000, 3)
+	bad := writetest.RequestV2(8000, 3)
 	for i := range bad.Timeseries {
 		bad.Timeseries[i].LabelsRefs[1] = math.MaxUint32
 	}
@@ -173,23 +170,23 @@ func checklistAnswers(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, a.status)
 	assert.Contains(t, a.text, "8000 of 8000 series are invalid")
 	assert.Contains(t, a.text, "and 7995 more")
-	assert.LessOrEqual(t, len(a.text), door.MaxAnswer+10)
-	d.publish = func(context.Context, []messaging.Record) (bool, error) { return true, fmt.Errorf("some trouble") }
-	assert.Equal(t, http.StatusInternalServerError, d.v2(t, requestV2(1, 2)).status)
+	assert.LessOrEqual(t, len(a.text), refusal.MaxAnswer+10)
+	d.publish = func(context.Context, []messaging.Record) (bool, error) { return true, fmt.Errorf("some error") }
+	assert.Equal(t, http.StatusInternalServerError, d.v2(t, writetest.RequestV2(1, 2)).status)
 }
 
 func checklistCounts(t *testing.T) {
-	partly := everythingV2()
+	partly := writetest.EverythingV2()
 	partly.Timeseries = append(partly.Timeseries, partly.Timeseries...)
 	partly.Timeseries[0].LabelsRefs = []uint32{3, 4} // no name
 	partly.Timeseries[3].Histograms = partly.Timeseries[3].Histograms[:1]
 	partly.Timeseries[3].Histograms[0].Schema = 100 // and, the array being shared, also that of [1]
-	partly.Timeseries[1].Histograms = everythingV2().Timeseries[1].Histograms
+	partly.Timeseries[1].Histograms = writetest.EverythingV2().Timeseries[1].Histograms
 
 	t.Run("written", func(t *testing.T) {
 		d := newDouble(t, nil)
-		assert.Equal(t, "3/2/2", d.v2(t, everythingV2()).written())
-		assert.Equal(t, "2000/0/0", d.v2(t, requestV2(2000, 10)).written())
+		assert.Equal(t, "3/2/2", d.v2(t, writetest.EverythingV2()).written())
+		assert.Equal(t, "2000/0/0", d.v2(t, writetest.RequestV2(2000, 10)).written())
 		assert.Equal(t, "0/0/0", d.v2(t, &writev2.Request{}).written())
 		assert.Equal(t, "0/0/0", d.v2(t, &writev2.Request{Symbols: []string{""}}).written())
 	})
@@ -212,9 +209,9 @@ func checklistCounts(t *testing.T) {
 	t.Run("zero on 5xx", func(t *testing.T) {
 		d := newDouble(t, nil)
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, door.Unavailable("timeout", door.RetryAway, "late")
+			return true, refusal.Unavailable("timeout", refusal.RetryUnavailable, "late")
 		}
-		for _, req := range []*writev2.Request{everythingV2(), partly} {
+		for _, req := range []*writev2.Request{writetest.EverythingV2(), partly} {
 			a := d.v2(t, req)
 			assert.Equal(t, http.StatusServiceUnavailable, a.status)
 			assert.Equal(t, "0/0/0", a.written())
@@ -222,20 +219,20 @@ func checklistCounts(t *testing.T) {
 		elsewhere := d.receiver.budget.Hold("another")
 		require.NoError(t, elsewhere.Set(d.receiver.budget.Limit()))
 		defer elsewhere.Release()
-		a := d.v2(t, everythingV2())
+		a := d.v2(t, writetest.EverythingV2())
 		assert.Equal(t, http.StatusServiceUnavailable, a.status)
 		assert.Equal(t, "0/0/0", a.written())
 	})
 	t.Run("not in version 1", func(t *testing.T) {
 		d := newDouble(t, nil)
-		assert.Empty(t, d.v1(t, everything()).written())
-		assert.Empty(t, d.v1(t, oneSeries("job", "a")).written())
+		assert.Empty(t, d.v1(t, writetest.Everything()).written())
+		assert.Empty(t, d.v1(t, writetest.OneSeries("job", "a")).written())
 	})
 }
 
 func checklistStatuses(t *testing.T) {
 	d := newDouble(t, nil)
-	req := requestV2(20, 3)
+	req := writetest.RequestV2(20, 3)
 	for i := range 10 {
 		req.Timeseries[2*i].LabelsRefs = req.Timeseries[2*i].LabelsRefs[2:] // no name
 	}
@@ -246,7 +243,7 @@ func checklistStatuses(t *testing.T) {
 	assert.Len(t, d.published(), 10, "the valid rest is written")
 
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {
-		return true, door.Unavailable("queue_full", door.RetryBusy, "the publish queue is full")
+		return true, refusal.Unavailable("queue_full", refusal.RetryBusy, "the publish queue is full")
 	}
 	req.Timeseries[1].Samples[0].Value++ // another body: the first one has been answered
 	a = d.v2(t, req)
@@ -274,7 +271,7 @@ func checklistLabels(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDouble(t, nil)
-			one, two := d.v1(t, oneSeries(test.labels...)), d.v2(t, v2Of(test.labels...))
+			one, two := d.v1(t, writetest.OneSeries(test.labels...)), d.v2(t, writetest.V2Of(test.labels...))
 			assert.Equal(t, test.status, one.status, one.text)
 			assert.Equal(t, test.status, two.status, two.text)
 			if messages := d.published(); test.status == 204 {
@@ -290,7 +287,7 @@ func checklistLabels(t *testing.T) {
 		for i := range 10_000 {
 			many = append(many, fmt.Sprintf("l%05d", i), "v")
 		}
-		a := newDouble(t, nil).v2(t, v2Of(many...))
+		a := newDouble(t, nil).v2(t, writetest.V2Of(many...))
 		assert.Equal(t, http.StatusBadRequest, a.status)
 		assert.Contains(t, a.text, "at most 128")
 	})
@@ -317,7 +314,7 @@ func checklistSymbols(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDouble(t, nil)
-			req := everythingV2()
+			req := writetest.EverythingV2()
 			test.change(req)
 			a := d.v2(t, req)
 			assert.Equal(t, http.StatusBadRequest, a.status, a.text)
@@ -329,15 +326,15 @@ func checklistSymbols(t *testing.T) {
 				assert.Len(t, d.published(), 2, "the histograms")
 				assert.Equal(t, "0/2/0", a.written())
 			}
-			assert.Equal(t, http.StatusNoContent, d.v2(t, everythingV2()).status)
+			assert.Equal(t, http.StatusNoContent, d.v2(t, writetest.EverythingV2()).status)
 		})
 	}
 	t.Run("start timestamps of both release candidates", func(t *testing.T) {
 		d := newDouble(t, nil)
-		a := d.v2(t, everythingV2())
+		a := d.v2(t, writetest.EverythingV2())
 		require.Equal(t, http.StatusNoContent, a.status, a.text)
 		assert.Contains(t, d.payloads()[0], `"start_timestamp":-4`)
-		old := v2Of("__name__", "m")
+		old := writetest.V2Of("__name__", "m")
 		old.Timeseries[0].XXX_unrecognized = []byte{6 << 3, 77}
 		a = d.v2(t, old)
 		require.Equal(t, http.StatusNoContent, a.status, a.text)
@@ -345,7 +342,7 @@ func checklistSymbols(t *testing.T) {
 	})
 	t.Run("small bodies that expand to large ones", func(t *testing.T) {
 		d := newDouble(t, func(c *Config) { c.Limits.DecodedBytes = config.MiB })
-		req := v2Of("__name__", strings.Repeat("m", 1<<10), "l", strings.Repeat("v", 60<<10))
+		req := writetest.V2Of("__name__", strings.Repeat("m", 1<<10), "l", strings.Repeat("v", 60<<10))
 		for range 100 {
 			req.Timeseries = append(req.Timeseries, req.Timeseries[0])
 		}
@@ -357,9 +354,9 @@ func checklistSymbols(t *testing.T) {
 
 func checklistValues(t *testing.T) {
 	d := newDouble(t, nil)
-	one, two := oneSeries("__name__", "m"), v2Of("__name__", "m")
+	one, two := writetest.OneSeries("__name__", "m"), writetest.V2Of("__name__", "m")
 	one.Timeseries[0].Samples, two.Timeseries[0].Samples = nil, nil
-	for i, v := range []float64{1.5, math.NaN(), staleNaN, math.Inf(1), math.Inf(-1)} {
+	for i, v := range []float64{1.5, math.NaN(), writetest.StaleNaN(), math.Inf(1), math.Inf(-1)} {
 		one.Timeseries[0].Samples = append(one.Timeseries[0].Samples, prompb.Sample{Timestamp: 1_700_000_000_123 + int64(i), Value: v})
 		two.Timeseries[0].Samples = append(two.Timeseries[0].Samples, writev2.Sample{Timestamp: 1_700_000_000_123 + int64(i), Value: v})
 	}
@@ -376,16 +373,18 @@ func checklistValues(t *testing.T) {
 	for _, m := range d.payloads() {
 		assert.True(t, json.Valid([]byte(m)), m)
 	}
-	b := new(batch)
-	require.NoError(t, decodeV2(b, marshalV2(t, two), testLimits()))
-	assert.Equal(t, uint64(0x7ff0000000000002), math.Float64bits(b.samples[2].value))
+	b := new(batch.Batch)
+	require.NoError(t, remotewrite.DecodeV2(b, writetest.MarshalV2(t, two), remotewrite.DefaultLimits()))
+	assert.Equal(t, uint64(0x7ff0000000000002), math.Float64bits(b.Samples[2].Value))
 
+	year1 := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	year9999 := time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC).UnixMilli()
 	for timestamp, status := range map[int64]int{
-		0: 204, -1: 204, minTimestamp: 204, maxTimestamp: 204,
-		minTimestamp - 1: 400, maxTimestamp + 1: 400, math.MinInt64: 400, math.MaxInt64: 400,
+		0: 204, -1: 204, year1: 204, year9999: 204,
+		year1 - 1: 400, year9999 + 1: 400, math.MinInt64: 400, math.MaxInt64: 400,
 		1_700_000_000_000_000: 400, // microseconds
 	} {
-		one, two, exemplar := oneSeries("__name__", "m"), v2Of("__name__", "m"), v2Of("__name__", "m")
+		one, two, exemplar := writetest.OneSeries("__name__", "m"), writetest.V2Of("__name__", "m"), writetest.V2Of("__name__", "m")
 		one.Timeseries[0].Samples[0].Timestamp = timestamp
 		two.Timeseries[0].Samples[0].Timestamp = timestamp
 		exemplar.Timeseries[0].Exemplars = []writev2.Exemplar{{Timestamp: timestamp}}
@@ -403,7 +402,7 @@ func checklistHistograms(t *testing.T) {
 	}{
 		{"as they should be", func(_, _ *writev2.Histogram) {}, 204},
 		{"stale", func(e, _ *writev2.Histogram) {
-			*e = writev2.Histogram{Count: &writev2.Histogram_CountInt{}, Sum: staleNaN}
+			*e = writev2.Histogram{Count: &writev2.Histogram_CountInt{}, Sum: writetest.StaleNaN()}
 		}, 204},
 		{"wrong count", func(e, _ *writev2.Histogram) { e.Count = &writev2.Histogram_CountInt{CountInt: 11} }, 400},
 		{"spans without buckets", func(e, _ *writev2.Histogram) { e.PositiveDeltas = nil }, 400},
@@ -417,7 +416,7 @@ func checklistHistograms(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDouble(t, nil)
-			req := everythingV2()
+			req := writetest.EverythingV2()
 			test.change(&req.Timeseries[1].Histograms[0], &req.Timeseries[1].Histograms[1])
 			a := d.v2(t, req)
 			assert.Equal(t, test.status, a.status, a.text)
@@ -430,7 +429,7 @@ func checklistHistograms(t *testing.T) {
 	}
 	// Version 1 has its fields under the numbers of its own proto.
 	d := newDouble(t, nil)
-	a := d.v1(t, everything())
+	a := d.v1(t, writetest.Everything())
 	require.Equal(t, http.StatusNoContent, a.status, a.text)
 	assert.Contains(t, strings.Join(d.payloads(), "\n"), `"custom_values":[0.5,1]`)
 	assert.Contains(t, strings.Join(d.payloads(), "\n"), `"exemplar":{"labels":{"trace_id":"abc"}`)
@@ -445,7 +444,7 @@ func checklistWaits(t *testing.T) {
 		return true, nil
 	}
 	answered := make(chan int, 1)
-	body := compress(marshalV2(t, requestV2(3, 3)))
+	body := writetest.Compress(writetest.MarshalV2(t, writetest.RequestV2(3, 3)))
 	go func() {
 		status := 0
 		resp, err := http.Post(d.URL+"/api/v1/write", contentV2, body)
@@ -469,16 +468,16 @@ func checklistWaits(t *testing.T) {
 // TestSeriesWithExemplarsOnly: by choice they are written, and counted. A series with
 // nothing at all stays invalid.
 func TestSeriesWithExemplarsOnly(t *testing.T) {
-	for _, format := range formatNames() {
-		t.Run(format, func(t *testing.T) {
-			d := newDouble(t, func(c *Config) { c.Format, c.ExemplarSeries = format, acceptSeries })
-			req := everythingV2()
+	for _, name := range format.Names() {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t, func(c *Config) { c.Format, c.ExemplarSeries = name, acceptSeries })
+			req := writetest.EverythingV2()
 			req.Timeseries[0].Samples = nil
 			exemplars := len(req.Timeseries[0].Exemplars)
 			a := d.v2(t, req)
 			assert.Equal(t, http.StatusNoContent, a.status, a.text)
 			assert.Equal(t, fmt.Sprintf("0/2/%d", exemplars), a.written())
-			if found := findFormat(format); !found.samplesOnly {
+			if found := format.Find(name); !found.SamplesOnly {
 				assert.Contains(t, strings.Join(d.published(), ""), "trace_id")
 				assert.InDelta(t, exemplars, testutil.ToFloat64(d.metrics.samples.WithLabelValues("exemplar", "written")), 0)
 			}

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/nightingale/rules"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
 func load(environ ...string) (config.Loaded[Config], error) {
@@ -25,7 +27,12 @@ func TestTheConfigurationFileHoldsTheDefaults(t *testing.T) {
 	require.NoError(t, err)
 	loaded, err := config.Load(config.Spec[Config]{Name: "nightingale", Defaults: DefaultConfig, Args: []string{"-config.file", path}, Usage: new(bytes.Buffer)})
 	require.NoError(t, err)
-	assert.Equal(t, DefaultConfig(), loaded.Config)
+	want := DefaultConfig()
+	// What is empty is there, to be found.
+	want.HTTP.BearerTokens, want.HTTP.Senders, want.KeyLabels = []secret.String{}, []SenderConfig{}, []string{}
+	want.Filter = rules.FilterConfig{Keep: []rules.Selector{}, Drop: []rules.Selector{}}
+	want.RelabelConfigs, want.Tenants.Overrides = []rules.RelabelConfig{}, map[string]Quota{}
+	assert.Equal(t, want, loaded.Config)
 }
 
 func TestConfigurationFromTheEnvironment(t *testing.T) {
@@ -45,7 +52,7 @@ func TestConfigurationFaults(t *testing.T) {
 		{"NIGHTINGALE_ACK=never", `ack: must be one of broker, queued, got "never"`},
 		{"NIGHTINGALE_EXEMPLAR_SERIES=maybe", `exemplar_series: must be one of refuse, accept, got "maybe"`},
 		{"NIGHTINGALE_TOPIC=metrics", "topic: must be persistent://"},
-		{"NIGHTINGALE_TOPIC=persistent://public/default/m-partition-{tenant}", "topic: must not have {tenant} at the end of a name behind"},
+		{"NIGHTINGALE_TOPIC=persistent://public/default/m-partition-{tenant}", "topic: must not have {tenant} at the end of a name after"},
 		{"NIGHTINGALE_HTTP_LISTEN=9201", "http.listen: must be host:port"},
 		{"NIGHTINGALE_REQUEST_TIMEOUT=0s", "request_timeout: must be > 0"},
 		{"NIGHTINGALE_LIMITS_SERIES=0", "limits.series: must be > 0"},
@@ -64,7 +71,7 @@ func TestConfigurationFaults(t *testing.T) {
 		{"NIGHTINGALE_HTTP_SENDERS=[{tenant: a}]", "http.senders[0]: must have bearer_tokens, bearer_token_file or basic_auth_users"},
 		{"NIGHTINGALE_HTTP_SENDERS=[{tenant: a, bearer_tokens: [b, ' ']}]", "http.senders[0].bearer_tokens[1]: must not be empty"},
 		{"NIGHTINGALE_HTTP_SENDERS=[{tenant: a, basic_auth_users: ['']}]", "http.senders[0].basic_auth_users[0]: must not be empty"},
-		{"NIGHTINGALE_TOPIC=persistent://public/{tenant}/m; NIGHTINGALE_HTTP_SENDERS=[{tenant: a!,bearer_tokens: [b]}]", "http.senders[0].tenant: cannot stand in the topic's name"},
+		{"NIGHTINGALE_TOPIC=persistent://public/{tenant}/m; NIGHTINGALE_HTTP_SENDERS=[{tenant: a!,bearer_tokens: [b]}]", "http.senders[0].tenant: cannot be part of the topic's name"},
 		{"NIGHTINGALE_PROFILE_ROUTING=explicit", "profile.routing: must be"},
 	} {
 		t.Run(test.variables, func(t *testing.T) {
@@ -72,4 +79,16 @@ func TestConfigurationFaults(t *testing.T) {
 			require.ErrorContains(t, err, test.says)
 		})
 	}
+}
+
+// TestExpressionsAreComparedByTheirText: a compiled one cannot be compared, and a SIGHUP that
+// changes nothing says so.
+func TestExpressionsAreComparedByTheirText(t *testing.T) {
+	filter := func(text string) Config {
+		loaded, err := load("NIGHTINGALE_FILTER_KEEP=['" + text + "']")
+		require.NoError(t, err)
+		return loaded.Config
+	}
+	assert.True(t, config.Same(filter(`{job=~"a.*|b[0-9]+c"}`), filter(`{job=~"a.*|b[0-9]+c"}`)))
+	assert.False(t, config.Same(filter(`{job=~"a.*|b[0-9]+c"}`), filter(`{job=~"a.*|b[0-9]+d"}`)))
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// away is an address where nobody listens.
-func away(t *testing.T) string {
+// unreachable is an address where nobody listens.
+func unreachable(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestConnect(t *testing.T) {
 		_, failed = trial.Run(t.Context(), trials, &out)
 		return failed, strings.ReplaceAll(out.String(), cfg.Topic, "TOPIC")
 	}
-	nobody := away(t)
+	nobody := unreachable(t)
 	failed, text := try(func(*Config) {})
 	assert.Zero(t, failed)
 	assert.Equal(t, "  pulsar.url "+pulsar.URL()+": ok\n  pulsar.admin_url "+pulsar.AdminURL()+": ok\n  topic TOPIC: ok\n", text)
@@ -62,7 +62,7 @@ func TestConnect(t *testing.T) {
 	})
 	assert.Equal(t, 2, failed)
 	assert.Contains(t, text, "  topic TOPIC: note: not tried: its name depends on what is sent\n")
-	assert.Contains(t, text, ": the topic is terminated: it takes nothing any more\n")
+	assert.Contains(t, text, ": the topic is terminated: it accepts no more messages\n")
 	assert.Regexp(t, `(?m)^  pulsar.admin_url http://`+nobody+`: .*connection refused$`, text)
 
 	failed, text = try(func(cfg *Config) { cfg.Pulsar.URL = "pulsar://" + nobody })

@@ -1,17 +1,17 @@
 // Package nightingale receives Prometheus remote write and publishes the samples
 // to Apache Pulsar.
 //
-// A request's way is one chain, read top to bottom in write.go:
+// A request passes through these stages, which write.go contains from top to bottom:
 //
 //	admit -> read -> decompress -> decode -> validate -> choose -> encode -> publish -> answer
 //
-// A protocol (protocol.go) turns a body into the neutral batch of batch.go; a
-// format (format.go) turns the batch into messages. A further protocol or format
-// is a file and a line in its list. Rules (rules.go) choose and change series
-// between the two. Only the publishing stage (topics.go: the topics that a template
-// makes, one without placeholders; room.go: what they share; sink.go: one of them) knows Pulsar.
+// Package remotewrite decodes a body into the neutral series of package batch and validates them.
+// Package rules filters and changes them, and package format encodes them into messages. To add a
+// protocol or a format, add a file and a line in its list. Package publish publishes to Pulsar, and
+// package tail reads messages from there. Package batch imports none of the other packages, and none
+// of them imports this one.
 //
-// The answer is 204 only after the broker has acknowledged every message of the
-// request. Strings of a batch alias the request's body, which is reused as soon as
-// the messages are encoded: nothing after that stage may hold one.
+// With ack broker the answer is 204 only after the broker has acknowledged every message of the
+// request. Strings of a batch alias the request's body, which is reused as soon as the messages are
+// encoded: later stages must not keep such strings.
 package nightingale

@@ -4,100 +4,76 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
-// Bounds of what is remembered of one family.
-const (
-	maxFamilyName = 256
-	maxFamilyUnit = 64
-	maxFamilyHelp = 1024
-)
-
-// families remembers what senders tell about metric families: in remote write 1.0
-// metadata travels in requests of its own. The latest word of a tenant counts, for
-// that tenant's series.
+// families remembers the metadata of metric families: in remote write 1.0, metadata comes in
+// separate requests. The latest metadata of a tenant applies to that tenant's series.
 type families struct {
-	limit int // of all tenants'
+	limit int // of entries, over all tenants
 
 	mu    sync.RWMutex
-	known map[familyKey]*metadata // entries are replaced, never changed
+	known map[familyKey]*batch.Metadata // entries never change: learn replaces them
 }
 
-// familyKey names a family: what one tenant says must not appear in another's
-// messages.
+// familyKey identifies a family of one tenant: one tenant's metadata must not appear in another
+// tenant's messages.
 type familyKey struct{ tenant, family string }
 
 func newFamilies(limit int) *families {
-	return &families{limit: limit, known: make(map[familyKey]*metadata)}
+	return &families{limit: limit, known: make(map[familyKey]*batch.Metadata)}
 }
 
-// learn remembers a tenant's entries and returns how many it did not.
-func (f *families) learn(tenant string, entries []metadata) (ignored int) {
+// learn remembers a tenant's entries. It returns how many it has ignored.
+func (f *families) learn(tenant string, entries []batch.Metadata) (ignored int) {
 	if len(entries) == 0 {
 		return 0
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range entries {
-		old, known := f.known[familyKey{tenant, m.family}]
+		old, known := f.known[familyKey{tenant, m.Family}]
 		switch {
-		case known && old.kind == m.kind && old.unit == m.unit && old.help == door.Cut(m.help, maxFamilyHelp):
-		case m.family == "" || len(m.family) > maxFamilyName || len(m.unit) > maxFamilyUnit || !known && len(f.known) >= f.limit:
+		case known && old.Kind == m.Kind && old.Unit == m.Unit && old.Help == truncate.Text(m.Help, batch.MaxFamilyHelp):
+		case m.Family == "" || len(m.Family) > batch.MaxFamilyName || len(m.Unit) > batch.MaxFamilyUnit || !known && len(f.known) >= f.limit:
 			ignored++
 		default:
-			// Copies: the entry's strings are the request's.
-			fresh := &metadata{
-				family: strings.Clone(m.family), kind: m.kind,
-				unit: strings.Clone(door.Cut(m.unit, maxFamilyUnit)), help: strings.Clone(door.Cut(m.help, maxFamilyHelp)),
+			// Copies, because the entry's strings alias the request's body.
+			fresh := &batch.Metadata{
+				Family: strings.Clone(m.Family), Kind: m.Kind,
+				Unit: strings.Clone(truncate.Text(m.Unit, batch.MaxFamilyUnit)), Help: strings.Clone(truncate.Text(m.Help, batch.MaxFamilyHelp)),
 			}
-			f.known[familyKey{strings.Clone(tenant), fresh.family}] = fresh
+			f.known[familyKey{strings.Clone(tenant), fresh.Family}] = fresh
 		}
 	}
 	return ignored
 }
 
-// describe tells each series of a tenant's batch what its family is.
-func (f *families) describe(tenant string, b *batch) {
+// describe sets the metadata of each series in a tenant's batch.
+func (f *families) describe(tenant string, b *batch.Batch) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if len(f.known) == 0 {
 		return
 	}
-	var name string // of the series before: a family's series come together
-	var about *metadata
-	for i := range b.series {
-		s := &b.series[i]
-		if s.about != nil {
-			continue // it came with the series
+	var name string // of the previous series: series of a family follow each other
+	var metadata *batch.Metadata
+	for i := range b.Series {
+		s := &b.Series[i]
+		if s.Metadata != nil {
+			continue // the request contains the series' metadata
 		}
-		if n := b.name(s); n != name {
-			name, about = n, f.find(tenant, n)
+		if n := b.Name(s); n != name {
+			name, metadata = n, f.find(tenant, n)
 		}
-		s.about = about
+		s.Metadata = metadata
 	}
 }
 
-func (b *batch) name(s *series) string {
-	if s.labels.len() == 0 {
-		refs := of(b.refs, s.refs)
-		for i := 0; i < len(refs); i += 2 {
-			if b.symbols[refs[i]] == nameLabel {
-				return b.symbols[refs[i+1]]
-			}
-		}
-	}
-	for _, l := range of(b.labels, s.labels) {
-		if l.name == nameLabel {
-			return l.value
-		}
-	}
-	return ""
-}
-
-// find looks for a series' family: its own name, or that without the suffix that
-// the series of some types have. f.mu is held.
-func (f *families) find(tenant, name string) *metadata {
+// find returns the metadata of a series' family, or nil. The family has the series' name, or for
+// some types that name without a suffix. The caller holds f.mu.
+func (f *families) find(tenant, name string) *batch.Metadata {
 	if m := f.known[familyKey{tenant, name}]; m != nil {
 		return m
 	}
@@ -112,17 +88,17 @@ func (f *families) find(tenant, name string) *metadata {
 	fits := false
 	switch name[at:] {
 	case "_bucket":
-		fits = m.kind == "histogram" || m.kind == "gaugehistogram"
+		fits = m.Kind == "histogram" || m.Kind == "gaugehistogram"
 	case "_sum", "_count":
-		fits = m.kind == "histogram" || m.kind == "summary"
+		fits = m.Kind == "histogram" || m.Kind == "summary"
 	case "_gsum", "_gcount":
-		fits = m.kind == "gaugehistogram"
+		fits = m.Kind == "gaugehistogram"
 	case "_total":
-		fits = m.kind == "counter"
+		fits = m.Kind == "counter"
 	case "_created":
-		fits = m.kind == "counter" || m.kind == "histogram" || m.kind == "summary"
+		fits = m.Kind == "counter" || m.Kind == "histogram" || m.Kind == "summary"
 	case "_info":
-		fits = m.kind == "info"
+		fits = m.Kind == "info"
 	}
 	if !fits {
 		return nil

@@ -8,12 +8,15 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 )
 
 func TestFamiliesFindBySeriesName(t *testing.T) {
 	f := newFamilies(10)
-	require.Zero(t, f.learn("", []metadata{
-		{family: "requests", kind: "counter"}, {family: "latency", kind: "histogram"}, {family: "temperature", kind: "gauge"}, {family: "quantiles", kind: "summary"},
+	require.Zero(t, f.learn("", []batch.Metadata{
+		{Family: "requests", Kind: "counter"}, {Family: "latency", Kind: "histogram"}, {Family: "temperature", Kind: "gauge"}, {Family: "quantiles", Kind: "summary"},
 	}))
 	for name, want := range map[string]string{
 		"requests": "counter", "requests_total": "counter", "latency_bucket": "histogram", "latency_sum": "histogram", "latency_count": "histogram",
@@ -22,7 +25,7 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 	} {
 		got := ""
 		if m := f.find("", name); m != nil {
-			got = m.kind
+			got = m.Kind
 		}
 		assert.Equal(t, want, got, name)
 	}
@@ -30,22 +33,22 @@ func TestFamiliesFindBySeriesName(t *testing.T) {
 
 func TestFamiliesAreBounded(t *testing.T) {
 	f := newFamilies(2)
-	assert.Equal(t, 1, f.learn("", []metadata{{family: "a"}, {family: "b"}, {family: "c"}}))
-	assert.Equal(t, 0, f.learn("", []metadata{{family: "a", help: strings.Repeat("h", 5000)}}), "a known one may change")
-	assert.Len(t, f.known[familyKey{family: "a"}].help, maxFamilyHelp+len("..."))
-	assert.Equal(t, 1, newFamilies(10).learn("", []metadata{{family: strings.Repeat("n", maxFamilyName+1)}}))
-	assert.Equal(t, 1, newFamilies(0).learn("", []metadata{{family: "a"}}))
+	assert.Equal(t, 1, f.learn("", []batch.Metadata{{Family: "a"}, {Family: "b"}, {Family: "c"}}))
+	assert.Equal(t, 0, f.learn("", []batch.Metadata{{Family: "a", Help: strings.Repeat("h", 5000)}}), "a known one may change")
+	assert.Len(t, f.known[familyKey{family: "a"}].Help, batch.MaxFamilyHelp+len("..."))
+	assert.Equal(t, 1, newFamilies(10).learn("", []batch.Metadata{{Family: strings.Repeat("n", batch.MaxFamilyName+1)}}))
+	assert.Equal(t, 1, newFamilies(0).learn("", []batch.Metadata{{Family: "a"}}))
 }
 
 func TestMessagesTellTypeUnitAndHelp(t *testing.T) {
 	d := newDouble(t, nil)
-	status, text, _ := d.post(t, compress(marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{
+	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{
 		{MetricFamilyName: "sent", Type: prompb.MetricMetadata_COUNTER, Unit: "bytes", Help: `All that was "sent".`},
 		{MetricFamilyName: "odd", Type: prompb.MetricMetadata_UNKNOWN, Help: "?"},
 	}})))
 	require.Equal(t, http.StatusNoContent, status, text)
 	for _, name := range []string{"sent_total", "odd", "untold"} {
-		status, text, _ = d.post(t, compress(marshal(t, oneSeries("__name__", name))))
+		status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.OneSeries("__name__", name))))
 		require.Equal(t, http.StatusNoContent, status, text)
 	}
 	var payloads []string
@@ -65,11 +68,11 @@ func TestMessagesTellTypeUnitAndHelp(t *testing.T) {
 func TestFamiliesAreTheTenantsOwn(t *testing.T) {
 	d := newDouble(t, nil)
 	for tenant, help := range map[string]string{"bar": "of the bar", "kitchen": "of the kitchen"} {
-		status, text, _ := d.post(t, compress(marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{{MetricFamilyName: "m", Help: help}}})), tenantHeader, tenant)
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, &prompb.WriteRequest{Metadata: []prompb.MetricMetadata{{MetricFamilyName: "m", Help: help}}})), tenantHeader, tenant)
 		require.Equal(t, http.StatusNoContent, status, text)
 	}
 	for _, tenant := range []string{"bar", "kitchen", ""} {
-		status, text, _ := d.post(t, compress(marshal(t, oneSeries("__name__", "m"))), tenantHeader, tenant)
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.OneSeries("__name__", "m"))), tenantHeader, tenant)
 		require.Equal(t, http.StatusNoContent, status, text)
 	}
 	published := d.published()

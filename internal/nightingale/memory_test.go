@@ -31,7 +31,7 @@ func TestWorkspacesAreKeptByTheirSize(t *testing.T) {
 		v := new(receiver)
 		kept := func(body int) (n int) {
 			for range 32 {
-				v.release(&workspace{decoded: make([]byte, 0, size)})
+				v.release(&requestSpace{decoded: make([]byte, 0, size)})
 			}
 			for range 32 { // the race detector makes pools lose some
 				if cap(v.newWorkspace(body).decoded) == size {

@@ -5,10 +5,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
-// metrics of the service. Labels are of small fixed sets: status codes, reasons
-// and stages, never anything that a sender chooses.
+// metrics holds the metrics of the service. Label values come from small fixed sets: status codes,
+// reasons and stages, never from senders.
 type metrics struct {
 	*opsMetrics
 	requests     *prometheus.CounterVec   // code
@@ -30,7 +32,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		opsMetrics: newOpsMetrics(reg),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_requests_total",
-			Help: "Write requests answered, by status code; 499 for senders that hung up.",
+			Help: "Write requests answered, by status code; 499 for senders that closed the connection.",
 		}, []string{"code"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nightingale_requests_refused_total",
@@ -58,7 +60,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"state"}),
 		requestTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "nightingale_request_duration_seconds", Help: "Time from a request's headers to its answer.", Buckets: buckets,
-			// A native histogram too, for a Prometheus that asks for one.
+			// Also a native histogram, for a Prometheus that requests it.
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -68,11 +70,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "nightingale_requests_in_flight", Help: "Write requests being handled.",
 		}),
 		inFlightSize: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "nightingale_in_flight_bytes", Help: "Bytes of bodies of the requests being handled, compressed and decoded.",
+			Name: "nightingale_in_flight_bytes",
+			Help: "Bytes that requests hold, until their messages are published: bodies, decoded elements, messages.",
 		}),
 	}
 	reg.MustRegister(m.requests, m.refused, m.samples, m.rejected, m.filtered, m.metadata, m.bodyBytes, m.requestTime, m.stages, m.inFlight, m.inFlightSize)
-	// Present from the start, so that rates and alerts see the first one.
+	// Present from the start, so that rates and alerts see the first increment.
 	for _, result := range []string{"written", "filtered", "unwritten", "rejected", "throttled"} {
 		for _, kind := range []string{"sample", "histogram", "exemplar"} {
 			m.samples.WithLabelValues(kind, result)
@@ -82,13 +85,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.requests.WithLabelValues(strconv.Itoa(code))
 	}
 	for _, reason := range []string{
-		"forbidden_tenant", "in_flight_bytes", "in_flight_share", "internal", "invalid_series", "publish", "pulsar_away", "queue_full", "slow_body",
+		"forbidden_tenant", "in_flight_bytes", "in_flight_share", "internal", "invalid_series", "publish", "pulsar_unavailable", "queue_full", "slow_body",
 		"tenant_quota", "timeout", "topic_unavailable", "unauthorized", "unknown_path",
 	} {
 		m.refused.WithLabelValues(reason)
 	}
-	for reason := range filterReasons {
-		m.filtered.WithLabelValues(filterReason(reason))
+	for reason := range batch.FilterReasons {
+		m.filtered.WithLabelValues(batch.FilterReason(reason))
 	}
 	for _, result := range []string{"remembered", "ignored"} {
 		m.metadata.WithLabelValues(result)
@@ -99,13 +102,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) count(c counts, result string) {
-	m.samples.WithLabelValues("sample", result).Add(float64(c.samples))
-	m.samples.WithLabelValues("histogram", result).Add(float64(c.histograms))
-	m.samples.WithLabelValues("exemplar", result).Add(float64(c.exemplars))
+func (m *metrics) count(c batch.Counts, result string) {
+	m.samples.WithLabelValues("sample", result).Add(float64(c.Samples))
+	m.samples.WithLabelValues("histogram", result).Add(float64(c.Histograms))
+	m.samples.WithLabelValues("exemplar", result).Add(float64(c.Exemplars))
 }
 
-// stopwatch observes the stages of one request.
+// stopwatch measures the stages of one request.
 type stopwatch struct {
 	metrics *metrics
 	last    time.Time

@@ -7,13 +7,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// opsMetrics are the metrics of what surrounds the chain: connections, repeated
-// requests, what queued mode lost. How full the publisher's queue is and how long
-// the broker takes is with the publisher: aviary_messaging_pending_* and
+// opsMetrics holds the metrics of connections, repeated requests and limits. The publisher has
+// those of its queue and of the broker's latency: aviary_messaging_pending_* and
 // aviary_messaging_ack_duration_seconds.
 type opsMetrics struct {
 	repeated    *prometheus.CounterVec // state
-	dropped     prometheus.Counter
 	connections prometheus.Gauge
 	queueLimit  *prometheus.GaugeVec // unit
 	flightLimit prometheus.Gauge
@@ -25,10 +23,6 @@ func newOpsMetrics(reg prometheus.Registerer) *opsMetrics {
 			Name: "nightingale_repeated_requests_total",
 			Help: "Requests with the body of an earlier one, which were not published again, by its state: joined (still under way) or answered (acknowledged before).",
 		}, []string{"state"}),
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "nightingale_dropped_messages_total",
-			Help: "Messages that were answered 204 under ack: queued and could not be stored afterwards.",
-		}),
 		connections: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "nightingale_connections", Help: "Senders' open connections.",
 		}),
@@ -39,14 +33,14 @@ func newOpsMetrics(reg prometheus.Registerer) *opsMetrics {
 			Name: "nightingale_in_flight_limit_bytes", Help: "The bound of nightingale_in_flight_bytes.",
 		}),
 	}
-	reg.MustRegister(m.repeated, m.dropped, m.connections, m.queueLimit, m.flightLimit)
+	reg.MustRegister(m.repeated, m.connections, m.queueLimit, m.flightLimit)
 	for _, state := range []string{"joined", "answered"} {
 		m.repeated.WithLabelValues(state)
 	}
 	return m
 }
 
-// limits shows the bounds next to what they bound.
+// limits exports the limits next to the metrics of their use.
 func (m *opsMetrics) limits(cfg Config) {
 	m.queueLimit.WithLabelValues("records").Set(float64(cfg.Profile.MaxPendingRecords))
 	m.queueLimit.WithLabelValues("bytes").Set(float64(cfg.Profile.MaxPendingBytes))

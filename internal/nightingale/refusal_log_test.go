@@ -9,13 +9,14 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 )
 
 // observeRefusals returns a log of refusals, and what it has written.
-func observeRefusals() (door.RefusalLog, *observer.ObservedLogs) {
+func observeRefusals() (refusal.Log, *observer.ObservedLogs) {
 	core, logs := observer.New(zap.DebugLevel)
-	return door.NewRefusalLog(zap.New(core)), logs
+	return refusal.NewLog(zap.New(core)), logs
 }
 
 // TestWriteLogsWhatItRefuses: of a request that can be read in part, and of one
@@ -27,7 +28,7 @@ func TestWriteLogsWhatItRefuses(t *testing.T) {
 	status, _, err := s.send(t, new(http.Client), "http://", nil)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusUnauthorized, status)
-	status, _, _ = s.post(t, compress(marshal(t, oneSeries("a", "b"))))
+	status, _, _ = s.post(t, writetest.Compress(writetest.Marshal(t, writetest.OneSeries("a", "b"))))
 	assert.Equal(t, http.StatusBadRequest, status)
 	require.Equal(t, 2, logs.Len())
 	assert.Equal(t, "refused a request: unauthorized", logs.All()[0].Message)

@@ -9,19 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/aviaryhq/aviary/internal/door"
 )
 
 // TestWriteRefusesVersion2 sends what cannot be read at all; what is wrong with
 // single series is in TestChecklist.
 func TestWriteRefusesVersion2(t *testing.T) {
-	valid := marshalV2(t, requestV2(2, 3))
+	valid := writetest.MarshalV2(t, writetest.RequestV2(2, 3))
 	field := func(data ...byte) []byte { // a series
-		return append(append(marshalV2(t, &writev2.Request{Symbols: []string{"", "__name__", "m"}}), 5<<3|2, byte(len(data))), data...)
+		return append(append(writetest.MarshalV2(t, &writev2.Request{Symbols: []string{"", "__name__", "m"}}), 5<<3|2, byte(len(data))), data...)
 	}
 	for _, test := range []struct {
 		name   string
@@ -31,7 +33,7 @@ func TestWriteRefusesVersion2(t *testing.T) {
 	}{
 		{"truncated", valid[:len(valid)-3], 400, "cannot decode"},
 		{"random", []byte{4<<3 | 2, 0, 0x2a, 0x03, 0xff, 0xff, 0xff}, 400, "cannot decode"},
-		{"a version 1 body", marshal(t, request(2, 3)), 400, "1.0"},
+		{"a version 1 body", writetest.Marshal(t, writetest.Request(2, 3)), 400, "1.0"},
 		{"symbols that are no strings", []byte{4 << 3, 1}, 400, "wire type"},
 		{"a series that is no message", []byte{4<<3 | 2, 0, 5 << 3, 1}, 400, "wire type"},
 		{"a reference cut short", field(1<<3|2, 1, 0x80), 400, "reference"},
@@ -39,14 +41,14 @@ func TestWriteRefusesVersion2(t *testing.T) {
 		{"a reference beyond 64 bits", field(1<<3|2, 11, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01), 400, "reference"},
 		{"references that are doubles", field(1<<3|1, 0, 0, 0, 0, 0, 0, 0, 0), 400, "reference"},
 		{"a value that is no double", field(2<<3|2, 2, 1<<3, 1), 400, "wire type"},
-		{"too many series", marshalV2(t, requestV2(51, 2)), 413, "50 series"},
+		{"too many series", writetest.MarshalV2(t, writetest.RequestV2(51, 2)), 413, "50 series"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDouble(t, func(c *Config) { c.Limits.Series = 50 })
 			a := d.write(t, contentV2, test.body)
 			assert.Equal(t, test.status, a.status, a.text)
 			assert.Contains(t, a.text, test.says)
-			assert.LessOrEqual(t, len(a.text), door.MaxAnswer+10)
+			assert.LessOrEqual(t, len(a.text), refusal.MaxAnswer+10)
 			assert.Equal(t, "0/0/0", a.written())
 			assert.Empty(t, a.header.Get("Retry-After"), "a retry would fail again")
 			assert.Empty(t, d.published())
@@ -59,7 +61,7 @@ func TestWriteRefusesVersion2(t *testing.T) {
 func TestServerRefusesOversizedHeaders(t *testing.T) {
 	d := newDouble(t, nil)
 	cfg := DefaultConfig()
-	cfg.Limits = testLimits()
+	cfg.Limits = remotewrite.DefaultLimits()
 	server := newServer(cfg, d.metrics, d.receiver.handler())
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -82,5 +84,5 @@ func TestServerRefusesOversizedHeaders(t *testing.T) {
 		assert.Equal(t, status, resp.StatusCode)
 		require.NoError(t, conn.Close())
 	}
-	assert.Equal(t, http.StatusNoContent, d.v2(t, requestV2(1, 2)).status)
+	assert.Equal(t, http.StatusNoContent, d.v2(t, writetest.RequestV2(1, 2)).status)
 }

@@ -14,6 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/format"
+	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
+	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 )
 
 // loadText loads a configuration file of that text.
@@ -72,7 +77,7 @@ func TestRulesFaults(t *testing.T) {
 		"key_labels: ['']":                                                            "key_labels[0]: must be a label's name",
 		"message_bytes: 2MiB":                                                         "message_bytes: must be from 1KiB to 1MiB",
 		"topic: 'persistent://public/{tenant/x'":                                      "topic: must close the brace",
-		"topic: 'persistent://public/{user}/x'":                                       "topic: knows {tenant}, {name} and {label.NAME}",
+		"topic: 'persistent://public/{user}/x'":                                       "topic: may contain only {tenant}, {name} and {label.NAME}",
 		"topic: '{tenant}://public/default/x'":                                        "topic: must be persistent://tenant/namespace/name",
 		"topics: {max_topics: 0}":                                                     "topics.max_topics: must be > 0",
 		"topics: {default_tenant: a/b}":                                               "topics.default_tenant: must be letters",
@@ -105,9 +110,9 @@ func TestFilteredSamplesCountAsWritten(t *testing.T) {
 		{"__name__", "up", "job", "api", "strip", "yes"},                   // nameless
 		{"__name__", "rest", "instance", "f", "job", "api", "where", "f1"}, // overwritten
 	} {
-		req.Timeseries = append(req.Timeseries, oneSeries(labels...).Timeseries...)
+		req.Timeseries = append(req.Timeseries, writetest.OneSeries(labels...).Timeseries...)
 	}
-	status, text, _ := d.post(t, compress(marshal(t, req)))
+	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, req)))
 	assert.Equal(t, http.StatusNoContent, status, text)
 	var payloads []string
 	for _, m := range d.published() {
@@ -131,7 +136,7 @@ func TestFilteredSamplesCountAsWritten(t *testing.T) {
 
 func TestAdapterFormatCountsWhatItHasNoPlaceFor(t *testing.T) {
 	d := newDouble(t, func(c *Config) { c.Format = "json-kafka-adapter" })
-	status, text, _ := d.post(t, compress(marshal(t, everything())))
+	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Everything())))
 	assert.Equal(t, http.StatusNoContent, status, text)
 	assert.Len(t, d.published(), 3)
 	assert.InDelta(t, 4, testutil.ToFloat64(d.metrics.filtered.WithLabelValues("format")), 0)
@@ -141,15 +146,17 @@ func TestAdapterFormatCountsWhatItHasNoPlaceFor(t *testing.T) {
 // TestRelabelledSeriesAreEncodedAnew: the body's bytes hold the old labels.
 func TestRelabelledSeriesAreEncodedAnew(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.RelabelConfigs = []RelabelConfig{{Action: "labeldrop", Regex: "job", Separator: ";", Replacement: "$1"}}
-	for _, format := range []string{packedFormat, "protobuf"} {
-		b := decoded(t, oneSeries("__name__", "up", "job", "x"), true)
-		old := b.series[0].key
-		_, _ = newRules(cfg).apply(b, nil)
-		assert.NotEqual(t, old, b.series[0].key)
+	cfg.RelabelConfigs = []rules.RelabelConfig{{Action: "labeldrop", Regex: "job", Separator: ";", Replacement: "$1"}}
+	for _, name := range []string{"packed", "protobuf"} {
+		b := decodedSeries(t, writetest.OneSeries("__name__", "up", "job", "x"))
+		old := b.Series[0].Key
+		_, _ = rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly).Apply(b, nil)
+		assert.NotEqual(t, old, b.Series[0].Key)
 		var part prompb.WriteRequest
-		payload := encodeAs(b, format, packing{})[0].Payload
-		if format == "protobuf" {
+		var out format.Messages
+		format.Find(name).Encode(b, new(format.Packing), &out)
+		payload := out.Records[0].Payload
+		if name == "protobuf" {
 			part.Timeseries = make([]prompb.TimeSeries, 1)
 			require.NoError(t, part.Timeseries[0].Unmarshal(payload))
 		} else {
@@ -163,9 +170,9 @@ func TestKeyLabelsChooseTheKey(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.KeyLabels = []string{"job", "__name__"}
 	keys := func(labels ...string) uint64 {
-		b := decoded(t, oneSeries(labels...), true)
-		_, _ = newRules(cfg).apply(b, nil)
-		return b.series[0].key
+		b := decodedSeries(t, writetest.OneSeries(labels...))
+		_, _ = rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly).Apply(b, nil)
+		return b.Series[0].Key
 	}
 	same := keys("__name__", "up", "instance", "a", "job", "x")
 	assert.Equal(t, same, keys("__name__", "up", "instance", "b", "job", "x", "zone", "1"))
@@ -173,36 +180,28 @@ func TestKeyLabelsChooseTheKey(t *testing.T) {
 	assert.NotEqual(t, same, keys("__name__", "up", "instance", "a"))
 }
 
-func TestSelectors(t *testing.T) {
-	labels := []label{{"__name__", "up"}, {"job", `a"b'c`}}
-	for text, want := range map[string]bool{
-		"up": true, "down": false, `up{}`: true, `{job=~"a.*"}`: true, ` up { job != 'a"b\'c' , } `: false, `{"up"}`: true, `{"job"=~".+","up"}`: true,
-		"{job=`a\"b'c`}": true, `{zone=""}`: true, `{zone!~".+",job!="x"}`: true, `up{job="x"}`: false, `job:up`: false, `{__name__="up"}`: true,
-	} {
-		s, err := ParseSelector(text)
-		if assert.NoError(t, err, text) {
-			assert.Equal(t, want, s.matches(labels), text)
-		}
-	}
-	for _, bad := range []string{"", "{", "up{", "up}", "{job}", "{job=}", `{job="a"`, `{job="a" zone="b"}`, "1up", `{job=~"("}`, "up down", "{'a}", `{job="a}`, `{'a\`} {
-		_, err := ParseSelector(bad)
-		assert.Error(t, err, bad)
-	}
-}
-
 func BenchmarkRelabel(b *testing.B) {
 	cfg := DefaultConfig()
-	cfg.RelabelConfigs = []RelabelConfig{{Action: "labeldrop", Regex: "label_09", Separator: ";", Replacement: "$1"}}
-	r := newRules(cfg)
-	body, limits := marshal(b, request(2000, 10)), testLimits()
-	space := new(batch)
+	cfg.RelabelConfigs = []rules.RelabelConfig{{Action: "labeldrop", Regex: "label_09", Separator: ";", Replacement: "$1"}}
+	r := rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly)
+	body, limits := writetest.Marshal(b, writetest.Request(2000, 10)), remotewrite.DefaultLimits()
+	space := new(batch.Batch)
 	var scratch []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		space.reset()
-		require.NoError(b, decodeV1(space, body, limits))
-		_, scratch = space.validate(limits, scratch)
-		_, scratch = r.apply(space, scratch)
+		space.Reset()
+		require.NoError(b, remotewrite.DecodeV1(space, body, limits))
+		_, scratch = remotewrite.Validate(space, limits, scratch)
+		_, scratch = r.Apply(space, scratch)
 	}
 	b.ReportMetric(float64(b.N)*2000/b.Elapsed().Seconds(), "samples/s")
+}
+
+// decodedSeries returns the valid series of a request.
+func decodedSeries(t *testing.T, req *prompb.WriteRequest) *batch.Batch {
+	t.Helper()
+	b := new(batch.Batch)
+	require.NoError(t, remotewrite.DecodeV1(b, writetest.Marshal(t, req), remotewrite.DefaultLimits()))
+	_, _ = remotewrite.Validate(b, remotewrite.DefaultLimits(), nil)
+	return b
 }

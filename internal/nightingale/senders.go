@@ -13,24 +13,27 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// SenderConfig binds senders to a tenant. Their requests are that tenant's, with the header X-Scope-OrgID or without it; one that names another
-// tenant is answered 403.
+// SenderConfig binds senders to a tenant. Their requests belong to that tenant, with or without the
+// header X-Scope-OrgID. A request that names another tenant gets 403.
 type SenderConfig struct {
-	// Tenant is the one that they write as. Required.
+	// Tenant is the tenant that the senders write as. Required.
 	Tenant string `yaml:"tenant"`
-	// BearerTokens are theirs, and so are those of BearerTokenFile, as HTTPConfig has them for senders that are not bound. A token may be bound to
-	// one tenant only. Default: none.
+	// BearerTokens are the tokens of the senders. BearerTokenFile is a file with further tokens,
+	// one on each line. A token may be bound to one tenant only. Default: none.
 	BearerTokens    []secret.String `yaml:"bearer_tokens"`
 	BearerTokenFile string          `yaml:"bearer_token_file"`
-	// BasicAuthUsers are theirs, of those in http.web_config_file. Default: none.
+	// BasicAuthUsers are the users of the senders. Each must be in basic_auth_users of
+	// http.web_config_file. Default: none.
 	BasicAuthUsers []string `yaml:"basic_auth_users"`
 }
 
-// Validate returns every fault of a binding by itself.
+// Validate returns every fault of a binding, without regard to other bindings.
 func (c SenderConfig) Validate() error {
 	var errs []error
 	if c.Tenant == "" {
@@ -60,7 +63,7 @@ func (c HTTPConfig) Validate() error {
 	if slices.ContainsFunc(c.BearerTokens, blank) {
 		errs = append(errs, config.Fault("bearer_tokens", "must not be empty"))
 	}
-	users := map[string]int{} // by the sender that has them
+	users := map[string]int{} // index of the first sender with a user
 	for i, s := range c.Senders {
 		for j, user := range s.BasicAuthUsers {
 			if first, bound := users[user]; bound && c.Senders[first].Tenant != s.Tenant {
@@ -70,15 +73,15 @@ func (c HTTPConfig) Validate() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, door.CheckTokens(c.tokenSources("")))...)
+	return errors.Join(append(errs, bearer.Check(c.tokenSources("")))...)
 }
 
-// checkTopicTenants returns a fault for each sender whose tenant no topic can hold.
+// checkTopicTenants returns a fault for each sender whose tenant cannot be part of a topic's name.
 func (c HTTPConfig) checkTopicTenants() error {
 	var errs []error
 	for i, s := range c.Senders {
-		if checkTenant(s.Tenant) == nil && checkTopicTenant(s.Tenant) != nil {
-			errs = append(errs, config.Fault(fmt.Sprintf("http.senders[%d].tenant", i), "cannot stand in the topic's name, see topic: got %q", s.Tenant))
+		if checkTenant(s.Tenant) == nil && publish.CheckTenant(s.Tenant) != nil {
+			errs = append(errs, config.Fault(fmt.Sprintf("http.senders[%d].tenant", i), "cannot be part of the topic's name, see topic: got %q", s.Tenant))
 		}
 	}
 	return errors.Join(errs...)
@@ -86,14 +89,14 @@ func (c HTTPConfig) checkTopicTenants() error {
 
 func blank(token secret.String) bool { return strings.TrimSpace(token.Reveal()) == "" }
 
-// wantsTokens reports whether a bearer token is asked for.
+// wantsTokens reports whether senders need a bearer token.
 func (c HTTPConfig) wantsTokens() bool {
 	return len(c.BearerTokens) > 0 || c.BearerTokenFile != "" ||
 		slices.ContainsFunc(c.Senders, func(s SenderConfig) bool { return len(s.BearerTokens) > 0 || s.BearerTokenFile != "" })
 }
 
-// checkFiles returns what is wrong with the files that the server's keys name, where the
-// keys themselves are right.
+// checkFiles returns faults of the files that the server's keys name. If the keys themselves are
+// invalid, it returns nil.
 func (c HTTPConfig) checkFiles() error {
 	if len(config.Validate(c)) > 0 {
 		return nil
@@ -102,7 +105,7 @@ func (c HTTPConfig) checkFiles() error {
 	return errors.Join(c.check(), err)
 }
 
-// check returns what is wrong with the web configuration file.
+// check returns a fault of the web configuration file.
 func (c HTTPConfig) check() error {
 	users := map[string]any{}
 	if c.WebConfigFile != "" {
@@ -134,32 +137,32 @@ func (c HTTPConfig) check() error {
 	return nil
 }
 
-// senders tells who may write, and as which tenant.
+// senders says which senders may write, and as which tenant.
 type senders struct {
-	tokens *door.Tokens      // nil where none is asked for
-	users  map[string]string // the tenant of those that are bound
+	tokens *bearer.Tokens    // nil: token authentication is off
+	users  map[string]string // tenants of bound users, by user
 }
 
-// tokenSources are the keys that have bearer tokens. prefix is that of their names.
-func (c HTTPConfig) tokenSources(prefix string) []door.TokenSource {
-	all := []door.TokenSource{{
+// tokenSources returns the keys that hold bearer tokens. prefix is the prefix of their names.
+func (c HTTPConfig) tokenSources(prefix string) []bearer.Source {
+	all := []bearer.Source{{
 		Tokens: c.BearerTokens, TokensKey: prefix + "bearer_tokens", File: c.BearerTokenFile, FileKey: prefix + "bearer_token_file",
 	}}
 	for i, s := range c.Senders {
 		key := fmt.Sprintf("%ssenders[%d].", prefix, i)
-		all = append(all, door.TokenSource{
+		all = append(all, bearer.Source{
 			Tenant: s.Tenant, Tokens: s.BearerTokens, TokensKey: key + "bearer_tokens", File: s.BearerTokenFile, FileKey: key + "bearer_token_file",
 		})
 	}
 	return all
 }
 
-// newTokens returns nil when no token is asked for.
-func newTokens(log *zap.Logger, c HTTPConfig) (*door.Tokens, error) {
+// newTokens returns the valid tokens, or nil if token authentication is off.
+func newTokens(log *zap.Logger, c HTTPConfig) (*bearer.Tokens, error) {
 	if !c.wantsTokens() {
-		return nil, nil //nolint:nilnil // nil is the tokens that nobody needs
+		return nil, nil //nolint:nilnil // nil: token authentication is off
 	}
-	return door.NewTokens(log, c.tokenSources("http."))
+	return bearer.NewTokens(log, c.tokenSources("http."))
 }
 
 func newSenders(log *zap.Logger, c HTTPConfig) (*senders, error) {
@@ -177,13 +180,13 @@ func newSenders(log *zap.Logger, c HTTPConfig) (*senders, error) {
 }
 
 var (
-	errUnauthorized = &door.Refusal{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: "a valid bearer token is needed"}
-	errForbidden    = &door.Refusal{Status: http.StatusForbidden, Reason: "forbidden_tenant",
+	errUnauthorized = &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: "a valid bearer token is needed"}
+	errForbidden    = &refusal.Error{Status: http.StatusForbidden, Reason: "forbidden_tenant",
 		Text: "this sender may write as its own tenant only, and " + tenantHeader + " names another one"}
 )
 
-// admit tells whether the sender of a request may write. Of one that is bound to a
-// tenant the request names that tenant from here on.
+// admit returns an error if the sender of a request may not write. If the sender is bound to a
+// tenant, admit sets the request's tenant header.
 func (s *senders) admit(r *http.Request) error {
 	bound, err := s.boundTo(r)
 	if err != nil || bound == "" {
@@ -200,20 +203,20 @@ func (s *senders) admit(r *http.Request) error {
 	return nil
 }
 
-// boundTo returns the tenant of the request's sender, empty where it may be any.
+// boundTo returns the tenant to which the request's sender is bound, empty if it is not bound.
 func (s *senders) boundTo(r *http.Request) (tenant string, err error) {
 	if s.tokens != nil {
-		tenant, known := s.tokens.Tenant(door.Bearer(r))
+		tenant, known := s.tokens.Tenant(bearer.Token(r))
 		if !known {
 			return "", errUnauthorized
 		}
 		return tenant, nil
 	}
-	user, _, _ := r.BasicAuth() // which the web configuration file has checked
+	user, _, _ := r.BasicAuth() // the server has already checked the password with the web configuration file
 	return s.users[user], nil
 }
 
-// guard asks who sends a request before anything of it is read.
+// guard authenticates the sender of a request before the request's body is read.
 func (v *receiver) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := v.settings.Load().senders.admit(r)

@@ -31,7 +31,8 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -56,7 +57,7 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.ServeWith(ctx, door.LimitConnections(ln, cfg.Limits.Connections), server, 5*time.Second, door.Serve(zap.NewNop(), server, cfg.HTTP.WebConfigFile))
+		ended <- app.ServeWith(ctx, httpserver.LimitConnections(ln, cfg.Limits.Connections), server, 5*time.Second, httpserver.Serve(zap.NewNop(), server, cfg.HTTP.WebConfigFile))
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -68,7 +69,7 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 // send posts a request; err is that of the connection.
 func (s *served) send(t *testing.T, client *http.Client, url string, prepare func(*http.Request)) (status int, header http.Header, err error) {
 	t.Helper()
-	body := snappy.Encode(nil, marshal(t, request(1, 2)))
+	body := snappy.Encode(nil, writetest.Marshal(t, writetest.Request(1, 2)))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+s.address+"/api/v1/write", strings.NewReader(string(body)))
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/x-protobuf")

@@ -5,12 +5,15 @@ import (
 	"net/http"
 
 	"github.com/aviaryhq/aviary/internal/app"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/nightingale/format"
+	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Build wires the service: client, sink, receiver, server. The stop runs backwards:
-// no more requests, those in flight answered, the publisher flushed and closed.
+// Build wires the service: client, topics, receiver, server. The stop runs in the reverse order:
+// the server accepts no more requests, answers those in flight, and then the publishers are flushed
+// and closed.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if cfg.Tail {
 		return buildTail(ctx, rt, cfg)
@@ -26,24 +29,24 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 
 	rt.TuneMemory(memoryLimit(cfg))
 	profile := cfg.Profile
-	if findFormat(cfg.Format).byPartition {
+	if format.Find(cfg.Format).ByPartition {
 		profile.Routing = messaging.RouteExplicit
 	}
-	open := func(ctx context.Context, topic string) (publisher, error) {
+	open := func(ctx context.Context, topic string) (publish.Publisher, error) {
 		return client.Publisher(ctx, topic, profile)
 	}
 	m := newMetrics(rt.Metrics)
 	m.limits(cfg)
-	out := newTopics(rt.Log, cfg, newTopicMetrics(rt.Metrics), newAcknowledging(cfg, rt.Log, m), client.Unreachable, open)
-	out.reachFirst(client.Reach)
+	out := publish.New(rt.Log, cfg.publishing(), publish.NewMetrics(rt.Metrics), client.Unreachable, open)
+	out.ReachFirst(client.Reach)
 	in := newReceiver(rt.Log.Named("receiver"), cfg, m, out)
 	if err := in.take(cfg); err != nil {
 		return err
 	}
 	rt.OnStop("receiver", in.close)
-	rt.OnStop("publishers", out.close)
-	rt.Go("topics", out.run)
-	rt.Check("pulsar", out.check)
+	rt.OnStop("publishers", out.Close)
+	rt.Go("topics", out.Run)
+	rt.Check("pulsar", out.Check)
 	ln, err := rt.Listen(ctx, "http", "http.listen", cfg.HTTP.Listen)
 	if err != nil {
 		return err
@@ -57,11 +60,11 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		inForce = changed
 		return nil
 	})
-	rt.ServeWith("http", door.LimitConnections(ln, cfg.Limits.Connections), server, door.Serve(rt.Log.Named("http"), server, cfg.HTTP.WebConfigFile))
+	rt.ServeWith("http", httpserver.LimitConnections(ln, cfg.Limits.Connections), server, httpserver.Serve(rt.Log.Named("http"), server, cfg.HTTP.WebConfigFile))
 	return nil
 }
 
-// newServer is the server for senders.
+// newServer returns the HTTP server for senders.
 func newServer(cfg Config, m *metrics, handler http.Handler) *http.Server {
-	return door.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, m.connState, handler)
+	return httpserver.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, m.connState, handler)
 }

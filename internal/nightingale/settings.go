@@ -6,17 +6,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/nightingale/format"
+	"github.com/aviaryhq/aviary/internal/nightingale/rules"
 )
 
-// settings are what a SIGHUP takes over. A request has those of its beginning.
+// settings are the settings that a SIGHUP can change. They change together. A request loads them
+// more than once: to authenticate the sender, for quotas and rules, and to charge the tenant. So
+// these steps of a request may have different settings.
 type settings struct {
 	quotas  *quotas
-	rules   *rules // nil for none
+	rules   *rules.Rules // nil for none
 	senders *senders
 }
 
-// take puts the settings of a configuration in force. A fault changes nothing.
+// take puts the settings of a configuration into effect. If it returns an error, nothing has
+// changed.
 func (v *receiver) take(cfg Config) error {
 	if err := cfg.HTTP.check(); err != nil {
 		return err
@@ -25,7 +31,7 @@ func (v *receiver) take(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: newRules(cfg), senders: who}
+	fresh := &settings{quotas: newQuotas(cfg.Tenants), rules: rules.New(cfg.Filter, cfg.RelabelConfigs, cfg.KeyLabels, format.Find(cfg.Format).SamplesOnly), senders: who}
 	if old := v.settings.Load(); old != nil {
 		fresh.quotas.inherit(old.quotas)
 	}
@@ -34,9 +40,10 @@ func (v *receiver) take(cfg Config) error {
 	return nil
 }
 
-// change takes over what can be changed while the service runs: tenants, filter,
-// relabel_configs, and who may write. A configuration that changes more is refused
-// whole, so that what the admin server shows is in force.
+// change applies the settings that can change while the service runs: tenants, filter,
+// relabel_configs, bearer tokens and senders. It refuses a configuration that changes any other
+// key, and applies none of it. So the configuration that the admin server shows is always in
+// effect.
 func (v *receiver) change(before, after Config) error {
 	kept := after
 	kept.Tenants, kept.Filter, kept.RelabelConfigs = before.Tenants, before.Filter, before.RelabelConfigs
@@ -45,7 +52,7 @@ func (v *receiver) change(before, after Config) error {
 	was, is := reflect.ValueOf(before), reflect.ValueOf(kept)
 	for i := range was.NumField() {
 		key, _, _ := strings.Cut(was.Type().Field(i).Tag.Get("yaml"), ",")
-		if key != "" && key != "-" && !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+		if key != "" && key != "-" && !config.SameValue(was.Field(i).Interface(), is.Field(i).Interface()) {
 			keys = append(keys, key)
 		}
 	}
@@ -56,12 +63,12 @@ func (v *receiver) change(before, after Config) error {
 	return v.take(after)
 }
 
-// inherit gives tenants no more than their former quotas left them.
+// inherit limits each tenant's new quota to what was left of the former one.
 func (q *quotas) inherit(old *quotas) {
 	now := time.Now()
-	give := func(fresh, former *door.Bucket) {
+	give := func(fresh, former *admission.Bucket) {
 		if fresh != nil && former != nil {
-			fresh.AtMost(former.Available(now))
+			fresh.LowerTo(former.Available(now))
 		}
 	}
 	give(q.rest, old.rest)

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -31,7 +33,7 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	after.HTTP.BearerTokens = []secret.String{"first"}
 	after.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 1}
 	after.Tenants.InFlightShare = .5
-	after.Filter.Drop = make([]Selector, 1)
+	after.Filter.Drop = make([]rules.Selector, 1)
 	require.NoError(t, after.Filter.Drop[0].UnmarshalText([]byte(`{job="b"}`)))
 	require.NoError(t, s.receiver.change(before, after))
 	assert.Equal(t, http.StatusUnauthorized, send(""))
@@ -40,15 +42,18 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	require.NoError(t, first.Set(s.receiver.budget.Limit()/2))
 	require.ErrorContains(t, second.Set(1), "the tenant has too many bytes in flight")
 	first.Release()
-	status, text, _ := s.post(t, compress(marshal(t, jobs("b"))))
+	status, text, _ := s.post(t, writetest.Compress(writetest.Marshal(t, jobs("b"))))
 	assert.Equal(t, http.StatusNoContent, status, text)
 	assert.Len(t, s.published(), 1, "the second is dropped")
-	status, text, _ = s.post(t, compress(marshal(t, jobs("c"))))
+	status, text, _ = s.post(t, writetest.Compress(writetest.Marshal(t, jobs("c"))))
 	assert.Equal(t, http.StatusTooManyRequests, status, text)
 
 	more := after
 	more.Tenants.Default = Quota{}
 	more.HTTP.BearerTokens = nil
+	more.KeyLabels = []string{} // as good as none
+	require.NoError(t, s.receiver.change(after, more))
+	require.NoError(t, s.receiver.change(more, after))
 	more.Format, more.HTTP.Listen = "packed", "127.0.0.1:1"
 	err := s.receiver.change(after, more)
 	require.ErrorContains(t, err, "a restart is needed to change http, format:")
@@ -61,7 +66,7 @@ func TestSettingsChangeWhileTheServiceRuns(t *testing.T) {
 	more.HTTP.BearerTokenFile = ""
 	require.NoError(t, s.receiver.change(after, more))
 	assert.Equal(t, http.StatusNoContent, send(""))
-	status, text, _ = s.post(t, compress(marshal(t, jobs("c"))))
+	status, text, _ = s.post(t, writetest.Compress(writetest.Marshal(t, jobs("c"))))
 	assert.Equal(t, http.StatusNoContent, status, text)
 }
 

@@ -6,30 +6,33 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 )
 
-// errUnfinished settles attempts of requests that ended in a panic.
-var errUnfinished = &door.Refusal{Status: http.StatusInternalServerError, Reason: "internal", Text: "the request could not be handled"}
+// errUnfinished is the result of attempts whose request ended in a panic.
+var errUnfinished = &refusal.Error{Status: http.StatusInternalServerError, Reason: "internal", Text: "the request could not be handled"}
 
-// deliveries are the attempts under way. An attempt outlives its request: what has
-// begun to be published is published whole, and the sender, who comes again when the
-// request was not acknowledged in time, finds it under way.
+// deliveries holds the attempts in flight. An attempt continues after its request has timed out,
+// until all messages are published. If the sender repeats the request, the repeated request joins
+// the attempt.
 type deliveries struct {
-	*ledger
+	*publish.DedupCache
 	background context.Context // ends with the service
 	cancel     context.CancelFunc
 	running    sync.WaitGroup
 }
 
-func newDeliveries(cfg Dedup) *deliveries {
-	d := &deliveries{ledger: newLedger(cfg)}
+func newDeliveries(cfg publish.DedupConfig) *deliveries {
+	d := &deliveries{DedupCache: publish.NewDedupCache(cfg)}
 	d.background, d.cancel = context.WithCancel(context.Background())
 	return d
 }
 
-// close ends what is still under way and returns when all of it has. The publisher
-// must be closed before: it settles what it was given.
+// close cancels the attempts in flight and waits until they have ended. The publisher must be
+// closed before, so that it completes its records.
 func (d *deliveries) close(ctx context.Context) error {
 	d.cancel()
 	done := make(chan struct{})
@@ -45,64 +48,53 @@ func (d *deliveries) close(ctx context.Context) error {
 	}
 }
 
-// submit publishes a request's messages and waits for the outcome, or joins the
-// attempt that another request with the same body has begun. It returns what the
-// request carries.
-func (v *receiver) submit(ctx context.Context, c *claim, carried contents, out *outgoing, held *door.Hold) (contents, error) {
+// submit publishes a request's messages and waits for the outcome, or joins the attempt of another
+// request with the same body. It returns the contents of the request.
+func (v *receiver) submit(ctx context.Context, tenant string, c *publish.Claim, contents batch.Contents, out *publish.Outgoing, held *admission.Hold) (batch.Contents, error) {
 	d := v.deliveries
-	if !c.mine {
+	if !c.Owned {
 		v.releaseOutgoing(out)
-		v.metrics.repeated.WithLabelValues(c.state()).Inc()
-		return v.await(ctx, c.attempt, contents{})
+		v.metrics.repeated.WithLabelValues(c.State()).Inc()
+		return v.await(ctx, c.Attempt, batch.Contents{})
 	}
-	c.mine = false // settle ends it, here or in the background
-	if d.entries == 0 {
-		d := v.deliver(ctx, c, out, held)
-		v.settle(c, carried, out, d)
-		return carried, d.err
+	c.Owned = false // complete ends the attempt, here or in the background
+	if d.Entries == 0 {
+		d := v.topics.Publish(ctx, c, out, held)
+		v.complete(tenant, c, contents, out, d)
+		return contents, d.Err
 	}
-	// The body is done with: what stays in memory are the messages.
-	kept := held.HandOver(int64(out.size()))
+	// The body is not needed any more: only the messages stay in memory.
+	kept := held.Transfer(int64(out.Size()))
 	d.running.Go(func() {
-		outcome := v.deliver(d.background, c, out, kept)
+		outcome := v.topics.Publish(d.background, c, out, kept)
 		kept.Release()
-		v.settle(c, carried, out, outcome)
+		v.complete(tenant, c, contents, out, outcome)
 	})
-	return v.await(ctx, c.attempt, carried)
+	return v.await(ctx, c.Attempt, contents)
 }
 
-// settle ends an attempt that was published, and counts it. Only an attempt whose
-// sender does not come again is charged to the tenant, and so each body once.
-func (v *receiver) settle(c *claim, carried contents, out *outgoing, d delivered) {
-	if d.free {
+// complete ends an attempt after publishing, and counts it. It charges the tenant only if the
+// sender will not repeat the request, so that each body is charged once.
+func (v *receiver) complete(tenant string, c *publish.Claim, contents batch.Contents, out *publish.Outgoing, d publish.Delivered) {
+	if d.Free {
 		v.releaseOutgoing(out)
 	}
-	if final(d.err) {
-		v.settings.Load().quotas.charge(c.key.tenant, carried.valid.entries())
+	if publish.Final(d.Err) {
+		v.settings.Load().quotas.charge(tenant, contents.Valid.Entries())
 	}
-	v.count(carried, d.err)
-	v.deliveries.settle(c.attempt, carried, d)
+	v.count(contents, d.Err)
+	v.deliveries.Complete(c.Attempt, contents, d)
 }
 
-// await waits for an attempt within the request's time.
-func (v *receiver) await(ctx context.Context, a *attempt, carried contents) (contents, error) {
-	c, err, settled := a.wait(ctx)
-	if settled {
+// await waits for the result of an attempt until the request times out.
+func (v *receiver) await(ctx context.Context, a *publish.Attempt, contents batch.Contents) (batch.Contents, error) {
+	c, err, complete := a.Wait(ctx)
+	if complete {
 		return c, err
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
-		return carried, door.ErrDisconnected
+		return contents, refusal.ErrDisconnected
 	}
-	v.metrics.count(carried.valid, "unwritten")
-	return carried, door.Unavailable("timeout", door.RetryAway, "Pulsar did not acknowledge in time")
-}
-
-// state says what a request that repeats another one's body meets, for the metrics.
-func (a *attempt) state() string {
-	select {
-	case <-a.settled:
-		return "answered"
-	default:
-		return "joined"
-	}
+	v.metrics.count(contents.Valid, "unwritten")
+	return contents, refusal.Unavailable("timeout", refusal.RetryUnavailable, "Pulsar did not acknowledge in time")
 }

@@ -12,34 +12,36 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 )
 
-// tenantHeader names the tenant of a request, as Mimir, Loki and others have it.
+// tenantHeader names the tenant of a request, as in Mimir, Loki and others.
 const tenantHeader = "X-Scope-OrgID"
 
 const maxTenant = 150 // bytes
 
-// Tenants bounds the samples that tenants may send. A tenant is named by the header
-// X-Scope-OrgID; requests without it are of a tenant with the empty name.
+// Tenants bounds the samples that tenants may send. The header X-Scope-OrgID names the tenant of a
+// request. Requests without it belong to a tenant with the empty name.
 type Tenants struct {
-	// Default is the quota of each tenant that has none of its own. Default: no bound.
+	// Default is the quota of each tenant without an override. Default: no bound.
 	Default Quota `yaml:"default"`
 	// Overrides are quotas by tenant. Default: none.
 	Overrides map[string]Quota `yaml:"overrides"`
-	// Tracked bounds the tenants whose use of the default quota is followed. While more than that send at the same time, the others share one
-	// quota. Default 10000.
+	// Tracked is for how many tenants with the default quota Nightingale keeps a separate count. If
+	// more tenants send at the same time, the others share one quota. Default 10000.
 	Tracked int `yaml:"tracked"`
-	// InFlightShare is how much of limits.in_flight_bytes one tenant's requests may hold, from 0 to 1. Past it: 503. One request alone may hold all
-	// of it. Default 0.75.
+	// InFlightShare is the share of limits.in_flight_bytes that the requests of one tenant may use,
+	// above 0 and up to 1. Beyond it: 503. A single request may use all of it. Default 0.75.
 	InFlightShare float64 `yaml:"in_flight_share"`
 }
 
-// Quota is a rate of samples. Past it: 429, the only use of that status. Prometheus drops what is answered 429 unless retry_on_http_429 is set.
+// Quota is a rate of samples. Beyond it: 429, the only use of that status. Prometheus drops
+// requests that get 429, unless retry_on_http_429 is set.
 type Quota struct {
-	// SamplesPerSecond of all kinds. 0: no bound.
+	// SamplesPerSecond is the rate of samples of all kinds. 0: no bound.
 	SamplesPerSecond float64 `yaml:"samples_per_second"`
-	// Burst is how many samples may come at once. 0: those of ten seconds.
+	// Burst is how many samples may arrive at once. 0: as many as in ten seconds at the rate.
 	Burst int `yaml:"burst"`
 }
 
@@ -55,7 +57,7 @@ func (q Quota) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (q Quota) bucket(now time.Time) *door.Bucket {
+func (q Quota) bucket(now time.Time) *admission.Bucket {
 	if q.SamplesPerSecond == 0 {
 		return nil
 	}
@@ -63,7 +65,7 @@ func (q Quota) bucket(now time.Time) *door.Bucket {
 	if burst == 0 {
 		burst = int(min(math.Ceil(10*q.SamplesPerSecond), math.MaxInt32))
 	}
-	return door.NewBucket(q.SamplesPerSecond, burst, now)
+	return admission.NewBucket(q.SamplesPerSecond, burst, now)
 }
 
 // Validate returns every fault of the tenants' quotas.
@@ -72,7 +74,7 @@ func (t Tenants) Validate() error {
 	if t.Tracked < 1 {
 		errs = append(errs, config.Fault("tracked", "must be > 0, got %d", t.Tracked))
 	}
-	if !(t.InFlightShare > 0 && t.InFlightShare <= 1) { // NaN is neither
+	if !(t.InFlightShare > 0 && t.InFlightShare <= 1) { // false for NaN, too
 		errs = append(errs, config.Fault("in_flight_share", "must be above 0 and at most 1, got %g", t.InFlightShare))
 	}
 	for name, quota := range t.Overrides {
@@ -86,28 +88,28 @@ func (t Tenants) Validate() error {
 	return errors.Join(errs...)
 }
 
-// tenantOf returns the tenant of a request, empty when it names none.
+// tenantOf returns the tenant of a request, empty if the request names none.
 func tenantOf(header http.Header) (string, error) {
 	values := header[http.CanonicalHeaderKey(tenantHeader)]
 	switch {
 	case len(values) == 0:
 		return "", nil
 	case len(values) > 1:
-		return "", door.Invalid("tenant", "%s is given %d times", tenantHeader, len(values))
+		return "", refusal.Invalid("tenant", "%s is given %d times", tenantHeader, len(values))
 	}
 	if values[0] == "" {
 		return "", nil
 	}
 	if err := checkTenant(values[0]); err != nil {
-		return "", door.Invalid("tenant", "%s: %v", tenantHeader, err)
+		return "", refusal.Invalid("tenant", "%s: %v", tenantHeader, err)
 	}
 	return values[0], nil
 }
 
-// tenantProperty is the property of every message of a tenant's.
+// tenantProperty is the message property that holds the tenant.
 const tenantProperty = "tenant"
 
-// propertiesOf are those of a tenant's messages, nil for none.
+// propertiesOf returns the properties of a tenant's messages, nil without a tenant.
 func propertiesOf(tenant string) map[string]string {
 	if tenant == "" {
 		return nil
@@ -115,7 +117,7 @@ func propertiesOf(tenant string) map[string]string {
 	return map[string]string{tenantProperty: tenant}
 }
 
-// checkTenant takes the names that Mimir takes.
+// checkTenant accepts the same names as Mimir.
 func checkTenant(name string) error {
 	if len(name) > maxTenant {
 		return fmt.Errorf("a tenant's name has at most %d bytes, this one has %d", maxTenant, len(name))
@@ -136,27 +138,26 @@ func checkTenant(name string) error {
 // quotas holds the tenants' buckets.
 type quotas struct {
 	cfg       Tenants
-	overrides map[string]*door.Bucket // read only; nil for one without a bound
-	rest      *door.Bucket            // of those that there is no room for; nil: no bound
+	overrides map[string]*admission.Bucket // never changes; a nil bucket has no bound
+	rest      *admission.Bucket            // shared by tenants beyond Tracked; nil: no bound
 
 	mu      sync.Mutex
-	tracked map[string]*door.Bucket
+	tracked map[string]*admission.Bucket
 	swept   time.Time
 }
 
 func newQuotas(cfg Tenants) *quotas {
 	now := time.Now()
-	q := &quotas{cfg: cfg, overrides: make(map[string]*door.Bucket), rest: cfg.Default.bucket(now), tracked: make(map[string]*door.Bucket)}
+	q := &quotas{cfg: cfg, overrides: make(map[string]*admission.Bucket), rest: cfg.Default.bucket(now), tracked: make(map[string]*admission.Bucket)}
 	for name, quota := range cfg.Overrides {
 		q.overrides[name] = quota.bucket(now)
 	}
 	return q
 }
 
-// admit refuses n samples that the tenant's quota has no room for. It charges
-// nothing: a request that is answered 503 comes again, and must not use up the quota
-// by that. A request with more samples than the burst passes when the burst is all
-// there.
+// admit refuses n samples if they exceed the tenant's quota. It does not charge the quota: a
+// request that gets 503 is repeated, and must not count twice. A request with more samples than the
+// burst passes if the quota is completely unused.
 func (q *quotas) admit(tenant string, n int) error {
 	now := time.Now()
 	b := q.bucket(tenant, now)
@@ -167,14 +168,14 @@ func (q *quotas) admit(tenant string, n int) error {
 	if wait == 0 {
 		return nil
 	}
-	return &door.Refusal{
+	return &refusal.Error{
 		Status: http.StatusTooManyRequests, Reason: "tenant_quota", RetryAfter: max(wait.Round(time.Second), time.Second),
 		Text: "the tenant's quota of " + strconv.FormatFloat(b.Rate(), 'g', -1, 64) + " samples per second is used up",
 	}
 }
 
-// charge takes n samples, which are written, from the tenant's quota. Requests that
-// were admitted at the same time may put the tenant in debt.
+// charge subtracts n written samples from the tenant's quota. Requests that were admitted at the
+// same time may make the quota negative.
 func (q *quotas) charge(tenant string, n int) {
 	now := time.Now()
 	if b := q.bucket(tenant, now); b != nil && n > 0 {
@@ -182,8 +183,8 @@ func (q *quotas) charge(tenant string, n int) {
 	}
 }
 
-// bucket returns the tenant's bucket, nil when it has no bound.
-func (q *quotas) bucket(tenant string, now time.Time) *door.Bucket {
+// bucket returns the tenant's bucket, nil if the tenant has no bound.
+func (q *quotas) bucket(tenant string, now time.Time) *admission.Bucket {
 	if b, own := q.overrides[tenant]; own {
 		return b
 	}
@@ -198,7 +199,7 @@ func (q *quotas) bucket(tenant string, now time.Time) *door.Bucket {
 	}
 	if len(q.tracked) >= q.cfg.Tracked && now.Sub(q.swept) >= time.Second {
 		q.swept = now
-		maps.DeleteFunc(q.tracked, func(_ string, b *door.Bucket) bool { return b.Full(now) })
+		maps.DeleteFunc(q.tracked, func(_ string, b *admission.Bucket) bool { return b.Full(now) })
 	}
 	if len(q.tracked) >= q.cfg.Tracked {
 		return q.rest

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-
-	"github.com/aviaryhq/aviary/internal/door"
 )
 
 func TestTenantNames(t *testing.T) {
@@ -29,11 +29,11 @@ func TestTenantNames(t *testing.T) {
 			require.NoError(t, err, "%q", name)
 			assert.Equal(t, name, tenant)
 		} else {
-			assert.Equal(t, http.StatusBadRequest, statusOf(t, err), "%q", name)
+			assert.Equal(t, http.StatusBadRequest, writetest.StatusOf(t, err), "%q", name)
 		}
 	}
 	_, err := tenantOf(http.Header{"X-Scope-Orgid": {"a", "b"}})
-	assert.Equal(t, http.StatusBadRequest, statusOf(t, err))
+	assert.Equal(t, http.StatusBadRequest, writetest.StatusOf(t, err))
 }
 
 // spend admits samples and has them written.
@@ -54,9 +54,9 @@ func TestQuotas(t *testing.T) {
 		})
 		require.NoError(t, spend(q, "a", 20))
 		err := spend(q, "a", 10)
-		assert.Equal(t, http.StatusTooManyRequests, statusOf(t, err))
+		assert.Equal(t, http.StatusTooManyRequests, writetest.StatusOf(t, err))
 		assert.Contains(t, err.Error(), "10 samples per second")
-		refused := err.(*door.Refusal) //nolint:errorlint // statusOf has looked
+		refused := err.(*refusal.Error) //nolint:errorlint // statusOf has looked
 		assert.Equal(t, time.Second, refused.RetryAfter, "when it will fit")
 		require.NoError(t, spend(q, "b", 20), "others are not touched")
 		require.NoError(t, spend(q, "", 20), "nor are requests without a tenant")
@@ -100,18 +100,18 @@ func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {
 	d := newDouble(t, func(c *Config) {
 		c.Tenants.Overrides = map[string]Quota{"small": {SamplesPerSecond: .01, Burst: 3}}
 	})
-	status, text, _ := d.post(t, compress(marshal(t, request(3, 2))), tenantHeader, "small")
+	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
 	assert.Equal(t, http.StatusNoContent, status, text)
-	status, text, _ = d.post(t, compress(marshal(t, request(3, 2))), tenantHeader, "small")
+	status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
 	assert.Equal(t, http.StatusNoContent, status, "a repeated body is free: %s", text)
-	status, text, header := d.post(t, compress(marshal(t, request(3, 3))), tenantHeader, "small")
+	status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "small")
 	assert.Equal(t, http.StatusTooManyRequests, status)
 	assert.Contains(t, text, "quota")
 	assert.Equal(t, "300", header.Get("Retry-After"))
 	assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "throttled")), 0)
-	status, text, _ = d.post(t, compress(marshal(t, request(3, 3))))
+	status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))))
 	assert.Equal(t, http.StatusNoContent, status, text)
-	status, _, _ = d.post(t, compress(marshal(t, request(3, 3))), tenantHeader, "a/b")
+	status, _, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "a/b")
 	assert.Equal(t, http.StatusBadRequest, status)
 	assert.Len(t, d.published(), 6)
 	assert.Zero(t, d.receiver.budget.Used())
@@ -126,11 +126,11 @@ func TestRepeatsDuringAnOutageAreFree(t *testing.T) {
 			c.Dedup.Entries = entries
 		})
 		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, door.Unavailable("pulsar_away", door.RetryAway, "away")
+			return true, refusal.Unavailable("pulsar_unavailable", refusal.RetryUnavailable, "unavailable")
 		}
 		for range 10 {
 			for _, labels := range []int{2, 3} { // two bodies
-				status, text, _ := d.post(t, compress(marshal(t, request(3, labels))))
+				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, labels))))
 				assert.Equal(t, http.StatusServiceUnavailable, status, text)
 			}
 		}
@@ -142,7 +142,7 @@ func TestRepeatsDuringAnOutageAreFree(t *testing.T) {
 			if want == http.StatusTooManyRequests {
 				labels = 3
 			}
-			status, text, _ := d.post(t, compress(marshal(t, request(3, labels))))
+			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, labels))))
 			assert.Equal(t, want, status, "what is stored is charged: %s", text)
 		}
 	}
@@ -161,35 +161,35 @@ func TestABodyIsChargedOnce(t *testing.T) {
 		return true, nil
 	}
 	for range 3 {
-		status, text, _ := d.post(t, compress(marshal(t, request(3, 2))))
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
 		assert.Equal(t, http.StatusServiceUnavailable, status, text)
 	}
 	close(acknowledge)
 	for range 3 {
-		status, text, _ := d.post(t, compress(marshal(t, request(3, 2))))
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
 		assert.Equal(t, http.StatusNoContent, status, text)
 	}
-	status, text, _ := d.post(t, compress(marshal(t, request(3, 3))))
+	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))))
 	assert.Equal(t, http.StatusNoContent, status, "half of the quota is left: %s", text)
-	status, text, _ = d.post(t, compress(marshal(t, request(3, 4))))
+	status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 4))))
 	assert.Equal(t, http.StatusTooManyRequests, status, text)
 }
 
 // TestMessagesTellTenantAndTime: consumers find them without reading the payload.
 func TestMessagesTellTenantAndTime(t *testing.T) {
 	for format, want := range map[string][]int64{
-		"json": {3000, 1000, 2000, 4000}, "json-kafka-adapter": {3000, 1000, 4000}, "protobuf": {3000, 4000}, packedFormat: {4000},
+		"json": {3000, 1000, 2000, 4000}, "json-kafka-adapter": {3000, 1000, 4000}, "protobuf": {3000, 4000}, "packed": {4000},
 	} {
 		for _, first := range []string{"a", "z"} { // labels in order, which are copied, and not
 			for _, tenant := range []string{"kitchen", ""} {
-				req := oneSeries("__name__", "m", first, "1", "b", "2")
+				req := writetest.OneSeries("__name__", "m", first, "1", "b", "2")
 				req.Timeseries[0].Samples = []prompb.Sample{{Timestamp: 3000}, {Timestamp: 1000}}
 				req.Timeseries[0].Exemplars = []prompb.Exemplar{{Timestamp: 2000}}
-				late := oneSeries("__name__", "m").Timeseries[0]
+				late := writetest.OneSeries("__name__", "m").Timeseries[0]
 				late.Samples[0].Timestamp = 4000
 				req.Timeseries = append(req.Timeseries, late)
 				d := newDouble(t, func(c *Config) { c.Format = format })
-				status, text, _ := d.post(t, compress(marshal(t, req)), tenantHeader, tenant)
+				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, req)), tenantHeader, tenant)
 				require.Equal(t, http.StatusNoContent, status, text)
 				var times []int64
 				for _, r := range d.records {
@@ -201,5 +201,4 @@ func TestMessagesTellTenantAndTime(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[string]string{"tenant": "kitchen"}, propertiesOf("kitchen"))
-	assert.True(t, eventTime(-5).IsZero(), "before 1970 there is none")
 }

@@ -12,72 +12,79 @@ import (
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/format"
+	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
+	"github.com/aviaryhq/aviary/internal/nightingale/rules"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
-// receiver answers write requests.
+// receiver handles write requests.
 type receiver struct {
 	log       *zap.Logger
-	refusals  door.RefusalLog
+	refusals  refusal.Log
 	metrics   *metrics
-	limits    Limits
+	limits    remotewrite.Limits
 	timeout   time.Duration
-	protocols []protocol
-	format    format
-	budget    *door.Budget
+	protocols []remotewrite.Protocol
+	format    format.Format
+	budget    *admission.Budget
 	families  *families
 	*deliveries
 	settings atomic.Pointer[settings] // changed by SIGHUP, see take
 
 	messageBytes   int
 	exemplarSeries bool
-	topics         *topics // the publishing stage
+	topics         *publish.Topics // the publishing stage
 
 	bodies          sync.Pool // of *[]byte
-	workspaces      sync.Pool // of *workspace
+	workspaces      sync.Pool // of *requestSpace
 	largeWorkspaces sync.Pool
 	outgoings       sync.Pool // of *outgoing
 }
 
-// workspace is the memory in which a request is decoded. A request has one once its
-// body is there, so that slow senders have none, and until the messages are encoded,
-// before their acknowledgement is waited for.
-type workspace struct {
+// requestSpace is the memory for handling a request. A request gets one after its body was read, so
+// that slow senders use none. It releases it after encoding the messages, before it waits for their
+// acknowledgement.
+type requestSpace struct {
 	decoded, scratch []byte
-	batch            batch
-	splitting        splitting
+	publish.Workspace
 }
 
-func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *topics) *receiver {
+func newReceiver(log *zap.Logger, cfg Config, m *metrics, out *publish.Topics) *receiver {
 	return &receiver{
-		log: log, refusals: door.NewRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
-		protocols: protocols(), format: findFormat(cfg.Format), topics: out,
-		budget:     door.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.Tenants.InFlightShare, m.inFlightSize),
+		log: log, refusals: refusal.NewLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout,
+		protocols: remotewrite.Protocols(), format: format.Find(cfg.Format), topics: out,
+		budget:     admission.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.Tenants.InFlightShare, m.inFlightSize),
 		families:   newFamilies(cfg.Limits.MetadataFamilies),
 		deliveries: newDeliveries(cfg.Dedup), messageBytes: int(cfg.MessageBytes),
 		exemplarSeries: cfg.ExemplarSeries == acceptSeries,
 	}
 }
 
-// writePath is where remote write comes in.
+// writePath is the path of remote write.
 const writePath = "/api/v1/write"
 
-// handler routes the service's requests. Other paths and methods are told the right
-// one: a wrong path is the first mistake in a writer's configuration.
+// handler routes the service's requests. The error for another path or method names the right one:
+// a wrong path is the most common mistake in a sender's configuration.
 func (v *receiver) handler() http.Handler {
 	router := chi.NewRouter()
 	router.Post(writePath, v.write)
 	router.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		v.refuse(w, r, door.Elsewhere(r.URL.Path, "remote write goes by POST to "+writePath))
+		v.refuse(w, r, refusal.UnknownPath(r.URL.Path, "remote write goes by POST to "+writePath))
 	})
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", http.MethodPost)
-		v.refuse(w, r, door.Method(r, http.MethodPost))
+		v.refuse(w, r, refusal.WrongMethod(r, http.MethodPost))
 	})
 	return router
 }
 
-// refuse answers a request that is no write request at all.
+// refuse answers a request with an error before write handles it.
 func (v *receiver) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	v.metrics.requests.WithLabelValues(strconv.Itoa(v.answer(w, r, err))).Inc()
 }
@@ -92,16 +99,16 @@ func (v *receiver) write(w http.ResponseWriter, r *http.Request) {
 	v.metrics.requestTime.Observe(time.Since(began).Seconds())
 }
 
-// handle is the chain. It returns nil when all that the request carries is
-// acknowledged by the broker.
+// handle runs all stages of a request. It returns nil if the whole request is acknowledged as Ack
+// says.
 func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	watch := &stopwatch{metrics: v.metrics, last: time.Now()}
-	spoken, err := negotiate(v.protocols, r.Header)
+	protocol, err := remotewrite.Negotiate(v.protocols, r.Header)
 	if err != nil {
 		return err
 	}
-	if spoken.written {
-		tellWritten(w.Header(), counts{}) // until something is
+	if protocol.Written {
+		setWrittenHeaders(w.Header(), batch.Counts{}) // until samples are written
 	}
 	tenant, err := tenantOf(r.Header)
 	if err != nil {
@@ -111,43 +118,42 @@ func (v *receiver) handle(w http.ResponseWriter, r *http.Request) error {
 	defer held.Release()
 
 	body := v.newBody()
-	if *body, err = door.ReadBody(w, r, *body, held, v.limits.body()); err != nil {
+	if *body, err = httpserver.ReadBody(w, r, *body, held, v.limits.Body()); err != nil {
 		return err
 	}
-	door.LiftDeadline(w)
+	httpserver.ClearReadDeadline(w)
 	watch.lap("read")
 	v.metrics.bodyBytes.WithLabelValues("compressed").Add(float64(len(*body)))
 
 	ctx, cancel := context.WithTimeout(r.Context(), v.timeout)
 	defer cancel()
-	mine := &claim{ledger: v.ledger, key: bodyKey{tenant: tenant, message: spoken.message}}
-	defer mine.give(errUnfinished)
+	claim := &publish.Claim{Cache: v.DedupCache, Key: publish.BodyKey{Tenant: tenant, Message: protocol.Message}}
+	defer claim.Abort(errUnfinished)
 	out := v.newOutgoing()
-	carried, err := v.translate(ctx, *body, spoken, held, out, watch, mine)
+	contents, err := v.translate(ctx, *body, protocol, tenant, held, out, watch, claim)
 	v.releaseBody(body)
 	if err != nil {
-		mine.give(err)
+		claim.Abort(err)
 		return err
 	}
-	carried, err = v.submit(ctx, mine, carried, out, held)
+	contents, err = v.submit(ctx, tenant, claim, contents, out, held)
 	watch.lap("publish")
 	if err != nil {
 		return err
 	}
-	if spoken.written {
-		tellWritten(w.Header(), carried.valid)
+	if protocol.Written {
+		setWrittenHeaders(w.Header(), contents.Valid)
 	}
-	return carried.invalid.err(carried.series())
+	return contents.Invalid.Err(contents.Series())
 }
 
-// translate encodes the messages of a request's body into out. What it returns refers
-// to nothing of the body. Of a body that another request has brought before nothing is
-// encoded.
-func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, held *door.Hold, out *outgoing, watch *stopwatch, mine *claim) (c contents, err error) {
-	if !mine.make(body) {
+// translate encodes the messages of a request's body into out. Its results do not refer to the
+// body. If another request has the same body, translate encodes nothing.
+func (v *receiver) translate(ctx context.Context, body []byte, protocol remotewrite.Protocol, tenant string, held *admission.Hold, out *publish.Outgoing, watch *stopwatch, claim *publish.Claim) (c batch.Contents, err error) {
+	if !claim.Acquire(body) {
 		return c, nil
 	}
-	size, err := decodedLen(body, v.limits)
+	size, err := remotewrite.DecodedLen(body, v.limits)
 	if err != nil {
 		return c, err
 	}
@@ -156,113 +162,101 @@ func (v *receiver) translate(ctx context.Context, body []byte, spoken protocol, 
 	}
 	space := v.newWorkspace(len(body))
 	defer v.release(space)
-	if space.decoded, err = decompress(space.decoded, body, size); err != nil {
+	if space.decoded, err = remotewrite.Decompress(space.decoded, body, size); err != nil {
 		return c, err
 	}
 	watch.lap("decompress")
 	v.metrics.bodyBytes.WithLabelValues("decoded").Add(float64(len(space.decoded)))
 
 	now := v.settings.Load()
-	b := &space.batch
-	b.elements.held, b.exemplarSeries, b.form = held, v.exemplarSeries, v.form(spoken, now.rules)
-	if err := spoken.decode(b, space.decoded, v.limits); err != nil {
+	b := &space.Batch
+	b.Elements.Held, b.ExemplarSeries, b.Form = held, v.exemplarSeries, v.form(protocol, now.rules)
+	if err := protocol.Decode(b, space.decoded, v.limits); err != nil {
 		return c, err
 	}
-	c.metadata = len(b.metadata)
+	c.Metadata = len(b.Metadata)
 	watch.lap("decode")
 
-	c.invalid, space.scratch = b.validate(v.limits, space.scratch)
-	for i := range b.series {
-		c.valid.add(&b.series[i])
+	c.Invalid, space.scratch = remotewrite.Validate(b, v.limits, space.scratch)
+	for i := range b.Series {
+		c.Valid.Add(&b.Series[i])
 	}
-	if err := now.quotas.admit(mine.key.tenant, c.valid.entries()); err != nil {
-		v.metrics.count(c.valid, "throttled")
+	if err := now.quotas.admit(tenant, c.Valid.Entries()); err != nil {
+		v.metrics.count(c.Valid, "throttled")
 		return c, err
 	}
-	c.forgotten = v.families.learn(mine.key.tenant, b.metadata)
-	v.families.describe(mine.key.tenant, b)
-	c.filtered, space.scratch = now.rules.apply(b, space.scratch)
+	c.Forgotten = v.families.learn(tenant, b.Metadata)
+	v.families.describe(tenant, b)
+	c.Filtered, space.scratch = now.rules.Apply(b, space.scratch)
 	watch.lap("validate")
 
-	// A message repeats its series' labels, which can make far more of a body.
-	out.properties = propertiesOf(mine.key.tenant)
-	out.held, out.reserved = held, v.format.size(b)+c.valid.entries()*messageBytes
-	if err := held.Grow(int64(out.reserved)); err != nil {
+	// Each message repeats its series' labels, so the messages can be much larger than the body.
+	out.Properties = propertiesOf(tenant)
+	if err := out.Reserve(held, v.format.Size(b, &space.Packing), c.Valid.Entries()); err != nil {
 		return c, err
 	}
-	if err := v.encode(ctx, mine, space, out, &c); err != nil {
+	space.Packing.Limit = v.messageBytes
+	if err := v.topics.Encode(ctx, v.format, tenant, claim, &space.Workspace, out, &c); err != nil {
 		return c, err
 	}
 	watch.lap("encode")
-	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.bytes))
+	v.metrics.bodyBytes.WithLabelValues("published").Add(float64(out.Bytes))
 	return c, nil
 }
 
-// form is how the format takes labels, as far as what looks at them before lets it.
-func (v *receiver) form(spoken protocol, r *rules) form {
-	symbolic := v.format.symbols || v.format.references && spoken.symbols
-	return form{
-		symbolic: symbolic,
-		lean:     symbolic && r == nil && !v.topics.template.perSeries,
-		lateKeys: v.format.byPartition && r == nil,
+// form returns the form of labels that the format prefers, if the stages before it allow that.
+func (v *receiver) form(protocol remotewrite.Protocol, r *rules.Rules) batch.Form {
+	symbolic := v.format.Symbols || v.format.References && protocol.Symbols
+	return batch.Form{
+		Symbolic: symbolic,
+		Lean:     symbolic && r == nil && !v.topics.Template.PerSeries,
+		LateKeys: v.format.ByPartition && r == nil,
 	}
 }
 
-// answer writes the response and returns its status. What is refused is counted, and
-// logged, see door.RefusalLog.
+// answer writes the response and returns its status. It counts and logs refused requests, see
+// refusal.Log.
 func (v *receiver) answer(w http.ResponseWriter, r *http.Request, err error) int {
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return http.StatusNoContent
 	}
-	refused := (*door.Refusal)(nil)
+	refused := (*refusal.Error)(nil)
 	if !errors.As(err, &refused) {
-		refused = &door.Refusal{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
+		refused = &refusal.Error{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
 	}
 	v.metrics.refused.WithLabelValues(refused.Reason).Inc()
-	v.refusals.Note(r, r.Header.Get(tenantHeader), refused)
+	v.refusals.Write(r, r.Header.Get(tenantHeader), refused)
 	if refused.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(refused.RetryAfter.Seconds())))
 	}
-	if refused.HangUp {
+	if refused.CloseConnection {
 		w.Header().Set("Connection", "close")
 	}
-	http.Error(w, door.Cut(refused.Text, door.MaxAnswer), refused.Status)
+	http.Error(w, truncate.Text(refused.Text, refusal.MaxAnswer), refused.Status)
 	return refused.Status
 }
 
-// contents is what a request carries.
-type contents struct {
-	valid     counts
-	invalid   rejected
-	filtered  filtered // of the valid ones
-	metadata  int
-	forgotten int // metadata entries that there was no room for
-}
-
-// series is the number of them, invalid ones included.
-func (c *contents) series() int { return c.valid.series + c.invalid.counts.series }
-
-func (v *receiver) count(c contents, err error) {
-	if left := c.filtered.total(); err == nil {
-		v.metrics.count(c.valid.without(left), "written")
+func (v *receiver) count(c batch.Contents, err error) {
+	if left := c.Filtered.Total(); err == nil {
+		v.metrics.count(c.Valid.Without(left), "written")
 		v.metrics.count(left, "filtered")
-		for reason, n := range c.filtered {
-			if entries := n.entries(); entries > 0 {
-				v.metrics.filtered.WithLabelValues(filterReason(reason)).Add(float64(entries))
+		for reason, n := range c.Filtered {
+			if entries := n.Entries(); entries > 0 {
+				v.metrics.filtered.WithLabelValues(batch.FilterReason(reason)).Add(float64(entries))
 			}
 		}
 	} else {
-		v.metrics.count(c.valid, "unwritten")
+		v.metrics.count(c.Valid, "unwritten")
 	}
-	if c.invalid.counts.series > 0 {
-		v.metrics.count(c.invalid.counts, "rejected")
+	if c.Invalid.Counts.Series > 0 {
+		v.metrics.count(c.Invalid.Counts, "rejected")
 	}
-	for reason, n := range c.invalid.reasons {
+	for reason, n := range c.Invalid.Reasons {
 		v.metrics.rejected.WithLabelValues(reason).Add(float64(n))
 	}
-	v.metrics.metadata.WithLabelValues("remembered").Add(float64(c.metadata - c.forgotten))
-	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.forgotten))
+	v.metrics.metadata.WithLabelValues("remembered").Add(float64(c.Metadata - c.Forgotten))
+	v.metrics.metadata.WithLabelValues("ignored").Add(float64(c.Forgotten))
 }
 
 func (v *receiver) newBody() *[]byte {
@@ -272,37 +266,37 @@ func (v *receiver) newBody() *[]byte {
 	return new([]byte)
 }
 
-// releaseBody keeps the memory of a body for another one, unless it is large: a sender
-// that sends little has no more of it than another has sent.
+// releaseBody keeps the memory of a body for another request, unless it is large: small requests
+// must not hold large buffers.
 func (v *receiver) releaseBody(body *[]byte) {
-	if cap(*body) <= keepBody {
+	if cap(*body) <= remotewrite.KeepBody {
 		v.bodies.Put(body)
 	}
 }
 
-// Workspaces that were used are kept for requests of the same kind, large or not: so
-// there are no more large ones than the bytes in flight have let be at one time.
+// Used workspaces are kept for requests of the same kind, large or small. So there are never more
+// large ones than the bound of bytes in flight has allowed at one time.
 const (
 	largeBody = 192 << 10 // compressed
-	keepSmall = 4 << 20   // the largest that is kept for any request
-	keepLarge = 48 << 20  // and for large ones
+	keepSmall = 4 << 20   // maximum size that is kept for small requests
+	keepLarge = 48 << 20  // maximum size that is kept for large requests
 )
 
-func (v *receiver) newWorkspace(body int) *workspace {
+func (v *receiver) newWorkspace(body int) *requestSpace {
 	pool := &v.workspaces
 	if body > largeBody {
 		pool = &v.largeWorkspaces
 	}
-	if space, ok := pool.Get().(*workspace); ok {
+	if space, ok := pool.Get().(*requestSpace); ok {
 		return space
 	}
-	return new(workspace)
+	return new(requestSpace)
 }
 
-// release keeps the workspace for another request unless it has grown beyond measure.
-func (v *receiver) release(space *workspace) {
-	space.batch.reset()
-	switch size := cap(space.decoded) + cap(space.scratch) + space.batch.size(); {
+// release keeps the workspace for another request, unless it is too large.
+func (v *receiver) release(space *requestSpace) {
+	space.Reset()
+	switch size := cap(space.decoded) + cap(space.scratch) + space.Size(); {
 	case size <= keepSmall:
 		v.workspaces.Put(space)
 	case size <= keepLarge:
@@ -310,17 +304,17 @@ func (v *receiver) release(space *workspace) {
 	}
 }
 
-// releaseOutgoing keeps messages' memory for another request unless it has grown large.
-func (v *receiver) releaseOutgoing(out *outgoing) {
-	if cap(out.arena)+cap(out.records)*messageBytes <= 2*keepBuffer {
+// releaseOutgoing keeps the memory of messages for another request, unless it is too large.
+func (v *receiver) releaseOutgoing(out *publish.Outgoing) {
+	if out.Capacity() <= 2*remotewrite.KeepBuffer {
 		v.outgoings.Put(out)
 	}
 }
 
-func (v *receiver) newOutgoing() *outgoing {
-	if out, ok := v.outgoings.Get().(*outgoing); ok {
-		out.reset()
+func (v *receiver) newOutgoing() *publish.Outgoing {
+	if out, ok := v.outgoings.Get().(*publish.Outgoing); ok {
+		out.Reset()
 		return out
 	}
-	return new(outgoing)
+	return new(publish.Outgoing)
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -29,7 +28,11 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/publish"
+	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -38,6 +41,7 @@ import (
 type double struct {
 	*httptest.Server
 	metrics  *metrics
+	topics   *prometheus.Registry // of topics by template
 	receiver *receiver
 
 	mu       sync.Mutex
@@ -54,8 +58,8 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	}
 	require.Empty(t, config.Validate(cfg))
 	d := &double{metrics: newMetrics(prometheus.NewRegistry())}
-	all := newTopics(zaptest.NewLogger(t), cfg, newTopicMetrics(prometheus.NewRegistry()), acknowledging{}, nil, newCluster().open)
-	all.stage = func(_ *sink, ctx context.Context, records []messaging.Record) (bool, error) {
+	all := publish.New(zaptest.NewLogger(t), cfg.publishing(), publish.NewMetrics(prometheus.NewRegistry()), nil, opener(publishtest.NewCluster()))
+	all.Divert(func(ctx context.Context, _ string, records []messaging.Record) (bool, error) {
 		d.mu.Lock()
 		publish := d.publish
 		for _, r := range records {
@@ -68,9 +72,9 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 			return publish(ctx, records)
 		}
 		return true, nil
-	}
-	if all.template.static() {
-		require.NoError(t, all.opened(t.Context()))
+	})
+	if !strings.Contains(cfg.Topic, "{") {
+		awaitTopic(t, all)
 	}
 	d.receiver = newReceiver(zaptest.NewLogger(t), cfg, d.metrics, all)
 	require.NoError(t, d.receiver.take(cfg))
@@ -80,27 +84,20 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	t.Cleanup(func() {
 		d.Close()
 		assert.NoError(t, d.receiver.close(context.Background()))
-		assert.NoError(t, all.close(context.Background()))
+		assert.NoError(t, all.Close(context.Background()))
 	})
 	return d
 }
 
-// opened waits until topics are open, all where none is named.
-func (t *topics) opened(ctx context.Context, names ...string) error {
-	t.mu.Lock()
-	known := maps.Clone(t.known)
-	t.mu.Unlock()
-	for name, e := range known {
-		if len(names) > 0 && !slices.Contains(names, name) {
-			continue
-		}
-		select {
-		case <-e.sink.ready:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
+// awaitTopic waits until the topic that the configuration names is open.
+func awaitTopic(t testing.TB, all *publish.Topics) {
+	t.Helper()
+	require.Eventually(t, func() bool { return all.Check(t.Context()) == nil }, 10*time.Second, time.Millisecond)
+}
+
+// opener opens the cluster's topics.
+func opener(c *publishtest.Cluster) func(context.Context, string) (publish.Publisher, error) {
+	return func(ctx context.Context, topic string) (publish.Publisher, error) { return c.Open(ctx, topic) }
 }
 
 func (d *double) published() []string {
@@ -127,19 +124,9 @@ func (d *double) post(t testing.TB, body io.Reader, headers ...string) (status i
 	return resp.StatusCode, string(answer), resp.Header
 }
 
-func compress(body []byte) io.Reader { return bytes.NewReader(snappy.Encode(nil, body)) }
-
-func oneSeries(labels ...string) *prompb.WriteRequest {
-	ts := prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: 1, Value: 1}}}
-	for pair := range slices.Chunk(labels, 2) {
-		ts.Labels = append(ts.Labels, prompb.Label{Name: pair[0], Value: pair[1]})
-	}
-	return &prompb.WriteRequest{Timeseries: []prompb.TimeSeries{ts}}
-}
-
 func TestWritePublishesEverySample(t *testing.T) {
 	d := newDouble(t, nil)
-	status, text, header := d.post(t, compress(marshal(t, everything())))
+	status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Everything())))
 	assert.Equal(t, http.StatusNoContent, status)
 	assert.Empty(t, text)
 	assert.Empty(t, header.Get("X-Prometheus-Remote-Write-Samples-Written"), "version 1 answers have none")
@@ -152,7 +139,7 @@ func TestWritePublishesEverySample(t *testing.T) {
 
 func TestWriteTakesWhatSendersSend(t *testing.T) {
 	d := newDouble(t, nil)
-	body := marshal(t, request(3, 4))
+	body := writetest.Marshal(t, writetest.Request(3, 4))
 	for name, headers := range map[string][]string{
 		"no content type":        {"Content-Type", ""},
 		"version 1 by name":      {"Content-Type", "application/x-protobuf;proto=prometheus.WriteRequest"},
@@ -160,26 +147,26 @@ func TestWriteTakesWhatSendersSend(t *testing.T) {
 		"encoding in upper case": {"Content-Encoding", "Snappy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, text, _ := d.post(t, compress(body), headers...)
+			status, text, _ := d.post(t, writetest.Compress(body), headers...)
 			assert.Equal(t, http.StatusNoContent, status, text)
 		})
 	}
 	t.Run("chunked", func(t *testing.T) {
-		status, text, _ := d.post(t, io.MultiReader(compress(body)))
+		status, text, _ := d.post(t, io.MultiReader(writetest.Compress(body)))
 		assert.Equal(t, http.StatusNoContent, status, text)
 	})
 	t.Run("nothing in it", func(t *testing.T) {
-		status, text, _ := d.post(t, compress(nil))
+		status, text, _ := d.post(t, writetest.Compress(nil))
 		assert.Equal(t, http.StatusNoContent, status, text)
 	})
 	t.Run("metadata only", func(t *testing.T) {
-		status, text, _ := d.post(t, compress(marshal(t, &prompb.WriteRequest{Metadata: everything().Metadata})))
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, &prompb.WriteRequest{Metadata: writetest.Everything().Metadata})))
 		assert.Equal(t, http.StatusNoContent, status, text)
 	})
 	t.Run("labels in any order", func(t *testing.T) {
 		before := len(d.published())
 		for _, labels := range [][]string{{"b", "2", "__name__", "m", "a", "1"}, {"__name__", "m", "a", "1", "b", "2"}} {
-			status, text, _ := d.post(t, compress(marshal(t, oneSeries(labels...))))
+			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.OneSeries(labels...))))
 			require.Equal(t, http.StatusNoContent, status, text)
 		}
 		got := d.published()[before:]
@@ -188,26 +175,28 @@ func TestWriteTakesWhatSendersSend(t *testing.T) {
 		assert.Contains(t, got[0], `{"name":"m","labels":{"a":"1","b":"2"},"timestamp":1,"value":1}`)
 	})
 	t.Run("names in UTF-8", func(t *testing.T) {
-		status, text, _ := d.post(t, compress(marshal(t, oneSeries("__name__", "Größe", "stádt.name", "Köln"))))
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.OneSeries("__name__", "Größe", "stádt.name", "Köln"))))
 		assert.Equal(t, http.StatusNoContent, status, text)
 	})
 }
 
 // TestWriteRefuses sends every kind of bad input, and a good request after each.
 func TestWriteRefuses(t *testing.T) {
-	valid := marshal(t, request(2, 3))
+	valid := writetest.Marshal(t, writetest.Request(2, 3))
 	bomb := append(binary.AppendUvarint(nil, 1<<30), 0, 0, 0, 0)
 	require.Len(t, bomb, 9)
 	many := []string{"__name__", "m"}
 	for i := range 10_000 {
 		many = append(many, fmt.Sprintf("l%05d", i), "v")
 	}
-	histogram := everything()
+	histogram := writetest.Everything()
 	histogram.Timeseries = histogram.Timeseries[1:]
 	histogram.Timeseries[0].Histograms[0].PositiveDeltas = []int64{1}
 	foreign := binary.AppendUvarint([]byte{4<<3 | 2}, 0) // symbols of a version 2 request
 
-	labelled := func(labels ...string) io.Reader { return compress(marshal(t, oneSeries(labels...))) }
+	labelled := func(labels ...string) io.Reader {
+		return writetest.Compress(writetest.Marshal(t, writetest.OneSeries(labels...)))
+	}
 	for _, test := range []struct {
 		name    string
 		body    io.Reader
@@ -219,12 +208,12 @@ func TestWriteRefuses(t *testing.T) {
 		{name: "snappy's stream format", body: bytes.NewReader([]byte("\xff\x06\x00\x00sNaPpY\x01\x05\x00\x00abcde")), status: 400, says: "snappy"},
 		{name: "snappy bomb", body: bytes.NewReader(bomb), status: 413, says: "1073741824"},
 		{name: "snappy cut short", body: bytes.NewReader(snappy.Encode(nil, valid)[:20]), status: 400, says: "snappy"},
-		{name: "truncated protobuf", body: compress(valid[:len(valid)-3]), status: 400, says: "cannot decode"},
-		{name: "random protobuf", body: compress([]byte{0x0a, 0x03, 0xff, 0xff, 0xff}), status: 400, says: "cannot decode"},
-		{name: "wrong content type", body: compress(valid), headers: []string{"Content-Type", "application/json"}, status: 415, says: "application/json"},
-		{name: "unknown message", body: compress(valid), headers: []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v3.Request"}, status: 415, says: "io.prometheus.write.v2.Request"},
-		{name: "version 2 body as version 1", body: compress(foreign), status: 400, says: "2.0"},
-		{name: "wrong encoding", body: compress(valid), headers: []string{"Content-Encoding", "gzip"}, status: 415, says: "gzip"},
+		{name: "truncated protobuf", body: writetest.Compress(valid[:len(valid)-3]), status: 400, says: "cannot decode"},
+		{name: "random protobuf", body: writetest.Compress([]byte{0x0a, 0x03, 0xff, 0xff, 0xff}), status: 400, says: "cannot decode"},
+		{name: "wrong content type", body: writetest.Compress(valid), headers: []string{"Content-Type", "application/json"}, status: 415, says: "application/json"},
+		{name: "unknown message", body: writetest.Compress(valid), headers: []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v3.Request"}, status: 415, says: "io.prometheus.write.v2.Request"},
+		{name: "version 2 body as version 1", body: writetest.Compress(foreign), status: 400, says: "2.0"},
+		{name: "wrong encoding", body: writetest.Compress(valid), headers: []string{"Content-Encoding", "gzip"}, status: 415, says: "gzip"},
 		{name: "empty body", body: bytes.NewReader(nil), status: 400, says: "empty"},
 		{name: "no name", body: labelled("job", "a"), status: 400, says: "__name__"},
 		{name: "empty name", body: labelled("__name__", "", "job", "a"), status: 400, says: "__name__"},
@@ -236,11 +225,11 @@ func TestWriteRefuses(t *testing.T) {
 		{name: "long label value", body: labelled("__name__", "m", "n", strings.Repeat("v", 64<<10+1)), status: 400, says: "64KiB"},
 		{name: "invalid UTF-8 value", body: labelled("__name__", "m", "a", "\xff\xfe"), status: 400, says: "UTF-8"},
 		{name: "invalid UTF-8 name", body: labelled("__name__", "m", "a\xc3", "b"), status: 400, says: "UTF-8"},
-		{name: "histogram with wrong counts", body: compress(marshal(t, histogram)), status: 400, says: "spans"},
-		{name: "too many series", body: compress(marshal(t, request(51, 2))), status: 413, says: "50 series"},
+		{name: "histogram with wrong counts", body: writetest.Compress(writetest.Marshal(t, histogram)), status: 400, says: "spans"},
+		{name: "too many series", body: writetest.Compress(writetest.Marshal(t, writetest.Request(51, 2))), status: 413, says: "50 series"},
 		{name: "oversized body", body: bytes.NewReader(make([]byte, 64<<10+1)), status: 413, says: "65536"},
 		{name: "oversized chunked body", body: io.MultiReader(bytes.NewReader(make([]byte, 64<<10+1))), status: 413, says: "65536"},
-		{name: "oversized decoded body", body: compress(make([]byte, 1<<20+1)), status: 413, says: "1048576"},
+		{name: "oversized decoded body", body: writetest.Compress(make([]byte, 1<<20+1)), status: 413, says: "1048576"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDouble(t, func(c *Config) {
@@ -251,11 +240,11 @@ func TestWriteRefuses(t *testing.T) {
 			status, text, header := d.post(t, test.body, test.headers...)
 			assert.Equal(t, test.status, status, text)
 			assert.Contains(t, text, test.says)
-			assert.LessOrEqual(t, len(text), door.MaxAnswer+10)
+			assert.LessOrEqual(t, len(text), refusal.MaxAnswer+10)
 			assert.Empty(t, header.Get("Retry-After"), "a retry would fail again")
 			assert.Empty(t, d.published())
 
-			status, text, _ = d.post(t, compress(valid))
+			status, text, _ = d.post(t, writetest.Compress(valid))
 			assert.Equal(t, http.StatusNoContent, status, text)
 			assert.Zero(t, d.receiver.budget.Used())
 		})
@@ -291,11 +280,11 @@ func TestWriteRefusesMethodsAndPaths(t *testing.T) {
 
 func TestWriteKeepsTheValidRest(t *testing.T) {
 	d := newDouble(t, nil)
-	req := request(20, 3)
+	req := writetest.Request(20, 3)
 	for i := range 10 {
 		req.Timeseries[2*i].Labels[1].Name = "" // even ones
 	}
-	status, text, _ := d.post(t, compress(marshal(t, req)))
+	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, req)))
 	assert.Equal(t, http.StatusBadRequest, status)
 	assert.Contains(t, text, "10 of 20 series are invalid")
 	assert.Contains(t, text, "and 5 more")
@@ -306,16 +295,16 @@ func TestWriteKeepsTheValidRest(t *testing.T) {
 	assert.InDelta(t, 10, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "rejected")), 0)
 }
 
-// TestWriteAsksToRetry: trouble that passes outweighs invalid series, or the
+// TestWriteAsksToRetry: an error that passes outweighs invalid series, or the
 // sender would give up on the valid ones.
 func TestWriteAsksToRetry(t *testing.T) {
 	d := newDouble(t, nil)
 	d.publish = func(context.Context, []messaging.Record) (bool, error) {
-		return false, door.Unavailable("timeout", door.RetryAway, "Pulsar did not acknowledge in time")
+		return false, refusal.Unavailable("timeout", refusal.RetryUnavailable, "Pulsar did not acknowledge in time")
 	}
-	req := request(2, 3)
+	req := writetest.Request(2, 3)
 	req.Timeseries[0].Labels[1].Name = ""
-	status, text, header := d.post(t, compress(marshal(t, req)))
+	status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, req)))
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Equal(t, "5", header.Get("Retry-After"))
 	assert.Contains(t, text, "in time")
@@ -332,12 +321,12 @@ func TestWriteBoundsBytesInFlight(t *testing.T) {
 		<-leave
 		return true, nil
 	}
-	large := marshal(t, request(7500, 3))
+	large := writetest.Marshal(t, writetest.Request(7500, 3))
 	require.Greater(t, len(large), 600<<10)
 	first := make(chan int, 1)
 	go func() {
 		status := 0
-		resp, err := http.Post(d.URL+"/api/v1/write", "application/x-protobuf", compress(large))
+		resp, err := http.Post(d.URL+"/api/v1/write", "application/x-protobuf", writetest.Compress(large))
 		if assert.NoError(t, err) {
 			resp.Body.Close()
 			status = resp.StatusCode
@@ -349,7 +338,7 @@ func TestWriteBoundsBytesInFlight(t *testing.T) {
 	case status := <-first:
 		t.Fatalf("answered %d before it was published", status)
 	}
-	status, text, header := d.post(t, compress(marshal(t, request(7501, 3))))
+	status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(7501, 3))))
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, text, "in flight")
 	assert.Equal(t, "1", header.Get("Retry-After"))
@@ -357,7 +346,7 @@ func TestWriteBoundsBytesInFlight(t *testing.T) {
 	d.mu.Lock()
 	d.publish = nil
 	d.mu.Unlock()
-	status, text, _ = d.post(t, compress(marshal(t, request(2, 3))))
+	status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(2, 3))))
 	assert.Equal(t, http.StatusNoContent, status, "a small one has room: %s", text)
 	close(leave)
 	assert.Equal(t, http.StatusNoContent, <-first)
@@ -406,7 +395,7 @@ func TestWriteDoesNotMindSlowAcknowledgements(t *testing.T) {
 			return false, ctx.Err()
 		}
 	}
-	status, text, _ := d.post(t, compress(marshal(t, request(1, 2))))
+	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(1, 2))))
 	assert.Equal(t, http.StatusNoContent, status, "the deadline of the body must not outlive it: %s", text)
 }
 
@@ -429,7 +418,7 @@ func TestWriteNoticesSendersThatHangUp(t *testing.T) {
 			<-acknowledge
 			return true, nil
 		}
-		body := snappy.Encode(nil, marshal(t, request(1, 2)))
+		body := snappy.Encode(nil, writetest.Marshal(t, writetest.Request(1, 2)))
 		conn := d.dial(t, head+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body))
 		<-entered
 		require.NoError(t, conn.Close())
@@ -451,9 +440,9 @@ func TestWriteAnswersWithinItsTimeout(t *testing.T) {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return false, ctx.Err()
 		}
-		return false, door.Unavailable("timeout", door.RetryAway, "late")
+		return false, refusal.Unavailable("timeout", refusal.RetryUnavailable, "late")
 	}
-	status, _, _ := d.post(t, compress(marshal(t, request(1, 2))))
+	status, _, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(1, 2))))
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 }
 
@@ -480,9 +469,9 @@ func TestWriteDoesNotMixRequests(t *testing.T) {
 	for s := range senders {
 		wg.Go(func() {
 			for n := range each {
-				req := oneSeries("__name__", fmt.Sprintf("metric_%d", s), "round", fmt.Sprint(n), "filler", strings.Repeat(string(rune('a'+s)), 1+n*7))
+				req := writetest.OneSeries("__name__", fmt.Sprintf("metric_%d", s), "round", fmt.Sprint(n), "filler", strings.Repeat(string(rune('a'+s)), 1+n*7))
 				req.Timeseries[0].Samples[0].Value = float64(1000*s + n)
-				status, text, _ := d.post(t, compress(marshal(t, req)))
+				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, req)))
 				assert.Equal(t, http.StatusNoContent, status, text)
 			}
 		})
@@ -501,15 +490,15 @@ func TestWriteDoesNotMixRequests(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("metric_%d", s), m.Name)
 		assert.Equal(t, fmt.Sprint(n), m.Labels["round"])
 		assert.Equal(t, strings.Repeat(string(rune('a'+s)), 1+n*7), m.Labels["filler"])
-		sorted := []label{{nameLabel, m.Name}, {"filler", m.Labels["filler"]}, {"round", m.Labels["round"]}}
-		hash, _ := key(sorted, nil)
-		assert.Equal(t, string(appendKey(nil, hash)), r.Key)
+		sorted := []batch.Label{{Name: batch.NameLabel, Value: m.Name}, {Name: "filler", Value: m.Labels["filler"]}, {Name: "round", Value: m.Labels["round"]}}
+		hash, _ := batch.KeyOf(sorted, nil)
+		assert.Equal(t, string(batch.AppendKey(nil, hash)), r.Key)
 		seen[m.Value] = true
 	}
 	assert.Len(t, seen, senders*each)
 }
 
 func TestStaleMarkerIsToldFromOtherNaNs(t *testing.T) {
-	assert.True(t, isStale(math.Float64frombits(0x7ff0000000000002)))
-	assert.False(t, isStale(math.NaN()))
+	assert.True(t, batch.IsStale(math.Float64frombits(0x7ff0000000000002)))
+	assert.False(t, batch.IsStale(math.NaN()))
 }

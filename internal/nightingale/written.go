@@ -3,13 +3,15 @@ package nightingale
 import (
 	"net/http"
 	"strconv"
+
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
 )
 
-// tellWritten sets what version 2 has answers say: how much of each kind was
-// written. Senders compare it with what they sent and report the rest as lost, so
-// what configuration filters out or has seen before counts as written.
-func tellWritten(header http.Header, c counts) {
-	header.Set("X-Prometheus-Remote-Write-Samples-Written", strconv.Itoa(c.samples))
-	header.Set("X-Prometheus-Remote-Write-Histograms-Written", strconv.Itoa(c.histograms))
-	header.Set("X-Prometheus-Remote-Write-Exemplars-Written", strconv.Itoa(c.exemplars))
+// setWrittenHeaders sets the response headers of version 2, which say how many samples of each kind
+// were written. Senders compare them with what they have sent, and report the rest as lost. So
+// samples that the configuration filters out, or that were written before, count as written.
+func setWrittenHeaders(header http.Header, c batch.Counts) {
+	header.Set("X-Prometheus-Remote-Write-Samples-Written", strconv.Itoa(c.Samples))
+	header.Set("X-Prometheus-Remote-Write-Histograms-Written", strconv.Itoa(c.Histograms))
+	header.Set("X-Prometheus-Remote-Write-Exemplars-Written", strconv.Itoa(c.Exemplars))
 }

@@ -8,18 +8,16 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/connector/kafka"
-	"github.com/aviaryhq/aviary/internal/connector/pulsar"
-	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
 )
 
 // Config is the configuration of pigeonhole.
 type Config struct {
 	app.Common `yaml:",inline"`
-	// Name is this Pigeonhole's on /routes. Default pigeonhole.
+	// Name is the name of this process on /routes. Default pigeonhole.
 	Name string `yaml:"name"`
-	// InFlight bounds what all routes have taken and not stored yet. Each has an equal share, unless it says otherwise. Defaults 20000 messages, 128MiB.
+	// InFlight bounds what all routes have taken and not stored yet. Each route has an equal share,
+	// unless it sets its own bounds. Defaults 20000 messages, 128MiB.
 	InFlight InFlight `yaml:"in_flight"`
 	// Routes to run. Default: none.
 	Routes []RouteConfig `yaml:"routes"`
@@ -27,6 +25,7 @@ type Config struct {
 
 // InFlight is a bound on what is held in memory.
 type InFlight struct {
+	// Messages and Bytes that are taken and not stored yet, of the route or of all of them.
 	Messages int          `yaml:"messages"`
 	Bytes    config.Bytes `yaml:"bytes"`
 }
@@ -37,17 +36,17 @@ const (
 	EffectivelyOnce = "effectively_once" // Kafka to Pulsar: nothing is stored twice either
 )
 
-// What messages carry of their way.
+// Values of provenance: what messages carry of their path.
 const (
 	provenanceFull = "full"
 	provenanceHops = "hops"
 )
 
-// What becomes of messages that are refused.
+// Values of refused: what happens to refused messages.
 const (
 	refusedDeadLetter = "dead_letter"
 	refusedStop       = "stop"
-	refusedStub       = "stub" // of dead letters
+	refusedStub       = "stub" // for dead letters only
 )
 
 // RouteConfig is one route.
@@ -61,21 +60,25 @@ type RouteConfig struct {
 	transform.Config `yaml:",inline"`
 	// Guarantee is at_least_once or effectively_once (Kafka to Pulsar only). Default at_least_once.
 	Guarantee string `yaml:"guarantee"`
-	// Refused says what becomes of a message that can never be stored: dead_letter, or stop, which stops the route. Default stop, or dead_letter where
-	// dead_letter.to is set.
+	// Refused says what becomes of a message that can never be stored: dead_letter, or stop, which
+	// stops the route. Default stop, or dead_letter where dead_letter.to is set.
 	Refused string `yaml:"refused"`
 	// DeadLetter is where refused messages go.
 	DeadLetter DeadLetter `yaml:"dead_letter"`
 	// MaxHops bounds how many routes may pass a message on. Default 8.
 	MaxHops int `yaml:"max_hops"`
-	// Provenance says what a message carries of its way: full, where it was taken from first and the topics and queues it has been taken from
-	// since; or hops, the latter only, which is what stops loops. Dead letters always carry it in full, and effectively_once needs it. Default full.
+	// Provenance says what a message carries of its way: full, where it was taken from first and
+	// the topics and queues it has been taken from since; or hops, the latter only, which is what
+	// stops loops. Dead letters always carry it in full, and effectively_once needs it. Default
+	// full.
 	Provenance string `yaml:"provenance"`
 	// InFlight bounds what the route has taken and not stored. Default: its share of the whole.
 	InFlight InFlight `yaml:"in_flight"`
-	// CommitEvery is the interval at which the source is told what is stored. Default 100ms.
+	// CommitEvery is the interval at which what is stored is committed at the source. Default
+	// 100ms.
 	CommitEvery time.Duration `yaml:"commit_every"`
-	// MinBackoff and MaxBackoff bound the wait before what failed is sent again. Defaults 100ms and 10s.
+	// MinBackoff and MaxBackoff bound the wait before failed messages are sent again. Defaults
+	// 100ms and 10s.
 	MinBackoff time.Duration `yaml:"min_backoff"`
 	MaxBackoff time.Duration `yaml:"max_backoff"`
 }
@@ -84,75 +87,15 @@ type RouteConfig struct {
 type DeadLetter struct {
 	// To is a topic, or a queue, of Sink.
 	To string `yaml:"to"`
-	// Sink takes them. Default: the route's own.
+	// Sink takes them. Default: the route's own, with partition: key.
 	Sink *SinkConfig `yaml:"sink"`
-	// Refused says what becomes of a dead letter that is refused, too, being too large for instance: stub, it is kept without key, value and headers, with
-	// its place at the source; or stop, which stops the route, the message staying at the source. Default: stub where the source keeps what has been
-	// read, which are Kafka and streams of RabbitMQ, else stop: the body would be gone for good.
+	// Refused says what becomes of a dead letter that is refused, too, being too large for
+	// instance: stub, it is kept without key, value and headers, with its place at the source; or
+	// stop, which stops the route, the message staying at the source. Default: stub where the
+	// source keeps what has been read, which are Kafka and streams of RabbitMQ, else stop: the body
+	// would be gone for good.
 	Refused string `yaml:"refused"`
 }
-
-// SourceConfig is one of the systems.
-type SourceConfig struct {
-	Kafka    *KafkaSource    `yaml:"kafka"`
-	RabbitMQ *RabbitMQSource `yaml:"rabbitmq"`
-	Pulsar   *PulsarSource   `yaml:"pulsar"`
-}
-
-// SinkConfig is one of the systems.
-type SinkConfig struct {
-	Kafka    *KafkaSink    `yaml:"kafka"`
-	RabbitMQ *RabbitMQSink `yaml:"rabbitmq"`
-	Pulsar   *PulsarSink   `yaml:"pulsar"`
-}
-
-// KafkaSource is what to read of Kafka.
-type KafkaSource struct {
-	kafka.SourceConfig `yaml:",inline"`
-}
-
-// KafkaSink is how to write to Kafka.
-type KafkaSink struct {
-	kafka.SinkConfig `yaml:",inline"`
-}
-
-// RabbitMQSource is what to take from RabbitMQ.
-type RabbitMQSource struct {
-	rabbitmq.SourceConfig `yaml:",inline"`
-}
-
-// RabbitMQSink is how to publish to RabbitMQ.
-type RabbitMQSink struct {
-	rabbitmq.SinkConfig `yaml:",inline"`
-}
-
-// PulsarSource is what to consume of Pulsar.
-type PulsarSource struct {
-	pulsar.SourceConfig `yaml:",inline"`
-}
-
-// PulsarSink is how to publish to Pulsar.
-type PulsarSink struct {
-	pulsar.SinkConfig `yaml:",inline"`
-}
-
-// SetDefaults is called before the section is decoded.
-func (c *KafkaSource) SetDefaults() { c.SourceConfig = kafka.DefaultSourceConfig() }
-
-// SetDefaults is called before the section is decoded.
-func (c *KafkaSink) SetDefaults() { c.SinkConfig = kafka.DefaultSinkConfig() }
-
-// SetDefaults is called before the section is decoded.
-func (c *RabbitMQSource) SetDefaults() { c.SourceConfig = rabbitmq.DefaultSourceConfig() }
-
-// SetDefaults is called before the section is decoded.
-func (c *RabbitMQSink) SetDefaults() { c.SinkConfig = rabbitmq.DefaultSinkConfig() }
-
-// SetDefaults is called before the section is decoded.
-func (c *PulsarSource) SetDefaults() { c.SourceConfig = pulsar.DefaultSourceConfig() }
-
-// SetDefaults is called before the section is decoded.
-func (c *PulsarSink) SetDefaults() { c.SinkConfig = pulsar.DefaultSinkConfig() }
 
 // DefaultConfig returns the defaults: no routes.
 func DefaultConfig() Config {
@@ -163,13 +106,21 @@ func DefaultConfig() Config {
 	}
 }
 
-// SetDefaults is called before a route is decoded.
+// SetDefaults sets the defaults of a route. It is called before the route is decoded.
 func (c *RouteConfig) SetDefaults() {
 	c.Guarantee, c.Provenance, c.MaxHops = AtLeastOnce, provenanceFull, 8
 	c.CommitEvery, c.MinBackoff, c.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond, 10*time.Second
 }
 
-// Validate returns every fault that is not one of a single route.
+// Warnings warns if there are no routes. The process runs without routes: a reload can add some.
+func (c Config) Warnings() []string {
+	if len(c.Routes) > 0 {
+		return nil
+	}
+	return []string{"routes: there are none, and so nothing is replicated"}
+}
+
+// Validate returns the faults that are not of a single route.
 func (c Config) Validate() error {
 	var errs []error
 	if !validName(c.Name) {
@@ -204,7 +155,7 @@ func (c RouteConfig) Validate() error {
 		fault("name", "must be letters, digits, '-', '_' and '.', at most 64 of them, got %q", c.Name)
 	}
 	errs = append(errs, config.CheckOneOf("guarantee", c.Guarantee, AtLeastOnce, EffectivelyOnce))
-	if c.Guarantee == EffectivelyOnce && (c.Source.Kafka == nil || c.Sink.Pulsar == nil) {
+	if c.Guarantee == EffectivelyOnce && !c.supportsEffectivelyOnce() {
 		fault("guarantee", "effectively_once needs source.kafka and sink.pulsar: the other systems have no positions to resume from")
 	}
 	errs = append(errs, config.CheckOneOf("provenance", c.Provenance, provenanceFull, provenanceHops))
@@ -243,42 +194,8 @@ func (c RouteConfig) deadLetters() bool {
 	return c.Refused == refusedDeadLetter || c.Refused == "" && c.DeadLetter.To != ""
 }
 
-// letters is the sink for dead letters, nil where it is the route's own. One that
-// stores each offset once, partition by partition, is for the route's messages only.
-func (c RouteConfig) letters() *SinkConfig {
-	if c.DeadLetter.Sink != nil || c.Guarantee != EffectivelyOnce || c.Sink.Pulsar == nil {
-		return c.DeadLetter.Sink
-	}
-	into := *c.Sink.Pulsar
-	into.Partition = pulsar.DefaultSinkConfig().Partition
-	return &SinkConfig{Pulsar: &into}
-}
-
-// Validate returns a fault unless there is exactly one system.
-func (c SourceConfig) Validate() error {
-	return exactlyOne(c.Kafka != nil, c.RabbitMQ != nil, c.Pulsar != nil)
-}
-
-// Validate returns a fault unless there is exactly one system.
-func (c SinkConfig) Validate() error {
-	return exactlyOne(c.Kafka != nil, c.RabbitMQ != nil, c.Pulsar != nil)
-}
-
-func exactlyOne(given ...bool) error {
-	n := 0
-	for _, g := range given {
-		if g {
-			n++
-		}
-	}
-	if n != 1 {
-		return config.Fault("", "must be one of kafka, rabbitmq and pulsar, got %d of them", n)
-	}
-	return nil
-}
-
-// share returns the route's bounds, given how many routes there are.
-func (c Config) share(r RouteConfig) InFlight {
+// bounds returns the bounds of a route: its own, or its share of the process's bounds.
+func (c Config) bounds(r RouteConfig) InFlight {
 	b := r.InFlight
 	if b.Messages == 0 {
 		b.Messages = max(c.InFlight.Messages/len(c.Routes), 1)

@@ -11,6 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
+	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector/pulsar"
+	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 )
 
 func loadFile(path string) (config.Loaded[Config], error) {
@@ -30,6 +34,40 @@ func TestTheConfigurationFileShowsEveryPair(t *testing.T) {
 	assert.Len(t, pairs, 9)
 	assert.Equal(t, DefaultConfig().InFlight, loaded.Config.InFlight)
 	assert.Equal(t, DefaultConfig().Name, loaded.Config.Name)
+}
+
+// TestTheConfigurationFileHoldsTheDefaultsOfRoutes: in a comment, which is right as it stands.
+func TestTheConfigurationFileHoldsTheDefaultsOfRoutes(t *testing.T) {
+	text, err := os.ReadFile("../../configs/pigeonhole.yaml")
+	require.NoError(t, err)
+	_, shown, found := strings.Cut(string(text), "\n  #- name")
+	require.True(t, found)
+	shown, _, found = strings.Cut(shown, "\n\n")
+	require.True(t, found)
+	file := filepath.Join(t.TempDir(), "shown.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("routes:\n  - name"+strings.ReplaceAll(shown, "\n  #", "\n  ")), 0o600))
+	loaded, err := loadFile(file) // what is required is missing, and there are too many systems
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "known key")
+
+	var want RouteConfig
+	want.Source = SourceConfig{Kafka: &kafka.SourceConfig{}, RabbitMQ: &rabbitmq.SourceConfig{}, Pulsar: &pulsar.SourceConfig{}}
+	want.Sink = SinkConfig{Kafka: &kafka.SinkConfig{}, RabbitMQ: &rabbitmq.SinkConfig{}, Pulsar: &pulsar.SinkConfig{}}
+	want.DeadLetter.Sink = &SinkConfig{Kafka: &kafka.SinkConfig{}}
+	for _, part := range []config.Defaulter{
+		&want, want.Source.Kafka, want.Source.RabbitMQ, want.Source.Pulsar, want.Sink.Kafka, want.Sink.RabbitMQ, want.Sink.Pulsar, want.DeadLetter.Sink.Kafka,
+	} {
+		part.SetDefaults()
+	}
+	durable := true
+	want.Source.RabbitMQ.Queues = []rabbitmq.Queue{{Durable: &durable, Bindings: []rabbitmq.Binding{{}}}}
+	asText := func(route RouteConfig) string {
+		text, err := config.YAML(route)
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.Len(t, loaded.Config.Routes, 1)
+	assert.Equal(t, asText(want), asText(loaded.Config.Routes[0]))
 }
 
 // TestConfigurationFaults: all of a file at once, by path, with what would be right.
@@ -74,4 +112,32 @@ routes:
 	}
 	assert.NotContains(t, text, "u:p@", "no password")
 	assert.NotContains(t, strings.ToLower(text), "panic")
+}
+
+// TestAConfigurationWithoutRoutesIsWarnedOf: it is valid, and probably the wrong file.
+func TestAConfigurationWithoutRoutesIsWarnedOf(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "none.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("name: a\n"), 0o600))
+	loaded, err := loadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"routes: there are none, and so nothing is replicated"}, loaded.Warnings)
+
+	loaded, err = loadFile("../../configs/pigeonhole.yaml")
+	require.NoError(t, err)
+	assert.Empty(t, loaded.Warnings)
+}
+
+// A topic of dead letters may have fewer partitions than the source.
+func TestDeadLettersDoNotKeepTheirPartition(t *testing.T) {
+	intoKafka, intoPulsar := kafka.DefaultSinkConfig(), pulsar.DefaultSinkConfig()
+	into := func(sink SinkConfig) connector.SinkConfig {
+		_, section := RouteConfig{Sink: sink, DeadLetter: DeadLetter{To: "letters"}}.deadLetterSink()
+		return section
+	}
+	assert.Nil(t, into(SinkConfig{Kafka: &intoKafka}), "the route's own")
+	assert.Nil(t, into(SinkConfig{Pulsar: &intoPulsar}), "the route's own")
+	intoKafka.Partition, intoPulsar.Partition = "source", "source"
+	assert.Equal(t, "key", into(SinkConfig{Kafka: &intoKafka}).(*kafka.SinkConfig).Partition)    //nolint:forcetypeassert // it fails otherwise
+	assert.Equal(t, "key", into(SinkConfig{Pulsar: &intoPulsar}).(*pulsar.SinkConfig).Partition) //nolint:forcetypeassert // it fails otherwise
+	assert.Equal(t, "source", intoPulsar.Partition, "the route's sink stays as it is")
 }

@@ -19,18 +19,18 @@ import (
 )
 
 // idle is a source from which nothing comes.
-type idle struct{}
+type idleSource struct{}
 
-func (idle) Run(ctx context.Context, _ *lane.Set) error { <-ctx.Done(); return nil }
-func (idle) Lag(context.Context) (int64, error)         { return 0, nil }
+func (idleSource) Run(ctx context.Context, _ *lane.Set) error { <-ctx.Done(); return nil }
+func (idleSource) Lag(context.Context) (int64, error)         { return 0, nil }
 
 // patient is a sink, and one of dead letters, that takes its time for what is well.
-type patient struct {
-	kept
+type slowSink struct {
+	lastMessageSink
 	err error
 }
 
-func (p *patient) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
+func (p *slowSink) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
 	if string(m.Value) == "ill" {
 		done(p.err)
 		return
@@ -38,8 +38,8 @@ func (p *patient) Send(_ context.Context, _ string, m *message.Message, done fun
 	time.AfterFunc(time.Second, func() { done(nil) })
 }
 
-// TestWhatIsTheMatterEndsWithItsLane: a route whose partition went to another process while it tried to send is ready,
-// whether anything comes from another one or not.
+// TestWhatIsTheMatterEndsWithItsLane: a route whose partition went to another process while it
+// tried to send is ready, whether anything comes from another one or not.
 func TestWhatIsTheMatterEndsWithItsLane(t *testing.T) {
 	for name, busy := range map[string]bool{"nothing else": false, "another partition": true} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { endsWithItsLane(t, busy) }) })
@@ -50,9 +50,9 @@ func endsWithItsLane(t *testing.T, busy bool) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
 	r := leading(t, "b")
-	r.log, r.source, r.phase = zap.New(core), idle{}, running
+	r.log, r.source, r.phase = zap.New(core), idleSource{}, running
 	r.cfg.CommitEvery, r.cfg.MinBackoff, r.cfg.MaxBackoff = time.Second, time.Second, time.Second
-	r.sink, r.dead = &patient{err: errors.New("it takes nothing")}, &patient{err: errors.New("they neither")}
+	r.sink, r.deadLetterSink = &slowSink{err: errors.New("it takes nothing")}, &slowSink{err: errors.New("they neither")}
 	r.lanes = r.newLanes(InFlight{Messages: 10, Bytes: 1 << 20}, newMetrics(prometheus.NewRegistry()))
 	watching, end := context.WithCancel(t.Context())
 	defer end()
@@ -80,37 +80,37 @@ func endsWithItsLane(t *testing.T, busy bool) {
 		require.NoError(t, ill.Offer(offered, &message.Message{Value: []byte("ill"), Hops: hops}, int64(n)))
 	}
 	time.Sleep(time.Minute)
-	assert.Equal(t, "dead letters: they neither, sending: it takes nothing", r.unwell())
+	assert.Equal(t, "dead letters: they neither, sending: it takes nothing", r.unhealthyReason())
 	ill.Abandon()
-	assert.Empty(t, r.unwell())
+	assert.Empty(t, r.unhealthyReason())
 	assert.Zero(t, logs.FilterMessage("recovered").Len(), "nobody knows")
 
-	r.report("sink.pulsar", errors.New("away"))
-	time.Sleep(2 * lagEvery)
+	r.report("sink.pulsar", errors.New("unavailable"))
+	time.Sleep(2 * lagInterval)
 	assert.Equal(t, busy, r.lanes.State().InFlight > 0)
-	assert.Equal(t, "sink.pulsar: away", r.unwell(), "it is not about messages")
+	assert.Equal(t, "sink.pulsar: unavailable", r.unhealthyReason(), "it is not about messages")
 	enough()
 	offers.Wait()
 	require.NoError(t, well.Close(t.Context()))
 }
 
-// TestResumingThatIsGivenUpIsNoTrouble: the partition is another process' then.
-func TestResumingThatIsGivenUpIsNoTrouble(t *testing.T) {
+// TestResumingThatIsGivenUpIsHealthy: the partition is another process' then.
+func TestResumingThatIsGivenUpIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := leading(t, "b")
 		r.cfg.MinBackoff, r.cfg.MaxBackoff = 100*time.Millisecond, time.Second
-		r.resume = resumes(func() (int64, bool, error) { return 0, false, errors.New("away") })
-		prepare, _ := r.preparation()
+		r.resumableSink = resumes(func() (int64, bool, error) { return 0, false, errors.New("unavailable") })
+		prepare, _ := r.newPrepare()
 		ctx, giveUp := context.WithCancel(t.Context())
 		go func() {
 			time.Sleep(5 * time.Second)
 			r.mu.Lock()
-			assert.Equal(t, []string{"resuming: away"}, r.troubles())
+			assert.Equal(t, []string{"resuming: unavailable"}, r.unhealthyParts())
 			r.mu.Unlock()
 			giveUp()
 		}()
 		_, _, err := prepare(ctx, &message.Message{From: message.From{Topic: "a"}})
 		require.ErrorIs(t, err, context.Canceled)
-		assert.Empty(t, r.troubles())
+		assert.Empty(t, r.unhealthyParts())
 	})
 }

@@ -5,43 +5,43 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// Loops are cut by places: a message carries where each route took it from, and is
-// dropped when it would go to one of them. So topics can be replicated both ways, and
-// any number of routes can stand in a row.
+// How loops are prevented: a message carries the topics and queues from which routes have taken it,
+// its hops. A route drops a message whose destination is one of them. So topics can be replicated
+// both ways, and any number of routes can follow each other.
 
-// steps tells, for one lane, where its messages come from and whether they have been
-// where they go. The names of both are kept: they seldom change.
-type steps struct {
+// hopCheck finds loops among the messages of one lane and sets their hops. It caches the last
+// names: they seldom change.
+type hopCheck struct {
 	placeName func(to string) string // of the sink
-	limit     int
+	maxHops   int
 
-	topic, hop string // the last message's topic, and its name
-	to, place  string // the last destination, and its name
+	lastTopic, lastHop string // the last message's topic, and its name among the hops
+	lastTo, lastPlace  string // the last destination, and its name among the hops
 }
 
-// check returns an error for a message that has made too many steps.
-func (s *steps) check(m *message.Message) error {
-	if err := m.CheckHops(s.limit); err != nil {
+// checkCount returns an error for a message that has passed too many routes.
+func (h *hopCheck) checkCount(m *message.Message) error {
+	if err := m.CheckHops(h.maxHops); err != nil {
 		return lane.Refuse("hops", err)
 	}
 	return nil
 }
 
-// circles reports whether m has been at the destination to.
-func (s *steps) circles(m *message.Message, to string) bool {
+// loops reports whether m has been at the destination to.
+func (h *hopCheck) loops(m *message.Message, to string) bool {
 	if len(m.Hops) == 0 {
 		return false
 	}
-	if s.place == "" || s.to != to {
-		s.to, s.place = to, s.placeName(to)
+	if h.lastPlace == "" || h.lastTo != to {
+		h.lastTo, h.lastPlace = to, h.placeName(to)
 	}
-	return m.HasBeen(s.place)
+	return m.HasPassed(h.lastPlace)
 }
 
-// leave notes where m is taken from.
-func (s *steps) leave(m *message.Message) {
-	if s.hop == "" || s.topic != m.From.Topic {
-		s.topic, s.hop = m.From.Topic, message.PlaceName(m.From.System, m.From.Cluster, m.From.Topic)
+// setHop sets the hop of m: where the route has taken it from.
+func (h *hopCheck) setHop(m *message.Message) {
+	if h.lastHop == "" || h.lastTopic != m.From.Topic {
+		h.lastTopic, h.lastHop = m.From.Topic, message.PlaceName(m.From.System, m.From.Cluster, m.From.Topic)
 	}
-	m.Hop = s.hop
+	m.Hop = h.lastHop
 }

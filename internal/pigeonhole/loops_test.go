@@ -11,20 +11,20 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
-	"github.com/aviaryhq/aviary/internal/trouble"
 )
 
 // kept is a sink of Pulsar that keeps the last message.
-type kept struct{ m *message.Message }
+type lastMessageSink struct{ m *message.Message }
 
-func (k *kept) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
+func (k *lastMessageSink) Send(_ context.Context, _ string, m *message.Message, done func(error)) {
 	k.m = m
 	done(nil)
 }
-func (*kept) Run(context.Context) error { return nil }
+func (*lastMessageSink) Run(context.Context) error { return nil }
 
-func (*kept) PlaceName(to string) string { return message.PlaceName("pulsar", "main", to) }
+func (*lastMessageSink) PlaceName(to string) string { return message.PlaceName("pulsar", "main", to) }
 
 // leading makes a route to a topic, without source and lanes.
 func leading(t *testing.T, to string) *route {
@@ -33,8 +33,8 @@ func leading(t *testing.T, to string) *route {
 	changes, err := transform.New(rc.Config)
 	require.NoError(t, err)
 	return &route{
-		cfg: rc, log: zap.NewNop(), transform: changes, sink: &kept{}, dead: &kept{},
-		health: map[string]*trouble.State{},
+		cfg: rc, log: zap.NewNop(), transform: changes, sink: &lastMessageSink{}, deadLetterSink: &lastMessageSink{},
+		health: map[string]*health.State{},
 	}
 }
 
@@ -43,14 +43,14 @@ func at(topic string, m *message.Message) *message.Message {
 	key, payload, properties := m.Pulsar()
 	read := message.FromPulsar(key, payload, properties, m.Time)
 	read.From = message.From{System: "pulsar", Cluster: "main", Topic: "persistent://public/default/" + topic, Partition: -1, Offset: -1}
-	read.Begin("1:2:3:4")
+	read.SetOrigin("1:2:3:4")
 	return read
 }
 
 // through is what a route makes of m: the same, or nil for what it drops as a loop.
 func through(t *testing.T, r *route, m *message.Message) *message.Message {
 	t.Helper()
-	prepare, _ := r.preparation()
+	prepare, _ := r.newPrepare()
 	_, keep, err := prepare(t.Context(), m)
 	if errors.Is(err, lane.ErrLoop) {
 		return nil
@@ -62,7 +62,8 @@ func through(t *testing.T, r *route, m *message.Message) *message.Message {
 
 func fresh() *message.Message { return &message.Message{Key: []byte("k"), Value: []byte("v")} }
 
-// TestRoutesInARow of one process, and what a stream application copies with all headers from one topic to the next.
+// TestRoutesInARow of one process, and what a stream application copies with all headers from one
+// topic to the next.
 func TestRoutesInARow(t *testing.T) {
 	m := fresh()
 	for _, hop := range [][2]string{{"a", "b"}, {"b", "c"}, {"c", "d"}} {
@@ -92,17 +93,18 @@ func TestCirclesAreCut(t *testing.T) {
 	}
 }
 
-// TestDeadLettersCanBePutBack to where they were to go, and to where they were taken from; then they go on as others do.
+// TestDeadLettersCanBePutBack to where they were to go, and to where they were taken from; then
+// they go on as others do.
 func TestDeadLettersCanBePutBack(t *testing.T) {
 	r := leading(t, "b")
 	m := through(t, r, at("a", fresh()))
 	r.storeDeadLetter(t.Context(), "b", m, lane.Refuse("unroutable", errors.New("no queue")), func(err error) { require.NoError(t, err) })
-	letters, ok := r.dead.(*kept)
+	deadLetters, ok := r.deadLetterSink.(*lastMessageSink)
 	require.True(t, ok)
-	assert.Equal(t, "persistent://public/default/a", at("dead", letters.m).Origin.Topic)
+	assert.Equal(t, "persistent://public/default/a", at("dead", deadLetters.m).Origin.Topic)
 
-	assert.NotNil(t, through(t, leading(t, "b"), at("dead", letters.m)))
-	back := through(t, leading(t, "a"), at("dead", letters.m))
+	assert.NotNil(t, through(t, leading(t, "b"), at("dead", deadLetters.m)))
+	back := through(t, leading(t, "a"), at("dead", deadLetters.m))
 	require.NotNil(t, back)
 	on := through(t, leading(t, "b"), at("a", back))
 	require.NotNil(t, on)
@@ -114,7 +116,7 @@ func TestHopsHaveALimit(t *testing.T) {
 	r := leading(t, "b")
 	r.cfg.MaxHops = 1
 	m := through(t, r, at("a", fresh()))
-	prepare, _ := r.preparation()
+	prepare, _ := r.newPrepare()
 	_, _, err := prepare(t.Context(), at("c", m))
 	require.ErrorIs(t, err, message.ErrHops)
 	reason, refused := lane.Refused(err)

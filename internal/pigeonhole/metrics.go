@@ -3,40 +3,32 @@ package pigeonhole
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/aviaryhq/aviary/internal/connector/kafka"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
-	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
 )
 
-// metrics are those of all routes.
+// metrics are the metrics of all routes.
 type metrics struct {
-	lanes    *lane.Metrics
-	kafka    *kafka.Metrics
-	rabbitmq *rabbitmq.Metrics
-	client   prometheus.Registerer // takes those of the library for Pulsar, which know no routes
+	lanes *lane.Metrics
+	parts *connector.Metrics    // the metrics of sources and sinks
+	reg   prometheus.Registerer // for the metrics of the Pulsar client, which have no label route
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	return &metrics{lanes: lane.NewMetrics(reg), kafka: kafka.NewMetrics(reg), rabbitmq: rabbitmq.NewMetrics(reg), client: reg}
+	return &metrics{lanes: lane.NewMetrics(reg), parts: connector.NewMetrics(reg), reg: reg}
 }
 
-// forget removes those of a route that is no more.
+// forget removes the series of a route that was removed.
 func (m *metrics) forget(route string) {
 	m.lanes.Forget(route)
-	m.kafka.Forget(route)
-	m.rabbitmq.Forget(route)
+	m.parts.Forget(route)
 }
 
-// forgetParts removes those of parts that a route had before it was changed, or would have had
-// after a change that was refused.
+// forgetParts removes the series of parts that a route does not have: those from before a change,
+// and those of a change that was rejected.
 func (m *metrics) forgetParts(c RouteConfig) {
-	letters := c.letters()
-	for role, there := range map[string]bool{
-		roleSource: c.Source.RabbitMQ != nil, roleSink: c.Sink.RabbitMQ != nil,
-		roleDeadLetter: c.deadLetters() && letters != nil && letters.RabbitMQ != nil,
-	} {
-		if !there {
-			m.rabbitmq.ForgetPart(c.Name, role)
-		}
-	}
+	deadLetters, _ := c.deadLetterSink()
+	m.parts.ForgetOthers(c.Name, roleSource, c.Source.system())
+	m.parts.ForgetOthers(c.Name, roleSink, c.Sink.system())
+	m.parts.ForgetOthers(c.Name, roleDeadLetter, deadLetters)
 }

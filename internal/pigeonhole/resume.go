@@ -3,35 +3,36 @@ package pigeonhole
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// resuming is a sink that knows what it has stored.
-type resuming interface {
-	// Resume returns the highest offset of from's topic that is known to be stored on the
-	// partition of topic that has from's number; false where none is. From then on nobody
-	// else writes there. What is refused is so for good.
+// resumableSink is a sink that can tell what it has stored.
+type resumableSink interface {
+	// Resume returns the highest offset of from's topic that is stored on the partition of topic
+	// with from's partition number; ok is false if there is none. Until Release no other process
+	// writes to that partition. An error made by lane.Refuse is final.
 	Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error)
-	// Oversized reports whether the sink refuses m whatever it has stored.
+	// Oversized reports whether the sink refuses m because of its size.
 	Oversized(m *message.Message) bool
-	// Release lets another process write there.
+	// Release allows another process to write to the partition.
 	Release(topic string, partition int32)
 }
 
-// skipping returns, for one lane, what tells messages that are stored already: the
-// source's position is committed behind the storing, so that after a restart or a
-// rebalance the first messages come again. nil for routes that store them again.
+// newSkip returns two functions for one lane: skip reports whether a message is stored already, and
+// release gives up the partitions of the destinations. The source's position is committed after the
+// sink has stored, so after a restart or a rebalance the first messages come again. Both are nil
+// for routes that store them again.
 //
-// Offsets ascend within a partition, one lane has one, and its messages are stored in
-// their order: all up to the last one stored are.
-func (r *route) skipping() (skip func(ctx context.Context, to string, m *message.Message) (bool, error), release func()) {
-	if r.resume == nil {
+// A lane has one partition, its offsets ascend, and the sink stores in order: every message up to
+// the last stored offset is stored.
+func (r *route) newSkip() (skip func(ctx context.Context, to string, m *message.Message) (bool, error), release func()) {
+	if r.resumableSink == nil {
 		return nil, nil
 	}
-	var mu sync.Mutex          // release may come while a message waits for Resume
+	var mu sync.Mutex          // release may be called while a message waits for Resume
 	last := map[string]int64{} // by destination
 	partition := int32(-1)
 	skip = func(ctx context.Context, to string, m *message.Message) (_ bool, err error) {
@@ -41,11 +42,12 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 		mu.Unlock()
 		defer func() {
 			if err != nil && ctx.Err() != nil {
-				r.forget(partResuming) // another lane that is ill says so again
+				r.clearHealth(partResuming) // another failing lane reports its error again
 			}
 		}()
-		for wait := r.cfg.MinBackoff; !known; wait = min(2*wait, r.cfg.MaxBackoff) {
-			offset, ok, err := r.resume.Resume(ctx, to, &m.From)
+		wait := backoff.Backoff{Min: r.cfg.MinBackoff, Max: r.cfg.MaxBackoff}
+		for !known {
+			offset, ok, err := r.resumableSink.Resume(ctx, to, &m.From)
 			if err == nil {
 				if stored = offset; !ok {
 					stored = -1
@@ -60,23 +62,21 @@ func (r *route) skipping() (skip func(ctx context.Context, to string, m *message
 				return false, ctx.Err()
 			}
 			if _, final := lane.Refused(err); final {
-				r.report(partResuming, nil) // it is not tried on
+				r.report(partResuming, nil) // it is not retried
 				return false, err
 			}
 			r.report(partResuming, err)
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
+			if !wait.Wait(ctx) {
 				return false, ctx.Err()
 			}
 		}
-		return m.From.Offset <= stored && !r.resume.Oversized(m), nil
+		return m.From.Offset <= stored && !r.resumableSink.Oversized(m), nil
 	}
 	return skip, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		for to := range last {
-			r.resume.Release(to, partition)
+			r.resumableSink.Release(to, partition)
 		}
 	}
 }

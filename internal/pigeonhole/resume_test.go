@@ -23,19 +23,20 @@ func (f resumes) Resume(context.Context, string, *message.From) (offset int64, o
 func (resumes) Oversized(*message.Message) bool { return false }
 func (resumes) Release(string, int32)           {}
 
-// TestRefusalWhileResumingIsFinal: trouble is tried on, a refusal goes where refused messages go, for each message.
+// TestRefusalWhileResumingIsFinal: other errors are retried, a refusal goes where refused messages go,
+// for each message.
 func TestRefusalWhileResumingIsFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := leading(t, "b")
 		r.cfg.MinBackoff, r.cfg.MaxBackoff = 100*time.Millisecond, time.Second
 		asked := 0
-		r.resume = resumes(func() (int64, bool, error) {
+		r.resumableSink = resumes(func() (int64, bool, error) {
 			if asked++; asked < 5 {
-				return 0, false, errors.New("away")
+				return 0, false, errors.New("unavailable")
 			}
 			return 0, false, lane.Refuse("no_partition", errors.New("it has 2 partitions"))
 		})
-		prepare, _ := r.preparation()
+		prepare, _ := r.newPrepare()
 		for n := range 2 {
 			_, _, err := prepare(t.Context(), &message.Message{From: message.From{Topic: "a", Partition: 7, Offset: int64(n)}})
 			reason, refused := lane.Refused(err)
@@ -43,15 +44,15 @@ func TestRefusalWhileResumingIsFinal(t *testing.T) {
 			assert.Equal(t, "no_partition", reason)
 		}
 		assert.Equal(t, 6, asked)
-		assert.Empty(t, r.troubles())
+		assert.Empty(t, r.unhealthyParts())
 	})
 }
 
 // TestStoredIsNotSentAgain: up to what the destination says it holds.
 func TestStoredIsNotSentAgain(t *testing.T) {
 	r := leading(t, "b")
-	r.resume = resumes(func() (int64, bool, error) { return 3, true, nil })
-	prepare, _ := r.preparation()
+	r.resumableSink = resumes(func() (int64, bool, error) { return 3, true, nil })
+	prepare, _ := r.newPrepare()
 	for n := range 6 {
 		_, keep, err := prepare(t.Context(), &message.Message{From: message.From{Topic: "a", Partition: 0, Offset: int64(n)}})
 		require.NoError(t, err)

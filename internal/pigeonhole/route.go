@@ -14,174 +14,174 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/pigeonhole/transform"
-	"github.com/aviaryhq/aviary/internal/trouble"
 )
 
-// source is where a route's messages come from.
-type source interface {
-	// Run reads until ctx ends, offers what it reads to lanes, and returns when they
-	// are closed. An error is for good.
-	Run(ctx context.Context, lanes *lane.Set) error
-	// Lag is how many messages wait behind what was committed.
-	Lag(ctx context.Context) (int64, error)
-}
+// The roles of a route's parts.
+const (
+	roleSource     = "source"
+	roleSink       = "sink"
+	roleDeadLetter = "dead_letter"
+)
 
-// sink is where they go.
-type sink interface {
-	lane.Sink
-	// PlaceName names the destination to in the hops of messages.
-	PlaceName(to string) string
-	// Run keeps the connection until ctx ends, and returns when every message given to
-	// Send has its outcome.
-	Run(ctx context.Context) error
-}
-
-// route is one route at work. The way of a message through it: source -> lane ->
-// prepare (hops, filter, changes, destination) -> sink, or -> dead letters.
+// route is a running route. The path of a message: source -> lane -> prepare (hops, filter,
+// changes, destination) -> sink or dead-letter sink.
 //
-// It is alone with its connections, its memory and its faults: what happens to it is
-// seen in its state and nowhere else.
+// Routes are independent: each has its own connections, memory bounds and errors.
 type route struct {
-	cfg       RouteConfig
-	log       *zap.Logger
-	transform *transform.Transform
-	lanes     *lane.Set
-	source    source
-	sink      sink
-	dead      sink // nil: refused messages stop the route
-	own       bool // dead is another sink than sink
-	resume    resuming
-	memory    atomic.Int64 // in bytes, what it may hold
+	cfg               RouteConfig
+	log               *zap.Logger
+	transform         *transform.Transform
+	lanes             *lane.Set
+	source            connector.Source
+	sink              connector.Sink
+	deadLetterSink    connector.Sink // nil: a refused message stops the route
+	ownDeadLetterSink bool           // deadLetterSink is not sink
+	resumableSink     resumableSink
+	memory            atomic.Int64 // bytes that the route may hold
 
-	cancel  context.CancelFunc
-	done    chan struct{}
-	drains  patience // of the source: how long it waits at a stop for what is in flight
-	closing patience // of the sinks
+	cancel     context.CancelFunc
+	done       chan struct{}
+	sourceStop stopLimit // ends when the source must not wait any longer for messages in flight
+	sinkStop   stopLimit // ends when the sinks must not wait any longer
 
-	mu      sync.Mutex
-	phase   phase
-	health  map[string]*trouble.State // by the part that reports it
-	since   time.Time                 // of the phase
-	lastErr error
-	errAt   time.Time
-	lag     int64 // -1 when not known
-	rate    rate
+	mu         sync.Mutex
+	phase      phase
+	health     map[string]*health.State // by part
+	phaseSince time.Time                // when the phase began
+	lastErr    error
+	lastErrAt  time.Time
+	lag        int64 // -1 when not known
+	rate       rate
 }
 
-// phase is where a route is in its life.
+// phase is a phase of a route's life cycle.
 type phase string
 
 const (
 	running  phase = "running"
-	failed   phase = "failed" // for good, until it is changed or resumed
+	failed   phase = "failed" // stopped until it is changed or resumed
 	stopping phase = "stopping"
 )
 
-// stopPatience bounds how long a route has to stop when it leaves and the process goes on.
-const stopPatience = 30 * time.Second
+// stopTimeout bounds the stop of a route while the process goes on.
+const stopTimeout = 30 * time.Second
 
-// What is left of the time for a stop is divided: the source has the first part, in which
-// the sinks store what is in flight and the source is told of it. Then it takes its leave,
-// and the sinks have until the second. What remains is for them to take theirs. By default,
-// with 30s in all, that is the 20s of drain_timeout.
+// The time for a stop is divided. Until drainShare of it the source waits for messages in flight:
+// the sinks store them and the source commits. Then the source disconnects, and the sinks may wait
+// until closeShare. In the rest they disconnect. By default, with 30s in all, the source has 20s.
 const (
 	drainShare = 2. / 3
 	closeShare = 9. / 10
 )
 
-// patience lasts until it is ended.
-type patience struct {
+// stopLimit is a context that ends when a part of the route must not wait any longer.
+type stopLimit struct {
 	ctx context.Context
 	end context.CancelFunc
 }
 
-func newPatience() (p patience) {
+func newStopLimit() (p stopLimit) {
 	p.ctx, p.end = context.WithCancel(context.Background())
 	return p
 }
 
-// lagEvery is the interval of asking the source how much waits.
-const lagEvery = 10 * time.Second
+// lagInterval is the interval at which the route asks the source for its lag.
+const lagInterval = 10 * time.Second
 
 // newRoute makes a route that does not run yet.
 func newRoute(cfg Config, rc RouteConfig, log *zap.Logger, m *metrics) (*route, error) {
 	r := &route{
 		cfg: rc, log: log.Named("route").With(zap.String("route", rc.Name)),
-		done: make(chan struct{}), drains: newPatience(), closing: newPatience(), phase: running, since: time.Now(), health: map[string]*trouble.State{}, lag: -1,
+		done: make(chan struct{}), sourceStop: newStopLimit(), sinkStop: newStopLimit(), phase: running, phaseSince: time.Now(), health: map[string]*health.State{}, lag: -1,
 	}
-	bounds := cfg.share(rc)
+	bounds := cfg.bounds(rc)
 	r.memory.Store(rc.memory(bounds))
 	var err error
 	if r.transform, err = transform.New(rc.Config); err != nil {
 		return nil, err
 	}
-	if r.source, err = newSource(rc, r.part(roleSource, "source."+rc.Source.system(), bounds, m)); err != nil {
+	system, source := rc.Source.section()
+	if r.source, err = source.NewSource(r.options(roleSource, "source.", system, bounds, m)); err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
-	if r.sink, err = newSink(rc.Sink, rc.Guarantee, r.part(roleSink, "sink."+rc.Sink.system(), bounds, m)); err != nil {
+	system, sink := rc.sink()
+	if r.sink, err = sink.NewSink(r.options(roleSink, "sink.", system, bounds, m)); err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}
 	if rc.deadLetters() {
-		r.dead = r.sink
-		if into := rc.letters(); into != nil {
-			r.own = true
-			if r.dead, err = newSink(*into, AtLeastOnce, r.part(roleDeadLetter, "dead_letter.sink."+into.system(), bounds, m)); err != nil {
-				return nil, fmt.Errorf("dead_letter.sink: %w", err)
-			}
+		r.deadLetterSink = r.sink
+	}
+	if system, deadLetters := rc.deadLetterSink(); deadLetters != nil {
+		r.ownDeadLetterSink = true
+		section := "dead_letter.sink."
+		if rc.DeadLetter.Sink == nil {
+			section = "dead letters to sink."
+		}
+		if r.deadLetterSink, err = deadLetters.NewSink(r.options(roleDeadLetter, section, system, bounds, m)); err != nil {
+			return nil, fmt.Errorf("%s%s: %w", section, system, err)
 		}
 	}
 	if rc.Guarantee == EffectivelyOnce {
-		r.resume, _ = r.sink.(resuming)
+		r.resumableSink, _ = r.sink.(resumableSink)
 	}
 	r.lanes = r.newLanes(bounds, m)
 	return r, nil
 }
 
-// newLanes makes the way from the route's source to its sinks.
+// newLanes makes the lanes between the route's source and its sinks.
 func (r *route) newLanes(bounds InFlight, m *metrics) *lane.Set {
-	way := lane.Route{
-		Sink: r.sink, Prepare: r.preparation, Stop: r.fail, Report: r.reporter(partSending), ReportDead: r.reporter(partDead),
+	laneRoute := lane.Route{
+		Sink: r.sink, Prepare: r.newPrepare, Stop: r.fail, Report: r.reporter(partSending), ReportDeadLetters: r.reporter(partDeadLetters),
 		Log: r.log, Metrics: m.lanes.Route(r.cfg.Name),
 	}
-	if r.dead != nil {
-		way.Dead = r.storeDeadLetter
+	if r.deadLetterSink != nil {
+		laneRoute.DeadLetter = r.storeDeadLetter
 	}
 	return lane.NewSet(lane.Config{
 		Messages: bounds.Messages, Bytes: int64(bounds.Bytes),
 		CommitEvery: r.cfg.CommitEvery, MinBackoff: r.cfg.MinBackoff, MaxBackoff: r.cfg.MaxBackoff,
-	}, way)
+	}, laneRoute)
 }
 
-// reporter is what lanes report to.
+// reporter returns the function with which lanes report the health of a part.
 func (r *route) reporter(part string) func(error) {
 	return func(err error) {
 		if errors.Is(err, lane.ErrClosed) {
-			r.forget(part)
+			r.clearHealth(part)
 			return
 		}
 		r.report(part, err)
 	}
 }
 
-// part is what a source or sink is made with. Its name is the path of its section
-// below the route's: that is where to look when it reports trouble.
-func (r *route) part(role, name string, bounds InFlight, m *metrics) options {
-	patience := r.closing.ctx
+// minPending is the least MaxPending of a sink: the route's share of in_flight may grow later, when
+// other routes are removed.
+const minPending = 4000
+
+// options returns the options of a source or sink. Its name in logs and reports is prefix and
+// system: the path of its section below the route's. A second sink for dead letters that is made
+// from the route's sink has no section.
+func (r *route) options(role, prefix, system string, bounds InFlight, m *metrics) connector.Options {
+	name := prefix + system
+	drain := r.sinkStop.ctx
 	if role == roleSource {
-		patience = r.drains.ctx
+		drain = r.sourceStop.ctx
 	}
-	return options{
-		route: r.cfg.Name, role: role, log: r.log.Named(name), report: func(err error) { r.report(name, err) }, metrics: m,
-		patience: patience, inFlight: bounds.Messages,
+	return connector.Options{
+		Log: r.log.Named(name), Report: func(err error) { r.report(name, err) },
+		Metrics: m.parts.Part(r.cfg.Name, role, system), Registerer: m.reg,
+		DrainContext: drain, MaxPending: max(bounds.Messages, minPending),
 	}
 }
 
-// share gives the route the bounds that it has among the routes of cfg.
-func (r *route) share(cfg Config) {
-	bounds := cfg.share(r.cfg)
+// setBounds sets the bounds that the route has among the routes of cfg.
+func (r *route) setBounds(cfg Config) {
+	bounds := cfg.bounds(r.cfg)
 	r.lanes.SetBounds(bounds.Messages, int64(bounds.Bytes))
 	r.memory.Store(r.cfg.memory(bounds))
 }
@@ -196,14 +196,14 @@ func (r *route) start() {
 	}()
 }
 
-// run keeps the sinks until the source has ended: what is in flight then still has
-// where to go.
+// run runs the source and the sinks. The sinks end after the source: they still store the messages
+// in flight.
 func (r *route) run(ctx context.Context) {
 	sinks, closeSinks := context.WithCancel(context.Background())
-	var outlets, watchers sync.WaitGroup
-	outlets.Go(func() { r.keep(sinks, "sink", r.sink) })
-	if r.own {
-		outlets.Go(func() { r.keep(sinks, "dead_letter", r.dead) })
+	var sinkRuns, watchers sync.WaitGroup
+	sinkRuns.Go(func() { r.runSink(sinks, "sink", r.sink) })
+	if r.ownDeadLetterSink {
+		sinkRuns.Go(func() { r.runSink(sinks, "dead_letter", r.deadLetterSink) })
 	}
 	watching, unwatch := context.WithCancel(ctx)
 	watchers.Go(func() { r.watchLag(watching) })
@@ -212,28 +212,28 @@ func (r *route) run(ctx context.Context) {
 	}
 	unwatch()
 	closeSinks()
-	outlets.Wait()
+	sinkRuns.Wait()
 	watchers.Wait()
 }
 
-func (r *route) keep(ctx context.Context, name string, s sink) {
+// runSink runs a sink until ctx ends. Its error stops the route.
+func (r *route) runSink(ctx context.Context, name string, s connector.Sink) {
 	if err := app.Protect(func() error { return s.Run(ctx) }); err != nil && ctx.Err() == nil {
 		r.fail(fmt.Errorf("%s: %w", name, err))
 	}
 }
 
-// stop ends the route and waits for it, at most until ctx ends; of the time until then the
-// source and the sinks have their parts.
+// stop ends the route and waits for it until ctx ends. drainShare and closeShare divide the time.
 func (r *route) stop(ctx context.Context) error {
 	r.mu.Lock()
 	if r.phase == running {
-		r.phase, r.since = stopping, time.Now()
+		r.phase, r.phaseSince = stopping, time.Now()
 	}
 	r.mu.Unlock()
 	if deadline, bounded := ctx.Deadline(); bounded {
 		left := float64(time.Until(deadline))
-		defer time.AfterFunc(time.Duration(left*drainShare), r.drains.end).Stop()
-		defer time.AfterFunc(time.Duration(left*closeShare), r.closing.end).Stop()
+		defer time.AfterFunc(time.Duration(left*drainShare), r.sourceStop.end).Stop()
+		defer time.AfterFunc(time.Duration(left*closeShare), r.sinkStop.end).Stop()
 	}
 	r.cancel()
 	select {
@@ -244,13 +244,13 @@ func (r *route) stop(ctx context.Context) error {
 	}
 }
 
-// fail ends the route for good.
+// fail stops the route until it is changed or resumed.
 func (r *route) fail(err error) {
 	r.mu.Lock()
 	first := r.phase == running
 	if first {
-		r.phase, r.since = failed, time.Now()
-		r.lastErr, r.errAt = err, r.since
+		r.phase, r.phaseSince = failed, time.Now()
+		r.lastErr, r.lastErrAt = err, r.phaseSince
 	}
 	r.mu.Unlock()
 	if first {
@@ -264,39 +264,40 @@ func (r *route) fail(err error) {
 	}
 }
 
-// report notes what is the matter with a part of the route; nil: nothing any more.
+// report sets the health of a part of the route; nil: healthy.
 func (r *route) report(part string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	health := r.health[part]
-	if health == nil {
-		health = trouble.New(r.log.With(zap.String("part", part)))
-		r.health[part] = health
+	state := r.health[part]
+	if state == nil {
+		state = health.New(r.log.With(zap.String("part", part)))
+		r.health[part] = state
 	}
-	health.Note(err)
+	state.Set(err)
 	if err != nil {
-		r.lastErr, r.errAt = err, time.Now()
+		r.lastErr, r.lastErrAt = err, time.Now()
 	}
 }
 
-// The parts that report what is the matter with messages.
+// The parts that report errors about messages.
 const (
-	partSending  = "sending"
-	partDead     = "dead letters"
-	partResuming = "resuming"
+	partSending     = "sending"
+	partDeadLetters = "dead letters"
+	partResuming    = "resuming"
 )
 
-// forget ends what is the matter with a part: nobody tries any more, as when another process has taken the partition.
-func (r *route) forget(part string) {
+// clearHealth sets a part to healthy without a log line: the operation is not retried any more, as
+// when another process has taken the partition.
+func (r *route) clearHealth(part string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if health := r.health[part]; health != nil {
-		health.Forget()
+	if state := r.health[part]; state != nil {
+		state.Forget()
 	}
 }
 
-// troubles is what is the matter now, a text for each part. r.mu is held.
-func (r *route) troubles() (texts []string) {
+// unhealthyParts returns the current errors, one text per unhealthy part. r.mu is held.
+func (r *route) unhealthyParts() (texts []string) {
 	for _, part := range slices.Sorted(maps.Keys(r.health)) {
 		if err := r.health[part].Current(); err != nil {
 			texts = append(texts, part+": "+err.Error())
@@ -305,42 +306,43 @@ func (r *route) troubles() (texts []string) {
 	return texts
 }
 
-// unwell says why the route replicates nothing; "" where it does, or is not meant to.
-func (r *route) unwell() string {
+// unhealthyReason returns why the route is unhealthy; "" if it is healthy, paused or stopping.
+func (r *route) unhealthyReason() string {
 	paused := r.lanes.State().Paused
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch troubles := r.troubles(); {
+	switch unhealthyParts := r.unhealthyParts(); {
 	case r.phase == failed:
 		return "failed: " + r.lastErr.Error()
-	case r.phase != running, paused, len(troubles) == 0:
+	case r.phase != running, paused, len(unhealthyParts) == 0:
 		return ""
 	default:
-		return strings.Join(troubles, ", ")
+		return strings.Join(unhealthyParts, ", ")
 	}
 }
 
-// preparation returns the function that the messages of one lane pass.
-func (r *route) preparation() (prepare lane.Prepare, closed func()) {
-	skip, release := r.skipping()
-	steps := &steps{placeName: r.sink.PlaceName, limit: r.cfg.MaxHops}
+// newPrepare returns the function prepare of one lane, and one that is called when the lane is
+// closed.
+func (r *route) newPrepare() (prepare lane.Prepare, closed func()) {
+	skip, release := r.newSkip()
+	hops := &hopCheck{placeName: r.sink.PlaceName, maxHops: r.cfg.MaxHops}
 	only, one := r.transform.Destination()
 	prepare = func(ctx context.Context, m *message.Message) (string, bool, error) {
-		// A circle is one even at the limit, and where an expression would fail on the message.
-		if one && steps.circles(m, only) {
+		// First: a loop is dropped even at max_hops, and even if an expression fails on it.
+		if one && hops.loops(m, only) {
 			return "", false, lane.ErrLoop
 		}
-		if err := steps.check(m); err != nil {
+		if err := hops.checkCount(m); err != nil {
 			return "", false, err
 		}
 		to, keep, err := r.transform.Apply(m)
 		if err != nil || !keep {
 			return "", false, err
 		}
-		if !one && steps.circles(m, to) {
+		if !one && hops.loops(m, to) {
 			return "", false, lane.ErrLoop
 		}
-		steps.leave(m)
+		hops.setHop(m)
 		m.OmitOrigin = r.cfg.Provenance == provenanceHops
 		if skip == nil {
 			return to, true, nil
@@ -351,11 +353,12 @@ func (r *route) preparation() (prepare lane.Prepare, closed func()) {
 	return prepare, release
 }
 
+// watchLag asks the source for its lag, and logs lasting errors with it, until ctx ends.
 func (r *route) watchLag(ctx context.Context) {
-	ticker := time.NewTicker(lagEvery)
+	ticker := time.NewTicker(lagInterval)
 	defer ticker.Stop()
 	for {
-		asking, cancel := context.WithTimeout(ctx, lagEvery)
+		asking, cancel := context.WithTimeout(ctx, lagInterval)
 		n, err := r.source.Lag(asking)
 		cancel()
 		if err != nil {
@@ -364,8 +367,8 @@ func (r *route) watchLag(ctx context.Context) {
 		held := r.lanes.State()
 		r.mu.Lock()
 		r.lag = n
-		for _, health := range r.health {
-			health.Remind(zap.Int64("lag_messages", n), zap.Int("in_flight", held.InFlight))
+		for _, state := range r.health {
+			state.Remind(zap.Int64("lag_messages", n), zap.Int("in_flight", held.InFlight))
 		}
 		r.mu.Unlock()
 		select {
@@ -376,5 +379,5 @@ func (r *route) watchLag(ctx context.Context) {
 	}
 }
 
-// errStopped is returned for routes that are asked for something while they stop.
+// errStopped is the error of requests for a route that is stopping.
 var errStopped = errors.New("the route is stopping")

@@ -1,5 +1,5 @@
-// Package pigeonhole replicates messages between Kafka, RabbitMQ and Pulsar. It runs
-// routes: a source, a sink, and what happens on the way; see route.
+// Package pigeonhole replicates messages between Kafka, RabbitMQ and Pulsar. It runs routes: each
+// has a source, a sink, and a transformation of the messages; see route.
 package pigeonhole
 
 import (
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -18,36 +17,36 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
-// Build wires the service: its routes, their pages on the admin server, and the change
-// of routes while it runs.
+// Build builds the service: its routes, their pages on the admin server, and the change of routes
+// at a reload.
 func Build(_ context.Context, rt *app.Runtime, cfg Config) error {
-	rt.SpareMemory(usualMemory)
-	rt.TuneMemory(memoryNeed(nil)) // here, so that the limit holds until the routes have stopped
+	rt.SpareMemory(typicalMemory)
+	rt.TuneMemory(memoryNeed(nil)) // first, so that the limit holds until the routes have stopped
 	s := &service{
-		log: rt.Log, metrics: newMetrics(rt.Metrics), tune: rt.TuneMemory, routes: map[string]*route{},
+		log: rt.Log, metrics: newMetrics(rt.Metrics), setMemoryNeed: rt.TuneMemory, routes: map[string]*route{},
 	}
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
 	rt.OnStop("routes", s.stop)
 	pages := s.handler()
-	rt.Handle("/routes", "the routes: state, lag, what is the matter; POST /routes/NAME/pause and /resume", pages)
+	rt.Handle("/routes", "the routes: state, lag, current errors; POST /routes/NAME/pause and /resume", pages)
 	rt.Handle("/routes/", "", pages)
-	if err := s.change(context.Background(), cfg); err != nil {
+	if err := s.apply(context.Background(), cfg); err != nil {
 		return err
 	}
-	app.OnReload(rt, s.change)
+	app.OnReload(rt, s.apply)
 	rt.Check("routes", s.check)
 	return nil
 }
 
 // service runs the routes.
 type service struct {
-	log     *zap.Logger
-	metrics *metrics
-	tune    func(need int64) // told how much memory the routes need
+	log           *zap.Logger
+	metrics       *metrics
+	setMemoryNeed func(need int64) // called with the memory that the routes need
 
-	changing sync.Mutex // one change at a time
+	applying sync.Mutex // held by apply and resume: one change at a time
 
 	mu     sync.Mutex
 	cfg    Config
@@ -55,12 +54,13 @@ type service struct {
 	closed bool
 }
 
-// change runs the routes of cfg: those that are as they were go on undisturbed, with the
-// share of the bounds that they have now; others stop, start or are replaced. When one
-// cannot be made nothing changes.
-func (s *service) change(ctx context.Context, cfg Config) error {
-	s.changing.Lock()
-	defer s.changing.Unlock()
+// apply changes the running routes to those of cfg. Routes that did not change go on, with their
+// new share of the bounds. Others stop, start or are replaced. If a route cannot be made, nothing
+// changes. If ctx ends while routes stop, the new configuration is not applied, and routes that
+// have stopped stay stopped.
+func (s *service) apply(ctx context.Context, cfg Config) error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	s.mu.Lock()
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	made := map[string]*route{}
 	var errs []error
 	for i, rc := range cfg.Routes {
-		if r := old[rc.Name]; r != nil && reflect.DeepEqual(r.cfg, rc) {
+		if r := old[rc.Name]; r != nil && config.Same(r.cfg, rc) {
 			continue
 		}
 		r, err := newRoute(cfg, rc, s.log, s.metrics)
@@ -90,13 +90,13 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	for _, rc := range cfg.Routes {
 		wanted[rc.Name] = true
 	}
-	var gone []*route
+	var removed []*route
 	for name, r := range old {
 		if made[name] != nil || !wanted[name] {
-			gone = append(gone, r)
+			removed = append(removed, r)
 		}
 	}
-	if err := s.retire(ctx, gone...); err != nil {
+	if err := s.stopRoutes(ctx, removed...); err != nil {
 		return err
 	}
 
@@ -113,22 +113,22 @@ func (s *service) change(ctx context.Context, cfg Config) error {
 	}
 	for name, r := range made {
 		if before := old[name]; before != nil && before.lanes.Paused() {
-			r.lanes.Pause() // whoever paused it has not resumed it
+			r.lanes.Pause() // a changed route stays paused until it is resumed
 		}
 		s.routes[name] = r
 	}
 	for _, r := range s.routes {
-		r.share(cfg) // of those that did not change, too: there are more or fewer now
+		r.setBounds(cfg) // also of unchanged routes: the number of routes may have changed
 	}
-	s.tune(memoryNeed(slices.Collect(maps.Values(s.routes))))
+	s.setMemoryNeed(memoryNeed(slices.Collect(maps.Values(s.routes))))
 	for _, r := range made {
 		r.start()
 	}
 	return nil
 }
 
-// forgetMetrics removes, after a change, those of routes and parts that there are no more,
-// and of those that there would have been, had it not been refused.
+// forgetMetrics removes the series of routes and parts that do not exist after a change: those that
+// it removed, and after a rejected change those that it would have added.
 func (s *service) forgetMetrics(old map[string]*route, cfg Config) {
 	names := slices.Collect(maps.Keys(old))
 	for _, rc := range cfg.Routes {
@@ -143,27 +143,28 @@ func (s *service) forgetMetrics(old map[string]*route, cfg Config) {
 	}
 }
 
-// errNoRoutes refuses a configuration that would end every route without saying so: its
-// file may have been cut off.
+// errNoRoutes rejects a configuration without the key routes while routes run: the file may have
+// been cut off.
 var errNoRoutes = config.Fault("routes", "must be given: to stop every route write routes: []")
 
-// retire stops routes that leave. Its errors are a panic, and the end of ctx: the
-// process stops, which then waits for the same routes.
-func (s *service) retire(ctx context.Context, routes ...*route) error {
-	patient, cancel := context.WithTimeout(ctx, stopPatience)
+// stopRoutes stops routes that are removed or replaced. It returns an error for a panic, and when
+// ctx ends: then the process stops, and waits for the same routes. A route that has not stopped
+// after stopTimeout is only logged.
+func (s *service) stopRoutes(ctx context.Context, routes ...*route) error {
+	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	return each(routes, func(r *route) error {
-		err := r.stop(patient)
+	return forEach(routes, func(r *route) error {
+		err := r.stop(stopping)
 		if err != nil && ctx.Err() == nil {
-			s.log.Error("a route is left behind", zap.Error(err))
+			s.log.Error("a route has not stopped in time, not waiting for it any longer", zap.Error(err))
 			return nil
 		}
 		return err
 	})
 }
 
-// each calls f for each route, for all at once. A panic of f becomes an error.
-func each(routes []*route, f func(r *route) error) error {
+// forEach calls f for all routes concurrently. A panic of f becomes an error.
+func forEach(routes []*route, f func(r *route) error) error {
 	errs := make([]error, len(routes))
 	var wg sync.WaitGroup
 	for i, r := range routes {
@@ -173,7 +174,7 @@ func each(routes []*route, f func(r *route) error) error {
 	return errors.Join(errs...)
 }
 
-// resume lets a paused route go on, and starts a failed one anew.
+// resume continues a paused route, and starts a failed one again.
 func (s *service) resume(r *route) error {
 	r.mu.Lock()
 	phase := r.phase
@@ -185,12 +186,12 @@ func (s *service) resume(r *route) error {
 	case stopping:
 		return errStopped
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	if s.find(r.cfg.Name) != r {
 		return errStopped
 	}
-	if err := s.retire(context.Background(), r); err != nil {
+	if err := s.stopRoutes(context.Background(), r); err != nil {
 		return err
 	}
 	again, err := newRoute(s.current(), r.cfg, s.log, s.metrics)
@@ -212,16 +213,15 @@ func (s *service) stop(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	return each(s.all(), func(r *route) error { return r.stop(ctx) })
+	return forEach(s.all(), func(r *route) error { return r.stop(ctx) })
 }
 
-// check is the readiness check: it fails when something is the matter with every route. A route
-// that works, or that somebody has paused, keeps the process ready: what is the matter with the
-// others /routes says.
+// check is the readiness check. It fails when every route is unhealthy. One route that is healthy
+// or paused keeps the process ready: /routes shows the errors of the others.
 func (s *service) check(context.Context) error {
 	var causes []string
 	for _, r := range s.all() {
-		cause := r.unwell()
+		cause := r.unhealthyReason()
 		if cause == "" {
 			return nil
 		}
@@ -231,15 +231,15 @@ func (s *service) check(context.Context) error {
 		return nil
 	}
 	slices.Sort(causes)
-	text := "nothing is replicated: " + strings.Join(causes[:min(len(causes), toldRoutes)], "; ")
-	if more := len(causes) - toldRoutes; more > 0 {
+	text := "nothing is replicated: " + strings.Join(causes[:min(len(causes), maxNamedRoutes)], "; ")
+	if more := len(causes) - maxNamedRoutes; more > 0 {
 		text += fmt.Sprintf("; and %d more, see /routes", more)
 	}
 	return errors.New(text)
 }
 
-// toldRoutes is how many routes an error names.
-const toldRoutes = 3
+// maxNamedRoutes is how many routes the error of check names.
+const maxNamedRoutes = 3
 
 func (s *service) all() []*route {
 	s.mu.Lock()

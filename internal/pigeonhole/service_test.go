@@ -40,9 +40,9 @@ func routeTo(name, queue string) string {
 func serve(t *testing.T, text string) *service {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	s := &service{log: zap.NewNop(), metrics: newMetrics(reg), tune: func(int64) {}, routes: map[string]*route{}}
+	s := &service{log: zap.NewNop(), metrics: newMetrics(reg), setMemoryNeed: func(int64) {}, routes: map[string]*route{}}
 	t.Cleanup(func() { assert.NoError(t, s.stop(context.Background())) })
-	require.NoError(t, s.change(t.Context(), parse(t, text)))
+	require.NoError(t, s.apply(t.Context(), parse(t, text)))
 	return s
 }
 
@@ -51,16 +51,16 @@ func TestRoutesEndOnlyWhereTheFileSaysSo(t *testing.T) {
 	s := serve(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "y"))
 	a, b := s.find("a"), s.find("b")
 	for _, cut := range []string{"name: pigeonhole\n", "name: pigeonhole\nroutes:\n", "{}"} {
-		require.EqualError(t, s.change(t.Context(), parse(t, cut)), "routes: must be given: to stop every route write routes: []")
+		require.EqualError(t, s.apply(t.Context(), parse(t, cut)), "routes: must be given: to stop every route write routes: []")
 		assert.Same(t, a, s.find("a"))
 		assert.Same(t, b, s.find("b"))
 	}
-	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("b", "y"))))
+	require.NoError(t, s.apply(t.Context(), parse(t, "routes:\n"+routeTo("b", "y"))))
 	assert.Nil(t, s.find("a"))
 	assert.Same(t, b, s.find("b"), "as it was")
-	require.NoError(t, s.change(t.Context(), parse(t, "routes: []")))
+	require.NoError(t, s.apply(t.Context(), parse(t, "routes: []")))
 	assert.Empty(t, s.all())
-	require.NoError(t, s.change(t.Context(), parse(t, "{}")), "there is nothing to stop")
+	require.NoError(t, s.apply(t.Context(), parse(t, "{}")), "there is nothing to stop")
 }
 
 // breaking is a source that panics when it runs, or when it is told to stop.
@@ -90,7 +90,7 @@ func TestPanicOfARouteIsItsOwn(t *testing.T) {
 	<-s.find("b").done
 	assert.Equal(t, "failed", s.find("b").status().State)
 	assert.Equal(t, "source: panic: broken", s.find("b").status().LastError)
-	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
+	require.NoError(t, s.apply(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
 	assert.Len(t, s.all(), 1)
 	assert.NotEqual(t, "failed", s.find("a").status().State)
 }
@@ -107,7 +107,7 @@ func TestStopDuringAChangeWaitsForTheRoutes(t *testing.T) {
 	s.mu.Unlock()
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	require.ErrorIs(t, s.change(ctx, parse(t, "routes: []")), context.Canceled)
+	require.ErrorIs(t, s.apply(ctx, parse(t, "routes: []")), context.Canceled)
 	assert.Len(t, s.all(), 3)
 	close(release)
 }
@@ -127,12 +127,13 @@ func TestPanicWhileRoutesLeaveIsAnError(t *testing.T) {
 	s.routes["odd"] = odd
 	s.mu.Unlock()
 	var panicked *app.PanicError
-	require.ErrorAs(t, s.change(t.Context(), parse(t, "routes: []")), &panicked)
+	require.ErrorAs(t, s.apply(t.Context(), parse(t, "routes: []")), &panicked)
 	assert.Contains(t, string(panicked.Stack), "service_test.go")
 	broken = false
 }
 
-// TestReadinessSaysThatNothingIsReplicated: a route whose server is away is no reason while another one works or is paused.
+// TestReadinessSaysThatNothingIsReplicated: a route whose server is unavailable is no reason while
+// another one works or is paused.
 func TestReadinessSaysThatNothingIsReplicated(t *testing.T) {
 	s := serve(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "y")) // nobody listens there
 	require.Eventually(t, func() bool {                            // each part says so in its own time
@@ -149,10 +150,10 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 	const mib = 1 << 20
 	var need int64
 	s := serve(t, "routes: []")
-	s.tune = func(n int64) { need = n }
+	s.setMemoryNeed = func(n int64) { need = n }
 	change := func(text string) int64 {
 		t.Helper()
-		require.NoError(t, s.change(t.Context(), parse(t, text)))
+		require.NoError(t, s.apply(t.Context(), parse(t, text)))
 		return need
 	}
 	none := change("routes: []")
@@ -186,10 +187,11 @@ func TestMemoryFollowsTheRoutes(t *testing.T) {
 	}
 }
 
-// TestPauseSurvivesAReload that changes the route, and one that does not; a route that was not paused runs.
+// TestPauseSurvivesAReload that changes the route, and one that does not; a route that was not
+// paused runs.
 func TestPauseSurvivesAReload(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	s := &service{log: zap.NewNop(), metrics: newMetrics(registry), tune: func(int64) {}, routes: map[string]*route{}}
+	s := &service{log: zap.NewNop(), metrics: newMetrics(registry), setMemoryNeed: func(int64) {}, routes: map[string]*route{}}
 	defer func() { require.NoError(t, s.stop(context.WithoutCancel(t.Context()))) }()
 	nowhere := func(name string, hops int) RouteConfig {
 		var rc RouteConfig
@@ -198,13 +200,13 @@ func TestPauseSurvivesAReload(t *testing.T) {
 		source.Brokers, source.Group, source.Topics = []string{"127.0.0.1:1"}, "g", []string{"t"}
 		sink.Brokers = []string{"127.0.0.1:1"}
 		rc.Name, rc.To, rc.MaxHops = name, "to", hops
-		rc.Source.Kafka, rc.Sink.Kafka = &KafkaSource{source}, &KafkaSink{sink}
+		rc.Source.Kafka, rc.Sink.Kafka = &source, &sink
 		return rc
 	}
 	reload := func(hops int) {
 		cfg := DefaultConfig()
 		cfg.Routes = []RouteConfig{nowhere("paused", hops), nowhere("other", hops)}
-		require.NoError(t, s.change(t.Context(), cfg))
+		require.NoError(t, s.apply(t.Context(), cfg))
 	}
 	reload(8)
 	s.find("paused").lanes.Pause()
@@ -239,7 +241,7 @@ func TestSharesFollowTheRoutes(t *testing.T) {
 		{"in_flight: {messages: 800, bytes: 64MiB}\nroutes:\n" + routeTo("a", "x") + routeTo("b", "x"), 400, 32},
 		{"routes:\n" + routeTo("a", "x"), 20_000, 128},
 	} {
-		require.NoError(t, s.change(t.Context(), parse(t, step.text)))
+		require.NoError(t, s.apply(t.Context(), parse(t, step.text)))
 		messages, mib := share()
 		assert.Equal(t, step.messages, messages)
 		assert.Equal(t, step.mib, mib)
@@ -249,7 +251,7 @@ func TestSharesFollowTheRoutes(t *testing.T) {
 // TestMetricsCarryTheirRoute: those of one route's parts are told from another's, and go with it.
 func TestMetricsCarryTheirRoute(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	s := &service{log: zap.NewNop(), metrics: newMetrics(reg), tune: func(int64) {}, routes: map[string]*route{}}
+	s := &service{log: zap.NewNop(), metrics: newMetrics(reg), setMemoryNeed: func(int64) {}, routes: map[string]*route{}}
 	t.Cleanup(func() { assert.NoError(t, s.stop(context.Background())) })
 	// series are the labels that a metric has values for.
 	series := func(name string) (found []string) {
@@ -270,7 +272,7 @@ func TestMetricsCarryTheirRoute(t *testing.T) {
 		return found
 	}
 	dead := "  dead_letter: {to: dead, sink: {rabbitmq: {url: 'amqp://127.0.0.1:1/'}}}\n"
-	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "x")+dead)))
+	require.NoError(t, s.apply(t.Context(), parse(t, "routes:\n"+routeTo("a", "x")+routeTo("b", "x")+dead)))
 	require.NoError(t, reg.Register(newCollector(s)))
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
@@ -280,17 +282,17 @@ func TestMetricsCarryTheirRoute(t *testing.T) {
 			"role=dead_letter route=b", "role=sink route=a", "role=sink route=b", "role=source route=a", "role=source route=b",
 		}, series("pigeonhole_rabbitmq_"+name), name)
 	}
-	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
+	require.NoError(t, s.apply(t.Context(), parse(t, "routes:\n"+routeTo("a", "x"))))
 	assert.Equal(t, []string{"role=sink route=a", "role=source route=a"}, series("pigeonhole_rabbitmq_connected"))
 
 	// A part that a changed route has no more would look as if it had lost its connection.
 	toKafka := strings.Replace(routeTo("a", "x"), "sink: {rabbitmq: {url: 'amqp://127.0.0.1:1/'}}", "sink: {kafka: {brokers: ['127.0.0.1:1']}}", 1)
-	require.NoError(t, s.change(t.Context(), parse(t, "routes:\n"+toKafka)))
+	require.NoError(t, s.apply(t.Context(), parse(t, "routes:\n"+toKafka)))
 	assert.Equal(t, []string{"role=source route=a"}, series("pigeonhole_rabbitmq_connected"))
 	// So would what a change brings that is refused.
 	refused := parse(t, "routes:\n"+routeTo("a", "x")+routeTo("c", "x")+routeTo("d", "x"))
 	refused.Routes[2].Filter = "("
-	require.Error(t, s.change(t.Context(), refused))
+	require.Error(t, s.apply(t.Context(), refused))
 	assert.Equal(t, []string{"role=source route=a"}, series("pigeonhole_rabbitmq_connected"))
 	assert.Equal(t, []string{"route=a"}, series("pigeonhole_stored_bytes_total"))
 }

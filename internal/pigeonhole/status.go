@@ -16,27 +16,30 @@ type Status struct {
 	Source    string `json:"source"` // kafka, rabbitmq or pulsar
 	Sink      string `json:"sink"`
 	Guarantee string `json:"guarantee"`
-	// State is running, paused, trouble (running, and something is the matter), failed
-	// (stopped for good: resume starts it again) or stopping, since Since.
+	// State is running, paused, unhealthy (running, and a part is unhealthy), failed (stopped until
+	// it is changed or resumed) or stopping. Since is when the route began to run, failed or began
+	// to stop.
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Trouble is what is the matter now, LastError the latest that was.
-	Trouble     []string   `json:"trouble,omitempty"`
+	// Unhealthy lists the current errors, LastError is the latest error ever.
+	Unhealthy   []string   `json:"unhealthy,omitempty"`
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
 
 	Lanes         int   `json:"lanes"`
 	InFlight      int   `json:"in_flight"`
 	InFlightBytes int64 `json:"in_flight_bytes"`
-	// MaxInFlight and MaxInFlightBytes are the route's bounds, its share where it has none of its own.
+	// MaxInFlight and MaxInFlightBytes are the route's bounds: its own, or its share of the
+	// process's bounds.
 	MaxInFlight      int   `json:"max_in_flight"`
 	MaxInFlightBytes int64 `json:"max_in_flight_bytes"`
-	// LagMessages wait at the source, -1 when it cannot tell; InFlightSeconds is the age of
-	// the oldest message in flight, since it was received here.
+	// LagMessages is how many messages wait at the source, -1 when it is not known. InFlightSeconds
+	// is the age of the oldest message in flight, since the source's broker stored it or, if the
+	// broker does not say when, since this process received it.
 	LagMessages     int64   `json:"lag_messages"`
 	InFlightSeconds float64 `json:"in_flight_seconds"`
-	// Stored and the others count since the route started; Rate is stored per second
-	// over the last seconds.
+	// Stored, Filtered, Refused and Resent count since the route started. Rate is how many messages
+	// were stored per second, over the last seconds.
 	Stored   int64   `json:"stored"`
 	Filtered int64   `json:"filtered"`
 	Refused  int64   `json:"refused"`
@@ -44,68 +47,54 @@ type Status struct {
 	Rate     float64 `json:"rate"`
 }
 
-// status looks at the route.
+// status returns the current state of the route.
 func (r *route) status() Status {
 	held := r.lanes.State()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{
 		Name: r.cfg.Name, Source: r.cfg.Source.system(), Sink: r.cfg.Sink.system(), Guarantee: r.cfg.Guarantee,
-		State: string(r.phase), Since: r.since, Lanes: held.Lanes, InFlight: held.InFlight, InFlightBytes: held.Bytes,
+		State: string(r.phase), Since: r.phaseSince, Lanes: held.Lanes, InFlight: held.InFlight, InFlightBytes: held.Bytes,
 		MaxInFlight: held.MaxInFlight, MaxInFlightBytes: held.MaxBytes,
-		Trouble: r.troubles(), LagMessages: r.lag, InFlightSeconds: held.Oldest.Seconds(),
-		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.of(held.Stored, time.Now()),
+		Unhealthy: r.unhealthyParts(), LagMessages: r.lag, InFlightSeconds: held.Oldest.Seconds(),
+		Stored: held.Stored, Filtered: held.Filtered, Refused: held.Refused, Resent: held.Resent, Rate: r.rate.update(held.Stored, time.Now()),
 	}
 	switch {
 	case r.phase != running:
 	case held.Paused:
 		s.State = "paused"
-	case len(s.Trouble) > 0:
-		s.State = "trouble"
+	case len(s.Unhealthy) > 0:
+		s.State = "unhealthy"
 	}
 	if r.lastErr != nil {
-		at := r.errAt
+		at := r.lastErrAt
 		s.LastError, s.LastErrorAt = r.lastErr.Error(), &at
 	}
 	return s
 }
 
-// rate is how fast a count grows, over at least five seconds between looks.
+// rate measures how fast a count grows, over intervals of at least rateWindow.
 type rate struct {
-	count    int64
-	at       time.Time
-	previous float64
+	count int64
+	at    time.Time
+	last  float64
 }
 
 const rateWindow = 5 * time.Second
 
-func (r *rate) of(count int64, now time.Time) float64 {
+func (r *rate) update(count int64, now time.Time) float64 {
 	passed := now.Sub(r.at)
 	if !r.at.IsZero() && passed < rateWindow {
-		if r.previous > 0 || passed < time.Second {
-			return r.previous
+		if r.last > 0 || passed < time.Second {
+			return r.last
 		}
 		return float64(count-r.count) / passed.Seconds()
 	}
 	if !r.at.IsZero() {
-		r.previous = float64(count-r.count) / passed.Seconds()
+		r.last = float64(count-r.count) / passed.Seconds()
 	}
 	r.count, r.at = count, now
-	return r.previous
-}
-
-func (c SourceConfig) system() string { return system(c.Kafka != nil, c.RabbitMQ != nil) }
-func (c SinkConfig) system() string   { return system(c.Kafka != nil, c.RabbitMQ != nil) }
-
-func system(kafka, rabbitmq bool) string {
-	switch {
-	case kafka:
-		return "kafka"
-	case rabbitmq:
-		return "rabbitmq"
-	default:
-		return "pulsar"
-	}
+	return r.last
 }
 
 // handler answers GET /routes, GET /routes/{name} and POST /routes/{name}/pause and
@@ -118,16 +107,16 @@ func (s *service) handler() http.Handler {
 			all = append(all, r.status())
 		}
 		slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
-		answer(w, map[string]any{"name": s.current().Name, "routes": all})
+		writeJSON(w, map[string]any{"name": s.current().Name, "routes": all})
 	})
-	mux.HandleFunc("GET /routes/{name}", s.on(func(r *route) error { return nil }))
-	mux.HandleFunc("POST /routes/{name}/pause", s.on(func(r *route) error { r.lanes.Pause(); return nil }))
-	mux.HandleFunc("POST /routes/{name}/resume", s.on(s.resume))
+	mux.HandleFunc("GET /routes/{name}", s.withRoute(func(r *route) error { return nil }))
+	mux.HandleFunc("POST /routes/{name}/pause", s.withRoute(func(r *route) error { r.lanes.Pause(); return nil }))
+	mux.HandleFunc("POST /routes/{name}/resume", s.withRoute(s.resume))
 	return mux
 }
 
-// on does something with the route that the path names, and answers with its state.
-func (s *service) on(do func(*route) error) http.HandlerFunc {
+// withRoute calls do with the route that the path names, and responds with the route's state.
+func (s *service) withRoute(do func(*route) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		name := req.PathValue("name")
 		r := s.find(name)
@@ -140,23 +129,23 @@ func (s *service) on(do func(*route) error) http.HandlerFunc {
 			return
 		}
 		if r = s.find(name); r != nil {
-			answer(w, r.status())
+			writeJSON(w, r.status())
 		}
 	}
 }
 
-func answer(w http.ResponseWriter, body any) {
+func writeJSON(w http.ResponseWriter, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
-	_ = out.Encode(body) // fails only when the client is gone
+	_ = out.Encode(body) // fails only when the client has disconnected
 }
 
-// collector is the routes' state as metrics.
+// collector exports the state of the routes as metrics.
 type collector struct {
-	service                                 *service
-	inFlight, bytes, lag, age, up, rerouted *prometheus.Desc
+	service                               *service
+	inFlight, bytes, lag, age, up, resent *prometheus.Desc
 }
 
 func newCollector(s *service) *collector {
@@ -168,15 +157,15 @@ func newCollector(s *service) *collector {
 		inFlight: desc("in_flight_messages", "Messages taken from the source and not stored yet."),
 		bytes:    desc("in_flight_bytes", "Bytes of the messages in flight."),
 		lag:      desc("lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell."),
-		age:      desc("in_flight_age_seconds", "Age of the oldest message in flight, since it was received here; 0 without one."),
-		up:       desc("route_up", "1 while the route runs and nothing is the matter, 0 while it is paused, in trouble or failed."),
-		rerouted: desc("resent_total", "Messages sent again because the sink failed."),
+		age:      desc("in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known, since it was received here; 0 without one."),
+		up:       desc("route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed."),
+		resent:   desc("resent_total", "Messages sent again because the sink failed."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.inFlight, c.bytes, c.lag, c.age, c.up, c.rerouted} {
+	for _, d := range []*prometheus.Desc{c.inFlight, c.bytes, c.lag, c.age, c.up, c.resent} {
 		out <- d
 	}
 }
@@ -199,6 +188,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			up = 1
 		}
 		gauge(c.up, up)
-		out <- prometheus.MustNewConstMetric(c.rerouted, prometheus.CounterValue, float64(s.Resent), s.Name)
+		out <- prometheus.MustNewConstMetric(c.resent, prometheus.CounterValue, float64(s.Resent), s.Name)
 	}
 }

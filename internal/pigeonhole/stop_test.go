@@ -21,7 +21,7 @@ type stubborn struct {
 	route           *route
 	began           time.Time
 	drained, closed time.Duration // how long they waited
-	away            chan struct{} // closed when the destination stores again; nil: never
+	unavailable     chan struct{} // closed when the destination stores again; nil: never
 	sent            chan func(error)
 }
 
@@ -41,7 +41,7 @@ func (s stubbornSource) Run(ctx context.Context, lanes *lane.Set) error {
 	}
 	<-ctx.Done()
 	s.began = time.Now()
-	_ = l.Close(s.route.drains.ctx)
+	_ = l.Close(s.route.sourceStop.ctx)
 	s.drained = time.Since(s.began)
 	return nil
 }
@@ -49,19 +49,19 @@ func (s stubbornSource) Run(ctx context.Context, lanes *lane.Set) error {
 func (s *stubborn) Run(ctx context.Context) error {
 	<-ctx.Done()
 	select {
-	case <-s.away:
-	case <-s.route.closing.ctx.Done():
+	case <-s.unavailable:
+	case <-s.route.sinkStop.ctx.Done():
 	}
 	s.closed = time.Since(s.began)
 	return nil
 }
 
-func newStubborn(t *testing.T, away chan struct{}) *stubborn {
+func newStubborn(t *testing.T, unavailable chan struct{}) *stubborn {
 	t.Helper()
 	cfg := parse(t, "routes:\n"+routeTo("a", "x"))
 	r, err := newRoute(cfg, cfg.Routes[0], zap.NewNop(), newMetrics(prometheus.NewRegistry()))
 	require.NoError(t, err)
-	s := &stubborn{route: r, away: away, sent: make(chan func(error), 10)}
+	s := &stubborn{route: r, unavailable: unavailable, sent: make(chan func(error), 10)}
 	r.source, r.sink = stubbornSource{s}, s
 	r.lanes = lane.NewSet(lane.Config{Messages: 10, Bytes: 1 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, lane.Route{
 		Sink: s, Prepare: func() (lane.Prepare, func()) {
@@ -71,8 +71,8 @@ func newStubborn(t *testing.T, away chan struct{}) *stubborn {
 	return s
 }
 
-// TestStopDividesItsTime: with the destination away the source gives up in time for the sinks, and both in time for the
-// process, however little that is.
+// TestStopDividesItsTime: with the destination unavailable the source gives up in time for the
+// sinks, and both in time for the process, however little that is.
 func TestStopDividesItsTime(t *testing.T) {
 	for _, all := range []time.Duration{30 * time.Second, 3 * time.Second} {
 		t.Run(all.String(), func(t *testing.T) {

@@ -15,22 +15,22 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/sonic/retry"
+	"github.com/aviaryhq/aviary/internal/health"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/sentinel"
-	"github.com/aviaryhq/aviary/internal/trouble"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// backend is how to reach the zone's Redis.
+// backend says how to reach the zone's Redis.
 type backend struct {
 	address            string              // host:port; empty with sentinels
-	sentinels          *sentinel.Sentinels // nil: the address is the primary's
+	sentinels          *sentinel.Sentinels // nil: address is that of the primary
 	username, password string
 	tls                *tls.Config
 }
 
-// String names the Redis for people.
+// String names the Redis for logs and errors.
 func (b backend) String() string {
 	if b.sentinels != nil {
 		return "the primary that the Sentinels name"
@@ -38,7 +38,7 @@ func (b backend) String() string {
 	return b.address
 }
 
-// resolve returns where the primary is.
+// resolve returns the address of the primary.
 func (b backend) resolve(ctx context.Context) (string, error) {
 	if b.sentinels != nil {
 		return b.sentinels.Master(ctx)
@@ -46,7 +46,7 @@ func (b backend) resolve(ctx context.Context) (string, error) {
 	return b.address, nil
 }
 
-// backend reads the section, which is valid. Its Sentinels are asked once they run, see follow.
+// backend reads the section, which must be valid. It does not ask the Sentinels: see follow.
 func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
 	u, err := url.Parse(c.url())
 	if err != nil {
@@ -74,52 +74,54 @@ func (c RedisConfig) backend(log *zap.Logger) (backend, error) {
 	return b, err
 }
 
-// follow asks the Sentinels, where there are some, until the process stops.
+// follow asks the Sentinels, if any are configured, until the process stops.
 func (b backend) follow(rt *app.Runtime, zone string) {
 	if b.sentinels != nil {
 		rt.Go("sentinels of zone "+zone, b.sentinels.Run)
 	}
 }
 
-// endpoint is what the proxy needs to know.
-func (c RedisConfig) endpoint(b backend) proxy.Backend {
-	p := proxy.Backend{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
+// endpoint returns the proxy's configuration for connecting to Redis.
+func (c RedisConfig) endpoint(b backend) dialer.Config {
+	p := dialer.Config{Address: b.address, Username: b.username, Password: b.password, TLS: b.tls, DialTimeout: c.ConnectTimeout, Wait: c.Wait}
 	if b.sentinels != nil {
 		p.Resolve = b.resolve
 	}
 	return p
 }
 
-// errUnfit says that a Redis cannot be this zone's backend.
-var errUnfit = errors.New("this Redis cannot be the backend")
+// errUnsuitable says that a Redis cannot be this zone's backend.
+var errUnsuitable = errors.New("this Redis cannot be the backend")
 
-// awaitRedis waits until the Redis answers, and checks that it is fit. A replica is unfit, but where Sentinels may be about to name another one.
-func awaitRedis(ctx context.Context, db *redis.Client, b backend, health *trouble.State) error {
-	var pause retry.Pause
+// awaitRedis waits until Redis answers, and checks that it can be the backend. A replica cannot be
+// the backend. With Sentinels awaitRedis goes on waiting: they may soon name another primary.
+func awaitRedis(ctx context.Context, db *redis.Client, b backend, state *health.State) error {
+	var pause backoff.Backoff
 	for {
 		err := checkRedis(ctx, db)
 		if errors.Is(err, errReplica) && b.sentinels == nil {
-			err = fmt.Errorf("%w: %w", errUnfit, err)
+			err = fmt.Errorf("%w: %w", errUnsuitable, err)
 		}
-		if err == nil || errors.Is(err, errUnfit) {
-			health.Note(nil)
+		if err == nil || errors.Is(err, errUnsuitable) {
+			state.Set(nil)
 			return err
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		health.Note(err)
+		state.Set(err)
 		pause.Wait(ctx)
 	}
 }
 
-// checkRedis returns errUnfit for a Redis that cannot be the backend, and other errors when it cannot be told.
+// checkRedis returns errUnsuitable for a Redis that cannot be the backend. Other errors mean that
+// it could not find out.
 func checkRedis(ctx context.Context, db *redis.Client) error {
 	text, err := db.Info(ctx).Result()
 	var refused redis.Error
 	switch {
 	case errors.As(err, &refused) && !strings.HasPrefix(refused.Error(), "LOADING") && !strings.HasPrefix(refused.Error(), "MASTERDOWN"):
-		return fmt.Errorf("%w: it refuses INFO: %w", errUnfit, err)
+		return fmt.Errorf("%w: it refuses INFO: %w", errUnsuitable, err)
 	case errors.Is(err, errReplica):
 		return err
 	case err != nil:
@@ -127,19 +129,19 @@ func checkRedis(ctx context.Context, db *redis.Client) error {
 	}
 	info := infoOf(text)
 	var errs []error
-	unfit := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnfit}, args...)...))
+	unsuitable := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{errUnsuitable}, args...)...))
 	}
 	if major, _, _ := strings.Cut(info["redis_version"], "."); !atLeast(major, 7) {
-		unfit("its version is %s, and Sonic needs 7.0 or newer", info["redis_version"])
+		unsuitable("its version is %s, and Sonic needs 7.0 or newer", info["redis_version"])
 	}
-	if problem := evictionOf(info); problem != "" {
-		unfit("%s", problem)
+	if problem := evictionProblem(info); problem != "" {
+		unsuitable("%s", problem)
 	} else if info["maxmemory_policy"] == "" {
-		unfit("it does not tell its maxmemory-policy, which has to be %s", noEviction)
+		unsuitable("it does not report its maxmemory-policy, which has to be %s", noEviction)
 	}
 	if info["cluster_enabled"] == "1" {
-		unfit("it is part of a Redis Cluster, which this version of Sonic does not support")
+		unsuitable("it is part of a Redis Cluster, which this version of Sonic does not support")
 	}
 	return errors.Join(errs...)
 }

@@ -9,18 +9,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// certificates are those of the endpoint. They are read again when one of the files has changed: certificates are renewed while the process runs.
+// certificates holds the certificates of the server. It reads the files again when one of them has
+// changed: operators renew certificates while the process runs.
 type certificates struct {
 	cfg TLSConfig
 	log *zap.Logger
 
 	mu    sync.Mutex
-	seen  [3]stamp // of the files when they were read last, with success or without
+	seen  [3]fileVersion // of the files at the last attempt to read them, successful or not
 	valid *tls.Config
 }
 
-// stamp tells one version of a file from another.
-type stamp struct {
+// fileVersion identifies a version of a file.
+type fileVersion struct {
 	modified time.Time
 	size     int64
 }
@@ -28,32 +29,33 @@ type stamp struct {
 // newCertificates reads the files.
 func newCertificates(cfg TLSConfig, log *zap.Logger) (*certificates, error) {
 	c := &certificates{cfg: cfg, log: log.Named("tls")}
-	c.seen = c.stamps()
+	c.seen = c.versions()
 	var err error
 	c.valid, err = cfg.server()
 	return c, err
 }
 
-// config is the endpoint's, which asks for the files' present content at each handshake.
+// config returns the server's TLS configuration. At each handshake it uses the present content of
+// the files.
 func (c *certificates) config() *tls.Config {
 	return &tls.Config{
-		MinVersion:         tls.VersionTLS12, // each handshake has the one of the section
+		MinVersion:         tls.VersionTLS12, // the real minimum is in the configuration of each handshake
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil },
 	}
 }
 
-// current is safe for concurrent use.
+// current returns the configuration from the present files. It is safe for concurrent use.
 func (c *certificates) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.stamps()
+	now := c.versions()
 	if now == c.seen {
 		return c.valid
 	}
 	c.seen = now
 	changed, err := c.cfg.server()
 	if err != nil {
-		c.log.Error("the changed certificates cannot be used, those before stay in force", zap.Error(err))
+		c.log.Error("cannot use the changed certificates, the previous ones stay in use", zap.Error(err))
 		return c.valid
 	}
 	c.log.Info("the certificates have changed")
@@ -61,11 +63,11 @@ func (c *certificates) current() *tls.Config {
 	return changed
 }
 
-// stamps looks at the files. One that is missing has the zero stamp.
-func (c *certificates) stamps() (all [3]stamp) {
+// versions returns the versions of the files. A missing file has the zero version.
+func (c *certificates) versions() (all [3]fileVersion) {
 	for i, file := range []string{c.cfg.CertFile, c.cfg.KeyFile, c.cfg.ClientCAFile} {
 		if info, err := os.Stat(file); err == nil {
-			all[i] = stamp{info.ModTime(), info.Size()}
+			all[i] = fileVersion{info.ModTime(), info.Size()}
 		}
 	}
 	return all

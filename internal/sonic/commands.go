@@ -20,28 +20,31 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Command is what the process does in place of serving.
+// Command is what the process does instead of running as a service.
 type Command struct {
-	// Check compares the Redis of the peers with this zone's. Repair also repairs what differs.
+	// Check compares the Redis of the peers with this zone's Redis. Repair also repairs the keys
+	// that differ.
 	Check, Repair bool
-	// From is the zone whose state Repair takes; empty: the newer one.
+	// From is the zone whose state Repair takes; empty: the zone with the newer state of a key.
 	From string
-	// Bootstrap is the zone from which this one's empty Redis is filled; nil: it is not.
+	// Bootstrap is the zone from which the process fills this zone's empty Redis; nil: it fills
+	// nothing.
 	Bootstrap *string
 }
 
-func (c Command) given() bool { return c.Check || c.Repair || c.Bootstrap != nil || c.From != "" }
+func (c Command) isSet() bool { return c.Check || c.Repair || c.Bootstrap != nil || c.From != "" }
 
-// validate returns what is wrong with the command line: a command that is mistaken must not become a service.
+// validate returns what is wrong with the command line. A mistake in a command must not start the
+// service instead.
 func (c Command) validate(cfg Config) error {
 	named := func(zone string) bool {
 		return slices.ContainsFunc(cfg.Peers, func(p Peer) bool { return p.Zone == zone })
 	}
 	switch {
 	case (c.Check || c.Repair) && c.Bootstrap != nil:
-		return errors.New("-bootstrap goes without -check and -repair")
+		return errors.New("-bootstrap cannot be combined with -check or -repair")
 	case c.From != "" && !c.Repair:
-		return errors.New("-repair.from goes with -repair")
+		return errors.New("-repair.from needs -repair")
 	case c.Bootstrap != nil && *c.Bootstrap == "":
 		return errors.New("-bootstrap needs the name of a zone")
 	case len(cfg.Peers) == 0:
@@ -57,7 +60,7 @@ func (c Command) validate(cfg Config) error {
 
 // Flags registers the command line's own flags.
 func Flags(fs *flag.FlagSet, cfg *Config) {
-	// A command runs beside a service, whose admin server has the usual port.
+	// A command often runs on a machine with a service, whose admin server has the default port.
 	beside := func() { cfg.Admin.Listen, cfg.Log.Level = "127.0.0.1:0", "warn" }
 	command := func(set *bool) func(string) error {
 		return func(text string) (err error) {
@@ -105,7 +108,7 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		var err error
 		if cfg.Command.Bootstrap == nil {
 			err = compare(ctx, cfg, local, others, os.Stdout)
-		} else if err = checkRedis(ctx, db); err == nil { // no Sonic has looked at this Redis yet
+		} else if err = checkRedis(ctx, db); err == nil { // no Sonic has checked this Redis yet
 			err = bootstrap(ctx, cfg, client, local, others, os.Stdout)
 		}
 		if err != nil {
@@ -118,7 +121,8 @@ func buildCommand(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	return nil
 }
 
-// replyTimeout bounds one reply of a Redis to a command. A key is read, or made, in one step: one of millions of elements takes a while.
+// replyTimeout bounds one reply of a Redis to a command. Redis reads or writes a key in one step,
+// which takes long for a key with millions of elements.
 const replyTimeout = 5 * time.Minute
 
 // open makes the client of a zone's Redis.
@@ -130,7 +134,7 @@ func open(rt *app.Runtime, zone string, cfg RedisConfig) (*zones.Zone, *redis.Cl
 	db, _ := cfg.control(b, nil, nil)
 	rt.OnStop("redis of zone "+zone, func(context.Context) error { return db.Close() })
 	b.follow(rt, zone)
-	return zones.New(zone, db.WithTimeout(replyTimeout), onlyLane), db, nil
+	return zones.New(zone, db.WithTimeout(replyTimeout), onlyShard), db, nil
 }
 
 // bootstrap fills this zone's Redis.
@@ -148,8 +152,10 @@ func bootstrap(ctx context.Context, cfg Config, client *messaging.Client, local 
 // subscribeTimeout bounds making one subscription, and reading the end of its topic.
 const subscribeTimeout = 30 * time.Second
 
-// subscribe makes the subscriptions that this zone needs, so that what other zones do from now on waits for its Sonic. What they did before may not: it
-// returns how far the topics are, this zone's own, too, for a zone that was emptied.
+// subscribe creates the subscriptions that this zone needs: Pulsar then keeps all later effects of
+// other zones until this zone's Sonic applies them. Earlier effects may not be kept. So it returns
+// the last effect of each topic. That includes this zone's own topic, for a zone whose Redis was
+// emptied.
 func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones.Reached, error) {
 	least := zones.Reached{}
 	for _, zone := range cfg.zones() {
@@ -162,7 +168,7 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 		}
 		last, err := client.Last(ctx, cfg.topicOf(zone))
 		if zone == cfg.Zone && errors.Is(err, context.DeadlineExceeded) {
-			continue // its last message was there once, and is not kept any more
+			continue // the topic had a last message, but does not keep it any more
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the end of the topic of zone %s: %w", zone, err)
@@ -175,15 +181,17 @@ func subscribe(ctx context.Context, cfg Config, client *messaging.Client) (zones
 			return nil, fmt.Errorf("message %s of %s: %w", last.ID, last.Topic, err)
 		}
 		if least[zone] = h.Last; h.Part < h.Parts {
-			least[zone] = h.Prev // the rest is not stored
+			least[zone] = h.Prev // the remaining parts are not stored
 		}
 	}
 	return least, nil
 }
 
-// compare compares this zone with the others, one by one, and repairs what differs if it is to. The error says that something differs still.
+// compare compares this zone with the others, one by one, and with -repair repairs the keys that
+// differ. It returns an error if keys still differ at the end.
 func compare(ctx context.Context, cfg Config, local *zones.Zone, others []*zones.Zone, w io.Writer) error {
-	// The zone whose state is taken is the first: then this zone has its state, too, and the others get it from here.
+	// The zone of -repair.from comes first. Then this zone has its state, and the other zones get
+	// it from this zone.
 	command := cfg.Command
 	others = slices.Clone(others)
 	slices.SortStableFunc(others, func(a, b *zones.Zone) int { return fromFirst(command.From, a) - fromFirst(command.From, b) })
@@ -220,7 +228,7 @@ func compareOne(ctx context.Context, command Command, check zones.Check, w io.Wr
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	differ := func(d zones.Difference, text string) {
 		say("%s", text)
-		if !d.Unsettled {
+		if !d.Changing {
 			left++
 		}
 	}

@@ -62,7 +62,7 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	require.ErrorContains(t, err, "1 keys differ")
 	require.ErrorContains(t, command(t, cfg, "-bootstrap", "c"), "peers does not name the Redis of zone c")
 	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b"), "holds the state of zone a")
-	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b", "-check"), "goes without")
+	require.ErrorContains(t, command(t, cfg, "-bootstrap", "b", "-check"), "cannot be combined with")
 	err = command(t, cfg, "-repair", "-repair.from", "c")
 	require.ErrorContains(t, err, "zone c is neither this one nor one of peers")
 	assert.Equal(t, "other", clients["b"].Get(t.Context(), "k").Val())
@@ -75,14 +75,15 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 	assert.Equal(t, "other", clients["a"].Get(t.Context(), "k").Val())
 }
 
-// TestAMistakenCommandIsNoService: an empty variable in a script must not start a Sonic beside the one that runs.
+// TestAMistakenCommandIsNoService: an empty variable in a script must not start a Sonic beside the
+// one that runs.
 func TestAMistakenCommandIsNoService(t *testing.T) {
 	cfg := sonic.DefaultConfig()
 	cfg.Zone, cfg.Zones = "a", []string{"a", "b"}
 	cfg.Peers = []sonic.Peer{{Zone: "b", Redis: sonic.RedisConfig{URL: "redis://127.0.0.1:1"}}}
 	require.ErrorContains(t, command(t, cfg, "-bootstrap", ""), "-bootstrap needs the name of a zone")
-	require.ErrorContains(t, command(t, cfg, "-repair.from", "b"), "-repair.from goes with -repair")
-	require.ErrorContains(t, command(t, cfg, "-check", "-repair.from", "b"), "-repair.from goes with -repair")
+	require.ErrorContains(t, command(t, cfg, "-repair.from", "b"), "-repair.from needs -repair")
+	require.ErrorContains(t, command(t, cfg, "-check", "-repair.from", "b"), "-repair.from needs -repair")
 
 	fs := flag.NewFlagSet("sonic", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -93,7 +94,8 @@ func TestAMistakenCommandIsNoService(t *testing.T) {
 	require.Error(t, fs.Parse([]string{"-check=perhaps"}))
 }
 
-// TestRepairFromOneOfSeveralPeers: the zone whose state is taken need not be in each pair that is compared.
+// TestRepairFromOneOfSeveralPeers: the zone whose state is taken need not be in each pair that is
+// compared.
 func TestRepairFromOneOfSeveralPeers(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	cfg := sonic.DefaultConfig()

@@ -19,39 +19,46 @@ import (
 // Config is the configuration of sonic.
 type Config struct {
 	app.Common `yaml:",inline"`
-	// Listen is where clients of Redis connect: host:port; port 0 lets the system choose. Default 127.0.0.1:6380.
+	// Listen is the address that Redis clients connect to: host:port; port 0 lets the system
+	// choose. Default 127.0.0.1:6380.
 	Listen string `yaml:"listen"`
 	// TLS encrypts the connections of clients. Default: off.
 	TLS TLSConfig `yaml:"tls"`
-	// Users may log in with AUTH or HELLO, and then everybody has to. Default: none; everybody is the user "default", without a password.
+	// Users are the users that may log in with AUTH or HELLO. With at least one user, every client
+	// must log in. Default: none; every client is the user "default", without a password.
 	Users []User `yaml:"users"`
 	// Limits of clients.
 	Limits Limits `yaml:"limits"`
-	// Redis is this zone's Redis.
+	// Redis says how to reach this zone's primary.
 	Redis RedisConfig `yaml:"redis"`
-	// Pulsar is this zone's cluster, to which those of the other zones replicate.
+	// Pulsar is this zone's cluster. The clusters of the other zones replicate to it.
 	Pulsar messaging.Config `yaml:"pulsar"`
 	// Zone is this zone's name. Default: default.
 	Zone string `yaml:"zone"`
-	// Zones are all zones, this one too. Default: this one alone.
+	// Zones are the names of all zones, including this one. Default: only this zone.
 	Zones []string `yaml:"zones"`
-	// Topic is the beginning of the topics' names: each zone writes <topic>-<zone>-0 and reads those of the others. Default
-	// persistent://public/default/sonic.
+	// Topic is the prefix of the topics' names: each zone writes to <topic>-<zone>-0 and reads the
+	// topics of the other zones. Default persistent://public/default/sonic.
 	Topic string `yaml:"topic"`
-	// Ack says when a write is answered. local: Redis has executed it and has its effect in the outbox. published: Pulsar has stored the effect,
-	// too. A zone that is alone stores nothing in Pulsar: there both are the same. Default local.
+	// Ack says when Sonic answers a write. local: when Redis has executed it and has its effect in
+	// the outbox. published: when Pulsar, too, has stored the effect. A zone without other zones
+	// stores nothing in Pulsar: there both values mean the same. Default local.
 	Ack string `yaml:"ack"`
-	// Conflicts says, by prefixes of keys, how writes of several zones to one key are resolved. The longest prefix counts. Default: lww for all.
+	// Conflicts says, by prefixes of keys, how Sonic resolves writes of several zones to one key.
+	// The longest prefix that matches counts. Default: lww for all keys.
 	Conflicts []Conflict `yaml:"conflicts"`
-	// Publish says who gets what PUBLISH sends. relay: subscribers of this zone. replicate: those of all zones; PUBLISH is a write then. Default relay.
+	// Publish says which subscribers get what PUBLISH sends. relay: those of this zone. replicate:
+	// those of all zones; PUBLISH is then a write. Default relay.
 	Publish string `yaml:"publish"`
-	// Outbox bounds the effects that Pulsar has not stored yet.
+	// Outbox sets bounds for the effects that Pulsar has not stored yet.
 	Outbox OutboxConfig `yaml:"outbox"`
-	// Peers are the Redis of other zones. Only the commands -check, -repair and -bootstrap reach them. Default: none.
+	// Peers are the Redis servers of other zones. Only the commands -check, -repair and -bootstrap
+	// use them. Default: none.
 	Peers []Peer `yaml:"peers"`
-	// MaxClockSkew is how far another zone's clock may be ahead of this one's Redis before it is alarmed. Default 500ms.
+	// MaxClockSkew is how far another zone's clock may be ahead of this zone's before Sonic logs a
+	// warning. Default 500ms.
 	MaxClockSkew time.Duration `yaml:"max_clock_skew"`
-	// Command is of the command line only, see Flags.
+	// Command comes from the command line only, see Flags.
 	Command Command `yaml:"-"`
 }
 
@@ -69,41 +76,45 @@ const (
 
 // Policies for conflicts.
 const (
-	policyLWW     = "lww"     // the last write wins, by a hybrid logical clock
-	policyNone    = "none"    // effects are applied as they come: for keys that one zone writes
+	policyLWW     = "lww"     // the last write wins, ordered by a hybrid logical clock
+	policyNone    = "none"    // effects are applied in the order of arrival: for keys that only one zone writes
 	policyCounter = "counter" // increments of all zones add up
 )
 
-// What becomes of writes when the outbox is full.
+// What happens to writes when the outbox is full.
 const (
 	fullBlock = "block" // they wait
-	fullFail  = "fail"  // they are refused
-	fullGoOn  = "go_on" // their effects are dropped; what they change is shipped later
+	fullFail  = "fail"  // they get an error
+	fullDrop  = "drop"  // their effects are dropped; the state of the changed keys is shipped later
 )
 
-// Values of the outbox' mode.
+// Values of the outbox's mode.
 const (
 	outboxStream = "stream" // a stream in Redis
-	outboxOff    = "off"    // the memory of a Sonic
+	outboxOff    = "off"    // the memory of one Sonic process
 )
 
 // RedisConfig says how to reach the zone's Redis.
 type RedisConfig struct {
-	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. With Sentinels it has no host: redis://, rediss://, redis://user:password@.
-	// Default redis://127.0.0.1:6379; with Sentinels redis://.
+	// URL is redis://[[user]:password@]host[:port], or rediss:// for TLS. With Sentinels it must
+	// name no host: redis://, rediss://, redis://user:password@. Default redis://127.0.0.1:6379;
+	// with Sentinels redis://.
 	URL string `yaml:"url"`
-	// Sentinel says which Sentinels know where Redis is. Default: none, it is where URL says.
+	// Sentinel says which Sentinels know the address of the primary. Default: none, url says where
+	// Redis is.
 	Sentinel SentinelConfig `yaml:"sentinel"`
-	// Username and Password, or the file that holds the password, are Sonic's own: the commands of all clients run as this user, whoever they are to
-	// Sonic. Default: none, the user "default" of Redis without a password.
+	// Username and Password, or the file that holds the password, are what Sonic logs in to Redis
+	// with. The commands of all clients run as this Redis user, whichever Sonic user they log in
+	// as. Default: none, the user "default" of Redis without a password.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
 	// ConnectTimeout bounds one attempt to connect. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// Wait is how long commands that Redis was not sent yet wait for one that is away, before they are answered with an error. Default 5s.
+	// Wait is how long commands that Sonic has not sent to Redis yet wait while Redis cannot be
+	// reached. Then Sonic answers them with an error. Default 5s.
 	Wait time.Duration `yaml:"wait"`
-	// TLS of rediss://.
+	// TLS is used with rediss:// in url.
 	TLS RedisTLSConfig `yaml:"tls"`
 }
 
@@ -111,33 +122,38 @@ type RedisConfig struct {
 type Peer struct {
 	// Zone is the other zone's name.
 	Zone string `yaml:"zone"`
-	// Redis is that zone's.
+	// Redis says how to reach that zone's primary.
 	Redis RedisConfig `yaml:"redis"`
 }
 
 // Conflict is the policy of the keys that begin with Prefix.
 type Conflict struct {
-	// Prefix of the keys; empty: all keys that no other prefix fits.
+	// Prefix of the keys; empty: all keys that no other prefix matches.
 	Prefix string `yaml:"prefix"`
 	// Policy is lww, none or counter.
 	Policy string `yaml:"policy"`
 }
 
-// OutboxConfig is about the effects that wait until Pulsar has stored them. `outbox: off` in the file, or SONIC_OUTBOX=off, is short for `outbox: {mode: off}`.
+// OutboxConfig configures where effects wait until Pulsar has stored them. `outbox: off` in the
+// file, or SONIC_OUTBOX=off, is short for `outbox: {mode: off}`.
 type OutboxConfig struct {
-	// Mode says where effects wait. stream: in Redis, in the step that executes the write. off: in the memory of a Sonic. That takes less time, and a crash
-	// of that Sonic loses what was not stored: other zones never get it, and only the number of such effects is known. Default stream.
+	// Mode says where effects wait. stream: in Redis; the write and its effect are one atomic step.
+	// off: in the memory of one Sonic process. That is faster, but a crash of that process loses
+	// the effects that Pulsar has not stored: other zones never get them, and Sonic only counts
+	// them. Default stream.
 	Mode string `yaml:"mode"`
-	// Bytes that the outbox may take in Redis. Default 256MiB.
+	// Bytes is how much memory the outbox may use in Redis. Default 256MiB.
 	Bytes config.Bytes `yaml:"bytes"`
-	// Age that the oldest effect may have. 0: any. Default 0.
+	// Age is how old the oldest effect may be. 0: no limit. Default 0.
 	Age time.Duration `yaml:"age"`
-	// Full says what becomes of writes while a bound is exceeded. block: they wait. fail: they are refused. go_on: they are executed
-	// and not replicated; what they change is noted by key, and the keys' state is replicated once there is room. Default block.
+	// Full says what happens to writes while a bound is exceeded. block: they wait. fail: they get
+	// an error. drop: Redis executes them, and their effects are dropped; Sonic notes the keys
+	// that they change, and replicates the state of these keys once the outbox has room again.
+	// Default block.
 	Full string `yaml:"full"`
 }
 
-// DefaultConfig returns the defaults: all that is needed where Redis and Pulsar run on this machine.
+// DefaultConfig returns the defaults. They suffice where Redis and Pulsar run on this machine.
 func DefaultConfig() Config {
 	return Config{
 		Common:       app.DefaultCommon("127.0.0.1:9303"),
@@ -205,10 +221,10 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Ack == ackPublished && c.Outbox.Mode == outboxOff {
-		fault("ack", "must not be published with outbox off: an answer that waits for Pulsar and an effect that a crash may lose do not go together")
+		fault("ack", "must not be published with outbox off: published says that a crash loses no answered write, and with outbox off it may lose some")
 	}
-	if c.Ack == ackPublished && c.Outbox.Full == fullGoOn {
-		fault("outbox.full", "must not be go_on with ack published: a write that is not replicated cannot be answered")
+	if c.Ack == ackPublished && c.Outbox.Full == fullDrop {
+		fault("outbox.full", "must not be drop with ack published: a write that is not replicated cannot be answered")
 	}
 	if c.MaxClockSkew <= 0 {
 		fault("max_clock_skew", "must be > 0, got %s", c.MaxClockSkew)
@@ -216,7 +232,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// zoneRule is what a zone's name is: it is part of the names of topics and of stored versions.
+// zoneRule describes a valid zone name. The name is part of the names of topics and of stored
+// versions.
 const zoneRule = "letters, digits, '-' and '_', at most 32 of them"
 
 func validZone(name string) bool {
@@ -229,9 +246,9 @@ func (c RedisConfig) Validate() error {
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	u, err := url.Parse(c.url())
 	switch {
-	case err == nil && c.Sentinel.given() && u.Host != "":
+	case err == nil && c.Sentinel.isSet() && u.Host != "":
 		fault("url", "must name no host with sentinel, which says where Redis is: redis:// or rediss://")
-	case err != nil || u.Hostname() == "" && !c.Sentinel.given() || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
+	case err != nil || u.Hostname() == "" && !c.Sentinel.isSet() || u.Scheme != "redis" && u.Scheme != "rediss" || u.RawQuery != "" || u.Fragment != "":
 		fault("url", "must be redis://host:port or rediss://host:port")
 	case u.Port() != "" && !validPort(u.Port()):
 		fault("url", "must name a port from 1 to 65535, got %s", u.Port())
@@ -278,7 +295,7 @@ func (c *Conflict) SetDefaults() { c.Policy = policyLWW }
 // SetDefaults is called before the entry is decoded.
 func (p *Peer) SetDefaults() {
 	p.Redis = defaultRedis()
-	p.Redis.URL = "" // there is none that fits
+	p.Redis.URL = "" // no default is right for another zone
 }
 
 // Shorthand implements config.Shorthand.
@@ -286,9 +303,10 @@ func (c OutboxConfig) Shorthand() string { return "mode" }
 
 // Validate returns every fault of the section.
 func (c OutboxConfig) Validate() error {
-	errs := []error{config.CheckOneOf("mode", c.Mode, outboxStream, outboxOff), config.CheckOneOf("full", c.Full, fullBlock, fullFail, fullGoOn)}
-	if c.Bytes < config.MiB {
-		errs = append(errs, config.Fault("bytes", "must be at least 1MiB, got %s", c.Bytes))
+	errs := []error{
+		config.CheckOneOf("mode", c.Mode, outboxStream, outboxOff),
+		config.CheckOneOf("full", c.Full, fullBlock, fullFail, fullDrop),
+		config.CheckAtLeast("bytes", c.Bytes, config.MiB),
 	}
 	if c.Age < 0 {
 		errs = append(errs, config.Fault("age", "must be >= 0, got %s", c.Age))
@@ -296,7 +314,7 @@ func (c OutboxConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// zones are all zones, this one first.
+// zones returns all zones, this one first.
 func (c Config) zones() []string {
 	all := []string{c.Zone}
 	for _, zone := range c.Zones {
@@ -307,8 +325,8 @@ func (c Config) zones() []string {
 	return all
 }
 
-// onlyLane is the lane of all effects so far.
-const onlyLane = 0
+// onlyShard is the only shard that this version uses: all effects are in it.
+const onlyShard = 0
 
-// topicOf is the topic that a zone's effects are stored in.
-func (c Config) topicOf(zone string) string { return fmt.Sprintf("%s-%s-%d", c.Topic, zone, onlyLane) }
+// topicOf returns the topic that stores a zone's effects.
+func (c Config) topicOf(zone string) string { return fmt.Sprintf("%s-%s-%d", c.Topic, zone, onlyShard) }

@@ -15,27 +15,29 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// SentinelConfig says which Sentinels know where the zone's Redis is.
+// SentinelConfig names the Sentinels that know the address of the zone's primary.
 type SentinelConfig struct {
-	// Master is the name under which the Sentinels watch the primary. Default: none; url says where Redis is.
+	// Master is the name under which the Sentinels watch the primary. Default: none; url says where
+	// Redis is.
 	Master string `yaml:"master"`
-	// Addresses of the Sentinels, host:port. All are asked.
+	// Addresses of the Sentinels, host:port. Sonic asks all of them.
 	Addresses []string `yaml:"addresses"`
-	// Username and Password, or the file that holds the password, are for the Sentinels themselves. Default: none.
+	// Username and Password, or the file that holds the password, log in to the Sentinels, not to
+	// Redis. Default: none.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// TLS has the Sentinels reached by TLS, with what tls of redis says. Default false.
+	// TLS encrypts the connections to the Sentinels, with the settings in redis.tls. Default false.
 	TLS bool `yaml:"tls"`
 }
 
-func (c SentinelConfig) given() bool {
+func (c SentinelConfig) isSet() bool {
 	return c.Master != "" || len(c.Addresses) > 0 || c.Username != "" || c.Password != "" || c.PasswordFile != "" || c.TLS
 }
 
 // Validate returns every fault of the section.
 func (c SentinelConfig) Validate() error {
-	if !c.given() {
+	if !c.isSet() {
 		return nil
 	}
 	var errs []error
@@ -62,21 +64,22 @@ func (c SentinelConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// defaultURL is that of a Redis on this machine.
+// defaultURL is the URL of a Redis on this machine.
 const defaultURL = "redis://127.0.0.1:6379"
 
-// url is where Redis is; with Sentinels the user and whether there is TLS: the default counts as none.
+// url returns the configured URL. With Sentinels it says only the user and whether TLS is used, and
+// the default URL becomes one without a host.
 func (c RedisConfig) url() string {
-	if c.URL == defaultURL && c.Sentinel.given() {
+	if c.URL == defaultURL && c.Sentinel.isSet() {
 		return "redis://"
 	}
 	return c.URL
 }
 
-// sentinelTimeout bounds one question to one Sentinel: all are asked at the same time.
+// sentinelTimeout bounds one request to one Sentinel. Sonic asks all of them at the same time.
 const sentinelTimeout = time.Second
 
-// sentinels are those of the section, which is valid.
+// sentinels returns a client of the configured Sentinels. The section must be valid.
 func (c RedisConfig) sentinels(log *zap.Logger) (*sentinel.Sentinels, error) {
 	password, err := secret.Resolve(c.Sentinel.Password, c.Sentinel.PasswordFile)
 	if err != nil {

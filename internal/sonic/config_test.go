@@ -100,7 +100,7 @@ zones: [b, c, b, "d@"]
 topic: non-persistent://public/default/x
 ack: never
 conflicts: [{prefix: x, policy: best}, {prefix: x}, {prefix: "{sonic:0}"}]
-outbox: {mode: sometimes, bytes: 1KiB, age: -1s, full: drop}
+outbox: {mode: sometimes, bytes: 1KiB, age: -1s, full: never}
 max_clock_skew: 0s
 peers: [{zone: c, redis: {url: "http://x"}}, {zone: c, redis: {url: "redis://c:99999"}}, {zone: "a b", redis: {url: "redis://c"}}, {zone: e, redis: {url: "redis://e"}}]
 admin: {listen: nowhere}
@@ -110,7 +110,7 @@ admin: {listen: nowhere}
 		"listen: must be host:port", "redis.url: must be redis://", "redis.connect_timeout: must be > 0", "pulsar.url: must start with pulsar://",
 		"zone: must be letters", "zones[2]: must be unique", "zones[3]: must be letters", `zones: must hold this zone, "a b"`, "topic: must be a name or persistent://",
 		"ack: must be one of local, published", "conflicts[0].policy: must be one of lww, none, counter", "conflicts[1].prefix: must be unique",
-		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, go_on", "outbox.mode: must be one of stream, off",
+		"conflicts[2].prefix: must not begin with {sonic:", "outbox.bytes: must be at least 1MiB", "outbox.age: must be >= 0", "outbox.full: must be one of block, fail, drop", "outbox.mode: must be one of stream, off",
 		"peers[0].redis.url: must be redis://", "peers[1].zone: must be unique", "peers[1].redis.url: must name a port from 1 to 65535, got 99999", "peers[2].zone: must be another one of zones", "peers[3].zone: must be another one of zones",
 		"redis.wait: must be > 0", "redis.tls: is of no use without rediss://", "redis.tls.ca_file: must name a readable file of PEM certificates",
 		"redis.tls.cert_file: must be given together with key_file", "\n  tls.cert_file: must be given together with key_file",
@@ -148,10 +148,10 @@ func TestOutboxOff(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"outbox: on":                              `outbox.mode: must be one of stream, off, got "on"`,
-		"outbox: []":                              "outbox: must be",
-		"{outbox: off, ack: published}":           "ack: must not be published with outbox off",
-		"{outbox: {full: go_on}, ack: published}": "outbox.full: must not be go_on with ack published",
+		"outbox: on":                             `outbox.mode: must be one of stream, off, got "on"`,
+		"outbox: []":                             "outbox: must be",
+		"{outbox: off, ack: published}":          "ack: must not be published with outbox off",
+		"{outbox: {full: drop}, ack: published}": "outbox.full: must not be drop with ack published",
 	} {
 		_, err := load(t, write(t, text))
 		assert.ErrorContains(t, err, want, text)

@@ -10,16 +10,18 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
-// TLSConfig encrypts the connections of clients. All files are PEM. They are read again when they have changed; where the new ones cannot be used
-// those before stay in force, and the log says so.
+// TLSConfig encrypts the connections of clients. All files are PEM. Sonic reads them again when
+// they have changed. If the new files cannot be used, the previous ones stay in use, and Sonic logs
+// an error.
 type TLSConfig struct {
-	// CertFile and KeyFile are the endpoint's certificate, with those between it and its authority behind it, and its key. Default: none, connections
-	// are not encrypted.
+	// CertFile holds the server's certificate, followed by the intermediate certificates up to its
+	// authority. KeyFile holds its private key. Default: none, connections are not encrypted.
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`
-	// ClientCAFile holds authorities: only clients with a certificate of one of them may connect. Default: none, no certificate is asked for.
+	// ClientCAFile holds authorities: only clients with a certificate of one of them may connect.
+	// Default: none, clients need no certificate.
 	ClientCAFile string `yaml:"client_ca_file"`
-	// MinVersion is the least version of TLS, 1.2 or 1.3. Default 1.2.
+	// MinVersion is the lowest version of TLS, 1.2 or 1.3. Default 1.2.
 	MinVersion string `yaml:"min_version"`
 }
 
@@ -42,10 +44,10 @@ func (c TLSConfig) Validate() error {
 	case c.CertFile != "":
 		errs = append(errs, checkPair(c.CertFile, c.KeyFile))
 	}
-	return errors.Join(append(errs, checkAuthorities("client_ca_file", c.ClientCAFile))...)
+	return errors.Join(append(errs, config.CheckAuthorities("client_ca_file", c.ClientCAFile))...)
 }
 
-// server makes the configuration of what is in the files.
+// server reads the files and returns the TLS configuration of the server.
 func (c TLSConfig) server() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 	if err != nil {
@@ -64,22 +66,26 @@ func (c TLSConfig) server() (*tls.Config, error) {
 	return conf, nil
 }
 
-// RedisTLSConfig is how the certificate of Redis is verified, and which one is shown to it. All files are PEM.
+// RedisTLSConfig says how Sonic verifies the certificate of Redis, and which certificate it
+// presents to Redis. All files are PEM.
 type RedisTLSConfig struct {
-	// CAFile holds the authorities to trust. It is read at the start. Default: the system's.
+	// CAFile holds the authorities to trust. Sonic reads it at the start. Default: the system's
+	// authorities.
 	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile are the certificate that Redis is shown. They are read again at each connection. Default: none.
+	// CertFile and KeyFile hold the certificate that Sonic presents to Redis, and its private key.
+	// Sonic reads them again for each connection. Default: none.
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`
-	// ServerName must be in the certificate of Redis. Default: the URL's host.
+	// ServerName is the name that the certificate of Redis must have. Default: the URL's host.
 	ServerName string `yaml:"server_name"`
-	// Insecure does not verify the certificate of Redis: anybody may then pretend to be it. Default false.
+	// Insecure turns off the verification of the certificate of Redis: any server may then pretend
+	// to be this Redis. Default false.
 	Insecure bool `yaml:"insecure"`
 }
 
 // Validate returns every fault of the section.
 func (c RedisTLSConfig) Validate() error {
-	errs := []error{checkAuthorities("ca_file", c.CAFile)}
+	errs := []error{config.CheckAuthorities("ca_file", c.CAFile)}
 	switch {
 	case (c.CertFile == "") != (c.KeyFile == ""):
 		errs = append(errs, config.Fault("cert_file", "must be given together with key_file"))
@@ -89,11 +95,11 @@ func (c RedisTLSConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// client makes the configuration of connections to Redis.
+// client returns the TLS configuration of connections to Redis.
 func (c RedisTLSConfig) client(u *url.URL) (*tls.Config, error) {
 	conf := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: cmp.Or(c.ServerName, u.Hostname()),
-		InsecureSkipVerify: c.Insecure, //nolint:gosec // off unless the operator asks for it by a key that says what it does
+		InsecureSkipVerify: c.Insecure, //nolint:gosec // only when the operator sets the key insecure
 	}
 	if c.CAFile != "" {
 		var err error
@@ -110,7 +116,8 @@ func (c RedisTLSConfig) client(u *url.URL) (*tls.Config, error) {
 	return conf, nil
 }
 
-// checkPair returns a fault of cert_file or key_file. It does not repeat their values: they may be what was meant for the files.
+// checkPair returns a fault of cert_file or key_file. The fault does not contain their values: by
+// mistake they may hold a private key itself instead of a file name.
 func checkPair(certFile, keyFile string) error {
 	certificate, err := os.ReadFile(certFile)
 	if err != nil {
@@ -122,16 +129,6 @@ func checkPair(certFile, keyFile string) error {
 	}
 	if _, err := tls.X509KeyPair(certificate, key); err != nil {
 		return config.Fault("cert_file", "must name a PEM certificate, and key_file its key: %s", err)
-	}
-	return nil
-}
-
-func checkAuthorities(path, file string) error {
-	if file == "" {
-		return nil
-	}
-	if _, err := config.ReadAuthorities(file); err != nil {
-		return config.Fault(path, "must name a readable file of PEM certificates: %s", config.WithoutPath(err))
 	}
 	return nil
 }

@@ -6,20 +6,22 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// User is who may log in with AUTH or HELLO.
+// User is a user that may log in with AUTH or HELLO.
 type User struct {
 	// Name of the user. AUTH with a password alone logs in as "default".
 	Name string `yaml:"name"`
-	// Password, or PasswordFile, which holds it. One of them is required. The file is read at the start and at SIGHUP.
+	// Password is the user's password. PasswordFile is a file that holds it. One of the two is
+	// required. Sonic reads the file at the start and at SIGHUP.
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// ReadOnly refuses commands that write. Default false.
+	// ReadOnly makes Sonic refuse commands of this user that write. Default false.
 	ReadOnly bool `yaml:"read_only"`
-	// Keys are prefixes: commands of the user may name only keys that begin with one of them. Default: none, all keys.
+	// Keys are prefixes: commands of the user may name only keys that begin with one of these
+	// prefixes. Default: none, all keys.
 	Keys []string `yaml:"keys"`
 }
 
@@ -48,7 +50,7 @@ func (u User) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkUsers returns a fault for each name that is there twice.
+// checkUsers returns a fault for each name that occurs twice.
 func checkUsers(users []User) error {
 	var errs []error
 	first := map[string]int{}
@@ -62,15 +64,15 @@ func checkUsers(users []User) error {
 	return errors.Join(errs...)
 }
 
-// users are those of the endpoint, with their passwords.
-func (c Config) users() ([]proxy.User, error) {
-	var users []proxy.User
+// users returns the users of the proxy, with their passwords.
+func (c Config) users() ([]access.User, error) {
+	var users []access.User
 	for i, u := range c.Users {
 		password, err := secret.Resolve(u.Password, u.PasswordFile)
 		if err != nil {
 			return nil, fmt.Errorf("users[%d]: %w", i, err)
 		}
-		user := proxy.User{Name: u.Name, Password: password.Reveal(), ReadOnly: u.ReadOnly}
+		user := access.User{Name: u.Name, Password: password.Reveal(), ReadOnly: u.ReadOnly}
 		if len(u.Keys) > 0 {
 			user.Keys = u.Keys
 		}

@@ -8,30 +8,31 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Connect returns what -config.connect tries: this zone's Redis with its Sentinels, Pulsar with the topics of all zones, and the Redis of the peers.
+// Connect returns what -config.connect tries: this zone's Redis with its Sentinels, Pulsar with the
+// topics of all zones, and the Redis of the peers.
 func Connect(cfg Config) (trials []trial.Trial, end func()) {
-	quiet()
-	trials, endRedis := cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
+	disableClientLog()
+	var all trial.List
+	all.AddAll(cfg.Redis.try("redis", func(db *redis.Client) []trial.Trial {
 		return []trial.Trial{
 			{Name: "redis: functions", Try: func(ctx context.Context) error { return tryFunctions(ctx, db) }},
 			{Name: "redis: appendonly", Try: func(ctx context.Context) error { return tryAppendOnly(ctx, db) }},
 		}
-	})
-	pulsar, endPulsar := trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics)
-	trials = append(trials, pulsar)
-	ends := []func(){endRedis, endPulsar}
+	}))
+	all.Add(trial.Pulsar("pulsar", cfg.Pulsar, cfg.tryTopics))
 	for i, peer := range cfg.Peers {
-		other, end := peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), func(*redis.Client) []trial.Trial { return nil })
-		trials, ends = append(trials, other...), append(ends, end)
+		all.AddAll(peer.Redis.try(fmt.Sprintf("peers[%d].redis", i), func(*redis.Client) []trial.Trial { return nil }))
 	}
-	return trials, trial.Ends(ends...)
+	return all.Trials, all.End
 }
 
-// try has what finds out whether the Redis is fit, and what each Sentinel says; path is the section's.
+// try returns the trials of a Redis: whether it can be the backend, and whether each Sentinel
+// answers. path is the path of the section.
 func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (trials []trial.Trial, end func()) {
 	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	name := path + ".url " + c.url()
@@ -72,41 +73,61 @@ func (c RedisConfig) try(path string, then func(*redis.Client) []trial.Trial) (t
 	}
 }
 
-// tryFunctions returns why the library cannot be loaded. It has one refused that cannot be one.
+// tryFunctions returns why Sonic could not load and use the library. It changes nothing: its
+// commands are invalid on purpose (a malformed library, functions that do not exist, an entry with
+// a malformed id). Redis checks the user's permissions first, so NOPERM shows what is not allowed.
 func tryFunctions(ctx context.Context, db *redis.Client) error {
-	err := db.Do(ctx, "FUNCTION", "LOAD", "#!none name=sonic\n").Err()
-	if err == nil || strings.HasPrefix(err.Error(), "ERR ") {
-		return nil
+	const none = "aviary_none"
+	own := script.KeysOf(0).Outbox
+	for _, one := range []struct {
+		what    string
+		command []any
+	}{
+		{"load them", []any{"FUNCTION", "LOAD", "#!none name=sonic\n"}},
+		{"call them with Sonic's own keys, which begin with {sonic:", []any{"FCALL", none, 1, own}},
+		{"call those that only read", []any{"FCALL_RO", none, 1, own}},
+		{"write to Sonic's own keys, which begin with {sonic:", []any{"XADD", own, "NOMKSTREAM", "nowhere", "f", "v"}},
+	} {
+		err := db.Do(ctx, one.command...).Err()
+		switch {
+		case err == nil, strings.HasPrefix(err.Error(), "ERR "):
+		case strings.HasPrefix(err.Error(), "NOPERM "):
+			return fmt.Errorf("this user may not %s: %w", one.what, err)
+		case strings.HasPrefix(err.Error(), "OOM "):
+			return trial.Notef("Redis is full: not known whether this user may %s (%s)", one.what, err)
+		default:
+			return err
+		}
 	}
-	return fmt.Errorf("this user may not load them: %w", err)
+	return nil
 }
 
 func tryAppendOnly(ctx context.Context, db *redis.Client) error {
 	text, err := db.Info(ctx, "persistence").Result()
 	if err == nil && infoOf(text)["aof_enabled"] == "0" {
-		err = trial.Note("no: what Redis loses in a crash comes back from the topic only as far as that has it, and what was not shipped is lost")
+		err = trial.Note("off: after a crash of Redis, Sonic can restore only effects that the topic has; effects that were not shipped are lost")
 	}
 	return err
 }
 
-// tryTopics has the topics that the zones write, and what their namespace has to keep.
+// tryTopics returns the trials of the zones' topics, and of the settings of their namespace.
 func (c Config) tryTopics(client *messaging.Client) []trial.Trial {
-	namespace := namespaceOf(c.Topic)
+	namespace := client.Topic(c.Topic).Namespace().Name()
 	var all []trial.Trial
 	if c.Pulsar.AdminURL == "" {
 		all = append(all, trial.Of("pulsar.admin_url",
 			trial.Note("not set: it is not known whether the namespace has deduplication and retention, which Sonic needs")))
 	} else {
 		all = append(all, trial.Admin(client, "pulsar", c.Pulsar.AdminURL, c.topicOf(c.Zone))...)
-		all = append(all, trial.Namespace(client, "topic: namespace", namespace, true,
+		all = append(all, trial.NewNamespace(client, "topic: namespace", namespace).Policies(true,
 			"Sonic needs it, or an effect can be stored twice or late",
-			"a Redis that comes back older than it was may not get back what it lost, and takes no writes then")...)
-	}
-	zones := c.zones()
-	if len(zones) == 1 {
-		return append(all, trial.Of("zones", trial.Note("this zone is alone: it stores nothing in Pulsar")))
+			"a Redis that starts with older data may not get its lost effects back, and then accepts no writes")...)
 	}
 	all = append(all, trial.Publish(client, "topic of this zone", c.topicOf(c.Zone)))
+	zones := c.zones()
+	if len(zones) == 1 {
+		return append(all, trial.Of("zones", trial.Note("this zone is alone: it reads no topic")))
+	}
 	for _, zone := range zones {
 		all = append(all, trial.Consume(client, "topic of zone "+zone+", to read", c.topicOf(zone)))
 	}

@@ -20,7 +20,7 @@ func TestConnect(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	away := l.Addr().String()
+	unreachable := l.Addr().String()
 	require.NoError(t, db.Do(t.Context(), "ACL", "SETUSER", user, "on", ">secret", "~*", "+info", "+client").Err())
 	t.Cleanup(func() { assert.NoError(t, srv.Client(t).Do(context.Background(), "ACL", "DELUSER", user).Err()) })
 	try := func(change func(*Config)) (failed int, text string) {
@@ -49,25 +49,51 @@ func TestConnect(t *testing.T) {
 		assert.Contains(t, text, "  "+want)
 	}
 
+	// The broker says that there is no such namespace, with admin_url or without.
 	failed, text = try(func(cfg *Config) {
-		cfg.Redis.Username, cfg.Redis.Password, cfg.Zones, cfg.Pulsar.URL = user, "secret", nil, "pulsar://"+away
+		cfg.Pulsar.AdminURL, cfg.Topic, cfg.Zones = "", "persistent://public/"+user+"/sonic", []string{"a", "b"}
+	})
+	assert.Equal(t, 3, failed)
+	assert.Contains(t, text, "  topic of zone b, to read persistent://public/"+user+"/sonic-b-0: its namespace does not exist\n")
+
+	failed, text = try(func(cfg *Config) {
+		cfg.Redis.Username, cfg.Redis.Password, cfg.Zones, cfg.Pulsar.URL = user, "secret", nil, "pulsar://"+unreachable
 		cfg.Peers = []Peer{{Zone: "b", Redis: defaultRedis()}}
-		cfg.Peers[0].Redis.URL = "redis://:secret@" + away
+		cfg.Peers[0].Redis.URL = "redis://:secret@" + unreachable
 	})
 	assert.Contains(t, text, "  redis: functions: this user may not load them: NOPERM ")
-	assert.Contains(t, text, "  pulsar.url pulsar://"+away+": connect: dial tcp "+away+": connect: connection refused\n")
+	assert.Contains(t, text, "  pulsar.url pulsar://"+unreachable+": connect: dial tcp "+unreachable+": connect: connection refused\n")
 	assert.Contains(t, text, "  zones: not tried, because of the above\n")
-	assert.Regexp(t, `(?m)^  peers\[0\].redis.url redis://:<redacted>@`+away+`: cannot reach Redis: .*connection refused$`, text)
-	assert.Equal(t, 7, failed)
+	assert.Contains(t, text, "  topic of this zone persistent://"+ns+"/sonic-a-0: not tried, because of the above\n")
+	assert.Regexp(t, `(?m)^  peers\[0\].redis.url redis://:<redacted>@`+unreachable+`: cannot reach Redis: .*connection refused$`, text)
+	assert.Equal(t, 8, failed)
+
+	for rules, want := range map[string]string{
+		"+@all -fcall ~*":    "call them with Sonic's own keys, which begin with {sonic:: NOPERM ",
+		"+@all -fcall_ro ~*": "call those that only read: NOPERM ",
+		"+@all ~app:*":       "call them with Sonic's own keys, which begin with {sonic:: NOPERM ",
+		"+@all -@stream ~*":  "write to Sonic's own keys, which begin with {sonic:: NOPERM ",
+	} {
+		set := []any{"ACL", "SETUSER", user, "reset", "on", ">secret"}
+		for rule := range strings.FieldsSeq(rules) {
+			set = append(set, rule)
+		}
+		require.NoError(t, db.Do(t.Context(), set...).Err())
+		_, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret" })
+		assert.Contains(t, text, "  redis: functions: this user may not "+want, rules)
+	}
+	require.NoError(t, db.Do(t.Context(), "ACL", "SETUSER", user, "reset", "on", ">secret", "+@all", "~*").Err())
+	failed, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret" })
+	assert.Zero(t, failed, text)
 
 	_, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret-and-wrong" })
 	assert.Regexp(t, `(?m)^  redis.url .*: this Redis cannot be the backend: it refuses INFO: WRONGPASS .*$`, text)
 	assert.Contains(t, text, "  redis: functions: not tried, because of the above\n")
 
 	_, text = try(func(cfg *Config) {
-		cfg.Redis.URL, cfg.Redis.Sentinel = defaultURL, SentinelConfig{Master: "shop", Addresses: []string{away, srv.Addr()}}
+		cfg.Redis.URL, cfg.Redis.Sentinel = defaultURL, SentinelConfig{Master: "shop", Addresses: []string{unreachable, srv.Addr()}}
 	})
-	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[0\] `+away+`: .*connection refused$`, text)
+	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[0\] `+unreachable+`: .*connection refused$`, text)
 	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[1\] `+srv.Addr()+`: ERR unknown command 'sentinel'.*$`, text)
-	assert.Regexp(t, `(?m)^  redis.sentinel.master shop, the Redis that it names: no Sentinel tells where "shop" is.*$`, text)
+	assert.Regexp(t, `(?m)^  redis.sentinel.master shop, the Redis that it names: no Sentinel reports the address of "shop".*$`, text)
 }

@@ -15,27 +15,30 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-// control makes the connections for all that is not a client's command, and keeps them to one Redis: what is read of a primary must not be mixed
-// with what its successor says. When another Redis is found where the one before was, all end. Who uses them sees that as a lost connection.
+// control makes the connections that do not carry clients' commands, and makes sure that all lead
+// to the same Redis server: data of one primary must not be mixed with data of its successor. When
+// control finds another server at the address, it closes all connections. Their users see a lost
+// connection.
 type control struct {
 	backend
-	timeout time.Duration
-	found   func(server string) // told the run_id of another Redis than the one before
-	demoted func(server string) // told the run_id of a Redis that is a replica
+	timeout   time.Duration
+	onPrimary func(server string) // called with the run_id of the first Redis, and of each one that replaces another
+	onReplica func(server string) // called with the run_id of a Redis that is a replica
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
-	round  int    // one more each time all connections were ended
-	server string // the run_id of the Redis
+	round  int    // increases each time control closes all connections
+	server string // the run_id of the present Redis
 }
 
 // Errors of a connection that leads to the wrong Redis.
 var (
-	errAnother = errors.New("another Redis answers than the one before")
-	errReplica = errors.New("this Redis is a replica")
+	errOtherRedis = errors.New("this is another Redis than before")
+	errReplica    = errors.New("this Redis is a replica")
 )
 
-// replicaError is errReplica with what is known of the Redis. It wraps nothing: go-redis returns what is wrapped in an error of a new connection.
+// replicaError is errReplica with details of the Redis. It does not wrap errReplica: of an error
+// from OnConnect go-redis returns only the wrapped one, without the details.
 type replicaError struct{ role, host, port string }
 
 func (e replicaError) Error() string {
@@ -45,39 +48,43 @@ func (e replicaError) Error() string {
 // Is implements the interface of [errors.Is].
 func (e replicaError) Is(target error) bool { return target == errReplica }
 
-// quiet has the client library write no log of its own: it would write to standard error for each attempt, past log.level and log.format. Who uses a client
-// gets the errors, and says once what is the matter.
-func quiet() { logging.Disable() }
+// disableClientLog turns the log of the client library off. It would write a line to standard error
+// for each attempt, without regard to log.level and log.format. The callers get the errors and log
+// them once.
+func disableClientLog() { logging.Disable() }
 
-// control is the client for all that is not a client's command. It never sends anything twice by itself. found is told the run_id of each Redis that
-// takes the place of the one before, and the first; demoted that of each one that is found to be a replica. nil: nobody.
-func (c RedisConfig) control(b backend, found, demoted func(server string)) (*redis.Client, *control) {
-	nobody := func(string) {}
-	if found == nil {
-		found = nobody
+// control returns a Redis client for all requests that are not clients' commands. It never retries
+// a command by itself. It calls onPrimary with the run_id of the first Redis and of each one that
+// replaces another. It calls onReplica with the run_id of each Redis that turns out to be a
+// replica. Both may be nil.
+func (c RedisConfig) control(b backend, onPrimary, onReplica func(server string)) (*redis.Client, *control) {
+	ignore := func(string) {}
+	if onPrimary == nil {
+		onPrimary = ignore
 	}
-	if demoted == nil {
-		demoted = nobody
+	if onReplica == nil {
+		onReplica = ignore
 	}
-	l := &control{backend: b, timeout: c.ConnectTimeout, found: found, demoted: demoted, conns: map[net.Conn]struct{}{}}
+	l := &control{backend: b, timeout: c.ConnectTimeout, onPrimary: onPrimary, onReplica: onReplica, conns: map[net.Conn]struct{}{}}
 	db := redis.NewClient(&redis.Options{
-		Addr: b.String(), Username: b.username, Password: b.password, Dialer: l.dial, OnConnect: l.check,
+		Addr: b.String(), Username: b.username, Password: b.password, Dialer: l.dial, OnConnect: l.checkServer,
 		DialTimeout: c.ConnectTimeout, DialerRetries: 1, MaxRetries: -1, ClientName: "sonic", Protocol: 2, DisableIdentity: true,
 	})
-	db.AddHook(demotion{l})
+	db.AddHook(readOnlyHook{l})
 	if b.sentinels != nil {
-		b.sentinels.OnMove(func(string) { l.drop() })
+		b.sentinels.OnMove(func(string) { l.closeAll() })
 	}
 	return db, l
 }
 
-// roleEvery is how often the Redis is asked whether it is the primary still.
-const roleEvery = time.Second
+// roleInterval is how often watch asks Redis whether it is still the primary.
+const roleInterval = time.Second
 
-// watch asks, by db, until ctx ends. A process that ships and applies nothing only reads here: no error would tell it that it reads from a replica. drops is
-// told whether the primary drops keys.
-func (l *control) watch(ctx context.Context, db *redis.Client, drops *eviction) error {
-	ticker := time.NewTicker(roleEvery)
+// watchRole checks the role of Redis until ctx ends. A process that neither ships nor applies
+// effects only reads: without this check no error would show that it reads from a replica.
+// watchRole also records in e whether the primary evicts keys.
+func (l *control) watchRole(ctx context.Context, db *redis.Client, e *eviction) error {
+	ticker := time.NewTicker(roleInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -87,15 +94,15 @@ func (l *control) watch(ctx context.Context, db *redis.Client, drops *eviction) 
 		}
 		text, err := db.Info(ctx, "server", "replication", "memory").Result()
 		if err != nil {
-			continue // who needs this Redis says what is the matter
+			continue // the parts that use this Redis log the error
 		}
 		info := infoOf(text)
 		if info["role"] != "master" {
-			l.drop()
-			l.demoted(info["run_id"])
+			l.closeAll()
+			l.onReplica(info["run_id"])
 			continue
 		}
-		drops.note(evictionOf(info))
+		e.update(evictionProblem(info))
 	}
 }
 
@@ -131,23 +138,23 @@ func (l *control) dial(ctx context.Context, network, _ string) (net.Conn, error)
 	defer l.mu.Unlock()
 	if round != l.round {
 		_ = conn.Close()
-		return nil, errAnother
+		return nil, errOtherRedis
 	}
 	l.conns[conn] = struct{}{}
 	if _, ok := conn.(syscall.Conn); ok {
-		return plainConn{controlled{conn, l}}, nil
+		return plainConn{trackedConn{conn, l}}, nil
 	}
-	return controlled{conn, l}, nil
+	return trackedConn{conn, l}, nil
 }
 
-// drop ends all connections, and those that are being made.
-func (l *control) drop() {
+// closeAll closes all connections, including those that are being made.
+func (l *control) closeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropLocked()
+	l.closeAllLocked()
 }
 
-func (l *control) dropLocked() {
+func (l *control) closeAllLocked() {
 	l.round++
 	for conn := range l.conns {
 		_ = conn.Close()
@@ -155,33 +162,34 @@ func (l *control) dropLocked() {
 	clear(l.conns)
 }
 
-// check finds out which Redis a new connection leads to. When it is another one than before, this connection ends, too: the next one is to it.
-func (l *control) check(ctx context.Context, c *redis.Conn) error {
+// checkServer finds out which Redis a new connection leads to. If that is another one than before,
+// checkServer closes all connections and this one, too. The next connection is accepted.
+func (l *control) checkServer(ctx context.Context, c *redis.Conn) error {
 	text, err := c.Info(ctx, "server", "replication").Result()
 	if err != nil {
 		return err
 	}
 	info := infoOf(text)
 	if info["role"] != "master" {
-		l.demoted(info["run_id"])
+		l.onReplica(info["run_id"])
 		return replicaError{role: info["role"], host: info["master_host"], port: info["master_port"]}
 	}
 	l.mu.Lock()
 	before, server := l.server, info["run_id"]
 	l.server = server
 	if before != "" && before != server {
-		l.dropLocked()
+		l.closeAllLocked()
 	}
 	l.mu.Unlock()
 	switch before {
 	case server:
 		return nil
 	case "":
-		l.found(server)
+		l.onPrimary(server)
 		return nil
 	default:
-		l.found(server)
-		return errAnother
+		l.onPrimary(server)
+		return errOtherRedis
 	}
 }
 
@@ -196,22 +204,23 @@ func infoOf(text string) map[string]string {
 	return info
 }
 
-// controlled is a connection that is known until it ends.
-type controlled struct {
+// trackedConn is a connection that control keeps in conns until it is closed.
+type trackedConn struct {
 	net.Conn
 	l *control
 }
 
 // Close implements net.Conn.
-func (c controlled) Close() error {
+func (c trackedConn) Close() error {
 	c.l.mu.Lock()
 	delete(c.l.conns, c.Conn)
 	c.l.mu.Unlock()
 	return c.Conn.Close()
 }
 
-// plainConn is one without encryption: the pool looks at its socket before it is used again, whether the server has closed it.
-type plainConn struct{ controlled }
+// plainConn is a connection without encryption. Before reusing it, the pool of go-redis checks its
+// socket to see whether the server has closed it.
+type plainConn struct{ trackedConn }
 
 // SyscallConn implements syscall.Conn.
 func (c plainConn) SyscallConn() (syscall.RawConn, error) {
@@ -222,33 +231,34 @@ func (c plainConn) SyscallConn() (syscall.RawConn, error) {
 	return conn.SyscallConn()
 }
 
-// demotion ends all connections once the Redis has become a replica: another one is the primary.
-type demotion struct{ l *control }
+// readOnlyHook closes all connections when an error shows that this Redis has become a replica:
+// another Redis is now the primary.
+type readOnlyHook struct{ l *control }
 
 // DialHook implements redis.Hook.
-func (d demotion) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (d readOnlyHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements redis.Hook.
-func (d demotion) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (d readOnlyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		d.see(err)
+		d.checkError(err)
 		return err
 	}
 }
 
 // ProcessPipelineHook implements redis.Hook.
-func (d demotion) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (d readOnlyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		d.see(err)
+		d.checkError(err)
 		return err
 	}
 }
 
-func (d demotion) see(err error) {
+func (d readOnlyHook) checkError(err error) {
 	var reply redis.Error
 	if errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "READONLY ") {
-		d.l.drop()
+		d.l.closeAll()
 	}
 }

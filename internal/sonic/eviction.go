@@ -7,46 +7,48 @@ import (
 	"go.uber.org/zap"
 )
 
-// noEviction is the only maxmemory-policy with which Redis keeps what it is given.
+// noEviction is the only maxmemory-policy with which Redis never drops keys by itself.
 const noEviction = "noeviction"
 
-// evictionOf says that a Redis drops keys by itself, with the reply of INFO, section memory; empty: it does not, or that is not known.
-func evictionOf(info map[string]string) string {
+// evictionProblem returns a problem if Redis drops keys by itself, according to the memory section
+// of INFO. It returns "" if Redis does not, or if that is unknown.
+func evictionProblem(info map[string]string) string {
 	if policy := info["maxmemory_policy"]; policy != "" && policy != noEviction {
 		return fmt.Sprintf("its maxmemory-policy is %s, which drops keys, Sonic's own too: set it to %s", policy, noEviction)
 	}
 	return ""
 }
 
-// eviction says when Redis begins to drop keys while Sonic runs: its configuration was changed, or a replica with another one was promoted. It is safe for
-// concurrent use.
+// eviction logs when Redis begins to drop keys while Sonic runs: after a change of its
+// configuration, or because a promoted replica has another configuration. It is safe for concurrent
+// use.
 type eviction struct {
 	log *zap.Logger
 
-	mu  sync.Mutex
-	now string // see evictionOf
+	mu      sync.Mutex
+	problem string // see evictionProblem
 }
 
 func newEviction(log *zap.Logger) *eviction { return &eviction{log: log.Named("redis")} }
 
-// note keeps what the matter is, and says it once.
-func (e *eviction) note(problem string) {
+// update stores the present problem, and logs each change once.
+func (e *eviction) update(problem string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch before := e.now; {
+	switch before := e.problem; {
 	case before == problem:
 		return
 	case problem == "":
-		e.log.Info("Redis drops no keys any more: what it has dropped is missing in this zone, see sonic -check")
+		e.log.Info("Redis no longer evicts keys: the evicted keys are missing in this zone, see sonic -check")
 	default:
-		e.log.Error("Redis drops keys: zones do not stay equal", zap.String("problem", problem))
+		e.log.Error("Redis evicts keys: zones do not stay equal", zap.String("problem", problem))
 	}
-	e.now = problem
+	e.problem = problem
 }
 
-// holds reports whether Redis drops keys.
-func (e *eviction) holds() bool {
+// active reports whether Redis drops keys.
+func (e *eviction) active() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.now != ""
+	return e.problem != ""
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestEvictionIsAlarmed: a Redis whose policy is changed while Sonic runs drops keys in one zone only.
+// TestEvictionIsAlarmed: a Redis whose policy is changed while Sonic runs drops keys in one zone
+// only.
 func TestEvictionIsAlarmed(t *testing.T) {
 	s := run(t, stack.PrivateRedis(t), "")
 	s.open(t)
@@ -20,14 +21,14 @@ func TestEvictionIsAlarmed(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, body := s.page(t, "/metrics")
 			return strings.Contains(body, line+"\n")
-		}, patience, 20*time.Millisecond)
+		}, waitTimeout, 20*time.Millisecond)
 	}
-	shows("sonic_redis_evicts 0")
+	shows("sonic_redis_evicting 0")
 	require.NoError(t, direct.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
-	shows("sonic_redis_evicts 1")
-	said := s.log.FilterMessage("Redis drops keys: zones do not stay equal").All()
+	shows("sonic_redis_evicting 1")
+	said := s.log.FilterMessage("Redis evicts keys: zones do not stay equal").All()
 	require.Len(t, said, 1)
 	require.Contains(t, said[0].ContextMap()["problem"], "maxmemory-policy is allkeys-lru")
 	require.NoError(t, direct.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
-	shows("sonic_redis_evicts 0")
+	shows("sonic_redis_evicting 0")
 }

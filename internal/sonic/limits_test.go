@@ -27,7 +27,7 @@ func (s *service) raw(t *testing.T) raw {
 	conn, err := d.DialContext(t.Context(), "tcp", s.address(t, "redis"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(waitTimeout)))
 	return raw{conn, bufio.NewReader(conn)}
 }
 
@@ -74,7 +74,7 @@ limits: {bulk_bytes: 2KiB, arguments: 20, query_bytes: 8KiB, auth_bulk_bytes: 64
 			got := c.ask(t, row.text)
 			require.Equal(t, row.want, got)
 			took := time.Since(begin)
-			require.Less(t, took, patience/2, "it was answered or closed")
+			require.Less(t, took, waitTimeout/2, "it was answered or closed")
 			switch {
 			case what == "auth_timeout":
 				require.Greater(t, took, 600*time.Millisecond)
@@ -99,7 +99,7 @@ func TestLimitsOfClientsAndOutput(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return strings.HasPrefix(s.raw(t).ask(t, "ping\r\n"), "+PONG") // there is room again: the first was disconnected
-	}, patience, 20*time.Millisecond)
+	}, waitTimeout, 20*time.Millisecond)
 	n, _ := io.Copy(io.Discard, first)
 	require.Less(t, n, int64(20*4<<20))
 }
@@ -126,11 +126,11 @@ func TestPublishOfTheConfiguration(t *testing.T) {
 	require.Equal(t, int64(1), effects("publish: replicate"))
 }
 
-// TestWaitForRedis: commands wait so long for a Redis that is away.
+// TestWaitForRedis: commands wait so long for a Redis that is unavailable.
 func TestWaitForRedis(t *testing.T) {
 	srv := stack.PrivateRedis(t)
 	s := run(t, srv, "redis: {wait: 300ms}")
-	c := s.client(t, func(o *redis.Options) { o.ReadTimeout = patience })
+	c := s.client(t, func(o *redis.Options) { o.ReadTimeout = waitTimeout })
 	require.NoError(t, c.Ping(t.Context()).Err())
 	require.NoError(t, srv.Kill())
 	require.Eventually(t, func() bool {
@@ -138,5 +138,5 @@ func TestWaitForRedis(t *testing.T) {
 		err := c.Get(t.Context(), "a").Err()
 		took := time.Since(begin)
 		return err != nil && took > 200*time.Millisecond && took < 2*time.Second
-	}, patience, 10*time.Millisecond)
+	}, waitTimeout, 10*time.Millisecond)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// collector is the state of the parts as metrics.
+// collector exports the state of the parts as metrics.
 type collector struct {
 	service                          *service
 	lagSeconds, lagCommands, gap, up *prometheus.Desc
@@ -25,15 +25,15 @@ func newCollector(s *service) *collector {
 		lagCommands: desc("lag_commands", "How many effects of another zone are in this cluster's topic and not applied, as of some seconds ago.", "origin"),
 		gap:         desc("gap", "1 while effects of another zone are missing that the topic does not have any more.", "origin"),
 		differs:     desc("configuration_differs", "1 while another zone's configuration differs where all have to be equal: zones or conflicts.", "origin"),
-		up:          desc("applier_up", "1 while nothing is the matter with applying another zone's effects.", "origin"),
+		up:          desc("applier_up", "1 while applying another zone's effects has no current error.", "origin"),
 		length:      desc("outbox_effects", "Effects that Pulsar has not stored yet. Absent while Redis cannot tell."),
 		bytes:       desc("outbox_bytes", "What they take in Redis."),
 		age:         desc("outbox_age_seconds", "Age of the oldest of them."),
 		full:        desc("outbox_full", "1 while a bound of the outbox is exceeded."),
-		skips:       desc("outbox_skips", "1 while effects of writes are dropped, and what they change is noted."),
-		noted:       desc("outbox_noted", "Keys, elements and counters whose state waits to be shipped, because effects were dropped."),
+		skips:       desc("outbox_dropping", "1 while effects of writes are dropped, and the changed keys are noted for shipping later."),
+		noted:       desc("outbox_pending_resends", "Keys, elements and counters whose state waits to be shipped, because effects were dropped."),
 		lost:        desc("outbox_lost_effects_total", "Writes of the zone that other zones never get, at most. The same in each of its Sonics."),
-		evicts:      desc("redis_evicts", "1 while Redis drops keys by itself: its maxmemory-policy is not noeviction."),
+		evicts:      desc("redis_evicting", "1 while Redis evicts keys by itself: its maxmemory-policy is not noeviction."),
 		owner:       desc("outbox_owner", "1 while this process ships the zone's effects: one process does."),
 	}
 }
@@ -63,23 +63,23 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			gauge(c.lagSeconds, lag.Seconds(), origin)
 			gauge(c.lagCommands, float64(effects), origin)
 		}
-		_, trouble, _ := a.Trouble()
+		_, unhealthy, _ := a.Health()
 		gauge(c.gap, is(s.Gap), origin)
 		gauge(c.differs, is(len(s.Differs) > 0), origin)
-		gauge(c.up, is(trouble == nil), origin)
+		gauge(c.up, is(unhealthy == nil), origin)
 	}
-	m := c.service.gauge.state()
+	m := c.service.monitor.state()
 	if m.length >= 0 {
 		gauge(c.length, float64(m.length))
 		gauge(c.bytes, float64(m.bytes))
 		gauge(c.age, m.age.Seconds())
 	}
 	if m.unsent.Lost >= 0 {
-		gauge(c.skips, is(m.unsent.Skips))
+		gauge(c.skips, is(m.unsent.Dropping))
 		gauge(c.noted, float64(m.unsent.Noted))
 		out <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(m.unsent.Lost))
 	}
 	gauge(c.full, is(m.full))
-	gauge(c.evicts, is(c.service.eviction.holds()))
+	gauge(c.evicts, is(c.service.eviction.active()))
 	gauge(c.owner, is(c.service.shipper.Status().Owner))
 }

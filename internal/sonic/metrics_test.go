@@ -11,7 +11,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestCommandsAreCounted: what is refused, too, for an alert is about it, and what runs within a transaction.
+// TestCommandsAreCounted: what is refused, too, for an alert is about it, and what runs within a
+// transaction.
 func TestCommandsAreCounted(t *testing.T) {
 	s := run(t, stack.PrivateRedis(t), "")
 	s.open(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,16 +11,17 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// errNamespace says that the namespace of the topics does not keep what Sonic relies on.
+// errNamespace says that the namespace of the topics does not have a setting that Sonic needs.
 var errNamespace = errors.New("the namespace of the topics cannot be used")
 
-// namespaceTimeout bounds asking for its settings.
+// namespaceTimeout bounds reading the settings of the namespace.
 const namespaceTimeout = 10 * time.Second
 
-// checkNamespace refuses a namespace whose deduplication is switched off, and warns of one that keeps nothing of what was acknowledged.
-// It can tell only with an admin URL; what it cannot find out it says.
+// checkNamespace returns an error for a namespace whose deduplication is switched off, and logs a
+// warning for one without retention of acknowledged messages. It needs an admin URL. It logs what
+// it cannot find out.
 func checkNamespace(ctx context.Context, client *messaging.Client, cfg Config, log *zap.Logger) error {
-	name := namespaceOf(cfg.Topic)
+	name := client.Topic(cfg.Topic).Namespace().Name()
 	log = log.With(zap.String("namespace", name))
 	if cfg.Pulsar.AdminURL == "" {
 		log.Info("without pulsar.admin_url it is not known whether the namespace has deduplication and retention, which Sonic needs")
@@ -44,16 +44,7 @@ func checkNamespace(ctx context.Context, client *messaging.Client, cfg Config, l
 	case err != nil:
 		log.Warn("cannot find out the namespace's retention", zap.Error(err))
 	case !set || kept.Time == 0 || kept.Size == 0:
-		log.Warn("the namespace has no retention: a Redis that comes back older than it was may not get back what it lost, and takes no writes then")
+		log.Warn("the namespace has no retention: a Redis that starts with older data may not get its lost effects back, and then accepts no writes")
 	}
 	return nil
-}
-
-// namespaceOf is tenant/namespace of a topic, whose name is valid.
-func namespaceOf(topic string) string {
-	parts := strings.Split(strings.TrimPrefix(topic, "persistent://"), "/")
-	if len(parts) < 3 {
-		return "public/default"
-	}
-	return parts[0] + "/" + parts[1]
 }

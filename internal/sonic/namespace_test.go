@@ -13,12 +13,6 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func TestNamespaceOf(t *testing.T) {
-	assert.Equal(t, "shop/geo", namespaceOf("persistent://shop/geo/sonic"))
-	assert.Equal(t, "shop/geo", namespaceOf("shop/geo/sonic"))
-	assert.Equal(t, "public/default", namespaceOf("sonic"))
-}
-
 func TestNamespaceWithoutDeduplication(t *testing.T) {
 	pulsar := stack.Pulsar(t)
 	ctx := t.Context()

@@ -6,9 +6,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// warnOpen says in the log who may connect that perhaps should not: Redis refuses such clients in its protected mode. Sonic does not, for its
-// address may be one that a firewall or a container's network keeps private.
-func (c Config) warnOpen(log *zap.Logger, at net.Addr) {
+// warnUnprotected logs a warning if clients without a password or a certificate can connect, or if
+// passwords are sent unencrypted. Redis in its protected mode would refuse clients without a
+// password. Sonic does not: a firewall or a container's network may keep its address private.
+func (c Config) warnUnprotected(log *zap.Logger, at net.Addr) {
 	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
 		return
 	}
@@ -21,9 +22,10 @@ func (c Config) warnOpen(log *zap.Logger, at net.Addr) {
 	}
 }
 
-// warnAlone says in the log that nobody may rely on Pulsar where nothing is stored there.
-func (c Config) warnAlone(log *zap.Logger) {
+// warnNoOtherZone logs a warning if ack is published and there is no other zone: Sonic then stores
+// nothing in Pulsar.
+func (c Config) warnNoOtherZone(log *zap.Logger) {
 	if c.Ack == ackPublished && len(c.zones()) == 1 {
-		log.Warn("ack published is as local here: zones names no other zone, and one that is alone stores nothing in Pulsar")
+		log.Warn("ack: published has the effect of ack: local here: zones names no other zone, and a zone that is alone stores nothing in Pulsar")
 	}
 }

@@ -8,26 +8,26 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
 
-// lane is what the library is told.
-func (c Config) lane() lane.Config {
-	l := lane.Config{Lane: onlyLane, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Off: c.Outbox.Mode == outboxOff}
+// library returns the configuration of the shard, which the function library gets.
+func (c Config) library() redislib.Config {
+	l := redislib.Config{Shard: onlyShard, Zone: c.Zone, Others: c.zones()[1:], Default: policyLWW, Off: c.Outbox.Mode == outboxOff}
 	for _, conflict := range c.Conflicts {
 		if conflict.Prefix == "" {
 			l.Default = conflict.Policy
 		} else {
-			l.Policies = append(l.Policies, lane.Policy{Prefix: conflict.Prefix, Policy: conflict.Policy})
+			l.Policies = append(l.Policies, redislib.Policy{Prefix: conflict.Prefix, Policy: conflict.Policy})
 		}
 	}
 	return l
 }
 
-// counter tells which keys are counters, nil when there are none.
+// counter returns a function that reports whether a key is a counter, or nil when no key is one.
 func (c Config) counter() func(key []byte) bool {
 	conflicts := slices.Clone(c.Conflicts)
 	if !slices.ContainsFunc(conflicts, func(one Conflict) bool { return one.Policy == policyCounter }) {
@@ -44,7 +44,7 @@ func (c Config) counter() func(key []byte) bool {
 	}
 }
 
-// proxy is what the endpoint is told.
+// proxy returns the configuration of the proxy.
 func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 	users, err := c.users()
 	if err != nil {
@@ -67,16 +67,17 @@ func (c Config) proxy(b backend, log *zap.Logger) (proxy.Config, error) {
 }
 
 func (c Config) shipper() outbox.Config {
-	return outbox.Config{Zone: c.Zone, Lane: onlyLane, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.shared(), Off: c.Outbox.Mode == outboxOff}
+	return outbox.Config{Zone: c.Zone, Shard: onlyShard, Topic: c.topicOf(c.Zone), Alone: len(c.zones()) == 1, Config: c.sharedSettings(), Off: c.Outbox.Mode == outboxOff}
 }
 
 func (c Config) applier(origin string) apply.Config {
-	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.shared()}
+	return apply.Config{Zone: c.Zone, Origin: origin, Topic: c.topicOf(origin), MaxClockSkew: c.MaxClockSkew, Config: c.sharedSettings()}
 }
 
-// shared is what has to be equal in all zones. Zones of different topics do not hear each other.
-func (c Config) shared() string {
-	l := c.lane()
+// sharedSettings returns digests of the settings that must be equal in all zones. It does not
+// contain the topic: zones with different topics never receive each other's messages.
+func (c Config) sharedSettings() string {
+	l := c.library()
 	conflicts := []string{l.Default + " "}
 	for _, p := range l.Policies {
 		conflicts = append(conflicts, p.Policy+" "+p.Prefix)

@@ -8,10 +8,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/config"
 )
 
-// change takes a new configuration over while the process runs: users, outbox and max_clock_skew. Where another key has changed nothing does. What its
-// caller has from one call is what the next one is compared with; calls follow one another.
+// change applies a new configuration while the process runs: users, outbox and max_clock_skew. If
+// any other key differs from the configuration in use, it returns an error and applies nothing. It
+// must not be called concurrently.
 func (s *service) change(_ context.Context, cfg Config) error {
-	if err := onlyAtStart(s.inForce, cfg); err != nil {
+	if err := onlyAtStart(s.current, cfg); err != nil {
 		return err
 	}
 	users, err := cfg.users()
@@ -19,16 +20,16 @@ func (s *service) change(_ context.Context, cfg Config) error {
 		return err
 	}
 	s.proxy.SetUsers(users)
-	s.gauge.change(cfg.Outbox)
+	s.monitor.change(cfg.Outbox)
 	for _, a := range s.appliers {
 		a.SetMaxClockSkew(cfg.MaxClockSkew)
 	}
-	s.inForce = cfg
+	s.current = cfg
 	return nil
 }
 
-// onlyAtStart returns a fault for each key that differs and takes effect at a start only. Those of the common part are not its business, and peers is of
-// commands.
+// onlyAtStart returns a fault for each key that differs and takes effect only at a start. It
+// ignores the common part, which package app handles, and peers, which only the commands use.
 func onlyAtStart(was, is Config) error {
 	for _, c := range []*Config{&was, &is} {
 		c.Users, c.Outbox, c.MaxClockSkew, c.Peers, c.Command = nil, OutboxConfig{Mode: c.Outbox.Mode}, 0, nil, Command{}
@@ -37,7 +38,7 @@ func onlyAtStart(was, is Config) error {
 	var errs []error
 	before, after := reflect.ValueOf(was), reflect.ValueOf(is)
 	for i := range before.NumField() {
-		if reflect.DeepEqual(before.Field(i).Interface(), after.Field(i).Interface()) {
+		if config.SameValue(before.Field(i).Interface(), after.Field(i).Interface()) {
 			continue
 		}
 		switch key := before.Type().Field(i).Tag.Get("yaml"); key {

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -34,32 +34,33 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {
 	var how proxy.Writes
-	g := newGauge(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
-	g.take(measured{length: 1, bytes: 11, full: true})
+	g := newOutboxMonitor(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
+	g.record(measurement{length: 1, bytes: 11, full: true})
 	assert.Equal(t, proxy.WritesHeld, how)
 	g.change(OutboxConfig{Bytes: 20, Full: fullFail})
 	assert.Equal(t, proxy.WritesRefused, how)
 	assert.EqualValues(t, 20, g.bounds().Bytes)
-	g.take(measured{length: 1, bytes: 11})
+	g.record(measurement{length: 1, bytes: 11})
 	assert.Equal(t, proxy.WritesOpen, how)
 	g.change(OutboxConfig{Bytes: 20, Full: fullBlock})
 	assert.Equal(t, proxy.WritesOpen, how)
 }
 
-// TestAChangeMeetsAMeasurement: what was configured last counts, also when the outbox is found to be full or to have room at the same time.
+// TestAChangeMeetsAMeasurement: what was configured last counts, also when the outbox is found to
+// be full or to have room at the same time.
 func TestAChangeMeetsAMeasurement(t *testing.T) {
 	for _, row := range []struct {
 		was, is  string
 		full     bool // what is measured meanwhile
 		expected proxy.Writes
 	}{
-		{fullBlock, fullGoOn, true, proxy.WritesOpen},
-		{fullGoOn, fullFail, true, proxy.WritesRefused},
+		{fullBlock, fullDrop, true, proxy.WritesOpen},
+		{fullDrop, fullFail, true, proxy.WritesRefused},
 		{fullFail, fullBlock, false, proxy.WritesOpen},
 	} {
 		how, changed, armed := proxy.WritesOpen, make(chan struct{}), false
-		var g *gauge
-		g = newGauge(OutboxConfig{Full: row.was}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) {
+		var g *outboxMonitor
+		g = newOutboxMonitor(OutboxConfig{Full: row.was}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) {
 			if armed {
 				armed = false
 				go func() {
@@ -73,38 +74,39 @@ func TestAChangeMeetsAMeasurement(t *testing.T) {
 			}
 			how = w
 		})
-		g.take(measured{full: !row.full})
+		g.record(measurement{full: !row.full})
 		armed = true
-		g.take(measured{full: row.full})
+		g.record(measurement{full: row.full})
 		<-changed
 		assert.Equal(t, row.expected, how, "%s to %s", row.was, row.is)
 	}
 }
 
-// TestWhatIsFullWithAndWithoutAnOutbox: readiness goes by what is configured now, and without an outbox nothing is full: what is large waits there.
+// TestWhatIsFullWithAndWithoutAnOutbox: readiness goes by what is configured now, and without an
+// outbox nothing is full: what is large waits there.
 func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
 	db := stack.PrivateRedis(t).Client(t)
 	require.NoError(t, script.Load(t.Context(), db))
-	cfg := lane.Config{Zone: "a", Others: []string{"b"}, Default: policyLWW}
-	l := lane.New(db, cfg)
-	_, err := l.Open(t.Context(), lane.State{}, 1, message.ID{})
+	cfg := redislib.Config{Zone: "a", Others: []string{"b"}, Default: policyLWW}
+	l := redislib.New(db, cfg)
+	_, err := l.Open(t.Context(), redislib.State{}, 1, message.ID{})
 	require.NoError(t, err)
 	require.NoError(t, db.XAdd(t.Context(), &redis.XAddArgs{Stream: l.Outbox(), Values: []any{"e", make([]byte, 2<<20)}}).Err())
 
-	s := &service{cfg: Config{Outbox: OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullBlock}}, lane: l}
-	s.gauge = newGauge(s.cfg.Outbox, db, l, zap.NewNop(), func(proxy.Writes, string) {})
-	m, err := s.gauge.measure(t.Context())
+	s := &service{cfg: Config{Outbox: OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullBlock}}, library: l}
+	s.monitor = newOutboxMonitor(s.cfg.Outbox, db, l, zap.NewNop(), func(proxy.Writes, string) {})
+	m, err := s.monitor.measure(t.Context())
 	require.NoError(t, err)
 	require.True(t, m.full)
-	s.gauge.take(m)
+	s.monitor.record(m)
 	require.ErrorContains(t, s.checkWrites(t.Context()), "the outbox is full")
-	s.gauge.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullGoOn})
+	s.monitor.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullDrop})
 	require.NoError(t, s.checkWrites(t.Context()), "writes go on")
-	s.gauge.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullFail})
+	s.monitor.change(OutboxConfig{Mode: outboxStream, Bytes: 1 << 20, Full: fullFail})
 	require.ErrorContains(t, s.checkWrites(t.Context()), "the outbox is full")
 
-	s.gauge.change(OutboxConfig{Mode: outboxOff, Bytes: 1 << 20, Full: fullBlock})
-	m, err = s.gauge.measure(t.Context())
+	s.monitor.change(OutboxConfig{Mode: outboxOff, Bytes: 1 << 20, Full: fullBlock})
+	m, err = s.monitor.measure(t.Context())
 	require.NoError(t, err)
 	assert.False(t, m.full)
 }

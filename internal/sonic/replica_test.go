@@ -11,8 +11,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestReadersLeaveAReplica: the Redis becomes a replica while this process neither ships nor applies, and its clients only read. Nothing that they ask would
-// tell.
+// TestReadersLeaveAReplica: the Redis becomes a replica while this process neither ships nor
+// applies, and its clients only read. Nothing that they ask would tell.
 func TestReadersLeaveAReplica(t *testing.T) {
 	former, next := stack.PrivateRedis(t), stack.PrivateRedis(t)
 	s := run(t, former, "redis: {wait: 100ms}")
@@ -26,7 +26,7 @@ func TestReadersLeaveAReplica(t *testing.T) {
 		require.Eventually(t, func() bool {
 			err := c.Get(t.Context(), "a").Err()
 			return err != nil && redis.HasErrorPrefix(err, "LOADING Redis cannot be reached")
-		}, patience, 10*time.Millisecond, "it is read from")
+		}, waitTimeout, 10*time.Millisecond, "it is read from")
 	}
 	status, body := s.page(t, "/-/ready")
 	require.Equal(t, http.StatusServiceUnavailable, status)
@@ -34,6 +34,6 @@ func TestReadersLeaveAReplica(t *testing.T) {
 
 	former.Promote(t)
 	for _, c := range readers {
-		require.Eventually(t, func() bool { return c.Exists(t.Context(), "a").Err() == nil }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return c.Exists(t.Context(), "a").Err() == nil }, waitTimeout, 10*time.Millisecond)
 	}
 }

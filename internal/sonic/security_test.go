@@ -86,7 +86,7 @@ func TestRedisThatIsNotTrusted(t *testing.T) {
 			}
 		}
 		return false
-	}, patience, 10*time.Millisecond)
+	}, waitTimeout, 10*time.Millisecond)
 
 	careless := run(t, srv, "redis: {tls: {insecure: true}}", "SONIC_REDIS_URL=rediss://"+srv.Security().TLS)
 	require.NoError(t, careless.client(t, nil).Exists(t.Context(), "a").Err())
@@ -113,7 +113,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	require.NoError(t, os.WriteFile(certFile, []byte("half a certif"), 0o600))
 	require.Equal(t, int64(1), serial())
 	require.Equal(t, int64(1), serial())
-	require.Equal(t, 1, s.log.FilterMessageSnippet("cannot be used").Len(), "said once")
+	require.Equal(t, 1, s.log.FilterMessageSnippet("cannot use").Len(), "said once")
 	issue(t, 2, certFile, keyFile)
 	require.Equal(t, int64(2), serial())
 }
@@ -132,7 +132,7 @@ func TestOpenAddressesAreSaid(t *testing.T) {
 		}
 		s := run(t, srv, text, listen...)
 		s.address(t, "redis")
-		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, waitTimeout, time.Millisecond)
 		said := s.log.FilterMessageSnippet("keep the address private")
 		if want == "" {
 			assert.Zero(t, said.Len())
@@ -143,13 +143,14 @@ func TestOpenAddressesAreSaid(t *testing.T) {
 	}
 }
 
-// TestAZoneThatIsAloneIsSaid: it stores nothing in Pulsar, so its writes are answered while that is away.
+// TestAZoneThatIsAloneIsSaid: it stores nothing in Pulsar, so its writes are answered while that is
+// unavailable.
 func TestAZoneThatIsAloneIsSaid(t *testing.T) {
 	for text, want := range map[string]int{"ack: published": 1, "ack: published\nzones: [default, b]": 0, "ack: local": 0} {
 		s := run(t, stack.PrivateRedis(t), text)
 		s.address(t, "redis")
-		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, patience, time.Millisecond)
-		require.Equal(t, want, s.log.FilterMessageSnippet("ack published is as local here").Len(), text)
+		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, waitTimeout, time.Millisecond)
+		require.Equal(t, want, s.log.FilterMessageSnippet("ack: published has the effect of ack: local here").Len(), text)
 		if want == 1 {
 			require.NoError(t, s.redis.Client(t).Do(t.Context(), "FCALL", "sonic_open", "1", "{sonic:0}out", "a", "1", "0-0", "", "0", "lww").Err())
 			require.NoError(t, s.client(t, nil).Set(t.Context(), "a", 1, 0).Err())

@@ -1,5 +1,7 @@
-// Package sonic is a Redis endpoint whose writes reach the Redis of every availability zone: it runs each command on this zone's Redis, where a
-// library of functions notes what the command did, stores that in a geo-replicated topic, and applies what the other zones did.
+// Package sonic is a Redis proxy that replicates writes to the Redis of every availability zone. It
+// runs each command on this zone's Redis, where a library of Redis functions records the command's
+// effects. It stores these effects in a geo-replicated topic, and applies the effects of the other
+// zones.
 package sonic
 
 import (
@@ -13,62 +15,65 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/app"
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/apply"
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/outbox"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
-	"github.com/aviaryhq/aviary/internal/trouble"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// service is what runs.
+// service holds the parts of a running Sonic.
 type service struct {
-	cfg      Config // at the start
-	inForce  Config // now, see change
-	log      *zap.Logger
-	lane     *lane.Lane
-	proxy    *proxy.Proxy
-	shipper  *outbox.Shipper
-	appliers []*apply.Applier // of the zones behind the first
-	gauge    *gauge
-	eviction *eviction
-	moved    atomic.Pointer[proxy.Proxy] // the same, told which Redis is the primary; nil until it is made
+	cfg        Config // at the start
+	current    Config // in use now, see change
+	log        *zap.Logger
+	library    *redislib.Library
+	proxy      *proxy.Proxy
+	shipper    *outbox.Shipper
+	appliers   []*apply.Applier // of all zones but the first, which is this one
+	monitor    *outboxMonitor
+	eviction   *eviction
+	builtProxy atomic.Pointer[proxy.Proxy] // equal to proxy; gets told which Redis is the primary; nil until the proxy is made
 }
 
-// found is told the run_id of a Redis that has taken the place of the one before. Clients' connections follow.
-func (s *service) found(server string) {
-	if p := s.moved.Load(); p != nil {
-		p.Moved("", server)
+// primaryFound is called with the run_id of a Redis that has replaced the previous one. The proxy
+// reconnects to it.
+func (s *service) primaryFound(server string) {
+	if p := s.builtProxy.Load(); p != nil {
+		p.SetPrimary("", server)
 	}
 }
 
-// demoted is told the run_id of a Redis that has become a replica. Clients' connections to it end.
+// demoted is called with the run_id of a Redis that has become a replica. The proxy closes its
+// connections to it.
 func (s *service) demoted(server string) {
-	if p := s.moved.Load(); p != nil {
+	if p := s.builtProxy.Load(); p != nil {
 		p.Demoted(server)
 	}
 }
 
-// Build wires the service: Redis and its library, the shipper, an applier for each other zone, and the endpoint. The stop runs backwards: clients
-// first, then what is under way to and from Pulsar.
+// Build wires the service: Redis and its library, the shipper, an applier for each other zone, and
+// the proxy. The stop runs in the reverse order: clients first, then messages in flight to and from
+// Pulsar.
 func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
-	quiet()
-	if cfg.Command.given() {
+	disableClientLog()
+	if cfg.Command.isSet() {
 		return buildCommand(ctx, rt, cfg)
 	}
 	b, err := cfg.Redis.backend(rt.Log)
 	if err != nil {
 		return err
 	}
-	s := &service{cfg: cfg, inForce: cfg, log: rt.Log, eviction: newEviction(rt.Log)}
-	db, control := cfg.Redis.control(b, s.found, s.demoted)
+	s := &service{cfg: cfg, current: cfg, log: rt.Log, eviction: newEviction(rt.Log)}
+	db, control := cfg.Redis.control(b, s.primaryFound, s.demoted)
 	rt.OnStop("redis", func(context.Context) error { return db.Close() })
 	b.follow(rt, cfg.Zone)
-	if err := awaitRedis(ctx, db, b, trouble.New(rt.Log.Named("redis"))); err != nil {
+	if err := awaitRedis(ctx, db, b, health.New(rt.Log.Named("redis"))); err != nil {
 		return err
 	}
-	l := lane.New(db, cfg.lane())
+	l := redislib.New(db, cfg.library())
 	if err := outbox.Load(ctx, l, rt.Log, false); err != nil {
 		return err
 	}
@@ -81,7 +86,7 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		return err
 	}
 
-	s.lane = l
+	s.library = l
 	endpoint, err := cfg.proxy(b, rt.Log)
 	if err != nil {
 		return err
@@ -89,13 +94,13 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 	if s.proxy, err = proxy.New(endpoint, rt.Log, rt.Metrics); err != nil {
 		return err
 	}
-	s.moved.Store(s.proxy)
+	s.builtProxy.Store(s.proxy)
 	if b.sentinels != nil {
-		b.sentinels.OnMove(func(address string) { s.proxy.Moved(address, "") })
+		b.sentinels.OnMove(func(address string) { s.proxy.SetPrimary(address, "") })
 	}
-	s.gauge = newGauge(cfg.Outbox, db, l, rt.Log, s.proxy.SetWrites)
+	s.monitor = newOutboxMonitor(cfg.Outbox, db, l, rt.Log, s.proxy.SetWrites)
 	s.shipper = outbox.New(cfg.shipper(), db, l, client, rt.Log, outbox.NewMetrics(rt.Metrics), func(id message.ID) {
-		s.proxy.Shipped(onlyLane, id.String())
+		s.proxy.Shipped(onlyShard, id.String())
 	})
 	rt.Go("shipper", s.shipper.Run)
 	if cfg.Ack == ackPublished {
@@ -107,12 +112,12 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		s.appliers = append(s.appliers, a)
 		rt.Go("applier of zone "+origin, a.Run)
 	}
-	rt.Go("outbox", s.gauge.run)
-	rt.Go("role of redis", func(ctx context.Context) error { return control.watch(ctx, db, s.eviction) })
+	rt.Go("outbox", s.monitor.run)
+	rt.Go("role of redis", func(ctx context.Context) error { return control.watchRole(ctx, db, s.eviction) })
 	if err := rt.Metrics.Register(newCollector(s)); err != nil {
 		return err
 	}
-	rt.Handle("/zones", "the zones: connection, outbox, how far behind, what is the matter", http.HandlerFunc(s.page))
+	rt.Handle("/zones", "the zones: connection, outbox, lag, current errors", http.HandlerFunc(s.zonesPage))
 	rt.Check("redis", func(context.Context) error { return s.proxy.Ready() })
 	rt.Check("writes", s.checkWrites)
 
@@ -121,23 +126,23 @@ func Build(ctx context.Context, rt *app.Runtime, cfg Config) error {
 		return err
 	}
 	app.OnReload(rt, s.change)
-	cfg.warnOpen(rt.Log, ln.Addr())
-	cfg.warnAlone(rt.Log)
+	cfg.warnUnprotected(rt.Log, ln.Addr())
+	cfg.warnNoOtherZone(rt.Log)
 	rt.Go("endpoint", func(ctx context.Context) error { return s.proxy.Serve(ctx, ln) })
 	return nil
 }
 
-// checkWrites is the readiness check of what Redis holds.
+// checkWrites is the readiness check of whether Redis accepts writes.
 func (s *service) checkWrites(ctx context.Context) error {
-	state, err := s.lane.Look(ctx)
-	switch full := s.gauge.state(); {
+	state, err := s.library.ReadState(ctx)
+	switch full := s.monitor.state(); {
 	case err != nil:
 		return err
 	case !state.Opened:
-		return errors.New("no Sonic has opened this Redis: whichever owns the topic does")
+		return errors.New("no Sonic has opened this Redis yet: the Sonic that owns the topic opens it")
 	case !state.Ready:
-		return fmt.Errorf("this Redis came back older than it was: it awaits the effects of %d zones", len(state.Behind))
-	case full.full && s.gauge.bounds().Full != fullGoOn:
+		return fmt.Errorf("this Redis has older data than before: it waits for effects of %d zones", len(state.Behind))
+	case full.full && s.monitor.bounds().Full != fullDrop:
 		return fmt.Errorf("the outbox is full: %d bytes of effects, the oldest %s old, wait for Pulsar", full.bytes, full.age.Round(time.Second))
 	default:
 		return nil

@@ -22,9 +22,10 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-const patience = 20 * time.Second
+const waitTimeout = 20 * time.Second
 
-// service is a Sonic in this process. Its Pulsar is away: whether Redis takes writes the test decides, see open.
+// service is a Sonic in this process. Its Pulsar is unavailable: whether Redis takes writes the test
+// decides, see open.
 type service struct {
 	log   *observer.ObservedLogs
 	redis *stack.RedisServer
@@ -63,7 +64,7 @@ func (s *service) address(t *testing.T, server string) (address string) {
 			address, _ = e.ContextMap()["address"].(string)
 		}
 		return address != ""
-	}, patience, 5*time.Millisecond)
+	}, waitTimeout, 5*time.Millisecond)
 	return address
 }
 
@@ -114,7 +115,7 @@ func TestReadyOnceWritesAreTaken(t *testing.T) {
 		require.Eventually(t, func() bool {
 			status, body = s.page(t, "/-/ready")
 			return status == want
-		}, patience, 10*time.Millisecond)
+		}, waitTimeout, 10*time.Millisecond)
 		require.Contains(t, body, reason)
 	}
 	ready(http.StatusOK, `"writes":{"ok":true}`)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Zones is what GET /zones shows.
+// Zones is the answer to GET /zones.
 type Zones struct {
 	Zone   string       `json:"zone"`
 	Outbox OutboxStatus `json:"outbox"`
@@ -14,57 +14,63 @@ type Zones struct {
 	Origins []OriginStatus `json:"origins"`
 }
 
-// OutboxStatus is the way of this zone's effects to Pulsar.
+// OutboxStatus is the state of publishing this zone's effects to Pulsar.
 type OutboxStatus struct {
-	// Owner says that this process ships; otherwise another Sonic of the zone does, or none can.
+	// Owner says that this process publishes the effects. If false, another Sonic of the zone does,
+	// or none can.
 	Owner bool `json:"owner"`
-	// Shipped is the last effect that the topic is known to have.
+	// Shipped is the last effect that is known to be stored in the topic.
 	Shipped string `json:"shipped"`
 	Epoch   int64  `json:"epoch"`
-	// Length, Bytes and AgeSeconds are of what waits; -1: not known.
+	// Length, Bytes and AgeSeconds describe the effects that wait in the outbox; -1: not known.
 	Length     int64   `json:"length"`
 	Bytes      int64   `json:"bytes"`
 	AgeSeconds float64 `json:"age_seconds"`
 	// Full says that a bound is exceeded.
 	Full bool `json:"full"`
-	// Held is how many effects wait in the memory of this process: with outbox off.
+	// Held is how many effects wait in the memory of this process, with outbox off.
 	Held int `json:"held"`
-	// Skips says that effects are dropped at present, Noted how many keys, elements and counters wait for their state to be shipped because of that, Lost how
-	// many effects are lost since the zone began, at most. -1: not known.
-	Skips   bool   `json:"skips"`
-	Noted   int64  `json:"noted"`
-	Lost    int64  `json:"lost"`
-	Trouble string `json:"trouble,omitempty"`
+	// Dropping says that effects are being dropped at present. PendingResends is how many keys,
+	// elements and counters are noted because of that: their state is still to be published. Lost
+	// is how many effects at most were lost since the zone began. -1: not known.
+	Dropping       bool   `json:"dropping"`
+	PendingResends int64  `json:"pending_resends"`
+	Lost           int64  `json:"lost"`
+	Unhealthy      string `json:"unhealthy,omitempty"`
 }
 
-// OriginStatus is the way of another zone's effects to this one.
+// OriginStatus is the state of applying another zone's effects to this zone.
 type OriginStatus struct {
 	Zone string `json:"zone"`
-	// Cursor is the origin's last effect that this zone has; as of some seconds ago where another process applies.
+	// Cursor is the last effect of the origin that this zone has applied. It is some seconds old if
+	// another process applies the effects.
 	Cursor string `json:"cursor"`
-	// LagSeconds and LagCommands say how far this zone is behind; -1: not known yet, right after the start. LagSeconds rises while nothing is heard.
+	// LagSeconds and LagCommands say how far this zone is behind; -1: not known yet, right after
+	// the start. LagSeconds rises while no message arrives from the origin.
 	LagSeconds  float64 `json:"lag_seconds"`
 	LagCommands int64   `json:"lag_commands"`
-	// LagP50Seconds and LagP99Seconds are of the messages that this process has applied in the last minute; -1: it has applied none.
+	// LagP50Seconds and LagP99Seconds cover the messages that this process has applied in the last
+	// minute; -1: it has applied none.
 	LagP50Seconds float64 `json:"lag_p50_seconds"`
 	LagP99Seconds float64 `json:"lag_p99_seconds"`
-	// Differs names what that zone has otherwise in its configuration and must have equal.
+	// Differs names the keys of the configuration that must be equal in all zones, and differ in
+	// that zone.
 	Differs []string `json:"configuration_differs,omitempty"`
-	// Gap says that effects are missing that the topic does not have any more.
+	// Gap says that effects are missing, and that the topic does not have them any more.
 	Gap bool `json:"gap"`
-	// Trouble is what is the matter now, LastError what was last.
-	Trouble     string     `json:"trouble,omitempty"`
+	// Unhealthy is the present error, LastError the most recent one.
+	Unhealthy   string     `json:"unhealthy,omitempty"`
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
 }
 
-// status looks at all parts.
+// status collects the state of all parts.
 func (s *service) status() Zones {
-	shipper, gauge := s.shipper.Status(), s.gauge.state()
+	shipper, outbox := s.shipper.Status(), s.monitor.state()
 	z := Zones{Zone: s.cfg.Zone, Origins: []OriginStatus{}, Outbox: OutboxStatus{
 		Owner: shipper.Owner, Shipped: shipper.Stored.String(), Epoch: shipper.Epoch,
-		Length: gauge.length, Bytes: gauge.bytes, AgeSeconds: gauge.age.Seconds(), Full: gauge.full,
-		Held: shipper.Held, Skips: gauge.unsent.Skips, Noted: gauge.unsent.Noted, Lost: gauge.unsent.Lost, Trouble: text(s.shipper.Trouble()),
+		Length: outbox.length, Bytes: outbox.bytes, AgeSeconds: outbox.age.Seconds(), Full: outbox.full,
+		Held: shipper.Held, Dropping: outbox.unsent.Dropping, PendingResends: outbox.unsent.Noted, Lost: outbox.unsent.Lost, Unhealthy: text(s.shipper.Unhealthy()),
 	}}
 	now := time.Now()
 	for i, a := range s.appliers {
@@ -76,8 +82,8 @@ func (s *service) status() Zones {
 		if lag, effects, known := st.Behind(now); known {
 			o.LagSeconds, o.LagCommands = lag.Seconds(), effects
 		}
-		at, trouble, last := a.Trouble()
-		o.Trouble, o.LastError = text(trouble), text(last)
+		at, unhealthy, last := a.Health()
+		o.Unhealthy, o.LastError = text(unhealthy), text(last)
 		if last != nil {
 			o.LastErrorAt = &at
 		}
@@ -93,11 +99,11 @@ func text(err error) string {
 	return err.Error()
 }
 
-// page answers GET /zones.
-func (s *service) page(w http.ResponseWriter, _ *http.Request) {
+// zonesPage answers GET /zones.
+func (s *service) zonesPage(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
-	_ = out.Encode(s.status()) // fails only when the client is gone
+	_ = out.Encode(s.status()) // fails only when the client has disconnected
 }

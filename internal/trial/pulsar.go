@@ -5,20 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Pulsar tries a cluster whose section of the configuration is at path, and with it what then returns. end closes the client.
+// Pulsar tries a cluster whose section of the configuration is at path, and with it what then
+// returns. end closes the client.
 func Pulsar(path string, cfg messaging.Config, then func(*messaging.Client) []Trial) (t Trial, end func()) {
 	t.Name = path + ".url " + cfg.URL
 	cfg.ConnectTimeout = min(cfg.ConnectTimeout, Timeout)
 	cfg.OperationTimeout = min(cfg.OperationTimeout, Timeout)
 	client, err := messaging.Dial(context.Background(), cfg)
 	if err != nil {
-		t.Try = func(context.Context) error { return err }
-		return t, func() {}
+		return Of(t.Name, err), func() {}
 	}
 	t.Try = client.TryConnect
 	t.Then = then(client)
@@ -39,7 +40,7 @@ func Publish(client *messaging.Client, path, topic string) Trial {
 		case errors.Is(err, messaging.ErrOwned):
 			return Note("this role may produce there; another publisher, such as a service that runs, has the topic to itself now")
 		case errors.Is(err, messaging.ErrTopicTerminated):
-			return errors.New("the topic is terminated: it takes nothing any more")
+			return errors.New("the topic is terminated: it accepts no more messages")
 		default:
 			return unseen(ctx, client, topic, err)
 		}
@@ -57,16 +58,18 @@ func Consume(client *messaging.Client, path, topic string) Trial {
 	}}
 }
 
-// unseen makes a note of an error about a topic that cannot be tried before the service makes it. Whether there is its namespace the admin API tells.
+// unseen makes a note of an error about a topic that cannot be tried before the service makes it.
 func unseen(ctx context.Context, client *messaging.Client, topic string, err error) error {
 	switch {
-	case errors.Is(err, messaging.ErrTopicNotFound):
+	case errors.Is(err, messaging.ErrNamespaceNotFound):
+		return errors.New("its namespace does not exist")
+	case errors.Is(err, messaging.ErrTopicNotFound): // of an old broker by its admin API, which tells the rest
 		if _, err := client.Topic(topic).Partitions(ctx); err != nil && strings.Contains(err.Error(), "Namespace not found") {
 			return errors.New("its namespace does not exist")
 		}
 		return Note("does not exist yet; the first use creates it, if the broker allows that")
 	case errors.Is(err, messaging.ErrNoAdminURL):
-		return Note("not tried: without admin_url this broker, which is old, cannot tell whether the topic exists, and to try could create it")
+		return Note("not tried: this broker is too old to tell without admin_url whether the topic exists, and trying could create it")
 	default:
 		return err
 	}
@@ -83,32 +86,32 @@ func Admin(client *messaging.Client, path, adminURL, topic string) []Trial {
 	}}}
 }
 
-// Namespace tries, over the admin API, whether a namespace has what a service needs, and why it does: needed says that nothing goes without deduplication.
-// Who may not ask gets a note: the start does not need the answer.
-func Namespace(client *messaging.Client, path, namespace string, needed bool, deduplication, retention string) []Trial {
-	ns := client.Namespace(namespace)
-	unknown := func(err error) error {
-		if errors.Is(err, messaging.ErrAuthorization) {
-			return Notef("not known: only an admin of the tenant may ask (%s)", Plain(err))
-		}
-		return err
-	}
+// Namespace makes the trials of one namespace over the admin API.
+type Namespace struct {
+	path, name string
+	ns         messaging.Namespace
+
+	// Two trials need the retention. The first of them asks for it.
+	ask       sync.Once
+	retention messaging.Retention
+	set       bool
+	err       error
+}
+
+// NewNamespace returns the trials of a namespace, whose name the configuration has at path.
+func NewNamespace(client *messaging.Client, path, name string) *Namespace {
+	return &Namespace{path: path, name: name, ns: client.Namespace(name)}
+}
+
+// Policies tries whether the namespace has what a service needs, and why it does: needed says that
+// nothing goes without deduplication.
+func (n *Namespace) Policies(needed bool, deduplication, retention string) []Trial {
 	return []Trial{
-		{Name: path + " " + namespace + ", deduplication", Try: func(ctx context.Context) error {
-			switch on, set, err := ns.Deduplication(ctx); {
-			case err != nil:
-				return unknown(err)
-			case set && !on && needed:
-				return errors.New("off: " + deduplication)
-			case set && !on:
-				return Note("off: " + deduplication)
-			case !set:
-				return Note("not set, the brokers' default holds: " + deduplication)
-			}
-			return nil
+		{Name: n.path + " " + n.name + ", deduplication", Try: func(ctx context.Context) error {
+			return TryDeduplication(ctx, n.ns, needed, deduplication)
 		}},
-		{Name: path + " " + namespace + ", retention", Try: func(ctx context.Context) error {
-			switch kept, set, err := ns.Retention(ctx); {
+		{Name: n.path + " " + n.name + ", retention", Try: func(ctx context.Context) error {
+			switch kept, set, err := n.askRetention(ctx); {
 			case err != nil:
 				return unknown(err)
 			case !set || kept.Time == 0 || kept.Size == 0:
@@ -117,4 +120,44 @@ func Namespace(client *messaging.Client, path, namespace string, needed bool, de
 			return nil
 		}},
 	}
+}
+
+// TenantAdmin tries whether the role is an admin of the namespace's tenant, which may make topics.
+func (n *Namespace) TenantAdmin() Trial {
+	return Trial{Name: n.path + " " + n.name + ", admin", Try: func(ctx context.Context) error {
+		_, _, err := n.askRetention(ctx)
+		if errors.Is(err, messaging.ErrAuthorization) {
+			return fmt.Errorf("with admin_url the service makes topics, and only an admin of the tenant may: this role is not one (%s)", Plain(err))
+		}
+		return nil // other trials report other errors
+	}}
+}
+
+func (n *Namespace) askRetention(ctx context.Context) (kept messaging.Retention, set bool, err error) {
+	n.ask.Do(func() { n.retention, n.set, n.err = n.ns.Retention(ctx) })
+	return n.retention, n.set, n.err
+}
+
+// TryDeduplication returns nil for a namespace that has deduplication on, and otherwise why it
+// should: an error where nothing goes without it, else a note.
+func TryDeduplication(ctx context.Context, ns messaging.Namespace, needed bool, why string) error {
+	switch on, set, err := ns.Deduplication(ctx); {
+	case err != nil:
+		return unknown(err)
+	case set && !on && needed:
+		return errors.New("off: " + why)
+	case set && !on:
+		return Note("off: " + why)
+	case !set:
+		return Note("not set, the brokers' default holds: " + why)
+	}
+	return nil
+}
+
+// unknown makes a note of it that the role may not ask: the answer is not needed to go on.
+func unknown(err error) error {
+	if errors.Is(err, messaging.ErrAuthorization) {
+		return Notef("not known: only an admin of the tenant may ask (%s)", Plain(err))
+	}
+	return err
 }

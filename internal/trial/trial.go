@@ -1,4 +1,5 @@
-// Package trial finds out, before a service starts, whether it can use what its configuration names: servers, credentials, topics, permissions.
+// Package trial finds out, before a service starts, whether it can use what its configuration
+// names: servers, credentials, topics, permissions.
 package trial
 
 import (
@@ -20,18 +21,22 @@ const (
 	whole = 13 * time.Second
 )
 
-// Trial is one thing that a service would use, and how to find out whether it can. Trials run side by side and change nothing: they create nothing,
-// take nothing from others, and leave nothing behind.
+// Trial is one thing that a service would use, and how to find out whether it can. Trials run side
+// by side and change nothing: they create nothing, take nothing from others, and leave nothing
+// behind.
 type Trial struct {
-	// Name is the YAML path, and what stands there: "pulsar.url pulsar://127.0.0.1:6650".
+	// Name is the YAML path and its value: "pulsar.url pulsar://127.0.0.1:6650".
 	Name string
-	// Try returns nil when it can be used, a [Note], or what is in the way. It ends with ctx, which lasts for Timeout. Errors hold no secrets.
+	// Try returns nil if the thing can be used, a [Note], or an error that says why it cannot be
+	// used. It returns when ctx ends, which lasts for Timeout. Errors hold no secrets.
 	Try func(ctx context.Context) error
-	// Then has what is tried behind it, and only once it has succeeded: topics behind their server. What more does not need to be tried is not in it.
+	// Then holds the trials that run only after this one has succeeded, such as topics after their
+	// server.
 	Then []Trial
 }
 
-// Note is an error that is none: something to know about what can be used, or is not known.
+// Note is a remark in place of an error. It does not make the trial fail: the thing can be used, or
+// it is not known whether it can.
 type Note string
 
 // Error returns the text.
@@ -40,7 +45,7 @@ func (n Note) Error() string { return string(n) }
 // Notef makes a Note.
 func Notef(format string, args ...any) error { return Note(fmt.Sprintf(format, args...)) }
 
-// outcome is what became of a trial.
+// outcome is the result of a trial.
 type outcome struct {
 	trial Trial
 	done  chan struct{}
@@ -48,8 +53,8 @@ type outcome struct {
 	then  []*outcome
 }
 
-// Run runs the trials until ctx ends and writes a line for each, in their order. It returns how many there were, and how many have failed or were not
-// made because what they need has failed.
+// Run runs the trials until ctx ends and writes a line for each, in their order. It returns how
+// many there were, and how many have failed or were not made because what they need has failed.
 func Run(ctx context.Context, trials []Trial, out io.Writer) (tried, failed int) {
 	ctx, cancel := context.WithTimeout(ctx, whole)
 	defer cancel()
@@ -136,7 +141,8 @@ func skip(out io.Writer, t Trial, tried, failed int) (int, int) {
 	return tried, failed
 }
 
-// line writes one line, without what may be a secret. That it cannot be written is found by whoever wrote the others.
+// line writes one line, without what may be a secret. That it cannot be written is found by whoever
+// wrote the others.
 func line(out io.Writer, name, text string) {
 	fault := config.FieldError{Path: name, Problem: strings.ReplaceAll(text, "\n", "; ")}
 	_, _ = fmt.Fprintf(out, "  %s\n", fault.Error())
@@ -153,13 +159,26 @@ func Of(name string, outcome error) Trial {
 // Place is a topic or queue that messages go to, and the path of the key that names it.
 type Place struct{ Path, Name string }
 
-// Ends calls all of ends, side by side: a server that hangs holds up the end of its own trial only.
-func Ends(ends ...func()) func() {
-	return func() {
-		var all sync.WaitGroup
-		for _, end := range ends {
-			all.Go(end)
-		}
-		all.Wait()
+// List is trials with what ends them. The zero List is ready to use; it is not safe for concurrent
+// use.
+type List struct {
+	Trials []Trial
+	ends   []func()
+}
+
+// Add adds a trial with its end.
+func (l *List) Add(t Trial, end func()) { l.AddAll([]Trial{t}, end) }
+
+// AddAll adds trials with the end of all of them.
+func (l *List) AddAll(trials []Trial, end func()) {
+	l.Trials, l.ends = append(l.Trials, trials...), append(l.ends, end)
+}
+
+// End calls all ends, side by side: a server that hangs holds up the end of its own trial only.
+func (l *List) End() {
+	var all sync.WaitGroup
+	for _, end := range l.ends {
+		all.Go(end)
 	}
+	all.Wait()
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +24,8 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 func result(err error) func(context.Context) error { return func(context.Context) error { return err } }
 
-// Every trial has its line, in their order, whatever failed; what stands behind a failure is told, and passwords are not.
+// Every trial has its line, in their order, whatever failed; what stands behind a failure is told,
+// and passwords are not.
 func TestLines(t *testing.T) {
 	var out strings.Builder
 	tried, failed := trial.Run(t.Context(), []trial.Trial{
@@ -71,8 +75,8 @@ func TestTime(t *testing.T) {
 	})
 }
 
-// A cluster that is away is said to be away, and nothing behind it is tried.
-func TestPulsarAway(t *testing.T) {
+// A cluster that is unavailable is said to be unavailable, and nothing behind it is tried.
+func TestPulsarUnavailable(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
@@ -87,4 +91,36 @@ func TestPulsarAway(t *testing.T) {
 	assert.Equal(t, 2, failed)
 	assert.Equal(t, "  pulsar.url "+cfg.URL+": connect: dial tcp "+l.Addr().String()+": connect: connection refused\n"+
 		"  topic t: not tried, because of the above\n", out.String())
+}
+
+// A role that is no admin of the tenant may not make topics: that is a fault where the service has
+// to. Brokers of the tests have no roles, so the answer of the admin API is made here.
+func TestTenantAdmin(t *testing.T) {
+	status := http.StatusForbidden
+	var retentions atomic.Int64
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/retention") {
+			retentions.Add(1)
+		}
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(api.Close)
+	cfg := messaging.DefaultConfig()
+	cfg.AdminURL = api.URL
+	client, err := messaging.Dial(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
+	for status = range map[int]bool{http.StatusForbidden: true, http.StatusNotFound: true, http.StatusNoContent: true} {
+		var out strings.Builder
+		ns := trial.NewNamespace(client, "ns", "public/default")
+		retentions.Store(0)
+		trial.Run(t.Context(), append(ns.Policies(false, "a", "b"), ns.TenantAdmin()), &out)
+		assert.EqualValues(t, 1, retentions.Load(), "asked once for two trials")
+		if status == http.StatusForbidden {
+			assert.Contains(t, out.String(), "ns public/default, deduplication: note: not known: only an admin of the tenant may ask")
+			assert.Contains(t, out.String(), "ns public/default, admin: with admin_url the service makes topics, and only an admin of the tenant may: this role is not one")
+		} else {
+			assert.Contains(t, out.String(), "ns public/default, admin: ok\n")
+		}
+	}
 }

@@ -6,10 +6,12 @@ import (
 	"sort"
 )
 
-// longList is how many alternatives are not compared one by one: lists of thousands of numbers of shops or customers are usual.
+// longList is the length from which a list of alternatives is searched by bisection instead of
+// compared one by one. Lists of thousands of shop or customer numbers are common.
 const longList = 16
 
-// sortLong sorts a long list of alternatives so that anyMatches can search in it: texts, numbers and literals first.
+// sortLong sorts a long list of alternatives, so that anyMatches can use binary search: texts,
+// numbers and literals come first.
 func sortLong(group []condition) {
 	if len(group) < longList {
 		return
@@ -22,7 +24,8 @@ func sortLong(group []condition) {
 	})
 }
 
-// anyMatches reports whether a value meets one of the alternatives. It ends when no steps are left: then the answer does not count.
+// anyMatches reports whether a value meets one of the alternatives. It stops when no steps are
+// left: then the result is not valid.
 func (s *Scratch) anyMatches(group []condition, k kind, data []byte) bool {
 	if len(group) >= longList {
 		exact := sort.Search(len(group), func(i int) bool { return group[i].op != opExact })

@@ -31,7 +31,8 @@ func listed(n int, format string) string {
 	return strings.Join(parts, ",")
 }
 
-// A pattern that is refused must not have taken much before: anybody who may test one could otherwise end the process.
+// A pattern that is refused must not have taken much before: anybody who may test one could
+// otherwise end the process.
 func TestRefusedPatternsTakeLittle(t *testing.T) {
 	for _, test := range []struct{ name, pattern, reason string }{
 		{
@@ -62,7 +63,8 @@ func TestRefusedPatternsTakeLittle(t *testing.T) {
 	}
 }
 
-// What a match takes must not be the product of how often an event has a piece of text and how many rules look for it.
+// What a match takes must not be the product of how often an event has a piece of text and how many
+// rules look for it.
 func TestRepeatedPiecesTakeLittle(t *testing.T) {
 	for _, test := range []struct{ piece, pattern string }{
 		{"/img", `{"a":[{"wildcard":"*/img*n%d"}]}`},
@@ -119,7 +121,8 @@ func TestChurnKeepsNothing(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
-// The time of a match grows with the event and the rules, and stays bearable where both are hostile.
+// The time of a match grows with the event and the rules, and stays bearable where both are
+// hostile.
 func TestHostileEventsTakeBearableTime(t *testing.T) {
 	x := match.NewIndex[int]()
 	x.Update(func(c *match.Change[int]) {

@@ -1,5 +1,11 @@
 package match
 
+import (
+	"github.com/aviaryhq/aviary/pkg/match/internal/fold"
+	"github.com/aviaryhq/aviary/pkg/match/internal/network"
+	"github.com/aviaryhq/aviary/pkg/match/internal/wildcard"
+)
+
 // kind is the type of an event's value.
 type kind uint8
 
@@ -13,7 +19,7 @@ const (
 	kindArray
 )
 
-// op is what a condition does.
+// op is the operator of a condition.
 type op uint8
 
 const (
@@ -26,7 +32,7 @@ const (
 	opWildcard
 	opRange
 	opNetwork
-	opAnythingBut // of the conditions in but; of none: the value is there
+	opAnythingBut // excludes the conditions in but; without any, every value meets it
 	opAbsent
 )
 
@@ -34,20 +40,20 @@ const (
 type condition struct {
 	op   op
 	kind kind   // of opExact
-	mark uint32 // of the text: where it differs from that of a value, the texts differ
-	text string // a string, or the key of a number; folded where op says so
+	mark uint32 // see markOf: if two marks differ, the texts differ
+	text string // a string, or the key of a number; folded for the folded operators
 	more *operand
 }
 
-// operand is what an operator takes that is no text.
+// operand is the operand of an operator that takes more than a text.
 type operand struct {
 	but       []condition
-	wild      *wildcard
+	wild      *wildcard.Wildcard
 	low, high bound
-	net       network
+	net       network.Network
 }
 
-// fewBut is an operand with its conditions beside it in memory.
+// fewBut is an operand with its conditions next to it in memory.
 type fewBut struct {
 	operand
 	few [2]condition
@@ -62,7 +68,7 @@ func newButOperand(but []condition) *operand {
 	return &f.operand
 }
 
-// markOf is the length and some bytes of a text.
+// markOf combines the length and some bytes of a text into a number, for a fast comparison.
 func markOf[T string | []byte](text T) uint32 {
 	n := len(text)
 	if n < 2 {
@@ -78,13 +84,14 @@ func exactly(k kind, text string) condition {
 	return condition{op: opExact, kind: k, mark: markOf(text), text: text}
 }
 
-// bound is one end of a range of numbers. An end without a key is open to infinity.
+// bound is one end of a range of numbers. Without a key the range is not bounded at this end.
 type bound struct {
 	key       string
 	inclusive bool
 }
 
-// matches reports whether a value of an event meets the condition. data is the text of a string, the key of a number, and nothing for literals.
+// matches reports whether a value of an event meets the condition. data is the text of a string or
+// the key of a number. It is empty for literals.
 func (s *Scratch) matches(c *condition, k kind, data []byte) bool {
 	s.left--
 	switch c.op {
@@ -109,30 +116,30 @@ func (s *Scratch) matches(c *condition, k kind, data []byte) bool {
 	}
 	switch c.op {
 	case opFoldedExact:
-		return foldedEqual(data, c.text)
+		return fold.Equal(data, c.text)
 	case opPrefix:
 		return len(data) >= len(c.text) && string(data[:len(c.text)]) == c.text
 	case opFoldedPrefix:
-		_, ok := foldedPrefix(data, c.text)
+		_, ok := fold.Prefix(data, c.text)
 		return ok
 	case opSuffix:
 		return len(data) >= len(c.text) && string(data[len(data)-len(c.text):]) == c.text
 	case opFoldedSuffix:
-		return foldedSuffix(data, c.text)
+		return fold.Suffix(data, c.text)
 	case opWildcard:
-		if !c.more.wild.hasEnds(data) {
+		if !c.more.wild.HasEnds(data) {
 			return false
 		}
 		s.left -= len(data) / searchedPerStep
-		return c.more.wild.hasMiddle(data)
+		return c.more.wild.HasMiddle(data)
 	case opNetwork:
-		addr, ok := parseAddress(data)
-		return ok && c.more.net.contains(addr)
+		addr, ok := network.ParseAddress(data)
+		return ok && c.more.net.Contains(addr)
 	}
 	return false
 }
 
-// holds reports whether the range holds the number with the key.
+// holds reports whether the range contains the number with this key.
 func (c *condition) holds(key []byte) bool {
 	low, high := &c.more.low, &c.more.high
 	if low.key != "" && (string(key) < low.key || !low.inclusive && string(key) == low.key) {
@@ -141,21 +148,22 @@ func (c *condition) holds(key []byte) bool {
 	return high.key == "" || string(key) < high.key || high.inclusive && string(key) == high.key
 }
 
-// overlaps reports whether some number may be in both ranges.
+// overlaps reports whether a number may be in both ranges.
 func (c *condition) overlaps(other *condition) bool {
 	below := func(high, low bound) bool { return high.key != "" && low.key != "" && high.key < low.key }
 	return !below(c.more.high, other.more.low) && !below(other.more.high, c.more.low)
 }
 
-// field is the alternatives that a pattern gives for one path. It is immutable.
+// field holds the alternatives that a pattern gives for one path. It is immutable.
 type field struct {
 	path    []string
-	pointer string // of the list of alternatives
-	// groups are the lists of alternatives that one value has to meet. There are several where $or names a path that is named beside it too.
+	pointer string // JSON Pointer of the list of alternatives
+	// groups are lists of alternatives. One value must meet all of the lists. There are several if
+	// a path is named both in $or and outside of it.
 	groups [][]condition
 }
 
-// absent reports whether the field holds where the event has no value.
+// absent reports whether the field holds if the event has no value.
 func (f *field) absent() bool {
 	for _, g := range f.groups {
 		if !hasAbsent(g) {
@@ -174,7 +182,7 @@ func hasAbsent(group []condition) bool {
 	return false
 }
 
-// present reports whether the field may hold for some value.
+// present reports whether the field can hold for a value.
 func (f *field) present() bool {
 	for _, g := range f.groups {
 		some := false
@@ -197,5 +205,5 @@ func (s *Scratch) fieldMatches(f *field, k kind, data []byte) bool {
 	return true
 }
 
-// conjunction is fields that all have to hold, ordered by path.
+// conjunction is a list of fields that all must hold, sorted by path.
 type conjunction []*field

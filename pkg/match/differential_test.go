@@ -11,7 +11,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/match"
 )
 
-// maker makes up patterns and events over few keys and values, so that much matches and much nearly does.
+// maker makes up patterns and events over few keys and values, so that much matches and much nearly
+// does.
 type maker struct{ *rand.Rand }
 
 func (m maker) of(list ...string) string { return list[m.IntN(len(list))] }
@@ -140,7 +141,8 @@ func (m maker) alternative() string {
 	return `{"exists":false}`
 }
 
-// TestDifferential compares an index of many rules, and Explain of each, with the naive evaluator, while rules come and go.
+// TestDifferential compares an index of many rules, and Explain of each, with the naive evaluator,
+// while rules come and go.
 func TestDifferential(t *testing.T) {
 	rounds := 400
 	if testing.Short() {

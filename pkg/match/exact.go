@@ -6,23 +6,25 @@ import (
 	"slices"
 )
 
-// exactTable finds the posts of a value. A hash with a secret seed keeps events and rules from choosing values that collide. With many rules the time is that
-// of cache misses: a slot has the post itself, so that the processor can fetch what the post leads to while it still compares the text.
+// exactTable is a hash table that finds the posts of a value. Its secret seed prevents authors of
+// events and rules from choosing values that collide. With many rules, cache misses take most of
+// the time. So a slot contains the post itself: the processor can fetch the post's data while it
+// still compares the text.
 type exactTable struct {
 	owner *edit
 	seed  maphash.Seed
-	slots []exactSlot // open addressing; a power of two
-	texts []byte      // entries: kind and length, and the text
-	lists [][]post    // of values with several posts
+	slots []exactSlot // open addressing; the length is a power of two
+	texts []byte      // entries of kind, length and text
+	lists [][]post    // for values with several posts
 	count int         // slots in use
-	dead  int         // those without posts
+	dead  int         // slots in use whose value has no post any more
 }
 
 type exactSlot struct {
 	hash uint32
 	text uint32 // place in texts, counted from 1; 0: the slot is free
-	list uint32 // number of the list with all posts but one, counted from 1; 0: there is one post. Once there, it stays, empty or not
-	post post   // noPost: there is none any more
+	list uint32 // number of the list with all posts but one, counted from 1; 0: the value has one post. A list stays even if it becomes empty
+	post post   // noPost: the value has no post any more
 }
 
 const (
@@ -33,7 +35,8 @@ const (
 
 func shape(k kind, length int) uint32 { return uint32(k)<<lengthBits | uint32(length) }
 
-// edited returns a table that e may change: t, or a copy if older snapshots use t. They share texts and lists as far as they go.
+// edited returns a table that e may change: t, or a copy if older snapshots use t. Both share the
+// existing texts and lists.
 func (t *exactTable) edited(e *edit) *exactTable {
 	if t == nil {
 		return &exactTable{owner: e, seed: e.next.seed, slots: make([]exactSlot, minSlots)}
@@ -50,10 +53,10 @@ func hashValue(seed maphash.Seed, k kind, data []byte) uint64 {
 	return maphash.Bytes(seed, data) + uint64(k)*0x9e3779b97f4a7c15
 }
 
-// find returns the slot of a value, nil if there is none.
+// find returns the slot of a value, or nil.
 func (t *exactTable) find(k kind, data []byte) *exactSlot {
 	if len(data) >= 1<<lengthBits {
-		return nil // longer than what a pattern can name, and than shape can tell
+		return nil // too long for a pattern and for shape
 	}
 	h := hashValue(t.seed, k, data)
 	mask := uint32(len(t.slots) - 1)
@@ -71,7 +74,7 @@ func (t *exactTable) find(k kind, data []byte) *exactSlot {
 	}
 }
 
-// posts appends the posts of the value.
+// posts appends the posts of a value to hits.
 func (t *exactTable) posts(k kind, data []byte, hits []post) []post {
 	s := t.find(k, data)
 	if s == nil || s.post == noPost {
@@ -84,7 +87,7 @@ func (t *exactTable) posts(k kind, data []byte, hits []post) []post {
 	return hits
 }
 
-// posted counts the posts of a value.
+// posted returns the number of posts of a value.
 func (t *exactTable) posted(k kind, text string) int {
 	if t == nil {
 		return 0
@@ -126,7 +129,7 @@ func (t *exactTable) entry(s *exactSlot) (k kind, text []byte) {
 	return kind(head >> lengthBits), e[textHead : textHead+head&(1<<lengthBits-1)]
 }
 
-// rebuild drops values without posts and makes room for as many again as there are.
+// rebuild drops values without posts, and makes room to double the number of values.
 func (t *exactTable) rebuild() {
 	size := minSlots
 	for size < 4*(t.count-t.dead) {
@@ -152,7 +155,7 @@ func (t *exactTable) rebuild() {
 	}
 }
 
-// place puts in a slot of a value that is not there.
+// place adds the slot of a value that the table does not have.
 func (t *exactTable) place(s exactSlot) {
 	k, text := t.entry(&s)
 	h := hashValue(t.seed, k, text)
@@ -166,7 +169,7 @@ func (t *exactTable) place(s exactSlot) {
 	t.count++
 }
 
-// remove takes out a post that is there.
+// remove removes an existing post.
 func (t *exactTable) remove(k kind, text string, p post) {
 	s := t.find(k, []byte(text))
 	switch {

@@ -8,15 +8,16 @@ import (
 // Explanation says whether an event matches a pattern, and if not, why.
 type Explanation struct {
 	Match bool
-	// Failed are the fields that keep the event from matching, in the order of their paths. Of a pattern with $or they are those of the combination of
-	// branches of which the fewest fail, the first such. If each of its fields can hold alone, but not all in the same elements of the event's arrays,
-	// they are the fields that lead through such arrays.
+	// Failed are the fields that do not match, in the order of their paths. For a pattern with $or
+	// they are those of the combination of branches with the fewest failed fields, or the first
+	// such combination. If each field matches alone, but not all of them match in the same elements
+	// of the event's arrays, they are the fields that lead through these arrays.
 	Failed []Failure
 }
 
 // Failure is a field of a pattern that an event does not match.
 type Failure struct {
-	// Pointer is the JSON Pointer of the field's list in the pattern.
+	// Pointer is the JSON Pointer of the field's list of alternatives in the pattern.
 	Pointer string
 	Cause   Cause
 }
@@ -26,21 +27,22 @@ type Cause string
 
 // Why a field does not match.
 const (
-	// Missing: the event has no value there.
+	// Missing: the event has no value at this path.
 	Missing Cause = "missing"
-	// Different: the event has values there, and none is among the alternatives.
+	// Different: the event has values at this path, but none of them meets an alternative.
 	Different Cause = "different"
-	// Present: the event has values there, and the pattern wants none.
+	// Present: the event has values at this path, and the pattern requires that it has none.
 	Present Cause = "present"
 	// Elsewhere: the values that match are in different elements of an array.
 	Elsewhere Cause = "in another element"
 )
 
-// Explain matches one event and tells which fields fail. The error is an [*EventError]. It is slower than [Index.Match] by far.
+// Explain matches one event and returns which fields fail. The error is an [*EventError]. Explain
+// is much slower than [Index.Match].
 func (p *Pattern) Explain(event []byte) (Explanation, error) {
 	e := newSnapshot().edit()
 	e.add(p)
-	// Branches that no event can match have no join; they are explained all the same.
+	// Branches that no event can match have no join in the index. Explain considers them, too.
 	joins := make([][]joinField, len(p.branches))
 	for i, c := range p.branches {
 		for _, f := range c {
@@ -92,10 +94,11 @@ func (s *Scratch) failures(fields []joinField, crowded func() map[int32]bool) (f
 	return failed
 }
 
-// crowded are the nodes of which some value has several below it: the elements of an array.
+// crowded returns the nodes that have several values with the same parent value: the elements of an
+// array.
 func (s *Scratch) crowded() map[int32]bool {
 	crowded := map[int32]bool{}
-	last := map[int32]int{} // by node: the value above the one seen last
+	last := map[int32]int{} // by node: the parent of the last value seen
 	for v := range s.values {
 		for c := s.values[v].first; c != noValue; c = s.values[c].next {
 			node := s.values[c].node

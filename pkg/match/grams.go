@@ -4,20 +4,25 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+
+	"github.com/aviaryhq/aviary/pkg/match/internal/wildcard"
 )
 
-// gramSet finds wildcards by a piece of text that a value must contain: four bytes, or one or two where a wildcard has no longer piece.
+// gramSet finds wildcards by a piece of text that a value must contain. A piece has four bytes, or
+// one or two if the wildcard has no longer piece.
 type gramSet struct {
 	owner *edit
 	posts map[uint64]gramPosts
 	free  []uint32 // numbers
-	used  uint32   // numbers up to this one, free ones among them
-	// filter has a bit for each piece of four bytes, by its hash: most places of most values need no other look.
+	used  uint32   // all numbers are below this one, including free ones
+	// filter has a bit for the hash of each piece of four bytes. Most positions in most values need
+	// only this check.
 	filter *[filterWords]uint64
-	sizes  [5]int // pieces of each size
+	sizes  [5]int // number of pieces of each size
 }
 
-// gramPosts has a number, by which a search knows what it has found already: a value may have a piece as often as it has bytes.
+// gramPosts holds the posts of a piece. By its number a search recognizes a piece that it has
+// already found: a value may contain a piece many times.
 type gramPosts struct {
 	number uint32
 	posts  []post
@@ -40,7 +45,7 @@ func (t *gramSet) edited(e *edit) *gramSet {
 	return &gramSet{owner: e, posts: maps.Clone(t.posts), free: slices.Clone(t.free), used: t.used, filter: &filter, sizes: t.sizes}
 }
 
-// gram is a piece with its size above it.
+// gram returns the bytes of a piece as a number, with its size in the upper half.
 func gram(piece []byte) uint64 {
 	g := uint64(len(piece)) << 32
 	for i, c := range piece {
@@ -51,10 +56,11 @@ func gram(piece []byte) uint64 {
 
 func filterBit(four uint32) uint32 { return four * 0x9e3779b1 >> (32 - filterBits) }
 
-// pieces calls f for the pieces of a wildcard that may stand for it: those of the greatest size that it has.
-func (w *wildcard) pieces(f func(g uint64)) {
+// pieces calls f for each piece by which the wildcard may be found: those of the greatest possible
+// size.
+func pieces(w *wildcard.Wildcard, f func(g uint64)) {
 	size := 0
-	parts := append([][]byte{w.prefix, w.suffix}, w.middle...)
+	parts := append([][]byte{w.Prefix, w.Suffix}, w.Middle...)
 	for _, part := range parts {
 		for _, s := range []int{1, 2, gramBytes} {
 			if len(part) >= s {
@@ -104,7 +110,7 @@ func (t *gramSet) remove(g uint64, p post) {
 	t.sizes[g>>32]--
 }
 
-// find appends the posts of each piece that the text has, once however often it has it.
+// find appends the posts of each piece that the text contains, once for each piece.
 func (t *gramSet) find(s *Scratch, text []byte, hits []post) []post {
 	s.markGrams(t.used)
 	if t.sizes[gramBytes] > 0 {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExamplesOfTheGuide: each pattern in the guide matches the events below it that it should, and no others; by the naive evaluator too.
+// TestExamplesOfTheGuide: each pattern in the guide matches the events below it that it should, and
+// no others; by the naive evaluator too.
 func TestExamplesOfTheGuide(t *testing.T) {
 	guide, err := os.ReadFile("../../docs/patterns.md")
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package match
 
-// holds reports whether all fields of a join hold. It ends when no steps are left: then the answer does not count.
+// holds reports whether all fields of a join hold. It stops when no steps are left: then the result
+// is not valid.
 func (s *Scratch) holds(j *join) bool {
 	if j.node != noNode && !s.grouped {
 		v := s.head(j.node)
@@ -21,7 +22,8 @@ func (s *Scratch) holds(j *join) bool {
 			}
 			continue
 		}
-		// The values may all be in elements that the other fields do not match, if there are others.
+		// With {"exists": false} the field may still hold: all values may be in elements that the
+		// other fields do not match.
 		if !s.some(f, v) && (!f.absent || !s.grouped || len(j.fields) == 1) {
 			return false
 		}
@@ -33,7 +35,7 @@ func (s *Scratch) holds(j *join) bool {
 	return with || without
 }
 
-// some reports whether one of the values of a node, beginning with v, meets a field.
+// some reports whether any value of a node, from v on, meets a field.
 func (s *Scratch) some(f *joinField, v int32) bool {
 	for ; v >= 0 && s.left >= 0; v = s.values[v].same {
 		if s.meets(f, s.values[v].kind, s.data(v)) {
@@ -43,7 +45,8 @@ func (s *Scratch) some(f *joinField, v int32) bool {
 	return false
 }
 
-// meets is fieldMatches, without the way through the field where it has one condition.
+// meets reports whether a value meets a field. It is faster than fieldMatches for a field with one
+// condition.
 func (s *Scratch) meets(f *joinField, k kind, data []byte) bool {
 	if f.simple {
 		return s.matches(&f.only, k, data)
@@ -51,9 +54,11 @@ func (s *Scratch) meets(f *joinField, k kind, data []byte) bool {
 	return s.fieldMatches(f.field, k, data)
 }
 
-// below reports how fields can hold, whose paths lead through the value v: with says that some have values and all hold, if of each array below one
-// element is chosen; without, that none has a value, and none needs one. Paths are the same up to depth, and sorted: so each array is a matter of
-// neighbours, and the choices in two of them do not touch.
+// below reports how fields whose paths lead through the value v can hold. with says that, for a
+// choice of one element of each array below v, all fields hold and at least one has a value.
+// without says that no field has a value and none requires one. The paths are equal up to depth,
+// and sorted. So the fields that lead through the same array are neighbours, and the choices in
+// different arrays are independent.
 func (s *Scratch) below(fields []joinField, depth int, v int32) (with, without bool) {
 	without = true
 	for i := 0; i < len(fields); {
@@ -81,7 +86,8 @@ func (s *Scratch) below(fields []joinField, depth int, v int32) (with, without b
 	return with, without
 }
 
-// elements chooses among the values below v that the paths lead to: one, or the elements of an array.
+// elements is below for fields that have the same next step in their paths. It tries each child
+// value of v at that step: one, or all elements of an array.
 func (s *Scratch) elements(fields []joinField, depth int, v int32) (with, without bool) {
 	node, found := fields[0].path[depth], false
 	without = true

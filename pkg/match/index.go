@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Index finds the rules that match an event. Each rule has an ID, of the caller's choice. All methods are safe for concurrent use: a match uses the rules
-// of one moment, whole, and no match waits for a change.
+// Index finds the rules that match an event. The caller chooses the ID of each rule. All methods
+// are safe for concurrent use: a match uses a consistent snapshot of the rules, and never waits for
+// a change.
 type Index[ID comparable] struct {
 	current atomic.Pointer[view[ID]]
 
@@ -14,10 +15,10 @@ type Index[ID comparable] struct {
 	numbers map[ID]uint32 // guarded by change
 }
 
-// view is what a match uses.
+// view is the data that a match uses.
 type view[ID comparable] struct {
 	snap *snapshot
-	ids  []ID // by number of the rule
+	ids  []ID // by rule number
 }
 
 // NewIndex returns an index without rules.
@@ -27,7 +28,8 @@ func NewIndex[ID comparable]() *Index[ID] {
 	return x
 }
 
-// Change is a set of changes that [Index.Update] makes at once. It is valid within that call only.
+// Change is a set of changes that [Index.Update] makes in one step. It is valid only within that
+// call.
 type Change[ID comparable] struct {
 	index  *Index[ID]
 	edit   *edit
@@ -35,8 +37,9 @@ type Change[ID comparable] struct {
 	ownIDs bool
 }
 
-// Update makes all the changes of f at once: a match sees none of them or all. Thousands of rules are best put in by one Update. f must not call
-// the index's other methods that change it, or Len. If f panics, the changes before that are made.
+// Update makes all the changes of f in one step: a match sees none of them or all. One Update is
+// the fastest way to add thousands of rules. f must not call Len or a method that changes the
+// index. If f panics, the changes before the panic take effect.
 func (x *Index[ID]) Update(f func(*Change[ID])) {
 	x.change.Lock()
 	defer x.change.Unlock()
@@ -46,7 +49,7 @@ func (x *Index[ID]) Update(f func(*Change[ID])) {
 	f(c)
 }
 
-// Set puts a rule in, in the place of the one with the same ID if there is one.
+// Set adds a rule. It replaces a rule with the same ID.
 func (c *Change[ID]) Set(id ID, p *Pattern) {
 	c.Remove(id)
 	number := c.edit.add(p)
@@ -57,12 +60,12 @@ func (c *Change[ID]) Set(id ID, p *Pattern) {
 	}
 	var none ID
 	for len(c.ids) < int(number) {
-		c.ids = append(c.ids, none) // of joins
+		c.ids = append(c.ids, none) // numbers of joins have no ID
 	}
 	c.ids = append(c.ids, id)
 }
 
-// Remove takes a rule out. It reports whether there was one.
+// Remove removes a rule. It reports whether the rule existed.
 func (c *Change[ID]) Remove(id ID) bool {
 	number, ok := c.index.numbers[id]
 	if !ok {
@@ -82,24 +85,25 @@ func (c *Change[ID]) setID(number uint32, id ID) {
 	c.ids[number] = id
 }
 
-// Set is an [Index.Update] of one rule.
+// Set is an [Index.Update] that sets one rule.
 func (x *Index[ID]) Set(id ID, p *Pattern) { x.Update(func(c *Change[ID]) { c.Set(id, p) }) }
 
-// Remove is an [Index.Update] that takes one rule out.
+// Remove is an [Index.Update] that removes one rule.
 func (x *Index[ID]) Remove(id ID) (found bool) {
 	x.Update(func(c *Change[ID]) { found = c.Remove(id) })
 	return found
 }
 
-// Len returns how many rules there are.
+// Len returns the number of rules.
 func (x *Index[ID]) Len() int {
 	x.change.Lock()
 	defer x.change.Unlock()
 	return len(x.numbers)
 }
 
-// Match appends to dst the ID of each rule that matches the event, once each, in no particular order. The error is an [*EventError]; then dst is as it
-// was. Match keeps nothing of the event but in s, until the next call with s.
+// Match appends to dst the ID of each rule that matches the event, once each, in no particular
+// order. The error is an [*EventError]; Match then returns dst unchanged. Only s refers to the
+// event afterwards, until the next call with s.
 func (x *Index[ID]) Match(s *Scratch, dst []ID, event []byte) ([]ID, error) {
 	v := x.current.Load()
 	if err := s.run(v.snap, event); err != nil {

@@ -70,7 +70,8 @@ func TestScratchOfSeveralIndexes(t *testing.T) {
 	}
 }
 
-// TestAbsentOrWildcard: a value that a wildcard is looked up for, and that it does not match, is a value all the same.
+// TestAbsentOrWildcard: a value that a wildcard is looked up for, and that it does not match, is a
+// value all the same.
 func TestAbsentOrWildcard(t *testing.T) {
 	for _, text := range []string{
 		`{"a":[{"exists":false},{"wildcard":"x*y"}]}`, `{"a":[{"exists":false},{"wildcard":"x*y"}],"b":[{"exists":false}]}`,
@@ -83,7 +84,8 @@ func TestAbsentOrWildcard(t *testing.T) {
 	}
 }
 
-// TestRemoveAll: rules of each kind that go leave nothing that finds them, and rules that come after take their numbers.
+// TestRemoveAll: rules of each kind that go leave nothing that finds them, and rules that come
+// after take their numbers.
 func TestRemoveAll(t *testing.T) {
 	m := maker{rand.New(rand.NewPCG(7, 7))}
 	x := match.NewIndex[int]()
@@ -105,7 +107,8 @@ func TestRemoveAll(t *testing.T) {
 	}
 }
 
-// TestMatchWhileRulesChange: each match sees the rules of one moment. Two rules take turns in one Update each, so an event matches exactly one of them.
+// TestMatchWhileRulesChange: each match sees the rules of one moment. Two rules take turns in one
+// Update each, so an event matches exactly one of them.
 func TestMatchWhileRulesChange(t *testing.T) {
 	x := match.NewIndex[string]()
 	p := parse(t, `{"a":["x",{"prefix":"y"}],"b":[{"anything-but":"z"}],"n":[{"numeric":["<",5]}]}`)

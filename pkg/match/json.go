@@ -4,9 +4,12 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
+	"github.com/aviaryhq/aviary/pkg/match/internal/number"
 )
 
-// Bit patterns to test eight bytes at a time.
+// Bit patterns for testing eight bytes at a time.
 const (
 	eachByte  = 0x0101010101010101
 	highBits  = 0x8080808080808080
@@ -16,8 +19,9 @@ const (
 	wordBytes = 8
 )
 
-// scanText returns the position of the quote that closes the string whose first character is at i, and whether the string has escapes. If the string
-// is not valid it returns the position of the fault and a reason.
+// scanText returns the position of the quote that closes the string whose first character is at i,
+// and whether the string has escapes. For an invalid string it returns the position of the error
+// and a reason.
 func scanText(src []byte, i int) (end int, escaped bool, why Reason) {
 	start := i
 	ascii := true
@@ -25,7 +29,8 @@ func scanText(src []byte, i int) (end int, escaped bool, why Reason) {
 		for i+wordBytes <= len(src) {
 			w := binary.LittleEndian.Uint64(src[i:])
 			q, b := w^quotes, w^slashes
-			// The lowest bit set is that of a quote, a backslash or a control character: borrows only reach upwards.
+			// The lowest bit set belongs to a quote, a backslash or a control character. Higher
+			// bits may be wrong, because a borrow affects only higher bytes.
 			m := ((q - eachByte) &^ q) | ((b - eachByte) &^ b) | ((w - blanks) &^ w)
 			m &= highBits
 			if m != 0 {
@@ -80,7 +85,7 @@ func invalidAt(b []byte) int {
 	return len(b)
 }
 
-// escapeLength returns the length of the escape that b begins with, 0 if it is none.
+// escapeLength returns the length of the escape at the beginning of b, 0 if there is none.
 func escapeLength(b []byte) int {
 	if len(b) < 2 {
 		return 0
@@ -89,40 +94,15 @@ func escapeLength(b []byte) int {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		return 2
 	case 'u':
-		if _, ok := hexUnit(b); ok {
+		if _, ok := jsontext.CodeUnit(b); ok {
 			return 6
 		}
 	}
 	return 0
 }
 
-// hexUnit returns the UTF-16 unit of an escape \uXXXX.
-func hexUnit(b []byte) (rune, bool) {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0, false
-	}
-	var u rune
-	for _, c := range b[2:6] {
-		v, ok := hexValue(c)
-		if !ok {
-			return 0, false
-		}
-		u = u<<4 | v
-	}
-	return u, true
-}
-
-func hexValue(c byte) (rune, bool) {
-	switch {
-	case '0' <= c && c <= '9':
-		return rune(c - '0'), true
-	case 'a' <= c|0x20 && c|0x20 <= 'f':
-		return rune(c|0x20-'a') + 10, true
-	}
-	return 0, false
-}
-
-// decodeText appends the text of a string that scanText has accepted. lone tells of half a surrogate pair, which becomes U+FFFD.
+// decodeText appends the text of a string that scanText has accepted. lone reports whether it
+// contains half of a surrogate pair, which becomes U+FFFD.
 func decodeText(dst, src []byte) (text []byte, lone bool) {
 	for i := 0; i < len(src); {
 		c := src[i]
@@ -133,14 +113,14 @@ func decodeText(dst, src []byte) (text []byte, lone bool) {
 		}
 		c = src[i+1]
 		if c != 'u' {
-			dst = append(dst, simpleEscape(c))
+			dst = append(dst, jsontext.Unescape(c))
 			i += 2
 			continue
 		}
-		r, _ := hexUnit(src[i:])
+		r, _ := jsontext.CodeUnit(src[i:])
 		i += 6
 		if r&^0x7ff == 0xd800 {
-			low, ok := hexUnit(src[i:])
+			low, ok := jsontext.CodeUnit(src[i:])
 			if r < 0xdc00 && ok && low&^0x3ff == 0xdc00 {
 				r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
 				i += 6
@@ -153,23 +133,7 @@ func decodeText(dst, src []byte) (text []byte, lone bool) {
 	return dst, lone
 }
 
-func simpleEscape(c byte) byte {
-	switch c {
-	case 'b':
-		return '\b'
-	case 'f':
-		return '\f'
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	}
-	return c // '"', '\\', '/'
-}
-
-// scanNumber returns the end of the number that begins at i, or the position of the fault.
+// scanNumber returns the end of the number at i, or the position of the error and a reason.
 func scanNumber(src []byte, i int) (end int, why Reason) {
 	if i < len(src) && src[i] == '-' {
 		i++
@@ -180,12 +144,12 @@ func scanNumber(src []byte, i int) (end int, why Reason) {
 	case src[i] == '0':
 		i++
 	case '1' <= src[i] && src[i] <= '9':
-		i = digits(src, i)
+		i = number.Digits(src, i)
 	default:
 		return i, InvalidJSON
 	}
 	if i < len(src) && src[i] == '.' {
-		end := digits(src, i+1)
+		end := number.Digits(src, i+1)
 		if end == i+1 {
 			return faultAt(src, end)
 		}
@@ -196,7 +160,7 @@ func scanNumber(src []byte, i int) (end int, why Reason) {
 		if i < len(src) && (src[i] == '+' || src[i] == '-') {
 			i++
 		}
-		end := digits(src, i)
+		end := number.Digits(src, i)
 		if end == i {
 			return faultAt(src, end)
 		}
@@ -205,14 +169,7 @@ func scanNumber(src []byte, i int) (end int, why Reason) {
 	return i, ""
 }
 
-func digits(src []byte, i int) int {
-	for i < len(src) && src[i]-'0' < 10 {
-		i++
-	}
-	return i
-}
-
-// faultAt tells a document that ends too early from one that goes on with something else.
+// faultAt returns Truncated if the document ends at i, and InvalidJSON otherwise.
 func faultAt(src []byte, i int) (int, Reason) {
 	if i >= len(src) {
 		return len(src), Truncated
@@ -242,7 +199,7 @@ func scanLiteral(src []byte, i int) (end int, k kind, why Reason) {
 	return i + len(word), k, ""
 }
 
-// skipBlanks returns the position of the next byte that is no white space.
+// skipBlanks returns the position of the next byte that is not white space.
 func skipBlanks(src []byte, i int) int {
 	for i < len(src) && (src[i] == ' ' || src[i] == '\n' || src[i] == '\t' || src[i] == '\r') {
 		i++

@@ -1,6 +1,11 @@
 package match
 
-// lookup is what rules want of the values of one path.
+import (
+	"github.com/aviaryhq/aviary/pkg/match/internal/fold"
+	"github.com/aviaryhq/aviary/pkg/match/internal/wildcard"
+)
+
+// lookup holds the conditions on the values of one path by which matches find rules.
 type lookup struct {
 	owner        *edit
 	exact        *exactTable
@@ -14,7 +19,7 @@ type lookup struct {
 	grams        *gramSet
 	others       *otherSet // anything-but
 	absent       []post
-	count        int // posts, those of others and absent among them
+	count        int // number of conditions, including those of others and absent
 }
 
 func (l *lookup) edited(e *edit) *lookup {
@@ -29,14 +34,15 @@ func (l *lookup) edited(e *edit) *lookup {
 	return &c
 }
 
-// place is where a wildcard is found.
+// place says in which table of a lookup a wildcard is.
 type place struct {
-	op   op // opPrefix, opSuffix, or opWildcard for a piece
+	op   op // opPrefix, opSuffix, or opWildcard for the piece gram
 	gram uint64
 }
 
-// add expects a lookup that e may change. exact is the post if the lookup decides about the condition, rough if it does not. It appends the places of
-// wildcards, which remove takes from the front.
+// add adds a condition. e must own the lookup. add uses the post exact if finding it proves the
+// condition, and rough if it does not. It appends the places of wildcards to places, and remove
+// takes them from the front.
 func (l *lookup) add(e *edit, c *condition, exact, rough post, places *[]place) {
 	l.count++
 	switch c.op {
@@ -78,20 +84,20 @@ func (l *lookup) tree(o op, text string) (tree **radix, path string) {
 	return &l.foldedSuffix, reversed(text)
 }
 
-// placeOf picks where a wildcard is found: under its prefix, its suffix or a piece, where the fewest others are. It returns an estimate of what is found
-// there with it, too.
-func (l *lookup) placeOf(w *wildcard) (best place, bestCost int) {
-	const shortPenalty = 8 // a short text is found in many values
+// placeOf chooses the place of a wildcard: its prefix, its suffix or a piece, whichever has the
+// fewest other posts. bestCost estimates how many posts a match finds there.
+func (l *lookup) placeOf(w *wildcard.Wildcard) (best place, bestCost int) {
+	const shortPenalty = 8 // many values contain a short text
 	bestCost = int(^uint(0) >> 1)
-	if n := len(w.prefix); n > 0 {
-		best, bestCost = place{op: opPrefix}, len(l.prefix.posted(string(w.prefix)))+shortPenalty/n
+	if n := len(w.Prefix); n > 0 {
+		best, bestCost = place{op: opPrefix}, len(l.prefix.posted(string(w.Prefix)))+shortPenalty/n
 	}
-	if n := len(w.suffix); n > 0 {
-		if c := len(l.suffix.posted(reversed(string(w.suffix)))) + shortPenalty/n; c < bestCost {
+	if n := len(w.Suffix); n > 0 {
+		if c := len(l.suffix.posted(reversed(string(w.Suffix)))) + shortPenalty/n; c < bestCost {
 			best, bestCost = place{op: opSuffix}, c
 		}
 	}
-	w.pieces(func(g uint64) {
+	pieces(w, func(g uint64) {
 		c := shortPenalty / int(g>>32)
 		if l.grams != nil {
 			c += len(l.grams.posts[g].posts)
@@ -103,15 +109,15 @@ func (l *lookup) placeOf(w *wildcard) (best place, bestCost int) {
 	return best, bestCost
 }
 
-func (l *lookup) addWildcard(e *edit, w *wildcard, p post) place {
+func (l *lookup) addWildcard(e *edit, w *wildcard.Wildcard, p post) place {
 	at, _ := l.placeOf(w)
 	switch at.op {
 	case opPrefix:
 		l.prefix = l.prefix.edited(e)
-		l.prefix.add(e, string(w.prefix), p)
+		l.prefix.add(e, string(w.Prefix), p)
 	case opSuffix:
 		l.suffix = l.suffix.edited(e)
-		l.suffix.add(e, reversed(string(w.suffix)), p)
+		l.suffix.add(e, reversed(string(w.Suffix)), p)
 	default:
 		l.grams = l.grams.edited(e)
 		l.grams.add(at.gram, p)
@@ -160,19 +166,20 @@ func removeText(e *edit, tree **radix, text string, p post) {
 	}
 }
 
-func (l *lookup) removeWildcard(e *edit, w *wildcard, at place, p post) {
+func (l *lookup) removeWildcard(e *edit, w *wildcard.Wildcard, at place, p post) {
 	switch at.op {
 	case opPrefix:
-		removeText(e, &l.prefix, string(w.prefix), p)
+		removeText(e, &l.prefix, string(w.Prefix), p)
 	case opSuffix:
-		removeText(e, &l.suffix, reversed(string(w.suffix)), p)
+		removeText(e, &l.suffix, reversed(string(w.Suffix)), p)
 	default:
 		l.grams = l.grams.edited(e)
 		l.grams.remove(at.gram, p)
 	}
 }
 
-// cost estimates how many posts a value brings that meets a condition: the fewer, the better a way to find the rule.
+// cost estimates how many posts a match finds for a value that meets the condition. The lower the
+// cost, the better the condition is for finding the rule.
 func (l *lookup) cost(c *condition) int {
 	const vague = 64 // a condition that most values meet
 	if l == nil {
@@ -195,12 +202,12 @@ func (l *lookup) cost(c *condition) int {
 		_, cost := l.placeOf(c.more.wild)
 		return 1 + cost
 	case opRange:
-		return vague/16 + l.ranges.crowd(c)
+		return vague/16 + l.ranges.overlapping(c)
 	}
 	return 2*vague + l.count
 }
 
-// find appends what the value brings. Others and absent are not its matter.
+// find appends the posts for a value, except those of others and absent.
 func (l *lookup) find(s *Scratch, k kind, data []byte, hits []post) []post {
 	if l.exact != nil {
 		hits = l.exact.posts(k, data, hits)
@@ -209,7 +216,7 @@ func (l *lookup) find(s *Scratch, k kind, data []byte, hits []post) []post {
 		if k == kindNumber && l.ranges != nil {
 			before := len(hits)
 			hits = l.ranges.find(data, hits)
-			s.left -= len(hits) - before // they are found one by one
+			s.left -= len(hits) - before // each of them takes a step to find
 		}
 		return hits
 	}
@@ -232,7 +239,7 @@ func (l *lookup) find(s *Scratch, k kind, data []byte, hits []post) []post {
 }
 
 func (l *lookup) findFolded(s *Scratch, data []byte, hits []post) []post {
-	s.folded = appendFolded(s.folded[:0], data)
+	s.folded = fold.Append(s.folded[:0], data)
 	if l.folded != nil {
 		hits = l.folded.posts(kindString, s.folded, hits)
 	}

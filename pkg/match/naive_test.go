@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// naive evaluates a pattern as the language's description in doc.go reads. It shares no code with the matcher: both documents are decoded by
-// encoding/json, the event is taken apart into its values, and every choice of values is tried.
+// naive evaluates a pattern as the language's description in doc.go reads. It shares no code with
+// the matcher: both documents are decoded by encoding/json, the event is taken apart into its
+// values, and every choice of values is tried.
 func naive(pattern, event []byte) (bool, error) {
 	var p, e map[string]any
 	for text, into := range map[*[]byte]*map[string]any{&pattern: &p, &event: &e} {
@@ -80,7 +81,8 @@ func naiveJoin(a, b []naiveField) []naiveField {
 	return out
 }
 
-// naiveValue is a string, number or literal of an event, and which element it is in, of each array around it.
+// naiveValue is a string, number or literal of an event, and which element it is in, of each array
+// around it.
 type naiveValue struct {
 	path   []string
 	value  any

@@ -3,19 +3,22 @@ package match
 import (
 	"maps"
 	"slices"
+
+	"github.com/aviaryhq/aviary/pkg/match/internal/network"
 )
 
-// networkSet finds the networks that hold an address: one look for each length that some network has.
+// networkSet finds the networks that contain an address. It does one map access for each length
+// that any of its networks has.
 type networkSet struct {
 	owner   *edit
-	posts   map[network][]post
-	counts  map[uint8]int // networks of each length
+	posts   map[network.Network][]post
+	counts  map[uint8]int // number of networks by length
 	lengths []uint8
 }
 
 func (t *networkSet) edited(e *edit) *networkSet {
 	if t == nil {
-		return &networkSet{owner: e, posts: map[network][]post{}, counts: map[uint8]int{}}
+		return &networkSet{owner: e, posts: map[network.Network][]post{}, counts: map[uint8]int{}}
 	}
 	if t.owner == e {
 		return t
@@ -23,35 +26,33 @@ func (t *networkSet) edited(e *edit) *networkSet {
 	return &networkSet{owner: e, posts: maps.Clone(t.posts), counts: maps.Clone(t.counts), lengths: t.lengths}
 }
 
-func (t *networkSet) add(n network, p post) {
-	if t.counts[n.bits]++; t.counts[n.bits] == 1 {
+func (t *networkSet) add(n network.Network, p post) {
+	if t.counts[n.Bits()]++; t.counts[n.Bits()] == 1 {
 		t.lengths = slices.Sorted(maps.Keys(t.counts))
 	}
 	t.posts[n] = append(t.posts[n], p)
 }
 
-func (t *networkSet) remove(n network, p post) {
+func (t *networkSet) remove(n network.Network, p post) {
 	list := withoutPost(t.posts[n], p)
 	if t.posts[n] = list; len(list) == 0 {
 		delete(t.posts, n)
 	}
-	if t.counts[n.bits]--; t.counts[n.bits] == 0 {
-		delete(t.counts, n.bits)
+	if t.counts[n.Bits()]--; t.counts[n.Bits()] == 0 {
+		delete(t.counts, n.Bits())
 		t.lengths = slices.Sorted(maps.Keys(t.counts))
 	}
 }
 
 func (t *networkSet) find(text []byte, hits []post) []post {
-	addr, ok := parseAddress(text)
+	addr, ok := network.ParseAddress(text)
 	if !ok {
 		return hits
 	}
-	mapped := isMapped(addr)
 	for _, bits := range t.lengths {
-		if mapped && bits < mappedBits {
-			continue
+		if n, ok := network.Containing(addr, bits); ok {
+			hits = append(hits, t.posts[n]...)
 		}
-		hits = append(hits, t.posts[network{maskAddress(addr, bits), bits}]...)
 	}
 	return hits
 }

@@ -5,20 +5,21 @@ import (
 	"slices"
 )
 
-// node is a step of the paths that rules name.
+// node is a step of a path that rules name.
 type node struct {
 	owner  *edit
 	id     int32
 	parent int32
 	key    string
-	users  int32 // fields of conjunctions here or below
-	leaves int32 // fields of conjunctions here
-	// lengths has a bit for each length of the keys below; the last bit stands for it and all above. Most keys of most events need no other look.
+	users  int32 // number of fields of conjunctions here or below
+	leaves int32 // number of fields of conjunctions here
+	// lengths has a bit for each length of the child keys. The last bit means 63 or more. For most
+	// keys of most events this check is enough.
 	lengths uint64
-	few     []child          // the keys below, while they are few
-	many    map[string]int32 // all of them, once they are not
-	ownMany *edit            // may change many
-	lookup  *lookup          // nil: rules that have a field here are found by another
+	few     []child          // the child keys, up to fewChildren
+	many    map[string]int32 // all child keys, if there are more
+	ownMany *edit            // the edit that may change many
+	lookup  *lookup          // nil: matches find the rules with a field here by other fields
 }
 
 type child struct {
@@ -33,7 +34,7 @@ const (
 
 func lengthBit(n int) uint64 { return 1 << min(uint(n), 63) }
 
-// child returns the node of a key below, or noNode.
+// child returns the child node of a key, or noNode.
 func (n *node) child(key []byte) int32 {
 	if n.lengths&lengthBit(len(key)) == 0 {
 		return noNode
@@ -54,7 +55,7 @@ func (n *node) child(key []byte) int32 {
 
 func (n *node) inner() bool { return n.lengths != 0 }
 
-// addChild and removeChild expect a node that e may change.
+// addChild adds a child. e must own the node, as for removeChild.
 func (n *node) addChild(e *edit, key string, id int32) {
 	n.lengths |= lengthBit(len(key))
 	switch {

@@ -1,8 +1,14 @@
 package match
 
-import "slices"
+import (
+	"slices"
 
-// operator reads an object with one operator, whose conditions it appends: a list stands for several.
+	"github.com/aviaryhq/aviary/pkg/match/internal/fold"
+	"github.com/aviaryhq/aviary/pkg/match/internal/network"
+	"github.com/aviaryhq/aviary/pkg/match/internal/wildcard"
+)
+
+// operator reads an object with one operator, and appends its condition to group.
 func (r *reader) operator(group *[]condition) error {
 	start, count := r.pos, 0
 	err := r.members(func(name string, at int) error {
@@ -29,7 +35,7 @@ func (r *reader) operand(name string, at int) (condition, error) {
 		return r.affix(name)
 	case "equals-ignore-case":
 		text, err := r.stringOf(name)
-		return condition{op: opFoldedExact, text: folded(text)}, err
+		return condition{op: opFoldedExact, text: fold.String(text)}, err
 	case "wildcard":
 		return r.wildcard()
 	case "anything-but":
@@ -42,7 +48,7 @@ func (r *reader) operand(name string, at int) (condition, error) {
 		if err != nil {
 			return condition{}, err
 		}
-		n, why := parseNetwork(text)
+		n, why := network.Parse(text)
 		if why != "" {
 			return condition{}, r.wrong(start, "%s", why)
 		}
@@ -66,7 +72,7 @@ func (r *reader) stringOf(name string) (string, error) {
 	return r.text()
 }
 
-// affix reads what prefix or suffix takes: a string, or an object with equals-ignore-case.
+// affix reads the operand of prefix or suffix: a string, or an object with equals-ignore-case.
 func (r *reader) affix(name string) (condition, error) {
 	plain, ignoring := opPrefix, opFoldedPrefix
 	if name == "suffix" {
@@ -87,26 +93,27 @@ func (r *reader) affix(name string) (condition, error) {
 	if err == nil && count == 0 {
 		err = r.wrong(start, "%s takes a string, or an object with equals-ignore-case", name)
 	}
-	return condition{op: ignoring, text: folded(text)}, err
+	return condition{op: ignoring, text: fold.String(text)}, err
 }
 
-// wildcard reads one; those that need no search become other conditions.
+// wildcard reads the operand of wildcard. A wildcard that is equal to an exact text, a prefix or a
+// suffix becomes such a condition.
 func (r *reader) wildcard() (condition, error) {
 	start := r.pos
 	text, err := r.stringOf("wildcard")
 	if err != nil {
 		return condition{}, err
 	}
-	w, plain, why := parseWildcard(text)
+	w, plain, why := wildcard.Parse(text)
 	switch {
 	case why != "":
 		return condition{}, r.wrong(start, "%s", why)
 	case w == nil:
 		return exactly(kindString, plain), nil
-	case len(w.middle) == 0 && len(w.suffix) == 0:
-		return condition{op: opPrefix, text: string(w.prefix)}, nil
-	case len(w.middle) == 0 && len(w.prefix) == 0:
-		return condition{op: opSuffix, text: string(w.suffix)}, nil
+	case len(w.Middle) == 0 && len(w.Suffix) == 0:
+		return condition{op: opPrefix, text: string(w.Prefix)}, nil
+	case len(w.Middle) == 0 && len(w.Prefix) == 0:
+		return condition{op: opSuffix, text: string(w.Suffix)}, nil
 	}
 	return condition{op: opWildcard, more: &operand{wild: w}}, nil
 }
@@ -227,7 +234,7 @@ func (r *reader) numeric() (condition, error) {
 	return c, nil
 }
 
-// comparison checks what stands in the place of an operator.
+// comparison checks an element of the list that must be a comparison operator.
 func (r *reader) comparison(c *condition, k kind, text string, part, at int) error {
 	switch {
 	case k != kindString:

@@ -2,15 +2,16 @@ package match
 
 import "slices"
 
-// otherSet is the anything-but of a path. Every value meets all of them but those that it is looked up to exclude: a value costs what it excludes, not
-// what there is.
+// otherSet holds the anything-but conditions of a path. A value meets all of them, except those
+// that exclude it, which a lookup finds. So the lookup for a value costs as much as the number of
+// conditions that exclude it.
 type otherSet struct {
 	owner    *edit
 	posts    []post
-	of       []*condition // nil: the entry is free
-	places   [][]place    // of the wildcards of each
+	of       []*condition // conditions; nil: the entry is free
+	places   [][]place    // places of wildcards, by entry
 	free     []uint32
-	excluded *lookup // posts have positions in the lists above
+	excluded *lookup // the numbers of its posts are positions in the lists above
 }
 
 func (t *otherSet) edited(e *edit) *otherSet {
@@ -53,7 +54,8 @@ func (t *otherSet) remove(e *edit, c *condition, p post) {
 	t.free = append(t.free, number)
 }
 
-// meet hands over the posts of a path whose values begin with the one numbered first: those that not all values exclude.
+// meet passes posts to hit: those of conditions that at least one value of the path meets. first is
+// the first value of the path.
 func (t *otherSet) meet(s *Scratch, first int32) {
 	if len(s.marks) < len(t.posts) {
 		s.marks = make([]uint32, 2*len(t.posts))
@@ -62,7 +64,7 @@ func (t *otherSet) meet(s *Scratch, first int32) {
 		clear(s.marks)
 		s.mark = 1
 	}
-	// An entry with the mark base+n was excluded by each of the first n values.
+	// An entry has the mark base+n if its condition excludes each of the first n values.
 	base, all := s.mark, false
 	for v := first; v >= 0 && s.left >= 0; v = s.values[v].same {
 		some := false
@@ -95,7 +97,8 @@ func (t *otherSet) meet(s *Scratch, first int32) {
 	s.mark++
 }
 
-// excluded are the conditions of an anything-but. There are none if every value will do.
+// excluded returns the conditions that an anything-but excludes. There are none for {"exists":
+// true}, which every value meets.
 func (c *condition) excluded() []condition {
 	if c.more == nil {
 		return nil

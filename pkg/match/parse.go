@@ -3,24 +3,26 @@ package match
 import (
 	"fmt"
 	"slices"
+
+	"github.com/aviaryhq/aviary/pkg/match/internal/number"
 )
 
-// orKey stands in the place of a field's name.
+// orKey is the key of $or, which is used instead of a field's name.
 const orKey = "$or"
 
-// reader reads a pattern from its text.
+// reader parses the text of a pattern.
 type reader struct {
 	src     []byte
 	pos     int
-	path    []string // keys of the event that lead to what is read
-	pointer []string // keys of the pattern that lead there
+	path    []string // keys of the event on the way to the present position
+	pointer []string // keys of the pattern on the way to the present position
 	depth   int
-	inOr    int // how many $or are around
-	paths   int // bytes of the pointers of the fields read so far
-	weight  int // of the whole pattern, once it is read
+	inOr    int // number of enclosing $or
+	paths   int // total length of the pointers of the fields read so far
+	weight  int // weight of the whole pattern after parsing
 }
 
-// combination is one way through the branches of $or: fields that all have to hold.
+// combination is a choice of one branch of each $or: a list of fields that all must hold.
 type combination struct {
 	fields       []*field
 	alternatives int // of all fields
@@ -110,7 +112,8 @@ func (r *reader) member(key string, at int) ([]combination, error) {
 	return nil, r.wrong(r.pos, "a field's value is an object or a list of alternatives")
 }
 
-// reserved names would make a list of operators out of a field by a slip.
+// reserved reports whether key is the name of an operator. Inside $or a field of this name is
+// probably a mistake: an operator without its field.
 func reserved(key string) bool {
 	switch key {
 	case "prefix", "suffix", "equals-ignore-case", "wildcard", "anything-but", "numeric", "cidr", "exists":
@@ -150,7 +153,8 @@ func (r *reader) or() ([]combination, error) {
 	return all, nil
 }
 
-// combine joins each branch of what was read with each branch of what comes next. What that takes is bounded before it is taken.
+// combine joins each combination of all with each one of parts. It checks the bounds before it
+// allocates the result.
 func (r *reader) combine(all, parts []combination, at int) ([]combination, error) {
 	one, two := totalOf(all), totalOf(parts)
 	made := total{one.fields*len(parts) + two.fields*len(all), one.alternatives*len(parts) + two.alternatives*len(all)}
@@ -173,7 +177,7 @@ func (r *reader) combine(all, parts []combination, at int) ([]combination, error
 	return out, nil
 }
 
-// total is what combinations have together.
+// total is the number of fields and alternatives of all combinations together.
 type total struct{ fields, alternatives int }
 
 func totalOf(all []combination) (t total) {
@@ -184,7 +188,8 @@ func totalOf(all []combination) (t total) {
 	return t
 }
 
-// alternativesOf counts the conditions of a list, and those that an anything-but excludes: each takes its place in an index.
+// alternativesOf counts the conditions of a list, including those that an anything-but excludes:
+// each takes memory in an index.
 func alternativesOf(group []condition) int {
 	n := len(group)
 	for i := range group {
@@ -226,7 +231,7 @@ func (r *reader) alternatives() ([]condition, error) {
 	return group, err
 }
 
-// exact reads a value that is not a list or an object.
+// exact reads a string, a number or a literal.
 func (r *reader) exact() (condition, error) {
 	k, text, err := r.scalar()
 	return exactly(k, text), err
@@ -292,7 +297,8 @@ func (r *reader) elements(each func() error) error {
 	}
 }
 
-// another reads what is behind a member or an element: a comma, and there is another one, or end.
+// another reads the byte after a member or an element. It reports true for a comma, which another
+// one follows, and false for end.
 func (r *reader) another(end byte) (bool, error) {
 	r.blanks()
 	switch r.peek() {
@@ -318,7 +324,7 @@ func (r *reader) scalar() (kind, string, error) {
 		if why != "" {
 			return 0, "", r.wrong(end, "the number is not valid JSON")
 		}
-		key, ok := appendNumber(nil, r.src[start:end])
+		key, ok := number.AppendKey(nil, r.src[start:end])
 		if !ok {
 			return 0, "", r.wrong(start, "the number's exponent is too long")
 		}
@@ -372,7 +378,7 @@ func (r *reader) wrong(at int, format string, args ...any) error {
 	return &Error{Offset: at, Pointer: r.where(), Reason: fmt.Sprintf(format, args...)}
 }
 
-// broken is for text that is not JSON.
+// broken returns the error for text that is not JSON.
 func (r *reader) broken(at int, wanted string) error {
 	if at >= len(r.src) {
 		return r.wrong(at, "the pattern ends where %s should be", wanted)
@@ -380,7 +386,7 @@ func (r *reader) broken(at int, wanted string) error {
 	return r.wrong(at, "the pattern is not JSON: %s should be here", wanted)
 }
 
-// pointerBytes is about the length of what where returns.
+// pointerBytes returns approximately the length of where's result.
 func (r *reader) pointerBytes() (n int) {
 	for _, step := range r.pointer {
 		n += 1 + len(step)
@@ -388,7 +394,7 @@ func (r *reader) pointerBytes() (n int) {
 	return n
 }
 
-// where is the JSON Pointer of what is read.
+// where returns the JSON Pointer of the present position.
 func (r *reader) where() string {
 	var b []byte
 	for _, step := range r.pointer {

@@ -4,33 +4,39 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+
+	"github.com/aviaryhq/aviary/pkg/match/internal/wildcard"
 )
 
 // Bounds of patterns.
 const (
-	// MaxPatternBytes is the longest pattern.
+	// MaxPatternBytes is the maximum length of a pattern.
 	MaxPatternBytes = 256 << 10
-	// MaxPatternDepth is how deep objects of a pattern may be nested.
+	// MaxPatternDepth is the maximum nesting depth of objects in a pattern.
 	MaxPatternDepth = 64
 	// MaxPatternBranches is how many combinations of the branches of $or a pattern may have.
 	MaxPatternBranches = 1024
 	// MaxPatternFields is how many fields these combinations may have together.
 	MaxPatternFields = 16 << 10
-	// MaxPatternAlternatives is how many alternatives the fields of these combinations may have together. What anything-but excludes counts, too.
+	// MaxPatternAlternatives is how many alternatives the fields of these combinations may have
+	// together. This includes the values that anything-but excludes.
 	MaxPatternAlternatives = 64 << 10
-	// MaxPatternPathBytes is how long the paths of all fields may be together.
+	// MaxPatternPathBytes is the maximum total length of the paths of all fields.
 	MaxPatternPathBytes = 1 << 20
+	// MaxWildcardStars is how many * a wildcard may have.
+	MaxWildcardStars = wildcard.MaxStars
 )
 
 // Pattern is a valid pattern. It is immutable and safe for concurrent use.
 type Pattern struct {
 	source string
-	// branches are the combinations of the branches of $or, one of which has to hold. The order is that of the pattern.
+	// branches are the combinations of the branches of $or, in the order of the pattern. At least
+	// one of them must hold.
 	branches []conjunction
 	weight   int
 }
 
-// Parse reads a pattern. The error is an [*Error]. Parse keeps nothing of the bytes.
+// Parse reads a pattern. The error is an [*Error]. The caller may change the bytes afterwards.
 func Parse(pattern []byte) (*Pattern, error) {
 	if len(pattern) > MaxPatternBytes {
 		return nil, &Error{Offset: MaxPatternBytes, Reason: "the pattern is too long"}
@@ -42,19 +48,20 @@ func Parse(pattern []byte) (*Pattern, error) {
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, pattern); err != nil {
-		return nil, &Error{Reason: err.Error()} // the reader has accepted it
+		return nil, &Error{Reason: err.Error()} // cannot happen: the reader has accepted the pattern
 	}
 	return &Pattern{source: compact.String(), branches: branches, weight: r.weight}, nil
 }
 
-// Weight tells how much an index takes for the pattern: fields and alternatives, in each of the combinations that its $or makes. A few hundred bytes of
-// pattern may weigh 30,000, at some 50 bytes of memory each. It is for a bound on many patterns together.
+// Weight measures the memory that an index needs for the pattern. It is the number of fields and
+// alternatives in all combinations of $or, some 50 bytes of memory each. A pattern of a few hundred
+// bytes may have a weight of 30,000. Callers use it to bound many patterns together.
 func (p *Pattern) Weight() int { return p.weight }
 
 // String returns the pattern as JSON without white space.
 func (p *Pattern) String() string { return p.source }
 
-// sortConjunction orders fields by path and puts those of the same path together.
+// sortConjunction sorts fields by path, and merges those with the same path.
 func sortConjunction(fields []*field) conjunction {
 	slices.SortStableFunc(fields, func(a, b *field) int { return slices.Compare(a.path, b.path) })
 	out := fields[:0]

@@ -118,7 +118,8 @@ func TestPatternString(t *testing.T) {
 	assert.JSONEq(t, `{"a":["x y",1.0]}`, p.String())
 }
 
-// FuzzParse looks for patterns that panic, and for those whose text is refused where the pattern was not.
+// FuzzParse looks for patterns that panic, and for those whose text is refused where the pattern
+// was not.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"a":[{"anything-but":{"prefix":["x","y"]}}],"$or":[{"b":[{"numeric":[">",1,"<=",2]}]},{"c":[{"cidr":"10.0.0.0/8"}]}]}`))
 	f.Add([]byte(`{"a":[{"wildcard":"a*\\*\\\\b"},{"exists":false},null,-0.0e1]}`))

@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// radix is a node of a tree of texts. The tree finds all of them that a value begins with; or ends with, if they were put in reversed.
+// radix is a node of a radix tree of texts. The tree finds all texts with which a value begins, or
+// ends if the texts were added reversed.
 type radix struct {
 	owner *edit
-	label string // what leads here from the node above
+	label string // the text from the parent to this node
 	keys  []byte // first bytes of the labels of kids
 	kids  []*radix
 	posts []post
@@ -32,7 +33,7 @@ func reversed(text string) string {
 	return string(b)
 }
 
-// add expects a node that e may change, as edited returns it.
+// add adds a post of a text. e must own the node: see edited.
 func (n *radix) add(e *edit, text string, p post) {
 	for {
 		if text == "" {
@@ -65,7 +66,7 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// posted returns the posts of a text.
+// posted returns the posts of exactly this text.
 func (n *radix) posted(text string) []post {
 	for n != nil && text != "" {
 		at := bytes.IndexByte(n.keys, text[0])
@@ -80,7 +81,8 @@ func (n *radix) posted(text string) []post {
 	return n.posts
 }
 
-// remove expects a node that e may change and a post that is there. It drops branches that end in nothing.
+// remove removes an existing post of a text. e must own the node. remove also removes nodes without
+// posts that are not needed any more.
 func (n *radix) remove(e *edit, text string, p post) {
 	if text == "" {
 		n.posts = withoutPost(n.posts, p)
@@ -103,7 +105,7 @@ func (n *radix) remove(e *edit, text string, p post) {
 
 func (n *radix) empty() bool { return len(n.posts) == 0 && len(n.kids) == 0 }
 
-// prefixes appends the posts of all texts that data begins with.
+// prefixes appends to hits the posts of all texts with which data begins.
 func (n *radix) prefixes(data []byte, hits []post) []post {
 	for {
 		hits = append(hits, n.posts...)
@@ -122,7 +124,7 @@ func (n *radix) prefixes(data []byte, hits []post) []post {
 	}
 }
 
-// suffixes appends the posts of all texts that, reversed, data ends with.
+// suffixes appends to hits the posts of all texts whose reverse is a suffix of data.
 func (n *radix) suffixes(data []byte, hits []post) []post {
 	for {
 		hits = append(hits, n.posts...)

@@ -5,13 +5,15 @@ import (
 	"slices"
 )
 
-// rangeSet finds the ranges that hold a number. Its bounds are sorted; the number 2i+1 stands for the i-th bound itself, 2i for the gap below it. So a
-// range is two integers, and where a number lies is found once for all ranges.
+// rangeSet finds the ranges that contain a number. Its bounds are sorted. The position 2i+1 means
+// the i-th bound itself, and 2i the gap below it. So a range is two integers, and find determines
+// the position of a number once for all ranges.
 type rangeSet struct {
 	owner  *edit
 	ranges []numberRange // sorted by low once the edit is done
 	bounds []string
-	// highest has for the middle of each part of ranges, halved again and again, the greatest high of that part.
+	// highest makes ranges an interval tree: ranges are halved recursively, and highest has at the
+	// middle of each part the greatest high of that part.
 	highest []uint32
 	stale   bool
 }
@@ -43,8 +45,8 @@ func (t *rangeSet) remove(c *condition, p post) {
 	t.ranges = slices.DeleteFunc(t.ranges, func(r numberRange) bool { return r.post == p && r.of == c })
 }
 
-// crowd estimates how many of the ranges hold the numbers that another one holds, from some of them.
-func (t *rangeSet) crowd(c *condition) int {
+// overlapping estimates how many of the ranges overlap another one, from a sample.
+func (t *rangeSet) overlapping(c *condition) int {
 	const sample = 32
 	if t == nil || len(t.ranges) == 0 {
 		return 0
@@ -59,8 +61,8 @@ func (t *rangeSet) crowd(c *condition) int {
 	return len(t.ranges) * overlapping / seen
 }
 
-// settle makes the set ready for find, once all changes of an edit are in.
-func (t *rangeSet) settle() {
+// finish prepares the set for find, after all changes of an edit.
+func (t *rangeSet) finish() {
 	var bounds []string
 	for i := range t.ranges {
 		for _, b := range []bound{t.ranges[i].of.more.low, t.ranges[i].of.more.high} {
@@ -105,7 +107,7 @@ func (t *rangeSet) summarise(from, to int) uint32 {
 	return h
 }
 
-// find appends the posts of the ranges that hold the number with the key.
+// find appends the posts of the ranges that contain the number with this key.
 func (t *rangeSet) find(key []byte, hits []post) []post {
 	i, end := 0, len(t.bounds)
 	for i < end {
@@ -127,11 +129,11 @@ func (t *rangeSet) holding(from, to int, at uint32, hits []post) []post {
 	for from < to {
 		mid := (from + to) / 2
 		if t.highest[mid] < at {
-			return hits // all of this part end before
+			return hits // all ranges of this part end below the number
 		}
 		r := &t.ranges[mid]
 		if r.low > at {
-			to = mid // all from here on begin behind
+			to = mid // all ranges from here on begin above the number
 			continue
 		}
 		if r.high >= at {

@@ -1,7 +1,9 @@
 package match
 
-// scan reads the event from its first byte to its last. It keeps the values at nodes and checks the rest. It reports false, and s.fault why, if the
-// event is not valid.
+import "github.com/aviaryhq/aviary/pkg/match/internal/number"
+
+// scan reads the whole event. It stores the values at nodes, and validates the rest. For an invalid
+// event it returns false, and s.fault is the error.
 func (s *Scratch) scan() bool {
 	if len(s.src) > MaxEventBytes {
 		s.fail(MaxEventBytes, TooLarge)
@@ -29,16 +31,16 @@ func (s *Scratch) scan() bool {
 	return true
 }
 
-// fail returns -1, which the functions below return in place of a position.
+// fail sets s.fault and returns -1, which the functions below return instead of a position.
 func (s *Scratch) fail(at int, why Reason) int {
 	s.fault = EventError{at, why}
 	return -1
 }
 
-// broken is for a byte that JSON does not allow there, or no byte.
+// broken fails because JSON does not allow the byte at i, or because the event ends there.
 func (s *Scratch) broken(i int) int { return s.fail(faultAt(s.src, i)) }
 
-// push keeps a value of a node below another value.
+// push stores a value of a node as a child of another value.
 func (s *Scratch) push(node int32, k kind, parent int32, at int) int32 {
 	v := int32(len(s.values))
 	if v >= MaxEventValues {
@@ -54,7 +56,7 @@ func (s *Scratch) push(node int32, k kind, parent int32, at int) int32 {
 	return v
 }
 
-// object reads the object at i, whose value is v, and returns the position behind it.
+// object reads the object at i, whose value is v, and returns the position after it.
 func (s *Scratch) object(n *node, i int, v int32) int {
 	src := s.src
 	if s.depth++; s.depth > MaxEventDepth {
@@ -119,7 +121,7 @@ func (s *Scratch) object(n *node, i int, v int32) int {
 	}
 }
 
-// value reads the value at i of the node n, in the object whose value is parent.
+// value reads the value at i, which belongs to the node n and the object parent.
 func (s *Scratch) value(n *node, i int, parent int32) int {
 	src := s.src
 	if i >= len(src) {
@@ -152,7 +154,8 @@ func (s *Scratch) value(n *node, i int, parent int32) int {
 	return end
 }
 
-// array reads an array: its elements are values of the node, and so are those of arrays in it.
+// array reads an array. Its elements are values of the node, and so are the elements of nested
+// arrays.
 func (s *Scratch) array(n *node, i int, parent int32) int {
 	src := s.src
 	if s.depth++; s.depth > MaxEventDepth {
@@ -181,7 +184,7 @@ func (s *Scratch) array(n *node, i int, parent int32) int {
 	}
 }
 
-// leaf keeps a string, number or literal.
+// leaf stores a string, number or literal.
 func (s *Scratch) leaf(n *node, k kind, parent int32, at int) int32 {
 	v := s.push(n.id, k, parent, at)
 	if v == noValue {
@@ -227,7 +230,7 @@ func (s *Scratch) number(n *node, i int, parent int32) int {
 	}
 	x := &s.values[v]
 	x.inBuf, x.from = true, uint32(len(s.buf))
-	buf, ok := appendNumber(s.buf, s.src[i:end])
+	buf, ok := number.AppendKey(s.buf, s.src[i:end])
 	if !ok {
 		return s.fail(i, NumberTooLong)
 	}

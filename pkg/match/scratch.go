@@ -1,51 +1,53 @@
 package match
 
-// Scratch is the memory that matching needs and uses again. It serves one call at a time, of any index. The zero value is ready.
+// Scratch is reusable memory for matching. One call at a time may use it, with any index. The zero
+// value is ready to use.
 type Scratch struct {
 	src    []byte
 	snap   *snapshot
 	depth  int
 	values []value
-	buf    []byte // texts with escapes, decoded, and keys of numbers
+	buf    []byte // decoded texts of strings with escapes, and keys of numbers
 	key    []byte
 	folded []byte
 	hits   []post
 
-	touched []int32  // nodes with values
+	touched []int32  // nodes that have values
 	heads   []head   // by node
-	serial  uint64   // of the object that is read
-	seen    []uint64 // by node: the object that had its key last
-	grouped bool     // several elements of an array lead further: fields have to match in the same one
+	serial  uint64   // number of the present object
+	seen    []uint64 // by node: serial of the last object that had its key
+	grouped bool     // an array with several elements leads to further nodes: fields must match in the same element
 
-	round     uint32 // of marks by rule and join
+	round     uint32 // number of this match, for marks by rule and join
 	ruleMarks []uint32
 	joinMarks []uint32
-	mark      uint32 // of marks by place, see otherSet
+	mark      uint32 // for marks, see otherSet
 	marks     []uint32
-	gramMark  uint32 // of the search for pieces under way
+	gramMark  uint32 // number of the present search for pieces
 	gramMarks []uint32
 	matched   []uint32
-	left      int // steps until TooMuchWork, below zero when it is that
+	left      int // steps left until TooMuchWork; negative: TooMuchWork
 
 	fault EventError
 }
 
-// value is a value of the event at a node: an object with nodes below, or a string, number or literal. Elements of arrays are values of their own, side by
-// side in what holds the array.
+// value is a value of the event at a node: an object with child nodes, or a string, number or
+// literal. Elements of an array are separate values with the same parent, the object that contains
+// the array.
 type value struct {
 	node  int32
 	kind  kind
 	inBuf bool  // the data is in Scratch.buf, not in the event
-	first int32 // of the values in an object, noValue if there are none
-	next  int32 // beside this one
-	same  int32 // next one of the same node
+	first int32 // first child value of an object, or noValue
+	next  int32 // next value with the same parent
+	same  int32 // next value of the same node
 	from  uint32
 	to    uint32
 }
 
 const noValue = -1
 
-// head is the first value of a node in this round.
+// head is the first value of a node. It is valid only in its round.
 type head struct {
 	round uint32
 	first int32
@@ -67,7 +69,7 @@ func (s *Scratch) head(node int32) int32 {
 	return noValue
 }
 
-// prepare makes room for a snapshot and begins a round.
+// prepare allocates memory for a snapshot and begins a round.
 func (s *Scratch) prepare(snap *snapshot, event []byte) {
 	s.snap, s.src = snap, event
 	if n := len(snap.nodes); n > len(s.heads) {
@@ -86,7 +88,7 @@ func (s *Scratch) prepare(snap *snapshot, event []byte) {
 	s.values, s.buf, s.touched, s.matched = s.values[:0], s.buf[:0], s.touched[:0], s.matched[:0]
 }
 
-// markGrams begins a search for pieces, of which there are used.
+// markGrams begins a search for pieces whose numbers are below used.
 func (s *Scratch) markGrams(used uint32) {
 	if int(used) > len(s.gramMarks) {
 		s.gramMarks = make([]uint32, used+used/4)
@@ -97,8 +99,9 @@ func (s *Scratch) markGrams(used uint32) {
 	}
 }
 
-// What a step is besides a comparison, and a post that a lookup has found: so many bytes of a text that is folded, or searched, and so many fields that are
-// looked for in an element of an array, whether it has them or not. An address takes several.
+// A comparison counts as one step, and so does a post that a lookup has found. One step is also the
+// folding of foldedPerStep bytes of a text, the search in searchedPerStep bytes, and the check of
+// fieldsPerStep fields in an element of an array. Parsing an address counts as addressSteps steps.
 const (
 	foldedPerStep   = 2
 	searchedPerStep = 4
@@ -106,7 +109,7 @@ const (
 	addressSteps    = 8
 )
 
-// run leaves the numbers of the rules that match in s.matched.
+// run matches an event. It leaves the numbers of the matching rules in s.matched.
 func (s *Scratch) run(snap *snapshot, event []byte) error {
 	s.prepare(snap, event)
 	if !s.scan() {
@@ -119,7 +122,8 @@ func (s *Scratch) run(snap *snapshot, event []byte) error {
 	return nil
 }
 
-// find takes the posts that the values bring, and those that missing values do. It ends when no steps are left.
+// find handles the posts of the event's values and those of missing values. It stops when no steps
+// are left.
 func (s *Scratch) find(snap *snapshot) {
 	for _, id := range s.touched {
 		l := snap.nodes[id].lookup
@@ -152,7 +156,8 @@ func (s *Scratch) find(snap *snapshot) {
 	}
 }
 
-// hit takes a post, once. once says that the lookup it comes from was asked once.
+// hit handles a post, and adds the rule to s.matched if it matches. once says that the lookup of
+// the post is used only once for this event.
 func (s *Scratch) hit(p post, once bool) {
 	number := p.number()
 	sole := once && p&postSole != 0
@@ -167,7 +172,7 @@ func (s *Scratch) hit(p post, once bool) {
 		if !sole && s.ruleMarks[j.rule] == s.round || !s.holds(j) {
 			return
 		}
-		if !sole { // the only join of a rule has its number
+		if !sole { // the only join of a rule has the rule's number
 			number = j.rule
 		}
 	}

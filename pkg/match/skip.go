@@ -1,6 +1,6 @@
 package match
 
-// skip checks the value at i and returns the position behind it.
+// skip validates the value at i and returns the position after it.
 func (s *Scratch) skip(i int) int {
 	if i >= len(s.src) {
 		return s.fail(len(s.src), Truncated)
@@ -28,7 +28,8 @@ func (s *Scratch) skip(i int) int {
 	return end
 }
 
-// skipNested is skip for objects and arrays. It keeps a bit for each of them around, and calls itself never.
+// skipNested is skip for objects and arrays. It is not recursive: it keeps one bit for each
+// enclosing object or array.
 func (s *Scratch) skipNested(i int) int {
 	src := s.src
 	var objects [MaxEventDepth/64 + 1]uint64 // by depth: 1 for an object, 0 for an array
@@ -54,7 +55,7 @@ func (s *Scratch) skipNested(i int) int {
 		} else if i = s.skip(i); i < 0 {
 			return i
 		}
-		// A value has ended, or an object or array ends without one.
+		// A value has ended, or an empty object or array is about to end.
 		for {
 			if depth == 0 {
 				return i
@@ -92,7 +93,7 @@ func setBit(word *uint64, at int, on bool) {
 	}
 }
 
-// skipKey checks a key and its colon and returns the position of the value.
+// skipKey validates a key and its colon, and returns the position of the value.
 func (s *Scratch) skipKey(i int) int {
 	src := s.src
 	if i >= len(src) || src[i] != '"' {

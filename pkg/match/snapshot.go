@@ -6,25 +6,29 @@ import (
 	"strings"
 )
 
-// snapshot is the compiled rules at one time. Nothing that a snapshot holds changes once it is in use: an edit copies what it changes, in portions of one
-// table or one node, and shares the rest. Lists grow in place, behind what older snapshots know of them; there is only ever one newest snapshot.
+// snapshot holds the compiled rules at one time. A snapshot in use never changes: an edit copies
+// each table or node before it changes it, and shares the others. Only lists grow in place, after
+// the end that older snapshots see. That is safe because edits always start from the newest
+// snapshot.
 type snapshot struct {
 	seed   maphash.Seed
 	nodes  []*node // by id; 0 is the root, nil is free
 	joins  []join  // by number
-	absent []int32 // nodes with rules that want no value there
+	absent []int32 // nodes with rules that require that they have no value
 
-	// What follows is the writer's alone.
+	// Only the writer uses the following fields.
 	texts     texts
 	freeNodes []int32
 	free      []uint32            // numbers
-	more      map[uint32][]uint32 // joins of a rule, but the first
+	more      map[uint32][]uint32 // joins of a rule, except the first
 }
 
-// join is a conjunction in the index. What most candidates need stands in one cache line; reading the rest costs several.
+// join is a conjunction in the index. The fields that checking most candidates needs are in one
+// cache line. Reading joinPlan costs several more.
 type join struct {
 	rule uint32
-	// node and only are what is left to check, if it is one condition that needs a value, and no array lies on the way. Else node is noNode.
+	// node and only are the remaining check, if it is a single condition that requires a value.
+	// They serve only events without arrays on the way. Otherwise node is noNode.
 	node int32
 	only condition
 	*joinPlan
@@ -32,12 +36,13 @@ type join struct {
 
 type joinPlan struct {
 	fields []joinField
-	// access is the field by which the join is found, everyField if each may be absent and so any of them may find it.
+	// access is the field by which a match finds the join. It is everyField if every field may be
+	// absent: then a match may find the join by any of them.
 	access int32
-	known  int32   // the same, if a post says that the field holds, else noField
-	group  int32   // of the field, that values are looked up for
+	known  int32   // equal to access if a post proves that this field holds, otherwise noField
+	group  int32   // the group of the field access that has the posts
 	sole   bool    // the join has one post, and the rule one join
-	places []place // of the wildcards that are looked up
+	places []place // the places of wildcards in the lookup
 }
 
 const (
@@ -46,7 +51,7 @@ const (
 )
 
 type joinField struct {
-	only   condition // of the field, if simple
+	only   condition // the only condition of the field, if simple
 	simple bool
 	absent bool // field.absent
 	node   int32
@@ -62,13 +67,13 @@ func newJoinField(f *field, path []int32) joinField {
 	return j
 }
 
-// edit makes the next snapshot.
+// edit prepares the next snapshot.
 type edit struct {
 	next     *snapshot
-	ranges   []*rangeSet // to settle
+	ranges   []*rangeSet // the changed sets, which done must finish
 	ownNodes bool
 	ownJoins bool
-	oldJoins int // how many joins older snapshots know of
+	oldJoins int // number of joins that older snapshots share
 }
 
 func newSnapshot() *snapshot {
@@ -82,7 +87,7 @@ func (s *snapshot) edit() *edit {
 
 func (e *edit) done() *snapshot {
 	for _, r := range e.ranges {
-		r.settle()
+		r.finish()
 	}
 	return e.next
 }
@@ -105,7 +110,8 @@ func (e *edit) setNode(id int32, n *node) {
 	e.next.nodes[id] = n
 }
 
-// nodesOf returns the nodes of a path, which it makes if they are not there, and counts a field there.
+// nodesOf returns the nodes of a path. It creates missing nodes, and increments their counts of
+// fields.
 func (e *edit) nodesOf(path []string) []int32 {
 	ids := make([]int32, len(path))
 	at := int32(0)
@@ -152,7 +158,8 @@ func (e *edit) dropField(id int32) {
 	}
 }
 
-// add compiles a pattern and returns the rule's number. That is the number of its first join, too: what is known of either can be fetched at once.
+// add compiles a pattern and returns the rule's number. The first join has the same number, so that
+// a match can fetch data of both at the same time.
 func (e *edit) add(p *Pattern) uint32 {
 	number := e.newNumber()
 	branches := slices.DeleteFunc(slices.Clone(p.branches), func(c conjunction) bool { return !possible(c) })
@@ -185,7 +192,8 @@ func (e *edit) setJoin(id uint32, j join) {
 	e.next.joins[id] = j
 }
 
-// possible reports whether some event can match: each field has to hold either with a value or without.
+// possible reports whether any event can match: each field must be able to hold either with a value
+// or without one.
 func possible(c conjunction) bool {
 	return !slices.ContainsFunc(c, func(f *field) bool { return !f.present() && !f.absent() })
 }
@@ -209,7 +217,7 @@ func (e *edit) addJoin(id, number uint32, c conjunction, alone bool) {
 	e.setJoin(id, j)
 }
 
-// shorten fills in node and only.
+// shorten sets node and only.
 func (j *join) shorten() {
 	left := 0
 	for i := range j.fields {
@@ -225,7 +233,8 @@ func (j *join) shorten() {
 	}
 }
 
-// texts keeps one copy each of the short texts that came first: what many rules compare is then read from one place. They stay when their rules go.
+// texts keeps one copy of each short text, up to mostTexts of them. Rules with the same text then
+// share one copy in the processor's cache. The copies stay after the removal of their rules.
 type texts map[string]string
 
 const (
@@ -244,7 +253,8 @@ func (t texts) one(text string) string {
 	return text
 }
 
-// choose picks the field by which a join is found: one that needs a value, and the one that the fewest events meet as far as can be told.
+// choose selects the field by which a match finds the join: of the fields that require a value, the
+// one that the fewest events are estimated to meet.
 func (e *edit) choose(j *join) {
 	j.access = everyField
 	best := 0
@@ -268,10 +278,10 @@ func (e *edit) choose(j *join) {
 	}
 }
 
-// lookupChange is add or remove of a lookup.
+// lookupChange is the method add or remove of lookup.
 type lookupChange func(l *lookup, e *edit, c *condition, exact, rough post, places *[]place)
 
-// eachPost does something to a lookup for each condition by which the join is found.
+// eachPost calls do for each condition by which a match finds the join.
 func (e *edit) eachPost(id uint32, j *join, do lookupChange) {
 	exact, rough := makePost(id, 0), makePost(id, 0)
 	if len(j.fields) == 1 && len(j.fields[0].groups) == 1 {
@@ -285,7 +295,8 @@ func (e *edit) eachPost(id uint32, j *join, do lookupChange) {
 		e.postGroup(f.node, f.groups[j.group], exact, rough, &j.places, do)
 		return
 	}
-	// Some field has a value, or none has, and then not the first either.
+	// Every field may be absent. If no field has a value, the absence of the first one finds the
+	// join. Otherwise a value of any field finds it.
 	absent := condition{op: opAbsent}
 	e.postGroup(j.fields[0].node, []condition{absent}, exact, rough, &j.places, do)
 	for i := range j.fields {
@@ -327,11 +338,11 @@ func (e *edit) postGroup(id int32, group []condition, exact, rough post, places 
 	}
 }
 
-// remove takes a rule out.
+// remove removes a rule.
 func (e *edit) remove(number uint32) {
 	s := e.next
 	for _, id := range append([]uint32{number}, s.more[number]...) {
-		if j := s.joins[id]; j.joinPlan != nil { // a rule that no event can match has none
+		if j := s.joins[id]; j.joinPlan != nil { // a rule that no event can match has no join
 			e.removeJoin(id, &j)
 		}
 		s.free = append(s.free, id)

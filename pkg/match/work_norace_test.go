@@ -15,7 +15,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/match"
 )
 
-// TestTimeOfTheWorstEvents: events of the accepted size against ten thousand rules, both such that as much as possible is compared. Without a bound some take minutes.
+// TestTimeOfTheWorstEvents: events of the accepted size against ten thousand rules, both such that
+// as much as possible is compared. Without a bound some take minutes.
 func TestTimeOfTheWorstEvents(t *testing.T) {
 	const rules = 10_000
 	many := func(n int, text string) string { return strings.TrimSuffix(strings.Repeat(text+",", n), ",") }
@@ -60,7 +61,8 @@ func TestTimeOfTheWorstEvents(t *testing.T) {
 	}
 }
 
-// TestTooMuchWork: an event of which thousands of values meet thousands of alternatives is refused, and the next one is not.
+// TestTooMuchWork: an event of which thousands of values meet thousands of alternatives is refused,
+// and the next one is not.
 func TestTooMuchWork(t *testing.T) {
 	alternatives := listed(9_000, `{"prefix":"x%d-"}`)
 	pattern := `{"a":["x"],"b":[` + alternatives + `]}`

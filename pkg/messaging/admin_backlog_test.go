@@ -252,7 +252,7 @@ func TestBacklogWithoutFigure(t *testing.T) {
 		"broken":        {answers(500, `{"reason":"out of luck\n at line 1"}`), nil, "500 Internal Server Error: out of luck"},
 		"in circles": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
-		}, nil, "sent on too often"},
+		}, nil, "too many redirects"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAdminServer(t, nil, test.handler)

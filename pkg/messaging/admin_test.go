@@ -43,7 +43,7 @@ func TestManagingIsRefused(t *testing.T) {
 		"not found":         {answers(404, `{"reason":"No such thing"}`), messaging.ErrNotFound, "404 Not Found: No such thing"},
 		"in circles": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
-		}, nil, "sent on too often"},
+		}, nil, "too many redirects"},
 		"broken": {answers(500, strings.Repeat("x", 5<<20)), nil, "500 Internal Server Error"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
@@ -30,6 +31,14 @@ func (c *Client) Topic(name string) Topic { return Topic{client: c, name: fullTo
 
 // Name is the full name: persistent://tenant/namespace/name.
 func (t Topic) Name() string { return t.name }
+
+// Namespace is the topic's namespace, to manage it.
+func (t Topic) Namespace() Namespace {
+	_, rest, _ := strings.Cut(t.name, "://")
+	tenant, rest, _ := strings.Cut(rest, "/")
+	name, _, _ := strings.Cut(rest, "/")
+	return t.client.Namespace(tenant + "/" + name)
+}
 
 // Partition is the topic's partition with that index, as a topic of its own: what only works on one
 // partition needs it, [Subscription.Skip] for instance. It asks nothing: the partition need not

@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/admin"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/reach"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
@@ -64,7 +64,7 @@ func WithRegisterer(reg prometheus.Registerer) Option { return func(o *options) 
 
 // Dial prepares a client. It fails on a bad configuration only: connections are
 // made when first needed, and made again whenever they break, so a cluster that
-// is away is not an error here. Close the client when done.
+// is unavailable is not an error here. Close the client when done.
 func Dial(ctx context.Context, cfg Config, opts ...Option) (*Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func newRawClient(cfg Config, log *zap.Logger, reg prometheus.Registerer, role s
 	if err != nil {
 		return nil, fmt.Errorf("messaging: %w", err)
 	}
-	return raw, nil
+	return &rawClient{Client: raw}, nil
 }
 
 // Close closes every publisher of the client, asks running consumers to stop,
@@ -157,10 +157,17 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	// The connections close after everything on them. With a broker that answers
 	// nothing each close request waits for its own timeout: that goes on behind.
-	if !within(ctx, func() { c.producers.Close(); c.consumers.Close() }) {
+	if !within(ctx, c.closeConnections) {
 		errs[len(open)+1] = fmt.Errorf("messaging: closing connections: %w", ctx.Err())
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Client) closeConnections() {
+	var wg sync.WaitGroup
+	wg.Go(c.producers.Close)
+	wg.Go(c.consumers.Close)
+	wg.Wait()
 }
 
 // enter registers a running consumer; leave must follow.

@@ -8,7 +8,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // The underlying client's calls have no context, and some can hang for good. What follows calls
@@ -57,16 +57,16 @@ func callUntil[T any](ctx context.Context, f func() (T, error), undo func(T)) (T
 	}
 }
 
-// patiently is callUntil that also gives up after several operation timeouts, with
+// callWithTimeout is callUntil that also gives up after several operation timeouts, with
 // errSubscribeHangs.
-func patiently[T any](ctx context.Context, c *Client, f func() (T, error), undo func(T)) (T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.patience(), errSubscribeHangs)
+func callWithTimeout[T any](ctx context.Context, c *Client, f func() (T, error), undo func(T)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.callTimeout(), errSubscribeHangs)
 	defer cancel()
 	return callUntil(ctx, f, undo)
 }
 
-// patience is how long a call of the underlying client may take before it counts as hanging.
-func (c *Client) patience() time.Duration { return subscribePatience * c.operationTimeout }
+// callTimeout is how long a call of the underlying client may take before it counts as hanging.
+func (c *Client) callTimeout() time.Duration { return callTimeouts * c.operationTimeout }
 
 // insist calls try until it succeeds, fails for good, or ctx ends.
 func insist(ctx context.Context, log *zap.Logger, try func() error) error {
@@ -76,7 +76,7 @@ func insist(ctx context.Context, log *zap.Logger, try func() error) error {
 		if err == nil || permanent(err) {
 			return err
 		}
-		if !b.Started() {
+		if ctx.Err() == nil && !b.Started() { // else the caller only stops waiting
 			log.Warn("no answer about a topic yet, will keep trying", zap.Error(err))
 		}
 		if !backoff.Sleep(ctx, b.Next()) {

@@ -20,7 +20,7 @@ func (c *Client) Reach(ctx context.Context) error {
 	ctx, done := eitherEnds(ctx, c.life)
 	defer done()
 	err := insist(ctx, c.log, func() error {
-		_, err := patiently(ctx, c, func() ([]string, error) { return c.producers.TopicPartitions(reachTopic) }, nil)
+		_, err := callWithTimeout(ctx, c, func() ([]string, error) { return c.producers.TopicPartitions(reachTopic) }, nil)
 		if err != nil && (permanent(err) || openingFailure(err, SharedOwnership) != nil) {
 			err = nil // an answer all the same
 		}

@@ -50,10 +50,14 @@ func (c *Client) EnsureSubscription(ctx context.Context, topic, subscription str
 	return nil
 }
 
-// ensureSubscription goes through the partitions one after the other.
+// ensureSubscription goes through the partitions one after the other, by the connections of
+// publishers: a copy waits for it, and what waits for the copy may keep a consumer's queue full,
+// whose connection reads no further then. The underlying client fills that queue beyond its size
+// when a batch comes again of which a part was acknowledged: it grants permits anew for that part,
+// for which the broker has taken none (consumer_partition.go, skippedMessages).
 func (c *Client) ensureSubscription(ctx context.Context, topic, subscription string, at pulsar.SubscriptionInitialPosition) error {
-	partitions, err := patiently(ctx, c, func() ([]string, error) {
-		return c.consumers.TopicPartitions(topic)
+	partitions, err := callWithTimeout(ctx, c, func() ([]string, error) {
+		return c.producers.TopicPartitions(topic)
 	}, nil)
 	for _, partition := range partitions {
 		if err == nil {
@@ -65,13 +69,14 @@ func (c *Client) ensureSubscription(ctx context.Context, topic, subscription str
 
 // ensureSubscriptionOf is for one partition. The consumer is closed, whenever it comes.
 func (c *Client) ensureSubscriptionOf(ctx context.Context, partition, subscription string, at pulsar.SubscriptionInitialPosition) error {
-	_, err := patiently(ctx, c, func() (none struct{}, err error) {
-		raw, err := c.consumers.Subscribe(pulsar.ConsumerOptions{
+	_, err := callWithTimeout(ctx, c, func() (none struct{}, err error) {
+		ch := make(chan pulsar.ConsumerMessage)
+		raw, err := c.producers.Subscribe(pulsar.ConsumerOptions{
 			Topic: partition, SubscriptionName: subscription, Type: pulsar.Shared, ReceiverQueueSize: 1,
-			SubscriptionInitialPosition: at, BackOffPolicyFunc: newBackoff,
+			SubscriptionInitialPosition: at, BackOffPolicyFunc: newBackoff, MessageChannel: ch,
 		})
 		if err == nil {
-			raw.Close()
+			closeReceiving(raw, ch)
 		}
 		return none, err
 	}, nil)

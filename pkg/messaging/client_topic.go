@@ -37,7 +37,7 @@ func (c *Client) onlyPartition(ctx context.Context, topic string) (string, error
 	asking, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	err := insist(asking, c.log, func() (err error) {
-		topics, err = patiently(asking, c, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
+		topics, err = callWithTimeout(asking, c, func() ([]string, error) { return c.producers.TopicPartitions(topic) }, nil)
 		if err != nil {
 			if final := openingFailure(err, ExclusiveOwnership); final != nil {
 				giveUp(final) // as a publisher's opening does
@@ -66,7 +66,7 @@ func theOnly(topics []string) (string, error) {
 // gives as its last.
 //
 // When the topic's last entry brings no message, that is an error some seconds later, for what is
-// last then nobody knows: the beginning of a message in chunks whose publisher is away, a message
+// last then nobody knows: the beginning of a message in chunks whose publisher is gone, a message
 // whose checksum is wrong, a transaction's marker, or a message whose first chunk stands more than
 // 1,000 entries, or a ledger, before. A topic that is not persistent is an error, for it keeps
 // nothing.

@@ -26,8 +26,10 @@ func (c *Client) TryConnect(ctx context.Context) error {
 
 // TryPublish returns nil when topic exists and takes this client's records. It opens a shared
 // producer on the topic, or its first partition, and closes it. Errors besides those of
-// TryConnect: [ErrTopicNotFound], [ErrAuthorization], [ErrTopicTerminated], and [ErrOwned] when
-// another publisher has the topic to itself: the client may publish, once that one has gone.
+// TryConnect: [ErrTopicNotFound], with [ErrNamespaceNotFound] where that is so, [ErrAuthorization],
+// [ErrTopicTerminated], and [ErrOwned] when another publisher has the topic to itself: the client
+// may publish, once that one has gone. A topic that does not exist has another error when the
+// broker that would serve it cannot be connected to.
 // [ErrNoAdminURL] is in the error when a broker before 3.0.6 cannot tell, without AdminURL,
 // whether the topic exists.
 func (c *Client) TryPublish(ctx context.Context, topic string) error {
@@ -69,8 +71,32 @@ func (c *Client) TryConsume(ctx context.Context, topic string) error {
 	})
 }
 
+// TryPartitions returns how many partitions topic has: 0 for one without. It is
+// [ErrTopicNotFound] for a topic that does not exist, or another error of [Client.TryPublish].
+func (c *Client) TryPartitions(ctx context.Context, topic string) (partitions int, err error) {
+	err = c.tryExisting(ctx, "partitions of "+topic, topic, func(_ context.Context, _ string, n int) error {
+		partitions = n
+		return nil
+	})
+	return partitions, err
+}
+
 // tryTopic calls try with the name of the topic, or of its first partition, when it exists.
 func (c *Client) tryTopic(ctx context.Context, what, topic string, try func(partition string) error) error {
+	return c.tryExisting(ctx, what, topic, func(ctx context.Context, name string, partitions int) error {
+		if partitions > 0 {
+			name = topicname.Partition(name, 0)
+		}
+		_, err := callUntil(ctx, func() (none struct{}, err error) { return none, try(name) }, nil)
+		return err
+	})
+}
+
+// tryExisting calls try with the full name of the topic and the number of its partitions, when it
+// exists.
+func (c *Client) tryExisting(
+	ctx context.Context, what, topic string, try func(ctx context.Context, name string, partitions int) error,
+) error {
 	return c.try(ctx, what, func(ctx context.Context, b ask.Broker) error {
 		if !validTopic(topic) {
 			return fmt.Errorf("%w: %q", ErrInvalidTopic, topic)
@@ -83,16 +109,29 @@ func (c *Client) tryTopic(ctx context.Context, what, topic string, try func(part
 			}
 		}
 		switch {
-		case errors.Is(err, ask.ErrNotFound), errors.Is(err, ErrNotFound):
+		case errors.Is(err, ask.ErrNotFound):
+			return tryMissing(ctx, b, name, err)
+		case errors.Is(err, ErrNotFound):
 			return fmt.Errorf("%w: %w", ErrTopicNotFound, err)
 		case err != nil:
 			return err
-		case partitions > 0:
-			name = topicname.Partition(name, 0)
 		}
-		_, err = callUntil(ctx, func() (none struct{}, err error) { return none, try(name) }, nil)
-		return err
+		return try(ctx, name, partitions)
 	})
+}
+
+// tryMissing returns the error of a topic that does not exist. It adds what would keep a client
+// from creating the topic: its namespace does not exist, or the broker that would serve the topic
+// cannot be reached.
+func tryMissing(ctx context.Context, b ask.Broker, name string, missing error) error {
+	switch err := b.Serving(ctx, name); {
+	case errors.Is(err, ask.ErrNoNamespace):
+		return fmt.Errorf("%w: %w", ErrTopicNotFound, ErrNamespaceNotFound)
+	case err != nil:
+		return err
+	default:
+		return fmt.Errorf("%w: %w", ErrTopicNotFound, missing)
+	}
 }
 
 func (c *Client) try(ctx context.Context, what string, try func(context.Context, ask.Broker) error) error {
@@ -114,7 +153,7 @@ func (c *Client) try(ctx context.Context, what string, try func(context.Context,
 
 // newBroker is whom the methods Try… ask.
 func newBroker(cfg Config, faults *auth.Faults) (ask.Broker, error) {
-	b := ask.Broker{Addresses: addressesOf(cfg.URL)}
+	b := ask.Broker{Addresses: addressesOf(cfg.URL), Listener: cfg.ListenerName}
 	credentials, err := cfg.Auth.method().Provider(cfg.ConnectTimeout, faults)
 	if err != nil {
 		return b, fmt.Errorf("messaging: auth: %w", err)

@@ -26,7 +26,9 @@ func TestTryCreatesNothing(t *testing.T) {
 		exists, err := m.client.Topic(missing).Exists(ctx)
 		require.NoError(t, err)
 		require.False(t, exists, name)
-		require.ErrorIs(t, try(ctx, "persistent://public/no-such-namespace/x"), messaging.ErrTopicNotFound, name)
+		err = try(ctx, "persistent://public/no-such-namespace/x")
+		require.ErrorIs(t, err, messaging.ErrTopicNotFound, name)
+		require.ErrorIs(t, err, messaging.ErrNamespaceNotFound, name)
 		require.ErrorIs(t, try(ctx, "a/b"), messaging.ErrInvalidTopic, name)
 	}
 	subscriptions, err := m.Subscriptions(ctx)
@@ -49,12 +51,12 @@ func TestTryPublishLeavesTheOwner(t *testing.T) {
 	require.ErrorIs(t, m.client.TryPublish(ctx, m.Name()), messaging.ErrTopicTerminated)
 }
 
-// TestTrySaysWhatIsAway at once.
-func TestTrySaysWhatIsAway(t *testing.T) {
+// TestTrySaysWhatIsUnavailable at once.
+func TestTrySaysWhatIsUnavailable(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	away := l.Addr().String()
-	c := dial(t, "pulsar://"+away)
+	unreachable := l.Addr().String()
+	c := dial(t, "pulsar://"+unreachable)
 	ctx, cancel := context.WithCancel(testContext(t))
 	accepted := make(chan net.Conn, 1)
 	go func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/budget"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/schedule"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/throttle"
@@ -507,8 +507,8 @@ func (r *run) close(s *session) {
 	// that must not keep Run.
 	r.briefly(func(ctx context.Context) {
 		within(ctx, s.closeAcks)
-		// Behind the closing the broker may deliver the partitions to another consumer. Whoever keeps
-		// something for them has given it up by then.
+		// Behind the closing the broker may deliver the partitions to another consumer. Whoever
+		// keeps something for them has given it up by then.
 		s.owned.end(ErrOwnershipLost)
 		s.owned.awaitCalls(ctx)
 	})
@@ -536,25 +536,25 @@ func (r *run) giveUp(s *session) {
 func (r *run) awaitHandlers(s *session) {
 	unhook := context.AfterFunc(r.grace, r.sched.Wake)
 	defer unhook()
-	patience := closePatience
+	timeout := closeTimeout
 	if s.closedByBroker() == nil {
-		patience = r.cfg.StuckAfter
+		timeout = r.cfg.StuckAfter
 	}
 	began := time.Now()
-	wake := time.AfterFunc(patience, r.sched.Wake)
+	wake := time.AfterFunc(timeout, r.sched.Wake)
 	defer wake.Stop()
 	r.sched.AwaitEnd(&s.Group, func() bool {
-		return r.grace.Err() != nil || !r.stopping() && time.Since(began) >= patience
+		return r.grace.Err() != nil || !r.stopping() && time.Since(began) >= timeout
 	})
 }
 
 const (
-	// closePatience is how long a session that the broker ended waits for its handlers, so that
+	// closeTimeout is how long a session that the broker ended waits for its handlers, so that
 	// what they are about to finish is not handled twice.
-	closePatience = 500 * time.Millisecond
-	// growPatience is how long a receiver that is to subscribe again waits for what
+	closeTimeout = 500 * time.Millisecond
+	// growTimeout is how long a receiver that is to subscribe again waits for what
 	// is in flight before it goes on instead.
-	growPatience = 500 * time.Millisecond
+	growTimeout = 500 * time.Millisecond
 	// growRetry is how long it goes on as it is when that was in vain: verdicts may be
 	// given late, and nothing is received while it waits.
 	growRetry = 10 * time.Second
@@ -600,8 +600,8 @@ func (r *run) shouldGrow(s *session) bool {
 // twice for the sake of a longer queue. With slow handlers it gives up: then the
 // queue is not what limits them.
 func (r *run) mayLeave(s *session) bool {
-	deadline := time.Now().Add(growPatience)
-	t := time.AfterFunc(growPatience, r.sched.Wake)
+	deadline := time.Now().Add(growTimeout)
+	t := time.AfterFunc(growTimeout, r.sched.Wake)
 	defer t.Stop()
 	if r.sched.AwaitEnd(&s.Group, func() bool { return r.ending.Load() || !time.Now().Before(deadline) }) {
 		return true

@@ -37,9 +37,9 @@ const (
 	// watermarkEvery is how far apart in time they are kept, but for the last: one of them is older
 	// than ackLanding, however often acknowledgements are sent.
 	watermarkEvery = ackLanding / (maxWatermarks / 4)
-	// gatePatience is how long acknowledgements wait for a broker to deliver again what came by an
+	// gateTimeout is how long acknowledgements wait for a broker to deliver again what came by an
 	// earlier connection.
-	gatePatience = 5 * time.Second
+	gateTimeout = 5 * time.Second
 )
 
 // acknowledge is called when an entry is complete, and again when it was delivered again.
@@ -51,7 +51,9 @@ func (s *session) acknowledge(e *entry) {
 		s.flushLater(e.partition)
 		return
 	}
-	e.acked.Store(time.Now().UnixNano())
+	now := time.Now().UnixNano()
+	e.acked.Store(now)
+	s.acks.latest.Store(now)
 	s.acknowledgeAlone(e.source, e.id)
 }
 
@@ -149,7 +151,7 @@ func (s *session) acknowledgeCompleted(p *partition) {
 		return
 	}
 	if _, ok := s.lines.Allow(); ok {
-		s.log.Warn("a message is not completed for long: those behind it are acknowledged one by one",
+		s.log.Warn("a message has not been completed for a long time: later messages are acknowledged one by one",
 			zap.String("topic", p.topic), zap.Int("entries", len(behind)))
 	}
 }
@@ -159,14 +161,14 @@ func (s *session) acknowledgeCompleted(p *partition) {
 // changed waits, too. p.acking is held.
 func (s *session) awaitsRedelivery(p *partition) bool {
 	connections := &s.arrivals.connections
-	if p.connection.Load() == connections.current.Load() || connections.settled() {
+	if p.connection.Load() == connections.current.Load() || connections.redelivering() {
 		p.gated = time.Time{}
 		return false
 	}
 	if p.gated.IsZero() {
 		p.gated = time.Now()
 	}
-	return time.Since(p.gated) < gatePatience
+	return time.Since(p.gated) < gateTimeout
 }
 
 // closeAcks sends the last acknowledgements, behind those under way. Nothing is acknowledged
@@ -181,7 +183,8 @@ func (s *session) closeAcks() {
 	}
 	s.acks.mu.Unlock()
 	if !s.sole {
-		return // the underlying client sends what it has gathered
+		s.awaitGathered()
+		return
 	}
 	var flushes sync.WaitGroup
 	all := s.closedByBroker() == nil
@@ -194,13 +197,33 @@ func (s *session) closeAcks() {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastAcksPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), lastAcksTimeout)
 	defer cancel()
 	within(ctx, flushes.Wait)
 }
 
-// lastAcksPatience is how long the last acknowledgements may wait for the underlying client.
-const lastAcksPatience = time.Second
+const (
+	// lastAcksTimeout is how long the last acknowledgements may wait for the underlying client.
+	lastAcksTimeout = time.Second
+	// gatheredTimeout is how long the underlying client needs, once its timer has fired, to hand on
+	// what it has gathered.
+	gatheredTimeout = ackLanding
+)
+
+// awaitGathered returns when the underlying client holds no acknowledgement that it has gathered.
+// The client sends the rest when it closes, but its timer may have taken that before: a consumer
+// that closes in between closes first, and the broker ignores what comes afterwards
+// (pulsar-client-go v0.21.0 ack_grouping_tracker.go, flush and close). Nothing tells when the
+// timer's acknowledgements are handed on, so this waits for the time that it takes. With an
+// ack_every of more than lastAcksTimeout it does not cover all of that.
+func (s *session) awaitGathered() {
+	if s.ackMessages <= 1 || s.closedByBroker() != nil {
+		return // nothing is gathered, or the broker takes no more
+	}
+	timeout := min(s.ackEvery, lastAcksTimeout) + gatheredTimeout
+	left := time.Until(time.Unix(0, s.acks.latest.Load()).Add(timeout))
+	<-time.After(min(left, timeout)) // the clock may have been set back
+}
 
 // advance takes what is complete from the front of what is live. It returns the entry to
 // acknowledge up to, nil when that was done, and those to acknowledge one by one.

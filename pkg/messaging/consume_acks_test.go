@@ -51,7 +51,7 @@ func TestAcknowledgementsGoOnWhenAnotherPartitionCannotConnect(t *testing.T) {
 		e := deliver(t, p, c, 1, 0, 1)
 		p.session.arrivals.connections.policy() // never made
 		p.complete(e, 1)
-		time.Sleep(gatePatience - time.Millisecond)
+		time.Sleep(gateTimeout - time.Millisecond)
 		synctest.Wait()
 		require.Empty(t, c.acked(), "the broker may have been reset")
 		time.Sleep(10 * time.Millisecond)
@@ -65,7 +65,7 @@ func TestAcknowledgementsGoOnWhenAnotherPartitionCannotConnect(t *testing.T) {
 	})
 }
 
-func TestTheLastAcknowledgementsWaitForThoseUnderWay(t *testing.T) {
+func TestTheLastAcknowledgementsWaitForThoseInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := newTestPartition(true)
 		p.session.ackEvery = time.Millisecond
@@ -156,7 +156,7 @@ func TestAcknowledgementThatWaitedForAConnectionMayBeLostWithIt(t *testing.T) {
 		require.NotNil(t, receiveFrom(t, p, c, 2))
 		connecting := p.session.arrivals.connections.policy()
 		p.complete(first, 1)
-		time.Sleep(gatePatience + time.Second) // it is under way
+		time.Sleep(gateTimeout + time.Second) // it is under way
 		connecting.Reset()
 		close(c.connected)
 		synctest.Wait()

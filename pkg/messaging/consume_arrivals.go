@@ -193,7 +193,7 @@ func (l *arrivalLog) droppedAtTheEnd() bool {
 	for topic, a := range l.of {
 		n, last := a.missing()
 		now := looked{n, last}
-		dropped = dropped || n > 0 && l.before[topic] == now && l.connections.settled()
+		dropped = dropped || n > 0 && l.before[topic] == now && l.connections.redelivering()
 		l.before[topic] = now
 	}
 	return dropped
@@ -203,4 +203,4 @@ func (l *arrivalLog) droppedAtTheEnd() bool {
 var errDropped = errors.New("messages were dropped while connecting again")
 
 // errRewound ends a session whose broker delivers again what it had the acknowledgement for.
-var errRewound = errors.New("the broker has gone back: the subscription was reset, or the broker lost its position")
+var errRewound = errors.New("the broker delivers from an earlier position: the subscription was reset, or the broker lost its position")

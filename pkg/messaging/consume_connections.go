@@ -7,7 +7,7 @@ import (
 
 	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // connections follows how the underlying consumers of a session connect again, which they do by
@@ -100,8 +100,8 @@ func (c *connections) lost(sent time.Time) bool {
 	return c.ended.Sub(later(sent, c.stood)) < ackLanding
 }
 
-// settled reports whether brokers have begun to deliver again what they are going to.
-func (c *connections) settled() bool {
+// redelivering reports whether brokers have begun to deliver again what they are going to.
+func (c *connections) redelivering() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open == 0 && time.Since(c.made) >= redeliveryBegins

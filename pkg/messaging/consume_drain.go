@@ -41,7 +41,7 @@ type drain struct {
 
 	mu      sync.Mutex
 	known   map[source]struct{} // whose backlog is known
-	away    map[source]struct{} // without a session, or whose backlog is not known
+	unknown map[source]struct{} // without a session, or whose backlog is not known
 	targets map[string]*target  // by partition's topic
 	active  time.Time           // of the latest sign of life
 }
@@ -55,10 +55,10 @@ type target struct {
 func newDrain(r *run) *drain {
 	d := &drain{
 		r:     r,
-		known: make(map[source]struct{}), away: make(map[source]struct{}), targets: make(map[string]*target),
+		known: make(map[source]struct{}), unknown: make(map[source]struct{}), targets: make(map[string]*target),
 	}
 	for _, src := range r.cfg.sources() {
-		d.away[src] = struct{}{}
+		d.unknown[src] = struct{}{}
 	}
 	return d
 }
@@ -68,7 +68,7 @@ func (d *drain) begin(s *session) error {
 	d.mu.Lock()
 	_, known := d.known[s.src]
 	if known {
-		delete(d.away, s.src)
+		delete(d.unknown, s.src)
 	}
 	d.active = time.Now()
 	d.mu.Unlock()
@@ -87,7 +87,7 @@ func (d *drain) begin(s *session) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.known[s.src] = struct{}{}
-	delete(d.away, s.src)
+	delete(d.unknown, s.src)
 	d.active = time.Now()
 	for _, id := range ids {
 		if id.EntryID() >= 0 { // the topic holds a message
@@ -128,7 +128,7 @@ func (d *drain) pushed(src source) {
 func (d *drain) restart(src source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.away[src] = struct{}{}
+	d.unknown[src] = struct{}{}
 	for _, t := range d.targets {
 		if t.src == src {
 			t.delivered, t.finished = false, false
@@ -169,5 +169,5 @@ func (d *drain) over(now time.Time) bool {
 		d.active = now
 		return false
 	}
-	return len(d.away) == 0 && (all || now.Sub(d.active) >= d.r.cfg.DrainIdle)
+	return len(d.unknown) == 0 && (all || now.Sub(d.active) >= d.r.cfg.DrainIdle)
 }

@@ -538,5 +538,5 @@ func TestDrainThatAsksForEndsIsNotConnecting(t *testing.T) {
 	before := connections.current.Load()
 	require.NoError(t, r.drain.begin(session))
 	require.Equal(t, before+3, connections.current.Load(), "it was asked for")
-	require.True(t, connections.settled(), "what is dropped is noticed")
+	require.True(t, connections.redelivering(), "what is dropped is noticed")
 }

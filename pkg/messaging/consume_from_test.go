@@ -44,7 +44,7 @@ func TestConsumerBeginsWhereItIsTold(t *testing.T) {
 	require.ErrorContains(t, err, "from")
 }
 
-// The admin API is away when a consumer that runs subscribes again.
+// The admin API is unavailable when a consumer that runs subscribes again.
 func TestConsumerNeedsTheAdminAPIOnceToBegin(t *testing.T) {
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)

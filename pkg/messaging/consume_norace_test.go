@@ -96,7 +96,7 @@ func TestSessionEndKeepsDelayAndAttempts(t *testing.T) {
 				defer mu.Unlock()
 				attempts = append(attempts, d.Attempt)
 				if len(attempts) == 1 {
-					return messaging.RetryAfter(errors.New("away"), 2*time.Second)
+					return messaging.RetryAfter(errors.New("unavailable"), 2*time.Second)
 				}
 				again = time.Since(began)
 				return nil

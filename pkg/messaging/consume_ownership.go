@@ -43,9 +43,9 @@ func OnOwned(f func(ctx context.Context, topic string, partition int)) ConsumerO
 
 // ownership is the partitions that a session has. The zero ownership, without f, does nothing.
 type ownership struct {
-	f      func(ctx context.Context, topic string, partition int)
-	parent context.Context
-	told   bool // the broker says which partitions are gained and lost
+	f        func(ctx context.Context, topic string, partition int)
+	parent   context.Context
+	byBroker bool // the broker says which partitions are gained and lost
 
 	mu    sync.Mutex
 	of    map[string]*ownedInterval // by partition's topic
@@ -143,7 +143,7 @@ func (o *ownership) await(
 	i = o.of[topic]
 	o.mu.Unlock()
 	if i == nil {
-		if o.told {
+		if o.byBroker {
 			return nil, false
 		}
 		i = o.gain(topic, partition) // a partition that the topic has gained

@@ -207,7 +207,7 @@ func (r *run) findPartitions(ctx context.Context, s *session) {
 // subscribeNew subscribes to the partitions that s's topic has gained.
 func (r *run) subscribeNew(ctx context.Context, s *session, consumers *partitionConsumers) {
 	before := len(consumers.all())
-	_, err := patiently(ctx, r.c.client, func() (none struct{}, err error) {
+	_, err := callWithTimeout(ctx, r.c.client, func() (none struct{}, err error) {
 		topics, err := r.c.client.consumers.TopicPartitions(s.src.topic)
 		if err == nil {
 			r.notePartitions(s.src, max(len(topics), before))
@@ -238,7 +238,7 @@ func (r *run) lookAtPattern(s *session) func(ctx context.Context) {
 	known := make(map[string]int)
 	return func(ctx context.Context) {
 		for _, topic := range s.arrivals.topics() {
-			partitions, err := patiently(ctx, r.c.client, func() ([]string, error) {
+			partitions, err := callWithTimeout(ctx, r.c.client, func() ([]string, error) {
 				return r.c.client.consumers.TopicPartitions(topic)
 			}, nil)
 			if err != nil {

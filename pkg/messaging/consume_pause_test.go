@@ -101,7 +101,7 @@ func TestPauseDoesNotEndTheSession(t *testing.T) {
 	go func() {
 		ended <- c.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
 			if d.Key == "held" && attempts.Add(1) == 1 {
-				return messaging.RetryAfter(errors.New("away"), 5*time.Second) // sessions are looked at every second
+				return messaging.RetryAfter(errors.New("unavailable"), 5*time.Second) // sessions are looked at every second
 			}
 			got.add(d)
 			return nil

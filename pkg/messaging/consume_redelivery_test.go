@@ -190,7 +190,7 @@ func TestHeldMessagesDoNotFillThePrefetch(t *testing.T) {
 			cfg.PrefetchMessages = 10
 			r := start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
 				if string(d.Payload) == "bad" {
-					return messaging.RetryAfter(errors.New("away"), time.Hour)
+					return messaging.RetryAfter(errors.New("unavailable"), time.Hour)
 				}
 				close(good)
 				return nil
@@ -319,7 +319,7 @@ func TestRestOfTheLastBatchIsAcknowledged(t *testing.T) {
 func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 	s := wire.Start(t)
 	s.CreateTopic(topic, 2)
-	here, away := topic+"-partition-0", topic+"-partition-1"
+	here, lost := topic+"-partition-0", topic+"-partition-1"
 	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
 	release, entered := make(chan struct{}), make(chan struct{}, 1)
 	r := start(t, dial(t, s.URL()), cfg, func(context.Context, *messaging.Delivery) error {
@@ -328,11 +328,11 @@ func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, s.WaitConsumers(testContext(t), here, "sub", 1))
-	require.NoError(t, s.WaitConsumers(testContext(t), away, "sub", 1))
+	require.NoError(t, s.WaitConsumers(testContext(t), lost, "sub", 1))
 	s.PublishBatch(here, wire.None, wire.Message{Key: "k", Payload: []byte("0")})
 	<-entered
-	refused := s.FailSubscribe(away, wire.ServiceNotReady, wire.Always)
-	s.CloseConsumers(away)
+	refused := s.FailSubscribe(lost, wire.ServiceNotReady, wire.Always)
+	s.CloseConsumers(lost)
 	require.NoError(t, refused.Wait(testContext(t), 1))
 	close(release)
 	r.stop(t)

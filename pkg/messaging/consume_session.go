@@ -75,6 +75,7 @@ type session struct {
 		dirty  map[*partition]struct{} // have something to acknowledge
 		timer  *time.Timer
 		closed bool
+		latest atomic.Int64 // when an entry was acknowledged by itself last, Unix nanoseconds; 0: none was
 	}
 
 	completions *completionQueue // the run's
@@ -213,16 +214,16 @@ func (s *session) OnConsumerClose(_ pulsar.Consumer, err error) {
 // several operation timeouts, and a consumer that comes later is closed behind.
 func (r *run) subscribe(src source) (*session, error) {
 	consumers := new(partitionConsumers)
-	s, err := patiently(r.stop, r.c.client, func() (*session, error) { return r.newSession(src, consumers) }, r.giveUp)
+	s, err := callWithTimeout(r.stop, r.c.client, func() (*session, error) { return r.newSession(src, consumers) }, r.giveUp)
 	if err != nil {
 		r.abandon(consumers)
 	}
 	return s, err
 }
 
-// subscribePatience is how many operation timeouts subscribing may take: one each
+// callTimeouts is how many operation timeouts subscribing may take: one each
 // for the partitions, the lookups and the subscriptions, which go side by side.
-const subscribePatience = 3
+const callTimeouts = 3
 
 var errSubscribeHangs = errors.New("no answer in time")
 
@@ -267,7 +268,7 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 		})
 	}
 	if s.sole {
-		s.owned.f, s.owned.parent, s.owned.told = r.c.onOwned, r.grace, s.failover
+		s.owned.f, s.owned.parent, s.owned.byBroker = r.c.onOwned, r.grace, s.failover
 	}
 	if err := r.createSubscription(src); err != nil {
 		return nil, err
@@ -403,8 +404,8 @@ type sourceWeight struct {
 // stops that.
 const chunksExpire = 10 * time.Minute
 
-// rawOptions are the underlying consumer's options. Its negative
-// acknowledgements, retry and dead-letter routing are never used: see retry.go.
+// rawOptions are the underlying consumer's options. Its negative acknowledgements, retry and
+// dead-letter routing are never used: see consume_verdict.go and retry_copy.go.
 func (r *run) rawOptions(s *session) pulsar.ConsumerOptions {
 	c := r.cfg
 	o := pulsar.ConsumerOptions{

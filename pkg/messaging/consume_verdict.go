@@ -110,7 +110,7 @@ func (r *run) copyTo(w *worker, d *task, to *copyTarget, reason error, delay tim
 // sendCopy publishes the copy; finishCopy gets its outcome.
 func (r *run) sendCopy(w *worker, d *task) {
 	job := d.copying
-	p, trouble := job.to.publisher()
+	p, err := job.to.publisher()
 	switch {
 	case p != nil:
 		r.sched.StartCopy()
@@ -122,16 +122,16 @@ func (r *run) sendCopy(w *worker, d *task) {
 			job.stored, job.err = err == nil, err
 			r.sched.Resume(&d.Item)
 		})
-	case trouble == nil: // it is being opened
-		r.hold(d, time.Now().Add(job.to.patience()), false)
+	case err == nil: // it is being opened
+		r.hold(d, time.Now().Add(job.to.openTimeout()), false)
 	default:
-		r.copyFailed(w, d, trouble)
+		r.copyFailed(w, d, err)
 	}
 }
 
 // errDeduplicated: a broker drops a copy that is behind a later one of the same producer. Another
 // reason is that it has the copy, and the receipt was lost: then there are two of it.
-var errDeduplicated = errors.New("the broker took the copy for a duplicate")
+var errDeduplicated = errors.New("the broker dropped the copy as a duplicate")
 
 // finishCopy acknowledges d once its copy is stored, and until then tries again.
 func (r *run) finishCopy(w *worker, d *task) {

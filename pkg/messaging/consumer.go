@@ -25,34 +25,34 @@ type Consumer struct {
 
 	onOwned func(ctx context.Context, topic string, partition int)
 
-	mu      sync.Mutex
-	trouble map[source]error // why there is no session, by source
+	mu        sync.Mutex
+	unhealthy map[source]error // why there is no session, by source
 }
 
-// Trouble says why the consumer, inside Run, cannot subscribe to all of its topics; nil
+// Unhealthy returns why the consumer, inside Run, cannot subscribe to all of its topics; nil
 // when it is subscribed, or has not tried yet. Connections that break afterwards are
 // mended underneath and do not show here. It may be called from any goroutine.
-func (c *Consumer) Trouble() error {
+func (c *Consumer) Unhealthy() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for src, err := range c.trouble {
+	for src, err := range c.unhealthy {
 		return fmt.Errorf("messaging: subscribe to %s: %w", src, err)
 	}
 	return nil
 }
 
-// note keeps err as the trouble of src; nil ends it.
+// note keeps err as the unhealthy of src; nil ends it.
 func (c *Consumer) note(src source, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
-		delete(c.trouble, src)
+		delete(c.unhealthy, src)
 		return
 	}
-	if c.trouble == nil {
-		c.trouble = make(map[source]error)
+	if c.unhealthy == nil {
+		c.unhealthy = make(map[source]error)
 	}
-	c.trouble[src] = err
+	c.unhealthy[src] = err
 }
 
 // ErrRunning is returned by Run, RunAsync and Drain when the consumer is inside one of
@@ -89,7 +89,7 @@ func (c *Client) Consumer(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer
 // subscription is left, so that another consumer gets everything unacknowledged at
 // once. An unreachable broker, or one that ends the subscription, is no error: Run
 // logs once and subscribes again, with delays from 0.1 to 2 s. The same holds while
-// another consumer has an Exclusive subscription: see [Consumer.Trouble].
+// another consumer has an Exclusive subscription: see [Consumer.Unhealthy].
 //
 // Run returns [ErrClosed] when the client closes, [ErrRunning] when the consumer
 // is running, and an error at once when the subscription can never succeed, for
@@ -154,7 +154,7 @@ func (c ConsumerConfig) scheduler(async bool, ended func([]*schedule.Item)) *sch
 func (c *Consumer) end() {
 	c.client.leave()
 	c.mu.Lock()
-	c.trouble = nil
+	c.unhealthy = nil
 	c.mu.Unlock()
 	c.busy.Store(false)
 }

@@ -134,6 +134,35 @@ func TestRunHandlesAndAcknowledgesEverything(t *testing.T) {
 	}
 }
 
+// The underlying client sends the acknowledgements that it has gathered at the beat of a timer, and
+// may close ahead of what the timer has just taken.
+func TestLastAcknowledgementsAreSentBeforeRunReturns(t *testing.T) {
+	srv := stack.Pulsar(t)
+	client := dial(t, srv.URL())
+	ns := srv.Namespace(t)
+	for range 10 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			const partitions, messages = 4, 400
+			topic := srv.Topic(t, ns, partitions)
+			publish(t, client, topic, messages, false)
+			var got atomic.Int32
+			cfg := consumerConfig(topic, messaging.Shared)
+			cfg.AckEvery = time.Millisecond // the timer fires often
+			all := make(chan struct{})
+			r := start(t, client, cfg, func(context.Context, *messaging.Delivery) error {
+				if got.Add(1) == messages {
+					close(all)
+				}
+				return nil
+			})
+			<-all
+			r.stop(t)
+			require.Zero(t, srv.Stats(t, topic).Subscriptions["sub"].MsgBacklog)
+		})
+	}
+}
+
 // requireInOrderOfKeys checks that of each key all were handled in order, and what was handled
 // again was followed by all behind it.
 func requireInOrderOfKeys(t *testing.T, ds []messaging.Delivery) {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // EntryWriterConfig says how to write. Name and Position must be set.
@@ -22,9 +22,10 @@ type EntryWriterConfig struct {
 	// An error refuses the topic: opening fails with it. It is called with the topic's last
 	// message: at opening, and again during Store.
 	Position func(*Delivery) (int64, error)
-	// Replicated says that the topic is replicated to this cluster as well, and that nobody writes it
-	// in the others. Then the writer is the only one of its Name ([NamedOwnership]) and lets the other
-	// clusters' replicators in, which an exclusive one cannot. Default false: the writer is exclusive.
+	// Replicated says that the topic is replicated to this cluster as well, and that nobody writes
+	// it in the others. Then the writer is the only one of its Name ([NamedOwnership]) and lets the
+	// other clusters' replicators in, which an exclusive one cannot. Default false: the writer is
+	// exclusive.
 	Replicated bool
 	// Label is the label "profile" of the publishing metrics. Default "entries".
 	Label string
@@ -103,7 +104,7 @@ func EntryBytes(r *Record) int {
 //
 //  2. What is stored has no gaps. Brokers take whatever sequence id is above the last one,
 //     and clients send again, in their own time, what a broken connection left: with several
-//     entries under way a later one can be taken where an earlier one was not, and the
+//     entries in flight a later one can be taken where an earlier one was not, and the
 //     earlier one is then dropped as a duplicate (pulsar-client-go v0.21.0 does that: a
 //     producer that is closed while it connects anew withdraws what waits to be written, one
 //     by one, while the rest is being written; and the request to open a producer again
@@ -142,7 +143,7 @@ func EntryBytes(r *Record) int {
 //  5. A receipt that names no place behind the last one is not believed.
 //
 // Without deduplication on the broker 3 and 4 do not hold: a connection that breaks can store
-// what was under way twice, and nothing here can see it. When retention has removed the last
+// what was in flight twice, and nothing here can see it. When retention has removed the last
 // message, or a message of another producer is behind it, only deduplication's state is left: a
 // duplicate counts as stored then. After an entry that was cut, that can be wrong for up to twice
 // as many positions as the entry had, also long after: ids stay ahead of the positions. Brokers
@@ -287,8 +288,8 @@ func (w *EntryWriter) Context() context.Context { return w.owned }
 // Topic is the name of the topic, or partition, that is written.
 func (w *EntryWriter) Topic() string { return w.topic }
 
-// Trouble says why nothing is being stored at present, see [Publisher.Trouble].
-func (w *EntryWriter) Trouble() error { return w.pub.Trouble() }
+// Unhealthy returns why nothing is being stored at present, see [Publisher.Unhealthy].
+func (w *EntryWriter) Unhealthy() error { return w.pub.Unhealthy() }
 
 // Store stores rs as one entry: all of them or none, and returns nil when they are stored. Each
 // record's SequenceID is its position in the source, 0 or more; positions must rise, and may
@@ -351,17 +352,17 @@ func (w *EntryWriter) store(ctx context.Context, rs []*Record) error {
 	id, err := w.pub.publishEntry(ctx, &ids, rs...)
 	switch {
 	case errors.Is(err, ErrInDoubt):
-		return w.doubt(err)
+		return w.end(err)
 	case errors.Is(err, ErrTooLarge) || err != nil && ctx.Err() != nil:
 		return err
 	case err != nil: // the publisher takes nothing any more
-		return w.doubt(err)
+		return w.end(err)
 	case id.Deduplicated() && w.proven: // the client has sent it again
-		return w.doubt(fmt.Errorf("%w: an entry was answered as a duplicate", ErrInDoubt))
+		return w.end(fmt.Errorf("%w: an entry was answered as a duplicate", ErrInDoubt))
 	case id.Deduplicated():
 		return w.duplicate(ctx, position, ids.first)
 	case !at.IsZero() && id.Compare(at) <= 0:
-		return w.doubt(fmt.Errorf("%w: the receipt names %s, and %s is stored", ErrInDoubt, id, at))
+		return w.end(fmt.Errorf("%w: the receipt names %s, and %s is stored", ErrInDoubt, id, at))
 	}
 	w.proven, w.used = true, ids.first
 	w.mu.Lock()
@@ -392,7 +393,7 @@ func (w *EntryWriter) duplicate(ctx context.Context, position, id int64) error {
 		err = fmt.Errorf("%d and the sequence ids up to %d are used up", position, w.used)
 	}
 	if err != nil {
-		return w.doubt(fmt.Errorf("%w: %w", ErrInDoubt, err))
+		return w.end(fmt.Errorf("%w: %w", ErrInDoubt, err))
 	}
 	if found < 0 {
 		w.mu.Lock()
@@ -417,13 +418,13 @@ func (w *EntryWriter) fits(rs []*Record) error {
 	return nil
 }
 
-// doubt ends the writer.
-func (w *EntryWriter) doubt(err error) error {
+// end ends the writer.
+func (w *EntryWriter) end(err error) error {
 	w.lose(err)
 	return err
 }
 
-// Close gives the topic up. It waits for an entry under way, and for the broker's answer, until
+// Close gives the topic up. It waits for an entry in flight, and for the broker's answer, until
 // ctx ends. Store has said what is stored.
 func (w *EntryWriter) Close(ctx context.Context) error {
 	err := w.pub.Close(ctx)

@@ -177,7 +177,7 @@ func TestEntryWriterIsFenced(t *testing.T) {
 	require.ErrorIs(t, err, messaging.ErrProducerLost)
 	require.NotErrorIs(t, err, messaging.ErrInDoubt, "nothing was sent")
 
-	// Fenced with an entry under way.
+	// Fenced with an entry in flight.
 	two := openEntryWriter(t, client, topic)
 	hold := s.HoldEntries(topic)
 	outcome := make(chan error, 1)
@@ -363,8 +363,8 @@ func TestSequenceIDsPassOverNothing(t *testing.T) {
 		stored := random.Int64N(100)
 		used := stored + random.Int64N(1<<random.Int64N(20)) // what is stored, and so known to a writer
 		first := stored + 1 + random.Int64N(3)
-		underWay := messaging.SequenceID(stored, used, first+random.Int64N(1<<random.Int64N(20)))
-		require.Greater(t, underWay, used)
+		inFlight := messaging.SequenceID(stored, used, first+random.Int64N(1<<random.Int64N(20)))
+		require.Greater(t, inFlight, used)
 		steps, known := 0, int64(-1)
 		id := messaging.SequenceID(stored, known, first)
 		for ; id <= used; steps++ {
@@ -373,7 +373,7 @@ func TestSequenceIDsPassOverNothing(t *testing.T) {
 			require.Greater(t, id, known)
 		}
 		require.LessOrEqual(t, steps, 24)
-		require.LessOrEqual(t, id, underWay, "stored %d, used up to %d, first position %d", stored, used, first)
+		require.LessOrEqual(t, id, inFlight, "stored %d, used up to %d, first position %d", stored, used, first)
 	}
 }
 

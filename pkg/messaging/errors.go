@@ -40,6 +40,9 @@ var (
 	// ErrTopicNotFound says that a publisher cannot open: there is no such topic, or no such
 	// namespace, and the broker does not create it. The admin API's is [ErrNotFound].
 	ErrTopicNotFound = errors.New("messaging: topic not found")
+	// ErrNamespaceNotFound says, with ErrTopicNotFound, that there is no such namespace either.
+	// Only [Client.TryPublish] and [Client.TryConsume] tell.
+	ErrNamespaceNotFound = errors.New("messaging: namespace not found")
 	// ErrUnacknowledged is the outcome of a record that was accepted and not
 	// acknowledged when the publisher closed. It may or may not be stored.
 	ErrUnacknowledged = errors.New("messaging: not acknowledged before close")

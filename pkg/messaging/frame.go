@@ -176,7 +176,7 @@ func ReadFrame(b []byte, each func(*Record) error) error {
 		}
 	}
 	if len(rest) > 0 {
-		return fmt.Errorf("%w: %d bytes behind the last record", ErrBadFrame, len(rest))
+		return fmt.Errorf("%w: %d bytes after the last record", ErrBadFrame, len(rest))
 	}
 	return nil
 }

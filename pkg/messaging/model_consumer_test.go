@@ -62,7 +62,7 @@ func (c *modelConsumer) live(ctx context.Context, restart time.Duration) {
 	}
 	c.run(ctx, client)
 	c.late.Wait()
-	closing, cancel := context.WithTimeout(context.Background(), modelPatience)
+	closing, cancel := context.WithTimeout(context.Background(), modelTimeout)
 	defer cancel()
 	// Copies that are not acknowledged when all ends belong to messages that are not either.
 	if err := client.Close(closing); err != nil && !errors.Is(err, messaging.ErrUnacknowledged) {
@@ -100,6 +100,7 @@ func (c *modelConsumer) begin(d *messaging.Delivery) *call {
 	}
 	now := &call{identity: c.identity, topic: d.Topic, key: key, payload: string(d.Payload)}
 	now.ID, now.Start, now.Attempt = d.ID.String(), m.moment, d.Attempt
+	now.began = m.server.clock()
 	m.calls = append(m.calls, now)
 	c.open++
 	c.openBytes += int64(len(d.Payload))
@@ -118,9 +119,7 @@ func (c *modelConsumer) checkBounds() {
 	limit := c.cfg.Concurrency
 	if c.m.plan.async {
 		limit = c.cfg.PrefetchMessages + receiveSlack
-		if c.m.plan.beginsAnew() {
-			limit *= 2 // what a session's end made void has no verdict, and makes room
-		}
+		limit *= 1 + c.m.plan.sessionEnds() // what a session's end made void has no verdict, and makes room
 	}
 	broken := func(text string) {
 		c.m.broken = append(c.m.broken, history.Violation{Kind: history.Bounds, Text: c.identity + ": " + text})
@@ -129,6 +128,7 @@ func (c *modelConsumer) checkBounds() {
 		broken(strconv.Itoa(c.open) + " messages are being handled at once")
 	}
 	most := c.cfg.PrefetchBytes + int64(c.m.plan.padding+100)*int64(max(c.m.plan.partitions, 1))
+	most *= 1 + int64(c.m.plan.sessionEnds())
 	if c.openBytes > most {
 		broken(strconv.FormatInt(c.openBytes, 10) + " bytes are being handled at once")
 	}
@@ -140,7 +140,7 @@ func (c *modelConsumer) end(now *call, result history.Result) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.moment++
-	now.clock = m.server.clock()
+	now.ended = m.server.clock()
 	now.End, now.Result = m.moment, result
 	if !m.plan.async {
 		c.leave(now)
@@ -191,8 +191,8 @@ func (c *modelConsumer) verdict(now *call) (history.Result, error) {
 	}
 }
 
-// patience is how long a message takes; it hangs with false.
-func (c *modelConsumer) patience(now *call) (time.Duration, bool) {
+// handlingTime is how long a message takes; it hangs with false.
+func (c *modelConsumer) handlingTime(now *call) (time.Duration, bool) {
 	stream, n := parseName(now.payload)
 	draw, plan := c.m.chance(stream, n, "patience")%1000, c.m.plan.handlers
 	switch {
@@ -207,7 +207,7 @@ func (c *modelConsumer) patience(now *call) (time.Duration, bool) {
 
 func (c *modelConsumer) handle(ctx context.Context, d *messaging.Delivery) error {
 	now := c.begin(d)
-	took, ends := c.patience(now)
+	took, ends := c.handlingTime(now)
 	if !ends {
 		select {
 		case <-c.m.release:
@@ -226,7 +226,7 @@ func (c *modelConsumer) handle(ctx context.Context, d *messaging.Delivery) error
 // verdict comes later, in any order.
 func (c *modelConsumer) handleAsync(_ context.Context, d *messaging.Delivery, p pendingDelivery) {
 	now := c.begin(d)
-	took, ends := c.patience(now)
+	took, ends := c.handlingTime(now)
 	result, err := c.verdict(now)
 	c.end(now, result)
 	c.late.Go(func() {

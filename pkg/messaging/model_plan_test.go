@@ -38,13 +38,13 @@ type handlerPlan struct {
 
 // publisherPlan is one stream of records.
 type publisherPlan struct {
-	name       string
-	raw        bool // stored by the server, in batches of its own
-	records    int
-	pause      time.Duration // between two records, at most
-	impatience int           // in how many of 1,000 calls the context ends early
-	profile    messaging.Profile
-	begin      time.Duration
+	name      string
+	raw       bool // stored by the server, in batches of its own
+	records   int
+	pause     time.Duration // between two records, at most
+	earlyEnds int           // in how many of 1,000 calls the context ends early
+	profile   messaging.Profile
+	begin     time.Duration
 }
 
 // faultPlan is one fault: it strikes behind the one before it, and lasts.
@@ -86,8 +86,8 @@ func (p modelPlan) String() string {
 		c.AckBatchIndex, c.Retry.InPlace, c.Retry.MaxAttempts, p.restart)
 	fmt.Fprintf(&b, "handlers %+v; exclusive %t", p.handlers, p.exclusive)
 	for _, s := range p.publishers {
-		fmt.Fprintf(&b, "\n  publisher %s: raw %t, %d records, begins after %s, pause %s, impatience %d, batch %d, linger %s, group commit %t, pending %d, %s",
-			s.name, s.raw, s.records, s.begin, s.pause, s.impatience, s.profile.BatchRecords, s.profile.Linger, s.profile.GroupCommit,
+		fmt.Fprintf(&b, "\n  publisher %s: raw %t, %d records, begins after %s, pause %s, earlyEnds %d, batch %d, linger %s, group commit %t, pending %d, %s",
+			s.name, s.raw, s.records, s.begin, s.pause, s.earlyEnds, s.profile.BatchRecords, s.profile.Linger, s.profile.GroupCommit,
 			s.profile.MaxPendingRecords, s.profile.Admission)
 	}
 	for _, f := range p.faults {
@@ -103,7 +103,9 @@ func (p modelPlan) String() string {
 //     acknowledged;
 //   - acknowledgements that a connection took along are those of the messages before the one whose
 //     handler ended next. On a Key_Shared subscription that holds for the sessions of one consumer,
-//     too: entries are acknowledged one by one.
+//     too: entries are acknowledged one by one;
+//   - acknowledgements of the consumer that was active may arrive while the server sends to the new
+//     one, which then gets what comes before them, and goes on behind them.
 func (p modelPlan) loose() bool {
 	if p.consumers == 1 && !p.beginsAnew() {
 		return false
@@ -119,7 +121,8 @@ func (p modelPlan) loose() bool {
 	}
 	return slices.ContainsFunc(p.faults, func(f faultPlan) bool {
 		switch f.kind {
-		case faultCut, faultCutOne, faultLoseAcks, faultRefuse, faultLoseEntries, faultCloseConsumers, faultEndSessions, faultTakeover:
+		case faultCut, faultCutOne, faultLoseAcks, faultRefuse, faultLoseEntries, faultCloseConsumers, faultEndSessions, faultTakeover,
+			faultChangeActive:
 			return true
 		default:
 			return false
@@ -128,17 +131,24 @@ func (p modelPlan) loose() bool {
 }
 
 // beginsAnew reports whether a consumer's session may end before the consumer does, or the consumer
-// begins again. A connection that breaks while the client underneath connects again can make it
-// drop messages, and then the session ends.
-func (p modelPlan) beginsAnew() bool {
-	return p.restart > 0 || slices.ContainsFunc(p.faults, func(f faultPlan) bool {
+// begins again.
+func (p modelPlan) beginsAnew() bool { return p.sessionEnds() > 0 }
+
+// sessionEnds is how often that may be. A connection that breaks while the client underneath
+// connects again can make it drop messages, and then the session ends.
+func (p modelPlan) sessionEnds() int {
+	n := 0
+	if p.restart > 0 {
+		n++
+	}
+	for _, f := range p.faults {
 		switch f.kind {
-		case faultEndSessions, faultCut, faultCutOne, faultRefuse, faultLoseAcks, faultCloseConsumers:
-			return true
+		case faultEndSessions, faultCut, faultCutOne, faultRefuse, faultLoseAcks, faultCloseConsumers, faultLoseEntries:
+			n++
 		default:
-			return false
 		}
-	})
+	}
+	return n
 }
 
 // keepsAttempts reports whether a message that fails comes again with the next attempt, whatever
@@ -235,7 +245,7 @@ func (p *modelPlan) drawPublishers(r *rand.Rand) {
 		names = nil
 	}
 	for i, name := range names {
-		s := publisherPlan{name: name, records: 10 + r.IntN(100), pause: millis(r, 4), impatience: pick(r, 0, 0, 100)}
+		s := publisherPlan{name: name, records: 10 + r.IntN(100), pause: millis(r, 4), earlyEnds: pick(r, 0, 0, 100)}
 		s.profile = pick(r, messaging.Business(), messaging.Ops())
 		s.profile.BatchRecords = pick(r, 1, 3, 1000)
 		s.profile.Compression = pick(r, messaging.NoCompression, messaging.NoCompression, messaging.LZ4)

@@ -72,7 +72,7 @@ func (m *modelRun) pause(s publisherPlan, n int) {
 	}
 }
 
-// modelStream is a publisher's records under way.
+// modelStream is a publisher's records in flight.
 type modelStream struct {
 	m       *modelRun
 	s       publisherPlan
@@ -93,11 +93,11 @@ func (m *modelRun) stream(p *messaging.Publisher, s publisherPlan) {
 	}
 	// A publisher that lost its topic has nothing to wait for; one that shares it stores
 	// everything.
-	patience := modelLimit / 4
+	timeout := modelLimit / 4
 	if m.plan.exclusive {
-		patience = 4 * time.Second
+		timeout = 4 * time.Second
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	err := p.Close(ctx)
 	m.noteNow("%s: Close: %v", s.name, err)
@@ -117,8 +117,8 @@ func (st *modelStream) call(n, size int) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), modelLimit/4)
 	defer cancel()
-	impatient, ended := st.m.chance(st.s.name, n, "impatient")%1000 < st.s.impatience, false
-	if impatient {
+	endsEarly, ended := st.m.chance(st.s.name, n, "impatient")%1000 < st.s.earlyEnds, false
+	if endsEarly {
 		if st.m.chance(st.s.name, n, "ended")%2 == 0 {
 			cancel()
 			ended = true

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// modelPatience is how long nothing at all may happen before what is left counts as pinned.
-	modelPatience = 8 * time.Second
+	// modelTimeout is how long nothing at all may happen before what is left counts as pinned.
+	modelTimeout = 8 * time.Second
 	// modelLimit is how long a seed may take altogether.
 	modelLimit = time.Minute
 )
@@ -43,8 +43,7 @@ type modelServer interface {
 	// log is what the topic holds, deadLetters the payloads on the dead-letter topic.
 	log() ([]modelMessage, error)
 	deadLetters() (map[string]bool, error)
-	// clock and lapsed tell whether the message had been sent to another client when the handler
-	// ended.
+	// clock and lapsed tell whether the message was sent to another client before the handler ended.
 	clock() int
 	lapsed(c *call) bool
 	// moved reports whether more than one client was sent the message.
@@ -87,14 +86,15 @@ type modelRun struct {
 	consumers []*modelConsumer
 }
 
-// nextFence makes the record that a fence stores on every partition.
-func (m *modelRun) nextFence() int {
+// nextFence makes the record that a fence stores on every partition. Each fence is a publisher of
+// its own: publishers may own the topic between two of them.
+func (m *modelRun) nextFence() (stream string) {
 	m.mu.Lock()
-	n := m.fences
+	stream = fmt.Sprintf("fence%d", m.fences)
 	m.fences++
 	m.mu.Unlock()
-	m.fate(m.addRecord("fence", n), history.Stored, nil)
-	return n
+	m.fate(m.addRecord(stream, 0), history.Stored, nil)
+	return stream
 }
 
 // call is one call of a handler.
@@ -103,7 +103,8 @@ type call struct {
 	identity string
 	topic    string
 	key      string
-	clock    int // of the server, at the end
+	began    int // the server's clock when the handler was called
+	ended    int // and when it ended
 	payload  string
 }
 
@@ -234,7 +235,7 @@ func (m *modelRun) awaitOthers(ctx context.Context) {
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(modelPatience)
+	limit := time.After(modelTimeout)
 	for {
 		left := missing()
 		if len(left) == 0 {
@@ -262,7 +263,7 @@ func keyOf(group string) string {
 func (m *modelRun) awaitQuiet(ctx context.Context) {
 	for ctx.Err() == nil {
 		before := m.now()
-		some, cancel := context.WithTimeout(ctx, modelPatience)
+		some, cancel := context.WithTimeout(ctx, modelTimeout)
 		// Whatever is tried again and again counts as nothing once the limit of the seed is
 		// reached.
 		_ = m.server.until(some, func() bool { return m.server.backlog() == 0 })
@@ -281,7 +282,7 @@ func (m *modelRun) tellPinned() {
 			m.noteNow("%s: %v", c.identity, err)
 		}
 		for _, f := range families {
-			if !strings.HasPrefix(f.GetName(), "messaging_") {
+			if !strings.HasPrefix(f.GetName(), "aviary_messaging_") {
 				continue
 			}
 			for _, v := range f.GetMetric() {

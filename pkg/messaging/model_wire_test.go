@@ -147,9 +147,7 @@ func (w *wireModel) strike(m *modelRun, f faultPlan) {
 	case faultChangeActive:
 		s.ChangeActive(modelTopic, "sub")
 	case faultFence:
-		n := m.nextFence()
-		fence := wire.Message{Payload: []byte(fmt.Sprintf("fence|%d|", n))}
-		s.Fence(modelTopic, fence)
+		s.Fence(modelTopic, wire.Message{Payload: []byte(m.nextFence() + "|0|")})
 	case faultTakeover:
 		s.Isolate("e0")
 		select {
@@ -188,9 +186,9 @@ func (w *wireModel) deadLetters() (map[string]bool, error) {
 	return out, nil
 }
 
-// lapsed reports whether the message was sent to another client behind the last time that it was
-// sent to this one, and before its handler ended. On Key_Shared subscriptions keys change hands,
-// else partitions.
+// lapsed reports whether another client was sent the message after this one had it and before its
+// handler ended, even if this client has it again by then: what the handler did counts for the
+// first time that it had it. On Key_Shared subscriptions keys change hands, else partitions.
 func (w *wireModel) lapsed(c *call) bool {
 	if w.plan.consumers < 2 || w.plan.consumer.Type == messaging.Shared {
 		return false
@@ -199,14 +197,14 @@ func (w *wireModel) lapsed(c *call) bool {
 	if _, err := fmt.Sscanf(c.ID, "%d:%d:", &ledger, &entry); err != nil {
 		return false
 	}
-	end := c.clock
+	end := c.ended
 	if c.End == 0 {
 		end = len(w.dispatches)
 	}
 	for i := end - 1; i >= 0; i-- {
 		switch d := w.dispatches[i]; {
 		case d.Topic != c.topic:
-		case d.Identity == c.identity && d.Entry == entry:
+		case i < c.began && d.Identity == c.identity && d.Entry == entry:
 			return false
 		case d.Identity != c.identity && (w.plan.consumer.Type != messaging.KeyShared || d.Key == c.key):
 			return true

@@ -173,7 +173,7 @@ type entryOutcome struct {
 	last     MessageID
 	err      error // the first one
 	mixed    bool  // the receipts are not of one entry
-	told     bool  // complete is closed
+	reported bool  // complete is closed
 }
 
 func (o *entryOutcome) done(id MessageID, err error) {
@@ -201,8 +201,8 @@ func (o *entryOutcome) done(id MessageID, err error) {
 	o.left--
 	// A part of an entry that was cut may have no receipt: brokers answer a duplicate before what
 	// is in front of it, and the client takes no receipt out of turn.
-	if (o.left == 0 || o.mixed) && !o.told {
-		o.told = true
+	if (o.left == 0 || o.mixed) && !o.reported {
+		o.reported = true
 		close(o.complete)
 	}
 }

@@ -129,7 +129,7 @@ func (o *published) send(p *Publisher, partition int, payload string) {
 
 // A lone record is sent at once, whatever the linger; what comes while it is under way gathers,
 // and is sent when it is acknowledged, or when it has gathered for the linger.
-func TestRecordsGatherWhileOneIsUnderWay(t *testing.T) {
+func TestRecordsGatherWhileOneIsInFlight(t *testing.T) {
 	for _, profile := range []Profile{Durable(), Throughput()} {
 		for linger, want := range map[time.Duration]time.Duration{time.Hour: 40 * time.Millisecond, 5 * time.Millisecond: 26 * time.Millisecond} {
 			t.Run(profile.Name+"/"+linger.String(), func(t *testing.T) {

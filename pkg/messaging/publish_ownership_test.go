@@ -48,7 +48,7 @@ func TestOwnersLossIsFinal(t *testing.T) {
 				<-p.Owned().Done()
 				require.ErrorIs(t, context.Cause(p.Owned()), messaging.ErrProducerLost)
 				require.ErrorIs(t, p.Publish(testContext(t), record(21)), messaging.ErrProducerLost)
-				require.ErrorIs(t, p.Trouble(), messaging.ErrProducerLost)
+				require.ErrorIs(t, p.Unhealthy(), messaging.ErrProducerLost)
 				require.NoError(t, p.Close(testContext(t)))
 				require.Equal(t, 21, s.Count(topic), "nothing was sent again")
 			})
@@ -272,7 +272,7 @@ func TestLast(t *testing.T) {
 	})
 }
 
-// A named owner keeps others of its name away, and nobody else: a replicator of another cluster
+// A named owner keeps others of its name out, and nobody else: a replicator of another cluster
 // must be let in, which an exclusive producer does not.
 func TestNamedOwnershipOnBroker(t *testing.T) {
 	srv := stack.Pulsar(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ackprobe"
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
@@ -57,10 +57,10 @@ type partitionPublisher struct {
 	generation  context.Context // ends with the present producer
 	retire      context.CancelFunc
 
-	drained []drainWaiter
-	telling bool       // outcomes have left the list and are being told
-	free    []*pending // recycled; dropped when the partition is idle
-	watched bool       // the watcher knows of this partition
+	drained   []drainWaiter
+	reporting bool       // outcomes have left the list and are being reported
+	free      []*pending // recycled; dropped when the partition is idle
+	watched   bool       // the watcher knows of this partition
 
 	outcomesMu sync.Mutex
 	outcomes   []outcome
@@ -80,8 +80,9 @@ type partitionPublisher struct {
 
 	flush flush.Partition
 
-	// awaySince is since when the producer's connection is lost, in ns since 1970; 0: it is there.
-	awaySince atomic.Int64
+	// disconnectedSince is since when the producer's connection is lost, in ns since 1970; 0: it is
+	// there.
+	disconnectedSince atomic.Int64
 
 	ready    chan struct{}   // closed once the first producer exists or the partition failed
 	backoff  backoff.Backoff // of replacements; the partition's goroutine only
@@ -434,7 +435,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 
 	var acked, failed, ackedBytes int64
 	pp.mu.Lock()
-	pp.telling = true
+	pp.reporting = true
 	head := pp.list.Head()
 	live := batch[:0]
 	for i, c := range batch {
@@ -500,7 +501,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 	m.acked.Add(float64(acked))
 	m.failed.Add(float64(failed))
 	m.ackedBytes.Add(float64(ackedBytes))
-	pp.told(drained, live)
+	pp.finishReport(drained, live)
 	clear(batch)
 	pp.spare = batch
 	return broken
@@ -566,10 +567,10 @@ func (pp *partitionPublisher) report(count int, bytes int64) {
 	pp.reported.count, pp.reported.bytes = count, bytes
 }
 
-// wait returns when every record admitted so far has been told its outcome.
+// wait returns when the outcome of every record admitted so far has been reported.
 func (pp *partitionPublisher) wait(ctx context.Context) error {
 	pp.mu.Lock()
-	if pp.list.Head() == nil && !pp.telling {
+	if pp.list.Head() == nil && !pp.reporting {
 		pp.mu.Unlock()
 		return nil
 	}
@@ -585,7 +586,7 @@ func (pp *partitionPublisher) wait(ctx context.Context) error {
 }
 
 // takeDrained returns those whose records all have an outcome. pp.mu is held; they
-// are released when the outcomes have been told.
+// are released when the outcomes have been reported.
 func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
 	kept := pp.drained[:0]
 	for _, w := range pp.drained {
@@ -599,13 +600,13 @@ func (pp *partitionPublisher) takeDrained() (out []drainWaiter) {
 	return out
 }
 
-// told releases those that waited for outcomes which have now been told, and those
-// that came while they were being told and found the list empty.
+// finishReport releases those that waited for outcomes which have now been reported, and those
+// that came while they were being reported and found the list empty.
 //
 // The records of outcomes are recycled.
-func (pp *partitionPublisher) told(drained []drainWaiter, outcomes []outcome) {
+func (pp *partitionPublisher) finishReport(drained []drainWaiter, outcomes []outcome) {
 	pp.mu.Lock()
-	pp.telling = false
+	pp.reporting = false
 	for i := range outcomes {
 		pp.recycle(outcomes[i].e)
 	}

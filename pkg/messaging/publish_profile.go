@@ -59,11 +59,11 @@ const (
 	// publisher. When the context of the opening ends first, the broker keeps the place in the
 	// queue, and the publisher gives it up as soon as its turn comes.
 	WaitForOwnership Ownership = "wait"
-	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set; others
-	// may write, too. In all else it is ExclusiveOwnership. It is for topics that two clusters
-	// replicate to each other: a broker (Pulsar 4.0) refuses another cluster's replicator where a
-	// producer is exclusive, and an exclusive producer where the replicator was first, also when
-	// the replicator has nothing to write.
+	// NamedOwnership makes the publisher the only one of its ProducerName, which must be set;
+	// others may write, too. In all else it is ExclusiveOwnership. It is for topics that two
+	// clusters replicate to each other: a broker (Pulsar 4.0) refuses another cluster's replicator
+	// where a producer is exclusive, and an exclusive producer where the replicator was first, also
+	// when the replicator has nothing to write.
 	NamedOwnership Ownership = "named"
 )
 

@@ -10,7 +10,7 @@ import (
 	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/list"
 )
 
@@ -24,7 +24,7 @@ func (pp *partitionPublisher) replace(ctx context.Context, cause error) {
 	}
 	old := pp.retireProducer()
 	if cause != nil {
-		pp.p.noteCutOff()
+		pp.p.recordDisconnect()
 		pp.p.metrics.recreated.WithLabelValues(reason(cause)).Inc()
 		if !pp.backoff.Started() {
 			pp.log.Warn("producer lost", zap.Error(cause))
@@ -90,7 +90,7 @@ func (pp *partitionPublisher) create(ctx context.Context) (pulsar.Producer, erro
 // themselves. Each record is sent as a copy, so that late outcomes from the
 // previous producer find a stale original and change nothing.
 func (pp *partitionPublisher) resume(raw pulsar.Producer) {
-	pp.awaySince.Store(0)
+	pp.disconnectedSince.Store(0)
 	pp.mu.Lock()
 	for e := pp.list.Head(); e != nil; {
 		next := pp.list.Next(e)
@@ -180,12 +180,12 @@ func (pp *partitionPublisher) dropAll(err error) int {
 		pp.p.metrics.stalled.Dec()
 	}
 	drained := pp.takeDrained()
-	pp.telling = true
+	pp.reporting = true
 	pp.mu.Unlock()
 	for e := dropped.Head(); e != nil; e = dropped.Next(e) {
 		e.done(MessageID{}, err)
 	}
-	pp.told(drained, nil)
+	pp.finishReport(drained, nil)
 	pp.p.metrics.failed.Add(float64(n))
 	return n
 }
@@ -273,7 +273,7 @@ func (pp *partitionPublisher) rawOptions() pulsar.ProducerOptions {
 		CompressionType:         p.Compression.raw(),
 		ProducerAccessMode:      p.Ownership.raw(),
 		BackOffPolicyFunc: func() rawbackoff.Policy {
-			pp.awaySince.CompareAndSwap(0, time.Now().UnixNano())
+			pp.disconnectedSince.CompareAndSwap(0, time.Now().UnixNano())
 			return awayBackoff{newBackoff(), pp.back}
 		},
 		// Partitions are found by the publisher: each partition's topic is one partition.
@@ -299,16 +299,16 @@ func (b awayBackoff) Reset() {
 	b.Policy.Reset()
 }
 
-// briefAway is how long a connection may be away without being a cut. The client itself ends
-// connections, those of all topics of a broker, when one topic is not served.
-const briefAway = 2 * time.Second
+// briefDisconnect is how long a connection may be lost without counting as a disconnect. The client
+// itself ends connections, those of all topics of a broker, when one topic is not served.
+const briefDisconnect = 2 * time.Second
 
 // back notes that the partition's producer is connected again.
 func (pp *partitionPublisher) back() {
-	if lost := pp.awaySince.Load(); lost != 0 && time.Since(time.Unix(0, lost)) >= briefAway {
-		pp.p.noteCutOff()
+	if lost := pp.disconnectedSince.Load(); lost != 0 && time.Since(time.Unix(0, lost)) >= briefDisconnect {
+		pp.p.recordDisconnect()
 	}
-	pp.awaySince.Store(0)
+	pp.disconnectedSince.Store(0)
 }
 
 func (c Compression) raw() pulsar.CompressionType {

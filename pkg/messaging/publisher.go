@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/flush"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/watch"
@@ -45,15 +45,15 @@ type Publisher struct {
 	owned        context.Context // ends when ownership does
 	endOwnership context.CancelCauseFunc
 
-	connectErr atomic.Pointer[error] // the latest failure to create a producer
-	cutOff     atomic.Int64          // when a partition was away last, in ns since 1970; 0: never
+	connectErr     atomic.Pointer[error] // the latest failure to create a producer
+	lastDisconnect atomic.Int64          // when a partition was unavailable last, in ns since 1970; 0: never
 }
 
 // discoverEvery is the interval at which a publisher looks for new partitions.
 const discoverEvery = time.Minute
 
 // Publisher opens a publisher for topic. It returns once every partition has a
-// producer, retrying while the cluster is away until ctx ends, or the client closes
+// producer, retrying while the cluster is unavailable until ctx ends, or the client closes
 // ([ErrClosed]); ctx bounds opening only. It fails at once when waiting does not help:
 // [ErrInvalidTopic], [ErrAuthorization], [ErrTopicNotFound], [ErrTopicTerminated], and
 // [ErrOwned] with [ExclusiveOwnership]. Close the publisher when done.
@@ -235,21 +235,21 @@ func (p *Publisher) Topic() string { return p.topic }
 // Partitions is the present number of partitions, 1 for a topic without.
 func (p *Publisher) Partitions() int { return len(*p.partitions.Load()) }
 
-// Trouble says why records are not being stored at present: a partition without a
+// Unhealthy returns why records are not being stored at present: a partition without a
 // producer, or without an acknowledgement for five seconds though records wait, or for
 // one where the cluster cannot be connected to; nil when there is none. It may be called
 // from any goroutine.
-func (p *Publisher) Trouble() error {
+func (p *Publisher) Unhealthy() error {
 	for _, pp := range *p.partitions.Load() {
 		pp.mu.Lock()
-		away, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
+		disconnected, stalled, refusal, age := pp.producer == nil, pp.stalled, pp.refusal, time.Since(pp.headSince)
 		late := pp.list.Head() != nil && age > watch.Every
 		pp.mu.Unlock()
 		switch {
 		case refusal != nil && !errors.Is(refusal, ErrClosed):
 			return fmt.Errorf("%s: %w", pp.topic, refusal)
 		case refusal != nil:
-		case away:
+		case disconnected:
 			return p.explain(fmt.Errorf("messaging: %s: no producer", pp.topic))
 		case stalled, late && p.client.reach.Err() != nil:
 			return p.explain(fmt.Errorf("messaging: %s: no acknowledgement for %s", pp.topic, age.Round(time.Second)))
@@ -258,32 +258,32 @@ func (p *Publisher) Trouble() error {
 	return nil
 }
 
-// CutOff is when a partition of the publisher was away last: its producer was lost, or its
-// connection for two seconds; zero when none was. connecting says that one is connecting again and
-// has been for less: whether that is a cut is not known yet. The client itself ends connections,
-// those of all topics of a broker, when one topic is not served. [Publisher.Trouble] says nothing
-// of a lost connection while no record waits: a producer connects again by itself. It may be
-// called from any goroutine.
-func (p *Publisher) CutOff() (at time.Time, connecting bool) {
+// LastDisconnect is when a partition of the publisher was unavailable last: its producer was lost,
+// or its connection for two seconds; zero when none was. connecting says that one is connecting
+// again and has been for less: whether that is a cut is not known yet. The client itself ends
+// connections, those of all topics of a broker, when one topic is not served. [Publisher.Unhealthy]
+// says nothing of a lost connection while no record waits: a producer connects again by itself. It
+// may be called from any goroutine.
+func (p *Publisher) LastDisconnect() (at time.Time, connecting bool) {
 	now := time.Now()
-	var away bool
+	var disconnected bool
 	for _, pp := range *p.partitions.Load() {
-		if lost := pp.awaySince.Load(); lost != 0 {
-			long := now.Sub(time.Unix(0, lost)) >= briefAway
-			away, connecting = away || long, connecting || !long
+		if lost := pp.disconnectedSince.Load(); lost != 0 {
+			long := now.Sub(time.Unix(0, lost)) >= briefDisconnect
+			disconnected, connecting = disconnected || long, connecting || !long
 		}
 	}
-	if away {
+	if disconnected {
 		return now, connecting
 	}
 	// Behind the look at the partitions: what comes back meanwhile is noted first.
-	if noted := p.cutOff.Load(); noted != 0 {
+	if noted := p.lastDisconnect.Load(); noted != 0 {
 		at = time.Unix(0, noted)
 	}
 	return at, connecting
 }
 
-func (p *Publisher) noteCutOff() { p.cutOff.Store(time.Now().UnixNano()) }
+func (p *Publisher) recordDisconnect() { p.lastDisconnect.Store(time.Now().UnixNano()) }
 
 // Publish publishes rs and returns nil only when the broker has acknowledged every
 // one of them. Records of one partition keep their order, within rs and between

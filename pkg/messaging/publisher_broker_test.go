@@ -176,9 +176,9 @@ func TestBrokerFaults(t *testing.T) {
 	}
 }
 
-// An outage longer than the client's own patience: records wait, the queue stays
+// An outage longer than the client's own timeout: records wait, the queue stays
 // bounded, callers are told in time, and all goes on by itself.
-func TestBrokerAway(t *testing.T) {
+func TestBrokerUnavailable(t *testing.T) {
 	srv := stack.PrivatePulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -203,7 +203,7 @@ func TestBrokerAway(t *testing.T) {
 	defer cancelShort()
 	require.ErrorIs(t, p.Publish(short, record(1000)), context.DeadlineExceeded, "the queue is full")
 	eventually(t, "it is said why", func() bool {
-		err := p.Trouble()
+		err := p.Unhealthy()
 		return err != nil && strings.Contains(err.Error(), "connection refused")
 	})
 	require.EqualError(t, client.Unreachable(), "connect: connection refused", "without addresses")

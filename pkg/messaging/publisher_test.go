@@ -611,7 +611,7 @@ func TestCloseWhileTheServerIsSilent(t *testing.T) {
 	require.Less(t, time.Since(began), 2*time.Second, "close requests wait for their own timeout behind")
 }
 
-func TestOpenWhileTheServerIsAway(t *testing.T) {
+func TestOpenWhileTheServerIsUnavailable(t *testing.T) {
 	s := wire.Start(t)
 	s.RefuseConnections(true)
 	client := dial(t, s.URL())
@@ -690,34 +690,34 @@ func TestPublisherKnowsWhenItWasCutOff(t *testing.T) {
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	require.NoError(t, p.Publish(testContext(t), record(0)))
-	at, connecting := p.CutOff()
+	at, connecting := p.LastDisconnect()
 	require.Zero(t, at)
 	require.False(t, connecting)
 	accepted, began := s.Accepted(), time.Now()
 	s.CutConnections()
 	require.NoError(t, p.Publish(testContext(t), record(1)))
 	require.Greater(t, s.Accepted(), accepted)
-	if at, _ = p.CutOff(); time.Since(began) < 2*time.Second { // else the machine was away
+	if at, _ = p.LastDisconnect(); time.Since(began) < 2*time.Second { // else the machine stood still
 		require.Zero(t, at, "it came back at once")
 	}
 	before := time.Now()
 	s.RefuseConnections(true)
 	s.CutConnections()
 	eventually(t, "it looks", func() bool {
-		at, connecting = p.CutOff()
+		at, connecting = p.LastDisconnect()
 		return connecting || at.After(before)
 	})
 	eventually(t, "it knows", func() bool {
-		at, connecting = p.CutOff()
+		at, connecting = p.LastDisconnect()
 		return at.After(before) && !connecting
 	})
 	require.GreaterOrEqual(t, at.Sub(before), 2*time.Second)
 	s.RefuseConnections(false)
 	back := time.Now()
 	require.NoError(t, p.Publish(testContext(t), record(2)))
-	require.NoError(t, p.Trouble())
-	at, connecting = p.CutOff()
+	require.NoError(t, p.Unhealthy())
+	at, connecting = p.LastDisconnect()
 	require.False(t, connecting)
-	require.True(t, at.After(back), "it was away until now")
+	require.True(t, at.After(back), "it was unavailable until now")
 	require.False(t, at.After(time.Now()))
 }

@@ -141,7 +141,7 @@ func (r *Reader) start(p *readerPartition, n int) {
 
 // topics asks once for the names of the partitions.
 func (r *Reader) topics(ctx context.Context) ([]string, error) {
-	return patiently(ctx, r.client, func() ([]string, error) {
+	return callWithTimeout(ctx, r.client, func() ([]string, error) {
 		return r.client.consumers.TopicPartitions(r.cfg.Topic)
 	}, nil)
 }
@@ -197,7 +197,7 @@ func (r *Reader) noteCaughtUp() {
 // CaughtUp is closed when all that the topic held when the reader was opened has been read:
 // Next returned it, and was called again. With an empty topic, or when reading begins at the
 // end, it is closed at once. Where the last entry of a partition brings no message (the beginning
-// of one in chunks whose publisher is away, or a wrong checksum), it takes some seconds of silence.
+// of one in chunks whose publisher is gone, or a wrong checksum), it takes some seconds of silence.
 // It is not closed while the broker dispatches nothing, nor where no entry of a partition brings a
 // message: the log says which partition it waits for.
 func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
@@ -370,11 +370,11 @@ func (r *Reader) Positions() []MessageID {
 	return ids
 }
 
-// Trouble says why a partition is not being read at present: its connection is lost, or the broker
-// refuses the reader. Reading goes on by itself, unless the error is final: then Next returns it,
-// too. It is nil when all partitions are read, or are connecting for the first time, and after
-// Close. It may be called from any goroutine.
-func (r *Reader) Trouble() error {
+// Unhealthy returns why a partition is not being read at present: its connection is lost, or the
+// broker refuses the reader. Reading goes on by itself, unless the error is final: then Next
+// returns it, too. It is nil when all partitions are read, or are connecting for the first time,
+// and after Close. It may be called from any goroutine.
+func (r *Reader) Unhealthy() error {
 	if err := context.Cause(r.ctx); err != nil {
 		if errors.Is(err, ErrClosed) {
 			return nil
@@ -384,8 +384,8 @@ func (r *Reader) Trouble() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.partitions {
-		if p.trouble != nil {
-			return fmt.Errorf("messaging: read %s: %w", p.topic, p.trouble)
+		if p.unhealthy != nil {
+			return fmt.Errorf("messaging: read %s: %w", p.topic, p.unhealthy)
 		}
 	}
 	return nil

@@ -27,13 +27,12 @@ type ReaderConfig struct {
 	// two messages that are read leaves no trace: whoever keeps a state reads it from the
 	// beginning after a long time away, not from After. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
-	// PrefetchBytes bounds what brokers send ahead, and MaxMessageBytes is how large messages
-	// are taken to be: as many messages of that size are sent ahead as fit, at least one and
-	// at most 1000 for each partition. Brokers count a batch as its messages, and send the
-	// last batch whole. Lower MaxMessageBytes when messages are known to be small: the
-	// rate of unbatched messages grows with their number. Partitions that are added while the reader
-	// is open come on top. Defaults 64 MiB and 5 MiB, the
-	// brokers' own limit.
+	// PrefetchBytes bounds what brokers send ahead, and MaxMessageBytes is how large messages are
+	// taken to be: as many messages of that size are sent ahead as fit, at least one and at most
+	// 1000 for each partition. Brokers count a batch as its messages, and send the last batch
+	// whole. Lower MaxMessageBytes when messages are known to be small: the rate of unbatched
+	// messages grows with their number. Partitions that are added while the reader is open come on
+	// top. Defaults 64 MiB and 5 MiB, the brokers' own limit.
 	PrefetchBytes   int64 `yaml:"prefetch_bytes"`
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`
 	// DiscoverEvery is the interval of looking for new partitions. Those are read from their

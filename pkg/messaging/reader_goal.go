@@ -151,14 +151,14 @@ func (r *Reader) ends(ctx context.Context, partitions []*readerPartition, compac
 // end asks once for the end of p, or of what compaction has left of it.
 func (p *readerPartition) end(ctx context.Context, compacted bool) (readerEnd, error) {
 	c := p.r.client
-	return patiently(ctx, c, func() (readerEnd, error) {
+	return callWithTimeout(ctx, c, func() (readerEnd, error) {
 		raw, err := c.lastID(p.topic, compacted)
 		if err != nil {
 			return readerEnd{}, err
 		}
 		end := readerEnd{id: messageID(raw, p.index)}
 		if !p.r.cfg.since().IsZero() && end.id.entry >= 0 {
-			reading, cancel := context.WithTimeout(ctx, c.patience())
+			reading, cancel := context.WithTimeout(ctx, c.callTimeout())
 			defer cancel()
 			switch last, err := c.last(reading, p.topic); {
 			case errors.Is(err, errUnshown):

@@ -12,7 +12,7 @@ import (
 	rawbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // readerPartition reads one partition by underlying readers, one after the other.
@@ -32,8 +32,8 @@ type readerPartition struct {
 	log   *zap.Logger
 
 	// Guarded by the reader's lock.
-	position MessageID // of what Next returned
-	trouble  error     // why it is not read
+	position  MessageID // of what Next returned
+	unhealthy error     // why it is not read
 
 	// Only run uses what follows, once it has begun.
 	after MessageID // what was handed to Next, or passed over
@@ -70,7 +70,7 @@ func (p *readerPartition) run() {
 	var b backoff.Backoff
 	defer p.note(nil)
 	for p.r.ctx.Err() == nil {
-		s, err := patiently(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
+		s, err := callWithTimeout(p.r.ctx, p.r.client, p.subscribe, (*readerSession).close)
 		if err == nil {
 			p.note(nil)
 			var n int
@@ -92,29 +92,29 @@ func (p *readerPartition) run() {
 		}
 		p.r.metrics.resubscribe(err)
 		if errors.Is(err, errSilent) {
-			p.log.Warn("reading begins again where it was", zap.Stringer("position", p.after),
+			p.log.Warn("reading starts again at its last position", zap.Stringer("position", p.after),
 				zap.Int("queue", p.quiet.queueLength(p.queue)), zap.Error(err))
 			continue
 		}
 		p.note(err)
 		if !b.Started() {
-			p.log.Info("reading is interrupted and goes on where it was", zap.Stringer("position", p.after), zap.Error(err))
+			p.log.Info("reading is interrupted and will continue at its last position", zap.Stringer("position", p.after), zap.Error(err))
 		}
 		backoff.Sleep(p.r.ctx, b.Next())
 	}
 }
 
-// note keeps err as the trouble of p; nil ends it.
+// note keeps err as the unhealthy of p; nil ends it.
 func (p *readerPartition) note(err error) {
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
 	switch {
-	case p.trouble == nil && err != nil:
+	case p.unhealthy == nil && err != nil:
 		p.r.metrics.interrupted.Inc()
-	case p.trouble != nil && err == nil:
+	case p.unhealthy != nil && err == nil:
 		p.r.metrics.interrupted.Dec()
 	}
-	p.trouble = err
+	p.unhealthy = err
 }
 
 // readFrom hands on what s delivers, and returns how much that was and why s ended.

@@ -86,7 +86,7 @@ func (p *readerPartition) starved() bool {
 		q.tried = q.tried && !q.came // what came before needs no longer queue, and there may be another gap
 		return true
 	}
-	raw, err := patiently(p.r.ctx, p.r.client, func() (pulsar.MessageID, error) {
+	raw, err := callWithTimeout(p.r.ctx, p.r.client, func() (pulsar.MessageID, error) {
 		return p.r.client.lastID(p.topic, p.r.cfg.ReadCompacted)
 	}, nil)
 	if err == nil {

@@ -266,14 +266,14 @@ func TestReaderSubscribingHangs(t *testing.T) {
 }
 
 // A reader that cannot go on says so, and its metrics do.
-func TestReaderTellsItsTrouble(t *testing.T) {
+func TestReaderUnhealthy(t *testing.T) {
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	s.Publish(topic, batch(0, 3)...)
 	r := openReader(t, client, func(c *messaging.ReaderConfig) { c.Name = "state" })
 	require.Equal(t, inOrder(0, 3), texts(toEnd(t, r)))
-	require.NoError(t, r.Trouble())
+	require.NoError(t, r.Unhealthy())
 	require.Equal(t, 3, counted(t, reg, "aviary_messaging_reader_messages_total", "state"))
 	require.Equal(t, 3, counted(t, reg, "aviary_messaging_reader_bytes_total", "state"))
 
@@ -282,22 +282,22 @@ func TestReaderTellsItsTrouble(t *testing.T) {
 	eventually(t, "the broker refuses it", func() bool {
 		return counted(t, reg, "aviary_messaging_reader_resubscribes_total", "state", "busy") > 0
 	})
-	require.ErrorContains(t, r.Trouble(), topic)
-	require.ErrorContains(t, r.Trouble(), "ConsumerBusy")
+	require.ErrorContains(t, r.Unhealthy(), topic)
+	require.ErrorContains(t, r.Unhealthy(), "ConsumerBusy")
 	require.Equal(t, 1, counted(t, reg, "aviary_messaging_reader_resubscribes_total", "state", "connection"))
 	require.Equal(t, 1, counted(t, reg, "aviary_messaging_reader_interrupted_partitions", "state"))
 	refused.Remove()
 	s.Publish(topic, batch(3, 1)...)
 	_, err := r.Next(testContext(t))
 	require.NoError(t, err)
-	require.NoError(t, r.Trouble())
+	require.NoError(t, r.Unhealthy())
 	require.Zero(t, counted(t, reg, "aviary_messaging_reader_interrupted_partitions", "state"))
 
 	s.FailSubscribe(topic, wire.ConsumerBusy, -1)
 	s.CloseConsumers(topic)
-	eventually(t, "trouble again", func() bool { return r.Trouble() != nil })
+	eventually(t, "unhealthy again", func() bool { return r.Unhealthy() != nil })
 	require.NoError(t, r.Close(testContext(t)))
-	require.NoError(t, r.Trouble())
+	require.NoError(t, r.Unhealthy())
 	require.Zero(t, counted(t, reg, "aviary_messaging_reader_interrupted_partitions", "state"), "nothing is left behind")
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestReaderFromATimeMissesNothing: a broker that has something under way for a reader while that
+// TestReaderFromATimeMissesNothing: a broker that has something in flight for a reader while that
 // seeks begins behind that, after the seek. It reads ledger by ledger, and from the store at first.
 func TestReaderFromATimeMissesNothing(t *testing.T) {
 	srv := stack.Pulsar(t)

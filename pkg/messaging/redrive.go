@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
@@ -37,8 +37,8 @@ type RedriveConfig struct {
 	Rate float64
 	// Max bounds how many go back. 0: no bound.
 	Max int
-	// Discard acknowledges what is chosen, and publishes nothing: the dead letters are gone. To does
-	// not count.
+	// Discard acknowledges what is chosen, and publishes nothing: the dead letters are gone. To
+	// does not count.
 	Discard bool
 	// DryRun only counts: nothing is published or acknowledged.
 	DryRun bool
@@ -59,8 +59,8 @@ type RedriveResult struct {
 	Truncated int
 	// TooLarge were left because the brokers do not accept them.
 	TooLarge int
-	// NoTopic were left because the topic that they came from, or its partition, does not exist, and
-	// brokers do not create it: [RedriveConfig].To sends them elsewhere.
+	// NoTopic were left because the topic that they came from, or its partition, does not exist,
+	// and brokers do not create it: [RedriveConfig].To sends them elsewhere.
 	NoTopic int
 	// Foreign were left because they are no dead letters of this library, or came from the
 	// dead-letter topic itself.
@@ -78,14 +78,14 @@ var ErrSubscriptionBusy = errors.New("messaging: subscription has a consumer")
 //
 // Only what the dead-letter topic holds at the beginning goes back: what comes meanwhile, what was
 // just redriven and failed again included, is left for the next call. A dead letter is acknowledged
-// once its copy is stored; a crash or an error in between can send it back twice. Letters of one
-// partition go back in their order.
+// once its copy is stored; a crash or an error in between can send it back twice. Dead letters of
+// one partition go back in their order.
 //
 // The result counts what was done, also with an error. Errors end the call: what is left stays on
 // the subscription, and another call goes on with it. It returns ErrSubscriptionBusy,
 // [ErrTopicNotFound] when the dead-letter topic or To does not exist, [ErrTopicTerminated],
 // [ErrClosed] when the client closes, and ctx's error when that ends first.
-// It waits for brokers that are away, until ctx ends.
+// It waits for brokers that are unavailable, until ctx ends.
 //
 // It may be called from any goroutine; a second call for the same subscription, meanwhile, is
 // ErrSubscriptionBusy. It does not use the admin API.
@@ -147,7 +147,7 @@ func (cfg RedriveConfig) validate() error {
 }
 
 const (
-	// redriveBatch bounds how many letters are under way before they are acknowledged.
+	// redriveBatch bounds how many dead letters are under way before they are acknowledged.
 	redriveBatch = 100
 	// redriveBytes bounds the bytes of those, and of what is received ahead with 5 MiB each.
 	redriveBytes = 64 << 20
@@ -156,7 +156,7 @@ const (
 )
 
 // redrive is one call of Redrive. All of it runs on the caller's goroutine. It takes a batch of
-// letters, publishes them, waits until they are stored, and acknowledges them.
+// dead letters, publishes them, waits until they are stored, and acknowledges them.
 type redrive struct {
 	client *Client
 	cfg    RedriveConfig
@@ -234,7 +234,7 @@ func (v *redrive) gather(m *pulsar.ConsumerMessage) []*letter {
 	return batch
 }
 
-// choose makes the letter of m, nil when it stays.
+// choose makes the dead letter of m, nil when it stays.
 func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	var none slab
 	d := none.delivery(m.Message)
@@ -261,8 +261,8 @@ func (v *redrive) choose(m *pulsar.ConsumerMessage) *letter {
 	return l
 }
 
-// send publishes the letters and acknowledges those that are stored. The error is the first one
-// that is about more than its letter.
+// send publishes the dead letters and acknowledges those that are stored. The error is the first
+// one that is about more than its dead letter.
 func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	if v.cfg.DryRun {
 		v.result.Redriven += len(batch)
@@ -287,7 +287,7 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 		}
 		p, err = v.publisher(ctx, l.to)
 		if errors.Is(err, ErrTopicNotFound) && v.cfg.To == "" { // it keeps the others from nothing
-			v.log.Warn("a topic that dead letters came from does not exist: they stay", zap.String("to", l.to), zap.Error(err))
+			v.log.Warn("the origin topic of dead letters does not exist: they stay where they are", zap.String("to", l.to), zap.Error(err))
 			v.missing[l.to], err = true, nil
 			v.result.NoTopic++
 			continue
@@ -329,7 +329,7 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 	return errors.Join(err, unacknowledged)
 }
 
-// discard acknowledges the letters.
+// discard acknowledges the dead letters.
 func (v *redrive) discard(ctx context.Context, batch []*letter) error {
 	ids := make([]pulsar.MessageID, 0, len(batch))
 	for _, l := range batch {
@@ -352,7 +352,7 @@ func (v *redrive) discard(ctx context.Context, batch []*letter) error {
 func (v *redrive) outlast(ctx context.Context) (context.Context, context.CancelFunc) {
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, func() {
-		time.AfterFunc(v.client.patience(), cancel)
+		time.AfterFunc(v.client.callTimeout(), cancel)
 	})
 	return long, func() {
 		unhook()
@@ -405,12 +405,12 @@ func (v *redrive) closePublishers(ctx context.Context) error {
 
 // close leaves the subscription. Nothing is under way any more, or the call has failed.
 func (v *redrive) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), v.client.patience())
+	ctx, cancel := context.WithTimeout(context.Background(), v.client.callTimeout())
 	defer cancel()
 	if err := v.closePublishers(ctx); err != nil && !errors.Is(err, ErrUnacknowledged) {
 		v.log.Warn("cannot close publishers", zap.Error(err))
 	}
 	if v.source != nil {
-		within(ctx, func() { closeReceiving(v.source.raw, v.source.ch) })
+		v.source.close(ctx)
 	}
 }

@@ -9,23 +9,25 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // redriveSource receives what a subscription has not acknowledged, up to the ends that its
 // partitions had at the beginning.
 type redriveSource struct {
-	client *Client
-	raw    pulsar.Consumer
-	ch     chan pulsar.ConsumerMessage
-	gone   *closeWatch
-	idle   time.Duration
+	client              *Client
+	topic, subscription string
+	raw                 pulsar.Consumer
+	ch                  chan pulsar.ConsumerMessage
+	gone                *closeWatch
+	idle                time.Duration
+	subscribedAgain     bool
 
 	ends map[string]position // by partition's topic: the last message at the beginning
 	high map[string]position // the last one received
 }
 
-// openRedriveSource subscribes, trying until ctx ends while the brokers are away.
+// openRedriveSource subscribes, trying until ctx ends while the brokers are unavailable.
 func openRedriveSource(ctx context.Context, c *Client, topic, subscription string, idle time.Duration) (*redriveSource, error) {
 	var pause backoff.Backoff
 	for {
@@ -48,10 +50,10 @@ func openRedriveSource(ctx context.Context, c *Client, topic, subscription strin
 	}
 }
 
-// newRedriveSource subscribes once and asks for the ends. Exclusive, so that a partition's letters
-// come in their order and as many may stay unacknowledged as there are.
+// newRedriveSource subscribes once and asks for the ends. Exclusive, so that a partition's dead
+// letters come in their order and as many may stay unacknowledged as there are.
 func newRedriveSource(ctx context.Context, c *Client, topic, subscription string) (*redriveSource, error) {
-	return patiently(ctx, c, func() (*redriveSource, error) { return subscribeForRedrive(c, topic, subscription) },
+	return callWithTimeout(ctx, c, func() (*redriveSource, error) { return subscribeForRedrive(c, topic, subscription) },
 		func(s *redriveSource) { closeReceiving(s.raw, s.ch) })
 }
 
@@ -62,7 +64,7 @@ func subscribeForRedrive(c *Client, topic, subscription string) (*redriveSource,
 	}
 	queue := max(redriveBytes/(5<<20)/max(len(topics), 1), 1)
 	s := &redriveSource{
-		client: c, ch: make(chan pulsar.ConsumerMessage), gone: newCloseWatch(),
+		client: c, topic: topic, subscription: subscription, ch: make(chan pulsar.ConsumerMessage), gone: newCloseWatch(),
 		ends: make(map[string]position), high: make(map[string]position),
 	}
 	s.raw, err = c.consumers.Subscribe(pulsar.ConsumerOptions{
@@ -114,10 +116,43 @@ func (s *redriveSource) next(ctx context.Context) (*pulsar.ConsumerMessage, erro
 			}
 			// Silence means that nothing is left only while the connection stands.
 			answered = s.answers(ctx)
+			// Only then: brokers that cannot be reached would have the old consumer still, and
+			// refuse a second one.
+			if answered && len(s.high) == 0 && !s.subscribedAgain {
+				if err := s.subscribeAgain(ctx); err != nil {
+					return nil, err
+				}
+			}
 			idle.Reset(s.idle)
 		}
 	}
 	return nil, nil
+}
+
+// subscribeAgain replaces the underlying consumer, which has received nothing. On a busy machine a
+// broker was seen to send nothing to a consumer that subscribed right after another one of the
+// subscription had closed, although a message was not acknowledged. The ends stay as they are.
+func (s *redriveSource) subscribeAgain(ctx context.Context) error {
+	s.subscribedAgain = true
+	closing, cancel := context.WithTimeout(ctx, s.client.callTimeout())
+	defer cancel()
+	s.close(closing)
+	next, err := openRedriveSource(ctx, s.client, s.topic, s.subscription, s.idle)
+	if err != nil {
+		return err
+	}
+	s.raw, s.ch, s.gone = next.raw, next.ch, next.gone
+	return nil
+}
+
+// close leaves the subscription, and waits for it until ctx ends at most.
+func (s *redriveSource) close(ctx context.Context) {
+	if s.raw == nil {
+		return
+	}
+	raw, ch := s.raw, s.ch
+	s.raw = nil
+	within(ctx, func() { closeReceiving(raw, ch) })
 }
 
 // ready is the next message if one has been received already, else nil.
@@ -156,14 +191,14 @@ func (s *redriveSource) fresh(m *pulsar.ConsumerMessage) bool {
 
 // answers reports whether the brokers of all partitions answer in time.
 func (s *redriveSource) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, s.client.patience())
+	ctx, cancel := context.WithTimeout(ctx, s.client.callTimeout())
 	defer cancel()
 	var err error
 	return within(ctx, func() { _, err = s.raw.GetLastMessageIDs() }) && err == nil
 }
 
-// ack acknowledges letters whose copies are stored, and returns when the brokers have confirmed
-// that: until then each of them could be received again, and go back again.
+// ack acknowledges dead letters whose copies are stored, and returns when the brokers have
+// confirmed that: until then each of them could be received again, and go back again.
 func (s *redriveSource) ack(ctx context.Context, ids []pulsar.MessageID) error {
 	var pause backoff.Backoff
 	for len(ids) > 0 {
@@ -183,7 +218,7 @@ func (s *redriveSource) ack(ctx context.Context, ids []pulsar.MessageID) error {
 }
 
 func (s *redriveSource) tryAck(ctx context.Context, ids []pulsar.MessageID) bool {
-	ctx, cancel := context.WithTimeout(ctx, s.client.patience())
+	ctx, cancel := context.WithTimeout(ctx, s.client.callTimeout())
 	defer cancel()
 	var err error
 	return within(ctx, func() { err = s.raw.AckIDList(ids) }) && err == nil

@@ -140,8 +140,8 @@ func TestDiscardedLettersAreGone(t *testing.T) {
 	require.Len(t, s.Entries(topic), 20, "nothing is published")
 }
 
-// One of the topics that letters came from is gone, and brokers create none: waiting does not help
-// its letters, and the others need not wait.
+// One of the topics that dead letters came from is gone, and brokers create none: waiting does not
+// help its dead letters, and the others need not wait.
 func TestRedriveToATopicThatIsGone(t *testing.T) {
 	s := wire.Start(t, wire.WithAutoCreate(false, 0))
 	client := dial(t, s.URL())
@@ -271,8 +271,8 @@ func TestRedriveRefusals(t *testing.T) {
 	require.Equal(t, 1, s.Backlog(deadLetters, "sub"), "it stays")
 }
 
-// A topic was made again with fewer partitions: the letters of a partition that is gone keep no
-// others waiting.
+// A topic was made again with fewer partitions: the dead letters of a partition that is gone keep
+// no others waiting.
 func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 	s := wire.Start(t, wire.WithAutoCreate(false, 0))
 	client := dial(t, s.URL())
@@ -290,4 +290,15 @@ func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 	result, err := client.Redrive(testContext(t), cfg)
 	require.NoError(t, err)
 	require.Equal(t, messaging.RedriveResult{Redriven: 1, NoTopic: 1}, result)
+}
+
+// A broker sends nothing to the first consumer of a redrive: it subscribes once more.
+func TestRedriveSubscribesAgain(t *testing.T) {
+	s := wire.Start(t)
+	client := dial(t, s.URL())
+	deaden(t, s, client, 5)
+	s.Ignore(wire.OpDispatch, deadLetters, 5)
+	result, err := client.Redrive(testContext(t), redriveConfig())
+	require.NoError(t, err)
+	require.Equal(t, messaging.RedriveResult{Redriven: 5}, result)
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // Retry says what happens to a message whose handler returned an error.
@@ -58,8 +58,9 @@ type Retry struct {
 	// While it cannot be created, messages are held in this process and not acknowledged.
 	// Default: Subscription. "-" creates none, and dead letters are published all the same.
 	DeadLetterSubscription string `yaml:"dead_letter_subscription"`
-	// Compression of copies to both topics. With LZ4, each topic that copies go to and come from takes
-	// about half a megabyte, which counts where a process has hundreds of consumers. Default LZ4.
+	// Compression of copies to both topics. With LZ4, each topic that copies go to and come from
+	// takes about half a megabyte, which counts where a process has hundreds of consumers. Default
+	// LZ4.
 	Compression Compression `yaml:"compression"`
 	// Unstorable is what becomes of a dead letter that can never be stored. Default truncate.
 	Unstorable UnstorablePolicy `yaml:"unstorable"`

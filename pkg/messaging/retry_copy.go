@@ -3,7 +3,7 @@ package messaging
 import (
 	"time"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // copyJob is a delivery's verdict that a copy of it goes to another topic.

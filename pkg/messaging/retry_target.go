@@ -10,7 +10,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/pkg/messaging/internal/backoff"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // copier holds the topics that a run copies messages to.
@@ -37,12 +37,12 @@ type copyTarget struct {
 
 	opened sync.WaitGroup // goroutines that open or close a publisher
 
-	mu      sync.Mutex
-	open    *Publisher
-	opening bool
-	closed  bool
-	trouble error // why there is no publisher, nil while that is not known
-	waited  int
+	mu        sync.Mutex
+	open      *Publisher
+	opening   bool
+	closed    bool
+	unhealthy error // why there is no publisher, nil while that is not known
+	waited    int
 }
 
 // errNotKept: no subscription keeps what is published to the topic.
@@ -108,11 +108,11 @@ func (t *copyTarget) publisher() (*Publisher, error) {
 		t.opening = true
 		t.opened.Go(t.prepare)
 	}
-	return t.open, t.trouble
+	return t.open, t.unhealthy
 }
 
-// patience is how long to wait for a publisher that is being opened.
-func (t *copyTarget) patience() time.Duration {
+// openTimeout is how long to wait for a publisher that is being opened.
+func (t *copyTarget) openTimeout() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waited = min(t.waited+1, 100)
@@ -133,12 +133,12 @@ func (t *copyTarget) prepare() {
 			break
 		}
 		if first && err != nil {
-			t.log.Error("cannot open a topic for copies, will keep trying: what is to be copied there is not acknowledged",
+			t.log.Error("cannot open a topic for copies, will keep trying: messages to be copied there are not acknowledged",
 				zap.String("to", t.topic), zap.Error(err))
 		}
 		if err == nil {
 			t.mu.Lock()
-			t.open, t.trouble, t.opening, t.waited = p, nil, false, 0
+			t.open, t.unhealthy, t.opening, t.waited = p, nil, false, 0
 			t.mu.Unlock()
 			return
 		}
@@ -157,14 +157,14 @@ func (t *copyTarget) prepare() {
 // tryPublisher opens a publisher, or gives up after several operation timeouts: the underlying
 // call can hang for good. What comes later is closed.
 func (c *Client) tryPublisher(ctx context.Context, topic string, profile Profile) (*Publisher, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.patience())
+	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 	defer cancel()
 	return c.Publisher(ctx, topic, profile)
 }
 
 func (t *copyTarget) fail(err error) {
 	t.mu.Lock()
-	t.trouble = err
+	t.unhealthy = err
 	t.mu.Unlock()
 }
 

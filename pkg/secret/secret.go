@@ -1,10 +1,11 @@
 // Package secret keeps passwords and tokens out of logs, dumps and printed configuration.
 //
-// A [String] reads from YAML, JSON or text like any string and writes itself as "<redacted>" everywhere: fmt with every verb but the nonsensical %p, zap, slog, YAML,
-// JSON. The one way to the value is [String.Reveal], so every place that uses a secret can be found by searching for that name.
+// A [String] reads from YAML, JSON or text like any string, and is always written as "<redacted>":
+// by fmt with every verb except %p, zap, slog, YAML and JSON. Only [String.Reveal] returns the
+// value, so a search for that name finds every place that uses a secret.
 //
-// What it cannot do: fmt does not call the methods of unexported struct fields, so %v of a struct that holds a String in an unexported field
-// prints the value. Keep such a struct out of format strings.
+// One limitation: fmt does not call the methods of unexported struct fields, so %v of a struct with
+// a String in an unexported field prints the value. Do not format such a struct.
 package secret
 
 import (
@@ -21,17 +22,19 @@ import (
 
 const redacted = "<redacted>"
 
-// maxFileSize bounds a secret's file: above it the path surely names something else.
+// maxFileSize is the maximum size of a secret's file. A larger file is certainly not a secret.
 const maxFileSize = 64 << 10
 
-// String is a secret text. The zero value is the empty, unset secret, and stays empty when printed so that a reader can tell "not set" from
-// "set". It is an immutable value: safe for concurrent use.
+// String is a secret text. The zero value means that the secret is not set. It is written as an
+// empty string, so that a reader can tell "not set" from "set". A String is immutable and safe for
+// concurrent use.
 type String string
 
 // Reveal returns the secret itself.
 func (s String) Reveal() string { return string(s) }
 
-// Equal reports whether s and other are the same, in a time that depends on neither content nor length of either.
+// Equal reports whether s and other are equal. The time of the comparison does not depend on how
+// many of their bytes are equal.
 func (s String) Equal(other String) bool {
 	a, b := sha256.Sum256([]byte(s)), sha256.Sum256([]byte(other))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
@@ -45,10 +48,11 @@ func (s String) String() string {
 	return redacted
 }
 
-// GoString redacts for %#v.
+// GoString redacts the secret for %#v.
 func (s String) GoString() string { return fmt.Sprintf("secret.String(%q)", s.String()) }
 
-// Format redacts for every verb. Without it a verb that is wrong for strings, such as %d, would print the value in its complaint.
+// Format redacts the secret for every verb. Without it a verb that is wrong for strings, such as
+// %d, would print the value in an error text.
 func (s String) Format(f fmt.State, verb rune) {
 	text := s.String()
 	switch {
@@ -57,21 +61,23 @@ func (s String) Format(f fmt.State, verb rune) {
 	case verb == 'q':
 		text = fmt.Sprintf("%q", text)
 	}
-	// A write that fails is the caller's to find: fmt gives a Formatter no way to return it.
+	// A Formatter cannot return an error. The caller of fmt gets errors of its writer.
 	_, _ = io.WriteString(f, text)
 }
 
-// MarshalText redacts for encoders of text.
+// MarshalText redacts the secret for text encoders.
 func (s String) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalJSON redacts for encoding/json. It does not escape "<" and ">", unlike the encoder, so that the text can be searched for.
+// MarshalJSON redacts the secret for encoding/json. It does not itself escape "<" and ">", so that
+// a search for the text finds it.
 func (s String) MarshalJSON() ([]byte, error) { return []byte(`"` + s.String() + `"`), nil }
 
-// MarshalYAML redacts for YAML.
+// MarshalYAML redacts the secret for YAML.
 func (s String) MarshalYAML() (any, error) { return s.String(), nil }
 
-// ReadFile reads a secret from a file, such as one mounted by Kubernetes: UTF-8 text of at most 64 KiB, without the white space around it.
-// It fails on an empty file. Its errors never hold any of the file's content.
+// ReadFile reads a secret from a file, for instance one that Kubernetes has mounted. The file must
+// contain UTF-8 text of at most 64 KiB. ReadFile removes white space around the text, and returns
+// an error if nothing is left. Its errors never contain any of the file's content.
 func ReadFile(path string) (String, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -97,8 +103,9 @@ func ReadFile(path string) (String, error) {
 	return String(text), nil
 }
 
-// Resolve returns the secret given by a configuration's pair of keys, "token" and "token_file": the value itself, or the file's content. Both
-// at once is an error; neither gives the empty secret.
+// Resolve returns the secret of a pair of configuration keys such as "token" and "token_file": the
+// value itself, or the content of the file. It returns an error if both are set, and the empty
+// secret if neither is.
 func Resolve(value String, file string) (String, error) {
 	switch {
 	case file == "":

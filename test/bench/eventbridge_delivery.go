@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/servers"
 )
 
-// delivering runs f with a bus of four partitions that has one subscriber of the order, a webhook of this process.
+// delivering runs f with a bus of four partitions that has one subscriber of the order, a webhook
+// of this process.
 func (b *eventbridgeBench) delivering(ctx context.Context, name, order string, concurrency int, f func(s *bridge, events string, sink *eventSink) error) error {
 	return b.withBus(ctx, name+"-"+order, func(s *bridge, events string, sink *eventSink) error {
 		if err := s.subscriber(ctx, "b", "hook", order, sink.url, concurrency); err != nil {
@@ -17,7 +21,8 @@ func (b *eventbridgeBench) delivering(ctx context.Context, name, order string, c
 	})
 }
 
-// withBus runs f with all three roles, a bus of four partitions in a namespace of its own, and a webhook of this process. events is where events are posted.
+// withBus runs f with all three roles, a bus of four partitions in a namespace of its own, and a
+// webhook of this process. events is where events are posted.
 func (b *eventbridgeBench) withBus(ctx context.Context, namespace string, f func(s *bridge, events string, sink *eventSink) error) (err error) {
 	ns, err := b.namespace(ctx, namespace)
 	if err != nil {
@@ -27,7 +32,7 @@ func (b *eventbridgeBench) withBus(ctx context.Context, namespace string, f func
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, s.Stop()) }()
 	sink, err := newEventSink(ctx)
 	if err != nil {
 		return err
@@ -39,12 +44,12 @@ func (b *eventbridgeBench) withBus(ctx context.Context, namespace string, f func
 	return f(s, s.api+"/v1/buses/b/events", sink)
 }
 
-// delivery measures from the first event sent until the last one is delivered, by a webhook that answers at once. Events come
-// in batches, faster than they are delivered.
+// delivery measures from the first event sent until the last one is delivered, by a webhook that
+// answers at once. Events come in batches, faster than they are delivered.
 func (b *eventbridgeBench) delivery(ctx context.Context) error {
-	b.row("\nfrom HTTP to webhook\tdeliveries/s (median, min-max)\tdeliveries/CPU s\tevents taken/s\tpeak MiB\tlost\tcopies")
+	b.Row("\nfrom HTTP to webhook\tdeliveries/s (median, min-max)\tdeliveries/CPU s\tevents taken/s\tpeak MiB\tlost\tcopies")
 	count := 60_000
-	if b.quick {
+	if b.Quick {
 		count = 12_000
 	}
 	for _, order := range []string{"none", "group"} {
@@ -52,41 +57,41 @@ func (b *eventbridgeBench) delivery(ctx context.Context) error {
 			var rates, perCPU, taken []float64
 			lost, copies := 0, 0
 			next := 0
-			for round := range b.rounds + 1 { // the first one warms up
-				load := piece{Kind: "event-load", URL: events, Callers: 4, Events: ingestBatch, First: next, Count: next + count, Seconds: 60}
+			for round := range b.Rounds + 1 { // the first one warms up
+				load := measure.Piece{Kind: "event-load", URL: events, Callers: 4, Events: ingestBatch, First: next, Count: next + count, Seconds: 60}
 				next += count
 				began := time.Now()
-				var t turn
+				var t servers.Turn
 				var came int
 				var last time.Time
 				if err := b.profiled(ctx, s, "delivery-"+order, round == 1, func() (err error) {
-					t, err = s.load(ctx, load, func() { came, last = sink.await(ctx, count) })
+					t, err = s.Load(ctx, load, func() { came, last = sink.await(ctx, count) })
 					return err
 				}); err != nil {
 					return err
 				}
 				_, again := sink.reset()
-				lost, copies = lost+t.load.Messages-came, copies+again
+				lost, copies = lost+t.Load.Messages-came, copies+again
 				if round > 0 {
 					rates = append(rates, float64(came)/last.Sub(began).Seconds())
-					perCPU = append(perCPU, float64(came)/t.cpu)
-					taken = append(taken, t.load.rate())
+					perCPU = append(perCPU, float64(came)/t.CPU)
+					taken = append(taken, t.Load.Rate())
 				}
 			}
-			peak, err := s.peak()
+			peak, err := s.Peak()
 			if err != nil {
 				return err
 			}
-			b.row("%s\t%.0f (%.0f-%.0f)\t%.0f\t%.0f\t%.0f\t%d\t%d", order, median(rates), minOf(rates), maxOf(rates), median(perCPU), median(taken), peak, lost, copies)
+			b.Row("%s\t%.0f (%.0f-%.0f)\t%.0f\t%.0f\t%.0f\t%d\t%d", order, measure.Median(rates), measure.Least(rates), measure.Most(rates), measure.Median(perCPU), measure.Median(taken), peak, lost, copies)
 			if name := "delivery_" + order; order == "none" {
-				b.atLeast(name+"_s", median(rates), 6000)
+				b.AtLeast(name+"_s", measure.Median(rates), 6000)
 			} else {
-				b.figure(name+"_s", median(rates))
+				b.Figure(name+"_s", measure.Median(rates))
 			}
-			b.figure("delivery_"+order+"_per_cpu_s", median(perCPU))
-			b.atMost("delivery_"+order+"_lost", float64(lost), 0)
-			b.figure("delivery_"+order+"_copies", float64(copies))
-			b.figure("delivery_"+order+"_peak_mib", peak)
+			b.Figure("delivery_"+order+"_per_cpu_s", measure.Median(perCPU))
+			b.AtMost("delivery_"+order+"_lost", float64(lost), 0)
+			b.Figure("delivery_"+order+"_copies", float64(copies))
+			b.Figure("delivery_"+order+"_peak_mib", peak)
 			return nil
 		}); err != nil {
 			return fmt.Errorf("%s: %w", order, err)
@@ -95,24 +100,26 @@ func (b *eventbridgeBench) delivery(ctx context.Context) error {
 	return nil
 }
 
-// latencyWarm is how many turns warm up: a broker's first minute is not like the others, for it is being compiled.
+// latencyWarm is how many turns warm up: a broker's first minute is not like the others, for it is
+// being compiled.
 const latencyWarm = 6
 
-// latency measures, at 1,000 events a second that are posted one by one, from just before an event is sent until the webhook has it.
+// latency measures, at 1,000 events a second that are posted one by one, from just before an event
+// is sent until the webhook has it.
 func (b *eventbridgeBench) latency(ctx context.Context) error {
-	b.row("\nfrom HTTP to webhook at 1,000 events/s\tp50 ms (median, min-max)\tp99 ms (median, min-max)\trequest p50/p99 ms")
+	b.Row("\nfrom HTTP to webhook at 1,000 events/s\tp50 ms (median, min-max)\tp99 ms (median, min-max)\trequest p50/p99 ms")
 	seconds := 10.0
-	if b.quick {
+	if b.Quick {
 		seconds = 3
 	}
 	for _, order := range []string{"none", "group"} {
 		if err := b.delivering(ctx, "latency", order, 64, func(s *bridge, events string, sink *eventSink) error {
 			var p50, p99, request50, request99 []float64
 			next := 0
-			for round := range b.rounds + latencyWarm {
-				load := piece{Kind: "event-load", URL: events, Callers: 32, First: next, Count: next + 1e6, Seconds: seconds, Rate: 1000}
+			for round := range b.Rounds + latencyWarm {
+				load := measure.Piece{Kind: "event-load", URL: events, Callers: 32, First: next, Count: next + 1e6, Seconds: seconds, Rate: 1000}
 				next += load.Count
-				o, err := runPiece(ctx, load)
+				o, err := measure.Run(ctx, load)
 				if err != nil {
 					return err
 				}
@@ -124,19 +131,19 @@ func (b *eventbridgeBench) latency(ctx context.Context) error {
 				if round < latencyWarm {
 					continue
 				}
-				var m meter
-				m.latencies(took)
-				p50, p99 = append(p50, m.outcome.P50), append(p99, m.outcome.P99)
+				var m measure.Meter
+				m.Latencies(took)
+				p50, p99 = append(p50, m.Outcome.P50), append(p99, m.Outcome.P99)
 				request50, request99 = append(request50, o.P50), append(request99, o.P99)
 			}
-			b.row("%s\t%.1f (%.1f-%.1f)\t%.1f (%.1f-%.1f)\t%.1f/%.1f", order, median(p50), minOf(p50), maxOf(p50), median(p99), minOf(p99), maxOf(p99),
-				median(request50), median(request99))
+			b.Row("%s\t%.1f (%.1f-%.1f)\t%.1f (%.1f-%.1f)\t%.1f/%.1f", order, measure.Median(p50), measure.Least(p50), measure.Most(p50), measure.Median(p99), measure.Least(p99), measure.Most(p99),
+				measure.Median(request50), measure.Median(request99))
 			if name := "latency_" + order; order == "none" {
-				b.atMost(name+"_p50_ms", median(p50), 15)
-				b.atMost(name+"_p99_ms", median(p99), 60)
+				b.AtMost(name+"_p50_ms", measure.Median(p50), 15)
+				b.AtMost(name+"_p99_ms", measure.Median(p99), 60)
 			} else {
-				b.figure(name+"_p50_ms", median(p50))
-				b.figure(name+"_p99_ms", median(p99))
+				b.Figure(name+"_p50_ms", measure.Median(p50))
+				b.Figure(name+"_p99_ms", measure.Median(p99))
 			}
 			return nil
 		}); err != nil {

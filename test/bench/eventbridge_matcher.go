@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/test/bench/measure"
 	"github.com/aviaryhq/aviary/test/corpus"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -34,9 +35,10 @@ const (
 	warmTurns      = 4   // of event-ruler, for its compiler
 )
 
-// matcherPart compares pkg/match with event-ruler, each on one thread, by events per second of that thread's CPU time: so that other work on the machine
-// counts less. Garbage collection and compilation, which event-ruler does on other threads, do not count against it.
-func matcherPart(ctx context.Context, r *report) error {
+// matcherPart compares pkg/match with event-ruler, each on one thread, by events per second of that
+// thread's CPU time: so that other work on the machine counts less. Garbage collection and
+// compilation, which event-ruler does on other threads, do not count against it.
+func matcherPart(ctx context.Context, r *measure.Report) error {
 	dir, err := os.MkdirTemp("", "aviary-bench-")
 	if err != nil {
 		return err
@@ -46,11 +48,11 @@ func matcherPart(ctx context.Context, r *report) error {
 	if err != nil {
 		return err
 	}
-	seconds, rounds := matcherSeconds, r.rounds
-	if r.quick {
+	seconds, rounds := matcherSeconds, r.Rounds
+	if r.Quick {
 		seconds, rounds = seconds/5, min(rounds, 3)
 	}
-	r.row("rules\tevents/s\tevent-ruler\tratio\tmatches per event")
+	r.Row("rules\tevents/s\tevent-ruler\tratio\tmatches per event")
 	for _, c := range []struct {
 		corpus.Corpus
 		floor float64 // that the issue asks for
@@ -62,17 +64,17 @@ func matcherPart(ctx context.Context, r *report) error {
 			return fmt.Errorf("%s: %w", c.Name, err)
 		}
 		name := strings.ReplaceAll(c.Name, "/", "_")
-		all := ratios(ours, theirs)
-		r.row("%s\t%.0f\t%.0f\t%.2f (%.2f-%.2f)\t%.2f", c.Name, median(ours), median(theirs), median(all), minOf(all), maxOf(all), perEvent)
-		r.figure("event_ruler_"+name+"_per_s", median(theirs))
-		r.atLeast("matcher_"+name+"_per_s", median(ours), c.floor)
-		r.atLeast("matcher_"+name+"_vs_event_ruler", median(all), 5)
+		all := measure.Ratios(ours, theirs)
+		r.Row("%s\t%.0f\t%.0f\t%.2f (%.2f-%.2f)\t%.2f", c.Name, measure.Median(ours), measure.Median(theirs), measure.Median(all), measure.Least(all), measure.Most(all), perEvent)
+		r.Figure("event_ruler_"+name+"_per_s", measure.Median(theirs))
+		r.AtLeast("matcher_"+name+"_per_s", measure.Median(ours), c.floor)
+		r.AtLeast("matcher_"+name+"_vs_event_ruler", measure.Median(all), 5)
 	}
 	return matcherGrowth(r, rounds, seconds)
 }
 
 // matcherGrowth compares one exact rule with 100,000, and measures changes of an index.
-func matcherGrowth(r *report, rounds int, seconds float64) error {
+func matcherGrowth(r *measure.Report, rounds int, seconds float64) error {
 	var few, many []float64
 	turn := func(m *matcher, into *[]float64) func(int) error {
 		return func(int) error {
@@ -89,11 +91,11 @@ func matcherGrowth(r *report, rounds int, seconds float64) error {
 	if err != nil {
 		return err
 	}
-	if err := inTurn(rounds, turn(one, &few), turn(all, &many)); err != nil {
+	if err := measure.InTurn(rounds, turn(one, &few), turn(all, &many)); err != nil {
 		return err
 	}
-	r.row("exact/1\t%.0f\nexact/100000\t%.0f", median(few), median(many))
-	r.atMost("matcher_slower_with_100000_rules_percent", 100*(1-median(ratios(many, few))), 25)
+	r.Row("exact/1\t%.0f\nexact/100000\t%.0f", measure.Median(few), measure.Median(many))
+	r.AtMost("matcher_slower_with_100000_rules_percent", 100*(1-measure.Median(measure.Ratios(many, few))), 25)
 
 	mixed := corpus.Mixed(10_000)
 	m, err := newMatcher(mixed)
@@ -119,8 +121,8 @@ func matcherGrowth(r *report, rounds int, seconds float64) error {
 		}
 		took = append(took, 1000*(now-began))
 	}
-	r.row("one more rule to 10,000\t%.3f ms, at most %.3f ms", median(took), maxOf(took))
-	r.atMost("matcher_add_to_10000_ms", maxOf(took), 10)
+	r.Row("one more rule to 10,000\t%.3f ms, at most %.3f ms", measure.Median(took), measure.Most(took))
+	r.AtMost("matcher_add_to_10000_ms", measure.Most(took), 10)
 	return nil
 }
 
@@ -141,7 +143,7 @@ func compareMatchers(start startRuler, c corpus.Corpus, rounds int, seconds floa
 			return nil, nil, 0, err
 		}
 	}
-	err = inTurn(rounds, func(int) error {
+	err = measure.InTurn(rounds, func(int) error {
 		rate, matches, err := m.run(seconds)
 		ours, perEvent = append(ours, rate), float64(matches)/float64(len(c.Events))
 		return err

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
 )
 
 // eventSink is a webhook that takes everything and notes when each event came first.
@@ -63,7 +65,8 @@ func number(text []byte, name string) (int, error) {
 	return strconv.Atoi(string(rest[:max(end, 0)]))
 }
 
-// await waits until n events have come, or none for a minute, and returns how many have, and when the last one came.
+// await waits until n events have come, or none for a minute, and returns how many have, and when
+// the last one came.
 func (s *eventSink) await(ctx context.Context, n int) (int, time.Time) {
 	began := time.Now()
 	for ctx.Err() == nil {
@@ -73,7 +76,7 @@ func (s *eventSink) await(ctx context.Context, n int) (int, time.Time) {
 		if came >= n || time.Since(began) > time.Minute && time.Since(last) > time.Minute {
 			return came, last
 		}
-		wait(ctx, 10*time.Millisecond)
+		measure.Wait(ctx, 10*time.Millisecond)
 	}
 	return 0, time.Time{}
 }

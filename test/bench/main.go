@@ -13,15 +13,20 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/pieces"
 )
 
 // scenario measures something and reports figures and targets.
-type scenario func(ctx context.Context, r *report) error
+type scenario func(ctx context.Context, r *measure.Report) error
 
 func scenarios() map[string]scenario {
 	return map[string]scenario{
@@ -47,25 +52,27 @@ func run() error {
 	child := flag.String("child", "", "internal: one measured piece, as JSON")
 	profile := flag.String("profile", "", "write CPU and allocation profiles of the measured pieces into this folder")
 	quick := flag.Bool("quick", false, "a fifth of the load and a short outage, to see that all works")
-	away := flag.Duration("outage", time.Minute, "how long the broker is away where that is measured")
+	outage := flag.Duration("outage", time.Minute, "how long the broker is unavailable where that is measured")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *child != "" {
-		return runChild(ctx, *child)
+		return measure.RunChild(ctx, *child, pieces.All())
 	}
 	s, ok := scenarios()[*name]
 	if !ok {
 		return fmt.Errorf("unknown scenario %q: choose one of %s", *name, strings.Join(names(), ", "))
 	}
-	r := newReport(*name, *rounds, *only, *profile)
-	if r.quick, r.away = *quick, *away; *quick {
-		r.away = min(r.away, 5*time.Second)
+	r := measure.New(*name, *rounds, *only, *profile)
+	if r.Quick, r.Outage = *quick, *outage; *quick {
+		r.Outage = min(r.Outage, 5*time.Second)
 	}
 	if err := s(ctx, r); err != nil {
 		return err
 	}
-	r.print(os.Stdout)
-	return json.NewEncoder(os.Stdout).Encode(r.result())
+	r.Print(os.Stdout)
+	return json.NewEncoder(os.Stdout).Encode(r.Result())
 }
+
+func names() []string { return slices.Sorted(maps.Keys(scenarios())) }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
 )
 
 // remoteGrowth are the loads of the growth tables. Each sends about as many samples, but
@@ -16,10 +18,10 @@ func (b *remoteBench) remoteGrowth() []struct {
 		run  remoteRun
 	}
 	load := func(name, format string, version, series, senders, requests int) named {
-		if b.quick {
+		if b.Quick {
 			requests = max(requests/5, 2)
 		}
-		return named{name, remoteRun{format: format, load: remoteLoad{Series: series, Version: version}, senders: senders, requests: requests}}
+		return named{name, remoteRun{format: format, load: measure.RemoteLoad{Series: series, Version: version}, senders: senders, requests: requests}}
 	}
 	return []named{
 		load("packed_2000x4", "packed", 1, 2000, 4, 200),
@@ -38,7 +40,7 @@ func (b *remoteBench) remoteGrowth() []struct {
 // growth measures what the same loads cost over more and more partitions.
 func (b *remoteBench) growth(ctx context.Context) error {
 	sizes := []int{1, 4, 16, 64}
-	b.row("growth\tpartitions: samples/CPU s, request p99 ms, peak MiB, stored bytes per sample")
+	b.Row("growth\tpartitions: samples/CPU s, request p99 ms, peak MiB, stored bytes per sample")
 	perCPU := map[string]map[int]float64{}
 	for _, l := range b.remoteGrowth() {
 		perCPU[l.name] = map[int]float64{}
@@ -52,28 +54,28 @@ func (b *remoteBench) growth(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			row += fmt.Sprintf("\t%d: %.0f, %.0f, %.0f, %.1f", n, t.perCPU(), t.load.P99, t.peak, t.stored)
+			row += fmt.Sprintf("\t%d: %.0f, %.0f, %.0f, %.1f", n, t.PerCPU(), t.Load.P99, t.Peak, t.Stored)
 			prefix := fmt.Sprintf("growth_%s_%d_partitions_", l.name, n)
-			perCPU[l.name][n] = t.perCPU()
-			b.figure(prefix+"samples_per_cpu_s", t.perCPU())
-			b.figure(prefix+"p99_ms", t.load.P99)
-			b.figure(prefix+"peak_mib", t.peak)
-			b.figure(prefix+"stored_bytes", t.stored)
+			perCPU[l.name][n] = t.PerCPU()
+			b.Figure(prefix+"samples_per_cpu_s", t.PerCPU())
+			b.Figure(prefix+"p99_ms", t.Load.P99)
+			b.Figure(prefix+"peak_mib", t.Peak)
+			b.Figure(prefix+"stored_bytes", t.Stored)
 			if n == 64 {
-				b.atMost(prefix+"peak_mib", t.peak, 256)
+				b.AtMost(prefix+"peak_mib", t.Peak, 256)
 				if run.senders == 64 {
-					b.atMost(prefix+"p99_ms", t.load.P99, 250)
+					b.AtMost(prefix+"p99_ms", t.Load.P99, 250)
 				}
 			}
 		}
-		b.row("%s", row)
-		b.atMost("growth_"+l.name+"_cpu_64_partitions_over_4", perCPU[l.name][4]/perCPU[l.name][64], 1.4)
+		b.Row("%s", row)
+		b.AtMost("growth_"+l.name+"_cpu_64_partitions_over_4", perCPU[l.name][4]/perCPU[l.name][64], 1.4)
 	}
 	for _, n := range sizes {
-		b.atMost(fmt.Sprintf("growth_packed_cpu_10000_series_over_2000_%d_partitions", n), perCPU["packed_2000x4"][n]/perCPU["packed_10000x4"][n], 1)
-		b.atMost(fmt.Sprintf("growth_packed_v2_2.0_cpu_10000_series_over_2000_%d_partitions", n),
+		b.AtMost(fmt.Sprintf("growth_packed_cpu_10000_series_over_2000_%d_partitions", n), perCPU["packed_2000x4"][n]/perCPU["packed_10000x4"][n], 1)
+		b.AtMost(fmt.Sprintf("growth_packed_v2_2.0_cpu_10000_series_over_2000_%d_partitions", n),
 			perCPU["packed_v2_2.0_2000x4"][n]/perCPU["packed_v2_2.0_10000x4"][n], 1)
-		b.atMost(fmt.Sprintf("growth_packed_cpu_of_2.0_over_1.0_%d_partitions", n), perCPU["packed_2000x4"][n]/perCPU["packed_2.0_2000x4"][n], 1)
+		b.AtMost(fmt.Sprintf("growth_packed_cpu_of_2.0_over_1.0_%d_partitions", n), perCPU["packed_2000x4"][n]/perCPU["packed_2.0_2000x4"][n], 1)
 	}
 	return nil
 }

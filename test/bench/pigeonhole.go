@@ -2,17 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/pieces"
+	"github.com/aviaryhq/aviary/test/bench/servers"
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
@@ -26,23 +30,23 @@ const (
 
 // bridgeBench is what the parts of the scenario share.
 type bridgeBench struct {
-	*report
+	*measure.Report
 	dir, binary   string
-	pulsar        *broker
+	pulsar        *servers.Broker
 	kafka, rabbit string
 	admin         sarama.ClusterAdmin
 }
 
 // pigeonholeScenario measures the real binary between real servers: it moves what
 // waits at the source, and is compared with clients that do the one half of it.
-func pigeonholeScenario(ctx context.Context, r *report) (err error) {
-	b := &bridgeBench{report: r}
+func pigeonholeScenario(ctx context.Context, r *measure.Report) (err error) {
+	b := &bridgeBench{Report: r}
 	if b.dir, err = os.MkdirTemp("", "aviary-bench-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	b.binary = filepath.Join(b.dir, "pigeonhole")
-	if err := buildService(ctx, "pigeonhole", b.binary); err != nil {
+	if err := servers.Build(ctx, "pigeonhole", b.binary); err != nil {
 		return err
 	}
 	stop, err := b.servers(ctx)
@@ -50,18 +54,19 @@ func pigeonholeScenario(ctx context.Context, r *report) (err error) {
 	if err != nil {
 		return err
 	}
-	r.row("part\tours msg/s\tmsg/CPU s\tpeak MiB\tother\tmsg/s\tmsg/CPU s\tratio (median, min-max)")
+	r.Row("part\tours msg/s\tmsg/CPU s\tpeak MiB\tother\tmsg/s\tmsg/CPU s\tratio (median, min-max)")
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
 	}{
-		// First: after the others the disk is busy for minutes with gigabytes that they have left to be written.
+		// First: after the others the disk is busy for minutes with gigabytes that they have left
+		// to be written.
 		{"latency", b.latency},
 		{"kafka_pulsar", b.kafkaPulsar}, {"rabbitmq_pulsar", b.rabbitPulsar}, {"pulsar_kafka", b.pulsarKafka},
 		{"pulsar_rabbitmq", b.pulsarRabbit}, {"drivers", b.drivers}, {"growth_partitions", b.growthPartitions},
 		{"growth_routes", b.growthRoutes},
 	} {
-		if !r.wants(part.name) {
+		if !r.Wants(part.name) {
 			continue
 		}
 		if err := part.run(ctx); err != nil {
@@ -74,18 +79,18 @@ func pigeonholeScenario(ctx context.Context, r *report) (err error) {
 // servers starts the three systems for this run alone.
 func (b *bridgeBench) servers(ctx context.Context) (stop func(), err error) {
 	stop = func() {}
-	if b.pulsar, err = startBroker(ctx, 0, "brokerDeduplicationEnabled", "true"); err != nil {
+	if b.pulsar, err = servers.StartBroker(ctx, 0, "brokerDeduplicationEnabled", "true"); err != nil {
 		return stop, err
 	}
 	s, err := stack.New(stack.Config{Log: os.Stderr, Checkout: fmt.Sprintf("bench-bridge-%d", os.Getpid())})
 	if err != nil {
-		return b.pulsar.stop, err
+		return b.pulsar.Stop, err
 	}
 	stop = func() {
 		if b.admin != nil {
 			_ = b.admin.Close()
 		}
-		b.pulsar.stop()
+		b.pulsar.Stop()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Down(ctx); err != nil {
@@ -110,7 +115,7 @@ func (b *bridgeBench) servers(ctx context.Context) (stop func(), err error) {
 
 // count is how many messages one turn moves.
 func (b *bridgeBench) count(n int) int {
-	if b.quick {
+	if b.Quick {
 		return n / 5
 	}
 	return n
@@ -126,31 +131,32 @@ func (c crossing) perCPU() float64 { return c.messages / c.cpu }
 
 // against runs a route and a bare client in turn, after a run of the route that warms
 // up: a broker that was just started compiles itself on the same cores.
-func (b *bridgeBench) against(ctx context.Context, name, other string, route func(context.Context) (crossing, error), bare func(context.Context) (outcome, error)) (ratio float64, ours []crossing, err error) {
-	var theirs []outcome
+func (b *bridgeBench) against(ctx context.Context, name, other string, route func(context.Context) (crossing, error), bare func(context.Context) (measure.Outcome, error)) (ratio float64, ours []crossing, err error) {
+	var theirs []measure.Outcome
 	if _, err := route(ctx); err != nil {
 		return 0, nil, err
 	}
-	if err := inTurn(b.rounds,
-		into(&ours, func(int) (crossing, error) { return route(ctx) }),
-		into(&theirs, func(int) (outcome, error) { return bare(ctx) }),
+	if err := measure.InTurn(b.Rounds,
+		measure.Into(&ours, func(int) (crossing, error) { return route(ctx) }),
+		measure.Into(&theirs, func(int) (measure.Outcome, error) { return bare(ctx) }),
 	); err != nil {
 		return 0, nil, err
 	}
-	ratios := ratios(each(ours, crossing.rate), each(theirs, outcome.rate))
-	of := func(f func(crossing) float64) float64 { return median(each(ours, f)) }
-	their := func(f func(outcome) float64) float64 { return median(each(theirs, f)) }
-	peak := maxOf(each(ours, func(c crossing) float64 { return c.peak }))
-	b.row("%s\t%.0f\t%.0f\t%.0f\t%s\t%.0f\t%.0f\t%.3f (%.3f-%.3f)", name, of(crossing.rate), of(crossing.perCPU), peak, other,
-		their(outcome.rate), their(func(o outcome) float64 { return float64(o.Messages) / o.CPU }), median(ratios), minOf(ratios), maxOf(ratios))
-	b.figure(name+"_msg_s", of(crossing.rate))
-	b.figure(name+"_other_msg_s", their(outcome.rate))
-	b.atMost(name+"_peak_mib", peak, 256)
-	return median(ratios), ours, nil
+	ratios := measure.Ratios(measure.Each(ours, crossing.rate), measure.Each(theirs, measure.Outcome.Rate))
+	of := func(f func(crossing) float64) float64 { return measure.Median(measure.Each(ours, f)) }
+	their := func(f func(measure.Outcome) float64) float64 { return measure.Median(measure.Each(theirs, f)) }
+	peak := measure.Most(measure.Each(ours, func(c crossing) float64 { return c.peak }))
+	b.Row("%s\t%.0f\t%.0f\t%.0f\t%s\t%.0f\t%.0f\t%.3f (%.3f-%.3f)", name, of(crossing.rate), of(crossing.perCPU), peak, other,
+		their(measure.Outcome.Rate), their(func(o measure.Outcome) float64 { return float64(o.Messages) / o.CPU }), measure.Median(ratios), measure.Least(ratios), measure.Most(ratios))
+	b.Figure(name+"_msg_s", of(crossing.rate))
+	b.Figure(name+"_other_msg_s", their(measure.Outcome.Rate))
+	b.AtMost(name+"_peak_mib", peak, 256)
+	return measure.Median(ratios), ours, nil
 }
 
-// start runs the binary with one route, named bench, with more lines of it, and waits until it is ready.
-func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to string, more ...string) (s *server, err error) {
+// start runs the binary with one route, named bench, with more lines of it, and waits until it is
+// ready.
+func (b *bridgeBench) start(ctx context.Context, guarantee, source, sink, to string, more ...string) (s *servers.Server, err error) {
 	return b.startWith(ctx, bridgeRoute("bench", guarantee, source, sink, to, more...))
 }
 
@@ -164,22 +170,22 @@ func bridgeRoute(name, guarantee, source, sink, to string, more ...string) strin
 }
 
 // startWith runs the binary with these routes and waits until it is ready.
-func (b *bridgeBench) startWith(ctx context.Context, routes string) (s *server, err error) {
+func (b *bridgeBench) startWith(ctx context.Context, routes string) (s *servers.Server, err error) {
 	file, text := filepath.Join(b.dir, "pigeonhole.yaml"), "routes:\n"+routes
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	_, admin, err := twoPorts()
+	_, admin, err := servers.TwoPorts()
 	if err != nil {
 		return nil, err
 	}
-	s, err = startServer(b.binary, filepath.Join(b.dir, "pigeonhole.log"), []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file)
+	s, err = servers.Start(b.binary, filepath.Join(b.dir, "pigeonhole.log"), []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file)
 	if err != nil {
 		return nil, err
 	}
-	s.admin = "http://" + admin
-	if err := s.await(ctx, s.admin+"/-/ready"); err != nil {
-		return nil, errors.Join(err, s.stop())
+	s.Admin = "http://" + admin
+	if err := s.Await(ctx, s.Admin+"/-/ready"); err != nil {
+		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
@@ -196,11 +202,11 @@ func (b *bridgeBench) crossWith(ctx context.Context, n int, label, routes string
 	if err != nil {
 		return c, err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	if b.profile != "" {
+	defer func() { err = errors.Join(err, s.Stop()) }()
+	if b.Profile != "" {
 		done := make(chan error, 1)
 		go func() {
-			done <- s.profiles(ctx, filepath.Join(b.profile, "pigeonhole-"+label))
+			done <- s.Profiles(ctx, filepath.Join(b.Profile, "pigeonhole-"+label))
 		}()
 		defer func() { err = errors.Join(err, <-done) }()
 	}
@@ -215,35 +221,35 @@ func (b *bridgeBench) crossWith(ctx context.Context, n int, label, routes string
 		switch {
 		case stored >= int64(n):
 			now := time.Now()
-			cpu, err := s.cpu()
+			cpu, err := s.CPU()
 			if err != nil {
 				return c, err
 			}
 			c = crossing{messages: float64(stored - first), seconds: now.Sub(began).Seconds(), cpu: cpu - used}
-			c.peak, err = s.peak()
+			c.peak, err = s.Peak()
 			return c, err
 		case began.IsZero() && stored > 0:
 			began, first = time.Now(), stored
-			if used, err = s.cpu(); err != nil {
+			if used, err = s.CPU(); err != nil {
 				return c, err
 			}
 		case time.Now().After(deadline):
 			return c, fmt.Errorf("%d of %d messages stored in time", stored, n)
 		}
-		wait(ctx, 10*time.Millisecond)
+		measure.Wait(ctx, 10*time.Millisecond)
 		if ctx.Err() != nil {
 			return c, ctx.Err()
 		}
 	}
 }
 
-func (b *bridgeBench) storedBy(ctx context.Context, s *server) (int64, error) {
+func (b *bridgeBench) storedBy(ctx context.Context, s *servers.Server) (int64, error) {
 	var all struct {
 		Routes []struct {
 			Stored int64 `json:"stored"`
 		} `json:"routes"`
 	}
-	err := get(ctx, s.admin+"/routes", &all)
+	err := servers.Get(ctx, s.Admin+"/routes", &all)
 	stored := int64(0)
 	for _, route := range all.Routes {
 		stored += route.Stored
@@ -257,10 +263,10 @@ func (b *bridgeBench) fromKafka(topic string) string {
 	return fmt.Sprintf("kafka: {brokers: [%q], group: %s, topics: [%s]}", b.kafka, topic+"-"+fmt.Sprint(time.Now().UnixNano()), topic)
 }
 
-func (b *bridgeBench) toPulsar() string { return fmt.Sprintf("pulsar: {url: %q}", b.pulsar.url) }
+func (b *bridgeBench) toPulsar() string { return fmt.Sprintf("pulsar: {url: %q}", b.pulsar.Url) }
 
 func (b *bridgeBench) fromPulsar(topic string) string {
-	return fmt.Sprintf("pulsar: {url: %q, topics: [%q], subscription: bench-%d, type: failover}", b.pulsar.url, topic, time.Now().UnixNano())
+	return fmt.Sprintf("pulsar: {url: %q, topics: [%q], subscription: bench-%d, type: failover}", b.pulsar.Url, topic, time.Now().UnixNano())
 }
 
 // bareRabbit is the URL without its user, who is the default one.
@@ -302,8 +308,8 @@ func (b *bridgeBench) pulsarTopic(ctx context.Context, part string) (string, err
 }
 
 func (b *bridgeBench) pulsarTopicOf(ctx context.Context, part string, partitions int) (string, error) {
-	topic := fresh(part)
-	return topic, put(ctx, b.pulsar.topicURL(topic)+"/partitions", partitions)
+	topic := servers.Fresh(part)
+	return topic, servers.Put(ctx, b.pulsar.TopicURL(topic)+"/partitions", partitions)
 }
 
 func (b *bridgeBench) kafkaPulsar(ctx context.Context) error {
@@ -312,7 +318,7 @@ func (b *bridgeBench) kafkaPulsar(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := runPiece(ctx, piece{Kind: "sarama-produce", URL: b.kafka, Topic: source, Payload: bridgePayload, Format: varied, Count: n, Seconds: 120}); err != nil {
+	if _, err := measure.Run(ctx, measure.Piece{Kind: "sarama-produce", URL: b.kafka, Topic: source, Payload: bridgePayload, Format: measure.Varied, Count: n, Seconds: 120}); err != nil {
 		return err
 	}
 	route := func(guarantee, partition string) func(context.Context) (crossing, error) {
@@ -321,33 +327,33 @@ func (b *bridgeBench) kafkaPulsar(ctx context.Context) error {
 			if err != nil {
 				return crossing{}, err
 			}
-			c, err := b.cross(ctx, n, guarantee, b.fromKafka(source), fmt.Sprintf("pulsar: {url: %q, partition: %s}", b.pulsar.url, partition), topic)
+			c, err := b.cross(ctx, n, guarantee, b.fromKafka(source), fmt.Sprintf("pulsar: {url: %q, partition: %s}", b.pulsar.Url, partition), topic)
 			if err != nil {
 				return c, err
 			}
 			return c, b.counted(ctx, topic, n, guarantee == "effectively_once")
 		}
 	}
-	raw := func(ctx context.Context) (outcome, error) {
-		return runPiece(ctx, piece{Kind: "raw-async", URL: b.pulsar.url, Topic: fresh("raw"), Payload: bridgePayload, Format: varied, Count: n, Seconds: pieceSeconds})
+	raw := func(ctx context.Context) (measure.Outcome, error) {
+		return measure.Run(ctx, measure.Piece{Kind: "raw-async", URL: b.pulsar.Url, Topic: servers.Fresh("raw"), Payload: bridgePayload, Format: measure.Varied, Count: n, Seconds: pieceSeconds})
 	}
 	ratio, ours, err := b.against(ctx, "kafka_pulsar", "pulsar-client-go", route("at_least_once", "key"), raw)
 	if err != nil {
 		return err
 	}
-	b.atLeast("kafka_pulsar_vs_raw", ratio, .6)
-	b.atLeast("kafka_pulsar_msg_s", median(each(ours, crossing.rate)), 100_000)
+	b.AtLeast("kafka_pulsar_vs_raw", ratio, .6)
+	b.AtLeast("kafka_pulsar_msg_s", measure.Median(measure.Each(ours, crossing.rate)), 100_000)
 	var once, again []crossing
-	if err := inTurn(b.rounds,
-		into(&once, func(int) (crossing, error) { return route("effectively_once", "source")(ctx) }),
-		into(&again, func(int) (crossing, error) { return route("at_least_once", "source")(ctx) }),
+	if err := measure.InTurn(b.Rounds,
+		measure.Into(&once, func(int) (crossing, error) { return route("effectively_once", "source")(ctx) }),
+		measure.Into(&again, func(int) (crossing, error) { return route("at_least_once", "source")(ctx) }),
 	); err != nil {
 		return err
 	}
-	ratios := ratios(each(once, crossing.rate), each(again, crossing.rate))
-	b.row("kafka_pulsar_effectively_once\t%.0f\t%.0f\t%.0f\tat_least_once\t\t\t%.3f (%.3f-%.3f)", median(each(once, crossing.rate)),
-		median(each(once, crossing.perCPU)), maxOf(each(once, func(c crossing) float64 { return c.peak })), median(ratios), minOf(ratios), maxOf(ratios))
-	b.atLeast("effectively_once_vs_at_least_once", median(ratios), .8)
+	ratios := measure.Ratios(measure.Each(once, crossing.rate), measure.Each(again, crossing.rate))
+	b.Row("kafka_pulsar_effectively_once\t%.0f\t%.0f\t%.0f\tat_least_once\t\t\t%.3f (%.3f-%.3f)", measure.Median(measure.Each(once, crossing.rate)),
+		measure.Median(measure.Each(once, crossing.perCPU)), measure.Most(measure.Each(once, func(c crossing) float64 { return c.peak })), measure.Median(ratios), measure.Least(ratios), measure.Most(ratios))
+	b.AtLeast("effectively_once_vs_at_least_once", measure.Median(ratios), .8)
 	return nil
 }
 
@@ -357,7 +363,7 @@ func (b *bridgeBench) counted(ctx context.Context, topic string, n int, exactly 
 		MsgInCounter int `json:"msgInCounter"`
 	}
 	path := strings.Replace(topic, "://", "/", 1)
-	if err := get(ctx, b.pulsar.admin+"/admin/v2/"+path+"/partitioned-stats", &stats); err != nil {
+	if err := servers.Get(ctx, b.pulsar.Admin+"/admin/v2/"+path+"/partitioned-stats", &stats); err != nil {
 		return err
 	}
 	if stats.MsgInCounter < n || exactly && stats.MsgInCounter != n {
@@ -369,7 +375,7 @@ func (b *bridgeBench) counted(ctx context.Context, topic string, n int, exactly 
 // queue makes a durable queue, with n messages if asked for.
 func (b *bridgeBench) queue(ctx context.Context, n int) (name string, drop func() error, err error) {
 	name = "bench-" + fmt.Sprint(time.Now().UnixNano())
-	connection, channel, err := amqpDial(piece{URL: b.rabbit})
+	connection, channel, err := rabbitmq.Open(b.rabbit)
 	if err != nil {
 		return "", nil, err
 	}
@@ -381,7 +387,7 @@ func (b *bridgeBench) queue(ctx context.Context, n int) (name string, drop func(
 		return errors.Join(err, connection.Close())
 	}
 	if n > 0 {
-		_, err = runPiece(ctx, piece{Kind: "amqp-publish", URL: b.rabbit, Topic: name, Payload: bridgePayload, Format: varied, Count: n, Seconds: 120})
+		_, err = measure.Run(ctx, measure.Piece{Kind: "amqp-publish", URL: b.rabbit, Topic: name, Payload: bridgePayload, Format: measure.Varied, Count: n, Seconds: 120})
 	}
 	return name, drop, err
 }
@@ -398,20 +404,20 @@ func (b *bridgeBench) rabbitPulsar(ctx context.Context) error {
 		if err != nil {
 			return c, err
 		}
-		if c, err = b.cross(ctx, n, "at_least_once", fmt.Sprintf("rabbitmq: {url: %q, queues: [{name: %s}], prefetch: %d}", b.bareRabbit(), queue, window), b.toPulsar(), topic); err != nil {
+		if c, err = b.cross(ctx, n, "at_least_once", fmt.Sprintf("rabbitmq: {url: %q, queues: [{name: %s}], prefetch: %d}", b.bareRabbit(), queue, pieces.Window), b.toPulsar(), topic); err != nil {
 			return c, err
 		}
 		return c, b.counted(ctx, topic, n, false)
-	}, func(ctx context.Context) (o outcome, err error) {
+	}, func(ctx context.Context) (o measure.Outcome, err error) {
 		queue, drop, err := b.queue(ctx, n)
 		if err != nil {
 			return o, err
 		}
 		defer func() { err = errors.Join(err, drop()) }()
-		return runPiece(ctx, piece{Kind: "amqp-consume", URL: b.rabbit, Topic: queue, Count: n})
+		return measure.Run(ctx, measure.Piece{Kind: "amqp-consume", URL: b.rabbit, Topic: queue, Count: n})
 	})
 	if err == nil {
-		b.atLeast("rabbitmq_pulsar_vs_bare", ratio, .85)
+		b.AtLeast("rabbitmq_pulsar_vs_bare", ratio, .85)
 	}
 	return err
 }
@@ -422,7 +428,7 @@ func (b *bridgeBench) pulsarSource(ctx context.Context, n int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = runPiece(ctx, piece{Kind: "ops-async", URL: b.pulsar.url, Topic: topic, Payload: bridgePayload, Format: varied, Count: n, Seconds: 120})
+	_, err = measure.Run(ctx, measure.Piece{Kind: "ops-async", URL: b.pulsar.Url, Topic: topic, Payload: bridgePayload, Format: measure.Varied, Count: n, Seconds: 120})
 	return topic, err
 }
 
@@ -441,15 +447,15 @@ func (b *bridgeBench) pulsarKafka(ctx context.Context) error {
 			return c, err
 		}
 		return c, b.countedKafka(topic, n)
-	}, func(ctx context.Context) (o outcome, err error) {
+	}, func(ctx context.Context) (o measure.Outcome, err error) {
 		topic, err := b.kafkaTopic("bare")
 		if err != nil {
 			return o, err
 		}
-		return runPiece(ctx, piece{Kind: "sarama-produce", URL: b.kafka, Topic: topic, Payload: bridgePayload, Format: varied, Count: n, Seconds: pieceSeconds})
+		return measure.Run(ctx, measure.Piece{Kind: "sarama-produce", URL: b.kafka, Topic: topic, Payload: bridgePayload, Format: measure.Varied, Count: n, Seconds: pieceSeconds})
 	})
 	if err == nil {
-		b.atLeast("pulsar_kafka_vs_bare", ratio, .6)
+		b.AtLeast("pulsar_kafka_vs_bare", ratio, .6)
 	}
 	return err
 }
@@ -490,25 +496,26 @@ func (b *bridgeBench) pulsarRabbit(ctx context.Context) error {
 			return b.cross(ctx, n, "at_least_once", b.fromPulsar(source), fmt.Sprintf("rabbitmq: {url: %q}", b.bareRabbit()), queue, "provenance: "+provenance)
 		}
 	}
-	bare := func(ctx context.Context) (o outcome, err error) {
+	bare := func(ctx context.Context) (o measure.Outcome, err error) {
 		queue, drop, err := b.queue(ctx, 0)
 		if err != nil {
 			return o, err
 		}
 		defer func() { err = errors.Join(err, drop()) }()
-		return runPiece(ctx, piece{Kind: "amqp-publish", URL: b.rabbit, Topic: queue, Payload: bridgePayload, Format: varied, Count: n, Seconds: 60})
+		return measure.Run(ctx, measure.Piece{Kind: "amqp-publish", URL: b.rabbit, Topic: queue, Payload: bridgePayload, Format: measure.Varied, Count: n, Seconds: 60})
 	}
 	ratio, _, err := b.against(ctx, "pulsar_rabbitmq", "amqp091-go", route("full"), bare)
 	if err != nil {
 		return err
 	}
-	b.atLeast("pulsar_rabbitmq_vs_bare", ratio, .8)
-	// The bare publisher's messages have no properties, and RabbitMQ is much slower with more than 64 bytes of them.
+	b.AtLeast("pulsar_rabbitmq_vs_bare", ratio, .8)
+	// The bare publisher's messages have no properties, and RabbitMQ is much slower with more than
+	// 64 bytes of them.
 	ratio, _, err = b.against(ctx, "pulsar_rabbitmq_hops", "amqp091-go", route("hops"), bare)
 	if err != nil {
 		return err
 	}
-	b.atLeast("pulsar_rabbitmq_hops_vs_bare", ratio, .8)
+	b.AtLeast("pulsar_rabbitmq_hops_vs_bare", ratio, .8)
 	return nil
 }
 
@@ -519,26 +526,26 @@ func (b *bridgeBench) pulsarRabbit(ctx context.Context) error {
 func (b *bridgeBench) latency(ctx context.Context) error {
 	const perSecond = 1000
 	seconds := 80.0
-	if b.quick {
+	if b.Quick {
 		seconds = 8
 	}
 	// timed runs a feed and its readers at once.
-	timed := func(feed piece, readers ...piece) ([]outcome, error) {
-		read := make([]outcome, len(readers))
+	timed := func(feed measure.Piece, readers ...measure.Piece) ([]measure.Outcome, error) {
+		read := make([]measure.Outcome, len(readers))
 		group, ctx := errgroup.WithContext(ctx)
 		feed.Payload, feed.Count, feed.Seconds = bridgePayload, perSecond, seconds+2
 		for i, reader := range readers {
 			reader.Seconds = seconds
 			group.Go(func() (err error) {
-				read[i], err = runPiece(ctx, reader)
+				read[i], err = measure.Run(ctx, reader)
 				return err
 			})
 		}
-		group.Go(func() error { _, err := runPiece(ctx, feed); return err })
+		group.Go(func() error { _, err := measure.Run(ctx, feed); return err })
 		return read, group.Wait()
 	}
-	direct := fresh("direct")
-	straight, err := timed(piece{Kind: "timed-pulsar", URL: b.pulsar.url, Topic: direct}, piece{Kind: "timed-consume", URL: b.pulsar.url, Topic: direct})
+	direct := servers.Fresh("direct")
+	straight, err := timed(measure.Piece{Kind: "timed-pulsar", URL: b.pulsar.Url, Topic: direct}, measure.Piece{Kind: "timed-consume", URL: b.pulsar.Url, Topic: direct})
 	if err != nil {
 		return err
 	}
@@ -546,32 +553,32 @@ func (b *bridgeBench) latency(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	topic := fresh("timed")
+	topic := servers.Fresh("timed")
 	route, err := b.start(ctx, "at_least_once", b.fromKafka(source), b.toPulsar(), topic)
 	if err != nil {
 		return err
 	}
-	read, err := timed(piece{Kind: "timed-kafka", URL: b.kafka, Topic: source},
-		piece{Kind: "timed-consume", URL: b.pulsar.url, Topic: topic}, piece{Kind: "timed-read", URL: b.kafka, Topic: source})
+	read, err := timed(measure.Piece{Kind: "timed-kafka", URL: b.kafka, Topic: source},
+		measure.Piece{Kind: "timed-consume", URL: b.pulsar.Url, Topic: topic}, measure.Piece{Kind: "timed-read", URL: b.kafka, Topic: source})
 	if err == nil {
 		err = b.stages(ctx, route)
 	}
-	if err := errors.Join(err, route.stop()); err != nil {
+	if err := errors.Join(err, route.Stop()); err != nil {
 		return err
 	}
 	bridged, there := read[0], read[1]
-	b.row("latency at %d msg/s, p50/p99 ms\t%.2f/%.2f\t\t\tread from Kafka\t%.2f/%.2f\t\tadded %.2f/%.2f", perSecond,
+	b.Row("latency at %d msg/s, p50/p99 ms\t%.2f/%.2f\t\t\tread from Kafka\t%.2f/%.2f\t\tadded %.2f/%.2f", perSecond,
 		bridged.P50, bridged.P99, there.P50, there.P99, bridged.P50-there.P50, bridged.P99-there.P99)
-	b.row("\t\t\t\tproduced into Pulsar\t%.2f/%.2f", straight[0].P50, straight[0].P99)
-	b.figure("bridged_p99_ms", bridged.P99)
-	b.figure("read_from_kafka_p99_ms", there.P99)
-	b.atMost("added_latency_p99_ms", bridged.P99-there.P99, 10)
+	b.Row("\t\t\t\tproduced into Pulsar\t%.2f/%.2f", straight[0].P50, straight[0].P99)
+	b.Figure("bridged_p99_ms", bridged.P99)
+	b.Figure("read_from_kafka_p99_ms", there.P99)
+	b.AtMost("added_latency_p99_ms", bridged.P99-there.P99, 10)
 	return nil
 }
 
 // stages tells where the route's messages spent their time, as it has sampled it.
-func (b *bridgeBench) stages(ctx context.Context, s *server) error {
-	families, err := metricsOf(ctx, s.admin+"/metrics")
+func (b *bridgeBench) stages(ctx context.Context, s *servers.Server) error {
+	families, err := servers.Metrics(ctx, s.Admin+"/metrics")
 	if err != nil {
 		return err
 	}
@@ -591,26 +598,7 @@ func (b *bridgeBench) stages(ctx context.Context, s *server) error {
 			}
 			return math.Inf(1)
 		}
-		b.row("  of it %s (%d sampled)\t\t\t\tp50/p99 below\t%.1f/%.1f", stage, h.GetSampleCount(), below(.5), below(.99))
-	}
-	return nil
-}
-
-// stamp makes a payload with the time in it; stamped reads it.
-func stamp(n int) []byte {
-	p := make([]byte, max(n, 8))
-	binary.BigEndian.PutUint64(p, uint64(time.Now().UnixNano()))
-	return p
-}
-
-func stamped(p []byte) time.Time { return time.Unix(0, int64(binary.BigEndian.Uint64(p))) }
-
-// buildService compiles a service as its users get it.
-func buildService(ctx context.Context, name, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "github.com/aviaryhq/aviary/cmd/"+name)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot build %s: %w\n%s", name, err, out)
+		b.Row("  of it %s (%d sampled)\t\t\t\tp50/p99 below\t%.1f/%.1f", stage, h.GetSampleCount(), below(.5), below(.99))
 	}
 	return nil
 }

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/servers"
 )
 
 // growthPartitions measures what the same load costs, in CPU time and memory, from Kafka to
@@ -17,10 +20,10 @@ func (b *bridgeBench) growthPartitions(ctx context.Context) error {
 			return err
 		}
 		if perCPU[n] = cpu; n == 64 {
-			b.atMost("growth_64_partitions_peak_mib", peak, 256)
+			b.AtMost("growth_64_partitions_peak_mib", peak, 256)
 		}
 	}
-	b.atMost("growth_cpu_64_partitions_over_4", perCPU[4]/perCPU[64], 1.4)
+	b.AtMost("growth_cpu_64_partitions_over_4", perCPU[4]/perCPU[64], 1.4)
 	return nil
 }
 
@@ -32,7 +35,7 @@ func (b *bridgeBench) growthRoutes(ctx context.Context) error {
 			return err
 		}
 		if n == 50 {
-			b.atMost("growth_50_routes_peak_mib", peak, 256)
+			b.AtMost("growth_50_routes_peak_mib", peak, 256)
 		}
 	}
 	return nil
@@ -48,29 +51,29 @@ func (b *bridgeBench) grow(ctx context.Context, what string, routes, partitions 
 			return 0, 0, err
 		}
 		sources = append(sources, source)
-		if _, err := runPiece(ctx, piece{
-			Kind: "sarama-produce", URL: b.kafka, Topic: source, Payload: bridgePayload, Format: varied, Count: n / routes, Seconds: 120,
+		if _, err := measure.Run(ctx, measure.Piece{
+			Kind: "sarama-produce", URL: b.kafka, Topic: source, Payload: bridgePayload, Format: measure.Varied, Count: n / routes, Seconds: 120,
 		}); err != nil {
 			return 0, 0, err
 		}
 	}
 	var runs []crossing
 	size := max(routes, partitions)
-	for range min(b.rounds, growthRounds) + 1 {
+	for range min(b.Rounds, growthRounds) + 1 {
 		c, err := b.growOnce(ctx, n, fmt.Sprintf("growth-%d-%s", size, what), sources, partitions)
 		if err != nil {
 			return 0, 0, err
 		}
 		runs = append(runs, c)
 	}
-	peak = maxOf(each(runs, func(c crossing) float64 { return c.peak }))
+	peak = measure.Most(measure.Each(runs, func(c crossing) float64 { return c.peak }))
 	runs = runs[1:] // the first one warms the servers up
-	rate := median(each(runs, crossing.rate))
-	perCPU = median(each(runs, crossing.perCPU))
-	b.row("growth: %d %s\t%.0f\t%.0f\t%.0f", size, what, rate, perCPU, peak)
+	rate := measure.Median(measure.Each(runs, crossing.rate))
+	perCPU = measure.Median(measure.Each(runs, crossing.perCPU))
+	b.Row("growth: %d %s\t%.0f\t%.0f\t%.0f", size, what, rate, perCPU, peak)
 	prefix := "growth_" + strconv.Itoa(size) + "_" + what + "_"
-	b.figure(prefix+"msg_s", rate)
-	b.figure(prefix+"msg_cpu_s", perCPU)
+	b.Figure(prefix+"msg_s", rate)
+	b.Figure(prefix+"msg_cpu_s", perCPU)
 	for _, source := range sources {
 		err = errors.Join(err, b.admin.DeleteTopic(source))
 	}
@@ -95,7 +98,7 @@ func (b *bridgeBench) growOnce(ctx context.Context, n int, label string, sources
 		if err := b.counted(ctx, target, n/len(sources), false); err != nil {
 			return c, err
 		}
-		if err := del(ctx, b.pulsar.topicURL(target)+"/partitions?force=true"); err != nil {
+		if err := servers.Del(ctx, b.pulsar.TopicURL(target)+"/partitions?force=true"); err != nil {
 			return c, err
 		}
 	}

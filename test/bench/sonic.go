@@ -14,21 +14,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/pieces"
+	"github.com/aviaryhq/aviary/test/bench/servers"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 const (
-	redisClients = 50      // of the load
-	redisValue   = 64      // bytes
-	redisKeys    = 100_000 // that the load picks from
+	redisClients = 50 // of the load
+	redisValue   = 64 // bytes
 )
 
 // sonicBench is what the parts of the scenario share: a Redis and a Pulsar cluster in
 // each of two zones, and a Redis that no Sonic knows.
 type sonicBench struct {
-	*report
+	*measure.Report
 	dir, sonic, nutcracker string
 	redisA, redisB, bare   string // host:port
 	pulsarA, pulsarB       string
@@ -40,14 +40,14 @@ type sonicBench struct {
 
 // sonicScenario measures the real binary as a proxy, beside direct Redis and nutcracker,
 // and between two zones, beside Pulsar's own replication.
-func sonicScenario(ctx context.Context, r *report) (err error) {
-	b := &sonicBench{report: r}
+func sonicScenario(ctx context.Context, r *measure.Report) (err error) {
+	b := &sonicBench{Report: r}
 	if b.dir, err = os.MkdirTemp("", "aviary-bench-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	b.sonic = filepath.Join(b.dir, "sonic")
-	if err := buildService(ctx, "sonic", b.sonic); err != nil {
+	if err := servers.Build(ctx, "sonic", b.sonic); err != nil {
 		return err
 	}
 	stop, err := b.servers(ctx)
@@ -61,7 +61,7 @@ func sonicScenario(ctx context.Context, r *report) (err error) {
 	}{
 		{"reads", b.reads}, {"writes", b.writes}, {"latency", b.latency}, {"idle_clients", b.idleClients}, {"lag", b.lag}, {"sustained", b.sustained},
 	} {
-		if !r.wants(part.name) {
+		if !r.Wants(part.name) {
 			continue
 		}
 		if err := b.warmUp(ctx); err != nil {
@@ -72,15 +72,16 @@ func sonicScenario(ctx context.Context, r *report) (err error) {
 		}
 	}
 	if b.peak > 0 {
-		b.atMost("sonic_peak_mib", b.peak, 256)
+		b.AtMost("sonic_peak_mib", b.peak, 256)
 	}
 	return nil
 }
 
-// warmUp has the brokers pass messages until the Java machine has compiled what that takes, as in a broker that has run for a while: one that
-// has just started takes several times the CPU, and all of that from the cores that everything here shares.
+// warmUp has the brokers pass messages until the Java machine has compiled what that takes, as in a
+// broker that has run for a while: one that has just started takes several times the CPU, and all
+// of that from the cores that everything here shares.
 func (b *sonicBench) warmUp(ctx context.Context) (err error) {
-	if b.warm || b.quick {
+	if b.warm || b.Quick {
 		return nil
 	}
 	b.warm = true
@@ -98,7 +99,7 @@ func (b *sonicBench) warmUp(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		if _, err := runPiece(ctx, piece{Kind: "raw-lag", URL: b.pulsarA, Far: b.pulsarB, Topic: b.replicated("warm"), Payload: redisValue, Rate: 1000, Seconds: 3}); err != nil {
+		if _, err := measure.Run(ctx, measure.Piece{Kind: "raw-lag", URL: b.pulsarA, Far: b.pulsarB, Topic: b.replicated("warm"), Payload: redisValue, Rate: 1000, Seconds: 3}); err != nil {
 			return err
 		}
 	}
@@ -161,7 +162,7 @@ func hostPort(address string) (string, error) {
 
 // endpoint is a process between clients and Redis.
 type endpoint struct {
-	*server
+	*servers.Server
 	address string
 }
 
@@ -174,12 +175,13 @@ type zone struct {
 	outbox              string // its mode; empty: stream
 }
 
-// startSonic runs a Sonic and waits until it takes writes. A Redis is wiped first: what the last Sonic kept there is of another topic.
+// startSonic runs a Sonic and waits until it takes writes. A Redis is wiped first: what the last
+// Sonic kept there is of another topic.
 func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) {
 	if err := wipe(ctx, z.redis); err != nil {
 		return nil, err
 	}
-	listen, admin, err := twoPorts()
+	listen, admin, err := servers.TwoPorts()
 	if err != nil {
 		return nil, err
 	}
@@ -188,31 +190,31 @@ func (b *sonicBench) startSonic(ctx context.Context, z zone) (*endpoint, error) 
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s, err := startServer(b.sonic, filepath.Join(b.dir, "sonic-"+z.name+".log"), []string{
+	s, err := servers.Start(b.sonic, filepath.Join(b.dir, "sonic-"+z.name+".log"), []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=redis://" + z.redis, "SONIC_PULSAR_URL=" + z.pulsar,
 		"SONIC_ZONE=" + z.name, "SONIC_TOPIC=" + z.topic, "SONIC_OUTBOX_MODE=" + cmp.Or(z.outbox, "stream"),
 	}, "-config.file", file)
 	if err != nil {
 		return nil, err
 	}
-	s.admin = "http://" + admin
-	if err := s.await(ctx, s.admin+"/-/ready"); err != nil {
+	s.Admin = "http://" + admin
+	if err := s.Await(ctx, s.Admin+"/-/ready"); err != nil {
 		text, _ := os.ReadFile(filepath.Join(b.dir, "sonic-"+z.name+".log"))
-		return nil, fmt.Errorf("%w: %s", errors.Join(err, s.stop()), text[max(0, len(text)-2000):])
+		return nil, fmt.Errorf("%w: %s", errors.Join(err, s.Stop()), text[max(0, len(text)-2000):])
 	}
-	return &endpoint{s, listen}, answers(ctx, s, listen, request("SET", "ready", "yes"))
+	return &endpoint{s, listen}, answers(ctx, s, listen, pieces.Request("SET", "ready", "yes"))
 }
 
 // end stops a Sonic and keeps its memory in mind.
 func (b *sonicBench) end(e *endpoint) error {
-	peak, err := e.server.peak()
+	peak, err := e.Server.Peak()
 	b.peak = max(b.peak, peak)
-	return errors.Join(err, e.stop())
+	return errors.Join(err, e.Stop())
 }
 
 // startNutcracker runs one in front of a Redis, with the settings of Debian's package.
 func (b *sonicBench) startNutcracker(ctx context.Context, redisAddress string) (*endpoint, error) {
-	listen, stats, err := twoPorts()
+	listen, stats, err := servers.TwoPorts()
 	if err != nil {
 		return nil, err
 	}
@@ -222,24 +224,24 @@ func (b *sonicBench) startNutcracker(ctx context.Context, redisAddress string) (
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s, err := startServer(b.nutcracker, filepath.Join(b.dir, "nutcracker.log"), nil, "-c", file, "-a", "127.0.0.1", "-s", statsPort)
+	s, err := servers.Start(b.nutcracker, filepath.Join(b.dir, "nutcracker.log"), nil, "-c", file, "-a", "127.0.0.1", "-s", statsPort)
 	if err != nil {
 		return nil, err
 	}
-	return &endpoint{s, listen}, answers(ctx, s, listen, request("GET", "key"))
+	return &endpoint{s, listen}, answers(ctx, s, listen, pieces.Request("GET", "key"))
 }
 
 // answers waits until an endpoint takes a command, and stops it if it does not.
-func answers(ctx context.Context, s *server, address string, command []byte) error {
+func answers(ctx context.Context, s *servers.Server, address string, command []byte) error {
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		err := answersOnce(ctx, address, command)
 		if err == nil {
 			return nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("%s does not answer: %w", s.name, err), s.stop())
+			return errors.Join(fmt.Errorf("%s does not answer: %w", s.Name, err), s.Stop())
 		}
-		wait(ctx, 10*time.Millisecond)
+		measure.Wait(ctx, 10*time.Millisecond)
 	}
 }
 
@@ -255,12 +257,12 @@ func answersOnce(ctx context.Context, address string, command []byte) error {
 	if _, err := conn.Write(command); err != nil {
 		return err
 	}
-	return readReply(bufio.NewReader(conn))
+	return pieces.ReadReply(bufio.NewReader(conn))
 }
 
 // quit ends a process that has no orderly end.
 func (e *endpoint) quit() error {
-	err := e.stop()
+	err := e.Stop()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == -1 { // by the signal
 		return nil
@@ -268,13 +270,8 @@ func (e *endpoint) quit() error {
 	return err
 }
 
-// client is for what is not measured. It begins with a HELLO, which nutcracker answers by hanging up.
-func client(address string) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: address, Protocol: 2, DisableIdentity: true, MaxRetries: -1, ReadTimeout: time.Minute})
-}
-
 func wipe(ctx context.Context, address string) error {
-	db := client(address)
+	db := pieces.Client(address)
 	defer db.Close()
 	return errors.Join(db.FlushAll(ctx).Err(), db.FunctionFlush(ctx).Err())
 }
@@ -289,7 +286,7 @@ func (e *endpoint) drained(ctx context.Context) error {
 				Noted  int64 `json:"noted"`
 			} `json:"outbox"`
 		}
-		if err := get(ctx, e.admin+"/zones", &z); err != nil {
+		if err := servers.Get(ctx, e.Admin+"/zones", &z); err != nil {
 			return err
 		}
 		if z.Outbox.Length >= 0 && z.Outbox.Length+z.Outbox.Held+z.Outbox.Noted < 10 { // a beat may be under way
@@ -298,6 +295,6 @@ func (e *endpoint) drained(ctx context.Context) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%d effects are still in the outbox", z.Outbox.Length)
 		}
-		wait(ctx, 20*time.Millisecond)
+		measure.Wait(ctx, 20*time.Millisecond)
 	}
 }

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strconv"
-	"strings"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/pieces"
+	"github.com/aviaryhq/aviary/test/bench/servers"
 )
 
 // latency compares what a client waits at 2,000 commands a second.
@@ -18,7 +19,7 @@ func (b *sonicBench) latency(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, nutcracker.quit()) }()
-	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: fresh("sonic"), policy: "lww"})
+	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: servers.Fresh("sonic"), policy: "lww"})
 	if err != nil {
 		return err
 	}
@@ -27,21 +28,21 @@ func (b *sonicBench) latency(ctx context.Context) (err error) {
 		return err
 	}
 	seconds := 6.0
-	if b.quick {
+	if b.Quick {
 		seconds = 1.5
 	}
 	names, addresses := []string{"direct", "nutcracker", "sonic"}, []string{b.bare, nutcracker.address, sonic.address}
-	b.row("\nlatency at 2,000 commands/s\tthrough\tp50 us\tp99 us\tadded p50 us (median, min-max)\tadded p99 us")
+	b.Row("\nlatency at 2,000 commands/s\tthrough\tp50 us\tp99 us\tadded p50 us (median, min-max)\tadded p99 us")
 	for _, kind := range []struct {
 		part, command string
 		p50, p99      float64 // targets in microseconds; 0: none
 	}{{"reads", "get", 100, 1000}, {"writes", "set", 200, 0}} {
 		var p50, p99, added50, added99 [3][]float64
-		for round := range b.rounds + 1 {
-			var o [3]outcome
+		for round := range b.Rounds + 1 {
+			var o [3]measure.Outcome
 			for i := range o {
 				side := (i + round) % len(o)
-				o[side], err = runPiece(ctx, piece{
+				o[side], err = measure.Run(ctx, measure.Piece{
 					Kind: "redis-paced", URL: addresses[side], Format: kind.command, Payload: redisValue, Rate: 2000, Seconds: seconds, Callers: redisClients,
 				})
 				if err != nil {
@@ -57,18 +58,18 @@ func (b *sonicBench) latency(ctx context.Context) (err error) {
 			}
 		}
 		for i, name := range names {
-			b.row("%s\t%s\t%.0f\t%.0f\t%.0f (%.0f-%.0f)\t%.0f (%.0f-%.0f)", kind.part, name, median(p50[i]), median(p99[i]),
-				median(added50[i]), minOf(added50[i]), maxOf(added50[i]), median(added99[i]), minOf(added99[i]), maxOf(added99[i]))
+			b.Row("%s\t%s\t%.0f\t%.0f\t%.0f (%.0f-%.0f)\t%.0f (%.0f-%.0f)", kind.part, name, measure.Median(p50[i]), measure.Median(p99[i]),
+				measure.Median(added50[i]), measure.Least(added50[i]), measure.Most(added50[i]), measure.Median(added99[i]), measure.Least(added99[i]), measure.Most(added99[i]))
 		}
-		b.figure(kind.part+"_direct_p50_us", median(p50[0]))
-		b.figure(kind.part+"_direct_p99_us", median(p99[0]))
-		b.figure(kind.part+"_nutcracker_added_p50_us", median(added50[1]))
-		b.figure(kind.part+"_nutcracker_added_p99_us", median(added99[1]))
-		b.atMost(kind.part+"_added_p50_us", median(added50[2]), kind.p50)
+		b.Figure(kind.part+"_direct_p50_us", measure.Median(p50[0]))
+		b.Figure(kind.part+"_direct_p99_us", measure.Median(p99[0]))
+		b.Figure(kind.part+"_nutcracker_added_p50_us", measure.Median(added50[1]))
+		b.Figure(kind.part+"_nutcracker_added_p99_us", measure.Median(added99[1]))
+		b.AtMost(kind.part+"_added_p50_us", measure.Median(added50[2]), kind.p50)
 		if kind.p99 > 0 {
-			b.atMost(kind.part+"_added_p99_us", median(added99[2]), kind.p99)
+			b.AtMost(kind.part+"_added_p99_us", measure.Median(added99[2]), kind.p99)
 		} else {
-			b.figure(kind.part+"_added_p99_us", median(added99[2]))
+			b.Figure(kind.part+"_added_p99_us", measure.Median(added99[2]))
 		}
 	}
 	return nil
@@ -76,7 +77,7 @@ func (b *sonicBench) latency(ctx context.Context) (err error) {
 
 // idleClients measures what a connection costs that has sent a command and then nothing.
 func (b *sonicBench) idleClients(ctx context.Context) (err error) {
-	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, topic: fresh("sonic"), policy: "lww"})
+	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, topic: servers.Fresh("sonic"), policy: "lww"})
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (b *sonicBench) idleClients(ctx context.Context) (err error) {
 				return conns, err
 			}
 			conns = append(conns, conn)
-			if _, err := conn.Write(request("GET", "key")); err != nil {
+			if _, err := conn.Write(pieces.Request("GET", "key")); err != nil {
 				return conns, err
 			}
 			if _, err := io.ReadFull(conn, make([]byte, len("$-1\r\n"))); err != nil {
@@ -108,7 +109,7 @@ func (b *sonicBench) idleClients(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	before, err := sonic.resident()
+	before, err := sonic.Resident()
 	if err != nil {
 		return err
 	}
@@ -117,26 +118,12 @@ func (b *sonicBench) idleClients(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	after, err := sonic.resident()
+	after, err := sonic.Resident()
 	if err != nil {
 		return err
 	}
 	each := (after - before) / clients
-	b.row("\nidle clients\tsonic\t%d more\t%.1f KiB each", clients, each)
-	b.atMost("idle_client_kib", each, 20)
+	b.Row("\nidle clients\tsonic\t%d more\t%.1f KiB each", clients, each)
+	b.AtMost("idle_client_kib", each, 20)
 	return nil
-}
-
-// resident is the process' resident size, in KiB.
-func (s *server) resident() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			return strconv.ParseFloat(strings.Fields(v)[0], 64)
-		}
-	}
-	return 0, errors.New("no VmRSS in /proc/<pid>/status")
 }

@@ -9,6 +9,10 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/bench/pieces"
+	"github.com/aviaryhq/aviary/test/bench/servers"
 )
 
 // loaded is what one turn of load took of the endpoint.
@@ -17,14 +21,15 @@ type loaded struct {
 	perMillon float64 // CPU seconds of the process between, per million commands
 }
 
-// redisBenchmark has Debian's load generator send n commands, and returns how many a second were answered.
+// redisBenchmark has Debian's load generator send n commands, and returns how many a second were
+// answered.
 func redisBenchmark(ctx context.Context, address, command string, pipeline, n int) (float64, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, "redis-benchmark", "-h", host, "-p", port, "-c", strconv.Itoa(redisClients), "-P", strconv.Itoa(pipeline),
-		"-d", strconv.Itoa(redisValue), "-r", strconv.Itoa(redisKeys), "-n", strconv.Itoa(n), "-t", command, "--csv")
+		"-d", strconv.Itoa(redisValue), "-r", strconv.Itoa(pieces.RedisKeys), "-n", strconv.Itoa(n), "-t", command, "--csv")
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
@@ -58,7 +63,7 @@ type side struct {
 func (s *side) turn(ctx context.Context, command string, pipeline, n int) (l loaded, err error) {
 	used := func() float64 { return 0 }
 	if s.endpoint != nil {
-		used = func() float64 { v, e := s.endpoint.cpu(); err = errors.Join(err, e); return v }
+		used = func() float64 { v, e := s.endpoint.CPU(); err = errors.Join(err, e); return v }
 	}
 	before := used()
 	rate, e := redisBenchmark(ctx, s.address, command, pipeline, n)
@@ -68,10 +73,11 @@ func (s *side) turn(ctx context.Context, command string, pipeline, n int) (l loa
 	return loaded{rate: rate, perMillon: (used() - before) / float64(n) * 1e6}, errors.Join(err, e)
 }
 
-// inTurn runs all sides, each first in turn, and returns the ratios of each to the first one's rate.
+// inTurn runs all sides, each first in turn, and returns the ratios of each to the first one's
+// rate.
 func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline int, sides ...*side) (ratios [][]float64, err error) {
 	for _, s := range sides {
-		if b.quick {
+		if b.Quick {
 			s.n /= 5
 		}
 		s.turns = nil
@@ -80,7 +86,7 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 		}
 	}
 	ratios = make([][]float64, len(sides))
-	for round := range b.rounds {
+	for round := range b.Rounds {
 		for i := range sides {
 			s := sides[(i+round)%len(sides)]
 			l, err := s.turn(ctx, command, pipeline, s.n)
@@ -94,12 +100,12 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 		}
 	}
 	for i, s := range sides {
-		rate := median(each(s.turns, func(l loaded) float64 { return l.rate }))
-		cpu := median(each(s.turns, func(l loaded) float64 { return l.perMillon }))
-		b.row("%s\t%s\t%.0f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, median(ratios[i]), minOf(ratios[i]), maxOf(ratios[i]))
-		b.figure(part+"_"+s.name+"_per_s", rate)
+		rate := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.rate }))
+		cpu := measure.Median(measure.Each(s.turns, func(l loaded) float64 { return l.perMillon }))
+		b.Row("%s\t%s\t%.0f\t%.2f\t%.3f (%.3f-%.3f)", part, s.name, rate, cpu, measure.Median(ratios[i]), measure.Least(ratios[i]), measure.Most(ratios[i]))
+		b.Figure(part+"_"+s.name+"_per_s", rate)
 		if s.endpoint != nil {
-			b.figure(part+"_"+s.name+"_cpu_s_per_million", cpu)
+			b.Figure(part+"_"+s.name+"_cpu_s_per_million", cpu)
 		}
 	}
 	return ratios, nil
@@ -107,10 +113,11 @@ func (b *sonicBench) inTurn(ctx context.Context, part, command string, pipeline 
 
 const throughputHead = "part\tthrough\tcommands/s\tCPU s/million\tratio to direct (median, min-max)"
 
-// fill writes the keys that are read, in Redis itself and through Sonic, and waits until Sonic has shipped them.
+// fill writes the keys that are read, in Redis itself and through Sonic, and waits until Sonic has
+// shipped them.
 func (b *sonicBench) fill(ctx context.Context, sonic *endpoint) error {
 	for _, address := range []string{b.bare, sonic.address} {
-		if _, err := redisBenchmark(ctx, address, "set", 16, 3*redisKeys); err != nil {
+		if _, err := redisBenchmark(ctx, address, "set", 16, 3*pieces.RedisKeys); err != nil {
 			return err
 		}
 	}
@@ -124,7 +131,7 @@ func (b *sonicBench) reads(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, nutcracker.quit()) }()
-	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, topic: fresh("sonic"), policy: "lww"})
+	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, topic: servers.Fresh("sonic"), policy: "lww"})
 	if err != nil {
 		return err
 	}
@@ -132,7 +139,7 @@ func (b *sonicBench) reads(ctx context.Context) (err error) {
 	if err := b.fill(ctx, sonic); err != nil {
 		return err
 	}
-	b.row(throughputHead)
+	b.Row(throughputHead)
 	for _, p := range []struct {
 		pipeline, n int
 		want        float64
@@ -145,31 +152,31 @@ func (b *sonicBench) reads(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		b.atLeast(part+"_vs_direct", median(ratios[2]), p.want)
+		b.AtLeast(part+"_vs_direct", measure.Median(ratios[2]), p.want)
 		worst := ratios[2][0] / ratios[1][0]
 		for i := range ratios[2] {
 			worst = min(worst, ratios[2][i]/ratios[1][i])
 		}
-		b.figure(part+"_vs_nutcracker_worst", worst)
+		b.Figure(part+"_vs_nutcracker_worst", worst)
 	}
 	return b.nutcrackerPeak(nutcracker)
 }
 
 func (b *sonicBench) nutcrackerPeak(e *endpoint) error {
-	peak, err := e.server.peak()
-	b.figure("nutcracker_peak_mib", max(b.figures["nutcracker_peak_mib"], peak))
+	peak, err := e.Server.Peak()
+	b.Figure("nutcracker_peak_mib", max(b.Figures["nutcracker_peak_mib"], peak))
 	return err
 }
 
-// writes compares SET, which a Sonic of two zones publishes meanwhile to a broker on the same cores. The turn includes that: the outbox is
-// empty when the next one begins.
+// writes compares SET, which a Sonic of two zones publishes meanwhile to a broker on the same
+// cores. The turn includes that: the outbox is empty when the next one begins.
 func (b *sonicBench) writes(ctx context.Context) (err error) {
 	nutcracker, err := b.startNutcracker(ctx, b.bare)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, nutcracker.quit()) }()
-	b.row("\n" + throughputHead)
+	b.Row("\n" + throughputHead)
 	for _, mode := range []struct {
 		policy, outbox string
 		want           [2]float64
@@ -182,7 +189,7 @@ func (b *sonicBench) writes(ctx context.Context) (err error) {
 }
 
 func (b *sonicBench) writesOf(ctx context.Context, policy, outbox string, want [2]float64, nutcracker *endpoint) (err error) {
-	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: fresh("sonic"), policy: policy, outbox: outbox})
+	sonic, err := b.startSonic(ctx, zone{name: "a", redis: b.redisA, pulsar: b.pulsarA, zones: []string{"a", "b"}, topic: servers.Fresh("sonic"), policy: policy, outbox: outbox})
 	if err != nil {
 		return err
 	}
@@ -199,7 +206,7 @@ func (b *sonicBench) writesOf(ctx context.Context, policy, outbox string, want [
 		if err != nil {
 			return err
 		}
-		b.atLeast(part+"_vs_direct", median(ratios[2]), want[i])
+		b.AtLeast(part+"_vs_direct", measure.Median(ratios[2]), want[i])
 	}
 	return nil
 }

@@ -37,7 +37,8 @@ func Checks() []string {
 type program struct {
 	name      string
 	protocols []int
-	// prepare installs the client and returns the command that runs the program; source holds its files and is for this run alone.
+	// prepare installs the client and returns the command that runs the program; source holds its
+	// files and is for this run alone.
 	prepare func(ctx context.Context, s *stack.Stack, source string) (command, error)
 }
 
@@ -55,10 +56,11 @@ func programs() []program {
 	}
 }
 
-// Run has every client exercise the endpoint at url, redis://[user:password@]host:port, each check as a test of its own. The endpoint needs the
-// databases 0 and 1; keys begin with the test's name.
+// Run has every client exercise the endpoint at url, redis://[user:password@]host:port, each check
+// as a test of its own. The endpoint needs the databases 0 and 1; keys begin with the test's name.
 //
-// A client that cannot be had fails the test when the environment variable CI is set and is skipped elsewhere.
+// A client that cannot be had fails the test when the environment variable CI is set and is skipped
+// elsewhere.
 func Run(t *testing.T, url string) {
 	t.Helper()
 	for _, p := range programs() {

@@ -2,8 +2,9 @@ package commands
 
 import "strconv"
 
-// Chance returns a write whose effect depends on the time or on chance, or that goes to another database: what has to be the same in all zones
-// all the same. Its expiries are of at most three seconds, or of years.
+// Chance returns a write whose effect depends on the time or on chance, or that goes to another
+// database: what has to be the same in all zones all the same. Its expiries are of at most three
+// seconds, or of years.
 func (w Words) Chance() []string {
 	k := w.key
 	soon := func() string { return strconv.Itoa(1 + w.IntN(w.IntN(3000)+1)) }

@@ -1,4 +1,5 @@
-// Package commands makes random Redis commands, for tests that compare what Redis and what Sonic do with them.
+// Package commands makes random Redis commands, for tests that compare what Redis and what Sonic do
+// with them.
 package commands
 
 import (
@@ -7,7 +8,8 @@ import (
 	"strings"
 )
 
-// Words makes random commands. Their replies depend only on the commands before them. It is not safe for concurrent use.
+// Words makes random commands. Their replies depend only on the commands before them. It is not
+// safe for concurrent use.
 type Words struct {
 	*rand.Rand
 	// Keys names keys. Default: one of k0 to k11.

@@ -19,7 +19,8 @@ import (
 //go:embed axe
 var axePackage embed.FS
 
-// axeScript returns axe-core, installed if need be. Where it cannot be had the test fails under CI and is skipped elsewhere.
+// axeScript returns axe-core, installed if need be. Where it cannot be had the test fails under CI
+// and is skipped elsewhere.
 func axeScript(t *testing.T) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -48,7 +49,8 @@ func axeScript(t *testing.T) string {
 	return string(script)
 }
 
-// accessible fails the test by what axe-core finds in the page: WCAG 2.2 up to AA, and what it calls best practice.
+// accessible fails the test by what axe-core finds in the page: WCAG 2.2 up to AA, and what it
+// calls best practice.
 func (b *tab) accessible(name, axe string) {
 	b.t.Helper()
 	if !eval[bool](b, `'axe' in window`) {

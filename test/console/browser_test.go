@@ -19,8 +19,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// patience is how long a page may take to show something. The machine may be busy.
-const patience = 20 * time.Second
+// waitTimeout is how long a page may take to show something. The machine may be busy.
+const waitTimeout = 20 * time.Second
 
 // startBrowser returns a context of a browser that ends with the test.
 func startBrowser(t *testing.T) context.Context {
@@ -45,7 +45,8 @@ type look struct {
 
 func (l look) String() string { return fmt.Sprintf("%s-%d", l.scheme, l.width) }
 
-// tab is one tab of the browser. It notes what the page writes to the console: a test fails by what it does not expect.
+// tab is one tab of the browser. It notes what the page writes to the console: a test fails by what
+// it does not expect.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -142,7 +143,7 @@ func (b *tab) wait(expression string) {
 			else setTimeout(look, 15);
 		};
 		look();
-	})`, patience.Milliseconds(), expression))
+	})`, waitTimeout.Milliseconds(), expression))
 	if !held {
 		b.t.Fatalf("it never holds: %s\nthe page: %s", expression, eval[string](b, `document.body.innerText`))
 	}
@@ -223,7 +224,8 @@ func (b *tab) press(key string) {
 	require.NoError(b.t, chromedp.Do(b.ctx, chromedp.KeyEvent(key)))
 }
 
-// picture stores a picture of the whole page among the test's artifacts, if they are wanted (go test -artifacts).
+// picture stores a picture of the whole page among the test's artifacts, if they are wanted (go
+// test -artifacts).
 func (b *tab) picture(name string) {
 	b.t.Helper()
 	if wanted := flag.Lookup("test.artifacts"); wanted == nil || wanted.Value.String() != "true" {
@@ -244,7 +246,8 @@ func (b *tab) keepsWidth() {
 	}
 }
 
-// keysReach fails the test when the Tab key does not reach each control in its turn, or one does not show that it has the focus.
+// keysReach fails the test when the Tab key does not reach each control in its turn, or one does
+// not show that it has the focus.
 func (b *tab) keysReach() {
 	b.t.Helper()
 	n := eval[int](b, `(() => {

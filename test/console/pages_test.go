@@ -1,5 +1,5 @@
-// Package console tests Eventbridge's console in a browser: the real pages and the real API on a registry and a processor in memory. What the API stands on
-// has tests of its own.
+// Package console tests Eventbridge's console in a browser: the real pages and the real API on a
+// registry and a processor in memory. What the API stands on has tests of its own.
 //
 //	go test -artifacts -outputdir DIR ./test/console
 //

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
@@ -118,13 +119,13 @@ func pauseAndResume(w *world, b *tab) {
 	b.see("91,022") // rows grow while what is known of them comes
 	b.click("button", "Pause billing")
 	b.wait(element("button", "Resume billing"))
-	assert.Equal(t, registry.Paused, w.Snapshot().Subscriber("orders", "billing").State)
+	assert.Equal(t, model.Paused, w.Snapshot().Subscriber("orders", "billing").State)
 	assert.Equal(t, "Resume billing", eval[string](b, `document.activeElement.getAttribute('aria-label')`), "the button keeps the focus")
 	b.press("\r")
 	b.wait(element("button", "Pause billing"))
-	assert.Equal(t, registry.Active, w.Snapshot().Subscriber("orders", "billing").State)
+	assert.Equal(t, model.Active, w.Snapshot().Subscriber("orders", "billing").State)
 
-	_, err := w.ChangeState(t.Context(), "orders", "billing", registry.Disabled, "410 Gone", registry.Condition{})
+	_, err := w.ChangeState(t.Context(), "orders", "billing", model.Disabled, "410 Gone", registry.Condition{})
 	require.NoError(t, err)
 	b.see("410 Gone") // by itself
 
@@ -134,11 +135,11 @@ func pauseAndResume(w *world, b *tab) {
 	assert.Equal(t, "Cancel", eval[string](b, `document.activeElement.textContent`))
 	b.press("\x1b")
 	b.wait(`document.querySelector('dialog') === null`)
-	assert.Equal(t, registry.Active, w.Snapshot().Subscriber("orders", "warehouse").State, "Escape does nothing")
+	assert.Equal(t, model.Active, w.Snapshot().Subscriber("orders", "warehouse").State, "Escape does nothing")
 	b.click("button", "Disable")
 	b.click("dialog button", "Disable")
 	b.wait(element("button", "Resume"))
-	assert.Equal(t, registry.Disabled, w.Snapshot().Subscriber("orders", "warehouse").State)
+	assert.Equal(t, model.Disabled, w.Snapshot().Subscriber("orders", "warehouse").State)
 }
 
 func deliveriesLive(w *world, b *tab) {

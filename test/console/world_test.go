@@ -15,24 +15,28 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
 	"github.com/aviaryhq/aviary/internal/eventbridge/console"
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// world is what the API stands on in these tests: a registry, a processor and a door for events, in memory. It is safe for concurrent use.
+// world is what the API stands on in these tests: a registry, a processor and a preprocessor, in
+// memory. It is safe for concurrent use.
 type world struct {
 	url string
 
 	mu          sync.Mutex
 	revision    int64
-	buses       map[string]registry.Bus
-	subscribers map[string]registry.Subscriber // by BUS/NAME
+	buses       map[string]model.Bus
+	subscribers map[string]model.Subscriber // by BUS/NAME
 	states      map[string]*state
-	instances   []registry.Instance
+	instances   []instances.Instance
 	published   []string // events as they came
 	senders     []string // their Authorization
 	changes     []string // what was asked of the processor
@@ -51,10 +55,10 @@ type state struct {
 // newWorld serves the console and the API. With a token the API asks for it.
 func newWorld(t *testing.T, token string) *world {
 	t.Helper()
-	w := &world{buses: map[string]registry.Bus{}, subscribers: map[string]registry.Subscriber{}, states: map[string]*state{}}
+	w := &world{buses: map[string]model.Bus{}, subscribers: map[string]model.Subscriber{}, states: map[string]*state{}}
 	o := api.Options{Registry: w, Processor: w, Instances: w, Version: "test", Log: zaptest.NewLogger(t)}
 	if token != "" {
-		tokens, err := door.NewTokens(zaptest.NewLogger(t), []door.TokenSource{{Tenant: api.RoleAdmin, Tokens: []secret.String{secret.String(token)}}})
+		tokens, err := bearer.NewTokens(zaptest.NewLogger(t), []bearer.Source{{Tenant: api.RoleAdmin, Tokens: []secret.String{secret.String(token)}}})
 		require.NoError(t, err)
 		o.Access.Tokens = tokens
 	}
@@ -74,7 +78,7 @@ func newWorld(t *testing.T, token string) *world {
 func (w *world) publish(rw http.ResponseWriter, r *http.Request) {
 	var e map[string]json.RawMessage
 	if err := json.NewDecoder(r.Body).Decode(&e); err != nil || r.Header.Get("Content-Type") != "application/cloudevents+json" || e["type"] == nil {
-		door.WriteProblem(rw, &door.Refusal{Status: http.StatusBadRequest, Reason: "event", Text: "the event has no attribute type"}, nil)
+		refusal.WriteProblem(rw, &refusal.Error{Status: http.StatusBadRequest, Reason: "event", Text: "the event has no attribute type"}, nil)
 		return
 	}
 	w.mu.Lock()
@@ -122,8 +126,8 @@ func (w *world) Snapshot() *registry.Snapshot {
 }
 
 func (w *world) snapshot() *registry.Snapshot {
-	var buses []registry.Bus
-	var subscribers []registry.Subscriber
+	var buses []model.Bus
+	var subscribers []model.Subscriber
 	for _, b := range w.buses {
 		buses = append(buses, b)
 	}
@@ -140,12 +144,12 @@ func (w *world) snapshot() *registry.Snapshot {
 // holds is what a registry does with conditions.
 func holds(c registry.Condition, revision int64) error {
 	if c.New && revision > 0 || c.Exists && revision == 0 || c.Revision > 0 && c.Revision != revision {
-		return &registry.ConflictError{Revision: revision}
+		return &model.ConflictError{Revision: revision}
 	}
 	return nil
 }
 
-func (w *world) PutBus(_ context.Context, b registry.Bus, c registry.Condition) (*registry.Bus, bool, error) {
+func (w *world) PutBus(_ context.Context, b model.Bus, c registry.Condition) (*model.Bus, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old, known := w.buses[b.Name]
@@ -156,7 +160,7 @@ func (w *world) PutBus(_ context.Context, b registry.Bus, c registry.Condition) 
 		b.Partitions = max(old.Partitions, 4*(1-min(old.Partitions, 1)))
 	}
 	if known && b.Partitions != old.Partitions {
-		return nil, false, &registry.Invalid{Faults: []registry.Fault{{Pointer: "/partitions", Problem: "cannot be changed"}}}
+		return nil, false, &model.Invalid{Faults: []model.Fault{{Pointer: "/partitions", Problem: "cannot be changed"}}}
 	}
 	w.revision++
 	b.Revision, b.Created, b.Changed = w.revision, time.Now(), time.Now()
@@ -172,14 +176,14 @@ func (w *world) DeleteBus(_ context.Context, name string, c registry.Condition) 
 	}
 	for key := range w.subscribers {
 		if strings.HasPrefix(key, name+"/") {
-			return registry.ErrInUse
+			return model.ErrInUse
 		}
 	}
 	delete(w.buses, name)
 	return nil
 }
 
-func (w *world) PutSubscriber(_ context.Context, s registry.Subscriber, c registry.Condition) (*registry.Subscriber, bool, error) {
+func (w *world) PutSubscriber(_ context.Context, s model.Subscriber, c registry.Condition) (*model.Subscriber, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := s.Bus + "/" + s.Name
@@ -203,12 +207,12 @@ func (w *world) DeleteSubscriber(_ context.Context, bus, name string, c registry
 	return nil
 }
 
-func (w *world) ChangeState(_ context.Context, bus, name string, to registry.State, reason string, _ registry.Condition) (*registry.Subscriber, error) {
+func (w *world) ChangeState(_ context.Context, bus, name string, to model.State, reason string, _ registry.Condition) (*model.Subscriber, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, known := w.subscribers[bus+"/"+name]
 	if !known {
-		return nil, registry.ErrNotFound
+		return nil, model.ErrNotFound
 	}
 	w.revision++
 	s.State, s.Reason, s.Revision = to, reason, w.revision
@@ -216,7 +220,7 @@ func (w *world) ChangeState(_ context.Context, bus, name string, to registry.Sta
 	return w.snapshot().Subscriber(bus, name), nil
 }
 
-func (w *world) Instances() []registry.Instance {
+func (w *world) Instances() []instances.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.instances)
@@ -368,16 +372,16 @@ func (w *world) fill(t *testing.T) {
 	now := time.Now()
 	w.set("orders", "billing", func(s *state) {
 		s.backlog = processor.Backlog{Events: 1284, Oldest: now.Add(-42 * time.Second), DeadLetters: 3}
-		s.status.UnderWay = 32
+		s.status.InFlight = 32
 		s.attempts = attempts(now)
 		s.letters = letters(now)
 	})
 	w.set("orders", "warehouse", func(s *state) {
 		s.backlog = processor.Backlog{Events: 91022, Oldest: now.Add(-3*time.Hour - 4*time.Minute), DeadLetters: 17}
-		s.status.Breaker, s.status.ProbeAt, s.status.Trouble = processor.BreakerOpen, now.Add(20*time.Second), "connect: connection refused"
+		s.status.Breaker, s.status.ProbeAt, s.status.Unhealthy = processor.BreakerOpen, now.Add(20*time.Second), "connect: connection refused"
 	})
 	w.set("hostile", "victim", func(s *state) {
-		s.status.Trouble = hostile
+		s.status.Unhealthy = hostile
 		s.attempts = []processor.Attempt{{Time: now, Event: hostile, Source: hostile, Type: hostile, Attempt: 1, Outcome: hostile, Reason: hostile, Error: hostile}}
 		s.letters = []processor.DeadLetter{{Event: json.RawMessage(quote(map[string]any{"id": hostile, "type": hostile, "data": hostile, hostile: hostile})), Reason: hostile, Attempts: 1}}
 		s.job = &processor.Job{ID: hostile, Kind: hostile, State: hostile, Error: hostile}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	buildPatience = 10 * time.Minute // with a module cache that is empty
-	stopPatience  = 40 * time.Second
+	buildTimeout = 10 * time.Minute // with a module cache that is empty
+	stopTimeout  = 40 * time.Second
 )
 
 // A builder makes images and containers in a storage of its own, which goes with the test.
@@ -64,7 +64,7 @@ func (b *builder) command(ctx context.Context, argv ...string) *exec.Cmd {
 // output is what a program writes.
 func (b *builder) output(t *testing.T, argv ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
 	cmd := b.command(ctx, argv...)
 	var errors bytes.Buffer
@@ -171,7 +171,7 @@ func (s *service) stop() {
 	case err := <-s.done:
 		s.cmd = nil
 		require.NoError(s.t, err, "%s", s)
-	case <-time.After(stopPatience):
+	case <-time.After(stopTimeout):
 		require.Fail(s.t, "does not end", "%s", s)
 	}
 }

@@ -1,4 +1,5 @@
-// Package containers builds the images of deployments/docker, looks into them, and runs the services in containers. It has tests only.
+// Package containers builds the images of deployments/docker, looks into them, and runs the
+// services in containers. It has tests only.
 package containers
 
 import (
@@ -19,7 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/snappy"
+	"github.com/aviaryhq/aviary/test/systems/remotewrite"
+
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -95,7 +97,8 @@ func TestCompilesWithTheGoOfTheModule(t *testing.T) {
 	assert.Contains(t, string(dockerfile), "golang:"+string(goVersion[1])+"-bookworm")
 }
 
-// checkFiles sees that an image has the service, the authorities of TLS and nothing else, and that nobody but root may change them.
+// checkFiles sees that an image has the service, the authorities of TLS and nothing else, and that
+// nobody but root may change them.
 func checkFiles(t *testing.T, root, service string) {
 	t.Helper()
 	var files []string
@@ -157,15 +160,12 @@ routes:
 		s.t.Log(b.output(t, "buildah", "run", "--env", strings.ToUpper(s.name)+"_ADMIN_LISTEN="+s.address("admin"), s.name, "--", "/"+s.name, "-ready"))
 	}
 
-	body, err := (&prompb.WriteRequest{Timeseries: []prompb.TimeSeries{{
+	written, err := remotewrite.Send(t.Context(), "http://"+nightingale.address("http")+"/api/v1/write", &prompb.WriteRequest{Timeseries: []prompb.TimeSeries{{
 		Labels:  []prompb.Label{{Name: "__name__", Value: "up"}},
 		Samples: []prompb.Sample{{Value: 1, Timestamp: time.Now().UnixMilli()}},
-	}}}).Marshal()
+	}}}, nil)
 	require.NoError(t, err)
-	status, answer := ask(t, http.MethodPost, "http://"+nightingale.address("http")+"/api/v1/write", snappy.Encode(nil, body), map[string]string{
-		"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy", "X-Prometheus-Remote-Write-Version": "0.1.0",
-	})
-	assert.Equal(t, http.StatusNoContent, status, answer)
+	assert.Equal(t, http.StatusNoContent, written.Status, written.Text)
 	assert.Eventually(t, func() bool {
 		var topics []string
 		require.NoError(t, pulsar.Admin(t.Context(), http.MethodGet, "/admin/v2/persistent/"+ns, nil, &topics))
@@ -182,7 +182,7 @@ routes:
 	require.NoError(t, client.Set(t.Context(), "k", "v", 0).Err())
 	assert.Equal(t, "v", client.Get(t.Context(), "k").Val())
 
-	status, answer = ask(t, http.MethodPut, "http://"+eventbridge.address("http")+"/v1/buses/orders", []byte("{}"),
+	status, answer := ask(t, http.MethodPut, "http://"+eventbridge.address("http")+"/v1/buses/orders", []byte("{}"),
 		map[string]string{"Content-Type": "application/json"})
 	assert.Equal(t, http.StatusCreated, status, answer)
 	for _, s := range services {
@@ -231,7 +231,8 @@ func (s *service) awaitReady() {
 	}, 30*time.Second, 50*time.Millisecond, "%s", s)
 }
 
-// checkProcess sees that the service runs as the image's user, without capabilities, and has opened no file to write.
+// checkProcess sees that the service runs as the image's user, without capabilities, and has opened
+// no file to write.
 func (s *service) checkProcess() {
 	s.t.Helper()
 	proc := "/proc/" + strconv.Itoa(s.pid)

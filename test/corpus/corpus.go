@@ -1,4 +1,5 @@
-// Package corpus makes up rules and events to measure matchers with. The same call always makes the same ones.
+// Package corpus makes up rules and events to measure matchers with. The same call always makes the
+// same ones.
 package corpus
 
 import (
@@ -17,7 +18,8 @@ type Corpus struct {
 // events of a corpus: enough for rules and events not to stay in a processor's first caches.
 const events = 4096
 
-// Exact has events of about 500 bytes. Each matches one of the n rules, which name a source and an instance.
+// Exact has events of about 500 bytes. Each matches one of the n rules, which name a source and an
+// instance.
 func Exact(n int) Corpus {
 	r := rand.New(rand.NewPCG(5, uint64(n)))
 	c := Corpus{Name: fmt.Sprintf("exact/%d", n)}
@@ -36,7 +38,8 @@ func Exact(n int) Corpus {
 	return c
 }
 
-// Mixed has nested events of about 750 bytes, and of each kind of condition the same number of rules.
+// Mixed has nested events of about 750 bytes, and of each kind of condition the same number of
+// rules.
 func Mixed(n int) Corpus {
 	r := rand.New(rand.NewPCG(6, uint64(n)))
 	c := Corpus{Name: fmt.Sprintf("mixed/%d", n)}
@@ -83,8 +86,8 @@ func Weak(n int) Corpus {
 	return c
 }
 
-// Single has the events of Mixed, and as many rules of each kind with one field each. Many match each event: nearly all
-// anything-but, and a third of the ranges.
+// Single has the events of Mixed, and as many rules of each kind with one field each. Many match
+// each event: nearly all anything-but, and a third of the ranges.
 func Single(n int) Corpus {
 	c := Mixed(n)
 	c.Name = fmt.Sprintf("single/%d", n)

@@ -8,12 +8,13 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/aviaryhq/aviary/test/demo/display"
 	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/stack/install"
 )
 
 // stopTimeout bounds the stop of everything, after Ctrl-C too.
@@ -23,7 +24,7 @@ const stopTimeout = time.Minute
 type demo struct {
 	smoke  bool
 	period time.Duration
-	screen *screen
+	screen display.Screen
 }
 
 // run starts servers and flows, shows them, and stops all of it in reverse order,
@@ -34,19 +35,21 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	servers, err := d.servers(root)
+	servers, err := d.stack(root)
 	if err != nil {
 		return err
 	}
-	unlock, err := lockRun(servers.stack.Dir() + ".run")
+	lock, err := openRun(servers.Dir() + ".run")
 	if err != nil {
 		return err
 	}
-	defer unlock()
-
-	dir, err := os.MkdirTemp("", "aviary-demo-")
+	defer func() { err = errors.Join(err, lock.close()) }()
+	dir, err := os.MkdirTemp("", folderPrefix)
 	if err != nil {
 		return err
+	}
+	if err := lock.note(dir); err != nil {
+		return errors.Join(err, os.Remove(dir))
 	}
 	defer func() {
 		if err == nil || d.smoke && errors.Is(err, context.Canceled) {
@@ -56,42 +59,61 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 		}
 	}()
 
-	defer func() { // after a start that failed half-way, too
-		d.screen.note("stopping servers")
-		err = errors.Join(err, bounded(context.Background(), servers.stack.Down))
-	}()
-	lines, err := servers.stack.Up(ctx, servers.needed...)
-	if err != nil {
-		return d.unasked(ctx, err)
+	all := flows()
+	env := environment{
+		root: root, dir: dir, run: strconv.FormatInt(time.Now().Unix(), 36), screen: d.screen,
+		ports: new(ports), binaries: newBinaries(dir, all), first: newFirstData(d.screen),
 	}
-	env := &environment{root: root, dir: dir, servers: keyValues(lines), run: strconv.FormatInt(time.Now().Unix(), 36), screen: d.screen}
-
 	if !d.smoke {
-		if env.curves, err = newCurves(dir); err != nil {
+		if env.curves, err = newCurves(ctx, dir, env.ports); err != nil {
 			return err
 		}
+		defer env.curves.close()
 	}
-
-	var started []running
-	defer func() {
-		for i := len(started) - 1; i >= 0; i-- {
-			err = errors.Join(err, bounded(hurry, started[i].stop))
+	for _, f := range all {
+		for _, panel := range f.panels {
+			d.screen.Waiting(panel, "servers: "+strings.Join(f.servers, ", "))
 		}
+	}
+	if err := d.announce(ctx, servers, all); err != nil {
+		return d.unasked(ctx, err)
+	}
+	defer func() { // after a start that failed half-way, too
+		d.screen.Note("stopping servers")
+		err = errors.Join(err, bounded(context.Background(), servers.Down))
 	}()
-	for _, f := range flows() {
-		d.screen.note("starting %s", f.service)
-		r, startErr := f.start(ctx, env)
-		if r != nil {
-			started = append(started, r)
-		}
-		if startErr != nil {
-			return d.unasked(ctx, fmt.Errorf("%s: %w", f.service, startErr))
-		}
+	l := &launch{servers: servers, flows: all, env: env, awaitsJoining: d.smoke, up: map[string]bool{}}
+	defer func() { err = errors.Join(append([]error{err}, l.stop(hurry)...)...) }()
+	return d.unasked(ctx, d.show(ctx, l))
+}
+
+// servers are those of test/stack.
+type servers interface {
+	Missing(ctx context.Context, names ...string) ([]install.Download, error)
+	Fetch(ctx context.Context, names ...string) error
+	Up(ctx context.Context, names ...string) ([]string, error)
+	Down(ctx context.Context) error
+}
+
+// announce says what will be fetched, if anything.
+func (d *demo) announce(ctx context.Context, s servers, flows []flow) error {
+	var names []string
+	for _, f := range flows {
+		names = append(names, f.servers...)
 	}
-	if env.curves != nil {
-		d.screen.note("curves  %s", env.curves.page())
+	missing, err := s.Missing(ctx, names...)
+	if err != nil || len(missing) == 0 {
+		return err
 	}
-	return d.unasked(ctx, d.show(ctx, started))
+	total := install.Download{}
+	for _, m := range missing {
+		total.Size += m.Size
+	}
+	d.screen.Note("this machine has not all that is needed: about %d MB will be fetched", total.Megabytes())
+	for _, m := range missing {
+		d.screen.Note("  %s", m)
+	}
+	return nil
 }
 
 // unasked is err unless it is the end that a signal asked for. What fails in the stop that
@@ -103,25 +125,27 @@ func (d *demo) unasked(ctx context.Context, err error) error {
 	return err
 }
 
-// show watches the flows until ctx ends or, in a smoke, until they are verified.
-func (d *demo) show(ctx context.Context, started []running) error {
+// show starts the flows and watches them until ctx ends or, in a smoke, until they are verified.
+func (d *demo) show(ctx context.Context, l *launch) error {
 	watching, stop := context.WithCancel(ctx)
+	defer stop()
 	group, watching := errgroup.WithContext(watching)
-	for _, r := range started {
-		group.Go(func() error { return r.watch(watching) })
-	}
-	group.Go(func() error { return d.screen.refresh(watching) })
+	l.group = group
+	group.Go(func() error { return d.screen.Refresh(watching) })
 	group.Go(func() error {
+		if err := l.run(watching); err != nil {
+			return err
+		}
 		if !d.smoke {
-			d.screen.note("running until Ctrl-C")
+			d.screen.Note("running until Ctrl-C")
 			<-watching.Done()
 			return watching.Err()
 		}
 		defer stop()
-		return d.verify(watching, started)
+		return d.verify(watching, l.all())
 	})
 	err := group.Wait()
-	d.screen.end()
+	d.screen.End()
 	if d.smoke && ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		return nil // the watchers were told to stop after the verification
 	}
@@ -129,19 +153,19 @@ func (d *demo) show(ctx context.Context, started []running) error {
 }
 
 // verify lets data flow for the period and compares.
-func (d *demo) verify(ctx context.Context, started []running) error {
-	d.screen.note("letting data flow for %s", d.period)
+func (d *demo) verify(ctx context.Context, started []playing) error {
+	d.screen.Note("letting data flow for %s", d.period)
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(d.period):
 	}
-	all := make([][]check, len(started))
+	all := make([][]display.Check, len(started))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, r := range started {
 		group.Go(func() (err error) {
 			if all[i], err = r.verify(ctx); err != nil {
-				return fmt.Errorf("%s: %w", flows()[i].service, err)
+				return fmt.Errorf("%s: %w", r.service, err)
 			}
 			return nil
 		})
@@ -151,9 +175,9 @@ func (d *demo) verify(ctx context.Context, started []running) error {
 	}
 	failed := 0
 	for i, checks := range all {
-		d.screen.table(flows()[i].service, checks)
+		d.screen.Table(started[i].service, checks)
 		for _, c := range checks {
-			if !c.ok() {
+			if !c.OK() {
 				failed++
 			}
 		}
@@ -164,51 +188,15 @@ func (d *demo) verify(ctx context.Context, started []running) error {
 	return nil
 }
 
-// serverSet is the stack of this kind of run and what is needed of it.
-type serverSet struct {
-	stack  *stack.Stack
-	needed []string
-}
-
-// servers returns a stack of its own for demo and smoke: neither shares servers
-// with tests or stops theirs, and a run that was killed is cleaned up by the next.
-func (d *demo) servers(root string) (serverSet, error) {
+// stack returns a stack of its own for demo and smoke: neither shares servers with tests or stops
+// theirs. The servers die with this process, and what one that was killed has left is removed by
+// the next.
+func (d *demo) stack(root string) (*stack.Stack, error) {
 	name := stack.Demo
 	if d.smoke {
 		name = stack.Smoke
 	}
-	s, err := stack.New(stack.Config{Log: d.screen, Checkout: root, Name: name})
-	if err != nil {
-		return serverSet{}, err
-	}
-	set := serverSet{stack: s}
-	seen := map[string]bool{}
-	for _, f := range flows() {
-		for _, server := range f.servers {
-			if !seen[server] {
-				set.needed = append(set.needed, server)
-			}
-			seen[server] = true
-		}
-	}
-	return set, nil
-}
-
-// lockRun refuses a second run of the same kind from the same checkout, which
-// would share its servers and take them down.
-func lockRun(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.New("already running from this checkout: stop the other one first")
-		}
-		return nil, err
-	}
-	return func() { _ = f.Close() }, nil
+	return stack.New(stack.Config{Log: display.Progress{Screen: d.screen}, Checkout: root, Name: name, Owned: true, PrepareLater: true, BuildNice: 19})
 }
 
 // bounded runs a stop with time of its own, at most until ctx ends.

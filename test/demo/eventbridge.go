@@ -11,21 +11,24 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/demo/display"
 )
 
 // eventbridgeFlow shows events that are posted, matched by rules and delivered to a
 // webhook on this machine. One rule's webhook fails once for each event, which is
 // delivered again; another's refuses all, which become dead letters.
 func eventbridgeFlow() flow {
-	return flow{service: "eventbridge", servers: []string{"pulsar"}, start: startEventbridge}
+	return flow{service: "eventbridge", binary: "eventbridge", panels: []string{"eventbridge"}, servers: []string{"pulsar"}, start: startEventbridge}
 }
 
 type eventbridge struct {
 	env     *environment
-	service *child
+	service *service
 	url     string // of the API
 	hooks   *http.Server
 	enough  chan struct{} // closed when nothing more is to be posted
@@ -36,6 +39,7 @@ type eventbridge struct {
 	got      map[string]map[string]bool // ids by subscriber, delivered
 	tried    map[string]map[string]bool // ids by subscriber, of any attempt
 	retried  map[string]bool            // ids that came again after a failure
+	orders   *ledger                    // of those that are for the subscriber called all
 }
 
 // The subscribers, and the type of event that each is for.
@@ -46,9 +50,10 @@ var eventTypes = []string{"order.placed", "order.paid", "order.canceled", "stock
 func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	e := &eventbridge{
 		env: env, enough: make(chan struct{}), posted: make(chan struct{}), accepted: map[string]int64{},
-		got: map[string]map[string]bool{}, tried: map[string]map[string]bool{}, retried: map[string]bool{},
+		got: map[string]map[string]bool{}, tried: map[string]map[string]bool{}, retried: map[string]bool{}, orders: newLedger(1),
 	}
-	binary, err := build(ctx, env, "eventbridge")
+	env.screen.Waiting("eventbridge", "building it")
+	binary, err := env.binaries.path(ctx, "eventbridge")
 	if err != nil {
 		return e, err
 	}
@@ -58,11 +63,11 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	}
 	e.hooks = &http.Server{Handler: http.HandlerFunc(e.hook), ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = e.hooks.Serve(ln) }()
-	listen, err := listenAddress(9601)
+	listen, err := env.ports.listen(9601)
 	if err != nil {
 		return e, err
 	}
-	admin, err := listenAddress(9602)
+	admin, err := env.ports.listen(9602)
 	if err != nil {
 		return e, err
 	}
@@ -71,16 +76,18 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	if err := os.WriteFile(config, []byte("targets:\n  allow: [127.0.0.0/8]\n"), 0o600); err != nil {
 		return e, err
 	}
-	e.service, err = spawn(env, "eventbridge", binary, []string{
+	e.service, err = startService(env, "eventbridge", admin, binary, []string{
 		"EVENTBRIDGE_HTTP_LISTEN=" + listen, "EVENTBRIDGE_ADMIN_LISTEN=" + admin,
 		"EVENTBRIDGE_PULSAR_URL=" + env.servers["PULSAR_URL"], "EVENTBRIDGE_PULSAR_ADMIN_URL=" + env.servers["PULSAR_ADMIN_URL"],
 	}, "-config.file", config)
 	if err != nil {
 		return e, err
 	}
-	if err := e.service.await(ctx, "not ready", 30*time.Second, func(ctx context.Context) error { return ready(ctx, admin) }); err != nil {
+	env.screen.Control("eventbridge", e.service)
+	if err := e.service.ready(ctx); err != nil {
 		return e, err
 	}
+	env.screen.Waiting("eventbridge", "defining its rules")
 	e.url = "http://" + listen
 	if err := e.define(ctx, "http://"+ln.Addr().String()); err != nil {
 		return e, err
@@ -88,8 +95,10 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	if err := env.curves.scrape("eventbridge", admin); err != nil {
 		return e, err
 	}
-	env.screen.note("console  %s/", e.url)
-	env.screen.note(`try  curl -i %s/v1/buses/%s/events -H 'Content-Type: application/cloudevents+json' -d '{"specversion":"1.0","id":"1","source":"/me","type":"order.placed","data":{}}'`,
+	env.screen.Address("eventbridge", "console", e.url+"/")
+	env.screen.Address("eventbridge", "API", e.url+"/v1/buses/"+e.bus())
+	env.screen.Address("eventbridge", "admin", "http://"+admin)
+	env.screen.Note(`try  curl -i %s/v1/buses/%s/events -H 'Content-Type: application/cloudevents+json' -d '{"specversion":"1.0","id":"1","source":"/me","type":"order.placed","data":{}}'`,
 		e.url, e.bus())
 	return e, nil
 }
@@ -185,7 +194,8 @@ func (e *eventbridge) hook(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	status := e.note(name, event.ID)
 	w.WriteHeader(status)
-	e.env.screen.sample("eventbridge", func() string { return fmt.Sprintf("%s %s -> webhook %s: %d", event.Type, event.ID, name, status) })
+	e.env.first.from("eventbridge")
+	e.env.screen.Sample("eventbridge", func() string { return fmt.Sprintf("%s %s -> webhook %s: %d", event.Type, event.ID, name, status) })
 }
 
 // note remembers an attempt and returns its answer.
@@ -194,6 +204,9 @@ func (e *eventbridge) note(name, id string) int {
 	defer e.mu.Unlock()
 	if e.tried[name] == nil {
 		e.tried[name], e.got[name] = map[string]bool{}, map[string]bool{}
+	}
+	if n, ok := e.number(id); ok && name == "all" {
+		e.orders.arrive(n)
 	}
 	again := e.tried[name][id]
 	e.tried[name][id] = true
@@ -209,9 +222,16 @@ func (e *eventbridge) note(name, id string) int {
 	return http.StatusNoContent
 }
 
+// number is that of one of the demo's own events: who watches may send others.
+func (e *eventbridge) number(id string) (int64, bool) {
+	text, own := strings.CutPrefix(id, e.env.run+"-")
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, own && err == nil
+}
+
 // watch posts events.
 func (e *eventbridge) watch(ctx context.Context) error {
-	e.env.screen.status(e.status)
+	e.env.screen.Status("eventbridge", e.figures)
 	if err := e.post(ctx); err != nil {
 		return err
 	}
@@ -235,20 +255,30 @@ func (e *eventbridge) post(ctx context.Context) error {
 		event := map[string]any{
 			"specversion": "1.0", "id": fmt.Sprintf("%s-%d", e.env.run, n), "source": "/demo/shop", "type": kind, "data": map[string]any{"order": n, "total": 3 * n},
 		}
+		began := time.Now()
 		if err := e.publish(ctx, event); err != nil {
 			return err
 		}
 		e.mu.Lock()
 		e.accepted[kind]++
+		if strings.HasPrefix(kind, hookOf["all"]) {
+			e.orders.send(int64(n), began)
+		} else {
+			e.orders.skip(int64(n))
+		}
 		e.mu.Unlock()
 	}
 }
 
-// publish sends an event until it is accepted, as a sender does that is told to send it again: the copies of one event count once.
+// publish sends an event until it is accepted, as a sender does that is told to send it again: the
+// copies of one event count once.
 func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
 	for {
+		turn := e.service.turnNow()
 		status, answer, err := e.send(ctx, http.MethodPost, "/v1/buses/"+e.bus()+"/events", "application/cloudevents+json", event)
 		switch {
+		case err != nil && ctx.Err() == nil && e.service.excused(ctx, turn):
+			continue
 		case err != nil:
 			return err
 		case status == http.StatusAccepted:
@@ -256,7 +286,7 @@ func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
 		case status != http.StatusServiceUnavailable:
 			return fmt.Errorf("an event was not accepted: %d: %s", status, answer)
 		}
-		e.env.screen.note("eventbridge: %s", answer)
+		e.env.screen.Note("eventbridge: %s", answer)
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
@@ -265,19 +295,23 @@ func (e *eventbridge) publish(ctx context.Context, event map[string]any) error {
 	}
 }
 
-func (e *eventbridge) status() string {
+// figures are those of the panel: orders, which the subscriber called all gets.
+func (e *eventbridge) figures() display.Figures {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	accepted := int64(0)
-	for _, n := range e.accepted {
-		accepted += n
+	missing, lag := e.orders.behind()
+	return display.Figures{
+		Unit: "orders", From: "POST", To: "a webhook", Sent: new(e.orders.sent), Arrived: e.orders.arrived,
+		Missing: new(missing), Twice: new(e.orders.twice), Lag: lag,
+		More: []string{
+			fmt.Sprintf("unsteady took %d, %d at the second attempt", len(e.got["unsteady"]), len(e.retried)),
+			fmt.Sprintf("refusing refused %d", len(e.tried["refusing"])),
+		},
 	}
-	return fmt.Sprintf("eventbridge  %d events accepted; delivered: %d to all, %d to unsteady, %d of them at the second attempt; refusing refused %d", accepted,
-		len(e.got["all"]), len(e.got["unsteady"]), len(e.retried), len(e.tried["refusing"]))
 }
 
 // verify waits until all that was accepted is delivered or a dead letter.
-func (e *eventbridge) verify(ctx context.Context) ([]check, error) {
+func (e *eventbridge) verify(ctx context.Context) ([]display.Check, error) {
 	close(e.enough)
 	select {
 	case <-e.posted:
@@ -304,16 +338,16 @@ func (e *eventbridge) verify(ctx context.Context) ([]check, error) {
 	}
 }
 
-func allOK(checks []check) bool {
+func allOK(checks []display.Check) bool {
 	for _, c := range checks {
-		if !c.ok() {
+		if !c.OK() {
 			return false
 		}
 	}
 	return true
 }
 
-func (e *eventbridge) compare(ctx context.Context) ([]check, error) {
+func (e *eventbridge) compare(ctx context.Context) ([]display.Check, error) {
 	var status struct {
 		Backlog *struct {
 			DeadLetters int64 `json:"dead_letters"`
@@ -333,11 +367,11 @@ func (e *eventbridge) compare(ctx context.Context) ([]check, error) {
 	if e.accepted["order.canceled"] == 0 {
 		nothing = 1 // a smoke of nothing proves nothing
 	}
-	return []check{
-		{"orders accepted, delivered to the webhook", orders, int64(len(e.got["all"]))},
-		{"placed, delivered at the second attempt", e.accepted["order.placed"], int64(len(e.retried))},
-		{"canceled and refused, in dead letters", e.accepted["order.canceled"], letters},
-		{"kinds of events that never came", 0, nothing},
+	return []display.Check{
+		{What: "orders accepted, delivered to the webhook", Want: orders, Got: int64(len(e.got["all"]))},
+		{What: "placed, delivered at the second attempt", Want: e.accepted["order.placed"], Got: int64(len(e.retried))},
+		{What: "canceled and refused, in dead letters", Want: e.accepted["order.canceled"], Got: letters},
+		{What: "kinds of events that never came", Want: 0, Got: nothing},
 	}, nil
 }
 

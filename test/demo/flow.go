@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/demo/display"
 )
 
 // A flow shows one service: it starts the service's processes, shows what arrives
@@ -10,7 +12,10 @@ import (
 // in flows.
 type flow struct {
 	service string
+	panels  []string // of the screen: the service itself, or its processes
+	binary  string   // the program of it
 	servers []string // what it needs of test/stack
+	joins   bool     // a demo does not wait for its servers, a smoke does
 	start   func(ctx context.Context, env *environment) (running, error)
 }
 
@@ -20,32 +25,44 @@ type running interface {
 	watch(ctx context.Context) error
 	// verify stops what flows in, waits for the rest to arrive and compares. It
 	// runs while watch does.
-	verify(ctx context.Context) ([]check, error)
+	verify(ctx context.Context) ([]display.Check, error)
 	// stop ends the flow's processes in order. It is called also after a failure.
 	stop(ctx context.Context) error
 }
 
+// flows are in the order of their start: the first one has the fewest servers to wait for, the
+// second needs no more, the last is built.
 func flows() []flow {
-	return []flow{nightingaleFlow("nightingale", stockPrometheus()), nightingaleFlow("nightingale-2.0", currentPrometheus()), pigeonholeFlow(), sonicFlow(), eventbridgeFlow()}
+	return []flow{
+		nightingaleFlow("nightingale", stockPrometheus()), eventbridgeFlow(), pigeonholeFlow(), sonicFlow(),
+		nightingaleFlow("nightingale-2.0", currentPrometheus()),
+	}
+}
+
+// panels are those of all flows, in their order.
+func panels() (names []string) {
+	for _, f := range flows() {
+		names = append(names, f.panels...)
+	}
+	return names
 }
 
 // environment is what flows are built on.
 type environment struct {
 	root    string            // of the checkout
 	dir     string            // for data and logs, deleted after success
-	servers map[string]string // KEY=VALUE lines of the stack
+	servers map[string]string // KEY=VALUE lines of the stack, of what a flow needs at least
 	run     string            // distinguishes this run's topics
-	screen  *screen
+	screen  display.Screen
 	curves  *curves // nil for none
+
+	ports    *ports
+	binaries *binaries
+	first    *firstData
 }
 
-// check is one line of the smoke's table.
-type check struct {
-	what      string
-	want, got int64
-}
+// subscription is that of the demo on the topics that services write to.
+const subscription = "demo"
 
-func (c check) ok() bool { return c.want == c.got }
-
-// settle is how long a count must stand still to be taken as final.
-const settle = 5 * time.Second
+// standStill is how long a count must stand still to be taken as final.
+const standStill = 5 * time.Second

@@ -10,13 +10,17 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/demo/display"
+	"github.com/aviaryhq/aviary/test/systems/pulsar"
 )
 
 // nightingaleFlow shows a real Prometheus that remote-writes to Nightingale, which
 // publishes to a topic. Each Prometheus has a Nightingale of its own.
 func nightingaleFlow(name string, e edition) flow {
-	return flow{service: name, servers: []string{"pulsar", e.server}, start: func(ctx context.Context, env *environment) (running, error) {
+	return flow{service: name, binary: "nightingale", joins: e.joins, panels: []string{name}, servers: []string{"pulsar", e.server}, start: func(ctx context.Context, env *environment) (running, error) {
 		return startNightingale(ctx, env, name, e)
 	}}
 }
@@ -26,11 +30,13 @@ type nightingale struct {
 	name       string
 	edition    edition
 	topic      string
-	service    *child
+	service    *service
 	prometheus *prometheus
 
-	mu   sync.Mutex
-	seen received
+	mu     sync.Mutex
+	seen   received
+	sent   outgoing
+	caught bool // up, after the start: before that nobody knows what is missing
 }
 
 // received is what has arrived at the topic.
@@ -38,9 +44,17 @@ type received struct {
 	samples, histograms, exemplars int64
 	described, started             int64 // of them: with a type, with a start timestamp
 	bytes                          int64
-	duplicates, disordered         int64            // samples
-	malformed                      int64            // messages
-	last                           map[string]int64 // the latest timestamp of each series' samples
+	duplicates, disordered         int64               // samples
+	malformed                      int64               // messages
+	last                           map[string]int64    // the latest timestamp of each series' samples
+	exemplar                       map[string]exemplar // the latest one of each series
+	repeated                       int64               // of all, those that had come before
+	newest                         int64               // timestamp
+}
+
+type exemplar struct {
+	timestamp int64
+	text      string
 }
 
 // metric is what the tail reads of the json format.
@@ -63,21 +77,22 @@ func startNightingale(ctx context.Context, env *environment, name string, e edit
 	n := &nightingale{
 		env: env, name: name, edition: e,
 		topic: "persistent://public/default/" + name + "-metrics-" + env.run,
-		seen:  received{last: make(map[string]int64)},
+		seen:  received{last: make(map[string]int64), exemplar: make(map[string]exemplar)},
 	}
-	binary, err := build(ctx, env, "nightingale")
+	env.screen.Waiting(name, "building nightingale")
+	binary, err := env.binaries.path(ctx, "nightingale")
 	if err != nil {
 		return n, err
 	}
-	listen, err := listenAddress(9201)
+	listen, err := env.ports.listen(9201)
 	if err != nil {
 		return n, err
 	}
-	admin, err := listenAddress(9202)
+	admin, err := env.ports.listen(9202)
 	if err != nil {
 		return n, err
 	}
-	n.service, err = spawn(env, name, binary, []string{
+	n.service, err = startService(env, name, admin, binary, []string{
 		"NIGHTINGALE_PULSAR_URL=" + env.servers["PULSAR_URL"],
 		"NIGHTINGALE_TOPIC=" + n.topic,
 		"NIGHTINGALE_HTTP_LISTEN=" + listen,
@@ -86,24 +101,26 @@ func startNightingale(ctx context.Context, env *environment, name string, e edit
 	if err != nil {
 		return n, err
 	}
-	if listen, err = n.service.address(ctx, "http"); err != nil {
+	env.screen.Control(name, n.service)
+	if err := n.service.ready(ctx); err != nil {
 		return n, err
 	}
-	if err := n.service.await(ctx, "not ready", 30*time.Second, func(ctx context.Context) error { return ready(ctx, admin) }); err != nil {
-		return n, err
-	}
+	env.screen.Waiting(name, "starting "+e.name)
 	write := "http://" + listen + "/api/v1/write"
 	if n.prometheus, err = startPrometheus(ctx, env, e, write, admin); err != nil {
 		return n, err
 	}
-	if n.prometheus.curves == nil { // the one that draws them scrapes its own
+	if c := n.prometheus.curves; c != nil {
+		env.screen.Address(name, "curves", c.url())
+	} else { // the one that draws them scrapes its own
 		if err := env.curves.scrape(name, admin); err != nil {
 			return n, err
 		}
 	}
-	env.screen.note("%s  http://%s  scrapes itself and %s every second", e.name, n.prometheus.address, name)
-	env.screen.note("%s  %s  metrics on http://%s/metrics", name, write, admin)
-	env.screen.note("topic  %s  at %s", n.topic, env.servers["PULSAR_URL"])
+	env.screen.Address(name, e.name, "http://"+n.prometheus.address)
+	env.screen.Address(name, "remote write", write)
+	env.screen.Address(name, "admin", "http://"+admin)
+	env.screen.Address(name, "topic", n.topic+" at "+env.servers["PULSAR_URL"])
 	return n, nil
 }
 
@@ -127,8 +144,11 @@ func ready(ctx context.Context, admin string) error {
 }
 
 func (n *nightingale) watch(ctx context.Context) error {
-	n.env.screen.status(n.status())
-	return readTopic(ctx, n.env.servers["PULSAR_URL"], n.topic, n.receive)
+	n.env.screen.Status(n.name, n.figures)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.poll(ctx) })
+	group.Go(func() error { return pulsar.Read(ctx, n.env.servers["PULSAR_URL"], n.topic, subscription, n.receive) })
+	return group.Wait()
 }
 
 // receive counts a message and shows it if there is room on the screen.
@@ -160,7 +180,14 @@ func (n *nightingale) receive(d *messaging.Delivery) {
 	if m.Start != 0 {
 		s.started++
 	}
-	if m.Exemplar == nil {
+	s.newest = max(s.newest, m.Timestamp)
+	if m.Exemplar != nil {
+		if before := s.exemplar[key]; m.Timestamp < before.timestamp || m.Timestamp == before.timestamp && string(m.Exemplar) == before.text {
+			s.repeated++
+		} else {
+			s.exemplar[key] = exemplar{m.Timestamp, string(m.Exemplar)}
+		}
+	} else {
 		last, known := s.last[key]
 		switch {
 		case known && m.Timestamp == last:
@@ -168,9 +195,13 @@ func (n *nightingale) receive(d *messaging.Delivery) {
 		case known && m.Timestamp < last:
 			s.disordered++
 		}
+		if known && m.Timestamp <= last { // Prometheus sends a series in order: this was sent again
+			s.repeated++
+		}
 		s.last[key] = max(m.Timestamp, last)
 	}
-	n.env.screen.sample(n.name, func() string { return m.line(key) })
+	n.env.first.from(n.name)
+	n.env.screen.Sample(n.name, func() string { return m.line(key) })
 }
 
 // line writes a message for people.
@@ -198,29 +229,34 @@ func shorten(s string, n int) string {
 	return s[:n-3] + "..."
 }
 
-// status returns the rate line.
-func (n *nightingale) status() func() string {
-	began := time.Now()
-	var before received
-	at := began
-	return func() string {
-		n.mu.Lock()
-		now := n.seen
-		series := len(now.last)
-		n.mu.Unlock()
-		seconds := time.Since(at).Seconds()
-		total := now.samples + now.histograms + now.exemplars
-		rate := float64(total-before.samples-before.histograms-before.exemplars) / seconds
-		text := fmt.Sprintf("%s  %.0f samples/s  %.0f KiB/s  %d in total  %d series  up %s",
-			n.name, rate, float64(now.bytes-before.bytes)/seconds/1024, total, series, time.Since(began).Round(time.Second))
-		before, at = now, time.Now()
-		return text
+// figures are those of the panel.
+func (n *nightingale) figures() display.Figures {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := &n.seen
+	f := display.Figures{
+		Unit: "samples", From: n.edition.name, To: "its topic", Arrived: s.distinct(), Bytes: s.bytes, Twice: new(s.repeated),
+		More: []string{fmt.Sprintf("%d series", len(s.last))},
 	}
+	if s.newest > 0 {
+		f.Lag = time.Since(time.UnixMilli(s.newest))
+		n.caught = n.caught || f.Lag < display.Overdue
+	}
+	if n.sent.known {
+		f.Sent = new(max(n.sent.taken, f.Arrived))
+		if n.caught {
+			f.Missing = new(n.sent.missing(f.Arrived))
+		}
+	}
+	return f
 }
 
+// distinct is how many have arrived at least once.
+func (r *received) distinct() int64 { return r.samples + r.histograms + r.exemplars - r.repeated }
+
 // verify compares what the topic's consumer has with what Prometheus says it sent.
-func (n *nightingale) verify(ctx context.Context) ([]check, error) {
-	n.env.screen.note("%s: scraping is off, waiting for the last samples", n.edition.name)
+func (n *nightingale) verify(ctx context.Context) ([]display.Check, error) {
+	n.env.screen.Note("%s: scraping is off, waiting for the last samples", n.edition.name)
 	sent, err := n.prometheus.quiet(ctx)
 	if err != nil {
 		return nil, err
@@ -238,20 +274,20 @@ func (n *nightingale) verify(ctx context.Context) ([]check, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	checks := []check{
-		{"samples: sent by Prometheus = received from the topic", sent.samples, n.seen.samples},
-		{"native histograms: sent = received", sent.histograms, n.seen.histograms},
-		{"exemplars: sent = received", sent.exemplars, n.seen.exemplars},
-		{"failed, by Prometheus' counters", 0, sent.failed},
-		{"retried", 0, sent.retried},
-		{"dropped", 0, sent.dropped},
-		{"duplicates at the consumer", 0, n.seen.duplicates},
-		{"out of order within a series", 0, n.seen.disordered},
-		{"messages that are not the documented JSON", 0, n.seen.malformed},
-		{"messages with the metric's type: some", 1, min(1, n.seen.described)},
+	checks := []display.Check{
+		{What: "samples: sent by Prometheus = received from the topic", Want: sent.samples, Got: n.seen.samples},
+		{What: "native histograms: sent = received", Want: sent.histograms, Got: n.seen.histograms},
+		{What: "exemplars: sent = received", Want: sent.exemplars, Got: n.seen.exemplars},
+		{What: "failed, by Prometheus' counters", Want: 0, Got: sent.failed},
+		{What: "retried", Want: 0, Got: sent.retried},
+		{What: "dropped", Want: 0, Got: sent.dropped},
+		{What: "duplicates at the consumer", Want: 0, Got: n.seen.duplicates},
+		{What: "out of order within a series", Want: 0, Got: n.seen.disordered},
+		{What: "messages that are not the documented JSON", Want: 0, Got: n.seen.malformed},
+		{What: "messages with the metric's type: some", Want: 1, Got: min(1, n.seen.described)},
 	}
 	if n.edition == currentPrometheus() { // only 2.0 has them
-		checks = append(checks, check{"messages with a start timestamp: some", 1, min(1, n.seen.started)})
+		checks = append(checks, display.Check{What: "messages with a start timestamp: some", Want: 1, Got: min(1, n.seen.started)})
 	}
 	return checks, nil
 }
@@ -266,11 +302,11 @@ func (n *nightingale) total() int64 {
 func (n *nightingale) stop(ctx context.Context) error {
 	var err error
 	if n.prometheus != nil {
-		n.env.screen.note("stopping %s", n.edition.name)
+		n.env.screen.Note("stopping %s", n.edition.name)
 		err = n.prometheus.stop(ctx)
 	}
 	if n.service != nil {
-		n.env.screen.note("stopping %s", n.name)
+		n.env.screen.Note("stopping %s", n.name)
 		err = errors.Join(err, n.service.stop(ctx))
 	}
 	return err

@@ -13,6 +13,12 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/aviaryhq/aviary/test/demo/display"
+	"github.com/aviaryhq/aviary/test/systems/kafka"
+	"github.com/aviaryhq/aviary/test/systems/pulsar"
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
@@ -23,14 +29,14 @@ import (
 // pigeonholeFlow shows messages that are put into Kafka and into RabbitMQ and arrive
 // on one Pulsar topic.
 func pigeonholeFlow() flow {
-	return flow{service: "pigeonhole", servers: []string{"pulsar", "kafka", "rabbitmq"}, start: startPigeonhole}
+	return flow{service: "pigeonhole", binary: "pigeonhole", panels: []string{"pigeonhole"}, servers: []string{"pulsar", "kafka", "rabbitmq"}, start: startPigeonhole}
 }
 
 type pigeonhole struct {
 	env           *environment
 	source, queue string // the topic of Kafka, the queue of RabbitMQ
 	topic         string
-	service       *child
+	service       *service
 	stopFeeding   context.CancelFunc
 	feeding       context.Context
 	feeders       sync.WaitGroup
@@ -38,6 +44,7 @@ type pigeonhole struct {
 	mu      sync.Mutex
 	sent    map[string]int64 // by system
 	arrived map[string]*arrivals
+	ledgers map[string]*ledger // by system
 }
 
 // arrivals is what has come from one system.
@@ -55,16 +62,18 @@ func startPigeonhole(ctx context.Context, env *environment) (running, error) {
 	p := &pigeonhole{
 		env: env, source: "orders-" + env.run, queue: "parcels-" + env.run, topic: "persistent://public/default/shipments-" + env.run,
 		sent: map[string]int64{}, arrived: map[string]*arrivals{"kafka": {last: map[string]int64{}}, "rabbitmq": {last: map[string]int64{}}},
+		ledgers: map[string]*ledger{"kafka": newLedger(0), "rabbitmq": newLedger(0)},
 	}
 	p.feeding, p.stopFeeding = context.WithCancel(context.Background())
 	if err := p.createTopic(); err != nil {
 		return p, err
 	}
-	binary, err := build(ctx, env, "pigeonhole")
+	env.screen.Waiting("pigeonhole", "building it")
+	binary, err := env.binaries.path(ctx, "pigeonhole")
 	if err != nil {
 		return p, err
 	}
-	admin, err := listenAddress(9302)
+	admin, err := env.ports.listen(9302)
 	if err != nil {
 		return p, err
 	}
@@ -72,22 +81,21 @@ func startPigeonhole(ctx context.Context, env *environment) (running, error) {
 	if err := os.WriteFile(file, []byte(p.config()), 0o600); err != nil {
 		return p, err
 	}
-	if p.service, err = spawn(env, "pigeonhole", binary, []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file); err != nil {
+	if p.service, err = startService(env, "pigeonhole", admin, binary, []string{"PIGEONHOLE_ADMIN_LISTEN=" + admin}, "-config.file", file); err != nil {
 		return p, err
 	}
-	if admin, err = p.service.address(ctx, "admin"); err != nil {
+	env.screen.Control("pigeonhole", p.service)
+	if err := p.service.ready(ctx); err != nil {
 		return p, err
 	}
-	if err := p.service.await(ctx, "not ready", 30*time.Second, func(ctx context.Context) error { return ready(ctx, admin) }); err != nil {
-		return p, err
-	}
-	env.screen.note("kafka     topic %s   every %s", p.source, feedEvery)
-	env.screen.note("rabbitmq  queue %s  every %s", p.queue, feedEvery)
 	if err := env.curves.scrape("pigeonhole", admin); err != nil {
 		return p, err
 	}
-	env.screen.note("pigeonhole  http://%s/routes", admin)
-	env.screen.note("topic  %s  at %s", p.topic, env.servers["PULSAR_URL"])
+	env.screen.Address("pigeonhole", "routes", "http://"+admin+"/routes")
+	env.screen.Address("pigeonhole", "admin", "http://"+admin)
+	env.screen.Address("pigeonhole", "kafka", "topic "+p.source+" at "+env.servers["KAFKA_BROKERS"])
+	env.screen.Address("pigeonhole", "rabbitmq", "queue "+p.queue)
+	env.screen.Address("pigeonhole", "topic", p.topic+" at "+env.servers["PULSAR_URL"])
 	return p, nil
 }
 
@@ -95,7 +103,7 @@ func (p *pigeonhole) config() string {
 	return fmt.Sprintf(`
 routes:
   - name: orders
-    source: {kafka: {brokers: [%q], group: demo, topics: [%q]}}
+    source: {kafka: {brokers: [%q], group: demo, instance_id: demo-0, topics: [%q]}} # the id: when it was killed it goes on at once
     sink: {pulsar: {url: %q}}
     to: %s
   - name: parcels
@@ -119,10 +127,10 @@ func (p *pigeonhole) createTopic() (err error) {
 
 // watch feeds both systems and reads the topic.
 func (p *pigeonhole) watch(ctx context.Context) error {
-	p.env.screen.status(p.status())
+	p.env.screen.Status("pigeonhole", p.figures)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return readTopic(ctx, p.env.servers["PULSAR_URL"], p.topic, p.receive)
+		return pulsar.Read(ctx, p.env.servers["PULSAR_URL"], p.topic, subscription, p.receive)
 	})
 	p.feeders.Add(2)
 	group.Go(func() error { return p.feed(ctx, "kafka", p.kafka) })
@@ -148,20 +156,19 @@ func (p *pigeonhole) feed(ctx context.Context, system string, open func() (put f
 			return done()
 		case <-tick.C:
 		}
-		value := binary.BigEndian.AppendUint64(nil, uint64(n))
+		value, began := binary.BigEndian.AppendUint64(nil, uint64(n)), time.Now()
 		if err := put(ctx, "customer-"+strconv.FormatInt(n%feedKeys, 10), value); err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", system, err), done())
 		}
 		p.mu.Lock()
 		p.sent[system]++
+		p.ledgers[system].send(n, began)
 		p.mu.Unlock()
 	}
 }
 
 func (p *pigeonhole) kafka() (func(context.Context, string, []byte) error, func() error, error) {
-	cfg := sarama.NewConfig()
-	cfg.Producer.RequiredAcks, cfg.Producer.Return.Successes = sarama.WaitForAll, true
-	producer, err := sarama.NewSyncProducer(p.brokers(), cfg)
+	producer, err := sarama.NewSyncProducer(p.brokers(), kafka.Durable())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -175,29 +182,27 @@ func (p *pigeonhole) kafka() (func(context.Context, string, []byte) error, func(
 }
 
 func (p *pigeonhole) rabbitmq() (func(context.Context, string, []byte) error, func() error, error) {
-	connection, err := amqp.Dial(p.env.servers["RABBITMQ_URL"])
+	url := p.env.servers["RABBITMQ_URL"]
+	// Pigeonhole declares the queue, maybe after it says that it is ready. RabbitMQ drops, and
+	// confirms, what no queue takes.
+	err := p.service.await(p.feeding, "did not declare the queue "+p.queue, 30*time.Second, func(context.Context) error {
+		return rabbitmq.With(url, func(c *amqp.Channel) error {
+			_, err := c.QueueDeclarePassive(p.queue, true, false, false, false, nil)
+			return err
+		})
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	channel, err := connection.Channel()
-	if err == nil {
-		err = channel.Confirm(false)
-	}
+	publisher, err := rabbitmq.NewPublisher(url, p.queue)
 	if err != nil {
-		return nil, nil, errors.Join(err, connection.Close())
+		return nil, nil, err
 	}
 	return func(ctx context.Context, key string, value []byte) error {
-		confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", p.queue, true, false, amqp.Publishing{
+		return publisher.Publish(ctx, amqp.Publishing{
 			DeliveryMode: amqp.Persistent, MessageId: key, Body: value, Headers: amqp.Table{"kind": "parcel"},
 		})
-		if err != nil {
-			return err
-		}
-		if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-			return fmt.Errorf("not confirmed: %w", err)
-		}
-		return nil
-	}, connection.Close, nil
+	}, publisher.Close, nil
 }
 
 // receive counts a message and shows it if there is room on the screen.
@@ -213,6 +218,7 @@ func (p *pigeonhole) receive(d *messaging.Delivery) {
 	n := int64(binary.BigEndian.Uint64(d.Payload))
 	key := strconv.FormatInt(n%feedKeys, 10)
 	a.messages++
+	p.ledgers[origin.System].arrive(n)
 	switch last, known := a.last[key]; {
 	case known && n == last:
 		a.duplicates++
@@ -221,26 +227,28 @@ func (p *pigeonhole) receive(d *messaging.Delivery) {
 	default:
 		a.last[key] = n
 	}
-	p.env.screen.sample("pigeonhole", func() string {
+	p.env.first.from("pigeonhole")
+	p.env.screen.Sample("pigeonhole", func() string {
 		return fmt.Sprintf("%s  %-60s number %d  kind %s", time.Now().Format("15:04:05.000"), origin, n, d.Properties["kind"])
 	})
 }
 
-// status returns the rate line.
-func (p *pigeonhole) status() func() string {
-	at, before := time.Now(), int64(0)
-	return func() string {
-		p.mu.Lock()
-		kafka, rabbitmq := p.arrived["kafka"].messages, p.arrived["rabbitmq"].messages
-		p.mu.Unlock()
-		rate := float64(kafka+rabbitmq-before) / time.Since(at).Seconds()
-		at, before = time.Now(), kafka+rabbitmq
-		return fmt.Sprintf("pigeonhole  %.0f messages/s  %d from Kafka  %d from RabbitMQ", rate, kafka, rabbitmq)
+// figures are those of the panel: both systems in one.
+func (p *pigeonhole) figures() display.Figures {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := display.Figures{Unit: "messages", From: "Kafka and RabbitMQ", To: "a Pulsar topic", Sent: new(int64), Missing: new(int64), Twice: new(int64)}
+	for _, l := range p.ledgers {
+		missing, lag := l.behind()
+		*f.Sent, f.Arrived = *f.Sent+l.sent, f.Arrived+l.arrived
+		*f.Missing, *f.Twice, f.Lag = *f.Missing+missing, *f.Twice+l.twice, max(f.Lag, lag)
 	}
+	f.More = []string{fmt.Sprintf("%d from Kafka", p.ledgers["kafka"].arrived), fmt.Sprintf("%d from RabbitMQ", p.ledgers["rabbitmq"].arrived)}
+	return f
 }
 
 // verify compares what was put into the systems with what the topic has.
-func (p *pigeonhole) verify(ctx context.Context) ([]check, error) {
+func (p *pigeonhole) verify(ctx context.Context) ([]display.Check, error) {
 	p.stopFeeding()
 	fed := make(chan struct{})
 	go func() {
@@ -272,17 +280,17 @@ func (p *pigeonhole) verify(ctx context.Context) ([]check, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var checks []check
+	var checks []display.Check
 	for _, system := range []string{"kafka", "rabbitmq"} {
 		a := p.arrived[system]
 		checks = append(checks,
-			check{system + ": put into it = received from the Pulsar topic", p.sent[system], a.messages},
-			check{system + ": duplicates", 0, a.duplicates},
-			check{system + ": out of order within a key", 0, a.disordered},
-			check{system + ": some flowed", 1, min(1, p.sent[system])},
+			display.Check{What: system + ": put into it = received from the Pulsar topic", Want: p.sent[system], Got: a.messages},
+			display.Check{What: system + ": duplicates", Want: 0, Got: a.duplicates},
+			display.Check{What: system + ": out of order within a key", Want: 0, Got: a.disordered},
+			display.Check{What: system + ": some flowed", Want: 1, Got: min(1, p.sent[system])},
 		)
 	}
-	return append(checks, check{"messages without their header or origin", 0, p.arrived["kafka"].malformed}), nil
+	return append(checks, display.Check{What: "messages without their header or origin", Want: 0, Got: p.arrived["kafka"].malformed}), nil
 }
 
 func (p *pigeonhole) stop(ctx context.Context) error {
@@ -290,6 +298,6 @@ func (p *pigeonhole) stop(ctx context.Context) error {
 	if p.service == nil {
 		return nil
 	}
-	p.env.screen.note("stopping pigeonhole")
+	p.env.screen.Note("stopping pigeonhole")
 	return p.service.stop(ctx)
 }

@@ -1,127 +1,92 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/systems/owned"
 )
 
 // child is a process of this run. The kernel kills it should the demo die.
 type child struct {
-	name  string
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has ended, with err set
-	err   error
-
-	mu        sync.Mutex
-	last      string            // of what it logged
-	addresses map[string]string // "listening" lines: server -> address
-	heard     chan struct{}     // closed and replaced at each such line
+	name    string
+	process *owned.Process
+	log     *log
 }
 
 // spawn starts a program whose output goes to a log file.
-func spawn(env *environment, name, program string, environ []string, args ...string) (*child, error) {
-	out, err := os.Create(filepath.Join(env.dir, name+".log"))
+func spawn(dir, name, program string, environ []string, args ...string) (*child, error) {
+	// Of a program that is started again the log goes on.
+	out, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	c := &child{name: name, cmd: exec.Command(program, args...), ended: make(chan struct{}), addresses: map[string]string{}, heard: make(chan struct{})}
-	c.cmd.Dir, c.cmd.Env = env.dir, append(os.Environ(), environ...)
-	pipe, err := c.cmd.StderrPipe()
-	if err != nil {
+	c := &child{name: name, log: &log{file: out}}
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), environ...), c.log
+	if c.process, err = owned.Start(cmd, nil); err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	// A group of its own, so that Ctrl-C reaches the demo only, which stops its
-	// children in order. The parent-death signal is tied to the thread that
-	// started the child: it stays locked until the child has ended.
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(c.ended)
-		defer func() { _ = out.Close() }()
-		err := c.cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		c.read(io.TeeReader(pipe, out))
-		c.err = c.cmd.Wait()
+		<-c.process.Ended()
+		_ = out.Close()
 	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("cannot start %s: %w", name, err)
-	}
 	return c, nil
 }
 
-// read follows the log until the child closes it.
-func (c *child) read(r io.Reader) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var entry struct {
-			Msg     string `json:"msg"`
-			Server  string `json:"server"`
-			Address string `json:"address"`
-		}
-		listening := json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Msg == "listening"
-		c.mu.Lock()
-		c.last = lines.Text()
-		if listening {
-			c.addresses[entry.Server] = entry.Address
-			close(c.heard)
-			c.heard = make(chan struct{})
-		}
-		c.mu.Unlock()
-	}
-	_, _ = io.Copy(io.Discard, r) // after a line beyond the limit
+// maxLine is how much of a line is kept for the screen.
+const maxLine = 1 << 20
+
+// log writes what a child logs to its file, and remembers the last line.
+type log struct {
+	file *os.File
+
+	mu         sync.Mutex
+	line, last []byte // the one being written, and the last one that is complete
 }
 
-// address waits until the child says that a server of it listens.
-func (c *child) address(ctx context.Context, server string) (string, error) {
-	for {
-		c.mu.Lock()
-		address, heard := c.addresses[server], c.heard
-		c.mu.Unlock()
-		if address != "" {
-			return address, nil
-		}
-		select {
-		case <-heard:
-		case <-c.ended:
-			return "", c.death()
-		case <-ctx.Done():
-			return "", ctx.Err()
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range bytes.Lines(p) {
+		l.line = append(l.line, line[:min(len(line), maxLine-len(l.line))]...)
+		if bytes.HasSuffix(line, []byte("\n")) {
+			l.line, l.last = l.last[:0], bytes.TrimSuffix(l.line, []byte("\n"))
 		}
 	}
+	return l.file.Write(p)
+}
+
+// lastLine is empty as long as nothing was logged.
+func (l *log) lastLine() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.line) > 0 {
+		return string(l.line)
+	}
+	return string(l.last)
 }
 
 // death says why a child that should run does not.
 func (c *child) death() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	how := "exit status 0"
-	if c.err != nil {
-		how = c.err.Error()
+	if err := c.process.Wait(); err != nil {
+		how = err.Error()
 	}
-	return fmt.Errorf("%s ended with %s: %s", c.name, how, c.last)
+	return fmt.Errorf("%s ended with %s: %s", c.name, how, c.log.lastLine())
 }
 
 // await polls until ready says so, the child ends or ctx does.
 func (c *child) await(ctx context.Context, what string, limit time.Duration, ready func(context.Context) error) error {
+	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -133,9 +98,12 @@ func (c *child) await(ctx context.Context, what string, limit time.Duration, rea
 		}
 		select {
 		case <-tick.C:
-		case <-c.ended:
+		case <-c.process.Ended():
 			return c.death()
 		case <-ctx.Done():
+			if asked.Err() != nil {
+				return asked.Err()
+			}
 			return fmt.Errorf("%s: %s within %s: %w", c.name, what, limit, err)
 		}
 	}
@@ -146,51 +114,63 @@ func (c *child) stop(ctx context.Context) error {
 	if c == nil {
 		return nil
 	}
-	select {
-	case <-c.ended:
+	if !c.process.Running() {
 		return c.death()
-	default:
 	}
-	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("cannot stop %s: %w", c.name, err)
-	}
-	select {
-	case <-c.ended:
-	case <-ctx.Done():
-		_ = c.cmd.Process.Kill()
-		<-c.ended
+	err := c.process.Stop(ctx)
+	switch {
+	case errors.Is(err, owned.ErrKilled):
 		return fmt.Errorf("%s did not stop in time and was killed", c.name)
-	}
-	if c.err != nil {
+	case c.process.Running():
+		return err
+	case err != nil:
 		return c.death()
 	}
 	return nil
 }
 
-// build compiles one of the services.
-func build(ctx context.Context, env *environment, service string) (string, error) {
-	binary := filepath.Join(env.dir, service)
-	if _, err := os.Stat(binary); err == nil {
-		return binary, nil // by another flow
+// kill ends the child as a crash would, and returns when it has ended.
+func (c *child) kill() error {
+	if !c.process.Running() {
+		return c.death()
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+service)
-	cmd.Dir = env.root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cannot build %s: %w: %s", service, err, strings.TrimSpace(string(out)))
+	if err := c.process.Kill(); err != nil {
+		return fmt.Errorf("cannot kill %s: %w", c.name, err)
 	}
-	return binary, nil
+	return nil
 }
 
-// listenAddress returns the preferred port on the loopback address if it is free,
-// and any free one otherwise.
-func listenAddress(preferred int) (string, error) {
-	for _, port := range []int{preferred, 0} {
+// ports are the addresses that services of this run listen on.
+type ports struct {
+	mu    sync.Mutex
+	given map[string]bool // flows start at the same time, and a service may not listen yet
+}
+
+// listen returns the preferred port on the loopback address if it is free, and any free one
+// otherwise.
+func (p *ports) listen(preferred int) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for attempt := range 10 {
+		port := preferred
+		if attempt > 0 {
+			port = 0
+		}
 		ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 		if err != nil {
 			continue
 		}
 		address := ln.Addr().String()
-		return address, ln.Close()
+		if err := ln.Close(); err != nil {
+			return "", err
+		}
+		if !p.given[address] {
+			if p.given == nil {
+				p.given = map[string]bool{}
+			}
+			p.given[address] = true
+			return address, nil
+		}
 	}
 	return "", errors.New("no free port on 127.0.0.1")
 }

@@ -25,6 +25,7 @@ type edition struct {
 	features string
 	remote   string // of the configuration of remote write
 	scrape   string // of each scrape configuration
+	joins    bool
 }
 
 func stockPrometheus() edition {
@@ -45,6 +46,7 @@ func currentPrometheus() edition {
 		features: "type-and-unit-labels,st-storage",
 		remote:   "  protobuf_message: io.prometheus.write.v2.Request\n",
 		scrape:   "  scrape_native_histograms: true\n",
+		joins:    true, // a build of minutes, the first time
 	}
 }
 
@@ -60,22 +62,24 @@ type prometheus struct {
 }
 
 func startPrometheus(ctx context.Context, env *environment, e edition, writeTo string, scrape ...string) (*prometheus, error) {
-	address, err := listenAddress(9090)
+	address, err := env.ports.listen(9090)
 	if err != nil {
 		return nil, err
 	}
 	p := &prometheus{edition: e, address: address, config: filepath.Join(env.dir, e.name+".yml"), target: writeTo}
 	if e == stockPrometheus() && env.curves != nil {
-		p.curves, env.curves.address = env.curves, address
+		p.curves = env.curves
+		p.curves.drawnBy(address)
 	}
 	if err := p.configure(append(scrape, address)...); err != nil {
 		return nil, err
 	}
-	p.child, err = spawn(env, e.name, env.servers[e.binary], nil,
+	p.child, err = spawn(env.dir, e.name, env.servers[e.binary], nil,
 		"--config.file="+p.config,
 		"--storage.tsdb.path="+filepath.Join(env.dir, e.name),
 		"--web.listen-address="+address,
 		"--web.enable-lifecycle",
+		"--storage.remote.flush-deadline=10s", // of the stop, when the receiver was killed
 		"--enable-feature="+e.features)
 	if err != nil {
 		return nil, err
@@ -121,7 +125,7 @@ func (p *prometheus) quiet(ctx context.Context) (sent, error) {
 		if now.pending > 0 {
 			return fmt.Errorf("%d samples are pending", now.pending)
 		}
-		if time.Since(since) < settle {
+		if time.Since(since) < standStill {
 			return errors.New("still sending")
 		}
 		return nil

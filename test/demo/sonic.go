@@ -12,12 +12,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/aviaryhq/aviary/test/demo/display"
 )
 
 // sonicFlow shows two availability zones, each with a Redis, a Pulsar cluster and a
 // Sonic: what is written in one is read in the other.
 func sonicFlow() flow {
-	return flow{service: "sonic", servers: []string{"pulsar-geo", "redis-geo"}, start: startSonic}
+	return flow{service: "sonic", binary: "sonic", panels: []string{"sonic-a", "sonic-b"}, servers: []string{"pulsar-geo", "redis-geo"}, start: startSonic}
 }
 
 type sonic struct {
@@ -31,13 +33,22 @@ type sonic struct {
 type zone struct {
 	name    string
 	run     string // tells the keys of this demo from what an earlier one has left
-	service *child
+	service *service
 	db      *redis.Client // Sonic
 	redis   *redis.Client // behind it
 
-	mu     sync.Mutex
-	writes int64           // acknowledged
-	lags   []time.Duration // of the latest ones, until the other zone had them
+	mu         sync.Mutex
+	writes     int64           // acknowledged
+	lags       []time.Duration // of the latest ones, until the other zone had them
+	ledger     *ledger         // of the writes, which arrive when the other zone has them
+	increments int64           // sent, whether they were acknowledged or not
+	surplus    *int64          // increments in this zone's Redis beyond what both zones have sent
+}
+
+// write is one that was acknowledged.
+type write struct {
+	n  int64
+	at time.Time
 }
 
 // visits is the key that both zones increment.
@@ -49,7 +60,11 @@ func (z *zone) value(n int64) string { return fmt.Sprintf("hello %d from zone %s
 
 func startSonic(ctx context.Context, env *environment) (running, error) {
 	s := &sonic{env: env, enough: make(chan struct{}), written: make(chan struct{})}
-	binary, err := build(ctx, env, "sonic")
+	for _, panel := range []string{"sonic-a", "sonic-b"} {
+		env.screen.Waiting(panel, "building sonic")
+	}
+	redis.SetLogger(noLog{}) // an error is returned, too
+	binary, err := env.binaries.path(ctx, "sonic")
 	if err != nil {
 		return s, err
 	}
@@ -61,20 +76,24 @@ func startSonic(ctx context.Context, env *environment) (running, error) {
 	}
 	for i, name := range []string{"a", "b"} {
 		letter := string(rune('A' + i))
-		if s.zones[i], err = startZone(ctx, env, name, binary, config, 6380+i, env.servers["PULSAR_"+letter+"_URL"], env.servers["REDIS_"+letter+"_URL"]); err != nil {
+		if s.zones[i], err = startZone(ctx, env, name, binary, config, topic, 6380+i, env.servers["PULSAR_"+letter+"_URL"], env.servers["REDIS_"+letter+"_URL"]); err != nil {
 			return s, err
 		}
 	}
-	env.screen.note("topics  %s-a-0 and -b-0", topic)
 	return s, nil
 }
 
-func startZone(ctx context.Context, env *environment, name, binary, config string, port int, pulsarURL, redisURL string) (*zone, error) {
-	listen, err := listenAddress(port)
+// noLog keeps the client's log from the screen.
+type noLog struct{}
+
+func (noLog) Printf(context.Context, string, ...any) {}
+
+func startZone(ctx context.Context, env *environment, name, binary, config, topic string, port int, pulsarURL, redisURL string) (*zone, error) {
+	listen, err := env.ports.listen(port)
 	if err != nil {
 		return nil, err
 	}
-	admin, err := listenAddress(9303 + port - 6380)
+	admin, err := env.ports.listen(9303 + port - 6380)
 	if err != nil {
 		return nil, err
 	}
@@ -82,14 +101,16 @@ func startZone(ctx context.Context, env *environment, name, binary, config strin
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{name: name, run: env.run, db: redis.NewClient(&redis.Options{Addr: listen, MaxRetries: -1}), redis: redis.NewClient(behind)}
-	z.service, err = spawn(env, "sonic-"+name, binary, []string{
+	z := &zone{name: name, run: env.run, db: redis.NewClient(&redis.Options{Addr: listen, MaxRetries: -1}), redis: redis.NewClient(behind), ledger: newLedger(1)}
+	panel := "sonic-" + name
+	z.service, err = startService(env, panel, admin, binary, []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=" + redisURL, "SONIC_PULSAR_URL=" + pulsarURL, "SONIC_ZONE=" + name,
 	}, "-config.file", config)
 	if err != nil {
-		return nil, err
+		return z, err
 	}
-	if err := z.service.await(ctx, "not ready", 30*time.Second, func(ctx context.Context) error { return ready(ctx, admin) }); err != nil {
+	env.screen.Control(panel, z.service)
+	if err := z.service.ready(ctx); err != nil {
 		return z, err
 	}
 	err = z.service.await(ctx, "takes no writes", 30*time.Second, func(ctx context.Context) error {
@@ -98,19 +119,35 @@ func startZone(ctx context.Context, env *environment, name, binary, config strin
 	if err := errors.Join(err, env.curves.scrape("sonic-"+name, admin)); err != nil {
 		return z, err
 	}
-	env.screen.note("zone %s  redis://%s  in front of %s  zones on http://%s/zones", name, listen, redisURL, admin)
+	env.screen.Address(panel, "zone "+name, "redis://"+listen)
+	env.screen.Address(panel, "zones", "http://"+admin+"/zones")
+	env.screen.Address(panel, "admin", "http://"+admin)
+	env.screen.Address(panel, "in front of", redisURL)
+	env.screen.Address(panel, "topic", topic+"-"+name+"-0 at "+pulsarURL)
 	return z, nil
 }
 
-// watch writes in both zones and reads each write in the other.
+// watch writes in both zones and reads each write in the other. In a zone that was killed both go
+// on when it runs again.
 func (s *sonic) watch(ctx context.Context) error {
-	for i := range s.zones {
-		s.env.screen.status(s.status(s.zones[i], s.zones[1-i]))
+	for i, from := range s.zones {
+		s.env.screen.Status("sonic-"+from.name, s.figures(from, s.zones[1-i]))
 	}
 	group, writing := errgroup.WithContext(ctx)
-	for i := range s.zones {
-		group.Go(func() error { return s.write(writing, s.zones[i], s.zones[1-i]) })
+	for i, from := range s.zones {
+		writes := make(chan write, 1<<16)
+		group.Go(func() error {
+			defer close(writes)
+			return s.write(writing, from, writes)
+		})
+		group.Go(func() error { return s.read(writing, from, s.zones[1-i], writes) })
 	}
+	counted, stop := context.WithCancel(ctx)
+	defer stop()
+	var counting sync.WaitGroup
+	counting.Go(func() { s.count(counted) })
+	defer counting.Wait()
+	defer stop()
 	if err := group.Wait(); err != nil {
 		return err
 	}
@@ -119,7 +156,9 @@ func (s *sonic) watch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (s *sonic) write(ctx context.Context, from, to *zone) error {
+// write writes in a zone until verify or the end. What a zone that was killed may not have done is
+// written again.
+func (s *sonic) write(ctx context.Context, from *zone, writes chan<- write) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for n := int64(1); ; n++ {
@@ -130,69 +169,147 @@ func (s *sonic) write(ctx context.Context, from, to *zone) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		key, value := from.key(n), from.value(n)
-		if err := errors.Join(from.db.Incr(ctx, from.visits()).Err(), from.db.Set(ctx, key, value, 0).Err()); err != nil {
-			return fmt.Errorf("cannot write in zone %s: %w", from.name, err)
+		for {
+			turn := from.service.turnNow()
+			err := from.set(ctx, n)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil || !from.service.excused(ctx, turn) {
+				return fmt.Errorf("cannot write in zone %s: %w", from.name, err)
+			}
 		}
-		began := time.Now()
-		lag, err := to.await(ctx, key, value, began)
-		if err != nil {
-			return err
-		}
+		w := write{n: n, at: time.Now()}
 		from.mu.Lock()
 		from.writes = n
+		from.ledger.send(n, w.at)
+		from.mu.Unlock()
+		select {
+		case writes <- w:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// set increments and writes.
+func (z *zone) set(ctx context.Context, n int64) error {
+	z.mu.Lock()
+	z.increments++
+	z.mu.Unlock()
+	return errors.Join(z.db.Incr(ctx, z.visits()).Err(), z.db.Set(ctx, z.key(n), z.value(n), 0).Err())
+}
+
+// read reads the writes of a zone in the other one.
+func (s *sonic) read(ctx context.Context, from, to *zone, writes <-chan write) error {
+	for w := range writes {
+		key, value := from.key(w.n), from.value(w.n)
+		for {
+			written, read := from.service.turnNow(), to.service.turnNow()
+			err := to.await(ctx, key, value)
+			if err == nil {
+				break
+			}
+			// Both: what a killed zone has acknowledged reaches the other one when it runs again.
+			if ctx.Err() != nil || !from.service.excused(ctx, written) && !to.service.excused(ctx, read) {
+				return err
+			}
+		}
+		lag := time.Since(w.at)
+		from.mu.Lock()
+		from.ledger.arrive(w.n)
 		if from.lags = append(from.lags, lag); len(from.lags) > 100 {
 			from.lags = from.lags[1:]
 		}
 		from.mu.Unlock()
-		s.env.screen.sample("sonic", func() string {
-			return fmt.Sprintf("zone %s: SET %s %q    zone %s: GET %s %.1f ms later", from.name, key, value, to.name, key, milliseconds(lag))
+		s.env.first.from("sonic")
+		s.env.screen.Sample("sonic-"+from.name, func() string {
+			return fmt.Sprintf("zone %s: SET %s %q    zone %s: GET %s %.1f ms later", from.name, key, value, to.name, key, display.Milliseconds(lag))
 		})
 	}
+	return nil
 }
 
-// await reads a key in a zone until it has the value, and returns how long that took.
-func (z *zone) await(ctx context.Context, key, value string, began time.Time) (time.Duration, error) {
+// await reads a key in a zone until it has the value.
+func (z *zone) await(ctx context.Context, key, value string) error {
 	const limit = 30 * time.Second
-	tick := time.NewTicker(200 * time.Microsecond)
-	defer tick.Stop()
+	began, pause := time.Now(), 200*time.Microsecond
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
 	for {
 		got, err := z.db.Get(ctx, key).Result()
-		lag := time.Since(began)
 		switch {
 		case err != nil && !errors.Is(err, redis.Nil):
-			return 0, fmt.Errorf("cannot read in zone %s: %w", z.name, err)
-		case got == value:
-			return lag, nil
-		case lag > limit:
-			return 0, fmt.Errorf("%s has not reached zone %s within %s", key, z.name, limit)
+			return fmt.Errorf("cannot read in zone %s: %w", z.name, err)
+		case err == nil && got == value:
+			return nil
+		case time.Since(began) > limit:
+			return fmt.Errorf("%s has not reached zone %s within %s", key, z.name, limit)
+		case time.Since(began) > time.Second:
+			pause = 20 * time.Millisecond // the other zone is killed, or so far behind that this does not matter
 		}
+		timer.Reset(pause)
 		select {
-		case <-tick.C:
+		case <-timer.C:
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
-func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
+// count compares the key that both zones increment with what they have sent: more than that was
+// done twice.
+func (s *sonic) count(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, z := range s.zones {
+			done, err := z.redis.Get(ctx, z.visits()).Int64() // first: later ones are sent meanwhile
+			if err != nil {
+				continue
+			}
+			sent := int64(0)
+			for _, from := range s.zones {
+				from.mu.Lock()
+				sent += from.increments
+				from.mu.Unlock()
+			}
+			z.mu.Lock()
+			z.surplus = new(max(0, done-sent))
+			z.mu.Unlock()
+		}
+	}
+}
 
-func (s *sonic) status(from, to *zone) func() string {
-	return func() string {
+// figures are those of a zone's panel: its writes, and how the other one has got them.
+func (s *sonic) figures(from, to *zone) func() display.Figures {
+	return func() display.Figures {
+		to.mu.Lock()
+		twice := to.surplus
+		to.mu.Unlock()
 		from.mu.Lock()
 		defer from.mu.Unlock()
-		line := fmt.Sprintf("sonic  zone %s -> %s  %d writes", from.name, to.name, from.writes)
+		missing, lag := from.ledger.behind()
+		f := display.Figures{
+			Unit: "writes", From: "zone " + from.name, To: "zone " + to.name, Sent: new(from.ledger.sent), Arrived: from.ledger.arrived,
+			Missing: new(missing), Twice: twice, Lag: lag,
+		}
 		if len(from.lags) > 0 {
 			sorted := slices.Sorted(slices.Values(from.lags))
-			line += fmt.Sprintf(", read there after %.1f ms (median), %.1f ms (longest of the last %d)",
-				milliseconds(sorted[len(sorted)/2]), milliseconds(sorted[len(sorted)-1]), len(sorted))
+			f.More = []string{fmt.Sprintf("read there after %.1f ms (median), %.1f ms (longest of the last %d)",
+				display.Milliseconds(sorted[len(sorted)/2]), display.Milliseconds(sorted[len(sorted)-1]), len(sorted))}
 		}
-		return line
+		return f
 	}
 }
 
 // verify compares the Redis of each zone with what was written in both.
-func (s *sonic) verify(ctx context.Context) ([]check, error) {
+func (s *sonic) verify(ctx context.Context) ([]display.Check, error) {
 	close(s.enough)
 	select {
 	case <-s.written:
@@ -208,7 +325,7 @@ func (s *sonic) verify(ctx context.Context) ([]check, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(checks, func(c check) bool { return !c.ok() }) {
+		if !slices.ContainsFunc(checks, func(c display.Check) bool { return !c.OK() }) {
 			return checks, nil
 		}
 		select {
@@ -219,9 +336,9 @@ func (s *sonic) verify(ctx context.Context) ([]check, error) {
 	}
 }
 
-func (s *sonic) compare(ctx context.Context) ([]check, error) {
+func (s *sonic) compare(ctx context.Context) ([]display.Check, error) {
 	ctx = context.WithoutCancel(ctx)
-	var checks []check
+	var checks []display.Check
 	var total int64
 	for i, from := range s.zones {
 		to := s.zones[1-i]
@@ -236,16 +353,16 @@ func (s *sonic) compare(ctx context.Context) ([]check, error) {
 			}
 		}
 		total += from.writes
-		checks = append(checks, check{fmt.Sprintf("written in zone %s, in zone %s's Redis", from.name, to.name), from.writes, found})
+		checks = append(checks, display.Check{What: fmt.Sprintf("written in zone %s, in zone %s's Redis", from.name, to.name), Want: from.writes, Got: found})
 	}
 	for _, z := range s.zones {
 		n, err := z.redis.Get(ctx, z.visits()).Int64()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return nil, err
 		}
-		checks = append(checks, check{fmt.Sprintf("increments in both zones, in zone %s's Redis", z.name), total, n})
+		checks = append(checks, display.Check{What: fmt.Sprintf("increments in both zones, in zone %s's Redis", z.name), Want: total, Got: n})
 	}
-	return append(checks, check{"zones that wrote nothing", 0, s.idle()}), nil
+	return append(checks, display.Check{What: "zones that wrote nothing", Want: 0, Got: s.idle()}), nil
 }
 
 // idle counts the zones without a write: a smoke of nothing proves nothing.

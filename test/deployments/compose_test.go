@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"io/fs"
 	"maps"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -60,6 +62,9 @@ func TestComposeFiles(t *testing.T) {
 					require.NoError(t, err)
 					assert.True(t, info.Mode().IsRegular() && volume.ReadOnly, volume.Source)
 				}
+				if check := service.HealthCheck; check != nil {
+					assert.NotRegexp(t, `pulsar-admin|kafka-[a-z]+\.sh`, strings.Join(check.Test, " "), "a JVM every ten seconds takes a processor")
+				}
 				for dependency, how := range service.DependsOn {
 					if how.Condition == types.ServiceConditionHealthy {
 						assert.NotNil(t, project.Services[dependency].HealthCheck, "%s waits for %s, which has no health check", service.Name, dependency)
@@ -79,7 +84,27 @@ func TestComposeFiles(t *testing.T) {
 	}
 }
 
-// checkService sees that one of our services is built from our Dockerfile, runs a file that it accepts, and is asked whether it is ready.
+// The context of an image that is compiled has all that compiling needs: what .dockerignore lets in.
+// No test builds that image, which needs the image of Go.
+func TestImagesCanBeCompiled(t *testing.T) {
+	const root = "../.."
+	context := t.TempDir()
+	text, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if entry, in := strings.CutPrefix(strings.TrimSpace(line), "!"); in {
+			said, err := run(t, nil, "cp", "-r", filepath.Join(root, entry), context)
+			require.NoError(t, err, said)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "./cmd/...")
+	build.Dir, build.Env = context, append(os.Environ(), "CGO_ENABLED=0") // as make build
+	said, err := build.CombinedOutput()
+	require.NoError(t, err, string(said))
+}
+
+// checkService sees that one of our services is built from our Dockerfile, runs a file that it
+// accepts, and is asked whether it is ready.
 func checkService(t *testing.T, service types.ServiceConfig, binary string) {
 	t.Helper()
 	require.NotNil(t, service.Build, service.Name)
@@ -157,7 +182,8 @@ func TestPrometheusScrapesWhatThereIs(t *testing.T) {
 	assert.Equal(t, "http://nightingale:9201/api/v1/write", config.RemoteWrite[0].URL)
 }
 
-// The names of metrics on the dashboard are those of the code, or of the table of docs/operations.md, where the code puts them together.
+// The names of metrics on the dashboard are those of the code, or of the tables of
+// docs/operations*.md, where the code puts them together.
 func TestDashboardHasOurMetrics(t *testing.T) {
 	text, err := os.ReadFile(composeFolder + "/grafana/aviary.json")
 	require.NoError(t, err)
@@ -198,7 +224,12 @@ func knownMetrics(t *testing.T) map[string]bool {
 			known[string(found[1])] = true
 		}
 	}
-	add(root+"/docs/operations.md", "`([a-z]+_[a-z_]+)")
+	pages, err := filepath.Glob(root + "/docs/operations*.md")
+	require.NoError(t, err)
+	require.Len(t, pages, 5)
+	for _, page := range pages {
+		add(page, "`([a-z]+_[a-z_]+)")
+	}
 	for _, dir := range []string{"internal", "pkg"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
@@ -208,4 +239,27 @@ func knownMetrics(t *testing.T) map[string]bool {
 		}))
 	}
 	return known
+}
+
+// What the health check of Pulsar asks is there.
+func TestPulsarAnswersItsHealthCheck(t *testing.T) {
+	srv := stack.Pulsar(t)
+	for name, project := range projects(t) {
+		checked := 0
+		for _, service := range project.Services {
+			if !strings.HasPrefix(service.Image, "apachepulsar/") || service.HealthCheck == nil {
+				continue
+			}
+			checked++
+			path, found := strings.CutPrefix(service.HealthCheck.Test[len(service.HealthCheck.Test)-1], "http://127.0.0.1:8080")
+			require.True(t, found, service.HealthCheck.Test)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.AdminURL()+path, http.NoBody)
+			require.NoError(t, err)
+			answer, err := http.DefaultClient.Do(request)
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			assert.Equal(t, http.StatusOK, answer.StatusCode, "%s, %s", name, service.Name)
+		}
+		assert.Equal(t, 2, checked, name)
+	}
 }

@@ -1,4 +1,5 @@
-// Package deployments checks what is below the folder deployments, but for the images, which test/containers builds. It has tests only.
+// Package deployments checks what is below the folder deployments, but for the images, which
+// test/containers builds. It has tests only.
 package deployments
 
 import (
@@ -21,10 +22,10 @@ import (
 )
 
 const (
-	root       = "../.."
-	patience   = 5 * time.Minute
-	installed  = "/usr/local/bin/" // where units look for the services
-	configured = "/etc/aviary/"
+	root        = "../.."
+	waitTimeout = 5 * time.Minute
+	installed   = "/usr/local/bin/" // where units look for the services
+	configured  = "/etc/aviary/"
 )
 
 var services = []string{"nightingale", "pigeonhole", "sonic", "eventbridge"}
@@ -58,7 +59,7 @@ func binaries(t *testing.T) string {
 // run returns what a program writes, and how it ended.
 func run(t *testing.T, env []string, argv ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
@@ -66,10 +67,11 @@ func run(t *testing.T, env []string, argv ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// systemd returns the path of one of its programs. It is an error where it cannot be had: the units have no other test.
+// systemd returns the path of one of its programs. It is an error where it cannot be had: the units
+// have no other test.
 func systemd(t *testing.T, program string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	path, err := stack.Program(ctx, program, "systemd")
 	require.NoError(t, err)
@@ -134,7 +136,8 @@ func TestUnitsRunTheServices(t *testing.T) {
 		assert.Equal(t, "/bin/kill -HUP $MAINPID", commands[3])
 		assert.Equal(t, commands[0], strings.Replace(commands[1], " -config.file", " -config.check -config.file", 1), "what is checked is what is started")
 		for _, command := range commands[:3] {
-			// The file of the unit is the example of configs, and the program is asked to check: also with the arguments of ExecStart.
+			// The file of the unit is the example of configs, and the program is asked to check:
+			// also with the arguments of ExecStart.
 			assert.Contains(t, command, configured+service+".yaml")
 			fields := strings.Fields(strings.NewReplacer(installed, bin+"/", configured, root+"/configs/").Replace(command))
 			if !slices.Contains(fields, "-config.check") {

@@ -1,4 +1,5 @@
-// Package examples runs the consumers of examples/consumers as who copies them would, and compares what they print with what was sent.
+// Package examples runs the consumers of examples/consumers as who copies them would, and compares
+// what they print with what was sent.
 package examples
 
 import (
@@ -12,12 +13,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/systems/owned"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -33,6 +35,7 @@ const (
 	consumers      = "../../examples/consumers"
 	installTimeout = 10 * time.Minute
 	runTimeout     = 2 * time.Minute
+	stopTimeout    = 10 * time.Second // of what holds the output of a process that has ended
 )
 
 // theService is the variable that says which service a process of this binary is.
@@ -58,8 +61,9 @@ func languages() []language {
 	return []language{{"go", readyGo}, {"python", readyPython}, {"java", readyJava}}
 }
 
-// inEach runs a test for the example of a service in each language, side by side. One that cannot be had fails the test when the environment
-// variable CI is set and is skipped elsewhere. What is made for them is in dir, and is made once.
+// inEach runs a test for the example of a service in each language, side by side. One that cannot
+// be had fails the test when the environment variable CI is set and is skipped elsewhere. What is
+// made for them is in dir, and is made once.
 func inEach(t *testing.T, dir, service string, test func(t *testing.T, example []string)) {
 	t.Helper()
 	for _, l := range languages() {
@@ -157,15 +161,17 @@ func command(ctx context.Context, dir string, args ...string) error {
 	var out bytes.Buffer
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
-	p, err := start(cmd)
+	cmd.WaitDelay = stopTimeout
+	p, err := owned.Start(cmd, nil)
 	if err != nil {
 		return err
 	}
 	select {
-	case err = <-p.ended:
+	case <-p.Ended():
+		err = p.Wait()
 	case <-ctx.Done():
-		p.signal(syscall.SIGKILL)
-		err = errors.Join(ctx.Err(), <-p.ended)
+		p.SignalGroup(syscall.SIGKILL)
+		err = errors.Join(ctx.Err(), p.Wait())
 	}
 	if err != nil {
 		text := out.Bytes()
@@ -173,31 +179,6 @@ func command(ctx context.Context, dir string, args ...string) error {
 	}
 	return nil
 }
-
-// process is a process in a group of its own, which the kernel kills when this one dies.
-type process struct {
-	cmd   *exec.Cmd
-	ended chan error
-}
-
-func start(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = 10 * time.Second
-	p, started := &process{cmd, make(chan error, 1)}, make(chan error)
-	go func() {
-		// The kernel means the thread that has started the process: this goroutine keeps it until the end.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			p.ended <- cmd.Wait()
-		}
-	}()
-	return p, <-started
-}
-
-func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
 
 // output is what a process has printed so far, in whole lines.
 type output struct {
@@ -221,7 +202,8 @@ func (o *output) count() int {
 	return len(o.lines)
 }
 
-// printed runs an example until it has printed n lines, stops it as a user does, and returns all that it has printed.
+// printed runs an example until it has printed n lines, stops it as a user does, and returns all
+// that it has printed.
 func printed(t *testing.T, example []string, n int, args ...string) []string {
 	t.Helper()
 	cmd := exec.Command(example[0], append(example[1:len(example):len(example)], args...)...)
@@ -229,7 +211,8 @@ func printed(t *testing.T, example []string, n int, args ...string) []string {
 	require.NoError(t, err)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = to, &log
-	p, err := start(cmd)
+	cmd.WaitDelay = stopTimeout
+	p, err := owned.Start(cmd, nil)
 	require.NoError(t, err)
 	to.Close()
 	var out output
@@ -241,11 +224,11 @@ func printed(t *testing.T, example []string, n int, args ...string) []string {
 	deadline := time.After(runTimeout)
 	for ended := false; out.count() < n && !ended; {
 		select {
-		case early = <-p.ended:
-			ended = true
+		case <-p.Ended():
+			early, ended = p.Wait(), true
 		case <-deadline:
-			p.signal(syscall.SIGKILL)
-			early, ended = errors.Join(errors.New("too late"), <-p.ended), true
+			p.SignalGroup(syscall.SIGKILL)
+			early, ended = errors.Join(errors.New("too late"), p.Wait()), true
 		case <-time.After(5 * time.Millisecond):
 		}
 		if ended {
@@ -253,12 +236,13 @@ func printed(t *testing.T, example []string, n int, args ...string) []string {
 			t.Fatalf("it has printed %d of %d lines: %v\n%s", out.count(), n, early, &log)
 		}
 	}
-	p.signal(syscall.SIGTERM)
+	p.SignalGroup(syscall.SIGTERM)
 	select {
-	case err = <-p.ended:
+	case <-p.Ended():
+		err = p.Wait()
 	case <-time.After(20 * time.Second):
-		p.signal(syscall.SIGKILL)
-		t.Fatalf("it did not stop: %v\n%s", <-p.ended, &log)
+		p.SignalGroup(syscall.SIGKILL)
+		t.Fatalf("it did not stop: %v\n%s", p.Wait(), &log)
 	}
 	if code := cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGTERM) { // so Java says that it was stopped
 		require.NoError(t, err, "%s", &log)

@@ -1,9 +1,7 @@
 package examples
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"os"
@@ -13,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/snappy"
+	"github.com/aviaryhq/aviary/test/systems/remotewrite"
+
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,8 +21,8 @@ import (
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
-// request is what a sender writes at one time: many series with a sample each, and some that are odd. want has what a consumer is to print of it,
-// by series, in order.
+// request is what a sender writes at one time: many series with a sample each, and some that are
+// odd. want has what a consumer is to print of it, by series, in order.
 func request(round int) (req *prompb.WriteRequest, want map[string][]string) {
 	req, want = new(prompb.WriteRequest), map[string][]string{}
 	at := 1_700_000_000_000 + int64(round)*15_000
@@ -78,22 +77,13 @@ func request(round int) (req *prompb.WriteRequest, want map[string][]string) {
 
 func write(t *testing.T, address string, req *prompb.WriteRequest) {
 	t.Helper()
-	body, err := req.Marshal()
-	require.NoError(t, err)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // as a sender does, until it is ready
-		r, err := http.NewRequest(http.MethodPost, "http://"+address+"/api/v1/write", bytes.NewReader(snappy.Encode(nil, body)))
+		answer, err := remotewrite.Send(t.Context(), "http://"+address+"/api/v1/write", req, nil)
 		require.NoError(t, err)
-		r.Header.Set("Content-Type", "application/x-protobuf")
-		r.Header.Set("Content-Encoding", "snappy")
-		resp, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		text, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		require.NoError(t, err)
-		if resp.StatusCode == http.StatusNoContent {
+		if answer.Status == http.StatusNoContent {
 			return
 		}
-		require.True(t, resp.StatusCode == http.StatusServiceUnavailable && time.Now().Before(deadline), "%d %s", resp.StatusCode, text)
+		require.True(t, answer.Status == http.StatusServiceUnavailable && time.Now().Before(deadline), "%d %s", answer.Status, answer.Text)
 	}
 }
 
@@ -123,7 +113,8 @@ func bySeries(t *testing.T, lines []string) map[string][]string {
 	return all
 }
 
-// TestNightingaleConsumers: every consumer prints every sample of every format once, each series in order, and goes on where it has stopped.
+// TestNightingaleConsumers: every consumer prints every sample of every format once, each series in
+// order, and goes on where it has stopped.
 func TestNightingaleConsumers(t *testing.T) {
 	const rounds = 3
 	pulsar := stack.Pulsar(t)

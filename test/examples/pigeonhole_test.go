@@ -1,7 +1,6 @@
 package examples
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,9 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/test/systems/kafka"
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 
 	"github.com/IBM/sarama"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -54,7 +56,8 @@ func route(t *testing.T, pulsar *stack.PulsarServer, source string) string {
 	return topic
 }
 
-// checkMessages compares what the consumers print with what was sent. Messages are told apart by their last header.
+// checkMessages compares what the consumers print with what was sent. Messages are told apart by
+// their last header.
 func checkMessages(t *testing.T, pulsar *stack.PulsarServer, topic string, want []message) {
 	t.Helper()
 	inEach(t, t.TempDir(), "pigeonhole", func(t *testing.T, example []string) {
@@ -74,6 +77,15 @@ func checkMessages(t *testing.T, pulsar *stack.PulsarServer, topic string, want 
 			assert.Equal(t, one, got["m"+strconv.Itoa(i)], "message %d", i)
 		}
 	})
+}
+
+// send stores records, which then have their partitions and offsets.
+func send(t *testing.T, brokers []string, records []*sarama.ProducerMessage) {
+	t.Helper()
+	producer, err := sarama.NewSyncProducer(brokers, kafka.Durable())
+	require.NoError(t, err)
+	defer producer.Close()
+	require.NoError(t, producer.SendMessages(records))
 }
 
 // TestPigeonholeConsumersOfKafka: records with all that they may have.
@@ -106,22 +118,15 @@ func TestPigeonholeConsumersOfKafka(t *testing.T) {
 		many = append(many, fmt.Sprintf("h%d", (i*7919)%500), strconv.Itoa(i))
 	}
 	records = append(records, &sarama.ProducerMessage{Key: text("h"), Value: text("many"), Headers: h(many...)})
-	cfg := sarama.NewConfig()
-	cfg.Producer.Return.Successes, cfg.Version = true, sarama.V2_8_0_0
-	producer, err := sarama.NewSyncProducer(kafka.Brokers(), cfg)
-	require.NoError(t, err)
-	defer producer.Close()
 	for i, r := range records {
 		r.Topic, r.Timestamp = source, time.UnixMilli(1_700_000_000_123+int64(i))
 		r.Headers = append(r.Headers, h("z", "m"+strconv.Itoa(i))...)
 	}
-	require.NoError(t, producer.SendMessages(records))
+	send(t, kafka.Brokers(), records)
 
-	client, err := sarama.NewClient(kafka.Brokers(), cfg)
+	admin, err := sarama.NewClusterAdmin(kafka.Brokers(), sarama.NewConfig())
 	require.NoError(t, err)
-	defer client.Close()
-	admin, err := sarama.NewClusterAdminFromClient(client)
-	require.NoError(t, err)
+	defer admin.Close()
 	described, err := admin.DescribeTopics([]string{source})
 	require.NoError(t, err)
 	id := base64.RawURLEncoding.EncodeToString(described[0].Uuid[:])
@@ -152,19 +157,9 @@ func TestPigeonholeConsumersOfKafka(t *testing.T) {
 // TestPigeonholeConsumersOfRabbitMQ: properties, and headers of every type.
 func TestPigeonholeConsumersOfRabbitMQ(t *testing.T) {
 	rabbit, pulsar := stack.RabbitMQ(t), stack.Pulsar(t)
-	connection, err := amqp.Dial(rabbit.URL())
-	require.NoError(t, err)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
 	queue := rabbit.Name(t)
-	_, err = channel.QueueDeclare(queue, true, false, false, false, nil)
-	require.NoError(t, err)
-	defer func() {
-		_, err := channel.QueueDelete(queue, false, false, false)
-		assert.NoError(t, err)
-	}()
-	require.NoError(t, channel.Confirm(false))
+	require.NoError(t, rabbitmq.Declare(rabbit.URL(), queue))
+	defer func() { assert.NoError(t, rabbitmq.Delete(rabbit.URL(), queue)) }()
 	at := time.Unix(1_700_000_000, 0)
 	for _, p := range []amqp.Publishing{
 		{Body: []byte("bare"), Headers: amqp.Table{"z": "m0"}},
@@ -178,9 +173,7 @@ func TestPigeonholeConsumersOfRabbitMQ(t *testing.T) {
 			"table": amqp.Table{"a": "b", "n": int64(1)},
 		}},
 	} {
-		d, err := channel.PublishWithDeferredConfirmWithContext(context.Background(), "", queue, true, false, p)
-		require.NoError(t, err)
-		require.True(t, d.Wait())
+		require.NoError(t, rabbitmq.Publish(t.Context(), rabbit.URL(), queue, p))
 	}
 	origin := func(id string) map[string]any {
 		return map[string]any{"system": "rabbitmq", "cluster": "rabbitmq", "topic": queue, "partition": nil, "offset": nil, "id": id}

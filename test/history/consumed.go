@@ -66,14 +66,14 @@ const (
 // Delivery is one call of a handler.
 type Delivery struct {
 	ID string
-	// Start and End are moments of the history, from 1: of two events the later one has the larger number. End is 0
-	// while there is none.
+	// Start and End are moments of the history, from 1: of two events the later one has the larger
+	// number. End is 0 while there is none.
 	Start, End int
 	Result     Result
 	// Attempt is what the handler was told, from 1.
 	Attempt int
-	// Lapsed: the message was no longer the consumer's when it ended, another consumer has been sent it. What it did
-	// counts neither way.
+	// Lapsed: the message was no longer the consumer's when it ended, another consumer has been
+	// sent it. What it did counts neither way.
 	Lapsed bool
 }
 
@@ -86,11 +86,13 @@ type Consumed struct {
 	Backlog int
 	// DeadLetters holds the ids of the messages on the dead-letter topic.
 	DeadLetters map[string]bool
-	// Ordered: the messages of a group are handled in their order. None is begun before all in front of it were handled,
-	// and not while another of its group is; and what is handled again is followed by all behind it.
+	// Ordered: the messages of a group are handled in their order. None is begun before all in
+	// front of it were handled, and not while another of its group is; and what is handled again is
+	// followed by all behind it.
 	Ordered bool
-	// Loose holds the groups in which what is handled again need not be followed by what is behind it: another consumer
-	// had them, and what was handled first may have been acknowledged without what was handled before it.
+	// Loose holds the groups in which what is handled again need not be followed by what is behind
+	// it: another consumer had them, and what was handled first may have been acknowledged without
+	// what was handled before it.
 	Loose map[string]bool
 	// Attempts: a message that failed comes again with the next attempt.
 	Attempts bool
@@ -153,7 +155,8 @@ func (c Consumed) forgotten(place map[string]Place) (out []Violation) {
 	slices.SortFunc(calls, func(a, b Delivery) int { return cmp.Compare(a.Start, b.Start) })
 	last := make(map[string]Delivery)
 	for _, d := range calls {
-		if before, ok := last[d.ID]; ok && before.Result == Failed && d.Attempt != before.Attempt+1 {
+		before, ok := last[d.ID]
+		if ok && before.Result == Failed && before.End < d.Start && d.Attempt != before.Attempt+1 {
 			out = append(out, Violation{Forgotten, fmt.Sprintf("%s came with attempt %d behind attempt %d", place[d.ID], d.Attempt, before.Attempt)})
 		}
 		last[d.ID] = d

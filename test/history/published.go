@@ -19,7 +19,8 @@ const (
 
 // Record is one record that a caller gave to a publisher.
 type Record struct {
-	// Stream is a caller that gives its records one after the other, N the record's number, ascending.
+	// Stream is a caller that gives its records one after the other, N the record's number,
+	// ascending.
 	Stream string
 	N      int
 	Fate   Fate
@@ -81,7 +82,8 @@ func (p Published) Check() []Violation {
 			violation(Unknown, "%s#%d is stored", id.stream, id.n)
 		}
 	}
-	// What is not stored at all is found above: here the numbers of a stream are counted without gaps.
+	// What is not stored at all is found above: here the numbers of a stream are counted without
+	// gaps.
 	rank := make(map[way]map[int]int)
 	sequences := make(map[way]*Sequence)
 	for l, set := range numbers {

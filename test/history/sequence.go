@@ -2,9 +2,10 @@ package history
 
 import "fmt"
 
-// Sequence watches the messages of one group, numbered from 0 in the order of the log, as they are handled or stored.
-// Messages may come again after a failure, and then all behind them must, too: each one that comes is at most the one
-// behind the last, and the last of all is the newest. The zero Sequence has seen nothing.
+// Sequence watches the messages of one group, numbered from 0 in the order of the log, as they are
+// handled or stored. Messages may come again after a failure, and then all behind them must, too:
+// each one that comes is at most the one behind the last, and the last of all is the newest. The
+// zero Sequence has seen nothing.
 type Sequence struct {
 	next    int
 	excused map[int]bool
@@ -36,7 +37,8 @@ func (s *Sequence) See(n int) error {
 	return nil
 }
 
-// Fail notes that message n was tried and has to come again. It fails when a message before n was left out.
+// Fail notes that message n was tried and has to come again. It fails when a message before n was
+// left out.
 func (s *Sequence) Fail(n int) error {
 	err := s.See(n)
 	s.next = n
@@ -62,9 +64,10 @@ func InOrder(seen []int, n int) error {
 	return s.End(n)
 }
 
-// Followed watches the messages of one group at a place that may keep some of those that are sent together and get them
-// all again because of the others: what counts is that the last time that a message comes is behind the last time that
-// the one before it does. The zero Followed has seen nothing.
+// Followed watches the messages of one group at a place that may keep some of those that are sent
+// together and get them all again because of the others: what counts is that the last time that a
+// message comes is behind the last time that the one before it does. The zero Followed has seen
+// nothing.
 type Followed struct {
 	last  map[int]int // by message: when it came last
 	total int
@@ -79,7 +82,8 @@ func (f *Followed) See(n int) {
 	f.last[n] = f.total
 }
 
-// End fails unless each of n messages came, and was followed by all behind it the last time that it came.
+// End fails unless each of n messages came, and was followed by all behind it the last time that it
+// came.
 func (f *Followed) End(n int) error {
 	for i := range n {
 		if f.last[i] == 0 {

@@ -1,13 +1,13 @@
 package integration
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"sync"
 	"testing"
 
-	"github.com/klauspost/compress/snappy"
+	"github.com/aviaryhq/aviary/test/systems/remotewrite"
+
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
@@ -137,16 +137,9 @@ func TestNightingaleTopicsByTemplate(t *testing.T) {
 			})
 			s.awaitReady(t)
 			for sender := range 4 {
-				body, err := batchOf(sender, 20, 5).Marshal()
+				answer, err := remotewrite.Send(t.Context(), s.write, batchOf(sender, 20, 5), http.Header{"X-Scope-Orgid": {"acme"}})
 				require.NoError(t, err)
-				r, err := http.NewRequest(http.MethodPost, s.write, bytes.NewReader(snappy.Encode(nil, body)))
-				require.NoError(t, err)
-				r.Header.Set("Content-Type", "application/x-protobuf")
-				r.Header.Set("X-Scope-OrgID", "acme")
-				resp, err := http.DefaultClient.Do(r)
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				require.Equal(t, http.StatusNoContent, resp.StatusCode)
+				require.Equal(t, http.StatusNoContent, answer.Status, answer.Text)
 			}
 			count := func(name string) (n int) {
 				for _, m := range readTopic(t, pulsar.URL(), at(name)) {

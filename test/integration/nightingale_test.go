@@ -1,11 +1,9 @@
 package integration
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"sync"
@@ -13,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/snappy"
+	"github.com/aviaryhq/aviary/test/systems/remotewrite"
+
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -81,24 +80,8 @@ func (s *nightingaleService) awaitReady(t *testing.T) {
 
 // send posts a request as Prometheus does, once.
 func (s *nightingaleService) send(req *prompb.WriteRequest) (status int, answer string, header http.Header, err error) {
-	body, err := req.Marshal()
-	if err != nil {
-		return 0, "", nil, err
-	}
-	r, err := http.NewRequest(http.MethodPost, s.write, bytes.NewReader(snappy.Encode(nil, body)))
-	if err != nil {
-		return 0, "", nil, err
-	}
-	r.Header.Set("Content-Type", "application/x-protobuf")
-	r.Header.Set("Content-Encoding", "snappy")
-	r.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return 0, "", nil, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(text), resp.Header, err
+	a, err := remotewrite.Send(context.Background(), s.write, req, nil)
+	return a.Status, a.Text, a.Header, err
 }
 
 // jsonMessage is a message of the json format, with its key.
@@ -235,7 +218,7 @@ func TestNightingaleStartsBeforePulsar(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.NotEmpty(t, header.Get("Retry-After"))
-	assert.Contains(t, answer, "away")
+	assert.Contains(t, answer, "unavailable")
 
 	require.NoError(t, pulsar.Start(t.Context()))
 	s.awaitReady(t)
@@ -247,7 +230,7 @@ func TestNightingaleStartsBeforePulsar(t *testing.T) {
 	}
 }
 
-func TestNightingaleStopsWhilePulsarIsAway(t *testing.T) {
+func TestNightingaleStopsWhilePulsarIsUnavailable(t *testing.T) {
 	pulsar := stack.PrivatePulsar(t)
 	topic := pulsar.Topic(t, pulsar.Namespace(t), 0)
 	require.NoError(t, pulsar.Kill())
@@ -374,7 +357,7 @@ func killUnderLoad(t *testing.T, pulsar *stack.PulsarServer, kills int) (again i
 		assert.GreaterOrEqual(t, rounds[sender], want, "sender %d", sender)
 		assert.LessOrEqual(t, rounds[sender], want+series, "one request may have been stored without having been acknowledged")
 	}
-	// No more than what was under way: a request of each sender at each kill.
+	// No more than what was in flight: a request of each sender at each kill.
 	assert.LessOrEqual(t, repeated(seen), kills*senders*series)
 	t.Logf("%d requests acknowledged, %d refused, %d samples stored, %d of them repeated", acknowledged[0].Load()+acknowledged[1].Load()+acknowledged[2].Load()+acknowledged[3].Load(),
 		refused.Load(), len(seen), repeated(seen))

@@ -1,14 +1,13 @@
 package integration
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"testing"
 
-	"github.com/klauspost/compress/snappy"
+	"github.com/aviaryhq/aviary/test/systems/remotewrite"
+
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -51,22 +50,12 @@ func TestNightingaleSpeaksVersion2(t *testing.T) {
 			Exemplars: []writev2.Exemplar{{LabelsRefs: labels("trace_id", "t1"), Value: 3, Timestamp: 4}},
 		})
 	req.Symbols = table.Symbols()
-	body, err := req.Marshal()
+	answer, err := remotewrite.Send(t.Context(), s.write, req, nil)
 	require.NoError(t, err)
-	post, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.write, bytes.NewReader(snappy.Encode(nil, body)))
-	require.NoError(t, err)
-	post.Header.Set("Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request")
-	post.Header.Set("Content-Encoding", "snappy")
-	post.Header.Set("X-Prometheus-Remote-Write-Version", "2.0.0")
-	resp, err := http.DefaultClient.Do(post)
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
-	assert.Contains(t, string(text), "1 of 102 series are invalid")
+	assert.Equal(t, http.StatusBadRequest, answer.Status)
+	assert.Contains(t, answer.Text, "1 of 102 series are invalid")
 	for kind, want := range map[string]string{"Samples": "200", "Histograms": "1", "Exemplars": "1"} {
-		assert.Equal(t, want, resp.Header.Get("X-Prometheus-Remote-Write-"+kind+"-Written"), kind)
+		assert.Equal(t, want, answer.Header.Get("X-Prometheus-Remote-Write-"+kind+"-Written"), kind)
 	}
 
 	last := map[string]int64{}

@@ -9,17 +9,17 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long goroutines may take to end after the last test: a request to
+// endTimeout is how long goroutines may take to end after the last test: a request to
 // Pulsar that was given up goes on behind until its operation timeout, and sarama's
 // breakers sleep for ten seconds.
-const patience = 15 * time.Second
+const endTimeout = 15 * time.Second
 
-// Main runs the tests, those of a *testing.M, and exits: with 1 if a goroutine is left that is neither a known
-// leak of a library nor among ignored.
+// Main runs the tests, those of a *testing.M, and exits: with 1 if a goroutine is left that is
+// neither a known leak of a library nor among ignored.
 func Main(m interface{ Run() int }, ignored ...goleak.Option) {
 	code := m.Run()
 	options := append(known(), ignored...)
-	for deadline := time.Now().Add(patience); code == 0; {
+	for deadline := time.Now().Add(endTimeout); code == 0; {
 		err := goleak.Find(options...)
 		if err == nil {
 			break

@@ -1,6 +1,7 @@
 package pigeonhole
 
 import (
+	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -8,12 +9,16 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
 	"github.com/aviaryhq/aviary/internal/trial"
+	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -33,8 +38,8 @@ func tried(t *testing.T, text string) (lines string, failed int) {
 	return out.String(), failed
 }
 
-// away is an address where nobody listens.
-func away(t *testing.T) string {
+// unreachable is an address where nobody listens.
+func unreachable(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -42,22 +47,22 @@ func away(t *testing.T) string {
 	return l.Addr().String()
 }
 
+func pulsarConfig(srv *stack.PulsarServer) messaging.Config {
+	cfg := messaging.DefaultConfig()
+	cfg.URL, cfg.AdminURL = srv.URL(), srv.AdminURL()
+	return cfg
+}
+
 // -config.connect tells of each thing of each route, and makes nothing.
 func TestConnect(t *testing.T) {
 	kafka, rabbit, pulsar := stack.Kafka(t), stack.RabbitMQ(t), stack.Pulsar(t)
 	ns := pulsar.Namespace(t)
 	topic, queue := kafka.Topic(t, 1), rabbit.Name(t)
-	conn, err := amqp.Dial(rabbit.URL())
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
-	ch, err := conn.Channel()
-	require.NoError(t, err)
-	_, err = ch.QueueDeclare(queue, true, false, false, false, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _, err := ch.QueueDelete(queue, false, false, false); assert.NoError(t, err) })
+	require.NoError(t, rabbitmq.Declare(rabbit.URL(), queue))
+	t.Cleanup(func() { assert.NoError(t, rabbitmq.Delete(rabbit.URL(), queue)) })
 	p := pulsar.Topic(t, ns, 2)
 	text := strings.NewReplacer("KAFKA", kafka.Brokers()[0], "RABBIT", "amqp://"+rabbit.Addr()+"/", "ADMIN", pulsar.AdminURL(), "PULSAR", pulsar.URL(),
-		"AWAY", away(t), "TOPIC", topic, "QUEUE", queue, "PT", p, "NS", ns)
+		"AWAY", unreachable(t), "TOPIC", topic, "QUEUE", queue, "PT", p, "NS", ns)
 
 	lines, failed := tried(t, text.Replace(`
 routes:
@@ -87,7 +92,7 @@ routes:
   routes[0].to: queue QUEUE: ok
   routes[1].source.rabbitmq.url RABBIT: ok
   routes[1].source.rabbitmq.queues[0] QUEUE: ok
-  routes[1].source.rabbitmq.queues[1] QUEUE-2: note: does not exist yet; the start makes it, if this user may
+  routes[1].source.rabbitmq.queues[1] QUEUE-2: note: does not exist yet; the start creates it, if this user may do that
   routes[1].sink.pulsar.url PULSAR: ok
   routes[1].sink.pulsar.admin_url ADMIN: ok
   routes[1].to: topic PT: ok
@@ -95,7 +100,7 @@ routes:
   routes[2].source.pulsar.url PULSAR: ok
   routes[2].source.pulsar.admin_url ADMIN: ok
   routes[2].source.pulsar: topic PT: ok
-  routes[2].source.pulsar.subscription s of PT: note: does not exist yet; the first use creates it, and begins at the earliest message
+  routes[2].source.pulsar.subscription s of PT: note: does not exist yet; the first use creates it, if the broker allows that, and begins at the earliest message
   routes[2].sink.kafka.brokers KAFKA: ok
   routes[2].to: topic TOPIC-2: note: does not exist yet; the first use creates it
   routes[3].source.kafka.brokers KAFKA: ok
@@ -138,10 +143,49 @@ routes:
 	} {
 		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)
 	}
+	// Who keeps the number of a partition needs as many.
+	three, two := kafka.Topic(t, 3), pulsar.Topic(t, ns, 2)
+	text = strings.NewReplacer("KAFKA", kafka.Brokers()[0], "PULSAR", pulsar.URL(), "THREE", three, "TWO", two, "NS", ns, "ENOUGH", pulsar.Topic(t, ns, 3),
+		"ONE", kafka.Topic(t, 1), "WIDE", kafka.Topic(t, 2), "ADMIN", pulsar.AdminURL())
+	client, err := messaging.Dial(t.Context(), pulsarConfig(pulsar))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
+	require.NoError(t, client.Namespace(ns).SetDeduplication(t.Context(), false))
+	lines, failed = tried(t, text.Replace(`
+routes:
+- {name: a, source: {kafka: {brokers: [KAFKA], group: g, topics: [ONE, THREE]}}, sink: {pulsar: {url: PULSAR, partition: source}}, to: TWO, guarantee: effectively_once}
+- {name: b, source: {kafka: {brokers: [KAFKA], group: g, topics: [THREE]}}, sink: {pulsar: {url: PULSAR, partition: source}}, to: "persistent://NS/none"}
+- {name: c, source: {kafka: {brokers: [KAFKA], group: g, topics: [THREE]}}, sink: {pulsar: {url: PULSAR, partition: source}}, to: ENOUGH}
+- {name: d, source: {kafka: {brokers: [KAFKA], group: g, topics: [ONE]}}, sink: {pulsar: {url: PULSAR, partition: source}}, to: "persistent://NS/none"}
+- {name: e, source: {kafka: {brokers: [KAFKA], group: g, topics: [THREE]}}, sink: {pulsar: {url: PULSAR}}, to: TWO}
+- {name: f, source: {pulsar: {url: PULSAR, subscription: s, topics: [ENOUGH]}}, sink: {kafka: {brokers: [KAFKA], partition: source}}, to: WIDE}
+- {name: g, source: {pulsar: {url: PULSAR, subscription: s, topics: [ENOUGH]}},
+   sink: {kafka: {brokers: [KAFKA], partition: source, missing_topic: create, create_partitions: 3}}, to: WIDE-2}
+- {name: h, source: {kafka: {brokers: [KAFKA], group: g, pattern: "THREE.*"}}, sink: {pulsar: {url: PULSAR, partition: source}}, to: TWO}
+- {name: i, source: {kafka: {brokers: [KAFKA], group: g, topics: [THREE]}}, sink: {pulsar: {url: PULSAR, admin_url: ADMIN, partition: source}}, to: ENOUGH,
+   guarantee: effectively_once, dead_letter: {to: TWO, sink: {pulsar: {url: PULSAR, partition: source}}}}
+`))
+	assert.Equal(t, 4, failed, lines)
+	for _, want := range []string{
+		`routes\[0\].to: partitions: it has 2, and THREE has 3: messages from partitions that it does not have are refused`,
+		`routes\[1\].to: partitions: create it with 3 partitions, as many as THREE has: .*`,
+		`routes\[2\].to: partitions: ok`,
+		`routes\[3\].to: partitions: ok`,
+		`routes\[5\].to: partitions: it has 2, and ENOUGH has 3: .*`,
+		`routes\[6\].to: partitions: ok`,
+		`routes\[7\].to: partitions: note: not tried: it needs as many as the widest topic that the source's pattern will match`,
+		`routes\[8\].to: partitions: ok`,
+		`routes\[8\].to: deduplication: note: off: a connection that breaks may store messages twice, unless .*`,
+		`routes\[8\].dead_letter.to: partitions: it has 2, and THREE has 3: .*`,
+	} {
+		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)
+	}
+	assert.NotContains(t, lines, "routes[4].to: partitions")
+
 	stats := pulsar.Stats(t, p)
 	assert.Empty(t, stats.Subscriptions)
-	_, err = ch.QueueDeclarePassive(queue+"-2", true, false, false, false, nil)
-	assert.ErrorContains(t, err, "NOT_FOUND")
-	ch, err = conn.Channel() // for the end
-	require.NoError(t, err)
+	assert.ErrorContains(t, rabbitmq.With(rabbit.URL(), func(c *amqp.Channel) error {
+		_, err := c.QueueDeclarePassive(queue+"-2", true, false, false, false, nil)
+		return err
+	}), "NOT_FOUND")
 }

@@ -167,9 +167,9 @@ func TestBrokersRestart(t *testing.T) {
 	stopAndCount(t, all)
 }
 
-// TestSinkAway: each of the three for a minute under load, within the bounds, and the
+// TestSinkUnavailable: each of the three for a minute under load, within the bounds, and the
 // other route of the process does not notice.
-func TestSinkAway(t *testing.T) {
+func TestSinkUnavailable(t *testing.T) {
 	near := everyPairOf(newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t)))
 	far, lines := everyPairBehindProxies(t)
 	const bound = 2000
@@ -250,9 +250,9 @@ func TestRebalances(t *testing.T) {
 	}
 }
 
-// TestStopWithTheSinksAway ends in order within shutdown_timeout, however much longer the parts' own timeouts are: what is
-// in flight stays at the sources.
-func TestStopWithTheSinksAway(t *testing.T) {
+// TestStopWithTheSinksUnavailable ends in order within shutdown_timeout, however much longer the parts'
+// own timeouts are: what is in flight stays at the sources.
+func TestStopWithTheSinksUnavailable(t *testing.T) {
 	kafka, rabbit, pulsar := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t))
 	places := []string{kafka.place(t), rabbit.place(t), pulsar.place(t)}
 	const limit = 6 * time.Second
@@ -299,8 +299,8 @@ func TestMemoryAlarm(t *testing.T) {
 	s.moved("alarm", 200)
 	_, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MiB")
 	require.NoError(t, err)
-	st := s.await("alarm", 30*time.Second, func(st pigeonhole.Status) bool { return st.State == "trouble" && st.InFlight > 0 })
-	assert.Contains(t, fmt.Sprint(st.Trouble), "low on memory")
+	st := s.await("alarm", 30*time.Second, func(st pigeonhole.Status) bool { return st.State == "unhealthy" && st.InFlight > 0 })
+	assert.Contains(t, fmt.Sprint(st.Unhealthy), "low on memory")
 	assert.LessOrEqual(t, st.InFlight, 500)
 	_, err = server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.6")
 	require.NoError(t, err)
@@ -361,7 +361,7 @@ func TestRoutesAreAlone(t *testing.T) {
 	kafka.put(t, good, 0, 100)
 	arriving(t, pulsar, target).all(100, 30*time.Second)
 	for _, name := range []string{"unreachable", "missing_topic", "missing_queue", "credentials", "sink_away"} {
-		st := s.await(name, 40*time.Second, func(st pigeonhole.Status) bool { return st.State == "trouble" })
+		st := s.await(name, 40*time.Second, func(st pigeonhole.Status) bool { return st.State == "unhealthy" })
 		assert.NotEmpty(t, st.LastError, name)
 		assert.NotContains(t, st.LastError, "hunter2", name)
 		t.Log(name, st.LastError)

@@ -61,7 +61,7 @@ func TestTooLarge(t *testing.T) {
 	}{
 		{"kafka", kafka, fmt.Sprintf("kafka: {brokers: [%q], max_message_bytes: 10KiB}", kafka.broker), kafka.place(t), 20 << 10, true},
 		{"kafka_server", kafka, kafka.sink(), narrow, 50_000, false},
-		{"rabbitmq", rabbit, fmt.Sprintf("rabbitmq: {url: %q, max_message_size: 10KiB}", rabbit.url), rabbit.place(t), 20 << 10, true},
+		{"rabbitmq", rabbit, fmt.Sprintf("rabbitmq: {url: %q, max_message_bytes: 10KiB}", rabbit.url), rabbit.place(t), 20 << 10, true},
 		{"pulsar_server", pulsar, pulsar.sink(), pulsar.place(t), 8 << 20, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestGaps(t *testing.T) {
 				return
 			}
 			require.Eventually(t, func() bool { return got.distinct() == 150 }, 30*time.Second, 20*time.Millisecond)
-			assert.Contains(t, s.Log(), "messages are gone unread")
+			assert.Contains(t, s.Log(), "messages were deleted before they were read")
 			_, metrics := s.Ask(http.MethodGet, "/metrics")
 			assert.Regexp(t, `pigeonhole_kafka_gaps_total\{[^}]*\} 1\n`, string(metrics))
 			assert.Zero(t, got.copies())

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/systems/kafka"
 
 	"github.com/IBM/sarama"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -46,8 +47,8 @@ func some[T any](t testing.TB, n int, from <-chan T) []T {
 // send stores records as they are.
 func (k *kafkaSystem) send(t testing.TB, records ...*sarama.ProducerMessage) {
 	t.Helper()
-	cfg := sarama.NewConfig()
-	cfg.Producer.Return.Successes, cfg.Version, cfg.Producer.MaxMessageBytes = true, sarama.V2_8_0_0, 20<<20
+	cfg := kafka.Durable()
+	cfg.Producer.MaxMessageBytes = 20 << 20
 	producer, err := sarama.NewSyncProducer(k.server.Brokers(), cfg)
 	require.NoError(t, err)
 	defer producer.Close()
@@ -57,27 +58,17 @@ func (k *kafkaSystem) send(t testing.TB, records ...*sarama.ProducerMessage) {
 // records returns the first n of a topic.
 func (k *kafkaSystem) records(t testing.TB, topic string, n int) []*sarama.ConsumerMessage {
 	t.Helper()
-	consumer, err := sarama.NewConsumer(k.server.Brokers(), sarama.NewConfig())
-	require.NoError(t, err)
-	defer consumer.Close()
-	partitions, err := consumer.Partitions(topic)
-	require.NoError(t, err)
-	got := make(chan *sarama.ConsumerMessage, 1000)
-	for _, p := range partitions {
-		var c sarama.PartitionConsumer
-		patiently(t, func() (err error) {
-			c, err = consumer.ConsumePartition(topic, p, sarama.OffsetOldest)
-			return err
-		})
-		var forward sync.WaitGroup
-		forward.Go(func() {
-			for m := range c.Messages() {
-				got <- m
+	ctx, stop := context.WithCancel(t.Context())
+	got, done := make(chan *sarama.ConsumerMessage, 1000), make(chan error, 1)
+	go func() {
+		done <- kafka.Read(ctx, k.server.Brokers(), topic, nil, func(m *sarama.ConsumerMessage) {
+			select {
+			case got <- m:
+			case <-ctx.Done():
 			}
 		})
-		defer forward.Wait()
-		defer c.Close()
-	}
+	}()
+	defer func() { stop(); require.NoError(t, <-done) }()
 	return some(t, n, got)
 }
 

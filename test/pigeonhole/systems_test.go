@@ -2,7 +2,6 @@ package pigeonhole
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,6 +10,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/systems/kafka"
+	"github.com/aviaryhq/aviary/test/systems/pulsar"
+	"github.com/aviaryhq/aviary/test/systems/rabbitmq"
 
 	"github.com/IBM/sarama"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -35,10 +38,10 @@ func numbered(n int) (key, value string) {
 type system interface {
 	// place makes a topic or a queue.
 	place(t testing.TB) string
-	// put stores the messages from..to-1; it goes on while the server is away.
+	// put stores the messages from..to-1; it goes on while the server is unavailable.
 	put(t testing.TB, place string, from, to int)
 	// read passes on what the place has and gets, until ctx ends. It goes on while the
-	// server is away.
+	// server is unavailable.
 	read(ctx context.Context, t testing.TB, place string, got func(value string, headers map[string]string))
 	// source and sink are sections of the configuration.
 	source(place string) string
@@ -135,11 +138,11 @@ func (a *arrivals) copies() int {
 	return a.total - len(a.counts)
 }
 
-// patiently calls do until it succeeds.
-func patiently(t testing.TB, do func() error) {
+// retry calls do until it succeeds.
+func retry(t testing.TB, do func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) { // the server may be away
+	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) { // the server may be unavailable
 		if err = do(); err == nil {
 			return
 		}
@@ -175,13 +178,10 @@ func (k *kafkaSystem) origin(place string) string { return "kafka;kafka;" + plac
 
 func (k *kafkaSystem) put(t testing.TB, place string, from, to int) {
 	t.Helper()
-	cfg := sarama.NewConfig()
-	cfg.Producer.RequiredAcks, cfg.Producer.Return.Successes = sarama.WaitForAll, true
-	cfg.Producer.Idempotent, cfg.Net.MaxOpenRequests, cfg.Version = true, 1, sarama.V2_8_0_0
+	cfg := kafka.Durable()
 	cfg.Producer.Flush.Frequency = time.Millisecond
-	cfg.Producer.Retry.Max, cfg.Producer.Retry.Backoff, cfg.Metadata.Retry.Max = 600, 100*time.Millisecond, 200
 	var producer sarama.SyncProducer
-	patiently(t, func() (err error) {
+	retry(t, func() (err error) {
 		producer, err = sarama.NewSyncProducer(k.server.Brokers(), cfg)
 		return err
 	})
@@ -196,57 +196,21 @@ func (k *kafkaSystem) put(t testing.TB, place string, from, to int) {
 				Headers: []sarama.RecordHeader{{Key: []byte("colour"), Value: []byte("grün")}},
 			})
 		}
-		patiently(t, func() error { return producer.SendMessages(batch) })
+		retry(t, func() error { return producer.SendMessages(batch) })
 	}
 }
 
 func (k *kafkaSystem) read(ctx context.Context, t testing.TB, place string, got func(string, map[string]string)) {
 	t.Helper()
-	cfg := sarama.NewConfig()
-	cfg.Consumer.Return.Errors = false
-	cfg.Consumer.Retry.Backoff, cfg.Metadata.Retry.Max = 200*time.Millisecond, 1000
-	var consumer sarama.Consumer
-	patiently(t, func() (err error) {
-		consumer, err = sarama.NewConsumer(k.server.Brokers(), cfg)
-		return err
-	})
-	defer consumer.Close()
-	var readers sync.WaitGroup
-	defer readers.Wait()
-	follow := func(p int32) {
-		var c sarama.PartitionConsumer
-		patiently(t, func() (err error) { // a new topic's leaders are not known at once
-			c, err = consumer.ConsumePartition(place, p, sarama.OffsetOldest)
-			return err
-		})
-		if c == nil {
-			return
-		}
-		readers.Go(func() {
-			defer c.Close()
-			for {
-				select {
-				case m := <-c.Messages():
-					headers := map[string]string{}
-					for _, h := range m.Headers {
-						headers[string(h.Key)] = string(h.Value)
-					}
-					got(string(m.Value), headers)
-				case <-ctx.Done():
-					return
-				}
+	retry(t, func() error {
+		return kafka.Read(ctx, k.server.Brokers(), place, nil, func(m *sarama.ConsumerMessage) {
+			headers := map[string]string{}
+			for _, h := range m.Headers {
+				headers[string(h.Key)] = string(h.Value)
 			}
+			got(string(m.Value), headers)
 		})
-	}
-	partitions, err := consumer.Partitions(place)
-	if err != nil {
-		t.Errorf("cannot read %s: %v", place, err)
-		return
-	}
-	for _, p := range partitions {
-		follow(p)
-	}
-	<-ctx.Done()
+	})
 }
 
 // rabbitSystem is a RabbitMQ.
@@ -260,16 +224,8 @@ func newRabbit(s *stack.RabbitMQServer) *rabbitSystem { return &rabbitSystem{s, 
 func (r *rabbitSystem) place(t testing.TB) string {
 	t.Helper()
 	name := r.server.Name(t)
-	require.NoError(t, r.with(func(c *amqp.Channel) error {
-		_, err := c.QueueDeclare(name, true, false, false, false, nil)
-		return err
-	}))
-	t.Cleanup(func() {
-		_ = r.with(func(c *amqp.Channel) error {
-			_, err := c.QueueDelete(name, false, false, false)
-			return err
-		})
-	})
+	require.NoError(t, rabbitmq.Declare(r.server.URL(), name))
+	t.Cleanup(func() { _ = rabbitmq.Delete(r.server.URL(), name) })
 	return name
 }
 
@@ -285,16 +241,7 @@ func bare(text string) string {
 
 // with opens a channel for a moment.
 func (r *rabbitSystem) with(do func(*amqp.Channel) error) error {
-	connection, err := amqp.Dial(r.server.URL())
-	if err != nil {
-		return err
-	}
-	defer connection.Close()
-	channel, err := connection.Channel()
-	if err != nil {
-		return err
-	}
-	return do(channel)
+	return rabbitmq.With(r.server.URL(), do)
 }
 
 func (r *rabbitSystem) source(place string) string {
@@ -307,71 +254,29 @@ func (r *rabbitSystem) origin(place string) string { return "rabbitmq;rabbitmq;"
 
 func (r *rabbitSystem) put(t testing.TB, place string, from, to int) {
 	t.Helper()
-	const chunk = 200
-	for n := from; n < to; n += chunk {
-		patiently(t, func() error {
-			return r.with(func(c *amqp.Channel) error {
-				if err := c.Confirm(false); err != nil {
-					return err
-				}
-				var confirms []*amqp.DeferredConfirmation
-				for i := n; i < min(n+chunk, to); i++ {
-					_, value := numbered(i)
-					d, err := c.PublishWithDeferredConfirmWithContext(context.Background(), "", place, true, false, amqp.Publishing{
-						DeliveryMode: amqp.Persistent, Body: []byte(value), Headers: amqp.Table{"colour": "grün"},
-					})
-					if err != nil {
-						return err
-					}
-					confirms = append(confirms, d)
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-				defer cancel()
-				for _, d := range confirms {
-					if ok, err := d.WaitContext(ctx); err != nil || !ok {
-						return errors.Join(err, errors.New("not confirmed"))
-					}
-				}
-				return nil
-			})
+	const chunkSize = 200
+	for n := from; n < to; n += chunkSize {
+		var chunk []amqp.Publishing
+		for i := n; i < min(n+chunkSize, to); i++ {
+			_, value := numbered(i)
+			chunk = append(chunk, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(value), Headers: amqp.Table{"colour": "grün"}})
+		}
+		retry(t, func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			return rabbitmq.Publish(ctx, r.server.URL(), place, chunk...)
 		})
 	}
 }
 
-func (r *rabbitSystem) read(ctx context.Context, t testing.TB, place string, got func(string, map[string]string)) {
-	t.Helper()
-	for ctx.Err() == nil {
-		err := r.with(func(c *amqp.Channel) error {
-			deliveries, err := c.Consume(place, "", false, false, false, false, nil)
-			if err != nil {
-				return err
-			}
-			for {
-				select {
-				case d, ok := <-deliveries:
-					if !ok {
-						return amqp.ErrClosed
-					}
-					headers := map[string]string{}
-					for name, value := range d.Headers {
-						headers[name] = fmt.Sprint(value)
-					}
-					got(string(d.Body), headers)
-					if err := d.Ack(false); err != nil {
-						return err
-					}
-				case <-ctx.Done():
-					return nil
-				}
-			}
-		})
-		if err != nil {
-			select {
-			case <-time.After(100 * time.Millisecond): // the server is away
-			case <-ctx.Done():
-			}
+func (r *rabbitSystem) read(ctx context.Context, _ testing.TB, place string, got func(string, map[string]string)) {
+	rabbitmq.Read(ctx, r.server.URL(), place, func(d amqp.Delivery) {
+		headers := map[string]string{}
+		for name, value := range d.Headers {
+			headers[name] = fmt.Sprint(value)
 		}
-	}
+		got(string(d.Body), headers)
+	})
 }
 
 // pulsarSystem is a Pulsar.
@@ -425,48 +330,26 @@ func (p *pulsarSystem) origin(place string) string { return "pulsar;pulsar;" + p
 
 func (p *pulsarSystem) put(t testing.TB, place string, from, to int) {
 	t.Helper()
-	client := p.client(t)
-	defer client.Close(context.Background())
-	publisher, err := client.Publisher(t.Context(), place, messaging.Ops())
-	require.NoError(t, err)
 	var records []*messaging.Record
 	for n := from; n < to; n++ {
 		key, value := numbered(n)
 		records = append(records, &messaging.Record{Key: key, Payload: []byte(value), Properties: map[string]string{"colour": "grün"}})
 	}
-	require.NoError(t, publisher.Publish(t.Context(), records...))
+	require.NoError(t, pulsar.Publish(t.Context(), p.server.URL(), place, records...))
 }
 
 func (p *pulsarSystem) read(ctx context.Context, t testing.TB, place string, got func(string, map[string]string)) {
 	t.Helper()
-	cfg := messaging.DefaultConfig()
-	cfg.URL = p.server.URL()
-	client, err := messaging.Dial(ctx, cfg)
-	if err != nil {
-		t.Errorf("cannot read %s: %v", place, err)
-		return
-	}
-	defer client.Close(context.Background())
-	reading := messaging.DefaultConsumerConfig()
-	reading.Topics, reading.Subscription = []string{place}, "arrivals"
-	reading.Type, reading.Order, reading.Concurrency = messaging.Exclusive, messaging.OrderTotal, 1
-	reading.AckBatchIndex = true
-	consumer, err := client.Consumer(reading)
-	if err != nil {
-		t.Errorf("cannot read %s: %v", place, err)
-		return
-	}
 	// A reconnect of this consumer delivers what it has not acknowledged again: that is
 	// none of the route's doing.
 	seen := map[string]bool{}
-	err = consumer.Run(ctx, func(_ context.Context, d *messaging.Delivery) error {
+	err := pulsar.Read(ctx, p.server.URL(), place, "arrivals", func(d *messaging.Delivery) {
 		if id := d.Topic + d.ID.String(); !seen[id] {
 			seen[id] = true
 			got(string(d.Payload), d.Properties)
 		}
-		return nil
 	})
 	if err != nil {
-		t.Errorf("cannot read %s: %v", place, err)
+		t.Error(err)
 	}
 }

@@ -6,12 +6,14 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// Zones are Pulsar clusters of a test's own, each with a proxy for its clients and with a proxy on the way of its replication to each other cluster.
+// Zones are Pulsar clusters of a test's own, each with a proxy for its clients and with a proxy on
+// the way of its replication to each other cluster.
 type Zones struct {
 	*stack.GeoGroup
 	// Clients are the proxies before the clusters. Clients name the listener [Listener].
 	Clients []*Proxy
-	// Links are the proxies between the clusters: Links[i][j] is on the way from cluster i to cluster j, nil for i = j.
+	// Links are the proxies between the clusters: Links[i][j] is on the way from cluster i to
+	// cluster j, nil for i = j.
 	Links [][]*Proxy
 }
 

@@ -33,14 +33,17 @@ func TestPulsarZones(t *testing.T) {
 	}
 	last := func(i int) string {
 		d, err := clients[i].Last(ctx, topic)
-		if err != nil || d == nil {
+		if err != nil {
+			return err.Error()
+		}
+		if d == nil {
 			return ""
 		}
 		return string(d.Payload)
 	}
 	await := func(i int, text string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return last(i) == text }, 30*time.Second, 5*time.Millisecond)
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, text, last(i)) }, 30*time.Second, 5*time.Millisecond)
 	}
 	send("first")
 	await(1, "first")

@@ -11,7 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // Listener is the listener name by which a client of a proxied Pulsar is sent to
@@ -30,17 +31,21 @@ const Listener = "proxied"
 // Proxy is one listening address in front of one server.
 type Proxy struct {
 	addr  string
+	port  process.Port // holds the lock, also between Cut and Restore
 	inner *toxiproxy.Proxy
 }
 
 // New reserves an address on this machine. Nothing listens there before Forward.
 func New() (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := stack.New(stack.Config{})
 	if err != nil {
 		return nil, err
 	}
-	addr := l.Addr().String()
-	return &Proxy{addr: addr}, l.Close()
+	port, err := s.ReservePort()
+	if err != nil {
+		return nil, err
+	}
+	return &Proxy{addr: "127.0.0.1:" + strconv.Itoa(port.Number), port: port}, nil
 }
 
 // Addr is the address that clients connect to.

@@ -24,7 +24,8 @@ func fill(t testing.TB, env []string, from string, source *stack.RedisServer) {
 	t.Logf("filled from %s within %s", from, time.Since(began))
 }
 
-// A zone that was never started, and then one that was emptied, are filled while all others write. The topics keep nothing that was acknowledged.
+// A zone that was never started, and then one that was emptied, are filled while all others write.
+// The topics keep nothing that was acknowledged.
 func TestZonesAreFilledWhileOthersWrite(t *testing.T) {
 	geo := stack.Geo(t)
 	topic := "persistent://" + geo.Namespace(t) + "/sonic"
@@ -61,7 +62,7 @@ func TestZonesAreFilledWhileOthersWrite(t *testing.T) {
 
 	time.Sleep(time.Second) // and while all three do
 	endB()
-	await(t, 20*time.Second, "what b wrote is stored", func() bool { return b.zones().Outbox.Length <= 2 })
+	systems.Await(t, 20*time.Second, "what b wrote is stored", func() bool { return b.zones().Outbox.Length <= 2 })
 	b.Stop()
 	require.NoError(t, redises[1].Client(t).FlushAll(t.Context()).Err())
 	require.NoError(t, redises[1].Client(t).Do(t.Context(), "FUNCTION", "FLUSH").Err())

@@ -6,7 +6,8 @@ import (
 	"github.com/aviaryhq/aviary/test/clients"
 )
 
-// TestStockClients: what they do with Redis they do with Sonic, also where another zone makes it keep versions.
+// TestStockClients: what they do with Redis they do with Sonic, also where another zone makes it
+// keep versions.
 func TestStockClients(t *testing.T) {
 	a, _ := pair(t)
 	clients.Run(t, "redis://"+a.Address("redis"))

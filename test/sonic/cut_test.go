@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -13,8 +15,9 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// While Pulsar is away a zone takes writes until its outbox is full, and says so; then everything crosses.
-func TestPulsarIsAway(t *testing.T) {
+// While Pulsar is unavailable a zone takes writes until its outbox is full, and says so; then
+// everything crosses.
+func TestPulsarIsUnavailable(t *testing.T) {
 	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
 	begin := func(name string, more ...string) zone {
@@ -49,8 +52,8 @@ func TestPulsarIsAway(t *testing.T) {
 	assert.EqualValues(t, 0, b.redis.Client(t).Exists(ctx, keys[0]).Val())
 
 	require.NoError(t, line.Restore())
-	await(t, 30*time.Second, "writes are taken again", func() bool { return ca.Set(ctx, "again", "1", 0).Err() == nil })
+	systems.Await(t, 30*time.Second, "writes are taken again", func() bool { return ca.Set(ctx, "again", "1", 0).Err() == nil })
 	same(t, 20*time.Second, append(keys, "b", "again"), a, b)
-	await(t, 10*time.Second, "the outbox is empty", func() bool { z := a.zones(); return z.Outbox.Length <= 2 && !z.Outbox.Full && z.Outbox.Trouble == "" })
+	systems.Await(t, 10*time.Second, "the outbox is empty", func() bool { z := a.zones(); return z.Outbox.Length <= 2 && !z.Outbox.Full && z.Outbox.Unhealthy == "" })
 	assert.Zero(t, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
 }

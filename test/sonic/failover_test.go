@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems"
+
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,7 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// withReplica runs two zones that answer what Pulsar has stored, the first of which has a Redis with a replica. env says how that one is reached.
+// withReplica runs two zones that answer what Pulsar has stored, the first of which has a Redis
+// with a replica. env says how that one is reached.
 func withReplica(t testing.TB, env func(primary, replica *stack.RedisServer) []string) (a, b zone, replica *stack.RedisServer) {
 	t.Helper()
 	geo := stack.Geo(t)
@@ -54,7 +57,8 @@ func setter(t testing.TB, stop <-chan struct{}, z zone, prefix string) (keys []s
 	}
 }
 
-// failover has both zones write while the primary of a fails, and then compares with what was acknowledged. name is its own among those of a test.
+// failover has both zones write while the primary of a fails, and then compares with what was
+// acknowledged. name is its own among those of a test.
 func failover(t *testing.T, name string, w *writer, a, b zone, replica *stack.RedisServer, fail func()) {
 	t.Helper()
 	stop := make(chan struct{})
@@ -69,7 +73,7 @@ func failover(t *testing.T, name string, w *writer, a, b zone, replica *stack.Re
 	fail()
 	after := redis.NewClient(&redis.Options{Addr: a.AddressNow("redis"), MaxRetries: -1})
 	defer after.Close()
-	await(t, 30*time.Second, "writes are taken again", func() bool {
+	systems.Await(t, 30*time.Second, "writes are taken again", func() bool {
 		return after.Set(t.Context(), "after", name, 0).Err() == nil && replica.Client(t).Get(t.Context(), "after").Val() == name
 	})
 	t.Logf("writes go on after %s", time.Since(began))
@@ -125,7 +129,8 @@ func restored(t testing.TB, a zone, replica *stack.RedisServer) {
 	assert.Positive(t, a.zones().Outbox.Epoch, "the replica lacked nothing")
 }
 
-// The Sentinels promote the replica, which lacks a moment of writes that were answered: they come back from the topic.
+// The Sentinels promote the replica, which lacks a moment of writes that were answered: they come
+// back from the topic.
 func TestSentinelsPromoteAReplica(t *testing.T) {
 	a, b, replica := withReplica(t, func(primary, _ *stack.RedisServer) []string {
 		var addresses []string
@@ -143,7 +148,8 @@ func TestSentinelsPromoteAReplica(t *testing.T) {
 	restored(t, a, replica)
 }
 
-// What stands before Redis leads to the replica once that is promoted. The former primary goes on, and is made a replica later.
+// What stands before Redis leads to the replica once that is promoted. The former primary goes on,
+// and is made a replica later.
 func TestTheAddressLeadsToAReplica(t *testing.T) {
 	line, err := proxy.New()
 	require.NoError(t, err)

@@ -53,16 +53,6 @@ func (s *service) zones() (z sonic.Zones) {
 	return z
 }
 
-// await waits until is holds.
-func await(t testing.TB, limit time.Duration, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !is(); time.Sleep(2 * time.Millisecond) { // polling a condition
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}
-
 // zone is a Redis with its Sonic.
 type zone struct {
 	*service
@@ -97,7 +87,7 @@ func (z zone) awaitWritable() {
 	z.t.Helper()
 	c := z.client()
 	var err error
-	await(z.t, 30*time.Second, "writes are taken", func() bool {
+	systems.Await(z.t, 30*time.Second, "writes are taken", func() bool {
 		err = c.Set(z.t.Context(), "ready?", z.redis.URL(), 0).Err()
 		return err == nil
 	})

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -73,12 +75,12 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	ctx := t.Context()
 	h := b.header()
 	b.send(h, set(h, "k", "1"))
-	await(t, 20*time.Second, "it is applied", func() bool { return c.Get(ctx, "k").Val() == "1" })
+	systems.Await(t, 20*time.Second, "it is applied", func() bool { return c.Get(ctx, "k").Val() == "1" })
 
 	// The same again changes nothing, and counts.
 	require.NoError(t, c.Set(ctx, "k", "mine", 0).Err())
 	b.send(h, set(h, "k", "1"))
-	await(t, 20*time.Second, "it is dropped", func() bool { return a.metric(`sonic_duplicate_messages_total{origin="b"}`) == 1 })
+	systems.Await(t, 20*time.Second, "it is dropped", func() bool { return a.metric(`sonic_duplicate_messages_total{origin="b"}`) == 1 })
 	assert.Equal(t, "mine", c.Get(ctx, "k").Val())
 	require.NoError(t, c.Del(ctx, "k").Err())
 
@@ -86,9 +88,9 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 	b.header() // is never sent
 	after := b.header()
 	b.send(after, set(after, "k2", "2"))
-	await(t, 20*time.Second, "the gap is shown", func() bool { z := a.zones().Origins[0]; return z.Gap && z.Trouble != "" })
+	systems.Await(t, 20*time.Second, "the gap is shown", func() bool { z := a.zones().Origins[0]; return z.Gap && z.Unhealthy != "" })
 	assert.Empty(t, c.Get(ctx, "k2").Val())
-	await(t, 20*time.Second, "it is tried again", func() bool { return strings.Count(a.Log(), "unhealthy, trying on") > 0 })
+	systems.Await(t, 20*time.Second, "it is tried again", func() bool { return strings.Count(a.Log(), "unhealthy, will keep trying") > 0 })
 	time.Sleep(500 * time.Millisecond) // several tries
 	assert.InDelta(t, 1, a.metric(`sonic_gaps_total{origin="b"}`), 0, "a gap counts once, however often it is tried")
 	assert.Equal(t, 1, strings.Count(a.Log(), "effects are missing, reading them again"))
@@ -97,8 +99,8 @@ func TestMessagesOfAnotherZone(t *testing.T) {
 
 	// An operator goes on without what is missing.
 	require.NoError(t, c.Do(ctx, "FCALL", "sonic_cursors", 1, "{sonic:0}out", "b", after.Prev.String(), "", "0").Err())
-	await(t, 20*time.Second, "what follows is applied", func() bool { return c.Get(ctx, "k2").Val() == "2" })
-	await(t, 20*time.Second, "the gap is over", func() bool { z := a.zones().Origins[0]; return !z.Gap && z.Trouble == "" })
+	systems.Await(t, 20*time.Second, "what follows is applied", func() bool { return c.Get(ctx, "k2").Val() == "2" })
+	systems.Await(t, 20*time.Second, "the gap is over", func() bool { z := a.zones().Origins[0]; return !z.Gap && z.Unhealthy == "" })
 }
 
 // The other zone was given other policies. It says so with each message, and is equal again later.
@@ -108,7 +110,7 @@ func TestTheConfigurationOfAnotherZoneDiffers(t *testing.T) {
 		h := b.header()
 		change(h)
 		b.send(h, set(h, "k", "1"))
-		await(t, 20*time.Second, "it is applied", func() bool { return a.zones().Origins[0].Cursor == h.Last.String() })
+		systems.Await(t, 20*time.Second, "it is applied", func() bool { return a.zones().Origins[0].Cursor == h.Last.String() })
 	}
 	equal := message.Config(map[string][]string{"zones": {"a", "b"}, "conflicts": {"lww "}})
 	send(func(h *message.Header) { h.Config = equal })
@@ -132,7 +134,7 @@ func TestTheCountOfEffectsBeginsAnew(t *testing.T) {
 		h := b.header()
 		h.Count = count
 		b.send(h, set(h, "k", "1"))
-		await(t, 20*time.Second, "it is applied", func() bool { return a.zones().Origins[0].Cursor == h.Last.String() })
+		systems.Await(t, 20*time.Second, "it is applied", func() bool { return a.zones().Origins[0].Cursor == h.Last.String() })
 	}
 	z := a.zones().Origins[0]
 	assert.Zero(t, z.LagCommands)
@@ -148,12 +150,13 @@ func TestTheClockOfAnotherZoneIsAhead(t *testing.T) {
 	h.Last = h.First
 	payload := append([]byte{0x92, 0xaf}, h.Last.String()...)
 	b.send(h, append(payload, 0xa0))
-	await(t, 20*time.Second, "it is shown", func() bool { return a.metric(`sonic_clock_ahead_seconds{origin="b"}`) > 3000 })
+	systems.Await(t, 20*time.Second, "it is shown", func() bool { return a.metric(`sonic_clock_ahead_seconds{origin="b"}`) > 3000 })
 	assert.Contains(t, a.Log(), "is ahead of this zone's by more than 500ms")
 }
 
-// A Redis comes back older than it was, and the other zone says nothing any more: what it had applied comes from the topic, and it takes writes again.
-func TestARedisThatComesBackOlderWhileTheOtherZoneIsAway(t *testing.T) {
+// A Redis comes back older than it was, and the other zone says nothing any more: what it had
+// applied comes from the topic, and it takes writes again.
+func TestARedisThatComesBackOlderWhileTheOtherZoneIsUnavailable(t *testing.T) {
 	a, b := withOther(t)
 	ctx := t.Context()
 	applied := func(key string) func() bool {
@@ -165,18 +168,18 @@ func TestARedisThatComesBackOlderWhileTheOtherZoneIsAway(t *testing.T) {
 	}
 	first, second := b.header(), b.header()
 	b.send(first, set(first, "first", "1"))
-	await(t, 20*time.Second, "it is applied", applied("first"))
+	systems.Await(t, 20*time.Second, "it is applied", applied("first"))
 	older := copyOf(t, a.redis)
 	b.send(second, set(second, "second", "1"))
-	await(t, 20*time.Second, "it is applied", applied("second"))
+	systems.Await(t, 20*time.Second, "it is applied", applied("second"))
 	shipped := a.zones().Outbox.Shipped
-	await(t, 20*time.Second, "the zone has told how far it is", func() bool { return a.zones().Outbox.Shipped != shipped })
+	systems.Await(t, 20*time.Second, "the zone has told how far it is", func() bool { return a.zones().Outbox.Shipped != shipped })
 	shipped = a.zones().Outbox.Shipped
-	await(t, 20*time.Second, "and stored it", func() bool { return a.zones().Outbox.Shipped != shipped })
+	systems.Await(t, 20*time.Second, "and stored it", func() bool { return a.zones().Outbox.Shipped != shipped })
 	require.NoError(t, a.redis.Kill())
 	older()
 	require.NoError(t, a.redis.Start(ctx))
-	await(t, 40*time.Second, "what was lost is applied again", applied("second"))
+	systems.Await(t, 40*time.Second, "what was lost is applied again", applied("second"))
 	a.awaitWritable()
 }
 

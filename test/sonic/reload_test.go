@@ -15,7 +15,8 @@ import (
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
-// A SIGHUP brings other users. What takes effect at a start only is refused by name, and then nothing changes.
+// A SIGHUP brings other users. What takes effect at a start only is refused by name, and then
+// nothing changes.
 func TestHangupReadsTheConfigurationAgain(t *testing.T) {
 	pulsar, r := stack.Pulsar(t), durable(t)
 	file := filepath.Join(t.TempDir(), "sonic.yaml")
@@ -28,16 +29,16 @@ func TestHangupReadsTheConfigurationAgain(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: s.Address("redis"), MaxRetries: -1, DisableIdentity: true})
 	t.Cleanup(func() { _ = c.Close() })
 	taken := func(password string) bool { return c.Do(t.Context(), "AUTH", password).Err() == nil }
-	await(t, 20*time.Second, "the first password is taken", func() bool { return taken("first") })
+	systems.Await(t, 20*time.Second, "the first password is taken", func() bool { return taken("first") })
 
 	write("users: [{name: default, password: second}]\nack: published")
 	s.Signal(syscall.SIGHUP)
-	await(t, 20*time.Second, "it is refused", func() bool { return strings.Contains(s.Log(), "configuration not changed") })
+	systems.Await(t, 20*time.Second, "it is refused", func() bool { return strings.Contains(s.Log(), "configuration not changed") })
 	require.Contains(t, s.Log(), `ack: takes effect at the next start`)
 	require.False(t, taken("second"))
 
 	write("users: [{name: default, password: second}]")
 	s.Signal(syscall.SIGHUP)
-	await(t, 20*time.Second, "the second password is taken", func() bool { return taken("second") })
+	systems.Await(t, 20*time.Second, "the second password is taken", func() bool { return taken("second") })
 	require.False(t, taken("first"))
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems"
+
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -70,7 +72,8 @@ func flooded(ctx context.Context, c *redis.Client, rounds int) (added int64, err
 
 const counters = `SONIC_CONFLICTS=[{prefix: "c:", policy: counter}]`
 
-// While Pulsar is away a zone takes writes past the bound of its outbox. Afterwards all that they changed is in the other zone, and counters are exact.
+// While Pulsar is unavailable a zone takes writes past the bound of its outbox. Afterwards all that
+// they changed is in the other zone, and counters are exact.
 func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
@@ -78,7 +81,7 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 		r := durable(t)
 		return zone{run(t, append(more, "SONIC_ZONE="+name, "SONIC_ZONES=[a, b]", topic, counters, "SONIC_REDIS_URL="+r.URL())...), r}
 	}
-	a := begin("a", "SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener, "SONIC_OUTBOX_BYTES=1MiB", "SONIC_OUTBOX_FULL=go_on")
+	a := begin("a", "SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener, "SONIC_OUTBOX_BYTES=1MiB", "SONIC_OUTBOX_FULL=drop")
 	b := begin("b", "SONIC_PULSAR_URL="+pulsar.URL())
 	for _, z := range []zone{a, b} {
 		z.awaitWritable()
@@ -86,12 +89,12 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 	ctx, ca, cb := t.Context(), a.client(), b.client()
 	added := flood(t, ca, 5)
 	line.Cut()
-	await(t, 60*time.Second, "the outbox is full", func() bool {
+	systems.Await(t, 60*time.Second, "the outbox is full", func() bool {
 		added += flood(t, ca, 5)
-		return a.zones().Outbox.Skips
+		return a.zones().Outbox.Dropping
 	})
 	require.True(t, a.zones().Outbox.Full)
-	assert.Positive(t, a.metric("sonic_outbox_skips"))
+	assert.Positive(t, a.metric("sonic_outbox_dropping"))
 	assert.Contains(t, a.Log(), "the outbox is full")
 	out := a.redis.Client(t)
 	before := out.MemoryUsage(ctx, "{sonic:0}out").Val()
@@ -104,9 +107,9 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 
 	require.NoError(t, line.Restore())
 	added += flood(t, ca, 5)
-	await(t, 60*time.Second, "all is shipped", func() bool {
+	systems.Await(t, 60*time.Second, "all is shipped", func() bool {
 		z := a.zones().Outbox
-		return !z.Skips && !z.Full && z.Noted == 0 && z.Length <= 2 && z.Trouble == ""
+		return !z.Dropping && !z.Full && z.PendingResends == 0 && z.Length <= 2 && z.Unhealthy == ""
 	})
 	added += flood(t, ca, 1)
 	held := equal(t, 30*time.Second, a, b)
@@ -116,7 +119,8 @@ func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 	assert.Zero(t, a.metric(`sonic_gaps_total{origin="b"}`)+b.metric(`sonic_gaps_total{origin="a"}`))
 }
 
-// together runs two zones on one cluster: how effects get into the topic is what matters. more are variables of both.
+// together runs two zones on one cluster: how effects get into the topic is what matters. more are
+// variables of both.
 func together(t testing.TB, more ...string) (a, b zone) {
 	t.Helper()
 	pulsar := stack.Pulsar(t)
@@ -132,7 +136,8 @@ func together(t testing.TB, more ...string) (a, b zone) {
 	return a, b
 }
 
-// With outbox off both zones hold the same, large values too, and nothing goes by way of the stream.
+// With outbox off both zones hold the same, large values too, and nothing goes by way of the
+// stream.
 func TestOutboxOff(t *testing.T) {
 	a, b := together(t, "SONIC_OUTBOX=off", counters)
 	ctx, ca, cb := t.Context(), a.client(), b.client()
@@ -145,7 +150,7 @@ func TestOutboxOff(t *testing.T) {
 	})
 	require.NoError(t, err)
 	added += flood(t, cb, 50)
-	settleOff(t, a, b)
+	awaitShipped(t, a, b)
 	held := equal(t, 30*time.Second, a, b)
 	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
 	for _, z := range []zone{a, b} {
@@ -154,8 +159,8 @@ func TestOutboxOff(t *testing.T) {
 	}
 }
 
-// With outbox off the Sonic that ships ends in order, and another one before the same Redis takes over, while clients write by way of that one: nothing is
-// lost, and nothing is counted as lost.
+// With outbox off the Sonic that ships ends in order, and another one before the same Redis takes
+// over, while clients write by way of that one: nothing is lost, and nothing is counted as lost.
 func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
 	pulsar := stack.Pulsar(t)
 	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
@@ -171,7 +176,7 @@ func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
 	added := int64(0)
 	for range 4 {
 		var ships, other zone
-		await(t, 30*time.Second, "one of them ships", func() bool {
+		systems.Await(t, 30*time.Second, "one of them ships", func() bool {
 			for i, z := range sonics {
 				if z.zones().Outbox.Owner {
 					ships, other = z, sonics[1-i]
@@ -198,22 +203,23 @@ func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
 			}
 		}()
 		began := shared.Client(t).Get(t.Context(), "c:n").Val()
-		await(t, 20*time.Second, "it is under load", func() bool { return shared.Client(t).Get(t.Context(), "c:n").Val() != began })
+		systems.Await(t, 20*time.Second, "it is under load", func() bool { return shared.Client(t).Get(t.Context(), "c:n").Val() != began })
 		ships.Stop()
-		await(t, 30*time.Second, "the other one takes over", func() bool { return other.zones().Outbox.Owner })
+		systems.Await(t, 30*time.Second, "the other one takes over", func() bool { return other.zones().Outbox.Owner })
 		ships.Start()
 		ships.awaitWritable()
 		close(stop)
 		<-done
 	}
-	settleOff(t, append(sonics, b)...)
+	awaitShipped(t, append(sonics, b)...)
 	held := equal(t, 30*time.Second, sonics[0], b)
 	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
 	assert.Zero(t, sonics[0].zones().Outbox.Lost)
 }
 
-// With outbox off Pulsar goes away and comes back while clients write: nothing is lost, and nothing is counted as lost.
-func TestOutboxOffWhilePulsarIsAway(t *testing.T) {
+// With outbox off Pulsar goes away and comes back while clients write: nothing is lost, and nothing
+// is counted as lost.
+func TestOutboxOffWhilePulsarIsUnavailable(t *testing.T) {
 	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
 	begin := func(name string, more ...string) zone {
@@ -244,25 +250,25 @@ func TestOutboxOffWhilePulsarIsAway(t *testing.T) {
 		}
 	}()
 	for range 2 {
-		await(t, 60*time.Second, "it ships", func() bool { o := a.zones().Outbox; return o.Owner && o.Trouble == "" && o.Noted == 0 })
+		systems.Await(t, 60*time.Second, "it ships", func() bool { o := a.zones().Outbox; return o.Owner && o.Unhealthy == "" && o.PendingResends == 0 })
 		line.Cut()
-		await(t, 60*time.Second, "it is noted that Pulsar is away", func() bool { return a.zones().Outbox.Noted > 0 })
+		systems.Await(t, 60*time.Second, "it is noted that Pulsar is unavailable", func() bool { return a.zones().Outbox.PendingResends > 0 })
 		require.NoError(t, line.Restore())
 	}
 	close(stop)
 	<-done
-	settleOff(t, a, b)
+	awaitShipped(t, a, b)
 	held := equal(t, 30*time.Second, a, b)
 	assert.Equal(t, strconv.FormatInt(added, 10), held["c:n"].content)
 	assert.Zero(t, a.zones().Outbox.Lost)
 }
 
-// settleOff waits until nothing is noted and all that was published is stored.
-func settleOff(t testing.TB, zones ...zone) {
+// awaitShipped waits until nothing is noted and all that was published is stored.
+func awaitShipped(t testing.TB, zones ...zone) {
 	t.Helper()
-	await(t, 60*time.Second, "nothing waits", func() bool {
+	systems.Await(t, 60*time.Second, "nothing waits", func() bool {
 		for _, z := range zones {
-			if o := z.zones().Outbox; o.Skips || o.Noted != 0 || o.Held > 2 || o.Trouble != "" {
+			if o := z.zones().Outbox; o.Dropping || o.PendingResends != 0 || o.Held > 2 || o.Unhealthy != "" {
 				return false
 			}
 		}
@@ -270,12 +276,13 @@ func settleOff(t testing.TB, zones ...zone) {
 	})
 }
 
-// With outbox off a Sonic is killed while it serves. What it held is lost: that is counted and said. Nothing later is lost.
+// With outbox off a Sonic is killed while it serves. What it held is lost: that is counted and
+// said. Nothing later is lost.
 func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
 	a, b := together(t, "SONIC_OUTBOX=off", counters)
 	ctx := t.Context()
 	flood(t, a.client(), 5)
-	settleOff(t, a, b)
+	awaitShipped(t, a, b)
 	equal(t, 30*time.Second, a, b)
 	for round := range 3 {
 		stop, done := make(chan struct{}), make(chan struct{})
@@ -293,7 +300,7 @@ func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
 				}
 			}
 		}()
-		await(t, 20*time.Second, "it is under load", func() bool {
+		systems.Await(t, 20*time.Second, "it is under load", func() bool {
 			return a.redis.Client(t).Exists(ctx, fmt.Sprint("under load ", round, " 500")).Val() == 1
 		})
 		a.Kill()
@@ -302,14 +309,14 @@ func TestOutboxOffLosesWhatACrashHeld(t *testing.T) {
 		a.Start()
 		a.awaitWritable()
 		flood(t, a.client(), 5)
-		settleOff(t, a, b)
+		awaitShipped(t, a, b)
 		require.NoError(t, a.client().Set(ctx, "last", round, 0).Err())
-		await(t, 20*time.Second, "what is later arrives", func() bool { return b.redis.Client(t).Get(ctx, "last").Val() == fmt.Sprint(round) })
+		systems.Await(t, 20*time.Second, "what is later arrives", func() bool { return b.redis.Client(t).Get(ctx, "last").Val() == fmt.Sprint(round) })
 	}
 	// All that differs is of before a kill, and no more than was counted.
 	lost, err := a.redis.Client(t).HGet(ctx, "{sonic:0}meta", "lost").Int64()
 	require.NoError(t, err)
-	await(t, 10*time.Second, "what is lost was measured", func() bool { return a.zones().Outbox.Lost == lost })
+	systems.Await(t, 10*time.Second, "what is lost was measured", func() bool { return a.zones().Outbox.Lost == lost })
 	x, y := holdings(t, a.redis, 0), holdings(t, b.redis, 0)
 	missing := 0
 	for key, value := range x {

@@ -21,8 +21,9 @@ import (
 // expiryTolerance is how much the expiries of a key may differ between zones, in ms.
 const expiryTolerance = 50
 
-// soonest is how far the expiry of a key may be away that is not compared: zones expire it at almost the same time. Writers give expiries of
-// at most three seconds, or of years, so nothing is left of the former once this much has passed.
+// soonest is how far the expiry of a key may be ahead that is not compared: zones expire it at
+// almost the same time. Writers give expiries of at most three seconds, or of years, so nothing is
+// left of the former once this much has passed.
 const soonest = 4 * time.Second
 
 // A held is what a Redis holds under a key, in a form that does not depend on how it keeps it.
@@ -152,7 +153,7 @@ const shown = 4
 func (w *whole) compare() {
 	w.t.Helper()
 	w.run(soonest) // what expires soon has
-	w.settle()
+	w.awaitAll()
 	differ := 0
 	for db := range databases {
 		var all []map[string]held

@@ -9,7 +9,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// What the randomised test compares: the same in another order is equal, and any one thing that differs is found.
+// What the randomised test compares: the same in another order is equal, and any one thing that
+// differs is found.
 func TestAnythingThatDiffersIsFound(t *testing.T) {
 	a, b := stack.PrivateRedis(t), stack.PrivateRedis(t)
 	do := func(r *stack.RedisServer, lines ...string) {

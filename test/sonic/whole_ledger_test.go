@@ -12,7 +12,8 @@ type ledger struct {
 	mu sync.Mutex
 	// counters is, of each counter or element of one, the sum of what was acknowledged.
 	counters map[string]*tally
-	// own are the writes that are each made once: what they wrote, and whether that was acknowledged.
+	// own are the writes that are each made once: what they wrote, and whether that was
+	// acknowledged.
 	own map[string]outcome
 	// last are the last commands on each key.
 	last map[string][]string
@@ -20,7 +21,8 @@ type ledger struct {
 	total map[outcome]int
 }
 
-// A tally is of increments. Those whose reply never came may have counted: they add up to less than low and high.
+// A tally is of increments. Those whose reply never came may have counted: they add up to less than
+// low and high.
 type tally struct{ acknowledged, low, high int64 }
 
 // An outcome is what a writer knows of a command.

@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The randomised test of the whole system. AVIARY_WHOLE_SEED is the seed of a run: of its faults and of what its writers send. What comes of a seed
-// depends on the scheduler, too. AVIARY_WHOLE_SECONDS is for how long faults happen, AVIARY_WHOLE_ZONES how many zones there are.
+// The randomised test of the whole system. AVIARY_WHOLE_SEED is the seed of a run: of its faults
+// and of what its writers send. What comes of a seed depends on the scheduler, too.
+// AVIARY_WHOLE_SECONDS is for how long faults happen, AVIARY_WHOLE_ZONES how many zones there are.
 const (
 	wholeSeed    = "AVIARY_WHOLE_SEED"
 	wholeSeconds = "AVIARY_WHOLE_SECONDS"
@@ -25,7 +26,8 @@ const (
 	shortRun   = 30 * time.Second
 	shortZones = 2
 	longZones  = 3
-	// calmEvery is after how long writers pause and zones are compared: differences are soon overwritten.
+	// calmEvery is after how long writers pause and zones are compared: differences are soon
+	// overwritten.
 	calmEvery = 90 * time.Second
 )
 
@@ -41,8 +43,9 @@ func number(t testing.TB, variable string, other uint64) uint64 {
 	return n
 }
 
-// TestZonesStayEqual has writers in all zones at the same time while processes are killed and networks cut, and then compares everything: what the
-// zones hold with each other and with what was acknowledged, and what the topics hold with both.
+// TestZonesStayEqual has writers in all zones at the same time while processes are killed and
+// networks cut, and then compares everything: what the zones hold with each other and with what was
+// acknowledged, and what the topics hold with both.
 func TestZonesStayEqual(t *testing.T) {
 	seed := number(t, wholeSeed, rand.Uint64())
 	seconds := number(t, wholeSeconds, 0)
@@ -62,7 +65,7 @@ func TestZonesStayEqual(t *testing.T) {
 		w.step(deck.next())
 		if seconds > 0 && time.Since(calm) > calmEvery {
 			w.pause()
-			w.settle()
+			w.awaitAll()
 			w.compare()
 			w.resume()
 			calm = time.Now()
@@ -71,7 +74,7 @@ func TestZonesStayEqual(t *testing.T) {
 	w.calm()
 	w.run(time.Second) // behind the last fault
 	w.stopWriters()
-	w.settle()
+	w.awaitAll()
 	w.lagIsZero()
 	w.compare()
 	w.acknowledged()

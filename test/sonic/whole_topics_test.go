@@ -10,6 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems"
+
+	"github.com/aviaryhq/aviary/test/systems/pulsar"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -31,24 +35,19 @@ func (s stored) about() bool {
 	return s.effect[0] != "_" && s.effect[0] != "N" && s.effect[0] != "O"
 }
 
-// read calls h for each message since a time, zero for all, of a zone's topic in one of the clusters, with the effects that it completes.
+// read calls h for each message since a time, zero for all, of a zone's topic in one of the
+// clusters, with the effects that it completes.
 func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header, []stored)) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	client, err := messaging.Dial(ctx, messaging.Config{URL: w.pulsars.Clusters[cluster.index].URL()})
-	require.NoError(w.t, err)
-	defer client.Close(ctx)
 	cfg := messaging.ReaderConfig{Topic: w.topicOf(of), Name: "whole"}
 	if !since.IsZero() {
 		position := messaging.AtTime(since)
 		cfg.From = &position
 	}
-	r, err := client.Reader(ctx, cfg)
-	require.NoError(w.t, err)
-	defer r.Close(ctx)
 	var parts []byte
-	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
+	err := pulsar.ReadStored(ctx, w.pulsars.Clusters[cluster.index].URL(), cfg, func(d *messaging.Delivery) error {
 		header, err := message.ParseHeader(d.Properties)
 		if err != nil {
 			return err
@@ -102,7 +101,8 @@ func (w *whole) effectsOf(db int, key string) []string {
 	return lines
 }
 
-// topics looks at what the clusters have stored: the messages of each zone follow one another, in all clusters, and what was written once is stored once.
+// topics looks at what the clusters have stored: the messages of each zone follow one another, in
+// all clusters, and what was written once is stored once.
 func (w *whole) topics() {
 	w.t.Helper()
 	times := map[string]int{}
@@ -154,7 +154,8 @@ func (w *whole) topics() {
 	assert.Zero(w.t, wrong, "writes that are not stored once")
 }
 
-// outcomes adds up what became of the effects of a zone in another one, and messages that were dropped.
+// outcomes adds up what became of the effects of a zone in another one, and messages that were
+// dropped.
 func (w *whole) outcomes(at, of *site) (effects, duplicates float64) {
 	w.t.Helper()
 	for _, e := range at.sonics {
@@ -183,7 +184,7 @@ func (w *whole) passed(at, of *site) {
 		return
 	}
 	end := w.end(of)
-	await(w.t, healed, fmt.Sprintf("a Sonic of zone %s has applied all of zone %s", at.name, of.name), func() bool {
+	systems.Await(w.t, healed, fmt.Sprintf("a Sonic of zone %s has applied all of zone %s", at.name, of.name), func() bool {
 		return slices.ContainsFunc(at.sonics, func(e *service) bool {
 			return slices.ContainsFunc(e.zones().Origins, func(o sonic.OriginStatus) bool {
 				id, err := message.ParseID(o.Cursor)
@@ -193,14 +194,15 @@ func (w *whole) passed(at, of *site) {
 	})
 }
 
-// appliedOnce has all zones write while nothing fails, and counts: each effect is applied once in each other zone, and nowhere else.
+// appliedOnce has all zones write while nothing fails, and counts: each effect is applied once in
+// each other zone, and nowhere else.
 func (w *whole) appliedOnce() {
 	w.t.Helper()
 	type way struct{ at, of *site }
 	before := map[way]float64{}
 	dropped := map[way]float64{}
 	from := map[*site]message.ID{}
-	w.settle()
+	w.awaitAll()
 	for _, at := range w.sites {
 		from[at] = w.end(at)
 		for _, of := range w.sites {
@@ -212,7 +214,7 @@ func (w *whole) appliedOnce() {
 	w.write()
 	w.run(2 * time.Second)
 	w.stopWriters()
-	w.settle()
+	w.awaitAll()
 	for _, of := range w.sites {
 		effects, answers := 0, 0 // a state that a zone asked for is for that zone only, and only while it waits
 		w.read(of, of, began.Add(-time.Minute), func(_ *message.Header, all []stored) {
@@ -246,7 +248,8 @@ func (w *whole) appliedOnce() {
 	w.compare()
 }
 
-// quiet makes sure that zones that nobody writes to store nothing but that they are there: effects do not go round in circles.
+// quiet makes sure that zones that nobody writes to store nothing but that they are there: effects
+// do not go round in circles.
 func (w *whole) quiet() {
 	w.t.Helper()
 	from, began := map[*site]message.ID{}, time.Now()
@@ -255,7 +258,7 @@ func (w *whole) quiet() {
 	}
 	for _, s := range w.sites {
 		beats := 0
-		await(w.t, healed, "two more beats of zone "+s.name, func() bool {
+		systems.Await(w.t, healed, "two more beats of zone "+s.name, func() bool {
 			beats = 0
 			var others []stored
 			w.read(s, s, began.Add(-time.Minute), func(_ *message.Header, all []stored) {
@@ -276,7 +279,8 @@ func (w *whole) quiet() {
 	}
 }
 
-// duplicates adds up the messages that were dropped, as far as the processes that run have seen them.
+// duplicates adds up the messages that were dropped, as far as the processes that run have seen
+// them.
 func (w *whole) duplicates() (sum float64) {
 	w.t.Helper()
 	for _, at := range w.sites {

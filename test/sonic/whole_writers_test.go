@@ -68,7 +68,8 @@ func (w *whole) stopWriters() {
 	w.event("writers have ended")
 }
 
-// A connection is that of one writer: to one of its zone's Sonics, and to another one once it breaks.
+// A connection is that of one writer: to one of its zone's Sonics, and to another one once it
+// breaks.
 type connection struct {
 	*whole
 	site    *site
@@ -129,7 +130,8 @@ func (c *connection) client(db int) *redis.Client {
 	return c.clients[db]
 }
 
-// done looks at what became of commands: behind one whose outcome is not known the connection is another.
+// done looks at what became of commands: behind one whose outcome is not known the connection is
+// another.
 func (c *connection) done(errs ...error) {
 	if slices.ContainsFunc(errs, func(err error) bool { return outcomeOf(err) == unknown }) {
 		c.close()

@@ -59,7 +59,7 @@ type whole struct {
 	ledger     *ledger
 }
 
-// silent is a logger of clients: that nobody listens while a process is away is no news.
+// silent is a logger of clients: that nobody listens while a process is unavailable is no news.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
@@ -148,11 +148,12 @@ func (w *whole) writable(s *site) {
 	}
 }
 
-// reach is how many times marks cross: an effect that a zone cannot place has it ask another one, which answers, and the answer may have to be told.
+// reach is how many times marks cross: an effect that a zone cannot place has it ask another one,
+// which answers, and the answer may have to be told.
 const reach = 4
 
-// settle waits until each zone has what all others did, and what came of that.
-func (w *whole) settle() {
+// awaitAll waits until each zone has what all others did, and what came of that.
+func (w *whole) awaitAll() {
 	w.t.Helper()
 	for n := range reach {
 		mark := fmt.Sprint(time.Now().UnixNano(), ".", n)
@@ -179,7 +180,7 @@ func (w *whole) settle() {
 	w.event("settled")
 }
 
-// lagIsZero waits until the status pages say that nothing is under way or the matter.
+// lagIsZero waits until the status pages show no lag and no current error.
 func (w *whole) lagIsZero() {
 	w.t.Helper()
 	for _, s := range w.sites {
@@ -187,16 +188,16 @@ func (w *whole) lagIsZero() {
 			if of == s {
 				continue
 			}
-			await(w.t, healed, fmt.Sprintf("the lag of zone %s behind zone %s is 0", s.name, of.name), func() bool {
+			systems.Await(w.t, healed, fmt.Sprintf("the lag of zone %s behind zone %s is 0", s.name, of.name), func() bool {
 				return slices.ContainsFunc(s.sonics, func(e *service) bool {
 					return slices.ContainsFunc(e.zones().Origins, func(o sonic.OriginStatus) bool {
-						return o.Zone == of.name && o.LagCommands == 0 && !o.Gap && o.Trouble == ""
+						return o.Zone == of.name && o.LagCommands == 0 && !o.Gap && o.Unhealthy == ""
 					})
 				})
 			})
 		}
 		for i, e := range s.sonics {
-			await(w.t, healed, fmt.Sprintf("Sonic %d of zone %s is ready", i, s.name), func() bool {
+			systems.Await(w.t, healed, fmt.Sprintf("Sonic %d of zone %s is ready", i, s.name), func() bool {
 				status, _ := e.Ask(http.MethodGet, "/-/ready")
 				return status == http.StatusOK
 			})

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems"
+
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,8 +17,9 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// settle waits until every zone has what was written before in the others: a zone's writes cross in their order, so the last one is enough.
-func settle(t testing.TB, limit time.Duration, zones ...zone) {
+// awaitCrossed waits until every zone has what was written before in the others: a zone's writes
+// cross in their order, so the last one is enough.
+func awaitCrossed(t testing.TB, limit time.Duration, zones ...zone) {
 	t.Helper()
 	mark := fmt.Sprint(time.Now().UnixNano())
 	for i, z := range zones {
@@ -25,7 +28,7 @@ func settle(t testing.TB, limit time.Duration, zones ...zone) {
 	for i := range zones {
 		for _, z := range zones {
 			c := z.redis.Client(t)
-			await(t, limit, "what was written has crossed", func() bool { return c.Get(t.Context(), fmt.Sprintf("settled-%d", i)).Val() == mark })
+			systems.Await(t, limit, "what was written has crossed", func() bool { return c.Get(t.Context(), fmt.Sprintf("settled-%d", i)).Val() == mark })
 		}
 	}
 }
@@ -33,12 +36,12 @@ func settle(t testing.TB, limit time.Duration, zones ...zone) {
 // same waits until both zones have what is written, and the same.
 func same(t testing.TB, limit time.Duration, keys []string, zones ...zone) {
 	t.Helper()
-	settle(t, limit, zones...)
+	awaitCrossed(t, limit, zones...)
 	clients := make([]*redis.Client, len(zones))
 	for i, z := range zones {
 		clients[i] = z.redis.Client(t)
 	}
-	await(t, limit, "both zones hold the same", func() bool {
+	systems.Await(t, limit, "both zones hold the same", func() bool {
 		var first string
 		for i, c := range clients {
 			values, err := c.MGet(t.Context(), keys...).Result()
@@ -64,16 +67,16 @@ func TestAWriteIsReadInTheOtherZone(t *testing.T) {
 		key := fmt.Sprintf("key-%d", i)
 		began := time.Now()
 		require.NoError(t, from.Set(ctx, key, "value", 0).Err())
-		await(t, 20*time.Second, "the write crosses", func() bool { return to.Get(ctx, key).Val() == "value" })
+		systems.Await(t, 20*time.Second, "the write crosses", func() bool { return to.Get(ctx, key).Val() == "value" })
 		t.Logf("%s crossed after %s", key, time.Since(began))
 	}
 	require.NoError(t, ca.HSet(ctx, "h", "f", "1", "g", "2").Err())
 	require.NoError(t, cb.SAdd(ctx, "s", "m").Err())
 	require.NoError(t, ca.RPush(ctx, "l", "x", "y").Err())
-	await(t, 20*time.Second, "other types cross", func() bool {
+	systems.Await(t, 20*time.Second, "other types cross", func() bool {
 		return cb.HGet(ctx, "h", "g").Val() == "2" && ca.SIsMember(ctx, "s", "m").Val() && cb.LLen(ctx, "l").Val() == 2
 	})
-	await(t, 20*time.Second, "/zones shows the other zone", func() bool {
+	systems.Await(t, 20*time.Second, "/zones shows the other zone", func() bool {
 		z := a.zones()
 		return len(z.Origins) == 1 && z.Origins[0].Zone == "b" && z.Origins[0].LagSeconds >= 0 && z.Outbox.Owner && z.Outbox.Length <= 2
 	})
@@ -193,7 +196,8 @@ func TestRefusedAtStart(t *testing.T) {
 	})
 }
 
-// A Redis that comes back older than it was gets what it has lost from its own topic, and then both zones hold the same.
+// A Redis that comes back older than it was gets what it has lost from its own topic, and then both
+// zones hold the same.
 func TestARedisThatComesBackOlder(t *testing.T) {
 	a, b := pair(t)
 	ctx := t.Context()
@@ -211,11 +215,11 @@ func TestARedisThatComesBackOlder(t *testing.T) {
 	keys = append(keys, set(100, 200)...)
 	require.NoError(t, ca.Del(ctx, "key-1").Err())
 	same(t, 20*time.Second, keys, a, b)
-	await(t, 10*time.Second, "all is shipped", func() bool { return a.zones().Outbox.Length <= 1 })
+	systems.Await(t, 10*time.Second, "all is shipped", func() bool { return a.zones().Outbox.Length <= 1 })
 	require.NoError(t, a.redis.Kill())
 	older()
 	require.NoError(t, a.redis.Start(ctx))
-	await(t, 20*time.Second, "what was lost is there again", func() bool {
+	systems.Await(t, 20*time.Second, "what was lost is there again", func() bool {
 		n, err := a.redis.Client(t).Get(ctx, "key-199").Int()
 		return err == nil && n == 199
 	})
@@ -246,10 +250,10 @@ func TestAnotherSonicTakesOver(t *testing.T) {
 	ctx := t.Context()
 	c := second.client()
 	require.NoError(t, c.Set(ctx, "by the second", "1", 0).Err())
-	await(t, 20*time.Second, "the write crosses", func() bool { return b.client().Get(ctx, "by the second").Val() == "1" })
+	systems.Await(t, 20*time.Second, "the write crosses", func() bool { return b.client().Get(ctx, "by the second").Val() == "1" })
 	assert.False(t, second.zones().Outbox.Owner)
 	a.Kill()
 	require.NoError(t, c.Set(ctx, "behind the first", "1", 0).Err(), "it waits until the second has taken over")
 	assert.True(t, second.zones().Outbox.Owner)
-	await(t, 20*time.Second, "the write crosses", func() bool { return b.client().Get(ctx, "behind the first").Val() == "1" })
+	systems.Await(t, 20*time.Second, "the write crosses", func() bool { return b.client().Get(ctx, "behind the first").Val() == "1" })
 }

@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack/pulsaradmin"
 )
 
-// TestAdminAsksAgainWhileTheBookieIsAvoided: the answer of a broker that has just started on a busy machine.
+// TestAdminAsksAgainWhileTheBookieIsAvoided: the answer of a broker that has just started on a busy
+// machine.
 func TestAdminAsksAgainWhileTheBookieIsAvoided(t *testing.T) {
 	const avoided = `{"reason":"\n --- An unexpected error occurred in the server ---\n\nMessage: ` +
 		`org.apache.bookkeeper.mledger.ManagedLedgerException: Not enough non-faulty bookies available error code: -6"}`
@@ -42,12 +45,12 @@ func TestAdminAsksAgainWhileTheBookieIsAvoided(t *testing.T) {
 				_, _ = io.WriteString(w, next.body)
 			}))
 			defer srv.Close()
-			err := newAdmin(srv.URL, "").createTopic(t.Context(), "persistent://public/default/x", 3)
+			err := pulsaradmin.New(srv.URL, "").CreateTopic(t.Context(), "persistent://public/default/x", 3)
 			require.Equal(t, c.asked, asked)
 			if c.want == 0 {
 				require.NoError(t, err)
 			} else {
-				require.True(t, isStatus(err, c.want), "%v", err)
+				require.True(t, pulsaradmin.IsStatus(err, c.want), "%v", err)
 			}
 		})
 	}
@@ -59,6 +62,6 @@ func TestAdminAsksAgainWhileTheBookieIsAvoided(t *testing.T) {
 		defer srv.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		require.ErrorContains(t, newAdmin(srv.URL, "").createTopic(ctx, "persistent://public/default/x", 0), "non-faulty")
+		require.ErrorContains(t, pulsaradmin.New(srv.URL, "").CreateTopic(ctx, "persistent://public/default/x", 0), "non-faulty")
 	})
 }

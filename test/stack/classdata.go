@@ -6,14 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
-const classDataName = "classes-"
-
-// classDataPath names the archive of loaded and verified classes that the JVM maps at start instead of loading them
-// from 330 jars again. It fits one Java build and one distribution.
-func classDataPath(home string, jvm java) string {
-	return filepath.Join(home, classDataName+jvm.build+".jsa")
+// classDataPath names the archive of loaded and verified classes that the JVM maps at start instead
+// of loading them from 330 jars again. It fits one Java build and one distribution.
+func classDataPath(home string, jvm install.Java) string {
+	return filepath.Join(home, install.ClassDataName+jvm.Build+".jsa")
 }
 
 func (b *broker) classDataArgs() []string {
@@ -24,14 +25,15 @@ func (b *broker) classDataArgs() []string {
 	return []string{"-XX:SharedArchiveFile=" + path, "-Xlog:cds=off", "-Xlog:class+path=off"}
 }
 
-// trainClassData makes the class-data archive, once per machine, by running a broker that writes it when it ends.
-// Starts work without it, only slower, so failing is not an error: it leaves an empty file and is not tried again.
-func (s *Stack) trainClassData(ctx context.Context, jvm java, home string) error {
+// trainClassData makes the class-data archive, once per machine, by running a broker that writes it
+// when it ends. Starts work without it, only slower, so failing is not an error: it leaves an empty
+// file and is not tried again.
+func (s *Stack) trainClassData(ctx context.Context, jvm install.Java, home string) error {
 	path := classDataPath(home, jvm)
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	unlock, err := lockFile(ctx, filepath.Join(s.cache, "servers", filepath.Base(home)+".lock"), s.log)
+	unlock, err := process.Lock(ctx, filepath.Join(s.cache, "servers", filepath.Base(home)+".lock"), s.log)
 	if err != nil {
 		return err
 	}
@@ -39,16 +41,16 @@ func (s *Stack) trainClassData(ctx context.Context, jvm java, home string) error
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	s.log.printf("preparing Pulsar for fast starts, about 15 seconds, once")
+	s.log.Printf("preparing Pulsar for fast starts, about 15 seconds, once")
 	began := time.Now()
 	if err := s.dumpClassData(ctx, home, path); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.log.printf("going on without: %v", err)
+		s.log.Printf("going on without: %v", err)
 		return os.WriteFile(path, nil, 0o644)
 	}
-	s.log.printf("prepared after %v", time.Since(began).Round(100*time.Millisecond))
+	s.log.Printf("prepared after %v", time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 
@@ -62,7 +64,7 @@ func (s *Stack) dumpClassData(ctx context.Context, home, path string) error {
 	if err != nil {
 		return err
 	}
-	defer b.releasePorts()
+	defer b.ReleasePorts()
 	b.conf = nil
 	if err := b.prepare(); err != nil {
 		return err
@@ -72,12 +74,12 @@ func (s *Stack) dumpClassData(ctx context.Context, home, path string) error {
 	if err != nil {
 		return err
 	}
-	p, done, err := spawnOwned(c)
+	p, done, err := process.StartOwned(c)
 	if err != nil {
 		return err
 	}
-	healthErr := b.waitHealthy(ctx, p)
-	stopErr := p.stop(ctx)
+	healthErr := b.WaitHealthy(ctx, p)
+	stopErr := p.Stop(ctx)
 	<-done
 	if healthErr != nil {
 		return healthErr

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidNamespace returns what process ids here are valid in. Containers that share a cache folder must not share state: each would take the servers
-// of the others for dead, and delete their data. It is "" outside of containers.
+// pidNamespace returns what process ids here are valid in. Containers that share a cache folder
+// must not share state: each would take the servers of the others for dead, and delete their data.
+// It is "" outside of containers.
 func pidNamespace() string {
 	const outside = "4026531836" // PROC_PID_INIT_INO of Linux
 	link, err := os.Readlink("/proc/self/ns/pid")
@@ -21,8 +22,8 @@ func pidNamespace() string {
 	return id
 }
 
-// markAlive takes a shared lock on this stack's state. Servers inherit it, and a test binary keeps it while it has private ones: unlike process
-// ids it is seen from other containers.
+// markAlive takes a shared lock on this stack's state. Servers inherit it, and a test binary keeps
+// it while it has private ones: unlike process ids it is seen from other containers.
 func (s *Stack) markAlive() (*os.File, error) {
 	f, err := os.OpenFile(s.alivePath(), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -36,9 +37,18 @@ func (s *Stack) markAlive() (*os.File, error) {
 
 func (s *Stack) alivePath() string { return s.dir + ".alive" }
 
-// sweepContainers deletes what stacks of this checkout have left in containers that are gone. Failing to is harmless: the next one tries again.
-func (s *Stack) sweepContainers() {
-	dirs, _ := filepath.Glob(s.prefix + "*")
+// sweepDead deletes what stacks have left whose servers and tests all were killed, those of other
+// names, checkouts and containers, too. The log of a start that failed is not among it, but for
+// containers that are gone: nobody could look for it there. Failing to is harmless: the next one
+// tries again.
+func (s *Stack) sweepDead() {
+	s.sweepPrivate()
+	for _, svc := range s.services() {
+		if rec, err := s.loadRecord(svc.name); err == nil && rec != nil && rec.dead() {
+			_ = s.remove(rec)
+		}
+	}
+	dirs, _ := filepath.Glob(filepath.Join(s.cache, "stack", "*"))
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
 		if dir == s.dir || err != nil || !info.IsDir() {
@@ -47,12 +57,24 @@ func (s *Stack) sweepContainers() {
 		other := &Stack{dir: dir}
 		if unlock, ok := tryLock(other.lockPath()); ok { // no Up or Down is under way there
 			if release, ok := tryLock(other.alivePath()); ok {
-				_ = os.RemoveAll(dir)
+				if strings.HasPrefix(dir, s.prefix) || other.left() {
+					_ = os.RemoveAll(dir)
+				}
 				release()
 			}
 			unlock()
 		}
 	}
+}
+
+// left reports whether there are records of servers or data of private ones.
+func (s *Stack) left() bool {
+	for _, pattern := range []string{s.recordPath("*"), filepath.Join(s.dir, "private", "*")} {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // tryLock takes an exclusive lock unless somebody has one.

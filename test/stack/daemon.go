@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // startTimeout is generous: a start takes 3 to 10 seconds on two quiet cores.
@@ -21,25 +23,26 @@ func startContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not healthy after %v", startTimeout))
 }
 
-// startError adds to the reason why a start failed what the log, or the server's last answer, has to say of it.
-func startError(d daemon, err, last error) error {
+// startError adds to the reason why a start failed what the log, or the server's last answer, has
+// to say of it.
+func startError(d process.Daemon, err, last error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errEnded):
-		return fmt.Errorf("%s: %w: %s, see %s", d.title(), err, lastError(d.logPath()), d.logPath())
+		return fmt.Errorf("%s: %w: %s, see %s", d.Title(), err, lastError(d.LogPath()), d.LogPath())
 	default:
-		return fmt.Errorf("%s: %w (last answer: %w), see %s", d.title(), err, last, d.logPath())
+		return fmt.Errorf("%s: %w (last answer: %w), see %s", d.Title(), err, last, d.LogPath())
 	}
 }
 
 // waitAnswers polls a server until ask, which gets a few seconds each time, finds nothing wrong.
-func waitAnswers(ctx context.Context, d daemon, p process, ask func(context.Context) error) error {
+func waitAnswers(ctx context.Context, d process.Daemon, p process.ID, ask func(context.Context) error) error {
 	ctx, cancel := startContext(ctx)
 	defer cancel()
 	last := errors.New("none")
-	err := poll(ctx, 50*time.Millisecond, func() (bool, error) {
-		if !p.alive() {
+	err := process.Poll(ctx, 50*time.Millisecond, func() (bool, error) {
+		if !p.Alive() {
 			return false, errEnded
 		}
 		last = ask(ctx)
@@ -48,14 +51,15 @@ func waitAnswers(ctx context.Context, d daemon, p process, ask func(context.Cont
 	return startError(d, err, last)
 }
 
-// checkPatiently asks the servers of a record until they answer. It is patient: a server that is declared unhealthy is
-// replaced, and under a full test run on two cores a slow answer is no reason to take it from everybody else.
-func checkPatiently(ctx context.Context, rec *record, ask func(context.Context, serverRecord) error) error {
+// checkWithRetries asks the servers of a record until they answer. A server that is
+// declared unhealthy is replaced, and under a full test run on two cores a slow answer is no reason
+// to take it from everybody else.
+func checkWithRetries(ctx context.Context, rec *record, ask func(context.Context, serverRecord) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for _, srv := range rec.Servers {
 		var last error
-		if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
+		if err := process.Poll(ctx, 100*time.Millisecond, func() (bool, error) {
 			last = ask(ctx, srv)
 			return last == nil || !rec.alive(), nil
 		}); err != nil || last != nil {
@@ -65,36 +69,40 @@ func checkPatiently(ctx context.Context, rec *record, ask func(context.Context, 
 	return nil
 }
 
-// startRecorded starts servers that outlive this process and returns when all are healthy.
-func (s *Stack) startRecorded(ctx context.Context, rec *record, daemons ...daemon) error {
+// startRecorded starts servers of Up and returns when all are healthy.
+func (s *Stack) startRecorded(ctx context.Context, rec *record, daemons ...process.Daemon) error {
 	began := time.Now()
-	mains := make([]process, len(daemons))
+	mains := make([]process.ID, len(daemons))
 	for i, d := range daemons {
-		s.log.printf("%s: starting %s, log %s", rec.Service, d.title(), d.logPath())
-		p, err := d.start(ctx, func(c command) (process, error) { return s.spawnRecorded(rec, c) })
+		s.log.Printf("%s: starting %s, log %s", rec.Service, d.Title(), d.LogPath())
+		p, err := d.Start(ctx, func(c process.Command) (process.ID, error) { return s.spawnRecorded(rec, c) })
 		if err != nil {
 			return err
 		}
 		mains[i] = p
 	}
 	for i, d := range daemons {
-		if err := d.waitHealthy(ctx, mains[i]); err != nil {
+		if err := d.WaitHealthy(ctx, mains[i]); err != nil {
 			return err
 		}
 	}
-	s.log.printf("%s: healthy after %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
+	s.log.Printf("%s: healthy after %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
 	return nil
 }
 
-// spawnRecorded starts a process of a service that outlives this one.
-func (s *Stack) spawnRecorded(rec *record, c command) (process, error) {
+// spawnRecorded starts a process of a service, which outlives this one unless the stack is Owned.
+func (s *Stack) spawnRecorded(rec *record, c process.Command) (process.ID, error) {
 	alive, err := s.markAlive()
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	defer alive.Close() // here; the process keeps its own
-	c.keep = append(slices.Clone(c.keep), alive)
-	p, err := spawnDetached(c)
+	c.Keep = append(slices.Clone(c.Keep), alive)
+	spawn := process.StartDetached
+	if s.cfg.Owned {
+		spawn = func(c process.Command) (process.ID, error) { p, _, err := process.StartOwned(c); return p, err }
+	}
+	p, err := spawn(c)
 	if err != nil {
 		return p, err
 	}
@@ -110,7 +118,7 @@ func lastError(path string) string {
 		if strings.Contains(line, " ERROR ") || strings.Contains(line, " [error] ") ||
 			strings.HasPrefix(line, "Caused by:") || exception.MatchString(line) || strings.HasPrefix(line, "Error") ||
 			strings.HasPrefix(line, ">>> ") || strings.Contains(line, " # Fatal") { // of Redis: the line of redis.conf
-			last = firstLine(line)
+			last = process.FirstLine(line)
 		}
 	}
 	return last
@@ -160,23 +168,23 @@ func (s *Stack) privateFolder(t testing.TB, service string) string {
 	return dir
 }
 
-// own makes d the test's: its end stops it and lets go of its ports.
-func (s *server) own(t testing.TB, d daemon) {
+// own makes d the test's, as the server srv: the test's end stops it and lets go of its ports.
+func own(t testing.TB, srv *process.Server, d process.Daemon) {
 	t.Helper()
-	s.daemon = d
-	t.Cleanup(d.releasePorts)
+	srv.Daemon = d
+	t.Cleanup(d.ReleasePorts)
 	t.Cleanup(func() {
-		if err := s.Stop(context.Background()); err != nil {
+		if err := srv.Stop(context.Background()); err != nil {
 			t.Errorf("cannot stop the server: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("last lines of the log of %s:\n%s", d.title(), strings.Join(tail(d.logPath(), 30), "\n"))
+			t.Logf("last lines of the log of %s:\n%s", d.Title(), strings.Join(tail(d.LogPath(), 30), "\n"))
 		}
 	})
 }
 
 // private starts a daemon that prepare makes, as the server that srv will be.
-func private[D daemon](t testing.TB, service string, srv *server, prepare func(ctx context.Context, s *Stack, dir string) (D, error)) D {
+func private[D process.Daemon](t testing.TB, service string, srv *process.Server, prepare func(ctx context.Context, s *Stack, dir string) (D, error)) D {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
@@ -185,7 +193,7 @@ func private[D daemon](t testing.TB, service string, srv *server, prepare func(c
 	if err != nil {
 		Unavailable(t, service, err)
 	}
-	srv.own(t, d)
+	own(t, srv, d)
 	if err := srv.Start(ctx); err != nil {
 		t.Fatalf("cannot start a private %s: %v", service, err)
 	}

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
+	"github.com/aviaryhq/aviary/test/stack/pulsaradmin"
 )
 
 const (
@@ -28,22 +31,23 @@ func geoClusters(n int) []string {
 
 func (s *Stack) geoService() service {
 	return service{
-		name:  "pulsar-geo",
-		fetch: s.fetchPulsar,
-		start: s.startGeo,
-		check: checkBrokers,
+		name:    "pulsar-geo",
+		fetch:   func(ctx context.Context) error { return s.fetchPulsar(ctx, true) },
+		missing: s.packages.Missing("Pulsar "+pulsarVersion, pulsarArtifact()),
+		start:   s.startGeo,
+		check:   checkBrokers,
 	}
 }
 
 func (s *Stack) startGeo(ctx context.Context, dir string, rec *record) error {
 	var brokers []*broker
-	var daemons []daemon
+	var daemons []process.Daemon
 	for _, cluster := range geoClusters(2) {
 		b, err := s.newBroker(ctx, cluster, dir+"/"+cluster, 0, 0)
 		if err != nil {
 			return err
 		}
-		defer b.releasePorts()
+		defer b.ReleasePorts()
 		Memory(geoMemory)(&b.options)
 		brokers, daemons = append(brokers, b), append(daemons, b)
 	}
@@ -55,13 +59,13 @@ func (s *Stack) startGeo(ctx context.Context, dir string, rec *record) error {
 	}
 	a, b := brokers[0], brokers[1]
 	pair := newGeoPair(
-		&PulsarServer{url: a.url(), admin: newAdmin(a.adminURL(), "")},
-		&PulsarServer{url: b.url(), admin: newAdmin(b.adminURL(), "")})
+		&PulsarServer{url: a.url(), admin: pulsaradmin.New(a.adminURL(), "")},
+		&PulsarServer{url: b.url(), admin: pulsaradmin.New(b.adminURL(), "")})
 	began := time.Now()
 	if err := pair.wire(ctx); err != nil {
 		return fmt.Errorf("cannot set up replication: %w", err)
 	}
-	s.log.printf("%s: messages cross both ways after another %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
+	s.log.Printf("%s: messages cross both ways after another %v", rec.Service, time.Since(began).Round(10*time.Millisecond))
 	rec.Env = []string{
 		"PULSAR_A_URL=" + a.url(), "PULSAR_A_ADMIN_URL=" + a.adminURL(),
 		"PULSAR_B_URL=" + b.url(), "PULSAR_B_ADMIN_URL=" + b.adminURL(),
@@ -77,9 +81,10 @@ type GeoPair struct {
 
 func newGeoPair(a, b *PulsarServer) *GeoPair { return &GeoPair{A: a, B: b} }
 
-// Geo returns the shared pair of clusters: the ones that AVIARY_TEST_PULSAR_A_URL, AVIARY_TEST_PULSAR_A_ADMIN_URL and
-// the same with B name (which must know each other as clusters zone-a and zone-b, with the tenant "aviary" allowed on
-// both), else those of this checkout, under the rules of [Pulsar].
+// Geo returns the shared pair of clusters: the ones that AVIARY_TEST_PULSAR_A_URL,
+// AVIARY_TEST_PULSAR_A_ADMIN_URL and the same with B name (which must know each other as clusters
+// zone-a and zone-b, with the tenant "aviary" allowed on both), else those of this checkout, under
+// the rules of [Pulsar].
 func Geo(t testing.TB) *GeoPair {
 	t.Helper()
 	a := fromEnvironment(t, "AVIARY_TEST_PULSAR_A_URL", "AVIARY_TEST_PULSAR_A_ADMIN_URL")
@@ -94,7 +99,8 @@ func Geo(t testing.TB) *GeoPair {
 	return newGeoPair(servers[0], servers[1])
 }
 
-// PrivateGeo starts a pair that only this test uses, under the rules of [PrivatePulsar]. Options apply to both.
+// PrivateGeo starts a pair that only this test uses, under the rules of [PrivatePulsar]. Options
+// apply to both.
 func PrivateGeo(t testing.TB, opts ...Option) *GeoPair {
 	t.Helper()
 	opts = append([]Option{Memory(geoMemory)}, opts...)

@@ -7,9 +7,13 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
+	"github.com/aviaryhq/aviary/test/stack/pulsaradmin"
 )
 
-// A GeoGroup is several Pulsar clusters, zone-a, zone-b and so on, that replicate namespaces of one tenant, each to all others.
+// A GeoGroup is several Pulsar clusters, zone-a, zone-b and so on, that replicate namespaces of one
+// tenant, each to all others.
 type GeoGroup struct {
 	Clusters []*PulsarServer
 	zones    []GeoZone
@@ -19,13 +23,13 @@ type GeoGroup struct {
 type GeoZone struct {
 	// Options of this cluster, beside those that suit several brokers on one machine.
 	Options []Option
-	// Via are the addresses, host:port, of proxies through which this cluster replicates to the others, by their index. Empty, or too short:
-	// directly.
+	// Via are the addresses, host:port, of proxies through which this cluster replicates to the
+	// others, by their index. Empty, or too short: directly.
 	Via []string
 }
 
-// PrivateGeoGroup starts clusters that only this test uses, under the rules of [PrivatePulsar]. begin, if not nil, is called when they run
-// and do not replicate yet: it starts the proxies.
+// PrivateGeoGroup starts clusters that only this test uses, under the rules of [PrivatePulsar].
+// begin, if not nil, is called when they run and do not replicate yet: it starts the proxies.
 func PrivateGeoGroup(t testing.TB, zones []GeoZone, begin func(clusters []*PulsarServer) error) *GeoGroup {
 	t.Helper()
 	names := geoClusters(len(zones))
@@ -88,17 +92,18 @@ func (g *GeoGroup) Namespace(t testing.TB) string {
 	return ns
 }
 
-// cleanNamespace ends replication first, in all clusters: a cluster refuses to delete what it shares with another.
+// cleanNamespace ends replication first, in all clusters: a cluster refuses to delete what it
+// shares with another.
 func (g *GeoGroup) cleanNamespace(t testing.TB, ns string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	for i, cluster := range g.names() {
 		side := g.Clusters[i]
-		if !side.reachable() {
+		if !side.Reachable() {
 			continue
 		}
-		if err := side.admin.do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/replication", []string{cluster}, nil); err != nil {
+		if err := side.admin.Do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/replication", []string{cluster}, nil); err != nil {
 			t.Logf("cannot end replication of %s in %s: %v", ns, cluster, err)
 		}
 	}
@@ -121,7 +126,8 @@ func (g *GeoGroup) Topic(t testing.TB, ns string, partitions int) string {
 
 func (g *GeoGroup) names() []string { return geoClusters(len(g.Clusters)) }
 
-// wire makes fresh standalones know each other. They have separate metadata, so each is told the same.
+// wire makes fresh standalones know each other. They have separate metadata, so each is told the
+// same.
 func (g *GeoGroup) wire(ctx context.Context) error {
 	type cluster struct {
 		ServiceURL       string `json:"serviceUrl"`
@@ -131,17 +137,19 @@ func (g *GeoGroup) wire(ctx context.Context) error {
 	names := g.names()
 	for i, side := range g.Clusters {
 		for j, other := range g.Clusters {
-			// A standalone registers itself without the URLs a replicator needs: update it, create the other.
+			// A standalone registers itself without the URLs a replicator needs: update it, create
+			// the other.
 			method := http.MethodPut
 			if i == j {
 				method = http.MethodPost
 			}
 			in := cluster{ServiceURL: other.AdminURL(), BrokerServiceURL: other.URL()}
 			if addr := g.via(i, j); addr != "" {
-				// A broker sends whoever names a listener to its address, else replication would go past the proxy.
+				// A broker sends whoever names a listener to its address, else replication would go
+				// past the proxy.
 				in.BrokerServiceURL, in.ListenerName = "pulsar://"+addr, replicationListener(names[i])
 			}
-			if err := side.admin.do(ctx, method, "/admin/v2/clusters/"+names[j], in, nil); err != nil {
+			if err := side.admin.Do(ctx, method, "/admin/v2/clusters/"+names[j], in, nil); err != nil {
 				return err
 			}
 		}
@@ -149,7 +157,7 @@ func (g *GeoGroup) wire(ctx context.Context) error {
 	// The tenant "public" is allowed on the own cluster only.
 	tenant := map[string]any{"adminRoles": []string{}, "allowedClusters": names}
 	for _, side := range g.Clusters {
-		if err := side.admin.do(ctx, http.MethodPut, "/admin/v2/tenants/"+geoTenant, tenant, nil); err != nil {
+		if err := side.admin.Do(ctx, http.MethodPut, "/admin/v2/tenants/"+geoTenant, tenant, nil); err != nil {
 			return err
 		}
 	}
@@ -170,7 +178,7 @@ func (g *GeoGroup) createNamespace(ctx context.Context, ns string) error {
 func (g *GeoGroup) createNamespaceWith(ctx context.Context, ns string, policies map[string]any) error {
 	policies["replication_clusters"] = g.names()
 	for _, side := range g.Clusters {
-		if err := side.admin.do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, policies, nil); err != nil {
+		if err := side.admin.Do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, policies, nil); err != nil {
 			return err
 		}
 	}
@@ -180,7 +188,7 @@ func (g *GeoGroup) createNamespaceWith(ctx context.Context, ns string, policies 
 // createTopic accepts that creating a topic in one cluster may have created it in the other.
 func (g *GeoGroup) createTopic(ctx context.Context, topic string, partitions int) error {
 	for _, side := range g.Clusters {
-		if err := side.admin.createTopic(ctx, topic, partitions); err != nil && !isStatus(err, http.StatusConflict) {
+		if err := side.admin.CreateTopic(ctx, topic, partitions); err != nil && !pulsaradmin.IsStatus(err, http.StatusConflict) {
 			return err
 		}
 	}
@@ -196,15 +204,15 @@ func (g *GeoGroup) probe(ctx context.Context) error {
 		if err := g.createTopic(ctx, topic, 0); err != nil {
 			return err
 		}
-		if err := from.admin.produce(ctx, topic, "probe"); err != nil {
+		if err := from.admin.Produce(ctx, topic, "probe"); err != nil {
 			return err
 		}
 		for j, to := range g.Clusters {
 			if j == i {
 				continue
 			}
-			if err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
-				st, err := to.admin.stats(ctx, topic)
+			if err := process.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
+				st, err := to.admin.Stats(ctx, topic)
 				return st.MsgInCounter > 0, err
 			}); err != nil {
 				return fmt.Errorf("from %s to %s: %w", from.URL(), to.URL(), err)

@@ -9,10 +9,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
-// fakeSystemd puts a systemctl, and a sudo that runs what it is told, in front of the machine's. It knows the units that are files of a
-// folder, and notes what it is asked for.
+// fakeSystemd puts a systemctl, and a sudo that runs what it is told, in front of the machine's. It
+// knows the units that are files of a folder, and notes what it is asked for.
 func fakeSystemd(t *testing.T) (units, calls string) {
 	t.Helper()
 	bin, units := t.TempDir(), t.TempDir()
@@ -31,22 +34,22 @@ func fakeSystemd(t *testing.T) (units, calls string) {
 // TestInstalledUnitsAreDisabled: by who may, for good, and none that was there before.
 func TestInstalledUnitsAreDisabled(t *testing.T) {
 	units, calls := fakeSystemd(t)
-	install := func(unit string) { require.NoError(t, os.WriteFile(filepath.Join(units, unit), nil, 0o600)) }
-	services := []installed{{process: "no-such-program", units: []string{"old.service", "new.service", "new.socket", "other.service"}}}
-	log := newProgress(io.Discard)
+	put := func(unit string) { require.NoError(t, os.WriteFile(filepath.Join(units, unit), nil, 0o600)) }
+	services := []install.Service{{Process: "no-such-program", Units: []string{"old.service", "new.service", "new.socket", "other.service"}}}
+	log := process.NewProgress(io.Discard)
 	for _, test := range []struct {
 		root []string
 		user string
 	}{{nil, "user"}, {[]string{"sudo", "-n"}, "root"}} {
-		machine := initSystem{systemd: true, root: test.root}
+		machine := install.InitSystem{Systemd: true, Root: test.root}
 		require.NoError(t, os.RemoveAll(filepath.Join(units, "new.service")))
 		require.NoError(t, os.RemoveAll(filepath.Join(units, "new.socket")))
 		require.NoError(t, os.RemoveAll(calls))
-		install("old.service")
-		before := machine.look(t.Context(), services)
-		install("new.service")
-		install("new.socket")
-		require.NoError(t, machine.stopOthers(t.Context(), services, before, log))
+		put("old.service")
+		before := machine.Look(t.Context(), services)
+		put("new.service")
+		put("new.socket")
+		require.NoError(t, machine.StopOthers(t.Context(), services, before, log))
 		text, err := os.ReadFile(calls)
 		require.NoError(t, err)
 		assert.Equal(t, []string{test.user + " disable --now new.service", test.user + " disable --now new.socket"}, strings.Split(strings.TrimSpace(string(text)), "\n"))
@@ -60,22 +63,22 @@ func TestInstalledProcessesWithoutSystemd(t *testing.T) {
 	sleep, err := os.ReadFile("/bin/sleep")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(program, sleep, 0o755))
-	start := func() process {
-		p, done, err := spawnOwned(command{path: program, args: []string{"1000"}, log: filepath.Join(t.TempDir(), "log")})
+	start := func() process.ID {
+		p, done, err := process.StartOwned(process.Command{Path: program, Args: []string{"1000"}, Log: filepath.Join(t.TempDir(), "log")})
 		require.NoError(t, err)
-		t.Cleanup(func() { assert.NoError(t, p.kill()); <-done })
-		eventually(t, "its name", func() bool { return len(named("aviary-sleeper")) > 0 })
+		t.Cleanup(func() { assert.NoError(t, p.Kill()); <-done })
+		eventually(t, "its name", func() bool { return len(install.Named("aviary-sleeper")) > 0 })
 		return p
 	}
-	services := []installed{{process: "aviary-sleeper", units: []string{"new.service"}}}
+	services := []install.Service{{Process: "aviary-sleeper", Units: []string{"new.service"}}}
 	for _, root := range [][]string{nil, {"sudo", "-n"}} {
-		machine := initSystem{root: root}
+		machine := install.InitSystem{Root: root}
 		old := start()
-		before := machine.look(t.Context(), services)
+		before := machine.Look(t.Context(), services)
 		started := start()
-		eventually(t, "both", func() bool { return len(named("aviary-sleeper")) == len(before.processes)+1 })
-		require.NoError(t, machine.stopOthers(t.Context(), services, before, newProgress(io.Discard)))
-		assert.True(t, old.alive())
-		assert.False(t, started.alive())
+		eventually(t, "both", func() bool { return len(install.Named("aviary-sleeper")) == len(before.Processes)+1 })
+		require.NoError(t, machine.StopOthers(t.Context(), services, before, process.NewProgress(io.Discard)))
+		assert.True(t, old.Alive())
+		assert.False(t, started.Alive())
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,42 +13,46 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 const kafkaVersion = "4.1.1"
 
-func kafkaArtifact() artifact {
-	return artifact{
+func kafkaArtifact() install.Artifact {
+	return install.Artifact{
 		// The broker and its storage tool, and what writes their logs.
-		coordinates: "org.apache.kafka:kafka_2.13:" + kafkaVersion + " org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
-		file:        "kafka-" + kafkaVersion,
-		folder:      "kafka-" + kafkaVersion,
-		sha512: "288ccc3a2075072bfa2ead8d040036e66f98740f2d3bdf5f4b2cf224758bcb06" +
+		Coordinates: "org.apache.kafka:kafka_2.13:" + kafkaVersion + " org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
+		File:        "kafka-" + kafkaVersion,
+		Folder:      "kafka-" + kafkaVersion,
+		Sha512: "288ccc3a2075072bfa2ead8d040036e66f98740f2d3bdf5f4b2cf224758bcb06" +
 			"7de6d8dc99cff294d917b81de745622c87ab4ee57bedd85672f66d15c6c9a7be",
-		size: 44_182_105,
+		Size: 44_182_105,
 	}
 }
 
 func (s *Stack) kafkaHome(ctx context.Context) (string, error) {
-	return install(ctx, s.cache, kafkaArtifact(), fetchMavenJars, s.log)
+	return s.packages.Distribution(ctx, kafkaArtifact(), install.MavenJars)
 }
 
 func (s *Stack) kafkaService() service {
 	return service{
 		name: "kafka",
 		fetch: func(ctx context.Context) error {
-			if _, err := findJava(ctx); err != nil {
+			if _, err := install.FindJava(ctx); err != nil {
 				return err
 			}
 			_, err := s.kafkaHome(ctx)
 			return err
 		},
+		missing: s.packages.Missing("Kafka "+kafkaVersion, kafkaArtifact()),
 		start: func(ctx context.Context, dir string, rec *record) error {
 			b, err := s.newKafka(ctx, dir, options{})
 			if err != nil {
 				return err
 			}
-			defer b.releasePorts()
+			defer b.ReleasePorts()
 			if err := s.startRecorded(ctx, rec, b); err != nil {
 				return err
 			}
@@ -58,13 +61,14 @@ func (s *Stack) kafkaService() service {
 			return nil
 		},
 		check: func(ctx context.Context, rec *record) error {
-			return checkPatiently(ctx, rec, func(_ context.Context, srv serverRecord) error { return kafkaHealthy(srv.URL) })
+			return checkWithRetries(ctx, rec, func(_ context.Context, srv serverRecord) error { return kafkaHealthy(srv.URL) })
 		},
 	}
 }
 
-// Kafka returns the shared Kafka: the one whose brokers AVIARY_TEST_KAFKA_BROKERS lists, with commas between, else the
-// one of this checkout, under the rules of [Pulsar]. Topics are not created by being used: see [KafkaServer.Topic].
+// Kafka returns the shared Kafka: the one whose brokers AVIARY_TEST_KAFKA_BROKERS lists, with
+// commas between, else the one of this checkout, under the rules of [Pulsar]. Topics are not
+// created by being used: see [KafkaServer.Topic].
 func Kafka(t testing.TB) *KafkaServer {
 	t.Helper()
 	const variable = "AVIARY_TEST_KAFKA_BROKERS"
@@ -80,7 +84,7 @@ func Kafka(t testing.TB) *KafkaServer {
 func PrivateKafka(t testing.TB, opts ...Option) *KafkaServer {
 	t.Helper()
 	srv := &KafkaServer{}
-	b := private(t, "kafka", &srv.server, func(ctx context.Context, s *Stack, dir string) (*kafkaBroker, error) {
+	b := private(t, "kafka", &srv.Server, func(ctx context.Context, s *Stack, dir string) (*kafkaBroker, error) {
 		return s.newKafka(ctx, dir, newOptions(opts))
 	})
 	srv.brokers = []string{b.address(kafkaPlain)}
@@ -95,17 +99,18 @@ func PrivateKafka(t testing.TB, opts ...Option) *KafkaServer {
 
 // A KafkaServer is a running Kafka: shared, given by the environment, or private to a test.
 type KafkaServer struct {
-	server
+	process.Server
 	brokers  []string
 	upstream string
 	secured  KafkaSecurity
 }
 
-// Brokers returns the addresses, host:port, of brokers that take clients without encryption and authentication.
+// Brokers returns the addresses, host:port, of brokers that take clients without encryption and
+// authentication.
 func (s *KafkaServer) Brokers() []string { return slices.Clone(s.brokers) }
 
-// Upstream returns the address that a proxy must forward to: clients that come to it are told the address given to
-// [Advertise]. It is empty without that option.
+// Upstream returns the address that a proxy must forward to: clients that come to it are told the
+// address given to [Advertise]. It is empty without that option.
 func (s *KafkaServer) Upstream() string { return s.upstream }
 
 // Security returns the listeners that [Secured] has added, or nothing.
@@ -129,7 +134,7 @@ func (s *KafkaServer) TopicWith(t testing.TB, partitions int, conf map[string]st
 		t.Fatalf("cannot create topic %s: %v", topic, err)
 	}
 	t.Cleanup(func() {
-		if !s.reachable() {
+		if !s.Reachable() {
 			return // its data goes with the server
 		}
 		err := s.administer(func(a sarama.ClusterAdmin) error { return a.DeleteTopic(topic) })
@@ -151,7 +156,8 @@ func (s *KafkaServer) administer(do func(sarama.ClusterAdmin) error) error {
 	return errors.Join(do(admin), admin.Close())
 }
 
-// kafkaClientConfig is for short visits: nothing is tried again behind the caller's back, nothing waits for long.
+// kafkaClientConfig is for short visits: nothing is tried again behind the caller's back, nothing
+// waits for long.
 func kafkaClientConfig() *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = "aviary-stack"
@@ -189,12 +195,12 @@ type kafkaBroker struct {
 	options
 	dir   string
 	home  string
-	java  java
-	ports []port
+	java  install.Java
+	ports []process.Port
 }
 
 func (s *Stack) newKafka(ctx context.Context, dir string, o options) (*kafkaBroker, error) {
-	jvm, err := findJava(ctx)
+	jvm, err := install.FindJava(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +208,7 @@ func (s *Stack) newKafka(ctx context.Context, dir string, o options) (*kafkaBrok
 	if err != nil {
 		return nil, err
 	}
-	ports, err := reservePorts(s.cache, kafkaListeners)
+	ports, err := process.ReservePorts(s.cache, kafkaListeners)
 	if err != nil {
 		return nil, err
 	}
@@ -210,17 +216,17 @@ func (s *Stack) newKafka(ctx context.Context, dir string, o options) (*kafkaBrok
 }
 
 func (b *kafkaBroker) address(listener int) string {
-	return fmt.Sprintf("127.0.0.1:%d", b.ports[listener].number)
+	return fmt.Sprintf("127.0.0.1:%d", b.ports[listener].Number)
 }
 
-func (b *kafkaBroker) title() string   { return "kafka at " + b.address(kafkaPlain) }
-func (b *kafkaBroker) logPath() string { return filepath.Join(b.dir, "logs", "broker.log") }
+func (b *kafkaBroker) Title() string   { return "kafka at " + b.address(kafkaPlain) }
+func (b *kafkaBroker) LogPath() string { return filepath.Join(b.dir, "logs", "broker.log") }
 func (b *kafkaBroker) confPath() string {
 	return filepath.Join(b.dir, "server.properties")
 }
-func (b *kafkaBroker) releasePorts() { releasePorts(b.ports) }
+func (b *kafkaBroker) ReleasePorts() { process.ReleasePorts(b.ports) }
 
-func (b *kafkaBroker) waitHealthy(ctx context.Context, p process) error {
+func (b *kafkaBroker) WaitHealthy(ctx context.Context, p process.ID) error {
 	return waitAnswers(ctx, b, p, func(context.Context) error { return kafkaHealthy(b.address(kafkaPlain)) })
 }
 
@@ -289,25 +295,26 @@ const kafkaLogging = `Configuration:
       AppenderRef: {ref: log}
 `
 
-// start writes the configuration anew each time, formats the storage the first time, and spawns the broker.
-func (b *kafkaBroker) start(ctx context.Context, spawn func(command) (process, error)) (process, error) {
+// Start writes the configuration anew each time, formats the storage the first time, and spawns the
+// broker.
+func (b *kafkaBroker) Start(ctx context.Context, spawn func(process.Command) (process.ID, error)) (process.ID, error) {
 	if err := os.MkdirAll(filepath.Join(b.dir, "logs"), 0o755); err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	if b.secured {
 		if err := b.security().prepare(b.dir); err != nil {
-			return process{}, err
+			return process.ID{}, err
 		}
 	}
 	if err := os.WriteFile(b.confPath(), []byte(rewriteConf("", b.properties())), 0o600); err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	if err := os.WriteFile(filepath.Join(b.dir, "log4j2.yaml"), []byte(kafkaLogging), 0o644); err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	if _, err := os.Stat(filepath.Join(b.dir, "data", "meta.properties")); err != nil {
 		if err := b.format(ctx); err != nil {
-			return process{}, err
+			return process.ID{}, err
 		}
 	}
 	memory := b.memory
@@ -319,9 +326,9 @@ func (b *kafkaBroker) start(ctx context.Context, spawn func(command) (process, e
 	}
 	args, err := b.arguments(strings.Fields(memory), "kafka.Kafka", b.confPath())
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
-	return spawn(command{path: b.java.path, args: args, dir: b.dir, log: b.logPath(), keep: portLocks(b.ports)})
+	return spawn(process.Command{Path: b.java.Path, Args: args, Dir: b.dir, Log: b.LogPath(), Keep: process.PortLocks(b.ports)})
 }
 
 // arguments makes the command line of one of Kafka's programs.
@@ -342,7 +349,8 @@ func (b *kafkaBroker) arguments(flags []string, class string, args ...string) ([
 	}, args), nil
 }
 
-// format gives a new broker its identity. SCRAM users must be known from here on: their passwords are metadata.
+// format gives a new broker its identity. SCRAM users must be known from here on: their passwords
+// are metadata.
 func (b *kafkaBroker) format(ctx context.Context) error {
 	args := []string{"format", "--standalone", "--cluster-id", "YXZpYXJ5LXN0YWNrLTAwMA", "--config", b.confPath()}
 	if b.secured {
@@ -354,15 +362,10 @@ func (b *kafkaBroker) format(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, b.java.path, args...)
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
+	out, err := process.Job{}.Run(ctx, append([]string{b.java.Path}, args...)...)
+	if err == nil || ctx.Err() != nil {
+		return err
 	}
 	// The reason stands last, after all settings.
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return fmt.Errorf("cannot format the storage of %s: %w: %s", b.title(), err, firstLine(lines[len(lines)-1]))
+	return fmt.Errorf("cannot format the storage of %s: %w: %s", b.Title(), err, process.LastLine(out))
 }

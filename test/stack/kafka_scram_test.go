@@ -14,7 +14,8 @@ import (
 
 func base64URL(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
-// A scramClient is RFC 5802 as far as a test needs it: one user, a fixed nonce, the server's signature unchecked.
+// A scramClient is RFC 5802 as far as a test needs it: one user, a fixed nonce, the server's
+// signature unchecked.
 type scramClient struct {
 	hash           func() hash.Hash
 	user, password string

@@ -20,21 +20,25 @@ const (
 	kafkaPassword = "aviary-secret"
 )
 
-// KafkaSecurity is how to reach a Kafka that [Secured] gave listeners with authentication and encryption.
+// KafkaSecurity is how to reach a Kafka that [Secured] gave listeners with authentication and
+// encryption.
 type KafkaSecurity struct {
-	// SASL is the address of a listener without encryption that takes User and Password with PLAIN, SCRAM-SHA-256 and
-	// SCRAM-SHA-512, and any unsigned token that has not expired with OAUTHBEARER.
+	// SASL is the address of a listener without encryption that takes User and Password with PLAIN,
+	// SCRAM-SHA-256 and SCRAM-SHA-512, and any unsigned token that has not expired with
+	// OAUTHBEARER.
 	SASL string
-	// TLS is the address of a listener with encryption, MTLS of one that also wants a certificate from its clients.
+	// TLS is the address of a listener with encryption, MTLS of one that also wants a certificate
+	// from its clients.
 	TLS, MTLS string
 	// User and Password are the same for all mechanisms that want them.
 	User, Password string
-	// CAFile has signed the broker's certificate, for 127.0.0.1 and localhost, and the one of clients that CertFile and
-	// KeyFile hold. All are PEM.
+	// CAFile has signed the broker's certificate, for 127.0.0.1 and localhost, and the one of
+	// clients that CertFile and KeyFile hold. All are PEM.
 	CAFile, CertFile, KeyFile string
 }
 
-// Secured adds to a Kafka the listeners that [KafkaSecurity] describes, to a Redis the one of [RedisSecurity].
+// Secured adds to a Kafka the listeners that [KafkaSecurity] describes, to a Redis the one of
+// [RedisSecurity].
 func Secured() Option {
 	return func(o *options) { o.secured = true }
 }
@@ -69,7 +73,8 @@ func (k KafkaSecurity) properties() map[string]string {
 	}
 }
 
-// prepare makes an authority and what it has signed, once: clients keep their files when the broker starts again.
+// prepare makes an authority and what it has signed, once: clients keep their files when the broker
+// starts again.
 func (k KafkaSecurity) prepare(dir string) error {
 	if _, err := os.Stat(k.KeyFile); err == nil {
 		return nil

@@ -12,9 +12,12 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
-// kafkaTrip sends a message through a topic's partition 0 and returns what stands at an offset of it.
+// kafkaTrip sends a message through a topic's partition 0 and returns what stands at an offset of
+// it.
 func kafkaTrip(t *testing.T, conf *sarama.Config, broker, topic, send string, offset int64) string {
 	t.Helper()
 	conf.Producer.Return.Successes = true
@@ -57,7 +60,7 @@ func TestKafkaUpAndDown(t *testing.T) {
 		t.Setenv("AVIARY_TEST_KAFKA_BROKERS", brokers)
 		srv := Kafka(t)
 		assert.Equal(t, []string{brokers}, srv.Brokers())
-		require.ErrorIs(t, srv.Kill(), errNotOwned)
+		require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
 		topic := srv.TopicWith(t, 1, map[string]string{"cleanup.policy": "compact"})
 		// The policy wants a key: the setting has arrived.
 		conf := kafkaClientConfig()
@@ -82,7 +85,7 @@ func TestPrivateKafkaThroughFaults(t *testing.T) {
 	srv := PrivateKafka(t, Conf(map[string]string{"message.max.bytes": "100000"}))
 	broker := srv.Brokers()[0]
 	topic := srv.Topic(t, 1)
-	conf, err := os.ReadFile(srv.daemon.(*kafkaBroker).confPath())
+	conf, err := os.ReadFile(srv.Daemon.(*kafkaBroker).confPath())
 	require.NoError(t, err)
 	assert.Contains(t, string(conf), "\nmessage.max.bytes=100000\n")
 	require.Equal(t, "first", kafkaTrip(t, kafkaClientConfig(), broker, topic, "first", 0))
@@ -194,8 +197,8 @@ func TestFailedKafkaStartTellsWhy(t *testing.T) {
 	}
 	b, err := s.newKafka(t.Context(), t.TempDir(), newOptions([]Option{Conf(map[string]string{"authorizer.class.name": "no.such.Class"})}))
 	require.NoError(t, err)
-	var srv server
-	srv.own(t, b)
+	var srv process.Server
+	own(t, &srv, b)
 	err = srv.Start(t.Context())
 	require.ErrorContains(t, err, "no.such.Class")
 	assert.Zero(t, srv.PID())

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,55 +16,58 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // longRunning is a child that stays for ever and costs nothing.
-func longRunning(t *testing.T, script string) command {
+func longRunning(t *testing.T, script string) process.Command {
 	t.Helper()
 	sh, err := exec.LookPath("sh")
 	require.NoError(t, err)
-	return command{path: sh, args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "log")}
+	return process.Command{Path: sh, Args: []string{"-c", script}, Log: filepath.Join(t.TempDir(), "log")}
 }
 
 func TestProcessIdentityGuardsAgainstReuse(t *testing.T) {
-	self, err := identify(os.Getpid())
+	self, err := process.Identify(os.Getpid())
 	require.NoError(t, err)
-	assert.True(t, self.alive())
+	assert.True(t, self.Alive())
 	// The same id with another start time is another process: it must not be signalled.
-	other := process{PID: self.PID, Start: self.Start + 1}
-	assert.False(t, other.alive())
-	require.NoError(t, other.stop(t.Context()))
-	require.NoError(t, other.kill())
+	other := process.ID{PID: self.PID, Start: self.Start + 1}
+	assert.False(t, other.Alive())
+	require.NoError(t, other.Stop(t.Context()))
+	require.NoError(t, other.Kill())
 }
 
 func TestStopOfDetachedProcess(t *testing.T) {
-	p, err := spawnDetached(longRunning(t, "exec sleep 1000"))
+	p, err := process.StartDetached(longRunning(t, "exec sleep 1000"))
 	require.NoError(t, err)
-	assert.True(t, p.alive())
-	require.NoError(t, stopAll([]process{p, p}))
-	assert.False(t, p.alive())
+	assert.True(t, p.Alive())
+	require.NoError(t, process.StopAll([]process.ID{p, p}))
+	assert.False(t, p.Alive())
 }
 
 func TestStopReachesPausedProcess(t *testing.T) {
-	p, done, err := spawnOwned(longRunning(t, "exec sleep 1000"))
+	p, done, err := process.StartOwned(longRunning(t, "exec sleep 1000"))
 	require.NoError(t, err)
-	require.NoError(t, p.signal(syscall.SIGSTOP))
-	eventually(t, "paused", func() bool { return p.state() == 'T' })
-	require.NoError(t, p.stop(t.Context()))
+	require.NoError(t, p.Signal(syscall.SIGSTOP))
+	eventually(t, "paused", func() bool { return p.State() == 'T' })
+	require.NoError(t, p.Stop(t.Context()))
 	<-done
 }
 
-// The parent-death signal fires when the forking thread ends, so threads that come and go must not be that one.
+// The parent-death signal fires when the forking thread ends, so threads that come and go must not
+// be that one.
 func TestOwnedProcessSurvivesThreads(t *testing.T) {
-	p, done, err := spawnOwned(longRunning(t, "exec sleep 1000"))
+	p, done, err := process.StartOwned(longRunning(t, "exec sleep 1000"))
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() { runtime.LockOSThread() }) // ends its thread with the goroutine
 	}
 	wg.Wait()
-	assert.True(t, p.alive())
-	require.NoError(t, p.kill())
+	assert.True(t, p.Alive())
+	require.NoError(t, p.Kill())
 	<-done
 }
 
@@ -71,26 +75,33 @@ const ownerVar = "AVIARY_STACK_TEST_OWNER"
 
 func TestOwnedProcessDiesWithItsOwner(t *testing.T) {
 	if os.Getenv(ownerVar) != "" {
-		p, done, err := spawnOwned(longRunning(t, "exec sleep 1000"))
+		p, done, err := process.StartOwned(longRunning(t, "exec sleep 1000"))
 		require.NoError(t, err)
 		fmt.Printf("%d %d\n", p.PID, p.Start)
 		<-done
 		return
 	}
-	owner := exec.Command(os.Args[0], "-test.run=^TestOwnedProcessDiesWithItsOwner$")
-	owner.Env = append(os.Environ(), ownerVar+"=1")
+	diesWithOwner(t, "1")
+}
+
+// diesWithOwner runs this test again as an owner, which prints what it has started, kills it, and
+// waits until that has ended.
+func diesWithOwner(t *testing.T, variable string) {
+	t.Helper()
+	owner := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	owner.Env = append(os.Environ(), ownerVar+"="+variable)
 	out, err := owner.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, owner.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
-	var child process
-	_, err = fmt.Sscan(line, &child.PID, &child.Start)
+	var owned process.ID
+	_, err = fmt.Sscan(line, &owned.PID, &owned.Start)
 	require.NoError(t, err)
-	require.True(t, child.alive())
+	require.True(t, owned.Alive())
 	require.NoError(t, owner.Process.Kill())
 	require.Error(t, owner.Wait())
-	eventually(t, "child ended", func() bool { return !child.alive() })
+	eventually(t, "it ended", func() bool { return !owned.Alive() })
 }
 
 func TestSweepDeletesOnlyWhatNobodyOwns(t *testing.T) {
@@ -105,19 +116,19 @@ func TestSweepDeletesOnlyWhatNobodyOwns(t *testing.T) {
 }
 
 // startFake runs a process as if Up had started it.
-func startFake(t *testing.T, s *Stack) process {
+func startFake(t *testing.T, s *Stack) process.ID {
 	t.Helper()
 	rec := &record{Service: "kafka", Dir: filepath.Join(s.dir, "kafka"), path: s.recordPath("kafka")}
 	p, err := s.spawnRecorded(rec, longRunning(t, "exec sleep 1000"))
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, p.kill()) })
+	t.Cleanup(func() { assert.NoError(t, p.Kill()) })
 	return p
 }
 
 // TestDownStopsWhatDemoAndTestsStarted: they cannot when they are killed.
 func TestDownStopsWhatDemoAndTestsStarted(t *testing.T) {
 	cfg := Config{CacheDir: t.TempDir(), Checkout: t.TempDir()}
-	var running []process
+	var running []process.ID
 	for _, name := range []string{"", Demo, Smoke, Test} {
 		cfg.Name = name
 		s, err := New(cfg)
@@ -130,9 +141,9 @@ func TestDownStopsWhatDemoAndTestsStarted(t *testing.T) {
 	cfg.Name = ""
 	require.NoError(t, DownAll(t.Context(), cfg))
 	for _, p := range running {
-		assert.False(t, p.alive())
+		assert.False(t, p.Alive())
 	}
-	assert.True(t, another.alive(), "another checkout's")
+	assert.True(t, another.Alive(), "another checkout's")
 }
 
 // TestTestsHaveAStackOfTheirOwn: make test neither uses nor stops the one of stack-up.
@@ -149,15 +160,15 @@ func TestTestsHaveAStackOfTheirOwn(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, rec)
 	require.NoError(t, tests.Down(t.Context()))
-	assert.True(t, p.alive())
+	assert.True(t, p.Alive())
 
 	script, err := os.ReadFile("../../.ci/test")
 	require.NoError(t, err)
 	assert.Contains(t, string(script), "\nexport AVIARY_STACK="+Test+"\n")
 }
 
-// TestContainersThatShareACache: process ids of one mean nothing in another, whose servers must be let alone; what is left of one that is gone is
-// deleted.
+// TestContainersThatShareACache: process ids of one mean nothing in another, whose servers must be
+// let alone; what is left of one that is gone is deleted.
 func TestContainersThatShareACache(t *testing.T) {
 	cfg := Config{CacheDir: t.TempDir(), Checkout: t.TempDir()}
 	here, err := newStack(cfg, "")
@@ -169,10 +180,10 @@ func TestContainersThatShareACache(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, rec)
 	require.NoError(t, here.Down(t.Context()))
-	assert.True(t, p.alive())
+	assert.True(t, p.Alive())
 	assert.FileExists(t, there.recordPath("kafka"))
 
-	require.NoError(t, p.kill())
+	require.NoError(t, p.Kill())
 	alive, err := there.markAlive() // a test with a private server
 	require.NoError(t, err)
 	require.NoError(t, here.Down(t.Context()))
@@ -184,7 +195,70 @@ func TestContainersThatShareACache(t *testing.T) {
 	assert.NotEqual(t, here.Dir(), there.Dir())
 }
 
-// TestTestsEndAtASignal: SIGTERM to make test ends the tests under way, and then the stack is stopped. A shell alone would wait for them.
+// TestStartDeletesWhatDeadStacksHaveLeft, of other names and checkouts, too; but what lives, and
+// the log of a start that failed.
+func TestStartDeletesWhatDeadStacksHaveLeft(t *testing.T) {
+	cache := t.TempDir()
+	open := func(checkout, name string) *Stack {
+		s, err := New(Config{CacheDir: cache, Checkout: checkout, Name: name})
+		require.NoError(t, err)
+		return s
+	}
+	data := func(s *Stack, folder string) string {
+		dir := filepath.Join(s.dir, folder)
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		return dir
+	}
+	smoke, elsewhere, failed, running, testing := open("/a", Smoke), open("/b", Demo), open("/c", ""), open("/d", ""), open("/e", Test)
+	for _, s := range []*Stack{smoke, elsewhere} {
+		require.NoError(t, startFake(t, s).Kill())
+		data(s, "kafka")
+	}
+	startFake(t, running)
+	kept := []string{data(failed, "pulsar/logs"), data(running, "kafka"), data(testing, "private/1-1-x")}
+	alive, err := testing.markAlive() // a test with a private server
+	require.NoError(t, err)
+	defer alive.Close()
+
+	t.Setenv("PATH", t.TempDir())
+	_, err = open("/a", Demo).Up(t.Context(), "redis")
+	require.ErrorContains(t, err, "redis-server", "it goes no further")
+	assert.NoDirExists(t, smoke.dir)
+	assert.NoDirExists(t, elsewhere.dir)
+	for _, dir := range kept {
+		assert.DirExists(t, dir)
+	}
+	require.NoError(t, alive.Close())
+	_, err = open("/a", Demo).Up(t.Context(), "redis")
+	require.Error(t, err)
+	assert.NoDirExists(t, testing.dir)
+}
+
+// TestUpAndDownTakeTurns within a process, too, where nobody is told of another process.
+func TestUpAndDownTakeTurns(t *testing.T) {
+	var log strings.Builder
+	s, err := New(Config{CacheDir: t.TempDir(), Checkout: t.TempDir(), Log: &log})
+	require.NoError(t, err)
+	unlock, err := s.lock(t.Context())
+	require.NoError(t, err)
+	ended := make(chan error)
+	go func() { ended <- s.Down(t.Context()) }()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Up(gone, "redis")
+	require.ErrorIs(t, err, context.Canceled)
+	select {
+	case <-ended:
+		t.Fatal("Down has not waited")
+	default:
+	}
+	unlock()
+	require.NoError(t, <-ended)
+	assert.Empty(t, log.String())
+}
+
+// TestTestsEndAtASignal: SIGTERM to make test ends the tests under way, and then the stack is
+// stopped. A shell alone would wait for them.
 func TestTestsEndAtASignal(t *testing.T) {
 	dir := t.TempDir()
 	note := filepath.Join(dir, "noted")
@@ -204,14 +278,14 @@ esac
 	require.NoError(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(noted)))
 	require.NoError(t, err)
-	test, err := identify(pid)
+	test, err := process.Identify(pid)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = test.kill() })
+	t.Cleanup(func() { _ = test.Kill() })
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	noted, err = os.ReadFile(note)
 	require.NoError(t, err)
 	assert.Equal(t, "down\n", string(noted))
 	require.Error(t, cmd.Wait())
 	assert.Equal(t, 130, cmd.ProcessState.ExitCode())
-	eventually(t, "the test to end", func() bool { return !test.alive() })
+	eventually(t, "the test to end", func() bool { return !test.Alive() })
 }

@@ -13,25 +13,29 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
+	"github.com/aviaryhq/aviary/test/stack/pulsaradmin"
 )
 
 const pulsarVersion = "4.0.8"
 
-func pulsarArtifact() artifact {
-	return artifact{
-		coordinates: "org.apache.pulsar:pulsar-server-distribution:" + pulsarVersion + ":tar.gz:bin",
-		localPath:   "org/apache/pulsar/pulsar-server-distribution/" + pulsarVersion,
-		file:        "pulsar-server-distribution-" + pulsarVersion + "-bin.tar.gz",
-		folder:      "apache-pulsar-" + pulsarVersion,
-		sha512: "65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e9127952" +
+func pulsarArtifact() install.Artifact {
+	return install.Artifact{
+		Coordinates: "org.apache.pulsar:pulsar-server-distribution:" + pulsarVersion + ":tar.gz:bin",
+		LocalPath:   "org/apache/pulsar/pulsar-server-distribution/" + pulsarVersion,
+		File:        "pulsar-server-distribution-" + pulsarVersion + "-bin.tar.gz",
+		Folder:      "apache-pulsar-" + pulsarVersion,
+		Sha512: "65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e9127952" +
 			"5be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6",
-		size:     245_494_718,
-		unpacked: 350_000_000,
+		Size:     245_494_718,
+		Unpacked: 350_000_000,
 	}
 }
 
-// PulsarHome returns the folder of the unpacked Pulsar distribution and fetches it first if need be. Its tools are in
-// bin, for instance bin/pulsar-perf; set PULSAR_LOG_DIR for them.
+// PulsarHome returns the folder of the unpacked Pulsar distribution and fetches it first if need
+// be. Its tools are in bin, for instance bin/pulsar-perf; set PULSAR_LOG_DIR for them.
 func PulsarHome(ctx context.Context, log io.Writer) (string, error) {
 	s, err := New(Config{Log: log})
 	if err != nil {
@@ -41,19 +45,20 @@ func PulsarHome(ctx context.Context, log io.Writer) (string, error) {
 }
 
 func (s *Stack) pulsarHome(ctx context.Context) (string, error) {
-	return install(ctx, s.cache, pulsarArtifact(), fetchMaven, s.log)
+	return s.packages.Distribution(ctx, pulsarArtifact(), install.Maven)
 }
 
 func (s *Stack) pulsarService() service {
 	return service{
-		name:  "pulsar",
-		fetch: s.fetchPulsar,
+		name:    "pulsar",
+		fetch:   func(ctx context.Context) error { return s.fetchPulsar(ctx, !s.cfg.PrepareLater) },
+		missing: s.packages.Missing("Pulsar "+pulsarVersion, pulsarArtifact()),
 		start: func(ctx context.Context, dir string, rec *record) error {
 			b, err := s.newBroker(ctx, "standalone", dir, s.cfg.PulsarPort, s.cfg.PulsarAdminPort)
 			if err != nil {
 				return err
 			}
-			defer b.releasePorts()
+			defer b.ReleasePorts()
 			if err := s.startRecorded(ctx, rec, b); err != nil {
 				return err
 			}
@@ -65,41 +70,41 @@ func (s *Stack) pulsarService() service {
 	}
 }
 
-func (s *Stack) fetchPulsar(ctx context.Context) error {
-	jvm, err := findJava(ctx)
+func (s *Stack) fetchPulsar(ctx context.Context, prepare bool) error {
+	jvm, err := install.FindJava(ctx)
 	if err != nil {
 		return err
 	}
 	home, err := s.pulsarHome(ctx)
-	if err != nil {
+	if err != nil || !prepare {
 		return err
 	}
 	return s.trainClassData(ctx, jvm, home)
 }
 
 func checkBrokers(ctx context.Context, rec *record) error {
-	return checkPatiently(ctx, rec, func(ctx context.Context, srv serverRecord) error {
-		return newAdmin(srv.AdminURL, "").healthy(ctx)
+	return checkWithRetries(ctx, rec, func(ctx context.Context, srv serverRecord) error {
+		return pulsaradmin.New(srv.AdminURL, "").Healthy(ctx)
 	})
 }
 
 // A PulsarServer is a running Pulsar: shared, given by the environment, or private to a test.
 type PulsarServer struct {
-	server
+	process.Server
 	url   string
-	admin *admin
+	admin *pulsaradmin.Client
 }
 
 // URL returns the service URL, pulsar://host:port.
 func (s *PulsarServer) URL() string { return s.url }
 
 // AdminURL returns the URL of the admin REST API, http://host:port.
-func (s *PulsarServer) AdminURL() string { return s.admin.base }
+func (s *PulsarServer) AdminURL() string { return s.admin.Base }
 
-// Admin sends a request to the admin REST API: path starts with /admin/v2, in is sent as JSON and the answer decoded
-// into out, each unless nil; a *string takes the answer as it is.
+// Admin sends a request to the admin REST API: path starts with /admin/v2, in is sent as JSON and
+// the answer decoded into out, each unless nil; a *string takes the answer as it is.
 func (s *PulsarServer) Admin(ctx context.Context, method, path string, in, out any) error {
-	return s.admin.do(ctx, method, path, in, out)
+	return s.admin.Do(ctx, method, path, in, out)
 }
 
 // A broker is how to run one Pulsar standalone.
@@ -108,13 +113,13 @@ type broker struct {
 	cluster string
 	dir     string
 	home    string
-	java    java
-	ports   [3]port // service, admin, bookkeeper
+	java    install.Java
+	ports   [3]process.Port // service, admin, bookkeeper
 }
 
-// newBroker prepares a broker in dir; its ports stay reserved until releasePorts.
+// newBroker prepares a broker in dir; its ports stay reserved until process.ReleasePorts.
 func (s *Stack) newBroker(ctx context.Context, cluster, dir string, servicePort, adminPort int) (*broker, error) {
-	jvm, err := findJava(ctx)
+	jvm, err := install.FindJava(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -130,34 +135,35 @@ func (s *Stack) newBroker(ctx context.Context, cluster, dir string, servicePort,
 	}{{servicePort, "-pulsar.port"}, {adminPort, "-pulsar.admin-port"}, {0, ""}}
 	for i, w := range wanted {
 		if w.number == 0 {
-			b.ports[i], err = reservePort(s.cache)
+			b.ports[i], err = process.ReservePort(s.cache)
 		} else {
-			b.ports[i], err = fixedPort(s.cache, w.number, w.flag)
+			b.ports[i], err = process.FixedPort(s.cache, w.number, w.flag)
 		}
 		if err != nil {
-			b.releasePorts()
+			b.ReleasePorts()
 			return nil, err
 		}
 	}
 	return b, nil
 }
 
-func (b *broker) releasePorts() { releasePorts(b.ports[:]) }
+func (b *broker) ReleasePorts() { process.ReleasePorts(b.ports[:]) }
 
-func (b *broker) url() string      { return fmt.Sprintf("pulsar://127.0.0.1:%d", b.ports[0].number) }
-func (b *broker) adminURL() string { return fmt.Sprintf("http://127.0.0.1:%d", b.ports[1].number) }
-func (b *broker) title() string    { return "cluster " + b.cluster + " at " + b.url() }
-func (b *broker) logPath() string  { return filepath.Join(b.dir, "logs", "broker.log") }
+func (b *broker) url() string      { return fmt.Sprintf("pulsar://127.0.0.1:%d", b.ports[0].Number) }
+func (b *broker) adminURL() string { return fmt.Sprintf("http://127.0.0.1:%d", b.ports[1].Number) }
+func (b *broker) Title() string    { return "cluster " + b.cluster + " at " + b.url() }
+func (b *broker) LogPath() string  { return filepath.Join(b.dir, "logs", "broker.log") }
 
 // standaloneConf returns the settings that differ from the distribution's standalone.conf.
 func (b *broker) standaloneConf() map[string]string {
 	conf := map[string]string{
 		"clusterName":       b.cluster,
-		"brokerServicePort": strconv.Itoa(b.ports[0].number),
-		"webServicePort":    strconv.Itoa(b.ports[1].number),
+		"brokerServicePort": strconv.Itoa(b.ports[0].Number),
+		"webServicePort":    strconv.Itoa(b.ports[1].Number),
 		"advertisedAddress": "127.0.0.1",
 		"bindAddress":       "127.0.0.1",
-		// The distribution acknowledges before the disk has the entry, which would flatter every durable figure.
+		// The distribution acknowledges before the disk has the entry, which would flatter every
+		// durable figure.
 		"journalSyncData": "true",
 		// A topic without a client must survive: tests disconnect on purpose.
 		"brokerDeleteInactiveTopicsEnabled": "false",
@@ -188,7 +194,8 @@ func (b *broker) standaloneConf() map[string]string {
 	return conf
 }
 
-// rewriteConf replaces the values of changed keys in a properties file and appends the keys it lacks.
+// rewriteConf replaces the values of changed keys in a properties file and appends the keys it
+// lacks.
 func rewriteConf(original string, changes map[string]string) string {
 	var out strings.Builder
 	done := make(map[string]bool)
@@ -225,12 +232,13 @@ func (b *broker) prepare() error {
 	return os.WriteFile(filepath.Join(b.dir, "standalone.conf"), []byte(conf), 0o644)
 }
 
-// command runs the JVM itself with what bin/pulsar would pass. The process id is then the broker's from the first
-// moment, a signal hits nothing else, and the class path is spelled out, which class-data sharing needs.
-func (b *broker) command(extra ...string) (command, error) {
+// command runs the JVM itself with what bin/pulsar would pass. The process id is then the broker's
+// from the first moment, a signal hits nothing else, and the class path is spelled out, which
+// class-data sharing needs.
+func (b *broker) command(extra ...string) (process.Command, error) {
 	jars, err := filepath.Glob(filepath.Join(b.home, "lib", "*.jar"))
 	if err != nil || len(jars) == 0 {
-		return command{}, errors.Join(errors.New("the Pulsar distribution has no lib/*.jar"), err)
+		return process.Command{}, errors.Join(errors.New("the Pulsar distribution has no lib/*.jar"), err)
 	}
 	for i, jar := range jars {
 		jars[i] = filepath.Join("lib", filepath.Base(jar)) // relative to the working directory, the distribution
@@ -277,21 +285,21 @@ func (b *broker) command(extra ...string) (command, error) {
 		"--no-functions-worker", "--no-stream-storage",
 		"--metadata-dir", filepath.Join(b.dir, "metadata"),
 		"--bookkeeper-dir", filepath.Join(b.dir, "bookkeeper"),
-		"--bookkeeper-port", strconv.Itoa(b.ports[2].number),
+		"--bookkeeper-port", strconv.Itoa(b.ports[2].Number),
 	})
-	c := command{path: b.java.path, args: args, dir: b.home, log: b.logPath(), env: []string{"OTEL_SEMCONV_STABILITY_OPT_IN=jvm"}}
-	c.keep = portLocks(b.ports[:])
+	c := process.Command{Path: b.java.Path, Args: args, Dir: b.home, Log: b.LogPath(), Env: []string{"OTEL_SEMCONV_STABILITY_OPT_IN=jvm"}}
+	c.Keep = process.PortLocks(b.ports[:])
 	return c, nil
 }
 
-// start prepares and spawns the broker; it is not healthy yet.
-func (b *broker) start(_ context.Context, spawn func(command) (process, error)) (process, error) {
+// Start prepares and spawns the broker; it is not healthy yet.
+func (b *broker) Start(_ context.Context, spawn func(process.Command) (process.ID, error)) (process.ID, error) {
 	if err := b.prepare(); err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	c, err := b.command(b.classDataArgs()...)
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	return spawn(c)
 }
@@ -300,17 +308,17 @@ func (b *broker) serverRecord() serverRecord {
 	return serverRecord{URL: b.url(), AdminURL: b.adminURL()}
 }
 
-func (b *broker) waitHealthy(ctx context.Context, p process) error {
+func (b *broker) WaitHealthy(ctx context.Context, p process.ID) error {
 	ctx, cancel := startContext(ctx)
 	defer cancel()
-	adm := newAdmin(b.adminURL(), b.token)
+	adm := pulsaradmin.New(b.adminURL(), b.token)
 	last := errors.New("none")
-	err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
-		if !p.alive() {
+	err := process.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
+		if !p.Alive() {
 			return false, errEnded
 		}
-		last = adm.healthy(ctx)
-		if refused := (*statusError)(nil); errors.As(last, &refused) && refused.status == http.StatusUnauthorized {
+		last = adm.Healthy(ctx)
+		if refused := (*pulsaradmin.StatusError)(nil); errors.As(last, &refused) && refused.Status == http.StatusUnauthorized {
 			return false, fmt.Errorf("the admin API wants a token, pass one with Token: %w", last)
 		}
 		return last == nil, nil

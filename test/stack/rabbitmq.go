@@ -14,23 +14,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// rabbitMQPrograms is where Debian keeps the programs themselves; those in PATH are a wrapper that insists on the
-// system's user and folders.
+// rabbitMQPrograms is where Debian keeps the programs themselves; those in PATH are a wrapper that
+// insists on the system's user and folders.
 const rabbitMQPrograms = "/usr/lib/rabbitmq/bin"
 
 func (s *Stack) rabbitMQService() service {
 	return service{
-		name:  "rabbitmq",
-		fetch: s.fetchRabbitMQ,
+		name:    "rabbitmq",
+		fetch:   s.fetchRabbitMQ,
+		missing: install.MissingPackage("rabbitmq-server", 35e6, rabbitMQInstalled()),
 		start: func(ctx context.Context, dir string, rec *record) error {
 			n, err := s.newRabbitMQ(dir, options{})
 			if err != nil {
 				return err
 			}
-			defer n.releasePorts()
+			defer n.ReleasePorts()
 			if err := s.startRecorded(ctx, rec, n); err != nil {
 				return err
 			}
@@ -39,37 +43,34 @@ func (s *Stack) rabbitMQService() service {
 			return nil
 		},
 		check: func(ctx context.Context, rec *record) error {
-			return checkPatiently(ctx, rec, func(_ context.Context, srv serverRecord) error { return rabbitMQHealthy(srv.URL) })
+			return checkWithRetries(ctx, rec, func(_ context.Context, srv serverRecord) error { return rabbitMQHealthy(srv.URL) })
 		},
 	}
 }
 
+func rabbitMQInstalled() func() error {
+	return install.Programs(filepath.Join(rabbitMQPrograms, "rabbitmq-server"), "epmd")
+}
+
 func (s *Stack) fetchRabbitMQ(ctx context.Context) error {
-	programs := func() error {
-		for _, path := range []string{filepath.Join(rabbitMQPrograms, "rabbitmq-server"), "epmd"} {
-			if _, err := exec.LookPath(path); err != nil {
-				return err
-			}
-		}
+	here := rabbitMQInstalled()
+	if here() == nil {
 		return nil
 	}
-	if programs() == nil {
-		return nil
-	}
-	if err := s.installQuietly(ctx, "rabbitmq-server",
-		installed{"beam.smp", []string{"rabbitmq-server.service"}},
-		installed{"epmd", []string{"epmd.socket", "epmd.service"}}, // the socket would start it again
+	if err := s.packages.Debian(ctx, "rabbitmq-server",
+		install.Service{Process: "beam.smp", Units: []string{"rabbitmq-server.service"}},
+		install.Service{Process: "epmd", Units: []string{"epmd.socket", "epmd.service"}}, // the socket would start it again
 	); err != nil {
 		return err
 	}
-	if err := programs(); err != nil {
+	if err := here(); err != nil {
 		return fmt.Errorf("installed, but not where Debian puts it: %w", err)
 	}
 	return nil
 }
 
-// RabbitMQ returns the shared RabbitMQ: the one that AVIARY_TEST_RABBITMQ_URL names, else the one of this checkout,
-// under the rules of [Pulsar]. Use queues of your own on it.
+// RabbitMQ returns the shared RabbitMQ: the one that AVIARY_TEST_RABBITMQ_URL names, else the one
+// of this checkout, under the rules of [Pulsar]. Use queues of your own on it.
 func RabbitMQ(t testing.TB) *RabbitMQServer {
 	t.Helper()
 	const variable = "AVIARY_TEST_RABBITMQ_URL"
@@ -85,7 +86,7 @@ func RabbitMQ(t testing.TB) *RabbitMQServer {
 func PrivateRabbitMQ(t testing.TB, opts ...Option) *RabbitMQServer {
 	t.Helper()
 	srv := &RabbitMQServer{}
-	n := private(t, "rabbitmq", &srv.server, func(_ context.Context, s *Stack, dir string) (*rabbitMQNode, error) {
+	n := private(t, "rabbitmq", &srv.Server, func(_ context.Context, s *Stack, dir string) (*rabbitMQNode, error) {
 		return s.newRabbitMQ(dir, newOptions(opts))
 	})
 	srv.url, srv.dir = n.url(), n.dir
@@ -94,7 +95,7 @@ func PrivateRabbitMQ(t testing.TB, opts ...Option) *RabbitMQServer {
 
 // A RabbitMQServer is a running RabbitMQ: shared, given by the environment, or private to a test.
 type RabbitMQServer struct {
-	server
+	process.Server
 	url string
 	dir string // empty for one given by the environment
 }
@@ -116,8 +117,8 @@ func (s *RabbitMQServer) Name(t testing.TB) string { t.Helper(); return uniqueNa
 //	srv.Ctl(ctx, "set_vm_memory_high_watermark", "0") // memory alarm: publishers are blocked
 //	srv.Ctl(ctx, "eval", "rabbit_misc:version().")
 //
-// It cannot reach a server that the environment has named, which may be anywhere. On the shared one, other tests feel
-// what it does.
+// It cannot reach a server that the environment has named, which may be anywhere. On the shared
+// one, other tests feel what it does.
 func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) (string, error) {
 	if s.dir == "" {
 		return "", errors.New("rabbitmqctl needs a server of this checkout: unset AVIARY_TEST_RABBITMQ_URL or use PrivateRabbitMQ")
@@ -131,13 +132,14 @@ func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) (string, error
 	cmd.Env = append(os.Environ(), strings.Split(string(env), "\n")...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return string(out), fmt.Errorf("rabbitmqctl %s: %w: %s", strings.Join(args, " "), err, firstLine(string(out)))
+		return string(out), fmt.Errorf("rabbitmqctl %s: %w: %s", strings.Join(args, " "), err, process.FirstLine(string(out)))
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-// WriteDefinitions has the server write what it knows of queues, exchanges and bindings. RabbitMQ itself does so up to
-// two seconds after a declaration: a kill before loses a durable queue, too. As Ctl, it needs a server of this checkout.
+// WriteDefinitions has the server write what it knows of queues, exchanges and bindings. RabbitMQ
+// itself does so up to two seconds after a declaration: a kill before loses a durable queue, too.
+// As Ctl, it needs a server of this checkout.
 func (s *RabbitMQServer) WriteDefinitions(t testing.TB) {
 	t.Helper()
 	if _, err := s.Ctl(t.Context(), "eval", "ok = mnesia:sync_log()."); err != nil {
@@ -158,32 +160,32 @@ func rabbitMQHealthy(url string) error {
 type rabbitMQNode struct {
 	options
 	dir   string
-	ports []port // AMQP, streams, Erlang distribution, Erlang port mapper
+	ports []process.Port // AMQP, streams, Erlang distribution, Erlang port mapper
 }
 
 func (s *Stack) newRabbitMQ(dir string, o options) (*rabbitMQNode, error) {
-	ports, err := reservePorts(s.cache, 4)
+	ports, err := process.ReservePorts(s.cache, 4)
 	if err != nil {
 		return nil, err
 	}
 	return &rabbitMQNode{options: o, dir: dir, ports: ports}, nil
 }
 
-func (n *rabbitMQNode) address(i int) string { return fmt.Sprintf("127.0.0.1:%d", n.ports[i].number) }
+func (n *rabbitMQNode) address(i int) string { return fmt.Sprintf("127.0.0.1:%d", n.ports[i].Number) }
 func (n *rabbitMQNode) url() string          { return "amqp://guest:guest@" + n.address(0) + "/" }
-func (n *rabbitMQNode) title() string        { return "rabbitmq at " + n.address(0) }
-func (n *rabbitMQNode) logPath() string      { return filepath.Join(n.dir, "logs", "node.log") }
-func (n *rabbitMQNode) releasePorts()        { releasePorts(n.ports) }
+func (n *rabbitMQNode) Title() string        { return "rabbitmq at " + n.address(0) }
+func (n *rabbitMQNode) LogPath() string      { return filepath.Join(n.dir, "logs", "node.log") }
+func (n *rabbitMQNode) ReleasePorts()        { process.ReleasePorts(n.ports) }
 
-func (n *rabbitMQNode) waitHealthy(ctx context.Context, p process) error {
+func (n *rabbitMQNode) WaitHealthy(ctx context.Context, p process.ID) error {
 	return waitAnswers(ctx, n, p, func(context.Context) error { return rabbitMQHealthy(n.url()) })
 }
 
-// environment keeps the node and its commands inside n.dir, whoever runs them and whatever is installed or configured
-// on the machine.
+// environment keeps the node and its commands inside n.dir, whoever runs them and whatever is
+// installed or configured on the machine.
 func (n *rabbitMQNode) environment() []string {
 	in := func(name string) string { return filepath.Join(n.dir, name) }
-	number := func(i int) string { return strconv.Itoa(n.ports[i].number) }
+	number := func(i int) string { return strconv.Itoa(n.ports[i].Number) }
 	const loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
 	return []string{
 		"HOME=" + n.dir, // of the cookie that the node and its commands share
@@ -205,7 +207,8 @@ func (n *rabbitMQNode) environment() []string {
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + loopback,
 		"RABBITMQ_CTL_ERL_ARGS=" + loopback,
 		"RABBITMQ_CTL_DIST_PORT_MIN=0", "RABBITMQ_CTL_DIST_PORT_MAX=0", // any free one
-		// Has the script become the node, as under systemd, instead of waiting beside it: the process id is the node's.
+		// Has the script become the node, as under systemd, instead of waiting beside it: the
+		// process id is the node's.
 		"RUNNING_UNDER_SYSTEMD=true",
 		// The port mapper is a child of ours. Erlang would start one as a daemon that outlives all.
 		"ERL_EPMD_PORT=" + number(3), "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_FLAGS=-start_epmd false",
@@ -213,9 +216,9 @@ func (n *rabbitMQNode) environment() []string {
 	}
 }
 
-func (n *rabbitMQNode) start(ctx context.Context, spawn func(command) (process, error)) (process, error) {
+func (n *rabbitMQNode) Start(ctx context.Context, spawn func(process.Command) (process.ID, error)) (process.ID, error) {
 	if err := os.MkdirAll(filepath.Join(n.dir, "logs"), 0o755); err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	conf := map[string]string{
 		"listeners.tcp.1":        n.address(0),
@@ -237,23 +240,23 @@ func (n *rabbitMQNode) start(ctx context.Context, spawn func(command) (process, 
 		"environment":     strings.Join(n.environment(), "\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
-			return process{}, err
+			return process.ID{}, err
 		}
 	}
 	epmd, err := exec.LookPath("epmd")
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
-	mapper, err := spawn(command{
-		path: epmd, args: []string{"-port", strconv.Itoa(n.ports[3].number), "-address", "127.0.0.1"},
-		dir: n.dir, log: filepath.Join(n.dir, "logs", "epmd.log"), keep: portLocks(n.ports[3:]),
+	mapper, err := spawn(process.Command{
+		Path: epmd, Args: []string{"-port", strconv.Itoa(n.ports[3].Number), "-address", "127.0.0.1"},
+		Dir: n.dir, Log: filepath.Join(n.dir, "logs", "epmd.log"), Keep: process.PortLocks(n.ports[3:]),
 	})
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	// The node gives up at once when it finds no mapper.
-	if err := poll(ctx, 5*time.Millisecond, func() (bool, error) {
-		if !mapper.alive() {
+	if err := process.Poll(ctx, 5*time.Millisecond, func() (bool, error) {
+		if !mapper.Alive() {
 			return false, errors.New("epmd " + errEnded.Error())
 		}
 		conn, err := net.Dial("tcp", n.address(3))
@@ -262,10 +265,10 @@ func (n *rabbitMQNode) start(ctx context.Context, spawn func(command) (process, 
 		}
 		return err == nil, nil
 	}); err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
-	return spawn(command{
-		path: filepath.Join(rabbitMQPrograms, "rabbitmq-server"), dir: n.dir, log: n.logPath(),
-		env: n.environment(), keep: portLocks(n.ports[:3]),
+	return spawn(process.Command{
+		Path: filepath.Join(rabbitMQPrograms, "rabbitmq-server"), Dir: n.dir, Log: n.LogPath(),
+		Env: n.environment(), Keep: process.PortLocks(n.ports[:3]),
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/stack/process"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,7 +55,7 @@ func TestRabbitMQUpAndDown(t *testing.T) {
 		t.Setenv("AVIARY_TEST_RABBITMQ_URL", url)
 		srv := RabbitMQ(t)
 		assert.Equal(t, url, srv.URL())
-		require.ErrorIs(t, srv.Kill(), errNotOwned)
+		require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
 		_, err := srv.Ctl(t.Context(), "status")
 		require.ErrorContains(t, err, "AVIARY_TEST_RABBITMQ_URL")
 	})
@@ -63,7 +65,7 @@ func TestRabbitMQUpAndDown(t *testing.T) {
 	require.Len(t, rec.Processes, 2, "the node and its port mapper")
 	require.NoError(t, s.Down(t.Context()))
 	for _, p := range rec.Processes {
-		assert.False(t, p.alive())
+		assert.False(t, p.Alive())
 	}
 }
 

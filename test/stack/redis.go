@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // oldestRedis is the first major version that has functions and streams as Sonic needs them.
@@ -26,14 +29,15 @@ const oldestRedis = 7
 
 func (s *Stack) redisService() service {
 	return service{
-		name:  "redis",
-		fetch: s.fetchRedis,
+		name:    "redis",
+		fetch:   s.fetchRedis,
+		missing: missingRedis(),
 		start: func(ctx context.Context, dir string, rec *record) error {
 			n, err := s.newRedis(dir, s.cfg.RedisPort, options{conf: s.cfg.RedisConf})
 			if err != nil {
 				return err
 			}
-			defer n.releasePorts()
+			defer n.ReleasePorts()
 			if err := s.startRecorded(ctx, rec, n); err != nil {
 				return err
 			}
@@ -45,14 +49,19 @@ func (s *Stack) redisService() service {
 	}
 }
 
-func checkRedis(ctx context.Context, rec *record) error {
-	return checkPatiently(ctx, rec, func(ctx context.Context, srv serverRecord) error { return redisHealthy(ctx, srv.URL) })
+func missingRedis() install.MissingFunc {
+	return install.MissingPackage("redis-server", 1.4e6, install.Programs("redis-server"))
 }
 
-// fetchRedis installs the server, and with it redis-cli and redis-benchmark of the package redis-tools.
+func checkRedis(ctx context.Context, rec *record) error {
+	return checkWithRetries(ctx, rec, func(ctx context.Context, srv serverRecord) error { return redisHealthy(ctx, srv.URL) })
+}
+
+// fetchRedis installs the server, and with it redis-cli and redis-benchmark of the package
+// redis-tools.
 func (s *Stack) fetchRedis(ctx context.Context) error {
 	if _, err := exec.LookPath("redis-server"); err != nil {
-		if err := s.installQuietly(ctx, "redis-server", installed{"redis-server", []string{"redis-server.service"}}); err != nil {
+		if err := s.packages.Debian(ctx, "redis-server", install.Service{Process: "redis-server", Units: []string{"redis-server.service"}}); err != nil {
 			return err
 		}
 	}
@@ -67,7 +76,7 @@ func (s *Stack) fetchRedis(ctx context.Context) error {
 func checkRedisVersion(out string) error {
 	found := regexp.MustCompile(`v=(\d+)\.\S+`).FindStringSubmatch(out)
 	if found == nil {
-		return fmt.Errorf("unexpected answer of redis-server --version: %s", firstLine(out))
+		return fmt.Errorf("unexpected answer of redis-server --version: %s", process.FirstLine(out))
 	}
 	if major, err := strconv.Atoi(found[1]); err != nil || major < oldestRedis {
 		return fmt.Errorf("redis-server is %s: Redis %d.0 or newer is needed", strings.TrimPrefix(found[0], "v="), oldestRedis)
@@ -75,8 +84,8 @@ func checkRedisVersion(out string) error {
 	return nil
 }
 
-// Redis returns the shared Redis: the one that AVIARY_TEST_REDIS_URL names, else the one of this checkout, under the
-// rules of [Pulsar]. Use keys of your own on it.
+// Redis returns the shared Redis: the one that AVIARY_TEST_REDIS_URL names, else the one of this
+// checkout, under the rules of [Pulsar]. Use keys of your own on it.
 func Redis(t testing.TB) *RedisServer {
 	t.Helper()
 	if srv := redisFromEnvironment(t, "AVIARY_TEST_REDIS_URL"); srv != nil {
@@ -85,20 +94,22 @@ func Redis(t testing.TB) *RedisServer {
 	return sharedRedises(t, "redis")[0]
 }
 
-// PrivateRedis starts a Redis that only this test uses, under the rules of [PrivatePulsar]. It forgets everything when it ends, unless
-// Conf has "appendonly": "yes": then [RedisServer.Start] finds every write that was replied to before a Kill. "requirepass" sets a password,
-// which is in the URL; it has no spaces.
+// PrivateRedis starts a Redis that only this test uses, under the rules of [PrivatePulsar]. It
+// forgets everything when it ends, unless Conf has "appendonly": "yes": then [RedisServer.Start]
+// finds every write that was replied to before a Kill. "requirepass" sets a password, which is in
+// the URL; it has no spaces.
 func PrivateRedis(t testing.TB, opts ...Option) *RedisServer {
 	t.Helper()
 	srv := &RedisServer{}
-	n := private(t, "redis", &srv.server, func(_ context.Context, s *Stack, dir string) (*redisNode, error) {
+	n := private(t, "redis", &srv.Server, func(_ context.Context, s *Stack, dir string) (*redisNode, error) {
 		return s.newRedis(dir, 0, newOptions(opts))
 	})
 	srv.url, srv.dir, srv.security = n.url(), n.dir, n.security()
 	return srv
 }
 
-// redisFromEnvironment returns nil when the environment names no server. A named one must work, whether under CI or not.
+// redisFromEnvironment returns nil when the environment names no server. A named one must work,
+// whether under CI or not.
 func redisFromEnvironment(t testing.TB, variable string) *RedisServer {
 	t.Helper()
 	address := os.Getenv(variable)
@@ -120,7 +131,7 @@ func sharedRedises(t testing.TB, service string) []*RedisServer {
 
 // A RedisServer is a running Redis: shared, given by the environment, or private to a test.
 type RedisServer struct {
-	server
+	process.Server
 	url string
 	dir string // empty for one given by the environment
 
@@ -133,7 +144,8 @@ func (s *RedisServer) URL() string { return s.url }
 // Addr returns the host:port of the URL.
 func (s *RedisServer) Addr() string { return redisOptions(s.url).Addr }
 
-// Dir returns the folder of the server's files: redis.conf, appendonlydir, dump.rdb. It is empty for a server that the environment names.
+// Dir returns the folder of the server's files: redis.conf, appendonlydir, dump.rdb. It is empty
+// for a server that the environment names.
 func (s *RedisServer) Dir() string { return s.dir }
 
 // Client returns a client of the database 0 that ends with the test. It sends no command twice.
@@ -147,7 +159,8 @@ func (s *RedisServer) Client(t testing.TB) *redis.Client {
 // Name returns a name for keys that says which test uses them.
 func (s *RedisServer) Name(t testing.TB) string { t.Helper(); return uniqueName(t) }
 
-// Follow makes the server a replica of another and returns when it has all that the other has. It stays one through Kill and Start.
+// Follow makes the server a replica of another and returns when it has all that the other has. It
+// stays one through Kill and Start.
 func (s *RedisServer) Follow(t testing.TB, primary *RedisServer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), adminTimeout)
@@ -178,11 +191,12 @@ func (s *RedisServer) Promote(t testing.TB) {
 	}
 }
 
-// awaitSync returns when the replica's link is up and it has applied what the primary had sent at some moment after the call.
+// awaitSync returns when the replica's link is up and it has applied what the primary had sent at
+// some moment after the call.
 func (s *RedisServer) awaitSync(ctx context.Context, t testing.TB, primary *RedisServer) error {
 	t.Helper()
 	replica, of := s.Client(t), primary.Client(t)
-	return poll(ctx, 5*time.Millisecond, func() (bool, error) {
+	return process.Poll(ctx, 5*time.Millisecond, func() (bool, error) {
 		sent, err := replicationInfo(ctx, of)
 		if err != nil {
 			return false, err
@@ -225,7 +239,8 @@ func redisOptions(address string) *redis.Options {
 	return o
 }
 
-// redisHealthy tells whether the server takes commands: one that still reads its files answers LOADING.
+// redisHealthy tells whether the server takes commands: one that still reads its files answers
+// LOADING.
 func redisHealthy(ctx context.Context, address string) error {
 	o := redisOptions(address)
 	// The client would log that nobody listens yet.
@@ -241,28 +256,28 @@ func redisHealthy(ctx context.Context, address string) error {
 type redisNode struct {
 	options
 	dir   string
-	ports []port // without encryption; with it, if secured
+	ports []process.Port // without encryption; with it, if secured
 
 	watches *sentinelOf // nil: it is no Sentinel
 }
 
 func (s *Stack) newRedis(dir string, number int, o options) (*redisNode, error) {
 	if number != 0 {
-		p, err := fixedPort(s.cache, number, "-redis.port")
-		return &redisNode{options: o, dir: dir, ports: []port{p}}, err
+		p, err := process.FixedPort(s.cache, number, "-redis.port")
+		return &redisNode{options: o, dir: dir, ports: []process.Port{p}}, err
 	}
 	wanted := 1
 	if o.secured {
 		wanted++
 	}
-	ports, err := reservePorts(s.cache, wanted)
+	ports, err := process.ReservePorts(s.cache, wanted)
 	return &redisNode{options: o, dir: dir, ports: ports}, err
 }
 
-func (n *redisNode) address() string { return "127.0.0.1:" + strconv.Itoa(n.ports[0].number) }
-func (n *redisNode) title() string   { return "redis at " + n.address() }
-func (n *redisNode) logPath() string { return filepath.Join(n.dir, "logs", "redis.log") }
-func (n *redisNode) releasePorts()   { releasePorts(n.ports) }
+func (n *redisNode) address() string { return "127.0.0.1:" + strconv.Itoa(n.ports[0].Number) }
+func (n *redisNode) Title() string   { return "redis at " + n.address() }
+func (n *redisNode) LogPath() string { return filepath.Join(n.dir, "logs", "redis.log") }
+func (n *redisNode) ReleasePorts()   { process.ReleasePorts(n.ports) }
 
 func (n *redisNode) url() string {
 	u := url.URL{Scheme: "redis", Host: n.address()}
@@ -274,27 +289,27 @@ func (n *redisNode) url() string {
 
 func (n *redisNode) serverRecord() serverRecord { return serverRecord{URL: n.url(), Dir: n.dir} }
 
-func (n *redisNode) waitHealthy(ctx context.Context, p process) error {
+func (n *redisNode) WaitHealthy(ctx context.Context, p process.ID) error {
 	return waitAnswers(ctx, n, p, func(ctx context.Context) error { return redisHealthy(ctx, n.url()) })
 }
 
-func (n *redisNode) start(_ context.Context, spawn func(command) (process, error)) (process, error) {
+func (n *redisNode) Start(_ context.Context, spawn func(process.Command) (process.ID, error)) (process.ID, error) {
 	server, err := exec.LookPath("redis-server")
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	// What CONFIG REWRITE has written is kept.
 	file := filepath.Join(n.dir, "redis.conf")
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		if err := n.configure(file); err != nil {
-			return process{}, err
+			return process.ID{}, err
 		}
 	}
 	args := []string{file}
 	if n.watches != nil {
 		args = append(args, "--sentinel")
 	}
-	return spawn(command{path: server, args: args, dir: n.dir, log: n.logPath(), keep: portLocks(n.ports)})
+	return spawn(process.Command{Path: server, Args: args, Dir: n.dir, Log: n.LogPath(), Keep: process.PortLocks(n.ports)})
 }
 
 func (n *redisNode) configure(file string) error {
@@ -302,11 +317,11 @@ func (n *redisNode) configure(file string) error {
 		return err
 	}
 	if n.watches != nil {
-		return os.WriteFile(file, []byte(n.watches.configuration(n.ports[0].number, n.dir)), 0o600)
+		return os.WriteFile(file, []byte(n.watches.configuration(n.ports[0].Number, n.dir)), 0o600)
 	}
 	conf := map[string]string{
 		"bind":       "127.0.0.1",
-		"port":       strconv.Itoa(n.ports[0].number),
+		"port":       strconv.Itoa(n.ports[0].Number),
 		"dir":        n.dir,
 		"save":       "", // no snapshots by itself
 		"appendonly": "no",

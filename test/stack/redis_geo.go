@@ -3,6 +3,8 @@ package stack
 import (
 	"context"
 	"testing"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // redisZones are the zones of the service "redis-geo", as they are in the names of what it prints.
@@ -10,17 +12,18 @@ func redisZones() []string { return []string{"A", "B", "C"} }
 
 func (s *Stack) redisGeoService() service {
 	return service{
-		name:  "redis-geo",
-		fetch: s.fetchRedis,
+		name:    "redis-geo",
+		fetch:   s.fetchRedis,
+		missing: missingRedis(),
 		start: func(ctx context.Context, dir string, rec *record) error {
 			var nodes []*redisNode
-			var daemons []daemon
+			var daemons []process.Daemon
 			for _, zone := range redisZones() {
 				n, err := s.newRedis(dir+"/"+zone, 0, options{conf: s.cfg.RedisConf})
 				if err != nil {
 					return err
 				}
-				defer n.releasePorts()
+				defer n.ReleasePorts()
 				nodes, daemons = append(nodes, n), append(daemons, n)
 			}
 			if err := s.startRecorded(ctx, rec, daemons...); err != nil {
@@ -41,8 +44,8 @@ type RedisGeo struct {
 	A, B, C *RedisServer
 }
 
-// RedisZones returns the shared ones: those that AVIARY_TEST_REDIS_A_URL, AVIARY_TEST_REDIS_B_URL and
-// AVIARY_TEST_REDIS_C_URL name, else those of this checkout, under the rules of [Pulsar].
+// RedisZones returns the shared ones: those that AVIARY_TEST_REDIS_A_URL, AVIARY_TEST_REDIS_B_URL
+// and AVIARY_TEST_REDIS_C_URL name, else those of this checkout, under the rules of [Pulsar].
 func RedisZones(t testing.TB) *RedisGeo {
 	t.Helper()
 	var named []*RedisServer
@@ -61,7 +64,8 @@ func RedisZones(t testing.TB) *RedisGeo {
 	return nil
 }
 
-// PrivateRedisZones starts one Redis per zone that only this test uses, under the rules of [PrivateRedis]. Options apply to all.
+// PrivateRedisZones starts one Redis per zone that only this test uses, under the rules of
+// [PrivateRedis]. Options apply to all.
 func PrivateRedisZones(t testing.TB, opts ...Option) *RedisGeo {
 	t.Helper()
 	var servers []*RedisServer

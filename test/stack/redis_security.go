@@ -11,13 +11,16 @@ import (
 
 // RedisSecurity is how to reach a Redis that [Secured] gave a listener with encryption.
 type RedisSecurity struct {
-	// TLS is the address of the listener. It takes clients with and without a certificate; Conf with "tls-auth-clients": "yes" has it want one.
+	// TLS is the address of the listener. It takes clients with and without a certificate; Conf
+	// with "tls-auth-clients": "yes" has it want one.
 	TLS string
-	// CAFile has signed the server's certificate, for 127.0.0.1 and localhost, and the one of clients that CertFile and KeyFile hold. All are PEM.
+	// CAFile has signed the server's certificate, for 127.0.0.1 and localhost, and the one of
+	// clients that CertFile and KeyFile hold. All are PEM.
 	CAFile, CertFile, KeyFile string
 }
 
-// Security returns how to reach a private Redis with encryption. [Secured] must have been among its options.
+// Security returns how to reach a private Redis with encryption. [Secured] must have been among its
+// options.
 func (s *RedisServer) Security() RedisSecurity { return s.security }
 
 func (n *redisNode) security() RedisSecurity {
@@ -25,7 +28,7 @@ func (n *redisNode) security() RedisSecurity {
 		return RedisSecurity{}
 	}
 	return RedisSecurity{
-		TLS:      net.JoinHostPort("127.0.0.1", strconv.Itoa(n.ports[1].number)),
+		TLS:      net.JoinHostPort("127.0.0.1", strconv.Itoa(n.ports[1].Number)),
 		CAFile:   filepath.Join(n.dir, "ca.pem"),
 		CertFile: filepath.Join(n.dir, "client.pem"),
 		KeyFile:  filepath.Join(n.dir, "client-key.pem"),
@@ -56,7 +59,7 @@ func (n *redisNode) secure(conf map[string]string) error {
 		}
 	}
 	maps.Copy(conf, map[string]string{
-		"tls-port":         strconv.Itoa(n.ports[1].number),
+		"tls-port":         strconv.Itoa(n.ports[1].Number),
 		"tls-cert-file":    certFile,
 		"tls-key-file":     keyFile,
 		"tls-ca-cert-file": k.CAFile,

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // sentinelOf is what a Sentinel watches.
@@ -18,15 +20,16 @@ type sentinelOf struct {
 	quorum  int
 }
 
-// PrivateSentinels starts Sentinels that only this test uses, under the rules of [PrivateRedis], and has them watch primary under the name master. Half of
-// them and one more must agree that it is away, for half a second, before they promote a replica of it. They know the replicas that it has when it is asked,
-// at once and then each second, so have these follow it before.
+// PrivateSentinels starts Sentinels that only this test uses, under the rules of [PrivateRedis],
+// and has them watch primary under the name master. Half of them and one more must agree that it is
+// unavailable, for half a second, before they promote a replica of it. They know the replicas that
+// it has when it is asked, at once and then each second, so have these follow it before.
 func PrivateSentinels(t testing.TB, master string, primary *RedisServer, count int) []*RedisServer {
 	t.Helper()
 	var all []*RedisServer
 	for range count {
 		srv := &RedisServer{}
-		n := private(t, "redis", &srv.server, func(_ context.Context, s *Stack, dir string) (*redisNode, error) {
+		n := private(t, "redis", &srv.Server, func(_ context.Context, s *Stack, dir string) (*redisNode, error) {
 			n, err := s.newRedis(dir, 0, options{})
 			if err == nil {
 				n.watches = &sentinelOf{master, primary.Addr(), count/2 + 1}
@@ -51,7 +54,7 @@ func (s *RedisServer) awaitSentinels(ctx context.Context, t testing.TB, master s
 	t.Helper()
 	c := redis.NewSentinelClient(redisOptions(s.url))
 	defer func() { _ = c.Close() }()
-	return poll(ctx, 50*time.Millisecond, func() (bool, error) {
+	return process.Poll(ctx, 50*time.Millisecond, func() (bool, error) {
 		state, err := c.Master(ctx, master).Result()
 		return state["num-other-sentinels"] == strconv.Itoa(others) && state["num-slaves"] != "0", err
 	})

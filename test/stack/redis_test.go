@@ -14,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 func TestRedisUpAndDown(t *testing.T) {
@@ -54,7 +56,7 @@ func TestRedisUpAndDown(t *testing.T) {
 		}
 		srv := Redis(t)
 		assert.Equal(t, urls[0], srv.URL())
-		require.ErrorIs(t, srv.Kill(), errNotOwned)
+		require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
 		for i, srv := range RedisZones(t).All() {
 			assert.Equal(t, urls[i+1], srv.URL())
 		}
@@ -70,7 +72,7 @@ func TestRedisUpAndDown(t *testing.T) {
 	require.Len(t, rec.Processes, 3)
 	require.NoError(t, s.Down(t.Context()))
 	for _, p := range rec.Processes {
-		assert.False(t, p.alive())
+		assert.False(t, p.Alive())
 	}
 	left, err := os.ReadDir(s.dir)
 	require.NoError(t, err)

@@ -12,22 +12,29 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 const modulePath = "github.com/aviaryhq/aviary"
 
-// Config says where a [Stack] keeps its things and how its servers are set up. The zero value is usable.
+// Config says where a [Stack] keeps its things and how its servers are set up. The zero value is
+// usable.
 type Config struct {
 	// Log receives progress, one line per event. Default: nothing is logged.
 	Log io.Writer
 	// CacheDir holds downloads, state and data. Default: "aviary" in the user's cache folder.
 	CacheDir string
-	// Checkout is the folder whose servers these are. Default: the module root above the working directory.
+	// Checkout is the folder whose servers these are. Default: the module root above the working
+	// directory.
 	Checkout string
-	// Name tells apart the stacks of one checkout, which share nothing: "" is what stack-up starts, the others are Demo, Smoke and
-	// Test. Default: AVIARY_STACK from the environment where Checkout is not given, else "".
+	// Name tells apart the stacks of one checkout, which share nothing: "" is what stack-up starts,
+	// the others are Demo, Smoke and Test. Default: AVIARY_STACK from the environment where
+	// Checkout is not given, else "".
 	Name string
-	// PulsarPort and PulsarAdminPort fix the ports of the service "pulsar". Default 0: any free ones.
+	// PulsarPort and PulsarAdminPort fix the ports of the service "pulsar". Default 0: any free
+	// ones.
 	PulsarPort, PulsarAdminPort int
 	// PulsarConf overrides keys of standalone.conf in "pulsar" and "pulsar-geo". Default: none.
 	PulsarConf map[string]string
@@ -35,6 +42,16 @@ type Config struct {
 	RedisPort int
 	// RedisConf sets keys of redis.conf in "redis" and "redis-geo". Default: none.
 	RedisConf map[string]string
+	// Owned has the kernel kill the servers that Up starts should this process die. Default: they
+	// outlive it.
+	Owned bool
+	// PrepareLater leaves Pulsar's preparation for fast starts to the service "pulsar-geo": the
+	// first "pulsar" of a machine runs sooner, though it takes longer to start. Default: it is
+	// prepared after its download.
+	PrepareLater bool
+	// BuildNice is added to the niceness of programs that are built. Default 0: they are as urgent
+	// as this process.
+	BuildNice int
 }
 
 // Names of the stacks that a checkout has beside its own.
@@ -44,13 +61,16 @@ const (
 	Test  = "test"  // of make test
 )
 
-// A Stack starts and stops the servers of one checkout.
+// A Stack starts and stops the servers of one checkout. It is safe for concurrent use; [Stack.Up]
+// and [Stack.Down] take turns.
 type Stack struct {
-	cfg    Config
-	log    *progress
-	cache  string
-	prefix string // of the folders of this stack in all containers
-	dir    string
+	cfg      Config
+	log      *process.Progress
+	cache    string
+	packages install.Installer
+	prefix   string // of the folders of this stack in all containers
+	dir      string
+	turn     chan struct{} // holds an item while Up or Down is under way
 }
 
 // New returns the stack of a checkout. It starts nothing.
@@ -87,11 +107,16 @@ func newStack(cfg Config, namespace string) (*Stack, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the state folder: %w", err)
 	}
-	return &Stack{cfg: cfg, log: newProgress(cfg.Log), cache: cfg.CacheDir, prefix: prefix, dir: dir}, nil
+	log := process.NewProgress(cfg.Log)
+	return &Stack{cfg: cfg, log: log, cache: cfg.CacheDir, packages: install.Installer{Cache: cfg.CacheDir, Log: log}, prefix: prefix, dir: dir, turn: make(chan struct{}, 1)}, nil
 }
 
-// Dir returns the folder of the stack's state. No other stack of the machine, or of a container that shares its cache folder, has it.
+// Dir returns the folder of the stack's state. No other stack of the machine, or of a container
+// that shares its cache folder, has it.
 func (s *Stack) Dir() string { return s.dir }
+
+// ReservePort reserves a port for a listener of the caller's own; see [process.ReservePort].
+func (s *Stack) ReservePort() (process.Port, error) { return process.ReservePort(s.cache) }
 
 func moduleRoot() (string, error) {
 	wd, err := os.Getwd()
@@ -114,8 +139,11 @@ type service struct {
 	name string
 	// fetch installs what the service needs; doing it twice is cheap.
 	fetch func(ctx context.Context) error
-	// start runs the service in dir and fills rec: processes as soon as they exist, so that a failed start can be
-	// cleaned up, and the KEY=VALUE lines. Nil for a service that is only installed.
+	// missing returns what fetch would fetch.
+	missing install.MissingFunc
+	// start runs the service in dir and fills rec: processes as soon as they exist, so that a
+	// failed start can be cleaned up, and the KEY=VALUE lines. Nil for a service that is only
+	// installed.
 	start func(ctx context.Context, dir string, rec *record) error
 	// check tells whether a service that was started earlier still answers.
 	check func(ctx context.Context, rec *record) error
@@ -178,19 +206,58 @@ func (s *Stack) Fetch(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Up makes the named services run and returns their KEY=VALUE lines once all are healthy. Services of this checkout
-// that run already are reused. What it starts outlives this process; [Stack.Down] stops it.
+// Missing returns what [Stack.Fetch] would fetch for the named services. It fetches nothing.
+func (s *Stack) Missing(ctx context.Context, names ...string) ([]install.Download, error) {
+	picked, err := s.pick(names)
+	if err != nil {
+		return nil, err
+	}
+	var all []install.Download
+	seen := make(map[string]bool)
+	for _, svc := range picked {
+		missing, err := svc.missing(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", svc.name, err)
+		}
+		for _, d := range missing {
+			if !seen[d.What] {
+				all = append(all, d)
+			}
+			seen[d.What] = true
+		}
+	}
+	return all, nil
+}
+
+// Folder returns a folder of the cache that fill has filled, once for each content of the file
+// wanted, which says what is in it. It is safe for concurrent use, by other processes too. A fill
+// that fails leaves nothing.
+func (s *Stack) Folder(ctx context.Context, name, wanted string, fill func(ctx context.Context, dir string) error) (string, error) {
+	return s.packages.Folder(ctx, name, wanted, fill)
+}
+
+// Jars returns a folder with artifacts of the Maven repository, coordinates with spaces between
+// them, and everything they need at run time. It fetches them if the cache does not hold them
+// whole. sha512 is the sum of the sums of the jars, as `LC_ALL=C sha512sum * | sha512sum` prints
+// it.
+func (s *Stack) Jars(ctx context.Context, name, coordinates, sha512 string) (string, error) {
+	return s.packages.Jars(ctx, name, coordinates, sha512)
+}
+
+// Up makes the named services run and returns their KEY=VALUE lines once all are healthy. Services
+// of this checkout that run already are reused. What it starts outlives this process unless the
+// stack is Owned; [Stack.Down] stops it.
 func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 	picked, err := s.pick(names)
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lockFile(ctx, s.lockPath(), s.log)
+	unlock, err := s.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	s.sweepContainers()
+	s.sweepDead()
 	if err := os.MkdirAll(s.dir, 0o755); err != nil { // another container may have taken it for one that is left over
 		return nil, err
 	}
@@ -207,7 +274,7 @@ func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 			return nil, fmt.Errorf("%s: %w", svc.name, err)
 		}
 		if ok {
-			s.log.printf("%s: already up", svc.name)
+			s.log.Printf("%s: already up", svc.name)
 			lines[i] = rec.Env
 		} else {
 			missing = append(missing, i)
@@ -243,7 +310,8 @@ func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 	return all, nil
 }
 
-// reuse returns the record of a running, healthy service. What is left of an unhealthy one is stopped and wiped.
+// reuse returns the record of a running, healthy service. What is left of an unhealthy one is
+// stopped and wiped.
 func (s *Stack) reuse(ctx context.Context, svc service) (*record, bool, error) {
 	rec, err := s.loadRecord(svc.name)
 	if err != nil || rec == nil {
@@ -263,7 +331,7 @@ func (s *Stack) reuse(ctx context.Context, svc service) (*record, bool, error) {
 		if ctx.Err() != nil {
 			return nil, false, ctx.Err()
 		}
-		s.log.printf("%s: running but not healthy, restarting it: %v", svc.name, checkErr)
+		s.log.Printf("%s: running but not healthy, restarting it: %v", svc.name, checkErr)
 	}
 	return nil, false, s.remove(rec)
 }
@@ -275,7 +343,8 @@ func (s *Stack) startService(ctx context.Context, svc service) ([]string, error)
 	}
 	rec := &record{Service: svc.name, Settings: s.settings(svc.name), Dir: dir, path: s.recordPath(svc.name)}
 	if err := svc.start(ctx, dir, rec); err != nil {
-		// The log is what explains the failure: stop the processes, leave the folder to the next Up or Down.
+		// The log is what explains the failure: stop the processes, leave the folder to the next Up
+		// or Down.
 		return nil, errors.Join(err, rec.stop())
 	}
 	if err := rec.save(); err != nil {
@@ -284,9 +353,10 @@ func (s *Stack) startService(ctx context.Context, svc service) ([]string, error)
 	return rec.Env, nil
 }
 
-// Down stops everything that Up started from this checkout and removes its data. It is fine when nothing is up.
+// Down stops everything that Up started from this checkout and removes its data. It is fine when
+// nothing is up.
 func (s *Stack) Down(ctx context.Context) error {
-	unlock, err := lockFile(ctx, s.lockPath(), s.log)
+	unlock, err := s.lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -295,7 +365,7 @@ func (s *Stack) Down(ctx context.Context) error {
 	for _, svc := range s.services() {
 		rec, err := s.loadRecord(svc.name)
 		if err == nil && rec != nil {
-			s.log.printf("%s: stopping", svc.name)
+			s.log.Printf("%s: stopping", svc.name)
 			err = s.remove(rec)
 		}
 		if err != nil {
@@ -304,13 +374,12 @@ func (s *Stack) Down(ctx context.Context) error {
 		}
 		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, svc.name)))
 	}
-	s.sweepPrivate()
-	s.sweepContainers()
+	s.sweepDead()
 	return errors.Join(errs...)
 }
 
-// DownAll stops everything that was started from a checkout, whatever started it: its own stack, and those of demo, smoke and tests.
-// A demo that runs ends with its servers.
+// DownAll stops everything that was started from a checkout, whatever started it: its own stack,
+// and those of demo, smoke and tests. A demo that runs ends with its servers.
 func DownAll(ctx context.Context, cfg Config) error {
 	var errs []error
 	for _, name := range []string{"", Demo, Smoke, Test} {
@@ -337,6 +406,21 @@ func (s *Stack) settings(service string) string {
 		return fmt.Sprint(s.cfg.RedisConf)
 	}
 	return ""
+}
+
+// lock keeps other calls of Up and Down out, those of this process and those of others.
+func (s *Stack) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	release, err := process.Lock(ctx, s.lockPath(), s.log)
+	if err != nil {
+		<-s.turn
+		return nil, err
+	}
+	return func() { release(); <-s.turn }, nil
 }
 
 func (s *Stack) lockPath() string { return s.dir + ".lock" }

@@ -15,6 +15,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/stack/install"
+	"github.com/aviaryhq/aviary/test/stack/process"
+	"github.com/aviaryhq/aviary/test/stack/pulsaradmin"
 )
 
 // eventually waits for a condition that other processes bring about.
@@ -22,7 +26,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	require.NoError(t, poll(ctx, 10*time.Millisecond, func() (bool, error) { return done(), nil }), what)
+	require.NoError(t, process.Poll(ctx, 10*time.Millisecond, func() (bool, error) { return done(), nil }), what)
 }
 
 // testStack returns a stack with a state of its own and the machine's downloads.
@@ -67,7 +71,7 @@ func TestUpReusesReplacesAndDownLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, lines, 2)
 	require.True(t, strings.HasPrefix(lines[0], "PULSAR_URL=pulsar://127.0.0.1:"), lines[0])
-	require.NoError(t, newAdmin(adminURL(t, lines), "").healthy(t.Context()))
+	require.NoError(t, pulsaradmin.New(adminURL(t, lines), "").Healthy(t.Context()))
 
 	first, err := s.loadRecord("pulsar")
 	require.NoError(t, err)
@@ -83,10 +87,10 @@ func TestUpReusesReplacesAndDownLeavesNothing(t *testing.T) {
 	require.ErrorContains(t, err, "run `stack down` first")
 	s.cfg.PulsarConf = nil
 
-	require.NoError(t, first.Processes[0].kill())
+	require.NoError(t, first.Processes[0].Kill())
 	replaced, err := s.Up(t.Context(), "pulsar")
 	require.NoError(t, err)
-	require.NoError(t, newAdmin(adminURL(t, replaced), "").healthy(t.Context()))
+	require.NoError(t, pulsaradmin.New(adminURL(t, replaced), "").Healthy(t.Context()))
 	third, err := s.loadRecord("pulsar")
 	require.NoError(t, err)
 	assert.NotEqual(t, first.Processes, third.Processes)
@@ -121,11 +125,11 @@ func TestPrivateServerThroughFaults(t *testing.T) {
 
 	const messages = 20
 	for i := range messages {
-		require.NoError(t, srv.admin.produce(ctx, topic, fmt.Sprintf("m%d", i)))
+		require.NoError(t, srv.admin.Produce(ctx, topic, fmt.Sprintf("m%d", i)))
 	}
 	require.EqualValues(t, messages, srv.Stats(t, topic).Subscriptions["s"].MsgBacklog)
 
-	conf, err := os.ReadFile(filepath.Join(srv.daemon.(*broker).dir, "standalone.conf"))
+	conf, err := os.ReadFile(filepath.Join(srv.Daemon.(*broker).dir, "standalone.conf"))
 	require.NoError(t, err)
 	assert.Contains(t, string(conf), "\nmaxMessageSize=1048576\n")
 
@@ -145,7 +149,7 @@ func TestPrivateServerThroughFaults(t *testing.T) {
 		assert.EqualValues(t, messages, srv.Stats(t, topic).Subscriptions["s"].MsgBacklog)
 		for i := range messages {
 			var body string
-			require.NoError(t, srv.Admin(ctx, http.MethodGet, fmt.Sprintf("%s/subscription/s/position/%d", topicPath(topic), i+1), nil, &body))
+			require.NoError(t, srv.Admin(ctx, http.MethodGet, fmt.Sprintf("%s/subscription/s/position/%d", pulsaradmin.TopicPath(topic), i+1), nil, &body))
 			assert.Equal(t, fmt.Sprintf("m%d", i), body)
 		}
 	})
@@ -160,23 +164,23 @@ func TestPrivateServerThroughFaults(t *testing.T) {
 		require.NoError(t, srv.Pause())
 		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 		defer cancel()
-		require.ErrorIs(t, srv.admin.healthy(short), context.DeadlineExceeded)
+		require.ErrorIs(t, srv.admin.Healthy(short), context.DeadlineExceeded)
 		require.NoError(t, srv.Resume())
-		require.NoError(t, srv.admin.healthy(ctx))
-		require.NoError(t, srv.admin.produce(ctx, topic, "after"))
+		require.NoError(t, srv.admin.Healthy(ctx))
+		require.NoError(t, srv.admin.Produce(ctx, topic, "after"))
 	})
 	t.Run("unload and terminate", func(t *testing.T) {
 		srv.Unload(t, topic)
 		eventually(t, "topic back", func() bool {
-			return srv.admin.produce(ctx, topic, "back") == nil
+			return srv.admin.Produce(ctx, topic, "back") == nil
 		})
 		srv.Terminate(t, topic)
-		require.Error(t, srv.admin.produce(ctx, topic, "late"))
+		require.Error(t, srv.admin.Produce(ctx, topic, "late"))
 
 		partitioned := srv.Topic(t, ns, 3)
 		assert.Len(t, srv.Stats(t, partitioned).Partitions, 3)
 		srv.Terminate(t, partitioned)
-		require.Error(t, srv.admin.produce(ctx, partitioned, "late"))
+		require.Error(t, srv.admin.Produce(ctx, partitioned, "late"))
 	})
 	t.Run("stop while paused", func(t *testing.T) {
 		require.NoError(t, srv.Pause())
@@ -187,15 +191,15 @@ func TestPrivateServerThroughFaults(t *testing.T) {
 
 func TestSharedServer(t *testing.T) {
 	srv := Pulsar(t)
-	require.NoError(t, srv.admin.healthy(t.Context()))
+	require.NoError(t, srv.admin.Healthy(t.Context()))
 	assert.Equal(t, srv.URL(), Pulsar(t).URL())
-	require.ErrorIs(t, srv.Kill(), errNotOwned)
+	require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
 
 	var ns string
 	t.Run("namespace", func(t *testing.T) {
 		ns = srv.Namespace(t)
 		topic := srv.Topic(t, ns, 2)
-		require.NoError(t, srv.admin.produce(t.Context(), topic, "x"))
+		require.NoError(t, srv.admin.Produce(t.Context(), topic, "x"))
 		assert.NotZero(t, srv.Stats(t, topic).StorageSize)
 	})
 	var all []string
@@ -214,13 +218,13 @@ func TestPrivateGeo(t *testing.T) {
 		}
 		backlog := func(side *PulsarServer) int64 { return side.Stats(t, topic).Subscriptions["s"].MsgBacklog }
 		for i, from := range pair.group().Clusters {
-			require.NoError(t, from.admin.produce(t.Context(), topic, "x"))
+			require.NoError(t, from.admin.Produce(t.Context(), topic, "x"))
 			for _, side := range pair.group().Clusters {
 				eventually(t, "message in both clusters", func() bool { return backlog(side) == int64(i+1) })
 			}
 		}
 		require.NoError(t, pair.B.Kill())
-		require.NoError(t, pair.A.admin.produce(t.Context(), topic, "while b is down"))
+		require.NoError(t, pair.A.admin.Produce(t.Context(), topic, "while b is down"))
 		require.NoError(t, pair.B.Start(t.Context()))
 		eventually(t, "caught up", func() bool { return backlog(pair.B) == 3 })
 	})
@@ -235,7 +239,7 @@ func TestPrivateGeo(t *testing.T) {
 func subscribe(t *testing.T, srv *PulsarServer, topic string) {
 	t.Helper()
 	earliest := map[string]int{"ledgerId": -1, "entryId": -1}
-	require.NoError(t, srv.Admin(t.Context(), http.MethodPut, topicPath(topic)+"/subscription/s", earliest, nil))
+	require.NoError(t, srv.Admin(t.Context(), http.MethodPut, pulsaradmin.TopicPath(topic)+"/subscription/s", earliest, nil))
 }
 
 func TestPortInUse(t *testing.T) {
@@ -243,7 +247,7 @@ func TestPortInUse(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	n := l.Addr().(*net.TCPAddr).Port
-	_, err = fixedPort(t.TempDir(), n, "-pulsar.port")
+	_, err = process.FixedPort(t.TempDir(), n, "-pulsar.port")
 	require.ErrorContains(t, err, fmt.Sprintf("port %d is in use by process %d", n, os.Getpid()))
 	require.ErrorContains(t, err, "-pulsar.port")
 	assert.NotContains(t, err.Error(), "\n")
@@ -251,17 +255,17 @@ func TestPortInUse(t *testing.T) {
 
 func TestReservedPortsDiffer(t *testing.T) {
 	cache := t.TempDir()
-	first, err := reservePort(cache)
+	first, err := process.ReservePort(cache)
 	require.NoError(t, err)
-	held, err := lockPort(cache, first.number)
+	held, err := process.LockPort(cache, first.Number)
 	require.NoError(t, err)
-	assert.Nil(t, held.lock, "reserved")
-	assert.Less(t, first.number, ephemeralStart())
-	require.NoError(t, first.lock.Close())
-	free, err := lockPort(cache, first.number)
+	assert.Nil(t, held.Lock, "reserved")
+	assert.Less(t, first.Number, process.EphemeralStart())
+	require.NoError(t, first.Lock.Close())
+	free, err := process.LockPort(cache, first.Number)
 	require.NoError(t, err)
-	require.NotNil(t, free.lock)
-	require.NoError(t, free.lock.Close())
+	require.NotNil(t, free.Lock)
+	require.NoError(t, free.Lock.Close())
 }
 
 func TestJavaErrors(t *testing.T) {
@@ -274,26 +278,26 @@ func TestJavaErrors(t *testing.T) {
 
 	home := t.TempDir()
 	t.Setenv("JAVA_HOME", home)
-	_, err = findJava(t.Context())
+	_, err = install.FindJava(t.Context())
 	require.ErrorContains(t, err, "JAVA_HOME has no bin/java")
 	require.NoError(t, os.MkdirAll(filepath.Join(home, "bin"), 0o755))
 	old := "#!/bin/sh\necho 'openjdk version \"11.0.21\" 2023-10-17' >&2\n"
 	require.NoError(t, os.WriteFile(filepath.Join(home, "bin", "java"), []byte(old), 0o755))
-	_, err = findJava(t.Context())
+	_, err = install.FindJava(t.Context())
 	require.ErrorContains(t, err, "is Java 11: the servers need Java 17 or newer")
 }
 
 func TestMavenErrors(t *testing.T) {
-	a := artifact{coordinates: "no.such:thing:1:tar.gz", size: 1e6}
-	log := newProgress(io.Discard)
+	a := install.Artifact{Coordinates: "no.such:thing:1:tar.gz", Size: 1e6}
+	log := process.NewProgress(io.Discard)
 	bin := t.TempDir()
 	t.Setenv("PATH", bin)
-	err := fetchMaven(t.Context(), a, t.TempDir(), true, log)
+	err := install.Maven(t.Context(), a, t.TempDir(), true, log)
 	require.ErrorContains(t, err, "mvn not found: install Maven")
 
 	offline := "#!/bin/sh\necho '[INFO] Scanning'\necho '[ERROR] Failed to execute goal: Network is unreachable'\necho '[ERROR] more'\nexit 1\n"
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "mvn"), []byte(offline), 0o755))
-	err = fetchMaven(t.Context(), a, t.TempDir(), true, log)
+	err = install.Maven(t.Context(), a, t.TempDir(), true, log)
 	require.ErrorContains(t, err, "no network")
 	require.ErrorContains(t, err, "Network is unreachable")
 	assert.NotContains(t, err.Error(), "\n")
@@ -312,11 +316,11 @@ func TestJavaMajor(t *testing.T) {
 		`java version "1.8.0_392"`:             8,
 		`openjdk version "21-ea" 2023-09-19`:   21,
 	} {
-		got, err := javaMajor(out)
+		got, err := install.JavaMajor(out)
 		require.NoError(t, err)
 		assert.Equal(t, want, got, out)
 	}
-	_, err := javaMajor("Segmentation fault")
+	_, err := install.JavaMajor("Segmentation fault")
 	require.Error(t, err)
 }
 
@@ -326,8 +330,8 @@ func TestRewriteConf(t *testing.T) {
 }
 
 func TestTopicPath(t *testing.T) {
-	assert.Equal(t, "/admin/v2/persistent/t/n/a%2Fb", topicPath("persistent://t/n/a/b"))
-	assert.Equal(t, "/admin/v2/non-persistent/t/n/x", topicPath("non-persistent://t/n/x"))
+	assert.Equal(t, "/admin/v2/persistent/t/n/a%2Fb", pulsaradmin.TopicPath("persistent://t/n/a/b"))
+	assert.Equal(t, "/admin/v2/non-persistent/t/n/x", pulsaradmin.TopicPath("non-persistent://t/n/x"))
 }
 
 func TestUniqueName(t *testing.T) {

@@ -7,15 +7,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
-// A record is what Up keeps of a running service, so that a later Up can reuse it and Down can stop it.
+// A record is what Up keeps of a running service, so that a later Up can reuse it and Down can stop
+// it.
 type record struct {
-	Service   string    `json:"service"`
-	Settings  string    `json:"settings"`
-	Dir       string    `json:"dir"`
-	Env       []string  `json:"env"`
-	Processes []process `json:"processes"`
+	Service   string       `json:"service"`
+	Settings  string       `json:"settings"`
+	Dir       string       `json:"dir"`
+	Env       []string     `json:"env"`
+	Processes []process.ID `json:"processes"`
 	// Servers holds what the service needs to know to talk to its processes again.
 	Servers []serverRecord `json:"servers"`
 
@@ -31,7 +35,8 @@ type serverRecord struct {
 
 func (s *Stack) recordPath(service string) string { return filepath.Join(s.dir, service+".json") }
 
-// loadRecord returns nil when the service was not started, or when its record cannot be read any more.
+// loadRecord returns nil when the service was not started, or when its record cannot be read any
+// more.
 func (s *Stack) loadRecord(service string) (*record, error) {
 	path := s.recordPath(service)
 	data, err := os.ReadFile(path)
@@ -63,15 +68,18 @@ func (r *record) save() error {
 
 func (r *record) alive() bool {
 	for _, p := range r.Processes {
-		if !p.alive() {
+		if !p.Alive() {
 			return false
 		}
 	}
 	return len(r.Processes) > 0
 }
 
+// dead reports whether none of the processes lives any more.
+func (r *record) dead() bool { return !slices.ContainsFunc(r.Processes, process.ID.Alive) }
+
 func (r *record) stop() error {
-	err := stopAll(r.Processes)
+	err := process.StopAll(r.Processes)
 	if err == nil {
 		err = os.RemoveAll(r.path)
 	}

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
+	"github.com/aviaryhq/aviary/test/stack/pulsaradmin"
 )
 
 const (
@@ -25,7 +28,8 @@ const (
 // An Option changes how a private server is set up.
 type Option func(*options)
 
-// options are what private servers can be told. Each kind of server takes those that have a meaning for it.
+// options are what private servers can be told. Each kind of server takes those that have a meaning
+// for it.
 type options struct {
 	conf       map[string]string
 	memory     string
@@ -43,8 +47,8 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// Conf sets keys of the server's configuration: Pulsar's standalone.conf, Kafka's server.properties, rabbitmq.conf,
-// redis.conf. It wins over the defaults of this package.
+// Conf sets keys of the server's configuration: Pulsar's standalone.conf, Kafka's
+// server.properties, rabbitmq.conf, redis.conf. It wins over the defaults of this package.
 func Conf(conf map[string]string) Option {
 	return func(o *options) {
 		if o.conf == nil {
@@ -54,9 +58,10 @@ func Conf(conf map[string]string) Option {
 	}
 }
 
-// Advertise makes the server tell clients to connect to addr, host:port, where a proxy of the test listens. Pulsar says
-// so to those that ask for the listener "proxied", Kafka to those that come through [KafkaServer.Upstream]; all others
-// are sent to the server itself. RabbitMQ advertises nothing and needs none of it.
+// Advertise makes the server tell clients to connect to addr, host:port, where a proxy of the test
+// listens. Pulsar says so to those that ask for the listener "proxied", Kafka to those that come
+// through [KafkaServer.Upstream]; all others are sent to the server itself. RabbitMQ advertises
+// nothing and needs none of it.
 func Advertise(addr string) Option {
 	return func(o *options) { o.advertised = addr }
 }
@@ -71,8 +76,9 @@ func advertiseAs(listener, addr string) Option {
 	}
 }
 
-// Memory sets the JVM's memory flags of Pulsar or Kafka, "-Xmx512m" for instance. Default: PULSAR_MEM from the
-// environment, else "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"; for Kafka KAFKA_MEM, else "-Xmx512m".
+// Memory sets the JVM's memory flags of Pulsar or Kafka, "-Xmx512m" for instance. Default:
+// PULSAR_MEM from the environment, else "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"; for Kafka
+// KAFKA_MEM, else "-Xmx512m".
 func Memory(flags string) Option {
 	return func(o *options) { o.memory = flags }
 }
@@ -82,11 +88,13 @@ func Token(token string) Option {
 	return func(o *options) { o.token = token }
 }
 
-// Pulsar returns the shared Pulsar: the one that AVIARY_TEST_PULSAR_URL and AVIARY_TEST_PULSAR_ADMIN_URL name, else
-// the one of this checkout, started if need be and shared by all test packages. It is left running, for the next test
-// run to find it warm; "stack down" stops it. Use a namespace of your own on it.
+// Pulsar returns the shared Pulsar: the one that AVIARY_TEST_PULSAR_URL and
+// AVIARY_TEST_PULSAR_ADMIN_URL name, else the one of this checkout, started if need be and shared
+// by all test packages. It is left running, for the next test run to find it warm; "stack down"
+// stops it. Use a namespace of your own on it.
 //
-// If no server can be had, the test fails when the environment variable CI is set and is skipped elsewhere.
+// If no server can be had, the test fails when the environment variable CI is set and is skipped
+// elsewhere.
 func Pulsar(t testing.TB) *PulsarServer {
 	t.Helper()
 	if srv := fromEnvironment(t, "AVIARY_TEST_PULSAR_URL", "AVIARY_TEST_PULSAR_ADMIN_URL"); srv != nil {
@@ -95,17 +103,20 @@ func Pulsar(t testing.TB) *PulsarServer {
 	return sharedPulsars(t, "pulsar")[0]
 }
 
-// PrivatePulsar starts a Pulsar that only this test uses: it may kill, pause and restart it. The test's end stops it
-// and deletes its data; should the test binary die, the kernel kills the server with it.
+// PrivatePulsar starts a Pulsar that only this test uses: it may kill, pause and restart it. The
+// test's end stops it and deletes its data; should the test binary die, the kernel kills the server
+// with it.
 //
-// If Java or the distribution cannot be had, the test fails when the environment variable CI is set and is skipped
-// elsewhere. A server that does not start, perhaps for the options' sake, always fails it.
+// If Java or the distribution cannot be had, the test fails when the environment variable CI is set
+// and is skipped elsewhere. A server that does not start, perhaps for the options' sake, always
+// fails it.
 func PrivatePulsar(t testing.TB, opts ...Option) *PulsarServer {
 	t.Helper()
 	return privatePulsars(t, []string{"standalone"}, opts)[0]
 }
 
-// fromEnvironment returns nil when the environment names no server. A named one must work, whether under CI or not.
+// fromEnvironment returns nil when the environment names no server. A named one must work, whether
+// under CI or not.
 func fromEnvironment(t testing.TB, urlVar, adminVar string) *PulsarServer {
 	t.Helper()
 	url, adminURL := os.Getenv(urlVar), os.Getenv(adminVar)
@@ -115,8 +126,8 @@ func fromEnvironment(t testing.TB, urlVar, adminVar string) *PulsarServer {
 	if url == "" || adminURL == "" {
 		t.Fatalf("set both %s and %s, or none", urlVar, adminVar)
 	}
-	srv := &PulsarServer{url: url, admin: newAdmin(adminURL, "")}
-	awaitNamed(t, adminVar, srv.admin.healthy)
+	srv := &PulsarServer{url: url, admin: pulsaradmin.New(adminURL, "")}
+	awaitNamed(t, adminVar, srv.admin.Healthy)
 	return srv
 }
 
@@ -164,7 +175,7 @@ func sharedPulsars(t testing.TB, service string) []*PulsarServer {
 	t.Helper()
 	var servers []*PulsarServer
 	for _, r := range shared(t, service) {
-		servers = append(servers, &PulsarServer{url: r.URL, admin: newAdmin(r.AdminURL, "")})
+		servers = append(servers, &PulsarServer{url: r.URL, admin: pulsaradmin.New(r.AdminURL, "")})
 	}
 	return servers
 }
@@ -175,7 +186,7 @@ func awaitNamed(t testing.TB, variable string, ask func(context.Context) error) 
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	var last error
-	if err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
+	if err := process.Poll(ctx, 100*time.Millisecond, func() (bool, error) {
 		last = ask(ctx)
 		return last == nil, nil
 	}); err != nil {
@@ -196,8 +207,8 @@ func privatePulsars(t testing.TB, clusters []string, opts ...[]Option) []*Pulsar
 			Unavailable(t, "pulsar", err)
 		}
 		b.options = newOptions(opts[i])
-		srv := &PulsarServer{url: b.url(), admin: newAdmin(b.adminURL(), b.token)}
-		srv.own(t, b)
+		srv := &PulsarServer{url: b.url(), admin: pulsaradmin.New(b.adminURL(), b.token)}
+		own(t, &srv.Server, b)
 		servers = append(servers, srv)
 	}
 	errs := make(chan error, len(servers))
@@ -214,8 +225,8 @@ func privatePulsars(t testing.TB, clusters []string, opts ...[]Option) []*Pulsar
 	return servers
 }
 
-// Unavailable ends a test whose server, or whatever else it needs, cannot be had: it fails when the environment variable CI is set and is skipped
-// elsewhere.
+// Unavailable ends a test whose server, or whatever else it needs, cannot be had: it fails when the
+// environment variable CI is set and is skipped elsewhere.
 func Unavailable(t testing.TB, service string, err error) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -225,9 +236,10 @@ func Unavailable(t testing.TB, service string, err error) {
 	t.Skipf("no %s: %v", service, err)
 }
 
-// privateDir returns a folder named after this process, which tells a later run whether it is still needed.
+// privateDir returns a folder named after this process, which tells a later run whether it is still
+// needed.
 func (s *Stack) privateDir() (string, error) {
-	self, err := identify(os.Getpid())
+	self, err := process.Identify(os.Getpid())
 	if err != nil {
 		return "", err
 	}
@@ -238,14 +250,15 @@ func (s *Stack) privateDir() (string, error) {
 	return os.MkdirTemp(parent, fmt.Sprintf("%d-%d-", self.PID, self.Start))
 }
 
-// sweepPrivate deletes what test binaries that died have left. Failing to is harmless: the next one tries again.
+// sweepPrivate deletes what test binaries that died have left. Failing to is harmless: the next one
+// tries again.
 func (s *Stack) sweepPrivate() {
 	dirs, _ := filepath.Glob(filepath.Join(s.dir, "private", "*-*-*"))
 	for _, dir := range dirs {
 		parts := strings.SplitN(filepath.Base(dir), "-", 3)
 		pid, err1 := strconv.Atoi(parts[0])
 		start, err2 := strconv.ParseUint(parts[1], 10, 64)
-		if err1 == nil && err2 == nil && !(process{PID: pid, Start: start}).alive() {
+		if err1 == nil && err2 == nil && !(process.ID{PID: pid, Start: start}).Alive() {
 			_ = os.RemoveAll(dir)
 		}
 	}
@@ -268,15 +281,16 @@ func uniqueName(t testing.TB) string {
 	return strings.ToLower(clean) + "-" + hex.EncodeToString(random[:])
 }
 
-// Namespace creates a namespace public/<unique> and deletes it, with all topics, when the test ends. Its topics keep
-// everything: without that a broker may delete what no subscription waits for, whenever it begins a new ledger, and a
-// test that subscribes at its end would count too little.
+// Namespace creates a namespace public/<unique> and deletes it, with all topics, when the test
+// ends. Its topics keep everything: without that a broker may delete what no subscription waits
+// for, whenever it begins a new ledger, and a test that subscribes at its end would count too
+// little.
 func (s *PulsarServer) Namespace(t testing.TB) string {
 	t.Helper()
 	ns := "public/" + uniqueName(t)
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	if err := s.admin.do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, nil, nil); err != nil {
+	if err := s.admin.Do(ctx, http.MethodPut, "/admin/v2/namespaces/"+ns, nil, nil); err != nil {
 		t.Fatalf("cannot create namespace %s: %v", ns, err)
 	}
 	if err := s.keepAll(ctx, ns); err != nil {
@@ -289,40 +303,40 @@ func (s *PulsarServer) Namespace(t testing.TB) string {
 // keepAll has the cluster keep everything that is stored in a namespace.
 func (s *PulsarServer) keepAll(ctx context.Context, ns string) error {
 	all := map[string]int{"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-	return s.admin.do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/retention", all, nil)
+	return s.admin.Do(ctx, http.MethodPost, "/admin/v2/namespaces/"+ns+"/retention", all, nil)
 }
 
 func (s *PulsarServer) cleanNamespace(t testing.TB, ns string) {
 	t.Helper()
-	if !s.reachable() {
+	if !s.Reachable() {
 		return // its data goes with the server
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	if err := s.admin.deleteNamespace(ctx, ns); err != nil {
+	if err := s.admin.DeleteNamespace(ctx, ns); err != nil {
 		t.Logf("cannot delete namespace %s: %v", ns, err)
 	}
 }
 
-// Topic creates a topic in a namespace and returns its full name, persistent://...; without partitions if partitions
-// is 0. It goes with its namespace.
+// Topic creates a topic in a namespace and returns its full name, persistent://...; without
+// partitions if partitions is 0. It goes with its namespace.
 func (s *PulsarServer) Topic(t testing.TB, ns string, partitions int) string {
 	t.Helper()
 	topic := "persistent://" + ns + "/" + uniqueName(t)
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	if err := s.admin.createTopic(ctx, topic, partitions); err != nil {
+	if err := s.admin.CreateTopic(ctx, topic, partitions); err != nil {
 		t.Fatalf("cannot create topic %s: %v", topic, err)
 	}
 	return topic
 }
 
 // Stats returns the statistics of a topic, partitioned or not.
-func (s *PulsarServer) Stats(t testing.TB, topic string) TopicStats {
+func (s *PulsarServer) Stats(t testing.TB, topic string) pulsaradmin.TopicStats {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	st, err := s.admin.stats(ctx, topic)
+	st, err := s.admin.Stats(ctx, topic)
 	if err != nil {
 		t.Fatalf("cannot get stats of %s: %v", topic, err)
 	}
@@ -334,7 +348,7 @@ func (s *PulsarServer) Unload(t testing.TB, topic string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	if err := s.admin.do(ctx, http.MethodPut, topicPath(topic)+"/unload", nil, nil); err != nil {
+	if err := s.admin.Do(ctx, http.MethodPut, pulsaradmin.TopicPath(topic)+"/unload", nil, nil); err != nil {
 		t.Fatalf("cannot unload %s: %v", topic, err)
 	}
 }
@@ -344,15 +358,15 @@ func (s *PulsarServer) Terminate(t testing.TB, topic string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
-	n, err := s.admin.partitions(ctx, topic)
+	n, err := s.admin.Partitions(ctx, topic)
 	if err != nil {
 		t.Fatalf("cannot terminate %s: %v", topic, err)
 	}
-	path := topicPath(topic) + "/terminate"
+	path := pulsaradmin.TopicPath(topic) + "/terminate"
 	if n > 0 {
 		path += "/partitions"
 	}
-	if err := s.admin.do(ctx, http.MethodPost, path, nil, nil); err != nil {
+	if err := s.admin.Do(ctx, http.MethodPost, path, nil, nil); err != nil {
 		t.Fatalf("cannot terminate %s: %v", topic, err)
 	}
 }

@@ -1,4 +1,5 @@
-// Package systems runs a service as a process of a test, which can kill it and start it again. The test binary itself is the program: see [Main].
+// Package systems runs a service as a process of a test, which can kill it and start it again. The
+// test binary itself is the program: see [Main].
 package systems
 
 import (
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems/owned"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,13 +24,14 @@ import (
 const asService = "AVIARY_TEST_AS_SERVICE"
 
 const (
-	// stopPatience is how long a service may take to end in order, beginPatience to listen.
-	stopPatience, beginPatience = 40 * time.Second, 20 * time.Second
+	// stopTimeout is how long a service may take to end in order, beginTimeout to listen.
+	stopTimeout, beginTimeout = 40 * time.Second, 20 * time.Second
 	// shownLog is how many bytes of the log of a failed test's service are shown.
 	shownLog = 8000
 )
 
-// Main is all that a TestMain does: it runs the tests, or service in the processes that [Run] and [Command] start.
+// Main is all that a TestMain does: it runs the tests, or service in the processes that [Run] and
+// [Command] start.
 func Main(m *testing.M, service func() int) {
 	if os.Getenv(asService) != "" {
 		os.Exit(service())
@@ -43,18 +47,17 @@ func Command(ctx context.Context, args, env []string) *exec.Cmd {
 	return cmd
 }
 
-// A Process is a service that can be started again after it ended. Log, AddressNow and Running may be called from any goroutine, the other methods from
-// that of the test.
+// A Process is a service that can be started again after it ended. Log, AddressNow and Running may
+// be called from any goroutine, the other methods from that of the test.
 type Process struct {
 	t    testing.TB
 	args []string
 	env  []string
-	done chan error
 	log  *text
 	from int // where this process began to write
 
-	mu  sync.Mutex
-	cmd *exec.Cmd // nil when none runs
+	mu      sync.Mutex
+	process *owned.Process // nil when none runs
 }
 
 // text keeps what processes have written.
@@ -75,7 +78,8 @@ func (l *text) String() string {
 	return l.all.String()
 }
 
-// Run starts a service, which is stopped with the test. When the test fails the end of its log is shown.
+// Run starts a service, which is stopped with the test. When the test fails the end of its log is
+// shown.
 func Run(t testing.TB, args, env []string) *Process {
 	t.Helper()
 	p := &Process{t: t, args: args, env: env, log: new(text)}
@@ -100,32 +104,31 @@ func (p *Process) Env() []string { return p.env }
 // Log is what the service has written so far, in all its processes.
 func (p *Process) Log() string { return p.log.String() }
 
-func (p *Process) running() *exec.Cmd {
+func (p *Process) running() *owned.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.cmd
+	return p.process
 }
 
 // take returns the process that runs, which then counts as ended.
-func (p *Process) take() *exec.Cmd {
+func (p *Process) take() *owned.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	cmd := p.cmd
-	p.cmd = nil
-	return cmd
+	process := p.process
+	p.process = nil
+	return process
 }
 
 // Start starts the service again, after Stop, Kill or Ended.
 func (p *Process) Start() {
 	p.t.Helper()
-	cmd, done := Command(context.Background(), p.args, p.env), make(chan error, 1)
+	cmd := Command(context.Background(), p.args, p.env)
 	cmd.Stderr, p.from = p.log, len(p.Log())
-	require.NoError(p.t, cmd.Start())
+	process, err := owned.Start(cmd, nil)
+	require.NoError(p.t, err)
 	p.mu.Lock()
-	p.cmd = cmd
+	p.process = process
 	p.mu.Unlock()
-	p.done = done
-	go func() { done <- cmd.Wait() }()
 }
 
 // Stop asks the service to end and waits for it.
@@ -133,18 +136,18 @@ func (p *Process) Stop() {
 	p.t.Helper()
 	p.Address("admin") // before it has begun a signal just ends it
 	p.Signal(syscall.SIGTERM)
-	require.NoError(p.t, p.Ended(stopPatience), "%s", p.log)
+	require.NoError(p.t, p.Ended(stopTimeout), "%s", p.log)
 }
 
 // Ended waits for the end of the process, and returns how it ended.
 func (p *Process) Ended(limit time.Duration) error {
 	p.t.Helper()
-	cmd := p.take()
+	process := p.take()
 	select {
-	case err := <-p.done:
-		return err
+	case <-process.Ended():
+		return process.Wait()
 	case <-time.After(limit):
-		_ = cmd.Process.Kill()
+		_ = process.Kill()
 		p.t.Fatalf("did not end:\n%s", p.log)
 		return nil
 	}
@@ -153,26 +156,26 @@ func (p *Process) Ended(limit time.Duration) error {
 // Kill ends the process at once.
 func (p *Process) Kill() {
 	p.t.Helper()
-	require.NoError(p.t, p.take().Process.Kill())
-	<-p.done
+	require.NoError(p.t, p.take().Kill())
 }
 
 // Signal sends a signal to the process.
 func (p *Process) Signal(s syscall.Signal) {
 	p.t.Helper()
-	require.NoError(p.t, p.running().Process.Signal(s))
+	require.NoError(p.t, p.running().Signal(s))
 }
 
 // Running reports whether the process has not ended.
 func (p *Process) Running() bool {
-	cmd := p.running()
-	return cmd != nil && cmd.Process.Signal(syscall.Signal(0)) == nil
+	process := p.running()
+	return process != nil && process.Running()
 }
 
 // PID is the process' id.
-func (p *Process) PID() int { return p.running().Process.Pid }
+func (p *Process) PID() int { return p.running().PID() }
 
-// Address is where the process listens for the server of that name, such as admin. It waits until it does.
+// Address is where the process listens for the server of that name, such as admin. It waits until
+// it does.
 func (p *Process) Address(server string) (address string) {
 	p.t.Helper()
 	pattern := listening(server)
@@ -182,17 +185,28 @@ func (p *Process) Address(server string) (address string) {
 			address = found[1]
 		}
 		return address != ""
-	}, beginPatience, 5*time.Millisecond, "%s", p.log)
+	}, beginTimeout, 5*time.Millisecond, "%s", p.log)
 	return address
 }
 
-// AddressNow is where the process that runs listens, or else where the one before did; of the first before it listens it is an address without a server.
+// AddressNow is where the process that runs listens, or else where the one before did; of the first
+// before it listens it is an address without a server.
 func (p *Process) AddressNow(server string) string {
 	found := listening(server).FindAllStringSubmatch(p.Log(), -1)
 	if len(found) == 0 {
 		return "127.0.0.1:1"
 	}
 	return found[len(found)-1][1]
+}
+
+// Await waits until is holds.
+func Await(t testing.TB, limit time.Duration, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !is(); time.Sleep(5 * time.Millisecond) { // polling a condition
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
 }
 
 func listening(server string) *regexp.Regexp {

@@ -29,7 +29,8 @@ func (w closeWatch) wait(ctx context.Context) (cause error, closed bool) { //nol
 	}
 }
 
-// These errors on reconnection close the whole consumer, all partitions, and tell the ConsumerCloseInterceptor why.
+// These errors on reconnection close the whole consumer, all partitions, and tell the
+// ConsumerCloseInterceptor why.
 func TestClientErrorsThatCloseAConsumerForGood(t *testing.T) {
 	for _, code := range []wire.ServerError{
 		wire.ConsumerBusy, wire.AuthorizationError, wire.TopicNotFound, wire.TopicTerminatedError,
@@ -44,8 +45,9 @@ func TestClientErrorsThatCloseAConsumerForGood(t *testing.T) {
 			c := newConsumer(t, newClient(t, s), pulsar.ConsumerOptions{
 				Topic: "orders", SubscriptionName: "sub", Interceptors: pulsar.ConsumerInterceptors{watch},
 			})
-			// Subscribe still writes to the consumer when its partitions are connected already, and the closing reads
-			// it unguarded: a round through the partitions' goroutines keeps the two apart.
+			// Subscribe still writes to the consumer when its partitions are connected already, and
+			// the closing reads it unguarded: a round through the partitions' goroutines keeps the
+			// two apart.
 			_, err := c.GetLastMessageIDs()
 			require.NoError(t, err)
 			fail := s.FailSubscribe("orders-partition-1", code, wire.Always)
@@ -84,9 +86,9 @@ func TestClientErrorsThatAConsumerRetries(t *testing.T) {
 	}
 }
 
-// An entry with a wrong checksum is acknowledged by the client and never shown to the application: on a corruption
-// between broker and client, which a second delivery would heal, the messages are lost. Of a corrupted batch only one
-// permit is returned, whatever its size.
+// An entry with a wrong checksum is acknowledged by the client and never shown to the application:
+// on a corruption between broker and client, which a second delivery would heal, the messages are
+// lost. Of a corrupted batch only one permit is returned, whatever its size.
 func TestClientAcksCorruptedEntries(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)
@@ -101,7 +103,8 @@ func TestClientAcksCorruptedEntries(t *testing.T) {
 	require.NoError(t, s.WaitAcked(ctx, "orders", "sub", 5))
 }
 
-// Without AckWithResponse an ack that the server could not carry out goes unnoticed. With it, the error arrives.
+// Without AckWithResponse an ack that the server could not carry out goes unnoticed. With it, the
+// error arrives.
 func TestClientAckErrors(t *testing.T) {
 	for name, wait := range map[string]bool{"with response": true, "without response": false} {
 		t.Run(name, func(t *testing.T) {
@@ -134,10 +137,11 @@ func TestClientFirstSubscriptionFails(t *testing.T) {
 	require.Equal(t, 1, fail.Hits())
 }
 
-// Subscribe hangs for ever if one partition is disconnected while another is still subscribing and then fails: the
-// partition's reconnection waits for its dispatcher, which is started only when all partitions have subscribed, and the
-// failing Subscribe waits for the reconnection. A connection lost while subscribing is enough, about every second time.
-// One Subscribe per partition has no such moment.
+// Subscribe hangs for ever if one partition is disconnected while another is still subscribing and
+// then fails: the partition's reconnection waits for its dispatcher, which is started only when all
+// partitions have subscribed, and the failing Subscribe waits for the reconnection. A connection
+// lost while subscribing is enough, about every second time. One Subscribe per partition has no
+// such moment.
 func TestClientSubscribeHangs(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)

@@ -17,12 +17,14 @@ import (
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
-// The tests of this file record how pulsar-client-go v0.21.0 behaves where our library has to work around it. If one
-// fails after an upgrade, the client has changed and the workaround named in the test may go.
+// The tests of this file record how pulsar-client-go v0.21.0 behaves where our library has to work
+// around it. If one fails after an upgrade, the client has changed and the workaround named in the
+// test may go.
 
-// watchedBackoff shows what an application can learn from a producer's BackOffPolicyFunc: the client makes one policy
-// per reconnection, asks it for a delay after each failed attempt, and resets it when it is connected again. A policy
-// that was made and is neither asked nor reset belongs to a producer that has been closed for good.
+// watchedBackoff shows what an application can learn from a producer's BackOffPolicyFunc: the
+// client makes one policy per reconnection, asks it for a delay after each failed attempt, and
+// resets it when it is connected again. A policy that was made and is neither asked nor reset
+// belongs to a producer that has been closed for good.
 type watchedBackoff struct {
 	mu                   sync.Mutex
 	made, failed, resets int
@@ -71,10 +73,10 @@ func (w *watchedBackoff) wait(ctx context.Context, cond func(made, failed, reset
 	return nil
 }
 
-// closed asks a producer whether it is closed, without side effects: a send with a dead context is refused before it
-// touches anything, but only after the client has looked at the producer's state. (Flush also reports it, but panics if
-// it runs into the closing: the client closes the channel that Flush writes to.) With partitions it asks the one that
-// the router picks for the message.
+// closed asks a producer whether it is closed, without side effects: a send with a dead context is
+// refused before it touches anything, but only after the client has looked at the producer's state.
+// (Flush also reports it, but panics if it runs into the closing: the client closes the channel
+// that Flush writes to.) With partitions it asks the one that the router picks for the message.
 func closed(p pulsar.Producer, probe *pulsar.ProducerMessage) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -129,7 +131,8 @@ func TestClientErrorsThatCloseAProducerForGood(t *testing.T) {
 			_, err := p.Send(ctx, &pulsar.ProducerMessage{Payload: []byte("late")})
 			require.ErrorIs(t, err, pulsar.ErrProducerClosed)
 
-			// What was in the builder is forgotten without a callback, and closing does not change that.
+			// What was in the builder is forgotten without a callback, and closing does not change
+			// that.
 			p.Close()
 			_, ok := got.done("in the builder")
 			require.False(t, ok, "the client now fails what is in the builder")
@@ -196,7 +199,8 @@ func TestClientQuotaExceptionFailsPendingAndRetries(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, payloads(s.Entries("orders")), "the failed message was stored before")
 }
 
-// With nothing in flight no callback tells the application. A probe does, and so does the backoff policy.
+// With nothing in flight no callback tells the application. A probe does, and so does the backoff
+// policy.
 func TestClientIdleProducerFenced(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)
@@ -233,8 +237,8 @@ func TestClientOnePartitionFenced(t *testing.T) {
 	require.ErrorIs(t, err, pulsar.ErrProducerClosed)
 }
 
-// A producer the server closed for good keeps its reconnect goroutine for ever: Close returns early for a closed
-// producer and never cancels the context that goroutine waits for.
+// A producer the server closed for good keeps its reconnect goroutine for ever: Close returns early
+// for a closed producer and never cancels the context that goroutine waits for.
 func TestClientFencedProducerLeaksAGoroutine(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)
@@ -285,8 +289,8 @@ func TestClientCloseForgetsTheBuilder(t *testing.T) {
 	require.Equal(t, []string{"pending 1", "pending 2"}, payloads(s.Entries("orders")), "failed and stored")
 }
 
-// TopicTerminatedError or NotAllowedError as the answer to a send make the producer a ghost: the connection forgets it
-// and tells nobody. Its sends fail by timeout only, and it never reconnects.
+// TopicTerminatedError or NotAllowedError as the answer to a send make the producer a ghost: the
+// connection forgets it and tells nobody. Its sends fail by timeout only, and it never reconnects.
 func TestClientSendErrorMakesAGhost(t *testing.T) {
 	for _, code := range []wire.ServerError{wire.TopicTerminatedError, wire.NotAllowedError} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -324,7 +328,8 @@ func TestClientSendErrorMakesAGhost(t *testing.T) {
 	}
 }
 
-// Any other error as the answer to a send closes the connection, with everything on it, and the send is repeated.
+// Any other error as the answer to a send closes the connection, with everything on it, and the
+// send is repeated.
 func TestClientSendErrorClosesTheConnection(t *testing.T) {
 	for _, code := range []wire.ServerError{wire.ChecksumError, wire.PersistenceError, wire.ServiceNotReady, wire.ProducerFenced} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -344,7 +349,8 @@ func TestClientSendErrorClosesTheConnection(t *testing.T) {
 	}
 }
 
-// A receipt that is ahead of the oldest pending message makes the client close the connection and repeat everything.
+// A receipt that is ahead of the oldest pending message makes the client close the connection and
+// repeat everything.
 func TestClientReceiptOutOfOrder(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)

@@ -1,6 +1,7 @@
 package wire
 
-// A client is known by what it authenticates with, for instance a token: whatever it is, it is accepted.
+// A client is known by what it authenticates with, for instance a token: whatever it is, it is
+// accepted.
 
 // Dispatch is one entry sent to one consumer.
 type Dispatch struct {
@@ -21,7 +22,8 @@ func (s *Server) Dispatches() []Dispatch {
 	return s.journal[:len(s.journal):len(s.journal)]
 }
 
-// Clock counts the dispatches so far: what happens in a client while it is n happens behind Dispatches()[:n].
+// Clock counts the dispatches so far: what happens in a client while it is n happens behind
+// Dispatches()[:n].
 func (s *Server) Clock() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

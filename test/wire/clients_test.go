@@ -97,7 +97,8 @@ func TestActiveConsumerChanges(t *testing.T) {
 	}
 }
 
-// A producer with a claim on the topic stays away once another has taken it; a shared one comes back.
+// A producer with a claim on the topic stays disconnected once another has taken it; a shared one comes
+// back.
 func TestFence(t *testing.T) {
 	for name, access := range map[string]pulsar.ProducerAccessMode{
 		"shared": pulsar.ProducerAccessModeShared, "exclusive": pulsar.ProducerAccessModeExclusive,
@@ -153,8 +154,9 @@ func TestKeysThatMoveWait(t *testing.T) {
 	require.NoError(t, s.Until(ctx, func() bool { return s.Clock() == 16 }), "all are sent")
 }
 
-// The client reconnects twice when the connection breaks while it subscribes again. The broker takes the second time for
-// a mistake and keeps the consumer with what it holds; the client meanwhile may have dropped some of that.
+// The client reconnects twice when the connection breaks while it subscribes again. The broker
+// takes the second time for a mistake and keeps the consumer with what it holds; the client
+// meanwhile may have dropped some of that.
 func TestClientSubscribesTwice(t *testing.T) {
 	ctx := testContext(t)
 	s := wire.Start(t)

@@ -6,8 +6,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Command is the type of a protocol command (BaseCommand.Type). In BaseCommand the field that holds a command's body has
-// the same number as its type, which is all that encoding and decoding need to know.
+// Command is the type of a protocol command (BaseCommand.Type). In BaseCommand the field that holds
+// a command's body has the same number as its type, which is all that encoding and decoding need to
+// know.
 type Command int32
 
 // The commands this server reads or writes.
@@ -51,7 +52,8 @@ const (
 // protocolVersion is v20, Pulsar 4.0's.
 const protocolVersion = 20
 
-// The ids that stand for no message (-1 as an unsigned number) and for the end of a topic (the greatest Java long).
+// The ids that stand for no message (-1 as an unsigned number) and for the end of a topic (the
+// greatest Java long).
 const (
 	noID     uint64 = 1<<64 - 1
 	latestID uint64 = 1<<63 - 1
@@ -106,7 +108,8 @@ func decodeCommand(b []byte) (Command, []byte, error) {
 	return typ, bodies[typ], nil
 }
 
-// messageID is MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4, ack_set = 5, batch_size = 6.
+// messageID is MessageIdData: ledgerId = 1, entryId = 2, partition = 3, batch_index = 4, ack_set =
+// 5, batch_size = 6.
 type messageID struct {
 	ledger, entry uint64
 	partition     int32
@@ -156,8 +159,9 @@ func decodeMessageID(b []byte) (messageID, error) {
 	return id, err
 }
 
-// topicRequest is CommandPartitionedTopicMetadata and CommandLookupTopic (topic = 1, request_id = 2), and
-// CommandGetSchema and CommandGetOrCreateSchema (request_id = 1, topic = 2, version or schema = 3).
+// topicRequest is CommandPartitionedTopicMetadata and CommandLookupTopic (topic = 1, request_id =
+// 2), and CommandGetSchema and CommandGetOrCreateSchema (request_id = 1, topic = 2, version or
+// schema = 3).
 type topicRequest struct {
 	topic     string
 	requestID uint64
@@ -197,8 +201,9 @@ func decodeSchemaRequest(b []byte) (r schemaRequest, err error) {
 	return r, err
 }
 
-// producerRequest is CommandProducer: topic = 1, producer_id = 2, request_id = 3, producer_name = 4, schema = 7,
-// epoch = 8, user_provided_producer_name = 9, producer_access_mode = 10, topic_epoch = 11.
+// producerRequest is CommandProducer: topic = 1, producer_id = 2, request_id = 3, producer_name =
+// 4, schema = 7, epoch = 8, user_provided_producer_name = 9, producer_access_mode = 10, topic_epoch
+// = 11.
 type producerRequest struct {
 	topic        string
 	id           uint64
@@ -263,8 +268,9 @@ func decodeSendRequest(b []byte) (r sendRequest, err error) {
 	return r, err
 }
 
-// subscribeRequest is CommandSubscribe: topic = 1, subscription = 2, subType = 3, consumer_id = 4, request_id = 5,
-// consumer_name = 6, durable = 8, start_message_id = 9, initialPosition = 13, force_topic_creation = 15.
+// subscribeRequest is CommandSubscribe: topic = 1, subscription = 2, subType = 3, consumer_id = 4,
+// request_id = 5, consumer_name = 6, durable = 8, start_message_id = 9, initialPosition = 13,
+// force_topic_creation = 15.
 type subscribeRequest struct {
 	topic        string
 	subscription string
@@ -310,8 +316,9 @@ func decodeSubscribeRequest(b []byte) (r subscribeRequest, err error) {
 	return r, err
 }
 
-// idRequest is every command that is an id and one number: CommandCloseProducer, CommandCloseConsumer,
-// CommandUnsubscribe and CommandGetLastMessageId (id = 1, request_id = 2), and CommandFlow (id = 1, messagePermits = 2).
+// idRequest is every command that is an id and one number: CommandCloseProducer,
+// CommandCloseConsumer, CommandUnsubscribe and CommandGetLastMessageId (id = 1, request_id = 2),
+// and CommandFlow (id = 1, messagePermits = 2).
 type idRequest struct {
 	id    uint64
 	value uint64
@@ -379,7 +386,8 @@ func decodeRedeliverRequest(b []byte) (r redeliverRequest, err error) {
 	return r, err
 }
 
-// seekRequest is CommandSeek: consumer_id = 1, request_id = 2, message_id = 3, message_publish_time = 4.
+// seekRequest is CommandSeek: consumer_id = 1, request_id = 2, message_id = 3, message_publish_time
+// = 4.
 type seekRequest struct {
 	id        uint64
 	requestID uint64

@@ -55,7 +55,8 @@ func TestPermits(t *testing.T) {
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	})
 	require.NoError(t, s.Until(ctx, func() bool { return s.Unacked("orders", "sub") >= 10 }))
-	// The first message sits in the consumer's own channel, so the client may have returned some permits, never all.
+	// The first message sits in the consumer's own channel, so the client may have returned some
+	// permits, never all.
 	require.Less(t, s.Unacked("orders", "sub"), 30)
 	receiveAll(ctx, t, c, 100)
 	require.Equal(t, 100, s.Consumers("orders", "sub")[0].Dispatched)
@@ -168,7 +169,8 @@ func TestSeekAndLastMessage(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 9, ids[0].EntryID())
 	require.NoError(t, c.Seek(got[4].ID()))
-	// The server sends m4 again; the client skips it, for it takes the position as the last message read.
+	// The server sends m4 again; the client skips it, for it takes the position as the last message
+	// read.
 	again := receiveAll(ctx, t, c, 5)
 	require.Equal(t, "m5", string(again[0].Payload()))
 }

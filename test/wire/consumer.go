@@ -36,8 +36,8 @@ type ConsumerInfo struct {
 	Unacked int
 }
 
-// Consumers lists the connected consumers of a subscription, "" for all of them (readers choose their names), partition
-// after partition in the order they came.
+// Consumers lists the connected consumers of a subscription, "" for all of them (readers choose
+// their names), partition after partition in the order they came.
 func (s *Server) Consumers(topic, sub string) []ConsumerInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,8 @@ func (s *Server) Acked(topic, sub string) int {
 	return s.countLog(topic, sub, true)
 }
 
-// Backlog counts the messages of the log that the subscription has not acknowledged, delivered or not.
+// Backlog counts the messages of the log that the subscription has not acknowledged, delivered or
+// not.
 func (s *Server) Backlog(topic, sub string) int {
 	return s.countLog(topic, sub, false)
 }
@@ -113,7 +114,8 @@ func (s *Server) eachSub(topic, name string, fn func(*subscription)) {
 	}
 }
 
-// remove takes the consumer off its subscription and offers its unacknowledged entries to the others.
+// remove takes the consumer off its subscription and offers its unacknowledged entries to the
+// others.
 func (co *consumer) remove() {
 	sub := co.sub
 	delete(co.c.consumers, co.id)
@@ -132,9 +134,11 @@ func (co *consumer) remove() {
 	sub.dispatch()
 }
 
-// disconnect closes the consumer from the server's side: CommandCloseConsumer: consumer_id = 1, request_id = 2.
+// disconnect closes the consumer from the server's side: CommandCloseConsumer: consumer_id = 1,
+// request_id = 2.
 func (co *consumer) disconnect() {
-	// The command goes first: remove may dispatch to the next consumer, perhaps on the same connection.
+	// The command goes first: remove may dispatch to the next consumer, perhaps on the same
+	// connection.
 	co.c.send(CommandCloseConsumer, message(nil).num(1, co.id).num(2, noID))
 	co.remove()
 }
@@ -153,7 +157,8 @@ func (c *conn) subscribe(body []byte) error {
 		return nil
 	}
 	if c.consumers[r.id] != nil {
-		// The client has reconnected twice. As at the broker, the consumer stays as it is: nothing is sent to it again.
+		// The client has reconnected twice. As at the broker, the consumer stays as it is: nothing
+		// is sent to it again.
 		c.sendSuccess(r.requestID)
 		return nil
 	}
@@ -203,7 +208,8 @@ func (c *conn) flow(body []byte) error {
 	return nil
 }
 
-// ack answers with CommandAckResponse, if one is wanted: consumer_id = 1, error = 4, message = 5, request_id = 6.
+// ack answers with CommandAckResponse, if one is wanted: consumer_id = 1, error = 4, message = 5,
+// request_id = 6.
 func (c *conn) ack(body []byte) error {
 	r, err := decodeAckRequest(body)
 	if err != nil {
@@ -243,7 +249,8 @@ func (c *conn) redeliver(body []byte) error {
 		return nil
 	}
 	if co.sub.kind == subscriptionExclusive || co.sub.kind == subscriptionFailover {
-		// To keep the order, the broker rewinds to the first unacknowledged entry whatever ids were asked for.
+		// To keep the order, the broker rewinds to the first unacknowledged entry whatever ids were
+		// asked for.
 		r.messages = nil
 	}
 	co.sub.giveBack(co, r.messages)
@@ -282,7 +289,8 @@ func (c *conn) closeConsumer(body []byte) error {
 	return nil
 }
 
-// seek moves the subscription and, as the broker does, disconnects its consumers, who come back for the new position.
+// seek moves the subscription and, as the broker does, disconnects its consumers, who come back for
+// the new position.
 func (c *conn) seek(body []byte) error {
 	r, err := decodeSeekRequest(body)
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package wire is a small in-process server that speaks Pulsar's binary protocol, for tests of faults that a real broker
-// cannot be made to show on demand: a receipt that never comes, a producer fenced on reconnect, one slow partition, a
-// server-sent close command, a corrupted entry.
+// Package wire is a small in-process server that speaks Pulsar's binary protocol, for tests of
+// faults that a real broker cannot be made to show on demand: a receipt that never comes, a
+// producer fenced on reconnect, one slow partition, a server-sent close command, a corrupted entry.
 //
-// It proves what our code does when the broker misbehaves. It proves nothing about the broker: a behaviour that matters
-// is also tested against the real one, and this package never replaces such a test.
+// It proves what our code does when the broker misbehaves. It proves nothing about the broker: a
+// behaviour that matters is also tested against the real one, and this package never replaces such
+// a test.
 //
 // # Use
 //
@@ -14,14 +15,16 @@
 //	require.NoError(t, hold.Wait(ctx, 1)) // the entry has arrived
 //	hold.Release()                        // now its receipt goes out
 //
-// Every fault counts how often it struck and can be waited for, so no test needs to sleep. Topic arguments take a topic
-// ("orders", all its partitions), one partition ("orders-partition-2"), short or full names, or "" for all topics.
+// Every fault counts how often it struck and can be waited for, so no test needs to sleep. Topic
+// arguments take a topic ("orders", all its partitions), one partition ("orders-partition-2"),
+// short or full names, or "" for all topics.
 //
 // # Model
 //
-// A partition is an append-only log in memory. Entries are kept as the bytes the producer sent (checksum, metadata,
-// payload) and dispatched unchanged. All state is behind one mutex, commands are handled one at a time, and each
-// connection's answers leave through a queue of its own: a fault on one connection cannot block another.
+// A partition is an append-only log in memory. Entries are kept as the bytes the producer sent
+// (checksum, metadata, payload) and dispatched unchanged. All state is behind one mutex, commands
+// are handled one at a time, and each connection's answers leave through a queue of its own: a
+// fault on one connection cannot block another.
 //
 // # Simplified
 //

@@ -2,8 +2,8 @@ package wire
 
 import "strconv"
 
-// ServerError is an error code of the protocol (enum ServerError in PulsarApi.proto). The client recognises most of them
-// by the name it prints, so the names matter as much as the numbers.
+// ServerError is an error code of the protocol (enum ServerError in PulsarApi.proto). The client
+// recognises most of them by the name it prints, so the names matter as much as the numbers.
 type ServerError int32
 
 // The error codes of protocol version 20.

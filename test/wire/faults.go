@@ -37,8 +37,8 @@ const (
 // Always makes a fault strike until it is removed.
 const Always = -1
 
-// Fault is one rule that makes the server misbehave. Faults are added and removed while clients are connected; of
-// several that fit, the one added first strikes.
+// Fault is one rule that makes the server misbehave. Faults are added and removed while clients are
+// connected; of several that fit, the one added first strikes.
 type Fault struct {
 	s     *Server
 	kind  faultKind
@@ -66,7 +66,8 @@ func (f *Fault) Wait(ctx context.Context, n int) error {
 	return f.s.waitCount(ctx, "strikes of the fault", n, f.Hits)
 }
 
-// Remove ends the fault. Sends that a slow partition delays arrive at once; receipts held back stay held.
+// Remove ends the fault. Sends that a slow partition delays arrive at once; receipts held back stay
+// held.
 func (f *Fault) Remove() {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
@@ -141,7 +142,8 @@ func (s *Server) FailSend(topic string, code ServerError, n int) *Fault {
 	return s.Fail(OpSend, topic, code, n)
 }
 
-// FailAck answers acknowledgments with an error, if the client wants an answer, and does not carry them out.
+// FailAck answers acknowledgments with an error, if the client wants an answer, and does not carry
+// them out.
 func (s *Server) FailAck(topic string, code ServerError, n int) *Fault {
 	return s.Fail(OpAck, topic, code, n)
 }
@@ -161,18 +163,19 @@ func (s *Server) DuplicateReceipts(topic string, n int) *Fault {
 	return s.add(&Fault{kind: faultDuplicateReceipt, op: OpSend, topic: topic, left: n})
 }
 
-// SlowPartition makes every send take that long to be stored and confirmed. Sends stay in order and overlap: a delay
-// is latency, not a rate.
+// SlowPartition makes every send take that long to be stored and confirmed. Sends stay in order and
+// overlap: a delay is latency, not a rate.
 func (s *Server) SlowPartition(partition string, delay time.Duration) *Fault {
 	return s.add(&Fault{kind: faultSlow, op: OpSend, topic: partition, left: Always, delay: delay})
 }
 
-// CorruptDispatch breaks the checksum of the next n entries sent to consumers. The log keeps them intact.
+// CorruptDispatch breaks the checksum of the next n entries sent to consumers. The log keeps them
+// intact.
 func (s *Server) CorruptDispatch(topic string, n int) *Fault {
 	return s.add(&Fault{kind: faultCorrupt, op: OpDispatch, topic: topic, left: n})
 }
 
-// DuplicateDispatch sends the next n entries to their consumer twice, the second time without permits.
+// DuplicateDispatch sends the next n entries for which a consumer has permits left to it twice.
 func (s *Server) DuplicateDispatch(topic string, n int) *Fault {
 	return s.add(&Fault{kind: faultDuplicateDispatch, op: OpDispatch, topic: topic, left: n})
 }
@@ -180,14 +183,14 @@ func (s *Server) DuplicateDispatch(topic string, n int) *Fault {
 // Hold is a fault that keeps receipts back until they are released.
 type Hold struct{ *Fault }
 
-// HoldReceipts stores sends and keeps their receipts back. Receipts for a producer that is gone when they are released
-// are forgotten.
+// HoldReceipts stores sends and keeps their receipts back. Receipts for a producer that is gone
+// when they are released are forgotten.
 func (s *Server) HoldReceipts(topic string) *Hold {
 	return &Hold{s.add(&Fault{kind: faultHold, op: OpSend, topic: topic, left: Always})}
 }
 
-// HoldEntries keeps sends back altogether: they are stored when they are released, and lost if their producer is gone
-// by then.
+// HoldEntries keeps sends back altogether: they are stored when they are released, and lost if
+// their producer is gone by then.
 func (s *Server) HoldEntries(topic string) *Hold {
 	return &Hold{s.add(&Fault{kind: faultHold, op: OpSend, topic: topic, left: Always, unstored: true})}
 }
@@ -214,8 +217,8 @@ func (h *Hold) ReleaseNext(n int) int {
 	return h.releaseLocked(indexes(min(n, len(h.held)))...)
 }
 
-// ReleaseOnly sends the receipts at these positions among those held, in the order given, and keeps holding the others:
-// this is how receipts get out of order.
+// ReleaseOnly sends the receipts at these positions among those held, in the order given, and keeps
+// holding the others: this is how receipts get out of order.
 func (h *Hold) ReleaseOnly(positions ...int) int {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
@@ -267,8 +270,8 @@ func indexes(n int) []int {
 	return out
 }
 
-// CloseProducers closes the topic's producers by command, as a broker does that unloads the topic. Clients reconnect
-// them on the same connection. It returns how many there were.
+// CloseProducers closes the topic's producers by command, as a broker does that unloads the topic.
+// Clients reconnect them on the same connection. It returns how many there were.
 func (s *Server) CloseProducers(topic string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +296,8 @@ func (s *Server) CloseConsumers(topic string) int {
 			all = append(all, sub.consumers...)
 		}
 	}
-	// Collected first: while they go one by one, what they held would be dispatched to the next to go.
+	// Collected first: while they go one by one, what they held would be dispatched to the next to
+	// go.
 	for _, co := range all {
 		co.permits = 0
 	}
@@ -312,9 +316,9 @@ func (s *Server) CutConnections() int {
 	return s.cut(func(*conn) bool { return true })
 }
 
-// LoseAcks makes the acknowledgments of the topic's present consumers go missing from now on, as those do that are on
-// their way when a connection breaks: cut it, or close the consumers, afterwards. Consumers that come later are heard.
-// It returns how many there were.
+// LoseAcks makes the acknowledgments of the topic's present consumers go missing from now on, as
+// those do that are on their way when a connection breaks: cut it, or close the consumers,
+// afterwards. Consumers that come later are heard. It returns how many there were.
 func (s *Server) LoseAcks(topic string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,8 +334,9 @@ func (s *Server) LoseAcks(topic string) int {
 	return n
 }
 
-// ChangeActive makes another of the connected consumers active on every partition of a Failover subscription: it is
-// sent everything that is not acknowledged. It returns how many partitions changed hands.
+// ChangeActive makes another of the connected consumers active on every partition of a Failover
+// subscription: it is sent everything that is not acknowledged. It returns how many partitions
+// changed hands.
 func (s *Server) ChangeActive(topic, sub string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -352,8 +357,8 @@ func (s *Server) ChangeActive(topic, sub string) int {
 }
 
 // Fence closes the topic's producers as one does that takes the topic over by force (access mode
-// ExclusiveWithFencing), writes the messages to every partition, and leaves: producers with a claim on the topic find
-// themselves fenced when they come back, shared ones do not.
+// ExclusiveWithFencing), writes the messages to every partition, and leaves: producers with a claim
+// on the topic find themselves fenced when they come back, shared ones do not.
 func (s *Server) Fence(topic string, messages ...Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,16 +374,17 @@ func (s *Server) Fence(topic string, messages ...Message) {
 	s.notify()
 }
 
-// RefuseConnections makes the server close new connections before the handshake. The port stays bound, so that no other
-// process can take it.
+// RefuseConnections makes the server close new connections before the handshake. The port stays
+// bound, so that no other process can take it.
 func (s *Server) RefuseConnections(refuse bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuse = refuse
 }
 
-// Stall makes the server read nothing from its clients while their connections stay open, like a broker in a long
-// garbage collection: every connection handles at most one more command. Resume ends it.
+// Stall makes the server read nothing from its clients while their connections stay open, like a
+// broker in a long garbage collection: every connection handles at most one more command. Resume
+// ends it.
 func (s *Server) Stall() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

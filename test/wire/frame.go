@@ -13,7 +13,8 @@ const (
 	// magicChecksum precedes the CRC-32C of an entry.
 	magicChecksum = 0x0e01
 
-	// framePadding is what a frame may hold besides the message: the same allowance as the broker's.
+	// framePadding is what a frame may hold besides the message: the same allowance as the
+	// broker's.
 	framePadding = 10 * 1024
 )
 
@@ -26,7 +27,8 @@ var (
 //
 //	[frame size][command size][command][entry]
 //
-// The sizes are big-endian 32-bit and do not count themselves. The entry is there only with SEND and MESSAGE.
+// The sizes are big-endian 32-bit and do not count themselves. The entry is there only with SEND
+// and MESSAGE.
 type frame struct {
 	command []byte
 	entry   []byte

@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 	leak.Main(m, goleak.IgnoreTopFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"))
 }
 
-// testContext ends long before go test's own timeout, so that a wait that fails says what it waited for.
+// testContext ends long before go test's own timeout, so that a wait that fails says what it waited
+// for.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -58,9 +59,9 @@ func newProducer(t *testing.T, client pulsar.Client, o pulsar.ProducerOptions) p
 	return p
 }
 
-// oneByOne sends every message as a batch of its own. DisableBatching would do that too, but the client has a data race
-// between unbatched sends and reconnecting (the field encryptor, producer_partition.go:358 and :837 of v0.21.0), so
-// tests that reconnect while they send use this.
+// oneByOne sends every message as a batch of its own. DisableBatching would do that too, but the
+// client has a data race between unbatched sends and reconnecting (the field encryptor,
+// producer_partition.go:358 and :837 of v0.21.0), so tests that reconnect while they send use this.
 func oneByOne(topic string) pulsar.ProducerOptions {
 	return pulsar.ProducerOptions{Topic: topic, BatchingMaxMessages: 1, BatchingMaxPublishDelay: time.Millisecond}
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// partitionedMetadata answers with CommandPartitionedTopicMetadataResponse: partitions = 1, request_id = 2,
-// response = 3, error = 4, message = 5.
+// partitionedMetadata answers with CommandPartitionedTopicMetadataResponse: partitions = 1,
+// request_id = 2, response = 3, error = 4, message = 5.
 func (c *conn) partitionedMetadata(body []byte) error {
 	r, err := decodeTopicRequest(body)
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *Server) partitionsFor(name string) int {
 	return s.autoPartitions
 }
 
-// lookup answers with CommandLookupTopicResponse: brokerServiceUrl = 1, response = 3, request_id = 4,
-// authoritative = 5, error = 6, message = 7.
+// lookup answers with CommandLookupTopicResponse: brokerServiceUrl = 1, response = 3, request_id =
+// 4, authoritative = 5, error = 6, message = 7.
 func (c *conn) lookup(body []byte) error {
 	r, err := decodeTopicRequest(body)
 	if err != nil {
@@ -72,8 +72,8 @@ func (c *conn) lookup(body []byte) error {
 	return nil
 }
 
-// topicsOfNamespace answers with CommandGetTopicsOfNamespaceResponse: request_id = 1, topics = 2. Partitions are listed
-// one by one, as the broker does.
+// topicsOfNamespace answers with CommandGetTopicsOfNamespaceResponse: request_id = 1, topics = 2.
+// Partitions are listed one by one, as the broker does.
 func (c *conn) topicsOfNamespace(body []byte) error {
 	r, err := decodeNamespaceRequest(body)
 	if err != nil {
@@ -126,8 +126,8 @@ func (s *Server) topicOf(name string) *topic {
 	return s.topics[base]
 }
 
-// getOrCreateSchema answers with CommandGetOrCreateSchemaResponse: request_id = 1, error_code = 2, error_message = 3,
-// schema_version = 4. No compatibility is checked.
+// getOrCreateSchema answers with CommandGetOrCreateSchemaResponse: request_id = 1, error_code = 2,
+// error_message = 3, schema_version = 4. No compatibility is checked.
 func (c *conn) getOrCreateSchema(body []byte) error {
 	r, err := decodeSchemaRequest(body)
 	if err != nil {
@@ -143,8 +143,8 @@ func (c *conn) getOrCreateSchema(body []byte) error {
 	return nil
 }
 
-// getSchema answers with CommandGetSchemaResponse: request_id = 1, error_code = 2, error_message = 3, schema = 4,
-// schema_version = 5.
+// getSchema answers with CommandGetSchemaResponse: request_id = 1, error_code = 2, error_message =
+// 3, schema = 4, schema_version = 5.
 func (c *conn) getSchema(body []byte) error {
 	r, err := decodeSchemaRequest(body)
 	if err != nil {

@@ -53,14 +53,15 @@ type Message struct {
 	DeliverAt      time.Time
 	ReplicatedFrom string
 	SchemaVersion  []byte
-	// Chunks is above 1 if this is one chunk of a chunked message; Payload is then the chunk as it was sent.
+	// Chunks is above 1 if this is one chunk of a chunked message; Payload is then the chunk as it
+	// was sent.
 	Chunks int
 }
 
-// entryMetadata is MessageMetadata: producer_name = 1, sequence_id = 2, publish_time = 3, properties = 4,
-// replicated_from = 5, partition_key = 6, compression = 8, uncompressed_size = 9, num_messages_in_batch = 11,
-// event_time = 12, schema_version = 16, ordering_key = 18, deliver_at_time = 19, null_value = 25,
-// num_chunks_from_msg = 27.
+// entryMetadata is MessageMetadata: producer_name = 1, sequence_id = 2, publish_time = 3,
+// properties = 4, replicated_from = 5, partition_key = 6, compression = 8, uncompressed_size = 9,
+// num_messages_in_batch = 11, event_time = 12, schema_version = 16, ordering_key = 18,
+// deliver_at_time = 19, null_value = 25, num_chunks_from_msg = 27.
 type entryMetadata struct {
 	Message
 	uncompressed int
@@ -109,8 +110,9 @@ func decodeEntryMetadata(b []byte) (m entryMetadata, err error) {
 	return m, err
 }
 
-// decodeSingle reads SingleMessageMetadata over the fields taken from the entry: properties = 1, partition_key = 2,
-// payload_size = 3, event_time = 5, ordering_key = 7, sequence_id = 8, null_value = 9.
+// decodeSingle reads SingleMessageMetadata over the fields taken from the entry: properties = 1,
+// partition_key = 2, payload_size = 3, event_time = 5, ordering_key = 7, sequence_id = 8,
+// null_value = 9.
 func decodeSingle(b []byte, m *Message) (size int, err error) {
 	err = eachField(b, func(f field) error {
 		switch f.num {
@@ -163,7 +165,8 @@ func unpack(raw []byte) ([]Message, error) {
 	messages := make([]Message, 0, meta.messages)
 	for i := range meta.messages {
 		m := meta.Message
-		// The client copies key and properties of the first message of a batch into the entry. They are not defaults.
+		// The client copies key and properties of the first message of a batch into the entry. They
+		// are not defaults.
 		m.Key, m.OrderingKey, m.Properties, m.EventTime = "", "", nil, time.Time{}
 		m.BatchIndex, m.BatchSize = i, meta.messages
 		m.SequenceID = meta.SequenceID + uint64(i)
@@ -189,7 +192,8 @@ func unpack(raw []byte) ([]Message, error) {
 	return messages, nil
 }
 
-// pack is the inverse of unpack, for messages that no client sent: an entry of one message, or a batch.
+// pack is the inverse of unpack, for messages that no client sent: an entry of one message, or a
+// batch.
 func pack(messages []Message, compression Compression, batch bool) ([]byte, error) {
 	first := messages[0]
 	meta := message(nil).str(1, first.ProducerName).num(2, first.SequenceID).num(3, toMillis(first.PublishTime))
@@ -249,7 +253,8 @@ func pack(messages []Message, compression Compression, batch bool) ([]byte, erro
 	return joinEntry(meta, payload), nil
 }
 
-// properties appends the map as repeated KeyValue (key = 1, value = 2), sorted so that equal messages make equal bytes.
+// properties appends the map as repeated KeyValue (key = 1, value = 2), sorted so that equal
+// messages make equal bytes.
 func properties(m message, num protowire.Number, props map[string]string) message {
 	keys := make([]string, 0, len(props))
 	for k := range props {
@@ -313,7 +318,8 @@ func decompress(c Compression, b []byte, size int) ([]byte, error) {
 func compress(c Compression, b []byte) ([]byte, error) {
 	switch c {
 	case LZ4:
-		// Pulsar uses raw blocks, which cannot say "stored": a block that would not shrink needs room to grow.
+		// Pulsar uses raw blocks, which cannot say "stored": a block that would not shrink needs
+		// room to grow.
 		out := make([]byte, lz4.CompressBlockBound(len(b)))
 		var compressor lz4.Compressor
 		n, err := compressor.CompressBlock(b, out)

@@ -94,14 +94,15 @@ func (p *partition) take(pr *producer, r producerRequest) {
 	p.producers[pr] = struct{}{}
 }
 
-// disconnect closes the producer from the server's side: CommandCloseProducer: producer_id = 1, request_id = 2.
+// disconnect closes the producer from the server's side: CommandCloseProducer: producer_id = 1,
+// request_id = 2.
 func (pr *producer) disconnect() {
 	pr.remove()
 	pr.c.send(CommandCloseProducer, message(nil).num(1, pr.id).num(2, noID))
 }
 
-// createProducer answers with CommandProducerSuccess: request_id = 1, producer_name = 2, last_sequence_id = 3,
-// schema_version = 4, topic_epoch = 5, producer_ready = 6.
+// createProducer answers with CommandProducerSuccess: request_id = 1, producer_name = 2,
+// last_sequence_id = 3, schema_version = 4, topic_epoch = 5, producer_ready = 6.
 func (c *conn) createProducer(body []byte) error {
 	r, err := decodeProducerRequest(body)
 	if err != nil {
@@ -292,8 +293,8 @@ func (s *Server) store(snd *sending) {
 	snd.id = p.append(snd.entry)
 }
 
-// receipt is CommandSendReceipt: producer_id = 1, sequence_id = 2, message_id = 3. It reports whether there was still
-// somebody to send it to.
+// receipt is CommandSendReceipt: producer_id = 1, sequence_id = 2, message_id = 3. It reports
+// whether there was still somebody to send it to.
 func (snd *sending) receipt() bool {
 	pr := snd.pr
 	if pr.closed {

@@ -4,10 +4,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The client's generated protobuf code is internal, and generating our own would register a second pulsar.proto in the
-// process. The few messages needed are therefore read and written field by field.
+// The client's generated protobuf code is internal, and generating our own would register a second
+// pulsar.proto in the process. The few messages needed are therefore read and written field by
+// field.
 
-// field is one field of a protobuf message: n for the numeric wire types, b for bytes, strings and messages.
+// field is one field of a protobuf message: n for the numeric wire types, b for bytes, strings and
+// messages.
 type field struct {
 	num protowire.Number
 	n   uint64

@@ -18,12 +18,13 @@ const stopTimeout = 10 * time.Second
 // Option changes a Server before it starts.
 type Option func(*Server)
 
-// WithDeduplication drops entries whose sequence id is not above the last one of the same producer name, as a namespace
-// with deduplication enabled does: the receipt of a dropped entry carries the message id -1:-1.
+// WithDeduplication drops entries whose sequence id is not above the last one of the same producer
+// name, as a namespace with deduplication enabled does: the receipt of a dropped entry carries the
+// message id -1:-1.
 func WithDeduplication() Option { return func(s *Server) { s.dedup = true } }
 
-// WithAutoCreate sets whether topics that clients name are created, and with how many partitions. The default is to
-// create them without partitions; otherwise clients get TopicNotFound.
+// WithAutoCreate sets whether topics that clients name are created, and with how many partitions.
+// The default is to create them without partitions; otherwise clients get TopicNotFound.
 func WithAutoCreate(create bool, partitions int) Option {
 	return func(s *Server) { s.autoCreate, s.autoPartitions = create, partitions }
 }
@@ -65,8 +66,8 @@ type Server struct {
 	journal    []Dispatch
 }
 
-// Start starts a server for the duration of a test. At the end it fails the test if a goroutine of the server is left,
-// or if a client sent something that the server does not understand.
+// Start starts a server for the duration of a test. At the end it fails the test if a goroutine of
+// the server is left, or if a client sent something that the server does not understand.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	s, err := Listen(opts...)
@@ -109,7 +110,8 @@ func Listen(opts ...Option) (*Server, error) {
 // URL is the service URL for clients.
 func (s *Server) URL() string { return "pulsar://" + s.listener.Addr().String() }
 
-// Close stops the server. When it returns nil, no goroutine of the server is left. It may be called more than once.
+// Close stops the server. When it returns nil, no goroutine of the server is left. It may be called
+// more than once.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -145,8 +147,8 @@ func (s *Server) Problems() []string {
 	return append([]string(nil), s.problems...)
 }
 
-// Until waits until cond is true. It evaluates cond at once and after every change of the server's state; cond may call
-// any method of the server.
+// Until waits until cond is true. It evaluates cond at once and after every change of the server's
+// state; cond may call any method of the server.
 func (s *Server) Until(ctx context.Context, cond func() bool) error {
 	for {
 		// The channel is taken before cond looks: a change in between closes it, so none is missed.
@@ -354,7 +356,8 @@ func (c *conn) sendEntry(cmd Command, body message, entry []byte) {
 	}
 }
 
-// close drops the connection with its producers and consumers; what the consumers had not acknowledged goes to others.
+// close drops the connection with its producers and consumers; what the consumers had not
+// acknowledged goes to others.
 func (c *conn) close() {
 	if c.closed {
 		return
@@ -397,11 +400,11 @@ func (c *conn) handle(f frame) error {
 		if c.identity, err = decodeIdentity(body); err != nil {
 			return err
 		}
-		if _, away := c.s.isolated[c.identity]; away {
+		if _, isolated := c.s.isolated[c.identity]; isolated {
 			return io.EOF
 		}
-		// CommandConnected: server_version = 1, protocol_version = 2, max_message_size = 3, feature_flags = 4
-		// (FeatureFlags: supports_partial_producer = 3).
+		// CommandConnected: server_version = 1, protocol_version = 2, max_message_size = 3,
+		// feature_flags = 4 (FeatureFlags: supports_partial_producer = 3).
 		c.send(CommandConnected, message(nil).str(1, "aviary-wire").num(2, protocolVersion).
 			num(3, uint64(c.s.maxMessageSize)).bytes(4, message(nil).flag(3, true)))
 		return nil

@@ -13,7 +13,8 @@ type subscription struct {
 	durable bool
 	// next is the first entry never dispatched.
 	next int
-	// acked holds the acknowledged entries at or after markDelete; everything before markDelete is acknowledged.
+	// acked holds the acknowledged entries at or after markDelete; everything before markDelete is
+	// acknowledged.
 	acked      map[int]struct{}
 	markDelete int
 	// partial holds, for batches acknowledged in part, the bits of the messages that are left.
@@ -69,8 +70,8 @@ func newSubscription(p *partition, r subscribeRequest) *subscription {
 	start := len(p.entries)
 	switch {
 	case !r.durable && r.start != nil:
-		// A reader names the message it has read last. Of a batch it may have read only a part, so the batch is sent
-		// again and the client skips what it knows.
+		// A reader names the message it has read last. Of a batch it may have read only a part, so
+		// the batch is sent again and the client skips what it knows.
 		start = p.position(*r.start)
 		if start < len(p.entries) && (start < 0 || r.start.batchIndex < 0) {
 			start++
@@ -110,7 +111,8 @@ func (sub *subscription) remaining(i int) int {
 
 func (sub *subscription) firstUnacked() int { return sub.markDelete }
 
-// ack acknowledges an entry, what its ack set says of a batch, or with cumulative everything up to it.
+// ack acknowledges an entry, what its ack set says of a batch, or with cumulative everything up to
+// it.
 func (sub *subscription) ack(id messageID, cumulative bool) {
 	i := sub.p.position(id)
 	if i < 0 || i >= len(sub.p.entries) {
@@ -159,7 +161,8 @@ func (sub *subscription) ackEntry(i int) {
 	sub.next = max(sub.next, sub.markDelete)
 }
 
-// giveBack queues a consumer's unacknowledged entries for dispatch again: those with the given ids, or all.
+// giveBack queues a consumer's unacknowledged entries for dispatch again: those with the given ids,
+// or all.
 func (sub *subscription) giveBack(co *consumer, ids []messageID) {
 	var back []int
 	if ids == nil {
@@ -185,7 +188,8 @@ func (sub *subscription) giveBack(co *consumer, ids []messageID) {
 	sort.Ints(sub.replay)
 }
 
-// elect tells failover consumers which of them is active: CommandActiveConsumerChange: consumer_id = 1, is_active = 2.
+// elect tells failover consumers which of them is active: CommandActiveConsumerChange: consumer_id
+// = 1, is_active = 2.
 func (sub *subscription) elect() {
 	if sub.kind != subscriptionFailover {
 		return
@@ -205,8 +209,8 @@ func (sub *subscription) dispatch() {
 	if len(sub.consumers) == 0 {
 		return
 	}
-	// What was given back goes first. An entry that nobody can take now keeps its place; except on Key_Shared, where
-	// one key waits without holding up the others, no later entry may pass it.
+	// What was given back goes first. An entry that nobody can take now keeps its place; except on
+	// Key_Shared, where one key waits without holding up the others, no later entry may pass it.
 	var kept []int
 	blocked := map[*consumer]bool{}
 	for n, i := range sub.replay {
@@ -249,8 +253,8 @@ func (sub *subscription) dispatch() {
 	}
 }
 
-// choose returns the consumer to send an entry to now, nil if it must wait. Key_Shared consumers without permits are
-// noted in blocked.
+// choose returns the consumer to send an entry to now, nil if it must wait. Key_Shared consumers
+// without permits are noted in blocked.
 func (sub *subscription) choose(i int, blocked map[*consumer]bool) *consumer {
 	n := len(sub.consumers)
 	switch sub.kind {
@@ -268,7 +272,8 @@ func (sub *subscription) choose(i int, blocked map[*consumer]bool) *consumer {
 		_, _ = h.Write([]byte(sub.p.entries[i].key))
 		co := sub.consumers[h.Sum32()%uint32(n)]
 		if holder, lent := sub.keys[sub.p.entries[i].key]; lent && holder.co != co {
-			// The key has moved to co while another still has messages of it: it waits for their acknowledgments.
+			// The key has moved to co while another still has messages of it: it waits for their
+			// acknowledgments.
 			return nil
 		}
 		if co.permits > 0 && !blocked[co] {
@@ -283,7 +288,8 @@ func (sub *subscription) choose(i int, blocked map[*consumer]bool) *consumer {
 	return nil
 }
 
-// deliver sends an entry: CommandMessage: consumer_id = 1, message_id = 2, redelivery_count = 3, ack_set = 4.
+// deliver sends an entry: CommandMessage: consumer_id = 1, message_id = 2, redelivery_count = 3,
+// ack_set = 4.
 func (sub *subscription) deliver(co *consumer, i int) {
 	n := sub.remaining(i)
 	co.permits -= n
@@ -305,7 +311,10 @@ func (sub *subscription) deliver(co *consumer, i int) {
 		m = m.num(4, word)
 	}
 	co.c.sendEntry(CommandMessage, m, raw)
-	if s.strike(sub.p.name, faultDuplicateDispatch, OpDispatch) != nil {
+	// Beyond its permits a consumer's queue may be full, and then the client stops reading from the
+	// connection. A broker never sends that.
+	if co.permits >= n && s.strike(sub.p.name, faultDuplicateDispatch, OpDispatch) != nil {
+		co.permits -= n
 		co.c.sendEntry(CommandMessage, m, raw)
 	}
 }

@@ -69,9 +69,9 @@ func splitPartition(name string) (base string, index int) {
 	return name[:i], n
 }
 
-// CreateTopic makes a topic with that many partitions, 0 for a topic without. For an existing topic it can only raise
-// the number, which is how the broker adds partitions. Topics that clients name are created on demand, see
-// WithAutoCreate.
+// CreateTopic makes a topic with that many partitions, 0 for a topic without. For an existing topic
+// it can only raise the number, which is how the broker adds partitions. Topics that clients name
+// are created on demand, see WithAutoCreate.
 func (s *Server) CreateTopic(name string, partitions int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,8 @@ func (s *Server) addLog(t *topic, name string, index int) {
 	})
 }
 
-// partition returns the log a producer or consumer asks for, nil if there is none and none may be made.
+// partition returns the log a producer or consumer asks for, nil if there is none and none may be
+// made.
 func (s *Server) partition(name string, create bool) *partition {
 	name = canonical(name)
 	if t := s.topics[name]; t != nil {
@@ -173,7 +174,8 @@ func (p *partition) id(i int) messageID {
 	return messageID{ledger: p.ledger, entry: uint64(i), partition: int32(p.index), batchIndex: -1}
 }
 
-// position is the index in the log that an id names: -1 before the first entry, len(entries) after the last.
+// position is the index in the log that an id names: -1 before the first entry, len(entries) after
+// the last.
 func (p *partition) position(id messageID) int {
 	switch {
 	case id.ledger == noID || id.entry == noID || id.ledger < p.ledger:
@@ -184,8 +186,9 @@ func (p *partition) position(id messageID) int {
 	return int(id.entry)
 }
 
-// Entries returns every stored message, decoded: batches unpacked, payloads decompressed, in the order of the log,
-// partition after partition. It panics on an entry that cannot be decoded, which no client in use sends.
+// Entries returns every stored message, decoded: batches unpacked, payloads decompressed, in the
+// order of the log, partition after partition. It panics on an entry that cannot be decoded, which
+// no client in use sends.
 func (s *Server) Entries(name string) []Message {
 	type stored struct {
 		log     *partition
@@ -228,9 +231,10 @@ func (s *Server) Count(name string) int {
 	return n
 }
 
-// Publish stores messages, one entry each, as if a producer had sent them. The fields that describe the place in the
-// log are ignored; without a ProducerName it is "wire", without a SequenceID the message's position in its partition.
-// A keyed message goes to the partition the client's default router would choose, the others round-robin.
+// Publish stores messages, one entry each, as if a producer had sent them. The fields that describe
+// the place in the log are ignored; without a ProducerName it is "wire", without a SequenceID the
+// message's position in its partition. A keyed message goes to the partition the client's default
+// router would choose, the others round-robin.
 func (s *Server) Publish(name string, messages ...Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +257,8 @@ func (s *Server) PublishBatch(partition string, compression Compression, message
 	s.notify()
 }
 
-// PublishRaw stores an entry as it is, whatever it holds, as so many messages. Entries cannot decode a broken one.
+// PublishRaw stores an entry as it is, whatever it holds, as so many messages. Entries cannot
+// decode a broken one.
 func (s *Server) PublishRaw(partition string, entryBytes []byte, messages int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
@@ -42,12 +43,13 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkSinkAndSource writes b.N messages of 512 bytes to four partitions, then reads them through lanes.
+// BenchmarkSinkAndSource writes b.N messages of 512 bytes to four partitions, then reads them
+// through lanes.
 func BenchmarkSinkAndSource(b *testing.B) {
 	srv := stack.Kafka(b)
 	topic := srv.Topic(b, 4)
 	out := sinkConfig(srv, topic)
-	sink, err := kafka.NewSink(out, kafka.Options{})
+	sink, err := kafka.NewSink(out, connector.Options{})
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 2)
@@ -76,7 +78,7 @@ func BenchmarkSinkAndSource(b *testing.B) {
 	b.ReportMetric(float64(b.N)/(cpu(b)-spent).Seconds(), "produced/cpu-s")
 
 	to := &counter{want: int64(b.N), first: make(chan struct{}), all: make(chan struct{})}
-	source, err := kafka.NewSource(sourceConfig(srv, topic+"-g", topic), kafka.Options{})
+	source, err := kafka.NewSource(sourceConfig(srv, topic+"-g", topic), connector.Options{})
 	require.NoError(b, err)
 	lanes := lane.NewSet(lane.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, lane.Route{
 		Sink: to, Log: zap.NewNop(), Metrics: lane.NewMetrics(prometheus.NewRegistry()).Route("bench"), Report: func(error) {}, Stop: func(error) {},

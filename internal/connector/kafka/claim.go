@@ -16,90 +16,93 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// member is this process in the consumer group. Rebalancing is cooperative: partitions that stay are not interrupted.
+// member is this process in the consumer group. Rebalancing is cooperative: it does not interrupt
+// partitions that stay with this process.
 type member struct {
-	source *Source
-	client sarama.Client
-	group  sarama.ConsumerGroup
-	lanes  *lane.Set
-	end    context.CancelCauseFunc
+	source     *Source
+	client     sarama.Client
+	group      sarama.ConsumerGroup
+	lanes      *lane.Set
+	endSession context.CancelCauseFunc
 }
 
 // Setup is called when the group has been joined.
 func (m *member) Setup(sarama.ConsumerGroupSession) error {
-	m.source.well()
+	m.source.reportHealthy()
 	return nil
 }
 
 // Cleanup is called when every claim has ended.
 func (m *member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
-// claimed is a partition while this process has it.
-type claimed struct {
-	topic     string
-	partition int32
-	next      atomic.Int64 // the offset after what is done with
+// claimedPartition is a partition that the group has assigned to this process.
+type claimedPartition struct {
+	topic      string
+	partition  int32
+	nextOffset atomic.Int64 // the offset behind the last message that the lane has committed
 }
 
-// ConsumeClaim reads one partition until it is taken away or the session ends, in three steps that never overlap:
+// ConsumeClaim reads one partition until it is taken away or the session ends, in three steps that
+// never overlap:
 //
-//  1. Messages go into the intake, from there into the lane, and the lane's watermark becomes the mark.
-//  2. The lane takes no more and gets DrainTimeout for what it has.
-//  3. The lane is closed, so that nothing is marked any more, and the marks are committed. Only then it returns, and the group may give the
-//     partition to another member.
+//  1. Messages go into the fetchBuffer, from there into the lane. The lane's watermark becomes the marked offset.
+//  2. The lane takes no more messages. It has DrainTimeout to finish those that it has.
+//  3. The lane is closed, so that nothing more is marked, and the marked offset is committed. Then ConsumeClaim returns, and the group may
+//     give the partition to another member.
 func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	s := m.source
-	c := &claimed{topic: claim.Topic(), partition: claim.Partition()}
+	c := &claimedPartition{topic: claim.Topic(), partition: claim.Partition()}
 	id, restart, err := m.checkGap(session, claim, c)
 	if err != nil || restart {
 		return err
 	}
 	s.mu.Lock()
 	s.claims[c] = struct{}{}
-	s.open.Store(int64(len(s.claims)))
+	s.claimCount.Store(int64(len(s.claims)))
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		delete(s.claims, c)
-		s.open.Store(int64(len(s.claims)))
+		s.claimCount.Store(int64(len(s.claims)))
 		s.mu.Unlock()
 	}()
 
 	l := m.lanes.Open(fmt.Sprintf("%s-%d", c.topic, c.partition), func(position int64) error {
 		session.MarkOffset(c.topic, c.partition, position+1, id)
-		c.next.Store(position + 1)
+		c.nextOffset.Store(position + 1)
 		return nil
 	})
 	partition := map[string][]int32{c.topic: {c.partition}}
 	share := func() int64 {
 		_, inFlight := m.lanes.Bounds()
-		return max(s.cfg.ahead(inFlight)/max(s.open.Load(), 1), 64<<10)
+		return max(s.cfg.bufferSize(inFlight)/max(s.claimCount.Load(), 1), 64<<10)
 	}
-	q := newIntake(share, func() { m.group.Pause(partition) }, func() { m.group.Resume(partition) })
+	q := newFetchBuffer(share, func() { m.group.Pause(partition) }, func() { m.group.Resume(partition) })
 	offering, stop := context.WithCancel(session.Context())
 	var offerer sync.WaitGroup
 	setting := s.settingOf(m.client, c.topic)
-	setting.id = strings.TrimPrefix(id, topicIDMark)
-	offerer.Go(func() { s.offer(offering, q, l, setting) })
+	setting.id = strings.TrimPrefix(id, topicIDPrefix)
+	offerer.Go(func() { s.offerMessages(offering, q, l, setting) })
 
-	read(session.Context(), claim.Messages(), q)
+	fillBuffer(session.Context(), claim.Messages(), q)
 	stop()
 	offerer.Wait()
 	q.close()
 
-	drain, cancel := context.WithTimeout(s.patience, s.cfg.DrainTimeout)
+	drain, cancel := context.WithTimeout(s.drainCtx, s.cfg.DrainTimeout)
 	defer cancel() // the session's context has ended
 	if err := l.Close(drain); err != nil {
-		s.log.Info("partition given up with messages in flight, whoever has it next sends them again",
+		s.log.Info("partition released with messages in flight; its next owner sends them again",
 			zap.String("topic", c.topic), zap.Int32("partition", c.partition), zap.Error(err))
 	}
 	session.Commit()
 	return nil
 }
 
-// read moves what arrives into q, whose bound is kept by pausing the partition, not by waiting: all partitions of a broker arrive over one connection,
-// and one that were not read from would hold up the others.
-func read(ctx context.Context, messages <-chan *sarama.ConsumerMessage, q *intake) {
+// fillBuffer moves fetched messages into q. q keeps its bound by pausing the partition, and add does
+// not block: all partitions of a broker share one connection, so a partition whose messages are not
+// taken would block the others.
+func fillBuffer(ctx context.Context, messages <-chan *sarama.ConsumerMessage, q *fetchBuffer) {
 	batch := make([]*sarama.ConsumerMessage, 0, 256)
 	for {
 		select {
@@ -111,7 +114,7 @@ func read(ctx context.Context, messages <-chan *sarama.ConsumerMessage, q *intak
 		case <-ctx.Done():
 			return
 		}
-		// Those that are there already share the lock's price.
+		// Messages that are available already are added under one lock.
 		for more := true; more && len(batch) < cap(batch); {
 			select {
 			case m, ok := <-messages:
@@ -126,8 +129,9 @@ func read(ctx context.Context, messages <-chan *sarama.ConsumerMessage, q *intak
 	}
 }
 
-// offer hands what q holds to the lane, in order.
-func (s *Source) offer(ctx context.Context, q *intake, l *lane.Lane, setting topicSetting) {
+// offerMessages takes messages from q and offers them to the lane, in order, until ctx ends or the
+// lane is closed.
+func (s *Source) offerMessages(ctx context.Context, q *fetchBuffer, l *lane.Lane, setting topicSetting) {
 	batch := make([]*sarama.ConsumerMessage, 0, 256)
 	for {
 		batch = q.take(ctx, batch)
@@ -144,7 +148,8 @@ func (s *Source) offer(ctx context.Context, q *intake, l *lane.Lane, setting top
 	}
 }
 
-// message is m in Pigeonhole's form. Key and value are not copied: the library does not use them again.
+// message is m in Pigeonhole's form. Key and value are not copied: the library does not use them
+// again.
 func (s *Source) message(m *sarama.ConsumerMessage, setting topicSetting, now time.Time) *message.Message {
 	var headers []message.Header
 	if len(m.Headers) > 0 {
@@ -158,20 +163,21 @@ func (s *Source) message(m *sarama.ConsumerMessage, setting topicSetting, now ti
 	if setting.logAppendTime {
 		made.From.Stored = m.Timestamp
 	}
-	made.Begin(setting.id)
+	made.SetOrigin(setting.id)
 	return made
 }
 
-// topicSetting is what has to be known of a topic.
+// topicSetting holds the settings of a topic that the source needs.
 type topicSetting struct {
 	logAppendTime bool   // the broker sets the timestamps
 	id            string // empty where brokers give none
 }
 
-// settingOf asks for the topic's setting once. A client that may not ask is told what is usual.
+// settingOf asks the brokers for the topic's setting once. When that fails, as for a client without
+// the permission, it returns the default, and asks again the next time.
 func (s *Source) settingOf(client sarama.Client, topic string) topicSetting {
 	s.mu.Lock()
-	setting, ok := s.kinds[topic]
+	setting, ok := s.topicSettings[topic]
 	s.mu.Unlock()
 	if ok {
 		return setting
@@ -192,8 +198,8 @@ func (s *Source) settingOf(client sarama.Client, topic string) topicSetting {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.kinds) < math.MaxUint16 {
-		s.kinds[topic] = setting
+	if len(s.topicSettings) < math.MaxUint16 {
+		s.topicSettings[topic] = setting
 	}
 	return setting
 }

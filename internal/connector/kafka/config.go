@@ -31,50 +31,60 @@ type SourceConfig struct {
 	Connection `yaml:",inline"`
 	// Cluster is the name of the cluster in the provenance of its messages. Default kafka.
 	Cluster string `yaml:"cluster"`
-	// Group is the consumer group. Its committed offsets are where this source goes on after a restart; several processes of one group share the
-	// partitions. It must be given.
+	// Group is the consumer group. Its committed offsets are where this source goes on after a
+	// restart; several processes of one group share the partitions. It must be given.
 	Group string `yaml:"group"`
-	// InstanceID makes this process a static member of the group: when it starts again within SessionTimeout, after a crash too, it goes on at once
-	// with the partitions that it had. Without it the group waits for SessionTimeout after a crash. Each process of the group needs its own (a
-	// second one with the same drives out the first); a process that stops for good keeps its partitions from others until SessionTimeout. Letters,
-	// digits, '-', '_' and '.', at most 249. Default: none.
+	// InstanceID makes this process a static member of the group: when it starts again within
+	// SessionTimeout, after a crash too, it goes on at once with the partitions that it had.
+	// Without it the group waits for SessionTimeout after a crash. Each process of the group needs
+	// its own (a second one with the same drives out the first); a process that stops for good
+	// keeps its partitions from others until SessionTimeout. Letters, digits, '-', '_' and '.', at
+	// most 249. Default: none.
 	InstanceID string `yaml:"instance_id"`
 	// Topics are read, each of them once it exists. Either these or Pattern must be given.
 	Topics []string `yaml:"topics"`
-	// Pattern is a regular expression (RE2): every topic whose whole name matches is read, those that are made later too. Topics internal to Kafka
-	// (__consumer_offsets and the like) are not.
+	// Pattern is a regular expression (RE2): every topic whose whole name matches is read, those
+	// that are made later too. Topics internal to Kafka (__consumer_offsets and the like) are not.
 	Pattern string `yaml:"pattern"`
-	// DiscoverEvery is how often new topics and new partitions are looked for. A change of the topics starts the group's session anew; new
-	// partitions of a topic are added to it. At least 1s. Default 30s.
+	// DiscoverEvery is how often new topics and new partitions are looked for. A change of the
+	// topics starts the group's session anew; new partitions of a topic are added to it. At least
+	// 1s. Default 30s.
 	DiscoverEvery time.Duration `yaml:"discover_every"`
-	// IsolationLevel is read_committed, which leaves out messages of aborted transactions and waits for open ones, or read_uncommitted. Default
-	// read_committed.
+	// IsolationLevel is read_committed, which leaves out messages of aborted transactions and waits
+	// for open ones, or read_uncommitted. Default read_committed.
 	IsolationLevel string `yaml:"isolation_level"`
-	// OnGap says what to do when messages are gone that have not been read: the committed offset lies outside the partition's log, because of the
-	// topic's retention, or because the topic was deleted and made again. alarm: log and count it, and go on from the oldest message. fail: stop the
-	// route. Default alarm.
+	// OnGap says what to do when messages are gone that have not been read: the committed offset
+	// lies outside the partition's log, because of the topic's retention, or because the topic was
+	// deleted and made again. alarm: log and count it, and go on from the oldest message. fail:
+	// stop the route. Default alarm.
 	OnGap string `yaml:"on_gap"`
-	// CommitInterval is how often offsets are committed. A killed process's successor reads again what was stored since. Default 1s.
+	// CommitInterval is how often offsets are committed. A killed process's successor reads again
+	// what was stored since. Default 1s.
 	CommitInterval time.Duration `yaml:"commit_interval"`
-	// SessionTimeout is after what silence the group gives this process's partitions to others. From 6s. Default 45s.
+	// SessionTimeout is after what silence the group gives this process's partitions to others.
+	// From 6s. Default 45s.
 	SessionTimeout time.Duration `yaml:"session_timeout"`
-	// RebalanceTimeout is how long the members of the group have for giving up partitions. It must be longer than drain_timeout and
-	// request_timeout together. Default 60s.
+	// RebalanceTimeout is how long the members of the group have for giving up partitions. It must
+	// be longer than drain_timeout and request_timeout together. Default 60s.
 	RebalanceTimeout time.Duration `yaml:"rebalance_timeout"`
-	// DrainTimeout is how long messages in flight are waited for before a partition is given up, at a rebalance and at a stop. What is not stored
-	// then is read again by whoever has the partition next. It must be shorter than request_timeout. Default 20s.
+	// DrainTimeout is how long messages in flight are waited for before a partition is given up, at
+	// a rebalance and at a stop. What is not stored then is read again by whoever has the partition
+	// next. It must be shorter than request_timeout. Default 20s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
-	// FetchBytes is how much is fetched of a partition at once, as it is stored, and half of what is fetched from a broker at once. A single batch
-	// that is larger is fetched nevertheless. What is compressed well takes many times as much memory here: fetch less of it. Default 1MiB.
+	// FetchBytes is how much is fetched of a partition at once, as it is stored, and half of what
+	// is fetched from a broker at once. A single batch that is larger is fetched nevertheless. What
+	// is compressed well takes many times as much memory here: fetch less of it. Default 1MiB.
 	FetchBytes config.Bytes `yaml:"fetch_bytes"`
-	// FetchMinBytes is how much the broker waits for, at most FetchWait, before it answers. More than 1 saves requests at the price of latency.
-	// Default 1.
+	// FetchMinBytes is how much the broker waits for, at most FetchWait, before it answers. More
+	// than 1 saves requests at the price of latency. Default 1.
 	FetchMinBytes config.Bytes `yaml:"fetch_min_bytes"`
-	// FetchWait is how long the broker waits for new messages before it answers without any. From 100ms to 5s. Default 100ms.
+	// FetchWait is how long the broker waits for new messages before it answers without any. From
+	// 100ms to 5s. Default 100ms.
 	FetchWait time.Duration `yaml:"fetch_wait"`
-	// BufferBytes bounds what is fetched and not taken by the route yet, of all partitions together, each with an equal share; above its share a
-	// partition is paused. What was asked for before is still taken. No more is used than a quarter of the bytes that the route may have in flight,
-	// and for one fetch half of that. At least 1MiB. Default 32MiB.
+	// BufferBytes bounds what is fetched and not taken by the route yet, of all partitions
+	// together, each with an equal share; above its share a partition is paused. What was asked for
+	// before is still taken. No more is used than a quarter of the bytes that the route may have in
+	// flight, and for one fetch half of that. At least 1MiB. Default 32MiB.
 	BufferBytes config.Bytes `yaml:"buffer_bytes"`
 }
 
@@ -97,7 +107,8 @@ func DefaultSourceConfig() SourceConfig {
 	}
 }
 
-// Validate returns every fault at once, each by its path below this section. Nothing is connected to.
+// Validate returns every fault at once, each by its path below this section. Nothing is connected
+// to.
 func (c SourceConfig) Validate() error {
 	errs := []error{c.Connection.validate()}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
@@ -121,18 +132,12 @@ func (c SourceConfig) Validate() error {
 	if _, err := compilePattern(c.Pattern); err != nil {
 		fault("pattern", "must be a regular expression: %s", err)
 	}
-	if c.DiscoverEvery < time.Second {
-		fault("discover_every", "must be at least 1s, got %s", c.DiscoverEvery)
-	}
 	errs = append(errs,
+		config.CheckAtLeast("discover_every", c.DiscoverEvery, time.Second),
 		config.CheckOneOf("isolation_level", c.IsolationLevel, readCommitted, readUncommitted),
-		config.CheckOneOf("on_gap", c.OnGap, gapAlarm, gapFail))
-	if c.CommitInterval < 10*time.Millisecond {
-		fault("commit_interval", "must be at least 10ms, got %s", c.CommitInterval)
-	}
-	if c.SessionTimeout < 6*time.Second {
-		fault("session_timeout", "must be at least 6s, got %s", c.SessionTimeout)
-	}
+		config.CheckOneOf("on_gap", c.OnGap, gapAlarm, gapFail),
+		config.CheckAtLeast("commit_interval", c.CommitInterval, 10*time.Millisecond),
+		config.CheckAtLeast("session_timeout", c.SessionTimeout, 6*time.Second))
 	if c.DrainTimeout <= 0 || c.DrainTimeout >= c.RequestTimeout {
 		fault("drain_timeout", "must be > 0 and shorter than request_timeout (%s), got %s", c.RequestTimeout, c.DrainTimeout)
 	}
@@ -141,20 +146,11 @@ func (c SourceConfig) Validate() error {
 			c.DrainTimeout+c.RequestTimeout, c.RebalanceTimeout)
 	}
 	errs = append(errs,
-		within("fetch_bytes", c.FetchBytes, config.KiB, 64*config.MiB),
-		within("fetch_min_bytes", c.FetchMinBytes, 1, 64*config.MiB),
-		within("buffer_bytes", c.BufferBytes, config.MiB, 4096*config.MiB))
-	if c.FetchWait < 100*time.Millisecond || c.FetchWait > 5*time.Second {
-		fault("fetch_wait", "must be from 100ms to 5s, got %s", c.FetchWait)
-	}
+		config.CheckRange("fetch_bytes", c.FetchBytes, config.KiB, 64*config.MiB),
+		config.CheckRange("fetch_min_bytes", c.FetchMinBytes, 1, 64*config.MiB),
+		config.CheckRange("buffer_bytes", c.BufferBytes, config.MiB, 4096*config.MiB),
+		config.CheckRange("fetch_wait", c.FetchWait, 100*time.Millisecond, 5*time.Second))
 	return errors.Join(errs...)
-}
-
-func within(path string, got, least, most config.Bytes) error {
-	if got < least || got > most {
-		return config.Fault(path, "must be from %s to %s, got %s", least, most, got)
-	}
-	return nil
 }
 
 // compilePattern returns nil for an empty pattern.
@@ -176,23 +172,24 @@ func (c SourceConfig) settings(inFlight int64) (*sarama.Config, error) {
 	conf.Metadata.RefreshFrequency = c.DiscoverEvery
 	conf.Consumer.Return.Errors = true
 	conf.Consumer.Fetch.Min = int32(c.FetchMinBytes)
-	conf.Consumer.Fetch.Default = int32(c.fetch(inFlight))
+	conf.Consumer.Fetch.Default = int32(c.fetchSize(inFlight))
 	conf.Consumer.Fetch.Max = 0 // a bound makes the library skip a message above it
-	conf.Consumer.Fetch.MaxBytes = int32(min(2*c.fetch(inFlight), 64*config.MiB))
+	conf.Consumer.Fetch.MaxBytes = int32(min(2*c.fetchSize(inFlight), 64*config.MiB))
 	conf.Consumer.MaxWaitTime = c.FetchWait
-	conf.Consumer.MaxProcessingTime = 5 * time.Second // never reached: the intake reads at once
+	conf.Consumer.MaxProcessingTime = 5 * time.Second // never reached: fillBuffer reads at once
 	conf.Consumer.Retry.Backoff = time.Second
 	conf.Consumer.IsolationLevel = sarama.ReadUncommitted
 	if c.IsolationLevel == readCommitted {
 		conf.Consumer.IsolationLevel = sarama.ReadCommitted
 	}
 	conf.Consumer.Offsets.Initial = sarama.OffsetOldest
-	// What is committed are the marks, and those follow the lanes' watermarks only. The library commits them for all partitions in one request, and
-	// tries again when it fails.
+	// What is committed are the marks, and those follow the lanes' watermarks only. The library
+	// commits them for all partitions in one request, and tries again when it fails.
 	conf.Consumer.Offsets.AutoCommit.Enable = true
 	conf.Consumer.Offsets.AutoCommit.Interval = c.CommitInterval
-	// With an invalid committed offset the claim starts at the oldest message, and the claim then finds out why and says so: see gap.go. Without
-	// this the session would end before anybody is asked.
+	// With an invalid committed offset the claim starts at the oldest message, and the claim then
+	// finds out why and says so: see gap.go. Without this the session would end before anybody is
+	// asked.
 	conf.Consumer.Group.ResetInvalidOffsets = true
 	conf.Consumer.Group.InstanceId = c.InstanceID
 	conf.Consumer.Group.Session.Timeout = c.SessionTimeout
@@ -206,26 +203,34 @@ func (c SourceConfig) settings(inFlight int64) (*sarama.Config, error) {
 // SinkConfig says how to write.
 type SinkConfig struct {
 	Connection `yaml:",inline"`
-	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same cluster have. Default kafka.
+	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same
+	// cluster have. Default kafka.
 	Cluster string `yaml:"cluster"`
-	// Topic takes the messages for which the route names none. Default: none, the route must name it.
+	// Topic takes the messages for which the route names none. Default: none, the route must name
+	// it.
 	Topic string `yaml:"topic"`
-	// Partition says how a message's partition is chosen. key: by the key's hash, as Kafka's Java client does it; messages without a key are spread
-	// a batch at a time. source: the number of the partition that it was read from. Default key.
+	// Partition says how a message's partition is chosen. key: by the key's hash, as Kafka's Java
+	// client does it; messages without a key are spread a batch at a time. source: the number of
+	// the partition that it was read from. Default key.
 	Partition string `yaml:"partition"`
 	// Compression is none, gzip, snappy, lz4 or zstd. Default lz4.
 	Compression string `yaml:"compression"`
-	// Linger is how long a batch is collected, unless it is full before. 0: not at all. Default 5ms.
+	// Linger is how long a batch is collected, unless it is full before. 0: not at all. Default
+	// 5ms.
 	Linger time.Duration `yaml:"linger"`
-	// MaxMessageBytes bounds a message, and the batch that is made of several, before compression. A larger message is refused. Keep it at or below
-	// the topics' max.message.bytes: a batch above that is refused as a whole, and its messages are then sent one by one. Default 1000000.
+	// MaxMessageBytes bounds a message, and the batch that is made of several, before compression.
+	// A larger message is refused. Keep it at or below the topics' max.message.bytes: a batch above
+	// that is refused as a whole, and its messages are then sent one by one. Default 1000000.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// Retries is how often a batch that the brokers cannot store for now is sent again before the route is told, which then pauses and sends anew. While
-	// no broker answers, messages wait here. Default 5.
+	// Retries is how often a batch that the brokers cannot store for now is sent again before the
+	// route is told, which then pauses and sends anew. While no broker answers, messages wait here.
+	// Default 5.
 	Retries int `yaml:"retries"`
-	// MissingTopic says what to do about a topic that does not exist. wait: report it and try again until it does. create: create it. Default wait.
+	// MissingTopic says what to do about a topic that does not exist. wait: report it and try again
+	// until it does. create: create it. Default wait.
 	MissingTopic string `yaml:"missing_topic"`
-	// CreatePartitions and CreateReplication are those of a topic that is created. -1: the brokers' own default. Default -1 both.
+	// CreatePartitions and CreateReplication are those of a topic that is created. -1: the brokers'
+	// own default. Default -1 both.
 	CreatePartitions  int32 `yaml:"create_partitions"`
 	CreateReplication int16 `yaml:"create_replication"`
 }
@@ -246,7 +251,8 @@ func DefaultSinkConfig() SinkConfig {
 	}
 }
 
-// Validate returns every fault at once, each by its path below this section. Nothing is connected to.
+// Validate returns every fault at once, each by its path below this section. Nothing is connected
+// to.
 func (c SinkConfig) Validate() error {
 	errs := []error{c.Connection.validate()}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
@@ -262,13 +268,11 @@ func (c SinkConfig) Validate() error {
 		config.CheckOneOf("partition", c.Partition, partitionKey, partitionSource),
 		config.CheckOneOf("compression", c.Compression, "none", "gzip", "snappy", "lz4", "zstd"),
 		config.CheckOneOf("missing_topic", c.MissingTopic, missingWait, missingCreate),
-		within("max_message_bytes", c.MaxMessageBytes, config.KiB, 64*config.MiB))
+		config.CheckRange("max_message_bytes", c.MaxMessageBytes, config.KiB, 64*config.MiB))
 	if c.Linger < 0 || c.Linger > time.Minute {
 		fault("linger", "must be from 0s to 1m, got %s", c.Linger)
 	}
-	if c.Retries < 0 || c.Retries > 1000 {
-		fault("retries", "must be from 0 to 1000, got %d", c.Retries)
-	}
+	errs = append(errs, config.CheckRange("retries", c.Retries, 0, 1000))
 	if c.CreatePartitions == 0 || c.CreatePartitions < -1 {
 		fault("create_partitions", "must be > 0, or -1 for the brokers' default, got %d", c.CreatePartitions)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 )
 
@@ -33,7 +34,7 @@ func TestFaultsAreFoundAtOnceAndByPath(t *testing.T) {
 	source.DrainTimeout = source.RequestTimeout
 	source.BufferBytes = 1
 	assert.Equal(t, []string{
-		"brokers[0]", "brokers[1]", "tls.ca_file", "tls.cert_file", "tls", "tls.enabled", "sasl.user", "sasl.password", "topics", "topics[0]", "pattern",
+		"brokers[0]", "brokers[1]", "tls.ca_file", "tls.cert_file", "tls.enabled", "sasl.username", "sasl.password", "topics", "topics[0]", "pattern",
 		"isolation_level", "on_gap", "drain_timeout", "rebalance_timeout", "buffer_bytes",
 	}, paths(source))
 
@@ -49,8 +50,8 @@ func TestFaultsAreFoundAtOnceAndByPath(t *testing.T) {
 	assert.Equal(t, []string{"sasl.mechanism"}, paths(sink))
 	sink.SASL = kafka.SASL{Mechanism: "OAUTHBEARER", OAuth2: kafka.OAuth2{TokenURL: "ftp://x"}}
 	assert.Equal(t, []string{"sasl.oauth2.token_url", "sasl.oauth2.client_id", "sasl.oauth2.client_secret"}, paths(sink))
-	_, err := kafka.NewSink(sink, kafka.Options{})
+	_, err := kafka.NewSink(sink, connector.Options{})
 	require.Error(t, err)
-	_, err = kafka.NewSource(source, kafka.Options{})
+	_, err = kafka.NewSource(source, connector.Options{})
 	require.Error(t, err)
 }

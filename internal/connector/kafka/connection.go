@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"time"
 
@@ -15,37 +14,32 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 )
 
 // Connection says how to reach one Kafka cluster.
 type Connection struct {
-	// Brokers are addresses, host:port, of some of the cluster's brokers; the others are found through them. Default 127.0.0.1:9092.
+	// Brokers are addresses, host:port, of some of the cluster's brokers; the others are found
+	// through them. Default 127.0.0.1:9092.
 	Brokers []string `yaml:"brokers"`
 	// ClientID names this client in the brokers' logs, metrics and quotas. Default pigeonhole.
 	ClientID string `yaml:"client_id"`
 	// TLS encrypts connections. Default: off.
 	TLS TLS `yaml:"tls"`
-	// SASL is how the client proves who it is. Default: not at all.
+	// SASL is how the client authenticates. Default: without authentication.
 	SASL SASL `yaml:"sasl"`
 	// ConnectTimeout bounds one connection attempt. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// RequestTimeout bounds one request to a broker. At least 10s: members of a consumer group wait in a request for one another. Default 30s.
+	// RequestTimeout bounds one request to a broker. At least 10s, because a request to join a
+	// consumer group waits for the other members. Default 30s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
 }
 
-// TLS configures the transport, version 1.2 or newer. A broker's certificate must be for the host that is connected to.
+// TLS configures the transport.
 type TLS struct {
 	// Enabled switches TLS on. Default false.
-	Enabled bool `yaml:"enabled"`
-	// CAFile holds the PEM certificates to trust. Default: the system's.
-	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile are the PEM client certificate and key of mutual TLS, read again at every connection. Default: none.
-	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// ServerName is the name that brokers' certificates must be for, where it is not the host connected to. Default: that host.
-	ServerName string `yaml:"server_name"`
-	// Insecure switches verification off. For tests only: anybody on the path can then read and change all traffic. Default false.
-	Insecure bool `yaml:"insecure"`
+	Enabled       bool `yaml:"enabled"`
+	connector.TLS `yaml:",inline"`
 }
 
 // keepAlive is the time between probes of a silent TCP connection.
@@ -77,41 +71,21 @@ func (c Connection) validate() error {
 	if c.ConnectTimeout <= 0 {
 		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
 	}
-	if c.RequestTimeout < 10*time.Second {
-		fault("request_timeout", "must be at least 10s, got %s", c.RequestTimeout)
-	}
-	readable := func(path, file string) {
-		if file == "" {
-			return
-		}
-		// The value is not repeated: it may be what was meant for the file.
-		if f, err := os.Open(file); err != nil {
-			fault(path, "must name a readable file: %s", config.WithoutPath(err))
-		} else {
-			_ = f.Close()
-		}
-	}
-	if c.TLS.CAFile != "" {
-		if _, err := config.ReadAuthorities(c.TLS.CAFile); err != nil {
-			fault("tls.ca_file", "must name a readable file of PEM certificates: %s", config.WithoutPath(err))
-		}
-	}
-	readable("tls.cert_file", c.TLS.CertFile)
-	readable("tls.key_file", c.TLS.KeyFile)
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		fault("tls", "must have both cert_file and key_file, or neither")
-	}
-	if !c.TLS.Enabled && (c.TLS.CAFile != "" || c.TLS.CertFile != "" || c.TLS.ServerName != "" || c.TLS.Insecure) {
+	errs = append(errs, config.CheckAtLeast("request_timeout", c.RequestTimeout, 10*time.Second))
+	errs = append(errs, c.TLS.Check("tls"))
+	if !c.TLS.Enabled && c.TLS != (TLS{}) {
 		fault("tls.enabled", "must be true for the other keys of tls to have an effect")
 	}
-	errs = append(errs, c.SASL.faults(readable)...)
+	errs = append(errs, c.SASL.faults()...)
 	return errors.Join(errs...)
 }
 
-// settings are the connection's for sarama. Files are read here, so that a changed one is noticed when the connection is made again.
+// settings are the connection's for sarama. Files are read here, so that a changed one is noticed
+// when the connection is made again.
 func (c Connection) settings() (*sarama.Config, error) {
 	conf := sarama.NewConfig()
-	// Requests are made in the newest version that both sides know: the broker's are asked for at connecting.
+	// Requests are made in the newest version that both sides know: the broker's are asked for at
+	// connecting.
 	conf.Version = sarama.V4_1_0_0
 	conf.ClientID = c.ClientID
 	conf.MetricRegistry = noMetrics{}
@@ -125,7 +99,7 @@ func (c Connection) settings() (*sarama.Config, error) {
 	conf.Metadata.Timeout = 2 * c.ConnectTimeout
 	conf.Admin.Timeout = c.RequestTimeout
 	if c.TLS.Enabled {
-		settings, err := c.TLS.settings()
+		settings, err := c.TLS.Client("")
 		if err != nil {
 			return nil, err
 		}
@@ -143,45 +117,23 @@ func (c Connection) dial(ctx context.Context, network, address string) (net.Conn
 	if !c.TLS.Enabled {
 		return dialer.DialContext(ctx, network, address)
 	}
-	settings, err := c.TLS.settings()
+	settings, err := c.TLS.Client("")
 	if err != nil {
 		return nil, err
 	}
 	return (&tls.Dialer{NetDialer: dialer, Config: settings}).DialContext(ctx, network, address)
 }
 
-func (t TLS) settings() (*tls.Config, error) {
-	settings := &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		ServerName:         t.ServerName,
-		InsecureSkipVerify: t.Insecure, //nolint:gosec // off unless the operator asks for it by a key that says what it does
-	}
-	if t.CAFile != "" {
-		pool, err := config.ReadAuthorities(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("tls.ca_file: %w", err)
-		}
-		settings.RootCAs = pool
-	}
-	if t.CertFile != "" {
-		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-			return &pair, err
-		}
-	}
-	return settings, nil
+// withBrokers returns err with the addresses of the cluster.
+func (c Connection) withBrokers(err error) error {
+	return fmt.Errorf("kafka %s: %w", strings.Join(c.Brokers, ","), explainEOF(err))
 }
 
-// trouble names the cluster in an error for people.
-func (c Connection) trouble(err error) error {
-	return fmt.Errorf("kafka %s: %w", strings.Join(c.Brokers, ","), explained(err))
-}
-
-// explained says what the end of a connection may mean.
-func explained(err error) error {
+// explainEOF adds the likely cause to the error of a connection that the broker closed.
+func explainEOF(err error) error {
 	var told *kgo.ErrFirstReadEOF
 	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) && !errors.As(err, &told) {
-		return fmt.Errorf("%w (the broker closed the connection: does it expect TLS or SASL otherwise?)", err)
+		return fmt.Errorf("%w (the broker closed the connection: check whether it expects TLS and SASL)", err)
 	}
 	return err
 }

@@ -9,11 +9,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// GapError says that messages are gone from a partition that have not been read.
+// GapError says that messages were deleted from a partition before the group has read them.
 type GapError struct {
 	Topic     string
 	Partition int32
-	// Committed is the offset to go on from, Oldest and Newest are the log's: it holds those from Oldest up to, and without, Newest.
+	// Committed is the committed offset. The log holds the offsets from Oldest up to, but without,
+	// Newest.
 	Committed, Oldest, Newest int64
 	// Recreated is true when the topic is not the one that the offset was committed for.
 	Recreated bool
@@ -25,17 +26,18 @@ func (e *GapError) Error() string {
 	if e.Recreated {
 		what = "is of a topic that was deleted and made again"
 	}
-	return fmt.Sprintf("messages of topic %s, partition %d, are gone unread: the committed offset %d %s, whose messages are %d up to %d",
+	return fmt.Sprintf("messages of topic %s, partition %d, were deleted before they were read: the committed offset %d %s, whose messages are %d up to %d",
 		e.Topic, e.Partition, e.Committed, what, e.Oldest, e.Newest)
 }
 
-// topicIDMark comes before a topic's id in the metadata of a committed offset. Another topic of the same name may well hold messages at the offset: only
-// its id tells that they are others.
-const topicIDMark = "topic_id="
+// topicIDPrefix comes before a topic's id in the metadata of a committed offset. A topic that was
+// deleted and created again may hold other messages at the same offset: only the id tells.
+const topicIDPrefix = "topic_id="
 
-// checkGap finds out whether the claim goes on where the group left off, before anything is read. It returns what to store with the offsets. With
-// restart, the session has to start again from an offset that was set here.
-func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimed) (id string, restart bool, err error) {
+// checkGap checks, before anything is read, whether the claim continues at the committed offset. It
+// returns the metadata to commit with offsets. restart is true when checkGap has set another offset,
+// from which the session has to start again.
+func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim, c *claimedPartition) (id string, restart bool, err error) {
 	s := m.source
 	id, err = m.topicID(c.topic)
 	if err != nil {
@@ -53,35 +55,36 @@ func (m *member) checkGap(session sarama.ConsumerGroupSession, claim sarama.Cons
 	if err != nil {
 		return "", false, err
 	}
-	c.next.Store(max(committed, oldest))
-	gaps := s.gaps.WithLabelValues(c.topic) // also where there are none, so that an alert sees the first one
+	c.nextOffset.Store(max(committed, oldest))
+	gaps := s.gaps.WithLabelValues(c.topic) // the series exists from the start, so that an alert sees the first gap
 	gap := &GapError{Topic: c.topic, Partition: c.partition, Committed: committed, Oldest: oldest, Newest: newest,
-		Recreated: id != "" && strings.HasPrefix(former, topicIDMark) && former != id}
+		Recreated: id != "" && strings.HasPrefix(former, topicIDPrefix) && former != id}
 	switch {
 	case committed < 0:
 		return id, false, nil // nothing was read before
 	case committed >= oldest && committed <= newest && !gap.Recreated:
 		if claim.InitialOffset() < 0 {
-			// The library found it outside a moment ago, as happens while a leader takes over.
+			// The library found it outside the log, as happens while a leader takes over.
 			return "", false, fmt.Errorf("topic %s, partition %d: the committed offset %d was outside the log for a moment", c.topic, c.partition, committed)
 		}
 		return id, false, nil
 	case s.cfg.OnGap == gapFail:
-		m.end(gap)
+		m.endSession(gap)
 		<-session.Context().Done()
 		return "", false, errors.New("stopped at a gap")
 	}
 	gaps.Inc()
-	s.log.Error("messages are gone unread, going on from the oldest", zap.Error(gap), zap.String("topic", c.topic), zap.Int32("partition", c.partition))
-	c.next.Store(oldest)
-	// Marks only ascend, and those of the topic that is gone may be higher than any to come.
+	s.log.Error("messages were deleted before they were read, continuing with the oldest one", zap.Error(gap), zap.String("topic", c.topic), zap.Int32("partition", c.partition))
+	c.nextOffset.Store(oldest)
+	// MarkOffset never lowers an offset, and the deleted topic's may be higher than oldest. So
+	// ResetOffset comes first.
 	session.ResetOffset(c.topic, c.partition, oldest, id)
 	session.MarkOffset(c.topic, c.partition, oldest, id)
 	session.Commit()
 	return id, claim.InitialOffset() >= 0, nil
 }
 
-// committed asks the group's coordinator what was committed, and with what metadata; -1 for nothing.
+// committed asks the group's coordinator for the committed offset, -1 for none, and its metadata.
 func (m *member) committed(topic string, partition int32) (int64, string, error) {
 	group := m.source.cfg.Group
 	coordinator, err := m.client.Coordinator(group)
@@ -114,7 +117,7 @@ func (m *member) topicID(topic string) (string, error) {
 	}
 	for _, t := range response.Topics {
 		if t.Name == topic && t.Uuid != (sarama.Uuid{}) {
-			return topicIDMark + t.Uuid.String(), nil
+			return topicIDPrefix + t.Uuid.String(), nil
 		}
 	}
 	return "", nil

@@ -7,18 +7,19 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// Lag returns how many messages wait behind what was committed in the partitions that this process has at present: those of all members together
-// are the group's. It asks the brokers. In topics with transactions their markers count as messages. It is safe for concurrent use.
+// Lag returns how many messages follow the committed offsets in the partitions that this process
+// has now. The sum over all members is the group's lag. Lag asks the brokers. In topics with
+// transactions, transaction markers count as messages. It is safe for concurrent use.
 func (s *Source) Lag(ctx context.Context) (int64, error) {
 	s.mu.Lock()
 	client := s.client
-	claims := make([]*claimed, 0, len(s.claims))
+	claims := make([]*claimedPartition, 0, len(s.claims))
 	for c := range s.claims {
 		claims = append(claims, c)
 	}
 	s.mu.Unlock()
 	if client == nil {
-		return 0, s.cfg.trouble(errors.New("not connected"))
+		return 0, s.cfg.withBrokers(errors.New("not connected"))
 	}
 	var lag int64
 	for _, c := range claims {
@@ -27,9 +28,9 @@ func (s *Source) Lag(ctx context.Context) (int64, error) {
 		}
 		newest, err := client.GetOffset(c.topic, c.partition, sarama.OffsetNewest)
 		if err != nil {
-			return 0, s.cfg.trouble(err)
+			return 0, s.cfg.withBrokers(err)
 		}
-		lag += max(0, newest-c.next.Load())
+		lag += max(0, newest-c.nextOffset.Load())
 	}
 	return lag, nil
 }

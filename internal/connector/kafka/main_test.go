@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
-const patience = 60 * time.Second
+const waitTimeout = 60 * time.Second
 
 // shelf is a sink in memory.
 type shelf struct {
@@ -103,8 +104,8 @@ func lanesWithDead(t *testing.T, sink lane.Sink, dead func(m *message.Message, r
 	}
 	return lane.NewSet(lane.Config{Messages: 10_000, Bytes: 32 << 20, CommitEvery: 50 * time.Millisecond, MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second},
 		lane.Route{
-			Sink: sink,
-			Dead: store,
+			Sink:       sink,
+			DeadLetter: store,
 			Prepare: func() (lane.Prepare, func()) {
 				return func(context.Context, *message.Message) (string, bool, error) { return "", true, nil }, nil
 			},
@@ -139,7 +140,7 @@ func (r *reports) last() (reported bool, err error) {
 // awaitWell waits until the last report is that all is well.
 func (r *reports) awaitWell(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { reported, err := r.last(); return reported && err == nil }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { reported, err := r.last(); return reported && err == nil }, waitTimeout, 20*time.Millisecond)
 }
 
 func sourceConfig(srv *stack.KafkaServer, group string, topics ...string) kafka.SourceConfig {
@@ -167,7 +168,7 @@ func (r *running) stop(t *testing.T) error {
 	case err := <-r.done:
 		r.done <- err
 		return err
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("Run did not return")
 		return nil
 	}
@@ -186,7 +187,7 @@ func run(t *testing.T, r *running, do func(context.Context) error) *running {
 func runSource(t *testing.T, cfg kafka.SourceConfig, to lane.Sink) *running {
 	t.Helper()
 	r := &running{reports: new(reports)}
-	source, err := kafka.NewSource(cfg, kafka.Options{Log: zaptest.NewLogger(t), Report: r.add})
+	source, err := kafka.NewSource(cfg, connector.Options{Log: zaptest.NewLogger(t), Report: r.add})
 	require.NoError(t, err)
 	r.source = source
 	lanes := lanesTo(t, to)
@@ -202,7 +203,7 @@ func sinkConfig(srv *stack.KafkaServer, topic string) kafka.SinkConfig {
 func runSink(t *testing.T, cfg kafka.SinkConfig) *running {
 	t.Helper()
 	r := &running{reports: new(reports)}
-	sink, err := kafka.NewSink(cfg, kafka.Options{Log: zaptest.NewLogger(t), Report: r.add})
+	sink, err := kafka.NewSink(cfg, connector.Options{Log: zaptest.NewLogger(t), Report: r.add})
 	require.NoError(t, err)
 	r.sink = sink
 	return run(t, r, sink.Run)
@@ -212,13 +213,13 @@ func runSink(t *testing.T, cfg kafka.SinkConfig) *running {
 func (r *running) send(t *testing.T, to string, m *message.Message) error {
 	t.Helper()
 	outcome := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	r.sink.Send(ctx, to, m, func(err error) { outcome <- err })
 	select {
 	case err := <-outcome:
 		return err
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("no outcome")
 		return nil
 	}
@@ -283,7 +284,7 @@ func stored(t *testing.T, c sarama.Client, topic string, partition int32, count 
 		select {
 		case m := <-reader.Messages():
 			list = append(list, m)
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Fatalf("%d of %d messages", len(list), count)
 		}
 	}

@@ -12,15 +12,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 )
 
 const (
-	// refreshAfter is how old the library's knowledge of topics may get: new partitions are used from then on.
-	refreshAfter = 30 * time.Second
-	// refreshPause is the pause between two looks for something missed.
-	refreshPause = 250 * time.Millisecond
-	// unknownRetries is how often a topic is looked for before it is said to be missing.
+	// metadataMaxAge is how old the library's metadata may get: the sink uses new partitions after
+	// that time.
+	metadataMaxAge = 30 * time.Second
+	// metadataMinAge is the pause between two requests for metadata.
+	metadataMinAge = 250 * time.Millisecond
+	// unknownRetries is how often the library asks again for an unknown topic before records fail.
 	unknownRetries = 2
 )
 
@@ -34,21 +36,22 @@ func (s *Sink) newClient() (*kgo.Client, error) {
 		kgo.SeedBrokers(s.cfg.Brokers...),
 		kgo.ClientID(s.cfg.ClientID),
 		kgo.Dialer(s.cfg.dial),
-		// A request with its answer has RequestTimeout, of which the broker may use a third before it says itself that it took too long.
+		// RequestTimeout bounds a request with its answer. After a third of it the broker itself
+		// answers that the request timed out.
 		kgo.ProduceRequestTimeout(s.cfg.RequestTimeout / 3),
 		kgo.RequestTimeoutOverhead(s.cfg.RequestTimeout - s.cfg.RequestTimeout/3),
 		kgo.ConnIdleTimeout(5 * time.Minute),
-		kgo.MetadataMaxAge(refreshAfter),
-		kgo.MetadataMinAge(refreshPause),
+		kgo.MetadataMaxAge(metadataMaxAge),
+		kgo.MetadataMinAge(metadataMinAge),
 		kgo.DisableClientMetrics(),
-		kgo.WithHooks(connections{s}),
+		kgo.WithHooks(connectionHook{s}),
 
 		// Idempotent with acknowledgements of all in-sync replicas, as the library is by itself.
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(codec),
 		kgo.ProducerLinger(s.cfg.Linger),
 		kgo.ProducerBatchMaxBytes(int32(s.cfg.MaxMessageBytes)),
-		kgo.MaxBufferedRecords(math.MaxInt32), // the lanes bound what is on its way
+		kgo.MaxBufferedRecords(math.MaxInt32), // the lanes bound the records in flight
 		kgo.RecordRetries(s.cfg.Retries),
 		kgo.UnknownTopicRetries(unknownRetries),
 		kgo.RecordPartitioner(s.cfg.partitioner()),
@@ -79,8 +82,9 @@ func (c SinkConfig) codec() (kgo.CompressionCodec, error) {
 	return kgo.CompressionCodec{}, fmt.Errorf("compression: unknown: %s", c.Compression)
 }
 
-// partitioner chooses as Kafka's Java client does: by the key's murmur2 hash, and for messages without a key a partition for each batch (KIP-480); or
-// it takes the source's number, and -1 where the topic has no such partition.
+// partitioner chooses as Kafka's Java client does: by the key's murmur2 hash, and for messages
+// without a key a partition for each batch (KIP-480); or it takes the source's number, and -1 where
+// the topic has no such partition.
 func (c SinkConfig) partitioner() kgo.Partitioner {
 	if c.Partition != partitionSource {
 		return kgo.StickyKeyPartitioner(nil)
@@ -95,22 +99,22 @@ func (c SinkConfig) partitioner() kgo.Partitioner {
 	})
 }
 
-// connections hears of failed connections.
-type connections struct{ sink *Sink }
+// connectionHook reports failed connections.
+type connectionHook struct{ sink *Sink }
 
 // OnBrokerConnect implements kgo.HookBrokerConnect.
-func (c connections) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+func (c connectionHook) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) {
 		return
 	}
-	c.sink.health.trouble(c.sink.cfg.trouble(err))
+	c.sink.health.Set(connector.Connection, c.sink.cfg.withBrokers(err))
 	select {
-	case c.sink.lost <- struct{}{}:
+	case c.sink.connectionFailed <- struct{}{}:
 	default:
 	}
 }
 
-// sizeOf is what a record takes at most in a batch of its own, before compression.
+// sizeOf is the largest size of a record in a batch of its own, before compression.
 func sizeOf(r *kgo.Record) int64 {
 	const (
 		batch  = 61 + 16       // the batch's header (Kafka protocol, record batch), and what requests put around it
@@ -148,11 +152,12 @@ func (s *Sink) create(ctx context.Context, client *kgo.Client, topic string) err
 	return nil
 }
 
-// outOfRange refuses a message whose partition the topic does not have, unless it has been added just now.
-func (s *Sink) outOfRange(o *outgoing) error {
-	s.gate.RLock()
+// checkPartition refuses a message whose partition the topic does not have. If the partition has
+// been added since, the error is not final.
+func (s *Sink) checkPartition(o *outgoing) error {
+	s.sendLock.RLock()
 	client := s.client
-	s.gate.RUnlock()
+	s.sendLock.RUnlock()
 	if client == nil {
 		return errStopped
 	}
@@ -167,7 +172,7 @@ func (s *Sink) outOfRange(o *outgoing) error {
 		return err
 	}
 	if len(response.Topics) != 1 {
-		return fmt.Errorf("topic %s: the broker does not tell its partitions", o.record.Topic)
+		return fmt.Errorf("topic %s: the broker did not return its partitions", o.record.Topic)
 	}
 	if err := kerr.ErrorForCode(response.Topics[0].ErrorCode); err != nil {
 		return fmt.Errorf("topic %s: %w", o.record.Topic, err)

@@ -22,16 +22,18 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// SASL is how the client proves who it is.
+// SASL is how the client authenticates.
 type SASL struct {
-	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. PLAIN and OAUTHBEARER show the secret to whoever can read the connection:
-	// use them with TLS. Default: none.
+	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. PLAIN and OAUTHBEARER show
+	// the secret to whoever can read the connection: use them with TLS. Default: none.
 	Mechanism string `yaml:"mechanism"`
-	// User and Password are those of PLAIN and SCRAM. PasswordFile holds the password instead; it is read at every connecting anew.
-	User         string        `yaml:"user"`
+	// User and Password are those of PLAIN and SCRAM. PasswordFile holds the password instead; it
+	// is read at every connecting anew.
+	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// TokenFile holds the token of OAUTHBEARER; it is read again at every connection, so that it can be rotated.
+	// TokenFile holds the token of OAUTHBEARER; it is read again at every connection, so that it
+	// can be rotated.
 	TokenFile string `yaml:"token_file"`
 	// OAuth2 gets the token of OAUTHBEARER from an authorization server.
 	OAuth2 OAuth2 `yaml:"oauth2"`
@@ -41,7 +43,8 @@ type SASL struct {
 type OAuth2 struct {
 	// TokenURL is the authorization server's token endpoint.
 	TokenURL string `yaml:"token_url"`
-	// ClientID and ClientSecret are what it knows this client by. ClientSecretFile holds the secret instead.
+	// ClientID and ClientSecret identify this client to the server. ClientSecretFile holds the
+	// secret instead.
 	ClientID         string        `yaml:"client_id"`
 	ClientSecret     secret.String `yaml:"client_secret"`
 	ClientSecretFile string        `yaml:"client_secret_file"`
@@ -51,17 +54,17 @@ type OAuth2 struct {
 	CAFile string `yaml:"ca_file"`
 }
 
-func (s SASL) faults(readable func(path, file string)) []error {
+func (s SASL) faults() []error {
 	var errs []error
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	switch s.Mechanism {
 	case "":
-		if s.User != "" || s.Password != "" || s.PasswordFile != "" || s.TokenFile != "" || s.OAuth2.TokenURL != "" {
+		if s.Username != "" || s.Password != "" || s.PasswordFile != "" || s.TokenFile != "" || s.OAuth2.TokenURL != "" {
 			fault("sasl.mechanism", "must be set for the other keys of sasl to have an effect")
 		}
 	case sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512:
-		if s.User == "" {
-			fault("sasl.user", "must not be empty with mechanism %s", s.Mechanism)
+		if s.Username == "" {
+			fault("sasl.username", "must not be empty with mechanism %s", s.Mechanism)
 		}
 		if (s.Password == "") == (s.PasswordFile == "") {
 			fault("sasl.password", "must be given with mechanism %s, either here or by password_file", s.Mechanism)
@@ -74,10 +77,9 @@ func (s SASL) faults(readable func(path, file string)) []error {
 	default:
 		errs = append(errs, config.CheckOneOf("sasl.mechanism", s.Mechanism, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))
 	}
-	readable("sasl.password_file", s.PasswordFile)
-	readable("sasl.token_file", s.TokenFile)
-	readable("sasl.oauth2.client_secret_file", s.OAuth2.ClientSecretFile)
-	return errs
+	return append(errs,
+		config.CheckFile("sasl.password_file", s.PasswordFile), config.CheckFile("sasl.token_file", s.TokenFile),
+		config.CheckFile("sasl.oauth2.client_secret_file", s.OAuth2.ClientSecretFile))
 }
 
 func (o OAuth2) faults() []error {
@@ -94,10 +96,8 @@ func (o OAuth2) faults() []error {
 	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
 		errs = append(errs, config.Fault("sasl.oauth2.client_secret", "must be given, either here or by client_secret_file"))
 	}
-	if o.CAFile != "" {
-		if _, err := config.ReadAuthorities(o.CAFile); err != nil {
-			errs = append(errs, config.Fault("sasl.oauth2.ca_file", "must name a readable file of PEM certificates: %s", config.WithoutPath(err)))
-		}
+	if err := config.CheckAuthorities("sasl.oauth2.ca_file", o.CAFile); err != nil {
+		errs = append(errs, err)
 	}
 	return errs
 }
@@ -111,14 +111,14 @@ func (s SASL) apply(conf *sarama.Config) error {
 	conf.Net.SASL.Mechanism = sarama.SASLMechanism(s.Mechanism)
 	if s.Mechanism == sarama.SASLTypeOAuth {
 		token, err := s.token()
-		conf.Net.SASL.TokenProvider = bearer(token)
+		conf.Net.SASL.TokenProvider = tokenProvider(token)
 		return err
 	}
 	password, err := s.password()
 	if err != nil {
 		return err
 	}
-	conf.Net.SASL.User, conf.Net.SASL.Password = s.User, password
+	conf.Net.SASL.User, conf.Net.SASL.Password = s.Username, password
 	switch s.Mechanism {
 	case sarama.SASLTypeSCRAMSHA256:
 		conf.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: xdg.SHA256} }
@@ -145,7 +145,8 @@ func (c *scramClient) Begin(user, password, authzID string) error {
 
 func (c *scramClient) Step(challenge string) (string, error) { return c.conversation.Step(challenge) }
 
-// Done reports whether the exchange is over. A broker that did not prove that it knows the password fails in Step before.
+// Done reports whether the exchange is over. A broker that did not prove that it knows the password
+// fails in Step before.
 func (c *scramClient) Done() bool { return c.conversation.Done() }
 
 // password is that of PLAIN and SCRAM, read from its file where it has one.
@@ -157,7 +158,8 @@ func (s SASL) password() (string, error) {
 	return password.Reveal(), nil
 }
 
-// token returns what gets the token of OAUTHBEARER: the file's, read each time, or the authorization server's, kept until shortly before it expires.
+// token returns a function that gets the token of OAUTHBEARER: from the file, which it reads each
+// time, or from the authorization server, whose token it keeps until shortly before it expires.
 func (s SASL) token() (func() (string, error), error) {
 	if s.TokenFile != "" {
 		return func() (string, error) {
@@ -182,13 +184,13 @@ func (s SASL) token() (func() (string, error), error) {
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	hashed := func(context.Context) (scram.Auth, error) {
 		password, err := s.password()
-		return scram.Auth{User: s.User, Pass: password}, err
+		return scram.Auth{User: s.Username, Pass: password}, err
 	}
 	switch s.Mechanism {
 	case sarama.SASLTypePlaintext:
 		return plain.Plain(func(context.Context) (plain.Auth, error) {
 			password, err := s.password()
-			return plain.Auth{User: s.User, Pass: password}, err
+			return plain.Auth{User: s.Username, Pass: password}, err
 		}), nil
 	case sarama.SASLTypeSCRAMSHA256:
 		return scram.Sha256(hashed), nil
@@ -207,11 +209,11 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	return nil, nil //nolint:nilnil // no mechanism is no fault
 }
 
-// bearer gives sarama its tokens.
-type bearer func() (string, error)
+// tokenProvider gives sarama its tokens.
+type tokenProvider func() (string, error)
 
 // Token implements sarama.AccessTokenProvider.
-func (b bearer) Token() (*sarama.AccessToken, error) {
+func (b tokenProvider) Token() (*sarama.AccessToken, error) {
 	token, err := b()
 	return &sarama.AccessToken{Token: token}, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/trial"
@@ -37,7 +38,8 @@ func file(t *testing.T, text string) string {
 }
 
 func TestSecurity(t *testing.T) {
-	srv := stack.PrivateKafka(t, stack.Secured())
+	const nobody = "127.0.0.1:9" // who connects to the upstream listener is sent there
+	srv := stack.PrivateKafka(t, stack.Secured(), stack.Advertise(nobody))
 	sec := srv.Security()
 	var issued atomic.Int32
 	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +55,7 @@ func TestSecurity(t *testing.T) {
 	t.Cleanup(issuer.Close)
 
 	sasl := func(mechanism string) kafka.Connection {
-		return kafka.Connection{Brokers: []string{sec.SASL}, SASL: kafka.SASL{Mechanism: mechanism, User: sec.User, Password: secret.String(sec.Password)}}
+		return kafka.Connection{Brokers: []string{sec.SASL}, SASL: kafka.SASL{Mechanism: mechanism, Username: sec.User, Password: secret.String(sec.Password)}}
 	}
 	fromFile := sasl("PLAIN")
 	fromFile.SASL.Password, fromFile.SASL.PasswordFile = "", file(t, sec.Password+"\n")
@@ -66,8 +68,8 @@ func TestSecurity(t *testing.T) {
 			SASL: kafka.SASL{Mechanism: "OAUTHBEARER", TokenFile: file(t, unsigned())}},
 		"OAUTHBEARER, OAuth 2": {Brokers: []string{sec.SASL},
 			SASL: kafka.SASL{Mechanism: "OAUTHBEARER", OAuth2: kafka.OAuth2{TokenURL: issuer.URL, ClientID: "me", ClientSecret: "mine"}}},
-		"TLS":  {Brokers: []string{sec.TLS}, TLS: kafka.TLS{Enabled: true, CAFile: sec.CAFile}},
-		"mTLS": {Brokers: []string{sec.MTLS}, TLS: kafka.TLS{Enabled: true, CAFile: sec.CAFile, CertFile: sec.CertFile, KeyFile: sec.KeyFile}},
+		"TLS":  {Brokers: []string{sec.TLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile}}},
+		"mTLS": {Brokers: []string{sec.MTLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile, CertFile: sec.CertFile, KeyFile: sec.KeyFile}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			topic := srv.Topic(t, 1)
@@ -77,25 +79,34 @@ func TestSecurity(t *testing.T) {
 			require.NoError(t, runSink(t, out).send(t, "", &message.Message{Value: []byte("v")}))
 			to := new(shelf)
 			runSource(t, in, to)
-			require.Eventually(t, func() bool { return to.count() == 1 }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return to.count() == 1 }, waitTimeout, 10*time.Millisecond)
 			text, failed := tried(t, in, out)
 			assert.Zero(t, failed, text)
 		})
 	}
 	assert.LessOrEqual(t, issued.Load(), int32(4), "one token serves many connections of a client")
 
+	t.Run("advertised", func(t *testing.T) {
+		topic := srv.Topic(t, 1)
+		out, in := sinkConfig(srv, topic), sourceConfig(srv, topic+"-g", topic)
+		out.Brokers, in.Brokers = []string{srv.Upstream()}, []string{srv.Upstream()}
+		text, failed := tried(t, in, out)
+		assert.Equal(t, 5, failed, text)
+		assert.Regexp(t, `sink\.brokers .*: broker \d+ says that it is at `+nobody+` \(advertised\.listeners\): .*connection refused`, text)
+	})
+
 	wrong := sasl("SCRAM-SHA-256")
 	wrong.SASL.Password = "wrong"
 	plain := sasl("PLAIN")
-	plain.SASL.User = "nobody"
+	plain.SASL.Username = "nobody"
 	for name, way := range map[string]kafka.Connection{
 		"wrong password":     wrong,
 		"wrong user":         plain,
 		"unknown authority":  {Brokers: []string{sec.TLS}, TLS: kafka.TLS{Enabled: true}},
-		"no certificate":     {Brokers: []string{sec.MTLS}, TLS: kafka.TLS{Enabled: true, CAFile: sec.CAFile}},
+		"no certificate":     {Brokers: []string{sec.MTLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile}}},
 		"no TLS":             {Brokers: []string{sec.TLS}},
 		"no credentials":     {Brokers: []string{sec.SASL}},
-		"another's hostname": {Brokers: []string{sec.TLS}, TLS: kafka.TLS{Enabled: true, CAFile: sec.CAFile, ServerName: "elsewhere.example"}},
+		"another's hostname": {Brokers: []string{sec.TLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile, ServerName: "elsewhere.example"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,7 +120,7 @@ func TestSecurity(t *testing.T) {
 			t.Log(text)
 			source, sink := runSource(t, in, new(shelf)), runSink(t, out)
 			for _, r := range []*running{source, sink} {
-				require.Eventually(t, func() bool { _, err := r.last(); return err != nil }, patience, 10*time.Millisecond)
+				require.Eventually(t, func() bool { _, err := r.last(); return err != nil }, waitTimeout, 10*time.Millisecond)
 				_, err := r.last()
 				t.Log(err)
 				require.ErrorContains(t, err, way.Brokers[0])

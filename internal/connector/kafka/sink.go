@@ -13,33 +13,36 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
 // Sink writes messages through one idempotent producer. Its methods are safe for concurrent use.
 //
-// The library keeps what lanes are promised: when it gives up a batch, it gives up everything behind it in the partition as well, and gives a sequence
-// number to something else only once the broker cannot have stored the batch under it. What a lane hands over before it learns of that may be stored
-// first; the lane sends it again behind what failed.
+// The library keeps the order that lanes rely on. When it fails a batch, it fails every later batch
+// of the partition as well. It reuses a sequence number only once the broker cannot have stored the
+// failed batch under it. Messages that a lane sends before it learns of the failure may be stored
+// first; the lane sends them again behind the failed ones.
 type Sink struct {
 	cfg      SinkConfig
 	log      *zap.Logger
-	health   *health
-	patience context.Context // ends when a stop must not wait any longer
+	health   *connector.Health
+	drainCtx context.Context // ends when a stop must not wait any longer
 	messages sync.Pool       // of *outgoing
 
-	started  chan struct{} // closed when there is a client
-	stopping chan struct{} // closed when Run's context has ended
-	missing  chan string   // topics that do not exist and are to be created
-	lost     chan struct{} // told of every failed connection
+	started          chan struct{} // closed when there is a client
+	stopping         chan struct{} // closed when Run's context has ended
+	missing          chan string   // topics that do not exist and are to be created
+	connectionFailed chan struct{} // holds one token after a connection has failed
 
-	// gate is held by all who hand messages over, and alone by whoever sends one by itself, or stops.
-	gate    sync.RWMutex
-	client  *kgo.Client    // nil when the sink has not started, or has stopped
-	pending sync.WaitGroup // messages without an outcome
+	// sendLock is read-held while a message is passed to the client. It is write-held while a
+	// message is sent alone, and while client changes.
+	sendLock sync.RWMutex
+	client   *kgo.Client    // nil when the sink has not started, or has stopped
+	pending  sync.WaitGroup // messages without an outcome
 
-	suspect atomic.Int64 // until when, in Unix nanoseconds, messages are sent one by one; 0 before the first refusal
+	aloneUntil atomic.Int64 // until when, in Unix nanoseconds, messages are sent one by one; 0 before the first refused batch
 }
 
 // outgoing is a message while it is being sent.
@@ -48,22 +51,22 @@ type outgoing struct {
 	partition int32 // of the source
 	alone     bool  // it has a batch of its own
 	done      func(error)
-	finished  func(*kgo.Record, error)
+	onResult  func(*kgo.Record, error)
 }
 
 // NewSink makes a sink. It connects to nothing: see Run. Its error is that of Validate.
-func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
+func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	s := &Sink{
-		cfg: cfg, log: o.Log, health: &health{report: o.Report}, patience: o.Patience,
-		started: make(chan struct{}), stopping: make(chan struct{}), missing: make(chan string, 16), lost: make(chan struct{}, 1),
+		cfg: cfg, log: o.Log, health: connector.NewHealth(o.Report), drainCtx: o.DrainContext,
+		started: make(chan struct{}), stopping: make(chan struct{}), missing: make(chan string, 16), connectionFailed: make(chan struct{}, 1),
 	}
 	s.messages.New = func() any {
 		m := new(outgoing)
-		m.finished = func(_ *kgo.Record, err error) { s.finished(m, err) }
+		m.onResult = func(_ *kgo.Record, err error) { s.onResult(m, err) }
 		return m
 	}
 	return s, nil
@@ -79,7 +82,8 @@ func (s *Sink) PlaceName(to string) string {
 	return message.PlaceName(system, s.cfg.Cluster, to)
 }
 
-// Send hands m over, see lane.Sink. A message is refused that is too large, or whose topic, time or partition Kafka cannot take.
+// Send hands m over, see lane.Sink. A message is refused that is too large, or whose topic, time or
+// partition Kafka cannot take.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
 	if to == "" {
 		to = s.cfg.Topic
@@ -99,42 +103,45 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 	}
 	o := s.outgoing(to, m, done)
 	if size := sizeOf(&o.record); size > int64(s.cfg.MaxMessageBytes) {
-		s.passOn(o, lane.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
+		s.complete(o, lane.Refuse(tooLarge, fmt.Errorf("the message has %d bytes, max_message_bytes is %d", size, int64(s.cfg.MaxMessageBytes))))
 		return
 	}
-	if until := s.suspect.Load(); until > 0 && time.Now().UnixNano() < until {
+	if until := s.aloneUntil.Load(); until > 0 && time.Now().UnixNano() < until {
 		s.sendAlone(ctx, o)
 		return
 	}
-	s.gate.RLock()
-	defer s.gate.RUnlock()
+	s.sendLock.RLock()
+	defer s.sendLock.RUnlock()
 	s.produce(o)
 }
 
-// produce is called with the gate held. The message's context is nobody's: once it is on the wire it has to be waited for.
+// produce passes o to the client. A sent record cannot be cancelled, so it has no context of the
+// caller's. sendLock is held.
 func (s *Sink) produce(o *outgoing) {
 	if s.client == nil {
-		s.passOn(o, errStopped)
+		s.complete(o, errStopped)
 		return
 	}
 	s.pending.Add(1)
-	s.client.Produce(context.Background(), &o.record, o.finished)
+	s.client.Produce(context.Background(), &o.record, o.onResult)
 }
 
-// sendAlone gives o a batch of its own: nothing else is on the way before its outcome.
+// sendAlone sends o in a batch of its own. It waits for the result, so that nothing else is in
+// flight meanwhile, unless ctx ends first.
 func (s *Sink) sendAlone(ctx context.Context, o *outgoing) {
-	s.gate.Lock()
-	defer s.gate.Unlock()
+	s.sendLock.Lock()
+	defer s.sendLock.Unlock()
 	if err := s.flush(ctx); err != nil {
-		s.passOn(o, err)
+		s.complete(o, err)
 		return
 	}
 	o.alone = true
 	s.produce(o)
-	_ = s.flush(ctx) // cut short, its outcome comes later
+	_ = s.flush(ctx) // when it fails, onResult is called later
 }
 
-// flush waits until all that was handed over has its outcome, ctx ends, or the sink is stopped. It is called with the gate held.
+// flush waits until every produced message has its result, ctx ends, or the sink stops. sendLock is
+// held.
 func (s *Sink) flush(ctx context.Context) error {
 	if s.client == nil {
 		return errStopped
@@ -151,7 +158,8 @@ func (s *Sink) flush(ctx context.Context) error {
 	return s.client.Flush(ctx)
 }
 
-// check refuses what would fail a whole batch, or never get as far as a broker.
+// check refuses a message without a valid topic, or without the partition that partition source
+// needs.
 func (s *Sink) check(to string, m *message.Message) error {
 	if to == "" {
 		return lane.Refuse(noTopic, errors.New("the route names no topic, and the sink has none"))
@@ -180,7 +188,8 @@ func (s *Sink) outgoing(to string, m *message.Message, done func(error)) *outgoi
 	return o
 }
 
-// timestamp is the record's: the present for a time that a record cannot have, which a header of the record then holds, and for none.
+// timestamp is the record's timestamp. The zero time lets the library use the present: for a message
+// without a time, and for a time that a record cannot have, which a header then holds.
 func timestamp(t time.Time) time.Time {
 	if ms := t.UnixMilli(); ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
 		return time.Time{}
@@ -188,8 +197,8 @@ func timestamp(t time.Time) time.Time {
 	return t
 }
 
-// passOn gives o back and passes its outcome on.
-func (s *Sink) passOn(o *outgoing, outcome error) {
+// complete returns o to the pool and calls its done with outcome.
+func (s *Sink) complete(o *outgoing, outcome error) {
 	done, kept := o.done, o.record.Headers
 	clear(kept)
 	o.record, o.done = kgo.Record{}, nil
@@ -201,114 +210,116 @@ func (s *Sink) passOn(o *outgoing, outcome error) {
 }
 
 const (
-	// aloneFor is how long messages are sent one by one after a batch was refused.
-	aloneFor = 5 * time.Second
-	// flushTimeout is how long the brokers' answers are waited for at the stop.
+	// aloneDuration is how long messages are sent one by one after a batch was refused.
+	aloneDuration = 5 * time.Second
+	// flushTimeout is how long a stop waits for the brokers' answers.
 	flushTimeout = 10 * time.Second
 )
 
-// Run connects, and connects again for ever, until ctx ends. Then what was taken is flushed, for ten seconds at most, every done is called, and it returns
-// nil. It is called once.
+// Run connects, and connects again for ever, until ctx ends. Then it flushes the messages that it
+// has, for flushTimeout at most. When it returns nil, every done has been called. It is called once.
 func (s *Sink) Run(ctx context.Context) error {
 	context.AfterFunc(ctx, func() { close(s.stopping) })
-	var pause backoff
+	pause := connector.Reconnect()
 	client, err := s.newClient()
 	for err != nil { // a file that has become unreadable
-		s.health.trouble(s.cfg.trouble(err))
-		if !pause.wait(ctx) {
+		s.health.Set(connector.Connection, s.cfg.withBrokers(err))
+		if !pause.Wait(ctx) {
 			return nil
 		}
 		client, err = s.newClient()
 	}
-	s.gate.Lock()
+	s.sendLock.Lock()
 	s.client = client
-	s.gate.Unlock()
+	s.sendLock.Unlock()
 	close(s.started)
 
-	s.attend(ctx, client)
+	s.superviseConnection(ctx, client)
 
-	s.gate.Lock()
+	s.sendLock.Lock()
 	s.client = nil
-	s.gate.Unlock()
-	patience, cancel := context.WithTimeout(s.patience, flushTimeout)
+	s.sendLock.Unlock()
+	drain, cancel := context.WithTimeout(s.drainCtx, flushTimeout)
 	defer cancel()
-	_ = client.Flush(patience) // what is left fails when the client is closed
+	_ = client.Flush(drain) // what is left fails when the client is closed
 	client.Close()
 	s.pending.Wait()
 	return nil
 }
 
-// attend watches the connection and creates missing topics until ctx ends.
-func (s *Sink) attend(ctx context.Context, client *kgo.Client) {
-	var pause backoff
+// superviseConnection checks the connection and creates missing topics until ctx ends.
+func (s *Sink) superviseConnection(ctx context.Context, client *kgo.Client) {
+	pause := connector.Reconnect()
 	for {
 		began := time.Now()
 		if err := client.Ping(ctx); err == nil {
-			s.health.well()
-			if !s.untilLost(ctx, client) {
+			s.health.Set(connector.Connection, nil)
+			if !s.createTopicsUntilLost(ctx, client) {
 				return
 			}
 		} else if ctx.Err() == nil {
-			s.health.trouble(s.cfg.trouble(err))
+			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
 		}
-		if time.Since(began) > time.Minute {
-			pause.reset()
-		}
-		if !pause.wait(ctx) {
+		pause.Held(time.Since(began))
+		if !pause.Wait(ctx) {
 			return
 		}
 	}
 }
 
-// untilLost creates missing topics until a connection fails. It returns false when ctx ended.
-func (s *Sink) untilLost(ctx context.Context, client *kgo.Client) bool {
+// createTopicsUntilLost creates missing topics until a connection fails. It returns false when ctx
+// ended.
+func (s *Sink) createTopicsUntilLost(ctx context.Context, client *kgo.Client) bool {
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-s.lost:
+		case <-s.connectionFailed:
 			return true
 		case topic := <-s.missing:
 			if err := s.create(ctx, client, topic); err != nil {
-				s.health.trouble(s.cfg.trouble(fmt.Errorf("cannot create topic %s: %w", topic, err)))
+				s.health.Set(connector.Connection, s.cfg.withBrokers(fmt.Errorf("cannot create topic %s: %w", topic, err)))
 			}
 		}
 	}
 }
 
-// finished draws the consequences of what became of a message. The library calls it for one message at a time.
-func (s *Sink) finished(o *outgoing, err error) {
+// onResult completes a message with the library's result. The library calls it for one message at a
+// time.
+func (s *Sink) onResult(o *outgoing, err error) {
 	defer s.pending.Done()
 	switch {
 	case err == nil:
-		if s.health.ill.Load() {
-			s.health.well()
+		if s.health.Unhealthy() {
+			s.health.Set(connector.Connection, nil)
 		}
 	case errors.Is(err, kgo.ErrClientClosed):
 		err = errStopped
 	case s.cfg.Partition == partitionSource && o.record.Partition < 0:
-		// The partitioner found no such partition. To look again takes a request, which must not hold up the outcomes of others.
-		s.pending.Go(func() { s.passOn(o, s.outOfRange(o)) })
+		// The partitioner found no such partition. checkPartition sends a request, which must not
+		// block the results of other messages.
+		s.pending.Go(func() { s.complete(o, s.checkPartition(o)) })
 		return
 	default:
-		err = s.outcome(o, fmt.Errorf("topic %s: %w", o.record.Topic, err))
+		err = s.classifyFailure(o, fmt.Errorf("topic %s: %w", o.record.Topic, err))
 	}
-	s.passOn(o, err)
+	s.complete(o, err)
 }
 
-// outcome tells the lane whether a failure is final, and the operator if it is not.
-func (s *Sink) outcome(o *outgoing, err error) error {
-	suspect, outcome := verdict(err, o.alone)
+// classifyFailure returns the error for the lane: a refusal, if no repetition would help. Otherwise
+// it reports the failure, creates a missing topic, or has messages sent one by one.
+func (s *Sink) classifyFailure(o *outgoing, err error) error {
+	suspect, outcome := classify(err, o.alone)
 	if _, refused := lane.Refused(outcome); refused {
 		return outcome
 	}
 	if suspect {
-		if s.suspect.Swap(time.Now().Add(aloneFor).UnixNano()) < time.Now().UnixNano() {
+		if s.aloneUntil.Swap(time.Now().Add(aloneDuration).UnixNano()) < time.Now().UnixNano() {
 			s.log.Warn("messages are sent one by one for a while, because a batch was refused", zap.Error(err))
 		}
 		return outcome
 	}
-	s.health.trouble(s.cfg.trouble(err))
+	s.health.Set(connector.Connection, s.cfg.withBrokers(err))
 	if s.cfg.MissingTopic == missingCreate && errors.Is(err, kerr.UnknownTopicOrPartition) {
 		select {
 		case s.missing <- o.record.Topic:

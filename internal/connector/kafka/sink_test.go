@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
@@ -66,7 +67,7 @@ func TestPartitionAddedBehindTheSink(t *testing.T) {
 	admin, err := sarama.NewClusterAdminFromClient(c)
 	require.NoError(t, err)
 	require.NoError(t, admin.CreatePartitions(topic, 2, nil, false))
-	require.Eventually(t, func() bool { return sink.send(t, "", second) == nil }, patience/6, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return sink.send(t, "", second) == nil }, waitTimeout/6, 100*time.Millisecond)
 	require.NoError(t, c.RefreshMetadata(topic))
 	assert.Equal(t, "v", string(stored(t, c, topic, 1, 1)[0].Value))
 }
@@ -94,7 +95,7 @@ func TestOnlyTheMessageThatIsTooLargeForTheTopicIsRefused(t *testing.T) {
 		}
 		require.NoError(t, l.Offer(t.Context(), &message.Message{Value: fmt.Appendf(nil, "%d %s", i, strings.Repeat("x", size)), From: message.From{Offset: i}}, i))
 	}
-	require.Eventually(t, func() bool { return committed.Load() == count-1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return committed.Load() == count-1 }, waitTimeout, 10*time.Millisecond)
 	for range 2 {
 		refused = append(refused, <-dead)
 	}
@@ -152,15 +153,16 @@ func TestMissingTopic(t *testing.T) {
 
 	cfg.MissingTopic, cfg.CreatePartitions = "create", 3
 	creating := runSink(t, cfg)
-	require.Eventually(t, func() bool { return creating.send(t, "", m) == nil }, patience, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return creating.send(t, "", m) == nil }, waitTimeout, 100*time.Millisecond)
 	creating.awaitWell(t)
 	require.NoError(t, c.RefreshMetadata(topic))
 	assert.Len(t, partitionsOf(c, topic), 3)
-	require.Eventually(t, func() bool { return sink.send(t, "", m) == nil }, patience, 100*time.Millisecond, "the one that waits finds it")
+	require.Eventually(t, func() bool { return sink.send(t, "", m) == nil }, waitTimeout, 100*time.Millisecond, "the one that waits finds it")
 	sink.awaitWell(t)
 }
 
-// Without a broker a message is kept until the sink stops, and one that comes before Run waits as long as its context.
+// Without a broker a message is kept until the sink stops, and one that comes before Run waits as
+// long as its context.
 func TestSendWithoutConnection(t *testing.T) {
 	cfg := kafka.DefaultSinkConfig()
 	cfg.Brokers, cfg.Topic = []string{"127.0.0.1:1"}, "t"
@@ -168,7 +170,7 @@ func TestSendWithoutConnection(t *testing.T) {
 	outcomes := make(chan error, 2)
 	note := func(err error) { outcomes <- err }
 	sink.sink.Send(t.Context(), "", &message.Message{}, note)
-	require.Eventually(t, func() bool { _, err := sink.last(); return err != nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := sink.last(); return err != nil }, waitTimeout, 10*time.Millisecond)
 	_, err := sink.last()
 	require.ErrorContains(t, err, "127.0.0.1:1")
 	require.NoError(t, sink.stop(t))
@@ -176,7 +178,7 @@ func TestSendWithoutConnection(t *testing.T) {
 	sink.sink.Send(t.Context(), "", &message.Message{}, note)
 	require.Error(t, <-outcomes, "after Run")
 
-	idle, err := kafka.NewSink(cfg, kafka.Options{})
+	idle, err := kafka.NewSink(cfg, connector.Options{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -208,7 +210,7 @@ func TestStopUnderLoad(t *testing.T) {
 			}
 		}()
 	}
-	require.Eventually(t, func() bool { return kept.Load() > 1000 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return kept.Load() > 1000 }, waitTimeout, time.Millisecond)
 	require.NoError(t, sink.stop(t))
 	cancel()
 	for _, end := range ended {
@@ -238,16 +240,16 @@ func TestBrokerRestartLosesNothing(t *testing.T) {
 	}()
 	for range 2 {
 		before := committed.Load()
-		require.Eventually(t, func() bool { return committed.Load() > before+2000 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return committed.Load() > before+2000 }, waitTimeout, 10*time.Millisecond)
 		require.NoError(t, srv.Kill())
-		require.Eventually(t, func() bool { _, err := sink.last(); return err != nil }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { _, err := sink.last(); return err != nil }, waitTimeout, 10*time.Millisecond)
 		require.NoError(t, srv.Start(t.Context()))
 		sink.awaitWell(t)
 	}
 	restarted.Store(true)
 	count := int(<-offered)
-	require.Eventually(t, func() bool { return committed.Load() == int64(count)-1 }, patience, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return distinct(to) == count }, patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return committed.Load() == int64(count)-1 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return distinct(to) == count }, waitTimeout, 50*time.Millisecond)
 	var list []*sarama.ConsumerMessage
 	for _, m := range to.messages() {
 		list = append(list, &sarama.ConsumerMessage{Value: m.Value})

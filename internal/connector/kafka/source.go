@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 )
 
@@ -21,57 +22,56 @@ import (
 type Source struct {
 	cfg    SourceConfig
 	log    *zap.Logger
-	health *health
+	health *connector.Health
 	gaps   *prometheus.CounterVec
-	// patience ends when a stop must not wait any longer.
-	patience context.Context
+	// drainCtx ends when a stop must not wait any longer.
+	drainCtx context.Context
 
-	mu      sync.Mutex
-	client  sarama.Client           // nil while there is no connection
-	missing error                   // topics that do not exist
-	claims  map[*claimed]struct{}   // the partitions that this process has at present
-	open    atomic.Int64            // how many they are
-	kinds   map[string]topicSetting // what is known of topics
+	mu            sync.Mutex
+	client        sarama.Client                  // nil while there is no connection
+	missing       error                          // topics that do not exist
+	claims        map[*claimedPartition]struct{} // the partitions that this process has at present
+	claimCount    atomic.Int64                   // len(claims)
+	topicSettings map[string]topicSetting        // settings that settingOf has read
 }
 
 // NewSource makes a source. It connects to nothing: see Run. Its error is that of Validate.
-func NewSource(cfg SourceConfig, o Options) (*Source, error) {
+func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	return &Source{
-		cfg:      cfg,
-		log:      o.Log,
-		health:   &health{report: o.Report},
-		gaps:     o.Metrics.gaps,
-		patience: o.Patience,
-		claims:   make(map[*claimed]struct{}),
-		kinds:    make(map[string]topicSetting),
+		cfg:           cfg,
+		log:           o.Log,
+		health:        connector.NewHealth(o.Report),
+		gaps:          gapsCounter(o.Metrics),
+		drainCtx:      o.DrainContext,
+		claims:        make(map[*claimedPartition]struct{}),
+		topicSettings: make(map[string]topicSetting),
 	}, nil
 }
 
 var errTopicsChanged = errors.New("the topics to read have changed")
 
-// Run reads until ctx ends, then gives its partitions up in good order and returns nil. It connects again, for ever, when the connection is lost. The
-// one error that it returns is a *GapError, with on_gap fail. It is called once.
+// Run reads until ctx ends, then drains its lanes, leaves the group and returns nil. It connects
+// again, for ever, when the connection is lost. It returns an error only with on_gap fail: a
+// *GapError. It is called once.
 func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
-	var pause backoff
+	pause := connector.Reconnect()
 	for {
 		began := time.Now()
 		err := s.connect(ctx, lanes)
 		var gap *GapError
 		if errors.As(err, &gap) {
-			s.health.trouble(s.cfg.trouble(err))
+			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
 			return err
 		}
 		if ctx.Err() == nil && err != nil {
-			s.health.trouble(s.cfg.trouble(err))
+			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
 		}
-		if time.Since(began) > time.Minute {
-			pause.reset()
-		}
-		if !pause.wait(ctx) {
+		pause.Held(time.Since(began))
+		if !pause.Wait(ctx) {
 			return nil
 		}
 	}
@@ -94,9 +94,9 @@ func (s *Source) connect(ctx context.Context, lanes *lane.Set) (err error) {
 		return err
 	}
 	var listeners sync.WaitGroup
-	listeners.Go(func() { s.listen(group.Errors()) })
+	listeners.Go(func() { s.reportErrors(group.Errors()) })
 	defer func() {
-		_ = group.Close() // leaving the group fails when the broker is away; the group then notices by itself
+		_ = group.Close() // leaving the group fails when the broker is unavailable; the group then notices by itself
 		listeners.Wait()
 	}()
 	s.mu.Lock()
@@ -115,7 +115,7 @@ func (s *Source) connect(ctx context.Context, lanes *lane.Set) (err error) {
 	return nil
 }
 
-// join reads the topics that there are now, until they change or the session ends otherwise.
+// join consumes the topics that exist now, until they change or the session ends otherwise.
 func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.ConsumerGroup, lanes *lane.Set) error {
 	topics, err := s.discover(client)
 	if err != nil {
@@ -124,12 +124,12 @@ func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.Co
 	session, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	if len(topics) == 0 {
-		s.await(session, client, topics, end)
+		s.watchTopics(session, client, topics, end)
 		return nil
 	}
 	var watch sync.WaitGroup
-	watch.Go(func() { s.await(session, client, topics, end) })
-	err = group.Consume(session, names(topics), &member{source: s, client: client, group: group, lanes: lanes, end: end})
+	watch.Go(func() { s.watchTopics(session, client, topics, end) })
+	err = group.Consume(session, names(topics), &member{source: s, client: client, group: group, lanes: lanes, endSession: end})
 	cause := context.Cause(session)
 	end(nil)
 	watch.Wait()
@@ -142,14 +142,15 @@ func (s *Source) join(ctx context.Context, client sarama.Client, group sarama.Co
 	case err != nil:
 		return fmt.Errorf("group %s: %w", s.cfg.Group, err)
 	}
-	// The session ended by itself: a broker is away, or the group has dropped this member.
-	var pause backoff
-	pause.wait(ctx)
+	// The session ended by itself: a broker is unavailable, or the group has dropped this member.
+	pause := connector.Reconnect()
+	pause.Wait(ctx)
 	return nil
 }
 
-// await ends the session when the topics have changed. It also notices that trouble is over.
-func (s *Source) await(ctx context.Context, client sarama.Client, topics map[string]sarama.Uuid, end context.CancelCauseFunc) {
+// watchTopics ends the session when the topics have changed. It also reports when the source is
+// healthy again.
+func (s *Source) watchTopics(ctx context.Context, client sarama.Client, topics map[string]sarama.Uuid, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	last := time.Now()
@@ -159,44 +160,44 @@ func (s *Source) await(ctx context.Context, client sarama.Client, topics map[str
 			return
 		case <-ticker.C:
 		}
-		if troubled := s.health.quietFor(3 * time.Second); !troubled && time.Since(last) < s.cfg.DiscoverEvery {
+		if failing := s.health.QuietFor(3 * time.Second); !failing && time.Since(last) < s.cfg.DiscoverEvery {
 			continue
 		}
 		last = time.Now()
 		now, err := s.discover(client)
 		if err != nil {
-			s.health.trouble(s.cfg.trouble(err))
+			s.health.Set(connector.Connection, s.cfg.withBrokers(err))
 			continue
 		}
 		if !sameTopics(topics, now) {
 			end(errTopicsChanged)
 			return
 		}
-		if s.health.quietFor(3 * time.Second) {
-			s.well()
+		if s.health.QuietFor(3 * time.Second) {
+			s.reportHealthy()
 		}
 	}
 }
 
-// well reports that all is well unless topics are missing.
-func (s *Source) well() {
+// reportHealthy reports that the source is healthy unless topics are missing.
+func (s *Source) reportHealthy() {
 	s.mu.Lock()
 	missing := s.missing
 	s.mu.Unlock()
 	if missing != nil {
-		s.health.trouble(s.cfg.trouble(missing))
+		s.health.Set(connector.Connection, s.cfg.withBrokers(missing))
 		return
 	}
-	s.health.well()
+	s.health.Set(connector.Connection, nil)
 }
 
-// listen reports what goes wrong within a session.
-func (s *Source) listen(errs <-chan error) {
+// reportErrors reports the errors of a session.
+func (s *Source) reportErrors(errs <-chan error) {
 	for err := range errs {
 		if errors.Is(err, sarama.ErrOffsetOutOfRange) || errors.Is(err, context.Canceled) {
-			continue // what the one means is found out when the claim is made anew; the other is a stop
+			continue // checkGap handles an offset out of range at the next claim; Canceled is a stop
 		}
-		s.health.trouble(s.cfg.trouble(err))
+		s.health.Set(connector.Connection, s.cfg.withBrokers(err))
 	}
 }
 
@@ -241,7 +242,7 @@ func (s *Source) discover(client sarama.Client) (map[string]sarama.Uuid, error) 
 		s.missing = nil
 	}
 	if s.missing != nil {
-		s.health.trouble(s.cfg.trouble(s.missing))
+		s.health.Set(connector.Connection, s.cfg.withBrokers(s.missing))
 	}
 	return found, nil
 }
@@ -255,7 +256,7 @@ func names(topics map[string]sarama.Uuid) []string {
 	return list
 }
 
-// sameTopics also tells a topic from another of its name that was made after it was deleted.
+// sameTopics compares names and ids: a topic that was deleted and created again is another topic.
 func sameTopics(a, b map[string]sarama.Uuid) bool {
 	if len(a) != len(b) {
 		return false

@@ -36,7 +36,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	to := new(shelf)
 	source := runSource(t, sourceConfig(srv, topic+"-g", topic), to)
-	require.Eventually(t, func() bool { return to.count() == 5 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 5 }, waitTimeout, 10*time.Millisecond)
 	got := to.messages()
 	assert.Equal(t, "k", string(got[0].Key))
 	assert.Equal(t, "v", string(got[0].Value))
@@ -57,7 +57,7 @@ func TestRoundTrip(t *testing.T) {
 	assert.Equal(t, origin, got[4].Origin)
 	assert.Equal(t, []string{"one"}, got[4].Hops)
 	source.awaitWell(t)
-	require.Eventually(t, func() bool { lag, err := source.source.Lag(t.Context()); return err == nil && lag == 0 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { lag, err := source.source.Lag(t.Context()); return err == nil && lag == 0 }, waitTimeout, 20*time.Millisecond)
 	require.NoError(t, source.stop(t))
 	assert.EqualValues(t, 5, committed(t, client(t, srv), topic+"-g", topic, 0))
 }
@@ -68,11 +68,12 @@ func TestTheBrokersTimeIsKnownForWhatItIs(t *testing.T) {
 	put(t, client(t, srv), topic, 0, 0, 1)
 	to := new(shelf)
 	runSource(t, sourceConfig(srv, topic+"-g", topic), to)
-	require.Eventually(t, func() bool { return to.count() == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 1 }, waitTimeout, 10*time.Millisecond)
 	assert.WithinDuration(t, time.Now(), to.messages()[0].From.Stored, time.Minute)
 }
 
-// Nothing past the first message that is not stored may be committed, and a successor goes on from there.
+// Nothing past the first message that is not stored may be committed, and a successor goes on from
+// there.
 func TestCommitsTheWatermarkOnly(t *testing.T) {
 	srv := stack.Kafka(t)
 	c := client(t, srv)
@@ -83,8 +84,8 @@ func TestCommitsTheWatermarkOnly(t *testing.T) {
 	cfg := sourceConfig(srv, group, topic)
 	cfg.DrainTimeout = 500 * time.Millisecond
 	first := runSource(t, cfg, to)
-	require.Eventually(t, func() bool { return to.count() == 99 && to.withheld() == 1 }, patience, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return committed(t, c, group, topic, 0) == 40 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 99 && to.withheld() == 1 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return committed(t, c, group, topic, 0) == 40 }, waitTimeout, 10*time.Millisecond)
 	lag, err := first.source.Lag(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 60, lag)
@@ -93,7 +94,7 @@ func TestCommitsTheWatermarkOnly(t *testing.T) {
 
 	again := new(shelf)
 	runSource(t, cfg, again)
-	require.Eventually(t, func() bool { return again.count() == 60 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return again.count() == 60 }, waitTimeout, 10*time.Millisecond)
 	assert.Equal(t, wanted(0, 40, 60), again.values())
 	to.deny()
 }
@@ -113,19 +114,19 @@ func TestRebalance(t *testing.T) {
 		sent += 50
 	}
 	produce()
-	require.Eventually(t, func() bool { return one.count() == 200 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return one.count() == 200 }, waitTimeout, 10*time.Millisecond)
 	for range 3 {
 		before := other.count()
 		second := runSource(t, cfg, other)
 		require.Eventually(t, func() bool {
 			produce()
 			return other.count() > before
-		}, patience, 200*time.Millisecond, "the second member gets partitions")
+		}, waitTimeout, 200*time.Millisecond, "the second member gets partitions")
 		produce()
 		require.NoError(t, second.stop(t))
 		produce()
 	}
-	require.Eventually(t, func() bool { return one.count()+other.count() >= 4*sent }, patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return one.count()+other.count() >= 4*sent }, waitTimeout, 50*time.Millisecond)
 	assertAll(t, 4, sent, one, other)
 	assert.Equal(t, 4*sent, one.count()+other.count(), "partitions change hands in good order: nothing comes twice")
 }
@@ -159,9 +160,9 @@ func TestPartitionsAdded(t *testing.T) {
 	admin, err := sarama.NewClusterAdminFromClient(c)
 	require.NoError(t, err)
 	require.NoError(t, admin.CreatePartitions(topic, 3, nil, false))
-	require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil && len(partitionsOf(c, topic)) == 3 }, patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil && len(partitionsOf(c, topic)) == 3 }, waitTimeout, 50*time.Millisecond)
 	put(t, c, topic, 2, 0, 10)
-	require.Eventually(t, func() bool { return to.count() == 10 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 10 }, waitTimeout, 20*time.Millisecond)
 	assert.Equal(t, wanted(2, 0, 10), to.values())
 }
 
@@ -179,7 +180,7 @@ func TestPatternFindsNewTopics(t *testing.T) {
 	create := func(name string) {
 		require.NoError(t, admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1}, false))
 		t.Cleanup(func() { _ = admin.DeleteTopic(name) })
-		require.Eventually(t, func() bool { return c.RefreshMetadata(name) == nil }, patience, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return c.RefreshMetadata(name) == nil }, waitTimeout, 20*time.Millisecond)
 		put(t, c, name, 0, 0, 1)
 	}
 	cfg := sourceConfig(srv, stem+"-g")
@@ -189,12 +190,12 @@ func TestPatternFindsNewTopics(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := source.last()
 		return err != nil && strings.Contains(err.Error(), "no topic matches")
-	}, patience, 20*time.Millisecond)
+	}, waitTimeout, 20*time.Millisecond)
 	create(stem + "-in-a")
-	require.Eventually(t, func() bool { return to.count() == 1 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 1 }, waitTimeout, 20*time.Millisecond)
 	create(stem + "-out-a")
 	create(stem + "-in-b")
-	require.Eventually(t, func() bool { return to.count() == 2 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 2 }, waitTimeout, 20*time.Millisecond)
 	var topics []string
 	for _, m := range to.messages() {
 		topics = append(topics, m.From.Topic)
@@ -209,7 +210,7 @@ func TestAMissingTopicIsNamedAndHoldsUpNoOther(t *testing.T) {
 	put(t, client(t, srv), topic, 0, 0, 3)
 	to := new(shelf)
 	source := runSource(t, sourceConfig(srv, topic+"-g", topic, topic+"-absent"), to)
-	require.Eventually(t, func() bool { return to.count() == 3 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 3 }, waitTimeout, 20*time.Millisecond)
 	_, err := source.last()
 	assert.ErrorContains(t, err, topic+"-absent")
 }
@@ -225,7 +226,7 @@ func TestAStuckPartitionHoldsUpNoOther(t *testing.T) {
 	cfg.BufferBytes = 1 << 20
 	cfg.DrainTimeout = 500 * time.Millisecond
 	source := runSource(t, cfg, to)
-	require.Eventually(t, func() bool { return to.withheld() == 5_000 }, patience, 10*time.Millisecond, "the lane is full")
+	require.Eventually(t, func() bool { return to.withheld() == 5_000 }, waitTimeout, 10*time.Millisecond, "the lane is full")
 	for i := range 5 {
 		put(t, c, topic, 1, i, 1)
 		require.Eventually(t, func() bool { return to.count() == i+1 }, 3*time.Second, time.Millisecond)
@@ -244,7 +245,7 @@ func TestGap(t *testing.T) {
 		t.Helper()
 		to := new(shelf)
 		source := runSource(t, cfg, to)
-		require.Eventually(t, func() bool { return to.count() == count }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return to.count() == count }, waitTimeout, 10*time.Millisecond)
 		require.NoError(t, source.stop(t))
 	}
 	trim := func(t *testing.T, topic string) {
@@ -257,8 +258,8 @@ func TestGap(t *testing.T) {
 		require.NoError(t, admin.DeleteTopic(topic))
 		require.Eventually(t, func() bool {
 			return admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1}, false) == nil
-		}, patience, 50*time.Millisecond)
-		require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil }, patience, 20*time.Millisecond)
+		}, waitTimeout, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil }, waitTimeout, 20*time.Millisecond)
 	}
 
 	t.Run("trimmed, alarm", func(t *testing.T) {
@@ -269,9 +270,9 @@ func TestGap(t *testing.T) {
 		trim(t, topic)
 		to := new(shelf)
 		runSource(t, cfg, to)
-		require.Eventually(t, func() bool { return to.count() == 5 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return to.count() == 5 }, waitTimeout, 10*time.Millisecond)
 		assert.Equal(t, wanted(0, 25, 5), to.values())
-		require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == 30 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == 30 }, waitTimeout, 10*time.Millisecond)
 	})
 	t.Run("trimmed, fail", func(t *testing.T) {
 		topic := srv.Topic(t, 1)
@@ -288,7 +289,7 @@ func TestGap(t *testing.T) {
 			var gap *kafka.GapError
 			require.ErrorAs(t, err, &gap)
 			assert.Equal(t, kafka.GapError{Topic: topic, Committed: 10, Oldest: 25, Newest: 30}, *gap)
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Fatal("it goes on")
 		}
 		assert.Zero(t, to.count())
@@ -304,9 +305,9 @@ func TestGap(t *testing.T) {
 			put(t, c, topic, 0, 100, refill)
 			to := new(shelf)
 			runSource(t, cfg, to)
-			require.Eventually(t, func() bool { return to.count() == refill }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return to.count() == refill }, waitTimeout, 10*time.Millisecond)
 			assert.Equal(t, wanted(0, 100, refill), to.values())
-			require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == int64(refill) }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == int64(refill) }, waitTimeout, 10*time.Millisecond)
 		})
 	}
 }
@@ -336,19 +337,19 @@ func TestAbortedTransactionsAreLeftOut(t *testing.T) {
 	cfg := sourceConfig(srv, topic+"-g", topic)
 	to := new(shelf)
 	runSource(t, cfg, to)
-	require.Eventually(t, func() bool { return to.count() == 2 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 2 }, waitTimeout, 10*time.Millisecond)
 	assert.Equal(t, []string{"kept", "kept too"}, to.values())
 	cfg.Group, cfg.IsolationLevel = topic+"-h", "read_uncommitted"
 	all := new(shelf)
 	runSource(t, cfg, all)
-	require.Eventually(t, func() bool { return all.count() == 3 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return all.count() == 3 }, waitTimeout, 10*time.Millisecond)
 }
 
 func TestSourceEndsWithItsContextWhereverItIs(t *testing.T) {
 	cfg := kafka.DefaultSourceConfig()
 	cfg.Brokers, cfg.Group, cfg.Topics = []string{"127.0.0.1:1"}, "g", []string{"t"}
 	source := runSource(t, cfg, new(shelf))
-	require.Eventually(t, func() bool { _, err := source.last(); return err != nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := source.last(); return err != nil }, waitTimeout, 10*time.Millisecond)
 	_, err := source.last()
 	assert.ErrorContains(t, err, "127.0.0.1:1")
 	_, err = source.source.Lag(t.Context())

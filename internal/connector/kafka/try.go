@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -18,27 +20,68 @@ import (
 const (
 	mayRead  = 1 << 3
 	mayWrite = 1 << 4
-	// notTold is in place of operations that a broker does not tell.
-	notTold = math.MinInt32
+	// unknownOperations is what a broker answers that does not list the allowed operations.
+	unknownOperations = math.MinInt32
 )
 
-// offsetsTopic is where groups are kept. Brokers make it for the first one who asks for a group.
+// offsetsTopic stores the offsets of groups. Brokers create it at the first request for a group.
 const offsetsTopic = "__consumer_offsets"
 
-// Try finds out whether the cluster can be connected to; path is the section's. then has what is tried behind it.
+// Try finds out whether the cluster can be connected to; path is the section's. then has what is
+// tried behind it.
 func (c Connection) Try(path string, then func(*kgo.Client) []trial.Trial) (t trial.Trial, end func()) {
 	t.Name = path + ".brokers " + strings.Join(c.Brokers, ",")
 	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	client, err := c.plainClient()
 	if err != nil {
-		t.Try = func(context.Context) error { return err }
-		return t, func() {}
+		return trial.Of(t.Name, err), func() {}
 	}
-	t.Try = func(ctx context.Context) error { return explained(client.Ping(ctx)) }
+	t.Try = func(ctx context.Context) error {
+		if err := client.Ping(ctx); err != nil {
+			return explainEOF(err)
+		}
+		return reachable(ctx, client)
+	}
 	if then != nil {
 		t.Then = then(client)
 	}
 	return t, client.Close
+}
+
+// lookTime bounds how long brokers are waited for: less than a trial, which has to say which of
+// them do not answer.
+const lookTime = trial.Timeout * 3 / 5
+
+// reachable returns why the brokers cannot be connected to where they say that they are. It is a
+// note when some can.
+func reachable(ctx context.Context, client *kgo.Client) error {
+	request := kmsg.NewPtrMetadataRequest()
+	request.Topics = []kmsg.MetadataRequestTopic{} // none, and not all
+	response, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return explainEOF(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	unreachable := make([]error, len(response.Brokers))
+	var all sync.WaitGroup
+	for i, b := range response.Brokers {
+		all.Go(func() {
+			if _, err := client.Broker(int(b.NodeID)).Request(ctx, kmsg.NewPtrApiVersionsRequest()); err != nil {
+				unreachable[i] = fmt.Errorf("broker %d says that it is at %s:%d (advertised.listeners): %w", b.NodeID, b.Host, b.Port, explainEOF(err))
+			}
+		})
+	}
+	all.Wait()
+	unreachable = slices.DeleteFunc(unreachable, func(err error) bool { return err == nil })
+	switch {
+	case len(unreachable) == 0:
+		return nil
+	case len(unreachable) < len(response.Brokers):
+		return trial.Notef("%d of %d brokers cannot be connected to: %s", len(unreachable), len(response.Brokers), trial.Plain(unreachable[0]))
+	default:
+		return unreachable[0]
+	}
 }
 
 // plainClient is one that only asks. What it asks fails when it fails.
@@ -125,7 +168,7 @@ func (c SinkConfig) creatable(ctx context.Context, client *kgo.Client, topic str
 	request.Topics, request.ValidateOnly = append(request.Topics, wanted), true
 	response, err := request.RequestWith(ctx, client)
 	if err != nil {
-		return explained(err)
+		return explainEOF(err)
 	}
 	for _, topic := range response.Topics {
 		if err := kerr.ErrorForCode(topic.ErrorCode); err != nil {
@@ -135,7 +178,7 @@ func (c SinkConfig) creatable(ctx context.Context, client *kgo.Client, topic str
 	return nil
 }
 
-// tryTopic returns why a topic cannot be used. Who asks creates nothing.
+// tryTopic returns why a topic cannot be used. It does not create the topic.
 func tryTopic(ctx context.Context, client *kgo.Client, topic string, operation int32, verb string) error {
 	wanted := kmsg.NewMetadataRequestTopic()
 	wanted.Topic = kmsg.StringPtr(topic)
@@ -149,7 +192,7 @@ func tryTopic(ctx context.Context, client *kgo.Client, topic string, operation i
 			return fmt.Errorf("this user may not see it: %w", err)
 		case err != nil && !errors.Is(err, kerr.LeaderNotAvailable):
 			return err
-		case operation != 0 && t.AuthorizedOperations != notTold && t.AuthorizedOperations&operation == 0:
+		case operation != 0 && t.AuthorizedOperations != unknownOperations && t.AuthorizedOperations&operation == 0:
 			return fmt.Errorf("this user may not %s it", verb)
 		}
 	}
@@ -161,7 +204,7 @@ func metadata(ctx context.Context, client *kgo.Client, topics ...kmsg.MetadataRe
 	request := kmsg.NewPtrMetadataRequest()
 	request.Topics, request.AllowAutoTopicCreation, request.IncludeTopicAuthorizedOperations = topics, false, true
 	response, err := request.RequestWith(ctx, client)
-	return response, explained(err)
+	return response, explainEOF(err)
 }
 
 func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error {
@@ -179,7 +222,7 @@ func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error 
 			continue
 		}
 		matches++
-		if t.AuthorizedOperations != notTold && t.AuthorizedOperations&mayRead == 0 {
+		if t.AuthorizedOperations != unknownOperations && t.AuthorizedOperations&mayRead == 0 {
 			return fmt.Errorf("this user may not read topic %s", *t.Topic)
 		}
 	}
@@ -198,7 +241,7 @@ func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
 	request.Groups, request.IncludeAuthorizedOperations = []string{group}, true
 	response, err := request.RequestWith(ctx, client)
 	if err != nil {
-		return explained(err)
+		return explainEOF(err)
 	}
 	for _, g := range response.Groups {
 		switch err := kerr.ErrorForCode(g.ErrorCode); {
@@ -207,9 +250,54 @@ func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
 			return fmt.Errorf("this user may not use it: %w", err)
 		case err != nil:
 			return err
-		case g.AuthorizedOperations != notTold && g.AuthorizedOperations&mayRead == 0:
+		case g.AuthorizedOperations != unknownOperations && g.AuthorizedOperations&mayRead == 0:
 			return errors.New("this user may not use it")
 		}
 	}
 	return nil
+}
+
+// FollowsSource says that a message goes to the partition of the number that it had at its source.
+func (c SinkConfig) FollowsSource() bool { return c.Partition == partitionSource }
+
+// Names are the topics that the configuration names.
+func (c SourceConfig) Names() []string { return c.Topics }
+
+// Partitions is how many a topic has.
+func (c SourceConfig) Partitions(ctx context.Context, topic string) (int, error) {
+	return c.partitionsOf(ctx, topic)
+}
+
+// Partitions is how many the topic has, or is made with: none when that is not known before.
+func (c SinkConfig) Partitions(ctx context.Context, topic string) (int, error) {
+	if topic == "" {
+		topic = c.Topic
+	}
+	n, err := c.partitionsOf(ctx, topic)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) && c.MissingTopic == missingCreate {
+		return max(0, int(c.CreatePartitions)), nil
+	}
+	return n, err
+}
+
+func (c Connection) partitionsOf(ctx context.Context, topic string) (int, error) {
+	client, err := c.plainClient()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	wanted := kmsg.NewMetadataRequestTopic()
+	wanted.Topic = kmsg.StringPtr(topic)
+	response, err := metadata(ctx, client, wanted)
+	if err != nil {
+		return 0, err
+	}
+	partitions := 0
+	for _, t := range response.Topics {
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+			return 0, fmt.Errorf("topic %s: %w", topic, err)
+		}
+		partitions = len(t.Partitions)
+	}
+	return partitions, nil
 }

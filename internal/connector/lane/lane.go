@@ -1,72 +1,74 @@
-// Package lane moves messages from one partition of a source to a sink, in order,
-// within bounds, and tells the source up to where they have been stored.
+// Package lane moves the messages of one partition of a source to a sink. It keeps their order,
+// bounds how many are in flight, and commits at the source what is stored.
 //
-// The way of a message: Offer -> prepared by the route -> the lane's window -> the
-// sink -> its outcome -> the watermark, which rises to the last message before which
-// all are done with -> the source's commit. What the sink could not store is sent
-// again in place, with everything behind it; what it will never store goes to the
-// dead letters.
+// The path of a message: Offer -> the route's Prepare -> the lane's window -> the sink -> the
+// sink's outcome -> the watermark -> the source's commit. The watermark is the position up to which
+// every message is complete: stored by the sink, dropped by the route, or stored as a dead letter.
+// After a failure the lane sends the failed message again, and every message that the sink has
+// stored behind it. A message that the sink refuses for good becomes a dead letter, or stops the
+// route if it has no dead-letter sink.
 package lane
 
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/ring"
 )
 
-// ErrClosed is returned by Offer once the lane is closed.
+// ErrClosed is the error of Offer after the lane is closed.
 var ErrClosed = errors.New("the lane is closed")
 
-// ErrLoop is returned by a route's Prepare for a message that has been here before.
+// ErrLoop is the error of a route's Prepare for a message that has been at its destination before.
 var ErrLoop = errors.New("the message has passed here before")
 
-// Lane is the way of one partition's messages. Offer is called from one goroutine at a
-// time; Close and Abandon may be called at any time, from any.
+// Lane moves the messages of one partition. One goroutine at a time calls Offer. Any goroutine may
+// call Close and Abandon at any time.
 //
-// Goroutines: the source's offers and sends. The sink's, whichever they are, note
-// outcomes. The lane's own (run) commits and sends again; another stores dead letters
-// while there are some.
+// Goroutines: the source's goroutine offers and sends. The sink's goroutines record outcomes. The
+// lane has a goroutine (run) that commits and resends. A second one stores dead letters while there
+// are any.
 type Lane struct {
 	set        *Set
 	name       string
 	commitEach int
 	log        *zap.Logger
 
-	ctx    context.Context // ends with the lane
-	cancel context.CancelCauseFunc
-	wake   chan struct{} // for run: something to send again or to commit
-	room   chan struct{} // for Offer: something has changed that it may wait for
-	ended  chan struct{} // closed once run has: nothing is sent again any more
+	ctx       context.Context // ends when the lane is closed
+	cancel    context.CancelCauseFunc
+	wakeRun   chan struct{} // run has something to resend or to commit
+	wakeOffer chan struct{} // Offer may find that it can continue
+	ended     chan struct{} // closed when run has returned: nothing is resent afterwards
 
-	mu        sync.Mutex
-	window    ring // in the order of offering, without those before the watermark
-	bytes     int64
-	own       amount        // may be held whatever others do
-	borrowed  amount        // is held beyond
-	out       int           // sent, outcome not known
-	broken    error         // the first failure; until all outcomes are known and all is sent again
-	repeating bool          // what failed is being sent again
-	well      bool          // something was stored since
-	refused   []*entry      // to be stored as dead letters
-	storing   bool          // storeDeadLetters runs
-	low, told int64         // watermark; what was committed of it
-	moved     int           // messages that it passed since, for CommitEach
-	drained   chan struct{} // closed once the window is empty; nil unless Drain waits
-	free      *entry
-	seq       uint64
+	mu                   sync.Mutex
+	window               ring.Ring[*entry] // in the order of Offer; complete messages leave at the head
+	popped               int               // messages that have left the window since the lane was opened
+	bytes                int64
+	own                  amount        // what this lane may hold whatever other lanes hold
+	borrowed             amount        // what this lane holds beyond own
+	pending              int           // messages that the sink has and whose outcome is not known
+	firstFailure         error         // the first failed send since the last resend; nil: none
+	resending            bool          // resend runs
+	storedSince          bool          // the sink has stored a message since the last resend began
+	refused              []*entry      // to be stored as dead letters
+	storingDeadLetters   bool          // storeDeadLetters runs
+	watermark, committed int64         // the last complete position, and the last committed one (guarded by commitMu); -1: none
+	sinceCommit          int           // messages that left the window since the last commitWatermark, for CommitEach
+	drained              chan struct{} // closed when the window is empty; nil unless Drain waits
+	freeEntries          *entry
+	seq                  uint64
 
-	fence  sync.Mutex // held while committing
-	fenced bool
-	commit func(int64) error
+	commitMu sync.Mutex // held while the source commits
+	finished bool
+	commit   func(int64) error
 
 	prepare Prepare
-	closed  func() // once, when nothing is sent any more
+	onClose func() // nil: none; called once, when nothing is sent any more
 }
 
 // entry is one message in the window.
@@ -77,46 +79,46 @@ type entry struct {
 	size     int64
 	state    state
 	sampled  bool
-	sent     time.Time // of sampled ones
-	err      error     // why it was refused
+	sent     time.Time // set for sampled entries
+	err      error     // why the message was refused
 	done     func(error)
-	next     *entry // of the free list
+	next     *entry // in the list freeEntries
 }
 
 type state uint8
 
 const (
-	stateSent    state = iota // the sink has it
-	stateStored               // the sink has stored it: sent again when one before it failed
-	stateDone                 // filtered, looped or kept as a dead letter: never sent
-	stateFailed               // to be sent again
+	stateSent    state = iota // the sink has it, or gets it next
+	stateStored               // the sink has stored it; it is resent when a message before it failed
+	stateDone                 // filtered, dropped as a loop, or stored as a dead letter: never resent
+	stateFailed               // to be resent
 	stateRefused              // to be stored as a dead letter
 )
 
+// sampleEvery is how many messages there are for each one whose stages are timed.
 const sampleEvery = 64
 
 func newLane(s *Set, name string, commit func(int64) error) *Lane {
 	l := &Lane{
 		set: s, name: name, commit: commit, log: s.route.Log.With(zap.String("lane", name)),
-		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), ended: make(chan struct{}), low: -1, told: -1,
+		wakeRun: make(chan struct{}, 1), wakeOffer: make(chan struct{}, 1), ended: make(chan struct{}), watermark: -1, committed: -1,
 	}
-	l.prepare, l.closed = s.route.Prepare()
+	l.prepare, l.onClose = s.route.Prepare()
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }
 
-// Offer takes m, whose place in the source is position. Positions ascend but may have
-// gaps. It blocks while the lane is full, the route paused or the sink in trouble, at
-// most until ctx ends or the lane is closed; then m was not taken.
+// Offer takes m, whose position in the source is position. Positions ascend and may have gaps.
+// Offer blocks while the lane is full, while the route is paused and while a failure is not resent.
+// It returns an error when ctx ends or the lane is closed; then the lane has not taken m.
 //
-// While it blocks the source should stop fetching for this partition, and for no
-// other.
+// While Offer blocks the source should stop fetching for this partition, and for no other.
 func (l *Lane) Offer(ctx context.Context, m *message.Message, position int64) error {
 	to, keep, err := l.prepare(ctx, m)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
-	e, err := l.admit(ctx, m, to, position, verdict(keep, err), err)
+	e, err := l.admit(ctx, m, to, position, preparedState(keep, err), err)
 	if err != nil {
 		return err
 	}
@@ -126,8 +128,8 @@ func (l *Lane) Offer(ctx context.Context, m *message.Message, position int64) er
 	return nil
 }
 
-// verdict is the state in which a prepared message enters the window.
-func verdict(keep bool, err error) state {
+// preparedState returns the state in which a prepared message enters the window.
+func preparedState(keep bool, err error) state {
 	switch {
 	case err != nil && !errors.Is(err, ErrLoop):
 		return stateRefused
@@ -138,9 +140,9 @@ func verdict(keep bool, err error) state {
 	}
 }
 
-// admit waits for room and puts the message into the window. It returns the entry if
-// it is to be sent.
-func (l *Lane) admit(ctx context.Context, m *message.Message, to string, position int64, as state, why error) (*entry, error) {
+// admit waits until the lane has room and puts the message into the window. It returns the entry if
+// the message is to be sent, else nil.
+func (l *Lane) admit(ctx context.Context, m *message.Message, to string, position int64, initial state, reason error) (*entry, error) {
 	size := m.Size()
 	for {
 		if paused := l.set.paused.Load(); paused != nil {
@@ -154,40 +156,40 @@ func (l *Lane) admit(ctx context.Context, m *message.Message, to string, positio
 			l.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if l.broken == nil && !l.repeating && l.hasRoom(size) {
+		if l.firstFailure == nil && !l.resending && l.hasRoomOrWaits(size) {
 			break
 		}
 		l.mu.Unlock()
-		if err := l.await(ctx, l.room); err != nil {
+		if err := l.await(ctx, l.wakeOffer); err != nil {
 			return nil, err
 		}
 	}
 	defer l.mu.Unlock()
 	e := l.newEntry()
-	e.m, e.to, e.position, e.size, e.state = m, to, position, size, as
+	e.m, e.to, e.position, e.size, e.state = m, to, position, size, initial
 	l.bytes += size
 	l.set.messages.Add(1)
 	l.set.bytes.Add(size)
-	l.window.push(e)
-	l.borrow()
+	l.window.Push(e)
+	l.updateBorrowed()
 	l.seq++
-	if e.sampled = l.seq%sampleEvery == 0; e.sampled && as == stateSent {
+	if e.sampled = l.seq%sampleEvery == 0; e.sampled && initial == stateSent {
 		l.observeArrival(e)
 	}
-	switch as {
+	switch initial {
 	case stateSent:
-		l.out++
+		l.pending++
 		return e, nil
 	case stateRefused:
-		l.refuse(e, why)
+		l.refuse(e, reason)
 	default:
-		l.skip(why)
+		l.countSkipped(reason)
 		l.advance()
 	}
 	return nil, nil //nolint:nilnil // nothing to send is no error
 }
 
-// await waits for c.
+// await waits for c, until ctx ends or the lane is closed.
 func (l *Lane) await(ctx context.Context, c <-chan struct{}) error {
 	select {
 	case <-c:
@@ -199,16 +201,17 @@ func (l *Lane) await(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// skip counts a message that goes nowhere.
-func (l *Lane) skip(why error) {
+// countSkipped counts a message that the route drops: as a loop if reason is set, else as filtered.
+func (l *Lane) countSkipped(reason error) {
 	l.set.filtered.Add(1)
-	if why != nil {
+	if reason != nil {
 		l.set.route.Metrics.looped.Inc()
 	} else {
 		l.set.route.Metrics.filtered.Inc()
 	}
 }
 
+// observeArrival measures the stages before the message goes to the sink.
 func (l *Lane) observeArrival(e *entry) {
 	from, metrics := e.m.From, l.set.route.Metrics
 	e.sent = time.Now()
@@ -220,24 +223,24 @@ func (l *Lane) observeArrival(e *entry) {
 	metrics.queue.Observe(e.sent.Sub(from.Received).Seconds())
 }
 
-// send hands an entry to the sink. Its outcome comes to note.
+// send gives an entry to the sink, which calls recordOutcome with the outcome.
 func (l *Lane) send(ctx context.Context, e *entry) {
-	sampled, began := e.sampled, e.sent // e may be another message's when Send returns
+	sampled, began := e.sampled, e.sent // when Send returns, e may hold another message
 	l.set.route.Sink.Send(ctx, e.to, e.m, e.done)
 	if sampled {
 		l.set.route.Metrics.send.Observe(time.Since(began).Seconds())
 	}
 }
 
-// note notes an outcome of the sink's.
-func (l *Lane) note(e *entry, err error) {
+// recordOutcome records what the sink did with the message of e.
+func (l *Lane) recordOutcome(e *entry, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.out--
+	l.pending--
 	_, final := Refused(err)
 	switch {
 	case err == nil:
-		e.state, l.well = stateStored, true
+		e.state, l.storedSince = stateStored, true
 		l.set.stored.Add(1)
 		metrics := l.set.route.Metrics
 		metrics.stored.Inc()
@@ -250,43 +253,44 @@ func (l *Lane) note(e *entry, err error) {
 		l.refuse(e, err)
 	default:
 		e.state = stateFailed
-		if l.broken == nil {
-			l.broken = err
+		if l.firstFailure == nil {
+			l.firstFailure = err
 		}
 	}
-	if l.broken != nil && l.out == 0 {
-		l.signal(l.wake)
+	if l.firstFailure != nil && l.pending == 0 {
+		l.signal(l.wakeRun)
 	}
 }
 
-// advance raises the watermark over all at the window's head that is stored or done
-// with. l.mu is held. What is stored behind a failure stays in the window: it is sent
-// again, too, to come after what failed.
+// advance removes the complete messages at the window's head and raises the watermark to the last
+// of them. A message that is stored behind a failed one stays in the window: it is resent after the
+// failed one. l.mu is held.
 func (l *Lane) advance() {
-	moved, freed := 0, int64(0)
-	for l.window.len > 0 {
-		e := l.window.head()
+	completed, freed := 0, int64(0)
+	for l.window.Len() > 0 {
+		e := *l.window.Head()
 		if e.state != stateStored && e.state != stateDone {
 			break
 		}
-		l.window.pop()
+		l.window.Pop()
+		l.popped++
 		l.bytes -= e.size
 		freed += e.size
-		l.low = e.position
+		l.watermark = e.position
 		l.recycle(e)
-		moved++
+		completed++
 	}
-	if moved == 0 {
+	if completed == 0 {
 		return
 	}
-	l.moved += moved
-	l.borrow()
-	l.set.release(moved, freed)
-	l.signal(l.room)
-	if l.commitEach > 0 && l.moved >= l.commitEach {
-		l.signal(l.wake)
+	l.sinceCommit += completed
+	l.updateBorrowed()
+	l.set.release(completed, freed)
+	l.signal(l.wakeOffer)
+	if l.commitEach > 0 && l.sinceCommit >= l.commitEach {
+		l.signal(l.wakeRun)
 	}
-	if l.window.len == 0 && l.drained != nil {
+	if l.window.Len() == 0 && l.drained != nil {
 		close(l.drained)
 		l.drained = nil
 	}
@@ -299,124 +303,127 @@ func (l *Lane) signal(c chan struct{}) {
 	}
 }
 
-// run commits and sends again until the lane is closed.
+// run commits and resends until the lane is closed.
 func (l *Lane) run() {
 	defer close(l.ended)
 	defer l.set.remove(l)
-	defer l.set.sending.over(l, ErrClosed)
-	defer l.set.dead.over(l, ErrClosed)
+	defer l.set.sinkFailures.remove(l, ErrClosed)
+	defer l.set.deadLetterFailures.remove(l, ErrClosed)
 	ticker := time.NewTicker(l.set.cfg.CommitEvery)
 	defer ticker.Stop()
-	var backoff time.Duration
-	troubled := false
+	wait := l.set.cfg.backoff()
+	failing := false
 	for {
 		select {
 		case <-l.ctx.Done():
 			return
-		case <-l.wake:
+		case <-l.wakeRun:
 		case <-ticker.C:
 		}
-		l.tell()
-		if err := l.failure(); err != nil {
-			backoff, troubled = l.set.cfg.longer(backoff), true
-			if !errors.Is(err, context.Canceled) { // of an Offer that was given up
-				l.set.sending.note(l, err)
+		l.commitWatermark()
+		if err := l.failureToResend(); err != nil {
+			failing = true
+			// A canceled send is no failure of the sink: the source's context ended during Offer.
+			if !errors.Is(err, context.Canceled) {
+				l.set.sinkFailures.add(l, err)
 			}
-			if l.sleep(backoff) {
-				l.repeat()
+			if wait.Wait(l.ctx) {
+				l.resend()
 			}
-		} else if troubled && l.recovered() {
-			l.set.sending.over(l, nil)
-			backoff, troubled = 0, false
+		} else if failing && l.recovered() {
+			l.set.sinkFailures.remove(l, nil)
+			wait.Reset()
+			failing = false
 		}
 	}
 }
 
-// failure returns what broke the lane once every outcome is known.
-func (l *Lane) failure() error {
+// failureToResend returns the first failure once every outcome is known, else nil.
+func (l *Lane) failureToResend() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.out > 0 {
+	if l.pending > 0 {
 		return nil
 	}
-	return l.broken
+	return l.firstFailure
 }
 
-// recovered reports whether something was stored since the last failure, or nothing is to be sent again:
-// what failed was refused then.
+// recovered reports whether the sink has stored a message since the last resend began, or no
+// outcome is pending without a new failure: the sink then refused what had failed.
 func (l *Lane) recovered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.broken == nil && (l.well || l.out == 0)
+	return l.firstFailure == nil && (l.storedSince || l.pending == 0)
 }
 
-// repeat sends what failed again, and what the sink has stored behind it, in order. What
-// goes nowhere stays where it is. It ends early when that fails again.
-func (l *Lane) repeat() {
+// resend sends the failed messages again, and those that the sink has stored behind the first of
+// them, in order. It skips messages that do not go to the sink. It ends early when a send fails.
+func (l *Lane) resend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.broken, l.well, l.repeating = nil, false, true
-	defer func() { l.repeating = false }()
-	again := false
-	for i := range l.window.len {
-		e := l.window.at(i)
-		again = again || e.state == stateFailed
-		if again && e.state == stateStored {
-			e.state = stateFailed // it must come after what failed
+	l.firstFailure, l.storedSince, l.resending = nil, false, true
+	defer func() { l.resending = false }()
+	behindFailure := false
+	for i := range l.window.Len() {
+		e := *l.window.At(i)
+		behindFailure = behindFailure || e.state == stateFailed
+		if behindFailure && e.state == stateStored {
+			e.state = stateFailed // it must be stored after the failed message
 		}
 	}
-	for i := 0; i < l.window.len && l.broken == nil && l.ctx.Err() == nil; i++ {
-		e := l.window.at(i)
+	for i := 0; i < l.window.Len() && l.firstFailure == nil && l.ctx.Err() == nil; i++ {
+		e := *l.window.At(i)
 		if e.state != stateFailed {
 			continue
 		}
 		e.state, e.sampled = stateSent, false
-		l.out++
+		l.pending++
 		l.set.resent.Add(1)
-		before := l.window.popped
+		poppedBefore := l.popped
 		l.mu.Unlock()
 		l.send(l.ctx, e)
 		l.mu.Lock()
-		// What has left the window meanwhile is what was at its head: i and what goes nowhere behind it, too.
-		i = max(i-(l.window.popped-before), -1)
+		// Messages have left the window's head meanwhile, perhaps that at i and skipped ones
+		// behind it.
+		i = max(i-(l.popped-poppedBefore), -1)
 	}
-	if l.broken == nil {
-		l.signal(l.room)
-	} else if l.out == 0 {
-		l.signal(l.wake)
+	if l.firstFailure == nil {
+		l.signal(l.wakeOffer)
+	} else if l.pending == 0 {
+		l.signal(l.wakeRun)
 	}
 }
 
-// stop ends the route, and this lane at once: its window will not empty any more.
-func (l *Lane) stop(why error) {
-	l.set.route.Stop(why)
-	l.cancel(why)
+// stop ends the route, and this lane at once: a message in its window can never be completed.
+func (l *Lane) stop(cause error) {
+	l.set.route.Stop(cause)
+	l.cancel(cause)
 }
 
-// tell commits the watermark if it is above what was committed: run and Close may be
-// here at once, and the one that looked first come last.
-func (l *Lane) tell() {
+// commitWatermark commits the watermark if it is above the committed position. run and Close may
+// call it at once: the one that read the watermark first may be the last to get commitMu.
+func (l *Lane) commitWatermark() {
 	l.mu.Lock()
-	low := l.low
-	l.moved = 0
+	watermark := l.watermark
+	l.sinceCommit = 0
 	l.mu.Unlock()
-	l.fence.Lock()
-	defer l.fence.Unlock()
-	if l.fenced || low <= l.told {
+	l.commitMu.Lock()
+	defer l.commitMu.Unlock()
+	if l.finished || watermark <= l.committed {
 		return
 	}
-	if err := l.commit(low); err != nil {
-		l.log.Warn("cannot commit, will try again", zap.Int64("position", low), zap.Error(err))
+	if err := l.commit(watermark); err != nil {
+		l.log.Warn("cannot commit, will keep trying", zap.Int64("position", watermark), zap.Error(err))
 		return
 	}
-	l.told = low
+	l.committed = watermark
 }
 
-// Drain waits until the messages that the lane took are done with, at most until ctx ends
-// or the lane is closed. Meanwhile nothing should be offered.
+// Drain waits until every message in the window is complete. It returns an error when ctx ends or
+// the lane is closed. The source should not call Offer meanwhile.
 func (l *Lane) Drain(ctx context.Context) error {
 	l.mu.Lock()
-	if l.window.len == 0 {
+	if l.window.Len() == 0 {
 		l.mu.Unlock()
 		return nil
 	}
@@ -428,89 +435,79 @@ func (l *Lane) Drain(ctx context.Context) error {
 	return l.await(ctx, drained)
 }
 
-// Close takes no more messages, waits until those it took are done with or ctx ends,
-// and commits what can be committed. Afterwards nothing is committed or sent any more:
-// another lane may have the partition, here or in another process. It returns ctx's error
-// when messages were left.
+// Close waits until every message in the window is complete or ctx ends, closes the lane, and
+// commits the watermark. Afterwards the lane commits and sends nothing: another lane may have the
+// partition, in this process or in another. Close returns an error when messages were left.
 func (l *Lane) Close(ctx context.Context) error {
 	err := l.Drain(ctx)
 	l.cancel(ErrClosed)
 	<-l.ended
-	l.tell()
-	l.shut()
+	l.commitWatermark()
+	l.finish()
 	return err
 }
 
-// Abandon closes the lane without waiting for outcomes and without committing, as when the
-// connection that its positions belong to is gone. Nothing is sent afterwards.
+// Abandon closes the lane without waiting for outcomes and without committing: the connection to
+// which its positions belong is lost, for example. The lane sends nothing afterwards.
 func (l *Lane) Abandon() {
 	l.cancel(ErrClosed)
 	<-l.ended
-	l.shut()
+	l.finish()
 }
 
-func (l *Lane) shut() {
-	l.fence.Lock()
-	defer l.fence.Unlock()
-	if l.fenced {
+// finish prevents further commits, calls onClose, and empties the window.
+func (l *Lane) finish() {
+	l.commitMu.Lock()
+	defer l.commitMu.Unlock()
+	if l.finished {
 		return
 	}
-	l.fenced = true
-	if l.closed != nil {
-		l.closed()
+	l.finished = true
+	if l.onClose != nil {
+		l.onClose()
 	}
-	l.drop()
+	l.discardWindow()
 }
 
-// drop lets go of what is left in the window. What the sink still has of it is the
-// sink's.
-func (l *Lane) drop() {
+// discardWindow empties the window. The sink may still store messages that it has.
+func (l *Lane) discardWindow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n, bytes := l.window.len, l.bytes
-	l.window, l.bytes = ring{}, 0
-	l.borrow()
+	n, bytes := l.window.Len(), l.bytes
+	l.window.Clear()
+	l.bytes = 0
+	l.updateBorrowed()
 	l.set.release(n, bytes)
 }
 
-// sleep waits d and a little more or less; it reports whether the lane lives.
-func (l *Lane) sleep(d time.Duration) bool {
-	t := time.NewTimer(d + time.Duration(float64(d)*(rand.Float64()-.5)*.4))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-l.ctx.Done():
-		return false
-	}
-}
-
-// holding returns what the lane holds, and since when the oldest has waited.
-func (l *Lane) holding() (n int, bytes int64, since time.Time) {
+// inFlight returns how many messages and bytes the window holds, and the time of the first message:
+// when the source's broker stored it, or when this process received it.
+func (l *Lane) inFlight() (n int, bytes int64, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.window.len > 0 {
-		from := l.window.head().m.From
+	if l.window.Len() > 0 {
+		from := (*l.window.Head()).m.From
 		if since = from.Stored; since.IsZero() {
 			since = from.Received
 		}
 	}
-	return l.window.len, l.bytes, since
+	return l.window.Len(), l.bytes, since
 }
 
-// newEntry returns an entry, a used one where there is one. l.mu is held.
+// newEntry returns an entry, one of freeEntries if there is any. l.mu is held.
 func (l *Lane) newEntry() *entry {
-	e := l.free
+	e := l.freeEntries
 	if e == nil {
 		e = new(entry)
-		e.done = func(err error) { l.note(e, err) }
+		e.done = func(err error) { l.recordOutcome(e, err) }
 		return e
 	}
-	l.free, e.next = e.next, nil
+	l.freeEntries, e.next = e.next, nil
 	return e
 }
 
+// recycle puts an entry into freeEntries. l.mu is held.
 func (l *Lane) recycle(e *entry) {
 	e.m, e.to, e.err = nil, "", nil
-	e.next, l.free = l.free, e
+	e.next, l.freeEntries = l.freeEntries, e
 }

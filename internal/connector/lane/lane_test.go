@@ -29,26 +29,26 @@ type sent struct {
 
 func (s sent) value() string { return string(s.m.Value) }
 
-// scripted is a sink whose outcomes are the test's.
-type scripted struct {
-	mu    sync.Mutex
-	calls []sent
-	now   func(n int, s sent) bool // gives the nth call its outcome at once, or returns false
+// manualSink is a sink whose outcomes the test gives.
+type manualSink struct {
+	mu        sync.Mutex
+	calls     []sent
+	immediate func(n int, s sent) bool // gives call n its outcome at once, or returns false
 }
 
-func (s *scripted) Send(_ context.Context, to string, m *message.Message, done func(error)) {
+func (s *manualSink) Send(_ context.Context, to string, m *message.Message, done func(error)) {
 	s.mu.Lock()
 	c := sent{to, m, done}
 	n := len(s.calls)
 	s.calls = append(s.calls, c)
-	now := s.now
+	now := s.immediate
 	s.mu.Unlock()
 	if now != nil {
 		now(n, c)
 	}
 }
 
-func (s *scripted) values() (vs []string) {
+func (s *manualSink) values() (vs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.calls {
@@ -57,36 +57,36 @@ func (s *scripted) values() (vs []string) {
 	return vs
 }
 
-func (s *scripted) call(n int) sent {
+func (s *manualSink) call(n int) sent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[n]
 }
 
-func straight(context.Context, *message.Message) (string, bool, error) { return "to", true, nil }
+func passAll(context.Context, *message.Message) (string, bool, error) { return "to", true, nil }
 
-func prepared(f func(*message.Message) (string, bool, error)) func() (Prepare, func()) {
+func prepareWith(f func(*message.Message) (string, bool, error)) func() (Prepare, func()) {
 	return func() (Prepare, func()) {
 		return func(_ context.Context, m *message.Message) (string, bool, error) { return f(m) }, nil
 	}
 }
 
-// bench is a set of lanes with what it tells others.
-type bench struct {
+// harness is a set of lanes, with what the lanes reported, committed and stored.
+type harness struct {
 	*Set
-	sink    *scripted
-	mu      sync.Mutex
-	commits []int64
-	reports []error
-	letters []error // what was reported of dead letters
-	stopped []error
-	dead    []string
-	deadErr func(n int) error
+	sink              *manualSink
+	mu                sync.Mutex
+	commits           []int64
+	reports           []error
+	deadLetterReports []error // calls of ReportDeadLetters
+	stopped           []error
+	deadLetters       []string
+	deadLetterErr     func(n int) error
 }
 
-func newBench(t *testing.T, cfg Config, change func(*Route)) *bench {
+func newHarness(t *testing.T, cfg Config, change func(*Route)) *harness {
 	t.Helper()
-	b := &bench{sink: &scripted{}}
+	b := &harness{sink: &manualSink{}}
 	if cfg.Messages == 0 {
 		cfg.Messages = 100
 	}
@@ -96,16 +96,16 @@ func newBench(t *testing.T, cfg Config, change func(*Route)) *bench {
 	cfg.CommitEvery, cfg.MinBackoff, cfg.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond, time.Second
 	r := Route{
 		Sink: b.sink, Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry()).Route("test"),
-		Prepare:    func() (Prepare, func()) { return straight, nil },
-		Stop:       func(err error) { b.note(func() { b.stopped = append(b.stopped, err) }) },
-		Report:     func(err error) { b.note(func() { b.reports = append(b.reports, err) }) },
-		ReportDead: func(err error) { b.note(func() { b.letters = append(b.letters, err) }) },
-		Dead: func(_ context.Context, _ string, m *message.Message, reason error, done func(error)) {
+		Prepare:           func() (Prepare, func()) { return passAll, nil },
+		Stop:              func(err error) { b.locked(func() { b.stopped = append(b.stopped, err) }) },
+		Report:            func(err error) { b.locked(func() { b.reports = append(b.reports, err) }) },
+		ReportDeadLetters: func(err error) { b.locked(func() { b.deadLetterReports = append(b.deadLetterReports, err) }) },
+		DeadLetter: func(_ context.Context, _ string, m *message.Message, reason error, done func(error)) {
 			var err error
-			b.note(func() {
-				b.dead = append(b.dead, string(m.Value)+": "+reason.Error())
-				if b.deadErr != nil {
-					err = b.deadErr(len(b.dead))
+			b.locked(func() {
+				b.deadLetters = append(b.deadLetters, string(m.Value)+": "+reason.Error())
+				if b.deadLetterErr != nil {
+					err = b.deadLetterErr(len(b.deadLetters))
 				}
 			})
 			done(err)
@@ -118,21 +118,21 @@ func newBench(t *testing.T, cfg Config, change func(*Route)) *bench {
 	return b
 }
 
-func (b *bench) note(f func()) {
+func (b *harness) locked(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f()
 }
 
-func (b *bench) committed() []int64 {
+func (b *harness) committed() []int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]int64(nil), b.commits...)
 }
 
-func (b *bench) open(options ...Option) *Lane {
+func (b *harness) open(options ...Option) *Lane {
 	return b.Open("lane", func(p int64) error {
-		b.note(func() { b.commits = append(b.commits, p) })
+		b.locked(func() { b.commits = append(b.commits, p) })
 		return nil
 	}, options...)
 }
@@ -149,7 +149,7 @@ func numbered(n int) *message.Message {
 // TestCommitsFollowTheWatermark: a commit never passes a message that is not stored.
 func TestCommitsFollowTheWatermark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
+		b := newHarness(t, Config{}, nil)
 		l := b.open()
 		defer l.Abandon()
 		for _, n := range []int{3, 4, 7, 9} { // positions have gaps
@@ -170,12 +170,11 @@ func TestCommitsFollowTheWatermark(t *testing.T) {
 	})
 }
 
-// TestCommitEach: a source whose broker waits for acknowledgements does not wait for
-// the interval.
+// TestCommitEach: the lane commits after that many messages, before the interval ends.
 func TestCommitEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
-		b.sink.now = func(_ int, s sent) bool { s.done(nil); return true }
+		b := newHarness(t, Config{}, nil)
+		b.sink.immediate = func(_ int, s sent) bool { s.done(nil); return true }
 		l := b.open(CommitEach(5))
 		defer l.Abandon()
 		began := time.Now()
@@ -188,10 +187,10 @@ func TestCommitEach(t *testing.T) {
 	})
 }
 
-// TestFailureIsSentAgainInOrder: with everything behind it, and nothing new before.
-func TestFailureIsSentAgainInOrder(t *testing.T) {
+// TestResendInOrder: a failed message is resent with all messages behind it, and before new ones.
+func TestResendInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
+		b := newHarness(t, Config{}, nil)
 		l := b.open()
 		defer l.Abandon()
 		for n := range 4 {
@@ -199,7 +198,7 @@ func TestFailureIsSentAgainInOrder(t *testing.T) {
 		}
 		offered := make(chan struct{})
 		b.sink.call(0).done(nil)
-		b.sink.call(1).done(errors.New("away"))
+		b.sink.call(1).done(errors.New("down"))
 		go func() {
 			assert.NoError(t, l.Offer(t.Context(), numbered(4), 4))
 			close(offered)
@@ -207,8 +206,8 @@ func TestFailureIsSentAgainInOrder(t *testing.T) {
 		b.sink.call(3).done(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		assert.Len(t, b.sink.values(), 4, "2 has no outcome yet: what is sent now could pass it")
-		b.sink.call(2).done(errors.New("away"))
+		assert.Len(t, b.sink.values(), 4, "2 has no outcome yet: a message sent now could be stored before it")
+		b.sink.call(2).done(errors.New("down"))
 		time.Sleep(time.Minute)
 		<-offered
 		assert.Equal(t, []string{"0", "1", "2", "3", "1", "2", "3", "4"}, b.sink.values())
@@ -219,23 +218,23 @@ func TestFailureIsSentAgainInOrder(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, int64(4), b.committed()[len(b.committed())-1])
 		require.Len(t, b.reports, 2)
-		assert.EqualError(t, b.reports[0], "away")
-		assert.NoError(t, b.reports[1], "over")
+		assert.EqualError(t, b.reports[0], "down")
+		assert.NoError(t, b.reports[1], "recovered")
 	})
 }
 
-// TestFailureWhileSendingAgain: the sink stays away for a while, and loses nothing.
-func TestFailureWhileSendingAgain(t *testing.T) {
+// TestFailureDuringResend: the sink fails for 30 seconds, and nothing is lost.
+func TestFailureDuringResend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
+		b := newHarness(t, Config{}, nil)
 		back := time.Now().Add(30 * time.Second)
 		var stored []string
-		b.sink.now = func(_ int, s sent) bool {
+		b.sink.immediate = func(_ int, s sent) bool {
 			if time.Now().Before(back) {
-				s.done(errors.New("away"))
+				s.done(errors.New("down"))
 				return true
 			}
-			b.note(func() { stored = append(stored, s.value()) })
+			b.locked(func() { stored = append(stored, s.value()) })
 			s.done(nil)
 			return true
 		}
@@ -254,12 +253,12 @@ func TestFailureWhileSendingAgain(t *testing.T) {
 	})
 }
 
-// TestBounds: in messages and in bytes, shared by the lanes, and released by outcomes.
+// TestBounds: bounds in messages and in bytes are divided among the lanes, and outcomes free room.
 func TestBounds(t *testing.T) {
 	for name, cfg := range map[string]Config{"messages": {Messages: 6}, "bytes": {Bytes: 6 * numbered(0).Size()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, cfg, nil)
+				b := newHarness(t, cfg, nil)
 				one, two := b.open(), b.open()
 				defer one.Abandon()
 				for n := range 3 {
@@ -269,12 +268,12 @@ func TestBounds(t *testing.T) {
 				defer cancel()
 				require.ErrorIs(t, one.Offer(full, numbered(3), 3), context.DeadlineExceeded)
 				offer(t, two, 0)
-				assert.Equal(t, 4, b.State().InFlight, "what was not taken is not there")
+				assert.Equal(t, 4, b.State().InFlight, "a message that was not taken does not count")
 				assert.EqualValues(t, 4, b.messages.Load())
 				two.Abandon()
 				synctest.Wait()
 				for n := range 3 {
-					offer(t, one, 3+n) // has all of it now
+					offer(t, one, 3+n) // the only lane has all of the bounds
 				}
 				go func() {
 					time.Sleep(time.Second)
@@ -290,26 +289,26 @@ func TestBounds(t *testing.T) {
 
 func TestMessageLargerThanTheBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{Bytes: 10}, nil)
+		b := newHarness(t, Config{Bytes: 10}, nil)
 		l := b.open()
 		defer l.Abandon()
 		offer(t, l, 0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.Error(t, l.Offer(ctx, numbered(1), 1), "alone means alone")
+		require.Error(t, l.Offer(ctx, numbered(1), 1), "only an empty lane may take it")
 		b.sink.call(0).done(nil)
 		offer(t, l, 1)
 	})
 }
 
-// TestDeadLetters: a refused message leaves the way, and counts for the watermark only
-// when it is kept elsewhere.
+// TestDeadLetters: a refused message does not hold up others, and the watermark passes it only when
+// its dead letter is stored.
 func TestDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
-		b.deadErr = func(n int) error {
+		b := newHarness(t, Config{}, nil)
+		b.deadLetterErr = func(n int) error {
 			if n < 3 {
-				return errors.New("away")
+				return errors.New("down")
 			}
 			return nil
 		}
@@ -322,24 +321,24 @@ func TestDeadLetters(t *testing.T) {
 		b.sink.call(0).done(nil)
 		synctest.Wait()
 		require.NoError(t, l.Close(t.Context()))
-		assert.Equal(t, []string{"1: too large", "1: too large", "1: too large"}, b.dead)
+		assert.Equal(t, []string{"1: too large", "1: too large", "1: too large"}, b.deadLetters)
 		assert.Equal(t, []int64{2}, b.committed()[len(b.committed())-1:])
 		assert.Len(t, b.sink.values(), 3, "the others are not sent again")
 		assert.EqualValues(t, 1, b.State().Refused)
-		assert.InDelta(t, 1, testutil.ToFloat64(b.route.Metrics.refused.WithLabelValues("too_large")), 0, "however often storing it fails")
+		assert.InDelta(t, 1, testutil.ToFloat64(b.route.Metrics.refused.WithLabelValues("too_large")), 0, "counted once, however often storing it fails")
 	})
 }
 
-// TestDeadLettersRecoverTogether: when the dead-letter sink is back, all that waited are stored after one wait, and not
-// one after the other.
+// TestDeadLettersRecoverTogether: when the dead-letter sink recovers, all waiting dead letters are
+// stored after one backoff, not one after the other.
 func TestDeadLettersRecoverTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{Messages: 1000}, nil)
+		b := newHarness(t, Config{Messages: 1000}, nil)
 		const letters = 200
 		back := time.Now().Add(10 * time.Second)
-		b.deadErr = func(int) error {
+		b.deadLetterErr = func(int) error {
 			if time.Now().Before(back) {
-				return errors.New("away")
+				return errors.New("down")
 			}
 			return nil
 		}
@@ -352,19 +351,19 @@ func TestDeadLettersRecoverTogether(t *testing.T) {
 		}
 		require.NoError(t, l.Close(t.Context()))
 		assert.WithinRange(t, time.Now(), back, back.Add(b.cfg.MaxBackoff*2))
-		assert.Len(t, slices.Compact(slices.Sorted(slices.Values(b.dead))), letters)
-		assert.Less(t, len(b.dead), 20*letters, "with growing pauses")
+		assert.Len(t, slices.Compact(slices.Sorted(slices.Values(b.deadLetters))), letters)
+		assert.Less(t, len(b.deadLetters), 20*letters, "with growing pauses")
 		assert.EqualValues(t, letters, b.State().Refused)
 	})
 }
 
-// TestDeadLetterSinkThatIsAwayHoldsNothingUp: what is in front of a dead letter is committed, and what failed is sent
-// again, while the dead-letter sink gives no outcome.
-func TestDeadLetterSinkThatIsAwayHoldsNothingUp(t *testing.T) {
+// TestBlockedDeadLetterSink: while the dead-letter sink gives no outcome, the lane commits up to
+// the dead letter and resends failed messages.
+func TestBlockedDeadLetterSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
-		b := newBench(t, Config{}, func(r *Route) {
-			r.Dead = func(_ context.Context, _ string, _ *message.Message, _ error, done func(error)) {
+		b := newHarness(t, Config{}, func(r *Route) {
+			r.DeadLetter = func(_ context.Context, _ string, _ *message.Message, _ error, done func(error)) {
 				<-back
 				done(nil)
 			}
@@ -377,7 +376,7 @@ func TestDeadLetterSinkThatIsAwayHoldsNothingUp(t *testing.T) {
 		synctest.Wait()
 		b.sink.call(0).done(nil)
 		b.sink.call(3).done(nil)
-		b.sink.call(1).done(errors.New("away"))
+		b.sink.call(1).done(errors.New("down"))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		assert.Equal(t, []string{"0", "1", "2", "3", "1", "3"}, b.sink.values())
@@ -394,9 +393,9 @@ func TestDeadLetterSinkThatIsAwayHoldsNothingUp(t *testing.T) {
 
 func TestRefusalStopsTheRouteWithoutDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, func(r *Route) {
-			r.Dead = nil
-			r.Prepare = prepared(func(m *message.Message) (string, bool, error) {
+		b := newHarness(t, Config{}, func(r *Route) {
+			r.DeadLetter = nil
+			r.Prepare = prepareWith(func(m *message.Message) (string, bool, error) {
 				if string(m.Value) == "1" {
 					return "", false, Refuse("expression", errors.New("no such field"))
 				}
@@ -418,8 +417,8 @@ func TestRefusalStopsTheRouteWithoutDeadLetters(t *testing.T) {
 
 func TestFilteredAndLooped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, func(r *Route) {
-			r.Prepare = prepared(func(m *message.Message) (string, bool, error) {
+		b := newHarness(t, Config{}, func(r *Route) {
+			r.Prepare = prepareWith(func(m *message.Message) (string, bool, error) {
 				switch string(m.Value) {
 				case "0":
 					return "", false, nil
@@ -440,10 +439,10 @@ func TestFilteredAndLooped(t *testing.T) {
 	})
 }
 
-// TestNothingIsCommittedAfterwards: another process may have the partition.
-func TestNothingIsCommittedAfterwards(t *testing.T) {
+// TestNoCommitAfterTheEnd: another process may have the partition.
+func TestNoCommitAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
+		b := newHarness(t, Config{}, nil)
 		abandoned, closed := b.open(), b.open()
 		offer(t, abandoned, 0)
 		offer(t, closed, 1)
@@ -462,12 +461,12 @@ func TestNothingIsCommittedAfterwards(t *testing.T) {
 	})
 }
 
-// TestGivenUpOfferIsSentLater: the source stops while the sink has no room, and the
-// message counts as taken.
-func TestGivenUpOfferIsSentLater(t *testing.T) {
+// TestCanceledSendIsResent: the source's context ends while the sink has no room. The lane has
+// taken the message.
+func TestCanceledSendIsResent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
-		b.sink.now = func(n int, s sent) bool {
+		b := newHarness(t, Config{}, nil)
+		b.sink.immediate = func(n int, s sent) bool {
 			if n == 0 {
 				s.done(context.Canceled)
 			} else {
@@ -481,14 +480,14 @@ func TestGivenUpOfferIsSentLater(t *testing.T) {
 		assert.Equal(t, []string{"0", "0"}, b.sink.values())
 		assert.Equal(t, []int64{0}, b.committed())
 		for _, err := range b.reports {
-			assert.NoError(t, err, "that is no trouble")
+			assert.NoError(t, err, "a canceled send is no failure")
 		}
 	})
 }
 
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Config{}, nil)
+		b := newHarness(t, Config{}, nil)
 		l := b.open()
 		defer l.Abandon()
 		b.Pause()
@@ -504,8 +503,8 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// TestManyLanes runs lanes with outcomes from other goroutines, out of order and
-// failing at times, and counts at the destination.
+// TestManyLanes runs lanes with outcomes from other goroutines, out of order and with failures, and
+// checks what the destination stored.
 func TestManyLanes(t *testing.T) {
 	const lanes, each = 8, 3000
 	outcomes := make(chan func(), 1000)
@@ -517,11 +516,11 @@ func TestManyLanes(t *testing.T) {
 			}
 		})
 	}
-	b := newBench(t, Config{Messages: 400}, nil)
+	b := newHarness(t, Config{Messages: 400}, nil)
 	var mu sync.Mutex
 	stored := map[string][]int{}
 	failures := 0
-	b.sink.now = func(n int, s sent) bool {
+	b.sink.immediate = func(n int, s sent) bool {
 		mu.Lock()
 		fail := n%997 == 0 && failures < 200
 		if fail {
@@ -534,7 +533,7 @@ func TestManyLanes(t *testing.T) {
 		mu.Unlock()
 		outcomes <- func() {
 			if fail {
-				s.done(errors.New("away"))
+				s.done(errors.New("down"))
 			} else {
 				s.done(nil)
 			}
@@ -566,7 +565,7 @@ func TestManyLanes(t *testing.T) {
 	for i := range lanes {
 		next := 0
 		for _, v := range stored[strconv.Itoa(i)] {
-			if v == next { // what the sink stored behind a failure comes again behind its repetition
+			if v == next { // messages stored behind a failure come again after the failed one
 				next++
 			}
 		}
@@ -580,7 +579,7 @@ func BenchmarkLane(b *testing.B) {
 	s := NewSet(Config{Messages: 10_000, Bytes: 64 << 20, CommitEvery: 100 * time.Millisecond}, Route{
 		Sink: sinkFunc(func(done func(error)) { done(nil) }), Log: zap.NewNop(),
 		Metrics: NewMetrics(prometheus.NewRegistry()).Route("bench"),
-		Prepare: func() (Prepare, func()) { return straight, nil },
+		Prepare: func() (Prepare, func()) { return passAll, nil },
 	})
 	l := s.Open("lane", func(int64) error { return nil })
 	defer l.Abandon()
@@ -597,9 +596,9 @@ type sinkFunc func(done func(error))
 
 func (f sinkFunc) Send(_ context.Context, _ string, _ *message.Message, done func(error)) { f(done) }
 
-// TestNothingIsSentAfterwards: what a lane that ends is about to send again does not come behind
-// what the next lane of its partition has sent.
-func TestNothingIsSentAfterwards(t *testing.T) {
+// TestNoSendAfterTheEnd: a resend of a closed lane does not come after what the next lane of the
+// partition has sent.
+func TestNoSendAfterTheEnd(t *testing.T) {
 	for name, end := range map[string]func(*Lane){
 		"closed": func(l *Lane) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -613,7 +612,7 @@ func TestNothingIsSentAfterwards(t *testing.T) {
 				var mu sync.Mutex
 				var stored []string
 				calls := 0
-				b := newBench(t, Config{}, func(r *Route) {
+				b := newHarness(t, Config{}, func(r *Route) {
 					r.Sink = sinkOf(func(m *message.Message, done func(error)) {
 						mu.Lock()
 						calls++
@@ -621,7 +620,7 @@ func TestNothingIsSentAfterwards(t *testing.T) {
 						mu.Unlock()
 						switch n {
 						case 1:
-							done(errors.New("away"))
+							done(errors.New("down"))
 							return
 						case 2:
 							time.Sleep(2 * time.Second) // the sink is busy
@@ -634,7 +633,7 @@ func TestNothingIsSentAfterwards(t *testing.T) {
 				})
 				l := b.open()
 				offer(t, l, 1)
-				time.Sleep(500 * time.Millisecond) // 1 is being sent again
+				time.Sleep(500 * time.Millisecond) // 1 is being resent
 				end(l)
 				next := b.open()
 				offer(t, next, 1)

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are those of all routes' lanes.
+// Metrics are the metrics of the lanes of all routes.
 type Metrics struct {
 	messages *prometheus.CounterVec // route, result
 	bytes    *prometheus.CounterVec // route
@@ -12,13 +12,13 @@ type Metrics struct {
 	stage    *prometheus.HistogramVec
 }
 
-// The stages of a message: the time from the broker's storing it at the source to the
-// destination's acknowledgement is their sum.
+// The stages of a message. pull, queue and write add up to the time from storing at the source to
+// the destination's acknowledgement; send is the first part of write.
 const (
-	stagePull  = "pull"  // from stored at the source (or made, where its broker does not say) to received here
-	stageQueue = "queue" // from received to handed to the sink
-	stageSend  = "send"  // until the sink's client has taken it: its queue, when that is full
-	stageWrite = "write" // until the destination has acknowledged it
+	stagePull  = "pull"  // from stored at the source (or produced, if its broker does not say when) to received here
+	stageQueue = "queue" // from received to given to the sink
+	stageSend  = "send"  // until the sink's client has taken it, which waits while the client's queue is full
+	stageWrite = "write" // from given to the sink to acknowledged by the destination
 )
 
 // NewMetrics registers the metrics.
@@ -26,7 +26,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pigeonhole_messages_total",
-			Help: "Messages done with, by result: stored, filtered, looped (came back to where they have been), dead_lettered.",
+			Help: "Messages by result: stored (counted again after each resend), filtered, looped (came back to where they have been), dead_lettered.",
 		}, []string{"route", "result"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pigeonhole_stored_bytes_total", Help: "Bytes of the messages stored, as they are charged against the bounds in bytes.",
@@ -48,14 +48,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) Route(name string) *RouteMetrics {
 	return &RouteMetrics{
 		stored: m.messages.WithLabelValues(name, "stored"), filtered: m.messages.WithLabelValues(name, "filtered"),
-		looped: m.messages.WithLabelValues(name, "looped"), dead: m.messages.WithLabelValues(name, "dead_lettered"),
+		looped: m.messages.WithLabelValues(name, "looped"), deadLettered: m.messages.WithLabelValues(name, "dead_lettered"),
 		bytes: m.bytes.WithLabelValues(name), refused: m.refused.MustCurryWith(prometheus.Labels{"route": name}),
 		pull: m.stage.WithLabelValues(name, stagePull), queue: m.stage.WithLabelValues(name, stageQueue),
 		send: m.stage.WithLabelValues(name, stageSend), write: m.stage.WithLabelValues(name, stageWrite),
 	}
 }
 
-// Forget removes the metrics of a route that is no more.
+// Forget removes the metrics of a route that was removed.
 func (m *Metrics) Forget(name string) {
 	labels := prometheus.Labels{"route": name}
 	for _, v := range []interface {
@@ -65,9 +65,9 @@ func (m *Metrics) Forget(name string) {
 	}
 }
 
-// RouteMetrics are those of one route.
+// RouteMetrics are the metrics of one route.
 type RouteMetrics struct {
-	stored, filtered, looped, dead, bytes prometheus.Counter
-	refused                               *prometheus.CounterVec
-	pull, queue, send, write              prometheus.Observer
+	stored, filtered, looped, deadLettered, bytes prometheus.Counter
+	refused                                       *prometheus.CounterVec
+	pull, queue, send, write                      prometheus.Observer
 }

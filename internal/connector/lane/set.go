@@ -9,96 +9,96 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 // Config bounds a route's lanes.
 type Config struct {
-	// Messages and Bytes bound what a route has taken from its source and not stored
-	// yet. Half of each is divided among the lanes, as what each may hold whatever others
-	// do; from the other half a lane borrows, each at most as much as it leaves free: one
-	// that is busy has much of what idle ones do not need, and one that is stuck leaves
-	// some. A lane alone has all. One that holds nothing may always take one message,
-	// however large. See [Set.SetBounds].
+	// Messages and Bytes bound what a route has in flight: taken from its source and not complete.
+	// One half of each is divided among the lanes: a lane may hold its own share whatever other
+	// lanes hold. The other half is a pool: a lane borrows from it at most as much as it leaves
+	// free. So a busy lane gets much of what idle lanes do not need, and a stuck lane leaves some
+	// for others. A lane alone may hold all. An empty lane may always take one message, however
+	// large. See [Set.SetBounds].
 	Messages int
 	Bytes    int64
-	// CommitEvery is the interval at which the source is told what is stored.
+	// CommitEvery is the interval at which a lane commits its watermark.
 	CommitEvery time.Duration
-	// MinBackoff and MaxBackoff bound the wait before what failed is sent again,
-	// which doubles from one failure to the next and is spread by up to 20 %.
+	// MinBackoff and MaxBackoff bound the wait before a resend. The wait doubles from one failure
+	// to the next. Jitter adds up to 20 %.
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// longer is the wait after another failure.
-func (c *Config) longer(wait time.Duration) time.Duration {
-	return min(max(2*wait, c.MinBackoff), c.MaxBackoff)
+// backoff returns the waits between the attempts of one lane.
+func (c *Config) backoff() backoff.Backoff {
+	return backoff.Backoff{Min: c.MinBackoff, Max: c.MaxBackoff}
 }
 
-// Route is what lanes need of the route that they belong to. All functions are safe
-// for concurrent use.
+// Route is what lanes need of their route. All functions are safe for concurrent use.
 type Route struct {
 	Sink Sink
-	// Prepare returns, for a new lane, the function that its messages pass in their
-	// order, and one that is called when the lane is closed; nil for none.
+	// Prepare returns two functions for a new lane: prepare, which the lane calls for each message
+	// in order, and closed, which it calls when it is closed (nil: none).
 	Prepare func() (prepare Prepare, closed func())
-	// Dead stores a message that was refused; nil: the first refusal stops the route.
-	// done is as that of Sink.Send. Several are under way at once, in no order.
-	Dead func(ctx context.Context, to string, m *message.Message, reason error, done func(error))
-	// Stop ends the route for good: err says why.
+	// DeadLetter stores a refused message as a dead letter. nil: the first refusal stops the route.
+	// It calls done as Sink.Send does. Calls may overlap, and their order does not matter.
+	DeadLetter func(ctx context.Context, to string, m *message.Message, reason error, done func(error))
+	// Stop stops the route for good, because of err.
 	Stop func(err error)
-	// Report is told of trouble with the sink, and of its end when no lane has it any more: nil,
-	// or ErrClosed when the last that had it did not get through, but has ended.
+	// Report is called with each error of the sink, and when no lane has an error any more: with
+	// nil when the last of them has recovered, with ErrClosed when it was closed before.
 	Report func(err error)
-	// ReportDead is told the same of dead letters; nil: nobody is.
-	ReportDead func(err error)
+	// ReportDeadLetters is the same for dead letters. nil: no reports.
+	ReportDeadLetters func(err error)
 
 	Log     *zap.Logger
 	Metrics *RouteMetrics
 }
 
-// Prepare changes m and returns where it goes, and false when it goes nowhere. An
-// error is ctx's, ErrLoop, or final and treated as a refusal.
+// Prepare changes m and returns its destination. keep is false for a message to drop. The error is
+// ctx's, or ErrLoop; any other error refuses the message.
 type Prepare func(ctx context.Context, m *message.Message) (to string, keep bool, err error)
 
-// Set is the lanes of one route. It is safe for concurrent use.
+// Set holds the lanes of one route. It is safe for concurrent use.
 type Set struct {
 	cfg   Config
 	route Route
 
 	mu     sync.Mutex
 	lanes  map[*Lane]struct{}
-	paused atomic.Pointer[chan struct{}] // closed on resuming; nil while not paused
+	paused atomic.Pointer[chan struct{}] // closed by Resume; nil while not paused
 
-	// The bounds, and what all lanes hold: what is a lane's own changes as lanes come, and
-	// one may hold more than the new for a while.
+	// The bounds, and what all lanes hold together. A lane's own share changes when lanes are
+	// opened and closed: a lane may hold more than its share for a while.
 	maxMessages, maxBytes atomic.Int64
 	messages, bytes       atomic.Int64
-	common                common
+	pool                  pool
 
-	sending, dead illness
+	sinkFailures, deadLetterFailures failures
 
 	stored, filtered, refused, resent atomic.Int64
 }
 
-// NewSet makes a route's lanes; there are none yet.
+// NewSet makes a set without lanes.
 func NewSet(cfg Config, route Route) *Set {
 	s := &Set{
 		cfg: cfg, route: route, lanes: map[*Lane]struct{}{},
-		sending: illness{report: route.Report, lanes: map[*Lane]struct{}{}},
-		dead:    illness{report: route.ReportDead, lanes: map[*Lane]struct{}{}},
+		sinkFailures:       failures{report: route.Report, lanes: map[*Lane]struct{}{}},
+		deadLetterFailures: failures{report: route.ReportDeadLetters, lanes: map[*Lane]struct{}{}},
 	}
 	s.maxMessages.Store(int64(cfg.Messages))
 	s.maxBytes.Store(cfg.Bytes)
 	return s
 }
 
-// SetBounds takes the place of what Config says of Messages and Bytes, for the lanes that
-// there are, too. What they hold beyond smaller bounds they keep until it is stored.
+// SetBounds replaces Messages and Bytes of Config, also for open lanes. Lanes that hold more than
+// smaller bounds allow keep it until it is complete.
 func (s *Set) SetBounds(messages int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maxMessages.Store(int64(messages))
 	s.maxBytes.Store(bytes)
-	s.share()
+	s.divideBounds()
 }
 
 // Bounds returns how many messages and bytes the lanes may hold together.
@@ -109,15 +109,15 @@ func (s *Set) Bounds() (messages int, bytes int64) {
 // Option changes one lane.
 type Option func(*Lane)
 
-// CommitEach tells the source what is stored after n messages, too, however short the
-// interval. For sources whose brokers send no more than they have not heard of.
+// CommitEach makes the lane commit after n complete messages, too, not only at the interval. It is
+// for sources whose broker bounds how many messages are not acknowledged.
 func CommitEach(n int) Option { return func(l *Lane) { l.commitEach = n } }
 
-// Open starts a lane for one partition of the source (or one consumer of a queue).
-// commit is told the position up to which every message offered so far is stored or
-// otherwise done with: positions as they were offered, ascending, from one goroutine
-// at a time, about every commit interval, and never after Close or Abandon returned.
-// After an error, which is logged, the next call has the same position or a higher one.
+// Open starts a lane for one partition of the source, or for one consumer of a queue. The lane
+// calls commit with its watermark: the position, as given to Offer, up to which every message is
+// complete. Positions ascend. The lane calls commit from one goroutine at a time, about once in a
+// commit interval, and never after Close or Abandon has returned. It logs an error of commit and
+// calls it again with the same position or a higher one.
 func (s *Set) Open(name string, commit func(position int64) error, options ...Option) *Lane {
 	l := newLane(s, name, commit)
 	for _, o := range options {
@@ -125,21 +125,21 @@ func (s *Set) Open(name string, commit func(position int64) error, options ...Op
 	}
 	s.mu.Lock()
 	s.lanes[l] = struct{}{}
-	s.share()
+	s.divideBounds()
 	s.mu.Unlock()
 	go l.run()
 	return l
 }
 
-// share divides the bounds. s.mu is held.
-func (s *Set) share() {
+// divideBounds gives each lane its own share and the rest to the pool. s.mu is held.
+func (s *Set) divideBounds() {
 	n := int64(max(len(s.lanes), 1))
 	all := amount{s.maxMessages.Load(), s.maxBytes.Load()}
 	own := all
 	if n > 1 {
 		own = amount{max(all.messages/(2*n), 1), max(all.bytes/(2*n), 1)}
 	}
-	s.common.resize(amount{all.messages - n*own.messages, all.bytes - n*own.bytes})
+	s.pool.resize(amount{all.messages - n*own.messages, all.bytes - n*own.bytes})
 	for l := range s.lanes {
 		l.setOwn(own)
 	}
@@ -149,24 +149,24 @@ func (s *Set) remove(l *Lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.lanes, l)
-	s.common.forget(l)
-	s.share()
+	s.pool.removeWaiter(l)
+	s.divideBounds()
 }
 
-// fits reports whether one more message of size would be within the bounds of all
-// lanes together.
+// fits reports whether the bounds of the set allow one more message of size bytes.
 func (s *Set) fits(size int64) bool {
 	return s.messages.Load() < s.maxMessages.Load() && s.bytes.Load()+size <= s.maxBytes.Load()
 }
 
-// release gives back what n messages held.
+// release subtracts n messages that have left a lane, and wakes the lanes that wait for room.
 func (s *Set) release(n int, bytes int64) {
 	s.messages.Add(-int64(n))
 	s.bytes.Add(-bytes)
-	s.common.wake()
+	s.pool.wakeWaiters()
 }
 
-// Pause makes Offer wait on every lane until Resume. What was taken goes on.
+// Pause makes Offer of every lane wait for Resume. Messages that the lanes have taken are not
+// affected.
 func (s *Set) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,22 +188,22 @@ func (s *Set) Resume() {
 	}
 }
 
-// State is what a route's lanes hold and have done.
+// State is what the lanes of a route hold, and what they have done.
 type State struct {
 	Lanes    int
-	InFlight int   // messages taken and not stored
-	Bytes    int64 // of them
-	// MaxInFlight and MaxBytes are their bounds.
+	InFlight int   // messages taken and not complete
+	Bytes    int64 // of the messages in flight
+	// MaxInFlight and MaxBytes are the bounds of InFlight and Bytes.
 	MaxInFlight int
 	MaxBytes    int64
-	// Oldest is how long ago the source's broker stored the oldest of them (or, where
-	// it does not say, this process received it).
+	// Oldest is how long ago the source's broker stored the oldest message in flight; if the broker
+	// does not say when, how long ago this process received it.
 	Oldest                            time.Duration
 	Stored, Filtered, Refused, Resent int64
 	Paused                            bool
 }
 
-// State looks at all lanes.
+// State returns the state of all lanes together.
 func (s *Set) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +213,7 @@ func (s *Set) State() State {
 	}
 	now := time.Now()
 	for l := range s.lanes {
-		n, bytes, since := l.holding()
+		n, bytes, since := l.inFlight()
 		st.InFlight += n
 		st.Bytes += bytes
 		if !since.IsZero() {

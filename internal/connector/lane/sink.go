@@ -9,22 +9,22 @@ import (
 
 // Sink is where messages go.
 type Sink interface {
-	// Send hands m over for the destination to (a topic, or a queue or routing key:
-	// what the route's template says; empty where the sink has one only). One lane
-	// calls it from one goroutine at a time, in order, and n+1 must not be stored
-	// before n of the same lane and destination unless n's outcome is an error;
-	// several lanes call it at once.
+	// Send sends m to the destination to: a topic, a queue or a routing key, as the route's
+	// template says; empty where the sink has only one. A lane calls Send in order, from one
+	// goroutine at a time. Of two messages of one lane and one destination the sink must not
+	// store the second before the first, unless the first's outcome is an error. Several lanes
+	// call Send at once.
 	//
-	// done is called exactly once, from any goroutine, also after ctx has ended: with
-	// nil once the destination has stored the message for good; with an error made by
-	// Refuse when no repetition would help; with any other error when it was not
-	// stored, or not known to be, and is to be sent again. done does not block.
+	// The sink calls done exactly once, from any goroutine, also after ctx has ended: with nil
+	// when the destination has stored the message durably; with an error made by Refuse when a
+	// retry cannot help; with any other error when the message was not stored, or may not have
+	// been, and is to be resent. done does not block.
 	//
-	// Send may block for room, at most until ctx ends.
+	// Send may block while the sink's queue is full, until ctx ends.
 	Send(ctx context.Context, to string, m *message.Message, done func(error))
 }
 
-// refusal is a permanent verdict.
+// refusal is an error that a retry cannot help.
 type refusal struct {
 	reason string
 	err    error
@@ -33,13 +33,13 @@ type refusal struct {
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// Refuse makes err final: the message can never be stored, and goes where poison
-// messages go. reason is a short, bounded word such as too_large, for metrics and for
-// whoever finds the message there.
+// Refuse makes err final: the sink can never store the message. It becomes a dead letter, or stops
+// the route if it has no dead-letter sink. reason is one of few short words, such as too_large: it
+// is a label of a metric and a header of the dead letter.
 func Refuse(reason string, err error) error { return &refusal{reason, err} }
 
-// Reason is why a message was refused, for metrics and dead letters: "refused" where
-// the error does not say.
+// Reason returns the reason of an error made by Refuse, and "refused" for any other error. It is
+// for metrics and dead letters.
 func Reason(err error) string {
 	if reason, ok := Refused(err); ok {
 		return reason

@@ -14,7 +14,7 @@ import (
 // zero for a delivery without a timestamp. The message takes value and headers over, and
 // the tables in them. From is the caller's to fill in; then it calls Begin.
 func FromAMQP(value []byte, a AMQP, headers []Header, t time.Time) *Message {
-	m := &Message{Value: value, AMQP: &a, Time: exact(t)}
+	m := &Message{Value: value, AMQP: &a, Time: truncateTime(t)}
 	if value == nil {
 		m.Value = []byte{}
 	}
@@ -58,7 +58,7 @@ func fromField(h Header) Header {
 	case string:
 		return Header{Name: h.Name, Value: []byte(v)}
 	default:
-		return Header{Name: h.Name, Value: text(v), Typed: v}
+		return Header{Name: h.Name, Value: textOf(v), Typed: v}
 	}
 }
 
@@ -81,14 +81,14 @@ func (m *Message) fromAMQP(h *Header) bool {
 		return true
 	case EntryTime:
 		t, ok := parseTime(string(h.Value))
-		// Whoever has given it another second since has given it another time.
+		// If the second differs, somebody has changed the timestamp since, and EntryTime is stale.
 		if !ok || !m.Time.IsZero() && t.Unix() != m.Time.Unix() {
 			return false
 		}
 		m.Time = t
 		return true
 	}
-	return h.Typed == nil && m.common(h.Name, string(h.Value))
+	return h.Typed == nil && m.readCommonEntry(h.Name, string(h.Value))
 }
 
 // ToAMQP is the message as one of AMQP's: a are the properties that it had in RabbitMQ
@@ -97,7 +97,7 @@ func (m *Message) fromAMQP(h *Header) bool {
 // at most 255 bytes; one with Typed is to be sent as that type (Null as void), any other
 // as a string. The result shares memory with the message.
 func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time) {
-	plain, odd := arrange(m.Headers, false, amqpHolds)
+	plain, odd := arrange(m.Headers, false, amqpStorage)
 	needTime := !m.Time.IsZero()
 	if needTime {
 		t = time.Unix(m.Time.Unix(), 0).UTC()
@@ -105,7 +105,7 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	}
 	n := len(m.Headers)
 	for _, there := range [...]bool{
-		odd != nil, m.Key != nil, m.OrderingKey != "", m.Value == nil, needTime, m.tellsOrigin(), m.hasFrom(), m.hops() > 0,
+		odd != nil, m.Key != nil, m.OrderingKey != "", m.Value == nil, needTime, m.sendsOrigin(), m.hasFrom(), m.hopCount() > 0,
 	} {
 		if there {
 			n++
@@ -146,23 +146,23 @@ func (m *Message) ToAMQP() (value []byte, a AMQP, headers []Header, t time.Time)
 	if m.AMQP != nil {
 		a = *m.AMQP
 	}
-	if m.tellsOrigin() {
+	if m.sendsOrigin() {
 		add(EntryOrigin, m.Origin.append(make([]byte, 0, m.entrySize())))
 	}
 	if m.hasFrom() {
 		add(EntryFrom, m.appendFrom(nil))
 	}
-	if m.hops() > 0 {
+	if m.hopCount() > 0 {
 		add(EntryHops, m.appendHops(nil))
 	}
 	return value, a, headers, t
 }
 
-func amqpHolds(h *Header) held {
-	if !goodName(h.Name) || len(h.Name) > math.MaxUint8 {
-		return heldNot
+func amqpStorage(h *Header) storage {
+	if !validName(h.Name) || len(h.Name) > math.MaxUint8 {
+		return notStored
 	}
-	return heldAsIs
+	return storedAsIs
 }
 
 // field is one of AMQP's texts and its name in EntryAMQP.
@@ -213,7 +213,7 @@ func (a *AMQP) append(b []byte) []byte {
 	return b
 }
 
-// size is about how long EntryAMQP is.
+// size is roughly the length of EntryAMQP.
 func (a *AMQP) size() int {
 	n := 32
 	for _, f := range a.fields() {

@@ -172,7 +172,7 @@ func (s *source) properties() map[string]string {
 // passedOn is m as a Pigeonhole passes it on.
 func (s *source) passedOn(m *Message) *Message {
 	m.From = From{System: "kafka", Cluster: "c;" + string(s.bytes()), Topic: "t", Partition: int32(s.byte()) - 1, Offset: s.int64()}
-	m.Begin("")
+	m.SetOrigin("")
 	m.Hop = "a," + string(s.bytes())
 	return m
 }

@@ -20,40 +20,40 @@ import (
 // reader passes over numbers that are too high, and puts at the end what is not listed:
 // somebody has taken properties away, or added some.
 
-// held is how a system holds a header.
-type held byte
+// storage is how a system stores a header.
+type storage byte
 
 const (
-	heldNot    held = iota
-	heldAsIs        // name and value
-	heldAsText      // name and text; its type is in EntryHeaders
+	notStored    storage = iota
+	storedAsIs           // name and value
+	storedAsText         // name and text; its type is in EntryHeaders
 )
 
-// arrange finds which headers a system holds, by what holds says of each, and
-// EntryHeaders. Both are nil when it holds all as they are. An ordered system keeps
-// order and repeated names; of the others each name is held once, the last.
-func arrange(headers []Header, ordered bool, holds func(*Header) held) (plain []bool, entry []byte) {
+// arrange returns which headers a system stores, as holds says for each, and the value of
+// EntryHeaders. Both are nil when the system stores all headers as they are. An ordered system keeps
+// order and repeated names. The others store each name once: the last header of that name.
+func arrange(headers []Header, ordered bool, holds func(*Header) storage) (plain []bool, entry []byte) {
 	for i := range headers {
-		if holds(&headers[i]) != heldAsIs || !ordered && i > 0 && headers[i-1].Name >= headers[i].Name {
-			return arrangeOdd(headers, ordered, holds)
+		if holds(&headers[i]) != storedAsIs || !ordered && i > 0 && headers[i-1].Name >= headers[i].Name {
+			return arrangeWithEntry(headers, ordered, holds)
 		}
 	}
 	return nil, nil
 }
 
-func arrangeOdd(headers []Header, ordered bool, holds func(*Header) held) (plain []bool, entry []byte) {
+func arrangeWithEntry(headers []Header, ordered bool, holds func(*Header) storage) (plain []bool, entry []byte) {
 	plain = make([]bool, len(headers))
 	byRank := make([]int, 0, len(headers))
 	if ordered {
 		for i := range headers {
-			if plain[i] = holds(&headers[i]) != heldNot; plain[i] {
+			if plain[i] = holds(&headers[i]) != notStored; plain[i] {
 				byRank = append(byRank, i)
 			}
 		}
 	} else {
 		taken := make(map[string]struct{}, len(headers))
 		for i := range slices.Backward(headers) {
-			if _, twice := taken[headers[i].Name]; !twice && holds(&headers[i]) != heldNot {
+			if _, twice := taken[headers[i].Name]; !twice && holds(&headers[i]) != notStored {
 				taken[headers[i].Name] = struct{}{}
 				plain[i] = true
 				byRank = append(byRank, i)
@@ -68,8 +68,8 @@ func arrangeOdd(headers []Header, ordered bool, holds func(*Header) held) (plain
 	return plain, appendEntry(make([]byte, 0, 64), headers, plain, rank, holds)
 }
 
-func appendEntry(b []byte, headers []Header, plain []bool, rank []int, holds func(*Header) held) []byte {
-	simple := func(i int) bool { return plain[i] && holds(&headers[i]) == heldAsIs }
+func appendEntry(b []byte, headers []Header, plain []bool, rank []int, holds func(*Header) storage) []byte {
+	simple := func(i int) bool { return plain[i] && holds(&headers[i]) == storedAsIs }
 	for i := 0; i < len(headers); i++ {
 		if i > 0 {
 			b = append(b, ',')
@@ -97,7 +97,7 @@ func appendEntry(b []byte, headers []Header, plain []bool, rank []int, holds fun
 	return b
 }
 
-// any is the header's value for appendTyped.
+// any is the header's value in the form of appendTyped.
 func (h *Header) any() any {
 	switch {
 	case h.Typed != nil:
@@ -109,19 +109,19 @@ func (h *Header) any() any {
 	}
 }
 
-// typed makes the header that has a value of parseTyped.
-func typed(name string, v any) Header {
+// typedHeader makes a header of a value that parseTyped has returned.
+func typedHeader(name string, v any) Header {
 	switch v := v.(type) {
 	case Null:
 		return Header{Name: name}
 	case string:
 		return Header{Name: name, Value: []byte(v)}
 	}
-	return Header{Name: name, Value: text(v), Typed: v}
+	return Header{Name: name, Value: textOf(v), Typed: v}
 }
 
-// restore puts the headers back in their order: plain are those that the system holds.
-// It reports false for an entry that arrange has not made.
+// restore returns all headers in their order; plain are those that the system stores. It reports
+// false for an entry that arrange has not made.
 func restore(plain []Header, entry string) ([]Header, bool) {
 	all := make([]Header, 0, len(plain)+4)
 	used := make([]bool, len(plain))
@@ -136,7 +136,7 @@ func restore(plain []Header, entry string) ([]Header, bool) {
 			if !ok || rest != "" && rest[0] != ',' {
 				return nil, false
 			}
-			all = append(all, typed(name, v))
+			all = append(all, typedHeader(name, v))
 			if more = rest != ""; more {
 				entry = rest[1:]
 			}
@@ -178,8 +178,8 @@ func restorePlain(all, plain []Header, used []bool, item string) ([]Header, bool
 		used[i] = true
 		h := plain[i]
 		if withKind && h.Value != nil {
-			if v, ok := parseHeld(kind[0], h.Value); ok {
-				h = Header{Name: h.Name, Value: text(v), Typed: v}
+			if v, ok := parseStored(kind[0], h.Value); ok {
+				h = Header{Name: h.Name, Value: textOf(v), Typed: v}
 			}
 		}
 		all = append(all, h)
@@ -187,16 +187,16 @@ func restorePlain(all, plain []Header, used []bool, item string) ([]Header, bool
 	return all, true
 }
 
-// parseHeld reads the type of a header held as its text.
-func parseHeld(kind byte, value []byte) (any, bool) {
+// parseStored reads the typed value of a header that is stored as text.
+func parseStored(kind byte, value []byte) (any, bool) {
 	if kind == kindBytes {
 		return value, true
 	}
 	return parseScalar(kind, string(value))
 }
 
-// goodName reports whether every system can have a header of that name.
-func goodName(name string) bool { return name != "" && utf8.ValidString(name) && !isEntry(name) }
+// validName reports whether every system can have a header of that name.
+func validName(name string) bool { return name != "" && utf8.ValidString(name) && !isEntry(name) }
 
 // Header returns the value of the last header of that name.
 func (m *Message) Header(name string) (value []byte, ok bool) {

@@ -6,7 +6,7 @@ import "time"
 // without a timestamp. The message takes key, value and headers over: nobody may change
 // them afterwards. From is the caller's to fill in; then it calls Begin.
 func FromKafka(key, value []byte, headers []Header, t time.Time) *Message {
-	m := &Message{Key: key, Value: value, Time: exact(t)}
+	m := &Message{Key: key, Value: value, Time: truncateTime(t)}
 	if !t.IsZero() && t.Unix() == -1 && t.UnixMilli() == -1 {
 		m.Time = time.Time{}
 	}
@@ -43,7 +43,7 @@ func (m *Message) fromKafka(headers []Header) {
 					continue
 				}
 			default:
-				if m.common(h.Name, string(h.Value)) {
+				if m.readCommonEntry(h.Name, string(h.Value)) {
 					continue
 				}
 			}
@@ -65,20 +65,20 @@ func (m *Message) fromKafka(headers []Header) {
 // Kafka is the message as a record, whose timestamp is m.Time; without one any will do.
 // The result shares memory with the message.
 func (m *Message) Kafka() (key, value []byte, headers []Header) {
-	plain, odd := arrange(m.Headers, true, kafkaHolds)
-	needTime := m.Time.IsZero() || !fits(m.Time, 0)
+	plain, odd := arrange(m.Headers, true, kafkaStorage)
+	needTime := m.Time.IsZero() || !fitsMillis(m.Time, 0)
 	headers = make([]Header, 0, len(m.Headers)+m.entries(odd != nil, needTime))
 	for i := range m.Headers {
 		h := &m.Headers[i]
 		switch {
 		case plain != nil && !plain[i]:
 		case h.Typed != nil:
-			headers = append(headers, Header{Name: h.Name, Value: text(h.Typed)})
+			headers = append(headers, Header{Name: h.Name, Value: textOf(h.Typed)})
 		default:
 			headers = append(headers, *h)
 		}
 	}
-	// One piece of memory for all entries; they are told apart by where they begin.
+	// All entries share one allocation; each is a part of it.
 	b := make([]byte, 0, m.entrySize()+len(odd))
 	add := func(name string, grown []byte) {
 		headers = append(headers, Header{Name: name, Value: grown[len(b):len(grown):len(grown)]})
@@ -96,13 +96,13 @@ func (m *Message) Kafka() (key, value []byte, headers []Header) {
 	if needTime {
 		add(EntryTime, appendTime(b, m.Time))
 	}
-	if m.tellsOrigin() {
+	if m.sendsOrigin() {
 		add(EntryOrigin, m.Origin.append(b))
 	}
 	if m.hasFrom() {
 		add(EntryFrom, m.appendFrom(b))
 	}
-	if m.hops() > 0 {
+	if m.hopCount() > 0 {
 		add(EntryHops, m.appendHops(b))
 	}
 	if len(headers) == 0 {
@@ -111,20 +111,20 @@ func (m *Message) Kafka() (key, value []byte, headers []Header) {
 	return m.Key, m.Value, headers
 }
 
-func kafkaHolds(h *Header) held {
+func kafkaStorage(h *Header) storage {
 	switch {
 	case isEntry(h.Name):
-		return heldNot
+		return notStored
 	case h.Typed == nil:
-		return heldAsIs
+		return storedAsIs
 	case scalar(kindOf(h.Typed)):
-		return heldAsText
+		return storedAsText
 	default:
-		return heldNot
+		return notStored
 	}
 }
 
-// entrySize is about how long the entries of all systems but EntryHeaders are.
+// entrySize is roughly the length of all entries, without EntryHeaders.
 func (m *Message) entrySize() int {
 	n := 0
 	if o := &m.Origin; !o.IsZero() {
@@ -146,7 +146,7 @@ func (m *Message) entrySize() int {
 // entries is how many entries the message has in Kafka.
 func (m *Message) entries(odd, needTime bool) int {
 	n := 0
-	for _, there := range [...]bool{odd, needTime, m.OrderingKey != "", m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), m.hops() > 0} {
+	for _, there := range [...]bool{odd, needTime, m.OrderingKey != "", m.AMQP != nil, m.sendsOrigin(), m.hasFrom(), m.hopCount() > 0} {
 		if there {
 			n++
 		}

@@ -16,7 +16,7 @@ func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 // begun is m as a route passes it on that has taken it from Kafka.
 func (m *Message) begun(offset int64) {
 	m.From = From{System: "kafka", Cluster: "main", Topic: "orders", Partition: 3, Offset: offset}
-	m.Begin("")
+	m.SetOrigin("")
 	m.Hop = "kafka;main;orders"
 }
 
@@ -192,7 +192,7 @@ func TestOriginIsTheFirst(t *testing.T) {
 	m := FromKafka(nil, []byte("v"), nil, at(1))
 	first := Origin{System: "kafka", Cluster: "a;b", Topic: "orders", Partition: 0, Offset: 0, ID: "of the topic"}
 	m.From = From{System: "kafka", Cluster: "a;b", Topic: "orders"}
-	m.Begin("of the topic")
+	m.SetOrigin("of the topic")
 	m.Hop = "one"
 	_, _, properties := m.Pulsar()
 	assert.NotContains(t, properties, EntryFrom, "the origin says it")
@@ -202,7 +202,7 @@ func TestOriginIsTheFirst(t *testing.T) {
 
 	m = viaPulsar(m)
 	m.From = From{System: "pulsar", Cluster: "p", Topic: "copy", Partition: 5, Offset: 99}
-	m.Begin("1:2:3:4")
+	m.SetOrigin("1:2:3:4")
 	m.Hop = "two"
 	assert.Equal(t, first, m.Origin)
 	_, _, properties = m.Pulsar()
@@ -218,7 +218,8 @@ func TestOriginIsTheFirst(t *testing.T) {
 	assert.False(t, ok, "no route has written that")
 }
 
-// TestOriginWithoutHopsIsAnApplications: no route has written it. It is a header like others, and comes back.
+// TestOriginWithoutHopsIsAnApplications: no route has written it. It is a header like others, and
+// comes back.
 func TestOriginWithoutHopsIsAnApplications(t *testing.T) {
 	own := []Header{h(EntryFrom, "kafka;main;orders;3;999998"), h(EntryOrigin, "kafka;main;orders;3;999999")}
 	for name, m := range map[string]*Message{
@@ -251,9 +252,9 @@ func TestHops(t *testing.T) {
 	err := m.CheckHops(3)
 	require.ErrorIs(t, err, ErrHops)
 	assert.ErrorContains(t, err, "kafka;a,b;t%3B0, kafka;a,b;t%3B1, kafka;a,b;t%3B2")
-	assert.True(t, m.HasBeen(PlaceName("kafka", "a,b", "t;1")))
-	assert.False(t, m.HasBeen(PlaceName("kafka", "a", "t;1")))
-	assert.False(t, m.HasBeen(PlaceName("pulsar", "a,b", "t;1")))
+	assert.True(t, m.HasPassed(PlaceName("kafka", "a,b", "t;1")))
+	assert.False(t, m.HasPassed(PlaceName("kafka", "a", "t;1")))
+	assert.False(t, m.HasPassed(PlaceName("pulsar", "a,b", "t;1")))
 }
 
 // TestPlaceNames: one topic of Pulsar has one name.
@@ -271,8 +272,8 @@ func TestPlaceNames(t *testing.T) {
 // TestHopsOfBefore named the process: the first one's place is the origin.
 func TestHopsOfBefore(t *testing.T) {
 	m := FromPulsar("", nil, map[string]string{EntryOrigin: "kafka;main;orders;3;1042", EntryHops: "pigeonhole"}, time.Time{})
-	assert.True(t, m.HasBeen(PlaceName("kafka", "main", "orders")))
-	assert.False(t, m.HasBeen(PlaceName("kafka", "main", "others")))
+	assert.True(t, m.HasPassed(PlaceName("kafka", "main", "orders")))
+	assert.False(t, m.HasPassed(PlaceName("kafka", "main", "others")))
 	assert.Equal(t, []string{"pigeonhole"}, m.Hops)
 }
 

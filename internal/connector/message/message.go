@@ -1,16 +1,15 @@
-// Package message is what Pigeonhole moves, neutral of the systems that it moves it
-// between, and how each system's form is mapped to it and back without loss.
+// Package message defines Pigeonhole's message, which is independent of Kafka, Pulsar and RabbitMQ,
+// and maps each system's messages to it and back without loss.
 package message
 
 import "time"
 
-// Message is one message on its way from a source to a sink. A source makes it and
-// does not touch it afterwards; a route may change it before it is sent; a sink only
-// reads it.
+// Message is one message that a route moves from a source to a sink. The source makes it and does
+// not use it afterwards. The route may change it before it is sent. The sink only reads it.
 type Message struct {
 	// Key is nil for a message without one.
 	Key []byte
-	// OrderingKey is Pulsar's: it takes the place of Key where order is kept. Empty for
+	// OrderingKey is Pulsar's ordering key, which decides about order instead of Key. Empty for
 	// none.
 	OrderingKey string
 	// Value is nil for a null value (a tombstone), and empty but not nil for an
@@ -18,29 +17,27 @@ type Message struct {
 	Value []byte
 	// Headers in their order; names may repeat.
 	Headers []Header
-	// Time is when the producer says it was made, to the millisecond; zero when it
-	// does not say.
+	// Time is the producer's timestamp, to the millisecond; zero when there is none.
 	Time time.Time
-	// AMQP is what RabbitMQ knows of a message besides; nil unless it came from
-	// there, directly or by way of another system.
+	// AMQP holds the properties of a message that came from RabbitMQ, directly or through another
+	// system; else nil.
 	AMQP *AMQP
-	// Origin is where the message was taken from first. Hops are the places that routes
-	// took it from before, the first one first (see [PlaceName]; those of before named
-	// the process); Hop is the place that comes behind them in what is sent, empty for
-	// none.
+	// Origin is where the first route took the message from. Hops are the topics and queues that
+	// earlier routes took it from, in order (see [PlaceName]; older versions named the process).
+	// Hop is added behind them when the message is sent; empty for none.
 	Origin Origin
 	Hops   []string
 	Hop    string
 	// OmitOrigin leaves the origin, and the place of the last hop, out of what is sent.
 	OmitOrigin bool
-	// From is where this Pigeonhole took it from. It is not sent on.
+	// From is where this Pigeonhole took it from. It is not sent.
 	From From
 }
 
 // Header is a header of Kafka or AMQP, or a property of Pulsar.
 type Header struct {
 	Name string
-	// Value is nil for a null value. Of a header with Typed it is the value as text.
+	// Value is nil for a null value. If Typed is set, Value is the value as text.
 	Value []byte
 	// Typed is the value of an AMQP header that is not a string; else nil. It is
 	// one of bool, int8, uint8, int16, int32, int64, float32, float64, []byte,
@@ -61,8 +58,8 @@ type Decimal struct {
 // strings.
 type Table map[string]any
 
-// AMQP are the basic properties of an AMQP 0-9-1 message, except for the headers and
-// the timestamp, and what it was published with.
+// AMQP holds the basic properties of an AMQP 0-9-1 message, except for the headers and the
+// timestamp, and the exchange and routing key that it was published with.
 type AMQP struct {
 	Exchange, RoutingKey string
 
@@ -83,28 +80,27 @@ type Origin struct {
 	ID        string // Kafka's topic id, Pulsar's message id, or AMQP's message-id; may be empty
 }
 
-// IsZero reports whether the origin says nothing.
+// IsZero reports whether the origin is unknown.
 func (o Origin) IsZero() bool { return o == Origin{} }
 
-// From is a message's place at the source.
+// From is a message's position at the source.
 type From struct {
 	System    string // kafka, rabbitmq or pulsar
 	Cluster   string // its name in the configuration
 	Topic     string // or queue
-	TopicID   string // tells the topic from others of its name, before and elsewhere; empty where the broker gives none
+	TopicID   string // differs from that of a deleted topic of the same name; empty where the broker has none
 	Partition int32  // -1 for none
 	Offset    int64  // -1 for none
-	// Stored is when the source's broker says that it stored the message; zero when
-	// it does not say.
+	// Stored is the source broker's time of storing the message; zero when unknown.
 	Stored time.Time
-	// Received is when it came to this process.
+	// Received is when this process received it.
 	Received time.Time
 }
 
-// overhead is what a message costs in memory beyond its bytes, roughly.
+// overhead is roughly the memory that a message takes besides its bytes.
 const overhead = 256
 
-// Size is the number of bytes that the message is charged for while it is here.
+// Size is the number of bytes that the message counts for while it is in flight.
 func (m *Message) Size() int64 {
 	n := overhead + len(m.Key) + len(m.OrderingKey) + len(m.Value)
 	for i := range m.Headers {

@@ -11,20 +11,20 @@ import (
 // ErrHops is wrapped by what CheckHops returns.
 var ErrHops = errors.New("too many hops")
 
-// Begin sets the message's origin, unless a route has done so before: the first is kept.
-// id is what the source knows it by besides From; it may be empty.
-func (m *Message) Begin(id string) {
-	if m.Begins() {
+// SetOrigin sets the message's origin from From, unless an earlier route has set it. id is the
+// message's id at the source; it may be empty.
+func (m *Message) SetOrigin(id string) {
+	if m.NeedsOrigin() {
 		f := &m.From
 		m.Origin = Origin{System: f.System, Cluster: f.Cluster, Topic: f.Topic, Partition: f.Partition, Offset: f.Offset, ID: id}
 	}
 }
 
-// Begins reports whether the message has no origin from a route before.
-func (m *Message) Begins() bool { return m.Origin.IsZero() || len(m.Hops) == 0 }
+// NeedsOrigin reports whether the message has no origin from an earlier route.
+func (m *Message) NeedsOrigin() bool { return m.Origin.IsZero() || len(m.Hops) == 0 }
 
-// PlaceName names a topic or queue in the hops of messages: system;cluster;topic. The
-// names that Pulsar knows one topic by, and those of its partitions, are one.
+// PlaceName names a topic or queue in the hops of messages: system;cluster;topic. Pulsar's short and
+// full names of one topic, and its partitions, have the same name.
 func PlaceName(system, cluster, topic string) string {
 	if system == "pulsar" {
 		topic = strings.TrimPrefix(strings.TrimPrefix(topic, "persistent://"), "public/default/")
@@ -40,8 +40,7 @@ func PlaceName(system, cluster, topic string) string {
 	return string(appendEscaped(b, topic, ";"))
 }
 
-// CheckHops returns an error that wraps [ErrHops] when the message has been taken from as
-// many places as limit allows.
+// CheckHops returns an error that wraps [ErrHops] when the message already has limit hops.
 func (m *Message) CheckHops(limit int) error {
 	if len(m.Hops) < limit {
 		return nil
@@ -49,28 +48,28 @@ func (m *Message) CheckHops(limit int) error {
 	return fmt.Errorf("%w: %d, the limit is %d; it has passed %s", ErrHops, len(m.Hops)+1, limit, strings.Join(m.Hops, ", "))
 }
 
-// HasBeen reports whether a route has taken the message from place before: it runs in a
-// circle when it goes there.
-func (m *Message) HasBeen(place string) bool {
+// HasPassed reports whether a route has taken the message from place before. Sending it there would
+// make a loop.
+func (m *Message) HasPassed(place string) bool {
 	if slices.Contains(m.Hops, place) {
 		return true
 	}
-	// A hop of before named the process and not the place. The first one's place is the origin.
+	// Older versions wrote the process as a hop, not the place. The first hop's place is the origin.
 	first := len(m.Hops) > 0 && !strings.Contains(m.Hops[0], ";")
 	return first && place == PlaceName(m.Origin.System, m.Origin.Cluster, m.Origin.Topic)
 }
 
-// hops is how many hops are sent.
-func (m *Message) hops() int {
+// hopCount is how many hops are sent.
+func (m *Message) hopCount() int {
 	if m.Hop == "" {
 		return len(m.Hops)
 	}
 	return len(m.Hops) + 1
 }
 
-// Place is where the last Pigeonhole took a message with these properties from: what
-// effectively once resumes after. System and Cluster are empty when it has come by way of
-// several and the last did not tell them yet. ok is false for a message that no Pigeonhole has sent.
+// Place is where the last Pigeonhole took a message with these properties from. Effectively once
+// resumes behind it. System and Cluster may be empty for a message that has passed several
+// Pigeonholes, the last of an older version. ok is false for a message that no Pigeonhole has sent.
 func Place(properties map[string]string) (o Origin, ok bool) {
 	if properties[EntryHops] == "" {
 		return Origin{}, false
@@ -84,9 +83,8 @@ func Place(properties map[string]string) (o Origin, ok bool) {
 	return Origin{}, false
 }
 
-// String writes the origin as system;cluster;topic;partition;offset, and ;id where
-// there is one: "kafka;main;orders;3;1042". What is none is empty; ';' in a name is
-// %3B.
+// String returns the origin as system;cluster;topic;partition;offset, and ;id if there is one:
+// "kafka;main;orders;3;1042". A partition or offset of -1 is empty; ';' in a name is %3B.
 func (o Origin) String() string { return string(o.append(nil)) }
 
 func (o Origin) append(b []byte) []byte {
@@ -106,8 +104,7 @@ func (o Origin) append(b []byte) []byte {
 	return b
 }
 
-// ParseOrigin is the reverse of [Origin.String]. It does not allocate unless something
-// is escaped.
+// ParseOrigin parses the text of [Origin.String]. It does not allocate unless something is escaped.
 func ParseOrigin(text string) (o Origin, ok bool) {
 	names := [...]*string{&o.System, &o.Cluster, &o.Topic}
 	for _, name := range names {
@@ -145,9 +142,9 @@ func ParseOrigin(text string) (o Origin, ok bool) {
 	return o, !o.IsZero()
 }
 
-func (m *Message) tellsOrigin() bool { return !m.Origin.IsZero() && !m.OmitOrigin }
+func (m *Message) sendsOrigin() bool { return !m.Origin.IsZero() && !m.OmitOrigin }
 
-// appendFrom appends EntryFrom, or nothing where the origin says it.
+// appendFrom appends EntryFrom, or nothing if hasFrom is false.
 func (m *Message) appendFrom(b []byte) []byte {
 	if !m.hasFrom() {
 		return b

@@ -19,7 +19,7 @@ const (
 // only read. Its headers are in the order of their names unless the properties say
 // another. From and OrderingKey are the caller's to fill in; then it calls Begin.
 func FromPulsar(key string, payload []byte, properties map[string]string, eventTime time.Time) *Message {
-	m := &Message{Value: payload, Time: exact(eventTime)}
+	m := &Message{Value: payload, Time: truncateTime(eventTime)}
 	if key != "" {
 		m.Key = []byte(key)
 	}
@@ -85,13 +85,14 @@ func (m *Message) fromPulsar(name, value string) bool {
 		}
 		return ok
 	}
-	return m.common(name, value)
+	return m.readCommonEntry(name, value)
 }
 
-// Pulsar is the message as one of Pulsar's, whose event time is m.Time, if that is after
-// 1970, and whose ordering key is m.OrderingKey. payload, which shares memory with the message, is nil for a null value.
+// Pulsar is the message as one of Pulsar's, whose event time is m.Time, if that is after 1970, and
+// whose ordering key is m.OrderingKey. payload, which shares memory with the message, is nil for a
+// null value.
 func (m *Message) Pulsar() (key string, payload []byte, properties map[string]string) {
-	plain, odd := arrange(m.Headers, false, pulsarHolds)
+	plain, odd := arrange(m.Headers, false, pulsarStorage)
 	encoding := ""
 	switch {
 	case m.Key == nil:
@@ -100,7 +101,7 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 	case !utf8.Valid(m.Key):
 		encoding = keyBase64
 	}
-	needTime := !m.Time.IsZero() && !fits(m.Time, 1)
+	needTime := !m.Time.IsZero() && !fitsMillis(m.Time, 1)
 
 	count, size := 0, len(odd)+m.entrySize()+len(m.Key)
 	for i := range m.Headers {
@@ -109,7 +110,7 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 			size += len(m.Headers[i].Value)
 		}
 	}
-	for _, there := range [...]bool{odd != nil, encoding != "", needTime, m.AMQP != nil, m.tellsOrigin(), m.hasFrom(), m.hops() > 0} {
+	for _, there := range [...]bool{odd != nil, encoding != "", needTime, m.AMQP != nil, m.sendsOrigin(), m.hasFrom(), m.hopCount() > 0} {
 		if there {
 			count++
 		}
@@ -118,8 +119,8 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 		properties = make(map[string]string, count)
 	}
 
-	// All texts are parts of one: they cost one allocation, however many there are.
-	t := texts{}
+	// All texts share one allocation.
+	t := sharedText{}
 	t.Grow(size)
 	var scratch [192]byte
 	if encoding == keyBase64 {
@@ -132,7 +133,7 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 		switch {
 		case plain != nil && !plain[i]:
 		case h.Typed != nil:
-			properties[h.Name] = t.add(text(h.Typed))
+			properties[h.Name] = t.add(textOf(h.Typed))
 		default:
 			properties[h.Name] = t.add(h.Value)
 		}
@@ -149,39 +150,39 @@ func (m *Message) Pulsar() (key string, payload []byte, properties map[string]st
 	if m.AMQP != nil {
 		properties[EntryAMQP] = t.add(m.AMQP.append(scratch[:0]))
 	}
-	if m.tellsOrigin() {
+	if m.sendsOrigin() {
 		properties[EntryOrigin] = t.add(m.Origin.append(scratch[:0]))
 	}
 	if m.hasFrom() {
 		properties[EntryFrom] = t.add(m.appendFrom(scratch[:0]))
 	}
-	if m.hops() > 0 {
+	if m.hopCount() > 0 {
 		properties[EntryHops] = t.add(m.appendHops(scratch[:0]))
 	}
 	return key, m.Value, properties
 }
 
-func pulsarHolds(h *Header) held {
+func pulsarStorage(h *Header) storage {
 	switch {
-	case !goodName(h.Name):
-		return heldNot
+	case !validName(h.Name):
+		return notStored
 	case h.Typed == nil:
 		if h.Value != nil && utf8.Valid(h.Value) {
-			return heldAsIs
+			return storedAsIs
 		}
-		return heldNot
+		return notStored
 	}
 	if b, ok := h.Typed.([]byte); ok && !utf8.Valid(b) || !scalar(kindOf(h.Typed)) {
-		return heldNot
+		return notStored
 	}
-	return heldAsText
+	return storedAsText
 }
 
-// texts are the parts of one text.
-type texts struct{ strings.Builder }
+// sharedText builds many strings in one allocation.
+type sharedText struct{ strings.Builder }
 
 // add returns b as a string.
-func (t *texts) add(b []byte) string {
+func (t *sharedText) add(b []byte) string {
 	from := t.Len()
 	t.Write(b)
 	return t.String()[from:]

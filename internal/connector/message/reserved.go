@@ -18,27 +18,25 @@ const (
 	// EntryHops is Message.Hops and Message.Hop, separated by commas. Every route writes
 	// it: without it EntryOrigin and EntryFrom are an application's own headers.
 	EntryHops = Prefix + "hops"
-	// EntryFrom is where the last Pigeonhole took the message from, in the form of
-	// EntryOrigin. It is there only where the origin does not say so itself: on
-	// messages that have passed several. See [Place].
+	// EntryFrom is where the last Pigeonhole took the message from, in the form of EntryOrigin. Only
+	// messages that have passed several Pigeonholes have it: for others the origin says the same.
+	// See [Place].
 	EntryFrom = Prefix + "from"
-	// EntryHeaders holds the headers that the system cannot hold as they are, the
-	// types of those that it holds as text, and the order of all where it is not
-	// that of their names: see headers.go.
+	// EntryHeaders holds the headers that the system cannot store, the types of those that it
+	// stores as text, and the order of all if the system does not keep it: see headers.go.
 	EntryHeaders = Prefix + "headers"
 	// EntryAMQP is Message.AMQP, as name=value&name=value, without what is empty.
 	EntryAMQP = Prefix + "amqp"
-	// EntryKey is the key, in AMQP, which knows none.
+	// EntryKey is the key, in AMQP, which has no field for it.
 	EntryKey = Prefix + "key"
-	// EntryKeyEncoding says that Pulsar's key, which is text, is the base64 of the
-	// key ("base64"), or that the key is empty but there ("empty").
+	// EntryKeyEncoding says that Pulsar's key, which is text, is the base64 of the key ("base64"),
+	// or that the message has an empty key ("empty").
 	EntryKeyEncoding = Prefix + "key_encoding"
 	// EntryOrderingKey is Message.OrderingKey, in Kafka and AMQP.
 	EntryOrderingKey = Prefix + "ordering_key"
-	// EntryValue is "null" for a null value, in AMQP, which knows empty ones only.
+	// EntryValue is "null" for a null value, in AMQP, which has only empty ones.
 	EntryValue = Prefix + "value"
-	// EntryTime is the message's time where the system's own field cannot hold it:
-	// milliseconds since 1970, or "none".
+	// EntryTime is the message's time if the system's own field cannot hold it: see appendTime.
 	EntryTime = Prefix + "time"
 )
 
@@ -57,10 +55,9 @@ func isEntry(name string) bool {
 	return false
 }
 
-// common reads an entry that means the same in every system, except for EntryHeaders.
-// It reports false for one that it does not know or cannot read: it is then a header
-// like others.
-func (m *Message) common(name, text string) bool {
+// readCommonEntry reads an entry that is the same in every system, except for EntryHeaders. It
+// reports false for an entry that it does not know or cannot read, which is then an ordinary header.
+func (m *Message) readCommonEntry(name, text string) bool {
 	ok := false
 	switch name {
 	case EntryOrigin:
@@ -71,7 +68,7 @@ func (m *Message) common(name, text string) bool {
 		ok = len(m.Hops) > 0 // readHops has read it
 	case EntryFrom:
 		if len(m.Hops) > 0 {
-			_, ok = ParseOrigin(text) // it said where the last one took it from
+			_, ok = ParseOrigin(text) // only Place uses it
 		}
 	case EntryOrderingKey:
 		var key string
@@ -87,7 +84,7 @@ func (m *Message) common(name, text string) bool {
 	return ok
 }
 
-// readHops reads EntryHops, which says whether other entries are a route's.
+// readHops reads EntryHops. Without hops, other entries are an application's own headers.
 func (m *Message) readHops(text string) { m.Hops, _ = parseHops(text) }
 
 const hexDigits = "0123456789ABCDEF"
@@ -96,7 +93,7 @@ const hexDigits = "0123456789ABCDEF"
 // %XX, so that the result is valid UTF-8 on one line.
 func appendEscaped(b []byte, s, special string) []byte {
 	for len(s) > 0 {
-		n := plain(s, special)
+		n := plainPrefix(s, special)
 		b, s = append(b, s[:n]...), s[n:]
 		if s == "" {
 			break
@@ -110,9 +107,9 @@ func appendEscaped(b []byte, s, special string) []byte {
 	return b
 }
 
-// plain is how many bytes at the beginning of s are ASCII and need no escape: nearly
-// always all of them.
-func plain(s, special string) int {
+// plainPrefix is how many bytes at the beginning of s are ASCII and need no escape: nearly always
+// all of them.
+func plainPrefix(s, special string) int {
 	for i := range len(s) {
 		c := s[i]
 		if c < ' ' || c >= 0x7f || c == '%' {
@@ -127,7 +124,7 @@ func plain(s, special string) int {
 	return len(s)
 }
 
-// unescape is the reverse. It reports false for a '%' without two digits.
+// unescape is the reverse of appendEscaped. It reports false for a '%' without two digits.
 func unescape(s string) (string, bool) {
 	at := strings.IndexByte(s, '%')
 	if at < 0 {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// noTime is EntryTime of a message without a time, where the system would make one.
+// noTime is the EntryTime of a message without a time, in a system that would add one.
 const noTime = "none"
 
-// maxSeconds is what milliseconds in an int64 can hold, and some years less.
+// maxSeconds is somewhat less than the seconds that milliseconds in an int64 can hold.
 const maxSeconds = 9_000_000_000_000_000
 
-// exact is a time as a Message has it: UTC, whole milliseconds, no monotonic clock.
-func exact(t time.Time) time.Time {
+// truncateTime returns t as a Message has it: UTC, whole milliseconds, no monotonic clock.
+func truncateTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}
 	}
@@ -20,8 +20,8 @@ func exact(t time.Time) time.Time {
 	return time.Unix(t.Unix(), int64(ns-ns%1_000_000)).UTC()
 }
 
-// appendTime appends EntryTime: milliseconds, or seconds and an "s" where those are too
-// many.
+// appendTime appends EntryTime: "none", milliseconds since 1970, or seconds and an "s" if an int64
+// cannot hold the milliseconds.
 func appendTime(b []byte, t time.Time) []byte {
 	if t.IsZero() {
 		return append(b, noTime...)
@@ -50,7 +50,7 @@ func parseTime(text string) (time.Time, bool) {
 	return time.UnixMilli(n).UTC(), true
 }
 
-// fits reports whether t is a plain number of milliseconds, at least least.
-func fits(t time.Time, least int64) bool {
+// fitsMillis reports whether t is a number of milliseconds that is at least least.
+func fitsMillis(t time.Time, least int64) bool {
 	return t.Unix() <= maxSeconds && t.Unix() >= -1 && t.UnixMilli() >= least
 }

@@ -33,7 +33,7 @@ const (
 	kindTime    = 'T'
 	kindArray   = 'A'
 	kindTable   = 'F'
-	// kindBinary is ours: a string that is not valid UTF-8.
+	// kindBinary is not AMQP's: a string that is not valid UTF-8.
 	kindBinary = 'y'
 )
 
@@ -79,7 +79,7 @@ func kindOf(v any) byte {
 	return kindString
 }
 
-// scalar reports whether a value of the kind is told by its text.
+// scalar reports whether the text of a value of this kind is enough to restore it.
 func scalar(kind byte) bool { return kind != kindArray && kind != kindTable && kind != kindNull }
 
 // canonical brings a typed value to one of the types that Header.Typed names. It
@@ -125,9 +125,9 @@ func canonical(v any) any {
 	return v
 }
 
-// text is Header.Value of a header with Typed: a scalar as people write it, an array
-// or table as JSON, for reading only.
-func text(v any) []byte {
+// textOf is the Header.Value of a header with Typed: a scalar as people write it, an array or table
+// as JSON. The JSON is only for readers: nothing parses it.
+func textOf(v any) []byte {
 	switch v := v.(type) {
 	case []byte:
 		return v
@@ -159,7 +159,7 @@ func appendScalar(b []byte, v any) []byte {
 	case int64:
 		return strconv.AppendInt(b, v, 10)
 	case float32:
-		if math.IsNaN(float64(v)) { // there are many, told apart by their bits
+		if math.IsNaN(float64(v)) { // there are many NaNs, which differ in their bits
 			return fmt.Appendf(b, "NaN%08x", math.Float32bits(v))
 		}
 		return strconv.AppendFloat(b, float64(v), 'g', -1, 32)

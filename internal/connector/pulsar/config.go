@@ -1,14 +1,9 @@
 package pulsar
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
-
-	"go.uber.org/zap"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -26,65 +21,43 @@ const (
 	effectivelyOnce = "effectively_once"
 )
 
-// Options are what sources and sinks need besides their configuration.
-type Options struct {
-	// Log takes the log lines; nil: none.
-	Log *zap.Logger
-	// Report is told of trouble with the cluster, and nil when it is over; nil: nobody is.
-	Report func(error)
-	// Registerer takes the metrics of the client library; nil: they are not exported.
-	Registerer prometheus.Registerer
-	// Patience ends when a stop must not wait any longer for messages on their way, whatever drain_timeout and close_timeout say. Default: never.
-	Patience context.Context
-	// MaxPending is how many messages a sink is ever given at once. A topic's producer has places for as many as profile.max_pending_records says, 24
-	// bytes each from the beginning: more than this would be for nothing. Default: as the profile says.
-	MaxPending int
-}
-
-func (o Options) withDefaults() Options {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
-	if o.Report == nil {
-		o.Report = func(error) {}
-	}
-	if o.Patience == nil {
-		o.Patience = context.Background()
-	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
-	}
-	return o
-}
-
 // SourceConfig says what to consume.
 type SourceConfig struct {
 	messaging.Config `yaml:",inline"`
 	// Cluster is the name of the cluster in the provenance of its messages. Default pulsar.
 	Cluster string `yaml:"cluster"`
-	// Subscription is where the brokers keep what has been passed on. It must be given. Several processes of one subscription share its messages.
+	// Subscription is where the brokers keep what has been passed on. It must be given. Several
+	// processes of one subscription share its messages.
 	Subscription string `yaml:"subscription"`
 	// Topics are consumed. Either these or Pattern must be given.
 	Topics []string `yaml:"topics"`
-	// Pattern is a regular expression for topics of one namespace, such as persistent://public/default/orders-.*.
+	// Pattern is a regular expression for topics of one namespace, such as
+	// persistent://public/default/orders-.*.
 	Pattern string `yaml:"pattern"`
-	// DiscoverEvery is how often new partitions and, with Pattern, new topics are looked for. Default 1m.
+	// DiscoverEvery is how often new partitions and, with Pattern, new topics are looked for.
+	// Default 1m.
 	DiscoverEvery time.Duration `yaml:"discover_every"`
-	// Type of the subscription. exclusive and failover keep the order of each partition; key_shared keeps that of each key, and needs producers
-	// that do not batch, or batch by key; shared keeps none. Default failover.
+	// Type of the subscription. exclusive and failover keep the order of each partition; key_shared
+	// keeps that of each key, and needs producers that do not batch, or batch by key; shared keeps
+	// none. Default failover.
 	Type messaging.SubscriptionType `yaml:"type"`
-	// StartAt is where a subscription begins that does not exist yet: earliest or latest. Default earliest.
+	// StartAt is where a subscription begins that does not exist yet: earliest or latest. Default
+	// earliest.
 	StartAt messaging.StartAt `yaml:"start_at"`
-	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and failover only. Default false.
+	// ReadCompacted takes only the latest message of each key of a compacted topic; exclusive and
+	// failover only. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
-	// Lanes is how many lanes a shared or key_shared subscription has, from 1 to 64. The others have one for each partition. Default 4.
+	// Lanes is how many lanes the one consumer of a shared or key_shared subscription fills, from 1
+	// to 64 (RabbitMQ has parallel_consumers, a lane for each). The others
+	// have one for each partition. Default 4.
 	Lanes int `yaml:"lanes"`
-	// Concurrency bounds the partitions of an exclusive or failover subscription whose lanes may be full while others go on. From 1 to 256.
-	// Default 32.
+	// Concurrency bounds the partitions of an exclusive or failover subscription whose lanes may be
+	// full while others go on. From 1 to 256. Default 32.
 	Concurrency int `yaml:"concurrency"`
-	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all partitions; see the library's keys of these names.
-	// Few messages that are passed on slowly limit the rate: at 100,000 messages a second and 100 ms until they are acknowledged, 10,000 are under way.
-	// Defaults 20000 and 64MiB.
+	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all
+	// partitions; see the library's keys of these names. Few messages that are passed on slowly
+	// limit the rate: at 100,000 messages a second and 100 ms until they are acknowledged, 10,000
+	// are under way. Defaults 20000 and 64MiB.
 	PrefetchMessages int          `yaml:"prefetch_messages"`
 	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
 	// MaxMessageBytes is how large messages are taken to be before any was seen. Default 64KiB.
@@ -92,11 +65,12 @@ type SourceConfig struct {
 	// AckEvery and AckMessages group acknowledgements. Defaults 100ms and 1000.
 	AckEvery    time.Duration `yaml:"ack_every"`
 	AckMessages int           `yaml:"ack_messages"`
-	// AckBatchIndex acknowledges the messages of a batch one by one; it needs acknowledgmentAtBatchIndexLevelEnabled=true on the brokers. Without
-	// it a restart in the middle of a batch passes its first part on again. Default false.
+	// AckBatchIndex acknowledges the messages of a batch one by one; it needs
+	// acknowledgmentAtBatchIndexLevelEnabled=true on the brokers. Without it a restart in the
+	// middle of a batch passes its first part on again. Default false.
 	AckBatchIndex bool `yaml:"ack_batch_index"`
-	// DrainTimeout is how long messages in flight are waited for at a stop. What is not stored then is delivered again to whoever subscribes next.
-	// Default 20s.
+	// DrainTimeout is how long messages in flight are waited for at a stop. What is not stored then
+	// is delivered again to whoever subscribes next. Default 20s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
@@ -119,16 +93,15 @@ func DefaultSourceConfig() SourceConfig {
 	}
 }
 
-// Validate returns every fault at once, each by its path below this section. Nothing is connected to.
+// Validate returns every fault at once, each by its path below this section. Nothing is connected
+// to.
 func (c SourceConfig) Validate() error {
 	errs := []error{c.Config.Validate(), c.consumer().Validate()}
 	fault := func(path, format string, args ...any) { errs = append(errs, config.Fault(path, format, args...)) }
 	if c.Cluster == "" {
 		fault("cluster", "must not be empty")
 	}
-	if c.Lanes < 1 || c.Lanes > 64 {
-		fault("lanes", "must be from 1 to 64, got %d", c.Lanes)
-	}
+	errs = append(errs, config.CheckRange("lanes", c.Lanes, 1, 64))
 	if c.Concurrency > 256 {
 		fault("concurrency", "must be from 1 to 256, got %d", c.Concurrency)
 	}
@@ -154,7 +127,8 @@ func (c SourceConfig) consumer() messaging.ConsumerConfig {
 	if c.DrainTimeout <= 0 {
 		cc.StopTimeout = stopGrace // a fault of its own
 	}
-	// A message that is handed over is never given back with an error: lanes repeat, and have dead letters of their own.
+	// A message that is handed over is never given back with an error: lanes repeat, and have dead
+	// letters of their own.
 	cc.Retry.InPlace, cc.Retry.MaxAttempts = true, 0
 	cc.Retry.DeadLetterTopic, cc.Retry.DeadLetterSubscription = "non-persistent://pigeonhole/unused/dead-letters", "-"
 	cc.StuckAfter = time.Hour // a lane that is full is no stuck handler
@@ -173,34 +147,43 @@ const stopGrace = 5 * time.Second
 // SinkConfig says how to publish.
 type SinkConfig struct {
 	messaging.Config `yaml:",inline"`
-	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same cluster have. Default pulsar.
+	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same
+	// cluster have. Default pulsar.
 	Cluster string `yaml:"cluster"`
-	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a partition's messages (Kafka) and for topics that
-	// nobody else writes to, each partition from one partition of one source topic; and it needs deduplication enabled on the topics, or their
-	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies set-deduplication): this client cannot see whether it is,
-	// and without it a connection that breaks may store what was under way twice. A topic must keep its last message: give it retention, or a
-	// subscription that lags. Default at_least_once.
+	// Guarantee is at_least_once or effectively_once. The latter is for sources that number a
+	// partition's messages (Kafka) and for topics that nobody else writes to, each partition from
+	// one partition of one source topic; and it needs deduplication enabled on the topics, or their
+	// namespace (pulsar-admin namespaces set-deduplication --enable, or topicPolicies
+	// set-deduplication): this client cannot see whether it is, and without it a connection that
+	// breaks may store what was in flight twice. A topic must keep its last message: give it
+	// retention, or a subscription that lags. Default at_least_once.
 	Guarantee string `yaml:"guarantee"`
-	// FormerSources are ids of source topics that others have taken the place of, because they were deleted and made anew, or the route reads another
-	// cluster. Under effectively_once a partition that holds messages of one topic refuses those of another (other_source, which names both). Of a
-	// topic that is listed here the messages stay, and the new topic's are stored behind them, from where its consumer group stands. Default: none.
+	// FormerSources are ids of source topics that others have taken the place of, because they were
+	// deleted and made anew, or the route reads another cluster. Under effectively_once a partition
+	// that holds messages of one topic refuses those of another (other_source, which names both).
+	// Of a topic that is listed here the messages stay, and the new topic's are stored behind them,
+	// from where its consumer group stands. Default: none.
 	FormerSources []string `yaml:"former_sources"`
-	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do it, messages without one in turn; or source, the
-	// one of the same number as at the source. A message whose partition the topic lacks is refused. effectively_once needs source. Default key.
+	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do
+	// it, messages without one in turn; or source, the one of the same number as at the source. A
+	// message whose partition the topic lacks is refused. effectively_once needs source. Default
+	// key.
 	Partition string `yaml:"partition"`
-	// MaxTopics bounds the topics that are open at once, from 1. Past it the one that was idle longest is closed, or messages for another wait.
-	// Default 1000.
+	// MaxTopics bounds the topics that are open at once, from 1. Past it the one that was idle
+	// longest is closed, or messages for another wait. Default 1000.
 	MaxTopics int `yaml:"max_topics"`
-	// IdleTimeout is after what time without messages a topic is closed. Under effectively_once another process that takes a partition over waits
-	// this long, at most, unless this one has released it. From 1s. Default 1m; under effectively_once 5s at most are used.
+	// IdleTimeout is after what time without messages a topic is closed. Under effectively_once
+	// another process that takes a partition over waits this long, at most, unless this one has
+	// released it. From 1s. Default 1m; under effectively_once 5s at most are used.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
-	// MaxMessageBytes is what the broker takes of a message with its headers (maxMessageSize in broker.conf). Larger ones are refused under
-	// effectively_once, where it must not be more than the broker's; at_least_once leaves it to the broker. From 1KiB. Default 5MiB, as Pulsar's.
+	// MaxMessageBytes is what the broker takes of a message with its headers (maxMessageSize in
+	// broker.conf). Larger ones are refused under effectively_once, where it must not be more than
+	// the broker's; at_least_once leaves it to the broker. From 1KiB. Default 5MiB, as Pulsar's.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// CloseTimeout is how long messages under way are waited for at a stop. Default 10s.
+	// CloseTimeout is how long messages in flight are waited for at a stop. Default 10s.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
-	// Profile is how messages are published. Its name labels metrics. routing and ownership follow from guarantee and partition. Default: the
-	// library's "ops".
+	// Profile is how messages are published. Its name labels metrics. routing and ownership follow
+	// from guarantee and partition. Default: the library's "ops".
 	Profile messaging.Profile `yaml:"profile"`
 }
 
@@ -219,7 +202,8 @@ func DefaultSinkConfig() SinkConfig {
 	}
 }
 
-// Validate returns every fault at once, each by its path below this section. Nothing is connected to.
+// Validate returns every fault at once, each by its path below this section. Nothing is connected
+// to.
 func (c SinkConfig) Validate() error {
 	errs := []error{
 		c.Config.Validate(),
@@ -236,12 +220,9 @@ func (c SinkConfig) Validate() error {
 	if c.MaxTopics < 1 {
 		fault("max_topics", "must be > 0, got %d", c.MaxTopics)
 	}
-	if c.IdleTimeout < time.Second {
-		fault("idle_timeout", "must be at least 1s, got %s", c.IdleTimeout)
-	}
-	if c.MaxMessageBytes < config.KiB {
-		fault("max_message_bytes", "must be at least 1KiB, got %s", c.MaxMessageBytes)
-	}
+	errs = append(errs,
+		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second),
+		config.CheckAtLeast("max_message_bytes", c.MaxMessageBytes, config.KiB))
 	if c.CloseTimeout <= 0 {
 		fault("close_timeout", "must be > 0, got %s", c.CloseTimeout)
 	}

@@ -1,6 +1,7 @@
-// Package pulsar is Pigeonhole's source and sink for Apache Pulsar, on pkg/messaging.
+// Package pulsar is the source and the sink for Apache Pulsar, on pkg/messaging. Pigeonhole uses
+// both, Eventbridge the sink.
 //
-// source.go is the way of a message from a subscription to a lane and of its position
-// back to the acknowledgement; sink.go the way from a lane to a topic; exact.go that way
-// under effectively_once.
+// source.go takes messages from a subscription to lanes, and partition.go acknowledges them once the
+// lanes have stored them. sink.go publishes messages of lanes to topics. exact.go and writer.go do
+// that under effectively_once.
 package pulsar

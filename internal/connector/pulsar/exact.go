@@ -13,30 +13,31 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Effectively once: each message of a source partition is stored once in its partition
-// of the destination, whatever ends in between: this process, the broker, connections.
+// Effectively once: each message of a source partition is stored once in its partition of the
+// destination, even if this process, the broker or connections fail.
 //
-// A partition of the destination is written by a [messaging.EntryWriter], which owns it alone
-// and knows from its last message's provenance which offsets are stored. A writer drops what it is
-// sent up to there, and goes on behind it: what it is sent gathers while one entry is under way.
-// Whenever there is doubt about an entry the library's writer is closed and another opened,
-// which finds out again. See there, and ADR 8, for what has to hold and what makes it hold.
+// A [messaging.EntryWriter] is the only producer of a partition of the destination. It knows from
+// the provenance of the partition's last message which offsets are stored. A writer drops messages
+// up to that offset, and stores those behind it. New messages gather while one entry is being
+// stored. When it is not known whether an entry was stored, the writer closes the EntryWriter and
+// opens another, which reads the last message again. EntryWriter and ADR 8 say what this relies on.
 //
-// An offset is compared with others of the same topic only. A source topic that is
-// deleted and made anew begins at 0 again, and one of another cluster has offsets of its
-// own: the topic's id tells them apart, and what does not fit is refused. See sourceTopic.
+// Offsets are compared only within one topic. A source topic that was deleted and created again
+// begins at 0, and a topic of another cluster has its own offsets. The topic's id tells them apart,
+// and a writer refuses messages of another topic. See sourceTopic.
 
-// exactIdle is the longest idle_timeout under effectively_once.
-const exactIdle = 5 * time.Second
+// maxExactIdle is the longest idle_timeout under effectively_once.
+const maxExactIdle = 5 * time.Second
 
 type exactKey struct {
 	topic     string
 	partition int32
 }
 
-// Resume returns the highest offset of from's topic that the partition of topic with from's number is known to hold, ok false for none, from the moment
-// on in which nobody but this sink can write there. A source may go on behind it: what it sends up to there is recognised as stored and answered with
-// nil. A partition that holds messages of another topic is refused.
+// Resume returns the highest stored offset of from's topic in the partition of topic that has from's
+// number; ok is false if none is stored. It waits until this sink is the partition's only producer.
+// A source may continue behind the offset: the sink completes messages up to it with nil. Resume
+// returns an error when the partition holds messages of another topic.
 func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (offset int64, ok bool, err error) {
 	if s.cfg.Guarantee != effectivelyOnce {
 		return 0, false, errors.New("the guarantee is not effectively_once")
@@ -49,13 +50,13 @@ func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (of
 	if err != nil {
 		return 0, false, err
 	}
-	defer w.users.leave()
+	defer w.users.release()
 	if w.source != source {
-		return 0, false, w.takenBy(source)
+		return 0, false, w.otherSourceError(source)
 	}
 	for {
 		w.mu.Lock()
-		phase, changed, stored, refuse := w.phase, w.changed, w.stored, w.refuse
+		phase, changed, stored, refuse := w.phase, w.changed, w.stored, w.refusal
 		w.mu.Unlock()
 		switch phase {
 		case phaseOpen:
@@ -69,38 +70,40 @@ func (s *Sink) Resume(ctx context.Context, topic string, from *message.From) (of
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return 0, false, w.explain(ctx.Err())
+			return 0, false, w.withOpenError(ctx.Err())
 		}
 	}
 }
 
-// Release closes the producers of topic's partition, "" for all topics, which otherwise happens once they are idle. Another process that takes the
-// partition over need not wait then. Call it when the lane that sent to it is closed.
+// Release closes the unused producers of topic's partition, "" for all topics, instead of once they
+// are idle. Then another process that takes the partition over need not wait. Call it when the lane
+// that sent to the partition is closed.
 func (s *Sink) Release(topic string, partition int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, w := range s.exact {
+	for key, w := range s.writers {
 		if key.partition == partition && (topic == "" || key.topic == topic) && w.users.free() {
-			s.release(w)
+			s.closeExactWriter(w)
 		}
 	}
 }
 
-// release closes a writer without users. s.mu is held.
-func (s *Sink) release(w *writer) {
-	delete(s.exact, w.key)
+// closeExactWriter closes a writer without users, in a goroutine. s.mu is held.
+func (s *Sink) closeExactWriter(w *writer) {
+	delete(s.writers, w.key)
 	s.closers.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.CloseTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.openCtx), s.cfg.CloseTimeout)
 		defer cancel()
 		w.close(ctx)
 	})
 }
 
-// Oversized reports whether m is larger than max_message_bytes allows. Such a message is refused, also when what is behind it is stored: whoever
-// refused it before may have ended before its dead letter was kept.
+// Oversized reports whether m is larger than max_message_bytes. The sink refuses such a message even
+// when a later offset is stored: the process that refused it before may have ended before it stored
+// the dead letter.
 func (s *Sink) Oversized(m *message.Message) bool { return m.Size() > int64(s.cfg.MaxMessageBytes) }
 
-// sendExactly is Send under effectively_once. It does not wait for room: a lane's window is bounded.
+// sendExactly is Send under effectively_once. It does not block: lanes bound the messages in flight.
 func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 	switch {
 	case m.From.Offset < 0 || m.From.Partition < 0:
@@ -122,15 +125,15 @@ func (s *Sink) sendExactly(to string, m *message.Message, done func(error)) {
 // caller as a user.
 func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	s.mu.RLock()
-	w, closed := s.exact[key], s.closed
+	w, closed := s.writers[key], s.closed
 	if w != nil {
-		w.users.enter()
+		w.users.acquire()
 	}
 	s.mu.RUnlock()
 	switch {
 	case closed:
 		if w != nil {
-			w.users.leave()
+			w.users.release()
 		}
 		return nil, ErrStopped
 	case w != nil:
@@ -143,19 +146,19 @@ func (s *Sink) writer(key exactKey, source sourceTopic) (*writer, error) {
 	if s.closed {
 		return nil, ErrStopped
 	}
-	w = s.exact[key]
+	w = s.writers[key]
 	if w == nil {
 		w = &writer{
-			sink: s, key: key, source: source, stored: -1, high: -1, limit: s.cfg.Profile.BatchRecords,
-			log:   s.o.Log.With(zap.String("topic", key.topic), zap.Int32("partition", key.partition)),
+			sink: s, key: key, source: source, stored: -1, highestTaken: -1, maxRecords: s.cfg.Profile.BatchRecords,
+			log:   s.options.Log.With(zap.String("topic", key.topic), zap.Int32("partition", key.partition)),
 			ended: make(chan struct{}), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		}
-		w.hard, w.kill = context.WithCancel(s.life)
-		w.ctx, w.cancel = context.WithCancel(w.hard)
-		w.users.used(time.Now())
-		s.exact[key] = w
+		w.killCtx, w.kill = context.WithCancel(s.openCtx)
+		w.ctx, w.cancel = context.WithCancel(w.killCtx)
+		w.users.markUsed(time.Now())
+		s.writers[key] = w
 		go w.run()
 	}
-	w.users.enter()
+	w.users.acquire()
 	return w, nil
 }

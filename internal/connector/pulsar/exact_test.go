@@ -131,7 +131,7 @@ func TestDeduplicationKnowsWhatIsStored(t *testing.T) {
 	}
 }
 
-// A lane that is opened anew sends what the one before had under way. That is not
+// A lane that is opened anew sends what the one before had in flight. That is not
 // stored before it is.
 func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 	srv := stack.PrivatePulsar(t)
@@ -159,8 +159,9 @@ func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 	require.Len(t, read(t, dial(t, messaging.Config{URL: srv.URL()}), topic), 4)
 }
 
-// TestRecreatedSourceIsNotTakenForStored: its offsets begin again. What the partition holds of the former topic of that
-// name, or of another cluster's, is refused by both names, until the configuration says to go on behind it.
+// TestRecreatedSourceIsNotTakenForStored: its offsets begin again. What the partition holds of the
+// former topic of that name, or of another cluster's, is refused by both names, until the
+// configuration says to go on behind it.
 func TestRecreatedSourceIsNotTakenForStored(t *testing.T) {
 	srv := stack.Pulsar(t)
 	topic := deduplicated(t, srv, 1)
@@ -225,9 +226,9 @@ func TestSourceTopics(t *testing.T) {
 	topic := func(cluster, name, id string) sourceTopic { return sourceTopic{"kafka", cluster, name, id} }
 	now := topic("main", "orders", "A")
 	for _, same := range []sourceTopic{now, topic("renamed", "orders", "A"), topic("main", "orders", ""), {topic: "orders"}} {
-		require.True(t, now.is(same), "%s", same)
+		require.True(t, now.same(same), "%s", same)
 	}
 	for _, other := range []sourceTopic{topic("main", "orders", "B"), topic("far", "orders", ""), topic("main", "others", "A"), {topic: "others"}} {
-		require.False(t, now.is(other), "%s", other)
+		require.False(t, now.same(other), "%s", other)
 	}
 }

@@ -12,11 +12,12 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-func newSource(t *testing.T, url, adminURL, topic string, o Options) *Source {
+func newSource(t *testing.T, url, adminURL, topic string, o connector.Options) *Source {
 	t.Helper()
 	cfg := DefaultSourceConfig()
 	cfg.URL, cfg.AdminURL, cfg.Subscription, cfg.Topics = url, adminURL, "bridge", []string{topic}
@@ -36,7 +37,7 @@ func TestLag(t *testing.T) {
 			t.Parallel()
 			topic := srv.Topic(t, ns, partitions)
 			publish(t, client, topic, 0, 60, false)
-			s := newSource(t, srv.URL(), srv.AdminURL(), topic, Options{})
+			s := newSource(t, srv.URL(), srv.AdminURL(), topic, connector.Options{})
 			lag, err := s.Lag(testContext(t))
 			require.ErrorIs(t, err, errNotRunning)
 			require.EqualValues(t, -1, lag)
@@ -82,17 +83,18 @@ func TestLagIsNotKnown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			core, logged := observer.New(zapcore.WarnLevel)
-			s := newSource(t, srv.URL(), test.adminURL, topic, Options{Log: zap.New(core)})
+			s := newSource(t, srv.URL(), test.adminURL, topic, connector.Options{Log: zap.New(core)})
 			lanes := lanesTo(&holding{}, "to")
 			source := start(t, func(ctx context.Context) error { return s.Run(ctx, lanes) })
-			// Subscribed, that is: the client library leaves a connection behind that is being made when it closes.
+			// Subscribed, that is: the client library leaves a connection behind that is being made
+			// when it closes.
 			waitFor(t, "it runs", func() bool { return len(srv.Stats(t, topic).Subscriptions["bridge"].Consumers) == 1 })
 			for range 3 {
 				lag, err := s.Lag(testContext(t))
 				require.ErrorContains(t, err, test.says)
 				require.EqualValues(t, -1, lag)
 			}
-			require.Equal(t, test.lines, logged.FilterMessage("cannot tell the lag").Len())
+			require.Equal(t, test.lines, logged.FilterMessage("cannot get the lag").Len())
 			source.stop(t)
 		})
 	}

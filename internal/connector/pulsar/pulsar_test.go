@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -59,7 +60,7 @@ func startSink(t *testing.T, url string, change func(*SinkConfig)) (*Sink, *runn
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := NewSink(cfg, Options{})
+	s, err := NewSink(cfg, connector.Options{})
 	require.NoError(t, err)
 	return s, start(t, s.Run)
 }
@@ -84,7 +85,7 @@ func startSource(t *testing.T, url string, lanes *lane.Set, change func(*SourceC
 	cfg := DefaultSourceConfig()
 	cfg.URL, cfg.Subscription = url, "bridge"
 	change(&cfg)
-	s, err := NewSource(cfg, Options{})
+	s, err := NewSource(cfg, connector.Options{})
 	require.NoError(t, err)
 	return start(t, func(ctx context.Context) error { return s.Run(ctx, lanes) })
 }
@@ -283,13 +284,13 @@ func TestTopicsAreOpenedAndClosed(t *testing.T) {
 	for i := range 5 {
 		require.NoError(t, send(t, sink, fmt.Sprintf("persistent://%s/t%d", ns, i), &message.Message{Value: []byte("v")}))
 		sink.mu.RLock()
-		require.LessOrEqual(t, len(sink.open), 2)
+		require.LessOrEqual(t, len(sink.destinations), 2)
 		sink.mu.RUnlock()
 	}
 	waitFor(t, "idle ones are closed", func() bool {
 		sink.mu.RLock()
 		defer sink.mu.RUnlock()
-		return len(sink.open) == 0
+		return len(sink.destinations) == 0
 	})
 	require.NoError(t, send(t, sink, "persistent://"+ns+"/t0", &message.Message{Value: []byte("v")}))
 	sinking.stop(t)

@@ -9,29 +9,29 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// sending is one message on its way to the broker. They are used again, with their
-// receipt: a message costs no closure.
-type sending struct {
-	record  messaging.Record
-	sink    *Sink
-	users   *users
-	done    func(error)
-	receipt func(messaging.MessageID, error)
+// pendingMessage is one message that was published and has no receipt yet. The sink reuses them with
+// their onReceipt, so that a message allocates no closure.
+type pendingMessage struct {
+	record    messaging.Record
+	sink      *Sink
+	users     *usage
+	done      func(error)
+	onReceipt func(messaging.MessageID, error)
 }
 
-// fill maps m.
-func (p *sending) fill(m *message.Message) {
+// setRecord maps m to the record.
+func (p *pendingMessage) setRecord(m *message.Message) {
 	key, payload, properties := m.Pulsar()
 	partition := int(m.From.Partition)
 	p.record = messaging.Record{
 		Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m),
-		// One of the two counts: where the source's partition names the destination's, or lanes
-		// do not share the runs of messages without a key.
+		// Partition counts where the destination's partition is the source's. Else SpreadHint does:
+		// messages without a key from different lanes go to different partitions.
 		Partition: partition, SpreadHint: partition,
 	}
 }
 
-// eventTime is what Pulsar's field for it can hold of m's.
+// eventTime is m's time, or the zero time if Pulsar's event time cannot hold it.
 func eventTime(m *message.Message) time.Time {
 	if m.Time.UnixMilli() <= 0 {
 		return time.Time{}
@@ -39,65 +39,65 @@ func eventTime(m *message.Message) time.Time {
 	return m.Time
 }
 
-// finish hands the outcome on.
-func (p *sending) finish(_ messaging.MessageID, err error) {
+// finish returns p to the pool and calls done with the outcome.
+func (p *pendingMessage) finish(_ messaging.MessageID, err error) {
 	s, u, done := p.sink, p.users, p.done
 	p.record, p.sink, p.users, p.done = messaging.Record{}, nil, nil, nil
-	s.sends.put(p)
-	u.leave()
-	done(outcome(err))
+	s.pendingMessages.put(p)
+	u.release()
+	done(laneOutcome(err))
 }
 
-// pool keeps sendings for use again.
-type pool struct{ p sync.Pool }
+// pendingPool keeps pendingMessages for reuse.
+type pendingPool struct{ p sync.Pool }
 
-func (l *pool) get() *sending {
-	if p, ok := l.p.Get().(*sending); ok {
+func (l *pendingPool) get() *pendingMessage {
+	if p, ok := l.p.Get().(*pendingMessage); ok {
 		return p
 	}
-	p := new(sending)
-	p.receipt = p.finish
+	p := new(pendingMessage)
+	p.onReceipt = p.finish
 	return p
 }
 
-func (l *pool) put(p *sending) { l.p.Put(p) }
+func (l *pendingPool) put(p *pendingMessage) { l.p.Put(p) }
 
-// users counts who uses something, and knows how long nobody has. enter is called
-// while it cannot be closed.
-type users struct {
+// usage counts the users of a topic or writer, and measures how long it has had none. acquire is
+// called while a lock keeps the topic or writer from being closed.
+type usage struct {
 	count atomic.Int64
 	total atomic.Int64
 
-	mu    sync.Mutex
-	seen  int64 // total at the last look
-	since time.Time
+	mu        sync.Mutex
+	lastTotal int64 // total at the last call of idle
+	idleSince time.Time
 }
 
-func (u *users) enter() {
+func (u *usage) acquire() {
 	u.count.Add(1)
 	u.total.Add(1)
 }
 
-func (u *users) leave() { u.count.Add(-1) }
+func (u *usage) release() { u.count.Add(-1) }
 
-// used notes a use.
-func (u *users) used(now time.Time) {
+// markUsed restarts the idle time.
+func (u *usage) markUsed(now time.Time) {
 	u.mu.Lock()
-	u.since = now
+	u.idleSince = now
 	u.mu.Unlock()
 }
 
-// free reports whether it has no users.
-func (u *users) free() bool { return u.count.Load() == 0 }
+// free reports whether there are no users.
+func (u *usage) free() bool { return u.count.Load() == 0 }
 
-// idle is how long it has been without users, by what looks at it have shown; 0 while it has some.
-func (u *users) idle(now time.Time) time.Duration {
+// idle is how long there have been no users, as seen by the calls of idle; 0 while there are some.
+func (u *usage) idle(now time.Time) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	total := u.total.Load()
-	if u.count.Load() > 0 || total != u.seen {
-		u.seen, u.since = total, now
+	if u.count.Load() > 0 || total != u.lastTotal {
+		u.lastTotal, u.idleSince = total, now
 		return 0
 	}
-	return now.Sub(u.since)
+	return now.Sub(u.idleSince)
 }

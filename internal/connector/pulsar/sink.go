@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -19,28 +20,28 @@ import (
 // Sink publishes what lanes send it. A message's way: the publisher of its destination,
 // opened when first needed -> mapped -> published -> the broker's receipt -> done.
 //
-// Publishers send again by themselves, in order, what a broken connection or a lost
-// producer left unacknowledged. So an outage fails nothing here: messages wait, and
-// with the publisher's bounds reached Send does.
+// Publishers send unacknowledged messages again by themselves, in order, after a connection or
+// producer was lost. So an outage fails no message here: messages wait, and when a publisher's
+// bounds are reached, Send blocks.
 type Sink struct {
-	cfg   SinkConfig
-	o     Options
-	ready chan struct{} // closed once Run has a client
-	over  chan struct{} // closed once Run takes nothing more
-	begun sync.Once
+	cfg      SinkConfig
+	options  connector.Options
+	ready    chan struct{} // closed once Run has a client
+	stopping chan struct{} // closed once Run accepts no more messages
+	runOnce  sync.Once
 
-	client *messaging.Client
-	life   context.Context // of what is open: ends with over
-	sends  pool
-	exacts exactPool
+	client          *messaging.Client
+	openCtx         context.Context // of open publishers and writers: ends once Run has closed them
+	pendingMessages pendingPool
+	exactMessages   exactMessagePool
 
-	closers sync.WaitGroup // of what is closed while Run goes on
+	closers sync.WaitGroup // goroutines that close idle publishers and writers
 
-	mu     sync.RWMutex
-	open   map[string]*destination
-	exact  map[exactKey]*writer
-	closed bool
-	room   chan struct{} // closed, and made anew, when something of open is closed
+	mu           sync.RWMutex
+	destinations map[string]*destination
+	writers      map[exactKey]*writer
+	closed       bool
+	topicClosed  chan struct{} // closed and replaced when a destination is closed
 }
 
 // PlaceName names the topic to in the hops of messages.
@@ -50,23 +51,23 @@ func (s *Sink) PlaceName(to string) string { return message.PlaceName(system, s.
 type destination struct {
 	topic string
 	sink  *Sink
-	users users
+	users usage
 
-	opened chan struct{} // closed once pub or refused is set
-	pub    *messaging.Publisher
-	refuse error
-	cancel context.CancelFunc
+	opened  chan struct{} // closed once pub or refusal is set
+	pub     *messaging.Publisher
+	refusal error
+	cancel  context.CancelFunc
 
-	mu      sync.Mutex
-	trouble error // why it is not open yet
+	mu        sync.Mutex
+	openError error // why it is not open yet
 }
 
 // NewSink prepares a sink. Nothing is connected to before Run.
-func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
+func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	o.Log = o.Log.Named("pulsar")
 	if o.MaxPending > 0 {
 		cfg.Profile.MaxPendingRecords = min(cfg.Profile.MaxPendingRecords, o.MaxPending)
@@ -76,62 +77,62 @@ func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
 		cfg.Profile.Routing = messaging.RouteExplicit
 	}
 	return &Sink{
-		cfg: cfg, o: o,
-		ready: make(chan struct{}), over: make(chan struct{}), room: make(chan struct{}),
-		open: make(map[string]*destination), exact: make(map[exactKey]*writer),
+		cfg: cfg, options: o,
+		ready: make(chan struct{}), stopping: make(chan struct{}), topicClosed: make(chan struct{}),
+		destinations: make(map[string]*destination), writers: make(map[exactKey]*writer),
 	}, nil
 }
 
-// ErrStopped is the outcome of messages that come after the sink's end.
+// ErrStopped is the outcome of messages that are sent after the sink has stopped.
 var ErrStopped = errors.New("the pulsar sink has stopped")
 
-// Run lets the sink publish until ctx ends, then waits CloseTimeout for what is under
-// way. When it returns every message has had its outcome. It may be called once.
+// Run publishes until ctx ends, then waits CloseTimeout for unacknowledged messages. When it
+// returns, every done has been called. It may be called once.
 func (s *Sink) Run(ctx context.Context) error {
 	err := errors.New("the sink has run already")
-	s.begun.Do(func() { err = s.run(ctx) })
+	s.runOnce.Do(func() { err = s.run(ctx) })
 	return err
 }
 
 func (s *Sink) run(ctx context.Context) error {
-	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.o.Log), messaging.WithRegisterer(s.o.Registerer))
+	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
 	if err != nil {
-		close(s.over)
+		close(s.stopping)
 		return err
 	}
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	s.client, s.life = client, life
+	s.client, s.openCtx = client, life
 	close(s.ready)
 
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
-	trouble := reporter{report: s.o.Report}
+	health := connector.NewHealth(s.options.Report)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case now := <-tick.C:
 			s.closeIdle(now)
-			trouble.note(s.trouble())
+			health.Set(connector.Connection, s.healthError())
 		}
 	}
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	close(s.over)
-	closing, done := context.WithTimeout(s.o.Patience, s.cfg.CloseTimeout)
+	close(s.stopping)
+	closing, done := context.WithTimeout(s.options.DrainContext, s.cfg.CloseTimeout)
 	defer done()
 	s.closeAll(closing, cancel)
 	if err := client.Close(closing); err != nil {
-		s.o.Log.Warn("cannot close the client", zap.Error(err))
+		s.options.Log.Warn("cannot close the client", zap.Error(err))
 	}
 	return nil
 }
 
-// closeAll ends everything that is open: first what is under way is waited for.
+// closeAll closes all publishers and writers. It waits for unacknowledged messages until ctx ends.
 func (s *Sink) closeAll(ctx context.Context, end context.CancelFunc) {
 	s.mu.RLock()
-	open, exact := slices.Collect(maps.Values(s.open)), slices.Collect(maps.Values(s.exact))
+	open, exact := slices.Collect(maps.Values(s.destinations)), slices.Collect(maps.Values(s.writers))
 	s.mu.RUnlock()
 	var wg sync.WaitGroup
 	for _, d := range open {
@@ -160,10 +161,10 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		done(err)
 		return
 	}
-	p := s.sends.get()
+	p := s.pendingMessages.get()
 	p.sink, p.users, p.done = s, &d.users, done
-	p.fill(m)
-	d.pub.PublishAsync(ctx, &p.record, p.receipt)
+	p.setRecord(m)
+	d.pub.PublishAsync(ctx, &p.record, p.onReceipt)
 }
 
 // await waits for the client.
@@ -176,7 +177,7 @@ func (s *Sink) await(ctx context.Context) error {
 	select {
 	case <-s.ready:
 		return nil
-	case <-s.over:
+	case <-s.stopping:
 		return ErrStopped
 	case <-ctx.Done():
 		return ctx.Err()
@@ -188,14 +189,14 @@ func (s *Sink) await(ctx context.Context) error {
 func (s *Sink) destination(ctx context.Context, topic string) (*destination, error) {
 	for {
 		s.mu.RLock()
-		d, closed := s.open[topic], s.closed
+		d, closed := s.destinations[topic], s.closed
 		if d != nil {
-			d.users.enter()
+			d.users.acquire()
 		}
 		s.mu.RUnlock()
 		if closed {
 			if d != nil {
-				d.users.leave()
+				d.users.release()
 			}
 			return nil, ErrStopped
 		}
@@ -211,106 +212,108 @@ func (s *Sink) destination(ctx context.Context, topic string) (*destination, err
 			select {
 			case <-d.opened:
 			case <-ctx.Done():
-				d.users.leave()
+				d.users.release()
 				return nil, ctx.Err()
-			case <-s.over:
-				d.users.leave()
+			case <-s.stopping:
+				d.users.release()
 				return nil, ErrStopped
 			}
 		}
-		if d.refuse != nil {
-			d.users.leave()
-			return nil, d.refuse
+		if d.refusal != nil {
+			d.users.release()
+			return nil, d.refusal
 		}
 		return d, nil
 	}
 }
 
-// openTopic begins to open topic, when there is room for one more.
+// openTopic starts to open topic. With MaxTopics open it first closes the one that has been idle
+// longest, or waits.
 func (s *Sink) openTopic(ctx context.Context, topic string) error {
 	if !messaging.ValidTopic(topic) {
 		return lane.Refuse("bad_topic", fmt.Errorf("%q cannot be a topic of Pulsar", topic))
 	}
 	s.mu.Lock()
-	if s.open[topic] != nil || s.closed {
+	if s.destinations[topic] != nil || s.closed {
 		s.mu.Unlock()
 		return nil
 	}
-	if len(s.open) >= s.cfg.MaxTopics {
+	if len(s.destinations) >= s.cfg.MaxTopics {
 		idle := s.longestIdle()
 		if idle == nil {
-			room := s.room
+			closed := s.topicClosed
 			s.mu.Unlock()
 			select {
-			case <-room:
+			case <-closed:
 				return nil
 			case <-time.After(reportEvery): // another may be idle now
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-s.over:
+			case <-s.stopping:
 				return ErrStopped
 			}
 		}
-		s.forget(idle)
+		s.closeDestination(idle)
 	}
-	opening, cancel := context.WithCancel(s.life)
+	opening, cancel := context.WithCancel(s.openCtx)
 	d := &destination{topic: topic, sink: s, opened: make(chan struct{}), cancel: cancel}
-	d.users.used(time.Now())
-	s.open[topic] = d
+	d.users.markUsed(time.Now())
+	s.destinations[topic] = d
 	s.mu.Unlock()
-	go d.begin(opening)
+	go d.open(opening)
 	return nil
 }
 
-// begin opens the publisher, trying until ctx ends.
-func (d *destination) begin(ctx context.Context) {
+// open opens the publisher, and tries again until ctx ends.
+func (d *destination) open(ctx context.Context) {
 	defer close(d.opened)
-	d.refuse = ErrStopped
+	d.refusal = ErrStopped
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, openTimeout)
 		pub, err := d.sink.client.Publisher(attempt, d.topic, d.sink.cfg.Profile)
 		if err == nil {
 			cancel()
-			d.pub, d.refuse = pub, nil
-			d.setTrouble(nil)
+			d.pub, d.refusal = pub, nil
+			d.setOpenError(nil)
 			return
 		}
 		if errors.Is(err, messaging.ErrTopicTerminated) {
 			cancel()
-			d.refuse = lane.Refuse("terminated", err)
+			d.refusal = lane.Refuse("terminated", err)
 			return
 		}
-		d.setTrouble(err)
-		<-attempt.Done() // what fails at once is tried again no sooner than what takes its time
+		d.setOpenError(err)
+		<-attempt.Done() // also after an error that came at once: one attempt in openTimeout
 		cancel()
 	}
 }
 
-// openTimeout is how long the opening of a topic takes before its failure is reported. It goes on after that.
+// openTimeout bounds one attempt to open a destination, and one request for partitions. A writer
+// that is not open after this time reports that, and goes on waiting.
 const openTimeout = 5 * time.Second
 
-func (d *destination) setTrouble(err error) {
+func (d *destination) setOpenError(err error) {
 	d.mu.Lock()
-	d.trouble = err
+	d.openError = err
 	d.mu.Unlock()
 }
 
-func (d *destination) problem() error {
+func (d *destination) healthError() error {
 	select {
 	case <-d.opened:
 		if d.pub != nil {
-			return d.pub.Trouble()
+			return d.pub.Unhealthy()
 		}
 		return nil
 	default:
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return d.trouble
+		return d.openError
 	}
 }
 
-// close waits until ctx ends for what is under way, then gives the rest its outcome.
+// close waits until ctx ends for unacknowledged messages, then completes the rest with an error.
 func (d *destination) close(ctx context.Context) {
 	d.cancel()
 	<-d.opened
@@ -318,32 +321,33 @@ func (d *destination) close(ctx context.Context) {
 		return
 	}
 	if err := d.pub.Close(ctx); err != nil {
-		d.sink.o.Log.Warn("cannot close a publisher cleanly", zap.String("topic", d.topic), zap.Error(err))
+		d.sink.options.Log.Warn("cannot close a publisher cleanly", zap.String("topic", d.topic), zap.Error(err))
 	}
 }
 
-// closeIdle closes what nobody has used for IdleTimeout.
+// closeIdle closes publishers that have been idle for IdleTimeout, and writers that have been idle
+// for IdleTimeout or maxExactIdle, whichever is shorter.
 func (s *Sink) closeIdle(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, d := range s.open {
+	for _, d := range s.destinations {
 		if d.users.idle(now) >= s.cfg.IdleTimeout {
-			s.forget(d)
+			s.closeDestination(d)
 		}
 	}
-	for _, w := range s.exact {
-		if w.users.idle(now) >= min(s.cfg.IdleTimeout, exactIdle) {
-			s.release(w)
+	for _, w := range s.writers {
+		if w.users.idle(now) >= min(s.cfg.IdleTimeout, maxExactIdle) {
+			s.closeExactWriter(w)
 		}
 	}
 }
 
-// longestIdle is the open topic without users that has been so longest. s.mu is held.
+// longestIdle is the open topic that has had no users for the longest time. s.mu is held.
 func (s *Sink) longestIdle() *destination {
 	var found *destination
 	var most time.Duration
 	now := time.Now()
-	for _, d := range s.open {
+	for _, d := range s.destinations {
 		if idle := d.users.idle(now); idle > most {
 			found, most = d, idle
 		}
@@ -351,37 +355,37 @@ func (s *Sink) longestIdle() *destination {
 	return found
 }
 
-// forget closes a topic without users. s.mu is held: nobody can become one.
-func (s *Sink) forget(d *destination) {
-	delete(s.open, d.topic)
-	close(s.room)
-	s.room = make(chan struct{})
+// closeDestination closes a topic without users, in a goroutine. s.mu is held, so that it gets none.
+func (s *Sink) closeDestination(d *destination) {
+	delete(s.destinations, d.topic)
+	close(s.topicClosed)
+	s.topicClosed = make(chan struct{})
 	s.closers.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.CloseTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.openCtx), s.cfg.CloseTimeout)
 		defer cancel()
 		d.close(ctx)
 	})
 }
 
-// trouble is the first that there is.
-func (s *Sink) trouble() error {
+// healthError is the error of any publisher or writer that has one; nil for none.
+func (s *Sink) healthError() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, d := range s.open {
-		if err := d.problem(); err != nil {
+	for _, d := range s.destinations {
+		if err := d.healthError(); err != nil {
 			return err
 		}
 	}
-	for _, w := range s.exact {
-		if err := w.problem(); err != nil {
+	for _, w := range s.writers {
+		if err := w.healthError(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// outcome says what an error of the library means to a lane.
-func outcome(err error) error {
+// laneOutcome turns an error of the library into the outcome for a lane.
+func laneOutcome(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -24,41 +25,41 @@ import (
 // key, or the next one) -> later the lane commits a position, and everything up to it is
 // acknowledged.
 //
-// A process that is killed leaves unacknowledged what was not committed, and the broker
-// delivers that again. A connection that breaks, or a session that the broker ends, does
-// the same while the messages are still in our lanes: those are recognised and not
-// passed on twice (exclusive and failover), and what is committed of them counts again.
+// After a process was killed, the broker delivers the uncommitted messages again. After a connection
+// or session was lost it does the same, although the lanes still hold the messages. With exclusive
+// and failover subscriptions the source recognises those, does not offer them twice, and
+// acknowledges the new deliveries.
 type Source struct {
 	cfg     SourceConfig
-	o       Options
+	options connector.Options
 	seed    maphash.Seed
 	running sync.Mutex
 
 	consumer atomic.Pointer[messaging.Consumer] // of Run
 
-	lagMu      sync.Mutex
-	lagTrouble reporter // to the log
+	lag *connector.Health // of Lag's requests, reported to the log
 }
 
 // NewSource prepares a source. Nothing is connected to before Run.
-func NewSource(cfg SourceConfig, o Options) (*Source, error) {
+func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	o.Log = o.Log.Named("pulsar")
-	s := &Source{cfg: cfg, o: o, seed: maphash.MakeSeed()}
-	s.lagTrouble.report = func(err error) {
+	s := &Source{cfg: cfg, options: o, seed: maphash.MakeSeed()}
+	s.lag = connector.NewHealth(func(err error) {
 		if err != nil {
-			s.o.Log.Warn("cannot tell the lag", zap.Error(err))
+			s.options.Log.Warn("cannot get the lag", zap.Error(err))
 		}
-	}
+	})
 	return s, nil
 }
 
-// Lag is how many messages the subscription has not acknowledged, those in our lanes included; a batch counts as one. It asks the brokers' admin API,
-// which needs admin_url, and is for all processes of the subscription together. While Run does not consume, and with any other error, it is -1. It is safe
-// for concurrent use.
+// Lag is how many messages the subscription has not acknowledged, those in our lanes included; a
+// batch counts as one. It asks the brokers' admin API, which needs admin_url, and is for all
+// processes of the subscription together. While Run does not consume, and with any other error, it
+// is -1. It is safe for concurrent use.
 func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 	consumer := s.consumer.Load()
 	if consumer == nil {
@@ -66,10 +67,8 @@ func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 	}
 	messages, err = consumer.Backlog(ctx)
 	if ctx.Err() == nil && !errors.Is(err, messaging.ErrNoAdminURL) && !errors.Is(err, messaging.ErrClosed) {
-		// Routes show -1 and drop the reason: without this nobody would learn that admin_url is wrong.
-		s.lagMu.Lock()
-		s.lagTrouble.note(err)
-		s.lagMu.Unlock()
+		// Routes show -1 without the reason. The log then says why, such as a wrong admin_url.
+		s.lag.Set(connector.Connection, err)
 	}
 	if err != nil {
 		return -1, err
@@ -79,14 +78,16 @@ func (s *Source) Lag(ctx context.Context) (messages int64, err error) {
 
 var errNotRunning = errors.New("the source does not run")
 
-// Run consumes until ctx ends, then waits DrainTimeout for what the lanes hold and returns nil. Unreachable brokers, refused credentials and missing topics
-// are reported and tried again for ever; an error is what cannot mend, such as a subscription that exists with another type.
+// Run consumes until ctx ends, then waits DrainTimeout for what the lanes hold and returns nil.
+// It reports unreachable brokers, refused credentials and missing topics, and tries again for ever.
+// It returns only errors that no repetition mends, such as a subscription that exists with another
+// type.
 func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 	if !s.running.TryLock() {
 		return errors.New("the source is running already")
 	}
 	defer s.running.Unlock()
-	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.o.Log), messaging.WithRegisterer(s.o.Registerer))
+	client, err := messaging.Dial(context.WithoutCancel(ctx), s.cfg.Config, messaging.WithLogger(s.options.Log), messaging.WithRegisterer(s.options.Registerer))
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 		defer cancel()
 		if err := client.Close(closing); err != nil {
-			s.o.Log.Warn("cannot close the client", zap.Error(err))
+			s.options.Log.Warn("cannot close the client", zap.Error(err))
 		}
 	}()
 	consumer, err := client.Consumer(s.cfg.consumer())
@@ -103,108 +104,91 @@ func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 	}
 	s.consumer.Store(consumer)
 	defer s.consumer.Store(nil)
-	f := &feed{s: s, ctx: ctx, lanes: lanes, parts: make(map[string]*partition), shared: sharedLanes(s.cfg.Lanes)}
+	f := &sourceRun{source: s, ctx: ctx, lanes: lanes, partitions: make(map[string]*partition), shared: sharedLanes(s.cfg.Lanes)}
 	ended := make(chan error, 1)
-	go func() { ended <- consumer.RunAsync(ctx, f.handOver) }()
+	go func() { ended <- consumer.RunAsync(ctx, f.onMessage) }()
 
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
-	trouble := reporter{report: s.o.Report}
+	health := connector.NewHealth(s.options.Report)
 	for {
 		select {
 		case err := <-ended: // it cannot go on, or ctx has ended
-			f.close(s.o.Patience)
+			f.close(s.options.DrainContext)
 			return err
 		case <-ctx.Done():
-			f.close(s.o.Patience)
+			f.close(s.options.DrainContext)
 			return <-ended
 		case <-tick.C:
-			trouble.note(consumer.Trouble())
+			health.Set(connector.Connection, consumer.Unhealthy())
 		}
 	}
 }
 
-// reportEvery is how often trouble is looked for.
+// reportEvery is how often the health is checked and reported.
 const reportEvery = time.Second
 
-// reporter passes on what changes.
-type reporter struct {
-	report func(error)
-	last   string
+// sourceRun is the state of one Run.
+type sourceRun struct {
+	source *Source
+	ctx    context.Context // Run's: offers end with it
+	lanes  *lane.Set
+
+	mu         sync.RWMutex
+	partitions map[string]*partition // by topic, or by number for shared subscriptions
+	closed     bool
+
+	shared   []string                 // names of lanes
+	names    map[string]partitionName // of shared subscriptions, whose one worker uses it
+	nextLane int
 }
 
-func (r *reporter) note(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != r.last {
-		r.last = text
-		r.report(err)
-	}
-}
-
-// feed is one Run.
-type feed struct {
-	s     *Source
-	ctx   context.Context // Run's: offers end with it
-	lanes *lane.Set
-
-	mu     sync.RWMutex
-	parts  map[string]*partition // by topic, or by number for shared subscriptions
-	closed bool
-
-	shared []string         // names of lanes
-	names  map[string]place // of shared subscriptions, whose one worker uses it
-	turn   int
-}
-
-// place is a partition's name, taken apart.
-type place struct {
+// partitionName is the name of a partition, parsed.
+type partitionName struct {
 	topic string
 	index int32 // -1 without partitions
 }
 
-func placeOf(topic string) place {
+func parsePartitionName(topic string) partitionName {
 	if i := strings.LastIndex(topic, "-partition-"); i >= 0 {
 		if n, err := strconv.ParseInt(topic[i+len("-partition-"):], 10, 32); err == nil {
-			return place{topic[:i], int32(n)}
+			return partitionName{topic[:i], int32(n)}
 		}
 	}
-	return place{topic, -1}
+	return partitionName{topic, -1}
 }
 
-// handOver takes one message from the consumer. For one partition it is called from one goroutine at a time.
-func (f *feed) handOver(_ context.Context, d *messaging.Delivery, u messaging.PendingDelivery) {
+// onMessage handles one message of the consumer. For one partition one goroutine calls it at a time.
+func (r *sourceRun) onMessage(_ context.Context, d *messaging.Delivery, pending messaging.PendingDelivery) {
 	var p *partition
-	var at place
-	if f.s.cfg.partitioned() {
-		if p = f.partition(d.Topic); p != nil {
-			at = p.at
+	var source partitionName
+	if r.source.cfg.partitioned() {
+		if p = r.partition(d.Topic); p != nil {
+			source = p.source
 		}
 	} else {
-		at = f.place(d.Topic)
-		p = f.partition(f.laneOf(d))
+		source = r.partitionName(d.Topic)
+		p = r.partition(r.laneOf(d))
 	}
 	if p == nil {
-		u.Complete(errStopping)
+		pending.Complete(errStopping)
 		return
 	}
-	p.take(f.ctx, f.message(d, at), d.ID, u)
+	p.offer(r.ctx, r.message(d, source), d.ID, pending)
 }
 
-// errStopping leaves a message to whoever subscribes next.
+// errStopping leaves a message unacknowledged for the next consumer of the subscription.
 var errStopping = errors.New("stopping")
 
 // laneOf chooses among the lanes of a shared subscription: one key's messages have one lane.
-func (f *feed) laneOf(d *messaging.Delivery) string {
-	n := f.turn
+func (r *sourceRun) laneOf(d *messaging.Delivery) string {
+	n := r.nextLane
 	if key := cmp.Or(d.OrderingKey, d.Key); key != "" {
-		n = int(maphash.String(f.s.seed, key) % uint64(f.s.cfg.Lanes))
+		n = int(maphash.String(r.source.seed, key) % uint64(r.source.cfg.Lanes))
 	} else {
-		f.turn = (f.turn + 1) % f.s.cfg.Lanes
+		r.nextLane = (r.nextLane + 1) % r.source.cfg.Lanes
 	}
-	return f.shared[n]
+	return r.shared[n]
 }
 
 // sharedLanes are the names of a shared subscription's lanes.
@@ -216,54 +200,54 @@ func sharedLanes(n int) []string {
 	return names
 }
 
-// place is placeOf, remembered.
-func (f *feed) place(topic string) place {
-	at, ok := f.names[topic]
+// partitionName is parsePartitionName with a cache.
+func (r *sourceRun) partitionName(topic string) partitionName {
+	at, ok := r.names[topic]
 	if !ok {
-		if f.names == nil || len(f.names) >= maxNames {
-			f.names = make(map[string]place)
+		if r.names == nil || len(r.names) >= maxNames {
+			r.names = make(map[string]partitionName)
 		}
-		at = placeOf(topic)
-		f.names[topic] = at
+		at = parsePartitionName(topic)
+		r.names[topic] = at
 	}
 	return at
 }
 
 const maxNames = 10_000
 
-// message makes one of Pigeonhole's. The delivery is not used afterwards.
-func (f *feed) message(d *messaging.Delivery, at place) *message.Message {
+// message makes Pigeonhole's message of a delivery. The delivery is not used afterwards.
+func (r *sourceRun) message(d *messaging.Delivery, at partitionName) *message.Message {
 	m := message.FromPulsar(d.Key, d.Payload, d.Properties, d.EventTime)
 	m.OrderingKey = d.OrderingKey
 	m.From = message.From{
-		System: system, Cluster: f.s.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
+		System: system, Cluster: r.source.cfg.Cluster, Topic: at.topic, Partition: at.index, Offset: -1, Stored: d.PublishTime, Received: time.Now(),
 	}
 	id := ""
-	if m.Begins() {
+	if m.NeedsOrigin() {
 		id = d.ID.String()
 	}
-	m.Begin(id)
+	m.SetOrigin(id)
 	return m
 }
 
-// partition returns what is consumed of a topic, opening its lane when needed; nil while stopping.
-func (f *feed) partition(name string) *partition {
-	f.mu.RLock()
-	p := f.parts[name]
-	closed := f.closed
-	f.mu.RUnlock()
+// partition returns the partition of that name, and opens its lane when needed; nil while stopping.
+func (r *sourceRun) partition(name string) *partition {
+	r.mu.RLock()
+	p := r.partitions[name]
+	closed := r.closed
+	r.mu.RUnlock()
 	if p != nil || closed {
 		return p
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
 		return nil
 	}
-	if p = f.parts[name]; p == nil {
-		p = &partition{at: placeOf(name), ordered: f.s.cfg.partitioned()}
-		p.lane = f.lanes.Open(fmt.Sprintf("%s/%s", f.s.cfg.Subscription, name), p.commit, lane.CommitEach(f.s.cfg.commitEach()))
-		f.parts[name] = p
+	if p = r.partitions[name]; p == nil {
+		p = &partition{source: parsePartitionName(name), ordered: r.source.cfg.partitioned()}
+		p.lane = r.lanes.Open(fmt.Sprintf("%s/%s", r.source.cfg.Subscription, name), p.commit, lane.CommitEach(r.source.cfg.commitEach()))
+		r.partitions[name] = p
 	}
 	return p
 }
@@ -271,21 +255,22 @@ func (f *feed) partition(name string) *partition {
 // commitEach bounds how much of the prefetch waits for the commit interval.
 func (c SourceConfig) commitEach() int { return max(c.PrefetchMessages/8, 1) }
 
-// close drains every lane for DrainTimeout at most, and leaves the rest to whoever subscribes next.
-func (f *feed) close(ctx context.Context) {
-	f.mu.Lock()
-	f.closed = true
-	parts := f.parts
-	f.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, f.s.cfg.DrainTimeout)
+// close drains every lane for DrainTimeout at most, and leaves the rest unacknowledged for the next
+// consumer.
+func (r *sourceRun) close(ctx context.Context) {
+	r.mu.Lock()
+	r.closed = true
+	parts := r.partitions
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, r.source.cfg.DrainTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for name, p := range parts {
 		wg.Go(func() {
 			if err := p.lane.Close(ctx); err != nil {
-				f.s.o.Log.Warn("stopped with messages under way, they will be delivered again", zap.String("lane", name), zap.Error(err))
+				r.source.options.Log.Warn("stopped with messages in flight, they will be delivered again", zap.String("lane", name), zap.Error(err))
 			}
-			p.leave()
+			p.failWaiting()
 		})
 	}
 	wg.Wait()

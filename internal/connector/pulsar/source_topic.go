@@ -7,26 +7,26 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// sourceTopic is the topic that a writer's messages come from. Its offsets mean nothing
-// beside those of another, be it one of the same name that was made anew or is another
-// cluster's.
+// sourceTopic is the topic that a writer's messages come from. Its offsets cannot be compared with
+// those of another topic, not even of one with the same name that was created again or is in another
+// cluster.
 type sourceTopic struct {
 	system, cluster, topic string
-	id                     string // empty where the brokers give none, or a message was stored before it was told
+	id                     string // empty where the brokers have none, or it was not known when a message was stored
 }
 
 func sourceOf(f *message.From) sourceTopic {
 	return sourceTopic{f.System, f.Cluster, f.Topic, f.TopicID}
 }
 
-// sourceOfLast is the one that a stored message comes from.
+// sourceOfLast is the sourceTopic that a stored message comes from.
 func sourceOfLast(o *message.Origin) sourceTopic {
 	return sourceTopic{o.System, o.Cluster, o.Topic, o.ID}
 }
 
-// is reports whether both are one topic, as far as they tell. An id tells more than the
-// cluster's name, which is the configuration's and may change.
-func (s sourceTopic) is(other sourceTopic) bool {
+// same reports whether both are one topic, as far as their fields tell. The id comes before the
+// cluster's name, which is only a configured name and may change.
+func (s sourceTopic) same(other sourceTopic) bool {
 	switch {
 	case s.topic != other.topic:
 		return false
@@ -39,9 +39,9 @@ func (s sourceTopic) is(other sourceTopic) bool {
 	}
 }
 
-// producer is the name of the topic's producer, by which brokers tell what they have
-// stored: each topic has offsets, and so a name, of its own.
-func (s sourceTopic) producer(prefix string) string {
+// producerName is the name of the topic's producer. Brokers deduplicate by producer name and sequence
+// id, which is the offset, so each source topic has a name of its own.
+func (s sourceTopic) producerName(prefix string) string {
 	if s.id == "" {
 		return prefix + "-" + s.topic
 	}
@@ -56,8 +56,8 @@ func (s sourceTopic) String() string {
 	return message.PlaceName(s.system, s.cluster, s.topic) + " (id " + s.id + ")"
 }
 
-// otherSource refuses a partition whose last message comes from another topic.
-func (w *writer) otherSource(holds sourceTopic) error {
+// refuseOtherSource refuses a partition whose last message comes from another topic.
+func (w *writer) refuseOtherSource(holds sourceTopic) error {
 	text := "partition %d of %s holds messages of %s, and is to take those of %s: effectively_once allows no others"
 	if holds.id != "" && w.source.id != "" {
 		text += "; to go on behind them, list the former id in former_sources"
@@ -65,9 +65,10 @@ func (w *writer) otherSource(holds sourceTopic) error {
 	return lane.Refuse("other_source", fmt.Errorf(text, w.key.partition, w.key.topic, holds, w.source))
 }
 
-// takenBy is what becomes of another topic's messages while the writer is open. A topic
-// that was made anew waits until what is left of the former one is stored.
-func (w *writer) takenBy(other sourceTopic) error {
+// otherSourceError is the outcome of another topic's messages while the writer is open. It is not
+// final for a topic that was created again: its messages wait until the writer has stored those of
+// the former topic.
+func (w *writer) otherSourceError(other sourceTopic) error {
 	if w.source.topic == other.topic {
 		return fmt.Errorf("partition %d of %s still takes messages of %s: %s waits", w.key.partition, w.key.topic, w.source, other)
 	}

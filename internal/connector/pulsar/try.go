@@ -28,7 +28,8 @@ func (c SourceConfig) Try(path string) (t trial.Trial, end func()) {
 	})
 }
 
-// trySubscription asks whether the subscription is there: only the admin API can tell without making it.
+// trySubscription asks whether the subscription is there: only the admin API can tell without
+// making it.
 func (c SourceConfig) trySubscription(client *messaging.Client, path, topic string) trial.Trial {
 	return trial.Trial{Name: path + ".subscription " + c.Subscription + " of " + topic, Try: func(ctx context.Context) error {
 		names, err := client.Topic(topic).Subscriptions(ctx)
@@ -36,7 +37,7 @@ func (c SourceConfig) trySubscription(client *messaging.Client, path, topic stri
 		case err != nil && !errors.Is(err, messaging.ErrNotFound):
 			return err
 		case !slices.Contains(names, c.Subscription):
-			return trial.Notef("does not exist yet; the first use creates it, and begins at the %s message", c.StartAt)
+			return trial.Notef("does not exist yet; the first use creates it, if the broker allows that, and begins at the %s message", c.StartAt)
 		}
 		return nil
 	}}
@@ -58,4 +59,49 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 		}
 		return all
 	})
+}
+
+// TryDeduplication asks the admin API whether the brokers keep a topic from storing a message twice.
+// The topic's own policy, which overrides the namespace's, is not asked for.
+func (c SinkConfig) TryDeduplication(ctx context.Context, topic string) error {
+	client, err := messaging.Dial(ctx, c.Config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close(ctx) }() // nothing was published
+	return trial.TryDeduplication(ctx, client.Topic(topic).Namespace(), false,
+		"a connection that breaks may store messages twice, unless the topic's own policy has it on")
+}
+
+// FollowsSource says that a message goes to the partition of the number that it had at its source.
+func (c SinkConfig) FollowsSource() bool { return c.Partition == partitionSource }
+
+// Names are the topics that the configuration names.
+func (c SourceConfig) Names() []string { return c.Topics }
+
+// Partitions is how many partitions a topic has.
+func (c SourceConfig) Partitions(ctx context.Context, topic string) (int, error) {
+	return partitionsOf(ctx, c.Config, topic)
+}
+
+// Partitions is how many partitions a topic has: 0 when it does not exist.
+func (c SinkConfig) Partitions(ctx context.Context, topic string) (int, error) {
+	n, err := partitionsOf(ctx, c.Config, topic)
+	if errors.Is(err, messaging.ErrTopicNotFound) {
+		return 0, nil
+	}
+	return n, err
+}
+
+func partitionsOf(ctx context.Context, cfg messaging.Config, topic string) (int, error) {
+	client, err := messaging.Dial(ctx, cfg)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = client.Close(ctx) }() // nothing was published
+	n, err := client.TryPartitions(ctx, topic)
+	if err == nil {
+		n = max(n, 1) // without partitions it is one
+	}
+	return n, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sort"
 	"sync"
@@ -14,72 +13,78 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/internal/ring"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// writer writes one partition of one topic. Lanes put messages in; its own goroutine
-// (run) stores them.
+// minWriterPause and maxWriterPause bound the pauses between attempts that store nothing.
+const (
+	minWriterPause = 50 * time.Millisecond
+	maxWriterPause = 2 * time.Second
+)
+
+// writer writes one partition of one topic. Lanes add messages; its goroutine (run) stores them.
 type writer struct {
 	sink   *Sink
 	key    exactKey
 	source sourceTopic
-	users  users
+	users  usage
 	log    *zap.Logger
 
-	ctx    context.Context // ends when it is to store what it has, and close
-	cancel context.CancelFunc
-	hard   context.Context // ends when it is to close at once
-	kill   context.CancelFunc
-	ended  chan struct{}
-	wake   chan struct{} // for run: pending is not empty
+	ctx     context.Context // ends when the writer is to store its pending messages and close
+	cancel  context.CancelFunc
+	killCtx context.Context // ends when the writer is to close at once
+	kill    context.CancelFunc
+	ended   chan struct{}
+	wake    chan struct{} // for run: pending is not empty
 
-	mu      sync.Mutex
-	phase   phase
-	changed chan struct{} // closed, and made anew, when phase changes
-	refuse  error         // with phaseRefusing
-	trouble error         // while opening
-	pub     *messaging.EntryWriter
-	stored  int64        // the highest offset known to be stored, or refused; -1 for none
-	high    int64        // the highest offset that was taken, if above stored
-	pending []*exactSend // pending[first:] is taken and not known to be stored, in order
-	first   int
+	mu           sync.Mutex
+	phase        phase
+	changed      chan struct{} // closed and replaced when phase changes
+	refusal      error         // with phaseRefusing
+	openError    error         // while opening
+	pub          *messaging.EntryWriter
+	stored       int64                    // the highest offset known to be stored, or refused; -1 for none
+	highestTaken int64                    // the highest offset that was accepted, at least stored
+	pending      ring.Ring[*exactMessage] // accepted and not known to be stored, in order
 
 	// Only run uses what follows.
-	limit   int // of an entry's messages: less after doubt, which a broker with small messages raises
-	group   []*exactSend
-	records []*messaging.Record
+	maxRecords int // of an entry: lower after an error, then doubled with each stored entry
+	entry      []*exactMessage
+	records    []*messaging.Record
 }
 
 type phase int
 
 const (
-	phaseOpening  phase = iota // what is stored is not known
-	phaseOpen                  // nobody else writes
+	phaseOpening  phase = iota // it is not known which offsets are stored
+	phaseOpen                  // the writer is the partition's only producer
 	phaseRefusing              // the topic takes no message of this partition
 	phaseEnded
 )
 
-// exactSend is one message until it is stored. They are used again, as sendings are.
-type exactSend struct {
+// exactMessage is one message until it is stored. The sink reuses them.
+type exactMessage struct {
 	record messaging.Record
 	offset int64
 	done   func(error)
 }
 
-// send takes m, or drops it when it is stored already. The caller is a user until m has
-// its outcome.
+// send accepts m, or completes it at once when its outcome is known. The writer counts a user until
+// it calls done.
 func (w *writer) send(m *message.Message, done func(error)) {
-	err, known := w.take(m, done)
+	err, known := w.accept(m, done)
 	if known {
-		w.users.leave()
+		w.users.release()
 		done(err)
 		return
 	}
 	w.signal()
 }
 
-// take puts m behind what is pending, unless its outcome is known.
-func (w *writer) take(m *message.Message, done func(error)) (err error, known bool) { //nolint:revive // an outcome, not a failure
+// accept adds m to pending, unless its outcome is known.
+func (w *writer) accept(m *message.Message, done func(error)) (err error, known bool) { //nolint:revive // an outcome, not a failure
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	offset := m.From.Offset
@@ -87,35 +92,35 @@ func (w *writer) take(m *message.Message, done func(error)) (err error, known bo
 	case w.phase == phaseEnded:
 		return ErrStopped, true
 	case w.phase == phaseRefusing:
-		return w.refuse, true
+		return w.refusal, true
 	case w.source != sourceOf(&m.From):
-		return w.takenBy(sourceOf(&m.From)), true
+		return w.otherSourceError(sourceOf(&m.From)), true
 	case offset <= w.stored:
 		return nil, true
-	case offset <= w.high:
-		return w.join(offset, done)
+	case offset <= w.highestTaken:
+		return w.addWaiter(offset, done)
 	}
-	e := w.sink.exacts.get()
+	e := w.sink.exactMessages.get()
 	e.offset, e.done = offset, done
 	key, payload, properties := m.Pulsar()
 	e.record = messaging.Record{Key: key, OrderingKey: m.OrderingKey, Payload: payload, Properties: properties, EventTime: eventTime(m)}
-	w.high = offset
-	w.push(e)
+	w.highestTaken = offset
+	w.pending.Push(e)
 	return nil, false
 }
 
-// join lets done hear the outcome of an offset that is pending: a lane that has been
-// closed since has sent it. w.mu is held.
-func (w *writer) join(offset int64, done func(error)) (err error, known bool) { //nolint:revive // as in take
-	waiting := w.pending[w.first:]
-	i := sort.Search(len(waiting), func(i int) bool { return waiting[i].offset >= offset })
-	if i == len(waiting) || waiting[i].offset != offset {
-		return lane.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.high)), true
+// addWaiter has done called with the outcome of a pending offset, which a lane that has been closed
+// since has sent. w.mu is held.
+func (w *writer) addWaiter(offset int64, done func(error)) (err error, known bool) { //nolint:revive // as in accept
+	i := sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset >= offset })
+	if i == w.pending.Len() || (*w.pending.At(i)).offset != offset {
+		return lane.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken)), true
 	}
-	before := waiting[i].done
-	waiting[i].done = func(err error) {
+	e := *w.pending.At(i)
+	before := e.done
+	e.done = func(err error) {
 		before(err)
-		w.users.leave()
+		w.users.release()
 		done(err)
 	}
 	return nil, false
@@ -124,8 +129,8 @@ func (w *writer) join(offset int64, done func(error)) (err error, known bool) { 
 // run stores what is pending until the writer is closed.
 func (w *writer) run() {
 	defer close(w.ended)
-	defer w.end()
-	var wait time.Duration
+	defer w.failPending()
+	wait := backoff.Backoff{Min: minWriterPause, Max: maxWriterPause}
 	for w.ctx.Err() == nil {
 		pub, err := w.open()
 		var opened int64
@@ -134,52 +139,44 @@ func (w *writer) run() {
 			w.write(pub)
 		}
 		advanced := err == nil && pub.Stored() > opened
-		w.shut(pub)
+		w.closeProducer(pub)
 		switch _, final := lane.Refused(err); {
 		case advanced:
-			wait = 0
-		case err == nil: // doubt about the first entry: each attempt can end a connection that others share
-			wait = pause(wait)
-			w.sleep(wait)
+			wait.Reset()
+		case err == nil: // nothing was stored: pause, because each attempt can end a shared connection
+			wait.Wait(w.ctx)
 		case final:
 			w.refuseAll(err)
 			<-w.ctx.Done()
 		default:
-			w.setTrouble(err)
-			wait = pause(wait)
-			w.sleep(wait)
+			w.setOpenError(err)
+			wait.Wait(w.ctx)
 		}
 	}
 }
 
-// pause is how long to wait behind an attempt that has stored nothing, after the pause before.
-func pause(before time.Duration) time.Duration {
-	wait := min(max(2*before, 50*time.Millisecond), 2*time.Second)
-	return wait + rand.N(wait/5+1)
-}
-
-// refuseAll ends a writer whose topic takes no message of its partition.
+// refuseAll completes pending and later messages with why: the topic takes none of this partition.
 func (w *writer) refuseAll(why error) {
 	w.mu.Lock()
-	w.refuse = why
+	w.refusal = why
 	w.setPhase(phaseRefusing)
-	gone := w.takeAll()
+	taken := w.takeAll()
 	w.mu.Unlock()
-	w.tell(gone, why)
+	w.complete(taken, why)
 }
 
-// open takes the partition, and finds out what is stored.
+// open opens the EntryWriter, which finds out which offsets are stored.
 func (w *writer) open() (*messaging.EntryWriter, error) {
 	topic, err := w.topic()
 	if err != nil {
 		return nil, err
 	}
-	// No bound but ours: it waits as long as another has the partition.
+	// EntryWriter waits as long as another producer has the partition. late only reports that.
 	late := time.AfterFunc(openTimeout, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.phase == phaseOpening && w.pub == nil {
-			w.trouble = fmt.Errorf("%s is not open for writing yet: another producer has it, or its broker does not answer", topic)
+			w.openError = fmt.Errorf("%s is not open for writing yet: another producer has it, or its broker does not answer", topic)
 		}
 	})
 	pub, err := w.sink.client.EntryWriter(w.ctx, topic, w.config())
@@ -191,7 +188,7 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 		return nil, err
 	}
 	w.mu.Lock()
-	w.pub, w.trouble = pub, nil
+	w.pub, w.openError = pub, nil
 	w.mu.Unlock()
 	w.advance(pub.Stored())
 	w.mu.Lock()
@@ -200,8 +197,8 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 	return pub, nil
 }
 
-// config is what the library needs to know. Its offsets are what the broker knows a producer's
-// name by, so that there is one for each source topic.
+// config is the EntryWriter's configuration. Each source topic has a producer name of its own,
+// because the broker stores the last offset per producer name.
 func (w *writer) config() messaging.EntryWriterConfig {
 	p := w.sink.cfg.Profile
 	name := p.ProducerName
@@ -209,32 +206,33 @@ func (w *writer) config() messaging.EntryWriterConfig {
 		name = "pigeonhole"
 	}
 	return messaging.EntryWriterConfig{
-		Name: w.source.producer(name), Position: w.position,
+		Name: w.source.producerName(name), Position: w.position,
 		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }
 
-// position is the offset that a message of the partition comes from.
+// position is the source offset of a message that is stored in the partition; -1 if it has none that
+// counts.
 func (w *writer) position(d *messaging.Delivery) (int64, error) {
 	at, ok := message.Place(d.Properties)
 	switch {
 	case !ok || at.Offset < 0:
-		w.log.Warn("the last message is not of a Pigeonhole: deduplication alone tells what is stored", zap.Stringer("message_id", d.ID))
+		w.log.Warn("the last message was not written by Pigeonhole: only the broker's deduplication tells what is stored", zap.Stringer("message_id", d.ID))
 		return -1, nil
 	case at.ID != "" && slices.Contains(w.sink.cfg.FormerSources, at.ID) && at.ID != w.source.id:
-		w.log.Info("going on behind the messages of a former source topic", zap.String("holds", sourceOfLast(&at).String()), zap.Stringer("source", w.source))
+		w.log.Info("continuing after the messages of a former source topic", zap.String("holds", sourceOfLast(&at).String()), zap.Stringer("source", w.source))
 		return -1, nil
 	case at.Partition != w.key.partition:
 		return 0, lane.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
-	case !w.source.is(sourceOfLast(&at)):
-		return 0, w.otherSource(sourceOfLast(&at))
+	case !w.source.same(sourceOfLast(&at)):
+		return 0, w.refuseOtherSource(sourceOfLast(&at))
 	default:
 		return at.Offset, nil
 	}
 }
 
-// topic is the name of the partition's own topic.
+// topic is the name of the topic that is the partition.
 func (w *writer) topic() (string, error) {
 	asking, cancel := context.WithTimeout(w.ctx, openTimeout)
 	defer cancel()
@@ -249,54 +247,53 @@ func (w *writer) topic() (string, error) {
 	}
 }
 
-// advance gives everything up to offset its outcome: it is stored.
+// advance completes every pending message up to offset: they are stored.
 func (w *writer) advance(offset int64) {
 	w.mu.Lock()
-	n := sort.Search(len(w.pending)-w.first, func(i int) bool { return w.pending[w.first+i].offset > offset })
+	n := sort.Search(w.pending.Len(), func(i int) bool { return (*w.pending.At(i)).offset > offset })
 	stored := w.takeFirst(n)
 	w.stored = max(w.stored, offset)
-	w.high = max(w.high, offset)
+	w.highestTaken = max(w.highestTaken, offset)
 	w.mu.Unlock()
-	w.tell(stored, nil)
+	w.complete(stored, nil)
 }
 
-// write stores what is pending, entry after entry, until there is doubt about one, or
-// the writer closes and nothing is left.
+// write stores the pending messages, entry after entry. It returns when it is not known whether an
+// entry was stored, or when the writer closes and none is left.
 func (w *writer) write(pub *messaging.EntryWriter) {
-	for w.gather() {
-		err := pub.Store(w.hard, w.records...)
+	for w.collectEntry() {
+		err := pub.Store(w.killCtx, w.records...)
 		w.advance(pub.Stored())
 		switch {
 		case err == nil:
-			w.limit = min(2*w.limit, w.sink.cfg.Profile.BatchRecords)
+			w.maxRecords = min(2*w.maxRecords, w.sink.cfg.Profile.BatchRecords)
 		case errors.Is(err, messaging.ErrInDoubt) || !errors.Is(err, messaging.ErrTooLarge):
-			w.doubt(err)
+			w.noteInDoubt(err)
 			return
-		case len(w.group) == 1:
-			w.finish(outcome(err))
-		default: // all of them together
-			w.limit = max(len(w.group)/2, 1)
+		case len(w.entry) == 1:
+			w.completeEntry(laneOutcome(err))
+		default: // the messages are too large together
+			w.maxRecords = max(len(w.entry)/2, 1)
 		}
 	}
 }
 
-// gather takes the next entry's messages into w.group, and waits for some. It returns
-// false when the writer closes and none are left.
-func (w *writer) gather() bool {
+// collectEntry copies the next pending messages into w.entry, and waits for some. It returns false
+// when the writer closes and none is left.
+func (w *writer) collectEntry() bool {
 	for {
 		w.mu.Lock()
-		waiting := w.pending[w.first:]
-		n, bytes := 0, 0
-		for n < min(len(waiting), w.limit) {
-			bytes += messaging.EntryBytes(&waiting[n].record)
-			if n > 0 && bytes > messaging.MaxEntryBytes {
+		w.entry = w.entry[:0]
+		for bytes := 0; len(w.entry) < min(w.pending.Len(), w.maxRecords); {
+			e := *w.pending.At(len(w.entry))
+			bytes += messaging.EntryBytes(&e.record)
+			if len(w.entry) > 0 && bytes > messaging.MaxEntryBytes {
 				break
 			}
-			n++
+			w.entry = append(w.entry, e)
 		}
-		w.group = append(w.group[:0], waiting[:n]...)
 		w.mu.Unlock()
-		if n > 0 {
+		if len(w.entry) > 0 {
 			break
 		}
 		select {
@@ -308,57 +305,57 @@ func (w *writer) gather() bool {
 		}
 	}
 	w.records = w.records[:0]
-	for _, e := range w.group {
+	for _, e := range w.entry {
 		e.record.SequenceID = &e.offset
 		w.records = append(w.records, &e.record)
 	}
 	return true
 }
 
-// finish gives the group, of one, its outcome.
-func (w *writer) finish(err error) {
+// completeEntry completes the entry's messages with err.
+func (w *writer) completeEntry(err error) {
 	w.mu.Lock()
-	done := w.takeFirst(len(w.group))
+	done := w.takeFirst(len(w.entry))
 	w.mu.Unlock()
-	w.tell(done, err)
+	w.complete(done, err)
 }
 
-// doubt notes that it is not known what became of the group.
-func (w *writer) doubt(err error) {
-	w.limit = max(len(w.group)/2, 1)
+// noteInDoubt records that it is not known whether the entry was stored.
+func (w *writer) noteInDoubt(err error) {
+	w.maxRecords = max(len(w.entry)/2, 1)
 	w.mu.Lock()
 	w.setPhase(phaseOpening)
 	w.mu.Unlock()
-	w.log.Info("looking again at what is stored", zap.Error(err))
+	w.log.Info("it is not known whether an entry was stored, reading the last message again", zap.Error(err))
 }
 
-// shut closes the producer: what its client still has of the group cannot be sent
-// afterwards, and its outcomes have been told.
-func (w *writer) shut(pub *messaging.EntryWriter) {
+// closeProducer closes the EntryWriter: afterwards it cannot send the entry any more.
+func (w *writer) closeProducer(pub *messaging.EntryWriter) {
 	if pub == nil {
 		return
 	}
 	w.mu.Lock()
 	w.pub = nil
 	w.mu.Unlock()
-	closing, cancel := context.WithTimeout(w.hard, w.sink.cfg.CloseTimeout)
+	closing, cancel := context.WithTimeout(w.killCtx, w.sink.cfg.CloseTimeout)
 	defer cancel()
 	if err := pub.Close(closing); err != nil {
 		w.log.Warn("cannot close a producer cleanly", zap.Error(err))
 	}
 }
 
-// end gives what is left its outcome.
-func (w *writer) end() {
+// failPending ends the writer and completes the pending messages with an error.
+func (w *writer) failPending() {
 	w.mu.Lock()
 	w.setPhase(phaseEnded)
-	gone := w.takeAll()
+	taken := w.takeAll()
 	w.mu.Unlock()
-	w.tell(gone, messaging.ErrUnacknowledged)
+	w.complete(taken, messaging.ErrUnacknowledged)
 	w.kill()
 }
 
-// close waits until ctx ends for what is pending to be stored; the rest is not known to be.
+// close waits until ctx ends for pending messages to be stored. The rest fails: it is not known to be
+// stored.
 func (w *writer) close(ctx context.Context) {
 	w.cancel()
 	select {
@@ -369,55 +366,40 @@ func (w *writer) close(ctx context.Context) {
 	}
 }
 
-// takeFirst removes the first n of what is pending, and returns who waits for them.
-// w.mu is held.
+// takeFirst removes the first n pending messages, and returns their done functions. w.mu is held.
 func (w *writer) takeFirst(n int) []func(error) {
-	gone := make([]func(error), n)
-	for i := range gone {
-		e := w.pending[w.first]
-		gone[i], w.stored = e.done, e.offset
-		w.pending[w.first] = nil
-		w.first++
-		w.sink.exacts.put(e)
+	taken := make([]func(error), n)
+	for i := range taken {
+		e := w.pending.Pop()
+		taken[i], w.stored = e.done, e.offset
+		w.sink.exactMessages.put(e)
 	}
-	if w.first == len(w.pending) {
-		w.pending, w.first = w.pending[:0], 0
-	}
-	return gone
+	return taken
 }
 
-// takeAll empties pending and returns who waits. w.mu is held.
+// takeAll removes all pending messages, and returns their done functions. w.mu is held.
 func (w *writer) takeAll() []func(error) {
 	stored := w.stored
-	gone := w.takeFirst(len(w.pending) - w.first)
-	w.stored, w.high = stored, stored
-	return gone
+	taken := w.takeFirst(w.pending.Len())
+	w.stored, w.highestTaken = stored, stored
+	return taken
 }
 
-// tell gives those who wait the outcome.
-func (w *writer) tell(waiting []func(error), err error) {
+// complete calls the done functions with err.
+func (w *writer) complete(waiting []func(error), err error) {
 	for _, done := range waiting {
-		w.users.leave()
+		w.users.release()
 		done(err)
 	}
-}
-
-func (w *writer) push(e *exactSend) {
-	if w.first > 0 && len(w.pending) == cap(w.pending) {
-		n := copy(w.pending, w.pending[w.first:])
-		clear(w.pending[n:])
-		w.pending, w.first = w.pending[:n], 0
-	}
-	w.pending = append(w.pending, e)
 }
 
 func (w *writer) empty() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.first == len(w.pending)
+	return w.pending.Len() == 0
 }
 
-// setPhase tells those who wait. w.mu is held.
+// setPhase changes the phase and wakes Resume. w.mu is held.
 func (w *writer) setPhase(p phase) {
 	w.phase = p
 	close(w.changed)
@@ -431,53 +413,46 @@ func (w *writer) signal() {
 	}
 }
 
-func (w *writer) sleep(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-w.ctx.Done():
-	}
-}
-
-func (w *writer) setTrouble(err error) {
+func (w *writer) setOpenError(err error) {
 	w.mu.Lock()
-	w.trouble = err
+	w.openError = err
 	w.mu.Unlock()
 }
 
-func (w *writer) problem() error {
+func (w *writer) healthError() error {
 	w.mu.Lock()
-	trouble, pub := w.trouble, w.pub
+	err, pub := w.openError, w.pub
 	w.mu.Unlock()
-	if trouble != nil || pub == nil {
-		return trouble
-	}
-	if err := pub.Trouble(); !errors.Is(err, messaging.ErrProducerLost) {
+	if err != nil || pub == nil {
 		return err
 	}
-	return nil // it is being opened anew
+	if err := pub.Unhealthy(); !errors.Is(err, messaging.ErrProducerLost) {
+		return err
+	}
+	return nil // run opens it again
 }
 
-// explain adds what is in the way to err.
-func (w *writer) explain(err error) error {
+// withOpenError adds to err why the writer is not open.
+func (w *writer) withOpenError(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.trouble != nil {
-		return fmt.Errorf("%w (%w)", err, w.trouble)
+	if w.openError != nil {
+		return fmt.Errorf("%w (%w)", err, w.openError)
 	}
 	return err
 }
 
-// exactPool keeps exactSends for use again.
-type exactPool struct{ p sync.Pool }
+// exactMessagePool keeps exactMessages for reuse.
+type exactMessagePool struct{ p sync.Pool }
 
-func (l *exactPool) get() *exactSend {
-	if e, ok := l.p.Get().(*exactSend); ok {
+func (l *exactMessagePool) get() *exactMessage {
+	if e, ok := l.p.Get().(*exactMessage); ok {
 		return e
 	}
-	return new(exactSend)
+	return new(exactMessage)
 }
 
-func (l *exactPool) put(e *exactSend) {
+func (l *exactMessagePool) put(e *exactMessage) {
 	e.record, e.done = messaging.Record{}, nil
 	l.p.Put(e)
 }

@@ -9,16 +9,17 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 const benchBody = 512
 
-// fast is a sink that stores at once.
-type fast struct{ n atomic.Int64 }
+// discardSink counts messages and completes them at once.
+type discardSink struct{ n atomic.Int64 }
 
-func (f *fast) Send(_ context.Context, _ string, _ *message.Message, done func(error)) {
+func (f *discardSink) Send(_ context.Context, _ string, _ *message.Message, done func(error)) {
 	f.n.Add(1)
 	done(nil)
 }
@@ -51,7 +52,8 @@ func benchQueue(b *testing.B, srv *stack.RabbitMQServer, n int) (name string, co
 	return name, conn
 }
 
-// BenchmarkSource compares the source and its lanes with a bare consumer that acknowledges every 250 messages.
+// BenchmarkSource compares the source and its lanes with a bare consumer that acknowledges every
+// 250 messages.
 func BenchmarkSource(b *testing.B) {
 	srv := stack.RabbitMQ(b)
 	b.Run("bare", func(b *testing.B) {
@@ -74,9 +76,9 @@ func BenchmarkSource(b *testing.B) {
 		cfg := DefaultSourceConfig()
 		cfg.URL = "amqp://" + srv.Addr() + "/"
 		cfg.Queues = []Queue{{Name: q}}
-		s, err := NewSource(cfg, Options{})
+		s, err := NewSource(cfg, connector.Options{})
 		require.NoError(b, err)
-		sink := &fast{}
+		sink := &discardSink{}
 		set := newSet(b, sink, "")
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
@@ -123,7 +125,7 @@ func BenchmarkSink(b *testing.B) {
 		q, _ := benchQueue(b, srv, 0)
 		cfg := DefaultSinkConfig()
 		cfg.URL = "amqp://" + srv.Addr() + "/"
-		s, err := NewSink(cfg, Options{})
+		s, err := NewSink(cfg, connector.Options{})
 		require.NoError(b, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -32,39 +33,28 @@ const (
 
 // Connection is how to reach a broker.
 type Connection struct {
-	// URL is amqp://host:port/vhost, or amqps:// for TLS. It holds no user name or password. The virtual host is percent-encoded; without one it
-	// is "/". Default amqp://127.0.0.1:5672/.
+	// URL is amqp://host:port/vhost, or amqps:// for TLS. It holds no user name or password. The
+	// virtual host is percent-encoded; without one it is "/". Default amqp://127.0.0.1:5672/.
 	URL string `yaml:"url"`
-	// Auth is plain (user name and password), or external (the client certificate, where the broker's rabbitmq_auth_mechanism_ssl is enabled).
-	// Default plain.
+	// Auth is plain (user name and password), or external (the client certificate, where the
+	// broker's rabbitmq_auth_mechanism_ssl is enabled). Default plain.
 	Auth string `yaml:"auth"`
-	// Username and Password, or the file that holds the password; it is read at each connection. Default guest, guest: what RabbitMQ accepts from
-	// its own machine.
+	// Username and Password, or the file that holds the password; it is read at each connection.
+	// Default guest, guest: what RabbitMQ accepts from its own machine.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
 	// TLS of amqps.
-	TLS TLS `yaml:"tls"`
-	// Heartbeat is the longest silence of a healthy connection; after about one and a half of it a connection counts as lost. In whole seconds. The
-	// broker's own comes first if it is shorter. Default 10s.
+	TLS connector.TLS `yaml:"tls"`
+	// Heartbeat is the longest silence of a healthy connection; after about one and a half of it a
+	// connection counts as lost. In whole seconds. The broker's own comes first if it is shorter.
+	// Default 10s.
 	Heartbeat time.Duration `yaml:"heartbeat"`
 	// ConnectTimeout bounds connecting, TLS and logging in. Default 10s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// Name is the connection's name in RabbitMQ's management, followed by "source" or "sink". Default pigeonhole.
+	// Name is the connection's name in RabbitMQ's management, followed by "source" or "sink".
+	// Default pigeonhole.
 	Name string `yaml:"name"`
-}
-
-// TLS is how a broker's certificate is verified and which one is shown to it. All files are PEM and read at each connection.
-type TLS struct {
-	// CAFile holds the authorities to trust. Default: the system's.
-	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile are the client certificate. Default: none.
-	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// ServerName must be in the broker's certificate. Default: the URL's host.
-	ServerName string `yaml:"server_name"`
-	// Insecure does not verify the broker's certificate: anybody may then pretend to be it. Default false.
-	Insecure bool `yaml:"insecure"`
 }
 
 // SourceConfig is where messages are taken from.
@@ -74,46 +64,60 @@ type SourceConfig struct {
 	Cluster string `yaml:"cluster"`
 	// Queues to take from, each with its own lanes.
 	Queues []Queue `yaml:"queues"`
-	// Prefetch bounds how many messages of one channel may be delivered and not yet acknowledged, from 1 to 65535. Default 2000.
+	// Prefetch bounds how many messages of one channel may be delivered and not yet acknowledged,
+	// from 1 to 65535. Default 2000.
 	Prefetch int `yaml:"prefetch"`
-	// PrefetchBytes bounds their bytes, of all channels together, each with an equal share. AMQP counts messages, so a channel begins with as many as
-	// fit if each has 1MiB (at least one), and has more or fewer once their size was seen: then what is not on its way yet goes back to the queue,
-	// and is delivered again. When messages suddenly grow there is more for a moment. At least 1MiB. Default 32MiB.
+	// PrefetchBytes bounds their bytes, of all channels together, each with an equal share. AMQP
+	// counts messages, so a channel begins with as many as fit if each has 1MiB (at least one), and
+	// has more or fewer once their size was seen: then deliveries that no lane has taken yet go
+	// back to the queue, and are delivered again. When messages suddenly grow, the bytes may exceed
+	// the bound for a moment. At least 1MiB. Default 32MiB.
 	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
-	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else consumes from it, or when it has
-	// x-single-active-consumer) or parallel (several channels of each queue: faster where the sink is slow, the queue's order is lost). Default
-	// ordered.
+	// Mode is ordered (one consumer of each queue: the queue's order is kept while nobody else
+	// consumes from it, or when it has x-single-active-consumer) or parallel (several channels of
+	// each queue: faster where the sink is slow, the queue's order is lost). Default ordered.
 	Mode string `yaml:"mode"`
-	// Parallel is the number of channels of each queue in mode parallel, from 1 to 64. Default 4.
-	Parallel int `yaml:"parallel"`
-	// Declare is verify (a queue must exist, and be as its keys type, durable and arguments say if any of them is given), create (it is made, with
-	// its bindings, if it does not exist, and else verified) or none. AMQP can verify that an exchange exists, but not a binding. Default verify.
+	// ParallelConsumers is the number of consumers, each with a channel, of each queue in mode
+	// parallel, from 1 to 64. Default 4.
+	ParallelConsumers int `yaml:"parallel_consumers"`
+	// Declare is verify (a queue must exist, and be as its keys type, durable and arguments say if
+	// any of them is given), create (it is made, with its bindings, if it does not exist, and else
+	// verified) or none. AMQP can verify that an exchange exists, but not a binding. Default
+	// verify.
 	Declare string `yaml:"declare"`
-	// StopTimeout bounds how long a stop waits for messages on their way. What is not stored by then stays in the queue. Default 10s.
-	StopTimeout time.Duration `yaml:"stop_timeout"`
+	// DrainTimeout bounds how long a stop waits until the taken messages are stored. What is not
+	// stored by then stays in the queue. Default 10s.
+	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
 // Queue is a queue or stream.
 type Queue struct {
 	// Name of it.
 	Name string `yaml:"name"`
-	// Type is classic, quorum or stream. A stream must say so. Default: with declare create, classic; else any but stream.
+	// Type is classic, quorum or stream. A stream must say so. Default: with declare create,
+	// classic; else any but stream.
 	Type string `yaml:"type"`
-	// Durable says whether it survives the broker's restart. Default true; quorum queues and streams always are.
+	// Durable says whether it survives the broker's restart. Default true; quorum queues and
+	// streams always are.
 	Durable *bool `yaml:"durable"`
-	// Arguments of the declaration, such as x-max-length. All of them must be given for a queue to be verified. Default: none.
+	// Arguments of the declaration, such as x-max-length. All of them must be given for a queue to
+	// be verified. Default: none.
 	Arguments map[string]any `yaml:"arguments"`
 	// Bindings to exchanges, which must exist. Default: none.
 	Bindings []Binding `yaml:"bindings"`
-	// Offset is where a stream is read from: first, last (the last chunk), next (what comes from now on) or the number of a message. RabbitMQ keeps
-	// no position for AMQP 0-9-1 consumers of a stream. While the process runs, a connection that was lost goes on behind the last committed
-	// message, or where it began; but a new process starts at this place again, and so does a route that was changed, or resumed after it had
-	// failed: with first or a number everything from there is replicated once more, with last or next what came meanwhile is missed. Default first.
+	// Offset is where a stream is read from: first, last (the last chunk), next (what comes from
+	// now on) or the number of a message. RabbitMQ keeps no position for AMQP 0-9-1 consumers of a
+	// stream. While the process runs, a connection that was lost goes on behind the last committed
+	// message, or where it began; but a new process starts at this place again, and so does a route
+	// that was changed, or resumed after it had failed: with first or a number everything from
+	// there is replicated once more, with last or next what came meanwhile is missed. Default
+	// first.
 	Offset string `yaml:"offset"`
 }
 
 // Binding is a way from an exchange to the queue.
 type Binding struct {
+	// Exchange is its name.
 	Exchange string `yaml:"exchange"`
 	// Key is the routing key or pattern. Default: empty.
 	Key string `yaml:"key"`
@@ -124,30 +128,33 @@ type Binding struct {
 // SinkConfig is where messages are published.
 type SinkConfig struct {
 	Connection `yaml:",inline"`
-	// Cluster is the name of the cluster, or of the virtual host, in the hops of messages: the one that sources of the same queues have. Default
-	// rabbitmq.
+	// Cluster is the name of the cluster, or of the virtual host, in the hops of messages: the one
+	// that sources of the same queues have. Default rabbitmq.
 	Cluster string `yaml:"cluster"`
-	// Exchange to publish to; it must exist. The route's destination is the routing key. Default: empty, the default exchange, where the routing
-	// key is the name of a queue.
+	// Exchange to publish to; it must exist. The route's destination is the routing key. Default:
+	// empty, the default exchange, where the routing key is the name of a queue.
 	Exchange string `yaml:"exchange"`
-	// Mandatory has the broker give back messages that no queue takes: they are refused as unroutable. Without it such messages vanish, as they do
-	// for any publisher. Default true.
+	// Mandatory has the broker give back messages that no queue takes: they are refused as
+	// unroutable. Without it such messages vanish, as they do for any publisher. Default true.
 	Mandatory bool `yaml:"mandatory"`
-	// Persistent is the delivery mode of messages that come without one, from Kafka or Pulsar. Those from RabbitMQ keep theirs. Default true.
+	// Persistent is the delivery mode of messages that come without one, from Kafka or Pulsar.
+	// Those from RabbitMQ keep theirs. Default true.
 	Persistent bool `yaml:"persistent"`
-	// Window bounds the messages published on one channel and not yet confirmed, from 1 to 65535. RabbitMQ confirms in
-	// batches, the later the busier it is. Default 8000.
+	// Window bounds the messages published on one channel and not yet confirmed, from 1 to 65535.
+	// RabbitMQ confirms in batches, the later the busier it is. Default 8000.
 	Window int `yaml:"window"`
-	// WindowBytes bounds their bytes on all channels together; a larger message goes alone. Under a memory alarm of the broker as much may be held
-	// twice. Default 16MiB.
+	// WindowBytes bounds their bytes on all channels together; a larger message goes alone. Under a
+	// memory alarm of the broker as much may be held twice. Default 16MiB.
 	WindowBytes config.Bytes `yaml:"window_bytes"`
-	// Channels to publish on, from 1 to 64. All messages of one destination go through the same one, in order. Default 4.
+	// Channels to publish on, from 1 to 64. All messages of one destination go through the same
+	// one, in order. Default 4.
 	Channels int `yaml:"channels"`
-	// MaxMessageSize is the broker's max_message_size: larger messages are refused without asking it. Default 16MiB, as in RabbitMQ 4; 3.x has
-	// 128MiB.
-	MaxMessageSize config.Bytes `yaml:"max_message_size"`
-	// Impersonate sends the property user-id of messages from RabbitMQ as it is: the broker accepts it from users with the tag impersonator only.
-	// Otherwise one that is not this connection's user goes into a header. Default false.
+	// MaxMessageBytes is the broker's max_message_size: larger messages are refused without asking
+	// it. Default 16MiB, as in RabbitMQ 4; 3.x has 128MiB.
+	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
+	// Impersonate sends the property user-id of messages from RabbitMQ as it is: the broker accepts
+	// it from users with the tag impersonator only. Otherwise one that is not this connection's
+	// user goes into a header. Default false.
 	Impersonate bool `yaml:"impersonate"`
 }
 
@@ -161,14 +168,14 @@ func defaultConnection() Connection {
 // DefaultSourceConfig returns the defaults; queues are missing.
 func DefaultSourceConfig() SourceConfig {
 	return SourceConfig{
-		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB, Mode: modeOrdered, Parallel: 4, Declare: declareVerify, StopTimeout: 10 * time.Second,
+		Connection: defaultConnection(), Cluster: system, Prefetch: 2000, PrefetchBytes: 32 * config.MiB, Mode: modeOrdered, ParallelConsumers: 4, Declare: declareVerify, DrainTimeout: 10 * time.Second,
 	}
 }
 
 // channels is how many there are.
 func (c SourceConfig) channels() int {
 	if c.Mode == modeParallel {
-		return max(len(c.Queues)*c.Parallel, 1)
+		return max(len(c.Queues)*c.ParallelConsumers, 1)
 	}
 	return max(len(c.Queues), 1)
 }
@@ -177,7 +184,7 @@ func (c SourceConfig) channels() int {
 func DefaultSinkConfig() SinkConfig {
 	return SinkConfig{
 		Connection: defaultConnection(), Cluster: system, Mandatory: true, Persistent: true, Window: 8000, WindowBytes: 16 * config.MiB, Channels: 4,
-		MaxMessageSize: 16 * config.MiB,
+		MaxMessageBytes: 16 * config.MiB,
 	}
 }
 
@@ -193,7 +200,7 @@ func (c Connection) Validate() error {
 		if strings.Contains(c.URL, "?") {
 			errs = append(errs, config.Fault("url", "must not hold parameters: use the keys beside it"))
 		}
-		if c.TLS != (TLS{}) && !strings.HasPrefix(c.URL, "amqps:") {
+		if c.TLS != (connector.TLS{}) && !strings.HasPrefix(c.URL, "amqps:") {
 			errs = append(errs, config.Fault("tls", "is of no use without amqps:// in url"))
 		}
 	}
@@ -206,9 +213,7 @@ func (c Connection) Validate() error {
 	if c.PasswordFile != "" && c.Password != "" && c.Password != defaultConnection().Password {
 		errs = append(errs, config.Fault("password_file", "give password or password_file, not both"))
 	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		errs = append(errs, config.Fault("tls.cert_file", "must be given together with tls.key_file"))
-	}
+	errs = append(errs, config.CheckFile("password_file", c.PasswordFile), c.TLS.Check("tls"))
 	if c.Heartbeat < time.Second || c.Heartbeat > 18*time.Hour || c.Heartbeat%time.Second != 0 {
 		errs = append(errs, config.Fault("heartbeat", "must be whole seconds, at least 1s, got %s", c.Heartbeat))
 	}
@@ -223,9 +228,9 @@ func (c SourceConfig) Validate() error {
 	errs := []error{
 		config.CheckOneOf("mode", c.Mode, modeOrdered, modeParallel),
 		config.CheckOneOf("declare", c.Declare, declareVerify, declareCreate, declareNone),
-		checkRange("prefetch", c.Prefetch, 65535),
-		checkAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
-		checkRange("parallel", c.Parallel, 64),
+		config.CheckRange("prefetch", c.Prefetch, 1, 65535),
+		config.CheckAtLeast("prefetch_bytes", c.PrefetchBytes, config.MiB),
+		config.CheckRange("parallel_consumers", c.ParallelConsumers, 1, 64),
 	}
 	if c.Cluster == "" {
 		errs = append(errs, config.Fault("cluster", "must not be empty"))
@@ -237,7 +242,7 @@ func (c SourceConfig) Validate() error {
 	for i, q := range c.Queues {
 		at := fmt.Sprintf("queues[%d]", i)
 		if seen[q.Name] {
-			errs = append(errs, config.Fault(at+".name", "%q is there twice", q.Name))
+			errs = append(errs, config.Fault(at+".name", "%q occurs twice", q.Name))
 		}
 		seen[q.Name] = true
 		if q.Type == typeStream && c.Mode == modeParallel {
@@ -247,8 +252,8 @@ func (c SourceConfig) Validate() error {
 			errs = append(errs, config.Fault(at+".bindings", "are of no use with declare none"))
 		}
 	}
-	if c.StopTimeout <= 0 {
-		errs = append(errs, config.Fault("stop_timeout", "must be > 0, got %s", c.StopTimeout))
+	if c.DrainTimeout <= 0 {
+		errs = append(errs, config.Fault("drain_timeout", "must be > 0, got %s", c.DrainTimeout))
 	}
 	return errors.Join(errs...)
 }
@@ -294,7 +299,7 @@ func (q Queue) Validate() error {
 
 // Validate returns every fault of the keys besides the connection's.
 func (c SinkConfig) Validate() error {
-	errs := []error{checkRange("window", c.Window, 65535), checkRange("channels", c.Channels, 64)}
+	errs := []error{config.CheckRange("window", c.Window, 1, 65535), config.CheckRange("channels", c.Channels, 1, 64)}
 	if c.Cluster == "" {
 		errs = append(errs, config.Fault("cluster", "must not be empty"))
 	}
@@ -304,22 +309,8 @@ func (c SinkConfig) Validate() error {
 	if c.WindowBytes <= 0 {
 		errs = append(errs, config.Fault("window_bytes", "must be > 0"))
 	}
-	if c.MaxMessageSize <= 0 {
-		errs = append(errs, config.Fault("max_message_size", "must be > 0"))
+	if c.MaxMessageBytes <= 0 {
+		errs = append(errs, config.Fault("max_message_bytes", "must be > 0"))
 	}
 	return errors.Join(errs...)
-}
-
-func checkAtLeast(path string, got, least config.Bytes) error {
-	if got < least {
-		return config.Fault(path, "must be at least %s, got %s", least, got)
-	}
-	return nil
-}
-
-func checkRange(path string, n, most int) error {
-	if n < 1 || n > most {
-		return config.Fault(path, "must be from 1 to %d, got %d", most, n)
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -39,14 +40,18 @@ func TestFaults(t *testing.T) {
 		"tls.cert_file: must be given":               sink(func(c *SinkConfig) { c.URL, c.TLS.CertFile = "amqps://host", "f" }),
 		"auth: must be one of":                       sink(func(c *SinkConfig) { c.Auth = "kerberos" }),
 		"auth: external needs":                       sink(func(c *SinkConfig) { c.Auth = authExternal }),
-		"password_file: give password or":            sink(func(c *SinkConfig) { c.Password, c.PasswordFile = "p", "f" }),
+		"password_file: must name a readable file":   sink(func(c *SinkConfig) { c.Password, c.PasswordFile = "", "/nowhere" }),
+		"tls.ca_file: must name a readable file of":  sink(func(c *SinkConfig) { c.URL, c.TLS.CAFile = "amqps://a", "/nowhere" }),
+		"tls.cert_file: must name a readable file":   sink(func(c *SinkConfig) { c.URL, c.TLS.CertFile, c.TLS.KeyFile = "amqps://a", "/nowhere", os.DevNull }),
+		"tls.key_file: must name a readable file":    sink(func(c *SinkConfig) { c.URL, c.TLS.CertFile, c.TLS.KeyFile = "amqps://a", os.DevNull, "/nowhere" }),
+		"password_file: give password or":            sink(func(c *SinkConfig) { c.Password, c.PasswordFile = "p", os.DevNull }),
 		"heartbeat: must be whole seconds":           sink(func(c *SinkConfig) { c.Heartbeat = 1500 * time.Millisecond }),
 		"window: must be from 1":                     sink(func(c *SinkConfig) { c.Window = 0 }),
 		"channels: must be from 1 to 64":             sink(func(c *SinkConfig) { c.Channels = 65 }),
 		"window_bytes: must be > 0":                  sink(func(c *SinkConfig) { c.WindowBytes = 0 }),
 		"exchange: must have at most":                sink(func(c *SinkConfig) { c.Exchange = strings.Repeat("x", 256) }),
 		"queues: must name":                          source(func(c *SourceConfig) { c.Queues = nil }),
-		"queues[1].name: \"q\" is there twice":       source(func(c *SourceConfig) { c.Queues = append(c.Queues, Queue{Name: "q"}) }),
+		"queues[1].name: \"q\" occurs twice":         source(func(c *SourceConfig) { c.Queues = append(c.Queues, Queue{Name: "q"}) }),
 		"queues[0].name: must have 1":                source(func(c *SourceConfig) { c.Queues[0].Name = "" }),
 		"queues[0].type: must be one of":             source(func(c *SourceConfig) { c.Queues[0].Type = "lazy" }),
 		"queues[0].type: a stream cannot":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Mode = typeStream, modeParallel }),
@@ -62,7 +67,7 @@ func TestFaults(t *testing.T) {
 		"declare: must be one of":        source(func(c *SourceConfig) { c.Declare = "maybe" }),
 		"prefetch_bytes: must be at":     source(func(c *SourceConfig) { c.PrefetchBytes = 1 }),
 		"prefetch: must be from 1":       source(func(c *SourceConfig) { c.Prefetch = 65536 }),
-		"stop_timeout: must be > 0":      source(func(c *SourceConfig) { c.StopTimeout = 0 }),
+		"drain_timeout: must be > 0":     source(func(c *SourceConfig) { c.DrainTimeout = 0 }),
 	} {
 		t.Run(want, func(t *testing.T) {
 			found := config.Validate(cfg)

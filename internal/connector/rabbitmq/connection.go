@@ -3,11 +3,9 @@ package rabbitmq
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -20,52 +18,54 @@ import (
 const (
 	// frameMax is asked for; the broker may answer with less.
 	frameMax = 128 << 10
-	// closeTime bounds the polite end of a connection.
-	closeTime = time.Second
+	// closeTimeout bounds closing a connection by AMQP's handshake.
+	closeTimeout = time.Second
 )
 
-// link is one connection.
-type link struct {
+// brokerConnection is one connection to the broker.
+type brokerConnection struct {
 	*amqp.Connection
-	wire *wire
-	late atomic.Bool // it was dropped by within
-	wait time.Duration
+	socket        *asyncSocket
+	timedOut      atomic.Bool // withTimeout has dropped it
+	answerTimeout time.Duration
 }
 
-// drop ends it at once.
-func (l *link) drop() { _ = l.wire.Conn.Close() }
+// drop closes the socket at once.
+func (c *brokerConnection) drop() { _ = c.socket.Conn.Close() }
 
-// within calls f, which asks the broker something, and drops the connection when the answer takes too long. The library waits for ever (RabbitMQ
-// 3.10.8 does not answer who wants to consume from a quorum queue that has not come back after a crash), and a channel that is busy so cannot be
-// closed either.
-func (l *link) within(f func() error) error {
-	t := time.AfterFunc(l.wait, func() {
-		l.late.Store(true)
-		l.drop()
+// withTimeout calls f, which sends requests to the broker, and drops the connection when f takes
+// longer than answerTimeout. The library waits for ever: RabbitMQ 3.10.8 does not answer a consume
+// request for a quorum queue that has not recovered after a crash. While it waits, the channel
+// cannot be closed either.
+func (c *brokerConnection) withTimeout(f func() error) error {
+	t := time.AfterFunc(c.answerTimeout, func() {
+		c.timedOut.Store(true)
+		c.drop()
 	})
 	defer t.Stop()
 	return f()
 }
 
-// lost explains the end of the connection.
-func (l *link) lost(address string, reason *amqp.Error) error {
-	err := plain(reason)
-	if l.late.Load() {
-		err = fmt.Errorf("no answer within %s", l.wait)
+// lostError says why the connection ended.
+func (c *brokerConnection) lostError(address string, reason *amqp.Error) error {
+	err := plainError(reason)
+	if c.timedOut.Load() {
+		err = fmt.Errorf("no answer within %s", c.answerTimeout)
 	}
 	return fmt.Errorf("lost the connection to RabbitMQ at %s: %w", address, err)
 }
 
-// close ends it politely, or at once when the broker does not answer in time: it reads nothing under an alarm.
-func (l *link) close() {
-	t := time.AfterFunc(closeTime, l.drop)
+// close closes the connection by AMQP's handshake, or drops it when the broker does not answer in
+// time, as under an alarm, when it reads nothing.
+func (c *brokerConnection) close() {
+	t := time.AfterFunc(closeTimeout, c.drop)
 	defer t.Stop()
-	_ = l.Close()
+	_ = c.Close()
 }
 
-// dial makes one connection: what will belong to it, channels and delivery tags, ends with it. Errors are for people and hold no password.
-// Credentials and certificates are read again each time: they are rotated.
-func (c Connection) dial(ctx context.Context, role string) (*link, error) {
+// dial makes one connection. Channels and delivery tags end with it. Errors are for people and hold
+// no password. dial reads credentials and certificates anew each time, because they are rotated.
+func (c Connection) dial(ctx context.Context, role string) (*brokerConnection, error) {
 	uri, err := amqp.ParseURI(c.URL)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (c Connection) dial(ctx context.Context, role string) (*link, error) {
 		return nil, fmt.Errorf("cannot reach RabbitMQ at %s: %w", address, err)
 	}
 	if uri.Scheme == "amqps" {
-		cfg, err := c.TLS.client(uri.Host)
+		cfg, err := c.TLS.Client(uri.Host)
 		if err == nil {
 			secured := tls.Client(socket, cfg)
 			if err = secured.HandshakeContext(ctx); err == nil {
@@ -96,7 +96,7 @@ func (c Connection) dial(ctx context.Context, role string) (*link, error) {
 	}
 	deadline, _ := ctx.Deadline()
 	_ = socket.SetDeadline(deadline) // of the handshake; the library takes it away afterwards
-	w := newWire(socket)
+	w := newAsyncSocket(socket)
 	unwatch := context.AfterFunc(ctx, func() { _ = w.Close() })
 	properties := amqp.Table{"product": "Aviary", "platform": "Go"}
 	properties.SetClientConnectionName(c.Name + " " + role)
@@ -110,7 +110,7 @@ func (c Connection) dial(ctx context.Context, role string) (*link, error) {
 		_ = w.Close()
 		return nil, fmt.Errorf("RabbitMQ at %s: %w", address, explainLogin(err, user, uri.Vhost))
 	}
-	return &link{Connection: conn, wire: w, wait: c.ConnectTimeout}, nil
+	return &brokerConnection{Connection: conn, socket: w, answerTimeout: c.ConnectTimeout}, nil
 }
 
 // address is host:port, without credentials.
@@ -135,33 +135,9 @@ func (c Connection) login() (sasl []amqp.Authentication, user string, err error)
 	return []amqp.Authentication{&amqp.PlainAuth{Username: c.Username, Password: password.Reveal()}}, strconv.Quote(c.Username), nil
 }
 
-func (t TLS) client(host string) (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.Insecure} //nolint:gosec // by the user's choice
-	if cfg.ServerName == "" {
-		cfg.ServerName = host
-	}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file: %s holds no certificate", t.CAFile)
-		}
-	}
-	if t.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("cert_file, key_file: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
-}
-
-// explainLogin says what the library's errors of the handshake mean. A broker that refuses a user just closes the connection, as it would when it
-// is shutting down, so the sentence leaves room for that.
+// explainLogin says what the library's errors of the handshake mean. A broker that refuses a user
+// just closes the connection, as it would when it is shutting down, so the sentence leaves room for
+// that.
 func explainLogin(err error, user, vhost string) error {
 	switch {
 	case errors.Is(err, amqp.ErrCredentials):
@@ -173,13 +149,14 @@ func explainLogin(err error, user, vhost string) error {
 	}
 	var refused *amqp.Error
 	if errors.As(err, &refused) && refused.Server {
-		return fmt.Errorf("user %s, virtual host %q: %w", user, vhost, plain(refused))
+		return fmt.Errorf("user %s, virtual host %q: %w", user, vhost, plainError(refused))
 	}
 	return err
 }
 
-// plain is an error of the library's without its wrapping; nil means that the other side closed without giving a reason.
-func plain(err *amqp.Error) error {
+// plainError is an error of the library's without its prefix; nil means that the other side closed
+// without giving a reason.
+func plainError(err *amqp.Error) error {
 	if err == nil {
 		return errors.New("closed without a reason")
 	}
@@ -189,11 +166,11 @@ func plain(err *amqp.Error) error {
 	return errors.New(err.Reason)
 }
 
-// explain is plain for errors of any type.
-func explain(err error) error {
+// plainErrorOf is plainError for errors of any type.
+func plainErrorOf(err error) error {
 	var a *amqp.Error
 	if errors.As(err, &a) {
-		return plain(a)
+		return plainError(a)
 	}
 	return err
 }

@@ -11,7 +11,8 @@ import (
 
 const argQueueType = "x-queue-type"
 
-// prepare verifies or makes the queue as how says. Each step has a channel of its own: the broker answers what it refuses by closing it.
+// prepare verifies or makes the queue as how says. Each step has a channel of its own: the broker
+// answers what it refuses by closing it.
 func (q *Queue) prepare(conn *amqp.Connection, how string) error {
 	if how == declareNone {
 		return nil
@@ -25,7 +26,7 @@ func (q *Queue) prepare(conn *amqp.Connection, how string) error {
 	if errors.As(err, &refused) && refused.Code == amqp.NotFound {
 		missing = true
 	} else if err != nil {
-		return fmt.Errorf("queue %q: %w", q.Name, explain(err))
+		return fmt.Errorf("queue %q: %w", q.Name, plainErrorOf(err))
 	}
 	if missing && how == declareVerify {
 		return fmt.Errorf("queue %q does not exist", q.Name)
@@ -58,7 +59,8 @@ func (q *Queue) declare(conn *amqp.Connection, missing bool) error {
 			return err
 		})
 	}
-	// A classic queue has been declared with its type or, as ever before there were others, without; to the broker that is not the same.
+	// A classic queue has been declared with its type or, as ever before there were others,
+	// without; to the broker that is not the same.
 	kinds := []string{q.Type}
 	if q.Type == typeClassic || q.Type == "" && !missing {
 		kinds = []string{"", typeClassic}
@@ -76,9 +78,9 @@ func (q *Queue) declare(conn *amqp.Connection, missing bool) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &refused) && refused.Code == amqp.PreconditionFailed && !missing:
-		return fmt.Errorf("queue %q is not as configured: %w", q.Name, explain(err))
+		return fmt.Errorf("queue %q is not as configured: %w", q.Name, plainErrorOf(err))
 	default:
-		return fmt.Errorf("cannot declare queue %q: %w", q.Name, explain(err))
+		return fmt.Errorf("cannot declare queue %q: %w", q.Name, plainErrorOf(err))
 	}
 }
 
@@ -95,7 +97,7 @@ func (q *Queue) bind(conn *amqp.Connection, how string) error {
 			})
 		}
 		if err != nil {
-			return fmt.Errorf("queue %q: binding to exchange %q: %w", q.Name, b.Exchange, explain(err))
+			return fmt.Errorf("queue %q: binding to exchange %q: %w", q.Name, b.Exchange, plainErrorOf(err))
 		}
 	}
 	return nil

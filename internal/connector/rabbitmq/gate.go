@@ -1,21 +1,22 @@
 package rabbitmq
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 )
 
-// gate lets pass while it is open.
+// gate is open or closed; goroutines wait on opened until it is open.
 type gate struct {
-	mu   sync.Mutex
-	up   bool
-	pass atomic.Pointer[chan struct{}] // closed while the gate is open
+	mu       sync.Mutex
+	isOpen   bool
+	whenOpen atomic.Pointer[chan struct{}] // closed while the gate is open
 }
 
 func newGate(open bool) *gate {
 	g := &gate{}
 	c := make(chan struct{})
-	g.pass.Store(&c)
+	g.whenOpen.Store(&c)
 	if open {
 		g.open()
 	}
@@ -25,20 +26,32 @@ func newGate(open bool) *gate {
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.up {
-		g.up = true
-		close(*g.pass.Load())
+	if !g.isOpen {
+		g.isOpen = true
+		close(*g.whenOpen.Load())
 	}
 }
 
-func (g *gate) shut() {
+func (g *gate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.up {
-		g.up = false
+	if g.isOpen {
+		g.isOpen = false
 		c := make(chan struct{})
-		g.pass.Store(&c)
+		g.whenOpen.Store(&c)
 	}
 }
 
-func (g *gate) opened() <-chan struct{} { return *g.pass.Load() }
+func (g *gate) opened() <-chan struct{} { return *g.whenOpen.Load() }
+
+// await waits for c until ctx or stop ends.
+func await(ctx context.Context, stop, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-stop:
+		return errStopped
+	}
+}

@@ -14,8 +14,9 @@ import (
 const (
 	// maxShort is the longest of AMQP's short strings: names, keys and most properties.
 	maxShort = 255
-	// maxFields and maxDepth are what the library reads of a table. A message beyond them could not be read again: the connection would break, also
-	// this one when the message is given back as unroutable.
+	// maxFields and maxDepth are the library's limits for reading a table. It could not read a
+	// message beyond them: the connection would break, also this one when the broker returns the
+	// message as unroutable.
 	maxFields = 8192
 	maxDepth  = 32
 	// maxExpiration is RabbitMQ's longest time to live.
@@ -35,8 +36,8 @@ const (
 	refusedByBroker   = "refused_by_broker"
 )
 
-// fromDelivery makes the message of a delivery; it takes the delivery over. stream takes the offset, which the broker has added, out of the
-// headers.
+// fromDelivery makes the message of a delivery; it takes the delivery over. stream takes the
+// offset, which the broker has added, out of the headers.
 func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *message.Message {
 	offset := int64(-1)
 	a := message.AMQP{
@@ -74,7 +75,8 @@ func fromDelivery(d *amqp.Delivery, queue string, stream bool, now time.Time) *m
 	return m
 }
 
-// fromField makes a value of message.Header.Typed, or a string within an array or table, of one that the library has read.
+// fromField makes a value of message.Header.Typed, or a string within an array or table, of one
+// that the library has read.
 func fromField(v any) any {
 	switch v := v.(type) {
 	case nil:
@@ -97,15 +99,15 @@ func fromField(v any) any {
 	return v
 }
 
-// toPublishing makes what is published of a message, and the bytes that it takes in memory and on the wire, more or less. It only shares the
-// message's memory. An error is final.
+// toPublishing makes what is published of a message, and the bytes that it takes in memory and on
+// the wire, more or less. It only shares the message's memory. An error is final.
 func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publishing, size int64, err error) {
 	value, a, headers, t := m.ToAMQP()
 	refuse := func(reason, format string, args ...any) (amqp.Publishing, int64, error) {
 		return amqp.Publishing{}, 0, lane.Refuse(reason, fmt.Errorf(format, args...))
 	}
-	if int64(len(value)) > int64(c.MaxMessageSize) {
-		return refuse(refusedTooLarge, "the message has %d bytes, max_message_size is %s", len(value), c.MaxMessageSize)
+	if int64(len(value)) > int64(c.MaxMessageBytes) {
+		return refuse(refusedTooLarge, "the message has %d bytes, max_message_bytes is %s", len(value), c.MaxMessageBytes)
 	}
 	pub = amqp.Publishing{
 		ContentType: a.ContentType, ContentEncoding: a.ContentEncoding, DeliveryMode: a.DeliveryMode, Priority: a.Priority,
@@ -119,7 +121,7 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	if foreign {
 		pub.UserId = ""
 	}
-	if name := longProperty(&pub, to); name != "" {
+	if name := tooLongProperty(&pub, to); name != "" {
 		return refuse(refusedProperty, "the %s has more than %d bytes", name, maxShort)
 	}
 	if pub.Expiration != "" {
@@ -130,13 +132,13 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	properties := 0
 	if len(headers) > 0 || foreign {
 		if len(headers) >= maxFields {
-			return refuse(refusedHeader, "the message has %d headers; %d can be read again", len(headers), maxFields-1)
+			return refuse(refusedHeader, "the message has %d headers, at most %d are allowed", len(headers), maxFields-1)
 		}
 		pub.Headers = make(amqp.Table, len(headers)+1)
 		for i := range headers {
 			v, n, err := toHeader(&headers[i])
 			if err != nil {
-				return refuse(refusedHeader, "header %q: %w", abridged(headers[i].Name), err)
+				return refuse(refusedHeader, "header %q: %w", truncatedName(headers[i].Name), err)
 			}
 			pub.Headers[headers[i].Name] = v
 			properties += 1 + len(headers[i].Name) + n
@@ -145,8 +147,8 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 			pub.Headers[headerUserID] = a.UserID
 		}
 		for _, name := range []string{"CC", "BCC"} {
-			if !goodRecipients(pub.Headers[name]) {
-				return refuse(refusedHeader, "header %s is not a list of strings, which RabbitMQ does not accept", name)
+			if !validRecipients(pub.Headers[name]) {
+				return refuse(refusedHeader, "header %s must be a list of strings: RabbitMQ accepts nothing else", name)
 			}
 		}
 	}
@@ -159,10 +161,10 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	return pub, int64(properties + len(value)), nil
 }
 
-func abridged(name string) string { return name[:min(len(name), 64)] }
+func truncatedName(name string) string { return name[:min(len(name), 64)] }
 
-// longProperty names a property that is too long.
-func longProperty(p *amqp.Publishing, to string) string {
+// tooLongProperty names a property that is too long for a short string; empty for none.
+func tooLongProperty(p *amqp.Publishing, to string) string {
 	switch {
 	case len(to) > maxShort:
 		return "routing key"
@@ -188,8 +190,8 @@ func longProperty(p *amqp.Publishing, to string) string {
 	return ""
 }
 
-// goodRecipients tells whether the broker accepts a value of the headers CC and BCC.
-func goodRecipients(v any) bool {
+// validRecipients reports whether the broker accepts a value of the headers CC and BCC.
+func validRecipients(v any) bool {
 	if v == nil {
 		return true
 	}

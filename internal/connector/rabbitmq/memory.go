@@ -8,22 +8,23 @@ import (
 
 const (
 	// connectionMemory is a connection's buffers: those of frames and of the socket.
-	connectionMemory = 2*frameMax + readBuffer + 2*keptBuffer
-	// tableMemory is a message's table of headers, with what the library keeps of its delivery or confirm.
+	connectionMemory = 2*frameMax + readBuffer + 2*maxReusedBuffer
+	// tableMemory is a message's table of headers, with what the library keeps of its delivery or
+	// confirm.
 	tableMemory = 1 << 10
 )
 
-// Memory is what the source may hold beside what the route has taken: what its channels
-// were delivered ahead.
-func (c SourceConfig) Memory() int64 {
+// Memory is what the source may hold besides the messages that the route has taken: the messages
+// that the broker has delivered ahead to its channels.
+func (c SourceConfig) Memory(int, int64) int64 {
 	return connectionMemory + int64(c.PrefetchBytes) + tableMemory*int64(c.channels())*int64(c.Prefetch)
 }
 
-// Memory is what the sink may hold of inFlight bytes in messages that the route has given it:
-// its window once more, as under an alarm of the broker, what the library keeps of each
-// message, and the places of the window, which are there from the beginning.
-func (c SinkConfig) Memory(inFlight int64, messages int) int64 {
-	place := int64(reflect.TypeFor[sent]().Size() + reflect.TypeFor[amqp.Return]().Size() + reflect.TypeFor[chan struct{}]().Size())
-	places := int64(c.Channels) * int64(c.Window)
-	return connectionMemory + min(int64(c.WindowBytes), inFlight) + tableMemory*min(places, int64(messages)) + place*places
+// Memory is what the sink may hold of inFlight bytes in messages that the route has given it: a
+// second copy of its window, as under an alarm of the broker, what the library keeps of each
+// message, and the slots of the window, which are allocated at the start.
+func (c SinkConfig) Memory(messages int, inFlight int64) int64 {
+	slot := int64(reflect.TypeFor[pendingMessage]().Size() + reflect.TypeFor[amqp.Return]().Size() + reflect.TypeFor[chan struct{}]().Size())
+	slots := int64(c.Channels) * int64(c.Window)
+	return connectionMemory + min(int64(c.WindowBytes), inFlight) + tableMemory*min(slots, int64(messages)) + slot*slots
 }

@@ -7,11 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/connector"
 )
 
 func TestMetricsAreWellNamed(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	NewMetrics(reg).Of("orders", "source")
+	newMetrics(connector.NewMetrics(reg).Part("orders", "source", system))
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

@@ -11,34 +11,36 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// TestPrefetchFollowsTheSizeOfMessages: few at first, then as many as fit, and again when their size changes.
+// TestPrefetchFollowsTheSizeOfMessages: few at first, then as many as fit, and again when their
+// size changes.
 func TestPrefetchFollowsTheSizeOfMessages(t *testing.T) {
-	p := prefetch{most: 2000, bytes: 32 << 20}
-	assert.Equal(t, 32, p.begin())
+	p := prefetch{maxMessages: 2000, maxBytes: 32 << 20}
+	assert.Equal(t, 32, p.beginChannel())
 	// after notes messages of one size and returns how many of them it took to change the count.
 	after := func(size int64, most int) int {
 		for n := 1; n <= most; n++ {
-			if p.note(size) {
+			if p.observe(size) {
 				return n
 			}
 		}
 		return 0
 	}
 	assert.Equal(t, 32, after(500, 1000))
-	assert.Equal(t, 2000, p.begin(), "not more than prefetch")
+	assert.Equal(t, 2000, p.beginChannel(), "not more than prefetch")
 	assert.Zero(t, after(16<<10, 10_000), "they fit")
 	assert.Zero(t, after(20<<10, 10_000), "that is not worth a change")
-	assert.LessOrEqual(t, after(1<<20, 1000), sizesSeen)
-	assert.Less(t, p.begin(), 200, "the average")
+	assert.LessOrEqual(t, after(1<<20, 1000), minSamples)
+	assert.Less(t, p.beginChannel(), 200, "the average")
 	after(1<<20, 1000)
-	assert.InDelta(t, 32, p.begin(), 32)
+	assert.InDelta(t, 32, p.beginChannel(), 32)
 	assert.Positive(t, after(100<<20, 1000))
-	assert.Equal(t, 1, p.begin(), "one at least")
+	assert.Equal(t, 1, p.beginChannel(), "one at least")
 	assert.Positive(t, after(1<<20, 1000))
-	assert.Equal(t, 32, p.begin())
+	assert.Equal(t, 32, p.beginChannel())
 }
 
 // TestPrefetchWaitsForTheSink: while what was taken is not stored the channel does not end: its
@@ -47,17 +49,17 @@ func TestPrefetchWaitsForTheSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultSourceConfig()
 		cfg.Queues = []Queue{{Name: "q"}}
-		s, err := NewSource(cfg, Options{})
+		s, err := NewSource(cfg, connector.Options{})
 		require.NoError(t, err)
-		tap := s.taps[0]
-		first := tap.prefetch.begin()
+		consumer := s.consumers[0]
+		first := consumer.prefetch.beginChannel()
 		var mu sync.Mutex
 		var waiting []func(error)
-		away, offered := true, 0
+		unavailable, offered := true, 0
 		set := newSet(t, sinkOf(func(_ *message.Message, done func(error)) {
 			mu.Lock()
 			defer mu.Unlock()
-			if offered++; away {
+			if offered++; unavailable {
 				waiting = append(waiting, done)
 				return
 			}
@@ -68,7 +70,7 @@ func TestPrefetchWaitsForTheSink(t *testing.T) {
 		ended := make(chan error, 1)
 		alive, end := context.WithCancel(t.Context())
 		defer end()
-		go func() { ended <- tap.forward(alive, deliveries, l) }()
+		go func() { ended <- consumer.forward(alive, deliveries, l) }()
 		n := 0
 		put := func(count int) {
 			for range count {
@@ -78,13 +80,13 @@ func TestPrefetchWaitsForTheSink(t *testing.T) {
 			synctest.Wait()
 		}
 		put(3 * first) // it would have changed long since
-		time.Sleep(resizeTime + 1)
+		time.Sleep(resizeTimeout + 1)
 		synctest.Wait()
 		assert.Equal(t, 3*first, offered)
 		assert.Empty(t, ended)
-		assert.Equal(t, first, tap.prefetch.count)
+		assert.Equal(t, first, consumer.prefetch.count)
 		mu.Lock()
-		away = false
+		unavailable = false
 		mu.Unlock()
 		for _, done := range waiting {
 			done(nil)
@@ -93,7 +95,7 @@ func TestPrefetchWaitsForTheSink(t *testing.T) {
 		deliveries <- amqp.Delivery{DeliveryTag: uint64(n + 1), Body: []byte("x")}
 		synctest.Wait()
 		require.ErrorIs(t, <-ended, errResize)
-		assert.Greater(t, tap.prefetch.begin(), first)
+		assert.Greater(t, consumer.prefetch.beginChannel(), first)
 		require.NoError(t, l.Close(t.Context()))
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/test/leak"
@@ -28,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-const patience = 30 * time.Second
+const waitTimeout = 30 * time.Second
 
 // broker is a RabbitMQ and a plain client of it.
 type broker struct {
@@ -62,8 +63,8 @@ func (b *broker) open() {
 	require.NoError(b.t, b.ch.Confirm(false))
 }
 
-// durable declares queues that survive even a kill at once.
-func (b *broker) durable(names ...string) {
+// declareDurable declares queues that survive even a kill right afterwards.
+func (b *broker) declareDurable(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
 		_, err := b.ch.QueueDeclare(name, true, false, false, false, nil)
@@ -89,7 +90,7 @@ func (b *broker) remove(queue string) {
 	})
 }
 
-func (b *broker) put(queue string, ps ...amqp.Publishing) {
+func (b *broker) publish(queue string, ps ...amqp.Publishing) {
 	b.t.Helper()
 	confirms := make([]*amqp.DeferredConfirmation, len(ps))
 	for i, p := range ps {
@@ -97,7 +98,7 @@ func (b *broker) put(queue string, ps ...amqp.Publishing) {
 		confirms[i], err = b.ch.PublishWithDeferredConfirm("", queue, true, false, p)
 		require.NoError(b.t, err)
 	}
-	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.t.Context(), waitTimeout)
 	defer cancel()
 	for _, c := range confirms {
 		ok, err := c.WaitContext(ctx)
@@ -106,17 +107,17 @@ func (b *broker) put(queue string, ps ...amqp.Publishing) {
 	}
 }
 
-func numbers(from, to int) (ps []amqp.Publishing) {
+func numberedMessages(from, to int) (ps []amqp.Publishing) {
 	for i := from; i < to; i++ {
 		ps = append(ps, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(strconv.Itoa(i))})
 	}
 	return ps
 }
 
-// take takes n messages, or as many as come within a while.
-func (b *broker) take(queue string, n int) (ds []amqp.Delivery) {
+// receive takes n messages, and fails unless they arrive within waitTimeout.
+func (b *broker) receive(queue string, n int) (ds []amqp.Delivery) {
 	b.t.Helper()
-	end := time.Now().Add(patience)
+	end := time.Now().Add(waitTimeout)
 	for len(ds) < n && time.Now().Before(end) {
 		d, ok, err := b.ch.Get(queue, true)
 		require.NoError(b.t, err)
@@ -143,7 +144,7 @@ func bodies(ds []amqp.Delivery) (texts []string) {
 	return texts
 }
 
-func texts(from, to int) (ts []string) {
+func numberedTexts(from, to int) (ts []string) {
 	for i := from; i < to; i++ {
 		ts = append(ts, strconv.Itoa(i))
 	}
@@ -199,7 +200,7 @@ func (r *reports) last() string {
 
 func (r *reports) await(t *testing.T, text string) {
 	t.Helper()
-	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, r.last(), text) }, patience, 5*time.Millisecond)
+	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, r.last(), text) }, waitTimeout, 5*time.Millisecond)
 }
 
 // background runs f until the test or the returned function ends it.
@@ -215,7 +216,7 @@ func background(t *testing.T, f func(context.Context) error) (stop func()) {
 			select {
 			case err := <-ended:
 				assert.NoError(t, err)
-			case <-time.After(patience):
+			case <-time.After(waitTimeout):
 				assert.Fail(t, "Run does not return")
 			}
 		})
@@ -227,7 +228,7 @@ func background(t *testing.T, f func(context.Context) error) (stop func()) {
 func (b *broker) sink(cfg SinkConfig) (*Sink, *reports, func()) {
 	b.t.Helper()
 	r := &reports{}
-	s, err := NewSink(cfg, Options{Report: r.report})
+	s, err := NewSink(cfg, connector.Options{Report: r.report})
 	require.NoError(b.t, err)
 	return s, r, background(b.t, s.Run)
 }
@@ -260,7 +261,7 @@ func (o *outcomes) count() int {
 	return len(o.errs)
 }
 
-func (o *outcomes) of(n int) error {
+func (o *outcomes) outcome(n int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.errs[n]
@@ -268,20 +269,20 @@ func (o *outcomes) of(n int) error {
 
 func (o *outcomes) await(t *testing.T, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return o.count() >= n }, patience, time.Millisecond, "%d outcomes", n)
+	require.Eventually(t, func() bool { return o.count() >= n }, waitTimeout, time.Millisecond, "%d outcomes", n)
 }
 
 // send sends one message and returns its outcome.
 func send(t *testing.T, s *Sink, to string, m *message.Message) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	outcome := make(chan error, 1)
 	s.Send(ctx, to, m, func(err error) { outcome <- err })
 	select {
 	case err := <-outcome:
 		return err
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		return errors.New("no outcome")
 	}
 }
@@ -293,7 +294,7 @@ func (b *broker) route(sc SourceConfig, kc SinkConfig, to string) (*Source, *Sin
 	b.t.Helper()
 	sink, kr, _ := b.sink(kc)
 	r := &reports{}
-	source, err := NewSource(sc, Options{Report: r.report})
+	source, err := NewSource(sc, connector.Options{Report: r.report})
 	b.t.Cleanup(func() {
 		if b.t.Failed() {
 			b.t.Log("source:", r.texts(), "sink:", kr.texts())
@@ -331,9 +332,9 @@ func TestRoundTrip(t *testing.T) {
 		Expiration: "3600000", MessageId: "m", Timestamp: time.Unix(1_700_000_001, 0), Type: "t", UserId: "guest", AppId: "a", Body: []byte("body"),
 	}
 	ps := []amqp.Publishing{full, {}, {Body: make([]byte, 300_000), DeliveryMode: amqp.Persistent}}
-	b.put(in, append(ps, numbers(0, 1000)...)...)
+	b.publish(in, append(ps, numberedMessages(0, 1000)...)...)
 	b.route(b.sourceConfig(in), b.sinkConfig(), out)
-	got := b.take(out, 1003)
+	got := b.receive(out, 1003)
 	for i, want := range ps {
 		d := got[i]
 		assert.Contains(t, d.Headers[message.EntryOrigin], "rabbitmq;rabbitmq;"+in, "what is added is said")
@@ -351,12 +352,12 @@ func TestRoundTrip(t *testing.T) {
 		}
 		assert.Equal(t, want, back)
 	}
-	assert.Equal(t, texts(0, 1000), bodies(got[3:]))
-	require.Eventually(t, func() bool { return b.ready(in) == 0 }, patience, 5*time.Millisecond)
+	assert.Equal(t, numberedTexts(0, 1000), bodies(got[3:]))
+	require.Eventually(t, func() bool { return b.ready(in) == 0 }, waitTimeout, 5*time.Millisecond)
 }
 
-// scripted is a lane that keeps what it is offered and commits when the test says so.
-type scripted struct {
+// manualLane is a lane that keeps the offered messages and commits when the test says so.
+type manualLane struct {
 	mu        sync.Mutex
 	ms        []*message.Message
 	at        []int64
@@ -365,32 +366,32 @@ type scripted struct {
 	closed    bool
 }
 
-func (l *scripted) Offer(ctx context.Context, m *message.Message, position int64) error {
+func (l *manualLane) Offer(ctx context.Context, m *message.Message, position int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ms, l.at = append(l.ms, m), append(l.at, position)
 	return ctx.Err()
 }
 
-func (l *scripted) Drain(context.Context) error { return nil }
+func (l *manualLane) Drain(context.Context) error { return nil }
 
-func (l *scripted) Close(context.Context) error {
+func (l *manualLane) Close(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	return nil
 }
-func (l *scripted) Abandon()          { l.mu.Lock(); defer l.mu.Unlock(); l.abandoned = true }
-func (l *scripted) count() int        { l.mu.Lock(); defer l.mu.Unlock(); return len(l.ms) }
-func (l *scripted) isAbandoned() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.abandoned }
+func (l *manualLane) Abandon()          { l.mu.Lock(); defer l.mu.Unlock(); l.abandoned = true }
+func (l *manualLane) count() int        { l.mu.Lock(); defer l.mu.Unlock(); return len(l.ms) }
+func (l *manualLane) isAbandoned() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.abandoned }
 
-func (l *scripted) messages() []*message.Message {
+func (l *manualLane) messages() []*message.Message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.ms)
 }
 
-func (l *scripted) texts() (ts []string) {
+func (l *manualLane) texts() (ts []string) {
 	for _, m := range l.messages() {
 		ts = append(ts, string(m.Value))
 	}
@@ -398,31 +399,31 @@ func (l *scripted) texts() (ts []string) {
 }
 
 // commitTo commits up to the i-th message.
-func (l *scripted) commitTo(i int) error {
+func (l *manualLane) commitTo(i int) error {
 	l.mu.Lock()
 	position := l.at[i]
 	l.mu.Unlock()
 	return l.commit(position)
 }
 
-// opened are the lanes of a source, in the order of opening.
-type opened struct {
+// openedLanes are the lanes of a source, in the order of opening.
+type openedLanes struct {
 	mu    sync.Mutex
-	lanes []*scripted
+	lanes []*manualLane
 	names []string
 }
 
-func (o *opened) open(name string, _ int, commit func(int64) error) sourceLane {
+func (o *openedLanes) open(name string, _ int, commit func(int64) error) sourceLane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l := &scripted{commit: commit}
+	l := &manualLane{commit: commit}
 	o.lanes, o.names = append(o.lanes, l), append(o.names, name)
 	return l
 }
 
-func (o *opened) await(t *testing.T, lane, messages int) *scripted {
+func (o *openedLanes) await(t *testing.T, lane, messages int) *manualLane {
 	t.Helper()
-	var l *scripted
+	var l *manualLane
 	require.Eventually(t, func() bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -430,14 +431,14 @@ func (o *opened) await(t *testing.T, lane, messages int) *scripted {
 			l = o.lanes[lane]
 		}
 		return l != nil && l.count() >= messages
-	}, patience, time.Millisecond, "lane %d with %d messages", lane, messages)
+	}, waitTimeout, time.Millisecond, "lane %d with %d messages", lane, messages)
 	return l
 }
 
-func (b *broker) source(cfg SourceConfig) (*Source, *opened, *reports, func()) {
+func (b *broker) source(cfg SourceConfig) (*Source, *openedLanes, *reports, func()) {
 	b.t.Helper()
-	o, r := &opened{}, &reports{}
-	s, err := NewSource(cfg, Options{Report: r.report})
+	o, r := &openedLanes{}, &reports{}
+	s, err := NewSource(cfg, connector.Options{Report: r.report})
 	require.NoError(b.t, err)
 	return s, o, r, background(b.t, func(ctx context.Context) error { return s.run(ctx, o.open) })
 }
@@ -461,11 +462,12 @@ func (b *broker) tryKill(text string) (killed bool, err error) {
 	return killed, err
 }
 
-// TestOnlyTheWatermarkIsAcknowledged, on a connection that the broker cuts; and a commit that comes late acknowledges nothing of the next one.
+// TestOnlyTheWatermarkIsAcknowledged, on a connection that the broker cuts; and a commit that comes
+// late acknowledges nothing of the next one.
 func TestOnlyTheWatermarkIsAcknowledged(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
-	b.put(q, numbers(0, 10)...)
+	b.publish(q, numberedMessages(0, 10)...)
 	cfg := b.sourceConfig(q)
 	cfg.Name = q
 	s, lanes, r, stop := b.source(cfg)
@@ -478,7 +480,7 @@ func TestOnlyTheWatermarkIsAcknowledged(t *testing.T) {
 	b.kill(q)
 	second := lanes.await(t, 1, 6)
 	assert.True(t, first.isAbandoned())
-	assert.Equal(t, texts(4, 10), second.texts())
+	assert.Equal(t, numberedTexts(4, 10), second.texts())
 	assert.Equal(t, 6, int(testutil.ToFloat64(s.metrics.redelivered)))
 	r.await(t, "<nil>")
 	assert.Contains(t, r.texts()[1], "lost the connection to RabbitMQ at "+b.Addr())
@@ -487,8 +489,8 @@ func TestOnlyTheWatermarkIsAcknowledged(t *testing.T) {
 	require.NoError(t, second.commitTo(0))
 	stop()
 	assert.True(t, second.closed)
-	require.Eventually(t, func() bool { return b.ready(q) == 5 }, patience, 5*time.Millisecond)
-	assert.Equal(t, texts(5, 10), bodies(b.take(q, 5)))
+	require.Eventually(t, func() bool { return b.ready(q) == 5 }, waitTimeout, 5*time.Millisecond)
+	assert.Equal(t, numberedTexts(5, 10), bodies(b.receive(q, 5)))
 }
 
 func TestUnreachable(t *testing.T) {
@@ -499,7 +501,7 @@ func TestUnreachable(t *testing.T) {
 	cfg := DefaultSinkConfig()
 	cfg.URL = "amqp://" + address
 	r := &reports{}
-	s, err := NewSink(cfg, Options{Report: r.report})
+	s, err := NewSink(cfg, connector.Options{Report: r.report})
 	require.NoError(t, err)
 	stop := background(t, s.Run)
 	r.await(t, "cannot reach RabbitMQ at "+address)

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
@@ -20,49 +21,54 @@ var (
 	errLost    = errors.New("lost the connection to RabbitMQ, or the channel, before the message was confirmed")
 )
 
-// confirmTime is how long a stop waits for confirms.
-const confirmTime = 2 * time.Second
+// confirmTimeout is how long a stop waits for confirms.
+const confirmTimeout = 2 * time.Second
 
-// Sink publishes messages and has them confirmed. Run is called once; Send at any time, from any goroutine.
+// Sink publishes messages and has them confirmed. Run is called once; Send at any time, from any
+// goroutine.
 type Sink struct {
 	cfg     SinkConfig
-	health  *health
-	metrics *PartMetrics
+	health  *connector.Health
+	metrics *metrics
 	log     *zap.Logger
-	// patience ends when a stop must not wait any longer.
-	patience context.Context
+	// drainCtx ends when a stop must not wait any longer.
+	drainCtx context.Context
 
 	publishers []*publisher // a destination has always the same one
 	seed       maphash.Seed
-	room       *room
-	alarm      *gate // shut while the broker takes nothing
+	inFlight   *byteWindow
+	alarm      *gate // closed while the broker has a memory or disk alarm
 
-	stopped chan struct{} // closed when Run has ended
-	sends   sync.RWMutex  // read-held by each Send; taken by Run's end
-	used    atomic.Bool
+	running     context.Context // until Run has ended
+	stop        context.CancelFunc
+	activeSends sync.RWMutex // read-held by each Send; taken by Run's end
+	started     atomic.Bool
 }
 
 // NewSink checks the configuration. It does not connect.
-func NewSink(cfg SinkConfig, o Options) (*Sink, error) {
+func NewSink(cfg SinkConfig, o connector.Options) (*Sink, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
+	o = o.WithDefaults()
 	s := &Sink{
-		cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger(), patience: o.patience(),
-		seed: maphash.MakeSeed(), room: newRoom(int64(cfg.WindowBytes)), alarm: newGate(true), stopped: make(chan struct{}),
+		cfg: cfg, health: connector.NewHealth(o.Report), metrics: newMetrics(o.Metrics), log: o.Log.Named("rabbitmq"), drainCtx: o.DrainContext,
+		seed: maphash.MakeSeed(), inFlight: newByteWindow(int64(cfg.WindowBytes)), alarm: newGate(true),
 	}
+	s.running, s.stop = context.WithCancel(context.Background())
 	for i := range cfg.Channels {
 		s.publishers = append(s.publishers, newPublisher(s, i))
 	}
 	return s, nil
 }
 
-// Run keeps the connection until ctx ends; then it waits a moment for confirms. When it returns, done has been called for every message.
+// Run keeps the connection until ctx ends; then it waits a moment for confirms. When it returns,
+// done has been called for every message.
 func (s *Sink) Run(ctx context.Context) error {
-	if s.used.Swap(true) {
+	if s.started.Swap(true) {
 		return errors.New("rabbitmq: Run was called before")
 	}
-	var pause backoff
+	pause := connector.Reconnect()
 	for ctx.Err() == nil {
 		began := time.Now()
 		conn, err := s.cfg.dial(ctx, "sink")
@@ -70,26 +76,29 @@ func (s *Sink) Run(ctx context.Context) error {
 			err = s.serve(ctx, conn)
 		}
 		if ctx.Err() == nil {
-			s.health.set(partConnection, err)
-			pause.wait(ctx, time.Since(began))
+			s.health.Set(connector.Connection, err)
+			pause.Held(time.Since(began))
+			pause.Wait(ctx)
 		}
 	}
-	close(s.stopped)
-	s.sends.Lock() // until each Send that was waiting has returned
-	defer s.sends.Unlock()
+	s.stop()
+	s.activeSends.Lock() // until each Send that was waiting has returned
+	defer s.activeSends.Unlock()
 	return nil
 }
 
-// serve publishes through one connection until it or ctx ends. Every message that was published on it has its outcome when it returns.
-func (s *Sink) serve(ctx context.Context, conn *link) error {
+// serve publishes through one connection until it or ctx ends. Every message that was published on
+// it has its outcome when it returns.
+func (s *Sink) serve(ctx context.Context, conn *brokerConnection) error {
 	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
-	// The library gives up a notification that is not taken within five seconds. Alarms come in pairs and are taken at once.
+	// The library gives up a notification that is not taken within five seconds. Alarms come in
+	// pairs and are taken at once.
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 64))
 	s.metrics.connections.Inc()
 	s.metrics.connected.Set(1)
 	defer s.metrics.connected.Set(0)
 	defer s.unblock()
-	s.health.set(partConnection, nil)
+	s.health.Set(connector.Connection, nil)
 	publishing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var wg sync.WaitGroup
@@ -109,10 +118,10 @@ func (s *Sink) serve(ctx context.Context, conn *link) error {
 				s.unblock()
 			}
 		case reason := <-lost:
-			err, ended = conn.lost(s.cfg.address(), reason), true
+			err, ended = conn.lostError(s.cfg.address(), reason), true
 		case <-ctx.Done():
-			confirms, cancel := context.WithTimeout(s.patience, confirmTime)
-			s.room.empty(confirms)
+			confirms, cancel := context.WithTimeout(s.drainCtx, confirmTimeout)
+			s.inFlight.waitEmpty(confirms)
 			cancel()
 			ended = true
 		}
@@ -126,18 +135,19 @@ func (s *Sink) serve(ctx context.Context, conn *link) error {
 const partAlarm = " alarm"
 
 func (s *Sink) block(reason string) {
-	s.alarm.shut()
+	s.alarm.close()
 	s.metrics.blocked.Set(1)
-	s.health.set(partAlarm, fmt.Errorf("RabbitMQ at %s takes no messages for now: %s", s.cfg.address(), reason))
+	s.health.Set(partAlarm, fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", s.cfg.address(), reason))
 }
 
 func (s *Sink) unblock() {
 	s.alarm.open()
 	s.metrics.blocked.Set(0)
-	s.health.set(partAlarm, nil)
+	s.health.Set(partAlarm, nil)
 }
 
-// PlaceName names the queue to in the hops of messages, or with an exchange that and the routing key: which queues it leads to is not known here.
+// PlaceName names the queue to in the hops of messages, or with an exchange that and the routing
+// key: which queues it leads to is not known here.
 func (s *Sink) PlaceName(to string) string {
 	if s.cfg.Exchange != "" {
 		to = s.cfg.Exchange + "/" + to
@@ -145,11 +155,12 @@ func (s *Sink) PlaceName(to string) string {
 	return message.PlaceName(system, s.cfg.Cluster, to)
 }
 
-// Send publishes m with the routing key to; see lane.Sink. Messages of one destination are published in the order of the calls. It blocks while
-// there is no connection, while the broker has an alarm, and while the window is full, until ctx ends.
+// Send publishes m with the routing key to; see lane.Sink. Messages of one destination are
+// published in the order of the calls. It blocks while there is no connection, while the broker has
+// an alarm, and while the window is full, until ctx ends.
 func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
-	s.sends.RLock()
-	defer s.sends.RUnlock()
+	s.activeSends.RLock()
+	defer s.activeSends.RUnlock()
 	pub, size, err := s.cfg.toPublishing(to, m)
 	if err != nil {
 		done(err)
@@ -160,12 +171,12 @@ func (s *Sink) Send(ctx context.Context, to string, m *message.Message, done fun
 		p = s.publishers[maphash.String(s.seed, to)%uint64(len(s.publishers))]
 	}
 	epoch := p.epoch.Load()
-	if err := s.room.take(ctx, s.stopped, size); err != nil {
+	if err := s.inFlight.acquire(ctx, s.running, size); err != nil {
 		done(err)
 		return
 	}
-	if err := p.publish(ctx, epoch, sent{key: to, pub: pub, size: size, done: done}); err != nil {
-		s.room.give(size)
+	if err := p.publish(ctx, epoch, pendingMessage{key: to, pub: pub, size: size, done: done}); err != nil {
+		s.inFlight.release(size)
 		done(err)
 	}
 }

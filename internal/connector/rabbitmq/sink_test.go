@@ -46,12 +46,12 @@ func TestUnroutable(t *testing.T) {
 	o.await(t, 3000)
 	for i := range 3000 {
 		if i%3 == 1 {
-			requireRefused(t, o.of(i), refusedUnroutable, "nowhere")
+			requireRefused(t, o.outcome(i), refusedUnroutable, "nowhere")
 		} else {
-			require.NoError(t, o.of(i))
+			require.NoError(t, o.outcome(i))
 		}
 	}
-	assert.Len(t, b.take(q, 2000), 2000)
+	assert.Len(t, b.receive(q, 2000), 2000)
 	assert.Equal(t, 1000, int(testutil.ToFloat64(s.metrics.unroutable)))
 
 	cfg.Mandatory = false
@@ -59,7 +59,8 @@ func TestUnroutable(t *testing.T) {
 	require.NoError(t, send(t, s, q+"-nowhere", text("vanishes")))
 }
 
-// TestUnroutableByHeaders: one routing key, and the headers decide. Messages that differ in nothing else keep their own outcomes.
+// TestUnroutableByHeaders: one routing key, and the headers decide. Messages that differ in nothing
+// else keep their own outcomes.
 func TestUnroutableByHeaders(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q, exchange := b.queue(nil), b.Name(t)
@@ -77,17 +78,18 @@ func TestUnroutableByHeaders(t *testing.T) {
 	o.await(t, 1000)
 	for i := range 1000 {
 		if i%2 == 0 {
-			require.NoError(t, o.of(i))
+			require.NoError(t, o.outcome(i))
 		} else {
-			requireRefused(t, o.of(i), refusedUnroutable, exchange)
+			requireRefused(t, o.outcome(i), refusedUnroutable, exchange)
 		}
 	}
-	for _, d := range b.take(q, 500) {
+	for _, d := range b.receive(q, 500) {
 		assert.Zero(t, d.Headers["n"].(int32)%2)
 	}
 }
 
-// TestReturnThatTheBrokerChanged: RabbitMQ takes the header BCC away. Which message came back is told by sending them one at a time.
+// TestReturnThatTheBrokerChanged: RabbitMQ takes the header BCC unavailable. Which message came back is
+// told by sending them one at a time.
 func TestReturnThatTheBrokerChanged(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q, exchange := b.queue(nil), b.Name(t)
@@ -109,14 +111,16 @@ func TestReturnThatTheBrokerChanged(t *testing.T) {
 			break
 		}
 	}
-	// The set has no dead letters: its first refusal, of message 1, stops it. Nothing else may have been refused before.
-	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.unroutable) > 0 }, patience, time.Millisecond)
+	// The set has no dead letters: its first refusal, of message 1, stops it. Nothing else may have
+	// been refused before.
+	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.unroutable) > 0 }, waitTimeout, time.Millisecond)
 	assert.LessOrEqual(t, committed.Load(), int64(0), "what is behind message 1 waits for it")
-	assert.Equal(t, "0", string(b.take(q, 1)[0].Body))
-	assert.Equal(t, "<nil>", r.last(), "no trouble of the connection")
+	assert.Equal(t, "0", string(b.receive(q, 1)[0].Body))
+	assert.Equal(t, "<nil>", r.last(), "the connection is healthy")
 }
 
-// TestBrokerRefusesAMessage: RabbitMQ closes the channel over a user-id that is not the user's. Only that message is refused, the others arrive.
+// TestBrokerRefusesAMessage: RabbitMQ closes the channel over a user-id that is not the user's.
+// Only that message is refused, the others arrive.
 func TestBrokerRefusesAMessage(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q, out := b.queue(nil), b.queue(nil)
@@ -148,11 +152,11 @@ func TestBrokerRefusesAMessage(t *testing.T) {
 		all := pending
 		pending = nil
 		for _, i := range all {
-			switch _, refused := lane.Refused(o.of(i)); {
+			switch _, refused := lane.Refused(o.outcome(i)); {
 			case refused:
 				require.Equal(t, 50, i)
-				requireRefused(t, o.of(i), refusedByBroker, "user_id")
-			case o.of(i) != nil:
+				requireRefused(t, o.outcome(i), refusedByBroker, "user_id")
+			case o.outcome(i) != nil:
 				pending = append(pending, i)
 				again[i]++
 			}
@@ -160,7 +164,7 @@ func TestBrokerRefusesAMessage(t *testing.T) {
 	}
 	got := map[string]bool{}
 	for b.ready(out) > 0 {
-		got[string(b.take(out, 1)[0].Body)] = true
+		got[string(b.receive(out, 1)[0].Body)] = true
 	}
 	assert.Len(t, got, 99)
 	assert.LessOrEqual(t, again[99], 3)
@@ -173,7 +177,7 @@ func TestForeignUserID(t *testing.T) {
 	m := text("x")
 	m.AMQP = &message.AMQP{UserID: "somebody"}
 	require.NoError(t, send(t, s, q, m))
-	d := b.take(q, 1)[0]
+	d := b.receive(q, 1)[0]
 	assert.Empty(t, d.UserId)
 	back := fromDelivery(&d, q, false, time.Now())
 	assert.Equal(t, "somebody", back.AMQP.UserID)
@@ -184,7 +188,7 @@ func TestRefusedBeforeSending(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
 	cfg := b.sinkConfig()
-	cfg.MaxMessageSize = 1000
+	cfg.MaxMessageBytes = 1000
 	s, _, _ := b.sink(cfg)
 	long := strings.Repeat("x", 256)
 	nested := any("x")
@@ -218,7 +222,7 @@ func TestRefusedBeforeSending(t *testing.T) {
 	require.NoError(t, send(t, s, q, &few))
 	edge := message.Message{Headers: []message.Header{{Name: "h", Value: make([]byte, 128<<10-3000)}}}
 	require.NoError(t, send(t, s, q, &edge))
-	assert.Equal(t, "v", b.take(q, 2)[0].Headers["h7999"])
+	assert.Equal(t, "v", b.receive(q, 2)[0].Headers["h7999"])
 }
 
 // TestMemoryAlarm: Send waits, within its context, and all goes on by itself.
@@ -232,23 +236,23 @@ func TestMemoryAlarm(t *testing.T) {
 	_, err := b.Ctl(t.Context(), "set_vm_memory_high_watermark", "0")
 	require.NoError(t, err)
 	var o outcomes
-	s.Send(t.Context(), q, text("into the alarm"), o.done(0)) // the broker tells only who publishes
-	r.await(t, "takes no messages for now")
+	s.Send(t.Context(), q, text("into the alarm"), o.done(0)) // the broker sends the alarm to publishers only
+	r.await(t, "accepts no messages at present")
 	assert.Equal(t, 1, int(testutil.ToFloat64(s.metrics.blocked)))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	s.Send(ctx, q, text("given up"), o.done(1))
-	require.ErrorIs(t, o.of(1), context.DeadlineExceeded)
+	require.ErrorIs(t, o.outcome(1), context.DeadlineExceeded)
 	sent := make(chan struct{})
 	go func() { s.Send(t.Context(), q, text("patient"), o.done(2)); close(sent) }()
 	_, err = b.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.6")
 	require.NoError(t, err)
 	<-sent
 	o.await(t, 3)
-	require.NoError(t, o.of(0))
-	require.NoError(t, o.of(2))
+	require.NoError(t, o.outcome(0))
+	require.NoError(t, o.outcome(2))
 	r.await(t, "<nil>")
-	assert.Equal(t, []string{"before", "into the alarm", "patient"}, bodies(b.take(q, 3)))
+	assert.Equal(t, []string{"before", "into the alarm", "patient"}, bodies(b.receive(q, 3)))
 
 	t.Run("stop", func(t *testing.T) {
 		_, err := b.Ctl(t.Context(), "set_vm_memory_high_watermark", "0")
@@ -261,17 +265,18 @@ func TestMemoryAlarm(t *testing.T) {
 		}
 		began := time.Now()
 		stop()
-		assert.Less(t, time.Since(began), closeTime+confirmTime+2*time.Second)
+		assert.Less(t, time.Since(began), closeTimeout+confirmTimeout+2*time.Second)
 		assert.Equal(t, 40, o.count())
 	})
 }
 
-// TestNothingConfirmedIsLost: the broker is killed and started again under load. Each message arrives, those of one lane in order.
+// TestNothingConfirmedIsLost: the broker is killed and started again under load. Each message
+// arrives, those of one lane in order.
 func TestNothingConfirmedIsLost(t *testing.T) {
 	b := newBroker(t, stack.PrivateRabbitMQ(t))
 	const n = 20_000
 	q := b.Name(t)
-	b.durable(q)
+	b.declareDurable(q)
 	s, r, _ := b.sink(b.sinkConfig())
 	set := newSet(t, s, q)
 	var committed atomicInt
@@ -287,20 +292,20 @@ func TestNothingConfirmedIsLost(t *testing.T) {
 		}
 		offered <- nil
 	}()
-	require.Eventually(t, func() bool { return committed.Load() > n/10 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return committed.Load() > n/10 }, waitTimeout, time.Millisecond)
 	sure := committed.Load()
 	require.NoError(t, b.Kill())
 	r.await(t, "cannot reach RabbitMQ")
 	require.NoError(t, b.Start(t.Context()))
 	require.NoError(t, <-offered)
-	require.Eventually(t, func() bool { return committed.Load() == n-1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return committed.Load() == n-1 }, waitTimeout, 5*time.Millisecond)
 	require.NoError(t, l.Close(t.Context()))
 	t.Logf("killed after %d of %d were committed, sent again: %d", sure, n, set.State().Resent)
 
 	b.connect()
 	seen, last := 0, -1
 	for seen < n {
-		i, err := strconv.Atoi(string(b.take(q, 1)[0].Body))
+		i, err := strconv.Atoi(string(b.receive(q, 1)[0].Body))
 		require.NoError(t, err)
 		require.LessOrEqual(t, i, seen, "%d is missing, or passed by", seen)
 		require.True(t, i == last+1 || i <= last, "order")
@@ -367,7 +372,7 @@ func TestConnectionCut(t *testing.T) {
 	assert.EqualValues(t, n-1, committed.Load())
 	got := map[string]bool{}
 	for b.ready(q) > 0 {
-		got[string(b.take(q, 1)[0].Body)] = true
+		got[string(b.receive(q, 1)[0].Body)] = true
 	}
 	assert.Len(t, got, n)
 }

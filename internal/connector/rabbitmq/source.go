@@ -13,32 +13,33 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
 // Source takes messages from queues. Run may be called once; Lag at any time, from any goroutine.
 type Source struct {
-	cfg     SourceConfig
-	health  *health
-	metrics *PartMetrics
-	log     *zap.Logger
-	taps    []*tap
-	// patience ends when a stop must not wait any longer.
-	patience context.Context
+	cfg       SourceConfig
+	health    *connector.Health
+	metrics   *metrics
+	log       *zap.Logger
+	consumers []*queueConsumer
+	// drainCtx ends when a stop must not wait any longer.
+	drainCtx context.Context
 
-	conn   atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
-	asking chan struct{}                   // held by who asks the broker for Lag
+	conn     atomic.Pointer[amqp.Connection] // for Lag; nil while there is none
+	lagQuery chan struct{}                   // held while Lag asks the broker
 }
 
-// tap is one consumer: one queue on one channel at a time.
-type tap struct {
+// queueConsumer consumes one queue, on one channel at a time.
+type queueConsumer struct {
 	*Source
 	queue Queue
 	name  string
 
 	delivered, committed atomic.Uint64 // delivery tags of the present channel
-	place                streamPlace
+	position             streamPosition
 	prefetch             prefetch
 }
 
@@ -50,23 +51,24 @@ type sourceLane interface {
 	Abandon()
 }
 
-// opener opens a lane of a channel that has up to ahead messages delivered.
+// opener opens the lane of a channel whose prefetch is ahead.
 type opener func(name string, ahead int, commit func(position int64) error) sourceLane
 
 // NewSource checks the configuration. It does not connect.
-func NewSource(cfg SourceConfig, o Options) (*Source, error) {
+func NewSource(cfg SourceConfig, o connector.Options) (*Source, error) {
 	if err := faults(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, health: newHealth(o.Report), metrics: o.metrics(), log: o.logger(), patience: o.patience(), asking: make(chan struct{}, 1)}
+	o = o.WithDefaults()
+	s := &Source{cfg: cfg, health: connector.NewHealth(o.Report), metrics: newMetrics(o.Metrics), log: o.Log.Named("rabbitmq"), drainCtx: o.DrainContext, lagQuery: make(chan struct{}, 1)}
 	for _, q := range cfg.Queues {
-		ahead := prefetch{most: cfg.Prefetch, bytes: int64(cfg.PrefetchBytes) / int64(cfg.channels())}
+		ahead := prefetch{maxMessages: cfg.Prefetch, maxBytes: int64(cfg.PrefetchBytes) / int64(cfg.channels())}
 		if cfg.Mode == modeOrdered {
-			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name, prefetch: ahead})
+			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: q.Name, prefetch: ahead})
 			continue
 		}
-		for i := range cfg.Parallel {
-			s.taps = append(s.taps, &tap{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i), prefetch: ahead})
+		for i := range cfg.ParallelConsumers {
+			s.consumers = append(s.consumers, &queueConsumer{Source: s, queue: q, name: q.Name + "#" + strconv.Itoa(i), prefetch: ahead})
 		}
 	}
 	return s, nil
@@ -81,17 +83,18 @@ func faults(cfg any) error {
 	return errors.Join(errs...)
 }
 
-// Run takes messages until ctx ends, and returns nil. Each queue has one lane (mode ordered) or several. Trouble is reported, and tried again for
-// ever.
+// Run takes messages until ctx ends, and returns nil. Each queue has one lane (mode ordered) or
+// several. Run reports failures, and tries again for ever.
 func (s *Source) Run(ctx context.Context, lanes *lane.Set) error {
 	return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourceLane {
-		// The broker sends no more than that many messages ahead of the acknowledgements: these must not wait for the commit interval.
+		// The broker sends no more than that many messages ahead of the acknowledgements: these
+		// must not wait for the commit interval.
 		return lanes.Open(name, commit, lane.CommitEach(max(ahead/8, 1)))
 	})
 }
 
 func (s *Source) run(ctx context.Context, open opener) error {
-	var pause backoff
+	pause := connector.Reconnect()
 	for ctx.Err() == nil {
 		began := time.Now()
 		conn, err := s.cfg.dial(ctx, "source")
@@ -99,38 +102,41 @@ func (s *Source) run(ctx context.Context, open opener) error {
 			err = s.serve(ctx, conn, open)
 		}
 		if ctx.Err() == nil {
-			s.health.set(partConnection, err)
-			pause.wait(ctx, time.Since(began))
+			s.health.Set(connector.Connection, err)
+			pause.Held(time.Since(began))
+			pause.Wait(ctx)
 		}
 	}
 	return nil
 }
 
-// serve takes messages through one connection until it or ctx ends. All lanes that were opened are closed when it returns.
-func (s *Source) serve(ctx context.Context, conn *link, open opener) error {
+// serve takes messages through one connection until it or ctx ends. All lanes that were opened are
+// closed when it returns.
+func (s *Source) serve(ctx context.Context, conn *brokerConnection, open opener) error {
 	lost := conn.NotifyClose(make(chan *amqp.Error, 1))
 	s.metrics.connections.Inc()
 	s.metrics.connected.Set(1)
 	defer s.metrics.connected.Set(0)
 	s.conn.Store(conn.Connection)
 	defer s.conn.Store(nil)
-	s.health.set(partConnection, nil)
-	taps, stop := context.WithCancel(ctx)
+	s.health.Set(connector.Connection, nil)
+	consuming, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	for _, t := range s.taps {
-		wg.Go(func() { t.run(taps, conn, open) })
+	for _, c := range s.consumers {
+		wg.Go(func() { c.run(consuming, conn, open) })
 	}
 	var err error
 	select {
 	case <-ctx.Done():
-		// The library's calls know no contexts: a broker that does not answer must not keep the lanes from ending.
-		patience, cancel := context.WithTimeout(s.patience, s.cfg.StopTimeout)
+		// The library's calls take no context. Dropping the connection ends them, so that a broker
+		// that does not answer cannot keep the lanes open.
+		drain, cancel := context.WithTimeout(s.drainCtx, s.cfg.DrainTimeout)
 		defer cancel()
-		stopDropping := context.AfterFunc(patience, func() { time.AfterFunc(closeTime, conn.drop) })
+		stopDropping := context.AfterFunc(drain, func() { time.AfterFunc(closeTimeout, conn.drop) })
 		defer stopDropping()
 	case reason := <-lost:
-		err = conn.lost(s.cfg.address(), reason)
+		err = conn.lostError(s.cfg.address(), reason)
 		stop()
 	}
 	wg.Wait()
@@ -139,44 +145,45 @@ func (s *Source) serve(ctx context.Context, conn *link, open opener) error {
 }
 
 // run consumes through one channel after another until ctx or the connection ends.
-func (t *tap) run(ctx context.Context, conn *link, open opener) {
-	var pause backoff
+func (c *queueConsumer) run(ctx context.Context, conn *brokerConnection, open opener) {
+	pause := connector.Reconnect()
 	for ctx.Err() == nil && !conn.IsClosed() {
 		began := time.Now()
-		err := t.prepareAndConsume(ctx, conn, open)
+		err := c.prepareAndConsume(ctx, conn, open)
 		if errors.Is(err, errResize) {
 			continue
 		}
 		if ctx.Err() == nil && !conn.IsClosed() {
-			t.health.set(t.name, err)
-			pause.wait(ctx, time.Since(began))
+			c.health.Set(c.name, err)
+			pause.Held(time.Since(began))
+			pause.Wait(ctx)
 		}
 	}
 }
 
-func (t *tap) prepareAndConsume(ctx context.Context, conn *link, open opener) error {
+func (c *queueConsumer) prepareAndConsume(ctx context.Context, conn *brokerConnection, open opener) error {
 	var ch *amqp.Channel
 	var deliveries <-chan amqp.Delivery
 	var ended chan *amqp.Error
 	var cancelled chan string
-	err := conn.within(func() error {
-		err := t.queue.prepare(conn.Connection, t.cfg.Declare)
+	err := conn.withTimeout(func() error {
+		err := c.queue.prepare(conn.Connection, c.cfg.Declare)
 		if err != nil {
 			return err
 		}
 		if ch, err = conn.Channel(); err != nil {
-			return fmt.Errorf("queue %q: %w", t.queue.Name, explain(err))
+			return fmt.Errorf("queue %q: %w", c.queue.Name, plainErrorOf(err))
 		}
 		ended = ch.NotifyClose(make(chan *amqp.Error, 1))
 		cancelled = ch.NotifyCancel(make(chan string, 1))
-		if err = ch.Qos(t.prefetch.begin(), 0, false); err == nil {
+		if err = ch.Qos(c.prefetch.beginChannel(), 0, false); err == nil {
 			asked := time.Now()
-			if deliveries, err = ch.Consume(t.queue.Name, consumerTag, false, false, false, false, t.arguments()); err == nil {
-				t.place.begin(asked)
+			if deliveries, err = ch.Consume(c.queue.Name, consumerTag, false, false, false, false, c.arguments()); err == nil {
+				c.position.started(asked)
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("cannot consume from queue %q: %w", t.queue.Name, explain(err))
+			return fmt.Errorf("cannot consume from queue %q: %w", c.queue.Name, plainErrorOf(err))
 		}
 		return nil
 	})
@@ -186,132 +193,135 @@ func (t *tap) prepareAndConsume(ctx context.Context, conn *link, open opener) er
 	if err != nil {
 		return err
 	}
-	return t.consume(ctx, ch, deliveries, ended, cancelled, open)
+	return c.consume(ctx, ch, deliveries, ended, cancelled, open)
 }
 
-// consume is the life of one channel: delivery tags, which are the positions of its lane, mean something on it only.
-func (t *tap) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, ended <-chan *amqp.Error, cancelled <-chan string, open opener) error {
-	t.health.set(t.name, nil)
-	t.committed.Store(0) // first, for Lag
-	t.delivered.Store(0)
+// consume offers the deliveries of one channel to one lane until either ends. The lane's positions
+// are delivery tags, which are valid on this channel only.
+func (c *queueConsumer) consume(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, ended <-chan *amqp.Error, cancelled <-chan string, open opener) error {
+	c.health.Set(c.name, nil)
+	c.committed.Store(0) // first, for Lag
+	c.delivered.Store(0)
 
-	// alive ends with the channel or the consumer: Offer must not go on waiting for room then.
-	alive, end := context.WithCancelCause(ctx)
+	// channelCtx ends with the channel or the consumer, so that Offer stops waiting for room then.
+	channelCtx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	over := make(chan struct{})
-	defer close(over)
+	consumed := make(chan struct{})
+	defer close(consumed)
 	go func() {
 		select {
 		case reason := <-ended:
-			end(fmt.Errorf("the channel of queue %q ended: %w", t.queue.Name, plain(reason)))
+			end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
 		case <-cancelled:
-			end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", t.queue.Name))
-		case <-over:
+			end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", c.queue.Name))
+		case <-consumed:
 		}
 	}()
 
-	l := open(t.name, t.prefetch.count, func(position int64) error { return t.commit(alive, ch, position) })
-	err := t.forward(alive, deliveries, l)
+	lane := open(c.name, c.prefetch.count, func(position int64) error { return c.commit(channelCtx, ch, position) })
+	err := c.forward(channelCtx, deliveries, lane)
 	if errors.Is(err, errResize) {
-		t.closeLane(l)
+		c.closeLane(lane)
 		return err
 	}
 	if ctx.Err() == nil {
-		l.Abandon()
-		if cause := context.Cause(alive); cause != nil {
+		lane.Abandon()
+		if cause := context.Cause(channelCtx); cause != nil {
 			err = cause
 		}
 		return err
 	}
-	return t.drain(ch, l)
+	return c.drain(ch, lane)
 }
 
 const consumerTag = "pigeonhole"
 
-// forward offers deliveries until alive ends.
-func (t *tap) forward(alive context.Context, deliveries <-chan amqp.Delivery, l sourceLane) error {
-	stream := t.queue.Type == typeStream
+// forward offers deliveries to the lane until channelCtx ends.
+func (c *queueConsumer) forward(channelCtx context.Context, deliveries <-chan amqp.Delivery, l sourceLane) error {
+	stream := c.queue.Type == typeStream
 	for {
 		select {
-		case <-alive.Done():
+		case <-channelCtx.Done():
 			return nil
 		case d, ok := <-deliveries:
 			if !ok {
-				<-alive.Done() // the reason is on its way
+				<-channelCtx.Done() // its cause follows
 				return nil
 			}
 			if d.Redelivered {
-				t.metrics.redelivered.Inc()
+				c.metrics.redelivered.Inc()
 			}
-			m := fromDelivery(&d, t.queue.Name, stream, time.Now())
-			m.From.Cluster = t.cfg.Cluster
-			m.Begin(d.MessageId)
-			t.delivered.Store(d.DeliveryTag)
+			m := fromDelivery(&d, c.queue.Name, stream, time.Now())
+			m.From.Cluster = c.cfg.Cluster
+			m.SetOrigin(d.MessageId)
+			c.delivered.Store(d.DeliveryTag)
 			if stream {
-				t.place.delivered(d.DeliveryTag, m.From.Offset)
+				c.position.delivered(d.DeliveryTag, m.From.Offset)
 			}
 			size := m.Size()
-			if err := l.Offer(alive, m, int64(d.DeliveryTag)); err != nil {
-				return fmt.Errorf("queue %q: %w", t.queue.Name, err)
+			if err := l.Offer(channelCtx, m, int64(d.DeliveryTag)); err != nil {
+				return fmt.Errorf("queue %q: %w", c.queue.Name, err)
 			}
-			if t.prefetch.note(size) && drained(alive, l) {
+			if c.prefetch.observe(size) && waitDrained(channelCtx, l) {
 				return errResize
 			}
 		}
 	}
 }
 
-// drained waits a moment for what is on its way, and reports whether it has arrived.
-func drained(ctx context.Context, l sourceLane) bool {
-	ctx, cancel := context.WithTimeout(ctx, resizeTime)
+// waitDrained waits up to resizeTimeout for the lane's messages, and reports whether all are done.
+func waitDrained(ctx context.Context, l sourceLane) bool {
+	ctx, cancel := context.WithTimeout(ctx, resizeTimeout)
 	defer cancel()
 	return l.Drain(ctx) == nil
 }
 
-// commit acknowledges everything up to a delivery tag. It is a no-op on a channel that has ended, whose tags mean nothing any more.
-func (t *tap) commit(alive context.Context, ch *amqp.Channel, position int64) error {
-	if cause := context.Cause(alive); cause != nil && ch.IsClosed() {
+// commit acknowledges everything up to a delivery tag. On a channel that has ended, whose tags are
+// not valid any more, it acknowledges nothing and returns why the channel ended.
+func (c *queueConsumer) commit(channelCtx context.Context, ch *amqp.Channel, position int64) error {
+	if cause := context.Cause(channelCtx); cause != nil && ch.IsClosed() {
 		return cause
 	}
 	if err := ch.Ack(uint64(position), true); err != nil {
-		return explain(err)
+		return plainErrorOf(err)
 	}
-	t.committed.Store(uint64(position))
-	if t.queue.Type == typeStream {
-		t.place.committed(uint64(position))
+	c.committed.Store(uint64(position))
+	if c.queue.Type == typeStream {
+		c.position.committed(uint64(position))
 	}
 	return nil
 }
 
-// drain has no more delivered, waits until what was offered is stored, and commits it. What else was delivered goes back to the queue when the
-// channel closes.
-func (t *tap) drain(ch *amqp.Channel, l sourceLane) error {
+// drain cancels the consumer, waits until the offered messages are stored, and commits them. The
+// broker puts other deliveries back into the queue when the channel closes.
+func (c *queueConsumer) drain(ch *amqp.Channel, l sourceLane) error {
 	if err := ch.Cancel(consumerTag, false); err != nil {
 		l.Abandon()
-		return explain(err)
+		return plainErrorOf(err)
 	}
-	t.closeLane(l)
+	c.closeLane(l)
 	return nil
 }
 
-// closeLane waits until what was offered is stored, and commits it.
-func (t *tap) closeLane(l sourceLane) {
-	ctx, cancel := context.WithTimeout(t.patience, t.cfg.StopTimeout)
+// closeLane waits up to DrainTimeout until the offered messages are stored, and commits them.
+func (c *queueConsumer) closeLane(l sourceLane) {
+	ctx, cancel := context.WithTimeout(c.drainCtx, c.cfg.DrainTimeout)
 	defer cancel()
 	if err := l.Close(ctx); err != nil {
-		t.log.Warn("not all messages were stored in time; they stay in the queue", zap.String("queue", t.queue.Name), zap.Error(err))
+		c.log.Warn("not all messages were stored in time; they stay in the queue", zap.String("queue", c.queue.Name), zap.Error(err))
 	}
 }
 
-// Lag is how many messages wait in the queues: those that were not delivered, and those that this source was given and has not committed. Of a
-// stream it counts the latter only: AMQP 0-9-1 does not tell how many messages it has.
+// Lag is how many messages wait in the queues: those that were not delivered, and those that this
+// source was given and has not committed. Of a stream it counts the latter only: AMQP 0-9-1 does
+// not tell how many messages it has.
 func (s *Source) Lag(ctx context.Context) (int64, error) {
 	conn := s.conn.Load()
 	if conn == nil {
 		return 0, fmt.Errorf("no connection to RabbitMQ at %s", s.cfg.address())
 	}
 	select {
-	case s.asking <- struct{}{}:
+	case s.lagQuery <- struct{}{}: // released when the query ends
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
@@ -319,10 +329,11 @@ func (s *Source) Lag(ctx context.Context) (int64, error) {
 		n   int64
 		err error
 	}
-	// The library's calls know no contexts. One that hangs ends with the connection, and until then keeps others from being made.
+	// The library's calls take no context. A call that hangs ends with the connection. Until then
+	// lagQuery keeps other calls from starting.
 	answers := make(chan answer, 1)
 	go func() {
-		defer func() { <-s.asking }()
+		defer func() { <-s.lagQuery }()
 		n, err := s.count(conn)
 		answers <- answer{n, err}
 	}()
@@ -343,10 +354,10 @@ func (s *Source) count(conn *amqp.Connection) (int64, error) {
 			return err
 		})
 		if err != nil {
-			return 0, fmt.Errorf("queue %q: %w", q.Name, explain(err))
+			return 0, fmt.Errorf("queue %q: %w", q.Name, plainErrorOf(err))
 		}
 	}
-	for _, t := range s.taps {
+	for _, t := range s.consumers {
 		committed := t.committed.Load() // first: it is never ahead of what was delivered later
 		sum += int64(t.delivered.Load() - committed)
 	}

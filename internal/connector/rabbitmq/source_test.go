@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -25,7 +26,7 @@ func TestConsumerCancelled(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			args := amqp.Table{argQueueType: kind}
 			q := b.queue(args)
-			b.put(q, numbers(0, 3)...)
+			b.publish(q, numberedMessages(0, 3)...)
 			_, lanes, r, _ := b.source(b.sourceConfig(q))
 			first := lanes.await(t, 0, 3)
 			_, err := b.ch.QueueDelete(q, false, false, false)
@@ -34,8 +35,8 @@ func TestConsumerCancelled(t *testing.T) {
 			assert.True(t, first.isAbandoned())
 			_, err = b.ch.QueueDeclare(q, true, false, false, false, args)
 			require.NoError(t, err)
-			b.put(q, numbers(3, 5)...)
-			assert.Equal(t, texts(3, 5), lanes.await(t, 1, 2).texts())
+			b.publish(q, numberedMessages(3, 5)...)
+			assert.Equal(t, numberedTexts(3, 5), lanes.await(t, 1, 2).texts())
 			assert.Equal(t, "<nil>", r.last())
 		})
 	}
@@ -45,15 +46,15 @@ func TestConsumerCancelled(t *testing.T) {
 func TestChannelError(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q, other := b.queue(nil), b.queue(nil)
-	b.put(q, numbers(0, 3)...)
-	b.put(other, numbers(0, 3)...)
+	b.publish(q, numberedMessages(0, 3)...)
+	b.publish(other, numberedMessages(0, 3)...)
 	_, lanes, r, _ := b.source(b.sourceConfig(q, other))
 	lanes.await(t, 1, 3)
 	first, second := lanes.lanes[0], lanes.lanes[1]
 	first.await(t, 3)
 	require.NoError(t, first.commit(99), "no such delivery: the broker refuses it")
 	third := lanes.await(t, 2, 3)
-	assert.Equal(t, texts(0, 3), third.texts())
+	assert.Equal(t, numberedTexts(0, 3), third.texts())
 	assert.Equal(t, lanes.names[0], lanes.names[2])
 	assert.False(t, second.isAbandoned())
 	r.await(t, "<nil>")
@@ -80,12 +81,12 @@ func TestDeclare(t *testing.T) {
 	quorum := create(Queue{Name: b.Name(t) + "-quorum", Type: typeQuorum})
 	brief := create(Queue{Name: b.Name(t) + "-brief", Durable: &no})
 	require.NoError(t, b.ch.Publish(exchange, "a.b", true, false, amqp.Publishing{}))
-	assert.Len(t, b.take(classic.Name, 1), 1)
+	assert.Len(t, b.receive(classic.Name, 1), 1)
 
 	for name, c := range map[string]struct {
 		queue   Queue
 		declare string
-		trouble string
+		want    string
 	}{
 		"verified":               {classic, declareVerify, ""},
 		"verified, named type":   {Queue{Name: classic.Name, Type: typeClassic, Arguments: classic.Arguments}, declareVerify, ""},
@@ -108,11 +109,11 @@ func TestDeclare(t *testing.T) {
 			cfg.Declare = c.declare
 			cfg.Queues = []Queue{c.queue}
 			_, lanes, r, stop := b.source(cfg)
-			if c.trouble == "" {
+			if c.want == "" {
 				lanes.await(t, 0, 0)
 				assert.Equal(t, "<nil>", r.last())
 			} else {
-				r.await(t, c.trouble)
+				r.await(t, c.want)
 				assert.Empty(t, lanes.lanes)
 			}
 			stop()
@@ -124,8 +125,8 @@ func TestDeclare(t *testing.T) {
 func TestStream(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(amqp.Table{argQueueType: typeStream})
-	b.put(q, numbers(0, 100)...)
-	start := func(offset string) (*Source, *opened, string, func()) {
+	b.publish(q, numberedMessages(0, 100)...)
+	start := func(offset string) (*Source, *openedLanes, string, func()) {
 		cfg := b.sourceConfig()
 		cfg.Prefetch = 10
 		cfg.Name = b.Name(t)
@@ -148,16 +149,16 @@ func TestStream(t *testing.T) {
 
 	b.kill(name)
 	second := lanes.await(t, 1, 10)
-	assert.Equal(t, texts(10, 20), second.texts()[:10], "goes on behind what was committed")
+	assert.Equal(t, numberedTexts(10, 20), second.texts()[:10], "goes on behind what was committed")
 	stop()
 
 	_, lanes, _, stop = start("95")
-	assert.Equal(t, texts(95, 100), lanes.await(t, 0, 5).texts())
+	assert.Equal(t, numberedTexts(95, 100), lanes.await(t, 0, 5).texts())
 	stop()
 	_, lanes, _, stop = start("next")
 	lanes.await(t, 0, 0) // opened once the broker has confirmed the consumer
-	b.put(q, numbers(100, 102)...)
-	assert.Equal(t, texts(100, 102), lanes.await(t, 0, 2).texts())
+	b.publish(q, numberedMessages(100, 102)...)
+	assert.Equal(t, numberedTexts(100, 102), lanes.await(t, 0, 2).texts())
 	stop()
 	_, lanes, _, _ = start("last")
 	l := lanes.await(t, 0, 1)
@@ -165,7 +166,8 @@ func TestStream(t *testing.T) {
 	assert.Eventually(t, func() bool { return slices.Contains(l.texts(), "101") }, 10*time.Second, 5*time.Millisecond)
 }
 
-// TestStreamThatWasEmptyWhenTheConnectionEnded: next and last are places that move on, but what is stored once a source has begun is not left out.
+// TestStreamThatWasEmptyWhenTheConnectionEnded: next and last are places that move on, but what is
+// stored once a source has begun is not left out.
 func TestStreamThatWasEmptyWhenTheConnectionEnded(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	for _, offset := range []string{"next", "last"} {
@@ -178,9 +180,9 @@ func TestStreamThatWasEmptyWhenTheConnectionEnded(t *testing.T) {
 			lanes.await(t, 0, 0)
 			b.kill(cfg.Name)
 			for i := range 20 { // a chunk each
-				b.put(q, numbers(i, i+1)...)
+				b.publish(q, numberedMessages(i, i+1)...)
 			}
-			assert.Equal(t, texts(0, 20), lanes.await(t, 1, 20).texts())
+			assert.Equal(t, numberedTexts(0, 20), lanes.await(t, 1, 20).texts())
 		})
 	}
 }
@@ -191,9 +193,9 @@ func (b *broker) consumers(queue string) int {
 	return q.Consumers
 }
 
-func (l *scripted) await(t *testing.T, n int) {
+func (l *manualLane) await(t *testing.T, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return l.count() >= n }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return l.count() >= n }, waitTimeout, time.Millisecond)
 }
 
 // TestParallel: several lanes of one queue, each with its own acknowledgements.
@@ -201,11 +203,11 @@ func TestParallel(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
 	cfg := b.sourceConfig(q)
-	cfg.Mode, cfg.Parallel, cfg.Prefetch = modeParallel, 3, 10
+	cfg.Mode, cfg.ParallelConsumers, cfg.Prefetch = modeParallel, 3, 10
 	s, lanes, _, stop := b.source(cfg)
 	lanes.await(t, 2, 0)
-	require.Eventually(t, func() bool { return b.consumers(q) == 3 }, patience, time.Millisecond)
-	b.put(q, numbers(0, 30)...)
+	require.Eventually(t, func() bool { return b.consumers(q) == 3 }, waitTimeout, time.Millisecond)
+	b.publish(q, numberedMessages(0, 30)...)
 	for i := range 3 {
 		l := lanes.await(t, i, 10)
 		assert.Len(t, l.texts(), 10)
@@ -215,73 +217,75 @@ func TestParallel(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 30-1-2-3, lag)
 	stop()
-	require.Eventually(t, func() bool { return b.ready(q) == 24 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.ready(q) == 24 }, waitTimeout, time.Millisecond)
 }
 
-// TestSingleActiveConsumer: a second source waits, and takes over where the first one's acknowledgements ended.
+// TestSingleActiveConsumer: a second source waits, and takes over where the first one's
+// acknowledgements ended.
 func TestSingleActiveConsumer(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(amqp.Table{"x-single-active-consumer": true})
 	_, one, _, stop := b.source(b.sourceConfig(q))
 	one.await(t, 0, 0)
-	require.Eventually(t, func() bool { return b.consumers(q) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.consumers(q) == 1 }, waitTimeout, time.Millisecond)
 	_, two, r, _ := b.source(b.sourceConfig(q))
 	l := two.await(t, 0, 0)
-	b.put(q, numbers(0, 10)...)
+	b.publish(q, numberedMessages(0, 10)...)
 	first := one.await(t, 0, 10)
 	assert.Zero(t, l.count())
 	require.NoError(t, first.commitTo(4))
 	stop()
 	l.await(t, 5)
-	assert.Equal(t, texts(5, 10), l.texts())
+	assert.Equal(t, numberedTexts(5, 10), l.texts())
 	assert.Equal(t, "<nil>", r.last())
 }
 
-// TestBackPressure: a lane that takes nothing keeps the rest in the queue, and its connection alive and quick to stop.
+// TestBackPressure: a lane that takes nothing keeps the rest in the queue, and its connection alive
+// and quick to stop.
 func TestBackPressure(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
-	b.put(q, numbers(0, 100)...)
+	b.publish(q, numberedMessages(0, 100)...)
 	cfg := b.sourceConfig(q)
-	cfg.Prefetch, cfg.StopTimeout, cfg.Heartbeat, cfg.Name = 10, time.Second, time.Second, q
-	s, err := NewSource(cfg, Options{})
+	cfg.Prefetch, cfg.DrainTimeout, cfg.Heartbeat, cfg.Name = 10, time.Second, time.Second, q
+	s, err := NewSource(cfg, connector.Options{})
 	require.NoError(t, err)
-	stuck := make(chan *stuckLane, 10)
+	stuck := make(chan *blockedLane, 10)
 	stop := background(t, func(ctx context.Context) error {
 		return s.run(ctx, func(string, int, func(int64) error) sourceLane {
-			l := &stuckLane{offered: make(chan struct{}, 1)}
+			l := &blockedLane{offered: make(chan struct{}, 1)}
 			stuck <- l
 			return l
 		})
 	})
 	first := <-stuck
 	<-first.offered
-	require.Eventually(t, func() bool { return b.ready(q) == 90 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.ready(q) == 90 }, waitTimeout, time.Millisecond)
 	b.kill(q)
 	<-(<-stuck).offered // the first one was released: its channel had ended
 	stop()
-	require.Eventually(t, func() bool { return b.ready(q) == 100 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.ready(q) == 100 }, waitTimeout, time.Millisecond)
 }
 
-// TestPrefetchFollowsSizes: with messages that grow and shrink the broker delivers fewer and more ahead, and each arrives
-// once and in order.
+// TestPrefetchFollowsSizes: with messages that grow and shrink the broker delivers fewer and more
+// ahead, and each arrives once and in order.
 func TestPrefetchFollowsSizes(t *testing.T) {
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
 	large := strings.Repeat("x", 256<<10)
 	const small, end = 500, 1500
 	for n := 0; n < end; n += 100 {
-		ps := numbers(n, n+100)
+		ps := numberedMessages(n, n+100)
 		for i := range ps {
 			if n == small {
 				ps[i].Body = append(ps[i].Body, large...)
 			}
 		}
-		b.put(q, ps...)
+		b.publish(q, ps...)
 	}
 	cfg := b.sourceConfig(q)
 	cfg.Prefetch, cfg.PrefetchBytes = 100, 2<<20
-	s, err := NewSource(cfg, Options{})
+	s, err := NewSource(cfg, connector.Options{})
 	require.NoError(t, err)
 	var mu sync.Mutex
 	var got []string
@@ -300,10 +304,10 @@ func TestPrefetchFollowsSizes(t *testing.T) {
 			return set.Open(name, commit)
 		})
 	})
-	require.Eventually(t, func() bool { lag, err := s.Lag(t.Context()); return err == nil && lag == 0 && b.ready(q) == 0 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { lag, err := s.Lag(t.Context()); return err == nil && lag == 0 && b.ready(q) == 0 }, waitTimeout, 10*time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
-	assert.Equal(t, texts(0, end), got)
+	assert.Equal(t, numberedTexts(0, end), got)
 	assert.Equal(t, []int{2, 100}, counts[:2], "of 1MiB, until some were seen")
 	assert.Less(t, slices.Min(counts[2:]), 20, "of 256KiB")
 	assert.Equal(t, 100, counts[len(counts)-1])
@@ -314,41 +318,42 @@ type sinkOf func(m *message.Message, done func(error))
 
 func (f sinkOf) Send(_ context.Context, _ string, m *message.Message, done func(error)) { f(m, done) }
 
-type stuckLane struct{ offered chan struct{} }
+type blockedLane struct{ offered chan struct{} }
 
-func (l *stuckLane) Offer(ctx context.Context, _ *message.Message, _ int64) error {
+func (l *blockedLane) Offer(ctx context.Context, _ *message.Message, _ int64) error {
 	l.offered <- struct{}{}
 	<-ctx.Done()
 	return ctx.Err()
 }
-func (l *stuckLane) Drain(context.Context) error { return nil }
-func (l *stuckLane) Close(context.Context) error { return nil }
-func (l *stuckLane) Abandon()                    {}
+func (l *blockedLane) Drain(context.Context) error { return nil }
+func (l *blockedLane) Close(context.Context) error { return nil }
+func (l *blockedLane) Abandon()                    {}
 
-// TestThroughRestart: a route from queue to queue, the broker killed under it: nothing is lost, order holds.
+// TestThroughRestart: a route from queue to queue, the broker killed under it: nothing is lost,
+// order holds.
 func TestThroughRestart(t *testing.T) {
 	b := newBroker(t, stack.PrivateRabbitMQ(t))
 	const n = 10_000
 	in, out := b.Name(t), b.Name(t)
-	b.durable(in, out)
+	b.declareDurable(in, out)
 	for i := 0; i < n; i += 1000 {
-		b.put(in, numbers(i, i+1000)...)
+		b.publish(in, numberedMessages(i, i+1000)...)
 	}
 	cfg := b.sourceConfig(in)
 	cfg.Prefetch, cfg.ConnectTimeout = 500, 2*time.Second
 	source, _, stop := b.route(cfg, b.sinkConfig(), out)
-	require.Eventually(t, func() bool { return b.ready(out) > n/10 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.ready(out) > n/10 }, waitTimeout, time.Millisecond)
 	require.NoError(t, b.Kill())
 	require.NoError(t, b.Start(t.Context()))
 	b.connect()
 	require.Eventually(t, func() bool { // unacknowledged ones are not ready
 		lag, err := source.Lag(t.Context())
 		return err == nil && lag == 0
-	}, 2*patience, 10*time.Millisecond)
+	}, 2*waitTimeout, 10*time.Millisecond)
 	stop()
 	seen, last, total := 0, -1, 0
 	for seen < n {
-		i, err := strconv.Atoi(string(b.take(out, 1)[0].Body))
+		i, err := strconv.Atoi(string(b.receive(out, 1)[0].Body))
 		require.NoError(t, err)
 		require.LessOrEqual(t, i, seen, "%d is missing, or passed by", seen)
 		require.True(t, i == last+1 || i <= last, "order")

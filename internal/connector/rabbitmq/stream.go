@@ -6,82 +6,85 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/aviaryhq/aviary/internal/ring"
 )
 
-// streamPlace is how far a stream has been replicated. RabbitMQ does not keep it for AMQP 0-9-1 consumers, so it lasts as long as the process.
-type streamPlace struct {
-	mu    sync.Mutex
-	marks []mark // delivered and not committed, ascending
-	after int64  // the offset behind the last committed message, or of the first that was delivered
-	known bool
-	began time.Time // when the first consumer was asked for; what is stored from then on is wanted
+// streamPosition is how far a stream has been replicated. RabbitMQ stores no offsets for AMQP 0-9-1
+// consumers, so the position lasts only as long as the process.
+type streamPosition struct {
+	mu         sync.Mutex
+	pending    ring.Ring[deliveredOffset] // delivered and not committed, ascending
+	nextOffset int64                      // the offset behind the last committed message, or of the first that was delivered
+	hasOffset  bool
+	firstStart time.Time // when the first consumer was asked for; what is stored from then on is wanted
 }
 
 // clockSkew is how far the broker's clock may be behind ours without a loss, see arguments.
 const clockSkew = time.Minute
 
-// begin notes that there is a consumer, which was asked for at that time.
-func (p *streamPlace) begin(at time.Time) {
+// started records that a consumer was requested at that time. Only the first one counts.
+func (p *streamPosition) started(at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.began.IsZero() {
-		p.began = at
+	if p.firstStart.IsZero() {
+		p.firstStart = at
 	}
 }
 
-type mark struct {
+type deliveredOffset struct {
 	tag    uint64
 	offset int64
 }
 
-func (p *streamPlace) delivered(tag uint64, offset int64) {
+func (p *streamPosition) delivered(tag uint64, offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.known {
-		// The configuration's offset may mean another place the next time: next, last, a timestamp.
-		p.after, p.known = offset, true
+	if !p.hasOffset {
+		// The configured offsets next and last may select another message the next time.
+		p.nextOffset, p.hasOffset = offset, true
 	}
-	p.marks = append(p.marks, mark{tag, offset})
+	p.pending.Push(deliveredOffset{tag, offset})
 }
 
-func (p *streamPlace) committed(tag uint64) {
+func (p *streamPosition) committed(tag uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := 0
-	for n < len(p.marks) && p.marks[n].tag <= tag {
-		p.after, p.known = p.marks[n].offset+1, true
-		n++
+	for p.pending.Len() > 0 && p.pending.Head().tag <= tag {
+		p.nextOffset, p.hasOffset = p.pending.Pop().offset+1, true
 	}
-	p.marks = p.marks[n:]
 }
 
-// restart forgets what was delivered, as delivery tags begin anew, and returns the offset to go on from, if there is one, and when the first consumer
-// began, zero for none.
-func (p *streamPlace) restart() (after int64, known bool, began time.Time) {
+// restart forgets the delivered messages, because a new channel has new delivery tags. It returns
+// the offset to continue from, if it is known, and when the first consumer was requested, zero for
+// never.
+func (p *streamPosition) restart() (after int64, known bool, began time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.marks = nil
-	return p.after, p.known, p.began
+	p.pending.Clear()
+	return p.nextOffset, p.hasOffset, p.firstStart
 }
 
-// arguments of a consumer. The places next and last move on: where nothing was delivered before a channel ended, the next one asks for what is
-// stored since the first began, by time. RabbitMQ takes that for about that time, and never leaves out what is later; its clock may be another.
-func (t *tap) arguments() amqp.Table {
-	if t.queue.Type != typeStream {
+// arguments are those of the consumer. The offsets next and last depend on when they are used. If
+// nothing was delivered before a channel ended, the next channel therefore asks by time for what
+// was stored since the first consumer was requested. RabbitMQ then begins at or before that time by
+// its own clock, hence clockSkew.
+func (c *queueConsumer) arguments() amqp.Table {
+	if c.queue.Type != typeStream {
 		return nil
 	}
-	after, known, began := t.place.restart()
+	after, known, began := c.position.restart()
 	if known {
 		return amqp.Table{headerStreamOffset: after}
 	}
-	if moves := t.queue.Offset == "next" || t.queue.Offset == "last"; moves && !began.IsZero() {
+	if moves := c.queue.Offset == "next" || c.queue.Offset == "last"; moves && !began.IsZero() {
 		return amqp.Table{headerStreamOffset: began.Add(-clockSkew)}
 	}
-	if n, err := strconv.ParseInt(t.queue.Offset, 10, 64); err == nil {
+	if n, err := strconv.ParseInt(c.queue.Offset, 10, 64); err == nil {
 		return amqp.Table{headerStreamOffset: n}
 	}
-	if t.queue.Offset == "" {
+	if c.queue.Offset == "" {
 		return amqp.Table{headerStreamOffset: "first"}
 	}
-	return amqp.Table{headerStreamOffset: t.queue.Offset}
+	return amqp.Table{headerStreamOffset: c.queue.Offset}
 }

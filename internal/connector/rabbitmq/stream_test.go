@@ -11,19 +11,19 @@ import (
 // channel, before the first commit, too. An offset such as next would mean what is stored from
 // then on.
 func TestStreamGoesOnWhereItBegan(t *testing.T) {
-	tap := &tap{queue: Queue{Name: "q", Type: typeStream, Offset: "next"}}
-	from := func() any { return tap.arguments()[headerStreamOffset] }
+	consumer := &queueConsumer{queue: Queue{Name: "q", Type: typeStream, Offset: "next"}}
+	from := func() any { return consumer.arguments()[headerStreamOffset] }
 	assert.Equal(t, "next", from())
 	assert.Equal(t, "next", from(), "there was no consumer")
 	began := time.Now()
-	tap.place.begin(began)
-	tap.place.begin(began.Add(time.Hour))
+	consumer.position.started(began)
+	consumer.position.started(began.Add(time.Hour))
 	assert.Equal(t, began.Add(-clockSkew), from(), "nothing was delivered")
-	tap.place.delivered(1, 1042)
-	tap.place.delivered(2, 1043)
+	consumer.position.delivered(1, 1042)
+	consumer.position.delivered(2, 1043)
 	assert.Equal(t, int64(1042), from())
-	tap.place.delivered(1, 1042)
-	tap.place.delivered(2, 1043)
-	tap.place.committed(1)
+	consumer.position.delivered(1, 1042)
+	consumer.position.delivered(2, 1043)
+	consumer.position.committed(1)
 	assert.Equal(t, int64(1043), from())
 }

@@ -4,7 +4,8 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 )
 
 // The roles of tokens.
@@ -13,34 +14,37 @@ const (
 	RoleViewer = "viewer" // may read, and test patterns
 )
 
-// Access says who may use the API. The zero value: everybody who reaches it by an address that is surely its own.
+// Access says who may use the API. The zero value: everyone who addresses it by a Host that is
+// surely its own.
 type Access struct {
-	// Tokens are bearer tokens, bound to a role in place of a tenant. Nil: none is asked for.
-	Tokens *door.Tokens
-	// Hosts are names by which the server may be asked where no token is asked for, besides those that [door.Hosts] knows.
-	Hosts door.Hosts
+	// Tokens are bearer tokens, each bound to a role instead of a tenant. Nil: no token is needed.
+	Tokens *bearer.Tokens
+	// Hosts are allowed if no token is needed, in addition to those that [httpserver.Hosts] always
+	// allows.
+	Hosts httpserver.Hosts
 }
 
-// knownHost refuses requests for names that may be anybody's, where no token is asked for: a page of the internet whose name is made to lead to this
-// process (DNS rebinding) is of the same site as the API, to a browser that stands inside the network.
+// knownHost refuses requests for a Host that an attacker may own, if no token is needed. To a
+// browser inside the network, a page whose name leads to this process is of the same site as the
+// API (DNS rebinding).
 func (a *API) knownHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.Access.Tokens == nil && !a.Access.Hosts.Know(r.Host) {
-			writeProblem(w, problem{Status: http.StatusMisdirectedRequest, Detail: door.UnknownHost})
+		if a.Access.Tokens == nil && !a.Access.Hosts.Contain(r.Host) {
+			writeProblem(w, problem{Status: http.StatusMisdirectedRequest, Detail: httpserver.UnknownHost})
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// authorized lets those through who may do what they ask for.
+// authorized passes on the requests that are allowed by the role of their token.
 func (a *API) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.Access.Tokens == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
-		role, known := a.Access.Tokens.Tenant(door.Bearer(r))
+		role, known := a.Access.Tokens.Tenant(bearer.Token(r))
 		if !known {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
 			writeProblem(w, problem{Status: http.StatusUnauthorized, Detail: "the request has no token that this API knows: Authorization: Bearer <token>"})
@@ -59,8 +63,8 @@ func reads(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.URL.Path == "/v1/patterns:test"
 }
 
-// sameSite refuses changes that a browser sends for another site's page: without tokens the network is all that protects
-// the API, and a browser is inside it.
+// sameSite refuses changes that a browser sends for another site's page: without tokens only the
+// network protects the API, and the browser is inside it.
 func (*API) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead && crossSite(r) {

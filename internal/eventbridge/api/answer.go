@@ -11,9 +11,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/truncate"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -31,16 +32,18 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) //nolint:gosec // it is JSON, and said to be; a client that has gone is no fault of ours
+	_, _ = w.Write(body) //nolint:gosec // it is JSON with that content type; it fails when the client has closed the connection
 }
 
-// Bounds of what large answers take until they are sent: whoever reads none of them, over many connections, would have them all be kept.
+// These bound the memory of large answers until they are sent. Clients that open many connections
+// and do not read their answers would have all of them kept.
 const (
 	answersBytes = 64 << 20
-	smallAnswer  = 64 << 10 // what is no larger is not counted
+	smallAnswer  = 64 << 10 // smaller answers are not counted
 )
 
-// show answers with what was asked for, which may be large. It is not for changes: these are made whether there is room for their answer or not.
+// show answers a request that changes nothing; its answer may be large. Changes do not use it: they
+// are made whether there is memory for their answer or not.
 func (a *API) show(w http.ResponseWriter, r *http.Request, v any) {
 	body, err := encode(v)
 	if err == nil {
@@ -62,7 +65,8 @@ func (*API) hold(r *http.Request, body []byte) error {
 	return holdsOf(r).answer.Set(int64(len(body)))
 }
 
-// encode makes JSON as it was written, with a line break behind it: json.Marshal escapes <, > and &, which makes patterns up to six times as long.
+// encode encodes JSON, with a line feed at the end, without the escapes of json.Marshal: escapes of
+// <, > and & make patterns up to six times as long.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -79,32 +83,32 @@ func writeObject(w http.ResponseWriter, status int, revision int64, v any) {
 
 // problem is a problem document (RFC 9457) whose type is about:blank.
 type problem struct {
-	Title  string           `json:"title"`
-	Status int              `json:"status"`
-	Detail string           `json:"detail,omitempty"`
-	Reason string           `json:"reason,omitempty"`
-	Faults []registry.Fault `json:"faults,omitempty"`
-	// Revision is the object's present one, where a condition does not hold.
+	Title  string        `json:"title"`
+	Status int           `json:"status"`
+	Detail string        `json:"detail,omitempty"`
+	Reason string        `json:"reason,omitempty"`
+	Faults []model.Fault `json:"faults,omitempty"`
+	// Revision is the object's present one, if a condition does not hold.
 	Revision int64 `json:"revision,omitempty"`
 
-	retryAfter time.Duration
-	hangUp     bool
+	retryAfter      time.Duration
+	closeConnection bool
 }
 
 func writeProblem(w http.ResponseWriter, p problem) {
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
 	}
-	if p.hangUp {
+	if p.closeConnection {
 		w.Header().Set("Connection", "close")
 	}
 	if p.Revision > 0 {
 		w.Header().Set("ETag", etag(p.Revision))
 	}
-	door.SendProblem(w, p.Status, p.retryAfter, p)
+	refusal.SendProblem(w, p.Status, p.retryAfter, p)
 }
 
-// busy is when a client may ask again.
+// busy is after how long a client may ask again.
 const busy = 5 * time.Second
 
 // refuse answers an error.
@@ -116,18 +120,18 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeProblem(w, p)
 }
 
-// problemOf is the answer to an error.
+// problemOf returns the answer to an error.
 func problemOf(err error) problem {
-	var known *refusal
-	var atDoor *door.Refusal
-	var invalid *registry.Invalid
-	var conflict *registry.ConflictError
-	detail := door.Cut(err.Error(), door.MaxAnswer)
+	var known *statusError
+	var request *refusal.Error
+	var invalid *model.Invalid
+	var conflict *model.ConflictError
+	detail := truncate.Text(err.Error(), refusal.MaxAnswer)
 	switch {
 	case errors.As(err, &known):
 		return problem{Status: known.status, Detail: detail, Faults: known.faults}
-	case errors.As(err, &atDoor):
-		return problem{Status: atDoor.Status, Detail: detail, Reason: atDoor.Reason, retryAfter: atDoor.RetryAfter, hangUp: atDoor.HangUp}
+	case errors.As(err, &request):
+		return problem{Status: request.Status, Detail: detail, Reason: request.Reason, retryAfter: request.RetryAfter, closeConnection: request.CloseConnection}
 	case errors.As(err, &invalid):
 		detail = strconv.Itoa(len(invalid.Faults)+invalid.More) + " faults"
 		if len(invalid.Faults)+invalid.More == 1 {
@@ -136,34 +140,31 @@ func problemOf(err error) problem {
 		return problem{Status: http.StatusUnprocessableEntity, Detail: detail, Faults: invalid.Faults}
 	case errors.As(err, &conflict):
 		return problem{Status: http.StatusPreconditionFailed, Detail: detail, Revision: conflict.Revision}
-	case errors.Is(err, registry.ErrNotFound), errors.Is(err, processor.ErrNoSubscriber), errors.Is(err, processor.ErrNoJob):
+	case errors.Is(err, model.ErrNotFound), errors.Is(err, processor.ErrNoSubscriber), errors.Is(err, processor.ErrNoJob):
 		return problem{Status: http.StatusNotFound, Detail: detail}
 	case errors.Is(err, processor.ErrOptions):
 		return problem{Status: http.StatusUnprocessableEntity, Detail: detail}
-	case errors.Is(err, registry.ErrInUse), errors.Is(err, processor.ErrJobRunning):
+	case errors.Is(err, model.ErrInUse), errors.Is(err, processor.ErrJobRunning):
 		return problem{Status: http.StatusConflict, Detail: detail}
 	case errors.Is(err, messaging.ErrNoAdminURL):
 		return problem{Status: http.StatusNotImplemented, Detail: "this takes the brokers' admin API, whose address pulsar.admin_url is not set"}
 	case errors.Is(err, context.Canceled):
-		return problem{Status: statusHungUp, Detail: detail}
+		return problem{Status: refusal.StatusClientClosed, Detail: detail}
 	default: // registry.ErrUnavailable, ErrUnknown, ErrClosed, ErrNewer (another instance may be newer), and what brokers do
 		return problem{Status: http.StatusServiceUnavailable, Detail: detail, retryAfter: busy}
 	}
 }
 
-// statusHungUp is noted of a request whose client hung up; nobody reads it.
-const statusHungUp = 499
-
-// refusal is an error with its status.
-type refusal struct {
+// statusError is an error with the status of its answer.
+type statusError struct {
 	status int
 	text   string
-	faults []registry.Fault
+	faults []model.Fault
 }
 
-func (e *refusal) Error() string { return e.text }
+func (e *statusError) Error() string { return e.text }
 
-func refused(status int, text string) error { return &refusal{status: status, text: text} }
+func refused(status int, text string) error { return &statusError{status: status, text: text} }
 
 // list is a page of objects by name.
 type list[T any] struct {
@@ -174,23 +175,23 @@ type list[T any] struct {
 
 // Bounds of a page.
 const (
-	usualPage = 100
-	mostPage  = 1000
-	// pageBytes ends a page early: objects may have 512 KiB each. One is always there.
+	defaultPageSize = 100
+	maxPageSize     = 1000
+	// pageBytes ends a page early: objects may have 512 KiB each. A page has at least one object.
 	pageBytes = 2 << 20
 )
 
 // page reads limit and after.
 func page(r *http.Request) (limit int, after string, err error) {
 	q := r.URL.Query()
-	limit, err = number(q.Get("limit"), usualPage, mostPage)
+	limit, err = number(q.Get("limit"), defaultPageSize, maxPageSize)
 	return limit, q.Get("after"), err
 }
 
 // number reads a number from 1 to most.
-func number(text string, usual, most int) (int, error) {
+func number(text string, fallback, most int) (int, error) {
 	if text == "" {
-		return usual, nil
+		return fallback, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {

@@ -9,32 +9,34 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 )
 
-// Registry is what the API changes. A registry.Store is one.
+// Registry is what the API shows and changes. A registry.Store is one.
 type Registry interface {
 	Snapshot() *registry.Snapshot
-	PutBus(ctx context.Context, b registry.Bus, c registry.Condition) (*registry.Bus, bool, error)
+	PutBus(ctx context.Context, b model.Bus, c registry.Condition) (*model.Bus, bool, error)
 	DeleteBus(ctx context.Context, name string, c registry.Condition) error
-	PutSubscriber(ctx context.Context, s registry.Subscriber, c registry.Condition) (*registry.Subscriber, bool, error)
+	PutSubscriber(ctx context.Context, s model.Subscriber, c registry.Condition) (*model.Subscriber, bool, error)
 	DeleteSubscriber(ctx context.Context, bus, name string, c registry.Condition) error
-	ChangeState(ctx context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error)
+	ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c registry.Condition) (*model.Subscriber, error)
 }
 
-// Jobs are those that any process has kept, as JSON. A registry.Store has them.
+// Jobs has the latest jobs of all processes, as JSON. A registry.Store is one.
 type Jobs interface {
 	Job(bus, subscriber string) json.RawMessage
 }
 
-// Processor is what this process delivers. A processor.Processor is one.
+// Processor is the processor of this process. A processor.Processor is one.
 type Processor interface {
 	Status(bus, subscriber string) processor.Status
 	Attempts(bus, subscriber string) []processor.Attempt
 	Backlog(ctx context.Context, bus, subscriber string) (processor.Backlog, error)
-	// DeadLetters, Discard, Job and CancelJob are about the bus itself without a subscriber.
+	// Without a subscriber, DeadLetters, Discard, Job and CancelJob are about the bus itself.
 	DeadLetters(ctx context.Context, bus, subscriber string, n int) ([]processor.DeadLetter, error)
 	Discard(ctx context.Context, bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
 	Redrive(ctx context.Context, bus, subscriber string, o processor.RedriveOptions) (processor.Job, error)
@@ -45,22 +47,23 @@ type Processor interface {
 	CancelJob(ctx context.Context, bus, subscriber string) (processor.Job, error)
 }
 
-// Instances tells what is active where. A registry.Status does.
+// Instances knows which instance does what. An instances.Status is one.
 type Instances interface {
-	Instances() []registry.Instance
-	// Active reports whether all engines match by a revision of the registry or a later one, and which do not.
+	Instances() []instances.Instance
+	// Active reports whether all engines match by this revision of the registry or a later one, and
+	// which engines do not.
 	Active(revision int64) (active bool, behind []string)
-	// States is what each instance tells of a subscriber.
+	// States returns what each instance reports about a subscriber.
 	States(bus, name string) map[string]json.RawMessage
 }
 
-// Options are what the API works with.
+// Options are what the API needs.
 type Options struct {
 	Registry  Registry
-	Checks    registry.Checks
+	Checks    model.Checks
 	Processor Processor // nil in a process without that role
 	Instances Instances
-	Jobs      Jobs // nil: those of this process are all that is known
+	Jobs      Jobs // nil: only the jobs of this process are known
 	Access    Access
 	Instance  string // the name of this process
 	Version   string
@@ -70,10 +73,10 @@ type Options struct {
 // API answers requests. It is safe for concurrent use.
 type API struct {
 	Options
-	document []byte        // OpenAPI, as JSON
-	room     *door.Budget  // for bodies of requests
-	answers  *door.Budget  // for large answers until they are sent
-	peeks    chan struct{} // holds one for each request that looks at dead letters
+	document  []byte            // OpenAPI, as JSON
+	bodies    *admission.Budget // for bodies of requests
+	answers   *admission.Budget // for large answers until they are sent
+	peekSlots chan struct{}     // holds one element for each request that reads dead letters
 }
 
 // New makes the API.
@@ -83,15 +86,15 @@ func New(o Options) (*API, error) {
 		return nil, err
 	}
 	o.Log = o.Log.Named("api")
-	unseen := prometheus.NewGauge(prometheus.GaugeOpts{Name: "room"}) // nobody has asked for it yet
+	unregistered := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bytes"}) // not registered: no metric shows it
 	return &API{
-		Options: o, document: document, room: door.NewBudget(roomBytes, 1, unseen), answers: door.NewBudget(answersBytes, 1, unseen), peeks: make(chan struct{}, peeksAtOnce),
+		Options: o, document: document, bodies: admission.NewBudget(bodiesBytes, 1, unregistered), answers: admission.NewBudget(answersBytes, 1, unregistered), peekSlots: make(chan struct{}, peeksAtOnce),
 	}, nil
 }
 
 // Routes adds the API's routes, all below /v1, and answers where there is no route.
 func (a *API) Routes(r chi.Router) {
-	elsewhere(r)
+	unknownPath(r)
 	r.Group(func(r chi.Router) {
 		r.Use(a.knownHost, a.sameSite, a.authorized, a.bounded)
 		r.Get("/v1/openapi.json", a.openAPI)
@@ -112,9 +115,9 @@ func (a *API) Routes(r chi.Router) {
 		r.Get(subscriber, a.getSubscriber)
 		r.Put(subscriber, a.putSubscriber)
 		r.Delete(subscriber, a.deleteSubscriber)
-		r.Post(subscriber+":pause", a.setState(registry.Paused))
-		r.Post(subscriber+":resume", a.setState(registry.Active))
-		r.Post(subscriber+":disable", a.setState(registry.Disabled))
+		r.Post(subscriber+":pause", a.setState(model.Paused))
+		r.Post(subscriber+":resume", a.setState(model.Active))
+		r.Post(subscriber+":disable", a.setState(model.Disabled))
 		r.Post(subscriber+":redrive", a.redrive)
 		r.Post(subscriber+":replay", a.replay)
 		r.Get(subscriber+"/status", a.status)
@@ -128,5 +131,5 @@ func (a *API) Routes(r chi.Router) {
 
 func (a *API) openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(a.document) // a client that has gone is no fault of ours
+	_, _ = w.Write(a.document) // it fails when the client has closed the connection
 }

@@ -16,24 +16,28 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// still is a registry that tells the processor of no change, so that it opens no consumers: one that is given up while it opens, at a
-// test's end, leaves a connection of the client underneath.
+// still is a registry that tells the processor of no change, so that it opens no consumers: one
+// that is given up while it opens, at a test's end, leaves a connection of the client underneath.
 type still struct{ *registry.Store }
 
 // Watch calls f for nothing.
 func (still) Watch(func(*registry.Snapshot)) (stop func()) { return func() {} }
 
-// starting is a processor that notes which subscribers it was to start, and replays nothing for them: the processor's own tests do.
+// starting is a processor that notes which subscribers it was to start, and replays nothing for
+// them: the processor's own tests do.
 type starting struct {
 	*processor.Processor
 	names []string
@@ -60,10 +64,10 @@ func newWorld(t *testing.T, access api.Access) *world {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	client, err := messaging.Dial(ctx, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	require.NoError(t, err)
-	topics := registry.Topics{Namespace: srv.Namespace(t)}
+	topics := model.Topics{Namespace: srv.Namespace(t)}
 	store, err := registry.Open(ctx, client, topics, registry.Options{Partitions: true, Pulsar: registry.NewPulsar(client, topics, true)})
 	require.NoError(t, err)
-	status, err := registry.NewStatus(client, topics, registry.StatusOptions{Instance: "here", Roles: []string{"engine", "processor"}})
+	status, err := instances.NewStatus(client, topics, instances.StatusOptions{Instance: "here", Roles: []string{"engine", "processor"}})
 	require.NoError(t, err)
 	factory, err := target.NewFactory(target.Options{Config: target.DefaultConfig(), Topics: topics})
 	require.NoError(t, err)
@@ -89,9 +93,9 @@ func newWorld(t *testing.T, access api.Access) *world {
 	started := &starting{Processor: delivering}
 	options := api.Options{
 		Registry: store, Processor: started, Instances: status, Jobs: store, Access: access, Version: "1.2.3", Log: zap.NewNop(),
-		Checks: registry.Checks{Target: func(g *registry.Target) (found []registry.Fault) {
+		Checks: model.Checks{Target: func(g *model.Target) (found []model.Fault) {
 			factory.Check(g, func(pointer, problem string) {
-				found = append(found, registry.Fault{Pointer: pointer, Problem: problem})
+				found = append(found, model.Fault{Pointer: pointer, Problem: problem})
 			})
 			return found
 		}},
@@ -117,7 +121,8 @@ func newWorld(t *testing.T, access api.Access) *world {
 
 const subscriber = `{"rules":[{"name":"all","pattern":{"type":[{"prefix":""}]}}],"target":{"log":{}},"order":"none"}`
 
-// TestBusesAndSubscribers goes through the life of both. All answers are held against the document that the API serves.
+// TestBusesAndSubscribers goes through the life of both. All answers are held against the document
+// that the API serves.
 func TestBusesAndSubscribers(t *testing.T) {
 	w := newWorld(t, api.Access{})
 	buses := w.url + "/v1/buses"
@@ -223,7 +228,7 @@ func TestFaultsAreAllToldAtOnce(t *testing.T) {
 	require.Less(t, len(long.body), 4<<10, "what was given is not given back whole")
 	require.Equal(t, 415, call(t, http.MethodPut, at, subscriber, "Content-Type", "text/plain").status)
 	require.Equal(t, 415, call(t, http.MethodPut, at, subscriber, "Content-Encoding", "gzip").status)
-	require.Equal(t, 413, call(t, http.MethodPut, at, strings.Repeat(" ", registry.MaxObjectBytes+2)).status)
+	require.Equal(t, 413, call(t, http.MethodPut, at, strings.Repeat(" ", model.MaxObjectBytes+2)).status)
 	require.Equal(t, 422, call(t, http.MethodPut, at, `{"a":`).status)
 }
 
@@ -272,7 +277,7 @@ func TestPatterns(t *testing.T) {
 
 // TestAccess: roles of tokens, and pages of other sites.
 func TestAccess(t *testing.T) {
-	tokens, err := door.NewTokens(zap.NewNop(), []door.TokenSource{
+	tokens, err := bearer.NewTokens(zap.NewNop(), []bearer.Source{
 		{Tenant: api.RoleAdmin, Tokens: []secret.String{"boss"}, TokensKey: "api.tokens[0].token"},
 		{Tenant: api.RoleViewer, Tokens: []secret.String{"eyes"}, TokensKey: "api.tokens[1].token"},
 	})
@@ -302,9 +307,10 @@ func TestAccess(t *testing.T) {
 	require.Equal(t, 204, call(t, http.MethodDelete, at, "", append([]string{"Sec-Fetch-Site", "same-origin", "Origin", w.url}, auth...)...).status)
 }
 
-// TestNamesThatLeadHereAreNotEnough: a page whose name leads to this process is of the API's own site to a browser.
+// TestNamesThatLeadHereAreNotEnough: a page whose name leads to this process is of the API's own
+// site to a browser.
 func TestNamesThatLeadHereAreNotEnough(t *testing.T) {
-	w := newWorld(t, api.Access{Hosts: door.Hosts{"events.example.com"}})
+	w := newWorld(t, api.Access{Hosts: httpserver.Hosts{"events.example.com"}})
 	asked := func(method, host string, headers ...string) int {
 		req, err := http.NewRequestWithContext(t.Context(), method, w.url+"/v1/buses", nil)
 		require.NoError(t, err)
@@ -410,7 +416,7 @@ func TestOptionsThatAreNone(t *testing.T) {
 	} {
 		got := call(t, http.MethodPost, at+":redrive", body)
 		require.Equal(t, 400, got.status, body)
-		require.Contains(t, got.body, "the body is not what this request takes: "+want, body)
+		require.Contains(t, got.body, "the body is not valid for this request: "+want, body)
 	}
 }
 
@@ -452,7 +458,8 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	}
 	done(at)
 
-	// A job of this process that has ended is kept as one that runs for up to a second: others are not refused for that.
+	// A job of this process that has ended is kept as one that runs for up to a second: others are
+	// not refused for that.
 	same := w.options
 	same.Instance = "here"
 	a, err := api.New(same)
@@ -469,7 +476,8 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 	done(own)
 }
 
-// TestAllAnswersThatAreNoSuccessAreProblems: those of addresses and methods that there are not, too.
+// TestAllAnswersThatAreNoSuccessAreProblems: those of addresses and methods that there are not,
+// too.
 func TestAllAnswersThatAreNoSuccessAreProblems(t *testing.T) {
 	a, err := api.New(api.Options{Log: zap.NewNop()})
 	require.NoError(t, err)

@@ -19,10 +19,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/api"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/httpserver"
 )
 
 // slow is a registry whose changes take a while.
@@ -37,7 +38,7 @@ func (slow) Snapshot() *registry.Snapshot {
 	return s
 }
 
-func (s slow) PutBus(ctx context.Context, b registry.Bus, _ registry.Condition) (*registry.Bus, bool, error) {
+func (s slow) PutBus(ctx context.Context, b model.Bus, _ registry.Condition) (*model.Bus, bool, error) {
 	select {
 	case <-time.After(s.takes):
 		return &b, true, nil
@@ -47,11 +48,12 @@ func (s slow) PutBus(ctx context.Context, b registry.Bus, _ registry.Condition) 
 }
 
 func (s slow) DeleteBus(ctx context.Context, name string, c registry.Condition) error {
-	_, _, err := s.PutBus(ctx, registry.NewBus(name), c)
+	_, _, err := s.PutBus(ctx, model.NewBus(name), c)
 	return err
 }
 
-// TestAChangeThatTakesTooLongIsAnswered: whoever waits for a registry that cannot be written learns so.
+// TestAChangeThatTakesTooLongIsAnswered: whoever waits for a registry that cannot be written learns
+// so.
 func TestAChangeThatTakesTooLongIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, err := api.New(api.Options{Registry: slow{takes: time.Hour}, Log: zap.NewNop()})
@@ -67,14 +69,15 @@ func TestAChangeThatTakesTooLongIsAnswered(t *testing.T) {
 	})
 }
 
-// TestAChangeMayTakeLongerThanASenderMay: the server's bounds are for senders of events. A change that had waited for Pulsar got no answer at all.
+// TestAChangeMayTakeLongerThanASenderMay: the server's bounds are for senders of events. A change
+// that had waited for Pulsar got no answer at all.
 func TestAChangeMayTakeLongerThanASenderMay(t *testing.T) {
 	const sender = 100 * time.Millisecond
 	a, err := api.New(api.Options{Registry: slow{takes: 10 * sender}, Log: zap.NewNop()})
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	a.Routes(router)
-	server := door.NewServer(sender, sender, func(net.Conn, http.ConnState) {}, router)
+	server := httpserver.NewServer(sender, sender, func(net.Conn, http.ConnState) {}, router)
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ended := make(chan error, 1)
@@ -101,18 +104,18 @@ type large struct {
 
 func (l large) Snapshot() *registry.Snapshot { return l.now }
 
-func (large) PutBus(context.Context, registry.Bus, registry.Condition) (*registry.Bus, bool, error) {
-	return nil, false, registry.ErrNewer
+func (large) PutBus(context.Context, model.Bus, registry.Condition) (*model.Bus, bool, error) {
+	return nil, false, model.ErrNewer
 }
 
-// letters is a processor of large dead letters.
-type letters struct {
+// deadLetters is a processor of large dead letters.
+type deadLetters struct {
 	api.Processor
 
 	atOnce, most atomic.Int64
 }
 
-func (l *letters) DeadLetters(_ context.Context, _, _ string, n int) ([]processor.DeadLetter, error) {
+func (l *deadLetters) DeadLetters(_ context.Context, _, _ string, n int) ([]processor.DeadLetter, error) {
 	now := l.atOnce.Add(1)
 	defer l.atOnce.Add(-1)
 	for was := l.most.Load(); now > was && !l.most.CompareAndSwap(was, now); was = l.most.Load() {
@@ -138,19 +141,20 @@ func (u *unread) Write(p []byte) (int, error) {
 	return u.ResponseRecorder.Write(p)
 }
 
-// TestAnswersThatNobodyReadsAreBounded: whoever may read could have the process keep 2 MiB, or 16 MiB of dead letters, for each of a thousand connections.
+// TestAnswersThatNobodyReadsAreBounded: whoever may read could have the process keep 2 MiB, or 16
+// MiB of dead letters, for each of a thousand connections.
 func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
-	var subs []registry.Subscriber
+	var subs []model.Subscriber
 	for i := range 8 {
-		s := registry.NewSubscriber("b", fmt.Sprintf("s%d", i))
-		s.Rules = []registry.Rule{{Name: "r", Pattern: json.RawMessage(`{"type":["x"]}`)}}
-		s.Target.Log = &registry.LogTarget{}
-		s.Transform = &registry.Transform{Template: strings.Repeat("x", 400<<10)}
+		s := model.NewSubscriber("b", fmt.Sprintf("s%d", i))
+		s.Rules = []model.Rule{{Name: "r", Pattern: json.RawMessage(`{"type":["x"]}`)}}
+		s.Target.Log = &model.LogTarget{}
+		s.Transform = &model.Transform{Template: strings.Repeat("x", 400<<10)}
 		subs = append(subs, s)
 	}
-	now, err := registry.NewSnapshot(1, []registry.Bus{registry.NewBus("b")}, subs)
+	now, err := registry.NewSnapshot(1, []model.Bus{model.NewBus("b")}, subs)
 	require.NoError(t, err)
-	deliveries := &letters{}
+	deliveries := &deadLetters{}
 	a, err := api.New(api.Options{Registry: large{now: now}, Processor: deliveries, Log: zap.NewNop()})
 	require.NoError(t, err)
 	router := chi.NewRouter()

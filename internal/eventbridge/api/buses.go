@@ -7,8 +7,9 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 )
 
 func (a *API) listBuses(w http.ResponseWriter, r *http.Request) {
@@ -17,12 +18,13 @@ func (a *API) listBuses(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	found, err := pageOf(a.Registry.Snapshot().Buses(), func(b *registry.Bus) string { return b.Name }, limit, after, holdsOf(r).answer)
+	found, err := pageOf(a.Registry.Snapshot().Buses(), func(b *model.Bus) string { return b.Name }, limit, after, holdsOf(r).answer)
 	a.writePage(w, r, found, err)
 }
 
-// pageOf cuts a page out of objects in the order of their names: limit of them, or as many as have pageBytes. held is for what it takes, and the answer made of it.
-func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after string, held *door.Hold) (found list[json.RawMessage], err error) {
+// pageOf returns a page of objects in the order of their names: limit of them, or as many as fit
+// into pageBytes. held is charged for the page and for the answer made from it.
+func pageOf[T any](all iter.Seq[*T], name func(*T) string, limit int, after string, held *admission.Hold) (found list[json.RawMessage], err error) {
 	found.Items = []json.RawMessage{}
 	last, size := "", 0
 	for one := range all {
@@ -55,7 +57,7 @@ func (a *API) writePage(w http.ResponseWriter, r *http.Request, found list[json.
 }
 
 // bus returns the bus of the path.
-func (a *API) bus(r *http.Request) (*registry.Snapshot, *registry.Bus, error) {
+func (a *API) bus(r *http.Request) (*registry.Snapshot, *model.Bus, error) {
 	s := a.Registry.Snapshot()
 	b := s.Bus(chi.URLParam(r, "bus"))
 	if b == nil {
@@ -83,7 +85,7 @@ func (a *API) putBus(w http.ResponseWriter, r *http.Request) {
 	writeObject(w, statusOf(created), b.Revision, b)
 }
 
-func (a *API) storeBus(w http.ResponseWriter, r *http.Request) (b *registry.Bus, created bool, err error) {
+func (a *API) storeBus(w http.ResponseWriter, r *http.Request) (b *model.Bus, created bool, err error) {
 	c, err := condition(r, a.busRevision(r))
 	if err != nil {
 		return nil, false, err
@@ -92,14 +94,14 @@ func (a *API) storeBus(w http.ResponseWriter, r *http.Request) (b *registry.Bus,
 	if err != nil {
 		return nil, false, err
 	}
-	given, err := registry.DecodeBus(body, chi.URLParam(r, "bus"), a.Checks)
+	given, err := model.DecodeBus(body, chi.URLParam(r, "bus"), a.Checks)
 	if err != nil {
 		return nil, false, err
 	}
 	return a.Registry.PutBus(r.Context(), given, c)
 }
 
-// busRevision is that of the bus of the path, 0 when there is none.
+// busRevision returns the revision of the bus in the path, 0 if there is none.
 func (a *API) busRevision(r *http.Request) int64 {
 	if b := a.Registry.Snapshot().Bus(chi.URLParam(r, "bus")); b != nil {
 		return b.Revision
@@ -118,7 +120,7 @@ func (a *API) deleteBus(w http.ResponseWriter, r *http.Request) {
 	a.remove(w, r, a.busRevision(r), func(c registry.Condition) error { return a.Registry.DeleteBus(r.Context(), chi.URLParam(r, "bus"), c) })
 }
 
-// remove deletes an object, on the request's condition. now is its revision.
+// remove deletes an object if the request's condition holds. now is its revision.
 func (a *API) remove(w http.ResponseWriter, r *http.Request, now int64, remove func(registry.Condition) error) {
 	c, err := condition(r, now)
 	if err == nil {

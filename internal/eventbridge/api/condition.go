@@ -12,8 +12,8 @@ import (
 // etag is the ETag of a revision.
 func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }
 
-// condition reads If-Match and If-None-Match (RFC 9110, section 13.1). now is the object's present revision, 0 when there is none: of several ETags
-// that one counts which is its own.
+// condition reads If-Match and If-None-Match (RFC 9110, section 13.1). now is the object's present
+// revision, 0 if there is no object. Of several ETags, the one of that revision counts.
 func condition(r *http.Request, now int64) (c registry.Condition, err error) {
 	match, none := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
 	switch {
@@ -42,8 +42,8 @@ func condition(r *http.Request, now int64) (c registry.Condition, err error) {
 	return c, nil
 }
 
-// revisionsOf are those of the strong ETags of a list. Weak ones, which something between here and the client may have made, are left out. ok is false where
-// one is none of this API's.
+// revisionsOf returns the revisions of the strong ETags in a list. It leaves out weak ones, which a
+// proxy may have made. ok is false if one is not an ETag of this API.
 func revisionsOf(list string) (revisions []int64, ok bool) {
 	for one := range strings.SplitSeq(list, ",") {
 		one = strings.TrimSpace(one)

@@ -11,29 +11,30 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // statusAnswer is what is known of a subscriber's deliveries.
 type statusAnswer struct {
-	Subscriber string         `json:"subscriber"`
-	State      registry.State `json:"state"`
-	Reason     string         `json:"reason,omitempty"`
-	Revision   int64          `json:"revision"`
-	// Active says whether all engines match by this revision, Behind which do not.
+	Subscriber string      `json:"subscriber"`
+	State      model.State `json:"state"`
+	Reason     string      `json:"reason,omitempty"`
+	Revision   int64       `json:"revision"`
+	// Active says whether all engines match by this revision, Behind which engines do not.
 	Active bool     `json:"active"`
 	Behind []string `json:"behind,omitempty"`
-	// Instances is what each process has told of its deliveries to the subscriber.
+	// Instances is what each process reports of its deliveries to the subscriber.
 	Instances map[string]json.RawMessage `json:"instances,omitempty"`
-	// Here is what the process that answers does; null in one without the role processor.
+	// Here is what the process that answers does; null if it does not have the role processor.
 	Here *processor.Status `json:"here"`
-	// Backlog is null where the brokers' admin API is not known or does not answer.
+	// Backlog is null if the brokers' admin API is not known or does not answer.
 	Backlog *processor.Backlog `json:"backlog"`
 }
 
-// backlogTimeout bounds asking brokers for one answer.
+// backlogTimeout bounds how long one answer may wait for the brokers.
 const backlogTimeout = 3 * time.Second
 
 func (a *API) status(w http.ResponseWriter, r *http.Request) {
@@ -58,16 +59,17 @@ func (a *API) status(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) instances(w http.ResponseWriter, _ *http.Request) {
-	found := list[registry.Instance]{Items: []registry.Instance{}}
+	found := list[instances.Instance]{Items: []instances.Instance{}}
 	found.Items = append(found.Items, a.Instances.Instances()...)
 	write(w, http.StatusOK, found)
 }
 
-// errNoProcessor is answered where the role is missing.
-var errNoProcessor = &refusal{status: http.StatusNotImplemented, text: "this process has not the role processor: ask one that has it"}
+// errNoProcessor is the answer of a process without the role.
+var errNoProcessor = &statusError{status: http.StatusNotImplemented, text: "this process does not have the role processor: ask one that does"}
 
-// holder returns the subscriber of the path, or, where the path is about a bus, one without a name: both have dead letters, and jobs. This process delivers.
-func (a *API) holder(r *http.Request) (*registry.Subscriber, error) {
+// holder returns the subscriber in the path or, if the path is about a bus, a subscriber without a
+// name: both have dead letters and jobs. It is an error if this process has no processor.
+func (a *API) holder(r *http.Request) (*model.Subscriber, error) {
 	if chi.URLParam(r, "subscriber") != "" {
 		return a.delivering(r)
 	}
@@ -78,11 +80,11 @@ func (a *API) holder(r *http.Request) (*registry.Subscriber, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &registry.Subscriber{Bus: b.Name}, nil
+	return &model.Subscriber{Bus: b.Name}, nil
 }
 
-// delivering returns the subscriber of the path, where this process delivers.
-func (a *API) delivering(r *http.Request) (*registry.Subscriber, error) {
+// delivering returns the subscriber in the path, if this process has a processor.
+func (a *API) delivering(r *http.Request) (*model.Subscriber, error) {
 	if a.Processor == nil {
 		return nil, errNoProcessor
 	}
@@ -100,7 +102,8 @@ func (a *API) deliveries(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, found)
 }
 
-// Bounds of dead letters in one answer, and of the requests that look at some at once: each takes up to 16 MiB, and a request of the brokers for each letter.
+// These bound the dead letters in one answer, and the requests that read some at the same time:
+// each takes up to 16 MiB, and one request to the brokers for each dead letter.
 const (
 	usualLetters = 20
 	mostLetters  = 100
@@ -127,19 +130,19 @@ func (a *API) deadLetters(w http.ResponseWriter, r *http.Request) {
 }
 
 // peek returns the oldest dead letters as an answer.
-func (a *API) peek(r *http.Request, s *registry.Subscriber, n int) ([]byte, error) {
+func (a *API) peek(r *http.Request, s *model.Subscriber, n int) ([]byte, error) {
 	select {
-	case a.peeks <- struct{}{}:
-		defer func() { <-a.peeks }()
+	case a.peekSlots <- struct{}{}:
+		defer func() { <-a.peekSlots }()
 	case <-r.Context().Done():
 		return nil, context.Cause(r.Context())
 	}
-	letters, err := a.Processor.DeadLetters(r.Context(), s.Bus, s.Name, n)
+	deadLetters, err := a.Processor.DeadLetters(r.Context(), s.Bus, s.Name, n)
 	if err != nil && !errors.Is(err, messaging.ErrNotFound) {
 		return nil, err
 	}
 	found := list[processor.DeadLetter]{Items: []processor.DeadLetter{}}
-	found.Items = append(found.Items, letters...)
+	found.Items = append(found.Items, deadLetters...)
 	body, err := encode(found)
 	if err != nil {
 		return nil, err
@@ -147,19 +150,19 @@ func (a *API) peek(r *http.Request, s *registry.Subscriber, n int) ([]byte, erro
 	return body, a.hold(r, body)
 }
 
-// discard begins a job that removes dead letters. The options are in the address: something between here and the client may drop the body of a DELETE, and
-// without a filter all would be removed.
+// discard begins a job that removes dead letters. The options are in the address: a proxy may drop
+// the body of a DELETE, and without a filter all dead letters would be removed.
 func (a *API) discard(w http.ResponseWriter, r *http.Request) {
 	var o processor.RedriveOptions
-	a.begin(w, r, func() error { return filterOf(r, &o) }, func(s *registry.Subscriber) (processor.Job, error) {
+	a.begin(w, r, func() error { return filterOf(r, &o) }, func(s *model.Subscriber) (processor.Job, error) {
 		return a.Processor.Discard(r.Context(), s.Bus, s.Name, o)
 	})
 }
 
-// filterOf reads which dead letters are chosen.
+// filterOf reads which dead letters are selected.
 func filterOf(r *http.Request, o *processor.RedriveOptions) error {
-	if r.ContentLength != 0 { // a filter, as a redrive has it: all would be removed, and in place of a dry run
-		return refused(http.StatusBadRequest, "this request takes no body: what is to be removed is said in the address, as in ?type=stock.low&dry_run=true")
+	if r.ContentLength != 0 { // the body may be a filter or ask for a dry run, as that of a redrive: ignoring it would remove all
+		return refused(http.StatusBadRequest, "this request must not have a body: say in the query what to remove, as in ?type=stock.low&dry_run=true")
 	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -168,7 +171,7 @@ func filterOf(r *http.Request, o *processor.RedriveOptions) error {
 	for key, values := range q {
 		value, err := values[0], error(nil)
 		if len(values) > 1 {
-			return refused(http.StatusBadRequest, key+" is there twice")
+			return refused(http.StatusBadRequest, key+" occurs twice")
 		}
 		switch key {
 		case "reason":
@@ -189,7 +192,7 @@ func filterOf(r *http.Request, o *processor.RedriveOptions) error {
 			return refused(http.StatusBadRequest, "there is no such parameter: "+strconv.Quote(key))
 		}
 		switch {
-		case value == "": // a filter that was to be there, and would choose all
+		case value == "": // a filter without its value would select all
 			return refused(http.StatusBadRequest, key+" must have a value, or be left out")
 		case err != nil:
 			return refused(http.StatusBadRequest, key+" cannot be read: "+err.Error())

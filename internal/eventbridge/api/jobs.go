@@ -3,26 +3,26 @@ package api
 import (
 	"net/http"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
 func (a *API) redrive(w http.ResponseWriter, r *http.Request) {
 	var o processor.RedriveOptions
-	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *registry.Subscriber) (processor.Job, error) {
+	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *model.Subscriber) (processor.Job, error) {
 		return a.Processor.Redrive(r.Context(), s.Bus, s.Name, o)
 	})
 }
 
 func (a *API) replay(w http.ResponseWriter, r *http.Request) {
 	var o processor.ReplayOptions
-	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *registry.Subscriber) (processor.Job, error) {
+	a.begin(w, r, func() error { return a.readOptions(w, r, &o) }, func(s *model.Subscriber) (processor.Job, error) {
 		return a.Processor.Replay(r.Context(), s.Bus, s.Name, o)
 	})
 }
 
-// begin begins a job, once options has read what is wanted.
-func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error, begin func(*registry.Subscriber) (processor.Job, error)) {
+// begin begins a job, after options has read its options.
+func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error, begin func(*model.Subscriber) (processor.Job, error)) {
 	s, err := a.holder(r)
 	if err == nil {
 		err = options()
@@ -38,11 +38,11 @@ func (a *API) begin(w http.ResponseWriter, r *http.Request, options func() error
 		}
 		w.Header().Set("Location", at+"/job")
 	}
-	a.tell(w, r, http.StatusAccepted, j, err)
+	a.answerJob(w, r, http.StatusAccepted, j, err)
 }
 
-// tell answers with a job, or refuses.
-func (a *API) tell(w http.ResponseWriter, r *http.Request, status int, j processor.Job, err error) {
+// answerJob answers with a job, or with an error.
+func (a *API) answerJob(w http.ResponseWriter, r *http.Request, status int, j processor.Job, err error) {
 	if err != nil {
 		a.refuse(w, r, err)
 		return
@@ -52,27 +52,28 @@ func (a *API) tell(w http.ResponseWriter, r *http.Request, status int, j process
 
 // busJob answers with the latest job of a bus in this process.
 func (a *API) busJob(w http.ResponseWriter, r *http.Request) {
-	a.about(w, r, a.ownJob)
+	a.answerFound(w, r, a.ownJob)
 }
 
-// cancelJob ends the job of a subscriber, whichever process runs it, or that of a bus in this process.
+// cancelJob cancels the job of a subscriber, in whichever process it runs, or that of a bus in this
+// process.
 func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) {
-	a.about(w, r, func(s *registry.Subscriber) (processor.Job, error) {
+	a.answerFound(w, r, func(s *model.Subscriber) (processor.Job, error) {
 		return a.Processor.CancelJob(r.Context(), s.Bus, s.Name)
 	})
 }
 
-// about answers with what f says of the job of the path.
-func (a *API) about(w http.ResponseWriter, r *http.Request, f func(*registry.Subscriber) (processor.Job, error)) {
+// answerFound answers with what f returns for the subscriber or bus in the path.
+func (a *API) answerFound(w http.ResponseWriter, r *http.Request, f func(*model.Subscriber) (processor.Job, error)) {
 	s, err := a.holder(r)
 	var j processor.Job
 	if err == nil {
 		j, err = f(s)
 	}
-	a.tell(w, r, http.StatusOK, j, err)
+	a.answerJob(w, r, http.StatusOK, j, err)
 }
 
-// job answers with the latest job of a subscriber, whichever process runs it or did.
+// job answers with the latest job of a subscriber, in whichever process it runs or has run.
 func (a *API) job(w http.ResponseWriter, r *http.Request) {
 	s, err := a.subscriber(r)
 	if err != nil {
@@ -91,16 +92,16 @@ func (a *API) job(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ownJob is that of this process.
-func (a *API) ownJob(s *registry.Subscriber) (processor.Job, error) {
+// ownJob returns the job of this process.
+func (a *API) ownJob(s *model.Subscriber) (processor.Job, error) {
 	if a.Processor == nil {
 		return processor.Job{}, processor.ErrNoJob
 	}
 	return a.Processor.Job(s.Bus, s.Name)
 }
 
-// keptJob is the latest that any process has kept, nil without one.
-func (a *API) keptJob(s *registry.Subscriber) *processor.Job {
+// keptJob returns the latest job of all processes, nil if there is none.
+func (a *API) keptJob(s *model.Subscriber) *processor.Job {
 	if a.Jobs == nil {
 		return nil
 	}

@@ -6,11 +6,11 @@ import (
 	"net/http"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/match"
 )
 
-// testBytes bounds a pattern with an event.
+// testBytes bounds a pattern together with an event.
 const testBytes = match.MaxPatternBytes + 1<<20
 
 // patternTest is the body of POST /v1/patterns:test.
@@ -19,7 +19,7 @@ type patternTest struct {
 	Event   json.RawMessage `json:"event"`
 }
 
-// patternAnswer says whether an event matches, and which fields of the pattern keep it from that.
+// patternAnswer says whether an event matches, and which fields of the pattern do not match.
 type patternAnswer struct {
 	Match  bool           `json:"match"`
 	Failed []patternField `json:"failed,omitempty"`
@@ -49,9 +49,9 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) (answer patternAns
 	if err := strict(body, &test); err != nil {
 		return answer, err
 	}
-	var faults []registry.Fault
+	var faults []model.Fault
 	fault := func(pointer, problem string) {
-		faults = append(faults, registry.Fault{Pointer: pointer, Problem: problem}.Short())
+		faults = append(faults, model.Fault{Pointer: pointer, Problem: problem}.Short())
 	}
 	var pattern *match.Pattern
 	if len(test.Pattern) == 0 {
@@ -68,18 +68,18 @@ func (a *API) explain(w http.ResponseWriter, r *http.Request) (answer patternAns
 	case len(test.Event) == 0:
 		fault("/event", "must be given")
 	default:
-		// As the door does: keys that come twice are refused wherever they are.
+		// The preprocessor refuses duplicate keys at any depth, and so does this.
 		if err := event.Check(test.Event); err != nil {
 			fault("/event", err.Error())
 		}
 	}
 	if len(faults) > 0 {
-		return answer, &refusal{status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: faults}
+		return answer, &statusError{status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: faults}
 	}
 	found, err := pattern.Explain(test.Event)
 	if err != nil {
-		return answer, &refusal{
-			status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: []registry.Fault{registry.Fault{Pointer: "/event", Problem: err.Error()}.Short()},
+		return answer, &statusError{
+			status: http.StatusBadRequest, text: "the pattern or the event is not valid", faults: []model.Fault{model.Fault{Pointer: "/event", Problem: err.Error()}.Short()},
 		}
 	}
 	answer.Match = found.Match

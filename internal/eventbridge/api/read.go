@@ -12,17 +12,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/door"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/httpserver"
 )
 
-// roomBytes bounds what the bodies of all requests take while they are answered, copies taken for what a body is made of.
+// bodiesBytes limits the memory for the bodies of all requests in flight. A body is counted copies
+// times: decoding it takes more memory than its bytes.
 const (
-	roomBytes = 64 << 20
-	copies    = 8
+	bodiesBytes = 64 << 20
+	copies      = 8
 )
 
-// read reads a request's body, JSON of at most most bytes. The memory is given back by the end of the request, see bounded.
+// read reads a request's body, JSON of at most most bytes. bounded releases the memory at the end
+// of the request.
 func (a *API) read(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/json" && !strings.HasSuffix(kind, "+json") {
@@ -32,25 +34,25 @@ func (a *API) read(w http.ResponseWriter, r *http.Request, most int64) ([]byte, 
 		return nil, refused(http.StatusUnsupportedMediaType, "Content-Encoding must be identity")
 	}
 	held := holdsOf(r).body
-	body, err := door.ReadBody(w, r, nil, held, door.BodyLimits{Bytes: most, Reason: "body_bytes", Timeout: answerWithin})
+	body, err := httpserver.ReadBody(w, r, nil, held, httpserver.BodyLimits{Bytes: most, Reason: "body_bytes", Timeout: answerWithin})
 	if err != nil {
 		return nil, err
 	}
-	door.LiftDeadline(w)
+	httpserver.ClearReadDeadline(w)
 	return body, held.Set(int64(copies * len(body)))
 }
 
 // readObject reads a bus or a subscriber.
 func (a *API) readObject(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	return a.read(w, r, registry.MaxObjectBytes+1) // one more, for the registry's own fault
+	return a.read(w, r, model.MaxObjectBytes+1) // one byte more, so that the decoder reports the fault
 }
 
 // optionsBytes bounds the options of a job.
 const optionsBytes = 4 << 10
 
-// readOptions reads the options of a job into v. No body is no options.
+// readOptions reads the options of a job into v. No body means no options.
 func (a *API) readOptions(w http.ResponseWriter, r *http.Request, v any) error {
-	if r.URL.RawQuery != "" { // a filter that would be passed over
+	if r.URL.RawQuery != "" { // otherwise a filter there would be ignored
 		return refused(http.StatusBadRequest, `this request takes no parameters: what is wanted stands in its body, as in {"dry_run": true}`)
 	}
 	if r.ContentLength == 0 && r.Header.Get("Content-Type") == "" {
@@ -91,7 +93,7 @@ func inPlainWords(err error, v any) string {
 	}
 }
 
-// kind says in words what an option has to be.
+// kind says in words which type an option must have.
 func kind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -112,7 +114,7 @@ func strict(body []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return refused(http.StatusBadRequest, "the body is not what this request takes: "+inPlainWords(err, v))
+		return refused(http.StatusBadRequest, "the body is not valid for this request: "+inPlainWords(err, v))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return refused(http.StatusBadRequest, "the body is more than one JSON value")

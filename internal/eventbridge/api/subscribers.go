@@ -7,6 +7,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
@@ -21,12 +22,12 @@ func (a *API) listSubscribers(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
-	found, err := pageOf(s.Subscribers(b.Name), func(s *registry.Subscriber) string { return s.Name }, limit, after, holdsOf(r).answer)
+	found, err := pageOf(s.Subscribers(b.Name), func(s *model.Subscriber) string { return s.Name }, limit, after, holdsOf(r).answer)
 	a.writePage(w, r, found, err)
 }
 
 // subscriber returns the subscriber of the path.
-func (a *API) subscriber(r *http.Request) (*registry.Subscriber, error) {
+func (a *API) subscriber(r *http.Request) (*model.Subscriber, error) {
 	s, b, err := a.bus(r)
 	if err != nil {
 		return nil, err
@@ -56,13 +57,13 @@ func (a *API) putSubscriber(w http.ResponseWriter, r *http.Request) {
 	}
 	if created && a.Processor != nil {
 		if _, _, err := a.Processor.Start(context.WithoutCancel(r.Context()), s.Bus, s.Name); err != nil {
-			a.Log.Warn("a new subscriber does not get the events of before: replay them", zap.String("bus", s.Bus), zap.String("subscriber", s.Name), zap.Error(err))
+			a.Log.Warn("a new subscriber does not get the events from before it was created: replay them", zap.String("bus", s.Bus), zap.String("subscriber", s.Name), zap.Error(err))
 		}
 	}
 	writeObject(w, statusOf(created), s.Revision, s)
 }
 
-func (a *API) storeSubscriber(w http.ResponseWriter, r *http.Request) (s *registry.Subscriber, created bool, err error) {
+func (a *API) storeSubscriber(w http.ResponseWriter, r *http.Request) (s *model.Subscriber, created bool, err error) {
 	c, err := condition(r, a.subscriberRevision(r))
 	if err != nil {
 		return nil, false, err
@@ -71,18 +72,18 @@ func (a *API) storeSubscriber(w http.ResponseWriter, r *http.Request) (s *regist
 	if err != nil {
 		return nil, false, err
 	}
-	given, err := registry.DecodeSubscriber(body, chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), a.Checks)
+	given, err := model.DecodeSubscriber(body, chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), a.Checks)
 	if err != nil {
 		return nil, false, err
 	}
 	past := given.Start != "" && given.Start != "latest"
 	if past && a.Processor == nil && a.Registry.Snapshot().Subscriber(given.Bus, given.Name) == nil {
-		return nil, false, &refusal{status: http.StatusNotImplemented, text: "a start in the past takes the role processor, which this process has not: ask one that has it"}
+		return nil, false, &statusError{status: http.StatusNotImplemented, text: "a start in the past needs the role processor, which this process does not have: ask one that does"}
 	}
 	return a.Registry.PutSubscriber(r.Context(), given, c)
 }
 
-// subscriberRevision is that of the subscriber of the path, 0 when there is none.
+// subscriberRevision returns the revision of the subscriber in the path, 0 if there is none.
 func (a *API) subscriberRevision(r *http.Request) int64 {
 	if s := a.Registry.Snapshot().Subscriber(chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber")); s != nil {
 		return s.Revision
@@ -96,11 +97,11 @@ func (a *API) deleteSubscriber(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// setState answers requests that change the state only.
-func (a *API) setState(to registry.State) http.HandlerFunc {
+// setState answers requests that change only the state.
+func (a *API) setState(to model.State) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, err := condition(r, a.subscriberRevision(r))
-		var s *registry.Subscriber
+		var s *model.Subscriber
 		if err == nil {
 			s, err = a.Registry.ChangeState(r.Context(), chi.URLParam(r, "bus"), chi.URLParam(r, "subscriber"), to, "", c)
 		}

@@ -21,24 +21,27 @@ var embedded embed.FS
 const (
 	folder = "files"
 	index  = "index.html"
-	// prefix of the addresses of all files but the index, so that none meets one of the API.
+	// prefix is that of the addresses of all files but the index, so that none is an address of the
+	// API.
 	prefix = "/console/"
 )
 
-// policy lets the page load scripts, styles, pictures and data from where it comes from, and nothing else. No script or style stands in the page itself,
-// and no text becomes markup: a browser that knows Trusted Types refuses every assignment to innerHTML.
+// policy lets the page load scripts, styles, pictures and data from its own server, and nothing
+// else. The page itself contains no script and no style, and no text becomes markup: a browser that
+// knows Trusted Types refuses every assignment to innerHTML.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; " +
 	"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// file is one as it is served.
+// file is a file as it is served.
 type file struct {
 	content []byte
 	kind    string // Content-Type
 	etag    string
 }
 
-// Handler serves the console: the page at /, its files below /console/. It answers GET and HEAD; other addresses are 404. A browser asks each time whether
-// a file has changed (ETag), so that a new version of the process is a new version of the console.
+// Handler serves the console: the page at /, its files below /console/. It answers GET and HEAD;
+// other addresses are 404. A browser asks each time whether a file has changed (ETag), so that a
+// new version of the process is a new version of the console.
 func Handler() http.Handler {
 	files := load()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +85,8 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 }
 
-// load reads the embedded files. They are part of the binary: what goes wrong here goes wrong in every test, and is a panic.
+// load reads the embedded files. They are part of the binary: an error here would occur in every
+// test, and is a panic.
 func load() map[string]file {
 	files := map[string]file{}
 	err := fs.WalkDir(embedded, folder, func(name string, d fs.DirEntry, err error) error {
@@ -105,7 +109,7 @@ func load() map[string]file {
 	return files
 }
 
-// kindOf does not ask the machine's own tables, which differ.
+// kindOf does not use the machine's own table of types: these tables differ.
 func kindOf(name string) string {
 	switch path.Ext(name) {
 	case ".html":

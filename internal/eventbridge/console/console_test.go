@@ -105,7 +105,8 @@ func TestRoutes(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, ask(t, r, http.MethodGet, "/console/nothing.js", "").Code)
 }
 
-// TestReferencedFilesExist: every file that another one names is served, and every one but the page is named by another.
+// TestReferencedFilesExist: every file that another one names is served, and every one but the page
+// is named by another.
 func TestReferencedFilesExist(t *testing.T) {
 	h := Handler()
 	reference := regexp.MustCompile(`(?:src|href)="([^"#][^"]*)"|(?m:^import [^']*from '([^']+)';$)|(?m:^import '([^']+)';$)|import\('([^']+)'\)|url\(([^)]+)\)`)
@@ -121,7 +122,8 @@ func TestReferencedFilesExist(t *testing.T) {
 	each(t, func(address, name, _ string) { assert.True(t, named[address], "no file names %s", name) })
 }
 
-// TestNothingInlineOrExternal: what the policy would refuse is not there to begin with, nor is what makes markup of texts.
+// TestNothingInlineOrExternal: what the policy would refuse is not there to begin with, nor is what
+// makes markup of texts.
 func TestNothingInlineOrExternal(t *testing.T) {
 	element := regexp.MustCompile(`(?is)<script\b([^>]*)>(.*?)</script>`)
 	anywhere := map[string]*regexp.Regexp{

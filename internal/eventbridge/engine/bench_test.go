@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -25,27 +25,27 @@ func (instantStore) put(_ context.Context, entries []entry) (done, left []entry,
 }
 func (instantStore) close(context.Context) {}
 
-// BenchmarkEvent is the engine's own work for one event: window, matching among the rules of 1,000 subscribers, copies,
-// and their way through the lanes. Storing takes no time.
+// BenchmarkEvent is the engine's own work for one event: window, matching among the rules of 1,000
+// subscribers, copies, and their way through the queues. Storing takes no time.
 func BenchmarkEvent(b *testing.B) {
 	for _, copies := range []int{0, 1, 10} {
-		for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+		for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 			b.Run(fmt.Sprintf("copies=%d/order=%s", copies, order), func(b *testing.B) { benchmarkEvent(b, copies, order) })
 		}
 	}
 }
 
-func benchmarkEvent(b *testing.B, copies int, order registry.Order) {
+func benchmarkEvent(b *testing.B, copies int, order model.Order) {
 	b.Helper()
 	const subscribers = 1000
-	var subs []registry.Subscriber
+	var subs []model.Subscriber
 	for i := range subscribers {
 		s := newSubscriber(fmt.Sprint("s", i), order, fmt.Sprintf(`{"type":["t%d"]}`, i/max(copies, 1)))
 		s.Bus, s.UID, s.Revision = busName, s.Name, 1
 		subs = append(subs, s)
 	}
-	config := registry.Bus{Name: busName, Partitions: 1, DedupWindow: registry.Duration(time.Minute), Created: time.Now()}
-	snapshot := registrytest.Snapshot(b, 1, []registry.Bus{config}, subs)
+	config := model.Bus{Name: busName, Partitions: 1, DedupWindow: model.Duration(time.Minute), Created: time.Now()}
+	snapshot := registrytest.Snapshot(b, 1, []model.Bus{config}, subs)
 	e := New(Options{Config: DefaultConfig(), Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry())})
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
@@ -55,12 +55,12 @@ func benchmarkEvent(b *testing.B, copies int, order registry.Order) {
 	p := bus.owned[0]
 	p.rebuilt = true
 	open := func(context.Context) (store, error) { return instantStore{}, nil }
-	for _, l := range bus.lanes {
+	for _, l := range bus.queues {
 		l.open = open
 	}
 	for i := range subs {
 		if order.Ordered() {
-			p.lane(bus.rules.known[subs[i].UID]).open = open
+			p.sendQueue(bus.rules.known[subs[i].UID]).open = open
 		}
 	}
 	padding, err := json.Marshal(make([]byte, 250))
@@ -98,14 +98,15 @@ func benchmarkEvent(b *testing.B, copies int, order registry.Order) {
 	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
 	cancel()
 	e.working.Wait()
-	bus.endLanes()
+	bus.endQueues()
 	bus.halt()
-	for _, l := range bus.lanes {
+	for _, l := range bus.queues {
 		l.working.Wait()
 	}
 }
 
-// cpu is the time that this process has had of processors: a busy machine makes the other figures longer.
+// cpu is the time that this process has had of processors: a busy machine makes the other figures
+// longer.
 func cpu(t testing.TB) time.Duration {
 	t.Helper()
 	var u unix.Rusage

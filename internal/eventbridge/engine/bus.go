@@ -14,7 +14,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/match"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -24,78 +26,79 @@ type bus struct {
 	engine  *Engine
 	name    string
 	log     *zap.Logger
-	lines   *zap.Logger // about single events: some of them
+	lines   *zap.Logger // for lines about single events: sampled
 	metrics *busMetrics
 	rules   *rules
-	newest  atomic.Pointer[registry.Bus]
+	newest  atomic.Pointer[model.Bus]
 	exists  atomic.Pointer[map[string]bool] // UIDs of the subscribers, disabled ones included
-	after   <-chan struct{}                 // what worked for a bus of this name before; may be nil
+	after   <-chan struct{}                 // closed when the work for the former bus of this name has ended; may be nil
 	begin   sync.Once
-	done    chan struct{} // closed when nothing works for the bus any more
+	done    chan struct{} // closed when the work for this bus has ended
 
-	running  context.Context // consuming
-	halt     context.CancelFunc
-	life     context.Context // that of the lanes of subscribers that are not ordered
-	endLanes context.CancelFunc
+	running   context.Context // of consuming
+	halt      context.CancelFunc
+	life      context.Context // of the queues of subscribers that are not ordered
+	endQueues context.CancelFunc
 
-	mu      sync.Mutex
-	lanes   map[string]*lane   // of subscribers that are not ordered, by UID
-	owned   map[int]*partition // the partitions that this engine has
-	trouble error
+	mu        sync.Mutex
+	queues    map[string]*sendQueue // of subscribers that are not ordered, by UID
+	owned     map[int]*partition    // the partitions that this engine owns
+	unhealthy error
 
 	consumer *messaging.Consumer
-	held     error // why nothing is consumed; nil: it is
+	held     error // why nothing is consumed; nil: the bus is consumed
 }
 
-// update makes events be matched for the subscribers of a snapshot. It returns false when the snapshot lacks one of
-// them: nothing is consumed then, since what does not match would be lost to it.
+// update makes the engine match events for the subscribers of a snapshot. It returns false if the
+// record of one of them cannot be read: the engine does not consume the bus then, because that
+// subscriber would lose events.
 func (b *bus) update(s *registry.Snapshot) bool {
 	b.newest.Store(s.Bus(b.name))
 	if err := unreadable(s.Unreadable(), b.name); err != nil {
 		b.hold(err)
 		return false
 	}
-	var wanted []*registry.Subscriber
+	var wanted []*model.Subscriber
 	exists := make(map[string]bool)
 	count := 0
 	for sub := range s.Subscribers(b.name) {
 		exists[sub.UID] = true
-		if sub.State != registry.Disabled {
+		if sub.State != model.Disabled {
 			wanted = append(wanted, sub)
 			count += len(sub.Rules)
 		}
 	}
 	b.exists.Store(&exists)
-	b.rules.change(wanted, b.laneOf)
+	b.rules.change(wanted, b.sendQueueOf)
 	b.metrics.rules.Set(float64(count))
 	b.forget(exists)
 	b.hold(nil)
 	return true
 }
 
-// unreadable says which subscribers of a bus the registry has and cannot read.
+// unreadable returns which subscribers of a bus the registry has and cannot read.
 func unreadable(keys map[string]string, bus string) error {
 	var errs []error
 	for key, reason := range keys {
 		if name, ok := strings.CutPrefix(key, "sub/"+bus+"/"); ok {
-			errs = append(errs, fmt.Errorf("subscriber %s cannot be read, and events that it is to get would be lost: %s", name, reason))
+			errs = append(errs, fmt.Errorf("the record of subscriber %s cannot be read, and its events would be lost: %s", name, reason))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// hold has the bus not be consumed, for the reason err; nil: it goes on.
+// hold stops the consuming of the bus, for the reason err; nil: it goes on.
 func (b *bus) hold(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil && b.held == nil {
-		b.log.Error("nothing of the bus is consumed", zap.Error(err))
+		b.log.Error("the engine has stopped consuming the bus", zap.Error(err))
 	}
 	b.held = err
 	b.pause()
 }
 
-// pause has the consumer do what held says. b.mu is held.
+// pause makes the consumer follow held. The caller holds b.mu.
 func (b *bus) pause() {
 	switch {
 	case b.consumer == nil:
@@ -106,38 +109,39 @@ func (b *bus) pause() {
 	}
 }
 
-// laneOf returns the lane of a subscriber that is not ordered, which it makes when there is none.
-func (b *bus) laneOf(s *registry.Subscriber) *lane {
+// sendQueueOf returns the send queue of a subscriber that is not ordered, and makes it if there is
+// none.
+func (b *bus) sendQueueOf(s *model.Subscriber) *sendQueue {
 	if s.Order.Ordered() {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.lanes[s.UID]
+	l := b.queues[s.UID]
 	if l == nil {
-		l = b.engine.newLane(b, s, b.life, 0)
-		b.lanes[s.UID] = l
+		l = b.engine.newSendQueue(b, s, b.life, 0)
+		b.queues[s.UID] = l
 	}
 	return l
 }
 
-// forget ends the lanes of subscribers that do not exist any more.
+// forget ends the queues of subscribers that do not exist any more.
 func (b *bus) forget(exists map[string]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	forget(b.lanes, exists)
+	forget(b.queues, exists)
 	for _, p := range b.owned {
-		p.laneMu.Lock()
-		forget(p.lanes, exists)
-		p.laneMu.Unlock()
+		p.queueMu.Lock()
+		forget(p.queues, exists)
+		p.queueMu.Unlock()
 	}
 }
 
-func forget(lanes map[string]*lane, exists map[string]bool) {
-	for uid, l := range lanes {
+func forget(queues map[string]*sendQueue, exists map[string]bool) {
+	for uid, l := range queues {
 		if !exists[uid] {
 			l.forget()
-			delete(lanes, uid)
+			delete(queues, uid)
 		}
 	}
 }
@@ -151,19 +155,19 @@ func (b *bus) run() {
 	}
 	ctx, stop := context.WithCancelCause(b.running)
 	defer stop(nil)
-	var pause pause
+	var pause backoff.Backoff
 	for ctx.Err() == nil {
 		err := b.consume(ctx, stop)
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			b.note(cause)
+			b.setUnhealthy(cause)
 			b.log.Error("the engine of the bus has stopped", zap.Error(cause))
 			return
 		}
 		if ctx.Err() != nil || errors.Is(err, messaging.ErrClosed) {
 			return
 		}
-		b.note(err)
-		pause.wait(ctx)
+		b.setUnhealthy(err)
+		pause.Wait(ctx)
 	}
 }
 
@@ -176,17 +180,17 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	cfg := messaging.DefaultConsumerConfig()
 	own := b.engine.cfg
 	topics := b.engine.topics
-	cfg.Topics, cfg.Subscription, cfg.Type = []string{topics.Events(b.name)}, registry.EngineSubscription, messaging.Failover
+	cfg.Topics, cfg.Subscription, cfg.Type = []string{topics.Events(b.name)}, model.EngineSubscription, messaging.Failover
 	cfg.Order, cfg.Concurrency = messaging.OrderPartition, min(max(config.Partitions, 4), 32)
 	cfg.PrefetchMessages, cfg.PrefetchBytes = own.PrefetchMessages, own.PrefetchBytes
 	cfg.HeldMessages, cfg.HeldBytes = own.PrefetchMessages, own.PrefetchBytes
-	cfg.MaxMessageBytes = 4 << 10 // most events are smaller: a queue that is made longer later gives partitions up for a second
+	cfg.MaxMessageBytes = 4 << 10 // most events are smaller; to make the queue longer later would give up partitions for a second
 	cfg.AckBatchIndex, cfg.StopTimeout = own.AckBatchIndex, own.StopTimeout
 	cfg.AckEvery = 20 * time.Millisecond
 	cfg.StuckAfter = 3*own.StallAfter + time.Minute
 	cfg.Retry = messaging.Retry{
-		MinDelay: firstPause, MaxDelay: lastPause, // of what is given up; only Reject ends attempts
-		DeadLetterTopic: topics.Unmatched(b.name), DeadLetterSubscription: registry.DeliverSubscription,
+		MinDelay: backoff.Min, MaxDelay: backoff.Max, // of events that the engine gives up; only Reject ends attempts
+		DeadLetterTopic: topics.Unmatched(b.name), DeadLetterSubscription: model.DeliverSubscription,
 	}
 	consumer, err := b.engine.client.Consumer(cfg, messaging.OnOwned(b.own))
 	if err != nil {
@@ -196,7 +200,7 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	b.consumer = consumer
 	b.pause()
 	b.mu.Unlock()
-	b.note(nil)
+	b.setUnhealthy(nil)
 	return consumer.RunAsync(ctx, func(ctx context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
 		if err := b.take(ctx, d, p); err != nil {
 			p.Complete(err)
@@ -205,12 +209,12 @@ func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	})
 }
 
-// end ends the lanes. Nothing is added any more.
+// end ends the queues. No copies are added any more.
 func (b *bus) end() {
-	b.endLanes()
+	b.endQueues()
 	b.mu.Lock()
-	var all []*lane
-	for _, l := range b.lanes {
+	var all []*sendQueue
+	for _, l := range b.queues {
 		all = append(all, l)
 	}
 	b.mu.Unlock()
@@ -219,27 +223,27 @@ func (b *bus) end() {
 	}
 }
 
-// note keeps what is the matter; nil ends it.
-func (b *bus) note(err error) {
+// note stores why the bus cannot be consumed, and logs when that begins; nil ends it.
+func (b *bus) setUnhealthy(err error) {
 	b.mu.Lock()
-	first := b.trouble == nil && err != nil
-	b.trouble = err
+	first := b.unhealthy == nil && err != nil
+	b.unhealthy = err
 	b.mu.Unlock()
 	if first {
-		b.log.Warn("cannot consume the bus, trying on", zap.Error(err))
+		b.log.Warn("cannot consume the bus, will keep trying", zap.Error(err))
 	}
 }
 
-// own begins a time for which a partition is this engine's, and ends it with ctx.
+// own begins the ownership of a partition, which ends with ctx.
 func (b *bus) own(ctx context.Context, topic string, index int) {
 	p := &partition{
-		bus: b, topic: topic, index: index, ctx: ctx, lanes: make(map[string]*lane),
-		window: newWindow(time.Duration(b.newest.Load().DedupWindow), &b.engine.room),
+		bus: b, topic: topic, index: index, ctx: ctx, queues: make(map[string]*sendQueue),
+		window: newWindow(time.Duration(b.newest.Load().DedupWindow), &b.engine.capacity),
 	}
 	b.mu.Lock()
 	b.owned[index] = p
 	b.mu.Unlock()
-	b.log.Info("owning a partition", zap.Int("partition", index))
+	b.log.Info("took over a partition", zap.Int("partition", index))
 	b.engine.working.Go(func() {
 		p.watch()
 		b.mu.Lock()
@@ -248,11 +252,20 @@ func (b *bus) own(ctx context.Context, topic string, index int) {
 		}
 		b.mu.Unlock()
 		p.end()
-		b.log.Info("giving a partition up", zap.Int("partition", index), zap.Error(context.Cause(ctx)))
+		b.log.Info("released a partition", zap.Int("partition", index), zap.String("because", stopReason(ctx)))
 	})
 }
 
-// take matches one event. An error says that the bus' engine cannot go on.
+// stopReason returns why a partition is given up, for the log. It is not an error: the service
+// stops, the bus is deleted, or another engine takes over the partition.
+func stopReason(ended context.Context) string {
+	if cause := context.Cause(ended); cause != nil {
+		return strings.TrimPrefix(cause.Error(), "messaging: ")
+	}
+	return "the bus is gone"
+}
+
+// take matches one event. An error says that the engine cannot go on with the bus.
 func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging.PendingDelivery) error {
 	b.mu.Lock()
 	p := b.owned[d.Partition]
@@ -270,7 +283,7 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		b.refuse(d, pending, err)
 		return nil
 	}
-	p.mu.Lock() // of a time before a handler may still run
+	p.mu.Lock() // a handler of an earlier ownership may still run
 	defer p.mu.Unlock()
 	if ctx.Err() != nil {
 		pending.Complete(errGivenUp)
@@ -305,9 +318,9 @@ func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging
 		s, names, rest = next(rest)
 		c := entry{position: position, of: m, record: copyOf(d, s, e.PartitionKey, names, hops, position)}
 		c.size = messaging.EntryBytes(c.record)
-		l := s.lane
+		l := s.sendQueue
 		if s.ordered {
-			l = p.lane(s)
+			l = p.sendQueue(s)
 		}
 		switch {
 		case l == nil: // the subscriber was deleted meanwhile
@@ -337,14 +350,14 @@ func copyOf(d *messaging.Delivery, s *subscriber, key, rules, hops string, posit
 	return r
 }
 
-// refuse gives an event that cannot be matched to the bus' dead-letter topic.
+// refuse makes an event that cannot be matched a dead letter of the bus.
 func (b *bus) refuse(d *messaging.Delivery, pending messaging.PendingDelivery, err error) {
 	b.metrics.unreadable.Inc()
 	b.lines.Warn("an event cannot be matched and becomes a dead letter of the bus", zap.Stringer("message_id", d.ID), zap.Error(err))
 	pending.Complete(messaging.Reject(err))
 }
 
-// partition is what the engine has of one partition for as long as it owns it.
+// partition is what the engine has for one partition, as long as it owns the partition.
 type partition struct {
 	bus   *bus
 	topic string
@@ -355,13 +368,14 @@ type partition struct {
 	matcher matcher
 	window  *window
 	rebuilt bool
-	judged  time.Time // the last event
+	judged  time.Time // when the last event was judged
 
-	laneMu sync.Mutex
-	lanes  map[string]*lane // of ordered subscribers, by UID
+	queueMu sync.Mutex
+	queues  map[string]*sendQueue // of ordered subscribers, by UID
 }
 
-// again reports whether an event is to be left out. Before the first one the window is read back.
+// again reports whether an event is a duplicate to leave out. Before the first event, it reads the
+// window back.
 func (p *partition) again(ctx context.Context, hash identity, position int64, d *messaging.Delivery) bool {
 	p.window.length = time.Duration(p.bus.newest.Load().DedupWindow)
 	if p.window.length <= 0 {
@@ -377,8 +391,9 @@ func (p *partition) again(ctx context.Context, hash identity, position int64, d 
 	return again
 }
 
-// watch waits until the partition is given up. Meanwhile it gives the room of its window back when that is scarce and the
-// partition gets nothing: events are forgotten when others come. The window is read back with the next event.
+// watch waits until the partition is given up. A window forgets events only when others come. So
+// watch empties the window if capacity is scarce and the partition gets no events. The next event
+// then reads the window back.
 func (p *partition) watch() {
 	t := time.NewTicker(time.Minute)
 	defer t.Stop()
@@ -388,7 +403,7 @@ func (p *partition) watch() {
 			return
 		case <-t.C:
 		}
-		if room := p.window.room; room.used.Load() <= room.most/2 || !p.mu.TryLock() {
+		if capacity := p.window.capacity; capacity.used.Load() <= capacity.most/2 || !p.mu.TryLock() {
 			continue
 		}
 		if p.rebuilt && time.Since(p.judged) > p.window.length {
@@ -399,30 +414,31 @@ func (p *partition) watch() {
 	}
 }
 
-// lane returns the lane of an ordered subscriber, which it makes when there is none. It returns nil when the subscriber
-// does not exist any more: a lane would make its topics anew.
-func (p *partition) lane(s *subscriber) *lane {
-	p.laneMu.Lock()
-	defer p.laneMu.Unlock()
+// sendQueue returns the send queue of an ordered subscriber, and makes it if there is none. It
+// returns nil if the subscriber does not exist any more: a send queue would create the subscriber's
+// topics again.
+func (p *partition) sendQueue(s *subscriber) *sendQueue {
+	p.queueMu.Lock()
+	defer p.queueMu.Unlock()
 	if !(*p.bus.exists.Load())[s.UID] {
 		return nil
 	}
-	l := p.lanes[s.UID]
+	l := p.queues[s.UID]
 	if l == nil {
-		l = p.bus.engine.newLane(p.bus, s.Subscriber, p.ctx, p.index)
-		p.lanes[s.UID] = l
+		l = p.bus.engine.newSendQueue(p.bus, s.Subscriber, p.ctx, p.index)
+		p.queues[s.UID] = l
 	}
 	return l
 }
 
-// end gives the partition up. Its context has ended.
+// end ends the send queues of the partition, and frees its window. p.ctx has ended.
 func (p *partition) end() {
-	p.laneMu.Lock()
-	var all []*lane
-	for _, l := range p.lanes {
+	p.queueMu.Lock()
+	var all []*sendQueue
+	for _, l := range p.queues {
 		all = append(all, l)
 	}
-	p.laneMu.Unlock()
+	p.queueMu.Unlock()
 	for _, l := range all {
 		l.working.Wait()
 	}
@@ -431,14 +447,15 @@ func (p *partition) end() {
 	p.window.close()
 }
 
-// newLane makes a lane that ends with ctx. Names are those of its subscriber's first revision, and never change.
-func (e *Engine) newLane(b *bus, s *registry.Subscriber, ctx context.Context, partition int) *lane { //nolint:revive // ctx is kept
+// newSendQueue makes a send queue that ends with ctx. It takes names from the first revision of its
+// subscriber, because they never change.
+func (e *Engine) newSendQueue(b *bus, s *model.Subscriber, ctx context.Context, partition int) *sendQueue { //nolint:revive // ctx is kept
 	log := b.log.With(zap.String("subscriber", s.Name), zap.Int("partition", partition))
 	ctx, end := context.WithCancel(ctx)
-	l := &lane{
+	l := &sendQueue{
 		cfg: e.cfg, subscriber: s, ordered: s.Order.Ordered(),
-		turns: e.turns, log: log, metrics: b.metrics, ctx: ctx, end: end, last: -1, stored: -1, wake: make(chan struct{}, 1),
-		bury: &burier{engine: e, subscriber: s, log: log, metrics: b.metrics},
+		openSlots: e.openSlots, log: log, metrics: b.metrics, ctx: ctx, end: end, last: -1, stored: -1, wake: make(chan struct{}, 1),
+		deadLetters: &deadLetterWriter{engine: e, subscriber: s, log: log, metrics: b.metrics},
 	}
 	config := b.newest.Load()
 	open := func(ctx context.Context) (store, error) {
@@ -448,11 +465,11 @@ func (e *Engine) newLane(b *bus, s *registry.Subscriber, ctx context.Context, pa
 		return e.openPublisher(ctx, s)
 	}
 	l.open = func(ctx context.Context) (store, error) {
-		way, err := open(ctx)
+		sendTopic, err := open(ctx)
 		if !errors.Is(err, messaging.ErrTopicNotFound) {
-			return way, err
+			return sendTopic, err
 		}
-		if err := e.maker.MakeSubscriber(ctx, config, s); err != nil { // somebody has deleted what the registry had made
+		if err := e.maker.MakeSubscriber(ctx, config, s); err != nil { // somebody has deleted the topics that the registry had created
 			return nil, fmt.Errorf("cannot make the topics of %s: %w", s.Name, err)
 		}
 		return open(ctx)
@@ -460,7 +477,7 @@ func (e *Engine) newLane(b *bus, s *registry.Subscriber, ctx context.Context, pa
 	return l
 }
 
-// partitions returns the indexes of the partitions that this engine has.
+// partitions returns the indexes of the partitions that this engine owns.
 func (b *bus) partitions() (indexes []int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,51 +14,54 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Source tells the engine of buses and subscribers. A registry.Store is one.
+// Source has the buses and subscribers. A registry.Store is one.
 type Source interface {
-	// Watch calls f for the present snapshot and after each change, from one goroutine, until stop.
+	// Watch calls f for the current snapshot and after each change, from one goroutine, until stop
+	// is called.
 	Watch(f func(*registry.Snapshot)) (stop func())
 }
 
-// Maker makes topics that are missing. A registry.Pulsar is one.
+// Maker creates topics that are missing. A registry.Pulsar is one.
 type Maker interface {
-	MakeBus(ctx context.Context, b *registry.Bus) error
-	MakeSubscriber(ctx context.Context, b *registry.Bus, s *registry.Subscriber) error
+	MakeBus(ctx context.Context, b *model.Bus) error
+	MakeSubscriber(ctx context.Context, b *model.Bus, s *model.Subscriber) error
 }
 
-// Engine matches the events of all buses, those of the partitions that it owns. Engines of several processes share the
-// partitions. All methods are safe for concurrent use.
+// Engine matches the events of all buses, in the partitions that it owns. Engines of several
+// processes share the partitions. All methods are safe for concurrent use.
 type Engine struct {
-	client  *messaging.Client
-	letters *messaging.Client // for dead letters
-	source  Source
-	topics  registry.Topics
-	maker   Maker
-	cfg     Config
-	log     *zap.Logger
-	metrics *Metrics
-	room    windowRoom
-	turns   turns
-	working sync.WaitGroup
-	applied atomic.Int64
+	client           *messaging.Client
+	deadLetterClient *messaging.Client // for dead letters
+	source           Source
+	topics           model.Topics
+	maker            Maker
+	cfg              Config
+	log              *zap.Logger
+	metrics          *Metrics
+	capacity         windowCapacity
+	openSlots        openSlots
+	working          sync.WaitGroup
+	applied          atomic.Int64
 
 	mu    sync.Mutex
 	buses map[string]*bus
 }
 
-// Options are what an engine works with. All must be set but DeadLetters.
+// Options are what an engine needs. All must be set, except DeadLetters.
 type Options struct {
 	Client *messaging.Client
-	// DeadLetters stores copies that send topics do not take. It should have connections of its own: the client ends those over which it has asked for a
-	// topic that no broker serves, again and again. Default: Client.
+	// DeadLetters stores copies that send topics do not accept. It should have its own connections:
+	// a client closes connections over which it has asked again and again for a topic that no
+	// broker serves. Default: Client.
 	DeadLetters *messaging.Client
 
 	Source  Source
-	Topics  registry.Topics
+	Topics  model.Topics
 	Maker   Maker
 	Config  Config // valid
 	Log     *zap.Logger
@@ -68,13 +71,13 @@ type Options struct {
 // New makes an engine.
 func New(o Options) *Engine {
 	return &Engine{
-		client: o.Client, letters: cmp.Or(o.DeadLetters, o.Client), source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
-		room: windowRoom{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), turns: newTurns(),
+		client: o.Client, deadLetterClient: cmp.Or(o.DeadLetters, o.Client), source: o.Source, topics: o.Topics, maker: o.Maker, cfg: o.Config, log: o.Log.Named("engine"), metrics: o.Metrics,
+		capacity: windowCapacity{most: int64(o.Config.DedupEvents)}, buses: make(map[string]*bus), openSlots: newOpenSlots(),
 	}
 }
 
-// Run matches until ctx ends, then finishes what is here, and returns. It may be called once. What the network and
-// Pulsar do is no error: it tries again.
+// Run matches until ctx ends, then finishes the events that it has received, and returns. It may be
+// called once. Failures of the network and of Pulsar are not errors: Run tries again.
 func (e *Engine) Run(ctx context.Context) error {
 	stop := e.source.Watch(func(s *registry.Snapshot) { e.apply(ctx, s) })
 	<-ctx.Done()
@@ -93,41 +96,42 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// Applied is the revision of the registry by whose rules events are matched: each event that this engine takes from
-// now on is matched by it or a later one.
+// Applied is the revision of the registry by whose rules events are matched: the engine matches
+// each event that it takes from now on by this revision or a later one.
 func (e *Engine) Applied() int64 { return e.applied.Load() }
 
 // BusStatus is what the engine does for one bus.
 type BusStatus struct {
 	Bus        string `json:"bus"`
-	Partitions []int  `json:"partitions"` // those that this engine has
+	Partitions []int  `json:"partitions"` // those that this engine owns
 	Rules      int    `json:"rules"`
-	Trouble    string `json:"trouble,omitempty"`
+	Unhealthy  string `json:"unhealthy,omitempty"`
 }
 
-// Status returns what the engine does, by the name of the bus.
+// Status returns what the engine does for each bus, by the bus' name.
 func (e *Engine) Status() map[string]BusStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := make(map[string]BusStatus, len(e.buses))
 	for name, b := range e.buses {
 		s := BusStatus{Bus: name, Partitions: b.partitions(), Rules: b.rules.index.Len()}
-		if err := b.Trouble(); err != nil {
-			s.Trouble = err.Error()
+		if err := b.Unhealthy(); err != nil {
+			s.Unhealthy = err.Error()
 		}
 		all[name] = s
 	}
 	return all
 }
 
-// Trouble says what is the matter with buses, nil when nothing is. It names some of them, the first by name: the log repeats it.
-func (e *Engine) Trouble() error {
+// Unhealthy returns why buses are not consumed, nil if all are. It names some of them, sorted by
+// name: the log repeats the error.
+func (e *Engine) Unhealthy() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var errs []error
 	more := 0
 	for _, name := range slices.Sorted(maps.Keys(e.buses)) {
-		switch err := e.buses[name].Trouble(); {
+		switch err := e.buses[name].Unhealthy(); {
 		case err == nil:
 		case len(errs) < toldBuses:
 			errs = append(errs, fmt.Errorf("bus %s: %w", name, err))
@@ -141,20 +145,20 @@ func (e *Engine) Trouble() error {
 	return errors.Join(errs...)
 }
 
-// toldBuses is how many buses an error names.
+// toldBuses is how many buses the error of Unhealthy names.
 const toldBuses = 3
 
-// Trouble is why the bus is not consumed, nil when it is.
-func (b *bus) Trouble() error {
+// Unhealthy returns why the bus is not consumed, nil if it is.
+func (b *bus) Unhealthy() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.held != nil {
 		return b.held
 	}
-	if b.trouble == nil && b.consumer != nil {
-		return b.consumer.Trouble()
+	if b.unhealthy == nil && b.consumer != nil {
+		return b.consumer.Unhealthy()
 	}
-	return b.trouble
+	return b.unhealthy
 }
 
 // apply makes the engine follow a snapshot.
@@ -192,18 +196,19 @@ func (e *Engine) apply(ctx context.Context, s *registry.Snapshot) {
 	e.applied.Store(s.Revision())
 }
 
-// newBus makes what works for a bus, behind the end of what worked for it before.
-func (e *Engine) newBus(ctx context.Context, config *registry.Bus, after <-chan struct{}) *bus {
+// newBus makes what works for a bus. It begins once after is closed: what worked for the name
+// before has ended.
+func (e *Engine) newBus(ctx context.Context, config *model.Bus, after <-chan struct{}) *bus {
 	log := e.log.With(zap.String("bus", config.Name))
 	b := &bus{
 		engine: e, name: config.Name, log: log, metrics: e.metrics.of(config.Name), rules: newRules(), after: after,
 		lines: log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, time.Second, 5, 1000)
 		})),
-		lanes: make(map[string]*lane), owned: make(map[int]*partition), done: make(chan struct{}),
+		queues: make(map[string]*sendQueue), owned: make(map[int]*partition), done: make(chan struct{}),
 	}
 	b.newest.Store(config)
 	b.running, b.halt = context.WithCancel(ctx)
-	b.life, b.endLanes = context.WithCancel(context.WithoutCancel(ctx))
+	b.life, b.endQueues = context.WithCancel(context.WithoutCancel(ctx))
 	return b
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -17,12 +17,12 @@ import (
 
 func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	w := newWorld(t, stack.Pulsar(t), 2,
-		newSubscriber("all", registry.OrderNone, `{"specversion":["1.0"]}`),
-		newSubscriber("two", registry.OrderGroup, `{"type":["a"]}`, `{"data":{"n":[{"numeric":["<",10]}]}}`),
-		newSubscriber("never", registry.OrderExclusive, `{"type":["nothing"]}`),
+		newSubscriber("all", model.OrderNone, `{"specversion":["1.0"]}`),
+		newSubscriber("two", model.OrderGroup, `{"type":["a"]}`, `{"data":{"n":[{"numeric":["<",10]}]}}`),
+		newSubscriber("never", model.OrderExclusive, `{"type":["nothing"]}`),
 	)
-	off := newSubscriber("off", registry.OrderNone, `{"specversion":["1.0"]}`)
-	off.State = registry.Disabled
+	off := newSubscriber("off", model.OrderNone, `{"specversion":["1.0"]}`)
+	off.State = model.Disabled
 	w.set(append(w.subs, off)...)
 	e, _ := w.engine(w.client, testConfig())
 	for i := range 20 {
@@ -39,7 +39,7 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 
 	assert.Len(t, w.read(w.topics.Send(w.sub("all"))), 20, "a duplicate key matters where a rule looks, in all subscribers' events")
 	assert.Empty(t, w.read(w.topics.Send(w.sub("never"))))
-	exists, err := w.client.Topic(w.topics.Send(w.sub("off"))).Subscription(registry.DeliverSubscription).Backlog(t.Context())
+	exists, err := w.client.Topic(w.topics.Send(w.sub("off"))).Subscription(model.DeliverSubscription).Backlog(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, exists)
 	two := w.read(w.topics.Send(w.sub("two")))
@@ -63,9 +63,9 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	}
 	dead := w.read(w.topics.Unmatched(busName))
 	require.Len(t, dead, 2)
-	letter, ok := dead[0].DeadLetter()
+	deadLetter, ok := dead[0].DeadLetter()
 	require.True(t, ok)
-	assert.NotEmpty(t, letter.Reason)
+	assert.NotEmpty(t, deadLetter.Reason)
 }
 
 // While a subscriber cannot be read nothing is consumed: what it is to get would be lost.
@@ -74,7 +74,7 @@ func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 	held := unreadable(map[string]string{"sub/orders/s": "newer"}, busName)
 	require.ErrorContains(t, held, "subscriber s cannot be read")
 
-	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", registry.OrderNone, `{"type":["a"]}`))
+	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
 	e, _ := w.engine(w.client, testConfig())
 	w.publish("one", "a", "", 1)
 	w.acknowledged(20 * time.Second)
@@ -82,19 +82,19 @@ func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 	b := e.buses[busName]
 	e.mu.Unlock()
 	b.hold(held)
-	require.ErrorContains(t, e.Trouble(), "subscriber s cannot be read")
+	require.ErrorContains(t, e.Unhealthy(), "subscriber s cannot be read")
 	w.publish("two", "a", "", 2)
 	time.Sleep(300 * time.Millisecond)
 	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 1)
 	w.set(w.subs...)
 	w.acknowledged(20 * time.Second)
 	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 2)
-	assert.NoError(t, e.Trouble())
+	assert.NoError(t, e.Unhealthy())
 }
 
 // A bus that is deleted is consumed no more, and one of its name is another one.
 func TestBusesComeAndGo(t *testing.T) {
-	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", registry.OrderNone, `{"type":["a"]}`))
+	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
 	e, stop := w.engine(w.client, testConfig())
 	w.publish("one", "a", "", 1)
 	w.acknowledged(20 * time.Second)
@@ -115,7 +115,7 @@ func TestBusesComeAndGo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return e.buses[busName].lanes["u-s"].Trouble() != nil
+		return e.buses[busName].queues["u-s"].Unhealthy() != nil
 	}, 20*time.Second, 10*time.Millisecond)
 	w.set()
 	w.acknowledged(30 * time.Second)

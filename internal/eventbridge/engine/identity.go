@@ -2,7 +2,7 @@ package engine
 
 import "crypto/sha256"
 
-// identity is 128 bits that tell an event from others: a hash of its source and id.
+// identity identifies an event: 128 bits of a hash of its source and id.
 type identity [16]byte
 
 func identityOf(source, id string) identity {

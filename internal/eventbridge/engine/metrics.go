@@ -2,19 +2,19 @@ package engine
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics are those of the engine. Labels are names of buses.
+// Metrics are the metrics of the engine. Labels are names of buses.
 type Metrics struct {
-	events   *prometheus.CounterVec
-	records  *prometheus.CounterVec
-	age      *prometheus.HistogramVec
-	rebuild  prometheus.Histogram
-	lanes    *prometheus.GaugeVec
-	troubled *prometheus.GaugeVec
-	forgot   prometheus.Counter
-	rules    *prometheus.GaugeVec
+	events    *prometheus.CounterVec
+	records   *prometheus.CounterVec
+	age       *prometheus.HistogramVec
+	rebuild   prometheus.Histogram
+	queues    *prometheus.GaugeVec
+	unhealthy *prometheus.GaugeVec
+	forgot    prometheus.Counter
+	rules     *prometheus.GaugeVec
 }
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	m := &Metrics{
@@ -34,29 +34,29 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "eventbridge_engine_window_rebuild_duration_seconds", Buckets: seconds,
 			Help: "Time that reading a partition's window of events took after the partition was taken over.",
 		}),
-		lanes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		queues: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_engine_open_topics", Help: "Send topics, or partitions of them, that this engine has a producer of.",
 		}, []string{"bus"}),
-		troubled: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "eventbridge_engine_troubled_topics", Help: "Send topics, or partitions of them, that take nothing at present.",
+		unhealthy: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "eventbridge_engine_unhealthy_topics", Help: "Send topics, or partitions of them, that take nothing at present.",
 		}, []string{"bus"}),
 		forgot: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "eventbridge_engine_forgotten_total", Help: "Events that were forgotten before the end of the window, for want of room.",
+			Name: "eventbridge_engine_dedup_evicted_total", Help: "Events that were forgotten before the end of the window, for want of room.",
 		}),
 		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "eventbridge_engine_rules", Help: "Rules that events are matched against.",
 		}, []string{"bus"}),
 	}
-	reg.MustRegister(m.events, m.records, m.age, m.rebuild, m.lanes, m.troubled, m.forgot, m.rules)
+	reg.MustRegister(m.events, m.records, m.age, m.rebuild, m.queues, m.unhealthy, m.forgot, m.rules)
 	return m
 }
 
-// busMetrics are those of one bus.
+// busMetrics are the metrics of one bus.
 type busMetrics struct {
 	matched, unmatched, duplicate, unreadable prometheus.Counter
-	stored, buried, refused                   prometheus.Counter
+	stored, deadLettered, refused             prometheus.Counter
 	age                                       prometheus.Observer
-	lanes, troubled, rules                    prometheus.Gauge
+	queues, unhealthy, rules                  prometheus.Gauge
 	forgot                                    prometheus.Counter
 	rebuild                                   prometheus.Observer
 }
@@ -66,17 +66,17 @@ func (m *Metrics) of(bus string) *busMetrics {
 	copies := func(outcome string) prometheus.Counter { return m.records.WithLabelValues(bus, outcome) }
 	return &busMetrics{
 		matched: event("matched"), unmatched: event("unmatched"), duplicate: event("duplicate"), unreadable: event("refused"),
-		stored: copies("stored"), buried: copies("dead_lettered"), refused: copies("refused"),
-		age: m.age.WithLabelValues(bus), lanes: m.lanes.WithLabelValues(bus), troubled: m.troubled.WithLabelValues(bus),
+		stored: copies("stored"), deadLettered: copies("dead_lettered"), refused: copies("refused"),
+		age: m.age.WithLabelValues(bus), queues: m.queues.WithLabelValues(bus), unhealthy: m.unhealthy.WithLabelValues(bus),
 		rules: m.rules.WithLabelValues(bus), forgot: m.forgot, rebuild: m.rebuild,
 	}
 }
 
-// forget removes those of a bus that is no more.
+// forget removes the metrics of a deleted bus.
 func (m *Metrics) forget(bus string) {
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.events, m.records, m.age, m.lanes, m.troubled, m.rules} {
+	}{m.events, m.records, m.age, m.queues, m.unhealthy, m.rules} {
 		v.DeletePartialMatch(prometheus.Labels{"bus": bus})
 	}
 }

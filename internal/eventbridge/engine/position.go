@@ -7,17 +7,17 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// The position of an event is the place of its message in the partition, as one number that ascends: ledger, entry and
-// index in the batch, from the highest bits to the lowest. Copies for ordered subscribers are stored under it, and
-// carry it as a property.
+// The position of an event is the place of its message in the partition as one ascending number:
+// ledger, entry and index in the batch, from the highest bits to the lowest. Copies for ordered
+// subscribers are stored under it, and have it as a property.
 const (
 	batchBits = 11 // publishers of events batch at most 2,000
 	entryBits = 20 // brokers begin a new ledger after 50,000 entries (managedLedgerMaxEntriesPerLedger)
-	// An entry writer needs numbers above the positions, see messaging.EntryWriter.
+	// An entry writer needs numbers above the positions: see messaging.EntryWriter.
 	ledgerBits = 30
 )
 
-// errPosition says that a position does not fit.
+// errPosition says that the place of a message does not fit into a position.
 type errPosition struct{ id messaging.MessageID }
 
 func (e *errPosition) Error() string {
@@ -36,21 +36,22 @@ func positionOf(id messaging.MessageID) (int64, error) {
 	return ledger<<(entryBits+batchBits) | entry<<batchBits | int64(index), nil
 }
 
-// The properties of a copy.
+// These are the properties of a copy.
 const (
 	// PropertyRules are the names of the rules that matched, separated by commas.
 	PropertyRules = "rules"
-	// PropertyRevision is that of the subscriber whose rules they are.
+	// PropertyRevision is the revision of the subscriber whose rules matched.
 	PropertyRevision = "revision"
-	// PropertyPosition is the event's position in its partition of the bus' topic. Copies for ordered subscribers have it.
+	// PropertyPosition is the event's position in its partition of the bus' topic. Copies for
+	// ordered subscribers have it.
 	PropertyPosition = "position"
-	// PropertyHops is how often the event has been through Eventbridge before; absent for 0.
+	// PropertyHops is how often the event has passed Eventbridge before; absent for 0.
 	PropertyHops = "hops"
-	// PropertyReplay is the job that a copy of a past event was made by.
+	// PropertyReplay is the ID of the job that replayed the event.
 	PropertyReplay = "replay"
 )
 
-// storedPosition reads the position of a copy; -1: it has none.
+// storedPosition returns the position of a copy, -1 if it has none.
 func storedPosition(d *messaging.Delivery) (int64, error) {
 	text, ok := d.Properties[PropertyPosition]
 	if !ok {
@@ -58,7 +59,7 @@ func storedPosition(d *messaging.Delivery) (int64, error) {
 	}
 	position, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || position < 0 {
-		return 0, fmt.Errorf("the last message of %s has the position %q, which is none", d.Topic, text)
+		return 0, fmt.Errorf("the last message of %s has an invalid position, %q", d.Topic, text)
 	}
 	return position, nil
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// publisher stores copies at least once, beside other engines.
+// publisher stores copies at least once. Other engines may publish to the topic at the same time.
 type publisher struct{ p *messaging.Publisher }
 
-func (e *Engine) openPublisher(ctx context.Context, s *registry.Subscriber) (store, error) {
+func (e *Engine) openPublisher(ctx context.Context, s *model.Subscriber) (store, error) {
 	p, err := e.client.Publisher(ctx, e.topics.Send(s), e.profile("eventbridge"))
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the send topic: %w", err)
@@ -19,7 +19,7 @@ func (e *Engine) openPublisher(ctx context.Context, s *registry.Subscriber) (sto
 	return publisher{p}, nil
 }
 
-// profile is Business for one group at a time: a thousand publishers are small then.
+// profile is Business for one group at a time, so that a thousand publishers are small.
 func (e *Engine) profile(name string) messaging.Profile {
 	p := messaging.Business()
 	p.Name, p.Compression = name, e.cfg.Compression

@@ -10,12 +10,13 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// clocksApart is how far the clocks of publishers may be apart: publish times do not ascend.
+// clocksApart is how far the clocks of publishers may differ: publish times do not always ascend.
 const clocksApart = time.Minute
 
-// rebuild fills the window with the events that stand before the first one that is delivered, published at the given
-// time, and with those behind it: some of these may have been acknowledged, and are not delivered. What the topic does not
-// keep, and what is not read in time, is unknown: an event that came before may then be let through.
+// rebuild reads the partition to fill the window: with the events before the first delivered one,
+// which was published at the given time, and with the events after it. Some of these may have been
+// acknowledged, and are not delivered. Events that the topic does not keep, or that are not read in
+// time, are unknown: a duplicate of one may be let through.
 func (p *partition) rebuild(ctx context.Context, published time.Time) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, p.bus.engine.cfg.DedupRebuild)
@@ -26,9 +27,9 @@ func (p *partition) rebuild(ctx context.Context, published time.Time) {
 	log := p.bus.log.With(zap.Int("partition", p.index), zap.Int("events", n), zap.Duration("took", took))
 	switch {
 	case err == nil:
-		log.Info("the window of events is read")
+		log.Info("read the deduplication window")
 	case p.ctx.Err() == nil:
-		log.Warn("cannot read the whole window of events: some that come again may be let through", zap.Error(err))
+		log.Warn("cannot read the whole deduplication window: some duplicate events may be delivered", zap.Error(err))
 	}
 }
 

@@ -6,32 +6,33 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/match"
 )
 
-// subscriber is one revision of a subscriber, as events are matched for it. It is immutable, but for its lane.
+// subscriber is one revision of a subscriber for which events are matched. It is immutable, except
+// for its send queue.
 type subscriber struct {
-	*registry.Subscriber
-	number   int    // among those of the bus
-	revision string // in figures
-	ordered  bool
-	lane     *lane // of subscribers that are not ordered; the same for all revisions
+	*model.Subscriber
+	number    int    // among the subscribers of the bus
+	revision  string // in decimal digits
+	ordered   bool
+	sendQueue *sendQueue // if the subscriber is not ordered; the same for all revisions
 }
 
-// ruleID names a rule in the index. It leads to the subscriber: which rules matched and whose they are is known from
-// one moment of the index.
+// ruleID identifies a rule in the index. It holds the subscriber, so that the matching rules and
+// their subscribers come from one state of the index.
 type ruleID struct {
 	subscriber *subscriber
 	rule       int
 }
 
-// rules are those of all subscribers of a bus that are not disabled. match may be called from any goroutine, change
-// from one.
+// rules are the rules of all subscribers of a bus that are not disabled. Any goroutine may call
+// match, only one may call change.
 type rules struct {
 	index *match.Index[ruleID]
 
-	// What follows is the changing goroutine's.
+	// Only the goroutine that calls change uses these.
 	numbers int
 	known   map[string]*subscriber // by UID
 }
@@ -40,9 +41,9 @@ func newRules() *rules {
 	return &rules{index: match.NewIndex[ruleID](), known: make(map[string]*subscriber)}
 }
 
-// change makes the index have the rules of wanted, and only those, in one step. laneOf returns the lane of a
-// subscriber.
-func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subscriber) *lane) {
+// change makes the index hold the rules of wanted, and no others, in one step. sendQueueOf returns
+// the send queue of a subscriber.
+func (r *rules) change(wanted []*model.Subscriber, sendQueueOf func(*model.Subscriber) *sendQueue) {
 	next := make(map[string]*subscriber, len(wanted))
 	var changed, old []*subscriber
 	for _, s := range wanted {
@@ -52,7 +53,7 @@ func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subs
 			continue
 		}
 		set := r.newSet(s, was)
-		set.lane = laneOf(s)
+		set.sendQueue = sendQueueOf(s)
 		next[s.UID] = set
 		changed = append(changed, set)
 		if was != nil {
@@ -82,8 +83,8 @@ func (r *rules) change(wanted []*registry.Subscriber, laneOf func(*registry.Subs
 	})
 }
 
-// newSet makes what the index is to have of a subscriber. was is what it has, if any.
-func (r *rules) newSet(s *registry.Subscriber, was *subscriber) *subscriber {
+// newSet returns what the index should hold for a subscriber. was is what it holds, if anything.
+func (r *rules) newSet(s *model.Subscriber, was *subscriber) *subscriber {
 	number := r.numbers
 	if was != nil {
 		number = was.number
@@ -99,8 +100,8 @@ type matcher struct {
 	ids     []ruleID
 }
 
-// match returns the rules that match an event, those of one subscriber side by side. They are valid until the next
-// call.
+// match finds the rules that match an event. Those of one subscriber are side by side. They are
+// valid until the next call.
 func (m *matcher) match(r *rules, event []byte) (err error) {
 	m.ids, err = r.index.Match(&m.scratch, m.ids[:0], event)
 	if len(m.ids) > 1 {
@@ -111,7 +112,7 @@ func (m *matcher) match(r *rules, event []byte) (err error) {
 	return err
 }
 
-// subscribers returns how many subscribers the rules of the last match are of.
+// subscribers returns how many subscribers the matching rules belong to.
 func (m *matcher) subscribers() (n int) {
 	for i, id := range m.ids {
 		if i == 0 || id.subscriber != m.ids[i-1].subscriber {
@@ -121,7 +122,7 @@ func (m *matcher) subscribers() (n int) {
 	return n
 }
 
-// next cuts the rules of the first subscriber off ids, and returns them by their names.
+// next cuts the rules of the first subscriber off ids, and returns their names.
 func next(ids []ruleID) (s *subscriber, names string, rest []ruleID) {
 	s = ids[0].subscriber
 	n := 1

@@ -10,29 +10,31 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 )
 
-// Lanes end with their subscriber, also with one that was disabled before, and none is made for an event that was matched
-// before the subscriber was deleted: it would make the subscriber's topics anew.
-func TestLanesEndWithTheirSubscriber(t *testing.T) {
+// Queues end with their subscriber, also with one that was disabled before, and none is made for an
+// event that was matched before the subscriber was deleted: it would make the subscriber's topics
+// anew.
+func TestQueuesEndWithTheirSubscriber(t *testing.T) {
 	e := New(Options{Config: DefaultConfig(), Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry())})
-	config := registry.Bus{Name: busName, Partitions: 1, Created: time.Now()}
-	snapshot := func(revision int64, state registry.State, names ...string) *registry.Snapshot {
-		var subs []registry.Subscriber
+	config := model.Bus{Name: busName, Partitions: 1, Created: time.Now()}
+	snapshot := func(revision int64, state model.State, names ...string) *registry.Snapshot {
+		var subs []model.Subscriber
 		for _, name := range names {
-			order := registry.OrderGroup
+			order := model.OrderGroup
 			if name == "none" {
-				order = registry.OrderNone
+				order = model.OrderNone
 			}
 			s := newSubscriber(name, order, `{"type":["a"]}`)
 			s.Bus, s.UID, s.Revision, s.State = busName, "u-"+name, revision, state
 			subs = append(subs, s)
 		}
-		return registrytest.Snapshot(t, revision, []registry.Bus{config}, subs)
+		return registrytest.Snapshot(t, revision, []model.Bus{config}, subs)
 	}
-	first := snapshot(1, registry.Active, "none", "group")
+	first := snapshot(1, model.Active, "none", "group")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b := e.newBus(ctx, first.Bus(busName), nil)
@@ -40,20 +42,20 @@ func TestLanesEndWithTheirSubscriber(t *testing.T) {
 	b.own(ctx, "topic", 0)
 	p := b.owned[0]
 	group := b.rules.known["u-group"]
-	require.NotNil(t, p.lane(group))
-	require.Len(t, b.lanes, 1)
+	require.NotNil(t, p.sendQueue(group))
+	require.Len(t, b.queues, 1)
 
-	require.True(t, b.update(snapshot(2, registry.Disabled, "none", "group")))
+	require.True(t, b.update(snapshot(2, model.Disabled, "none", "group")))
 	assert.Zero(t, b.rules.index.Len())
-	require.NotNil(t, p.lane(group), "what was matched before is stored")
-	require.Len(t, b.lanes, 1)
+	require.NotNil(t, p.sendQueue(group), "what was matched before is stored")
+	require.Len(t, b.queues, 1)
 
-	require.True(t, b.update(snapshot(3, registry.Active)))
-	assert.Nil(t, p.lane(group))
-	assert.Empty(t, p.lanes)
-	assert.Empty(t, b.lanes)
+	require.True(t, b.update(snapshot(3, model.Active)))
+	assert.Nil(t, p.sendQueue(group))
+	assert.Empty(t, p.queues)
+	assert.Empty(t, b.queues)
 	cancel()
 	e.working.Wait()
 	b.halt()
-	b.endLanes()
+	b.endQueues()
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// load publishes events of several keys, each numbered from 1, until it is stopped. Some are published twice.
+// load publishes events of several keys, each numbered from 1, until it is stopped. Some are
+// published twice.
 type load struct {
 	w    *world
 	last map[string]int // by key
@@ -64,7 +65,8 @@ func (l *load) stop() {
 	l.done.Wait()
 }
 
-// ordered checks an ordered subscriber's send topic: every event once, each key's in their order, positions ascending.
+// ordered checks an ordered subscriber's send topic: every event once, each key's in their order,
+// positions ascending.
 func (l *load) ordered(name string) {
 	l.w.t.Helper()
 	got, positions := map[string]int{}, map[int]int64{}
@@ -103,14 +105,15 @@ func (l *load) atLeastOnce(name string) {
 	l.w.t.Logf("%s: %d events, %d copies", name, len(got), copies)
 }
 
-// Engines are cut off from the brokers, stopped and begun again under load: what they still have under way when
-// another one has taken over is not stored twice, and not behind what that one stores.
+// Engines are cut off from the brokers, stopped and begun again under load: what they still have
+// under way when another one has taken over is not stored twice, and not behind what that one
+// stores.
 func TestTakeoverUnderLoad(t *testing.T) {
 	url, server, line := proxy.Pulsar(t)
 	w := newWorld(t, server, 2,
-		newSubscriber("group", registry.OrderGroup, `{"type":["load"]}`),
-		newSubscriber("single", registry.OrderExclusive, `{"type":["load"]}`),
-		newSubscriber("any", registry.OrderNone, `{"type":["load"]}`),
+		newSubscriber("group", model.OrderGroup, `{"type":["load"]}`),
+		newSubscriber("single", model.OrderExclusive, `{"type":["load"]}`),
+		newSubscriber("any", model.OrderNone, `{"type":["load"]}`),
 	)
 	cut := w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener})
 	w.engine(cut, testConfig())
@@ -134,15 +137,15 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	l.atLeastOnce("any")
 }
 
-// Rules change while events flow: each event is matched by the rules before a change or by those after it, and never
-// by neither.
+// Rules change while events flow: each event is matched by the rules before a change or by those
+// after it, and never by neither.
 func TestRulesChangeUnderLoad(t *testing.T) {
-	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", registry.OrderGroup, `{"type":["load"]}`))
+	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderGroup, `{"type":["load"]}`))
 	e, _ := w.engine(w.client, testConfig())
 	l := w.load(time.Millisecond)
 	patterns := []string{`{"type":["load"]}`, `{"type":[{"prefix":"lo"}]}`, `{"data":{"n":[{"numeric":[">",0]}]}}`}
 	for i := range 60 {
-		s := newSubscriber("s", registry.OrderGroup, patterns[i%len(patterns)])
+		s := newSubscriber("s", model.OrderGroup, patterns[i%len(patterns)])
 		s.Rules[0].Name = fmt.Sprint("v", i%len(patterns))
 		w.set(s)
 		require.Equal(t, w.rev, e.Applied())
@@ -160,7 +163,7 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 
 // What came before is left out, also by an engine that has just taken over.
 func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
-	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", registry.OrderNone, `{"type":["a"]}`))
+	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
 	_, stop := w.engine(w.client, testConfig())
 	const n = 300
 	var events []*messaging.Record
@@ -190,13 +193,13 @@ func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 	}
 }
 
-// One send topic that takes nothing keeps others waiting for no longer than the bounds say, and its copies become dead
-// letters.
+// One send topic that takes nothing keeps others waiting for no longer than the bounds say, and its
+// copies become dead letters.
 func TestASendTopicThatTakesNothing(t *testing.T) {
-	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			w := newWorld(t, stack.Pulsar(t), 2,
-				newSubscriber("well", registry.OrderNone, `{"type":["a"]}`), newSubscriber("ill", order, `{"type":["a"]}`))
+				newSubscriber("well", model.OrderNone, `{"type":["a"]}`), newSubscriber("ill", order, `{"type":["a"]}`))
 			w.server.Terminate(t, w.topics.Send(w.sub("ill")))
 			cfg := testConfig()
 			cfg.QueueRecords = 20 // a terminated topic is not waited for, and a busy broker may take longer than a short StallAfter
@@ -208,12 +211,12 @@ func TestASendTopicThatTakesNothing(t *testing.T) {
 			assert.Len(t, w.read(w.topics.Send(w.sub("well"))), 200)
 			dead := w.read(w.topics.DeadLetter(w.sub("ill")))
 			assert.Len(t, dead, 200)
-			letter, ok := dead[0].DeadLetter()
+			deadLetter, ok := dead[0].DeadLetter()
 			require.True(t, ok)
-			assert.Contains(t, letter.Reason, "the send topic takes nothing")
-			assert.Equal(t, w.topics.Send(w.sub("ill")), letter.Topic)
-			assert.NotEmpty(t, letter.Properties[PropertyRules])
-			assert.NoError(t, e.Trouble())
+			assert.Contains(t, deadLetter.Reason, "the send topic takes nothing")
+			assert.Equal(t, w.topics.Send(w.sub("ill")), deadLetter.Topic)
+			assert.NotEmpty(t, deadLetter.Properties[PropertyRules])
+			assert.NoError(t, e.Unhealthy())
 		})
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 func TestWindow(t *testing.T) {
-	room := &windowRoom{most: 100}
-	w := newWindow(time.Minute, room)
+	capacity := &windowCapacity{most: 100}
+	w := newWindow(time.Minute, capacity)
 	start := time.UnixMilli(1_000_000)
 	seen := func(id string, position int64, after time.Duration) bool {
 		again, forgotten := w.seen(identityOf("s", id), position, start.Add(after))
@@ -34,17 +34,17 @@ func TestWindow(t *testing.T) {
 	assert.False(t, seen("b", 5, 90*time.Second), "it does here")
 	assert.True(t, seen("b", 6, 89*time.Second), "clocks differ")
 	assert.False(t, seen("a", 7, time.Hour))
-	assert.EqualValues(t, 1, room.used.Load(), "what is old is forgotten")
+	assert.EqualValues(t, 1, capacity.used.Load(), "what is old is forgotten")
 	w.close()
-	assert.Zero(t, room.used.Load())
+	assert.Zero(t, capacity.used.Load())
 	assert.NotEqual(t, identityOf("a", "bc"), identityOf("ab", "c"))
 }
 
-// A backlog that is longer than the window is read ahead when a partition is taken over. An id may come again behind the
-// window, and what comes again within it is left out all the same.
+// A backlog that is longer than the window is read ahead when a partition is taken over. An id may
+// come again behind the window, and what comes again within it is left out all the same.
 func TestABacklogLongerThanTheWindow(t *testing.T) {
 	start := time.UnixMilli(1_000_000_000)
-	room := &windowRoom{most: 100}
+	capacity := &windowCapacity{most: 100}
 	type one struct {
 		id    string
 		after time.Duration
@@ -62,7 +62,7 @@ func TestABacklogLongerThanTheWindow(t *testing.T) {
 		{"x", 30*time.Minute + time.Second, true},
 	}
 	for _, upTo := range []int{2, 5, 6, len(topic)} { // reading ahead may end early, for want of time
-		w := newWindow(time.Minute, room)
+		w := newWindow(time.Minute, capacity)
 		for i, e := range topic[:upTo] {
 			require.Zero(t, w.ahead(identityOf("s", e.id), int64(i), start.Add(e.after)))
 		}
@@ -80,13 +80,14 @@ func TestABacklogLongerThanTheWindow(t *testing.T) {
 			assert.Nil(t, w.left, "the verdicts are forgotten behind the window")
 		}
 		w.close()
-		require.Zero(t, room.used.Load())
+		require.Zero(t, capacity.used.Load())
 	}
 }
 
-// One that is delivered again, when another of its id has come behind the window, changes nothing for that other one.
+// One that is delivered again, when another of its id has come behind the window, changes nothing
+// for that other one.
 func TestDeliveredAgainBehindTheWindow(t *testing.T) {
-	w := newWindow(time.Minute, &windowRoom{most: 100})
+	w := newWindow(time.Minute, &windowCapacity{most: 100})
 	start := time.UnixMilli(1_000_000_000)
 	for _, e := range []struct {
 		position int64
@@ -97,9 +98,10 @@ func TestDeliveredAgainBehindTheWindow(t *testing.T) {
 	}
 }
 
-// What stands before the first event that is delivered is delivered later, when a broker has lost acknowledgements.
+// What stands before the first event that is delivered is delivered later, when a broker has lost
+// acknowledgements.
 func TestDeliveredAgainBeforeTheFirst(t *testing.T) {
-	w := newWindow(time.Hour, &windowRoom{most: 100})
+	w := newWindow(time.Hour, &windowCapacity{most: 100})
 	now := time.Now()
 	for i, id := range []string{"x", "x", "y"} {
 		require.Zero(t, w.ahead(identityOf("s", id), int64(i), now))
@@ -115,20 +117,20 @@ func TestDeliveredAgainBeforeTheFirst(t *testing.T) {
 }
 
 func TestTheRoomOfVerdictsIsBounded(t *testing.T) {
-	room := &windowRoom{most: 10}
-	w := newWindow(time.Hour, room)
+	capacity := &windowCapacity{most: 10}
+	w := newWindow(time.Hour, capacity)
 	forgotten := 0
 	for i := range int64(100) {
 		forgotten += w.ahead(identityOf("s", "x"), i, time.Now())
 	}
-	assert.LessOrEqual(t, room.used.Load(), int64(10))
+	assert.LessOrEqual(t, capacity.used.Load(), int64(10))
 	assert.LessOrEqual(t, len(w.left), 10)
 	assert.Positive(t, forgotten)
 }
 
 func TestTheRoomOfWindowsIsBounded(t *testing.T) {
-	room := &windowRoom{most: 1000}
-	a, b := newWindow(time.Hour, room), newWindow(time.Hour, room)
+	capacity := &windowCapacity{most: 1000}
+	a, b := newWindow(time.Hour, capacity), newWindow(time.Hour, capacity)
 	now := time.Now()
 	forgotten := 0
 	for i := range int64(5000) {
@@ -140,7 +142,7 @@ func TestTheRoomOfWindowsIsBounded(t *testing.T) {
 		forgotten += n
 	}
 	assert.Equal(t, 4000, forgotten)
-	assert.EqualValues(t, 1000, room.used.Load())
+	assert.EqualValues(t, 1000, capacity.used.Load())
 	assert.Len(t, a.by, 500)
 	assert.LessOrEqual(t, cap(a.order), 4096)
 	again, _ := a.seen(identityOf("s", "4998"), 9999, now)
@@ -156,7 +158,7 @@ func TestAQuietPartitionGivesItsRoomBack(t *testing.T) {
 		cfg.DedupEvents = 10
 		e := New(Options{Config: cfg, Log: zap.NewNop(), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
-		b := e.newBus(ctx, &registry.Bus{Name: busName, DedupWindow: registry.Duration(10 * time.Minute)}, nil)
+		b := e.newBus(ctx, &model.Bus{Name: busName, DedupWindow: model.Duration(10 * time.Minute)}, nil)
 		b.own(ctx, "topic", 0)
 		p := b.owned[0]
 		p.rebuilt = true
@@ -166,15 +168,15 @@ func TestAQuietPartitionGivesItsRoomBack(t *testing.T) {
 			p.mu.Unlock()
 			time.Sleep(time.Minute)
 		}
-		assert.EqualValues(t, 8, e.room.used.Load())
+		assert.EqualValues(t, 8, e.capacity.used.Load())
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		assert.Zero(t, e.room.used.Load())
+		assert.Zero(t, e.capacity.used.Load())
 		assert.False(t, p.rebuilt, "it is read back with the next event")
 		cancel()
 		e.working.Wait()
 		b.halt()
-		b.endLanes()
+		b.endQueues()
 	})
 }
 

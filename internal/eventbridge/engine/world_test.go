@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -23,24 +24,24 @@ type world struct {
 	t      *testing.T
 	client *messaging.Client
 	server *stack.PulsarServer
-	topics registry.Topics
+	topics model.Topics
 	store  *registrytest.Store
-	bus    registry.Bus
-	subs   []registry.Subscriber
+	bus    model.Bus
+	subs   []model.Subscriber
 	rev    int64
 	in     *messaging.Publisher
 }
 
 const busName = "orders"
 
-func newWorld(t *testing.T, server *stack.PulsarServer, partitions int, subs ...registry.Subscriber) *world {
+func newWorld(t *testing.T, server *stack.PulsarServer, partitions int, subs ...model.Subscriber) *world {
 	t.Helper()
 	ns := server.Namespace(t)
-	w := &world{t: t, server: server, topics: registry.Topics{Namespace: ns}}
+	w := &world{t: t, server: server, topics: model.Topics{Namespace: ns}}
 	w.client = w.dial(messaging.Config{URL: server.URL(), AdminURL: server.AdminURL()})
 	require.NoError(t, w.client.Namespace(ns).SetDeduplication(t.Context(), true))
-	w.bus = registry.Bus{
-		Name: busName, Partitions: partitions, Created: time.Now(), DedupWindow: registry.Duration(10 * time.Minute),
+	w.bus = model.Bus{
+		Name: busName, Partitions: partitions, Created: time.Now(), DedupWindow: model.Duration(10 * time.Minute),
 	}
 	w.store = registrytest.NewStore(registrytest.Snapshot(t, 0, nil, nil))
 	w.set(subs...)
@@ -60,7 +61,7 @@ func (w *world) dial(cfg messaging.Config) *messaging.Client {
 }
 
 // set makes subs the subscribers of the bus. Those without a revision get the next one.
-func (w *world) set(subs ...registry.Subscriber) {
+func (w *world) set(subs ...model.Subscriber) {
 	w.t.Helper()
 	w.rev++
 	w.subs = subs
@@ -73,7 +74,7 @@ func (w *world) set(subs ...registry.Subscriber) {
 			subs[i].Revision = w.rev
 		}
 	}
-	s := registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, subs)
+	s := registrytest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, subs)
 	maker := registry.NewPulsar(w.client, w.topics, true)
 	require.NoError(w.t, maker.MakeBus(w.t.Context(), &w.bus))
 	for i := range subs {
@@ -112,11 +113,11 @@ func (w *world) engine(client *messaging.Client, cfg Config) (e *Engine, stop fu
 }
 
 // newSubscriber makes one whose rules have the given patterns.
-func newSubscriber(name string, order registry.Order, patterns ...string) registry.Subscriber {
-	s := registry.Subscriber{Name: name, Order: order, State: registry.Active, Target: registry.Target{Log: &registry.LogTarget{}}}
+func newSubscriber(name string, order model.Order, patterns ...string) model.Subscriber {
+	s := model.Subscriber{Name: name, Order: order, State: model.Active, Target: model.Target{Log: &model.LogTarget{}}}
 	s.Delivery.Retry.MaxAttempts = 16
 	for i, p := range patterns {
-		s.Rules = append(s.Rules, registry.Rule{Name: fmt.Sprintf("r%d", i), Pattern: json.RawMessage(p)})
+		s.Rules = append(s.Rules, model.Rule{Name: fmt.Sprintf("r%d", i), Pattern: json.RawMessage(p)})
 	}
 	return s
 }
@@ -130,7 +131,7 @@ func testEvent(id, kind, key string, n int) []byte {
 	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":%q,%s"data":{"n":%d}}`, id, kind, k, n)
 }
 
-// publisher is the door's.
+// publisher publishes to a bus as the preprocessor does.
 func (w *world) publisher() *messaging.Publisher {
 	w.t.Helper()
 	if w.in == nil {
@@ -182,13 +183,13 @@ func (w *world) read(topic string) (all []*messaging.Delivery) {
 // acknowledged waits until the engines have acknowledged all events.
 func (w *world) acknowledged(within time.Duration) {
 	w.t.Helper()
-	s := w.client.Topic(w.topics.Events(busName)).Subscription(registry.EngineSubscription)
+	s := w.client.Topic(w.topics.Events(busName)).Subscription(model.EngineSubscription)
 	require.Eventually(w.t, func() bool {
 		n, err := s.Backlog(w.t.Context())
 		return err == nil && n == 0
 	}, within, 50*time.Millisecond)
 }
 
-func (w *world) sub(name string) *registry.Subscriber {
+func (w *world) sub(name string) *model.Subscriber {
 	return w.store.Snapshot().Subscriber(busName, name)
 }

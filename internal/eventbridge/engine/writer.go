@@ -4,16 +4,16 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// writer stores copies for an ordered subscriber in one partition of its send topic, each position once: see
-// messaging.EntryWriter.
+// writer stores copies for an ordered subscriber in one partition of its send topic, each position
+// once: see messaging.EntryWriter.
 type writer struct{ w *messaging.EntryWriter }
 
-// openWriter waits until no other engine writes the partition, and finds out what is stored.
-func (e *Engine) openWriter(ctx context.Context, s *registry.Subscriber, partition int) (store, error) {
+// openWriter waits until no other engine writes to the partition, and finds out what is stored.
+func (e *Engine) openWriter(ctx context.Context, s *model.Subscriber, partition int) (store, error) {
 	names, err := e.client.Partitions(ctx, e.topics.Send(s))
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (w writer) put(ctx context.Context, entries []entry) (done, left []entry, e
 	stored := w.w.Stored()
 	n := 0
 	for n < len(entries) && entries[n].position <= stored {
-		n++ // by this engine before it was in doubt, or by the last owner of the partition
+		n++ // stored by this engine before an attempt in doubt, or by the last owner of the partition
 	}
 	records := make([]*messaging.Record, 0, len(entries)-n)
 	for _, e := range entries[n:] {

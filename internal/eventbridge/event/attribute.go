@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
-// The attributes that are looked at, in the order in which they are written.
+// These are the attributes that Eventbridge looks at, in the order in which it writes them.
 const (
 	specVersion = iota
 	idName
@@ -30,7 +32,7 @@ func nameOf(known int) string {
 		"partitionkey", "traceparent", "tracestate"}[known]
 }
 
-// known returns the number of an attribute that is looked at, -1 for others.
+// known returns the number of an attribute that Eventbridge looks at, -1 for others.
 func known(name []byte) int {
 	switch string(name) {
 	case "specversion":
@@ -78,7 +80,8 @@ func checkName(name []byte, at int) *Error {
 	return nil
 }
 
-// checkText checks the type String (CloudEvents 1.0.2, Type system): no control characters and no noncharacters. text is UTF-8.
+// checkText checks the type String (CloudEvents 1.0.2, Type system): no control characters and no
+// noncharacters. text is UTF-8.
 func checkText(name, text []byte, at int) *Error {
 	if len(text) > MaxTextBytes {
 		return faultf(BadAttribute, at, "%s: must have at most %d bytes, got %d", name, MaxTextBytes, len(text))
@@ -111,7 +114,7 @@ func checkValue(name, raw []byte, at int) *Error {
 	return faultf(BadAttribute, at, "%s: must be a text, a boolean or an integer", name)
 }
 
-// checkKnown checks the text of an attribute that is looked at.
+// checkKnown checks the text of an attribute that Eventbridge looks at.
 func checkKnown(which int, text []byte, at int) *Error {
 	name := nameOf(which)
 	if len(text) == 0 {
@@ -138,7 +141,7 @@ func checkKnown(which int, text []byte, at int) *Error {
 	return nil
 }
 
-// parseTime reads RFC 3339, which allows t and z as well as T and Z.
+// parseTime parses RFC 3339, which allows t and z as well as T and Z.
 func parseTime(text []byte) (t time.Time, err error) {
 	if bytes.ContainsAny(text, "tz") {
 		text = bytes.ToUpper(text)
@@ -153,7 +156,7 @@ func isURIReference(text []byte) bool {
 		switch c := text[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
 		case c == '%':
-			if i+2 >= len(text) || hexValue(text[i+1]) < 0 || hexValue(text[i+2]) < 0 {
+			if i+2 >= len(text) || jsontext.HexValue(text[i+1]) < 0 || jsontext.HexValue(text[i+2]) < 0 {
 				return false
 			}
 			i += 2
@@ -180,7 +183,8 @@ func isURI(text []byte) bool {
 
 func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
-// isMediaType checks type/subtype (RFC 2046, RFC 7231 section 3.1.1.1). Parameters are left to who reads the data.
+// isMediaType checks type/subtype (RFC 2046, RFC 7231 section 3.1.1.1). It leaves parameters to the
+// reader of the data.
 func isMediaType(text []byte) bool {
 	media, _, _ := bytes.Cut(text, []byte{';'})
 	kind, subtype, found := bytes.Cut(bytes.TrimSpace(media), []byte{'/'})
@@ -196,7 +200,8 @@ func isToken(text []byte) bool {
 	return len(text) > 0
 }
 
-// isJSON reports whether a datacontenttype says that data is JSON (CloudEvents JSON format 1.0.2, section 3.1.1): */json, */*+json, or none.
+// isJSON reports whether a datacontenttype says that data is JSON (CloudEvents JSON format 1.0.2,
+// section 3.1.1): */json, */*+json, or empty.
 func isJSON(contentType string) bool {
 	if contentType == "" || contentType == "application/json" {
 		return true

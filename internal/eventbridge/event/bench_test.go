@@ -17,7 +17,8 @@ func orderOf(i int) string {
 		`"data":{"order":%d,"customer":{"id":%d,"name":"Anna Müller","email":"anna@example.org"},"items":[{"sku":"A-1","count":2,"price":19.99},{"sku":"B-7","count":1,"price":5}],"total":44.98,"currency":"EUR","paid":true,"note":"leave it at the door, please, and ring twice","tags":["new","gift"]}}`, i, i%1000, i, i%1000)
 }
 
-// cpu is the time that the process has taken of processors, in nanoseconds. On a machine with others it says more than the clock.
+// cpu is the time that the process has taken of processors, in nanoseconds. On a machine with
+// others it says more than the clock.
 func cpu(b *testing.B) int64 {
 	b.Helper()
 	var usage syscall.Rusage
@@ -102,7 +103,8 @@ func BenchmarkDecode(b *testing.B) {
 	perEvent(b, began, 1)
 }
 
-// BenchmarkEncodingJSON is what the standard library takes to check and compact the same, without duplicate keys.
+// BenchmarkEncodingJSON is what the standard library takes to check and compact the same, without
+// duplicate keys.
 func BenchmarkEncodingJSON(b *testing.B) {
 	body := []byte(orderOf(7))
 	b.SetBytes(int64(len(body)))

@@ -1,7 +1,8 @@
 package event
 
-// Check reports what is wrong with a JSON value by the rules that bodies of events are held against: RFC 8259, UTF-8, no key twice in an object, and the
-// bounds of depth and of values. The error is an [*Error]. It is safe for concurrent use.
+// Check reports what is wrong with a JSON value by the rules for bodies of events: RFC 8259, UTF-8,
+// no duplicate keys in an object, and the bounds of depth and of values. The error is an [*Error].
+// It is safe for concurrent use.
 func Check(value []byte) error {
 	var p Parser
 	p.prepare(value, 0) // no members are kept

@@ -8,11 +8,12 @@ import (
 
 var errNotStored = errors.New("event: not JSON that Eventbridge has stored")
 
-// Decode reads the attributes of an event that Eventbridge has written. It is cheap: it stops at data or data_base64, which is last, and checks no more than
-// it needs. The event refers to json, which must not be changed.
+// Decode reads the attributes of an event that Eventbridge has written. It is cheap: it stops at
+// data or data_base64, which is last, and checks no more than it needs. The event refers to json,
+// which must not be changed.
 func Decode(json []byte) (Event, error) {
 	e := Event{JSON: json}
-	end := 0 // of what precedes the data
+	end := 0 // where the attributes end
 	for m, err := range members(json) {
 		if err != nil {
 			return Event{}, err
@@ -66,7 +67,8 @@ func Decode(json []byte) (Event, error) {
 	return e, nil
 }
 
-// stored is a member of an event that Eventbridge has written. Of data and data_base64 it has no value.
+// stored is a member of an event that Eventbridge has written. For data and data_base64, raw is
+// empty.
 type stored struct {
 	name, raw []byte
 	at        int // where the value begins
@@ -114,7 +116,8 @@ func members(json []byte) iter.Seq2[stored, error] {
 	}
 }
 
-// Attributes yields the names and the canonical texts of all attributes, those of the specification first.
+// Attributes yields the names and the canonical texts of all attributes, those of the specification
+// first.
 func (e Event) Attributes() iter.Seq2[string, string] {
 	return func(yield func(name, text string) bool) {
 		for m, err := range members(e.JSON) {

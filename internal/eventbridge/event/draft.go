@@ -5,28 +5,30 @@ import (
 	"time"
 )
 
-// draft gathers the parts of one event.
+// draft collects the parts of one event.
 type draft struct {
-	known  [knownNames]attribute // without a name; raw is nil where there is none
+	known  [knownNames]attribute // without a name; raw is nil if the event does not have it
 	at     time.Time             // the attribute time
 	others []attribute
-	total  int // attributes
+	total  int // number of attributes
 
 	dataName string // data or data_base64, empty for none
-	// Of data one is set: JSON that stands somewhere already, with white space or not; or what has to be written as a JSON text or in base64.
+	// If there is data, one of these is set: data is JSON as it was sent, with or without white
+	// space; text has to be written as a JSON text, binary in base64.
 	data       []byte
 	withBlanks bool
 	text       []byte
 	binary     []byte
 
-	buf []byte // texts that are written anew
+	buf []byte // texts that were rewritten
 }
 
 func (d *draft) reset() {
 	*d = draft{others: d.others[:0], buf: d.buf[:0]}
 }
 
-// set adds an attribute whose value is a JSON scalar that the scanner has accepted. null is no attribute.
+// set adds an attribute whose value is a JSON scalar that the scanner has accepted. It ignores
+// null.
 func (d *draft) set(name, raw []byte, escaped bool, at int) *Error {
 	if raw[0] == 'n' {
 		return nil
@@ -52,7 +54,7 @@ func (d *draft) set(name, raw []byte, escaped bool, at int) *Error {
 	}
 	text := raw[1 : len(raw)-1]
 	if escaped {
-		if n := decodedSize(text); n > MaxTextBytes { // before memory is taken for it
+		if n := decodedSize(text); n > MaxTextBytes { // before memory is allocated for it
 			return faultf(BadAttribute, at, "%s: must have at most %d bytes, got %d", name, MaxTextBytes, n)
 		}
 		from := len(d.buf)
@@ -106,7 +108,7 @@ func (d *draft) check(which int, a attribute, text []byte, at int) *Error {
 
 // size is the length of the event as JSON.
 func (d *draft) size() int {
-	n := 1 // for the brace; each member brings a comma, and the first one's place is the other brace's
+	n := 1 // one brace; each member counts a comma, and the first comma stands for the other brace
 	for i, a := range d.known {
 		if a.raw != nil {
 			n += len(nameOf(i)) + len(a.raw) + 4
@@ -132,7 +134,7 @@ func (d *draft) size() int {
 	return n
 }
 
-// finish writes the event. It takes memory for it when all is known to be right.
+// finish writes the event. It allocates memory for the event once everything is known to be right.
 func (d *draft) finish(o Options) (Event, error) {
 	for _, which := range [...]int{specVersion, idName, sourceName, typeName} {
 		if d.known[which].raw == nil {
@@ -240,7 +242,8 @@ func appendName[T string | []byte](dst []byte, name T) []byte {
 	return append(dst, '"', ':')
 }
 
-// setData takes the member data or data_base64 of an event in JSON, which has at most most bytes, 0 for no bound.
+// setData takes the member data or data_base64 of an event in JSON. most bounds its bytes; 0: no
+// bound.
 func (d *draft) setData(m member, most int) *Error {
 	if d.dataName != "" {
 		return faultf(BadData, m.at, "an event has data or data_base64, not both")
@@ -255,7 +258,7 @@ func (d *draft) setData(m member, most int) *Error {
 	}
 	text := m.value[1 : len(m.value)-1]
 	if m.escaped {
-		if n := decodedSize(text); most > 0 && n > most { // before memory is taken for it
+		if n := decodedSize(text); most > 0 && n > most { // before memory is allocated for it
 			return faultf(TooLarge, -1, "the event has more than %d bytes as JSON, at most %d are allowed", n, most)
 		}
 		from := len(d.buf)
@@ -276,7 +279,7 @@ const (
 	dataBase64Name = "data_base64"
 )
 
-// isBase64 checks without taking memory what base64.StdEncoding.Strict decodes.
+// isBase64 reports whether base64.StdEncoding.Strict decodes text. It allocates no memory.
 func isBase64(text []byte) bool {
 	if len(text)%4 != 0 {
 		return false

@@ -2,7 +2,7 @@ package event
 
 import "fmt"
 
-// Reason is what is wrong, one of a small set.
+// Reason is the kind of a fault.
 type Reason string
 
 // The reasons.
@@ -26,7 +26,7 @@ const (
 // Error says why something is not an event.
 type Error struct {
 	Reason Reason
-	// Offset is where in the body the fault is, in bytes from its start, -1 where that is not known.
+	// Offset is where in the body the fault is, in bytes from its start, -1 if that is not known.
 	Offset int
 	// Text is for people, one sentence without a full stop.
 	Text string
@@ -43,7 +43,7 @@ func faultf(reason Reason, offset int, format string, args ...any) *Error {
 	return &Error{Reason: reason, Offset: offset, Text: fmt.Sprintf(format, args...)}
 }
 
-// shown is at most 40 bytes of what a sender has sent, for an error's text.
+// shown returns at most 40 bytes of what a sender has sent, for an error's text.
 func shown[T string | []byte](text T) string {
 	if len(text) > 40 {
 		return fmt.Sprintf("%.40q...", string(text[:40]))

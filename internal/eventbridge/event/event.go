@@ -1,9 +1,11 @@
-// Package event holds CloudEvents 1.0 as Eventbridge carries them: reading them from HTTP requests and writing them
-// to HTTP requests.
+// Package event holds CloudEvents 1.0 as Eventbridge carries them, and reads and writes them in
+// HTTP requests.
 //
-// A [Parser] reads the structured, batched and binary modes of the HTTP protocol binding, and plain JSON by a [Mapping]. It is strict: duplicate keys at
-// any depth, bytes that are not UTF-8, halves of surrogate pairs, and attributes that the specification does not allow are refused with an [*Error]. What
-// it makes is one form of JSON, see [Event], which [Decode] reads again without looking at the data.
+// A [Parser] reads the structured, batched and binary modes of the HTTP protocol binding, and plain
+// JSON by a [Mapping]. It is strict: with an [*Error] it refuses duplicate keys at any depth, bytes
+// that are not UTF-8, halves of surrogate pairs, and attributes that the specification does not
+// allow. Its result is one form of JSON, see [Event], which [Decode] reads again without looking at
+// the data.
 package event
 
 import (
@@ -12,7 +14,7 @@ import (
 	"time"
 )
 
-// Bounds of events. An event that keeps them can be matched by every rule of package match.
+// These bound events. Every rule of package match can match an event within these bounds.
 const (
 	// MaxDepth is how deep objects and lists may be nested, the event's own object included.
 	MaxDepth = 128
@@ -30,11 +32,12 @@ const (
 
 // Event is one valid CloudEvent. It is immutable once made, and safe for concurrent use.
 type Event struct {
-	// JSON is the event in CloudEvents' JSON format: attributes on top, data or data_base64 beside them. Valid UTF-8 without
-	// duplicate keys, and without white space between tokens where Eventbridge made it. The attributes come first, data or
-	// data_base64 last.
+	// JSON is the event in CloudEvents' JSON format: valid UTF-8 without duplicate keys. The
+	// attributes come first, data or data_base64 last. If Eventbridge made it, it has no white
+	// space between tokens.
 	JSON []byte
-	// The attributes that Eventbridge looks at, empty where the event has none. Time is zero when the event has none.
+	// These are the attributes that Eventbridge looks at, empty if the event does not have them.
+	// Time is zero if the event has none.
 	ID, Source, Type, Subject, PartitionKey, DataContentType string
 	Time                                                     time.Time
 
@@ -49,12 +52,12 @@ type DataKind byte
 const (
 	NoData     DataKind = iota
 	JSONData            // any JSON value
-	TextData            // a text that is not JSON by the event's datacontenttype
+	TextData            // a text, where the event's datacontenttype is not JSON
 	BinaryData          // bytes, as base64 in data_base64
 )
 
-// Data returns the data as it stands in JSON: any value for JSONData, a JSON text for TextData, base64 in a JSON text for BinaryData; nil for NoData.
-// It is a part of e.JSON.
+// Data returns the data as it is in JSON: any value for JSONData, a JSON text for TextData,
+// base64 in a JSON text for BinaryData; nil for NoData. It is a part of e.JSON.
 func (e Event) Data() ([]byte, DataKind) {
 	if e.dataKind == NoData {
 		return nil, NoData
@@ -62,8 +65,9 @@ func (e Event) Data() ([]byte, DataKind) {
 	return e.JSON[e.dataAt : len(e.JSON)-1], e.dataKind
 }
 
-// WebhookID is the same for every copy of the event and every attempt to deliver it: it depends on source and id alone, which together name an event by
-// the specification. It is "evt_" and 24 characters of base64url.
+// WebhookID is the same for every copy of the event and every attempt to deliver it. It depends
+// only on source and id, which together identify an event by the specification. It is "evt_" and 24
+// characters of base64url.
 func (e Event) WebhookID() string {
 	text := make([]byte, 0, 128)
 	text = append(text, e.Source...)

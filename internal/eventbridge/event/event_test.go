@@ -132,8 +132,8 @@ func TestWhatIsNoEvent(t *testing.T) {
 // TestAnErrorSaysWhere: the offset is in the body.
 func TestAnErrorSaysWhere(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"id":1,"id":2}`:                      `offset 8: the key "id" is there twice`,
-		`{"a":[1,{"b":2,"c":3,"b":4}]}`:        `offset 21: the key "b" is there twice`,
+		`{"id":1,"id":2}`:                      `offset 8: the key "id" occurs twice`,
+		`{"a":[1,{"b":2,"c":3,"b":4}]}`:        `offset 21: the key "b" occurs twice`,
 		`{"specversion":"1.0","id":7}`:         `offset 26: id: must be a text`,
 		`{"x":tru}`:                            `offset 8: not JSON: unexpected "}"`,
 		`{"specversion":"1.0","id":"x"`:        `offset 29: the JSON ends too early`,

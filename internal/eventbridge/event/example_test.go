@@ -32,7 +32,7 @@ func ExampleError() {
 	}
 	// Output:
 	// duplicate_key 31
-	// offset 31: the key "id" is there twice
+	// offset 31: the key "id" occurs twice
 }
 
 func ExampleEvent_WriteBinary() {

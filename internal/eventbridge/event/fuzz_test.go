@@ -26,7 +26,8 @@ func strictly(err error) bool {
 	return true
 }
 
-// FuzzJSON compares with encoding/json: what is taken is valid and means the same, what is not JSON is refused.
+// FuzzJSON compares with encoding/json: what is taken is valid and means the same, what is not JSON
+// is refused.
 func FuzzJSON(f *testing.F) {
 	for _, seed := range []string{`{"a":[1,-2.5e+3,"x\u00e9\ud83d\ude00",true,false,null,{}],"b":{"c":[[]]}}`, " [ ] ", `"\ud800"`, `{"a":1,"\u0061":2}`, "\"\xff\"", `1e99999999999`, `-0.0`} {
 		f.Add([]byte(seed))

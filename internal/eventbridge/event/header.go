@@ -5,12 +5,15 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
-// headerPrefix is that of attributes in HTTP's binary mode, in the form of http.Header.
+// headerPrefix is the prefix of attributes in HTTP's binary mode, in the form of http.Header.
 const headerPrefix = "Ce-"
 
-// IsBinary reports whether a request's headers are those of an event in binary mode: one of the required attributes is there.
+// IsBinary reports whether a request's headers are those of an event in binary mode: they have at
+// least one of the required attributes.
 func IsBinary(h http.Header) bool {
 	for _, name := range [...]string{"Ce-Specversion", "Ce-Id", "Ce-Source", "Ce-Type"} {
 		if len(h[name]) > 0 {
@@ -20,9 +23,11 @@ func IsBinary(h http.Header) bool {
 	return false
 }
 
-// Binary reads an event in the binary mode of the HTTP protocol binding 1.0.2. The body is its data: a JSON value where Content-Type says JSON, or is
-// missing; a text where it is text/*, XML or a form in UTF-8; else bytes, which are written in base64. An empty body is no data. Attributes are texts: a
-// header does not tell whether 5 was a number. The error is an [*Error] or that of o.Reserve.
+// Binary reads an event in the binary mode of the HTTP protocol binding 1.0.2. The body is its
+// data: a JSON value if Content-Type is JSON or missing, a text if it is text/*, XML or a form in
+// UTF-8, and otherwise bytes, which are written in base64. An empty body is no data. All attributes
+// are texts, because a header does not say whether 5 was a number. The error is an [*Error] or that
+// of o.Reserve.
 func (p *Parser) Binary(h http.Header, body []byte, o Options) (Event, error) {
 	p.prepare(body, 0)
 	defer p.done()
@@ -39,7 +44,7 @@ func (p *Parser) Binary(h http.Header, body []byte, o Options) (Event, error) {
 	return d.finish(o)
 }
 
-// setHeaders takes the attributes of headers, those that are not looked at in the order of their names.
+// setHeaders takes the attributes from headers, extensions in the order of their names.
 func (d *draft) setHeaders(h http.Header) *Error {
 	var names []string
 	for name := range h {
@@ -73,7 +78,8 @@ func (d *draft) setHeaders(h http.Header) *Error {
 	return d.setText([]byte("datacontenttype"), []byte(text))
 }
 
-// headerText is the text that a header stands for: quoted parts are unquoted, then percent signs decoded (section 3.1.3.2 of the binding).
+// headerText returns the text that a header stands for: quoted parts are unquoted, then percent
+// signs are decoded (section 3.1.3.2 of the binding).
 func headerText(h http.Header, name string) ([]byte, *Error) {
 	if len(h[name]) != 1 {
 		return nil, faultf(BadHeader, -1, "the header %s is there %d times", strings.ToLower(name), len(h[name]))
@@ -114,10 +120,10 @@ func percentDecode(text []byte) ([]byte, bool) {
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		if c == '%' {
-			if i+2 >= len(text) || hexValue(text[i+1]) < 0 || hexValue(text[i+2]) < 0 {
+			if i+2 >= len(text) || jsontext.HexValue(text[i+1]) < 0 || jsontext.HexValue(text[i+2]) < 0 {
 				return nil, false
 			}
-			c = byte(hexValue(text[i+1])<<4 | hexValue(text[i+2]))
+			c = byte(jsontext.HexValue(text[i+1])<<4 | jsontext.HexValue(text[i+2]))
 			i += 2
 		}
 		out = append(out, c)
@@ -150,7 +156,7 @@ func (p *Parser) setBody(h http.Header, body []byte) *Error {
 	return nil
 }
 
-// isText reports whether a media type is of texts in UTF-8.
+// isText reports whether a media type is that of a text in UTF-8.
 func isText(contentType string) bool {
 	if !IsUTF8(charsetOf(contentType)) {
 		return false
@@ -161,8 +167,8 @@ func isText(contentType string) bool {
 		media == "application/x-www-form-urlencoded"
 }
 
-// IsUTF8 reports whether a charset that a media type names is UTF-8, by the name that is registered or the other one that many senders give, or US-ASCII, which is a
-// part of it. Empty is UTF-8.
+// IsUTF8 reports whether a charset of a media type is UTF-8, by its registered name or by utf8,
+// which many senders write. US-ASCII is a part of UTF-8, and empty means UTF-8.
 func IsUTF8(charset string) bool {
 	switch strings.ToLower(charset) {
 	case "", "utf-8", "utf8", "us-ascii":
@@ -171,7 +177,7 @@ func IsUTF8(charset string) bool {
 	return false
 }
 
-// charsetOf is the charset of a media type in lower case, empty for none.
+// charsetOf returns the charset of a media type in lower case, empty if it has none.
 func charsetOf(contentType string) string {
 	_, parameters, _ := strings.Cut(contentType, ";")
 	for parameter := range strings.SplitSeq(parameters, ";") {

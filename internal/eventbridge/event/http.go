@@ -12,8 +12,9 @@ const (
 	BatchMediaType = "application/cloudevents-batch+json"
 )
 
-// Bytes returns the data as the bytes that it stands for: JSON as it is, a text without its quotes and escapes, and what base64 encodes. JSON is a part
-// of e.JSON, the others are copies. Nil when there is no data.
+// Bytes returns the data as the bytes that it stands for: JSON as it is, a text without its quotes
+// and escapes, and base64 decoded. JSON is a part of e.JSON, the others are copies. Nil if there is
+// no data.
 func (e Event) Bytes() ([]byte, error) {
 	value, kind := e.Data()
 	switch kind {
@@ -34,7 +35,8 @@ func (e Event) Bytes() ([]byte, error) {
 	return value, nil
 }
 
-// WriteBinary sets the headers of HTTP's binary mode, among them Content-Type where there is data, and returns the body.
+// WriteBinary sets the headers of HTTP's binary mode, with Content-Type if there is data, and
+// returns the body.
 func (e Event) WriteBinary(h http.Header) (body []byte, err error) {
 	for name, text := range e.Attributes() {
 		if name == "datacontenttype" {
@@ -46,16 +48,17 @@ func (e Event) WriteBinary(h http.Header) (body []byte, err error) {
 	body, err = e.Bytes()
 	if e.DataContentType == "" {
 		switch e.dataKind {
-		case JSONData: // which the JSON format implies
+		case JSONData: // the JSON format implies it
 			h.Set("Content-Type", "application/json")
-		case BinaryData: // or a receiver would take it for JSON
+		case BinaryData: // otherwise a receiver would take it for JSON
 			h.Set("Content-Type", "application/octet-stream")
 		}
 	}
 	return body, err
 }
 
-// WriteStructured sets Content-Type for HTTP's structured mode and returns the body, which is e.JSON itself.
+// WriteStructured sets Content-Type for HTTP's structured mode and returns the body, which is
+// e.JSON itself.
 func (e Event) WriteStructured(h http.Header) (body []byte) {
 	h.Set("Content-Type", MediaType)
 	return e.JSON
@@ -78,7 +81,8 @@ func WriteBatch(h http.Header, events []Event) (body []byte) {
 	return append(body, ']')
 }
 
-// percentEncode encodes a header's value: what is not printable ASCII, and space, quote and percent (section 3.1.3.2 of the binding).
+// percentEncode encodes a header's value: bytes that are not printable ASCII, and space, quote and
+// percent (section 3.1.3.2 of the binding).
 func percentEncode(text string) string {
 	extra := 0
 	for i := range len(text) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Expr says where the value of an attribute comes from: a place in a JSON object, or a text that is always the same.
+// Expr says where the value of an attribute comes from: a place in a JSON object, or a fixed text.
 type Expr struct {
 	given   bool
 	fixed   string
@@ -16,7 +16,8 @@ type Expr struct {
 	source  string
 }
 
-// ParseExpr reads a JSON Pointer (RFC 6901), or "=" and a text. The empty text is the zero Expr, which gives nothing.
+// ParseExpr reads a JSON Pointer (RFC 6901), or "=" and a text. The empty text is the zero Expr,
+// which has no value.
 func ParseExpr(text string) (Expr, error) {
 	if text == "" {
 		return Expr{}, nil
@@ -31,13 +32,15 @@ func ParseExpr(text string) (Expr, error) {
 	return Expr{given: true, pointer: p, source: text}, nil
 }
 
-// Mapping says how the attributes of an event are made of a JSON object, which becomes its data. Source and Type are required. Without ID it is random,
-// without Time it is now; so they are where the object has no such value or null. It is safe for concurrent use.
+// Mapping says how the attributes of an event are made from a JSON object, which becomes the
+// event's data. Source and Type are required. If the object has no value for ID or Time, or null,
+// the id is random and the time is the present. Mapping is safe for concurrent use.
 type Mapping struct {
 	ID, Source, Type, Subject, Time, PartitionKey Expr
 }
 
-// Plain makes an event of a JSON object by a mapping. The error is an [*Error] or that of o.Reserve.
+// Plain makes an event from a JSON object by a mapping. The error is an [*Error] or that of
+// o.Reserve.
 func (p *Parser) Plain(body []byte, m *Mapping, o Options) (Event, error) {
 	p.prepare(body, 0)
 	defer p.done()
@@ -89,7 +92,7 @@ func (p *Parser) Plain(body []byte, m *Mapping, o Options) (Event, error) {
 	return d.finish(o)
 }
 
-// of returns the text that the expression has for an object. null and an empty text are none.
+// of returns the text of the expression for an object. null and an empty text are not found.
 func (e Expr) of(object []byte, name string) (text []byte, found bool, fault *Error) {
 	if !e.given {
 		return nil, false, nil
@@ -111,7 +114,7 @@ func (e Expr) of(object []byte, name string) (text []byte, found bool, fault *Er
 	return value, true, nil
 }
 
-// randomID is a UUID of version 4.
+// randomID returns a UUID of version 4.
 func randomID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -5,25 +5,27 @@ import (
 	"hash/maphash"
 )
 
-// Options are about one event, or each of a batch.
+// Options are about one event, or about each event of a batch.
 type Options struct {
 	// MaxBytes bounds an event as Eventbridge writes it. 0: no bound.
 	MaxBytes int
-	// Reserve is called with a number of bytes before that memory is taken for an event. Its error ends the reading of the event, and is returned as it
-	// is. Nil: memory is taken as needed.
+	// Reserve is called with a number of bytes before so much memory is allocated for an event. Its
+	// error ends the reading of the event, and is returned as it is. Nil: memory is allocated as
+	// needed.
 	Reserve func(bytes int) error
-	// Trace becomes the event's traceparent and tracestate where it has neither.
+	// Trace becomes the event's traceparent and tracestate if the event has neither.
 	Trace Trace
 }
 
-// ScratchBytes is the most that a Parser takes for itself while it reads a body of that size.
+// ScratchBytes is the most memory that a Parser takes for itself while it reads a body of that
+// size.
 func ScratchBytes(body int) int {
 	const perKey = 2 * 24 // and a list that grows doubles
 	return min(body*perKey/4, MaxValues*perKey)
 }
 
-// Parser reads events. It keeps memory for the next one; what it returns refers to nothing of the body or of the parser. The zero value is ready. It is
-// not safe for concurrent use.
+// Parser reads events. It keeps memory for the next event. What it returns refers neither to the
+// body nor to the parser. The zero value is ready. It is not safe for concurrent use.
 type Parser struct {
 	scan    scanner
 	draft   draft
@@ -40,7 +42,7 @@ func (p *Parser) prepare(body []byte, level int) {
 	p.scan.begin(level)
 }
 
-// done lets go of the body, and of memory beyond measure.
+// done forgets the body, and frees memory beyond a bound.
 func (p *Parser) done() {
 	const keepKeys, keepText = 4 << 10, 64 << 10
 	p.scan.src = nil
@@ -61,7 +63,8 @@ func (p *Parser) done() {
 	p.draft.reset()
 }
 
-// Structured reads an event in CloudEvents' JSON format (media type application/cloudevents+json). The error is an [*Error] or that of o.Reserve.
+// Structured reads an event in CloudEvents' JSON format (media type application/cloudevents+json).
+// The error is an [*Error] or that of o.Reserve.
 func (p *Parser) Structured(body []byte, o Options) (Event, error) {
 	p.prepare(body, 1)
 	defer p.done()
@@ -73,7 +76,7 @@ func (p *Parser) Structured(body []byte, o Options) (Event, error) {
 	return p.event(from, o)
 }
 
-// event makes an event of the members that were kept. The value that they are of begins at from.
+// event makes an event from the members that were kept. Their object begins at from.
 func (p *Parser) event(from int, o Options) (Event, error) {
 	s, d := &p.scan, &p.draft
 	if s.src[from] != '{' {
@@ -103,7 +106,7 @@ func (p *Parser) event(from int, o Options) (Event, error) {
 	return d.finish(o)
 }
 
-// checkText refuses data that is neither JSON by the event's content type nor a text.
+// checkText refuses data that is not a text if the event's content type is not JSON.
 func (d *draft) checkText() *Error {
 	a := d.known[contentTypeName]
 	if d.dataName != dataName || a.raw == nil || d.data[0] == '"' {
@@ -118,20 +121,22 @@ func (d *draft) checkText() *Error {
 	return nil
 }
 
-// entryBytes is about what an Entry takes besides its event's JSON, here and on the event's further way.
+// entryBytes is about how much memory an Entry takes, here and later, in addition to its event's
+// JSON.
 const entryBytes = 1 << 10
 
-// firstEntries is for how many entries memory is taken before they are read.
+// firstEntries is for how many entries memory is allocated before they are read.
 const firstEntries = 128
 
-// Entry is one of a batch: an event, or why it is none.
+// Entry is an entry of a batch: an event, or why it is not one.
 type Entry struct {
 	Event Event
 	Err   error
 }
 
-// Batch reads a list of events in CloudEvents' JSON format (media type application/cloudevents-batch+json), at most most. An error of the whole is for
-// what is no list of JSON values, or too many; else each entry has its own.
+// Batch reads a list of at most most events in CloudEvents' JSON format (media type
+// application/cloudevents-batch+json). It returns an error if the body is not a list of JSON
+// values, or has too many. Otherwise each entry has its own error.
 func (p *Parser) Batch(body []byte, most int, o Options) ([]Entry, error) {
 	p.prepare(body, 2)
 	defer p.done()
@@ -172,7 +177,7 @@ func (p *Parser) Batch(body []byte, most int, o Options) ([]Entry, error) {
 		var entry Entry
 		entry.Event, entry.Err = p.event(from, o)
 		if fault := (*Error)(nil); entry.Err != nil && !errors.As(entry.Err, &fault) {
-			return nil, entry.Err // there is no memory for it, nor for those behind it
+			return nil, entry.Err // there is no memory for it, nor for later entries
 		}
 		if entries == nil { // the others are about as long as the first
 			entries = make([]Entry, 0, min(1+(len(body)-from)/(i-from), most, firstEntries))

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// Pointer is a JSON Pointer (RFC 6901). The zero value points at the whole.
+// Pointer is a JSON Pointer (RFC 6901). The zero value points at the whole value.
 type Pointer struct{ steps []string }
 
-// ParsePointer reads a pointer: empty, or steps that each begin with "/", in which ~1 stands for / and ~0 for ~.
+// ParsePointer parses a pointer: empty, or steps that each begin with "/", in which ~1 stands for /
+// and ~0 for ~.
 func ParsePointer(text string) (Pointer, error) {
 	if text == "" {
 		return Pointer{}, nil
@@ -38,7 +39,8 @@ func ParsePointer(text string) (Pointer, error) {
 	return Pointer{steps}, nil
 }
 
-// Find returns the value that the pointer points at, as it stands in valid JSON, and whether there is one. The value is a part of json.
+// Find returns the value that the pointer points at, as it is in valid JSON, and whether there is
+// one. The value is a part of json.
 func (p Pointer) Find(json []byte) (value []byte, found bool) {
 	s := scanner{src: json}
 	at := s.skipBlanks(0)
@@ -65,7 +67,7 @@ func (p Pointer) Find(json []byte) (value []byte, found bool) {
 	return json[at:end], true
 }
 
-// findKey returns where the value of a key of the object at i begins, -1 for none.
+// findKey returns where the value of a key of the object at i begins, -1 if there is no such key.
 func (s *scanner) findKey(i int, name string) int {
 	i = s.skipBlanks(i + 1)
 	for i < len(s.src) && s.src[i] == '"' {
@@ -96,7 +98,7 @@ func (s *scanner) findKey(i int, name string) int {
 	return -1
 }
 
-// findElement returns where an element of the list at i begins, -1 for none.
+// findElement returns where an element of the list at i begins, -1 if there is no such element.
 func (s *scanner) findElement(i int, step string) int {
 	n, err := strconv.ParseUint(step, 10, 31)
 	if err != nil || len(step) > 1 && step[0] == '0' {
@@ -117,7 +119,8 @@ func (s *scanner) findElement(i int, step string) int {
 	return -1
 }
 
-// pass returns the position behind the value at i of JSON that is known to be valid, -1 if it ends too early. It looks at brackets and texts only.
+// pass returns the position after the value at i of valid JSON, -1 if the value ends too early. It
+// looks only at brackets and texts.
 func (s *scanner) pass(i int) int {
 	src, depth := s.src, 0
 	for ; i < len(src); i++ {

@@ -7,30 +7,34 @@ import (
 	"hash/maphash"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/pkg/jsontext"
 )
 
-// scanner checks JSON by RFC 8259, and further that no object has a key twice, that all is UTF-8, that no text has half of a surrogate pair, and the
-// bounds of this package. It takes memory for the keys of the objects around the present position only.
+// scanner checks JSON by RFC 8259. It also checks that no object has a key twice, that all is
+// UTF-8, that no text has half of a surrogate pair, and the bounds of this package. It allocates
+// memory only for the keys of the objects around the present position.
 //
-// Its functions return the position behind what they have read, or -1 after a fault, which is in err. A fault that is not of syntax, such as a duplicate
-// key, is in fault: reading goes on, so that the entries of a batch behind it can be read.
+// Its functions return the position after what they have read, or -1 after a fault, which is in
+// err. A fault that is not of syntax, such as a duplicate key, is in fault: the scanner reads on,
+// so that it can read the later entries of a batch.
 type scanner struct {
 	src  []byte
 	seed maphash.Seed
 	err  *Error
 
-	// Of the present event.
+	// These are about the present event.
 	fault   *Error
 	values  int
 	blanks  bool     // there is white space between tokens
 	level   int      // the depth of the object whose members are kept, 0 for none
 	members []member // of that object
 
-	keys    []key  // of the objects around, the innermost last
+	keys    []key  // of the objects around the present position, the innermost last
 	decoded []byte // of a key with escapes
 }
 
-// key is one of an object that is being read.
+// key is a key of an object that is being read.
 type key struct {
 	hash    uint64 // of its text, in objects of many keys
 	at      uint32 // of its first byte
@@ -41,7 +45,7 @@ type key struct {
 // member is a name and its value.
 type member struct {
 	name       []byte // decoded
-	at         int    // of the name
+	at         int    // where the name begins
 	value      []byte
 	valueAt    int
 	escaped    bool // the value is a text with escapes
@@ -59,7 +63,7 @@ func (s *scanner) fail(at int, reason Reason, format string, args ...any) int {
 	return -1
 }
 
-// broken is for a byte that JSON does not allow there, or no byte.
+// broken reports a byte that JSON does not allow there, or an end that comes too early.
 func (s *scanner) broken(at int) int {
 	if at >= len(s.src) {
 		return s.fail(len(s.src), NotJSON, "the JSON ends too early")
@@ -67,7 +71,7 @@ func (s *scanner) broken(at int) int {
 	return s.fail(at, NotJSON, "not JSON: unexpected %s", shown(s.src[at:at+1]))
 }
 
-// document reads a value with nothing but white space around it, and returns the value.
+// document reads a value that has only white space around it, and returns the value.
 func (s *scanner) document() []byte {
 	from := s.skipBlanks(0)
 	end := s.value(from, 0)
@@ -99,7 +103,7 @@ func (s *scanner) skipBlanks(i int) int {
 	return i
 }
 
-// value reads the value at i. depth is of the objects and lists around it.
+// value reads the value at i. depth is how many objects and lists are around it.
 func (s *scanner) value(i, depth int) int {
 	if i >= len(s.src) {
 		return s.broken(i)
@@ -192,7 +196,7 @@ func (s *scanner) member(i, depth int, k key) int {
 	return end
 }
 
-// name is a key's text. It is good until the next call.
+// name returns a key's text. It is valid until the next call.
 func (s *scanner) name(k key) []byte {
 	raw := s.src[k.at:k.end]
 	if !k.escaped {
@@ -202,7 +206,8 @@ func (s *scanner) name(k key) []byte {
 	return s.decoded
 }
 
-// distinct looks for a key that is there twice, from base on. Many keys are sorted by hashes, which a sender cannot choose: the seed is random.
+// distinct looks for duplicate keys, from base on. It sorts many keys by hashes, which a sender
+// cannot choose: the seed is random.
 func (s *scanner) distinct(base int) {
 	if s.fault != nil {
 		return
@@ -229,7 +234,7 @@ func (s *scanner) distinct(base int) {
 	}
 }
 
-// same reports whether two keys are one, and notes it.
+// same reports whether two keys are equal, and notes that as a fault.
 func (s *scanner) same(later, earlier key) bool {
 	name := s.name(later)
 	if later.escaped && earlier.escaped {
@@ -238,7 +243,7 @@ func (s *scanner) same(later, earlier key) bool {
 	if !bytes.Equal(name, s.name(earlier)) {
 		return false
 	}
-	s.fault = faultf(DuplicateKey, int(later.at)-1, "the key %s is there twice", shown(name))
+	s.fault = faultf(DuplicateKey, int(later.at)-1, "the key %s occurs twice", shown(name))
 	return true
 }
 
@@ -267,7 +272,7 @@ func (s *scanner) list(i, depth int) int {
 	}
 }
 
-// text reads the text whose opening quote is at i, and tells whether it has escapes.
+// text reads the text whose opening quote is at i, and reports whether it has escapes.
 func (s *scanner) text(i int) (end int, escaped bool) {
 	src := s.src
 	for i++; i < len(src); {
@@ -311,7 +316,7 @@ func plain(w uint64) bool {
 	return (w|(quote-each)|(slash-each)|(w-' '*each))&high == 0
 }
 
-// escape returns the length of the escape at i, of both halves for a surrogate pair.
+// escape returns the length of the escape at i; for a surrogate pair, of both halves.
 func (s *scanner) escape(i int) int {
 	rest := s.src[i:]
 	if len(rest) < 2 {
@@ -324,44 +329,18 @@ func (s *scanner) escape(i int) int {
 	default:
 		return s.broken(i + 1)
 	}
-	unit, ok := hexUnit(rest)
+	unit, ok := jsontext.CodeUnit(rest)
 	switch {
 	case !ok:
 		return s.fail(i, NotJSON, "not JSON: \\u must be followed by four hexadecimal digits")
 	case unit < 0xd800 || unit > 0xdfff:
 		return 6
 	}
-	low, ok := hexUnit(rest[6:])
+	low, ok := jsontext.CodeUnit(rest[6:])
 	if unit > 0xdbff || !ok || low < 0xdc00 || low > 0xdfff {
 		return s.fail(i, InvalidUTF8, "half of a surrogate pair")
 	}
 	return 12
-}
-
-// hexUnit returns the UTF-16 unit of an escape \uXXXX that b begins with.
-func hexUnit(b []byte) (unit rune, ok bool) {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0, false
-	}
-	for _, c := range b[2:6] {
-		v := hexValue(c)
-		if v < 0 {
-			return 0, false
-		}
-		unit = unit<<4 | v
-	}
-	return unit, true
-}
-
-// hexValue is -1 for what is no hexadecimal digit.
-func hexValue(c byte) rune {
-	switch lower := c | 0x20; {
-	case '0' <= c && c <= '9':
-		return rune(c - '0')
-	case 'a' <= lower && lower <= 'f':
-		return rune(lower-'a') + 10
-	}
-	return -1
 }
 
 func (s *scanner) number(i int) int {

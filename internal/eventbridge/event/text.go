@@ -1,8 +1,12 @@
 package event
 
-import "unicode/utf8"
+import (
+	"unicode/utf8"
 
-// appendDecoded appends what a JSON text without its quotes says. The scanner has accepted it.
+	"github.com/aviaryhq/aviary/pkg/jsontext"
+)
+
+// appendDecoded appends what src says, a JSON text without its quotes. The scanner has accepted it.
 func appendDecoded(dst, src []byte) []byte {
 	for i := 0; i < len(src); {
 		c := src[i]
@@ -12,15 +16,15 @@ func appendDecoded(dst, src []byte) []byte {
 			continue
 		}
 		if src[i+1] != 'u' {
-			dst = append(dst, simpleEscape(src[i+1]))
+			dst = append(dst, jsontext.Unescape(src[i+1]))
 			i += 2
 			continue
 		}
-		r, ok := hexUnit(src[i:])
+		r, ok := jsontext.CodeUnit(src[i:])
 		if i += 6; !ok {
 			return dst
 		}
-		if low, pair := hexUnit(src[min(i, len(src)):]); r >= 0xd800 && r < 0xdc00 && pair {
+		if low, pair := jsontext.CodeUnit(src[min(i, len(src)):]); r >= 0xd800 && r < 0xdc00 && pair {
 			r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
 			i += 6
 		}
@@ -29,7 +33,7 @@ func appendDecoded(dst, src []byte) []byte {
 	return dst
 }
 
-// decodedSize is the length of what appendDecoded appends.
+// decodedSize returns how many bytes appendDecoded appends.
 func decodedSize(src []byte) (n int) {
 	for i := 0; i < len(src); {
 		if src[i] != '\\' || i+1 >= len(src) {
@@ -40,7 +44,7 @@ func decodedSize(src []byte) (n int) {
 			i, n = i+2, n+1
 			continue
 		}
-		r, _ := hexUnit(src[i:])
+		r, _ := jsontext.CodeUnit(src[i:])
 		if i += 6; r >= 0xd800 && r < 0xdc00 {
 			r, i = 0x10000, i+6
 		}
@@ -49,26 +53,8 @@ func decodedSize(src []byte) (n int) {
 	return n
 }
 
-func simpleEscape(c byte) byte {
-	switch c {
-	case 'b':
-		return '\b'
-	case 'f':
-		return '\f'
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	}
-	return c // '"', '\\', '/'
-}
-
 // AppendText appends text, which is UTF-8, as a JSON text.
 func AppendText(dst []byte, text string) []byte { return appendQuoted(dst, text) }
-
-const hexDigits = "0123456789abcdef"
 
 // appendQuoted appends text, which is UTF-8, as a JSON text.
 func appendQuoted[T string | []byte](dst []byte, text T) []byte {
@@ -81,28 +67,13 @@ func appendQuoted[T string | []byte](dst []byte, text T) []byte {
 		}
 		dst = append(dst, text[from:i]...)
 		from = i + 1
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\b':
-			dst = append(dst, '\\', 'b')
-		case '\f':
-			dst = append(dst, '\\', 'f')
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-		}
+		dst = jsontext.AppendEscape(dst, c)
 	}
 	dst = append(dst, text[from:]...)
 	return append(dst, '"')
 }
 
-// quotedSize is the length of what appendQuoted appends.
+// quotedSize returns how many bytes appendQuoted appends.
 func quotedSize(text []byte) int {
 	n := len(text) + 2
 	for _, c := range text {
@@ -117,13 +88,13 @@ func quotedSize(text []byte) int {
 	return n
 }
 
-// appendCompact appends JSON that the scanner has accepted without the white space between tokens.
+// appendCompact appends JSON without the white space between tokens. The scanner has accepted it.
 func appendCompact(dst, src []byte) []byte {
 	eachRun(src, func(run []byte) { dst = append(dst, run...) })
 	return dst
 }
 
-// compactSize is the length of what appendCompact appends.
+// compactSize returns how many bytes appendCompact appends.
 func compactSize(src []byte) (n int) {
 	eachRun(src, func(run []byte) { n += len(run) })
 	return n

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// Trace is a W3C trace context. The zero value is none.
+// Trace is a W3C trace context. The zero value means none.
 type Trace struct{ Parent, State string }
 
-// TraceOf returns the trace context of a request's headers, the zero Trace if they have none that is valid (W3C Trace Context, level 1, section 3.2).
+// TraceOf returns the trace context in a request's headers, the zero Trace if they have no valid
+// one (W3C Trace Context, level 1, section 3.2).
 func TraceOf(h http.Header) Trace {
 	parents := h["Traceparent"]
 	if len(parents) != 1 || !validTraceParent(parents[0]) {
@@ -21,7 +22,8 @@ func TraceOf(h http.Header) Trace {
 	return t
 }
 
-// validTraceParent checks version, trace-id, parent-id and flags. A later version may have more behind them.
+// validTraceParent checks version, trace-id, parent-id and flags. A later version may have more
+// after them.
 func validTraceParent(text string) bool {
 	const size = 2 + 1 + 32 + 1 + 16 + 1 + 2
 	if len(text) < size || len(text) > 4*size || len(text) > size && (text[:2] == "00" || text[size] != '-') || !isPrintable(text) {

@@ -5,8 +5,9 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
 // result is the answer to one entry of a batch.
@@ -17,25 +18,26 @@ type result struct {
 }
 
 const (
-	// explained is of how many refused entries of a batch an answer has details.
+	// explained bounds the refused entries of a batch that an answer explains.
 	explained = 50
 	maxDetail = 200
-	// maxShownID is the longest id that an answer repeats.
+	// maxShownID bounds the id that an answer repeats.
 	maxShownID = 256
 )
 
-// outcome is what becomes of a request whose events were read.
+// outcome is the outcome of a request whose events were read.
 type outcome struct {
 	batch   bool
 	id      string // of a single event
 	results []result
-	details int           // of results
-	worst   *door.Refusal // nil when every event is stored
+	details int            // how many results have details
+	worst   *refusal.Error // nil when every event is stored
 }
 
-// note adds the answer to an entry. Of several refusals that of an event that is to be sent again counts: then the whole request is sent again, and what
-// is stored already is left out by source and id.
-func (o *outcome) note(refused *door.Refusal) {
+// note adds the answer to an entry. If several entries are refused, one that is to be sent again
+// decides: its sender sends the whole request again, and the source and id of events that are
+// stored already make the engine leave these out.
+func (o *outcome) note(refused *refusal.Error) {
 	if refused == nil {
 		if o.batch {
 			o.results = append(o.results, result{Status: http.StatusAccepted})
@@ -51,13 +53,13 @@ func (o *outcome) note(refused *door.Refusal) {
 	r := result{Status: refused.Status, Reason: refused.Reason}
 	if o.details < explained {
 		o.details++
-		r.Detail = door.Cut(refused.Text, maxDetail)
+		r.Detail = truncate.Text(refused.Text, maxDetail)
 	}
 	o.results = append(o.results, r)
 }
 
-// refusal is the one of the whole request, nil when every event is stored.
-func (o *outcome) refusal() *door.Refusal {
+// refusal returns the refusal of the whole request, nil if every event is stored.
+func (o *outcome) refusal() *refusal.Error {
 	if o.worst == nil || !o.batch {
 		return o.worst
 	}
@@ -75,14 +77,14 @@ func (o *outcome) refusal() *door.Refusal {
 	}
 	text := strconv.Itoa(refused) + " of " + strconv.Itoa(len(o.results)) + " events are not stored, see results"
 	if again > 0 {
-		return &door.Refusal{Status: http.StatusServiceUnavailable, Reason: o.worst.Reason, RetryAfter: o.worst.RetryAfter, Text: text + ": send the batch again"}
+		return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: o.worst.Reason, RetryAfter: o.worst.RetryAfter, Text: text + ": send the batch again"}
 	}
 	return unprocessable("batch", "%s; the others are stored", text)
 }
 
-// refusedAs is the refusal that an entry's error is.
-func refusedAs(err error) *door.Refusal {
-	refused := (*door.Refusal)(nil)
+// refusedAs returns an entry's error as a refusal.
+func refusedAs(err error) *refusal.Error {
+	refused := (*refusal.Error)(nil)
 	if errors.As(err, &refused) {
 		return refused
 	}
@@ -90,13 +92,13 @@ func refusedAs(err error) *door.Refusal {
 	if errors.As(err, &fault) {
 		return refusedAs(refusalOf(err))
 	}
-	return &door.Refusal{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
+	return &refusal.Error{Status: http.StatusInternalServerError, Reason: "internal", Text: err.Error()}
 }
 
 // answer writes the response and returns its status.
 func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sender, o *outcome, err error) int {
 	var results any
-	var refused *door.Refusal
+	var refused *refusal.Error
 	if err != nil {
 		refused = refusedAs(err)
 	} else if refused = o.refusal(); refused != nil && o.batch {
@@ -107,14 +109,14 @@ func (p *Preprocessor) answer(w http.ResponseWriter, r *http.Request, from sende
 		return http.StatusAccepted
 	}
 	p.metrics.refused.WithLabelValues(refused.Reason).Inc()
-	p.refusals.Note(r, from.name(), refused)
+	p.refusals.Write(r, from.name(), refused)
 	switch refused.Status {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="eventbridge"`)
 	case http.StatusUnsupportedMediaType:
 		w.Header().Set("Accept-Encoding", codings)
 	}
-	door.WriteProblem(w, refused, results)
+	refusal.WriteProblem(w, refused, results)
 	return refused.Status
 }
 
@@ -139,5 +141,5 @@ func accept(w http.ResponseWriter, o *outcome) {
 	}
 	w.Header()["Content-Type"] = []string{"application/json"}
 	w.WriteHeader(http.StatusAccepted)
-	_, _ = w.Write(body) //nolint:gosec // it is JSON, and says so; a sender that has gone is no fault of ours
+	_, _ = w.Write(body) //nolint:gosec // it is JSON with that content type; it fails when the sender has closed the connection
 }

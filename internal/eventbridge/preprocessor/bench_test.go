@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -53,7 +53,8 @@ func (s *sink) Header() http.Header         { return s.header }
 func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
 func (s *sink) WriteHeader(status int)      { s.status = status }
 
-// cpu is the time that the process has taken of processors, in nanoseconds. On a machine with others it says more than the clock.
+// cpu is the time that the process has taken of processors, in nanoseconds. On a machine with
+// others it says more than the clock.
 func cpu(b *testing.B) int64 {
 	b.Helper()
 	var usage syscall.Rusage
@@ -85,7 +86,7 @@ func BenchmarkHandler(b *testing.B) {
 			}
 			known := registrytest.NewStore(registrytest.Snapshot(b, 1, buses(), nil))
 			open := func(context.Context, string) (Publisher, error) { return nowhere{}, nil }
-			p, err := New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, nil, open, zap.NewNop(), prometheus.NewRegistry())
+			p, err := New(cfg, "ingest.", known, model.Topics{Namespace: namespace}, nil, open, zap.NewNop(), prometheus.NewRegistry())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -116,8 +117,9 @@ func BenchmarkHandler(b *testing.B) {
 	}
 }
 
-// BenchmarkIngest is all of it: senders over keep-alive connections, the server, and a real Pulsar with four partitions. The processors' time is that of
-// senders and server; the senders are as cheap as can be, and make their requests before.
+// BenchmarkIngest is all of it: senders over keep-alive connections, the server, and a real Pulsar
+// with four partitions. The processors' time is that of senders and server; the senders are as
+// cheap as can be, and make their requests before.
 func BenchmarkIngest(b *testing.B) {
 	srv := stack.Pulsar(b)
 	for _, test := range []struct {
@@ -126,7 +128,7 @@ func BenchmarkIngest(b *testing.B) {
 	}{{"single, 256 connections", 256, 1}, {"batches of 100, 16 connections", 16, 100}} {
 		b.Run(test.name, func(b *testing.B) {
 			ns := srv.Namespace(b)
-			topic := registry.Topics{Namespace: ns}.Events("orders")
+			topic := model.Topics{Namespace: ns}.Events("orders")
 			path := "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + "/partitions"
 			if err := srv.Admin(b.Context(), http.MethodPut, path, 4, nil); err != nil {
 				b.Fatal(err)

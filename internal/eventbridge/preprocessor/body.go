@@ -13,21 +13,23 @@ import (
 	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
 const (
-	// keepBody is the largest buffer that is kept for another request.
+	// keepBody bounds a buffer that is kept for another request.
 	keepBody = 64 << 10
-	// freeRatio is up to where Limits.Ratio is not asked for: a few equal bytes become many.
+	// freeRatio is the size up to which Limits.Ratio does not count: a few equal bytes become many.
 	freeRatio = 64 << 10
-	// What a decoder takes for itself. A zstd frame of a larger window is refused.
+	// These are what a decoder takes for itself. A zstd frame with a larger window is refused.
 	inflateBytes = 64 << 10
 	zstdWindow   = 2 << 20
 	zstdBytes    = zstdWindow + 512<<10
 )
 
-// codings are the content codings that are taken, for Accept-Encoding (RFC 7694).
+// codings are the content codings that are accepted, for Accept-Encoding (RFC 7694).
 const codings = "gzip, deflate, zstd"
 
 // codingOf returns the content coding of a request, empty for none.
@@ -44,7 +46,7 @@ func codingOf(h http.Header) (string, error) {
 		coding = "gzip"
 	case "gzip", "deflate", "zstd":
 	default:
-		return "", unsupported("content_encoding", "Content-Encoding must be one of %s, got %q", codings, door.Cut(values[0], 64))
+		return "", unsupported("content_encoding", "Content-Encoding must be one of %s, got %q", codings, truncate.Text(values[0], 64))
 	}
 	if len(values) > 1 {
 		return "", unsupported("content_encoding", "a body can be encoded once")
@@ -52,12 +54,12 @@ func codingOf(h http.Header) (string, error) {
 	return coding, nil
 }
 
-// decoders keeps the decoders of bodies for the next one.
+// decoders keeps decoders for the next bodies.
 type decoders struct{ gzip, zlib, zstd sync.Pool }
 
-// decode appends what a body decodes to to dst[:0], within the limits. Memory is reserved before it is taken: what the decoder needs, and what it yields as
-// it comes.
-func (d *decoders) decode(body, dst []byte, coding string, held *door.Hold, l Limits) ([]byte, error) {
+// decode appends the decoded body to dst[:0], within the limits. It reserves memory before it uses
+// it: what the decoder needs, and what the decoder yields, as it comes.
+func (d *decoders) decode(body, dst []byte, coding string, held *admission.Hold, l Limits) ([]byte, error) {
 	working := int64(inflateBytes)
 	if coding == "zstd" {
 		working = zstdBytes
@@ -74,7 +76,7 @@ func (d *decoders) decode(body, dst []byte, coding string, held *door.Hold, l Li
 	defer release()
 	limit := min(int64(l.DecodedBytes), max(freeRatio, int64(l.Ratio)*int64(len(body))))
 	if dst, err = readAll(from, dst, held, limit); err != nil {
-		refused := (*door.Refusal)(nil)
+		refused := (*refusal.Error)(nil)
 		if errors.As(err, &refused) {
 			return dst, err
 		}
@@ -87,15 +89,15 @@ func (d *decoders) decode(body, dst []byte, coding string, held *door.Hold, l Li
 }
 
 // readAll reads to the end. It refuses more than limit bytes.
-func readAll(from io.Reader, dst []byte, held *door.Hold, limit int64) ([]byte, error) {
+func readAll(from io.Reader, dst []byte, held *admission.Hold, limit int64) ([]byte, error) {
 	const least = 8 << 10
 	dst = dst[:0]
 	for reserved := int64(0); ; {
 		if int64(len(dst)) == reserved {
 			if reserved > limit {
-				return dst, door.TooLarge("decoded_bytes", "the body decodes to more than %d bytes", limit)
+				return dst, refusal.TooLarge("decoded_bytes", "the body decodes to more than %d bytes", limit)
 			}
-			grown := min(max(2*reserved, least), limit+1) // one to see the end
+			grown := min(max(2*reserved, least), limit+1) // one more byte, to see the end
 			if err := held.Grow(grown - reserved); err != nil {
 				return dst, err
 			}
@@ -106,7 +108,7 @@ func readAll(from io.Reader, dst []byte, held *door.Hold, limit int64) ([]byte, 
 		dst = dst[:len(dst)+n]
 		if err == io.EOF {
 			if int64(len(dst)) > limit {
-				return dst, door.TooLarge("decoded_bytes", "the body decodes to more than %d bytes", limit)
+				return dst, refusal.TooLarge("decoded_bytes", "the body decodes to more than %d bytes", limit)
 			}
 			return dst, nil
 		}
@@ -118,12 +120,12 @@ func readAll(from io.Reader, dst []byte, held *door.Hold, limit int64) ([]byte, 
 
 func badCoding(coding string, err error) error {
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
-		return door.TooLarge("decoded_bytes", "the body needs a window of more than %d bytes to be decoded", zstdWindow)
+		return refusal.TooLarge("decoded_bytes", "the body needs a window of more than %d bytes to be decoded", zstdWindow)
 	}
-	return door.Invalid("content_encoding", "the body is not valid %s: %s", coding, door.Cut(err.Error(), door.MaxReason))
+	return refusal.Invalid("content_encoding", "the body is not valid %s: %s", coding, truncate.Text(err.Error(), refusal.MaxReason))
 }
 
-// open returns what decodes src, and what gives the decoder back.
+// open returns a reader that decodes src, and a function that releases the decoder.
 func (d *decoders) open(coding string, src io.Reader) (from io.Reader, release func(), err error) {
 	switch coding {
 	case "gzip":
@@ -152,7 +154,7 @@ func (d *decoders) open(coding string, src io.Reader) (from io.Reader, release f
 		}
 	}
 	return r, func() {
-		_ = r.Reset(nil) // it lets go of the body
+		_ = r.Reset(nil) // it forgets the body
 		d.zstd.Put(r)
 	}, r.Reset(src)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,16 +19,14 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
-
-	"net/http/httptest"
 )
 
 // onPulsar is a preprocessor on a real Pulsar.
@@ -47,12 +46,12 @@ func newOnPulsar(t testing.TB, log *zap.Logger, pulsar messaging.Config, namespa
 		return client.Publisher(ctx, topic, cfg.Profile)
 	}
 	known := registrytest.NewStore(registrytest.Snapshot(t, 1, buses(), nil))
-	p.Preprocessor, err = New(cfg, "ingest.", known, registry.Topics{Namespace: namespace}, nil, open, log, prometheus.NewRegistry())
+	p.Preprocessor, err = New(cfg, "ingest.", known, model.Topics{Namespace: namespace}, nil, open, log, prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	p.Routes(router)
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = door.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, p.ConnState, router)
+	server.Config = httpserver.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, p.ConnState, router)
 	server.Start()
 	p.url, p.addr = server.URL, server.Listener.Addr().String()
 	t.Cleanup(func() {
@@ -71,7 +70,7 @@ func (p *onPulsar) stored(t testing.TB, bus string) map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	r, err := p.client.Reader(ctx, messaging.ReaderConfig{Topic: p.outlets.topics.Events(bus)})
+	r, err := p.client.Reader(ctx, messaging.ReaderConfig{Topic: p.busTopics.topics.Events(bus)})
 	require.NoError(t, err)
 	copies := map[string]int{}
 	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
@@ -87,8 +86,9 @@ func (p *onPulsar) stored(t testing.TB, bus string) map[string]int {
 	return copies
 }
 
-// TestWhatIsAcceptedIsStored: through cuts of the line, a restart of the broker, senders that hang up, slow ones, and ones that send nonsense. Each
-// event that was answered 202 is on the topic, none that was refused is, and the quota was charged for what is stored only.
+// TestWhatIsAcceptedIsStored: through cuts of the line, a restart of the broker, senders that hang
+// up, slow ones, and ones that send nonsense. Each event that was answered 202 is on the topic,
+// none that was refused is, and the quota was charged for what is stored only.
 func TestWhatIsAcceptedIsStored(t *testing.T) {
 	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	cfg := DefaultConfig()
@@ -206,7 +206,8 @@ func TestWhatIsAcceptedIsStored(t *testing.T) {
 	t.Logf("%d accepted, answers 202: %d, 400: %d, 422: %d, 503: %d", len(accepted), answers[202].Load(), answers[400].Load(), answers[422].Load(), answers[503].Load())
 }
 
-// TestAFloodIsRefusedNotQueued: more than fits is answered 503 at once, memory stays within its bound, and what is accepted is stored.
+// TestAFloodIsRefusedNotQueued: more than fits is answered 503 at once, memory stays within its
+// bound, and what is accepted is stored.
 func TestAFloodIsRefusedNotQueued(t *testing.T) {
 	srv := stack.Pulsar(t)
 	cfg := DefaultConfig()

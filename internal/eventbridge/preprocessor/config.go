@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // Config is the section of the configuration about ingestion.
 type Config struct {
-	// Tenants may write, each to its buses. Default: none, and then everybody who reaches the server may write to every bus.
+	// Tenants may write, each to its buses. Default: none, and then everyone who reaches the server
+	// may write to every bus.
 	Tenants []TenantConfig `yaml:"tenants"`
-	// RequestTimeout is how long a request may wait for the broker's acknowledgements before it is answered 503, half of it for a topic that is not open
-	// yet. Default 10s.
+	// RequestTimeout is how long a request may wait for the broker's acknowledgements before it is
+	// answered with 503. It may wait half of that for its topic to open. Default 10s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
-	// Limits bound what one request, and all of them together, may cost.
+	// Limits bound what one request, and all requests together, may cost.
 	Limits Limits `yaml:"limits"`
 	// Profile is how events are published. Default: the library's "business".
 	Profile messaging.Profile `yaml:"profile"`
@@ -26,25 +27,31 @@ type Config struct {
 
 // Limits bound requests.
 type Limits struct {
-	// BodyBytes and DecodedBytes bound a body as it is sent, and once it is decompressed. Past them: 413. Defaults 4MiB and 8MiB.
+	// BodyBytes and DecodedBytes bound a body as it is sent, and after it is decompressed. Beyond:
+	// 413. Defaults 4MiB and 8MiB.
 	BodyBytes    config.Bytes `yaml:"body_bytes"`
 	DecodedBytes config.Bytes `yaml:"decoded_bytes"`
-	// Ratio bounds how much larger than it was sent a body may become, above 64KiB. Past it: 413. Default 100.
+	// Ratio bounds how many times larger decompression may make a body, above 64KiB. Beyond: 413.
+	// Default 100.
 	Ratio int `yaml:"ratio"`
-	// BatchEvents bounds the events of a batch. Past it: 413. At most 2000. Default 1000.
+	// BatchEvents bounds the events of a batch. Beyond: 413. At most 2000. Default 1000.
 	BatchEvents int `yaml:"batch_events"`
-	// InFlightBytes bounds what all requests hold in memory until their events are acknowledged: bodies, compressed and decoded, events and what reading
-	// them takes. Past it: 503, or 413 for a request that alone takes more. Default 64MiB.
+	// InFlightBytes bounds what all requests hold in memory until their events are acknowledged:
+	// bodies, compressed and decoded, events, and what reading them takes. Beyond: 503, or 413 for
+	// a request that takes more by itself. Default 64MiB.
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
-	// InFlightShare is how much of InFlightBytes one tenant's requests may hold, from 0 to 1. One request alone may hold all of it. Default 0.75, or 1
-	// where there are no tenants.
+	// InFlightShare is the part of InFlightBytes that the requests of one tenant may hold, from 0
+	// to 1. A tenant's only request may hold all of it. Default 0.75, or 1 if there are no tenants.
 	InFlightShare float64 `yaml:"in_flight_share"`
-	// ReadTimeout bounds the reading of a request with its body. Past it: 503 and the connection is closed. Default 10s.
+	// ReadTimeout bounds the reading of a request with its body. Beyond: 503, and the connection is
+	// closed. Default 10s.
 	ReadTimeout time.Duration `yaml:"read_timeout"`
-	// Connections bounds the senders' open connections, each of which may take 300 KiB for headers before anybody is known. Past it new ones wait until
-	// others are closed. 0: no bound. Default 1024.
+	// Connections bounds the open connections of senders, each of which may take 300 KiB for
+	// headers before the sender is authenticated. Further ones wait until others are closed. 0: no
+	// bound. Default 1024.
 	Connections int `yaml:"connections"`
-	// Hops bounds how often an event may have passed Eventbridge before, by the header Aviary-Hops. Past it: 508. Default 10.
+	// Hops bounds how often an event may have passed Eventbridge before, by the header Aviary-Hops.
+	// Beyond: 508. Default 10.
 	Hops int `yaml:"hops"`
 }
 
@@ -67,7 +74,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// mostBatched is the largest batch of a publisher: the engine's position of an event has 11 bits for its place in one.
+// mostBatched bounds the batches of a publisher: the engine's position of an event has 11 bits for
+// its index in a batch.
 const mostBatched = 2000
 
 // Validate returns every fault of the section's own keys.
@@ -82,7 +90,7 @@ func (c Config) Validate() error {
 	if c.Profile.Routing != messaging.RouteKeyHash {
 		errs = append(errs, config.Fault("profile.routing", "must be key_hash, got %q", c.Profile.Routing))
 	}
-	if c.Profile.Admission != messaging.Block { // or an event could overtake one of its key that found no room
+	if c.Profile.Admission != messaging.Block { // otherwise a later event of its key could overtake one that found no room
 		errs = append(errs, config.Fault("profile.admission", "must be block, got %q", c.Profile.Admission))
 	}
 	if c.Profile.Ownership != messaging.SharedOwnership {
@@ -127,18 +135,20 @@ func (l Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// least is what the largest request takes: its body as it is sent and decoded, the events with their texts, and what reading them takes.
+// least is what the largest request takes: its body as it is sent and decoded, its events with
+// their texts, and what reading them takes.
 func (l Limits) least() config.Bytes { return l.BodyBytes + 4*l.DecodedBytes + 4*config.MiB }
 
-// Quota bounds what a tenant may have stored by each instance. Past it: 429. What is refused or cannot be stored is not counted.
+// Quota bounds what a tenant may store through each instance. Beyond: 429. Events that are refused
+// or cannot be stored do not count.
 type Quota struct {
-	// EventsPerSecond. 0: no bound.
+	// EventsPerSecond bounds events per second. 0: no bound.
 	EventsPerSecond float64 `yaml:"events_per_second"`
-	// EventsBurst is how many events may come at once. 0: those of ten seconds.
+	// EventsBurst is how many events may come at once. 0: the events of ten seconds.
 	EventsBurst int `yaml:"events_burst"`
-	// BytesPerSecond of events as JSON. 0: no bound.
+	// BytesPerSecond bounds the bytes of events as JSON per second. 0: no bound.
 	BytesPerSecond config.Bytes `yaml:"bytes_per_second"`
-	// BytesBurst is how many bytes may come at once. 0: those of ten seconds.
+	// BytesBurst is how many bytes may come at once. 0: the bytes of ten seconds.
 	BytesBurst config.Bytes `yaml:"bytes_burst"`
 }
 
@@ -160,15 +170,15 @@ func (q Quota) Validate() error {
 	return errors.Join(errs...)
 }
 
-// bucketOf is nil for no bound.
-func bucketOf(rate float64, burst int64, now time.Time) *door.Bucket {
+// bucketOf returns nil if there is no bound.
+func bucketOf(rate float64, burst int64, now time.Time) *admission.Bucket {
 	if rate == 0 {
 		return nil
 	}
-	return door.NewBucket(rate, burstOf(rate, burst), now)
+	return admission.NewBucket(rate, burstOf(rate, burst), now)
 }
 
-// burstOf is the burst, by default what comes in ten seconds.
+// burstOf returns the burst, by default what comes in ten seconds.
 func burstOf(rate float64, burst int64) int {
 	if burst == 0 {
 		burst = int64(min(math.Ceil(10*rate), math.MaxInt32))

@@ -11,10 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
 // form is how a request carries events.
@@ -28,15 +31,15 @@ const (
 )
 
 func unsupported(reason, format string, args ...any) error {
-	return &door.Refusal{Status: http.StatusUnsupportedMediaType, Reason: reason, Text: fmt.Sprintf(format, args...)}
+	return &refusal.Error{Status: http.StatusUnsupportedMediaType, Reason: reason, Text: fmt.Sprintf(format, args...)}
 }
 
-func unprocessable(reason, format string, args ...any) *door.Refusal {
-	return &door.Refusal{Status: http.StatusUnprocessableEntity, Reason: reason, Text: fmt.Sprintf(format, args...)}
+func unprocessable(reason, format string, args ...any) *refusal.Error {
+	return &refusal.Error{Status: http.StatusUnprocessableEntity, Reason: reason, Text: fmt.Sprintf(format, args...)}
 }
 
-// formOf tells how a request carries events (HTTP protocol binding 1.0.2, section 3).
-func formOf(h http.Header, bus *registry.Bus) (form, error) {
+// formOf says how a request carries events (HTTP protocol binding 1.0.2, section 3).
+func formOf(h http.Header, bus *model.Bus) (form, error) {
 	text := ""
 	switch values := h["Content-Type"]; len(values) {
 	case 0:
@@ -60,7 +63,7 @@ func formOf(h http.Header, bus *registry.Bus) (form, error) {
 	}
 	if strings.HasPrefix(media, "application/cloudevents") {
 		if charset := parameters["charset"]; err != nil || !event.IsUTF8(charset) {
-			return 0, unsupported("content_type", "Content-Type must be in UTF-8, got %q", door.Cut(text, 100))
+			return 0, unsupported("content_type", "Content-Type must be in UTF-8, got %q", truncate.Text(text, 100))
 		}
 		switch media {
 		case event.MediaType:
@@ -68,7 +71,7 @@ func formOf(h http.Header, bus *registry.Bus) (form, error) {
 		case event.BatchMediaType:
 			return batched, nil
 		}
-		return 0, unsupported("content_type", "events in %q are not taken: send %s or %s", door.Cut(media, 100), event.MediaType, event.BatchMediaType)
+		return 0, unsupported("content_type", "events in %q are not taken: send %s or %s", truncate.Text(media, 100), event.MediaType, event.BatchMediaType)
 	}
 	if event.IsBinary(h) {
 		return binary, nil
@@ -77,7 +80,7 @@ func formOf(h http.Header, bus *registry.Bus) (form, error) {
 		return 0, unsupported("content_type", "Content-Type must be %s or %s, or the headers ce-id, ce-source, ce-type and ce-specversion must be there", event.MediaType, event.BatchMediaType)
 	}
 	if charset := parameters["charset"]; !event.IsUTF8(charset) {
-		return 0, unsupported("content_type", "JSON must be in UTF-8, got %q", door.Cut(text, 100))
+		return 0, unsupported("content_type", "JSON must be in UTF-8, got %q", truncate.Text(text, 100))
 	}
 	if bus.Mapping == nil {
 		return 0, unsupported("no_mapping", "the bus has no mapping for plain JSON: send %s, or the headers ce-id, ce-source, ce-type and ce-specversion", event.MediaType)
@@ -95,17 +98,17 @@ func hopsOf(h http.Header, most int) (hops int, err error) {
 	}
 	n, err := strconv.ParseUint(values[0], 10, 31)
 	if err != nil || len(values) > 1 {
-		return 0, door.Invalid("hops", "%s must be one number", hopsHeader)
+		return 0, refusal.Invalid("hops", "%s must be one number", hopsHeader)
 	}
 	if n > uint64(most) {
-		return 0, &door.Refusal{Status: http.StatusLoopDetected, Reason: "hops", Text: fmt.Sprintf("the event has passed Eventbridge %d times, at most %d are allowed: two buses may feed each other", n, most)}
+		return 0, &refusal.Error{Status: http.StatusLoopDetected, Reason: "hops", Text: fmt.Sprintf("the event has passed Eventbridge %d times, at most %d are allowed: two buses may feed each other", n, most)}
 	}
 	return int(n), nil
 }
 
-// definition is what a bus' definition says about its events, made ready.
+// definition is the compiled definition of a bus: its schemas and its mapping.
 type definition struct {
-	bus  *registry.Bus
+	bus  *model.Bus
 	once sync.Once
 
 	schemas map[string]*schema.Schema
@@ -113,7 +116,7 @@ type definition struct {
 	err     error
 }
 
-// ready makes the definition ready, once.
+// ready compiles the definition, once.
 func (d *definition) ready() error {
 	d.once.Do(func() {
 		d.schemas = make(map[string]*schema.Schema, len(d.bus.Schemas))
@@ -130,7 +133,7 @@ func (d *definition) ready() error {
 	return d.err
 }
 
-func mappingOf(m *registry.Mapping) (*event.Mapping, error) {
+func mappingOf(m *model.Mapping) (*event.Mapping, error) {
 	made := new(event.Mapping)
 	for _, field := range [...]struct {
 		name, text string
@@ -150,7 +153,7 @@ func mappingOf(m *registry.Mapping) (*event.Mapping, error) {
 // definitions keeps the definitions of buses, each until the bus changes.
 type definitions struct{ known sync.Map } // *definition by the bus' name
 
-func (d *definitions) of(bus *registry.Bus) *definition {
+func (d *definitions) of(bus *model.Bus) *definition {
 	if v, known := d.known.Load(bus.Name); known {
 		if ready, ok := v.(*definition); ok && ready.bus.Revision == bus.Revision {
 			return ready
@@ -161,7 +164,7 @@ func (d *definitions) of(bus *registry.Bus) *definition {
 	return fresh
 }
 
-// sweep forgets buses that are gone.
+// sweep removes deleted buses.
 func (d *definitions) sweep(now *registry.Snapshot) {
 	d.known.Range(func(name, _ any) bool {
 		if text, ok := name.(string); ok && now.Bus(text) == nil {
@@ -171,25 +174,26 @@ func (d *definitions) sweep(now *registry.Snapshot) {
 	})
 }
 
-// reading is one body that is read into events.
-type reading struct {
+// eventReader reads one body into events.
+type eventReader struct {
 	form  form
 	head  http.Header
 	def   *definition
-	held  *door.Hold
+	held  *admission.Hold
 	most  int // events of a batch
-	spare int // bytes that are reserved and not taken yet
-	// working is the most that is reserved for the check against a schema: valid data is not refused for good because invalid data might take more.
+	spare int // bytes that are reserved and not used yet
+	// working is the most that is reserved for the check against a schema: valid data is not
+	// refused for good because invalid data might take more.
 	working int64
-	steps   int // that are left for checks against schemas
-	// ctx is the request's, wait how long it may wait for its turn to be checked.
+	steps   int // steps that are left for checks against schemas
+	// ctx is the context of the request, wait how long it may wait until a check can begin.
 	ctx  context.Context
 	wait time.Duration
 	one  [1]event.Entry
 }
 
-// reserve is event.Options.Reserve. Reserving more at a time spares the lock.
-func (r *reading) reserve(n int) error {
+// reserve is event.Options.Reserve. It reserves more at a time, to take the lock less often.
+func (r *eventReader) reserve(n int) error {
 	if r.spare < n {
 		more := max(n-r.spare, 16<<10)
 		if err := r.held.Grow(int64(more)); err != nil {
@@ -201,15 +205,16 @@ func (r *reading) reserve(n int) error {
 	return nil
 }
 
-// mostSteps bounds the checks of all events of a request.
+// mostSteps bounds the steps of all checks of a request.
 const mostSteps = 3 * schema.MostSteps
 
-// read returns the events of a body, or why each is none. An error is about all of it.
-func (r *reading) read(p *event.Parser, body []byte) ([]event.Entry, error) {
+// read returns the events of a body, or why an entry is not an event. An error is about the whole
+// body.
+func (r *eventReader) read(p *event.Parser, body []byte) ([]event.Entry, error) {
 	if err := r.reserve(event.ScratchBytes(len(body)) + 2*len(body)); err != nil {
 		return nil, err
 	}
-	r.spare += 2 * len(body) // which events of this body are most likely to take
+	r.spare += 2 * len(body) // the events of this body most likely take that much
 	o := event.Options{MaxBytes: r.def.bus.MaxEventBytes, Reserve: r.reserve, Trace: event.TraceOf(r.head)}
 	var entries []event.Entry
 	var err error
@@ -238,7 +243,7 @@ func (r *reading) read(p *event.Parser, body []byte) ([]event.Entry, error) {
 			continue
 		}
 		if r.steps < schema.MostSteps {
-			return nil, door.TooLarge("batch_too_large", "checking the events against the bus' schemas takes too long: send fewer of them at once")
+			return nil, refusal.TooLarge("batch_too_large", "checking the events against the bus' schemas takes too long: send fewer of them at once")
 		}
 		entries[i].Err = r.check(entries[i].Event)
 	}
@@ -248,8 +253,8 @@ func (r *reading) read(p *event.Parser, body []byte) ([]event.Entry, error) {
 	return entries, nil
 }
 
-// check holds an event against the schema of its type.
-func (r *reading) check(e event.Event) error {
+// check checks an event against the schema of its type.
+func (r *eventReader) check(e event.Event) error {
 	rules := r.def.schemas[e.Type]
 	if rules == nil {
 		return nil
@@ -267,18 +272,18 @@ func (r *reading) check(e event.Event) error {
 	defer cancel()
 	switch err := rules.Check(ctx, data, &r.steps); {
 	case errors.Is(err, context.DeadlineExceeded):
-		return door.Unavailable("schema_busy", door.RetryBusy, "too many events are being checked against the schema of this type")
+		return refusal.Unavailable("schema_busy", refusal.RetryBusy, "too many events are being checked against the schema of this type")
 	case errors.Is(err, context.Canceled):
-		return door.ErrDisconnected
+		return refusal.ErrDisconnected
 	case errors.Is(err, schema.ErrTooMuchWork):
 		return unprocessable("schema", "data cannot be checked against the schema of its type: %s", err)
 	case err != nil:
-		return unprocessable("schema", "data is not as the schema of its type has it: %s", err)
+		return unprocessable("schema", "data does not match the schema of its type: %s", err)
 	}
 	return nil
 }
 
-// refusalOf gives what is no event its status.
+// refusalOf returns the refusal, with its status, for the error of what is not an event.
 func refusalOf(err error) error {
 	fault := (*event.Error)(nil)
 	if !errors.As(err, &fault) {
@@ -291,5 +296,5 @@ func refusalOf(err error) error {
 	case event.BadMapping:
 		status = http.StatusUnprocessableEntity
 	}
-	return &door.Refusal{Status: status, Reason: string(fault.Reason), Text: fault.Error()}
+	return &refusal.Error{Status: status, Reason: string(fault.Reason), Text: fault.Error()}
 }

@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -20,18 +21,18 @@ const (
 	tenantProperty = "tenant"
 )
 
-// flight is the events of one request on their way to the broker. It outlives its request: what the publisher has taken is stored or not, whether its
-// sender still waits or not.
+// flight is the events of one request that are in flight to the broker. It may outlive its request:
+// the publisher stores its events even if the sender has closed the connection.
 type flight struct {
-	p       *Preprocessor
-	outlet  *outlet
-	tenant  *tenant
-	hold    *door.Hold
-	records []messaging.Record
-	slots   []slot
-	left    atomic.Int64
-	done    chan struct{} // closed when every outcome is known
-	one     struct {      // records and slots of a single event
+	p        *Preprocessor
+	busTopic *busTopic
+	tenant   *tenant
+	hold     *admission.Hold
+	records  []messaging.Record
+	slots    []slot
+	left     atomic.Int64
+	done     chan struct{} // closed when every outcome is known
+	one      struct {      // records and slots of a single event
 		records [1]messaging.Record
 		slots   [1]slot
 	}
@@ -48,15 +49,16 @@ const (
 	pending  = iota
 	stored   // the broker has acknowledged it
 	unstored // it may be stored or not
-	oversize // the broker does not take it
+	oversize // the broker does not accept it
 )
 
-// eventOverhead is what an event takes on its way besides its JSON and its attributes' texts.
+// eventOverhead is what an event takes in flight, in addition to its JSON and its attributes'
+// texts.
 const eventOverhead = 1 << 10
 
-// newFlight is of those entries that are events, which are as many as events says.
-func newFlight(p *Preprocessor, l *outlet, from *tenant, entries []event.Entry, events, hops int) *flight {
-	f := &flight{p: p, outlet: l, tenant: from, done: make(chan struct{})}
+// newFlight makes a flight of those entries that are events. events is their number.
+func newFlight(p *Preprocessor, t *busTopic, from *tenant, entries []event.Entry, events, hops int) *flight {
+	f := &flight{p: p, busTopic: t, tenant: from, done: make(chan struct{})}
 	if f.records, f.slots = f.one.records[:], f.one.slots[:]; events > 1 {
 		f.records, f.slots = make([]messaging.Record, events), make([]slot, events)
 	}
@@ -70,7 +72,7 @@ func newFlight(p *Preprocessor, l *outlet, from *tenant, entries []event.Entry, 
 		e := &entries[i].Event
 		f.slots[next].flight = f
 		f.records[next] = messaging.Record{Key: keyOf(e), Payload: e.JSON, Properties: properties}
-		if e.Time.UnixMilli() > 0 { // before 1970 a message has none
+		if e.Time.UnixMilli() > 0 { // a message cannot have a time before 1970
 			f.records[next].EventTime = e.Time
 		}
 		next++
@@ -78,7 +80,8 @@ func newFlight(p *Preprocessor, l *outlet, from *tenant, entries []event.Entry, 
 	return f
 }
 
-// keyOf is the message's key: copies of one event, and events of one partitionkey, meet in one partition.
+// keyOf returns the message's key. Copies of one event, and events of one partitionkey, go to one
+// partition.
 func keyOf(e *event.Event) string {
 	if e.PartitionKey != "" {
 		return e.PartitionKey
@@ -86,7 +89,7 @@ func keyOf(e *event.Event) string {
 	return e.Source + "\n" + e.ID
 }
 
-// propertiesOf are those of all messages of a request, which share them; nil for none.
+// propertiesOf returns the properties that all messages of a request share; nil if there are none.
 func propertiesOf(from *tenant, hops int) map[string]string {
 	if hops == 0 {
 		if from == nil {
@@ -104,12 +107,12 @@ func propertiesOf(from *tenant, hops int) map[string]string {
 // start hands all events to the publisher. It returns when they are in its queue, or ctx has ended.
 func (f *flight) start(ctx context.Context) {
 	for i := range f.records {
-		f.outlet.publisher.PublishAsync(ctx, &f.records[i], f.slots[i].settle)
+		f.busTopic.publisher.PublishAsync(ctx, &f.records[i], f.slots[i].complete)
 	}
 }
 
 // wait waits for the outcomes, at most until ctx ends.
-func (f *flight) wait(ctx *patience) {
+func (f *flight) wait(ctx *deadlineContext) {
 	timer, kept := f.p.timers.Get().(*time.Timer)
 	if left := time.Until(ctx.until); kept {
 		timer.Reset(left)
@@ -119,30 +122,30 @@ func (f *flight) wait(ctx *patience) {
 	select {
 	case <-f.done:
 	case <-timer.C:
-		f.outlet.noteLate()
+		f.busTopic.suspended.NoteLate()
 	case <-ctx.Context.Done():
 	}
 	timer.Stop()
 	f.p.timers.Put(timer)
 }
 
-// patience is a request's context that ends at a time, too. Most requests wait for acknowledgements only, see wait: a timer is taken when somebody waits
-// for Done.
-type patience struct {
+// deadlineContext is a request's context with a deadline. Most requests wait only for
+// acknowledgements, see wait. So it starts a timer only when Done is called.
+type deadlineContext struct {
 	context.Context // the request's
 
 	until time.Time
 
 	mu     sync.Mutex
-	timed  context.Context // nil until somebody waits
+	timed  context.Context // nil until Done is called
 	cancel context.CancelFunc
 }
 
-// Deadline is that of the request's wait.
-func (p *patience) Deadline() (time.Time, bool) { return p.until, true }
+// Deadline returns until when the request waits.
+func (p *deadlineContext) Deadline() (time.Time, bool) { return p.until, true }
 
-// Done takes a timer.
-func (p *patience) Done() <-chan struct{} {
+// Done starts a timer.
+func (p *deadlineContext) Done() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.timed == nil {
@@ -152,7 +155,7 @@ func (p *patience) Done() <-chan struct{} {
 }
 
 // Err is not nil once the context has ended.
-func (p *patience) Err() error {
+func (p *deadlineContext) Err() error {
 	if err := p.Context.Err(); err != nil {
 		return err
 	}
@@ -162,8 +165,8 @@ func (p *patience) Err() error {
 	return context.DeadlineExceeded
 }
 
-// end gives the timer back.
-func (p *patience) end() {
+// end stops the timer.
+func (p *deadlineContext) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cancel != nil {
@@ -171,15 +174,15 @@ func (p *patience) end() {
 	}
 }
 
-// settle is called with the outcome of an event, in the publisher's goroutine.
-func (s *slot) settle(_ messaging.MessageID, err error) {
+// complete records the outcome of an event. The publisher's goroutine calls it.
+func (s *slot) complete(_ messaging.MessageID, err error) {
 	state := uint32(stored)
 	switch {
 	case errors.Is(err, messaging.ErrTooLarge):
 		state = oversize
 	case err != nil:
 		state = unstored
-		s.flight.p.outlets.noteOutcome(s.flight.outlet, err)
+		s.flight.p.busTopics.noteOutcome(s.flight.busTopic, err)
 	}
 	s.state.Store(state)
 	if s.flight.left.Add(-1) == 0 {
@@ -187,7 +190,7 @@ func (s *slot) settle(_ messaging.MessageID, err error) {
 	}
 }
 
-// finish settles what the request was charged.
+// finish releases the bytes in flight, and gives back the quota for events that were not stored.
 func (f *flight) finish() {
 	events, bytes, written := 0, 0, 0
 	for i := range f.slots {
@@ -198,7 +201,7 @@ func (f *flight) finish() {
 			events, bytes = events+1, bytes+size
 		}
 	}
-	f.tenant.give(events, bytes)
+	f.tenant.refund(events, bytes)
 	m := f.p.metrics
 	m.events.accepted.Add(float64(len(f.slots) - events))
 	m.events.unstored.Add(float64(events))
@@ -207,15 +210,15 @@ func (f *flight) finish() {
 	close(f.done)
 }
 
-// refusal says what an event's outcome means for its sender, nil for a stored one.
-func (s *slot) refusal(timeout time.Duration) *door.Refusal {
+// refusal returns the refusal that follows from an event's outcome, nil for a stored event.
+func (s *slot) refusal(timeout time.Duration) *refusal.Error {
 	switch s.state.Load() {
 	case stored:
 		return nil
 	case oversize:
-		return &door.Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "broker_size", Text: "the event is larger than the broker accepts"}
+		return &refusal.Error{Status: http.StatusRequestEntityTooLarge, Reason: "broker_size", Text: "the event is larger than the broker accepts"}
 	case unstored:
-		return &door.Refusal{Status: http.StatusServiceUnavailable, Reason: "publish", RetryAfter: door.RetryAway, Text: "the event could not be stored, or only perhaps: send it again"}
+		return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "publish", RetryAfter: refusal.RetryUnavailable, Text: "the event was not stored, or it is not known whether it was: send it again"}
 	}
-	return &door.Refusal{Status: http.StatusServiceUnavailable, Reason: "timeout", RetryAfter: door.RetryAway, Text: "Pulsar did not acknowledge the event within " + timeout.String() + ": send it again"}
+	return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "timeout", RetryAfter: refusal.RetryUnavailable, Text: "Pulsar did not acknowledge the event within " + timeout.String() + ": send it again"}
 }

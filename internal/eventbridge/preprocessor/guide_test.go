@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -49,6 +49,6 @@ func TestExamplesOfTheGuide(t *testing.T) {
 		}
 	}
 	assert.Len(t, open.stored(orders), 4)
-	assert.Len(t, open.stored(registry.Topics{Namespace: namespace}.Events("plain")), 1)
+	assert.Len(t, open.stored(model.Topics{Namespace: namespace}.Events("plain")), 1)
 	assert.Len(t, signing.stored(orders), 1)
 }

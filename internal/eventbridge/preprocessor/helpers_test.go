@@ -22,10 +22,11 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -150,13 +151,14 @@ const (
 	orders    = "persistent://public/default/eventbridge-orders-events"
 )
 
-// buses are orders, which takes all; strict with a schema and small events; and plain with a mapping.
-func buses() []registry.Bus {
-	return []registry.Bus{
+// buses are orders, which takes all; strict with a schema and small events; and plain with a
+// mapping.
+func buses() []model.Bus {
+	return []model.Bus{
 		{Name: "orders"},
 		{Name: "strict", MaxEventBytes: 1 << 10, Schemas: map[string]json.RawMessage{
 			"order": json.RawMessage(`{"type":"object","required":["total"],"properties":{"total":{"type":"number","minimum":0},"name":{"type":"string","maxLength":5}}}`)}},
-		{Name: "plain", Mapping: &registry.Mapping{ID: "/id", Source: "=/shop", Type: "/kind"}},
+		{Name: "plain", Mapping: &model.Mapping{ID: "/id", Source: "=/shop", Type: "/kind"}},
 	}
 }
 
@@ -169,12 +171,12 @@ func newDouble(t testing.TB, change func(*Config)) *double {
 	require.Empty(t, config.Validate(cfg))
 	d := &double{broker: &broker{records: map[string][]messaging.Record{}}, store: registrytest.NewStore(registrytest.Snapshot(t, 1, buses(), nil))}
 	var err error
-	d.Preprocessor, err = New(cfg, "ingest.", d.store, registry.Topics{Namespace: namespace}, nil, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
+	d.Preprocessor, err = New(cfg, "ingest.", d.store, model.Topics{Namespace: namespace}, nil, d.broker.open, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	d.Routes(router)
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = door.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, d.ConnState, router)
+	server.Config = httpserver.NewServer(cfg.Limits.ReadTimeout, cfg.RequestTimeout, d.ConnState, router)
 	server.Start()
 	d.server = server.Config
 	d.url, d.addr = server.URL, server.Listener.Addr().String()
@@ -228,7 +230,7 @@ func readReply(t testing.TB, resp *http.Response) reply {
 		assert.Equal(t, "application/json", resp.Header.Get("Content-Type"))
 		return r
 	}
-	require.Equal(t, door.ProblemMediaType, resp.Header.Get("Content-Type"), r.body)
+	require.Equal(t, refusal.ProblemMediaType, resp.Header.Get("Content-Type"), r.body)
 	require.NoError(t, json.Unmarshal(text, &r.problem), r.body)
 	assert.Equal(t, resp.StatusCode, r.problem.Status)
 	assert.Equal(t, http.StatusText(resp.StatusCode), r.problem.Title)

@@ -16,21 +16,23 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 )
 
-// JWTConfig says which JSON Web Tokens (RFC 7519) are a tenant's.
+// JWTConfig says which JSON Web Tokens (RFC 7519) belong to a tenant.
 type JWTConfig struct {
-	// KeyFile has the public keys, in PEM or as a JSON Web Key Set (RFC 7517): RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519. The kind of a
-	// key fixes the algorithm: RS256 or PS256, ES256, ES384, ES512, EdDSA. Of a set, keys of other kinds are ignored. The file is read again every ten
-	// seconds.
+	// KeyFile has the public keys, in PEM or as a JSON Web Key Set (RFC 7517): RSA of at least 2048
+	// bits, P-256, P-384, P-521 or Ed25519. The kind of a key fixes the algorithm: RS256 or PS256,
+	// ES256, ES384, ES512, EdDSA. Of a set, keys of other kinds are ignored. The file is read again
+	// every ten seconds.
 	KeyFile string `yaml:"key_file"`
 	// Issuer and Audience are what the claims iss and aud must have. Required.
 	Issuer   string `yaml:"issuer"`
 	Audience string `yaml:"audience"`
 	// Subject is what the claim sub must be. Default: any.
 	Subject string `yaml:"subject"`
-	// Leeway is how far the clocks may differ for exp and nbf. A token without exp is refused. Default 0.
+	// Leeway is how far the clocks may differ for exp and nbf. A token without exp is refused.
+	// Default 0.
 	Leeway time.Duration `yaml:"leeway"`
 }
 
@@ -48,7 +50,7 @@ func (c JWTConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// maxToken is the longest token that is looked at.
+// maxToken bounds the length of a token.
 const maxToken = 8 << 10
 
 // jwtKeys checks the tokens of one tenant.
@@ -56,13 +58,13 @@ type jwtKeys struct {
 	log    *zap.Logger
 	tenant string
 	cfg    JWTConfig
-	key    string // of the configuration
+	key    string // the key in the configuration
 	parser *jwt.Parser
 	known  atomic.Pointer[[]publicKey]
-	again  door.Reread
+	again  bearer.FileRefresh
 }
 
-// publicKey is a key, its name and the algorithms that it is good for.
+// publicKey is a key, its ID and the algorithms that it may be used with.
 type publicKey struct {
 	id         string // empty for none
 	algorithms []string
@@ -78,7 +80,7 @@ func newJWTKeys(log *zap.Logger, tenant string, c JWTConfig, key string) (*jwtKe
 		options = append(options, jwt.WithSubject(c.Subject))
 	}
 	k := &jwtKeys{log: log, tenant: tenant, cfg: c, key: key, parser: jwt.NewParser(options...)}
-	k.again.Fresh()
+	k.again.MarkDone()
 	return k, k.read()
 }
 
@@ -92,15 +94,16 @@ func (k *jwtKeys) read() error {
 }
 
 func (k *jwtKeys) keys() []publicKey {
-	k.again.Read(func() {
+	k.again.Do(func() {
 		if err := k.read(); err != nil {
-			k.log.Warn("cannot read the keys of tokens again: those that were read before stay in force", zap.Error(err))
+			k.log.Warn("cannot read the keys of tokens again, the previous ones stay in use", zap.Error(err))
 		}
 	})
 	return *k.known.Load()
 }
 
-// byJWT returns the tenant of a token. Only where issuer and audience fit, as the token itself claims, a signature is computed.
+// byJWT returns the tenant of a token. It computes a signature only if issuer and audience fit,
+// which the token itself claims.
 func (s *senders) byJWT(text string) (tenant string, err error) {
 	refused := unauthorized("the token is not valid")
 	if len(text) > maxToken {
@@ -117,7 +120,7 @@ func (s *senders) byJWT(text string) (tenant string, err error) {
 		var claims jwt.RegisteredClaims
 		_, err := k.parser.ParseWithClaims(text, &claims, k.find)
 		if err == nil && (tenant == "" || k.cfg.Subject != "") {
-			tenant = k.tenant // one that names the subject comes before one that takes any
+			tenant = k.tenant // a tenant with that subject comes before one with any subject
 		}
 		if errors.Is(err, jwt.ErrTokenExpired) {
 			refused = unauthorized("the token has expired")
@@ -134,10 +137,11 @@ var (
 	errCritical = errors.New("the token has extensions that must be understood")
 )
 
-// mostKeys is how many keys without a name are tried.
+// mostKeys is how many keys without an ID are tried.
 const mostKeys = 4
 
-// find returns the keys that a token may be signed with: its kid's, or those without one; of the token's algorithm only.
+// find returns the keys that a token may be signed with: keys of its algorithm, with its kid if
+// both have one.
 func (k *jwtKeys) find(t *jwt.Token) (any, error) {
 	if _, critical := t.Header["crit"]; critical { // none is understood here (RFC 7515, section 4.1.11)
 		return nil, errCritical
@@ -160,7 +164,7 @@ func (k *jwtKeys) find(t *jwt.Token) (any, error) {
 	return set, nil
 }
 
-// newPublicKey fixes the algorithms by the kind of a key.
+// newPublicKey sets the algorithms by the kind of the key.
 func newPublicKey(id string, key crypto.PublicKey) (publicKey, error) {
 	p := publicKey{id: id, key: key}
 	switch k := key.(type) {

@@ -110,7 +110,8 @@ func readKeySet(text []byte) ([]publicKey, error) {
 		}
 		key, err := w.usable()
 		if err != nil {
-			// A set may have keys for others, and of kinds that come later: these are ignored (RFC 7517, section 5).
+			// A set may have keys for other uses, and keys of newer kinds: these are ignored (RFC
+			// 7517, section 5).
 			if unusable == nil {
 				unusable = fmt.Errorf("keys[%d]: %w", i, err)
 			}
@@ -124,7 +125,7 @@ func readKeySet(text []byte) ([]publicKey, error) {
 	return keys, nil
 }
 
-// usable returns the key with the algorithms that it is good for.
+// usable returns the key with the algorithms that it may be used with.
 func (w webKey) usable() (publicKey, error) {
 	key, err := w.public()
 	if err != nil {

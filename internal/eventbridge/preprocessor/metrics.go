@@ -9,7 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of ingestion. Labels are of small fixed sets: status codes and reasons, never anything that a sender chooses.
+// metrics are the metrics of ingestion. Labels have small fixed sets of values: status codes and
+// reasons, never anything that a sender chooses.
 type metrics struct {
 	requests         *prometheus.CounterVec // code
 	requestsAccepted prometheus.Counter     // requests of 202
@@ -32,7 +33,7 @@ func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "eventbridge_ingest_" + name, Help: help}, []string{label})
 	}
 	m := &metrics{
-		requests:     counters("requests_total", "Requests answered, by status code; 499 for senders that hung up.", "code"),
+		requests:     counters("requests_total", "Requests answered, by status code; 499 for senders that closed the connection.", "code"),
 		refused:      counters("requests_refused_total", "Requests not answered 202, by reason.", "reason"),
 		refusedEvent: counters("events_refused_total", "Events of batches that were refused, by reason.", "reason"),
 		requestTime: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -54,7 +55,7 @@ func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
 	m.bytes.received, m.bytes.decoded, m.bytes.published = bytes.WithLabelValues("received"), bytes.WithLabelValues("decoded"), bytes.WithLabelValues("published")
 	reg.MustRegister(m.requests, m.refused, m.refusedEvent, events, bytes, m.requestTime, m.inFlight, m.inFlightSize, m.connections, m.topics, limit)
 	m.requestsAccepted = m.requests.WithLabelValues(strconv.Itoa(http.StatusAccepted))
-	// Present from the start, so that rates and alerts see the first one.
+	// They are present from the start, so that rates and alerts see the first increase.
 	for _, code := range []int{400, 401, 403, 404, 413, 415, 422, 429, 503} {
 		m.requests.WithLabelValues(strconv.Itoa(code))
 	}
@@ -65,7 +66,7 @@ func newMetrics(reg prometheus.Registerer, limits Limits) *metrics {
 	return m
 }
 
-// reasons are those of refusals, as docs/eventbridge-parts/preprocessor.md lists them.
+// reasons returns the reasons of refusals, as docs/eventbridge-parts/preprocessor.md lists them.
 func reasons() []string {
 	return []string{
 		"not_json", "invalid_utf8", "duplicate_key", "too_deep", "too_many_values", "number_out_of_range", "not_an_object",
@@ -73,7 +74,7 @@ func reasons() []string {
 		"content_encoding", "hops", "unreadable_body", "unauthorized", "forbidden_bus", "unsigned_attributes", "unknown_bus",
 		"body_bytes", "decoded_bytes", "batch_too_large", "event_too_large", "in_flight_bytes", "broker_size",
 		"content_type", "no_mapping", "schema", "mapping", "batch", "tenant_quota",
-		"timeout", "publish", "pulsar_away", "topic_unavailable", "in_flight_share", "slow_body", "schema_busy", "bus_definition",
+		"timeout", "publish", "pulsar_unavailable", "topic_unavailable", "in_flight_share", "slow_body", "schema_busy", "bus_definition",
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The reasons that the document lists are counted from 0 on, so that an alert sees the first one; names and help texts are as Prometheus wants them
-// (promtool check metrics).
+// The reasons that the document lists are counted from 0 on, so that an alert sees the first one;
+// names and help texts are as Prometheus wants them (promtool check metrics).
 func TestMetricsAreWellNamedAndThereFromTheStart(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/eventbridge-parts/preprocessor.md")
 	require.NoError(t, err)

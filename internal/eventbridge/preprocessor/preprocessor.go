@@ -15,53 +15,57 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
-// Registry tells the buses as they are now.
+// Registry has the current buses.
 type Registry interface{ Snapshot() *registry.Snapshot }
 
-// Preprocessor takes events by HTTP. Make one by New. It is safe for concurrent use.
+// Preprocessor takes events by HTTP. New makes one. It is safe for concurrent use.
 type Preprocessor struct {
-	log      *zap.Logger
-	refusals door.RefusalLog
-	metrics  *metrics
-	limits   Limits
-	timeout  time.Duration
-	registry Registry
-	budget   *door.Budget
-	outlets  *outlets
-	defs     definitions
-	decoders decoders
-	senders  atomic.Pointer[senders] // changed by Change
-	prefix   string
+	log       *zap.Logger
+	refusals  refusal.Log
+	metrics   *metrics
+	limits    Limits
+	timeout   time.Duration
+	registry  Registry
+	budget    *admission.Budget
+	busTopics *busTopics
+	defs      definitions
+	decoders  decoders
+	senders   atomic.Pointer[senders] // changed by Change
+	prefix    string
 
 	bodies  sync.Pool // of *[]byte
 	parsers sync.Pool // of *event.Parser
 	timers  sync.Pool // of *time.Timer, stopped
 }
 
-// New makes a preprocessor of a valid configuration. prefix is that of its keys, for errors, such as "ingest.".
-// why says why Pulsar cannot be connected to, nil while that is not known; it may be nil. The errors are about the files that the
-// configuration names.
-func New(cfg Config, prefix string, known Registry, topics registry.Topics, why func() error, open Open, log *zap.Logger, reg prometheus.Registerer) (*Preprocessor, error) {
+// New makes a preprocessor from a valid configuration. prefix is the prefix of its keys in errors,
+// such as "ingest.". why returns why Pulsar cannot be reached, nil while that is not known; why may
+// be nil. The errors are about the files that the configuration names.
+func New(cfg Config, prefix string, known Registry, topics model.Topics, why func() error, open Open, log *zap.Logger, reg prometheus.Registerer) (*Preprocessor, error) {
 	who, err := newSenders(log, cfg, prefix)
 	if err != nil {
 		return nil, err
 	}
 	m := newMetrics(reg, cfg.Limits)
 	p := &Preprocessor{
-		log: log, refusals: door.NewRefusalLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout, registry: known, prefix: prefix,
-		budget:  door.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.share(), m.inFlightSize),
-		outlets: newOutlets(log, topics, cfg.RequestTimeout/2, m.topics, why, open),
+		log: log, refusals: refusal.NewLog(log), metrics: m, limits: cfg.Limits, timeout: cfg.RequestTimeout, registry: known, prefix: prefix,
+		budget:    admission.NewBudget(int64(cfg.Limits.InFlightBytes), cfg.share(), m.inFlightSize),
+		busTopics: newBusTopics(log, topics, cfg.RequestTimeout/2, m.topics, why, open),
 	}
 	p.senders.Store(who)
 	return p, nil
 }
 
-// share is the one of a tenant. Without tenants all senders are one.
+// share is the share of one tenant. Without tenants, all senders together are one.
 func (c Config) share() float64 {
 	if len(c.Tenants) == 0 {
 		return 1
@@ -69,13 +73,14 @@ func (c Config) share() float64 {
 	return c.Limits.InFlightShare
 }
 
-// Memory is what the configuration lets ingestion hold, roughly, in bytes, with so many buses.
+// Memory is about how many bytes the configuration lets ingestion hold with so many buses.
 func (c Config) Memory(buses int) int64 {
-	const pendingOverhead = 1536 // of a record in the client underneath
+	const pendingOverhead = 1536 // of a record in the Pulsar client
 	return int64(c.Limits.InFlightBytes) + int64(buses)*int64(c.Profile.MaxPendingRecords)*pendingOverhead
 }
 
-// Change puts the tenants of another valid configuration in force. What their quotas have left stays. A fault changes nothing.
+// Change puts the tenants of another valid configuration in force. What is left of their quotas
+// stays. After an error nothing is changed.
 func (p *Preprocessor) Change(cfg Config) error {
 	fresh, err := newSenders(p.log, cfg, p.prefix)
 	if err != nil {
@@ -100,7 +105,7 @@ func (p *Preprocessor) ConnState(conn net.Conn, state http.ConnState) {
 	p.metrics.connState(conn, state)
 }
 
-// Run closes the topics of buses that are gone, until ctx ends.
+// Run closes the topics of deleted buses, until ctx ends.
 func (p *Preprocessor) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -110,17 +115,17 @@ func (p *Preprocessor) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			now := p.registry.Snapshot()
-			p.outlets.sweep(now)
+			p.busTopics.sweep(now)
 			p.defs.sweep(now)
 		}
 	}
 }
 
 // Check is the readiness check: an error when there are topics and none of them takes events.
-func (p *Preprocessor) Check(context.Context) error { return p.outlets.check() }
+func (p *Preprocessor) Check(context.Context) error { return p.busTopics.check() }
 
 // Close flushes and closes the topics. The server must have stopped.
-func (p *Preprocessor) Close(ctx context.Context) error { return p.outlets.close(ctx) }
+func (p *Preprocessor) Close(ctx context.Context) error { return p.busTopics.close(ctx) }
 
 // serve answers one request.
 func (p *Preprocessor) serve(w http.ResponseWriter, r *http.Request) {
@@ -141,7 +146,7 @@ func (p *Preprocessor) serve(w http.ResponseWriter, r *http.Request) {
 	p.metrics.requestTime.Observe(time.Since(began).Seconds())
 }
 
-// handle is the chain.
+// handle processes a request, from its bus to the outcome.
 func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sender) (*outcome, error) {
 	bus, err := p.busOf(r, from)
 	if err != nil {
@@ -151,61 +156,64 @@ func (p *Preprocessor) handle(w http.ResponseWriter, r *http.Request, from sende
 	if err != nil {
 		return nil, err
 	}
-	carried, err := formOf(r.Header, bus)
+	format, err := formOf(r.Header, bus)
 	if err != nil {
 		return nil, err
 	}
 	def := p.defs.of(bus)
 	if err := def.ready(); err != nil {
-		return nil, door.Unavailable("bus_definition", door.RetryAway, "%s", door.Cut(err.Error(), door.MaxReason))
+		return nil, refusal.Unavailable("bus_definition", refusal.RetryUnavailable, "%s", truncate.Text(err.Error(), refusal.MaxReason))
 	}
-	if err := p.outlets.refuses(bus); err != nil {
+	if err := p.busTopics.closedError(bus); err != nil {
 		return nil, err
 	}
 	held := p.budget.Hold(from.account())
 	defer held.Release()
-	entries, err := p.receive(w, r, from, &reading{form: carried, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8, ctx: r.Context(), wait: p.timeout})
+	entries, err := p.receive(w, r, from, &eventReader{form: format, head: r.Header, def: def, held: held, most: p.limits.BatchEvents, working: p.budget.Limit() / 8, ctx: r.Context(), wait: p.timeout})
 	if err != nil {
 		return nil, err
 	}
-	return p.store(r, from, bus, entries, held, &outcome{batch: carried == batched}, hops)
+	return p.store(r, from, bus, entries, held, &outcome{batch: format == batched}, hops)
 }
 
-// topicOf opens the topic of a bus, unless that has gone while the body came: its topic is removed then, and opening would make it anew.
-func (p *Preprocessor) topicOf(bus *registry.Bus) (*outlet, error) {
+// topicOf opens the topic of a bus. If the bus was deleted while the body came, it refuses: its
+// topic is removed, and opening would create the topic again.
+func (p *Preprocessor) topicOf(bus *model.Bus) (*busTopic, error) {
 	switch now := p.registry.Snapshot().Bus(bus.Name); {
 	case now == nil:
 		return nil, unknownBus(bus.Name)
 	case !now.Created.Equal(bus.Created):
-		return nil, door.Unavailable("bus_definition", door.RetryBusy, "the bus was made anew meanwhile: send it again")
+		return nil, refusal.Unavailable("bus_definition", refusal.RetryBusy, "the bus was deleted and created again meanwhile: send the request again")
 	}
-	return p.outlets.of(bus), nil
+	return p.busTopics.of(bus), nil
 }
 
 func unknownBus(name string) error {
-	return &door.Refusal{Status: http.StatusNotFound, Reason: "unknown_bus", Text: fmt.Sprintf("there is no bus %q", door.Cut(name, 64))}
+	return &refusal.Error{Status: http.StatusNotFound, Reason: "unknown_bus", Text: fmt.Sprintf("there is no bus %q", truncate.Text(name, 64))}
 }
 
-// busOf returns the bus that the path names, if the sender may write to it. Who may not does not learn whether it is there.
-func (p *Preprocessor) busOf(r *http.Request, from sender) (*registry.Bus, error) {
+// busOf returns the bus that the path names, if the sender may write to it. A sender that may not
+// write does not learn whether the bus exists.
+func (p *Preprocessor) busOf(r *http.Request, from sender) (*model.Bus, error) {
 	name := chi.URLParam(r, "bus")
 	if from.tenant != nil && !from.tenant.mayWrite(name) {
-		return nil, &door.Refusal{Status: http.StatusForbidden, Reason: "forbidden_bus", Text: "the tenant may not write to this bus"}
+		return nil, &refusal.Error{Status: http.StatusForbidden, Reason: "forbidden_bus", Text: "the tenant may not write to this bus"}
 	}
 	now := p.registry.Snapshot()
 	bus := now.Bus(name)
 	if bus == nil {
-		// It is there, and an instance of a newer version may take its events: a 404 would have senders drop them.
+		// The bus exists, and an instance of a newer version may take its events: after a 404,
+		// senders would drop them.
 		if now.UnreadableBus(name) {
-			return nil, door.Unavailable("bus_definition", door.RetryAway, "the bus' definition cannot be read: it may be of a newer version")
+			return nil, refusal.Unavailable("bus_definition", refusal.RetryUnavailable, "the bus' definition cannot be read: it may be of a newer version")
 		}
 		return nil, unknownBus(name)
 	}
 	return bus, nil
 }
 
-// receive reads a request's body and its events. The body is done with when it returns.
-func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from sender, events *reading) ([]event.Entry, error) {
+// receive reads a request's body and its events. The body is not needed after it returns.
+func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from sender, events *eventReader) ([]event.Entry, error) {
 	coding, err := codingOf(r.Header)
 	if err != nil {
 		return nil, err
@@ -213,11 +221,11 @@ func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from send
 	held := events.held
 	body := p.newBody()
 	defer p.releaseBody(body)
-	*body, err = door.ReadBody(w, r, *body, held, door.BodyLimits{Bytes: int64(p.limits.BodyBytes), Reason: "body_bytes", Timeout: p.limits.ReadTimeout})
+	*body, err = httpserver.ReadBody(w, r, *body, held, httpserver.BodyLimits{Bytes: int64(p.limits.BodyBytes), Reason: "body_bytes", Timeout: p.limits.ReadTimeout})
 	if err != nil {
 		return nil, err
 	}
-	door.LiftDeadline(w)
+	httpserver.ClearReadDeadline(w)
 	p.metrics.bytes.received.Add(float64(len(*body)))
 	if from.verify != nil {
 		if err := from.verify(*body); err != nil {
@@ -246,7 +254,7 @@ func (p *Preprocessor) receive(w http.ResponseWriter, r *http.Request, from send
 }
 
 // store publishes the events and waits for the broker's acknowledgements.
-func (p *Preprocessor) store(r *http.Request, from sender, bus *registry.Bus, entries []event.Entry, held *door.Hold, o *outcome, hops int) (*outcome, error) {
+func (p *Preprocessor) store(r *http.Request, from sender, bus *model.Bus, entries []event.Entry, held *admission.Hold, o *outcome, hops int) (*outcome, error) {
 	events, size := 0, 0
 	for i := range entries {
 		if entries[i].Err == nil {
@@ -261,25 +269,25 @@ func (p *Preprocessor) store(r *http.Request, from sender, bus *registry.Bus, en
 	}
 	var f *flight
 	if events > 0 {
-		l, err := p.topicOf(bus)
+		t, err := p.topicOf(bus)
 		if err != nil {
 			return nil, err
 		}
-		ctx := &patience{Context: r.Context(), until: time.Now().Add(p.timeout)}
+		ctx := &deadlineContext{Context: r.Context(), until: time.Now().Add(p.timeout)}
 		defer ctx.end()
-		if err := l.await(ctx); err != nil {
+		if err := t.waitOpen(ctx); err != nil {
 			return nil, err
 		}
 		if err := from.tenant.take(events, size); err != nil {
 			p.metrics.events.throttled.Add(float64(events))
 			return nil, err
 		}
-		f = newFlight(p, l, from.tenant, entries, events, hops)
-		f.hold = held.HandOver(int64(2*size + eventOverhead*events))
+		f = newFlight(p, t, from.tenant, entries, events, hops)
+		f.hold = held.Transfer(int64(2*size + eventOverhead*events))
 		f.start(ctx)
 		f.wait(ctx)
 		if errors.Is(r.Context().Err(), context.Canceled) {
-			return nil, door.ErrDisconnected
+			return nil, refusal.ErrDisconnected
 		}
 	}
 	next := 0
@@ -304,7 +312,8 @@ func (p *Preprocessor) newBody() *[]byte {
 	return new([]byte)
 }
 
-// releaseBody keeps the memory of a body for another one, unless it is large: nobody is charged for it until it is used.
+// releaseBody keeps the memory of a body for another request, unless it is large: no request is
+// charged for it until it is used.
 func (p *Preprocessor) releaseBody(body *[]byte) {
 	if cap(*body) <= keepBody {
 		p.bodies.Put(body)

@@ -23,7 +23,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -51,7 +51,7 @@ func TestEveryModeIsStored(t *testing.T) {
 		{"orders", []string{"Content-Type", "application/json; charset=utf8", "ce-id", "A1", "ce-source", "/s", "ce-type", "t", "ce-specversion", "1.0"}, `[1]`, `{"id":"A1"}`, "", "/s\nA1", ""},
 		{"orders", []string{"Content-Type", "application/cloudevents-batch+json"}, `[]`, `[]`, "", "", ""},
 	} {
-		topic := registry.Topics{Namespace: namespace}.Events(test.bus)
+		topic := model.Topics{Namespace: namespace}.Events(test.bus)
 		before := len(d.stored(topic))
 		r := d.post(t, test.bus, text(test.body), test.headers...)
 		require.Equal(t, http.StatusAccepted, r.status, r.body)
@@ -75,7 +75,7 @@ func TestEveryModeIsStored(t *testing.T) {
 	records := d.stored(orders)
 	assert.True(t, records[len(records)-2].EventTime.Equal(at))
 	assert.True(t, records[len(records)-1].EventTime.IsZero(), "before 1970 there is none")
-	assert.Equal(t, []string{orders, registry.Topics{Namespace: namespace}.Events("plain")}, d.opened, "each topic once")
+	assert.Equal(t, []string{orders, model.Topics{Namespace: namespace}.Events("plain")}, d.opened, "each topic once")
 }
 
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
@@ -160,7 +160,8 @@ func TestBadInput(t *testing.T) {
 	assert.Equal(t, http.StatusAccepted, r.status, r.body)
 }
 
-// TestBatchesAreAnsweredEntryByEntry: what is valid is stored, and a status of 2xx says that all is.
+// TestBatchesAreAnsweredEntryByEntry: what is valid is stored, and a status of 2xx says that all
+// is.
 func TestBatchesAreAnsweredEntryByEntry(t *testing.T) {
 	d := newDouble(t, nil)
 	batch := `[` + anEvent("1", "") + `,{"id":"2"},` + anEvent("3", "") + `,` + anEvent("4", `,"data":{"a":1,"a":1}`) + `]`
@@ -316,7 +317,8 @@ func TestHungUpSenders(t *testing.T) {
 	assert.Len(t, d.stored(orders), 1)
 }
 
-// TestMemoryIsBounded: past the bound requests are refused, and what cannot ever fit is refused for good.
+// TestMemoryIsBounded: past the bound requests are refused, and what cannot ever fit is refused for
+// good.
 func TestMemoryIsBounded(t *testing.T) {
 	d := newDouble(t, nil)
 	elsewhere := d.budget.Hold("")
@@ -331,8 +333,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	assert.Equal(t, http.StatusAccepted, d.send(t, "A1").status)
 }
 
-// TestPulsarAway: the sender is asked to come again; once it has waited, others are refused at once, until all is acknowledged.
-func TestPulsarAway(t *testing.T) {
+// TestPulsarUnavailable: the sender is asked to come again; once it has waited, others are refused at
+// once, until all is acknowledged.
+func TestPulsarUnavailable(t *testing.T) {
 	d := newDouble(t, func(c *Config) { c.RequestTimeout = 300 * time.Millisecond })
 	require.NoError(t, d.Check(t.Context()))
 	d.set(func(messaging.Record) (error, bool) { return nil, false })
@@ -342,7 +345,7 @@ func TestPulsarAway(t *testing.T) {
 	began := time.Now()
 	r = d.send(t, "A2")
 	assert.Equal(t, http.StatusServiceUnavailable, r.status)
-	assert.Equal(t, "pulsar_away", r.problem.Reason)
+	assert.Equal(t, "pulsar_unavailable", r.problem.Reason)
 	assert.Less(t, time.Since(began), 250*time.Millisecond)
 	require.Error(t, d.Check(t.Context()))
 	d.set(nil)
@@ -401,9 +404,9 @@ func TestABusThatGoes(t *testing.T) {
 
 // TestABusThatGoesWhileABodyComes: its topic, which is removed, is not opened.
 func TestABusThatGoesWhileABodyComes(t *testing.T) {
-	for name, now := range map[string]func() []registry.Bus{
-		"404unknown_bus":    func() []registry.Bus { return buses()[1:] },
-		"503bus_definition": func() []registry.Bus { again := buses(); again[0].Created = time.Now(); return again },
+	for name, now := range map[string]func() []model.Bus{
+		"404unknown_bus":    func() []model.Bus { return buses()[1:] },
+		"503bus_definition": func() []model.Bus { again := buses(); again[0].Created = time.Now(); return again },
 	} {
 		d := newDouble(t, nil)
 		body := anEvent("A1", "")
@@ -420,7 +423,8 @@ func TestABusThatGoesWhileABodyComes(t *testing.T) {
 	}
 }
 
-// TestABusThatCannotBeRead: its record may be of a newer version. A 404 would have senders drop what others take.
+// TestABusThatCannotBeRead: its record may be of a newer version. A 404 would have senders drop
+// what others take.
 func TestABusThatCannotBeRead(t *testing.T) {
 	d := newDouble(t, nil)
 	d.store.Set(registrytest.Snapshot(t, 2, buses(), nil).WithUnreadable("bus/orders", "of a newer version"))
@@ -430,7 +434,8 @@ func TestABusThatCannotBeRead(t *testing.T) {
 	assert.Equal(t, http.StatusAccepted, d.post(t, "strict", text(anEvent("A1", "")), "Content-Type", event.MediaType).status)
 }
 
-// TestDuplicateIDs are no fault: the bus leaves the second one out behind the broker, where it may have been stored before.
+// TestDuplicateIDs are no fault: the bus leaves the second one out behind the broker, where it may
+// have been stored before.
 func TestDuplicateIDs(t *testing.T) {
 	d := newDouble(t, nil)
 	r := d.post(t, "orders", text(`[`+anEvent("1", "")+`,`+anEvent("1", "")+`]`), "Content-Type", event.BatchMediaType)
@@ -472,17 +477,17 @@ func TestAChangedBusHasItsNewRules(t *testing.T) {
 	assert.Equal(t, http.StatusAccepted, d.post(t, "strict", text(order), "Content-Type", event.MediaType).status)
 }
 
-// TestPatience: it ends with the request or at its time, whether somebody waits for it or asks.
-func TestPatience(t *testing.T) {
+// TestDeadlineContext: it ends with the request or at its time, whether somebody waits for it or asks.
+func TestDeadlineContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		request, gone := context.WithCancel(t.Context())
-		p := &patience{Context: request, until: time.Now().Add(time.Second)}
+		p := &deadlineContext{Context: request, until: time.Now().Add(time.Second)}
 		defer p.end()
 		deadline, ok := p.Deadline()
 		assert.True(t, ok)
 		assert.Equal(t, p.until, deadline)
 		require.NoError(t, p.Err())
-		asked := &patience{Context: request, until: p.until}
+		asked := &deadlineContext{Context: request, until: p.until}
 		begun := time.Now()
 		<-p.Done()
 		assert.Equal(t, time.Second, time.Since(begun))
@@ -490,7 +495,7 @@ func TestPatience(t *testing.T) {
 		require.ErrorIs(t, asked.Err(), context.DeadlineExceeded)
 		asked.end()
 
-		other := &patience{Context: request, until: time.Now().Add(time.Hour)}
+		other := &deadlineContext{Context: request, until: time.Now().Add(time.Hour)}
 		defer other.end()
 		go gone()
 		<-other.Done()
@@ -498,8 +503,8 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// underWay sends an event that the broker does not acknowledge, and waits until it has it.
-func (d *double) underWay(t *testing.T) net.Conn {
+// inFlight sends an event that the broker does not acknowledge, and waits until it has it.
+func (d *double) inFlight(t *testing.T) net.Conn {
 	t.Helper()
 	d.set(func(messaging.Record) (error, bool) { return nil, false })
 	body := anEvent("A1", "")
@@ -509,10 +514,11 @@ func (d *double) underWay(t *testing.T) net.Conn {
 	return conn
 }
 
-// TestAStopWithRequestsUnderWay: those that the broker acknowledges in time are answered, and no further ones are taken.
-func TestAStopWithRequestsUnderWay(t *testing.T) {
+// TestAStopWithRequestsInFlight: those that the broker acknowledges in time are answered, and no
+// further ones are taken.
+func TestAStopWithRequestsInFlight(t *testing.T) {
 	d := newDouble(t, nil)
-	conn := d.underWay(t)
+	conn := d.inFlight(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- d.server.Shutdown(context.Background()) }()
 	require.Eventually(t, func() bool {
@@ -533,10 +539,11 @@ func TestAStopWithRequestsUnderWay(t *testing.T) {
 	assert.Len(t, d.stored(orders), 1)
 }
 
-// TestAStopThatCannotWait: what is not acknowledged was not answered 202, and its memory comes back.
+// TestAStopThatCannotWait: what is not acknowledged was not answered 202, and its memory comes
+// back.
 func TestAStopThatCannotWait(t *testing.T) {
 	d := newDouble(t, nil)
-	conn := d.underWay(t)
+	conn := d.inFlight(t)
 	require.NoError(t, d.server.Close())
 	require.NoError(t, d.Close(context.Background()))
 	rest, _ := io.ReadAll(conn)
@@ -561,7 +568,8 @@ func TestLargeDataWithASchema(t *testing.T) {
 	assert.Contains(t, r.problem.Detail, "too large to say where")
 }
 
-// TestChecksAreBounded: data whose check would never end is refused, and so is a batch of which each event takes long; the batch is not charged, and nothing of it stored.
+// TestChecksAreBounded: data whose check would never end is refused, and so is a batch of which
+// each event takes long; the batch is not charged, and nothing of it stored.
 func TestChecksAreBounded(t *testing.T) {
 	d := newDouble(t, nil)
 	changed := buses()

@@ -47,7 +47,8 @@ func batchOf(n int) string {
 	return "[" + strings.Join(all, ",") + "]"
 }
 
-// TestOnlyWhatIsStoredIsCharged: not what is invalid, refused, over the quota, or could not be stored.
+// TestOnlyWhatIsStoredIsCharged: not what is invalid, refused, over the quota, or could not be
+// stored.
 func TestOnlyWhatIsStoredIsCharged(t *testing.T) {
 	d := limited(t, nil)
 	post := func(contentType, body string) reply {
@@ -97,7 +98,8 @@ func TestOnlyWhatIsStoredIsCharged(t *testing.T) {
 	assert.InDelta(t, 10+1+1, testutil.ToFloat64(d.metrics.events.throttled), 0)
 }
 
-// TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown: a sender that gave up has its quota back when they were not stored.
+// TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown: a sender that gave up has its quota back when
+// they were not stored.
 func TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown(t *testing.T) {
 	for outcome, want := range map[error]float64{nil: 7, errBroken: 10} {
 		d := limited(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond })
@@ -114,14 +116,14 @@ func TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown(t *testing.T) {
 		d.acknowledge(outcome)
 		left, _ = d.left("shop")
 		assert.InDelta(t, want, left, .1)
-		for range 5 { // while Pulsar is away nothing is charged
-			d.outletOf("orders").noteLate()
+		for range 5 { // while Pulsar is unavailable nothing is charged
+			d.outletOf("orders").suspended.NoteLate()
 		}
 		require.Eventually(t, func() bool { return d.Check(t.Context()) == nil }, 5*time.Second, time.Millisecond)
 	}
 }
 
-func (d *double) outletOf(bus string) *outlet { return d.outlets.of(d.store.Snapshot().Bus(bus)) }
+func (d *double) outletOf(bus string) *busTopic { return d.busTopics.of(d.store.Snapshot().Bus(bus)) }
 
 // TestAChangeOfTenants keeps what quotas have left, and is in force at once.
 func TestAChangeOfTenants(t *testing.T) {
@@ -138,8 +140,9 @@ func TestAChangeOfTenants(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, d.send(t, "A1", "X-Api-Key", "audit-key").status, "a fault changes nothing")
 }
 
-// TestAChangeOfTenantsWhileEventsAreUnderWay: what is not stored is given back to the quota that is in force then.
-func TestAChangeOfTenantsWhileEventsAreUnderWay(t *testing.T) {
+// TestAChangeOfTenantsWhileEventsAreInFlight: what is not stored is given back to the quota that is
+// in force then.
+func TestAChangeOfTenantsWhileEventsAreInFlight(t *testing.T) {
 	var cfg Config
 	d := limited(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond; cfg = *c })
 	d.set(func(messaging.Record) (error, bool) { return nil, false })

@@ -9,7 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 )
 
 // Headers of senders.
@@ -19,15 +20,15 @@ const (
 	keyHeader       = "X-Api-Key"
 )
 
-// senders tells who may write.
+// senders authenticates senders.
 type senders struct {
-	tenants map[string]*tenant // empty: everybody may
-	tokens  *door.Tokens
+	tenants map[string]*tenant // empty: everyone may write
+	tokens  *bearer.Tokens
 	jwts    []*jwtKeys
 }
 
 func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
-	tokens, err := door.NewTokens(log, c.tokenSources(prefix))
+	tokens, err := bearer.NewTokens(log, c.tokenSources(prefix))
 	errs := []error{err}
 	s := &senders{tenants: map[string]*tenant{}, tokens: tokens}
 	now := time.Now()
@@ -46,14 +47,16 @@ func newSenders(log *zap.Logger, c Config, prefix string) (*senders, error) {
 	return s, errors.Join(errs...)
 }
 
-// sender is who sends a request: a tenant, or nobody in particular where there are none.
+// sender is who sends a request: a tenant, or none if no tenants are configured.
 type sender struct {
 	tenant *tenant
-	// verify checks the body as it was sent where the sender is known by its signature. Nil: the sender is known.
+	// verify checks the signature of the body as it was sent. Nil: the sender is authenticated
+	// already.
 	verify func(body []byte) error
 }
 
-// account is whose share of the memory the request takes. Until a signature is checked it is nobody's: names can be claimed.
+// account is the tenant whose share of the memory the request takes. It is empty until a signature
+// is checked, because anyone can claim a name.
 func (s sender) account() string {
 	if s.tenant == nil || s.verify != nil {
 		return ""
@@ -61,7 +64,7 @@ func (s sender) account() string {
 	return s.tenant.name
 }
 
-// name is the tenant's, empty for none.
+// name returns the tenant's name, empty if there is no tenant.
 func (s sender) name() string {
 	if s.tenant == nil {
 		return ""
@@ -70,10 +73,10 @@ func (s sender) name() string {
 }
 
 func unauthorized(text string) error {
-	return &door.Refusal{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
+	return &refusal.Error{Status: http.StatusUnauthorized, Reason: "unauthorized", Text: text}
 }
 
-// admit tells who sends a request by its headers.
+// admit authenticates the sender of a request by its headers.
 func (s *senders) admit(r *http.Request) (sender, error) {
 	if len(s.tenants) == 0 {
 		return sender{}, nil
@@ -81,7 +84,7 @@ func (s *senders) admit(r *http.Request) (sender, error) {
 	if len(r.Header[signatureHeader]) > 0 {
 		return s.signed(r)
 	}
-	given := door.Bearer(r)
+	given := bearer.Token(r)
 	if given == "" {
 		given = strings.TrimSpace(r.Header.Get(keyHeader))
 	}

@@ -9,19 +9,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/door"
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 )
 
-// signatureWindow is how far a signature's time may be from ours: for so long a request that somebody has recorded could be sent again. An event that
-// comes again within the bus' dedup window is left out.
+// signatureWindow is how far a signature's time may be from this process' clock. For so long, an
+// attacker who has recorded a request could send it again. The bus' dedup window leaves out an
+// event that comes again.
 const signatureWindow = 5 * time.Minute
 
 // mostSignatures is how many signatures a request may have, for a sender that changes its secret.
 const mostSignatures = 5
 
-// signed reads Aviary-Tenant and Aviary-Signature: t=SECONDS,v1=HEX. What is signed by HMAC-SHA256 is the time, the path and the Content-Type, each with a
-// line feed behind it, then the body as it is sent.
+// signed reads Aviary-Tenant and Aviary-Signature: t=SECONDS,v1=HEX. The HMAC-SHA256 is over the
+// time, the path and the Content-Type, each followed by a line feed, and then the body as it is
+// sent.
 func (s *senders) signed(r *http.Request) (sender, error) {
 	t := s.tenants[r.Header.Get(tenantHeader)]
 	if t == nil || len(t.secrets) == 0 || len(r.Header[tenantHeader]) != 1 || len(r.Header[signatureHeader]) != 1 {
@@ -42,11 +44,11 @@ func (s *senders) signed(r *http.Request) (sender, error) {
 	if err != nil || len(signatures) == 0 {
 		return sender{}, unauthorized(signatureHeader + " must be t=SECONDS,v1=HEX")
 	}
-	if away := time.Since(time.Unix(at, 0)); away > signatureWindow || away < -signatureWindow {
+	if difference := time.Since(time.Unix(at, 0)); difference > signatureWindow || difference < -signatureWindow {
 		return sender{}, unauthorized("the signature's time is more than " + signatureWindow.String() + " from now")
 	}
 	if event.IsBinary(r.Header) {
-		return sender{}, &door.Refusal{Status: http.StatusForbidden, Reason: "unsigned_attributes",
+		return sender{}, &refusal.Error{Status: http.StatusForbidden, Reason: "unsigned_attributes",
 			Text: "a signature does not cover attributes in headers: send events in structured or batched mode"}
 	}
 	signedText := seconds + "\n" + r.URL.EscapedPath() + "\n" + r.Header.Get("Content-Type") + "\n"

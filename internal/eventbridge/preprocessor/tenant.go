@@ -11,40 +11,48 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/config"
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/truncate"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// TenantConfig is a sender, or several that are one. It has one or more of API keys, signing secrets and JWT, each of which is enough.
+// TenantConfig is a sender, or several senders with the same rights. It has one or more of API
+// keys, signing secrets and JWT. Each of them is enough.
 type TenantConfig struct {
-	// Name is 1 to 63 of a-z, 0-9 and -, the first and last no -. It is the property tenant of its events.
+	// Name is 1 to 63 of a-z, 0-9 and -, and neither begins nor ends with -. The tenant's events
+	// have it as the property tenant.
 	Name string `yaml:"name"`
-	// Buses are those that it may write to; a * at the end stands for any rest. Default: all.
+	// Buses are the buses that the tenant may write to; a * at the end stands for any rest.
+	// Default: all.
 	Buses []string `yaml:"buses"`
-	// APIKeys are sent as Authorization: Bearer KEY or X-Api-Key: KEY, and so are those of APIKeyFile, one on each line; the file is read again every ten
-	// seconds. A key may be of one tenant only. Default: none.
+	// APIKeys are sent as Authorization: Bearer KEY or X-Api-Key: KEY. APIKeyFile names a file with
+	// further keys, one on each line; the file is read again every ten seconds. A key may belong to
+	// one tenant only. Default: none.
 	APIKeys    []secret.String `yaml:"api_keys"`
 	APIKeyFile string          `yaml:"api_key_file"`
-	// SigningSecrets are for requests whose body is signed, see Aviary-Signature in docs/eventbridge-parts/preprocessor.md. Each is at least 16 bytes. With several each is
-	// valid, so that they can be rotated. Default: none.
+	// SigningSecrets are for requests whose body is signed, see Aviary-Signature in
+	// docs/eventbridge-parts/preprocessor.md. Each has at least 16 bytes. All of them are valid, so
+	// that they can be rotated. Default: none.
 	SigningSecrets []secret.String `yaml:"signing_secrets"`
 	// JWT is for bearer tokens that an identity provider has signed. Default: none.
 	JWT *JWTConfig `yaml:"jwt"`
-	// Quota bounds what it may have stored. Default: no bound.
+	// Quota bounds what the tenant may store. Default: no bound.
 	Quota Quota `yaml:"quota"`
 }
 
 const leastSecret = 16
 
-// Validate returns every fault of a tenant by itself.
+// Validate returns every fault of one tenant.
 func (c TenantConfig) Validate() error {
 	var errs []error
 	if !isName(c.Name) {
-		errs = append(errs, config.Fault("name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", door.Cut(c.Name, 64)))
+		errs = append(errs, config.Fault("name", "must be 1 to 63 of a-z, 0-9 and -, the first and last no -, got %q", truncate.Text(c.Name, 64)))
 	}
 	for i, bus := range c.Buses {
 		if name, _ := strings.CutSuffix(bus, "*"); !isName(bus) && (name == bus || strings.Trim(name, nameBytes) != "") {
-			errs = append(errs, config.Fault(fmt.Sprintf("buses[%d]", i), "must be a bus' name, or the beginning of names and *, got %q", door.Cut(bus, 64)))
+			errs = append(errs, config.Fault(fmt.Sprintf("buses[%d]", i), "must be a bus' name, or the beginning of names and *, got %q", truncate.Text(bus, 64)))
 		}
 	}
 	if len(c.APIKeys)+len(c.SigningSecrets) == 0 && c.APIKeyFile == "" && c.JWT == nil {
@@ -87,17 +95,18 @@ func (c Config) checkTenants() error {
 		}
 		id := [3]string{t.JWT.Issuer, t.JWT.Audience, t.JWT.Subject}
 		if first, known := subjects[id]; known {
-			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].jwt", i), "has the issuer, audience and subject of tenants[%d]: a token would be of either", first))
+			errs = append(errs, config.Fault(fmt.Sprintf("tenants[%d].jwt", i), "has the issuer, audience and subject of tenants[%d]: a token would match both", first))
 		} else {
 			subjects[id] = i
 		}
 	}
-	return errors.Join(append(errs, door.CheckTokens(c.tokenSources("")))...)
+	return errors.Join(append(errs, bearer.Check(c.tokenSources("")))...)
 }
 
-// CheckFiles returns what is wrong with the files that the section names. prefix is that of its keys, such as "ingest.".
+// CheckFiles returns what is wrong with the files that the section names. prefix is the prefix of
+// its keys, such as "ingest.".
 func (c Config) CheckFiles(prefix string) error {
-	if len(config.Validate(c)) > 0 { // what else is wrong the section says itself
+	if len(config.Validate(c)) > 0 { // the section itself reports its other faults
 		c.Tenants = slices.Clone(c.Tenants)
 		for i := range c.Tenants {
 			t := &c.Tenants[i]
@@ -110,22 +119,22 @@ func (c Config) CheckFiles(prefix string) error {
 	return err
 }
 
-// tokenSources are the keys that have API keys.
-func (c Config) tokenSources(prefix string) []door.TokenSource {
-	all := make([]door.TokenSource, len(c.Tenants))
+// tokenSources returns the keys of the configuration that have API keys.
+func (c Config) tokenSources(prefix string) []bearer.Source {
+	all := make([]bearer.Source, len(c.Tenants))
 	for i, t := range c.Tenants {
 		key := fmt.Sprintf("%stenants[%d].", prefix, i)
-		all[i] = door.TokenSource{Tenant: t.Name, Tokens: t.APIKeys, TokensKey: key + "api_keys", File: t.APIKeyFile, FileKey: key + "api_key_file"}
+		all[i] = bearer.Source{Tenant: t.Name, Tokens: t.APIKeys, TokensKey: key + "api_keys", File: t.APIKeyFile, FileKey: key + "api_key_file"}
 	}
 	return all
 }
 
-// tenant is a sender that is known.
+// tenant is a known sender.
 type tenant struct {
 	name          string
 	buses         []string
 	secrets       []secret.String
-	events, bytes *door.Bucket // nil for no bound
+	events, bytes *admission.Bucket // nil for no bound
 	properties    map[string]string
 }
 
@@ -147,7 +156,8 @@ func (t *tenant) mayWrite(bus string) bool {
 	return len(t.buses) == 0
 }
 
-// inherit has the tenant go on with its former buckets, changed to its own bounds: requests that are under way give back to them what is not stored.
+// inherit makes the tenant use its former buckets, changed to its new bounds: requests in flight
+// give back to them what is not stored.
 func (t *tenant) inherit(former *tenant, quota Quota) {
 	now := time.Now()
 	if t.events != nil && former.events != nil {
@@ -174,7 +184,7 @@ func (t *tenant) take(events, bytes int) error {
 	if t.bytes != nil {
 		if wait := t.bytes.Take(now, bytes); wait > 0 {
 			if t.events != nil {
-				t.events.Give(now, events)
+				t.events.Return(now, events)
 			}
 			return overQuota(wait, "the tenant's quota of %g bytes per second is used up", t.bytes.Rate())
 		}
@@ -182,20 +192,20 @@ func (t *tenant) take(events, bytes int) error {
 	return nil
 }
 
-// give takes back the charge for what was not stored.
-func (t *tenant) give(events, bytes int) {
+// refund gives back the charge for events that were not stored.
+func (t *tenant) refund(events, bytes int) {
 	if t == nil || events == 0 {
 		return
 	}
 	now := time.Now()
 	if t.events != nil {
-		t.events.Give(now, events)
+		t.events.Return(now, events)
 	}
 	if t.bytes != nil {
-		t.bytes.Give(now, bytes)
+		t.bytes.Return(now, bytes)
 	}
 }
 
 func overQuota(wait time.Duration, format string, rate float64) error {
-	return &door.Refusal{Status: http.StatusTooManyRequests, Reason: "tenant_quota", RetryAfter: max(wait, time.Second), Text: fmt.Sprintf(format, rate)}
+	return &refusal.Error{Status: http.StatusTooManyRequests, Reason: "tenant_quota", RetryAfter: max(wait, time.Second), Text: fmt.Sprintf(format, rate)}
 }

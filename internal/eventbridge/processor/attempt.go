@@ -11,8 +11,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -22,7 +24,8 @@ type item struct {
 	delivery target.Delivery
 }
 
-// prepare makes of a message what the target gets. An error is final; the event is returned with it where there is one.
+// prepare decodes and transforms a message for the target. An error is final. If the event could be
+// decoded, it is returned even with an error.
 func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -45,14 +48,14 @@ func (w *worker) prepare(d *messaging.Delivery) (it item, err error) {
 	return it, nil
 }
 
-// handle makes one attempt at one message, once the breaker and the rate allow it, unless stop ends before. What it
-// returns is the verdict.
+// handle makes one attempt at one message, once the breaker and the rate limit allow it, unless
+// stop ends before. It returns the verdict.
 func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error {
 	it, err := w.prepare(d)
 	if err != nil {
 		return w.refuse(d, it.delivery.Event, err)
 	}
-	if w.sub.Order == registry.OrderLive {
+	if w.sub.Order == model.OrderLive {
 		if !w.breaker.tryEnter() {
 			w.count("lost")
 			return nil
@@ -68,14 +71,14 @@ func (w *worker) handle(stop, ctx context.Context, d *messaging.Delivery) error 
 	return w.verdict(stop, it, results[0], 1)
 }
 
-// refuse is the verdict on a message that cannot be delivered whatever the target says.
+// refuse returns the verdict on a message that cannot be delivered, whatever the target would say.
 func (w *worker) refuse(d *messaging.Delivery, e event.Event, err error) error {
 	w.count("dead_letter")
 	w.attempts.add(Attempt{
 		Time: time.Now(), Event: e.ID, Source: e.Source, Type: e.Type, Attempt: d.Attempt,
 		Outcome: "dead_letter", Error: errorText(target.Result{Err: err}),
 	})
-	if w.sub.Order == registry.OrderLive {
+	if w.sub.Order == model.OrderLive {
 		return nil
 	}
 	return messaging.Reject(err)
@@ -83,19 +86,19 @@ func (w *worker) refuse(d *messaging.Delivery, e event.Event, err error) error {
 
 func (w *worker) count(outcome string) { w.metrics.deliveries[outcome].Inc() }
 
-// deliver makes an attempt for events together, and tells the breaker.
+// deliver makes one attempt for several events and reports the result to the breaker.
 func (w *worker) deliver(ctx context.Context, items []item) (results []target.Result) {
 	batch := make([]target.Delivery, len(items))
 	for i := range items {
 		batch[i] = items[i].delivery
 	}
-	w.underWay.Add(int64(len(items)))
-	w.metrics.underWay.Add(float64(len(items)))
+	w.inFlight.Add(int64(len(items)))
+	w.metrics.inFlight.Add(float64(len(items)))
 	overdue := w.overdue()
 	defer func() {
 		overdue.Stop()
-		w.underWay.Add(-int64(len(items)))
-		w.metrics.underWay.Sub(float64(len(items)))
+		w.inFlight.Add(-int64(len(items)))
+		w.metrics.inFlight.Sub(float64(len(items)))
 		if v := recover(); v != nil {
 			w.log.Error("a target panicked", zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
 			results = make([]target.Result, len(items))
@@ -120,16 +123,18 @@ func (w *worker) deliver(ctx context.Context, items []item) (results []target.Re
 	return results
 }
 
-// overdueAfter is how much longer than its timeout an attempt lasts until that is said.
+// overdueAfter is how much longer than its timeout an attempt may take before that is logged.
 const overdueAfter = time.Minute
 
-// overdue has it said when the attempt that begins now does not end in its time: the target keeps a place of the subscriber.
+// overdue starts a timer that logs a warning if the attempt does not end in time: the attempt
+// occupies one of the subscriber's concurrent deliveries.
 func (w *worker) overdue() *time.Timer {
 	after := time.Duration(w.sub.Delivery.Timeout) + overdueAfter
-	return time.AfterFunc(after, func() { w.log.Warn("an attempt does not end, though its time is over", zap.Duration("elapsed", after)) })
+	return time.AfterFunc(after, func() { w.log.Warn("an attempt has not ended after its timeout", zap.Duration("elapsed", after)) })
 }
 
-// verdictOf is what results say about the target. One that answers is well, whatever it says about an event.
+// verdictOf returns what results say about the target. A target that answers is well, whatever it
+// says about the events.
 func verdictOf(results []target.Result) verdict {
 	stopped := true
 	for _, r := range results {
@@ -144,7 +149,8 @@ func verdictOf(results []target.Result) verdict {
 	return failing
 }
 
-// verdict is the library's verdict on a message whose attempt had the result r. batch is how many went together.
+// verdict turns the result r of an attempt into the messaging library's verdict on the message.
+// batch is how many events were delivered together.
 func (w *worker) verdict(stop context.Context, it item, r target.Result, batch int) error {
 	now, d := time.Now(), it.message
 	a := Attempt{
@@ -164,7 +170,7 @@ func (w *worker) verdict(stop context.Context, it item, r target.Result, batch i
 		w.metrics.age.Observe(max(now.Sub(d.PublishTime), 0).Seconds())
 	case r.Verdict == target.Retry && r.Reason == target.ReasonStopped:
 		return errStopping
-	case w.sub.Order == registry.OrderLive:
+	case w.sub.Order == model.OrderLive:
 		a.Outcome = "lost"
 	case r.Verdict == target.Refused:
 		a.Outcome, err = "dead_letter", messaging.Reject(cause)
@@ -183,28 +189,33 @@ func (w *worker) verdict(stop context.Context, it item, r target.Result, batch i
 	w.attempts.add(a)
 	if r.Verdict == target.Gone {
 		w.disable(cause)
-		<-stop.Done() // what is not delivered stays
+		<-stop.Done() // events that are not delivered stay in their topic
 	}
 	return err
 }
 
-// disable disables the subscriber, whose target takes no events any more.
+// maxDisablePause is the longest pause between attempts to disable a subscriber.
+const maxDisablePause = 10 * time.Second
+
+// disable disables the subscriber, because its target takes no events any more.
 func (w *worker) disable(cause error) {
 	w.gone.Do(func() {
 		w.breaker.end()
-		w.log.Warn("the target takes no events any more: disabling the subscriber", zap.Error(cause))
+		w.log.Warn("the target accepts no more events (410 Gone): disabling the subscriber", zap.Error(cause))
 		go func() {
-			for pause := 100 * time.Millisecond; w.ctx.Err() == nil; pause = min(2*pause, 10*time.Second) {
-				// What this worker was made of is gone, not what the subscriber may be changed to meanwhile.
+			pause := backoff.Backoff{Max: maxDisablePause}
+			for w.ctx.Err() == nil {
+				// The target rejected the definition that this worker has, not one that the
+				// subscriber may get meanwhile.
 				as := registry.Condition{Revision: w.revision.Load()}
-				_, err := w.p.source.ChangeState(w.ctx, w.sub.Bus, w.sub.Name, registry.Disabled, "410 Gone", as)
+				_, err := w.p.source.ChangeState(w.ctx, w.sub.Bus, w.sub.Name, model.Disabled, "410 Gone", as)
 				if err == nil || w.ctx.Err() != nil {
 					return
 				}
-				if !errors.Is(err, registry.ErrConflict) { // of a change this worker hears soon
-					w.note(fmt.Errorf("cannot disable the subscriber: %w", err))
+				if !errors.Is(err, model.ErrConflict) { // the conflict is with a change that this worker will see soon
+					w.setUnhealthy(fmt.Errorf("cannot disable the subscriber: %w", err))
 				}
-				sleep(w.ctx, pause)
+				pause.Wait(w.ctx)
 			}
 		}()
 	})

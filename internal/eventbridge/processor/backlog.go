@@ -5,23 +5,25 @@ import (
 	"errors"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Backlog is what a subscriber has not got.
+// Backlog is what a subscriber has not received yet.
 type Backlog struct {
-	// Events wait in the send topic, the topic of replays and that of retries, as brokers count them: a batch is one.
+	// Events counts the events in the send topic, the topic of replays and the topic of retries, as
+	// brokers do: a batch counts as one.
 	Events int64 `json:"events"`
-	// Oldest is when the oldest of them was stored for the subscriber; zero when none waits. Of those that wait for another
-	// attempt the one that failed first of all is taken to be the oldest.
+	// Oldest is when the oldest of these events was stored for the subscriber; zero if there is
+	// none. Of the events that wait for another attempt, the one that failed first counts as the
+	// oldest.
 	Oldest time.Time `json:"oldest,omitzero"`
-	// DeadLetters wait for a redrive.
+	// DeadLetters counts the events that wait for a redrive.
 	DeadLetters int64 `json:"dead_letters"`
 }
 
-// Backlog asks the brokers' admin API what a subscriber has not got. Without its address the error is
-// messaging.ErrNoAdminURL.
+// Backlog asks the brokers' admin API what a subscriber has not received yet. Without its address
+// the error is messaging.ErrNoAdminURL.
 func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (Backlog, error) {
 	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
@@ -30,9 +32,9 @@ func (p *Processor) Backlog(ctx context.Context, bus, subscriber string) (Backlo
 	return p.backlogOf(ctx, s)
 }
 
-func (p *Processor) backlogOf(ctx context.Context, s *registry.Subscriber) (b Backlog, err error) {
+func (p *Processor) backlogOf(ctx context.Context, s *model.Subscriber) (b Backlog, err error) {
 	topics := p.topics
-	if s.Order == registry.OrderLive {
+	if s.Order == model.OrderLive {
 		return b, nil
 	}
 	for _, topic := range []string{topics.Send(s), topics.Replay(s), topics.Retry(s)} {
@@ -59,17 +61,17 @@ func (p *Processor) backlogOf(ctx context.Context, s *registry.Subscriber) (b Ba
 	return b, err
 }
 
-// waiting is the backlog of a topic; 0 for one that nothing was published to yet.
+// waiting returns the backlog of a topic, 0 if nothing was published to it yet.
 func (p *Processor) waiting(ctx context.Context, topic string) (int64, error) {
-	n, err := p.client.Topic(topic).Subscription(registry.DeliverSubscription).Backlog(ctx)
+	n, err := p.client.Topic(topic).Subscription(model.DeliverSubscription).Backlog(ctx)
 	if errors.Is(err, messaging.ErrNotFound) {
 		return 0, nil
 	}
 	return n, err
 }
 
-// oldest is when the first message was published that is not acknowledged, over all partitions; of a copy on the topic of
-// retries when the original was.
+// oldest returns when the first message that is not acknowledged was published, over all
+// partitions. For a copy on the topic of retries this is when the original was published.
 func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, err error) {
 	topic := p.client.Topic(name)
 	n, err := topic.Partitions(ctx)
@@ -84,7 +86,7 @@ func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, 
 		}
 	}
 	for _, part := range parts {
-		first, err := part.Subscription(registry.DeliverSubscription).Peek(ctx, 1)
+		first, err := part.Subscription(model.DeliverSubscription).Peek(ctx, 1)
 		if err != nil {
 			return oldest, err
 		}
@@ -102,7 +104,7 @@ func (p *Processor) oldest(ctx context.Context, name string) (oldest time.Time, 
 	return oldest, nil
 }
 
-// watchBacklogs keeps the metrics of backlogs until ctx ends, one subscriber behind the other.
+// watchBacklogs updates the metrics of backlogs until ctx ends, one subscriber after the other.
 func (p *Processor) watchBacklogs(ctx context.Context) {
 	p.ending.Go(func() {
 		t := time.NewTicker(p.cfg.BacklogEvery)
@@ -126,8 +128,8 @@ func (p *Processor) watchBacklogs(ctx context.Context) {
 	})
 }
 
-// showBacklog sets the metrics of a subscriber, and removes them while the backlog is not known.
-func (p *Processor) showBacklog(ctx context.Context, s *registry.Subscriber) {
+// showBacklog sets a subscriber's metrics, or removes them while its backlog is not known.
+func (p *Processor) showBacklog(ctx context.Context, s *model.Subscriber) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	b, err := p.backlogOf(ctx, s)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -33,10 +33,10 @@ func (c *counter) Deliver(_ context.Context, batch []target.Delivery) []target.R
 
 func (c *counter) Close(context.Context) error { return nil }
 
-// BenchmarkWholeWay is an event's way from the bus' topic through engine and processor to a target that takes no time,
-// with a real Pulsar.
+// BenchmarkWholeWay is an event's way from the bus' topic through engine and processor to a target
+// that takes no time, with a real Pulsar.
 func BenchmarkWholeWay(b *testing.B) {
-	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup, registry.OrderExclusive} {
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup, model.OrderExclusive} {
 		b.Run(string(order), func(b *testing.B) {
 			s := newSubscriber("s", order)
 			s.Delivery.Concurrency = 64

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // BreakerState is what a breaker lets through.
@@ -15,14 +15,15 @@ type BreakerState string
 const (
 	BreakerClosed   BreakerState = "closed"    // everything
 	BreakerOpen     BreakerState = "open"      // nothing
-	BreakerHalfOpen BreakerState = "half_open" // one delivery, to see
+	BreakerHalfOpen BreakerState = "half_open" // one delivery, as a probe
 )
 
-// breaker stops deliveries to a target that fails. Each delivery enters, and leaves with what came of it. While the
-// breaker is open nothing enters; then one does, and closes or opens it. All methods are safe for concurrent use.
+// breaker stops deliveries to a target that fails. Each delivery calls enter, and then leave with
+// its verdict. While the breaker is open no delivery enters. After that one delivery enters as a
+// probe, and its verdict closes or opens the breaker. All methods are safe for concurrent use.
 type breaker struct {
-	cfg     registry.Breaker
-	changed func(BreakerState) // called in the order of changes, and may not block
+	cfg     model.Breaker
+	changed func(BreakerState) // called in the order of changes; must not block
 
 	mu       sync.Mutex
 	state    BreakerState
@@ -35,10 +36,10 @@ type breaker struct {
 	shut     bool
 }
 
-// probeMost is how much longer than the first interval between probes the longest one is.
+// probeMost bounds the interval between probes: at most so many times the first one.
 const probeMost = 10
 
-func newBreaker(cfg registry.Breaker, changed func(BreakerState)) *breaker {
+func newBreaker(cfg model.Breaker, changed func(BreakerState)) *breaker {
 	return &breaker{cfg: cfg, changed: changed, state: BreakerClosed, next: make(chan struct{})}
 }
 
@@ -70,7 +71,7 @@ func (b *breaker) enter(ctx context.Context) error {
 	}
 }
 
-// tryEnter is enter that does not wait.
+// tryEnter is enter without waiting.
 func (b *breaker) tryEnter() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,19 +86,19 @@ func (b *breaker) tryEnter() bool {
 type verdict int
 
 const (
-	noVerdict verdict = iota // it was not made
+	noVerdict verdict = iota // the delivery was not made
 	well                     // the target answers, whatever it says about the event
 	failing
 )
 
-// leave ends a delivery that has entered.
+// leave ends a delivery that has entered. v is what it says about the target.
 func (b *breaker) leave(v verdict) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.state == BreakerHalfOpen && v == noVerdict:
 		b.probing = false
-		b.tell()
+		b.notify()
 	case v == well:
 		b.failures = 0
 		if b.state == BreakerHalfOpen {
@@ -114,7 +115,7 @@ func (b *breaker) leave(v verdict) {
 	}
 }
 
-// open opens the breaker until the next probe. b.mu is held.
+// open opens the breaker until the next probe. The caller holds b.mu.
 func (b *breaker) open() {
 	first := time.Duration(b.cfg.Probe)
 	b.interval = min(max(2*b.interval, first), probeMost*first)
@@ -132,18 +133,18 @@ func (b *breaker) open() {
 
 func (b *breaker) become(s BreakerState) {
 	b.state = s
-	if !b.shut { // afterwards it may be another one's to say
+	if !b.shut { // a newer worker's breaker may report instead
 		b.changed(s)
 	}
-	b.tell()
+	b.notify()
 }
 
-func (b *breaker) tell() {
+func (b *breaker) notify() {
 	close(b.next)
 	b.next = make(chan struct{})
 }
 
-// end lets nothing in any more: who waits does so until its context ends.
+// end lets no delivery enter any more: callers of enter wait until their contexts end.
 func (b *breaker) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,17 +152,17 @@ func (b *breaker) end() {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	b.tell()
+	b.notify()
 }
 
-// repeat says the present state again, to who has come late.
+// repeat reports the present state again, for a consumer that was created after the last change.
 func (b *breaker) repeat() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changed(b.state)
 }
 
-// now returns the state, and, while that is open, until when.
+// now returns the state and, while the breaker is open, until when.
 func (b *breaker) now() (s BreakerState, until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

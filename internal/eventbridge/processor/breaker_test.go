@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 func TestBreaker(t *testing.T) {
@@ -17,7 +17,7 @@ func TestBreaker(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var states []BreakerState
-		b := newBreaker(registry.Breaker{Failures: 3, Probe: registry.Duration(10 * time.Second)}, func(s BreakerState) { states = append(states, s) })
+		b := newBreaker(model.Breaker{Failures: 3, Probe: model.Duration(10 * time.Second)}, func(s BreakerState) { states = append(states, s) })
 		fail := func(v verdict) {
 			require.NoError(t, b.enter(ctx))
 			b.leave(v)
@@ -79,10 +79,11 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
-// Who is to stop is no probe: nobody would say what came of it, and nothing would be let through any more.
+// Who is to stop is no probe: nobody would say what came of it, and nothing would be let through
+// any more.
 func TestWhoStopsIsNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Second)}, func(BreakerState) {})
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, func(BreakerState) {})
 		require.NoError(t, b.enter(t.Context()))
 		b.leave(failing)
 		time.Sleep(2 * time.Second)
@@ -101,7 +102,7 @@ func TestWhoStopsIsNoProbe(t *testing.T) {
 func TestABreakerThatEndsIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		said := 0
-		b := newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Second)}, func(BreakerState) { said++ })
+		b := newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Second)}, func(BreakerState) { said++ })
 		require.NoError(t, b.enter(t.Context()))
 		b.end()
 		b.leave(failing)
@@ -112,8 +113,8 @@ func TestABreakerThatEndsIsSilent(t *testing.T) {
 }
 
 func TestSchedule(t *testing.T) {
-	s := newSchedule(registry.Retry{MaxAttempts: 4, MaxAge: registry.Duration(time.Hour), Jitter: 0.2,
-		Schedule: []registry.Duration{registry.Duration(time.Second), registry.Duration(10 * time.Second)}})
+	s := newSchedule(model.Retry{MaxAttempts: 4, MaxAge: model.Duration(time.Hour), Jitter: 0.2,
+		Schedule: []model.Duration{model.Duration(time.Second), model.Duration(10 * time.Second)}})
 	now := time.Now()
 	for attempt, want := range []time.Duration{time.Second, time.Second, 10 * time.Second, 10 * time.Second} {
 		if attempt == 0 {
@@ -133,7 +134,7 @@ func TestSchedule(t *testing.T) {
 	assert.Equal(t, "gave up after 2 attempts in 1h0m0s", over)
 	_, over = s.next(1, time.Time{}, now, 2*time.Hour)
 	assert.NotEmpty(t, over, "it would be too late then")
-	d, over = newSchedule(registry.Retry{}).next(1000, now, now, 0)
+	d, over = newSchedule(model.Retry{}).next(1000, now, now, 0)
 	assert.Equal(t, time.Hour, d)
 	assert.Empty(t, over)
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
@@ -28,7 +29,7 @@ func (w *world) remove() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rev++
-	w.store.Set(registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, nil))
+	w.store.Set(registrytest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, nil))
 }
 
 // keepOnly deletes all subscribers but one.
@@ -36,7 +37,7 @@ func (w *world) keepOnly(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rev++
-	w.store.Set(registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, []registry.Subscriber{*w.store.Snapshot().Subscriber(busName, name)}))
+	w.store.Set(registrytest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, []model.Subscriber{*w.store.Snapshot().Subscriber(busName, name)}))
 }
 
 func (p *Processor) worker(uid string) *worker {
@@ -45,16 +46,17 @@ func (p *Processor) worker(uid string) *worker {
 	return p.workers[uid]
 }
 
-// A change of rules is nothing to deliveries: what is held for another attempt keeps its attempts, and the breaker its
-// state. A change of how to deliver begins anew, behind the end of what works at present.
+// A change of rules is nothing to deliveries: what is held for another attempt keeps its attempts,
+// and the breaker its state. A change of how to deliver begins anew, behind the end of what works
+// at present.
 func TestWhatAChangeBeginsAnew(t *testing.T) {
-	s := newSubscriber("s", registry.OrderGroup)
+	s := newSubscriber("s", model.OrderGroup)
 	w := newWorld(t, 1, s)
 	entered, leave := make(chan struct{}, 10), make(chan struct{})
-	var underWay, most atomic.Int64
+	var inFlight, most atomic.Int64
 	w.target("s", func(context.Context, target.Delivery) target.Result {
-		most.Store(max(most.Load(), underWay.Add(1)))
-		defer underWay.Add(-1)
+		most.Store(max(most.Load(), inFlight.Add(1)))
+		defer inFlight.Add(-1)
 		entered <- struct{}{}
 		<-leave
 		return delivered()
@@ -64,17 +66,17 @@ func TestWhatAChangeBeginsAnew(t *testing.T) {
 	<-entered
 	first := p.worker("u-s")
 	changed := *w.sub("s")
-	changed.Rules = []registry.Rule{{Name: "other", Pattern: []byte(`{"type":["a"]}`)}}
+	changed.Rules = []model.Rule{{Name: "other", Pattern: []byte(`{"type":["a"]}`)}}
 	changed.Description = "other rules"
 	w.put(changed)
 	assert.Same(t, first, p.worker("u-s"))
 	assert.Equal(t, w.rev, first.revision.Load())
 
 	// It is paused, and resumed at once: what is under way ends first.
-	changed.State = registry.Paused
+	changed.State = model.Paused
 	w.put(changed)
 	require.Nil(t, p.worker("u-s"))
-	changed.State = registry.Active
+	changed.State = model.Active
 	w.put(changed)
 	second := p.worker("u-s")
 	require.NotSame(t, first, second)
@@ -90,9 +92,10 @@ func TestWhatAChangeBeginsAnew(t *testing.T) {
 	assert.EqualValues(t, 1, most.Load())
 }
 
-// Metrics are there from the beginning, say what is known, and end with their subscriber, also with one that was paused.
+// Metrics are there from the beginning, say what is known, and end with their subscriber, also with
+// one that was paused.
 func TestMetricsFollowTheSubscriber(t *testing.T) {
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	w := newWorld(t, 1, s)
 	var fails, refuses atomic.Bool
 	fails.Store(true)
@@ -133,22 +136,22 @@ func TestMetricsFollowTheSubscriber(t *testing.T) {
 	cancel()
 	w.eventually("what is not known is not shown", func() bool { // the processor itself asks at times, too
 		p.showBacklog(ctx, w.sub("s"))
-		return testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge)+testutil.CollectAndCount(p.metrics.letters) == 0
+		return testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge)+testutil.CollectAndCount(p.metrics.deadLetters) == 0
 	})
 	p.showBacklog(t.Context(), w.sub("s"))
 	assert.Equal(t, 2, testutil.CollectAndCount(p.metrics.backlog)+testutil.CollectAndCount(p.metrics.backlogAge))
-	assert.Zero(t, testutil.ToFloat64(p.metrics.letters.WithLabelValues(busName, "s")))
+	assert.Zero(t, testutil.ToFloat64(p.metrics.deadLetters.WithLabelValues(busName, "s")))
 	refuses.Store(true)
 	w.send("s", "", "bad")
-	w.eventually("a dead letter is shown", func() bool { return testutil.ToFloat64(p.metrics.letters.WithLabelValues(busName, "s")) == 1 })
+	w.eventually("a dead letter is shown", func() bool { return testutil.ToFloat64(p.metrics.deadLetters.WithLabelValues(busName, "s")) == 1 })
 
 	old := w.sub("s")
 	paused := *old
-	paused.State = registry.Paused
+	paused.State = model.Paused
 	w.put(paused)
 	w.remove()
 	all := func() int {
-		return testutil.CollectAndCount(p.metrics.deliveries) + testutil.CollectAndCount(p.metrics.backlog) + testutil.CollectAndCount(p.metrics.letters) +
+		return testutil.CollectAndCount(p.metrics.deliveries) + testutil.CollectAndCount(p.metrics.backlog) + testutil.CollectAndCount(p.metrics.deadLetters) +
 			testutil.CollectAndCount(p.metrics.breaker)
 	}
 	w.eventually("they are removed", func() bool { return all() == 0 })
@@ -156,15 +159,15 @@ func TestMetricsFollowTheSubscriber(t *testing.T) {
 	assert.Zero(t, all(), "it was asked for before the subscriber was deleted")
 }
 
-// A subscriber that cannot be consumed is in trouble; one that another instance delivers to is not.
-func TestTroubleIsCounted(t *testing.T) {
-	exclusive, broken := newSubscriber("exclusive", registry.OrderExclusive), newSubscriber("broken", registry.OrderNone)
+// A subscriber that cannot be consumed is unhealthy; one that another instance delivers to is not.
+func TestUnhealthySubscribersAreCounted(t *testing.T) {
+	exclusive, broken := newSubscriber("exclusive", model.OrderExclusive), newSubscriber("broken", model.OrderNone)
 	w := newWorld(t, 1, exclusive, broken)
 	w.target("exclusive", nil)
 	w.target("broken", nil)
 	// Its subscription is another one's, and of another type.
 	cfg := messaging.DefaultConsumerConfig()
-	cfg.Topics, cfg.Subscription, cfg.Type = []string{w.topics.Send(w.sub("broken"))}, registry.DeliverSubscription, messaging.Exclusive
+	cfg.Topics, cfg.Subscription, cfg.Type = []string{w.topics.Send(w.sub("broken"))}, model.DeliverSubscription, messaging.Exclusive
 	other, err := w.client.Consumer(cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -179,19 +182,19 @@ func TestTroubleIsCounted(t *testing.T) {
 	w.send("exclusive", "", "e")
 	w.eventually("one delivers", func() bool { return len(w.targets["exclusive"].delivered()) == 1 })
 	two, _ := w.processor(testConfig())
-	w.eventually("one is in trouble", func() bool { return one.troubled() == 1 && two.troubled() == 1 })
-	assert.NotEmpty(t, one.Status(busName, "broken").Trouble)
+	w.eventually("one is unhealthy", func() bool { return one.unhealthy() == 1 && two.unhealthy() == 1 })
+	assert.NotEmpty(t, one.Status(busName, "broken").Unhealthy)
 	w.eventually("two stands by", func() bool { return two.Status(busName, "exclusive").StandsBy })
-	assert.Empty(t, two.Status(busName, "exclusive").Trouble)
+	assert.Empty(t, two.Status(busName, "exclusive").Unhealthy)
 	assert.False(t, one.Status(busName, "exclusive").StandsBy)
 	cancel()
 	require.NoError(t, <-done)
-	w.eventually("it is over", func() bool { return one.troubled() == 0 && two.troubled() == 0 })
+	w.eventually("it is over", func() bool { return one.unhealthy() == 0 && two.unhealthy() == 0 })
 }
 
 // Whoever delivers nothing because others have all partitions says so, until one of them goes.
 func TestWhoHasNoPartitionStandsBy(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("group", registry.OrderGroup), newSubscriber("total", registry.OrderTotal), newSubscriber("none", registry.OrderNone))
+	w := newWorld(t, 1, newSubscriber("group", model.OrderGroup), newSubscriber("total", model.OrderTotal), newSubscriber("none", model.OrderNone))
 	names := []string{"group", "total", "none"}
 	for _, name := range names {
 		w.target(name, func(context.Context, target.Delivery) target.Result { return delivered() })
@@ -205,7 +208,7 @@ func TestWhoHasNoPartitionStandsBy(t *testing.T) {
 	for _, name := range []string{"group", "total"} {
 		w.eventually(name+": one of them stands by", func() bool {
 			a, b := one.Status(busName, name), two.Status(busName, name)
-			return a.StandsBy != b.StandsBy && a.Delivering && b.Delivering && a.Trouble == "" && b.Trouble == ""
+			return a.StandsBy != b.StandsBy && a.Delivering && b.Delivering && a.Unhealthy == "" && b.Unhealthy == ""
 		})
 	}
 	assert.False(t, one.Status(busName, "none").StandsBy || two.Status(busName, "none").StandsBy, "all share it")
@@ -218,19 +221,19 @@ func TestWhoHasNoPartitionStandsBy(t *testing.T) {
 // 410 of what the subscriber was before a change does not disable what it is now.
 func TestGoneIsSaidOfOneRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSubscriber("s", registry.OrderNone)
+		s := newSubscriber("s", model.OrderNone)
 		s.Bus, s.UID, s.Revision = busName, "u-s", 2
-		now := registrytest.Snapshot(t, 2, []registry.Bus{{Name: busName, Partitions: 1}}, []registry.Subscriber{s})
+		now := registrytest.Snapshot(t, 2, []model.Bus{{Name: busName, Partitions: 1}}, []model.Subscriber{s})
 		asked := &conditions{Store: registrytest.NewStore(now)}
 		ctx, stop := context.WithCancel(t.Context())
 		w := &worker{p: &Processor{source: asked}, sub: now.Subscriber(busName, "s"), log: zaptest.NewLogger(t), ctx: ctx}
-		w.breaker = newBreaker(registry.Breaker{}, func(BreakerState) {})
+		w.breaker = newBreaker(model.Breaker{}, func(BreakerState) {})
 		w.revision.Store(1)
 		w.disable(errors.New("410 Gone"))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		assert.False(t, asked.disabled.Load())
-		assert.NoError(t, w.Trouble())
+		assert.NoError(t, w.Unhealthy())
 		w.revision.Store(2) // other rules, and no other target
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -245,12 +248,12 @@ type conditions struct {
 	disabled atomic.Bool
 }
 
-func (c *conditions) ChangeState(_ context.Context, bus, name string, state registry.State, _ string, as registry.Condition) (*registry.Subscriber, error) {
+func (c *conditions) ChangeState(_ context.Context, bus, name string, state model.State, _ string, as registry.Condition) (*model.Subscriber, error) {
 	s := c.Snapshot().Subscriber(bus, name)
 	if as.Revision != s.Revision {
-		return nil, registry.ErrConflict
+		return nil, model.ErrConflict
 	}
-	c.disabled.Store(state == registry.Disabled)
+	c.disabled.Store(state == model.Disabled)
 	return s, nil
 }
 
@@ -264,10 +267,10 @@ func (s short) Deliver(context.Context, []target.Delivery) []target.Result {
 func (short) Close(context.Context) error { return nil }
 
 func TestResultsThatAreMissing(t *testing.T) {
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
 	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
-	w.breaker = newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Minute)}, func(BreakerState) {})
+	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, func(BreakerState) {})
 	results := w.deliver(t.Context(), make([]item, 3))
 	require.Len(t, results, 3)
 	for _, r := range results {
@@ -281,11 +284,11 @@ func TestResultsThatAreMissing(t *testing.T) {
 
 // The log says why the breaker opened.
 func TestTheBreakerSaysWhyItOpens(t *testing.T) {
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
 	core, logs := observer.New(zap.WarnLevel)
 	w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: short{make(chan struct{}, 1)}}
-	w.breaker = newBreaker(registry.Breaker{Failures: 1, Probe: registry.Duration(time.Minute)}, w.breakerChanged)
+	w.breaker = newBreaker(model.Breaker{Failures: 1, Probe: model.Duration(time.Minute)}, w.breakerChanged)
 	defer w.breaker.end()
 	w.deliver(t.Context(), make([]item, 1))
 	lines := logs.FilterMessage("the breaker is open: nothing is delivered until a probe succeeds").All()
@@ -295,7 +298,7 @@ func TestTheBreakerSaysWhyItOpens(t *testing.T) {
 
 // An event that cannot be transformed is in the delivery log by its name.
 func TestARefusedEventIsLogged(t *testing.T) {
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
 	w := &worker{p: p, sub: &s, log: zaptest.NewLogger(t), metrics: p.metrics.of(&s), attempts: &attempts{most: 10}}
 	w.transform = func(event.Event) ([]byte, string, error) { return nil, "", errors.New("no such field") }
@@ -306,16 +309,17 @@ func TestARefusedEventIsLogged(t *testing.T) {
 	assert.Equal(t, []string{"e", "/test", "a", "dead_letter"}, []string{log[0].Event, log[0].Source, log[0].Type, log[0].Outcome})
 }
 
-// Deliveries that wait for the breaker or the rate are not said to be stuck, however long that takes; an attempt that does not end is.
+// Deliveries that wait for the breaker or the rate are not said to be stuck, however long that
+// takes; an attempt that does not end is.
 func TestWhatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSubscriber("s", registry.OrderGroup)
-		s.Delivery.Timeout = registry.Duration(10 * time.Second)
+		s := newSubscriber("s", model.OrderGroup)
+		s.Delivery.Timeout = model.Duration(10 * time.Second)
 		p := &Processor{cfg: testConfig(), metrics: NewMetrics(prometheus.NewRegistry())}
 		core, lines := observer.New(zap.WarnLevel)
 		ended := make(chan struct{})
 		w := &worker{p: p, sub: &s, log: zap.New(core), metrics: p.metrics.of(&s), target: endless(ended)}
-		w.breaker = newBreaker(registry.Breaker{}, func(BreakerState) {})
+		w.breaker = newBreaker(model.Breaker{}, func(BreakerState) {})
 		assert.Greater(t, w.config(false).StuckAfter, 10*365*24*time.Hour)
 		done := make(chan struct{})
 		go func() {
@@ -327,7 +331,7 @@ func TestWhatIsStuck(t *testing.T) {
 		assert.Zero(t, lines.Len())
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, 1, lines.FilterMessageSnippet("does not end").Len())
+		assert.Equal(t, 1, lines.FilterMessageSnippet("has not ended").Len())
 		close(ended)
 		<-done
 	})

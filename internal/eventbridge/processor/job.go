@@ -13,8 +13,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/truncate"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -26,7 +27,7 @@ var (
 	ErrJobRunning = errors.New("there is a job that has not ended")
 	// ErrOptions: the options of a job are not valid.
 	ErrOptions = errors.New("the job cannot be done")
-	// ErrNoJob: the subscriber has had no job, or none that could be ended.
+	// ErrNoJob: the subscriber has no job, or none that can be canceled.
 	ErrNoJob = errors.New("no such job")
 )
 
@@ -40,7 +41,8 @@ const (
 	JobDone     = "done"
 	JobFailed   = "failed"
 	JobCanceled = "canceled"
-	// JobInterrupted: the process that ran it has gone before its end. Another one takes it over.
+	// JobInterrupted: the process that ran the job stopped before its end. Another process takes it
+	// over.
 	JobInterrupted = "interrupted"
 )
 
@@ -49,13 +51,15 @@ type Job struct {
 	ID         string    `json:"id"`
 	Kind       string    `json:"kind"`
 	Bus        string    `json:"bus"`
-	Subscriber string    `json:"subscriber"` // empty: it is the bus' own
+	Subscriber string    `json:"subscriber"` // empty: a job of the bus
 	State      string    `json:"state"`
 	Began      time.Time `json:"began"`
 	Ended      time.Time `json:"ended,omitzero"`
-	// Instance is the one that runs it, or did.
+	// Instance is the instance that runs the job, or ran it.
 	Instance string `json:"instance,omitempty"`
-	// Read events, or dead letters, were looked at; Chosen of them are wanted, and Published are stored for delivery, or Discarded.
+	// Read counts the events or dead letters that the job has looked at, and Chosen those of them
+	// that it selects. Published counts those that are stored for delivery, Discarded those
+	// removed.
 	Read      int64  `json:"read"`
 	Chosen    int64  `json:"chosen"`
 	Published int64  `json:"published"`
@@ -64,15 +68,15 @@ type Job struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// job is one that this process runs, or did.
+// job is a job that this process runs, or has run.
 type job struct {
 	cancel                             context.CancelFunc
 	read, chosen, published, discarded atomic.Int64
 
 	mu       sync.Mutex
 	state    record
-	resumed  bool // another process has begun it, or another life of this one
-	canceled bool // somebody has ended it
+	resumed  bool // another process has begun it, or an earlier run of this process
+	canceled bool // somebody has canceled it
 	lost     bool // another process has it
 }
 
@@ -93,7 +97,7 @@ func (j *job) now() Job {
 	return s
 }
 
-// end says that somebody wants it to end.
+// end cancels the job.
 func (j *job) end() {
 	j.mu.Lock()
 	j.canceled = true
@@ -101,7 +105,7 @@ func (j *job) end() {
 	j.cancel()
 }
 
-// finish notes what came of it. stopped says that the process stops.
+// finish sets the job's final state. stopped says that the process stops.
 func (j *job) finish(err error, stopped bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -114,29 +118,29 @@ func (j *job) finish(err error, stopped bool) {
 	case j.canceled:
 		j.state.State = JobCanceled
 	default:
-		j.state.State, j.state.Error = JobFailed, door.Cut(err.Error(), jobErrorBytes)
+		j.state.State, j.state.Error = JobFailed, truncate.Text(err.Error(), jobErrorBytes)
 	}
 }
 
-// jobErrorBytes bounds what is kept of a job's error.
+// jobErrorBytes bounds the stored error of a job.
 const jobErrorBytes = 1 << 10
 
-// jobs are the latest of each subscriber, and each bus, that this process has run.
+// jobs holds, for each subscriber and each bus, the latest job that this process has run.
 type jobs struct {
-	run       string        // tells this process from all others
-	noteEvery time.Duration // how often it is kept how far a job is
-	lookEvery time.Duration // how often jobs are looked for whose process has gone
+	run       string        // identifies this process
+	saveEvery time.Duration // how often the progress of a job is stored
+	lookEvery time.Duration // how often jobs of stopped processes are looked for
 
 	mu      sync.Mutex
-	ctx     context.Context // ends with the processor; nil: it does not run
-	by      map[string]*job // by UID, and those of buses by busJob
-	taking  map[string]bool // UIDs of subscribers whose job is about to begin
+	ctx     context.Context // ends with the processor; nil: Run was not called
+	by      map[string]*job // by UID of the subscriber, or by busJob
+	taking  map[string]bool // keys as of by: a job is about to begin
 	running sync.WaitGroup
 }
 
 // The defaults of jobs.
 const (
-	noteEvery = 10 * time.Second
+	saveEvery = 10 * time.Second
 	lookEvery = 5 * time.Second
 )
 
@@ -148,12 +152,13 @@ func (js *jobs) begin(ctx context.Context) {
 
 func (js *jobs) wait() {
 	js.mu.Lock()
-	running := &js.running // whoever begins one has done so, or will not
+	running := &js.running // launch holds mu: no job begins after this
 	js.mu.Unlock()
 	running.Wait()
 }
 
-// reserve makes the caller the only one who may begin a job of the subscriber with that UID here, until free.
+// reserve makes the caller the only one in this process that may begin a job of that subscriber,
+// until free.
 func (js *jobs) reserve(uid string) error {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -176,7 +181,8 @@ func (js *jobs) free(uid string) {
 	delete(js.taking, uid)
 }
 
-// has reports whether this process runs the job of that id, or did, or is about to begin one of the subscriber.
+// has reports whether this process runs or has run the job with that ID, or is about to begin a job
+// of the subscriber.
 func (js *jobs) has(uid, id string) bool {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -187,7 +193,8 @@ func (js *jobs) has(uid, id string) bool {
 	return j != nil && j.now().ID == id
 }
 
-// forget ends the jobs of subscribers that are no more: nobody else can, and their topics could not be removed.
+// forget cancels the jobs of deleted subscribers. No other process can do so, and their topics
+// could not be removed while the jobs run.
 func (js *jobs) forget(snapshot func() *registry.Snapshot) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -195,7 +202,7 @@ func (js *jobs) forget(snapshot func() *registry.Snapshot) {
 		return
 	}
 	known := make(map[string]bool)
-	now := snapshot() // not older than those by which jobs have begun
+	now := snapshot() // not older than the snapshots by which jobs have begun
 	for b := range now.Buses() {
 		known[busJob(b.Name)] = true
 		for s := range now.Subscribers(b.Name) {
@@ -210,21 +217,22 @@ func (js *jobs) forget(snapshot func() *registry.Snapshot) {
 	}
 }
 
-// of returns the latest job of a subscriber.
+// of returns the latest job with that key.
 func (js *jobs) of(uid string) *job {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	return js.by[uid]
 }
 
-// newJobID is a name that no other job has.
+// newJobID returns a unique ID.
 func newJobID() string {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	return hex.EncodeToString(random[:])
 }
 
-// launch runs a job that is this process' alone, and ended when it has ended. key is what it is kept by.
+// launch runs a job of this process, and calls ended when the job has ended. key is the job's key,
+// see holder.
 func (p *Processor) launch(key string, j *job, work func(context.Context) error, ended func()) error {
 	js := &p.jobs
 	js.mu.Lock()
@@ -245,23 +253,23 @@ func (p *Processor) launch(key string, j *job, work func(context.Context) error,
 	return nil
 }
 
-// launchKept runs a job that the registry says is this process'.
-func (p *Processor) launchKept(s *registry.Subscriber, j *job) error {
+// launchKept runs a job that belongs to this process by its record in the registry.
+func (p *Processor) launchKept(s *model.Subscriber, j *job) error {
 	work := func(ctx context.Context) error {
-		noting, endNoting := context.WithCancel(ctx)
-		var notes sync.WaitGroup
-		notes.Go(func() { p.noteJob(noting, s, j) })
-		defer notes.Wait()
-		defer endNoting()
+		saving, endSaving := context.WithCancel(ctx)
+		var saves sync.WaitGroup
+		saves.Go(func() { p.saveWhileItRuns(saving, s, j) })
+		defer saves.Wait()
+		defer endSaving()
 		return p.work(ctx, s, j)
 	}
 	return p.launch(s.UID, j, work, func() {
-		p.noteEnd(s, j)
+		p.saveEnd(s, j)
 		p.jobs.drop(s.UID, j)
 	})
 }
 
-// guarded calls f, whose panic is an error.
+// guarded calls f, and turns a panic into an error.
 func (p *Processor) guarded(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -272,7 +280,7 @@ func (p *Processor) guarded(f func() error) (err error) {
 	return f()
 }
 
-// drop forgets a job that is another process' now.
+// drop forgets a job that another process has now.
 func (js *jobs) drop(uid string, j *job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -283,8 +291,8 @@ func (js *jobs) drop(uid string, j *job) {
 	}
 }
 
-// work does what a job is to do.
-func (p *Processor) work(ctx context.Context, s *registry.Subscriber, j *job) error {
+// work does what the job's record says.
+func (p *Processor) work(ctx context.Context, s *model.Subscriber, j *job) error {
 	switch r := j.record(); {
 	case r.Error != "":
 		return errors.New(r.Error)
@@ -299,11 +307,12 @@ func (p *Processor) work(ctx context.Context, s *registry.Subscriber, j *job) er
 		}
 		return p.replay(ctx, j, b, s, *r.Replay)
 	default:
-		return errors.New("it is not known what the job is to do")
+		return errors.New("the record of the job does not say what to do")
 	}
 }
 
-// Job returns the latest job of a subscriber, or, without one, of the bus, that this process has run. Without one the error is ErrNoJob.
+// Job returns the latest job of a subscriber that this process has run. Without a subscriber it
+// returns the job of the bus. If there is none, the error is ErrNoJob.
 func (p *Processor) Job(bus, subscriber string) (Job, error) {
 	key, _, err := p.holder(bus, subscriber)
 	if err != nil {
@@ -316,8 +325,9 @@ func (p *Processor) Job(bus, subscriber string) (Job, error) {
 	return j.now(), nil
 }
 
-// CancelJob ends the job of a subscriber, whichever process runs it, or, without one, that of the bus in this process. What it has published stays. Another
-// process ends it some seconds later.
+// CancelJob cancels the job of a subscriber, in whichever process it runs: another process ends it
+// some seconds later. Without a subscriber it cancels the job of the bus in this process. What the
+// job has published stays.
 func (p *Processor) CancelJob(ctx context.Context, bus, subscriber string) (Job, error) {
 	key, _, err := p.holder(bus, subscriber)
 	if err != nil {
@@ -329,9 +339,10 @@ func (p *Processor) CancelJob(ctx context.Context, bus, subscriber string) (Job,
 		if subscriber == "" {
 			return own.now(), nil
 		}
-		// Kept at once: by now another process may have it, or it may be taken over before this one has said how it ended.
+		// The cancellation is stored at once: another process may have the job by now, or take it
+		// over before this process has stored how the job ended.
 		if _, err := p.cancelKept(ctx, bus, subscriber, key); err != nil && !errors.Is(err, ErrNoJob) {
-			return Job{}, fmt.Errorf("the job ends here, but that could not be kept, and another instance may take it over: end it again: %w", err)
+			return Job{}, fmt.Errorf("the job has ended here, but this could not be stored, and another instance may take it over: cancel it again: %w", err)
 		}
 		return own.now(), nil
 	}
@@ -345,19 +356,21 @@ func (p *Processor) CancelJob(ctx context.Context, bus, subscriber string) (Job,
 	return canceled, err
 }
 
-// close closes what a job has opened. A topic of replays that takes nothing does not keep a job that was ended.
+// close closes what a job has opened, within a bounded time: a topic of replays that takes no
+// messages must not hold up a canceled job.
 func (p *Processor) close(ctx context.Context, what interface{ Close(context.Context) error }) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.StopTimeout)
 	defer cancel()
 	_ = what.Close(ctx) // what is not stored was not counted
 }
 
-// keep makes a topic of a subscriber, where there is none, and the subscription that keeps what is published there.
+// keep creates a topic of a subscriber if there is none, and the subscription that keeps its
+// messages.
 func (p *Processor) keep(ctx context.Context, topic string) error {
 	if p.admin {
 		if err := p.client.Topic(topic).Create(ctx, 0); err != nil {
 			return err
 		}
 	}
-	return p.client.EnsureSubscription(ctx, topic, registry.DeliverSubscription, messaging.StartEarliest)
+	return p.client.EnsureSubscription(ctx, topic, model.DeliverSubscription, messaging.StartEarliest)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -33,7 +33,7 @@ func (w *world) ended(p *Processor, name string) (j Job) {
 
 // What nobody wants is removed, of a subscriber and of a bus, and nothing else is.
 func TestDeadLettersAreDiscarded(t *testing.T) {
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
 	w := newWorld(t, 1, s)
 	w.target("s", func(_ context.Context, d target.Delivery) target.Result {
@@ -68,39 +68,39 @@ func TestDeadLettersAreDiscarded(t *testing.T) {
 	// Those of the bus: what an engine refuses, as its consumer stores it.
 	_, err = p.Discard(t.Context(), "unknown", "", RedriveOptions{})
 	require.ErrorIs(t, err, ErrNoSubscriber)
-	letters, err := p.DeadLetters(t.Context(), busName, "", 10)
+	deadLetters, err := p.DeadLetters(t.Context(), busName, "", 10)
 	require.NoError(t, err)
-	require.Empty(t, letters, "there has been none")
+	require.Empty(t, deadLetters, "there has been none")
 	topic := w.topics.Unmatched(busName)
-	require.NoError(t, w.client.EnsureSubscription(t.Context(), topic, registry.DeliverSubscription, messaging.StartEarliest))
+	require.NoError(t, w.client.EnsureSubscription(t.Context(), topic, model.DeliverSubscription, messaging.StartEarliest))
 	out, err := w.client.Publisher(t.Context(), topic, messaging.Business())
 	require.NoError(t, err)
 	for _, payload := range []string{`{"id":"1"}`, "\xff no JSON"} {
 		require.NoError(t, out.Publish(t.Context(), &messaging.Record{Payload: []byte(payload), Properties: map[string]string{
 			messaging.PropertyReason: "cannot be matched", messaging.PropertyAttempts: "1", messaging.PropertyOriginTopic: w.topics.Events(busName),
-			messaging.PropertySubscription: registry.EngineSubscription, messaging.PropertyFirstFailedAt: time.Now().UTC().Format(time.RFC3339Nano),
+			messaging.PropertySubscription: model.EngineSubscription, messaging.PropertyFirstFailedAt: time.Now().UTC().Format(time.RFC3339Nano),
 		}}))
 	}
 	require.NoError(t, out.Close(t.Context()))
-	letters, err = p.DeadLetters(t.Context(), busName, "", 10)
+	deadLetters, err = p.DeadLetters(t.Context(), busName, "", 10)
 	require.NoError(t, err)
-	require.Len(t, letters, 2)
-	require.JSONEq(t, `{"id":"1"}`, string(letters[0].Event))
-	require.Equal(t, "cannot be matched", letters[0].Reason)
-	require.Nil(t, letters[1].Event)
-	require.Equal(t, "\xff no JSON", string(letters[1].Bytes))
+	require.Len(t, deadLetters, 2)
+	require.JSONEq(t, `{"id":"1"}`, string(deadLetters[0].Event))
+	require.Equal(t, "cannot be matched", deadLetters[0].Reason)
+	require.Nil(t, deadLetters[1].Event)
+	require.Equal(t, "\xff no JSON", string(deadLetters[1].Bytes))
 	_, err = p.Discard(t.Context(), busName, "", RedriveOptions{})
 	require.NoError(t, err)
 	j := w.ended(p, "")
 	require.Equal(t, []any{JobDone, int64(2), int64(2)}, []any{j.State, j.Read, j.Discarded}, j.Error)
 	w.eventually("none is left", func() bool {
-		letters, err := p.DeadLetters(t.Context(), busName, "", 10)
-		return err == nil && len(letters) == 0
+		deadLetters, err := p.DeadLetters(t.Context(), busName, "", 10)
+		return err == nil && len(deadLetters) == 0
 	})
 }
 
 func TestDeadLettersGoBack(t *testing.T) {
-	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
 			s := newSubscriber("s", order)
@@ -156,7 +156,7 @@ func TestDeadLettersGoBack(t *testing.T) {
 }
 
 func TestPastEventsComeAgain(t *testing.T) {
-	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
 			s := newSubscriber("s", order)
@@ -218,9 +218,10 @@ func TestPastEventsComeAgain(t *testing.T) {
 	}
 }
 
-// The job of a deleted subscriber ends: nobody could end it, and it would keep the topics from being removed.
+// The job of a deleted subscriber ends: nobody could end it, and it would keep the topics from
+// being removed.
 func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("s", registry.OrderGroup), newSubscriber("other", registry.OrderGroup))
+	w := newWorld(t, 1, newSubscriber("s", model.OrderGroup), newSubscriber("other", model.OrderGroup))
 	w.target("s", nil)
 	w.target("other", nil)
 	p, _ := w.processor(testConfig())
@@ -242,10 +243,11 @@ func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 	assert.Equal(t, JobRunning, jobs["other"].now().State)
 }
 
-// A job that was ended does not wait for brokers that are away: it could not be begun anew, and the process would not stop.
+// A job that was ended does not wait for brokers that are unavailable: it could not be begun anew,
+// and the process would not stop.
 func TestAReplayEndsWithoutBrokers(t *testing.T) {
 	url, server, line := proxy.Pulsar(t)
-	w := newWorldOn(t, server, 1, newSubscriber("s", registry.OrderGroup))
+	w := newWorldOn(t, server, 1, newSubscriber("s", model.OrderGroup))
 	w.target("s", nil)
 	p, _ := w.processorOf(w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener}), testConfig())
 	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
@@ -272,13 +274,14 @@ func TestAReplayEndsWithoutBrokers(t *testing.T) {
 	w.eventually("it ends", func() bool { return j.now().State == JobCanceled })
 }
 
-// A replay up to the present has all that the topic holds, whatever the clocks of those that publish say.
+// A replay up to the present has all that the topic holds, whatever the clocks of those that
+// publish say.
 func TestAReplayUpToThePresentGoesByNoClock(t *testing.T) {
 	ahead := &messaging.Delivery{
 		PublishTime: time.Now().Add(10 * time.Minute), Payload: testEvent("e", "a", ""),
 	}
-	s := registrytest.Snapshot(t, 1, []registry.Bus{{Name: busName, Partitions: 1}}, []registry.Subscriber{func() registry.Subscriber {
-		s := newSubscriber("s", registry.OrderNone)
+	s := registrytest.Snapshot(t, 1, []model.Bus{{Name: busName, Partitions: 1}}, []model.Subscriber{func() model.Subscriber {
+		s := newSubscriber("s", model.OrderNone)
 		s.Bus, s.UID, s.Revision = busName, "u", 1
 		return s
 	}()}).Subscriber(busName, "s")
@@ -308,14 +311,14 @@ func TestANewSubscriberStartsInThePast(t *testing.T) {
 	noon := time.Now().Add(-time.Millisecond)
 	publish(middle)
 	w.eventually("they are matched", func() bool { // what waits for the engine is not past for it
-		n, err := w.client.Topic(w.topics.Events(busName)).Subscription(registry.EngineSubscription).Backlog(t.Context())
+		n, err := w.client.Topic(w.topics.Events(busName)).Subscription(model.EngineSubscription).Backlog(t.Context())
 		return err == nil && n == 0
 	})
 	want := map[string][]string{"earliest": slices.Concat(old, middle, during), "time": slices.Concat(middle, during), "latest": during}
 	targets := map[string]*fakeTarget{}
 	for name := range want {
 		targets[name] = w.target(name, nil)
-		s := newSubscriber(name, registry.OrderGroup)
+		s := newSubscriber(name, model.OrderGroup)
 		s.Created, s.Start = time.Now(), name
 		if name == "time" {
 			s.Start = noon.Format(time.RFC3339Nano)

@@ -21,7 +21,7 @@ type Attempt struct {
 	Latency time.Duration `json:"latency_ns"`
 	Error   string        `json:"error,omitempty"` // at most 256 bytes
 	Next    time.Time     `json:"next,omitzero"`   // of the next attempt
-	Batch   int           `json:"batch,omitempty"` // events that went together
+	Batch   int           `json:"batch,omitempty"` // events in the batch
 }
 
 const errorBytes = 256
@@ -29,7 +29,7 @@ const errorBytes = 256
 // attempts keeps the latest attempts.
 type attempts struct {
 	mu   sync.Mutex
-	list []Attempt // a ring
+	list []Attempt // a ring buffer
 	next int
 	most int
 }
@@ -59,7 +59,7 @@ func (a *attempts) all() []Attempt {
 	return out
 }
 
-// errorText is the error of a result, short.
+// errorText returns the error of a result, cut to errorBytes.
 func errorText(r target.Result) string {
 	if r.Err == nil {
 		return ""

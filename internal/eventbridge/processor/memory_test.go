@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// bytesEach bounds what a subscriber may cost whose topics are open in engine and processor: 1,000 of them have to fit a
-// process of 512 MiB beside everything else.
+// bytesEach bounds what a subscriber may cost whose topics are open in engine and processor: 1,000
+// of them have to fit a process of 512 MiB beside everything else.
 const bytesEach = 320 << 10
 
 // fixed is about what connections and the bus take, however many subscribers there are.
@@ -33,15 +34,15 @@ func TestSubscribersAreSmall(t *testing.T) {
 		require.NoError(t, err)
 	}
 	w := newWorld(t, 1)
-	subs := make([]registry.Subscriber, n)
+	subs := make([]model.Subscriber, n)
 	for i := range subs {
-		subs[i] = newSubscriber(fmt.Sprint("s", i), registry.OrderNone)
+		subs[i] = newSubscriber(fmt.Sprint("s", i), model.OrderNone)
 		subs[i].Bus, subs[i].UID, subs[i].Revision = busName, "u-"+subs[i].Name, 1
 		w.target(subs[i].Name, nil)
 	}
 	maker := registry.NewPulsar(w.client, w.topics, true)
 	var making sync.WaitGroup
-	next := make(chan *registry.Subscriber)
+	next := make(chan *model.Subscriber)
 	for range 8 {
 		making.Go(func() {
 			for s := range next {
@@ -59,7 +60,7 @@ func TestSubscribersAreSmall(t *testing.T) {
 	close(next)
 	making.Wait()
 	before, threads := used(), runtime.NumGoroutine()
-	w.store.Set(registrytest.Snapshot(t, 1, []registry.Bus{w.bus}, subs))
+	w.store.Set(registrytest.Snapshot(t, 1, []model.Bus{w.bus}, subs))
 	began := time.Now()
 	cfg := testConfig()
 	cfg.BacklogEvery = time.Hour
@@ -70,7 +71,7 @@ func TestSubscribersAreSmall(t *testing.T) {
 	require.NoError(t, in.Publish(t.Context(), &messaging.Record{Key: "k", Payload: testEvent("e", "a", "k")}))
 	for i := range subs { // engine and processor have all open
 		require.Eventually(t, func() bool { return len(w.targets[subs[i].Name].delivered()) > 0 }, 2*time.Minute, 10*time.Millisecond)
-		require.Empty(t, p.Status(busName, subs[i].Name).Trouble)
+		require.Empty(t, p.Status(busName, subs[i].Name).Unhealthy)
 	}
 	each := (used() - before - fixed) / int64(n)
 	t.Logf("%d subscribers: %d KiB and %.1f goroutines each, all delivered to after %s", n, each>>10, float64(runtime.NumGoroutine()-threads)/float64(n), time.Since(began))

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 func TestMetricsAreWellNamedAndThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg)
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	m.of(&s)
 	m.showBacklog(s.Bus, s.Name, Backlog{}, time.Second)
 	n, err := testutil.GatherAndCount(reg, "eventbridge_deliveries_total")

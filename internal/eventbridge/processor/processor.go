@@ -12,40 +12,45 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Source tells the processor of subscribers, and takes their states. A registry.Store is one.
+// Source has the subscribers, and stores their states and jobs. A registry.Store is one.
 type Source interface {
 	Snapshot() *registry.Snapshot
-	// Watch calls f for the present snapshot and after each change, from one goroutine, until stop.
+	// Watch calls f for the current snapshot and after each change, from one goroutine, until stop
+	// is called.
 	Watch(f func(*registry.Snapshot)) (stop func())
-	ChangeState(ctx context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error)
-	// Job is what is kept of a subscriber's latest job, nil for nothing. ChangeJob changes it, one change at a time over all instances.
+	ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c registry.Condition) (*model.Subscriber, error)
+	// Job returns the stored state of a subscriber's latest job, nil if there is none. ChangeJob
+	// changes it, one change at a time over all instances.
 	Job(bus, subscriber string) json.RawMessage
 	ChangeJob(ctx context.Context, bus, name, uid string, change func(was json.RawMessage) (json.RawMessage, error)) error
 }
 
-// Instances tells of all instances. A registry.Status does.
+// Instances knows all instances. An instances.Status is one.
 type Instances interface {
-	Instances() []registry.Instance
-	// Active reports whether all engines match by a revision of the registry or a later one, and which do not.
+	Instances() []instances.Instance
+	// Active reports whether all engines match by this revision of the registry or a later one, and
+	// which engines do not.
 	Active(revision int64) (active bool, behind []string)
 }
 
 // Targets makes targets. A target.Factory does.
 type Targets interface {
-	New(s *registry.Subscriber) (target.Target, error)
+	New(s *model.Subscriber) (target.Target, error)
 }
 
-// Processor delivers to all active subscribers. Processors of several processes share their events, as the order of
-// each subscriber allows. All methods are safe for concurrent use.
+// Processor delivers to all active subscribers. Processors of several processes share the events of
+// each subscriber, as its order allows. All methods are safe for concurrent use.
 type Processor struct {
 	client    *messaging.Client
 	source    Source
-	topics    registry.Topics
+	topics    model.Topics
 	targets   Targets
 	cfg       Config
 	admin     bool
@@ -53,32 +58,34 @@ type Processor struct {
 	metrics   *Metrics
 	starts    *rate.Limiter
 	instance  string
-	instances Instances    // nil: nothing is known of others
-	part      atomic.Int64 // of the bytes that are received ahead, for one subscriber
+	instances Instances    // nil: other instances are not known
+	part      atomic.Int64 // bytes that may be received ahead for one subscriber
 	jobs      jobs
 
 	mu       sync.Mutex
 	workers  map[string]*worker   // by UID
-	stopping map[string]*worker   // the last one of each that is to stop, until it has
+	stopping map[string]*worker   // by UID: the latest worker that is stopping
 	logs     map[string]*attempts // by UID, over all revisions
 	names    map[name]bool        // of all subscribers
-	shown    map[name]bool        // of those that have metrics
-	ending   sync.WaitGroup       // workers that are to stop
+	shown    map[name]bool        // of subscribers that have metrics
+	ending   sync.WaitGroup       // workers that are stopping, and other goroutines of Run
 }
 
-// name is what metrics call a subscriber.
+// name is a subscriber's name in metrics.
 type name struct{ bus, subscriber string }
 
-// Options are what a processor works with. All must be set, but for Admin and Instances.
+// Options are what a processor needs. All must be set, except Admin and Instances.
 type Options struct {
 	Client  *messaging.Client
 	Source  Source
-	Topics  registry.Topics
+	Topics  model.Topics
 	Targets Targets
-	// Instance is this one's name among Instances. Without Instances jobs of processes that have gone are not taken over.
+	// Instance is the name of this instance among Instances. Without Instances, jobs of processes
+	// that crashed are not taken over.
 	Instance  string
 	Instances Instances
-	// Admin says that the client has the address of the brokers' admin API: backlogs are asked for.
+	// Admin says that the client has the address of the brokers' admin API: the processor asks it
+	// for backlogs.
 	Admin   bool
 	Config  Config
 	Log     *zap.Logger
@@ -96,15 +103,15 @@ func New(o Options) *Processor {
 	}
 	p.instance, p.instances = o.Instance, o.Instances
 	p.jobs = jobs{
-		run: newJobID(), noteEvery: noteEvery, lookEvery: lookEvery, by: make(map[string]*job), taking: make(map[string]bool),
+		run: newJobID(), saveEvery: saveEvery, lookEvery: lookEvery, by: make(map[string]*job), taking: make(map[string]bool),
 	}
 	p.part.Store(o.Config.part(1))
-	o.Metrics.countTroubled(p.troubled)
+	o.Metrics.countUnhealthy(p.unhealthy)
 	return p
 }
 
-// Run delivers until ctx ends, then lets deliveries under way finish, and returns. It may be called once. What the
-// network, Pulsar and targets do is no error.
+// Run delivers until ctx ends, lets deliveries in flight finish, and returns. It may be called
+// once. Failures of the network, of Pulsar and of targets are not errors of Run.
 func (p *Processor) Run(ctx context.Context) error {
 	p.jobs.begin(ctx)
 	stop := p.source.Watch(func(s *registry.Snapshot) { p.apply(ctx, s) })
@@ -124,18 +131,19 @@ func (p *Processor) Run(ctx context.Context) error {
 	return nil
 }
 
-// apply makes the workers follow a snapshot: those that are to stop stop side by side, and the worker of a changed
-// subscriber begins behind the end of the one before. A change of rules is the engine's alone: deliveries go on.
+// apply starts and stops workers as a snapshot says. Workers that have to stop do so at the same
+// time. The worker of a changed subscriber begins when the one before has ended. A change of rules
+// only concerns the engine: deliveries go on.
 func (p *Processor) apply(ctx context.Context, s *registry.Snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wanted, known := make(map[string]*registry.Subscriber), make(map[string]bool)
+	wanted, known := make(map[string]*model.Subscriber), make(map[string]bool)
 	clear(p.names)
 	for b := range s.Buses() {
 		for sub := range s.Subscribers(b.Name) {
 			known[sub.UID] = true
 			p.names[name{sub.Bus, sub.Name}] = true
-			if sub.State == registry.Active {
+			if sub.State == model.Active {
 				wanted[sub.UID] = sub
 			}
 		}
@@ -176,19 +184,19 @@ func (p *Processor) apply(ctx context.Context, s *registry.Snapshot) {
 	}
 }
 
-// deliversAs reports whether a worker of old delivers as one of now would.
-func deliversAs(now, old *registry.Subscriber) bool {
+// deliversAs reports whether a worker of old delivers as a worker of now would.
+func deliversAs(now, old *model.Subscriber) bool {
 	if now.Revision == old.Revision {
 		return true
 	}
 	a, b := *now, *old
-	for _, s := range []*registry.Subscriber{&a, &b} {
+	for _, s := range []*model.Subscriber{&a, &b} {
 		s.Revision, s.Changed, s.Description, s.Reason, s.Rules = 0, time.Time{}, "", "", nil
 	}
 	return reflect.DeepEqual(a, b)
 }
 
-// end has a worker stop. p.mu is held.
+// end makes a worker stop. The caller holds p.mu.
 func (p *Processor) end(uid string, w *worker) {
 	delete(p.workers, uid)
 	p.stopping[uid] = w
@@ -204,7 +212,8 @@ func (p *Processor) end(uid string, w *worker) {
 	})
 }
 
-// forgetNames removes the metrics of subscribers that are no more, once nothing works for them. p.mu is held.
+// forgetNames removes the metrics of deleted subscribers once their workers have ended. The caller
+// holds p.mu.
 func (p *Processor) forgetNames() {
 	for n := range p.shown {
 		if !p.names[n] && !p.stops(n) {
@@ -223,20 +232,20 @@ func (p *Processor) stops(n name) bool {
 	return false
 }
 
-// troubled is how many subscribers cannot be consumed or delivered to at present.
-func (p *Processor) troubled() (n int) {
+// unhealthy returns how many subscribers cannot be consumed or delivered to at present.
+func (p *Processor) unhealthy() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.workers {
-		if w.Trouble() != nil {
+		if w.Unhealthy() != nil {
 			n++
 		}
 	}
 	return n
 }
 
-// attemptsOf returns the log of a subscriber. p.mu is held.
-func (p *Processor) attemptsOf(s *registry.Subscriber) *attempts {
+// attemptsOf returns the delivery log of a subscriber. The caller holds p.mu.
+func (p *Processor) attemptsOf(s *model.Subscriber) *attempts {
 	a := p.logs[s.UID]
 	if a == nil {
 		a = &attempts{most: p.cfg.LogAttempts}
@@ -245,8 +254,8 @@ func (p *Processor) attemptsOf(s *registry.Subscriber) *attempts {
 	return a
 }
 
-// replaying has the topic of replays consumed.
-func (p *Processor) replaying(s *registry.Subscriber) {
+// replaying makes a subscriber's worker consume the topic of replays.
+func (p *Processor) replaying(s *model.Subscriber) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.workers[s.UID]; w != nil {
@@ -258,15 +267,16 @@ func (p *Processor) replaying(s *registry.Subscriber) {
 type Status struct {
 	Bus        string `json:"bus"`
 	Subscriber string `json:"subscriber"`
-	// Delivering says that there is a worker: the subscriber is active.
+	// Delivering says that this process has a worker for the subscriber: the subscriber is active.
 	Delivering bool         `json:"delivering"`
 	Breaker    BreakerState `json:"breaker,omitempty"`
 	// ProbeAt is when an open breaker lets the next delivery through.
 	ProbeAt  time.Time `json:"probe_at,omitzero"`
-	UnderWay int64     `json:"under_way"`
-	// StandsBy says that other instances deliver all: the orders total, exclusive and live have one at a time, and group has no more than the bus has partitions.
-	StandsBy bool   `json:"stands_by,omitempty"`
-	Trouble  string `json:"trouble,omitempty"`
+	InFlight int64     `json:"in_flight"`
+	// StandsBy says that other instances deliver all events. With the orders total, exclusive and
+	// live one instance delivers at a time, with group at most one for each partition of the bus.
+	StandsBy  bool   `json:"stands_by,omitempty"`
+	Unhealthy string `json:"unhealthy,omitempty"`
 }
 
 // Status returns what this process does for a subscriber.
@@ -282,15 +292,15 @@ func (p *Processor) Status(bus, subscriber string) Status {
 	if w == nil {
 		return s
 	}
-	s.Delivering, s.UnderWay, s.StandsBy = true, w.underWay.Load(), w.standsBy()
+	s.Delivering, s.InFlight, s.StandsBy = true, w.inFlight.Load(), w.standsBy()
 	s.Breaker, s.ProbeAt = w.breaker.now()
-	if err := w.Trouble(); err != nil {
-		s.Trouble = err.Error()
+	if err := w.Unhealthy(); err != nil {
+		s.Unhealthy = err.Error()
 	}
 	return s
 }
 
-// Attempts returns the latest attempts that this process has made for a subscriber, the latest first.
+// Attempts returns the latest attempts that this process has made for a subscriber, newest first.
 func (p *Processor) Attempts(bus, subscriber string) []Attempt {
 	sub := p.source.Snapshot().Subscriber(bus, subscriber)
 	if sub == nil {
@@ -305,8 +315,8 @@ func (p *Processor) Attempts(bus, subscriber string) []Attempt {
 	return a.all()
 }
 
-// subscriber returns a subscriber as it is now.
-func (p *Processor) subscriber(bus, name string) (*registry.Subscriber, error) {
+// subscriber returns a subscriber of the current snapshot.
+func (p *Processor) subscriber(bus, name string) (*model.Subscriber, error) {
 	s := p.source.Snapshot()
 	sub := s.Subscriber(bus, name)
 	if s.Bus(bus) == nil || sub == nil {

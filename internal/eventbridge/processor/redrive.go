@@ -11,31 +11,33 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// RedriveOptions choose dead letters. The zero value chooses all.
+// RedriveOptions select dead letters. The zero value selects all.
 type RedriveOptions struct {
-	// Reason is a part of the reason why a dead letter was given up.
+	// Reason is a part of the reason for which a dead letter was given up. Empty: any reason.
 	Reason string `json:"reason,omitempty"`
-	// Type is the type of the event.
+	// Type is the type of the event. Empty: any type.
 	Type string `json:"type,omitempty"`
-	// From and To bound when the first attempt failed: From <= t < To. Zero: no bound.
+	// From and To bound the time of the first failed attempt: From <= t < To. Zero: no bound.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// Rate bounds how many go back in a second, Max how many in all. 0: no bound.
+	// Rate bounds how many dead letters are sent per second, Max how many in all. 0: no bound.
 	Rate float64 `json:"rate,omitempty"`
 	Max  int     `json:"max,omitempty"`
-	// DryRun only counts.
+	// DryRun makes the job only count.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// filterBytes bounds the filter as JSON: it has to fit into what the registry keeps of a job.
+// filterBytes bounds the options as JSON, so that the job's record fits into the registry.
 const filterBytes = registry.MaxJobBytes / 2
 
 func (o *RedriveOptions) check() error {
-	if !(o.Rate >= 0 && o.Rate <= math.MaxFloat64) || o.Max < 0 { // NaN is not
+	if !(o.Rate >= 0 && o.Rate <= math.MaxFloat64) || o.Max < 0 { // NaN fails, too
 		return fmt.Errorf("%w: rate and max must be 0 or more", ErrOptions)
 	}
 	if text, err := json.Marshal(o); err != nil || len(text) > filterBytes {
@@ -44,7 +46,7 @@ func (o *RedriveOptions) check() error {
 	return nil
 }
 
-// chooses reports whether a dead letter is to go back.
+// chooses reports whether the options select a dead letter.
 func (o *RedriveOptions) chooses(d *messaging.DeadLetter) bool {
 	if !strings.Contains(d.Reason, o.Reason) || !o.From.IsZero() && d.FirstFailed.Before(o.From) || !o.To.IsZero() && !d.FirstFailed.Before(o.To) {
 		return false
@@ -56,9 +58,9 @@ func (o *RedriveOptions) chooses(d *messaging.DeadLetter) bool {
 	return err == nil && e.Type == o.Type
 }
 
-// Redrive begins a job that sends dead letters of a subscriber to it again, with all their attempts: by way of the
-// topic of replays, since the send topic of an ordered subscriber is written by engines alone. What fails again is a
-// dead letter again.
+// Redrive begins a job that sends dead letters of a subscriber to it again. Each has its full
+// number of attempts again, and if it fails it becomes a dead letter again. The job publishes to
+// the topic of replays: only engines may publish to the send topic of an ordered subscriber.
 func (p *Processor) Redrive(ctx context.Context, bus, subscriber string, o RedriveOptions) (Job, error) {
 	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
@@ -67,13 +69,14 @@ func (p *Processor) Redrive(ctx context.Context, bus, subscriber string, o Redri
 	if err := o.check(); err != nil {
 		return Job{}, err
 	}
-	if s.Order == registry.OrderLive {
-		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no redrive", ErrOptions)
+	if s.Order == model.OrderLive {
+		return Job{}, fmt.Errorf("%w: a live subscriber gets only events that arrive while it is connected: there is nothing to redrive", ErrOptions)
 	}
 	return p.begin(ctx, s, record{Job: Job{Kind: KindRedrive, DryRun: o.DryRun}, Redrive: &o})
 }
 
-// Discard begins a job that removes dead letters of a subscriber, or, without one, of the bus: then it is this process' alone, and ends with it.
+// Discard begins a job that removes dead letters of a subscriber. Without a subscriber it removes
+// those of the bus: this job belongs to this process alone, and ends with it.
 func (p *Processor) Discard(ctx context.Context, bus, subscriber string, o RedriveOptions) (Job, error) {
 	if err := o.check(); err != nil {
 		return Job{}, err
@@ -82,19 +85,19 @@ func (p *Processor) Discard(ctx context.Context, bus, subscriber string, o Redri
 	if err != nil {
 		return Job{}, err
 	}
-	about := Job{Kind: KindDiscard, DryRun: o.DryRun}
+	job := Job{Kind: KindDiscard, DryRun: o.DryRun}
 	if subscriber != "" {
 		s, err := p.subscriber(bus, subscriber)
 		if err != nil {
 			return Job{}, err
 		}
-		return p.begin(ctx, s, record{Job: about, Discard: &o})
+		return p.begin(ctx, s, record{Job: job, Discard: &o})
 	}
 	if err := p.jobs.reserve(key); err != nil {
 		return Job{}, err
 	}
-	about.ID, about.Bus, about.State, about.Began, about.Instance = newJobID(), bus, JobRunning, time.Now(), p.instance
-	j := newJob(record{Job: about})
+	job.ID, job.Bus, job.State, job.Began, job.Instance = newJobID(), bus, JobRunning, time.Now(), p.instance
+	j := newJob(record{Job: job})
 	begun := j.now()
 	return begun, p.launch(key, j, func(ctx context.Context) error { return p.discard(ctx, j, topic, o) }, func() {})
 }
@@ -107,21 +110,23 @@ func (p *Processor) discard(ctx context.Context, j *job, topic string, o Redrive
 }
 
 const (
-	// busyFor is for how long a job that goes on waits for the process that ran it to be forgotten by the brokers.
+	// busyFor is how long a job that was taken over waits until the brokers have dropped the
+	// consumer of the process that ran it before.
 	busyFor = 2 * time.Minute
-	// endingFor is for how long a new one waits for the job before it, which was ended at another instance, to end there.
+	// endingFor is how long a new job waits for the job before it to end, which was canceled at
+	// another instance.
 	endingFor = 10 * time.Second
 )
 
-// moveLetters does with dead letters what cfg says, and counts in moved.
+// moveLetters redrives or discards dead letters as cfg says, and counts them in moved.
 func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, moved *atomic.Int64, cfg messaging.RedriveConfig) error {
-	cfg.Subscription, cfg.Rate, cfg.Max, cfg.DryRun = registry.DeliverSubscription, o.Rate, o.Max, o.DryRun
+	cfg.Subscription, cfg.Rate, cfg.Max, cfg.DryRun = model.DeliverSubscription, o.Rate, o.Max, o.DryRun
 	if o.Max > 0 {
 		if cfg.Max -= int(moved.Load()); cfg.Max <= 0 {
 			return nil
 		}
 	}
-	if j.resumed && o.DryRun { // it begins anew: nothing says how far it was
+	if j.resumed && o.DryRun { // a dry run starts again: its progress is not stored
 		j.read.Store(0)
 		j.chosen.Store(0)
 	}
@@ -129,26 +134,26 @@ func (p *Processor) moveLetters(ctx context.Context, j *job, o RedriveOptions, m
 	cfg.Stored = func(n int) { moved.Add(int64(n)) }
 	cfg.Filter = func(d *messaging.DeadLetter) bool {
 		j.read.Add(1)
-		if !o.chooses(d) || j.resumed && d.FirstFailed.After(began) { // the latter went back before, and failed again
+		if !o.chooses(d) || j.resumed && d.FirstFailed.After(began) { // FirstFailed after began: it was sent before, and failed again
 			return false
 		}
 		j.chosen.Add(1)
 		return true
 	}
-	patience := endingFor
+	timeout := endingFor
 	if j.resumed {
-		patience = busyFor
+		timeout = busyFor
 	}
 	for since := time.Now(); ; {
 		result, err := p.client.Redrive(ctx, cfg)
-		if !errors.Is(err, messaging.ErrSubscriptionBusy) || result.Redriven > 0 || time.Since(since) > patience {
+		if !errors.Is(err, messaging.ErrSubscriptionBusy) || result.Redriven > 0 || time.Since(since) > timeout {
 			return err
 		}
-		sleep(ctx, time.Second)
+		backoff.Sleep(ctx, time.Second)
 	}
 }
 
-func (p *Processor) redrive(ctx context.Context, j *job, s *registry.Subscriber, o RedriveOptions) error {
+func (p *Processor) redrive(ctx context.Context, j *job, s *model.Subscriber, o RedriveOptions) error {
 	if err := p.keep(ctx, p.topics.DeadLetter(s)); err != nil {
 		return err
 	}

@@ -13,29 +13,33 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/match"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// ReplayOptions say which past events come again.
+// ReplayOptions select past events.
 type ReplayOptions struct {
-	// From and To bound when the event was stored, by the clock of the process that took it: From <= t < To. A zero From
-	// is the oldest event that the bus' topic keeps, a zero To the beginning of the job.
+	// From and To bound the time when an event was stored, by the clock of the process that
+	// accepted it: From <= t < To. A zero From is the oldest event that the bus' topic keeps, a
+	// zero To the beginning of the job.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
 	// Rate bounds events per second. 0: no bound.
 	Rate float64 `json:"rate,omitempty"`
-	// DryRun only counts.
+	// DryRun makes the job only count.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// clocksApart is how far the clocks of the processes that take events may be apart: publish times do not ascend.
+// clocksApart is how far the clocks of the processes that accept events may differ: publish times
+// in a partition do not always ascend.
 const clocksApart = time.Minute
 
-// Replay begins a job that matches past events of the bus against the subscriber's present rules and publishes those
-// that match to its topic of replays. Their copies have the job's id as the property "replay". Events that came again
-// within the bus' window, and were left out, are not.
+// Replay begins a job that matches past events of the bus against the subscriber's current rules,
+// and publishes the matching ones to its topic of replays. The copies have the job's ID as the
+// property "replay". Duplicates that engines left out, because they came within the bus' window,
+// are replayed.
 func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o ReplayOptions) (Job, error) {
 	s, err := p.subscriber(bus, subscriber)
 	if err != nil {
@@ -45,8 +49,8 @@ func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o Replay
 	switch {
 	case o.Rate < 0:
 		return Job{}, fmt.Errorf("%w: rate must be 0 or more", ErrOptions)
-	case s.Order == registry.OrderLive:
-		return Job{}, fmt.Errorf("%w: a live subscriber gets what comes while it is connected, and no replay", ErrOptions)
+	case s.Order == model.OrderLive:
+		return Job{}, fmt.Errorf("%w: a live subscriber gets only events that arrive while it is connected: a replay is not possible", ErrOptions)
 	case o.To.IsZero() || o.To.After(time.Now()):
 		plan.To, plan.ToEnd = time.Now(), true
 	}
@@ -56,15 +60,17 @@ func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o Replay
 	return p.beginReplay(ctx, s, plan)
 }
 
-// startOverlap is how long engines may take to hear of a new subscriber, where nothing tells whether they have.
+// startOverlap is how long engines may take to see a new subscriber, if nothing says whether they
+// have seen it.
 const startOverlap = 5 * time.Second
 
-// Start begins the replay by which a new subscriber gets what came before it, from where its start says. Whoever has
-// created the subscriber calls it once. It returns false when there is nothing to replay: start is latest. What comes
-// until all engines have heard of the subscriber, and until the replay has read it, may come twice.
+// Start begins the replay that gives a new subscriber the events before it, from its start on. The
+// process that has created the subscriber calls it once. began is false if there is nothing to
+// replay: start is latest, or in the future. The subscriber may get an event twice if it arrives
+// before all engines have seen the subscriber, or before the replay has read that far.
 func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, began bool, err error) {
 	s, err := p.subscriber(bus, subscriber)
-	if err != nil || s.Start == "" || s.Start == "latest" || s.Order == registry.OrderLive {
+	if err != nil || s.Start == "" || s.Start == "latest" || s.Order == model.OrderLive {
 		return Job{}, false, err
 	}
 	plan := replayPlan{ReplayOptions: ReplayOptions{To: s.Created.Add(startOverlap)}, ToEnd: true, Revision: s.Revision}
@@ -74,18 +80,19 @@ func (p *Processor) Start(ctx context.Context, bus, subscriber string) (j Job, b
 		}
 	}
 	if !plan.From.Before(plan.To) {
-		return Job{}, false, nil // it begins in the future: engines match what comes
+		return Job{}, false, nil // start is in the future: engines match what comes
 	}
 	j, err = p.beginReplay(ctx, s, plan)
 	return j, err == nil, err
 }
 
-func (p *Processor) beginReplay(ctx context.Context, s *registry.Subscriber, plan replayPlan) (Job, error) {
+func (p *Processor) beginReplay(ctx context.Context, s *model.Subscriber, plan replayPlan) (Job, error) {
 	return p.begin(ctx, s, record{Job: Job{Kind: KindReplay, DryRun: plan.DryRun}, Replay: &plan})
 }
 
-// heard waits until all engines match by a revision: what they match by an older one is not stored for the subscriber, and
-// has to be in the topic when it is read. Engines that are away match by a newer one when they come.
+// heard waits until all engines match by a revision or a later one. Engines with an older revision
+// store no copies for the subscriber: their events must be in the topic when the replay reads it.
+// Engines that are unavailable match by a later revision when they come back.
 func (p *Processor) heard(ctx context.Context, revision int64, created time.Time) error {
 	for ctx.Err() == nil {
 		late := time.Since(created) > startOverlap
@@ -97,40 +104,40 @@ func (p *Processor) heard(ctx context.Context, revision int64, created time.Time
 				return nil
 			}
 		}
-		sleep(ctx, 100*time.Millisecond)
+		backoff.Sleep(ctx, 100*time.Millisecond)
 	}
 	return ctx.Err()
 }
 
-// replayPending bounds the copies that are under way.
+// replayPending bounds the copies that are published and not acknowledged yet.
 const replayPending = 1000
 
-// replay is one job.
+// replay is the state of one replay job.
 type replay struct {
 	*job
-	sub      *registry.Subscriber
-	plan     replayPlan
-	id       string
-	index    *match.Index[int]
-	scratch  match.Scratch
-	matched  []int
-	limit    *rate.Limiter
-	pending  *semaphore.Weighted
-	out      *messaging.Publisher  // nil in a dry run
-	failed   atomic.Pointer[error] // why something was not stored
-	passed   map[int]bool          // partitions that are read up to To
-	expected int
-	at       map[int]messaging.MessageID // of each partition, the last that was looked at
-	settled  time.Time
+	sub          *model.Subscriber
+	plan         replayPlan
+	id           string
+	index        *match.Index[int]
+	scratch      match.Scratch
+	matched      []int
+	limit        *rate.Limiter
+	pending      *semaphore.Weighted
+	out          *messaging.Publisher  // nil in a dry run
+	failed       atomic.Pointer[error] // why a copy was not stored
+	passed       map[int]bool          // partitions that have been read up to To
+	expected     int
+	at           map[int]messaging.MessageID // by partition: the last message that was looked at
+	checkpointed time.Time
 }
 
 var errReplayed = errors.New("all is read")
 
-func newReplay(j *job, s *registry.Subscriber, plan replayPlan) *replay {
+func newReplay(j *job, s *model.Subscriber, plan replayPlan) *replay {
 	r := &replay{
 		job: j, sub: s, plan: plan, id: j.now().ID, index: match.NewIndex[int](), limit: rate.NewLimiter(rate.Inf, 1),
 		pending: semaphore.NewWeighted(replayPending), passed: make(map[int]bool),
-		at: make(map[int]messaging.MessageID), settled: time.Now(),
+		at: make(map[int]messaging.MessageID), checkpointed: time.Now(),
 	}
 	if plan.Rate > 0 {
 		r.limit = rate.NewLimiter(rate.Limit(plan.Rate), 1)
@@ -141,7 +148,7 @@ func newReplay(j *job, s *registry.Subscriber, plan replayPlan) *replay {
 	return r
 }
 
-func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *registry.Subscriber, plan replayPlan) error {
+func (p *Processor) replay(ctx context.Context, j *job, b *model.Bus, s *model.Subscriber, plan replayPlan) error {
 	topics := p.topics
 	after, err := plan.ids()
 	if err != nil {
@@ -155,8 +162,8 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 	if plan.ToEnd && !plan.Reading {
 		plan.To = time.Now()
 		plan.Reading = true
-		j.settle(plan)
-	} else if plan.ToEnd { // the end of the topic is another one now
+		j.checkpoint(plan)
+	} else if plan.ToEnd { // the topic has another end now
 		plan.To, plan.ToEnd = plan.To.Add(clocksApart), false
 	}
 	r := newReplay(j, s, plan)
@@ -193,17 +200,17 @@ func (p *Processor) replay(ctx context.Context, j *job, b *registry.Bus, s *regi
 	defer p.close(ctx, reader)
 	_, err = reader.ReadToEnd(ctx, r.take)
 	if err != nil && !errors.Is(err, errReplayed) {
-		// Whoever takes it over begins behind what is stored by then.
+		// A process that takes the job over begins after what is stored by then.
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.StopTimeout)
 		defer cancel()
-		_ = r.settle(closing)
+		_ = r.checkpoint(closing)
 		return err
 	}
-	return r.settle(ctx)
+	return r.checkpoint(ctx)
 }
 
-// settle waits until all that was published is stored, and notes up to where that is.
-func (r *replay) settle(ctx context.Context) error {
+// checkpoint waits until everything that was published is stored, and records up to which messages.
+func (r *replay) checkpoint(ctx context.Context) error {
 	if err := r.pending.Acquire(ctx, replayPending); err != nil {
 		return err
 	}
@@ -216,15 +223,15 @@ func (r *replay) settle(ctx context.Context) error {
 	for _, id := range r.at {
 		plan.After = append(plan.After, id.Bytes())
 	}
-	r.job.settle(plan)
-	r.settled = time.Now()
+	r.job.checkpoint(plan)
+	r.checkpointed = time.Now()
 	return nil
 }
 
-// take looks at one event.
+// take replays one event if it matches. It makes a checkpoint every checkpointEvery.
 func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
-	if time.Since(r.settled) >= settleEvery {
-		if err := r.settle(ctx); err != nil {
+	if time.Since(r.checkpointed) >= checkpointEvery {
+		if err := r.checkpoint(ctx); err != nil {
 			return err
 		}
 	}
@@ -235,8 +242,8 @@ func (r *replay) take(ctx context.Context, d *messaging.Delivery) error {
 	return nil
 }
 
-// settleEvery is how often it is noted what is stored.
-const settleEvery = 2 * time.Second
+// checkpointEvery is how often a replay records what is stored.
+const checkpointEvery = 2 * time.Second
 
 func (r *replay) look(ctx context.Context, d *messaging.Delivery) error {
 	if !r.plan.ToEnd && !d.PublishTime.Before(r.plan.To) {
@@ -254,7 +261,7 @@ func (r *replay) look(ctx context.Context, d *messaging.Delivery) error {
 	var err error
 	r.matched, err = r.index.Match(&r.scratch, r.matched[:0], d.Payload)
 	if err != nil || len(r.matched) == 0 {
-		return nil //nolint:nilerr // it is a dead letter of the bus
+		return nil //nolint:nilerr // an event that cannot be matched is a dead letter of the bus
 	}
 	r.chosen.Add(1)
 	if r.out == nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
@@ -24,11 +25,11 @@ import (
 // fleet is what is known of instances.
 type fleet struct {
 	mu     sync.Mutex
-	all    []registry.Instance
+	all    []instances.Instance
 	active bool
 }
 
-func (f *fleet) Instances() []registry.Instance {
+func (f *fleet) Instances() []instances.Instance {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.all)
@@ -44,17 +45,18 @@ func (f *fleet) join(names ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, name := range names {
-		f.all = append(f.all, registry.Instance{Name: name, Started: time.Now()})
+		f.all = append(f.all, instances.Instance{Name: name, Started: time.Now()})
 	}
 }
 
 func (f *fleet) leave(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.all = slices.DeleteFunc(f.all, func(i registry.Instance) bool { return i.Name == name })
+	f.all = slices.DeleteFunc(f.all, func(i instances.Instance) bool { return i.Name == name })
 }
 
-// member runs a processor that looks after jobs often. kill ends it as a process that has gone: nothing is kept any more.
+// member runs a processor that looks after jobs often. kill ends it as a process that has gone:
+// nothing is kept any more.
 func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) {
 	w.t.Helper()
 	dying := &mortal{store: w.store}
@@ -62,7 +64,7 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: testConfig(), Instance: name, Instances: f,
 		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
-	p.jobs.noteEvery, p.jobs.lookEvery = 200*time.Millisecond, 100*time.Millisecond
+	p.jobs.saveEvery, p.jobs.lookEvery = 200*time.Millisecond, 100*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -86,9 +88,9 @@ func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) 
 // mortal is a registry that takes nothing from a process that has gone.
 type mortal struct {
 	*store
-	dead, away, behind atomic.Bool
-	refused            atomic.Int64
-	after              func() // of a change; nil: nothing
+	dead, unavailable, behind atomic.Bool
+	refused                   atomic.Int64
+	after                     func() // of a change; nil: nothing
 }
 
 // Job is what this process has read.
@@ -102,10 +104,10 @@ func (m *mortal) Job(bus, name string) json.RawMessage {
 func (m *mortal) ChangeJob(ctx context.Context, bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
 	switch {
 	case m.dead.Load():
-		return registry.ErrClosed
-	case m.away.Load():
+		return model.ErrClosed
+	case m.unavailable.Load():
 		m.refused.Add(1)
-		return registry.ErrUnavailable
+		return model.ErrUnavailable
 	}
 	err := m.store.ChangeJob(ctx, bus, name, uid, change)
 	if m.after != nil {
@@ -132,7 +134,7 @@ func (w *world) kept(name string) *record { return recordOf(w.store.Job(busName,
 // aReplay is a world whose only instance, "one", runs a replay of n events.
 func aReplay(t *testing.T, n int, rate float64) (w *world, f *fakeTarget, all *fleet, one *Processor) {
 	t.Helper()
-	w = newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w = newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	f = w.target("s", nil)
 	w.fill(numbered("e", n)...)
 	all = &fleet{active: true}
@@ -143,12 +145,13 @@ func aReplay(t *testing.T, n int, rate float64) (w *world, f *fakeTarget, all *f
 	return w, f, all, one
 }
 
-// A replay whose process stops, or dies, goes on at another one, behind what it had stored. Of one that stopped in order nothing comes twice.
+// A replay whose process stops, or dies, goes on at another one, behind what it had stored. Of one
+// that stopped in order nothing comes twice.
 func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
 	for _, how := range []string{"stop", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 2, newSubscriber("s", registry.OrderGroup))
+			w := newWorld(t, 2, newSubscriber("s", model.OrderGroup))
 			f := w.target("s", nil)
 			ids := numbered("e", 120)
 			w.fill(ids...)
@@ -190,7 +193,7 @@ func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
 
 // A redrive goes on with what is left, and leaves what failed again.
 func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
 	s.Delivery.Breaker.Failures = 0
 	w := newWorld(t, 1, s)
@@ -227,7 +230,7 @@ func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
 
 // Of many instances that are asked at once one begins the job.
 func TestOneInstanceBeginsAJob(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 20)...)
 	all := &fleet{active: true}
@@ -252,7 +255,7 @@ func TestOneInstanceBeginsAJob(t *testing.T) {
 
 // A job is ended by any instance, and what was ended is not taken over.
 func TestAnyInstanceEndsAJob(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 50)...)
 	all := &fleet{active: true}
@@ -273,7 +276,7 @@ func TestAnyInstanceEndsAJob(t *testing.T) {
 
 // Whoever has ended a job at another instance may begin the next one at once.
 func TestAJobBeginsBehindOneThatWasEndedElsewhere(t *testing.T) {
-	s := newSubscriber("s", registry.OrderNone)
+	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
 	s.Delivery.Breaker.Failures = 0
 	w := newWorld(t, 1, s)
@@ -286,7 +289,7 @@ func TestAJobBeginsBehindOneThatWasEndedElsewhere(t *testing.T) {
 	two, _, _ := w.member(all, "two")
 	w.send("s", "k", numbered("e", 10)...)
 	w.eventually("all are dead letters", func() bool { return len(w.deadLetters("s")) == 10 })
-	one.jobs.noteEvery = 2 * time.Second // it hears of its end later
+	one.jobs.saveEvery = 2 * time.Second // it hears of its end later
 	_, err := one.Discard(t.Context(), busName, "s", RedriveOptions{Rate: 0.2})
 	require.NoError(t, err)
 	j := one.jobs.of("u-s")
@@ -321,23 +324,24 @@ func TestAJobThatIsAnothers(t *testing.T) {
 	assert.Contains(t, w.kept("s").Error, "did not get on")
 }
 
-// A job that ends while the registry takes nothing has ended: it does not run again once the registry takes changes.
-func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
+// A job that ends while the registry takes nothing has ended: it does not run again once the
+// registry takes changes.
+func TestAJobThatEndsWhileTheRegistryIsUnavailable(t *testing.T) {
 	for how, ended := range map[string]string{"done": JobDone, "canceled": JobCanceled} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			w, f, _, one := aReplay(t, 20, 10)
 			source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-			source.away.Store(true)
+			source.unavailable.Store(true)
 			j := one.jobs.of("u-s")
 			if how == "canceled" {
 				_, err := one.CancelJob(t.Context(), busName, "s")
-				require.ErrorContains(t, err, "could not be kept")
+				require.ErrorContains(t, err, "could not be stored")
 			}
 			w.eventually("it ends", func() bool { return j.now().State == ended })
 			tried := source.refused.Load()
 			w.eventually("it cannot say so", func() bool { return source.refused.Load() > tried })
-			source.away.Store(false)
+			source.unavailable.Store(false)
 			w.eventually("it says so", func() bool { return w.kept("s").State != JobRunning })
 			assert.Same(t, j, one.jobs.of("u-s"), "it runs once")
 			assert.Equal(t, []any{ended, 0}, []any{w.kept("s").State, w.kept("s").Vain})
@@ -353,21 +357,21 @@ func TestAJobThatEndsWhileTheRegistryIsAway(t *testing.T) {
 func TestAJobThatIsDoneBeforeItIsEnded(t *testing.T) {
 	w, _, all, one := aReplay(t, 20, 10)
 	source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-	source.away.Store(true)
+	source.unavailable.Store(true)
 	j := one.jobs.of("u-s")
 	w.eventually("it is done", func() bool { return j.now().State == JobDone })
 	all.join("two")
 	two, _, _ := w.member(all, "two")
 	_, err := two.CancelJob(t.Context(), busName, "s")
 	require.NoError(t, err)
-	source.away.Store(false)
+	source.unavailable.Store(false)
 	w.eventually("it says so", func() bool { return w.kept("s").State == JobDone })
 	assert.EqualValues(t, 20, w.kept("s").Published)
 }
 
 // An instance that reads the registry late does not take its own job for one that is gone.
 func TestAJobOfAnInstanceThatReadsLate(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 20)...)
 	all := &fleet{active: true}
@@ -377,15 +381,16 @@ func TestAJobOfAnInstanceThatReadsLate(t *testing.T) {
 	source.behind.Store(true)
 	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 10})
 	require.NoError(t, err)
-	time.Sleep(3 * one.jobs.noteEvery)
+	time.Sleep(3 * one.jobs.saveEvery)
 	source.behind.Store(false)
 	w.eventually("it ends", func() bool { return w.kept("s").State != JobRunning })
 	assert.Equal(t, []any{JobDone, int64(20)}, []any{w.kept("s").State, w.kept("s").Published}, w.kept("s").Error)
 }
 
-// A job that is kept has begun, also when the process stops in this moment: another one takes it over, at once.
+// A job that is kept has begun, also when the process stops in this moment: another one takes it
+// over, at once.
 func TestAJobThatBeginsWhileItsProcessStops(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	w.fill(numbered("e", 5)...)
 	all := &fleet{active: true}
@@ -403,7 +408,8 @@ func TestAJobThatBeginsWhileItsProcessStops(t *testing.T) {
 	w.eventually("all are delivered", func() bool { return len(f.delivered()) == 5 })
 }
 
-// An end that one instance has confirmed holds, also where another one has taken the job over in the meantime.
+// An end that one instance has confirmed holds, also where another one has taken the job over in
+// the meantime.
 func TestAnEndIsKept(t *testing.T) {
 	w, _, all, one := aReplay(t, 50, 1)
 	all.join("other")
@@ -419,7 +425,7 @@ func TestAnEndIsKept(t *testing.T) {
 
 // A process takes over what a former one of its name had, however the clocks of both are.
 func TestAJobOfAFormerProcessOfThisName(t *testing.T) {
-	w := newWorld(t, 1, newSubscriber("s", registry.OrderNone))
+	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	ids := numbered("e", 5)
 	w.fill(ids...)
@@ -446,7 +452,7 @@ func TestAStartWaitsForEngines(t *testing.T) {
 		synctest.Wait()
 		assert.Empty(t, heard, "not even this instance is known yet")
 		all.mu.Lock()
-		all.all, all.active = []registry.Instance{{Name: "one"}}, true
+		all.all, all.active = []instances.Instance{{Name: "one"}}, true
 		all.mu.Unlock()
 		time.Sleep(time.Second)
 		require.NoError(t, <-heard)

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -21,7 +21,7 @@ type schedule struct {
 	jitter   float64
 }
 
-func newSchedule(r registry.Retry) schedule {
+func newSchedule(r model.Retry) schedule {
 	s := schedule{attempts: r.MaxAttempts, age: time.Duration(r.MaxAge), jitter: r.Jitter}
 	for _, d := range r.Schedule {
 		s.delays = append(s.delays, time.Duration(d))
@@ -32,8 +32,9 @@ func newSchedule(r registry.Retry) schedule {
 	return s
 }
 
-// next returns the delay before another attempt after the given one, counted from 1, or why there is none. A target
-// that says when to try again is not asked earlier. firstFailed is zero when this attempt is the first that failed.
+// next returns the delay before the next attempt, or in over why there is none. attempt counts from
+// 1. retryAfter is the least delay that the target asks for. firstFailed is zero if this attempt is
+// the first that failed.
 func (s schedule) next(attempt int, firstFailed, now time.Time, retryAfter time.Duration) (delay time.Duration, over string) {
 	if s.attempts > 0 && attempt >= s.attempts {
 		return 0, fmt.Sprintf("gave up after %d attempts", attempt)
@@ -50,12 +51,12 @@ func (s schedule) next(attempt int, firstFailed, now time.Time, retryAfter time.
 	return delay, ""
 }
 
-// libraryRetry has the library do what handlers say and nothing by itself: they count attempts, since what waits for a
-// breaker is none.
+// libraryRetry makes the messaging library do what handlers say, and nothing by itself. Handlers
+// count attempts, because waiting for the breaker is not an attempt.
 func libraryRetry(retryTopic, deadLetters string, inPlace bool) messaging.Retry {
 	return messaging.Retry{
 		MinDelay: time.Second, MaxDelay: time.Minute, MaxRetryAfter: 30 * 24 * time.Hour, InPlace: inPlace,
-		Compression: messaging.NoCompression, // for the sake of many subscribers
-		Topic:       retryTopic, DeadLetterTopic: deadLetters, DeadLetterSubscription: registry.DeliverSubscription,
+		Compression: messaging.NoCompression, // keeps many subscribers cheap
+		Topic:       retryTopic, DeadLetterTopic: deadLetters, DeadLetterSubscription: model.DeliverSubscription,
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 )
 
@@ -49,7 +49,8 @@ func (e *endpoint) attempts(id string) []string {
 	return append([]string(nil), e.ids[id]...)
 }
 
-// The whole way with real targets: a webhook that fails, is slow, says when to come again, refuses, and is gone.
+// The whole way with real targets: a webhook that fails, is slow, says when to come again, refuses,
+// and is gone.
 func TestWebhooks(t *testing.T) {
 	e := newEndpoint(t, func(w http.ResponseWriter, id string, attempt int) {
 		kind, _, _ := strings.Cut(id, "-")
@@ -69,9 +70,9 @@ func TestWebhooks(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
-	s := newSubscriber("s", registry.OrderNone)
-	s.Delivery.Timeout = registry.Duration(300 * time.Millisecond)
-	s.Target = registry.Target{Webhook: &registry.Webhook{URL: e.URL, Mode: registry.ModeBinary}}
+	s := newSubscriber("s", model.OrderNone)
+	s.Delivery.Timeout = model.Duration(300 * time.Millisecond)
+	s.Target = model.Target{Webhook: &model.Webhook{URL: e.URL, Mode: model.ModeBinary}}
 	w := newWorld(t, 1, s)
 	o := target.Options{Config: target.DefaultConfig(), Topics: w.topics, Log: zaptest.NewLogger(t)}
 	o.Config.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -100,7 +101,7 @@ func TestWebhooks(t *testing.T) {
 	assert.Len(t, ids, 5)
 
 	w.send("s", "", "gone-1")
-	w.eventually("it is disabled", func() bool { return w.sub("s").State == registry.Disabled })
+	w.eventually("it is disabled", func() bool { return w.sub("s").State == model.Disabled })
 	w.eventually("it stops", func() bool { return !p.Status(busName, "s").Delivering })
 	statuses := map[int]bool{}
 	for _, a := range p.Attempts(busName, "s") {

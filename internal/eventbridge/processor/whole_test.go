@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
@@ -41,11 +42,11 @@ func (w *world) engine(client *messaging.Client) (stop func()) {
 	return stop
 }
 
-// Events go the whole way while engines and processors are cut off, stopped and begun again, and targets fail: each
-// comes, and subscribers with an order see the newest state of each key last.
+// Events go the whole way while engines and processors are cut off, stopped and begun again, and
+// targets fail: each comes, and subscribers with an order see the newest state of each key last.
 func TestTheWholeWayUnderFaults(t *testing.T) {
 	url, server, line := proxy.Pulsar(t)
-	w := newWorldOn(t, server, 2, newSubscriber("any", registry.OrderNone), newSubscriber("group", registry.OrderGroup), newSubscriber("single", registry.OrderExclusive))
+	w := newWorldOn(t, server, 2, newSubscriber("any", model.OrderNone), newSubscriber("group", model.OrderGroup), newSubscriber("single", model.OrderExclusive))
 	require.NoError(t, w.client.Namespace(w.topics.Namespace).SetDeduplication(t.Context(), true))
 	targets := map[string]*fakeTarget{}
 	for _, name := range []string{"any", "group", "single"} {
@@ -104,7 +105,17 @@ func TestTheWholeWayUnderFaults(t *testing.T) {
 			}
 			return all
 		}
-		require.Eventually(t, func() bool { return len(distinct()) == total }, 90*time.Second, 100*time.Millisecond, name)
+		if !assert.Eventually(t, func() bool { return len(distinct()) == total }, 90*time.Second, 100*time.Millisecond, name) {
+			came, missing := distinct(), []string{}
+			for key, n := range last {
+				for i := 1; i <= n; i++ {
+					if id := fmt.Sprint(key, "-", i); !came[id] {
+						missing = append(missing, id)
+					}
+				}
+			}
+			require.Empty(t, missing, "%s has %d of %d events", name, len(came), total)
+		}
 		require.Empty(t, w.deadLetters(name))
 		if name != "any" { // the first delivery of each is in the order, and the newest comes last
 			first, newest := map[string]int{}, map[string]string{}

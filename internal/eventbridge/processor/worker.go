@@ -13,16 +13,17 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/internal/eventbridge/transform"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// worker delivers to one subscriber, by one revision of it.
+// worker delivers to one subscriber, as one revision of it says.
 type worker struct {
 	p         *Processor
-	sub       *registry.Subscriber
+	sub       *model.Subscriber
 	log       *zap.Logger
 	metrics   *subscriberMetrics
 	attempts  *attempts
@@ -35,26 +36,27 @@ type worker struct {
 	stop      context.CancelFunc
 	done      chan struct{}
 
-	revision atomic.Int64 // the newest one that is delivered alike
-	underWay atomic.Int64
-	// lastFailure is why the target failed last, as the log tells it when the breaker opens; nil: it never has.
+	revision atomic.Int64 // the newest revision with which deliveries stay the same
+	inFlight atomic.Int64
+	// lastFailure is why the target failed last. The worker logs it when the breaker opens. nil:
+	// the target has never failed.
 	lastFailure atomic.Pointer[string]
 	gone        sync.Once
 
 	mu        sync.Mutex
 	consumer  *messaging.Consumer
-	again     context.CancelFunc // has the worker consume anew
-	replaying bool               // the topic of replays is consumed, too
-	failing   bool               // the breaker has opened, and was not closed since
-	owned     int                // partitions of an ordered subscriber's topics that this worker has
-	idle      time.Time          // since when it has none; zero before it consumes
-	trouble   error
+	again     context.CancelFunc // makes the worker consume again
+	replaying bool               // the worker consumes the topic of replays, too
+	failing   bool               // the breaker has opened and not closed since
+	owned     int                // partitions of an ordered subscriber's topics that this worker owns
+	idle      time.Time          // since when it owns none; zero before it consumes
+	unhealthy error
 }
 
-// errStopping: the worker stops; the message is left to the next one.
+// errStopping: the worker stops. The message is left to the next worker.
 var errStopping = errors.New("the worker stops")
 
-func (p *Processor) newWorker(ctx context.Context, s *registry.Subscriber) *worker {
+func (p *Processor) newWorker(ctx context.Context, s *model.Subscriber) *worker {
 	w := &worker{
 		p: p, sub: s, log: p.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name)),
 		metrics: p.metrics.of(s), attempts: p.attemptsOf(s), schedule: newSchedule(s.Delivery.Retry),
@@ -66,11 +68,11 @@ func (p *Processor) newWorker(ctx context.Context, s *registry.Subscriber) *work
 	w.revision.Store(s.Revision)
 	w.breaker = newBreaker(s.Delivery.Breaker, w.breakerChanged)
 	w.ctx, w.stop = context.WithCancel(ctx)
-	w.replaying = !p.admin && s.Order != registry.OrderLive // otherwise it is known when there is something
+	w.replaying = !p.admin && s.Order != model.OrderLive // otherwise the worker is told when there is something to replay
 	return w
 }
 
-// batchEvents is how many events go together at most; 1: one by one.
+// batchEvents is the greatest number of events in one batch; 1: no batches.
 func (w *worker) batchEvents() int {
 	h := w.sub.Target.Webhook
 	if h == nil || h.Mode != "batch" || w.sub.Order.Ordered() {
@@ -91,7 +93,7 @@ func (w *worker) batchLinger() time.Duration {
 
 func (w *worker) concurrency() int {
 	switch {
-	case w.sub.Order == registry.OrderTotal:
+	case w.sub.Order == model.OrderTotal:
 		return 1
 	case w.sub.Delivery.Concurrency > 0:
 		return w.sub.Delivery.Concurrency
@@ -99,6 +101,9 @@ func (w *worker) concurrency() int {
 		return 16
 	}
 }
+
+// maxConsumePause is the longest pause between attempts to consume.
+const maxConsumePause = 30 * time.Second
 
 // run delivers until the worker is to stop.
 func (w *worker) run() {
@@ -111,28 +116,29 @@ func (w *worker) run() {
 	if w.target, err = w.p.targets.New(w.sub); err == nil && w.sub.Transform != nil {
 		w.transform, err = transform.Compile(w.sub.Transform)
 	}
-	if err != nil { // the registry has accepted it: this instance has another configuration
-		w.note(fmt.Errorf("cannot deliver: %w", err))
+	if err != nil { // the registry accepted the subscriber: this instance has another configuration
+		w.setUnhealthy(fmt.Errorf("cannot deliver: %w", err))
 		<-w.ctx.Done()
 		return
 	}
-	pause := time.Duration(0)
+	pause := backoff.Backoff{Max: maxConsumePause}
 	for w.ctx.Err() == nil {
+		began := time.Now()
 		err := w.consume()
 		if w.ctx.Err() != nil || errors.Is(err, messaging.ErrClosed) {
 			return
 		}
 		if err == nil {
-			continue // anew
+			continue // consume again
 		}
-		w.note(err)
-		pause = min(max(2*pause, 100*time.Millisecond), 30*time.Second)
-		sleep(w.ctx, pause)
+		w.setUnhealthy(err)
+		pause.Held(time.Since(began))
+		pause.Wait(w.ctx)
 	}
 }
 
-// consume consumes the send topic, and that of replays when there is one to consume, until the worker is to stop or to
-// consume anew.
+// consume consumes the send topic and, with replaying, the topic of replays. It returns when the
+// worker has to stop or to consume again.
 func (w *worker) consume() error {
 	stop, again := context.WithCancel(w.ctx)
 	defer again()
@@ -142,7 +148,8 @@ func (w *worker) consume() error {
 	w.mu.Unlock()
 	var options []messaging.ConsumerOption
 	if w.sub.Order.Ordered() {
-		// So that deliveries of a partition that is lost end: another processor makes them, and newer ones of their keys.
+		// Deliveries of a lost partition must end: another processor repeats them, and delivers
+		// newer events with the same keys.
 		options = append(options, messaging.OnOwned(w.own))
 	}
 	consumer, err := w.p.client.Consumer(w.config(replaying), options...)
@@ -153,17 +160,17 @@ func (w *worker) consume() error {
 	w.consumer, w.idle = consumer, time.Now()
 	w.mu.Unlock()
 	w.breaker.repeat()
-	w.note(nil)
+	w.setUnhealthy(nil)
 	switch {
 	case w.sub.Order.Ordered():
 		return consumer.Run(stop, func(ctx context.Context, d *messaging.Delivery) error {
-			wait, end := context.WithCancel(ctx) // ends with the partition, too
+			wait, end := context.WithCancel(ctx) // also ends with the partition
 			defer end()
 			defer context.AfterFunc(stop, end)()
 			return w.handle(wait, ctx, d)
 		})
 	case w.batchEvents() > 1:
-		g := newGatherer(stop, w)
+		g := newBatcher(stop, w)
 		defer g.end()
 		return consumer.RunAsync(stop, g.take)
 	default:
@@ -171,8 +178,8 @@ func (w *worker) consume() error {
 	}
 }
 
-// single is the handler of a subscriber without an order: a goroutine for each event that is being delivered, so that
-// one that gets nothing costs none.
+// single returns the handler of a subscriber without an order. It starts a goroutine for each
+// event, so that a subscriber without events needs none.
 func (w *worker) single(stop context.Context) messaging.AsyncHandler {
 	slots := make(chan struct{}, w.concurrency())
 	return func(ctx context.Context, d *messaging.Delivery, p messaging.PendingDelivery) {
@@ -189,12 +196,12 @@ func (w *worker) single(stop context.Context) messaging.AsyncHandler {
 	}
 }
 
-// replay has the worker consume the topic of replays, too. Most subscribers have none: its consumer would be a third of
-// what they cost.
+// replay makes the worker consume the topic of replays, too. Most subscribers have no replays, and
+// a consumer for them would be a third of a subscriber's cost.
 func (w *worker) replay() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.replaying && w.sub.Order != registry.OrderLive {
+	if !w.replaying && w.sub.Order != model.OrderLive {
 		w.replaying = true
 		if w.again != nil {
 			w.again()
@@ -202,49 +209,52 @@ func (w *worker) replay() {
 	}
 }
 
-// config is the consumer's, by the order of the subscriber.
+// config returns the consumer's configuration for the subscriber's order.
 func (w *worker) config(replaying bool) messaging.ConsumerConfig {
 	topics, s := w.p.topics, w.sub
 	c := messaging.DefaultConsumerConfig()
-	c.Topics, c.Subscription = []string{topics.Send(s)}, registry.DeliverSubscription
+	c.Topics, c.Subscription = []string{topics.Send(s)}, model.DeliverSubscription
 	if replaying {
 		c.Topics = append(c.Topics, topics.Replay(s))
 	}
 	c.Concurrency = w.concurrency()
 	inPlace := true
 	switch s.Order {
-	case registry.OrderGroup:
+	case model.OrderGroup:
 		// Not Key_Shared: see ADR 19.
 		c.Type, c.Order = messaging.Failover, messaging.OrderKey
-	case registry.OrderTotal:
+	case model.OrderTotal:
 		c.Type, c.Order = messaging.Failover, messaging.OrderTotal
-	case registry.OrderExclusive:
+	case model.OrderExclusive:
 		c.Type, c.Order = messaging.Exclusive, messaging.OrderKey
-	case registry.OrderLive:
+	case model.OrderLive:
 		c.Type, c.Order, c.Durable, c.StartAt = messaging.Exclusive, messaging.OrderNone, false, messaging.StartLatest
 	default:
 		c.Type, c.Order, inPlace = messaging.Shared, messaging.OrderNone, false
 	}
 	c.Retry = libraryRetry(topics.Retry(s), topics.DeadLetter(s), inPlace)
-	// Few at a time: a thousand subscribers whose targets are away hold all that they have received.
+	// Few at a time: a thousand subscribers whose targets fail hold everything that they have
+	// received.
 	c.PrefetchMessages = min(max(2*c.Concurrency, 16), 2000)
 	if n := w.batchEvents(); n > 1 {
 		c.PrefetchMessages = n * min(c.Concurrency+1, 4)
 	}
 	if !s.Order.Ordered() {
-		c.Concurrency = 1 // it only hands events over
+		c.Concurrency = 1 // the handler only hands events over
 	}
 	c.PrefetchBytes = w.p.part.Load()
 	c.HeldMessages, c.HeldBytes = w.p.cfg.HeldMessages, 2*c.PrefetchBytes
 	c.MaxMessageBytes = 64 << 10
 	c.DiscoverEvery = 10 * time.Minute
-	// Deliveries wait for the breaker and for the rate as long as it takes, and are not stuck: see [worker.overdue].
+	// Deliveries may wait for the breaker and the rate limit without end, and are not stuck: see
+	// [worker.overdue].
 	c.StuckAfter = math.MaxInt64
 	c.StopTimeout = w.p.cfg.StopTimeout
 	return c
 }
 
-// breakerChanged has the consumer follow the breaker. While it is open nothing is consumed, retries included.
+// breakerChanged makes the consumer follow the breaker. While the breaker is open the worker
+// consumes nothing, not even retries.
 func (w *worker) breakerChanged(s BreakerState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -275,31 +285,33 @@ func (w *worker) breakerChanged(s BreakerState) {
 	}
 }
 
-// note keeps what is the matter, and says so once; nil ends it.
-func (w *worker) note(err error) {
+// note stores why the subscriber gets no events, and logs when that begins. nil: the subscriber
+// gets events.
+func (w *worker) setUnhealthy(err error) {
 	w.mu.Lock()
-	was := w.trouble
-	w.trouble = err
+	was := w.unhealthy
+	w.unhealthy = err
 	w.mu.Unlock()
 	if was == nil && err != nil {
-		w.log.Warn("a subscriber gets nothing", zap.Error(err))
+		w.log.Warn("a subscriber gets no events", zap.Error(err))
 	}
 }
 
-// Trouble says why the subscriber gets nothing, nil when it does, or another instance delivers.
-func (w *worker) Trouble() error {
+// Unhealthy returns why the subscriber gets no events. It returns nil if the subscriber gets events,
+// or another instance delivers them.
+func (w *worker) Unhealthy() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.trouble != nil || w.consumer == nil {
-		return w.trouble
+	if w.unhealthy != nil || w.consumer == nil {
+		return w.unhealthy
 	}
-	if err := w.consumer.Trouble(); !w.busy(err) {
+	if err := w.consumer.Unhealthy(); !w.busy(err) {
 		return err
 	}
 	return nil
 }
 
-// own counts a partition until ctx ends, with its loss.
+// own counts a partition as owned until ctx ends: then the partition is lost.
 func (w *worker) own(ctx context.Context, _ string, _ int) {
 	count := func(n int) {
 		w.mu.Lock()
@@ -312,30 +324,32 @@ func (w *worker) own(ctx context.Context, _ string, _ int) {
 	context.AfterFunc(ctx, func() { count(-1) })
 }
 
-// idleAfter is how long brokers may take to say whose a partition is: they wait a second before they give one to somebody else.
+// idleAfter is how long brokers may take to assign a partition: they wait a second before they give
+// one to another consumer.
 const idleAfter = 3 * time.Second
 
-// standsBy reports whether other instances deliver all: one has the subscription, which only one may have, or they have all partitions.
+// standsBy reports whether other instances deliver all events: another instance has the exclusive
+// subscription, or others own all partitions.
 func (w *worker) standsBy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.trouble != nil || w.consumer == nil {
+	if w.unhealthy != nil || w.consumer == nil {
 		return false
 	}
-	if err := w.consumer.Trouble(); err != nil {
+	if err := w.consumer.Unhealthy(); err != nil {
 		return w.busy(err)
 	}
 	return w.sub.Order.Ordered() && w.owned == 0 && time.Since(w.idle) > idleAfter
 }
 
 func (w *worker) busy(err error) bool {
-	return err != nil && (w.sub.Order == registry.OrderExclusive || w.sub.Order == registry.OrderLive) && strings.Contains(err.Error(), "ConsumerBusy")
+	return err != nil && (w.sub.Order == model.OrderExclusive || w.sub.Order == model.OrderLive) && strings.Contains(err.Error(), "ConsumerBusy")
 }
 
-// end gives back what the worker has.
+// end shuts the breaker and closes the target.
 func (w *worker) end() {
 	w.breaker.end()
-	w.note(nil)
+	w.setUnhealthy(nil)
 	w.metrics.breaker.Set(0)
 	if w.target == nil {
 		return
@@ -344,15 +358,5 @@ func (w *worker) end() {
 	defer cancel()
 	if err := w.target.Close(ctx); err != nil {
 		w.log.Warn("cannot close the target", zap.Error(err))
-	}
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
@@ -27,9 +28,9 @@ const busName = "orders"
 type world struct {
 	t      testing.TB
 	client *messaging.Client
-	topics registry.Topics
+	topics model.Topics
 	store  *store
-	bus    registry.Bus
+	bus    model.Bus
 	rev    int64
 
 	counter *counter        // of a benchmark; nil: none
@@ -45,31 +46,31 @@ type store struct {
 	w *world
 }
 
-func (s *store) ChangeState(_ context.Context, bus, name string, state registry.State, reason string, c registry.Condition) (*registry.Subscriber, error) {
+func (s *store) ChangeState(_ context.Context, bus, name string, state model.State, reason string, c registry.Condition) (*model.Subscriber, error) {
 	now := s.Snapshot()
 	changed := *now.Subscriber(bus, name)
 	if c.Revision != changed.Revision {
-		return nil, registry.ErrConflict
+		return nil, model.ErrConflict
 	}
 	changed.State, changed.Reason, changed.Revision = state, reason, 0
 	go s.w.put(changed)
 	return &changed, nil
 }
 
-func newWorld(t testing.TB, partitions int, subs ...registry.Subscriber) *world {
+func newWorld(t testing.TB, partitions int, subs ...model.Subscriber) *world {
 	t.Helper()
 	return newWorldOn(t, stack.Pulsar(t), partitions, subs...)
 }
 
-func newWorldOn(t testing.TB, server *stack.PulsarServer, partitions int, subs ...registry.Subscriber) *world {
+func newWorldOn(t testing.TB, server *stack.PulsarServer, partitions int, subs ...model.Subscriber) *world {
 	t.Helper()
 	w := &world{
-		t: t, topics: registry.Topics{Namespace: server.Namespace(t)}, targets: make(map[string]*fakeTarget),
-		bus: registry.Bus{Name: busName, Partitions: partitions, Created: time.Now(), DedupWindow: registry.Duration(10 * time.Minute)},
+		t: t, topics: model.Topics{Namespace: server.Namespace(t)}, targets: make(map[string]*fakeTarget),
+		bus: model.Bus{Name: busName, Partitions: partitions, Created: time.Now(), DedupWindow: model.Duration(10 * time.Minute)},
 	}
 	w.client = w.dial(messaging.Config{URL: server.URL(), AdminURL: server.AdminURL()})
 	client := w.client
-	w.store = &store{registrytest.NewStore(registrytest.Snapshot(t, 0, []registry.Bus{w.bus}, nil)), w}
+	w.store = &store{registrytest.NewStore(registrytest.Snapshot(t, 0, []model.Bus{w.bus}, nil)), w}
 	maker := registry.NewPulsar(client, w.topics, true)
 	require.NoError(t, maker.MakeBus(t.Context(), &w.bus))
 	for _, s := range subs {
@@ -91,12 +92,12 @@ func (w *world) dial(cfg messaging.Config) *messaging.Client {
 }
 
 // put adds a subscriber, or changes it.
-func (w *world) put(s registry.Subscriber) {
+func (w *world) put(s model.Subscriber) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rev++
 	s.Bus, s.UID, s.Revision = busName, "u-"+s.Name, w.rev
-	all := []registry.Subscriber{s}
+	all := []model.Subscriber{s}
 	for old := range w.store.Snapshot().Subscribers(busName) {
 		if old.Name != s.Name {
 			all = append(all, *old)
@@ -107,19 +108,19 @@ func (w *world) put(s registry.Subscriber) {
 	if len(all) > 0 && w.store.Snapshot().Subscriber(busName, s.Name) == nil {
 		require.NoError(w.t, registry.NewPulsar(w.client, w.topics, true).MakeSubscriber(w.t.Context(), &w.bus, &s))
 	}
-	w.store.Set(registrytest.Snapshot(w.t, w.rev, []registry.Bus{w.bus}, all))
+	w.store.Set(registrytest.Snapshot(w.t, w.rev, []model.Bus{w.bus}, all))
 }
 
-func (w *world) sub(name string) *registry.Subscriber {
+func (w *world) sub(name string) *model.Subscriber {
 	return w.store.Snapshot().Subscriber(busName, name)
 }
 
-func newSubscriber(name string, order registry.Order) registry.Subscriber {
-	s := registry.Subscriber{
-		Name: name, Order: order, State: registry.Active, Target: registry.Target{Log: &registry.LogTarget{}},
-		Rules: []registry.Rule{{Name: "all", Pattern: json.RawMessage(`{"specversion":["1.0"]}`)}},
+func newSubscriber(name string, order model.Order) model.Subscriber {
+	s := model.Subscriber{
+		Name: name, Order: order, State: model.Active, Target: model.Target{Log: &model.LogTarget{}},
+		Rules: []model.Rule{{Name: "all", Pattern: json.RawMessage(`{"specversion":["1.0"]}`)}},
 	}
-	s.Delivery.Retry = registry.Retry{MaxAttempts: 16, Schedule: []registry.Duration{registry.Duration(50 * time.Millisecond)}}
+	s.Delivery.Retry = model.Retry{MaxAttempts: 16, Schedule: []model.Duration{model.Duration(50 * time.Millisecond)}}
 	return s
 }
 
@@ -146,7 +147,7 @@ func (w *world) target(name string, answer func(ctx context.Context, d target.De
 }
 
 // New makes the world a Targets.
-func (w *world) New(s *registry.Subscriber) (target.Target, error) {
+func (w *world) New(s *model.Subscriber) (target.Target, error) {
 	if w.counter != nil {
 		return w.counter, nil
 	}
@@ -271,7 +272,7 @@ func (w *world) gets(f *fakeTarget, ids []string) {
 }
 
 // deadLetters returns what was given up.
-func (w *world) deadLetters(name string) (letters []messaging.DeadLetter) {
+func (w *world) deadLetters(name string) (deadLetters []messaging.DeadLetter) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 	defer cancel()
@@ -279,11 +280,11 @@ func (w *world) deadLetters(name string) (letters []messaging.DeadLetter) {
 	require.NoError(w.t, err)
 	defer func() { _ = r.Close(ctx) }()
 	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
-		letter, ok := d.DeadLetter()
+		deadLetter, ok := d.DeadLetter()
 		require.True(w.t, ok)
-		letters = append(letters, letter)
+		deadLetters = append(deadLetters, deadLetter)
 		return nil
 	})
 	require.NoError(w.t, err)
-	return letters
+	return deadLetters
 }

@@ -6,34 +6,36 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// decide is called while this store is the only writer and has read all. It returns the record to store under the key, or nil
-// when nothing has to be changed.
+// decide returns the record to store under the key, or nil if nothing has to change. It runs while
+// this store is the only writer and has read everything.
 type decide func(ctx context.Context) (*record, error)
 
-// change makes one change of the object that key stands for. It reports whether a record was stored; with an error it was not,
-// unless that is [ErrUnknown].
+// change makes one change of the object with that key. It reports whether a record was stored.
+// After an error none was stored, unless the error is [model.ErrUnknown].
 //
-// When Pulsar does not say whether a record was stored, the store becomes the owner again and reads to the end: the record is
-// there by then or never will be, and then the change is decided anew.
+// When Pulsar does not say whether it stored a record, the store becomes the owner again and reads
+// to the end. By then the record is there or never will be. If it is not there, change decides
+// again.
 func (s *Store) change(ctx context.Context, key string, decide decide) (stored bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(s.life, func() { cancel(ErrClosed) })()
+	defer context.AfterFunc(s.life, func() { cancel(model.ErrClosed) })()
 	begin := time.Now()
 	defer func() { s.opts.Metrics.changed(stored, err, time.Since(begin)) }()
 
 	id := newID()
 	seen := s.expect(id)
 	defer s.forget(id)
-	doubt := error(nil) // why it is not known whether the record was stored
+	unknown := error(nil) // why it is not known whether the record was stored
 	for {
 		switch {
-		case doubt != nil:
+		case unknown != nil:
 		case s.life.Err() != nil:
-			return false, ErrClosed
+			return false, model.ErrClosed
 		case ctx.Err() != nil:
 			return false, undecided(nil, context.Cause(ctx))
 		}
@@ -45,17 +47,17 @@ func (s *Store) change(ctx context.Context, key string, decide decide) (stored b
 			return true, nil
 		}
 		if err != nil {
-			return false, undecided(doubt, err)
+			return false, undecided(unknown, err)
 		}
-		stored, doubt, err = s.changeOwned(ctx, owned, key, id, seen, decide)
-		if doubt == nil {
+		stored, unknown, err = s.changeOwned(ctx, owned, key, id, seen, decide)
+		if unknown == nil {
 			return stored, err
 		}
-		pause(ctx, 50*time.Millisecond)
+		sleep(ctx, 50*time.Millisecond)
 	}
 }
 
-// has reports whether the reader has what is expected.
+// has reports whether the reader has read the expected change.
 func has(seen <-chan struct{}) bool {
 	select {
 	case <-seen:
@@ -65,8 +67,9 @@ func has(seen <-chan struct{}) bool {
 	}
 }
 
-// changeOwned is change for the owner. doubt is set when it is not known whether the record was stored.
-func (s *Store) changeOwned(ctx context.Context, owned *ownership, key, id string, seen <-chan struct{}, decide decide) (stored bool, doubt, err error) {
+// changeOwned is change for the owner. unknown is set when it is not known whether the record was
+// stored.
+func (s *Store) changeOwned(ctx context.Context, owned *ownership, key, id string, seen <-chan struct{}, decide decide) (stored bool, unknown, err error) {
 	broken := false
 	defer func() { s.release(broken) }()
 	r, err := s.decide(ctx, decide)
@@ -91,23 +94,24 @@ func (s *Store) changeOwned(ctx context.Context, owned *ownership, key, id strin
 		}
 		return false, err, nil
 	}
-	// It is stored, whatever happens now. The next owner needs a reader that has it.
+	// The record is stored, whatever happens now. Without the reader having it, the ownership ends.
 	broken = s.await(ctx, seen) != nil
 	return true, nil, nil
 }
 
-// decide calls f, unless the registry is one that this version must not change.
+// decide calls f, unless the registry has records of a newer format.
 func (s *Store) decide(ctx context.Context, f decide) (*record, error) {
 	s.mu.Lock()
 	newer := s.contents.newer > 0
 	s.mu.Unlock()
 	if newer {
-		return nil, ErrNewer
+		return nil, model.ErrNewer
 	}
 	return f(ctx)
 }
 
-// fits says whether there is room for a record of that size. One that is not larger than what it replaces always has room.
+// fits returns an error if the registry has no room for a record of that size. A record that is not
+// larger than the one it replaces always fits.
 func (s *Store) fits(key string, size int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,25 +123,26 @@ func (s *Store) fits(key string, size int) error {
 }
 
 func fits(all, size, old int) error {
-	if all > MaxBytes && size > old {
-		return &Invalid{Faults: []Fault{{Problem: fmt.Sprintf("the registry would have %d bytes, and can have %d", all, MaxBytes)}}}
+	if all > model.MaxBytes && size > old {
+		return &model.Invalid{Faults: []model.Fault{{Problem: fmt.Sprintf("the registry would have %d bytes, and can have %d", all, model.MaxBytes)}}}
 	}
 	return nil
 }
 
-// undecided is the error of a change that did not come to its end.
-func undecided(doubt, err error) error {
+// undecided is the error of a change that was not completed. unknown says that the record may be
+// stored.
+func undecided(unknown, err error) error {
 	switch {
-	case doubt != nil:
-		return fmt.Errorf("%w: %w", ErrUnknown, doubt)
-	case errors.Is(err, ErrClosed), errors.Is(err, messaging.ErrClosed):
-		return ErrClosed
+	case unknown != nil:
+		return fmt.Errorf("%w: %w", model.ErrUnknown, unknown)
+	case errors.Is(err, model.ErrClosed), errors.Is(err, messaging.ErrClosed):
+		return model.ErrClosed
 	default:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", model.ErrUnavailable, err)
 	}
 }
 
-// view is what the registry has, for a decision.
+// view returns what a decision needs: the snapshot, the key's entry, and the next revision.
 func (s *Store) view(key string) (*Snapshot, *entry, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

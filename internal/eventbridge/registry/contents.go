@@ -9,34 +9,36 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// contents are what the topic says, record by record. They are not safe for concurrent use; the snapshots that they make are.
+// contents holds what the topic says, record by record. It is not safe for concurrent use; the
+// snapshots that it makes are.
 type contents struct {
 	keys *Keys
 	log  *zap.Logger
 
 	snapshot *Snapshot
-	loaded   bool // snapshots are shared: each change makes another one
+	loaded   bool // the snapshot is shared: each change makes a copy
 	entries  map[string]*entry
 	newer    int // records of a newer format
 	bytes    int // of all records
-	replaced int // records that later ones replaced, since compaction was asked for
+	replaced int // records that later ones replaced, since the last compaction began
 }
 
-// entry is what is known of a key besides its object.
+// entry is what is known about a key, besides its object.
 type entry struct {
 	bytes    int
 	revision int64
-	deleted  time.Time // zero: it is not
+	deleted  time.Time // zero: not deleted
 	former   []string
 	job      json.RawMessage
-	sealedBy string      // the key of its secrets; empty without
-	secrets  bool        // it has some that are not encrypted
-	broken   string      // why its object cannot be read
-	rest     *Subscriber // what can be read of it all the same: without secrets; nil: nothing
+	sealedBy string            // the ID of the key that encrypts its secrets; empty: none
+	secrets  bool              // some of its secrets are not encrypted
+	broken   string            // why its object cannot be read
+	rest     *model.Subscriber // what can be read of a broken object, without secrets; nil: nothing
 	newer    bool
 }
 
@@ -44,13 +46,14 @@ func newContents(keys *Keys, log *zap.Logger) *contents {
 	return &contents{keys: keys, log: log, snapshot: emptySnapshot(), entries: make(map[string]*entry)}
 }
 
-// share returns the snapshot of what was read so far. From now on it is not touched.
+// share returns the snapshot of everything that was read so far. contents never changes it again.
 func (c *contents) share() *Snapshot {
 	c.loaded = true
 	return c.snapshot
 }
 
-// apply takes a message over. It returns the name of the change that wrote it, and whether the snapshot is another one.
+// apply applies a message. It returns the ID of the change that wrote it, and whether there is a
+// new snapshot.
 func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 	if d.Key == fenceKey {
 		r, _ := readRecord(d)
@@ -59,7 +62,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 	}
 	bus, name, ok := cutKey(d.Key)
 	if !ok && d.Key != counterKey {
-		c.log.Error("the registry's topic holds a message that is not the registry's: it is passed over",
+		c.log.Error("the registry's topic holds a message that is not the registry's: it is skipped",
 			zap.String("key", d.Key), zap.Stringer("id", d.ID))
 		return "", false
 	}
@@ -67,7 +70,7 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 	if before != nil {
 		c.replaced++
 	}
-	if d.Payload == nil { // a tombstone, behind a deletion
+	if d.Payload == nil { // a tombstone, which follows a deletion
 		c.set(d.Key, nil)
 		if ok {
 			c.change(bus, name, func(s *Snapshot) { s.remove(bus, name) })
@@ -83,8 +86,8 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 		e.sealedBy = r.Sealed.Key
 	}
 	e.secrets = len(r.Secrets) > 0
-	var b *Bus
-	var sub *Subscriber
+	var b *model.Bus
+	var sub *model.Subscriber
 	if err == nil && ok && !r.Deleted {
 		b, sub, err = c.object(d.Key, bus, name, &r)
 	}
@@ -112,41 +115,42 @@ func (c *contents) apply(d *messaging.Delivery) (change string, changed bool) {
 	return r.Change, true
 }
 
-// object reads what a record holds.
-func (c *contents) object(key, bus, name string, r *record) (*Bus, *Subscriber, error) {
+// object decodes the object of a record.
+func (c *contents) object(key, bus, name string, r *record) (*model.Bus, *model.Subscriber, error) {
 	if name == "" {
-		b := new(Bus)
+		b := new(model.Bus)
 		if err := r.get(key, b, c.keys); err != nil {
 			return nil, nil, err
 		}
 		if b.Name != bus {
-			return nil, nil, fmt.Errorf("it holds the bus %s", quote(b.Name))
+			return nil, nil, fmt.Errorf("it holds the bus %s", model.Quote(b.Name))
 		}
 		return b, nil, nil
 	}
-	s := new(Subscriber)
+	s := new(model.Subscriber)
 	if err := r.get(key, s, c.keys); err != nil {
 		return nil, nil, err
 	}
 	if s.Bus != bus || s.Name != name {
-		return nil, nil, fmt.Errorf("it holds the subscriber %s of bus %s", quote(s.Name), quote(s.Bus))
+		return nil, nil, fmt.Errorf("it holds the subscriber %s of bus %s", model.Quote(s.Name), model.Quote(s.Bus))
 	}
-	var f faults
-	validateRules(&f, s) // compiles
-	return nil, s, f.err()
+	var f model.FaultList
+	model.ValidateRules(&f, s) // it also compiles the rules
+	return nil, s, f.Err()
 }
 
-// restOf returns the subscriber of a record that cannot be read whole, without its secrets: nil where not even its name and UID are known.
-func restOf(r *record, bus, name string) *Subscriber {
-	s := new(Subscriber)
+// restOf returns the subscriber of a record that cannot be read completely, without its secrets. It
+// returns nil if the record does not even have the subscriber's name and UID.
+func restOf(r *record, bus, name string) *model.Subscriber {
+	s := new(model.Subscriber)
 	if name == "" || json.Unmarshal(r.Object, s) != nil || s.Bus != bus || s.Name != name || s.UID == "" {
 		return nil
 	}
-	eachSecret(reflect.ValueOf(s).Elem(), "", func(string, secret.String) secret.String { return "" })
+	model.EachSecret(reflect.ValueOf(s).Elem(), "", func(string, secret.String) secret.String { return "" })
 	return s
 }
 
-// change changes the snapshot, or a copy of it.
+// change changes the snapshot or, once it is shared, a copy of it.
 func (c *contents) change(bus, name string, f func(*Snapshot)) {
 	if c.loaded {
 		c.snapshot = c.snapshot.copyFor(bus, name)
@@ -154,7 +158,7 @@ func (c *contents) change(bus, name string, f func(*Snapshot)) {
 	f(c.snapshot)
 }
 
-// set takes over what is known of a key now; nil: nothing.
+// set stores what is known about a key now; nil removes the key.
 func (c *contents) set(key string, e *entry) {
 	if old := c.entries[key]; old != nil {
 		c.bytes -= old.bytes

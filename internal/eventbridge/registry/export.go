@@ -9,17 +9,20 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // exportFormat is the version of exported files.
 const exportFormat = 1
 
-// Export writes buses and their subscribers as YAML, by their names: all, or one bus. What the store sets, such as revisions, is
-// left out, so that the same registry always makes the same text. Secrets are hidden ones; an import of such a text keeps the
-// stored ones. Objects whose records cannot be read are missing, and that is an error after the rest was written.
+// Export writes buses and their subscribers as YAML, sorted by name: all, or one bus. It leaves out
+// what the store sets, such as revisions, so that the same registry always makes the same text.
+// Secrets are hidden; an import of the text keeps the stored ones. Objects whose records cannot be
+// read are missing: Export returns an error for them after it has written the rest.
 func (s *Snapshot) Export(w io.Writer, bus string) error {
 	if bus != "" && s.Bus(bus) == nil {
-		return fmt.Errorf("%w: there is no bus %s", ErrNotFound, quote(bus))
+		return fmt.Errorf("%w: there is no bus %s", model.ErrNotFound, model.Quote(bus))
 	}
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	for b := range s.Buses() {
@@ -67,13 +70,13 @@ func (s *Snapshot) Export(w io.Writer, bus string) error {
 	return nil
 }
 
-// exported is an object as YAML, its name first and without the other keys.
+// exported returns an object as YAML, its name first, and without the given keys.
 func exported(object any, name string, without ...string) (*yaml.Node, error) {
 	plain, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
 	}
-	all, err := toYAML(plain)
+	all, err := model.ToYAML(plain)
 	if err != nil {
 		return nil, err
 	}

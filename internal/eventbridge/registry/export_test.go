@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // ReadBuses reads the buses of a file that was exported.
-func ReadBuses(r io.Reader) ([]Bus, error) {
-	file, err := readImport(r, ImportOptions{}, Checks{})
+func ReadBuses(r io.Reader) ([]model.Bus, error) {
+	file, err := readImport(r, ImportOptions{}, model.Checks{})
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (s *Store) Entries() int {
 }
 
 // ReadSubscriber reads a message of the topic.
-func ReadSubscriber(t *testing.T, d *messaging.Delivery) (s Subscriber, revision int64) {
+func ReadSubscriber(t *testing.T, d *messaging.Delivery) (s model.Subscriber, revision int64) {
 	t.Helper()
 	r, err := readRecord(d)
 	if err == nil {

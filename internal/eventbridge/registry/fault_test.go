@@ -12,13 +12,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// changer changes one subscriber again and again until ctx ends, each time by the revision it has read, and notes what was answered.
+// changer changes one subscriber again and again until ctx ends, each time by the revision it has
+// read, and notes what was answered.
 func changer(ctx context.Context, t *testing.T, m member, store, name string, wins *sync.Map, counts *sync.Map) {
 	t.Helper()
 	for i := 0; ctx.Err() == nil; i++ {
@@ -37,12 +39,12 @@ func changer(ctx context.Context, t *testing.T, m member, store, name string, wi
 			if other, twice := wins.LoadOrStore(fmt.Sprint("made ", made.Revision), given.Description); twice {
 				assert.Failf(t, "made twice", "revision %d: %s and %s", made.Revision, other, given.Description)
 			}
-		case errors.Is(err, registry.ErrConflict):
+		case errors.Is(err, model.ErrConflict):
 			result = "conflict"
-		case errors.Is(err, registry.ErrUnknown):
+		case errors.Is(err, model.ErrUnknown):
 			result = "unknown"
 			wins.Store(given.Description, "maybe")
-		case errors.Is(err, registry.ErrUnavailable):
+		case errors.Is(err, model.ErrUnavailable):
 			result = "unavailable"
 			wins.Store(given.Description, "never")
 		default:
@@ -53,12 +55,12 @@ func changer(ctx context.Context, t *testing.T, m member, store, name string, wi
 	}
 }
 
-// One of two stores has its connections cut again and again while both change the same object, and then the broker is killed and
-// started again: each revision is won once, what was answered as stored is in the topic, what was answered as not stored is not,
-// and both stores go on and agree.
+// One of two stores has its connections cut again and again while both change the same object, and
+// then the broker is killed and started again: each revision is won once, what was answered as
+// stored is in the topic, what was answered as not stored is not, and both stores go on and agree.
 func TestConnectionsAndTheBrokerBreakWhileManyChange(t *testing.T) {
 	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx400m -XX:MaxDirectMemorySize=256m"))
-	through := world{pulsar: pulsar, url: url, listen: proxy.Listener, topics: registry.Topics{Namespace: pulsar.Namespace(t)}}
+	through := world{pulsar: pulsar, url: url, listen: proxy.Listener, topics: model.Topics{Namespace: pulsar.Namespace(t)}}
 	direct := world{pulsar: pulsar, url: pulsar.URL(), topics: through.topics}
 	a, b := through.open(t, registry.Options{Instance: "a"}), direct.open(t, registry.Options{Instance: "b"})
 	putBus(t, b, "orders")
@@ -140,7 +142,8 @@ func TestConnectionsAndTheBrokerBreakWhileManyChange(t *testing.T) {
 	})
 }
 
-// texts counts the descriptions of all records of the subscriber, in the order of the topic, and checks that revisions ascend.
+// texts counts the descriptions of all records of the subscriber, in the order of the topic, and
+// checks that revisions ascend.
 func texts(t *testing.T, w world) map[string]int {
 	t.Helper()
 	r, err := w.dial(t, false).Reader(testContext(t), messaging.ReaderConfig{Topic: w.topics.Registry()})

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -27,7 +28,7 @@ func testContext(t testing.TB) context.Context {
 // world is a namespace of a Pulsar, with the admin API.
 type world struct {
 	pulsar *stack.PulsarServer
-	topics registry.Topics
+	topics model.Topics
 	url    string
 	listen string
 }
@@ -35,7 +36,7 @@ type world struct {
 func newWorld(t testing.TB) world {
 	t.Helper()
 	pulsar := stack.Pulsar(t)
-	return world{pulsar: pulsar, topics: registry.Topics{Namespace: pulsar.Namespace(t)}, url: pulsar.URL()}
+	return world{pulsar: pulsar, topics: model.Topics{Namespace: pulsar.Namespace(t)}, url: pulsar.URL()}
 }
 
 func (w world) dial(t testing.TB, admin bool) *messaging.Client {
@@ -88,17 +89,17 @@ func (w world) openWith(t testing.TB, client *messaging.Client, opts registry.Op
 }
 
 // aSubscriber is valid.
-func aSubscriber(bus, name string) registry.Subscriber {
-	s := registry.NewSubscriber(bus, name)
-	s.Rules = []registry.Rule{{Name: "all", Pattern: json.RawMessage(`{"source":[{"exists":true}]}`)}}
-	s.Target.Log = &registry.LogTarget{}
+func aSubscriber(bus, name string) model.Subscriber {
+	s := model.NewSubscriber(bus, name)
+	s.Rules = []model.Rule{{Name: "all", Pattern: json.RawMessage(`{"source":[{"exists":true}]}`)}}
+	s.Target.Log = &model.LogTarget{}
 	return s
 }
 
-func withRules(s registry.Subscriber, n int) registry.Subscriber {
+func withRules(s model.Subscriber, n int) model.Subscriber {
 	s.Rules = nil
 	for i := range n {
-		s.Rules = append(s.Rules, registry.Rule{
+		s.Rules = append(s.Rules, model.Rule{
 			Name: fmt.Sprintf("r%d", i), Pattern: json.RawMessage(fmt.Sprintf(
 				`{"source":["shop/%d"],"type":[{"prefix":"order.%s."}],"data":{"amount":[{"numeric":[">",%d]}],"country":[{"anything-but":["DE","FR"]}]}}`, i, s.Name, i)),
 		})
@@ -106,9 +107,9 @@ func withRules(s registry.Subscriber, n int) registry.Subscriber {
 	return s
 }
 
-func putBus(t testing.TB, s member, name string) *registry.Bus {
+func putBus(t testing.TB, s member, name string) *model.Bus {
 	t.Helper()
-	b := registry.NewBus(name)
+	b := model.NewBus(name)
 	b.Partitions = 1
 	made, _, err := s.PutBus(testContext(t), b, registry.Condition{})
 	require.NoError(t, err)

@@ -10,25 +10,31 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// maxImportBytes bounds a file.
+// maxImportBytes bounds the size of an imported file.
 const maxImportBytes = 256 << 20
 
 // ImportOptions say what an import does.
 type ImportOptions struct {
-	// Bus is the only one that is looked at, and has to be in the file. Default: all.
+	// Bus restricts the import to one bus, which the file must have. Default: all buses.
 	Bus string
-	// DryRun changes nothing, and tells what would be changed.
+	// DryRun makes Import change nothing, and return what it would change.
 	DryRun bool
-	// Prune deletes what the file does not have: subscribers of the buses that it has, and, without Bus, other buses.
+	// Prune deletes the subscribers that the file does not have, of the buses that it has. Without
+	// Bus it also deletes the buses that the file does not have.
 	Prune bool
-	// Lookup finds what ${NAME} stands for in secrets, such as os.LookupEnv. Default: nothing is found.
+	// Lookup returns the value of NAME for ${NAME} in secrets, such as os.LookupEnv. Default:
+	// Lookup finds no value.
 	Lookup func(name string) (string, bool)
+	// Within bounds the time of each change. Default: only ctx bounds it.
+	Within time.Duration
 }
 
 // Action is what an import does with an object.
@@ -42,21 +48,33 @@ const (
 	Deleted   Action = "delete"
 )
 
-// Step is one thing that an import has done, or would do in a dry run.
+// Step is what an import has done with one object, or would do in a dry run.
 type Step struct {
 	Action     Action `json:"action"`
 	Bus        string `json:"bus"`
-	Subscriber string `json:"subscriber,omitempty"` // empty: it is about the bus
+	Subscriber string `json:"subscriber,omitempty"` // empty: the step is about the bus
 }
 
-// imported are the objects of a file.
+// imported holds the objects of a file.
 type imported struct {
-	buses       []Bus
-	subscribers []Subscriber
-	at          map[string]string // where in the file, by their keys
+	buses       []model.Bus
+	subscribers []model.Subscriber
+	at          map[string]string // where each object is in the file, by its registry key
+	names       map[string]string // the name of each object in error messages, by where it is
 }
 
-func (file *imported) bus(name string) *Bus {
+// err returns the error of faults, each with the name of the object that it is about.
+func (file *imported) err(f model.FaultList) error {
+	for i := range f {
+		item := regexp.MustCompile(`^/buses/\d+(/subscribers/\d+)?`).FindString(f[i].Pointer)
+		if f[i].Item = file.names[item]; f[i].Item != "" {
+			f[i].Below = strings.TrimPrefix(f[i].Pointer, item)
+		}
+	}
+	return f.Err()
+}
+
+func (file *imported) bus(name string) *model.Bus {
 	for i := range file.buses {
 		if file.buses[i].Name == name {
 			return &file.buses[i]
@@ -65,7 +83,7 @@ func (file *imported) bus(name string) *Bus {
 	return nil
 }
 
-func (file *imported) subscriber(bus, name string) *Subscriber {
+func (file *imported) subscriber(bus, name string) *model.Subscriber {
 	for i := range file.subscribers {
 		if file.subscribers[i].Bus == bus && file.subscribers[i].Name == name {
 			return &file.subscribers[i]
@@ -74,12 +92,13 @@ func (file *imported) subscriber(bus, name string) *Subscriber {
 	return nil
 }
 
-// Import makes the registry what a file says that [Snapshot.Export] wrote, or somebody by hand: buses first, each with its
-// subscribers. The whole file is checked before the first change; then each object is a change of its own, so that after an error
-// the steps that are returned are done. What is stored as the file says is not changed.
+// Import makes the registry equal to a file that [Snapshot.Export] or a person wrote: buses first,
+// then their subscribers. Import checks the whole file before the first change. Each object is a
+// change of its own: after an error, the steps that Import returns are done. An object that is
+// stored as the file says is not changed.
 //
-// In secrets, ${NAME} stands for what Lookup finds, and a hidden secret for the stored one. The error of a file that is not valid is
-// an [*Invalid] with pointers into the file.
+// In secrets, Import replaces ${NAME} by what Lookup returns, and a hidden secret by the stored
+// one. If the file is not valid, the error is an [*model.Invalid] with pointers into the file.
 func (s *Store) Import(ctx context.Context, r io.Reader, opts ImportOptions) ([]Step, error) {
 	file, err := readImport(r, opts, s.opts.Checks)
 	if err != nil {
@@ -90,14 +109,24 @@ func (s *Store) Import(ctx context.Context, r io.Reader, opts ImportOptions) ([]
 		return steps, err
 	}
 	for i, step := range steps {
-		if err := s.do(ctx, file, &steps[i]); err != nil {
+		if err := bounded(ctx, opts.Within, func(ctx context.Context) error { return s.do(ctx, file, &steps[i]) }); err != nil {
 			return steps[:i], fmt.Errorf("%s %s: %w", step.Action, strings.TrimSuffix(step.Bus+"/"+step.Subscriber, "/"), err)
 		}
 	}
 	return steps, nil
 }
 
-// do makes one change. Somebody else may have changed the object since it was planned.
+// bounded calls change with a context that ends after bound. 0: without a bound.
+func bounded(ctx context.Context, bound time.Duration, change func(context.Context) error) error {
+	if bound > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, bound, fmt.Errorf("it took longer than %s", bound))
+		defer cancel()
+	}
+	return change(ctx)
+}
+
+// do makes one change. The object may have changed since the plan was made.
 func (s *Store) do(ctx context.Context, file *imported, step *Step) error {
 	before := s.Snapshot()
 	switch {
@@ -124,7 +153,7 @@ func (s *Store) do(ctx context.Context, file *imported, step *Step) error {
 	}
 }
 
-// note says what was really done.
+// note sets the action to what was really done.
 func (step *Step) note(created, same bool) {
 	switch {
 	case created:
@@ -136,24 +165,25 @@ func (step *Step) note(created, same bool) {
 	}
 }
 
-// absent is err unless what was to be deleted is gone already.
+// absent returns err, but nil if the object to delete does not exist any more.
 func absent(err error) error {
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, model.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// plan compares a file with the registry as it is now. Each object is looked at as the registry will be once the steps before are done: their rules count.
+// plan compares a file with the registry. It checks each object against the registry as it will be
+// after the steps before, because these count against the registry's limits.
 func (s *Store) plan(ctx context.Context, file *imported, opts ImportOptions) (steps []Step, err error) {
 	now := s.Snapshot()
 	then, sizes := now.draft(), s.draftSizes()
-	var f faults
+	var f model.FaultList
 	if opts.Prune {
 		steps = prune(now, file, opts)
 		for _, step := range steps {
 			if n := then.countSubscribers(step.Bus); step.Subscriber == "" && n > 0 {
-				f.add("/buses", "must have the bus %s: the records of %d of its subscribers cannot be read, and it cannot be deleted before them", quote(step.Bus), n)
+				f.Add("/buses", "must have the bus %s: the records of %d of its subscribers cannot be read, and it cannot be deleted before them", model.Quote(step.Bus), n)
 			}
 			sizes.remove(now, step)
 			then.remove(step.Bus, step.Subscriber)
@@ -167,17 +197,17 @@ func (s *Store) plan(ctx context.Context, file *imported, opts ImportOptions) (s
 		if err == nil && step.Action != Unchanged {
 			err = sizes.putBus(made, old)
 		}
-		f.invalid(file.at[busKey(made.Name)], err)
+		f.Invalid(file.at[busKey(made.Name)], err)
 		then.buses[made.Name] = &made
 		steps = append(steps, step)
 	}
-	orders := make(map[Order]error) // each is asked for once
+	orders := make(map[model.Order]error) // each order is checked once
 	for i := range file.subscribers {
 		sub := &file.subscribers[i]
 		key := subscriberKey(sub.Bus, sub.Name)
 		old, readable := s.stored(then, key, sub)
 		step := Step{Bus: sub.Bus, Subscriber: sub.Name}
-		made, err := clone(sub)
+		made, err := model.Clone(sub)
 		if err != nil {
 			return nil, err
 		}
@@ -185,24 +215,27 @@ func (s *Store) plan(ctx context.Context, file *imported, opts ImportOptions) (s
 		step.note(old == nil, readable && sameSubscriber(*old, *made))
 		if err == nil && old == nil && s.opts.Pulsar != nil {
 			if _, asked := orders[made.Order]; !asked {
-				orders[made.Order] = s.opts.Pulsar.CheckOrder(ctx, made.Order)
+				orders[made.Order] = bounded(ctx, opts.Within, func(ctx context.Context) error {
+					return s.opts.Pulsar.CheckOrder(ctx, made.Order)
+				})
 			}
 			err = orders[made.Order]
 		}
 		if err == nil && step.Action != Unchanged {
 			err = sizes.putSubscriber(*made, old)
 		}
-		f.invalid(file.at[key], err)
+		f.Invalid(file.at[key], err)
 		then.setSubscriber(made)
 		steps = append(steps, step)
 	}
-	if err := f.err(); err != nil {
-		return nil, err // none of them is done
+	if err := file.err(f); err != nil {
+		return nil, err // no step is done
 	}
 	return steps, nil
 }
 
-// prune returns the deletions of what a file does not have. They come first: there is a bound of subscribers.
+// prune returns the deletions of what the file does not have. They come first, because the number
+// of subscribers is limited.
 func prune(now *Snapshot, file *imported, opts ImportOptions) (steps []Step) {
 	for b := range now.Buses() {
 		inFile := file.bus(b.Name) != nil
@@ -221,55 +254,57 @@ func prune(now *Snapshot, file *imported, opts ImportOptions) (steps []Step) {
 	return steps
 }
 
-// readImport reads a file and finds all that is wrong with its objects in themselves.
-func readImport(r io.Reader, opts ImportOptions, checks Checks) (*imported, error) {
+// readImport reads a file and finds everything that is wrong with its objects, each looked at
+// alone.
+func readImport(r io.Reader, opts ImportOptions, checks model.Checks) (*imported, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxImportBytes+1))
 	if err != nil {
 		return nil, err
 	}
-	var f faults
+	var f model.FaultList
 	if len(text) > maxImportBytes {
-		f.add("", "must have at most %d bytes", maxImportBytes)
-		return nil, f.err()
+		f.Add("", "must have at most %d bytes", maxImportBytes)
+		return nil, f.Err()
 	}
-	root, err := readYAML(text)
+	root, err := model.ReadYAML(text)
 	if err != nil {
-		f.add("", "%s", err)
-		return nil, f.err()
+		f.Add("", "%s", err)
+		return nil, f.Err()
 	}
-	file := &imported{at: make(map[string]string)}
+	file := &imported{at: make(map[string]string), names: make(map[string]string)}
 	top := members(&f, root, "", "format", "buses")
 	if format := top["format"]; format == nil || format.Value != strconv.Itoa(exportFormat) {
-		f.add("/format", "must be %d", exportFormat)
+		f.Add("/format", "must be %d", exportFormat)
 	}
 	if n := top["buses"]; root.Kind == yaml.MappingNode && (n == nil || n.ShortTag() == "!!null") {
-		f.add("/buses", "must be given: [] for none") // a file that was cut off is no wish to delete all
+		f.Add("/buses", "must be given: [] for none") // a file that was cut off must not delete everything
 	}
 	for i, n := range elements(&f, top["buses"], "/buses") {
 		file.readBus(&f, n, fmt.Sprintf("/buses/%d", i), opts, checks)
 	}
 	if opts.Bus != "" && file.bus(opts.Bus) == nil {
-		f.add("/buses", "must have the bus %s", quote(opts.Bus))
+		f.Add("/buses", "must have the bus %s", model.Quote(opts.Bus))
 	}
-	return file, f.err()
+	return file, file.err(f)
 }
 
 // readBus reads a bus and its subscribers.
-func (file *imported) readBus(f *faults, n *yaml.Node, at string, opts ImportOptions, checks Checks) {
+func (file *imported) readBus(f *model.FaultList, n *yaml.Node, at string, opts ImportOptions, checks model.Checks) {
 	name := nameOf(n)
 	if opts.Bus != "" && name != opts.Bus {
 		return
 	}
-	rest, subscribers := takeApart(f, n, at)
-	plain, err := fromYAML(rest)
+	file.names[at] = "bus " + quoteUnlessPlain(name)
+	rest, subscribers := splitImport(f, n, at)
+	plain, err := model.FromYAML(rest)
 	if err != nil {
-		f.add(at, "%s", err)
+		f.Add(at, "%s", err)
 		return
 	}
-	b, err := DecodeBus(plain, name, checks)
-	f.invalid(at, err)
+	b, err := model.DecodeBus(plain, name, checks)
+	f.Invalid(at, err)
 	if file.at[busKey(name)] != "" {
-		f.add(at+"/name", "must differ from that of %s", file.at[busKey(name)])
+		f.Add(at+"/name", "must differ from that of %s", file.at[busKey(name)])
 		return
 	}
 	file.at[busKey(name)] = at
@@ -279,36 +314,26 @@ func (file *imported) readBus(f *faults, n *yaml.Node, at string, opts ImportOpt
 	}
 }
 
-func (file *imported) readSubscriber(f *faults, n *yaml.Node, at, bus string, opts ImportOptions, checks Checks) {
+func (file *imported) readSubscriber(f *model.FaultList, n *yaml.Node, at, bus string, opts ImportOptions, checks model.Checks) {
 	name := nameOf(n)
-	plain, err := fromYAML(n)
+	file.names[at] = "subscriber " + quoteUnlessPlain(bus) + "/" + quoteUnlessPlain(name)
+	plain, err := model.FromYAML(n)
 	if err != nil {
-		f.add(at, "%s", err)
+		f.Add(at, "%s", err)
 		return
 	}
-	sub, err := decodeSubscriber(plain, bus, name, checks, func(s *Subscriber) faults { return expand(s, opts.Lookup) })
-	f.invalid(at, err)
+	sub, err := model.DecodePrepared(plain, bus, name, checks, func(s *model.Subscriber) model.FaultList { return expand(s, opts.Lookup) })
+	f.Invalid(at, err)
 	key := subscriberKey(bus, name)
 	if file.at[key] != "" {
-		f.add(at+"/name", "must differ from that of %s", file.at[key])
+		f.Add(at+"/name", "must differ from that of %s", file.at[key])
 		return
 	}
 	file.at[key] = at
 	file.subscribers = append(file.subscribers, sub)
 }
 
-// invalid adds the faults of an error of decoding.
-func (f *faults) invalid(at string, err error) {
-	var bad *Invalid
-	if errors.As(err, &bad) {
-		f.below(at, bad.Faults)
-		if bad.More > 0 {
-			f.add(at, "has %d more faults", bad.More)
-		}
-	}
-}
-
-// nameOf returns the name of a bus or a subscriber, empty without one.
+// nameOf returns the name of a bus or a subscriber, empty if it has none.
 func nameOf(n *yaml.Node) (name string) {
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {
@@ -320,8 +345,8 @@ func nameOf(n *yaml.Node) (name string) {
 	return name
 }
 
-// takeApart returns a bus without its subscribers, and these.
-func takeApart(f *faults, n *yaml.Node, at string) (rest, subscribers *yaml.Node) {
+// splitImport returns the node of a bus without its subscribers, and the node of its subscribers.
+func splitImport(f *model.FaultList, n *yaml.Node, at string) (rest, subscribers *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		return n, nil
 	}
@@ -332,7 +357,7 @@ func takeApart(f *faults, n *yaml.Node, at string) (rest, subscribers *yaml.Node
 		case n.Content[i].Value != "subscribers":
 			made.Content = append(made.Content, n.Content[i], n.Content[i+1])
 		case subscribers != nil:
-			f.add(at+"/subscribers", "the key is there twice")
+			f.Add(at+"/subscribers", "the key occurs twice")
 		default:
 			subscribers = n.Content[i+1]
 		}
@@ -340,19 +365,19 @@ func takeApart(f *faults, n *yaml.Node, at string) (rest, subscribers *yaml.Node
 	return &made, subscribers
 }
 
-// members are the values of a mapping that may only have these keys.
-func members(f *faults, n *yaml.Node, at string, keys ...string) map[string]*yaml.Node {
+// members returns the values of a mapping that may have only these keys.
+func members(f *model.FaultList, n *yaml.Node, at string, keys ...string) map[string]*yaml.Node {
 	found := make(map[string]*yaml.Node)
 	if n.Kind != yaml.MappingNode {
-		f.add(at, "must be a mapping with the keys %s", strings.Join(keys, ", "))
+		f.Add(at, "must be a mapping with the keys %s", strings.Join(keys, ", "))
 		return found
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		switch key := n.Content[i].Value; {
 		case !slices.Contains(keys, key):
-			f.add(at+step(key), "there is no such key: the keys here are %s", strings.Join(keys, ", "))
+			f.Add(at+model.Step(key), "there is no such key: the keys here are %s", strings.Join(keys, ", "))
 		case found[key] != nil:
-			f.add(at+step(key), "the key is there twice")
+			f.Add(at+model.Step(key), "the key occurs twice")
 		default:
 			found[key] = n.Content[i+1]
 		}
@@ -360,38 +385,47 @@ func members(f *faults, n *yaml.Node, at string, keys ...string) map[string]*yam
 	return found
 }
 
-// elements are those of a list, none when there is no list.
-func elements(f *faults, n *yaml.Node, at string) []*yaml.Node {
+// elements returns the elements of a list, none if there is no list.
+func elements(f *model.FaultList, n *yaml.Node, at string) []*yaml.Node {
 	switch {
 	case n == nil || n.ShortTag() == "!!null":
 		return nil
 	case n.Kind != yaml.SequenceNode:
-		f.add(at, "must be a list")
+		f.Add(at, "must be a list")
 		return nil
 	}
 	return n.Content
 }
 
 // expand replaces ${NAME} in secrets. "$${" stands for "${".
-func expand(s *Subscriber, lookup func(string) (string, bool)) (f faults) {
+func expand(s *model.Subscriber, lookup func(string) (string, bool)) (f model.FaultList) {
 	reference := regexp.MustCompile(`\$\$\{|\$\{[^}]*\}?`)
-	eachSecret(reflect.ValueOf(s).Elem(), "", func(at string, v secret.String) secret.String {
+	model.EachSecret(reflect.ValueOf(s).Elem(), "", func(at string, v secret.String) secret.String {
 		return secret.String(reference.ReplaceAllStringFunc(v.Reveal(), func(found string) string {
 			name := strings.TrimSuffix(strings.TrimPrefix(found, "${"), "}")
 			switch {
 			case found == "$${":
 				return "${"
 			case !strings.HasSuffix(found, "}") || name == "":
-				f.add(at, "must be ${NAME}, or $${ for the text ${")
+				f.Add(at, "must be ${NAME}, or $${ for the text ${")
 				return found
 			case lookup != nil:
 				if value, ok := lookup(name); ok {
 					return value
 				}
 			}
-			f.add(at, "the environment has no %s", name)
+			f.Add(at, "the environment has no %s", name)
 			return found
 		}))
 	})
 	return f
+}
+
+// quoteUnlessPlain returns a name for messages, quoted if it is not valid: a name in a faulty file
+// may be anything.
+func quoteUnlessPlain(name string) string {
+	if model.ValidName(name) {
+		return name
+	}
+	return model.Quote(name)
 }

@@ -1,13 +1,18 @@
 package registry
 
-import "time"
+import (
+	"time"
 
-// draftSizes follows how many bytes the registry has while a file is imported: what the registry has no room for is found before the first change.
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+)
+
+// draftSizes tracks the size of the registry during an import, so that an import that does not fit
+// is refused before its first change.
 type draftSizes struct {
 	store    *Store
 	bytes    int
 	revision int64     // of the last change
-	at       time.Time // of all changes: none is longer as text
+	at       time.Time // of all changes: no other time is longer as text
 }
 
 func (s *Store) draftSizes() *draftSizes {
@@ -17,14 +22,14 @@ func (s *Store) draftSizes() *draftSizes {
 	return &draftSizes{store: s, bytes: s.contents.bytes, revision: s.contents.snapshot.revision, at: at}
 }
 
-// record begins the record of the next change.
+// record returns the record of the next change.
 func (d *draftSizes) record() *record {
 	d.revision++
 	return &record{Revision: d.revision, Time: d.at}
 }
 
-// putBus says what is wrong with the size of a bus that is to be stored.
-func (d *draftSizes) putBus(made Bus, old *Bus) error {
+// putBus returns what is wrong with the size of a bus that is to be stored.
+func (d *draftSizes) putBus(made model.Bus, old *model.Bus) error {
 	r := d.record()
 	made.Revision, made.Changed, made.Created = r.Revision, d.at, d.at
 	if old != nil {
@@ -33,8 +38,8 @@ func (d *draftSizes) putBus(made Bus, old *Bus) error {
 	return d.put(busKey(made.Name), &made, r)
 }
 
-// putSubscriber is putBus of a subscriber.
-func (d *draftSizes) putSubscriber(made Subscriber, old *Subscriber) error {
+// putSubscriber is putBus for a subscriber.
+func (d *draftSizes) putSubscriber(made model.Subscriber, old *model.Subscriber) error {
 	key := subscriberKey(made.Bus, made.Name)
 	_, known, _ := d.store.view(key)
 	r := d.record()
@@ -58,7 +63,7 @@ func (d *draftSizes) put(key string, object any, r *record) error {
 	return d.take(key, r)
 }
 
-// remove counts what stays of an object that is deleted.
+// remove counts the record that a deleted object leaves.
 func (d *draftSizes) remove(snapshot *Snapshot, step Step) {
 	r := d.record()
 	r.Deleted, r.Former = true, []string{""}
@@ -70,10 +75,10 @@ func (d *draftSizes) remove(snapshot *Snapshot, step Step) {
 			r.Former = append(r.Former, known.former...)
 		}
 	}
-	_ = d.take(key, r) // it is never refused
+	_ = d.take(key, r) // a deletion is never refused
 }
 
-// take counts a record in place of the one that its key has.
+// take counts a record instead of the one that its key has.
 func (d *draftSizes) take(key string, r *record) error {
 	r.Format, r.Change, r.By = formatVersion, newID(), d.store.opts.Instance
 	m, err := r.message(key)

@@ -9,12 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// An import that the registry has no room for is refused before the first change: what it prunes would be deleted, and what comes first stored, before the rest is refused.
+// An import that the registry has no room for is refused before the first change: what it prunes
+// would be deleted, and what comes first stored, before the rest is refused.
 func TestAnImportThatHasNoRoomIsRefusedWhole(t *testing.T) {
-	snapshot, err := NewSnapshot(7, []Bus{NewBus("a"), NewBus("old")}, nil)
+	snapshot, err := NewSnapshot(7, []model.Bus{model.NewBus("a"), model.NewBus("old")}, nil)
 	require.NoError(t, err)
 	s := &Store{log: zap.NewNop(), contents: newContents(nil, zap.NewNop())}
 	s.snapshot.Store(snapshot)
@@ -28,7 +30,7 @@ func TestAnImportThatHasNoRoomIsRefusedWhole(t *testing.T) {
 	}
 	const left = 10_000
 	stored := func(bytes int) {
-		s.contents.bytes = MaxBytes - left
+		s.contents.bytes = model.MaxBytes - left
 		for _, key := range []string{busKey("a"), busKey("old")} {
 			s.contents.entries[key] = &entry{bytes: bytes, revision: 7}
 		}
@@ -36,7 +38,7 @@ func TestAnImportThatHasNoRoomIsRefusedWhole(t *testing.T) {
 	stored(300)
 	for _, dry := range []bool{true, false} {
 		steps, err := s.Import(t.Context(), file(10, 1000), ImportOptions{Prune: true, DryRun: dry})
-		var bad *Invalid
+		var bad *model.Invalid
 		require.ErrorAs(t, err, &bad)
 		require.Empty(t, steps)
 		require.Contains(t, bad.Faults[0].Pointer, "/buses/0/subscribers/")
@@ -52,7 +54,7 @@ func TestAnImportThatHasNoRoomIsRefusedWhole(t *testing.T) {
 
 // What an import was found to have room for has it, though revisions grow longer on the way.
 func TestAnImportThatIsTakenHasRoom(t *testing.T) {
-	snapshot, err := NewSnapshot(98, []Bus{NewBus("a")}, nil)
+	snapshot, err := NewSnapshot(98, []model.Bus{model.NewBus("a")}, nil)
 	require.NoError(t, err)
 	s := &Store{log: zap.NewNop(), contents: newContents(nil, zap.NewNop())}
 	s.snapshot.Store(snapshot)
@@ -64,12 +66,12 @@ func TestAnImportThatIsTakenHasRoom(t *testing.T) {
 		text += fmt.Sprintf("  - {name: s%d, target: {log: {}}, rules: [{name: r, pattern: {a: [b]}}]}\n", i)
 	}
 	left := sort.Search(100_000, func(left int) bool {
-		s.contents.bytes = MaxBytes - left
+		s.contents.bytes = model.MaxBytes - left
 		_, err := s.Import(t.Context(), strings.NewReader(text), ImportOptions{DryRun: true})
 		return err == nil
 	})
-	s.contents.bytes = MaxBytes - left
-	file, err := readImport(strings.NewReader(text), ImportOptions{}, Checks{})
+	s.contents.bytes = model.MaxBytes - left
+	file, err := readImport(strings.NewReader(text), ImportOptions{}, model.Checks{})
 	require.NoError(t, err)
 	for i := range file.subscribers {
 		key := subscriberKey("a", file.subscribers[i].Name)

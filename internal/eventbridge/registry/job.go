@@ -5,20 +5,24 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// MaxJobBytes bounds what is kept of a subscriber's job.
+// MaxJobBytes bounds the stored state of a subscriber's job.
 const MaxJobBytes = 8 << 10
 
-// ChangeJob changes what is kept, for all instances and beyond the life of this one, of the latest job of the subscriber that has this UID: JSON of at most
-// [MaxJobBytes]. change is given what is kept (nil: nothing) and returns what is to be (nil: that stays). It is called while no other instance changes
-// anything, perhaps several times; its error is the answer. The subscriber's revision stays. Without the subscriber the error is [ErrNotFound].
+// ChangeJob changes the stored state of the subscriber's latest job: JSON of at most [MaxJobBytes].
+// All instances see it, and it outlives this instance. change gets the state (nil: none) and
+// returns the new one (nil: no change). No other instance changes anything while change runs.
+// ChangeJob may call it several times, and returns its error. The subscriber's revision stays the
+// same. If no subscriber of that name has this UID, the error is [model.ErrNotFound].
 func (s *Store) ChangeJob(ctx context.Context, bus, name, uid string, change func(was json.RawMessage) (json.RawMessage, error)) error {
 	key := subscriberKey(bus, name)
 	_, err := s.change(ctx, key, func(context.Context) (*record, error) {
 		snapshot, known, _ := s.view(key)
 		if sub := snapshot.Subscriber(bus, name); sub == nil || sub.UID != uid {
-			return nil, fmt.Errorf("%w: there is no subscriber %s any more", ErrNotFound, quote(name))
+			return nil, fmt.Errorf("%w: there is no subscriber %s any more", model.ErrNotFound, model.Quote(name))
 		}
 		job, err := change(known.job)
 		switch {
@@ -34,7 +38,7 @@ func (s *Store) ChangeJob(ctx context.Context, bus, name, uid string, change fun
 	return err
 }
 
-// Job returns what is kept of a subscriber's job, nil when that is nothing.
+// Job returns the stored state of a subscriber's latest job, nil if there is none.
 func (s *Store) Job(bus, name string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

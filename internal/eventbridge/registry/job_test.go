@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
@@ -25,8 +26,8 @@ func TestAJobIsKeptWithItsSubscriber(t *testing.T) {
 	set := func(name, uid, job string) error {
 		return m.ChangeJob(ctx, "orders", name, uid, func(json.RawMessage) (json.RawMessage, error) { return json.RawMessage(job), nil })
 	}
-	require.ErrorIs(t, set("mail", "another", `{"n":0}`), registry.ErrNotFound, "it was made again meanwhile")
-	require.ErrorIs(t, set("nobody", made.UID, `{"n":0}`), registry.ErrNotFound)
+	require.ErrorIs(t, set("mail", "another", `{"n":0}`), model.ErrNotFound, "it was made again meanwhile")
+	require.ErrorIs(t, set("nobody", made.UID, `{"n":0}`), model.ErrNotFound)
 	require.Nil(t, m.Job("orders", "mail"))
 	require.NoError(t, set("mail", made.UID, `{"n":1}`))
 	no := errors.New("no")
@@ -46,7 +47,7 @@ func TestAJobIsKeptWithItsSubscriber(t *testing.T) {
 	_, _, err = m.PutSubscriber(ctx, changed, registry.Condition{})
 	require.NoError(t, err)
 	kept(m)
-	_, err = m.SetState(ctx, "orders", "mail", registry.Paused, "")
+	_, err = m.SetState(ctx, "orders", "mail", model.Paused, "")
 	require.NoError(t, err)
 	kept(m)
 	kept(another(t, s, registry.Options{}))

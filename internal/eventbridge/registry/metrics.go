@@ -5,16 +5,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// Metrics are those of the registry.
+// Metrics are the metrics of the registry.
 type Metrics struct {
 	revision, buses, subscribers, rules, unreadable prometheus.Gauge
 	changes                                         *prometheus.CounterVec
 	seconds                                         prometheus.Histogram
 }
 
-// NewMetrics registers them with reg. With a nil reg they are kept and not exported.
+// NewMetrics registers the metrics with reg. With a nil reg they are not exported.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "eventbridge_registry_" + name, Help: help})
@@ -52,7 +54,7 @@ func (m *Metrics) show(s *Snapshot) {
 }
 
 func (m *Metrics) changed(stored bool, err error, took time.Duration) {
-	var invalid *Invalid
+	var invalid *model.Invalid
 	result := "failed"
 	switch {
 	case err == nil && stored:
@@ -61,11 +63,11 @@ func (m *Metrics) changed(stored bool, err error, took time.Duration) {
 		result = "same"
 	case errors.As(err, &invalid):
 		result = "invalid"
-	case errors.Is(err, ErrConflict):
+	case errors.Is(err, model.ErrConflict):
 		result = "conflict"
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, model.ErrNotFound):
 		result = "not_found"
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, model.ErrUnknown):
 		result = "unknown"
 	}
 	m.changes.WithLabelValues(result).Inc()

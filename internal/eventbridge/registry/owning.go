@@ -10,35 +10,37 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// owning gives this store's changes their turn to own the topic. Changes that wait for one another share one ownership: most
-// of a change's time is taken by becoming the owner.
+// owning lets this store's changes own the topic one after the other. Changes that wait at the same
+// time share one ownership, because becoming the owner takes most of a change's time.
 type owning struct {
-	turn    chan struct{} // holds one while a change has its turn
-	waiting atomic.Int64  // changes that wait for theirs
-	now     *ownership    // nil: the topic is not owned. For whoever has the turn
+	turn    chan struct{} // holds one element while a change has its turn
+	waiting atomic.Int64  // the number of changes that wait for their turn
+	now     *ownership    // nil: this store does not own the topic. Only the change that has its turn may use it
 }
 
-// ownership is the time in which this store is the only writer, and has read all that was written before.
+// ownership is a period in which this store is the only writer, and has read everything that was
+// written before.
 type ownership struct {
 	publisher *messaging.Publisher
 	since     time.Time
 }
 
-// ownedFor bounds the time for which changes of one store keep the topic while others wait.
+// ownedFor bounds how long changes of one store share an ownership: other instances wait meanwhile.
 const ownedFor = time.Second
 
-// changes is the profile of writers. Each change is a message of its own.
+// changes is the profile of the publisher. Each change is a message of its own.
 func changes() messaging.Profile {
 	p := messaging.Durable()
 	p.Name, p.BatchRecords, p.Ownership, p.AckTimeout = "registry", 1, messaging.WaitForOwnership, 5*time.Second
 	return p
 }
 
-// own waits for its turn and makes the store the owner of the topic, which release ends. All that was written before has been
-// read then.
+// own waits for its turn and makes the store the owner of the topic. When it returns, the store has
+// read everything that was written before. release ends the turn.
 func (s *Store) own(ctx context.Context) (*ownership, error) {
 	o := &s.owning
 	o.waiting.Add(1)
@@ -66,7 +68,7 @@ func (s *Store) own(ctx context.Context) (*ownership, error) {
 	return now, nil
 }
 
-// becomeOwner tries until ctx ends.
+// becomeOwner opens a publisher and stores a fence. It retries until ctx ends.
 func (s *Store) becomeOwner(ctx context.Context) (*ownership, error) {
 	for {
 		p, err := s.client.Publisher(ctx, s.topic, changes())
@@ -77,14 +79,15 @@ func (s *Store) becomeOwner(ctx context.Context) (*ownership, error) {
 			return &ownership{publisher: p, since: time.Now()}, nil
 		}
 		s.discard(p, false)
-		if !pause(ctx, 50*time.Millisecond) || errors.Is(err, messaging.ErrTopicTerminated) {
+		if !sleep(ctx, 50*time.Millisecond) || errors.Is(err, messaging.ErrTopicTerminated) {
 			return nil, err
 		}
 	}
 }
 
-// fence stores a message and waits until the own reader has it. The broker stores nothing of a former owner behind it, and
-// what a former owner had under way is before it: asking for the end of the topic would miss that.
+// fence stores a message and waits until this store's reader has read it. What former owners had
+// under way is before the fence: the broker stores nothing of theirs behind it. Reading to the
+// present end of the topic instead would miss what is under way.
 func (s *Store) fence(ctx context.Context, p *messaging.Publisher) error {
 	r := record{Format: formatVersion, Change: newID(), Time: now(), By: s.opts.Instance}
 	m, err := r.message(fenceKey)
@@ -99,8 +102,8 @@ func (s *Store) fence(ctx context.Context, p *messaging.Publisher) error {
 	return s.await(ctx, seen)
 }
 
-// release ends a change's turn. The ownership goes on when other changes of this store wait for theirs, unless broken is set
-// or it has lasted long enough.
+// release ends a change's turn. The ownership continues for other changes of this store that wait,
+// unless broken is set or the ownership has lasted longer than ownedFor.
 func (s *Store) release(broken bool) {
 	o := &s.owning
 	if broken || o.now != nil && time.Since(o.now.since) > ownedFor {
@@ -110,14 +113,15 @@ func (s *Store) release(broken bool) {
 	o.closeIfIdle(s)
 }
 
-// closeIfIdle gives the topic up when no change of this store waits or has its turn. Whoever stops waiting, and whoever has
-// ended his turn, calls it: the later of them finds nobody.
+// closeIfIdle gives up the topic if no change of this store waits or has its turn. Every change
+// calls it when it stops waiting and when it has ended its turn, so the last change gives the topic
+// up.
 func (o *owning) closeIfIdle(s *Store) {
 	for o.waiting.Load() == 0 {
 		select {
 		case o.turn <- struct{}{}:
 		default:
-			return // somebody has his turn, and ends it after this
+			return // a change has its turn, and calls closeIfIdle after it
 		}
 		o.drop(s, true)
 		<-o.turn
@@ -127,31 +131,32 @@ func (o *owning) closeIfIdle(s *Store) {
 	}
 }
 
-// drop gives the topic up. The caller has the turn. settled says that all that was published has its outcome.
-func (o *owning) drop(s *Store, settled bool) {
+// drop gives up the topic. The caller must have the turn. complete says that the outcome of every
+// published record is known.
+func (o *owning) drop(s *Store, complete bool) {
 	if o.now != nil {
-		s.discard(o.now.publisher, settled)
+		s.discard(o.now.publisher, complete)
 		o.now = nil
 	}
 }
 
-// closeWithin bounds the closing of a publisher, behind the back of changes.
+// closeWithin bounds the closing of a publisher in the background.
 const closeWithin = 5 * time.Second
 
-// discard closes a publisher behind the caller's back. What it has no outcome of, if anything, is not waited for: it would keep the
-// topic for as long.
-func (s *Store) discard(p *messaging.Publisher, settled bool) {
+// discard closes a publisher in the background. If outcomes of records are missing (complete is
+// false), it does not wait for them: waiting would keep the topic.
+func (s *Store) discard(p *messaging.Publisher, complete bool) {
 	s.running.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 		defer cancel()
-		if !settled {
+		if !complete {
 			cancel()
 		}
-		_ = p.Close(ctx) // what is not acknowledged was told to whoever published it
+		_ = p.Close(ctx) // callers of Publish know which records are not acknowledged
 	})
 }
 
-// expect returns a channel that is closed once the reader has the change of that name.
+// expect returns a channel that is closed once the reader has read the change with that ID.
 func (s *Store) expect(change string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,22 +171,23 @@ func (s *Store) forget(change string) {
 	delete(s.expected, change)
 }
 
-// await waits until the reader has what is expected.
+// await waits until the reader has read the expected change.
 func (s *Store) await(ctx context.Context, seen <-chan struct{}) error {
 	select {
 	case <-seen:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("this instance does not read what it stored: %w", context.Cause(ctx))
+		return fmt.Errorf("this instance has not read back what it stored: %w", context.Cause(ctx))
 	case <-s.life.Done():
-		return ErrClosed
+		return model.ErrClosed
 	}
 }
 
-// newID is a name that nothing else has: 80 random bits.
+// newID returns a unique name: 80 random bits.
 func newID() string { return randomText(10) }
 
-// newUID tells a subscriber from others of its name: 50 random bits, 10 letters.
+// newUID returns what distinguishes a subscriber from others of its name: 50 random bits, 10
+// letters.
 func newUID() string { return randomText(7)[:10] }
 
 func randomText(bytes int) string {
@@ -190,5 +196,5 @@ func randomText(bytes int) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(random))
 }
 
-// now has the precision that records keep.
+// now returns the time with the precision that records have.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

@@ -11,7 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/instances"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -42,13 +45,14 @@ func (w world) publish(t testing.TB, client *messaging.Client, topic string) {
 	require.NoError(t, p.Close(testContext(t)))
 }
 
-// Topics and subscriptions are there once a change is answered, and go after a deletion, when nobody uses them any more.
+// Topics and subscriptions are there once a change is answered, and go after a deletion, when
+// nobody uses them any more.
 func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	w := newWorld(t)
 	ctx := testContext(t)
 	client := w.dial(t, true)
 	m := w.openWith(t, client, registry.Options{Pulsar: registry.NewPulsar(client, w.topics, true)})
-	b := registry.NewBus("orders")
+	b := model.NewBus("orders")
 	b.Partitions = 2
 	_, _, err := m.PutBus(ctx, b, registry.Condition{})
 	require.NoError(t, err)
@@ -66,7 +70,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 		require.Equal(t, []string{"deliver"}, w.subscriptions(t, client, topic))
 	}
 	ordered := aSubscriber("orders", "books")
-	ordered.Order = registry.OrderExclusive
+	ordered.Order = model.OrderExclusive
 	books, _, err := m.PutSubscriber(ctx, ordered, registry.Condition{})
 	require.NoError(t, err)
 	require.Equal(t, 2, w.names(t, client)[w.topics.Send(books)], "positions are those of the bus' partitions")
@@ -78,7 +82,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	require.EqualValues(t, 1, backlog, "what is matched at once waits")
 
 	live := aSubscriber("orders", "tail")
-	live.Order = registry.OrderLive
+	live.Order = model.OrderLive
 	tail, _, err := m.PutSubscriber(ctx, live, registry.Condition{})
 	require.NoError(t, err)
 	require.Empty(t, w.subscriptions(t, client, w.topics.Send(tail)))
@@ -89,7 +93,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{}))
 	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "tail", registry.Condition{}))
-	require.ErrorIs(t, m.Tidy(ctx), registry.ErrInUse)
+	require.ErrorIs(t, m.Tidy(ctx), model.ErrInUse)
 	require.Contains(t, w.names(t, client), w.topics.Send(mail))
 	require.NotContains(t, w.names(t, client), w.topics.Send(tail))
 	// It is made again meanwhile: what was before is not forgotten.
@@ -117,8 +121,8 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.DeleteBus(ctx, "orders", registry.Condition{}))
 	_, _, err = m.PutBus(ctx, b, registry.Condition{New: true})
-	require.ErrorIs(t, err, registry.ErrInUse)
-	require.ErrorContains(t, err, "of what was deleted under this name: try again in a minute")
+	require.ErrorIs(t, err, model.ErrInUse)
+	require.ErrorContains(t, err, "of a deleted object with this name still exists: try again in a minute")
 	require.NoError(t, p.Close(ctx))
 	tidied(t, m)
 	require.Len(t, w.names(t, client), 1, "the registry is all that is left")
@@ -133,18 +137,18 @@ func TestAnOrderTakesDeduplication(t *testing.T) {
 	m := w.openWith(t, client, registry.Options{Pulsar: registry.NewPulsar(client, w.topics, true)})
 	putBus(t, m, "orders")
 	ordered := aSubscriber("orders", "books")
-	ordered.Order = registry.OrderGroup
+	ordered.Order = model.OrderGroup
 	require.NoError(t, client.Namespace(w.topics.Namespace).SetDeduplication(ctx, false))
 	_, _, err := m.PutSubscriber(ctx, ordered, registry.Condition{})
-	require.Equal(t, []string{"/order: must be none or live: group takes deduplication, which is off in the namespace " + w.topics.Namespace + ": switch it on"}, faultsOf(t, err))
+	require.Equal(t, []string{"/order: must be none or live: group needs deduplication, which is off in the namespace " + w.topics.Namespace + ": switch it on"}, registrytest.Faults(t, err))
 	_, _, err = m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
 	// An import finds it before it prunes.
 	file := "format: 1\nbuses:\n  - name: orders\n    subscribers:\n      - {name: books, order: group, rules: [{name: all, pattern: {type: [a]}}], target: {log: {}}}\n"
 	for _, dry := range []bool{true, false} {
 		steps, err := m.Import(ctx, strings.NewReader(file), registry.ImportOptions{Prune: true, DryRun: dry})
-		require.Len(t, faultsOf(t, err), 1)
-		require.Contains(t, faultsOf(t, err)[0], "/buses/0/subscribers/0/order: must be none or live")
+		require.Len(t, registrytest.Faults(t, err), 1)
+		require.Contains(t, registrytest.Faults(t, err)[0], "/buses/0/subscribers/0/order: must be none or live")
 		require.Empty(t, steps)
 		require.NotNil(t, m.Snapshot().Subscriber("orders", "mail"))
 	}
@@ -169,8 +173,8 @@ func TestTopicsAreMadeWithoutTheAdminAPI(t *testing.T) {
 	tidied(t, m)
 	require.Contains(t, w.names(t, watching), w.topics.Send(mail), "nothing can be removed")
 
-	_, _, err = func() (*registry.Bus, bool, error) {
-		b := registry.NewBus("big")
+	_, _, err = func() (*model.Bus, bool, error) {
+		b := model.NewBus("big")
 		b.Partitions = 2
 		s, err := registry.Open(ctx, client, w.topics, registry.Options{})
 		require.NoError(t, err)
@@ -180,11 +184,12 @@ func TestTopicsAreMadeWithoutTheAdminAPI(t *testing.T) {
 		go func() { _ = s.Run(run) }()
 		return s.PutBus(ctx, b, registry.Condition{})
 	}()
-	require.Equal(t, []string{"/partitions: must be 1: more take the admin API, whose address pulsar.admin_url is not set"}, faultsOf(t, err))
+	require.Equal(t, []string{"/partitions: must be 1: more need the admin API, and pulsar.admin_url is not set"}, registrytest.Faults(t, err))
 }
 
-// The registry's messages stay although the broker keeps nothing without a subscription, also once they were compacted, and
-// although it was restarted meanwhile: its topic is unloaded, which has it begin a new ledger.
+// The registry's messages stay although the broker keeps nothing without a subscription, also once
+// they were compacted, and although it was restarted meanwhile: its topic is unloaded, which has it
+// begin a new ledger.
 func TestTheRegistryStays(t *testing.T) {
 	w := newWorld(t)
 	ctx := testContext(t)
@@ -258,8 +263,8 @@ func TestOldDeletionsArePurged(t *testing.T) {
 func TestStatusOfInstances(t *testing.T) {
 	w := newWorld(t)
 	client := w.dial(t, true)
-	run := func(name string, roles ...string) (*registry.Status, func()) {
-		s, err := registry.NewStatus(client, w.topics, registry.StatusOptions{Instance: name, Roles: roles})
+	run := func(name string, roles ...string) (*instances.Status, func()) {
+		s, err := instances.NewStatus(client, w.topics, instances.StatusOptions{Instance: name, Roles: roles})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
@@ -274,7 +279,7 @@ func TestStatusOfInstances(t *testing.T) {
 	b, stopB := run("b", "processor")
 	a.SetRevision(3)
 	require.NoError(t, b.SetState("orders", "mail", json.RawMessage(`{"breaker":"open"}`)))
-	for _, s := range []*registry.Status{a, b} {
+	for _, s := range []*instances.Status{a, b} {
 		require.Eventually(t, func() bool {
 			active, _ := s.Active(3)
 			return active && len(s.Instances()) == 2 && string(s.States("orders", "mail")["b"]) == `{"breaker":"open"}`
@@ -293,7 +298,8 @@ func TestStatusOfInstances(t *testing.T) {
 	stopC()
 }
 
-// tidied has the store tidy until it succeeds: a busy broker answers a deletion with 500 now and then, and the store tries again, too.
+// tidied has the store tidy until it succeeds: a busy broker answers a deletion with 500 now and
+// then, and the store tries again, too.
 func tidied(t *testing.T, m member) {
 	t.Helper()
 	var err error

@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// Condition is what has to hold for a change to be made. The zero value always holds.
+// Condition is what must hold before an object is changed. The zero value always holds.
 type Condition struct {
-	// Revision is what the object's must be (If-Match). 0: any.
+	// Revision is the revision that the object must have (If-Match). 0: any.
 	Revision int64
 	// Exists: the object must be there (If-Match: *).
 	Exists bool
@@ -22,10 +24,11 @@ type Condition struct {
 	New bool
 }
 
-// check returns nil, or a *ConflictError. revision is that of the object, 0 when there is none.
+// check returns nil if the condition holds, else a *ConflictError. revision is that of the object,
+// 0 if there is no object.
 func (c Condition) check(revision int64) error {
 	conflict := func(format string, args ...any) error {
-		return &ConflictError{Revision: revision, problem: fmt.Sprintf(format, args...)}
+		return &model.ConflictError{Revision: revision, Problem: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case c.New && revision > 0:
@@ -38,7 +41,8 @@ func (c Condition) check(revision int64) error {
 	return nil
 }
 
-// passed returns the conflict of a condition that can hold no more, whatever others change meanwhile: revisions ascend.
+// passed returns the conflict of a condition that can never hold again: the object has a later
+// revision already, and revisions only grow.
 func (c Condition) passed(revision int64) error {
 	if c.Revision > 0 && revision > c.Revision {
 		return c.check(revision)
@@ -46,18 +50,20 @@ func (c Condition) passed(revision int64) error {
 	return nil
 }
 
-// PutBus creates a bus or replaces it. It returns what is stored now; created says that there was none. A bus that is stored as
-// it is given keeps its revision. Created, Changed and Revision of what is given do not count.
+// PutBus creates or replaces a bus. It returns the bus as it is stored. created reports whether the
+// bus is new. A bus that equals the stored one keeps its revision. PutBus ignores Created, Changed
+// and Revision of given.
 //
-// The errors of changes: [*Invalid], [*ConflictError], [ErrInUse], [ErrUnavailable], [ErrUnknown], [ErrNewer] and [ErrClosed].
-func (s *Store) PutBus(ctx context.Context, given Bus, c Condition) (b *Bus, created bool, err error) {
+// Changes return these errors: [*model.Invalid], [*model.ConflictError], [model.ErrInUse],
+// [model.ErrUnavailable], [model.ErrUnknown], [model.ErrNewer] and [model.ErrClosed].
+func (s *Store) PutBus(ctx context.Context, given model.Bus, c Condition) (b *model.Bus, created bool, err error) {
 	key := busKey(given.Name)
 	if old := s.Snapshot().Bus(given.Name); old != nil {
 		if err := c.passed(old.Revision); err != nil {
 			return nil, false, err
 		}
 	}
-	if err := validateBus(&given, s.opts.Checks).err(); err != nil {
+	if err := model.ValidateBus(&given, s.opts.Checks).Err(); err != nil {
 		return nil, false, err
 	}
 	_, err = s.change(ctx, key, func(ctx context.Context) (*record, error) {
@@ -71,8 +77,9 @@ func (s *Store) PutBus(ctx context.Context, given Bus, c Condition) (b *Bus, cre
 	return b, created, nil
 }
 
-// decideBus returns the bus as it is to be, and the record to store unless it is so.
-func (s *Store) decideBus(ctx context.Context, key string, given Bus, c Condition) (b *Bus, created bool, r *record, err error) {
+// decideBus returns the bus as it is to be stored, and its record: nil if the bus is stored like
+// this already.
+func (s *Store) decideBus(ctx context.Context, key string, given model.Bus, c Condition) (b *model.Bus, created bool, r *record, err error) {
 	snapshot, known, revision := s.view(key)
 	old := snapshot.Bus(given.Name)
 	if err := c.check(revisionOf(old != nil, known)); err != nil {
@@ -99,7 +106,7 @@ func (s *Store) decideBus(ctx context.Context, key string, given Bus, c Conditio
 		return nil, false, nil, err
 	}
 	if old == nil && s.opts.Pulsar != nil {
-		if known != nil && len(known.former) > 0 { // its topic may hold events of the former bus
+		if known != nil && len(known.former) > 0 { // the topic may hold events of a deleted bus of this name
 			if err := s.opts.Pulsar.RemoveBus(ctx, made.Name); err != nil {
 				return nil, false, nil, unprepared(err)
 			}
@@ -111,35 +118,37 @@ func (s *Store) decideBus(ctx context.Context, key string, given Bus, c Conditio
 	return &made, old == nil, r, nil
 }
 
-// mergeBus makes a bus that was given the one that is to be, or finds what is wrong with it.
-func (s *Store) mergeBus(made, old *Bus, snapshot *Snapshot) error {
+// mergeBus completes a given bus from the stored one and from defaults. It returns what is wrong
+// with the result.
+func (s *Store) mergeBus(made, old *model.Bus, snapshot *Snapshot) error {
 	if old != nil {
-		or(&made.Partitions, old.Partitions)
+		model.Or(&made.Partitions, old.Partitions)
 	}
-	or(&made.Partitions, s.usualPartitions())
-	var f faults
+	model.Or(&made.Partitions, s.usualPartitions())
+	var f model.FaultList
 	switch {
 	case old != nil && made.Partitions != old.Partitions:
-		f.add("/partitions", "cannot be changed: it is %d", old.Partitions)
+		f.Add("/partitions", "cannot be changed: it is %d", old.Partitions)
 	case made.Partitions > 1 && !s.opts.Partitions:
-		f.add("/partitions", "must be 1: more take the admin API, whose address pulsar.admin_url is not set")
+		f.Add("/partitions", "must be 1: more need the admin API, and pulsar.admin_url is not set")
 	}
 	buses, _ := snapshot.Counts()
-	if old == nil && buses >= MaxBuses {
-		f.add("", "there are %d buses already, as many as there can be", buses)
+	if old == nil && buses >= model.MaxBuses {
+		f.Add("", "there are %d buses already, which is the maximum", buses)
 	}
-	return f.err()
+	return f.Err()
 }
 
 // usualPartitions is the default of Bus.Partitions.
 func (s *Store) usualPartitions() int {
 	if s.opts.Partitions {
-		return defaultPartitions
+		return model.DefaultPartitions
 	}
 	return 1
 }
 
-// revisionOf is an object's revision, 0 when there is none. One whose record cannot be read has the record's, at least 1.
+// revisionOf is an object's revision, 0 if there is no object. An object whose record cannot be
+// read has the record's revision, at least 1.
 func revisionOf(exists bool, known *entry) int64 {
 	if known != nil && (exists || known.broken != "") {
 		return max(known.revision, 1)
@@ -147,16 +156,17 @@ func revisionOf(exists bool, known *entry) int64 {
 	return 0
 }
 
-// unprepared is the error of a change for which something could not be made at Pulsar.
+// unprepared returns the error of a change whose topics could not be created at Pulsar.
 func unprepared(err error) error {
-	var invalid *Invalid
-	if errors.As(err, &invalid) || errors.Is(err, ErrInUse) {
+	var invalid *model.Invalid
+	if errors.As(err, &invalid) || errors.Is(err, model.ErrInUse) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", model.ErrUnavailable, err)
 }
 
-// DeleteBus deletes a bus. While it has subscribers that is [ErrInUse]; without a bus it is [ErrNotFound].
+// DeleteBus deletes a bus. The error is [model.ErrInUse] while the bus has subscribers, and
+// [model.ErrNotFound] if there is no such bus.
 func (s *Store) DeleteBus(ctx context.Context, name string, c Condition) error {
 	key := busKey(name)
 	_, err := s.change(ctx, key, func(context.Context) (*record, error) {
@@ -166,7 +176,7 @@ func (s *Store) DeleteBus(ctx context.Context, name string, c Condition) error {
 			return nil, err
 		}
 		if n := snapshot.countSubscribers(name); n > 0 {
-			return nil, fmt.Errorf("%w: the bus has %d subscribers: delete them first", ErrInUse, n)
+			return nil, fmt.Errorf("%w: the bus has %d subscribers: delete them first", model.ErrInUse, n)
 		}
 		r := &record{Revision: revision, Time: now(), Deleted: true}
 		if s.opts.Pulsar != nil {
@@ -178,15 +188,15 @@ func (s *Store) DeleteBus(ctx context.Context, name string, c Condition) error {
 	return err
 }
 
-// missing says why an object cannot be deleted.
+// missing returns why an object cannot be deleted, or nil.
 func missing(revision int64, c Condition, kind, name string) error {
 	if revision == 0 && c == (Condition{}) {
-		return fmt.Errorf("%w: there is no %s %s", ErrNotFound, kind, quote(name))
+		return fmt.Errorf("%w: there is no %s %s", model.ErrNotFound, kind, model.Quote(name))
 	}
 	return c.check(revision)
 }
 
-// countSubscribers counts a bus' subscribers, those whose records cannot be read included.
+// countSubscribers counts a bus' subscribers, including those whose records cannot be read.
 func (s *Snapshot) countSubscribers(bus string) int {
 	n := len(s.subscribers[bus])
 	for key := range s.unreadable {
@@ -197,33 +207,34 @@ func (s *Snapshot) countSubscribers(bus string) int {
 	return n
 }
 
-// sameBus reports whether two are the same but for what the store sets.
-func sameBus(a, b Bus) bool {
+// sameBus reports whether two buses are equal except for the fields that the store sets.
+func sameBus(a, b model.Bus) bool {
 	b.Revision, b.Created, b.Changed = a.Revision, a.Created, a.Changed
 	return same(&a, &b)
 }
 
-// same reports whether two objects of a kind are stored the same.
+// same reports whether two objects of one type have the same stored form.
 func same(a, b any) bool {
-	plainA, secretsA, errA := split(a)
-	plainB, secretsB, errB := split(b)
+	plainA, secretsA, errA := model.Split(a)
+	plainB, secretsB, errB := model.Split(b)
 	return errA == nil && errB == nil && bytes.Equal(plainA, plainB) && reflect.DeepEqual(secretsA, secretsB)
 }
 
-// PutSubscriber creates a subscriber or replaces it, as [Store.PutBus] does a bus. Without the bus the error is [ErrNotFound].
-// UID and Reason of what is given do not count. Hidden secrets keep what is stored.
-func (s *Store) PutSubscriber(ctx context.Context, given Subscriber, c Condition) (sub *Subscriber, created bool, err error) {
+// PutSubscriber creates or replaces a subscriber, as [Store.PutBus] does with a bus. The error is
+// [model.ErrNotFound] if there is no such bus. PutSubscriber ignores UID and Reason of given. A
+// secret that is given hidden keeps its stored value.
+func (s *Store) PutSubscriber(ctx context.Context, given model.Subscriber, c Condition) (sub *model.Subscriber, created bool, err error) {
 	key := subscriberKey(given.Bus, given.Name)
 	if old := s.Snapshot().Subscriber(given.Bus, given.Name); old != nil {
 		if err := c.passed(old.Revision); err != nil {
 			return nil, false, err
 		}
 	}
-	var f faults
-	if f.name("/bus", given.Bus); len(f) == 0 {
-		f.name("/name", given.Name)
+	var f model.FaultList
+	if f.Name("/bus", given.Bus); len(f) == 0 {
+		f.Name("/name", given.Name)
 	}
-	if err := f.err(); err != nil {
+	if err := f.Err(); err != nil {
 		return nil, false, err
 	}
 	fresh := birth{uid: newUID()}
@@ -233,7 +244,7 @@ func (s *Store) PutSubscriber(ctx context.Context, given Subscriber, c Condition
 		return r, err
 	})
 	if err != nil {
-		if !errors.Is(err, ErrUnknown) {
+		if !errors.Is(err, model.ErrUnknown) {
 			s.abandon(fresh.prepared)
 		}
 		return nil, false, err
@@ -241,14 +252,16 @@ func (s *Store) PutSubscriber(ctx context.Context, given Subscriber, c Condition
 	return sub, created, nil
 }
 
-// birth is what a new subscriber has before it is stored. It is the same in each attempt to store it.
+// birth is what a new subscriber gets before it is stored. All attempts to store the subscriber use
+// the same.
 type birth struct {
 	uid      string
-	prepared *Subscriber // set when topics were made for it, or may have been
+	prepared *model.Subscriber // set when topics were created for it, or may have been
 }
 
-// abandon removes what was made for a subscriber that was not stored. What cannot be removed stays: it is empty.
-func (s *Store) abandon(sub *Subscriber) {
+// abandon removes the topics of a subscriber that was not stored. Topics that it cannot remove
+// stay; they are empty.
+func (s *Store) abandon(sub *model.Subscriber) {
 	if sub == nil || s.opts.Pulsar == nil {
 		return
 	}
@@ -256,24 +269,25 @@ func (s *Store) abandon(sub *Subscriber) {
 		ctx, cancel := context.WithTimeout(s.life, 30*time.Second)
 		defer cancel()
 		if err := s.opts.Pulsar.RemoveSubscriber(ctx, sub.Bus, sub.Name, sub.UID); err != nil {
-			s.log.Warn("topics of a subscriber that was not stored are left", zap.String("bus", sub.Bus), zap.String("subscriber", sub.Name),
+			s.log.Warn("topics of a subscriber that was not stored remain", zap.String("bus", sub.Bus), zap.String("subscriber", sub.Name),
 				zap.String("uid", sub.UID), zap.Error(err))
 		}
 	})
 }
 
-// decideSubscriber returns the subscriber as it is to be, and the record to store unless it is so.
-func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, given *Subscriber, c Condition) (sub *Subscriber, created bool, r *record, err error) {
+// decideSubscriber returns the subscriber as it is to be stored, and its record: nil if the
+// subscriber is stored like this already.
+func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, given *model.Subscriber, c Condition) (sub *model.Subscriber, created bool, r *record, err error) {
 	snapshot, known, revision := s.view(key)
 	bus := snapshot.Bus(given.Bus)
 	if bus == nil {
-		return nil, false, nil, fmt.Errorf("%w: there is no bus %s", ErrNotFound, quote(given.Bus))
+		return nil, false, nil, fmt.Errorf("%w: there is no bus %s", model.ErrNotFound, model.Quote(given.Bus))
 	}
 	old, readable := s.stored(snapshot, key, given)
 	if err := c.check(revisionOf(readable, known)); err != nil {
 		return nil, false, nil, err
 	}
-	made, err := clone(given)
+	made, err := model.Clone(given)
 	if err != nil {
 		return nil, false, nil, err
 	}
@@ -306,9 +320,10 @@ func (s *Store) decideSubscriber(ctx context.Context, key string, fresh *birth, 
 	return made, old == nil, r, nil
 }
 
-// stored returns a subscriber as it is stored, nil when there is none. One whose record cannot be read is not readable: it has no secrets, and its rules are not
-// compiled. It stays the same subscriber when it is put again: what waits for it, and its dead letters, are in topics of its UID.
-func (s *Store) stored(snapshot *Snapshot, key string, sub *Subscriber) (old *Subscriber, readable bool) {
+// stored returns a subscriber as it is stored, nil if there is none. If its record cannot be read,
+// it is not readable: it has no secrets, and its rules are not compiled. It keeps its UID when it
+// is put again: the topics with its waiting events and its dead letters are named after the UID.
+func (s *Store) stored(snapshot *Snapshot, key string, sub *model.Subscriber) (old *model.Subscriber, readable bool) {
 	if old := snapshot.Subscriber(sub.Bus, sub.Name); old != nil {
 		return old, true
 	}
@@ -318,10 +333,11 @@ func (s *Store) stored(snapshot *Snapshot, key string, sub *Subscriber) (old *Su
 	return nil, false
 }
 
-// merge makes a subscriber that was given the one that is to be, or finds what is wrong with it.
-func (s *Store) merge(made, old *Subscriber, bus *Bus, snapshot *Snapshot) error {
-	made.keep(old)
-	made.fill()
+// merge completes a given subscriber from the stored one and from defaults. It returns what is
+// wrong with the result.
+func (s *Store) merge(made, old *model.Subscriber, bus *model.Bus, snapshot *Snapshot) error {
+	made.Keep(old)
+	made.Fill()
 	made.Reason, made.UID, made.Revision, made.Created, made.Changed = "", "", 0, time.Time{}, time.Time{}
 	rules := 0
 	if old != nil {
@@ -331,33 +347,34 @@ func (s *Store) merge(made, old *Subscriber, bus *Bus, snapshot *Snapshot) error
 		}
 		rules = len(old.Rules)
 	}
-	f := keepSecrets(made, old)
-	f.unlessAt(f, validateSubscriber(made, s.opts.Checks))
+	f := model.KeepSecrets(made, old)
+	f.UnlessAt(f, model.ValidateSubscriber(made, s.opts.Checks))
 	if old != nil {
 		if made.Order != old.Order {
-			f.add("/order", "cannot be changed: it is %s; make another subscriber", old.Order)
+			f.Add("/order", "cannot be changed: it is %s; make another subscriber", old.Order)
 		}
 		if made.Start != old.Start {
-			f.add("/start", "cannot be changed: it is %s", old.Start)
+			f.Add("/start", "cannot be changed: it is %s", old.Start)
 		}
 	}
-	if made.Order == OrderTotal && bus.Partitions != 1 {
-		f.add("/order", "must not be total on a bus of %d partitions: events of one partition only have an order", bus.Partitions)
+	if made.Order == model.OrderTotal && bus.Partitions != 1 {
+		f.Add("/order", "must not be total on a bus of %d partitions: events of one partition only have an order", bus.Partitions)
 	}
-	if _, subscribers := snapshot.Counts(); old == nil && subscribers >= MaxSubscribers {
-		f.add("", "there are %d subscribers already, as many as there can be", subscribers)
+	if _, subscribers := snapshot.Counts(); old == nil && subscribers >= model.MaxSubscribers {
+		f.Add("", "there are %d subscribers already, which is the maximum", subscribers)
 	}
-	if all := snapshot.Rules() - rules + len(made.Rules); len(made.Rules) > rules && all > MaxRules {
-		f.add("/rules", "there would be %d rules of all subscribers, and there can be %d", all, MaxRules)
+	if all := snapshot.Rules() - rules + len(made.Rules); len(made.Rules) > rules && all > model.MaxRules {
+		f.Add("/rules", "there would be %d rules of all subscribers, and there can be %d", all, model.MaxRules)
 	}
-	made.checkWeight(&f, old, snapshot)
-	return f.err()
+	checkWeight(&f, made, old, snapshot)
+	return f.Err()
 }
 
-// sameSubscriber reports whether two are the same but for what the store sets.
-func sameSubscriber(a, b Subscriber) bool { return same(&a, &b) }
+// sameSubscriber reports whether two subscribers have the same stored form. merge has already made
+// the fields equal that the store sets.
+func sameSubscriber(a, b model.Subscriber) bool { return same(&a, &b) }
 
-// DeleteSubscriber deletes a subscriber. Without one the error is [ErrNotFound].
+// DeleteSubscriber deletes a subscriber. The error is [model.ErrNotFound] if there is none.
 func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condition) error {
 	key := subscriberKey(bus, name)
 	_, err := s.change(ctx, key, func(context.Context) (*record, error) {
@@ -382,17 +399,18 @@ func (s *Store) DeleteSubscriber(ctx context.Context, bus, name string, c Condit
 	return err
 }
 
-// SetState changes a subscriber's state and the reason for it, whatever its revision. It returns what is stored now.
-func (s *Store) SetState(ctx context.Context, bus, name string, state State, reason string) (*Subscriber, error) {
+// SetState changes a subscriber's state and the reason for it, whatever its revision is. It returns
+// the subscriber as it is stored.
+func (s *Store) SetState(ctx context.Context, bus, name string, state model.State, reason string) (*model.Subscriber, error) {
 	return s.ChangeState(ctx, bus, name, state, reason, Condition{})
 }
 
-// ChangeState is [Store.SetState] on a condition.
-func (s *Store) ChangeState(ctx context.Context, bus, name string, state State, reason string, c Condition) (sub *Subscriber, err error) {
-	var f faults
-	oneOf(&f, "/state", state, Active, Paused, Disabled)
-	f.text("/reason", reason, maxText)
-	if err := f.err(); err != nil {
+// ChangeState is [Store.SetState] with a condition.
+func (s *Store) ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c Condition) (sub *model.Subscriber, err error) {
+	var f model.FaultList
+	model.OneOf(&f, "/state", state, model.Active, model.Paused, model.Disabled)
+	f.Text("/reason", reason, model.MaxText)
+	if err := f.Err(); err != nil {
 		return nil, err
 	}
 	key := subscriberKey(bus, name)
@@ -400,19 +418,19 @@ func (s *Store) ChangeState(ctx context.Context, bus, name string, state State, 
 		snapshot, known, revision := s.view(key)
 		old := snapshot.Subscriber(bus, name)
 		if old == nil && c == (Condition{}) {
-			return nil, fmt.Errorf("%w: there is no subscriber %s", ErrNotFound, quote(name))
+			return nil, fmt.Errorf("%w: there is no subscriber %s", model.ErrNotFound, model.Quote(name))
 		}
 		if err := c.check(revisionOf(old != nil, known)); err != nil {
 			return nil, err
 		}
 		if old == nil { // its record cannot be read
-			return nil, fmt.Errorf("%w: there is no subscriber %s", ErrNotFound, quote(name))
+			return nil, fmt.Errorf("%w: there is no subscriber %s", model.ErrNotFound, model.Quote(name))
 		}
 		if old.State == state && old.Reason == reason {
 			sub = old
 			return nil, nil //nolint:nilnil // there is nothing to change
 		}
-		made, err := clone(old)
+		made, err := model.Clone(old)
 		if err != nil {
 			return nil, err
 		}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -20,16 +22,16 @@ type provisioner struct {
 	fail    error
 }
 
-func (p *provisioner) MakeBus(context.Context, *registry.Bus) error { return p.fail }
+func (p *provisioner) MakeBus(context.Context, *model.Bus) error { return p.fail }
 
-func (p *provisioner) MakeSubscriber(_ context.Context, _ *registry.Bus, s *registry.Subscriber) error {
+func (p *provisioner) MakeSubscriber(_ context.Context, _ *model.Bus, s *model.Subscriber) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.made[s.UID]++
 	return p.fail
 }
 
-func (*provisioner) CheckOrder(context.Context, registry.Order) error { return nil }
+func (*provisioner) CheckOrder(context.Context, model.Order) error { return nil }
 
 func (p *provisioner) RemoveBus(context.Context, string) error { return nil }
 
@@ -40,8 +42,8 @@ func (p *provisioner) RemoveSubscriber(_ context.Context, _, _, uid string) erro
 	return nil
 }
 
-// What cannot be made at Pulsar is not stored, and what was made of it is removed. A subscriber that is stored loses nothing when
-// a later change fails.
+// What cannot be made at Pulsar is not stored, and what was made of it is removed. A subscriber
+// that is stored loses nothing when a later change fails.
 func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
 	s := wire.Start(t)
 	p := &provisioner{made: map[string]int{}, removed: map[string]int{}}
@@ -50,10 +52,10 @@ func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
 	putBus(t, m, "orders")
 	p.fail = errors.New("no room")
 	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrUnavailable)
+	require.ErrorIs(t, err, model.ErrUnavailable)
 	require.ErrorContains(t, err, "no room")
-	_, _, err = m.PutBus(ctx, registry.NewBus("more"), registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrUnavailable)
+	_, _, err = m.PutBus(ctx, model.NewBus("more"), registry.Condition{})
+	require.ErrorIs(t, err, model.ErrUnavailable)
 	require.EqualValues(t, 1, m.Snapshot().Revision())
 	removed := func() int {
 		p.mu.Lock()
@@ -65,13 +67,13 @@ func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
 	p.fail = nil
 	made, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
-	topic := registry.Topics{Namespace: "public/default"}.Registry()
+	topic := model.Topics{Namespace: "public/default"}.Registry()
 	require.NoError(t, s.WaitProducers(ctx, topic, 0))
 	s.FailProducerCreate(topic, wire.TopicNotFound, 1)
 	changed := aSubscriber("orders", "mail")
 	changed.Description = "changed"
 	_, _, err = m.PutSubscriber(ctx, changed, registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrUnavailable)
+	require.ErrorIs(t, err, model.ErrUnavailable)
 	require.NoError(t, m.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{}))
 	require.NoError(t, m.Tidy(ctx))
 	p.mu.Lock()
@@ -85,27 +87,27 @@ func TestImmutableParts(t *testing.T) {
 	m, _, _ := wired(t)
 	ctx := testContext(t)
 	sub := aSubscriber("orders", "mail")
-	sub.Order, sub.Start = registry.OrderGroup, "earliest"
+	sub.Order, sub.Start = model.OrderGroup, "earliest"
 	_, _, err := m.PutSubscriber(ctx, sub, registry.Condition{})
 	require.NoError(t, err)
 	again, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
-	require.Equal(t, registry.OrderGroup, again.Order, "what is not given stays")
+	require.Equal(t, model.OrderGroup, again.Order, "what is not given stays")
 	require.Equal(t, "earliest", again.Start)
-	sub.Order, sub.Start = registry.OrderNone, "latest"
+	sub.Order, sub.Start = model.OrderNone, "latest"
 	_, _, err = m.PutSubscriber(ctx, sub, registry.Condition{})
-	require.Equal(t, []string{"/order: cannot be changed: it is group; make another subscriber", "/start: cannot be changed: it is earliest"}, faultsOf(t, err))
-	b := registry.NewBus("orders")
+	require.Equal(t, []string{"/order: cannot be changed: it is group; make another subscriber", "/start: cannot be changed: it is earliest"}, registrytest.Faults(t, err))
+	b := model.NewBus("orders")
 	b.Partitions = 2
 	_, _, err = m.PutBus(ctx, b, registry.Condition{})
-	require.Equal(t, []string{"/partitions: cannot be changed: it is 1"}, faultsOf(t, err))
+	require.Equal(t, []string{"/partitions: cannot be changed: it is 1"}, registrytest.Faults(t, err))
 	b.Name = "wide"
 	_, _, err = m.PutBus(ctx, b, registry.Condition{})
 	require.NoError(t, err)
 	total := aSubscriber("wide", "all")
-	total.Order = registry.OrderTotal
+	total.Order = model.OrderTotal
 	_, _, err = m.PutSubscriber(ctx, total, registry.Condition{})
-	require.Equal(t, []string{"/order: must not be total on a bus of 2 partitions: events of one partition only have an order"}, faultsOf(t, err))
+	require.Equal(t, []string{"/order: must not be total on a bus of 2 partitions: events of one partition only have an order"}, registrytest.Faults(t, err))
 	total.Bus = "orders"
 	made, _, err := m.PutSubscriber(ctx, total, registry.Condition{})
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,50 +8,57 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// formatVersion is the version of records. A version whose records an earlier one must not pass over has a higher one.
+// formatVersion is the version of the record format. A version of Eventbridge has a higher one if
+// earlier versions must not ignore its records.
 const formatVersion = 1
 
-// The keys of records: bus/NAME, sub/BUS/NAME, and two that stand alone.
+// Records have the keys bus/NAME and sub/BUS/NAME, and these two:
 const (
-	counterKey = "counter" // holds the highest revision, so that it does not go back when tombstones remove deletions
-	fenceKey   = "fence"   // what a writer stores first, and waits for as a reader: all that was written before it is read then
+	counterKey = "counter" // holds the highest revision, so that revisions do not go back when tombstones remove deletions
+	fenceKey   = "fence"   // a writer stores it first and waits until its own reader has it: everything that was written before is read then
 )
 
 func busKey(name string) string             { return "bus/" + name }
 func subscriberKey(bus, name string) string { return "sub/" + bus + "/" + name }
 
-// record is the value of a message of the registry's topic. One record is one change: it is stored whole or not at all.
+// record is the value of a message of the registry's topic. One record is one change: it is stored
+// whole or not at all.
 type record struct {
 	Format   int   `json:"format"`
 	Revision int64 `json:"revision"`
-	// Change names the attempt that wrote the record, so that the writer finds it when Pulsar did not answer.
+	// Change is the ID of the change that wrote the record. If Pulsar did not answer, the writer
+	// finds its record by this ID.
 	Change string    `json:"change"`
 	Time   time.Time `json:"time"`
-	By     string    `json:"by,omitempty"` // the instance
-	// Deleted: the object is no more. Nothing else of it is left.
+	By     string    `json:"by,omitempty"` // the instance that wrote the record
+	// Deleted says that the object was deleted: Object is empty.
 	Deleted bool `json:"deleted,omitempty"`
-	// Object is a Bus or a Subscriber whose secrets are hidden ones. They are in Secrets, or in Sealed, by pointer.
+	// Object is a Bus or a Subscriber with its secrets hidden. The secrets are in Secrets, or
+	// encrypted in Sealed, by JSON pointer.
 	Object  json.RawMessage   `json:"object,omitempty"`
 	Secrets map[string]string `json:"secrets,omitempty"`
 	Sealed  *sealed           `json:"sealed,omitempty"`
-	// Former is what had the key before and whose topics are still to be deleted: the UIDs of subscribers, or "" for a bus.
+	// Former names the objects that had this key before, and whose topics are not deleted yet: the
+	// UIDs of subscribers, or "" for a bus.
 	Former []string `json:"former,omitempty"`
-	// Job is what [Store.ChangeJob] keeps for the subscriber.
+	// Job is what [Store.ChangeJob] stores for the subscriber.
 	Job json.RawMessage `json:"job,omitempty"`
 }
 
-// The properties of a record's message say what its value says, for those who cannot read that.
+// The properties of a record's message repeat two of its fields, for readers that cannot decode the
+// value.
 const (
 	formatProperty   = "format"
 	revisionProperty = "revision"
 )
 
-// message makes what is published.
+// message returns the record as a message.
 func (r *record) message(key string) (*messaging.Record, error) {
-	payload, err := encode(r)
+	payload, err := model.Encode(r)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +69,7 @@ func (r *record) message(key string) (*messaging.Record, error) {
 
 // put sets the record's object, a pointer to a Bus or a Subscriber.
 func (r *record) put(key string, object any, keys *Keys) error {
-	plain, secrets, err := split(object)
+	plain, secrets, err := model.Split(object)
 	if err != nil {
 		return err
 	}
@@ -71,8 +77,8 @@ func (r *record) put(key string, object any, keys *Keys) error {
 	for at, s := range secrets {
 		size += len(at) + len(s)
 	}
-	if size > MaxObjectBytes {
-		return &Invalid{Faults: []Fault{{Problem: fmt.Sprintf("must have at most %d bytes, got %d", MaxObjectBytes, size)}}}
+	if size > model.MaxObjectBytes {
+		return &model.Invalid{Faults: []model.Fault{{Problem: fmt.Sprintf("must have at most %d bytes, got %d", model.MaxObjectBytes, size)}}}
 	}
 	r.Object = plain
 	switch {
@@ -85,7 +91,7 @@ func (r *record) put(key string, object any, keys *Keys) error {
 	return err
 }
 
-// get reads the record's object into one.
+// get decodes the record's object into object, a pointer to a Bus or a Subscriber.
 func (r *record) get(key string, object any, keys *Keys) error {
 	secrets := r.Secrets
 	if r.Sealed != nil {
@@ -94,25 +100,17 @@ func (r *record) get(key string, object any, keys *Keys) error {
 			return err
 		}
 	}
-	return join(r.Object, secrets, object)
+	return model.Join(r.Object, secrets, object)
 }
 
-// encode makes JSON as it was written: json.Marshal escapes <, > and &, in patterns, too.
-func encode(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
-
-// place is what encrypted secrets belong to.
+// place is the key and the revision that encrypted secrets are bound to.
 func (r *record) place(key string) string { return key + "\n" + strconv.FormatInt(r.Revision, 10) }
 
-// errNewer: a record is of a newer format.
+// errNewer: a record has a newer format.
 var errNewer = errors.New("its format is newer than this version of Eventbridge")
 
-// readRecord reads a message's value. What can be told about a record that cannot be read is in it all the same.
+// readRecord decodes a message's value. If it cannot, the record has what the message's properties
+// say.
 func readRecord(d *messaging.Delivery) (record, error) {
 	var r record
 	r.Format, _ = strconv.Atoi(d.Properties[formatProperty])
@@ -133,13 +131,13 @@ func readRecord(d *messaging.Delivery) (record, error) {
 	return whole, nil
 }
 
-// cutKey takes the key of a bus (name is empty) or a subscriber apart.
+// cutKey splits the key of a bus (name is empty then) or of a subscriber.
 func cutKey(key string) (bus, name string, ok bool) {
 	parts := strings.Split(key, "/")
 	switch {
-	case len(parts) == 2 && parts[0] == "bus" && validName(parts[1]):
+	case len(parts) == 2 && parts[0] == "bus" && model.ValidName(parts[1]):
 		return parts[1], "", true
-	case len(parts) == 3 && parts[0] == "sub" && validName(parts[1]) && validName(parts[2]):
+	case len(parts) == 3 && parts[0] == "sub" && model.ValidName(parts[1]) && model.ValidName(parts[2]):
 		return parts[1], parts[2], true
 	}
 	return "", "", false

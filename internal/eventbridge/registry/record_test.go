@@ -7,11 +7,13 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
-// What cannot be read is alarmed and left out. It can be replaced and deleted, and its revision counts.
+// What cannot be read is alarmed and left out. It can be replaced and deleted, and its revision
+// counts.
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	for name, message := range map[string]wire.Message{
 		"no JSON":          {Payload: []byte("{"), Properties: map[string]string{"revision": "7", "format": "1"}},
@@ -38,9 +40,9 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 			require.Equal(t, m.Snapshot().Unreadable(), b.Snapshot().Unreadable())
 			require.Equal(t, 1, logs.FilterMessageSnippet("cannot be read").Len())
 
-			require.ErrorIs(t, b.DeleteBus(ctx, "orders", registry.Condition{}), registry.ErrInUse)
+			require.ErrorIs(t, b.DeleteBus(ctx, "orders", registry.Condition{}), model.ErrInUse)
 			_, _, err = b.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{New: true})
-			require.ErrorIs(t, err, registry.ErrConflict)
+			require.ErrorIs(t, err, model.ErrConflict)
 			made, _, err := b.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 			require.NoError(t, err)
 			require.EqualValues(t, 8, made.Revision)
@@ -60,9 +62,9 @@ func TestARecordOfANewerVersionStopsChanges(t *testing.T) {
 	s.Publish(topic, wire.Message{Key: "sub/orders/mail", Payload: []byte(`{"format":2,"revision":7,"thing":1}`)})
 	require.Eventually(t, func() bool { return len(m.Snapshot().Unreadable()) == 1 }, eventually, tick)
 	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "other"), registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrNewer)
+	require.ErrorIs(t, err, model.ErrNewer)
 	require.ErrorContains(t, err, "update this instance")
-	require.ErrorIs(t, m.DeleteBus(ctx, "orders", registry.Condition{}), registry.ErrNewer)
+	require.ErrorIs(t, m.DeleteBus(ctx, "orders", registry.Condition{}), model.ErrNewer)
 	require.NotNil(t, m.Snapshot().Bus("orders"))
 	// The newer version has deleted it, in a way that this one reads.
 	s.Publish(topic, wire.Message{Key: "sub/orders/mail", Payload: []byte(`{"format":1,"revision":8,"deleted":true,"time":"2026-01-02T15:04:05Z"}`)})

@@ -10,19 +10,24 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// Keys encrypt secrets in the registry's topic by AES-256-GCM. The first encrypts, all decrypt. A nil *Keys encrypts nothing
-// and decrypts nothing. It is immutable.
+// Keys encrypt secrets in the registry's topic by AES-256-GCM. The first encrypts, all decrypt. A
+// Keys encrypt secrets in the registry's topic by AES-256-GCM. The first key encrypts, all keys
+// decrypt. A nil *Keys encrypts nothing and decrypts nothing. Keys are immutable.
 type Keys struct {
 	first string
 	byID  map[string]cipher.AEAD
 }
 
-// ParseKeys reads keys: one a line, its id, white space, and 32 random bytes in base64. Empty lines and those that begin with
-// # do not count. To change the key, put a new one behind the old on all instances, then, once all have it, before it; then
-// call [Store.Reseal], and remove the old one.
+// ParseKeys reads keys: one a line, its id, white space, and 32 random bytes in base64. Empty lines
+// ParseKeys reads keys. Each line has one: its ID, white space, and 32 random bytes in base64.
+// Empty lines and lines that begin with # are ignored.
+//
+// To change the key, add the new one after the old one on all instances. Once all instances have
+// it, move it before the old one. Then call [Store.Reseal], and remove the old key.
 func ParseKeys(text secret.String) (*Keys, error) {
 	k := &Keys{byID: make(map[string]cipher.AEAD)}
 	for i, line := range strings.Split(text.Reveal(), "\n") {
@@ -31,7 +36,7 @@ func ParseKeys(text secret.String) (*Keys, error) {
 			continue
 		}
 		wrong := func(problem string) error { return fmt.Errorf("line %d: %s", i+1, problem) }
-		if len(fields) != 2 || !validName(fields[0]) {
+		if len(fields) != 2 || !model.ValidName(fields[0]) {
 			return nil, wrong("must be an id (a-z, 0-9 and -) and 32 bytes in base64")
 		}
 		key, err := base64.StdEncoding.DecodeString(fields[1])
@@ -39,7 +44,7 @@ func ParseKeys(text secret.String) (*Keys, error) {
 			return nil, wrong("the key must be 32 bytes in base64")
 		}
 		if k.byID[fields[0]] != nil {
-			return nil, wrong("the id is there twice")
+			return nil, wrong("the id occurs twice")
 		}
 		block, err := aes.NewCipher(key)
 		if err != nil {
@@ -60,11 +65,11 @@ func ParseKeys(text secret.String) (*Keys, error) {
 
 // sealed are encrypted secrets.
 type sealed struct {
-	Key  string `json:"key"`  // its id
-	Data []byte `json:"data"` // the nonce, then what AES-GCM made
+	Key  string `json:"key"`  // the ID of the key
+	Data []byte `json:"data"` // the nonce, then the output of AES-GCM
 }
 
-// seal encrypts the secrets of a record. place is what they cannot be moved away from.
+// seal encrypts the secrets of a record. They cannot be decrypted for another place.
 func (k *Keys) seal(secrets map[string]string, place string) (*sealed, error) {
 	text, err := json.Marshal(secrets)
 	if err != nil {

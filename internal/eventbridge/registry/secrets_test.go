@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/secret"
 	"github.com/aviaryhq/aviary/test/wire"
 )
@@ -25,22 +27,22 @@ func parseKeys(t testing.TB, text string) *registry.Keys {
 	return keys
 }
 
-func withSecrets(name string) registry.Subscriber {
+func withSecrets(name string) model.Subscriber {
 	s := aSubscriber("orders", name)
-	s.Target = registry.Target{Webhook: &registry.Webhook{
+	s.Target = model.Target{Webhook: &model.Webhook{
 		URL: "https://example.com/a", Headers: map[string]secret.String{"X-Key": "key-123", "X~Y": "y-123"},
-		OAuth2: &registry.OAuth2{TokenURL: "https://login.example.com/token", ClientID: "me", ClientSecret: "client-123"},
+		OAuth2: &model.OAuth2{TokenURL: "https://login.example.com/token", ClientID: "me", ClientSecret: "client-123"},
 	}}
 	return s
 }
 
 // asShown is an object as an answer of the API shows it, given back.
-func asShown(t testing.TB, s *registry.Subscriber) registry.Subscriber {
+func asShown(t testing.TB, s *model.Subscriber) model.Subscriber {
 	t.Helper()
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "-123")
-	given, err := registry.DecodeSubscriber(text, s.Bus, s.Name, registry.Checks{})
+	given, err := model.DecodeSubscriber(text, s.Bus, s.Name, model.Checks{})
 	require.NoError(t, err)
 	return given
 }
@@ -53,7 +55,7 @@ func TestSecretsAreKeptAndNeverShown(t *testing.T) {
 		"/target/webhook/headers/X-Key: there is no stored secret to keep: give it",
 		"/target/webhook/headers/X~0Y: there is no stored secret to keep: give it",
 		"/target/webhook/oauth2/client_secret: there is no stored secret to keep: give it",
-	}, faultsOf(t, err))
+	}, registrytest.Faults(t, err))
 	made, _, err := m.PutSubscriber(ctx, withSecrets("mail"), registry.Condition{})
 	require.NoError(t, err)
 
@@ -79,7 +81,7 @@ func TestSecretsAreKeptAndNeverShown(t *testing.T) {
 		"/target/webhook/headers/X-Key: must be given again, because it would be sent to another server than before",
 		"/target/webhook/headers/X~0Y: must be given again, because it would be sent to another server than before",
 		"/target/webhook/oauth2/client_secret: must be given again, because it would be sent to another server than before",
-	}, faultsOf(t, err), "the access token is sent to the webhook")
+	}, registrytest.Faults(t, err), "the access token is sent to the webhook")
 
 	// Another instance has them. Nothing formats them.
 	b := another(t, s, registry.Options{})
@@ -102,7 +104,7 @@ func stored(s *wire.Server, topic string) string {
 func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
 	s := wire.Start(t)
 	ctx := testContext(t)
-	topic := registry.Topics{Namespace: "public/default"}.Registry()
+	topic := model.Topics{Namespace: "public/default"}.Registry()
 	a := another(t, s, registry.Options{Keys: parseKeys(t, keyA)})
 	putBus(t, a, "orders")
 	made, _, err := a.PutSubscriber(ctx, withSecrets("mail"), registry.Condition{})
@@ -127,24 +129,25 @@ func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
 	require.False(t, has(nil))
 
 	b := another(t, s, registry.Options{Keys: parseKeys(t, keyB+keyA)})
-	n, err := b.Reseal(ctx)
+	n, err := b.Reseal(ctx, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	n, err = b.Reseal(ctx)
+	n, err = b.Reseal(ctx, 0)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.True(t, has(parseKeys(t, keyB)))
 	require.NotContains(t, stored(s, topic), "-123")
 }
 
-// A lost key means giving the secrets again, and nothing else: what waits for the subscriber, and its dead letters, are in topics of its UID.
+// A lost key means giving the secrets again, and nothing else: what waits for the subscriber, and
+// its dead letters, are in topics of its UID.
 func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
 	s := wire.Start(t)
 	ctx := testContext(t)
 	a := another(t, s, registry.Options{Keys: parseKeys(t, keyA)})
 	putBus(t, a, "orders")
 	given := withSecrets("mail")
-	given.State = registry.Paused
+	given.State = model.Paused
 	made, _, err := a.PutSubscriber(ctx, given, registry.Condition{})
 	require.NoError(t, err)
 	a.stop()
@@ -152,17 +155,17 @@ func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
 	b := another(t, s, registry.Options{Keys: parseKeys(t, keyB)})
 	require.Nil(t, b.Snapshot().Subscriber("orders", "mail"))
 	_, _, err = b.PutSubscriber(ctx, asShown(t, made), registry.Condition{})
-	require.Len(t, faultsOf(t, err), 3, "the secrets are lost")
-	given.State, given.Order = "", registry.OrderGroup
+	require.Len(t, registrytest.Faults(t, err), 3, "the secrets are lost")
+	given.State, given.Order = "", model.OrderGroup
 	_, _, err = b.PutSubscriber(ctx, given, registry.Condition{})
-	require.Equal(t, []string{"/order: cannot be changed: it is none; make another subscriber"}, faultsOf(t, err))
+	require.Equal(t, []string{"/order: cannot be changed: it is none; make another subscriber"}, registrytest.Faults(t, err))
 	given.Order = ""
 	again, created, err := b.PutSubscriber(ctx, given, registry.Condition{Revision: made.Revision})
 	require.NoError(t, err)
 	require.False(t, created)
 	require.Equal(t, made.UID, again.UID)
 	require.Equal(t, made.Created, again.Created)
-	require.Equal(t, registry.Paused, again.State)
+	require.Equal(t, model.Paused, again.State)
 	require.Equal(t, "client-123", again.Target.Webhook.OAuth2.ClientSecret.Reveal())
 	require.Empty(t, b.Snapshot().Unreadable())
 }
@@ -171,7 +174,7 @@ func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
 func TestEncryptedSecretsBelongToTheirRecord(t *testing.T) {
 	s := wire.Start(t)
 	ctx := testContext(t)
-	topic := registry.Topics{Namespace: "public/default"}.Registry()
+	topic := model.Topics{Namespace: "public/default"}.Registry()
 	a := another(t, s, registry.Options{Keys: parseKeys(t, keyA)})
 	putBus(t, a, "orders")
 	_, _, err := a.PutSubscriber(ctx, withSecrets("mail"), registry.Condition{})
@@ -192,7 +195,7 @@ func TestKeysThatAreNotValid(t *testing.T) {
 		"A " + keyA[2:]: "line 1: must be an id",
 		"a AAAA":        "line 1: the key must be 32 bytes in base64",
 		keyB + "a $$$":  "line 2: the key must be 32 bytes in base64",
-		keyA + keyA:     "line 2: the id is there twice",
+		keyA + keyA:     "line 2: the id occurs twice",
 	} {
 		_, err := registry.ParseKeys(secret.String(text))
 		require.ErrorContains(t, err, want)

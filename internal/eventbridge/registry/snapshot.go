@@ -4,6 +4,8 @@ import (
 	"iter"
 	"maps"
 	"slices"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // Snapshot is the registry at one moment. It is immutable: what it returns must not be changed.
@@ -11,34 +13,34 @@ type Snapshot struct {
 	revision    int64
 	rules       int
 	weight      int // of all rules
-	buses       map[string]*Bus
-	subscribers map[string]map[string]*Subscriber // by bus and name
-	unreadable  map[string]string                 // why, by key
+	buses       map[string]*model.Bus
+	subscribers map[string]map[string]*model.Subscriber // by bus and name
+	unreadable  map[string]string                       // why a record cannot be read, by its key
 }
 
-// NewSnapshot makes one of objects, for tests and for looking at what an import would make. Defaults are filled in. The
-// error is an [*Invalid] where an object is not valid in itself.
-func NewSnapshot(revision int64, buses []Bus, subscribers []Subscriber) (*Snapshot, error) {
+// NewSnapshot makes a snapshot of objects, for tests. It fills in defaults. If an object is not
+// valid, the error is an [*model.Invalid].
+func NewSnapshot(revision int64, buses []model.Bus, subscribers []model.Subscriber) (*Snapshot, error) {
 	s := emptySnapshot()
 	s.revision = revision
 	for _, b := range buses {
-		or(&b.Partitions, 1)
-		or(&b.MaxEventBytes, defaultMaxEventBytes)
-		or(&b.Revision, revision)
-		if err := validateBus(&b, Checks{}).err(); err != nil {
+		model.Or(&b.Partitions, 1)
+		model.Or(&b.MaxEventBytes, model.DefaultMaxEventBytes)
+		model.Or(&b.Revision, revision)
+		if err := model.ValidateBus(&b, model.Checks{}).Err(); err != nil {
 			return nil, err
 		}
 		s.buses[b.Name] = &b
 	}
 	for _, given := range subscribers {
-		made, err := clone(&given)
+		made, err := model.Clone(&given)
 		if err != nil {
 			return nil, err
 		}
-		made.fill()
-		or(&made.Revision, revision)
-		or(&made.UID, "uid")
-		if err := validateSubscriber(made, Checks{}).err(); err != nil {
+		made.Fill()
+		model.Or(&made.Revision, revision)
+		model.Or(&made.UID, "uid")
+		if err := model.ValidateSubscriber(made, model.Checks{}).Err(); err != nil {
 			return nil, err
 		}
 		s.setSubscriber(made)
@@ -47,33 +49,35 @@ func NewSnapshot(revision int64, buses []Bus, subscribers []Subscriber) (*Snapsh
 }
 
 func emptySnapshot() *Snapshot {
-	return &Snapshot{buses: map[string]*Bus{}, subscribers: map[string]map[string]*Subscriber{}, unreadable: map[string]string{}}
+	return &Snapshot{buses: map[string]*model.Bus{}, subscribers: map[string]map[string]*model.Subscriber{}, unreadable: map[string]string{}}
 }
 
-// Revision is that of the last change which the snapshot has.
+// Revision is the revision of the last change in the snapshot.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
 // Rules is the number of rules of all subscribers.
 func (s *Snapshot) Rules() int { return s.rules }
 
-// Weight returns what the patterns of all rules take in an engine, see match.Pattern.
+// Weight is the weight of the patterns of all rules, see match.Pattern.
 func (s *Snapshot) Weight() int { return s.weight }
 
 // Bus returns a bus, nil when there is none of that name.
-func (s *Snapshot) Bus(name string) *Bus { return s.buses[name] }
+func (s *Snapshot) Bus(name string) *model.Bus { return s.buses[name] }
 
-// Buses returns all buses by name.
-func (s *Snapshot) Buses() iter.Seq[*Bus] { return ordered(s.buses) }
+// Buses returns all buses, sorted by name.
+func (s *Snapshot) Buses() iter.Seq[*model.Bus] { return ordered(s.buses) }
 
 // Subscriber returns a subscriber of a bus, nil when there is none of that name.
-func (s *Snapshot) Subscriber(bus, name string) *Subscriber { return s.subscribers[bus][name] }
+func (s *Snapshot) Subscriber(bus, name string) *model.Subscriber { return s.subscribers[bus][name] }
 
-// Subscribers returns a bus' subscribers by name.
-func (s *Snapshot) Subscribers(bus string) iter.Seq[*Subscriber] { return ordered(s.subscribers[bus]) }
+// Subscribers returns a bus' subscribers, sorted by name.
+func (s *Snapshot) Subscribers(bus string) iter.Seq[*model.Subscriber] {
+	return ordered(s.subscribers[bus])
+}
 
-// Unreadable returns the objects that the registry has and the snapshot has not, because their records cannot be read: keys
-// (bus/BUS and sub/BUS/NAME) and reasons. A bus of which a subscriber is missing must not go on as if there were none: its
-// events would be lost to it.
+// Unreadable returns the objects that the registry has but the snapshot does not, because their
+// records cannot be read: their keys (bus/BUS and sub/BUS/NAME) and the reasons. An engine must not
+// go on with a bus of which a subscriber is missing: the subscriber would lose events.
 func (s *Snapshot) Unreadable() map[string]string { return maps.Clone(s.unreadable) }
 
 // UnreadableBus reports whether the registry has a bus of that name whose record cannot be read.
@@ -98,7 +102,7 @@ func ordered[V any](m map[string]V) iter.Seq[V] {
 	}
 }
 
-// copyFor returns a copy in which what the key stands for can be changed.
+// copyFor returns a copy in which one bus or, with a name, one subscriber can be changed.
 func (s *Snapshot) copyFor(bus, name string) *Snapshot {
 	made := *s
 	made.unreadable = maps.Clone(s.unreadable)
@@ -117,21 +121,21 @@ func (s *Snapshot) copyFor(bus, name string) *Snapshot {
 func (s *Snapshot) draft() *Snapshot {
 	made := *s
 	made.buses, made.unreadable = maps.Clone(s.buses), maps.Clone(s.unreadable)
-	made.subscribers = make(map[string]map[string]*Subscriber, len(s.subscribers))
+	made.subscribers = make(map[string]map[string]*model.Subscriber, len(s.subscribers))
 	for bus, of := range s.subscribers {
 		made.subscribers[bus] = maps.Clone(of)
 	}
 	return &made
 }
 
-func (s *Snapshot) setSubscriber(sub *Subscriber) {
+func (s *Snapshot) setSubscriber(sub *model.Subscriber) {
 	s.removeSubscriber(sub.Bus, sub.Name)
 	if s.subscribers[sub.Bus] == nil {
-		s.subscribers[sub.Bus] = map[string]*Subscriber{}
+		s.subscribers[sub.Bus] = map[string]*model.Subscriber{}
 	}
 	s.subscribers[sub.Bus][sub.Name] = sub
 	s.rules += len(sub.Rules)
-	s.weight += sub.weight()
+	s.weight += sub.Weight()
 }
 
 func (s *Snapshot) removeSubscriber(bus, name string) {
@@ -140,7 +144,7 @@ func (s *Snapshot) removeSubscriber(bus, name string) {
 		return
 	}
 	s.rules -= len(old.Rules)
-	s.weight -= old.weight()
+	s.weight -= old.Weight()
 	delete(s.subscribers[bus], name)
 	if len(s.subscribers[bus]) == 0 {
 		delete(s.subscribers, bus)

@@ -1,3 +1,5 @@
+// Package registry holds Eventbridge's definitions: buses, their subscribers and their
+// rules. All instances share one compacted topic of Pulsar, and no other database.
 package registry
 
 import (
@@ -10,44 +12,51 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Options are what a store can be told. The zero value works.
+// Options are the options of a store. The zero value works.
 type Options struct {
 	// Instance names this process in records. Optional.
 	Instance string
-	// Keys encrypt secrets. Default: they are stored as they are, readable for whoever reads the topic.
+	// Keys encrypt secrets. Default: secrets are stored as plain text, and everyone who can read
+	// the topic can read them.
 	Keys *Keys
-	// Checks are asked about each object that is put.
-	Checks Checks
-	// Pulsar makes what buses and subscribers need there. Default: nothing is made.
+	// Checks are additional checks of each object that is put.
+	Checks model.Checks
+	// Pulsar creates the topics and subscriptions that buses and subscribers need. Default: the
+	// store creates none.
 	Pulsar Provisioner
-	// Partitions says that buses may have more than one partition, which takes the admin API.
+	// Partitions says that a bus may have more than one partition. That needs the admin API.
 	Partitions bool
-	// Log. Default: nowhere.
+	// Log. Default: nothing is logged.
 	Log *zap.Logger
-	// Metrics of the registry. Default: not kept.
+	// Metrics of the registry. Default: not exported.
 	Metrics *Metrics
-	// Waiting is told by Open of each failure after which it tries again. May be nil.
+	// Open calls Waiting after each failed attempt, before it tries again. May be nil.
 	Waiting func(error)
 }
 
-// Provisioner makes at Pulsar what objects need, and removes it. Each method may be called again for what is done already.
+// Provisioner creates and removes the topics and subscriptions of buses and subscribers at Pulsar.
+// All its methods are idempotent.
 type Provisioner interface {
-	// MakeBus is called before a new bus is stored, MakeSubscriber before a new subscriber is: nothing can be published to, or
-	// matched for, one that is not stored. The error may be an [*Invalid].
-	MakeBus(ctx context.Context, b *Bus) error
-	MakeSubscriber(ctx context.Context, b *Bus, s *Subscriber) error
-	// CheckOrder is an [*Invalid] where the namespace cannot keep an order of subscribers.
-	CheckOrder(ctx context.Context, o Order) error
-	// RemoveBus is called after a bus was deleted and before a bus of the same name is made again, RemoveSubscriber after a
-	// subscriber was deleted. The error is [ErrInUse] while somebody still uses what is to be removed.
+	// The store calls MakeBus before it stores a new bus, and MakeSubscriber before it stores a new
+	// subscriber. No instance publishes to a bus, or matches events for a subscriber, that is not
+	// stored. The error may be an [*model.Invalid].
+	MakeBus(ctx context.Context, b *model.Bus) error
+	MakeSubscriber(ctx context.Context, b *model.Bus, s *model.Subscriber) error
+	// CheckOrder returns an [*model.Invalid] if the namespace cannot keep the order o.
+	CheckOrder(ctx context.Context, o model.Order) error
+	// The store calls RemoveBus after a bus was deleted, and before a bus of the same name is made
+	// again. It calls RemoveSubscriber after a subscriber was deleted. The error is
+	// [model.ErrInUse] while a topic to be removed still has clients.
 	RemoveBus(ctx context.Context, bus string) error
 	RemoveSubscriber(ctx context.Context, bus, name, uid string) error
 }
 
-// Store holds the registry: it reads the topic, and changes it. All methods are safe for concurrent use.
+// Store reads the registry's topic, and writes changes to it. All methods are safe for concurrent
+// use.
 type Store struct {
 	client *messaging.Client
 	topic  string
@@ -60,7 +69,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	contents *contents
-	expected map[string]chan struct{} // closed once the reader has the change of that name
+	expected map[string]chan struct{} // by the ID of a change; closed once the reader has read that change
 
 	owning  owning
 	tidyNow chan struct{}
@@ -70,9 +79,9 @@ type Store struct {
 	running sync.WaitGroup
 }
 
-// Open reads the registry to its end, and tries to until ctx ends. The topic is made where there is none. Run keeps it up to
-// date from then on. Close the store when done.
-func Open(ctx context.Context, client *messaging.Client, topics Topics, opts Options) (*Store, error) {
+// Open creates the registry's topic if there is none, and reads the topic to its end. It retries
+// until ctx ends. Run keeps the store up to date from then on. Close the store when done.
+func Open(ctx context.Context, client *messaging.Client, topics model.Topics, opts Options) (*Store, error) {
 	if opts.Log == nil {
 		opts.Log = zap.NewNop()
 	}
@@ -88,7 +97,7 @@ func Open(ctx context.Context, client *messaging.Client, topics Topics, opts Opt
 	s.life, s.end = context.WithCancelCause(context.Background())
 	begin := time.Now()
 	if err := s.load(ctx); err != nil {
-		s.end(ErrClosed)
+		s.end(model.ErrClosed)
 		return nil, fmt.Errorf("cannot read the registry %s: %w", s.topic, err)
 	}
 	s.mu.Lock()
@@ -101,14 +110,14 @@ func Open(ctx context.Context, client *messaging.Client, topics Topics, opts Opt
 	return s, nil
 }
 
-// readerBytes is how much of the topic is read ahead, with messages of the size readerMessage: 64 of them. The largest have eight times
-// as much.
+// readerBytes bounds what the reader reads ahead: 64 messages of readerMessage bytes. The largest
+// messages have eight times as many bytes.
 const (
 	readerBytes   = 8 << 20
 	readerMessage = 128 << 10
 )
 
-// load makes the topic where there is none, and reads it to its end.
+// load creates the topic if there is none, and reads it to its end.
 func (s *Store) load(ctx context.Context) error {
 	if err := s.makeTopic(ctx); err != nil {
 		return err
@@ -133,13 +142,14 @@ func (s *Store) load(ctx context.Context) error {
 	return nil
 }
 
-// keepSubscription is what keeps the topic's messages, which a broker deletes when no subscription waits for them. Nobody
-// consumes it. Once the topic was compacted it only keeps what came later.
+// keepSubscription is a subscription that nobody consumes. It makes the broker keep the topic's
+// messages: a broker deletes messages that no subscription waits for. After a compaction it keeps
+// only the messages that came later.
 const keepSubscription = "keep"
 
-// makeTopic makes the topic and the subscription that keeps it, trying until ctx ends.
+// makeTopic creates the topic and its keepSubscription. It retries until ctx ends.
 func (s *Store) makeTopic(ctx context.Context) error {
-	return insist(ctx, s.log, "make the registry's topic", s.opts.Waiting, func() error {
+	return retryForever(ctx, s.log, "make the registry's topic", s.opts.Waiting, func() error {
 		err := s.client.Topic(s.topic).Create(ctx, 0)
 		if err != nil && !errors.Is(err, messaging.ErrNoAdminURL) && !errors.Is(err, messaging.ErrExists) && !errors.Is(err, messaging.ErrAuthorization) {
 			return err
@@ -155,12 +165,13 @@ func (s *Store) makeTopic(ctx context.Context) error {
 	})
 }
 
-// Run takes changes over as they come, until ctx ends. It also removes what deleted objects leave at Pulsar, and has the
-// topic compacted. An error is final: the broker will never let the store read on.
+// Run applies changes as it reads them, until ctx ends. It also removes the topics of deleted
+// objects at Pulsar, and has the broker compact the registry's topic. An error is final: the broker
+// will never let the store read on.
 func (s *Store) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(s.life, func() { cancel(ErrClosed) })()
+	defer context.AfterFunc(s.life, func() { cancel(model.ErrClosed) })()
 	var tidying sync.WaitGroup
 	tidying.Go(func() { s.tidy(ctx) })
 	defer tidying.Wait()
@@ -177,7 +188,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// take takes one message over.
+// take applies one message.
 func (s *Store) take(d *messaging.Delivery) {
 	s.mu.Lock()
 	change, changed := s.contents.apply(d)
@@ -194,29 +205,32 @@ func (s *Store) take(d *messaging.Delivery) {
 	}
 }
 
-// show makes a snapshot the present one.
+// show makes a snapshot the current one.
 func (s *Store) show(now *Snapshot) {
 	s.snapshot.Store(now)
 	s.opts.Metrics.show(now)
 	s.watchers.notify()
 }
 
-// Snapshot is the registry as this instance has it now. It may be some milliseconds behind; what this store changed before is in it.
+// Snapshot is the registry as this instance has read it. It may be some milliseconds behind. It
+// includes all changes that this store has made.
 func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
 
-// Check says why the registry is not being read at present, nil when it is. It is a readiness check.
-func (s *Store) Check(context.Context) error { return s.reader.Trouble() }
+// Check is a readiness check. It returns why the registry cannot be read at present, or nil.
+func (s *Store) Check(context.Context) error { return s.reader.Unhealthy() }
 
-// Close ends the store: Run returns, changes fail with [ErrClosed], and watchers are called no more. It waits for them until
-// ctx ends.
+// Close ends the store: Run returns, changes fail with [model.ErrClosed], and watchers are not
+// called any more. Until ctx ends it waits for running calls of watchers and for work in the
+// background.
 func (s *Store) Close(ctx context.Context) error {
-	s.end(ErrClosed)
-	s.watchers.close()
+	s.end(model.ErrClosed)
+	waitForWatchers := s.watchers.close()
 	err := s.reader.Close(ctx)
 	s.owning.closeIfIdle(s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		waitForWatchers()
 		s.running.Wait()
 	}()
 	select {

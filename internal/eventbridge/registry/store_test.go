@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 )
 
 func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
@@ -24,7 +24,7 @@ func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 	a, b := w.open(t, registry.Options{Instance: "a"}), w.open(t, registry.Options{Instance: "b"})
 	require.Zero(t, a.Snapshot().Revision())
 
-	bus, created, err := a.PutBus(ctx, registry.NewBus("orders"), registry.Condition{New: true})
+	bus, created, err := a.PutBus(ctx, model.NewBus("orders"), registry.Condition{New: true})
 	require.NoError(t, err)
 	require.True(t, created)
 	require.EqualValues(t, 1, bus.Revision)
@@ -52,9 +52,9 @@ func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 	changed := aSubscriber("orders", "mail")
 	changed.Description = "all mail"
 	_, _, err = a.PutSubscriber(ctx, changed, registry.Condition{New: true})
-	require.ErrorIs(t, err, registry.ErrConflict)
+	require.ErrorIs(t, err, model.ErrConflict)
 	_, _, err = a.PutSubscriber(ctx, changed, registry.Condition{Revision: 1})
-	var conflict *registry.ConflictError
+	var conflict *model.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	require.EqualValues(t, 2, conflict.Revision)
 	now, _, err := a.PutSubscriber(ctx, changed, registry.Condition{Revision: 2})
@@ -63,30 +63,30 @@ func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 	require.Equal(t, sub.UID, now.UID)
 	require.Equal(t, sub.Created, now.Created)
 
-	_, err = b.SetState(ctx, "orders", "mail", registry.Disabled, "410 Gone")
+	_, err = b.SetState(ctx, "orders", "mail", model.Disabled, "410 Gone")
 	require.NoError(t, err)
 	got := b.Snapshot().Subscriber("orders", "mail")
-	require.Equal(t, registry.Disabled, got.State)
+	require.Equal(t, model.Disabled, got.State)
 	require.Equal(t, "410 Gone", got.Reason)
-	_, err = a.ChangeState(ctx, "orders", "mail", registry.Active, "", registry.Condition{Revision: 3})
-	require.ErrorIs(t, err, registry.ErrConflict, "it was changed since")
-	_, err = a.ChangeState(ctx, "orders", "nobody", registry.Active, "", registry.Condition{Exists: true})
-	require.ErrorIs(t, err, registry.ErrConflict)
-	_, err = a.ChangeState(ctx, "orders", "nobody", registry.Active, "", registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrNotFound)
+	_, err = a.ChangeState(ctx, "orders", "mail", model.Active, "", registry.Condition{Revision: 3})
+	require.ErrorIs(t, err, model.ErrConflict, "it was changed since")
+	_, err = a.ChangeState(ctx, "orders", "nobody", model.Active, "", registry.Condition{Exists: true})
+	require.ErrorIs(t, err, model.ErrConflict)
+	_, err = a.ChangeState(ctx, "orders", "nobody", model.Active, "", registry.Condition{})
+	require.ErrorIs(t, err, model.ErrNotFound)
 	got, _, err = a.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
-	require.Equal(t, registry.Disabled, got.State, "what does not say the state keeps it")
+	require.Equal(t, model.Disabled, got.State, "what does not say the state keeps it")
 	require.Equal(t, "410 Gone", got.Reason)
 
-	require.ErrorIs(t, a.DeleteBus(ctx, "orders", registry.Condition{}), registry.ErrInUse)
-	require.ErrorIs(t, a.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{Revision: 3}), registry.ErrConflict)
+	require.ErrorIs(t, a.DeleteBus(ctx, "orders", registry.Condition{}), model.ErrInUse)
+	require.ErrorIs(t, a.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{Revision: 3}), model.ErrConflict)
 	require.NoError(t, a.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{Revision: got.Revision}))
-	require.ErrorIs(t, b.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{}), registry.ErrNotFound)
+	require.ErrorIs(t, b.DeleteSubscriber(ctx, "orders", "mail", registry.Condition{}), model.ErrNotFound)
 	require.NoError(t, b.DeleteBus(ctx, "orders", registry.Condition{}))
 	require.Nil(t, b.Snapshot().Bus("orders"))
 	_, _, err = a.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrNotFound)
+	require.ErrorIs(t, err, model.ErrNotFound)
 }
 
 // What is made again under a name has another UID and a higher revision, also after a restart.
@@ -110,8 +110,8 @@ func TestDeletedAndMadeAgain(t *testing.T) {
 	require.NotEqual(t, first.UID, second.UID)
 }
 
-// Two stores, each with many goroutines that all change the same objects by the revision they have read: each revision is won
-// by exactly one, and nothing that was answered as stored is lost.
+// Two stores, each with many goroutines that all change the same objects by the revision they have
+// read: each revision is won by exactly one, and nothing that was answered as stored is lost.
 func TestOneOfManyWinsEachRevision(t *testing.T) {
 	const stores, workers, rounds = 2, 8, 12
 	w := newWorld(t)
@@ -143,7 +143,7 @@ func TestOneOfManyWinsEachRevision(t *testing.T) {
 				switch {
 				case err == nil:
 					wins = append(wins, win{revision, made.Revision, sub.Description})
-				case errors.Is(err, registry.ErrConflict):
+				case errors.Is(err, model.ErrConflict):
 					conflicts++
 				default:
 					assert.NoError(t, err)
@@ -162,7 +162,8 @@ func TestOneOfManyWinsEachRevision(t *testing.T) {
 	}
 }
 
-// A watcher is called from one goroutine, misses no state for good, and changes that come while it works are one call.
+// A watcher is called from one goroutine, misses no state for good, and changes that come while it
+// works are one call.
 func TestWatchersAreToldTogether(t *testing.T) {
 	w := newWorld(t)
 	ctx := testContext(t)
@@ -186,9 +187,33 @@ func TestWatchersAreToldTogether(t *testing.T) {
 	stop()
 }
 
+// Close waits for a watcher that does not return, but no longer than its context lasts.
+func TestCloseIsNotHeldUpByAWatcher(t *testing.T) {
+	w := newWorld(t)
+	a := w.open(t, registry.Options{Instance: "a"})
+	called, release := make(chan struct{}), make(chan struct{})
+	stop := a.Watch(func(*registry.Snapshot) {
+		close(called)
+		<-release
+	})
+	<-called
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- a.Close(ctx) }()
+	select {
+	case err := <-closed:
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	case <-time.After(10 * time.Second):
+		t.Error("Close hangs")
+	}
+	close(release)
+	stop()
+}
+
 func TestSubscribersOfABusAreOrderedByName(t *testing.T) {
-	s, err := registry.NewSnapshot(7, []registry.Bus{registry.NewBus("b"), registry.NewBus("a")},
-		[]registry.Subscriber{aSubscriber("a", "z"), aSubscriber("a", "y"), aSubscriber("b", "x")})
+	s, err := registry.NewSnapshot(7, []model.Bus{model.NewBus("b"), model.NewBus("a")},
+		[]model.Subscriber{aSubscriber("a", "z"), aSubscriber("a", "y"), aSubscriber("b", "x")})
 	require.NoError(t, err)
 	var names []string
 	for b := range s.Buses() {
@@ -207,76 +232,29 @@ func TestAChangeEndsWithItsContext(t *testing.T) {
 	a := w.open(t, registry.Options{})
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, _, err := a.PutBus(ended, registry.NewBus("orders"), registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrUnavailable)
+	_, _, err := a.PutBus(ended, model.NewBus("orders"), registry.Condition{})
+	require.ErrorIs(t, err, model.ErrUnavailable)
 	require.ErrorIs(t, err, context.Canceled)
 	a.stop()
-	_, _, err = a.PutBus(testContext(t), registry.NewBus("orders"), registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrClosed)
-}
-
-// A registry of 1,000 subscribers with 10 rules each is ready in well under 5 s.
-func TestTenThousandRulesAreReadySoon(t *testing.T) {
-	const subscribers, rules = 1000, 10
-	w := newWorld(t)
-	a := w.open(t, registry.Options{})
-	putBus(t, a, "orders")
-	var all sync.WaitGroup
-	begin := time.Now()
-	for worker := range 20 {
-		all.Go(func() {
-			for i := worker; i < subscribers; i += 20 {
-				_, _, err := a.PutSubscriber(testContext(t), withRules(aSubscriber("orders", fmt.Sprintf("s%d", i)), rules), registry.Condition{})
-				assert.NoError(t, err)
-			}
-		})
-	}
-	all.Wait()
-	t.Logf("%d subscribers were made in %s", subscribers, time.Since(begin))
-	var lone []time.Duration
-	for i := range 21 {
-		sub := aSubscriber("orders", "lone")
-		sub.Description = fmt.Sprint(i)
-		begin := time.Now()
-		_, _, err := a.PutSubscriber(testContext(t), sub, registry.Condition{})
-		require.NoError(t, err)
-		lone = append(lone, time.Since(begin))
-	}
-	slices.Sort(lone)
-	t.Logf("a lone change: median %s, longest %s", lone[10], lone[20])
-	client := w.dial(t, true)
-	before := heap()
-	begin = time.Now()
-	b := w.openWith(t, client, registry.Options{})
-	took := time.Since(begin)
-	t.Logf("%d rules were read in %s and take %d KiB", b.Snapshot().Rules(), took, (heap()-before)>>10)
-	require.Equal(t, subscribers*rules+1, b.Snapshot().Rules())
-	require.Less(t, took, 5*time.Second)
-}
-
-// heap is what lives on it.
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
+	_, _, err = a.PutBus(testContext(t), model.NewBus("orders"), registry.Condition{})
+	require.ErrorIs(t, err, model.ErrClosed)
 }
 
 // The registry as a whole is bounded. What makes it smaller is always taken.
 func TestTheRegistryIsBounded(t *testing.T) {
 	m, _, _ := wired(t)
 	ctx := testContext(t)
-	long := registry.NewBus("")
+	long := model.NewBus("")
 	for i := range 3 {
 		long.Schemas = map[string]json.RawMessage{"t": json.RawMessage(`{"a":"` + strings.Repeat("x", 500<<10) + `"}`)}
 		long.Name = fmt.Sprintf("b%d", i)
 		_, _, err := m.PutBus(ctx, long, registry.Condition{})
 		require.NoError(t, err)
 	}
-	m.Weigh(registry.MaxBytes)
+	m.Weigh(model.MaxBytes)
 	long.Name = "more"
 	_, _, err := m.PutBus(ctx, long, registry.Condition{})
-	require.Len(t, faultsOf(t, err), 1)
+	require.Len(t, registrytest.Faults(t, err), 1)
 	require.ErrorContains(t, err, "and can have 67108864")
 	long.Name, long.Schemas = "b0", nil
 	_, _, err = m.PutBus(ctx, long, registry.Condition{})

@@ -10,17 +10,20 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 const (
 	tidyEvery = time.Minute
-	// keepDeletions is for how long a deletion stays a record: as long an instance may be cut off from Pulsar and still learn of
-	// it, though the topic was compacted meanwhile.
+	// keepDeletions is how long the record of a deletion is kept. An instance may be cut off from
+	// Pulsar for as long and still learn of the deletion, even if the topic was compacted
+	// meanwhile.
 	keepDeletions = 7 * 24 * time.Hour
-	// purgeAtLeast is how many deletions are worth being removed together.
+	// purgeAtLeast is the number of old deletions that are worth a purge.
 	purgeAtLeast = 100
-	// compactAbove is how many records that later ones replaced are worth a compaction, if they are also more than what is left.
+	// compactAbove is the number of replaced records that are worth a compaction, if there are also
+	// more of them than of keys.
 	compactAbove = 1000
 )
 
@@ -32,8 +35,9 @@ func (s *Store) tidySoon() {
 	}
 }
 
-// tidy removes what deleted objects have left at Pulsar, and old records of deletions, and has the topic compacted. Each
-// instance does so at its own times; what one has done the others find done.
+// tidy removes the topics of deleted objects and old records of deletions, and has the broker
+// compact the topic. Each instance does so at its own times. What one instance has done, the others
+// need not do.
 func (s *Store) tidy(ctx context.Context) {
 	warned := false
 	for wait := tidyEvery; ; wait = tidyEvery {
@@ -41,8 +45,8 @@ func (s *Store) tidy(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && !errors.Is(err, ErrInUse) && !warned:
-			s.log.Warn("cannot remove what deleted objects have left, will keep trying", zap.Error(err))
+		case err != nil && !errors.Is(err, model.ErrInUse) && !warned:
+			s.log.Warn("cannot remove the topics and records of deleted objects, will keep trying", zap.Error(err))
 			warned = true
 		case err == nil:
 			warned = false
@@ -52,8 +56,8 @@ func (s *Store) tidy(ctx context.Context) {
 		case <-t.C:
 		case <-s.tidyNow:
 			t.Stop()
-			// Those who use the topics of what was deleted stop within moments.
-			if !pause(ctx, 2*time.Second) {
+			// The clients of a deleted object's topics stop within moments.
+			if !sleep(ctx, 2*time.Second) {
 				return
 			}
 		case <-ctx.Done():
@@ -69,7 +73,7 @@ func (s *Store) tidyOnce(ctx context.Context) error {
 	return errors.Join(s.removeFormer(ctx), s.purge(ctx, time.Now()), s.compact(ctx))
 }
 
-// removeFormer removes the topics of what was deleted.
+// removeFormer removes the topics of deleted objects.
 func (s *Store) removeFormer(ctx context.Context) (err error) {
 	if s.opts.Pulsar == nil {
 		return nil
@@ -98,40 +102,41 @@ func (s *Store) removeFormerOf(ctx context.Context, key string) error {
 	if known == nil {
 		return nil
 	}
-	gone := make(map[string]bool)
+	deleted := make(map[string]bool)
 	var failed error
-	if name != "" { // a UID is used once: nobody begins to use these topics meanwhile
+	if name != "" { // a UID is used once: no subscriber can begin to use these topics
 		for _, uid := range known.former {
 			err := s.opts.Pulsar.RemoveSubscriber(ctx, bus, name, uid)
 			failed = errors.Join(failed, err)
-			gone[uid] = err == nil
+			deleted[uid] = err == nil
 		}
-		if !slices.Contains(slices.Collect(maps.Values(gone)), true) {
+		if !slices.Contains(slices.Collect(maps.Values(deleted)), true) {
 			return failed
 		}
 	}
 	_, err := s.change(ctx, key, func(ctx context.Context) (*record, error) {
 		snapshot, known, _ := s.view(key)
 		if known == nil || len(known.former) == 0 {
-			return nil, nil //nolint:nilnil // somebody else has done it
+			return nil, nil //nolint:nilnil // another instance has done it
 		}
 		if name == "" {
-			if snapshot.Bus(bus) != nil { // the topic is the new bus'
-				gone[""] = true
+			if snapshot.Bus(bus) != nil { // the topic belongs to the new bus
+				deleted[""] = true
 			} else if err := s.opts.Pulsar.RemoveBus(ctx, bus); err != nil {
 				return nil, err
 			} else {
-				gone[""] = true
+				deleted[""] = true
 			}
 		}
 		return s.again(key, func(r *record) {
-			r.Former = slices.DeleteFunc(slices.Clone(known.former), func(uid string) bool { return gone[uid] })
+			r.Former = slices.DeleteFunc(slices.Clone(known.former), func(uid string) bool { return deleted[uid] })
 		})
 	})
 	return errors.Join(failed, err)
 }
 
-// again makes the record that a key has, changed by f, without a new revision. The caller is the owner.
+// again returns the current record of a key, changed by f, without a new revision. The caller must
+// own the topic.
 func (s *Store) again(key string, f func(*record)) (*record, error) {
 	snapshot, known, _ := s.view(key)
 	bus, name, _ := cutKey(key)
@@ -161,7 +166,7 @@ func (s *Store) purge(ctx context.Context, at time.Time) error {
 	if len(s.oldDeletions(at)) < purgeAtLeast {
 		return nil
 	}
-	// The counter is stored first: with the deletions their revisions are forgotten.
+	// The counter is stored first: the tombstones also remove the deletions' revisions.
 	_, err := s.change(ctx, counterKey, func(ctx context.Context) (*record, error) {
 		_, _, next := s.view(counterKey)
 		return &record{Revision: next - 1, Time: now()}, nil
@@ -174,15 +179,15 @@ func (s *Store) purge(ctx context.Context, at time.Time) error {
 		return err
 	}
 	var tombstones []*messaging.Record
-	for _, key := range s.oldDeletions(at) { // nobody changes them now
+	for _, key := range s.oldDeletions(at) { // this store owns the topic: no other process changes them now
 		tombstones = append(tombstones, &messaging.Record{Key: key})
 	}
 	err = owned.publisher.Publish(ctx, tombstones...)
-	s.release(true) // the reader may not have them
+	s.release(true) // the reader may not have read the tombstones
 	return err
 }
 
-// oldDeletions are the keys of deletions that nobody needs any more.
+// oldDeletions returns the keys of deletions whose records are not needed any more.
 func (s *Store) oldDeletions(at time.Time) (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +199,8 @@ func (s *Store) oldDeletions(at time.Time) (keys []string) {
 	return keys
 }
 
-// compact has the broker compact the topic when that is worth it. Without the admin API operators may set a threshold for
-// the namespace.
+// compact has the broker compact the topic when that is worth it. Without the admin API it does
+// nothing: operators may set a compaction threshold for the namespace.
 func (s *Store) compact(ctx context.Context) error {
 	s.mu.Lock()
 	worth := s.contents.replaced > max(compactAbove, len(s.contents.entries))
@@ -221,18 +226,19 @@ func (s *Store) compact(ctx context.Context) error {
 		case state == messaging.CompactionFailed:
 			return fmt.Errorf("the registry's topic could not be compacted: %s", reason)
 		case state == messaging.CompactionDone:
-			// Compaction has a subscription of its own, which keeps what it has not seen. What it has seen may go.
+			// Compaction has a subscription of its own, which keeps the messages that it has not
+			// read. keepSubscription need not keep the others.
 			return topic.Subscription(keepSubscription).Reset(ctx, messaging.Latest())
 		}
-		if !pause(ctx, time.Second) {
+		if !sleep(ctx, time.Second) {
 			return ctx.Err()
 		}
 	}
 }
 
-// Reseal stores the objects again whose secrets are not encrypted by the first of the keys, and returns how many these were.
-// Their revisions stay.
-func (s *Store) Reseal(ctx context.Context) (n int, err error) {
+// Reseal stores all objects again whose secrets are not encrypted by the first key, and returns how
+// many it stored. Their revisions stay the same.
+func (s *Store) Reseal(ctx context.Context, bound time.Duration) (n int, err error) {
 	if s.opts.Keys == nil {
 		return 0, errors.New("there is no key to encrypt secrets by")
 	}
@@ -250,11 +256,15 @@ func (s *Store) Reseal(ctx context.Context) (n int, err error) {
 	s.mu.Unlock()
 	slices.Sort(keys)
 	for _, key := range keys {
-		stored, err := s.change(ctx, key, func(context.Context) (*record, error) {
-			if _, known, _ := s.view(key); !old(known) {
-				return nil, nil //nolint:nilnil // it was changed meanwhile
-			}
-			return s.again(key, func(*record) {})
+		stored := false
+		err := bounded(ctx, bound, func(ctx context.Context) (err error) {
+			stored, err = s.change(ctx, key, func(context.Context) (*record, error) {
+				if _, known, _ := s.view(key); !old(known) {
+					return nil, nil //nolint:nilnil // it was changed meanwhile
+				}
+				return s.again(key, func(*record) {})
+			})
+			return err
 		})
 		if err != nil {
 			return n, err

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -95,12 +98,12 @@ func TestExportAndImportAreIdempotent(t *testing.T) {
 	require.Empty(t, steps(t, m, first, registry.ImportOptions{}), "what was exported is what is stored, its secrets too")
 	one := export(t, m, "payments")
 	require.NotContains(t, one, "orders")
-	require.ErrorIs(t, m.Snapshot().Export(&bytes.Buffer{}, "none"), registry.ErrNotFound)
+	require.ErrorIs(t, m.Snapshot().Export(&bytes.Buffer{}, "none"), model.ErrNotFound)
 
 	// Another registry has no secrets to keep.
 	other := another(t, wire.Start(t), registry.Options{})
 	_, err := other.Import(testContext(t), strings.NewReader(first), registry.ImportOptions{})
-	require.Equal(t, []string{"/buses/0/subscribers/0/target/webhook/headers/X-Key: there is no stored secret to keep: give it"}, faultsOf(t, err))
+	require.Equal(t, []string{"/buses/0/subscribers/0/target/webhook/headers/X-Key: there is no stored secret to keep: give it"}, registrytest.Faults(t, err))
 	require.Zero(t, other.Snapshot().Revision(), "nothing is changed before all is looked at")
 
 	changed := strings.Replace(first, "https://example.com/a", "https://example.com/b", 1)
@@ -122,10 +125,10 @@ func TestAnImportDoesNotUndoAPause(t *testing.T) {
 	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
 	without := strings.ReplaceAll(export(t, m, ""), "        state: active\n", "")
-	_, err = m.SetState(ctx, "orders", "mail", registry.Paused, "")
+	_, err = m.SetState(ctx, "orders", "mail", model.Paused, "")
 	require.NoError(t, err)
 	require.Empty(t, steps(t, m, without, registry.ImportOptions{}))
-	require.Equal(t, registry.Paused, m.Snapshot().Subscriber("orders", "mail").State)
+	require.Equal(t, model.Paused, m.Snapshot().Subscriber("orders", "mail").State)
 }
 
 func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
@@ -138,10 +141,10 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 		"format: 1\nbuses:":           {"/buses: must be given: [] for none"},
 		"[]":                          {": must be a mapping with the keys format, buses", "/format: must be 1"},
 		"format: 1\nbuses: [{name: a, subscribers: [{name: b}], subscribers: []}]": {
-			"/buses/0/subscribers: the key is there twice", "/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0",
+			"/buses/0/subscribers: the key occurs twice", "/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0",
 			"/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0"},
 		"format: 2\nbusses: []\nbuses: 1\nformat: 1": {
-			"/buses: must be a list", "/busses: there is no such key: the keys here are format, buses", "/format: must be 1", "/format: the key is there twice"},
+			"/buses: must be a list", "/busses: there is no such key: the keys here are format, buses", "/format: must be 1", "/format: the key occurs twice"},
 		"format: 1\nbuses: [{name: a}, {name: a, partitions: x}, {name: B, subscribers: 1}, 5]": {
 			"/buses/1/name: must differ from that of /buses/0", "/buses/1/partitions: must be a whole number, got a text",
 			`/buses/2/name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`, "/buses/2/subscribers: must be a list",
@@ -149,21 +152,50 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 		"format: 1\nbuses: [{name: &x a, description: *x}]":                        {"/buses/0: line 2: anchors and aliases (& and *) are not taken: write it out"},
 		"format: 1\nbuses: [{name: a, partitions: .inf}]":                          {`/buses/0: line 2: must be a number that JSON has, got ".inf"`},
 		"format: 1\nbuses: [{name: a, description: !!binary aGk=}]":                {"/buses/0: line 2: tags (!!binary) are not taken"},
-		"format: 1\nbuses: [{name: a, name: a}]":                                   {"/buses/0/name: the key is there twice"},
+		"format: 1\nbuses: [{name: a, name: a}]":                                   {"/buses/0/name: the key occurs twice"},
 		"format: 1\nbuses: [{name: a, partitions: 0x1, subscribers: [{name: b}]}]": {"/buses/0/subscribers/0/rules: must be 1 to 1000 rules, got 0", "/buses/0/subscribers/0/target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0"},
 		"format: 1\nbuses:\n- name: a\n  subscribers:\n  - {name: b, rules: [{name: r, pattern: {a: [1]}}], target: {webhook: {url: 'https://e.com', bearer: '${A} ${', headers: {X: '${}'}}}}": {
 			"/buses/0/subscribers/0/target/webhook/bearer: must be ${NAME}, or $${ for the text ${", "/buses/0/subscribers/0/target/webhook/bearer: the environment has no A",
 			"/buses/0/subscribers/0/target/webhook/headers/X: must be ${NAME}, or $${ for the text ${"},
 	} {
 		_, err := m.Import(testContext(t), strings.NewReader(text), registry.ImportOptions{})
-		require.ElementsMatch(t, want, faultsOf(t, err), "%s", text)
+		require.ElementsMatch(t, want, registrytest.Faults(t, err), "%s", text)
 	}
 	_, err := m.Import(testContext(t), strings.NewReader("format: 1\nbuses: []"), registry.ImportOptions{Bus: "x"})
-	require.Equal(t, []string{`/buses: must have the bus "x"`}, faultsOf(t, err))
+	require.Equal(t, []string{`/buses: must have the bus "x"`}, registrytest.Faults(t, err))
 	require.EqualValues(t, 1, m.Snapshot().Revision())
 }
 
-// What the registry would refuse is found before the first change, and by a dry run: the objects before it were changed, and the rest was not.
+// People look for a bus or a subscriber by its name, not by its number in the file.
+func TestFaultsOfAFileNameWhatTheyAreAbout(t *testing.T) {
+	m, _, _ := wired(t)
+	_, err := m.Import(testContext(t), strings.NewReader(
+		"format: 1\nbuses: [{name: a, partitions: x, subscribers: [{name: b, rules: [{name: r, pattern: {a: [1]}}]}, {name: B}]}]"), registry.ImportOptions{})
+	var bad *model.Invalid
+	require.ErrorAs(t, err, &bad)
+	var lines []string
+	for _, fault := range bad.Faults {
+		lines = append(lines, fault.String())
+	}
+	require.Subset(t, lines, []string{
+		"bus a: /partitions: must be a whole number, got a text",
+		"subscriber a/b: /target: must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got 0",
+		`subscriber a/"B": /name: must be 1 to 63 of a-z, 0-9 and -, the first and the last no -, got "B"`,
+	})
+}
+
+// A change that the brokers do not answer does not hold an import up for ever.
+func TestAnImportBoundsEachChange(t *testing.T) {
+	m, _, _ := wired(t)
+	done, err := m.Import(testContext(t), strings.NewReader("format: 1\nbuses: [{name: a}]"), registry.ImportOptions{Within: time.Nanosecond})
+	require.ErrorIs(t, err, model.ErrUnavailable)
+	require.ErrorContains(t, err, "create a: ")
+	require.ErrorContains(t, err, "it took longer than 1ns")
+	require.Empty(t, done)
+}
+
+// What the registry would refuse is found before the first change, and by a dry run: the objects
+// before it were changed, and the rest was not.
 func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
 	m, _, _ := wired(t)
 	ctx := testContext(t)
@@ -175,7 +207,7 @@ func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			opts.DryRun = dry
 			done, err := m.Import(ctx, strings.NewReader(text), opts)
-			require.Equal(t, want, faultsOf(t, err), text[:min(len(text), 200)])
+			require.Equal(t, want, registrytest.Faults(t, err), text[:min(len(text), 200)])
 			require.Empty(t, done, "what is not done is not told")
 			require.Equal(t, before, m.Snapshot().Revision())
 		}
@@ -219,9 +251,9 @@ func FuzzExport(f *testing.F) {
 		if !json.Valid([]byte(text)) || !strings.HasPrefix(text, "{") {
 			return
 		}
-		b := registry.NewBus("a")
+		b := model.NewBus("a")
 		b.Schemas = map[string]json.RawMessage{"t": json.RawMessage(text)}
-		snapshot, err := registry.NewSnapshot(1, []registry.Bus{b}, nil)
+		snapshot, err := registry.NewSnapshot(1, []model.Bus{b}, nil)
 		if err != nil {
 			return
 		}

@@ -2,7 +2,7 @@ package registry
 
 import "sync"
 
-// watchers are told that there is another snapshot.
+// watchers are notified of each new snapshot.
 type watchers struct {
 	mu     sync.Mutex
 	closed bool
@@ -11,14 +11,15 @@ type watchers struct {
 
 // watcher calls one function from one goroutine.
 type watcher struct {
-	wake  chan struct{} // holds one: changes that come meanwhile are one
+	wake  chan struct{} // holds one element: several changes become one call
 	stop  chan struct{}
 	ended chan struct{}
 	once  sync.Once
 }
 
-// Watch calls f for the present snapshot and again when there is another one, from one goroutine. Changes that come while f
-// runs are one call. stop ends that and waits for a call of f that runs: it must not be called by f.
+// Watch calls f with the current snapshot, and again when there is another one, from one goroutine.
+// Several changes while f runs become one call. stop ends that and waits for a running call of f,
+// so f must not call stop.
 func (s *Store) Watch(f func(*Snapshot)) (stop func()) {
 	w := &watcher{wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
 	w.wake <- struct{}{}
@@ -42,14 +43,13 @@ func (s *Store) Watch(f func(*Snapshot)) (stop func()) {
 	}()
 	return func() {
 		s.watchers.remove(w)
-		w.end()
+		w.signal()
+		<-w.ended
 	}
 }
 
-func (w *watcher) end() {
-	w.once.Do(func() { close(w.stop) })
-	<-w.ended
-}
+// signal has the watcher end once a running call has returned.
+func (w *watcher) signal() { w.once.Do(func() { close(w.stop) }) }
 
 func (ws *watchers) add(w *watcher) bool {
 	ws.mu.Lock()
@@ -76,18 +76,24 @@ func (ws *watchers) notify() {
 	for w := range ws.all {
 		select {
 		case w.wake <- struct{}{}:
-		default: // it is awake
+		default: // it is awake already
 		}
 	}
 }
 
-func (ws *watchers) close() {
+// close ends all watchers. wait returns when no function is being called any more.
+func (ws *watchers) close() (wait func()) {
 	ws.mu.Lock()
 	ws.closed = true
 	all := ws.all
 	ws.all = nil
 	ws.mu.Unlock()
 	for w := range all {
-		w.end()
+		w.signal()
+	}
+	return func() {
+		for w := range all {
+			<-w.ended
+		}
 	}
 }

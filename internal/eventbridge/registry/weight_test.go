@@ -9,32 +9,32 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/pkg/match"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // heavy is a subscriber of n rules whose patterns have few bytes and many combinations.
-func heavy(t *testing.T, name string, n int) *Subscriber {
+func heavy(t *testing.T, name string, n int) *model.Subscriber {
 	t.Helper()
 	var branches []string
 	for i := range 8 {
 		branches = append(branches, fmt.Sprintf(`"o%d":{"$or":[{"a":[1]},{"b":[2]}]}`, i))
 	}
-	s := &Subscriber{Bus: "b", Name: name}
-	for range n {
-		text := json.RawMessage("{" + strings.Join(branches, ",") + "}")
-		p, err := match.Parse(text)
-		require.NoError(t, err)
-		s.Rules = append(s.Rules, Rule{Pattern: text, compiled: p})
+	s := &model.Subscriber{Bus: "b", Name: name}
+	for i := range n {
+		s.Rules = append(s.Rules, model.Rule{Name: fmt.Sprintf("r%d", i), Pattern: json.RawMessage("{" + strings.Join(branches, ",") + "}")})
 	}
+	var f model.FaultList
+	model.ValidateRules(&f, s)
+	require.Empty(t, f)
 	return s
 }
 
 func TestWeightOfRulesIsBounded(t *testing.T) {
 	const one = 256 * 8 * 2 // combinations, fields in each, and an alternative for each field
 	s := emptySnapshot()
-	check := func(made, old *Subscriber) string {
-		var f faults
-		made.checkWeight(&f, old, s)
+	check := func(made, old *model.Subscriber) string {
+		var f model.FaultList
+		checkWeight(&f, made, old, s)
 		if len(f) == 0 {
 			return ""
 		}
@@ -42,7 +42,7 @@ func TestWeightOfRulesIsBounded(t *testing.T) {
 		assert.Equal(t, "/rules", f[0].Pointer)
 		return f[0].Problem
 	}
-	assert.Equal(t, 48*one, heavy(t, "s", 48).weight())
+	assert.Equal(t, 48*one, heavy(t, "s", 48).Weight())
 	assert.Empty(t, check(heavy(t, "s", 48), nil))
 	assert.Contains(t, check(heavy(t, "s", 49), nil), "the patterns have 200704 fields and alternatives")
 	for i := range 10 {

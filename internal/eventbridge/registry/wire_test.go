@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/wire"
@@ -16,7 +17,7 @@ import (
 func wired(t *testing.T) (m member, s *wire.Server, topic string) {
 	t.Helper()
 	s = wire.Start(t)
-	w := world{topics: registry.Topics{Namespace: "public/default"}, url: s.URL()}
+	w := world{topics: model.Topics{Namespace: "public/default"}, url: s.URL()}
 	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(testContext(t)) })
@@ -28,7 +29,7 @@ func wired(t *testing.T) (m member, s *wire.Server, topic string) {
 // another opens a further store at the broker.
 func another(t *testing.T, s *wire.Server, opts registry.Options) member {
 	t.Helper()
-	w := world{topics: registry.Topics{Namespace: "public/default"}, url: s.URL()}
+	w := world{topics: model.Topics{Namespace: "public/default"}, url: s.URL()}
 	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(testContext(t)) })
@@ -49,8 +50,8 @@ func heldChange(ctx context.Context, t *testing.T, m member, s *wire.Server, hol
 	return outcome
 }
 
-// The connection breaks when the broker has stored the change and not said so: the store finds it in the topic, and does not
-// hold its own condition against it.
+// The connection breaks when the broker has stored the change and not said so: the store finds it
+// in the topic, and does not hold its own condition against it.
 func TestAChangeThatWasStoredWithoutAReceiptIsFound(t *testing.T) {
 	m, s, topic := wired(t)
 	hold := s.HoldReceipts(topic)
@@ -75,7 +76,8 @@ func TestAChangeThatWasLostIsMadeAgain(t *testing.T) {
 	require.EqualValues(t, 2, m.Snapshot().Revision())
 }
 
-// The broker cannot be reached any more and has not said whether it stored the change: neither does the store.
+// The broker cannot be reached any more and has not said whether it stored the change: neither does
+// the store.
 func TestWhatIsNotKnownIsSaid(t *testing.T) {
 	m, s, topic := wired(t)
 	hold := s.HoldEntries(topic)
@@ -84,7 +86,7 @@ func TestWhatIsNotKnownIsSaid(t *testing.T) {
 	outcome := heldChange(ctx, t, m, s, hold)
 	s.RefuseConnections(true)
 	s.CutConnections()
-	require.ErrorIs(t, <-outcome, registry.ErrUnknown)
+	require.ErrorIs(t, <-outcome, model.ErrUnknown)
 	hold.Release()
 	s.RefuseConnections(false)
 	_, created, err := m.PutSubscriber(testContext(t), aSubscriber("orders", "mail"), registry.Condition{New: true})
@@ -101,7 +103,7 @@ func TestNothingIsChangedDuringAnOutage(t *testing.T) {
 	defer cancel()
 	before := s.Count(topic)
 	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
-	require.ErrorIs(t, err, registry.ErrUnavailable)
+	require.ErrorIs(t, err, model.ErrUnavailable)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, before, s.Count(topic))
 	require.Eventually(t, func() bool { return m.Check(testContext(t)) != nil }, 10*time.Second, time.Millisecond)

@@ -2,12 +2,15 @@ package schema
 
 import "github.com/santhosh-tekuri/jsonschema/v6"
 
-// Each value below is charged with the parts that it is held against, and no other: a long enumeration of one member is not that of the members beside it.
+// Each value below another is charged only for the parts that apply to it: a long enumeration for
+// one member costs nothing for the other members.
 
-// usual is what each value below costs: the look at it, and a part that is not heavy. A part that only leads to others has none below: they are charged.
+// usual is what each value below costs: one step to look at it, and one for a part that is not
+// heavy. A part that only leads to other parts has none below: the other parts are charged.
 const usual = 2
 
-// heavy is what parts cost besides what is usual: all of it, and how much of that is for comparisons with lists and objects.
+// heavy is what parts cost in addition to usual: all of it, and how much of it is for comparisons
+// with lists and objects.
 type heavy struct{ all, composed int }
 
 func (h heavy) and(other heavy) heavy { return heavy{h.all + other.all, h.composed + other.composed} }
@@ -19,13 +22,13 @@ func (known costs) heavy(parts ...*jsonschema.Schema) (h heavy) {
 	return h
 }
 
-// membersCost is what a part costs that an object is held against, for its members.
+// membersCost is what a part costs for the members of an object that it applies to.
 type membersCost struct {
-	each  int              // of every member, every included
-	every heavy            // of every member
-	named map[string]heavy // besides, of members that have parts of their own; nil if no part is heavy
-	rest  heavy            // besides, of the others
-	some  heavy            // besides, of those that patterns match
+	each  int              // for each member, including every
+	every heavy            // for each member
+	named map[string]heavy // in addition, for members that have their own parts; nil if no part is heavy
+	rest  heavy            // in addition, for the other members
+	some  heavy            // in addition, for members that patterns match
 }
 
 func (known costs) membersOf(s *jsonschema.Schema) membersCost {
@@ -50,7 +53,7 @@ func (known costs) membersOf(s *jsonschema.Schema) membersCost {
 }
 
 func (c *membersCost) cost(object map[string]any) int {
-	n := len(object)*c.each + len(object)/8 // that no part looks at them does not spare the names
+	n := len(object)*c.each + len(object)/8 // the names cost even if no part looks at the members
 	if c.named == nil {
 		return n
 	}
@@ -64,9 +67,9 @@ func (c *membersCost) cost(object map[string]any) int {
 	return n
 }
 
-// long is what it costs besides that an object has long numbers.
+// long is the additional cost if an object has long numbers.
 func (c *membersCost) long(m *meter, object map[string]any) (n int) {
-	if c.each == 0 { // no part looks at them
+	if c.each == 0 { // no part looks at the members
 		return 0
 	}
 	for name, v := range object {
@@ -80,7 +83,8 @@ func (c *membersCost) long(m *meter, object map[string]any) (n int) {
 	return n
 }
 
-// heavyPattern is one of patternProperties whose part is heavy: that costs for each name that it matches.
+// heavyPattern is an entry of patternProperties whose part is heavy: it charges for each name that
+// it matches.
 type heavyPattern struct {
 	jsonschema.Regexp
 	meter *meter
@@ -95,7 +99,7 @@ func (p *heavyPattern) MatchString(name string) bool {
 	return matches
 }
 
-// patternsOf is patternProperties with those whose parts are heavy counted.
+// patternsOf returns patternProperties, in which the patterns of heavy parts charge for matches.
 func (m *meter) patternsOf(s *jsonschema.Schema, known costs) map[jsonschema.Regexp]*jsonschema.Schema {
 	if s.PatternProperties == nil {
 		return nil
@@ -110,12 +114,12 @@ func (m *meter) patternsOf(s *jsonschema.Schema, known costs) map[jsonschema.Reg
 	return all
 }
 
-// elementsCost is the same for the elements of a list.
+// elementsCost is what a part costs for the elements of a list that it applies to.
 type elementsCost struct {
-	each  int     // of every element, every included
-	every heavy   // of every element
-	first []heavy // besides, of the first ones that have parts of their own
-	rest  heavy   // besides, of the others
+	each  int     // for each element, including every
+	every heavy   // for each element
+	first []heavy // in addition, for the first elements, which have their own parts
+	rest  heavy   // in addition, for the other elements
 }
 
 func (known costs) elementsOf(s *jsonschema.Schema) elementsCost {
@@ -144,9 +148,9 @@ func (c *elementsCost) cost(elements int) int {
 	return n + (elements-first)*c.rest.all
 }
 
-// long is what it costs besides that a list has long numbers.
+// long is the additional cost if a list has long numbers.
 func (c *elementsCost) long(m *meter, list []any) (n int) {
-	if c.each == 0 { // no part looks at them
+	if c.each == 0 { // no part looks at the elements
 		return 0
 	}
 	for i, v := range list {

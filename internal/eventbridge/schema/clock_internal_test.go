@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// What costs more time than its steps say is ended by the clock, and what costs as much as they say is not.
+// What costs more time than its steps say is ended by the clock, and what costs as much as they say
+// is not.
 func TestTimeIsChargedWhereStepsAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMeter()

@@ -111,7 +111,8 @@ func (m *maker) schema(depth int) any {
 	return s
 }
 
-// TestAsTheLibraryHasIt: what is counted, forgotten and asked the other way round changes nothing about what is valid.
+// TestAsTheLibraryHasIt: what is counted, forgotten and asked the other way round changes nothing
+// about what is valid.
 func TestAsTheLibraryHasIt(t *testing.T) {
 	drafts := map[int]string{
 		4: "http://json-schema.org/draft-04/schema#", 6: "http://json-schema.org/draft-06/schema#", 7: "http://json-schema.org/draft-07/schema#",

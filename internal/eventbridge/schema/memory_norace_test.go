@@ -17,7 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/schema"
 )
 
-// TestNamesTakeLittle: of names that are wrong nothing is kept that alternatives of alternatives had to say of each.
+// TestNamesTakeLittle: of names that are wrong nothing is kept that alternatives of alternatives
+// had to say of each.
 func TestNamesTakeLittle(t *testing.T) {
 	s, err := schema.Compile(json.RawMessage(`{"propertyNames":{"anyOf":[` + repeated(100, `{"$ref":"#/$defs/a"}`) + `]},"$defs":{"a":{"anyOf":[` + repeated(140, `{"type":"number"}`) + `]}}}`))
 	require.NoError(t, err)
@@ -47,7 +48,8 @@ func TestTheStackIsBounded(t *testing.T) {
 	assert.Less(t, <-took, int64(2*s.WorkingBytes(data))) // stacks grow twofold
 }
 
-// TestMemoryIsBounded: invalid data takes no more than WorkingBytes says, however deep and often it is wrong.
+// TestMemoryIsBounded: invalid data takes no more than WorkingBytes says, however deep and often it
+// is wrong.
 func TestMemoryIsBounded(t *testing.T) {
 	const tree = `{"$defs":{"n":{"type":["array","string"],"items":{"$ref":"#/$defs/n"}}},"$ref":"#/$defs/n"}`
 	wide := `[` + strings.Repeat(`1,`, 20_000) + `1]`

@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
-// A number is made a fraction for each part that looks at it, in a time that grows with its digits and its exponent. Those of usual size are a step.
+// The library converts a number to a fraction for each part that looks at it. The time grows with
+// the number's digits and exponent. A number of usual size costs one step.
 
-// sizePerStep is how many digits, or how much of an exponent, are a step more.
+// sizePerStep is how many digits, or how much of an exponent, cost one more step.
 const sizePerStep = 40
 
-// long is how many more steps it is to make a fraction of a number.
+// long returns how many more steps it costs to convert a number to a fraction.
 func long(n json.Number) int {
 	text := string(n)
 	size := len(text)
@@ -23,7 +24,7 @@ func long(n json.Number) int {
 	return size / sizePerStep
 }
 
-// longOf is the same for a fraction of a schema.
+// longOf is long for fractions of a schema.
 func longOf(rats ...*big.Rat) (n int) {
 	for _, r := range rats {
 		if r != nil {
@@ -33,7 +34,7 @@ func longOf(rats ...*big.Rat) (n int) {
 	return n
 }
 
-// longest is that of the longest number in a value.
+// longest returns long of the longest number in a value.
 func longest(v any) (n int) {
 	switch v := v.(type) {
 	case json.Number:
@@ -50,8 +51,8 @@ func longest(v any) (n int) {
 	return n
 }
 
-// longBelow is what it costs besides that a value has long numbers, if a part is held against it that costs so much in all, of which composed is for
-// comparisons with lists and objects.
+// longBelow returns the additional cost of the long numbers in a value. cost is what the parts cost
+// that apply to the value, composed the share of it for comparisons with lists and objects.
 func (m *meter) longBelow(v any, cost, composed int) int {
 	if n, ok := v.(json.Number); ok {
 		return long(n) * cost
@@ -59,14 +60,16 @@ func (m *meter) longBelow(v any, cost, composed int) int {
 	if composed == 0 {
 		return 0
 	}
-	// No comparison looks at more values than what it compares with has. The look at them is charged, too: without a bound it would go through all that is
-	// below each value, again and again.
+	// A comparison looks at no more values than the value has that it compares with. This look is
+	// charged, too: without a bound it would go through all values below each value, again and
+	// again.
 	w := walk{left: comparisons * (composed + 1), most: m.longest}
 	w.through(v)
 	return min(w.long, w.most)*composed + comparisons*(composed+1)/8 - w.left/8
 }
 
-// walk adds up how long the numbers in a value are, until there are too many values, or enough.
+// walk adds up long of the numbers in a value, until it has seen too many values, or the sum is
+// large enough.
 type walk struct{ left, long, most int }
 
 func (w *walk) through(v any) {

@@ -2,7 +2,7 @@ package schema
 
 import "github.com/santhosh-tekuri/jsonschema/v6"
 
-// eachPart calls see for a compiled schema and for each one that it leads to, once.
+// eachPart calls see once for a compiled schema and for each part (subschema) that it leads to.
 func eachPart(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool, see func(*jsonschema.Schema)) {
 	if s == nil || seen[s] {
 		return
@@ -17,7 +17,7 @@ func eachPart(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool, see func(*
 	}
 }
 
-// partsBeside are the parts that are held against the same value.
+// partsBeside returns the parts that apply to the same value as s.
 func partsBeside(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := withoutNil(s.Ref, s.RecursiveRef, s.Not, s.If, s.Then, s.Else)
 	if s.DynamicRef != nil {
@@ -33,7 +33,8 @@ func partsBeside(s *jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// partsBelow are the parts that are held against values below: members of objects and their names, elements of lists, what a text has.
+// partsBelow returns the parts that apply to values below: members of objects and their names,
+// elements of lists, and the content of a text.
 func partsBelow(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := withoutNil(s.PropertyNames, s.UnevaluatedProperties, s.ContentSchema, s.Contains, s.Items2020, s.UnevaluatedItems)
 	for _, one := range s.Properties {
@@ -58,7 +59,7 @@ func withoutNil(parts ...*jsonschema.Schema) (all []*jsonschema.Schema) {
 	return all
 }
 
-// partsOf is for what may be a schema, a list of schemas, or something else.
+// partsOf returns the schemas in v, which may be a schema, a list of schemas, or something else.
 func partsOf(v any) []*jsonschema.Schema {
 	switch v := v.(type) {
 	case *jsonschema.Schema:

@@ -7,14 +7,17 @@ import (
 	"strings"
 )
 
-// The library checks what a reference leads to, if it stands where no draft has a schema, by the draft's own schema: each such place as a whole, also those in
-// each other. mostLooked bounds the objects in all of them.
+// If a reference leads to a place where no draft has a schema, the library checks that place by the
+// draft's own schema: each place as a whole, even if one is inside another. mostLooked bounds the
+// objects in all such places.
 const mostLooked = 4 * mostParts
 
-// mostLookups bounds the look for what references lead to: each of them is looked for below each identifier.
+// mostLookups bounds the search for the targets of references: each target is looked up below each
+// identifier.
 const mostLookups = 2_000_000
 
-// checkReferences counts the objects in places that references may lead to, where there is perhaps no schema otherwise. A place in two of them counts twice.
+// checkReferences bounds the objects in places that references may lead to, and that may not be
+// schemas otherwise. An object in two such places counts twice.
 func checkReferences(doc any) error {
 	f := finder{pointers: map[string][]string{}}
 	f.below(doc, nil)
@@ -38,7 +41,7 @@ func checkReferences(doc any) error {
 				looked += parts(target)
 			}
 			if looked > mostLooked {
-				return errors.New("references lead to too much that is no schema otherwise: put it into $defs")
+				return errors.New("references point to too many values that are not schemas otherwise: put them into $defs")
 			}
 		}
 	}
@@ -51,11 +54,11 @@ type place struct {
 	value any
 }
 
-// finder finds the JSON Pointers of references, and what they may begin at.
+// finder finds the JSON Pointers of references, and the places that these may start from.
 type finder struct {
-	pointers map[string][]string // with the names in each
+	pointers map[string][]string // with the names and indexes in each
 	bases    []place
-	old      bool // some of the schema is of a draft before 2019
+	old      bool // some part of the schema is of a draft before 2019
 }
 
 func (f *finder) below(doc any, at []string) {
@@ -85,7 +88,7 @@ func (f *finder) below(doc any, at []string) {
 	}
 }
 
-// pointerOf is a JSON Pointer (RFC 6901, section 3) of names and indexes.
+// pointerOf makes a JSON Pointer (RFC 6901, section 3) of names and indexes.
 func pointerOf(tokens []string) string {
 	var b strings.Builder
 	for _, token := range tokens {
@@ -95,7 +98,7 @@ func pointerOf(tokens []string) string {
 	return b.String()
 }
 
-// tokensOf is the other way round.
+// tokensOf splits a JSON Pointer into its names and indexes.
 func tokensOf(pointer string) []string {
 	tokens := strings.Split(pointer, "/")[1:]
 	for i, token := range tokens {
@@ -104,7 +107,7 @@ func tokensOf(pointer string) []string {
 	return tokens
 }
 
-// certain reports whether there is a schema at a JSON Pointer, in any draft.
+// certain reports whether there is a schema at a JSON Pointer, whatever the draft is.
 func (f *finder) certain(v any, pointer string) bool {
 	for tokens := tokensOf(pointer); len(tokens) > 0; {
 		part, _ := v.(map[string]any)
@@ -133,7 +136,7 @@ func (f *finder) certain(v any, pointer string) bool {
 			return false
 		}
 		i, err := strconv.Atoi(tokens[0])
-		if err != nil || i < 0 || i >= len(list) || strconv.Itoa(i) != tokens[0] { // the library takes 00 for another place than 0
+		if err != nil || i < 0 || i >= len(list) || strconv.Itoa(i) != tokens[0] { // for the library, 00 is another place than 0
 			return false
 		}
 		v, tokens = list[i], tokens[1:]
@@ -141,7 +144,7 @@ func (f *finder) certain(v any, pointer string) bool {
 	return true
 }
 
-// lookUp is what stands at a JSON Pointer, and how many names and indexes were looked up.
+// lookUp returns the value at a JSON Pointer, and how many names and indexes it has looked up.
 func lookUp(v any, tokens []string) (target any, depth int, found bool) {
 	for before, token := range tokens {
 		switch holder := v.(type) {

@@ -16,12 +16,13 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
-	"github.com/aviaryhq/aviary/internal/door"
+	"github.com/aviaryhq/aviary/internal/truncate"
 )
 
-// Bounds of schemas and of numbers that are checked by one. The library computes with numbers exactly: 1e1000000 would take a second.
+// These bound schemas, and the numbers in schemas and data. The library computes with numbers
+// exactly: 1e1000000 would take a second.
 const (
-	// MaxBytes is the largest schema.
+	// MaxBytes bounds the text of a schema.
 	MaxBytes = 256 << 10
 	// MaxNumberBytes and MaxExponent bound numbers of schemas and data.
 	MaxNumberBytes = 400
@@ -31,35 +32,37 @@ const (
 // Schema is one JSON Schema, by default of draft 2020-12. It is safe for concurrent use.
 type Schema struct {
 	doc          any
-	alternatives int // of all its anyOf, oneOf and allOf: each may leave a fault of each value
-	tried        int // the most alternatives of one value, each as often as it is tried: it may stand in several that lead to it
-	chain        int // the longest of parts that lead to each other at one value
+	alternatives int // elements of all its anyOf, oneOf and allOf: each may leave a fault for each value
+	tried        int // the most alternatives that are tried on one value; one that several parts lead to counts several times
+	chain        int // the longest chain of parts that lead to each other at one value
 
 	idle   chan *checker
 	making sync.Mutex
-	made   int // under making
+	made   int // guarded by making
 }
 
-// mostCheckers is how many validations by one schema run at a time: each needs a compiled form to itself, in which it counts its steps.
+// mostCheckers bounds the concurrent validations by one schema: each needs its own compiled form,
+// in which it counts its steps.
 const mostCheckers = 4
 
 // checker is a compiled schema, for one validation at a time.
 type checker struct {
 	meter    *meter
 	compiled *jsonschema.Schema
-	// inverse is valid where compiled is not. Below a "not" the library keeps no texts and places of what is wrong, which may be hundreds of times as
-	// large as the data.
+	// inverse is valid where compiled is not. Below a "not" the library does not keep texts and
+	// places of faults, which may be hundreds of times as large as the data.
 	inverse *jsonschema.Schema
 }
 
-// Bounds of data whose first fault is looked for: the library keeps each fault with its path.
+// These bound the data in which Check looks for the first fault: the library keeps each fault with
+// its path.
 const (
 	explainedDepth = 16
-	explainedWork  = 4096    // values times what may be wrong with each
-	explainedSteps = 100_000 // some hundred bytes each
+	explainedWork  = 4096    // the number of values, times 1 + alternatives
+	explainedSteps = 100_000 // each takes some hundred bytes
 )
 
-// WorkingBytes is about the most that Validate takes for data, which is valid JSON.
+// WorkingBytes is about the most memory that Validate takes for data, which must be valid JSON.
 func (s *Schema) WorkingBytes(data []byte) int {
 	values, depth := valuesOf(data)
 	total := len(data) + values*256 + 128*min(values*max(s.alternatives, s.tried), MostSteps)
@@ -69,7 +72,8 @@ func (s *Schema) WorkingBytes(data []byte) int {
 	return total + scopeBytes*min(depth*s.chain, mostScopes)
 }
 
-// valuesOf is about how many values valid JSON has, and not less: each but the first is behind one of three bytes. depth is how deep they are nested.
+// valuesOf returns about how many values valid JSON has, and not less: each value but the first
+// follows one of three bytes. depth is how deep they are nested.
 func valuesOf(data []byte) (n, depth int) {
 	n, depth = 1, 1
 	open := 1
@@ -99,7 +103,8 @@ func valuesOf(data []byte) (n, depth int) {
 
 func (s *Schema) explains(values int) bool { return values*(1+s.alternatives) <= explainedWork }
 
-// Compile reads a schema. References may lead to places in it only, and to the drafts' own schemas: nothing is loaded from elsewhere.
+// Compile compiles a schema. Its references may lead only to places in it, and to the drafts' own
+// schemas: Compile loads nothing from elsewhere.
 func Compile(text json.RawMessage) (*Schema, error) {
 	if len(text) > MaxBytes {
 		return nil, fmt.Errorf("a schema has at most %d bytes, this one has %d", MaxBytes, len(text))
@@ -165,7 +170,8 @@ func (s *Schema) checker() (c *checker, err error) {
 	return c, nil
 }
 
-// take returns a checker that nobody uses, a new one where there can be more. It waits until ctx ends.
+// take returns a checker that is not in use. It makes a new one if there may be more, and otherwise
+// waits until ctx ends.
 func (s *Schema) take(ctx context.Context) (*checker, error) {
 	select {
 	case c := <-s.idle:
@@ -174,7 +180,7 @@ func (s *Schema) take(ctx context.Context) (*checker, error) {
 	}
 	s.making.Lock()
 	if s.made < cap(s.idle) {
-		if c, err := s.checker(); err == nil { // as the first was
+		if c, err := s.checker(); err == nil { // it compiles as the first one did
 			s.made++
 			s.making.Unlock()
 			return c, nil
@@ -205,7 +211,7 @@ func parts(doc any) (n int) {
 	return n
 }
 
-// booleans counts true and false in a schema, each of which may be a part.
+// booleans counts true and false in a schema: each may be a subschema.
 func booleans(doc any) (n int) {
 	switch v := doc.(type) {
 	case bool:
@@ -222,7 +228,8 @@ func booleans(doc any) (n int) {
 	return n
 }
 
-// alike takes from left what a look for equal elements of those lists costs that must have none by the drafts' own schemas. It stops below zero.
+// alike subtracts from left the cost to look for equal elements in the lists whose elements must
+// differ by the drafts' own schemas. It stops below zero.
 func alike(doc any, left int) int {
 	switch v := doc.(type) {
 	case map[string]any:
@@ -257,7 +264,8 @@ func alikeIn(value any, left int) int {
 	return left
 }
 
-// paths is how long the JSON Pointers of all objects and booleans in a schema are with the identifiers before them, at being that of doc.
+// paths adds up the lengths of the JSON Pointers of all objects and booleans in a schema, each with
+// the identifiers before it. at is the length for doc.
 func paths(doc any, at int) (n int) {
 	switch v := doc.(type) {
 	case bool:
@@ -279,13 +287,15 @@ func paths(doc any, at int) (n int) {
 	return n
 }
 
-// compiled is what stands at a location, and the parts that only dynamic references may lead to, which parts of a compiled schema do not name.
+// compiled is the schema at a location, and the parts that only dynamic references may lead to: no
+// other part names these.
 type compiled struct {
 	schema   *jsonschema.Schema
 	anchored []*jsonschema.Schema
 }
 
-// compile returns what stands at one of the locations, with nothing in common with what it returns otherwise but the regular expressions.
+// compile compiles the schema at one of the locations. Two results share nothing but the regular
+// expressions.
 func compile(doc any, at string, m *meter) (made compiled, err error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
@@ -305,24 +315,26 @@ func compile(doc any, at string, m *meter) (made compiled, err error) {
 	}
 	wasted := 0
 	for _, a := range dynamicAnchors(doc, nil, nil) {
-		// Those that are part of the schema are compiled already, and this finds them. What is no schema is refused, and tried again in all that it is in.
+		// Parts of the schema are compiled already, and this finds them. A place that is not a
+		// schema is refused, and is tried again with each place around it.
 		one, err := c.Compile(location + "#" + url.PathEscape(a.pointer))
 		if err == nil {
 			made.anchored = append(made.anchored, one)
 		} else if wasted += a.parts; wasted > mostParts {
-			return made, errors.New("$dynamicAnchor stands too often where there is no schema")
+			return made, errors.New("there are too many $dynamicAnchor outside of schemas")
 		}
 	}
 	return made, nil
 }
 
-// anchor is the JSON Pointer of what may be a schema with a $dynamicAnchor, and how many objects that has.
+// anchor is the JSON Pointer of an object with a $dynamicAnchor, which may be a schema, and how
+// many objects it has.
 type anchor struct {
 	pointer string
 	parts   int
 }
 
-// dynamicAnchors appends what may be a schema with a $dynamicAnchor.
+// dynamicAnchors appends the objects with a $dynamicAnchor, which may be schemas.
 func dynamicAnchors(doc any, at []string, found []anchor) []anchor {
 	switch v := doc.(type) {
 	case map[string]any:
@@ -340,7 +352,7 @@ func dynamicAnchors(doc any, at []string, found []anchor) []anchor {
 	return found
 }
 
-// The names of a schema, of its inverse and of two nots in the library's eyes.
+// The library knows a schema, its inverse, and two nots by these URLs.
 const (
 	location        = "aviary:///schema"
 	inverseLocation = "aviary:///inverse"
@@ -370,12 +382,13 @@ type nowhere struct{}
 
 var errRemote = errors.New("a schema cannot refer to another document")
 
-// Load refuses.
+// Load refuses every URL.
 func (nowhere) Load(string) (any, error) { return nil, errRemote }
 
-// Error says where data is not as the schema has it.
+// Error says where data does not match the schema.
 type Error struct {
-	// Pointer is the JSON Pointer (RFC 6901) of the first place that is wrong, empty for the data as a whole.
+	// Pointer is the JSON Pointer (RFC 6901) of the first wrong place, empty for the data as a
+	// whole.
 	Pointer string
 	// Text is one sentence without a full stop.
 	Text string
@@ -394,9 +407,12 @@ func (s *Schema) Validate(data []byte) error {
 	return s.Check(context.Background(), data, &steps)
 }
 
-// Check returns nil for data that is valid. data is valid JSON. The error is an [*Error]; of data nested deeper than 16, or with thousands of values (hundreds,
-// where the schema has dozens of alternatives), it does not say where the fault is. Or it is ErrTooMuchWork: the check has taken steps, or MostSteps, and is not
-// done. What it takes is taken from steps. Some validations run at a time, others wait; the error is ctx' when that ends before.
+// Check returns nil if data, which must be valid JSON, matches the schema. If not, the error is an
+// [*Error]. For data that is nested deeper than 16, or has thousands of values (hundreds, if the
+// schema has dozens of alternatives), it does not say where the fault is. If the check needs more
+// than steps, or more than MostSteps, the error is ErrTooMuchWork. Check subtracts from steps what
+// it has used. It waits while too many validations run; if ctx ends before, it returns the error of
+// ctx.
 func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 	value, err := decode(data)
 	if err != nil {
@@ -432,7 +448,7 @@ func (s *Schema) Check(ctx context.Context, data []byte, steps *int) error {
 	return &Error{Text: "it is not valid, and too large to say where"}
 }
 
-// depth is how deep lists and objects are nested, and what is in them: 1 for any other value.
+// depth returns how deep lists and objects are nested in value: 1 if it contains no value.
 func depth(value any) int {
 	inner := 0
 	switch v := value.(type) {
@@ -473,7 +489,7 @@ func deeper(value any, depth int) bool {
 	return false
 }
 
-// explain is the first of an error's causes.
+// explain returns the first cause of an error.
 func explain(err error) error {
 	var meta *jsonschema.SchemaValidationError
 	if errors.As(err, &meta) {
@@ -487,7 +503,7 @@ func explain(err error) error {
 		wrong = wrong.Causes[0]
 	}
 	out := wrong.BasicOutput()
-	e := &Error{Pointer: cut(out.InstanceLocation), Text: "is not as the schema has it"}
+	e := &Error{Pointer: cut(out.InstanceLocation), Text: "does not match the schema"}
 	if out.Error != nil {
 		e.Text = out.Error.String()
 		if format, ok := wrong.ErrorKind.(*kind.Format); ok && cut(e.Text) != e.Text { // the value would leave no room for the reason
@@ -499,9 +515,9 @@ func explain(err error) error {
 }
 
 // cut bounds a text, which may repeat values of the data.
-func cut(text string) string { return door.Cut(text, 200) }
+func cut(text string) string { return truncate.Text(text, 200) }
 
-// decode reads JSON with numbers as they are written, within the bounds.
+// decode reads JSON. It keeps numbers as they are written, and checks their bounds.
 func decode(text []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

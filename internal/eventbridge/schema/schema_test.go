@@ -108,9 +108,11 @@ func TestTimeIsBounded(t *testing.T) {
 	}
 }
 
-// heldBy is about the most that a call holds in memory at a time: what was reachable at a collection, not what is to be collected. How fast other processes are is of
-// no importance: a collector that begins at a tenth more than what is held has those that take memory help it. What is taken meanwhile counts: a call that holds
-// more than enough is made again, twice at most, and the least is the answer.
+// heldBy is about the most that a call holds in memory at a time: what was reachable at a
+// collection, not what is to be collected. How fast other processes are is of no importance: a
+// collector that begins at a tenth more than what is held has those that take memory help it. What
+// is taken meanwhile counts: a call that holds more than enough is made again, twice at most, and
+// the least is the answer.
 func heldBy(enough uint64, call func()) uint64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 	least := uint64(math.MaxUint64)
@@ -140,7 +142,8 @@ func heldBy(enough uint64, call func()) uint64 {
 	return least
 }
 
-// TestAlternativesTakeLittle: of a list that is wrong everywhere not everything is kept that all alternatives had to say of each element.
+// TestAlternativesTakeLittle: of a list that is wrong everywhere not everything is kept that all
+// alternatives had to say of each element.
 func TestAlternativesTakeLittle(t *testing.T) {
 	var colours []string
 	for i := range 100 {
@@ -161,7 +164,8 @@ func TestAlternativesTakeLittle(t *testing.T) {
 	}
 }
 
-// TestBothFormsOfASchemaAgree: data that is valid is taken, and other data is not, whatever the schema says of lists.
+// TestBothFormsOfASchemaAgree: data that is valid is taken, and other data is not, whatever the
+// schema says of lists.
 func TestBothFormsOfASchemaAgree(t *testing.T) {
 	const alternatives = `"anyOf":[{"type":"integer"},{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}]`
 	for text, data := range map[string]struct{ valid, invalid []string }{

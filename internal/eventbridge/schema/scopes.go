@@ -2,22 +2,24 @@ package schema
 
 import "github.com/santhosh-tekuri/jsonschema/v6"
 
-// The library keeps a chain of the parts that lead to each other, from the first one to where it is, and recurses as deep: at each value there is a piece of it.
-// If a part leads to itself at one value, that is a fault, whose text it makes of the whole chain, in time that grows with the square.
+// The library recurses into the parts that lead to each other, and keeps a chain of them from the
+// first part to the present one. Each value has a piece of the chain. A part that leads to itself
+// at one value is a fault. The library makes the text of the fault from the whole chain, in time
+// that grows with the square of its length.
 
-// mostScopes bounds the chain: so many take 20 MB of the stack.
+// mostScopes bounds the length of the chain: so many parts take 20 MB of the stack.
 const mostScopes = 8_192
 
-// scopeBytes is what one takes of the stack.
+// scopeBytes is how much of the stack one part of the chain takes.
 const scopeBytes = 2_500
 
 // shape is how the parts of a compiled schema lead to each other at one value.
 type shape struct {
 	beside map[*jsonschema.Schema][]*jsonschema.Schema
-	group  map[*jsonschema.Schema]int // those of one group lead to each other
+	group  map[*jsonschema.Schema]int // parts of one group lead to each other
 
-	chain        int                        // the longest, or more
-	alternatives map[*jsonschema.Schema]int // that are tried of a value, each as often as it is
+	chain        int                        // the length of the longest chain, or more
+	alternatives map[*jsonschema.Schema]int // how many alternatives a part tries on one value, see Schema.tried
 	tracked      map[*jsonschema.Schema]bool
 }
 
@@ -36,7 +38,7 @@ func shapeOf(all, anchored []*jsonschema.Schema) *shape {
 		h.beside[s] = beside
 	}
 	h.order(all)
-	if recursive { // which may lead once to where the chain begins
+	if recursive { // a recursive reference may lead once to where the chain begins
 		h.chain *= 2
 	}
 	for _, s := range all {
@@ -47,12 +49,13 @@ func shapeOf(all, anchored []*jsonschema.Schema) *shape {
 	return h
 }
 
-// leadsAnywhere reports whether a recursive reference of s leads to what the chain has.
+// leadsAnywhere reports whether s has a recursive reference to any part of the chain.
 func leadsAnywhere(s *jsonschema.Schema) bool {
 	return s.RecursiveRef != nil && s.RecursiveRef.RecursiveAnchor
 }
 
-// track marks s and what it leads to: there the library has a set of all that a value has and that is not evaluated, for each part a copy.
+// track marks s and the parts that it leads to. For these the library keeps a set of what a value
+// has and what is not evaluated yet, and copies it for each part.
 func (h *shape) track(s *jsonschema.Schema, all []*jsonschema.Schema) {
 	if h.tracked[s] {
 		return
@@ -68,11 +71,12 @@ func (h *shape) track(s *jsonschema.Schema, all []*jsonschema.Schema) {
 	}
 }
 
-// order finds the groups, those that others lead to first (Tarjan), and what is as long as they are.
+// order finds the groups (Tarjan), first those that others lead to. It also computes chain and
+// alternatives.
 func (h *shape) order(all []*jsonschema.Schema) {
 	index, low := make(map[*jsonschema.Schema]int, len(all)), make(map[*jsonschema.Schema]int, len(all))
 	var open []*jsonschema.Schema
-	var lengths []int // of the longest chain from a group, by its number
+	var lengths []int // the longest chain from a group, by the group's number
 	var visit func(s *jsonschema.Schema)
 	visit = func(s *jsonschema.Schema) {
 		index[s] = len(index) + 1
@@ -118,7 +122,7 @@ func (h *shape) order(all []*jsonschema.Schema) {
 	}
 }
 
-// returns is how many parts beside s may lead back to it.
+// returns counts the parts beside s that may lead back to it.
 func (h *shape) returns(s *jsonschema.Schema) (n int) {
 	for _, one := range h.beside[s] {
 		if h.group[one] == h.group[s] {
@@ -131,7 +135,8 @@ func (h *shape) returns(s *jsonschema.Schema) (n int) {
 	return n
 }
 
-// copied is how many copies s takes of the set of what a value has: some of those that look no further take as long as the copy.
+// copied returns the cost of the copies that s makes of the set of what a value has, in quarters of
+// a copy. A part that is true or false looks no further, and may cost as much as the copy.
 func (h *shape) copied(s *jsonschema.Schema) (quarters int) {
 	if !h.tracked[s] {
 		return 0
@@ -147,7 +152,7 @@ func (h *shape) copied(s *jsonschema.Schema) (quarters int) {
 	return quarters
 }
 
-// most is the most alternatives of any part.
+// most returns the most alternatives of any part.
 func (h *shape) most() (n int) {
 	for _, tried := range h.alternatives {
 		n = max(n, tried)

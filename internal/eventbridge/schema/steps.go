@@ -15,54 +15,63 @@ import (
 	"github.com/aviaryhq/aviary/internal/expression"
 )
 
-// The library validates until it is done, and that may be never: alternatives that lead to themselves double the time with each depth of the data. It asks
-// for the format of each value that it holds against a part of a schema, before it goes on to what is below. There steps are counted (meter).
+// The library validates until it is done, and that may be never: alternatives that lead to
+// themselves double the time with each level of the data. When the library applies a part
+// (subschema) to a value, it checks the value's format before it goes on to the values below. A
+// meter counts steps in that check.
 const (
-	// MostSteps bounds the check of one event. It is half a second to two.
+	// MostSteps bounds the check of one event. So many take half a second to two.
 	MostSteps = 2_000_000
-	// mostParts is how many objects a schema may have: the time that compiling takes grows with their square, half a second for so many.
+	// mostParts bounds the objects in a schema. The time to compile them grows with their square:
+	// half a second for so many.
 	mostParts = 2_000
-	// mostBooleans bounds what may be a part besides: it is compiled fast, but found by a search through all.
+	// mostBooleans bounds true and false in a schema, which may be parts, too. They compile fast,
+	// but are found by a search through all.
 	mostBooleans = 8_000
-	// mostPaths bounds the JSON Pointers of all these, in bytes: compiling has each of them several times, and compares each with the others.
+	// mostPaths bounds the JSON Pointers of all objects and booleans, in bytes: compiling holds
+	// each of them several times, and compares each with the others.
 	mostPaths = 4 << 20
-	// mostNested is how deep objects and lists of a schema may be nested: compiling copies the path to each of them.
+	// mostNested bounds how deep objects and lists of a schema may be nested: compiling copies the
+	// path to each of them.
 	mostNested = 128
-	// mostRegex bounds each regular expression of a schema, with its repetitions written out, and mostRegexes all of them: what they take in memory.
+	// mostRegex bounds each regular expression of a schema, with its repetitions written out.
+	// mostRegexes bounds all of them together. They stand for the memory that these take.
 	mostRegex, mostRegexes = 20_000, 200_000
 )
 
-// ErrTooMuchWork says that the data of an event would take too long to check. It may be valid or not.
-var ErrTooMuchWork = errors.New("it has too many values for so many alternatives, or alternatives that lead to themselves")
+// ErrTooMuchWork says that the data of an event would take too long to check. The data may be valid
+// or not.
+var ErrTooMuchWork = errors.New("it has too many values for so many alternatives, or alternatives that refer to themselves")
 
-// spent is what ends a validation from within.
+// spent is the value of the panic that ends a validation from within.
 type spent struct{}
 
 // meter counts the steps of one validation at a time.
 type meter struct {
 	left      int
 	depth     int // of the data, 1 for a value that is no list or object
-	longest   int // how long the longest number of the data is, 0 if all are of usual size
-	chain     int // the longest of parts that lead to each other at one value
-	tried     int // the most alternatives of one value, each as often as it is tried
+	longest   int // the additional steps of the longest number of the data, 0 if all are of usual size
+	chain     int // the longest chain of parts that lead to each other at one value
+	tried     int // the most alternatives that are tried on one value
 	compiling bool
 	regexes   map[string]*countedRegexp
 	weight    int // of all regular expressions
 
-	steps   int       // given to this validation
-	began   time.Time // zero for what is not timed
-	clocked int       // how many were left when the clock was looked at
+	steps   int       // available to this validation
+	began   time.Time // zero: the time is not measured
+	clocked int       // how many steps were left when the clock was last read
 }
 
 func newMeter() *meter {
 	return &meter{left: math.MaxInt, compiling: true, regexes: map[string]*countedRegexp{}}
 }
 
-// Steps are charged by what the library is known to do. Time is charged, too, for what is not known: a millisecond costs a fiftieth of the steps that it
-// usually lasts for, so that two million steps never last for more than 50 s, and a machine that is busy with other things refuses nothing.
+// Steps are charged for what the library is known to do. Time is charged, too, for what is not
+// known. A millisecond costs a fiftieth of the steps that usually run in it: two million steps
+// never last longer than 50 s, and a machine that is busy with other things refuses nothing.
 const (
 	stepsPerMillisecond = 40
-	// clockEvery is after how many steps the clock is looked at.
+	// clockEvery is after how many steps the clock is read again.
 	clockEvery = 1_000
 )
 
@@ -79,7 +88,8 @@ func (m *meter) spend(n int) {
 	}
 }
 
-// measure runs a validation with so many steps. It returns how many are left, and whether that was enough.
+// measure runs a validation with that many steps. It returns how many are left, and whether they
+// were enough.
 func (m *meter) measure(steps int, validate func()) (left int, enough bool) {
 	m.left, m.steps, m.clocked, m.began = steps, steps, steps, time.Now()
 	defer func() {
@@ -95,7 +105,7 @@ func (m *meter) measure(steps int, validate func()) (left int, enough bool) {
 	return m.left, true
 }
 
-// countedRegexp is a regular expression whose search costs steps.
+// countedRegexp is a regular expression that charges steps for a search.
 type countedRegexp struct {
 	*regexp.Regexp
 	meter  *meter
@@ -107,7 +117,8 @@ func (r *countedRegexp) MatchString(text string) bool {
 	return r.Regexp.MatchString(text)
 }
 
-// regexpEngine compiles regular expressions of a schema, and checks those of data, where a schema says that a text is one.
+// regexpEngine compiles the regular expressions of a schema. It also checks texts of the data that
+// must be regular expressions.
 func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	if known := m.regexes[text]; known != nil {
 		return known, nil
@@ -119,7 +130,7 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	if wide*wideWeight > mostRegex {
 		return nil, fmt.Errorf("the regular expression has more than %d classes or wide ranges of Unicode, with (?i) a range is ten", mostRegex/wideWeight)
 	}
-	if !m.compiling { // of data: that it can be read is enough
+	if !m.compiling { // of data: it only has to be valid
 		m.spend(1 + len(text) + wide*wideSteps)
 	}
 	weight, err := expression.RegexWeight(text)
@@ -143,11 +154,12 @@ func (m *meter) regexpEngine(text string) (jsonschema.Regexp, error) {
 	return m.regexes[text], nil
 }
 
-// wideWeight and wideSteps are what one of wideClasses is to compile, and to read.
+// wideWeight and wideSteps are the costs of one of wideClasses: to compile it, and to read it.
 const wideWeight, wideSteps = 250, 5_000
 
-// wideClasses is how many classes of Unicode a regular expression may have. Ranges beyond ASCII are ten each where case may be ignored: there one takes some
-// milliseconds to read, with all that is the same in upper and lower case.
+// wideClasses returns how many classes of Unicode a regular expression may have. If the expression
+// may ignore case, a range beyond ASCII counts as ten: it takes some milliseconds to read, with all
+// characters that are the same in upper and lower case.
 func wideClasses(text string) int {
 	n := strings.Count(text, `\p`) + strings.Count(text, `\P`)
 	if !ignoresCase(text) {
@@ -161,7 +173,7 @@ func wideClasses(text string) int {
 	return n
 }
 
-// ignoresCase reports whether a regular expression may have flags with an i that is set, as (?i) and (?si-m: have.
+// ignoresCase reports whether a regular expression may set the flag i, as (?i) and (?si-m: do.
 func ignoresCase(text string) bool {
 	for {
 		_, rest, found := strings.Cut(text, "(?")
@@ -176,19 +188,21 @@ func ignoresCase(text string) bool {
 	}
 }
 
-// look is for the data that is checked next. It reports whether the chain of parts that lead to each other is not too long for it.
+// look prepares the meter for the data that is checked next. It reports whether the chain of parts
+// is short enough for data of that depth.
 func (m *meter) look(value any) bool {
 	m.depth, m.longest = depth(value), longest(value)
 	return m.depth*m.chain <= mostScopes
 }
 
-// circle is what it costs to find that a part leads to itself.
+// circle is the cost to find that a part leads to itself.
 func (m *meter) circle() int {
 	scopes := m.depth * m.chain
 	return scopes/4 + scopes*scopes/2_000
 }
 
-// attach has each part of a compiled schema, and of those that its dynamic references may lead to, count its steps.
+// attach makes the parts of a compiled schema count their steps, and the parts to which its dynamic
+// references may lead.
 func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
 	known := costs{}
 	dynamic := 0
@@ -211,24 +225,25 @@ func (m *meter) attach(s *jsonschema.Schema, anchored []*jsonschema.Schema) {
 	}
 }
 
-// references are what the heaviest part costs that a dynamic and a recursive reference may lead to: one with an anchor, and any. The target is looked for in
-// the chain of parts that led to the value and to each one around it.
+// references holds the cost of the heaviest part that a dynamic reference may lead to (one with an
+// anchor), and that a recursive reference may lead to (any). The library looks for the target in
+// the chain of parts that led to the value and to each value around it.
 type references struct{ dynamic, recursive int }
 
-// lookups of a reference's target are one step.
+// lookups is how many lookups of a reference's target cost one step.
 const lookups = 32
 
-// hook puts the counting where the library asks for the format of a value.
+// hook puts the counting where the library checks the format of a value.
 func (m *meter) hook(s *jsonschema.Schema, known costs, looked references, h *shape) {
 	if s.Bool != nil {
 		return
 	}
-	beside, composed := 1, 0 // of parts that are held against the same value
+	beside, composed := 1, 0 // of parts that apply to the same value
 	for _, one := range partsBeside(s) {
 		beside += known.early(one)
 		composed += known.composed(one)
 	}
-	around := 0 // the chain of each value around it
+	around := 0 // the length of the chain that is searched for each value around it
 	if s.DynamicRef != nil {
 		beside += looked.dynamic
 		composed += looked.dynamic
@@ -290,7 +305,8 @@ func (m *meter) hook(s *jsonschema.Schema, known costs, looked references, h *sh
 	}
 }
 
-// requiredNames is how many names are looked up in each object, or may be: of members that are required, always or where there is another.
+// requiredNames returns how many names the library may look up in each object: of members that are
+// required, always or if another one is present.
 func requiredNames(s *jsonschema.Schema) int {
 	n := len(s.Required) + len(s.DependentRequired) + len(s.Dependencies)
 	for _, names := range s.DependentRequired {
@@ -303,13 +319,14 @@ func requiredNames(s *jsonschema.Schema) int {
 	return n
 }
 
-// costs are those that have been found: all that lead to a part ask for them.
+// costs holds the costs that were computed: each part that leads to a part asks for them.
 type costs map[*jsonschema.Schema]heavy
 
-// early is what a part costs that is over before its format is asked for: by its type, its const or its enum.
+// early is the cost of a part whose check ends before the format is checked: by its type, its const
+// or its enum.
 func (known costs) early(s *jsonschema.Schema) int { return known.of(s).all }
 
-// composed is what that is of comparisons with lists and objects.
+// composed is the share of early that is for comparisons with lists and objects.
 func (known costs) composed(s *jsonschema.Schema) int { return known.of(s).composed }
 
 func (known costs) of(s *jsonschema.Schema) heavy {
@@ -335,13 +352,14 @@ func (known costs) of(s *jsonschema.Schema) heavy {
 	return known[s]
 }
 
-// comparisons of texts are one step.
+// comparisons is how many comparisons of texts cost one step.
 const comparisons = 16
 
-// comparedBytes of a text are a comparison more.
+// comparedBytes is how many bytes of a text cost one more comparison.
 const comparedBytes = 1_024
 
-// comparison is what it costs to compare a value with one of a schema, all the way down. Numbers are made fractions first.
+// comparison returns the cost to compare a value with one of a schema, including all values in it.
+// Numbers are converted to fractions first.
 func comparison(v any) int {
 	switch v := v.(type) {
 	case string:
@@ -364,5 +382,6 @@ func comparison(v any) int {
 	return 1
 }
 
-// What a number costs that is compared, and one that is divided, which may have hundreds of digits.
+// These are the costs of a number that is compared, and of one that is divided, which may have
+// hundreds of digits.
 const numberSteps, multipleSteps = 2, 6

@@ -42,7 +42,8 @@ func twice(n int) string {
 	return all.String() + fmt.Sprintf(`"c%d":{}`, n)
 }
 
-// TestStepsAreBounded: data whose check would take minutes, or for ever, is refused after some tenths of a second.
+// TestStepsAreBounded: data whose check would take minutes, or for ever, is refused after some
+// tenths of a second.
 func TestStepsAreBounded(t *testing.T) {
 	deep := func(open, inner, shut string) string {
 		return strings.Repeat(open, 100) + inner + strings.Repeat(shut, 100)
@@ -66,9 +67,9 @@ func TestStepsAreBounded(t *testing.T) {
 		chain[i] = fmt.Sprintf(`"c%d":{"$ref":"#/$defs/c%d"}`, i, i+1)
 	}
 	for name, test := range map[string]struct{ schema, data string }{
-		"alternatives that lead to themselves": {
+		"alternatives that refer to themselves": {
 			`{"$defs":{"n":{"anyOf":[{"properties":{"op":{"const":"and"},"args":{"items":{"$ref":"#/$defs/n"}}},"required":["op","args"],"type":"object"},
-				{"properties":{"op":{"const":"or"},"args":{"items":{"$ref":"#/$defs/n"}}},"required":["op","args"],"type":"object"},{"type":"string"}]}},"$ref":"#/$defs/n"}`,
+				{"properties":{"op":{"enum":["and","or"]},"args":{"items":{"$ref":"#/$defs/n"}}},"required":["op","args"],"type":"object"},{"type":"string"}]}},"$ref":"#/$defs/n"}`,
 			deep(`{"op":"and","args":[`, "1", `]}`),
 		},
 		"patterns of one name": {
@@ -175,7 +176,8 @@ func TestStepsSuffice(t *testing.T) {
 	assert.Zero(t, steps)
 }
 
-// TestLongEnumerationsOfSome: what takes long for one member, or for the first element, is not charged for all beside it.
+// TestLongEnumerationsOfSome: what takes long for one member, or for the first element, is not
+// charged for all beside it.
 func TestLongEnumerationsOfSome(t *testing.T) {
 	short := listed(20, `"p%d":{"type":"string"}`)
 	member := `,` + listed(20, `"p%d":"x"`) + `}`
@@ -197,7 +199,8 @@ func TestLongEnumerationsOfSome(t *testing.T) {
 	}
 }
 
-// TestUsualSchemasSuffice: what is charged by the most that it may be leaves room for usual schemas and data of an event's greatest size.
+// TestUsualSchemasSuffice: what is charged by the most that it may be leaves room for usual schemas
+// and data of an event's greatest size.
 func TestUsualSchemasSuffice(t *testing.T) {
 	members := listed(50, `"p%d":{"type":"string","minLength":1}`)
 	tree := `{"p1":"x","children":[` + strings.TrimSuffix(strings.Repeat(`{"p2":"x","p3":"y","children":[{"p1":"x"}]},`, 4_000), ",") + `]}`
@@ -245,7 +248,8 @@ func TestUsualSchemasSuffice(t *testing.T) {
 	}
 }
 
-// TestLongTextsThatDifferAreCharged: to find equal ones, or equal lists with some, takes as long as they are.
+// TestLongTextsThatDifferAreCharged: to find equal ones, or equal lists with some, takes as long as
+// they are.
 func TestLongTextsThatDifferAreCharged(t *testing.T) {
 	s, err := schema.Compile(json.RawMessage(`{"uniqueItems":true}`))
 	require.NoError(t, err)
@@ -267,7 +271,8 @@ func TestLongTextsThatDifferAreCharged(t *testing.T) {
 	}
 }
 
-// TestWhatNoPartLooksIntoIsNotLookedThrough: that a list or an object has a long number does not have it looked through for parts that have none below.
+// TestWhatNoPartLooksIntoIsNotLookedThrough: that a list or an object has a long number does not
+// have it looked through for parts that have none below.
 func TestWhatNoPartLooksIntoIsNotLookedThrough(t *testing.T) {
 	s, err := schema.Compile(json.RawMessage(`{"$ref":"#/$defs/c0","$defs":{` + twice(13) + `}}`))
 	require.NoError(t, err)
@@ -278,7 +283,8 @@ func TestWhatNoPartLooksIntoIsNotLookedThrough(t *testing.T) {
 	t.Log(schema.MostSteps - steps)
 }
 
-// TestLongNumbersAreLookedForOnce: that data has one long number does not have all of it looked through at each depth, for each part.
+// TestLongNumbersAreLookedForOnce: that data has one long number does not have all of it looked
+// through at each depth, for each part.
 func TestLongNumbersAreLookedForOnce(t *testing.T) {
 	data := strings.Repeat(`{"a":`, 100) + `{"x":[` + repeated(450_000, `1`) + `,2.2250738585072014e-308]}` + strings.Repeat(`}`, 100)
 	for name, node := range map[string]string{
@@ -313,7 +319,8 @@ func TestManyAtATime(t *testing.T) {
 	all.Wait()
 }
 
-// TestRegularExpressionsTakeLittle: neither those of a schema nor those of data, where a schema has data be one, are compiled into megabytes.
+// TestRegularExpressionsTakeLittle: neither those of a schema nor those of data, where a schema has
+// data be one, are compiled into megabytes.
 func TestRegularExpressionsTakeLittle(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -341,7 +348,8 @@ func TestRegularExpressionsTakeLittle(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(256<<20))
 }
 
-// TestWideRangesAreBoundedWhereCaseIsIgnored: elsewhere they cost nothing, and ordinary expressions have many.
+// TestWideRangesAreBoundedWhereCaseIsIgnored: elsewhere they cost nothing, and ordinary expressions
+// have many.
 func TestWideRangesAreBoundedWhereCaseIsIgnored(t *testing.T) {
 	const start = `[A-Z_a-zÀ-ÖØ-öø-˿Ͱ-ͽͿ-\x{1FFF}\x{200C}-\x{200D}⁰-\x{218F}Ⰰ-\x{2FEF}、-\x{D7FF}豈-\x{FDCF}ﷰ-\x{FFFD}𐀀-\x{EFFFF}]` // of XML's names
 	compile := func(group string) error {
@@ -391,20 +399,20 @@ func TestCompilingIsBounded(t *testing.T) {
 	}
 	many := `{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}`
 	for want, text := range map[string]string{
-		"no schema otherwise,":      `{"anyOf":[` + strings.Join(keys, ",") + `],` + strings.Repeat(`"items":{"0":{`, 40) + many[1:] + strings.Repeat(`}}`, 40),
-		"no schema otherwise, ":     `{"anyOf":[` + strings.Join(spelled, ",") + `],"allOf":[` + many + `]}`,
-		"no schema otherwise, ,":    `{"anyOf":[` + strings.NewReplacer("#", "#/additionalItems", "items", "allOf").Replace(strings.Join(keys, ",")) + `],"additionalItems":{` + strings.Repeat(`"allOf":{"0":{`, 40) + many[1:] + strings.Repeat(`}}`, 40) + `}`,
-		"for so many $id":           `{"$defs":{` + listed(1_500, `"k%[1]d":{"$id":"a%[1]d","$ref":"#/x%[1]d","$dynamicRef":"#/y%[1]d"}`) + `}}`,
-		"elements that are alike":   `{"required":` + alike + `}`,
-		"elements that are alike,":  `{"$schema":"http://json-schema.org/draft-04/schema#","enum":` + alike + `}`,
-		"elements that are alike, ": `{"dependentRequired":{"a":` + alike + `}}`,
-		"names and identifiers":     `{"$id":"https://x/` + strings.Repeat("a", 100_000) + `/","$defs":{` + listed(300, `"k%[1]d":{"$id":"a%[1]d"}`) + `}}`,
-		"no schema otherwise":       `{"anyOf":[` + strings.Join(inner, ",") + `],"x":` + strings.Repeat(`{"not":`, 99) + `{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}` + strings.Repeat(`}`, 99) + `}`,
-		"nested 128 times":          `{"default":` + nots(1_900, `{"type":"x"}`) + `}`,
-		"stands too often":          `{"default":` + nots(60, `{"properties":{`+listed(1_700, `"k%d":{"type":"string"}`)+`,"k":{"type":"x"}}}`) + `}`,
-		"stands too often wh":       `{"default":[` + nots(100, `{"type":"x"}`) + `]}`,
-		"true or false":             `{"anyOf":[` + strings.Repeat(`true,`, 40_000) + `true]}`,
-		"too long":                  `{"properties":{"` + strings.Repeat("x", 200_000) + `":{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}}}`,
+		"not schemas otherwise,":             `{"anyOf":[` + strings.Join(keys, ",") + `],` + strings.Repeat(`"items":{"0":{`, 40) + many[1:] + strings.Repeat(`}}`, 40),
+		"not schemas otherwise, ":            `{"anyOf":[` + strings.Join(spelled, ",") + `],"allOf":[` + many + `]}`,
+		"not schemas otherwise, ,":           `{"anyOf":[` + strings.NewReplacer("#", "#/additionalItems", "items", "allOf").Replace(strings.Join(keys, ",")) + `],"additionalItems":{` + strings.Repeat(`"allOf":{"0":{`, 40) + many[1:] + strings.Repeat(`}}`, 40) + `}`,
+		"for so many $id":                    `{"$defs":{` + listed(1_500, `"k%[1]d":{"$id":"a%[1]d","$ref":"#/x%[1]d","$dynamicRef":"#/y%[1]d"}`) + `}}`,
+		"elements that are alike":            `{"required":` + alike + `}`,
+		"elements that are alike,":           `{"$schema":"http://json-schema.org/draft-04/schema#","enum":` + alike + `}`,
+		"elements that are alike, ":          `{"dependentRequired":{"a":` + alike + `}}`,
+		"names and identifiers":              `{"$id":"https://x/` + strings.Repeat("a", 100_000) + `/","$defs":{` + listed(300, `"k%[1]d":{"$id":"a%[1]d"}`) + `}}`,
+		"not schemas otherwise":              `{"anyOf":[` + strings.Join(inner, ",") + `],"x":` + strings.Repeat(`{"not":`, 99) + `{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}` + strings.Repeat(`}`, 99) + `}`,
+		"nested 128 times":                   `{"default":` + nots(1_900, `{"type":"x"}`) + `}`,
+		"too many $dynamicAnchor":            `{"default":` + nots(60, `{"properties":{`+listed(1_700, `"k%d":{"type":"string"}`)+`,"k":{"type":"x"}}}`) + `}`,
+		"too many $dynamicAnchor outside of": `{"default":[` + nots(100, `{"type":"x"}`) + `]}`,
+		"true or false":                      `{"anyOf":[` + strings.Repeat(`true,`, 40_000) + `true]}`,
+		"too long":                           `{"properties":{"` + strings.Repeat("x", 200_000) + `":{"properties":{` + listed(1_500, `"k%d":{"type":"string"}`) + `}}}}`,
 	} {
 		began := time.Now()
 		_, err := schema.Compile(json.RawMessage(text))

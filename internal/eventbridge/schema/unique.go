@@ -7,14 +7,18 @@ import (
 	"slices"
 )
 
-// fewElements are those whose pairs the library compares all. Of more it compares those that have one hash.
+// fewElements is how many elements a list may have so that the library compares all pairs. In a
+// longer list it compares only elements with the same hash.
 const fewElements = 20
 
-// comparedPerStep and hashedPerStep are how many bytes of texts are a step: each text is compared with half of the others, or hashed once.
+// comparedPerStep and hashedPerStep are how many bytes of texts cost one step: each text is
+// compared with half of the others, or hashed once.
 const comparedPerStep, hashedPerStep = 16 << 10, 4 << 10
 
-// uniqueCost is what it costs to find two equal elements. Both the hash and a comparison go through all that an element has. Lists and objects may be chosen such
-// that they have one hash: it is taken here as the library takes it, and each is charged with those before it that have the same.
+// uniqueCost returns the cost to find two equal elements. The hash and a comparison each go through
+// the whole element. Data may be chosen so that many lists and objects have the same hash:
+// uniqueCost hashes as the library does, and charges each element for those before it with the same
+// hash.
 func uniqueCost(list []any) int {
 	n, deep, numbers, digits, texts := 0, 0, 0, 0, 0
 	for _, v := range list {
@@ -31,7 +35,7 @@ func uniqueCost(list []any) int {
 	}
 	deep /= comparisons
 	if len(list) <= fewElements {
-		// One such list of all values that an event may have is below MostSteps.
+		// One such list with all values that an event may have costs less than MostSteps.
 		return len(list) + deep*n/4 + (numbers+digits)*numbers + texts*len(list)/comparedPerStep
 	}
 	total := len(list) + deep + digits + texts/hashedPerStep
@@ -62,7 +66,8 @@ func composed(v any) bool {
 	return false
 }
 
-// writeHash writes what the library hashes of a value: of numbers not the sign, and of nothing where it ends.
+// writeHash writes what the library hashes of a value: numbers without their sign, and nothing to
+// mark where a value ends.
 func writeHash(v any, h *maphash.Hash) {
 	switch v := v.(type) {
 	case map[string]any:

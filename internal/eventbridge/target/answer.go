@@ -14,14 +14,15 @@ import (
 const (
 	// responseKept is how much of an answer's body is kept for people.
 	responseKept = 1 << 10
-	// responseSeen is how much is read of it to keep that, and responseRead how much at most so that the connection can be used again.
+	// responseSeen is how much of the body is read for that. responseRead bounds what is read in
+	// all, so that the connection can be used again.
 	responseSeen = 4 << 10
 	responseRead = 64 << 10
-	// responseTime is how long the body is waited for. The status has said already what became of the event.
+	// responseTime bounds the wait for the body. The status has already decided the result.
 	responseTime = time.Second
 )
 
-// answers lends buffers for bodies of answers.
+// answers is a pool of buffers for the bodies of answers.
 type answers struct{ pool sync.Pool }
 
 func (a *answers) get() *[responseSeen]byte {
@@ -31,7 +32,8 @@ func (a *answers) get() *[responseSeen]byte {
 	return new([responseSeen]byte)
 }
 
-// readAnswer reads the beginning of the body, and closes it. A body that is too long or too slow costs the connection. giveUp ends the request.
+// readAnswer returns the beginning of the body as text, and closes the body. If the body is too
+// long or too slow, the connection is not used again. giveUp cancels the request.
 func (w *webhook) readAnswer(answer *http.Response, giveUp func(), token string) string {
 	defer func() { _ = answer.Body.Close() }()
 	if answer.ContentLength == 0 || answer.StatusCode == http.StatusSwitchingProtocols {
@@ -44,7 +46,7 @@ func (w *webhook) readAnswer(answer *http.Response, giveUp func(), token string)
 	n, err := io.ReadFull(answer.Body, buffer[:])
 	text := w.redactor.text(string(buffer[:n]), token)
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		// There was more, and the end may be the beginning of a secret.
+		// There is more, and the end of the text may be the beginning of a secret.
 		text = text[:max(len(text)-w.redactor.longest(token)+1, 0)]
 	}
 	if full := err == nil; full {
@@ -52,14 +54,14 @@ func (w *webhook) readAnswer(answer *http.Response, giveUp func(), token string)
 			n, err = answer.Body.Read(buffer[:])
 		}
 	}
-	text = w.redactor.text(printable(text), token) // what cannot be shown may have stood within a secret
+	text = w.redactor.text(printable(text), token) // again: characters that printable removes may have split a secret
 	if len(text) > responseKept {
 		text = strings.ToValidUTF8(text[:responseKept], "")
 	}
 	return text
 }
 
-// printable returns text without what cannot be shown.
+// printable returns text without characters that cannot be shown.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
@@ -69,16 +71,17 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, ""))
 }
 
-// redactor takes a subscriber's secrets out of what its receiver answers. The zero value knows none.
+// redactor removes a subscriber's secrets from what its receiver answers. The zero value has no
+// secrets.
 type redactor struct{ secrets []string }
 
 const (
 	redacted = "<redacted>"
-	// leastSecret is how long a secret is at least: shorter values would be found everywhere.
+	// leastSecret is the least length of a secret: shorter values would be found everywhere.
 	leastSecret = 8
 )
 
-// add adds a secret, and what is behind its last space: the value of "Basic xyz".
+// add adds a secret, and the part after its last space: xyz of "Basic xyz".
 func (r *redactor) add(s secret.String) {
 	text := s.Reveal()
 	for _, part := range []string{text, text[strings.LastIndexByte(text, ' ')+1:]} {
@@ -88,7 +91,7 @@ func (r *redactor) add(s secret.String) {
 	}
 }
 
-// text replaces the secrets and the token ("Bearer xyz").
+// text replaces the secrets, and the token after "Bearer ".
 func (r *redactor) text(text, token string) string {
 	for _, s := range r.secrets {
 		text = strings.ReplaceAll(text, s, redacted)
@@ -99,10 +102,10 @@ func (r *redactor) text(text, token string) string {
 	return text
 }
 
-// maxErrorText bounds what is kept of an error that may repeat what the receiver sent.
+// maxErrorText bounds the text of an error that may repeat what the receiver sent.
 const maxErrorText = 500
 
-// err returns an error without secrets, and short.
+// err returns an error that is short and holds no secrets.
 func (r *redactor) err(err error, token string) error {
 	text := r.text(err.Error(), token)
 	if len(text) > maxErrorText {
@@ -114,7 +117,7 @@ func (r *redactor) err(err error, token string) error {
 	return errors.New(text)
 }
 
-// longest is the length of the longest secret, 1 at least.
+// longest returns the length of the longest secret, at least 1.
 func (r *redactor) longest(token string) int {
 	n := max(len(token), 1)
 	for _, s := range r.secrets {

@@ -16,10 +16,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// responder is a receiver that costs next to nothing: it looks for the length of the body and answers 204.
+// responder is a receiver that costs next to nothing: it looks for the length of the body and
+// answers 204.
 func responder(b *testing.B) (url string) {
 	b.Helper()
 	return rawServer(b, func(c net.Conn) {
@@ -58,8 +59,9 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkWebhook delivers events of about 500 bytes. Its figure cpu_us/op is the CPU time of client and receiver for one delivery. "net/http" is a plain
-// client that posts the same body: what remains is Eventbridge's own.
+// BenchmarkWebhook delivers events of about 500 bytes. Its figure cpu_us/op is the CPU time of
+// client and receiver for one delivery. "net/http" is a plain client that posts the same body: what
+// remains is Eventbridge's own.
 func BenchmarkWebhook(b *testing.B) {
 	h := newHarness(b, nil)
 	text := `{"specversion":"1.0","id":"7","source":"/shop","type":"order.placed","data":{"x":"` + strings.Repeat("a", 420) + `"}}`
@@ -98,7 +100,7 @@ func BenchmarkWebhook(b *testing.B) {
 	})
 	client.CloseIdleConnections()
 	for _, mode := range []string{"structured", "binary", "structured signed"} {
-		target := h.webhook(url, func(w *registry.Webhook) {
+		target := h.webhook(url, func(w *model.Webhook) {
 			var signed string
 			if w.Mode, signed, _ = strings.Cut(mode, " "); signed != "" {
 				w.SigningSecret = symmetric
@@ -110,6 +112,6 @@ func BenchmarkWebhook(b *testing.B) {
 	for i := range batch {
 		batch[i] = d
 	}
-	target := h.webhook(url, func(w *registry.Webhook) { w.Mode = "batch" })
+	target := h.webhook(url, func(w *model.Webhook) { w.Mode = "batch" })
 	run(fmt.Sprintf("batch of %d", len(batch)), func() bool { return target.Deliver(context.Background(), batch)[0].Verdict == Delivered })
 }

@@ -9,13 +9,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// Check calls fault for what is wrong with a target besides what the registry sees by itself: what depends on this process' configuration, and what would
-// make a request other than it should be. pointer is a JSON Pointer from the target; problem is for people and follows the name of what it is about.
-// Nothing is connected to, and no name is resolved.
-func (f *Factory) Check(t *registry.Target, fault func(pointer, problem string)) {
+// Check calls fault for what is wrong with a target and the registry cannot find by itself: what
+// depends on this process' configuration, and values that would break a request. pointer is a JSON
+// Pointer from the target. problem is for people, and follows the name of the field. Check connects
+// to nothing, and resolves no name.
+func (f *Factory) Check(t *model.Target, fault func(pointer, problem string)) {
 	below := func(name string) func(string, string) {
 		return func(pointer, problem string) { fault("/"+name+pointer, problem) }
 	}
@@ -35,7 +36,7 @@ func (f *Factory) Check(t *registry.Target, fault func(pointer, problem string))
 	}
 }
 
-func (f *Factory) checkWebhook(c *registry.Webhook, fault func(pointer, problem string)) {
+func (f *Factory) checkWebhook(c *model.Webhook, fault func(pointer, problem string)) {
 	if err := f.checkURL(c.URL); err != nil {
 		fault("/url", err.Error())
 	}
@@ -59,7 +60,8 @@ func (f *Factory) checkWebhook(c *registry.Webhook, fault func(pointer, problem 
 	}
 }
 
-// checkURL returns what is wrong with a URL. It does not repeat it: it may hold a secret.
+// checkURL returns what is wrong with a URL. The error does not repeat the URL, which may hold a
+// secret.
 func (f *Factory) checkURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
@@ -94,7 +96,7 @@ func checkConnection[C any](connections map[string]C, name, system string, fault
 	fault("/"+system+"/connection", fmt.Sprintf("must be a name below connections.%s in the configuration, got %q; %s", system, name, known))
 }
 
-func (f *Factory) checkPulsar(c *registry.PulsarTarget, fault func(pointer, problem string)) {
+func (f *Factory) checkPulsar(c *model.PulsarTarget, fault func(pointer, problem string)) {
 	if c.Connection != "" {
 		checkConnection(f.connections.Pulsar, c.Connection, "pulsar", func(_, problem string) { fault("/connection", problem) })
 	}
@@ -103,14 +105,14 @@ func (f *Factory) checkPulsar(c *registry.PulsarTarget, fault func(pointer, prob
 	}
 }
 
-// ownTopic reports whether a name is, or could become, that of one of Eventbridge's topics. Another connection may lead to the same cluster, so it is
-// asked for all.
+// ownTopic reports whether a name is, or could become, that of one of Eventbridge's topics. It does
+// so for each connection, because another connection may lead to the same cluster.
 func (f *Factory) ownTopic(name string) bool {
 	own, _ := strings.CutSuffix(shortTopic(f.topics.Registry()), "registry")
 	return strings.HasPrefix(shortTopic(name), own)
 }
 
-// shortTopic is tenant/namespace/name.
+// shortTopic returns tenant/namespace/name.
 func shortTopic(name string) string {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "non-persistent://"), "persistent://")
 	if !strings.Contains(name, "/") {

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -19,21 +19,21 @@ func TestCheck(t *testing.T) {
 		o.Topics.Namespace = "public/default"
 		o.Connections.Kafka = map[string]Kafka{"main": {}, "other": {}}
 	})
-	hook := func(change func(*registry.Webhook)) registry.Target {
-		w := &registry.Webhook{URL: "https://shop.example/x?y=z"}
+	hook := func(change func(*model.Webhook)) model.Target {
+		w := &model.Webhook{URL: "https://shop.example/x?y=z"}
 		change(w)
-		return registry.Target{Webhook: w}
+		return model.Target{Webhook: w}
 	}
-	url := func(text string) registry.Target { return hook(func(w *registry.Webhook) { w.URL = text }) }
-	header := func(name string, value secret.String) registry.Target {
-		return hook(func(w *registry.Webhook) { w.Headers = map[string]secret.String{name: value} })
+	url := func(text string) model.Target { return hook(func(w *model.Webhook) { w.URL = text }) }
+	header := func(name string, value secret.String) model.Target {
+		return hook(func(w *model.Webhook) { w.Headers = map[string]secret.String{name: value} })
 	}
-	pulsar := func(topic string) registry.Target {
-		return registry.Target{Pulsar: &registry.PulsarTarget{Topic: topic}}
+	pulsar := func(topic string) model.Target {
+		return model.Target{Pulsar: &model.PulsarTarget{Topic: topic}}
 	}
 	for _, test := range []struct {
 		name             string
-		target           registry.Target
+		target           model.Target
 		pointer, problem string // none is wrong where both are empty
 	}{
 		{"a webhook", url("https://shop.example/x?y=z"), "", ""},
@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 		{"a metadata address", url("http://169.254.169.254/latest"), "/webhook/url", "metadata"},
 		{"IPv6", url("http://[::ffff:127.0.0.1]/"), "/webhook/url", "loopback"},
 		{"a zone", url("http://[fe80::1%25eth0]/"), "/webhook/url", "link-local"},
-		{"a mode", hook(func(w *registry.Webhook) { w.Mode = "soap" }), "/webhook/mode", "must be binary"},
+		{"a mode", hook(func(w *model.Webhook) { w.Mode = "soap" }), "/webhook/mode", "must be binary"},
 		{"a header", header("X-Key", "a b"), "", ""},
 		{"authorization", header("Authorization", "Basic abc"), "", ""},
 		{"hop by hop", header("transfer-encoding", "chunked"), "/webhook/headers/transfer-encoding", "about one connection"},
@@ -64,24 +64,24 @@ func TestCheck(t *testing.T) {
 		{"no name", header("a b", "x"), "/webhook/headers/a b", "is not the name"},
 		{"a name with a slash", header("a/b", "x"), "/webhook/headers/a~1b", "is not the name"},
 		{"two lines", header("X-A", "hidden\r\nX-B: 1"), "/webhook/headers/X-A", "no control characters"},
-		{"twice", hook(func(w *registry.Webhook) { w.Headers = map[string]secret.String{"X-A": "1", "x-a": "2"} }), "/webhook/headers/x-a", "twice"},
-		{"a bearer of two lines", hook(func(w *registry.Webhook) { w.Bearer = "hidden\r\nx" }), "/webhook/bearer", "must be a token"},
-		{"a key", hook(func(w *registry.Webhook) { w.SigningSecret = "hidden" }), "/webhook/signing_secret", "whsec_"},
-		{"an authority", hook(func(w *registry.Webhook) { w.TLS = &registry.ClientTLS{CA: "hidden"} }), "/webhook/tls", "in PEM as ca"},
-		{"half a certificate", hook(func(w *registry.Webhook) { w.TLS = &registry.ClientTLS{Certificate: "hidden"} }), "/webhook/tls", "both certificate and key"},
-		{"no pair", hook(func(w *registry.Webhook) { w.TLS = &registry.ClientTLS{Certificate: "hidden", Key: "hidden"} }), "/webhook/tls", "its private key"},
-		{"a token URL", hook(func(w *registry.Webhook) { w.OAuth2 = &registry.OAuth2{TokenURL: "http://127.0.0.1/"} }), "/webhook/oauth2/token_url", "loopback"},
+		{"twice", hook(func(w *model.Webhook) { w.Headers = map[string]secret.String{"X-A": "1", "x-a": "2"} }), "/webhook/headers/x-a", "twice"},
+		{"a bearer of two lines", hook(func(w *model.Webhook) { w.Bearer = "hidden\r\nx" }), "/webhook/bearer", "must be a token"},
+		{"a key", hook(func(w *model.Webhook) { w.SigningSecret = "hidden" }), "/webhook/signing_secret", "whsec_"},
+		{"an authority", hook(func(w *model.Webhook) { w.TLS = &model.ClientTLS{CA: "hidden"} }), "/webhook/tls", "in PEM as ca"},
+		{"half a certificate", hook(func(w *model.Webhook) { w.TLS = &model.ClientTLS{Certificate: "hidden"} }), "/webhook/tls", "both certificate and key"},
+		{"no pair", hook(func(w *model.Webhook) { w.TLS = &model.ClientTLS{Certificate: "hidden", Key: "hidden"} }), "/webhook/tls", "its private key"},
+		{"a token URL", hook(func(w *model.Webhook) { w.OAuth2 = &model.OAuth2{TokenURL: "http://127.0.0.1/"} }), "/webhook/oauth2/token_url", "loopback"},
 		{"a topic", pulsar("persistent://public/default/orders"), "", ""},
 		{"a topic of ours", pulsar("persistent://public/default/eventbridge-registry"), "/pulsar/topic", "Eventbridge's own"},
 		{"a topic of ours by its short name", pulsar("eventbridge-b-events-partition-0"), "/pulsar/topic", "Eventbridge's own"},
 		{"a topic of ours without the scheme", pulsar("public/default/eventbridge-b-events"), "/pulsar/topic", "Eventbridge's own"},
 		{"a topic of that name elsewhere", pulsar("public/other/eventbridge-b-events"), "", ""},
-		{"a cluster", registry.Target{Pulsar: &registry.PulsarTarget{Topic: "a", Connection: "x"}}, "/pulsar/connection", `got "x"; there is none`},
-		{"a connection", registry.Target{Kafka: &registry.KafkaTarget{Topic: "a", Connection: "x"}}, "/kafka/connection", "known are main, other"},
-		{"a connection of RabbitMQ", registry.Target{RabbitMQ: &registry.RabbitMQTarget{Connection: "main"}}, "/rabbitmq/connection", "there is none"},
-		{"a connection of Redis", registry.Target{Redis: &registry.RedisTarget{Connection: "main"}}, "/redis/connection", "there is none"},
-		{"the log", registry.Target{Log: &registry.LogTarget{}}, "", ""},
-		{"nothing", registry.Target{}, "", "must have one of"},
+		{"a cluster", model.Target{Pulsar: &model.PulsarTarget{Topic: "a", Connection: "x"}}, "/pulsar/connection", `got "x"; there is none`},
+		{"a connection", model.Target{Kafka: &model.KafkaTarget{Topic: "a", Connection: "x"}}, "/kafka/connection", "known are main, other"},
+		{"a connection of RabbitMQ", model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main"}}, "/rabbitmq/connection", "there is none"},
+		{"a connection of Redis", model.Target{Redis: &model.RedisTarget{Connection: "main"}}, "/redis/connection", "there is none"},
+		{"the log", model.Target{Log: &model.LogTarget{}}, "", ""},
+		{"nothing", model.Target{}, "", "must have one of"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var pointers, problems []string
@@ -96,7 +96,7 @@ func TestCheck(t *testing.T) {
 			assert.Equal(t, test.pointer, pointers[0])
 			assert.Contains(t, problems[0], test.problem)
 			assert.NotContains(t, problems[0], "hidden")
-			_, err := h.New(&registry.Subscriber{Target: test.target})
+			_, err := h.New(&model.Subscriber{Target: test.target})
 			require.ErrorContains(t, err, test.problem)
 		})
 	}
@@ -109,14 +109,14 @@ func TestTooManyHeaders(t *testing.T) {
 		headers["X-"+string(rune('a'+c%26))+string(rune('a'+c/26))] = "1"
 	}
 	var pointers []string
-	h.Check(&registry.Target{Webhook: &registry.Webhook{URL: "http://127.0.0.1/", Headers: headers}}, func(pointer, _ string) { pointers = append(pointers, pointer) })
+	h.Check(&model.Target{Webhook: &model.Webhook{URL: "http://127.0.0.1/", Headers: headers}}, func(pointer, _ string) { pointers = append(pointers, pointer) })
 	assert.Equal(t, []string{"/webhook/headers"}, pointers)
 }
 
 func TestLog(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	h := newHarness(t, func(o *Options) { o.Log = zap.New(core) })
-	target := h.target(&registry.Subscriber{Bus: "orders", Name: "audit", Target: registry.Target{Log: &registry.LogTarget{}}})
+	target := h.target(&model.Subscriber{Bus: "orders", Name: "audit", Target: model.Target{Log: &model.LogTarget{}}})
 	d := h.event("7")
 	other := h.event("8")
 	other.Body, other.ContentType = make([]byte, 2*maxLogged), "text/plain"
@@ -132,7 +132,8 @@ func TestLog(t *testing.T) {
 	assert.Len(t, lines[1].ContextMap()["event"], maxLogged)
 }
 
-// TestTargetsShareAndGiveBack: sinks and clients of one destination are shared, and there while somebody uses them.
+// TestTargetsShareAndGiveBack: sinks and clients of one destination are shared, and there while
+// somebody uses them.
 func TestTargetsShareAndGiveBack(t *testing.T) {
 	h := newHarness(t, func(o *Options) {
 		var k Kafka
@@ -143,15 +144,15 @@ func TestTargetsShareAndGiveBack(t *testing.T) {
 		r.SetDefaults()
 		o.Connections.Redis = map[string]Redis{"main": r}
 	})
-	open := func(to registry.Target) Target {
-		target, err := h.New(&registry.Subscriber{Target: to})
+	open := func(to model.Target) Target {
+		target, err := h.New(&model.Subscriber{Target: to})
 		require.NoError(t, err)
 		return target
 	}
-	topic := func(name string) registry.Target {
-		return registry.Target{Kafka: &registry.KafkaTarget{Connection: "main", Topic: name}}
+	topic := func(name string) model.Target {
+		return model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: name}}
 	}
-	stream := registry.Target{Redis: &registry.RedisTarget{Connection: "main", Stream: "s"}}
+	stream := model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}
 	all := []Target{open(topic("a")), open(topic("a")), open(topic("b")), open(stream), open(stream)}
 	assert.Len(t, h.sinks, 2)
 	assert.Len(t, h.clients, 1)
@@ -165,7 +166,7 @@ func TestTargetsShareAndGiveBack(t *testing.T) {
 	assert.Len(t, h.clients, 1)
 	left := open(topic("c")) // ended by the factory
 	require.NoError(t, h.Close(context.Background()))
-	_, err := h.New(&registry.Subscriber{Target: topic("a")})
+	_, err := h.New(&model.Subscriber{Target: topic("a")})
 	require.ErrorIs(t, err, errClosed)
 	require.NoError(t, left.Close(context.Background()))
 	require.NoError(t, all[4].Close(context.Background()))

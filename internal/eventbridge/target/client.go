@@ -10,29 +10,30 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 const (
 	connectTimeout = 10 * time.Second
 	tlsTimeout     = 10 * time.Second
 	keepAlive      = 30 * time.Second
-	// maxResponseHeader bounds the head of an answer.
+	// maxResponseHeader bounds the headers of an answer.
 	maxResponseHeader = 64 << 10
 )
 
-// newTransport makes a pool of connections whose dialer asks the guard. It speaks HTTP/1.1: each attempt has a connection
-// of its own, so one that does not get on holds up no other. idle bounds the connections that wait for use.
+// newTransport makes a pool of connections whose dialer asks the guard. It uses HTTP/1.1: each
+// attempt has its own connection, so an attempt that is stuck does not delay others. idle bounds
+// the idle connections.
 func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, idle int, idleFor time.Duration) *http.Transport {
 	to := &net.Dialer{Timeout: connectTimeout, KeepAlive: keepAlive, Resolver: resolver, ControlContext: guard.Control}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
-		Proxy:                  nil, // the environment's would connect elsewhere than the guard sees
+		Proxy:                  nil, // a proxy of the environment would connect to addresses that the guard does not see
 		DialContext:            dropUnsent(to.DialContext),
 		TLSClientConfig:        settings,
 		TLSHandshakeTimeout:    tlsTimeout,
-		DisableCompression:     true, // answers are not unpacked: a few bytes cannot become many
+		DisableCompression:     true, // answers are not decompressed: a few bytes cannot become many
 		MaxIdleConns:           idle,
 		MaxIdleConnsPerHost:    idle,
 		IdleConnTimeout:        idleFor,
@@ -41,11 +42,12 @@ func newTransport(guard *Guard, resolver *net.Resolver, settings *tls.Config, id
 	}
 }
 
-// dialer connects.
+// dialer makes connections.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dropUnsent has connections drop, when they are closed, what was not sent yet. The system would go on sending it for minutes once the
-// network is back: an attempt that was given up could come behind newer events.
+// dropUnsent makes connections drop unsent data when they are closed. Otherwise the system would go
+// on sending it for minutes once the network is back: an attempt that was given up could arrive
+// after newer events.
 func dropUnsent(dial dialer) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -61,7 +63,7 @@ func dropUnsent(dial dialer) dialer {
 }
 
 // clientTLS makes the TLS settings of a subscriber. Certificates are always verified.
-func clientTLS(c *registry.ClientTLS) (*tls.Config, error) {
+func clientTLS(c *model.ClientTLS) (*tls.Config, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
 	if c == nil {
 		return settings, nil
@@ -85,7 +87,7 @@ func clientTLS(c *registry.ClientTLS) (*tls.Config, error) {
 	return settings, nil
 }
 
-// connectionError says why there was no answer: reason is for machines, the error for people.
+// connectionError returns why there was no answer: reason is for machines, the error for people.
 func connectionError(ctx context.Context, err error, timeout time.Duration) (reason string, _ error) {
 	var refused *RefusedAddress
 	switch {
@@ -94,16 +96,16 @@ func connectionError(ctx context.Context, err error, timeout time.Duration) (rea
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return ReasonTimeout, fmt.Errorf("no answer within %s", timeout)
 	case ctx.Err() != nil:
-		return ReasonStopped, errors.New("the attempt was given up: Eventbridge stops or the subscriber has changed")
+		return ReasonStopped, errors.New("the attempt was canceled: Eventbridge stops or the subscriber has changed")
 	}
 	var certificate *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
-	var operation *net.OpError // an alert of the other side's
+	var operation *net.OpError // an alert from the other side
 	if errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &operation) && operation.Op == "remote error" {
 		return ReasonTLS, fmt.Errorf("TLS: %w", err)
 	}
 	var timed net.Error
-	if errors.As(err, &timed) && timed.Timeout() { // of connecting or TLS, or the attempt's, just before its context knows
+	if errors.As(err, &timed) && timed.Timeout() { // of connecting, of TLS, or of the attempt just before its context ends
 		return ReasonTimeout, fmt.Errorf("no answer: %w", err)
 	}
 	return ReasonConnection, fmt.Errorf("no answer: %w", err)

@@ -12,16 +12,19 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Config is the section targets: where webhooks may be, and what their connections may cost.
+// Config is the section targets: which addresses webhooks may have, and how many connections they
+// may use.
 type Config struct {
-	// Allow lists networks (CIDR) that webhooks and token URLs may be in though they are not public: private, loopback, link-local and other special
-	// addresses are refused otherwise. Default: none.
+	// Allow lists networks (CIDR) that webhooks and token URLs may be in although they are not
+	// public. Private, loopback, link-local and other special addresses outside of these networks
+	// are refused. Default: none.
 	Allow []netip.Prefix `yaml:"allow"`
 	// Ports lists the ports that webhooks and token URLs may have. Default: any.
 	Ports []uint16 `yaml:"ports"`
-	// IdleConnections bounds the connections to webhooks that are kept open for the next delivery, of all subscribers together. Default 512.
+	// IdleConnections bounds the connections to webhooks that stay open for later deliveries, over
+	// all subscribers. Default 512.
 	IdleConnections int `yaml:"idle_connections"`
-	// IdleTimeout is how long such a connection is kept. Default 30s.
+	// IdleTimeout is how long an idle connection stays open. Default 30s.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 }
 
@@ -30,37 +33,36 @@ func DefaultConfig() Config { return Config{IdleConnections: 512, IdleTimeout: 3
 
 // Validate returns every fault of the section.
 func (c Config) Validate() error {
-	var errs []error
-	if c.IdleConnections < 1 || c.IdleConnections > 65535 {
-		errs = append(errs, config.Fault("idle_connections", "must be from 1 to 65535, got %d", c.IdleConnections))
-	}
-	if c.IdleTimeout < time.Second {
-		errs = append(errs, config.Fault("idle_timeout", "must be at least 1s, got %s", c.IdleTimeout))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		config.CheckRange("idle_connections", c.IdleConnections, 1, 65535),
+		config.CheckAtLeast("idle_timeout", c.IdleTimeout, time.Second))
 }
 
-// Connections is the section connections: the systems that targets may name, by the names that they are given here.
+// Connections is the section connections: the systems that targets may use. A target names a
+// connection by its key here.
 type Connections struct {
+	// Kafka, RabbitMQ and Redis hold connections by the names that targets use. Default: none.
 	Kafka    map[string]Kafka    `yaml:"kafka"`
 	RabbitMQ map[string]RabbitMQ `yaml:"rabbitmq"`
 	Redis    map[string]Redis    `yaml:"redis"`
-	// Pulsar is for clusters besides the one that Eventbridge itself uses.
+	// Pulsar holds connections to clusters other than Eventbridge's own. Default: none.
 	Pulsar map[string]Pulsar `yaml:"pulsar"`
 }
 
-// clientName is Eventbridge's in the logs and views of other systems.
+// clientName is Eventbridge's name in the logs and views of other systems.
 const clientName = "eventbridge"
 
-// Kafka is one cluster. Each topic that a subscriber names has a producer of its own: one that fails holds up no other.
+// Kafka is one cluster. Each topic that a subscriber names has its own producer: a topic that fails
+// holds up no other.
 type Kafka struct {
 	kafka.Connection `yaml:",inline"`
 	// Compression is none, gzip, snappy, lz4 or zstd. Default lz4.
 	Compression string `yaml:"compression"`
-	// MaxMessageBytes bounds an event with its headers. A larger one is refused. Keep it at or below the topics' max.message.bytes. Default 1000000.
+	// MaxMessageBytes bounds an event with its headers; a larger one is refused. Keep it at or
+	// below max.message.bytes of the topics. Default 1000000.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// MissingTopic says what to do about a topic that does not exist. wait: try again until it does. create: create it, as the brokers' defaults
-	// say. Default wait.
+	// MissingTopic says what to do about a topic that does not exist. wait: try again until it
+	// exists. create: create it with the brokers' defaults. Default wait.
 	MissingTopic string `yaml:"missing_topic"`
 }
 
@@ -77,23 +79,24 @@ func (c Kafka) Validate() error { return c.sink().Validate() }
 func (c Kafka) sink() kafka.SinkConfig {
 	s := kafka.DefaultSinkConfig()
 	s.Connection, s.Compression, s.MaxMessageBytes, s.MissingTopic = c.Connection, c.Compression, c.MaxMessageBytes, c.MissingTopic
-	s.Linger = 0 // a delivery waits for its acknowledgement: what comes together while one is under way makes the next batch
+	s.Linger = 0 // a delivery waits for its acknowledgement: events that come meanwhile make the next batch
 	s.Retries = 2
 	return s
 }
 
-// RabbitMQ is one virtual host. Each exchange that a subscriber names has a connection of its own: one that fails, or is under an alarm, holds up no
-// other.
+// RabbitMQ is one virtual host. Each exchange that a subscriber names has its own connection: an
+// exchange that fails, or whose connection an alarm blocks, holds up no other.
 type RabbitMQ struct {
 	rabbitmq.Connection `yaml:",inline"`
-	// MaxMessageSize is the broker's max_message_size: larger events are refused without asking it. Default 16MiB, as in RabbitMQ 4.
-	MaxMessageSize config.Bytes `yaml:"max_message_size"`
+	// MaxMessageBytes is the broker's max_message_size; larger events are refused without being
+	// sent. Default 16MiB, as in RabbitMQ 4.
+	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 }
 
 // SetDefaults is called before the section is decoded.
 func (c *RabbitMQ) SetDefaults() {
 	d := rabbitmq.DefaultSinkConfig()
-	*c = RabbitMQ{Connection: d.Connection, MaxMessageSize: d.MaxMessageSize}
+	*c = RabbitMQ{Connection: d.Connection, MaxMessageBytes: d.MaxMessageBytes}
 	c.Name = clientName
 }
 
@@ -104,7 +107,7 @@ func (c RabbitMQ) Validate() error {
 
 func (c RabbitMQ) sink(exchange string) rabbitmq.SinkConfig {
 	s := rabbitmq.DefaultSinkConfig()
-	s.Connection, s.MaxMessageSize, s.Exchange = c.Connection, c.MaxMessageSize, exchange
+	s.Connection, s.MaxMessageBytes, s.Exchange = c.Connection, c.MaxMessageBytes, exchange
 	s.Channels, s.Window, s.WindowBytes = 1, pendingEvents, pendingBytes
 	return s
 }
@@ -112,7 +115,8 @@ func (c RabbitMQ) sink(exchange string) rabbitmq.SinkConfig {
 // Pulsar is one cluster.
 type Pulsar struct {
 	messaging.Config `yaml:",inline"`
-	// MaxMessageBytes is the brokers' maxMessageSize: larger events are refused. Default 5MiB, as Pulsar's.
+	// MaxMessageBytes is the brokers' maxMessageSize; larger events are refused. Default 5MiB, as
+	// in Pulsar.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 }
 

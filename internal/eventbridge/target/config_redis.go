@@ -14,19 +14,22 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// Redis is one server, one that sentinels know, or a cluster.
+// Redis is one server, a server that sentinels know, or a cluster.
 type Redis struct {
-	// Addresses are host:port: of the server; of sentinels with master; or of some nodes with cluster. Default 127.0.0.1:6379.
+	// Addresses are host:port of the server; with master, of sentinels; with cluster, of some
+	// nodes. Default 127.0.0.1:6379.
 	Addresses []string `yaml:"addresses"`
-	// Master is the name by which sentinels know the server. Default: none, addresses are not sentinels.
+	// Master is the name by which sentinels know the server. Default: none, addresses are not those
+	// of sentinels.
 	Master string `yaml:"master"`
 	// Cluster says that addresses are nodes of a Redis Cluster. Default false.
 	Cluster bool `yaml:"cluster"`
-	// Username and Password, or the file that holds the password; it is read at each connection. Default: none.
+	// Username and Password log in to the server. PasswordFile names a file that holds the password
+	// instead; it is read for each connection. Default: none.
 	Username     string        `yaml:"username"`
 	Password     secret.String `yaml:"password"`
 	PasswordFile string        `yaml:"password_file"`
-	// DB is the number of the database; 0 with cluster. Default 0.
+	// DB is the number of the database. It must be 0 with cluster. Default 0.
 	DB int `yaml:"db"`
 	// TLS encrypts connections. Default: off.
 	TLS RedisTLS `yaml:"tls"`
@@ -36,7 +39,7 @@ type Redis struct {
 	MaxConnections int `yaml:"max_connections"`
 }
 
-// RedisTLS configures the transport, version 1.2 or newer. All files are PEM and read at the start.
+// RedisTLS configures TLS 1.2 or newer. All files are PEM, and are read at the start.
 type RedisTLS struct {
 	// Enabled switches TLS on. Default false.
 	Enabled bool `yaml:"enabled"`
@@ -47,7 +50,7 @@ type RedisTLS struct {
 	KeyFile  string `yaml:"key_file"`
 	// ServerName must be in the server's certificate. Default: the host connected to.
 	ServerName string `yaml:"server_name"`
-	// Insecure switches verification off: anybody may then pretend to be the server. Default false.
+	// Insecure switches verification off: anyone can then pretend to be the server. Default false.
 	Insecure bool `yaml:"insecure"`
 }
 
@@ -80,12 +83,11 @@ func (c Redis) Validate() error {
 	if c.Password != "" && c.PasswordFile != "" {
 		fault("password_file", "give password or password_file, not both")
 	}
+	errs = append(errs, config.CheckFile("password_file", c.PasswordFile))
 	if c.ConnectTimeout <= 0 {
 		fault("connect_timeout", "must be > 0, got %s", c.ConnectTimeout)
 	}
-	if c.MaxConnections < 1 || c.MaxConnections > 10_000 {
-		fault("max_connections", "must be from 1 to 10000, got %d", c.MaxConnections)
-	}
+	errs = append(errs, config.CheckRange("max_connections", c.MaxConnections, 1, 10_000))
 	if !c.TLS.Enabled && c.TLS != (RedisTLS{}) {
 		fault("tls.enabled", "must be true for the other keys of tls to have an effect")
 	} else if _, err := c.TLS.client(); err != nil {
@@ -94,7 +96,7 @@ func (c Redis) Validate() error {
 	return errors.Join(errs...)
 }
 
-// client returns nil where TLS is off. An error begins with the key.
+// client returns nil if TLS is off. An error begins with the key that it is about.
 func (t RedisTLS) client() (*tls.Config, error) {
 	if !t.Enabled {
 		return nil, nil //nolint:nilnil // off
@@ -129,10 +131,10 @@ func (t RedisTLS) client() (*tls.Config, error) {
 	return settings, nil
 }
 
-// longestTimeout is the greatest that registry.Delivery.Timeout may be.
+// longestTimeout is the greatest value of model.Delivery.Timeout.
 const longestTimeout = 5 * time.Minute
 
-// open makes a client. It connects when it is used.
+// open makes a client. The client connects when it is used.
 func (c Redis) open() (redis.UniversalClient, error) {
 	settings, err := c.TLS.client()
 	if err != nil {
@@ -143,12 +145,13 @@ func (c Redis) open() (redis.UniversalClient, error) {
 		CredentialsProvider: func() (username, password string) {
 			p, err := secret.Resolve(c.Password, c.PasswordFile)
 			if err != nil {
-				p = "" // the server then says that it needs one
+				p = "" // the server then answers that it needs one
 			}
 			return c.Username, p.Reveal()
 		},
 		Dialer: dropUnsent(redis.NewDialer(&redis.Options{DialTimeout: c.ConnectTimeout, TLSConfig: settings})),
-		// The time of an answer is the attempt's, by its context; the client's own would end long ones before their time.
+		// The context of an attempt bounds the wait for an answer. A shorter timeout of the client
+		// would end long attempts too early.
 		DialTimeout: c.ConnectTimeout, ContextTimeoutEnabled: true, ReadTimeout: longestTimeout, WriteTimeout: longestTimeout, MaxRetries: -1,
 		PoolSize: c.MaxConnections, PoolFIFO: true, ConnMaxIdleTime: 5 * time.Minute,
 	}), nil

@@ -70,6 +70,7 @@ connections:
     b: {addresses: ["a:1", "b:2"]}
     c: {tls: {ca_file: /none}}
     d: {tls: {enabled: true, ca_file: /none}}
+    f: {password_file: /none}
     e: {cluster: true, master: m, password: x, password_file: y}
   pulsar:
     other: {url: http://other}
@@ -78,14 +79,15 @@ connections:
 		"targets.allow[0]", "targets.ports[0]", "targets.idle_connections", "targets.idle_timeout", "connections.kafka.main.brokers",
 		"connections.kafka.main.compression", "connections.kafka.main.topic", "connections.rabbitmq.main.url", "connections.redis.a.addresses[0]", "connections.redis.a.db",
 		"connections.redis.b.addresses", "connections.redis.c.tls.enabled", "connections.redis.d.tls.ca_file", "connections.redis.e.master",
-		"connections.redis.e.password_file", "connections.pulsar.other.url",
+		"connections.redis.e.password_file", "connections.redis.f.password_file: must name a readable file", "connections.pulsar.other.url",
 	} {
 		assert.ErrorContains(t, err, path+":")
 	}
 	assert.NotContains(t, err.Error(), "a:b@")
 }
 
-// TestRedisWaitsAsLongAsTheSubscriberSays: the client's own time for an answer would end an attempt before its time, which the error then names.
+// TestRedisWaitsAsLongAsTheSubscriberSays: the client's own time for an answer would end an attempt
+// before its time, which the error then names.
 func TestRedisWaitsAsLongAsTheSubscriberSays(t *testing.T) {
 	for _, c := range []Redis{{Addresses: []string{"127.0.0.1:1"}}, {Addresses: []string{"127.0.0.1:1"}, Cluster: true}} {
 		client, err := c.open()

@@ -10,26 +10,23 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Try returns what finds out whether each connection can be made; path is the section's. Topics, queues and streams are named by subscribers.
+// Try returns trials that find out whether each connection can be made. path is the path of the
+// section. Topics, exchanges and streams are not tried: subscribers name them.
 func (c Connections) Try(path string) (trials []trial.Trial, end func()) {
-	var ends []func()
-	add := func(t trial.Trial, end func()) {
-		trials = append(trials, t)
-		ends = append(ends, end)
-	}
+	var all trial.List
 	for _, name := range slices.Sorted(maps.Keys(c.Kafka)) {
-		add(c.Kafka[name].Connection.Try(path+".kafka."+name, nil))
+		all.Add(c.Kafka[name].Connection.Try(path+".kafka."+name, nil))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.RabbitMQ)) {
-		add(c.RabbitMQ[name].Connection.Try(path + ".rabbitmq." + name))
+		all.Add(c.RabbitMQ[name].Connection.Try(path + ".rabbitmq." + name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Redis)) {
-		add(c.Redis[name].try(path + ".redis." + name))
+		all.Add(c.Redis[name].try(path + ".redis." + name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Pulsar)) {
-		add(trial.Pulsar(path+".pulsar."+name, c.Pulsar[name].Config, func(*messaging.Client) []trial.Trial { return nil }))
+		all.Add(trial.Pulsar(path+".pulsar."+name, c.Pulsar[name].Config, func(*messaging.Client) []trial.Trial { return nil }))
 	}
-	return trials, trial.Ends(ends...)
+	return all.Trials, all.End
 }
 
 func (c Redis) try(path string) (t trial.Trial, end func()) {
@@ -37,8 +34,7 @@ func (c Redis) try(path string) (t trial.Trial, end func()) {
 	c.ConnectTimeout = min(c.ConnectTimeout, trial.Timeout)
 	client, err := c.open()
 	if err != nil {
-		t.Try = func(context.Context) error { return err }
-		return t, func() {}
+		return trial.Of(t.Name, err), func() {}
 	}
 	t.Try = func(ctx context.Context) error { return client.Ping(ctx).Err() }
 	return t, func() { _ = client.Close() } // the process ends

@@ -17,12 +17,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/pulsar"
 	"github.com/aviaryhq/aviary/internal/connector/rabbitmq"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
-	"github.com/aviaryhq/aviary/internal/trouble"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/internal/health"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
@@ -31,25 +33,26 @@ type Options struct {
 	// Config and Connections are the sections of the configuration.
 	Config      Config
 	Connections Connections
-	// Pulsar is the cluster that Eventbridge itself uses. Targets have a client of their own for it.
+	// Pulsar is the cluster that Eventbridge itself uses. Targets have their own client of it.
 	Pulsar messaging.Config
-	// Topics are Eventbridge's own, which are no targets.
-	Topics registry.Topics
+	// Topics are Eventbridge's own topics, which cannot be targets.
+	Topics model.Topics
 	// Log takes log lines, and what log targets write. Default: nothing is logged.
 	Log *zap.Logger
-	// Registerer takes the metrics of clients of Pulsar. Default: they are not shown.
+	// Registerer takes the metrics of Pulsar clients. Default: they are not exported.
 	Registerer prometheus.Registerer
 	// Resolver resolves the names of webhooks. Default: the system's.
 	Resolver *net.Resolver
 }
 
-// Factory makes targets, and holds what they share: the pool of connections to webhooks, and clients of other systems, each of which is there while a
-// target uses it. It is safe for concurrent use.
+// Factory makes targets, and holds what they share: the pool of connections to webhooks, and
+// clients of other systems. A client exists as long as a target uses it. Factory is safe for
+// concurrent use.
 type Factory struct {
 	cfg         Config
 	connections Connections
 	own         Pulsar
-	topics      registry.Topics
+	topics      model.Topics
 	log         *zap.Logger
 	registerer  prometheus.Registerer
 	resolver    *net.Resolver
@@ -63,10 +66,12 @@ type Factory struct {
 	closed  bool
 }
 
-// sinkKey names a sink: its system, the connection, and what it is for, which is empty where one sink serves all.
+// sinkKey identifies a sink: its system, its connection and its destination. The destination is
+// empty if one sink serves all.
 type sinkKey struct{ system, connection, destination string }
 
-// NewFactory makes a factory. Nothing is connected to before a target delivers. The configuration is valid.
+// NewFactory makes a factory. It connects to nothing: targets connect when they deliver. The
+// configuration must be valid.
 func NewFactory(o Options) (*Factory, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -90,11 +95,12 @@ func (f *Factory) newTransport(settings *tls.Config, idle int) *http.Transport {
 	return newTransport(f.guard, f.resolver, settings, idle, f.cfg.IdleTimeout)
 }
 
-// defaultTimeout is that of registry.Delivery.Timeout.
+// defaultTimeout is the default of model.Delivery.Timeout.
 const defaultTimeout = 10 * time.Second
 
-// New makes the target of a subscriber. An error says what is wrong with its target, as Check does.
-func (f *Factory) New(s *registry.Subscriber) (Target, error) {
+// New makes the target of a subscriber. If the target is not valid, the error says why, as Check
+// does.
+func (f *Factory) New(s *model.Subscriber) (Target, error) {
 	var faults []error
 	f.Check(&s.Target, func(pointer, problem string) { faults = append(faults, fmt.Errorf("target%s %s", pointer, problem)) })
 	if err := errors.Join(faults...); err != nil {
@@ -120,8 +126,8 @@ func (f *Factory) New(s *registry.Subscriber) (Target, error) {
 	}
 }
 
-// Close ends what is left of targets that were not closed, waiting until ctx ends for what is on its way, and closes idle connections. Targets deliver
-// nothing afterwards.
+// Close closes the sinks and clients of targets that were not closed, and idle connections. Until
+// ctx ends it waits for events in flight. Targets deliver nothing afterwards.
 func (f *Factory) Close(ctx context.Context) error {
 	f.mu.Lock()
 	f.closed = true
@@ -150,21 +156,21 @@ type runner interface {
 	Run(ctx context.Context) error
 }
 
-// sharedSink is a sink and those who use it.
+// sharedSink is a sink, and the number of targets that use it.
 type sharedSink struct {
 	factory *Factory
 	key     sinkKey
-	present atomic.Pointer[lane.Sink] // another one after Run has failed
+	present atomic.Pointer[lane.Sink] // replaced after Run has failed
 	users   int                       // guarded by the factory's lock
-	health  *trouble.State
+	health  *health.State
 
-	end      context.CancelFunc // ends Run
-	hurry    context.CancelFunc // has it wait no longer for what is on its way
-	finished chan struct{}
+	end         context.CancelFunc // ends Run
+	cancelDrain context.CancelFunc // makes Run stop waiting for events in flight
+	finished    chan struct{}
 }
 
-// use returns the sink of key, which begin makes when there is none.
-func (f *Factory) use(key sinkKey, begin func(patience context.Context, report func(error)) (runner, error)) (*sharedSink, error) {
+// use returns the sink of key. If there is none, begin makes it.
+func (f *Factory) use(key sinkKey, begin func(drain context.Context, report func(error)) (runner, error)) (*sharedSink, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -174,14 +180,14 @@ func (f *Factory) use(key sinkKey, begin func(patience context.Context, report f
 		s.users++
 		return s, nil
 	}
-	patience, hurry := context.WithCancel(context.Background())
+	drain, cancelDrain := context.WithCancel(context.Background())
 	s := &sharedSink{
-		factory: f, key: key, users: 1, hurry: hurry, finished: make(chan struct{}),
-		health: trouble.New(f.log.With(zap.String("system", key.system), zap.String("connection", key.connection), zap.String("destination", key.destination))),
+		factory: f, key: key, users: 1, cancelDrain: cancelDrain, finished: make(chan struct{}),
+		health: health.New(f.log.With(zap.String("system", key.system), zap.String("connection", key.connection), zap.String("destination", key.destination))),
 	}
-	sink, err := begin(patience, s.health.Note)
+	sink, err := begin(drain, s.health.Set)
 	if err != nil {
-		hurry()
+		cancelDrain()
 		return nil, err
 	}
 	s.set(sink)
@@ -190,7 +196,7 @@ func (f *Factory) use(key sinkKey, begin func(patience context.Context, report f
 	f.sinks[key] = s
 	go func() {
 		defer close(s.finished)
-		s.run(running, sink, func() (runner, error) { return begin(patience, s.health.Note) })
+		s.run(running, sink, func() (runner, error) { return begin(drain, s.health.Set) })
 	}()
 	return s, nil
 }
@@ -202,23 +208,21 @@ const (
 	maxRestartPause = 30 * time.Second
 )
 
-// run runs a sink until ctx ends, and after one that has failed (a file that cannot be read, and then can) another one.
+// run runs a sink until ctx ends. If a sink fails, for example because it cannot read a file, run
+// begins another one after a pause.
 func (s *sharedSink) run(ctx context.Context, sink runner, begin func() (runner, error)) {
-	for pause := restartPause; ; pause = min(2*pause, maxRestartPause) {
+	pause := backoff.Backoff{Min: restartPause, Max: maxRestartPause}
+	for {
 		err := sink.Run(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		s.health.Note(err)
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		s.health.Set(err)
+		if !pause.Wait(ctx) {
 			return
 		}
 		if next, err := begin(); err != nil {
-			s.health.Note(err)
+			s.health.Set(err)
 		} else {
 			sink = next
 			s.set(sink)
@@ -226,7 +230,7 @@ func (s *sharedSink) run(ctx context.Context, sink runner, begin func() (runner,
 	}
 }
 
-// release ends the sink when its last user has gone.
+// release closes the sink when its last user releases it.
 func (s *sharedSink) release(ctx context.Context) {
 	f := s.factory
 	f.mu.Lock()
@@ -241,28 +245,28 @@ func (s *sharedSink) release(ctx context.Context) {
 	}
 }
 
-// stop ends the sink and waits for it. What is on its way is waited for until ctx ends.
+// stop ends the sink and waits for it. Until ctx ends, events in flight may finish.
 func (s *sharedSink) stop(ctx context.Context) {
 	s.end()
 	select {
 	case <-s.finished:
 	case <-ctx.Done():
 	}
-	s.hurry()
+	s.cancelDrain()
 	<-s.finished
 }
 
 func (f *Factory) kafkaSink(connection, topic string) (*sharedSink, error) {
 	c := f.connections.Kafka[connection]
-	return f.use(sinkKey{"kafka", connection, topic}, func(patience context.Context, report func(error)) (runner, error) {
-		return kafka.NewSink(c.sink(), kafka.Options{Log: f.log, Report: report, Patience: patience})
+	return f.use(sinkKey{"kafka", connection, topic}, func(drain context.Context, report func(error)) (runner, error) {
+		return kafka.NewSink(c.sink(), connector.Options{Log: f.log, Report: report, DrainContext: drain})
 	})
 }
 
 func (f *Factory) rabbitMQSink(connection, exchange string) (*sharedSink, error) {
 	c := f.connections.RabbitMQ[connection]
-	return f.use(sinkKey{"rabbitmq", connection, exchange}, func(patience context.Context, report func(error)) (runner, error) {
-		return rabbitmq.NewSink(c.sink(exchange), rabbitmq.Options{Log: f.log, Report: report, Patience: patience})
+	return f.use(sinkKey{"rabbitmq", connection, exchange}, func(drain context.Context, report func(error)) (runner, error) {
+		return rabbitmq.NewSink(c.sink(exchange), connector.Options{Log: f.log, Report: report, DrainContext: drain})
 	})
 }
 
@@ -271,20 +275,21 @@ func (f *Factory) pulsarSink(connection string) (*sharedSink, error) {
 	if connection != "" {
 		c = f.connections.Pulsar[connection]
 	}
-	return f.use(sinkKey{"pulsar", connection, ""}, func(patience context.Context, report func(error)) (runner, error) {
-		return pulsar.NewSink(c.sink(), pulsar.Options{
-			Log: f.log, Report: report, Registerer: f.registerer, Patience: patience, MaxPending: pendingEvents,
+	return f.use(sinkKey{"pulsar", connection, ""}, func(drain context.Context, report func(error)) (runner, error) {
+		return pulsar.NewSink(c.sink(), connector.Options{
+			Log: f.log, Report: report, Registerer: f.registerer, DrainContext: drain, MaxPending: pendingEvents,
 		})
 	})
 }
 
-// sharedRedis is a client and those who use it.
+// sharedRedis is a client, and the number of targets that use it.
 type sharedRedis struct {
 	client redis.UniversalClient
 	users  int
 }
 
-// redis returns the client of a connection, and what gives it back, which may be called again.
+// redis returns the client of a connection, and a function that releases it and may be called
+// again.
 func (f *Factory) redis(connection string) (redis.UniversalClient, func(), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // readRequest reads one request from a raw connection.
@@ -100,7 +100,7 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			reason: ReasonConnection, text: "Content-Length"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			target := h.impatient(rawServer(t, test.converse), 300*time.Millisecond)
+			target := h.withTimeout(rawServer(t, test.converse), 300*time.Millisecond)
 			began := time.Now()
 			result := deliver(t, target, h.event("1"))
 			assert.Equal(t, test.verdict, result.Verdict, "%v", result.Err)
@@ -130,7 +130,7 @@ func TestMemoryOfEndlessAnswers(t *testing.T) {
 			}
 		}
 	})
-	target := h.impatient(url, 20*time.Second)
+	target := h.withTimeout(url, 20*time.Second)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 20 {
@@ -149,7 +149,7 @@ func TestNobodyListens(t *testing.T) {
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
-	result := deliver(t, h.impatient("http://"+address, 5*time.Second), h.event("1"))
+	result := deliver(t, h.withTimeout("http://"+address, 5*time.Second), h.event("1"))
 	assert.Equal(t, ReasonConnection, result.Reason)
 	require.ErrorContains(t, result.Err, "connection refused")
 	assert.Equal(t, Retry, result.Verdict)
@@ -157,7 +157,7 @@ func TestNobodyListens(t *testing.T) {
 	names := newNames(t)
 	names.set("127.0.0.1")
 	h = newHarness(t, func(o *Options) { o.Resolver = names.resolver(); _ = names.conn.Close() })
-	result = deliver(t, h.impatient("http://gone.example/", time.Second), h.event("1"))
+	result = deliver(t, h.withTimeout("http://gone.example/", time.Second), h.event("1"))
 	assert.Equal(t, Retry, result.Verdict)
 	require.Error(t, result.Err)
 }
@@ -165,7 +165,7 @@ func TestNobodyListens(t *testing.T) {
 func TestStoppedByTheCaller(t *testing.T) {
 	h := newHarness(t, nil)
 	asked := make(chan struct{}, 1)
-	target := h.impatient(rawServer(t, func(c net.Conn) {
+	target := h.withTimeout(rawServer(t, func(c net.Conn) {
 		readRequest(t, c)
 		asked <- struct{}{}
 		_, _ = io.Copy(io.Discard, c)
@@ -195,23 +195,23 @@ func TestTLS(t *testing.T) {
 		t.Cleanup(server.Close)
 		return server.URL
 	}
-	trusting := &registry.ClientTLS{CA: authority.pem}
+	trusting := &model.ClientTLS{CA: authority.pem}
 	client := authority.issue(t, "eventbridge")
 	certificate, key := pemOf(t, client)
-	with := &registry.ClientTLS{CA: authority.pem, Certificate: certificate, Key: key}
+	with := &model.ClientTLS{CA: authority.pem, Certificate: certificate, Key: key}
 	other := newAuthority(t)
 	strangersCertificate, strangersKey := pemOf(t, other.issue(t, "eventbridge"))
-	stranger := &registry.ClientTLS{CA: authority.pem, Certificate: strangersCertificate, Key: strangersKey}
+	stranger := &model.ClientTLS{CA: authority.pem, Certificate: strangersCertificate, Key: strangersKey}
 	mutual := func(c *tls.Config) { c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, authority.pool }
 	for _, test := range []struct {
 		name   string
 		server func(*tls.Config)
-		client *registry.ClientTLS
+		client *model.ClientTLS
 		text   string
 	}{
 		{"a trusted authority", nil, trusting, ""},
 		{"an authority that is not trusted", nil, nil, "unknown authority"},
-		{"another authority", nil, &registry.ClientTLS{CA: other.pem}, "unknown authority"},
+		{"another authority", nil, &model.ClientTLS{CA: other.pem}, "unknown authority"},
 		{"a certificate of another name", func(c *tls.Config) { c.Certificates = []tls.Certificate{authority.issue(t, "shop.example")} }, trusting, "127.0.0.1"},
 		{"an expired certificate", func(c *tls.Config) { c.Certificates = []tls.Certificate{authority.expired(t, "127.0.0.1")} }, trusting, "expired"},
 		{"TLS 1.1", func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 }, trusting, "protocol version"},
@@ -220,7 +220,7 @@ func TestTLS(t *testing.T) {
 		{"mutual TLS with a stranger's certificate", mutual, stranger, "TLS"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			target := h.webhook(serve(test.server), func(w *registry.Webhook) { w.TLS = test.client })
+			target := h.webhook(serve(test.server), func(w *model.Webhook) { w.TLS = test.client })
 			result := deliver(t, target, h.event("1"))
 			if test.text == "" {
 				require.Equal(t, Delivered, result.Verdict, "%v", result.Err)

@@ -10,17 +10,18 @@ import (
 	"syscall"
 )
 
-// Guard keeps deliveries away from addresses that only machines of one's own network reach: a subscriber names a URL,
-// and Eventbridge must not become the way into that network (server-side request forgery). It looks at the address that
-// is connected to, each time, when the name is resolved already: what the name meant before is of no importance. It is
-// immutable and safe for concurrent use.
+// Guard keeps deliveries away from addresses that are not public. Subscribers choose the URLs of
+// their webhooks, and must not reach machines in the operator's network through Eventbridge
+// (server-side request forgery). The guard checks the address of each connection after the name was
+// resolved: what the name resolved to before does not matter. It is immutable and safe for
+// concurrent use.
 type Guard struct {
 	allow []netip.Prefix
 	ports []uint16
 }
 
-// NewGuard makes a guard that also lets through what is in one of allow, and, unless ports is empty, no other ports than
-// those.
+// NewGuard makes a guard that also accepts addresses in allow. Unless ports is empty, it accepts
+// only these ports.
 func NewGuard(allow []netip.Prefix, ports []uint16) *Guard {
 	g := &Guard{ports: slices.Clone(ports)}
 	for _, prefix := range allow {
@@ -29,18 +30,19 @@ func NewGuard(allow []netip.Prefix, ports []uint16) *Guard {
 	return g
 }
 
-// RefusedAddress is the error for an address that the guard does not let through.
+// RefusedAddress is the error for an address that the guard refuses.
 type RefusedAddress struct {
 	Address string // without the port, unless that is the reason
 	Kind    string // what is wrong with it, such as "a private address"
 }
 
-// Error says what to do.
+// Error says what is wrong, and which keys would allow the address.
 func (e *RefusedAddress) Error() string {
 	return fmt.Sprintf("%s is %s, which targets.allow and targets.ports do not allow", e.Address, e.Kind)
 }
 
-// Control is for net.Dialer.ControlContext: it is called with the address of each connection before that is made.
+// Control is for net.Dialer.ControlContext, which calls it with the address of each connection
+// before it connects.
 func (g *Guard) Control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -58,7 +60,7 @@ func (g *Guard) Check(to netip.AddrPort) error {
 	if g.allows(address) {
 		return nil
 	}
-	kind := kindOf(address) // by itself, whatever is embedded: anybody can put an allowed IPv4 address into a private IPv6 one
+	kind := kindOf(address) // of the address itself first: anyone can embed an allowed IPv4 address in a private IPv6 address
 	if inside, embedded := embeddedIPv4(address); kind == "" && embedded && !g.allows(inside) {
 		if kind = kindOf(inside); kind != "" {
 			kind = "a form of " + inside.String() + ", " + kind
@@ -70,8 +72,8 @@ func (g *Guard) Check(to netip.AddrPort) error {
 	return &RefusedAddress{Address: to.Addr().String(), Kind: kind}
 }
 
-// checkHost refuses what can be refused before a name is resolved: a URL with an address, or a name that always means this
-// machine.
+// checkHost refuses what can be refused before a name is resolved: a host that is an address, and a
+// name that always means this machine.
 func (g *Guard) checkHost(host string, port uint16) error {
 	if address, err := netip.ParseAddr(host); err == nil {
 		return g.Check(netip.AddrPortFrom(address, port))
@@ -95,8 +97,8 @@ func (g *Guard) allows(address netip.Addr) bool {
 	return slices.ContainsFunc(g.allow, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// kindOf says what is special about an address, and nothing of one that anybody can reach. Of IPv6 only 2000::/3 is given
-// to anybody, and NAT64's 64:ff9b::/96 is a way to IPv4; all else is refused, known or not.
+// kindOf returns what is special about an address, and nothing for a public one. Of IPv6, only
+// 2000::/3 is public, and NAT64's 64:ff9b::/96 leads to IPv4; all other addresses are refused.
 func kindOf(address netip.Addr) string {
 	for _, s := range special() {
 		if s.prefix.Contains(address) {

@@ -128,7 +128,8 @@ func TestGuardAllows(t *testing.T) {
 	require.ErrorContains(t, g.Control(context.Background(), "unix", "/run/docker.sock", nil), "no IP address")
 }
 
-// TestNamesAreCheckedWhenConnected has a name server that changes its answer between two questions: a check of the name before the connection would pass.
+// TestNamesAreCheckedWhenConnected has a name server that changes its answer between two questions:
+// a check of the name before the connection would pass.
 func TestNamesAreCheckedWhenConnected(t *testing.T) {
 	var reached atomic.Int64
 	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))

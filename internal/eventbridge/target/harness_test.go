@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // harness is a factory for tests, which may deliver to this machine.
@@ -28,7 +28,7 @@ type harness struct {
 
 func newHarness(t testing.TB, change func(*Options)) *harness {
 	t.Helper()
-	o := Options{Config: DefaultConfig(), Topics: registry.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t)}
+	o := Options{Config: DefaultConfig(), Topics: model.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t)}
 	o.Config.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	if change != nil {
 		change(&o)
@@ -44,7 +44,7 @@ func newHarness(t testing.TB, change func(*Options)) *harness {
 }
 
 // target makes the target of a subscriber and closes it at the test's end.
-func (h *harness) target(s *registry.Subscriber) Target {
+func (h *harness) target(s *model.Subscriber) Target {
 	h.t.Helper()
 	target, err := h.New(s)
 	require.NoError(h.t, err)
@@ -53,22 +53,22 @@ func (h *harness) target(s *registry.Subscriber) Target {
 }
 
 // webhook makes a target with the URL and what change says.
-func (h *harness) webhook(url string, change func(*registry.Webhook)) Target {
+func (h *harness) webhook(url string, change func(*model.Webhook)) Target {
 	h.t.Helper()
-	w := &registry.Webhook{URL: url}
+	w := &model.Webhook{URL: url}
 	if change != nil {
 		change(w)
 	}
-	return h.target(&registry.Subscriber{
-		Bus: "orders", Name: "shop", Target: registry.Target{Webhook: w}, Delivery: registry.Delivery{Timeout: registry.Duration(5 * time.Second)},
+	return h.target(&model.Subscriber{
+		Bus: "orders", Name: "shop", Target: model.Target{Webhook: w}, Delivery: model.Delivery{Timeout: model.Duration(5 * time.Second)},
 	})
 }
 
-// impatient is webhook with another timeout.
-func (h *harness) impatient(url string, timeout time.Duration) Target {
+// withTimeout is webhook with another timeout.
+func (h *harness) withTimeout(url string, timeout time.Duration) Target {
 	h.t.Helper()
-	return h.target(&registry.Subscriber{
-		Target: registry.Target{Webhook: &registry.Webhook{URL: url}}, Delivery: registry.Delivery{Timeout: registry.Duration(timeout)},
+	return h.target(&model.Subscriber{
+		Target: model.Target{Webhook: &model.Webhook{URL: url}}, Delivery: model.Delivery{Timeout: model.Duration(timeout)},
 	})
 }
 

@@ -19,7 +19,8 @@ const (
 	maxHeaderBytes = 8 << 10
 )
 
-// headerFault returns what is wrong with a header of a subscriber's, nil for nothing. It does not repeat the value.
+// headerFault returns what is wrong with a subscriber's header, or nil. The error does not repeat
+// the value.
 func headerFault(name string, value secret.String) error {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return errors.New("is not the name of an HTTP header")
@@ -33,7 +34,7 @@ func headerFault(name string, value secret.String) error {
 	return nil
 }
 
-// reservedHeader says why a subscriber must not give a header, and nothing for one that it may give.
+// reservedHeader returns why a subscriber must not give a header, and nothing if it may.
 func reservedHeader(name string) string {
 	switch canonical := http.CanonicalHeaderKey(name); canonical {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
@@ -56,7 +57,7 @@ func reservedHeader(name string) string {
 	return ""
 }
 
-// headerFaults calls fault for each that is wrong.
+// headerFaults calls fault for each header that is wrong.
 func headerFaults(headers map[string]secret.String, fault func(pointer, problem string)) {
 	total := 0
 	seen := map[string]bool{}
@@ -66,7 +67,7 @@ func headerFaults(headers map[string]secret.String, fault func(pointer, problem 
 		if err := headerFault(name, headers[name]); err != nil {
 			fault(at, err.Error())
 		} else if canonical := http.CanonicalHeaderKey(name); seen[canonical] {
-			fault(at, "is there twice: names of headers do not tell upper and lower case apart")
+			fault(at, "occurs twice: header names are case-insensitive")
 		} else {
 			seen[canonical] = true
 		}

@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// TestWhatWasGivenUpComesNoMore: what an attempt had sent, and the receiver's machine had not taken when the attempt ended, is not sent behind it. It
-// could come behind newer events.
+// TestWhatWasGivenUpComesNoMore: what an attempt had sent, and the receiver's machine had not taken
+// when the attempt ended, is not sent behind it. It could come behind newer events.
 func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		controlled := c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) })
@@ -36,10 +36,10 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 		o.Connections.Redis = map[string]Redis{"main": c}
 	})
 	url := fmt.Sprintf("http://%s/", listener.Addr())
-	webhook := h.impatient(url, 300*time.Millisecond)
-	stream := h.target(&registry.Subscriber{
-		Target:   registry.Target{Redis: &registry.RedisTarget{Connection: "main", Stream: "s"}},
-		Delivery: registry.Delivery{Timeout: registry.Duration(300 * time.Millisecond)},
+	webhook := h.withTimeout(url, 300*time.Millisecond)
+	stream := h.target(&model.Subscriber{
+		Target:   model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}},
+		Delivery: model.Delivery{Timeout: model.Duration(300 * time.Millisecond)},
 	})
 	large := h.stored(`{"specversion":"1.0","id":"1","source":"/shop","type":"a","data":"` + strings.Repeat("x", 200<<10) + `"}`)
 	for name, target := range map[string]Target{"webhook": webhook, "redis": stream} {

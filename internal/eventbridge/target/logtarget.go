@@ -5,20 +5,20 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// maxLogged bounds what is logged of one event.
+// maxLogged bounds the bytes that are logged of one event.
 const maxLogged = 8 << 10
 
 // logTarget writes events to the process' log.
 type logTarget struct{ log *zap.Logger }
 
-func newLog(s *registry.Subscriber, f *Factory) *logTarget {
+func newLog(s *model.Subscriber, f *Factory) *logTarget {
 	return &logTarget{log: f.log.With(zap.String("bus", s.Bus), zap.String("subscriber", s.Name))}
 }
 
-// Deliver logs the events, of what is longer than 8 KiB the beginning.
+// Deliver logs the events; of an event that is longer than 8 KiB, the beginning.
 func (t *logTarget) Deliver(_ context.Context, batch []Delivery) []Result {
 	results := make([]Result, len(batch))
 	for i := range batch {

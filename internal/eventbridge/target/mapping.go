@@ -8,7 +8,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// Names of what goes beside an event's data in systems that have headers, in CloudEvents' binary mode.
+// These are names and prefixes of the headers beside an event's data, in CloudEvents' binary mode.
 const (
 	kafkaPrefix     = "ce_"          // Kafka protocol binding 1.0.2, section 3.2; also for Pulsar and Redis, which have no binding
 	amqpPrefix      = "cloudEvents:" // AMQP protocol binding 1.0.2, section 3.1; RabbitMQ shows headers as application properties
@@ -16,16 +16,18 @@ const (
 	hopsName        = "aviary-hops"
 )
 
-// attribute is one of an event's, in the canonical text of its value (CloudEvents 1.0, "Type System").
+// attribute is an attribute of an event. Its value is in canonical text form (CloudEvents 1.0,
+// "Type System").
 type attribute struct{ name, value string }
 
-// mapping is an event, or what a transformation made of it, in binary mode.
+// mapping is an event, or the result of its transformation, in binary mode.
 type mapping struct {
 	attributes []attribute // without datacontenttype
-	// contentType is datacontenttype, or what JSON data without it is; empty without data.
+	// contentType is datacontenttype, or application/json if the event does not have it; empty
+	// without data.
 	contentType string
 	data        []byte // not nil
-	hops        string // how often it has passed a bus, this one included
+	hops        string // how many buses the event has passed, this one included
 }
 
 func newMapping(d *Delivery) (mapping, error) {
@@ -52,7 +54,7 @@ func newMapping(d *Delivery) (mapping, error) {
 	return m, nil
 }
 
-// headers are sorted by name, as connectors have them in systems that keep no order.
+// headers returns the headers sorted by name, as connectors do for systems that keep no order.
 func (m *mapping) headers(prefix string) []message.Header {
 	headers := make([]message.Header, 0, len(m.attributes)+2)
 	for _, a := range m.attributes {
@@ -63,7 +65,7 @@ func (m *mapping) headers(prefix string) []message.Header {
 	return headers
 }
 
-// withType adds the content type, where it goes by its name.
+// withType returns the headers with the content type, for systems in which it is a header.
 func (m *mapping) withType(prefix string) []message.Header {
 	headers := m.headers(prefix)
 	if m.contentType == "" {

@@ -9,10 +9,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// redisStream appends events to a stream. Fields are as headers in Kafka: ce_ID ..., content-type, and data.
+// redisStream appends events to a stream. Its fields have the names of the Kafka headers, ce_id and
+// so on, and data.
 type redisStream struct {
 	client  redis.UniversalClient // the connection's
 	release func()
@@ -37,7 +38,7 @@ func (s *redisStream) Deliver(ctx context.Context, batch []Delivery) []Result {
 		}
 		answers[i] = pipe.XAdd(ctx, &redis.XAddArgs{Stream: s.stream, MaxLen: s.maxLen, Approx: s.maxLen > 0, Values: fields})
 	}
-	_, _ = pipe.Exec(ctx) // the first of the errors that the answers have
+	_, _ = pipe.Exec(ctx) // its error is the first of the answers' errors
 	for i, answer := range answers {
 		if answer != nil {
 			results[i] = s.result(ctx, answer.Err())
@@ -47,7 +48,7 @@ func (s *redisStream) Deliver(ctx context.Context, batch []Delivery) []Result {
 	return results
 }
 
-// Close gives the connection back.
+// Close releases the client.
 func (s *redisStream) Close(context.Context) error {
 	s.release()
 	return nil
@@ -69,7 +70,8 @@ func (s *redisStream) fields(d *Delivery) ([]any, error) {
 	return fields, nil
 }
 
-// result says what an answer means. Whatever Redis answers is about it or about the stream, not about the event.
+// result returns what an answer means. An error that Redis answers concerns Redis or the stream,
+// never the event.
 func (s *redisStream) result(ctx context.Context, err error) Result {
 	var answered redis.Error
 	switch {
@@ -78,7 +80,7 @@ func (s *redisStream) result(ctx context.Context, err error) Result {
 	case ctx.Err() != nil:
 		reason, err := connectionError(ctx, err, s.timeout)
 		return Result{Reason: reason, Err: err}
-	case errors.Is(err, os.ErrDeadlineExceeded): // the connection's, which is ctx's
+	case errors.Is(err, os.ErrDeadlineExceeded): // the deadline of the connection, which is ctx's
 		return Result{Reason: ReasonTimeout, Err: fmt.Errorf("redis stream %q: no answer within %s", s.stream, s.timeout)}
 	case errors.As(err, &answered):
 		return Result{Reason: ReasonStore, Err: fmt.Errorf("redis stream %q: %w", s.stream, err)}
@@ -86,8 +88,8 @@ func (s *redisStream) result(ctx context.Context, err error) Result {
 	return Result{Reason: ReasonConnection, Err: fmt.Errorf("redis stream %q: %w", s.stream, err)}
 }
 
-// newRedis expects what Check has found nothing wrong with.
-func newRedis(c *registry.RedisTarget, timeout time.Duration, f *Factory) (Target, error) {
+// newRedis expects a target in which Check has found no fault.
+func newRedis(c *model.RedisTarget, timeout time.Duration, f *Factory) (Target, error) {
 	client, release, err := f.redis(c.Connection)
 	if err != nil {
 		return nil, err

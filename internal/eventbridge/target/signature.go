@@ -15,13 +15,14 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// A signer signs requests by Standard Webhooks 1.0: the signature is over "id.timestamp.body", and its header holds one
-// "version,base64" for each key, separated by spaces. It is safe for concurrent use.
+// A signer signs requests by Standard Webhooks 1.0: the signature is over "id.timestamp.body", and
+// its header holds one "version,base64" for each key, separated by spaces. It is safe for
+// concurrent use.
 type signer struct {
 	keys []signingKey
 }
 
-// signingKey is one of the two kinds; the other is nil.
+// signingKey is a key of one of the two kinds; the field of the other kind is nil.
 type signingKey struct {
 	macs    *sync.Pool // of hash.Hash: HMAC-SHA256, v1
 	private ed25519.PrivateKey
@@ -32,16 +33,17 @@ const (
 	asymmetricPrefix = "whsk_"
 	// Bounds of a symmetric key (Standard Webhooks, "Signature scheme").
 	minKey, maxKey = 24, 64
-	// maxKeys is how many keys may sign at a time: one, and a few while keys change.
+	// maxKeys is how many keys may sign at the same time: one, and a few while keys change.
 	maxKeys = 4
 )
 
-// newSigner reads keys, separated by spaces. It returns nil for no keys. Errors do not hold any of them.
+// newSigner parses keys, separated by spaces. It returns nil if there are none. Errors do not hold
+// keys.
 func newSigner(text secret.String) (*signer, error) {
 	words := strings.Fields(text.Reveal())
 	switch {
 	case len(words) == 0:
-		return nil, nil //nolint:nilnil // no keys are no fault
+		return nil, nil //nolint:nilnil // no keys are not a fault
 	case len(words) > maxKeys:
 		return nil, fmt.Errorf("holds %d keys, at most %d are allowed", len(words), maxKeys)
 	}
@@ -60,17 +62,17 @@ func parseKey(word string) (signingKey, error) {
 	if encoded, ok := strings.CutPrefix(word, symmetricPrefix); ok {
 		key, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
-			return signingKey{}, errors.New("must hold base64 behind " + symmetricPrefix)
+			return signingKey{}, errors.New("must hold base64 after " + symmetricPrefix)
 		}
 		if len(key) < minKey || len(key) > maxKey {
-			return signingKey{}, fmt.Errorf("must hold %d to %d bytes behind %s, got %d", minKey, maxKey, symmetricPrefix, len(key))
+			return signingKey{}, fmt.Errorf("must hold %d to %d bytes after %s, got %d", minKey, maxKey, symmetricPrefix, len(key))
 		}
 		return signingKey{macs: &sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}, nil
 	}
 	if encoded, ok := strings.CutPrefix(word, asymmetricPrefix); ok {
 		key, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
-			return signingKey{}, errors.New("must hold base64 behind " + asymmetricPrefix)
+			return signingKey{}, errors.New("must hold base64 after " + asymmetricPrefix)
 		}
 		switch len(key) {
 		case ed25519.SeedSize:
@@ -78,11 +80,11 @@ func parseKey(word string) (signingKey, error) {
 		case ed25519.PrivateKeySize:
 			private := ed25519.NewKeyFromSeed(key[:ed25519.SeedSize])
 			if !private.Equal(ed25519.PrivateKey(key)) {
-				return signingKey{}, errors.New("holds an ed25519 key whose public half is that of another")
+				return signingKey{}, errors.New("holds an ed25519 key whose public half belongs to another key")
 			}
 			return signingKey{private: private}, nil
 		}
-		return signingKey{}, fmt.Errorf("must hold an ed25519 key of 32 or 64 bytes behind %s, got %d", asymmetricPrefix, len(key))
+		return signingKey{}, fmt.Errorf("must hold an ed25519 key of 32 or 64 bytes after %s, got %d", asymmetricPrefix, len(key))
 	}
 	return signingKey{}, errors.New("must begin with " + symmetricPrefix + " (HMAC-SHA256) or " + asymmetricPrefix + " (ed25519)")
 }

@@ -72,7 +72,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 		{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "must begin with whsec_"},
 		{"whsec_***", "must hold base64"},
 		{"whsk_***", "must hold base64"},
-		{"whsec_" + encode(make([]byte, 23)), "must hold 24 to 64 bytes behind whsec_, got 23"},
+		{"whsec_" + encode(make([]byte, 23)), "must hold 24 to 64 bytes after whsec_, got 23"},
 		{"whsec_" + encode(make([]byte, 65)), "got 65"},
 		{"whsk_" + encode(make([]byte, 33)), "must hold an ed25519 key of 32 or 64 bytes"},
 		{"whsk_" + encode(mixed), "public half"},

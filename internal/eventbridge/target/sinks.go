@@ -11,12 +11,13 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 const (
-	// pendingEvents and pendingBytes bound what one subscriber has given to a sink that has no answer yet. A sink keeps what it was given until its system
-	// answers, longer than an attempt may take.
+	// pendingEvents and pendingBytes bound the events of one subscriber that are in flight in a
+	// sink. A sink keeps an event until its system answers, which may take longer than an attempt
+	// may.
 	pendingEvents = 1000
 	pendingBytes  = 8 << 20
 )
@@ -34,13 +35,14 @@ func newSinkTarget(sink *sharedSink, timeout time.Duration, convert func(*Delive
 	return &sinkTarget{sink: sink, message: convert, timeout: timeout, room: semaphore.NewWeighted(pendingBytes)}
 }
 
-// Close gives the sink back. When it was the last one's it waits until ctx ends for what is on its way.
+// Close releases the sink. If no other target uses the sink, Close waits until ctx ends for events
+// in flight.
 func (t *sinkTarget) Close(ctx context.Context) error {
 	t.closed.Do(func() { t.sink.release(ctx) })
 	return nil
 }
 
-// outcome is what became of a delivery of a batch.
+// outcome is the outcome of one delivery of a batch.
 type outcome struct {
 	index int
 	err   error
@@ -52,7 +54,7 @@ func (t *sinkTarget) Deliver(ctx context.Context, batch []Delivery) []Result {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	results := make([]Result, len(batch))
-	outcomes := make(chan outcome, len(batch)) // with room for those that come when nobody waits any more
+	outcomes := make(chan outcome, len(batch)) // with capacity for outcomes that come after Deliver has returned
 	waiting := make([]bool, len(batch))
 	left := 0
 	for i := range batch {
@@ -101,7 +103,7 @@ func (t *sinkTarget) Deliver(ctx context.Context, batch []Delivery) []Result {
 	return results
 }
 
-// result says what the outcome of a sink means.
+// result returns what the outcome of a sink means.
 func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	if err == nil {
 		return Result{Verdict: Delivered}
@@ -119,7 +121,7 @@ func (t *sinkTarget) result(ctx context.Context, err error) Result {
 	return Result{Reason: ReasonConnection, Err: t.because(err)}
 }
 
-// unanswered is the result without an outcome. Where the sink has told of trouble, that is why.
+// unanswered is the result without an outcome. If the sink has reported an error, that is the cause.
 func (t *sinkTarget) unanswered(ctx context.Context, reason string) Result {
 	stopped, err := connectionError(ctx, ctx.Err(), t.timeout)
 	if stopped == ReasonStopped {
@@ -131,7 +133,8 @@ func (t *sinkTarget) unanswered(ctx context.Context, reason string) Result {
 	return Result{Reason: reason, Err: t.because(err)}
 }
 
-// because adds to err what is the matter with the sink, which the log says again while attempts fail of it.
+// because adds to err why the sink fails, if it does. It makes the log repeat that while attempts
+// fail.
 func (t *sinkTarget) because(err error) error {
 	cause := t.sink.health.Current()
 	if cause == nil {
@@ -141,8 +144,9 @@ func (t *sinkTarget) because(err error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// aboutEvent reports whether a connector's reason for refusing says something about the message. The others are about the destination, a topic's name or
-// a missing binding, which people can mend.
+// aboutEvent reports whether a connector's reason for refusing concerns the message. The other
+// reasons concern the destination, such as a topic's name or a missing binding, which people can
+// correct.
 func aboutEvent(reason string) bool {
 	switch reason {
 	case "too_large", "invalid_record", "invalid_timestamp", "bad_header", "bad_property", "refused_by_broker":
@@ -151,9 +155,9 @@ func aboutEvent(reason string) bool {
 	return false
 }
 
-// newKafka, newRabbitMQ and newPulsar expect what Check has found nothing wrong with.
+// newKafka, newRabbitMQ and newPulsar expect a target in which Check has found no fault.
 
-func newKafka(c *registry.KafkaTarget, timeout time.Duration, f *Factory) (Target, error) {
+func newKafka(c *model.KafkaTarget, timeout time.Duration, f *Factory) (Target, error) {
 	sink, err := f.kafkaSink(c.Connection, c.Topic)
 	if err != nil {
 		return nil, err
@@ -163,12 +167,13 @@ func newKafka(c *registry.KafkaTarget, timeout time.Duration, f *Factory) (Targe
 		if err != nil {
 			return "", nil, err
 		}
-		// The record's time is now: brokers refuse times ahead of theirs, and delete by it.
+		// The record's time is the present: brokers refuse times ahead of their own, and delete
+		// records by their time.
 		return c.Topic, &message.Message{Key: keyOf(d), Value: m.data, Headers: m.withType(kafkaPrefix), Time: time.Now()}, nil
 	}), nil
 }
 
-func newRabbitMQ(c *registry.RabbitMQTarget, timeout time.Duration, f *Factory) (Target, error) {
+func newRabbitMQ(c *model.RabbitMQTarget, timeout time.Duration, f *Factory) (Target, error) {
 	sink, err := f.rabbitMQSink(c.Connection, c.Exchange)
 	if err != nil {
 		return nil, err
@@ -189,7 +194,7 @@ func newRabbitMQ(c *registry.RabbitMQTarget, timeout time.Duration, f *Factory) 
 	}), nil
 }
 
-func newPulsar(c *registry.PulsarTarget, timeout time.Duration, f *Factory) (Target, error) {
+func newPulsar(c *model.PulsarTarget, timeout time.Duration, f *Factory) (Target, error) {
 	sink, err := f.pulsarSink(c.Connection)
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
-	"github.com/aviaryhq/aviary/internal/trouble"
+	"github.com/aviaryhq/aviary/internal/health"
 )
 
 // shelf is a sink that keeps outcomes back while held is set.
@@ -51,7 +51,7 @@ func (s *shelf) answer(err error) {
 }
 
 func newSharedSink(s lane.Sink) *sharedSink {
-	shared := &sharedSink{health: trouble.New(zap.NewNop())}
+	shared := &sharedSink{health: health.New(zap.NewNop())}
 	shared.present.Store(&s)
 	return shared
 }
@@ -79,7 +79,8 @@ func (f *frail) Send(ctx context.Context, to string, m *message.Message, done fu
 	f.shelf.Send(ctx, to, m, done)
 }
 
-// TestSinksThatEndAreMadeAgain: a sink may end for a reason that goes away, and its subscribers must not wait for a restart of the process.
+// TestSinksThatEndAreMadeAgain: a sink may end for a reason that goes unavailable, and its subscribers
+// must not wait for a restart of the process.
 func TestSinksThatEndAreMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, err := NewFactory(Options{Config: DefaultConfig()})
@@ -140,13 +141,14 @@ func TestOutcomesOfSinks(t *testing.T) {
 	}
 }
 
-// TestWhatIsOnItsWayIsBounded: a sink keeps what it was given while its system is away, so a subscriber's attempts must not add up.
+// TestWhatIsOnItsWayIsBounded: a sink keeps what it was given while its system is unavailable, so a
+// subscriber's attempts must not add up.
 func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{hold: true}
 		target := onShelf(s)
-		away := errors.New("the broker is away")
-		target.sink.health.Note(away)
+		unavailable := errors.New("the broker is unavailable")
+		target.sink.health.Set(unavailable)
 		var texts []string
 		for i := range 700 {
 			texts = append(texts, fmt.Sprint(i))
@@ -155,7 +157,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 			reasons := map[string]int{}
 			for _, r := range results {
 				require.Equal(t, Retry, r.Verdict)
-				require.ErrorIs(t, r.Err, away)
+				require.ErrorIs(t, r.Err, unavailable)
 				reasons[r.Reason]++
 			}
 			return reasons
@@ -168,7 +170,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 		assert.Len(t, s.values, 1000)
 
 		// Late outcomes make room again, and nobody waits for them.
-		target.sink.health.Note(nil)
+		target.sink.health.Set(nil)
 		s.answer(nil)
 		for _, r := range target.Deliver(context.Background(), bodies(texts...)) {
 			require.Equal(t, Delivered, r.Verdict)

@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// specialPrefix is a range of addresses that is not for the public.
+// specialPrefix is a range of addresses that are not public.
 type specialPrefix struct {
 	prefix netip.Prefix
 	kind   string
 }
 
-// special returns the ranges of IANA's registries of special-purpose addresses (RFC 6890 and its successors), and the
-// addresses at which clouds serve metadata outside of these.
+// special returns the ranges in IANA's registries of special-purpose addresses (RFC 6890 and its
+// successors), and the addresses outside of them at which clouds serve metadata.
 //
 //nolint:gochecknoglobals // made once, read only
 var special = sync.OnceValue(func() []specialPrefix {
@@ -20,7 +20,7 @@ var special = sync.OnceValue(func() []specialPrefix {
 	const reserved, documentation, metadata = "a reserved address", "an address for documentation", "the address of a cloud's metadata service"
 	var all []specialPrefix
 	for _, s := range [...][2]string{
-		// The first that contains an address names its kind.
+		// The first range that contains an address names its kind.
 		{"169.254.169.254/32", metadata},
 		{"169.254.170.2/32", metadata},   // AWS, containers
 		{"100.100.100.200/32", metadata}, // Alibaba Cloud
@@ -55,7 +55,7 @@ var special = sync.OnceValue(func() []specialPrefix {
 		{"5f00::/16", reserved}, // segment routing
 		{"fc00::/7", private},
 		{"fe80::/10", linkLocal},
-		{"fec0::/10", private}, // site-local, given up
+		{"fec0::/10", private}, // site-local, deprecated
 		{"ff00::/8", multicast},
 	} {
 		all = append(all, specialPrefix{netip.MustParsePrefix(s[0]), s[1]})
@@ -63,9 +63,9 @@ var special = sync.OnceValue(func() []specialPrefix {
 	return all
 })
 
-// embeddedIPv4 returns the IPv4 address that an IPv6 address is a way to: in the forms of NAT64 (RFC 6052), 6to4
-// (RFC 3056), IPv4-compatible and -translated addresses (RFC 4291, RFC 2765), and ISATAP (RFC 5214). Mapped addresses are
-// IPv4 already.
+// embeddedIPv4 returns the IPv4 address that an IPv6 address leads to: in the forms of NAT64 (RFC
+// 6052), 6to4 (RFC 3056), IPv4-compatible and -translated addresses (RFC 4291, RFC 2765), and
+// ISATAP (RFC 5214). The caller has unmapped IPv4-mapped addresses.
 func embeddedIPv4(address netip.Addr) (netip.Addr, bool) {
 	if !address.Is6() {
 		return netip.Addr{}, false

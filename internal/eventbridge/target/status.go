@@ -8,18 +8,19 @@ import (
 	"time"
 )
 
-// maxRetryAfter bounds what a destination may ask for.
+// maxRetryAfter bounds the delay that a destination may ask for.
 const maxRetryAfter = time.Hour
 
-// judge says what the status of a webhook's answer means. docs/eventbridge.md has this as a table.
+// judge returns what the status of a webhook's answer means. docs/eventbridge.md has this as a
+// table.
 //
 //	2xx                                     delivered
 //	410                                     gone
 //	400, 406, 411, 413, 414, 415, 417, 422, 431
-//	                                        refused: it is about this event, and the next attempt would send the same
+//	                                        refused: the event is the cause, and the next attempt would send the same
 //	3xx                                     retry: redirects are not followed
 //	401, 402, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 426, 428, 429, 451, other 4xx
-//	                                        retry: it is about the receiver or the access to it, which people can mend
+//	                                        retry: the receiver or the access to it is the cause, which people can correct
 //	5xx and all else                        retry
 func judge(status int) (verdict Verdict, reason string) {
 	switch {
@@ -39,7 +40,7 @@ func judge(status int) (verdict Verdict, reason string) {
 	return Retry, ReasonStatus
 }
 
-// statusError is for people.
+// statusError describes a status for people.
 func statusError(status int, location string) error {
 	text := http.StatusText(status)
 	if text != "" {
@@ -51,8 +52,8 @@ func statusError(status int, location string) error {
 	return fmt.Errorf("the webhook answered %d%s", status, text)
 }
 
-// retryAfter reads the header Retry-After (RFC 9110, section 10.2.3): seconds or a date, from now; 0 for none that can be
-// read, at most maxRetryAfter.
+// retryAfter parses the header Retry-After (RFC 9110, section 10.2.3): seconds, or a date. It
+// returns the delay from now, at most maxRetryAfter, and 0 if there is none that can be read.
 func retryAfter(header string, now time.Time) time.Duration {
 	header = strings.TrimSpace(header)
 	if header == "" {
@@ -60,7 +61,7 @@ func retryAfter(header string, now time.Time) time.Duration {
 	}
 	if strings.Trim(header, "0123456789") == "" {
 		seconds, err := strconv.ParseInt(header, 10, 64)
-		if err != nil || seconds > int64(maxRetryAfter/time.Second) { // too large for a number is long, too
+		if err != nil || seconds > int64(maxRetryAfter/time.Second) { // a number that is too large to parse is a long time, too
 			return maxRetryAfter
 		}
 		return time.Duration(seconds) * time.Second

@@ -13,25 +13,26 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 const (
-	// tokenTimeout bounds one request for a token, whoever waits for it.
+	// tokenTimeout bounds one HTTP request for a token.
 	tokenTimeout = 10 * time.Second
-	// tokenEarly is how long before its end a token is not used any more.
+	// tokenEarly is how long before its expiry a token is not used any more.
 	tokenEarly = 10 * time.Second
-	// tokenPause is how long a failure is told to others who ask before the next request, and how long a token is kept at least that comes in the place
-	// of one that was not accepted: a receiver that accepts none must not make a request for a token of each delivery.
+	// tokenPause is how long a failure is returned to other callers before the next request. It is
+	// also the least time between two drops of a token: a receiver that accepts no token must not
+	// cause a token request for each delivery.
 	tokenPause = time.Second
 )
 
-// tokens fetches and keeps one access token of the client credentials flow. It is safe for concurrent use: of several who need a new one, one request
-// serves all.
+// tokens fetches and keeps one access token of the client credentials flow. It is safe for
+// concurrent use: callers that need a new token at the same time share one request.
 type tokens struct {
 	flow   clientcredentials.Config
 	client *http.Client
-	life   context.Context // of requests
+	life   context.Context // of token requests
 	end    context.CancelFunc
 
 	mu       sync.Mutex
@@ -39,11 +40,11 @@ type tokens struct {
 	expires  time.Time // zero: never
 	failed   error     // of the last request
 	failedAt time.Time
-	dropped  time.Time     // when a token was dropped last
+	dropped  time.Time     // when a token was last dropped
 	fetching chan struct{} // closed at the end of the request under way; nil for none
 }
 
-func newTokens(c *registry.OAuth2, transport http.RoundTripper) *tokens {
+func newTokens(c *model.OAuth2, transport http.RoundTripper) *tokens {
 	life, end := context.WithCancel(context.Background())
 	return &tokens{
 		life: life, end: end,
@@ -73,7 +74,7 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 		}
 		if t.fetching == nil {
 			t.fetching = make(chan struct{})
-			go t.fetch() // not the caller's: others wait for it when the caller's time is over
+			go t.fetch() // in its own goroutine: others may wait for it when the caller's time is over
 		}
 		fetching := t.fetching
 		t.mu.Unlock()
@@ -85,7 +86,8 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	}
 }
 
-// drop has the next get fetch a new token, unless that was done since header was taken, or a moment ago.
+// drop makes the next get fetch a new token, unless header was replaced meanwhile, or a token was
+// dropped a moment ago.
 func (t *tokens) drop(header string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +113,7 @@ func (t *tokens) fetch() {
 	}
 	t.header, t.expires = token.Type()+" "+token.AccessToken, token.Expiry
 	if !t.expires.IsZero() && time.Until(t.expires) <= tokenEarly {
-		t.expires = time.Now().Add(tokenEarly + time.Second) // shorter ones are used for a second, or none would be
+		t.expires = time.Now().Add(tokenEarly + time.Second) // shorter ones are used for a second: otherwise they would never be used
 	}
 }
 
@@ -119,7 +121,8 @@ func validToken(t *oauth2.Token) bool {
 	return t.AccessToken != "" && httpguts.ValidHeaderFieldValue(t.Type()+" "+t.AccessToken)
 }
 
-// tokenError is for people: short, and without what the server sent besides its code.
+// tokenError returns an error for people: short, and without what the server sent, except for its
+// error code.
 func tokenError(err error) error {
 	var failed *oauth2.RetrieveError
 	var refused *RefusedAddress

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // issuer is a token endpoint.
@@ -51,8 +51,8 @@ func newIssuer(t *testing.T) *issuer {
 }
 
 func (h *harness) withToken(url string, i *issuer) Target {
-	return h.webhook(url, func(w *registry.Webhook) {
-		w.OAuth2 = &registry.OAuth2{TokenURL: i.URL + "/token?hidden=in-the-url", ClientID: "shop", ClientSecret: "client-secret-of-ours", Scopes: []string{"a", "b"}}
+	return h.webhook(url, func(w *model.Webhook) {
+		w.OAuth2 = &model.OAuth2{TokenURL: i.URL + "/token?hidden=in-the-url", ClientID: "shop", ClientSecret: "client-secret-of-ours", Scopes: []string{"a", "b"}}
 	})
 }
 
@@ -122,7 +122,8 @@ func TestOAuth2TokensEnd(t *testing.T) {
 	}, 20*time.Second, 20*time.Millisecond)
 }
 
-// TestOAuth2Fails: each failure of the token endpoint is another attempt's chance, is told without secrets, and is not asked for by each delivery anew.
+// TestOAuth2Fails: each failure of the token endpoint is another attempt's chance, is told without
+// secrets, and is not asked for by each delivery anew.
 func TestOAuth2Fails(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -193,8 +194,8 @@ func TestOAuth2IsGuardedAndBounded(t *testing.T) {
 	})
 	i := newIssuer(t)
 	r := newServerAt(t, "127.0.0.2:0")
-	target := h.webhook(r.URL, func(w *registry.Webhook) {
-		w.OAuth2 = &registry.OAuth2{TokenURL: strings.Replace(i.URL, "127.0.0.1", "token.example", 1), ClientID: "a", ClientSecret: "b"}
+	target := h.webhook(r.URL, func(w *model.Webhook) {
+		w.OAuth2 = &model.OAuth2{TokenURL: strings.Replace(i.URL, "127.0.0.1", "token.example", 1), ClientID: "a", ClientSecret: "b"}
 	})
 	result := deliver(t, target, h.event("1"))
 	assert.Equal(t, ReasonToken, result.Reason)
@@ -204,11 +205,11 @@ func TestOAuth2IsGuardedAndBounded(t *testing.T) {
 	// A token endpoint that does not answer takes no longer than the attempt may.
 	h = newHarness(t, nil)
 	silent := rawServer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	stuck := h.target(&registry.Subscriber{
-		Target: registry.Target{Webhook: &registry.Webhook{
-			URL: r.URL, OAuth2: &registry.OAuth2{TokenURL: silent, ClientID: "a", ClientSecret: "b"},
+	stuck := h.target(&model.Subscriber{
+		Target: model.Target{Webhook: &model.Webhook{
+			URL: r.URL, OAuth2: &model.OAuth2{TokenURL: silent, ClientID: "a", ClientSecret: "b"},
 		}},
-		Delivery: registry.Delivery{Timeout: registry.Duration(200 * time.Millisecond)},
+		Delivery: model.Delivery{Timeout: model.Duration(200 * time.Millisecond)},
 	})
 	began := time.Now()
 	result = stuck.Deliver(context.Background(), []Delivery{h.event("1")})[0]

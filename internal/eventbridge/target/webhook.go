@@ -18,10 +18,11 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// The modes of a webhook (CloudEvents 1.0, HTTP protocol binding, section 3). An empty one is structured.
+// The modes of a webhook (CloudEvents 1.0, HTTP protocol binding, section 3). An empty mode is
+// structured.
 const (
 	modeBinary     = "binary"
 	modeStructured = "structured"
@@ -30,27 +31,28 @@ const (
 
 const (
 	userAgent = "Aviary-Eventbridge"
-	// maxBatchBytes bounds the body of one batch. A single event goes however large it is.
+	// maxBatchBytes bounds the body of one batch. A single event is sent whatever its size is.
 	maxBatchBytes = 1 << 20
 )
 
-// webhook delivers by POST.
+// webhook delivers by HTTP POST.
 type webhook struct {
-	blank      *http.Request // what requests are made of
+	blank      *http.Request // requests are copies of it
 	mode       string
-	structured http.Header // of events in mode structured
-	fixed      http.Header // of each request; its lists are shared
+	structured http.Header // headers of events in mode structured
+	fixed      http.Header // headers of each request; its lists are shared
 	signer     *signer     // nil: requests are not signed
 	tokens     *tokens     // nil: no OAuth2
 	transport  *http.Transport
-	own        bool // the transport is no other subscriber's
+	own        bool // no other subscriber uses the transport
 	timeout    time.Duration
 	redactor   redactor
 	buffers    *answers
 }
 
-// newWebhook expects what Check has found nothing wrong with. concurrency is how many deliveries there may be at a time.
-func newWebhook(c *registry.Webhook, timeout time.Duration, concurrency int, f *Factory) (*webhook, error) {
+// newWebhook expects a target in which Check has found no fault. concurrency is the greatest number
+// of concurrent deliveries.
+func newWebhook(c *model.Webhook, timeout time.Duration, concurrency int, f *Factory) (*webhook, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, errors.New("the URL cannot be read")
@@ -71,8 +73,9 @@ func newWebhook(c *registry.Webhook, timeout time.Duration, concurrency int, f *
 		w.fixed["Authorization"] = []string{"Bearer " + c.Bearer.Reveal()}
 		w.redactor.add(c.Bearer)
 	}
-	// A request that was sent on a connection which the receiver had just closed is sent again on another: the receiver tells copies by webhook-id. A key
-	// without a value says so to net/http, and is not sent.
+	// net/http may send a request again on another connection, if the receiver had just closed the
+	// first one: receivers recognise copies by webhook-id. This key without a value allows that,
+	// and is not sent.
 	w.fixed["X-Idempotency-Key"] = nil
 	if w.signer, err = newSigner(c.SigningSecret); err != nil {
 		return nil, fmt.Errorf("signing_secret: %w", err)
@@ -91,7 +94,7 @@ func newWebhook(c *registry.Webhook, timeout time.Duration, concurrency int, f *
 	return w, nil
 }
 
-// Close closes the connections that are no other subscriber's, and ends a request for a token.
+// Close closes the connections that no other subscriber uses, and cancels a token request.
 func (w *webhook) Close(context.Context) error {
 	if w.tokens != nil {
 		w.tokens.end()
@@ -102,7 +105,7 @@ func (w *webhook) Close(context.Context) error {
 	return nil
 }
 
-// Deliver posts the events: in mode batch together, and otherwise one after the other.
+// Deliver posts the events: together in mode batch, otherwise one after the other.
 func (w *webhook) Deliver(ctx context.Context, batch []Delivery) []Result {
 	end := time.Now().Add(w.timeout)
 	results := make([]Result, len(batch))
@@ -120,7 +123,7 @@ func (w *webhook) Deliver(ctx context.Context, batch []Delivery) []Result {
 	return results
 }
 
-// fitting returns the end of those from from on that go into one request.
+// fitting returns the end of the deliveries, beginning at from, that go into one request.
 func fitting(batch []Delivery, from int) int {
 	size := 0
 	for i := from; i < len(batch); i++ {
@@ -131,8 +134,9 @@ func fitting(batch []Delivery, from int) int {
 	return len(batch)
 }
 
-// deliverBatch posts all of batch in one request. A refusal is about one of them at least: the halves are posted apart, and theirs, until it is known
-// which. All of this is one attempt and has its time.
+// deliverBatch posts the whole batch in one request. If the receiver refuses it, at least one event
+// is the cause: deliverBatch posts the halves separately, and their halves, until it is known which
+// one. All of this is one attempt, and has the time of one.
 func (w *webhook) deliverBatch(ctx context.Context, end time.Time, batch []Delivery, results []Result) {
 	hops, events := 0, make([]event.Event, len(batch))
 	for i := range batch {
@@ -156,14 +160,15 @@ func (w *webhook) deliverBatch(ctx context.Context, end time.Time, batch []Deliv
 	}
 }
 
-// deliverApart is for a batch with what a transformation has made: there is no form of several of these.
+// deliverApart delivers a batch with transformed events: no format holds several of these.
 func (w *webhook) deliverApart(ctx context.Context, end time.Time, batch []Delivery, results []Result) {
 	for i := range batch {
 		results[i] = w.deliverOne(ctx, end, &batch[i])
 	}
 }
 
-// batchID is the webhook-id of a batch: that of its event, or one made of those of its events.
+// batchID returns the webhook-id of a batch: that of its only event, or one derived from those of
+// all its events.
 func batchID(batch []Delivery) string {
 	if len(batch) == 1 {
 		return batch[0].Event.WebhookID()
@@ -175,12 +180,12 @@ func batchID(batch []Delivery) string {
 	return "evt_" + base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:18])
 }
 
-// request is what differs between requests of a webhook.
+// request is what differs between the requests of a webhook.
 type request struct {
 	end   time.Time // of the attempt
 	id    string
 	hops  int
-	head  http.Header // those of the mode
+	head  http.Header // headers of the mode
 	body  []byte
 	trace event.Trace
 }
@@ -208,7 +213,8 @@ func (w *webhook) deliverOne(ctx context.Context, end time.Time, d *Delivery) Re
 	return w.post(ctx, r)
 }
 
-// traceOf returns the trace context that an event carries (CloudEvents, distributed tracing extension).
+// traceOf returns the trace context that an event carries (CloudEvents, distributed tracing
+// extension).
 func traceOf(e *event.Event) event.Trace {
 	if !bytes.Contains(e.JSON, []byte(`"traceparent"`)) {
 		return event.Trace{}
@@ -222,7 +228,8 @@ func traceOf(e *event.Event) event.Trace {
 	return event.TraceOf(head)
 }
 
-// post makes one attempt; two where the first one's OAuth2 token is not accepted any more.
+// post makes one attempt. If the receiver does not accept the OAuth2 token any more, it tries a new
+// one.
 func (w *webhook) post(ctx context.Context, r request) Result {
 	began := time.Now()
 	result := w.authorizedPost(ctx, &r)
@@ -263,7 +270,7 @@ func (w *webhook) noToken(ctx context.Context, err error) Result {
 	return Result{Reason: ReasonToken, Err: fmt.Errorf("no OAuth2 token: %w", w.redactor.err(err, ""))}
 }
 
-// headers are those of a request.
+// headers returns the headers of a request.
 func (w *webhook) headers(r *request, token string) (http.Header, error) {
 	h := make(http.Header, len(w.fixed)+len(r.head)+8)
 	maps.Copy(h, w.fixed)
@@ -290,7 +297,8 @@ func (w *webhook) headers(r *request, token string) (http.Header, error) {
 	return h, nil
 }
 
-// newBody makes the body of a request, of a kind that net/http knows to be in memory: it then goes with the head in one write.
+// newBody makes the body of a request. net/http knows that this type is in memory, and sends it in
+// one write with the headers.
 func newBody(content []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(content)) }
 
 // postOnce sends one request and reads its answer.
@@ -299,7 +307,7 @@ func (w *webhook) postOnce(ctx context.Context, r *request, token string) Result
 	if err != nil {
 		return Result{Reason: ReasonEvent, Err: err}
 	}
-	ctx, cancel := context.WithDeadline(ctx, r.end) // cancelled when the rest of an answer is not waited for, too
+	ctx, cancel := context.WithDeadline(ctx, r.end) // also cancelled when the rest of an answer takes too long
 	defer cancel()
 	req := w.blank.WithContext(ctx)
 	req.Header = head

@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
@@ -23,7 +24,7 @@ const traced = `{"specversion":"1.0","id":"7","source":"/shop","type":"order.pla
 func TestWebhookStructured(t *testing.T) {
 	h := newHarness(t, nil)
 	r := newReceiver(t, nil)
-	target := h.webhook(r.URL+"/in?x=1", func(w *registry.Webhook) {
+	target := h.webhook(r.URL+"/in?x=1", func(w *model.Webhook) {
 		w.Headers = map[string]secret.String{"x-key": "abcdefgh", "User-Agent": "shop"}
 		w.Bearer = "token-of-the-shop"
 		w.SigningSecret = symmetric
@@ -62,7 +63,7 @@ func TestWebhookStructured(t *testing.T) {
 func TestWebhookBinary(t *testing.T) {
 	h := newHarness(t, nil)
 	r := newReceiver(t, nil)
-	target := h.webhook(r.URL, func(w *registry.Webhook) { w.Mode = "binary" })
+	target := h.webhook(r.URL, func(w *model.Webhook) { w.Mode = "binary" })
 	require.Equal(t, Delivered, deliver(t, target, h.stored(traced)).Verdict)
 	got := r.last()
 	assert.Equal(t, `{"n":1}`, got.body)
@@ -91,7 +92,7 @@ func TestWebhookWithTransformedBody(t *testing.T) {
 	h := newHarness(t, nil)
 	r := newReceiver(t, nil)
 	for _, mode := range []string{"binary", "structured"} {
-		target := h.webhook(r.URL, func(w *registry.Webhook) { w.Mode, w.SigningSecret = mode, symmetric })
+		target := h.webhook(r.URL, func(w *model.Webhook) { w.Mode, w.SigningSecret = mode, symmetric })
 		d := h.event("1")
 		d.Body, d.ContentType = []byte("<a/>"), "application/xml"
 		require.Equal(t, Delivered, deliver(t, target, d).Verdict)
@@ -124,7 +125,7 @@ func TestWebhookBatch(t *testing.T) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
 		}
 	}
-	target := h.webhook(r.URL, func(w *registry.Webhook) { w.Mode, w.SigningSecret = "batch", symmetric })
+	target := h.webhook(r.URL, func(w *model.Webhook) { w.Mode, w.SigningSecret = "batch", symmetric })
 	var batch []Delivery
 	for i := range 8 {
 		batch = append(batch, h.event(fmt.Sprintf("e%d", i)))
@@ -232,7 +233,7 @@ func TestResponsesAreKeptWithoutSecrets(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = fmt.Fprintf(w, "you sent %s and %s\x00\x1b[31m \xff %s", r.Header.Get("Authorization"), r.Header.Get("X-Key"), strings.Repeat("é", 2000))
 	})
-	target := h.webhook(r.URL, func(w *registry.Webhook) {
+	target := h.webhook(r.URL, func(w *model.Webhook) {
 		w.Headers = map[string]secret.String{"X-Key": "Basic c2VjcmV0LW9mLW1pbmU="}
 		w.Bearer = "another-secret-of-mine"
 	})
@@ -277,7 +278,8 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	assert.Len(t, addresses, 1)
 }
 
-// TestConnectionsThatTheReceiverHasClosed shows that a delivery on a connection which was closed meanwhile is sent again on another.
+// TestConnectionsThatTheReceiverHasClosed shows that a delivery on a connection which was closed
+// meanwhile is sent again on another.
 func TestConnectionsThatTheReceiverHasClosed(t *testing.T) {
 	h := newHarness(t, nil)
 	r := newReceiver(t, nil)

@@ -24,16 +24,19 @@ import (
 )
 
 const (
-	// maxCost bounds one evaluation, in CEL's units: package expression says what they are. It is reached in less than 100 ms of one core. There is no
-	// bound in time beside it: on a busy machine that would refuse events which are fine.
+	// maxCost bounds one evaluation, in CEL's cost units: see package expression. An evaluation
+	// reaches it in less than 100 ms of one core. There is no bound in time: on a busy machine it
+	// would refuse events that are fine.
 	maxCost = 100_000
-	// maxValues bounds the values of an event, inner ones included: decoded for CEL, one takes up to 150 bytes, and 2 in the event.
+	// maxValues bounds the values of an event, including inner ones: a value takes up to 150 bytes
+	// when it is decoded for CEL, and as few as 2 in the event.
 	maxValues = 100_000
 	// maxResultDepth bounds how deep a result may be nested.
 	maxResultDepth = 128
 )
 
-// program is a compiled expression over the variable event, which is the event as JSON: event.type, event.data.order.
+// program is a compiled expression over the variable event, which is the event as JSON: event.type,
+// event.data.order.
 type program struct {
 	run    cel.Program
 	asJSON bool
@@ -83,18 +86,19 @@ func (p *program) body(e event.Event) ([]byte, error) {
 	return body, nil
 }
 
-// turns has room for as many evaluations as there are processors. More at a time would be no faster, and each has an event decoded.
+// turns has room for as many evaluations as there are processors. More at the same time would not
+// be faster, and each holds a decoded event.
 //
 //nolint:gochecknoglobals // it is about the process: all subscribers' transformations share its processors and its memory
 var turns = sync.OnceValue(func() chan struct{} { return make(chan struct{}, runtime.GOMAXPROCS(0)) })
 
-// turn waits for its turn, and returns what ends it.
+// turn waits until an evaluation may run. The caller calls end after it.
 func turn() (end func()) {
 	turns() <- struct{}{}
 	return func() { <-turns() }
 }
 
-// countValues returns how many values there are in a text of JSON, one too many for an empty list or object.
+// countValues returns how many values a JSON text has. It counts an empty list or object as two.
 func countValues(text []byte) int {
 	n, inString := 1, false
 	for i := 0; i < len(text); i++ {
@@ -113,7 +117,7 @@ func countValues(text []byte) int {
 	return n
 }
 
-// plain is a result for a content type that is not JSON.
+// plain returns a result for a content type that is not JSON.
 func plain(out ref.Val) ([]byte, error) {
 	var body []byte
 	switch out := out.(type) {
@@ -130,7 +134,8 @@ func plain(out ref.Val) ([]byte, error) {
 	return body, nil
 }
 
-// appendResult appends a result as JSON: bytes in base64, times by RFC 3339, durations as 1.5s, keys of maps as text in their order.
+// appendResult appends a result as JSON: bytes in base64, times by RFC 3339, durations as 1.5s,
+// maps sorted by their keys as text.
 func appendResult(b []byte, out ref.Val, depth int) ([]byte, error) {
 	if len(b) > MaxBytes {
 		return nil, errTooLarge()

@@ -17,7 +17,8 @@ func TestCountValues(t *testing.T) {
 	}
 }
 
-// TestTurns: however many subscribers transform, no more events are decoded at a time than there are processors.
+// TestTurns: however many subscribers transform, no more events are decoded at a time than there
+// are processors.
 func TestTurns(t *testing.T) {
 	var now, most atomic.Int64
 	var wg sync.WaitGroup

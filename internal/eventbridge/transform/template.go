@@ -19,25 +19,27 @@ const (
 	maxName     = 64
 )
 
-// template is a text with places for values of the event.
+// template is a text with placeholders for values of the event.
 //
-// {NAME} stands for the value of that path; {{NAME}} for the text {NAME}; every other brace for itself, so that templates in JSON are written as JSON. Where the
-// body is JSON, a value inside a string of the template is put in as text, escaped, and elsewhere as JSON; so what is made is JSON whatever the event.
-// Where the body is not JSON a string is put in as it is, without quotes, and any other value as JSON. A path that the event does not have is null
-// where JSON stands, and empty in text.
+// {NAME} stands for the value at the path of that name, {{NAME}} for the text {NAME}, and every
+// other brace for itself: a JSON template is written as JSON. If the body is JSON, a value is
+// inserted as escaped text inside a string of the template, and as JSON elsewhere: the result is
+// JSON for every event. If the body is not JSON, a string is inserted as it is, without quotes, and
+// any other value as JSON. A path that the event does not have is null where JSON stands, and empty
+// in text.
 type template struct {
 	paths []event.Pointer
 	parts []part
 }
 
-// part is a text, and the value behind it unless slot is negative.
+// part is a text and, unless slot is negative, the value that follows it.
 type part struct {
 	text string
 	slot int
 	form form
 }
 
-// form says how a value is put in.
+// form is how a value is inserted.
 type form byte
 
 const (
@@ -102,7 +104,7 @@ func compileTemplate(paths map[string]string, text string, isJSON bool) (*templa
 	return t, faults
 }
 
-// parse finds the places. It follows the strings of JSON on the way.
+// parse finds the placeholders. It tracks whether it is inside a JSON string.
 func (t *template) parse(text string, slots map[string]int, isJSON bool) error {
 	var literal strings.Builder
 	inString := false
@@ -145,7 +147,8 @@ func (t *template) parse(text string, slots map[string]int, isJSON bool) error {
 	return nil
 }
 
-// escapeLength is how long the escape is that text begins with, where there is enough text: no place begins within one, or a value could end it.
+// escapeLength returns the length of the escape at the beginning of text, or of text if that is
+// shorter. No placeholder begins within an escape: a value could end the escape.
 func escapeLength(text string) int {
 	n := 2
 	if strings.HasPrefix(text, `\u`) {
@@ -154,7 +157,7 @@ func escapeLength(text string) int {
 	return min(n, len(text))
 }
 
-// placeholder returns the name at the beginning of text if that is {NAME}, or {{NAME}}, which is doubled.
+// placeholder returns the name if text begins with {NAME} or {{NAME}}. doubled reports the latter.
 func placeholder(text string) (name string, doubled bool) {
 	inside, ok := strings.CutPrefix(text, "{")
 	if !ok {
@@ -166,12 +169,12 @@ func placeholder(text string) (name string, doubled bool) {
 		return "", false
 	}
 	if doubled && !strings.HasPrefix(inner[end:], "}}") {
-		return "", false // a brace for itself, and then a place
+		return "", false // a brace that stands for itself, then a placeholder
 	}
 	return inner[:end], doubled
 }
 
-// position is where in text index i is, for people.
+// position says, for people, where index i is in text.
 func position(text string, i int) string {
 	before := text[:i]
 	line := strings.Count(before, "\n") + 1
@@ -179,7 +182,8 @@ func position(text string, i int) string {
 	return fmt.Sprintf("line %d, column %d", line, column)
 }
 
-// checkJSON fills the places with null, or nothing inside strings, and looks at what comes out. If that is JSON, it is with all other values.
+// checkJSON fills the placeholders with null, or with nothing inside strings, and checks the
+// result. If it is JSON, the result is JSON with all other values, too.
 func (t *template) checkJSON(text string) error {
 	sample, err := t.fill(make([][]byte, len(t.paths)))
 	if err != nil {
@@ -197,12 +201,13 @@ func (t *template) checkJSON(text string) error {
 	}
 	if at := int(d.InputOffset()); strings.TrimSpace(string(sample[at:])) != "" {
 		at += len(sample[at:]) - len(strings.TrimLeft(string(sample[at:]), " \t\r\n"))
-		return fmt.Errorf("%s: must be one JSON value; there is something behind it", position(text, t.origin(text, at)))
+		return fmt.Errorf("%s: must be one JSON value: something follows it", position(text, t.origin(text, at)))
 	}
 	return nil
 }
 
-// origin returns the index in text of what is at index at when the places are filled as checkJSON does.
+// origin returns the index in text of what is at index at after the placeholders were filled as in
+// checkJSON.
 func (t *template) origin(text string, at int) int {
 	made, inString := 0, false
 	for i := 0; i < len(text); {
@@ -237,7 +242,7 @@ func (t *template) origin(text string, at int) int {
 	return len(text)
 }
 
-// body fills the template with what e has.
+// body fills the template with values of e.
 func (t *template) body(e event.Event) ([]byte, error) {
 	values := make([][]byte, len(t.paths))
 	for i, path := range t.paths {
@@ -253,11 +258,8 @@ func (t *template) fill(values [][]byte) ([]byte, error) {
 		if size += len(p.text); p.slot >= 0 {
 			size += len(values[p.slot]) + len("null")
 		}
-		if size > 2*MaxBytes { // what it may become smaller by is less than that
-			return nil, errTooLarge()
-		}
 	}
-	b := make([]byte, 0, size)
+	b := make([]byte, 0, min(size, MaxBytes)) // size is an estimate: an escape is longer than what it stands for
 	for i := range t.parts {
 		p := &t.parts[i]
 		if b = append(b, p.text...); p.slot >= 0 {
@@ -270,7 +272,7 @@ func (t *template) fill(values [][]byte) ([]byte, error) {
 	return b, nil
 }
 
-// appendValue appends a value of the event, nil where there is none.
+// appendValue appends a value of the event, nil if the event does not have it.
 func appendValue(b, value []byte, f form) []byte {
 	isString := len(value) >= 2 && value[0] == '"'
 	switch {
@@ -281,15 +283,15 @@ func appendValue(b, value []byte, f form) []byte {
 	case f == asJSON:
 		return append(b, value...)
 	case isString && f == asString:
-		return append(b, value[1:len(value)-1]...) // escaped as it must be already
+		return append(b, value[1:len(value)-1]...) // it is escaped already
 	case isString:
 		var text string
 		if json.Unmarshal(value, &text) != nil {
-			return b // not of an event
+			return b // no event has such a value
 		}
 		return append(b, text...)
 	case f == asString:
-		for _, c := range value { // of JSON that is no string only these are special in one
+		for _, c := range value { // in JSON that is not a string, only these need an escape
 			switch {
 			case c == '"' || c == '\\':
 				b = append(b, '\\', c)

@@ -1,4 +1,5 @@
-// Package transform makes the body of a delivery of an event: by a template with values from the event (template.go), or by an expression in CEL (cel.go).
+// Package transform makes the body of a delivery from an event: by a template with values of the
+// event (template.go), or by a CEL expression (cel.go).
 package transform
 
 import (
@@ -8,31 +9,33 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
-// MaxBytes bounds what a transformation makes of one event. A larger one is an error.
+// MaxBytes bounds the result for one event. A larger result is an error.
 const MaxBytes = 1 << 20
 
 const jsonType = "application/json"
 
-// A Func makes the body of a delivery, which is not nil and at most MaxBytes, and its content type. Its error is about this event: the same event will have
-// it again. It is safe for concurrent use.
+// A Func makes the body of a delivery and its content type. The body is not nil and has at most
+// MaxBytes. An error is about this event: the same event would have it again. A Func is safe for
+// concurrent use.
 type Func func(e event.Event) (body []byte, contentType string, err error)
 
 // Fault is something wrong with a transformation.
 type Fault struct {
 	// Pointer is a JSON Pointer from the transformation, such as /template.
 	Pointer string
-	// Problem is for people and says where in the text.
+	// Problem is for people, and says where in the text it is.
 	Problem string
 }
 
 // Error returns both.
 func (f *Fault) Error() string { return f.Pointer + ": " + f.Problem }
 
-// Compile makes a function of a transformation. Its error joins a *Fault for each thing that is wrong.
-func Compile(t *registry.Transform) (Func, error) {
+// Compile makes a function from a transformation. Its error joins a *Fault for each thing that is
+// wrong.
+func Compile(t *model.Transform) (Func, error) {
 	var errs []error
 	fault := func(pointer, format string, args ...any) {
 		errs = append(errs, &Fault{Pointer: pointer, Problem: fmt.Sprintf(format, args...)})
@@ -80,5 +83,5 @@ func Compile(t *registry.Transform) (Func, error) {
 
 // errTooLarge is the error of a body of more than MaxBytes.
 func errTooLarge() error {
-	return fmt.Errorf("what is made of the event has more than %d bytes", MaxBytes)
+	return fmt.Errorf("the transformed event has more than %d bytes", MaxBytes)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/transform"
 )
 
@@ -53,7 +53,7 @@ func TestTemplate(t *testing.T) {
 			if strings.Contains(test.template, "{x}") {
 				test.template = strings.ReplaceAll(test.template, "{x}", "{{x}}")
 			}
-			run, err := transform.Compile(&registry.Transform{Paths: p, Template: test.template, ContentType: test.contentType})
+			run, err := transform.Compile(&model.Transform{Paths: p, Template: test.template, ContentType: test.contentType})
 			require.NoError(t, err)
 			body, contentType, err := run(stored(t, order))
 			require.NoError(t, err)
@@ -70,31 +70,31 @@ func TestTemplate(t *testing.T) {
 func TestFaultsSayWhere(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		given   registry.Transform
+		given   model.Transform
 		pointer string
 		problem string
 	}{
-		{"nothing", registry.Transform{}, "", "exactly one of template and cel"},
-		{"both", registry.Transform{Template: "1", CEL: "1"}, "", "exactly one of template and cel"},
-		{"unknown path", registry.Transform{Template: "{\"a\":\n  {b}}"}, "/template", "line 2, column 3: {b} is not in paths"},
-		{"unknown path behind letters of two bytes", registry.Transform{Template: "\"éé {b}\""}, "/template", "line 1, column 5: {b} is not in paths"},
-		{"not JSON", registry.Transform{Template: "{\"a\": {id},\n \"b\": x}", Paths: map[string]string{"id": "/id"}}, "/template", "line 2, column 7: is not JSON"},
-		{"not JSON behind a place in a string", registry.Transform{Template: "{\"a\": \"{id}\" x}", Paths: map[string]string{"id": "/id"}}, "/template", "line 1, column 14: is not JSON"},
-		{"cut off", registry.Transform{Template: `{"a": {id}`, Paths: map[string]string{"id": "/id"}}, "/template", "ends too early"},
-		{"two values", registry.Transform{Template: "{id}\n {id}", Paths: map[string]string{"id": "/id"}}, "/template", "line 2, column 2: must be one JSON value"},
-		{"a place beside a number", registry.Transform{Template: "1{id}", Paths: map[string]string{"id": "/id"}}, "/template", "JSON"},
-		{"half an escape", registry.Transform{Template: `"\u00{id}"`, Paths: map[string]string{"id": "/id"}}, "/template", "JSON"},
-		{"a place in an escape", registry.Transform{Template: `"\u00{id}41"`, Paths: map[string]string{"id": "/id"}}, "/template", "line 1, column 6: is not JSON"},
-		{"not a pointer", registry.Transform{Template: "1", Paths: map[string]string{"id": "data.id"}}, "/paths/id", "begins with /"},
-		{"not a name", registry.Transform{Template: "1", Paths: map[string]string{"a/b": "/id"}}, "/paths/a~1b", "must have a name of letters"},
-		{"content type", registry.Transform{Template: "1", ContentType: "json"}, "/content_type", "must be a media type"},
-		{"content type with a line", registry.Transform{Template: "1", ContentType: "text/plain\r\nx: y"}, "/content_type", "must be a media type"},
-		{"paths with cel", registry.Transform{CEL: "1", Paths: map[string]string{"id": "/id"}}, "/paths", "is for template"},
-		{"cel does not compile", registry.Transform{CEL: "event.data +"}, "/cel", "column 13: it ends too early"},
-		{"cel knows event only", registry.Transform{CEL: "data.id"}, "/cel", "column 1: there is no data; the variables are event"},
-		{"cel that is no text", registry.Transform{CEL: "1 + 1", ContentType: "text/plain"}, "/cel", "must be a string or bytes"},
-		{"cel that amplifies", registry.Transform{CEL: `event.data.a.replace("a", event.data.b)`}, "/cel", "constant text"},
-		{"template too long", registry.Transform{Template: `"` + strings.Repeat("a", 64<<10) + `"`}, "/template", "at most 65536 bytes"},
+		{"nothing", model.Transform{}, "", "exactly one of template and cel"},
+		{"both", model.Transform{Template: "1", CEL: "1"}, "", "exactly one of template and cel"},
+		{"unknown path", model.Transform{Template: "{\"a\":\n  {b}}"}, "/template", "line 2, column 3: {b} is not in paths"},
+		{"unknown path behind letters of two bytes", model.Transform{Template: "\"éé {b}\""}, "/template", "line 1, column 5: {b} is not in paths"},
+		{"not JSON", model.Transform{Template: "{\"a\": {id},\n \"b\": x}", Paths: map[string]string{"id": "/id"}}, "/template", "line 2, column 7: is not JSON"},
+		{"not JSON behind a place in a string", model.Transform{Template: "{\"a\": \"{id}\" x}", Paths: map[string]string{"id": "/id"}}, "/template", "line 1, column 14: is not JSON"},
+		{"cut off", model.Transform{Template: `{"a": {id}`, Paths: map[string]string{"id": "/id"}}, "/template", "ends too early"},
+		{"two values", model.Transform{Template: "{id}\n {id}", Paths: map[string]string{"id": "/id"}}, "/template", "line 2, column 2: must be one JSON value"},
+		{"a place beside a number", model.Transform{Template: "1{id}", Paths: map[string]string{"id": "/id"}}, "/template", "JSON"},
+		{"half an escape", model.Transform{Template: `"\u00{id}"`, Paths: map[string]string{"id": "/id"}}, "/template", "JSON"},
+		{"a place in an escape", model.Transform{Template: `"\u00{id}41"`, Paths: map[string]string{"id": "/id"}}, "/template", "line 1, column 6: is not JSON"},
+		{"not a pointer", model.Transform{Template: "1", Paths: map[string]string{"id": "data.id"}}, "/paths/id", "begins with /"},
+		{"not a name", model.Transform{Template: "1", Paths: map[string]string{"a/b": "/id"}}, "/paths/a~1b", "must have a name of letters"},
+		{"content type", model.Transform{Template: "1", ContentType: "json"}, "/content_type", "must be a media type"},
+		{"content type with a line", model.Transform{Template: "1", ContentType: "text/plain\r\nx: y"}, "/content_type", "must be a media type"},
+		{"paths with cel", model.Transform{CEL: "1", Paths: map[string]string{"id": "/id"}}, "/paths", "is for template"},
+		{"cel does not compile", model.Transform{CEL: "event.data +"}, "/cel", "column 13: it ends too early"},
+		{"cel knows event only", model.Transform{CEL: "data.id"}, "/cel", "column 1: there is no data; the variables are event"},
+		{"cel that is no text", model.Transform{CEL: "1 + 1", ContentType: "text/plain"}, "/cel", "must be a string or bytes"},
+		{"cel that amplifies", model.Transform{CEL: `event.data.a.replace("a", event.data.b)`}, "/cel", "constant text"},
+		{"template too long", model.Transform{Template: `"` + strings.Repeat("a", 64<<10) + `"`}, "/template", "at most 65536 bytes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := transform.Compile(&test.given)
@@ -107,7 +107,7 @@ func TestFaultsSayWhere(t *testing.T) {
 }
 
 func TestAllFaultsAtOnce(t *testing.T) {
-	_, err := transform.Compile(&registry.Transform{Paths: map[string]string{"a": "x", "b": "y"}, ContentType: "z", Template: "1"})
+	_, err := transform.Compile(&model.Transform{Paths: map[string]string{"a": "x", "b": "y"}, ContentType: "z", Template: "1"})
 	for _, pointer := range []string{"/content_type", "/paths/a", "/paths/b"} {
 		assert.ErrorContains(t, err, pointer)
 	}
@@ -126,7 +126,7 @@ func TestCEL(t *testing.T) {
 		{"bytes", `b"\x00\xff"`, "application/octet-stream", "\x00\xff"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			run, err := transform.Compile(&registry.Transform{CEL: test.expression, ContentType: test.contentType})
+			run, err := transform.Compile(&model.Transform{CEL: test.expression, ContentType: test.contentType})
 			require.NoError(t, err)
 			body, _, err := run(stored(t, order))
 			require.NoError(t, err)
@@ -135,24 +135,36 @@ func TestCEL(t *testing.T) {
 	}
 }
 
+// TestEscapesDoNotCount: what counts is the size of the result, not of the event's escapes.
+func TestEscapesDoNotCount(t *testing.T) {
+	escaped := stored(t, `{"specversion":"1.0","id":"7","source":"/s","type":"t","data":{"x":"`+strings.Repeat(`\u0061`, 30_000)+`"}}`)
+	run, err := transform.Compile(&model.Transform{
+		Paths: map[string]string{"x": "/data/x"}, Template: strings.Repeat("{x}", 30), ContentType: "text/plain",
+	})
+	require.NoError(t, err)
+	body, _, err := run(escaped)
+	require.NoError(t, err)
+	assert.Equal(t, strings.Repeat("a", 900_000), string(body))
+}
+
 // TestWhatAnEventMustNotCause is about what is refused when an event comes.
 func TestWhatAnEventMustNotCause(t *testing.T) {
 	large := stored(t, `{"specversion":"1.0","id":"7","source":"/s","type":"t","data":{"x":"`+strings.Repeat("a", 200<<10)+`","n":[`+strings.Repeat("1,", 2000)+`1]}}`)
 	repeated := strings.TrimSuffix(strings.Repeat("{x},", 10), ",")
 	for _, test := range []struct {
 		name  string
-		given registry.Transform
+		given model.Transform
 		want  string
 	}{
-		{"too large, template", registry.Transform{Paths: map[string]string{"x": "/data/x"}, Template: "[" + repeated + "]"}, "more than 1048576 bytes"},
-		{"too large, CEL", registry.Transform{CEL: `event.data.n.map(i, event.data.x)`}, "more than 1048576 bytes"},
-		{"too large, text", registry.Transform{CEL: `event.data.x + event.data.x + event.data.x + event.data.x + event.data.x + event.data.x`, ContentType: "text/plain"}, "1048576 bytes"},
-		{"too costly", registry.Transform{CEL: `event.data.n.all(a, event.data.n.all(b, event.data.n.all(c, a == b || b == c || a == c)))`}, "cost limit"},
-		{"no such key", registry.Transform{CEL: `event.data.none`}, "no such key"},
-		{"not in JSON", registry.Transform{CEL: `1.0 / 0.0`}, "a number that is not in JSON"},
-		{"a type", registry.Transform{CEL: `type(event)`}, "which is not in JSON"},
-		{"no text", registry.Transform{CEL: `event.data.n`, ContentType: "text/plain"}, "must be a string or bytes"},
-		{"a key twice", registry.Transform{CEL: `{1: "a", "1": "b"}`}, "two keys"},
+		{"too large, template", model.Transform{Paths: map[string]string{"x": "/data/x"}, Template: "[" + repeated + "]"}, "more than 1048576 bytes"},
+		{"too large, CEL", model.Transform{CEL: `event.data.n.map(i, event.data.x)`}, "more than 1048576 bytes"},
+		{"too large, text", model.Transform{CEL: `event.data.x + event.data.x + event.data.x + event.data.x + event.data.x + event.data.x`, ContentType: "text/plain"}, "1048576 bytes"},
+		{"too costly", model.Transform{CEL: `event.data.n.all(a, event.data.n.all(b, event.data.n.all(c, a == b || b == c || a == c)))`}, "cost limit"},
+		{"no such key", model.Transform{CEL: `event.data.none`}, "no such key"},
+		{"not in JSON", model.Transform{CEL: `1.0 / 0.0`}, "a number that is not in JSON"},
+		{"a type", model.Transform{CEL: `type(event)`}, "which is not in JSON"},
+		{"no text", model.Transform{CEL: `event.data.n`, ContentType: "text/plain"}, "must be a string or bytes"},
+		{"a key twice", model.Transform{CEL: `{1: "a", "1": "b"}`}, "two keys"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			run, err := transform.Compile(&test.given)
@@ -168,7 +180,7 @@ func TestWhatAnEventMustNotCause(t *testing.T) {
 
 // TestEventsOfManyValuesTakeLittle: decoded for CEL, an event takes thirty times its size.
 func TestEventsOfManyValuesTakeLittle(t *testing.T) {
-	run, err := transform.Compile(&registry.Transform{CEL: `event.type`})
+	run, err := transform.Compile(&model.Transform{CEL: `event.type`})
 	require.NoError(t, err)
 	large := stored(t, `{"specversion":"1.0","id":"7","source":"/s","type":"t","data":[`+strings.Repeat(`{"a":1},`, 500_000)+`1]}`)
 	var before, after runtime.MemStats
@@ -180,13 +192,14 @@ func TestEventsOfManyValuesTakeLittle(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-// FuzzTemplate checks that an accepted template makes JSON of any event, and that faults do not depend on luck.
+// FuzzTemplate checks that an accepted template makes JSON of any event, and that faults do not
+// depend on luck.
 func FuzzTemplate(f *testing.F) {
 	for _, seed := range []string{`{"a": {x}, "b": "{y}"}`, `{{x}}`, `"\{x}"`, `"\u00{x}"`, `"\u00{x}41"`, `"\u{y}1{y}2{y}3{y}4"`, `[{x},{y}]`, `{"{x}":"\"{y}"}`, "{x", "\"\\"} {
 		f.Add(seed, `{"k":"v\"\\\n"}`, "text/plain")
 	}
 	f.Fuzz(func(t *testing.T, template, data, contentType string) {
-		given := &registry.Transform{Paths: map[string]string{"x": "/data", "y": "/data/k", "z": "/data/0"}, Template: template}
+		given := &model.Transform{Paths: map[string]string{"x": "/data", "y": "/data/k", "z": "/data/0"}, Template: template}
 		if !json.Valid([]byte(data)) || !utf8.ValidString(data) {
 			data = "null"
 		}
@@ -211,7 +224,7 @@ func FuzzTemplate(f *testing.F) {
 }
 
 func BenchmarkTemplate(b *testing.B) {
-	run, err := transform.Compile(&registry.Transform{Paths: paths(), Template: `{"order": {id}, "text": "{who} {total}", "lines": {lines}}`})
+	run, err := transform.Compile(&model.Transform{Paths: paths(), Template: `{"order": {id}, "text": "{who} {total}", "lines": {lines}}`})
 	require.NoError(b, err)
 	e := stored(b, order)
 	b.ReportAllocs()
@@ -223,7 +236,7 @@ func BenchmarkTemplate(b *testing.B) {
 }
 
 func BenchmarkCEL(b *testing.B) {
-	run, err := transform.Compile(&registry.Transform{CEL: `{"order": event.data.id, "lines": event.data.lines.map(l, l.sku)}`})
+	run, err := transform.Compile(&model.Transform{CEL: `{"order": event.data.id, "lines": event.data.lines.map(l, l.sku)}`})
 	require.NoError(b, err)
 	e := stored(b, order)
 	b.ReportAllocs()

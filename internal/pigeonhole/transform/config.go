@@ -1,9 +1,8 @@
-// Package transform is what a route does to each message between its source and its
-// sink: it drops those that a filter does not want, changes them, and finds out where
-// each goes.
+// Package transform transforms the messages of a route between its source and its sink: it filters
+// and changes them, and determines the destination of each.
 //
-// A message passes filter, headers, set and to, in this order. Expressions see it as it
-// came from the source; to sees it as it leaves.
+// A message passes filter, headers, set and to, in this order. Expressions see the message as it
+// came from the source. The template to sees the changed message.
 package transform
 
 import (
@@ -20,29 +19,28 @@ import (
 // Config is the transformation of a route. The zero Config changes nothing. See vars.go
 // for what expressions may use.
 type Config struct {
-	// Filter is a CEL expression that is true for the messages to pass on; others are
-	// done with. Default: all pass.
+	// Filter is a CEL expression that is true for the messages to send. Others are dropped.
+	// Default: all are sent.
 	Filter string `yaml:"filter"`
-	// Set gives the message new parts: under key, value or header.NAME a CEL
-	// expression that is a string, bytes or null. A null key is none, a null value a
-	// tombstone; a header set to null is removed, one set to anything else replaces
-	// all of its name. Default: none.
+	// Set replaces parts of the message. Its keys are key, value and header.NAME, its values CEL
+	// expressions that return a string, bytes or null. null under key removes the key, null under
+	// value makes the message a tombstone, null under header.NAME removes all headers of that
+	// name. A string or bytes under header.NAME replaces them. Default: none.
 	Set map[string]string `yaml:"set"`
 	// Headers chooses and renames headers.
 	Headers HeadersConfig `yaml:"headers"`
 	// To is the destination: a topic, or in RabbitMQ a queue or routing key. It may
 	// contain {topic} (at the source), {topic_name} (its part after the last '/',
 	// without -partition-N), {partition}, {key}, {routing_key}, {exchange} and
-	// {header.NAME}. What a message lacks, or what is empty, makes it refused with the
-	// reason "template", unless the placeholder has a default: {header.NAME:-other}.
-	// Braces are doubled to stand for themselves. Default: what the sink is configured
-	// to.
+	// {header.NAME}. A message for which a placeholder has no value, or an empty one, is refused
+	// with the reason "template", unless the placeholder has a default: {header.NAME:-other}.
+	// {{ and }} stand for the characters { and }. Default: the destination in the sink's
+	// configuration.
 	To string `yaml:"to"`
 }
 
-// HeadersConfig chooses and renames headers. Patterns are exact, upper and lower case
-// told apart, but for '*', which is any text, and '?', which is any one character. The
-// entries that Pigeonhole adds itself are not headers.
+// HeadersConfig chooses and renames headers. In a pattern '*' matches any text, and '?' any one
+// character; patterns are case-sensitive. The entries that Pigeonhole adds itself are not headers.
 type HeadersConfig struct {
 	// Include keeps only headers that match one of these patterns. Default: all.
 	Include []string `yaml:"include"`
@@ -88,8 +86,8 @@ func (c HeadersConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// setTarget reads a key of Config.Set.
-func setTarget(key string) (target, header string, err error) {
+// parseSetKey parses a key of Config.Set.
+func parseSetKey(key string) (target, header string, err error) {
 	if name, ok := strings.CutPrefix(key, "header."); ok {
 		switch {
 		case name == "":

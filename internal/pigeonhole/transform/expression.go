@@ -20,8 +20,8 @@ func compileSet(env *cel.Env, source string) (cel.Program, error) {
 		cel.NullableType(cel.StringType), cel.NullableType(cel.BytesType))
 }
 
-// bytesOf is the result of an expression of Set; nil is null.
-func bytesOf(out ref.Val) ([]byte, error) {
+// setResult returns the result of an expression of Set; nil is null.
+func setResult(out ref.Val) ([]byte, error) {
 	switch out := out.(type) {
 	case types.String:
 		return []byte(out), nil

@@ -10,11 +10,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// fewHeaders are looked through for a name sooner than put into a map.
-const fewHeaders = 16
+// maxScannedHeaders is up to how many headers a linear search is faster than making a map.
+const maxScannedHeaders = 16
 
 func headersOf(headers []message.Header) traits.Mapper {
-	if len(headers) <= fewHeaders {
+	if len(headers) <= maxScannedHeaders {
 		return &headerMap{headers: headers}
 	}
 	return mapOf(headers)
@@ -28,8 +28,8 @@ func mapOf(headers []message.Header) traits.Mapper {
 	return types.NewStringStringMap(types.DefaultTypeAdapter, values)
 }
 
-// headerMap is a few headers as a map of CEL, which is made only for what is more than
-// to look up one.
+// headerMap presents a few headers as a map of CEL. It makes the map only for operations other than
+// the lookup of one name.
 type headerMap struct {
 	headers []message.Header
 	full    traits.Mapper // nil until it is needed
@@ -42,7 +42,7 @@ func (h *headerMap) all() traits.Mapper {
 	return h.full
 }
 
-// Find is has() and a constant index.
+// Find implements has() and the index operator with a constant name.
 func (h *headerMap) Find(key ref.Val) (ref.Val, bool) {
 	name, ok := key.(types.String)
 	if !ok {
@@ -56,7 +56,7 @@ func (h *headerMap) Find(key ref.Val) (ref.Val, bool) {
 	return nil, false
 }
 
-// Contains is the operator in.
+// Contains implements the operator in.
 func (h *headerMap) Contains(key ref.Val) ref.Val {
 	if _, ok := key.(types.String); !ok {
 		return h.all().Contains(key)
@@ -65,7 +65,7 @@ func (h *headerMap) Contains(key ref.Val) ref.Val {
 	return types.Bool(found)
 }
 
-// Get is the index operator, where the name is not constant.
+// Get implements the index operator with a name that is not constant.
 func (h *headerMap) Get(key ref.Val) ref.Val {
 	if v, found := h.Find(key); found {
 		return v
@@ -73,7 +73,7 @@ func (h *headerMap) Get(key ref.Val) ref.Val {
 	return h.all().Get(key) // its error
 }
 
-// The rest are the map's.
+// The other methods are those of the map.
 
 // ConvertToNative is a method of ref.Val.
 func (h *headerMap) ConvertToNative(t reflect.Type) (any, error) { return h.all().ConvertToNative(t) }

@@ -7,8 +7,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// apply returns the headers that are left, under their new names. The list given is not
-// changed: it may be somebody else's too.
+// apply returns the headers that are left, under their new names. It does not change the given
+// list: others may use it.
 func (c *HeadersConfig) apply(headers []message.Header) []message.Header {
 	if c.isZero() || len(headers) == 0 {
 		return headers
@@ -30,8 +30,8 @@ func matchesAny(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }
 
-// matches reports whether name is of the pattern. Its time is at most the product of
-// their lengths: only the last '*' is ever tried again.
+// matches reports whether name matches the pattern. Its time is at most proportional to the product
+// of their lengths: it backtracks only to the last '*'.
 func matches(pattern, name string) bool {
 	p, n := 0, 0
 	star, resume := -1, 0

@@ -10,13 +10,13 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 )
 
-// template is a parsed destination: texts and placeholders in turn.
+// template is a parsed destination: alternating texts and placeholders.
 type template struct {
 	parts  []part
-	static string // the whole, when nothing is to be filled in
-	// topic: the template begins with the name of one namespace of Pulsar's, which
-	// what is filled in must not leave.
-	topic bool
+	static string // the destination, if there are no placeholders
+	// isTopic: the template is a full topic name of Pulsar. Values must not contain '/', which
+	// would lead to another namespace.
+	isTopic bool
 }
 
 // part is a text, followed by a placeholder unless name is empty.
@@ -28,7 +28,7 @@ type part struct {
 }
 
 func parseTemplate(text string) (*template, error) {
-	t := &template{topic: strings.HasPrefix(text, "persistent://") || strings.HasPrefix(text, "non-persistent://")}
+	t := &template{isTopic: strings.HasPrefix(text, "persistent://") || strings.HasPrefix(text, "non-persistent://")}
 	var literal strings.Builder
 	for rest := text; ; {
 		at := strings.IndexAny(rest, "{}")
@@ -82,16 +82,16 @@ func parsePlaceholder(inside string) (part, error) {
 	case "topic", "topic_name", "partition", "key", "routing_key", "exchange":
 		return p, nil
 	}
-	return part{}, fmt.Errorf("knows {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and {header.NAME}, each with a default as {key:-other}, got {%s}", inside)
+	return part{}, fmt.Errorf("may contain only {topic}, {topic_name}, {partition}, {key}, {routing_key}, {exchange} and {header.NAME}, each with a default as in {key:-other}, not {%s}", inside)
 }
 
-// of is the destination of m.
-func (t *template) of(m *message.Message) (string, error) {
+// destination returns the destination of m.
+func (t *template) destination(m *message.Message) (string, error) {
 	if len(t.parts) == 0 {
 		return t.static, nil
 	}
-	var room [128]byte
-	b := room[:0]
+	var buffer [128]byte
+	b := buffer[:0]
 	for i := range t.parts {
 		p := &t.parts[i]
 		b = append(b, p.text...)
@@ -99,26 +99,26 @@ func (t *template) of(m *message.Message) (string, error) {
 			continue
 		}
 		from := len(b)
-		b = p.append(b, m)
+		b = p.appendValue(b, m)
 		value := b[from:]
 		if len(value) == 0 {
 			if !p.hasFallback {
-				return "", fmt.Errorf("the destination needs %s, which the message has not", p)
+				return "", fmt.Errorf("the destination needs %s, which the message does not have", p)
 			}
 			b = append(b, p.fallback...)
 			continue
 		}
-		if err := t.check(value); err != nil {
+		if err := t.checkValue(value); err != nil {
 			return "", fmt.Errorf("%s cannot be part of the destination: %w", p, err)
 		}
 	}
 	return string(b), nil
 }
 
-// maxValue bounds what is filled in; no system has longer names.
+// maxValue bounds the bytes of a placeholder's value. No system has longer names.
 const maxValue = 1024
 
-func (t *template) check(value []byte) error {
+func (t *template) checkValue(value []byte) error {
 	if len(value) > maxValue {
 		return fmt.Errorf("it has %d bytes, more than %d", len(value), maxValue)
 	}
@@ -129,14 +129,14 @@ func (t *template) check(value []byte) error {
 		if c < ' ' || c == 0x7f {
 			return errors.New("it has control characters")
 		}
-		if c == '/' && t.topic {
-			return errors.New("it contains '/', and would name a topic elsewhere")
+		if c == '/' && t.isTopic {
+			return errors.New("it contains '/', which would select a topic of another namespace")
 		}
 	}
 	return nil
 }
 
-// String names the placeholder for people.
+// String returns the placeholder's name for error messages.
 func (p *part) String() string {
 	if p.header != "" {
 		return "the header " + strconv.Quote(p.header)
@@ -144,8 +144,8 @@ func (p *part) String() string {
 	return strings.ReplaceAll(p.name, "_", " ")
 }
 
-// append appends the placeholder's value, or nothing when the message lacks it.
-func (p *part) append(b []byte, m *message.Message) []byte {
+// appendValue appends the placeholder's value, or nothing if the message does not have it.
+func (p *part) appendValue(b []byte, m *message.Message) []byte {
 	switch p.name {
 	case "topic":
 		return append(b, m.From.Topic...)
@@ -172,8 +172,8 @@ func (p *part) append(b []byte, m *message.Message) []byte {
 	return b
 }
 
-// topicName is the last part of a topic of Pulsar's without its partition, and any
-// other topic as it is.
+// topicName returns the last part of a topic of Pulsar, without -partition-N. It returns any other
+// topic unchanged.
 func topicName(topic string) string {
 	at := strings.LastIndexByte(topic, '/')
 	if at < 0 {

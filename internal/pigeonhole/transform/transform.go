@@ -16,21 +16,21 @@ import (
 
 // Transform is a compiled Config. It is safe for concurrent use.
 type Transform struct {
-	filter   cel.Program // nil: all pass
-	headers  HeadersConfig
-	set      []setting
-	to       *template
-	changing bool // headers or set have something to do
+	filter  cel.Program // nil: all pass
+	headers HeadersConfig
+	set     []assignment
+	to      *template
+	changes bool // headers or set is configured
 }
 
-// setting is one entry of Config.Set.
-type setting struct {
+// assignment is one entry of Config.Set.
+type assignment struct {
 	key, header string
 	program     cel.Program
 }
 
-// New compiles cfg. The error has every fault, by its path from cfg, with what CEL says
-// of an expression.
+// New compiles cfg. The error holds every fault with its path in cfg; those of expressions have the
+// compiler's message.
 func New(cfg Config) (*Transform, error) {
 	errs := []error{cfg.Headers.validate()}
 	t := &Transform{headers: cfg.Headers}
@@ -49,7 +49,7 @@ func New(cfg Config) (*Transform, error) {
 			}
 		}
 		for _, key := range slices.Sorted(maps.Keys(cfg.Set)) {
-			target, header, err := setTarget(key)
+			target, header, err := parseSetKey(key)
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -58,24 +58,24 @@ func New(cfg Config) (*Transform, error) {
 			if err != nil {
 				errs = append(errs, config.Fault("set."+key, "%s", err))
 			}
-			t.set = append(t.set, setting{key: target, header: header, program: program})
+			t.set = append(t.set, assignment{key: target, header: header, program: program})
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	t.changing = !t.headers.isZero() || len(t.set) > 0
+	t.changes = !t.headers.isZero() || len(t.set) > 0
 	return t, nil
 }
 
-// Apply filters and changes m and finds its destination, empty for the sink's own. keep
-// is false for a message that the filter does not want. An error is made by lane.Refuse:
-// with the reason "expression" when an expression fails on m, "template" when m lacks
-// what the destination needs; m is then as it came, to be put with the dead letters.
+// Apply filters and changes m and returns its destination; "" is the sink's default. keep is false
+// for a message that the filter drops. An error is made by lane.Refuse: its reason is "expression"
+// if an expression fails on m, "template" if m lacks a value that the destination needs or the
+// value is not allowed there. After an error m is unchanged, for the dead letter.
 //
-// Where nothing is configured Apply does nothing and does not allocate.
+// If nothing but a fixed destination is configured, Apply does not allocate.
 func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) {
-	if t.filter == nil && !t.changing {
+	if t.filter == nil && !t.changes {
 		to, err = t.destination(m)
 		return to, err == nil, err
 	}
@@ -83,10 +83,10 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 	if t.filter != nil || len(t.set) > 0 {
 		v = &view{m: m}
 	}
-	if keep, err := t.filtered(v); err != nil || !keep {
+	if keep, err := t.passesFilter(v); err != nil || !keep {
 		return "", false, err
 	}
-	before := *m // the lists in it are never changed in place
+	before := *m // change never modifies its lists in place
 	if err := t.change(m, v); err != nil {
 		return "", false, err
 	}
@@ -97,21 +97,20 @@ func (t *Transform) Apply(m *message.Message) (to string, keep bool, err error) 
 	return to, true, nil
 }
 
-// Destination returns the destination of all messages, and false where it depends on
-// them.
+// Destination returns the destination of all messages; ok is false if it depends on the message.
 func (t *Transform) Destination() (to string, ok bool) {
 	return t.to.static, len(t.to.parts) == 0
 }
 
 func (t *Transform) destination(m *message.Message) (string, error) {
-	to, err := t.to.of(m)
+	to, err := t.to.destination(m)
 	if err != nil {
 		return "", lane.Refuse("template", err)
 	}
 	return to, nil
 }
 
-func (t *Transform) filtered(v *view) (bool, error) {
+func (t *Transform) passesFilter(v *view) (bool, error) {
 	if t.filter == nil {
 		return true, nil
 	}
@@ -125,28 +124,27 @@ func (t *Transform) filtered(v *view) (bool, error) {
 	return false, lane.Refuse("expression", fmt.Errorf("filter: %s", expression.OneLine(err)))
 }
 
-// change evaluates all of set before it changes anything: each expression sees the
-// message as it came.
+// change evaluates all expressions of set before it changes m: each sees the original message.
 func (t *Transform) change(m *message.Message, v *view) error {
-	var room [8][]byte
-	results := room[:0]
+	var buffer [8][]byte
+	results := buffer[:0]
 	for i := range t.set {
 		out, err := expression.Evaluate(t.set[i].program, v)
 		var result []byte
 		if err == nil {
-			result, err = bytesOf(out)
+			result, err = setResult(out)
 		}
 		if err != nil {
 			return lane.Refuse("expression", fmt.Errorf("set.%s: %s", t.set[i].name(), expression.OneLine(err)))
 		}
 		results = append(results, result)
 	}
-	if !t.changing {
+	if !t.changes {
 		return nil
 	}
 	before := m.Headers
 	m.Headers = t.headers.apply(before)
-	own := !t.headers.isZero() // the list is ours to change
+	own := !t.headers.isZero() // apply has made a new list, which may be changed
 	for i, s := range t.set {
 		switch s.key {
 		case "key":
@@ -163,18 +161,18 @@ func (t *Transform) change(m *message.Message, v *view) error {
 	return nil
 }
 
-// name is the setting's key in the configuration.
-func (s *setting) name() string {
+// name returns the key of the assignment in the configuration.
+func (s *assignment) name() string {
 	if s.header != "" {
 		return "header." + s.header
 	}
 	return s.key
 }
 
-// setHeader changes headers in place: the last of the name gets the value, which is the
-// one that readers take, and the others go; nil removes all.
+// setHeader changes headers in place. The last header of the name, which readers use, gets the
+// value; the others are removed. A nil value removes all.
 func setHeader(headers []message.Header, name string, value []byte) []message.Header {
-	at := len(headers) // of the one to keep
+	at := len(headers) // index of the header to keep
 	if value != nil {
 		for at--; at >= 0 && headers[at].Name != name; at-- {
 		}

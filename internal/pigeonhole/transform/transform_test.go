@@ -183,7 +183,7 @@ func TestDestination(t *testing.T) {
 		h("empty", ""), {Name: "null"}, h("binary", "\xff"), h("control", "a\nb"), h("slash", "a/b"), h("long", strings.Repeat("x", 2000)),
 	}}
 	for template, says := range map[string]string{
-		"{header.none}":    `the destination needs the header "none", which the message has not`,
+		"{header.none}":    `the destination needs the header "none", which the message does not have`,
 		"{header.empty}":   `needs the header "empty"`,
 		"{header.null}":    `needs the header "null"`,
 		"x{key}":           "needs key",
@@ -275,7 +275,7 @@ func TestFaults(t *testing.T) {
 		`transform.headers.exclude[0]: must be a header's name`:                                      {Headers: HeadersConfig{Exclude: []string{""}}},
 		`transform.headers.rename.a: must be the header's new name`:                                  {Headers: HeadersConfig{Rename: map[string]string{"a": ""}}},
 		`transform.headers.rename.a: must not begin with pigeonhole.`:                                {Headers: HeadersConfig{Rename: map[string]string{"a": "pigeonhole.origin"}}},
-		`transform.to: knows {topic}`:                                                                {To: "x{what}"},
+		`transform.to: may contain only {topic}`:                                                     {To: "x{what}"},
 		`transform.to: has a '{' without its '}'`:                                                    {To: "x{key"},
 		`transform.to: has a '}' without its '{'`:                                                    {To: "x}"},
 		`transform.to: gives {key} an empty default`:                                                 {To: "{key:-}"},
@@ -333,7 +333,7 @@ func TestNothingConfiguredCostsNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _, _ = tr.Apply(m) }))
 }
 
-// FuzzTemplate: no template and no message makes it panic, nor a topic elsewhere.
+// FuzzTemplate: no template and no message makes it panic, nor selects a topic of another namespace.
 func FuzzTemplate(f *testing.F) {
 	f.Add("persistent://public/default/{header.a:-x}", "v")
 	f.Add("{{{key}}}{topic_name}", "a/b-partition-1")
@@ -343,8 +343,8 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		m := &message.Message{Key: []byte(value), From: message.From{Topic: value}, Headers: []message.Header{h("a", value)}}
-		to, err := tr.of(m)
-		if err == nil && tr.topic && strings.Count(to, "/") > strings.Count(text, "/") {
+		to, err := tr.destination(m)
+		if err == nil && tr.isTopic && strings.Count(to, "/") > strings.Count(text, "/") {
 			t.Fatalf("%q and %q give %q", text, value, to)
 		}
 	})

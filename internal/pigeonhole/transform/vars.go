@@ -11,32 +11,35 @@ import (
 	"github.com/aviaryhq/aviary/internal/expression"
 )
 
-// variables are what an expression may use. Those that cost something are made when an
-// expression asks for them, once for each message.
+// variables are the variables of expressions. Expensive values (text, json, headers) are made when
+// an expression uses them, once per message.
 func variables() []cel.EnvOption {
 	nullableBytes, nullableTime := cel.NullableType(cel.BytesType), cel.NullableType(cel.TimestampType)
 	return []cel.EnvOption{
-		// The key, null for none: key == b"7", string(key).
+		// The key, null if there is none: key == b"7", string(key).
 		cel.Variable("key", nullableBytes),
 		// The value, null for a tombstone.
 		cel.Variable("value", nullableBytes),
 		// The value as text, "" for a tombstone. A value that is not valid UTF-8 is an error.
 		cel.Variable("text", cel.StringType),
-		// The value parsed as JSON, null for a tombstone: json.order.total > 100. A value that is not JSON is an error.
+		// The value parsed as JSON, null for a tombstone: json.order.total > 100. A value that is
+		// not JSON is an error.
 		cel.Variable("json", cel.DynType),
-		// The headers: of those of one name the last, of those that are not text their text, "" for null.
+		// The headers, as text; null is "". If several headers have one name, the last one counts.
 		cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
-		// Where the message comes from: topic or queue, partition and offset, -1 for none.
+		// Where the message comes from: topic or queue, partition and offset. partition and offset
+		// are -1 if the source has none.
 		cel.Variable("topic", cel.StringType),
 		cel.Variable("partition", cel.IntType),
 		cel.Variable("offset", cel.IntType),
-		// When it was made, as its producer says, and null when that says nothing.
+		// The time that the producer set, null if it set none.
 		cel.Variable("time", nullableTime),
-		// What it was published with in RabbitMQ, "" when it was not.
+		// What the producer published the message with in RabbitMQ; "" from other systems.
 		cel.Variable("routing_key", cel.StringType),
 		cel.Variable("exchange", cel.StringType),
-		// The other basic properties that are text and are there: amqp.content_type, and content_encoding, correlation_id, reply_to, expiration,
-		// message_id, type, user_id, app_id.
+		// The other basic properties of RabbitMQ that the message has, if they are text:
+		// amqp.content_type, and content_encoding, correlation_id, reply_to, expiration, message_id,
+		// type, user_id, app_id.
 		cel.Variable("amqp", cel.MapType(cel.StringType, cel.StringType)),
 	}
 }
@@ -45,7 +48,7 @@ func variables() []cel.EnvOption {
 type view struct {
 	m *message.Message
 
-	// What has been made of it so far, or nil.
+	// Values made so far, or nil.
 	text, json, headers ref.Val
 }
 
@@ -112,7 +115,7 @@ func textOf(value []byte) ref.Val {
 	return types.String(value)
 }
 
-// timeOf is null also for a time out of CEL's years, 1 to 9999.
+// timeOf returns null if there is no time, or its year is not one of CEL's, 1 to 9999.
 func timeOf(m *message.Message) ref.Val {
 	if y := m.Time.Year(); m.Time.IsZero() || y < 1 || y > 9999 {
 		return types.NullValue

@@ -5,21 +5,23 @@ import (
 	"time"
 )
 
-// Lags are how old effects were when they were applied, over a minute: half of the messages were no later than P50, 99 of 100 no later than P99.
+// Lags says how old effects were when they were applied, over the last minute: at most P50 for half
+// of the messages, and at most P99 for 99 of 100 messages.
 type Lags struct {
 	P50, P99 time.Duration
-	// Messages that these are of; 0: none, and both are 0.
+	// Messages is how many messages were counted; 0: none, and both delays are 0.
 	Messages int
 }
 
 const (
-	// lagsOver is the time that they are of.
-	lagsOver = time.Minute
-	// lagsKept bounds what is kept: with more messages in a minute they are of the latest.
-	lagsKept = 4096
+	// lagsPeriod is the period that Lags covers.
+	lagsPeriod = time.Minute
+	// maxLags is how many messages are kept at most. With more messages in a minute, Lags covers
+	// only the latest.
+	maxLags = 4096
 )
 
-// lags keeps the latest in a ring. The zero lags is ready to use.
+// lags keeps the delays of the latest messages in a ring. The zero lags is ready to use.
 type lags struct {
 	ring []lag
 	next int
@@ -31,19 +33,19 @@ type lag struct {
 }
 
 func (l *lags) add(at time.Time, delay time.Duration) {
-	if len(l.ring) < lagsKept {
+	if len(l.ring) < maxLags {
 		l.ring = append(l.ring, lag{at, delay})
 		return
 	}
 	l.ring[l.next] = lag{at, delay}
-	l.next = (l.next + 1) % lagsKept
+	l.next = (l.next + 1) % maxLags
 }
 
-// last returns those of the last minute.
+// last returns the Lags of the last minute.
 func (l *lags) last(now time.Time) Lags {
 	var delays []time.Duration
 	for _, one := range l.ring {
-		if now.Sub(one.at) < lagsOver {
+		if now.Sub(one.at) < lagsPeriod {
 			delays = append(delays, max(one.delay, 0))
 		}
 	}

@@ -20,9 +20,9 @@ func TestLagsOfTheLastMinute(t *testing.T) {
 	assert.Equal(t, 101, l.last(now).Messages)
 	now = now.Add(45 * time.Second)
 	assert.Equal(t, Lags{Messages: 1}, l.last(now), "a clock that is ahead is no lag")
-	for range lagsKept {
+	for range maxLags {
 		l.add(now, time.Second)
 	}
-	assert.Equal(t, Lags{P50: time.Second, P99: time.Second, Messages: lagsKept}, l.last(now))
-	assert.Zero(t, l.last(now.Add(lagsOver)))
+	assert.Equal(t, Lags{P50: time.Second, P99: time.Second, Messages: maxLags}, l.last(now))
+	assert.Zero(t, l.last(now.Add(lagsPeriod)))
 }

@@ -3,10 +3,10 @@ package apply
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
 
-// Metrics are those of all appliers.
+// Metrics are the metrics of all appliers.
 type Metrics struct {
 	effects    *prometheus.CounterVec
 	duplicates *prometheus.CounterVec
@@ -15,7 +15,7 @@ type Metrics struct {
 	ahead      *prometheus.GaugeVec
 }
 
-// NewMetrics registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		effects: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -40,8 +40,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// from has the counters of a zone be there from the start, so that an alert sees the first one.
-func (m *Metrics) from(origin string) {
+// initOrigin creates the counters of a zone with the value 0, so that alerts see the first
+// increment.
+func (m *Metrics) initOrigin(origin string) {
 	m.duplicates.WithLabelValues(origin)
 	m.gaps.WithLabelValues(origin)
 	for _, outcome := range []string{"applied", "lost", "dead", "diverged"} {
@@ -49,9 +50,9 @@ func (m *Metrics) from(origin string) {
 	}
 }
 
-// applied counts what became of a message.
-func (m *Metrics) applied(origin string, r lane.Result) {
-	if r.Status == lane.Duplicate {
+// countOutcomes counts the outcomes of a message's effects.
+func (m *Metrics) countOutcomes(origin string, r redislib.Result) {
+	if r.Status == redislib.Duplicate {
 		m.duplicates.WithLabelValues(origin).Inc()
 		return
 	}

@@ -12,7 +12,7 @@ import (
 func TestMetricsAreWellNamedAndThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg)
-	m.from("b")
+	m.initOrigin("b")
 	for name, want := range map[string]int{"sonic_gaps_total": 1, "sonic_duplicate_messages_total": 1, "sonic_applied_effects_total": 4} {
 		n, err := testutil.GatherAndCount(reg, name)
 		require.NoError(t, err)

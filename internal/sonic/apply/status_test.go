@@ -24,19 +24,20 @@ func begun(t *testing.T) *Applier {
 // idOf is an effect of a moment.
 func idOf(at time.Time) message.ID { return message.ID{Ms: uint64(at.UnixMilli())} }
 
-// TestLagOfAZoneThatIsNeverHeard: a zone that nothing is replicated from is behind, though no message tells how far.
+// TestLagOfAZoneThatIsNeverHeard: a zone that nothing is replicated from is behind, though no
+// message tells how far.
 func TestLagOfAZoneThatIsNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, known := (Status{}).Behind(time.Now())
 		assert.False(t, known, "it does not run")
 		a := begun(t)
-		time.Sleep(patience)
+		time.Sleep(maxSilence)
 		_, _, known = a.Status().Behind(time.Now())
 		assert.False(t, known, "the first message may be under way")
 		time.Sleep(time.Minute)
 		lag, effects, known := a.Status().Behind(time.Now())
 		require.True(t, known)
-		assert.Equal(t, patience+time.Minute, lag)
+		assert.Equal(t, maxSilence+time.Minute, lag)
 		assert.Zero(t, effects)
 	})
 }
@@ -54,8 +55,8 @@ func TestLagWhereAnotherProcessApplies(t *testing.T) {
 		for n := int64(100); n < 200; n += watchEvery.Milliseconds() / 1000 {
 			time.Sleep(watchEvery)
 			end := &message.Header{Last: idOf(time.Now().Add(-500 * time.Millisecond)), Count: n}
-			a.ended(end)
-			a.found(end.Last)
+			a.recordEnd(end)
+			a.updateCursor(end.Last)
 			lag, effects := behind()
 			assert.Zero(t, lag)
 			assert.Zero(t, effects)
@@ -64,36 +65,37 @@ func TestLagWhereAnotherProcessApplies(t *testing.T) {
 		lag, _ := behind()
 		assert.Zero(t, lag, "between two looks")
 		// It is 10 s behind.
-		a.found(idOf(time.Now().Add(-10 * time.Second)))
+		a.updateCursor(idOf(time.Now().Add(-10 * time.Second)))
 		lag, _ = behind()
 		assert.Zero(t, lag, "an older cursor is that of a Redis that came back older: what it had is applied again")
 		time.Sleep(20 * time.Second)
-		a.found(idOf(time.Now().Add(-10 * time.Second)))
+		a.updateCursor(idOf(time.Now().Add(-10 * time.Second)))
 		lag, _ = behind()
 		assert.Equal(t, 9*time.Second, lag)
 		// Nobody applies any more.
 		cursor := a.Status().Cursor
 		for range 12 {
 			time.Sleep(watchEvery)
-			a.found(cursor)
+			a.updateCursor(cursor)
 		}
 		lag, _ = behind()
 		assert.Equal(t, 69*time.Second, lag)
 	})
 }
 
-// TestLagInEffectsWhereAnotherProcessApplies: it does not rise while the zone is behind by as much, though no look finds all of the topic applied.
+// TestLagInEffectsWhereAnotherProcessApplies: it does not rise while the zone is behind by as much,
+// though no look finds all of the topic applied.
 func TestLagInEffectsWhereAnotherProcessApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := begun(t)
 		const each, rate = int64(watchEvery / time.Second), 1000
 		began := time.Now()
 		count := func(at time.Time) int64 { return int64(at.Sub(began)/time.Second) * rate }
-		for n := range 3 * endsMost {
+		for n := range 3 * maxEnds {
 			time.Sleep(watchEvery)
 			now := time.Now()
-			a.ended(&message.Header{Last: idOf(now), Count: count(now)})
-			a.found(idOf(now.Add(-10 * time.Second))) // the zone is 10 s behind
+			a.recordEnd(&message.Header{Last: idOf(now), Count: count(now)})
+			a.updateCursor(idOf(now.Add(-10 * time.Second))) // the zone is 10 s behind
 			if n < 3 {
 				continue
 			}
@@ -103,46 +105,47 @@ func TestLagInEffectsWhereAnotherProcessApplies(t *testing.T) {
 			require.LessOrEqual(t, effects, (10+each)*rate)
 		}
 		require.LessOrEqual(t, len(a.ends), 3)
-		for range 3 * endsMost { // nobody applies any more
+		for range 3 * maxEnds { // nobody applies any more
 			time.Sleep(watchEvery)
-			a.ended(&message.Header{Last: idOf(time.Now()), Count: count(time.Now())})
-			require.LessOrEqual(t, len(a.ends), endsMost)
+			a.recordEnd(&message.Header{Last: idOf(time.Now()), Count: count(time.Now())})
+			require.LessOrEqual(t, len(a.ends), maxEnds)
 		}
-		a.found(idOf(time.Now()))
+		a.updateCursor(idOf(time.Now()))
 		_, effects, _ := a.Status().Behind(time.Now())
 		assert.Zero(t, effects)
 		assert.Empty(t, a.ends)
 	})
 }
 
-// TestTroubleWithTheTopic: what keeps messages from coming shows, also when nothing was ever applied.
-func TestTroubleWithTheTopic(t *testing.T) {
+// TestHealthOfTheTopic: what keeps messages from coming shows, also when nothing was ever
+// applied.
+func TestHealthOfTheTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := begun(t)
-		refused, away := errors.New("not authorized"), errors.New("no broker")
-		a.noteTopic(refused, nil)
-		at, now, last := a.Trouble()
+		refused, unavailable := errors.New("not authorized"), errors.New("no broker")
+		a.recordTopicError(refused, nil)
+		at, now, last := a.Health()
 		require.ErrorIs(t, now, refused)
 		require.ErrorIs(t, last, refused)
 		assert.Equal(t, time.Now(), at)
-		a.noteTopic(nil, away)
-		_, now, last = a.Trouble()
+		a.recordTopicError(nil, unavailable)
+		_, now, last = a.Health()
 		require.NoError(t, now, "messages may come all the same")
 		require.ErrorIs(t, last, refused)
-		time.Sleep(patience + time.Second)
-		a.noteTopic(nil, away)
-		at, now, last = a.Trouble()
-		require.ErrorIs(t, now, away)
-		require.ErrorContains(t, now, "nothing comes from zone b")
-		require.ErrorIs(t, last, away)
+		time.Sleep(maxSilence + time.Second)
+		a.recordTopicError(nil, unavailable)
+		at, now, last = a.Health()
+		require.ErrorIs(t, now, unavailable)
+		require.ErrorContains(t, now, "no effects arrive from zone b")
+		require.ErrorIs(t, last, unavailable)
 		assert.Equal(t, time.Now(), at)
-		apply := errors.New("redis is away")
-		a.trouble.Note(apply)
-		_, now, _ = a.Trouble()
+		apply := errors.New("redis is unavailable")
+		a.health.Set(apply)
+		_, now, _ = a.Health()
 		require.ErrorIs(t, now, apply)
-		a.trouble.Note(nil)
-		a.noteTopic(nil, nil)
-		_, now, _ = a.Trouble()
+		a.health.Set(nil)
+		a.recordTopicError(nil, nil)
+		_, now, _ = a.Health()
 		require.NoError(t, now)
 	})
 }

@@ -9,19 +9,21 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// consumer is the one that the applier has. It makes the subscription where there is none, at the beginning of what the topic has.
+// consumer returns the configuration of the applier's consumer. The consumer creates the
+// subscription if it does not exist, at the earliest message of the topic.
 func (c Config) consumer() messaging.ConsumerConfig {
 	cfg := messaging.DefaultConsumerConfig()
 	cfg.Topics, cfg.Subscription = []string{c.Topic}, "sonic-"+c.Zone
 	cfg.Type, cfg.Order, cfg.StartAt = messaging.Failover, messaging.OrderTotal, messaging.StartEarliest
 	cfg.PrefetchBytes, cfg.MaxMessageBytes = 16<<20, 64<<10
 	cfg.Retry.MaxAttempts, cfg.Retry.MinDelay, cfg.Retry.MaxDelay = 0, 50*time.Millisecond, 2*time.Second
-	cfg.StopTimeout, cfg.StuckAfter = 5*time.Second, 24*time.Hour // what keeps a message waiting is reported here
+	cfg.StopTimeout, cfg.StuckAfter = 5*time.Second, 24*time.Hour // the applier itself reports why a message waits
 	return cfg
 }
 
-// Subscribe makes the zone's subscription to another zone's topic, and returns once it is there: what the topic gets from then on waits for the
-// zone's applier. One that is there stays as it is. It is an error when the applier of a Sonic that runs has it, for it tries until ctx ends.
+// Subscribe creates the zone's subscription to another zone's topic: from then on Pulsar keeps the
+// topic's messages for the zone's applier. An existing subscription stays as it is. If the applier
+// of a running Sonic uses the subscription, Subscribe waits until ctx ends and returns an error.
 func Subscribe(ctx context.Context, client *messaging.Client, cfg Config) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -47,7 +49,7 @@ func Subscribe(ctx context.Context, client *messaging.Client, cfg Config) error 
 		return <-ended
 	case err = <-ended:
 	case <-ctx.Done():
-		err = consumer.Trouble()
+		err = consumer.Unhealthy()
 		stop()
 		if ran := <-ended; err == nil {
 			err = ran

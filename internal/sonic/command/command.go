@@ -1,4 +1,5 @@
-// Package command knows every command of Redis 7.0: its arity, where its keys stand, and what Sonic does with it.
+// Package command describes every command of Redis 7.0: its arity, the positions of its keys, and
+// what Sonic does with it.
 package command
 
 import (
@@ -15,27 +16,27 @@ var commands string
 type Class uint8
 
 const (
-	// Read is relayed to Redis as it is.
+	// Read is relayed to Redis unchanged.
 	Read Class = iota
-	// Write runs as a function of the library, which notes its effect.
+	// Write runs as a function of the library, which records its effect.
 	Write
-	// Blocking is a write that may wait.
+	// Blocking is a write that may block until a key has an element.
 	Blocking
-	// Local changes this zone only, and is relayed as it is.
+	// Local changes this zone only, and is relayed unchanged.
 	Local
-	// Script runs a program of a user; the keys that it declares are replicated.
+	// Script runs a user's script or function; the keys that it declares are replicated.
 	Script
 	// Publish sends a message to subscribers.
 	Publish
-	// Transaction is MULTI and its kin.
+	// Transaction is MULTI, EXEC, DISCARD, WATCH or UNWATCH.
 	Transaction
-	// Connection needs a connection to Redis of the client's own.
+	// Connection needs a connection to Redis that no other client uses.
 	Connection
-	// Answered is answered by Sonic itself.
+	// Answered is answered by Sonic without Redis.
 	Answered
-	// Container is only a name before subcommands.
+	// Container is only the first word of subcommands.
 	Container
-	// Refused would break replication, or is not for clients.
+	// Refused is refused: it would break replication, or is not for clients.
 	Refused
 	// Classes is the number of classes.
 	Classes
@@ -55,27 +56,27 @@ func (c Class) String() string {
 	return classNames()[c]
 }
 
-// A Command is a command or a subcommand.
+// Command is a command or a subcommand.
 type Command struct {
 	// Name in lower case, "client|list" for a subcommand.
 	Name string
 	// Index among all commands of the table, from 0.
 	Index int
-	// Arity with the name; -n: at least n.
+	// Arity is the number of arguments including the name; -n: at least n.
 	Arity int
 	// Flags as COMMAND gives them, sorted.
 	Flags []string
 	// Group as COMMAND DOCS gives it.
 	Group string
 	Class Class
-	// Reason is why it is refused.
+	// Reason is why a command of class Refused is refused.
 	Reason string
 
-	// NoAuth: it runs before a client has logged in.
+	// NoAuth says that a client may run it before it has logged in.
 	NoAuth bool
-	// NoMulti: it is refused within MULTI.
+	// NoMulti says that it is refused within MULTI.
 	NoMulti bool
-	// Changes: users that only read may not run it.
+	// Changes says that read-only users may not run it.
 	Changes bool
 
 	// KeySpecs are the key specifications of COMMAND in the form of commands.txt.
@@ -85,7 +86,7 @@ type Command struct {
 	subs map[string]*Command
 }
 
-// Takes reports whether the command may have that many arguments, its name among them.
+// Takes reports whether the command may have that many arguments, including its name.
 func (c *Command) Takes(arguments int) bool {
 	if c.Arity >= 0 {
 		return arguments == c.Arity
@@ -116,14 +117,15 @@ func NewTable() (*Table, error) {
 	return t, nil
 }
 
-// All returns the commands in order of name. Do not change them.
+// All returns the commands in order of name. Callers must not change them.
 func (t *Table) All() []*Command { return t.all }
 
-// longestName bounds names: longer ones are unknown.
+// longestName is the maximum length of a name: longer ones are unknown.
 const longestName = 24
 
-// Lookup returns the command of that name, whatever its case; nil when it is unknown. sub is the second argument, which
-// matters to commands with subcommands: nil returns the command before them.
+// Lookup returns the command of that name, in upper or lower case; nil if it is unknown. sub is the
+// second argument. It selects the subcommand of a command that has some; nil selects the container
+// itself.
 func (t *Table) Lookup(name, sub []byte) *Command {
 	var buf [longestName]byte
 	c := t.byName[string(lower(&buf, name))]

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Document returns the table of all commands for docs/sonic.md, in Markdown: by group, one line for commands that are
-// treated alike.
+// Document returns the table of all commands for docs/sonic-commands.md, in Markdown: by group, one
+// line for commands that are treated alike.
 func (t *Table) Document() string {
 	var out strings.Builder
 	out.WriteString("| group | what Sonic does | commands |\n|---|---|---|\n")

@@ -11,12 +11,13 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 )
 
-// TestDocument keeps the table of docs/sonic.md equal to the commands. With AVIARY_UPDATE=1 it writes it.
+// TestDocument keeps the table of docs/sonic-commands.md equal to the commands. With AVIARY_UPDATE=1 it
+// writes it.
 func TestDocument(t *testing.T) {
 	const begin, end = "<!-- commands: made by internal/sonic/command, AVIARY_UPDATE=1 go test -run TestDocument -->\n", "<!-- end of commands -->"
 	table, err := command.NewTable()
 	require.NoError(t, err)
-	path := filepath.Join("..", "..", "..", "docs", "sonic.md")
+	path := filepath.Join("..", "..", "..", "docs", "sonic-commands.md")
 	page, err := os.ReadFile(path)
 	require.NoError(t, err)
 	before, rest, found := strings.Cut(string(page), begin)

@@ -8,15 +8,16 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// keySpec says where keys stand, as the key specifications of COMMAND do.
+// keySpec says at which positions keys are, as the key specifications of COMMAND do.
 type keySpec struct {
-	word  string // keys begin behind this word; "" when they begin at an index
-	begin int    // that index, or from where the word is looked for: from the end when < 0
+	word  string // keys begin after this word; "" when they begin at an index
+	begin int    // that index, or where the search for the word begins: from the end when < 0
 
 	counted bool
-	// Of a range: the last key, relative to the first one or, when < 0, to the end; every how many arguments one stands;
-	// and, when > 1, which part of the rest holds keys (1/limit).
-	// Of a counted list, relative to begin: where the number stands, where the first key stands, and the step.
+	// For a range, a is the last key, relative to the first one or, when < 0, to the end; b is the
+	// step between keys; c, when > 1, is the limit: only the first 1/c of the remaining arguments
+	// are keys. For a counted list (numkeys), a is the position of the number and b that of the
+	// first key, both relative to begin; c is the step.
 	a, b, c int
 }
 
@@ -27,7 +28,7 @@ func parseKeySpecs(text string) ([]keySpec, error) {
 	var specs []keySpec
 	for one := range strings.SplitSeq(text, ";") {
 		if strings.Contains(one, "?") {
-			continue // Redis does not tell: SORT
+			continue // unknown position, as for SORT
 		}
 		spec, err := parseKeySpec(one)
 		if err != nil {
@@ -60,11 +61,12 @@ func parseKeySpec(text string) (keySpec, error) {
 	return s, nil
 }
 
-// Keys calls yield with the position of each key among the arguments, until it returns false. It allocates nothing.
-// Where an option may be given several times it names what stands behind each of them.
+// Keys calls yield with the position of each key among the arguments, until yield returns false. It
+// allocates nothing. For an option with a key that is given several times, it yields the key of
+// each one.
 func (c *Command) Keys(raw []byte, args []resp.Arg, yield func(position int) bool) {
 	if c.Name == "xread" || c.Name == "xreadgroup" {
-		// The name of a group or a consumer may be STREAMS, too.
+		// A group or a consumer may be named STREAMS, so a search for this word is not enough.
 		first, _ := Streams(raw, args)
 		for i := first; first > 0 && i < first+(len(args)-first)/2; i++ {
 			if !yield(i) {
@@ -78,7 +80,7 @@ func (c *Command) Keys(raw []byte, args []resp.Arg, yield func(position int) boo
 	case "sort":
 		stores = 2
 	case "georadius", "georadiusbymember":
-		specs, stores = c.keys[:1], 5 // the others tell of the first STORE only, and Redis takes the last one
+		specs, stores = c.keys[:1], 5 // the other specifications find only the first STORE, but Redis uses the last one
 	}
 	for i := range specs {
 		if !specs[i].each(raw, args, yield) {
@@ -90,7 +92,7 @@ func (c *Command) Keys(raw []byte, args []resp.Arg, yield func(position int) boo
 	}
 }
 
-// eachStore calls yield with the position behind each word STORE or STOREDIST.
+// eachStore calls yield with the position after each word STORE or STOREDIST.
 func eachStore(raw []byte, args []resp.Arg, from int, yield func(int) bool) {
 	for i := from; i+1 < len(args); i++ {
 		word := raw[args[i].Start:args[i].End]
@@ -100,8 +102,8 @@ func eachStore(raw []byte, args []resp.Arg, from int, yield func(int) bool) {
 	}
 }
 
-// Streams reads the options of XREAD and XREADGROUP as Redis does. It returns where the keys begin, 0 when Redis refuses the options, and whether the
-// command may wait.
+// Streams reads the options of XREAD and XREADGROUP as Redis does. It returns where the keys begin,
+// 0 when Redis refuses the options, and whether the command may block.
 func Streams(raw []byte, args []resp.Arg) (first int, blocks bool) {
 	for i := 1; i < len(args); i++ {
 		word, more := raw[args[i].Start:args[i].End], len(args)-i-1
@@ -123,7 +125,8 @@ func Streams(raw []byte, args []resp.Arg) (first int, blocks bool) {
 	return 0, blocks
 }
 
-// SingleKey returns the position of the only key, or 0 when the command has none or may have several.
+// SingleKey returns the position of the only key, or 0 if the command has no key or may have
+// several.
 func (c *Command) SingleKey() int {
 	if len(c.keys) == 1 && c.Name != "sort" {
 		if s := &c.keys[0]; s.word == "" && !s.counted && s.a == 0 {
@@ -173,7 +176,7 @@ func (s *keySpec) each(raw []byte, args []resp.Arg, yield func(int) bool) bool {
 	return true
 }
 
-// first returns where the search begins.
+// first returns the position to which the specification is relative. ok is false if there is none.
 func (s *keySpec) first(raw []byte, args []resp.Arg) (int, bool) {
 	if s.word == "" {
 		return s.begin, s.begin < len(args)

@@ -86,7 +86,8 @@ func keySpec(spec any) string {
 	return text + "?"
 }
 
-// TestTableIsComplete holds the table against the server's own: a command that is missing would be refused as unknown.
+// TestTableIsComplete holds the table against the server's own: a command that is missing would be
+// refused as unknown.
 func TestTableIsComplete(t *testing.T) {
 	client := stack.PrivateRedis(t).Client(t)
 	reply, err := client.Do(t.Context(), "COMMAND").Slice()

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Config says in short what has to be equal in the configurations of all zones: name=digest for each part, with spaces between. parts are lists whose
-// order does not matter, by names without '=' and spaces.
+// Config returns digests of the settings that must be equal in all zones, as "name=digest
+// name=digest". parts holds the settings by name: lists whose order does not matter. Names contain
+// neither '=' nor spaces.
 func Config(parts map[string][]string) string {
 	var words []string
 	for name, list := range parts {
@@ -20,18 +21,18 @@ func Config(parts map[string][]string) string {
 	return strings.Join(words, " ")
 }
 
-// Differing returns the names of the parts that differ between two configurations. One that only one of them tells does not differ: the other
-// may be of an older or a newer version.
+// Differing returns the names of the parts that differ between two results of Config. A part that
+// only one of them contains does not count: the other may come from an older or a newer version.
 func Differing(a, b string) []string {
-	told := map[string]string{}
+	digests := map[string]string{}
 	for _, word := range strings.Fields(a) {
 		name, digest, _ := strings.Cut(word, "=")
-		told[name] = digest
+		digests[name] = digest
 	}
 	var names []string
 	for _, word := range strings.Fields(b) {
 		name, digest, _ := strings.Cut(word, "=")
-		if mine, both := told[name]; both && mine != digest {
+		if other, ok := digests[name]; ok && other != digest {
 			names = append(names, name)
 		}
 	}

@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// Format is the version of the messages that this Sonic writes, and the highest that it reads. Format 2 has the effect L.
-const Format = 2
+// Format is the version of the messages that this Sonic writes, and the only one that it reads.
+// Format 2 added the effect L. Format 3 has the shard in the property sonic_shard.
+const Format = 3
 
 // Names of properties.
 const (
 	propFormat   = "sonic_format"
 	propOrigin   = "sonic_origin"
-	propLane     = "sonic_lane"
+	propShard    = "sonic_shard"
 	propEpoch    = "sonic_epoch"
 	propPrev     = "sonic_prev"
 	propFirst    = "sonic_first"
@@ -25,33 +26,37 @@ const (
 	propConfig   = "sonic_config"
 )
 
-// Header is what a message's properties say.
+// Header is the content of a message's properties.
 type Header struct {
 	Origin string // the zone that wrote it
-	Lane   int
-	Epoch  int64 // of the origin's Redis: one more each time it came back older than the topic
-	// Prev is the last effect of the message before, First and Last are those of this one.
+	Shard  int
+	Epoch  int64 // of the origin's Redis: increases each time it comes back with data older than the topic
+	// Prev is the last effect of the previous message. First and Last are the first and the last
+	// effect of this one.
 	Prev, First, Last ID
-	// Count is how many effects the topic has had, up to and with this message. It tells how far behind a reader is, and nothing else.
+	// Count is how many effects the topic has had, including this message. It serves only to
+	// compute how far behind a reader is.
 	Count int64
-	// Position is the message's among those of the topic; see [ID.Position].
+	// Position orders the messages of the topic; see [ID.Position].
 	Position int64
-	// Part and Parts say which part of a payload it is that is too large for one message: 1 to Parts. Parts is 1 for a whole one.
+	// Part is the number of this part of a payload that is too large for one message, from 1 to
+	// Parts. Parts is 1 for a whole payload.
 	Part, Parts int
-	// Config is what the origin tells of its configuration; empty: nothing. See [Config].
+	// Config is the origin's result of [Config]; empty: unknown.
 	Config string
 }
 
 // ErrNewer says that a newer Sonic wrote the message.
 var ErrNewer = errors.New("a newer version of Sonic wrote it")
 
-// ErrForeign says that a message is none of Sonic's.
+// ErrForeign says that the message does not come from Sonic, or not from the expected zone and
+// shard.
 var ErrForeign = errors.New("it is no message of a Sonic")
 
-// Properties returns the header as properties.
+// Properties returns the header as message properties.
 func (h *Header) Properties() map[string]string {
 	p := map[string]string{
-		propFormat: strconv.Itoa(Format), propOrigin: h.Origin, propLane: strconv.Itoa(h.Lane), propEpoch: strconv.FormatInt(h.Epoch, 10),
+		propFormat: strconv.Itoa(Format), propOrigin: h.Origin, propShard: strconv.Itoa(h.Shard), propEpoch: strconv.FormatInt(h.Epoch, 10),
 		propPrev: h.Prev.String(), propFirst: h.First.String(), propLast: h.Last.String(),
 		propCount: strconv.FormatInt(h.Count, 10), propPosition: strconv.FormatInt(h.Position, 10),
 	}
@@ -64,14 +69,17 @@ func (h *Header) Properties() map[string]string {
 	return p
 }
 
-// ParseHeader reads a message's properties. The errors are [ErrNewer], which says what to do, and [ErrForeign].
+// ParseHeader reads a message's properties. Its errors are [ErrNewer], with a text that says what
+// to do, and [ErrForeign].
 func ParseHeader(p map[string]string) (*Header, error) {
 	format, err := strconv.Atoi(p[propFormat])
 	switch {
 	case err != nil || format < 1:
 		return nil, fmt.Errorf("%w: its property %s is %q", ErrForeign, propFormat, p[propFormat])
 	case format > Format:
-		return nil, fmt.Errorf("%w, in format %d, and this one reads up to %d: run the newer version in this zone, too", ErrNewer, format, Format)
+		return nil, fmt.Errorf("%w, in format %d, and this one reads format %d: run the newer version in this zone, too", ErrNewer, format, Format)
+	case format < Format:
+		return nil, fmt.Errorf("%w of this version: it is in format %d, and this one reads format %d: use a new topic in all zones", ErrForeign, format, Format)
 	}
 	h := &Header{Origin: p[propOrigin], Part: 1, Parts: 1, Config: p[propConfig]}
 	var errs []error
@@ -89,7 +97,7 @@ func ParseHeader(p map[string]string) (*Header, error) {
 		}
 		return id
 	}
-	h.Lane, h.Epoch, h.Count, h.Position = int(number(propLane)), number(propEpoch), number(propCount), number(propPosition)
+	h.Shard, h.Epoch, h.Count, h.Position = int(number(propShard)), number(propEpoch), number(propCount), number(propPosition)
 	h.Prev, h.First, h.Last = id(propPrev), id(propFirst), id(propLast)
 	if text, ok := p[propPart]; ok {
 		part, parts, _ := strings.Cut(text, "/")

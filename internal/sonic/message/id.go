@@ -1,4 +1,4 @@
-// Package message has what a zone's messages say of themselves: the ids of the effects in them, and their properties.
+// Package message defines a zone's messages: the ids of effects, the properties and the payload.
 package message
 
 import (
@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// ID is the id of an effect: that of its entry in the origin's stream of effects. The zero ID is before all others.
+// ID is the id of an effect: the id of its entry in the origin's stream of effects. The zero ID is
+// before all others.
 type ID struct {
 	Ms  uint64 // milliseconds since 1970, by the origin's hybrid logical clock
-	Seq uint64 // of those with the same Ms
+	Seq uint64 // orders ids with the same Ms
 }
 
 // ParseID reads an id as Redis writes it, ms-seq. The empty text is the zero ID.
@@ -61,14 +62,16 @@ func Max(a, b ID) ID {
 	return a
 }
 
-// seqBits is how many bits of a position hold an id's Seq. What is left, below the sign, is enough for Ms until the year 2248.
+// seqBits is how many bits of a position hold an id's Seq. The other 43 bits, without the sign, are
+// enough for Ms until the year 2248.
 const seqBits = 20
 
-// maxMs is the highest Ms that a position has room for.
+// maxMs is the highest Ms that a position can hold.
 const maxMs = 1<<(63-seqBits) - 1
 
-// Position is the id as one number: where a message whose last effect it is stands among those of its topic. The library numbers effects so that they
-// fit; the error says that this one does not.
+// Position returns the id as one number. It is the position, among the messages of the topic, of
+// the message that ends with this effect. The library chooses ids that fit. Position returns an
+// error if this one does not.
 func (id ID) Position() (int64, error) {
 	if id.Ms > maxMs || id.Seq >= 1<<seqBits {
 		return 0, fmt.Errorf("the id %s of an effect is beyond what positions have room for: is the clock right?", id)
@@ -76,7 +79,7 @@ func (id ID) Position() (int64, error) {
 	return int64(id.Ms<<seqBits | id.Seq), nil
 }
 
-// AtPosition is the id that stands at a position, the zero ID below 0.
+// AtPosition returns the id at a position, the zero ID for a negative one.
 func AtPosition(p int64) ID {
 	if p < 0 {
 		return ID{}

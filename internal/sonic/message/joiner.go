@@ -2,10 +2,12 @@ package message
 
 import "fmt"
 
-// A Joiner makes entries of the stream of effects: a large one is in several, see 10_append.lua. They are given to it in their order.
+// Joiner joins stream entries to outbox entries. The library splits a large outbox entry into
+// several stream entries, see 10_append.lua. Callers pass the stream entries in order.
 type Joiner struct{ pieces []byte }
 
-// Add takes the id and the fields of one entry of the stream. ok is false when it is a piece of one that goes on.
+// Add takes the id and the fields of one stream entry. ok is false if it is a piece, and more
+// pieces follow.
 func (j *Joiner) Add(id string, fields map[string]any) (e Entry, ok bool, err error) {
 	if e.ID, err = ParseID(id); err != nil {
 		return e, false, err

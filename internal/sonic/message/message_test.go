@@ -104,4 +104,9 @@ func TestHeadersThatAreNotSonics(t *testing.T) {
 	_, err := message.ParseHeader(newer)
 	require.ErrorIs(t, err, message.ErrNewer)
 	assert.Contains(t, err.Error(), "run the newer version")
+	older := maps.Clone(good)
+	older["sonic_format"] = "2"
+	_, err = message.ParseHeader(older)
+	require.ErrorIs(t, err, message.ErrForeign)
+	assert.ErrorContains(t, err, "it is in format 2, and this one reads format 3")
 }

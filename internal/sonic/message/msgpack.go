@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// errMsgpack is the error for what is not msgpack of the kinds used here: arrays and strings.
+// errMsgpack is the error for input that is not a MessagePack array or string. Sonic uses no other
+// kinds.
 var errMsgpack = errors.New("malformed msgpack")
 
 // appendArray appends the header of an array of n values.
@@ -21,7 +22,7 @@ func appendArray(dst []byte, n int) []byte {
 	}
 }
 
-// appendString appends a string, of less than 4 GiB.
+// appendString appends a string of less than 4 GiB.
 func appendString(dst []byte, s string) []byte {
 	n := len(s)
 	switch {
@@ -37,7 +38,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// readLength reads the number behind a header: of width bytes.
+// readLength reads a length of width bytes.
 func readLength(b []byte, width int) (n int, rest []byte, err error) {
 	if len(b) < width {
 		return 0, nil, fmt.Errorf("%w: it ends within a length", errMsgpack)
@@ -48,7 +49,8 @@ func readLength(b []byte, width int) (n int, rest []byte, err error) {
 	return n, b[width:], nil
 }
 
-// readArray reads the header of an array of n values, and says no to more values than there are bytes.
+// readArray reads the header of an array of n values. It returns an error if n exceeds the number
+// of remaining bytes.
 func readArray(b []byte) (n int, rest []byte, err error) {
 	if len(b) == 0 {
 		return 0, nil, fmt.Errorf("%w: it ends before an array", errMsgpack)

@@ -2,31 +2,34 @@ package message
 
 import "fmt"
 
-// An Entry is one entry of the outbox.
+// Entry is one entry of the outbox.
 type Entry struct {
 	ID          ID
-	Effects     string // packed, one behind the other; empty at the end of a transaction
-	Transaction string // its id; empty: none
+	Effects     string // packed one after the other; empty for the entry that ends a transaction
+	Transaction string // the id of its transaction; empty: none
 }
 
-// Size is what the entry counts against the bound of a message, in bytes.
+// Size returns how many bytes the entry counts toward the bound of a message.
 func (e *Entry) Size() int { return len(e.Effects) + entryOverhead }
 
-// entryOverhead is what an entry takes beside its effects, at most: its id, and the headers of both.
+// entryOverhead is how many bytes an entry takes at most besides its effects: its id, and the
+// headers of both.
 const entryOverhead = 40
 
-// Bounds of a message. One may hold more only when it is one entry, or one transaction.
+// Bounds of a message. Only a message of a single entry or transaction may exceed them.
 const (
 	PackEntries = 512
 	PackBytes   = 256 << 10
 )
 
-// PartBytes is how much of a payload goes into one message, when it is too large for one: well below what brokers take by default, 5 MiB.
+// PartBytes is the size of the parts of a payload that is too large for one message. It is well
+// below the default maximum of brokers, 5 MiB.
 const PartBytes = 1 << 20
 
-// Cut returns how many of entries, from the first on, go into the next message: as many as its bounds allow, whole transactions only. With one
-// it takes no more than the first entry, or the first transaction. It returns 0 when they end within the first transaction.
-func Cut(entries []Entry, one bool) int {
+// Cut returns how many of the first entries go into the next message: as many as its bounds allow,
+// and never a part of a transaction. If single is true it takes only the first entry or the first
+// transaction. It returns 0 if entries end within the first transaction.
+func Cut(entries []Entry, single bool) int {
 	n, bytes := 0, 0
 	for n < len(entries) {
 		end, ok := unit(entries, n)
@@ -39,15 +42,15 @@ func Cut(entries []Entry, one bool) int {
 		if n > 0 && (end > PackEntries || bytes > PackBytes) {
 			break
 		}
-		if n = end; one {
+		if n = end; single {
 			break
 		}
 	}
 	return n
 }
 
-// unit returns the end of what begins at begin and is never split: an entry, or all of a transaction. ok is false when the end of
-// the transaction is not there.
+// unit returns the end of the entry or transaction that begins at begin. A unit is never split. ok
+// is false if the end of the transaction is not among entries.
 func unit(entries []Entry, begin int) (end int, ok bool) {
 	t := entries[begin].Transaction
 	if t == "" {
@@ -55,7 +58,7 @@ func unit(entries []Entry, begin int) (end int, ok bool) {
 	}
 	for i := begin; i < len(entries); i++ {
 		switch e := &entries[i]; {
-		case e.Transaction != t: // it has no end: a function failed
+		case e.Transaction != t: // the transaction has no end entry: a function failed
 			return i, true
 		case e.Effects == "":
 			return i + 1, true
@@ -64,30 +67,31 @@ func unit(entries []Entry, begin int) (end int, ok bool) {
 	return 0, false
 }
 
-// A Tail is the end of a topic.
+// Tail describes the end of a topic.
 type Tail struct {
 	Last     ID    // of the last effect
 	Count    int64 // of all effects
-	Position int64 // of the last message; -1: none
+	Position int64 // of the last message; -1: the topic is empty
 	Epoch    int64 // of the messages that follow
 }
 
-// A Message is what is stored: what it says of itself, and its payload.
+// Message is a message of the topic: its header and its payload.
 type Message struct {
 	Header  Header
 	Payload []byte
 }
 
-// A Packer makes messages of entries.
+// Packer makes messages from entries.
 type Packer struct {
 	Origin string
-	Lane   int
-	Config string // of the zone, told in each message
-	Tail   Tail   // behind what was stored last: who stores moves it
+	Shard  int
+	Config string // the zone's [Config], for each message
+	Tail   Tail   // the end of the topic; the caller updates it after storing messages
 }
 
-// Pack returns the messages of entries, which are one, or the parts of one, and the topic's end once they are stored. The error says that the
-// entries are not behind the tail, or that an id has no position.
+// Pack returns entries as one message, or as the parts of one if it is too large, and the end of
+// the topic after these are stored. It returns an error if the entries are not after the tail, or
+// if an id has no position.
 func (p *Packer) Pack(entries []Entry) (messages []Message, ends Tail, err error) {
 	ends = p.Tail
 	ends.Last = entries[len(entries)-1].ID
@@ -97,14 +101,15 @@ func (p *Packer) Pack(entries []Entry) (messages []Message, ends Tail, err error
 	payload, effects := Payload(entries)
 	ends.Count += effects
 	h := Header{
-		Origin: p.Origin, Lane: p.Lane, Epoch: p.Tail.Epoch, Prev: p.Tail.Last, First: entries[0].ID, Last: ends.Last,
+		Origin: p.Origin, Shard: p.Shard, Epoch: p.Tail.Epoch, Prev: p.Tail.Last, First: entries[0].ID, Last: ends.Last,
 		Count: ends.Count, Parts: (len(payload) + PartBytes - 1) / PartBytes, Config: p.Config,
 	}
 	for h.Part = 1; h.Part <= h.Parts; h.Part++ {
-		// The library leaves room before what is large: the parts' positions are above those of all before.
+		// Before a large entry the library leaves a gap in the ids, so that the positions of all
+		// parts are above those of earlier messages.
 		h.Position = ends.Position - int64(h.Parts-h.Part)
 		if h.Part == h.Parts && h.Position <= p.Tail.Position {
-			return nil, ends, fmt.Errorf("the effect %s is not behind what the topic has", ends.Last)
+			return nil, ends, fmt.Errorf("the effect %s does not come after the end of the topic", ends.Last)
 		}
 		messages = append(messages, Message{h, payload[:min(PartBytes, len(payload))]})
 		payload = payload[min(PartBytes, len(payload)):]

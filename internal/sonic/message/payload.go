@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// Payload packs the ids and effects of entries as an array of MessagePack: id, effects, id, effects. The end of a transaction has none. It also
-// returns how many entries have effects.
+// Payload packs the ids and effects of entries as a MessagePack array: id, effects, id, effects. It
+// leaves out entries without effects, which end transactions. It also returns how many entries have
+// effects.
 func Payload(entries []Entry) (payload []byte, effects int64) {
 	size := 5
 	for i := range entries {
@@ -24,7 +25,7 @@ func Payload(entries []Entry) (payload []byte, effects int64) {
 	return payload, effects
 }
 
-// ErrPayload is the error for a payload that is no pack.
+// ErrPayload is the error for a malformed payload.
 var ErrPayload = errors.New("malformed payload")
 
 // Entries reads a payload.
@@ -51,30 +52,31 @@ func Entries(payload []byte) ([]Entry, error) {
 			return nil, fmt.Errorf("%w: %w", ErrPayload, err)
 		}
 		if id.Compare(before) <= 0 {
-			return nil, fmt.Errorf("%w: %s comes behind %s", ErrPayload, id, before)
+			return nil, fmt.Errorf("%w: %s comes after %s", ErrPayload, id, before)
 		}
 		before = id
 		entries = append(entries, Entry{ID: id, Effects: string(effects)})
 	}
 	if len(rest) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes behind the last entry", ErrPayload, len(rest))
+		return nil, fmt.Errorf("%w: %d bytes after the last entry", ErrPayload, len(rest))
 	}
 	return entries, nil
 }
 
-// Effects reads the packed effects of an entry: of each its values, op and policy first.
+// Effects reads the packed effects of an entry. Each effect is a list of values that begins with op
+// and policy.
 func Effects(packed string) ([][]string, error) {
 	var effects [][]string
 	rest := []byte(packed)
 	for len(rest) > 0 {
-		n, behind, err := readArray(rest)
+		n, after, err := readArray(rest)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrPayload, err)
 		}
 		if n < 4 {
 			return nil, fmt.Errorf("%w: an effect of %d values", ErrPayload, n)
 		}
-		rest = behind
+		rest = after
 		effect := make([]string, n)
 		for i := range effect {
 			var value []byte

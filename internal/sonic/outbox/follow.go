@@ -7,12 +7,13 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-// followEvery is how often this process asks how far another one has shipped. A reply that waits for it is late by as much.
+// followEvery is how often this process asks how far another one has shipped. It delays replies
+// that wait for that by up to the same time.
 const followEvery = 2 * time.Millisecond
 
-// Follow tells how far the topic is while another process ships, until ctx ends.
+// Follow reports the last effect in the topic while another process ships, until ctx ends.
 func (s *Shipper) Follow(ctx context.Context) error {
-	var told message.ID
+	var reported message.ID
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
 	for {
@@ -24,10 +25,10 @@ func (s *Shipper) Follow(ctx context.Context) error {
 		if s.Status().Owner {
 			continue
 		}
-		// Who ships says what is the matter when Redis cannot be asked.
-		if id, err := s.lane.ShippedTo(ctx); err == nil && id.Compare(told) > 0 {
-			told = id
-			s.stored(id)
+		// The process that ships logs errors of Redis.
+		if id, err := s.library.ShippedTo(ctx); err == nil && id.Compare(reported) > 0 {
+			reported = id
+			s.onStored(id)
 		}
 	}
 }

@@ -9,75 +9,83 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// What is held in memory with Off. From the one on Redis drops effects, and notes what they changed; below the other it does not any more.
+// Bounds of the effects held in memory with Off, in bytes. Above maxHeldBytes, Redis drops effects
+// and notes what they change. Below resumeHeldBytes, it stops dropping them.
 const (
-	heldMost  = 16 << 20
-	heldLeast = 4 << 20
+	maxHeldBytes    = 16 << 20
+	resumeHeldBytes = 4 << 20
 )
 
-// hearTimeout is how long what Redis has published by the end of a session may take to be received.
-const hearTimeout = 2 * time.Second
+// drainTimeout is how long, at the end of a session, listen waits for the effects that Redis has
+// already published.
+const drainTimeout = 2 * time.Second
 
-// behindHeld returns what listen goes on behind: stored, which the topic has, or the last effect that is held. Large ones of these are in the stream still.
-func (l *loader) behindHeld(stored message.ID) message.ID { return message.Max(stored, l.held.last()) }
+// listenAfter returns the effect after which listen continues: stored, the last effect in the
+// topic, or the last held effect if that is later. Without this, listen would read large held
+// effects again, which are also in the stream.
+func (l *loader) listenAfter(stored message.ID) message.ID {
+	return message.Max(stored, l.held.lastID())
+}
 
-// listen takes effects behind begin as Redis publishes them, until running ends, and then those that Redis has published by then: nobody else gets
-// them.
+// listen receives the effects after begin as Redis publishes them, until running ends. Then it
+// receives the rest that Redis has already published: no other process would get them.
 func (l *loader) listen(running context.Context, live *subscription, begin message.ID) error {
-	ctx, give := context.WithCancel(context.WithoutCancel(running))
-	defer give()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(running))
+	defer cancel()
 	defer context.AfterFunc(running, func() {
-		live.end(l.lane.Channel(), hearTimeout)
-		time.AfterFunc(hearTimeout, give)
+		live.unsubscribe(l.library.Channel(), drainTimeout)
+		time.AfterFunc(drainTimeout, cancel)
 	})()
-	u, err := l.lane.Unsent(ctx)
+	u, err := l.library.Unsent(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot ask Redis what it has published: %w", err)
 	}
-	l.skips.Store(u.Skips)
-	heard := l.held.heard(u)
-	// What was published since the subscription began may come before some of it.
-	early, err := l.stored(ctx, begin, message.ID{})
+	l.dropping.Store(u.Dropping)
+	received := l.held.syncReceived(u)
+	// These are in the stream. Effects that were published since the subscription began may have to
+	// go before some of them.
+	inStream, err := l.readRange(ctx, begin, message.ID{})
 	if err != nil {
 		return err
 	}
-	if len(early) > 0 { // what is published next says that all before it has come
-		if err := l.lane.Beat(ctx); err != nil {
-			return fmt.Errorf("cannot beat: %w", err)
+	if len(inStream) > 0 { // the heartbeat is published after everything earlier, so that its arrival shows that all of it has arrived
+		if err := l.library.SendHeartbeat(ctx); err != nil {
+			return fmt.Errorf("cannot send a heartbeat: %w", err)
 		}
 	}
 	for {
 		list, err := live.receive()
 		for i := range list {
 			p := &list[i]
-			if lost := p.number - p.writes - heard; lost > 0 {
-				if err := l.lose(ctx, lost); err != nil {
+			if lost := p.number - p.writes - received; lost > 0 {
+				if err := l.countLost(ctx, lost); err != nil {
 					return err
 				}
 			}
-			heard = max(heard, p.number)
-			n := upTo(early, p.entry.ID)
-			news := slices.Clip(early[:n])
-			if early = early[n:]; n > 0 {
-				begin = news[n-1].ID
+			received = max(received, p.number)
+			n := upTo(inStream, p.entry.ID)
+			next := slices.Clip(inStream[:n])
+			if inStream = inStream[n:]; n > 0 {
+				begin = next[n-1].ID
 			}
 			switch {
 			case p.entry.ID.Compare(begin) <= 0:
-			case p.stored:
-				large, err := l.stored(ctx, begin, p.entry.ID)
+			case p.inStream:
+				large, err := l.readRange(ctx, begin, p.entry.ID)
 				if err != nil {
-					l.held.add(news)
+					l.held.add(next)
 					return err
 				}
-				news, begin = append(news, large...), p.entry.ID
+				next, begin = append(next, large...), p.entry.ID
 			default:
-				news, begin = append(news, p.entry), p.entry.ID
+				next, begin = append(next, p.entry), p.entry.ID
 			}
-			l.held.addPublished(news, p.entry.ID, heard)
+			l.held.addPublished(next, p.entry.ID, received)
 		}
 		if err != nil {
 			if running.Err() != nil {
@@ -85,53 +93,55 @@ func (l *loader) listen(running context.Context, live *subscription, begin messa
 			}
 			return err
 		}
-		if l.held.size() > heldMost && !l.skips.Load() {
-			if err := l.lane.Skip(ctx, true); err != nil {
+		if l.held.size() > maxHeldBytes && !l.dropping.Load() {
+			if err := l.library.SetDropping(ctx, true); err != nil {
 				return fmt.Errorf("cannot have Redis drop effects: %w", err)
 			}
-			l.skips.Store(true)
-			l.log.Error("effects wait in memory, and it is full: Redis drops them, and notes what they change", zap.Int("bytes", l.held.size()))
+			l.dropping.Store(true)
+			l.log.Error("the memory for waiting effects is full: Redis drops new effects and notes what they change", zap.Int("bytes", l.held.size()))
 		}
 	}
 }
 
-// hear takes what Redis has published since the subscription began, and ends it: the session does not begin.
-func (l *loader) hear(ctx context.Context, live *subscription) {
+// drainSubscription receives what Redis has published since the subscription began, and ends the
+// subscription. It is for a session that could not start.
+func (l *loader) drainSubscription(ctx context.Context, live *subscription) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := l.listen(ended, live, l.behindHeld(l.packer.Tail.Last)); !errors.Is(err, context.Canceled) {
+	if err := l.listen(ended, live, l.listenAfter(l.packer.Tail.Last)); !errors.Is(err, context.Canceled) {
 		l.log.Warn("cannot receive all effects that Redis has published", zap.Error(err))
 	}
 }
 
-// missed counts as lost what another process has held that shipped with Off and ended: nobody listens for what follows it any more.
-func (l *loader) missed(ctx context.Context) error {
-	u, err := l.lane.Unsent(ctx)
+// countUnstored counts published effects that were never stored as lost. A process that shipped
+// with Off held them when it ended. This process does not use Off, so the count is final.
+func (l *loader) countUnstored(ctx context.Context) error {
+	u, err := l.library.Unsent(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot ask Redis what it has published: %w", err)
 	}
 	if u.Published <= u.Stored {
 		return nil
 	}
-	if err := l.lose(ctx, u.Published-u.Stored); err != nil {
+	if err := l.countLost(ctx, u.Published-u.Stored); err != nil {
 		return err
 	}
-	if err := l.lane.Shipped(ctx, l.packer.Tail.Last, u.Published); err != nil {
-		return fmt.Errorf("cannot say that it is counted: %w", err)
+	if err := l.library.Shipped(ctx, l.packer.Tail.Last, u.Published); err != nil {
+		return fmt.Errorf("cannot mark the lost effects as counted: %w", err)
 	}
 	return nil
 }
 
-// stored returns what the stream holds behind begin, up to end unless that is zero: large effects, and what was there when effects still went by way
-// of it.
-func (l *loader) stored(ctx context.Context, begin, end message.ID) (all []message.Entry, err error) {
+// readRange returns the effects of the stream after begin, up to end unless end is zero. With Off
+// these are large effects, and those from before Off was switched on.
+func (l *loader) readRange(ctx context.Context, begin, end message.ID) (all []message.Entry, err error) {
 	to := "+"
 	if !end.IsZero() {
 		to = end.String()
 	}
 	var joiner message.Joiner
 	for {
-		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+begin.String(), to, readLeast).Result()
+		found, err := l.redis.XRangeN(ctx, l.library.Outbox(), "("+begin.String(), to, minReadCount).Result()
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the outbox: %w", err)
 		}
@@ -149,7 +159,7 @@ func (l *loader) stored(ctx context.Context, begin, end message.ID) (all []messa
 	}
 }
 
-// upTo returns how many of entries are not behind id.
+// upTo returns how many of entries are not after id.
 func upTo(entries []message.Entry, id message.ID) (n int) {
 	for n < len(entries) && entries[n].ID.Compare(id) <= 0 {
 		n++
@@ -157,45 +167,44 @@ func upTo(entries []message.Entry, id message.ID) (n int) {
 	return n
 }
 
-// How what was dropped is shipped: so many things at once, one such effect behind the other.
+// resend ships the state of resendCount noted keys, elements and counters at a time, and waits
+// until it is stored before the next.
 const (
 	resendCount = 256
 	resendPause = 5 * time.Millisecond
 	resendIdle  = 200 * time.Millisecond
 )
 
-// resend ships the state of what was changed by effects that were dropped.
+// resend ships the state of everything that dropped effects changed.
 func (l *loader) resend(ctx context.Context) error {
-	var waits message.ID // for it to be stored
+	var waits message.ID // the effect of the last Resend, until it is stored
 	busy := false
 	for {
 		pause := resendIdle
 		if busy {
 			pause = resendPause
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pause) {
 			return nil
 		}
-		if l.skips.Load() && l.held.size() < heldLeast {
-			if err := l.lane.Skip(ctx, false); err != nil {
+		if l.dropping.Load() && l.held.size() < resumeHeldBytes {
+			if err := l.library.SetDropping(ctx, false); err != nil {
 				return fmt.Errorf("cannot have Redis publish effects: %w", err)
 			}
-			l.skips.Store(false)
+			l.dropping.Store(false)
 		}
 		if l.Status().Stored.Compare(waits) < 0 {
 			continue
 		}
-		id, left, err := l.lane.Resend(ctx, resendCount)
-		if err != nil && !lane.NotReady(err) {
+		id, left, err := l.library.Resend(ctx, resendCount)
+		if err != nil && !redislib.NotReady(err) {
 			return fmt.Errorf("cannot ship what was dropped: %w", err)
 		}
 		switch {
 		case !id.IsZero() && !busy:
-			l.log.Info("shipping the state of what was changed while effects were dropped", zap.Int64("left", left))
+			l.log.Info("shipping the state of the data that changed while effects were dropped", zap.Int64("left", left))
 		case id.IsZero() && busy:
-			l.log.Info("no state waits to be shipped, or effects are dropped again", zap.Int64("left", left))
+			l.log.Info("stopped shipping state: all of it is shipped, or effects are dropped again", zap.Int64("left", left))
 		}
 		busy, waits = !id.IsZero(), message.Max(waits, id)
 	}

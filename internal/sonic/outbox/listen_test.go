@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -34,8 +34,8 @@ func newListening(t *testing.T, server *stack.RedisServer, s *Shipper) *listenin
 	if s == nil {
 		db := server.Client(t)
 		require.NoError(t, script.Load(t.Context(), db))
-		l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Policies: []lane.Policy{{Prefix: "c:", Policy: "counter"}}, Off: true})
-		s = &Shipper{cfg: Config{Off: true}, redis: db, lane: l, log: zaptest.NewLogger(t), held: newQueue()}
+		l := redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Policies: []redislib.Policy{{Prefix: "c:", Policy: "counter"}}, Off: true})
+		s = &Shipper{cfg: Config{Off: true}, redis: db, library: l, log: zaptest.NewLogger(t), held: newQueue()}
 	}
 	return &listening{loader: &loader{Shipper: s}, t: t}
 }
@@ -44,12 +44,12 @@ func newListening(t *testing.T, server *stack.RedisServer, s *Shipper) *listenin
 func (l *listening) start(open bool) {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(l.t.Context())
-	live, err := subscribe(ctx, l.redis.Options(), l.lane.Channel())
+	live, err := subscribe(ctx, l.redis.Options(), l.library.Channel())
 	require.NoError(l.t, err)
 	if open {
-		state, err := l.lane.Look(ctx)
+		state, err := l.library.ReadState(ctx)
 		require.NoError(l.t, err)
-		_, err = l.lane.Open(ctx, state, 1, message.ID{})
+		_, err = l.library.Open(ctx, state, 1, message.ID{})
 		require.NoError(l.t, err)
 	}
 	if l.early != nil {
@@ -70,7 +70,7 @@ func (l *listening) start(open bool) {
 
 func (l *listening) do(command string, args ...any) {
 	l.t.Helper()
-	err := l.redis.Do(l.t.Context(), append([]any{"FCALL", "sonic_" + command, 1, l.lane.Outbox(), "0"}, args...)...).Err()
+	err := l.redis.Do(l.t.Context(), append([]any{"FCALL", "sonic_" + command, 1, l.library.Outbox(), "0"}, args...)...).Err()
 	if err != redis.Nil { //nolint:errorlint // Redis' own
 		require.NoError(l.t, err)
 	}
@@ -95,14 +95,14 @@ func (l *listening) effects(n int) (keys []string) {
 				}
 			}
 		}
-		require.NoError(l.t, l.lane.Shipped(ctx, l.begin, l.held.published(l.begin)))
+		require.NoError(l.t, l.library.Shipped(ctx, l.begin, l.held.publishedUpTo(l.begin)))
 	}
 	return keys
 }
 
-func (l *listening) unsent() lane.Unsent {
+func (l *listening) unsent() redislib.Unsent {
 	l.t.Helper()
-	u, err := l.lane.Unsent(l.t.Context())
+	u, err := l.library.Unsent(l.t.Context())
 	require.NoError(l.t, err)
 	return u
 }
@@ -120,37 +120,38 @@ func TestEffectsAreHeardInTheirOrder(t *testing.T) {
 		want = append(want, fmt.Sprint("S k", i))
 	}
 	assert.Equal(t, want, l.effects(200))
-	assert.Zero(t, l.redis.XLen(t.Context(), l.lane.Outbox()).Val(), "what is stored is removed")
-	state, err := l.lane.Look(t.Context())
+	assert.Zero(t, l.redis.XLen(t.Context(), l.library.Outbox()).Val(), "what is stored is removed")
+	state, err := l.library.ReadState(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, l.begin, state.Last, "the stream keeps the clock")
-	assert.Equal(t, lane.Unsent{Published: 196, Stored: 196}, l.unsent(), "what is in the stream does not count")
+	assert.Equal(t, redislib.Unsent{Published: 196, Stored: 196}, l.unsent(), "what is in the stream does not count")
 
 	// Nobody listens for a while: what is written is noted, and its state is shipped by who comes.
 	l.stop()
 	require.Eventually(t, func() bool {
-		return l.redis.Do(t.Context(), "PUBSUB", "SHARDNUMSUB", l.lane.Channel()).String() == "PUBSUB SHARDNUMSUB {sonic:0}live: [{sonic:0}live 0]"
+		return l.redis.Do(t.Context(), "PUBSUB", "SHARDNUMSUB", l.library.Channel()).String() == "PUBSUB SHARDNUMSUB {sonic:0}live: [{sonic:0}live 0]"
 	}, 20*time.Second, 5*time.Millisecond)
 	l.do("set", "k1", "unheard")
 	l.do("incrby", "c:n", 5)
 	l.do("incrby", "c:n", 2)
-	assert.Equal(t, lane.Unsent{Noted: 2, Published: 196, Stored: 196}, l.unsent())
+	assert.Equal(t, redislib.Unsent{Noted: 2, Published: 196, Stored: 196}, l.unsent())
 	l.start(false)
-	_, left, err := l.lane.Resend(t.Context(), 100)
+	_, left, err := l.library.Resend(t.Context(), 100)
 	require.NoError(t, err)
 	assert.Zero(t, left)
 	assert.ElementsMatch(t, []string{"S k1", "I c:n"}, l.effects(2))
 	assert.Zero(t, l.unsent().Lost)
 }
 
-// What is written while a process takes over comes in its order, also what goes by way of the stream, which the process looks through first.
+// What is written while a process takes over comes in its order, also what goes by way of the
+// stream, which the process looks through first.
 func TestEffectsOfATakeoverAreHeardInTheirOrder(t *testing.T) {
 	server := stack.PrivateRedis(t)
 	first := newListening(t, server, nil)
 	first.start(true)
 	first.stop()
 	require.Eventually(t, func() bool {
-		return first.redis.PubSubShardNumSub(t.Context(), first.lane.Channel()).Val()[first.lane.Channel()] == 0
+		return first.redis.PubSubShardNumSub(t.Context(), first.library.Channel()).Val()[first.library.Channel()] == 0
 	}, 20*time.Second, 5*time.Millisecond)
 
 	second := newListening(t, server, nil)
@@ -177,7 +178,9 @@ func TestWhatAnotherProcessHeldIsCounted(t *testing.T) {
 	for i := range 7 {
 		first.do("set", fmt.Sprint("lost", i), "v")
 	}
-	require.Eventually(t, func() bool { return first.held.size() > 0 && first.held.heard(lane.Unsent{Published: 99}) == 17 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return first.held.size() > 0 && first.held.syncReceived(redislib.Unsent{Published: 99}) == 17
+	}, 20*time.Second, time.Millisecond)
 	first.stop()
 	second := newListening(t, server, nil)
 	second.begin = first.begin
@@ -187,7 +190,8 @@ func TestWhatAnotherProcessHeldIsCounted(t *testing.T) {
 	assert.EqualValues(t, 7, second.unsent().Lost)
 }
 
-// A session ends, for Pulsar is away or this process stops: what Redis has published by then is heard, and what is written later is noted.
+// A session ends, for Pulsar is unavailable or this process stops: what Redis has published by then is
+// heard, and what is written later is noted.
 func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
 	ctx := t.Context()
 	l := newListening(t, stack.PrivateRedis(t), nil)
@@ -211,7 +215,7 @@ func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
 				}
 				pipe := l.redis.Pipeline()
 				for range 20 {
-					pipe.Do(ctx, "FCALL", "sonic_set", 1, l.lane.Outbox(), "0", fmt.Sprint("k", written), value)
+					pipe.Do(ctx, "FCALL", "sonic_set", 1, l.library.Outbox(), "0", fmt.Sprint("k", written), value)
 					written++
 				}
 				_, err := pipe.Exec(ctx)
@@ -223,11 +227,11 @@ func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
 		close(stop)
 		<-done
 		u := l.unsent()
-		assert.Equal(t, u.Published, l.held.heard(u))
-		require.NoError(t, l.lane.Skip(ctx, false)) // there may have been too much
-		for left := int64(1); left > 0; {           // it waits in the stream for who listens next
+		assert.Equal(t, u.Published, l.held.syncReceived(u))
+		require.NoError(t, l.library.SetDropping(ctx, false)) // there may have been too much
+		for left := int64(1); left > 0; {                     // it waits in the stream for who listens next
 			var err error
-			_, left, err = l.lane.Resend(ctx, 1000)
+			_, left, err = l.library.Resend(ctx, 1000)
 			require.NoError(t, err)
 		}
 		for l.held.count() > 0 {
@@ -245,8 +249,8 @@ func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
 	assert.Zero(t, l.unsent().Lost)
 }
 
-// The state of what was dropped is in the stream until it is stored: a process that ends with it takes nothing along. The same of questions of zones,
-// and their answers.
+// The state of what was dropped is in the stream until it is stored: a process that ends with it
+// takes nothing along. The same of questions of zones, and their answers.
 func TestWhatMustNotBeLostIsInTheStream(t *testing.T) {
 	server := stack.PrivateRedis(t)
 	first := newListening(t, server, nil)
@@ -257,7 +261,7 @@ func TestWhatMustNotBeLostIsInTheStream(t *testing.T) {
 	}
 	require.EqualValues(t, 10, first.unsent().Noted)
 	first.start(false)
-	_, left, err := first.lane.Resend(t.Context(), 100)
+	_, left, err := first.library.Resend(t.Context(), 100)
 	require.NoError(t, err)
 	require.Zero(t, left)
 	require.Eventually(t, func() bool { return first.held.size() > 0 }, 20*time.Second, time.Millisecond)
@@ -273,7 +277,8 @@ func TestWhatMustNotBeLostIsInTheStream(t *testing.T) {
 	assert.LessOrEqual(t, second.unsent().Lost, int64(1), "a beat, at most")
 }
 
-// A process with outbox off ends, and the next one ships the stream: it counts what the first one held, once.
+// A process with outbox off ends, and the next one ships the stream: it counts what the first one
+// held, once.
 func TestWhatWasHeldIsCountedByWhoShipsTheStream(t *testing.T) {
 	server := stack.PrivateRedis(t)
 	first := newListening(t, server, nil)
@@ -282,9 +287,9 @@ func TestWhatWasHeldIsCountedByWhoShipsTheStream(t *testing.T) {
 		first.do("set", fmt.Sprint("lost", i), "v")
 	}
 	first.stop()
-	second := newListening(t, server, &Shipper{cfg: Config{}, redis: first.redis, lane: first.lane, log: zaptest.NewLogger(t), held: newQueue()})
+	second := newListening(t, server, &Shipper{cfg: Config{}, redis: first.redis, library: first.library, log: zaptest.NewLogger(t), held: newQueue()})
 	for range 2 {
-		require.NoError(t, second.missed(t.Context()))
+		require.NoError(t, second.countUnstored(t.Context()))
 		assert.EqualValues(t, 7, second.unsent().Lost)
 	}
 }
@@ -300,24 +305,24 @@ func TestWhatIsStoredLastIsTold(t *testing.T) {
 	l.stop()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	trim := newTrimmer(l.lane)
+	trim := newTrimmer(l.library)
 	entries, err := l.held.take(ended, false)
 	require.NoError(t, err, "it is stored")
 	end := entries[len(entries)-1].ID
-	trim.behind(end, l.held.published(end))
+	trim.trimTo(end, l.held.publishedUpTo(end))
 	_ = trim.run(ended) // it has ended
-	trim.end(ended)
-	assert.Equal(t, lane.Unsent{Published: 7, Stored: 7}, l.unsent())
+	trim.reportLast(ended)
+	assert.Equal(t, redislib.Unsent{Published: 7, Stored: 7}, l.unsent())
 	_, err = l.held.take(ended, false)
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// A session begins with what one before it has heard, of which the stream has a part, too: that is stored once. Store takes it at once, before listen looks
-// at the stream.
+// A session begins with what one before it has heard, of which the stream has a part, too: that is
+// stored once. Store takes it at once, before listen looks at the stream.
 func TestWhatIsHeldAndInTheStreamIsStoredOnce(t *testing.T) {
 	s, db, _ := shipper(t)
 	s.cfg.Off = true
-	s.lane = lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
+	s.library = redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
 	require.NoError(t, script.Load(t.Context(), db))
 	l := listening{loader: prepared(t, s), t: t}
 	l.start(true)
@@ -326,7 +331,7 @@ func TestWhatIsHeldAndInTheStreamIsStoredOnce(t *testing.T) {
 	l.do("set", "large", strings.Repeat("x", 300<<10))
 	require.Eventually(t, func() bool { return l.held.count() == 1 }, 20*time.Second, time.Millisecond)
 	l.stop()
-	large := l.held.last()
+	large := l.held.lastID()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -357,22 +362,22 @@ func TestWhatDoesNotFitIntoMemoryIsNoted(t *testing.T) {
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.start(true)
 	n := 0
-	for ; !l.skips.Load(); n++ {
+	for ; !l.dropping.Load(); n++ {
 		require.Less(t, n, 2000, "the memory has no bound")
 		l.do("set", fmt.Sprint("k", n), strings.Repeat("x", 50_000))
 	}
-	assert.Greater(t, n*50_000, heldMost)
+	assert.Greater(t, n*50_000, maxHeldBytes)
 	l.do("set", "noted", "v")
 	u := l.unsent()
-	assert.True(t, u.Skips)
+	assert.True(t, u.Dropping)
 	assert.Positive(t, u.Noted)
 	heard := l.effects(n - int(u.Noted) + 1)
 	require.Equal(t, "S k0", heard[0])
 	assert.Zero(t, u.Lost)
-	require.NoError(t, l.lane.Skip(t.Context(), false))
+	require.NoError(t, l.library.SetDropping(t.Context(), false))
 	for left := u.Noted; left > 0; {
 		var err error
-		_, left, err = l.lane.Resend(t.Context(), 10)
+		_, left, err = l.library.Resend(t.Context(), 10)
 		require.NoError(t, err)
 	}
 	assert.Contains(t, l.effects(int(u.Noted)), "S noted")
@@ -385,7 +390,7 @@ func FuzzPublished(f *testing.F) {
 		p, err := parsePublished(text)
 		if err == nil {
 			again := fmt.Sprintf("%d %d %s %s ", p.number, p.writes, p.entry.ID, p.entry.Transaction)
-			if p.stored {
+			if p.inStream {
 				again += "l"
 			}
 			q, err := parsePublished(again + "\n" + p.entry.Effects)

@@ -17,21 +17,23 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// subscription is a connection on which Redis sends effects that do not go by way of the stream, see 12_unsent.lua.
+// subscription is a connection on which Redis publishes effects that do not go through the stream,
+// see 12_unsent.lua.
 type subscription struct {
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-// published is one entry, or the end of a transaction.
-type published struct {
-	number int64 // of its last write; the writes of all entries are counted on
-	writes int64 // that its effects are of; 0 when it is in the stream
-	stored bool  // it is in the stream: it is large, or must not be lost
-	entry  message.Entry
+// publishedEntry is one published entry, or the end of a transaction.
+type publishedEntry struct {
+	number   int64 // the number of its last write; numbers go on over all entries
+	writes   int64 // how many writes it has the effects of; 0 if it is in the stream
+	inStream bool  // it is in the stream because it is large or must not be lost
+	entry    message.Entry
 }
 
-// subscribe subscribes to the shard channel. Its own connection shows how much has come, so that what came together is taken together.
+// subscribe subscribes to the shard channel. It uses a connection of its own, whose buffer shows
+// how much has arrived: receive then returns all of it together.
 func subscribe(ctx context.Context, o *redis.Options, channel string) (s *subscription, err error) {
 	conn, err := o.Dialer(ctx, o.Network, o.Addr)
 	if err != nil {
@@ -63,7 +65,7 @@ func subscribe(ctx context.Context, o *redis.Options, channel string) (s *subscr
 	if err != nil {
 		return nil, fmt.Errorf("cannot subscribe to %s: %w", channel, err)
 	}
-	// ssubscribe, the channel, how many channels
+	// the reply is: "ssubscribe", the channel, the number of channels
 	if said, err := resp.Elements(reply); err != nil || len(said) != 3 || string(resp.Text(said[0])) != "ssubscribe" {
 		return nil, errors.Join(fmt.Errorf("cannot subscribe to %s: %.100s", channel, reply), err)
 	}
@@ -72,12 +74,14 @@ func subscribe(ctx context.Context, o *redis.Options, channel string) (s *subscr
 
 func (s *subscription) close() { _ = s.conn.Close() }
 
-// errEnded says that Redis sends no more effects, and all that it has sent was received.
-var errEnded = errors.New("the subscription has ended")
+// errUnsubscribed says that the subscription has ended, and all effects that Redis has sent were
+// received.
+var errUnsubscribed = errors.New("the subscription has ended")
 
-// end has Redis send no more: it notes what is written from then on. receive returns [errEnded] behind the last effect, or an error when that takes
+// unsubscribe unsubscribes. From then on Redis notes what writes change instead of publishing
+// effects. receive returns [errUnsubscribed] after the last effect, or another error if that takes
 // longer than within.
-func (s *subscription) end(channel string, within time.Duration) {
+func (s *subscription) unsubscribe(channel string, within time.Duration) {
 	err := s.conn.SetDeadline(time.Now().Add(within))
 	if err == nil {
 		err = s.send("SUNSUBSCRIBE", channel)
@@ -94,8 +98,9 @@ func (s *subscription) send(words ...string) error {
 	return nil
 }
 
-// kind reads what is sent: an effect, or, when ended, that there are no more.
-func (s *subscription) kind() (ended bool, err error) {
+// isUnsubscribed reads the first word of a push. ended says that it is the reply to SUNSUBSCRIBE;
+// otherwise the push is an effect.
+func (s *subscription) isUnsubscribed() (ended bool, err error) {
 	const last = "sunsubscribe"
 	n, err := s.length('$')
 	if err != nil {
@@ -109,7 +114,7 @@ func (s *subscription) kind() (ended bool, err error) {
 	return ended, err
 }
 
-// skip reads over a bulk string whose length is known to the protocol.
+// skip reads and discards a bulk string.
 func (s *subscription) skip() error {
 	n, err := s.length('$')
 	if err == nil {
@@ -129,7 +134,7 @@ func (s *subscription) length(kind byte) (int, error) {
 		if c == '\r' {
 			break
 		}
-		if n = n*10 + int(c-'0'); c < '0' || c > '9' || n > publishedMost {
+		if n = n*10 + int(c-'0'); c < '0' || c > '9' || n > maxPublishedBytes {
 			return 0, errPublished
 		}
 	}
@@ -139,13 +144,13 @@ func (s *subscription) length(kind byte) (int, error) {
 	return n, nil
 }
 
-// publishedMost is what the library publishes at most, and more.
-const publishedMost = 1 << 20
+// maxPublishedBytes bounds the length of a published entry. The library publishes shorter ones.
+const maxPublishedBytes = 1 << 20
 
 var errPublished = errors.New("what Redis published is not what this version reads")
 
-// receive waits for an effect, and returns it with those that have come with it.
-func (s *subscription) receive() (list []published, err error) {
+// receive waits for an effect, and returns it together with those that have already arrived.
+func (s *subscription) receive() (list []publishedEntry, err error) {
 	for len(list) == 0 || s.in.Buffered() > 0 && len(list) < message.PackEntries {
 		n, err := s.length('*')
 		if err == nil && n != 3 {
@@ -153,10 +158,10 @@ func (s *subscription) receive() (list []published, err error) {
 		}
 		ended := false
 		if err == nil {
-			ended, err = s.kind()
+			ended, err = s.isUnsubscribed()
 		}
 		if err == nil && ended {
-			err = errEnded
+			err = errUnsubscribed
 		}
 		if err == nil {
 			err = s.skip() // the channel
@@ -180,8 +185,9 @@ func (s *subscription) receive() (list []published, err error) {
 	return list, nil
 }
 
-// parsePublished reads "<number> <writes> <id> <transaction> <l when it is in the stream>", a newline, and effects.
-func parsePublished(text string) (p published, err error) {
+// parsePublished reads "<number> <writes> <id> <transaction> <l if it is in the stream>", a
+// newline, and effects.
+func parsePublished(text string) (p publishedEntry, err error) {
 	head, effects, ok := strings.Cut(text, "\n")
 	number, rest, ok1 := strings.Cut(head, " ")
 	writes, rest, ok2 := strings.Cut(rest, " ")
@@ -196,6 +202,6 @@ func parsePublished(text string) (p published, err error) {
 	if err != nil || !ok || !ok1 || !ok2 || !ok3 || !ok4 || p.writes < 0 || p.writes == 0 && flags == "" || p.number < p.writes || flags != "" && flags != "l" {
 		return p, fmt.Errorf("%w: %.100q", errPublished, head)
 	}
-	p.entry.Transaction, p.entry.Effects, p.stored = transaction, effects, flags == "l"
+	p.entry.Transaction, p.entry.Effects, p.inStream = transaction, effects, flags == "l"
 	return p, nil
 }

@@ -6,24 +6,25 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
 
-// Load has the Redis of a lane run this version of the library. What the library that was there has published and nobody has stored, or holds, is counted as
-// lost before: the new one does not know of it. Who fails in between may count it again, or leave it counted: it is never missing. owner says that this
-// process has the topic: nobody else can store it then.
-func Load(ctx context.Context, l *lane.Lane, log *zap.Logger, owner bool) error {
+// Load makes the Redis of a shard use this version of the library. Before it replaces another
+// version, it counts the published effects that no process has stored or holds as lost, because the
+// new library does not know them. After a failure in between, they may be counted twice, but never
+// too low. owner says that this process owns the topic, so that no other process can store them.
+func Load(ctx context.Context, l *redislib.Library, log *zap.Logger, owner bool) error {
 	lost, published, err := l.Unstored(ctx, owner)
 	if err != nil {
 		return fmt.Errorf("cannot ask Redis what it has published: %w", err)
 	}
 	if lost > 0 {
-		if err := lose(ctx, l, log, lost); err != nil {
+		if err := countLost(ctx, l, log, lost); err != nil {
 			return err
 		}
-		if err := l.Shipped(ctx, message.ID{}, published); err != nil { // nobody is to count it again
-			return fmt.Errorf("cannot say that it is counted: %w", err)
+		if err := l.Shipped(ctx, message.ID{}, published); err != nil { // so that they are not counted again
+			return fmt.Errorf("cannot mark the lost effects as counted: %w", err)
 		}
 	}
 	if err := l.Load(ctx); err != nil {
@@ -32,13 +33,15 @@ func Load(ctx context.Context, l *lane.Lane, log *zap.Logger, owner bool) error 
 	return nil
 }
 
-// lose says that effects are lost, and counts them.
-func (l *loader) lose(ctx context.Context, n int64) error { return lose(ctx, l.lane, l.log, n) }
+// countLost logs that effects are lost, and counts them.
+func (l *loader) countLost(ctx context.Context, n int64) error {
+	return countLost(ctx, l.library, l.log, n)
+}
 
-func lose(ctx context.Context, l *lane.Lane, log *zap.Logger, n int64) error {
-	log.Error("effects are lost: other zones do not have what they changed. Find and repair it by sonic -repair", zap.Int64("at_most", n))
-	if err := l.Lose(ctx, n); err != nil {
-		return fmt.Errorf("cannot count what is lost: %w", err)
+func countLost(ctx context.Context, l *redislib.Library, log *zap.Logger, n int64) error {
+	log.Error("effects are lost: other zones do not have their changes. Repair that with sonic -repair", zap.Int64("at_most", n))
+	if err := l.AddLost(ctx, n); err != nil {
+		return fmt.Errorf("cannot count the lost effects: %w", err)
 	}
 	return nil
 }

@@ -12,37 +12,39 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// another has Redis be opened, with Off, by a Sonic of another version, to which n writes are published. It returns what ends that.
+// another has Redis be opened, with Off, by a Sonic of another version, to which n writes are
+// published. It returns what ends that.
 func (l *listening) another(n int) (end func()) {
 	l.t.Helper()
 	ctx := l.t.Context()
 	text, version, err := script.Library()
 	require.NoError(l.t, err)
 	require.NoError(l.t, l.redis.Do(ctx, "FUNCTION", "LOAD", "REPLACE", strings.Replace(text, "'"+version+"'", "'another'", 1)).Err())
-	live, err := subscribe(ctx, l.redis.Options(), l.lane.Channel())
+	live, err := subscribe(ctx, l.redis.Options(), l.library.Channel())
 	require.NoError(l.t, err)
 	l.t.Cleanup(live.close)
-	require.NoError(l.t, l.redis.Do(ctx, "FCALL", "sonic_open", 1, l.lane.Outbox(), "a", 1, "0-0", "0-0o", 1, "b", "lww").Err())
+	require.NoError(l.t, l.redis.Do(ctx, "FCALL", "sonic_open", 1, l.library.Outbox(), "a", 1, "0-0", "0-0o", 1, "b", "lww").Err())
 	for i := range n {
 		l.do("set", fmt.Sprint("k", i), "v")
 	}
-	require.Equal(l.t, lane.Unsent{Published: int64(n)}, l.unsent())
+	require.Equal(l.t, redislib.Unsent{Published: int64(n)}, l.unsent())
 	return func() {
 		live.close()
 		require.Eventually(l.t, func() bool {
-			return l.redis.PubSubShardNumSub(ctx, l.lane.Channel()).Val()[l.lane.Channel()] == 0
+			return l.redis.PubSubShardNumSub(ctx, l.library.Channel()).Val()[l.library.Channel()] == 0
 		}, 20*time.Second, 5*time.Millisecond)
 	}
 }
 
-// A process of another version ends, and takes along what it held. That is counted before the library is replaced that knows of it: also by a process that
-// only starts, unless somebody listens who may hold it.
+// A process of another version ends, and takes along what it held. That is counted before the
+// library is replaced that knows of it: also by a process that only starts, unless somebody listens
+// who may hold it.
 func TestWhatAnotherVersionHeldIsCounted(t *testing.T) {
 	for _, row := range []struct {
 		name          string
@@ -61,26 +63,26 @@ func TestWhatAnotherVersionHeldIsCounted(t *testing.T) {
 				end()
 			}
 			for range 2 { // it is counted once
-				require.NoError(t, Load(t.Context(), l.lane, l.log, row.owner))
-				assert.Equal(t, lane.Unsent{Lost: row.lost}, l.unsent())
+				require.NoError(t, Load(t.Context(), l.library, l.log, row.owner))
+				assert.Equal(t, redislib.Unsent{Lost: row.lost}, l.unsent())
 			}
 		})
 	}
 }
 
-// The library of another version is replaced by a Redis that has no memory for it, or whose reply is lost, only later: what is lost is counted all the same,
-// and once.
+// The library of another version is replaced by a Redis that has no memory for it, or whose reply
+// is lost, only later: what is lost is counted all the same, and once.
 func TestWhatAnotherVersionHeldIsCountedWhenTheLoadFails(t *testing.T) {
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.another(7)()
 	require.NoError(t, l.redis.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	for range 2 {
-		require.True(t, lane.NoMemory(Load(t.Context(), l.lane, l.log, true)))
-		assert.Equal(t, lane.Unsent{Published: 7, Stored: 7, Lost: 7}, l.unsent())
+		require.True(t, redislib.NoMemory(Load(t.Context(), l.library, l.log, true)))
+		assert.Equal(t, redislib.Unsent{Published: 7, Stored: 7, Lost: 7}, l.unsent())
 	}
 	require.NoError(t, l.redis.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	require.NoError(t, Load(t.Context(), l.lane, l.log, true))
-	assert.Equal(t, lane.Unsent{Lost: 7}, l.unsent())
+	require.NoError(t, Load(t.Context(), l.library, l.log, true))
+	assert.Equal(t, redislib.Unsent{Lost: 7}, l.unsent())
 }
 
 // A question that Redis does not answer is no answer: the library that knows what is lost stays.
@@ -88,7 +90,7 @@ func TestTheLibraryIsNotReplacedBeforeItIsAsked(t *testing.T) {
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.another(7)()
 	l.redis.AddHook(refusing{"sonic_unsent"})
-	require.ErrorIs(t, Load(t.Context(), l.lane, l.log, true), errRefusing)
+	require.ErrorIs(t, Load(t.Context(), l.library, l.log, true), errRefusing)
 	version, err := l.redis.Do(t.Context(), "FCALL_RO", "sonic_version", 0).Text()
 	require.NoError(t, err)
 	assert.Equal(t, "another", version)
@@ -115,15 +117,16 @@ func (r refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Nothing is lost when a process of another version ends in order and this one takes over while clients write. Neither count what was published before as
-// lost, nor is what is lost later hidden by that.
+// Nothing is lost when a process of another version ends in order and this one takes over while
+// clients write. Neither count what was published before as lost, nor is what is lost later hidden
+// by that.
 func TestTakingOverFromAnotherVersionLosesNothing(t *testing.T) {
 	s, db, _ := shipper(t)
 	s.cfg.Off = true
-	s.lane = lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
+	s.library = redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
 	l := listening{loader: prepared(t, s), t: t}
 	end := l.another(1000)
-	require.NoError(t, l.lane.Shipped(t.Context(), message.ID{}, 1000))
+	require.NoError(t, l.library.Shipped(t.Context(), message.ID{}, 1000))
 	end()
 
 	writing, stop := context.WithCancel(t.Context())
@@ -131,7 +134,7 @@ func TestTakingOverFromAnotherVersionLosesNothing(t *testing.T) {
 	go func() {
 		defer close(written)
 		for i := 0; writing.Err() == nil; i++ { // refused while the library is not open
-			_ = db.Do(writing, "FCALL", "sonic_set", 1, l.lane.Outbox(), "0", fmt.Sprint("k", i%100), "v").Err()
+			_ = db.Do(writing, "FCALL", "sonic_set", 1, l.library.Outbox(), "0", fmt.Sprint("k", i%100), "v").Err()
 		}
 	}()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,5 +151,5 @@ func TestTakingOverFromAnotherVersionLosesNothing(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 	u := l.unsent()
 	assert.Zero(t, u.Lost)
-	assert.Equal(t, u.Published, l.held.heard(u), "all of it was heard")
+	assert.Equal(t, u.Published, l.held.syncReceived(u), "all of it was heard")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Metrics are those of the shippers.
+// Metrics are the metrics of all shippers.
 type Metrics struct {
 	publish  prometheus.Histogram
 	age      prometheus.Histogram
@@ -18,7 +18,7 @@ type Metrics struct {
 	bytes    prometheus.Counter
 }
 
-// NewMetrics registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	m := &Metrics{

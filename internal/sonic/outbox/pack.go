@@ -7,7 +7,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// tailOf is the end of a topic whose last message is d; nil: none.
+// tailOf returns the end of a topic whose last message is d; nil: the topic is empty.
 func tailOf(d *messaging.Delivery) (message.Tail, error) {
 	if d == nil {
 		return message.Tail{Position: -1}, nil
@@ -18,13 +18,15 @@ func tailOf(d *messaging.Delivery) (message.Tail, error) {
 	}
 	t := message.Tail{Last: h.Last, Count: h.Count, Position: h.Position, Epoch: h.Epoch}
 	if h.Part < h.Parts {
-		// The rest is not stored. The same parts are made again, and those that are stored are not stored twice.
+		// The remaining parts are not stored. The loader makes the same parts again, and the broker
+		// drops those that it has already stored.
 		t.Last = h.Prev
 	}
 	return t, nil
 }
 
-// pack returns the records of entries, which are one message or the parts of one, and the topic's end once they are stored.
+// pack returns entries as the records of one message or of its parts, and the end of the topic
+// after these are stored.
 func (l *loader) pack(entries []message.Entry) (records []*messaging.Record, ends message.Tail, err error) {
 	messages, ends, err := l.packer.Pack(entries)
 	if err != nil {

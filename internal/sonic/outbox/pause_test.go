@@ -13,20 +13,20 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-// TestPauseOfReading: the stream is read again when somebody waits for more, or after a time; when writes are frequent only after
-// a time.
+// TestPauseOfReading: the stream is read again when somebody waits for more, or after a time; when
+// writes are frequent only after a time.
 func TestPauseOfReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		q := newQueue()
 		begin := time.Now()
-		pause(ctx, q, 100, busyPause)
+		awaitNextRead(ctx, q, 100, busyPause)
 		require.Equal(t, readPause, time.Since(begin))
 
 		go func() { _, _ = q.take(ctx, false) }()
 		synctest.Wait() // it waits
 		begin = time.Now()
-		pause(ctx, q, 100, busyPause)
+		awaitNextRead(ctx, q, 100, busyPause)
 		require.Zero(t, time.Since(begin))
 
 		require.NoError(t, q.put(ctx, []message.Entry{{Effects: "x"}}))
@@ -34,15 +34,15 @@ func TestPauseOfReading(t *testing.T) {
 		go func() { _, _ = q.take(ctx, false) }()
 		synctest.Wait()
 		begin = time.Now()
-		pause(ctx, q, 9<<10, busyPause)
+		awaitNextRead(ctx, q, 9<<10, busyPause)
 		require.Equal(t, busyPause, time.Since(begin))
 		begin = time.Now()
-		pause(ctx, q, 16<<10, busyPause)
+		awaitNextRead(ctx, q, 16<<10, busyPause)
 		require.Equal(t, fullPause, time.Since(begin))
 
 		cancel()
 		begin = time.Now()
-		pause(ctx, q, 16<<10, busyPause)
+		awaitNextRead(ctx, q, 16<<10, busyPause)
 		require.Zero(t, time.Since(begin))
 	})
 }
@@ -55,30 +55,32 @@ func TestSpacing(t *testing.T) {
 	} {
 		for _, elapsed := range []time.Duration{busyPause, fullPause, 30 * time.Millisecond} {
 			bytes := int(float64(rate*write) * elapsed.Seconds())
-			require.Equal(t, want, spacing(bytes, elapsed), "%d writes a second, %s", rate, elapsed)
+			require.Equal(t, want, pauseAfter(bytes, elapsed), "%d writes a second, %s", rate, elapsed)
 		}
 	}
-	require.Zero(t, spacing(4<<10, time.Microsecond), "a few writes at once are no rate")
-	require.Zero(t, spacing(100, 0))
+	require.Zero(t, pauseAfter(4<<10, time.Microsecond), "a few writes at once are no rate")
+	require.Zero(t, pauseAfter(100, 0))
 }
 
-// TestSpaceOfMessages: with Off messages keep their distance while effects are frequent, counted from their beginning.
+// TestSpaceOfMessages: with Off messages keep their distance while effects are frequent, counted
+// from their beginning.
 func TestSpaceOfMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
 		began := time.Now()
 		time.Sleep(3 * time.Millisecond)
-		space(t.Context(), q, began, 100, fullPause)
+		awaitNextMessage(t.Context(), q, began, 100, fullPause)
 		require.Equal(t, 3*time.Millisecond, time.Since(began))
-		space(t.Context(), q, began, 64<<10, fullPause)
+		awaitNextMessage(t.Context(), q, began, 64<<10, fullPause)
 		require.Equal(t, fullPause, time.Since(began))
-		space(t.Context(), q, began, 64<<10, fullPause)
+		awaitNextMessage(t.Context(), q, began, 64<<10, fullPause)
 		require.Equal(t, fullPause, time.Since(began))
 	})
 }
 
-// TestWholeMessagesKeepNoDistance: else no more than one message's worth would be stored in each fullPause, 25 MiB or 51,200 effects a second, and
-// Redis would drop what comes beyond that, however fast Pulsar is.
+// TestWholeMessagesKeepNoDistance: else no more than one message's worth would be stored in each
+// fullPause, 25 MiB or 51,200 effects a second, and Redis would drop what comes beyond that,
+// however fast Pulsar is.
 func TestWholeMessagesKeepNoDistance(t *testing.T) {
 	for name, most := range map[string]message.Entry{
 		"many":  {Effects: strings.Repeat("x", 90)},
@@ -93,7 +95,7 @@ func TestWholeMessagesKeepNoDistance(t *testing.T) {
 				for range messages - 1 {
 					taken, err := q.take(t.Context(), false)
 					require.NoError(t, err)
-					space(t.Context(), q, time.Now(), sizeOf(taken), fullPause)
+					awaitNextMessage(t.Context(), q, time.Now(), sizeOf(taken), fullPause)
 				}
 				require.Zero(t, time.Since(began))
 			})

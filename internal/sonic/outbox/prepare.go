@@ -8,57 +8,60 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// update has Redis run the library of this version: that which a predecessor of another version has opened may lack what this one calls, or do it
-// differently. This process does not listen yet: what is published is counted anew then.
-func (l *loader) update(ctx context.Context) error {
-	state, err := l.lane.Look(ctx)
+// updateLibrary makes an open Redis use this version of the library. The previous owner may have
+// opened another version, which may lack functions or behave differently. updateLibrary runs before
+// this process subscribes, because loading a library resets the count of published effects.
+func (l *loader) updateLibrary(ctx context.Context) error {
+	state, err := l.library.ReadState(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot look at what Redis holds: %w", err)
 	}
-	if err := l.fits(state); err != nil {
+	if err := l.checkState(state); err != nil {
 		return err
 	}
 	if state.Opened {
-		err = Load(ctx, l.lane, l.log, true)
+		err = Load(ctx, l.library, l.log, true)
 	}
-	if lane.NoMemory(err) {
-		return nil // it goes on with the one that it has
+	if redislib.NoMemory(err) {
+		return nil // Redis goes on with the library that it has
 	}
 	return err
 }
 
-// prepare compares what Redis holds with what the topic has, brings Redis up to the topic when it came back older, and opens it for
-// writes. It returns the effect to go on behind.
+// prepare compares the state of Redis with the topic, and opens Redis for writes. If Redis came
+// back with older data, prepare first applies the missing effects from the topic. It returns the
+// effect after which to continue.
 func (l *loader) prepare(ctx context.Context) (message.ID, error) {
-	state, err := l.lane.Look(ctx)
+	state, err := l.library.ReadState(ctx)
 	if err != nil {
 		return message.ID{}, fmt.Errorf("cannot look at what Redis holds: %w", err)
 	}
-	if err := l.fits(state); err != nil {
+	if err := l.checkState(state); err != nil {
 		return message.ID{}, err
 	}
-	if !l.fresh {
-		// This process may have been stopped for a while, and another may have the topic now without its being known here.
-		if err := l.again(ctx); err != nil {
+	if !l.firstSession {
+		// This process may have been suspended for a while. Another process may own the topic now,
+		// and this one may not know that yet.
+		if err := l.checkOwnership(ctx); err != nil {
 			return message.ID{}, err
 		}
 	}
-	l.believe(state.Shipped)
+	l.followShipped(state.Shipped)
 	end := l.packer.Tail.Last
-	if !state.Opened && l.one && !state.Last.IsZero() {
-		if end, err = l.prove(ctx, state.Last); err != nil {
+	if !state.Opened && l.single && !state.Last.IsZero() {
+		if end, err = l.confirmEnd(ctx, state.Last); err != nil {
 			return message.ID{}, err
 		}
-		l.believe(state.Shipped)
+		l.followShipped(state.Shipped)
 	}
 	if l.cfg.Off && !state.Opened {
-		// What this process holds is of before the restart of Redis, which may have lost it.
-		if end, err = l.flush(ctx, end); err != nil {
+		// The held effects are from before the restart of Redis, which may have lost them.
+		if end, err = l.storeHeld(ctx, end); err != nil {
 			return message.ID{}, err
 		}
 	}
@@ -71,42 +74,46 @@ func (l *loader) prepare(ctx context.Context) (message.ID, error) {
 		}
 		state.Last = l.packer.Tail.Last
 	}
-	if l.fresh || !state.Opened {
+	if l.firstSession || !state.Opened {
 		floor := message.Max(message.AtPosition(l.packer.Tail.Position), l.packer.Tail.Last)
-		if state, err = l.lane.Open(ctx, state, epoch, floor); err != nil {
-			if lane.Refused(err) {
+		if state, err = l.library.Open(ctx, state, epoch, floor); err != nil {
+			if redislib.Refused(err) {
 				err = fmt.Errorf("%w: %w", ErrState, err)
 			}
 			return message.ID{}, fmt.Errorf("cannot open Redis for writes: %w", err)
 		}
 		l.log.Info("opened Redis for writes", zap.Bool("ready", state.Ready), zap.Int64("epoch", epoch), zap.Stringer("floor", floor))
 	}
-	l.fresh, l.packer.Tail.Epoch = false, epoch
+	l.firstSession, l.packer.Tail.Epoch = false, epoch
 	l.setEpoch(epoch)
 	return l.packer.Tail.Last, nil
 }
 
-// believe has the next message follow what the topic is known to have had: when it has lost its end, zones that had not read that see a gap.
-func (l *loader) believe(shipped message.ID) {
+// followShipped makes the next message follow the effect shipped, which the topic once had. If the
+// topic has lost its end, zones that had not read that end yet then detect a gap.
+func (l *loader) followShipped(shipped message.ID) {
 	if shipped.Compare(l.packer.Tail.Last) > 0 {
-		l.log.Warn("the topic has lost its end, or was made anew: zones that had not read it miss effects",
+		l.log.Warn("the newest messages of the topic are gone, or the topic was deleted and created again: zones that had not read these messages miss effects",
 			zap.Stringer("topic", l.packer.Tail.Last), zap.Stringer("shipped", shipped))
 		l.packer.Tail.Last = shipped
 	}
 }
 
-// prove makes sure that the topic's end is known before Redis is opened, and returns it. What a predecessor sent may be stored after this writer
-// has read the end, and Redis may have lost it: then it would go on without it. So a message of this writer is stored first: the first of the
-// outbox, or one without effects, whose position is not above anything that the predecessor may have sent. Once it has a place of its own nothing
-// older comes any more; when the broker takes it for a duplicate the end is read again. The end that is returned is without such a message.
-func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, err error) {
+// confirmEnd makes sure that the end of the topic is final before Redis is opened, and returns it.
+// A message of the previous owner may be stored after this writer has read the end. If Redis has
+// lost the effects of that message, it would continue without them. So confirmEnd first stores a
+// message of this writer: the first entry of the outbox, or a marker without effects, at a position
+// that is not above any message that the previous owner may have sent. If the broker stores it, no
+// older message can follow. If the broker drops it as a duplicate, confirmEnd reads the end again.
+// The returned end does not include a marker.
+func (l *loader) confirmEnd(ctx context.Context, last message.ID) (end message.ID, err error) {
 	end = l.packer.Tail.Last
-	first, whole, err := l.firstOf(ctx)
+	first, whole, err := l.firstUnstored(ctx)
 	if err != nil || !whole {
 		return end, err
 	}
-	marks := len(first) == 0 // nothing of the outbox waits
-	if marks {
+	marker := len(first) == 0 // the outbox is empty: store a marker
+	if marker {
 		position, err := last.Position()
 		if err != nil {
 			return end, err
@@ -118,33 +125,33 @@ func (l *loader) prove(ctx context.Context, last message.ID) (end message.ID, er
 		return end, err
 	}
 	for _, r := range records {
-		if err := l.writer.Store(l.storing, r); err != nil {
+		if err := l.writer.Store(l.storeContext, r); err != nil {
 			return end, &writerError{fmt.Errorf("cannot store effects: %w", err)}
 		}
 	}
-	l.one = false
+	l.single = false
 	if l.writer.Stored() > ends.Position {
 		if l.packer.Tail, err = tailOf(l.writer.Last()); err != nil {
 			return end, err
 		}
-		l.log.Info("the topic goes on further than it did: what another process had sent was stored", zap.Stringer("topic", l.packer.Tail.Last))
+		l.log.Info("the topic has new messages: the broker has stored what another process had sent", zap.Stringer("topic", l.packer.Tail.Last))
 		return l.packer.Tail.Last, nil
 	}
 	l.packer.Tail = ends
-	if !marks {
+	if !marker {
 		end = ends.Last
 	}
 	return end, nil
 }
 
-// firstOf returns the first entry of the outbox that the topic does not have, or the first transaction; none when there is none.
-// whole is false when the end of that transaction is missing.
-func (l *loader) firstOf(ctx context.Context) (first []message.Entry, whole bool, err error) {
-	if held := l.held.first(l.packer.Tail.Last, true); len(held) > 0 {
+// firstUnstored returns the first entry or transaction of the outbox that the topic does not have,
+// or none. whole is false if the end of that transaction is missing.
+func (l *loader) firstUnstored(ctx context.Context) (first []message.Entry, whole bool, err error) {
+	if held := l.held.peek(l.packer.Tail.Last, true); len(held) > 0 {
 		return held, true, nil
 	}
-	for count := int64(readLeast); ; count *= 2 {
-		found, err := l.redis.XRangeN(ctx, l.lane.Outbox(), "("+l.packer.Tail.Last.String(), "+", count).Result()
+	for count := int64(minReadCount); ; count *= 2 {
+		found, err := l.redis.XRangeN(ctx, l.library.Outbox(), "("+l.packer.Tail.Last.String(), "+", count).Result()
 		if err != nil {
 			return nil, false, fmt.Errorf("cannot read the outbox: %w", err)
 		}
@@ -158,38 +165,40 @@ func (l *loader) firstOf(ctx context.Context) (first []message.Entry, whole bool
 	}
 }
 
-// flush stores what this process holds, with Off, and returns the end of what the topic has of the outbox, which was end.
-func (l *loader) flush(ctx context.Context, end message.ID) (message.ID, error) {
-	if err := l.forget(ctx); err != nil {
+// storeHeld stores the effects that this process holds with Off. end is the end of the topic
+// without a marker. storeHeld returns the new one.
+func (l *loader) storeHeld(ctx context.Context, end message.ID) (message.ID, error) {
+	if err := l.dropStored(ctx); err != nil {
 		return end, err
 	}
 	for {
-		entries := l.held.first(l.packer.Tail.Last, l.one)
+		entries := l.held.peek(l.packer.Tail.Last, l.single)
 		if len(entries) == 0 {
-			l.held.drop(message.ID{Ms: math.MaxUint64}) // the beginning of a transaction: Redis ended in the middle of it
+			l.held.dropUpTo(message.ID{Ms: math.MaxUint64}) // what is left is the beginning of a transaction: Redis stopped in the middle of it
 			return end, nil
 		}
 		if err := l.storeOne(entries); err != nil {
 			return end, err
 		}
-		l.held.drop(l.packer.Tail.Last)
+		l.held.dropUpTo(l.packer.Tail.Last)
 		end = l.packer.Tail.Last
 	}
 }
 
-// forget drops what this process holds and the topic has, or is past.
-func (l *loader) forget(ctx context.Context) error {
-	if n, last := l.held.drop(l.packer.Tail.Last); n > 0 && !last {
-		return l.lose(ctx, int64(n)) // another process has stored later ones meanwhile
+// dropStored drops the held effects that the topic already has. If the topic has later effects but
+// not these, they are lost.
+func (l *loader) dropStored(ctx context.Context) error {
+	if n, last := l.held.dropUpTo(l.packer.Tail.Last); n > 0 && !last {
+		return l.countLost(ctx, int64(n)) // another process has stored later effects meanwhile
 	}
 	return nil
 }
 
-// fits reports what is wrong with the state of another zone, or of a newer Sonic.
-func (l *loader) fits(state lane.State) error {
+// checkState returns an error for the state of another zone or of a newer Sonic.
+func (l *loader) checkState(state redislib.State) error {
 	switch {
-	case state.Layout > lane.Layout:
-		return fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, lane.Layout)
+	case state.Layout > redislib.Layout:
+		return fmt.Errorf("%w: a newer version of Sonic has written its state, in layout %d, and this one knows %d: run the newer version", ErrState, state.Layout, redislib.Layout)
 	case state.Zone != "" && state.Zone != l.cfg.Zone:
 		return fmt.Errorf("%w: it holds the state of zone %q, and this is zone %q: give the right redis.url or zone", ErrState, state.Zone, l.cfg.Zone)
 	default:
@@ -197,8 +206,9 @@ func (l *loader) fits(state lane.State) error {
 	}
 }
 
-// again reads the topic's end. When it is not where this writer left it, another writer has the topic.
-func (l *loader) again(ctx context.Context) error {
+// checkOwnership reads the end of the topic again. If it is after this writer's last message,
+// another process owns the topic.
+func (l *loader) checkOwnership(ctx context.Context) error {
 	last, err := l.client.Last(ctx, l.writer.Topic())
 	if err != nil {
 		return fmt.Errorf("cannot read the end of the topic: %w", err)
@@ -213,17 +223,18 @@ func (l *loader) again(ctx context.Context) error {
 	return nil
 }
 
-// early is how long before the clock of an effect its message may have been published: that clock may be ahead of the publisher's.
-const early = time.Minute
+// clockMargin is how much earlier than the time in an effect's id its message may have been
+// published: the clock of effects may be ahead of the publisher's clock.
+const clockMargin = time.Minute
 
-// recover applies what the topic has behind the effect from, which Redis has lost.
+// recover applies the effects of the topic after from, which Redis has lost.
 func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) error {
-	missing := from.IsZero() // it has no stream at all: what it has lost began before the topic, perhaps
+	missing := from.IsZero() // Redis has no stream at all: it may have lost effects from before the beginning of the topic
 	var err error
 	if !missing {
 		position := messaging.Earliest()
-		if from.Ms > 0 { // else it was filled by a bootstrap from a zone that had nothing of this one
-			position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-early))
+		if from.Ms > 0 { // Ms is 0 after a bootstrap from a zone that had no effects of this zone
+			position = messaging.AtTime(time.UnixMilli(int64(from.Ms)).Add(-clockMargin))
 		}
 		missing, err = l.replay(ctx, position, from, epoch)
 	}
@@ -235,19 +246,20 @@ func (l *loader) recover(ctx context.Context, from message.ID, epoch int64) erro
 	case from.IsZero() && !l.cfg.Alone:
 		err = fmt.Errorf("%w: it is empty, and the topic has effects of this zone: fill it from another zone by sonic -bootstrap ZONE", ErrState)
 	case l.cfg.Alone:
-		l.log.Error("what this Redis has lost cannot be had from the topic: going on without it, for there is no other zone", zap.Stringer("since", from))
+		l.log.Error("the topic does not have all effects that this Redis has lost: continuing without them, because there is no other zone", zap.Stringer("since", from))
 	default:
-		err = fmt.Errorf("%w: it is older than the topic, and the topic does not have all any more that it has lost since %s: restore a newer copy of this Redis,"+
+		err = fmt.Errorf("%w: it is older than the topic, and the topic no longer has all effects that it has lost since %s: restore a newer copy of this Redis,"+
 			" and give the namespace a longer retention", ErrState, from)
 	}
 	return err
 }
 
-// replay applies the topic's messages from position on that are behind from. missing says that what follows from is not among them.
+// replay reads the topic from position on, and applies the messages after the effect from. missing
+// says that some effects after from are not in the topic.
 func (l *loader) replay(ctx context.Context, position messaging.Position, from message.ID, epoch int64) (missing bool, err error) {
 	r, err := l.client.Reader(ctx, messaging.ReaderConfig{Topic: l.writer.Topic(), Name: "sonic", From: &position})
 	if err != nil {
-		return false, fmt.Errorf("cannot read the own topic: %w", err)
+		return false, fmt.Errorf("cannot read the topic of this zone: %w", err)
 	}
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
 	n := int64(0)
@@ -260,11 +272,11 @@ func (l *loader) replay(ctx context.Context, position messaging.Position, from m
 			missing = true
 			return nil
 		}
-		result, err := l.lane.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
+		result, err := l.library.Apply(ctx, h, d.Payload, string(d.ID.Bytes()))
 		if err != nil {
-			return fmt.Errorf("cannot apply own effects: %w", err)
+			return fmt.Errorf("cannot apply the effects of this zone: %w", err)
 		}
-		if result.Status == lane.Gap {
+		if result.Status == redislib.Gap {
 			missing = true
 			return nil
 		}

@@ -11,22 +11,23 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// shipper is one of zone a, with a Redis of the test's own, whose client and lane it returns, too. It has asked nothing yet.
-func shipper(t *testing.T) (*Shipper, *redis.Client, *lane.Lane) {
+// shipper is one of zone a, with a Redis of the test's own, whose client and library it returns, too.
+// It has asked nothing yet.
+func shipper(t *testing.T) (*Shipper, *redis.Client, *redislib.Library) {
 	t.Helper()
 	pulsar, server := stack.Pulsar(t), stack.PrivateRedis(t)
 	client, err := messaging.Dial(t.Context(), messaging.Config{URL: pulsar.URL()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close(context.Background()) })
 	db := server.Client(t)
-	l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
+	l := redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
 	topic := "persistent://" + pulsar.Namespace(t) + "/sonic-a-0"
 	s := New(Config{Zone: "a", Topic: topic}, db, l, client, zaptest.NewLogger(t), NewMetrics(prometheus.NewRegistry()), func(message.ID) {})
 	return s, db, l
@@ -35,16 +36,17 @@ func shipper(t *testing.T) (*Shipper, *redis.Client, *lane.Lane) {
 // prepared is a loader of a new owner, before it looks at Redis.
 func prepared(t *testing.T, s *Shipper) *loader {
 	t.Helper()
-	w, err := s.own(t.Context())
+	w, err := s.acquireTopic(t.Context())
 	require.NoError(t, err)
-	t.Cleanup(func() { s.release(w) })
+	t.Cleanup(func() { s.releaseTopic(w) })
 	end, err := tailOf(w.Last())
 	require.NoError(t, err)
-	return &loader{Shipper: s, writer: w, storing: t.Context(), packer: message.Packer{Origin: s.cfg.Zone, Lane: s.cfg.Lane, Tail: end}, fresh: true, one: true}
+	return &loader{Shipper: s, writer: w, storeContext: t.Context(), packer: message.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Tail: end}, firstSession: true, single: true}
 }
 
-// What a predecessor has sent is stored after its successor has read the topic's end, and Redis has come back without it. The successor finds out before
-// it opens Redis, and Redis gets it from the topic.
+// What a predecessor has sent is stored after its successor has read the topic's end, and Redis has
+// come back without it. The successor finds out before it opens Redis, and Redis gets it from the
+// topic.
 func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 	s, db, l := shipper(t)
 	ctx := t.Context()
@@ -55,12 +57,12 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 	require.NoError(t, err)
 	write := func(key string) message.ID {
 		require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, l.Outbox(), "0", key, "1").Err())
-		state, err := l.Look(ctx)
+		state, err := l.ReadState(ctx)
 		require.NoError(t, err)
 		return state.Last
 	}
 	store := func(l *loader) {
-		entries, whole, err := l.firstOf(ctx)
+		entries, whole, err := l.firstUnstored(ctx)
 		require.NoError(t, err)
 		require.True(t, whole)
 		records, ends, err := l.pack(entries)
@@ -92,7 +94,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			} else {
 				store(first)
 			}
-			s.release(first.writer)
+			s.releaseTopic(first.writer)
 
 			// Redis is the one before the last write, and was restarted.
 			require.NoError(t, db.Del(ctx, lost).Err())
@@ -104,7 +106,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 			_, err = second.prepare(ctx)
 			require.NoError(t, err)
 			assert.EqualValues(t, 2, db.Exists(ctx, kept, lost).Val())
-			state, err := l.Look(ctx)
+			state, err := l.ReadState(ctx)
 			require.NoError(t, err)
 			assert.True(t, state.Ready)
 			assert.Positive(t, state.Last.Compare(last))
@@ -116,9 +118,9 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 	t.Run("nothing was under way", func(t *testing.T) {
 		// It stores a message without effects, and recovers nothing.
 		require.NoError(t, script.Replace(ctx, db))
-		s.release(first.writer)
+		s.releaseTopic(first.writer)
 		next := prepared(t, s)
-		state, err := l.Look(ctx)
+		state, err := l.ReadState(ctx)
 		require.NoError(t, err)
 		began := next.packer.Tail
 		behind, err := next.prepare(ctx)
@@ -146,11 +148,11 @@ func TestAPredecessorOfAnotherVersion(t *testing.T) {
 	}
 	require.Equal(t, "another", loaded())
 	next := prepared(t, s)
-	require.NoError(t, next.update(ctx))
+	require.NoError(t, next.updateLibrary(ctx))
 	_, err = next.prepare(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, version, loaded())
-	state, err := l.Look(ctx)
+	state, err := l.ReadState(ctx)
 	require.NoError(t, err)
 	assert.True(t, state.Ready)
 }

@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// Versions are looked through a step at a time, between which Redis has time for clients, and once a second at most.
+// prune scans the versions in steps of pruneCount with a pause of pruneStep, so that Redis can
+// serve clients in between. It begins a new round at most once per pruneRound.
 const (
 	pruneCount = 500
 	pruneStep  = 10 * time.Millisecond
@@ -19,18 +22,16 @@ const (
 func (l *loader) prune(ctx context.Context) error {
 	cursor := "0"
 	for {
-		next, left, err := l.lane.Prune(ctx, cursor, pruneCount)
+		next, left, err := l.library.Prune(ctx, cursor, pruneCount)
 		if err != nil {
 			return fmt.Errorf("cannot prune versions: %w", err)
 		}
 		wait := pruneStep
 		if cursor = next; cursor == "0" {
 			wait = pruneRound
-			l.log.Debug("looked through the versions", zap.Int64("left", left))
+			l.log.Debug("checked all versions for pruning", zap.Int64("left", left))
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, wait) {
 			return nil
 		}
 	}

@@ -5,37 +5,38 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
 
-// Bounds of what is read ahead of the one being stored.
+// Bounds of how much read reads ahead of store.
 const (
-	aheadCount = 8 * message.PackEntries
-	aheadBytes = 4 << 20
+	maxQueuedEntries = 8 * message.PackEntries
+	maxQueuedBytes   = 4 << 20
 )
 
-// queue holds what has been read of the stream and is not stored yet. One goroutine puts, one takes.
+// queue holds entries that were read and are not stored yet. One goroutine adds entries, one takes
+// them.
 type queue struct {
-	mu      sync.Mutex
-	entries []message.Entry
-	bytes   int
-	marks   []mark        // of what is held and was published
-	number  int64         // of the effect that was published last and heard; -1: none
-	starved bool          // what is held is the beginning of a transaction: more must be read, whatever the bounds
-	filled  chan struct{} // has one element when there may be something to take
-	emptied chan struct{} // has one element when there may be room
-	hungry  chan struct{} // has one element when take waits for more
+	mu               sync.Mutex
+	entries          []message.Entry
+	bytes            int
+	publishedNumbers []publishedNumber // of the held entries that were published
+	received         int64             // number of the last published effect that was received; -1: none
+	needsMore        bool              // the queue holds only the beginning of a transaction: put may exceed the bounds
+	filled           chan struct{}     // has one element when there may be entries to take
+	emptied          chan struct{}     // has one element when there may be room for entries
+	takeWaits        chan struct{}     // has one element when take waits for entries
 }
 
-// mark is the number under which an effect was published.
-type mark struct {
+// publishedNumber is the number under which an entry was published.
+type publishedNumber struct {
 	id     message.ID
 	number int64
 }
 
 func newQueue() *queue {
-	return &queue{number: -1, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), hungry: make(chan struct{}, 1)}
+	return &queue{received: -1, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1), takeWaits: make(chan struct{}, 1)}
 }
 
 func sizeOf(entries []message.Entry) (bytes int) {
@@ -52,7 +53,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// put adds entries, and then waits until less than the bounds is held.
+// put adds entries, and then waits until the queue is below its bounds.
 func (q *queue) put(ctx context.Context, entries []message.Entry) error {
 	q.mu.Lock()
 	q.entries = append(q.entries, entries...)
@@ -61,7 +62,7 @@ func (q *queue) put(ctx context.Context, entries []message.Entry) error {
 	signal(q.filled)
 	for {
 		q.mu.Lock()
-		full := !q.starved && (len(q.entries) >= aheadCount || q.bytes >= aheadBytes)
+		full := !q.needsMore && (len(q.entries) >= maxQueuedEntries || q.bytes >= maxQueuedBytes)
 		q.mu.Unlock()
 		if !full {
 			return nil
@@ -74,13 +75,14 @@ func (q *queue) put(ctx context.Context, entries []message.Entry) error {
 	}
 }
 
-// take waits for entries and returns those of the next message: as many as the bounds allow, whole transactions only. With one it
-// returns no more than the first of them, or the first transaction. Once ctx has ended it returns what is held, and then an error.
-func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
+// take waits for entries and returns those of the next message: as many as the bounds of a message
+// allow, and never a part of a transaction. If single is true it returns only the first entry or
+// the first transaction. After the end of ctx it returns the held entries, and then an error.
+func (q *queue) take(ctx context.Context, single bool) ([]message.Entry, error) {
 	for ended := false; ; {
 		q.mu.Lock()
-		n := message.Cut(q.entries, one)
-		q.starved = n == 0
+		n := message.Cut(q.entries, single)
+		q.needsMore = n == 0
 		if n > 0 {
 			taken := q.entries[:n:n]
 			q.entries = q.entries[n:]
@@ -97,7 +99,7 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 			return nil, context.Cause(ctx)
 		}
 		signal(q.emptied)
-		signal(q.hungry)
+		signal(q.takeWaits)
 		select {
 		case <-q.filled:
 		case <-ctx.Done():
@@ -106,19 +108,20 @@ func (q *queue) take(ctx context.Context, one bool) ([]message.Entry, error) {
 	}
 }
 
-// add adds entries, whatever is held.
+// add adds entries without regard to the bounds.
 func (q *queue) add(entries []message.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.append(entries)
 }
 
-// addPublished adds entries, and keeps the number under which the entry id was published. It is one step: what is held may be stored at once, and then the
-// number tells Redis how far that is.
+// addPublished adds entries, and keeps the number under which the entry id was published. It does
+// both under one lock: the entries may be stored at once, and then trimTo must report the number to
+// Redis.
 func (q *queue) addPublished(entries []message.Entry, id message.ID, number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.marks, q.number = append(q.marks, mark{id, number}), number
+	q.publishedNumbers, q.received = append(q.publishedNumbers, publishedNumber{id, number}), number
 	q.append(entries)
 }
 
@@ -128,7 +131,7 @@ func (q *queue) append(entries []message.Entry) {
 	signal(q.filled)
 }
 
-// putBack has entries that were taken be the first again.
+// putBack puts entries that were taken back to the front.
 func (q *queue) putBack(entries []message.Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,8 +139,9 @@ func (q *queue) putBack(entries []message.Entry) {
 	q.bytes += sizeOf(entries)
 }
 
-// drop removes the entries up to id, and returns how many they are, and whether the last of them is that of id.
-func (q *queue) drop(id message.ID) (n int, last bool) {
+// dropUpTo removes the entries up to id. It returns how many it removed, and whether the last of
+// them has that id.
+func (q *queue) dropUpTo(id message.ID) (n int, last bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for n < len(q.entries) && q.entries[n].ID.Compare(id) <= 0 {
@@ -149,22 +153,22 @@ func (q *queue) drop(id message.ID) (n int, last bool) {
 	return n, last
 }
 
-// size returns what is held, in bytes.
+// size returns the size of the held entries in bytes.
 func (q *queue) size() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes
 }
 
-// ample reports whether as much is held as a message takes.
-func (q *queue) ample() bool {
+// fillsMessage reports whether the held entries fill a message.
+func (q *queue) fillsMessage() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.entries) >= message.PackEntries || q.bytes >= message.PackBytes
 }
 
-// last returns the id of the last entry that is held; zero for none.
-func (q *queue) last() message.ID {
+// lastID returns the id of the last held entry; zero for none.
+func (q *queue) lastID() message.ID {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.entries) == 0 {
@@ -173,41 +177,44 @@ func (q *queue) last() message.ID {
 	return q.entries[len(q.entries)-1].ID
 }
 
-// heard returns the number of the last effect that was heard, or that the topic has: what follows must have the next one.
-func (q *queue) heard(u lane.Unsent) int64 {
+// syncReceived returns the number of the last published effect that was received or is in the
+// topic. The next one must have the following number.
+func (q *queue) syncReceived(u redislib.Unsent) int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if u.Published < q.number { // they are counted anew: Redis was restarted
-		q.marks, q.number = nil, -1
+	if u.Published < q.received { // Redis was restarted, and its numbers start over
+		q.publishedNumbers, q.received = nil, -1
 	}
-	q.number = max(q.number, u.Stored)
-	return q.number
+	q.received = max(q.received, u.Stored)
+	return q.received
 }
 
-// published returns the number of the last effect that was published and is not behind id, -1 for none, and forgets it and those before it.
-func (q *queue) published(id message.ID) (number int64) {
+// publishedUpTo returns the number of the last published entry that is not after id, -1 for none.
+// It removes the numbers up to that one.
+func (q *queue) publishedUpTo(id message.ID) (number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n, number := 0, int64(-1)
-	for n < len(q.marks) && q.marks[n].id.Compare(id) <= 0 {
-		number = q.marks[n].number
+	for n < len(q.publishedNumbers) && q.publishedNumbers[n].id.Compare(id) <= 0 {
+		number = q.publishedNumbers[n].number
 		n++
 	}
-	if q.marks = q.marks[n:]; len(q.marks) == 0 {
-		q.marks = nil
+	if q.publishedNumbers = q.publishedNumbers[n:]; len(q.publishedNumbers) == 0 {
+		q.publishedNumbers = nil
 	}
 	return number
 }
 
-// count returns how many entries are held.
+// count returns the number of held entries.
 func (q *queue) count() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.entries)
 }
 
-// first returns the entries of the next message behind id, and leaves them there; with one no more than the first of them, or the first transaction.
-func (q *queue) first(id message.ID, one bool) []message.Entry {
+// peek returns the entries of the next message after id without removing them. If single is true it
+// returns only the first entry or the first transaction.
+func (q *queue) peek(id message.ID, single bool) []message.Entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
@@ -215,5 +222,5 @@ func (q *queue) first(id message.ID, one bool) []message.Entry {
 		n++
 	}
 	rest := q.entries[n:]
-	return slices.Clone(rest[:message.Cut(rest, one)])
+	return slices.Clone(rest[:message.Cut(rest, single)])
 }

@@ -39,14 +39,14 @@ func TestReadingAheadIsBounded(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		assert.LessOrEqual(t, read, aheadCount)
+		assert.LessOrEqual(t, read, maxQueuedEntries)
 		for range 3 {
 			taken, err := q.take(ctx, false)
 			require.NoError(t, err)
 			require.Len(t, taken, message.PackEntries)
 			synctest.Wait()
 		}
-		assert.Greater(t, read, aheadCount)
+		assert.Greater(t, read, maxQueuedEntries)
 		cancel()
 		synctest.Wait()
 	})
@@ -55,7 +55,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 // A transaction that is larger than what is read ahead can still be stored whole.
 func TestALargeTransactionIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := transaction("t", strings.Split(strings.Repeat("a", 3*aheadCount), "")...)
+		all := transaction("t", strings.Split(strings.Repeat("a", 3*maxQueuedEntries), "")...)
 		q := newQueue()
 		go func() {
 			for rest := all; len(rest) > 0; rest = rest[min(100, len(rest)):] {

@@ -11,23 +11,24 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-// How many entries are asked for at once. One holds at most 64 KiB: no reply is larger than 16 MiB, and few are, for more are asked for only while
+// How many entries read asks for at once. A stream entry holds at most 64 KiB, so no reply is
+// larger than 16 MiB. Most replies are much smaller, because read asks for more entries only while
 // they are small.
 const (
-	readLeast = 16
-	readMost  = 256
-	readBytes = 1 << 20
-	readBlock = time.Second
+	minReadCount = 16
+	maxReadCount = 256
+	maxReadBytes = 1 << 20
+	readBlock    = time.Second
 )
 
-// read reads the stream behind begin.
+// read reads the stream after begin.
 func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
-	count := int64(readLeast)
+	count := int64(minReadCount)
 	var joiner message.Joiner
 	last := time.Now()
 	for {
-		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.lane.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
-		if errors.Is(err, redis.Nil) { // nothing came
+		found, err := l.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{l.library.Outbox(), begin.String()}, Count: count, Block: readBlock}).Result()
+		if errors.Is(err, redis.Nil) { // no new entry
 			continue
 		}
 		if err != nil {
@@ -41,26 +42,26 @@ func (l *loader) read(ctx context.Context, begin message.ID, q *queue) error {
 		if begin, err = message.ParseID(list[len(list)-1].ID); err != nil {
 			return err
 		}
-		all := int64(len(list)) < count // that there was
+		all := int64(len(list)) < count // the reply holds everything that the stream had
 		bytes := bytesOf(list)
 		switch {
-		case bytes > readBytes:
-			count = readLeast
+		case bytes > maxReadBytes:
+			count = minReadCount
 		case !all:
-			count = min(2*count, readMost)
+			count = min(2*count, maxReadCount)
 		}
 		if err := q.put(ctx, entries); err != nil {
 			return err
 		}
 		now := time.Now()
 		if all {
-			pause(ctx, q, bytes, now.Sub(last))
+			awaitNextRead(ctx, q, bytes, now.Sub(last))
 		}
 		last = now
 	}
 }
 
-// entriesOf makes entries of what Redis returns.
+// entriesOf converts stream entries of Redis to entries of the outbox.
 func entriesOf(j *message.Joiner, found []redis.XMessage) ([]message.Entry, error) {
 	entries := make([]message.Entry, 0, len(found))
 	for _, m := range found {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -35,7 +35,7 @@ func (l *largest) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Many small effects, and then large ones: no reply is larger than readMost pieces.
+// Many small effects, and then large ones: no reply is larger than maxReadCount pieces.
 func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
 	server := stack.PrivateRedis(t)
 	db, measured := server.Client(t), new(largest)
@@ -43,8 +43,8 @@ func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	require.NoError(t, script.Load(ctx, db))
-	l := lane.New(db, lane.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
-	_, err := l.Open(ctx, lane.State{}, 1, message.ID{})
+	l := redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
+	_, err := l.Open(ctx, redislib.State{}, 1, message.ID{})
 	require.NoError(t, err)
 	_, err = db.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range 3000 {
@@ -59,7 +59,7 @@ func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
 	}
 	q := newQueue()
 	reading := make(chan error, 1)
-	go func() { reading <- (&loader{Shipper: &Shipper{redis: db, lane: l}}).read(ctx, message.ID{}, q) }()
+	go func() { reading <- (&loader{Shipper: &Shipper{redis: db, library: l}}).read(ctx, message.ID{}, q) }()
 	got, bytes := 0, 0
 	for got < 3000+large {
 		entries, err := q.take(ctx, false)
@@ -70,7 +70,7 @@ func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
 		}
 	}
 	assert.Greater(t, bytes, large<<20)
-	assert.LessOrEqual(t, measured.bytes, readMost*64<<10)
+	assert.LessOrEqual(t, measured.bytes, maxReadCount*64<<10)
 	assert.Greater(t, measured.bytes, 2048, "it was measured")
 	cancel()
 	require.ErrorIs(t, <-reading, context.Canceled)

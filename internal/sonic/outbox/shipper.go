@@ -1,5 +1,6 @@
-// Package outbox stores what the zone's Redis did in the zone's topic: it reads the stream of effects, packs them into messages, stores
-// these in the stream's order, and trims the stream behind them.
+// Package outbox publishes the effects of the zone's Redis to the zone's topic. It reads the stream
+// of effects, packs them into messages, stores these in the stream's order, and then trims the
+// stream.
 package outbox
 
 import (
@@ -14,61 +15,66 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
+	"github.com/aviaryhq/aviary/internal/health"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
-	"github.com/aviaryhq/aviary/internal/sonic/retry"
-	"github.com/aviaryhq/aviary/internal/trouble"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
-// Config says what to ship.
+// Config says which effects to ship, and to which topic.
 type Config struct {
 	Zone  string
-	Lane  int
-	Topic string // of the zone and lane
-	// Alone says that there is no other zone: nothing can differ from this Redis.
+	Shard int
+	Topic string // of the zone and shard
+	// Alone says that there is no other zone, so that no other Redis can differ from this one.
 	Alone bool
-	// Config is told to the other zones in each message: see [message.Config].
+	// Config describes the settings that must be equal in all zones. Each message carries it: see
+	// [message.Config].
 	Config string
-	// Off says that effects are published in place of being appended to the stream: this process holds them in memory until they are stored.
+	// Off says that Redis publishes effects on a channel instead of appending them to the stream.
+	// This process then holds them in memory until they are stored.
 	Off bool
 }
 
-// Shipper ships one lane of a zone. Of several, in one process or in many, one works at a time: the one that owns the topic. The others
-// wait for their turn. All methods are safe for concurrent use.
+// Shipper ships one shard of a zone: it publishes the shard's effects to the topic. Of several
+// shippers of a shard, in one process or in many, only the one that owns the topic works. The others
+// wait. All methods are safe for concurrent use.
 type Shipper struct {
-	cfg     Config
-	redis   *redis.Client
-	lane    *lane.Lane
-	client  *messaging.Client
-	log     *zap.Logger
-	metrics *Metrics
-	trouble *trouble.State
-	stored  func(id message.ID) // told what the topic has
-	held    *queue              // with Off: what was received and is not stored, over all sessions
+	cfg      Config
+	redis    *redis.Client
+	library  *redislib.Library
+	client   *messaging.Client
+	log      *zap.Logger
+	metrics  *Metrics
+	health   *health.State
+	onStored func(id message.ID) // called with the last effect that the topic has
+	held     *queue              // with Off: effects that were received and are not stored yet; kept across sessions
 
 	mu     sync.Mutex
 	status Status
 }
 
-// Status is what a shipper is doing.
+// Status is the state of a shipper.
 type Status struct {
-	// Owner says that this process ships; otherwise another has the topic, or it cannot be opened.
+	// Owner says that this process owns the topic and ships. If false, another process owns it, or
+	// opening it fails.
 	Owner bool
-	// Stored is the last effect that the topic is known to have.
+	// Stored is the last effect that is known to be stored in the topic.
 	Stored message.ID
 	Epoch  int64
 	// Held is how many effects wait in the memory of this process, with Off.
 	Held int
 }
 
-// New makes a shipper. stored is called with each id that the topic has, in their order.
-func New(cfg Config, db *redis.Client, l *lane.Lane, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(message.ID)) *Shipper {
-	log = log.Named("outbox").With(zap.Int("lane", cfg.Lane))
-	return &Shipper{cfg: cfg, redis: db, lane: l, client: client, log: log, metrics: m, trouble: trouble.New(log), stored: stored, held: newQueue()}
+// New returns a shipper. It calls stored with the id of the last effect in the topic whenever that
+// changes, in order.
+func New(cfg Config, db *redis.Client, l *redislib.Library, client *messaging.Client, log *zap.Logger, m *Metrics, stored func(message.ID)) *Shipper {
+	log = log.Named("outbox").With(zap.Int("shard", cfg.Shard))
+	return &Shipper{cfg: cfg, redis: db, library: l, client: client, log: log, metrics: m, health: health.New(log), onStored: stored, held: newQueue()}
 }
 
-// Status returns what the shipper is doing.
+// Status returns the state of the shipper.
 func (s *Shipper) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,21 +83,23 @@ func (s *Shipper) Status() Status {
 	return status
 }
 
-// Trouble says why nothing is being shipped at present; nil when it is, or when another process does.
-func (s *Shipper) Trouble() error { return s.trouble.Current() }
+// Unhealthy returns why this process ships nothing at present. It is nil if it ships, or if another
+// process does.
+func (s *Shipper) Unhealthy() error { return s.health.Current() }
 
-// Run ships until ctx ends. What the network, Redis and Pulsar do is no error: it tries again. An error says that trying does not help.
+// Run ships until ctx ends. It retries after failures of the network, Redis and Pulsar. It returns
+// an error only if trying again does not help.
 func (s *Shipper) Run(ctx context.Context) error {
-	var pause retry.Pause
+	var pause backoff.Backoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := s.turn(ctx)
+		err := s.shipWhileOwner(ctx)
 		switch {
-		case ctx.Err() != nil: // that is why it ended
+		case ctx.Err() != nil: // the error comes from the end of ctx
 		case final(err):
 			return err
 		default:
-			s.trouble.Note(err)
+			s.health.Set(err)
 			pause.Held(time.Since(began))
 			pause.Wait(ctx)
 		}
@@ -99,13 +107,13 @@ func (s *Shipper) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn waits for this process' turn, and ships while it lasts.
-func (s *Shipper) turn(ctx context.Context) error {
-	w, err := s.own(ctx)
+// shipWhileOwner waits until this process owns the topic, and ships as long as it does.
+func (s *Shipper) shipWhileOwner(ctx context.Context) error {
+	w, err := s.acquireTopic(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.release(w)
+	defer s.releaseTopic(w)
 	return s.ship(ctx, w)
 }
 
@@ -115,20 +123,20 @@ func final(err error) bool {
 		errors.Is(err, messaging.ErrInvalidTopic) || errors.Is(err, ErrState)
 }
 
-// ErrState says that what a Redis holds is not what this Sonic can go on from.
+// ErrState says that Sonic cannot continue with the state of this Redis, topic or outbox.
 var ErrState = errors.New("this Redis cannot be used")
 
-// own waits until this process is the only one that writes the topic.
-func (s *Shipper) own(ctx context.Context) (*messaging.EntryWriter, error) {
+// acquireTopic waits until this process is the only one that may write to the topic.
+func (s *Shipper) acquireTopic(ctx context.Context) (*messaging.EntryWriter, error) {
 	w, err := s.client.EntryWriter(ctx, s.cfg.Topic, messaging.EntryWriterConfig{
-		Name: fmt.Sprintf("sonic-%s-%d", s.cfg.Zone, s.cfg.Lane), Label: "sonic", Replicated: true,
+		Name: fmt.Sprintf("sonic-%s-%d", s.cfg.Zone, s.cfg.Shard), Label: "sonic", Replicated: true,
 		Position: func(d *messaging.Delivery) (int64, error) {
 			h, err := message.ParseHeader(d.Properties)
 			if err != nil {
 				return 0, fmt.Errorf("the last message of %s: %w", s.cfg.Topic, err)
 			}
-			if h.Origin != s.cfg.Zone || h.Lane != s.cfg.Lane {
-				return 0, fmt.Errorf("the last message of %s: %w: it is of lane %d of zone %s", s.cfg.Topic, message.ErrForeign, h.Lane, h.Origin)
+			if h.Origin != s.cfg.Zone || h.Shard != s.cfg.Shard {
+				return 0, fmt.Errorf("the last message of %s: %w: it is of shard %d of zone %s", s.cfg.Topic, message.ErrForeign, h.Shard, h.Origin)
 			}
 			return h.Position, nil
 		},
@@ -139,21 +147,22 @@ func (s *Shipper) own(ctx context.Context) (*messaging.EntryWriter, error) {
 	return w, nil
 }
 
-// closeTimeout bounds how long the topic is held on to when it is given up.
+// closeTimeout bounds closing the writer, and finishing a write that is in flight at a stop.
 const closeTimeout = 5 * time.Second
 
-func (s *Shipper) release(w *messaging.EntryWriter) {
+func (s *Shipper) releaseTopic(w *messaging.EntryWriter) {
 	s.mu.Lock()
 	s.status.Owner = false
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := w.Close(ctx); err != nil {
-		s.log.Warn("cannot give the topic up cleanly", zap.Error(err))
+		s.log.Warn("cannot release the topic cleanly", zap.Error(err))
 	}
 }
 
-// ship ships until ctx or the ownership ends, over as many connections to Redis as it takes.
+// ship ships until ctx or the ownership of the topic ends. After a failure of a session it starts
+// another one.
 func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	t, err := tailOf(w.Last())
 	if err != nil {
@@ -162,17 +171,18 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 	s.mu.Lock()
 	s.status.Owner = true
 	s.mu.Unlock()
-	s.log.Info("owning the topic", zap.String("topic", w.Topic()), zap.Stringer("stored", t.Last))
-	// What is being stored at a stop has some time to become so: otherwise the next owner has to find out.
-	storing, give := context.WithCancel(context.WithoutCancel(ctx))
-	defer give()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, give) })()
+	s.log.Info("took over the topic", zap.String("topic", w.Topic()), zap.Stringer("stored", t.Last))
+	// A write that is in flight at a stop gets some time to finish: otherwise the next owner would
+	// have to find out whether the message was stored.
+	storing, cancelStoring := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelStoring()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, cancelStoring) })()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(w.Context(), func() { cancel(&writerError{context.Cause(w.Context())}) })()
 
-	l := &loader{Shipper: s, writer: w, storing: storing, packer: message.Packer{Origin: s.cfg.Zone, Lane: s.cfg.Lane, Config: s.cfg.Config, Tail: t}, fresh: true, one: true}
-	var pause retry.Pause
+	l := &loader{Shipper: s, writer: w, storeContext: storing, packer: message.Packer{Origin: s.cfg.Zone, Shard: s.cfg.Shard, Config: s.cfg.Config, Tail: t}, firstSession: true, single: true}
+	var pause backoff.Backoff
 	for {
 		began := time.Now()
 		err := l.session(ctx)
@@ -183,43 +193,46 @@ func (s *Shipper) ship(ctx context.Context, w *messaging.EntryWriter) error {
 		if final(err) || errors.As(err, &lost) {
 			return err
 		}
-		s.trouble.Note(err)
+		s.health.Set(err)
 		pause.Held(time.Since(began))
 		pause.Wait(ctx)
 	}
 }
 
-// writerError is an error of the topic's writer: it must be opened again.
+// writerError is an error of the topic's writer, which must be opened again.
 type writerError struct{ err error }
 
 func (e *writerError) Error() string { return e.err.Error() }
 func (e *writerError) Unwrap() error { return e.err }
 
-// loader ships while one writer has the topic.
+// loader ships with one writer, over one or more sessions.
 type loader struct {
 	*Shipper
-	writer  *messaging.EntryWriter
-	storing context.Context
-	packer  message.Packer // its tail is what is stored
-	fresh   bool           // the tail was read when the writer opened, and no session has used it
-	// one: the next message is a single entry. So is a writer's first. What a predecessor has sent may be stored after the topic's end was read;
-	// then the broker takes this message for a duplicate by its position, and so it must hold nothing that the predecessor's does not.
-	one   bool
-	skips atomic.Bool // with Off: Redis drops effects
+	writer       *messaging.EntryWriter
+	storeContext context.Context
+	packer       message.Packer // its Tail is the stored end of the topic
+	firstSession bool           // the tail was read when the writer was opened, and no session has used it yet
+	// single says that the next message must be a single entry or transaction. This holds for the
+	// first message of a writer. A message of the previous owner may be stored after this writer
+	// has read the end of the topic. The broker then drops this first message as a duplicate,
+	// because of its position. So it must not hold more than the previous owner's message.
+	single   bool
+	dropping atomic.Bool // with Off: Redis is dropping effects
 }
 
-// session ships what one connection to Redis brings.
+// session prepares Redis, and then ships until an error.
 func (l *loader) session(ctx context.Context) error {
-	if l.fresh {
-		if err := l.update(ctx); err != nil {
+	if l.firstSession {
+		if err := l.updateLibrary(ctx); err != nil {
 			return err
 		}
 	}
 	var live *subscription
 	if l.cfg.Off {
-		// Before Redis is opened: from then on it is known whether anybody listens.
+		// Subscribe before Redis is opened: an open Redis publishes only if a process is
+		// subscribed.
 		var err error
-		if live, err = subscribe(ctx, l.redis.Options(), l.lane.Channel()); err != nil {
+		if live, err = subscribe(ctx, l.redis.Options(), l.library.Channel()); err != nil {
 			return err
 		}
 		defer live.close()
@@ -228,31 +241,31 @@ func (l *loader) session(ctx context.Context) error {
 	switch {
 	case err != nil:
 	case l.cfg.Off:
-		err = l.forget(ctx) // before any of it is stored
+		err = l.dropStored(ctx) // before any held effect is stored
 	default:
-		err = l.missed(ctx)
+		err = l.countUnstored(ctx)
 	}
 	if err != nil {
 		if l.cfg.Off {
-			l.hear(ctx, live)
+			l.drainSubscription(ctx, live)
 		}
 		return err
 	}
-	l.trouble.Note(nil)
-	l.note(begin)
+	l.health.Set(nil)
+	l.recordStored(begin)
 	q := newQueue()
 	if l.cfg.Off {
 		q = l.held
 	}
-	trim := newTrimmer(l.lane)
+	trim := newTrimmer(l.library)
 	group, running := errgroup.WithContext(ctx)
-	more := running // until then there may be more to store
+	more := running // until this context ends, more effects may arrive
 	if l.cfg.Off {
-		hearing, heard := context.WithCancel(context.WithoutCancel(ctx))
-		more = hearing
-		begin = l.behindHeld(begin) // before any of it is taken to be stored
+		receiving, received := context.WithCancel(context.WithoutCancel(ctx))
+		more = receiving
+		begin = l.listenAfter(begin) // before store takes any held effect
 		group.Go(func() error {
-			defer heard()
+			defer received()
 			return l.listen(running, live, begin)
 		})
 	} else {
@@ -261,30 +274,31 @@ func (l *loader) session(ctx context.Context) error {
 	group.Go(func() error { return l.resend(running) })
 	group.Go(func() error { return l.store(more, q, trim) })
 	group.Go(func() error { return trim.run(running) })
-	group.Go(func() error { return l.beat(running) })
+	group.Go(func() error { return l.heartbeat(running) })
 	group.Go(func() error { return l.prune(running) })
 	err = group.Wait()
 	if l.cfg.Off {
-		trim.end(ctx)
+		trim.reportLast(ctx)
 	}
 	return err
 }
 
-// note tells how far the topic is.
-func (s *Shipper) note(id message.ID) {
+// recordStored records the last effect in the topic, and reports it.
+func (s *Shipper) recordStored(id message.ID) {
 	s.mu.Lock()
 	s.status.Stored = id
 	s.mu.Unlock()
-	s.stored(id)
+	s.onStored(id)
 }
 
-// store stores what is read, one message behind the other. While one is under way the next gathers. Once ctx has ended it stores what is left.
+// store stores the effects of q, one message after the other. While it stores a message, effects of
+// the next one gather in q. After the end of ctx it stores the rest.
 func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 	var last time.Time
 	for {
-		entries, err := q.take(ctx, l.one)
+		entries, err := q.take(ctx, l.single)
 		if err != nil {
-			return nil //nolint:nilerr // why the session ends others say
+			return nil //nolint:nilerr // another goroutine of the session returns the error
 		}
 		began, bytes := time.Now(), sizeOf(entries)
 		if err := l.storeOne(entries); err != nil {
@@ -292,9 +306,9 @@ func (l *loader) store(ctx context.Context, q *queue, trim *trimmer) error {
 			return err
 		}
 		end := l.packer.Tail.Last
-		trim.behind(end, q.published(end))
-		if l.cfg.Off { // else reading keeps the distance
-			space(ctx, q, began, bytes, began.Sub(last))
+		trim.trimTo(end, q.publishedUpTo(end))
+		if l.cfg.Off { // without Off, read pauses between reads instead
+			awaitNextMessage(ctx, q, began, bytes, began.Sub(last))
 		}
 		last = began
 	}
@@ -308,21 +322,22 @@ func (l *loader) storeOne(entries []message.Entry) error {
 	}
 	began := time.Now()
 	for _, r := range records {
-		if err := l.writer.Store(l.storing, r); err != nil {
+		if err := l.writer.Store(l.storeContext, r); err != nil {
 			return &writerError{fmt.Errorf("cannot store effects: %w", err)}
 		}
 	}
 	l.metrics.stored(entries, records, time.Since(began))
-	l.packer.Tail, l.one = ends, false
-	l.note(ends.Last)
+	l.packer.Tail, l.single = ends, false
+	l.recordStored(ends.Last)
 	return nil
 }
 
-// beatEvery is how often the other zones hear of this one, whatever it writes.
+// beatEvery is how often this zone sends a heartbeat to the other zones.
 const beatEvery = time.Second
 
-// beat has the other zones hear of this one. It also finds a Redis that was restarted: it is not ready then, and is opened again.
-func (l *loader) beat(ctx context.Context) error {
+// heartbeat sends heartbeats to the other zones. It also detects a restart of Redis: the heartbeat
+// fails because Redis is not ready, and the next session opens it again.
+func (l *loader) heartbeat(ctx context.Context) error {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
 	for {
@@ -331,8 +346,8 @@ func (l *loader) beat(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := l.lane.Beat(ctx); err != nil {
-			return fmt.Errorf("cannot beat: %w", err)
+		if err := l.library.SendHeartbeat(ctx); err != nil {
+			return fmt.Errorf("cannot send a heartbeat: %w", err)
 		}
 	}
 }

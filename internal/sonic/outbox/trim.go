@@ -6,27 +6,28 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/sonic/lane"
 	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 )
 
-// trimmer removes from the outbox what the topic has, beside the storing: only the latest id counts.
+// trimmer removes from the outbox what the topic has. It works concurrently with the storing, and
+// skips intermediate ids: only the latest one counts.
 type trimmer struct {
-	lane *lane.Lane
-	wake chan struct{}
+	library *redislib.Library
+	wake    chan struct{}
 
 	mu        sync.Mutex
 	to        message.ID
-	published int64 // of the effects that were published, how many are stored; -1: not known
+	published int64 // how many of the published effects are stored; -1: not known
 }
 
-func newTrimmer(l *lane.Lane) *trimmer {
-	return &trimmer{lane: l, wake: make(chan struct{}, 1), published: -1}
+func newTrimmer(l *redislib.Library) *trimmer {
+	return &trimmer{library: l, wake: make(chan struct{}, 1), published: -1}
 }
 
-func (t *trimmer) behind(id message.ID, published int64) {
+func (t *trimmer) trimTo(id message.ID, published int64) {
 	t.mu.Lock()
-	t.to, t.published = id, max(t.published, published) // a message of effects that were not published says nothing about those before it
+	t.to, t.published = id, max(t.published, published) // a message without published effects has -1
 	t.mu.Unlock()
 	signal(t.wake)
 }
@@ -48,19 +49,20 @@ func (t *trimmer) trim(ctx context.Context) error {
 	t.mu.Lock()
 	to, published := t.to, t.published
 	t.mu.Unlock()
-	return t.lane.Shipped(ctx, to, published)
+	return t.library.Shipped(ctx, to, published)
 }
 
-// endTimeout is how long the end of a trimmer may take.
-const endTimeout = time.Second
+// reportTimeout bounds reportLast.
+const reportTimeout = time.Second
 
-// end tells Redis what was stored last, which may be behind the end of run: else who comes next counts published effects as lost that are stored. It
-// does what it can: Redis may be away.
-func (t *trimmer) end(ctx context.Context) {
+// reportLast reports the last stored effect to Redis. This effect may have been stored after run
+// ended. Without the report, the next shipper would count stored effects as lost. reportLast
+// ignores errors: Redis may be unreachable.
+func (t *trimmer) reportLast(ctx context.Context) {
 	if t.to.IsZero() { // nothing was stored
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
 	_ = t.trim(ctx)
 }

@@ -10,10 +10,10 @@ import (
 
 func TestTheTrimmerKnowsHowManyPublishedEffectsAreStored(t *testing.T) {
 	trim := newTrimmer(nil)
-	trim.behind(message.ID{Ms: 1}, -1)
+	trim.trimTo(message.ID{Ms: 1}, -1)
 	assert.EqualValues(t, -1, trim.published, "not known")
-	trim.behind(message.ID{Ms: 2}, 7)
-	trim.behind(message.ID{Ms: 3}, -1)
+	trim.trimTo(message.ID{Ms: 2}, 7)
+	trim.trimTo(message.ID{Ms: 3}, -1)
 	assert.EqualValues(t, 7, trim.published)
 	assert.Equal(t, message.ID{Ms: 3}, trim.to)
 }

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"math"
 	"sort"
@@ -10,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -18,61 +17,39 @@ const (
 	replyPong = "+PONG\r\n"
 )
 
-// user is who a client has logged in as.
-type user struct {
-	name     string
-	password [sha256.Size]byte
-	open     bool // no password is asked for
-	readOnly bool
-	keys     []string
-}
-
-func (u *user) mayName(key []byte) bool {
-	if u.keys == nil {
-		return true
-	}
-	for _, prefix := range u.keys {
-		if strings.HasPrefix(string(key), prefix) {
-			return true
-		}
-	}
-	return false
-}
-
-// logIn returns the error of a wrong name or password, "" when the client is logged in.
+// logIn logs the client in. It returns an error for a wrong name or password, or "".
 func (c *client) logIn(name, password []byte) string {
-	u := c.l.p.users.Load().named[string(name)]
+	u := c.loop.proxy.users.Load().ByName[string(name)]
 	if u == nil {
 		return errWrongPassword
 	}
-	given := sha256.Sum256(password)
-	if !u.open && subtle.ConstantTimeCompare(given[:], u.password[:]) != 1 {
+	if !u.Accepts(password) {
 		return errWrongPassword
 	}
 	c.user = u
-	c.l.timers.stop(c.login)
+	c.loop.timers.Stop(c.login)
 	c.login = nil
 	return ""
 }
 
 const errWrongPassword = "WRONGPASS invalid username-password pair or user is disabled."
 
-func (c *client) auth(_ *command.Command, r request) bool {
+func (c *client) auth(_ *command.Command, r request.Request) bool {
 	name := []byte("default")
 	switch {
-	case r.len() > 3:
+	case r.Len() > 3:
 		c.replyError("ERR syntax error")
 		return true
-	case r.len() == 3:
-		name = r.arg(1)
+	case r.Len() == 3:
+		name = r.Arg(1)
 	default:
-		if u := c.l.p.users.Load().named["default"]; u == nil || u.open {
+		if u := c.loop.proxy.users.Load().ByName["default"]; u == nil || u.Open {
 			c.replyError("ERR AUTH <password> called without any password configured for the default user. " +
 				"Are you sure your configuration is correct?")
 			return true
 		}
 	}
-	if problem := c.logIn(name, r.arg(r.len()-1)); problem != "" {
+	if problem := c.logIn(name, r.Arg(r.Len()-1)); problem != "" {
 		c.replyError(problem)
 		return true
 	}
@@ -80,12 +57,12 @@ func (c *client) auth(_ *command.Command, r request) bool {
 	return true
 }
 
-// hello is HELLO [protover [AUTH user password] [SETNAME name]]. A client that changes its protocol moves to the
-// connection of that protocol.
-func (c *client) hello(_ *command.Command, r request) bool {
+// hello runs HELLO [protover [AUTH user password] [SETNAME name]]. A client that changes its
+// protocol moves to the shared connection of that protocol.
+func (c *client) hello(_ *command.Command, r request.Request) bool {
 	proto := c.proto
-	if r.len() > 1 {
-		n, ok := resp.ParseInt(r.arg(1))
+	if r.Len() > 1 {
+		n, ok := resp.ParseInt(r.Arg(1))
 		switch {
 		case !ok:
 			c.replyError("ERR Protocol version is not an integer or out of range")
@@ -101,24 +78,24 @@ func (c *client) hello(_ *command.Command, r request) bool {
 	}
 	var name []byte
 	named := false
-	for i := 2; i < r.len(); i++ {
-		rest := r.len() - 1 - i
-		switch option := r.arg(i); {
+	for i := 2; i < r.Len(); i++ {
+		rest := r.Len() - 1 - i
+		switch option := r.Arg(i); {
 		case resp.EqualFold(option, "auth") && rest >= 2:
-			if problem := c.logIn(r.arg(i+1), r.arg(i+2)); problem != "" {
+			if problem := c.logIn(r.Arg(i+1), r.Arg(i+2)); problem != "" {
 				c.replyError(problem)
 				return true
 			}
 			i += 2
 		case resp.EqualFold(option, "setname") && rest >= 1:
-			if !validName(r.arg(i + 1)) {
+			if !validName(r.Arg(i + 1)) {
 				c.replyError(errClientName)
 				return true
 			}
-			name, named = r.arg(i+1), true
+			name, named = r.Arg(i+1), true
 			i++
 		default:
-			c.replyError("ERR Syntax error in HELLO option '" + string(cString(option, len(option))) + "'")
+			c.replyError("ERR Syntax error in HELLO option '" + string(request.CString(option, len(option))) + "'")
 			return true
 		}
 	}
@@ -130,8 +107,8 @@ func (c *client) hello(_ *command.Command, r request) bool {
 	if named {
 		c.name = append([]byte(nil), name...)
 	}
-	if proto != c.proto && c.b != nil && c.b.owner == c {
-		return c.changeOwn(proto)
+	if proto != c.proto && c.backend != nil && c.backend.owner == c {
+		return c.changeDedicatedProtocol(proto)
 	}
 	c.proto = proto
 	c.setMode()
@@ -139,18 +116,19 @@ func (c *client) hello(_ *command.Command, r request) bool {
 	return true
 }
 
-// changeOwn has the client's own connection change its protocol. What Redis sent before it knew comes before the answer, in the protocol that was.
-func (c *client) changeOwn(proto int) bool {
-	b := c.b
+// changeDedicatedProtocol changes the protocol of the client's own connection. What Redis sends
+// before it has processed HELLO reaches the client before the answer, in the old protocol.
+func (c *client) changeDedicatedProtocol(proto int) bool {
+	b := c.backend
 	c.busy = true
-	b.send(pending{client: c, kind: handled, then: &handling{
-		each: func([]byte) {
+	b.send(pending{client: c, kind: handled, then: &replyHandler{
+		onReply: func([]byte) {
 			b.proto, c.proto = proto, proto
 			c.setMode()
-			c.proceed()
+			c.commandDone()
 			c.deliver(c.greeting())
 		},
-		lost: c.lostCommand,
+		onLost: c.lostCommand,
 	}}, resp.AppendCommand(nil, "HELLO", strconv.Itoa(proto)))
 	return true
 }
@@ -164,7 +142,7 @@ func (c *client) greeting() []byte {
 	b = resp.AppendBulk(b, "server")
 	b = resp.AppendBulk(b, "redis")
 	b = resp.AppendBulk(b, "version")
-	b = resp.AppendBulk(b, c.l.p.redisVersion())
+	b = resp.AppendBulk(b, c.loop.proxy.dialer.Version())
 	b = resp.AppendBulk(b, "proto")
 	b = resp.AppendHeader(b, ':', c.proto)
 	b = resp.AppendBulk(b, "id")
@@ -177,20 +155,14 @@ func (c *client) greeting() []byte {
 	return resp.AppendHeader(b, '*', 0)
 }
 
-func (p *Proxy) redisVersion() string {
-	if v := p.version.Load(); v != nil {
-		return *v
-	}
-	return "7.0.0"
+// discardReply returns the pending reply of a command that the proxy itself sends for a client. It
+// discards the reply.
+func (c *client) discardReply() pending {
+	return pending{kind: handled, then: &replyHandler{onReply: func([]byte) {}, onLost: func(bool) {}}}
 }
 
-// swallow is a command of the proxy's own on a client's behalf, whose reply nobody gets.
-func (c *client) swallow() pending {
-	return pending{kind: handled, then: &handling{each: func([]byte) {}, lost: func(bool) {}}}
-}
-
-func (c *client) selectDB(_ *command.Command, r request) bool {
-	n, problem := c.l.p.database(r.arg(1))
+func (c *client) selectDB(_ *command.Command, r request.Request) bool {
+	n, problem := c.loop.proxy.database(r.Arg(1))
 	switch {
 	case problem != "":
 		c.replyError(problem)
@@ -206,7 +178,7 @@ func (c *client) selectDB(_ *command.Command, r request) bool {
 	return true
 }
 
-// database reads the argument of SELECT. problem is Redis' error.
+// database reads the argument of SELECT. problem is the error that Redis would return, or "".
 func (p *Proxy) database(argument []byte) (db int, problem string) {
 	n, ok := resp.ParseInt(argument)
 	switch {
@@ -214,7 +186,7 @@ func (p *Proxy) database(argument []byte) (db int, problem string) {
 		return 0, "ERR value is not an integer or out of range"
 	case n > math.MaxInt32 || n < math.MinInt32:
 		return 0, "ERR value is out of range, value must between -2147483648 and 2147483647"
-	case n < 0 || n >= p.databases.Load():
+	case n < 0 || n >= p.dialer.Databases():
 		return 0, "ERR DB index is out of range"
 	}
 	return int(n), ""
@@ -226,66 +198,66 @@ func (c *client) setDB(db int) {
 	}
 	c.db = db
 	c.setMode()
-	if c.b != nil && c.b.owner == c {
-		c.b.db = db
-		c.b.send(c.swallow(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(db)))
+	if c.backend != nil && c.backend.owner == c {
+		c.backend.db = db
+		c.backend.send(c.discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(db)))
 	}
 }
 
-func (c *client) ping(cmd *command.Command, r request) bool {
-	if r.len() > 2 {
+func (c *client) ping(cmd *command.Command, r request.Request) bool {
+	if r.Len() > 2 {
 		c.replyError("ERR wrong number of arguments for 'ping' command")
 		return true
 	}
 	if c.subs != nil && c.subs.count() > 0 && c.proto == 2 {
 		return c.relay(cmd, r)
 	}
-	if r.len() == 2 {
-		c.reply(resp.AppendBulk(nil, r.arg(1)))
+	if r.Len() == 2 {
+		c.reply(resp.AppendBulk(nil, r.Arg(1)))
 		return true
 	}
 	c.reply([]byte(replyPong))
 	return true
 }
 
-func (c *client) echo(_ *command.Command, r request) bool {
-	c.reply(resp.AppendBulk(nil, r.arg(1)))
+func (c *client) echo(_ *command.Command, r request.Request) bool {
+	c.reply(resp.AppendBulk(nil, r.Arg(1)))
 	return true
 }
 
-func (c *client) quit(_ *command.Command, _ request) bool {
+func (c *client) quit(_ *command.Command, _ request.Request) bool {
 	c.reply([]byte(replyOK))
-	c.leave()
+	c.closeAfterReplies()
 	return true
 }
 
-// reset makes the client what it was when it came.
-func (c *client) reset(_ *command.Command, _ request) bool {
+// reset returns the client to the state of a new connection.
+func (c *client) reset(_ *command.Command, _ request.Request) bool {
 	if c.outstanding > 0 {
 		return false
 	}
-	c.dropOwn()
+	c.closeDedicated()
 	c.tx, c.name = nil, nil
-	if c.user = c.l.p.users.Load().first; c.user == nil && c.login == nil {
-		c.login = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.AuthTimeout), c.close)
+	if c.user = c.loop.proxy.users.Load().Initial; c.user == nil && c.login == nil {
+		c.login = c.loop.timers.Start(c.loop.now.Add(c.loop.cfg.Limits.AuthTimeout), c.close)
 	}
-	c.proto, c.db = 2, c.l.cfg.Backend.DB
+	c.proto, c.db = 2, c.loop.cfg.Backend.DB
 	c.setMode()
 	c.reply([]byte("+RESET\r\n"))
 	return true
 }
 
-func (c *client) whoAmI(_ *command.Command, _ request) bool {
-	c.reply(resp.AppendBulk(nil, c.user.name))
+func (c *client) whoAmI(_ *command.Command, _ request.Request) bool {
+	c.reply(resp.AppendBulk(nil, c.user.Name))
 	return true
 }
 
-func (c *client) clientID(_ *command.Command, _ request) bool {
+func (c *client) clientID(_ *command.Command, _ request.Request) bool {
 	c.reply(resp.AppendHeader(nil, ':', int(c.id)))
 	return true
 }
 
-func (c *client) clientGetName(_ *command.Command, _ request) bool {
+func (c *client) clientGetName(_ *command.Command, _ request.Request) bool {
 	if len(c.name) == 0 {
 		c.replyNull()
 		return true
@@ -305,12 +277,12 @@ func validName(name []byte) bool {
 	return true
 }
 
-func (c *client) clientSetName(_ *command.Command, r request) bool {
-	if !validName(r.arg(2)) {
+func (c *client) clientSetName(_ *command.Command, r request.Request) bool {
+	if !validName(r.Arg(2)) {
 		c.replyError(errClientName)
 		return true
 	}
-	c.name = append([]byte(nil), r.arg(2)...)
+	c.name = append([]byte(nil), r.Arg(2)...)
 	c.reply([]byte(replyOK))
 	return true
 }
@@ -323,13 +295,14 @@ func (c *client) replyNull() {
 	c.reply([]byte("$-1\r\n"))
 }
 
-// info is a line of CLIENT LIST. Fields of which the endpoint knows nothing are those of a client that does nothing.
+// info returns a line of CLIENT LIST. Fields that the proxy does not know have the values of an
+// idle client.
 func (c *client) info() string {
 	flags := "N"
 	switch {
 	case c.tx != nil:
 		flags = "x"
-	case c.wait != nil:
+	case c.blocked != nil:
 		flags = "b"
 	case c.subs != nil && c.subs.count() > 0:
 		flags = "P"
@@ -344,11 +317,11 @@ func (c *client) info() string {
 	}
 	userName := "default"
 	if c.user != nil {
-		userName = c.user.name
+		userName = c.user.Name
 	}
 	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=%d multi=%d "+
 		"qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=%d events=r cmd=NULL user=%s redir=-1 resp=%d",
-		c.id, c.addr, c.here, c.fd, c.name, since(c.l.now, c.created), since(c.l.now, c.last), flags, c.db, subs, patterns, shards, multi,
+		c.id, c.addr, c.localAddr, c.fd, c.name, since(c.loop.now, c.created), since(c.loop.now, c.last), flags, c.db, subs, patterns, shards, multi,
 		len(c.in), len(c.out)-c.sent, cap(c.in)+cap(c.out), userName, c.proto)
 }
 
@@ -363,35 +336,36 @@ func (c *client) replyVerbatim(text string) {
 	c.reply(resp.AppendBulk(nil, text))
 }
 
-func (c *client) clientInfo(_ *command.Command, _ request) bool {
+func (c *client) clientInfo(_ *command.Command, _ request.Request) bool {
 	c.replyVerbatim(c.info() + "\n")
 	return true
 }
 
-// clientList lists the clients of this event loop: the others' are theirs alone.
-func (c *client) clientList(_ *command.Command, r request) bool {
+// clientList lists the clients of this event loop only: each loop has exclusive access to its
+// clients.
+func (c *client) clientList(_ *command.Command, r request.Request) bool {
 	ids, kind := map[uint64]bool{}, ""
 	switch {
-	case r.len() >= 4 && resp.EqualFold(r.arg(2), "id"):
-		for i := 3; i < r.len(); i++ {
-			n, ok := resp.ParseInt(r.arg(i))
+	case r.Len() >= 4 && resp.EqualFold(r.Arg(2), "id"):
+		for i := 3; i < r.Len(); i++ {
+			n, ok := resp.ParseInt(r.Arg(i))
 			if !ok || n < 1 {
 				c.replyError("ERR Invalid client ID")
 				return true
 			}
 			ids[uint64(n)] = true
 		}
-	case r.len() == 4 && resp.EqualFold(r.arg(2), "type"):
-		if kind = kindOf(r.arg(3)); kind == "" {
-			c.replyError(unknownKind(r.arg(3)))
+	case r.Len() == 4 && resp.EqualFold(r.Arg(2), "type"):
+		if kind = kindOf(r.Arg(3)); kind == "" {
+			c.replyError(unknownKind(r.Arg(3)))
 			return true
 		}
-	case r.len() != 2:
+	case r.Len() != 2:
 		c.replyError("ERR syntax error")
 		return true
 	}
 	var all []*client
-	for _, other := range c.l.clients {
+	for _, other := range c.loop.clients {
 		if (len(ids) == 0 || ids[other.id]) && (kind == "" || kind == other.kind()) {
 			all = append(all, other)
 		}
@@ -406,8 +380,8 @@ func (c *client) clientList(_ *command.Command, r request) bool {
 	return true
 }
 
-func (c *client) clientNoEvict(_ *command.Command, r request) bool {
-	if !resp.EqualFold(r.arg(2), "on") && !resp.EqualFold(r.arg(2), "off") {
+func (c *client) clientNoEvict(_ *command.Command, r request.Request) bool {
+	if !resp.EqualFold(r.Arg(2), "on") && !resp.EqualFold(r.Arg(2), "off") {
 		c.replyError("ERR syntax error")
 		return true
 	}
@@ -415,9 +389,9 @@ func (c *client) clientNoEvict(_ *command.Command, r request) bool {
 	return true
 }
 
-// clientReply takes only what is the case anyway.
-func (c *client) clientReply(_ *command.Command, r request) bool {
-	switch mode := r.arg(2); {
+// clientReply accepts only CLIENT REPLY ON, which is always in effect.
+func (c *client) clientReply(_ *command.Command, r request.Request) bool {
+	switch mode := r.Arg(2); {
 	case resp.EqualFold(mode, "on"):
 		c.reply([]byte(replyOK))
 	case resp.EqualFold(mode, "off"), resp.EqualFold(mode, "skip"):

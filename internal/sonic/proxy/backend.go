@@ -4,33 +4,40 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
 const (
-	// backendPause of bytes that were not sent yet: clients of that connection are not read on until it is less.
+	// backendPause is how many bytes may wait to be sent to Redis. Above it the loop reads no
+	// further commands of the clients of this connection.
 	backendPause = 4 << 20
-	// keptBuffer bounds what a connection keeps when it has nothing to send.
+	// keptBuffer is the maximum size of the buffer that a shared connection keeps when it has
+	// nothing to send. A client's own connection keeps none. From this size on, a connection also
+	// removes what is sent from the front of its buffer.
 	keptBuffer = 1 << 20
 
 	minBackoff = 10 * time.Millisecond
 	maxBackoff = time.Second
 )
 
-// What clients are told when Redis is lost.
+// Errors for clients when the connection to Redis is lost.
 const (
 	errUnknownOutcome = "ERR the connection to Redis was lost while this command ran: whether it took effect is unknown"
-	errUnnoted        = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
+	errUnrecorded     = "ERR the script ran while no Sonic had opened this Redis: what it wrote is in this zone only, until it is written again"
 	errUnpublished    = "ERR the connection to Redis was lost before Pulsar had stored this command's effect: whether it took effect is unknown"
 	errUnreachable    = "LOADING Redis cannot be reached: the command was not run"
 )
 
-var errUnexpectedReply = errors.New("a reply that nobody asked for")
+// errUnexpectedReply ends a connection whose replies do not match its commands.
+var errUnexpectedReply = errors.New("redis sent a reply to no command")
 
 type backendState uint8
 
@@ -40,233 +47,243 @@ const (
 	discarded
 )
 
-// backend is a connection to Redis. Commands go out in the order in which they come, of all clients, and replies come in
-// that order.
+// backend is a connection to Redis. It sends the commands of all its clients in the order of
+// arrival, and Redis replies in that order.
 //
-// When it is lost, commands that Redis may have seen are answered with an error and are never sent again. Those that
-// were not sent yet wait for the next connection, within Backend.Wait.
+// When the connection is lost, commands that Redis may have received get an error and are never
+// sent again. Commands that were not sent yet wait for the next connection, at most for
+// Backend.Wait. They get an error at once if one of them is bound to the connection that has ended,
+// or if the connection has an owner: the proxy then disconnects the owner.
 type backend struct {
-	l         *loop
+	loop      *loop
 	db, proto int
-	// owner has the connection for itself; nil when it is shared.
+	// owner is the only client of the connection; nil if clients share it.
 	owner *client
-	// pushed takes what comes without having been asked for.
-	pushed func(push []byte)
-	// began is called whenever a connection begins.
-	began func()
+	// onPush is called with each push message.
+	onPush func(push []byte)
+	// onConnect is called after each connect.
+	onConnect func()
 
 	state    backendState
-	place    place // of the connection that is up
+	server   dialer.Server // the server of the present connection
 	fd       int
 	interest uint32
 	dirty    bool
 
-	out     []byte // what is to be sent
-	sent    int    // of out
-	queued  uint64 // all that was ever put into out
-	written uint64 // all that was ever written
-	replies fifo
-	waiting []*client // are not read on until out is less
-	many    many      // writes that come next
+	out           []byte // bytes to be sent
+	sent          int    // of out
+	queuedBytes   uint64 // number of bytes ever added to out
+	writtenBytes  uint64 // number of bytes ever written
+	replies       fifo
+	pausedClients []*client  // the loop reads no further commands of these until out is shorter
+	batch         writeBatch // writes that will be sent next
 
-	scan      resp.Scanner
-	rest      []byte // of what was read: a line that is not whole
-	part      []byte // of a reply that is not whole
-	inReply   bool
-	streaming bool // the reply under way goes to its client piece by piece
-	dropping  bool // the reply under way is too large for its client
+	scan         resp.Scanner
+	partialLine  []byte // the beginning of a line that has not arrived completely
+	partialReply []byte // the beginning of a reply that has not arrived completely
+	inReply      bool
+	streaming    bool // the present reply goes to its client piece by piece
+	dropping     bool // the present reply is too large for its client
 
 	demoted bool // Redis has become a replica
-	fenced  bool // a Sonic has opened this Redis: it may run scripts of users
+	opened  bool // a Sonic has opened this Redis: users' scripts may run
 
-	// One command at a time is measured.
-	measured bool
-	sample   uint64 // where it begins
-	since    time.Time
+	// The latency of one command at a time is measured.
+	measuring   bool
+	sampleStart uint64 // where this command begins
+	sampleTime  time.Time
 
 	downSince time.Time // zero while it is up
-	giveUp    *timer
-	backoff   time.Duration
+	failTimer *eventloop.Timer
+	backoff   backoff.Backoff
 }
 
 func newBackend(l *loop, db, proto int) *backend {
-	return &backend{l: l, db: db, proto: proto, fd: -1, downSince: l.now}
+	return &backend{loop: l, db: db, proto: proto, fd: -1, downSince: l.now, backoff: backoff.Backoff{Min: minBackoff, Max: maxBackoff}}
 }
 
-// connect dials in a goroutine, which hands the socket over.
+// connect dials in a goroutine, which then passes the socket to the loop.
 func (b *backend) connect() {
 	b.state = connecting
-	if b.giveUp == nil {
-		b.giveUp = b.l.timers.start(b.downSince.Add(b.l.cfg.Backend.Wait), b.failUnsent)
+	if b.failTimer == nil {
+		b.failTimer = b.loop.timers.Start(b.downSince.Add(b.loop.cfg.Backend.Wait), b.failUnsent)
 	}
-	b.l.p.background.Go(func() {
-		fd, to, err := b.l.p.dial(b.l.ctx, b.db, b.proto)
-		if !b.l.post(func() { b.connected(fd, to, err) }) && err == nil {
-			closeSocket(fd)
+	b.loop.proxy.background.Go(func() {
+		fd, to, err := b.loop.proxy.dialer.Dial(b.loop.ctx, b.db, b.proto)
+		if !b.loop.post(func() { b.connected(fd, to, err) }) && err == nil {
+			eventloop.CloseSocket(fd)
 		}
 	})
 }
 
-func (b *backend) connected(fd int, to place, err error) {
-	l := b.l
+func (b *backend) connected(fd int, to dialer.Server, err error) {
+	l := b.loop
 	if b.state == discarded {
 		if err == nil {
-			closeSocket(fd)
+			eventloop.CloseSocket(fd)
 		}
 		return
 	}
-	if err == nil && l.p.outdated(to) {
-		closeSocket(fd)
-		err = errMoved
+	if err == nil && l.proxy.dialer.Outdated(to) {
+		eventloop.CloseSocket(fd)
+		err = errNewPrimary
 	}
 	if err == nil {
-		b.interest = eventRead | eventHalfEnd
+		b.interest = eventloop.EventRead | eventloop.EventHalfClose
 		if err = l.register(fd, b, b.interest); err != nil {
-			closeSocket(fd)
+			eventloop.CloseSocket(fd)
 		}
 	}
 	if err != nil {
-		if b.owner == nil && !l.connected() { // others tell nothing about clients' way to Redis, which may have no room for one more
-			l.p.noteDown(err)
+		// A failure of a client's own connection does not mean that Redis is unreachable: Redis may
+		// have reached its connection limit.
+		if b.owner == nil && !l.connected() {
+			l.proxy.connectionDown(err)
 		}
-		b.backoff = min(max(minBackoff, 2*b.backoff), maxBackoff)
-		l.timers.start(l.now.Add(b.backoff/2+rand.N(b.backoff)), func() {
+		l.timers.Start(l.now.Add(b.backoff.Next()), func() {
 			if b.state == connecting {
 				b.connect()
 			}
 		})
 		return
 	}
-	b.fd, b.state, b.backoff, b.place = fd, up, 0, to
+	b.fd, b.state, b.server = fd, up, to
+	b.backoff.Reset()
 	b.downSince = time.Time{}
-	l.timers.stop(b.giveUp)
-	b.giveUp = nil
+	l.timers.Stop(b.failTimer)
+	b.failTimer = nil
 	if b.owner == nil {
-		l.p.noteUp()
+		l.proxy.connectionUp()
 	}
-	if b.began != nil {
-		b.began()
+	if b.onConnect != nil {
+		b.onConnect()
 	}
-	b.touch()
+	b.scheduleFlush()
 }
 
-// failUnsent answers what waited too long for a connection.
+// failUnsent answers commands that waited too long for a connection with an error.
 func (b *backend) failUnsent() {
-	b.giveUp = &timer{index: -1} // no second one until it is up again
-	b.fail()
+	b.failTimer = eventloop.Stopped() // no new timer until the connection is up again
+	b.failAll()
 	if owner := b.owner; owner != nil {
-		// Some of what makes the connection its own has failed, WATCH or SUBSCRIBE for instance: the client begins anew.
+		// Commands that need the client's own connection may have failed, WATCH or SUBSCRIBE for
+		// instance. So the proxy disconnects the client.
 		b.discard()
-		owner.leave()
+		owner.closeAfterReplies()
 	}
 }
 
-// unreachable reports whether a connection has been missing for so long that nothing waits for it any more.
+// unreachable reports whether the connection has been down for Backend.Wait, so that commands fail
+// at once.
 func (b *backend) unreachable() bool {
-	return b.state != up && b.l.now.Sub(b.downSince) >= b.l.cfg.Backend.Wait
+	return b.state != up && b.loop.now.Sub(b.downSince) >= b.loop.cfg.Backend.Wait
 }
 
-// fail answers all that was not sent with an error.
-func (b *backend) fail() {
-	b.many = many{}
+// failAll answers all commands that were not sent with an error.
+func (b *backend) failAll() {
+	b.batch = writeBatch{}
 	for b.replies.n > 0 {
 		b.failFront(false)
 	}
 	b.out, b.sent = b.out[:0], 0
-	b.resumeWaiting()
+	b.resumeClients()
 }
 
-// failFront answers what is pending first with an error. sent tells whether Redis may have seen it.
+// failFront removes the first pending command and answers it: with the proxy's own answer if it has
+// one, else with an error. sent says whether Redis may have received the command.
 func (b *backend) failFront(sent bool) {
 	p := *b.replies.front()
 	b.replies.pop()
 	switch {
-	case p.kind == local:
-		b.answer(&p, p.then.answer)
-	case p.then != nil && p.then.lost != nil:
-		p.then.lost(sent)
+	case p.kind == proxyAnswer:
+		b.deliverAnswer(&p, p.then.answer)
+	case p.then != nil && p.then.onLost != nil:
+		p.then.onLost(sent)
 	case p.client != nil && sent:
-		b.l.p.metrics.unknown.Inc()
+		b.loop.proxy.metrics.unknownOutcome.Inc()
 		p.client.deliver(resp.AppendError(nil, errUnknownOutcome))
 	case p.client != nil:
 		p.client.deliver(resp.AppendError(nil, errUnreachable))
 	}
 	if p.client != nil {
-		p.client.replied()
+		p.client.replyDone()
 	}
 }
 
-// lost ends the connection. What was not sent yet waits for the next one.
+// lost ends the connection. Commands that were not sent yet wait for the next one, see [backend] for
+// the exceptions.
 func (b *backend) lost(err error) {
 	if b.state != up {
 		return
 	}
-	b.endMany()
-	l := b.l
+	b.endBatch()
+	l := b.loop
 	l.release(b.fd)
 	b.fd, b.state, b.downSince = -1, connecting, l.now
 	if b.owner == nil {
-		l.p.noteDown(err)
+		l.proxy.connectionDown(err)
 	}
 	l.log.Debug("the connection to Redis ended", zap.Int("db", b.db), zap.Error(err))
 	if b.streaming && b.inReply && b.replies.n > 0 {
 		if c := b.replies.front().client; c != nil {
-			c.close() // it has half a reply
+			c.close() // it has already received a part of the reply
 		}
 	}
-	b.scan, b.rest, b.part, b.inReply, b.streaming, b.dropping = resp.Scanner{}, nil, nil, false, false, false
-	b.measured, b.demoted, b.fenced = false, false, false
+	b.scan, b.partialLine, b.partialReply, b.inReply, b.streaming, b.dropping = resp.Scanner{}, nil, nil, false, false, false
+	b.measuring, b.demoted, b.opened = false, false, false
 	if b.owner == nil {
-		l.doubt()
+		l.failUnpublished()
 	} else {
-		b.owner.doubt()
+		b.owner.failUnpublished()
 	}
-	unsent := b.queued - uint64(len(b.out)-b.sent) // where it begins; b.written, in other words
-	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == local) {
+	unsent := b.queuedBytes - uint64(len(b.out)-b.sent) // where the unsent bytes begin, equal to b.writtenBytes
+	for b.replies.n > 0 && (b.replies.front().start < unsent || b.replies.front().kind == proxyAnswer) {
 		b.failFront(true)
 	}
-	if b.holdsOwn() {
-		b.fail()
+	if b.hasConnectionBound() {
+		b.failAll()
 	}
 	if b.replies.n > 0 {
-		keep := b.queued - b.replies.front().start
+		keep := b.queuedBytes - b.replies.front().start
 		b.out = append(b.out[:0], b.out[uint64(len(b.out))-keep:]...)
 	} else {
 		b.out = b.out[:0]
 	}
 	b.sent = 0
 	if b.owner != nil {
-		// What Redis kept for the connection is gone: the client must know.
+		// The state that Redis kept for the connection is lost. The proxy disconnects the client,
+		// so that it notices.
 		owner := b.owner
-		b.fail()
+		b.failAll()
 		b.discard()
-		owner.leave()
+		owner.closeAfterReplies()
 		return
 	}
 	b.connect()
 }
 
-// holdsOwn reports whether a command waits that is for the connection that has ended only.
-func (b *backend) holdsOwn() bool {
+// hasConnectionBound reports whether a pending command may run only on the connection that has
+// ended.
+func (b *backend) hasConnectionBound() bool {
 	for i := range b.replies.n {
-		if then := b.replies.at(i).then; then != nil && then.here {
+		if then := b.replies.at(i).then; then != nil && then.connectionBound {
 			return true
 		}
 	}
 	return false
 }
 
-// discard ends the connection for good. Nobody gets an answer.
+// discard ends the connection for good. It closes clients that wait for a reply.
 func (b *backend) discard() {
 	if b.state == discarded {
 		return
 	}
 	if b.state == up {
-		b.l.release(b.fd)
+		b.loop.release(b.fd)
 	}
 	b.state, b.fd = discarded, -1
-	b.l.timers.stop(b.giveUp)
-	delete(b.l.own, b)
+	b.loop.timers.Stop(b.failTimer)
+	delete(b.loop.dedicated, b)
 	for b.replies.n > 0 {
 		c := b.replies.front().client
 		b.replies.pop()
@@ -274,53 +291,53 @@ func (b *backend) discard() {
 			c.close()
 		}
 	}
-	b.out, b.rest, b.part, b.many = nil, nil, nil, many{}
+	b.out, b.partialLine, b.partialReply, b.batch = nil, nil, nil, writeBatch{}
 }
 
-// push notes a reply that will come to what is appended to out next.
+// push registers the reply to the command that the caller appends to out next.
 func (b *backend) push(p pending) {
-	b.endMany()
-	b.await(p)
+	b.endBatch()
+	b.addPending(p)
 }
 
-// await notes a reply that will come to what has its place behind out.
-func (b *backend) await(p pending) {
-	p.start = b.queued
+// addPending registers the reply to a command that will follow the present content of out.
+func (b *backend) addPending(p pending) {
+	p.start = b.queuedBytes
 	p.messages = b.owner != nil && b.owner.subs != nil && b.owner.subs.count() > 0 || p.then != nil && p.then.subscription
 	if p.client != nil {
 		p.client.outstanding++
-		if !b.measured && p.kind <= function {
-			b.measured, b.sample, b.since = true, p.start, b.l.now
+		if !b.measuring && p.kind <= function {
+			b.measuring, b.sampleStart, b.sampleTime = true, p.start, b.loop.now
 		}
 	}
 	b.replies.push(p)
 }
 
-// appended takes note of what was appended to out since push.
+// appended records that n bytes were appended to out since push.
 func (b *backend) appended(n int) {
-	b.queued += uint64(n)
-	b.touch()
+	b.queuedBytes += uint64(n)
+	b.scheduleFlush()
 	if b.unreachable() {
-		b.fail()
+		b.failAll()
 	}
 }
 
-// send queues a command of the proxy's own words.
+// send queues a command with its pending reply.
 func (b *backend) send(p pending, command []byte) {
 	b.push(p)
 	b.out = append(b.out, command...)
 	b.appended(len(command))
 }
 
-// prepend sends a command before all that waits to be sent, on a connection that has just begun.
+// prepend queues a command before all others that wait to be sent, on a new connection.
 func (b *backend) prepend(p pending, command []byte) {
-	b.endMany()
+	b.endBatch()
 	waiting := b.replies
 	b.replies = fifo{}
 	b.out = append(append([]byte(nil), command...), b.out[b.sent:]...)
 	b.sent = 0
-	b.queued += uint64(len(command))
-	p.start = b.queued - uint64(len(b.out))
+	b.queuedBytes += uint64(len(command))
+	p.start = b.queuedBytes - uint64(len(b.out))
 	b.replies.push(p)
 	for ; waiting.n > 0; waiting.pop() {
 		later := *waiting.front()
@@ -329,11 +346,11 @@ func (b *backend) prepend(p pending, command []byte) {
 	}
 }
 
-// touch has the loop write what is queued at the end of the round.
-func (b *backend) touch() {
+// scheduleFlush makes the loop write the queued bytes at the end of the round.
+func (b *backend) scheduleFlush() {
 	if !b.dirty && b.state == up {
 		b.dirty = true
-		b.l.dirtyBackends = append(b.l.dirtyBackends, b)
+		b.loop.dirtyBackends = append(b.loop.dirtyBackends, b)
 	}
 }
 
@@ -341,14 +358,14 @@ func (b *backend) flush() {
 	if b.state != up {
 		return
 	}
-	b.endMany()
+	b.endBatch()
 	for b.sent < len(b.out) {
-		n, err := writeSocket(b.fd, b.out[b.sent:])
+		n, err := eventloop.WriteSocket(b.fd, b.out[b.sent:])
 		if n > 0 {
 			b.sent += n
-			b.written += uint64(n)
+			b.writtenBytes += uint64(n)
 		}
-		if errors.Is(err, errAgain) {
+		if errors.Is(err, eventloop.ErrAgain) {
 			break
 		}
 		if err != nil {
@@ -365,21 +382,21 @@ func (b *backend) flush() {
 		b.out = append(b.out[:0], b.out[b.sent:]...)
 		b.sent = 0
 	}
-	b.wait(b.sent < len(b.out))
+	b.setInterest(b.sent < len(b.out))
 	if len(b.out)-b.sent < backendPause {
-		b.resumeWaiting()
+		b.resumeClients()
 	}
 }
 
-// wait sets whether the loop tells when the socket can be written.
-func (b *backend) wait(writable bool) {
-	interest := uint32(eventRead | eventHalfEnd)
+// setInterest sets whether the loop also waits until the socket is writable.
+func (b *backend) setInterest(writable bool) {
+	interest := uint32(eventloop.EventRead | eventloop.EventHalfClose)
 	if writable {
-		interest |= eventWrite
+		interest |= eventloop.EventWrite
 	}
 	if interest != b.interest {
 		b.interest = interest
-		if err := b.l.poll.change(b.fd, interest); err != nil {
+		if err := b.loop.poll.Change(b.fd, interest); err != nil {
 			b.lost(err)
 		}
 	}
@@ -387,33 +404,33 @@ func (b *backend) wait(writable bool) {
 
 func (b *backend) full() bool { return len(b.out)-b.sent >= backendPause }
 
-func (b *backend) resumeWaiting() {
-	waiting := b.waiting
-	b.waiting = nil
+func (b *backend) resumeClients() {
+	waiting := b.pausedClients
+	b.pausedClients = nil
 	for _, c := range waiting {
-		c.parked = false
-		c.relax()
+		c.waitsForBackend = false
+		c.resumeIfBelowLimit()
 	}
 }
 
-func (b *backend) happened(what uint32) {
-	if what&eventWrite != 0 {
+func (b *backend) handleEvents(events uint32) {
+	if events&eventloop.EventWrite != 0 {
 		b.flush()
 	}
-	if what&(eventRead|eventHalfEnd|eventEnd) != 0 && b.state == up {
+	if events&(eventloop.EventRead|eventloop.EventHalfClose|eventloop.EventClose) != 0 && b.state == up {
 		b.receive()
 	}
 }
 
 func (b *backend) receive() {
-	buf := b.l.replies
-	if len(b.rest) > len(buf)/2 {
-		buf = make([]byte, len(b.rest)+len(buf))
+	buf := b.loop.replies
+	if len(b.partialLine) > len(buf)/2 {
+		buf = make([]byte, len(b.partialLine)+len(buf))
 	}
-	have := copy(buf, b.rest)
-	n, err := readSocket(b.fd, buf[have:])
+	have := copy(buf, b.partialLine)
+	n, err := eventloop.ReadSocket(b.fd, buf[have:])
 	switch {
-	case errors.Is(err, errAgain):
+	case errors.Is(err, eventloop.ErrAgain):
 		return
 	case err != nil:
 		b.lost(err)
@@ -422,13 +439,13 @@ func (b *backend) receive() {
 		b.lost(io.EOF)
 		return
 	}
-	if err := b.take(buf[:have+n]); err != nil {
+	if err := b.readReplies(buf[:have+n]); err != nil {
 		b.lost(err)
 	}
 }
 
-// take hands replies to those who wait for them.
-func (b *backend) take(buf []byte) error {
+// readReplies passes each reply in buf to the client that waits for it.
+func (b *backend) readReplies(buf []byte) error {
 	pos := 0
 	for pos < len(buf) {
 		if !b.inReply {
@@ -452,22 +469,22 @@ func (b *backend) take(buf []byte) error {
 				b.completed()
 			}
 		case done:
-			if len(b.part) > 0 || b.dropping {
+			if len(b.partialReply) > 0 || b.dropping {
 				b.collect(piece)
-				piece = b.part
+				piece = b.partialReply
 			}
 			b.inReply = false
 			switch {
 			case b.state != up:
 			case b.dropping:
-				b.dropped()
+				b.endDropped()
 			default:
-				b.whole(piece)
+				b.handleReply(piece)
 			}
-			if cap(b.part) > pooledSize {
-				b.part = nil
+			if cap(b.partialReply) > eventloop.BufferSize {
+				b.partialReply = nil
 			}
-			b.part = b.part[:0]
+			b.partialReply = b.partialReply[:0]
 		default:
 			b.collect(piece)
 		}
@@ -479,40 +496,41 @@ func (b *backend) take(buf []byte) error {
 		}
 	}
 	if b.demoted && !b.inReply {
-		return errReplica
+		return dialer.ErrReplica
 	}
-	b.rest = append(b.rest[:0], buf[pos:]...)
-	if len(b.rest) == 0 && cap(b.rest) > pooledSize {
-		b.rest = nil
+	b.partialLine = append(b.partialLine[:0], buf[pos:]...)
+	if len(b.partialLine) == 0 && cap(b.partialLine) > eventloop.BufferSize {
+		b.partialLine = nil
 	}
 	return nil
 }
 
-// collect keeps a piece of a reply that is not streamed. One that is larger than what its client may have waiting ends that client before it is whole, as a
-// streamed one does: it would be in memory several times.
+// collect stores a piece of a reply that is not streamed. If the reply exceeds the client's
+// OutputBytes, collect disconnects the client at once, as happens with streamed replies: the
+// complete reply would be in memory several times.
 func (b *backend) collect(piece []byte) {
 	if b.dropping {
 		return
 	}
 	c := b.owner
-	if c == nil && b.replies.n > 0 && b.replies.front().many < 2 { // those of several writes are short
+	if c == nil && b.replies.n > 0 && b.replies.front().batchSize < 2 { // replies to several writes in one call are short
 		c = b.replies.front().client
 	}
-	if c == nil || int64(len(b.part)+len(piece)) <= b.l.cfg.Limits.OutputBytes {
-		b.part = append(b.part, piece...)
+	if c == nil || int64(len(b.partialReply)+len(piece)) <= b.loop.cfg.Limits.OutputBytes {
+		b.partialReply = append(b.partialReply, piece...)
 		return
 	}
-	b.part, b.dropping = nil, true
+	b.partialReply, b.dropping = nil, true
 	if !c.closed {
-		b.l.p.metrics.slowClients.Inc()
+		b.loop.proxy.metrics.slowClients.Inc()
 		c.close()
 	}
 }
 
-// dropped forgets a reply that was too large for its client, once it has ended.
-func (b *backend) dropped() {
+// endDropped ends a reply that was too large for its client.
+func (b *backend) endDropped() {
 	b.dropping = false
-	b.fenced = false // it may have told that the library is not open
+	b.opened = false // the dropped reply may have said that the library is not open
 	if p := b.replies.front(); p.kind == handled && p.then.replies > 1 {
 		p.then.replies--
 		return
@@ -520,12 +538,12 @@ func (b *backend) dropped() {
 	b.completed()
 }
 
-// beginReply decides what becomes of a reply from its first byte and from what is due.
+// beginReply decides how to handle a reply, by its first byte and by the pending command.
 func (b *backend) beginReply(first byte) error {
 	b.inReply = true
 	b.streaming = false
 	if b.replies.n == 0 {
-		if b.pushed == nil {
+		if b.onPush == nil {
 			return errUnexpectedReply
 		}
 		return nil
@@ -536,11 +554,11 @@ func (b *backend) beginReply(first byte) error {
 	return nil
 }
 
-// whole takes a reply that was not streamed.
-func (b *backend) whole(reply []byte) {
+// handleReply handles a complete reply that was not streamed.
+func (b *backend) handleReply(reply []byte) {
 	if b.isPush(reply) {
-		if b.pushed != nil {
-			b.pushed(reply)
+		if b.onPush != nil {
+			b.onPush(reply)
 		}
 		return
 	}
@@ -551,26 +569,26 @@ func (b *backend) whole(reply []byte) {
 	p := b.replies.front()
 	switch p.kind {
 	case function:
-		if p.many > 1 {
-			b.shareOut(int(p.many), reply)
+		if p.batchSize > 1 {
+			b.deliverBatch(int(p.batchSize), reply)
 			return
 		}
-		b.noteReadOnly(reply)
-		p.client.deliver(b.l.p.mend(p.cmd, p.emptyArray, reply, b.proto))
+		b.checkReadOnly(reply)
+		p.client.deliver(replies.FromFunction(p.cmd, p.emptyArray, reply, b.proto))
 	case published:
-		b.noteReadOnly(reply)
-		p.client.published(p, reply, b.proto)
+		b.checkReadOnly(reply)
+		p.client.handlePublished(p, reply, b.proto)
 	case handled:
 		then := p.then
-		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error stands for all
+		last := then.replies <= 1 || then.subscription && reply[0] == '-' // one error replaces all replies
 		if !last {
 			then.replies--
 		}
-		then.each(reply)
+		then.onReply(reply)
 		if !last || b.state == discarded || b.replies.n == 0 {
 			return
 		}
-	case relayed, local:
+	case relayed, proxyAnswer:
 		if p.client != nil {
 			p.client.deliver(reply)
 		}
@@ -578,72 +596,52 @@ func (b *backend) whole(reply []byte) {
 	b.completed()
 }
 
-// noteReadOnly ends a connection to a Redis that has become a replica: another one is the primary now.
-func (b *backend) noteReadOnly(reply []byte) {
+// checkReadOnly checks for a READONLY error: this Redis has become a replica, and readReplies then
+// ends the connection.
+func (b *backend) checkReadOnly(reply []byte) {
 	if reply[0] == '-' && bytes.HasPrefix(reply, []byte("-READONLY")) {
 		b.demoted = true
 	}
 }
 
-// completed forgets the reply that was due first, and gives the proxy's own answers that waited behind it.
+// completed removes the first pending reply, and delivers the proxy's own answers that were queued
+// after it.
 func (b *backend) completed() {
 	for {
 		p := *b.replies.front()
 		b.replies.pop()
-		if b.measured && p.start >= b.sample {
-			b.measured = false
-			b.l.p.metrics.latency.observe(b.l.now.Sub(b.since))
+		if b.measuring && p.start >= b.sampleStart {
+			b.measuring = false
+			b.loop.proxy.metrics.latency.observe(b.loop.now.Sub(b.sampleTime))
 		}
 		if p.client != nil {
-			p.client.replied()
+			p.client.replyDone()
 		}
-		if b.replies.n == 0 || b.replies.front().kind != local {
+		if b.replies.n == 0 || b.replies.front().kind != proxyAnswer {
 			return
 		}
 		next := b.replies.front()
-		b.answer(next, next.then.answer)
+		b.deliverAnswer(next, next.then.answer)
 	}
 }
 
-func (b *backend) answer(p *pending, answer []byte) {
+func (b *backend) deliverAnswer(p *pending, answer []byte) {
 	if p.client != nil {
-		p.client.answers -= len(answer)
+		p.client.answerBytes -= len(answer)
 		p.client.deliver(answer)
 	}
 }
 
-// isPush reports whether a reply was not asked for: RESP3 has a type for such, which it uses for the replies to SUBSCRIBE
-// and its kin, too; in RESP2 only their first word tells.
+// isPush reports whether a reply is a push, which does not answer a command. RESP3 has a type for
+// pushes, but also uses it for the replies to SUBSCRIBE and similar commands. In RESP2 only the
+// first word of a push shows it.
 func (b *backend) isPush(reply []byte) bool {
 	subscribing := b.replies.n > 0 && b.replies.front().then != nil && b.replies.front().then.subscription
 	if b.proto == 3 {
-		return reply[0] == '>' && !(subscribing && isSubscription(reply))
+		return reply[0] == '>' && !(subscribing && replies.IsSubscription(reply))
 	}
 	if b.owner == nil || b.owner.subs == nil || reply[0] != '*' || b.replies.n > 0 && !b.replies.front().messages {
 		return false
 	}
-	return isMessage(reply)
-}
-
-// isSubscription reports whether a push is a reply to SUBSCRIBE and its kin.
-func isSubscription(push []byte) bool {
-	word := firstWord(push)
-	return bytes.HasSuffix(word, []byte("subscribe"))
-}
-
-func isMessage(push []byte) bool {
-	switch string(firstWord(push)) {
-	case "message", "pmessage", "smessage":
-		return true
-	}
-	return false
-}
-
-// firstWord returns the first element of an aggregate when it is a string.
-func firstWord(reply []byte) []byte {
-	i := bytes.IndexByte(reply, '\n')
-	if i < 0 || i+1 >= len(reply) {
-		return nil
-	}
-	return resp.Text(reply[i+1:])
+	return replies.IsMessage(reply)
 }

@@ -8,63 +8,67 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// Redis would run a blocking pop when an element comes, without a function: no effect would be noted. So the proxy waits
-// in its place: it tries the pop as a function; finds nothing; reads the keys on a connection that tracks them; tries
-// again, as something may have come in between; and waits. A change of the key is told by Redis, to that connection.
+// If Redis ran a blocking pop itself, it would do so outside a function, and no effect would be
+// recorded. So the proxy blocks instead. It tries the pop as a function. If that finds nothing, the
+// proxy reads the keys on a connection with CLIENT TRACKING, tries again, since an element may have
+// arrived in between, and waits. Redis reports changes of the keys on that connection.
 
-// reopenInterval is how often a blocked client's command is tried while no Sonic has opened Redis.
+// reopenInterval is how often the proxy retries a blocked command while no Sonic has opened Redis.
 const reopenInterval = 100 * time.Millisecond
 
-// attempt is a blocking command as it is tried.
-type attempt struct {
-	n         int    // arguments
+// blockingCall is what the proxy needs to try a blocking command.
+type blockingCall struct {
+	n         int    // number of arguments
 	arguments []byte // as bulk strings
 	keys      []string
 	wait      time.Duration // 0: for ever
 }
 
-// waiting is a blocking command of a client.
-type waiting struct {
-	c   *client
-	cmd *command.Command
-	try attempt
+// blockedCommand is a blocking command that a client waits for.
+type blockedCommand struct {
+	c    *client
+	cmd  *command.Command
+	call blockingCall
 
-	timer   *timer
-	retry   *timer
-	tracked bool // Redis told the keys' state after it began to track them
-	running bool // a try or a read of the keys is under way
-	again   bool // a key changed meanwhile
-	expired bool
-	over    bool
+	timer      *eventloop.Timer
+	retryTimer *eventloop.Timer
+	tracked    bool // Redis tracks the keys
+	running    bool // a try or a read of the keys is in flight
+	keyChanged bool // a key changed while running
+	expired    bool
+	ended      bool
 }
 
-// attemptOf reads a blocking command. ok is false when Redis refuses its timeout.
-func attemptOf(cmd *command.Command, r request) (try attempt, ok bool) {
-	at := r.len() - 1
+// parseBlocking reads a blocking command. ok is false if Redis would refuse its timeout.
+func parseBlocking(cmd *command.Command, r request.Request) (try blockingCall, ok bool) {
+	at := r.Len() - 1
 	if cmd.Name == "blmpop" || cmd.Name == "bzmpop" {
 		at = 1
 	}
-	if try.wait, ok = parseTimeout(string(r.arg(at))); !ok {
+	if try.wait, ok = parseTimeout(string(r.Arg(at))); !ok {
 		return try, false
 	}
-	try.n = r.len() - 1
-	try.arguments = slices.Clone(r.behind(1))
-	source := cmd.Name == "blmove" || cmd.Name == "brpoplpush" // the other key is where the element goes
-	cmd.Keys(r.raw, r.args, func(i int) bool {
-		try.keys = append(try.keys, string(r.arg(i)))
+	try.n = r.Len() - 1
+	try.arguments = slices.Clone(r.ArgsAfter(1))
+	source := cmd.Name == "blmove" || cmd.Name == "brpoplpush" // the second key is the destination
+	cmd.Keys(r.Raw, r.Args, func(i int) bool {
+		try.keys = append(try.keys, string(r.Arg(i)))
 		return !source
 	})
 	return try, true
 }
 
-// parseTimeout reads seconds as Redis does: 0 is for ever.
+// parseTimeout reads a timeout in seconds as Redis does; 0 means without end.
 func parseTimeout(text string) (time.Duration, bool) {
 	number := text
 	if lower := strings.ToLower(text); strings.Contains(lower, "0x") && !strings.Contains(lower, "p") {
-		number += "p0" // C needs no exponent
+		number += "p0" // C accepts hexadecimal numbers without an exponent, Go does not
 	}
 	seconds, err := strconv.ParseFloat(number, 64)
 	ms := math.Ceil(seconds * 1000)
@@ -75,247 +79,250 @@ func parseTimeout(text string) (time.Duration, bool) {
 }
 
 // block runs a blocking command.
-func (c *client) block(cmd *command.Command, r request) bool {
-	try, ok := attemptOf(cmd, r)
+func (c *client) block(cmd *command.Command, r request.Request) bool {
+	try, ok := parseBlocking(cmd, r)
 	if !ok {
-		return c.write(cmd, r) // Redis says what is wrong
+		return c.write(cmd, r) // Redis returns the error
 	}
 	if !c.writable() {
-		return c.refusedWrite()
+		return c.holdOrRefuseWrite()
 	}
 	if c.outstanding > 0 {
 		return false
 	}
-	w := &waiting{c: c, cmd: cmd, try: try}
-	c.wait = w
+	w := &blockedCommand{c: c, cmd: cmd, call: try}
+	c.blocked = w
 	if try.wait > 0 {
-		w.timer = c.l.timers.start(c.l.now.Add(try.wait), w.timeout)
+		w.timer = c.loop.timers.Start(c.loop.now.Add(try.wait), w.timeout)
 	}
-	w.attempt()
+	w.tryPop()
 	return true
 }
 
-// attempt tries the pop.
-func (w *waiting) attempt() {
+// tryPop tries the pop.
+func (w *blockedCommand) tryPop() {
 	c := w.c
-	b, ok := c.home()
+	b, ok := c.connection()
 	if !ok {
-		return // nothing is due: cannot be
+		return // impossible: no reply is pending, so connection never has to wait
 	}
 	switch {
 	case c.writable():
-	case !c.l.p.writesHeld():
+	case !c.loop.proxy.writesHeld():
 		w.end()
-		c.replyError(c.l.p.noWrites())
+		c.replyError(c.loop.proxy.writesRefusedError())
 		return
 	case w.expired:
-		w.running, w.again = false, true
-		w.giveUp()
+		w.running, w.keyChanged = false, true
+		w.replyTimeout()
 		return
-	case c.gone():
+	case c.inputEnded():
 		c.close()
 		return
 	default:
-		w.running, w.again = false, true // who waits behind it is told when it gives up
-		c.l.heldTries[w] = struct{}{}
+		w.running, w.keyChanged = false, true // so that cancel wakes the next waiting command
+		c.loop.heldBlocked[w] = struct{}{}
 		return
 	}
-	w.running, w.again = true, false
+	w.running, w.keyChanged = true, false
 	mode := c.mode
-	if c.l.cfg.Ack == AckPublished {
+	if c.loop.cfg.Ack == AckPublished {
 		mode = c.modeWith("p")
 	}
-	b.send(pending{client: c, kind: handled, then: &handling{each: w.tried, lost: func(sent bool) {
+	b.send(pending{client: c, kind: handled, then: &replyHandler{onReply: w.handleReply, onLost: func(sent bool) {
 		w.end()
 		c.lostCommand(sent)
-	}}}, c.l.p.appendCall(nil, w.cmd, mode, w.try.n, w.try.arguments))
+	}}}, c.loop.proxy.appendCall(nil, w.cmd, mode, w.call.n, w.call.arguments))
 }
 
-// tried takes the reply of a try.
-func (w *waiting) tried(reply []byte) {
+// handleReply handles the reply to a try.
+func (w *blockedCommand) handleReply(reply []byte) {
 	c := w.c
 	w.running = false
 	var id []byte
-	if c.l.cfg.Ack == AckPublished && reply[0] == '*' {
+	if c.loop.cfg.Ack == AckPublished && reply[0] == '*' {
 		if both, err := resp.Elements(reply); err == nil && len(both) == 2 {
 			id, reply = resp.Text(both[0]), both[1]
 		}
 	}
-	if w.tracked && isNotOpened(reply) && !w.over && !w.expired && !c.gone() {
-		// This Redis has begun anew, and nothing tells when a Sonic has opened it.
+	if w.tracked && replies.IsNotOpened(reply) && !w.ended && !w.expired && !c.inputEnded() {
+		// Redis was restarted. No notification comes when a Sonic has opened it, so poll.
 		w.running = true
-		w.retry = c.l.timers.start(c.l.now.Add(reopenInterval), w.track)
+		w.retryTimer = c.loop.timers.Start(c.loop.now.Add(reopenInterval), w.track)
 		return
 	}
-	reply = c.l.p.mend(w.cmd, false, reply, c.proto)
-	// Like Redis, who waits already does not mind a key of another type that comes.
+	reply = replies.FromFunction(w.cmd, false, reply, c.proto)
+	// As in Redis, a command that already waits ignores a key of the wrong type.
 	wrongType := w.tracked && strings.HasPrefix(string(reply), "-WRONGTYPE")
-	if !isNull(reply) && !wrongType {
+	if !replies.IsNull(reply) && !wrongType {
 		w.end()
 		c.deliverPublished(id, reply)
 		return
 	}
 	switch {
-	case w.over:
+	case w.ended:
 	case w.expired:
-		w.giveUp()
-	case c.l.draining, c.gone():
+		w.replyTimeout()
+	case c.loop.draining, c.inputEnded():
 		c.close()
-	case !w.tracked || w.again:
+	case !w.tracked || w.keyChanged:
 		w.track()
 	case wrongType:
-		c.l.watcherOf(c.db).passOn(w)
+		c.loop.watcherOf(c.db).wakeNext(w)
 	}
 }
 
-// track has Redis tell of changes of the keys, and then tries again.
-func (w *waiting) track() {
-	w.running, w.again, w.tracked = true, false, true
-	w.c.l.watcherOf(w.c.db).track(w)
+// track makes Redis report changes of the keys, and then tries again.
+func (w *blockedCommand) track() {
+	w.running, w.keyChanged, w.tracked = true, false, true
+	w.c.loop.watcherOf(w.c.db).track(w)
 }
 
-// changed is called when a key may have got an element.
-func (w *waiting) changed() {
+// onKeyChange is called when a key may have got an element.
+func (w *blockedCommand) onKeyChange() {
 	if w.running {
-		w.again = true
+		w.keyChanged = true
 		return
 	}
 	w.track()
 }
 
-func (w *waiting) timeout() {
+func (w *blockedCommand) timeout() {
 	if w.running {
-		w.expired = true // the try may have taken an element
+		w.expired = true // the try in flight may have popped an element
 		return
 	}
-	w.giveUp()
+	w.replyTimeout()
 }
 
-func (w *waiting) giveUp() {
+func (w *blockedCommand) replyTimeout() {
 	c := w.c
 	w.end()
 	if c.proto == 3 {
-		c.deliver([]byte(null3))
+		c.deliver([]byte(replies.NullRESP3))
 		return
 	}
-	c.deliver([]byte(nullArray))
+	c.deliver([]byte(replies.NullArray))
 }
 
-// end lets the client go on.
-func (w *waiting) end() {
+// end ends the command, and lets the client run its next one.
+func (w *blockedCommand) end() {
 	c := w.c
 	w.cancel()
-	if c.wait == w {
-		c.wait = nil
-		c.last = c.l.now // it was not idle
+	if c.blocked == w {
+		c.blocked = nil
+		c.last = c.loop.now // waiting does not count as idle
 		c.enqueue()
 	}
 }
 
-// cancel forgets the command. The next one that waits for its keys is given the change that this one may have had.
-func (w *waiting) cancel() {
-	if w.over {
+// cancel removes the command. If a change of a key was meant for it, the next command that waits
+// for the key gets the change.
+func (w *blockedCommand) cancel() {
+	if w.ended {
 		return
 	}
-	w.over = true
-	l := w.c.l
-	l.timers.stop(w.timer)
-	l.timers.stop(w.retry)
-	delete(l.heldTries, w)
+	w.ended = true
+	l := w.c.loop
+	l.timers.Stop(w.timer)
+	l.timers.Stop(w.retryTimer)
+	delete(l.heldBlocked, w)
 	if w.tracked {
-		l.watcherOf(w.c.db).forget(w, w.running || w.again)
+		l.watcherOf(w.c.db).remove(w, w.running || w.keyChanged)
 	}
 }
 
-// watcher learns of changes of the keys of one db that clients wait for.
-type watcher struct {
+// keyWatcher receives notifications of changes of the keys that clients wait for in one db.
+type keyWatcher struct {
 	l *loop
 	b *backend
-	// waiting by key, first come first served, as in Redis.
-	waiting map[string][]*waiting
+	// commands lists the commands by key, in order of arrival, as in Redis.
+	commands map[string][]*blockedCommand
 }
 
-func (l *loop) watcherOf(db int) *watcher {
+func (l *loop) watcherOf(db int) *keyWatcher {
 	w := l.watchers[db]
 	if w == nil {
-		w = &watcher{l: l, b: newBackend(l, db, 3), waiting: make(map[string][]*waiting)}
-		w.b.pushed, w.b.began = w.invalidated, w.began
+		w = &keyWatcher{l: l, b: newBackend(l, db, 3), commands: make(map[string][]*blockedCommand)}
+		w.b.onPush, w.b.onConnect = w.invalidated, w.trackAgain
 		l.watchers[db] = w
 		w.b.connect()
 	}
 	return w
 }
 
-// began runs when a connection begins: Redis tracks nothing for it yet, and changes may have been missed.
-func (w *watcher) began() {
+// trackAgain runs after each connect. Redis does not track keys for the new connection yet, and the
+// keyWatcher may have missed changes.
+func (w *keyWatcher) trackAgain() {
 	start := resp.AppendCommand(nil, "CLIENT", "TRACKING", "ON")
-	// It must come before reads that were queued while there was no connection.
-	w.b.prepend(pending{kind: handled, then: &handling{each: func([]byte) {}, lost: func(bool) {}}}, start)
-	for _, all := range w.waiting {
+	// It must precede reads that were queued while the connection was down.
+	w.b.prepend(pending{kind: handled, then: &replyHandler{onReply: func([]byte) {}, onLost: func(bool) {}}}, start)
+	for _, all := range w.commands {
 		for _, one := range all {
-			one.changed()
+			one.onKeyChange()
 		}
 	}
 }
 
-// track reads the keys, which begins to track them, and then has the command tried.
-func (w *watcher) track(one *waiting) {
-	for _, key := range one.try.keys {
-		if !slices.Contains(w.waiting[key], one) {
-			w.waiting[key] = append(w.waiting[key], one)
+// track reads the keys, so that Redis tracks them, and then tries the command.
+func (w *keyWatcher) track(one *blockedCommand) {
+	for _, key := range one.call.keys {
+		if !slices.Contains(w.commands[key], one) {
+			w.commands[key] = append(w.commands[key], one)
 		}
 	}
 	next := func() {
-		if !one.over {
-			one.attempt()
+		if !one.ended {
+			one.tryPop()
 		}
 	}
-	w.b.send(pending{kind: handled, then: &handling{
-		each: func([]byte) { next() },
-		lost: func(bool) {
-			one.running = false // began tracks it again
+	w.b.send(pending{kind: handled, then: &replyHandler{
+		onReply: func([]byte) { next() },
+		onLost: func(bool) {
+			one.running = false // trackAgain tracks the keys again
 			switch {
-			case one.over:
+			case one.ended:
 			case one.expired:
-				one.giveUp()
-			case one.c.gone():
+				one.replyTimeout()
+			case one.c.inputEnded():
 				one.c.close()
 			}
 		},
-	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.try.keys...)...))
+	}}, resp.AppendCommand(nil, append([]string{"EXISTS"}, one.call.keys...)...))
 }
 
-// passOn tells those behind one who cannot use what came, as it is of another type.
-func (w *watcher) passOn(one *waiting) {
-	for _, key := range one.try.keys {
-		all := w.waiting[key]
+// wakeNext wakes the next command that waits for the keys of one, which cannot use a key of the
+// wrong type.
+func (w *keyWatcher) wakeNext(one *blockedCommand) {
+	for _, key := range one.call.keys {
+		all := w.commands[key]
 		if i := slices.Index(all, one); i >= 0 && i+1 < len(all) {
-			all[i+1].changed()
+			all[i+1].onKeyChange()
 		}
 	}
 }
 
-func (w *watcher) forget(one *waiting, pass bool) {
-	for _, key := range one.try.keys {
-		i := slices.Index(w.waiting[key], one)
+func (w *keyWatcher) remove(one *blockedCommand, pass bool) {
+	for _, key := range one.call.keys {
+		i := slices.Index(w.commands[key], one)
 		if i < 0 {
 			continue
 		}
-		rest := slices.Delete(w.waiting[key], i, i+1)
+		rest := slices.Delete(w.commands[key], i, i+1)
 		if len(rest) == 0 {
-			delete(w.waiting, key)
+			delete(w.commands, key)
 			continue
 		}
-		w.waiting[key] = rest
+		w.commands[key] = rest
 		if pass {
-			rest[0].changed()
+			rest[0].onKeyChange()
 		}
 	}
 }
 
-// invalidated takes Redis' word that keys have changed: null stands for all keys.
-func (w *watcher) invalidated(push []byte) {
-	if string(firstWord(push)) != "invalidate" {
+// invalidated handles an invalidation message of Redis. A null instead of keys means all keys.
+func (w *keyWatcher) invalidated(push []byte) {
+	if string(resp.FirstWord(push)) != "invalidate" {
 		return
 	}
 	parts, err := resp.Elements(push)
@@ -327,45 +334,45 @@ func (w *watcher) invalidated(push []byte) {
 		return
 	}
 	if keys == nil {
-		for _, all := range w.waiting {
-			all[0].changed()
+		for _, all := range w.commands {
+			all[0].onKeyChange()
 		}
 		return
 	}
 	for _, key := range keys {
-		if all := w.waiting[string(resp.Text(key))]; len(all) > 0 {
-			all[0].changed()
+		if all := w.commands[string(resp.Text(key))]; len(all) > 0 {
+			all[0].onKeyChange()
 		}
 	}
 }
 
-// clientUnblock is CLIENT UNBLOCK id [TIMEOUT|ERROR], for clients of the same event loop.
-func (c *client) clientUnblock(_ *command.Command, r request) bool {
+// clientUnblock runs CLIENT UNBLOCK id [TIMEOUT|ERROR], for clients of the same event loop.
+func (c *client) clientUnblock(_ *command.Command, r request.Request) bool {
 	byError := false
-	if r.len() == 4 {
+	if r.Len() == 4 {
 		switch {
-		case resp.EqualFold(r.arg(3), "error"):
+		case resp.EqualFold(r.Arg(3), "error"):
 			byError = true
-		case !resp.EqualFold(r.arg(3), "timeout"):
+		case !resp.EqualFold(r.Arg(3), "timeout"):
 			c.replyError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
 			return true
 		}
 	}
-	id, ok := resp.ParseInt(r.arg(2))
+	id, ok := resp.ParseInt(r.Arg(2))
 	if !ok {
 		c.replyError("ERR value is not an integer or out of range")
 		return true
 	}
-	other := c.l.clients[uint64(id)]
-	if other == nil || other.wait == nil || other.wait.running {
+	other := c.loop.clients[uint64(id)]
+	if other == nil || other.blocked == nil || other.blocked.running {
 		c.reply(resp.AppendHeader(nil, ':', 0))
 		return true
 	}
 	if byError {
-		other.wait.end()
+		other.blocked.end()
 		other.deliver(resp.AppendError(nil, "UNBLOCKED client unblocked via CLIENT UNBLOCK"))
 	} else {
-		other.wait.giveUp()
+		other.blocked.replyTimeout()
 	}
 	c.reply(resp.AppendHeader(nil, ':', 1))
 	return true

@@ -17,7 +17,7 @@ import (
 func (e *endpoint) awaitBlocked(t *testing.T, n int) {
 	t.Helper()
 	c := dial(t, e.addr)
-	require.Eventually(t, func() bool { return blocked(c.ask(t, "CLIENT", "LIST")) == n }, patience, time.Millisecond, "%d blocked clients", n)
+	require.Eventually(t, func() bool { return blocked(c.ask(t, "CLIENT", "LIST")) == n }, waitTimeout, time.Millisecond, "%d blocked clients", n)
 }
 
 func blocked(list string) (n int) {
@@ -36,7 +36,7 @@ func (e *endpoint) awaitTracked(t *testing.T, n int64) {
 	require.Eventually(t, func() bool {
 		info, err := client.InfoMap(t.Context(), "stats").Result()
 		return err == nil && info["Stats"]["tracking_total_keys"] == fmt.Sprint(n)
-	}, patience, time.Millisecond, "%d tracked keys", n)
+	}, waitTimeout, time.Millisecond, "%d tracked keys", n)
 }
 
 func TestBlockingPops(t *testing.T) {
@@ -75,7 +75,8 @@ func anys(words []string) []any {
 	return all
 }
 
-// TestBlockedClientsAreServedInTurn has several clients wait; one push with an element for each of them wakes all.
+// TestBlockedClientsAreServedInTurn has several clients wait; one push with an element for each of
+// them wakes all.
 func TestBlockedClientsAreServedInTurn(t *testing.T) {
 	e := start(t, opened(t), nil)
 	const n = 20
@@ -109,7 +110,8 @@ func TestBlockedClientThatEnds(t *testing.T) {
 	e.awaitBlocked(t, 2)
 	require.NoError(t, first.Close())
 	e.awaitBlocked(t, 1)
-	// A try of the first one that was on its way has ended, too: it came before this on the same connection.
+	// A try of the first one that was on its way has ended, too: it came before this on the same
+	// connection.
 	require.Equal(t, "$-1\r\n", dial(t, e.addr).ask(t, "GET", "none"))
 	// Written at Redis itself, as by the applier.
 	require.NoError(t, e.redis.Client(t).RPush(t.Context(), "l", "a").Err())
@@ -138,7 +140,7 @@ func TestBlockingTimeoutsAndUnblock(t *testing.T) {
 		e.awaitBlocked(t, 1)
 		require.Eventually(t, func() bool {
 			return c.ask(t, "CLIENT", "UNBLOCK", own[1:len(own)-2], how) == ":1\r\n"
-		}, patience, time.Millisecond)
+		}, waitTimeout, time.Millisecond)
 		got, err := other.reply()
 		require.NoError(t, err)
 		if how == "ERROR" {
@@ -154,7 +156,7 @@ func TestStockClient(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprint("RESP", protocol), func(t *testing.T) {
 			e := start(t, opened(t), nil)
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 			defer cancel()
 			c := redis.NewClient(&redis.Options{Addr: e.addr, Protocol: protocol, MaxRetries: -1, DB: 2}) // with all that it says at start
 			defer func() { _ = c.Close() }()

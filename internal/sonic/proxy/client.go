@@ -5,70 +5,76 @@ import (
 	"net"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// readAhead bounds what is read of a client whose commands have to wait.
+// readAhead is how many bytes of commands that have to wait a client may have sent before the loop
+// stops reading from it. From this size on, the loop also removes what is sent from the front of
+// the client's replies.
 const readAhead = 64 << 10
 
-// client is a connection of an application. It belongs to its loop.
+// client is a connection of an application. Only its loop may use it.
 type client struct {
-	l    *loop
-	fd   int
-	id   uint64
-	addr string
-	here string // the endpoint's address
+	loop      *loop
+	fd        int
+	id        uint64
+	addr      string
+	localAddr string // the local address of the connection
 
-	// b is where its commands go: the connection that clients of its db and protocol share, or its own.
-	b           *backend
-	outstanding int   // replies that are due
-	answers     int   // bytes of the proxy's own replies that wait their turn
-	size        int64 // of the reply that is coming
-	usual       int64 // size of replies, a moving average
+	// backend is the connection to Redis for its commands: the one that clients of its db and
+	// protocol share, or its own.
+	backend      *backend
+	outstanding  int   // number of pending replies
+	answerBytes  int   // bytes of the proxy's own answers that wait for earlier replies
+	replySize    int64 // of the present reply so far
+	averageReply int64 // moving average of the size of replies
 
-	in     []byte // what was read and not run yet: from inAt
+	in     []byte // input; the part from inAt on has not been run yet
 	inAt   int
-	parser *resp.Parser // of a command that is not whole; nil when there is none
-	out    []byte       // replies; from sent
+	parser *resp.Parser // of a command that has not arrived completely, or nil
+	out    []byte       // replies; the part from sent on is unsent
 	sent   int
 
-	db      int
-	proto   int
-	mode    []byte // first argument of functions, as a bulk string
-	user    *user  // nil until it has logged in
-	name    []byte
-	created time.Time
-	last    time.Time // last time something was read or written
-	login   *timer
-	idle    *timer
-	lingers *timer
+	db         int
+	proto      int
+	mode       []byte          // first argument of functions, as a bulk string
+	user       *access.Account // nil until it has logged in
+	name       []byte
+	created    time.Time
+	last       time.Time // time of the last read or write
+	login      *eventloop.Timer
+	idle       *eventloop.Timer
+	drainTimer *eventloop.Timer
 
-	tx       *transaction   // between MULTI and EXEC
-	watch    bool           // WATCH was sent on its own connection
-	track    bool           // CLIENT TRACKING is on on its own connection
-	subs     *subscriptions // Pub/Sub on its own connection
-	wait     *waiting       // a blocking command
-	blocking int            // commands under way that Redis itself lets wait
-	busy     bool           // a command runs that must end before the next one begins
-	held     *heldReplies   // replies that wait until the broker has what they are about
+	tx              *transaction    // not nil between MULTI and EXEC
+	watch           bool            // WATCH was sent on its own connection
+	track           bool            // CLIENT TRACKING is on on its own connection
+	subs            *subscriptions  // Pub/Sub on its own connection
+	blocked         *blockedCommand // a blocking command that the client waits for
+	blockingInRedis int             // number of commands in flight that block in Redis itself
+	busy            bool            // a command is running that must end before the next one begins
+	held            *heldReplies    // replies that wait until the broker has stored their effects
 
-	interest uint32
-	dirty    bool   // in loop.dirtyClients
-	queued   bool   // in loop.ready
-	refused  string // why the script that comes next may not run; "" when it may
-	stalled  bool   // the next command waits until nothing is due
-	paused   bool   // too much is due
-	parked   bool   // in backend.waiting
-	ending   bool   // it sends no more, but not all that it sent was read
-	eof      bool   // it sends no more
-	leaving  bool   // it is closed when it has all replies
-	closed   bool
+	interest        uint32
+	dirty           bool   // in loop.dirtyClients
+	queued          bool   // in loop.ready
+	scriptRefusal   string // why the next script may not run; "" if it may
+	stalled         bool   // the next command waits until no reply is pending
+	paused          bool   // too many replies are pending
+	waitsForBackend bool   // in backend.pausedClients
+	halfClosed      bool   // it sends no more, but the proxy has not read everything yet
+	eof             bool   // it sends no more, and the proxy has read everything
+	closing         bool   // it is closed once it has all its replies
+	closed          bool
 }
 
-func newClient(l *loop, fd int, id uint64, addr, here net.Addr) *client {
+func newClient(l *loop, fd int, id uint64, addr, localAddr net.Addr) *client {
 	c := &client{
-		l: l, fd: fd, id: id, addr: addressOf(addr), here: addressOf(here),
-		db: l.cfg.Backend.DB, proto: 2, interest: eventRead | eventHalfEnd, created: l.now, last: l.now,
+		loop: l, fd: fd, id: id, addr: addressOf(addr), localAddr: addressOf(localAddr),
+		db: l.cfg.Backend.DB, proto: 2, interest: eventloop.EventRead | eventloop.EventHalfClose, created: l.now, last: l.now,
 	}
 	c.setMode()
 	return c
@@ -81,63 +87,64 @@ func addressOf(a net.Addr) string {
 	return a.String()
 }
 
-// begin sets up a client that has just come.
+// begin sets up a new client.
 func (c *client) begin() {
-	c.user = c.l.p.users.Load().first
-	if c.l.cfg.Limits.IdleTimeout > 0 {
-		c.idle = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.IdleTimeout), c.closeIdle)
+	c.user = c.loop.proxy.users.Load().Initial
+	if c.loop.cfg.Limits.IdleTimeout > 0 {
+		c.idle = c.loop.timers.Start(c.loop.now.Add(c.loop.cfg.Limits.IdleTimeout), c.closeIdle)
 	}
 	if c.user == nil {
-		c.login = c.l.timers.start(c.l.now.Add(c.l.cfg.Limits.AuthTimeout), c.close)
+		c.login = c.loop.timers.Start(c.loop.now.Add(c.loop.cfg.Limits.AuthTimeout), c.close)
 	}
 }
 
-// closeIdle closes a client that has sent nothing for too long. As in Redis one that waits for something is not idle.
+// closeIdle closes a client that has neither sent nor taken anything for too long. As in Redis, a
+// client that waits for a reply or a message is not idle.
 func (c *client) closeIdle() {
-	until := c.last.Add(c.l.cfg.Limits.IdleTimeout)
-	waits := c.wait != nil || c.busy || c.held != nil || c.blocking > 0 || c.outstanding > 0
+	until := c.last.Add(c.loop.cfg.Limits.IdleTimeout)
+	waits := c.blocked != nil || c.busy || c.held != nil || c.blockingInRedis > 0 || c.outstanding > 0
 	if waits || c.queued || c.dirty || c.subs != nil && c.subs.count() > 0 {
-		until = c.l.now.Add(c.l.cfg.Limits.IdleTimeout)
+		until = c.loop.now.Add(c.loop.cfg.Limits.IdleTimeout)
 	}
-	if !until.After(c.l.now) {
+	if !until.After(c.loop.now) {
 		c.close()
 		return
 	}
-	c.idle = c.l.timers.start(until, c.closeIdle)
+	c.idle = c.loop.timers.Start(until, c.closeIdle)
 }
 
-func (c *client) happened(what uint32) {
-	if what&eventWrite != 0 {
+func (c *client) handleEvents(events uint32) {
+	if events&eventloop.EventWrite != 0 {
 		c.flush()
 	}
 	switch {
 	case c.closed:
-	case what&eventEnd != 0:
+	case events&eventloop.EventClose != 0:
 		c.close()
-	case what&eventRead != 0:
+	case events&eventloop.EventRead != 0:
 		c.receive()
-	case what&eventHalfEnd != 0:
-		c.halfEnded()
+	case events&eventloop.EventHalfClose != 0:
+		c.handleHalfClose()
 	}
 }
 
 func (c *client) receive() {
-	l := c.l
+	l := c.loop
 	c.last = l.now
 	if len(c.in) == 0 {
-		n, err := readSocket(c.fd, l.read)
+		n, err := eventloop.ReadSocket(c.fd, l.read)
 		if !c.received(n, err) {
 			return
 		}
 		used := c.consume(l.read[:n])
 		if used < n && !c.closed {
-			c.in, c.inAt = append(l.buffers.get(), l.read[used:n]...), 0
+			c.in, c.inAt = append(l.buffers.Get(), l.read[used:n]...), 0
 		}
-		c.settle()
+		c.afterRead()
 		return
 	}
 	c.growInput()
-	n, err := readSocket(c.fd, c.in[len(c.in):cap(c.in)])
+	n, err := eventloop.ReadSocket(c.fd, c.in[len(c.in):cap(c.in)])
 	if !c.received(n, err) {
 		return
 	}
@@ -145,42 +152,42 @@ func (c *client) receive() {
 	c.resume()
 }
 
-// received reports whether a read brought something.
+// received reports whether a read returned data. It handles errors and the end of the stream.
 func (c *client) received(n int, err error) bool {
 	switch {
-	case errors.Is(err, errAgain):
+	case errors.Is(err, eventloop.ErrAgain):
 		return false
 	case err != nil:
 		c.close()
 		return false
 	case n == 0:
-		c.ended()
+		c.handleEOF()
 		return false
 	}
 	return true
 }
 
-// growInput makes room for more of a command: as much as was told, but never more than twice what has come, so that a
-// client that only promises gets no memory.
+// growInput makes room for the rest of a command. It grows the buffer by at most the number of
+// bytes that have arrived, so that a client cannot claim memory just by announcing a long argument.
 func (c *client) growInput() {
 	if c.inAt > 0 {
 		c.in = append(c.in[:0], c.in[c.inAt:]...)
 		c.inAt = 0
 	}
-	room := cap(c.in) - len(c.in)
-	want := max(clientReadSize/4, len(c.in)/2) // by parts of what has come: what is copied in all stays in proportion
+	free := cap(c.in) - len(c.in)
+	want := max(clientReadSize/4, len(c.in)/2) // proportional growth, so that all copying together stays proportional to the input
 	if c.parser != nil {
 		want = max(want, min(c.parser.Missing(len(c.in)), len(c.in)))
 	}
-	if room < want && room < clientReadSize/4 {
+	if free < want && free < clientReadSize/4 {
 		grown := make([]byte, len(c.in), len(c.in)+want)
 		copy(grown, c.in)
-		c.l.buffers.put(c.in)
+		c.loop.buffers.Put(c.in)
 		c.in = grown
 	}
 }
 
-// resume runs what was read already.
+// resume runs the commands that were already read.
 func (c *client) resume() {
 	if c.closed {
 		return
@@ -194,73 +201,76 @@ func (c *client) resume() {
 	if c.inAt >= len(c.in) {
 		c.dropInput()
 	}
-	c.settle()
+	c.afterRead()
 }
 
 func (c *client) dropInput() {
 	if c.in != nil {
-		c.l.buffers.put(c.in)
+		c.loop.buffers.Put(c.in)
 		c.in, c.inAt = nil, 0
 	}
 }
 
-// settle sets what the loop waits for, and closes a client that is through.
-func (c *client) settle() {
+// afterRead sets the events that the loop waits for. It closes a client whose wait may never end,
+// and schedules the end of one that has all its replies.
+func (c *client) afterRead() {
 	if c.closed {
 		return
 	}
-	if c.vain() {
+	if c.waitMayNeverEnd() {
 		c.close()
 		return
 	}
-	if c.through() {
-		c.touch()
+	if c.readyToClose() {
+		c.scheduleFlush()
 	}
-	c.watchSocket()
+	c.updateInterest()
 }
 
-// gone reports whether the client sends no more.
-func (c *client) gone() bool { return c.eof || c.ending }
+// inputEnded reports whether the client sends no more.
+func (c *client) inputEnded() bool { return c.eof || c.halfClosed }
 
-// vain reports whether a client that sends no more waits for what may never come: as in Redis it is closed. A try of a blocking pop that is under way
-// may still bring something.
-func (c *client) vain() bool {
-	if !c.gone() {
+// waitMayNeverEnd reports whether a client that sends no more waits for something that may never
+// happen. As in Redis, such a client is closed. A try of a blocking pop that is in flight may still
+// return an element.
+func (c *client) waitMayNeverEnd() bool {
+	if !c.inputEnded() {
 		return false
 	}
-	_, writes := c.l.heldWriters[c]
-	return writes || c.wait != nil && !c.wait.running || c.subs != nil || c.blocking > 0
+	_, writes := c.loop.heldWriters[c]
+	return writes || c.blocked != nil && !c.blocked.running || c.subs != nil || c.blockingInRedis > 0
 }
 
-// linger closes a client that sends no more when replies that Pulsar holds up have not come in time: nobody may be there to read them.
-func (c *client) linger() {
-	if c.lingers != nil || c.l.cfg.Ack != AckPublished {
+// closeAfterDrainTimeout closes a client that sends no more if its replies still wait for Pulsar
+// after DrainTimeout: the client may not exist any more.
+func (c *client) closeAfterDrainTimeout() {
+	if c.drainTimer != nil || c.loop.cfg.Ack != AckPublished {
 		return
 	}
-	c.lingers = c.l.timers.start(c.l.now.Add(c.l.cfg.DrainTimeout), func() {
-		c.lingers = nil
+	c.drainTimer = c.loop.timers.Start(c.loop.now.Add(c.loop.cfg.DrainTimeout), func() {
+		c.drainTimer = nil
 		if c.held != nil {
 			c.close()
 			return
 		}
-		c.linger()
+		c.closeAfterDrainTimeout()
 	})
 }
 
 // runnable reports whether the next command may begin.
 func (c *client) runnable() bool {
-	return !c.closed && !c.leaving && !c.stalled && !c.paused && !c.busy && c.wait == nil
+	return !c.closed && !c.closing && !c.stalled && !c.paused && !c.busy && c.blocked == nil
 }
 
 // consume runs the commands at the beginning of b and returns how much of it they took.
 func (c *client) consume(b []byte) (used int) {
-	l := c.l
+	l := c.loop
 	parser := c.parser
 	if parser == nil {
 		parser = l.parser
 	}
 	for used < len(b) && c.runnable() {
-		n, err := parser.Next(b[used:], l.p.limitsOf(c))
+		n, err := parser.Next(b[used:], l.proxy.limitsOf(c))
 		if err != nil {
 			c.protocolError(err)
 			return len(b)
@@ -268,12 +278,12 @@ func (c *client) consume(b []byte) (used int) {
 		if n == 0 {
 			break
 		}
-		if len(parser.Args) > 0 && !c.execute(request{raw: parser.Raw(b[used:]), args: parser.Args}) {
+		if len(parser.Args) > 0 && !c.execute(request.Request{Raw: parser.Raw(b[used:]), Args: parser.Args}) {
 			c.stalled = c.outstanding > 0
 			break
 		}
 		used += n
-		c.pauseIfFull()
+		c.pauseIfAboveLimit()
 	}
 	switch {
 	case c.closed:
@@ -295,141 +305,148 @@ func (c *client) protocolError(err error) {
 	if !errors.Is(err, resp.ErrTooLong) {
 		c.reply(resp.AppendError(nil, err.Error()))
 	}
-	c.leave()
+	c.closeAfterReplies()
 }
 
-// leave closes the client once it has all its replies.
-func (c *client) leave() {
-	c.leaving = true
-	c.touch()
+// closeAfterReplies makes the proxy close the client once it has all its replies.
+func (c *client) closeAfterReplies() {
+	c.closing = true
+	c.scheduleFlush()
 }
 
-// full reports whether so much is due that nothing more should be read.
-func (c *client) full() bool {
-	limits, pause := &c.l.cfg.Limits, c.outputPause()
-	return c.outstanding >= limits.Pipeline || int64(c.outstanding)*c.usual >= pause || c.unsent() >= pause || c.b != nil && c.b.full()
+// aboveLimit reports whether the loop must stop running the client's commands: too many replies are
+// pending or unsent, or the connection to Redis has too much to send.
+func (c *client) aboveLimit() bool {
+	limits, pause := &c.loop.cfg.Limits, c.outputPause()
+	return c.outstanding >= limits.Pipeline || int64(c.outstanding)*c.averageReply >= pause || c.unsent() >= pause ||
+		c.backend != nil && c.backend.full()
 }
 
-// relaxed reports whether so little is due that more should be read: less than full, so that much is read at a time.
-func (c *client) relaxed() bool {
-	limits, pause := &c.l.cfg.Limits, c.outputPause()
-	return c.outstanding <= limits.Pipeline/2 && int64(c.outstanding)*c.usual <= pause/2 && c.unsent() <= pause/2 && (c.b == nil || !c.b.full())
+// belowResumeLimit reports whether the loop may run the commands of a paused client again. Its
+// limits of replies are half of those of aboveLimit, so that the loop reads much at a time. The
+// limit of the connection to Redis is the same.
+func (c *client) belowResumeLimit() bool {
+	limits, pause := &c.loop.cfg.Limits, c.outputPause()
+	return c.outstanding <= limits.Pipeline/2 && int64(c.outstanding)*c.averageReply <= pause/2 && c.unsent() <= pause/2 &&
+		(c.backend == nil || !c.backend.full())
 }
 
-// loginPause is outputPause of clients that have not logged in: they get nothing but short errors.
+// loginPause is outputPause for clients that have not logged in: they get only short errors.
 const loginPause = 16 << 10
 
-// outputPause is how much may be due before nothing more is read, in bytes.
+// outputPause returns how many bytes of replies may wait before the loop stops reading commands.
 func (c *client) outputPause() int64 {
 	if c.user == nil {
-		return min(loginPause, c.l.cfg.Limits.OutputPause)
+		return min(loginPause, c.loop.cfg.Limits.OutputPause)
 	}
-	return c.l.cfg.Limits.OutputPause
+	return c.loop.cfg.Limits.OutputPause
 }
 
 func (c *client) unsent() int64 {
-	n := len(c.out) - c.sent + c.answers
+	n := len(c.out) - c.sent + c.answerBytes
 	if c.held != nil {
 		n += len(c.held.data)
 	}
 	return int64(n)
 }
 
-func (c *client) pauseIfFull() {
-	if !c.full() {
+func (c *client) pauseIfAboveLimit() {
+	if !c.aboveLimit() {
 		return
 	}
 	c.paused = true
-	c.awaitRoom()
+	c.awaitBackend()
 }
 
-// relax lets a client go on that had too much due.
-func (c *client) relax() {
+// resumeIfBelowLimit resumes a paused client if few enough replies are pending.
+func (c *client) resumeIfBelowLimit() {
 	switch {
 	case !c.paused:
-	case c.relaxed():
+	case c.belowResumeLimit():
 		c.paused = false
 		c.enqueue()
 	default:
-		c.awaitRoom()
+		c.awaitBackend()
 	}
 }
 
-// awaitRoom has the client's connection to Redis call relax once it has sent what waits.
-func (c *client) awaitRoom() {
-	if c.b != nil && c.b.full() && !c.parked {
-		c.parked = true
-		c.b.waiting = append(c.b.waiting, c)
+// awaitBackend makes the client's connection to Redis call resumeIfBelowLimit once it has sent its
+// queued bytes.
+func (c *client) awaitBackend() {
+	if c.backend != nil && c.backend.full() && !c.waitsForBackend {
+		c.waitsForBackend = true
+		c.backend.pausedClients = append(c.backend.pausedClients, c)
 	}
 }
 
-// enqueue has the loop run what was read already.
+// enqueue makes the loop run the commands that were already read.
 func (c *client) enqueue() {
 	if !c.queued && !c.closed {
 		c.queued = true
-		c.l.ready = append(c.l.ready, c)
+		c.loop.ready = append(c.loop.ready, c)
 	}
 }
 
-// replied notes that a reply came.
-func (c *client) replied() {
+// replyDone records that a reply is complete.
+func (c *client) replyDone() {
 	c.outstanding--
 	if c.closed {
 		return
 	}
-	c.usual += (c.size - c.usual) / 8
-	c.size = 0
+	c.averageReply += (c.replySize - c.averageReply) / 8
+	c.replySize = 0
 	if c.outstanding == 0 && c.stalled {
 		c.stalled = false
 		c.enqueue()
 	}
 	if c.paused {
-		c.relax()
+		c.resumeIfBelowLimit()
 	}
-	if c.outstanding == 0 && (c.leaving || c.eof || c.l.draining) {
-		c.touch()
+	if c.outstanding == 0 && (c.closing || c.eof || c.loop.draining) {
+		c.scheduleFlush()
 	}
 }
 
-// reply answers a command, behind the replies that are due before.
+// reply answers a command, after the replies of earlier commands.
 func (c *client) reply(answer []byte) {
 	if c.outstanding == 0 {
 		c.deliver(answer)
 		return
 	}
-	c.answers += len(answer)
-	c.b.push(pending{client: c, kind: local, then: &handling{answer: answer}})
+	c.answerBytes += len(answer)
+	c.backend.push(pending{client: c, kind: proxyAnswer, then: &replyHandler{answer: answer}})
 }
 
 // replyError answers with an error. text begins with its code.
 func (c *client) replyError(text string) { c.reply(resp.AppendError(nil, text)) }
 
-// deliver sends a part of a reply whose turn it is. piece may be reused afterwards.
+// deliver appends a part of the reply that is next in order to what the client gets. It closes the
+// client if that exceeds OutputBytes. The caller may reuse piece afterwards.
 func (c *client) deliver(piece []byte) {
 	if c.closed || len(piece) == 0 {
 		return
 	}
-	c.size += int64(len(piece))
+	c.replySize += int64(len(piece))
 	if c.held != nil {
 		c.held.append(piece)
 	} else {
 		if c.out == nil {
-			c.out = c.l.buffers.get()
+			c.out = c.loop.buffers.Get()
 		}
 		c.out = append(c.out, piece...)
-		c.touch()
+		c.scheduleFlush()
 	}
-	if c.unsent() > c.l.cfg.Limits.OutputBytes {
-		c.l.p.metrics.slowClients.Inc()
+	if c.unsent() > c.loop.cfg.Limits.OutputBytes {
+		c.loop.proxy.metrics.slowClients.Inc()
 		c.close()
 	}
 }
 
-// touch has the loop write what the client is to get at the end of the round.
-func (c *client) touch() {
+// scheduleFlush makes the loop write the client's replies at the end of the round.
+func (c *client) scheduleFlush() {
 	if !c.dirty && !c.closed {
 		c.dirty = true
-		c.l.dirtyClients = append(c.l.dirtyClients, c)
+		c.loop.dirtyClients = append(c.loop.dirtyClients, c)
 	}
 }
 
@@ -438,12 +455,12 @@ func (c *client) flush() {
 		return
 	}
 	for c.sent < len(c.out) {
-		n, err := writeSocket(c.fd, c.out[c.sent:])
+		n, err := eventloop.WriteSocket(c.fd, c.out[c.sent:])
 		if n > 0 {
 			c.sent += n
-			c.last = c.l.now
+			c.last = c.loop.now
 		}
-		if errors.Is(err, errAgain) {
+		if errors.Is(err, eventloop.ErrAgain) {
 			break
 		}
 		if err != nil {
@@ -454,10 +471,10 @@ func (c *client) flush() {
 	switch {
 	case c.sent == len(c.out):
 		if c.out != nil {
-			c.l.buffers.put(c.out)
+			c.loop.buffers.Put(c.out)
 		}
 		c.out, c.sent = nil, 0
-		if c.through() {
+		if c.readyToClose() {
 			c.close()
 			return
 		}
@@ -465,98 +482,100 @@ func (c *client) flush() {
 		c.out = append(c.out[:0], c.out[c.sent:]...)
 		c.sent = 0
 	}
-	c.relax()
-	c.watchSocket()
+	c.resumeIfBelowLimit()
+	c.updateInterest()
 }
 
-// through reports whether a client that leaves has had all its replies.
-func (c *client) through() bool {
-	if !c.leaving && !c.eof && !c.l.draining || c.outstanding > 0 || len(c.out) > c.sent || c.held != nil {
+// readyToClose reports whether a client that is to be closed has all its replies.
+func (c *client) readyToClose() bool {
+	if !c.closing && !c.eof && !c.loop.draining || c.outstanding > 0 || len(c.out) > c.sent || c.held != nil {
 		return false
 	}
-	return c.leaving || !c.queued && !c.stalled && !c.paused && !c.busy && c.wait == nil && (c.eof || c.tx == nil)
+	return c.closing || !c.queued && !c.stalled && !c.paused && !c.busy && c.blocked == nil && (c.eof || c.tx == nil)
 }
 
-// drain closes a client when the service ends: now, or when what is under way has ended.
+// drain closes a client when the service stops: at once, or after its commands in flight.
 func (c *client) drain() {
-	if c.wait != nil || c.subs != nil || c.outstanding == 0 {
-		c.leaving = true
+	if c.blocked != nil || c.subs != nil || c.outstanding == 0 {
+		c.closing = true
 	}
-	if c.wait != nil || c.blocking > 0 {
+	if c.blocked != nil || c.blockingInRedis > 0 {
 		c.close()
 		return
 	}
-	c.touch()
+	c.scheduleFlush()
 }
 
-// halfEnded notes that the client sends no more. What it sent before may not be read yet: reading tells where it ends.
-func (c *client) halfEnded() {
-	c.ending = true
-	if c.vain() {
+// handleHalfClose records that the client sends no more. The proxy may not have read all its data
+// yet, and finds their end by reading.
+func (c *client) handleHalfClose() {
+	c.halfClosed = true
+	if c.waitMayNeverEnd() {
 		c.close()
 		return
 	}
-	c.linger()
-	c.watchSocket()
+	c.closeAfterDrainTimeout()
+	c.updateInterest()
 }
 
-// ended notes that the client sends no more. It still gets the replies that are due, but nothing it must wait for.
-func (c *client) ended() {
+// handleEOF records that the client sends no more, and that the proxy has read everything. The
+// client still gets pending replies, but cannot wait in a blocking command or for messages.
+func (c *client) handleEOF() {
 	c.eof = true
-	if c.vain() || c.through() {
+	if c.waitMayNeverEnd() || c.readyToClose() {
 		c.close()
 		return
 	}
-	c.linger()
-	c.watchSocket()
+	c.closeAfterDrainTimeout()
+	c.updateInterest()
 }
 
-// watchSocket sets what the loop waits for.
-func (c *client) watchSocket() {
+// updateInterest sets the events of the socket that the loop waits for.
+func (c *client) updateInterest() {
 	var interest uint32
 	if !c.eof {
-		if !c.ending {
-			interest = eventHalfEnd
+		if !c.halfClosed {
+			interest = eventloop.EventHalfClose
 		}
-		if c.runnable() || len(c.in)-c.inAt < readAhead && !c.leaving && !c.paused {
-			interest |= eventRead
+		if c.runnable() || len(c.in)-c.inAt < readAhead && !c.closing && !c.paused {
+			interest |= eventloop.EventRead
 		}
 	}
 	if c.sent < len(c.out) {
-		interest |= eventWrite
+		interest |= eventloop.EventWrite
 	}
 	if interest != c.interest {
 		c.interest = interest
-		if err := c.l.poll.change(c.fd, interest); err != nil {
+		if err := c.loop.poll.Change(c.fd, interest); err != nil {
 			c.close()
 		}
 	}
 }
 
-// close ends the connection at once. Replies that come for it are dropped.
+// close ends the connection at once. The proxy drops later replies for it.
 func (c *client) close() {
 	if c.closed {
 		return
 	}
 	c.closed = true
-	l := c.l
+	l := c.loop
 	l.release(c.fd)
 	delete(l.clients, c.id)
-	l.p.clients.Add(-1)
-	l.timers.stop(c.login)
-	l.timers.stop(c.idle)
-	l.timers.stop(c.lingers)
+	l.proxy.clients.Add(-1)
+	l.timers.Stop(c.login)
+	l.timers.Stop(c.idle)
+	l.timers.Stop(c.drainTimer)
 	c.dropInput()
 	if c.out != nil {
-		l.buffers.put(c.out)
+		l.buffers.Put(c.out)
 		c.out = nil
 	}
 	c.parser, c.tx, c.held = nil, nil, nil
 	delete(l.heldWriters, c)
-	if c.wait != nil {
-		c.wait.cancel()
+	if c.blocked != nil {
+		c.blocked.cancel()
 	}
-	if c.b != nil && c.b.owner == c {
-		c.b.discard()
+	if c.backend != nil && c.backend.owner == c {
+		c.backend.discard()
 	}
 }

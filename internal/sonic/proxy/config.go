@@ -2,113 +2,99 @@ package proxy
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 )
 
-// Ack is what a reply to a write promises.
+// Ack says what a reply to a write guarantees.
 type Ack int
 
 const (
-	// AckLocal replies once Redis has executed the write and noted it in the outbox.
+	// AckLocal makes the proxy reply once Redis has executed the write and has its effect in the
+	// outbox.
 	AckLocal Ack = iota
-	// AckPublished replies once the broker has the write, too: see [Proxy.Shipped].
+	// AckPublished makes the proxy reply once the broker, too, has stored the effect: see
+	// [Proxy.Shipped].
 	AckPublished
 )
 
-// Writes is what becomes of writes: see [Proxy.SetWrites].
+// Writes says how the proxy treats writes: see [Proxy.SetWrites].
 type Writes int32
 
 const (
 	// WritesOpen runs writes.
 	WritesOpen Writes = iota
-	// WritesHeld lets clients that write wait.
+	// WritesHeld makes clients that write wait.
 	WritesHeld
 	// WritesRefused answers writes with an error.
 	WritesRefused
 )
 
-// Config of the endpoint. New fills zero values with the defaults said here.
+// Config of the proxy. New replaces zero values by the defaults named here.
 type Config struct {
 	// Backend is this zone's Redis.
-	Backend Backend
-	// TLS of the endpoint. Default: nil, plain connections. For mutual TLS set its ClientAuth and ClientCAs.
+	Backend dialer.Config
+	// TLS of clients' connections. Default: nil, plain connections. For mutual TLS set its
+	// ClientAuth and ClientCAs.
 	TLS *tls.Config
-	// Users that may log in. Default: none; then everybody is "default" and needs no password.
-	Users []User
+	// Users that may log in. Default: none; then every client is the user "default" without a
+	// password.
+	Users []access.User
 	// Limits of clients.
 	Limits Limits
-	// Ack is what a reply to a write promises. Default: AckLocal.
+	// Ack says what a reply to a write guarantees. Default: AckLocal.
 	Ack Ack
-	// Lanes of effects. Default and only value: 1.
-	Lanes int
+	// Shards of effects. Default and only value: 1.
+	Shards int
 	// Loops is the number of event loops. Default: 1.
 	Loops int
-	// Zones are the names of all zones. State keys that bear a zone's name are hidden from clients.
+	// Zones are the names of all zones. The proxy hides state keys with these names from clients.
 	Zones []string
-	// Counter tells which keys are counters: scripts may not declare them. It must be fast and safe for concurrent use. Default: nil, none.
+	// Counter reports whether a key is a counter: scripts may not declare counters. It must be fast
+	// and safe for concurrent use. Default: nil, no key is a counter.
 	Counter func(key []byte) bool
-	// Publish sends PUBLISH to the other zones, too. Default: false, subscribers of this zone only.
+	// Publish says that PUBLISH also reaches the subscribers of other zones. Default: false, only
+	// those of this zone.
 	Publish bool
-	// DrainTimeout bounds how long Serve waits for commands under way when it ends. Default: 5s.
+	// DrainTimeout bounds how long Serve waits for commands in flight when it ends. Default: 5s.
 	DrainTimeout time.Duration
-}
-
-// Backend is a Redis.
-type Backend struct {
-	// Address is host:port, or the path of a Unix socket.
-	Address string
-	// Resolve, when not nil, is asked for the address before each connect. A failover by Sentinel is followed so.
-	Resolve func(context.Context) (string, error)
-	// Username and Password for AUTH. Default: none.
-	Username, Password string
-	// TLS to Redis. Default: nil, plain.
-	TLS *tls.Config
-	// DB in which clients begin. Default: 0.
-	DB int
-	// DialTimeout bounds a connect with its handshake. Default: 5s.
-	DialTimeout time.Duration
-	// Wait is how long commands that were not sent yet wait for a Redis that is away. Default: 5s.
-	Wait time.Duration
-}
-
-// User is who may log in with AUTH or HELLO.
-type User struct {
-	// Name is "default" for AUTH with a password only.
-	Name     string
-	Password string
-	// ReadOnly refuses writes.
-	ReadOnly bool
-	// Keys are prefixes: the user may name only keys that begin with one of them. Default: none, all keys.
-	Keys []string
 }
 
 // Limits of clients.
 type Limits struct {
-	// Clients at the same time. Default: 10,000.
+	// Clients is how many clients may be connected at the same time. Default: 10,000.
 	Clients int
-	// BulkBytes is the longest argument. Default: 512 MiB.
+	// BulkBytes is the maximum length of an argument. Default: 512 MiB.
 	BulkBytes int64
-	// Arguments of one command. Default: 1,048,576.
+	// Arguments is the maximum number of arguments of one command. Default: 1,048,576.
 	Arguments int64
-	// QueryBytes of one command, and of all queued commands of a MULTI. Default: 1 GiB.
+	// QueryBytes is the maximum size of one command, and of all queued commands of a transaction.
+	// Default: 1 GiB.
 	QueryBytes int64
-	// OutputBytes of replies that wait for one client. A client with more is disconnected. Default: 1 GiB.
+	// OutputBytes is how many bytes of replies a client may leave unread. The proxy disconnects a
+	// client that exceeds it. Default: 1 GiB.
 	OutputBytes int64
-	// OutputPause is from where on nothing more is read from a client. Default: 1 MiB.
+	// OutputPause is how many bytes of replies a client may leave unread before the proxy stops
+	// reading its commands. Default: 1 MiB.
 	OutputPause int64
-	// Pipeline is how many commands of one client may be under way before no more are read. Default: 1,024.
+	// Pipeline is how many commands of one client may be in flight before the proxy stops reading
+	// them. Default: 1,024.
 	Pipeline int
-	// AuthBulkBytes is the longest argument before a client has logged in. Default: 16 KiB, as Redis has it.
+	// AuthBulkBytes is the maximum length of an argument before a client has logged in. Default: 16
+	// KiB, as in Redis.
 	AuthBulkBytes int64
-	// AuthArguments of one command before a client has logged in. Default: 10, as Redis has it.
+	// AuthArguments is the maximum number of arguments of one command before a client has logged
+	// in. Default: 10, as in Redis.
 	AuthArguments int64
 	// AuthTimeout bounds how long a client may take to log in. Default: 30s.
 	AuthTimeout time.Duration
-	// IdleTimeout closes a client that sends nothing. Default: 0, never.
+	// IdleTimeout is after how long the proxy disconnects a client that sends nothing. Default: 0,
+	// never.
 	IdleTimeout time.Duration
 }
 
@@ -126,7 +112,7 @@ func (c Config) withDefaults() Config {
 	l.AuthBulkBytes = cmp.Or(l.AuthBulkBytes, 16<<10)
 	l.AuthArguments = cmp.Or(l.AuthArguments, 10)
 	l.AuthTimeout = cmp.Or(l.AuthTimeout, 30*time.Second)
-	c.Lanes = cmp.Or(c.Lanes, 1)
+	c.Shards = cmp.Or(c.Shards, 1)
 	c.Loops = cmp.Or(c.Loops, 1)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	return c
@@ -137,8 +123,8 @@ func (c Config) validate() error {
 	if c.Backend.Address == "" && c.Backend.Resolve == nil {
 		errs = append(errs, errors.New("the address of Redis is missing"))
 	}
-	if c.Lanes != 1 {
-		errs = append(errs, fmt.Errorf("%d lanes: only 1 is possible", c.Lanes))
+	if c.Shards != 1 {
+		errs = append(errs, fmt.Errorf("%d shards: only 1 is possible", c.Shards))
 	}
 	if c.Loops < 1 || c.Loops > 64 {
 		errs = append(errs, fmt.Errorf("%d event loops: must be 1 to 64", c.Loops))

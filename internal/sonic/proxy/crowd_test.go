@@ -14,8 +14,9 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestACrowdIsKeptApart: many clients pipeline at the same time, each in keys of its own, and get what a bare Redis replies to the same. Their short writes
-// share calls with those of others, which go away in the middle of commands.
+// TestACrowdIsKeptApart: many clients pipeline at the same time, each in keys of its own, and get
+// what a bare Redis replies to the same. Their short writes share calls with those of others, which
+// go away in the middle of commands.
 func TestACrowdIsKeptApart(t *testing.T) {
 	const clients, goers, batches, goings = 12, 3, 60, 40
 	s := seed(t)
@@ -67,7 +68,8 @@ func TestACrowdIsKeptApart(t *testing.T) {
 	crowd.Wait()
 }
 
-// sameBatch sends both a batch that begins with HELLO, whose reply names the client, and compares the others.
+// sameBatch sends both a batch that begins with HELLO, whose reply names the client, and compares
+// the others.
 func (b both) sameBatch(t *testing.T, batch [][]string) bool {
 	t.Helper()
 	var text []byte
@@ -75,7 +77,7 @@ func (b both) sameBatch(t *testing.T, batch [][]string) bool {
 		text = resp.AppendCommand(text, one...)
 	}
 	for _, c := range []*connection{b.bare, b.proxied} {
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(waitTimeout))
 		if _, err := c.Write(text); !assert.NoError(t, err) {
 			return false
 		}

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -9,54 +8,33 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// request is a command of a client. It is valid only while it is executed.
-type request struct {
-	raw  []byte // as an array of bulk strings
-	args []resp.Arg
-}
+// handler executes a command. It returns false if the command cannot begin yet. The proxy then
+// calls it again, for instance when all pending replies have arrived.
+type handler func(c *client, cmd *command.Command, r request.Request) bool
 
-func (r request) arg(i int) []byte { return r.raw[r.args[i].Start:r.args[i].End] }
-
-func (r request) len() int { return len(r.args) }
-
-// behind returns the arguments after the first n, as bulk strings.
-func (r request) behind(n int) []byte { return r.raw[r.args[n-1].End+2:] }
-
-// longest returns the length of the longest argument.
-func (r request) longest() (n int64) {
-	for _, arg := range r.args {
-		n = max(n, int64(arg.End-arg.Start))
-	}
-	return n
-}
-
-// handler executes a command. It returns false when the command cannot begin before all replies that are due have come:
-// then it is called again.
-type handler func(c *client, cmd *command.Command, r request) bool
-
-// statePrefix begins the names of all state keys.
-const statePrefix = "{sonic:"
-
-// execute checks and runs a command in the order in which Redis' processCommand does. It returns false when the command
-// has to wait.
-func (c *client) execute(r request) bool {
-	p := c.l.p
-	name := r.arg(0)
+// execute checks and runs a command in the order in which Redis' processCommand does. It returns
+// false when the command has to wait.
+func (c *client) execute(r request.Request) bool {
+	p := c.loop.proxy
+	name := r.Arg(0)
 	var sub []byte
-	if r.len() > 1 {
-		sub = r.arg(1)
+	if r.Len() > 1 {
+		sub = r.Arg(1)
 	}
 	cmd := p.table.Lookup(name, sub)
 	if cmd == nil {
 		if resp.EqualFold(name, "post") || resp.EqualFold(name, "host:") {
-			return c.speaksHTTP()
+			return c.closeHTTPClient()
 		}
 		return c.refuse(p.unknown(r))
 	}
-	if !cmd.Takes(r.len()) {
+	if !cmd.Takes(r.Len()) {
 		return c.reject(cmd, "ERR wrong number of arguments for '"+cmd.Name+"' command")
 	}
 	if c.user == nil && !cmd.NoAuth {
@@ -69,21 +47,21 @@ func (c *client) execute(r request) bool {
 		p.metrics.commands[cmd.Class].Add(1)
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "': " + cmd.Reason)
 	}
-	if longest := p.longest.Load(); int64(len(r.raw)) > longest && r.longest() > longest {
-		return c.refuse("ERR Protocol error: invalid bulk length") // Redis would end the connection that all share
+	if longest := p.dialer.LongestArgument(); int64(len(r.Raw)) > longest && r.LongestArg() > longest {
+		return c.refuse("ERR Protocol error: invalid bulk length") // Redis would close the connection that all clients share
 	}
-	if from := p.options[cmd.Index]; from > 0 && disguised(cmd, r, from) {
+	if from := p.options[cmd.Index]; from > 0 && request.HasNULTerminatedOption(cmd, r, from) {
 		return c.refuse("ERR syntax error")
 	}
 	if cmd.Group == "scripting" {
-		if problem := aboutLibrary(cmd, r); problem != "" {
+		if problem := request.LibraryError(cmd, r); problem != "" {
 			return c.refuse(problem)
 		}
 	}
 	if problem := c.denied(cmd, r); problem != "" {
 		return c.refuse(problem)
 	}
-	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !allowedWhileSubscribed(cmd.Name) {
+	if c.subs != nil && c.proto == 2 && c.subs.count() > 0 && !request.AllowedWhileSubscribed(cmd.Name) {
 		return c.reject(cmd, "ERR Can't execute '"+cmd.Name+
 			"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 	}
@@ -98,27 +76,28 @@ func (c *client) execute(r request) bool {
 	return done
 }
 
-// speaksHTTP ends a client as Redis does: the rest of a request that a web page made a browser send would be taken for commands.
-func (c *client) speaksHTTP() bool {
-	l := c.l
-	if l.now.Sub(l.warned) > time.Minute {
-		l.warned = l.now
+// closeHTTPClient disconnects a client that sends an HTTP request, as Redis does. A web page may
+// have made a browser send the request, and the rest of it could be run as commands.
+func (c *client) closeHTTPClient() bool {
+	l := c.loop
+	if l.now.Sub(l.httpWarnedAt) > time.Minute {
+		l.httpWarnedAt = l.now
 		l.log.Warn("possible attack: a client sent POST or Host:, as a browser does, and was disconnected", zap.String("address", c.addr))
 	}
 	c.close()
 	return true
 }
 
-// refuse answers with an error and, within MULTI, spoils the transaction.
+// refuse answers with an error. Within MULTI it also makes EXEC fail.
 func (c *client) refuse(text string) bool {
 	if c.tx != nil {
-		c.tx.spoilt = true
+		c.tx.aborted = true
 	}
 	c.replyError(text)
 	return true
 }
 
-// reject is refuse; but as in Redis an EXEC that may not run ends the transaction.
+// reject is like refuse, except that, as in Redis, an EXEC that may not run ends the transaction.
 func (c *client) reject(cmd *command.Command, text string) bool {
 	if cmd.Name == "exec" {
 		return c.abortTx("EXECABORT Transaction discarded because of: " + strings.TrimPrefix(text, "ERR "))
@@ -126,35 +105,36 @@ func (c *client) reject(cmd *command.Command, text string) bool {
 	return c.refuse(text)
 }
 
-// denied returns the error of a command that the client's user may not run, or that names a state key.
-func (c *client) denied(cmd *command.Command, r request) string {
+// denied returns the error for a command that the client's user may not run, or that names a state
+// key. It returns "" for any other command.
+func (c *client) denied(cmd *command.Command, r request.Request) string {
 	u := c.user
-	if u != nil && (u.readOnly || u.keys != nil) && !u.mayRun(cmd) {
+	if u != nil && (u.ReadOnly || u.Keys != nil) && !u.MayRun(cmd) {
 		return "NOPERM this user has no permissions to run the '" + cmd.Name + "' command"
 	}
 	if !cmd.HasKeys() {
 		if cmd.Name == "spublish" || cmd.Name == "ssubscribe" {
-			return deniedChannel(r)
+			return request.ChannelError(r)
 		}
 		return ""
 	}
-	if i := cmd.SingleKey(); i > 0 && (u == nil || u.keys == nil) { // the most frequent case
-		if isState(r.arg(i)) {
-			return errStateKey
+	if i := cmd.SingleKey(); i > 0 && (u == nil || u.Keys == nil) { // the most frequent case
+		if state.IsKey(r.Arg(i)) {
+			return request.StateKeyError
 		}
 		return ""
 	}
-	if u != nil && u.keys != nil && (cmd.Name == "sort" || cmd.Name == "sort_ro") {
-		if problem := deniedPattern(r); problem != "" {
+	if u != nil && u.Keys != nil && (cmd.Name == "sort" || cmd.Name == "sort_ro") {
+		if problem := request.SortPatternError(r); problem != "" {
 			return problem
 		}
 	}
 	problem := ""
-	cmd.Keys(r.raw, r.args, func(i int) bool {
-		switch key := r.arg(i); {
-		case isState(key):
-			problem = errStateKey
-		case u != nil && !u.mayName(key):
+	cmd.Keys(r.Raw, r.Args, func(i int) bool {
+		switch key := r.Arg(i); {
+		case state.IsKey(key):
+			problem = request.StateKeyError
+		case u != nil && !u.MayUseKey(key):
 			problem = "NOPERM this user has no permissions to access one of the keys used as arguments"
 		}
 		return problem == ""
@@ -162,57 +142,20 @@ func (c *client) denied(cmd *command.Command, r request) string {
 	return problem
 }
 
-const errStateKey = "NOPERM keys and shard channels that begin with {sonic: belong to Sonic"
-
-// deniedChannel returns the error of SPUBLISH or SSUBSCRIBE with a channel of Sonic's own: with outbox off effects go to the shipper on one.
-func deniedChannel(r request) string {
-	last := r.len()
-	if resp.EqualFold(r.arg(0), "spublish") {
-		last = min(last, 2) // the message may be anything
-	}
-	for i := 1; i < last; i++ {
-		if isState(r.arg(i)) {
-			return errStateKey
-		}
-	}
-	return ""
-}
-
-func isState(key []byte) bool {
-	return len(key) >= len(statePrefix) && key[0] == '{' && string(key[:len(statePrefix)]) == statePrefix
-}
-
-func allowedWhileSubscribed(name string) bool {
-	switch name {
-	case "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe", "ping", "quit", "reset":
-		return true
-	}
-	return false
-}
-
-// unknown returns Redis' error of a command that it does not know.
-func (p *Proxy) unknown(r request) string {
-	if container := p.table.Lookup(r.arg(0), nil); container != nil && container.HasSubcommands() {
+// unknown returns the error of Redis for an unknown command.
+func (p *Proxy) unknown(r request.Request) string {
+	if container := p.table.Lookup(r.Arg(0), nil); container != nil && container.HasSubcommands() {
 		return fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.",
-			cString(r.arg(1), 128), strings.ToUpper(string(r.arg(0))))
+			request.CString(r.Arg(1), 128), strings.ToUpper(string(r.Arg(0))))
 	}
 	var args strings.Builder
-	for i := 1; i < r.len() && args.Len() < 128; i++ {
-		fmt.Fprintf(&args, "'%s' ", cString(r.arg(i), 128-args.Len()))
+	for i := 1; i < r.Len() && args.Len() < 128; i++ {
+		fmt.Fprintf(&args, "'%s' ", request.CString(r.Arg(i), 128-args.Len()))
 	}
-	return fmt.Sprintf("ERR unknown command '%s', with args beginning with: %s", cString(r.arg(0), 128), args.String())
+	return fmt.Sprintf("ERR unknown command '%s', with args beginning with: %s", request.CString(r.Arg(0), 128), args.String())
 }
 
-// cString is C's %.*s: it ends at a zero byte.
-func cString(b []byte, most int) []byte {
-	b = b[:min(len(b), most)]
-	if i := bytes.IndexByte(b, 0); i >= 0 {
-		b = b[:i]
-	}
-	return b
-}
-
-// handlersOf returns what runs each command.
+// handlersOf returns the handler of each command, by Command.Index.
 func (p *Proxy) handlersOf() []handler {
 	special := map[string]handler{
 		"ping": (*client).ping, "echo": (*client).echo, "quit": (*client).quit, "reset": (*client).reset,
@@ -254,55 +197,56 @@ func byClass(class command.Class) handler {
 	}
 }
 
-// home returns the connection where the client's commands go. ok is false when it must wait: replies come in order only
-// while all commands of a client are on one connection.
-func (c *client) home() (b *backend, ok bool) {
-	if c.b != nil && (c.b.owner == c || c.b.db == c.db && c.b.proto == c.proto) && c.b.state != discarded {
-		return c.b, true
+// connection returns the connection to Redis for the client's commands. ok is false if the client
+// must wait before it changes the connection: replies arrive in order only while all pending
+// commands of a client are on one connection.
+func (c *client) connection() (b *backend, ok bool) {
+	if c.backend != nil && (c.backend.owner == c || c.backend.db == c.db && c.backend.proto == c.proto) && c.backend.state != discarded {
+		return c.backend, true
 	}
 	if c.outstanding > 0 {
 		return nil, false
 	}
-	c.b = c.l.connection(c.db, c.proto)
-	return c.b, true
+	c.backend = c.loop.connection(c.db, c.proto)
+	return c.backend, true
 }
 
-// relay sends a command as it is.
-func (c *client) relay(_ *command.Command, r request) bool {
-	b, ok := c.home()
+// relay sends a command unchanged.
+func (c *client) relay(_ *command.Command, r request.Request) bool {
+	b, ok := c.connection()
 	if !ok {
 		return false
 	}
 	b.push(pending{client: c, kind: relayed})
-	b.out = append(b.out, r.raw...)
-	b.appended(len(r.raw))
+	b.out = append(b.out, r.Raw...)
+	b.appended(len(r.Raw))
 	return true
 }
 
 // write sends a command as a call of its function.
-func (c *client) write(cmd *command.Command, r request) bool {
+func (c *client) write(cmd *command.Command, r request.Request) bool {
 	if !c.writable() {
-		return c.refusedWrite()
+		return c.holdOrRefuseWrite()
 	}
-	b, ok := c.home()
+	b, ok := c.connection()
 	if !ok {
 		return false
 	}
 	mode, kind := c.mode, function
-	if c.l.cfg.Ack == AckPublished {
+	if c.loop.cfg.Ack == AckPublished {
 		mode, kind = c.modeWith("p"), published
-	} else if head := c.l.p.headOf(cmd, r); head != nil {
-		b.gather(c, cmd, head, r)
+	} else if head := c.loop.proxy.batchHead(cmd, r); head != nil {
+		b.addToBatch(c, cmd, head, r)
 		return true
 	}
-	b.push(pending{client: c, cmd: cmd, kind: kind, emptyArray: emptyArray(cmd, r.len())})
+	b.push(pending{client: c, cmd: cmd, kind: kind, emptyArray: replies.RepliesNullArray(cmd, r.Len())})
 	before := len(b.out)
-	b.out = c.l.p.appendCall(b.out, cmd, mode, r.len()-1, r.behind(1))
+	b.out = c.loop.proxy.appendCall(b.out, cmd, mode, r.Len()-1, r.ArgsAfter(1))
 	b.appended(len(b.out) - before)
 	return true
 }
 
-// appendCall appends the call of cmd's function with that many arguments, which are bulk strings.
+// appendCall appends the call of cmd's function with n arguments, which are bulk strings.
 func (p *Proxy) appendCall(out []byte, cmd *command.Command, mode []byte, n int, arguments []byte) []byte {
 	out = resp.AppendHeader(out, '*', n+5)
 	out = append(out, p.functions[cmd.Index]...)
@@ -310,42 +254,42 @@ func (p *Proxy) appendCall(out []byte, cmd *command.Command, mode []byte, n int,
 	return append(out, arguments...)
 }
 
-// modeWith returns the first argument of functions with more flags, as a bulk string.
+// modeWith returns the mode with additional flags, as a bulk string.
 func (c *client) modeWith(flags string) []byte {
 	return resp.AppendBulk(nil, string(resp.Text(c.mode))+flags)
 }
 
 // writable reports whether writes may run now.
-func (c *client) writable() bool { return Writes(c.l.p.writes.Load()) == WritesOpen }
+func (c *client) writable() bool { return Writes(c.loop.proxy.writes.Load()) == WritesOpen }
 
-// refusedWrite answers a write that may not run now, or lets it wait.
-func (c *client) refusedWrite() bool {
-	if c.l.p.writesHeld() {
+// holdOrRefuseWrite refuses a write that may not run now, or makes it wait.
+func (c *client) holdOrRefuseWrite() bool {
+	if c.loop.proxy.writesHeld() {
 		c.busy = true
-		c.l.heldWriters[c] = struct{}{}
+		c.loop.heldWriters[c] = struct{}{}
 		return false
 	}
-	c.replyError(c.l.p.noWrites())
+	c.replyError(c.loop.proxy.writesRefusedError())
 	return true
 }
 
 func (p *Proxy) writesHeld() bool { return Writes(p.writes.Load()) == WritesHeld }
 
-// noWrites is the error of a write that is refused.
-func (p *Proxy) noWrites() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
+// writesRefusedError returns the error for a refused write.
+func (p *Proxy) writesRefusedError() string { return "ERR Sonic takes no writes: " + *p.refusal.Load() }
 
-// writesChanged lets clients go on whose writes waited.
+// writesChanged resumes the clients whose writes waited.
 func (l *loop) writesChanged() {
 	for c := range l.heldWriters {
-		c.proceed()
+		c.commandDone()
 	}
 	clear(l.heldWriters)
-	tries := l.heldTries
-	l.heldTries = make(map[*waiting]struct{})
+	tries := l.heldBlocked
+	l.heldBlocked = make(map[*blockedCommand]struct{})
 	for w := range tries {
-		w.changed()
+		w.onKeyChange()
 	}
 }
 
-// since returns whole seconds for CLIENT LIST.
+// since returns the whole seconds from t to now, for CLIENT LIST.
 func since(now, t time.Time) int64 { return int64(now.Sub(t) / time.Second) }

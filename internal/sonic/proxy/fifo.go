@@ -2,46 +2,50 @@ package proxy
 
 import "github.com/aviaryhq/aviary/internal/sonic/command"
 
-// pending is a reply that is due on a connection to Redis, in its order.
+// pending is an expected reply on a connection to Redis. Replies arrive in the order of the
+// commands.
 type pending struct {
-	client *client          // whose command it is; nil for the proxy's own
-	cmd    *command.Command // nil for the proxy's own
-	then   *handling        // nil for replies that are relayed as they are
-	start  uint64           // where the command begins in all that was queued on the connection
-	kind   replyKind
-	many   uint8 // so many writes, of which this is the first, have one reply
-	// emptyArray: nothing is told by RESP2's null array.
+	client    *client          // the client that sent the command; nil for the proxy's own
+	cmd       *command.Command // nil for the proxy's own
+	then      *replyHandler    // nil if no special handling is needed
+	start     uint64           // position of the command among all bytes ever queued on the connection
+	kind      replyKind
+	batchSize uint8 // this many writes, beginning with this one, share one reply
+	// emptyArray says that the command replies with RESP2's null array if it finds nothing.
 	emptyArray bool
-	// messages may come before the reply: the client had subscriptions.
+	// messages says that messages may arrive before the reply: the client had subscriptions.
 	messages bool
 }
 
 type replyKind uint8
 
 const (
-	relayed   replyKind = iota // as it is
-	function                   // of a function: nulls are mended, errors of the library translated
-	published                  // of a function, with the id of its effect
-	local                      // the proxy's own answer, which waits its turn; nothing comes from Redis
-	handled                    // given to a function of the proxy
+	relayed     replyKind = iota // the reply goes to the client unchanged
+	function                     // the reply of a function: the proxy corrects nulls, and translates errors of the library
+	published                    // the reply of a function, with the id of its effect
+	proxyAnswer                  // the proxy's own answer, which waits for earlier replies; Redis sends nothing
+	handled                      // the reply goes to a function of the proxy
 )
 
-// handling is what becomes of an unusual reply.
-type handling struct {
-	answer []byte // of local
-	// replies that Redis gives to what was sent; 0 means 1.
+// replyHandler says how to handle a reply of kind proxyAnswer or handled.
+type replyHandler struct {
+	answer []byte // the answer, for kind proxyAnswer
+	// replies is how many replies Redis sends; 0 means 1.
 	replies int
-	// each takes one reply after the other. Its argument is not valid after it returns.
-	each func(reply []byte)
-	// lost is called instead when the connection ended. sent tells whether Redis may have seen the command.
-	lost func(sent bool)
-	// here: the command is for this connection only. It is not sent on the next one.
-	here bool
-	// subscriptions are replies to SUBSCRIBE and its kin, which are pushes in RESP3.
+	// onReply is called for each reply. Its argument is not valid after it returns.
+	onReply func(reply []byte)
+	// onLost is called instead if the connection has ended. sent says whether Redis may have
+	// received the command.
+	onLost func(sent bool)
+	// connectionBound says that the command may run only on this connection. The proxy does not
+	// send it on the next one.
+	connectionBound bool
+	// subscription says that the replies are those to SUBSCRIBE or a similar command, which are
+	// pushes in RESP3.
 	subscription bool
 }
 
-// fifo is a queue in a ring that grows.
+// fifo is a queue in a growing ring.
 type fifo struct {
 	ring  []pending
 	first int

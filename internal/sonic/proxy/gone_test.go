@@ -31,11 +31,11 @@ func newcomer(t *testing.T, e *endpoint) *connection {
 // awaitAlone waits until c is the only client.
 func awaitAlone(t *testing.T, c *connection) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Count(c.ask(t, "CLIENT", "LIST"), "id=") == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Count(c.ask(t, "CLIENT", "LIST"), "id=") == 1 }, waitTimeout, 5*time.Millisecond)
 }
 
-// TestWritersThatGiveUp while writes wait, or while Pulsar holds their replies up, leave nothing: they would take the places of others for as long as
-// Pulsar is away.
+// TestWritersThatGiveUp while writes wait, or while Pulsar holds their replies up, leave nothing:
+// they would take the places of others for as long as Pulsar is unavailable.
 func TestWritersThatGiveUp(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
@@ -64,7 +64,7 @@ func TestWritersThatGiveUp(t *testing.T) {
 	writer = newcomer(t, held)
 	writer.send(t, "set a 2\r\n")
 	writer.end(t)
-	require.Eventually(t, func() bool { return c.ask(t, "GET", "a") == "$1\r\n2\r\n" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.ask(t, "GET", "a") == "$1\r\n2\r\n" }, waitTimeout, time.Millisecond)
 	held.Shipped(0, "99999999999999-0")
 	got, err := io.ReadAll(writer)
 	require.NoError(t, err)
@@ -95,7 +95,8 @@ func TestBlockedClientsThatAreGone(t *testing.T) {
 	require.Equal(t, "*2\r\n$1\r\nl\r\n$1\r\nx\r\n", string(got), "who need not wait is served, as by Redis")
 }
 
-// TestNoRoomForOwnConnections: Redis takes no more connections. Who needs one of its own gets an error, and all others are served.
+// TestNoRoomForOwnConnections: Redis takes no more connections. Who needs one of its own gets an
+// error, and all others are served.
 func TestNoRoomForOwnConnections(t *testing.T) {
 	srv := opened(t)
 	direct := dial(t, srv.Addr())
@@ -117,7 +118,8 @@ func TestNoRoomForOwnConnections(t *testing.T) {
 	}
 }
 
-// TestBrowsersAreDisconnected: a web page could have its reader's browser send commands within a request.
+// TestBrowsersAreDisconnected: a web page could have its reader's browser send commands within a
+// request.
 func TestBrowsersAreDisconnected(t *testing.T) {
 	e := start(t, opened(t), nil)
 	for _, text := range []string{"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nset a 1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\nset a 1\r\n"} {
@@ -152,7 +154,8 @@ func TestClientsByKind(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// TestReadsWithinTransactions: SORT and GEORADIUS that store nothing are those of Redis, with the types of RESP3.
+// TestReadsWithinTransactions: SORT and GEORADIUS that store nothing are those of Redis, with the
+// types of RESP3.
 func TestReadsWithinTransactions(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)

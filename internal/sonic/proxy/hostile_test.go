@@ -12,10 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// TestStateKeysCannotBeWritten: Redis takes the last of several STORE, and reads names of options up to a zero byte.
+// TestStateKeysCannotBeWritten: Redis takes the last of several STORE, and reads names of options
+// up to a zero byte.
 func TestStateKeysCannotBeWritten(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
@@ -42,7 +44,8 @@ func TestStateKeysCannotBeWritten(t *testing.T) {
 	require.Equal(t, "stream", kind)
 }
 
-// TestOptionsThatOnlyRedisReads: taken for another one by the library, such a word would have other zones trim otherwise, or pop from the other end.
+// TestOptionsThatOnlyRedisReads: taken for another one by the library, such a word would have other
+// zones trim otherwise, or pop from the other end.
 func TestOptionsThatOnlyRedisReads(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
@@ -84,7 +87,8 @@ func TestLibraryIsOutOfReach(t *testing.T) {
 	require.Equal(t, "$5\r\nother\r\n", c.ask(t, "FUNCTION", "LOAD", "#!lua name=other"+body))
 }
 
-// TestNobodyStopsTheSharedConnection: what one client sends neither blocks nor ends the connection of all.
+// TestNobodyStopsTheSharedConnection: what one client sends neither blocks nor ends the connection
+// of all.
 func TestNobodyStopsTheSharedConnection(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
@@ -125,10 +129,11 @@ func (e *endpoint) awaitOwnBlocked(t *testing.T) {
 	require.Eventually(t, func() bool {
 		info, err := client.InfoMap(t.Context(), "clients").Result()
 		return err == nil && info["Clients"]["blocked_clients"] == "1"
-	}, patience, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 }
 
-// TestHalfClosedClientIsServed: one that has sent all it wants to send gets all replies, however many.
+// TestHalfClosedClientIsServed: one that has sent all it wants to send gets all replies, however
+// many.
 func TestHalfClosedClientIsServed(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
@@ -158,7 +163,7 @@ func TestScriptsRefuseCounters(t *testing.T) {
 // TestUsersOfSomeKeys: neither scripts nor patterns reach other keys.
 func TestUsersOfSomeKeys(t *testing.T) {
 	e := start(t, opened(t), func(c *proxy.Config) {
-		c.Users = []proxy.User{{Name: "some", Password: "s", Keys: []string{"a:"}}, {Name: "all", Password: "s"}}
+		c.Users = []access.User{{Name: "some", Password: "s", Keys: []string{"a:"}}, {Name: "all", Password: "s"}}
 	})
 	c, all := dial(t, e.addr), dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", c.ask(t, "AUTH", "some", "s"))
@@ -176,7 +181,8 @@ func TestUsersOfSomeKeys(t *testing.T) {
 	require.Equal(t, "*1\r\n$3\r\nb:1\r\n", c.ask(t, "SORT", "a:l", "ALPHA"))
 }
 
-// TestWritesThatWaitedAreRefusedToo: transactions that were queued, and clients that were blocked, before the outbox was full.
+// TestWritesThatWaitedAreRefusedToo: transactions that were queued, and clients that were blocked,
+// before the outbox was full.
 func TestWritesThatWaitedAreRefusedToo(t *testing.T) {
 	e := start(t, opened(t), nil)
 	tx, blocked, c := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
@@ -217,7 +223,8 @@ func TestWritesThatWaitedAreRefusedToo(t *testing.T) {
 	require.Equal(t, ":1\r\n", c.ask(t, "LLEN", "l"))
 }
 
-// TestWakeUpPassesTypes: who waits for a list does not keep one from waking who waits for a sorted set under the same key.
+// TestWakeUpPassesTypes: who waits for a list does not keep one from waking who waits for a sorted
+// set under the same key.
 func TestWakeUpPassesTypes(t *testing.T) {
 	e := start(t, opened(t), nil)
 	list, set, c := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
@@ -258,7 +265,8 @@ func TestTransactionsInOtherDatabases(t *testing.T) {
 		run([]string{"SELECT", "99"}, []string{"SELECT", "x"}, []string{"GET", "b"}))
 }
 
-// TestProtocolChangesAmongMessages: messages that are under way while a subscriber changes its protocol are not taken for replies.
+// TestProtocolChangesAmongMessages: messages that are in flight while a subscriber changes its
+// protocol are not taken for replies.
 func TestProtocolChangesAmongMessages(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c, pub := dial(t, e.addr), dial(t, e.redis.Addr())
@@ -330,7 +338,8 @@ func TestNotificationsOfStateKeys(t *testing.T) {
 	}
 }
 
-// TestBoundsOfRedis: its longest argument may be shorter than the endpoint's, and a function that it refuses for want of memory is a command to clients.
+// TestBoundsOfRedis: its longest argument may be shorter than the endpoint's, and a function that
+// it refuses for want of memory is a command to clients.
 func TestBoundsOfRedis(t *testing.T) {
 	srv := opened(t)
 	direct := srv.Client(t)
@@ -362,7 +371,7 @@ func TestManyArguments(t *testing.T) {
 
 // TestNoMemoryBeforeLogin: who has not logged in and reads nothing is not read on for long.
 func TestNoMemoryBeforeLogin(t *testing.T) {
-	e := start(t, opened(t), func(c *proxy.Config) { c.Users = []proxy.User{{Name: "default", Password: "s"}} })
+	e := start(t, opened(t), func(c *proxy.Config) { c.Users = []access.User{{Name: "default", Password: "s"}} })
 	c, list := dial(t, e.addr), dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", list.ask(t, "AUTH", "s"))
 	require.NoError(t, c.Conn.(*net.TCPConn).SetReadBuffer(4096))
@@ -385,8 +394,9 @@ func output(t *testing.T, list string) (most int) {
 	return most
 }
 
-// TestTheChannelOfEffectsIsOutOfReach: with outbox off Redis hands effects over on a shard channel. A client that listens to it would be taken for the
-// shipper, and what a client sends there for effects.
+// TestTheChannelOfEffectsIsOutOfReach: with outbox off Redis hands effects over on a shard channel.
+// A client that listens to it would be taken for the shipper, and what a client sends there for
+// effects.
 func TestTheChannelOfEffectsIsOutOfReach(t *testing.T) {
 	e := start(t, opened(t), nil)
 	const channel = "{sonic:0}live"

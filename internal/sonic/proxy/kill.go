@@ -4,10 +4,11 @@ import (
 	"strings"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// kind is the client's type as CLIENT LIST and CLIENT KILL name it.
+// kind returns the client's type, as CLIENT LIST and CLIENT KILL name it.
 func (c *client) kind() string {
 	if c.subs != nil && c.subs.count() > 0 {
 		return "pubsub"
@@ -15,7 +16,7 @@ func (c *client) kind() string {
 	return "normal"
 }
 
-// kindOf reads a type of clients; "" for an unknown one.
+// kindOf reads the name of a client type. It returns "" for an unknown one.
 func kindOf(word []byte) string {
 	switch kind := strings.ToLower(string(word)); kind {
 	case "normal", "master", "replica", "pubsub":
@@ -27,23 +28,23 @@ func kindOf(word []byte) string {
 }
 
 func unknownKind(word []byte) string {
-	return "ERR Unknown client type '" + string(cString(word, len(word))) + "'"
+	return "ERR Unknown client type '" + string(request.CString(word, len(word))) + "'"
 }
 
-// killing says which clients CLIENT KILL means: those that are all that is given.
-type killing struct {
+// killFilter holds the filters of CLIENT KILL. A client must match all that are set.
+type killFilter struct {
 	id                      uint64
 	addr, local, user, kind string
-	self                    bool // the client that asks, too
+	includeSelf             bool // also the client that sent the command
 }
 
-func (k *killing) matches(c *client) bool {
-	return (k.id == 0 || k.id == c.id) && (k.addr == "" || k.addr == c.addr) && (k.local == "" || k.local == c.here) &&
-		(k.user == "" || c.user != nil && k.user == c.user.name) && (k.kind == "" || k.kind == c.kind())
+func (k *killFilter) matches(c *client) bool {
+	return (k.id == 0 || k.id == c.id) && (k.addr == "" || k.addr == c.addr) && (k.local == "" || k.local == c.localAddr) &&
+		(k.user == "" || c.user != nil && k.user == c.user.Name) && (k.kind == "" || k.kind == c.kind())
 }
 
-// read reads option and its value. problem is Redis' error.
-func (k *killing) read(p *Proxy, option, value []byte) (problem string) {
+// read reads an option and its value. problem is the error that Redis would return, or "".
+func (k *killFilter) read(p *Proxy, option, value []byte) (problem string) {
 	switch {
 	case resp.EqualFold(option, "id"):
 		id, ok := resp.ParseInt(value)
@@ -60,28 +61,29 @@ func (k *killing) read(p *Proxy, option, value []byte) (problem string) {
 	case resp.EqualFold(option, "laddr"):
 		k.local = string(value)
 	case resp.EqualFold(option, "user"):
-		if k.user = string(value); p.users.Load().named[k.user] == nil {
-			return "ERR No such user '" + string(cString(value, len(value))) + "'"
+		if k.user = string(value); p.users.Load().ByName[k.user] == nil {
+			return "ERR No such user '" + string(request.CString(value, len(value))) + "'"
 		}
 	case resp.EqualFold(option, "skipme") && (resp.EqualFold(value, "yes") || resp.EqualFold(value, "no")):
-		k.self = resp.EqualFold(value, "no")
+		k.includeSelf = resp.EqualFold(value, "no")
 	default:
 		return "ERR syntax error"
 	}
 	return ""
 }
 
-// clientKill is CLIENT KILL addr, or CLIENT KILL option value .., for clients of the same event loop.
-func (c *client) clientKill(_ *command.Command, r request) bool {
-	k := killing{}
-	old := r.len() == 3
+// clientKill runs CLIENT KILL addr, or CLIENT KILL option value .., for clients of the same event
+// loop.
+func (c *client) clientKill(_ *command.Command, r request.Request) bool {
+	k := killFilter{}
+	old := r.Len() == 3
 	if old {
-		k.addr, k.self = string(r.arg(2)), true
+		k.addr, k.includeSelf = string(r.Arg(2)), true
 	}
-	for i := 3; i <= r.len() && !old; i += 2 {
+	for i := 3; i <= r.Len() && !old; i += 2 {
 		problem := "ERR syntax error"
-		if i < r.len() {
-			problem = k.read(c.l.p, r.arg(i-1), r.arg(i))
+		if i < r.Len() {
+			problem = k.read(c.loop.proxy, r.Arg(i-1), r.Arg(i))
 		}
 		if problem != "" {
 			c.replyError(problem)
@@ -89,12 +91,12 @@ func (c *client) clientKill(_ *command.Command, r request) bool {
 		}
 	}
 	killed := 0
-	for _, other := range c.l.clients {
+	for _, other := range c.loop.clients {
 		switch {
-		case !k.matches(other), other == c && !k.self:
+		case !k.matches(other), other == c && !k.includeSelf:
 			continue
 		case other == c:
-			c.leave()
+			c.closeAfterReplies()
 		default:
 			other.close()
 		}

@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
 func TestUsers(t *testing.T) {
 	e := start(t, opened(t), func(c *proxy.Config) {
-		c.Users = []proxy.User{
+		c.Users = []access.User{
 			{Name: "default", Password: "secret"},
 			{Name: "reader", Password: "r", ReadOnly: true, Keys: []string{"pub:"}},
 		}
@@ -99,12 +100,12 @@ func TestLimits(t *testing.T) {
 		c.send(t, "*21\r\n")
 		got, _ := c.reply()
 		return got == "-ERR Protocol error: invalid multibulk length\r\n"
-	}, patience, 10*time.Millisecond)
+	}, waitTimeout, 10*time.Millisecond)
 }
 
 func TestLimitsBeforeLogin(t *testing.T) {
 	e := start(t, opened(t), func(c *proxy.Config) {
-		c.Users = []proxy.User{{Name: "default", Password: "secret"}}
+		c.Users = []access.User{{Name: "default", Password: "secret"}}
 		c.Limits.AuthTimeout = 300 * time.Millisecond
 	})
 	for text, want := range map[string]string{
@@ -146,7 +147,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	var stats runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&stats)
-	assert.Less(t, stats.HeapAlloc, uint64(256<<20), "what is due is bounded by the commands under way")
+	assert.Less(t, stats.HeapAlloc, uint64(256<<20), "what is due is bounded by the commands in flight")
 	for range 100 {
 		require.Equal(t, "+PONG\r\n", other.ask(t, "PING"))
 		require.Len(t, other.ask(t, "GET", "a"), 100_000+11)
@@ -165,7 +166,8 @@ func TestClientBeyondItsOutput(t *testing.T) {
 	require.Equal(t, "+PONG\r\n", other.ask(t, "PING"))
 }
 
-// TestRepliesBeyondTheOutputAreNotKept: those that the endpoint reads as a whole, of a transaction or a script, end their client before they are in memory.
+// TestRepliesBeyondTheOutputAreNotKept: those that the endpoint reads as a whole, of a transaction
+// or a script, end their client before they are in memory.
 func TestRepliesBeyondTheOutputAreNotKept(t *testing.T) {
 	e := start(t, opened(t), func(c *proxy.Config) { c.Limits.OutputBytes = 2 << 20 })
 	other := dial(t, e.addr)
@@ -198,7 +200,7 @@ type onlyAfter struct {
 }
 
 func (o onlyAfter) Read(b []byte) (int, error) {
-	require.Eventually(o.t, func() bool { return strings.Count(o.other.ask(o.t, "CLIENT", "LIST"), "id=") == 1 }, patience, time.Millisecond)
+	require.Eventually(o.t, func() bool { return strings.Count(o.other.ask(o.t, "CLIENT", "LIST"), "id=") == 1 }, waitTimeout, time.Millisecond)
 	return o.Conn.Read(b)
 }
 
@@ -271,7 +273,7 @@ func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(4*idle)))
 		_, err := c.reply()
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it waits")
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(waitTimeout)))
 		if ack == proxy.AckLocal {
 			e.SetWrites(proxy.WritesOpen, "")
 		} else {

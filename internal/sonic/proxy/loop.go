@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -10,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
@@ -18,54 +18,54 @@ const (
 	backendReadSize = 256 << 10
 )
 
-// A loop serves its share of the clients, in one goroutine. A round reads all sockets that can be read, and then writes
-// each socket once: the commands of many clients go to Redis in one write. Everything below is the goroutine's own, but
-// for post.
+// loop serves its share of the clients, in one goroutine. A round reads all readable sockets, and
+// then writes to each socket once: the commands of many clients go to Redis in one write. Only this
+// goroutine may use the loop. Other goroutines may call only post.
 type loop struct {
-	p    *Proxy
-	cfg  *Config
-	log  *zap.Logger
-	poll *poller
-	// ctx ends with the loop: connects under way are given up.
+	proxy *Proxy
+	cfg   *Config
+	log   *zap.Logger
+	poll  *eventloop.Poller
+	// ctx ends with the loop, which cancels connects in flight.
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	now     time.Time // of this round
-	buffers buffers
-	parser  *resp.Parser // reads requests of clients that have none half read
-	read    []byte       // what clients' sockets are read into
-	replies []byte       // what connections to Redis are read into
+	now     time.Time // start of this round
+	buffers eventloop.Buffers
+	parser  *resp.Parser // for clients without a partly read request
+	read    []byte       // buffer for reading clients' sockets
+	replies []byte       // buffer for reading connections to Redis
 
-	sockets  []socketOwner // by descriptor
-	clients  map[uint64]*client
-	shared   map[sharedKey]*backend
-	own      map[*backend]struct{}
-	watchers map[int]*watcher // of keys that blocked clients wait for, by db
+	sockets   []socketOwner // by file descriptor
+	clients   map[uint64]*client
+	shared    map[sharedKey]*backend
+	dedicated map[*backend]struct{}
+	watchers  map[int]*keyWatcher // for keys that blocked clients wait for, by db
 
 	dirtyClients  []*client
 	dirtyBackends []*backend
-	ready         []*client // their input can be read on
-	closing       []int     // descriptors that are closed when the round is over: until then their numbers mean them
-	timers        timers
-	held          []*client // replies wait until they are published
-	// Writes of these wait until they are allowed.
+	ready         []*client // their remaining input can be run
+	fdsToClose    []int     // descriptors to close at the end of the round: until then no new socket may get their number
+	timers        eventloop.Timers
+	held          []*client // clients whose replies wait until their effects are published
+	// Clients and blocking commands whose writes wait for WritesOpen.
 	heldWriters map[*client]struct{}
-	heldTries   map[*waiting]struct{}
+	heldBlocked map[*blockedCommand]struct{}
 
-	published streamID  // the broker has all effects up to it
-	stateKeys int64     // as they were counted last
-	warned    time.Time // of a client that speaks HTTP, last
-	draining  bool
-	stopped   bool
+	published     streamID  // the broker has all effects up to this id
+	stateKeyCount int64     // number of state keys at the last count
+	httpWarnedAt  time.Time // time of the last warning about a client that sends HTTP
+	draining      bool
+	stopped       bool
 
 	mu    sync.Mutex
 	inbox []func()
 	awake atomic.Bool
-	// number of clients, for the limit over all loops
+	// done is closed when run has returned.
 	done chan struct{}
 }
 
-// sharedKey names a connection that clients share.
+// sharedKey identifies a connection that clients share.
 type sharedKey struct {
 	db    int
 	proto int
@@ -73,29 +73,30 @@ type sharedKey struct {
 
 // socketOwner is a client or a connection to Redis.
 type socketOwner interface {
-	happened(what uint32)
+	handleEvents(events uint32)
 }
 
 func newLoop(p *Proxy) (*loop, error) {
-	poll, err := newPoller()
+	poll, err := eventloop.NewPoller()
 	if err != nil {
 		return nil, err
 	}
 	l := &loop{
-		p: p, cfg: &p.cfg, log: p.log, poll: poll,
+		proxy: p, cfg: &p.cfg, log: p.log, poll: poll,
 		now:     time.Now(),
 		parser:  new(resp.Parser),
 		read:    make([]byte, clientReadSize),
 		replies: make([]byte, backendReadSize),
-		clients: make(map[uint64]*client), shared: make(map[sharedKey]*backend), own: make(map[*backend]struct{}),
-		watchers: make(map[int]*watcher), heldWriters: make(map[*client]struct{}), heldTries: make(map[*waiting]struct{}),
+		clients: make(map[uint64]*client), shared: make(map[sharedKey]*backend), dedicated: make(map[*backend]struct{}),
+		watchers: make(map[int]*keyWatcher), heldWriters: make(map[*client]struct{}), heldBlocked: make(map[*blockedCommand]struct{}),
 		done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
 }
 
-// post lets the loop run f. It is safe for concurrent use. After the loop's end f does not run and post returns false.
+// post makes the loop run f. It is safe for concurrent use. After the end of the loop, post returns
+// false and f does not run.
 func (l *loop) post(f func()) bool {
 	l.mu.Lock()
 	if l.stopped {
@@ -105,41 +106,41 @@ func (l *loop) post(f func()) bool {
 	l.inbox = append(l.inbox, f)
 	l.mu.Unlock()
 	if !l.awake.Swap(true) {
-		l.poll.wake()
+		l.poll.Wake()
 	}
 	return true
 }
 
-// run serves until stop was posted and everything under way is done.
+// run serves clients until drain was posted and the last client is closed.
 func (l *loop) run() {
 	defer close(l.done)
 	defer l.end()
 	for !l.finished() {
-		n, err := l.poll.wait(l.timers.wait())
+		n, err := l.poll.Wait(l.timers.Wait())
 		if err != nil {
 			l.log.Error("the event loop cannot wait for sockets", zap.Error(err))
 			return
 		}
 		l.now = time.Now()
 		for i := range n {
-			fd, happened := l.poll.event(i)
-			if fd == l.poll.wakeup {
+			fd, events := l.poll.Event(i)
+			if fd == l.poll.Wakeup {
 				l.runInbox()
 				continue
 			}
 			if fd < len(l.sockets) && l.sockets[fd] != nil {
-				l.sockets[fd].happened(happened)
+				l.sockets[fd].handleEvents(events)
 			}
 		}
-		l.timers.fire(l.now)
-		l.settle()
+		l.timers.Fire(l.now)
+		l.finishRound()
 	}
 }
 
-// settle writes what the round has made, and reads on what had to wait for it.
-func (l *loop) settle() {
+// finishRound writes the output of the round, and runs input that had to wait.
+func (l *loop) finishRound() {
 	for len(l.ready)+len(l.dirtyBackends)+len(l.dirtyClients) > 0 {
-		for i := 0; i < len(l.ready); i++ { // it grows meanwhile
+		for i := 0; i < len(l.ready); i++ { // the list may grow during the loop
 			c := l.ready[i]
 			c.queued = false
 			c.resume()
@@ -165,7 +166,7 @@ func (l *loop) settle() {
 }
 
 func (l *loop) runInbox() {
-	l.poll.woken()
+	l.poll.ClearWakeup()
 	l.awake.Store(false)
 	l.mu.Lock()
 	work := l.inbox
@@ -176,9 +177,9 @@ func (l *loop) runInbox() {
 	}
 }
 
-// register makes events of fd known to owner.
+// register makes the loop pass events of fd to owner.
 func (l *loop) register(fd int, owner socketOwner, interest uint32) error {
-	if err := l.poll.add(fd, interest); err != nil {
+	if err := l.poll.Add(fd, interest); err != nil {
 		return err
 	}
 	for fd >= len(l.sockets) {
@@ -190,19 +191,19 @@ func (l *loop) register(fd int, owner socketOwner, interest uint32) error {
 
 // release closes fd at the end of the round.
 func (l *loop) release(fd int) {
-	l.poll.remove(fd)
-	l.p.released(fd)
+	l.poll.Remove(fd)
+	l.proxy.relays.Released(fd)
 	l.sockets[fd] = nil
-	l.closing = append(l.closing, fd)
+	l.fdsToClose = append(l.fdsToClose, fd)
 }
 
-// adopt takes a client's socket.
-func (l *loop) adopt(fd int, conn net.Addr, local net.Addr, id uint64) {
+// addClient adds a new client with its socket.
+func (l *loop) addClient(fd int, conn net.Addr, local net.Addr, id uint64) {
 	c := newClient(l, fd, id, conn, local)
 	if err := l.register(fd, c, c.interest); err != nil {
 		l.log.Warn("cannot wait for a client", zap.Error(err))
-		closeSocket(fd)
-		l.p.clients.Add(-1)
+		eventloop.CloseSocket(fd)
+		l.proxy.clients.Add(-1)
 		return
 	}
 	l.clients[id] = c
@@ -213,7 +214,7 @@ func (l *loop) adopt(fd int, conn net.Addr, local net.Addr, id uint64) {
 	c.begin()
 }
 
-// drain closes clients as soon as nothing of theirs is under way.
+// drain closes each client as soon as it has no command in flight.
 func (l *loop) drain() {
 	l.draining = true
 	for _, c := range l.clients {
@@ -221,7 +222,7 @@ func (l *loop) drain() {
 	}
 }
 
-// finished reports whether a loop that drains has nothing left to do.
+// finished reports whether the loop is draining and has no clients left.
 func (l *loop) finished() bool { return l.draining && len(l.clients) == 0 }
 
 // abort closes all clients at once.
@@ -237,7 +238,7 @@ func (l *loop) end() {
 	for _, b := range l.shared {
 		b.discard()
 	}
-	for b := range l.own {
+	for b := range l.dedicated {
 		b.discard()
 	}
 	for _, w := range l.watchers {
@@ -249,22 +250,23 @@ func (l *loop) end() {
 	work := l.inbox
 	l.inbox = nil
 	l.mu.Unlock()
-	for _, f := range work { // sockets may be among them
+	for _, f := range work { // a function may bring a new socket, which must be closed
 		f()
 	}
 	for _, b := range l.shared {
 		b.discard()
 	}
 	l.closeReleased()
-	l.poll.close()
+	l.poll.Close()
 }
 
-// closeReleased closes each descriptor once: another connection of the process may have its number at once.
+// closeReleased closes each descriptor exactly once: another connection of the process may get its
+// number immediately.
 func (l *loop) closeReleased() {
-	for _, fd := range l.closing {
-		closeSocket(fd)
+	for _, fd := range l.fdsToClose {
+		eventloop.CloseSocket(fd)
 	}
-	l.closing = l.closing[:0]
+	l.fdsToClose = l.fdsToClose[:0]
 }
 
 // connection returns the connection that clients of that db and protocol share.
@@ -287,12 +289,4 @@ func (l *loop) connected() bool {
 		}
 	}
 	return false
-}
-
-// clampMilliseconds rounds up: a timer must not fire early.
-func clampMilliseconds(d time.Duration) int {
-	if d <= 0 {
-		return 0
-	}
-	return int(min((d+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 }

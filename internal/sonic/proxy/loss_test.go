@@ -15,8 +15,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestRedisIsLostInMidCommand kills Redis while it has commands: their clients are told that the outcome is unknown, none
-// is sent again, and what comes later waits for the next Redis.
+// TestRedisIsLostInMidCommand kills Redis while it has commands: their clients are told that the
+// outcome is unknown, none is sent again, and what comes later waits for the next Redis.
 func TestRedisIsLostInMidCommand(t *testing.T) {
 	srv := opened(t)
 	e := start(t, srv, nil)
@@ -62,8 +62,9 @@ func TestRedisIsLostInMidCommand(t *testing.T) {
 	assert.Equal(t, "$-1\r\n", later.ask(t, "GET", "n"), "INCR was not sent again")
 }
 
-// TestAScriptWithoutItsLibrary: the library is loaded anew, by another version of Sonic for one, while a client's connection has passed the fence. Its
-// script runs, which Redis cannot prevent. The answer says so, rather than that nothing ran.
+// TestAScriptWithoutItsLibrary: the library is loaded anew, by another version of Sonic for one,
+// while a client's connection has passed the fence. Its script runs, which Redis cannot prevent.
+// The answer says so, rather than that nothing ran.
 func TestAScriptWithoutItsLibrary(t *testing.T) {
 	srv := opened(t)
 	e := start(t, srv, nil)
@@ -78,15 +79,15 @@ func TestAScriptWithoutItsLibrary(t *testing.T) {
 	assert.Equal(t, ":3\r\n", set())
 }
 
-// TestRedisStaysAway bounds how long commands wait.
-func TestRedisStaysAway(t *testing.T) {
+// TestRedisStaysUnavailable bounds how long commands wait.
+func TestRedisStaysUnavailable(t *testing.T) {
 	srv := opened(t)
 	e := start(t, srv, func(c *proxy.Config) { c.Backend.Wait = 100 * time.Millisecond })
 	c := dial(t, e.addr)
 	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "a"))
 	require.NoError(t, e.Ready())
 	require.NoError(t, srv.Kill())
-	require.Eventually(t, func() bool { return e.Ready() != nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() != nil }, waitTimeout, time.Millisecond)
 	for range 3 {
 		c.send(t, "get a\r\nset a 1\r\n")
 		for range 2 {
@@ -97,7 +98,7 @@ func TestRedisStaysAway(t *testing.T) {
 	}
 	assert.Equal(t, "+PONG\r\n", c.ask(t, "PING"))
 	require.NoError(t, srv.Start(t.Context()))
-	require.Eventually(t, func() bool { return e.Ready() == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() == nil }, waitTimeout, time.Millisecond)
 	assert.Equal(t, "$-1\r\n", c.ask(t, "GET", "a"))
 }
 
@@ -136,6 +137,6 @@ func TestRedisBecomesAReplica(t *testing.T) {
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
 	primary.Store(next)
 	old.Follow(t, next)
-	require.Eventually(t, func() bool { return c.ask(t, "SET", "a", "2") == "+OK\r\n" }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.ask(t, "SET", "a", "2") == "+OK\r\n" }, waitTimeout, 10*time.Millisecond)
 	require.Equal(t, "2", next.Client(t).Get(t.Context(), "a").Val())
 }

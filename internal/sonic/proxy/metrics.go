@@ -10,14 +10,15 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/command"
 )
 
-// metrics are those of the endpoint. Those of every command are plain counters of the loops, which a scrape adds up.
+// metrics holds the metrics of the proxy. Metrics of every command are atomic counters, which a
+// scrape reads.
 type metrics struct {
-	rejected    prometheus.Counter
-	slowClients prometheus.Counter
-	unknown     prometheus.Counter // outcomes
-	connected   prometheus.Gauge
-	commands    [command.Classes]atomic.Uint64
-	latency     latency
+	rejected       prometheus.Counter
+	slowClients    prometheus.Counter
+	unknownOutcome prometheus.Counter // commands with an unknown outcome
+	connected      prometheus.Gauge
+	commands       [command.Classes]atomic.Uint64
+	latency        latency
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -26,21 +27,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sonic_clients_rejected_total", Help: "Clients that were refused: there were too many, or the handshake of TLS failed.",
 		}),
 		slowClients: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonic_clients_slow_total", Help: "Clients that were disconnected because they did not read their replies.",
+			Name: "sonic_clients_slow_total",
+			Help: "Clients that were disconnected because they did not read their replies, or because one reply exceeded limits.output_bytes.",
 		}),
-		unknown: prometheus.NewCounter(prometheus.CounterOpts{
+		unknownOutcome: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonic_commands_unknown_outcome_total",
-			Help: "Commands that were under way when the connection to Redis was lost.",
+			Help: "Commands whose clients got an error because the connection to Redis was lost: before the reply, or before Pulsar had stored the effect.",
 		}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sonic_redis_connected", Help: "1 when there is a connection to Redis.",
 		}),
 	}
-	reg.MustRegister(m.rejected, m.slowClients, m.unknown, m.connected, collector{m})
+	reg.MustRegister(m.rejected, m.slowClients, m.unknownOutcome, m.connected, collector{m})
 	return m
 }
 
-// collector gives what loops count themselves.
+// collector exports the atomic counters.
 type collector struct{ m *metrics }
 
 func commandsDesc() *prometheus.Desc {
@@ -48,17 +50,17 @@ func commandsDesc() *prometheus.Desc {
 }
 
 func latencyDesc() *prometheus.Desc {
-	return prometheus.NewDesc("sonic_local_duration_seconds",
+	return prometheus.NewDesc("sonic_command_duration_seconds",
 		"Time from the moment a command was read to the moment its reply was: a sample, one command a round.", nil, nil)
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (c collector) Describe(to chan<- *prometheus.Desc) {
 	to <- commandsDesc()
 	to <- latencyDesc()
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (c collector) Collect(to chan<- prometheus.Metric) {
 	for class := range command.Classes {
 		n := c.m.commands[class].Load()
@@ -67,7 +69,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	to <- c.m.latency.metric()
 }
 
-// latency counts in powers of two of microseconds: up to 1 us, 2 us, .. about 34 s.
+// latency is a histogram with buckets up to 1 us, 2 us, 4 us and so on, up to about 17 s, and one
+// for the rest.
 type latency struct {
 	buckets [26]atomic.Uint64
 	sum     atomic.Int64 // nanoseconds

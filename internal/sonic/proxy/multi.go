@@ -4,47 +4,50 @@ import (
 	"strconv"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// transaction holds the commands between MULTI and EXEC. They go to Redis at EXEC, in one piece.
+// transaction holds the commands between MULTI and EXEC. The proxy sends them to Redis together at
+// EXEC.
 type transaction struct {
-	commands []queued
-	raw      []byte // of all commands, one behind the other
-	size     int64  // what Redis counts of it at most
-	spoilt   bool   // a command was refused
+	commands []queuedCommand
+	raw      []byte // all commands, one after the other
+	size     int64  // its size as Redis counts it, at most
+	aborted  bool   // a command was refused, so that EXEC fails
 	writes   bool
-	scripts  bool // scripts that declare keys are among them
+	scripts  bool // at least one script declares keys
 }
 
-// queued is a command of a transaction.
-type queued struct {
-	cmd    *command.Command
-	start  int // in transaction.raw
-	end    int
-	behind int // where the arguments begin
-	n      int // arguments with the name
-	write  bool
-	keys   int // that a script declares
-	first  int // where they begin, in transaction.raw
-	last   int
-	answer func(c *client) []byte
+// queuedCommand is a command of a transaction.
+type queuedCommand struct {
+	cmd       *command.Command
+	start     int // in transaction.raw
+	end       int
+	argsStart int // where the arguments begin, in transaction.raw
+	n         int // arguments with the name
+	write     bool
+	keys      int // number of keys that a script declares
+	keysStart int // where they begin, in transaction.raw
+	keysEnd   int
+	answer    func(c *client) []byte
 }
 
-// element is what a transaction's reply holds for one of its commands.
+// element describes the element of a transaction's reply for one of its commands.
 type element struct {
 	cmd    *command.Command
-	answer []byte // the proxy's own; nil: the next one that Redis gave
-	write  bool   // of a function
-	script bool   // replies of functions stand before and behind it
-	db     int    // where it runs
-	// counted: the number of state keys comes before it.
+	answer []byte // the proxy's own answer; nil: the next element of Redis' reply
+	write  bool   // the command ran as a function
+	script bool   // the replies of two functions surround it
+	db     int    // the db in which the command runs
+	// counted says that the number of state keys precedes it.
 	counted bool
 	// emptyArray: as in pending.
 	emptyArray bool
 }
 
-func (c *client) multi(_ *command.Command, _ request) bool {
+func (c *client) multi(_ *command.Command, _ request.Request) bool {
 	if c.tx != nil {
 		c.replyError("ERR MULTI calls can not be nested")
 		return true
@@ -55,68 +58,70 @@ func (c *client) multi(_ *command.Command, _ request) bool {
 }
 
 // queue keeps a command until EXEC.
-func (c *client) queue(cmd *command.Command, r request) bool {
+func (c *client) queue(cmd *command.Command, r request.Request) bool {
 	tx := c.tx
-	q := queued{cmd: cmd, n: r.len()}
+	q := queuedCommand{cmd: cmd, n: r.Len()}
 	switch cmd.Class {
 	case command.Script:
 		var problem string
-		if q.keys, problem = c.l.p.declaredKeys(cmd, r); problem != "" {
+		if q.keys, problem = c.loop.proxy.declaredKeys(cmd, r); problem != "" {
 			return c.refuse(problem)
 		}
 	case command.Connection:
 		return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 	case command.Answered:
 		if cmd.Name != "select" && cmd.Name != "echo" && cmd.Name != "ping" {
-			if q.answer = answerLater(cmd.Name); q.answer == nil {
+			if q.answer = answerAtExec(cmd.Name); q.answer == nil {
 				return c.refuse("ERR Sonic refuses '" + cmd.Name + "' inside a transaction")
 			}
 		}
 	default:
 	}
-	q.write = c.l.p.writesBy(cmd, r)
+	q.write = c.loop.proxy.writesBy(cmd, r)
 	writes := q.write || q.keys > 0
-	if writes && !c.writable() && !c.l.p.writesHeld() { // held ones wait at EXEC
-		return c.refuse(c.l.p.noWrites())
+	if writes && !c.writable() && !c.loop.proxy.writesHeld() { // if writes are held, EXEC waits
+		return c.refuse(c.loop.proxy.writesRefusedError())
 	}
 	if q.keys > 0 {
-		q.first, q.last = len(tx.raw)+r.args[2].End+2, len(tx.raw)+r.args[2+q.keys].End+2
-		tx.size += 2 * countedSize(q.last-q.first, q.keys)
+		q.keysStart, q.keysEnd = len(tx.raw)+r.Args[2].End+2, len(tx.raw)+r.Args[2+q.keys].End+2
+		tx.size += 2 * countedSize(q.keysEnd-q.keysStart, q.keys)
 		tx.scripts = true
 	}
-	if tx.size += countedSize(len(r.raw), r.len()); tx.size > min(c.l.cfg.Limits.QueryBytes, c.l.p.query.Load()-queryRest) {
-		c.close() // as Redis does when its query buffer is full
+	if tx.size += countedSize(len(r.Raw), r.Len()); tx.size > min(c.loop.cfg.Limits.QueryBytes, c.loop.proxy.dialer.TransactionBytes()) {
+		c.close() // as Redis does if its query buffer is full
 		return true
 	}
 	q.start = len(tx.raw)
-	tx.raw = append(tx.raw, r.raw...)
+	tx.raw = append(tx.raw, r.Raw...)
 	q.end = len(tx.raw)
-	q.behind = q.start + r.args[0].End + 2
+	q.argsStart = q.start + r.Args[0].End + 2
 	tx.commands = append(tx.commands, q)
 	tx.writes = tx.writes || writes
 	c.reply([]byte("+QUEUED\r\n"))
 	return true
 }
 
-// queuedSize is what a queued command takes besides its own bytes: here, and in Redis, which gets it as a call of a function and closes a connection
-// whose queued commands are larger than its bound. Redis counts a pointer for each argument, too.
+// queuedSize is how many bytes a queued command takes besides its own: here, and in Redis, which
+// gets it as a call of a function. Redis closes a connection whose queued commands exceed its
+// limit. It also counts a pointer for each argument.
 const (
 	queuedSize   = 160
 	argumentSize = 8
 )
 
-// countedSize is what a queued command counts.
+// countedSize returns the size that a queued command counts.
 func countedSize(bytes, arguments int) int64 {
 	return int64(bytes) + argumentSize*int64(arguments) + queuedSize
 }
 
-// answerLater returns what answers a command of the proxy's own at EXEC; nil when that cannot be.
-func answerLater(name string) func(*client) []byte {
+// answerAtExec returns a function that answers a command at EXEC without Redis, or nil if the
+// command cannot be in a transaction.
+func answerAtExec(name string) func(*client) []byte {
 	switch name {
 	case "client|id":
 		return func(c *client) []byte { return resp.AppendHeader(nil, ':', int(c.id)) }
 	case "acl|whoami":
-		return func(c *client) []byte { return resp.AppendBulk(nil, c.user.name) }
+		return func(c *client) []byte { return resp.AppendBulk(nil, c.user.Name) }
 	case "client|getname":
 		return func(c *client) []byte {
 			switch {
@@ -131,7 +136,7 @@ func answerLater(name string) func(*client) []byte {
 	return nil
 }
 
-func (c *client) discardTx(_ *command.Command, _ request) bool {
+func (c *client) discardTx(_ *command.Command, _ request.Request) bool {
 	if c.tx == nil {
 		c.replyError("ERR DISCARD without MULTI")
 		return true
@@ -141,12 +146,12 @@ func (c *client) discardTx(_ *command.Command, _ request) bool {
 	return true
 }
 
-// dropTx forgets the transaction and what it watches.
+// dropTx ends the transaction and its WATCH.
 func (c *client) dropTx() {
 	c.tx = nil
 	if c.watch {
 		c.watch = false
-		c.b.send(c.swallow(), resp.AppendCommand(nil, "UNWATCH"))
+		c.backend.send(c.discardReply(), resp.AppendCommand(nil, "UNWATCH"))
 	}
 }
 
@@ -156,41 +161,42 @@ func (c *client) abortTx(text string) bool {
 	return true
 }
 
-// exec sends MULTI, the commands, the end of the effects and EXEC. Redis queues them and runs all or none.
-func (c *client) exec(_ *command.Command, _ request) bool {
+// exec sends MULTI, the commands, the call that ends the transaction's effects, and EXEC. Redis
+// queues them and runs all or none.
+func (c *client) exec(_ *command.Command, _ request.Request) bool {
 	tx := c.tx
 	if tx == nil {
 		c.replyError("ERR EXEC without MULTI")
 		return true
 	}
-	if tx.spoilt {
+	if tx.aborted {
 		return c.abortTx("EXECABORT Transaction discarded because of previous errors.")
 	}
 	if tx.writes && !c.writable() {
-		if c.l.p.writesHeld() {
-			return c.refusedWrite() // it waits
+		if c.loop.proxy.writesHeld() {
+			return c.holdOrRefuseWrite() // it waits
 		}
-		return c.abortTx("EXECABORT Transaction discarded because of: " + c.l.p.noWrites())
+		return c.abortTx("EXECABORT Transaction discarded because of: " + c.loop.proxy.writesRefusedError())
 	}
 	if c.outstanding > 0 && c.selects(tx) {
-		return false // it may go to another connection afterwards
+		return false // afterwards the client may use another connection
 	}
-	b, ok := c.home()
+	b, ok := c.connection()
 	if !ok {
 		return false
 	}
-	if tx.scripts && !b.fenced {
-		if problem := c.refused; problem != "" {
-			c.refused = ""
+	if tx.scripts && !b.opened {
+		if problem := c.scriptRefusal; problem != "" {
+			c.scriptRefusal = ""
 			return c.abortTx("EXECABORT Transaction discarded because of: " + problem)
 		}
-		return c.passFence(b)
+		return c.checkOpened(b)
 	}
 	c.tx, c.watch = nil, false
 	run := c.prepare(tx)
 	run.b = b
 	c.busy = run.db != c.db
-	b.push(pending{client: c, kind: handled, then: &handling{replies: run.sent + 2, here: tx.scripts, each: run.reply, lost: run.lost}})
+	b.push(pending{client: c, kind: handled, then: &replyHandler{replies: run.sent + 2, connectionBound: tx.scripts, onReply: run.reply, onLost: run.lost}})
 	b.out = append(b.out, run.out...)
 	b.appended(len(run.out))
 	return true
@@ -205,21 +211,21 @@ func (c *client) selects(tx *transaction) bool {
 	return false
 }
 
-// execution is a transaction that runs.
+// execution is a transaction that was sent to Redis.
 type execution struct {
-	c        *client
-	b        *backend
-	out      []byte
-	sent     int // commands between MULTI and EXEC
-	seen     int // replies so far
-	elements []element
-	closed   bool // sonic_tx was sent
-	db       int  // when it has run
+	c           *client
+	b           *backend
+	out         []byte
+	sent        int // commands between MULTI and EXEC
+	seen        int // replies so far
+	elements    []element
+	endsEffects bool // sonic_tx was sent
+	db          int  // the client's db after the transaction
 }
 
-// prepare turns the client's commands into what Redis gets.
+// prepare converts the client's commands into those for Redis.
 func (c *client) prepare(tx *transaction) *execution {
-	p := c.l.p
+	p := c.loop.proxy
 	e := &execution{c: c, db: c.db}
 	e.out = resp.AppendCommand(nil, "MULTI")
 	id := p.newTx()
@@ -227,14 +233,14 @@ func (c *client) prepare(tx *transaction) *execution {
 	for i := range tx.commands {
 		q := &tx.commands[i]
 		raw := tx.raw[q.start:q.end]
-		el := element{cmd: q.cmd, db: e.db, emptyArray: emptyArray(q.cmd, q.n)}
+		el := element{cmd: q.cmd, db: e.db, emptyArray: replies.RepliesNullArray(q.cmd, q.n)}
 		switch {
 		case q.answer != nil:
 			el.answer = q.answer(c)
 			e.elements = append(e.elements, el)
 			continue
 		case q.cmd.Name == "select":
-			db, problem := p.database(resp.Text(tx.raw[q.behind:q.end]))
+			db, problem := p.database(resp.Text(tx.raw[q.argsStart:q.end]))
 			if problem != "" {
 				el.answer = resp.AppendError(nil, problem)
 				e.elements = append(e.elements, el)
@@ -243,11 +249,11 @@ func (c *client) prepare(tx *transaction) *execution {
 			e.db = db
 			e.out = append(e.out, raw...)
 		case q.write:
-			// Within a transaction a blocking command does not wait: Redis is asked as for any write.
-			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.behind:q.end])
+			// Within a transaction a blocking command does not block: it runs as any write.
+			e.out = p.appendCall(e.out, q.cmd, c.modeIn(e.db, "t"+id), q.n-1, tx.raw[q.argsStart:q.end])
 			el.write, writes = true, true
 		case q.keys > 0:
-			declared, mode := tx.raw[q.first:q.last], c.modeIn(e.db, "t"+id)
+			declared, mode := tx.raw[q.keysStart:q.keysEnd], c.modeIn(e.db, "t"+id)
 			e.out = appendKeys(e.out, p.markKeys, mode, q.keys, declared)
 			e.out = append(e.out, raw...)
 			e.out = appendKeys(e.out, p.shipKeys, mode, q.keys, declared)
@@ -265,7 +271,7 @@ func (c *client) prepare(tx *transaction) *execution {
 		e.sent++
 	}
 	if writes {
-		e.closed = true
+		e.endsEffects = true
 		e.out = append(e.out, "*5\r\n"...)
 		e.out = append(e.out, p.closeTx...)
 		e.out = append(e.out, c.modeIn(e.db, "t"+id)...)
@@ -279,7 +285,7 @@ func (c *client) prepare(tx *transaction) *execution {
 	return e
 }
 
-// modeIn returns the first argument of functions for a db, as a bulk string.
+// modeIn returns the mode for a db, with flags, as a bulk string.
 func (c *client) modeIn(db int, flags string) []byte {
 	mode := strconv.Itoa(db)
 	if c.proto == 3 {
@@ -288,8 +294,8 @@ func (c *client) modeIn(db int, flags string) []byte {
 	return resp.AppendBulk(nil, mode+flags)
 }
 
-// reply takes the replies to MULTI, to each command, and to EXEC. Only the last one is for the client, but for errors
-// that Redis gave before: its EXEC then says that it has discarded all.
+// reply handles the replies to MULTI, to each command, and to EXEC. It uses only the last one: if
+// Redis has refused a command before, the reply to EXEC says that the transaction was discarded.
 func (e *execution) reply(reply []byte) {
 	e.seen++
 	if e.seen < e.sent+2 {
@@ -302,9 +308,9 @@ func (e *execution) reply(reply []byte) {
 	if e.ran(reply) && e.db != c.db {
 		c.db = e.db
 		c.setMode()
-		if c.b != nil && c.b.owner == c {
-			c.b.db = e.db
-			c.b.send(c.swallow(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(e.db)))
+		if c.backend != nil && c.backend.owner == c {
+			c.backend.db = e.db
+			c.backend.send(c.discardReply(), resp.AppendCommand(nil, "SELECT", strconv.Itoa(e.db)))
 		}
 	}
 	c.deliverPublished(id, answer)
@@ -314,12 +320,13 @@ func (e *execution) ran(reply []byte) bool {
 	return len(reply) > 1 && reply[0] == '*' && reply[1] != '-'
 }
 
-// answer returns what the client gets for what EXEC gave, and the id of the last effect.
+// answer converts Redis' reply to EXEC into the client's reply. It also returns the id of the last
+// effect.
 func (e *execution) answer(reply []byte) (answer, id []byte) {
 	if !e.ran(reply) {
-		return reply, nil // nil of a WATCH, EXECABORT
+		return reply, nil // null because of a WATCH, or EXECABORT
 	}
-	p := e.c.l.p
+	p := e.c.loop.proxy
 	given, err := resp.Elements(reply)
 	if err != nil || len(given) != e.sent {
 		return resp.AppendError(nil, "ERR Sonic cannot read the reply of the transaction"), nil
@@ -332,24 +339,24 @@ func (e *execution) answer(reply []byte) (answer, id []byte) {
 			continue
 		}
 		if el.counted {
-			e.c.noteStateKeys(given[0])
+			e.c.storeStateKeyCount(given[0])
 			given = given[1:]
 		}
 		one := given[0]
 		given = given[1:]
 		switch {
 		case el.script:
-			e.b.fenced = e.b.fenced && noted(one, given[1])
-			one = p.unwrapNoted(el.cmd, one, given[0], given[1])
+			e.b.opened = e.b.opened && recorded(one, given[1])
+			one = p.unwrapRecorded(el.cmd, one, given[0], given[1])
 			given = given[2:]
 		case el.write:
-			one = p.mend(el.cmd, el.emptyArray, one, e.c.proto)
+			one = replies.FromFunction(el.cmd, el.emptyArray, one, e.c.proto)
 		default:
-			one = p.hideIn(el.cmd, one, e.c, el.db)
+			one = p.filterReply(el.cmd, one, e.c, el.db)
 		}
 		answer = append(answer, one...)
 	}
-	if e.closed {
+	if e.endsEffects {
 		id = resp.Text(given[0])
 	}
 	return answer, id
@@ -360,37 +367,37 @@ func (e *execution) lost(sent bool) {
 	c.busy = false
 	c.enqueue()
 	if sent {
-		c.l.p.metrics.unknown.Inc()
+		c.loop.proxy.metrics.unknownOutcome.Inc()
 		c.deliver(resp.AppendError(nil, errUnknownOutcome))
 		return
 	}
 	c.deliver(resp.AppendError(nil, errUnreachable))
 }
 
-// watchKeys moves the client to a connection of its own: Redis watches for a connection.
-func (c *client) watchKeys(_ *command.Command, r request) bool {
+// watchKeys moves the client to a connection of its own, because WATCH belongs to a connection.
+func (c *client) watchKeys(_ *command.Command, r request.Request) bool {
 	if c.tx != nil {
 		c.replyError("ERR WATCH inside MULTI is not allowed")
 		return true
 	}
-	if !c.takeOwn() {
+	if !c.openDedicated() {
 		return false
 	}
 	c.watch = true
 	return c.relay(nil, r)
 }
 
-func (c *client) unwatchKeys(_ *command.Command, r request) bool {
+func (c *client) unwatchKeys(_ *command.Command, r request.Request) bool {
 	if c.tx != nil {
-		return c.queue(c.l.p.table.Lookup(r.arg(0), nil), r)
+		return c.queue(c.loop.proxy.table.Lookup(r.Arg(0), nil), r)
 	}
 	c.watch = false
-	if c.b != nil && c.b.owner == c {
+	if c.backend != nil && c.backend.owner == c {
 		return c.relay(nil, r)
 	}
 	c.reply([]byte(replyOK))
 	return true
 }
 
-// newTx returns a name of a transaction that no other one has, in hexadecimal digits.
+// newTx returns a unique id for a transaction, in hexadecimal digits.
 func (p *Proxy) newTx() string { return p.runID + strconv.FormatUint(p.lastTx.Add(1), 16) }

@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestUsersWithKeysReachNoOthers: not by scripts and patterns either, which Redis runs as Sonic.
 func TestUsersWithKeysReachNoOthers(t *testing.T) {
 	e := start(t, opened(t), func(c *proxy.Config) {
-		c.Users = []proxy.User{{Name: "default", Password: "p"}, {Name: "some", Password: "p", Keys: []string{"pub:"}}}
+		c.Users = []access.User{{Name: "default", Password: "p"}, {Name: "some", Password: "p", Keys: []string{"pub:"}}}
 	})
 	all, c := dial(t, e.addr), dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", all.ask(t, "AUTH", "p"))
@@ -57,10 +58,11 @@ func TestPasswordsOfRedisAreHidden(t *testing.T) {
 	}
 }
 
-// Users are changed while clients are there: those of users that are no more are disconnected, the others may do what their user may from then on.
+// Users are changed while clients are there: those of users that are no more are disconnected, the
+// others may do what their user may from then on.
 func TestUsersChangeWhileClientsAreThere(t *testing.T) {
 	e := start(t, opened(t), func(c *proxy.Config) {
-		c.Users = []proxy.User{{Name: "default", Password: "old"}, {Name: "gone", Password: "p"}}
+		c.Users = []access.User{{Name: "default", Password: "old"}, {Name: "gone", Password: "p"}}
 	})
 	stays, goes, waits := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", stays.ask(t, "AUTH", "old"))
@@ -70,7 +72,7 @@ func TestUsersChangeWhileClientsAreThere(t *testing.T) {
 	require.Equal(t, "+OK\r\n", queues.ask(t, "AUTH", "old"))
 	require.Equal(t, "+OK\r\n", queues.ask(t, "MULTI"))
 	require.Equal(t, "+QUEUED\r\n", queues.ask(t, "SET", "k", "v"))
-	e.SetUsers([]proxy.User{{Name: "default", Password: "new", ReadOnly: true}})
+	e.SetUsers([]access.User{{Name: "default", Password: "new", ReadOnly: true}})
 	_, err := goes.reply()
 	require.Error(t, err, "its user is no more")
 	require.Contains(t, stays.ask(t, "SET", "k", "v"), "NOPERM")
@@ -82,5 +84,5 @@ func TestUsersChangeWhileClientsAreThere(t *testing.T) {
 	other := dial(t, e.addr)
 	require.Contains(t, other.ask(t, "GET", "k"), "NOAUTH")
 	e.SetUsers(nil)
-	require.Eventually(t, func() bool { return other.ask(t, "GET", "k") == "$-1\r\n" }, patience, time.Millisecond, "nobody has to log in")
+	require.Eventually(t, func() bool { return other.ask(t, "GET", "k") == "$-1\r\n" }, waitTimeout, time.Millisecond, "nobody has to log in")
 }

@@ -1,45 +1,34 @@
 package proxy
 
-import "errors"
+import (
+	"errors"
 
-// place is what a connection leads to.
-type place struct {
-	address string
-	server  string   // the run_id of the Redis
-	told    *primary // what was known of the primary before the connect
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+)
+
+// errNewPrimary is why the proxy closes a connection to a Redis that is not the primary any more.
+var errNewPrimary = errors.New("another Redis is the primary now")
+
+// SetPrimary sets which Redis is the primary now: its address, its run_id, or both. An empty
+// address keeps the previous one; an empty run_id means that it is unknown. Connections to another
+// Redis end as if they were lost. It is safe for concurrent use.
+func (p *Proxy) SetPrimary(address, server string) {
+	p.disconnect(errNewPrimary, p.dialer.SetPrimary(address, server).Other)
 }
 
-// primary is the Redis that connections may lead to. Empty: not known, any.
-type primary struct{ address, server string }
-
-// errMoved is why a connection ends whose Redis is the primary no more.
-var errMoved = errors.New("another Redis is the primary now")
-
-// Moved tells which Redis is the primary now: its address, its run_id, or both; empty is not known. Connections to another one end, as if they had
-// been lost. It is safe for concurrent use.
-func (p *Proxy) Moved(address, server string) {
-	p.mu.Lock()
-	now := &primary{address, server}
-	if before := p.primary.Load(); before != nil && address == "" {
-		now.address = before.address
-	}
-	p.primary.Store(now)
-	p.mu.Unlock()
-	p.leave(errMoved, now.other)
-}
-
-// Demoted tells that the Redis with that run_id has become a replica. Connections to it end, as if they had been lost: replies to writes would tell, but
-// who only reads would go on reading what may be old. It is safe for concurrent use.
+// Demoted says that the Redis with that run_id has become a replica. Connections to it end as if
+// they were lost. A write would get an error, but a client that only reads would go on reading data
+// that may be old. It is safe for concurrent use.
 func (p *Proxy) Demoted(server string) {
-	p.leave(errReplica, func(to place) bool { return to.server == server })
+	p.disconnect(dialer.ErrReplica, func(to dialer.Server) bool { return to.RunID == server })
 }
 
-// leave ends the connections that lead to where from says.
-func (p *Proxy) leave(why error, from func(place) bool) {
-	for _, l := range p.running() {
+// disconnect ends the connections to servers for which from returns true.
+func (p *Proxy) disconnect(why error, from func(dialer.Server) bool) {
+	for _, l := range p.eventLoops() {
 		l.post(func() {
 			for b := range l.backends() {
-				if b.state == up && from(b.place) {
+				if b.state == up && from(b.server) {
 					b.lost(why)
 				}
 			}
@@ -47,31 +36,13 @@ func (p *Proxy) leave(why error, from func(place) bool) {
 	}
 }
 
-// other reports whether a connection leads elsewhere.
-func (m *primary) other(to place) bool {
-	return m.address != "" && m.address != to.address || m.server != "" && m.server != to.server
-}
-
-// outdated reports whether a connection leads elsewhere than was told, the server's address at any time, its run_id since the connect began: one that
-// was told before may be that of a process that has ended since.
-func (p *Proxy) outdated(to place) bool {
-	now := p.primary.Load()
-	if now == nil {
-		return false
-	}
-	if now == to.told {
-		return (&primary{address: now.address}).other(to)
-	}
-	return now.other(to)
-}
-
-// backends are all connections of the loop to Redis.
+// backends returns all connections of the loop to Redis.
 func (l *loop) backends() map[*backend]struct{} {
-	all := make(map[*backend]struct{}, len(l.shared)+len(l.own)+len(l.watchers))
+	all := make(map[*backend]struct{}, len(l.shared)+len(l.dedicated)+len(l.watchers))
 	for _, b := range l.shared {
 		all[b] = struct{}{}
 	}
-	for b := range l.own {
+	for b := range l.dedicated {
 		all[b] = struct{}{}
 	}
 	for _, w := range l.watchers {

@@ -1,6 +1,6 @@
-// Package proxy is the Redis endpoint: to clients it is Redis. Reads go to this zone's Redis as they came; writes go
-// there as calls of the library of functions, which notes what they did for the other zones. Replies come back as Redis
-// gave them.
+// Package proxy is a proxy that behaves like Redis toward clients. It sends reads to this zone's
+// Redis unchanged. It sends writes there as calls of the library's functions, which record the
+// effects for the other zones. It converts the replies of functions to those of the commands.
 package proxy
 
 import (
@@ -19,10 +19,17 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/eventloop"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/request"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/state"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/tlsrelay"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// Proxy is the endpoint of one zone.
+// Proxy is the proxy of one zone.
 type Proxy struct {
 	cfg     Config
 	log     *zap.Logger
@@ -30,38 +37,34 @@ type Proxy struct {
 	table   *command.Table
 
 	handlers                    []handler  // by Command.Index
-	options                     []int      // by Command.Index: optionsFrom
-	functions                   [][]byte   // by Command.Index: FCALL, the function, its key, as bulk strings
-	heads                       [][][]byte // by Command.Index: what precedes the arguments in a call of several writes, by their number
-	closeTx, markKeys, shipKeys []byte     // calls of other functions, likewise
-	callMany                    []byte
+	options                     []int      // by Command.Index: request.OptionsStart
+	functions                   [][]byte   // by Command.Index: FCALL, the function and its key, as bulk strings
+	batchHeads                  [][][]byte // by Command.Index and number of arguments: see batchHeads
+	closeTx, markKeys, shipKeys []byte     // calls of other functions, in the same form
+	callBatch                   []byte
 	countState                  []byte // the command that counts state keys
 
-	runID  string // begins the names of transactions
+	runID  string // prefix of the ids of transactions
 	lastTx atomic.Uint64
 
-	users       atomic.Pointer[users]
+	users       atomic.Pointer[access.Users]
 	limits      resp.Limits
 	loginLimits resp.Limits
 
 	loops      []*loop
 	clients    atomic.Int64
 	lastID     atomic.Uint64
-	databases  atomic.Int64
-	longest    atomic.Int64 // argument that Redis takes, bytes
-	query      atomic.Int64 // bytes of a transaction that Redis takes
-	version    atomic.Pointer[string]
 	writes     atomic.Int32 // Writes
 	refusal    atomic.Pointer[string]
-	primary    atomic.Pointer[primary] // nil: not known
 	background sync.WaitGroup
-	relays     sync.Map // of TLS connections (*tls.Conn) by the descriptor of the event loop
+	relays     *tlsrelay.Relays
+	dialer     *dialer.Dialer
 
 	mu   sync.Mutex
-	down error // why the shared connection is missing; nil when it is there
+	down error // why there is no shared connection; nil if there is one
 }
 
-// New checks cfg and prepares an endpoint. It starts nothing.
+// New checks cfg and returns a proxy. It starts nothing.
 func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -77,19 +80,18 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 		loginLimits: resp.Limits{Bulk: cfg.Limits.AuthBulkBytes, Arguments: cfg.Limits.AuthArguments, Request: cfg.Limits.QueryBytes, Unauthenticated: true},
 		down:        errors.New("no connection to Redis yet"),
 	}
-	p.databases.Store(16)
-	p.longest.Store(512 << 20)
-	p.query.Store(1 << 30)
-	p.users.Store(usersOf(cfg.Users))
+	p.relays = tlsrelay.New(cfg.DrainTimeout)
+	p.dialer = dialer.New(&p.cfg.Backend, p.relays)
+	p.users.Store(access.NewUsers(cfg.Users))
 	p.handlers = p.handlersOf()
 	for _, cmd := range table.All() {
 		p.functions = append(p.functions, functionPrefix("sonic_"+cmd.Name))
-		p.options = append(p.options, optionsFrom(cmd))
-		p.heads = append(p.heads, headsOf(cmd))
+		p.options = append(p.options, request.OptionsStart(cmd))
+		p.batchHeads = append(p.batchHeads, batchHeads(cmd))
 	}
 	p.closeTx, p.markKeys, p.shipKeys = functionPrefix("sonic_tx"), functionPrefix("sonic_mark"), functionPrefix("sonic_ship")
-	p.callMany = functionPrefix("sonic_many")
-	p.countState = p.stateCount()
+	p.callBatch = functionPrefix("sonic_many")
+	p.countState = state.CountCommand(cfg.Zones)
 	var random [6]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -98,18 +100,16 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer) (*Proxy, error)
 	return p, nil
 }
 
-// outKey names the stream of effects of the only lane.
-const outKey = "{sonic:0}out"
-
 func functionPrefix(name string) []byte {
 	b := resp.AppendBulk(nil, "FCALL")
 	b = resp.AppendBulk(b, name)
 	b = resp.AppendBulk(b, "1")
-	return resp.AppendBulk(b, outKey)
+	return resp.AppendBulk(b, state.Outbox)
 }
 
-// Serve takes clients from ln until ctx ends. Then it answers what is under way, at most for Config.DrainTimeout, closes
-// all connections and ln, and returns nil. When it returns, nothing of it is left. Call it once.
+// Serve accepts clients from ln until ctx ends. Then it answers commands in flight, at most for
+// Config.DrainTimeout, closes all connections and ln, and returns nil. When it returns, all of its
+// goroutines have ended. Call it once.
 func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	defer func() { _ = ln.Close() }()
 	var loops []*loop
@@ -128,7 +128,7 @@ func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	p.mu.Unlock()
 	for _, l := range loops {
 		p.background.Go(l.run)
-		l.post(func() { l.connection(p.cfg.Backend.DB, 2) }) // Ready tells of it
+		l.post(func() { l.connection(p.cfg.Backend.DB, 2) }) // Ready reports the state of this connection
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	err := p.accept(ctx, ln)
@@ -140,29 +140,32 @@ func (p *Proxy) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
+// minAcceptPause and maxAcceptPause bound the pauses while clients cannot be accepted.
+const (
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
+
 func (p *Proxy) accept(ctx context.Context, ln net.Listener) error {
-	for wait := time.Duration(0); ; {
+	wait := backoff.Backoff{Min: minAcceptPause, Max: maxAcceptPause}
+	for {
 		conn, err := ln.Accept()
 		if err == nil {
-			wait = 0
-			p.welcome(ctx, conn)
+			wait.Reset()
+			p.assign(ctx, conn)
 			continue
 		}
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("cannot accept clients: %w", err)
 		}
-		// Too many open files, for instance: clients that end make room.
-		wait = min(max(2*wait, 5*time.Millisecond), time.Second)
+		// For instance too many open files: the error ends when clients disconnect.
 		p.log.Warn("cannot accept a client", zap.Error(err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		wait.Wait(ctx)
 	}
 }
 
-// welcome gives a new client to a loop.
-func (p *Proxy) welcome(ctx context.Context, conn net.Conn) {
+// assign assigns a new client to a loop.
+func (p *Proxy) assign(ctx context.Context, conn net.Conn) {
 	if p.clients.Add(1) > int64(p.cfg.Limits.Clients) {
 		p.clients.Add(-1)
 		p.metrics.rejected.Inc()
@@ -176,18 +179,18 @@ func (p *Proxy) welcome(ctx context.Context, conn net.Conn) {
 	var fd int
 	var err error
 	if p.cfg.TLS != nil {
-		fd, err = p.serveTLS(ctx, conn)
+		fd, err = p.relays.Server(ctx, conn, p.cfg.TLS, p.cfg.Limits.AuthTimeout, p.metrics.rejected.Inc)
 	} else {
-		fd, err = takeSocket(conn)
+		fd, err = eventloop.TakeSocket(conn)
 	}
 	if err != nil {
 		p.clients.Add(-1)
-		p.log.Warn("cannot take a client", zap.Error(err))
+		p.log.Warn("cannot serve a client", zap.Error(err))
 		return
 	}
-	if !l.post(func() { l.adopt(fd, remote, local, id) }) {
+	if !l.post(func() { l.addClient(fd, remote, local, id) }) {
 		p.clients.Add(-1)
-		closeSocket(fd)
+		eventloop.CloseSocket(fd)
 	}
 }
 
@@ -205,16 +208,18 @@ func (p *Proxy) shutDown() {
 	}
 	late.Stop()
 	p.background.Wait()
+	p.relays.Wait() // after the background connects, which may add relays
 }
 
-// Ready returns nil when there is a connection to Redis, and else why there is none. It is safe for concurrent use.
+// Ready returns nil if there is a connection to Redis, and otherwise why there is none. It is safe
+// for concurrent use.
 func (p *Proxy) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.down
 }
 
-func (p *Proxy) noteUp() {
+func (p *Proxy) connectionUp() {
 	p.mu.Lock()
 	was := p.down
 	p.down = nil
@@ -225,7 +230,7 @@ func (p *Proxy) noteUp() {
 	}
 }
 
-func (p *Proxy) noteDown(err error) {
+func (p *Proxy) connectionDown(err error) {
 	p.mu.Lock()
 	was := p.down
 	p.down = fmt.Errorf("no connection to Redis: %w", err)
@@ -236,30 +241,30 @@ func (p *Proxy) noteDown(err error) {
 	}
 }
 
-// Shipped tells that the broker has everything of a lane up to the stream id "ms-seq". Replies that wait for it go out.
-// It is safe for concurrent use.
+// Shipped says that the broker has all effects of a shard up to the stream id "ms-seq". The proxy
+// then sends the replies that wait for them. It is safe for concurrent use.
 func (p *Proxy) Shipped(_ int, id string) {
 	upTo, ok := parseStreamID([]byte(id))
 	if !ok || p.cfg.Ack != AckPublished {
 		return
 	}
-	for _, l := range p.running() {
+	for _, l := range p.eventLoops() {
 		l.post(func() { l.publishedUpTo(upTo) })
 	}
 }
 
-// SetWrites changes what becomes of writes that come from now on; reason is told to clients when they are refused. It is
-// safe for concurrent use.
+// SetWrites changes how the proxy treats writes from now on. Clients get reason in the error if
+// writes are refused. It is safe for concurrent use.
 func (p *Proxy) SetWrites(w Writes, reason string) {
 	p.refusal.Store(&reason)
 	p.writes.Store(int32(w))
-	for _, l := range p.running() {
+	for _, l := range p.eventLoops() {
 		l.post(l.writesChanged)
 	}
 }
 
-// running returns the event loops: none before Serve. It is safe for concurrent use.
-func (p *Proxy) running() []*loop {
+// eventLoops returns the event loops; none before Serve. It is safe for concurrent use.
+func (p *Proxy) eventLoops() []*loop {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.loops
@@ -272,7 +277,7 @@ func (p *Proxy) limitsOf(c *client) *resp.Limits {
 	return &p.limits
 }
 
-// setMode keeps the first argument of functions up to date with the client's db and protocol.
+// setMode sets the client's mode from its db and protocol.
 func (c *client) setMode() {
 	mode := strconv.Itoa(c.db)
 	if c.proto == 3 {

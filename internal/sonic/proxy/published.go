@@ -3,10 +3,11 @@ package proxy
 import (
 	"bytes"
 
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/replies"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 )
 
-// streamID is the id of a stream's entry.
+// streamID is the id of a stream entry.
 type streamID struct{ ms, seq uint64 }
 
 func parseStreamID(b []byte) (id streamID, ok bool) {
@@ -23,25 +24,27 @@ func (id streamID) after(other streamID) bool {
 	return id.ms > other.ms || id.ms == other.ms && id.seq > other.seq
 }
 
-// heldReplies are replies of one client, in order, of which the first waits until the broker has its effect.
+// heldReplies holds replies of one client, in order. The first one waits until the broker has
+// stored its effect.
 type heldReplies struct {
-	data  []byte
-	marks []heldMark
+	data   []byte
+	writes []pendingWrite
 }
 
-// heldMark says that what is in data from start on may go out when everything up to id was published. The write's own reply ends at end.
-type heldMark struct {
+// pendingWrite says that data from start on may go out once all effects up to id are published. The
+// write's own reply ends at end.
+type pendingWrite struct {
 	start, end int
 	id         streamID
 }
 
-// append adds a part of a reply that waits only for those before it.
+// append adds a part of a reply that waits only for earlier replies.
 func (h *heldReplies) append(piece []byte) { h.data = append(h.data, piece...) }
 
-// published takes a function's reply with the id of its effect.
-func (c *client) published(p *pending, reply []byte, proto int) {
+// handlePublished handles a function's reply that contains the id of its effect.
+func (c *client) handlePublished(p *pending, reply []byte, proto int) {
 	if len(reply) == 0 || reply[0] != '*' {
-		c.deliver(c.l.p.mend(p.cmd, p.emptyArray, reply, proto)) // an error
+		c.deliver(replies.FromFunction(p.cmd, p.emptyArray, reply, proto)) // an error
 		return
 	}
 	both, err := resp.Elements(reply)
@@ -49,61 +52,62 @@ func (c *client) published(p *pending, reply []byte, proto int) {
 		c.deliver(resp.AppendError(nil, "ERR Sonic cannot read the reply of its function"))
 		return
 	}
-	c.deliverPublished(resp.Text(both[0]), c.l.p.mend(p.cmd, p.emptyArray, both[1], proto))
+	c.deliverPublished(resp.Text(both[0]), replies.FromFunction(p.cmd, p.emptyArray, both[1], proto))
 }
 
-// deliverPublished sends a reply once the broker has the effect id; at once when there is none, or when nobody asked for
-// it.
+// deliverPublished sends a reply once the broker has stored the effect with the id in text. It
+// sends the reply at once if there is no id, or if ack is local.
 func (c *client) deliverPublished(text, reply []byte) {
-	l := c.l
-	var mark *heldMark
+	l := c.loop
+	var write *pendingWrite
 	if l.cfg.Ack == AckPublished && !c.closed {
 		if id, ok := parseStreamID(text); ok && id.after(l.published) {
 			if c.held == nil {
 				c.held = &heldReplies{}
 				l.held = append(l.held, c)
 			}
-			c.held.marks = append(c.held.marks, heldMark{start: len(c.held.data), id: id})
-			mark = &c.held.marks[len(c.held.marks)-1]
+			c.held.writes = append(c.held.writes, pendingWrite{start: len(c.held.data), id: id})
+			write = &c.held.writes[len(c.held.writes)-1]
 		}
 	}
 	c.deliver(reply)
-	if mark != nil && c.held != nil {
-		mark.end = len(c.held.data)
+	if write != nil && c.held != nil {
+		write.end = len(c.held.data)
 	}
 }
 
-// doubt has no reply wait any more, of any client.
-func (l *loop) doubt() {
+// failUnpublished calls failUnpublished of each client with waiting replies.
+func (l *loop) failUnpublished() {
 	waiting := l.held
 	l.held = nil
 	for _, c := range waiting {
-		c.doubt()
+		c.failUnpublished()
 	}
 }
 
-// doubt answers writes whose effects the broker does not have yet with an error. The Redis that executed them is gone: the one that comes may be
-// older, and have no such effects, and what it stores under later ids says nothing about them.
-func (c *client) doubt() {
+// failUnpublished answers writes whose effects the broker does not have yet with an error. The
+// connection to the Redis that executed them is lost. The next Redis may have older data without
+// these effects. So a later id in the topic does not prove that the topic has them.
+func (c *client) failUnpublished() {
 	h := c.held
 	if c.closed || h == nil {
 		return
 	}
 	c.held = nil
 	data, at := make([]byte, 0, len(h.data)), 0
-	for _, mark := range h.marks {
-		data = append(data, h.data[at:mark.start]...)
+	for _, write := range h.writes {
+		data = append(data, h.data[at:write.start]...)
 		data = resp.AppendError(data, errUnpublished)
-		at = mark.end
+		at = write.end
 	}
-	c.l.p.metrics.unknown.Add(float64(len(h.marks)))
+	c.loop.proxy.metrics.unknownOutcome.Add(float64(len(h.writes)))
 	c.deliver(append(data, h.data[at:]...))
 	if !c.closed {
-		c.relax()
+		c.resumeIfBelowLimit()
 	}
 }
 
-// publishedUpTo lets replies go out that waited.
+// publishedUpTo sends the replies that waited for effects up to id.
 func (l *loop) publishedUpTo(id streamID) {
 	if !id.after(l.published) {
 		return
@@ -115,26 +119,26 @@ func (l *loop) publishedUpTo(id streamID) {
 		if c.closed || c.held == nil {
 			continue
 		}
-		c.release(id)
+		c.releaseUpTo(id)
 		if c.held != nil {
 			l.held = append(l.held, c)
 		}
 	}
 }
 
-// release sends what waited for effects up to id.
-func (c *client) release(id streamID) {
+// releaseUpTo sends the client's replies that waited for effects up to id.
+func (c *client) releaseUpTo(id streamID) {
 	h := c.held
 	n := 0
-	for n < len(h.marks) && !h.marks[n].id.after(id) {
+	for n < len(h.writes) && !h.writes[n].id.after(id) {
 		n++
 	}
-	if n < len(h.marks) {
-		start := h.marks[n].start
+	if n < len(h.writes) {
+		start := h.writes[n].start
 		piece := h.data[:start]
 		rest := &heldReplies{data: append([]byte(nil), h.data[start:]...)}
-		for _, mark := range h.marks[n:] {
-			rest.marks = append(rest.marks, heldMark{mark.start - start, mark.end - start, mark.id})
+		for _, write := range h.writes[n:] {
+			rest.writes = append(rest.writes, pendingWrite{write.start - start, write.end - start, write.id})
 		}
 		c.held = nil
 		c.deliver(piece)
@@ -145,5 +149,5 @@ func (c *client) release(id streamID) {
 	}
 	c.held = nil
 	c.deliver(h.data)
-	c.relax()
+	c.resumeIfBelowLimit()
 }

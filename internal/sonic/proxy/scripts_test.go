@@ -15,7 +15,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestScriptsLeaveWatchAlone: a script between WATCH and MULTI neither ends the WATCH nor is kept from running by it.
+// TestScriptsLeaveWatchAlone: a script between WATCH and MULTI neither ends the WATCH nor is kept
+// from running by it.
 func TestScriptsLeaveWatchAlone(t *testing.T) {
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
@@ -42,7 +43,7 @@ func TestScriptsLeaveWatchAlone(t *testing.T) {
 	}
 }
 
-// TestScriptsWithinTransactions are noted with the other commands, as one effect.
+// TestScriptsWithinTransactions are recorded with the other commands, as one effect.
 func TestScriptsWithinTransactions(t *testing.T) {
 	srv := opened(t)
 	e := start(t, srv, nil)
@@ -69,16 +70,17 @@ func TestScriptsWithinTransactions(t *testing.T) {
 	require.Contains(t, all, "\xa11\xa1b\xa1x", "the state of b in database 1")
 
 	require.NoError(t, script.Replace(t.Context(), direct))
-	require.Contains(t, run(), errUnnoted)
+	require.Contains(t, run(), errUnrecorded)
 	require.Contains(t, run(), "-EXECABORT Transaction discarded because of: LOADING Sonic has not opened this Redis yet", "the fence stands again")
 	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "none"))
 	open(t, srv)
-	require.Equal(t, ":4\r\n", c.ask(t, "EVAL", "return redis.call('incr', KEYS[1])", "1", "a"), "one ran without being noted")
+	require.Equal(t, ":4\r\n", c.ask(t, "EVAL", "return redis.call('incr', KEYS[1])", "1", "a"), "one ran without being recorded")
 }
 
-const errUnnoted = "-ERR the script ran while no Sonic had opened this Redis"
+const errUnrecorded = "-ERR the script ran while no Sonic had opened this Redis"
 
-// TestTransactionsBeyondTheBoundOfRedis: Redis ends a connection whose queued commands are larger than its bound. A script's keys are sent three times.
+// TestTransactionsBeyondTheBoundOfRedis: Redis ends a connection whose queued commands are larger
+// than its bound. A script's keys are sent three times.
 func TestTransactionsBeyondTheBoundOfRedis(t *testing.T) {
 	srv := opened(t)
 	require.NoError(t, srv.Client(t).ConfigSet(t.Context(), "client-query-buffer-limit", "1048576").Err())
@@ -104,7 +106,8 @@ func TestTransactionsBeyondTheBoundOfRedis(t *testing.T) {
 	require.Equal(t, id, e.redisClientID(t), "the shared connection is another one")
 }
 
-// TestRedisThatCannotSave takes no writes. Its error is that of the command. A script is refused as a whole.
+// TestRedisThatCannotSave takes no writes. Its error is that of the command. A script is refused as
+// a whole.
 func TestRedisThatCannotSave(t *testing.T) {
 	srv := opened(t, stack.Conf(map[string]string{"save": "3600 1000000", "dbfilename": "taken"}))
 	e := start(t, srv, nil)
@@ -116,7 +119,7 @@ func TestRedisThatCannotSave(t *testing.T) {
 	defer func() { require.NoError(t, os.RemoveAll(filepath.Join(dir["dir"], "taken"))) }() // it saves when it ends
 	require.Equal(t, ":1\r\n", c.ask(t, "EVAL", "return 1", "1", "a"))
 	bare.ask(t, "BGSAVE")
-	require.Eventually(t, func() bool { return strings.Contains(bare.ask(t, "INFO", "persistence"), "rdb_last_bgsave_status:err") }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(bare.ask(t, "INFO", "persistence"), "rdb_last_bgsave_status:err") }, waitTimeout, 10*time.Millisecond)
 	want := bare.ask(t, "SET", "a", "1")
 	require.Contains(t, want, "-MISCONF")
 	assert.Equal(t, want, c.ask(t, "SET", "a", "1"))
@@ -139,7 +142,7 @@ func TestScriptsWhileRedisIsBusy(t *testing.T) {
 	require.Eventually(t, func() bool {
 		want = bare.ask(t, "GET", "a")
 		return strings.HasPrefix(want, "-BUSY")
-	}, patience, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 	require.Equal(t, want, c.ask(t, "EVAL", "return 1", "1", "a"))
 	require.Equal(t, "+OK\r\n", bare.ask(t, "SCRIPT", "KILL"))
 }

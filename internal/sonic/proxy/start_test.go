@@ -3,7 +3,11 @@ package proxy_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/leak"
@@ -21,9 +26,10 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-const patience = 20 * time.Second
+const waitTimeout = 20 * time.Second
 
-// endpoint is a proxy that runs before a Redis of its own, which a Sonic with one other zone has opened.
+// endpoint is a proxy that runs before a Redis of its own, which a Sonic with one other zone has
+// opened.
 type endpoint struct {
 	*proxy.Proxy
 	addr  string
@@ -46,9 +52,31 @@ func open(t *testing.T, srv *stack.RedisServer) {
 	require.NoError(t, client.Close())
 }
 
+// awaitUnread waits until the kernel holds bytes that a paused Redis has not read.
+func awaitUnread(t *testing.T, srv *stack.RedisServer) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(srv.Addr())
+	require.NoError(t, err)
+	number, err := strconv.ParseUint(port, 10, 16)
+	require.NoError(t, err)
+	local := fmt.Sprintf(":%04X", number)
+	require.Eventually(t, func() bool {
+		table, err := os.ReadFile("/proc/net/tcp")
+		require.NoError(t, err)
+		for line := range strings.Lines(string(table)) {
+			// sl local_address rem_address st tx_queue:rx_queue, see proc_net_tcp of the kernel
+			f := strings.Fields(line)
+			if len(f) > 4 && strings.HasSuffix(f[1], local) && f[3] == "01" && !strings.HasSuffix(f[4], ":00000000") {
+				return true
+			}
+		}
+		return false
+	}, waitTimeout, time.Millisecond)
+}
+
 func start(t *testing.T, srv *stack.RedisServer, change func(*proxy.Config)) *endpoint {
 	t.Helper()
-	cfg := proxy.Config{Backend: proxy.Backend{Address: srv.Addr()}, Zones: []string{"a", "b"}}
+	cfg := proxy.Config{Backend: dialer.Config{Address: srv.Addr()}, Zones: []string{"a", "b"}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -87,7 +115,7 @@ func dial(t *testing.T, addr string) *connection {
 	conn, err := d.DialContext(t.Context(), "tcp", addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(waitTimeout)))
 	return &connection{conn, bufio.NewReaderSize(conn, 1<<16)}
 }
 

@@ -14,7 +14,8 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// TestSameStream sends the same random commands to a bare Redis and through the endpoint, pipelined, in both protocols.
+// TestSameStream sends the same random commands to a bare Redis and through the endpoint,
+// pipelined, in both protocols.
 func TestSameStream(t *testing.T) {
 	rounds := 1500
 	if testing.Short() {

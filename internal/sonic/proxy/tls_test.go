@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -44,7 +45,7 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, c.Set(t.Context(), "a", value, 0).Err())
 	require.Equal(t, value, c.Get(t.Context(), "a").Val())
 	popped := make(chan []string, 1)
-	go func() { popped <- c.BLPop(t.Context(), patience, "l").Val() }()
+	go func() { popped <- c.BLPop(t.Context(), waitTimeout, "l").Val() }()
 	e.awaitTracked(t, 1)
 	require.NoError(t, srv.Client(t).RPush(t.Context(), "l", "x").Err())
 	require.Equal(t, []string{"l", "x"}, <-popped)
@@ -57,14 +58,15 @@ func TestTLS(t *testing.T) {
 	require.NotContains(t, reply, "PONG")
 }
 
-// TestDeafClientsOfTLS are disconnected like others: nothing of them is left, and the endpoint ends.
+// TestDeafClientsOfTLS are disconnected like others: nothing of them is left, and the endpoint
+// ends.
 func TestDeafClientsOfTLS(t *testing.T) {
 	srv := opened(t, stack.Secured())
 	s := srv.Security()
 	server, err := tls.LoadX509KeyPair(strings.Replace(s.CertFile, "client", "server", 1), strings.Replace(s.KeyFile, "client", "server", 1))
 	require.NoError(t, err)
 	p, err := proxy.New(proxy.Config{
-		Backend: proxy.Backend{Address: srv.Addr()}, TLS: &tls.Config{Certificates: []tls.Certificate{server}, MinVersion: tls.VersionTLS12},
+		Backend: dialer.Config{Address: srv.Addr()}, TLS: &tls.Config{Certificates: []tls.Certificate{server}, MinVersion: tls.VersionTLS12},
 		DrainTimeout: 500 * time.Millisecond,
 	}, zaptest.NewLogger(t), prometheus.NewRegistry())
 	require.NoError(t, err)
@@ -88,7 +90,7 @@ func TestDeafClientsOfTLS(t *testing.T) {
 	select {
 	case err := <-ended:
 		require.NoError(t, err)
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		require.Fail(t, "the endpoint waits for a client that does not read")
 	}
 }

@@ -1,34 +1,18 @@
 package proxy
 
 import (
-	"crypto/sha256"
 	"slices"
+
+	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 )
 
-// users are who may log in. They are not changed, but replaced.
-type users struct {
-	named map[string]*user
-	first *user // of clients that have not logged in; nil when they must
-}
-
-func usersOf(list []User) *users {
-	all := &users{named: make(map[string]*user, len(list))}
-	for _, u := range list {
-		all.named[u.Name] = &user{name: u.Name, password: sha256.Sum256([]byte(u.Password)), readOnly: u.ReadOnly, keys: u.Keys}
-	}
-	if len(list) == 0 {
-		all.first = &user{name: "default", open: true}
-		all.named["default"] = all.first
-	}
-	return all
-}
-
-// SetUsers changes who may log in. Clients of users that are no more are disconnected; those of others stay logged in, whatever became of their password, and
-// may do from then on what their user may. It is as in Redis. It is safe for concurrent use.
-func (p *Proxy) SetUsers(list []User) {
-	now := usersOf(list)
+// SetUsers replaces the users that may log in. As in Redis, it disconnects clients of removed
+// users. Other clients stay logged in, even if their user's password has changed, and get their
+// user's new permissions at once. It is safe for concurrent use.
+func (p *Proxy) SetUsers(list []access.User) {
+	now := access.NewUsers(list)
 	p.users.Store(now)
-	for _, l := range p.running() {
+	for _, l := range p.eventLoops() {
 		l.post(func() {
 			for _, c := range l.clients {
 				c.changeUser(now)
@@ -37,19 +21,19 @@ func (p *Proxy) SetUsers(list []User) {
 	}
 }
 
-func (c *client) changeUser(now *users) {
+func (c *client) changeUser(now *access.Users) {
 	switch {
-	case c.user != nil && now.named[c.user.name] == nil:
+	case c.user != nil && now.ByName[c.user.Name] == nil:
 		c.close()
 	case c.user != nil:
 		before := c.user
-		c.user = now.named[before.name]
-		if c.tx != nil && len(c.tx.commands) > 0 && (before.readOnly != c.user.readOnly || !slices.Equal(before.keys, c.user.keys)) {
-			c.tx.spoilt = true // its commands were let in by what the user might do before
+		c.user = now.ByName[before.Name]
+		if c.tx != nil && len(c.tx.commands) > 0 && (before.ReadOnly != c.user.ReadOnly || !slices.Equal(before.Keys, c.user.Keys)) {
+			c.tx.aborted = true // its commands were checked against the old permissions
 		}
-	case now.first != nil: // nobody has to log in any more
-		c.user = now.first
-		c.l.timers.stop(c.login)
+	case now.Initial != nil: // clients do not need to log in any more
+		c.user = now.Initial
+		c.loop.timers.Stop(c.login)
 		c.login = nil
 	}
 }

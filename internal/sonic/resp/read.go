@@ -2,7 +2,8 @@ package resp
 
 import "bufio"
 
-// ReadReply reads one reply, and no byte behind it. It keeps the whole reply in memory. The error is that of in, or says that this is no reply.
+// ReadReply reads exactly one reply, and keeps all of it in memory. It returns errors of in, and an
+// error for input that is not a reply.
 func ReadReply(in *bufio.Reader) ([]byte, error) {
 	var scan Scanner
 	var reply []byte
@@ -25,7 +26,7 @@ func ReadReply(in *bufio.Reader) ([]byte, error) {
 		if done {
 			return reply, nil
 		}
-		if n == 0 { // a line that is not whole
+		if n == 0 { // the buffer ends within a line
 			if _, err := in.Peek(len(b) + 1); err != nil {
 				return nil, err
 			}

@@ -6,11 +6,13 @@ import (
 )
 
 const (
-	// maxDepth of nested replies. Redis nests a few levels. Replies of users' scripts are nested as deep as the C stack of Lua allows: 8,000 values.
+	// maxDepth is the maximum depth of nested replies. Redis itself nests a few levels. Users'
+	// scripts can nest as deep as Lua's C stack allows: 8,000 values.
 	maxDepth = 1 << 14
-	// maxReplyLine bounds a line with a length. Simple strings and errors, which scripts of users make, have no bound but their script's.
+	// maxReplyLine is the maximum length of a line that contains a length. It does not apply to
+	// simple strings and errors, because users' scripts can make them arbitrarily long.
 	maxReplyLine = 1 << 10
-	// keptDepth is how many levels a Scanner keeps memory for.
+	// keptDepth is for how many levels a Scanner keeps memory between replies.
 	keptDepth = 64
 )
 
@@ -21,17 +23,17 @@ var (
 	errReplyLine   = errors.New("a reply with a line that is too long")
 )
 
-// A Scanner finds where a reply ends. The zero value waits for the beginning of one. An attribute (RESP3's '|') belongs
-// to the reply that it precedes. It is not safe for concurrent use.
+// Scanner finds the end of a reply. The zero value is at the beginning of a reply. An attribute
+// (RESP3's '|') belongs to the reply that it precedes. A Scanner is not safe for concurrent use.
 type Scanner struct {
-	skip   int64   // bytes of a bulk string that are still due, with its "\r\n"
-	inLine bool    // the rest of a line is due that says nothing more
-	due    []int64 // values that are still due at each level
+	skip   int64   // bytes left of a bulk string, including its "\r\n"
+	inLine bool    // the rest of a simple value's line is still to come
+	due    []int64 // number of values left at each level
 }
 
-// Scan consumes bytes from the beginning of b: n of them belong to the reply, and done tells whether it ends there. When
-// it is not done, call Scan again with what follows those n bytes; up to a line of b may be left when it is not whole.
-// An error is final: the connection is of no use any more.
+// Scan consumes n bytes from the beginning of b, which belong to the reply. done says whether the
+// reply ends there. If not, call Scan again with the bytes that follow. Scan does not consume an
+// incomplete line at the end of b. After an error the connection cannot be used any more.
 func (s *Scanner) Scan(b []byte) (n int, done bool, err error) {
 	for n < len(b) {
 		if s.skip > 0 {
@@ -87,7 +89,7 @@ func (s *Scanner) Scan(b []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-// value notes a line that begins a value, and reports whether the whole reply ends with it.
+// value handles the first line of a value, and reports whether the whole reply ends with it.
 func (s *Scanner) value(text []byte) (ended bool, err error) {
 	if isSimple(text[0]) {
 		return s.ended(), nil
@@ -112,7 +114,7 @@ func (s *Scanner) value(text []byte) (ended bool, err error) {
 		case '%':
 			size *= 2
 		case '|':
-			size = 2*size + 1 // and the value that it is about
+			size = 2*size + 1 // and the value after the attribute
 		}
 		if size <= 0 {
 			return s.ended(), nil
@@ -126,7 +128,7 @@ func (s *Scanner) value(text []byte) (ended bool, err error) {
 	return false, errReplyType
 }
 
-// isSimple reports whether a value that begins so is a line and no more.
+// isSimple reports whether a value that begins with letter is a single line.
 func isSimple(letter byte) bool {
 	switch letter {
 	case '+', '-', ':', '_', ',', '#', '(':
@@ -135,7 +137,7 @@ func isSimple(letter byte) bool {
 	return false
 }
 
-// ended notes that a value has ended, and reports whether the whole reply has.
+// ended records that a value has ended, and reports whether the whole reply has ended.
 func (s *Scanner) ended() bool {
 	for last := len(s.due) - 1; last >= 0; last-- {
 		s.due[last]--
@@ -150,7 +152,8 @@ func (s *Scanner) ended() bool {
 	return true
 }
 
-// Length returns the length of the reply at the beginning of b, which holds all of it.
+// Length returns the length of the reply at the beginning of b. It returns an error if b does not
+// contain the whole reply.
 func Length(b []byte) (int, error) {
 	var s Scanner
 	n, done, err := s.Scan(b)
@@ -160,8 +163,8 @@ func Length(b []byte) (int, error) {
 	return n, err
 }
 
-// Elements returns the elements of an aggregate reply, each with its framing; nil for any other reply and for null.
-// reply is whole, as a Scanner told.
+// Elements returns the elements of an aggregate reply, each with its framing. It returns nil for
+// any other reply and for null. reply must be complete.
 func Elements(reply []byte) ([][]byte, error) {
 	text, next := line(reply)
 	if next == 0 || len(text) < 2 {
@@ -191,7 +194,7 @@ func Elements(reply []byte) ([][]byte, error) {
 	return elements, nil
 }
 
-// Text returns what a simple value or a bulk string says; nil for null and aggregates.
+// Text returns the content of a simple value or a bulk string; nil for null and aggregates.
 func Text(value []byte) []byte {
 	text, next := line(value)
 	if next == 0 || len(text) == 0 {
@@ -208,4 +211,13 @@ func Text(value []byte) []byte {
 		return nil
 	}
 	return text[1:]
+}
+
+// FirstWord returns the first element of an aggregate if it is a string.
+func FirstWord(reply []byte) []byte {
+	i := bytes.IndexByte(reply, '\n')
+	if i < 0 || i+1 >= len(reply) {
+		return nil
+	}
+	return Text(reply[i+1:])
 }

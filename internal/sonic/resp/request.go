@@ -6,51 +6,54 @@ import (
 )
 
 const (
-	// maxLine is PROTO_INLINE_MAX_SIZE: the longest inline command, and the longest line with a length.
+	// maxLine is the maximum length of an inline command, and of a line that contains a length.
+	// Redis calls it PROTO_INLINE_MAX_SIZE.
 	maxLine = 64 << 10
-	// keptArguments bounds what a parser keeps for the next command.
+	// keptArguments is for how many arguments a parser keeps memory between commands.
 	keptArguments = 256
 )
 
 // Limits of one request.
 type Limits struct {
-	Bulk      int64 // longest argument, bytes
-	Arguments int64 // most arguments
-	Request   int64 // longest request, bytes with its framing
-	// Unauthenticated chooses the words of the errors: those before AUTH are Redis' own.
+	Bulk      int64 // maximum length of an argument, in bytes
+	Arguments int64 // maximum number of arguments
+	Request   int64 // maximum length of a request with its framing, in bytes
+	// Unauthenticated selects the error texts that Redis uses before AUTH.
 	Unauthenticated bool
 }
 
-// An Arg is where an argument stands in a request, without its framing.
+// Arg is the position of an argument in a request, without its framing.
 type Arg struct{ Start, End int }
 
-// ProtocolError is what a client did that ends its connection. Its text is Redis' own.
+// ProtocolError is an error of a client that ends its connection. Its text is the same as in Redis.
 type ProtocolError string
 
 func (e ProtocolError) Error() string { return "ERR Protocol error: " + string(e) }
 
-// ErrTooLong ends a connection without an error reply, as Redis ends one whose query buffer is full.
+// ErrTooLong is the error of a request that is too long. The connection ends without an error
+// reply, as in Redis when the query buffer is full.
 const ErrTooLong = ProtocolError("too long a request")
 
-// A Parser reads requests. It keeps what it has learnt of a request that is not whole yet. The zero value is ready.
-// It is not safe for concurrent use.
+// Parser reads requests. Of an incomplete request it remembers what it has already parsed. The zero
+// value is ready to use. It is not safe for concurrent use.
 type Parser struct {
-	// Args of the last request, positions in Raw's result. Valid until the next call of Next.
+	// Args are the arguments of the last request, as positions in the result of Raw. They are valid
+	// until the next call of Next.
 	Args []Arg
 
-	pos      int   // what has been read of the request
-	multi    int64 // arguments that are still due
-	bulk     int64 // length of the argument that is read, -1 before it is known
+	pos      int   // how much of the request has been parsed
+	multi    int64 // number of arguments left
+	bulk     int64 // length of the present argument, -1 before it is known
 	begun    bool  // the number of arguments is known
 	inline   bool  // the last request was an inline command
 	encoded  []byte
-	received int // of the last request
+	received int // length of the last request
 }
 
-// Next reads one request from the beginning of b. n is its length, or 0 when b does not hold all of it: then call Next
-// again with the same bytes and more behind them. A request without arguments (an empty line, "*0") has n > 0 and no
-// Args; Redis ignores it.
-// After an error the connection is of no use any more.
+// Next reads one request from the beginning of b. n is its length, or 0 if b does not contain all
+// of it: then call Next again with the same bytes followed by more. A request without arguments (an
+// empty line, "*0") has n > 0 and no Args; Redis ignores it. After an error the connection cannot
+// be used any more.
 func (p *Parser) Next(b []byte, limits *Limits) (n int, err error) {
 	if n, err = p.next(b, limits); err != nil {
 		p.begun = false
@@ -118,8 +121,8 @@ func (p *Parser) next(b []byte, limits *Limits) (n int, err error) {
 	return p.pos, nil
 }
 
-// Missing returns how many bytes the argument that is read still needs beyond have, which were given to Next; 0 when
-// that is not known. It tells how large a buffer should become.
+// Missing returns how many bytes of the present argument are missing, if Next got have bytes; 0 if
+// unknown. It helps to choose the size of a buffer.
 func (p *Parser) Missing(have int) int {
 	if !p.begun || p.bulk < 0 {
 		return 0
@@ -127,10 +130,10 @@ func (p *Parser) Missing(have int) int {
 	return max(0, p.pos+int(p.bulk)+2-have)
 }
 
-// Partial reports whether a request has begun that is not whole.
+// Partial reports whether the parser is within an incomplete request.
 func (p *Parser) Partial() bool { return p.begun }
 
-// Reset forgets a request that is not whole, and gives back memory that an unusual one took.
+// Reset drops an incomplete request, and releases memory that an unusually large one took.
 func (p *Parser) Reset() {
 	p.begun, p.multi, p.pos, p.bulk = false, 0, 0, -1
 	if cap(p.Args) > keptArguments {
@@ -141,8 +144,9 @@ func (p *Parser) Reset() {
 	}
 }
 
-// Raw returns the last request as an array of bulk strings: b as it came, or an inline command in that form. b is what
-// Next was given. Valid until the next call of Next.
+// Raw returns the last request as an array of bulk strings: the beginning of b, or an inline
+// command converted to this form. b must be the argument of Next. The result is valid until the
+// next call of Next.
 func (p *Parser) Raw(b []byte) []byte {
 	if p.inline {
 		return p.encoded
@@ -157,7 +161,7 @@ func (p *Parser) unfinished(rest []byte, tooLong string) error {
 	return nil
 }
 
-// printable is Redis' %c of a byte in an error, whose line breaks become spaces.
+// printable returns a byte as Redis prints it in an error, where line breaks become spaces.
 func printable(c byte) []byte {
 	if c == '\r' || c == '\n' {
 		c = ' '
@@ -165,7 +169,7 @@ func printable(c byte) []byte {
 	return []byte{c}
 }
 
-// nextInline reads a line of words, as a person types it.
+// nextInline reads an inline command: a line of words.
 func (p *Parser) nextInline(b []byte) (int, error) {
 	i := bytes.IndexByte(b, '\n')
 	if i < 0 {

@@ -100,8 +100,8 @@ func TestRequestLimits(t *testing.T) {
 	}
 }
 
-// FuzzRequests gives the same bytes whole and in two pieces: both must come to the same requests, and what is forwarded
-// must be read by anyone as what was read here.
+// FuzzRequests gives the same bytes whole and in two pieces: both must come to the same requests,
+// and what is forwarded must be read by anyone as what was read here.
 func FuzzRequests(f *testing.F) {
 	for _, text := range []string{
 		"*1\r\n$4\r\nPING\r\n", "ping\r\n", "*2\r\n$3\r\nGET\r\n$1\r\na\r\nset a \"b\\x00\"\r\n", "*0\r\n", "*-1\r\n", "*1\r\n$-1\r\n", "*x", "\"a", "*1\r\n$3\r\nabcdef", "*1\rx$1\rxaxx",

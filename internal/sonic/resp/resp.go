@@ -1,8 +1,10 @@
-// Package resp reads the Redis protocol, RESP2 and RESP3, as a relay needs it: requests into arguments that stay
-// where they are, replies only as far as where each one ends. Both take input in pieces of any size, never read a
-// byte twice, and are bounded.
+// Package resp reads the Redis protocol, RESP2 and RESP3, as a proxy needs it. It splits requests
+// into arguments without copying them, and finds the end of replies without parsing their content.
+// Parser and Scanner accept input in pieces of any size, do not read input twice, and use bounded
+// memory.
 //
-// The protocol and its errors are those of Redis 7.0 (networking.c, processInlineBuffer and processMultibulkBuffer).
+// The protocol and its errors are those of Redis 7.0 (networking.c, processInlineBuffer and
+// processMultibulkBuffer).
 package resp
 
 import (
@@ -17,7 +19,8 @@ func AppendBulk[T string | []byte](dst []byte, s T) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// AppendHeader appends a line that is a letter and a number: ':' integer, '*' array, '$' bulk string and so on.
+// AppendHeader appends a line with a letter and a number: ':' for an integer, '*' for an array, '$'
+// for a bulk string and so on.
 func AppendHeader(dst []byte, letter byte, n int) []byte {
 	dst = append(dst, letter)
 	dst = strconv.AppendInt(dst, int64(n), 10)
@@ -33,8 +36,8 @@ func AppendCommand(dst []byte, args ...string) []byte {
 	return dst
 }
 
-// AppendError appends an error reply. text begins with its code, "ERR" for instance. Redis turns line breaks in it
-// into spaces, as the text may hold what a client sent.
+// AppendError appends an error reply. text begins with the error's code, "ERR" for instance. As in
+// Redis, line breaks become spaces, because the text may contain input of a client.
 func AppendError(dst []byte, text string) []byte {
 	dst = append(dst, '-')
 	for i := range len(text) {
@@ -47,7 +50,7 @@ func AppendError(dst []byte, text string) []byte {
 	return append(dst, '\r', '\n')
 }
 
-// ParseInt reads a number as Redis' string2ll does: no sign but a minus, no leading zeros, no spaces.
+// ParseInt reads a number as Redis' string2ll does: without a plus sign, leading zeros or spaces.
 func ParseInt(b []byte) (n int64, ok bool) {
 	switch {
 	case len(b) == 0 || len(b) > 20:
@@ -82,7 +85,8 @@ func ParseInt(b []byte) (n int64, ok bool) {
 	return int64(u), true
 }
 
-// EqualFold reports whether b is word, which is in lower case, whatever the case of b's ASCII letters.
+// EqualFold reports whether b equals word in upper or lower case ASCII letters. word must be in
+// lower case.
 func EqualFold(b []byte, word string) bool {
 	if len(b) != len(word) {
 		return false
@@ -98,8 +102,8 @@ func EqualFold(b []byte, word string) bool {
 	return true
 }
 
-// line returns what stands before the next "\r" of b and the position behind its "\n"; next is 0 when the line is not
-// whole yet. Like Redis it does not look at the byte behind "\r".
+// line returns the text before the next "\r" of b, and the position after its "\n". next is 0 if
+// the line is incomplete. Like Redis it does not check the byte after "\r".
 func line(b []byte) (text []byte, next int) {
 	i := bytes.IndexByte(b, '\r')
 	if i < 0 || i+2 > len(b) {

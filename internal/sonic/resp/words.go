@@ -1,10 +1,12 @@
 package resp
 
-// Words splits an inline command, or another text that Redis reads so, into its words. ok is false when quotes are not balanced.
+// Words splits an inline command, or another text that Redis reads in the same way, into words. ok
+// is false if quotes are not balanced.
 func Words(text []byte) (words [][]byte, ok bool) { return splitWords(text) }
 
-// splitWords splits an inline command as Redis' sdssplitargs does: words apart by spaces, "quoted with \x00 escapes" or
-// 'quoted plainly'. A closing quote must be followed by a space or the end. Like C it ends at a zero byte.
+// splitWords splits an inline command as Redis' sdssplitargs does: words are separated by spaces,
+// "quoted with \x00 escapes" or 'quoted plainly'. A space or the end must follow a closing quote.
+// As in C, the text ends at a zero byte.
 func splitWords(text []byte) (words [][]byte, ok bool) {
 	for i := 0; ; {
 		for i < len(text) && isSpace(text[i]) {
@@ -21,7 +23,7 @@ func splitWords(text []byte) (words [][]byte, ok bool) {
 	}
 }
 
-// nextWord reads the word at i. Quotes may begin within it.
+// nextWord reads the word at i. A quoted part may begin within the word.
 func nextWord(text []byte, i int) (word []byte, next int, ok bool) {
 	word = []byte{}
 	for i < len(text) && text[i] != 0 && !isSpace(text[i]) {
@@ -39,7 +41,8 @@ func nextWord(text []byte, i int) (word []byte, next int, ok bool) {
 	return word, i, true
 }
 
-// quoted appends what stands between the quote at i and the next one, and returns the position behind that.
+// quoted appends the text between the quote at i and the closing quote, and returns the position
+// after that.
 func quoted(word, text []byte, i int) ([]byte, int, bool) {
 	quote := text[i]
 	for i++; i < len(text) && text[i] != 0; i++ {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// BenchmarkApply measures what it costs a zone to apply an effect, in microseconds of its Redis' processor time: other
-// work on the machine does not show in it.
+// BenchmarkApply measures what it costs a zone to apply an effect, in microseconds of its Redis'
+// processor time: other work on the machine does not show in it.
 func BenchmarkApply(b *testing.B) {
 	value := strings.Repeat("v", 64)
 	for name, write := range map[string]func(i int) []any{

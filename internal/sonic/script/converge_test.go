@@ -41,8 +41,8 @@ func fromEnvironment(t *testing.T, steps int) parameters {
 	return p
 }
 
-// Zones that write to the same keys at the same time hold the same at the end, whatever the order of arrival: what a fold of
-// all effects in the order of their versions gives.
+// Zones that write to the same keys at the same time hold the same at the end, whatever the order
+// of arrival: what a fold of all effects in the order of their versions gives.
 func TestZonesConverge(t *testing.T) { converge(t, 1000, chaos{}) }
 
 // The same of writes that are mostly to lists and streams.
@@ -87,7 +87,8 @@ type chaos struct {
 	acked  map[string]int64 // counter to the sum of its acknowledged increments
 	lossy  bool             // increments were lost with an older Redis
 
-	// Of 100 writes: how many are to lists and streams, and how many are about expiries. The others are to keys of all types.
+	// Of 100 writes: how many are to lists and streams, and how many are about expiries. The others
+	// are to keys of all types.
 	lists, expiries int
 }
 
@@ -202,7 +203,8 @@ func (c *chaos) write(z *zone, n int) {
 	}
 }
 
-// check reports whether a write was done. It fails for errors that Redis would not give for the command itself.
+// check reports whether a write was done. It fails for errors that Redis would not give for the
+// command itself.
 func (c *chaos) check(cmd redis.Cmder, err error) bool {
 	c.t.Helper()
 	if err == nil {
@@ -433,8 +435,8 @@ func (c *chaos) single(z *zone) []any {
 	}
 }
 
-// expiring tells whether an effect names a time between from and to. The clocks of streams are ahead by less than
-// what is added.
+// expiring tells whether an effect names a time between from and to. The clocks of streams are
+// ahead by less than what is added.
 func expiring(effects []versioned, from, to int64) bool {
 	for _, v := range effects {
 		if at := latest(v); at > from-300 && at < to+300 {
@@ -508,7 +510,8 @@ func (z *zone) known(db int, key string) map[string]string {
 	return all
 }
 
-// compare compares all keys, unless one may be expiring just now, which only the last comparisons know for sure.
+// compare compares all keys, unless one may be expiring just now, which only the last comparisons
+// know for sure.
 func (c *chaos) compare(all bool) {
 	c.t.Helper()
 	history := make(map[string][]versioned)
@@ -544,7 +547,8 @@ func (c *chaos) compare(all bool) {
 			for _, data := range held {
 				got, there := data[key]
 				equal = equal && there == exists && got == want
-				// A zone whose stream's clock is ahead tells the others that such a key is gone, and holds it until its time.
+				// A zone whose stream's clock is ahead tells the others that such a key is gone,
+				// and holds it until its time.
 				soon = soon || there && got.expires >= 0 && got.expires < now+300
 			}
 			if soon && !all {

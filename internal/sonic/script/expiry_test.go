@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A collection that is shipped as a whole says when it expires. That holds for newer elements that another zone has, too,
-// whichever of the two comes first.
+// A collection that is shipped as a whole says when it expires. That holds for newer elements that
+// another zone has, too, whichever of the two comes first.
 func TestAWholeCollectionRestatesItsExpiry(t *testing.T) {
 	for _, c := range []struct{ add, more []any }{
 		{[]any{"hset", "from", "f", "v"}, []any{"hset", "k", "g", "w"}},
@@ -31,7 +31,8 @@ func TestAWholeCollectionRestatesItsExpiry(t *testing.T) {
 		}
 		assert.Zero(t, w.counts["wanted"])
 
-		// One that has passed by the time at which it comes takes what is older with it, and leaves what is newer.
+		// One that has passed by the time at which it comes takes what is older with it, and leaves
+		// what is newer.
 		w, a, b = twoZones(t)
 		a.write(c.add...)
 		a.write("pexpireat", "from", "4102444800500")
@@ -48,8 +49,9 @@ func TestAWholeCollectionRestatesItsExpiry(t *testing.T) {
 	}
 }
 
-// An expiry whose key a removal of another zone left empty is forgotten by Redis with the key. The zone asks the other one for what
-// the key is, so that what is added later expires in all zones or in none.
+// An expiry whose key a removal of another zone left empty is forgotten by Redis with the key. The
+// zone asks the other one for what the key is, so that what is added later expires in all zones or
+// in none.
 func TestAKeyThatAnotherZoneEmptied(t *testing.T) {
 	for _, c := range []struct{ add, remove []any }{
 		{[]any{"hset", "k", "f", "v"}, []any{"hdel", "k", "f"}},
@@ -93,15 +95,16 @@ func TestAKeyThatItsOwnZoneEmptied(t *testing.T) {
 	}
 }
 
-// An expiry that passed before all that a zone has forgotten wipes nothing there: what it wiped is gone, and what was written after it has
-// no versions any more.
+// An expiry that passed before all that a zone has forgotten wipes nothing there: what it wiped is
+// gone, and what was written after it has no versions any more.
 func TestAnExpiryThatPassedBeforeWhatIsForgotten(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("hset", "h", "old", "1")
-	a.write("pexpire", "h", "1")
+	a.write("pexpire", "h", "100") // an expiry that has passed when its entry is appended is a deletion
 	require.Eventually(t, func() bool { return a.client.Exists(context.Background(), "h").Val() == 0 }, 5*time.Second, time.Millisecond)
 	a.write("hset", "h", "new", "1")
 	w.drain()
+	require.Equal(t, "E", w.history()[1].effect[0], "the expiry had not passed yet when its entry was appended")
 	for range 4 {
 		a.beat()
 		b.beat()
@@ -119,8 +122,8 @@ func TestAnExpiryThatPassedBeforeWhatIsForgotten(t *testing.T) {
 	assert.Equal(t, far, strconv.FormatInt(b.data(0)["h"].expires, 10))
 }
 
-// What is added to a key whose expiry has passed by the stream's clock, and not yet by Redis' own, goes with it, also when something older
-// comes before Redis has removed it.
+// What is added to a key whose expiry has passed by the stream's clock, and not yet by Redis' own,
+// goes with it, also when something older comes before Redis has removed it.
 func TestWhatIsAddedToAKeyThatIsOver(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("set", "z", "older")
@@ -133,14 +136,15 @@ func TestWhatIsAddedToAKeyThatIsOver(t *testing.T) {
 	assert.Empty(t, b.data(0))
 }
 
-// A wholesale write that makes a zone ask for the key is not taken for the answer: it would not ask again after a restart.
+// A wholesale write that makes a zone ask for the key is not taken for the answer: it would not ask
+// again after a restart.
 func TestAWriteIsNotTheAnswerToWhatItAsks(t *testing.T) {
 	w, a, b := twoZones(t)
 	b.write("hset", "k", "f", "1")
-	b.write("pexpire", "k", "30")
-	time.Sleep(5 * time.Millisecond)
+	b.write("pexpire", "k", "200")
+	time.Sleep(5 * time.Millisecond) // the clocks of the two Redis are one: a's write is newer
 	a.write("set", "k", "v")
-	time.Sleep(50 * time.Millisecond)
+	require.Eventually(t, func() bool { return b.client.Exists(context.Background(), "k").Val() == 0 }, 5*time.Second, time.Millisecond)
 	b.write("hset", "k", "g", "1") // the key had expired
 	for a.ship(100) {
 	}

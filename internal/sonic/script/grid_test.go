@@ -16,10 +16,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-// Every pair of writes to one key, and many longer rows of them, in all zones, meet in many orders of arrival: with an expiry that passes in between,
-// with versions that are pruned in between, with a clock that is ahead. Zones hold the same at the end, and what the model says.
+// Every pair of writes to one key, and many longer rows of them, in all zones, meet in many orders
+// of arrival: with an expiry that passes in between, with versions that are pruned in between, with
+// a clock that is ahead. Zones hold the same at the end, and what the model says.
 //
-// A row of writes has a key of its own, so that thousands of rows take one schedule: who writes, who hears of it then, when the expiry passes.
+// A row of writes has a key of its own, so that thousands of rows take one schedule: who writes,
+// who hears of it then, when the expiry passes.
 func TestEveryRowOfWritesConverges(t *testing.T) {
 	p := fromEnvironment(t, 16) // schedules
 	r := rand.New(rand.NewPCG(p.seed, 1))
@@ -35,7 +37,8 @@ func TestEveryRowOfWritesConverges(t *testing.T) {
 	}
 }
 
-// The same rows while zones drop effects, now and then, and ship later what these have changed: zones hold the same at the end.
+// The same rows while zones drop effects, now and then, and ship later what these have changed:
+// zones hold the same at the end.
 func TestEveryRowOfDroppedWritesConverges(t *testing.T) {
 	p := fromEnvironment(t, 10) // schedules
 	r := rand.New(rand.NewPCG(p.seed, 1))
@@ -51,8 +54,8 @@ func TestEveryRowOfDroppedWritesConverges(t *testing.T) {
 	}
 }
 
-// rowWrite is a write to a key: commands with %k for the key, %v for a value of its own, %s for a time soon, %l for one far away. Some need another
-// key before, "<key>.tmp".
+// rowWrite is a write to a key: commands with %k for the key, %v for a value of its own, %s for a
+// time soon, %l for one far away. Some need another key before, "<key>.tmp".
 var rowWrites = []string{
 	"set %k %v", "set %k %v PXAT %s", "set %k %v PXAT %l", "append %k %v",
 	"del %k",

@@ -10,28 +10,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrUnfit says that a Redis is of a version that the library cannot work on.
+// ErrUnfit says that the library cannot work with this version of Redis.
 var ErrUnfit = errors.New("unfit Redis version")
 
-// A Doer sends one command to Redis. All clients of go-redis are such.
+// Doer sends one command to Redis. All clients of go-redis implement it.
 type Doer interface {
 	Do(ctx context.Context, args ...any) *redis.Cmd
 }
 
-// Load makes sure that Redis has this version of the library, and loads it when it has another one or
-// none: a library that was just loaded is not open, and refuses writes. Load leaves one of the same
-// version as it is. It returns an error that is [ErrUnfit] for a Redis other than 7.
+// Load makes sure that Redis has this version of the library. If Redis has the same version, Load
+// changes nothing. Otherwise Load loads it: a library that was just loaded is not open, and refuses
+// writes. Load returns [ErrUnfit] if Redis is not version 7.
 func Load(ctx context.Context, c Doer) error {
 	if err := checkVersion(ctx, c); err != nil {
 		return err
 	}
 	if loaded, err := Loaded(ctx, c); err == nil && loaded {
-		return nil // any failure of the question shows in the load
+		return nil // if Loaded failed, loading reports the error
 	}
 	return Replace(ctx, c)
 }
 
-// Loaded reports whether Redis has this version of the library. It has not when it has another one, or none.
+// Loaded reports whether Redis has this version of the library.
 func Loaded(ctx context.Context, c Doer) (bool, error) {
 	_, version, err := Library()
 	if err != nil {
@@ -44,9 +44,10 @@ func Loaded(ctx context.Context, c Doer) (bool, error) {
 	return loaded == version, nil
 }
 
-// Replace loads the library also where this version of it is: here, and in all replicas, which Redis tells, it is not open then. A former primary
-// that became a replica without a restart holds a library that was open, and would take writes at once when it is promoted again, however old
-// its data are.
+// Replace loads the library even if Redis has this version of it. Redis replicates this, so that
+// afterwards the library is not open here and in all replicas. This matters for a former primary
+// that became a replica without a restart: its library is still open, and would take writes at once
+// if it is promoted again, however old its data are.
 func Replace(ctx context.Context, c Doer) error {
 	text, _, err := Library()
 	if err != nil {
@@ -58,8 +59,8 @@ func Replace(ctx context.Context, c Doer) error {
 	return nil
 }
 
-// checkVersion refuses a Redis whose commands the library does not know: functions came with 7.0, and
-// later versions than 7 change replies and add types.
+// checkVersion returns an error for a Redis whose commands the library does not know: older
+// versions than 7.0 have no functions, and later versions than 7 change replies and add types.
 func checkVersion(ctx context.Context, c Doer) error {
 	info, err := c.Do(ctx, "INFO", "server").Text()
 	if err != nil {
@@ -76,5 +77,5 @@ func checkVersion(ctx context.Context, c Doer) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: INFO tells none", ErrUnfit)
+	return fmt.Errorf("%w: INFO reports none", ErrUnfit)
 }

@@ -111,8 +111,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// A transaction's entries have its id, and one without effects closes it. One that changed nothing leaves
-// nothing.
+// A transaction's entries have its id, and one without effects closes it. One that changed nothing
+// leaves nothing.
 func TestTransactions(t *testing.T) {
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww")
@@ -173,7 +173,8 @@ func TestPublishedReplies(t *testing.T) {
 	}
 }
 
-// A single zone gets the replies, and nothing is kept. Before the library is open writes are refused.
+// A single zone gets the replies, and nothing is kept. Before the library is open writes are
+// refused.
 func TestSingleZone(t *testing.T) {
 	ctx := t.Context()
 	srv, bare := stack.PrivateRedis(t), stack.PrivateRedis(t)
@@ -208,7 +209,8 @@ func TestSingleZone(t *testing.T) {
 	}
 }
 
-// Commands of more arguments than Lua's unpack takes work when they can be cut, and are refused when not.
+// Commands of more arguments than Lua's unpack takes work when they can be cut, and are refused
+// when not.
 func TestManyArguments(t *testing.T) {
 	ctx := t.Context()
 	n := 6001 // no multiple of a slice
@@ -426,8 +428,8 @@ func (o oldRedis) Do(ctx context.Context, args ...any) *redis.Cmd {
 	return cmd
 }
 
-// Commands that need no memory work when Redis has reached its bound, and others fail as in bare Redis.
-// A transaction is closed all the same.
+// Commands that need no memory work when Redis has reached its bound, and others fail as in bare
+// Redis. A transaction is closed all the same.
 func TestFullRedis(t *testing.T) {
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww")

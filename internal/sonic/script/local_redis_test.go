@@ -236,8 +236,8 @@ func replay(ctx context.Context, c *redis.Conn, e effect) error {
 	}
 }
 
-// holdings returns what databases 0, 3 and 5 hold, one line per key, without state keys. With expiries, a
-// line ends with the key's.
+// holdings returns what databases 0, 3 and 5 hold, one line per key, without state keys. With
+// expiries, a line ends with the key's.
 func holdings(ctx context.Context, t testing.TB, c *redis.Conn, expiries bool) []string {
 	t.Helper()
 	var lines []string

@@ -15,7 +15,8 @@ import (
 )
 
 // A row is a command on a state, and the effects that its entry has: an effect per line, its values
-// separated by a space; "" is an empty value, DUMP a dump, MS a time of now, BASE the version that L names.
+// separated by a space; "" is an empty value, DUMP a dump, MS a time of now, BASE the version that
+// L names.
 type row struct {
 	before  string // commands, one per line, past Sonic
 	command string // the last of the lines; those before it are executed first, by Sonic
@@ -441,8 +442,8 @@ func (r *rig) clear(ctx context.Context, t *testing.T, policies ...string) {
 	open(ctx, t, r.s, []string{"b"}, policies...)
 }
 
-// Every row gives the reply of bare Redis, in both protocols, its effects, and these make the same of the
-// state before.
+// Every row gives the reply of bare Redis, in both protocols, its effects, and these make the same
+// of the state before.
 func TestRows(t *testing.T) {
 	ctx := t.Context()
 	r := newRig(ctx, t, "lww")

@@ -1,12 +1,15 @@
 package script
 
-// InMany reports whether the function sonic_many runs a command, whose name is in lower case. It takes short writes that need
-// memory: an error of Redis for want of it is about all that are in one call. Redis looks at its bound of memory before the call only, so it takes
-// no write whose cost is not in its arguments: APPEND, SETRANGE and SETBIT may make a long string of few bytes, and ship the whole of it.
+// InMany reports whether the function sonic_many can run a command, whose name is in lower case. It
+// accepts only writes that may need memory, because an out-of-memory error concerns all writes of a
+// call. Redis checks its memory limit only before the call. So sonic_many accepts no write that can
+// need much more memory than its arguments: APPEND, SETRANGE and SETBIT may turn a few bytes into a
+// long string, and publish all of it.
 //
-// The call is FCALL sonic_many 1 <outbox> <mode>, and then for each write a head, which is the command in upper case, a space and the number
-// of the arguments, one digit; and the arguments. Its reply is the list of the replies. The writes run in their order and, what is more,
-// without anything between them. The mode has no transaction and is not [Mode.Published].
+// The call is FCALL sonic_many 1 <outbox> <mode>, followed for each write by a head and the
+// arguments. The head is the command in upper case, a space and the number of arguments as one
+// digit. The reply is the list of the replies. The writes run in order, and no other command runs
+// between them. The mode has no transaction and is not [Mode.Published].
 func InMany(command string) bool {
 	switch command {
 	case "set", "setex", "psetex", "setnx", "incr", "decr", "incrby", "decrby", "incrbyfloat",

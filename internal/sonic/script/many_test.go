@@ -24,8 +24,8 @@ func manyCall(mode string, writes ...[]string) []string {
 	return call
 }
 
-// TestManyIsEach runs the same random writes several to a call and each in a call of its own: the replies are the same, and so is what the
-// two Redises hold, and know.
+// TestManyIsEach runs the same random writes several to a call and each in a call of its own: the
+// replies are the same, and so is what the two Redises hold, and know.
 func TestManyIsEach(t *testing.T) {
 	ctx := context.Background()
 	seed := seedOf(t)

@@ -2,27 +2,29 @@ package script
 
 import "strings"
 
-// Mend says what is to be changed in a function's reply, so that it becomes the one that the command
-// gives outside a function.
+// Mend says how to change a function's reply into the reply that the command gives outside a
+// function.
 type Mend uint8
 
 const (
-	// MendNothing is for replies that are exact.
+	// MendNothing is for replies that need no change.
 	MendNothing Mend = iota
 
-	// MendNullArray is for RESP2's null arrays: a null bulk string, "$-1", becomes "*-1". It is only for
-	// the reply as a whole. RESP3 has one null, and needs no change.
+	// MendNullArray is for RESP2's null arrays: a null bulk string, "$-1", becomes "*-1". It
+	// applies only to the whole reply, not to elements. RESP3 has a single null and needs no
+	// change.
 	MendNullArray
 
 	// MendNullArrayOfCount is MendNullArray when the command has a second argument, the count.
 	MendNullArrayOfCount
 
-	// MendInteger is for integers beyond 2^53, which a Lua number does not hold: a status, "+123", becomes
-	// the integer ":123". That is the whole reply, or an element of the reply's array.
+	// MendInteger is for integers beyond 2^53, which a Lua number cannot hold: a simple string,
+	// "+123", becomes the integer ":123". It is the whole reply, or an element of the reply's
+	// array.
 	MendInteger
 )
 
-// MendOf returns what is to be changed in replies of a command, whose name is in lower case.
+// MendOf returns how to change the replies of a command, whose name is in lower case.
 func MendOf(command string) Mend {
 	switch command {
 	case "lpop", "rpop":
@@ -36,8 +38,9 @@ func MendOf(command string) Mend {
 	}
 }
 
-// ErrorOf returns the error that a client is to get in place of the one that a function gave: Redis refuses
-// a function as a whole in other words than a command. Both are without the leading "-".
+// ErrorOf returns the error that a client gets instead of the error of a function: Redis uses other
+// texts when it refuses a function than when it refuses a command. Both are without the leading
+// "-".
 func ErrorOf(text string) string {
 	switch {
 	case strings.HasPrefix(text, "OOM "):

@@ -54,8 +54,9 @@ func (w *world) history() []versioned {
 // A made content is that of one wholesale write of a list or stream.
 type made struct{ kind, content, dump string }
 
-// makers find out what wholesale writes of lists and streams make, one by one in a Redis of their own: R is what its dump holds,
-// and L is its command, executed on what its base made, whatever came in between.
+// makers find out what wholesale writes of lists and streams make, one by one in a Redis of their
+// own: R is what its dump holds, and L is its command, executed on what its base made, whatever
+// came in between.
 type makers struct {
 	t      testing.TB
 	client *redis.Client
@@ -138,11 +139,12 @@ func pxat(t testing.TB, text string) int64 {
 
 func same(a, b versioned) bool { return a.position == b.position && a.origin == b.origin }
 
-// fold applies the effects of a key one by one, in the order of their versions: what the zones must hold. It knows
-// nothing of arrival.
+// fold applies the effects of a key one by one, in the order of their versions: what the zones must
+// hold. It knows nothing of arrival.
 //
-// What an expiry has wiped before a newer statement about the expiry is gone when the writer of that statement had seen it pass. It
-// says so in W, unless it has forgotten that there was an expiry: then all zones have. seen says that it had.
+// What an expiry has wiped before a newer statement about the expiry is gone when the writer of
+// that statement had seen it pass. It says so in W, unless it has forgotten that there was an
+// expiry: then all zones have. seen says that it had.
 func (m *makers) fold(effects []versioned, now int64, seen bool) (value, bool) {
 	t := m.t
 	t.Helper()
@@ -214,8 +216,8 @@ func (m *makers) fold(effects []versioned, now int64, seen bool) (value, bool) {
 	return k.value(now)
 }
 
-// expire removes what is not newer than the statement about the expiry, which has passed: a clock that is ahead makes
-// statements of times before their own.
+// expire removes what is not newer than the statement about the expiry, which has passed: a clock
+// that is ahead makes statements of times before their own.
 func (k *folded) expire() {
 	if k.kind == "string" || k.kind == "made" {
 		k.kind = ""

@@ -21,8 +21,9 @@ func (z *zone) all(origin *zone) {
 	}
 }
 
-// A zone asks another one for a key's state, gets it, and writes the key. The other one comes back older, to before it was asked: it is asked again. It
-// must not answer before it has that write again: its answer would take it from both.
+// A zone asks another one for a key's state, gets it, and writes the key. The other one comes back
+// older, to before it was asked: it is asked again. It must not answer before it has that write
+// again: its answer would take it from both.
 func TestOlderRedisAnswersOnceItIsWhole(t *testing.T) {
 	w, a, b := twoZones(t)
 	soon := time.Now().Add(300 * time.Millisecond)
@@ -55,7 +56,8 @@ func TestOlderRedisAnswersOnceItIsWhole(t *testing.T) {
 	}
 }
 
-// A zone that comes back older twice has told lower cursors in between. It must reach the highest again: others have forgotten what is before it.
+// A zone that comes back older twice has told lower cursors in between. It must reach the highest
+// again: others have forgotten what is before it.
 func TestOlderTwiceReachesWhatItToldFirst(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("set", "k", "1")
@@ -77,7 +79,8 @@ func TestOlderTwiceReachesWhatItToldFirst(t *testing.T) {
 	require.Equal(t, a.data(0), b.data(0))
 }
 
-// A message with an effect that this library does not know is not applied, and nothing that it holds is lost: a newer library applies it.
+// A message with an effect that this library does not know is not applied, and nothing that it
+// holds is lost: a newer library applies it.
 func TestEffectsOfANewerVersion(t *testing.T) {
 	_, a, b := twoZones(t)
 	a.write("incrby", "c:1", 5)

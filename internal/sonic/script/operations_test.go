@@ -16,7 +16,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// ops returns the ops of the effects of key that the zones have shipped, in the order of their versions.
+// ops returns the ops of the effects of key that the zones have shipped, in the order of their
+// versions.
 func (w *world) ops(key string) string {
 	w.t.Helper()
 	var ops []string
@@ -141,7 +142,8 @@ func TestOperationsOfZonesInTurns(t *testing.T) {
 	assert.Empty(t, a.stored("l"), "of a list that is gone nothing is kept")
 }
 
-// Two zones write one list at the same time: the later write stays, with the list that it was made on, in all zones.
+// Two zones write one list at the same time: the later write stays, with the list that it was made
+// on, in all zones.
 func TestOperationsAtTheSameTime(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}, {"c", "a", "b"}} {
 		w := newWorld(t, rand.New(rand.NewPCG(1, 1)), names...)
@@ -305,7 +307,8 @@ func TestAnOperationOnWhatHasExpired(t *testing.T) {
 	assert.NotContains(t, b.stored("l"), "L")
 }
 
-// Elements of another type that are newer are not wiped by an operation, and nothing is asked; older ones are.
+// Elements of another type that are newer are not wiped by an operation, and nothing is asked;
+// older ones are.
 func TestOperationsAndOtherTypes(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("rpush", "k", "1")
@@ -356,7 +359,8 @@ func TestOperationsOnTwoLists(t *testing.T) {
 	assert.Equal(t, 1, w.counts["wanted"])
 }
 
-// Who changed a list past Sonic sees it set right by the next write, when the number of its values tells.
+// Who changed a list past Sonic sees it set right by the next write, when the number of its values
+// tells.
 func TestOperationsOnWhatWasChangedPastSonic(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
@@ -374,7 +378,8 @@ func TestOperationsOnWhatWasChangedPastSonic(t *testing.T) {
 	assert.Zero(t, b.wants())
 }
 
-// An operation that cannot be one, of a list that is of another type here, or that nobody knows, changes nothing.
+// An operation that cannot be one, of a list that is of another type here, or that nobody knows,
+// changes nothing.
 func TestOperationsThatFail(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("rpush", "n:l", "1")
@@ -398,7 +403,8 @@ func TestOperationsThatFail(t *testing.T) {
 	assert.Equal(t, "1 2", b.list("n:l"))
 }
 
-// groupsOf tells the groups of a stream: name, last id, entries read, pending ids with consumer and deliveries.
+// groupsOf tells the groups of a stream: name, last id, entries read, pending ids with consumer and
+// deliveries.
 func (z *zone) groupsOf(key string) string {
 	z.world.t.Helper()
 	ctx := context.Background()
@@ -417,7 +423,8 @@ func (z *zone) groupsOf(key string) string {
 	return strings.Join(lines, "; ")
 }
 
-// Consumer groups are of their zone: an entry of another zone leaves them alone, and so does the whole stream.
+// Consumer groups are of their zone: an entry of another zone leaves them alone, and so does the
+// whole stream.
 func TestGroupsStayInTheirZone(t *testing.T) {
 	ctx := context.Background()
 	w, a, b := twoZones(t)
@@ -506,8 +513,8 @@ func TestAnOlderRedisExecutesItsOperationsAgain(t *testing.T) {
 	assert.Equal(t, "1 2 3", w.everywhere("l"))
 	assert.Zero(t, w.counts["wanted"])
 
-	// What b wrote in between is not there yet when a looks at its own: it asks, and takes no writes before the answer, for
-	// these would ship the list without what was lost.
+	// What b wrote in between is not there yet when a looks at its own: it asks, and takes no
+	// writes before the answer, for these would ship the list without what was lost.
 	a.keepCopy()
 	b.write("rpush", "l", "of b")
 	w.drain()
@@ -549,7 +556,8 @@ func TestOperationsThatACopyHas(t *testing.T) {
 	assert.NotContains(t, b.stored("n:l"), "L")
 }
 
-// Versions that are copied without what the keys hold name nothing to go on from; those that come with it do.
+// Versions that are copied without what the keys hold name nothing to go on from; those that come
+// with it do.
 func TestWhatACopyGoesOnFrom(t *testing.T) {
 	_, a, _ := twoZones(t)
 	a.write("rpush", "l", "1")
@@ -569,7 +577,8 @@ func TestWhatACopyGoesOnFrom(t *testing.T) {
 	assert.Equal(t, []any{"k0:l", id + "@a L"}, keys[at+4])
 }
 
-// A zone that is alone notes nothing: what it had noted before says nothing about what it writes now.
+// A zone that is alone notes nothing: what it had noted before says nothing about what it writes
+// now.
 func TestAZoneThatWasAloneGoesOnFromNothing(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Tests of expiries when clocks are ahead, and of what zones know of them: see 50_versions.lua. A stream is ahead when it was opened with an
-// id of a time to come.
+// Tests of expiries when clocks are ahead, and of what zones know of them: see 50_versions.lua. A
+// stream is ahead when it was opened with an id of a time to come.
 const (
 	comes  = "4102444800000" // an expiry that a stream has reached and Redis has not
 	passed = "4102444801000-0"
@@ -43,7 +43,8 @@ func (w *world) lastOf(key string) []string {
 	return last
 }
 
-// A key that is over is dead in the other zones. When its own zone has it live on, all of it is shipped.
+// A key that is over is dead in the other zones. When its own zone has it live on, all of it is
+// shipped.
 func TestAKeyThatIsOverLivesOn(t *testing.T) {
 	for _, c := range []struct{ make, more, on []any }{
 		{[]any{"hset", "k", "f", "1"}, []any{"hset", "k", "g", "2"}, []any{"persist", "k"}},
@@ -64,7 +65,8 @@ func TestAKeyThatIsOverLivesOn(t *testing.T) {
 	}
 }
 
-// An expiry that is over by its own version is shipped as a deletion: a zone that gets something older later has it be gone, too.
+// An expiry that is over by its own version is shipped as a deletion: a zone that gets something
+// older later has it be gone, too.
 func TestAnExpiryThatIsOverIsADeletion(t *testing.T) {
 	w, a, b, c := threeZones(t)
 	b.write("hset", "h", "f", "1")
@@ -98,7 +100,8 @@ func TestAKeyThatIsOverIsEmptied(t *testing.T) {
 	assert.Zero(t, w.counts["wanted"])
 }
 
-// A key expires by the stream's clock, and is made anew. An expiry that it then gets says so, also when Redis' own clock has not come so far.
+// A key expires by the stream's clock, and is made anew. An expiry that it then gets says so, also
+// when Redis' own clock has not come so far.
 func TestAnExpiryThatPassedByTheStreamsClock(t *testing.T) {
 	w, a, b, c := threeZones(t)
 	a.write("hset", "h", "old", "1")
@@ -130,8 +133,8 @@ func TestAnExpiryOfAWholesaleWriteThatPassed(t *testing.T) {
 	assert.Zero(t, w.counts["wanted"])
 }
 
-// An addition says that its key expires, and the statement comes later, from a third zone. What it added is not forgotten at that time: the
-// statement may be no longer true.
+// An addition says that its key expires, and the statement comes later, from a third zone. What it
+// added is not forgotten at that time: the statement may be no longer true.
 func TestAnAdditionThatSaysAnUnknownExpiry(t *testing.T) {
 	w, a, b, c := threeZones(t)
 	c.write("hset", "h", "y", "1")
@@ -150,7 +153,8 @@ func TestAnAdditionThatSaysAnUnknownExpiry(t *testing.T) {
 	assert.Zero(t, a.wants())
 }
 
-// Expiries pass while a message is being applied, which says that they come, and that they are lifted: Redis goes by the time at which it is told of one.
+// Expiries pass while a message is being applied, which says that they come, and that they are
+// lifted: Redis goes by the time at which it is told of one.
 func TestAnExpiryThatPassesWhileItIsApplied(t *testing.T) {
 	ctx := context.Background()
 	w, a, b := twoZones(t)
@@ -184,8 +188,8 @@ func TestAnExpiryThatPassesWhileItIsApplied(t *testing.T) {
 	}
 }
 
-// A question is of its key's policy, whatever stands behind it in the entry: an answer to one of policy none is for the asker alone, and the zone that
-// answers has given the key a version by it.
+// A question is of its key's policy, whatever stands behind it in the entry: an answer to one of
+// policy none is for the asker alone, and the zone that answers has given the key a version by it.
 func TestAQuestionIsOfItsKeysPolicy(t *testing.T) {
 	ctx := context.Background()
 	w, a, b := twoZones(t)
@@ -248,8 +252,9 @@ func TestAQuestionThatIsAskedAgain(t *testing.T) {
 	assert.Zero(t, b.wants())
 }
 
-// A zone prunes an expiry that has passed, and sets another one, which so does not say what the first one wiped. It comes back as it was before the
-// first one: what that wiped comes again, and is not there.
+// A zone prunes an expiry that has passed, and sets another one, which so does not say what the
+// first one wiped. It comes back as it was before the first one: what that wiped comes again, and
+// is not there.
 func TestAnOlderRedisGetsAgainWhatAnExpiryWiped(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("hset", "h", "first", "1")
@@ -292,8 +297,9 @@ func TestTwoZonesHaveAKeyLiveOn(t *testing.T) {
 	assert.Equal(t, "f=1", w.everywhere("h"))
 }
 
-// Effects of one call of several writes have one version, and count in their order, whatever else the zones write, and also when the call's effects
-// were dropped or were not the first in their message.
+// Effects of one call of several writes have one version, and count in their order, whatever else
+// the zones write, and also when the call's effects were dropped or were not the first in their
+// message.
 func TestManyEffectsOfOneVersion(t *testing.T) {
 	calls := [][]any{
 		{"SET 2", "k", "1", "SET 2", "k", "2", "INCR 1", "k", "INCRBY 2", "c:1", "5", "INCR 1", "c:1"},

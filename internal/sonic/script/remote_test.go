@@ -26,7 +26,8 @@ func (z *zone) write(args ...any) {
 	require.NoError(z.world.t, z.client.Do(context.Background(), list...).Err())
 }
 
-// An entry that is larger than a message goes in parts. A part that comes twice does no harm; one that is missing is seen.
+// An entry that is larger than a message goes in parts. A part that comes twice does no harm; one
+// that is missing is seen.
 func TestApplyOfParts(t *testing.T) {
 	_, a, b := twoZones(t)
 	a.write("set", "before", "1")
@@ -70,8 +71,9 @@ func TestApplyOfParts(t *testing.T) {
 	assert.Zero(t, left)
 }
 
-// A large write is in several entries of the stream, none of which is large: who reads some of them knows what they take. What comes out of them is
-// what went in, also in a Redis that takes no string of that size from clients.
+// A large write is in several entries of the stream, none of which is large: who reads some of them
+// knows what they take. What comes out of them is what went in, also in a Redis that takes no
+// string of that size from clients.
 func TestLargeWritesAreInPieces(t *testing.T) {
 	_, a, b := twoZones(t)
 	ctx := context.Background()
@@ -99,7 +101,8 @@ func TestLargeWritesAreInPieces(t *testing.T) {
 	require.Len(t, b.data(0), 6)
 }
 
-// A command whose effect would be too large is refused before it runs. The bound is lowered here: it is 2 GiB.
+// A command whose effect would be too large is refused before it runs. The bound is lowered here:
+// it is 2 GiB.
 func TestEffectsThatWouldBeTooLargeAreRefused(t *testing.T) {
 	_, a, _ := twoZones(t)
 	ctx := context.Background()
@@ -225,7 +228,8 @@ func TestShippedTrims(t *testing.T) {
 	assert.Equal(t, ids[1].ID, a.table("sonic_look")["last"], "an empty stream keeps its last id")
 }
 
-// A Redis that came back older than it was takes no writes before it knows again what it told others to know.
+// A Redis that came back older than it was takes no writes before it knows again what it told
+// others to know.
 func TestNotReadyBehindWhatItTold(t *testing.T) {
 	w, a, b := twoZones(t)
 	b.keepCopy()

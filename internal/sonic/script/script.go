@@ -1,8 +1,9 @@
-// Package script holds the library of Redis Functions that runs every write: it executes the
-// command, notes what the command did in the outbox, and applies what other zones did.
+// Package script holds the library of Redis functions that runs every write. The library executes
+// the command, adds its effects to the outbox, and applies the effects of other zones.
 //
-// A write is sent as FCALL sonic_<command> 1 <outbox> <mode> <arguments of the command>; [AppendMode]
-// writes the mode. The reply is the command's own, but for what Lua cannot express: see [MendOf].
+// A write is sent as FCALL sonic_<command> 1 <outbox> <mode> <arguments of the command>;
+// [AppendMode] writes the mode. The reply is that of the command, except for values that Lua cannot
+// express: see [MendOf].
 package script
 
 import (

@@ -43,14 +43,16 @@ func (z *zone) length() int64 {
 	return z.client.XLen(context.Background(), z.out).Val()
 }
 
-// Zones drop effects for a while, as when their outboxes are full, and take writes all the while. Afterwards they hold the same, and no increment is missing.
+// Zones drop effects for a while, as when their outboxes are full, and take writes all the while.
+// Afterwards they hold the same, and no increment is missing.
 func TestWhatWasDroppedIsShipped(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) { dropping(t, names, false) })
 	}
 }
 
-// The same with Redis that come back older than they were: writes that were dropped are lost with them, and zones hold the same all the same.
+// The same with Redis that come back older than they were: writes that were dropped are lost with
+// them, and zones hold the same all the same.
 func TestWhatWasDroppedIsShippedByAnOlderRedis(t *testing.T) { dropping(t, []string{"a", "b"}, true) }
 
 func dropping(t *testing.T, names []string, older bool) {
@@ -120,7 +122,8 @@ func dropping(t *testing.T, names []string, older bool) {
 	}
 }
 
-// While effects are dropped the outbox does not grow, and what is noted grows with what is written to, not with how often.
+// While effects are dropped the outbox does not grow, and what is noted grows with what is written
+// to, not with how often.
 func TestWhatIsNotedIsBounded(t *testing.T) {
 	_, a, b := twoZones(t)
 	ctx := context.Background()
@@ -178,7 +181,8 @@ func TestFieldsOfOtherZonesStay(t *testing.T) {
 	}
 }
 
-// A Redis that comes back as it was before a sum was shipped has what the sum counts, and notes it still. Neither is counted twice.
+// A Redis that comes back as it was before a sum was shipped has what the sum counts, and notes it
+// still. Neither is counted twice.
 func TestSumsAreCountedOnce(t *testing.T) {
 	w, a, b := twoZones(t)
 	ctx := context.Background()
@@ -214,7 +218,8 @@ func TestSumsAreCountedOnce(t *testing.T) {
 	require.Zero(t, a.client.Exists(ctx, script.KeysOf(0).Unsent).Val())
 }
 
-// The copy of a bootstrap has what a dropped change made of a counter: its sum must not come behind it.
+// The copy of a bootstrap has what a dropped change made of a counter: its sum must not come behind
+// it.
 func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
 	_, a, _ := twoZones(t)
 	a.skip(true)
@@ -235,7 +240,8 @@ func TestSumsAreShippedBeforeCountersAreCopied(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What another zone has overwritten here is not shipped: a newer write of that zone may be on its way.
+// What another zone has overwritten here is not shipped: a newer write of that zone may be on its
+// way.
 func TestWhatOthersHaveOverwrittenIsNotShipped(t *testing.T) {
 	w, a, b := twoZones(t)
 	ctx := context.Background()
@@ -284,8 +290,9 @@ func TestAKeyThatChangedItsTypeAndIsGone(t *testing.T) {
 	assert.Zero(t, b.client.Exists(ctx, "n:k").Val())
 }
 
-// A dropped addition made the key be of its type, and so wiped what another zone had written to it before, and is told of later. The other zone gets to
-// know of the type, also when the element is gone by then, and when the key is of another type again.
+// A dropped addition made the key be of its type, and so wiped what another zone had written to it
+// before, and is told of later. The other zone gets to know of the type, also when the element is
+// gone by then, and when the key is of another type again.
 func TestADroppedAdditionHadAType(t *testing.T) {
 	for _, theirs := range [][]any{{"set", "k", "x"}, {"sadd", "k", "m"}, {"zadd", "k", 1, "m"}, {"rpush", "k", "m"}} {
 		for name, then := range map[string][][]any{
@@ -313,8 +320,8 @@ func TestADroppedAdditionHadAType(t *testing.T) {
 	}
 }
 
-// A dropped addition to a key that another zone has deleted or replaced since, also by one of another type, is not shipped: all zones get that write, and
-// what follows it may be on its way.
+// A dropped addition to a key that another zone has deleted or replaced since, also by one of
+// another type, is not shipped: all zones get that write, and what follows it may be on its way.
 func TestADroppedAdditionToAKeyThatWasReplacedIsNotShipped(t *testing.T) {
 	w, a, b := twoZones(t)
 	b.write("hset", "k", "f", 0)
@@ -338,7 +345,8 @@ func TestADroppedAdditionToAKeyThatWasReplacedIsNotShipped(t *testing.T) {
 	assert.ElementsMatch(t, []string{"m", "newer"}, a.client.SMembers(context.Background(), "k").Val())
 }
 
-// The same when the zone has forgotten by then what it knew of both: it cannot tell, and ships the key as it is, once, not for each addition.
+// The same when the zone has forgotten by then what it knew of both: it cannot tell, and ships the
+// key as it is, once, not for each addition.
 func TestAKeyThatWasReplacedIsNotShippedForEachDroppedAddition(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.skip(true)
@@ -366,7 +374,8 @@ func TestAKeyThatWasReplacedIsNotShippedForEachDroppedAddition(t *testing.T) {
 	assert.Equal(t, "m n", w.everywhere("k"))
 }
 
-// A removal that was dropped is not told when the key is of another type since: it would remove a member of the same name.
+// A removal that was dropped is not told when the key is of another type since: it would remove a
+// member of the same name.
 func TestADroppedElementIsNoMemberOfTheSameName(t *testing.T) {
 	for _, dropped := range [][]any{{"hset", "k", "f", 1}, {"hdel", "k", "f"}} {
 		w, a, b := twoZones(t)
@@ -385,8 +394,8 @@ func TestADroppedElementIsNoMemberOfTheSameName(t *testing.T) {
 	}
 }
 
-// What a dropped write has said of a list's expiry is shipped, also when the zone has forgotten that by then, and knows still that another zone made
-// the list.
+// What a dropped write has said of a list's expiry is shipped, also when the zone has forgotten
+// that by then, and knows still that another zone made the list.
 func TestADroppedExpiryOfAListIsShipped(t *testing.T) {
 	w, a, b := twoZones(t)
 	b.write("rpush", "l", "1")
@@ -402,7 +411,8 @@ func TestADroppedExpiryOfAListIsShipped(t *testing.T) {
 	assert.Equal(t, int64(-1), b.data(0)["l"].expires)
 }
 
-// Answers are not dropped: what is shipped later in their place may be nothing, when another zone has replaced the key by then.
+// Answers are not dropped: what is shipped later in their place may be nothing, when another zone
+// has replaced the key by then.
 func TestAnswersAreNotDropped(t *testing.T) {
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")

@@ -26,7 +26,8 @@ type stored struct {
 	entries    []message.Entry
 }
 
-// A zone is a Redis with the library, the zone's topic, and where its appliers are in the other zones' topics.
+// A zone is a Redis with the library, the zone's topic, and where its appliers are in the other
+// zones' topics.
 type zone struct {
 	name   string
 	server *stack.RedisServer
@@ -118,7 +119,8 @@ func (z *zone) last() string {
 	return z.topic[len(z.topic)-1].last
 }
 
-// ship moves entries of the stream to the topic, as a shipper does: from behind the topic's last position.
+// ship moves entries of the stream to the topic, as a shipper does: from behind the topic's last
+// position.
 func (z *zone) ship(atMost int) bool {
 	z.world.t.Helper()
 	list, err := z.client.XRangeN(context.Background(), z.out, "("+z.last(), "+", int64(atMost)).Result()
@@ -168,7 +170,8 @@ func (w *world) pack(prev string, entries []message.Entry) stored {
 	return m
 }
 
-// apply hands a message to this zone, and returns the status, and the message that its cursor is at.
+// apply hands a message to this zone, and returns the status, and the message that its cursor is
+// at.
 func (z *zone) apply(origin *zone, m stored, index int) (status string, at int) {
 	z.world.t.Helper()
 	var reply []string
@@ -321,7 +324,8 @@ func (z *zone) restart(old bool) {
 	z.recover()
 }
 
-// recover does what a shipper does that opens: it applies what this Redis has lost and the topic has.
+// recover does what a shipper does that opens: it applies what this Redis has lost and the topic
+// has.
 func (z *zone) recover() {
 	z.world.t.Helper()
 	t := z.world.t

@@ -1,4 +1,5 @@
-// Package sentinel follows the primary of a Redis that Sentinels watch over: it asks all of them, again and again, and believes the newest answer.
+// Package sentinel finds the primary of a Redis that Sentinels monitor, and follows failovers. It
+// polls all Sentinels and uses the newest answer.
 package sentinel
 
 import (
@@ -14,11 +15,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
-	"github.com/aviaryhq/aviary/internal/sonic/retry"
-	"github.com/aviaryhq/aviary/internal/trouble"
+	"github.com/aviaryhq/aviary/internal/health"
+	"github.com/aviaryhq/aviary/pkg/backoff"
 )
 
-// Config says whom to ask for what.
+// Config says which Sentinels to ask, and for which primary.
 type Config struct {
 	// Master is the name under which the Sentinels watch the primary.
 	Master string
@@ -28,32 +29,32 @@ type Config struct {
 	Username, Password string
 	// TLS to the Sentinels. Default: nil, plain.
 	TLS *tls.Config
-	// Timeout bounds one connect and one question. Default 1s.
+	// Timeout bounds one connect and one request. Default 1s.
 	Timeout time.Duration
 }
 
-// Sentinels know where the primary is. All methods are safe for concurrent use.
+// Sentinels is a client of all Sentinels of one primary. All methods are safe for concurrent use.
 type Sentinels struct {
 	cfg Config
 	log *zap.Logger
 
-	mu      sync.Mutex
-	moved   []func(address string)
-	answers map[string]answer // by the Sentinel's address, of those that answer now
-	faults  map[string]error  // of the others
-	current answer            // the newest that was ever believed
-	told    time.Time         // when a Sentinel said so last, or something newer
-	known   chan struct{}     // closed once there is one
+	mu       sync.Mutex
+	moved    []func(address string)
+	answers  map[string]answer // by Sentinel address, only of Sentinels whose last request succeeded
+	faults   map[string]error  // by Sentinel address, of the other Sentinels
+	current  answer            // the answer in use
+	answered time.Time         // when a Sentinel last gave this answer, or a newer one
+	known    chan struct{}     // closed once there is a current answer
 }
 
-// answer is what a Sentinel says.
+// answer is the answer of one Sentinel.
 type answer struct {
 	address string
-	// epoch counts failovers: each has one of its own, and the highest is the newest.
+	// epoch is the configuration epoch: each failover has its own, and the highest is the newest.
 	epoch int64
 }
 
-// New makes one. It asks nobody before [Sentinels.Run].
+// New returns a client. It sends no request before [Sentinels.Run].
 func New(cfg Config, log *zap.Logger) *Sentinels {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = time.Second
@@ -64,14 +65,15 @@ func New(cfg Config, log *zap.Logger) *Sentinels {
 	}
 }
 
-// OnMove has f called with the address of each primary that takes the place of another one, in their order. It must return soon and call no method.
+// OnMove makes Sentinels call f with the address of each primary that replaces another one, in
+// order. f must return soon and must not call a method of Sentinels.
 func (s *Sentinels) OnMove(f func(address string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moved = append(s.moved, f)
 }
 
-// Run asks until ctx ends.
+// Run polls all Sentinels until ctx ends.
 func (s *Sentinels) Run(ctx context.Context) error {
 	var asking sync.WaitGroup
 	for _, address := range s.cfg.Addresses {
@@ -81,19 +83,20 @@ func (s *Sentinels) Run(ctx context.Context) error {
 	return nil
 }
 
-// Master returns the primary's address as the newest answer has it, and waits for the first one. While no Sentinel answers it is the last one known.
+// Master returns the primary's address according to the newest answer. It waits for the first
+// answer. While no Sentinel answers, it returns the last known address.
 func (s *Sentinels) Master(ctx context.Context) (string, error) {
 	select {
 	case <-s.known:
 	case <-ctx.Done():
-		return "", fmt.Errorf("no Sentinel tells where %q is: %w", s.cfg.Master, errors.Join(s.problem(), ctx.Err()))
+		return "", fmt.Errorf("no Sentinel reports the address of %q: %w", s.cfg.Master, errors.Join(s.problem(), ctx.Err()))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current.address, nil
 }
 
-// problem is why Sentinels do not answer.
+// problem returns why Sentinels do not answer.
 func (s *Sentinels) problem() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,14 +109,15 @@ func (s *Sentinels) problem() error {
 	return errors.Join(errs...)
 }
 
-// believedFor is how long an answer is believed that no Sentinel gives any more while others give older ones. Sentinels hear of a failover from each
-// other within 2 s.
+// believedFor is how long the current answer stays in use when no Sentinel gives it any more, and
+// others give older ones. Sentinels tell each other about a failover within 2 s.
 const believedFor = 10 * time.Second
 
-// askEvery is how often each Sentinel is asked. A failover takes seconds; a Sentinel tells the new address before it announces +switch-master.
+// askEvery is how often each Sentinel is asked. A failover takes seconds. A Sentinel returns the
+// new address before it publishes +switch-master.
 const askEvery = 250 * time.Millisecond
 
-// client is that of one Sentinel.
+// client returns a Redis client for one Sentinel.
 func (s *Sentinels) client(address string) *redis.SentinelClient {
 	return redis.NewSentinelClient(&redis.Options{
 		Addr: address, Username: s.cfg.Username, Password: s.cfg.Password, TLSConfig: s.cfg.TLS, ClientName: "sonic", DisableIdentity: true,
@@ -122,7 +126,7 @@ func (s *Sentinels) client(address string) *redis.SentinelClient {
 	})
 }
 
-// Ask asks the Sentinel at an address once where the primary is.
+// Ask asks the Sentinel at address once for the address of the primary.
 func (s *Sentinels) Ask(ctx context.Context, address string) (primary string, err error) {
 	c := s.client(address)
 	defer func() { _ = c.Close() }()
@@ -130,21 +134,21 @@ func (s *Sentinels) Ask(ctx context.Context, address string) (primary string, er
 	return a.address, err
 }
 
-// follow asks one Sentinel.
+// follow polls one Sentinel until ctx ends.
 func (s *Sentinels) follow(ctx context.Context, address string) {
 	c := s.client(address)
 	defer func() { _ = c.Close() }()
-	health := trouble.New(s.log.With(zap.String("sentinel", address)))
+	state := health.New(s.log.With(zap.String("sentinel", address)))
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
-	var pause retry.Pause
+	var pause backoff.Backoff
 	for {
 		a, err := s.ask(ctx, c)
 		if ctx.Err() != nil {
 			return
 		}
 		s.take(address, a, err)
-		health.Note(err)
+		state.Set(err)
 		if err != nil {
 			pause.Wait(ctx)
 			continue
@@ -158,8 +162,9 @@ func (s *Sentinels) follow(ctx context.Context, address string) {
 	}
 }
 
-// ask asks one Sentinel once. The epoch comes first: when a failover ends between both questions the answer is newer than its epoch says, and the
-// next one is right. SENTINEL MASTER alone gives the old address until all replicas follow the new primary.
+// ask asks one Sentinel once. It asks for the epoch first: if a failover ends between the two
+// requests, the address is newer than its epoch, and the next answer is right. SENTINEL MASTER
+// alone does not suffice: it returns the old address until all replicas follow the new primary.
 func (s *Sentinels) ask(ctx context.Context, c *redis.SentinelClient) (a answer, err error) {
 	state, err := c.Master(ctx, s.cfg.Master).Result()
 	if err != nil {
@@ -181,11 +186,12 @@ func (s *Sentinels) ask(ctx context.Context, c *redis.SentinelClient) (a answer,
 	return a, nil
 }
 
-// take keeps what a Sentinel said, or that it says nothing, and finds out where the primary is.
+// take stores the answer or the error of a Sentinel, and decides which primary is current.
 //
-// A Sentinel that was cut off from the others gives an old address, and so do all that have not heard of a failover yet. So an answer of a lower epoch
-// than one that was believed before counts only when more than half of the Sentinels answer, and none has told of the higher epoch for a while: those
-// that were set up anew begin at 0.
+// A Sentinel that was cut off from the others gives an old address. So do Sentinels that do not
+// know of a failover yet. So an answer with a lower epoch than the current one is used only if more
+// than half of the Sentinels answer, and none has given the higher epoch for a while. Such an
+// answer can be right: Sentinels that were installed anew begin with epoch 0.
 func (s *Sentinels) take(from string, a answer, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,8 +210,8 @@ func (s *Sentinels) take(from string, a answer, err error) {
 	}
 	before, now := s.current, time.Now()
 	if newest.epoch >= before.epoch {
-		s.told = now
-	} else if 2*len(s.answers) <= len(s.cfg.Addresses) || now.Sub(s.told) < believedFor {
+		s.answered = now
+	} else if 2*len(s.answers) <= len(s.cfg.Addresses) || now.Sub(s.answered) < believedFor {
 		return
 	}
 	if newest == before {

@@ -37,7 +37,7 @@ func TestTheNewestAnswerIsBelieved(t *testing.T) {
 	assert.Equal(t, "new", at(), "nobody answers")
 	require.ErrorIs(t, s.problem(), gone)
 
-	s.told = s.told.Add(-believedFor)
+	s.answered = s.answered.Add(-believedFor)
 	s.take("s1", answer{"anew", 0}, nil)
 	assert.Equal(t, "new", at())
 	s.take("s3", answer{"anew", 0}, nil)
@@ -53,11 +53,12 @@ func TestNobodyTellsWhereThePrimaryIs(t *testing.T) {
 		defer cancel()
 		_, err := s.Master(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, `no Sentinel tells where "m" is: s1: connection refused`)
+		require.ErrorContains(t, err, `no Sentinel reports the address of "m": s1: connection refused`)
 	})
 }
 
-// The Sentinel that carried the failover out is not heard for a moment, and the others have not heard of it yet: they are more than half, and wrong.
+// The Sentinel that carried the failover out is not heard for a moment, and the others have not
+// heard of it yet: they are more than half, and wrong.
 func TestTheFormerPrimaryIsNotTakenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Master: "m", Addresses: []string{"s1", "s2", "s3"}}, zap.NewNop())

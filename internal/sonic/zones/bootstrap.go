@@ -16,35 +16,42 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 )
 
-// Bootstrap fills the Redis of an empty zone from that of another one, while all other zones write. Afterwards the zone's Sonic can be started: it applies
-// what the zones did since the copy began. When it ends half-way, no Sonic opens the Redis, and the next Run begins anew.
+// Bootstrap fills the empty Redis of a zone from the Redis of another zone, while all other zones
+// accept writes. Afterwards the zone's Sonic can be started: it applies the effects of the zones
+// since the copy began. If Bootstrap stops before the end, no Sonic opens the Redis, and the next
+// Run starts over.
 type Bootstrap struct {
-	// Source has a Sonic that runs and names Target among its zones. It is only read.
+	// Source is the zone to copy from. Its Sonic runs and has Target among its zones. Bootstrap
+	// does not write to it.
 	Source *Zone
-	// Target holds nothing, or what is left of a Bootstrap that did not end. No Sonic runs there.
+	// Target is the zone to fill. Its Redis is empty, or holds the rest of an unfinished Bootstrap.
+	// No Sonic runs there.
 	Target *Zone
-	// Subscribe makes sure that what zones do from now on waits for Target, and returns how far their topics are: Source must be as far before the copy
-	// begins, for what is before may not come to Target any more. Nil: nothing is made sure.
+	// Subscribe creates Target's subscriptions, so that Pulsar keeps all later effects for Target.
+	// It returns the last effects of the topics. Source must have applied these before the copy
+	// begins, for Target may never receive earlier effects. If nil, Run skips both.
 	Subscribe func(ctx context.Context) (Reached, error)
-	// Progress is told, about once a second, how far the copy is. Nil: nobody.
+	// Progress is called about once a second with the progress of the copy. It may be nil.
 	Progress func(Progress)
-	// Patience is how long the source may wait for answers of other zones, and for their effects. Default 30s.
-	Patience time.Duration
+	// Timeout is how long Run waits until Source has the answers and the effects of the other
+	// zones. Default 30s.
+	Timeout time.Duration
 
-	said  time.Time
-	least Reached // of Subscribe
+	progressAt time.Time
+	required   Reached // result of Subscribe
 }
 
-// bootstrapField of the hash meta is there while a copy is not whole. It holds the source's name.
+// bootstrapField is a field of the hash meta. It holds the name of the source, and exists while the
+// copy is incomplete.
 const bootstrapField = "bootstrap"
 
-// source is what the source knows at a moment.
+// source is the state of the source at one moment.
 type source struct {
-	at            Reached
-	run           string // of the server: another one, or one that was restarted, may be older
-	epoch, pruned string
-	wants         string
-	told          []string // field, id, ..
+	reached         Reached
+	runID           string // run_id: a replaced or restarted server may have older data
+	epoch, pruned   string
+	missingKeys     string
+	reportedCursors []string // field, id, field, id
 }
 
 // Run fills the zone.
@@ -52,7 +59,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err := b.Source.check(ctx); err != nil {
 		return err
 	}
-	if _, err := b.look(ctx); err != nil {
+	if _, err := b.readSource(ctx); err != nil {
 		return err
 	}
 	if err := b.clear(ctx); err != nil {
@@ -60,11 +67,11 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	}
 	if b.Subscribe != nil {
 		var err error
-		if b.least, err = b.Subscribe(ctx); err != nil {
+		if b.required, err = b.Subscribe(ctx); err != nil {
 			return err
 		}
 	}
-	begin, err := b.begin(ctx)
+	begin, err := b.awaitSource(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,19 +81,19 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	if err := b.copyKeys(ctx); err != nil {
 		return err
 	}
-	end, err := b.look(ctx)
+	end, err := b.readSource(ctx)
 	if err != nil {
 		return err
 	}
-	if end.epoch != begin.epoch || end.run != begin.run {
+	if end.epoch != begin.epoch || end.runID != begin.runID {
 		return fmt.Errorf("the Redis of zone %s was restarted or exchanged while it was copied, and may be older than it was: run the command again", b.Source.name)
 	}
 	return b.finish(ctx, begin, end)
 }
 
-// clear makes sure that the target is empty, and marks it as one that is being filled.
+// clear makes sure that the target is empty, and marks it as incomplete.
 func (b *Bootstrap) clear(ctx context.Context) error {
-	db, fault := b.Target.redis, b.Target.fault
+	db, fault := b.Target.redis, b.Target.wrapError
 	held, err := db.HMGet(ctx, b.Target.keys.Meta, "zone", bootstrapField).Result()
 	if err != nil {
 		return fault(err)
@@ -110,16 +117,16 @@ func (b *Bootstrap) clear(ctx context.Context) error {
 	return fault(db.HSet(ctx, b.Target.keys.Meta, bootstrapField, b.Source.name).Err())
 }
 
-func (z *Zone) fault(err error) error {
+func (z *Zone) wrapError(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("the Redis of zone %s: %w", z.name, err)
 }
 
-// look asks the source how far it is.
-func (b *Bootstrap) look(ctx context.Context) (s source, err error) {
-	if s.run, err = b.Source.run(ctx); err != nil {
+// readSource reads the state of the source.
+func (b *Bootstrap) readSource(ctx context.Context) (s source, err error) {
+	if s.runID, err = b.Source.runID(ctx); err != nil {
 		return s, err
 	}
 	reply, err := b.Source.list(ctx, 5, "sonic_source", b.Target.name)
@@ -129,37 +136,38 @@ func (b *Bootstrap) look(ctx context.Context) (s source, err error) {
 	var ok [3]bool
 	s.epoch, ok[0] = reply[1].(string)
 	s.pruned, ok[1] = reply[2].(string)
-	s.wants, ok[2] = reply[3].(string)
+	s.missingKeys, ok[2] = reply[3].(string)
 	if slices.Contains(ok[:], false) {
 		return s, errReply
 	}
-	if s.at, err = reachedOf(reply[0]); err != nil {
+	if s.reached, err = reachedOf(reply[0]); err != nil {
 		return s, err
 	}
-	s.told, err = texts(reply[4])
+	s.reportedCursors, err = texts(reply[4])
 	return s, err
 }
 
-// begin waits for a moment at which the source knows the state of all of its keys, and has what it must have at least.
-func (b *Bootstrap) begin(ctx context.Context) (source, error) {
-	patience := b.Patience
-	if patience == 0 {
-		patience = 30 * time.Second
+// awaitSource waits until the source knows the state of all of its keys, and has applied the
+// effects in required.
+func (b *Bootstrap) awaitSource(ctx context.Context) (source, error) {
+	timeout := b.Timeout
+	if timeout == 0 {
+		timeout = 30 * time.Second
 	}
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for began := time.Now(); ; {
-		s, err := b.look(ctx)
-		lacks := b.lacks(s)
-		if err != nil || s.wants == "0" && lacks == "" {
+		s, err := b.readSource(ctx)
+		lacks := b.laggingZone(s)
+		if err != nil || s.missingKeys == "0" && lacks == "" {
 			return s, err
 		}
-		if time.Since(began) > patience && lacks != "" {
+		if time.Since(began) > timeout && lacks != "" {
 			return s, fmt.Errorf("zone %s has the effects of zone %s up to %s, and this zone's cluster has them up to %s: see /zones of its Sonic",
-				b.Source.name, lacks, s.at[lacks], b.least[lacks])
+				b.Source.name, lacks, s.reached[lacks], b.required[lacks])
 		}
-		if time.Since(began) > patience {
-			return s, fmt.Errorf("zone %s waits for the state of %s keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic", b.Source.name, s.wants)
+		if time.Since(began) > timeout {
+			return s, fmt.Errorf("zone %s waits for the state of %s keys from other zones, or has to ship it after its outbox was full: see /zones of its Sonic", b.Source.name, s.missingKeys)
 		}
 		select {
 		case <-ticker.C:
@@ -169,17 +177,18 @@ func (b *Bootstrap) begin(ctx context.Context) (source, error) {
 	}
 }
 
-// lacks returns the zone whose effects the source has not got as far as it must, empty when there is none.
-func (b *Bootstrap) lacks(s source) string {
-	for _, zone := range slices.Sorted(maps.Keys(b.least)) {
-		if s.at[zone].Compare(b.least[zone]) < 0 {
+// laggingZone returns a zone whose effects the source has not applied up to required, or "".
+func (b *Bootstrap) laggingZone(s source) string {
+	for _, zone := range slices.Sorted(maps.Keys(b.required)) {
+		if s.reached[zone].Compare(b.required[zone]) < 0 {
 			return zone
 		}
 	}
 	return ""
 }
 
-// copyVersions copies the hash of versions. It comes before the keys, whose own versions replace these.
+// copyVersions copies the hash of versions. It runs before copyKeys, which replaces the versions of
+// the copied keys.
 func (b *Bootstrap) copyVersions(ctx context.Context) error {
 	for cursor := ""; cursor != "0"; {
 		if cursor == "" {
@@ -193,19 +202,19 @@ func (b *Bootstrap) copyVersions(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := b.note(ctx, list, b.Target.redis); err != nil {
-			return b.Target.fault(err)
+		if err := b.writeVersions(ctx, list, b.Target.redis); err != nil {
+			return b.Target.wrapError(err)
 		}
 		cursor, _ = step[0].(string)
 	}
 	return nil
 }
 
-// hashSlice is how many values go into one HSET.
+// hashSlice is how many fields and values go into one HSET.
 const hashSlice = 2000
 
-// note adds versions: field, version, ..
-func (b *Bootstrap) note(ctx context.Context, list []string, to redis.Cmdable) error {
+// writeVersions writes a list of versions: field, version, field, version.
+func (b *Bootstrap) writeVersions(ctx context.Context, list []string, to redis.Cmdable) error {
 	for some := range slices.Chunk(list, hashSlice) {
 		if err := to.HSet(ctx, b.Target.keys.Versions, some).Err(); err != nil {
 			return err
@@ -229,7 +238,7 @@ func (b *Bootstrap) copyKeys(ctx context.Context) error {
 				cursor = "0"
 			}
 			var names []string
-			if cursor, names, err = b.Source.walk(ctx, db, cursor, copyBatch); err != nil {
+			if cursor, names, err = b.Source.scan(ctx, db, cursor, copyBatch); err != nil {
 				return err
 			}
 			for len(names) > 0 {
@@ -239,9 +248,9 @@ func (b *Bootstrap) copyKeys(ctx context.Context) error {
 				}
 				names, p.Done = names[n:], p.Done+int64(n)
 			}
-			if b.Progress != nil && time.Since(b.said) >= sayEvery {
+			if b.Progress != nil && time.Since(b.progressAt) >= progressInterval {
 				b.Progress(p)
-				b.said = time.Now()
+				b.progressAt = time.Now()
 			}
 		}
 	}
@@ -251,10 +260,10 @@ func (b *Bootstrap) copyKeys(ctx context.Context) error {
 	return nil
 }
 
-// copyBatch is how many keys are asked for at once. When they are large, fewer come.
+// copyBatch is how many keys copySome asks for at once. Redis returns fewer if they are large.
 const copyBatch = 64
 
-// copySome copies the first of the keys, at least one, and returns how many.
+// copySome copies the first keys of names, at least one, and returns how many.
 func (b *Bootstrap) copySome(ctx context.Context, db int, names []string) (int, error) {
 	args := []any{b.Target.name, db}
 	for _, name := range names {
@@ -298,7 +307,7 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 		}
 		cmd := redis.NewStatusCmd(ctx, "RESTORE", f[0], expires, f[1], "REPLACE", "ABSTTL")
 		restored = append(restored, cmd)
-		_ = pipe.Process(ctx, cmd) // it is queued
+		_ = pipe.Process(ctx, cmd) // the pipeline only queues it
 	}
 	pipe.Select(ctx, 0)
 	for f := range slices.Chunk(list, 5) {
@@ -307,21 +316,21 @@ func (b *Bootstrap) restore(ctx context.Context, db int, step []any) error {
 			pipe.HSet(ctx, b.Target.keys.Boot, strconv.Itoa(db)+":"+name, at.text())
 		}
 	}
-	if err := b.note(ctx, versions, pipe); err != nil {
+	if err := b.writeVersions(ctx, versions, pipe); err != nil {
 		return err
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return b.Target.fault(err)
+		return b.Target.wrapError(err)
 	}
 	for _, cmd := range restored {
 		if err := cmd.Err(); err != nil {
-			return b.Target.fault(err)
+			return b.Target.wrapError(err)
 		}
 	}
 	return nil
 }
 
-// text is zone, id, .. with spaces between.
+// text returns "zone id zone id".
 func (r Reached) text() string {
 	var words []string
 	for _, zone := range slices.Sorted(maps.Keys(r)) {
@@ -330,7 +339,7 @@ func (r Reached) text() string {
 	return strings.Join(words, " ")
 }
 
-// list is the number of zones, then zone, id, ..
+// list returns the number of zones, followed by zone, id, zone, id.
 func (r Reached) list() []any {
 	list := []any{len(r)}
 	for zone, id := range r {
@@ -339,21 +348,22 @@ func (r Reached) list() []any {
 	return list
 }
 
-// finish says that the copy is whole. The target is then as it would be had it applied the effects up to begin.
+// finish marks the copy as complete. The target is then in the state of a Redis that has applied
+// the effects up to begin.
 func (b *Bootstrap) finish(ctx context.Context, begin, end source) error {
 	floor := message.ID{}
-	for _, id := range end.at {
+	for _, id := range end.reached {
 		floor = message.Max(floor, id)
 	}
-	cursors := maps.Clone(begin.at)
+	cursors := maps.Clone(begin.reached)
 	delete(cursors, b.Target.name)
-	args := []any{b.Target.name, begin.at[b.Target.name].String(), floor.String(), begin.pruned, "0"}
+	args := []any{b.Target.name, begin.reached[b.Target.name].String(), floor.String(), begin.pruned, "0"}
 	args = append(args, cursors.list()...)
-	args = append(args, len(begin.told)/2)
-	for _, word := range begin.told {
+	args = append(args, len(begin.reportedCursors)/2)
+	for _, word := range begin.reportedCursors {
 		args = append(args, word)
 	}
-	args = append(args, end.at.list()...)
+	args = append(args, end.reached.list()...)
 	reply, err := b.Target.call(ctx, "sonic_filled", args...)
 	if err == nil && reply != b.Source.name {
 		err = errors.New("the Redis was being filled by another process, too: empty it and run the command again")

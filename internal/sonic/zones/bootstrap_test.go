@@ -24,7 +24,8 @@ func (z *zone) lose() {
 	require.NoError(z.t, z.client.Do(z.t.Context(), "FUNCTION", "FLUSH").Err())
 }
 
-// recover opens the Redis as the Sonic of a zone does that came back: it applies the zone's own effects that the Redis has lost.
+// recover opens the Redis as the Sonic of a zone does that came back: it applies the zone's own
+// effects that the Redis has lost.
 func (z *zone) recover() {
 	z.t.Helper()
 	z.mu.Lock()
@@ -39,12 +40,12 @@ func (z *zone) recover() {
 }
 
 func (w *world) bootstrap(from, to string) error {
-	b := zones.Bootstrap{Source: w.zones[from].Zone, Target: w.zones[to].Zone, Patience: 10 * time.Second}
+	b := zones.Bootstrap{Source: w.zones[from].Zone, Target: w.zones[to].Zone, Timeout: 10 * time.Second}
 	return b.Run(w.t.Context())
 }
 
-// settled waits until zones have all effects of each other, and hold the same.
-func (w *world) settled() {
+// awaitEqual waits until zones have all effects of each other, and hold the same.
+func (w *world) awaitEqual() {
 	w.t.Helper()
 	for name, z := range w.zones {
 		info, err := z.client.XInfoStream(w.t.Context(), z.out).Result()
@@ -70,7 +71,7 @@ func TestAnEmptiedZoneIsFilledWhileOthersWrite(t *testing.T) {
 	require.Empty(t, w.differences("a", "b"))
 	b := w.zones["b"]
 	sums := first() // what b has acknowledged is shipped before it is lost
-	w.settled()
+	w.awaitEqual()
 	second := w.writing("a", "c")
 	b.lose()
 	require.NoError(t, w.bootstrap("a", "b"))
@@ -84,7 +85,7 @@ func TestAnEmptiedZoneIsFilledWhileOthersWrite(t *testing.T) {
 			sums[counter] += n
 		}
 	}
-	w.settled()
+	w.awaitEqual()
 	for i := range 7 {
 		counter := fmt.Sprint("c:", i)
 		assert.Equal(t, strconv.FormatInt(sums[counter]+int64(i), 10), b.get(counter), "of fill and writing")
@@ -110,7 +111,7 @@ func TestABootstrapThatEndedHalfWayIsRunAgain(t *testing.T) {
 	require.NoError(t, w.bootstrap("a", "b"))
 	b.recover()
 	stop()
-	w.settled()
+	w.awaitEqual()
 	assert.Zero(t, b.client.Exists(t.Context(), "left over").Val())
 }
 
@@ -123,15 +124,16 @@ func TestWhatCannotBeFilled(t *testing.T) {
 	b.behind(0, "SET", "k", "v")
 	require.ErrorContains(t, w.bootstrap("a", "b"), "holds keys")
 	b.lose()
-	unknown := zones.Bootstrap{Source: w.zones["a"].Zone, Target: zones.New("d", b.client, lane)}
+	unknown := zones.Bootstrap{Source: w.zones["a"].Zone, Target: zones.New("d", b.client, shard)}
 	require.ErrorContains(t, unknown.Run(t.Context()), "zone d is no zone of this one's")
 }
 
-// What another zone wrote before, and comes after the copy, loses to what the source removed since: removals are among the versions.
+// What another zone wrote before, and comes after the copy, loses to what the source removed since:
+// removals are among the versions.
 func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 	w := newWorld(t, "a", "b", "c")
 	w.fill()
-	w.settled()
+	w.awaitEqual()
 	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]
 	c.mu.Lock()
 	c.open = false // what it writes stays in its outbox
@@ -147,15 +149,15 @@ func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 	c.mu.Lock()
 	c.open = true
 	c.mu.Unlock()
-	w.settled()
+	w.awaitEqual()
 	for _, z := range w.zones {
 		assert.Zero(t, z.client.Exists(t.Context(), "str1").Val(), z.Name())
 		assert.Equal(t, map[string]string{"b": "x", "c": "y", "new": "kept"}, z.client.HGetAll(t.Context(), "hash1").Val(), z.Name())
 	}
 }
 
-// The source's keys of policy none change while they are copied: applied again from where the copy began, what was written then must not take away what was
-// there before.
+// The source's keys of policy none change while they are copied: applied again from where the copy
+// began, what was written then must not take away what was there before.
 func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
@@ -163,10 +165,10 @@ func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
 	a.write(1, "hset", "n:a:h", "before", "1")
 	a.write(1, "rpush", "n:a:l", "1")
 	a.write(1, "sadd", "n:a:s", "before")
-	w.settled()
+	w.awaitEqual()
 	b.lose()
 	changed := false
-	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Patience: 10 * time.Second, Progress: func(zones.Progress) {
+	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 10 * time.Second, Progress: func(zones.Progress) {
 		if !changed { // db 0 is copied, and db 1 is not
 			changed = true
 			a.write(1, "hset", "n:a:h", "since", "1")
@@ -178,18 +180,19 @@ func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
 	require.NoError(t, filling.Run(t.Context()))
 	require.True(t, changed)
 	b.recover()
-	w.settled()
+	w.awaitEqual()
 }
 
-// The source is restarted while it is copied. It has lost a moment, perhaps, which the copy is taken to have.
+// The source is restarted while it is copied. It has lost a moment, perhaps, which the copy is
+// taken to have.
 func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	w.fill()
-	w.settled()
+	w.awaitEqual()
 	b.lose()
 	restarted := false
-	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Patience: 10 * time.Second, Progress: func(zones.Progress) {
+	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 10 * time.Second, Progress: func(zones.Progress) {
 		if restarted {
 			return
 		}
@@ -205,11 +208,12 @@ func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
 	require.True(t, restarted)
 }
 
-// The copy begins once the source has what the topics had when the subscriptions were made, and not before.
+// The copy begins once the source has what the topics had when the subscriptions were made, and not
+// before.
 func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
 	w := newWorld(t, "a", "b", "c")
 	w.fill()
-	w.settled()
+	w.awaitEqual()
 	a, b, c := w.zones["a"], w.zones["b"], w.zones["c"]
 	a.mu.Lock()
 	a.open = false // it gets nothing of others
@@ -217,7 +221,7 @@ func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
 	c.write(0, "set", "late", "v")
 	last := c.client.XInfoStream(t.Context(), c.out).Val().LastGeneratedID
 	b.lose()
-	fill := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Patience: 200 * time.Millisecond, Subscribe: func(context.Context) (zones.Reached, error) {
+	fill := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 200 * time.Millisecond, Subscribe: func(context.Context) (zones.Reached, error) {
 		id, err := message.ParseID(last)
 		return zones.Reached{"c": id}, err
 	}}
@@ -225,7 +229,7 @@ func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
 	a.mu.Lock()
 	a.open = true
 	a.mu.Unlock()
-	fill.Patience = 10 * time.Second
+	fill.Timeout = 10 * time.Second
 	require.NoError(t, fill.Run(t.Context()))
 	assert.Equal(t, "v", b.get("late"))
 }

@@ -9,24 +9,27 @@ import (
 	"time"
 )
 
-// Check compares two zones. A difference counts when it lasts: while both zones came to have all effects that either had, neither changed the key,
-// and that several times over.
+// Check compares two zones. A difference counts only if it lasts: several times, Check waits until
+// both zones have all effects that either of them had before, and in none of these waits does the
+// key change in either zone.
 type Check struct {
 	Local, Peer *Zone
 	// Zones are the names of all zones.
 	Zones []string
-	// Progress is told, about once a second, how far the comparison is. Nil: nobody.
+	// Progress is called about once a second with the progress of the comparison. It may be nil.
 	Progress func(Progress)
-	// Patience is how long a zone may stand still that has not applied all effects of the others. Default 30s.
-	Patience time.Duration
+	// ProgressTimeout is how long a zone that has not applied all effects of the others may make no
+	// progress. Default 30s.
+	ProgressTimeout time.Duration
 }
 
-// Progress is how far a comparison is.
+// Progress is the progress of a comparison or a copy.
 type Progress struct {
-	// Zone whose keys are gone through; empty: keys that differed are looked at again, in the round Round.
+	// Zone is the zone whose keys are being read. Empty: keys that differed are compared again, for
+	// the time Round.
 	Zone  string
 	Round int
-	// Done of about Keys keys. Suspects differed when they were looked at.
+	// Done is how many of about Keys keys are done. Suspects is how many keys differed so far.
 	Done, Keys, Suspects int64
 }
 
@@ -37,13 +40,13 @@ func (p Progress) String() string {
 	return fmt.Sprintf("zone %s: %d of about %d keys, %d differ", p.Zone, p.Done, p.Keys, p.Suspects)
 }
 
-// Difference is a key that two zones hold different values of.
+// Difference is a key whose values differ between two zones.
 type Difference struct {
 	Key
-	// Values by zone.
+	// Values of the key by zone.
 	Values map[string]Value
-	// Unsettled says that the key changed each time that it was looked at: it may be the same.
-	Unsettled bool
+	// Changing says that the key kept changing during the comparison: it may not differ at all.
+	Changing bool
 }
 
 func (d Difference) String() string {
@@ -52,26 +55,29 @@ func (d Difference) String() string {
 		parts = append(parts, fmt.Sprintf("zone %s has %s", zone, d.Values[zone]))
 	}
 	text := fmt.Sprintf("%s: %s", d.Key, strings.Join(parts, ", "))
-	if d.Unsettled {
+	if d.Changing {
 		text += "; it changes all the time"
 	}
 	return text
 }
 
 const (
-	// batch is how many keys are asked for at once.
+	// batch is how many keys one request asks for.
 	batch = 256
-	// rounds is in how many rounds a key has to differ, and mostRounds how many there are for one that changes.
-	rounds, mostRounds = 3, 10
-	// shortTTL: keys that expire sooner are not compared, for they go at another moment in each zone.
+	// rounds is in how many rounds a key must differ. maxRounds is how many rounds there are at
+	// most, for keys that keep changing.
+	rounds, maxRounds = 3, 10
+	// shortTTL is the time to expiry below which keys are not compared, for each zone removes them
+	// at another moment.
 	shortTTL = 10 * time.Second
-	// expiryTolerance is how much expiries may differ.
+	// expiryTolerance is how much the expiry of a key may differ between zones.
 	expiryTolerance = 50 // ms
-	// sayEvery is how often progress is told, lookEvery how often a zone is asked how far it is.
-	sayEvery, lookEvery = time.Second, 50 * time.Millisecond
+	// progressInterval is how often progress is reported, pollInterval how often the state of a
+	// zone is polled.
+	progressInterval, pollInterval = time.Second, 50 * time.Millisecond
 )
 
-// Run returns the differences, in order of databases and names.
+// Run returns the differences, ordered by database and name.
 func (c *Check) Run(ctx context.Context) ([]Difference, error) {
 	for _, z := range []*Zone{c.Local, c.Peer} {
 		if err := z.check(ctx); err != nil {
@@ -85,10 +91,10 @@ func (c *Check) Run(ctx context.Context) ([]Difference, error) {
 	if err := c.compare(ctx, c.Peer, c.Local, suspects); err != nil {
 		return nil, err
 	}
-	return c.settle(ctx, slices.Collect(maps.Keys(suspects)))
+	return c.confirm(ctx, slices.Collect(maps.Keys(suspects)))
 }
 
-// compare goes through all keys of a zone and notes those that the other one holds something else of.
+// compare reads all keys of the zone from, and adds those whose value differs in the zone to.
 func (c *Check) compare(ctx context.Context, from, to *Zone, suspects map[Key]struct{}) error {
 	databases, err := from.databases(ctx)
 	if err != nil {
@@ -105,7 +111,7 @@ func (c *Check) compare(ctx context.Context, from, to *Zone, suspects map[Key]st
 				cursor = "0"
 			}
 			var names []string
-			if cursor, names, err = from.walk(ctx, db, cursor, batch); err != nil {
+			if cursor, names, err = from.scan(ctx, db, cursor, batch); err != nil {
 				return err
 			}
 			found, err := from.digests(ctx, db, names)
@@ -122,7 +128,7 @@ func (c *Check) compare(ctx context.Context, from, to *Zone, suspects map[Key]st
 				}
 			}
 			p.Done, p.Suspects = p.Done+int64(len(found)), int64(len(suspects))
-			if c.Progress != nil && time.Since(said) >= sayEvery {
+			if c.Progress != nil && time.Since(said) >= progressInterval {
 				c.Progress(p)
 				said = time.Now()
 			}
@@ -134,7 +140,7 @@ func (c *Check) compare(ctx context.Context, from, to *Zone, suspects map[Key]st
 	return nil
 }
 
-// differ reports whether two values are of zones that have drifted apart.
+// differ reports whether two values differ, except for values that expire soon.
 func differ(a, b Value, now time.Time) bool {
 	if a.Type == b.Type && a.Digest == b.Digest && max(a.Expires-b.Expires, b.Expires-a.Expires) <= expiryTolerance {
 		return false
@@ -143,14 +149,14 @@ func differ(a, b Value, now time.Time) bool {
 	return (a.Expires < 0 || a.Expires > soon) && (b.Expires < 0 || b.Expires > soon)
 }
 
-// pair is what both zones hold of a key.
+// pair holds the values of a key in both zones.
 type pair struct{ local, peer Value }
 
-// settle looks at keys again until it is clear which differ.
-func (c *Check) settle(ctx context.Context, keys []Key) ([]Difference, error) {
+// confirm compares keys again until it is clear which of them differ.
+func (c *Check) confirm(ctx context.Context, keys []Key) ([]Difference, error) {
 	lasted := map[Key]int{}
 	last := map[Key]pair{}
-	for round := 1; len(keys) > 0 && round <= mostRounds; round++ {
+	for round := 1; len(keys) > 0 && round <= maxRounds; round++ {
 		if c.Progress != nil {
 			c.Progress(Progress{Round: round, Suspects: int64(len(keys))})
 		}
@@ -158,7 +164,7 @@ func (c *Check) settle(ctx context.Context, keys []Key) ([]Difference, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.exchange(ctx); err != nil {
+		if err := c.awaitEffects(ctx); err != nil {
 			return nil, err
 		}
 		after, err := c.sample(ctx, slices.Collect(maps.Keys(before)))
@@ -182,7 +188,7 @@ func (c *Check) settle(ctx context.Context, keys []Key) ([]Difference, error) {
 	var found []Difference
 	for _, key := range keys {
 		found = append(found, Difference{
-			Key: key, Values: map[string]Value{c.Local.name: last[key].local, c.Peer.name: last[key].peer}, Unsettled: lasted[key] < rounds,
+			Key: key, Values: map[string]Value{c.Local.name: last[key].local, c.Peer.name: last[key].peer}, Changing: lasted[key] < rounds,
 		})
 	}
 	slices.SortFunc(found, func(a, b Difference) int {
@@ -194,7 +200,7 @@ func (c *Check) settle(ctx context.Context, keys []Key) ([]Difference, error) {
 	return found, nil
 }
 
-// sample returns what both zones hold of those keys that differ now.
+// sample returns the values of those keys that differ now.
 func (c *Check) sample(ctx context.Context, keys []Key) (map[Key]pair, error) {
 	names := map[int][]string{}
 	for _, key := range keys {
@@ -221,8 +227,8 @@ func (c *Check) sample(ctx context.Context, keys []Key) (map[Key]pair, error) {
 	return found, nil
 }
 
-// exchange waits until both zones have all effects that either has now.
-func (c *Check) exchange(ctx context.Context) error {
+// awaitEffects waits until both zones have applied all effects that either of them has now.
+func (c *Check) awaitEffects(ctx context.Context) error {
 	local, err := c.Local.reached(ctx)
 	if err != nil {
 		return err
@@ -231,20 +237,20 @@ func (c *Check) exchange(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	patience := c.Patience
-	if patience == 0 {
-		patience = 30 * time.Second
+	timeout := c.ProgressTimeout
+	if timeout == 0 {
+		timeout = 30 * time.Second
 	}
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	atLocal, atPeer := local, peer
 	for moved := time.Now(); ; {
-		localLacks, peerLacks := atLocal.lacks(peer, c.Zones), atPeer.lacks(local, c.Zones)
+		localLacks, peerLacks := atLocal.behind(peer, c.Zones), atPeer.behind(local, c.Zones)
 		if len(localLacks) == 0 && len(peerLacks) == 0 {
 			return nil
 		}
-		if time.Since(moved) > patience {
-			return fmt.Errorf("zones %s and %s do not come to have the same effects: %s waits for those of zones %q, %s for those of %q: see /zones of their Sonics",
+		if time.Since(moved) > timeout {
+			return fmt.Errorf("zones %s and %s still have different effects: %s waits for effects of zones %q, %s for effects of %q: see /zones of their Sonics",
 				c.Local.name, c.Peer.name, c.Local.name, localLacks, c.Peer.name, peerLacks)
 		}
 		select {
@@ -260,8 +266,9 @@ func (c *Check) exchange(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Only what is waited for is progress: beats of zones that are not behind come all the time.
-		if atLocal.moved(nowLocal, localLacks) || atPeer.moved(nowPeer, peerLacks) {
+		// Only effects that a zone lacks count as progress: heartbeats of other zones arrive all
+		// the time.
+		if atLocal.changed(nowLocal, localLacks) || atPeer.changed(nowPeer, peerLacks) {
 			moved = time.Now()
 		}
 		atLocal, atPeer = nowLocal, nowPeer

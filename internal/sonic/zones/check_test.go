@@ -118,9 +118,9 @@ func TestAZoneThatStandsStill(t *testing.T) {
 	b.mu.Unlock()
 	w.zones["a"].write(0, "set", "str0", "not in b yet")
 	c := w.check("a", "b")
-	c.Patience = 300 * time.Millisecond
+	c.ProgressTimeout = 300 * time.Millisecond
 	_, err := c.Run(t.Context())
-	require.ErrorContains(t, err, "zones a and b do not come to have the same effects: a waits for those of zones [], b for those of [\"a\"]")
+	require.ErrorContains(t, err, "zones a and b still have different effects: a waits for effects of zones [], b for effects of [\"a\"]")
 }
 
 // A zone lacks effects of a third one, and beats go on between the two that are compared.
@@ -134,9 +134,9 @@ func TestAThirdZoneIsNotHeard(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c := w.check("a", "b")
-	c.Patience = 300 * time.Millisecond
+	c.ProgressTimeout = 300 * time.Millisecond
 	_, err := c.Run(ctx)
-	require.ErrorContains(t, err, `b for those of ["c"]`)
+	require.ErrorContains(t, err, `b for effects of ["c"]`)
 }
 
 // Large keys do not come in one call: Redis serves clients in between.
@@ -164,7 +164,7 @@ func TestLargeKeysComeOneByOne(t *testing.T) {
 	b.lose()
 	require.NoError(t, w.bootstrap("a", "b"))
 	b.recover()
-	w.settled()
+	w.awaitEqual()
 }
 
 func TestAZoneOfAnotherVersion(t *testing.T) {
@@ -184,7 +184,7 @@ func TestAZoneOfAnotherVersion(t *testing.T) {
 func TestTheRedisOfAnotherZone(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	c := w.check("a", "b")
-	c.Peer = zones.New("c", w.zones["b"].client, lane)
+	c.Peer = zones.New("c", w.zones["b"].client, shard)
 	_, err := c.Run(t.Context())
 	require.ErrorContains(t, err, "the Redis of zone c holds the state of")
 	require.NoError(t, w.zones["b"].client.Do(context.WithoutCancel(t.Context()), "SELECT", 0).Err())

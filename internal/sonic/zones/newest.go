@@ -9,7 +9,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
-// version is that of an effect: its id, and its zone.
+// version is the version of an effect: its id and its zone.
 type version struct {
 	id   message.ID
 	zone string
@@ -22,8 +22,10 @@ func (v version) before(o version) bool {
 	return v.zone < o.zone
 }
 
-// newest returns the newest version that the zone knows of each key, without those of which it knows none: versions are forgotten when every zone has
-// passed them. It reads the whole hash of versions, step by step, for removed elements are found in no other way.
+// newest returns the newest version that the zone knows of each key. Keys without a known version
+// are left out: the library removes a version once every zone has applied later effects. newest
+// scans the whole hash of versions in steps, because there is no other way to find removed
+// elements.
 func (z *Zone) newest(ctx context.Context, keys map[Key]struct{}) (map[Key]version, error) {
 	found := map[Key]version{}
 	for cursor := uint64(0); ; {
@@ -50,7 +52,8 @@ func (z *Zone) newest(ctx context.Context, keys map[Key]struct{}) (map[Key]versi
 	}
 }
 
-// keyOf reads a field of the hash of versions: k<db>:<key>, x<db>:<key>, t<type><db>:<key> or e<db>:<length of key>:<key><element>.
+// keyOf reads a field of the hash of versions: k<db>:<key>, x<db>:<key>, t<type><db>:<key> or
+// e<db>:<length of key>:<key><element>.
 func keyOf(field string) (Key, bool) {
 	if field == "" {
 		return Key{}, false
@@ -75,7 +78,8 @@ func keyOf(field string) (Key, bool) {
 	return Key{db, name}, true
 }
 
-// versionOf reads a stored version: its id, @zone unless it is this one's, and, behind a space, what belongs to the field.
+// versionOf reads a stored version: the id, "@zone" unless it is this zone, and optionally a space
+// and data that depend on the field.
 func (z *Zone) versionOf(text string) (version, error) {
 	text, _, _ = strings.Cut(text, " ")
 	id, zone, found := strings.Cut(text, "@")

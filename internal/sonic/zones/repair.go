@@ -6,30 +6,34 @@ import (
 	"slices"
 )
 
-// Repair makes keys that differ the same again. The zone that holds the newer version ships its state, through its own outbox, to all the others: nothing is
-// written to another zone's Redis but by its own Sonic. Writes go on; one that another zone makes to the key at that moment may be overtaken, as by
-// any write of the whole key.
+// Repair makes keys that differ equal again. The zone with the newer version of a key ships the
+// key's state, through its own outbox, to all other zones. So only a zone's own Sonic writes to its
+// Redis. Clients may write meanwhile. A write of another zone to the key at that moment may be
+// overwritten, as by any write of the whole key.
 type Repair struct {
 	Check
-	// From is the zone whose state is taken, whatever the versions say. Empty: the zone of the newer version; when the versions are the same, or forgotten, the
-	// one that has the key, and this zone when both have it. Keys of policy none have no versions: they need it.
+	// From is the zone whose state Repair takes, without regard to versions. Empty: the zone with
+	// the newer version. If the versions are equal or unknown, it is the zone that has the key, or
+	// this zone if both have it. Keys of policy none have no versions: they can be repaired only
+	// with From.
 	From string
-	// Note is told of each key that is shipped, and from where. Nil: nobody.
+	// Note is called for each key that is shipped, with the zone it comes from. It may be nil.
 	Note func(d Difference, from string)
 }
 
-// Left is a difference that was not repaired.
-type Left struct {
+// Unrepaired is a difference that was not repaired.
+type Unrepaired struct {
 	Difference
 	Why string
 }
 
-func (l Left) String() string { return l.Difference.String() + ": " + l.Why }
+func (l Unrepaired) String() string { return l.Difference.String() + ": " + l.Why }
 
-// Run compares the zones and repairs what differs. It returns how many keys it repaired, and what is left.
-func (r *Repair) Run(ctx context.Context) (repaired int, left []Left, err error) {
+// Run compares the zones and repairs the keys that differ. It returns how many keys it repaired,
+// and the remaining differences.
+func (r *Repair) Run(ctx context.Context) (repaired int, left []Unrepaired, err error) {
 	if r.From != "" && r.From != r.Local.name && r.From != r.Peer.name {
-		return 0, nil, fmt.Errorf("zone %s is none of the two that are compared, %s and %s", r.From, r.Local.name, r.Peer.name)
+		return 0, nil, fmt.Errorf("zone %s is not one of the two that are compared, %s and %s", r.From, r.Local.name, r.Peer.name)
 	}
 	found, err := r.Check.Run(ctx)
 	if err != nil || len(found) == 0 {
@@ -43,7 +47,7 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Left, err error)
 	for _, d := range found {
 		from, why := choose(d)
 		if from == nil {
-			left = append(left, Left{d, why})
+			left = append(left, Unrepaired{d, why})
 			continue
 		}
 		if r.Note != nil {
@@ -57,21 +61,21 @@ func (r *Repair) Run(ctx context.Context) (repaired int, left []Left, err error)
 	if len(shipped) == 0 {
 		return 0, left, nil
 	}
-	// Then they have to be the same, once the effects have arrived.
-	if err := r.exchange(ctx); err != nil {
+	// Once the effects have arrived, the keys must be equal.
+	if err := r.awaitEffects(ctx); err != nil {
 		return 0, left, err
 	}
-	still, err := r.settle(ctx, slices.Clone(shipped))
+	still, err := r.confirm(ctx, slices.Clone(shipped))
 	if err != nil {
 		return 0, left, err
 	}
 	for _, d := range still {
-		left = append(left, Left{d, "it differs again after its state was shipped"})
+		left = append(left, Unrepaired{d, "it differs again after its state was shipped"})
 	}
 	return len(shipped) - len(still), left, nil
 }
 
-// chooser returns a function that says which zone's state is to be taken, or why none is.
+// chooser returns a function that returns the zone whose state to take, or nil and the reason.
 func (r *Repair) chooser(ctx context.Context, found []Difference) (func(Difference) (*Zone, string), error) {
 	keys := map[Key]struct{}{}
 	for _, d := range found {
@@ -89,7 +93,7 @@ func (r *Repair) chooser(ctx context.Context, found []Difference) (func(Differen
 	}
 	return func(d Difference) (*Zone, string) {
 		switch policy := d.Values[r.Local.name].Policy; {
-		case d.Unsettled:
+		case d.Changing:
 			return nil, "run the repair again when fewer writes come"
 		case policy != d.Values[r.Peer.name].Policy:
 			return nil, "the zones have different policies for it: give them the same conflicts"
@@ -102,7 +106,7 @@ func (r *Repair) chooser(ctx context.Context, found []Difference) (func(Differen
 		case policy == policyNone:
 			return nil, "a key of policy none has no version: name the zone that writes it by -repair.from"
 		}
-		a, b := local[d.Key], peer[d.Key] // unknown ones are older than all
+		a, b := local[d.Key], peer[d.Key] // an unknown version is older than any other
 		switch {
 		case a.before(b):
 			return r.Peer, ""

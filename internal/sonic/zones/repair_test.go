@@ -16,7 +16,7 @@ func (w *world) repair(local, peer, from string) (repaired int, left []string) {
 	require.NoError(w.t, err)
 	left = []string{}
 	for _, l := range rest {
-		if l.Unsettled && isBusy(l.Name) {
+		if l.Changing && isBusy(l.Name) {
 			continue
 		}
 		left = append(left, l.Name)
@@ -103,5 +103,5 @@ func TestWhatOnlyAnOperatorCanRepair(t *testing.T) {
 
 	r := zones.Repair{Check: w.check("a", "b"), From: "c"}
 	_, _, err := r.Run(t.Context())
-	require.ErrorContains(t, err, "zone c is none of the two")
+	require.ErrorContains(t, err, "zone c is not one of the two")
 }

@@ -23,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// lane is that of all tests.
-const lane = 0
+// shard is that of all tests.
+const shard = 0
 
 // stored is a message of a zone's topic.
 type stored struct {
@@ -54,14 +54,15 @@ type world struct {
 	names []string
 }
 
-// newWorld opens zones, and has them exchange effects, as shippers and appliers do, until the test ends.
+// newWorld opens zones, and has them exchange effects, as shippers and appliers do, until the test
+// ends.
 func newWorld(t testing.TB, names ...string) *world {
 	t.Helper()
 	w := &world{t: t, zones: map[string]*zone{}, names: names}
 	for _, name := range names {
 		server := stack.PrivateRedis(t, stack.Conf(map[string]string{"appendonly": "yes", "appendfsync": "no"}))
 		c := server.Client(t)
-		z := &zone{t: t, server: server, client: c, out: script.KeysOf(lane).Outbox, at: map[string]int{}, Zone: zones.New(name, c, lane)}
+		z := &zone{t: t, server: server, client: c, out: script.KeysOf(shard).Outbox, at: map[string]int{}, Zone: zones.New(name, c, shard)}
 		z.others = slices.DeleteFunc(slices.Clone(names), func(other string) bool { return other == name })
 		w.zones[name] = z
 		z.begin("1", "0-0")
@@ -193,7 +194,7 @@ func (z *zone) behind(db int, args ...any) {
 
 // check compares two zones.
 func (w *world) check(local, peer string) zones.Check {
-	return zones.Check{Local: w.zones[local].Zone, Peer: w.zones[peer].Zone, Zones: w.names, Patience: 20 * time.Second}
+	return zones.Check{Local: w.zones[local].Zone, Peer: w.zones[peer].Zone, Zones: w.names, ProgressTimeout: 20 * time.Second}
 }
 
 // differences are the names of the keys that differ, "<db> <key>".
@@ -204,16 +205,17 @@ func (w *world) differences(local, peer string) []string {
 	require.NoError(w.t, err)
 	names := []string{}
 	for _, d := range found {
-		if d.Unsettled && isBusy(d.Name) {
+		if d.Changing && isBusy(d.Name) {
 			continue
 		}
-		require.False(w.t, d.Unsettled, d)
+		require.False(w.t, d.Changing, d)
 		names = append(names, fmt.Sprintf("%d %s", d.DB, d.Name))
 	}
 	return names
 }
 
-// writing has zones write all the time, until the test or stop ends it. acked are the counters' sums.
+// writing has zones write all the time, until the test or stop ends it. acked are the counters'
+// sums.
 func (w *world) writing(names ...string) (stop func() (acked map[string]int64)) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())

@@ -1,4 +1,5 @@
-// Package zones compares what the Redis of two zones hold, repairs what differs, and fills an empty zone from another one, all while writes go on.
+// Package zones compares the Redis servers of two zones, repairs keys that differ, and fills an
+// empty zone from another one. Clients may write meanwhile.
 package zones
 
 import (
@@ -23,12 +24,13 @@ type Zone struct {
 	keys  script.Keys
 }
 
-// New makes the zone of that name and lane. It asks nothing. The client speaks RESP2 and is in database 0.
-func New(name string, db *redis.Client, lane int) *Zone {
-	return &Zone{name: name, redis: db, keys: script.KeysOf(lane)}
+// New returns the zone of that name and shard. It sends no request. The client must use RESP2 and
+// database 0.
+func New(name string, db *redis.Client, shard int) *Zone {
+	return &Zone{name: name, redis: db, keys: script.KeysOf(shard)}
 }
 
-// Name is the zone's.
+// Name returns the zone's name.
 func (z *Zone) Name() string { return z.name }
 
 // Key is a key of a database.
@@ -39,15 +41,15 @@ type Key struct {
 
 func (k Key) String() string { return fmt.Sprintf("%q of db %d", k.Name, k.DB) }
 
-// Value is what a zone holds under a key.
+// Value is the value of a key in a zone.
 type Value struct {
-	// Type is that of the command TYPE; none: there is no such key.
+	// Type is the reply of the command TYPE; none: the key does not exist.
 	Type string
-	// Digest is of the content, in a form that does not depend on how Redis keeps it.
+	// Digest is a digest of the content. It does not depend on the encoding that Redis has chosen.
 	Digest string
 	// Expires is in ms since 1970; -1: never.
 	Expires int64
-	// Policy by which conflicts about the key are resolved: l (lww), n (none) or c (counter).
+	// Policy of conflicts about the key: l (lww), n (none) or c (counter).
 	Policy string
 }
 
@@ -62,10 +64,10 @@ func (v Value) String() string {
 	}
 }
 
-// none is the type of a key that is not there.
+// none is the type of a key that does not exist.
 const none = "none"
 
-// Policies, as the library writes them.
+// Policies in the notation of the library.
 const (
 	policyNone    = "n"
 	policyCounter = "c"
@@ -77,20 +79,21 @@ type entry struct {
 	value Value
 }
 
-// Reached is how far a Redis is: the last effect of its own zone, and those that it has applied of others, by zone.
+// Reached is the progress of a Redis, by zone: the last effect of its own zone, and the last effect
+// that it has applied of each other zone.
 type Reached map[string]message.ID
 
-// lacks returns those of zones of which a Redis that is at r lacks effects that one at other has.
-func (r Reached) lacks(other Reached, zones []string) []string {
+// behind returns those of zones whose effects have been applied further at other than at r.
+func (r Reached) behind(other Reached, zones []string) []string {
 	return slices.DeleteFunc(slices.Clone(zones), func(zone string) bool { return r[zone].Compare(other[zone]) >= 0 })
 }
 
-// moved reports whether a Redis that was at r has come to other effects of one of these zones.
-func (r Reached) moved(now Reached, zones []string) bool {
+// changed reports whether the progress for one of these zones differs between r and now.
+func (r Reached) changed(now Reached, zones []string) bool {
 	return slices.ContainsFunc(zones, func(zone string) bool { return now[zone] != r[zone] })
 }
 
-// call calls a function of the library. The reply is nil for Redis' null.
+// call calls a function of the library. The reply is nil if Redis replies null.
 func (z *Zone) call(ctx context.Context, function string, args ...any) (any, error) {
 	reply, err := z.redis.Do(ctx, append([]any{"FCALL", function, 1, z.keys.Outbox}, args...)...).Result()
 	switch {
@@ -99,7 +102,7 @@ func (z *Zone) call(ctx context.Context, function string, args ...any) (any, err
 	case errors.Is(err, redis.Nil):
 		return nil, nil
 	case strings.Contains(err.Error(), "Function not found"):
-		// To load the library would close the Redis for writes until its Sonic opens it.
+		// Loading the library here would close this Redis for writes until its Sonic opens it.
 		return nil, fmt.Errorf("the Redis of zone %s does not have this version's functions: start this version of Sonic there", z.name)
 	default:
 		return nil, fmt.Errorf("the Redis of zone %s: %w", z.name, err)
@@ -119,16 +122,17 @@ func (z *Zone) list(ctx context.Context, n int, function string, args ...any) ([
 	return list, nil
 }
 
-// errReply says that a reply is not what the library gives.
+// errReply says that a reply does not have the expected form.
 var errReply = errors.New("an unexpected reply of the library")
 
-// check finds out whether this is the zone's Redis, and runs this version of the library: others may say the same in other words.
+// check makes sure that this is the zone's Redis, and that it runs this version of the library:
+// other versions may use other formats.
 func (z *Zone) check(ctx context.Context) error {
 	_, version, err := script.Library()
 	if err != nil {
 		return err
 	}
-	// A failure of the call shows below.
+	// If this call fails, reached below reports the error.
 	if found, err := z.redis.Do(ctx, "FCALL_RO", "sonic_version", 0).Text(); err == nil && found != version {
 		return fmt.Errorf("the Redis of zone %s runs functions of another version: start this version of Sonic there", z.name)
 	}
@@ -142,13 +146,14 @@ func (z *Zone) check(ctx context.Context) error {
 	return nil
 }
 
-// reached tells how far the Redis is.
+// reached returns the progress of the Redis.
 func (z *Zone) reached(ctx context.Context) (Reached, error) {
 	at, _, err := z.digestsOnce(ctx, 0, nil)
 	return at, err
 }
 
-// digests returns what the Redis holds under keys. It takes several calls when that is much: Redis serves clients in between.
+// digests returns the values of keys. For many or large values it makes several calls, so that
+// Redis can serve clients in between.
 func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, error) {
 	all := make([]entry, 0, len(names))
 	for len(all) < len(names) {
@@ -161,7 +166,8 @@ func (z *Zone) digests(ctx context.Context, db int, names []string) ([]entry, er
 	return all, nil
 }
 
-// digestsOnce tells how far the Redis is, and what it holds under the first of the keys at that moment, at least one.
+// digestsOnce returns the progress of the Redis and, at the same moment, the values of the first
+// keys of names, at least one.
 func (z *Zone) digestsOnce(ctx context.Context, db int, names []string) (Reached, []entry, error) {
 	args := []any{db}
 	for _, name := range names {
@@ -182,8 +188,9 @@ func (z *Zone) digestsOnce(ctx context.Context, db int, names []string) (Reached
 	return at, found, err
 }
 
-// walk makes one step of SCAN through a database, without the library's own keys. The end is at "0".
-func (z *Zone) walk(ctx context.Context, db int, cursor string, count int) (next string, names []string, err error) {
+// scan makes one step of SCAN through a database, without the library's own keys. The cursor "0"
+// marks the end.
+func (z *Zone) scan(ctx context.Context, db int, cursor string, count int) (next string, names []string, err error) {
 	reply, err := z.list(ctx, 2, "sonic_walk", db, cursor, count)
 	if err != nil {
 		return "", nil, err
@@ -193,7 +200,7 @@ func (z *Zone) walk(ctx context.Context, db int, cursor string, count int) (next
 	return next, names, err
 }
 
-// databases are those that hold keys, with the number of these.
+// databases returns the number of keys of each database that has keys.
 func (z *Zone) databases(ctx context.Context) (map[int]int64, error) {
 	text, err := z.redis.Info(ctx, "keyspace").Result()
 	if err != nil {
@@ -210,8 +217,8 @@ func (z *Zone) databases(ctx context.Context) (map[int]int64, error) {
 	return found, nil
 }
 
-// run is the id of the server's run. A restart, and a failover, change it.
-func (z *Zone) run(ctx context.Context) (string, error) {
+// runID returns the run_id of the server, which changes with a restart or a failover.
+func (z *Zone) runID(ctx context.Context) (string, error) {
 	text, err := z.redis.Info(ctx, "server").Result()
 	if err != nil {
 		return "", fmt.Errorf("the Redis of zone %s: %w", z.name, err)

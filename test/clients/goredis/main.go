@@ -1,4 +1,5 @@
-// Command goredis exercises a Redis endpoint with go-redis. The documentation of package clients has its arguments and its output.
+// Command goredis exercises a Redis endpoint with go-redis. The documentation of package clients
+// has its arguments and its output.
 package main
 
 import (

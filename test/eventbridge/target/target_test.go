@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -18,7 +20,6 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
@@ -31,31 +32,31 @@ func TestMain(m *testing.M) {
 	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
-const patience = time.Minute
+const waitTimeout = time.Minute
 
 // factory makes one that knows the connection "main" of each system that change sets.
 func factory(t testing.TB, change func(*target.Options)) *target.Factory {
 	t.Helper()
 	o := target.Options{
-		Config: target.DefaultConfig(), Pulsar: messaging.DefaultConfig(), Topics: registry.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t),
+		Config: target.DefaultConfig(), Pulsar: messaging.DefaultConfig(), Topics: model.Topics{Namespace: "public/default"}, Log: zaptest.NewLogger(t),
 	}
 	change(&o)
 	f, err := target.NewFactory(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 		require.NoError(t, f.Close(ctx))
 	})
 	return f
 }
 
-func open(t testing.TB, f *target.Factory, to registry.Target, timeout time.Duration) target.Target {
+func open(t testing.TB, f *target.Factory, to model.Target, timeout time.Duration) target.Target {
 	t.Helper()
-	opened, err := f.New(&registry.Subscriber{Bus: "b", Name: "s", Target: to, Delivery: registry.Delivery{Timeout: registry.Duration(timeout)}})
+	opened, err := f.New(&model.Subscriber{Bus: "b", Name: "s", Target: to, Delivery: model.Delivery{Timeout: model.Duration(timeout)}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 		require.NoError(t, opened.Close(ctx))
 	})
@@ -120,7 +121,7 @@ func TestKafka(t *testing.T) {
 	srv := stack.Kafka(t)
 	topic := srv.TopicWith(t, 3, map[string]string{"max.message.bytes": "20000"})
 	f := factory(t, kafkaOptions(srv.Brokers()...))
-	to := open(t, f, registry.Target{Kafka: &registry.KafkaTarget{Connection: "main", Topic: topic}}, 20*time.Second)
+	to := open(t, f, model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: topic}}, 20*time.Second)
 	var batch []target.Delivery
 	for n := range 30 {
 		batch = append(batch, delivery(t, n))
@@ -132,7 +133,7 @@ func TestKafka(t *testing.T) {
 	reader, err := kgo.NewClient(kgo.SeedBrokers(srv.Brokers()...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	require.NoError(t, err)
 	defer reader.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	got := map[string]*kgo.Record{}
 	last := map[string]int{}
@@ -181,7 +182,7 @@ func TestKafka(t *testing.T) {
 	send(t, to, delivery(t, 100))
 
 	// A topic that does not exist is another attempt's chance.
-	missing := open(t, f, registry.Target{Kafka: &registry.KafkaTarget{Connection: "main", Topic: topic + "-missing"}}, 10*time.Second)
+	missing := open(t, f, model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: topic + "-missing"}}, 10*time.Second)
 	result := one(t, missing, delivery(t, 1))
 	assert.Equal(t, target.Retry, result.Verdict)
 	require.Error(t, result.Err)
@@ -208,10 +209,10 @@ func random(n int) string {
 	return b.String()[:n]
 }
 
-// TestKafkaAway: the reason why nothing was delivered is told.
-func TestKafkaAway(t *testing.T) {
+// TestKafkaUnavailable: the reason why nothing was delivered is told.
+func TestKafkaUnavailable(t *testing.T) {
 	f := factory(t, kafkaOptions(unused(t)))
-	to := open(t, f, registry.Target{Kafka: &registry.KafkaTarget{Connection: "main", Topic: "orders"}}, 2*time.Second)
+	to := open(t, f, model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: "orders"}}, 2*time.Second)
 	result := one(t, to, delivery(t, 1))
 	assert.Equal(t, target.Retry, result.Verdict)
 	require.ErrorContains(t, result.Err, "connection refused")
@@ -247,7 +248,7 @@ func TestRabbitMQ(t *testing.T) {
 	require.NoError(t, ch.QueueBind(queue, "order.*", exchange, false, nil))
 
 	f := factory(t, rabbitOptions(t, srv))
-	to := open(t, f, registry.Target{RabbitMQ: &registry.RabbitMQTarget{Connection: "main", Exchange: exchange}}, 20*time.Second)
+	to := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: exchange}}, 20*time.Second)
 	send(t, to, delivery(t, 1), delivery(t, 2))
 	send(t, to, stored(t, `{"specversion":"1.0","id":"3","source":"/s","type":"order.shipped","datacontenttype":"text/plain","data":"hé"}`))
 	messages, err := ch.Consume(queue, "", true, false, false, false, nil)
@@ -268,7 +269,7 @@ func TestRabbitMQ(t *testing.T) {
 	assert.Equal(t, "text/plain", got.ContentType)
 
 	// A queue through the default exchange.
-	direct := open(t, f, registry.Target{RabbitMQ: &registry.RabbitMQTarget{Connection: "main", RoutingKey: queue}}, 20*time.Second)
+	direct := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", RoutingKey: queue}}, 20*time.Second)
 	send(t, direct, delivery(t, 4))
 	assert.JSONEq(t, `{"n":4}`, string(receive(t, messages).Body))
 
@@ -276,7 +277,7 @@ func TestRabbitMQ(t *testing.T) {
 	result := one(t, to, stored(t, `{"specversion":"1.0","id":"3","source":"/s","type":"invoice"}`))
 	assert.Equal(t, target.Retry, result.Verdict)
 	assert.Equal(t, "unroutable", result.Reason, "%v", result.Err)
-	missing := open(t, f, registry.Target{RabbitMQ: &registry.RabbitMQTarget{Connection: "main", Exchange: exchange + "-missing"}}, 2*time.Second)
+	missing := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: exchange + "-missing"}}, 2*time.Second)
 	result = one(t, missing, delivery(t, 5))
 	assert.Equal(t, target.Retry, result.Verdict)
 	require.ErrorContains(t, result.Err, "-missing")
@@ -290,7 +291,7 @@ func receive(t testing.TB, messages <-chan amqp.Delivery) amqp.Delivery {
 	case m, ok := <-messages:
 		require.True(t, ok)
 		return m
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("no message came")
 		return amqp.Delivery{}
 	}
@@ -301,7 +302,7 @@ func TestPulsar(t *testing.T) {
 	ns := srv.Namespace(t)
 	topic := srv.Topic(t, ns, 0)
 	f := factory(t, func(o *target.Options) { o.Pulsar.URL = srv.URL() })
-	to := open(t, f, registry.Target{Pulsar: &registry.PulsarTarget{Topic: topic}}, 20*time.Second)
+	to := open(t, f, model.Target{Pulsar: &model.PulsarTarget{Topic: topic}}, 20*time.Second)
 	var batch []target.Delivery
 	for n := range 20 {
 		batch = append(batch, delivery(t, n))
@@ -312,7 +313,7 @@ func TestPulsar(t *testing.T) {
 
 	cfg := messaging.DefaultConfig()
 	cfg.URL = srv.URL()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	client, err := messaging.Dial(ctx, cfg)
 	require.NoError(t, err)
@@ -357,7 +358,7 @@ func TestRedis(t *testing.T) {
 	stream := srv.Name(t)
 	t.Cleanup(func() { client.Del(context.Background(), stream) })
 	f := factory(t, redisOptions(srv.Addr()))
-	to := open(t, f, registry.Target{Redis: &registry.RedisTarget{Connection: "main", Stream: stream, MaxLen: 100}}, 10*time.Second)
+	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: stream, MaxLen: 100}}, 10*time.Second)
 	send(t, to, delivery(t, 0), delivery(t, 1))
 	send(t, to, transformed(t, "<a/>", "application/xml"))
 	entries, err := client.XRange(context.Background(), stream, "-", "+").Result()
@@ -388,17 +389,17 @@ func TestRedis(t *testing.T) {
 	require.ErrorContains(t, result.Err, "WRONGTYPE")
 }
 
-func TestRedisAwayAndBack(t *testing.T) {
+func TestRedisUnavailableAndBack(t *testing.T) {
 	srv := stack.PrivateRedis(t)
 	f := factory(t, redisOptions(srv.Addr()))
-	to := open(t, f, registry.Target{Redis: &registry.RedisTarget{Connection: "main", Stream: "s"}}, 2*time.Second)
+	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}, 2*time.Second)
 	send(t, to, delivery(t, 1))
 	require.NoError(t, srv.Kill())
 	result := one(t, to, delivery(t, 2))
 	assert.Equal(t, target.Retry, result.Verdict)
 	assert.Equal(t, target.ReasonConnection, result.Reason, "%v", result.Err)
 	require.NoError(t, srv.Start(context.Background()))
-	require.Eventually(t, func() bool { return one(t, to, delivery(t, 2)).Verdict == target.Delivered }, patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return one(t, to, delivery(t, 2)).Verdict == target.Delivered }, waitTimeout, 50*time.Millisecond)
 	require.NoError(t, srv.Pause())
 	result = one(t, to, delivery(t, 3))
 	assert.Equal(t, target.ReasonTimeout, result.Reason, "%v", result.Err)

@@ -1,7 +1,9 @@
 package whole
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,21 +13,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/engine"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+
 	cloudevent "github.com/aviaryhq/aviary/internal/eventbridge/event"
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 )
 
 // shown is how many of what is wrong is shown of each subscriber.
 const shown = 8
 
-// finish stops the senders, waits until all that was accepted is accounted for, and checks everything.
+// finish stops the senders, waits until all that was accepted is accounted for, and checks
+// everything.
 func (w *world) finish() {
 	w.t.Helper()
 	w.stop()
 	w.alive()
 	w.event("no more events: %s", w.ledger)
-	w.settle()
+	w.awaitAll()
 	w.event("all is accounted for")
 	w.calm()
 	accepted := w.ledger.accepted()
@@ -49,13 +53,14 @@ func (s *subscriber) missing(accepted []event) (ids []string) {
 	return ids
 }
 
-// settle waits until each subscriber has got everything. The time begins anew with all progress.
-func (w *world) settle(but ...*subscriber) {
+// awaitAll waits until each subscriber has got everything. The time begins anew with all progress.
+func (w *world) awaitAll(but ...*subscriber) {
 	w.t.Helper()
 	accepted := w.ledger.accepted()
 	progress, last := time.Now(), -1
 	for {
 		missing, total := "", 0
+		var waiting []*subscriber
 		for _, s := range w.subs {
 			if slices.Contains(but, s) {
 				continue
@@ -63,6 +68,7 @@ func (w *world) settle(but ...*subscriber) {
 			total += s.book.distinct()
 			if ids := s.missing(accepted); len(ids) > 0 {
 				missing += fmt.Sprintf("\n%s: %d are missing, such as %v", s.name, len(ids), w.told(ids))
+				waiting = append(waiting, s)
 			}
 		}
 		if missing == "" {
@@ -71,10 +77,23 @@ func (w *world) settle(but ...*subscriber) {
 		if total != last {
 			progress, last = time.Now(), total
 		}
-		if time.Since(progress) > patience {
+		if time.Since(progress) > waitTimeout {
+			w.explain(waiting)
 			w.t.Fatalf("nothing moves any more:%s", missing)
 		}
 		time.Sleep(50 * time.Millisecond) // polling a condition
+	}
+}
+
+// explain logs what the processors and the broker say of subscribers that wait for events.
+func (w *world) explain(subs []*subscriber) {
+	for _, s := range subs {
+		_, answer := w.call(http.MethodGet, s.path()+"/status", nil)
+		w.t.Logf("the status of %s: %s", s.name, answer)
+		topic := strings.Replace(w.topics.Send(&s.stored), "://", "/", 1)
+		var stats json.RawMessage
+		err := w.server.Admin(w.t.Context(), http.MethodGet, "/admin/v2/"+topic+"/partitioned-stats?perPartition=true", nil, &stats)
+		w.t.Logf("%s: %s %v", topic, stats, err)
 	}
 }
 
@@ -86,7 +105,8 @@ func (w *world) told(ids []string) (out []string) {
 	return out
 }
 
-// calm sends some events after all that went wrong: without a failure each comes once, to whoever does not fail.
+// calm sends some events after all that went wrong: without a failure each comes once, to whoever
+// does not fail.
 func (w *world) calm() {
 	w.t.Helper()
 	from := len(w.ledger.accepted())
@@ -96,7 +116,7 @@ func (w *world) calm() {
 	for range 20 {
 		require.True(w.t, s.once() && one.once())
 	}
-	w.settle()
+	w.awaitAll()
 	w.event("what came afterwards is accounted for")
 	for _, s := range w.subs {
 		for _, e := range w.ledger.accepted()[from:] {
@@ -107,7 +127,8 @@ func (w *world) calm() {
 	}
 }
 
-// check looks at all that one subscriber got, at its dead letters and, where it is ordered, at its send topic.
+// check looks at all that one subscriber got, at its dead letters and, where it is ordered, at its
+// send topic.
 func (w *world) check(s *subscriber, accepted []event) {
 	w.t.Helper()
 	known := map[string]event{}
@@ -146,7 +167,7 @@ func (w *world) letters(s *subscriber) map[string]int {
 	w.t.Helper()
 	found := map[string]int{}
 	// A letter is stored before its event is acknowledged, but after it was refused.
-	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) { // polling a condition
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(200 * time.Millisecond) { // polling a condition
 		clear(found)
 		w.read(w.topics.DeadLetter(&s.stored), func(d *messaging.Delivery) { found[w.idOf(d)]++ })
 		if len(found) >= len(s.book.refused) || time.Now().After(deadline) {
@@ -162,7 +183,8 @@ func (w *world) idOf(d *messaging.Delivery) string {
 	return e.ID
 }
 
-// sendTopic checks that an ordered subscriber's send topic has each event once, under positions that ascend, and returns where each stands.
+// sendTopic checks that an ordered subscriber's send topic has each event once, under positions
+// that ascend, and returns where each stands.
 func (w *world) sendTopic(s *subscriber) map[string]int {
 	w.t.Helper()
 	place, wrong, n := map[string]int{}, []string{}, 0
@@ -187,8 +209,9 @@ func (w *world) sendTopic(s *subscriber) map[string]int {
 	return place
 }
 
-// ordered checks what came to an ordered subscriber: the first and the last sightings of the events of each group ascend, so that the last state is the
-// newest; of the order total those of all events, by their places in the send topic.
+// ordered checks what came to an ordered subscriber: the first and the last sightings of the events
+// of each group ascend, so that the last state is the newest; of the order total those of all
+// events, by their places in the send topic.
 func (w *world) ordered(s *subscriber, place map[string]int) {
 	w.t.Helper()
 	for _, which := range []string{"first", "last"} {
@@ -218,7 +241,7 @@ func (w *world) ordered(s *subscriber, place map[string]int) {
 // place is what an event has an order in, and where it stands there.
 func (w *world) place(s *subscriber, id string, place map[string]int) (group string, n int) {
 	w.t.Helper()
-	if s.order == registry.OrderTotal {
+	if s.order == model.OrderTotal {
 		return "", place[id]
 	}
 	group, number, _ := strings.Cut(id, "-")

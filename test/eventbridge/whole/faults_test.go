@@ -42,7 +42,7 @@ func (w *world) faults() []func() {
 		func() { w.kill(while(), w.roles["processor"]...) },
 		func() { w.kill(while(), one("preprocessor"), one("engine"), one("processor")) },
 		func() { w.restartBroker(while()) },
-		func() { // it begins while the broker is away
+		func() { // it begins while the broker is unavailable
 			r := whoever()
 			w.event("SIGKILL of %s with the broker", r.name)
 			r.Kill()
@@ -61,10 +61,10 @@ func (w *world) faults() []func() {
 		func() { w.pause(whoever(), between(w.r, time.Second, 4*time.Second)) },
 		func() {
 			s := w.subs[w.r.IntN(len(w.subs))]
-			w.event("%s is away", s.name)
-			s.book.away.Store(true)
+			w.event("%s is unavailable", s.name)
+			s.book.unavailable.Store(true)
 			w.load(between(w.r, time.Second, 4*time.Second))
-			s.book.away.Store(false)
+			s.book.unavailable.Store(false)
 		},
 		func() { // a change that changes nothing of what matches
 			s := w.subs[w.r.IntN(len(w.subs))]

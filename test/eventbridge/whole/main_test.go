@@ -1,4 +1,5 @@
-// Package whole tests Eventbridge as processes of its roles that are killed under load, and counts at the subscribers.
+// Package whole tests Eventbridge as processes of its roles that are killed under load, and counts
+// at the subscribers.
 package whole
 
 import (
@@ -27,8 +28,10 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// AVIARY_EVENTBRIDGE_SECONDS asks for the long forms: for how long faults happen in TestRandomFaults. The others last a fifth of it, an outage 60 s, and a
-// subscriber is away for 5 minutes. AVIARY_EVENTBRIDGE_SEED is the seed of what is sent and of faults; the scheduler decides, too.
+// AVIARY_EVENTBRIDGE_SECONDS asks for the long forms: for how long faults happen in
+// TestRandomFaults. The others last a fifth of it, an outage 60 s, and a subscriber is unavailable
+// for 5 minutes. AVIARY_EVENTBRIDGE_SEED is the seed of what is sent and of faults; the scheduler
+// decides, too.
 const (
 	seconds = "AVIARY_EVENTBRIDGE_SECONDS"
 	seedOf  = "AVIARY_EVENTBRIDGE_SEED"
@@ -65,16 +68,6 @@ func lasting(t testing.TB, short time.Duration, long func(all time.Duration) tim
 
 // fifth is how long tests without a time of their own last in the long form.
 func fifth(all time.Duration) time.Duration { return max(all/5, 20*time.Second) }
-
-// await waits until is holds.
-func await(t testing.TB, limit time.Duration, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !is(); time.Sleep(20 * time.Millisecond) { // polling a condition
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}
 
 // An asker sends requests to a server. It is safe for concurrent use.
 type asker struct{ client http.Client }

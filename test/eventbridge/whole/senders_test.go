@@ -75,11 +75,13 @@ const (
 	groupsOfASender = 5
 	// sendEvery is the time between two requests of a sender.
 	sendEvery = 60 * time.Millisecond
-	// again is how far back events are sent once more although they were accepted. The window of duplicates is longer by far.
+	// again is how far back events are sent once more although they were accepted. The window of
+	// duplicates is longer by far.
 	again = 60
 )
 
-// A sender sends events of groups of its own, one request after the other, so that each group has an order.
+// A sender sends events of groups of its own, one request after the other, so that each group has
+// an order.
 type sender struct {
 	w      *world
 	bus    string

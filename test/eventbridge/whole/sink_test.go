@@ -23,9 +23,9 @@ type sink struct {
 
 // book is what one subscriber was sent.
 type book struct {
-	of    *subscriber
-	began time.Time
-	away  atomic.Bool // the subscriber is away: connections end without an answer
+	of          *subscriber
+	began       time.Time
+	unavailable atomic.Bool // the subscriber is unavailable: connections end without an answer
 
 	mu       sync.Mutex
 	taken    []string          // ids in the order in which they were answered 2xx
@@ -97,7 +97,7 @@ func (b *book) note(d delivered, hook string) (status int) {
 		b.wrong = append(b.wrong, fmt.Sprintf("%+v is not what the transformation makes", d))
 	}
 	switch {
-	case b.away.Load():
+	case b.unavailable.Load():
 		b.failed++
 		return 0
 	case b.of.fails(time.Since(b.began)):

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 )
 
 // The kinds of events.
@@ -33,7 +33,7 @@ const (
 // A subscriber is one of the tests, with what it expects.
 type subscriber struct {
 	bus, name string
-	order     registry.Order
+	order     model.Order
 	pattern   any
 	transform any
 	// expects says what is to come.
@@ -43,7 +43,7 @@ type subscriber struct {
 	// unsteady: the target fails for a while again and again, which opens the breaker.
 	unsteady bool
 
-	stored registry.Subscriber // its uid
+	stored model.Subscriber // its uid
 	book   *book
 }
 
@@ -64,7 +64,8 @@ func when(is func(event) bool) func(event) verdict {
 // refused is what targets with dead letters refuse.
 func refused(e event) bool { return e.n%7 == 0 }
 
-// subscribers are those of all tests: each order that survives, with patterns, transformations, dead letters and a breaker.
+// subscribers are those of all tests: each order that survives, with patterns, transformations,
+// dead letters and a breaker.
 func subscribers() []*subscriber {
 	anything := kinds(placed, paid, low)
 	template := map[string]any{
@@ -74,18 +75,18 @@ func subscribers() []*subscriber {
 	cel := map[string]any{"cel": `{"id": event.id, "partitionkey": event.partitionkey, "type": event.type, "data": {"n": event.data.n}, "made": "for " + event.partitionkey}`}
 	odd := map[string]any{"type": []any{map[string]string{"prefix": "order."}}, "data": map[string]any{"n": []any{map[string]any{"numeric": []any{">", 2}}}, "odd": []bool{true}}}
 	return []*subscriber{
-		{bus: busMany, name: "any", order: registry.OrderNone, pattern: anything, expects: all},
-		{bus: busMany, name: "group", order: registry.OrderGroup, pattern: anything, expects: all},
+		{bus: busMany, name: "any", order: model.OrderNone, pattern: anything, expects: all},
+		{bus: busMany, name: "group", order: model.OrderGroup, pattern: anything, expects: all},
 		{
-			bus: busMany, name: "some", order: registry.OrderGroup, pattern: odd, transform: template,
+			bus: busMany, name: "some", order: model.OrderGroup, pattern: odd, transform: template,
 			expects: when(func(e event) bool { return strings.HasPrefix(e.kind, "order.") && e.n > 2 && e.n%2 == 1 }),
 		},
-		{bus: busMany, name: "refusing", order: registry.OrderNone, pattern: kinds(placed, low), expects: when(func(e event) bool { return e.kind != paid }), refuses: refused},
-		{bus: busMany, name: "refusing-group", order: registry.OrderGroup, pattern: anything, expects: all, refuses: refused},
-		{bus: busMany, name: "unsteady", order: registry.OrderNone, pattern: kinds(paid), expects: when(func(e event) bool { return e.kind == paid }), unsteady: true},
-		{bus: busMany, name: "unsteady-group", order: registry.OrderGroup, pattern: kinds(paid), expects: when(func(e event) bool { return e.kind == paid }), unsteady: true},
-		{bus: busMany, name: "single", order: registry.OrderExclusive, pattern: kinds(low), transform: cel, expects: when(func(e event) bool { return e.kind == low })},
-		{bus: busOne, name: "total", order: registry.OrderTotal, pattern: anything, expects: all},
+		{bus: busMany, name: "refusing", order: model.OrderNone, pattern: kinds(placed, low), expects: when(func(e event) bool { return e.kind != paid }), refuses: refused},
+		{bus: busMany, name: "refusing-group", order: model.OrderGroup, pattern: anything, expects: all, refuses: refused},
+		{bus: busMany, name: "unsteady", order: model.OrderNone, pattern: kinds(paid), expects: when(func(e event) bool { return e.kind == paid }), unsteady: true},
+		{bus: busMany, name: "unsteady-group", order: model.OrderGroup, pattern: kinds(paid), expects: when(func(e event) bool { return e.kind == paid }), unsteady: true},
+		{bus: busMany, name: "single", order: model.OrderExclusive, pattern: kinds(low), transform: cel, expects: when(func(e event) bool { return e.kind == low })},
+		{bus: busOne, name: "total", order: model.OrderTotal, pattern: anything, expects: all},
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -31,7 +31,8 @@ func (w *world) until(d time.Duration, step func()) {
 	}
 }
 
-// TestKillsOfEachRole kills the only process of each role under load, one after the other, and all at once.
+// TestKillsOfEachRole kills the only process of each role under load, one after the other, and all
+// at once.
 func TestKillsOfEachRole(t *testing.T) {
 	w := newWorld(t, stack.Pulsar(t), 1)
 	w.send()
@@ -53,7 +54,7 @@ func TestKillsOfEachRole(t *testing.T) {
 	assert.True(t, opened(), "the breakers of the unsteady subscribers have opened")
 }
 
-// TestOutage restarts the broker under load, and leaves it away for a while.
+// TestOutage restarts the broker under load, and leaves it down for a while.
 func TestOutage(t *testing.T) {
 	w := newWorld(t, private(t), 1)
 	w.send()
@@ -65,33 +66,35 @@ func TestOutage(t *testing.T) {
 	w.finish()
 }
 
-// TestAway: subscribers are away for long. They delay no other, and get everything when they are back.
-func TestAway(t *testing.T) {
+// TestUnavailable: subscribers are unavailable for long. They delay no other, and get everything
+// when they are back.
+func TestUnavailable(t *testing.T) {
 	w := newWorld(t, stack.Pulsar(t), 1)
 	w.send()
 	w.load(time.Second)
-	var away []*subscriber
+	var unavailable []*subscriber
 	for _, s := range w.subs {
 		if slices.Contains([]string{"any", "group", "single", "total"}, s.name) {
-			away = append(away, s)
-			s.book.away.Store(true)
+			unavailable = append(unavailable, s)
+			s.book.unavailable.Store(true)
 		}
 	}
-	w.event("subscribers are away")
+	w.event("subscribers are unavailable")
 	w.load(lasting(t, 15*time.Second, func(time.Duration) time.Duration { return 5 * time.Minute }))
-	w.settle(away...) // of what was accepted until now
+	w.awaitAll(unavailable...) // of what was accepted until now
 	w.event("the others have everything")
-	for _, s := range away {
-		assert.Positive(t, s.book.failures(), "%s: attempts while it was away", s.name)
+	for _, s := range unavailable {
+		assert.Positive(t, s.book.failures(), "%s: attempts while it was unavailable", s.name)
 		require.NotEmpty(t, s.missing(w.ledger.accepted()), s.name)
-		s.book.away.Store(false)
+		s.book.unavailable.Store(false)
 	}
 	w.event("subscribers are back")
 	w.load(time.Second)
 	w.finish()
 }
 
-// TestRulesChange changes rules under load, and kills an engine meanwhile. What the old and the new rules match comes, what neither matches does not.
+// TestRulesChange changes rules under load, and kills an engine meanwhile. What the old and the new
+// rules match comes, what neither matches does not.
 func TestRulesChange(t *testing.T) {
 	sets := []map[string]any{kinds(placed, low), {"type": []any{map[string]string{"prefix": "order."}}}}
 	expects := func(e event) verdict {
@@ -107,10 +110,10 @@ func TestRulesChange(t *testing.T) {
 		}
 	}
 	var changing []*subscriber
-	for _, order := range []registry.Order{registry.OrderNone, registry.OrderGroup} {
+	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		changing = append(changing, &subscriber{bus: busMany, name: "changing-" + string(order), order: order, pattern: sets[0], expects: expects})
 	}
-	neither := &subscriber{bus: busMany, name: "neither", order: registry.OrderNone, pattern: kinds("nothing", "this"), expects: func(event) verdict { return never }}
+	neither := &subscriber{bus: busMany, name: "neither", order: model.OrderNone, pattern: kinds("nothing", "this"), expects: func(event) verdict { return never }}
 	w := newWorld(t, stack.Pulsar(t), 2, append(changing, neither)...)
 	w.send()
 	change := func(i int) {
@@ -140,8 +143,9 @@ func TestRulesChange(t *testing.T) {
 	w.finish()
 }
 
-// TestTakeover kills engines and processors under load while a second one of each is there, which takes over; in the long form they are also stopped for so
-// long that the brokers give them up, and go on then.
+// TestTakeover kills engines and processors under load while a second one of each is there, which
+// takes over; in the long form they are also stopped for so long that the brokers give them up, and
+// go on then.
 func TestTakeover(t *testing.T) {
 	w := newWorld(t, stack.Pulsar(t), 2)
 	w.send()

@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/systems/pulsar"
+
 	"github.com/stretchr/testify/require"
 
-	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
@@ -26,8 +28,9 @@ const (
 	busOne  = "one"
 )
 
-// patience is how long nothing may move before what is missing counts as lost. It begins anew with all progress.
-const patience = 2 * time.Minute
+// waitTimeout is how long nothing may move before what is missing counts as lost. It begins anew with
+// all progress.
+const waitTimeout = 2 * time.Minute
 
 // A role is a process of one role.
 type role struct {
@@ -35,7 +38,8 @@ type role struct {
 	name string
 }
 
-// world is a namespace with two buses, their subscribers, processes of each role, senders, and what has happened.
+// world is a namespace with two buses, their subscribers, processes of each role, senders, and what
+// has happened.
 type world struct {
 	t      testing.TB
 	seed   uint64
@@ -43,7 +47,7 @@ type world struct {
 	began  time.Time
 	server *stack.PulsarServer
 	ns     string
-	topics registry.Topics
+	topics model.Topics
 	asker  *asker
 	sink   *sink
 	roles  map[string][]*role
@@ -65,7 +69,7 @@ func newWorld(t testing.TB, server *stack.PulsarServer, n int, more ...*subscrib
 	s := seed(t)
 	ns := server.Namespace(t)
 	w := &world{
-		t: t, seed: s, r: rand.New(rand.NewPCG(s, 0)), began: time.Now(), server: server, ns: ns, topics: registry.Topics{Namespace: ns},
+		t: t, seed: s, r: rand.New(rand.NewPCG(s, 0)), began: time.Now(), server: server, ns: ns, topics: model.Topics{Namespace: ns},
 		asker: newAsker(), ledger: newLedger(), roles: map[string][]*role{}, enough: make(chan struct{}),
 	}
 	w.stop = sync.OnceFunc(func() {
@@ -135,7 +139,7 @@ func (w *world) windows() string {
 // listens waits until a process that was started serves the API.
 func (w *world) listens(r *role) {
 	w.t.Helper()
-	await(w.t, time.Minute, r.name+" answers", func() bool {
+	systems.Await(w.t, time.Minute, r.name+" answers", func() bool {
 		require.True(w.t, r.Running(), "%s has ended by itself", r.name)
 		status, _ := w.asker.ask(http.MethodGet, "http://"+r.AddressNow("http")+"/v1/instances", "", nil)
 		return status == http.StatusOK
@@ -183,7 +187,7 @@ func (w *world) put(s *subscriber) {
 	w.t.Helper()
 	var status int
 	var answer []byte
-	await(w.t, time.Minute, "the registry takes changes", func() bool {
+	systems.Await(w.t, time.Minute, "the registry takes changes", func() bool {
 		status, answer = w.call(http.MethodPut, s.path(), s.definition(w.sink.url))
 		return status != 0 && status != http.StatusServiceUnavailable
 	})
@@ -193,7 +197,7 @@ func (w *world) put(s *subscriber) {
 // active waits until all engines match by what was put.
 func (w *world) active(s *subscriber) {
 	w.t.Helper()
-	await(w.t, time.Minute, s.name+" is active", func() bool {
+	systems.Await(w.t, time.Minute, s.name+" is active", func() bool {
 		_, answer := w.call(http.MethodGet, s.path()+"/status", nil)
 		return strings.Contains(string(answer), `"active":true`)
 	})
@@ -203,14 +207,14 @@ func (w *world) active(s *subscriber) {
 func (w *world) load(d time.Duration) { time.Sleep(d) } // the load between faults
 
 // kill ends processes by SIGKILL, and starts them again after a while.
-func (w *world) kill(away time.Duration, these ...*role) {
+func (w *world) kill(outage time.Duration, these ...*role) {
 	w.t.Helper()
 	w.alive()
 	for _, r := range these {
-		w.event("SIGKILL of %s, for %s", r.name, away)
+		w.event("SIGKILL of %s, for %s", r.name, outage)
 		r.Kill()
 	}
-	w.load(away)
+	w.load(outage)
 	for _, r := range these {
 		r.Start()
 	}
@@ -231,11 +235,11 @@ func (w *world) alive() {
 }
 
 // restartBroker kills the broker and starts it again after a while.
-func (w *world) restartBroker(away time.Duration) {
+func (w *world) restartBroker(outage time.Duration) {
 	w.t.Helper()
-	w.event("SIGKILL of the broker, for %s", away)
+	w.event("SIGKILL of the broker, for %s", outage)
 	require.NoError(w.t, w.server.Kill())
-	w.load(away)
+	w.load(outage)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	require.NoError(w.t, w.server.Start(ctx))
@@ -247,15 +251,9 @@ func (w *world) read(topic string, h func(*messaging.Delivery)) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	client, err := messaging.Dial(ctx, messaging.Config{URL: w.server.URL()})
-	require.NoError(w.t, err)
-	defer client.Close(ctx)
-	r, err := client.Reader(ctx, messaging.ReaderConfig{Topic: topic, Name: "whole", PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10})
-	require.NoError(w.t, err)
-	defer r.Close(ctx)
-	_, err = r.ReadToEnd(ctx, func(_ context.Context, d *messaging.Delivery) error {
+	cfg := messaging.ReaderConfig{Topic: topic, Name: "whole", PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10}
+	require.NoError(w.t, pulsar.ReadStored(ctx, w.server.URL(), cfg, func(d *messaging.Delivery) error {
 		h(d)
 		return nil
-	})
-	require.NoError(w.t, err)
+	}))
 }

@@ -57,11 +57,13 @@ func run(ctx context.Context, url, topic, subscription, format string, to io.Wri
 	}
 	defer client.Close()
 	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
-		// A topic of a template, such as metrics-{label.job}, is many: TopicsPattern reads them all.
+		// A topic of a template, such as metrics-{label.job}, is many: TopicsPattern reads them
+		// all.
 		Topic:            topic,
 		SubscriptionName: subscription,
-		// One series is always on one partition, and Failover gives each partition to one consumer at a time: the order
-		// of each series is kept, and more processes share the partitions. Shared and Key_Shared do not keep it.
+		// One series is always on one partition, and Failover gives each partition to one consumer
+		// at a time: the order of each series is kept, and more processes share the partitions.
+		// Shared and Key_Shared do not keep it.
 		Type: pulsar.Failover,
 		// A new subscription begins with the oldest message that there is.
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
@@ -84,12 +86,13 @@ func run(ctx context.Context, url, topic, subscription, format string, to io.Wri
 		}
 		// The sender's X-Scope-OrgID is message.Properties()["tenant"].
 		if err := printMessage(out, format, message.Payload()); err != nil {
-			// Not acknowledged: it comes again after the next start, and nothing behind it is taken before. To give it
-			// back and go on (Nack) would change the order.
+			// Not acknowledged: it comes again after the next start, and nothing behind it is taken
+			// before. To give it back and go on (Nack) would change the order.
 			return fmt.Errorf("message %v is not of the format %s: %w", message.ID(), format, err)
 		}
-		// First the work, then the acknowledgement: what is under way when the process ends comes again. So each sample
-		// comes at least once; who must not count one twice knows it by series and timestamp.
+		// First the work, then the acknowledgement: what is under way when the process ends comes
+		// again. So each sample comes at least once; who must not count one twice knows it by
+		// series and timestamp.
 		if err := out.Flush(); err != nil {
 			return err
 		}
@@ -112,7 +115,8 @@ func printMessage(out io.Writer, format string, payload []byte) error {
 		printSeries(out, &series)
 		return nil
 	case "packed", "packed-v2": // many series
-		// A topic may change from one to the other. The first byte tells: packed-v2 begins with its symbols.
+		// A topic may change from one to the other. The first byte tells: packed-v2 begins with its
+		// symbols.
 		if len(payload) > 0 && payload[0] == 0x22 {
 			return printPackedV2(out, payload)
 		}
@@ -145,7 +149,8 @@ func printSeries(out io.Writer, series *prompb.TimeSeries) {
 	// series.Exemplars: trace ids and the like.
 }
 
-// printPackedV2: in place of texts the series have numbers of symbols, and come with their type, help and unit.
+// printPackedV2: in place of texts the series have numbers of symbols, and come with their type,
+// help and unit.
 func printPackedV2(out io.Writer, payload []byte) error {
 	var request writev2.Request
 	if err := request.Unmarshal(payload); err != nil {
@@ -224,7 +229,8 @@ func seriesText(labels []string) string {
 	return name + "{" + strings.Join(pairs, ",") + "}"
 }
 
-// valueText writes a value. A stale marker is a NaN of its own, told from others by its bits: the series has ended.
+// valueText writes a value. A stale marker is a NaN of its own, told from others by its bits: the
+// series has ended.
 func valueText(v float64, stale bool) string {
 	if stale || math.Float64bits(v) == 0x7ff0000000000002 {
 		return "stale"
@@ -232,7 +238,8 @@ func valueText(v float64, stale bool) string {
 	return strconv.FormatFloat(v, 'g', -1, 64)
 }
 
-// histogramText writes count and sum. The buckets are in the spans, with deltas (integers) or counts (floats).
+// histogramText writes count and sum. The buckets are in the spans, with deltas (integers) or
+// counts (floats).
 func histogramText(count, sum float64, stale bool) string {
 	if s := valueText(sum, stale); s != "stale" {
 		return "histogram(count=" + valueText(count, false) + ",sum=" + s + ")"

@@ -1,5 +1,6 @@
-// A consumer of what Pigeonhole stores in Pulsar, to copy. It makes each message what it was at its source, with all its headers, and prints it
-// as a line of JSON, where what is no text is {"base64":"..."}:
+// A consumer of what Pigeonhole stores in Pulsar, to copy. It makes each message what it was at its
+// source, with all its headers, and prints it as a line of JSON, where what is no text is
+// {"base64":"..."}:
 //
 //	{"key":"k1","value":"text","headers":[["a","1"],["a","2"]],"time":1700000000123,"origin":{"system":"kafka",...}}
 //
@@ -58,9 +59,9 @@ func run(ctx context.Context, address, topic, subscription string, to io.Writer)
 	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
 		Topic:            topic,
 		SubscriptionName: subscription,
-		// What was in order at the source is in order on one partition here, and Failover gives each partition to one consumer
-		// at a time: the order is kept, and more processes share the partitions. Shared and Key_Shared do not keep it: the
-		// broker hands out whole batches.
+		// What was in order at the source is in order on one partition here, and Failover gives
+		// each partition to one consumer at a time: the order is kept, and more processes share the
+		// partitions. Shared and Key_Shared do not keep it: the broker hands out whole batches.
 		Type: pulsar.Failover,
 		// A new subscription begins with the oldest message that there is.
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
@@ -81,8 +82,9 @@ func run(ctx context.Context, address, topic, subscription string, to io.Writer)
 		if err != nil {
 			return err
 		}
-		// First the work, then the acknowledgement: what is under way when the process ends comes again. Who must not do a
-		// thing twice knows it by origin: its place at the source is the same each time, whatever has happened between.
+		// First the work, then the acknowledgement: what is under way when the process ends comes
+		// again. Who must not do a thing twice knows it by origin: its place at the source is the
+		// same each time, whatever has happened between.
 		if err := lines.Encode(restore(message)); err != nil {
 			return err
 		}
@@ -118,7 +120,8 @@ type original struct {
 	AMQP    map[string]string `json:"amqp,omitempty"` // what RabbitMQ knows besides: exchange, routing_key, content_type and others
 }
 
-// origin is where the message was first taken from. Partition and offset are null where the source has none.
+// origin is where the message was first taken from. Partition and offset are null where the source
+// has none.
 type origin struct {
 	System    string `json:"system"`
 	Cluster   string `json:"cluster"`
@@ -199,8 +202,9 @@ func readOrigin(text string) *origin {
 	return o
 }
 
-// readHeaders returns the headers in their order. Those that are text are properties, sorted by name; where that is not all, the entry says
-// what is, separated by commas: 3 is the fourth property, 0-2 are the first three, 4:I the fifth, which was a number of RabbitMQ, and name=value
+// readHeaders returns the headers in their order. Those that are text are properties, sorted by
+// name; where that is not all, the entry says what is, separated by commas: 3 is the fourth
+// property, 0-2 are the first three, 4:I the fifth, which was a number of RabbitMQ, and name=value
 // is a header that Pulsar has no property for. Without an entry the properties are all.
 func readHeaders(properties map[string]string, entry string) [][2]data {
 	headers, names := [][2]data{}, slices.Sorted(maps.Keys(properties))
@@ -253,8 +257,9 @@ func split(entry string) (items []string) {
 	return items
 }
 
-// readValue reads a letter and the value: S is text, y and x are bytes, V is null. The other letters are RabbitMQ's types: numbers, booleans and
-// times as people write them, arrays A(value,value) and tables F{name=value,name=value}.
+// readValue reads a letter and the value: S is text, y and x are bytes, V is null. The other
+// letters are RabbitMQ's types: numbers, booleans and times as people write them, arrays
+// A(value,value) and tables F{name=value,name=value}.
 func readValue(text string) data {
 	if text == "" || text[0] == 'V' {
 		return nil

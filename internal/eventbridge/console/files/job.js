@@ -9,13 +9,13 @@ const kinds = { running: 'warn', done: 'good', failed: 'bad', canceled: 'plain',
 /** jobPanel shows the latest job. It returns its element, and show for a job that has just begun. */
 export function jobPanel(bus, name, signal) {
   const address = `${path.subscriber(bus, name)}/job`;
-  const trouble = el('div');
+  const problems = el('div');
   const content = el('div');
   const heading = el('h2', null, 'Latest job');
   // Only the state is announced: figures that change each second would never let a screen reader end.
   const state = el('p', { role: 'status', class: 'hidden' });
-  const cancel = act(el('button', { type: 'button', hidden: true }, 'Cancel the job'), trouble, async () => show((await request('DELETE', address, { signal })).data));
-  const root = el('section', { class: 'panel', hidden: true }, heading, state, content, el('div', { class: 'actions' }, cancel), trouble);
+  const cancel = act(el('button', { type: 'button', hidden: true }, 'Cancel the job'), problems, async () => show((await request('DELETE', address, { signal })).data));
+  const root = el('section', { class: 'panel', hidden: true }, heading, state, content, el('div', { class: 'actions' }, cancel), problems);
 
   function show(job) {
     const running = job.state === 'running' || job.state === 'interrupted'; // another process takes it over
@@ -51,7 +51,7 @@ export function jobPanel(bus, name, signal) {
         if (job.state !== 'running' && job.state !== 'interrupted') ended.abort();
       } catch (error) {
         ended.abort();
-        if (error.name !== 'AbortError' && error.status !== 404 && error.status !== 501) trouble.replaceChildren(showProblem(error));
+        if (error.name !== 'AbortError' && error.status !== 404 && error.status !== 501) problems.replaceChildren(showProblem(error));
       }
     });
     following = false;

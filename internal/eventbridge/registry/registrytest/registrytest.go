@@ -1,17 +1,21 @@
-// Package registrytest stands in for the registry in tests of what looks at it.
+// Package registrytest provides a store of snapshots for tests of the registry's users.
 package registrytest
 
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
-// Snapshot makes one of objects, with defaults, and fails the test when one is not valid.
-func Snapshot(t testing.TB, revision int64, buses []registry.Bus, subscribers []registry.Subscriber) *registry.Snapshot {
+// Snapshot makes a snapshot of objects, with defaults. It fails the test when one is not valid.
+func Snapshot(t testing.TB, revision int64, buses []model.Bus, subscribers []model.Subscriber) *registry.Snapshot {
 	t.Helper()
 	s, err := registry.NewSnapshot(revision, buses, subscribers)
 	if err != nil {
@@ -20,7 +24,8 @@ func Snapshot(t testing.TB, revision int64, buses []registry.Bus, subscribers []
 	return s
 }
 
-// Store shows the snapshots that it is given, as a registry.Store does those that it reads. It is safe for concurrent use.
+// Store shows the snapshots that a test sets, as a registry.Store shows those that it reads. It is
+// safe for concurrent use.
 type Store struct {
 	mu       sync.Mutex
 	now      *registry.Snapshot
@@ -28,25 +33,25 @@ type Store struct {
 	jobs     map[string]json.RawMessage // by UID
 }
 
-// watcher calls f for one snapshot after the other.
+// watcher calls f with one snapshot after the other.
 type watcher struct {
 	f    func(*registry.Snapshot)
 	busy sync.Mutex
 }
 
-// NewStore makes one that shows s.
+// NewStore makes a store that shows s.
 func NewStore(s *registry.Snapshot) *Store {
 	return &Store{now: s, watchers: make(map[*watcher]struct{}), jobs: make(map[string]json.RawMessage)}
 }
 
-// Snapshot returns the present one.
+// Snapshot returns the current snapshot.
 func (s *Store) Snapshot() *registry.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now
 }
 
-// Set makes a snapshot the present one. Watchers have been called when it returns.
+// Set makes a snapshot the current one. When it returns, all watchers have been called.
 func (s *Store) Set(now *registry.Snapshot) {
 	s.mu.Lock()
 	s.now = now
@@ -60,7 +65,7 @@ func (s *Store) Set(now *registry.Snapshot) {
 	}
 }
 
-// Watch calls f for the present snapshot, before it returns, and for each that is set.
+// Watch calls f with the current snapshot before it returns, and with each one that is set later.
 func (s *Store) Watch(f func(*registry.Snapshot)) (stop func()) {
 	w := &watcher{f: f}
 	s.mu.Lock()
@@ -71,7 +76,7 @@ func (s *Store) Watch(f func(*registry.Snapshot)) (stop func()) {
 		s.mu.Lock()
 		delete(s.watchers, w)
 		s.mu.Unlock()
-		w.busy.Lock() // a call that runs ends first
+		w.busy.Lock() // wait for a running call
 		defer w.busy.Unlock()
 	}
 }
@@ -82,7 +87,7 @@ func (w *watcher) call(s *Store) {
 	w.f(s.Snapshot())
 }
 
-// Job returns what is kept of a subscriber's job.
+// Job returns the stored state of a subscriber's job.
 func (s *Store) Job(bus, name string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,16 +97,32 @@ func (s *Store) Job(bus, name string) json.RawMessage {
 	return nil
 }
 
-// ChangeJob changes what is kept of a subscriber's job.
+// ChangeJob changes the stored state of a subscriber's job.
 func (s *Store) ChangeJob(_ context.Context, bus, name, uid string, change func(json.RawMessage) (json.RawMessage, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub := s.now.Subscriber(bus, name); sub == nil || sub.UID != uid {
-		return registry.ErrNotFound
+		return model.ErrNotFound
 	}
 	job, err := change(s.jobs[uid])
 	if err == nil && job != nil {
 		s.jobs[uid] = job
 	}
 	return err
+}
+
+// Faults returns the faults of err as "pointer: problem", sorted.
+func Faults(t testing.TB, err error) []string {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	var invalid *model.Invalid
+	require.ErrorAs(t, err, &invalid)
+	var all []string
+	for _, f := range invalid.Faults {
+		all = append(all, f.Pointer+": "+f.Problem)
+	}
+	slices.Sort(all)
+	return all
 }

@@ -14,7 +14,7 @@ local NOT_READY = {err = 'SONICNOTREADY no Sonic has opened this Redis'}
 -- Lua's unpack fails at about 8,000 values.
 local SLICE = 4000
 
--- Names of the state keys of a lane. All of a lane are in one slot.
+-- Names of the state keys of a shard. All of a shard are in one slot.
 local function state(out, name) return string.sub(out, 1, -4) .. name end -- {sonic:N}out -> {sonic:N}name
 
 -- policy_of returns how conflicts about key are resolved: 'l', 'n' or 'c'.

@@ -1,5 +1,5 @@
 
--- What each effect does: function(effect, v), with effect = {op, policy, db, key, ..}. See docs/sonic.md for
+-- What each effect does: function(effect, v), with effect = {op, policy, db, key, ..}. See docs/sonic-replication.md for
 -- the table of effects. It returns 'applied', 'lost', 'dead' or 'diverged'.
 local effects = {}
 

@@ -9,7 +9,7 @@ import (
 // Probe asks whether the receipt of a partition's oldest record will never come. In an outage none
 // comes either, but then the producer sends everything again by itself once it is connected, and a
 // second producer that does so, too, would store it twice. So the broker is asked something first:
-// while it does not answer it is away, and when it does the producer has a little longer.
+// while it does not answer it is unavailable, and when it does the producer has a little longer.
 //
 // Ask and Grace must be set. A Probe is not safe for concurrent use.
 type Probe struct {
@@ -19,7 +19,7 @@ type Probe struct {
 	// Grace is how long the producer has once its broker is known to answer.
 	Grace time.Duration
 
-	about  time.Time      // since when the record in question is the oldest
+	oldest time.Time      // since when the record in question is the oldest
 	answer chan time.Time // when the broker answered, zero when it did not; nil: not asked
 	since  time.Time      // the broker answers; zero: not known to
 }
@@ -31,9 +31,9 @@ const MaxGrace = 5 * time.Second
 // Lost is called from time to time while a record, the oldest since a time, waits too long for its
 // receipt. It reports true once the receipt will not come. ctx ends with the partition.
 func (p *Probe) Lost(ctx context.Context, since, now time.Time) bool {
-	if !since.Equal(p.about) {
+	if !since.Equal(p.oldest) {
 		p.reset()
-		p.about = since
+		p.oldest = since
 	}
 	switch {
 	case p.answer == nil:
@@ -49,7 +49,7 @@ func (p *Probe) Lost(ctx context.Context, since, now time.Time) bool {
 	return true
 }
 
-func (p *Probe) reset() { p.about, p.answer, p.since = time.Time{}, nil, time.Time{} }
+func (p *Probe) reset() { p.oldest, p.answer, p.since = time.Time{}, nil, time.Time{} }
 
 func (p *Probe) ask(ctx context.Context) {
 	answer := make(chan time.Time, 1)

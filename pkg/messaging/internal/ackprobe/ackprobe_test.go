@@ -64,7 +64,7 @@ func TestNoAnswerIsAskedForAgain(t *testing.T) {
 		asked := 0
 		p := Probe{Ask: func(context.Context) error {
 			if asked++; asked < 5 {
-				return errors.New("away")
+				return errors.New("unavailable")
 			}
 			return nil
 		}}

@@ -134,13 +134,13 @@ func (c *Client) mayFollow(req *http.Request, via []*http.Request) error {
 	from, to := via[0].URL, req.URL
 	switch {
 	case len(via) > maxRedirects:
-		return errors.New("sent on too often")
+		return errors.New("too many redirects")
 	case from.Scheme == "https" && to.Scheme != "https":
-		return fmt.Errorf("sent on to %s, which is not https", to.Host)
+		return fmt.Errorf("redirected to %s, which is not https", to.Host)
 	case c.credentials != nil && (from.Scheme != to.Scheme || !strings.EqualFold(from.Host, to.Host)):
-		return fmt.Errorf("sent on to %s, and credentials go to admin_url only: with several brokers and authentication it must be a Pulsar proxy's", to.Host)
+		return fmt.Errorf("redirected to %s, and credentials go to admin_url only: with several brokers and authentication it must be a Pulsar proxy's", to.Host)
 	case req.Method != via[0].Method: // http turns a POST into a GET at some of them
-		return fmt.Errorf("sent on to %s, with another request", to.Host)
+		return fmt.Errorf("redirected to %s, with another request", to.Host)
 	}
 	return nil
 }
@@ -281,7 +281,7 @@ func (c *Client) token(ctx context.Context) (string, error) {
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	case r := <-got:
-		if r.err != nil && !errors.Is(r.err, auth.ErrIssuerAway) {
+		if r.err != nil && !errors.Is(r.err, auth.ErrIssuerUnavailable) {
 			return "", fmt.Errorf("%w: %w", auth.ErrAuthentication, r.err)
 		}
 		return string(r.token), r.err

@@ -47,7 +47,8 @@ const (
 var (
 	// ErrNotFound says that a topic does not exist.
 	ErrNotFound = errors.New("the topic does not exist")
-	// ErrOld says that a broker cannot be asked whether a topic exists without that it may create it.
+	// ErrOld says that a broker cannot be asked whether a topic exists without that it may create
+	// it.
 	ErrOld = errors.New("this broker is too old to tell whether a topic exists")
 )
 
@@ -64,6 +65,7 @@ type Broker struct {
 	Addresses   []string    // one after the other is tried, until one can be connected to
 	TLS         *tls.Config // nil: plain
 	Credentials Credentials // nil: none
+	Listener    string      // of the brokers' listeners, by name; empty: their default
 }
 
 // Connect connects and logs in, and no more.
@@ -183,7 +185,7 @@ func (b Broker) logIn(c *conn) error {
 			return fmt.Errorf("%w: %w", auth.ErrAuthentication, err)
 		}
 		secret, err := b.Credentials.GetData()
-		if err != nil && !errors.Is(err, auth.ErrIssuerAway) {
+		if err != nil && !errors.Is(err, auth.ErrIssuerUnavailable) {
 			err = fmt.Errorf("%w: %w", auth.ErrAuthentication, err)
 		}
 		if err != nil {
@@ -196,7 +198,7 @@ func (b Broker) logIn(c *conn) error {
 	kind, answer, err := c.ask(connect, body)
 	switch {
 	case errors.Is(err, io.EOF):
-		return errors.New("it closes the connection: does it expect TLS otherwise?")
+		return errors.New("it closes the connection: check whether it expects TLS")
 	case err != nil:
 		return err
 	case kind != connected:
@@ -252,7 +254,7 @@ func (c *conn) receive() (kind int, body []byte, err error) {
 	}
 	size := binary.BigEndian.Uint32(sizes[4:])
 	if size > maxAnswer || binary.BigEndian.Uint32(sizes[:4]) != size+4 {
-		return 0, nil, errors.New("what answers does not speak Pulsar's protocol")
+		return 0, nil, errors.New("the server does not use Pulsar's protocol")
 	}
 	command := make([]byte, size)
 	if _, err := io.ReadFull(c, command); err != nil {

@@ -65,7 +65,7 @@ func (e faultEntry) Warn(args ...any) {
 		switch text := fmt.Sprint(args[0]); {
 		case strings.HasPrefix(text, "Failed to load auth credentials"):
 			err := e.err
-			if !errors.Is(err, ErrIssuerAway) {
+			if !errors.Is(err, ErrIssuerUnavailable) {
 				err = fmt.Errorf("%w: %w", ErrAuthentication, err)
 			}
 			e.l.faults.note(e.l.broker, err)

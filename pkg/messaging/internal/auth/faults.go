@@ -47,7 +47,7 @@ func (f *Faults) onRefused(do func()) { f.refused = do }
 func (f *Faults) Refused() { f.refused() }
 
 // note records that a connection to broker failed, and logs it when trying again
-// will not help and the log does not say so yet. Brokers that are away are the
+// will not help and the log does not say so yet. Brokers that are unavailable are the
 // business of those who need them.
 func (f *Faults) note(broker string, err error) {
 	f.mu.Lock()

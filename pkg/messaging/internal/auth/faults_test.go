@@ -53,7 +53,7 @@ func TestLastingFaultIsSaidOnce(t *testing.T) {
 	refused(two)
 	require.Equal(t, 2, logs.Len())
 	two.WithError(errors.New("connection refused")).Warn("Failed to connect to broker.")
-	require.Equal(t, 2, logs.Len(), "brokers that are away are not said")
+	require.Equal(t, 2, logs.Len(), "brokers that are unavailable are not said")
 	two.WithError(errors.New("tls: no")).Warn("Failed to connect to broker.")
 	require.Equal(t, 3, logs.Len())
 	one.Info("Connection is ready")

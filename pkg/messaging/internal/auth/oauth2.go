@@ -22,8 +22,8 @@ import (
 	"github.com/aviaryhq/aviary/pkg/secret"
 )
 
-// ErrIssuerAway marks failures of an issuer that may pass by themselves.
-var ErrIssuerAway = errors.New("the issuer of tokens does not answer")
+// ErrIssuerUnavailable marks failures of an issuer that may pass by themselves.
+var ErrIssuerUnavailable = errors.New("the issuer of tokens does not answer")
 
 // OAuth2 is the client credentials flow (RFC 6749, section 4.4). The fields mean what those of
 // messaging.OAuth2 mean.
@@ -169,7 +169,7 @@ func tokenError(endpoint string, err error) error {
 	case errors.As(err, &transport):
 		return requestError(err)
 	case strings.HasPrefix(err.Error(), "oauth2: cannot fetch token"): // its body was cut off
-		return ErrIssuerAway
+		return ErrIssuerUnavailable
 	case strings.Contains(err.Error(), "missing access_token"):
 		return errors.New("the issuer's answer holds no access_token")
 	default:
@@ -193,7 +193,7 @@ func (p *oauth2Provider) discover(issuer string) (string, error) {
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxIssuerAnswer))
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrIssuerAway, err)
+		return "", fmt.Errorf("%w: %w", ErrIssuerUnavailable, err)
 	}
 	var answer struct {
 		TokenEndpoint string `json:"token_endpoint"`
@@ -219,14 +219,14 @@ func requestError(err error) error {
 	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrIssuerAway, err)
+	return fmt.Errorf("%w: %w", ErrIssuerUnavailable, err)
 }
 
 // answerError is the error of an answer without what was asked for.
 func answerError(method, at string, resp *http.Response, code, description string) error {
 	text := strings.Join(strings.Fields(resp.Status+" "+code+" "+description), " ")
 	if resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests {
-		return fmt.Errorf("%w: %s %s: %s", ErrIssuerAway, method, at, text)
+		return fmt.Errorf("%w: %s %s: %s", ErrIssuerUnavailable, method, at, text)
 	}
 	return fmt.Errorf("%s %s: %s", method, at, text)
 }

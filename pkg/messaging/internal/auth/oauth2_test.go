@@ -141,8 +141,8 @@ func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	}
 }
 
-// An issuer that answers nothing, or that says it is away, may be back later. One that refuses does
-// not change its mind. No error quotes an answer that may hold a token.
+// An issuer that answers nothing, or that says it is unavailable, may be back later. One that
+// refuses does not change its mind. No error quotes an answer that may hold a token.
 func TestNoToken(t *testing.T) {
 	says := func(status int, kind, body string) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) {
@@ -152,14 +152,14 @@ func TestNoToken(t *testing.T) {
 		}
 	}
 	for name, test := range map[string]struct {
-		answer func(http.ResponseWriter)
-		away   bool
-		says   string
+		answer      func(http.ResponseWriter)
+		unavailable bool
+		says        string
 	}{
 		"refused":       {says(401, "application/json", `{"error":"invalid_client","error_description":"no such\nclient"}`), false, "401 Unauthorized invalid_client no such client"},
 		"refused, 200":  {says(200, "application/json", `{"error":"invalid_client"}`), false, "200 OK invalid_client"},
 		"an error page": {says(403, "text/html", `<html>to-ken</html>`), false, "403 Forbidden"},
-		"away":          {says(503, "text/html", `<html>to-ken</html>`), true, "503 Service Unavailable"},
+		"unavailable":   {says(503, "text/html", `<html>to-ken</html>`), true, "503 Service Unavailable"},
 		"too often":     {says(429, "application/json", `{}`), true, "429 Too Many Requests"},
 		"not JSON":      {says(200, "application/json", `{"access_token":"to-ken"`), false, "not the JSON expected"},
 		"a number":      {says(200, "application/json", `{"access_token":"x","expires_in":"to-ken"}`), false, "not the JSON expected"},
@@ -184,10 +184,10 @@ func TestNoToken(t *testing.T) {
 			require.NotContains(t, err.Error(), "to-ken")
 			require.NotContains(t, err.Error(), clientSecret)
 			require.NotContains(t, err.Error(), "\n")
-			if test.away {
-				require.ErrorIs(t, err, auth.ErrIssuerAway)
+			if test.unavailable {
+				require.ErrorIs(t, err, auth.ErrIssuerUnavailable)
 			} else {
-				require.NotErrorIs(t, err, auth.ErrIssuerAway)
+				require.NotErrorIs(t, err, auth.ErrIssuerUnavailable)
 			}
 			require.Len(t, is.asked(), 1, "asked once, and nowhere else")
 		})
@@ -203,7 +203,7 @@ func TestSilentIssuerIsGivenUp(t *testing.T) {
 	t.Cleanup(s.Close)
 	p, _ := provider(t, auth.OAuth2{KeyFile: keyFile(t, s.URL, clientSecret)}, 50*time.Millisecond)
 	_, err := p.GetData()
-	require.ErrorIs(t, err, auth.ErrIssuerAway)
+	require.ErrorIs(t, err, auth.ErrIssuerUnavailable)
 	<-gone
 }
 

@@ -14,11 +14,11 @@ import (
 // Publishers of one client whose profiles agree share one, so that many topics cost what many
 // partitions do.
 //
-// A partition's records are sent at once when nothing of the partition is under way and fewer
-// than partitionsAtOnce partitions have something under way. Otherwise they gather, and are sent
+// A partition's records are sent at once when nothing of the partition is in flight and fewer
+// than partitionsAtOnce partitions have something in flight. Otherwise they gather, and are sent
 // when an acknowledgement makes room, the oldest first, or when they fill an entry or have
 // gathered for the linger. So entries grow with what is in flight, and a lone record does not
-// wait. Under group commit the number of partitions with something under way has no bound.
+// wait. Under group commit the number of partitions with something in flight has no bound.
 //
 // Its methods may be called from any goroutine, and do not block.
 type Flusher struct {
@@ -27,7 +27,7 @@ type Flusher struct {
 
 	mu        sync.Mutex
 	gathering list.List[Partition, *Partition] // oldest first
-	underWay  int                              // partitions with something under way
+	inFlight  int                              // partitions with something in flight
 	timer     *time.Timer
 	armed     bool
 }
@@ -45,21 +45,21 @@ type Partition struct {
 	links    list.Links[Partition]
 	since    time.Time // when the records began to gather
 	listed   bool      // in Flusher.gathering
-	underWay int       // flushes without an acknowledgement
+	inFlight int       // flushes without an acknowledgement
 }
 
 // Links makes Partition an element of a list.
 func (p *Partition) Links() *list.Links[Partition] { return &p.links }
 
 const (
-	// partitionsAtOnce is how many partitions have something under way before others gather,
+	// partitionsAtOnce is how many partitions have something in flight before others gather,
 	// without group commit: an entry costs as much as dozens of records.
 	partitionsAtOnce = 4
 	// manyPartitions is from how many active partitions on the library gathers the records in
 	// place of the producers. The linger grows with the active partitions beyond this number,
 	// so that entries per second do not.
 	manyPartitions = 8
-	// flushesAtOnce is how many flushes of one partition are under way at most: behind a slow
+	// flushesAtOnce is how many flushes of one partition are in flight at most: behind a slow
 	// broker one follows the other at the linger's pace.
 	flushesAtOnce = 8
 	// minLinger is the shortest linger: below it, timers cost more than entries.
@@ -139,14 +139,14 @@ func (f *Flusher) add(p *Partition) {
 func (f *Flusher) Hurry(p *Partition) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.underWay < flushesAtOnce {
+	if p.inFlight < flushesAtOnce {
 		f.begin(p)
 	}
 }
 
 // free reports whether a flush of p may begin before its linger is over.
 func (f *Flusher) free(p *Partition) bool {
-	return p.underWay == 0 && (f.cfg.GroupCommit || f.underWay < partitionsAtOnce)
+	return p.inFlight == 0 && (f.cfg.GroupCommit || f.inFlight < partitionsAtOnce)
 }
 
 // delay is how long records gather at most.
@@ -166,10 +166,10 @@ func (f *Flusher) take(p *Partition) {
 		f.gathering.Remove(p)
 		p.listed = false
 	}
-	if p.underWay == 0 {
-		f.underWay++
+	if p.inFlight == 0 {
+		f.inFlight++
 	}
-	p.underWay++
+	p.inFlight++
 	p.requested.Store(false) // before the flush: what is sent from now on asks again
 }
 
@@ -178,9 +178,9 @@ func (f *Flusher) run(p *Partition) {
 	for p != nil {
 		p.Flush()
 		f.mu.Lock()
-		p.underWay--
-		if p.underWay == 0 {
-			f.underWay--
+		p.inFlight--
+		if p.inFlight == 0 {
+			f.inFlight--
 		}
 		p = f.next(p)
 		if p != nil {
@@ -198,7 +198,7 @@ func (f *Flusher) next(done *Partition) *Partition {
 		}
 		return nil
 	}
-	if f.underWay >= partitionsAtOnce {
+	if f.inFlight >= partitionsAtOnce {
 		return nil
 	}
 	for p := f.gathering.Head(); p != nil; p = f.gathering.Next(p) {
@@ -223,7 +223,7 @@ func (f *Flusher) lapse() {
 			f.timer.Reset(wait)
 			return
 		}
-		if p.underWay < flushesAtOnce {
+		if p.inFlight < flushesAtOnce {
 			f.begin(p)
 		} else { // not before another linger
 			f.gathering.Remove(p)

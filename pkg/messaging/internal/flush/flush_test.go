@@ -66,7 +66,7 @@ func TestRequestsBehindAFlushGather(t *testing.T) {
 	}
 }
 
-// Without group commit four partitions have something under way, and then the one that waits for
+// Without group commit four partitions have something in flight, and then the one that waits for
 // the longest follows. Under group commit each goes by itself.
 func TestPartitionsTakeTurns(t *testing.T) {
 	for groupCommit, want := range map[bool][]string{

@@ -1,4 +1,4 @@
-// Package watch wakes goroutines from time to time, while they have something to look after.
+// Package watch wakes goroutines once a second, while they have something to check.
 package watch
 
 import (
@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Every is how often a Watcher wakes those whom it watches.
+// Every is how often a Watcher wakes its goroutines.
 const Every = time.Second
 
-// Watcher wakes those who were added, once every [Every]. Others cost nothing, and while there are
-// none no timer runs. Its methods may be called from any goroutine.
+// Watcher sends to each added channel once every [Every]. Its timer runs only while channels are
+// added. Its methods may be called from any goroutine.
 type Watcher struct {
 	mu     sync.Mutex
 	wakes  map[chan struct{}]struct{}
@@ -19,7 +19,7 @@ type Watcher struct {
 	timer  *time.Timer
 }
 
-// New returns a Watcher of nobody.
+// New returns a Watcher without channels.
 func New() *Watcher {
 	w := &Watcher{wakes: make(map[chan struct{}]struct{})}
 	w.timer = time.AfterFunc(time.Hour, w.tick)
@@ -27,7 +27,8 @@ func New() *Watcher {
 	return w
 }
 
-// Add has something sent to wake from now on, which holds one item and is left out while it does.
+// Add sends to wake every [Every] from now on. wake holds one item; while it holds one, nothing is
+// sent to it.
 func (w *Watcher) Add(wake chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,7 +39,7 @@ func (w *Watcher) Add(wake chan struct{}) {
 	}
 }
 
-// Remove ends what Add began, if it did.
+// Remove stops sending to wake. It does nothing if wake was not added.
 func (w *Watcher) Remove(wake chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,7 +53,7 @@ func (w *Watcher) tick() {
 	for wake := range w.wakes {
 		select {
 		case wake <- struct{}{}:
-		default: // it still has the last one to answer
+		default: // its goroutine has not yet received the last one
 		}
 	}
 	if len(w.wakes) > 0 {
@@ -60,5 +61,5 @@ func (w *Watcher) tick() {
 	}
 }
 
-// Count is the number of those who are watched.
+// Count is the number of added channels.
 func (w *Watcher) Count() int { return int(w.active.Load()) }

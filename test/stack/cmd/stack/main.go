@@ -1,4 +1,5 @@
-// Command stack starts, stops and installs the real servers that Aviary is developed and tested against.
+// Command stack starts, stops and installs the real servers that Aviary is developed and tested
+// against.
 package main
 
 import (

@@ -12,9 +12,9 @@ export async function bus({ parameters, title, signal }) {
   const name = parameters.bus;
   title(name);
   const { data: b, etag } = await get(path.bus(name), { signal });
-  const trouble = el('div');
+  const problems = el('div');
   const remove = el('button', { type: 'button', class: 'danger' }, 'Delete');
-  act(remove, trouble, async () => {
+  act(remove, problems, async () => {
     if (!(await confirm(`Delete the bus ${name}?`, 'The events that it keeps are deleted, too. A bus with subscribers cannot be deleted.', 'Delete'))) return;
     await request('DELETE', path.bus(name), { ifMatch: etag });
     notice(`Bus ${name} is deleted.`);
@@ -31,7 +31,7 @@ export async function bus({ parameters, title, signal }) {
       el('a', { class: 'button', href: `${at.bus(name)}/dead-letters` }, 'Dead letters'),
       el('a', { class: 'button', href: `${at.bus(name)}/edit` }, 'Edit'),
       remove),
-    trouble,
+    problems,
     facts(
       ['Partitions', String(b.partitions)],
       ['Duplicates are left out for', windowText(b.dedup_window)],
@@ -53,13 +53,13 @@ async function subscribers(bus, signal) {
   ]);
   const more = el('button', { type: 'button', class: 'more' }, 'Show more');
   const none = el('p', { class: 'note' }, 'The bus has no subscriber yet: its events are kept, and delivered to nobody.');
-  const trouble = el('div');
+  const problems = el('div');
   const rows = [];
   let after = '';
   const load = async () => {
     const page = await pageOf(path.subscribers(bus), after, { signal });
     for (const s of page.items) {
-      const row = subscriberRow(list, bus, s, trouble, signal);
+      const row = subscriberRow(list, bus, s, problems, signal);
       rows.push(row);
       list.body.append(row.root);
     }
@@ -68,10 +68,10 @@ async function subscribers(bus, signal) {
     none.hidden = rows.length > 0;
     list.root.hidden = rows.length === 0;
   };
-  more.addEventListener('click', () => load().then(() => look(rows)).catch((error) => trouble.replaceChildren(showProblem(error))));
+  more.addEventListener('click', () => load().then(() => look(rows)).catch((error) => problems.replaceChildren(showProblem(error))));
   await load();
   every(refresh, signal, () => look(rows));
-  return [list.root, none, more, trouble];
+  return [list.root, none, more, problems];
 }
 
 /** look refreshes the rows that can be seen, and the new ones, two at once: each asks the brokers. */
@@ -89,7 +89,7 @@ async function look(rows) {
   await Promise.all([next(), next()]);
 }
 
-function subscriberRow(list, bus, s, trouble, signal) {
+function subscriberRow(list, bus, s, problems, signal) {
   const cells = {};
   const cell = (name) => (cells[name] = el('span', null, '…'));
   const turn = el('button', { type: 'button', class: 'small' });
@@ -104,7 +104,7 @@ function subscriberRow(list, bus, s, trouble, signal) {
     turn.setAttribute('aria-label', `${to} ${s.name}`);
   };
   showState(s.state, s.reason);
-  act(turn, trouble, async () => {
+  act(turn, problems, async () => {
     const { data } = await post(`${path.subscriber(bus, s.name)}:${turn.dataset.to}`, undefined, { signal });
     showState(data.state, data.reason);
   });

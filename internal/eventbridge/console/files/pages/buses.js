@@ -24,12 +24,12 @@ export async function buses({ title, signal }) {
     none.hidden = list.body.children.length > 0;
     list.root.hidden = !none.hidden;
   };
-  const trouble = el('div');
-  more.addEventListener('click', () => load().catch((error) => trouble.replaceChildren(showProblem(error))));
+  const problems = el('div');
+  more.addEventListener('click', () => load().catch((error) => problems.replaceChildren(showProblem(error))));
   await load();
   return [
     el('h1', null, 'Buses'),
-    list.root, none, more, trouble,
+    list.root, none, more, problems,
     create(list.body.children.length === 0),
   ];
 }
@@ -44,15 +44,15 @@ function create(opened) {
   const partitions = el('input', { type: 'number', min: 1, inputmode: 'numeric' });
   const window = el('input', { autocomplete: 'off', placeholder: '10m' });
   const description = el('input', { autocomplete: 'off' });
-  const trouble = el('div');
+  const problems = el('div');
   const form = el('form', { class: 'fields' },
     field('Name', name, { pointer: '/name', hint: 'a-z, 0-9 and -' }),
     field('Partitions', partitions, { pointer: '/partitions', hint: 'They cannot be changed later. Empty for the default.' }),
     field('Window for duplicates', window, { pointer: '/dedup_window', hint: 'An event with the source and id of another is left out that long. 0s for never.' }),
     field('Description', description, { pointer: '/description' }),
     el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Create')),
-    trouble);
-  submit(form, trouble, async () => {
+    problems);
+  submit(form, problems, async () => {
     showFaults(form, []);
     const body = {};
     if (partitions.value) body.partitions = Number(partitions.value);

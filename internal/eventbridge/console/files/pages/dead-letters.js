@@ -34,7 +34,7 @@ export async function busLetters({ parameters: { bus }, title, signal }) {
 /** oldest shows the oldest dead letters of a subscriber, or of a bus. */
 async function oldest(here, signal) {
   const list = el('div', { class: 'letters' });
-  const trouble = el('div');
+  const problems = el('div');
   const load = async () => {
     const { data } = await get(`${here}/dead-letters?limit=100`, { signal });
     list.replaceChildren(...(data.items.length > 0 ? data.items.map(letter) : [el('p', { class: 'note' }, 'There is no dead letter.')]));
@@ -42,12 +42,12 @@ async function oldest(here, signal) {
   };
   await load().catch((error) => {
     if (error.name === 'AbortError') throw error;
-    trouble.replaceChildren(showProblem(error));
+    problems.replaceChildren(showProblem(error));
   });
-  const again = act(el('button', { type: 'button', class: 'small' }, 'Refresh'), trouble, load);
+  const again = act(el('button', { type: 'button', class: 'small' }, 'Refresh'), problems, load);
   return [
     el('div', { class: 'head' }, el('h2', null, 'Dead letters'), again),
-    trouble, list,
+    problems, list,
   ];
 }
 
@@ -76,7 +76,7 @@ function redrive(here, name, job, signal) {
   const to = el('input', { type: 'datetime-local', step: 1 });
   const rate = el('input', { type: 'number', min: 0, step: 'any', inputmode: 'decimal' });
   const max = el('input', { type: 'number', min: 0, inputmode: 'numeric' });
-  const trouble = el('div');
+  const problems = el('div');
   const form = el('form', { class: 'fields' },
     field('Reason contains', reason, { pointer: '/reason' }),
     field('Type of the event', type, { pointer: '/type' }),
@@ -88,8 +88,8 @@ function redrive(here, name, job, signal) {
       el('button', { type: 'submit', value: 'dry' }, 'Count only'),
       el('button', { type: 'submit', value: 'redrive', class: 'primary' }, 'Redrive'),
       el('button', { type: 'submit', value: 'discard', class: 'danger' }, 'Discard')),
-    trouble);
-  submit(form, trouble, async (button) => {
+    problems);
+  submit(form, problems, async (button) => {
     showFaults(form, []);
     const options = {
       reason: reason.value || undefined, type: type.value.trim() || undefined, from: instant(from), to: instant(to),

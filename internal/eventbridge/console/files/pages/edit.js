@@ -35,17 +35,17 @@ async function change(address, signal, back) {
     return stringify(object);
   };
   const sheet = editor('JSON', await load(), { rows: 26, hint: 'A secret that is shown as <redacted> stays as it is.' });
-  const trouble = el('div');
-  const form = el('form', null, sheet.root, trouble, el('div', { class: 'actions' },
+  const problems = el('div');
+  const form = el('form', null, sheet.root, problems, el('div', { class: 'actions' },
     el('button', { type: 'submit', class: 'primary' }, 'Save'), el('a', { class: 'button', href: back }, 'Cancel')));
-  submit(form, trouble, () => save(sheet, trouble, async () => {
+  submit(form, problems, () => save(sheet, problems, async () => {
     const { data } = await request('PUT', address, { text: sheet.input.value, ifMatch: etag, signal });
     notice(`${data.name} is saved.`);
     location.hash = back;
   }, async () => {
     sheet.input.value = await load();
     sheet.mark([]);
-    trouble.replaceChildren();
+    problems.replaceChildren();
     sheet.input.focus();
   }));
   return form;
@@ -73,12 +73,12 @@ export async function newSubscriber({ parameters, title, signal }) {
     untouched = sheet.input.value;
     sheet.mark([]);
   });
-  const trouble = el('div');
+  const problems = el('div');
   const form = el('form', null,
     el('div', { class: 'fields' }, field('Name', name, { hint: 'a-z, 0-9 and -' }), field('Target', example)),
-    sheet.root, trouble,
+    sheet.root, problems,
     el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Create'), el('a', { class: 'button', href: at.bus(bus) }, 'Cancel')));
-  submit(form, trouble, () => save(sheet, trouble, async () => {
+  submit(form, problems, () => save(sheet, problems, async () => {
     const { data } = await request('PUT', path.subscriber(bus, name.value.trim()), { text: sheet.input.value, create: true, signal });
     notice(`Subscriber ${data.name} is created.`);
     location.hash = at.subscriber(bus, data.name);
@@ -87,20 +87,20 @@ export async function newSubscriber({ parameters, title, signal }) {
 }
 
 /** save does f, and shows the faults that the API finds at their places. reload, if given, is offered when somebody else has changed the object. */
-async function save(sheet, trouble, f, reload) {
+async function save(sheet, problems, f, reload) {
   sheet.mark([]);
   try {
     await f();
   } catch (error) {
     if (error.faults?.length) {
       sheet.mark(error.faults.map((fault) => fault.pointer).filter(Boolean));
-      put(trouble, el('div', { class: 'problem', role: 'alert' }, el('p', null, `Not saved: ${error.message}.`), faultList(sheet, error.faults)));
+      put(problems, el('div', { class: 'problem', role: 'alert' }, el('p', null, `Not saved: ${error.message}.`), faultList(sheet, error.faults)));
       return;
     }
     if (error.status !== 412 || !reload) throw error;
-    put(trouble, showProblem(error), el('p', null, el('button', {
+    put(problems, showProblem(error), el('p', null, el('button', {
       type: 'button',
-      onclick: () => reload().catch((problem) => put(trouble, showProblem(problem))),
+      onclick: () => reload().catch((problem) => put(problems, showProblem(problem))),
     }, 'Load it as it is now'), el('span', { class: 'hint' }, ' What is written above is lost then.')));
   }
 }

@@ -7,9 +7,9 @@ import { every, showProblem } from '../parts.js';
 export async function instances({ title, signal }) {
   title('Instances');
   const list = table('Instances', [
-    { name: 'Instance' }, { name: 'Roles' }, { name: 'Version' }, { name: 'Matches by revision', number: true }, { name: 'Partitions it owns' }, { name: 'Started' }, { name: 'Heard of', number: true },
+    { name: 'Instance' }, { name: 'Roles' }, { name: 'Version' }, { name: 'Matches by revision', number: true }, { name: 'Partitions it owns' }, { name: 'Started' }, { name: 'Last message', number: true },
   ]);
-  const none = el('p', { class: 'note', hidden: true }, 'No instance has told of itself yet.');
+  const none = el('p', { class: 'note', hidden: true }, 'No instance has reported its state yet.');
   const why = el('div');
   const shown = el('div');
   const look = async (quiet) => {

@@ -18,15 +18,15 @@ export async function publish({ title, query, signal }) {
   const sheet = editor('CloudEvent as JSON', stringify(sampleEvent()), { rows: 22 });
   const fresh = el('button', { type: 'button' }, 'New event');
   fresh.addEventListener('click', () => { sheet.input.value = stringify(sampleEvent()); });
-  const trouble = el('div');
+  const problems = el('div');
   const done = el('div', { role: 'status', 'aria-live': 'polite' });
   const form = el('form', null,
     el('div', { class: 'fields' },
       field('Bus', bus),
       field('Token of a sender', sender, { hint: 'Only where senders need one. It is not the token of the API, and is not kept.' })),
-    sheet.root, trouble, done,
+    sheet.root, problems, done,
     el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Publish'), fresh));
-  submit(form, trouble, async () => {
+  submit(form, problems, async () => {
     put(done);
     const { data: answer } = await request('POST', path.events(bus.value), {
       text: sheet.input.value, type: 'application/cloudevents+json', bearer: sender.value.trim(), signal,

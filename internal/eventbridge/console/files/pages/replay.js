@@ -11,7 +11,7 @@ export async function replay({ parameters, title, signal }) {
   const from = el('input', { type: 'datetime-local', step: 1, required: true });
   const to = el('input', { type: 'datetime-local', step: 1 });
   const rate = el('input', { type: 'number', min: 0, step: 'any', inputmode: 'decimal' });
-  const trouble = el('div');
+  const problems = el('div');
   const job = jobPanel(bus, name, signal);
   const form = el('form', { class: 'fields' },
     field('From', from, { pointer: '/from', hint: 'When the bus stored the event, by the clock of this browser’s zone.' }),
@@ -20,8 +20,8 @@ export async function replay({ parameters, title, signal }) {
     el('div', { class: 'actions' },
       el('button', { type: 'submit', value: 'dry' }, 'Count only'),
       el('button', { type: 'submit', value: 'replay', class: 'primary' }, 'Replay')),
-    trouble);
-  submit(form, trouble, async (button) => {
+    problems);
+  submit(form, problems, async (button) => {
     showFaults(form, []);
     const options = { from: instant(from), to: instant(to), rate: number(rate), dry_run: button?.value === 'replay' ? undefined : true };
     const { data } = await post(`${path.subscriber(bus, name)}:replay`, options, { signal });

@@ -11,7 +11,7 @@ export async function subscriber({ parameters, title, signal }) {
   title(name);
   const here = path.subscriber(bus, name);
   const { data: s, etag } = await get(here, { signal });
-  const trouble = el('div');
+  const problems = el('div');
   const status = el('div', { class: 'tiles' });
   const why = el('div');
   const turn = el('button', { type: 'button', class: 'primary' });
@@ -45,17 +45,17 @@ export async function subscriber({ parameters, title, signal }) {
       renew(tiles['Under way'], String(underWay(now)), () => count(underWay(now)));
       const letters = now.backlog?.dead_letters;
       renew(tiles['Dead letters'], String(letters), () => (letters > 0 ? el('a', { href: at.subscriber(bus, name, '/dead-letters') }, count(letters)) : count(letters)));
-      const troubles = [
-        now.here?.trouble,
-        ...Object.entries(now.instances ?? {}).filter(([, of]) => of?.trouble && of.trouble !== now.here?.trouble).map(([instance, of]) => `\u2068${instance}\u2069: ${of.trouble}`),
+      const errors = [
+        now.here?.unhealthy,
+        ...Object.entries(now.instances ?? {}).filter(([, of]) => of?.unhealthy && of.unhealthy !== now.here?.unhealthy).map(([instance, of]) => `\u2068${instance}\u2069: ${of.unhealthy}`),
       ].filter(Boolean);
       const notes = [
         now.reason && `Eventbridge changed the state: ${now.reason}`,
-        now.here === null && 'The process that answers has not the role processor: deliveries and dead letters are shown by one that has it.',
+        now.here === null && 'This process does not have the role processor. A process that has it shows deliveries and dead letters.',
         now.here !== null && now.backlog === null && 'The backlog is not known: the brokers’ admin API is not set, or does not answer.',
       ].filter(Boolean);
-      renew(why, JSON.stringify([troubles, notes]), () => [
-        troubles.map((text) => el('p', { class: 'problem' }, text)), notes.map((text) => el('p', { class: 'note' }, text)),
+      renew(why, JSON.stringify([errors, notes]), () => [
+        errors.map((text) => el('p', { class: 'problem' }, text)), notes.map((text) => el('p', { class: 'note' }, text)),
       ]);
     } catch (error) {
       if (error.name !== 'AbortError') renew(why, error.message, () => showProblem(error));
@@ -64,16 +64,16 @@ export async function subscriber({ parameters, title, signal }) {
   showState(s.state);
   every(2000, signal, look);
 
-  act(turn, trouble, async () => {
+  act(turn, problems, async () => {
     revision = (await post(`${here}:${turn.textContent.toLowerCase()}`, undefined, { signal })).etag;
     await look();
   });
-  act(disable, trouble, async () => {
+  act(disable, problems, async () => {
     if (!(await confirm(`Disable ${name}?`, 'Events that come meanwhile are not matched, and never delivered. Pause instead to keep them.', 'Disable'))) return;
     revision = (await post(`${here}:disable`, undefined, { signal })).etag;
     await look();
   });
-  act(remove, trouble, async () => {
+  act(remove, problems, async () => {
     if (!(await confirm(`Delete ${name}?`, 'Its backlog and its dead letters are deleted, too.', 'Delete'))) return;
     await request('DELETE', here, { ifMatch: revision });
     notice(`Subscriber ${name} is deleted.`);
@@ -84,7 +84,7 @@ export async function subscriber({ parameters, title, signal }) {
     subscriberHead(parameters, ''),
     s.description && el('p', null, s.description),
     el('div', { class: 'actions' }, turn, disable, remove),
-    trouble, status, why,
+    problems, status, why,
     el('div', { class: 'columns' },
       section('Rules', s.rules.map((rule) => ruleOf(bus, name, rule))),
       el('div', null,
@@ -97,8 +97,8 @@ export async function subscriber({ parameters, title, signal }) {
 
 /** underWay is how many deliveries are under way in all processes. */
 function underWay(status) {
-  const told = Object.values(status.instances ?? {}).map((s) => s?.under_way).filter((n) => typeof n === 'number');
-  return told.length > 1 || !status.here ? told.reduce((a, b) => a + b, 0) : status.here.under_way;
+  const told = Object.values(status.instances ?? {}).map((s) => s?.in_flight).filter((n) => typeof n === 'number');
+  return told.length > 1 || !status.here ? told.reduce((a, b) => a + b, 0) : status.here.in_flight;
 }
 
 function section(heading, ...content) {

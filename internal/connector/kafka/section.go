@@ -1,0 +1,30 @@
+package kafka
+
+import (
+	"github.com/aviaryhq/aviary/internal/connector"
+)
+
+// SetDefaults is called before the section is decoded.
+func (c *SourceConfig) SetDefaults() { *c = DefaultSourceConfig() }
+
+// SetDefaults is called before the section is decoded.
+func (c *SinkConfig) SetDefaults() { *c = DefaultSinkConfig() }
+
+// NewSource implements [connector.SourceConfig].
+func (c SourceConfig) NewSource(o connector.Options) (connector.Source, error) {
+	return NewSource(c, o)
+}
+
+// NewSink implements [connector.SinkConfig].
+func (c SinkConfig) NewSink(o connector.Options) (connector.Sink, error) { return NewSink(c, o) }
+
+// Offsets says that each partition's messages have ascending numbers, by which a sink can tell what
+// it has stored.
+func (c SourceConfig) Offsets() bool { return true }
+
+// ForDeadLetters returns the section of a sink for the dead letters of a route whose messages keep
+// their partition: these have no order and no partition.
+func (c SinkConfig) ForDeadLetters() connector.SinkConfig {
+	c.Partition = partitionKey
+	return &c
+}

@@ -1,0 +1,110 @@
+package connector
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The labels that sources and sinks share.
+const (
+	labelRoute = "route"
+	labelRole  = "role"
+)
+
+// Metrics registers the metrics of all routes' sources and sinks, each at its first use, and
+// removes the series of routes that were removed. It is safe for concurrent use.
+type Metrics struct {
+	reg prometheus.Registerer
+
+	mu      sync.Mutex
+	vectors map[string]vector // by name
+}
+
+// vector is one metric with the series of all routes.
+type vector struct {
+	prometheus.Collector
+	system string
+	remove func(prometheus.Labels) int
+}
+
+// NewMetrics returns metrics that register at reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	return &Metrics{reg: reg, vectors: map[string]vector{}}
+}
+
+// PartMetrics are the metrics of one part of a route: a source or a sink of one system.
+type PartMetrics struct {
+	metrics             *Metrics
+	route, role, system string
+}
+
+// Part returns the metrics of a part: role is its role in the route, such as source, and system is
+// the system that it connects to.
+func (m *Metrics) Part(route, role, system string) *PartMetrics {
+	return &PartMetrics{metrics: m, route: route, role: role, system: system}
+}
+
+// Counter returns a counter with the label route and those of labels. The values of route and role
+// are set; the caller gives the others.
+func (p *PartMetrics) Counter(name, help string, labels ...string) *prometheus.CounterVec {
+	v := shared(p, name, labels, func(name string, labels []string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	})
+	return v.MustCurryWith(p.values(labels))
+}
+
+// Gauge is [PartMetrics.Counter] for gauges.
+func (p *PartMetrics) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := shared(p, name, labels, func(name string, labels []string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	})
+	return v.MustCurryWith(p.values(labels))
+}
+
+func (p *PartMetrics) values(labels []string) prometheus.Labels {
+	values := prometheus.Labels{labelRoute: p.route}
+	if slices.Contains(labels, labelRole) {
+		values[labelRole] = p.role
+	}
+	return values
+}
+
+// shared returns the vector of that name. It registers a new one.
+func shared[V interface {
+	prometheus.Collector
+	DeletePartialMatch(labels prometheus.Labels) int
+}](p *PartMetrics, name string, labels []string, create func(name string, labels []string) V) V {
+	m := p.metrics
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, ok := m.vectors[name].Collector.(V); ok {
+		return known
+	}
+	v := create(name, append([]string{labelRoute}, labels...))
+	m.reg.MustRegister(v)
+	m.vectors[name] = vector{Collector: v, system: p.system, remove: v.DeletePartialMatch}
+	return v
+}
+
+// Forget removes the series of a route that was removed.
+func (m *Metrics) Forget(route string) {
+	m.remove(prometheus.Labels{labelRoute: route}, func(string) bool { return true })
+}
+
+// ForgetOthers removes the series of a part in the metrics of all systems but this one. It is for a
+// part that was changed to another system, or removed (system is empty).
+func (m *Metrics) ForgetOthers(route, role, system string) {
+	m.remove(prometheus.Labels{labelRoute: route, labelRole: role}, func(of string) bool { return of != system })
+}
+
+func (m *Metrics) remove(labels prometheus.Labels, of func(system string) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range m.vectors {
+		if of(v.system) {
+			v.remove(labels)
+		}
+	}
+}

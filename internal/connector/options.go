@@ -1,0 +1,49 @@
+package connector
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// Options are what a source or sink needs besides its configuration. The zero value works.
+type Options struct {
+	// Log takes log lines about what Report does not cover. Default: nothing is logged.
+	Log *zap.Logger
+	// Report is called with an error when the source or sink becomes unhealthy or its error
+	// changes, and with nil when it is healthy again. The error names the server, the topic or the
+	// queue. Calls come one at a time and must not block. Default: nothing is reported.
+	Report func(error)
+	// Metrics are the metrics of this source or sink. Default: they are not exported.
+	Metrics *PartMetrics
+	// Registerer registers the metrics of the Pulsar client, which have no label route. Default:
+	// they are not exported.
+	Registerer prometheus.Registerer
+	// DrainContext ends when a stop must not wait any longer for messages in flight, whatever the
+	// section's timeouts say. Default: never.
+	DrainContext context.Context
+	// MaxPending is the largest number of messages that a sink has at once, 0 when it is not known.
+	// It bounds what a sink allocates in advance for each message.
+	MaxPending int
+}
+
+// WithDefaults returns the options with defaults for the missing ones.
+func (o Options) WithDefaults() Options {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Report == nil {
+		o.Report = func(error) {}
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(prometheus.NewRegistry()).Part("", "", "")
+	}
+	if o.Registerer == nil {
+		o.Registerer = prometheus.NewRegistry()
+	}
+	if o.DrainContext == nil {
+		o.DrainContext = context.Background()
+	}
+	return o
+}

@@ -1,0 +1,63 @@
+package connector
+
+import (
+	"context"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/trial"
+	"github.com/aviaryhq/aviary/pkg/backoff"
+)
+
+// SourceConfig is the section of the configuration for a source of one system. It makes the source.
+type SourceConfig interface {
+	// NewSource makes the source. It connects when it runs. The error is that of the section's
+	// Validate.
+	NewSource(o Options) (Source, error)
+	// Memory returns how many bytes the source may hold besides the messages in flight. messages
+	// and bytes are the route's bounds of these.
+	Memory(messages int, bytes int64) int64
+	// Try returns the trial of -config.connect, which checks that the source can read. path is the
+	// path of the section in the configuration; end closes the connections.
+	Try(path string) (t trial.Trial, end func())
+}
+
+// SinkConfig is the section of the configuration for a sink of one system. It makes the sink.
+type SinkConfig interface {
+	// NewSink makes the sink. It connects when it runs. The error is that of the section's
+	// Validate.
+	NewSink(o Options) (Sink, error)
+	// Memory returns how many bytes the sink may hold besides the messages in flight. messages and
+	// bytes are the route's bounds of these.
+	Memory(messages int, bytes int64) int64
+	// Try returns the trial of -config.connect, which checks that the sink can write to the
+	// destinations to. path is the path of the section in the configuration; end closes the
+	// connections.
+	Try(path string, to []trial.Place) (t trial.Trial, end func())
+}
+
+// Source is where messages come from.
+type Source interface {
+	// Run reads until ctx ends, offers the messages to lanes, and returns when the lanes are
+	// closed. An error is final: the route stops.
+	Run(ctx context.Context, lanes *lane.Set) error
+	// Lag returns how many messages are behind the committed position. It is safe for concurrent
+	// use.
+	Lag(ctx context.Context) (int64, error)
+}
+
+// Sink is where messages go.
+type Sink interface {
+	lane.Sink
+	// PlaceName returns the name of the destination to in the hops of messages.
+	PlaceName(to string) string
+	// Run keeps the connection until ctx ends. It returns when every message given to Send has its
+	// outcome.
+	Run(ctx context.Context) error
+}
+
+// maxReconnectPause is the longest pause between two attempts to connect, without jitter.
+const maxReconnectPause = 5 * time.Second
+
+// Reconnect returns the pauses between attempts to connect.
+func Reconnect() backoff.Backoff { return backoff.Backoff{Max: maxReconnectPause} }

@@ -1,0 +1,425 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/pkg/backoff"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// fakeStore is a send topic.
+type fakeStore struct {
+	mu     sync.Mutex
+	takes  time.Duration // that a group takes
+	err    error         // of the next groups
+	closes time.Duration // that closing takes
+	open   int
+	most   int // that were open at once
+	opened int
+	groups [][]int64
+}
+
+func (s *fakeStore) put(ctx context.Context, entries []entry) (done, left []entry, err error) {
+	s.mu.Lock()
+	takes, failure := s.takes, s.err
+	s.mu.Unlock()
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return nil, entries, ctx.Err()
+	}
+	if failure != nil {
+		return nil, entries, failure
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var group []int64
+	for _, e := range entries {
+		group = append(group, e.position)
+	}
+	s.groups = append(s.groups, group)
+	return entries, nil, nil
+}
+
+func (s *fakeStore) close(context.Context) {
+	time.Sleep(s.closes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open--
+}
+
+func (s *fakeStore) set(takes time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.takes, s.err = takes, err
+}
+
+// fakeDead takes dead letters unless err is set.
+type fakeDead struct {
+	mu          sync.Mutex
+	err         error
+	since       time.Time
+	deadLetters []entry
+	reasons     []string
+}
+
+func (d *fakeDead) set(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err = err
+}
+
+func (d *fakeDead) open(context.Context) (time.Time, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err == nil && d.since.IsZero() {
+		d.since = time.Now()
+	}
+	return d.since, d.err
+}
+
+func (d *fakeDead) put(_ context.Context, entries []entry, reason string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err == nil {
+		d.deadLetters, d.reasons = append(d.deadLetters, entries...), append(d.reasons, reason)
+	}
+	return d.err
+}
+
+func (d *fakeDead) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.since = time.Time{}
+}
+
+// newFakeLane is a sendQueue into s, which is not opened before openable is closed.
+func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue, context.CancelFunc) {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.QueueRecords = 10
+	ctx, cancel := context.WithCancel(t.Context())
+	metrics := NewMetrics(prometheus.NewRegistry()).of("b")
+	l := &sendQueue{
+		cfg: cfg, ordered: order.Ordered(), openSlots: newOpenSlots(), log: zaptest.NewLogger(t), metrics: metrics,
+		ctx: ctx, end: cancel, last: -1, stored: -1, wake: make(chan struct{}, 1), deadLetters: &fakeDead{err: errors.New("no dead letters")},
+	}
+	l.open = func(context.Context) (store, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open++
+		s.opened++
+		s.most = max(s.most, s.open)
+		return s, nil
+	}
+	return l, cancel
+}
+
+// added is a message with one copy, and whether it is finished.
+func added(l *sendQueue, position int64, key string) (m *message, finished func() bool) {
+	m = &message{metrics: l.metrics, published: time.Now()}
+	m.left.Store(1)
+	return m, func() bool { return m.left.Load() == 0 }
+}
+
+func (q *sendQueue) addTest(ctx context.Context, position int64, key string) func() bool {
+	m, finished := added(q, position, key)
+	if !q.add(ctx, entry{position: position, of: m, size: 10, record: &messaging.Record{Key: key}}) {
+		return nil
+	}
+	return finished
+}
+
+// An event whose copies are not all stored is delivered again, also when one of them can never be.
+func TestACopyThatIsRefusedHidesNoneThatIsMissing(t *testing.T) {
+	refused := messaging.Reject(messaging.ErrTooLarge)
+	for _, errs := range [][]error{{refused, errGivenUp, nil}, {errGivenUp, refused, nil}, {nil, refused, errGivenUp}} {
+		m := &message{metrics: NewMetrics(prometheus.NewRegistry()).of("b")}
+		m.left.Store(int32(len(errs)))
+		for _, err := range errs {
+			m.done(err)
+		}
+		assert.ErrorIs(t, *m.failed.Load(), errGivenUp)
+	}
+}
+
+func TestCopiesGatherWhileOthersAreStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{takes: time.Second}
+		l, end := newFakeSendQueue(t, s, model.OrderTotal)
+		var finished []func() bool
+		for i := range int64(8) {
+			finished = append(finished, l.addTest(t.Context(), i, "k"))
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, finished[0]())
+		assert.False(t, finished[1]())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, finished[7]())
+		assert.Equal(t, [][]int64{{0}, {1, 2, 3, 4, 5, 6, 7}}, s.groups)
+
+		// It is delivered again: it is stored already, or waits with the first one.
+		assert.True(t, l.addTest(t.Context(), 3, "k")())
+		first := l.addTest(t.Context(), 9, "k")
+		again := l.addTest(t.Context(), 9, "k")
+		assert.False(t, again())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, first() && again())
+		assert.Len(t, s.groups, 3)
+
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		assert.Zero(t, s.open, "it is closed when idle")
+		assert.False(t, l.running)
+		l.addTest(t.Context(), 10, "k")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, 2, s.opened)
+		end()
+		l.working.Wait()
+		assert.Zero(t, s.open)
+	})
+}
+
+func TestAFullQueueHasItsPartitionWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{takes: time.Hour}
+		l, end := newFakeSendQueue(t, s, model.OrderNone)
+		for i := range int64(10) {
+			require.NotNil(t, l.addTest(t.Context(), i, ""))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		assert.Nil(t, l.addTest(ctx, 10, ""), "the partition is lost meanwhile")
+		var redelivered func() bool
+		go func() { redelivered = l.addTest(t.Context(), 10, "") }()
+		synctest.Wait()
+		assert.Nil(t, redelivered)
+		s.set(0, nil)
+		time.Sleep(2 * time.Hour) // it stalled, and is tried again
+		synctest.Wait()
+		require.NotNil(t, redelivered)
+		assert.True(t, redelivered())
+		end()
+		l.working.Wait()
+	})
+}
+
+// longestPause is the longest time between two attempts, with its jitter.
+const longestPause = backoff.Max * 6 / 5
+
+func TestAQueueTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{err: errors.New("broken")}
+		l, end := newFakeSendQueue(t, s, model.OrderTotal)
+		finished := l.addTest(t.Context(), 1, "k")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.False(t, finished())
+		assert.EqualError(t, l.Unhealthy(), "broken")
+		assert.Greater(t, s.opened, 4)
+		assert.Less(t, s.opened, 20)
+		s.set(0, nil)
+		time.Sleep(longestPause)
+		synctest.Wait()
+		assert.True(t, finished())
+		assert.NoError(t, l.Unhealthy())
+
+		s.set(0, errors.New("broken again"))
+		rest := []func() bool{l.addTest(t.Context(), 2, "k"), l.addTest(t.Context(), 3, "k")}
+		synctest.Wait()
+		end()
+		l.working.Wait()
+		for _, f := range rest {
+			assert.True(t, f(), "it is given up")
+		}
+		assert.Zero(t, s.open)
+	})
+}
+
+func TestCopiesOfADeletedSubscriberAreNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{err: errors.New("the topic is gone")}
+		l, end := newFakeSendQueue(t, s, model.OrderTotal)
+		defer end()
+		finished := l.addTest(t.Context(), 1, "k")
+		synctest.Wait()
+		l.forget()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		assert.True(t, finished())
+		assert.True(t, l.addTest(t.Context(), 2, "k")())
+		assert.Empty(t, s.groups)
+	})
+}
+
+// A partition that waits for a full sendQueue, and copies that are being stored, are not held up any
+// more once the subscriber is deleted.
+func TestNobodyWaitsForADeletedSubscriber(t *testing.T) {
+	for _, order := range []model.Order{model.OrderNone, model.OrderTotal} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &fakeStore{takes: time.Hour}
+			l, end := newFakeSendQueue(t, s, order)
+			defer end()
+			var finished []func() bool
+			for i := range int64(10) {
+				finished = append(finished, l.addTest(t.Context(), i, ""))
+			}
+			var waiting func() bool
+			go func() { waiting = l.addTest(t.Context(), 10, "") }()
+			synctest.Wait()
+			require.Nil(t, waiting)
+			l.forget()
+			synctest.Wait()
+			require.NotNil(t, waiting)
+			for _, f := range append(finished, waiting) {
+				assert.True(t, f())
+			}
+			assert.Zero(t, s.open)
+		})
+	}
+}
+
+func TestCopiesForATopicThatTakesNothingBecomeDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{err: errors.New("broken")}, &fakeDead{}
+		l, end := newFakeSendQueue(t, s, model.OrderTotal)
+		l.deadLetters = dead
+		first := l.addTest(t.Context(), 1, "k")
+		time.Sleep(2*l.cfg.StallAfter - time.Second)
+		synctest.Wait()
+		assert.False(t, first())
+		time.Sleep(2*time.Second + 2*backoff.Max)
+		synctest.Wait()
+		assert.True(t, first())
+		assert.Equal(t, []string{"the send topic takes nothing: broken"}, dead.reasons)
+
+		// From now on nobody waits. Once in a while the topic has another try.
+		for i := range int64(100) {
+			f := l.addTest(t.Context(), 2+i, "k")
+			synctest.Wait()
+			assert.True(t, f())
+			time.Sleep(time.Second)
+		}
+		assert.Len(t, dead.deadLetters, 101)
+		opened := s.opened
+		s.set(0, nil)
+		time.Sleep(probeEvery)
+		f := l.addTest(t.Context(), 200, "k")
+		synctest.Wait()
+		assert.True(t, f())
+		assert.Equal(t, [][]int64{{200}}, s.groups)
+		assert.Greater(t, s.opened, opened)
+		assert.NoError(t, l.Unhealthy())
+		end()
+		l.working.Wait()
+	})
+}
+
+// A try that gets no answer takes longer than it is until the next one: copies do not each wait for
+// one.
+func TestATopicThatDoesNotAnswerIsTriedOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{takes: 24 * time.Hour}, &fakeDead{}
+		l, end := newFakeSendQueue(t, s, model.OrderTotal)
+		l.deadLetters = dead
+		first := l.addTest(t.Context(), 1, "k")
+		for !first() {
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		for i := range int64(20) {
+			f := l.addTest(t.Context(), 2+i, "k")
+			synctest.Wait()
+			require.True(t, f())
+			time.Sleep(time.Second)
+		}
+		assert.Len(t, dead.deadLetters, 21)
+		opened := s.opened
+		time.Sleep(probeEvery)
+		f := l.addTest(t.Context(), 100, "k")
+		synctest.Wait()
+		assert.False(t, f(), "it is tried again")
+		assert.Greater(t, s.opened, opened)
+		end()
+		l.working.Wait()
+	})
+}
+
+// Brokers come back one topic after the other: the dead-letter topic may be open long before the
+// send topic is.
+func TestAnOutageOfTheBrokersMakesNoDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{err: errors.New("broken")}, &fakeDead{err: errors.New("unavailable")}
+		l, end := newFakeSendQueue(t, s, model.OrderTotal)
+		l.deadLetters = dead
+		f := l.addTest(t.Context(), 1, "k")
+		for range 2 {
+			time.Sleep(10 * l.cfg.StallAfter)
+			synctest.Wait()
+			dead.set(nil)
+			time.Sleep(l.cfg.StallAfter - longestPause)
+			synctest.Wait()
+			require.False(t, f())
+			s.set(0, nil)
+			time.Sleep(2 * longestPause)
+			synctest.Wait()
+			require.True(t, f())
+			require.NoError(t, l.Unhealthy())
+			s.set(0, errors.New("broken"))
+			dead.set(errors.New("unavailable"))
+			f = l.addTest(t.Context(), 2, "k")
+		}
+		assert.Empty(t, dead.deadLetters)
+		end()
+		l.working.Wait()
+	})
+}
+
+func TestATerminatedTopicNeedNotBeWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dead := &fakeStore{err: messaging.ErrTopicTerminated}, &fakeDead{}
+		l, end := newFakeSendQueue(t, s, model.OrderNone)
+		l.deadLetters = dead
+		f := l.addTest(t.Context(), 1, "k")
+		synctest.Wait()
+		assert.True(t, f())
+		assert.Len(t, dead.deadLetters, 1)
+		end()
+		l.working.Wait()
+	})
+}
+
+func TestACopyThatComesWhileAnIdleQueueCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeStore{closes: time.Second}
+		l, end := newFakeSendQueue(t, s, model.OrderTotal)
+		l.addTest(t.Context(), 1, "k")
+		time.Sleep(l.cfg.IdleAfter + 500*time.Millisecond)
+		second := l.addTest(t.Context(), 2, "k")
+		synctest.Wait()
+		assert.False(t, second())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.True(t, second())
+		assert.Equal(t, []int{1, 2}, []int{s.most, s.opened})
+		end()
+		l.working.Wait()
+		assert.Zero(t, s.open)
+	})
+}

@@ -1,0 +1,105 @@
+package model
+
+import "time"
+
+// Bounds of the registry.
+const (
+	// MaxBuses, MaxSubscribers and MaxRules bound the whole registry.
+	MaxBuses       = 1_000
+	MaxSubscribers = 10_000
+	MaxRules       = 100_000
+	// MaxBytes bounds all records together.
+	MaxBytes = 64 << 20
+	// MaxSubscriberRules bounds the rules of one subscriber.
+	MaxSubscriberRules = 1_000
+	// MaxWeight bounds the weight in an engine of the patterns of all rules, MaxSubscriberWeight of
+	// the rules of one subscriber: a pattern of a few hundred bytes may take a megabyte. See
+	// [match.Pattern.Weight], which is 2 or more.
+	MaxWeight           = 2_000_000
+	MaxSubscriberWeight = 200_000
+)
+
+// These are the defaults of definitions.
+const (
+	DefaultPartitions    = 4
+	DefaultMaxEventBytes = 256 << 10
+	defaultConcurrency   = 16
+	defaultTimeout       = Duration(10 * time.Second)
+	defaultProbe         = Duration(30 * time.Second)
+	defaultBatchEvents   = 100
+	defaultBatchLinger   = Duration(20 * time.Millisecond)
+)
+
+// NewBus returns a bus with the defaults. When it is put, a zero field gets its default, or keeps
+// the stored value.
+func NewBus(name string) Bus {
+	return Bus{Name: name, DedupWindow: Duration(10 * time.Minute), MaxEventBytes: DefaultMaxEventBytes}
+}
+
+// NewSubscriber returns a subscriber with the defaults. When it is put, a zero field gets its
+// default, or keeps the stored value. Its rules and its target have to be set.
+func NewSubscriber(bus, name string) Subscriber {
+	return Subscriber{
+		Bus: bus, Name: name,
+		Delivery: Delivery{
+			Retry:   Retry{MaxAttempts: 16, MaxAge: Duration(24 * time.Hour), Jitter: 0.2},
+			Breaker: Breaker{Failures: 10},
+		},
+	}
+}
+
+func defaultSchedule() []Duration {
+	return []Duration{
+		Duration(time.Second), Duration(5 * time.Second), Duration(30 * time.Second),
+		Duration(2 * time.Minute), Duration(10 * time.Minute), Duration(time.Hour),
+	}
+}
+
+// Or sets v to otherwise if it is zero.
+func Or[T comparable](v *T, otherwise T) {
+	var zero T
+	if *v == zero {
+		*v = otherwise
+	}
+}
+
+// Keep takes from old the fields that are not given, and that cannot be changed or stay as they
+// are.
+func (s *Subscriber) Keep(old *Subscriber) {
+	if old == nil {
+		return
+	}
+	Or(&s.State, old.State)
+	Or(&s.Order, old.Order)
+	Or(&s.Start, old.Start)
+}
+
+// Fill sets zero fields to their defaults. Lists and parts that it changes are copies.
+func (s *Subscriber) Fill() {
+	Or(&s.State, Active)
+	Or(&s.Order, OrderNone)
+	Or(&s.Start, "latest")
+	if s.Order == OrderTotal {
+		Or(&s.Delivery.Concurrency, 1)
+	}
+	Or(&s.Delivery.Concurrency, defaultConcurrency)
+	Or(&s.Delivery.Timeout, defaultTimeout)
+	Or(&s.Delivery.Breaker.Probe, defaultProbe)
+	if len(s.Delivery.Retry.Schedule) == 0 {
+		s.Delivery.Retry.Schedule = defaultSchedule()
+	}
+	if s.Transform != nil {
+		t := *s.Transform
+		Or(&t.ContentType, "application/json")
+		s.Transform = &t
+	}
+	if s.Target.Webhook != nil {
+		w := *s.Target.Webhook
+		Or(&w.Mode, ModeStructured)
+		if w.Mode == ModeBatch {
+			Or(&w.BatchEvents, defaultBatchEvents)
+			Or(&w.BatchLinger, defaultBatchLinger)
+		}
+		s.Target.Webhook = &w
+	}
+}

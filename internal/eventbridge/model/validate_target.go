@@ -1,0 +1,173 @@
+package model
+
+import (
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/pkg/secret"
+)
+
+// validateTarget returns what is wrong with the target of s, by pointers below it.
+func validateTarget(s *Subscriber, checks Checks) (f FaultList) {
+	t := &s.Target
+	n := 0
+	for _, set := range []bool{t.Webhook != nil, t.Pulsar != nil, t.Kafka != nil, t.RabbitMQ != nil, t.Redis != nil, t.Log != nil} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		f.Add("", "must have exactly one of webhook, pulsar, kafka, rabbitmq, redis and log, got %d", n)
+	}
+	if t.Webhook != nil {
+		f.below("/webhook", validateWebhook(t.Webhook, s.Order))
+	}
+	if p := t.Pulsar; p != nil {
+		if !messaging.ValidTopic(p.Topic) {
+			f.Add("/pulsar/topic", "must be the name of a topic such as persistent://public/default/orders, got %s", Quote(p.Topic))
+		}
+		f.Text("/pulsar/topic", p.Topic, MaxText)
+		f.Text("/pulsar/connection", p.Connection, MaxText)
+	}
+	if k := t.Kafka; k != nil {
+		f.needed("/kafka/connection", k.Connection)
+		if valid := strings.Trim(k.Topic, kafkaLetters) == "" && k.Topic != "." && k.Topic != ".."; k.Topic == "" || len(k.Topic) > 249 || !valid {
+			f.Add("/kafka/topic", "must be 1 to 249 of a-z, A-Z, 0-9, ., _ and -, got %s", Quote(k.Topic))
+		}
+	}
+	if r := t.RabbitMQ; r != nil {
+		f.needed("/rabbitmq/connection", r.Connection)
+		f.Text("/rabbitmq/exchange", r.Exchange, 255)
+		f.Text("/rabbitmq/routing_key", r.RoutingKey, 255)
+		if r.Exchange == "" && r.RoutingKey == "" {
+			f.Add("/rabbitmq/exchange", "must be given, or else routing_key, which is a queue then")
+		}
+	}
+	if r := t.Redis; r != nil {
+		f.needed("/redis/connection", r.Connection)
+		f.needed("/redis/stream", r.Stream)
+		if r.MaxLen < 0 {
+			f.Add("/redis/max_len", "must be 0 or more, got %d", r.MaxLen)
+		}
+	}
+	if len(f) == 0 && checks.Target != nil && !holdsHidden(t) {
+		f.below("", checks.Target(t))
+	}
+	return f
+}
+
+const kafkaLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+func validateWebhook(w *Webhook, order Order) (f FaultList) {
+	f.url("/url", w.URL)
+	OneOf(&f, "/mode", w.Mode, ModeBinary, ModeStructured, ModeBatch)
+	if w.Mode == ModeBatch {
+		if order != OrderNone && order != OrderLive {
+			f.Add("/mode", "must not be batch with order %s: batch needs order none or live", order)
+		}
+		between(&f, "/batch_events", w.BatchEvents, 1, 1000)
+		f.lasts("/batch_linger", w.BatchLinger, 0, Duration(10e9))
+	} else {
+		if w.BatchEvents != 0 {
+			f.Add("/batch_events", "is for mode batch only")
+		}
+		if w.BatchLinger != 0 {
+			f.Add("/batch_linger", "is for mode batch only")
+		}
+	}
+	validateHeaders(&f, w)
+	if !httpguts.ValidHeaderFieldValue(w.Bearer.Reveal()) {
+		f.Add("/bearer", "must not hold line breaks or other control characters")
+	}
+	if w.Bearer != "" && w.OAuth2 != nil {
+		f.Add("/oauth2", "must not be given together with bearer")
+	}
+	if o := w.OAuth2; o != nil {
+		f.url("/oauth2/token_url", o.TokenURL)
+		f.needed("/oauth2/client_id", o.ClientID)
+		f.needed("/oauth2/client_secret", o.ClientSecret.Reveal())
+		if len(o.Scopes) > 100 {
+			f.Add("/oauth2/scopes", "must be at most 100, got %d", len(o.Scopes))
+		}
+	}
+	if w.TLS != nil {
+		validateClientTLS(&f, w.TLS)
+	}
+	return f
+}
+
+// url checks the address of an HTTP server.
+func (f *FaultList) url(at, text string) {
+	f.Text(at, text, MaxText)
+	u, err := url.Parse(text)
+	switch {
+	case text == "":
+		f.Add(at, "must be given: an address such as https://example.com/events")
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		f.Add(at, "must be an address such as https://example.com/events") // what was given may hold a password
+	case u.User != nil:
+		f.Add(at, "must not hold a user or a password: use headers, bearer or oauth2")
+	case u.Fragment != "":
+		f.Add(at, "must not have a fragment (#)")
+	}
+}
+
+const maxHeaders = 32
+
+func validateHeaders(f *FaultList, w *Webhook) {
+	if len(w.Headers) > maxHeaders {
+		f.Add("/headers", "must be at most %d, got %d", maxHeaders, len(w.Headers))
+	}
+	seen := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(w.Headers)) {
+		at, lower := "/headers"+Step(name), strings.ToLower(name)
+		switch {
+		case !httpguts.ValidHeaderFieldName(name):
+			f.Add(at, "the key must be the name of an HTTP header, got %s", Quote(name))
+		case strings.HasPrefix(lower, "ce-"), strings.HasPrefix(lower, "webhook-"), slices.Contains(ownHeaders(), lower):
+			f.Add(at, "Eventbridge sets this header itself")
+		case lower == "authorization" && (w.Bearer != "" || w.OAuth2 != nil):
+			f.Add(at, "must not be given together with bearer or oauth2")
+		case seen[lower]:
+			f.Add(at, "the header occurs twice, because header names are case-insensitive")
+		}
+		seen[lower] = true
+		if !httpguts.ValidHeaderFieldValue(w.Headers[name].Reveal()) {
+			f.Add(at, "must not hold line breaks or other control characters")
+		}
+	}
+}
+
+// ownHeaders returns the headers that HTTP or the delivery sets itself.
+func ownHeaders() []string {
+	return []string{"host", "content-type", "content-length", "transfer-encoding", "connection", "trailer", "te", "upgrade", "traceparent", "tracestate"}
+}
+
+func validateClientTLS(f *FaultList, t *ClientTLS) {
+	switch {
+	case (t.Certificate == "") == (t.Key == ""):
+	case t.Certificate == "":
+		f.Add("/tls/certificate", "must be given together with key")
+	default:
+		f.Add("/tls/key", "must be given together with certificate")
+	}
+}
+
+// holdsHidden reports whether a target has a hidden secret: it is not known then which secret is
+// stored.
+func holdsHidden(t *Target) (found bool) {
+	EachSecret(reflect.ValueOf(t).Elem(), "", func(_ string, s secret.String) secret.String {
+		found = found || hidden(s)
+		return s
+	})
+	return found
+}
+
+// hidden reports whether a secret is a hidden one.
+func hidden(s secret.String) bool { return s.Reveal() == HiddenSecret }

@@ -1,0 +1,82 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/truncate"
+)
+
+// firstRead is how many bytes are reserved for a body before its first byte.
+const firstRead = 4 << 10
+
+// ClearReadDeadline removes the read deadline of a request (see NewServer) once its body is read.
+// While the request is handled the server watches the connection, and a deadline that expires would
+// look like a sender that closed it.
+func ClearReadDeadline(w http.ResponseWriter) {
+	// It fails where the server has no deadlines, as in tests.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+}
+
+// BodyLimits are the limits of a body before it is decompressed.
+type BodyLimits struct {
+	Bytes   int64
+	Reason  string        // why a larger one is refused
+	Timeout time.Duration // the server's ReadTimeout, for the text of the refusal
+}
+
+// ReadBody reads the body into dst[:0], up to the limit of size. It reserves 4 KiB before the first
+// byte, then no more than twice of what has arrived: a sender that announces a large body and sends
+// little does not take memory from the others.
+func ReadBody(w http.ResponseWriter, r *http.Request, dst []byte, held *admission.Hold, l BodyLimits) ([]byte, error) {
+	if r.ContentLength > l.Bytes {
+		return dst, refusal.TooLarge(l.Reason, "the body has %d bytes, at most %d are allowed", r.ContentLength, l.Bytes)
+	}
+	most := l.Bytes
+	if r.ContentLength >= 0 {
+		most = r.ContentLength
+	}
+	most++ // one to see the end without growing
+	dst = dst[:0]
+	body := http.MaxBytesReader(w, r.Body, l.Bytes)
+	for reserved := 0; ; {
+		if len(dst) == reserved {
+			reserved = int(min(max(2*int64(reserved), firstRead), most))
+			if err := held.Set(int64(reserved)); err != nil {
+				return dst, err
+			}
+			dst = slices.Grow(dst, reserved-len(dst))
+		}
+		n, err := body.Read(dst[len(dst):reserved])
+		dst = dst[:len(dst)+n]
+		if err == io.EOF {
+			return dst, nil
+		}
+		if err != nil {
+			return dst, readError(r.Context(), err, l)
+		}
+	}
+}
+
+func readError(ctx context.Context, err error, l BodyLimits) error {
+	large := (*http.MaxBytesError)(nil)
+	switch {
+	case errors.As(err, &large):
+		return refusal.TooLarge(l.Reason, "the body has more than %d bytes", large.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		// The network may be slow: another attempt may succeed.
+		return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "slow_body", CloseConnection: true, RetryAfter: refusal.RetryBusy,
+			Text: "the body did not arrive within " + l.Timeout.String()}
+	case errors.Is(err, io.ErrUnexpectedEOF), ctx.Err() != nil:
+		return refusal.ErrDisconnected
+	default:
+		return refusal.Invalid("unreadable_body", "cannot read the body: %s", truncate.Text(err.Error(), refusal.MaxReason))
+	}
+}

@@ -1,0 +1,62 @@
+package httpserver
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+)
+
+// maxHeader bounds a request's headers; beyond it the answer is 431. Headers are read before the
+// sender is authenticated, and many short ones take sixteen times their length in memory: 64 KiB
+// would be 1 MiB for each connection.
+const maxHeader = 16 << 10
+
+// NewServer returns a server for unknown senders. read is how long a request's headers and body may
+// take; then the connection is closed. The server enforces it, so it holds for requests that are not
+// authenticated as well, and for unknown paths and methods, whose bodies the server reads to keep
+// the connection. It ends with the body, see ClearReadDeadline.
+//
+// Writing an answer may take as long: senders that do not read their answers would block the server.
+// HTTP/1.1 counts the write timeout from the headers on, so the time for the body and for the
+// handling, at most handle, is added.
+func NewServer(read, handle time.Duration, state func(net.Conn, http.ConnState), handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: read,
+		ReadTimeout:       read,
+		WriteTimeout:      read + handle + read,
+		HTTP2:             &http.HTTP2Config{WriteByteTimeout: read},
+		MaxHeaderBytes:    maxHeader,
+		ConnState:         state,
+	}
+}
+
+// LimitConnections accepts no more than most connections at once; further ones wait in the listen
+// backlog. 0: no limit.
+func LimitConnections(ln net.Listener, most int) net.Listener {
+	if most == 0 {
+		return ln
+	}
+	return netutil.LimitListener(ln, most)
+}
+
+// Serve returns the function that serves a listener: plain HTTP, or as the web configuration file of
+// Prometheus' exporter-toolkit says, which is read again at each connection and request. Errors of
+// connections go to log, one line in ten seconds.
+func Serve(log *zap.Logger, server *http.Server, webConfigFile string) func(net.Listener) error {
+	if server.ErrorLog == nil {
+		server.ErrorLog = errorLog(log)
+	}
+	if webConfigFile == "" {
+		return server.Serve
+	}
+	logger := slog.New(slogHandler{log: log})
+	return func(ln net.Listener) error {
+		return web.Serve(ln, server, &web.FlagConfig{WebConfigFile: &webConfigFile}, logger)
+	}
+}

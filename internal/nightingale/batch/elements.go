@@ -1,0 +1,84 @@
+package batch
+
+import (
+	"unsafe"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+)
+
+// Memory of the elements of a batch, in bytes. A small body can contain many elements: an empty
+// histogram takes two bytes.
+const (
+	SeriesBytes    = int(unsafe.Sizeof(Series{}))
+	LabelBytes     = int(unsafe.Sizeof(Label{}))
+	SampleBytes    = int(unsafe.Sizeof(Sample{}))
+	ExemplarBytes  = int(unsafe.Sizeof(Exemplar{}))
+	HistogramBytes = int(unsafe.Sizeof(Histogram{}))
+	SpanBytes      = int(unsafe.Sizeof(BucketSpan{}))
+	BucketBytes    = 8 // of a delta, a count or a bound
+	MetadataBytes  = int(unsafe.Sizeof(Metadata{}))
+	SymbolBytes    = int(unsafe.Sizeof(""))
+)
+
+// Elements bounds the memory of a request's decoded elements. It reserves memory in steps, before
+// the elements are appended.
+type Elements struct {
+	Limit int
+	Held  *admission.Hold // reserves the steps from the bytes in flight; nil: only Limit applies
+	Taken int             // reserved so far
+	Left  int             // of Taken, not charged yet
+}
+
+// leastStep is the minimum step, so that small requests reserve memory rarely.
+const leastStep = 16 << 10
+
+// Charge accounts for n bytes. It returns a 413 error beyond the limit, and the error of Held if
+// the bytes in flight are used up.
+func (e *Elements) Charge(n int) error {
+	if e.Left -= n; e.Left >= 0 {
+		return nil
+	}
+	return e.reserve(-e.Left)
+}
+
+// reserve reserves at least need more bytes.
+func (e *Elements) reserve(need int) error {
+	if need > e.Limit-e.Taken {
+		return refusal.TooLarge("memory_bytes", "the request takes more than %d bytes in memory", e.Limit)
+	}
+	step := min(max(need, e.Taken/2, leastStep), e.Limit-e.Taken)
+	if e.Held != nil {
+		if err := e.Held.Grow(int64(step)); err != nil {
+			return err
+		}
+	}
+	e.Taken += step
+	e.Left += step
+	return nil
+}
+
+// ChargeMetadata charges the texts of the metadata from the given index on. They are copies if they
+// were cut.
+func (b *Batch) ChargeMetadata(from int) error {
+	n := 0
+	for _, m := range b.SeriesMetadata[from:] {
+		n += len(m.Help) + len(m.Unit)
+	}
+	return b.Elements.Charge(n)
+}
+
+// LabelRoom returns how many labels may be appended, at least one. The caller then charges the
+// appended ones with UseLabels. That is faster than charging each label: most of a request is
+// labels.
+func (e *Elements) LabelRoom() (int, error) {
+	if e.Left < LabelBytes {
+		if err := e.reserve(LabelBytes - e.Left); err != nil {
+			return 0, err
+		}
+	}
+	return e.Left / LabelBytes, nil
+}
+
+// UseLabels accounts for n labels that LabelRoom has allowed.
+func (e *Elements) UseLabels(n int) { e.Left -= n * LabelBytes }

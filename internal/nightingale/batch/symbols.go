@@ -1,0 +1,315 @@
+package batch
+
+import (
+	"hash/maphash"
+	"math"
+	"unicode/utf8"
+)
+
+// Form says in which form a batch holds the labels of its series, and when keys are computed. The
+// zero Form is texts, with keys.
+//
+// In the symbolic form labels are references to b.Symbols, in b.Refs. A 2.0 request contains the
+// references; for a 1.0 request Intern creates them. Only valid labels are in the symbolic form,
+// sorted and with different names. Labels of other series are texts, as in the zero Form. Each
+// symbol is checked only once, however often references use it.
+type Form struct {
+	Symbolic bool // references for series with valid labels
+	Lean     bool // and no texts for these series
+	LateKeys bool // keys are computed where they are needed, not by Validate
+}
+
+// Bits of a symbol's info: two flags, and above them its length.
+const (
+	usableName  = 1 << 0
+	UsableValue = 1 << 1
+	LengthShift = 2
+	longSymbol  = 1 << 28 // length from which a symbol is never usable
+)
+
+// Memory of the symbolic form, in bytes.
+const (
+	RefBytes  = 4
+	SlotBytes = 8
+	InfoBytes = 8                                   // per symbol: its info, and its number in a message
+	slotShare = SlotBytes * 8 / 3                   // per symbol, at most: the table is three eighths full after it has grown
+	internSum = SymbolBytes + InfoBytes + slotShare // per symbol in the table
+)
+
+// symbolTable is a hash table that finds a symbol by its text. The seed prevents senders from
+// choosing texts with the same hash.
+type symbolTable struct {
+	seed   maphash.Seed
+	seeded bool
+	slots  []slot // their number is a power of two
+	count  int    // slots in use
+	known  int    // number of indexed symbols, the first ones of the batch
+
+	// Recent is a cache of references of values by their last bytes. It avoids computing the hash
+	// for labels with few values. A new entry replaces the old one.
+	Recent [1 << RecentBits]uint32
+}
+
+// RecentBits is the binary logarithm of the length of symbolTable.Recent.
+const RecentBits = 10
+
+type slot struct {
+	hash uint32
+	ref  uint32 // 0: the slot is free, because the empty symbol needs no slot
+}
+
+// LeastSlots is the initial size of a table.
+const LeastSlots = 1 << 10
+
+// reset empties the table. It shrinks the table to the size that the last request needed.
+func (t *symbolTable) reset() {
+	if t.known == 0 {
+		return
+	}
+	size := LeastSlots
+	for size*3 < t.count*4 {
+		size *= 2
+	}
+	clear(t.Recent[:])
+	if t.count, t.known = 0, 0; cap(t.slots) < size {
+		t.slots = nil
+		return
+	}
+	t.slots = t.slots[:size]
+	clear(t.slots)
+}
+
+// grow doubles the table.
+func (t *symbolTable) grow() {
+	old := t.slots
+	t.slots = make([]slot, max(2*len(old), LeastSlots))
+	mask := uint32(len(t.slots) - 1)
+	for _, s := range old {
+		if s.ref == 0 {
+			continue
+		}
+		at := s.hash & mask
+		for t.slots[at].ref != 0 {
+			at = (at + 1) & mask
+		}
+		t.slots[at] = s
+	}
+}
+
+// find returns the slot of a text, or a free slot for it.
+func (t *symbolTable) find(symbols []string, text string) (at, hash uint32) {
+	if t.count*4 >= len(t.slots)*3 {
+		if !t.seeded {
+			t.seed, t.seeded = maphash.MakeSeed(), true
+		}
+		t.grow()
+	}
+	hash = uint32(maphash.String(t.seed, text))
+	mask := uint32(len(t.slots) - 1)
+	for at = hash & mask; ; at = (at + 1) & mask {
+		if s := t.slots[at]; s.ref == 0 || s.hash == hash && symbols[s.ref] == text {
+			return at, hash
+		}
+	}
+}
+
+// Intern returns the reference of a text. It adds the text to the symbols if they do not contain
+// it.
+func (b *Batch) Intern(text string) (uint32, error) {
+	if text == "" {
+		return 0, nil
+	}
+	if len(b.Symbols) == 0 {
+		if err := b.BeginSymbols(); err != nil {
+			return 0, err
+		}
+	}
+	t := &b.Table
+	if t.known < len(b.Symbols) {
+		if err := b.index(); err != nil {
+			return 0, err
+		}
+	}
+	at, hash := t.find(b.Symbols, text)
+	if ref := t.slots[at].ref; ref != 0 {
+		return ref, nil
+	}
+	if err := b.Elements.Charge(internSum); err != nil {
+		return 0, err
+	}
+	ref := uint32(len(b.Symbols))
+	b.addSymbol(text)
+	t.slots[at] = slot{hash, ref}
+	t.count++
+	t.known = len(b.Symbols)
+	return ref, nil
+}
+
+// index adds the symbols of a body to the table. A 2.0 request needs this only if it also has other
+// texts, for instance labels of exemplars.
+func (b *Batch) index() error {
+	t := &b.Table
+	if err := b.Elements.Charge((len(b.Symbols) - t.known) * slotShare); err != nil {
+		return err
+	}
+	for ref := t.known; ref < len(b.Symbols); ref++ {
+		if b.Symbols[ref] == "" {
+			continue
+		}
+		if at, hash := t.find(b.Symbols, b.Symbols[ref]); t.slots[at].ref == 0 {
+			t.slots[at] = slot{hash, uint32(ref)}
+			t.count++
+		}
+	}
+	t.known = len(b.Symbols)
+	return nil
+}
+
+func (b *Batch) addSymbol(text string) {
+	b.Symbols = append(b.Symbols, text)
+	b.Info = append(b.Info, b.Bounds.Info(text))
+	b.SymbolBytes += len(text)
+}
+
+// LabelBounds are the limits of labels.
+type LabelBounds struct{ Name, Value, Labels int }
+
+// Info checks a symbol, and returns its info.
+func (l LabelBounds) Info(text string) uint32 {
+	if !utf8.ValidString(text) {
+		return 0
+	}
+	return l.LengthInfo(text)
+}
+
+// LengthInfo is Info for a text that is known to be UTF-8.
+func (l LabelBounds) LengthInfo(text string) uint32 {
+	n := len(text)
+	if n == 0 || n >= longSymbol {
+		return 0
+	}
+	known := uint32(n) << LengthShift
+	if n <= l.Name {
+		known |= usableName
+	}
+	if n <= l.Value {
+		known |= UsableValue
+	}
+	return known
+}
+
+// BeginSymbols adds the first symbol, the empty one, for a body without symbols.
+func (b *Batch) BeginSymbols() error {
+	if err := b.Elements.Charge(SymbolBytes + InfoBytes); err != nil {
+		return err
+	}
+	b.addSymbol("")
+	b.Table.known = 1
+	return nil
+}
+
+// AddPair appends references for a label's name and value.
+func (b *Batch) AddPair(name, value string) error {
+	if err := b.Elements.Charge(2 * RefBytes); err != nil {
+		return err
+	}
+	n, err := b.Intern(name)
+	if err != nil {
+		return err
+	}
+	v, err := b.Intern(value)
+	if err == nil {
+		b.Refs = append(b.Refs, n, v)
+	}
+	return err
+}
+
+// usable reports whether a series' references are valid labels: known symbols, in pairs, sorted,
+// with different names, with a metric's name, and within the limits. bytes is the length of their
+// texts, which must fit in 31 bits.
+func (b *Batch) usable(refs []uint32) (bytes int, ok bool) {
+	if len(refs) == 0 || len(refs)%2 != 0 || len(refs)/2 > b.Bounds.Labels {
+		return 0, false
+	}
+	info, before := b.Info, Slice(b.Refs, b.Ordered)
+	same := len(before) == len(refs)
+	names, values := uint32(usableName), uint32(UsableValue)
+	for i := 0; i+1 < len(refs); i += 2 {
+		n, v := refs[i], refs[i+1]
+		if uint(n) >= uint(len(info)) || uint(v) >= uint(len(info)) {
+			return 0, false
+		}
+		same = same && before[i] == n
+		name, value := info[n], info[v]
+		names, values = names&name, values&value
+		bytes += int(name>>LengthShift) + int(value>>LengthShift)
+	}
+	return bytes, names != 0 && values != 0 && bytes <= math.MaxInt32 && (same || b.sortedNames(refs))
+}
+
+// sortedNames reports whether the names are in ascending order, and include the metric's name.
+func (b *Batch) sortedNames(refs []uint32) bool {
+	named := false
+	for i := 0; i < len(refs); i += 2 {
+		name := b.Symbols[refs[i]]
+		if i > 0 && b.Symbols[refs[i-2]] >= name {
+			return false
+		}
+		named = named || name == NameLabel
+	}
+	return named
+}
+
+// EndRefs ends the references of a series. It reports whether they are usable.
+func (b *Batch) EndRefs(s *Series) bool {
+	s.Refs = Until(s.Refs, b.Refs)
+	bytes, ok := b.usable(b.Refs[s.Refs.From:])
+	if !ok {
+		return false
+	}
+	s.LabelBytes = int32(bytes)
+	b.Ordered, b.OrderedBytes = s.Refs, s.LabelBytes
+	return true
+}
+
+// DropRefs removes the references of a series, so that it has only texts. They must be the last
+// references of the batch.
+func (b *Batch) DropRefs(s *Series) {
+	b.Refs = b.Refs[:s.Refs.From]
+	s.Refs = Extent{}
+}
+
+// ResolveLabels appends the texts of a series' references. All referenced symbols must exist.
+func (b *Batch) ResolveLabels(s *Series) error {
+	refs := Slice(b.Refs, s.Refs)
+	if err := b.Elements.Charge(len(refs) / 2 * LabelBytes); err != nil {
+		return err
+	}
+	s.Labels = Start(b.Labels)
+	b.Labels = b.appendTexts(b.Labels, refs)
+	s.Labels = Until(s.Labels, b.Labels)
+	return nil
+}
+
+func (b *Batch) appendTexts(dst []Label, refs []uint32) []Label {
+	for i := 0; i+1 < len(refs); i += 2 {
+		dst = append(dst, Label{b.Symbols[refs[i]], b.Symbols[refs[i+1]]})
+	}
+	return dst
+}
+
+// LabelsOf returns a series' labels as texts. In the lean form it allocates them.
+func (b *Batch) LabelsOf(s *Series) []Label {
+	if s.Labels.Len() == 0 && s.Refs.Len() > 0 {
+		return b.appendTexts(make([]Label, 0, s.Refs.Len()/2), Slice(b.Refs, s.Refs))
+	}
+	return Slice(b.Labels, s.Labels)
+}
+
+// appendRefFields is appendLabelFields for references.
+func (b *Batch) appendRefFields(dst []byte, refs []uint32) []byte {
+	for i := 0; i+1 < len(refs); i += 2 {
+		dst = appendLabelField(dst, b.Symbols[refs[i]], b.Symbols[refs[i+1]])
+	}
+	return dst
+}

@@ -1,0 +1,177 @@
+// Package format encodes a batch of series into messages. To add a format, add a file with an
+// encode function, and a line in [All].
+package format
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// Format encodes a valid batch into messages. Formats are safe for concurrent use.
+type Format struct {
+	name   string
+	Encode func(b *batch.Batch, p *Packing, out *Messages)
+	// Size estimates the size of the messages in bytes. If they become larger, Encode reserves more
+	// memory, see Messages.fits.
+	Size func(b *batch.Batch, p *Packing) int
+	// SamplesOnly says that the format cannot contain histograms and exemplars.
+	SamplesOnly bool
+	// ByPartition says that the format groups series by partition, and each record names its
+	// partition.
+	ByPartition bool
+	// References says that the format can use labels as references if the body has them, see
+	// batch.Form.
+	References bool
+	// Symbols says that the messages contain symbols, so that references are useful for any body.
+	Symbols bool
+}
+
+// All lists the formats that the configuration key format can name.
+func All() []Format {
+	return []Format{
+		{name: "json", Encode: EncodeJSON, Size: jsonSize},
+		{name: "json-kafka-adapter", Encode: encodeAdapter, Size: adapterSize, SamplesOnly: true},
+		{name: "protobuf", Encode: encodeProtobuf, Size: protobufSize, References: true},
+		{name: packedFormat, Encode: encodePacked, Size: packedSize, ByPartition: true, References: true},
+		{name: packedV2Format, Encode: encodePackedV2, Size: packedV2Size, ByPartition: true, References: true, Symbols: true},
+	}
+}
+
+// Names lists the names of all formats.
+func Names() []string {
+	var names []string
+	for _, f := range All() {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// Find returns the format of a valid name.
+func Find(name string) Format {
+	for _, f := range All() {
+		if f.name == name {
+			return f
+		}
+	}
+	panic("nightingale: unknown format " + name) // Config.Validate has checked it
+}
+
+// Messages holds the messages of one request. Keys and payloads are in one allocation, the arena.
+// The memory is reused only when nothing reads it any more: a publisher may read a payload long
+// after the request has timed out.
+type Messages struct {
+	arena   []byte
+	cuts    []cutMark
+	Records []messaging.Record
+	Bytes   int   // size of all finished arenas
+	apart   int   // bytes of a message that are not in the arena yet
+	Err     error // why encoding stopped
+
+	Properties map[string]string // of every message; read only
+
+	held     *admission.Hold // reserves further memory from the bytes in flight; nil: no bound
+	reserved int             // how much of held is reserved for the messages
+}
+
+// Reserve reserves the expected memory of count messages with together size bytes.
+func (o *Messages) Reserve(held *admission.Hold, size, count int) error {
+	o.held, o.reserved = held, size+count*MessageBytes
+	return held.Grow(int64(o.reserved))
+}
+
+// Capacity returns the memory that is kept for reuse, in bytes.
+func (o *Messages) Capacity() int { return cap(o.arena) + cap(o.Records)*MessageBytes }
+
+// MessageBytes is the memory of a message besides its key and payload.
+const MessageBytes = int(unsafe.Sizeof(messaging.Record{}) + unsafe.Sizeof(cutMark{}))
+
+// Size returns the memory of the messages in bytes.
+func (o *Messages) Size() int {
+	size := o.Bytes + o.apart + (len(o.Records)+len(o.cuts))*MessageBytes
+	if len(o.cuts) > 0 { // otherwise Bytes includes the arena, or the arena is empty
+		size += len(o.arena)
+	}
+	return size
+}
+
+// reserveStep is how much additional memory is reserved at once beyond the estimate.
+const reserveStep = 64 << 10
+
+// fits reports whether the encoded messages are within the reserved memory, after reserving more if
+// needed. Formats call it before each message, and for each series of a message: their estimates
+// may be far too low, for instance for strings with many escapes.
+func (o *Messages) fits() bool {
+	if o.held == nil || o.Err != nil {
+		return o.Err == nil
+	}
+	if missing := o.Size() - o.reserved; missing > 0 {
+		if o.Err = o.held.Grow(int64(missing) + reserveStep); o.Err != nil {
+			return false
+		}
+		o.reserved += missing + reserveStep
+	}
+	return true
+}
+
+// cutMark is the position of a message in the arena: its key, and its payload up to the next
+// message.
+type cutMark struct {
+	key, payload, partition int
+	latest                  int64 // latest timestamp in the message
+}
+
+// reserve provides an arena of about n bytes for the next messages.
+func (o *Messages) reserve(n int) {
+	if len(o.arena) > 0 || cap(o.arena) < n { // records point into a used arena, so it must not be overwritten
+		o.arena = make([]byte, 0, n)
+	}
+}
+
+// begin starts a message with the series' key and its latest timestamp. It returns false if the
+// memory is used up: then encoding stops, and Err says why.
+func (o *Messages) begin(key uint64, latest int64) bool {
+	if !o.fits() {
+		return false
+	}
+	at := len(o.arena)
+	o.arena = batch.AppendKey(o.arena, key)
+	o.cuts = append(o.cuts, cutMark{key: at, payload: len(o.arena), latest: latest})
+	return true
+}
+
+// finish makes records of the messages. The records point into the arena, so further messages need
+// a new one.
+func (o *Messages) finish() {
+	for i, c := range o.cuts {
+		end := len(o.arena)
+		if i+1 < len(o.cuts) {
+			end = o.cuts[i+1].key
+		}
+		o.Records = append(o.Records, messaging.Record{
+			Key:     unsafe.String(&o.arena[c.key], c.payload-c.key), //nolint:gosec // nothing writes to the arena while records use it
+			Payload: o.arena[c.payload:end:end], Partition: c.partition, Properties: o.Properties, EventTime: eventTime(c.latest),
+		})
+	}
+	o.Bytes += len(o.arena)
+	o.cuts = o.cuts[:0]
+	o.fits()
+}
+
+// eventTime returns the event time of a message. Messages from before 1970 have none.
+func eventTime(timestamp int64) time.Time {
+	if timestamp <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(timestamp)
+}
+
+// Reset prepares the memory for another request. Nothing may read the records any more.
+func (o *Messages) Reset() {
+	clear(o.Records)
+	o.arena, o.cuts, o.Records, o.Bytes, o.apart = o.arena[:0], o.cuts[:0], o.Records[:0], 0, 0
+	o.held, o.reserved, o.Err, o.Properties = nil, 0, nil, nil
+}

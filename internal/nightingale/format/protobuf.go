@@ -1,0 +1,33 @@
+package format
+
+import "github.com/aviaryhq/aviary/internal/nightingale/batch"
+
+// The protobuf format: one message per series of a request, a prometheus.TimeSeries of Prometheus'
+// prompb/types.proto: labels sorted by name, all samples of the request in their order, exemplars
+// and native histograms. The stale marker is a NaN, with the bits that the sender sent. The
+// message's key is the series' key, 16 hexadecimal digits.
+//
+// The encoder copies the bytes of a series of a remote write 1.0 request, unless labels were sorted
+// or changed.
+func encodeProtobuf(b *batch.Batch, _ *Packing, out *Messages) {
+	out.reserve(protobufSize(b, nil))
+	for i := range b.Series {
+		s := &b.Series[i]
+		if !out.begin(s.Key, b.Latest(s)) {
+			return
+		}
+		if raw := b.RawField(s); len(raw) > 0 {
+			out.arena = append(out.arena, raw[s.Raw.Head:]...)
+		} else {
+			out.arena = b.AppendSeries(out.arena, s)
+		}
+	}
+	out.finish()
+}
+
+func protobufSize(b *batch.Batch, _ *Packing) (size int) {
+	for i := range b.Series {
+		size += 16 + b.EncodedSize(&b.Series[i])
+	}
+	return size
+}

@@ -1,0 +1,170 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// scripted is a publisher whose outcomes a test decides.
+type scripted struct {
+	outcome   func(n int, done func(messaging.MessageID, error)) // of the nth record
+	published []string
+	flushed   chan struct{} // Flush returns when it is closed
+}
+
+func (p *scripted) PublishAsync(_ context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
+	p.published = append(p.published, r.Key)
+	p.outcome(len(p.published)-1, done)
+}
+
+func (p *scripted) Flush(ctx context.Context) error {
+	select {
+	case <-p.flushed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *scripted) Close(context.Context) error { return nil }
+
+// opened returns a running sink.
+func opened(t *testing.T, p *scripted) *sink {
+	t.Helper()
+	s := newSink(zap.NewNop(), "topic", nil, func(context.Context) (Publisher, error) { return p, nil })
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			assert.ErrorIs(t, err, context.Canceled)
+		}
+	})
+	synctest.Wait()
+	require.NoError(t, s.check(t.Context()))
+	return s
+}
+
+func three() []messaging.Record { return []messaging.Record{{Key: "a"}, {Key: "b"}, {Key: "c"}} }
+
+func TestSinkIsUnavailableUntilTheTopicIsOpen(t *testing.T) {
+	s := newSink(zap.NewNop(), "topic", func() error { return errors.New("connection refused") }, nil)
+	require.EqualError(t, s.check(t.Context()), "the topic is not open yet: connection refused")
+	free, err := s.publish(t.Context(), three())
+	assert.True(t, free)
+	assert.ErrorContains(t, err, "Pulsar is unavailable: the topic is not open yet: connection refused")
+	assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
+	assert.NoError(t, s.close(t.Context()))
+}
+
+func TestSinkFailsWithATopicThatCanNeverOpen(t *testing.T) {
+	s := newSink(zap.NewNop(), "topic", nil, func(context.Context) (Publisher, error) { return nil, messaging.ErrTopicTerminated })
+	assert.ErrorIs(t, s.run(t.Context()), messaging.ErrTopicTerminated)
+}
+
+// TestSinkPublishesNothingBehindARefusedRecord: the sender repeats the request, and
+// a later sample of a series must not be on the topic before an earlier one.
+func TestSinkPublishesNothingBehindARefusedRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
+			if n == 1 {
+				done(messaging.MessageID{}, messaging.ErrQueueFull)
+				return
+			}
+			done(messaging.MessageID{}, nil)
+		}}
+		free, err := opened(t, p).publish(t.Context(), three())
+		assert.False(t, free, "what failed may still be read")
+		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
+		assert.Equal(t, []string{"a", "b"}, p.published)
+	})
+}
+
+// TestSinkPublishesBehindARecordTooLarge: repeating it would not help, so the
+// others must be written now.
+func TestSinkPublishesBehindARecordTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
+			if n == 1 {
+				done(messaging.MessageID{}, messaging.ErrTooLarge)
+				return
+			}
+			done(messaging.MessageID{}, nil)
+		}}
+		free, err := opened(t, p).publish(t.Context(), three())
+		assert.False(t, free, "what failed may still be read")
+		assert.Equal(t, http.StatusBadRequest, writetest.StatusOf(t, err))
+		assert.Equal(t, []string{"a", "b", "c"}, p.published)
+	})
+}
+
+// TestSinkPrefersTheErrorThatPasses: answered 400, the sender would never repeat
+// what it should.
+func TestSinkPrefersTheErrorThatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &scripted{outcome: func(n int, done func(messaging.MessageID, error)) {
+			done(messaging.MessageID{}, []error{messaging.ErrTooLarge, errors.New("closed"), nil}[n])
+		}}
+		_, err := opened(t, p).publish(t.Context(), three())
+		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
+	})
+}
+
+func TestSinkIsUnavailableUntilAllIsAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late []func(messaging.MessageID, error)
+		p := &scripted{
+			outcome: func(_ int, done func(messaging.MessageID, error)) { late = append(late, done) },
+			flushed: make(chan struct{}),
+		}
+		s := opened(t, p)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		free, err := s.publish(ctx, three())
+		assert.False(t, free, "the publisher still reads the records")
+		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
+		require.Error(t, s.check(t.Context()))
+
+		free, err = s.publish(t.Context(), three())
+		assert.True(t, free)
+		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
+		assert.Len(t, p.published, 3, "a refused request does not fill the queue")
+
+		for _, done := range late {
+			done(messaging.MessageID{}, nil)
+		}
+		close(p.flushed)
+		synctest.Wait()
+		require.NoError(t, s.check(t.Context()))
+		p.outcome = func(_ int, done func(messaging.MessageID, error)) { done(messaging.MessageID{}, nil) }
+		free, err = s.publish(t.Context(), three())
+		assert.True(t, free)
+		assert.NoError(t, err)
+	})
+}
+
+func TestSinkIsNotUnavailableForASenderThatHungUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &scripted{outcome: func(int, func(messaging.MessageID, error)) {}}
+		s := opened(t, p)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		free, err := s.publish(ctx, three())
+		assert.False(t, free)
+		assert.Equal(t, refusal.StatusClientClosed, writetest.StatusOf(t, err))
+		assert.NoError(t, s.check(t.Context()))
+	})
+}

@@ -1,0 +1,560 @@
+// Package publish is the publishing stage: it sorts the series of a request by topic, opens the
+// topics, publishes the messages, and waits for the acknowledgements.
+//
+// topics.go manages the topics, groups.go sorts series by topic, sink.go publishes to one topic,
+// dedup.go recognises repeated requests, and byte_semaphore.go bounds the bytes that all topics
+// hold.
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/httpserver/admission"
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/format"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+// TopicsConfig configures the topics that a topic with placeholders creates. Values are sanitised:
+// letters, digits, "_", "-" and "." stay, other characters become "_". The value of a label that
+// the series does not have is "none".
+type TopicsConfig struct {
+	// DefaultTenant replaces {tenant} for requests without the header X-Scope-OrgID. Default
+	// public.
+	DefaultTenant string `yaml:"default_tenant"`
+	// MaxTopics is how many topics may be open at the same time. Series of further topics are
+	// refused with 400 and counted, and the other series of the request are written. With
+	// OverflowTopic they go there instead. Default 100.
+	MaxTopics int `yaml:"max_topics"`
+	// OverflowTopic takes series beyond max_topics, series whose topic cannot be opened or is
+	// terminated, and series whose topic is not open within half of request_timeout. It counts as
+	// one of max_topics. Without it, series whose topic cannot be opened or is terminated are
+	// refused with 400, and a request with a topic that is not open yet gets 503. Default: none.
+	OverflowTopic string `yaml:"overflow_topic"`
+	// IdleAfter is how long a topic stays open without records. Default 10m.
+	IdleAfter time.Duration `yaml:"idle_after"`
+}
+
+// DefaultTopics returns the defaults.
+func DefaultTopics() TopicsConfig {
+	return TopicsConfig{DefaultTenant: "public", MaxTopics: 100, IdleAfter: 10 * time.Minute}
+}
+
+// Validate returns every fault.
+func (c TopicsConfig) Validate() error {
+	var errs []error
+	if CheckTenant(c.DefaultTenant) != nil {
+		errs = append(errs, config.Fault("default_tenant", "must be letters, digits, '_', '-' or '.', got %q", c.DefaultTenant))
+	}
+	if c.MaxTopics < 1 {
+		errs = append(errs, config.Fault("max_topics", "must be > 0, got %d", c.MaxTopics))
+	}
+	errs = append(errs, config.CheckAtLeast("idle_after", c.IdleAfter, time.Second))
+	if c.OverflowTopic != "" {
+		if t, err := ParseTemplate(c.OverflowTopic); err != nil {
+			errs = append(errs, config.Fault("overflow_topic", "%s", err))
+		} else if !t.static() {
+			errs = append(errs, config.Fault("overflow_topic", "must not have placeholders, got %q", c.OverflowTopic))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Config is the configuration of the publishing stage.
+type Config struct {
+	Topic          string // a template
+	Topics         TopicsConfig
+	Ack            string // AckBroker or AckQueued
+	RequestTimeout time.Duration
+	// PendingBytes and PendingRecords bound the records that are published and not acknowledged
+	// yet.
+	PendingBytes   int64
+	PendingRecords int
+}
+
+// Topics holds a sink for each topic of a template; a template without placeholders has one topic.
+// The first record of a topic makes it open in the background. Idle topics are closed. All topics
+// together have the bound of one publisher.
+//
+// The topic of a template without placeholders, and the overflow topic, are opened immediately and
+// stay open.
+type Topics struct {
+	log         *zap.Logger
+	metrics     *Metrics
+	cfg         TopicsConfig
+	Template    Template
+	why         func() error // returns why connecting to Pulsar fails, nil if unknown; may be nil
+	open        func(ctx context.Context, topic string) (Publisher, error)
+	reach       func(ctx context.Context) error // see ReachFirst; may be nil
+	unknown     atomic.Bool                     // Pulsar has not answered yet
+	bytes       *byteSemaphore
+	least       int64 // how many bytes a record takes of it at least
+	ack         ackMode
+	openTimeout time.Duration // how long requests wait for a topic to open; the rest of their time is for the acknowledgement
+
+	divert func(ctx context.Context, topic string, records []messaging.Record) (free bool, err error) // see Divert; may be nil
+	failed chan error                                                                                 // gets the error of a pinned topic that cannot be opened, or takes no records any more
+
+	background   context.Context // context of the sinks
+	cancel       context.CancelFunc
+	closeContext context.Context // context for closing idle topics
+	cancelClose  context.CancelFunc
+
+	mu      sync.Mutex
+	known   map[string]*topic
+	closing map[string]*topic // topics that are being flushed and closed
+}
+
+// topic is one topic with its sink.
+type topic struct {
+	name   string
+	sink   *sink
+	until  time.Time // until when requests wait for the opening
+	stop   context.CancelFunc
+	ended  chan struct{} // the sink's run has returned
+	closed chan struct{} // the publisher is closed
+	fault  error         // why it takes no records; valid once ended is closed
+
+	pinned bool // the configuration names it in full: it stays open
+
+	// Guarded by Topics.mu.
+	users int
+	used  time.Time
+}
+
+// New returns the topics of a valid configuration. why returns why connecting to Pulsar fails; it
+// may be nil. open opens a publisher.
+func New(log *zap.Logger, cfg Config, m *Metrics, why func() error, open func(context.Context, string) (Publisher, error)) *Topics {
+	parsed, err := ParseTemplate(cfg.Topic)
+	if err != nil {
+		panic("nightingale: " + err.Error()) // Validate has checked it
+	}
+	t := &Topics{
+		log: log.Named("topics"), metrics: m, cfg: cfg.Topics, Template: parsed, why: why, open: open, ack: newAckMode(cfg, log, m), openTimeout: cfg.RequestTimeout / 2,
+		bytes:  newByteSemaphore(cfg.PendingBytes),
+		least:  max(cfg.PendingBytes/int64(cfg.PendingRecords), 1),
+		failed: make(chan error, 1),
+		known:  map[string]*topic{}, closing: map[string]*topic{},
+	}
+	t.background, t.cancel = context.WithCancel(context.Background())
+	t.closeContext, t.cancelClose = context.WithCancel(context.Background())
+	if t.Template.static() {
+		t.pin(cfg.Topic)
+	} else if t.cfg.OverflowTopic != "" {
+		t.pin(t.cfg.OverflowTopic)
+	}
+	return t
+}
+
+// pin opens a topic that stays open. No request waits for it: the service is not ready without it.
+func (t *Topics) pin(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begin(&topic{name: name, pinned: true, users: 1}, nil)
+}
+
+// Run closes idle topics until ctx ends. It fails if a pinned topic cannot be opened, or takes no
+// records any more.
+func (t *Topics) Run(ctx context.Context) error {
+	defer t.cancel()
+	var reaching sync.WaitGroup
+	defer reaching.Wait()
+	if t.reach != nil {
+		reaching.Go(func() { t.unknown.Store(t.reach(ctx) != nil) })
+	}
+	tick := time.NewTicker(max(t.cfg.IdleAfter/4, time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-t.failed:
+			return err
+		case now := <-tick.C:
+			t.Sweep(now)
+		}
+	}
+}
+
+// acquire returns the topic of that name for use until release, or nil if there would be too many
+// topics. It copies name.
+func (t *Topics) acquire(name []byte) *topic {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.known[string(name)]
+	if e == nil {
+		// One place is always reserved for the overflow topic.
+		others := len(t.known) + len(t.closing)
+		limit := t.cfg.MaxTopics
+		if o := t.cfg.OverflowTopic; o != "" && t.known[o] == nil && string(name) != o {
+			limit--
+		}
+		before := t.closing[string(name)]
+		if others >= limit && before == nil && string(name) != t.cfg.OverflowTopic || t.background.Err() != nil {
+			return nil
+		}
+		e = &topic{name: string(name), until: time.Now().Add(t.openTimeout)}
+		t.begin(e, before)
+	}
+	e.users++
+	return e
+}
+
+// begin opens a topic in the background, after its predecessor of the same name is closed. The
+// caller holds t.mu.
+func (t *Topics) begin(e *topic, before *topic) {
+	e.ended, e.closed = make(chan struct{}), make(chan struct{})
+	e.sink = newSink(t.log, e.name, t.why, func(ctx context.Context) (Publisher, error) {
+		if before != nil { // otherwise newer records could overtake those that it still holds
+			select {
+			case <-before.closed:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		p, err := t.open(ctx, e.name)
+		if err != nil || t.Template.static() { // a single publisher has its own bounds
+			return p, err
+		}
+		return &boundedPublisher{Publisher: p, share: &byteShare{semaphore: t.bytes}, least: t.least}, nil
+	})
+	e.sink.ack = t.ack
+	var ctx context.Context
+	ctx, e.stop = context.WithCancel(t.background)
+	t.known[e.name] = e
+	t.metrics.open.Set(float64(len(t.known)))
+	go func() {
+		defer close(e.ended)
+		err := e.sink.run(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		e.sink.suspended.Begin(err)
+		switch {
+		case e.pinned:
+			t.failed <- fmt.Errorf("%s: %w", e.name, err)
+		case errors.Is(err, messaging.ErrProducerLost):
+			// Sweep removes it, and then it can be opened again.
+			t.log.Error("another publisher has taken over a topic", zap.String("topic", e.name), zap.Error(err))
+		default:
+			// Senders choose the name: a topic that takes no records must not stop the service.
+			e.fault = err
+			t.log.Error("a topic accepts no records", zap.String("topic", e.name), zap.Error(err))
+		}
+	}()
+}
+
+func (t *Topics) release(e *topic) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.users--
+	e.used = time.Now()
+}
+
+// Sweep closes idle topics. It also removes topics that take no records, so that the next series of
+// such a topic makes it open again.
+func (t *Topics) Sweep(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, e := range t.known {
+		ended := false
+		select {
+		case <-e.ended:
+			ended = true
+		default:
+		}
+		if e.users > 0 || !ended && now.Sub(e.used) < t.cfg.IdleAfter {
+			continue
+		}
+		if !ended && e.sink.opened.Load() != nil && e.sink.unavailable() != nil {
+			continue // it holds records that are not acknowledged
+		}
+		if t.closing[name] != nil {
+			continue // it waits for its predecessor, and its successor would have to wait for both
+		}
+		delete(t.known, name)
+		t.closing[name] = e
+		t.metrics.open.Set(float64(len(t.known)))
+		go t.retire(e)
+	}
+}
+
+// retire closes an unused topic. It waits as long as that takes, because a successor must not
+// overtake it.
+func (t *Topics) retire(e *topic) {
+	e.stop()
+	<-e.ended
+	if err := e.sink.close(t.closeContext); err != nil {
+		t.log.Error("cannot close an idle topic", zap.String("topic", e.name), zap.Error(err))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.closing, e.name)
+	close(e.closed)
+}
+
+// ReachFirst makes the readiness check fail until reach, which waits for an answer of Pulsar, has
+// returned nil. Callers call it before Run. It is needed if senders name all topics: then no topic
+// is opened before the first series, and the service would be ready with a wrong address or an
+// unreachable cluster. With a pinned topic, opening it has the same effect, and ReachFirst does
+// nothing.
+func (t *Topics) ReachFirst(reach func(ctx context.Context) error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.known) == 0 {
+		t.reach = reach
+		t.unknown.Store(true)
+	}
+}
+
+var errNotReached = errors.New("no answer of Pulsar yet")
+
+// Check is the readiness check. It fails if all topics are unavailable, not counting topics that
+// take no records: senders choose the topics, and a bad choice must not make the service unready.
+func (t *Topics) Check(context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var unavailable error
+	for _, e := range t.known {
+		if e.refused() != nil {
+			continue
+		}
+		if unavailable = e.sink.unavailable(); unavailable == nil {
+			return nil
+		}
+	}
+	if unavailable == nil && t.unknown.Load() {
+		return refusal.WithCause(errNotReached, t.why)
+	}
+	return unavailable
+}
+
+// Close flushes and closes all publishers concurrently.
+func (t *Topics) Close(ctx context.Context) error {
+	t.cancel()
+	defer t.cancelClose()
+	defer context.AfterFunc(ctx, t.cancelClose)()
+	t.mu.Lock()
+	all := slices.Concat(slices.Collect(maps.Values(t.known)), slices.Collect(maps.Values(t.closing)))
+	t.mu.Unlock()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, e := range all {
+		wg.Go(func() {
+			<-e.ended
+			errs[i] = e.sink.close(ctx)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// refused returns why the topic takes no records: it cannot be opened, or was terminated. It
+// returns nil if the topic may take records.
+func (e *topic) refused() error {
+	select {
+	case <-e.ended:
+		return e.fault
+	default:
+		return nil
+	}
+}
+
+// open reports whether the topic is open.
+func (e *topic) open() bool {
+	select {
+	case <-e.sink.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits until the topic is open, but no longer than e.until. All requests share this
+// deadline, so a topic that does not open delays each of them by at most openTimeout.
+func (t *Topics) await(ctx context.Context, e *topic) error {
+	if e.open() {
+		return nil
+	}
+	timer := time.NewTimer(time.Until(e.until))
+	defer timer.Stop()
+	select {
+	case <-e.sink.ready:
+		return nil
+	case <-e.ended:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return refusal.Unavailable("topic_unavailable", refusal.RetryUnavailable, "Pulsar is unavailable: %s: %v", e.name, e.sink.unavailable())
+}
+
+// boundedPublisher is a publisher that shares the bounds of pending bytes and records with others.
+type boundedPublisher struct {
+	Publisher
+	share *byteShare
+	least int64
+}
+
+// PublishAsync waits for free bytes, as the publisher itself does with Block.
+func (p *boundedPublisher) PublishAsync(ctx context.Context, r *messaging.Record, done func(messaging.MessageID, error)) {
+	const overhead = 64
+	size := min(max(int64(len(r.Payload)+len(r.Key)+overhead), p.least), p.share.semaphore.limit)
+	if err := p.share.acquire(ctx, size); err != nil {
+		done(messaging.MessageID{}, err)
+		return
+	}
+	p.Publisher.PublishAsync(ctx, r, func(id messaging.MessageID, err error) {
+		p.share.release(size)
+		done(id, err)
+	})
+}
+
+// Partitions returns the number of the topic's partitions.
+func (p *boundedPublisher) Partitions() int { return partitionsOf(p.Publisher) }
+
+// partitionsOf returns the number of a publisher's partitions, 1 if the publisher does not tell it.
+func partitionsOf(p Publisher) int {
+	if counter, ok := p.(interface{ Partitions() int }); ok {
+		return counter.Partitions()
+	}
+	return 1
+}
+
+// partitions returns the number of the topic's partitions, 0 while it is not open.
+func (s *sink) partitions() int {
+	if p := s.opened.Load(); p != nil {
+		return partitionsOf(*p)
+	}
+	return 0
+}
+
+// Outgoing holds the messages of one request, by topic.
+type Outgoing struct {
+	format.Messages
+	parts []topicPart
+}
+
+// topicPart is the part of a request's records that goes to one topic.
+type topicPart struct {
+	topic    *topic
+	from, to int   // range of the records
+	err      error // why the part is not published
+
+	series     seriesSet
+	overflowed int // samples of all kinds that go to the overflow topic
+}
+
+// Delivered is the outcome of a request's records.
+type Delivered struct {
+	Free bool // nothing reads the records any more
+	// Err is nil if every record is acknowledged. Otherwise it is the error for the sender: a
+	// temporary error takes precedence over a final one.
+	Err    error
+	stored storedParts // what must not be published again if the sender repeats the request
+}
+
+// storedParts says which parts of an incompletely stored body are stored.
+type storedParts struct {
+	topics map[string]seriesSet // the stored series by topic
+	err    error                // a final error: some records can never be stored
+}
+
+// forget marks the part of a topic as not stored. It copies the map, because others may be reading
+// it.
+func (p *storedParts) forget(name string) {
+	p.topics = maps.Clone(p.topics)
+	delete(p.topics, name)
+}
+
+// Publish publishes each part to its topic, except for parts that the claim says are already
+// stored. It releases memory and topics part by part: a slow topic must not hold the memory of
+// stored parts, nor prevent another topic that has ended from being opened again.
+func (t *Topics) Publish(ctx context.Context, c *Claim, out *Outgoing, held *admission.Hold) Delivered {
+	before := c.stored
+	defer func() { out.parts = out.parts[:0] }()
+	d := Delivered{Free: true, Err: before.err, stored: before}
+	results := make([]Delivered, len(out.parts))
+	var wg sync.WaitGroup
+	for i, part := range out.parts {
+		publish := func() {
+			if results[i].Free, results[i].Err = true, part.err; part.err == nil {
+				results[i].Free, results[i].Err = t.deliver(ctx, part.topic, out.Records[part.from:part.to])
+			}
+			if results[i].Free && len(out.parts) > 1 {
+				held.Shrink(drop(out.Records[part.from:part.to]))
+			}
+			t.release(part.topic)
+		}
+		if i+1 < len(out.parts) {
+			wg.Go(publish)
+		} else {
+			publish() // in this goroutine, because most requests have one part
+		}
+	}
+	wg.Wait()
+	topics := maps.Clone(before.topics)
+	for i, r := range results {
+		d.Free = d.Free && r.Free
+		if d.Err == nil || r.Err != nil && passes(r.Err) && !passes(d.Err) {
+			d.Err = r.Err
+		}
+		if !Final(r.Err) || len(results)+len(before.topics) == 1 {
+			continue
+		}
+		if topics == nil {
+			topics = map[string]seriesSet{}
+		}
+		topics[out.parts[i].topic.name] = out.parts[i].series
+		if r.Err != nil {
+			d.stored.err = r.Err
+		}
+	}
+	d.stored.topics = topics
+	return d
+}
+
+func (t *Topics) deliver(ctx context.Context, e *topic, records []messaging.Record) (free bool, err error) {
+	if t.divert != nil {
+		return t.divert(ctx, e.name, records)
+	}
+	return e.sink.publish(ctx, records)
+}
+
+// Divert makes Publish call deliver instead of publishing, for tests of earlier stages. It must be
+// called before the first request.
+func (t *Topics) Divert(deliver func(ctx context.Context, topic string, records []messaging.Record) (free bool, err error)) {
+	t.divert = deliver
+}
+
+// drop releases records, and returns the bytes that they took.
+func drop(records []messaging.Record) (size int64) {
+	for i := range records {
+		size += int64(len(records[i].Key) + len(records[i].Payload) + format.MessageBytes)
+	}
+	clear(records)
+	return size
+}
+
+// passes reports whether an error is temporary, so that the sender repeats the request.
+func passes(err error) bool {
+	refused := (*refusal.Error)(nil)
+	return !errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError || refused.Status == refusal.StatusClientClosed
+}
+
+func (t *Topics) releaseAll(out *Outgoing) {
+	for _, part := range out.parts {
+		t.release(part.topic)
+	}
+	out.parts = out.parts[:0]
+}

@@ -1,0 +1,259 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/nightingale/publishtest"
+	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+	"github.com/aviaryhq/aviary/pkg/messaging"
+)
+
+func TestTemplates(t *testing.T) {
+	labels := []batch.Label{{Name: "__name__", Value: "up"}, {Name: "empty", Value: ""}, {Name: "job", Value: "a/b c{é}"}, {Name: "long", Value: strings.Repeat("x", 100)}, {Name: "part", Value: "x-partition-12"}, {Name: "sys", Value: "__change_events"}, {Name: "up", Value: ".."}}
+	for text, want := range map[string]string{
+		"persistent://public/default/metrics":              "persistent://public/default/metrics",
+		"persistent://public/{tenant}/metrics-{label.job}": "persistent://public/acme/metrics-a_b_c____",
+		"persistent://{tenant}/{label.zone}/{name}":        "persistent://acme/none/up",
+		"non-persistent://a/b/{label.sys}":                 "non-persistent://a/b/x_change_events",
+		"persistent://a/b/{label.part}":                    "persistent://a/b/x-partition-12_",
+		"persistent://a/{label.up}/{label.up}":             "persistent://a/__/x_",
+		"persistent://a/b/c-{label.up}":                    "persistent://a/b/c-..",
+	} {
+		parsed, err := ParseTemplate(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, string(parsed.render(nil, "acme", labels)), text)
+	}
+	parsed, err := ParseTemplate("persistent://a/b/{label.long}")
+	require.NoError(t, err)
+	one := string(parsed.render(nil, "", labels))
+	labels[3].Value += "y"
+	other := string(parsed.render(nil, "", labels))
+	assert.NotEqual(t, one, other, "long values stay apart")
+	assert.Len(t, one, len("persistent://a/b/")+maxTopicPart)
+}
+
+// TestATopicOfTheConfigurationThatIsTerminatedEndsTheService: as it does at the start.
+func TestATopicOfTheConfigurationThatIsTerminatedEndsTheService(t *testing.T) {
+	for cause, ack := range map[error]string{messaging.ErrTopicTerminated: AckBroker, messaging.ErrProducerLost: AckQueued} {
+		c := publishtest.NewCluster()
+		c.Broken = map[string]error{pinnedName: fmt.Errorf("%w: told by the broker", cause)}
+		cfg := defaultPublishing()
+		cfg.Topic, cfg.Ack = pinnedName, ack
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(c))
+		ended := make(chan error, 1)
+		go func() { ended <- all.Run(t.Context()) }()
+		awaitOpen(t, all)
+		topic := all.acquire([]byte(pinnedName))
+		_, err := topic.sink.publish(t.Context(), three())
+		all.release(topic)
+		assert.Equal(t, http.StatusServiceUnavailable, writetest.StatusOf(t, err))
+		err = <-ended
+		require.ErrorIs(t, err, cause)
+		assert.Contains(t, err.Error(), pinnedName)
+		assert.ErrorIs(t, all.Check(t.Context()), cause)
+		require.NoError(t, all.Close(t.Context()))
+	}
+}
+
+// TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService: nothing would ever
+// be stored there.
+func TestATopicOfTheConfigurationThatCannotBeOpenedEndsTheService(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"topic": func(cfg *Config) { cfg.Topic = pinnedName },
+		"overflow": func(cfg *Config) {
+			cfg.Topic, cfg.Topics.OverflowTopic = "persistent://public/default/{name}", pinnedName
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := publishtest.NewCluster()
+			c.Refuse = map[string]error{pinnedName: messaging.ErrTopicTerminated}
+			cfg := defaultPublishing()
+			change(&cfg)
+			all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(c))
+			require.ErrorIs(t, all.Run(t.Context()), messaging.ErrTopicTerminated)
+			require.Error(t, all.Check(t.Context()))
+			require.NoError(t, all.Close(t.Context()))
+		})
+	}
+}
+
+func TestIdleTopicsAreClosedAndMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := publishtest.NewCluster()
+		cfg := defaultPublishing()
+		cfg.Topic = "persistent://public/default/{name}"
+		cfg.Topics.MaxTopics, cfg.Topics.IdleAfter = 1, time.Minute
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(c))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.Run(ctx) }()
+		first := all.acquire([]byte("one"))
+		require.NotNil(t, first)
+		require.NoError(t, all.await(ctx, first))
+		time.AfterFunc(10*time.Minute, func() { all.release(first) })
+		assert.Nil(t, all.acquire([]byte("two")))
+		after := time.NewTimer(10*time.Minute + 59*time.Second)
+		<-after.C
+		synctest.Wait()
+		assert.Nil(t, all.acquire([]byte("two")), "not idle for long enough")
+		after.Reset(time.Minute)
+		<-after.C
+		synctest.Wait()
+		second := all.acquire([]byte("two"))
+		require.NotNil(t, second)
+		require.NoError(t, all.await(ctx, second))
+		c.Mu.Lock()
+		assert.Equal(t, map[string]int{"one": 1}, c.Closes)
+		c.Mu.Unlock()
+		all.release(second)
+		cancel()
+		assert.NoError(t, <-ended)
+		assert.Nil(t, all.acquire([]byte("two2")), "no new topics while stopping")
+		assert.NoError(t, all.Close(context.Background()))
+		assert.Equal(t, map[string]int{"one": 1, "two": 1}, c.Closes)
+	})
+}
+
+func TestTheErrorThatPassesOutweighs(t *testing.T) {
+	assert.True(t, passes(errors.New("anything")))
+	assert.True(t, passes(refusal.Unavailable("x", time.Second, "x")))
+	assert.False(t, passes(refusal.Invalid("x", "x")))
+}
+
+// TestATopicIsOpenedBehindAllThatCloses: however often it is asked for meanwhile.
+func TestATopicIsOpenedBehindAllThatCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := defaultPublishing()
+		cfg.Topic, cfg.Topics.IdleAfter = "persistent://public/default/{name}", time.Minute
+		flush := make(chan struct{})
+		opens := 0
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, func(context.Context, string) (Publisher, error) {
+			opens++
+			return &slowCloser{closing: flush}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.Run(ctx) }()
+		for range 4 { // the first is open and takes long to close
+			all.release(all.acquire([]byte("one")))
+			<-time.After(5 * time.Minute) // the bubble's clock
+			synctest.Wait()
+		}
+		assert.Equal(t, 1, opens, "while the first one still flushes")
+		close(flush)
+		synctest.Wait()
+		assert.Equal(t, 2, opens)
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.Close(t.Context()))
+	})
+}
+
+// slowCloser is a publisher whose Close waits.
+type slowCloser struct {
+	Publisher
+	closing chan struct{}
+}
+
+func (p *slowCloser) Close(ctx context.Context) error {
+	select {
+	case <-p.closing:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestReadyOnlyOncePulsarHasAnswered: where senders name all topics there is none to open
+// before the first series.
+func TestReadyOnlyOncePulsarHasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := defaultPublishing()
+		cfg.Topic = "persistent://public/default/{name}"
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(publishtest.NewCluster()))
+		answers := make(chan struct{})
+		all.ReachFirst(func(ctx context.Context) error {
+			select {
+			case <-answers:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		require.ErrorIs(t, all.Check(t.Context()), errNotReached)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.Run(ctx) }()
+		synctest.Wait()
+		require.ErrorIs(t, all.Check(t.Context()), errNotReached)
+		close(answers)
+		synctest.Wait()
+		require.NoError(t, all.Check(t.Context()))
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.Close(t.Context()))
+	})
+}
+
+// TestAPinnedTopicTellsWhetherPulsarIsThere: no other question is asked.
+func TestAPinnedTopicTellsWhetherPulsarIsThere(t *testing.T) {
+	for _, change := range []func(*Config){
+		func(cfg *Config) { cfg.Topic = pinnedName },
+		func(cfg *Config) {
+			cfg.Topic, cfg.Topics.OverflowTopic = "persistent://public/default/{name}", pinnedName
+		},
+	} {
+		cfg := defaultPublishing()
+		change(&cfg)
+		all := New(zap.NewNop(), cfg, NewMetrics(prometheus.NewRegistry()), nil, clusterOpener(publishtest.NewCluster()))
+		all.ReachFirst(func(context.Context) error { panic("asked") })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- all.Run(ctx) }()
+		awaitOpen(t, all)
+		require.NoError(t, all.Check(t.Context()))
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, all.Close(t.Context()))
+	}
+}
+
+const pinnedName = "persistent://public/default/rest"
+
+func defaultPublishing() Config {
+	return Config{
+		Topic: "persistent://public/default/metrics", Topics: DefaultTopics(), Ack: AckBroker, RequestTimeout: 10 * time.Second,
+		PendingBytes: 64 << 20, PendingRecords: 100_000,
+	}
+}
+
+// clusterOpener opens the cluster's topics.
+func clusterOpener(c *publishtest.Cluster) func(context.Context, string) (Publisher, error) {
+	return func(ctx context.Context, topic string) (Publisher, error) { return c.Open(ctx, topic) }
+}
+
+// awaitOpen waits until all topics are open.
+func awaitOpen(t *testing.T, all *Topics) {
+	t.Helper()
+	all.mu.Lock()
+	known := maps.Clone(all.known)
+	all.mu.Unlock()
+	for _, e := range known {
+		<-e.sink.ready
+	}
+}

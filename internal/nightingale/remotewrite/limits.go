@@ -1,0 +1,113 @@
+package remotewrite
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/aviaryhq/aviary/internal/config"
+	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+)
+
+// Limits bound requests.
+type Limits struct {
+	// CompressedBytes and DecodedBytes are the maximum size of a body before and after
+	// decompression. Beyond them: 413. Defaults 10MiB and 32MiB.
+	CompressedBytes config.Bytes `yaml:"compressed_bytes"`
+	DecodedBytes    config.Bytes `yaml:"decoded_bytes"`
+	// Series is the maximum number of series, and of metadata entries, in a request. Beyond it:
+	// 413. Default 50000.
+	Series int `yaml:"series"`
+	// LabelsPerSeries is the maximum number of labels of a series. LabelNameBytes and
+	// LabelValueBytes are the maximum length of a label's name and value. Beyond them: 400 for the
+	// series. Defaults 128, 1KiB and 64KiB.
+	LabelsPerSeries int          `yaml:"labels_per_series"`
+	LabelNameBytes  config.Bytes `yaml:"label_name_bytes"`
+	LabelValueBytes config.Bytes `yaml:"label_value_bytes"`
+	// SeriesBytes is the maximum size of a series with all its samples in the request, as protobuf.
+	// Beyond it: 400 for the series. The broker could not store a message larger than its
+	// maxMessageSize. Default 1MiB.
+	SeriesBytes config.Bytes `yaml:"series_bytes"`
+	// MetadataFamilies is for how many metric families Nightingale remembers type, unit and help.
+	// Those of further families stay unknown. 0: for none. Default 10000.
+	MetadataFamilies int `yaml:"metadata_families"`
+	// MemoryBytes is how much memory the decoded series, labels, samples and other elements of a
+	// request may use. Each takes tens of bytes, even if it is smaller in the body. Beyond it: 413.
+	// Default 32MiB, about 50000 series of 15 labels.
+	MemoryBytes config.Bytes `yaml:"memory_bytes"`
+	// InFlightBytes is how much memory all requests in flight may use together: compressed and
+	// decoded bodies, decoded elements, and messages. Beyond it: 503, or 413 for a request that
+	// alone takes more. Default 64MiB.
+	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
+	// ReadTimeout is how long reading a request with its body may take. Beyond it: 503, and the
+	// connection is closed. Default 10s.
+	ReadTimeout time.Duration `yaml:"read_timeout"`
+	// Connections is how many connections senders may have open. Further ones wait until others are
+	// closed; an idle connection is closed after two minutes. 0: no bound. Default 4096.
+	Connections int `yaml:"connections"`
+}
+
+// DefaultLimits returns the defaults.
+func DefaultLimits() Limits {
+	return Limits{
+		CompressedBytes:  10 * config.MiB,
+		DecodedBytes:     32 * config.MiB,
+		Series:           50_000,
+		LabelsPerSeries:  128,
+		LabelNameBytes:   config.KiB,
+		LabelValueBytes:  64 * config.KiB,
+		SeriesBytes:      config.MiB,
+		MetadataFamilies: 10_000,
+		MemoryBytes:      32 * config.MiB,
+		InFlightBytes:    64 * config.MiB,
+		ReadTimeout:      10 * time.Second,
+		Connections:      4096,
+	}
+}
+
+// Validate returns every fault of the limits.
+func (l Limits) Validate() error {
+	var errs []error
+	for _, limit := range []struct {
+		key   string
+		value int64
+	}{
+		{"compressed_bytes", int64(l.CompressedBytes)},
+		{"decoded_bytes", int64(l.DecodedBytes)},
+		{"memory_bytes", int64(l.MemoryBytes)},
+		{"series", int64(l.Series)},
+		{"labels_per_series", int64(l.LabelsPerSeries)},
+		{"label_name_bytes", int64(l.LabelNameBytes)},
+		{"label_value_bytes", int64(l.LabelValueBytes)},
+		{"series_bytes", int64(l.SeriesBytes)},
+		{"read_timeout", int64(l.ReadTimeout)},
+	} {
+		if limit.value <= 0 {
+			errs = append(errs, config.Fault(limit.key, "must be > 0"))
+		}
+	}
+	if l.MetadataFamilies < 0 {
+		errs = append(errs, config.Fault("metadata_families", "must be >= 0, got %d", l.MetadataFamilies))
+	}
+	if l.Connections < 0 {
+		errs = append(errs, config.Fault("connections", "must be >= 0, got %d", l.Connections))
+	}
+	if l.DecodedBytes > config.GiB {
+		errs = append(errs, config.Fault("decoded_bytes", "must be at most 1GiB, got %s", l.DecodedBytes))
+	}
+	if least := l.CompressedBytes + l.DecodedBytes; l.InFlightBytes < least {
+		errs = append(errs, fmt.Errorf("in_flight_bytes: must be at least compressed_bytes + decoded_bytes = %s, or the largest request never gets in, got %s",
+			least, l.InFlightBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// Body returns the limits of compressed bodies.
+func (l Limits) Body() httpserver.BodyLimits {
+	return httpserver.BodyLimits{Bytes: int64(l.CompressedBytes), Reason: "compressed_bytes", Timeout: l.ReadTimeout}
+}
+
+func boundsOf(l *Limits) batch.LabelBounds {
+	return batch.LabelBounds{Name: int(l.LabelNameBytes), Value: int(l.LabelValueBytes), Labels: l.LabelsPerSeries}
+}

@@ -1,0 +1,206 @@
+package remotewrite
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/aviaryhq/aviary/internal/nightingale/batch"
+	"github.com/aviaryhq/aviary/internal/truncate"
+)
+
+// validator checks the series of a batch.
+type validator struct{ *batch.Batch }
+
+// Validate sorts the labels of each series, computes its key, and removes invalid series from the
+// batch. scratch is reusable working memory.
+func Validate(in *batch.Batch, l Limits, scratch []byte) (batch.Rejected, []byte) {
+	b := validator{in}
+	var r batch.Rejected
+	kept := 0
+	for i := range b.Series {
+		s := &b.Series[i]
+		if reason, text := b.judge(s, l); reason != "" {
+			r.Add(reason, s, text)
+			continue
+		}
+		if !b.Form.LateKeys {
+			s.Key, scratch = b.SeriesKey(s, scratch)
+		}
+		if kept != i {
+			b.Series[kept] = *s
+		}
+		kept++
+	}
+	b.Series = b.Series[:kept]
+	return r, scratch
+}
+
+// judge sorts the labels of a series and checks it. reason is empty if the series is valid.
+func (b validator) judge(s *batch.Series, l Limits) (reason string, text func() string) {
+	if fault := b.ErrorOf(s); fault != batch.NoError {
+		reason, text := fault.Explain()
+		return reason, func() string { return batch.Display(b.LabelsOf(s)) + ": " + text }
+	}
+	if f := b.checkLabels(s, l); f.reason != "" {
+		return f.reason, func() string { return f.explain(b.LabelsOf(s)) }
+	}
+	if reason, text := b.checkParts(s, l); reason != "" {
+		return reason, func() string { return batch.Display(b.LabelsOf(s)) + ": " + text }
+	}
+	return "", nil
+}
+
+// checkLabels sorts the labels of a series, removes those without a value, and checks the others.
+func (b validator) checkLabels(s *batch.Series, l Limits) fault {
+	if s.Refs.Len() > 0 {
+		return fault{label: -1} // the decoder has already checked them, see usable
+	}
+	labels := batch.Slice(b.Labels, s.Labels)
+	known := seen{ascending: ascending(labels)}
+	if !known.ascending && len(labels) <= l.LabelsPerSeries {
+		slices.SortStableFunc(labels, func(a, b batch.Label) int { return cmp.Compare(a.Name, b.Name) })
+		s.Raw = batch.Span{}
+	}
+	known.ascii = b.plainLabels(s)
+	f := check(labels, l, known)
+	if f.reason == emptyValue {
+		return check(b.dropEmpty(s), l, known)
+	}
+	return f
+}
+
+// emptyValue is the reason for a label with an empty value. Such a label means the same as no
+// label, so dropEmpty removes it.
+const emptyValue = "empty_label_value"
+
+// dropEmpty removes labels without a value, and returns the others.
+func (b validator) dropEmpty(s *batch.Series) []batch.Label {
+	kept := batch.Slice(b.Labels, s.Labels)[:0]
+	for _, l := range batch.Slice(b.Labels, s.Labels) {
+		if l.Value != "" || l.Name == "" { // keep labels without a name: they are a fault
+			kept = append(kept, l)
+		}
+	}
+	s.Labels.To = s.Labels.From + int32(len(kept))
+	s.Raw = batch.Span{}
+	return kept
+}
+
+// ascending reports whether each name is greater than the previous one: then the labels are sorted,
+// and no name occurs twice.
+func ascending(labels []batch.Label) bool {
+	for i := 1; i < len(labels); i++ {
+		one, next := labels[i-1].Name, labels[i].Name
+		if len(one) > 0 && len(next) > 0 && one[0] < next[0] {
+			continue // the first byte decides in most cases, without a function call
+		}
+		if one >= next {
+			return false
+		}
+	}
+	return true
+}
+
+// seen holds facts about all labels of a series together.
+type seen struct{ ascending, ascii bool }
+
+// fault describes a fault of a series' labels.
+type fault struct {
+	reason string
+	label  int // index of the label, -1 for none
+	text   string
+}
+
+func (f fault) explain(labels []batch.Label) string {
+	if f.label < 0 {
+		return batch.Display(labels) + ": " + f.text
+	}
+	return fmt.Sprintf("%s: label %q: %s", batch.Display(labels), truncate.Text(labels[f.label].Name, 64), f.text)
+}
+
+// plainLabels reports whether all labels of a series are ASCII, by one check of the series' bytes
+// in the body. Checking each string would take much longer. False means unknown.
+func (b validator) plainLabels(s *batch.Series) bool {
+	return s.Raw.To > 0 && isASCII(b.RawLabels(s))
+}
+
+func isASCII(data []byte) bool {
+	const high = 0x8080808080808080
+	for len(data) >= 32 {
+		if (binary.LittleEndian.Uint64(data)|binary.LittleEndian.Uint64(data[8:])|
+			binary.LittleEndian.Uint64(data[16:])|binary.LittleEndian.Uint64(data[24:]))&high != 0 {
+			return false
+		}
+		data = data[32:]
+	}
+	var all byte
+	for _, c := range data {
+		all |= c
+	}
+	return all < 0x80
+}
+
+// check checks sorted labels one by one, except for what known already says about all.
+func check(labels []batch.Label, l Limits, known seen) fault {
+	if len(labels) > l.LabelsPerSeries {
+		return fault{"too_many_labels", -1, fmt.Sprintf("%d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)}
+	}
+	named := false
+	for i := range labels {
+		name, value := labels[i].Name, labels[i].Value
+		switch {
+		case name == "":
+			return fault{"empty_label_name", i, "empty name"}
+		case value == "" && name == batch.NameLabel:
+			return fault{"missing_name", -1, "no metric name (__name__)"}
+		case value == "":
+			return fault{emptyValue, i, "empty value"}
+		case !known.ascending && i > 0 && labels[i-1].Name == name:
+			return fault{"duplicate_label", i, "given more than once"}
+		case len(name) > int(l.LabelNameBytes):
+			return fault{"label_too_long", i, "name longer than " + l.LabelNameBytes.String()}
+		case len(value) > int(l.LabelValueBytes):
+			return fault{"label_too_long", i, "value longer than " + l.LabelValueBytes.String()}
+		case !known.ascii && (!utf8.ValidString(name) || !utf8.ValidString(value)):
+			return fault{"invalid_utf8", i, "not UTF-8"}
+		}
+		named = named || name == batch.NameLabel
+	}
+	if !named {
+		return fault{"missing_name", -1, "no metric name (__name__)"}
+	}
+	return fault{label: -1}
+}
+
+// checkParts checks everything of a series except its labels.
+func (b validator) checkParts(s *batch.Series, l Limits) (reason, text string) {
+	if size := b.EncodedSize(s); size > int(l.SeriesBytes) {
+		return "series_too_large", fmt.Sprintf("about %d bytes, at most %s are allowed", size, l.SeriesBytes)
+	}
+	if !b.checkTimestamps(s) {
+		return "timestamp_out_of_range", "a timestamp that is not milliseconds of the years 1 to 9999"
+	}
+	for _, e := range batch.Slice(b.Exemplars, s.Exemplars) {
+		labels := batch.Slice(b.ExemplarLabels, e.Labels)
+		if len(labels) > l.LabelsPerSeries {
+			return "too_many_labels", fmt.Sprintf("an exemplar of %d labels, at most %d are allowed", len(labels), l.LabelsPerSeries)
+		}
+		for _, m := range labels {
+			if len(m.Name) > int(l.LabelNameBytes) || len(m.Value) > int(l.LabelValueBytes) {
+				return "label_too_long", "an exemplar's label is too long"
+			}
+			if !utf8.ValidString(m.Name) || !utf8.ValidString(m.Value) {
+				return "invalid_utf8", "an exemplar's label is not UTF-8"
+			}
+		}
+	}
+	for i := range batch.Slice(b.Histograms, s.Histograms) {
+		if err := b.checkHistogram(&batch.Slice(b.Histograms, s.Histograms)[i]); err != nil {
+			return "invalid_histogram", err.Error()
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,60 @@
+package pigeonhole
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/internal/connector/message"
+)
+
+// narrow is a sink that takes stubs only.
+type stubOnlySink struct{ lastMessageSink }
+
+func (n *stubOnlySink) Send(ctx context.Context, to string, m *message.Message, done func(error)) {
+	if len(m.Value) > 0 {
+		done(lane.Refuse("too_large", errors.New("too large")))
+		return
+	}
+	n.lastMessageSink.Send(ctx, to, m, done)
+}
+
+// TestDeadLetterThatIsRefusedToo: a body that the source does not keep is not given up unless the
+// configuration says so.
+func TestDeadLetterThatIsRefusedToo(t *testing.T) {
+	for _, test := range []struct {
+		name, choice string
+		offset       int64
+		stub         bool
+	}{
+		{"kept at the source", "", 7, true},
+		{"gone once acknowledged", "", -1, false},
+		{"a stub by choice", refusedStub, -1, true},
+		{"stopped by choice", refusedStop, 7, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := leading(t, "b")
+			r.cfg.DeadLetter.Refused = test.choice
+			sink := &stubOnlySink{}
+			r.deadLetterSink = sink
+			m := &message.Message{Key: []byte("k"), Value: []byte("large"), From: message.From{Topic: "a", Partition: -1, Offset: test.offset}}
+			outcome := make(chan error, 1)
+			r.storeDeadLetter(t.Context(), "b", m, lane.Refuse("too_large", errors.New("too large")), func(err error) { outcome <- err })
+			err := <-outcome
+			if !test.stub {
+				_, refused := lane.Refused(err)
+				assert.True(t, refused, "which stops the route")
+				assert.Nil(t, sink.m)
+				return
+			}
+			require.NoError(t, err)
+			omitted, _ := sink.m.Header(deadLetterOmitted)
+			assert.Equal(t, "value=5 key=1 headers=0", string(omitted))
+			assert.Equal(t, "large", string(m.Value))
+		})
+	}
+}

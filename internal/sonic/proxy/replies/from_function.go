@@ -1,0 +1,116 @@
+// Package replies converts Redis' replies before clients get them. It converts the replies of
+// functions to those of commands, and removes Sonic's own keys and the passwords of Redis.
+package replies
+
+import (
+	"bytes"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// Nulls of the protocols.
+const (
+	nullBulk  = "$-1\r\n"
+	NullArray = "*-1\r\n"
+	NullRESP3 = "_\r\n"
+)
+
+// Errors of the library and of Redis that mean that no Sonic has opened this Redis, and the error
+// that clients get instead.
+const (
+	notReady       = "-SONICNOTREADY"
+	noFunction     = "-ERR Function not found"
+	NotOpenedError = "LOADING Sonic has not opened this Redis yet: the command was not run"
+)
+
+// FromFunction turns the reply of a function into the reply of the command itself.
+func FromFunction(cmd *command.Command, emptyArray bool, reply []byte, proto int) []byte {
+	switch reply[0] {
+	case '$':
+		// Lua has one nil, but RESP2 has two nulls.
+		if emptyArray && proto == 2 && string(reply) == nullBulk {
+			return []byte(NullArray)
+		}
+	case '+':
+		// Lua's numbers are exact only up to 2^53: the library returns larger integers as text.
+		if script.MendOf(cmd.Name) == script.MendInteger {
+			return toInteger(reply)
+		}
+	case '*':
+		if script.MendOf(cmd.Name) == script.MendInteger {
+			return toIntegers(reply)
+		}
+	case '-':
+		if IsNotOpened(reply) {
+			return resp.AppendError(nil, NotOpenedError)
+		}
+		if bytes.HasPrefix(reply, []byte("-OOM ")) || bytes.HasPrefix(reply, []byte("-READONLY ")) || bytes.HasPrefix(reply, []byte("-MISCONF ")) {
+			return resp.AppendError(nil, script.ErrorOf(string(resp.Text(reply))))
+		}
+	}
+	return reply
+}
+
+// toInteger converts a number that the library returned as text to an integer.
+func toInteger(reply []byte) []byte {
+	if _, ok := resp.ParseInt(resp.Text(reply)); !ok {
+		return reply
+	}
+	converted := append([]byte(nil), reply...)
+	converted[0] = ':'
+	return converted
+}
+
+// toIntegers applies toInteger to each element of an array.
+func toIntegers(reply []byte) []byte {
+	all, err := resp.Elements(reply)
+	if err != nil || !bytes.Contains(reply, []byte("\n+")) {
+		return reply
+	}
+	converted := resp.AppendHeader(nil, '*', len(all))
+	for _, one := range all {
+		if one[0] == '+' {
+			one = toInteger(one)
+		}
+		converted = append(converted, one...)
+	}
+	return converted
+}
+
+// RepliesNullArray reports whether a command that finds nothing replies with RESP2's null array
+// instead of the null string.
+func RepliesNullArray(cmd *command.Command, arguments int) bool {
+	switch script.MendOf(cmd.Name) {
+	case script.MendNullArrayOfCount:
+		return arguments == 3
+	case script.MendNullArray:
+		return true
+	default:
+		return false
+	}
+}
+
+// IsNotOpened reports whether a function did not run, because it is missing or because no Sonic has
+// opened this Redis since it started.
+func IsNotOpened(reply []byte) bool {
+	return bytes.HasPrefix(reply, []byte(notReady)) || bytes.HasPrefix(reply, []byte(noFunction))
+}
+
+// IsNull reports whether a reply is a null of either protocol.
+func IsNull(reply []byte) bool {
+	switch string(reply) {
+	case nullBulk, NullArray, NullRESP3:
+		return true
+	}
+	return false
+}
+
+// Null returns the null of a protocol.
+func Null(proto int) []byte {
+	if proto == 3 {
+		return []byte(NullRESP3)
+	}
+	return []byte(nullBulk)
+}

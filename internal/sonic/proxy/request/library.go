@@ -1,0 +1,32 @@
+package request
+
+import (
+	"bytes"
+
+	"github.com/aviaryhq/aviary/internal/sonic/command"
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// LibraryError returns the error for a command that would call, replace or delete Sonic's own
+// library, or "".
+func LibraryError(cmd *command.Command, r Request) string {
+	switch cmd.Name {
+	case "fcall", "fcall_ro":
+		if bytes.HasPrefix(bytes.ToLower(r.Arg(1)), []byte("sonic_")) {
+			return "ERR Function not found"
+		}
+	case "function|delete":
+		if resp.EqualFold(r.Arg(2), "sonic") {
+			return "ERR Library not found"
+		}
+	case "function|load":
+		header, _, _ := bytes.Cut(r.Arg(r.Len()-1), []byte("\n"))
+		words, _ := resp.Words(header) // split as Redis does; Redis itself refuses unbalanced quotes
+		for _, word := range words {
+			if resp.EqualFold(word, "name=sonic") {
+				return "ERR Sonic refuses 'function|load' of a library that is named as its own"
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,49 @@
+// Package request reads commands of clients, and does checks that Redis itself cannot do.
+package request
+
+import (
+	"bytes"
+
+	"github.com/aviaryhq/aviary/internal/sonic/resp"
+)
+
+// Request is a command of a client. It is valid only while it is executed.
+type Request struct {
+	Raw  []byte // as an array of bulk strings
+	Args []resp.Arg
+}
+
+// Arg returns argument i; 0 is the name.
+func (r Request) Arg(i int) []byte { return r.Raw[r.Args[i].Start:r.Args[i].End] }
+
+// Len returns the number of arguments, including the name.
+func (r Request) Len() int { return len(r.Args) }
+
+// ArgsAfter returns the arguments after the first n, as bulk strings.
+func (r Request) ArgsAfter(n int) []byte { return r.Raw[r.Args[n-1].End+2:] }
+
+// LongestArg returns the length of the longest argument.
+func (r Request) LongestArg() (n int64) {
+	for _, arg := range r.Args {
+		n = max(n, int64(arg.End-arg.Start))
+	}
+	return n
+}
+
+// AllowedWhileSubscribed reports whether a client of RESP2 with subscriptions may run a command.
+func AllowedWhileSubscribed(name string) bool {
+	switch name {
+	case "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe", "ping", "quit", "reset":
+		return true
+	}
+	return false
+}
+
+// CString returns what C prints with %.*s: at most most bytes, up to a zero byte.
+func CString(b []byte, most int) []byte {
+	b = b[:min(len(b), most)]
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return b
+}

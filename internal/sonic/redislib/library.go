@@ -1,0 +1,340 @@
+// Package redislib calls the functions of the library in Redis for one shard of effects: they read
+// the state of a Redis, open it for writes, and apply effects of other zones. The library
+// (internal/sonic/script/lua) documents the functions and their guarantees.
+package redislib
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+)
+
+// Layout is the version of the state keys that this Sonic knows.
+const Layout = 2
+
+// Config is what Open passes to the library.
+type Config struct {
+	Shard  int
+	Zone   string
+	Others []string // the other zones
+	// Default is the policy of keys that no prefix matches. Policies are those of prefixes.
+	Default  string
+	Policies []Policy
+	// Off makes the library publish effects on the shard's channel instead of appending them to the
+	// stream.
+	Off bool
+}
+
+// Policy says how to resolve conflicts about keys that begin with Prefix.
+type Policy struct{ Prefix, Policy string }
+
+// Library is the library of one Redis, for one shard of effects. It is safe for concurrent use.
+type Library struct {
+	cfg    Config
+	redis  *redis.Client
+	outbox string
+}
+
+// New returns the library of a Redis. It sends no request.
+func New(db *redis.Client, cfg Config) *Library {
+	return &Library{cfg: cfg, redis: db, outbox: script.KeysOf(cfg.Shard).Outbox}
+}
+
+// Outbox returns the name of the stream of effects.
+func (l *Library) Outbox() string { return l.outbox }
+
+// State is the state of the shard in a Redis.
+type State struct {
+	Layout  int
+	Zone    string // empty: this Redis is new
+	Epoch   int64
+	Last    message.ID // last id of the stream of effects
+	Shipped message.ID
+	// Opened says that a Sonic has opened this Redis since it started. Ready says that it takes
+	// writes.
+	Opened, Ready bool
+	// Behind is not empty if this Redis came back with older data. It holds the cursors that this
+	// zone has reported to other zones, and that it must reach again before it takes writes.
+	Behind  map[string]message.ID
+	Cursors map[string]Cursor
+}
+
+// Cursor says how far the effects of a zone are applied.
+type Cursor struct {
+	ID      message.ID
+	Message string // the message id that Apply got with the effect
+	Epoch   int64
+}
+
+// ReadState returns the state of the shard. It loads the library if Redis does not have it.
+func (l *Library) ReadState(ctx context.Context) (State, error) {
+	reply, err := l.call(ctx, "sonic_look").Slice()
+	if err != nil && strings.Contains(err.Error(), "Function not found") {
+		if err := script.Load(ctx, l.redis); err != nil {
+			return State{}, err
+		}
+		reply, err = l.call(ctx, "sonic_look").Slice()
+	}
+	if err != nil {
+		return State{}, err
+	}
+	return stateOf(reply)
+}
+
+// Open passes the shard's configuration to the library and opens Redis for writes, with ids above
+// floor. before is the state that the caller has read: Open fails with [Older] if the stream now
+// ends before before.Last, because Redis was replaced or restarted meanwhile. In the returned state
+// Ready is false if Redis must first apply effects of other zones.
+func (l *Library) Open(ctx context.Context, before State, epoch int64, floor message.ID) (State, error) {
+	if !before.Opened {
+		// A Redis at its memory limit refuses to load a library. Open goes on with the library that
+		// Redis has, which is not open.
+		if err := script.Replace(ctx, l.redis); err != nil && !isReply(err, "OOM") {
+			return State{}, err
+		}
+	}
+	flags := before.Last.String()
+	if l.cfg.Off {
+		flags += "o"
+	}
+	args := []any{l.cfg.Zone, epoch, floor.String(), flags, len(l.cfg.Others)}
+	for _, other := range l.cfg.Others {
+		args = append(args, other)
+	}
+	args = append(args, l.cfg.Default)
+	for _, p := range l.cfg.Policies {
+		args = append(args, p.Prefix, p.Policy)
+	}
+	reply, err := l.call(ctx, "sonic_open", args...).Slice()
+	if err != nil {
+		return State{}, err
+	}
+	return stateOf(reply)
+}
+
+// Result is the outcome of applying a message.
+type Result struct {
+	Status        string // applied, part, duplicate or gap
+	Cursor        message.ID
+	CursorMessage string // the message id that Apply got with the cursor
+	// Entries is the number of entries in the message. Of its effects, Applied were applied, Lost
+	// lost to newer ones, Dead were for keys that had expired, and Diverged could not be applied to
+	// what the key holds. Wanted is how many keys' states the library has asked the origin for.
+	Entries, Applied, Lost, Dead, Diverged, Wanted int64
+	ClockAhead                                     int64 // how many milliseconds the clock of effects is ahead of Redis' own clock
+	Ready                                          bool  // this Redis takes writes
+}
+
+// Values of Result.Status.
+const (
+	Applied   = "applied"
+	Part      = "part" // kept until the other parts arrive
+	Duplicate = "duplicate"
+	Gap       = "gap" // effects before it are missing; nothing was changed
+)
+
+// Apply applies a message. The library stores its message id with the cursor.
+func (l *Library) Apply(ctx context.Context, h *message.Header, payload []byte, id string) (Result, error) {
+	part := ""
+	if h.Parts > 1 {
+		part = fmt.Sprintf("%d/%d", h.Part, h.Parts)
+	}
+	reply, err := l.call(ctx, "sonic_apply", h.Origin, h.Epoch, h.Prev.String(), h.Last.String(), part, id, payload).Slice()
+	if err != nil {
+		return Result{}, err
+	}
+	f := fields{values: reply}
+	r := Result{Status: f.text(), Cursor: f.id(), CursorMessage: f.text()}
+	for _, n := range []*int64{&r.Entries, &r.Applied, &r.Lost, &r.Dead, &r.Diverged, &r.Wanted, &r.ClockAhead} {
+		*n = f.number()
+	}
+	r.Ready = f.text() == "1"
+	return r, f.fault("sonic_apply")
+}
+
+// Shipped records that the topic has all effects up to id, and removes them from the stream.
+// published is how many of the published effects the topic has, -1 if unknown.
+func (l *Library) Shipped(ctx context.Context, id message.ID, published int64) error {
+	args := []any{id.String()}
+	if published >= 0 {
+		args = append(args, published)
+	}
+	return l.call(ctx, "sonic_shipped", args...).Err()
+}
+
+// ShippedTo returns the last id that any process has passed to Shipped.
+func (l *Library) ShippedTo(ctx context.Context) (message.ID, error) {
+	text, err := l.redis.HGet(ctx, script.KeysOf(l.cfg.Shard).Meta, "shipped").Result()
+	if errors.Is(err, redis.Nil) {
+		return message.ID{}, nil
+	}
+	if err != nil {
+		return message.ID{}, err
+	}
+	return message.ParseID(text)
+}
+
+// SendHeartbeat sends a heartbeat to the other zones. It fails with [NotReady] if Redis was
+// restarted.
+func (l *Library) SendHeartbeat(ctx context.Context) error {
+	if err := l.call(ctx, "sonic_beat").Err(); !errors.Is(err, redis.Nil) {
+		return err
+	}
+	return nil // no other zone exists
+}
+
+// Prune makes one step of removing versions that no zone needs any more. It returns the cursor of
+// the next step, "0" at the end of a round, and how many versions are left.
+func (l *Library) Prune(ctx context.Context, cursor string, count int) (next string, left int64, err error) {
+	reply, err := l.call(ctx, "sonic_prune", cursor, count).Slice()
+	if err != nil {
+		return cursor, 0, err
+	}
+	f := fields{values: reply}
+	next = f.text()
+	_, _ = f.number(), f.number() // deleted, seen
+	left = f.number()
+	return next, left, f.fault("sonic_prune")
+}
+
+func (l *Library) call(ctx context.Context, function string, args ...any) *redis.Cmd {
+	return l.redis.Do(ctx, append([]any{"FCALL", function, 1, l.outbox}, args...)...)
+}
+
+// NotReady reports whether a function failed because no Sonic has opened this Redis since it
+// started, or because its data are older than they were.
+func NotReady(err error) bool { return isReply(err, "SONICNOTREADY") }
+
+// Older reports whether Open failed because the data of this Redis are older than when the caller
+// read its state.
+func Older(err error) bool { return isReply(err, "SONICOLDER") }
+
+// Refused reports whether the library rejected its arguments: trying again does not help.
+func Refused(err error) bool {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return false
+	}
+	text := reply.Error()
+	for _, prefix := range []string{"LOADING", "READONLY", "MISCONF", "OOM", "MASTERDOWN", "BUSY", "NOREPLICAS", "SONICNOTREADY", "SONICOLDER", "SONICNEWER", "ERR max number of clients", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE",
+		"TRYAGAIN", "CLUSTERDOWN"} {
+		if strings.HasPrefix(text, prefix) {
+			return false
+		}
+	}
+	return !strings.Contains(text, "Function not found")
+}
+
+func isReply(err error, prefix string) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), prefix)
+}
+
+// stateOf reads the reply of sonic_look.
+func stateOf(reply []any) (State, error) {
+	s := State{Behind: map[string]message.ID{}, Cursors: map[string]Cursor{}}
+	var errs []error
+	for i := 0; i+1 < len(reply); i += 2 {
+		name, _ := reply[i].(string)
+		f := fields{values: reply[i+1 : i+2]}
+		switch name {
+		case "layout":
+			s.Layout = int(f.number())
+		case "zone":
+			s.Zone = f.text()
+		case "epoch":
+			s.Epoch = f.number()
+		case "last":
+			s.Last = f.id()
+		case "shipped":
+			s.Shipped = f.id()
+		case "opened":
+			s.Opened = f.text() == "1"
+		case "ready":
+			s.Ready = f.text() == "1"
+		case "behind":
+			for b := f.list(); len(b.values) > 0; {
+				zone := b.text()
+				s.Behind[zone] = b.id()
+				errs = append(errs, b.fault(name))
+			}
+		case "cursors":
+			for c := f.list(); len(c.values) > 0; {
+				zone := c.text()
+				s.Cursors[zone] = Cursor{ID: c.id(), Message: c.text(), Epoch: c.number()}
+				errs = append(errs, c.fault(name))
+			}
+		}
+		errs = append(errs, f.fault(name))
+	}
+	return s, errors.Join(errs...)
+}
+
+// fields reads a reply's values one by one, and collects the errors.
+type fields struct {
+	values []any
+	err    error
+}
+
+func (f *fields) next() any {
+	if len(f.values) == 0 {
+		f.err = errors.Join(f.err, errors.New("a value is missing"))
+		return ""
+	}
+	v := f.values[0]
+	f.values = f.values[1:]
+	return v
+}
+
+func (f *fields) text() string {
+	switch v := f.next().(type) {
+	case string:
+		return v
+	case int64:
+		return strconv.FormatInt(v, 10)
+	default:
+		f.err = errors.Join(f.err, fmt.Errorf("%T is no text", v))
+		return ""
+	}
+}
+
+func (f *fields) number() int64 {
+	text := f.text()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		f.err = errors.Join(f.err, fmt.Errorf("%q is no number", text))
+	}
+	return n
+}
+
+func (f *fields) id() message.ID {
+	id, err := message.ParseID(f.text())
+	f.err = errors.Join(f.err, err)
+	return id
+}
+
+func (f *fields) list() *fields {
+	v := f.next()
+	list, ok := v.([]any)
+	if !ok {
+		f.err = errors.Join(f.err, fmt.Errorf("%T is no list", v))
+	}
+	return &fields{values: list}
+}
+
+func (f *fields) fault(function string) error {
+	if f.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the reply of %s %w: %w", function, errReply, f.err)
+}
+
+// errReply says that this version cannot read the reply of a function.
+var errReply = errors.New("cannot be read")

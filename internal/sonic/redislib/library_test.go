@@ -1,0 +1,69 @@
+package redislib_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/internal/sonic/message"
+	"github.com/aviaryhq/aviary/internal/sonic/redislib"
+	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// of is the library of zone a, and what a Redis holds for it.
+func of(t *testing.T, r *stack.RedisServer) (*redislib.Library, redislib.State) {
+	t.Helper()
+	c := r.Client(t)
+	require.NoError(t, script.Load(t.Context(), c))
+	l := redislib.New(c, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww"})
+	state, err := l.ReadState(t.Context())
+	require.NoError(t, err)
+	return l, state
+}
+
+// A primary that became a replica without a restart keeps its library's memory. When it is promoted
+// again it must not take writes before a Sonic has compared it with the topic: others have been
+// taken meanwhile.
+func TestAFormerPrimaryIsNotOpen(t *testing.T) {
+	first, second := stack.PrivateRedis(t), stack.PrivateRedis(t)
+	ctx := t.Context()
+	l1, state := of(t, first)
+	state, err := l1.Open(ctx, state, 0, message.ID{})
+	require.NoError(t, err)
+	require.True(t, state.Ready)
+	second.Follow(t, first)
+
+	syncs := first.Client(t).Info(ctx, "stats").Val()
+	second.Promote(t)
+	first.Follow(t, second)
+	require.Contains(t, second.Client(t).Info(ctx, "stats").Val(), "sync_partial_ok:1", "the former primary goes on without a full synchronisation: %s", syncs)
+	l2, state := of(t, second)
+	require.False(t, state.Opened)
+	state, err = l2.Open(ctx, state, 1, state.Last)
+	require.NoError(t, err)
+	require.True(t, state.Ready)
+	first.Follow(t, second) // until it has all
+
+	first.Promote(t)
+	state, err = l1.ReadState(ctx)
+	require.NoError(t, err)
+	assert.False(t, state.Opened)
+	assert.True(t, redislib.NotReady(l1.SendHeartbeat(ctx)))
+}
+
+// A Redis that was exchanged between looking and opening is not opened: what it has lost was not
+// compared with the topic.
+func TestOpenRefusesAnOlderRedis(t *testing.T) {
+	l, state := of(t, stack.PrivateRedis(t))
+	state.Last = message.ID{Ms: 5}
+	_, err := l.Open(t.Context(), state, 0, message.ID{Ms: 9})
+	require.True(t, redislib.Older(err), "%v", err)
+	assert.False(t, redislib.Refused(err), "it is to be looked at again")
+	state, err = l.ReadState(t.Context())
+	require.NoError(t, err)
+	assert.False(t, state.Opened)
+	_, err = l.Open(t.Context(), state, 0, message.ID{Ms: 9})
+	assert.NoError(t, err)
+}

@@ -1,0 +1,68 @@
+// Package jsontext has the escapes of JSON strings (RFC 8259, section 7).
+package jsontext
+
+const digits = "0123456789abcdef"
+
+// AppendEscape appends the escape of a control character, a quotation mark or a backslash.
+func AppendEscape(dst []byte, c byte) []byte {
+	switch c {
+	case '"', '\\':
+		return append(dst, '\\', c)
+	case '\b':
+		return append(dst, '\\', 'b')
+	case '\f':
+		return append(dst, '\\', 'f')
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	default:
+		return append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
+	}
+}
+
+// Unescape returns the character that c stands for behind a backslash. c is not 'u'.
+func Unescape(c byte) byte {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return c // '"', '\\', '/'
+}
+
+// CodeUnit returns the UTF-16 code unit of the escape \uXXXX at the beginning of b. ok is false if
+// there is none.
+func CodeUnit(b []byte) (unit rune, ok bool) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, false
+	}
+	for _, c := range b[2:6] {
+		v := HexValue(c)
+		if v < 0 {
+			return 0, false
+		}
+		unit = unit<<4 | v
+	}
+	return unit, true
+}
+
+// HexValue returns the value of a hexadecimal digit, -1 for other characters.
+func HexValue(c byte) rune {
+	switch lower := c | 0x20; {
+	case '0' <= c && c <= '9':
+		return rune(c - '0')
+	case 'a' <= lower && lower <= 'f':
+		return rune(lower-'a') + 10
+	}
+	return -1
+}

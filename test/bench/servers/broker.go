@@ -1,0 +1,164 @@
+package servers
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aviaryhq/aviary/test/bench/measure"
+	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+)
+
+// Broker is a Pulsar that only this run uses, on the same machine.
+type Broker struct {
+	Url, Admin string
+	Listener   string // the advertised listener that clients ask for
+	Stop       func()
+}
+
+// StartBroker starts a broker with the project's settings: the journal is synced.
+func StartBroker(ctx context.Context, port int, conf ...string) (*Broker, error) {
+	cfg := stack.Config{Log: os.Stderr, Checkout: fmt.Sprintf("bench-%d-%d", os.Getpid(), port), PulsarPort: port, PulsarConf: map[string]string{}}
+	for i := 0; i+1 < len(conf); i += 2 {
+		cfg.PulsarConf[conf[i]] = conf[i+1]
+	}
+	s, err := stack.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{Stop: func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Down(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+	}}
+	lines, err := s.Up(ctx, "pulsar")
+	if err != nil {
+		b.Stop()
+		return nil, err
+	}
+	for _, line := range lines {
+		if v, ok := strings.CutPrefix(line, "PULSAR_URL="); ok {
+			b.Url = v
+		}
+		if v, ok := strings.CutPrefix(line, "PULSAR_ADMIN_URL="); ok {
+			b.Admin = v
+		}
+	}
+	return b, nil
+}
+
+// StartFarBroker starts a broker that clients reach through line.
+func StartFarBroker(ctx context.Context, line *proxy.Proxy) (*Broker, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	direct := "pulsar://127.0.0.1:" + strconv.Itoa(port)
+	b, err := StartBroker(ctx, port,
+		"advertisedListeners", "direct:"+direct+","+proxy.Listener+":pulsar://"+line.Addr(),
+		"internalListenerName", "direct")
+	if err != nil {
+		return nil, err
+	}
+	if err := line.Forward(b.Url); err != nil {
+		b.Stop()
+		return nil, err
+	}
+	b.Url, b.Listener = "pulsar://"+line.Addr(), proxy.Listener
+	return b, nil
+}
+
+// Stored asks the broker how many messages it has taken for the topic.
+func (b *Broker) Stored(ctx context.Context, topic string) (int, error) {
+	var stats struct {
+		MsgInCounter int `json:"msgInCounter"`
+	}
+	path := strings.Replace(topic, "://", "/", 1)
+	err := Get(ctx, b.Admin+"/admin/v2/"+path+"/stats", &stats)
+	return stats.MsgInCounter, err
+}
+
+// StoredBytes asks the broker what the topic of p takes in storage.
+func (b *Broker) StoredBytes(ctx context.Context, p measure.Piece) (float64, error) {
+	var stats struct {
+		StorageSize float64 `json:"storageSize"`
+	}
+	kind := "/stats"
+	if p.Partitions > 0 {
+		kind = "/partitioned-stats"
+	}
+	err := Get(ctx, b.TopicURL(p.Topic)+kind, &stats)
+	return stats.StorageSize, err
+}
+
+// Fresh names a topic that nothing was written to.
+func Fresh(part string) string {
+	return "persistent://public/default/bench-" + part + "-" + rand.Text()
+}
+
+// TopicURL is the address of a topic in the admin API.
+func (b *Broker) TopicURL(topic string) string {
+	return b.Admin + "/admin/v2/" + strings.Replace(topic, "://", "/", 1)
+}
+
+// Create makes the partitioned topic of p. Topics without partitions come with their publishers.
+func (b *Broker) Create(ctx context.Context, p measure.Piece) error {
+	if p.Partitions == 0 {
+		return nil
+	}
+	return Put(ctx, b.TopicURL(p.Topic)+"/partitions", p.Partitions)
+}
+
+// Remove deletes the topics of p, so that the broker is as empty for the next piece.
+func (b *Broker) Remove(ctx context.Context, p measure.Piece) error {
+	for _, topic := range p.TopicsOf() {
+		url := b.TopicURL(topic)
+		if p.Partitions > 0 {
+			url += "/partitions"
+		}
+		if err := Del(ctx, url+"?force=true"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Entries counts the entries that p's topics hold.
+func (b *Broker) Entries(ctx context.Context, p measure.Piece) (int, error) {
+	type counted struct {
+		Entries int `json:"entriesAddedCounter"`
+	}
+	n := 0
+	for _, topic := range p.TopicsOf() {
+		if p.Partitions > 0 {
+			var stats struct {
+				Partitions map[string]counted `json:"partitions"`
+			}
+			if err := Get(ctx, b.TopicURL(topic)+"/partitioned-internalStats", &stats); err != nil {
+				return 0, err
+			}
+			for _, c := range stats.Partitions {
+				n += c.Entries
+			}
+			continue
+		}
+		var c counted
+		if err := Get(ctx, b.TopicURL(topic)+"/internalStats", &c); err != nil {
+			return 0, err
+		}
+		n += c.Entries
+	}
+	return n, nil
+}

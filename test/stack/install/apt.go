@@ -1,0 +1,87 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
+)
+
+// apt installs a Debian package and reports whether it was this call that did. Only a
+// missing program is worth that, so callers look for it first.
+func (i Installer) apt(ctx context.Context, pkg string) (did bool, err error) {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return false, fmt.Errorf("%s is missing and this system has no apt-get: install %s yourself and put it in PATH", pkg, pkg)
+	}
+	var prefix []string
+	if os.Geteuid() != 0 {
+		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
+			return false, fmt.Errorf("%s is missing and only root may install it: run `sudo apt-get install --no-install-recommends %s`", pkg, pkg)
+		}
+		prefix = []string{"sudo", "-n"}
+	}
+	unlock, err := process.Lock(ctx, filepath.Join(i.Cache, "apt.lock"), i.Log)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if _, err := exec.LookPath(pkg); err == nil { // by the process that held the lock
+		return false, nil
+	}
+	run := func(args ...string) (string, error) {
+		// RUNLEVEL=1 has Debian's init scripts leave the service alone.
+		argv := append(append([]string{}, prefix...), "env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1",
+			"apt-get", "-o", "DPkg::Lock::Timeout=120")
+		argv = append(argv, args...)
+		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
+		return string(out), err
+	}
+	install := []string{"install", "-y", "-q", "--no-install-recommends", pkg}
+	i.Log.Printf("installing %s with apt-get", pkg)
+	out, err := run(install...)
+	if err != nil {
+		// The package list may be missing, as in a fresh container, or too old.
+		i.Log.Printf("updating the package list")
+		if out, err = run("update", "-q"); err == nil {
+			out, err = run(install...)
+		}
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		return false, fmt.Errorf("apt-get cannot install %s (no network?): %s", pkg, aptError(out, err))
+	}
+	return true, nil
+}
+
+func aptError(out string, err error) string {
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "E: ") || strings.HasPrefix(line, "Err:") {
+			return process.FirstLine(line)
+		}
+	}
+	return err.Error()
+}
+
+// Named returns the processes of a program.
+func Named(name string) []process.ID {
+	var found []process.ID
+	files, _ := filepath.Glob("/proc/[0-9]*/comm")
+	for _, file := range files {
+		comm, err := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(comm)) != name {
+			continue
+		}
+		pid, _ := strconv.Atoi(strings.Split(file, "/")[2])
+		if p, err := process.Identify(pid); err == nil {
+			found = append(found, p)
+		}
+	}
+	return found
+}

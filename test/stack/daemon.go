@@ -137,6 +137,7 @@ func tail(path string, n int) []string {
 // privateStack returns the stack of this checkout with what a service needs installed.
 func privateStack(ctx context.Context, t testing.TB, service string) *Stack {
 	t.Helper()
+	skipIfShort(t)
 	s, err := New(Config{Log: os.Stderr})
 	if err == nil {
 		err = s.Fetch(ctx, service)

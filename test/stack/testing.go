@@ -134,6 +134,7 @@ func fromEnvironment(t testing.TB, urlVar, adminVar string) *PulsarServer {
 // shared returns the servers of a service that outlives this test.
 func shared(t testing.TB, service string) []serverRecord {
 	t.Helper()
+	skipIfShort(t)
 	s, err := New(Config{Log: os.Stderr})
 	if err != nil {
 		Unavailable(t, service, err)
@@ -183,6 +184,7 @@ func sharedPulsars(t testing.TB, service string) []*PulsarServer {
 // awaitNamed waits for a server that the environment names: it must work, whether under CI or not.
 func awaitNamed(t testing.TB, variable string, ask func(context.Context) error) {
 	t.Helper()
+	skipIfShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	var last error
@@ -223,6 +225,14 @@ func privatePulsars(t testing.TB, clusters []string, opts ...[]Option) []*Pulsar
 		t.Fatalf("cannot start a private pulsar: %v", err)
 	}
 	return servers
+}
+
+// skipIfShort skips a test that needs a server when the flag -short is set, as make check does.
+func skipIfShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a server")
+	}
 }
 
 // Unavailable ends a test whose server, or whatever else it needs, cannot be had: it fails when the

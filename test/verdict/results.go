@@ -1,0 +1,173 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+)
+
+// An event is a line of go test -json; see the documentation of cmd/test2json.
+type event struct {
+	Action, Package, ImportPath, Test, Output string
+	Elapsed                                   float64 // seconds
+}
+
+// A test is a test function with its subtests, or with name (package) a package that failed without a
+// failed test: it did not build, leaked, or ended early.
+type test struct {
+	pkg, name    string
+	result       string // pass, fail or skip, of the last try; "" if it did not end
+	failedBefore bool   // in a try before the last one
+	seconds      float64
+	output       []string // of tries that failed; of the current one until it ends
+	failedOutput []string
+}
+
+// results are the tests of a run, in the order in which they began. The zero value is ready.
+type results struct {
+	tests    []*test
+	byName   map[[2]string]*test
+	running  map[string]*packageRun
+	building map[string][]string // what the compiler said, by import path
+}
+
+// A packageRun is one process of a package's tests.
+type packageRun struct {
+	failedTests int
+	output      []string
+}
+
+const wholePackage = "(package)"
+
+func (r *results) read(in io.Reader) error {
+	r.running = make(map[string]*packageRun)
+	if r.byName == nil {
+		r.byName, r.building = make(map[[2]string]*test), make(map[string][]string)
+	}
+	for events := json.NewDecoder(in); ; {
+		var e event
+		if err := events.Decode(&e); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		r.take(e)
+	}
+	for pkg, run := range r.running { // go test itself ended before its packages
+		r.packageFailed(pkg, run)
+	}
+	return nil
+}
+
+func (r *results) take(e event) {
+	switch {
+	case e.Package == "":
+		if e.Action == "build-output" {
+			path, _, _ := strings.Cut(e.ImportPath, " ") // a package built for tests is "path [path.test]"
+			r.building[path] = append(r.building[path], e.Output)
+		}
+	case e.Test == "":
+		r.takePackage(e)
+	default:
+		r.takeTest(e)
+	}
+}
+
+func (r *results) takePackage(e event) {
+	run := r.running[e.Package]
+	if run == nil {
+		run = &packageRun{}
+		r.running[e.Package] = run
+	}
+	switch e.Action {
+	case "output":
+		run.output = append(run.output, e.Output)
+	case "fail":
+		if run.failedTests == 0 {
+			r.packageFailed(e.Package, run)
+		}
+		delete(r.running, e.Package)
+	case "pass", "skip":
+		delete(r.running, e.Package)
+	}
+}
+
+func (r *results) packageFailed(pkg string, run *packageRun) {
+	t := r.test(pkg, wholePackage)
+	t.result, t.failedOutput = "fail", append(r.building[pkg], run.output...)
+}
+
+func (r *results) takeTest(e event) {
+	name, _, sub := strings.Cut(e.Test, "/")
+	t := r.test(e.Package, name)
+	switch e.Action {
+	case "run":
+		if !sub {
+			t.failedBefore = t.failedBefore || t.result == "fail"
+			t.result, t.output = "", nil
+		}
+	case "output":
+		t.output = append(t.output, e.Output)
+	case "pass", "fail", "skip":
+		if sub {
+			return
+		}
+		t.result, t.seconds = e.Action, max(t.seconds, e.Elapsed)
+		if e.Action == "fail" {
+			t.failedOutput = t.output
+			if run := r.running[e.Package]; run != nil {
+				run.failedTests++
+			}
+		}
+		t.output = nil
+	}
+}
+
+func (r *results) test(pkg, name string) *test {
+	key := [2]string{pkg, name}
+	t := r.byName[key]
+	if t == nil {
+		t = &test{pkg: pkg, name: name}
+		r.byName[key] = t
+		r.tests = append(r.tests, t)
+	}
+	return t
+}
+
+// failures returns the tests that failed at their last try, and those that never ended.
+func (r *results) failures() []*test {
+	var failed []*test
+	for _, t := range r.tests {
+		if t.result == "fail" || t.result == "" {
+			failed = append(failed, t)
+		}
+	}
+	return failed
+}
+
+// firstError returns the line that says best why a test failed.
+func (t *test) firstError() string {
+	lines := t.failedOutput
+	if lines == nil {
+		lines = t.output
+	}
+	for _, mark := range []string{"panic: ", "WARNING: DATA RACE", "Error:", "_test.go:", ".go:"} {
+		for i, line := range lines {
+			if !strings.Contains(line, mark) || strings.Contains(line, "logger.go:") || strings.Contains(line, "Error Trace:") {
+				continue
+			}
+			line = strings.Join(strings.Fields(line), " ")
+			if strings.HasSuffix(line, ":") && i+1 < len(lines) { // the text is on the next line
+				line += " " + strings.Join(strings.Fields(lines[i+1]), " ")
+			}
+			return line
+		}
+	}
+	for _, line := range lines {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "===") {
+			return line
+		}
+	}
+	return "no output"
+}

@@ -445,6 +445,7 @@ func (r *rig) clear(ctx context.Context, t *testing.T, policies ...string) {
 // Every row gives the reply of bare Redis, in both protocols, its effects, and these make the same
 // of the state before.
 func TestRows(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	r := newRig(ctx, t, "lww")
 	for _, resp := range []int{2, 3} {

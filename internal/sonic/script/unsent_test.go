@@ -136,7 +136,7 @@ func TestWhatIsNotedIsBounded(t *testing.T) {
 	ctx := context.Background()
 	a.skip(true)
 	before := a.length()
-	for i := range 2000 {
+	for i := range 300 {
 		a.write("set", strconv.Itoa(i%10), strings.Repeat("x", i%100))
 		a.write("hset", "h", i%10, i)
 		a.write("zincrby", "c:z", "0.5", i%5)

@@ -2,23 +2,30 @@
 package sonic
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
+// silent is a logger of clients: that nobody listens while a process is unavailable is no news.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
 func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
 	systems.Main(m, func() int {
 		return app.Main(app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Flags: sonic.Flags, Build: sonic.Build})
 	})
@@ -39,7 +46,7 @@ func run(t testing.TB, env ...string) *service {
 // client is one of the endpoint. It sends nothing twice.
 func (s *service) client() *redis.Client {
 	s.t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: s.Address("redis"), MaxRetries: -1})
+	c := redis.NewClient(&redis.Options{Addr: s.Address("redis"), MaxRetries: -1, ReadTimeout: await.Patience, WriteTimeout: await.Patience})
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -87,7 +94,7 @@ func (z zone) awaitWritable() {
 	z.t.Helper()
 	c := z.client()
 	var err error
-	systems.Await(z.t, 30*time.Second, "writes are taken", func() bool {
+	systems.Await(z.t, await.Patience, "writes are taken", func() bool {
 		err = c.Set(z.t.Context(), "ready?", z.redis.URL(), 0).Err()
 		return err == nil
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -270,11 +271,19 @@ func TestOutboxOffWhilePulsarIsUnavailable(t *testing.T) {
 	assert.Zero(t, a.zones().Outbox.Lost)
 }
 
-// awaitShipped waits until nothing is noted and all that was published is stored.
+// awaitShipped waits until nothing is noted and all that was published is stored. What is noted is
+// asked of Redis: the page shows what was measured last.
 func awaitShipped(t testing.TB, zones ...zone) {
 	t.Helper()
+	redises := make([]*redis.Client, len(zones))
+	for i, z := range zones {
+		redises[i] = z.redis.Client(t)
+	}
 	systems.Await(t, await.Patience, "nothing waits", func() bool {
-		for _, z := range zones {
+		for i, z := range zones {
+			if redises[i].HLen(t.Context(), script.KeysOf(0).Unsent).Val() > 0 {
+				return false
+			}
 			if o := z.zones().Outbox; o.Dropping || o.PendingResends != 0 || o.Held > 2 || o.Unhealthy != "" {
 				return false
 			}

@@ -77,7 +77,7 @@ func (s *service) open(t *testing.T) {
 // client is one of the endpoint. It sends nothing twice.
 func (s *service) client(t *testing.T, change func(*redis.Options)) *redis.Client {
 	t.Helper()
-	o := &redis.Options{Addr: s.address(t, "redis"), MaxRetries: -1, DialerRetries: 1, DisableIdentity: true}
+	o := &redis.Options{Addr: s.address(t, "redis"), MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, ReadTimeout: await.Patience}
 	if change != nil {
 		change(o)
 	}

@@ -12,14 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/test/proxy"
-	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // While Pulsar is unavailable a zone takes writes until its outbox is full, and says so; then
 // everything crosses.
 func TestPulsarIsUnavailable(t *testing.T) {
 	t.Parallel()
-	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, pulsar, line := cluster(t)
 	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
 	begin := func(name string, more ...string) zone {
 		r := durable(t)

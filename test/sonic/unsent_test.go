@@ -79,7 +79,7 @@ const counters = `SONIC_CONFLICTS=[{prefix: "c:", policy: counter}]`
 // they changed is in the other zone, and counters are exact.
 func TestWritesGoOnWhileTheOutboxIsFull(t *testing.T) {
 	t.Parallel()
-	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, pulsar, line := cluster(t)
 	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
 	begin := func(name string, more ...string) zone {
 		r := durable(t)
@@ -228,7 +228,7 @@ func TestOutboxOffLosesNothingAtAStop(t *testing.T) {
 // is counted as lost.
 func TestOutboxOffWhilePulsarIsUnavailable(t *testing.T) {
 	t.Parallel()
-	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
+	url, pulsar, line := cluster(t)
 	topic := "SONIC_TOPIC=persistent://" + pulsar.Namespace(t) + "/sonic"
 	begin := func(name string, more ...string) zone {
 		r := durable(t)

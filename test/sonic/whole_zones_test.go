@@ -64,6 +64,7 @@ func newWhole(t testing.TB, seed uint64, n int, long bool) *whole {
 		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), counts: map[fault]int{},
 		ledger: newLedger(), long: long,
 	}
+	awaitOwner(t)
 	w.pulsars = proxy.PulsarZones(t, n, stack.Memory("-Xms192m -Xmx512m -XX:MaxDirectMemorySize=256m"))
 	ns := w.pulsars.Namespace(t)
 	w.pulsars.KeepAll(t, ns)

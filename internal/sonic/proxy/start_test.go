@@ -112,7 +112,7 @@ func inTime(t *testing.T, try func() bool) {
 // client returns a stock client of the endpoint, which sends nothing twice.
 func (e *endpoint) client(t *testing.T, protocol int) *redis.Client {
 	t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: e.addr, Protocol: protocol, MaxRetries: -1, DisableIdentity: true})
+	c := redis.NewClient(&redis.Options{Addr: e.addr, Protocol: protocol, MaxRetries: -1, DisableIdentity: true, ReadTimeout: await.Patience})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

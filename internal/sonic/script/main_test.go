@@ -16,13 +16,8 @@ import (
 const sideBySide = "8"
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
-	if !said {
-		if err := flag.Set("test.parallel", sideBySide); err != nil {
-			panic(err)
-		}
+	if err := flag.Set("test.parallel", sideBySide); err != nil { // the command line is read later
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

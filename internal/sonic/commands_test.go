@@ -4,7 +4,6 @@ import (
 	"flag"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -14,6 +13,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -30,8 +30,9 @@ func command(t *testing.T, cfg sonic.Config, args ...string) error {
 
 // The commands that compare need no Pulsar, and say by how they end whether zones differ.
 func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
+	t.Parallel()
 	cfg := sonic.DefaultConfig()
-	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", []string{"a", "b"}, 5*time.Second
+	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", []string{"a", "b"}, await.Patience
 	require.ErrorContains(t, command(t, cfg, "-check"), "peers: name the Redis")
 
 	clients := map[string]*redis.Client{}
@@ -45,7 +46,7 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 		if zone == "a" {
 			cfg.Redis.URL = srv.URL()
 		} else {
-			cfg.Peers = []sonic.Peer{{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: time.Second}}}
+			cfg.Peers = []sonic.Peer{{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: await.Patience}}}
 		}
 	}
 	require.NoError(t, command(t, cfg, "-check"))
@@ -78,6 +79,7 @@ func TestZonesAreComparedFromTheCommandLine(t *testing.T) {
 // TestAMistakenCommandIsNoService: an empty variable in a script must not start a Sonic beside the
 // one that runs.
 func TestAMistakenCommandIsNoService(t *testing.T) {
+	t.Parallel()
 	cfg := sonic.DefaultConfig()
 	cfg.Zone, cfg.Zones = "a", []string{"a", "b"}
 	cfg.Peers = []sonic.Peer{{Zone: "b", Redis: sonic.RedisConfig{URL: "redis://127.0.0.1:1"}}}
@@ -97,9 +99,10 @@ func TestAMistakenCommandIsNoService(t *testing.T) {
 // TestRepairFromOneOfSeveralPeers: the zone whose state is taken need not be in each pair that is
 // compared.
 func TestRepairFromOneOfSeveralPeers(t *testing.T) {
+	t.Parallel()
 	names := []string{"a", "b", "c"}
 	cfg := sonic.DefaultConfig()
-	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", names, 5*time.Second
+	cfg.Zone, cfg.Zones, cfg.ShutdownTimeout = "a", names, await.Patience
 	for i, zone := range names {
 		srv := stack.PrivateRedis(t)
 		c := srv.Client(t)
@@ -108,7 +111,7 @@ func TestRepairFromOneOfSeveralPeers(t *testing.T) {
 		if zone == "a" {
 			cfg.Redis.URL = srv.URL()
 		} else {
-			cfg.Peers = append(cfg.Peers, sonic.Peer{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: time.Second}})
+			cfg.Peers = append(cfg.Peers, sonic.Peer{Zone: zone, Redis: sonic.RedisConfig{URL: srv.URL(), ConnectTimeout: await.Patience}})
 		}
 	}
 	for _, from := range names {

@@ -12,6 +12,7 @@ import (
 
 // TestEveryLimitReachesTheEndpoint: none is forgotten or mixed up.
 func TestEveryLimitReachesTheEndpoint(t *testing.T) {
+	t.Parallel()
 	var l Limits
 	from := reflect.ValueOf(&l).Elem()
 	for i := range from.NumField() {
@@ -32,6 +33,7 @@ func TestEveryLimitReachesTheEndpoint(t *testing.T) {
 
 // TestDefaultsOfLimitsAreValid and those that the proxy has by itself.
 func TestDefaultsOfLimitsAreValid(t *testing.T) {
+	t.Parallel()
 	require.NoError(t, defaultLimits().Validate())
 	require.Equal(t, proxy.Limits{
 		Clients: 10_000, BulkBytes: 512 << 20, Arguments: 1 << 20, QueryBytes: 1 << 30, OutputBytes: 1 << 30, OutputPause: 1 << 20,

@@ -8,6 +8,7 @@ import (
 )
 
 func TestSentinelsOfRedis(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"{sentinel: {master: m, addresses: ['h:1', 'h:2']}}":                                     "",
 		"{url: 'redis://', sentinel: {master: m, addresses: ['h:1']}}":                           "",

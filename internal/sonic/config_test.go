@@ -30,6 +30,7 @@ func write(t *testing.T, text string) string {
 
 // The file in configs/ says what the defaults are, and has every key.
 func TestTheExampleHoldsEveryDefault(t *testing.T) {
+	t.Parallel()
 	const file = "../../configs/sonic.yaml"
 	cfg, err := load(t, file)
 	require.NoError(t, err)
@@ -66,6 +67,7 @@ func keys(section reflect.Type) (names []string) {
 }
 
 func TestTheEnvironmentAloneIsEnough(t *testing.T) {
+	t.Parallel()
 	cfg, err := load(t, write(t, "{}"), "SONIC_PULSAR_URL=pulsar://p:6650", "SONIC_REDIS_URL=redis://r:6379", "SONIC_LISTEN=:1", "SONIC_ADMIN_LISTEN=:2",
 		"SONIC_ZONES=[default, other]")
 	require.NoError(t, err)
@@ -78,6 +80,7 @@ func TestTheEnvironmentAloneIsEnough(t *testing.T) {
 
 // A peer needs a URL, and nothing else.
 func TestPeersHaveDefaults(t *testing.T) {
+	t.Parallel()
 	cfg, err := load(t, write(t, `{zones: [default, other], peers: [{zone: other, redis: {url: "redis://r:6379"}}]}`))
 	require.NoError(t, err)
 	want := cfg.Redis
@@ -86,6 +89,7 @@ func TestPeersHaveDefaults(t *testing.T) {
 }
 
 func TestEveryFaultIsReportedByItsPath(t *testing.T) {
+	t.Parallel()
 	_, err := load(t, write(t, `
 listen: nowhere
 redis: {url: "http://x", connect_timeout: 0s, wait: -1s, tls: {ca_file: /nowhere, cert_file: x}}
@@ -130,6 +134,7 @@ admin: {listen: nowhere}
 }
 
 func TestOutboxOff(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		text    string
 		environ []string
@@ -160,6 +165,7 @@ func TestOutboxOff(t *testing.T) {
 
 // What -config.print and /-/config show holds no password.
 func TestPasswordsAreNotShown(t *testing.T) {
+	t.Parallel()
 	cfg, err := load(t, write(t, "users: [{name: a, password: hidden}]\nredis: {url: 'redis://u:hidden@h'}"))
 	require.NoError(t, err)
 	text, err := config.YAML(cfg)
@@ -169,6 +175,7 @@ func TestPasswordsAreNotShown(t *testing.T) {
 }
 
 func TestURLsOfRedis(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]string{
 		"redis://h": "", "redis://h:1/": "", "rediss://h:1/0": "", "redis://u:p@h:1": "",
 		"redis://h/1": "name no database", "redis://": "must be redis://host:port", "unix:///x": "must be redis://host:port", "redis://h?db=1": "must be redis://host:port",

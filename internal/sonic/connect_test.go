@@ -15,6 +15,7 @@ import (
 
 // -config.connect tells of each thing, and makes nothing.
 func TestConnect(t *testing.T) {
+	t.Parallel()
 	srv, pulsar := stack.Redis(t), stack.Pulsar(t)
 	db, ns, user := srv.Client(t), pulsar.Namespace(t), srv.Name(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,12 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestEvictionIsAlarmed: a Redis whose policy is changed while Sonic runs drops keys in one zone
 // only.
 func TestEvictionIsAlarmed(t *testing.T) {
+	t.Parallel()
 	s := run(t, stack.PrivateRedis(t), "")
 	s.open(t)
 	direct := s.redis.Client(t)
@@ -21,7 +23,7 @@ func TestEvictionIsAlarmed(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, body := s.page(t, "/metrics")
 			return strings.Contains(body, line+"\n")
-		}, waitTimeout, 20*time.Millisecond)
+		}, await.Patience, 20*time.Millisecond)
 	}
 	shows("sonic_redis_evicting 0")
 	require.NoError(t, direct.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())

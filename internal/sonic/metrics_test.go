@@ -14,6 +14,7 @@ import (
 // TestCommandsAreCounted: what is refused, too, for an alert is about it, and what runs within a
 // transaction.
 func TestCommandsAreCounted(t *testing.T) {
+	t.Parallel()
 	s := run(t, stack.PrivateRedis(t), "")
 	s.open(t)
 	c := s.client(t, nil)

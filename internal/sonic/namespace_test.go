@@ -14,6 +14,7 @@ import (
 )
 
 func TestNamespaceWithoutDeduplication(t *testing.T) {
+	t.Parallel()
 	pulsar := stack.Pulsar(t)
 	ctx := t.Context()
 	cfg := DefaultConfig()

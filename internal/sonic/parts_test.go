@@ -8,6 +8,7 @@ import (
 
 // TestCounterKeys: the longest prefix counts, in whatever order they are given.
 func TestCounterKeys(t *testing.T) {
+	t.Parallel()
 	of := func(conflicts ...Conflict) func([]byte) bool { return Config{Conflicts: conflicts}.counter() }
 	assert.Nil(t, of(Conflict{"", policyLWW}, Conflict{"a", policyNone}))
 	is := of(Conflict{"", policyLWW}, Conflict{"n:", policyCounter}, Conflict{"n:x:", policyNone})

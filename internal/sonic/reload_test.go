@@ -17,6 +17,7 @@ import (
 )
 
 func TestKeysThatTakeEffectAtAStart(t *testing.T) {
+	t.Parallel()
 	was := DefaultConfig()
 	is := was
 	is.Users, is.MaxClockSkew, is.Outbox.Full, is.Log.Level = []User{{Name: "default"}}, time.Second, fullFail, "debug"
@@ -33,6 +34,7 @@ func TestKeysThatTakeEffectAtAStart(t *testing.T) {
 }
 
 func TestTheBoundsOfTheOutboxChange(t *testing.T) {
+	t.Parallel()
 	var how proxy.Writes
 	g := newOutboxMonitor(OutboxConfig{Bytes: 10, Full: fullBlock}, nil, nil, zap.NewNop(), func(w proxy.Writes, _ string) { how = w })
 	g.record(measurement{length: 1, bytes: 11, full: true})
@@ -49,6 +51,7 @@ func TestTheBoundsOfTheOutboxChange(t *testing.T) {
 // TestAChangeMeetsAMeasurement: what was configured last counts, also when the outbox is found to
 // be full or to have room at the same time.
 func TestAChangeMeetsAMeasurement(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		was, is  string
 		full     bool // what is measured meanwhile
@@ -85,6 +88,7 @@ func TestAChangeMeetsAMeasurement(t *testing.T) {
 // TestWhatIsFullWithAndWithoutAnOutbox: readiness goes by what is configured now, and without an
 // outbox nothing is full: what is large waits there.
 func TestWhatIsFullWithAndWithoutAnOutbox(t *testing.T) {
+	t.Parallel()
 	db := stack.PrivateRedis(t).Client(t)
 	require.NoError(t, script.Load(t.Context(), db))
 	cfg := redislib.Config{Zone: "a", Others: []string{"b"}, Default: policyLWW}

@@ -8,12 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestReadersLeaveAReplica: the Redis becomes a replica while this process neither ships nor
 // applies, and its clients only read. Nothing that they ask would tell.
 func TestReadersLeaveAReplica(t *testing.T) {
+	t.Parallel()
 	former, next := stack.PrivateRedis(t), stack.PrivateRedis(t)
 	s := run(t, former, "redis: {wait: 100ms}")
 	s.open(t)
@@ -26,7 +28,7 @@ func TestReadersLeaveAReplica(t *testing.T) {
 		require.Eventually(t, func() bool {
 			err := c.Get(t.Context(), "a").Err()
 			return err != nil && redis.HasErrorPrefix(err, "LOADING Redis cannot be reached")
-		}, waitTimeout, 10*time.Millisecond, "it is read from")
+		}, await.Patience, 10*time.Millisecond, "it is read from")
 	}
 	status, body := s.page(t, "/-/ready")
 	require.Equal(t, http.StatusServiceUnavailable, status)
@@ -34,6 +36,6 @@ func TestReadersLeaveAReplica(t *testing.T) {
 
 	former.Promote(t)
 	for _, c := range readers {
-		require.Eventually(t, func() bool { return c.Exists(t.Context(), "a").Err() == nil }, waitTimeout, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return c.Exists(t.Context(), "a").Err() == nil }, await.Patience, 10*time.Millisecond)
 	}
 }

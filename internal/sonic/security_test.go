@@ -18,10 +18,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestUsersOfTheConfiguration(t *testing.T) {
+	t.Parallel()
 	file := write(t, "from the file\n")
 	s := run(t, stack.PrivateRedis(t), `
 users:
@@ -53,6 +55,7 @@ users:
 
 // TestEncryption of both sides, each with a certificate of the client.
 func TestEncryption(t *testing.T) {
+	t.Parallel()
 	srv := stack.PrivateRedis(t, stack.Secured(), stack.Conf(map[string]string{"tls-auth-clients": "yes"}))
 	k := srv.Security()
 	server, serverKey := strings.Replace(k.CertFile, "client", "server", 1), strings.Replace(k.KeyFile, "client", "server", 1)
@@ -77,6 +80,7 @@ redis: {tls: {ca_file: `+k.CAFile+`, cert_file: `+k.CertFile+`, key_file: `+k.Ke
 
 // TestRedisThatIsNotTrusted is not connected to, unless insecure says so.
 func TestRedisThatIsNotTrusted(t *testing.T) {
+	t.Parallel()
 	srv := stack.PrivateRedis(t, stack.Secured())
 	s := run(t, srv, "{}", "SONIC_REDIS_URL=rediss://"+srv.Security().TLS)
 	require.Eventually(t, func() bool {
@@ -86,7 +90,7 @@ func TestRedisThatIsNotTrusted(t *testing.T) {
 			}
 		}
 		return false
-	}, waitTimeout, 10*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 
 	careless := run(t, srv, "redis: {tls: {insecure: true}}", "SONIC_REDIS_URL=rediss://"+srv.Security().TLS)
 	require.NoError(t, careless.client(t, nil).Exists(t.Context(), "a").Err())
@@ -94,6 +98,7 @@ func TestRedisThatIsNotTrusted(t *testing.T) {
 
 // TestCertificatesAreReadAgain while the endpoint runs. Files that are of no use change nothing.
 func TestCertificatesAreReadAgain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	certFile, keyFile := dir+"/cert.pem", dir+"/key.pem"
 	issue(t, 1, certFile, keyFile)
@@ -120,6 +125,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 
 // TestOpenAddressesAreSaid: Redis would refuse clients there.
 func TestOpenAddressesAreSaid(t *testing.T) {
+	t.Parallel()
 	srv := stack.PrivateRedis(t)
 	for text, want := range map[string]string{
 		"{}":                                 "everybody who reaches this address",
@@ -132,7 +138,7 @@ func TestOpenAddressesAreSaid(t *testing.T) {
 		}
 		s := run(t, srv, text, listen...)
 		s.address(t, "redis")
-		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, waitTimeout, time.Millisecond)
+		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, await.Patience, time.Millisecond)
 		said := s.log.FilterMessageSnippet("keep the address private")
 		if want == "" {
 			assert.Zero(t, said.Len())
@@ -146,10 +152,11 @@ func TestOpenAddressesAreSaid(t *testing.T) {
 // TestAZoneThatIsAloneIsSaid: it stores nothing in Pulsar, so its writes are answered while that is
 // unavailable.
 func TestAZoneThatIsAloneIsSaid(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]int{"ack: published": 1, "ack: published\nzones: [default, b]": 0, "ack: local": 0} {
 		s := run(t, stack.PrivateRedis(t), text)
 		s.address(t, "redis")
-		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, waitTimeout, time.Millisecond)
+		require.Eventually(t, func() bool { return s.log.FilterMessage("connected to Redis").Len() == 1 }, await.Patience, time.Millisecond)
 		require.Equal(t, want, s.log.FilterMessageSnippet("ack: published has the effect of ack: local here").Len(), text)
 		if want == 1 {
 			require.NoError(t, s.redis.Client(t).Do(t.Context(), "FCALL", "sonic_open", "1", "{sonic:0}out", "a", "1", "0-0", "", "0", "lww").Err())

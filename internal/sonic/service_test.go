@@ -16,13 +16,12 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
-
-const waitTimeout = 20 * time.Second
 
 // service is a Sonic in this process. Its Pulsar is unavailable: whether Redis takes writes the test
 // decides, see open.
@@ -64,7 +63,7 @@ func (s *service) address(t *testing.T, server string) (address string) {
 			address, _ = e.ContextMap()["address"].(string)
 		}
 		return address != ""
-	}, waitTimeout, 5*time.Millisecond)
+	}, await.Patience, 5*time.Millisecond)
 	return address
 }
 
@@ -78,7 +77,7 @@ func (s *service) open(t *testing.T) {
 // client is one of the endpoint. It sends nothing twice.
 func (s *service) client(t *testing.T, change func(*redis.Options)) *redis.Client {
 	t.Helper()
-	o := &redis.Options{Addr: s.address(t, "redis"), MaxRetries: -1, DialerRetries: 1, DisableIdentity: true}
+	o := &redis.Options{Addr: s.address(t, "redis"), MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, ReadTimeout: await.Patience}
 	if change != nil {
 		change(o)
 	}
@@ -102,6 +101,7 @@ func (s *service) page(t *testing.T, path string) (status int, body string) {
 
 // TestReadyOnceWritesAreTaken: not before, and not while the outbox is full.
 func TestReadyOnceWritesAreTaken(t *testing.T) {
+	t.Parallel()
 	s := run(t, stack.PrivateRedis(t), "outbox: {bytes: 1MiB, full: fail}")
 	c := s.client(t, nil)
 	status, body := s.page(t, "/-/ready")
@@ -115,7 +115,7 @@ func TestReadyOnceWritesAreTaken(t *testing.T) {
 		require.Eventually(t, func() bool {
 			status, body = s.page(t, "/-/ready")
 			return status == want
-		}, waitTimeout, 10*time.Millisecond)
+		}, await.Patience, 10*time.Millisecond)
 		require.Contains(t, body, reason)
 	}
 	ready(http.StatusOK, `"writes":{"ok":true}`)

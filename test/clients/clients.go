@@ -22,7 +22,7 @@ var sources embed.FS
 
 const (
 	installTimeout = 10 * time.Minute
-	runTimeout     = 3 * time.Minute
+	runTimeout     = 10 * time.Minute
 )
 
 // Checks returns the names of what every program checks.
@@ -66,6 +66,7 @@ func Run(t *testing.T, url string) {
 	for _, p := range programs() {
 		for _, protocol := range p.protocols {
 			t.Run(fmt.Sprintf("%s/RESP%d", p.name, protocol), func(t *testing.T) {
+				t.Parallel()
 				out := p.run(t, url, protocol)
 				for _, name := range Checks() {
 					t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
 )
@@ -27,6 +28,7 @@ func fill(t testing.TB, env []string, from string, source *stack.RedisServer) {
 // A zone that was never started, and then one that was emptied, are filled while all others write.
 // The topics keep nothing that was acknowledged.
 func TestZonesAreFilledWhileOthersWrite(t *testing.T) {
+	t.Parallel()
 	geo := stack.Geo(t)
 	topic := "persistent://" + geo.Namespace(t) + "/sonic"
 	env := func(name, url string, r *stack.RedisServer) []string {
@@ -54,15 +56,15 @@ func TestZonesAreFilledWhileOthersWrite(t *testing.T) {
 		z.awaitWritable()
 	}
 	endA, endB := writing(a, 0, "a"), writing(b, 1, "b")
-	time.Sleep(time.Second) // what they write before
+	w.awaitLoad(t) // what they write before
 	fill(t, envs[2], "a", redises[0])
 	c := zone{run(t, envs[2]...), redises[2]}
 	c.awaitWritable()
 	endC := writing(c, 2, "c")
 
-	time.Sleep(time.Second) // and while all three do
+	w.awaitLoad(t) // while all three write
 	endB()
-	systems.Await(t, 20*time.Second, "what b wrote is stored", func() bool { return b.zones().Outbox.Length <= 2 })
+	systems.Await(t, await.Patience, "what b wrote is stored", func() bool { return b.zones().Outbox.Length <= 2 })
 	b.Stop()
 	require.NoError(t, redises[1].Client(t).FlushAll(t.Context()).Err())
 	require.NoError(t, redises[1].Client(t).Do(t.Context(), "FUNCTION", "FLUSH").Err())
@@ -70,7 +72,7 @@ func TestZonesAreFilledWhileOthersWrite(t *testing.T) {
 	b.Start()
 	b.awaitWritable()
 	endB = writing(b, 1, "again")
-	time.Sleep(time.Second) // and behind it
+	w.awaitLoad(t) // behind the fill
 	for _, end := range []func(){endA, endB, endC} {
 		end()
 	}
@@ -78,7 +80,7 @@ func TestZonesAreFilledWhileOthersWrite(t *testing.T) {
 	for _, some := range kept {
 		keys = append(keys, some...)
 	}
-	same(t, 30*time.Second, keys, a, b, c)
+	same(t, keys, a, b, c)
 	values, err := redises[1].Client(t).MGet(t.Context(), keys...).Result()
 	require.NoError(t, err)
 	for i, v := range values {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/systems"
 
 	"github.com/redis/go-redis/v9"
@@ -68,21 +69,21 @@ func failover(t *testing.T, name string, w *writer, a, b zone, replica *stack.Re
 		wg.Go(func() { w.run(t, stop, z, "count:1", "count:2") })
 		wg.Go(func() { kept[i] = setter(t, stop, z, fmt.Sprintf("%s-%d", name, i)) })
 	}
-	time.Sleep(time.Second) // some load before the fault
+	w.awaitLoad(t)
 	began := time.Now()
 	fail()
 	after := redis.NewClient(&redis.Options{Addr: a.AddressNow("redis"), MaxRetries: -1})
 	defer after.Close()
-	systems.Await(t, 30*time.Second, "writes are taken again", func() bool {
+	systems.Await(t, await.Patience, "writes are taken again", func() bool {
 		return after.Set(t.Context(), "after", name, 0).Err() == nil && replica.Client(t).Get(t.Context(), "after").Val() == name
 	})
 	t.Logf("writes go on after %s", time.Since(began))
-	time.Sleep(500 * time.Millisecond) // and some load behind it
+	w.awaitLoad(t) // behind the fault
 	close(stop)
 	wg.Wait()
 	a.redis = replica
 	keys := append(append(kept[0], kept[1]...), "count:1", "count:2", "after")
-	same(t, 25*time.Second, keys, a, b)
+	same(t, keys, a, b)
 	for _, z := range []zone{a, b} {
 		values, err := z.redis.Client(t).MGet(t.Context(), keys...).Result()
 		require.NoError(t, err)
@@ -132,6 +133,7 @@ func restored(t testing.TB, a zone, replica *stack.RedisServer) {
 // The Sentinels promote the replica, which lacks a moment of writes that were answered: they come
 // back from the topic.
 func TestSentinelsPromoteAReplica(t *testing.T) {
+	t.Parallel()
 	a, b, replica := withReplica(t, func(primary, _ *stack.RedisServer) []string {
 		var addresses []string
 		for _, s := range stack.PrivateSentinels(t, "shop", primary, 3) {
@@ -151,6 +153,7 @@ func TestSentinelsPromoteAReplica(t *testing.T) {
 // What stands before Redis leads to the replica once that is promoted. The former primary goes on,
 // and is made a replica later.
 func TestTheAddressLeadsToAReplica(t *testing.T) {
+	t.Parallel()
 	line, err := proxy.New()
 	require.NoError(t, err)
 	a, b, replica := withReplica(t, func(primary, _ *stack.RedisServer) []string {

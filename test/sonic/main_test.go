@@ -2,26 +2,59 @@
 package sonic
 
 import (
+	"context"
 	"encoding/json"
+	"flag"
 	"net/http"
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/sonic"
+	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
+// silent is a logger of clients: that nobody listens while a process is unavailable is no news.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// sideBySide is how many tests run at the same time unless -parallel says it: they mostly wait.
+const sideBySide = "4"
+
 func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
+	if err := flag.Set("test.parallel", sideBySide); err != nil { // the command line is read later
+		panic(err)
+	}
 	systems.Main(m, func() int {
 		return app.Main(app.Program[sonic.Config]{Name: "sonic", Defaults: sonic.DefaultConfig, Flags: sonic.Flags, Build: sonic.Build})
 	})
+}
+
+// owners are the tests that have Pulsars of their own: two at a time, for the memory that these
+// take.
+var owners = make(chan struct{}, 2)
+
+// awaitOwner waits until the test may start Pulsars of its own. Others may once these have ended.
+func awaitOwner(t testing.TB) {
+	t.Helper()
+	owners <- struct{}{}
+	t.Cleanup(func() { <-owners })
+}
+
+// cluster starts a cluster that only this test uses, behind a proxy at url that line controls.
+func cluster(t testing.TB) (url string, pulsar *stack.PulsarServer, line *proxy.Proxy) {
+	t.Helper()
+	awaitOwner(t)
+	return proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 }
 
 // service is a Sonic that can be started again after it ended.
@@ -39,7 +72,7 @@ func run(t testing.TB, env ...string) *service {
 // client is one of the endpoint. It sends nothing twice.
 func (s *service) client() *redis.Client {
 	s.t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: s.Address("redis"), MaxRetries: -1})
+	c := redis.NewClient(&redis.Options{Addr: s.Address("redis"), MaxRetries: -1, ReadTimeout: await.Patience, WriteTimeout: await.Patience})
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -87,7 +120,7 @@ func (z zone) awaitWritable() {
 	z.t.Helper()
 	c := z.client()
 	var err error
-	systems.Await(z.t, 30*time.Second, "writes are taken", func() bool {
+	systems.Await(z.t, await.Patience, "writes are taken", func() bool {
 		err = c.Set(z.t.Context(), "ready?", z.redis.URL(), 0).Err()
 		return err == nil
 	})

@@ -12,6 +12,7 @@ import (
 // What the randomised test compares: the same in another order is equal, and any one thing that
 // differs is found.
 func TestAnythingThatDiffersIsFound(t *testing.T) {
+	t.Parallel()
 	a, b := stack.PrivateRedis(t), stack.PrivateRedis(t)
 	do := func(r *stack.RedisServer, lines ...string) {
 		t.Helper()

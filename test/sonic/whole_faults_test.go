@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
 )
 
@@ -68,21 +69,19 @@ func (d *deck) fill() {
 	quick := []fault{killSonic, killSonics, killRedis, killRedis, rewind, stopSonic}
 	one := func() fault { return quick[r.IntN(len(quick))] }
 	moment := func(faults ...fault) step { return step{moments: faults} }
-	from, to := time.Second, 4*time.Second
+	from, to := time.Second, 2*time.Second
 	if d.long {
 		to = 10 * time.Second
 	}
 	lasting := func(f fault, moments ...fault) step {
 		return step{lasting: f, hold: between(r, from, to), moments: moments}
 	}
-	d.cards = []step{
-		moment(killSonic), moment(killSonic, killSonic), moment(killRedis), moment(rewind), moment(stopSonic), moment(killSonics),
-		lasting(cutZone, one()), lasting(cutLink), lasting(slowLink), moment(killBroker),
-	}
+	d.cards = []step{moment(killSonics), moment(killRedis), moment(rewind), lasting(cutZone, one()), lasting(cutLink)}
 	if d.long {
 		cut := lasting(cutZone, one(), one())
 		cut.hold = 30 * time.Second
-		d.cards = append(d.cards, cut, lasting(cutLink, one(), one()), lasting(slowLink, one()), lasting(silenceZone, one()), lasting(killBroker, one()),
+		d.cards = append(d.cards, moment(killSonic), moment(killSonic, killSonic), moment(stopSonic), lasting(slowLink), moment(killBroker), cut,
+			lasting(cutLink, one(), one()), lasting(slowLink, one()), lasting(silenceZone, one()), lasting(killBroker, one()),
 			moment(pauseSonic), moment(pauseRedis), moment(killRedis, killRedis), moment(killRedis, killSonic), moment(killSonics, rewind))
 	}
 	r.Shuffle(len(d.cards), func(i, j int) { d.cards[i], d.cards[j] = d.cards[j], d.cards[i] })
@@ -91,7 +90,7 @@ func (d *deck) fill() {
 // step makes faults happen, has them end, and waits until all zones take writes.
 func (w *whole) step(s step) {
 	w.t.Helper()
-	w.run(between(w.r, 200*time.Millisecond, 1200*time.Millisecond))
+	w.run(w.span(between(w.r, 200*time.Millisecond, 1200*time.Millisecond)))
 	end := func() {}
 	began := time.Now()
 	if s.lasting != "" {
@@ -99,7 +98,7 @@ func (w *whole) step(s step) {
 		end = w.begin(s.lasting)
 	}
 	for _, f := range s.moments {
-		w.run(between(w.r, 50*time.Millisecond, time.Second))
+		w.run(w.span(between(w.r, 50*time.Millisecond, time.Second)))
 		w.counts[f]++
 		w.begin(f)()
 	}
@@ -116,6 +115,14 @@ func (w *whole) run(d time.Duration) {
 	time.Sleep(d) // the load between faults
 }
 
+// span is how long something takes that takes d in a long run.
+func (w *whole) span(d time.Duration) time.Duration {
+	if w.long {
+		return d
+	}
+	return d / 2
+}
+
 // begin makes a fault happen and returns what ends it.
 func (w *whole) begin(f fault) (end func()) {
 	w.t.Helper()
@@ -124,7 +131,7 @@ func (w *whole) begin(f fault) (end func()) {
 	s := w.sites[i]
 	other := (i + 1 + r.IntN(len(w.sites)-1)) % len(w.sites)
 	k := r.IntN(2)
-	pause := between(r, time.Millisecond, 1500*time.Millisecond)
+	pause := w.span(between(r, time.Millisecond, 1500*time.Millisecond))
 	ok := func(err error) { require.NoError(w.t, err) }
 	switch f {
 	case killSonic, killSonics, stopSonic:
@@ -219,7 +226,7 @@ func (w *whole) rewind(at, of *site) (end func()) {
 	back := between(w.r, time.Second, 10*time.Second)
 	w.event("zone %s: %s of the last %s of zone %s", at.name, rewind, back, of.name)
 	path := "/admin/v2/" + strings.Replace(w.topicOf(of), "://", "/", 1) + fmt.Sprintf("/subscription/sonic-%s/resetcursor/%d", at.name, time.Now().Add(-back).UnixMilli())
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	// A broker refuses while the consumers of the reset before come back.
 	if err := w.pulsars.Clusters[at.index].Admin(ctx, http.MethodPost, path, nil, nil); err != nil {

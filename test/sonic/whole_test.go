@@ -21,15 +21,25 @@ const (
 	wholeZones   = "AVIARY_WHOLE_ZONES"
 )
 
-// An ordinary run is short. A long one is asked for by AVIARY_WHOLE_SECONDS.
+// An ordinary run is short, one deck of faults, and has the same seed always. A long one is asked
+// for by AVIARY_WHOLE_SECONDS, and has a seed of its own.
 const (
-	shortRun   = 30 * time.Second
+	shortSeed  = 1
 	shortZones = 2
 	longZones  = 3
 	// calmEvery is after how long writers pause and zones are compared: differences are soon
 	// overwritten.
 	calmEvery = 90 * time.Second
 )
+
+// rounds returns how many rounds of faults a test makes: few, or many in a long run.
+func rounds(t testing.TB, few, many int) int {
+	t.Helper()
+	if number(t, wholeSeconds, 0) > 0 {
+		return many
+	}
+	return few
+}
 
 // number is what a variable says, or other.
 func number(t testing.TB, variable string, other uint64) uint64 {
@@ -47,23 +57,24 @@ func number(t testing.TB, variable string, other uint64) uint64 {
 // networks cut, and then compares everything: what the zones hold with each other and with what was
 // acknowledged, and what the topics hold with both.
 func TestZonesStayEqual(t *testing.T) {
-	seed := number(t, wholeSeed, rand.Uint64())
+	t.Parallel()
 	seconds := number(t, wholeSeconds, 0)
-	n, lasting := uint64(longZones), time.Duration(seconds)*time.Second
+	n, seed := uint64(longZones), rand.Uint64()
 	if seconds == 0 {
-		n, lasting = shortZones, shortRun
+		n, seed = shortZones, shortSeed
 	}
-	n = number(t, wholeZones, n)
-	text := fmt.Sprintf("%s=%d %s=%d %s=%d", wholeSeed, seed, wholeSeconds, int(lasting.Seconds()), wholeZones, n)
+	n, seed = number(t, wholeZones, n), number(t, wholeSeed, seed)
+	text := fmt.Sprintf("%s=%d %s=%d %s=%d", wholeSeed, seed, wholeSeconds, seconds, wholeZones, n)
 	t.Log(text)
-	w := newWhole(t, seed, int(n))
+	w := newWhole(t, seed, int(n), seconds > 0)
 	defer func() { t.Logf("%s\n%s\n%s", text, strings.Join(w.events, "\n"), w.ledger) }()
 	w.write()
-	deck := newDeck(w.r, seconds > 0)
+	deck := newDeck(w.r, w.long)
 	calm := time.Now()
-	for end := time.Now().Add(lasting); time.Now().Before(end) && !t.Failed(); {
+	end := time.Now().Add(time.Duration(seconds) * time.Second)
+	for first := true; (first || time.Now().Before(end) || !w.long && len(deck.cards) > 0) && !t.Failed(); first = false {
 		w.step(deck.next())
-		if seconds > 0 && time.Since(calm) > calmEvery {
+		if w.long && time.Since(calm) > calmEvery {
 			w.pause()
 			w.awaitAll()
 			w.compare()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/systems"
 
 	"github.com/aviaryhq/aviary/test/systems/pulsar"
@@ -39,7 +40,7 @@ func (s stored) about() bool {
 // clusters, with the effects that it completes.
 func (w *whole) read(cluster, of *site, since time.Time, h func(*message.Header, []stored)) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*await.Patience)
 	defer cancel()
 	cfg := messaging.ReaderConfig{Topic: w.topicOf(of), Name: "whole"}
 	if !since.IsZero() {
@@ -184,7 +185,7 @@ func (w *whole) passed(at, of *site) {
 		return
 	}
 	end := w.end(of)
-	systems.Await(w.t, healed, fmt.Sprintf("a Sonic of zone %s has applied all of zone %s", at.name, of.name), func() bool {
+	systems.Await(w.t, await.Patience, fmt.Sprintf("a Sonic of zone %s has applied all of zone %s", at.name, of.name), func() bool {
 		return slices.ContainsFunc(at.sonics, func(e *service) bool {
 			return slices.ContainsFunc(e.zones().Origins, func(o sonic.OriginStatus) bool {
 				id, err := message.ParseID(o.Cursor)
@@ -212,7 +213,7 @@ func (w *whole) appliedOnce() {
 	}
 	began := time.Now()
 	w.write()
-	w.run(2 * time.Second)
+	w.run(w.span(2 * time.Second))
 	w.stopWriters()
 	w.awaitAll()
 	for _, of := range w.sites {
@@ -258,7 +259,7 @@ func (w *whole) quiet() {
 	}
 	for _, s := range w.sites {
 		beats := 0
-		systems.Await(w.t, healed, "two more beats of zone "+s.name, func() bool {
+		systems.Await(w.t, await.Patience, "two more beats of zone "+s.name, func() bool {
 			beats = 0
 			var others []stored
 			w.read(s, s, began.Add(-time.Minute), func(_ *message.Header, all []stored) {

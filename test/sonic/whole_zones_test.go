@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
@@ -26,9 +27,6 @@ const conflicts = "SONIC_CONFLICTS=[{prefix: 'count:', policy: counter}, {prefix
 
 // databases are those that writers use.
 const databases = 2
-
-// healed is how long it may take a zone to take writes again, and zones to exchange what they have.
-const healed = 90 * time.Second
 
 // A site is a zone of the whole test: a Redis, a Pulsar cluster and two Sonics.
 type site struct {
@@ -43,6 +41,7 @@ type whole struct {
 	t       testing.TB
 	seed    uint64
 	r       *rand.Rand // of the faults
+	long    bool       // a long run was asked for
 	began   time.Time
 	pulsars *proxy.Zones
 	topic   string
@@ -59,18 +58,13 @@ type whole struct {
 	ledger     *ledger
 }
 
-// silent is a logger of clients: that nobody listens while a process is unavailable is no news.
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
-func newWhole(t testing.TB, seed uint64, n int) *whole {
+func newWhole(t testing.TB, seed uint64, n int, long bool) *whole {
 	t.Helper()
-	redis.SetLogger(silent{})
 	w := &whole{
 		t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), counts: map[fault]int{},
-		ledger: newLedger(),
+		ledger: newLedger(), long: long,
 	}
+	awaitOwner(t)
 	w.pulsars = proxy.PulsarZones(t, n, stack.Memory("-Xms192m -Xmx512m -XX:MaxDirectMemorySize=256m"))
 	ns := w.pulsars.Namespace(t)
 	w.pulsars.KeepAll(t, ns)
@@ -108,7 +102,7 @@ func (w *whole) event(format string, args ...any) {
 func (s *service) clientNow(db, protocol int) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: s.AddressNow("redis"), DB: db, Protocol: protocol, MaxRetries: -1, DialerRetries: 1, PoolSize: 1,
-		DialTimeout: 2 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+		DialTimeout: await.Patience, ReadTimeout: await.Patience, WriteTimeout: await.Patience,
 	})
 }
 
@@ -117,7 +111,7 @@ func (w *whole) do(s *site, args ...any) error {
 	var last error
 	for _, e := range s.sonics {
 		c := e.clientNow(0, 3)
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		last = c.Do(ctx, args...).Err()
 		cancel()
 		_ = c.Close()
@@ -133,7 +127,7 @@ func (w *whole) writable(s *site) {
 	w.t.Helper()
 	for i, e := range s.sonics {
 		var err error
-		for deadline := time.Now().Add(healed); ; time.Sleep(5 * time.Millisecond) { // polling a condition
+		for deadline := time.Now().Add(await.Patience); ; time.Sleep(5 * time.Millisecond) { // polling a condition
 			require.True(w.t, e.Running(), "Sonic %d of zone %s has ended", i, s.name)
 			c := e.clientNow(0, 3)
 			err = c.Set(context.Background(), "mark:ready:"+s.name, i, 0).Err()
@@ -164,7 +158,7 @@ func (w *whole) awaitAll() {
 			c := at.redis.Client(w.t)
 			for _, of := range w.sites {
 				var got string
-				for deadline := time.Now().Add(healed); got != mark; time.Sleep(2 * time.Millisecond) { // polling a condition
+				for deadline := time.Now().Add(await.Patience); got != mark; time.Sleep(2 * time.Millisecond) { // polling a condition
 					got = c.Get(context.Background(), "mark:"+of.name).Val()
 					if time.Now().After(deadline) {
 						for i, e := range at.sonics {
@@ -188,7 +182,7 @@ func (w *whole) lagIsZero() {
 			if of == s {
 				continue
 			}
-			systems.Await(w.t, healed, fmt.Sprintf("the lag of zone %s behind zone %s is 0", s.name, of.name), func() bool {
+			systems.Await(w.t, await.Patience, fmt.Sprintf("the lag of zone %s behind zone %s is 0", s.name, of.name), func() bool {
 				return slices.ContainsFunc(s.sonics, func(e *service) bool {
 					return slices.ContainsFunc(e.zones().Origins, func(o sonic.OriginStatus) bool {
 						return o.Zone == of.name && o.LagCommands == 0 && !o.Gap && o.Unhealthy == ""
@@ -197,7 +191,7 @@ func (w *whole) lagIsZero() {
 			})
 		}
 		for i, e := range s.sonics {
-			systems.Await(w.t, healed, fmt.Sprintf("Sonic %d of zone %s is ready", i, s.name), func() bool {
+			systems.Await(w.t, await.Patience, fmt.Sprintf("Sonic %d of zone %s is ready", i, s.name), func() bool {
 				status, _ := e.Ask(http.MethodGet, "/-/ready")
 				return status == http.StatusOK
 			})
@@ -213,7 +207,7 @@ func (w *whole) checked() {
 		for _, o := range w.sites[i+1:] {
 			peers = append(peers, fmt.Sprintf("{zone: %s, redis: {url: %q}}", o.name, o.redis.URL()))
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*await.Patience)
 		env := append(slices.Clone(s.sonics[0].Env()), "SONIC_PEERS=["+strings.Join(peers, ", ")+"]")
 		cmd := systems.Command(ctx, []string{"-check"}, env)
 		out, err := cmd.CombinedOutput()

@@ -2,6 +2,7 @@ package message
 
 import (
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -201,10 +202,15 @@ func FuzzEffects(f *testing.F) {
 
 // Whatever the entries, messages hold all of them, in order, and their positions rise.
 func TestPackOfRandomEntries(t *testing.T) {
-	seed := rand.Uint64()
+	seed, rounds := uint64(1), 50
+	if text := os.Getenv("AVIARY_TEST_STEPS"); text != "" { // a long run, with a seed of its own
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		seed, rounds = rand.Uint64(), n
+	}
 	t.Log("seed", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	for range 50 {
+	for range rounds {
 		var entries, filled, got []Entry
 		tx, ms := "", 1
 		for range r.IntN(2000) {

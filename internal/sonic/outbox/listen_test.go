@@ -16,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -79,7 +80,7 @@ func (l *listening) do(command string, args ...any) {
 // effects takes n effects, beats aside, and returns their keys.
 func (l *listening) effects(n int) (keys []string) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(l.t.Context(), await.Patience)
 	defer cancel()
 	for len(keys) < n {
 		entries, err := l.held.take(ctx, false)
@@ -108,6 +109,7 @@ func (l *listening) unsent() redislib.Unsent {
 }
 
 func TestEffectsAreHeardInTheirOrder(t *testing.T) {
+	t.Parallel()
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.start(true)
 	var want []string
@@ -130,7 +132,7 @@ func TestEffectsAreHeardInTheirOrder(t *testing.T) {
 	l.stop()
 	require.Eventually(t, func() bool {
 		return l.redis.Do(t.Context(), "PUBSUB", "SHARDNUMSUB", l.library.Channel()).String() == "PUBSUB SHARDNUMSUB {sonic:0}live: [{sonic:0}live 0]"
-	}, 20*time.Second, 5*time.Millisecond)
+	}, await.Patience, 5*time.Millisecond)
 	l.do("set", "k1", "unheard")
 	l.do("incrby", "c:n", 5)
 	l.do("incrby", "c:n", 2)
@@ -146,13 +148,14 @@ func TestEffectsAreHeardInTheirOrder(t *testing.T) {
 // What is written while a process takes over comes in its order, also what goes by way of the
 // stream, which the process looks through first.
 func TestEffectsOfATakeoverAreHeardInTheirOrder(t *testing.T) {
+	t.Parallel()
 	server := stack.PrivateRedis(t)
 	first := newListening(t, server, nil)
 	first.start(true)
 	first.stop()
 	require.Eventually(t, func() bool {
 		return first.redis.PubSubShardNumSub(t.Context(), first.library.Channel()).Val()[first.library.Channel()] == 0
-	}, 20*time.Second, 5*time.Millisecond)
+	}, await.Patience, 5*time.Millisecond)
 
 	second := newListening(t, server, nil)
 	second.early = func() {
@@ -168,6 +171,7 @@ func TestEffectsOfATakeoverAreHeardInTheirOrder(t *testing.T) {
 
 // A process that held effects ends: the next one counts them as lost, says so, and goes on.
 func TestWhatAnotherProcessHeldIsCounted(t *testing.T) {
+	t.Parallel()
 	server := stack.PrivateRedis(t)
 	first := newListening(t, server, nil)
 	first.start(true)
@@ -180,7 +184,7 @@ func TestWhatAnotherProcessHeldIsCounted(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return first.held.size() > 0 && first.held.syncReceived(redislib.Unsent{Published: 99}) == 17
-	}, 20*time.Second, time.Millisecond)
+	}, await.Patience, time.Millisecond)
 	first.stop()
 	second := newListening(t, server, nil)
 	second.begin = first.begin
@@ -193,6 +197,7 @@ func TestWhatAnotherProcessHeldIsCounted(t *testing.T) {
 // A session ends, for Pulsar is unavailable or this process stops: what Redis has published by then is
 // heard, and what is written later is noted.
 func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	value := strings.Repeat("x", 60_000)
@@ -222,7 +227,7 @@ func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
 				assert.NoError(t, err)
 			}
 		}()
-		require.Eventually(t, func() bool { return l.held.size() > 1<<20 }, 20*time.Second, 100*time.Microsecond)
+		require.Eventually(t, func() bool { return l.held.size() > 1<<20 }, await.Patience, 100*time.Microsecond)
 		l.stop()
 		close(stop)
 		<-done
@@ -252,6 +257,7 @@ func TestWhatIsOnItsWayAtTheEndIsHeard(t *testing.T) {
 // The state of what was dropped is in the stream until it is stored: a process that ends with it
 // takes nothing along. The same of questions of zones, and their answers.
 func TestWhatMustNotBeLostIsInTheStream(t *testing.T) {
+	t.Parallel()
 	server := stack.PrivateRedis(t)
 	first := newListening(t, server, nil)
 	first.start(true)
@@ -264,7 +270,7 @@ func TestWhatMustNotBeLostIsInTheStream(t *testing.T) {
 	_, left, err := first.library.Resend(t.Context(), 100)
 	require.NoError(t, err)
 	require.Zero(t, left)
-	require.Eventually(t, func() bool { return first.held.size() > 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return first.held.size() > 0 }, await.Patience, time.Millisecond)
 	first.stop()
 
 	second := newListening(t, server, nil)
@@ -280,6 +286,7 @@ func TestWhatMustNotBeLostIsInTheStream(t *testing.T) {
 // A process with outbox off ends, and the next one ships the stream: it counts what the first one
 // held, once.
 func TestWhatWasHeldIsCountedByWhoShipsTheStream(t *testing.T) {
+	t.Parallel()
 	server := stack.PrivateRedis(t)
 	first := newListening(t, server, nil)
 	first.start(true)
@@ -296,12 +303,13 @@ func TestWhatWasHeldIsCountedByWhoShipsTheStream(t *testing.T) {
 
 // What is stored while a session ends is told, too: who comes next does not take it for lost.
 func TestWhatIsStoredLastIsTold(t *testing.T) {
+	t.Parallel()
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.start(true)
 	for i := range 7 {
 		l.do("set", fmt.Sprint("k", i), "v")
 	}
-	require.Eventually(t, func() bool { return l.held.count() == 7 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.held.count() == 7 }, await.Patience, time.Millisecond)
 	l.stop()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -320,6 +328,7 @@ func TestWhatIsStoredLastIsTold(t *testing.T) {
 // A session begins with what one before it has heard, of which the stream has a part, too: that is
 // stored once. Store takes it at once, before listen looks at the stream.
 func TestWhatIsHeldAndInTheStreamIsStoredOnce(t *testing.T) {
+	t.Parallel()
 	s, db, _ := shipper(t)
 	s.cfg.Off = true
 	s.library = redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
@@ -329,14 +338,14 @@ func TestWhatIsHeldAndInTheStreamIsStoredOnce(t *testing.T) {
 	l.do("set", "small", "v")
 	l.effects(1) // it listens
 	l.do("set", "large", strings.Repeat("x", 300<<10))
-	require.Eventually(t, func() bool { return l.held.count() == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.held.count() == 1 }, await.Patience, time.Millisecond)
 	l.stop()
 	large := l.held.lastID()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.session(ctx) }()
-	assert.Eventually(t, func() bool { return len(ended) > 0 || s.Status().Stored.Compare(large) > 0 }, 20*time.Second, time.Millisecond, "a beat is stored behind it")
+	assert.Eventually(t, func() bool { return len(ended) > 0 || s.Status().Stored.Compare(large) > 0 }, await.Patience, time.Millisecond, "a beat is stored behind it")
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 
@@ -359,6 +368,7 @@ func TestWhatIsHeldAndInTheStreamIsStoredOnce(t *testing.T) {
 
 // More waits than memory is for: Redis notes what is written from then on, and nothing is lost.
 func TestWhatDoesNotFitIntoMemoryIsNoted(t *testing.T) {
+	t.Parallel()
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.start(true)
 	n := 0

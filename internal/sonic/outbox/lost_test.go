@@ -15,6 +15,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/redislib"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -38,7 +39,7 @@ func (l *listening) another(n int) (end func()) {
 		live.close()
 		require.Eventually(l.t, func() bool {
 			return l.redis.PubSubShardNumSub(ctx, l.library.Channel()).Val()[l.library.Channel()] == 0
-		}, 20*time.Second, 5*time.Millisecond)
+		}, await.Patience, 5*time.Millisecond)
 	}
 }
 
@@ -46,6 +47,7 @@ func (l *listening) another(n int) (end func()) {
 // library is replaced that knows of it: also by a process that only starts, unless somebody listens
 // who may hold it.
 func TestWhatAnotherVersionHeldIsCounted(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name          string
 		owner, listen bool
@@ -73,6 +75,7 @@ func TestWhatAnotherVersionHeldIsCounted(t *testing.T) {
 // The library of another version is replaced by a Redis that has no memory for it, or whose reply
 // is lost, only later: what is lost is counted all the same, and once.
 func TestWhatAnotherVersionHeldIsCountedWhenTheLoadFails(t *testing.T) {
+	t.Parallel()
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.another(7)()
 	require.NoError(t, l.redis.ConfigSet(t.Context(), "maxmemory", "1").Err())
@@ -87,6 +90,7 @@ func TestWhatAnotherVersionHeldIsCountedWhenTheLoadFails(t *testing.T) {
 
 // A question that Redis does not answer is no answer: the library that knows what is lost stays.
 func TestTheLibraryIsNotReplacedBeforeItIsAsked(t *testing.T) {
+	t.Parallel()
 	l := newListening(t, stack.PrivateRedis(t), nil)
 	l.another(7)()
 	l.redis.AddHook(refusing{"sonic_unsent"})
@@ -121,6 +125,7 @@ func (r refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // clients write. Neither count what was published before as lost, nor is what is lost later hidden
 // by that.
 func TestTakingOverFromAnotherVersionLosesNothing(t *testing.T) {
+	t.Parallel()
 	s, db, _ := shipper(t)
 	s.cfg.Off = true
 	s.library = redislib.New(db, redislib.Config{Zone: "a", Others: []string{"b"}, Default: "lww", Off: true})
@@ -144,7 +149,7 @@ func TestTakingOverFromAnotherVersionLosesNothing(t *testing.T) {
 	require.NoError(t, err)
 	assert.Eventually(t, func() bool {
 		return len(ended) > 0 || db.Do(t.Context(), "FCALL_RO", "sonic_version", 0).Val() == version && l.unsent().Stored > 100
-	}, 20*time.Second, time.Millisecond)
+	}, await.Patience, time.Millisecond)
 	stop()
 	<-written
 	cancel()

@@ -49,6 +49,7 @@ func TestPauseOfReading(t *testing.T) {
 
 // TestSpacing: the longer pause brings more at once, and must not be taken for a higher rate.
 func TestSpacing(t *testing.T) {
+	t.Parallel()
 	const write = 128 // bytes of a short one
 	for rate, want := range map[int]time.Duration{
 		1_000: 0, 10_000: 0, 15_000: 0, 18_000: busyPause, 22_000: busyPause, 26_000: fullPause, 100_000: fullPause,

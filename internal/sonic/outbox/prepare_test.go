@@ -48,6 +48,7 @@ func prepared(t *testing.T, s *Shipper) *loader {
 // come back without it. The successor finds out before it opens Redis, and Redis gets it from the
 // topic.
 func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
+	t.Parallel()
 	s, db, l := shipper(t)
 	ctx := t.Context()
 	require.NoError(t, script.Load(ctx, db))
@@ -134,6 +135,7 @@ func TestWhatAPredecessorSentIsStoredLate(t *testing.T) {
 
 // The library that a predecessor of another version has opened gives way to the owner's.
 func TestAPredecessorOfAnotherVersion(t *testing.T) {
+	t.Parallel()
 	s, db, l := shipper(t)
 	ctx := t.Context()
 	text, version, err := script.Library()

@@ -37,6 +37,7 @@ func (l *largest) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // Many small effects, and then large ones: no reply is larger than maxReadCount pieces.
 func TestWhatIsReadAtOnceIsBounded(t *testing.T) {
+	t.Parallel()
 	server := stack.PrivateRedis(t)
 	db, measured := server.Client(t), new(largest)
 	db.AddHook(measured)

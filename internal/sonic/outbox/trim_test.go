@@ -9,6 +9,7 @@ import (
 )
 
 func TestTheTrimmerKnowsHowManyPublishedEffectsAreStored(t *testing.T) {
+	t.Parallel()
 	trim := newTrimmer(nil)
 	trim.trimTo(message.ID{Ms: 1}, -1)
 	assert.EqualValues(t, -1, trim.published, "not known")

@@ -28,6 +28,7 @@ func (c *connection) pipelined(t *testing.T, n int, text string) []string {
 // TestWritesInOneCall: writes of a pipeline have the replies of single ones, each error its own,
 // and Redis gets them in few calls.
 func TestWritesInOneCall(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, nil)
 	c := dial(t, e.addr)
@@ -66,6 +67,7 @@ func TestWritesInOneCall(t *testing.T) {
 // TestRedisIsLostUnderManyWrites: each client of a call is told that the outcome is unknown, and
 // none of the writes is sent again. Writes that come while Redis is unavailable wait for it.
 func TestRedisIsLostUnderManyWrites(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, nil)
 	c := dial(t, e.addr)
@@ -93,6 +95,7 @@ func TestRedisIsLostUnderManyWrites(t *testing.T) {
 // TestWritesOfLongStringsGoAlone: each ships the whole string, and Redis looks at its bound of
 // memory between them.
 func TestWritesOfLongStringsGoAlone(t *testing.T) {
+	t.Parallel()
 	const bound, n = 100 << 20, 64
 	srv := opened(t, stack.Conf(map[string]string{"maxmemory": strconv.Itoa(bound)}))
 	e := start(t, srv, nil)

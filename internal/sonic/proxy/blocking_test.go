@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // awaitBlocked waits until that many clients are blocked.
 func (e *endpoint) awaitBlocked(t *testing.T, n int) {
 	t.Helper()
 	c := dial(t, e.addr)
-	require.Eventually(t, func() bool { return blocked(c.ask(t, "CLIENT", "LIST")) == n }, waitTimeout, time.Millisecond, "%d blocked clients", n)
+	require.Eventually(t, func() bool { return blocked(c.ask(t, "CLIENT", "LIST")) == n }, await.Patience, time.Millisecond, "%d blocked clients", n)
 }
 
 func blocked(list string) (n int) {
@@ -36,10 +37,11 @@ func (e *endpoint) awaitTracked(t *testing.T, n int64) {
 	require.Eventually(t, func() bool {
 		info, err := client.InfoMap(t.Context(), "stats").Result()
 		return err == nil && info["Stats"]["tracking_total_keys"] == fmt.Sprint(n)
-	}, waitTimeout, time.Millisecond, "%d tracked keys", n)
+	}, await.Patience, time.Millisecond, "%d tracked keys", n)
 }
 
 func TestBlockingPops(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	pusher := e.client(t, 2)
 	for _, proto := range []string{"2", "3"} {
@@ -78,6 +80,7 @@ func anys(words []string) []any {
 // TestBlockedClientsAreServedInTurn has several clients wait; one push with an element for each of
 // them wakes all.
 func TestBlockedClientsAreServedInTurn(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	const n = 20
 	var waiting []*connection
@@ -102,6 +105,7 @@ func TestBlockedClientsAreServedInTurn(t *testing.T) {
 
 // TestBlockedClientThatEnds loses no element: the next one gets it.
 func TestBlockedClientThatEnds(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	first, second := dial(t, e.addr), dial(t, e.addr)
 	first.send(t, "blpop l 0\r\n")
@@ -124,6 +128,7 @@ func TestBlockedClientThatEnds(t *testing.T) {
 }
 
 func TestBlockingTimeoutsAndUnblock(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	began := time.Now()
@@ -140,7 +145,7 @@ func TestBlockingTimeoutsAndUnblock(t *testing.T) {
 		e.awaitBlocked(t, 1)
 		require.Eventually(t, func() bool {
 			return c.ask(t, "CLIENT", "UNBLOCK", own[1:len(own)-2], how) == ":1\r\n"
-		}, waitTimeout, time.Millisecond)
+		}, await.Patience, time.Millisecond)
 		got, err := other.reply()
 		require.NoError(t, err)
 		if how == "ERROR" {
@@ -153,10 +158,11 @@ func TestBlockingTimeoutsAndUnblock(t *testing.T) {
 
 // TestStockClient uses go-redis as an application does.
 func TestStockClient(t *testing.T) {
+	t.Parallel()
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprint("RESP", protocol), func(t *testing.T) {
 			e := start(t, opened(t), nil)
-			ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 			defer cancel()
 			c := redis.NewClient(&redis.Options{Addr: e.addr, Protocol: protocol, MaxRetries: -1, DB: 2}) // with all that it says at start
 			defer func() { _ = c.Close() }()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/commands"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -18,8 +19,9 @@ import (
 // what a bare Redis replies to the same. Their short writes share calls with those of others, which
 // go away in the middle of commands.
 func TestACrowdIsKeptApart(t *testing.T) {
-	const clients, goers, batches, goings = 12, 3, 60, 40
-	s := seed(t)
+	t.Parallel()
+	const clients, goers, goings = 12, 3, 40
+	s, batches := random(t, 60)
 	conf := stack.Conf(map[string]string{"hash-max-listpack-value": "1000"})
 	bare, e := stack.PrivateRedis(t, conf), start(t, opened(t, conf), nil)
 	var crowd sync.WaitGroup
@@ -77,7 +79,7 @@ func (b both) sameBatch(t *testing.T, batch [][]string) bool {
 		text = resp.AppendCommand(text, one...)
 	}
 	for _, c := range []*connection{b.bare, b.proxied} {
-		_ = c.SetDeadline(time.Now().Add(waitTimeout))
+		_ = c.SetDeadline(time.Now().Add(await.Patience))
 		if _, err := c.Write(text); !assert.NoError(t, err) {
 			return false
 		}

@@ -12,6 +12,7 @@ import (
 
 // TestClientSideCaching: invalidations come as pushes, also for writes that functions make.
 func TestClientSideCaching(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
 	c.ask(t, "HELLO", "3")
@@ -27,6 +28,7 @@ func TestClientSideCaching(t *testing.T) {
 
 // TestMessagesAmongReplies mixes messages with replies, in both protocols.
 func TestMessagesAmongReplies(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	for _, proto := range []string{"2", "3"} {
 		sub, pub := dial(t, e.addr), dial(t, e.addr)
@@ -64,6 +66,7 @@ func TestMessagesAmongReplies(t *testing.T) {
 
 // TestSeveralLoops lets clients of one event loop wake those of another.
 func TestSeveralLoops(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) { c.Loops = 3 })
 	var all []*connection
 	for range 6 {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // end has the client say that it sends no more.
@@ -31,12 +32,13 @@ func newcomer(t *testing.T, e *endpoint) *connection {
 // awaitAlone waits until c is the only client.
 func awaitAlone(t *testing.T, c *connection) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Count(c.ask(t, "CLIENT", "LIST"), "id=") == 1 }, waitTimeout, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Count(c.ask(t, "CLIENT", "LIST"), "id=") == 1 }, await.Patience, 5*time.Millisecond)
 }
 
 // TestWritersThatGiveUp while writes wait, or while Pulsar holds their replies up, leave nothing:
 // they would take the places of others for as long as Pulsar is unavailable.
 func TestWritersThatGiveUp(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	e.SetWrites(proxy.WritesHeld, "")
@@ -61,11 +63,12 @@ func TestWritersThatGiveUp(t *testing.T) {
 	writer.end(t)
 	awaitAlone(t, c)
 	require.Equal(t, "$1\r\n1\r\n", c.ask(t, "GET", "a"))
-	writer = newcomer(t, held)
+	patient := start(t, held.redis, func(c *proxy.Config) { c.Ack, c.DrainTimeout = proxy.AckPublished, await.Patience })
+	writer = newcomer(t, patient)
 	writer.send(t, "set a 2\r\n")
 	writer.end(t)
-	require.Eventually(t, func() bool { return c.ask(t, "GET", "a") == "$1\r\n2\r\n" }, waitTimeout, time.Millisecond)
-	held.Shipped(0, "99999999999999-0")
+	require.Eventually(t, func() bool { return c.ask(t, "GET", "a") == "$1\r\n2\r\n" }, await.Patience, time.Millisecond)
+	patient.Shipped(0, "99999999999999-0")
 	got, err := io.ReadAll(writer)
 	require.NoError(t, err)
 	require.Equal(t, "+OK\r\n", string(got), "it is in time")
@@ -73,6 +76,7 @@ func TestWritersThatGiveUp(t *testing.T) {
 
 // TestBlockedClientsThatAreGone take no element, also when they were gone before they were blocked.
 func TestBlockedClientsThatAreGone(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "a"))
@@ -98,9 +102,11 @@ func TestBlockedClientsThatAreGone(t *testing.T) {
 // TestNoRoomForOwnConnections: Redis takes no more connections. Who needs one of its own gets an
 // error, and all others are served.
 func TestNoRoomForOwnConnections(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	direct := dial(t, srv.Addr())
 	e := start(t, srv, func(c *proxy.Config) { c.Backend.Wait = 200 * time.Millisecond })
+	e.awaitReady(t)
 	c := dial(t, e.addr)
 	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "a"))
 	require.Equal(t, "+OK\r\n", direct.ask(t, "CONFIG", "SET", "maxclients", "1"))
@@ -121,6 +127,7 @@ func TestNoRoomForOwnConnections(t *testing.T) {
 // TestBrowsersAreDisconnected: a web page could have its reader's browser send commands within a
 // request.
 func TestBrowsersAreDisconnected(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	for _, text := range []string{"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nset a 1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\nset a 1\r\n"} {
 		c := dial(t, e.addr)
@@ -133,6 +140,7 @@ func TestBrowsersAreDisconnected(t *testing.T) {
 
 // TestClientsByKind: CLIENT LIST and CLIENT KILL choose as in Redis.
 func TestClientsByKind(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, sub := dial(t, e.addr), dial(t, e.addr)
 	sub.ask(t, "SUBSCRIBE", "a")
@@ -157,6 +165,7 @@ func TestClientsByKind(t *testing.T) {
 // TestReadsWithinTransactions: SORT and GEORADIUS that store nothing are those of Redis, with the
 // types of RESP3.
 func TestReadsWithinTransactions(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	c.ask(t, "HELLO", "3")

@@ -14,11 +14,13 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // TestStateKeysCannotBeWritten: Redis takes the last of several STORE, and reads names of options
 // up to a zero byte.
 func TestStateKeysCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	require.Equal(t, ":1\r\n", c.ask(t, "GEOADD", "g", "1", "1", "m"))
@@ -47,6 +49,7 @@ func TestStateKeysCannotBeWritten(t *testing.T) {
 // TestOptionsThatOnlyRedisReads: taken for another one by the library, such a word would have other
 // zones trim otherwise, or pop from the other end.
 func TestOptionsThatOnlyRedisReads(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	require.Equal(t, ":3\r\n", c.ask(t, "RPUSH", "l", "a", "b", "c"))
@@ -71,6 +74,7 @@ func TestOptionsThatOnlyRedisReads(t *testing.T) {
 
 // TestLibraryIsOutOfReach: within a transaction, and by names in quotes, too.
 func TestLibraryIsOutOfReach(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	const body = "\nredis.register_function('f', function() return 1 end)"
@@ -90,6 +94,7 @@ func TestLibraryIsOutOfReach(t *testing.T) {
 // TestNobodyStopsTheSharedConnection: what one client sends neither blocks nor ends the connection
 // of all.
 func TestNobodyStopsTheSharedConnection(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", c.ask(t, "XGROUP", "CREATE", "s", "streams", "$", "MKSTREAM"))
@@ -129,12 +134,13 @@ func (e *endpoint) awaitOwnBlocked(t *testing.T) {
 	require.Eventually(t, func() bool {
 		info, err := client.InfoMap(t.Context(), "clients").Result()
 		return err == nil && info["Clients"]["blocked_clients"] == "1"
-	}, waitTimeout, time.Millisecond)
+	}, await.Patience, time.Millisecond)
 }
 
 // TestHalfClosedClientIsServed: one that has sent all it wants to send gets all replies, however
 // many.
 func TestHalfClosedClientIsServed(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	const n = 50_000
@@ -153,6 +159,7 @@ func TestHalfClosedClientIsServed(t *testing.T) {
 
 // TestScriptsRefuseCounters: what a script does to a counter cannot be shipped.
 func TestScriptsRefuseCounters(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) { c.Counter = func(key []byte) bool { return bytes.HasPrefix(key, []byte("n:")) } })
 	c := dial(t, e.addr)
 	require.Contains(t, c.ask(t, "EVAL", "return redis.call('INCR', KEYS[2])", "2", "a", "n:1"), "-SONICREFUSED EVAL is not for counter keys")
@@ -162,6 +169,7 @@ func TestScriptsRefuseCounters(t *testing.T) {
 
 // TestUsersOfSomeKeys: neither scripts nor patterns reach other keys.
 func TestUsersOfSomeKeys(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) {
 		c.Users = []access.User{{Name: "some", Password: "s", Keys: []string{"a:"}}, {Name: "all", Password: "s"}}
 	})
@@ -184,6 +192,7 @@ func TestUsersOfSomeKeys(t *testing.T) {
 // TestWritesThatWaitedAreRefusedToo: transactions that were queued, and clients that were blocked,
 // before the outbox was full.
 func TestWritesThatWaitedAreRefusedToo(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	tx, blocked, c := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
 	tx.send(t, "multi\r\nset a 1\r\n")
@@ -226,6 +235,7 @@ func TestWritesThatWaitedAreRefusedToo(t *testing.T) {
 // TestWakeUpPassesTypes: who waits for a list does not keep one from waking who waits for a sorted
 // set under the same key.
 func TestWakeUpPassesTypes(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	list, set, c := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
 	list.send(t, "blpop k 0\r\n")
@@ -244,6 +254,7 @@ func TestWakeUpPassesTypes(t *testing.T) {
 
 // TestTransactionsInOtherDatabases: state keys are hidden where they are, and only there.
 func TestTransactionsInOtherDatabases(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
@@ -268,6 +279,7 @@ func TestTransactionsInOtherDatabases(t *testing.T) {
 // TestProtocolChangesAmongMessages: messages that are in flight while a subscriber changes its
 // protocol are not taken for replies.
 func TestProtocolChangesAmongMessages(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, pub := dial(t, e.addr), dial(t, e.redis.Addr())
 	c.ask(t, "HELLO", "3")
@@ -296,6 +308,7 @@ func TestProtocolChangesAmongMessages(t *testing.T) {
 
 // TestInvalidationsOfStateKeys are not for clients.
 func TestInvalidationsOfStateKeys(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
 	c.ask(t, "HELLO", "3")
@@ -310,6 +323,7 @@ func TestInvalidationsOfStateKeys(t *testing.T) {
 
 // TestNotificationsOfStateKeys are not for clients, however they are subscribed to.
 func TestNotificationsOfStateKeys(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	require.NoError(t, srv.Client(t).ConfigSet(t.Context(), "notify-keyspace-events", "KEA").Err())
 	e := start(t, srv, nil)
@@ -341,6 +355,7 @@ func TestNotificationsOfStateKeys(t *testing.T) {
 // TestBoundsOfRedis: its longest argument may be shorter than the endpoint's, and a function that
 // it refuses for want of memory is a command to clients.
 func TestBoundsOfRedis(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	direct := srv.Client(t)
 	require.NoError(t, direct.ConfigSet(t.Context(), "proto-max-bulk-len", "1048576").Err())
@@ -357,6 +372,7 @@ func TestBoundsOfRedis(t *testing.T) {
 
 // TestManyArguments: a command of many small arguments comes through.
 func TestManyArguments(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	const n = 500_000
@@ -398,6 +414,7 @@ func output(t *testing.T, list string) (most int) {
 // A client that listens to it would be taken for the shipper, and what a client sends there for
 // effects.
 func TestTheChannelOfEffectsIsOutOfReach(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	const channel = "{sonic:0}live"
 	for _, words := range [][]string{{"SPUBLISH", channel, "1 9-9  \n"}, {"SSUBSCRIBE", channel}, {"SSUBSCRIBE", "{sonic:0}a", channel}} {

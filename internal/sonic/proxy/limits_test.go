@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"errors"
 	"io"
 	"os"
 	"runtime"
@@ -14,9 +15,11 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 func TestUsers(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) {
 		c.Users = []access.User{
 			{Name: "default", Password: "secret"},
@@ -52,6 +55,7 @@ func TestUsers(t *testing.T) {
 }
 
 func TestStateKeysAreHidden(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
@@ -82,6 +86,7 @@ func TestStateKeysAreHidden(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) {
 		c.Limits = proxy.Limits{Clients: 2, BulkBytes: 1000, Arguments: 20, OutputBytes: 8 << 20, QueryBytes: 3000}
 	})
@@ -100,35 +105,40 @@ func TestLimits(t *testing.T) {
 		c.send(t, "*21\r\n")
 		got, _ := c.reply()
 		return got == "-ERR Protocol error: invalid multibulk length\r\n"
-	}, waitTimeout, 10*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 }
 
 func TestLimitsBeforeLogin(t *testing.T) {
-	e := start(t, opened(t), func(c *proxy.Config) {
-		c.Users = []access.User{{Name: "default", Password: "secret"}}
-		c.Limits.AuthTimeout = 300 * time.Millisecond
-	})
+	t.Parallel()
+	srv := opened(t)
+	users := []access.User{{Name: "default", Password: "secret"}}
+	patient := start(t, srv, func(c *proxy.Config) { c.Users, c.Limits.AuthTimeout = users, await.Patience })
 	for text, want := range map[string]string{
-		"*11\r\n":              "-ERR Protocol error: unauthenticated multibulk length\r\n",
-		"*1\r\n$16385\r\n":     "-ERR Protocol error: unauthenticated bulk length\r\n",
-		"*2\r\n$4\r\nAUTH\r\n": "",
+		"*11\r\n":          "-ERR Protocol error: unauthenticated multibulk length\r\n",
+		"*1\r\n$16385\r\n": "-ERR Protocol error: unauthenticated bulk length\r\n",
 	} {
-		c := dial(t, e.addr)
+		c := dial(t, patient.addr)
 		c.send(t, text)
 		got, err := c.reply()
-		if want == "" {
-			require.ErrorIs(t, err, io.EOF, "it did not log in in time")
-			continue
-		}
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	c := dial(t, e.addr)
-	require.Equal(t, "+OK\r\n", c.ask(t, "AUTH", "secret"))
-	time.AfterFunc(400*time.Millisecond, func() { c.send(t, "ping\r\n") })
-	got, err := c.reply()
-	require.NoError(t, err)
-	require.Equal(t, "+PONG\r\n", got, "who has logged in stays")
+
+	const limit = 200 * time.Millisecond
+	e := start(t, srv, func(c *proxy.Config) { c.Users, c.Limits.AuthTimeout = users, limit })
+	_, err := dial(t, e.addr).reply()
+	require.ErrorIs(t, err, io.EOF, "it did not log in in time")
+	inTime(t, func() bool {
+		c := dial(t, e.addr)
+		_, _ = c.Write(resp.AppendCommand(nil, "AUTH", "secret"))
+		if got, err := c.reply(); err != nil || got != "+OK\r\n" {
+			return false
+		}
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(2*limit)))
+		_, err := c.reply()
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "who has logged in stays")
+		return true
+	})
 }
 
 // TestClientThatNeverReads is not read on, others are served, and memory stays bounded.
@@ -156,6 +166,7 @@ func TestClientThatNeverReads(t *testing.T) {
 
 // TestClientBeyondItsOutput is disconnected.
 func TestClientBeyondItsOutput(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) { c.Limits.OutputBytes = 1 << 20 })
 	other, deaf := dial(t, e.addr), dial(t, e.addr)
 	require.Equal(t, "+OK\r\n", other.ask(t, "SET", "a", strings.Repeat("x", 100_000)))
@@ -200,11 +211,12 @@ type onlyAfter struct {
 }
 
 func (o onlyAfter) Read(b []byte) (int, error) {
-	require.Eventually(o.t, func() bool { return strings.Count(o.other.ask(o.t, "CLIENT", "LIST"), "id=") == 1 }, waitTimeout, time.Millisecond)
+	require.Eventually(o.t, func() bool { return strings.Count(o.other.ask(o.t, "CLIENT", "LIST"), "id=") == 1 }, await.Patience, time.Millisecond)
 	return o.Conn.Read(b)
 }
 
 func TestLargeValues(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	value := strings.Repeat("0123456789abcdef", 4<<20/16)
@@ -216,6 +228,7 @@ func TestLargeValues(t *testing.T) {
 
 // TestCommandsInPieces sends single bytes.
 func TestCommandsInPieces(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	for _, b := range resp.AppendCommand(nil, "SET", "a", "hello") {
@@ -237,6 +250,7 @@ func TestCommandsInPieces(t *testing.T) {
 
 // TestHalfClosed still gets its replies, as from a shell's pipe.
 func TestHalfClosed(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c := dial(t, e.addr)
 	c.send(t, "set a 1\r\nget a\r\n")
@@ -249,31 +263,44 @@ func TestHalfClosed(t *testing.T) {
 }
 
 func TestIdleTimeout(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout = 200 * time.Millisecond })
-	c, blocked := dial(t, e.addr), dial(t, e.addr)
-	blocked.send(t, "blpop l 0.6\r\n")
-	require.Equal(t, "+PONG\r\n", c.ask(t, "PING"))
-	_, err := c.reply()
-	require.ErrorIs(t, err, io.EOF)
-	got, err := blocked.reply()
-	require.NoError(t, err, "who waits is not idle")
-	require.Equal(t, "*-1\r\n", got)
+	inTime(t, func() bool {
+		c := dial(t, e.addr)
+		_, _ = c.Write([]byte("ping\r\n"))
+		if got, err := c.reply(); err != nil || got != "+PONG\r\n" {
+			return false
+		}
+		_, err := c.reply()
+		require.ErrorIs(t, err, io.EOF)
+		return true
+	})
+	inTime(t, func() bool {
+		blocked := dial(t, e.addr)
+		_, _ = blocked.Write([]byte("blpop l 0.6\r\n"))
+		got, _ := blocked.reply()
+		return got == "*-1\r\n" // who waits is not idle
+	})
 }
 
 // TestWhoWaitsForPulsarIsNotIdle: for the outbox to have room, or for a write to be stored.
 func TestWhoWaitsForPulsarIsNotIdle(t *testing.T) {
+	t.Parallel()
 	const idle = 100 * time.Millisecond
 	for _, ack := range []proxy.Ack{proxy.AckLocal, proxy.AckPublished} {
 		e := start(t, opened(t), func(c *proxy.Config) { c.Limits.IdleTimeout, c.Ack = idle, ack })
 		if ack == proxy.AckLocal {
 			e.SetWrites(proxy.WritesHeld, "")
 		}
-		c := dial(t, e.addr)
-		c.send(t, "set a 1\r\n")
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(4*idle)))
-		_, err := c.reply()
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it waits")
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(waitTimeout)))
+		var c *connection
+		inTime(t, func() bool {
+			c = dial(t, e.addr)
+			_, _ = c.Write([]byte("set a 1\r\n"))
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(4*idle)))
+			_, err := c.reply()
+			return errors.Is(err, os.ErrDeadlineExceeded) // it waits
+		})
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(await.Patience)))
 		if ack == proxy.AckLocal {
 			e.SetWrites(proxy.WritesOpen, "")
 		} else {

@@ -12,12 +12,14 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestRedisIsLostInMidCommand kills Redis while it has commands: their clients are told that the
 // outcome is unknown, none is sent again, and what comes later waits for the next Redis.
 func TestRedisIsLostInMidCommand(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, nil)
 	under, later, watching := dial(t, e.addr), dial(t, e.addr), dial(t, e.addr)
@@ -66,6 +68,7 @@ func TestRedisIsLostInMidCommand(t *testing.T) {
 // while a client's connection has passed the fence. Its script runs, which Redis cannot prevent.
 // The answer says so, rather than that nothing ran.
 func TestAScriptWithoutItsLibrary(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, nil)
 	c := dial(t, e.addr)
@@ -81,13 +84,14 @@ func TestAScriptWithoutItsLibrary(t *testing.T) {
 
 // TestRedisStaysUnavailable bounds how long commands wait.
 func TestRedisStaysUnavailable(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, func(c *proxy.Config) { c.Backend.Wait = 100 * time.Millisecond })
+	e.awaitReady(t)
 	c := dial(t, e.addr)
 	require.Equal(t, "$-1\r\n", c.ask(t, "GET", "a"))
-	require.NoError(t, e.Ready())
 	require.NoError(t, srv.Kill())
-	require.Eventually(t, func() bool { return e.Ready() != nil }, waitTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() != nil }, await.Patience, time.Millisecond)
 	for range 3 {
 		c.send(t, "get a\r\nset a 1\r\n")
 		for range 2 {
@@ -98,12 +102,13 @@ func TestRedisStaysUnavailable(t *testing.T) {
 	}
 	assert.Equal(t, "+PONG\r\n", c.ask(t, "PING"))
 	require.NoError(t, srv.Start(t.Context()))
-	require.Eventually(t, func() bool { return e.Ready() == nil }, waitTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() == nil }, await.Patience, time.Millisecond)
 	assert.Equal(t, "$-1\r\n", c.ask(t, "GET", "a"))
 }
 
 // TestBlockedClientsOutliveRedis: they wait on, at the next Redis.
 func TestBlockedClientsOutliveRedis(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, nil)
 	c := dial(t, e.addr)
@@ -126,6 +131,7 @@ func TestBlockedClientsOutliveRedis(t *testing.T) {
 
 // TestRedisBecomesAReplica follows Resolve to the new primary.
 func TestRedisBecomesAReplica(t *testing.T) {
+	t.Parallel()
 	old := opened(t)
 	next := opened(t)
 	var primary atomic.Pointer[stack.RedisServer]
@@ -137,6 +143,6 @@ func TestRedisBecomesAReplica(t *testing.T) {
 	require.Equal(t, "+OK\r\n", c.ask(t, "SET", "a", "1"))
 	primary.Store(next)
 	old.Follow(t, next)
-	require.Eventually(t, func() bool { return c.ask(t, "SET", "a", "2") == "+OK\r\n" }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.ask(t, "SET", "a", "2") == "+OK\r\n" }, await.Patience, 10*time.Millisecond)
 	require.Equal(t, "2", next.Client(t).Get(t.Context(), "a").Val())
 }

@@ -8,11 +8,13 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/access"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestUsersWithKeysReachNoOthers: not by scripts and patterns either, which Redis runs as Sonic.
 func TestUsersWithKeysReachNoOthers(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) {
 		c.Users = []access.User{{Name: "default", Password: "p"}, {Name: "some", Password: "p", Keys: []string{"pub:"}}}
 	})
@@ -38,6 +40,7 @@ func TestUsersWithKeysReachNoOthers(t *testing.T) {
 
 // TestPasswordsOfRedisAreHidden: with them a client could pass Sonic by.
 func TestPasswordsOfRedisAreHidden(t *testing.T) {
+	t.Parallel()
 	srv := opened(t, stack.Conf(map[string]string{"requirepass": "topsecret", "masterauth": "topsecret"}))
 	e := start(t, srv, func(c *proxy.Config) { c.Backend.Password = "topsecret" })
 	for _, proto := range []string{"2", "3"} {
@@ -61,6 +64,7 @@ func TestPasswordsOfRedisAreHidden(t *testing.T) {
 // Users are changed while clients are there: those of users that are no more are disconnected, the
 // others may do what their user may from then on.
 func TestUsersChangeWhileClientsAreThere(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) {
 		c.Users = []access.User{{Name: "default", Password: "old"}, {Name: "gone", Password: "p"}}
 	})
@@ -84,5 +88,5 @@ func TestUsersChangeWhileClientsAreThere(t *testing.T) {
 	other := dial(t, e.addr)
 	require.Contains(t, other.ask(t, "GET", "k"), "NOAUTH")
 	e.SetUsers(nil)
-	require.Eventually(t, func() bool { return other.ask(t, "GET", "k") == "$-1\r\n" }, waitTimeout, time.Millisecond, "nobody has to log in")
+	require.Eventually(t, func() bool { return other.ask(t, "GET", "k") == "$-1\r\n" }, await.Patience, time.Millisecond, "nobody has to log in")
 }

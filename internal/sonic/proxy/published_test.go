@@ -8,11 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // TestAckPublished holds replies to writes, and those behind them, until the broker has the
 // effects.
 func TestAckPublished(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), func(c *proxy.Config) { c.Ack = proxy.AckPublished })
 	last := func() string {
 		entries, err := e.redis.Client(t).XRevRangeN(t.Context(), "{sonic:0}out", "+", "-", 1).Result()
@@ -23,14 +25,14 @@ func TestAckPublished(t *testing.T) {
 	reader, writer := dial(t, e.addr), dial(t, e.addr)
 	require.Equal(t, "$-1\r\n", writer.ask(t, "GET", "a"), "reads wait for nothing")
 	writer.send(t, "set a 1\r\nget a\r\nping\r\ndel none\r\n")
-	require.Eventually(t, func() bool { return reader.ask(t, "GET", "a") == "$1\r\n1\r\n" }, waitTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return reader.ask(t, "GET", "a") == "$1\r\n1\r\n" }, await.Patience, time.Millisecond)
 	first := last()
 	writer.send(t, "multi\r\nincr n\r\nincr n\r\nexec\r\nget n\r\n")
-	require.Eventually(t, func() bool { return reader.ask(t, "GET", "n") == "$1\r\n2\r\n" }, waitTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return reader.ask(t, "GET", "n") == "$1\r\n2\r\n" }, await.Patience, time.Millisecond)
 	require.NoError(t, writer.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	_, err := writer.reply()
 	require.ErrorContains(t, err, "timeout")
-	require.NoError(t, writer.SetReadDeadline(time.Now().Add(waitTimeout)))
+	require.NoError(t, writer.SetReadDeadline(time.Now().Add(await.Patience)))
 	e.Shipped(0, first)
 	for _, want := range []string{"+OK\r\n", "$1\r\n1\r\n", "+PONG\r\n", ":0\r\n", "+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n"} {
 		got, err := writer.reply()
@@ -40,7 +42,7 @@ func TestAckPublished(t *testing.T) {
 	require.NoError(t, writer.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	_, err = writer.reply()
 	require.ErrorContains(t, err, "timeout", "EXEC waits")
-	require.NoError(t, writer.SetReadDeadline(time.Now().Add(waitTimeout)))
+	require.NoError(t, writer.SetReadDeadline(time.Now().Add(await.Patience)))
 	e.Shipped(0, last())
 	for _, want := range []string{"*2\r\n:1\r\n:2\r\n", "$1\r\n2\r\n"} {
 		got, err := writer.reply()
@@ -65,11 +67,12 @@ func TestAckPublished(t *testing.T) {
 // TestAckPublishedWithoutItsRedis: a write that waited for the broker when its Redis ended is not
 // answered by what another Redis stores later, which may never have had it.
 func TestAckPublishedWithoutItsRedis(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, func(c *proxy.Config) { c.Ack = proxy.AckPublished })
 	reader, writer := dial(t, e.addr), dial(t, e.addr)
 	writer.send(t, "set a 1\r\nget a\r\nincr n\r\nping\r\n")
-	require.Eventually(t, func() bool { return reader.ask(t, "GET", "n") == "$1\r\n1\r\n" }, waitTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return reader.ask(t, "GET", "n") == "$1\r\n1\r\n" }, await.Patience, time.Millisecond)
 	require.NoError(t, srv.Kill())
 	for _, want := range []string{"-ERR the connection to Redis was lost before Pulsar", "$1\r\n1\r\n", "-ERR the connection to Redis was lost before Pulsar", "+PONG\r\n"} {
 		got, err := writer.reply()
@@ -79,7 +82,7 @@ func TestAckPublishedWithoutItsRedis(t *testing.T) {
 	require.NoError(t, srv.Start(t.Context()))
 	open(t, srv)
 	writer.send(t, "set a 2\r\n")
-	require.Eventually(t, func() bool { return reader.ask(t, "GET", "a") == "$1\r\n2\r\n" }, waitTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return reader.ask(t, "GET", "a") == "$1\r\n2\r\n" }, await.Patience, time.Millisecond)
 	e.Shipped(0, "99999999999999-0")
 	got, err := writer.reply()
 	require.NoError(t, err)
@@ -87,6 +90,7 @@ func TestAckPublishedWithoutItsRedis(t *testing.T) {
 }
 
 func TestSetWrites(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
 	e.SetWrites(proxy.WritesRefused, "the outbox is full")

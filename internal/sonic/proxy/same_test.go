@@ -13,20 +13,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// seed returns that of SONIC_TEST_SEED, or a new one, and prints it.
-func seed(t *testing.T) uint64 {
+// random returns the seed and the number of rounds of a test: always the same in an ordinary run.
+// AVIARY_TEST_STEPS asks for so many rounds, with a seed of their own unless AVIARY_TEST_SEED has
+// one.
+func random(t *testing.T, ordinary int) (seed uint64, rounds int) {
 	t.Helper()
-	s := rand.Uint64()
-	if text := os.Getenv("SONIC_TEST_SEED"); text != "" {
-		var err error
-		s, err = strconv.ParseUint(text, 10, 64)
+	seed, rounds = 1, ordinary
+	if text := os.Getenv("AVIARY_TEST_STEPS"); text != "" {
+		n, err := strconv.Atoi(text)
 		require.NoError(t, err)
+		seed, rounds = rand.Uint64(), n
 	}
-	t.Logf("SONIC_TEST_SEED=%d", s)
-	return s
+	if text := os.Getenv("AVIARY_TEST_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+		seed = n
+	}
+	t.Logf("AVIARY_TEST_SEED=%d AVIARY_TEST_STEPS=%d", seed, rounds)
+	return seed, rounds
 }
 
 // both are a bare Redis and one behind the proxy, which are asked the same.
@@ -36,6 +44,7 @@ func short(text string) string { return text[:min(len(text), 2000)] }
 
 // TestSameErrors holds the endpoint's errors against Redis' own.
 func TestSameErrors(t *testing.T) {
+	t.Parallel()
 	bare, e := stack.PrivateRedis(t), start(t, opened(t), nil)
 	for _, text := range []string{
 		"nosuch\r\n", "nosuch a b c\r\n", "nosuch " + strings.Repeat("x", 300) + " y\r\n", "*1\r\n$0\r\n\r\n",
@@ -85,7 +94,7 @@ func (b both) sameUntil(t *testing.T, text, last string) {
 	t.Helper()
 	for _, c := range []*connection{b.bare, b.proxied} {
 		c.send(t, text)
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(await.Patience)))
 	}
 	want, got := b.bare.until(last), b.proxied.until(last)
 	assert.Equal(t, want, got, "replies to %q", short(text))
@@ -106,6 +115,7 @@ func (c *connection) until(last string) (replies []string) {
 
 // TestSameProtocolErrors sends what is no request.
 func TestSameProtocolErrors(t *testing.T) {
+	t.Parallel()
 	bare, e := stack.PrivateRedis(t), start(t, opened(t), nil)
 	for _, text := range []string{
 		"*x\r\n", "*1x\r\n", "*01\r\n", "* 1\r\n", "*+1\r\n", "*99999999999\r\n", "*1\r\nx\r\n", "*1\r\n:1\r\n", "*1\r\n$x\r\n", "*1\r\n$-1\r\n", "*1\r\n$999999999999\r\n", "*1\r\n$01\r\nx\r\n",

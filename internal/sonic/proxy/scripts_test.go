@@ -12,12 +12,14 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestScriptsLeaveWatchAlone: a script between WATCH and MULTI neither ends the WATCH nor is kept
 // from running by it.
 func TestScriptsLeaveWatchAlone(t *testing.T) {
+	t.Parallel()
 	e := start(t, opened(t), nil)
 	c, other := dial(t, e.addr), dial(t, e.addr)
 	read := func() string { return c.ask(t, "EVAL", "return redis.call('GET', KEYS[1])", "1", "a") }
@@ -45,6 +47,7 @@ func TestScriptsLeaveWatchAlone(t *testing.T) {
 
 // TestScriptsWithinTransactions are recorded with the other commands, as one effect.
 func TestScriptsWithinTransactions(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	e := start(t, srv, nil)
 	c := dial(t, e.addr)
@@ -82,6 +85,7 @@ const errUnrecorded = "-ERR the script ran while no Sonic had opened this Redis"
 // TestTransactionsBeyondTheBoundOfRedis: Redis ends a connection whose queued commands are larger
 // than its bound. A script's keys are sent three times.
 func TestTransactionsBeyondTheBoundOfRedis(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	require.NoError(t, srv.Client(t).ConfigSet(t.Context(), "client-query-buffer-limit", "1048576").Err())
 	e := start(t, srv, nil)
@@ -109,6 +113,7 @@ func TestTransactionsBeyondTheBoundOfRedis(t *testing.T) {
 // TestRedisThatCannotSave takes no writes. Its error is that of the command. A script is refused as
 // a whole.
 func TestRedisThatCannotSave(t *testing.T) {
+	t.Parallel()
 	srv := opened(t, stack.Conf(map[string]string{"save": "3600 1000000", "dbfilename": "taken"}))
 	e := start(t, srv, nil)
 	c, bare := dial(t, e.addr), dial(t, srv.Addr())
@@ -119,7 +124,7 @@ func TestRedisThatCannotSave(t *testing.T) {
 	defer func() { require.NoError(t, os.RemoveAll(filepath.Join(dir["dir"], "taken"))) }() // it saves when it ends
 	require.Equal(t, ":1\r\n", c.ask(t, "EVAL", "return 1", "1", "a"))
 	bare.ask(t, "BGSAVE")
-	require.Eventually(t, func() bool { return strings.Contains(bare.ask(t, "INFO", "persistence"), "rdb_last_bgsave_status:err") }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(bare.ask(t, "INFO", "persistence"), "rdb_last_bgsave_status:err") }, await.Patience, 10*time.Millisecond)
 	want := bare.ask(t, "SET", "a", "1")
 	require.Contains(t, want, "-MISCONF")
 	assert.Equal(t, want, c.ask(t, "SET", "a", "1"))
@@ -132,6 +137,7 @@ func TestRedisThatCannotSave(t *testing.T) {
 
 // TestScriptsWhileRedisIsBusy get Redis' own words.
 func TestScriptsWhileRedisIsBusy(t *testing.T) {
+	t.Parallel()
 	srv := opened(t)
 	require.NoError(t, srv.Client(t).ConfigSet(t.Context(), "busy-reply-threshold", "1").Err())
 	e := start(t, srv, nil)
@@ -142,7 +148,7 @@ func TestScriptsWhileRedisIsBusy(t *testing.T) {
 	require.Eventually(t, func() bool {
 		want = bare.ask(t, "GET", "a")
 		return strings.HasPrefix(want, "-BUSY")
-	}, waitTimeout, time.Millisecond)
+	}, await.Patience, time.Millisecond)
 	require.Equal(t, want, c.ask(t, "EVAL", "return 1", "1", "a"))
 	require.Equal(t, "+OK\r\n", bare.ask(t, "SCRIPT", "KILL"))
 }

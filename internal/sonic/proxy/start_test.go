@@ -20,13 +20,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
 	"github.com/aviaryhq/aviary/internal/sonic/resp"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
-
-const waitTimeout = 20 * time.Second
 
 // endpoint is a proxy that runs before a Redis of its own, which a Sonic with one other zone has
 // opened.
@@ -71,12 +70,12 @@ func awaitUnread(t *testing.T, srv *stack.RedisServer) {
 			}
 		}
 		return false
-	}, waitTimeout, time.Millisecond)
+	}, await.Patience, time.Millisecond)
 }
 
 func start(t *testing.T, srv *stack.RedisServer, change func(*proxy.Config)) *endpoint {
 	t.Helper()
-	cfg := proxy.Config{Backend: dialer.Config{Address: srv.Addr()}, Zones: []string{"a", "b"}}
+	cfg := proxy.Config{Backend: dialer.Config{Address: srv.Addr(), DialTimeout: await.Patience, Wait: await.Patience}, Zones: []string{"a", "b"}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -95,10 +94,25 @@ func start(t *testing.T, srv *stack.RedisServer, change func(*proxy.Config)) *en
 	return &endpoint{p, ln.Addr().String(), srv}
 }
 
+// awaitReady waits until the proxy has a connection to Redis.
+func (e *endpoint) awaitReady(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return e.Ready() == nil }, await.Patience, time.Millisecond)
+}
+
+// inTime tries something until it was done in time: a busy machine may be too late for a time
+// limit of the test's configuration.
+func inTime(t *testing.T, try func() bool) {
+	t.Helper()
+	for end := time.Now().Add(await.Patience); !try(); {
+		require.True(t, time.Now().Before(end), "it is never done in time")
+	}
+}
+
 // client returns a stock client of the endpoint, which sends nothing twice.
 func (e *endpoint) client(t *testing.T, protocol int) *redis.Client {
 	t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: e.addr, Protocol: protocol, MaxRetries: -1, DisableIdentity: true})
+	c := redis.NewClient(&redis.Options{Addr: e.addr, Protocol: protocol, MaxRetries: -1, DisableIdentity: true, ReadTimeout: await.Patience})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -115,7 +129,7 @@ func dial(t *testing.T, addr string) *connection {
 	conn, err := d.DialContext(t.Context(), "tcp", addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(waitTimeout)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(await.Patience)))
 	return &connection{conn, bufio.NewReaderSize(conn, 1<<16)}
 }
 

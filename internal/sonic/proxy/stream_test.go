@@ -17,13 +17,11 @@ import (
 // TestSameStream sends the same random commands to a bare Redis and through the endpoint,
 // pipelined, in both protocols.
 func TestSameStream(t *testing.T) {
-	rounds := 1500
-	if testing.Short() {
-		rounds = 300
-	}
+	t.Parallel()
 	for _, proto := range []string{"2", "3"} {
 		t.Run("RESP"+proto, func(t *testing.T) {
-			s := seed(t)
+			t.Parallel()
+			s, rounds := random(t, 500)
 			w := commands.Words{Rand: rand.New(rand.NewPCG(s, 1))}
 			// A hash of long values has no order that two servers share.
 			conf := stack.Conf(map[string]string{"hash-max-listpack-value": "1000"})

@@ -17,11 +17,13 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/proxy"
 	"github.com/aviaryhq/aviary/internal/sonic/proxy/dialer"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // TestTLS encrypts both sides, with certificates of both ends.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	srv := opened(t, stack.Secured())
 	s := srv.Security()
 	authority, err := os.ReadFile(s.CAFile)
@@ -45,7 +47,7 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, c.Set(t.Context(), "a", value, 0).Err())
 	require.Equal(t, value, c.Get(t.Context(), "a").Val())
 	popped := make(chan []string, 1)
-	go func() { popped <- c.BLPop(t.Context(), waitTimeout, "l").Val() }()
+	go func() { popped <- c.BLPop(t.Context(), await.Patience, "l").Val() }()
 	e.awaitTracked(t, 1)
 	require.NoError(t, srv.Client(t).RPush(t.Context(), "l", "x").Err())
 	require.Equal(t, []string{"l", "x"}, <-popped)
@@ -61,6 +63,7 @@ func TestTLS(t *testing.T) {
 // TestDeafClientsOfTLS are disconnected like others: nothing of them is left, and the endpoint
 // ends.
 func TestDeafClientsOfTLS(t *testing.T) {
+	t.Parallel()
 	srv := opened(t, stack.Secured())
 	s := srv.Security()
 	server, err := tls.LoadX509KeyPair(strings.Replace(s.CertFile, "client", "server", 1), strings.Replace(s.KeyFile, "client", "server", 1))
@@ -90,7 +93,7 @@ func TestDeafClientsOfTLS(t *testing.T) {
 	select {
 	case err := <-ended:
 		require.NoError(t, err)
-	case <-time.After(waitTimeout):
+	case <-time.After(await.Patience):
 		require.Fail(t, "the endpoint waits for a client that does not read")
 	}
 }

@@ -13,6 +13,7 @@ import (
 // A collection that is shipped as a whole says when it expires. That holds for newer elements that
 // another zone has, too, whichever of the two comes first.
 func TestAWholeCollectionRestatesItsExpiry(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ add, more []any }{
 		{[]any{"hset", "from", "f", "v"}, []any{"hset", "k", "g", "w"}},
 		{[]any{"sadd", "from", "f"}, []any{"sadd", "k", "g"}},
@@ -53,6 +54,7 @@ func TestAWholeCollectionRestatesItsExpiry(t *testing.T) {
 // zone asks the other one for what the key is, so that what is added later expires in all zones or
 // in none.
 func TestAKeyThatAnotherZoneEmptied(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ add, remove []any }{
 		{[]any{"hset", "k", "f", "v"}, []any{"hdel", "k", "f"}},
 		{[]any{"sadd", "k", "f"}, []any{"spop", "k"}},
@@ -78,6 +80,7 @@ func TestAKeyThatAnotherZoneEmptied(t *testing.T) {
 
 // When a local command empties a key that expires, its effect says so, and nobody has to ask.
 func TestAKeyThatItsOwnZoneEmptied(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ add, remove []any }{
 		{[]any{"sadd", "k", "f"}, []any{"srem", "k", "f"}},
 		{[]any{"rpush", "k", "f"}, []any{"lpop", "k"}},
@@ -98,13 +101,19 @@ func TestAKeyThatItsOwnZoneEmptied(t *testing.T) {
 // An expiry that passed before all that a zone has forgotten wipes nothing there: what it wiped is
 // gone, and what was written after it has no versions any more.
 func TestAnExpiryThatPassedBeforeWhatIsForgotten(t *testing.T) {
-	w, a, b := twoZones(t)
-	a.write("hset", "h", "old", "1")
-	a.write("pexpire", "h", "100") // an expiry that has passed when its entry is appended is a deletion
-	require.Eventually(t, func() bool { return a.client.Exists(context.Background(), "h").Val() == 0 }, 5*time.Second, time.Millisecond)
-	a.write("hset", "h", "new", "1")
-	w.drain()
-	require.Equal(t, "E", w.history()[1].effect[0], "the expiry had not passed yet when its entry was appended")
+	t.Parallel()
+	var w *world
+	var a, b *zone
+	before(t, 50*time.Millisecond, func(at time.Time) (inTime bool) {
+		w, a, b = twoZones(t)
+		a.write("hset", "h", "old", "1")
+		a.write("pexpireat", "h", at.UnixMilli())
+		a.awaitNone("h")
+		a.write("hset", "h", "new", "1")
+		w.drain()
+		// An expiry that has passed when its entry is appended is a deletion.
+		return w.history()[1].effect[0] == "E"
+	})
 	for range 4 {
 		a.beat()
 		b.beat()
@@ -125,6 +134,7 @@ func TestAnExpiryThatPassedBeforeWhatIsForgotten(t *testing.T) {
 // What is added to a key whose expiry has passed by the stream's clock, and not yet by Redis' own,
 // goes with it, also when something older comes before Redis has removed it.
 func TestWhatIsAddedToAKeyThatIsOver(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("set", "z", "older")
 	b.open("4102444800000-0") // a clock that is ahead
@@ -139,12 +149,18 @@ func TestWhatIsAddedToAKeyThatIsOver(t *testing.T) {
 // A wholesale write that makes a zone ask for the key is not taken for the answer: it would not ask
 // again after a restart.
 func TestAWriteIsNotTheAnswerToWhatItAsks(t *testing.T) {
-	w, a, b := twoZones(t)
-	b.write("hset", "k", "f", "1")
-	b.write("pexpire", "k", "200")
-	time.Sleep(5 * time.Millisecond) // the clocks of the two Redis are one: a's write is newer
-	a.write("set", "k", "v")
-	require.Eventually(t, func() bool { return b.client.Exists(context.Background(), "k").Val() == 0 }, 5*time.Second, time.Millisecond)
+	t.Parallel()
+	var w *world
+	var a, b *zone
+	before(t, 100*time.Millisecond, func(at time.Time) (inTime bool) {
+		w, a, b = twoZones(t)
+		b.write("hset", "k", "f", "1")
+		b.write("pexpireat", "k", at.UnixMilli())
+		tick() // a's write is newer
+		a.write("set", "k", "v")
+		return time.Now().Before(at)
+	})
+	b.awaitNone("k")
 	b.write("hset", "k", "g", "1") // the key had expired
 	for a.ship(100) {
 	}

@@ -12,8 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-
-	"github.com/aviaryhq/aviary/internal/sonic/message"
 )
 
 // Every pair of writes to one key, and many longer rows of them, in all zones, meet in many orders
@@ -23,11 +21,12 @@ import (
 // A row of writes has a key of its own, so that thousands of rows take one schedule: who writes,
 // who hears of it then, when the expiry passes.
 func TestEveryRowOfWritesConverges(t *testing.T) {
+	t.Parallel()
 	p := fromEnvironment(t, 16) // schedules
-	r := rand.New(rand.NewPCG(p.seed, 1))
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
-			w := newWorld(t, r, names...)
+			t.Parallel()
+			w := newWorld(t, rand.New(rand.NewPCG(p.seed, uint64(len(names)))), names...)
 			g := &grid{world: w, makers: newMakers(t)}
 			for n := range p.steps {
 				g.run(n, 2+n%3)
@@ -40,11 +39,12 @@ func TestEveryRowOfWritesConverges(t *testing.T) {
 // The same rows while zones drop effects, now and then, and ship later what these have changed:
 // zones hold the same at the end.
 func TestEveryRowOfDroppedWritesConverges(t *testing.T) {
+	t.Parallel()
 	p := fromEnvironment(t, 10) // schedules
-	r := rand.New(rand.NewPCG(p.seed, 1))
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}} {
 		t.Run(strconv.Itoa(len(names)), func(t *testing.T) {
-			w := newWorld(t, r, names...)
+			t.Parallel()
+			w := newWorld(t, rand.New(rand.NewPCG(p.seed, uint64(len(names)))), names...)
 			g := &grid{world: w, makers: newMakers(t), drops: true}
 			for n := range p.steps {
 				g.run(n, 2+n%3)
@@ -121,7 +121,7 @@ func (g *grid) run(number, length int) {
 	}
 	for at := range length {
 		if at == passes {
-			time.Sleep(time.Until(soon.Add(3 * time.Millisecond)))
+			sleepPast(soon)
 			schedule = append(schedule, "the expiry passes")
 		}
 		z := g.zones[g.r.IntN(len(g.zones))]
@@ -131,7 +131,7 @@ func (g *grid) run(number, length int) {
 		schedule = append(schedule, g.hear(at == 0)...)
 	}
 	if passes == length {
-		time.Sleep(time.Until(soon.Add(3 * time.Millisecond)))
+		sleepPast(soon)
 		schedule = append(schedule, "the expiry passes")
 	}
 	if g.drops {
@@ -246,14 +246,9 @@ func (g *grid) compare(number int, rows [][]int, schedule []string, soon, far in
 	g.t.Helper()
 	histories := make(map[string][]versioned)
 	for at, z := range g.zones {
-		for _, m := range z.topic[g.begun[at]:] {
-			for _, e := range m.entries {
-				effects, err := message.Effects(e.Effects)
-				require.NoError(g.t, err)
-				for _, effect := range effects {
-					v := versioned{position(g.t, e.ID.String()), z.name, effect}
-					histories[effect[3]] = append(histories[effect[3]], v)
-				}
+		for i := g.begun[at]; i < len(z.topic); i++ {
+			for _, v := range z.effects(i) {
+				histories[v.effect[3]] = append(histories[v.effect[3]], v)
 			}
 		}
 	}

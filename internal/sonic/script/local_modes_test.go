@@ -38,6 +38,7 @@ func text(all [][]effect) string {
 
 // Counters ship what was added. What cannot be said as an addition is refused and changes nothing.
 func TestCounters(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww", "c:", "counter", "c:x", "none")
 	for _, row := range []struct{ command, reply, effects string }{
@@ -114,6 +115,7 @@ func TestCounters(t *testing.T) {
 // A transaction's entries have its id, and one without effects closes it. One that changed nothing
 // leaves nothing.
 func TestTransactions(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww")
 	out := script.KeysOf(0).Outbox
@@ -154,6 +156,7 @@ func TestTransactions(t *testing.T) {
 
 // With p a reply carries the id of the entry, nil when there is none. Errors stay as they are.
 func TestPublishedReplies(t *testing.T) {
+	t.Parallel()
 	c, w := newSonic(t, []string{"b"}, "lww")
 	mode := script.Mode{Published: true}
 	reply := w.do(function(mode, words("SET k v"))...)
@@ -176,6 +179,7 @@ func TestPublishedReplies(t *testing.T) {
 // A single zone gets the replies, and nothing is kept. Before the library is open writes are
 // refused.
 func TestSingleZone(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	srv, bare := stack.PrivateRedis(t), stack.PrivateRedis(t)
 	c := srv.Client(t).Conn()
@@ -212,6 +216,7 @@ func TestSingleZone(t *testing.T) {
 // Commands of more arguments than Lua's unpack takes work when they can be cut, and are refused
 // when not.
 func TestManyArguments(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	n := 6001 // no multiple of a slice
 	r := newRig(ctx, t, "lww")
@@ -273,6 +278,7 @@ func TestManyArguments(t *testing.T) {
 
 // sonic_ship notes the keys that a user's script changed, as they are then.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww", "n:", "none", "c:", "counter")
 	for _, command := range []string{"SELECT 3", "SET same v", "HSET h f v", "SET gone v", "RPUSH l a", "SET c:n 1", "ZADD n:z 1 a", "SELECT 0"} {
@@ -316,6 +322,7 @@ func TestScripts(t *testing.T) {
 
 // What a write notes of versions is the version of its entry.
 func TestNotes(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww", "n:", "none")
 	for command, want := range map[string]string{
@@ -382,6 +389,7 @@ func TestNotes(t *testing.T) {
 
 // Load replaces a library of another version only, and refuses an unfit Redis.
 func TestLoad(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww")
 	_, version, err := script.Library()
@@ -431,6 +439,7 @@ func (o oldRedis) Do(ctx context.Context, args ...any) *redis.Cmd {
 // Commands that need no memory work when Redis has reached its bound, and others fail as in bare
 // Redis. A transaction is closed all the same.
 func TestFullRedis(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c, w := newSonic(t, []string{"b"}, "lww")
 	bare := stack.PrivateRedis(t)
@@ -462,6 +471,7 @@ func TestFullRedis(t *testing.T) {
 
 // A Redis that became a replica refuses writes with the error of bare Redis.
 func TestReplica(t *testing.T) {
+	t.Parallel()
 	_, w := newSonic(t, []string{"b"}, "lww")
 	b := dial(t, stack.PrivateRedis(t), 2)
 	for _, wire := range []*wire{w, b} {
@@ -475,6 +485,7 @@ func TestReplica(t *testing.T) {
 
 // State keys have names that tell them from clients' keys.
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	k := script.KeysOf(12)
 	for _, key := range []string{k.Outbox, k.Versions, k.Cursors, k.Meta, k.Part("b")} {
 		if !script.IsStateKey(key) || !strings.HasPrefix(key, "{sonic:12}") {

@@ -3,7 +3,6 @@ package script_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -172,35 +171,23 @@ func (g generator) wellFormed() []string {
 	}
 }
 
-// seedOf returns the seed of SONIC_SEED, else a new one, and prints it.
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv("SONIC_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("SONIC_SEED=%d", seed)
-	return seed
-}
-
 // Random commands get bare Redis' replies and leave what bare Redis holds; their effects make the
 // same of an empty Redis.
 func TestRandomCommands(t *testing.T) {
-	const count = 3000
-	g := generator{rand.New(rand.NewPCG(seedOf(t), 0))}
-	ctx := t.Context()
-	for _, policy := range []string{"lww", "none"} {
+	t.Parallel()
+	p := fromEnvironment(t, 1500)
+	for i, policy := range []string{"lww", "none"} {
 		for _, resp := range []int{2, 3} {
 			t.Run(fmt.Sprint(policy, " RESP", resp), func(t *testing.T) {
+				t.Parallel()
+				ctx := t.Context()
+				g := generator{rand.New(rand.NewPCG(p.seed, uint64(2*i+resp)))}
 				r := newRig(ctx, t, policy)
 				db := g.IntN(2) * 3
 				bare, sonic := dial(t, r.bare, resp), dial(t, r.sonic, resp)
 				bare.do("SELECT", strconv.Itoa(db))
 				var last [][]string
-				for i := range count {
+				for i := range p.steps {
 					command := g.command()
 					last = append(last, command)
 					want := bare.do(command...)
@@ -242,6 +229,7 @@ func sameReply(command, a, b string) bool {
 // Redis leaves open what ZREMRANGEBYLEX removes of members of different scores. What it did remove
 // is removed elsewhere.
 func TestRemoveByLexOfDifferentScores(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	r := newRig(ctx, t, "lww")
 	sonic := dial(t, r.sonic, 2)

@@ -445,56 +445,61 @@ func (r *rig) clear(ctx context.Context, t *testing.T, policies ...string) {
 // Every row gives the reply of bare Redis, in both protocols, its effects, and these make the same
 // of the state before.
 func TestRows(t *testing.T) {
+	t.Parallel()
+	for _, resp := range []int{2, 3} {
+		t.Run("RESP"+strconv.Itoa(resp), func(t *testing.T) {
+			t.Parallel()
+			testRows(t, resp, map[int]int{2: 0, 3: 3}[resp])
+		})
+	}
+}
+
+func testRows(t *testing.T, resp, db int) {
+	t.Helper()
 	ctx := t.Context()
 	r := newRig(ctx, t, "lww")
-	for _, resp := range []int{2, 3} {
-		db := 0
-		if resp == 3 {
-			db = 3
-		}
-		bare, sonic, copied := dial(t, r.bare, resp), dial(t, r.sonic, resp), dial(t, r.copied, resp)
-		sonicDB := dial(t, r.sonic, resp) // the functions' connection stays in database 0
-		for _, w := range []*wire{bare, copied, sonicDB} {
-			w.do("SELECT", strconv.Itoa(db))
-		}
-		for _, row := range rows {
-			t.Run(strings.ReplaceAll(row.before, "\n", ";")+">"+strings.ReplaceAll(row.command, "\n", ";")+">"+strconv.Itoa(resp), func(t *testing.T) {
-				r.clear(ctx, t, "lww")
-				for _, command := range commands(row.before) {
-					for _, w := range []*wire{bare, sonicDB, copied} {
-						if reply := w.do(command...); reply[0] == '-' {
-							t.Fatal(command, reply)
-						}
-					}
-				}
-				list := commands(row.command)
-				command, first := list[len(list)-1], list[:len(list)-1]
-				for _, command := range first {
-					bare.do(command...)
-					if reply := sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...); reply[0] == '-' {
+	bare, sonic, copied := dial(t, r.bare, resp), dial(t, r.sonic, resp), dial(t, r.copied, resp)
+	sonicDB := dial(t, r.sonic, resp) // the functions' connection stays in database 0
+	for _, w := range []*wire{bare, copied, sonicDB} {
+		w.do("SELECT", strconv.Itoa(db))
+	}
+	for _, row := range rows {
+		t.Run(strings.ReplaceAll(row.before, "\n", ";")+">"+strings.ReplaceAll(row.command, "\n", ";"), func(t *testing.T) {
+			r.clear(ctx, t, "lww")
+			for _, command := range commands(row.before) {
+				for _, w := range []*wire{bare, sonicDB, copied} {
+					if reply := w.do(command...); reply[0] == '-' {
 						t.Fatal(command, reply)
 					}
 				}
-				for _, all := range entries(ctx, t, r.s) {
-					for _, e := range all {
-						if err := replay(ctx, r.c, e); err != nil {
-							t.Fatal(err)
-						}
+			}
+			list := commands(row.command)
+			command, first := list[len(list)-1], list[:len(list)-1]
+			for _, command := range first {
+				bare.do(command...)
+				if reply := sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...); reply[0] == '-' {
+					t.Fatal(command, reply)
+				}
+			}
+			for _, all := range entries(ctx, t, r.s) {
+				for _, e := range all {
+					if err := replay(ctx, r.c, e); err != nil {
+						t.Fatal(err)
 					}
 				}
-				want := bare.do(command...)
-				got := mended(command, resp, sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...))
-				if got != want && !row.any || got[0] != want[0] {
-					t.Errorf("the reply is %q, bare Redis' is %q", got, want)
+			}
+			want := bare.do(command...)
+			got := mended(command, resp, sonic.do(function(script.Mode{DB: db, RESP3: resp == 3}, command)...))
+			if got != want && !row.any || got[0] != want[0] {
+				t.Errorf("the reply is %q, bare Redis' is %q", got, want)
+			}
+			if !row.any {
+				if b, s := holdings(ctx, t, r.b, false), holdings(ctx, t, r.s, false); !slices.Equal(b, s) {
+					t.Errorf("Redis holds\n%q, bare Redis\n%q", s, b)
 				}
-				if !row.any {
-					if b, s := holdings(ctx, t, r.b, false), holdings(ctx, t, r.s, false); !slices.Equal(b, s) {
-						t.Errorf("Redis holds\n%q, bare Redis\n%q", s, b)
-					}
-				}
-				r.checkEffects(ctx, t, row, db)
-			})
-		}
+			}
+			r.checkEffects(ctx, t, row, db)
+		})
 	}
 }
 

@@ -27,9 +27,10 @@ func manyCall(mode string, writes ...[]string) []string {
 // TestManyIsEach runs the same random writes several to a call and each in a call of its own: the
 // replies are the same, and so is what the two Redises hold, and know.
 func TestManyIsEach(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
-	seed := seedOf(t)
-	g := generator{rand.New(rand.NewPCG(seed, 0))}
+	p := fromEnvironment(t, 300)
+	g := generator{rand.New(rand.NewPCG(p.seed, 0))}
 	for _, policy := range []string{"lww", "none"} {
 		for _, version := range []int{2, 3} {
 			many, manyWire := newSonic(t, []string{"b"}, policy)
@@ -41,7 +42,7 @@ func TestManyIsEach(t *testing.T) {
 				mode = "0r"
 			}
 			ran := make(map[string]int)
-			for range 300 {
+			for range p.steps {
 				var writes [][]string
 				for len(writes) < 1+g.IntN(10) {
 					w := g.command()
@@ -82,6 +83,7 @@ func notedFields(ctx context.Context, t *testing.T, c redis.Cmdable) map[string]
 
 // TestManyEntries: the effects of writes of strings are one entry, which others end.
 func TestManyEntries(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	c, w := newSonic(t, []string{"b"}, "lww", "c:", "counter")
 	reply := w.do(manyCall("0", words("SET a 1"), words("INCR a"), words("LPUSH a x"), words("INCR c:n"), words("HSET h f v"), words("SADD s m"), words("SET b 1 NX"), words("SET b 2 NX"))...)

@@ -37,18 +37,30 @@ func (w *world) history() []versioned {
 	w.t.Helper()
 	var all []versioned
 	for _, z := range w.zones {
-		for _, m := range z.topic {
-			for _, e := range m.entries {
-				effects, err := message.Effects(e.Effects)
-				require.NoError(w.t, err)
-				for _, effect := range effects {
-					all = append(all, versioned{position(w.t, e.ID.String()), z.name, effect})
-				}
-			}
+		for i := range z.topic {
+			all = append(all, z.effects(i)...)
 		}
 	}
 	slices.SortStableFunc(all, versioned.compare)
 	return all
+}
+
+// effects returns those of a message of the zone's topic.
+func (z *zone) effects(index int) []versioned {
+	t, m := z.world.t, &z.topic[index]
+	t.Helper()
+	if m.versioned != nil {
+		return m.versioned
+	}
+	m.versioned = []versioned{}
+	for _, e := range m.entries {
+		effects, err := message.Effects(e.Effects)
+		require.NoError(t, err)
+		for _, effect := range effects {
+			m.versioned = append(m.versioned, versioned{position(t, e.ID.String()), z.name, effect})
+		}
+	}
+	return m.versioned
 }
 
 // A made content is that of one wholesale write of a list or stream.
@@ -84,7 +96,8 @@ func (m *makers) of(v versioned) made {
 		require.True(m.t, ok, "%v names what nobody made", v)
 		dump = base.dump
 	}
-	require.NoError(m.t, m.client.RestoreReplace(ctx, key, 0, dump).Err())
+	pipe := m.client.Pipeline()
+	pipe.RestoreReplace(ctx, key, 0, dump)
 	if e[0] == "L" {
 		args := []any{e[7], key}
 		if e[7] == "LMOVE" {
@@ -93,15 +106,15 @@ func (m *makers) of(v versioned) made {
 		for _, arg := range e[8:] {
 			args = append(args, arg)
 		}
-		require.NoError(m.t, m.client.Do(ctx, args...).Err(), "%v", v)
+		pipe.Do(ctx, args...)
 	}
-	var one made
-	var err error
-	one.kind, err = m.client.Type(ctx, key).Result()
-	require.NoError(m.t, err)
-	one.dump, err = m.client.Dump(ctx, key).Result()
-	require.NoError(m.t, err)
-	one.content = contentOf(ctx, m.t, m.client, one.kind, key)
+	kind, dumped := pipe.Type(ctx, key), pipe.Dump(ctx, key)
+	_, err := pipe.Exec(ctx)
+	require.NoError(m.t, err, "%v", v)
+	one := made{kind: kind.Val(), dump: dumped.Val()}
+	content := contentOf(ctx, pipe, one.kind, key)
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	one.content = content(m.t)
 	m.known[name] = one
 	return one
 }

@@ -25,13 +25,19 @@ func (z *zone) all(origin *zone) {
 // older, to before it was asked: it is asked again. It must not answer before it has that write
 // again: its answer would take it from both.
 func TestOlderRedisAnswersOnceItIsWhole(t *testing.T) {
-	w, a, b := twoZones(t)
-	soon := time.Now().Add(300 * time.Millisecond)
-	b.write("hset", "k", "f", "1")
-	b.write("pexpireat", "k", strconv.FormatInt(soon.UnixMilli(), 10))
-	a.all(b)
-	b.write("persist", "k")
-	time.Sleep(time.Until(soon.Add(5 * time.Millisecond)))
+	t.Parallel()
+	var w *world
+	var a, b *zone
+	before(t, 100*time.Millisecond, func(at time.Time) (inTime bool) {
+		w, a, b = twoZones(t)
+		b.write("hset", "k", "f", "1")
+		b.write("pexpireat", "k", at.UnixMilli())
+		a.all(b)
+		b.write("persist", "k")
+		inTime = time.Now().Before(at)
+		sleepPast(at)
+		return inTime
+	})
 	b.keepCopy()
 	a.all(b) // it has forgotten what it is to keep, and asks
 	require.Equal(t, 1, w.counts["wanted"])
@@ -59,6 +65,7 @@ func TestOlderRedisAnswersOnceItIsWhole(t *testing.T) {
 // A zone that comes back older twice has told lower cursors in between. It must reach the highest
 // again: others have forgotten what is before it.
 func TestOlderTwiceReachesWhatItToldFirst(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("set", "k", "1")
 	b.all(a)
@@ -82,6 +89,7 @@ func TestOlderTwiceReachesWhatItToldFirst(t *testing.T) {
 // A message with an effect that this library does not know is not applied, and nothing that it
 // holds is lost: a newer library applies it.
 func TestEffectsOfANewerVersion(t *testing.T) {
+	t.Parallel()
 	_, a, b := twoZones(t)
 	a.write("incrby", "c:1", 5)
 	a.write("set", "k", "1")
@@ -105,6 +113,7 @@ func TestEffectsOfANewerVersion(t *testing.T) {
 
 // A key of policy none that loses its last element is not asked for.
 func TestNobodyAsksForAnEmptiedKey(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("hset", "n:a:1", "f", "1")
 	a.write("pexpire", "n:a:1", 1_000_000)
@@ -117,21 +126,27 @@ func TestNobodyAsksForAnEmptiedKey(t *testing.T) {
 
 // Many large keys are asked for at once. They are not all shipped in one call.
 func TestAnswersOfLargeKeysComeInSeveralCalls(t *testing.T) {
-	w, a, b := twoZones(t)
-	large := strings.Repeat("x", 3<<20)
-	for i := range 5 {
-		b.write("set", "large"+strconv.Itoa(i), large)
-	}
-	a.all(b)
-	soon := time.Now().Add(time.Second)
-	for i := range 5 {
-		b.write("pexpireat", "large"+strconv.Itoa(i), strconv.FormatInt(soon.UnixMilli(), 10))
-	}
-	a.all(b)
-	for i := range 5 {
-		b.write("persist", "large"+strconv.Itoa(i))
-	}
-	time.Sleep(time.Until(soon.Add(5 * time.Millisecond)))
+	t.Parallel()
+	var w *world
+	var a, b *zone
+	before(t, time.Second, func(at time.Time) (inTime bool) {
+		w, a, b = twoZones(t)
+		large := strings.Repeat("x", 3<<20)
+		for i := range 5 {
+			b.write("set", "large"+strconv.Itoa(i), large)
+		}
+		a.all(b)
+		for i := range 5 {
+			b.write("pexpireat", "large"+strconv.Itoa(i), at.UnixMilli())
+		}
+		a.all(b)
+		for i := range 5 {
+			b.write("persist", "large"+strconv.Itoa(i))
+		}
+		inTime = time.Now().Before(at)
+		sleepPast(at)
+		return inTime
+	})
 	a.all(b)
 	require.Equal(t, 5, w.counts["wanted"])
 	b.all(a)

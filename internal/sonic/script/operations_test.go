@@ -79,6 +79,7 @@ func (w *world) forgetAll() {
 
 // 1,000 values for a list of 10,000 cost what they are.
 func TestAWriteToALongListIsSmall(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	long := []any{"rpush", "l"}
 	for i := range 10_000 {
@@ -104,6 +105,7 @@ func TestAWriteToALongListIsSmall(t *testing.T) {
 
 // Values that are more than unpack takes are pushed in steps.
 func TestAPushOfManyValues(t *testing.T) {
+	t.Parallel()
 	w, a, _ := twoZones(t)
 	a.write("rpush", "l", "first")
 	for _, command := range []string{"rpush", "lpush"} {
@@ -121,6 +123,7 @@ func TestAPushOfManyValues(t *testing.T) {
 
 // Zones write in turns: each goes on from what the other one has made.
 func TestOperationsOfZonesInTurns(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1", "2")
 	w.drain()
@@ -145,6 +148,7 @@ func TestOperationsOfZonesInTurns(t *testing.T) {
 // Two zones write one list at the same time: the later write stays, with the list that it was made
 // on, in all zones.
 func TestOperationsAtTheSameTime(t *testing.T) {
+	t.Parallel()
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c"}, {"c", "a", "b"}} {
 		w := newWorld(t, rand.New(rand.NewPCG(1, 1)), names...)
 		a, b := w.zones[0], w.zones[1]
@@ -170,6 +174,7 @@ func TestOperationsAtTheSameTime(t *testing.T) {
 
 // The number of values does not tell the two lists apart: the version does.
 func TestOperationsOfTheSameLength(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "0", "1")
 	w.drain()
@@ -183,6 +188,7 @@ func TestOperationsOfTheSameLength(t *testing.T) {
 
 // A zone that cannot execute an operation asks once, and says that it does not know what it holds.
 func TestAnOperationOnWhatIsNotHeld(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
 	w.drain()
@@ -214,6 +220,7 @@ func TestAnOperationOnWhatIsNotHeld(t *testing.T) {
 
 // Both zones forget what every zone knows, but not what operations name.
 func TestOperationsAfterAPause(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
 	a.write("xadd", "x", "1-1", "f", "v")
@@ -244,6 +251,7 @@ func TestOperationsAfterAPause(t *testing.T) {
 
 // An older expiry of a list goes when all zones know the list's newer write, which is kept.
 func TestTheKeptWriteOfAListTakesAnOlderExpiryWithIt(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
 	a.write("pexpireat", "l", far)
@@ -257,6 +265,7 @@ func TestTheKeptWriteOfAListTakesAnOlderExpiryWithIt(t *testing.T) {
 
 // Operations keep the expiry that the key has.
 func TestOperationsOnWhatExpires(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
@@ -292,6 +301,7 @@ func TestOperationsOnWhatExpires(t *testing.T) {
 
 // An operation that comes when its key has expired is over, and nothing is asked.
 func TestAnOperationOnWhatHasExpired(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	at := "4102444800500"
 	a.write("rpush", "l", "1")
@@ -310,6 +320,7 @@ func TestAnOperationOnWhatHasExpired(t *testing.T) {
 // Elements of another type that are newer are not wiped by an operation, and nothing is asked;
 // older ones are.
 func TestOperationsAndOtherTypes(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "k", "1")
 	w.drain()
@@ -335,6 +346,7 @@ func TestOperationsAndOtherTypes(t *testing.T) {
 
 // What one list loses and another one gets are two effects.
 func TestOperationsOnTwoLists(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "from", "1", "2", "3")
 	a.write("rpush", "to", "0")
@@ -362,6 +374,7 @@ func TestOperationsOnTwoLists(t *testing.T) {
 // Who changed a list past Sonic sees it set right by the next write, when the number of its values
 // tells.
 func TestOperationsOnWhatWasChangedPastSonic(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
 	a.write("rpush", "n:l", "1")
@@ -381,6 +394,7 @@ func TestOperationsOnWhatWasChangedPastSonic(t *testing.T) {
 // An operation that cannot be one, of a list that is of another type here, or that nobody knows,
 // changes nothing.
 func TestOperationsThatFail(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "n:l", "1")
 	a.write("rpush", "n:e", "1")
@@ -426,6 +440,7 @@ func (z *zone) groupsOf(key string) string {
 // Consumer groups are of their zone: an entry of another zone leaves them alone, and so does the
 // whole stream.
 func TestGroupsStayInTheirZone(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	w, a, b := twoZones(t)
 	for _, id := range []string{"1-1", "2-1", "3-1"} {
@@ -463,6 +478,7 @@ func TestGroupsStayInTheirZone(t *testing.T) {
 
 // Keys of policy none are written by one zone. Its operations are executed as they come, once each.
 func TestOperationsWithoutVersions(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "n:l", "1")
 	a.write("rpush", "n:l", "2")
@@ -501,6 +517,7 @@ func TestOperationsWithoutVersions(t *testing.T) {
 
 // A Redis that comes back older executes its own operations again.
 func TestAnOlderRedisExecutesItsOperationsAgain(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
 	w.drain()
@@ -531,6 +548,7 @@ func TestAnOlderRedisExecutesItsOperationsAgain(t *testing.T) {
 
 // An operation that came with a copy of the source's Redis is not executed again.
 func TestOperationsThatACopyHas(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
@@ -559,6 +577,7 @@ func TestOperationsThatACopyHas(t *testing.T) {
 // Versions that are copied without what the keys hold name nothing to go on from; those that come
 // with it do.
 func TestWhatACopyGoesOnFrom(t *testing.T) {
+	t.Parallel()
 	_, a, _ := twoZones(t)
 	a.write("rpush", "l", "1")
 	id := strings.TrimSuffix(a.stored("l"), " L")
@@ -580,6 +599,7 @@ func TestWhatACopyGoesOnFrom(t *testing.T) {
 // A zone that is alone notes nothing: what it had noted before says nothing about what it writes
 // now.
 func TestAZoneThatWasAloneGoesOnFromNothing(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("rpush", "l", "1")
 	w.drain()

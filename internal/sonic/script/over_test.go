@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // Tests of expiries when clocks are ahead, and of what zones know of them: see 50_versions.lua. A
@@ -28,7 +30,7 @@ func threeZones(t *testing.T) (w *world, a, b, c *zone) {
 // awaitNone waits until the key has expired.
 func (z *zone) awaitNone(key string) {
 	z.world.t.Helper()
-	require.Eventually(z.world.t, func() bool { return z.client.Exists(context.Background(), key).Val() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(z.world.t, func() bool { return z.client.Exists(context.Background(), key).Val() == 0 }, await.Patience, time.Millisecond)
 }
 
 // lastOf returns the last effect of a key that is shipped.
@@ -46,6 +48,7 @@ func (w *world) lastOf(key string) []string {
 // A key that is over is dead in the other zones. When its own zone has it live on, all of it is
 // shipped.
 func TestAKeyThatIsOverLivesOn(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ make, more, on []any }{
 		{[]any{"hset", "k", "f", "1"}, []any{"hset", "k", "g", "2"}, []any{"persist", "k"}},
 		{[]any{"sadd", "k", "f"}, []any{"srem", "k", "none"}, []any{"pexpireat", "k", far}},
@@ -68,6 +71,7 @@ func TestAKeyThatIsOverLivesOn(t *testing.T) {
 // An expiry that is over by its own version is shipped as a deletion: a zone that gets something
 // older later has it be gone, too.
 func TestAnExpiryThatIsOverIsADeletion(t *testing.T) {
+	t.Parallel()
 	w, a, b, c := threeZones(t)
 	b.write("hset", "h", "f", "1")
 	w.drain()
@@ -89,6 +93,7 @@ func TestAnExpiryThatIsOverIsADeletion(t *testing.T) {
 
 // A removal that empties a key that is over says that all before its expiry is gone.
 func TestAKeyThatIsOverIsEmptied(t *testing.T) {
+	t.Parallel()
 	w, _, b := twoZones(t)
 	b.write("sadd", "s", "p")
 	b.write("pexpireat", "s", comes)
@@ -103,6 +108,7 @@ func TestAKeyThatIsOverIsEmptied(t *testing.T) {
 // A key expires by the stream's clock, and is made anew. An expiry that it then gets says so, also
 // when Redis' own clock has not come so far.
 func TestAnExpiryThatPassedByTheStreamsClock(t *testing.T) {
+	t.Parallel()
 	w, a, b, c := threeZones(t)
 	a.write("hset", "h", "old", "1")
 	a.write("pexpireat", "h", comes)
@@ -120,10 +126,17 @@ func TestAnExpiryThatPassedByTheStreamsClock(t *testing.T) {
 
 // The same of an expiry that a wholesale write said.
 func TestAnExpiryOfAWholesaleWriteThatPassed(t *testing.T) {
-	w, _, b := twoZones(t)
-	at := strconv.FormatInt(time.Now().UnixMilli()+30, 10)
-	b.write("set", "k", "v", "PXAT", at)
-	w.drain()
+	t.Parallel()
+	var w *world
+	var b *zone
+	var at string
+	before(t, 30*time.Millisecond, func(soon time.Time) (inTime bool) {
+		w, _, b = twoZones(t)
+		at = strconv.FormatInt(soon.UnixMilli(), 10)
+		b.write("set", "k", "v", "PXAT", at)
+		w.drain()
+		return time.Now().Before(soon)
+	})
 	b.awaitNone("k")
 	b.write("sadd", "k", "p")
 	b.write("pexpireat", "k", far)
@@ -136,6 +149,7 @@ func TestAnExpiryOfAWholesaleWriteThatPassed(t *testing.T) {
 // An addition says that its key expires, and the statement comes later, from a third zone. What it
 // added is not forgotten at that time: the statement may be no longer true.
 func TestAnAdditionThatSaysAnUnknownExpiry(t *testing.T) {
+	t.Parallel()
 	w, a, b, c := threeZones(t)
 	c.write("hset", "h", "y", "1")
 	w.drain()
@@ -156,30 +170,36 @@ func TestAnAdditionThatSaysAnUnknownExpiry(t *testing.T) {
 // Expiries pass while a message is being applied, which says that they come, and that they are
 // lifted: Redis goes by the time at which it is told of one.
 func TestAnExpiryThatPassesWhileItIsApplied(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
-	w, a, b := twoZones(t)
-	pipe := a.client.TxPipeline()
-	do := func(command string, args ...any) {
-		pipe.Do(ctx, append([]any{"FCALL", "sonic_" + command, 1, a.out, "0tf"}, args...)...)
-	}
-	filler := []any{"filler"}
-	for i := range 20_000 { // takes some time
-		filler = append(filler, i)
-	}
-	do("sadd", filler...)
-	soon := time.Now().Add(2 * time.Second)
-	for i := range 40 {
-		key := fmt.Sprint("h", i)
-		do("hset", key, "f", "1")
-		do("pexpireat", key, soon.Add(time.Duration(i)*time.Millisecond).UnixMilli())
-		do("persist", key)
-	}
-	do("tx")
-	_, err := pipe.Exec(ctx)
-	require.NoError(t, err)
-	require.True(t, time.Now().Before(soon), "the machine is too slow")
-	require.True(t, a.ship(1000))
-	time.Sleep(time.Until(soon))
+	var w *world
+	var a, b *zone
+	var soon time.Time
+	before(t, 500*time.Millisecond, func(at time.Time) (inTime bool) {
+		w, a, b = twoZones(t)
+		soon = at
+		pipe := a.client.TxPipeline()
+		do := func(command string, args ...any) {
+			pipe.Do(ctx, append([]any{"FCALL", "sonic_" + command, 1, a.out, "0tf"}, args...)...)
+		}
+		filler := []any{"filler"}
+		for i := range 20_000 { // takes some time
+			filler = append(filler, i)
+		}
+		do("sadd", filler...)
+		for i := range 40 {
+			key := fmt.Sprint("h", i)
+			do("hset", key, "f", "1")
+			do("pexpireat", key, soon.Add(time.Duration(i)*time.Millisecond).UnixMilli())
+			do("persist", key)
+		}
+		do("tx")
+		_, err := pipe.Exec(ctx)
+		require.NoError(t, err)
+		require.True(t, a.ship(1000))
+		return time.Now().Before(soon)
+	})
+	time.Sleep(time.Until(soon)) // they pass while the message is applied
 	b.all(a)
 	w.drain()
 	assert.Len(t, b.data(0), 41)
@@ -191,6 +211,7 @@ func TestAnExpiryThatPassesWhileItIsApplied(t *testing.T) {
 // A question is of its key's policy, whatever stands behind it in the entry: an answer to one of
 // policy none is for the asker alone, and the zone that answers has given the key a version by it.
 func TestAQuestionIsOfItsKeysPolicy(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	w, a, b := twoZones(t)
 	a.write("sadd", "k", "f", "g")
@@ -210,6 +231,7 @@ func TestAQuestionIsOfItsKeysPolicy(t *testing.T) {
 
 // What a zone wrote before it was asked is no answer.
 func TestAnAnswerIsNewerThanItsQuestion(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("hset", "h", "f", "1")
 	w.drain()
@@ -230,6 +252,7 @@ func TestAnAnswerIsNewerThanItsQuestion(t *testing.T) {
 
 // A zone asks again when it may have forgotten what is newer than its question.
 func TestAQuestionThatIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	a.write("hset", "h", "f", "1")
 	w.drain()
@@ -256,14 +279,19 @@ func TestAQuestionThatIsAskedAgain(t *testing.T) {
 // first one wiped. It comes back as it was before the first one: what that wiped comes again, and
 // is not there.
 func TestAnOlderRedisGetsAgainWhatAnExpiryWiped(t *testing.T) {
-	w, a, b := twoZones(t)
-	a.write("hset", "h", "first", "1")
-	w.drain()
-	b.keepCopy()
-	at := strconv.FormatInt(time.Now().UnixMilli()+50, 10)
-	a.write("pexpireat", "h", at)
-	a.write("hset", "h", "wiped", "1")
-	w.drain()
+	t.Parallel()
+	var w *world
+	var a, b *zone
+	before(t, 100*time.Millisecond, func(at time.Time) (inTime bool) {
+		w, a, b = twoZones(t)
+		a.write("hset", "h", "first", "1")
+		w.drain()
+		b.keepCopy()
+		a.write("pexpireat", "h", at.UnixMilli())
+		a.write("hset", "h", "wiped", "1")
+		w.drain()
+		return time.Now().Before(at)
+	})
 	a.awaitNone("h")
 	b.awaitNone("h")
 	a.write("set", "later", "1")
@@ -282,6 +310,7 @@ func TestAnOlderRedisGetsAgainWhatAnExpiryWiped(t *testing.T) {
 
 // Two zones have a key live on that is over: what the newer of them has is what all have.
 func TestTwoZonesHaveAKeyLiveOn(t *testing.T) {
+	t.Parallel()
 	w, a, b, c := threeZones(t)
 	c.write("hset", "h", "f", "1")
 	w.drain()
@@ -301,6 +330,7 @@ func TestTwoZonesHaveAKeyLiveOn(t *testing.T) {
 // the zones write, and also when the call's effects were dropped or were not the first in their
 // message.
 func TestManyEffectsOfOneVersion(t *testing.T) {
+	t.Parallel()
 	calls := [][]any{
 		{"SET 2", "k", "1", "SET 2", "k", "2", "INCR 1", "k", "INCRBY 2", "c:1", "5", "INCR 1", "c:1"},
 		{"SET 4", "k", "4", "PX", "100000", "SET 3", "k", "5", "KEEPTTL", "RPUSH 2", "l", "p", "RPUSH 2", "l", "q", "SET 2", "j", "1"},

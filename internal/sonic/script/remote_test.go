@@ -29,6 +29,7 @@ func (z *zone) write(args ...any) {
 // An entry that is larger than a message goes in parts. A part that comes twice does no harm; one
 // that is missing is seen.
 func TestApplyOfParts(t *testing.T) {
+	t.Parallel()
 	_, a, b := twoZones(t)
 	a.write("set", "before", "1")
 	a.write("set", "large", strings.Repeat("0123456789", 300_000))
@@ -75,6 +76,7 @@ func TestApplyOfParts(t *testing.T) {
 // knows what they take. What comes out of them is what went in, also in a Redis that takes no
 // string of that size from clients.
 func TestLargeWritesAreInPieces(t *testing.T) {
+	t.Parallel()
 	_, a, b := twoZones(t)
 	ctx := context.Background()
 	for _, z := range a.world.zones {
@@ -104,6 +106,7 @@ func TestLargeWritesAreInPieces(t *testing.T) {
 // A command whose effect would be too large is refused before it runs. The bound is lowered here:
 // it is 2 GiB.
 func TestEffectsThatWouldBeTooLargeAreRefused(t *testing.T) {
+	t.Parallel()
 	_, a, _ := twoZones(t)
 	ctx := context.Background()
 	text, _, err := script.Library()
@@ -133,6 +136,7 @@ func TestEffectsThatWouldBeTooLargeAreRefused(t *testing.T) {
 
 // What a message before left incomplete does not spoil the next one.
 func TestApplyDropsIncompleteParts(t *testing.T) {
+	t.Parallel()
 	_, a, b := twoZones(t)
 	cmd, err := b.call("sonic_apply", "a", 1, "0-0", "5-9", "1/2", "0", strings.Repeat("x", 100))
 	require.NoError(t, err)
@@ -147,6 +151,7 @@ func TestApplyDropsIncompleteParts(t *testing.T) {
 
 // A clock that is far behind the stream's would use up the sequence numbers of one millisecond.
 func TestIDsFitIntoPositions(t *testing.T) {
+	t.Parallel()
 	_, a, _ := twoZones(t)
 	a.open("4102444800000-1048570") // in the year 2100
 	for range 20 {
@@ -163,6 +168,7 @@ func TestIDsFitIntoPositions(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
 	_, a, _ := twoZones(t)
 	for want, args := range map[string][]any{
 		"SONICARG":                         {"a"},
@@ -183,6 +189,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestApplyRefuses(t *testing.T) {
+	t.Parallel()
 	_, a, _ := twoZones(t)
 	for want, args := range map[string][]any{
 		"SONICARG origin epoch":        {"b"},
@@ -198,6 +205,7 @@ func TestApplyRefuses(t *testing.T) {
 
 // An effect that cannot be applied does not stop those behind it.
 func TestApplyCountsWhatCannotBeApplied(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	require.NoError(t, b.client.Set(context.Background(), "c:x", "text", 0).Err()) // past Sonic
 	a.write("incrby", "c:x", 1)
@@ -208,6 +216,7 @@ func TestApplyCountsWhatCannotBeApplied(t *testing.T) {
 }
 
 func TestShippedTrims(t *testing.T) {
+	t.Parallel()
 	_, a, _ := twoZones(t)
 	a.write("set", "k", "1")
 	a.write("set", "k", "2")
@@ -231,6 +240,7 @@ func TestShippedTrims(t *testing.T) {
 // A Redis that came back older than it was takes no writes before it knows again what it told
 // others to know.
 func TestNotReadyBehindWhatItTold(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoZones(t)
 	b.keepCopy()
 	a.write("set", "k", "v")

@@ -24,6 +24,7 @@ type stored struct {
 	prev, last string
 	parts      [][]byte
 	entries    []message.Entry
+	versioned  []versioned // the effects, once they were asked for
 }
 
 // A zone is a Redis with the library, the zone's topic, and where its appliers are in the other
@@ -397,16 +398,24 @@ func (z *zone) data(db int) map[string]value {
 	defer c.Close()
 	keys, err := c.Keys(ctx, "*").Result()
 	require.NoError(t, err)
+	keys = slices.DeleteFunc(keys, script.IsStateKey)
+	pipe := c.Pipeline()
+	kinds := make([]*redis.StatusCmd, len(keys))
+	for i, key := range keys {
+		kinds[i] = pipe.Type(ctx, key)
+	}
+	_, err = pipe.Exec(ctx)
+	require.NoError(t, err)
+	contents, expires := make([]func(testing.TB) string, len(keys)), make([]*redis.Cmd, len(keys))
+	for i, key := range keys {
+		contents[i] = contentOf(ctx, pipe, kinds[i].Val(), key)
+		expires[i] = pipe.Do(ctx, "PEXPIRETIME", key)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
 	all := make(map[string]value)
-	for _, key := range keys {
-		if script.IsStateKey(key) {
-			continue
-		}
-		var v value
-		v.kind, err = c.Type(ctx, key).Result()
-		require.NoError(t, err)
-		v.content = contentOf(ctx, t, c, v.kind, key)
-		v.expires, err = c.Do(ctx, "PEXPIRETIME", key).Int64()
+	for i, key := range keys {
+		v := value{kind: kinds[i].Val(), content: contents[i](t)}
+		v.expires, err = expires[i].Int64()
 		require.NoError(t, err)
 		if v.kind != "none" && v.expires != -2 {
 			all[key] = v
@@ -415,52 +424,77 @@ func (z *zone) data(db int) map[string]value {
 	return all
 }
 
-func contentOf(ctx context.Context, t testing.TB, c *redis.Client, kind, key string) string {
-	t.Helper()
+// contentOf asks for what a key holds, and returns what reads the reply once the pipeline has run.
+func contentOf(ctx context.Context, c redis.Cmdable, kind, key string) func(testing.TB) string {
+	sorted := func(list []string) string {
+		slices.Sort(list)
+		return strings.Join(list, " ")
+	}
 	switch kind {
 	case "string":
-		s, err := c.Get(ctx, key).Result()
-		if err != redis.Nil { //nolint:errorlint // it expired just now
-			require.NoError(t, err)
+		read := c.Get(ctx, key)
+		return func(t testing.TB) string {
+			t.Helper()
+			s, err := read.Result()
+			if err != redis.Nil { //nolint:errorlint // it expired just now
+				require.NoError(t, err)
+			}
+			return s
 		}
-		return s
 	case "hash":
-		m, err := c.HGetAll(ctx, key).Result()
-		require.NoError(t, err)
-		var list []string
-		for f, v := range m {
-			list = append(list, f+"="+v)
+		read := c.HGetAll(ctx, key)
+		return func(t testing.TB) string {
+			t.Helper()
+			m, err := read.Result()
+			require.NoError(t, err)
+			var list []string
+			for f, v := range m {
+				list = append(list, f+"="+v)
+			}
+			return sorted(list)
 		}
-		slices.Sort(list)
-		return strings.Join(list, " ")
 	case "set":
-		list, err := c.SMembers(ctx, key).Result()
-		require.NoError(t, err)
-		slices.Sort(list)
-		return strings.Join(list, " ")
+		read := c.SMembers(ctx, key)
+		return func(t testing.TB) string {
+			t.Helper()
+			list, err := read.Result()
+			require.NoError(t, err)
+			return sorted(list)
+		}
 	case "zset":
-		list, err := c.ZRangeWithScores(ctx, key, 0, -1).Result()
-		require.NoError(t, err)
-		var pairs []string
-		for _, z := range list {
-			pairs = append(pairs, fmt.Sprintf("%v=%v", z.Member, z.Score))
+		read := c.ZRangeWithScores(ctx, key, 0, -1)
+		return func(t testing.TB) string {
+			t.Helper()
+			list, err := read.Result()
+			require.NoError(t, err)
+			var pairs []string
+			for _, z := range list {
+				pairs = append(pairs, fmt.Sprintf("%v=%v", z.Member, z.Score))
+			}
+			return sorted(pairs)
 		}
-		slices.Sort(pairs)
-		return strings.Join(pairs, " ")
 	case "list":
-		list, err := c.LRange(ctx, key, 0, -1).Result()
-		require.NoError(t, err)
-		return strings.Join(list, " ")
-	case "stream":
-		list, err := c.XRange(ctx, key, "-", "+").Result()
-		require.NoError(t, err)
-		info, err := c.XInfoStream(ctx, key).Result()
-		if err != nil && strings.Contains(err.Error(), "no such key") { // it expired just now
-			return ""
+		read := c.LRange(ctx, key, 0, -1)
+		return func(t testing.TB) string {
+			t.Helper()
+			list, err := read.Result()
+			require.NoError(t, err)
+			return strings.Join(list, " ")
 		}
-		require.NoError(t, err)
-		return fmt.Sprint(list, " ", info.LastGeneratedID, " ", info.MaxDeletedEntryID, " ", info.EntriesAdded)
+	case "stream":
+		read, about := c.XRange(ctx, key, "-", "+"), c.XInfoStream(ctx, key)
+		return func(t testing.TB) string {
+			t.Helper()
+			list, err := read.Result()
+			require.NoError(t, err)
+			info, err := about.Result()
+			if err != nil && strings.Contains(err.Error(), "no such key") { // it expired just now
+				return ""
+			}
+			require.NoError(t, err)
+			return fmt.Sprint(list, " ", info.LastGeneratedID, " ", info.MaxDeletedEntryID, " ", info.EntriesAdded)
+		}
 	default:
-		return ""
+		return func(testing.TB) string { return "" }
 	}
 }

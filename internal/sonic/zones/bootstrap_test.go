@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // lose empties the zone's Redis, which no Sonic serves from then on.
@@ -40,7 +41,7 @@ func (z *zone) recover() {
 }
 
 func (w *world) bootstrap(from, to string) error {
-	b := zones.Bootstrap{Source: w.zones[from].Zone, Target: w.zones[to].Zone, Timeout: 10 * time.Second}
+	b := zones.Bootstrap{Source: w.zones[from].Zone, Target: w.zones[to].Zone, Timeout: await.Patience}
 	return b.Run(w.t.Context())
 }
 
@@ -56,7 +57,7 @@ func (w *world) awaitEqual() {
 			require.Eventually(w.t, func() bool {
 				at, err := message.ParseID(w.zones[other].client.HGet(w.t.Context(), "{sonic:0}cur", name).Val())
 				return err == nil && at.Compare(last) >= 0
-			}, 20*time.Second, 5*time.Millisecond, "%s in %s", name, other)
+			}, await.Patience, 5*time.Millisecond, "%s in %s", name, other)
 		}
 	}
 	for _, other := range w.names[1:] {
@@ -65,6 +66,7 @@ func (w *world) awaitEqual() {
 }
 
 func TestAnEmptiedZoneIsFilledWhileOthersWrite(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b", "c")
 	w.fill()
 	first := w.writing("a", "b", "c")
@@ -94,6 +96,7 @@ func TestAnEmptiedZoneIsFilledWhileOthersWrite(t *testing.T) {
 }
 
 func TestABootstrapThatEndedHalfWayIsRunAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	w.fill()
 	stop := w.writing("a")
@@ -116,6 +119,7 @@ func TestABootstrapThatEndedHalfWayIsRunAgain(t *testing.T) {
 }
 
 func TestWhatCannotBeFilled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	w.fill()
 	require.ErrorContains(t, w.bootstrap("a", "b"), "holds the state of zone b")
@@ -131,6 +135,7 @@ func TestWhatCannotBeFilled(t *testing.T) {
 // What another zone wrote before, and comes after the copy, loses to what the source removed since:
 // removals are among the versions.
 func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b", "c")
 	w.fill()
 	w.awaitEqual()
@@ -140,7 +145,9 @@ func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 	c.mu.Unlock()
 	c.write(0, "set", "str1", "old")
 	c.write(0, "hset", "hash1", "a", "old", "new", "kept")
-	time.Sleep(5 * time.Millisecond) // the clocks of both Redis go on: what follows is newer
+	for now := time.Now().UnixMilli(); time.Now().UnixMilli() == now; { // what follows is newer
+		time.Sleep(100 * time.Microsecond)
+	}
 	a.write(0, "del", "str1")
 	a.write(0, "hdel", "hash1", "a")
 	b.lose()
@@ -159,6 +166,7 @@ func TestAFilledZoneKnowsWhatWasRemoved(t *testing.T) {
 // The source's keys of policy none change while they are copied: applied again from where the copy
 // began, what was written then must not take away what was there before.
 func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	a.write(0, "set", "first", "1")
@@ -168,7 +176,7 @@ func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
 	w.awaitEqual()
 	b.lose()
 	changed := false
-	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 10 * time.Second, Progress: func(zones.Progress) {
+	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: await.Patience, Progress: func(zones.Progress) {
 		if !changed { // db 0 is copied, and db 1 is not
 			changed = true
 			a.write(1, "hset", "n:a:h", "since", "1")
@@ -186,13 +194,14 @@ func TestKeysWithoutVersionsChangeWhileTheyAreCopied(t *testing.T) {
 // The source is restarted while it is copied. It has lost a moment, perhaps, which the copy is
 // taken to have.
 func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	w.fill()
 	w.awaitEqual()
 	b.lose()
 	restarted := false
-	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: 10 * time.Second, Progress: func(zones.Progress) {
+	filling := zones.Bootstrap{Source: a.Zone, Target: b.Zone, Timeout: await.Patience, Progress: func(zones.Progress) {
 		if restarted {
 			return
 		}
@@ -211,6 +220,7 @@ func TestTheSourceIsRestartedWhileItIsCopied(t *testing.T) {
 // The copy begins once the source has what the topics had when the subscriptions were made, and not
 // before.
 func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b", "c")
 	w.fill()
 	w.awaitEqual()
@@ -229,7 +239,7 @@ func TestTheSourceMustHaveWhatSubscriptionsLack(t *testing.T) {
 	a.mu.Lock()
 	a.open = true
 	a.mu.Unlock()
-	fill.Timeout = 10 * time.Second
+	fill.Timeout = await.Patience
 	require.NoError(t, fill.Run(t.Context()))
 	assert.Equal(t, "v", b.get("late"))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // fill writes keys of every type in both zones.
@@ -34,6 +35,7 @@ func (w *world) fill() {
 }
 
 func TestZonesThatDidNotDrift(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	w.fill()
 	stop := w.writing("a", "b")
@@ -75,6 +77,7 @@ func (w *world) drift() []string {
 }
 
 func TestDriftIsFoundFromBothSides(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	want := w.drift()
 	stop := w.writing("a", "b")
@@ -84,6 +87,7 @@ func TestDriftIsFoundFromBothSides(t *testing.T) {
 }
 
 func TestManyKeysOfManyDatabases(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	pipe := a.client.Pipeline()
@@ -109,6 +113,7 @@ func TestManyKeysOfManyDatabases(t *testing.T) {
 }
 
 func TestAZoneThatStandsStill(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))
@@ -125,13 +130,14 @@ func TestAZoneThatStandsStill(t *testing.T) {
 
 // A zone lacks effects of a third one, and beats go on between the two that are compared.
 func TestAThirdZoneIsNotHeard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b", "c")
 	w.zones["b"].mu.Lock()
 	w.zones["b"].at["c"] = 1 << 30
 	w.zones["b"].mu.Unlock()
 	w.zones["c"].write(0, "set", "k", "not in b")
-	require.Eventually(t, func() bool { return w.zones["a"].client.Exists(t.Context(), "k").Val() == 1 }, 20*time.Second, 5*time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	require.Eventually(t, func() bool { return w.zones["a"].client.Exists(t.Context(), "k").Val() == 1 }, await.Patience, 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	c := w.check("a", "b")
 	c.ProgressTimeout = 300 * time.Millisecond
@@ -141,6 +147,7 @@ func TestAThirdZoneIsNotHeard(t *testing.T) {
 
 // Large keys do not come in one call: Redis serves clients in between.
 func TestLargeKeysComeOneByOne(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	a, b := w.zones["a"], w.zones["b"]
 	members := []any{"large"}
@@ -168,6 +175,7 @@ func TestLargeKeysComeOneByOne(t *testing.T) {
 }
 
 func TestAZoneOfAnotherVersion(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	text, version, err := script.Library()
 	require.NoError(t, err)
@@ -182,6 +190,7 @@ func TestAZoneOfAnotherVersion(t *testing.T) {
 }
 
 func TestTheRedisOfAnotherZone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	c := w.check("a", "b")
 	c.Peer = zones.New("c", w.zones["b"].client, shard)

@@ -33,6 +33,7 @@ func (z *zone) get(key string) string {
 }
 
 func TestDriftIsRepaired(t *testing.T) {
+	t.Parallel()
 	for _, local := range []string{"a", "b"} {
 		t.Run(local, func(t *testing.T) {
 			w := newWorld(t, "a", "b", "c")
@@ -53,6 +54,7 @@ func TestDriftIsRepaired(t *testing.T) {
 }
 
 func TestTheNewerStateIsTaken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))
@@ -81,6 +83,7 @@ func TestTheNewerStateIsTaken(t *testing.T) {
 }
 
 func TestWhatOnlyAnOperatorCanRepair(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "a", "b")
 	w.fill()
 	require.Empty(t, w.differences("a", "b"))

@@ -17,6 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/sonic/message"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/zones"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -194,7 +195,7 @@ func (z *zone) behind(db int, args ...any) {
 
 // check compares two zones.
 func (w *world) check(local, peer string) zones.Check {
-	return zones.Check{Local: w.zones[local].Zone, Peer: w.zones[peer].Zone, Zones: w.names, ProgressTimeout: 20 * time.Second}
+	return zones.Check{Local: w.zones[local].Zone, Peer: w.zones[peer].Zone, Zones: w.names, ProgressTimeout: await.Patience}
 }
 
 // differences are the names of the keys that differ, "<db> <key>".

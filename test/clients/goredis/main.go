@@ -17,6 +17,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// patience is how long the programs of all languages wait for anything. A wait ends as soon as it
+// is over.
+const patience = time.Minute
+
 func main() {
 	if err := run(context.Background(), os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "goredis:", err)
@@ -38,10 +42,10 @@ func run(ctx context.Context, args []string) error {
 	if options.Protocol, err = strconv.Atoi(args[1]); err != nil {
 		return err
 	}
-	options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, 20*time.Second, true
+	options.MaxRetries, options.ReadTimeout, options.ContextTimeoutEnabled = -1, patience, true
 	failed := false
 	for _, c := range checks() {
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		client := redis.NewClient(options)
 		t := &session{ctx: ctx, options: options, prefix: args[2], Client: client}
 		t.attempt(c.run)
@@ -402,7 +406,7 @@ func (t *session) blocking() {
 	}
 	done := make(chan popped, 1)
 	go func() {
-		pair, err := t.BLPop(t.ctx, 10*time.Second, k, t.key("other")).Result()
+		pair, err := t.BLPop(t.ctx, patience, k, t.key("other")).Result()
 		done <- popped{pair, err}
 	}()
 	time.Sleep(100 * time.Millisecond) // most likely the push finds the client waiting
@@ -426,7 +430,7 @@ func (t *session) pubsub() {
 	p := t.Subscribe(t.ctx, channel)
 	defer p.Close()
 	next := func() any {
-		m, err := p.ReceiveTimeout(t.ctx, 10*time.Second)
+		m, err := p.ReceiveTimeout(t.ctx, patience)
 		t.ok(err)
 		return m
 	}

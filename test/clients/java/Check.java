@@ -141,7 +141,7 @@ public class Check {
     equal(r.persist(k), true);
     equal(r.ttl(k), -1L);
     equal(r.pexpire(k, 50), true);
-    long giveUp = System.nanoTime() + 10_000_000_000L;
+    long giveUp = System.nanoTime() + 60_000_000_000L;
     while (r.exists(k) > 0) {
       isTrue(System.nanoTime() < giveUp, "never expired");
       Thread.sleep(10);
@@ -219,9 +219,9 @@ public class Check {
     }
     c.flushCommands();
     c.setAutoFlushCommands(true);
-    for (int i = 0; i < 1000; i++) equal(got.get(i).get(20, TimeUnit.SECONDS), String.valueOf(i));
+    for (int i = 0; i < 1000; i++) equal(got.get(i).get(60, TimeUnit.SECONDS), String.valueOf(i));
     try {
-      throw new AssertionError("got " + wrong.get(20, TimeUnit.SECONDS) + ", want WRONGTYPE");
+      throw new AssertionError("got " + wrong.get(60, TimeUnit.SECONDS) + ", want WRONGTYPE");
     } catch (ExecutionException error) {
       isTrue(error.getMessage().contains("WRONGTYPE"), error.getMessage());
     }
@@ -268,10 +268,10 @@ public class Check {
   static void blocking(RedisCommands<String, String> r) throws Exception {
     String k = key("blocking");
     try (StatefulRedisConnection<String, String> waiter = client.connect(uri)) {
-      RedisFuture<KeyValue<String, String>> popped = waiter.async().blpop(10, k, key("other"));
+      RedisFuture<KeyValue<String, String>> popped = waiter.async().blpop(60, k, key("other"));
       Thread.sleep(100); // most likely the push finds the client waiting
       r.rpush(k, "pushed");
-      equal(popped.get(15, TimeUnit.SECONDS), KeyValue.just(k, "pushed"));
+      equal(popped.get(60, TimeUnit.SECONDS), KeyValue.just(k, "pushed"));
     }
     equal(r.blpop(0.05, k), null);
     r.rpush(k, "there");
@@ -301,11 +301,11 @@ public class Check {
       c.sync().subscribe(channel);
       c.sync().psubscribe(channel + "*");
       equal(r.publish(channel, "news"), 2L);
-      equal(new TreeSet<>(Arrays.asList(heard.poll(10, TimeUnit.SECONDS), heard.poll(10, TimeUnit.SECONDS))),
+      equal(new TreeSet<>(Arrays.asList(heard.poll(60, TimeUnit.SECONDS), heard.poll(60, TimeUnit.SECONDS))),
           new TreeSet<>(List.of("message " + channel + " news", "pmessage " + channel + " news")));
       c.sync().unsubscribe(channel);
       equal(r.publish(channel, "more"), 1L);
-      equal(heard.poll(10, TimeUnit.SECONDS), "pmessage " + channel + " more");
+      equal(heard.poll(60, TimeUnit.SECONDS), "pmessage " + channel + " more");
     }
   }
 
@@ -349,7 +349,7 @@ public class Check {
 
   public static void main(String[] args) {
     uri = RedisURI.create(args[0]);
-    uri.setTimeout(Duration.ofSeconds(20));
+    uri.setTimeout(Duration.ofSeconds(60));
     prefix = args[2];
     client = RedisClient.create(uri);
     client.setOptions(ClientOptions.builder()

@@ -2,10 +2,11 @@
 import assert from 'node:assert/strict';
 import Redis from 'ioredis';
 
+const PATIENCE = 60000; // milliseconds
 const [url, protocol, prefix] = process.argv.slice(2);
 
 const connect = (options = {}) => {
-  const client = new Redis(url, { protocol: Number(protocol), maxRetriesPerRequest: 0, retryStrategy: null, commandTimeout: 20000, ...options });
+  const client = new Redis(url, { protocol: Number(protocol), maxRetriesPerRequest: 0, retryStrategy: null, commandTimeout: PATIENCE, ...options });
   client.on('error', () => {}); // a command's promise tells of it
   return client;
 };
@@ -76,7 +77,7 @@ const checks = {
     equal(await r.persist(k), 1);
     equal(await r.ttl(k), -1);
     equal(await r.pexpire(k, 50), 1);
-    const giveUp = Date.now() + 10000;
+    const giveUp = Date.now() + PATIENCE;
     while (await r.exists(k)) {
       assert.ok(Date.now() < giveUp, 'never expired');
       await sleep(10);
@@ -181,7 +182,7 @@ const checks = {
   async blocking(r) {
     const k = key('blocking');
     const waiter = connect();
-    const popped = waiter.blpop(k, key('other'), 10);
+    const popped = waiter.blpop(k, key('other'), PATIENCE / 1000);
     await sleep(100); // most likely the push finds the client waiting
     await r.rpush(k, 'pushed');
     equal(await popped, [k, 'pushed']);
@@ -203,7 +204,7 @@ const checks = {
     subscriber.on('message', (c, m) => { heard.push(['message', c, m]); wake(); });
     subscriber.on('pmessage', (p, c, m) => { heard.push(['pmessage', c, m]); wake(); });
     const messages = async (n) => {
-      const timeout = sleep(10000).then(() => { throw new Error('no message'); });
+      const timeout = sleep(PATIENCE).then(() => { throw new Error('no message'); });
       timeout.catch(() => {});
       while (heard.length < n) await Promise.race([timeout, new Promise((resolve) => { wake = resolve; })]);
       return heard.splice(0).sort();

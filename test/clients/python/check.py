@@ -8,6 +8,7 @@ import traceback
 import redis
 
 URL, PROTOCOL, PREFIX = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+PATIENCE = 60  # seconds
 CHECKS = []
 
 
@@ -17,7 +18,7 @@ def check(function):
 
 
 def connect(**options):
-    return redis.Redis.from_url(URL, protocol=PROTOCOL, socket_timeout=20, **options)
+    return redis.Redis.from_url(URL, protocol=PROTOCOL, socket_timeout=PATIENCE, **options)
 
 
 def key(name):
@@ -54,7 +55,7 @@ def check_connect(r):
 
 @check
 def check_select(r):
-    other = redis.Redis.from_url(URL, protocol=PROTOCOL, db=1, socket_timeout=20)
+    other = redis.Redis.from_url(URL, protocol=PROTOCOL, db=1, socket_timeout=PATIENCE)
     r.set(key("db"), "0")
     equal(other.get(key("db")), None)
     other.set(key("db"), "1")
@@ -101,7 +102,7 @@ def check_expiry(r):
     equal(r.persist(k), True)
     equal(r.ttl(k), -1)
     equal(r.pexpire(k, 50), True)
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + PATIENCE
     while r.exists(k):
         if time.monotonic() > give_up:
             raise AssertionError("never expired")
@@ -233,11 +234,11 @@ def check_watch(r):
 def check_blocking(r):
     k = key("blocking")
     got = []
-    waiter = threading.Thread(target=lambda: got.append(connect().blpop([k, key("other")], timeout=10)))
+    waiter = threading.Thread(target=lambda: got.append(connect().blpop([k, key("other")], timeout=PATIENCE)))
     waiter.start()
     time.sleep(0.1)  # most likely the push finds the client waiting
     r.rpush(k, "pushed")
-    waiter.join(15)
+    waiter.join(PATIENCE)
     equal([tuple(pair) for pair in got], [(k.encode(), b"pushed")])
     equal(r.blpop([k], timeout=0.05), None)
     r.rpush(k, "there")
@@ -256,7 +257,7 @@ def check_pubsub(r):
     pubsub.psubscribe(channel + "*")
 
     def message():
-        got = pubsub.get_message(timeout=10)
+        got = pubsub.get_message(timeout=PATIENCE)
         if got is None:
             raise AssertionError("no message")
         return got["type"], got["channel"], got["data"]

@@ -33,6 +33,7 @@ func (w *world) ended(p *Processor, name string) (j Job) {
 
 // What nobody wants is removed, of a subscriber and of a bus, and nothing else is.
 func TestDeadLettersAreDiscarded(t *testing.T) {
+	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
 	w := newWorld(t, 1, s)
@@ -100,6 +101,7 @@ func TestDeadLettersAreDiscarded(t *testing.T) {
 }
 
 func TestDeadLettersGoBack(t *testing.T) {
+	t.Parallel()
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +136,8 @@ func TestDeadLettersGoBack(t *testing.T) {
 			j = w.ended(p, "s")
 			assert.Equal(t, []any{JobDone, int64(40), int64(10), int64(0)}, []any{j.State, j.Read, j.Chosen, j.Published}, j.Error)
 
-			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{Reason: "no x", Type: "a", From: time.Now().Add(-time.Hour)})
+			// It takes 1.8 s, so that it still runs when the next one is asked for.
+			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{Reason: "no x", Type: "a", From: time.Now().Add(-time.Hour), Rate: 5})
 			require.NoError(t, err)
 			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{})
 			require.ErrorIs(t, err, ErrJobRunning)
@@ -145,9 +148,9 @@ func TestDeadLettersGoBack(t *testing.T) {
 			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{To: time.Now().Add(-time.Hour)})
 			require.NoError(t, err)
 			assert.Zero(t, w.ended(p, "s").Published)
+			began := time.Now()
 			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 20})
 			require.NoError(t, err)
-			began := time.Now()
 			assert.EqualValues(t, 30, w.ended(p, "s").Published)
 			assert.Greater(t, time.Since(began), time.Second)
 			w.gets(f, slices.Concat(ids[30:], ids[:30]))
@@ -156,6 +159,7 @@ func TestDeadLettersGoBack(t *testing.T) {
 }
 
 func TestPastEventsComeAgain(t *testing.T) {
+	t.Parallel()
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
@@ -174,19 +178,17 @@ func TestPastEventsComeAgain(t *testing.T) {
 			}
 			early, wanted, late := numbered("early", 50), numbered("wanted", 100), numbered("late", 50)
 			publish(early, "a")
-			from := time.Now()
-			time.Sleep(5 * time.Millisecond) // publish times are milliseconds
+			from := nextMillisecond()
 			publish(wanted, "a")
 			publish(numbered("other", 30), "b")
-			to := time.Now()
-			time.Sleep(5 * time.Millisecond)
+			to := nextMillisecond()
 			publish(late, "a")
 
-			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from.Truncate(time.Millisecond).Add(time.Millisecond), To: to, DryRun: true})
+			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from, To: to, DryRun: true})
 			require.NoError(t, err)
 			j := w.ended(p, "s")
 			assert.Equal(t, []any{JobDone, int64(130), int64(100), int64(0)}, []any{j.State, j.Read, j.Chosen, j.Published}, j.Error)
-			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from.Truncate(time.Millisecond).Add(time.Millisecond), To: to})
+			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from, To: to})
 			require.NoError(t, err)
 			j = w.ended(p, "s")
 			assert.EqualValues(t, 100, j.Published, j.Error)
@@ -203,7 +205,7 @@ func TestPastEventsComeAgain(t *testing.T) {
 				}
 			}
 
-			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 5})
+			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 2})
 			require.NoError(t, err)
 			w.eventually("it has begun", func() bool {
 				j, err := p.Job(busName, "s")
@@ -221,6 +223,7 @@ func TestPastEventsComeAgain(t *testing.T) {
 // The job of a deleted subscriber ends: nobody could end it, and it would keep the topics from
 // being removed.
 func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, newSubscriber("s", model.OrderGroup), newSubscriber("other", model.OrderGroup))
 	w.target("s", nil)
 	w.target("other", nil)
@@ -232,7 +235,7 @@ func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 	}
 	jobs := map[string]*job{}
 	for _, name := range []string{"s", "other"} {
-		_, err = p.Replay(t.Context(), busName, name, ReplayOptions{Rate: 1})
+		_, err = p.Replay(t.Context(), busName, name, ReplayOptions{Rate: 0.2})
 		require.NoError(t, err)
 		jobs[name] = p.jobs.of("u-" + name)
 	}
@@ -246,6 +249,7 @@ func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 // A job that was ended does not wait for brokers that are unavailable: it could not be begun anew,
 // and the process would not stop.
 func TestAReplayEndsWithoutBrokers(t *testing.T) {
+	t.Parallel()
 	url, server, line := proxy.Pulsar(t)
 	w := newWorldOn(t, server, 1, newSubscriber("s", model.OrderGroup))
 	w.target("s", nil)
@@ -294,6 +298,7 @@ func TestAReplayUpToThePresentGoesByNoClock(t *testing.T) {
 }
 
 func TestANewSubscriberStartsInThePast(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
 	require.NoError(t, err)
@@ -307,8 +312,7 @@ func TestANewSubscriberStartsInThePast(t *testing.T) {
 	}
 	old, middle, during := numbered("old", 20), numbered("middle", 20), numbered("during", 20)
 	publish(old)
-	time.Sleep(5 * time.Millisecond) // publish times are milliseconds
-	noon := time.Now().Add(-time.Millisecond)
+	noon := nextMillisecond()
 	publish(middle)
 	w.eventually("they are matched", func() bool { // what waits for the engine is not past for it
 		n, err := w.client.Topic(w.topics.Events(busName)).Subscription(model.EngineSubscription).Backlog(t.Context())

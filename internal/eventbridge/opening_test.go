@@ -16,6 +16,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/eventbridge"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -55,7 +56,7 @@ func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
 		status, body := ask()
 		return status == http.StatusServiceUnavailable && strings.Contains(body, `"status":"starting"`) &&
 			strings.Contains(body, "the registry is not read yet: ") && strings.Contains(body, "connection refused")
-	}, 30*time.Second, 20*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // slow is a registry whose changes take a while.
@@ -177,11 +178,11 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 				}
 			})
 		}
-		require.Eventually(t, func() bool { return blocked.Load() > 0 && refused.Load() > 0 }, 2*time.Minute, time.Millisecond, path)
+		require.Eventually(t, func() bool { return blocked.Load() > 0 && refused.Load() > 0 }, await.Patience, time.Millisecond, path)
 		small := httptest.NewRecorder()
 		ask(small, "/b")
 		require.Equal(t, http.StatusOK, small.Code, "a small answer needs no room")
-		require.Eventually(t, func() bool { return waiting.Load()+refused.Load() == clients }, 2*time.Minute, time.Millisecond, path)
+		require.Eventually(t, func() bool { return waiting.Load()+refused.Load() == clients }, await.Patience, time.Millisecond, path)
 		require.LessOrEqual(t, blocked.Load(), int64(64<<20), path)
 		close(read)
 		all.Wait()

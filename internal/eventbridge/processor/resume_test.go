@@ -20,6 +20,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // fleet is what is known of instances.
@@ -60,8 +61,10 @@ func (f *fleet) leave(name string) {
 func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) {
 	w.t.Helper()
 	dying := &mortal{store: w.store}
+	cfg := testConfig()
+	cfg.StopTimeout = await.Patience // one that stops in order has nothing come twice
 	p = New(Options{
-		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: testConfig(), Instance: name, Instances: f,
+		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: cfg, Instance: name, Instances: f,
 		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	p.jobs.saveEvery, p.jobs.lookEvery = 200*time.Millisecond, 100*time.Millisecond

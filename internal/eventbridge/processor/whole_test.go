@@ -19,7 +19,6 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
-	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/proxy"
 )
@@ -28,7 +27,6 @@ import (
 func (w *world) engine(client *messaging.Client) (stop func()) {
 	w.t.Helper()
 	cfg := engine.DefaultConfig()
-	cfg.StopTimeout = await.Patience
 	e := engine.New(engine.Options{
 		Client: client, Source: w.store, Topics: w.topics, Maker: registry.NewPulsar(w.client, w.topics, true), Config: cfg,
 		Log: zaptest.NewLogger(w.t), Metrics: engine.NewMetrics(prometheus.NewRegistry()),

@@ -242,7 +242,7 @@ func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor,
 
 func testConfig() Config {
 	cfg := DefaultConfig()
-	cfg.StopTimeout, cfg.BacklogEvery = await.Patience, time.Second
+	cfg.BacklogEvery = time.Second
 	return cfg
 }
 

@@ -48,6 +48,7 @@ func (w world) publish(t testing.TB, client *messaging.Client, topic string) {
 // Topics and subscriptions are there once a change is answered, and go after a deletion, when
 // nobody uses them any more.
 func TestTopicsAreMadeAndRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	client := w.dial(t, true)
@@ -131,6 +132,7 @@ func TestTopicsAreMadeAndRemoved(t *testing.T) {
 
 // Without deduplication no order can be promised.
 func TestAnOrderTakesDeduplication(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	client := w.dial(t, true)
@@ -159,6 +161,7 @@ func TestAnOrderTakesDeduplication(t *testing.T) {
 
 // Without the admin API brokers make the topics, with one partition.
 func TestTopicsAreMadeWithoutTheAdminAPI(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	client, watching := w.dial(t, false), w.dial(t, true)
@@ -191,6 +194,7 @@ func TestTopicsAreMadeWithoutTheAdminAPI(t *testing.T) {
 // they were compacted, and although it was restarted meanwhile: its topic is unloaded, which has it
 // begin a new ledger.
 func TestTheRegistryStays(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	nothing := map[string]int{"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
@@ -240,6 +244,7 @@ func TestTheRegistryStays(t *testing.T) {
 
 // Deletions become tombstones, and the counter of revisions does not go back.
 func TestOldDeletionsArePurged(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	client := w.dial(t, true)
@@ -261,6 +266,7 @@ func TestOldDeletionsArePurged(t *testing.T) {
 
 // Instances tell what they do through the status topic.
 func TestStatusOfInstances(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	client := w.dial(t, true)
 	run := func(name string, roles ...string) (*instances.Status, func()) {
@@ -306,5 +312,5 @@ func tidied(t *testing.T, m member) {
 	require.Eventually(t, func() bool {
 		err = m.Tidy(t.Context())
 		return err == nil
-	}, time.Minute, 100*time.Millisecond, "%v", err)
+	}, eventually, 100*time.Millisecond, "%v", err)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // TestWhatWasGivenUpComesNoMore: what an attempt had sent, and the receiver's machine had not taken
@@ -49,7 +50,7 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 			conn, err := listener.Accept()
 			require.NoError(t, err)
 			defer func() { _ = conn.Close() }()
-			require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
 			if name == "redis" { // its greetings
 				for _, answer := range []string{"-ERR unknown command\r\n", "+OK\r\n+OK\r\n+OK\r\n"} {
 					_, err := conn.Read(make([]byte, 1<<10))

@@ -22,6 +22,7 @@ import (
 
 // While Pulsar is unavailable at the start, readiness says what is waited for, and why.
 func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
+	t.Parallel()
 	cfg := eventbridge.DefaultConfig()
 	cfg.Pulsar.URL, cfg.Admin.Listen, cfg.HTTP.Listen = "pulsar://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0"
 	core, logs := observer.New(zap.InfoLevel)
@@ -64,6 +65,7 @@ func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
 // A process whose address is taken fails before it is an engine or a processor: others would hand
 // it partitions.
 func TestATakenAddressIsFoundBeforeTheRolesBegin(t *testing.T) {
+	t.Parallel()
 	server := stack.Pulsar(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

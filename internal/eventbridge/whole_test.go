@@ -108,6 +108,7 @@ func commands(t *testing.T, blocks []string, addresses ...string) (answers []str
 
 // TestGuide runs the commands of the guide, in their order, in a whole process.
 func TestGuide(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/strict") {
@@ -137,6 +138,7 @@ func TestGuide(t *testing.T) {
 
 // TestFirstCommands runs what the first pages have, on a process of its defaults.
 func TestFirstCommands(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	t.Run("ten minutes", func(t *testing.T) {
 		w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t))
@@ -176,6 +178,7 @@ func TestFirstCommands(t *testing.T) {
 
 // TestTheAddressOfPulsarIsEnough: all three roles, without the admin API.
 func TestTheAddressOfPulsarIsEnough(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t))
 	ask := func(method, path, body, kind string) (int, string) {
@@ -222,6 +225,7 @@ func TestTheAddressOfPulsarIsEnough(t *testing.T) {
 // TestAnyInstanceKnowsOfTheDeliveriesOfOthers: one without the role tells how they are, and what
 // became of a job.
 func TestAnyInstanceKnowsOfTheDeliveriesOfOthers(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	both := []string{"EVENTBRIDGE_PULSAR_URL=" + srv.URL(), "EVENTBRIDGE_PULSAR_ADMIN_URL=" + srv.AdminURL(), "EVENTBRIDGE_TOPICS_NAMESPACE=" + srv.Namespace(t)}
 	a := start(t, append(both, "EVENTBRIDGE_INSTANCE=a", "EVENTBRIDGE_ROLES=[engine, processor]")...)

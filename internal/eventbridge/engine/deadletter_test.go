@@ -41,7 +41,7 @@ func newDeadLetterWriter(t *testing.T, server *wire.Server, cfg Config) *deadLet
 func TestADeadLetterTopicThatWasUnavailableIsOpenFromThenOn(t *testing.T) {
 	t.Parallel()
 	server := wire.Start(t)
-	b := newDeadLetterWriter(t, server, testConfig())
+	b := newDeadLetterWriter(t, server, DefaultConfig())
 	t.Cleanup(b.close)
 	since, err := b.open(t.Context())
 	require.NoError(t, err)
@@ -56,14 +56,15 @@ func TestADeadLetterTopicThatWasUnavailableIsOpenFromThenOn(t *testing.T) {
 		return connecting || cut.After(since)
 	}
 	require.Eventually(t, noticed, await.Patience, time.Millisecond)
-	for until := time.Now().Add(time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
 		_, err := b.open(ctx)
-		cancel()
 		require.Error(t, err, "it is unavailable, and at first may be")
-	}
-	server.RefuseConnections(false)
+		return b.publisher == nil // the client knows it after two seconds
+	}, await.Patience, 10*time.Millisecond)
 	back := time.Now()
+	server.RefuseConnections(false)
 	require.Eventually(t, func() bool { // the sendQueue asks again, too
 		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		defer cancel()
@@ -79,7 +80,7 @@ func TestADeadLetterTopicThatWasUnavailableIsOpenFromThenOn(t *testing.T) {
 func TestTriesThatEndConnectionsHinderNoDeadLetters(t *testing.T) {
 	t.Parallel()
 	server := wire.Start(t)
-	cfg := testConfig()
+	cfg := DefaultConfig()
 	cfg.StallAfter = time.Second
 	b := newDeadLetterWriter(t, server, cfg)
 	server.FailLookup(b.engine.topics.Send(b.subscriber), wire.ServiceNotReady, -1)

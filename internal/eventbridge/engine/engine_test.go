@@ -26,7 +26,7 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	off := newSubscriber("off", model.OrderNone, `{"specversion":["1.0"]}`)
 	off.State = model.Disabled
 	w.set(append(w.subs, off)...)
-	e, _ := w.engine(w.client, testConfig())
+	e, _ := w.engine(w.client, DefaultConfig())
 	for i := range 20 {
 		w.publish(fmt.Sprint("e", i), []string{"a", "b"}[i%2], fmt.Sprint("k", i%3), i)
 	}
@@ -78,7 +78,7 @@ func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 	require.ErrorContains(t, held, "subscriber s cannot be read")
 
 	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
-	e, _ := w.engine(w.client, testConfig())
+	e, _ := w.engine(w.client, DefaultConfig())
 	w.publish("one", "a", "", 1)
 	w.acknowledged()
 	e.mu.Lock()
@@ -99,7 +99,7 @@ func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
 func TestBusesComeAndGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
-	e, stop := w.engine(w.client, testConfig())
+	e, stop := w.engine(w.client, DefaultConfig())
 	w.publish("one", "a", "", 1)
 	w.acknowledged()
 	assert.Equal(t, 1, e.Status()[busName].Rules)

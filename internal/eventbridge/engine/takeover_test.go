@@ -119,10 +119,10 @@ func TestTakeoverUnderLoad(t *testing.T) {
 		newSubscriber("any", model.OrderNone, `{"type":["load"]}`),
 	)
 	cut := w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener})
-	w.engine(cut, testConfig())
+	w.engine(cut, DefaultConfig())
 	l := w.load(2 * time.Millisecond)
 	other := w.dial(messaging.Config{URL: server.URL()})
-	_, stop := w.engine(other, testConfig())
+	_, stop := w.engine(other, DefaultConfig())
 	lasts := soak.Lasting(t, 1500*time.Millisecond, func(time.Duration) time.Duration { return 3 * time.Second })
 	for range soak.Rounds(t, 1, 20) { // the load between faults
 		time.Sleep(lasts / 2)
@@ -132,7 +132,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 		time.Sleep(lasts / 2)
 		stop()
 		time.Sleep(lasts / 3)
-		_, stop = w.engine(other, testConfig())
+		_, stop = w.engine(other, DefaultConfig())
 	}
 	time.Sleep(lasts / 3)
 	l.stop()
@@ -147,7 +147,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 func TestRulesChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderGroup, `{"type":["load"]}`))
-	e, _ := w.engine(w.client, testConfig())
+	e, _ := w.engine(w.client, DefaultConfig())
 	l := w.load(time.Millisecond)
 	patterns := []string{`{"type":["load"]}`, `{"type":[{"prefix":"lo"}]}`, `{"data":{"n":[{"numeric":[">",0]}]}}`}
 	for i := range 60 {
@@ -171,7 +171,7 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
-	_, stop := w.engine(w.client, testConfig())
+	_, stop := w.engine(w.client, DefaultConfig())
 	const n = 300
 	var events []*messaging.Record
 	for i := range n {
@@ -183,7 +183,7 @@ func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 	w.acknowledged()
 	stop()
 	w.publishAll(events)
-	_, stop = w.engine(w.client, testConfig())
+	_, stop = w.engine(w.client, DefaultConfig())
 	w.publishAll(events[50:])
 	w.publish("new", "a", "k1", 1)
 	w.acknowledged()
@@ -210,7 +210,7 @@ func TestASendTopicThatTakesNothing(t *testing.T) {
 			w := newWorld(t, stack.Pulsar(t), 2,
 				newSubscriber("well", model.OrderNone, `{"type":["a"]}`), newSubscriber("ill", order, `{"type":["a"]}`))
 			w.server.Terminate(t, w.topics.Send(w.sub("ill")))
-			cfg := testConfig()
+			cfg := DefaultConfig()
 			cfg.QueueRecords = 20 // a terminated topic is not waited for, and a busy broker may take longer than a short StallAfter
 			e, _ := w.engine(w.client, cfg)
 			for i := range 200 {

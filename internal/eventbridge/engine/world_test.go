@@ -85,11 +85,6 @@ func (w *world) set(subs ...model.Subscriber) {
 	w.store.Set(s)
 }
 
-func testConfig() Config {
-	cfg := DefaultConfig()
-	return cfg
-}
-
 // engine runs an engine until the test ends, or stop is called.
 func (w *world) engine(client *messaging.Client, cfg Config) (e *Engine, stop func()) {
 	w.t.Helper()

@@ -196,7 +196,7 @@ func TestTheOrderOfAKeyIsKept(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderGroup)
 	s.Delivery.Breaker.Failures = 0
-	s.Delivery.Retry.MaxAttempts = 0 // however long the one key is stuck
+	s.Delivery.Retry.MaxAttempts = 10_000 // however long the one key is stuck
 	w := newWorld(t, 2, s)
 	stuck := atomic.Bool{}
 	stuck.Store(true)
@@ -232,7 +232,7 @@ func TestWhoLosesAPartitionDeliversNothingOldOfIt(t *testing.T) {
 	t.Parallel()
 	s := newSubscriber("s", model.OrderGroup)
 	s.Delivery.Breaker = model.Breaker{Failures: 1, Probe: model.Duration(2 * time.Second)}
-	s.Delivery.Retry.MaxAttempts = 0
+	s.Delivery.Retry.MaxAttempts = 10_000
 	w := newWorld(t, 4, s)
 	var down atomic.Bool
 	down.Store(true)

@@ -171,7 +171,7 @@ func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
 			all := &fleet{active: true}
 			all.join("one")
 			one, stop, kill := w.member(all, "one")
-			begun, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 8})
+			begun, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 5})
 			require.NoError(t, err)
 			w.eventually("it is kept how far it is", func() bool { r := w.kept("s"); return r.Published > 10 })
 			all.join("two")

@@ -54,6 +54,7 @@ func TestReceiversThatMisbehave(t *testing.T) {
 		verdict  Verdict
 		reason   string
 		text     string
+		timeout  time.Duration // 0: long where it is not waited for
 	}{
 		{name: "says nothing", converse: func(c net.Conn) { readRequest(t, c); _, _ = io.Copy(io.Discard, c) },
 			reason: ReasonTimeout, text: "no answer within 300ms"},
@@ -91,7 +92,7 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			readRequest(t, c)
 			say(c, "HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\nit began")
 			_, _ = io.Copy(io.Discard, c)
-		}, reason: ReasonStatus, text: "answered 500"},
+		}, reason: ReasonStatus, text: "answered 500", timeout: time.Second},
 		{name: "a body that is cut off", converse: func(c net.Conn) {
 			readRequest(t, c)
 			say(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nit began")
@@ -100,7 +101,14 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			reason: ReasonConnection, text: "Content-Length"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			target := h.withTimeout(rawServer(t, test.converse), 300*time.Millisecond)
+			t.Parallel()
+			timeout := await.Patience
+			if test.reason == ReasonTimeout {
+				timeout = 300 * time.Millisecond
+			} else if test.timeout > 0 {
+				timeout = test.timeout
+			}
+			target := h.withTimeout(rawServer(t, test.converse), timeout)
 			result := deliver(t, target, h.event("1"))
 			assert.Equal(t, test.verdict, result.Verdict, "%v", result.Err)
 			assert.Equal(t, test.reason, result.Reason, "%v", result.Err)

@@ -37,10 +37,10 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 		o.Connections.Redis = map[string]Redis{"main": c}
 	})
 	url := fmt.Sprintf("http://%s/", listener.Addr())
-	webhook := h.withTimeout(url, 300*time.Millisecond)
+	webhook := h.withTimeout(url, time.Second)
 	stream := h.target(&model.Subscriber{
 		Target:   model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}},
-		Delivery: model.Delivery{Timeout: model.Duration(300 * time.Millisecond)},
+		Delivery: model.Delivery{Timeout: model.Duration(time.Second)},
 	})
 	large := h.stored(`{"specversion":"1.0","id":"1","source":"/shop","type":"a","data":"` + strings.Repeat("x", 200<<10) + `"}`)
 	for name, target := range map[string]Target{"webhook": webhook, "redis": stream} {

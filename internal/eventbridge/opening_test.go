@@ -16,11 +16,13 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/eventbridge"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // While Pulsar is unavailable at the start, readiness says what is waited for, and why.
 func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
+	t.Parallel()
 	cfg := eventbridge.DefaultConfig()
 	cfg.Pulsar.URL, cfg.Admin.Listen, cfg.HTTP.Listen = "pulsar://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0"
 	core, logs := observer.New(zap.InfoLevel)
@@ -55,7 +57,7 @@ func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
 		status, body := ask()
 		return status == http.StatusServiceUnavailable && strings.Contains(body, `"status":"starting"`) &&
 			strings.Contains(body, "the registry is not read yet: ") && strings.Contains(body, "connection refused")
-	}, 30*time.Second, 20*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
 }
@@ -63,6 +65,7 @@ func TestReadinessSaysWhatTheStartWaitsFor(t *testing.T) {
 // A process whose address is taken fails before it is an engine or a processor: others would hand
 // it partitions.
 func TestATakenAddressIsFoundBeforeTheRolesBegin(t *testing.T) {
+	t.Parallel()
 	server := stack.Pulsar(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/config"
 	"github.com/aviaryhq/aviary/internal/eventbridge"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -64,7 +65,7 @@ func start(t *testing.T, environ ...string) *whole {
 			}
 		}
 		return false
-	}, time.Minute, 10*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 	return w
 }
 
@@ -96,7 +97,7 @@ func commands(t *testing.T, blocks []string, addresses ...string) (answers []str
 	for _, block := range blocks {
 		script += "echo '" + begins + "'\n" + regexp.MustCompile(`(?m)^bin/eventbridge .*$`).ReplaceAllString(block, "")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*await.Patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "bash", "-c", strings.NewReplacer(addresses...).Replace(script)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -107,6 +108,7 @@ func commands(t *testing.T, blocks []string, addresses ...string) (answers []str
 
 // TestGuide runs the commands of the guide, in their order, in a whole process.
 func TestGuide(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/strict") {
@@ -136,6 +138,7 @@ func TestGuide(t *testing.T) {
 
 // TestFirstCommands runs what the first pages have, on a process of its defaults.
 func TestFirstCommands(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	t.Run("ten minutes", func(t *testing.T) {
 		w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t))
@@ -167,7 +170,7 @@ func TestFirstCommands(t *testing.T) {
 		case event := <-got:
 			require.Contains(t, event, "/hook ")
 			require.Contains(t, event, `"id":"1"`)
-		case <-time.After(30 * time.Second):
+		case <-time.After(await.Patience):
 			require.Fail(t, "the event is not delivered")
 		}
 	})
@@ -175,6 +178,7 @@ func TestFirstCommands(t *testing.T) {
 
 // TestTheAddressOfPulsarIsEnough: all three roles, without the admin API.
 func TestTheAddressOfPulsarIsEnough(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	w := start(t, "EVENTBRIDGE_PULSAR_URL="+srv.URL(), "EVENTBRIDGE_TOPICS_NAMESPACE="+srv.Namespace(t))
 	ask := func(method, path, body, kind string) (int, string) {
@@ -193,18 +197,18 @@ func TestTheAddressOfPulsarIsEnough(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, answer = ask(http.MethodGet, "/v1/buses/b/subscribers/s/status", "", "")
 		return strings.Contains(answer, `"active":true`) && strings.Contains(answer, `"backlog":null`)
-	}, 30*time.Second, 20*time.Millisecond, answer)
+	}, await.Patience, 10*time.Millisecond, answer)
 	status, answer = ask(http.MethodPost, "/v1/buses/b/events", `{"specversion":"1.0","id":"1","source":"/","type":"x"}`, "application/cloudevents+json")
 	require.Equal(t, 202, status, answer)
 	require.Eventually(t, func() bool {
 		_, answer = ask(http.MethodGet, "/v1/buses/b/subscribers/s/deliveries", "", "")
 		return strings.Contains(answer, `"outcome":"delivered"`)
-	}, 30*time.Second, 20*time.Millisecond, answer)
+	}, await.Patience, 10*time.Millisecond, answer)
 	status, answer = ask(http.MethodGet, "/v1/buses/b/subscribers/s/dead-letters", "", "")
 	require.Equal(t, 501, status, answer)
 	require.Eventually(t, func() bool {
 		return w.logs.FilterMessage("without pulsar.admin_url it is not known whether the namespace has deduplication, which ordered subscribers need").Len() == 1
-	}, 10*time.Second, 10*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 
 	// A page whose name leads here may neither manage nor send, nobody being asked who he is.
 	for _, path := range []string{"/v1/buses", "/v1/buses/b/events"} {
@@ -221,6 +225,7 @@ func TestTheAddressOfPulsarIsEnough(t *testing.T) {
 // TestAnyInstanceKnowsOfTheDeliveriesOfOthers: one without the role tells how they are, and what
 // became of a job.
 func TestAnyInstanceKnowsOfTheDeliveriesOfOthers(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	both := []string{"EVENTBRIDGE_PULSAR_URL=" + srv.URL(), "EVENTBRIDGE_PULSAR_ADMIN_URL=" + srv.AdminURL(), "EVENTBRIDGE_TOPICS_NAMESPACE=" + srv.Namespace(t)}
 	a := start(t, append(both, "EVENTBRIDGE_INSTANCE=a", "EVENTBRIDGE_ROLES=[engine, processor]")...)
@@ -239,17 +244,17 @@ func TestAnyInstanceKnowsOfTheDeliveriesOfOthers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		answer = ask(b, http.MethodGet, at+"/status", "")
 		return strings.Contains(answer, `"instances":{"a":{"delivering":true,"breaker":"closed"}}`) && strings.Contains(answer, `"here":null`)
-	}, 30*time.Second, 20*time.Millisecond, answer)
+	}, await.Patience, 10*time.Millisecond, answer)
 	require.Contains(t, ask(a, http.MethodPost, at+":replay", `{"dry_run":true}`), `"state":"running"`)
 	require.Eventually(t, func() bool {
 		answer = ask(b, http.MethodGet, at+"/job", "")
 		return strings.Contains(answer, `"state":"done"`) && strings.Contains(answer, `"instance":"a"`)
-	}, 30*time.Second, 20*time.Millisecond, answer)
+	}, await.Patience, 10*time.Millisecond, answer)
 	a.stop()
 	require.Contains(t, ask(b, http.MethodGet, at+"/job", ""), `"state":"done"`)
 	require.Eventually(t, func() bool {
 		return !strings.Contains(ask(b, http.MethodGet, at+"/status", ""), `"instances"`)
-	}, 30*time.Second, 20*time.Millisecond, "who has gone delivers nothing")
+	}, await.Patience, 10*time.Millisecond, "who has gone delivers nothing")
 }
 
 func send(t *testing.T, req *http.Request) (status int, body string) {

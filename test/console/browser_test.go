@@ -10,17 +10,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
-
-// waitTimeout is how long a page may take to show something. The machine may be busy.
-const waitTimeout = 20 * time.Second
 
 // startBrowser returns a context of a browser that ends with the test.
 func startBrowser(t *testing.T) context.Context {
@@ -60,7 +57,7 @@ type tab struct {
 func newTab(browser context.Context, t *testing.T, url string, l look) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser)
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, stop := context.WithTimeout(ctx, 10*await.Patience) // for all that a test does
 	b := &tab{t: t, ctx: ctx, url: url}
 	require.NoError(t, chromedp.Do(ctx,
 		chromedp.EmulateViewport(l.width, 800),
@@ -143,7 +140,7 @@ func (b *tab) wait(expression string) {
 			else setTimeout(look, 15);
 		};
 		look();
-	})`, waitTimeout.Milliseconds(), expression))
+	})`, await.Patience.Milliseconds(), expression))
 	if !held {
 		b.t.Fatalf("it never holds: %s\nthe page: %s", expression, eval[string](b, `document.body.innerText`))
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/bearer"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -82,13 +83,13 @@ func newWorld(t *testing.T, access api.Access) *world {
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
-		closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		closing, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		require.NoError(t, store.Close(closing))
 		require.NoError(t, factory.Close(closing))
 		require.NoError(t, client.Close(closing))
 	})
-	require.Eventually(t, func() bool { return len(status.Instances()) == 1 }, 30*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return len(status.Instances()) == 1 }, await.Patience, 10*time.Millisecond,
 		"one that is given up while it opens may leave a connection of the client underneath")
 	started := &starting{Processor: delivering}
 	options := api.Options{
@@ -164,14 +165,14 @@ func TestBusesAndSubscribers(t *testing.T) {
 	require.Equal(t, 202, begun.status, begun.body)
 	require.Eventually(t, func() bool {
 		return strings.Contains(call(t, http.MethodGet, w.url+begun.header.Get("Location"), "").body, `"state":"done"`)
-	}, 30*time.Second, 50*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 	require.Equal(t, 200, call(t, http.MethodDelete, subs+"/a/job", "").status)
 	require.Equal(t, 202, call(t, http.MethodPost, subs+"/a:redrive", "").status)
 	require.Equal(t, 400, call(t, http.MethodPost, subs+"/b:replay", `{"form":"2026-01-01T00:00:00Z"}`).status, "an unknown key")
 
 	require.Eventually(t, func() bool {
 		return strings.Contains(call(t, http.MethodGet, subs+"/a/job", "").body, `"state":"done"`)
-	}, 30*time.Second, 50*time.Millisecond, "a job that is cut off may leave a connection of the client underneath")
+	}, await.Patience, 10*time.Millisecond, "a job that is cut off may leave a connection of the client underneath")
 	for _, at := range []string{subs + "/a", buses + "/orders"} { // a bus has dead letters, too
 		require.JSONEq(t, `{"items":[]}`, call(t, http.MethodGet, at+"/dead-letters?limit=100", "").body)
 		require.Equal(t, 400, call(t, http.MethodGet, at+"/dead-letters?limit=101", "").status)
@@ -190,7 +191,7 @@ func TestBusesAndSubscribers(t *testing.T) {
 		require.Eventually(t, func() bool {
 			body := call(t, http.MethodGet, at+"/job", "").body
 			return strings.Contains(body, `"kind":"discard"`) && strings.Contains(body, `"state":"done"`)
-		}, 30*time.Second, 50*time.Millisecond)
+		}, await.Patience, 10*time.Millisecond)
 		require.Equal(t, 200, call(t, http.MethodDelete, at+"/job", "").status)
 	}
 	require.Equal(t, 404, call(t, http.MethodGet, buses+"/other/dead-letters", "").status)
@@ -208,7 +209,7 @@ func TestBusesAndSubscribers(t *testing.T) {
 	require.Equal(t, 204, call(t, http.MethodDelete, buses+"/orders", "").status)
 	require.Eventually(t, func() bool {
 		return strings.Contains(call(t, http.MethodGet, w.url+"/v1/instances", "").body, `"here"`)
-	}, 30*time.Second, 50*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 }
 
 // TestFaultsAreAllToldAtOnce: a subscriber that is wrong in several places.
@@ -454,7 +455,7 @@ func TestJobsOfOtherProcesses(t *testing.T) {
 		require.Eventually(t, func() bool {
 			body := call(t, http.MethodGet, url+"/job", "").body
 			return strings.Contains(body, `"state":"done"`) && !strings.Contains(body, "x1")
-		}, 30*time.Second, 50*time.Millisecond, "its own is the latest")
+		}, await.Patience, 10*time.Millisecond, "its own is the latest")
 	}
 	done(at)
 

@@ -24,6 +24,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/processor"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/httpserver"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // slow is a registry whose changes take a while.
@@ -72,8 +73,9 @@ func TestAChangeThatTakesTooLongIsAnswered(t *testing.T) {
 // TestAChangeMayTakeLongerThanASenderMay: the server's bounds are for senders of events. A change
 // that had waited for Pulsar got no answer at all.
 func TestAChangeMayTakeLongerThanASenderMay(t *testing.T) {
-	const sender = 100 * time.Millisecond
-	a, err := api.New(api.Options{Registry: slow{takes: 10 * sender}, Log: zap.NewNop()})
+	t.Parallel()
+	const sender = 300 * time.Millisecond
+	a, err := api.New(api.Options{Registry: slow{takes: 3 * sender}, Log: zap.NewNop()})
 	require.NoError(t, err)
 	router := chi.NewRouter()
 	a.Routes(router)
@@ -177,11 +179,11 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 				}
 			})
 		}
-		require.Eventually(t, func() bool { return blocked.Load() > 0 && refused.Load() > 0 }, 2*time.Minute, time.Millisecond, path)
+		require.Eventually(t, func() bool { return blocked.Load() > 0 && refused.Load() > 0 }, await.Patience, time.Millisecond, path)
 		small := httptest.NewRecorder()
 		ask(small, "/b")
 		require.Equal(t, http.StatusOK, small.Code, "a small answer needs no room")
-		require.Eventually(t, func() bool { return waiting.Load()+refused.Load() == clients }, 2*time.Minute, time.Millisecond, path)
+		require.Eventually(t, func() bool { return waiting.Load()+refused.Load() == clients }, await.Patience, time.Millisecond, path)
 		require.LessOrEqual(t, blocked.Load(), int64(64<<20), path)
 		close(read)
 		all.Wait()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -23,7 +24,7 @@ func newDeadLetterWriter(t *testing.T, server *wire.Server, cfg Config) *deadLet
 	client, err := messaging.Dial(t.Context(), messaging.Config{URL: server.URL()}, messaging.WithLogger(log))
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		assert.NoError(t, client.Close(ctx))
 	})
@@ -38,12 +39,12 @@ func newDeadLetterWriter(t *testing.T, server *wire.Server, cfg Config) *deadLet
 // was to be stored meanwhile: brokers that are unavailable twice, and back in between for less than
 // it takes to open the send topic, make no dead letters.
 func TestADeadLetterTopicThatWasUnavailableIsOpenFromThenOn(t *testing.T) {
+	t.Parallel()
 	server := wire.Start(t)
-	b := newDeadLetterWriter(t, server, testConfig())
+	b := newDeadLetterWriter(t, server, DefaultConfig())
 	t.Cleanup(b.close)
 	since, err := b.open(t.Context())
 	require.NoError(t, err)
-	time.Sleep(100 * time.Millisecond)
 	again, err := b.open(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, since, again, "it is open")
@@ -53,21 +54,22 @@ func TestADeadLetterTopicThatWasUnavailableIsOpenFromThenOn(t *testing.T) {
 		cut, connecting := b.publisher.LastDisconnect()
 		return connecting || cut.After(since)
 	}
-	require.Eventually(t, noticed, 30*time.Second, time.Millisecond)
-	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	require.Eventually(t, noticed, await.Patience, time.Millisecond)
+	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
 		_, err := b.open(ctx)
-		cancel()
 		require.Error(t, err, "it is unavailable, and at first may be")
-	}
-	server.RefuseConnections(false)
+		return b.publisher == nil // the client knows it after two seconds
+	}, await.Patience, 10*time.Millisecond)
 	back := time.Now()
+	server.RefuseConnections(false)
 	require.Eventually(t, func() bool { // the sendQueue asks again, too
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		defer cancel()
 		since, err = b.open(ctx)
 		return err == nil
-	}, time.Minute, 10*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 	require.True(t, since.After(back))
 }
 
@@ -75,8 +77,9 @@ func TestADeadLetterTopicThatWasUnavailableIsOpenFromThenOn(t *testing.T) {
 // ("ServiceNotReady"), which is that of the dead-letter topic, too. That is there again at once: it
 // is no outage of the brokers, and copies become dead letters.
 func TestTriesThatEndConnectionsHinderNoDeadLetters(t *testing.T) {
+	t.Parallel()
 	server := wire.Start(t)
-	cfg := testConfig()
+	cfg := DefaultConfig()
 	cfg.StallAfter = time.Second
 	b := newDeadLetterWriter(t, server, cfg)
 	server.FailLookup(b.engine.topics.Send(b.subscriber), wire.ServiceNotReady, -1)
@@ -89,7 +92,7 @@ func TestTriesThatEndConnectionsHinderNoDeadLetters(t *testing.T) {
 	}
 	m, finished := added(l, 1, "k")
 	require.True(t, l.add(t.Context(), entry{position: 1, of: m, size: 10, record: &messaging.Record{Properties: map[string]string{"rules": "r0"}}}))
-	assert.Eventually(t, finished, 6*openTimeout, 100*time.Millisecond)
+	assert.Eventually(t, finished, 2*await.Patience, 10*time.Millisecond) // it opens topics for up to openTimeout several times
 	assert.Equal(t, 1, server.Count(b.engine.topics.DeadLetter(b.subscriber)))
 	end()
 	l.working.Wait()

@@ -12,10 +12,12 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 2,
 		newSubscriber("all", model.OrderNone, `{"specversion":["1.0"]}`),
 		newSubscriber("two", model.OrderGroup, `{"type":["a"]}`, `{"data":{"n":[{"numeric":["<",10]}]}}`),
@@ -24,7 +26,7 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 	off := newSubscriber("off", model.OrderNone, `{"specversion":["1.0"]}`)
 	off.State = model.Disabled
 	w.set(append(w.subs, off)...)
-	e, _ := w.engine(w.client, testConfig())
+	e, _ := w.engine(w.client, DefaultConfig())
 	for i := range 20 {
 		w.publish(fmt.Sprint("e", i), []string{"a", "b"}[i%2], fmt.Sprint("k", i%3), i)
 	}
@@ -34,7 +36,7 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 		Key: "x", Payload: []byte(`{"specversion":"1.0","id":"twice","source":"/test","type":"a","data":{"n":1,"n":2}}`),
 	})
 	require.NoError(t, err)
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	assert.Equal(t, w.rev, e.Applied())
 
 	assert.Len(t, w.read(w.topics.Send(w.sub("all"))), 20, "a duplicate key matters where a rule looks, in all subscribers' events")
@@ -70,34 +72,36 @@ func TestEachMatchingSubscriberGetsACopy(t *testing.T) {
 
 // While a subscriber cannot be read nothing is consumed: what it is to get would be lost.
 func TestABusWithAnUnreadableSubscriberWaits(t *testing.T) {
+	t.Parallel()
 	require.NoError(t, unreadable(map[string]string{"bus/orders": "newer", "sub/other/s": "newer"}, busName))
 	held := unreadable(map[string]string{"sub/orders/s": "newer"}, busName)
 	require.ErrorContains(t, held, "subscriber s cannot be read")
 
 	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
-	e, _ := w.engine(w.client, testConfig())
+	e, _ := w.engine(w.client, DefaultConfig())
 	w.publish("one", "a", "", 1)
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	e.mu.Lock()
 	b := e.buses[busName]
 	e.mu.Unlock()
 	b.hold(held)
 	require.ErrorContains(t, e.Unhealthy(), "subscriber s cannot be read")
 	w.publish("two", "a", "", 2)
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // nothing may be stored meanwhile
 	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 1)
 	w.set(w.subs...)
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 2)
 	assert.NoError(t, e.Unhealthy())
 }
 
 // A bus that is deleted is consumed no more, and one of its name is another one.
 func TestBusesComeAndGo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 1, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
-	e, stop := w.engine(w.client, testConfig())
+	e, stop := w.engine(w.client, DefaultConfig())
 	w.publish("one", "a", "", 1)
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	assert.Equal(t, 1, e.Status()[busName].Rules)
 	assert.Equal(t, []int{0}, e.Status()[busName].Partitions)
 	w.store.Set(registrytest.Snapshot(t, 100, nil, nil))
@@ -105,7 +109,7 @@ func TestBusesComeAndGo(t *testing.T) {
 	w.publish("two", "a", "", 2)
 	w.rev, w.bus.Created = 200, time.Now()
 	w.set(w.subs...)
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	assert.Len(t, w.read(w.topics.Send(w.sub("s"))), 2)
 
 	// A subscriber that is deleted takes its copies along, also those that cannot be stored.
@@ -116,8 +120,8 @@ func TestBusesComeAndGo(t *testing.T) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.buses[busName].queues["u-s"].Unhealthy() != nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 	w.set()
-	w.acknowledged(30 * time.Second)
+	w.acknowledged()
 	stop()
 }

@@ -104,7 +104,7 @@ func (d *fakeDead) close() {
 	d.since = time.Time{}
 }
 
-// newFakeLane is a sendQueue into s, which is not opened before openable is closed.
+// newFakeSendQueue is a sendQueue into s, which is not opened before openable is closed.
 func newFakeSendQueue(t testing.TB, s *fakeStore, order model.Order) (*sendQueue, context.CancelFunc) {
 	t.Helper()
 	cfg := DefaultConfig()

@@ -14,6 +14,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -30,6 +31,7 @@ type load struct {
 
 func (w *world) load(every time.Duration) *load {
 	w.t.Helper()
+	r := rand.New(rand.NewPCG(soak.Seed(w.t), 0))
 	l := &load{w: w, last: map[string]int{}, ids: map[string]bool{}}
 	in := w.publisher()
 	ctx, end := context.WithCancel(w.t.Context())
@@ -43,13 +45,13 @@ func (w *world) load(every time.Duration) *load {
 			case <-ctx.Done():
 				return
 			}
-			key := fmt.Sprint("k", rand.IntN(7))
+			key := fmt.Sprint("k", r.IntN(7))
 			l.last[key]++
 			id := fmt.Sprint(key, "-", l.last[key])
 			l.ids[id] = true
-			r := &messaging.Record{Key: key, Payload: testEvent(id, "load", key, l.last[key])}
-			for range 1 + rand.IntN(8)/7 {
-				if err := in.Publish(context.WithoutCancel(ctx), r); err != nil {
+			record := &messaging.Record{Key: key, Payload: testEvent(id, "load", key, l.last[key])}
+			for range 1 + r.IntN(8)/7 {
+				if err := in.Publish(context.WithoutCancel(ctx), record); err != nil {
 					w.t.Errorf("an event was not stored: %v", err)
 					return
 				}
@@ -109,6 +111,7 @@ func (l *load) atLeastOnce(name string) {
 // under way when another one has taken over is not stored twice, and not behind what that one
 // stores.
 func TestTakeoverUnderLoad(t *testing.T) {
+	t.Parallel()
 	url, server, line := proxy.Pulsar(t)
 	w := newWorld(t, server, 2,
 		newSubscriber("group", model.OrderGroup, `{"type":["load"]}`),
@@ -116,22 +119,24 @@ func TestTakeoverUnderLoad(t *testing.T) {
 		newSubscriber("any", model.OrderNone, `{"type":["load"]}`),
 	)
 	cut := w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener})
-	w.engine(cut, testConfig())
+	w.engine(cut, DefaultConfig())
 	l := w.load(2 * time.Millisecond)
 	other := w.dial(messaging.Config{URL: server.URL()})
-	_, stop := w.engine(other, testConfig())
-	for range 4 {
-		time.Sleep(2 * time.Second)
+	_, stop := w.engine(other, DefaultConfig())
+	lasts := soak.Lasting(t, 1500*time.Millisecond, func(time.Duration) time.Duration { return 3 * time.Second })
+	for range soak.Rounds(t, 1, 20) { // the load between faults
+		time.Sleep(lasts / 2)
 		line.Cut()
-		time.Sleep(3 * time.Second)
+		time.Sleep(lasts)
 		require.NoError(t, line.Restore())
-		time.Sleep(2 * time.Second)
+		time.Sleep(lasts / 2)
 		stop()
-		time.Sleep(time.Second)
-		_, stop = w.engine(other, testConfig())
+		time.Sleep(lasts / 3)
+		_, stop = w.engine(other, DefaultConfig())
 	}
+	time.Sleep(lasts / 3)
 	l.stop()
-	w.acknowledged(time.Minute)
+	w.acknowledged()
 	l.ordered("group")
 	l.ordered("single")
 	l.atLeastOnce("any")
@@ -140,8 +145,9 @@ func TestTakeoverUnderLoad(t *testing.T) {
 // Rules change while events flow: each event is matched by the rules before a change or by those
 // after it, and never by neither.
 func TestRulesChangeUnderLoad(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderGroup, `{"type":["load"]}`))
-	e, _ := w.engine(w.client, testConfig())
+	e, _ := w.engine(w.client, DefaultConfig())
 	l := w.load(time.Millisecond)
 	patterns := []string{`{"type":["load"]}`, `{"type":[{"prefix":"lo"}]}`, `{"data":{"n":[{"numeric":[">",0]}]}}`}
 	for i := range 60 {
@@ -152,7 +158,7 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	l.stop()
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	l.ordered("s")
 	seen := map[string]bool{}
 	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
@@ -163,8 +169,9 @@ func TestRulesChangeUnderLoad(t *testing.T) {
 
 // What came before is left out, also by an engine that has just taken over.
 func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 2, newSubscriber("s", model.OrderNone, `{"type":["a"]}`))
-	_, stop := w.engine(w.client, testConfig())
+	_, stop := w.engine(w.client, DefaultConfig())
 	const n = 300
 	var events []*messaging.Record
 	for i := range n {
@@ -173,13 +180,13 @@ func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 	}
 	w.publishAll(events)
 	w.publishAll(events[:100])
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	stop()
 	w.publishAll(events)
-	_, stop = w.engine(w.client, testConfig())
+	_, stop = w.engine(w.client, DefaultConfig())
 	w.publishAll(events[50:])
 	w.publish("new", "a", "k1", 1)
-	w.acknowledged(20 * time.Second)
+	w.acknowledged()
 	stop()
 	counts := map[string]int{}
 	for _, d := range w.read(w.topics.Send(w.sub("s"))) {
@@ -196,18 +203,20 @@ func TestDuplicatesAreLeftOutAcrossATakeover(t *testing.T) {
 // One send topic that takes nothing keeps others waiting for no longer than the bounds say, and its
 // copies become dead letters.
 func TestASendTopicThatTakesNothing(t *testing.T) {
+	t.Parallel()
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, stack.Pulsar(t), 2,
 				newSubscriber("well", model.OrderNone, `{"type":["a"]}`), newSubscriber("ill", order, `{"type":["a"]}`))
 			w.server.Terminate(t, w.topics.Send(w.sub("ill")))
-			cfg := testConfig()
+			cfg := DefaultConfig()
 			cfg.QueueRecords = 20 // a terminated topic is not waited for, and a busy broker may take longer than a short StallAfter
 			e, _ := w.engine(w.client, cfg)
 			for i := range 200 {
 				w.publish(fmt.Sprint("e", i), "a", fmt.Sprint("k", i%5), i)
 			}
-			w.acknowledged(40 * time.Second)
+			w.acknowledged()
 			assert.Len(t, w.read(w.topics.Send(w.sub("well"))), 200)
 			dead := w.read(w.topics.DeadLetter(w.sub("ill")))
 			assert.Len(t, dead, 200)

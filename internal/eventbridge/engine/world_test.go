@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -53,7 +55,7 @@ func (w *world) dial(cfg messaging.Config) *messaging.Client {
 	client, err := messaging.Dial(w.t.Context(), cfg, messaging.WithLogger(zaptest.NewLogger(w.t, zaptest.Level(zap.WarnLevel))))
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		_ = client.Close(ctx)
 	})
@@ -81,12 +83,6 @@ func (w *world) set(subs ...model.Subscriber) {
 		require.NoError(w.t, maker.MakeSubscriber(w.t.Context(), &w.bus, &subs[i]))
 	}
 	w.store.Set(s)
-}
-
-func testConfig() Config {
-	cfg := DefaultConfig()
-	cfg.StopTimeout = 5 * time.Second
-	return cfg
 }
 
 // engine runs an engine until the test ends, or stop is called.
@@ -167,7 +163,7 @@ func (w *world) publishAll(records []*messaging.Record) {
 // read returns what a topic holds, each partition in its order.
 func (w *world) read(topic string) (all []*messaging.Delivery) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), await.Patience)
 	defer cancel()
 	r, err := w.client.Reader(ctx, messaging.ReaderConfig{Topic: topic, MaxMessageBytes: 4 << 10})
 	require.NoError(w.t, err)
@@ -180,14 +176,23 @@ func (w *world) read(topic string) (all []*messaging.Delivery) {
 	return all
 }
 
-// acknowledged waits until the engines have acknowledged all events.
-func (w *world) acknowledged(within time.Duration) {
+// acknowledged waits until the engines have acknowledged all events. The time begins anew with all
+// progress.
+func (w *world) acknowledged() {
 	w.t.Helper()
 	s := w.client.Topic(w.topics.Events(busName)).Subscription(model.EngineSubscription)
-	require.Eventually(w.t, func() bool {
+	for least, progress := int64(math.MaxInt64), time.Now(); ; time.Sleep(20 * time.Millisecond) { // polling a condition
 		n, err := s.Backlog(w.t.Context())
-		return err == nil && n == 0
-	}, within, 50*time.Millisecond)
+		if err == nil && n == 0 {
+			return
+		}
+		if err == nil && n < least {
+			least, progress = n, time.Now()
+		}
+		if time.Since(progress) > await.Patience {
+			w.t.Fatalf("%d events are not acknowledged: %v", n, err)
+		}
+	}
 }
 
 func (w *world) sub(name string) *model.Subscriber {

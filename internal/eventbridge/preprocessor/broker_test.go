@@ -25,6 +25,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -55,7 +57,7 @@ func newOnPulsar(t testing.TB, log *zap.Logger, pulsar messaging.Config, namespa
 	server.Start()
 	p.url, p.addr = server.URL, server.Listener.Addr().String()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		server.Close()
 		assert.NoError(t, p.Close(ctx))
@@ -68,7 +70,7 @@ func newOnPulsar(t testing.TB, log *zap.Logger, pulsar messaging.Config, namespa
 // stored counts the copies of each event on a bus' topic, by id.
 func (p *onPulsar) stored(t testing.TB, bus string) map[string]int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	r, err := p.client.Reader(ctx, messaging.ReaderConfig{Topic: p.busTopics.topics.Events(bus)})
 	require.NoError(t, err)
@@ -90,6 +92,7 @@ func (p *onPulsar) stored(t testing.TB, bus string) map[string]int {
 // up, slow ones, and ones that send nonsense. Each event that was answered 202 is on the topic,
 // none that was refused is, and the quota was charged for what is stored only.
 func TestWhatIsAcceptedIsStored(t *testing.T) {
+	t.Parallel()
 	url, pulsar, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	cfg := DefaultConfig()
 	cfg.RequestTimeout = 3 * time.Second
@@ -171,12 +174,12 @@ func TestWhatIsAcceptedIsStored(t *testing.T) {
 	more := func(why string) {
 		t.Helper()
 		before := count()
-		require.Eventually(t, func() bool { return count() > before+200 }, 2*time.Minute, 20*time.Millisecond, why)
+		require.Eventually(t, func() bool { return count() > before+200 }, await.Patience, 10*time.Millisecond, why)
 	}
 	more("before anything happens")
-	for range 3 {
+	for range soak.Rounds(t, 1, 10) {
 		line.Cut()
-		require.Eventually(t, func() bool { return p.Check(ctx) != nil }, time.Minute, 20*time.Millisecond, "it says that it is not ready")
+		require.Eventually(t, func() bool { return p.Check(ctx) != nil }, await.Patience, 10*time.Millisecond, "it says that it is not ready")
 		require.NoError(t, line.Restore())
 		more("after the line was cut")
 	}
@@ -185,7 +188,7 @@ func TestWhatIsAcceptedIsStored(t *testing.T) {
 	more("after the broker was killed")
 	cancel()
 	senders.Wait()
-	require.Eventually(t, func() bool { return p.budget.Used() == 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return p.budget.Used() == 0 }, await.Patience, 10*time.Millisecond)
 
 	copies := p.stored(t, "orders")
 	lost := 0
@@ -209,6 +212,7 @@ func TestWhatIsAcceptedIsStored(t *testing.T) {
 // TestAFloodIsRefusedNotQueued: more than fits is answered 503 at once, memory stays within its
 // bound, and what is accepted is stored.
 func TestAFloodIsRefusedNotQueued(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	cfg := DefaultConfig()
 	cfg.Limits.BodyBytes, cfg.Limits.DecodedBytes, cfg.Limits.InFlightBytes = 128<<10, 128<<10, 5<<20

@@ -28,6 +28,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // broker stands for Pulsar: it keeps what is published, or does what publish says.
@@ -165,6 +166,7 @@ func buses() []model.Bus {
 func newDouble(t testing.TB, change func(*Config)) *double {
 	t.Helper()
 	cfg := DefaultConfig()
+	cfg.RequestTimeout, cfg.Limits.ReadTimeout = await.Patience, await.Patience
 	if change != nil {
 		change(&cfg)
 	}
@@ -270,7 +272,7 @@ func (d *double) dial(t testing.TB, text string) net.Conn {
 // answerOf reads the answer that a connection gets.
 func answerOf(t testing.TB, conn net.Conn) reply {
 	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	return readReply(t, resp)

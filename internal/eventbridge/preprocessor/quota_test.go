@@ -14,6 +14,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // limited has a tenant with ten events and 4096 bytes, and next to nothing per second.
@@ -101,8 +102,9 @@ func TestOnlyWhatIsStoredIsCharged(t *testing.T) {
 // TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown: a sender that gave up has its quota back when
 // they were not stored.
 func TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown(t *testing.T) {
+	t.Parallel()
 	for outcome, want := range map[error]float64{nil: 7, errBroken: 10} {
-		d := limited(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond })
+		d := limited(t, func(c *Config) { c.RequestTimeout = time.Second })
 		d.set(func(messaging.Record) (error, bool) { return nil, false })
 		r := d.post(t, "orders", text(batchOf(3)), "Content-Type", event.BatchMediaType, "X-Api-Key", "shop-key")
 		assert.Equal(t, http.StatusServiceUnavailable, r.status)
@@ -119,7 +121,7 @@ func TestEventsOfUnknownOutcomeAreChargedWhenItIsKnown(t *testing.T) {
 		for range 5 { // while Pulsar is unavailable nothing is charged
 			d.outletOf("orders").suspended.NoteLate()
 		}
-		require.Eventually(t, func() bool { return d.Check(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return d.Check(t.Context()) == nil }, await.Patience, time.Millisecond)
 	}
 }
 
@@ -143,8 +145,9 @@ func TestAChangeOfTenants(t *testing.T) {
 // TestAChangeOfTenantsWhileEventsAreInFlight: what is not stored is given back to the quota that is
 // in force then.
 func TestAChangeOfTenantsWhileEventsAreInFlight(t *testing.T) {
+	t.Parallel()
 	var cfg Config
-	d := limited(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond; cfg = *c })
+	d := limited(t, func(c *Config) { c.RequestTimeout = time.Second; cfg = *c })
 	d.set(func(messaging.Record) (error, bool) { return nil, false })
 	r := d.post(t, "orders", text(batchOf(3)), "Content-Type", event.BatchMediaType, "X-Api-Key", "shop-key")
 	assert.Equal(t, http.StatusServiceUnavailable, r.status)

@@ -32,6 +32,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 func writeFile(t testing.TB, name string, text []byte) (path string) {
@@ -44,12 +45,11 @@ func writeFile(t testing.TB, name string, text []byte) (path string) {
 // TestAPIKeys: of the configuration and of a file, each bound to a tenant and its buses.
 func TestAPIKeys(t *testing.T) {
 	file := writeFile(t, "keys", []byte("shop-2\nshop-3\n"))
-	d := newDouble(t, func(c *Config) {
-		c.Tenants = []TenantConfig{
-			{Name: "shop", Buses: []string{"ord*"}, APIKeys: []secret.String{"shop-1"}, APIKeyFile: file},
-			{Name: "audit", APIKeys: []secret.String{"audit-1"}},
-		}
-	})
+	tenants := []TenantConfig{
+		{Name: "shop", Buses: []string{"ord*"}, APIKeys: []secret.String{"shop-1"}, APIKeyFile: file},
+		{Name: "audit", APIKeys: []secret.String{"audit-1"}},
+	}
+	d := newDouble(t, func(c *Config) { c.Tenants = tenants })
 	for _, test := range []struct {
 		header, value, bus string
 		status             int
@@ -82,7 +82,8 @@ func TestAPIKeys(t *testing.T) {
 			assert.Empty(t, records)
 		}
 	}
-	// Who is not known sends no body at all: the answer comes before it.
+	// Who is not known and sends no body at all is answered when the time to read it is over.
+	d = newDouble(t, func(c *Config) { c.Tenants, c.Limits.ReadTimeout = tenants, time.Second })
 	conn := d.dial(t, requestHead+"Content-Length: 100\r\n\r\n")
 	assert.Equal(t, http.StatusUnauthorized, answerOf(t, conn).status)
 }
@@ -147,7 +148,7 @@ func TestUnverifiedBodiesTakeNoTenantsShare(t *testing.T) {
 		c.Tenants = []TenantConfig{{Name: "shop", SigningSecrets: []secret.String{"0123456789abcdef"}}}
 	})
 	d.dial(t, requestHead+fmt.Sprintf("Aviary-Tenant: shop\r\nAviary-Signature: t=%d,v1=%s\r\nContent-Length: 100\r\n\r\n{", time.Now().Unix(), strings.Repeat("00", 32)))
-	require.Eventually(t, func() bool { return d.budget.Used() > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.budget.Used() > 0 }, await.Patience, time.Millisecond)
 	shop := d.budget.Hold("shop")
 	require.NoError(t, shop.Set(1))
 	second := d.budget.Hold("shop")

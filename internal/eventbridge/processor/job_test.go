@@ -31,8 +31,21 @@ func (w *world) ended(p *Processor, name string) (j Job) {
 	return j
 }
 
+// left are the dead letters that a subscriber, or the bus, has. A busy broker may not answer in time:
+// it is asked again then.
+func (w *world) left(p *Processor, name string) (deadLetters []DeadLetter) {
+	w.t.Helper()
+	w.eventually("the broker says which dead letters there are", func() (known bool) {
+		var err error
+		deadLetters, err = p.DeadLetters(w.t.Context(), busName, name, 100)
+		return err == nil
+	})
+	return deadLetters
+}
+
 // What nobody wants is removed, of a subscriber and of a bus, and nothing else is.
 func TestDeadLettersAreDiscarded(t *testing.T) {
+	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
 	w := newWorld(t, 1, s)
@@ -49,28 +62,23 @@ func TestDeadLettersAreDiscarded(t *testing.T) {
 		require.Equal(t, []any{KindDiscard, JobDone, int64(30), int64(10), int64(0)}, []any{j.Kind, j.State, j.Read, j.Chosen, j.Published}, j.Error)
 		if dry {
 			require.Zero(t, j.Discarded)
-			left, err := p.DeadLetters(t.Context(), busName, "s", 100)
-			require.NoError(t, err)
-			require.Len(t, left, 30)
+			require.Len(t, w.left(p, "s"), 30)
 		} else {
 			require.EqualValues(t, 10, j.Discarded)
 		}
 	}
-	left, err := p.DeadLetters(t.Context(), busName, "s", 100)
-	require.NoError(t, err)
+	left := w.left(p, "s")
 	require.Len(t, left, 20, "the others stay")
 	for _, l := range left {
 		require.Contains(t, l.Reason, "no e")
 	}
-	_, err = p.Discard(t.Context(), busName, "unknown", RedriveOptions{})
+	_, err := p.Discard(t.Context(), busName, "unknown", RedriveOptions{})
 	require.ErrorIs(t, err, ErrNoSubscriber)
 
 	// Those of the bus: what an engine refuses, as its consumer stores it.
 	_, err = p.Discard(t.Context(), "unknown", "", RedriveOptions{})
 	require.ErrorIs(t, err, ErrNoSubscriber)
-	deadLetters, err := p.DeadLetters(t.Context(), busName, "", 10)
-	require.NoError(t, err)
-	require.Empty(t, deadLetters, "there has been none")
+	require.Empty(t, w.left(p, ""), "there has been none")
 	topic := w.topics.Unmatched(busName)
 	require.NoError(t, w.client.EnsureSubscription(t.Context(), topic, model.DeliverSubscription, messaging.StartEarliest))
 	out, err := w.client.Publisher(t.Context(), topic, messaging.Business())
@@ -82,8 +90,7 @@ func TestDeadLettersAreDiscarded(t *testing.T) {
 		}}))
 	}
 	require.NoError(t, out.Close(t.Context()))
-	deadLetters, err = p.DeadLetters(t.Context(), busName, "", 10)
-	require.NoError(t, err)
+	deadLetters := w.left(p, "")
 	require.Len(t, deadLetters, 2)
 	require.JSONEq(t, `{"id":"1"}`, string(deadLetters[0].Event))
 	require.Equal(t, "cannot be matched", deadLetters[0].Reason)
@@ -100,6 +107,7 @@ func TestDeadLettersAreDiscarded(t *testing.T) {
 }
 
 func TestDeadLettersGoBack(t *testing.T) {
+	t.Parallel()
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +142,8 @@ func TestDeadLettersGoBack(t *testing.T) {
 			j = w.ended(p, "s")
 			assert.Equal(t, []any{JobDone, int64(40), int64(10), int64(0)}, []any{j.State, j.Read, j.Chosen, j.Published}, j.Error)
 
-			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{Reason: "no x", Type: "a", From: time.Now().Add(-time.Hour)})
+			// It takes 1.8 s, so that it still runs when the next one is asked for.
+			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{Reason: "no x", Type: "a", From: time.Now().Add(-time.Hour), Rate: 5})
 			require.NoError(t, err)
 			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{})
 			require.ErrorIs(t, err, ErrJobRunning)
@@ -145,9 +154,9 @@ func TestDeadLettersGoBack(t *testing.T) {
 			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{To: time.Now().Add(-time.Hour)})
 			require.NoError(t, err)
 			assert.Zero(t, w.ended(p, "s").Published)
+			began := time.Now()
 			_, err = p.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 20})
 			require.NoError(t, err)
-			began := time.Now()
 			assert.EqualValues(t, 30, w.ended(p, "s").Published)
 			assert.Greater(t, time.Since(began), time.Second)
 			w.gets(f, slices.Concat(ids[30:], ids[:30]))
@@ -156,6 +165,7 @@ func TestDeadLettersGoBack(t *testing.T) {
 }
 
 func TestPastEventsComeAgain(t *testing.T) {
+	t.Parallel()
 	for _, order := range []model.Order{model.OrderNone, model.OrderGroup} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
@@ -174,19 +184,17 @@ func TestPastEventsComeAgain(t *testing.T) {
 			}
 			early, wanted, late := numbered("early", 50), numbered("wanted", 100), numbered("late", 50)
 			publish(early, "a")
-			from := time.Now()
-			time.Sleep(5 * time.Millisecond) // publish times are milliseconds
+			from := nextMillisecond()
 			publish(wanted, "a")
 			publish(numbered("other", 30), "b")
-			to := time.Now()
-			time.Sleep(5 * time.Millisecond)
+			to := nextMillisecond()
 			publish(late, "a")
 
-			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from.Truncate(time.Millisecond).Add(time.Millisecond), To: to, DryRun: true})
+			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from, To: to, DryRun: true})
 			require.NoError(t, err)
 			j := w.ended(p, "s")
 			assert.Equal(t, []any{JobDone, int64(130), int64(100), int64(0)}, []any{j.State, j.Read, j.Chosen, j.Published}, j.Error)
-			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from.Truncate(time.Millisecond).Add(time.Millisecond), To: to})
+			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{From: from, To: to})
 			require.NoError(t, err)
 			j = w.ended(p, "s")
 			assert.EqualValues(t, 100, j.Published, j.Error)
@@ -203,7 +211,7 @@ func TestPastEventsComeAgain(t *testing.T) {
 				}
 			}
 
-			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 5})
+			_, err = p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 2})
 			require.NoError(t, err)
 			w.eventually("it has begun", func() bool {
 				j, err := p.Job(busName, "s")
@@ -221,6 +229,7 @@ func TestPastEventsComeAgain(t *testing.T) {
 // The job of a deleted subscriber ends: nobody could end it, and it would keep the topics from
 // being removed.
 func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, newSubscriber("s", model.OrderGroup), newSubscriber("other", model.OrderGroup))
 	w.target("s", nil)
 	w.target("other", nil)
@@ -232,7 +241,7 @@ func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 	}
 	jobs := map[string]*job{}
 	for _, name := range []string{"s", "other"} {
-		_, err = p.Replay(t.Context(), busName, name, ReplayOptions{Rate: 1})
+		_, err = p.Replay(t.Context(), busName, name, ReplayOptions{Rate: 0.2})
 		require.NoError(t, err)
 		jobs[name] = p.jobs.of("u-" + name)
 	}
@@ -246,10 +255,13 @@ func TestTheJobOfADeletedSubscriberEnds(t *testing.T) {
 // A job that was ended does not wait for brokers that are unavailable: it could not be begun anew,
 // and the process would not stop.
 func TestAReplayEndsWithoutBrokers(t *testing.T) {
+	t.Parallel()
 	url, server, line := proxy.Pulsar(t)
 	w := newWorldOn(t, server, 1, newSubscriber("s", model.OrderGroup))
 	w.target("s", nil)
-	p, _ := w.processorOf(w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener}), testConfig())
+	cfg := testConfig()
+	cfg.StopTimeout = time.Second // a job that was canceled may take as long until it ends
+	p, _ := w.processorOf(w.dial(messaging.Config{URL: url, ListenerName: proxy.Listener}), cfg)
 	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
 	require.NoError(t, err)
 	for _, id := range numbered("e", 200) {
@@ -294,6 +306,7 @@ func TestAReplayUpToThePresentGoesByNoClock(t *testing.T) {
 }
 
 func TestANewSubscriberStartsInThePast(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	in, err := w.client.Publisher(t.Context(), w.topics.Events(busName), messaging.Business())
 	require.NoError(t, err)
@@ -307,8 +320,7 @@ func TestANewSubscriberStartsInThePast(t *testing.T) {
 	}
 	old, middle, during := numbered("old", 20), numbered("middle", 20), numbered("during", 20)
 	publish(old)
-	time.Sleep(5 * time.Millisecond) // publish times are milliseconds
-	noon := time.Now().Add(-time.Millisecond)
+	noon := nextMillisecond()
 	publish(middle)
 	w.eventually("they are matched", func() bool { // what waits for the engine is not past for it
 		n, err := w.client.Topic(w.topics.Events(busName)).Subscription(model.EngineSubscription).Backlog(t.Context())

@@ -16,6 +16,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // bytesEach bounds what a subscriber may cost whose topics are open in engine and processor: 1,000
@@ -70,7 +71,7 @@ func TestSubscribersAreSmall(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, in.Publish(t.Context(), &messaging.Record{Key: "k", Payload: testEvent("e", "a", "k")}))
 	for i := range subs { // engine and processor have all open
-		require.Eventually(t, func() bool { return len(w.targets[subs[i].Name].delivered()) > 0 }, 2*time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return len(w.targets[subs[i].Name].delivered()) > 0 }, await.Patience, 10*time.Millisecond)
 		require.Empty(t, p.Status(busName, subs[i].Name).Unhealthy)
 	}
 	each := (used() - before - fixed) / int64(n)

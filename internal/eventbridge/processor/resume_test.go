@@ -20,6 +20,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // fleet is what is known of instances.
@@ -60,8 +61,10 @@ func (f *fleet) leave(name string) {
 func (w *world) member(f *fleet, name string) (p *Processor, stop, kill func()) {
 	w.t.Helper()
 	dying := &mortal{store: w.store}
+	cfg := testConfig()
+	cfg.StopTimeout = await.Patience // one that stops in order has nothing come twice
 	p = New(Options{
-		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: testConfig(), Instance: name, Instances: f,
+		Client: w.client, Source: dying, Topics: w.topics, Targets: w, Admin: true, Config: cfg, Instance: name, Instances: f,
 		Log: zaptest.NewLogger(w.t), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	p.jobs.saveEvery, p.jobs.lookEvery = 200*time.Millisecond, 100*time.Millisecond
@@ -116,6 +119,11 @@ func (m *mortal) ChangeJob(ctx context.Context, bus, name, uid string, change fu
 	return err
 }
 
+// unavailableOnce has the registry become unavailable once it has a change: the beginning of a job.
+func unavailableOnce(m *mortal) {
+	m.after = sync.OnceFunc(func() { m.unavailable.Store(true) })
+}
+
 // fill stores events in the bus.
 func (w *world) fill(ids ...string) {
 	w.t.Helper()
@@ -131,8 +139,9 @@ func (w *world) fill(ids ...string) {
 // kept is the job as the registry has it.
 func (w *world) kept(name string) *record { return recordOf(w.store.Job(busName, name)) }
 
-// aReplay is a world whose only instance, "one", runs a replay of n events.
-func aReplay(t *testing.T, n int, rate float64) (w *world, f *fakeTarget, all *fleet, one *Processor) {
+// aReplay is a world whose only instance, "one", runs a replay of n events. What before does to its
+// registry is done before the replay begins.
+func aReplay(t *testing.T, n int, rate float64, before func(*mortal)) (w *world, f *fakeTarget, all *fleet, one *Processor) {
 	t.Helper()
 	w = newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	f = w.target("s", nil)
@@ -140,6 +149,9 @@ func aReplay(t *testing.T, n int, rate float64) (w *world, f *fakeTarget, all *f
 	all = &fleet{active: true}
 	all.join("one")
 	one, _, _ = w.member(all, "one")
+	if before != nil {
+		before(one.source.(*mortal)) //nolint:forcetypeassert // member sets it
+	}
 	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: rate})
 	require.NoError(t, err)
 	return w, f, all, one
@@ -148,17 +160,18 @@ func aReplay(t *testing.T, n int, rate float64) (w *world, f *fakeTarget, all *f
 // A replay whose process stops, or dies, goes on at another one, behind what it had stored. Of one
 // that stopped in order nothing comes twice.
 func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"stop", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 2, newSubscriber("s", model.OrderGroup))
 			f := w.target("s", nil)
-			ids := numbered("e", 120)
+			ids := numbered("e", 60)
 			w.fill(ids...)
 			all := &fleet{active: true}
 			all.join("one")
 			one, stop, kill := w.member(all, "one")
-			begun, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 20})
+			begun, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 5})
 			require.NoError(t, err)
 			w.eventually("it is kept how far it is", func() bool { r := w.kept("s"); return r.Published > 10 })
 			all.join("two")
@@ -177,7 +190,7 @@ func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
 			w.eventually("two has it", func() bool { j, err := two.Job(busName, "s"); return err == nil && j.ID == begun.ID })
 			w.eventually("it ends", func() bool { r := w.kept("s"); return r.State == JobDone })
 			r := w.kept("s")
-			assert.Equal(t, []any{"two", int64(120), false}, []any{r.Instance, r.Published, r.planned()}, r.Error)
+			assert.Equal(t, []any{"two", int64(60), false}, []any{r.Instance, r.Published, r.planned()}, r.Error)
 			w.eventually("all are delivered", func() bool {
 				got := f.delivered()
 				return !slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(got, id) })
@@ -193,6 +206,7 @@ func TestAReplayGoesOnAtAnotherInstance(t *testing.T) {
 
 // A redrive goes on with what is left, and leaves what failed again.
 func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
+	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
 	s.Delivery.Breaker.Failures = 0
@@ -214,7 +228,7 @@ func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
 	w.send("s", "k", ids[1:]...)
 	w.eventually("all are dead letters", func() bool { return len(w.deadLetters("s")) == 60 })
 	refuses.Store(false)
-	_, err := one.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 10, Max: 50})
+	_, err := one.Redrive(t.Context(), busName, "s", RedriveOptions{Rate: 8, Max: 50})
 	require.NoError(t, err)
 	w.eventually("it is kept how far it is", func() bool { return w.kept("s").Published > 10 })
 	kill()
@@ -230,6 +244,7 @@ func TestARedriveGoesOnAtAnotherInstance(t *testing.T) {
 
 // Of many instances that are asked at once one begins the job.
 func TestOneInstanceBeginsAJob(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 20)...)
@@ -241,7 +256,7 @@ func TestOneInstanceBeginsAJob(t *testing.T) {
 		p, _, _ := w.member(all, fmt.Sprint(i))
 		for range 3 {
 			wg.Go(func() {
-				if _, err := p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1}); err == nil {
+				if _, err := p.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 0.2}); err == nil {
 					began.Add(1)
 				} else {
 					assert.ErrorIs(t, err, ErrJobRunning)
@@ -255,6 +270,7 @@ func TestOneInstanceBeginsAJob(t *testing.T) {
 
 // A job is ended by any instance, and what was ended is not taken over.
 func TestAnyInstanceEndsAJob(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 50)...)
@@ -262,7 +278,7 @@ func TestAnyInstanceEndsAJob(t *testing.T) {
 	all.join("one", "two")
 	one, _, _ := w.member(all, "one")
 	two, _, _ := w.member(all, "two")
-	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 1})
+	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 0.2})
 	require.NoError(t, err)
 	j := one.jobs.of("u-s")
 	canceled, err := two.CancelJob(t.Context(), busName, "s")
@@ -276,6 +292,7 @@ func TestAnyInstanceEndsAJob(t *testing.T) {
 
 // Whoever has ended a job at another instance may begin the next one at once.
 func TestAJobBeginsBehindOneThatWasEndedElsewhere(t *testing.T) {
+	t.Parallel()
 	s := newSubscriber("s", model.OrderNone)
 	s.Delivery.Retry.MaxAttempts = 1
 	s.Delivery.Breaker.Failures = 0
@@ -304,7 +321,8 @@ func TestAJobBeginsBehindOneThatWasEndedElsewhere(t *testing.T) {
 
 // A job that another process has is not run on, and one that does not get on is given up.
 func TestAJobThatIsAnothers(t *testing.T) {
-	w, _, all, one := aReplay(t, 50, 1)
+	t.Parallel()
+	w, _, all, one := aReplay(t, 50, 0.2, nil)
 	j := one.jobs.of("u-s")
 	all.join("other")
 	change := func(f func(*record)) {
@@ -327,12 +345,12 @@ func TestAJobThatIsAnothers(t *testing.T) {
 // A job that ends while the registry takes nothing has ended: it does not run again once the
 // registry takes changes.
 func TestAJobThatEndsWhileTheRegistryIsUnavailable(t *testing.T) {
+	t.Parallel()
 	for how, ended := range map[string]string{"done": JobDone, "canceled": JobCanceled} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			w, f, _, one := aReplay(t, 20, 10)
+			w, f, _, one := aReplay(t, 20, 10, unavailableOnce)
 			source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-			source.unavailable.Store(true)
 			j := one.jobs.of("u-s")
 			if how == "canceled" {
 				_, err := one.CancelJob(t.Context(), busName, "s")
@@ -355,9 +373,9 @@ func TestAJobThatEndsWhileTheRegistryIsUnavailable(t *testing.T) {
 
 // A job that came to its end before it heard that somebody had ended it says so.
 func TestAJobThatIsDoneBeforeItIsEnded(t *testing.T) {
-	w, _, all, one := aReplay(t, 20, 10)
+	t.Parallel()
+	w, _, all, one := aReplay(t, 20, 10, unavailableOnce)
 	source := one.source.(*mortal) //nolint:forcetypeassert // member sets it
-	source.unavailable.Store(true)
 	j := one.jobs.of("u-s")
 	w.eventually("it is done", func() bool { return j.now().State == JobDone })
 	all.join("two")
@@ -371,6 +389,7 @@ func TestAJobThatIsDoneBeforeItIsEnded(t *testing.T) {
 
 // An instance that reads the registry late does not take its own job for one that is gone.
 func TestAJobOfAnInstanceThatReadsLate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	w.target("s", nil)
 	w.fill(numbered("e", 20)...)
@@ -381,7 +400,7 @@ func TestAJobOfAnInstanceThatReadsLate(t *testing.T) {
 	source.behind.Store(true)
 	_, err := one.Replay(t.Context(), busName, "s", ReplayOptions{Rate: 10})
 	require.NoError(t, err)
-	time.Sleep(3 * one.jobs.saveEvery)
+	time.Sleep(3 * one.jobs.saveEvery) // nothing may happen to it meanwhile
 	source.behind.Store(false)
 	w.eventually("it ends", func() bool { return w.kept("s").State != JobRunning })
 	assert.Equal(t, []any{JobDone, int64(20)}, []any{w.kept("s").State, w.kept("s").Published}, w.kept("s").Error)
@@ -390,6 +409,7 @@ func TestAJobOfAnInstanceThatReadsLate(t *testing.T) {
 // A job that is kept has begun, also when the process stops in this moment: another one takes it
 // over, at once.
 func TestAJobThatBeginsWhileItsProcessStops(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	w.fill(numbered("e", 5)...)
@@ -411,7 +431,8 @@ func TestAJobThatBeginsWhileItsProcessStops(t *testing.T) {
 // An end that one instance has confirmed holds, also where another one has taken the job over in
 // the meantime.
 func TestAnEndIsKept(t *testing.T) {
-	w, _, all, one := aReplay(t, 50, 1)
+	t.Parallel()
+	w, _, all, one := aReplay(t, 50, 0.2, nil)
 	all.join("other")
 	require.NoError(t, w.store.ChangeJob(t.Context(), busName, "s", "u-s", func(was json.RawMessage) (json.RawMessage, error) {
 		r := recordOf(was)
@@ -425,6 +446,7 @@ func TestAnEndIsKept(t *testing.T) {
 
 // A process takes over what a former one of its name had, however the clocks of both are.
 func TestAJobOfAFormerProcessOfThisName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, newSubscriber("s", model.OrderNone))
 	f := w.target("s", nil)
 	ids := numbered("e", 5)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // endpoint is a webhook's.
@@ -27,7 +28,7 @@ type endpoint struct {
 	last map[string]time.Time
 }
 
-func newEndpoint(t *testing.T, answer func(w http.ResponseWriter, id string, attempt int)) *endpoint {
+func newEndpoint(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, id string, attempt int)) *endpoint {
 	t.Helper()
 	e := &endpoint{ids: make(map[string][]string), last: make(map[string]time.Time)}
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,7 +38,7 @@ func newEndpoint(t *testing.T, answer func(w http.ResponseWriter, id string, att
 		e.ids[id] = append(e.ids[id], r.Header.Get("webhook-id"))
 		attempt := len(e.ids[id])
 		e.mu.Unlock()
-		answer(w, id, attempt)
+		answer(w, r, id, attempt)
 	}))
 	t.Cleanup(e.Close)
 	return e
@@ -52,13 +53,14 @@ func (e *endpoint) attempts(id string) []string {
 // The whole way with real targets: a webhook that fails, is slow, says when to come again, refuses,
 // and is gone.
 func TestWebhooks(t *testing.T) {
-	e := newEndpoint(t, func(w http.ResponseWriter, id string, attempt int) {
+	t.Parallel()
+	e := newEndpoint(t, func(w http.ResponseWriter, r *http.Request, id string, attempt int) {
 		kind, _, _ := strings.Cut(id, "-")
 		switch {
 		case kind == "fails" && attempt < 3:
 			w.WriteHeader(http.StatusInternalServerError)
 		case kind == "slow" && attempt == 1:
-			time.Sleep(700 * time.Millisecond)
+			<-r.Context().Done() // the attempt is over
 		case kind == "later" && attempt == 1:
 			w.Header().Set("Retry-After", "2")
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -70,10 +72,11 @@ func TestWebhooks(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
-	s := newSubscriber("s", model.OrderNone)
-	s.Delivery.Timeout = model.Duration(300 * time.Millisecond)
+	s, slow := newSubscriber("s", model.OrderNone), newSubscriber("slow", model.OrderNone)
+	s.Delivery.Timeout = model.Duration(await.Patience)
 	s.Target = model.Target{Webhook: &model.Webhook{URL: e.URL, Mode: model.ModeBinary}}
-	w := newWorld(t, 1, s)
+	slow.Delivery.Timeout, slow.Target = model.Duration(300*time.Millisecond), s.Target
+	w := newWorld(t, 1, s, slow)
 	o := target.Options{Config: target.DefaultConfig(), Topics: w.topics, Log: zaptest.NewLogger(t)}
 	o.Config.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	factory, err := target.NewFactory(o)
@@ -82,7 +85,8 @@ func TestWebhooks(t *testing.T) {
 	w.factory = factory
 	p, _ := w.processor(testConfig())
 	began := time.Now()
-	w.send("s", "", "plain-1", "fails-1", "slow-1", "later-1", "refuses-1")
+	w.send("s", "", "plain-1", "fails-1", "later-1", "refuses-1")
+	w.send("slow", "", "slow-1")
 	for id, attempts := range map[string]int{"plain-1": 1, "fails-1": 3, "slow-1": 2, "later-1": 2} {
 		w.eventually(id, func() bool { return len(e.attempts(id)) >= attempts })
 	}
@@ -107,5 +111,11 @@ func TestWebhooks(t *testing.T) {
 	for _, a := range p.Attempts(busName, "s") {
 		statuses[a.Status] = true
 	}
-	assert.Equal(t, map[int]bool{204: true, 500: true, 503: true, 400: true, 410: true, 0: true}, statuses)
+	assert.Equal(t, map[int]bool{204: true, 500: true, 503: true, 400: true, 410: true}, statuses)
+	w.eventually("what was slow is delivered", func() bool {
+		attempts := p.Attempts(busName, "slow")
+		return len(attempts) > 0 && attempts[0].Status == 204
+	})
+	first := p.Attempts(busName, "slow")
+	assert.Equal(t, []any{0, target.ReasonTimeout}, []any{first[len(first)-1].Status, first[len(first)-1].Reason})
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry/registrytest"
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -84,7 +87,7 @@ func (w *world) dial(cfg messaging.Config) *messaging.Client {
 	client, err := messaging.Dial(w.t.Context(), cfg, messaging.WithLogger(zaptest.NewLogger(w.t, zaptest.Level(zap.ErrorLevel))))
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		_ = client.Close(ctx)
 	})
@@ -122,6 +125,16 @@ func newSubscriber(name string, order model.Order) model.Subscriber {
 	}
 	s.Delivery.Retry = model.Retry{MaxAttempts: 16, Schedule: []model.Duration{model.Duration(50 * time.Millisecond)}}
 	return s
+}
+
+// nextMillisecond waits until the clock shows another one, and returns its beginning: times at which
+// messages were published are milliseconds.
+func nextMillisecond() time.Time {
+	for begun := time.Now().Truncate(time.Millisecond); ; time.Sleep(100 * time.Microsecond) { // polling a condition
+		if now := time.Now().Truncate(time.Millisecond); now.After(begun) {
+			return now
+		}
+	}
 }
 
 // fakeTarget answers as the test says, and notes what it has got.
@@ -189,6 +202,14 @@ func (f *fakeTarget) delivered() []string {
 	return append([]string(nil), f.got...)
 }
 
+// draw returns a number below n for the present attempt of an event. The number depends on the seed,
+// the event and which attempt it is, and not on what else is delivered.
+func (f *fakeTarget) draw(seed uint64, id string, n int) int {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, id, "\n", len(f.attemptsAt(id)))
+	return rand.New(rand.NewPCG(seed, h.Sum64())).IntN(n)
+}
+
 func (f *fakeTarget) attemptsAt(id string) []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,7 +242,7 @@ func (w *world) processorOf(client *messaging.Client, cfg Config) (p *Processor,
 
 func testConfig() Config {
 	cfg := DefaultConfig()
-	cfg.StopTimeout, cfg.BacklogEvery = 2*time.Second, time.Second
+	cfg.BacklogEvery = time.Second
 	return cfg
 }
 
@@ -261,20 +282,37 @@ func numbered(prefix string, n int) (ids []string) {
 // eventually waits for a condition.
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
-	require.Eventually(w.t, condition, 30*time.Second, 10*time.Millisecond, what)
+	require.Eventually(w.t, condition, await.Patience, 10*time.Millisecond, what)
+}
+
+// counts waits until a count is reached. The time begins anew with all progress.
+func (w *world) counts(what string, want int, count func() int) {
+	w.t.Helper()
+	for last, progress := -1, time.Now(); ; time.Sleep(10 * time.Millisecond) { // polling a condition
+		n := count()
+		if n >= want {
+			return
+		}
+		if n != last {
+			last, progress = n, time.Now()
+		}
+		if time.Since(progress) > await.Patience {
+			w.t.Fatalf("%s: %d of %d", what, n, want)
+		}
+	}
 }
 
 // gets waits until a target has exactly the events of ids, in any order.
 func (w *world) gets(f *fakeTarget, ids []string) {
 	w.t.Helper()
-	w.eventually("all are delivered", func() bool { return len(f.delivered()) >= len(ids) })
+	w.counts("all are delivered", len(ids), func() int { return len(f.delivered()) })
 	require.ElementsMatch(w.t, ids, f.delivered())
 }
 
 // deadLetters returns what was given up.
 func (w *world) deadLetters(name string) (deadLetters []messaging.DeadLetter) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), await.Patience)
 	defer cancel()
 	r, err := w.client.Reader(ctx, messaging.ReaderConfig{Topic: w.topics.DeadLetter(w.sub(name)), MaxMessageBytes: 4 << 10})
 	require.NoError(w.t, err)

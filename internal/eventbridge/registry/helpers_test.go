@@ -15,12 +15,14 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
+// testContext lasts for all that a test does.
 func testContext(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*await.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -48,7 +50,7 @@ func (w world) dial(t testing.TB, admin bool) *messaging.Client {
 	client, err := messaging.Dial(testContext(t), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		_ = client.Close(ctx)
 	})
@@ -80,7 +82,7 @@ func (w world) openWith(t testing.TB, client *messaging.Client, opts registry.Op
 	stop := sync.OnceFunc(func() {
 		cancel()
 		assert.ErrorIs(t, <-ended, context.Canceled)
-		closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		closing, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		assert.NoError(t, s.Close(closing))
 	})
@@ -117,6 +119,6 @@ func putBus(t testing.TB, s member, name string) *model.Bus {
 }
 
 const (
-	eventually = 20 * time.Second
+	eventually = await.Patience
 	tick       = time.Millisecond
 )

@@ -18,6 +18,7 @@ import (
 
 // TestAJobIsKeptWithItsSubscriber: whatever else is changed, and no longer.
 func TestAJobIsKeptWithItsSubscriber(t *testing.T) {
+	t.Parallel()
 	m, s, _ := wired(t)
 	ctx := testContext(t)
 	made, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
@@ -64,6 +65,7 @@ func TestAJobIsKeptWithItsSubscriber(t *testing.T) {
 
 // TestOneOfManyChangesAJob: of several instances that want to begin a job one does.
 func TestOneOfManyChangesAJob(t *testing.T) {
+	t.Parallel()
 	m, s, _ := wired(t)
 	ctx := testContext(t)
 	made, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})

@@ -1,9 +1,16 @@
 package registry_test
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	// Most of the time the tests wait.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	leak.Main(m)
+}

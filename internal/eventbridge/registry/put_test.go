@@ -45,6 +45,7 @@ func (p *provisioner) RemoveSubscriber(_ context.Context, _, _, uid string) erro
 // What cannot be made at Pulsar is not stored, and what was made of it is removed. A subscriber
 // that is stored loses nothing when a later change fails.
 func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	p := &provisioner{made: map[string]int{}, removed: map[string]int{}}
 	m := another(t, s, registry.Options{Pulsar: p})
@@ -84,6 +85,7 @@ func TestWhatCannotBeMadeIsNotStored(t *testing.T) {
 
 // What cannot be changed is refused when it is given otherwise, and stays when it is not given.
 func TestImmutableParts(t *testing.T) {
+	t.Parallel()
 	m, _, _ := wired(t)
 	ctx := testContext(t)
 	sub := aSubscriber("orders", "mail")

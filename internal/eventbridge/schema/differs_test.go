@@ -114,6 +114,7 @@ func (m *maker) schema(depth int) any {
 // TestAsTheLibraryHasIt: what is counted, forgotten and asked the other way round changes nothing
 // about what is valid.
 func TestAsTheLibraryHasIt(t *testing.T) {
+	t.Parallel()
 	drafts := map[int]string{
 		4: "http://json-schema.org/draft-04/schema#", 6: "http://json-schema.org/draft-06/schema#", 7: "http://json-schema.org/draft-07/schema#",
 		2019: "https://json-schema.org/draft/2019-09/schema", 2020: "https://json-schema.org/draft/2020-12/schema",

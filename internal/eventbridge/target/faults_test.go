@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // readRequest reads one request from a raw connection.
@@ -53,7 +54,7 @@ func TestReceiversThatMisbehave(t *testing.T) {
 		verdict  Verdict
 		reason   string
 		text     string
-		within   time.Duration
+		timeout  time.Duration // 0: long where it is not waited for
 	}{
 		{name: "says nothing", converse: func(c net.Conn) { readRequest(t, c); _, _ = io.Copy(io.Discard, c) },
 			reason: ReasonTimeout, text: "no answer within 300ms"},
@@ -86,12 +87,12 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			readRequest(t, c)
 			say(c, "HTTP/1.1 200 OK\r\n\r\n")
 			drip(c, strings.Repeat("b", 16<<10))
-		}, verdict: Delivered, within: 3 * time.Second},
+		}, verdict: Delivered},
 		{name: "a slow body", converse: func(c net.Conn) {
 			readRequest(t, c)
 			say(c, "HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\nit began")
 			_, _ = io.Copy(io.Discard, c)
-		}, reason: ReasonStatus, text: "answered 500", within: 3 * time.Second},
+		}, reason: ReasonStatus, text: "answered 500", timeout: time.Second},
 		{name: "a body that is cut off", converse: func(c net.Conn) {
 			readRequest(t, c)
 			say(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nit began")
@@ -100,8 +101,14 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			reason: ReasonConnection, text: "Content-Length"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			target := h.withTimeout(rawServer(t, test.converse), 300*time.Millisecond)
-			began := time.Now()
+			t.Parallel()
+			timeout := await.Patience
+			if test.reason == ReasonTimeout {
+				timeout = 300 * time.Millisecond
+			} else if test.timeout > 0 {
+				timeout = test.timeout
+			}
+			target := h.withTimeout(rawServer(t, test.converse), timeout)
 			result := deliver(t, target, h.event("1"))
 			assert.Equal(t, test.verdict, result.Verdict, "%v", result.Err)
 			assert.Equal(t, test.reason, result.Reason, "%v", result.Err)
@@ -111,7 +118,6 @@ func TestReceiversThatMisbehave(t *testing.T) {
 			} else {
 				require.NoError(t, result.Err)
 			}
-			assert.Less(t, time.Since(began), 10*time.Second)
 			assert.LessOrEqual(t, len(result.Response), responseKept)
 		})
 	}
@@ -130,7 +136,7 @@ func TestMemoryOfEndlessAnswers(t *testing.T) {
 			}
 		}
 	})
-	target := h.withTimeout(url, 20*time.Second)
+	target := h.withTimeout(url, await.Patience)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 20 {
@@ -149,7 +155,7 @@ func TestNobodyListens(t *testing.T) {
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
-	result := deliver(t, h.withTimeout("http://"+address, 5*time.Second), h.event("1"))
+	result := deliver(t, h.withTimeout("http://"+address, await.Patience), h.event("1"))
 	assert.Equal(t, ReasonConnection, result.Reason)
 	require.ErrorContains(t, result.Err, "connection refused")
 	assert.Equal(t, Retry, result.Verdict)

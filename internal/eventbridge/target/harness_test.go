@@ -18,6 +18,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/event"
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // harness is a factory for tests, which may deliver to this machine.
@@ -36,7 +37,7 @@ func newHarness(t testing.TB, change func(*Options)) *harness {
 	f, err := NewFactory(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		require.NoError(t, f.Close(ctx))
 	})
@@ -60,7 +61,7 @@ func (h *harness) webhook(url string, change func(*model.Webhook)) Target {
 		change(w)
 	}
 	return h.target(&model.Subscriber{
-		Bus: "orders", Name: "shop", Target: model.Target{Webhook: w}, Delivery: model.Delivery{Timeout: model.Duration(5 * time.Second)},
+		Bus: "orders", Name: "shop", Target: model.Target{Webhook: w}, Delivery: model.Delivery{Timeout: model.Duration(await.Patience)},
 	})
 }
 
@@ -88,7 +89,7 @@ func (h *harness) stored(text string) Delivery {
 // deliver delivers one.
 func deliver(t testing.TB, target Target, d Delivery) Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*await.Patience)
 	defer cancel()
 	results := target.Deliver(ctx, []Delivery{d})
 	require.Len(t, results, 1)

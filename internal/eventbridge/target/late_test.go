@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // TestWhatWasGivenUpComesNoMore: what an attempt had sent, and the receiver's machine had not taken
@@ -36,10 +37,10 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 		o.Connections.Redis = map[string]Redis{"main": c}
 	})
 	url := fmt.Sprintf("http://%s/", listener.Addr())
-	webhook := h.withTimeout(url, 300*time.Millisecond)
+	webhook := h.withTimeout(url, time.Second)
 	stream := h.target(&model.Subscriber{
 		Target:   model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}},
-		Delivery: model.Delivery{Timeout: model.Duration(300 * time.Millisecond)},
+		Delivery: model.Delivery{Timeout: model.Duration(time.Second)},
 	})
 	large := h.stored(`{"specversion":"1.0","id":"1","source":"/shop","type":"a","data":"` + strings.Repeat("x", 200<<10) + `"}`)
 	for name, target := range map[string]Target{"webhook": webhook, "redis": stream} {
@@ -49,7 +50,7 @@ func TestWhatWasGivenUpComesNoMore(t *testing.T) {
 			conn, err := listener.Accept()
 			require.NoError(t, err)
 			defer func() { _ = conn.Close() }()
-			require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
 			if name == "redis" { // its greetings
 				for _, answer := range []string{"-ERR unknown command\r\n", "+OK\r\n+OK\r\n+OK\r\n"} {
 					_, err := conn.Read(make([]byte, 1<<10))

@@ -23,6 +23,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/eventbridge/target"
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -31,8 +32,6 @@ func TestMain(m *testing.M) {
 	// The metrics of the plain client that makes topics never stop counting.
 	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
-
-const waitTimeout = time.Minute
 
 // factory makes one that knows the connection "main" of each system that change sets.
 func factory(t testing.TB, change func(*target.Options)) *target.Factory {
@@ -44,7 +43,7 @@ func factory(t testing.TB, change func(*target.Options)) *target.Factory {
 	f, err := target.NewFactory(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		require.NoError(t, f.Close(ctx))
 	})
@@ -56,7 +55,7 @@ func open(t testing.TB, f *target.Factory, to model.Target, timeout time.Duratio
 	opened, err := f.New(&model.Subscriber{Bus: "b", Name: "s", Target: to, Delivery: model.Delivery{Timeout: model.Duration(timeout)}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		require.NoError(t, opened.Close(ctx))
 	})
@@ -118,10 +117,11 @@ func kafkaOptions(brokers ...string) func(*target.Options) {
 }
 
 func TestKafka(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	topic := srv.TopicWith(t, 3, map[string]string{"max.message.bytes": "20000"})
 	f := factory(t, kafkaOptions(srv.Brokers()...))
-	to := open(t, f, model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: topic}}, 20*time.Second)
+	to := open(t, f, model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: topic}}, await.Patience)
 	var batch []target.Delivery
 	for n := range 30 {
 		batch = append(batch, delivery(t, n))
@@ -133,7 +133,7 @@ func TestKafka(t *testing.T) {
 	reader, err := kgo.NewClient(kgo.SeedBrokers(srv.Brokers()...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	require.NoError(t, err)
 	defer reader.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	got := map[string]*kgo.Record{}
 	last := map[string]int{}
@@ -211,6 +211,7 @@ func random(n int) string {
 
 // TestKafkaUnavailable: the reason why nothing was delivered is told.
 func TestKafkaUnavailable(t *testing.T) {
+	t.Parallel()
 	f := factory(t, kafkaOptions(unused(t)))
 	to := open(t, f, model.Target{Kafka: &model.KafkaTarget{Connection: "main", Topic: "orders"}}, 2*time.Second)
 	result := one(t, to, delivery(t, 1))
@@ -231,6 +232,7 @@ func rabbitOptions(t testing.TB, srv *stack.RabbitMQServer) func(*target.Options
 }
 
 func TestRabbitMQ(t *testing.T) {
+	t.Parallel()
 	srv := stack.RabbitMQ(t)
 	conn, err := amqp.Dial(srv.URL())
 	require.NoError(t, err)
@@ -248,7 +250,7 @@ func TestRabbitMQ(t *testing.T) {
 	require.NoError(t, ch.QueueBind(queue, "order.*", exchange, false, nil))
 
 	f := factory(t, rabbitOptions(t, srv))
-	to := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: exchange}}, 20*time.Second)
+	to := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: exchange}}, await.Patience)
 	send(t, to, delivery(t, 1), delivery(t, 2))
 	send(t, to, stored(t, `{"specversion":"1.0","id":"3","source":"/s","type":"order.shipped","datacontenttype":"text/plain","data":"hé"}`))
 	messages, err := ch.Consume(queue, "", true, false, false, false, nil)
@@ -269,7 +271,7 @@ func TestRabbitMQ(t *testing.T) {
 	assert.Equal(t, "text/plain", got.ContentType)
 
 	// A queue through the default exchange.
-	direct := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", RoutingKey: queue}}, 20*time.Second)
+	direct := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", RoutingKey: queue}}, await.Patience)
 	send(t, direct, delivery(t, 4))
 	assert.JSONEq(t, `{"n":4}`, string(receive(t, messages).Body))
 
@@ -277,7 +279,7 @@ func TestRabbitMQ(t *testing.T) {
 	result := one(t, to, stored(t, `{"specversion":"1.0","id":"3","source":"/s","type":"invoice"}`))
 	assert.Equal(t, target.Retry, result.Verdict)
 	assert.Equal(t, "unroutable", result.Reason, "%v", result.Err)
-	missing := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: exchange + "-missing"}}, 2*time.Second)
+	missing := open(t, f, model.Target{RabbitMQ: &model.RabbitMQTarget{Connection: "main", Exchange: exchange + "-missing"}}, 5*time.Second) // it is tried for as long
 	result = one(t, missing, delivery(t, 5))
 	assert.Equal(t, target.Retry, result.Verdict)
 	require.ErrorContains(t, result.Err, "-missing")
@@ -291,18 +293,19 @@ func receive(t testing.TB, messages <-chan amqp.Delivery) amqp.Delivery {
 	case m, ok := <-messages:
 		require.True(t, ok)
 		return m
-	case <-time.After(waitTimeout):
+	case <-time.After(await.Patience):
 		t.Fatal("no message came")
 		return amqp.Delivery{}
 	}
 }
 
 func TestPulsar(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	ns := srv.Namespace(t)
 	topic := srv.Topic(t, ns, 0)
 	f := factory(t, func(o *target.Options) { o.Pulsar.URL = srv.URL() })
-	to := open(t, f, model.Target{Pulsar: &model.PulsarTarget{Topic: topic}}, 20*time.Second)
+	to := open(t, f, model.Target{Pulsar: &model.PulsarTarget{Topic: topic}}, await.Patience)
 	var batch []target.Delivery
 	for n := range 20 {
 		batch = append(batch, delivery(t, n))
@@ -313,7 +316,7 @@ func TestPulsar(t *testing.T) {
 
 	cfg := messaging.DefaultConfig()
 	cfg.URL = srv.URL()
-	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	client, err := messaging.Dial(ctx, cfg)
 	require.NoError(t, err)
@@ -353,12 +356,13 @@ func redisOptions(address string) func(*target.Options) {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	srv := stack.Redis(t)
 	client := srv.Client(t)
 	stream := srv.Name(t)
 	t.Cleanup(func() { client.Del(context.Background(), stream) })
 	f := factory(t, redisOptions(srv.Addr()))
-	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: stream, MaxLen: 100}}, 10*time.Second)
+	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: stream, MaxLen: 100}}, await.Patience)
 	send(t, to, delivery(t, 0), delivery(t, 1))
 	send(t, to, transformed(t, "<a/>", "application/xml"))
 	entries, err := client.XRange(context.Background(), stream, "-", "+").Result()
@@ -390,18 +394,20 @@ func TestRedis(t *testing.T) {
 }
 
 func TestRedisUnavailableAndBack(t *testing.T) {
+	t.Parallel()
 	srv := stack.PrivateRedis(t)
 	f := factory(t, redisOptions(srv.Addr()))
-	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}, 2*time.Second)
+	to := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}, await.Patience)
+	hasty := open(t, f, model.Target{Redis: &model.RedisTarget{Connection: "main", Stream: "s"}}, time.Second)
 	send(t, to, delivery(t, 1))
 	require.NoError(t, srv.Kill())
 	result := one(t, to, delivery(t, 2))
 	assert.Equal(t, target.Retry, result.Verdict)
 	assert.Equal(t, target.ReasonConnection, result.Reason, "%v", result.Err)
 	require.NoError(t, srv.Start(context.Background()))
-	require.Eventually(t, func() bool { return one(t, to, delivery(t, 2)).Verdict == target.Delivered }, waitTimeout, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return one(t, to, delivery(t, 2)).Verdict == target.Delivered }, await.Patience, 10*time.Millisecond)
 	require.NoError(t, srv.Pause())
-	result = one(t, to, delivery(t, 3))
+	result = one(t, hasty, delivery(t, 3))
 	assert.Equal(t, target.ReasonTimeout, result.Reason, "%v", result.Err)
 	require.NoError(t, srv.Resume())
 	send(t, to, delivery(t, 3))

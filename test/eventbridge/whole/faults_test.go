@@ -4,6 +4,9 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/aviaryhq/aviary/test/eventbridge/soak"
+	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // between returns a time.
@@ -11,13 +14,26 @@ func between(r *rand.Rand, from, to time.Duration) time.Duration {
 	return from + time.Duration(r.Int64N(int64(to-from)))
 }
 
-// TestRandomFaults: whatever may happen, in an order that the seed gives.
+// TestRandomFaults: whatever may happen, in an order that the seed gives. In the short form those
+// that no other test has happen once each.
 func TestRandomFaults(t *testing.T) {
+	t.Parallel()
+	if !soak.Long(t) {
+		w := newWorld(t, stack.Pulsar(t), 2)
+		w.send()
+		faults := w.faultsOfNoOtherTest()
+		for _, i := range w.r.Perm(len(faults)) {
+			w.load(between(w.r, 200*time.Millisecond, 500*time.Millisecond))
+			faults[i]()
+		}
+		w.finish()
+		return
+	}
 	w := newWorld(t, private(t), 2)
 	w.send()
-	faults := w.faults()
+	faults := append(w.faults(), w.faultsOfNoOtherTest()...)
 	var deck []int
-	w.until(lasting(t, 40*time.Second, func(all time.Duration) time.Duration { return all }), func() {
+	w.until(soak.Lasting(t, short, func(all time.Duration) time.Duration { return all }), func() {
 		if len(deck) == 0 { // each as often as the others over time
 			deck = w.r.Perm(len(faults))
 		}
@@ -29,41 +45,58 @@ func TestRandomFaults(t *testing.T) {
 	w.finish()
 }
 
-// faults are all that can go wrong. Each ends before the next one begins.
+func (w *world) one(name string) *role { return w.roles[name][w.r.IntN(2)] }
+
+func (w *world) whoever() *role {
+	return w.one([]string{"preprocessor", "engine", "processor"}[w.r.IntN(3)])
+}
+
+// faults are those that other tests have, too. Each ends before the next one begins.
 func (w *world) faults() []func() {
-	one := func(name string) *role { return w.roles[name][w.r.IntN(2)] }
-	whoever := func() *role { return one([]string{"preprocessor", "engine", "processor"}[w.r.IntN(3)]) }
 	while := func() time.Duration { return between(w.r, 0, 2*time.Second) }
 	return []func(){
-		func() { w.kill(while(), one("preprocessor")) },
-		func() { w.kill(while(), one("engine")) },
-		func() { w.kill(while(), one("processor")) },
+		func() { w.kill(while(), w.one("preprocessor")) },
+		func() { w.kill(while(), w.one("engine")) },
+		func() { w.kill(while(), w.one("processor")) },
 		func() { w.kill(while(), w.roles["engine"]...) },
 		func() { w.kill(while(), w.roles["processor"]...) },
-		func() { w.kill(while(), one("preprocessor"), one("engine"), one("processor")) },
+		func() { w.kill(while(), w.one("preprocessor"), w.one("engine"), w.one("processor")) },
 		func() { w.restartBroker(while()) },
-		func() { // it begins while the broker is unavailable
-			r := whoever()
-			w.event("SIGKILL of %s with the broker", r.name)
-			r.Kill()
-			r.Start()
-			w.restartBroker(while())
-			w.listens(r)
-		},
+		func() { w.beginWithoutBroker(w.whoever(), while()) },
+	}
+}
+
+// beginWithoutBroker kills a process, which begins anew while the broker is unavailable.
+func (w *world) beginWithoutBroker(r *role, outage time.Duration) {
+	w.t.Helper()
+	w.event("SIGKILL of %s with the broker", r.name)
+	r.Kill()
+	r.Start()
+	w.restartBroker(outage)
+	w.listens(r)
+}
+
+// faultsOfNoOtherTest are the others. Each ends before the next one begins.
+func (w *world) faultsOfNoOtherTest() []func() {
+	most := 4 * time.Second
+	if !soak.Long(w.t) {
+		most = 2 * time.Second
+	}
+	return []func(){
 		func() {
-			r := whoever()
+			r := w.whoever()
 			w.event("stop of %s", r.name)
 			r.Stop()
-			w.load(while())
+			w.load(between(w.r, 0, most/2))
 			r.Start()
 			w.listens(r)
 		},
-		func() { w.pause(whoever(), between(w.r, time.Second, 4*time.Second)) },
+		func() { w.pause(w.whoever(), between(w.r, time.Second, most)) },
 		func() {
 			s := w.subs[w.r.IntN(len(w.subs))]
 			w.event("%s is unavailable", s.name)
 			s.book.unavailable.Store(true)
-			w.load(between(w.r, time.Second, 4*time.Second))
+			w.load(between(w.r, time.Second, most))
 			s.book.unavailable.Store(false)
 		},
 		func() { // a change that changes nothing of what matches

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
+	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -19,6 +21,9 @@ func private(t testing.TB) *stack.PulsarServer {
 	t.Helper()
 	return stack.PrivatePulsar(t, stack.Memory("-Xms192m -Xmx512m -XX:MaxDirectMemorySize=256m"))
 }
+
+// short is for how long faults happen in the short form of a test.
+const short = 5 * time.Second
 
 // until calls step again and again for a while, once at least.
 func (w *world) until(d time.Duration, step func()) {
@@ -34,41 +39,43 @@ func (w *world) until(d time.Duration, step func()) {
 // TestKillsOfEachRole kills the only process of each role under load, one after the other, and all
 // at once.
 func TestKillsOfEachRole(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 1)
 	w.send()
 	one := func(name string) *role { return w.roles[name][0] }
-	w.until(lasting(t, 15*time.Second, fifth), func() {
+	w.until(soak.Lasting(t, short, fifth), func() {
 		for _, name := range []string{"preprocessor", "engine", "processor"} {
-			w.load(between(w.r, 500*time.Millisecond, 2*time.Second))
+			w.load(between(w.r, 300*time.Millisecond, time.Second))
 			w.kill(between(w.r, 0, time.Second), one(name))
 		}
-		w.load(between(w.r, 500*time.Millisecond, 2*time.Second))
+		w.load(between(w.r, 300*time.Millisecond, time.Second))
 		w.kill(0, one("preprocessor"), one("engine"), one("processor"))
 	})
-	w.load(time.Second)
 	opened := func() bool { return strings.Contains(one("processor").Log(), "the breaker is open") }
-	for end := time.Now().Add(time.Minute); !opened() && time.Now().Before(end); { // kills may have covered each time in which targets fail
-		w.load(time.Second)
+	for end := time.Now().Add(await.Patience); !opened() && time.Now().Before(end); { // kills may have covered each time in which targets fail
+		w.load(100 * time.Millisecond)
 	}
 	w.finish()
 	assert.True(t, opened(), "the breakers of the unsteady subscribers have opened")
 }
 
-// TestOutage restarts the broker under load, and leaves it down for a while.
+// TestOutage restarts the broker under load, while a process begins, and leaves it down for a while.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, private(t), 1)
 	w.send()
-	w.load(2 * time.Second)
-	w.restartBroker(0)
-	w.load(3 * time.Second)
-	w.restartBroker(lasting(t, 10*time.Second, func(time.Duration) time.Duration { return time.Minute }))
-	w.load(3 * time.Second)
+	w.load(time.Second)
+	w.beginWithoutBroker(w.roles["engine"][0], 0)
+	w.load(time.Second)
+	w.restartBroker(soak.Lasting(t, 3*time.Second, func(time.Duration) time.Duration { return time.Minute }))
+	w.load(time.Second)
 	w.finish()
 }
 
 // TestUnavailable: subscribers are unavailable for long. They delay no other, and get everything
 // when they are back.
 func TestUnavailable(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 1)
 	w.send()
 	w.load(time.Second)
@@ -80,7 +87,7 @@ func TestUnavailable(t *testing.T) {
 		}
 	}
 	w.event("subscribers are unavailable")
-	w.load(lasting(t, 15*time.Second, func(time.Duration) time.Duration { return 5 * time.Minute }))
+	w.load(soak.Lasting(t, short, func(time.Duration) time.Duration { return 5 * time.Minute }))
 	w.awaitAll(unavailable...) // of what was accepted until now
 	w.event("the others have everything")
 	for _, s := range unavailable {
@@ -96,6 +103,7 @@ func TestUnavailable(t *testing.T) {
 // TestRulesChange changes rules under load, and kills an engine meanwhile. What the old and the new
 // rules match comes, what neither matches does not.
 func TestRulesChange(t *testing.T) {
+	t.Parallel()
 	sets := []map[string]any{kinds(placed, low), {"type": []any{map[string]string{"prefix": "order."}}}}
 	expects := func(e event) verdict {
 		switch {
@@ -125,7 +133,7 @@ func TestRulesChange(t *testing.T) {
 		w.put(neither)
 	}
 	changes := 0
-	w.until(lasting(t, 15*time.Second, fifth), func() {
+	w.until(soak.Lasting(t, short, fifth), func() {
 		for range 10 {
 			changes++
 			change(changes)
@@ -139,7 +147,7 @@ func TestRulesChange(t *testing.T) {
 	}
 	w.phase.Store(1)
 	w.event("rules changed %d times", changes)
-	w.load(2 * time.Second)
+	w.load(time.Second)
 	w.finish()
 }
 
@@ -147,17 +155,18 @@ func TestRulesChange(t *testing.T) {
 // takes over; in the long form they are also stopped for so long that the brokers give them up, and
 // go on then.
 func TestTakeover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stack.Pulsar(t), 2)
 	w.send()
 	i := 0
-	w.until(lasting(t, 15*time.Second, fifth), func() {
+	w.until(soak.Lasting(t, short, fifth), func() {
 		for _, name := range []string{"engine", "processor"} {
-			w.load(between(w.r, time.Second, 2*time.Second))
-			w.kill(between(w.r, time.Second, 3*time.Second), w.roles[name][i%2])
+			w.load(between(w.r, 500*time.Millisecond, time.Second))
+			w.kill(between(w.r, time.Second, 2*time.Second), w.roles[name][i%2])
 		}
 		i++
 	})
-	if number(t, seconds, 0) > 0 {
+	if soak.Long(t) {
 		for i, e := range w.roles["engine"] {
 			w.pause(e, 90*time.Second)
 			w.load(3 * time.Second)

@@ -12,14 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aviaryhq/aviary/test/systems/pulsar"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/internal/eventbridge/model"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
+	"github.com/aviaryhq/aviary/test/eventbridge/soak"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
+	"github.com/aviaryhq/aviary/test/systems/pulsar"
 )
 
 // The buses: one with partitions, and one whose events all have one order.
@@ -66,7 +67,7 @@ type world struct {
 // newWorld starts n processes of each role, and makes buses and subscribers.
 func newWorld(t testing.TB, server *stack.PulsarServer, n int, more ...*subscriber) *world {
 	t.Helper()
-	s := seed(t)
+	s := soak.Seed(t)
 	ns := server.Namespace(t)
 	w := &world{
 		t: t, seed: s, r: rand.New(rand.NewPCG(s, 0)), began: time.Now(), server: server, ns: ns, topics: model.Topics{Namespace: ns},
@@ -139,7 +140,7 @@ func (w *world) windows() string {
 // listens waits until a process that was started serves the API.
 func (w *world) listens(r *role) {
 	w.t.Helper()
-	systems.Await(w.t, time.Minute, r.name+" answers", func() bool {
+	systems.Await(w.t, await.Patience, r.name+" answers", func() bool {
 		require.True(w.t, r.Running(), "%s has ended by itself", r.name)
 		status, _ := w.asker.ask(http.MethodGet, "http://"+r.AddressNow("http")+"/v1/instances", "", nil)
 		return status == http.StatusOK
@@ -187,7 +188,7 @@ func (w *world) put(s *subscriber) {
 	w.t.Helper()
 	var status int
 	var answer []byte
-	systems.Await(w.t, time.Minute, "the registry takes changes", func() bool {
+	systems.Await(w.t, await.Patience, "the registry takes changes", func() bool {
 		status, answer = w.call(http.MethodPut, s.path(), s.definition(w.sink.url))
 		return status != 0 && status != http.StatusServiceUnavailable
 	})
@@ -197,7 +198,7 @@ func (w *world) put(s *subscriber) {
 // active waits until all engines match by what was put.
 func (w *world) active(s *subscriber) {
 	w.t.Helper()
-	systems.Await(w.t, time.Minute, s.name+" is active", func() bool {
+	systems.Await(w.t, await.Patience, s.name+" is active", func() bool {
 		_, answer := w.call(http.MethodGet, s.path()+"/status", nil)
 		return strings.Contains(string(answer), `"active":true`)
 	})
@@ -240,7 +241,7 @@ func (w *world) restartBroker(outage time.Duration) {
 	w.event("SIGKILL of the broker, for %s", outage)
 	require.NoError(w.t, w.server.Kill())
 	w.load(outage)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*await.Patience) // a broker starts slowly on a busy machine
 	defer cancel()
 	require.NoError(w.t, w.server.Start(ctx))
 	w.event("the broker is back")
@@ -249,7 +250,7 @@ func (w *world) restartBroker(outage time.Duration) {
 // read calls h for each message of a topic, each partition in its order.
 func (w *world) read(topic string, h func(*messaging.Delivery)) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	cfg := messaging.ReaderConfig{Topic: topic, Name: "whole", PrefetchBytes: 4 << 20, MaxMessageBytes: 4 << 10}
 	require.NoError(w.t, pulsar.ReadStored(ctx, w.server.URL(), cfg, func(d *messaging.Delivery) error {

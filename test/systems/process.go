@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/systems/owned"
 
 	"github.com/stretchr/testify/require"
@@ -23,12 +24,8 @@ import (
 // asService is the variable that makes the test binary run a service.
 const asService = "AVIARY_TEST_AS_SERVICE"
 
-const (
-	// stopTimeout is how long a service may take to end in order, beginTimeout to listen.
-	stopTimeout, beginTimeout = 40 * time.Second, 20 * time.Second
-	// shownLog is how many bytes of the log of a failed test's service are shown.
-	shownLog = 8000
-)
+// shownLog is how many bytes of the log of a failed test's service are shown.
+const shownLog = 8000
 
 // Main is all that a TestMain does: it runs the tests, or service in the processes that [Run] and
 // [Command] start.
@@ -136,7 +133,7 @@ func (p *Process) Stop() {
 	p.t.Helper()
 	p.Address("admin") // before it has begun a signal just ends it
 	p.Signal(syscall.SIGTERM)
-	require.NoError(p.t, p.Ended(stopTimeout), "%s", p.log)
+	require.NoError(p.t, p.Ended(await.Patience), "%s", p.log)
 }
 
 // Ended waits for the end of the process, and returns how it ended.
@@ -185,7 +182,7 @@ func (p *Process) Address(server string) (address string) {
 			address = found[1]
 		}
 		return address != ""
-	}, beginTimeout, 5*time.Millisecond, "%s", p.log)
+	}, await.Patience, 5*time.Millisecond, "%s", p.log)
 	return address
 }
 
@@ -216,7 +213,7 @@ func listening(server string) *regexp.Regexp {
 // Ask sends a request to the admin server. The status is 0 when there is no answer.
 func (p *Process) Ask(method, path string) (status int, body []byte) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+p.Address("admin")+path, nil)
 	require.NoError(p.t, err)

@@ -305,8 +305,8 @@ func TestStopWithTheSinksUnavailable(t *testing.T) {
 	t.Parallel()
 	kafka, rabbit, pulsar := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t))
 	places := []string{kafka.place(t), rabbit.place(t), pulsar.place(t)}
-	s := run(t, "shutdown_timeout: 15s\nroutes:\n"+
-		route("kafka", kafka.alone(places[0], ", drain_timeout: 10m"), `pulsar: {url: "pulsar://127.0.0.1:1"}`, "persistent://public/default/x")+
+	s := run(t, "shutdown_timeout: 20s\nroutes:\n"+
+		route("kafka", kafka.alone(places[0], ", drain_timeout: 25s"), `pulsar: {url: "pulsar://127.0.0.1:1"}`, "persistent://public/default/x")+
 		route("rabbitmq", fmt.Sprintf("rabbitmq: {url: %q, queues: [{name: %q}], drain_timeout: 10m}", rabbit.url, places[1]), `kafka: {brokers: ["127.0.0.1:1"]}`, "x")+
 		route("pulsar", pulsar.section(fmt.Sprintf("topics: [%q], subscription: route, type: failover, drain_timeout: 10m", places[2])), `rabbitmq: {url: "amqp://127.0.0.1:1/"}`, "x"))
 	for i, from := range []system{kafka, rabbit, pulsar} {

@@ -26,6 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	systems.SideBySide(4)
 	systems.Main(m, func() int {
 		return app.Main(app.Program[pigeonhole.Config]{
 			Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build, Connect: pigeonhole.Connect,

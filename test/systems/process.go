@@ -5,11 +5,13 @@ package systems
 import (
 	"bytes"
 	"context"
+	"flag"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -34,6 +36,20 @@ func Main(m *testing.M, service func() int) {
 		os.Exit(service())
 	}
 	os.Exit(m.Run())
+}
+
+// SideBySide has up to n parallel tests run at once, unless the flag -parallel says otherwise: go
+// test runs one per processor, and tests of services mostly wait. A TestMain calls it before [Main].
+func SideBySide(n int) {
+	if os.Getenv(asService) != "" {
+		return
+	}
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n))
+	}
 }
 
 // Command is the service with arguments and variables, such as SONIC_ZONE=a.
@@ -172,18 +188,19 @@ func (p *Process) Running() bool {
 func (p *Process) PID() int { return p.running().PID() }
 
 // Address is where the process listens for the server of that name, such as admin. It waits until
-// it does.
-func (p *Process) Address(server string) (address string) {
+// it does, and fails when the process has ended before.
+func (p *Process) Address(server string) string {
 	p.t.Helper()
 	pattern := listening(server)
-	require.Eventually(p.t, func() bool {
-		found := pattern.FindStringSubmatch(p.Log()[p.from:])
-		if found != nil {
-			address = found[1]
+	for deadline := time.Now().Add(await.Patience); ; time.Sleep(5 * time.Millisecond) { // polling a condition
+		ended := !p.Running()
+		if found := pattern.FindStringSubmatch(p.Log()[p.from:]); found != nil {
+			return found[1]
 		}
-		return address != ""
-	}, await.Patience, 5*time.Millisecond, "%s", p.log)
-	return address
+		if ended || time.Now().After(deadline) {
+			p.t.Fatalf("no server %s listens:\n%s", server, p.log)
+		}
+	}
 }
 
 // AddressNow is where the process that runs listens, or else where the one before did; of the first

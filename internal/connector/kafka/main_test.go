@@ -10,6 +10,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
@@ -140,6 +141,15 @@ func (r *reports) last() (reported bool, err error) {
 func (r *reports) awaitWell(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { reported, err := r.last(); return reported && err == nil }, await.Patience, 20*time.Millisecond)
+}
+
+// awaitError waits until the last report is an error with that text.
+func (r *reports) awaitError(t *testing.T, text string) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := r.last()
+		assert.ErrorContains(c, err, text)
+	}, await.Patience, 20*time.Millisecond)
 }
 
 func sourceConfig(srv *stack.KafkaServer, group string, topics ...string) kafka.SourceConfig {

@@ -153,8 +153,7 @@ func TestMissingTopic(t *testing.T) {
 	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
 	_, refused := lane.Refused(err)
 	assert.False(t, refused)
-	_, report := sink.last()
-	require.ErrorContains(t, report, topic)
+	sink.awaitError(t, topic)
 
 	cfg.MissingTopic, cfg.CreatePartitions = "create", 3
 	creating := runSink(t, cfg)

@@ -275,11 +275,17 @@ func TestMemoryAlarm(t *testing.T) {
 	})
 }
 
-// TestNothingConfirmedIsLost: the broker is killed and started again under load. Each message
-// arrives, those of one lane in order.
-func TestNothingConfirmedIsLost(t *testing.T) {
+// TestBrokerIsKilled and started again, under a sink and under a route.
+func TestBrokerIsKilled(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, stack.PrivateRabbitMQ(t))
+	srv := stack.PrivateRabbitMQ(t)
+	t.Run("nothing confirmed is lost", func(t *testing.T) { nothingConfirmedIsLost(t, newBroker(t, srv)) })
+	t.Run("through a restart", func(t *testing.T) { throughRestart(t, newBroker(t, srv)) })
+}
+
+// nothingConfirmedIsLost: each message arrives, those of one lane in order.
+func nothingConfirmedIsLost(t *testing.T, b *broker) {
+	t.Helper()
 	const n = 20_000
 	q := b.Name(t)
 	b.declareDurable(q)

@@ -339,11 +339,10 @@ func (l *blockedLane) Drain(context.Context) error { return nil }
 func (l *blockedLane) Close(context.Context) error { return nil }
 func (l *blockedLane) Abandon()                    {}
 
-// TestThroughRestart: a route from queue to queue, the broker killed under it: nothing is lost,
-// order holds.
-func TestThroughRestart(t *testing.T) {
-	t.Parallel()
-	b := newBroker(t, stack.PrivateRabbitMQ(t))
+// throughRestart: a route from queue to queue, the broker killed under it: nothing is lost, order
+// holds.
+func throughRestart(t *testing.T, b *broker) {
+	t.Helper()
 	const n = 10_000
 	in, out := b.Name(t), b.Name(t)
 	b.declareDurable(in, out)

@@ -29,6 +29,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // asProgram makes the test binary run the program below as a process of its own.
@@ -76,7 +77,7 @@ func program() app.Program[config] {
 			if err != nil {
 				return err
 			}
-			rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second})
+			rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: await.Patience})
 			if c.Behaviour != "deaf" {
 				app.OnReload(rt, func(_ context.Context, changed config) error {
 					switch changed.Behaviour {
@@ -413,7 +414,7 @@ func TestReadyFromTheCommandLine(t *testing.T) {
 			return string(out), err
 		}
 		broken.Store(false)
-		require.Eventually(t, func() bool { out, err := ask(); return err == nil && strings.Contains(out, `"status":"ready"`) }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { out, err := ask(); return err == nil && strings.Contains(out, `"status":"ready"`) }, await.Patience, time.Millisecond)
 		broken.Store(true)
 		out, err := ask()
 		assert.Error(t, err)
@@ -445,7 +446,7 @@ func address(t *testing.T, logs *observer.ObservedLogs, server string) string {
 			address, _ = entry.ContextMap()["address"].(string)
 		}
 		return address != ""
-	}, 10*time.Second, time.Millisecond)
+	}, await.Patience, time.Millisecond)
 	return address
 }
 
@@ -462,7 +463,7 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second})
+		rt.Serve("http", ln, &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: await.Patience})
 		rt.Go("slow", func(ctx context.Context) error {
 			<-ctx.Done()
 			<-release
@@ -485,7 +486,7 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 	assert.JSONEq(t, `{"status":"starting","checks":{"pulsar":{"ok":true}}}`, body)
 
 	close(building)
-	require.Eventually(t, func() bool { status, _ := get(t, admin, "/-/ready"); return status == http.StatusOK }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { status, _ := get(t, admin, "/-/ready"); return status == http.StatusOK }, await.Patience, time.Millisecond)
 	for path, want := range map[string][]string{
 		"/-/healthy":                     {"healthy"},
 		"/-/config":                      {"token: <redacted>", "shutdown_timeout: 30s", "behaviour: good"},
@@ -514,7 +515,7 @@ func TestAdminServerFromStartToEnd(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, status, "the service's own server answers")
 
 	cancel()
-	require.Eventually(t, func() bool { return logs.FilterMessage("stopping").Len() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return logs.FilterMessage("stopping").Len() == 1 }, await.Patience, time.Millisecond)
 	status, body = get(t, admin, "/-/ready")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	var answer struct{ Status string }
@@ -554,7 +555,7 @@ func TestServeFinishesOrCutsOff(t *testing.T) {
 		grace time.Duration
 		fault string
 	}{
-		"finishes": {10 * time.Second, ""},
+		"finishes": {await.Patience, ""},
 		"cuts off": {time.Millisecond, "requests still in flight after 1ms were cut off"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -562,7 +563,7 @@ func TestServeFinishesOrCutsOff(t *testing.T) {
 			require.NoError(t, err)
 			arrived, release := make(chan struct{}), make(chan struct{})
 			handled := make(chan struct{})
-			server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			server := &http.Server{ReadHeaderTimeout: await.Patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				defer close(handled)
 				close(arrived)
 				select {
@@ -608,6 +609,6 @@ func TestServeReportsABrokenListener(t *testing.T) {
 	ln, err := app.Listen(t.Context(), zap.NewNop(), "x", "x.listen", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
-	err = app.Serve(t.Context(), ln, &http.Server{ReadHeaderTimeout: time.Second}, time.Second)
+	err = app.Serve(t.Context(), ln, &http.Server{ReadHeaderTimeout: await.Patience}, time.Second)
 	assert.ErrorContains(t, err, "cannot serve HTTP on ")
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // TestAdminConnectionsAreBounded: those that wait make room for those that ask, which are all
@@ -44,12 +46,12 @@ func TestAdminConnectionsAreBounded(t *testing.T) {
 	// About the last third is left: the server may note the end of one answer after the next
 	// connection.
 	for i, c := range conns[:adminConnections] {
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(await.Patience)))
 		_, err := io.Copy(io.Discard, c) // the rest of its answer, and the end
 		require.NoError(t, err, "connection %d was closed by the server", i)
 	}
 	last := conns[len(conns)-1]
-	require.NoError(t, last.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, last.SetReadDeadline(time.Now().Add(await.Patience)))
 	rest := make([]byte, 1<<10)
 	_, err = last.Read(rest)
 	require.NoError(t, err)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 func TestMemoryOfControlGroups(t *testing.T) {
@@ -100,12 +102,12 @@ func TestMemoryIsSpared(t *testing.T) {
 		rt.TuneMemory(800 * mib)
 		assert.EqualValues(t, 256, debug.SetMemoryLimit(-1)/mib)
 		alive := make([]byte, 250*mib)
-		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n >= 375 && n < 550 }) }, 10*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n >= 375 && n < 550 }) }, await.Patience, time.Millisecond)
 		runtime.KeepAlive(alive)
 		alive = make([]byte, 700*mib)
-		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n == 800 }) }, 10*time.Second, time.Millisecond, "at most what is needed")
+		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n == 800 }) }, await.Patience, time.Millisecond, "at most what is needed")
 		runtime.KeepAlive(alive)
-		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n == 256 }) }, 10*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return limit(func(n int64) bool { return n == 256 }) }, await.Patience, time.Millisecond)
 		return nil
 	})
 	require.NoError(t, err)
@@ -132,7 +134,7 @@ func TestMemoryBesideTheHeapIsSpared(t *testing.T) {
 		alive := make([]byte, 40*mib)
 		rt.SpareMemory(64 * mib)
 		rt.TuneMemory(400 * mib)
-		assert.Eventually(t, func() bool { runtime.GC(); return debug.SetMemoryLimit(-1) >= (48+60)*mib }, 10*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { runtime.GC(); return debug.SetMemoryLimit(-1) >= (48+60)*mib }, await.Patience, time.Millisecond)
 		runtime.KeepAlive(alive)
 		close(end)
 		running.Wait()

@@ -18,6 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // parse returns the configuration of a text.
@@ -139,7 +140,7 @@ func TestReadinessSaysThatNothingIsReplicated(t *testing.T) {
 	require.Eventually(t, func() bool {                            // each part says so in its own time
 		err := s.check(t.Context())
 		return err != nil && strings.HasPrefix(err.Error(), "nothing is replicated: a: sink.rabbitmq: ") && strings.Contains(err.Error(), "; b: sink.rabbitmq: ")
-	}, 30*time.Second, 10*time.Millisecond)
+	}, await.Patience, 10*time.Millisecond)
 	require.ErrorContains(t, s.check(t.Context()), "connection refused")
 	s.find("b").lanes.Pause()
 	require.NoError(t, s.check(t.Context()), "as somebody wants it")

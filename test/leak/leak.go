@@ -7,19 +7,18 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/aviaryhq/aviary/test/await"
 )
 
-// endTimeout is how long goroutines may take to end after the last test: a request to
-// Pulsar that was given up goes on behind until its operation timeout, and sarama's
-// breakers sleep for ten seconds.
-const endTimeout = 15 * time.Second
-
 // Main runs the tests, those of a *testing.M, and exits: with 1 if a goroutine is left that is
-// neither a known leak of a library nor among ignored.
+// neither a known leak of a library nor among ignored. Goroutines may take a while to end after the
+// last test: a request to Pulsar that was given up goes on behind until its operation timeout, and
+// sarama's breakers sleep for ten seconds.
 func Main(m interface{ Run() int }, ignored ...goleak.Option) {
 	code := m.Run()
 	options := append(known(), ignored...)
-	for deadline := time.Now().Add(endTimeout); code == 0; {
+	for deadline := time.Now().Add(await.Patience); code == 0; {
 		err := goleak.Find(options...)
 		if err == nil {
 			break

@@ -12,12 +12,14 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // everyPair runs a test for each source and sink, on servers that others use, too.
 func everyPair(t *testing.T, test func(t *testing.T, from, to system)) {
 	t.Helper()
+	t.Parallel()
 	systems := []struct {
 		name string
 		system
@@ -26,7 +28,10 @@ func everyPair(t *testing.T, test func(t *testing.T, from, to system)) {
 	}
 	for _, from := range systems {
 		for _, to := range systems {
-			t.Run(from.name+"_"+to.name, func(t *testing.T) { test(t, from.system, to.system) })
+			t.Run(from.name+"_"+to.name, func(t *testing.T) {
+				t.Parallel()
+				test(t, from.system, to.system)
+			})
 		}
 	}
 }
@@ -55,15 +60,15 @@ func TestEveryPairMovesInOrder(t *testing.T) {
 		from.put(t, source, 0, 500)
 		s := run(t, one("pair", from.source(source), to.sink(), target, keyed(from)))
 		got := arriving(t, to, target)
-		got.all(500, 30*time.Second)
+		got.all(500)
 		assert.Equal(t, "grün", got.headers["colour"])
 		assert.Contains(t, got.headers[message.EntryOrigin], from.origin(source))
 		assert.Equal(t, hop(from, source), got.headers[message.EntryHops])
-		s.await("pair", 10*time.Second, func(st pigeonhole.Status) bool { return st.InFlight == 0 })
+		s.await("pair", func(st pigeonhole.Status) bool { return st.InFlight == 0 })
 		s.Stop()
 		s.Start()
 		from.put(t, source, 500, 520)
-		got.all(520, 30*time.Second)
+		got.all(520)
 		assert.Zero(t, got.copies(), "an orderly stop commits all that is stored")
 	})
 }
@@ -80,12 +85,12 @@ func TestEveryPairSurvivesKills(t *testing.T) {
 		go func() { defer close(put); from.put(t, source, 0, n) }()
 		for step := range 3 {
 			want := (step + 1) * n / 5
-			require.Eventually(t, func() bool { return got.distinct() >= want }, 40*time.Second, time.Millisecond, "%d", got.distinct())
+			require.Eventually(t, func() bool { return got.distinct() >= want }, await.Patience, time.Millisecond, "%d", want)
 			s.Kill()
 			s.Start()
 		}
 		<-put
-		got.all(n, 60*time.Second)
+		got.all(n)
 		t.Logf("%d copies", got.copies())
 	})
 }
@@ -100,14 +105,14 @@ func TestEveryPairKeepsPoisonApart(t *testing.T) {
 			fmt.Sprintf("dead_letter: {to: %q}", dead)))
 		from.put(t, source, 0, 100)
 		letters := arriving(t, to, dead)
-		require.Eventually(t, func() bool { return letters.distinct() == keys }, 30*time.Second, 20*time.Millisecond, "%d", letters.distinct())
+		letters.some(keys)
 		assert.Equal(t, 1, letters.counts["k2:3"])
 		assert.Equal(t, "expression", letters.headers["dead-letter-reason"])
 		assert.Equal(t, "pair", letters.headers["dead-letter-route"])
 		assert.Contains(t, letters.headers["dead-letter-error"], "division by zero")
 		got := arriving(t, to, target)
-		require.Eventually(t, func() bool { return got.distinct() == 100-keys }, 30*time.Second, 20*time.Millisecond)
-		st := s.await("pair", 10*time.Second, func(st pigeonhole.Status) bool { return st.InFlight == 0 })
+		got.some(100 - keys)
+		st := s.await("pair", func(st pigeonhole.Status) bool { return st.InFlight == 0 })
 		assert.EqualValues(t, keys, st.Refused)
 	})
 }
@@ -122,7 +127,7 @@ func TestProvenanceOfHops(t *testing.T) {
 			fmt.Sprintf("dead_letter: {to: %q}", dead)))
 		from.put(t, source, 0, 10*keys)
 		letters, got := arriving(t, to, dead), arriving(t, to, target)
-		require.Eventually(t, func() bool { return letters.distinct() == keys && got.distinct() == 9*keys }, 30*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return letters.distinct() == keys && got.distinct() == 9*keys }, await.Patience, pollEvery)
 		assert.Contains(t, letters.headers[message.EntryOrigin], from.origin(source))
 		assert.NotContains(t, got.headers, message.EntryOrigin)
 		assert.Equal(t, hop(from, source), got.headers[message.EntryHops])
@@ -137,7 +142,7 @@ func TestEveryPairIsBounded(t *testing.T) {
 		const n = 2000
 		source, target := from.place(t), to.place(t)
 		s := run(t, one("pair", from.source(source), to.sink(), target, "in_flight: {messages: 50}", keyed(from)))
-		s.await("pair", 20*time.Second, func(st pigeonhole.Status) bool { return st.State == "running" })
+		s.await("pair", func(st pigeonhole.Status) bool { return st.State == "running" })
 		status, _ := s.Ask(http.MethodPost, "/routes/pair/pause")
 		require.Equal(t, http.StatusOK, status)
 		from.put(t, source, 0, n)
@@ -150,14 +155,14 @@ func TestEveryPairIsBounded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() {
-			for ctx.Err() == nil {
+			for ; ctx.Err() == nil; time.Sleep(time.Millisecond) { // sampling
 				if now := s.route("pair"); now.InFlight > 50+3 { // a lane that holds nothing may take one
 					t.Errorf("%d in flight", now.InFlight)
 					return
 				}
 			}
 		}()
-		got.all(n, 60*time.Second)
+		got.all(n)
 		cancel()
 	})
 }

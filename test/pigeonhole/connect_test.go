@@ -55,6 +55,7 @@ func pulsarConfig(srv *stack.PulsarServer) messaging.Config {
 
 // -config.connect tells of each thing of each route, and makes nothing.
 func TestConnect(t *testing.T) {
+	t.Parallel()
 	kafka, rabbit, pulsar := stack.Kafka(t), stack.RabbitMQ(t), stack.Pulsar(t)
 	ns := pulsar.Namespace(t)
 	topic, queue := kafka.Topic(t, 1), rabbit.Name(t)

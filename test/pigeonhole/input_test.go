@@ -2,14 +2,12 @@ package pigeonhole
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/IBM/sarama"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
 )
@@ -36,9 +35,9 @@ func (r *rabbitSystem) publish(t testing.TB, queue string, p amqp.Publishing) {
 }
 
 // letter waits for the one dead letter and returns its headers and its text.
-func letter(t testing.TB, a *arrivals, limit time.Duration) (headers map[string]string, text string) {
+func letter(t testing.TB, a *arrivals) (headers map[string]string, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return a.distinct() == 1 }, limit, 20*time.Millisecond, "no dead letter")
+	require.Eventually(t, func() bool { return a.distinct() == 1 }, await.Patience, pollEvery, "no dead letter")
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for text = range a.counts {
@@ -49,6 +48,7 @@ func letter(t testing.TB, a *arrivals, limit time.Duration) (headers map[string]
 // TestTooLarge: what a sink, or its server, does not take for its size is a dead letter,
 // a stub where the letter itself is too large, and the rest goes on in order.
 func TestTooLarge(t *testing.T) {
+	t.Parallel()
 	kafka, rabbit, pulsar := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t))
 	narrow := kafka.server.TopicWith(t, 3, map[string]string{"max.message.bytes": "20000"})
 	for _, test := range []struct {
@@ -65,37 +65,40 @@ func TestTooLarge(t *testing.T) {
 		{"pulsar_server", pulsar, pulsar.sink(), pulsar.place(t), 8 << 20, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			source, dead := rabbit.place(t), test.to.place(t)
-			s := run(t, one("large", rabbit.source(source), test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q, refused: stub}", dead)))
+			t.Parallel()
+			queue, dead, noise := rabbit.place(t), test.to.place(t), random(t)
+			s := run(t, one("large", rabbit.source(queue), test.sink, test.target, "set: {key: \"text.split(':')[0]\"}", fmt.Sprintf("dead_letter: {to: %q, refused: stub}", dead)))
 			large := make([]byte, test.size) // not to be compressed
 			for i := range large {
-				large[i] = byte(' ' + rand.IntN(95))
+				large[i] = byte(' ' + noise.IntN(95))
 			}
 			copy(large, "k1:")
-			rabbit.put(t, source, 0, 100)
-			rabbit.publish(t, source, amqp.Publishing{Body: large})
-			rabbit.put(t, source, 100, 200)
-			arriving(t, test.to, test.target).all(200, 40*time.Second)
-			headers, text := letter(t, arriving(t, test.to, dead), 30*time.Second)
+			rabbit.put(t, queue, 0, 100)
+			rabbit.publish(t, queue, amqp.Publishing{Body: large})
+			rabbit.put(t, queue, 100, 200)
+			arriving(t, test.to, test.target).all(200)
+			headers, text := letter(t, arriving(t, test.to, dead))
 			assert.Equal(t, "too_large", headers["dead-letter-reason"])
 			assert.Equal(t, test.target, headers["dead-letter-to"])
-			assert.Contains(t, headers[message.EntryOrigin], "rabbitmq;rabbitmq;"+source)
+			assert.Contains(t, headers[message.EntryOrigin], "rabbitmq;rabbitmq;"+queue)
 			if test.stub {
 				assert.Empty(t, text)
 				assert.Contains(t, headers["dead-letter-omitted"], fmt.Sprintf("value=%d ", test.size))
 			} else {
 				assert.Equal(t, string(large), text)
 			}
-			s.await("large", 10*time.Second, func(st pigeonhole.Status) bool { return st.Refused == 1 && st.InFlight == 0 })
+			s.await("large", func(st pigeonhole.Status) bool { return st.Refused == 1 && st.InFlight == 0 })
 		})
 	}
 }
 
 // TestTenThousandHeaders: Kafka and Pulsar hold them, RabbitMQ does not.
 func TestTenThousandHeaders(t *testing.T) {
+	t.Parallel()
 	kafka := newKafka(stack.Kafka(t))
 	for name, to := range map[string]system{"kafka": kafka, "pulsar": newPulsar(stack.Pulsar(t)), "rabbitmq": newRabbit(stack.RabbitMQ(t))} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			source, target, dead := kafka.place(t), to.place(t), to.place(t)
 			run(t, one("headers", kafka.source(source), to.sink(), target, fmt.Sprintf("dead_letter: {to: %q}", dead)))
 			var headers []sarama.RecordHeader
@@ -104,14 +107,14 @@ func TestTenThousandHeaders(t *testing.T) {
 			}
 			kafka.send(t, &sarama.ProducerMessage{Topic: source, Key: sarama.StringEncoder("k"), Value: sarama.StringEncoder("many"), Headers: headers})
 			if name == "rabbitmq" {
-				got, text := letter(t, arriving(t, to, dead), 30*time.Second)
+				got, text := letter(t, arriving(t, to, dead))
 				assert.Equal(t, "bad_header", got["dead-letter-reason"])
 				assert.Regexp(t, `the message has 100\d\d headers`, got["dead-letter-error"])
 				assert.Contains(t, got["dead-letter-omitted"], "headers=10000")
 				assert.Empty(t, text)
 				return
 			}
-			got, text := letter(t, arriving(t, to, target), 30*time.Second)
+			got, text := letter(t, arriving(t, to, target))
 			assert.Equal(t, "many", text)
 			for i := range 10_000 {
 				require.Equal(t, fmt.Sprint(i), got[fmt.Sprint("header", i)])
@@ -122,6 +125,7 @@ func TestTenThousandHeaders(t *testing.T) {
 
 // TestHeaderThatTheSinkRefuses: a string is not what RabbitMQ wants in CC.
 func TestHeaderThatTheSinkRefuses(t *testing.T) {
+	t.Parallel()
 	kafka, rabbit := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t))
 	source, target, dead := kafka.place(t), rabbit.place(t), kafka.place(t)
 	run(t, one("cc", kafka.source(source), rabbit.sink(), target, fmt.Sprintf("dead_letter: {to: %q, sink: {%s}}", dead, kafka.sink())))
@@ -130,8 +134,8 @@ func TestHeaderThatTheSinkRefuses(t *testing.T) {
 		Topic: source, Key: sarama.StringEncoder("k1"), Value: sarama.StringEncoder("copies"), Headers: []sarama.RecordHeader{{Key: []byte("CC"), Value: []byte("q")}},
 	})
 	kafka.put(t, source, 50, 100)
-	arriving(t, rabbit, target).all(100, 30*time.Second)
-	headers, text := letter(t, arriving(t, kafka, dead), 20*time.Second)
+	arriving(t, rabbit, target).all(100)
+	headers, text := letter(t, arriving(t, kafka, dead))
 	assert.Equal(t, "copies", text)
 	assert.Equal(t, "q", headers["CC"])
 	assert.Equal(t, "bad_header", headers["dead-letter-reason"])
@@ -141,6 +145,7 @@ func TestHeaderThatTheSinkRefuses(t *testing.T) {
 // TestRefusals: each reason that a route itself has, in the dead letter and in the
 // route's count, while other messages pass.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	kafka, pulsar := newKafka(stack.Kafka(t)), newPulsar(stack.Pulsar(t))
 	header := func(name, value string) []sarama.RecordHeader {
 		return []sarama.RecordHeader{{Key: []byte(name), Value: []byte(value)}}
@@ -158,6 +163,7 @@ func TestRefusals(t *testing.T) {
 		{name: "topic", to: "{header.to}", good: header("to", "%s-a"), bad: header("to", "persistent://what"), reason: "bad_topic", err: "persistent://what"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			source := kafka.place(t)
 			namespace := pulsar.server.Namespace(t)
 			prefix := "persistent://" + namespace + "/t"
@@ -172,14 +178,14 @@ func TestRefusals(t *testing.T) {
 					&sarama.ProducerMessage{Topic: source, Key: sarama.StringEncoder("k"), Value: sarama.StringEncoder(fmt.Sprint("good", i)), Headers: test.good},
 					&sarama.ProducerMessage{Topic: source, Key: sarama.StringEncoder("k"), Value: sarama.StringEncoder("bad"), Headers: test.bad})
 			}
-			s.await("refuses", 40*time.Second, func(st pigeonhole.Status) bool { return st.Refused == 3 && st.Stored == 3 && st.InFlight == 0 })
-			headers, text := letter(t, arriving(t, pulsar, dead), 20*time.Second)
+			s.await("refuses", func(st pigeonhole.Status) bool { return st.Refused == 3 && st.Stored == 3 && st.InFlight == 0 })
+			headers, text := letter(t, arriving(t, pulsar, dead))
 			assert.Equal(t, "bad", text, "as it came")
 			assert.Equal(t, test.reason, headers["dead-letter-reason"])
 			assert.Contains(t, headers["dead-letter-error"], test.err)
 			assert.Contains(t, headers[message.EntryOrigin], "kafka;kafka;"+source)
 			good := arriving(t, pulsar, target)
-			require.Eventually(t, func() bool { return good.distinct() == 3 }, 20*time.Second, 20*time.Millisecond)
+			good.some(3)
 		})
 	}
 }
@@ -187,22 +193,23 @@ func TestRefusals(t *testing.T) {
 // TestRefusedStops: the first refusal stops the route, and no other, until somebody
 // resumes it. Nothing is passed over.
 func TestRefusedStops(t *testing.T) {
+	t.Parallel()
 	kafka, rabbit := newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t))
 	source, other, near := kafka.place(t), kafka.place(t), rabbit.place(t)
 	queue := rabbit.server.Name(t)
 	s := run(t, "routes:\n"+route("stops", kafka.source(source), rabbit.sink(), queue, "refused: stop")+route("near", kafka.source(other), rabbit.sink(), near))
 	kafka.put(t, source, 0, 200)
 	failed := func(st pigeonhole.Status) bool { return st.State == "failed" }
-	st := s.await("stops", 30*time.Second, failed)
+	st := s.await("stops", failed)
 	assert.Contains(t, st.LastError, "no queue takes a message")
 	kafka.put(t, other, 0, 100)
-	arriving(t, rabbit, near).all(100, 20*time.Second)
+	arriving(t, rabbit, near).all(100)
 	status, _ := s.Ask(http.MethodGet, "/-/ready")
 	assert.Equal(t, http.StatusOK, status, "the other route runs")
 
 	status, body := s.Ask(http.MethodPost, "/routes/stops/resume")
 	require.Equal(t, http.StatusOK, status, "%s", body)
-	again := s.await("stops", 30*time.Second, func(now pigeonhole.Status) bool { return failed(now) && now.Since.After(st.Since) })
+	again := s.await("stops", func(now pigeonhole.Status) bool { return failed(now) && now.Since.After(st.Since) })
 	assert.Contains(t, again.LastError, "no queue takes a message", "the cause is still there")
 
 	require.NoError(t, rabbit.with(func(c *amqp.Channel) error {
@@ -214,21 +221,23 @@ func TestRefusedStops(t *testing.T) {
 	})
 	status, body = s.Ask(http.MethodPost, "/routes/stops/resume")
 	require.Equal(t, http.StatusOK, status, "%s", body)
-	arriving(t, rabbit, queue).all(200, 30*time.Second)
+	arriving(t, rabbit, queue).all(200)
 	assert.Equal(t, "running", s.route("stops").State)
 }
 
 // TestGaps: messages that were deleted before they were read are noticed.
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	kafka, pulsar := newKafka(stack.Kafka(t)), newPulsar(stack.Pulsar(t))
 	for _, onGap := range []string{"alarm", "fail"} {
 		t.Run(onGap, func(t *testing.T) {
+			t.Parallel()
 			source, target := kafka.server.Topic(t, 1), pulsar.place(t)
 			s := run(t, one("gap", kafka.alone(source, ", on_gap: "+onGap), pulsar.sink(), target))
 			kafka.put(t, source, 0, 100)
 			got := arriving(t, pulsar, target)
-			got.all(100, 30*time.Second)
-			s.await("gap", 10*time.Second, func(st pigeonhole.Status) bool { return st.InFlight == 0 })
+			got.all(100)
+			s.await("gap", func(st pigeonhole.Status) bool { return st.InFlight == 0 })
 			s.Stop()
 			kafka.put(t, source, 100, 200)
 			admin, err := sarama.NewClusterAdmin(kafka.server.Brokers(), sarama.NewConfig())
@@ -237,12 +246,12 @@ func TestGaps(t *testing.T) {
 			require.NoError(t, admin.DeleteRecords(source, map[int32]int64{0: 150}))
 			s.Start()
 			if onGap == "fail" {
-				st := s.await("gap", 30*time.Second, func(st pigeonhole.Status) bool { return st.State == "failed" })
+				st := s.await("gap", func(st pigeonhole.Status) bool { return st.State == "failed" })
 				assert.Contains(t, st.LastError, "the committed offset 100 is outside the log, whose messages are 150 up to 200")
 				assert.Zero(t, st.Stored)
 				return
 			}
-			require.Eventually(t, func() bool { return got.distinct() == 150 }, 30*time.Second, 20*time.Millisecond)
+			got.some(150)
 			assert.Contains(t, s.Log(), "messages were deleted before they were read")
 			_, metrics := s.Ask(http.MethodGet, "/metrics")
 			assert.Regexp(t, `pigeonhole_kafka_gaps_total\{[^}]*\} 1\n`, string(metrics))
@@ -253,6 +262,7 @@ func TestGaps(t *testing.T) {
 
 // TestConfigurationIsChecked: all faults at once, each by its path in the file.
 func TestConfigurationIsChecked(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pigeonhole.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(`
 name: "not a name"

@@ -6,6 +6,7 @@ package pigeonhole
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,15 +21,64 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
 func TestMain(m *testing.M) {
+	systems.SideBySide(4)
 	systems.Main(m, func() int {
 		return app.Main(app.Program[pigeonhole.Config]{
 			Name: "pigeonhole", Defaults: pigeonhole.DefaultConfig, Build: pigeonhole.Build, Connect: pigeonhole.Connect,
 		})
 	})
+}
+
+// AVIARY_PIGEONHOLE_SECONDS asks for the long forms: for how long an outage takes, and for how long
+// rounds of faults go on. AVIARY_PIGEONHOLE_SEED is the seed of what is random. Without it, it is a
+// new one in the long forms.
+const (
+	seconds = "AVIARY_PIGEONHOLE_SECONDS"
+	seedOf  = "AVIARY_PIGEONHOLE_SEED"
+)
+
+// number is what a variable says, or other.
+func number(t testing.TB, variable string, other uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return other
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err, variable)
+	return n
+}
+
+// random is a source of the test's own. Its seed is printed.
+func random(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed := uint64(1)
+	if long(t) > 0 {
+		seed = rand.Uint64()
+	}
+	seed = number(t, seedOf, seed)
+	t.Logf("%s=%d", seedOf, seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// long is how long the faults of the long forms take, 0 in an ordinary run.
+func long(t testing.TB) time.Duration {
+	t.Helper()
+	return time.Duration(number(t, seconds, 0)) * time.Second
+}
+
+// rounds calls round n times, and further ones in the long form.
+func rounds(t testing.TB, n int, round func(i int)) {
+	t.Helper()
+	end := time.Now().Add(long(t))
+	for i := 0; i < n || time.Now().Before(end); i++ {
+		round(i)
+	}
 }
 
 // service is a Pigeonhole with a configuration file. It can be started again after it
@@ -69,11 +119,14 @@ func (s *service) route(name string) (st pigeonhole.Status) {
 	return st
 }
 
+// pollEvery is how often conditions are looked at.
+const pollEvery = 20 * time.Millisecond
+
 // await waits until the route is as it should be.
-func (s *service) await(name string, limit time.Duration, is func(pigeonhole.Status) bool) pigeonhole.Status {
+func (s *service) await(name string, is func(pigeonhole.Status) bool) pigeonhole.Status {
 	s.t.Helper()
 	var last pigeonhole.Status
-	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) { // polling a condition
+	for deadline := time.Now().Add(await.Patience); ; time.Sleep(pollEvery) { // polling a condition
 		if last = s.route(name); is(last) {
 			return last
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -33,7 +34,7 @@ func thereAndBack(t *testing.T, from system, source string, via system, end syst
 func some[T any](t testing.TB, n int, from <-chan T) []T {
 	t.Helper()
 	var all []T
-	for deadline := time.After(40 * time.Second); len(all) < n; {
+	for deadline := time.After(await.Patience); len(all) < n; {
 		select {
 		case one := <-from:
 			all = append(all, one)
@@ -176,9 +177,11 @@ func encoded(t testing.TB, e sarama.Encoder) []byte {
 // TestRecordsComeBackEqual: key, value, headers in their order, and the time, from Kafka
 // by way of each system.
 func TestRecordsComeBackEqual(t *testing.T) {
+	t.Parallel()
 	kafka := newKafka(stack.Kafka(t))
 	for name, via := range map[string]system{"pulsar": newPulsar(stack.Pulsar(t)), "rabbitmq": newRabbit(stack.RabbitMQ(t)), "kafka": kafka} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			source, target := kafka.place(t), kafka.place(t)
 			thereAndBack(t, kafka, source, via, kafka, target)
 			sent := oddRecords(source)
@@ -210,6 +213,7 @@ func TestRecordsComeBackEqual(t *testing.T) {
 
 // TestDeliveriesComeBackEqual: properties and tables of AMQP, by way of each system.
 func TestDeliveriesComeBackEqual(t *testing.T) {
+	t.Parallel()
 	rabbit := newRabbit(stack.RabbitMQ(t))
 	at := time.Unix(1_700_000_000, 0)
 	sent := []amqp.Publishing{
@@ -228,6 +232,7 @@ func TestDeliveriesComeBackEqual(t *testing.T) {
 	}
 	for name, via := range map[string]system{"pulsar": newPulsar(stack.Pulsar(t)), "kafka": newKafka(stack.Kafka(t)), "rabbitmq": rabbit} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			source, target := rabbit.place(t), rabbit.place(t)
 			thereAndBack(t, rabbit, source, via, rabbit, target)
 			require.NoError(t, rabbit.with(func(c *amqp.Channel) error {
@@ -271,9 +276,11 @@ func TestDeliveriesComeBackEqual(t *testing.T) {
 
 // TestPropertiesComeBackEqual: from Pulsar by way of each system.
 func TestPropertiesComeBackEqual(t *testing.T) {
+	t.Parallel()
 	pulsar := newPulsar(stack.Pulsar(t))
 	for name, via := range map[string]system{"kafka": newKafka(stack.Kafka(t)), "rabbitmq": newRabbit(stack.RabbitMQ(t)), "pulsar": pulsar} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			source, target := pulsar.place(t), pulsar.place(t)
 			thereAndBack(t, pulsar, source, via, pulsar, target)
 			many := map[string]string{}

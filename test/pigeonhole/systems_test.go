@@ -17,10 +17,10 @@ import (
 
 	"github.com/IBM/sarama"
 	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -95,23 +95,42 @@ func (a *arrivals) note(value string, headers map[string]string) {
 	}
 }
 
-func (a *arrivals) distinct() int {
+func (a *arrivals) distinct() int { distinct, _ := a.count(); return distinct }
+
+// count is how many different messages have come, and how many with those that came again.
+func (a *arrivals) count() (distinct, total int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.counts)
+	return len(a.counts), a.total
 }
 
 // all waits until n messages have come, each at least once, and in order within their
-// keys: what comes again is followed by all behind it, and the newest of each key comes last.
-func (a *arrivals) all(n int, limit time.Duration) {
+// keys: what comes again is followed by all behind it, and the newest of each key comes last. It
+// fails when nothing more comes.
+func (a *arrivals) all(n int) {
 	a.t.Helper()
-	var err error
-	if !assert.Eventually(a.t, func() bool { err = a.inOrder(n); return err == nil }, limit, 20*time.Millisecond) {
-		require.NoError(a.t, err, "%d of %d arrived", a.distinct(), n)
+	last, since := -1, time.Now()
+	for ; ; time.Sleep(pollEvery) { // polling a condition
+		distinct, total := a.count()
+		if distinct >= n {
+			if err := a.inOrder(n); err == nil {
+				require.Equal(a.t, n, distinct)
+				return
+			}
+		}
+		if total > last {
+			last, since = total, time.Now()
+		} else if time.Since(since) > await.Patience {
+			require.NoError(a.t, a.inOrder(n), "%d of %d arrived", distinct, n)
+		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	require.Len(a.t, a.counts, n)
+}
+
+// some waits until so many different messages have come.
+func (a *arrivals) some(n int) {
+	a.t.Helper()
+	require.Eventually(a.t, func() bool { return a.distinct() >= n }, await.Patience, pollEvery, "%d messages", n)
+	require.Equal(a.t, n, a.distinct())
 }
 
 // inOrder says what is missing, or out of order, of n messages.
@@ -132,17 +151,16 @@ func (a *arrivals) inOrder(n int) error {
 }
 
 // copies is how many have come more than once.
-func (a *arrivals) copies() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.total - len(a.counts)
-}
+func (a *arrivals) copies() int { distinct, total := a.count(); return total - distinct }
+
+// longestStart is how long a server that was killed may take to come back.
+const longestStart = 3 * await.Patience
 
 // retry calls do until it succeeds.
 func retry(t testing.TB, do func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) { // the server may be unavailable
+	for deadline := time.Now().Add(longestStart); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) { // the server may be unavailable
 		if err = do(); err == nil {
 			return
 		}
@@ -164,12 +182,12 @@ func (k *kafkaSystem) place(t testing.TB) string {
 }
 
 func (k *kafkaSystem) source(place string) string {
-	return k.alone(place, ", instance_id: first") // it comes back at once after a kill
+	return k.alone(place, ", instance_id: first, session_timeout: 30s") // it comes back at once after a kill
 }
 
 // alone is a source without, or with, more keys.
 func (k *kafkaSystem) alone(place, more string) string {
-	return fmt.Sprintf("kafka: {brokers: [%q], group: %s-group, topics: [%s], session_timeout: 6s, commit_interval: 100ms%s}", k.broker, place, place, more)
+	return fmt.Sprintf("kafka: {brokers: [%q], group: %s-group, topics: [%s], commit_interval: 100ms%s}", k.broker, place, place, more)
 }
 
 func (k *kafkaSystem) sink() string { return fmt.Sprintf("kafka: {brokers: [%q]}", k.broker) }
@@ -262,7 +280,7 @@ func (r *rabbitSystem) put(t testing.TB, place string, from, to int) {
 			chunk = append(chunk, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(value), Headers: amqp.Table{"colour": "grün"}})
 		}
 		retry(t, func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 			defer cancel()
 			return rabbitmq.Publish(ctx, r.server.URL(), place, chunk...)
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
 )
 
@@ -16,22 +17,26 @@ import (
 func TestPulsarZones(t *testing.T) {
 	zones := proxy.PulsarZones(t, 3)
 	topic := "persistent://" + zones.Namespace(t) + "/crosses"
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var clients []*messaging.Client
 	for i := range zones.Clusters {
 		cfg := messaging.Config{URL: zones.URL(i), ListenerName: proxy.Listener}
-		client, err := messaging.Dial(ctx, cfg)
+		client, err := messaging.Dial(t.Context(), cfg)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close(context.Background()) })
 		clients = append(clients, client)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
 	publisher, err := clients[0].Publisher(ctx, topic, messaging.Durable())
 	require.NoError(t, err)
 	send := func(text string) {
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
 		require.NoError(t, publisher.Publish(ctx, &messaging.Record{Payload: []byte(text)}))
 	}
 	last := func(i int) string {
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
 		d, err := clients[i].Last(ctx, topic)
 		if err != nil {
 			return err.Error()
@@ -41,17 +46,17 @@ func TestPulsarZones(t *testing.T) {
 		}
 		return string(d.Payload)
 	}
-	await := func(i int, text string) {
+	awaits := func(i int, text string) {
 		t.Helper()
-		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, text, last(i)) }, 30*time.Second, 5*time.Millisecond)
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, text, last(i)) }, await.Patience, 5*time.Millisecond)
 	}
 	send("first")
-	await(1, "first")
-	await(2, "first")
+	awaits(1, "first")
+	awaits(2, "first")
 	zones.Links[0][1].Cut()
 	send("second")
-	await(2, "second")
+	awaits(2, "second")
 	assert.Equal(t, "first", last(1), "this way is cut")
 	require.NoError(t, zones.Links[0][1].Restore())
-	await(1, "second")
+	awaits(1, "second")
 }

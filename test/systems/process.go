@@ -5,16 +5,19 @@ package systems
 import (
 	"bytes"
 	"context"
+	"flag"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/systems/owned"
 
 	"github.com/stretchr/testify/require"
@@ -23,12 +26,8 @@ import (
 // asService is the variable that makes the test binary run a service.
 const asService = "AVIARY_TEST_AS_SERVICE"
 
-const (
-	// stopTimeout is how long a service may take to end in order, beginTimeout to listen.
-	stopTimeout, beginTimeout = 40 * time.Second, 20 * time.Second
-	// shownLog is how many bytes of the log of a failed test's service are shown.
-	shownLog = 8000
-)
+// shownLog is how many bytes of the log of a failed test's service are shown.
+const shownLog = 8000
 
 // Main is all that a TestMain does: it runs the tests, or service in the processes that [Run] and
 // [Command] start.
@@ -37,6 +36,20 @@ func Main(m *testing.M, service func() int) {
 		os.Exit(service())
 	}
 	os.Exit(m.Run())
+}
+
+// SideBySide has up to n parallel tests run at once, unless the flag -parallel says otherwise: go
+// test runs one per processor, and tests of services mostly wait. A TestMain calls it before [Main].
+func SideBySide(n int) {
+	if os.Getenv(asService) != "" {
+		return
+	}
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n))
+	}
 }
 
 // Command is the service with arguments and variables, such as SONIC_ZONE=a.
@@ -136,7 +149,7 @@ func (p *Process) Stop() {
 	p.t.Helper()
 	p.Address("admin") // before it has begun a signal just ends it
 	p.Signal(syscall.SIGTERM)
-	require.NoError(p.t, p.Ended(stopTimeout), "%s", p.log)
+	require.NoError(p.t, p.Ended(await.Patience), "%s", p.log)
 }
 
 // Ended waits for the end of the process, and returns how it ended.
@@ -175,18 +188,19 @@ func (p *Process) Running() bool {
 func (p *Process) PID() int { return p.running().PID() }
 
 // Address is where the process listens for the server of that name, such as admin. It waits until
-// it does.
-func (p *Process) Address(server string) (address string) {
+// it does, and fails when the process has ended before.
+func (p *Process) Address(server string) string {
 	p.t.Helper()
 	pattern := listening(server)
-	require.Eventually(p.t, func() bool {
-		found := pattern.FindStringSubmatch(p.Log()[p.from:])
-		if found != nil {
-			address = found[1]
+	for deadline := time.Now().Add(await.Patience); ; time.Sleep(5 * time.Millisecond) { // polling a condition
+		ended := !p.Running()
+		if found := pattern.FindStringSubmatch(p.Log()[p.from:]); found != nil {
+			return found[1]
 		}
-		return address != ""
-	}, beginTimeout, 5*time.Millisecond, "%s", p.log)
-	return address
+		if ended || time.Now().After(deadline) {
+			p.t.Fatalf("no server %s listens:\n%s", server, p.log)
+		}
+	}
 }
 
 // AddressNow is where the process that runs listens, or else where the one before did; of the first
@@ -216,7 +230,7 @@ func listening(server string) *regexp.Regexp {
 // Ask sends a request to the admin server. The status is 0 when there is no answer.
 func (p *Process) Ask(method, path string) (status int, body []byte) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+p.Address("admin")+path, nil)
 	require.NoError(p.t, err)

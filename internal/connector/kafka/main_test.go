@@ -10,6 +10,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
@@ -18,6 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -26,8 +28,6 @@ func TestMain(m *testing.M) {
 	// The metrics of plain clients never stop counting. Source and sink have none.
 	leak.Main(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
-
-const waitTimeout = 60 * time.Second
 
 // shelf is a sink in memory.
 type shelf struct {
@@ -140,14 +140,23 @@ func (r *reports) last() (reported bool, err error) {
 // awaitWell waits until the last report is that all is well.
 func (r *reports) awaitWell(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { reported, err := r.last(); return reported && err == nil }, waitTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { reported, err := r.last(); return reported && err == nil }, await.Patience, 20*time.Millisecond)
+}
+
+// awaitError waits until the last report is an error with that text.
+func (r *reports) awaitError(t *testing.T, text string) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := r.last()
+		assert.ErrorContains(c, err, text)
+	}, await.Patience, 20*time.Millisecond)
 }
 
 func sourceConfig(srv *stack.KafkaServer, group string, topics ...string) kafka.SourceConfig {
 	cfg := kafka.DefaultSourceConfig()
 	cfg.Brokers, cfg.Group, cfg.Topics = srv.Brokers(), group, topics
-	cfg.DiscoverEvery, cfg.CommitInterval, cfg.SessionTimeout = time.Second, 100*time.Millisecond, 6*time.Second
-	cfg.DrainTimeout = 5 * time.Second
+	// Members notice a rebalance at a heartbeat, and there are ten in a session.
+	cfg.DiscoverEvery, cfg.CommitInterval, cfg.SessionTimeout = time.Second, 100*time.Millisecond, 15*time.Second
 	return cfg
 }
 
@@ -168,7 +177,7 @@ func (r *running) stop(t *testing.T) error {
 	case err := <-r.done:
 		r.done <- err
 		return err
-	case <-time.After(waitTimeout):
+	case <-time.After(await.Patience):
 		t.Fatal("Run did not return")
 		return nil
 	}
@@ -213,13 +222,13 @@ func runSink(t *testing.T, cfg kafka.SinkConfig) *running {
 func (r *running) send(t *testing.T, to string, m *message.Message) error {
 	t.Helper()
 	outcome := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	r.sink.Send(ctx, to, m, func(err error) { outcome <- err })
 	select {
 	case err := <-outcome:
 		return err
-	case <-time.After(waitTimeout):
+	case <-time.After(await.Patience):
 		t.Fatal("no outcome")
 		return nil
 	}
@@ -284,7 +293,7 @@ func stored(t *testing.T, c sarama.Client, topic string, partition int32, count 
 		select {
 		case m := <-reader.Messages():
 			list = append(list, m)
-		case <-time.After(waitTimeout):
+		case <-time.After(await.Patience):
 			t.Fatalf("%d of %d messages", len(list), count)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/internal/trial"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -38,6 +39,7 @@ func file(t *testing.T, text string) string {
 }
 
 func TestSecurity(t *testing.T) {
+	t.Parallel()
 	const nobody = "127.0.0.1:9" // who connects to the upstream listener is sent there
 	srv := stack.PrivateKafka(t, stack.Secured(), stack.Advertise(nobody))
 	sec := srv.Security()
@@ -59,34 +61,38 @@ func TestSecurity(t *testing.T) {
 	}
 	fromFile := sasl("PLAIN")
 	fromFile.SASL.Password, fromFile.SASL.PasswordFile = "", file(t, sec.Password+"\n")
-	for name, way := range map[string]kafka.Connection{
-		"PLAIN":         sasl("PLAIN"),
-		"PLAIN, file":   fromFile,
-		"SCRAM-SHA-256": sasl("SCRAM-SHA-256"),
-		"SCRAM-SHA-512": sasl("SCRAM-SHA-512"),
-		"OAUTHBEARER, file": {Brokers: []string{sec.SASL},
-			SASL: kafka.SASL{Mechanism: "OAUTHBEARER", TokenFile: file(t, unsigned())}},
-		"OAUTHBEARER, OAuth 2": {Brokers: []string{sec.SASL},
-			SASL: kafka.SASL{Mechanism: "OAUTHBEARER", OAuth2: kafka.OAuth2{TokenURL: issuer.URL, ClientID: "me", ClientSecret: "mine"}}},
-		"TLS":  {Brokers: []string{sec.TLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile}}},
-		"mTLS": {Brokers: []string{sec.MTLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile, CertFile: sec.CertFile, KeyFile: sec.KeyFile}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			topic := srv.Topic(t, 1)
-			out, in := sinkConfig(srv, topic), sourceConfig(srv, topic+"-g", topic)
-			out.Brokers, out.SASL, out.TLS = way.Brokers, way.SASL, way.TLS
-			in.Brokers, in.SASL, in.TLS = way.Brokers, way.SASL, way.TLS
-			require.NoError(t, runSink(t, out).send(t, "", &message.Message{Value: []byte("v")}))
-			to := new(shelf)
-			runSource(t, in, to)
-			require.Eventually(t, func() bool { return to.count() == 1 }, waitTimeout, 10*time.Millisecond)
-			text, failed := tried(t, in, out)
-			assert.Zero(t, failed, text)
-		})
-	}
+	t.Run("ways", func(t *testing.T) {
+		for name, way := range map[string]kafka.Connection{
+			"PLAIN":         sasl("PLAIN"),
+			"PLAIN, file":   fromFile,
+			"SCRAM-SHA-256": sasl("SCRAM-SHA-256"),
+			"SCRAM-SHA-512": sasl("SCRAM-SHA-512"),
+			"OAUTHBEARER, file": {Brokers: []string{sec.SASL},
+				SASL: kafka.SASL{Mechanism: "OAUTHBEARER", TokenFile: file(t, unsigned())}},
+			"OAUTHBEARER, OAuth 2": {Brokers: []string{sec.SASL},
+				SASL: kafka.SASL{Mechanism: "OAUTHBEARER", OAuth2: kafka.OAuth2{TokenURL: issuer.URL, ClientID: "me", ClientSecret: "mine"}}},
+			"TLS":  {Brokers: []string{sec.TLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile}}},
+			"mTLS": {Brokers: []string{sec.MTLS}, TLS: kafka.TLS{Enabled: true, TLS: connector.TLS{CAFile: sec.CAFile, CertFile: sec.CertFile, KeyFile: sec.KeyFile}}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				topic := srv.Topic(t, 1)
+				out, in := sinkConfig(srv, topic), sourceConfig(srv, topic+"-g", topic)
+				out.Brokers, out.SASL, out.TLS = way.Brokers, way.SASL, way.TLS
+				in.Brokers, in.SASL, in.TLS = way.Brokers, way.SASL, way.TLS
+				require.NoError(t, runSink(t, out).send(t, "", &message.Message{Value: []byte("v")}))
+				to := new(shelf)
+				runSource(t, in, to)
+				require.Eventually(t, func() bool { return to.count() == 1 }, await.Patience, 10*time.Millisecond)
+				text, failed := tried(t, in, out)
+				assert.Zero(t, failed, text)
+			})
+		}
+	})
 	assert.LessOrEqual(t, issued.Load(), int32(4), "one token serves many connections of a client")
 
 	t.Run("advertised", func(t *testing.T) {
+		t.Parallel()
 		topic := srv.Topic(t, 1)
 		out, in := sinkConfig(srv, topic), sourceConfig(srv, topic+"-g", topic)
 		out.Brokers, in.Brokers = []string{srv.Upstream()}, []string{srv.Upstream()}
@@ -120,7 +126,7 @@ func TestSecurity(t *testing.T) {
 			t.Log(text)
 			source, sink := runSource(t, in, new(shelf)), runSink(t, out)
 			for _, r := range []*running{source, sink} {
-				require.Eventually(t, func() bool { _, err := r.last(); return err != nil }, waitTimeout, 10*time.Millisecond)
+				require.Eventually(t, func() bool { _, err := r.last(); return err != nil }, await.Patience, 10*time.Millisecond)
 				_, err := r.last()
 				t.Log(err)
 				require.ErrorContains(t, err, way.Brokers[0])

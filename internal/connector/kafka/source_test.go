@@ -14,13 +14,15 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/message"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func TestRoundTrip(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	topic := srv.Topic(t, 1)
-	made := time.UnixMilli(1_700_000_000_123).UTC()
+	made, began := time.UnixMilli(1_700_000_000_123).UTC(), time.Now()
 	sink := runSink(t, sinkConfig(srv, topic))
 	origin := message.Origin{System: "kafka", Cluster: "far", Topic: "there", Partition: 3, Offset: 9}
 	for _, m := range []*message.Message{
@@ -36,7 +38,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	to := new(shelf)
 	source := runSource(t, sourceConfig(srv, topic+"-g", topic), to)
-	require.Eventually(t, func() bool { return to.count() == 5 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 5 }, await.Patience, 10*time.Millisecond)
 	got := to.messages()
 	assert.Equal(t, "k", string(got[0].Key))
 	assert.Equal(t, "v", string(got[0].Value))
@@ -45,7 +47,7 @@ func TestRoundTrip(t *testing.T) {
 	assert.Equal(t, message.Origin{System: "kafka", Cluster: "kafka", Topic: topic, Partition: 0, Offset: 0, ID: got[0].From.TopicID}, got[0].Origin)
 	assert.Equal(t, topic, got[0].From.Topic)
 	assert.EqualValues(t, 4, got[4].From.Offset)
-	assert.WithinDuration(t, time.Now(), got[0].From.Received, time.Minute)
+	assert.WithinRange(t, got[0].From.Received, began, time.Now())
 	assert.True(t, got[0].From.Stored.IsZero(), "the producer has set the time")
 	for _, m := range got {
 		assert.Equal(t, made, m.Time.UTC())
@@ -57,24 +59,27 @@ func TestRoundTrip(t *testing.T) {
 	assert.Equal(t, origin, got[4].Origin)
 	assert.Equal(t, []string{"one"}, got[4].Hops)
 	source.awaitWell(t)
-	require.Eventually(t, func() bool { lag, err := source.source.Lag(t.Context()); return err == nil && lag == 0 }, waitTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { lag, err := source.source.Lag(t.Context()); return err == nil && lag == 0 }, await.Patience, 20*time.Millisecond)
 	require.NoError(t, source.stop(t))
 	assert.EqualValues(t, 5, committed(t, client(t, srv), topic+"-g", topic, 0))
 }
 
 func TestTheBrokersTimeIsKnownForWhatItIs(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	topic := srv.TopicWith(t, 1, map[string]string{"message.timestamp.type": "LogAppendTime"})
+	began := time.Now()
 	put(t, client(t, srv), topic, 0, 0, 1)
 	to := new(shelf)
 	runSource(t, sourceConfig(srv, topic+"-g", topic), to)
-	require.Eventually(t, func() bool { return to.count() == 1 }, waitTimeout, 10*time.Millisecond)
-	assert.WithinDuration(t, time.Now(), to.messages()[0].From.Stored, time.Minute)
+	require.Eventually(t, func() bool { return to.count() == 1 }, await.Patience, 10*time.Millisecond)
+	assert.WithinRange(t, to.messages()[0].From.Stored, began.Truncate(time.Millisecond), time.Now())
 }
 
 // Nothing past the first message that is not stored may be committed, and a successor goes on from
 // there.
 func TestCommitsTheWatermarkOnly(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	topic := srv.Topic(t, 1)
@@ -84,8 +89,8 @@ func TestCommitsTheWatermarkOnly(t *testing.T) {
 	cfg := sourceConfig(srv, group, topic)
 	cfg.DrainTimeout = 500 * time.Millisecond
 	first := runSource(t, cfg, to)
-	require.Eventually(t, func() bool { return to.count() == 99 && to.withheld() == 1 }, waitTimeout, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return committed(t, c, group, topic, 0) == 40 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 99 && to.withheld() == 1 }, await.Patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return committed(t, c, group, topic, 0) == 40 }, await.Patience, 10*time.Millisecond)
 	lag, err := first.source.Lag(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 60, lag)
@@ -94,12 +99,13 @@ func TestCommitsTheWatermarkOnly(t *testing.T) {
 
 	again := new(shelf)
 	runSource(t, cfg, again)
-	require.Eventually(t, func() bool { return again.count() == 60 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return again.count() == 60 }, await.Patience, 10*time.Millisecond)
 	assert.Equal(t, wanted(0, 40, 60), again.values())
 	to.deny()
 }
 
 func TestRebalance(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	topic := srv.Topic(t, 4)
@@ -114,19 +120,19 @@ func TestRebalance(t *testing.T) {
 		sent += 50
 	}
 	produce()
-	require.Eventually(t, func() bool { return one.count() == 200 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return one.count() == 200 }, await.Patience, 10*time.Millisecond)
 	for range 3 {
 		before := other.count()
 		second := runSource(t, cfg, other)
 		require.Eventually(t, func() bool {
 			produce()
 			return other.count() > before
-		}, waitTimeout, 200*time.Millisecond, "the second member gets partitions")
+		}, await.Patience, 200*time.Millisecond, "the second member gets partitions")
 		produce()
 		require.NoError(t, second.stop(t))
 		produce()
 	}
-	require.Eventually(t, func() bool { return one.count()+other.count() >= 4*sent }, waitTimeout, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return one.count()+other.count() >= 4*sent }, await.Patience, 50*time.Millisecond)
 	assertAll(t, 4, sent, one, other)
 	assert.Equal(t, 4*sent, one.count()+other.count(), "partitions change hands in good order: nothing comes twice")
 }
@@ -152,6 +158,7 @@ func assertAll(t *testing.T, partitions int32, count int, shelves ...*shelf) {
 }
 
 func TestPartitionsAdded(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	topic := srv.Topic(t, 1)
@@ -160,9 +167,9 @@ func TestPartitionsAdded(t *testing.T) {
 	admin, err := sarama.NewClusterAdminFromClient(c)
 	require.NoError(t, err)
 	require.NoError(t, admin.CreatePartitions(topic, 3, nil, false))
-	require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil && len(partitionsOf(c, topic)) == 3 }, waitTimeout, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil && len(partitionsOf(c, topic)) == 3 }, await.Patience, 50*time.Millisecond)
 	put(t, c, topic, 2, 0, 10)
-	require.Eventually(t, func() bool { return to.count() == 10 }, waitTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 10 }, await.Patience, 20*time.Millisecond)
 	assert.Equal(t, wanted(2, 0, 10), to.values())
 }
 
@@ -172,6 +179,7 @@ func partitionsOf(c sarama.Client, topic string) []int32 {
 }
 
 func TestPatternFindsNewTopics(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	stem := srv.Topic(t, 1)
@@ -180,7 +188,7 @@ func TestPatternFindsNewTopics(t *testing.T) {
 	create := func(name string) {
 		require.NoError(t, admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1}, false))
 		t.Cleanup(func() { _ = admin.DeleteTopic(name) })
-		require.Eventually(t, func() bool { return c.RefreshMetadata(name) == nil }, waitTimeout, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return c.RefreshMetadata(name) == nil }, await.Patience, 20*time.Millisecond)
 		put(t, c, name, 0, 0, 1)
 	}
 	cfg := sourceConfig(srv, stem+"-g")
@@ -190,12 +198,12 @@ func TestPatternFindsNewTopics(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := source.last()
 		return err != nil && strings.Contains(err.Error(), "no topic matches")
-	}, waitTimeout, 20*time.Millisecond)
+	}, await.Patience, 20*time.Millisecond)
 	create(stem + "-in-a")
-	require.Eventually(t, func() bool { return to.count() == 1 }, waitTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 1 }, await.Patience, 20*time.Millisecond)
 	create(stem + "-out-a")
 	create(stem + "-in-b")
-	require.Eventually(t, func() bool { return to.count() == 2 }, waitTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 2 }, await.Patience, 20*time.Millisecond)
 	var topics []string
 	for _, m := range to.messages() {
 		topics = append(topics, m.From.Topic)
@@ -205,18 +213,19 @@ func TestPatternFindsNewTopics(t *testing.T) {
 }
 
 func TestAMissingTopicIsNamedAndHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	topic := srv.Topic(t, 1)
 	put(t, client(t, srv), topic, 0, 0, 3)
 	to := new(shelf)
 	source := runSource(t, sourceConfig(srv, topic+"-g", topic, topic+"-absent"), to)
-	require.Eventually(t, func() bool { return to.count() == 3 }, waitTimeout, 20*time.Millisecond)
-	_, err := source.last()
-	assert.ErrorContains(t, err, topic+"-absent")
+	require.Eventually(t, func() bool { return to.count() == 3 }, await.Patience, 20*time.Millisecond)
+	source.awaitError(t, topic+"-absent")
 }
 
-// One partition whose messages the sink does not take must leave the others their pace.
+// One partition whose messages the sink does not take must not hold up the others.
 func TestAStuckPartitionHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	topic := srv.Topic(t, 2)
@@ -226,10 +235,10 @@ func TestAStuckPartitionHoldsUpNoOther(t *testing.T) {
 	cfg.BufferBytes = 1 << 20
 	cfg.DrainTimeout = 500 * time.Millisecond
 	source := runSource(t, cfg, to)
-	require.Eventually(t, func() bool { return to.withheld() == 5_000 }, waitTimeout, 10*time.Millisecond, "the lane is full")
+	require.Eventually(t, func() bool { return to.withheld() == 5_000 }, await.Patience, 10*time.Millisecond, "the lane is full")
 	for i := range 5 {
 		put(t, c, topic, 1, i, 1)
-		require.Eventually(t, func() bool { return to.count() == i+1 }, 3*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return to.count() == i+1 }, await.Patience, time.Millisecond)
 	}
 	require.NoError(t, source.stop(t))
 	assert.LessOrEqual(t, committed(t, c, topic+"-g", topic, 0), int64(0))
@@ -237,6 +246,7 @@ func TestAStuckPartitionHoldsUpNoOther(t *testing.T) {
 }
 
 func TestGap(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	admin, err := sarama.NewClusterAdminFromClient(c)
@@ -245,7 +255,7 @@ func TestGap(t *testing.T) {
 		t.Helper()
 		to := new(shelf)
 		source := runSource(t, cfg, to)
-		require.Eventually(t, func() bool { return to.count() == count }, waitTimeout, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return to.count() == count }, await.Patience, 10*time.Millisecond)
 		require.NoError(t, source.stop(t))
 	}
 	trim := func(t *testing.T, topic string) {
@@ -258,11 +268,12 @@ func TestGap(t *testing.T) {
 		require.NoError(t, admin.DeleteTopic(topic))
 		require.Eventually(t, func() bool {
 			return admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1}, false) == nil
-		}, waitTimeout, 50*time.Millisecond)
-		require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil }, waitTimeout, 20*time.Millisecond)
+		}, await.Patience, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return c.RefreshMetadata(topic) == nil }, await.Patience, 20*time.Millisecond)
 	}
 
 	t.Run("trimmed, alarm", func(t *testing.T) {
+		t.Parallel()
 		topic := srv.Topic(t, 1)
 		cfg := sourceConfig(srv, topic+"-g", topic)
 		put(t, c, topic, 0, 0, 10)
@@ -270,11 +281,12 @@ func TestGap(t *testing.T) {
 		trim(t, topic)
 		to := new(shelf)
 		runSource(t, cfg, to)
-		require.Eventually(t, func() bool { return to.count() == 5 }, waitTimeout, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return to.count() == 5 }, await.Patience, 10*time.Millisecond)
 		assert.Equal(t, wanted(0, 25, 5), to.values())
-		require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == 30 }, waitTimeout, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == 30 }, await.Patience, 10*time.Millisecond)
 	})
 	t.Run("trimmed, fail", func(t *testing.T) {
+		t.Parallel()
 		topic := srv.Topic(t, 1)
 		cfg := sourceConfig(srv, topic+"-g", topic)
 		cfg.OnGap = "fail"
@@ -289,7 +301,7 @@ func TestGap(t *testing.T) {
 			var gap *kafka.GapError
 			require.ErrorAs(t, err, &gap)
 			assert.Equal(t, kafka.GapError{Topic: topic, Committed: 10, Oldest: 25, Newest: 30}, *gap)
-		case <-time.After(waitTimeout):
+		case <-time.After(await.Patience):
 			t.Fatal("it goes on")
 		}
 		assert.Zero(t, to.count())
@@ -297,6 +309,7 @@ func TestGap(t *testing.T) {
 	})
 	for name, refill := range map[string]int{"recreated, shorter": 3, "recreated, longer": 15} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			topic := srv.Topic(t, 1)
 			cfg := sourceConfig(srv, topic+"-g", topic)
 			put(t, c, topic, 0, 0, 10)
@@ -305,14 +318,15 @@ func TestGap(t *testing.T) {
 			put(t, c, topic, 0, 100, refill)
 			to := new(shelf)
 			runSource(t, cfg, to)
-			require.Eventually(t, func() bool { return to.count() == refill }, waitTimeout, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return to.count() == refill }, await.Patience, 10*time.Millisecond)
 			assert.Equal(t, wanted(0, 100, refill), to.values())
-			require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == int64(refill) }, waitTimeout, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == int64(refill) }, await.Patience, 10*time.Millisecond)
 		})
 	}
 }
 
 func TestAbortedTransactionsAreLeftOut(t *testing.T) {
+	t.Parallel()
 	srv := stack.Kafka(t)
 	topic := srv.Topic(t, 1)
 	conf := sarama.NewConfig()
@@ -337,19 +351,20 @@ func TestAbortedTransactionsAreLeftOut(t *testing.T) {
 	cfg := sourceConfig(srv, topic+"-g", topic)
 	to := new(shelf)
 	runSource(t, cfg, to)
-	require.Eventually(t, func() bool { return to.count() == 2 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return to.count() == 2 }, await.Patience, 10*time.Millisecond)
 	assert.Equal(t, []string{"kept", "kept too"}, to.values())
 	cfg.Group, cfg.IsolationLevel = topic+"-h", "read_uncommitted"
 	all := new(shelf)
 	runSource(t, cfg, all)
-	require.Eventually(t, func() bool { return all.count() == 3 }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return all.count() == 3 }, await.Patience, 10*time.Millisecond)
 }
 
 func TestSourceEndsWithItsContextWhereverItIs(t *testing.T) {
+	t.Parallel()
 	cfg := kafka.DefaultSourceConfig()
 	cfg.Brokers, cfg.Group, cfg.Topics = []string{"127.0.0.1:1"}, "g", []string{"t"}
 	source := runSource(t, cfg, new(shelf))
-	require.Eventually(t, func() bool { _, err := source.last(); return err != nil }, waitTimeout, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := source.last(); return err != nil }, await.Patience, 10*time.Millisecond)
 	_, err := source.last()
 	assert.ErrorContains(t, err, "127.0.0.1:1")
 	_, err = source.source.Lag(t.Context())

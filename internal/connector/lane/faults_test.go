@@ -233,8 +233,14 @@ func (w *simulation) runLane(s *Set, end int) {
 
 // TestRandomFailures: the sink and the dead-letter sink fail at random and recover, and lanes end
 // at random, with filters, loops, refusals and two destinations. AVIARY_LANE_SEED repeats a run.
+// Where AVIARY_PIGEONHOLE_SECONDS asks for long forms, the seeds are new ones.
 func TestRandomFailures(t *testing.T) {
-	seeds := []uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
+	seeds := []uint64{1, 2, 3, 4, 5, 6}
+	if os.Getenv("AVIARY_PIGEONHOLE_SECONDS") != "" {
+		for i := range seeds {
+			seeds[i] = rand.Uint64()
+		}
+	}
 	if text := os.Getenv("AVIARY_LANE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)

@@ -167,6 +167,7 @@ func TestPropertiesChangedOnTheWay(t *testing.T) {
 
 // TestEntriesThatAreNotOurs are headers like others.
 func TestEntriesThatAreNotOurs(t *testing.T) {
+	t.Parallel()
 	for name, values := range map[string][]string{
 		EntryHeaders:     {"x", "0,0", "1-0", "a=" + strings.Repeat("A(", 1_000_000), "a=" + strings.Repeat("F{a=", 1_000_000), "=", "a=", "a=Q", "a=A(", "a=F{x}", "a=I99999999999", "a=S%zz", "0:A", "-1", "1:", strings.Repeat("a=A(", 100)},
 		EntryOrigin:      {"", "kafka", "a;b;c;d;e", "a;b;c;1", "a;b;c;1;2;3;4", ";;;0;0", "%;b;c;1;2", "a;b;c;9999999999;1"},

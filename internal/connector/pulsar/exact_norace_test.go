@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -36,7 +39,7 @@ type bridge struct {
 }
 
 // begin offers each partition's messages from its committed offset on.
-func begin(t *testing.T, url, topic string, committed []atomic.Int64, stored *atomic.Int64) *bridge {
+func begin(t *testing.T, random *rand.Rand, url, topic string, committed []atomic.Int64, stored *atomic.Int64) *bridge {
 	t.Helper()
 	b := new(bridge)
 	cfg := DefaultSinkConfig()
@@ -58,9 +61,10 @@ func begin(t *testing.T, url, topic string, committed []atomic.Int64, stored *at
 			return nil
 		})
 		b.lanes = append(b.lanes, l)
+		// A group's committed offset lags behind the watermark.
+		lag := random.Int64N(500)
 		b.fed.Go(func() {
-			// A group's committed offset lags behind the watermark.
-			from := max(committed[p].Load()+1-rand.Int64N(500), 0)
+			from := max(committed[p].Load()+1-lag, 0)
 			for offset := from; ctx.Err() == nil; offset++ {
 				if l.Offer(ctx, numbered(int32(p), offset), offset) != nil {
 					return
@@ -100,8 +104,31 @@ func (b *bridge) opening() bool {
 	return len(b.sink.writers) == len(b.lanes)
 }
 
+// AVIARY_PIGEONHOLE_SECONDS asks for the long form of TestEffectivelyOnce. AVIARY_PIGEONHOLE_SEED
+// is the seed of where it begins again and of how much is stored between faults. Without it, it is
+// a new one in the long form.
+const (
+	seconds = "AVIARY_PIGEONHOLE_SECONDS"
+	seedOf  = "AVIARY_PIGEONHOLE_SEED"
+)
+
+func seed(t *testing.T) (n uint64) {
+	t.Helper()
+	n = 1
+	if text := os.Getenv(seedOf); text != "" {
+		var err error
+		n, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, seedOf)
+	} else if os.Getenv(seconds) != "" {
+		n = rand.Uint64()
+	}
+	t.Logf("%s=%d", seedOf, n)
+	return n
+}
+
 // TestEffectivelyOnce breaks everything under load, and counts at the destination.
 func TestEffectivelyOnce(t *testing.T) {
+	t.Parallel()
 	// A connection that was cut can stay open on the broker's side, with the exclusive
 	// producer on it, until the broker finds that nobody answers: 30 to 60 s by default.
 	url, srv, line := proxy.Pulsar(t, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"),
@@ -114,14 +141,15 @@ func TestEffectivelyOnce(t *testing.T) {
 	}
 	var stored atomic.Int64
 	whole := t // what begins in a part of the test goes on in the next
-	b := begin(whole, url, topic, committed, &stored)
+	random := rand.New(rand.NewPCG(seed(t), 0))
+	b := begin(whole, random, url, topic, committed, &stored)
 	more := func(t *testing.T, n int64) {
 		t.Helper()
 		for p := range committed { // neither may be left behind
 			want := committed[p].Load() + n/2
 			on := func() bool { return committed[p].Load() >= want }
-			for range 4 {
-				for began := time.Now(); !on() && time.Since(began) < 10*time.Second; {
+			for wait := 10 * time.Second; wait < await.Patience; wait *= 2 {
+				for began := time.Now(); !on() && time.Since(began) < wait; {
 					time.Sleep(time.Millisecond)
 				}
 				if on() {
@@ -140,32 +168,32 @@ func TestEffectivelyOnce(t *testing.T) {
 	}
 	more(t, 1000)
 	for _, fault := range []struct {
-		name   string
-		times  int
-		strike func(t *testing.T)
+		name        string
+		times, long int
+		strike      func(t *testing.T)
 	}{
-		{"killed", 10, func(t *testing.T) {
+		{"killed", 3, 10, func(t *testing.T) {
 			t.Helper()
 			b.kill(t)
-			b = begin(whole, url, topic, committed, &stored)
+			b = begin(whole, random, url, topic, committed, &stored)
 		}},
-		{"connections cut", 10, func(t *testing.T) {
+		{"connections cut", 3, 10, func(t *testing.T) {
 			t.Helper()
 			line.Cut()
 			require.NoError(t, line.Restore())
 		}},
-		{"connections cut and killed", 5, func(t *testing.T) {
+		{"connections cut and killed", 2, 5, func(t *testing.T) {
 			t.Helper()
 			line.Cut()
 			b.kill(t)
 			require.NoError(t, line.Restore())
-			b = begin(whole, url, topic, committed, &stored)
+			b = begin(whole, random, url, topic, committed, &stored)
 		}},
-		{"topic unloaded", 5, func(t *testing.T) {
+		{"topic unloaded", 2, 5, func(t *testing.T) {
 			t.Helper()
 			srv.Unload(t, topic)
 		}},
-		{"silence", 1, func(t *testing.T) {
+		{"silence", 1, 1, func(t *testing.T) {
 			t.Helper()
 			require.NoError(t, line.Silence())
 			// A writer counts what was answered before the silence once it gives up the entry
@@ -175,22 +203,26 @@ func TestEffectivelyOnce(t *testing.T) {
 				last := before
 				before = stored.Load()
 				return b.opening() && before == last
-			}, 20*time.Second, 500*time.Millisecond)
-			require.Never(t, func() bool { return stored.Load() > before }, 5*time.Second, 100*time.Millisecond)
+			}, await.Patience, 500*time.Millisecond)
+			require.Never(t, func() bool { return stored.Load() > before }, time.Second, 100*time.Millisecond)
 			line.Cut()
 			line.Heal()
 			require.NoError(t, line.Restore())
 		}},
-		{"broker killed", 2, func(t *testing.T) {
+		{"broker killed", 1, 2, func(t *testing.T) {
 			t.Helper()
 			require.NoError(t, srv.Kill())
 			require.NoError(t, srv.Start(testContext(t)))
 		}},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			for range fault.times {
+			times := fault.times
+			if os.Getenv(seconds) != "" {
+				times = fault.long
+			}
+			for range times {
 				fault.strike(t)
-				more(t, 500+rand.Int64N(1000))
+				more(t, 500+random.Int64N(1000))
 			}
 		})
 	}

@@ -41,6 +41,7 @@ func deduplicated(t *testing.T, srv *stack.PulsarServer, partitions int) string 
 }
 
 func TestResumeKnowsWhatIsStored(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := deduplicated(t, srv, 2)
 	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
@@ -82,6 +83,7 @@ func TestResumeKnowsWhatIsStored(t *testing.T) {
 
 // Another process takes a partition over once this one has released it.
 func TestReleaseHandsOver(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := deduplicated(t, srv, 1)
 	one, oneRunning := startSink(t, srv.URL(), exactly(srv.URL()))
@@ -90,11 +92,16 @@ func TestReleaseHandsOver(t *testing.T) {
 	waiting := make(chan error, 1)
 	two.Send(testContext(t), topic, numbered(0, 1), func(err error) { waiting <- err })
 	require.Never(t, func() bool { return len(waiting) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "while the first has it")
+	// The first does not become idle.
+	one.mu.RLock()
+	for _, w := range one.writers {
+		w.users.idle(time.Now()) // has counted them
+		w.users.markUsed(time.Now().Add(time.Hour))
+	}
+	one.mu.RUnlock()
 	one.Release(topic, 0)
-	began := time.Now()
 	require.NoError(t, <-waiting)
 	require.NoError(t, send(t, two, topic, numbered(0, 2)))
-	require.Less(t, time.Since(began), 3*time.Second)
 	oneRunning.stop(t)
 	twoRunning.stop(t)
 	require.Len(t, read(t, dial(t, messaging.Config{URL: srv.URL()}), topic), 2)
@@ -102,6 +109,7 @@ func TestReleaseHandsOver(t *testing.T) {
 
 // What somebody else put behind our last message hides it: then deduplication knows.
 func TestDeduplicationKnowsWhatIsStored(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := deduplicated(t, srv, 1)
 	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
@@ -134,6 +142,7 @@ func TestDeduplicationKnowsWhatIsStored(t *testing.T) {
 // A lane that is opened anew sends what the one before had in flight. That is not
 // stored before it is.
 func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
+	t.Parallel()
 	srv := stack.PrivatePulsar(t)
 	topic := deduplicated(t, srv, 1)
 	sink, sinking := startSink(t, srv.URL(), exactly(srv.URL()))
@@ -163,6 +172,7 @@ func TestTheSameAgainWaitsForItsOutcome(t *testing.T) {
 // former topic of that name, or of another cluster's, is refused by both names, until the
 // configuration says to go on behind it.
 func TestRecreatedSourceIsNotTakenForStored(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := deduplicated(t, srv, 1)
 	of := func(id string, offset int64) *message.Message {

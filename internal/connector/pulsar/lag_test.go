@@ -29,6 +29,7 @@ func newSource(t *testing.T, url, adminURL, topic string, o connector.Options) *
 
 // The lag counts what the lanes hold, and falls as they commit.
 func TestLag(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, messaging.Config{URL: srv.URL()})
 	ns := srv.Namespace(t)
@@ -70,6 +71,7 @@ func TestLag(t *testing.T) {
 // Without an address nothing is asked and nothing is said; with a wrong one it is said
 // once.
 func TestLagIsNotKnown(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := srv.Topic(t, srv.Namespace(t), 0)
 	page := httptest.NewServer(http.NotFoundHandler())

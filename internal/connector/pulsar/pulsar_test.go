@@ -17,12 +17,13 @@ import (
 	"github.com/aviaryhq/aviary/internal/connector/lane"
 	"github.com/aviaryhq/aviary/internal/connector/message"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -48,7 +49,7 @@ func (r *running) stop(t *testing.T) {
 	select {
 	case err := <-r.ended:
 		require.NoError(t, err)
-	case <-time.After(40 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatal("Run did not return")
 	}
 }
@@ -98,7 +99,7 @@ func send(t *testing.T, s *Sink, to string, m *message.Message) error {
 	select {
 	case err := <-outcome:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatal("no outcome")
 		return nil
 	}
@@ -120,7 +121,7 @@ func read(t *testing.T, client *messaging.Client, topic string) []messaging.Deli
 	c, err := client.Consumer(cfg)
 	require.NoError(t, err)
 	var all []messaging.Delivery
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	_, err = c.Drain(ctx, func(_ context.Context, d *messaging.Delivery) error {
 		all = append(all, *d)
@@ -171,10 +172,11 @@ func requireEach(t *testing.T, ds []messaging.Delivery, n int, ordered bool) {
 
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	require.Eventually(t, cond, 40*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, cond, await.Patience, 5*time.Millisecond, what)
 }
 
 func TestEveryKindOfSubscriptionArrivesWhole(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, messaging.Config{URL: srv.URL()})
 	ns := srv.Namespace(t)
@@ -212,6 +214,7 @@ func TestEveryKindOfSubscriptionArrivesWhole(t *testing.T) {
 }
 
 func TestPatternFindsItsTopics(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, messaging.Config{URL: srv.URL()})
 	ns := srv.Namespace(t)
@@ -231,6 +234,7 @@ func TestPatternFindsItsTopics(t *testing.T) {
 }
 
 func TestMessagesAreMapped(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, messaging.Config{URL: srv.URL()})
 	topic := srv.Topic(t, srv.Namespace(t), 3)
@@ -278,6 +282,7 @@ func TestMessagesAreMapped(t *testing.T) {
 
 // TestTopicsAreOpenedAndClosed uses more destinations than may be open.
 func TestTopicsAreOpenedAndClosed(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	ns := srv.Namespace(t)
 	sink, sinking := startSink(t, srv.URL(), func(c *SinkConfig) { c.MaxTopics, c.IdleTimeout = 2, time.Second })
@@ -322,6 +327,7 @@ func (h *holding) all() []call {
 // What was not stored when the source ends, however it ends, is delivered again; what
 // was stored up to the watermark is not.
 func TestRestartBeginsAtTheWatermark(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, messaging.Config{URL: srv.URL()})
 	topic := srv.Topic(t, srv.Namespace(t), 0)

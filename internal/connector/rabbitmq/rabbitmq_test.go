@@ -29,7 +29,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-const waitTimeout = 30 * time.Second
+// waitTimeout is await.Patience: a function of this package has the name of that one.
+const waitTimeout = time.Minute
 
 // broker is a RabbitMQ and a plain client of it.
 type broker struct {
@@ -129,6 +130,46 @@ func (b *broker) receive(queue string, n int) (ds []amqp.Delivery) {
 	}
 	require.Len(b.t, ds, n)
 	return ds
+}
+
+// take calls more with each message that a queue has and gets, in order, until it returns false. It
+// fails when none comes for waitTimeout.
+func (b *broker) take(queue string, more func(text string) bool) {
+	b.t.Helper()
+	ch, err := b.conn.Channel()
+	require.NoError(b.t, err)
+	defer func() { _ = ch.Close() }()
+	require.NoError(b.t, ch.Qos(1000, 0, false))
+	ds, err := ch.Consume(queue, "", true, false, false, false, nil)
+	require.NoError(b.t, err)
+	for {
+		select {
+		case d := <-ds:
+			if !more(string(d.Body)) {
+				return
+			}
+		case <-time.After(waitTimeout):
+			require.Fail(b.t, "no more messages", queue)
+		}
+	}
+}
+
+// takeInOrder takes messages until those from 0 to n-1 have come: none may be missing, and what
+// comes again is followed by all behind it. It returns how many have come again.
+func (b *broker) takeInOrder(queue string, n int) (again int) {
+	b.t.Helper()
+	seen, last, total := 0, -1, 0
+	b.take(queue, func(text string) bool {
+		i, err := strconv.Atoi(text)
+		require.NoError(b.t, err)
+		require.LessOrEqual(b.t, i, seen, "%d is missing, or passed by", seen)
+		require.True(b.t, i == last+1 || i <= last, "order")
+		last = i
+		total++
+		seen = max(seen, i+1)
+		return seen < n
+	})
+	return total - n
 }
 
 func (b *broker) ready(queue string) int {
@@ -319,6 +360,7 @@ func newSet(t testing.TB, sink lane.Sink, to string) *lane.Set {
 
 // TestRoundTrip: properties, typed headers and bodies arrive as they were, in order.
 func TestRoundTrip(t *testing.T) {
+	t.Parallel()
 	b := newBroker(t, stack.RabbitMQ(t))
 	in, out := b.queue(nil), b.queue(nil)
 	full := amqp.Publishing{
@@ -443,12 +485,14 @@ func (b *broker) source(cfg SourceConfig) (*Source, *openedLanes, *reports, func
 	return s, o, r, background(b.t, func(ctx context.Context) error { return s.run(ctx, o.open) })
 }
 
-// kill has the broker close the connections whose names contain text, of which there must be one.
+// kill has the broker close the connections whose names contain text, and waits until there is one.
 func (b *broker) kill(text string) {
 	b.t.Helper()
-	killed, err := b.tryKill(text)
-	require.NoError(b.t, err)
-	require.True(b.t, killed, "no connection of the name %s", text)
+	require.EventuallyWithT(b.t, func(c *assert.CollectT) { // it may just be made again
+		killed, err := b.tryKill(text)
+		require.NoError(c, err)
+		require.True(c, killed, "no connection of the name %s", text)
+	}, waitTimeout, 5*time.Millisecond)
 }
 
 func (b *broker) tryKill(text string) (killed bool, err error) {
@@ -465,6 +509,7 @@ func (b *broker) tryKill(text string) (killed bool, err error) {
 // TestOnlyTheWatermarkIsAcknowledged, on a connection that the broker cuts; and a commit that comes
 // late acknowledges nothing of the next one.
 func TestOnlyTheWatermarkIsAcknowledged(t *testing.T) {
+	t.Parallel()
 	b := newBroker(t, stack.RabbitMQ(t))
 	q := b.queue(nil)
 	b.publish(q, numberedMessages(0, 10)...)

@@ -62,6 +62,7 @@ func (a *authority) issue(t *testing.T, name string, root bool) (*ecdsa.PrivateK
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name+".pem") }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	ours, other := newAuthority(t, "ours"), newAuthority(t, "other")
 	ours.issue(t, "server", false)
 	ours.issue(t, "client", false)

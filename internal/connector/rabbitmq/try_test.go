@@ -16,6 +16,7 @@ import (
 // What a user may read and write is known before a message flows: none is taken, and none is
 // stored.
 func TestTryPermissions(t *testing.T) {
+	t.Parallel()
 	srv := stack.PrivateRabbitMQ(t)
 	conn, err := amqp.Dial(srv.URL())
 	require.NoError(t, err)

@@ -221,6 +221,7 @@ func TestARefusedMessageIsAsItCame(t *testing.T) {
 }
 
 func TestExpressionsThatFailOnAMessage(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		cfg  Config
 		m    *message.Message

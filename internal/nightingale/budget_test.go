@@ -15,6 +15,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // leastRead is what is reserved for a body before its first byte.
@@ -30,7 +31,7 @@ func TestSlowBodiesHoldWhatHasArrived(t *testing.T) {
 			for range slow {
 				d.dial(t, head+framing)
 			}
-			require.Eventually(t, func() bool { return d.receiver.budget.Used() == slow*leastRead }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return d.receiver.budget.Used() == slow*leastRead }, await.Patience, time.Millisecond)
 			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(20_000, 10))))
 			assert.Equal(t, http.StatusNoContent, status, text)
 		})
@@ -53,7 +54,7 @@ func TestSlowSendersHaveNoLargeBuffers(t *testing.T) {
 		status, text, _ := d.post(t, writetest.Compress(body))
 		require.Equal(t, http.StatusNoContent, status, text)
 		d.dial(t, head+"Content-Length: 10000\r\n\r\n")
-		require.Eventually(t, func() bool { return d.receiver.budget.Used() == int64(i+1)*leastRead }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return d.receiver.budget.Used() == int64(i+1)*leastRead }, await.Patience, time.Millisecond)
 	}
 	assert.Less(t, live()-began, int64(slow<<20))
 }
@@ -83,7 +84,7 @@ func TestWriteReservesElementsAsTheyAreDecoded(t *testing.T) {
 	status, text, _ = d.post(t, writetest.Compress(writetest.Bombs(1 << 20)["histograms"].Body))
 	assert.Equal(t, http.StatusRequestEntityTooLarge, status, text)
 	assert.Contains(t, text, "in memory")
-	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, await.Patience, time.Millisecond)
 }
 
 // TestMessagesLargerThanTheirBudget: labels are repeated with every sample, so that a

@@ -34,6 +34,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // served is a receiver behind the real server, with all that guards it.
@@ -57,7 +58,7 @@ func serveDouble(t *testing.T, change func(*Config)) *served {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.ServeWith(ctx, httpserver.LimitConnections(ln, cfg.Limits.Connections), server, 5*time.Second, httpserver.Serve(zap.NewNop(), server, cfg.HTTP.WebConfigFile))
+		ended <- app.ServeWith(ctx, httpserver.LimitConnections(ln, cfg.Limits.Connections), server, await.Patience, httpserver.Serve(zap.NewNop(), server, cfg.HTTP.WebConfigFile))
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -265,7 +266,7 @@ func TestServerBoundsConnections(t *testing.T) {
 	}
 	first := dial()
 	dial()
-	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 2 }, await.Patience, time.Millisecond)
 	answered := make(chan error, 1)
 	go func() {
 		resp, err := http.Post("http://"+s.address+"/api/v1/write", "application/x-protobuf", nil)
@@ -308,10 +309,10 @@ func TestServerGivesUpOnSlowHeaders(t *testing.T) {
 	defer conn.Close()
 	_, err = io.WriteString(conn, "POST /api/v1/write HTTP/1.1\r\nHost: x\r\nX-")
 	require.NoError(t, err)
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
 	_, err = io.ReadAll(conn)
 	require.NoError(t, err, "the server closes it")
-	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, await.Patience, time.Millisecond)
 }
 
 // TestServerGivesUpOnSlowBodies: a sender that trickles holds its connection for a
@@ -342,11 +343,11 @@ func TestServerGivesUpOnSlowBodies(t *testing.T) {
 				defer conn.Close()
 				_, err = io.WriteString(conn, test.request+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"+body)
 				require.NoError(t, err)
-				require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+				require.NoError(t, conn.SetReadDeadline(time.Now().Add(await.Patience)))
 				text, err := io.ReadAll(conn)
 				require.NoError(t, err, "the server closes it")
 				assert.Contains(t, string(text), "HTTP/1.1 "+strconv.Itoa(test.status)+" ")
-				require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, 5*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return testutil.ToFloat64(s.metrics.connections) == 0 }, await.Patience, time.Millisecond)
 			})
 		}
 	}
@@ -382,10 +383,10 @@ func TestServerGivesUpOnSendersThatReadNoAnswers(t *testing.T) {
 			}
 		}()
 		open := func() float64 { return testutil.ToFloat64(s.metrics.connections) }
-		require.Eventually(t, func() bool { return open() == 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return open() == 1 }, await.Patience, time.Millisecond)
 		// A connection that the system lets stand still before the answers fill it is
 		// idle for the server, which ends it after two minutes.
-		require.Eventually(t, func() bool { return open() == 0 }, 150*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return open() == 0 }, await.Patience, time.Millisecond)
 		require.NoError(t, conn.SetDeadline(time.Now()))
 		<-ended
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/nightingale/publish"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // TestRetriedBodyIsPublishedOnce: one body in each state that its first request may
@@ -139,7 +140,7 @@ func TestDeliveryKeepsItsPlaceInTheBudget(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Positive(t, d.receiver.budget.Used())
 	close(acknowledge)
-	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, await.Patience, time.Millisecond)
 }
 
 // TestMemoryIsBoundedWhileNothingIsAcknowledged: attempts that outlive their requests
@@ -165,7 +166,7 @@ func TestMemoryIsBoundedWhileNothingIsAcknowledged(t *testing.T) {
 	}
 	assert.Greater(t, full, 20)
 	close(acknowledge)
-	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, await.Patience, time.Millisecond)
 	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(500, 3))))
 	assert.Equal(t, http.StatusNoContent, status, text)
 }

@@ -206,9 +206,9 @@ func TestNightingaleKeepsOrderPerSeries(t *testing.T) {
 	assert.Len(t, last, senders*series)
 }
 
-func TestNightingaleStartsBeforePulsar(t *testing.T) {
-	t.Parallel()
-	pulsar := stack.PrivatePulsar(t)
+// startBeforePulsar kills the broker, starts Nightingales, and sends to them when the broker is back.
+func startBeforePulsar(t *testing.T, pulsar *stack.PulsarServer) {
+	t.Helper()
 	ns := pulsar.Namespace(t)
 	topic := pulsar.Topic(t, ns, 0)
 	require.NoError(t, pulsar.Kill())
@@ -232,6 +232,7 @@ func TestNightingaleStartsBeforePulsar(t *testing.T) {
 		status, answer, _, err = one.send(batchOf(1, 1, 2))
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusNoContent, status, answer)
+		require.NoError(t, one.stop())
 	}
 }
 
@@ -245,8 +246,8 @@ func TestNightingaleStopsWhilePulsarIsUnavailable(t *testing.T) {
 	require.NoError(t, s.stop(), "it ends within its shutdown_timeout")
 }
 
-// TestNightingaleLosesNothingAcknowledged kills the broker under load, again and
-// again. Senders behave as Prometheus does: they repeat a request until it is
+// TestNightingaleLosesNothingAcknowledged starts before the broker once, then kills the broker under
+// load, again and again. Senders behave as Prometheus does: they repeat a request until it is
 // answered 2xx. Every acknowledged sample must be on the topic, and for each series
 // what is on the topic must be in order: what was stored again is followed by all behind it.
 //
@@ -257,7 +258,9 @@ func TestNightingaleLosesNothingAcknowledged(t *testing.T) {
 	t.Parallel()
 	t.Run("broker without deduplication", func(t *testing.T) {
 		t.Parallel()
-		killUnderLoad(t, stack.PrivatePulsar(t), 1)
+		pulsar := stack.PrivatePulsar(t) // which takes long to start: it is killed for both
+		startBeforePulsar(t, pulsar)
+		killUnderLoad(t, pulsar, 1)
 	})
 	t.Run("broker with deduplication", func(t *testing.T) {
 		t.Parallel()

@@ -494,11 +494,11 @@ func TestWhatOverflowedIsNotTakenForStored(t *testing.T) {
 
 		body := writetest.Marshal(t, jobs("bad", "good"))
 		ctx, hangUp := context.WithCancel(t.Context())
-		answered := httptest.NewRecorder()
+		req, answered := d.request(ctx, t, writetest.Compress(body)), httptest.NewRecorder()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			d.handler.ServeHTTP(answered, d.request(ctx, t, writetest.Compress(body)))
+			d.handler.ServeHTTP(answered, req)
 		}()
 		require.Eventually(t, func() bool { // it waits for the other topic, which may still open
 			c.Mu.Lock()

@@ -143,20 +143,18 @@ func (e *eventbridge) define(ctx context.Context, hooks string) error {
 // call makes a request of the API and reads its answer into out unless that is nil. It makes the
 // request again when it is told to.
 func (e *eventbridge) call(ctx context.Context, method, path string, in, out any) error {
-	status, answer, err := 0, []byte(nil), error(nil)
-	for began := time.Now(); ; {
-		status, answer, err = e.send(ctx, method, path, "application/json", in)
-		if err != nil {
-			return err
-		}
-		if status != http.StatusServiceUnavailable || time.Since(began) > patience {
-			break
-		}
+	began := time.Now()
+	status, answer, err := e.send(ctx, method, path, "application/json", in)
+	for err == nil && status == http.StatusServiceUnavailable && time.Since(began) < patience {
 		select {
 		case <-time.After(sendAgainAfter):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		status, answer, err = e.send(ctx, method, path, "application/json", in)
+	}
+	if err != nil {
+		return err
 	}
 	if status/100 != 2 {
 		return fmt.Errorf("%s %s: %d: %s", method, path, status, answer)

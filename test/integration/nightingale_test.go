@@ -206,7 +206,8 @@ func TestNightingaleKeepsOrderPerSeries(t *testing.T) {
 	assert.Len(t, last, senders*series)
 }
 
-// startBeforePulsar kills the broker, starts Nightingales, and sends to them when the broker is back.
+// startBeforePulsar kills the broker, starts Nightingales, and sends to them when the broker is
+// back.
 func startBeforePulsar(t *testing.T, pulsar *stack.PulsarServer) {
 	t.Helper()
 	ns := pulsar.Namespace(t)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // leastRead is what is reserved for a body before its first byte.
@@ -30,22 +31,27 @@ func TestSlowBodiesHoldWhatHasArrived(t *testing.T) {
 			for range slow {
 				d.dial(t, head+framing)
 			}
-			require.Eventually(t, func() bool { return d.receiver.budget.Used() == slow*leastRead }, 5*time.Second, time.Millisecond)
-			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(20_000, 10))))
+			require.Eventually(t, func() bool { return d.receiver.budget.Used() == slow*leastRead }, await.Patience, time.Millisecond)
+			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, large(80)))) // 4.8 MB
 			assert.Equal(t, http.StatusNoContent, status, text)
 		})
 	}
+}
+
+// large is a request of n series of 60 KB.
+func large(n int) *prompb.WriteRequest {
+	req := new(prompb.WriteRequest)
+	for i := range n {
+		req.Timeseries = append(req.Timeseries, writetest.OneSeries("__name__", "m", "i", strconv.Itoa(i), "l", strings.Repeat("x", 60_000)).Timeseries...)
+	}
+	return req
 }
 
 // TestSlowSendersHaveNoLargeBuffers: those that other requests leave behind, and that
 // nobody counts any more.
 func TestSlowSendersHaveNoLargeBuffers(t *testing.T) {
 	d := newDouble(t, func(c *Config) { c.Dedup.Entries = 0 })
-	large := new(prompb.WriteRequest)
-	for i := range 60 { // 3.6 MB, and 180 KB as they are sent
-		large.Timeseries = append(large.Timeseries, writetest.OneSeries("__name__", "m", "i", strconv.Itoa(i), "l", strings.Repeat("x", 60_000)).Timeseries...)
-	}
-	body := writetest.Marshal(t, large)
+	body := writetest.Marshal(t, large(60))                                                                        // 3.6 MB, and 180 KB as they are sent
 	d.receiver.topics.Divert(func(context.Context, string, []messaging.Record) (bool, error) { return true, nil }) // keeps nothing
 	began := live()
 	const slow = 20
@@ -53,13 +59,16 @@ func TestSlowSendersHaveNoLargeBuffers(t *testing.T) {
 		status, text, _ := d.post(t, writetest.Compress(body))
 		require.Equal(t, http.StatusNoContent, status, text)
 		d.dial(t, head+"Content-Length: 10000\r\n\r\n")
-		require.Eventually(t, func() bool { return d.receiver.budget.Used() == int64(i+1)*leastRead }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return d.receiver.budget.Used() == int64(i+1)*leastRead }, await.Patience, time.Millisecond)
 	}
-	assert.Less(t, live()-began, int64(slow<<20))
+	grown := live() - began
+	assert.Less(t, grown, int64(slow<<20))
 }
 
-// live is the memory in use, in bytes.
+// live is the memory in use, in bytes, without what pools keep for later: that ends with the second
+// collection.
 func live() int64 {
+	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -83,7 +92,7 @@ func TestWriteReservesElementsAsTheyAreDecoded(t *testing.T) {
 	status, text, _ = d.post(t, writetest.Compress(writetest.Bombs(1 << 20)["histograms"].Body))
 	assert.Equal(t, http.StatusRequestEntityTooLarge, status, text)
 	assert.Contains(t, text, "in memory")
-	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, await.Patience, time.Millisecond)
 }
 
 // TestMessagesLargerThanTheirBudget: labels are repeated with every sample, so that a

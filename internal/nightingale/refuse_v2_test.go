@@ -12,6 +12,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/httpserver/refusal"
 	"github.com/aviaryhq/aviary/internal/nightingale/remotewrite"
 	"github.com/aviaryhq/aviary/internal/nightingale/writetest"
+	"github.com/aviaryhq/aviary/test/await"
 
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 	"github.com/stretchr/testify/assert"
@@ -74,7 +75,7 @@ func TestServerRefusesOversizedHeaders(t *testing.T) {
 	for size, status := range map[int]int{8 << 10: http.StatusNoContent, 32 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", ln.Addr().String())
 		require.NoError(t, err)
-		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(await.Patience)))
 		// A body of nothing, compressed.
 		_, err = fmt.Fprintf(conn, "%sX-Long: %s\r\nContent-Length: 1\r\n\r\n\x00", head, strings.Repeat("x", size))
 		require.NoError(t, err)

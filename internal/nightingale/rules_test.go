@@ -99,7 +99,7 @@ func TestRulesFaults(t *testing.T) {
 func TestFilteredSamplesCountAsWritten(t *testing.T) {
 	cfg, err := loadText(t, rulesText)
 	require.NoError(t, err)
-	d := newDouble(t, func(c *Config) { *c = cfg })
+	d := newDouble(t, func(c *Config) { *c = patient(cfg) })
 	req := new(prompb.WriteRequest)
 	for _, labels := range [][]string{
 		{"__name__", "up", "instance", "b", "job", "db", "replica", "1"},

@@ -35,22 +35,24 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 		assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "written")), 0, "counted once")
 	})
 	t.Run("still under way", func(t *testing.T) {
-		d := newDouble(t, func(c *Config) { c.RequestTimeout = 50 * time.Millisecond })
-		acknowledge := make(chan struct{})
-		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			<-acknowledge
-			return true, nil
-		}
-		for range 2 {
-			status, text, header := d.post(t, writetest.Compress(body))
-			assert.Equal(t, http.StatusServiceUnavailable, status, text)
-			assert.NotEmpty(t, header.Get("Retry-After"))
-		}
-		close(acknowledge)
-		status, text, _ := d.post(t, writetest.Compress(body))
-		assert.Equal(t, http.StatusNoContent, status, text)
-		assert.Len(t, d.published(), 3)
-		assert.Zero(t, d.receiver.budget.Used())
+		synctest.Test(t, func(t *testing.T) {
+			d, _ := newDoubleWithoutServer(t, nil)
+			acknowledge := make(chan struct{})
+			d.publish = func(context.Context, []messaging.Record) (bool, error) {
+				<-acknowledge
+				return true, nil
+			}
+			for range 2 {
+				status, text, header := d.post(t, writetest.Compress(body))
+				assert.Equal(t, http.StatusServiceUnavailable, status, text)
+				assert.NotEmpty(t, header.Get("Retry-After"))
+			}
+			close(acknowledge)
+			status, text, _ := d.post(t, writetest.Compress(body))
+			assert.Equal(t, http.StatusNoContent, status, text)
+			assert.Len(t, d.published(), 3)
+			assert.Zero(t, d.receiver.budget.Used())
+		})
 	})
 	t.Run("stored in part, the rest is too large", func(t *testing.T) {
 		d := newDouble(t, nil)
@@ -129,45 +131,50 @@ func TestRetriedBodyIsPublishedOnce(t *testing.T) {
 // TestDeliveryKeepsItsPlaceInTheBudget: messages of requests that ran out of time
 // are still in memory.
 func TestDeliveryKeepsItsPlaceInTheBudget(t *testing.T) {
-	d := newDouble(t, func(c *Config) { c.RequestTimeout = 20 * time.Millisecond })
-	acknowledge := make(chan struct{})
-	d.publish = func(context.Context, []messaging.Record) (bool, error) {
-		<-acknowledge
-		return true, nil
-	}
-	status, _, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
-	assert.Equal(t, http.StatusServiceUnavailable, status)
-	assert.Positive(t, d.receiver.budget.Used())
-	close(acknowledge)
-	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDoubleWithoutServer(t, nil)
+		acknowledge := make(chan struct{})
+		d.publish = func(context.Context, []messaging.Record) (bool, error) {
+			<-acknowledge
+			return true, nil
+		}
+		status, _, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
+		assert.Equal(t, http.StatusServiceUnavailable, status)
+		assert.Positive(t, d.receiver.budget.Used())
+		close(acknowledge)
+		synctest.Wait()
+		require.Zero(t, d.receiver.budget.Used())
+	})
 }
 
 // TestMemoryIsBoundedWhileNothingIsAcknowledged: attempts that outlive their requests
 // are refused room before they pile up, and give it back when they end.
 func TestMemoryIsBoundedWhileNothingIsAcknowledged(t *testing.T) {
-	d := newDouble(t, func(c *Config) {
-		c.RequestTimeout = 5 * time.Millisecond
-		c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, config.MiB+256*config.KiB
-	})
-	acknowledge := make(chan struct{})
-	d.publish = func(context.Context, []messaging.Record) (bool, error) {
-		<-acknowledge
-		return true, nil
-	}
-	full := 0
-	for i := range 60 {
-		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(500+i, 3))))
-		require.Equal(t, http.StatusServiceUnavailable, status)
-		if strings.Contains(text, "in flight") {
-			full++
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDoubleWithoutServer(t, func(c *Config) {
+			c.Limits.CompressedBytes, c.Limits.DecodedBytes, c.Limits.InFlightBytes = 256*config.KiB, config.MiB, config.MiB+256*config.KiB
+		})
+		acknowledge := make(chan struct{})
+		d.publish = func(context.Context, []messaging.Record) (bool, error) {
+			<-acknowledge
+			return true, nil
 		}
-		assert.Less(t, d.receiver.budget.Used(), 2*d.receiver.budget.Limit())
-	}
-	assert.Greater(t, full, 20)
-	close(acknowledge)
-	require.Eventually(t, func() bool { return d.receiver.budget.Used() == 0 }, 5*time.Second, time.Millisecond)
-	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(500, 3))))
-	assert.Equal(t, http.StatusNoContent, status, text)
+		full := 0
+		for i := range 60 {
+			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(500+i, 3))))
+			require.Equal(t, http.StatusServiceUnavailable, status)
+			if strings.Contains(text, "in flight") {
+				full++
+			}
+			assert.Less(t, d.receiver.budget.Used(), 2*d.receiver.budget.Limit())
+		}
+		assert.Greater(t, full, 20)
+		close(acknowledge)
+		synctest.Wait()
+		require.Zero(t, d.receiver.budget.Used())
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(500, 3))))
+		assert.Equal(t, http.StatusNoContent, status, text)
+	})
 }
 
 func TestClosingWaitsForDeliveries(t *testing.T) {

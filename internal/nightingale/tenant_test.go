@@ -97,82 +97,87 @@ func TestQuotasTrackABoundedNumberOfTenants(t *testing.T) {
 }
 
 func TestWriteHoldsTenantsToTheirQuota(t *testing.T) {
-	d := newDouble(t, func(c *Config) {
-		c.Tenants.Overrides = map[string]Quota{"small": {SamplesPerSecond: .01, Burst: 3}}
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDoubleWithoutServer(t, func(c *Config) {
+			c.Tenants.Overrides = map[string]Quota{"small": {SamplesPerSecond: .01, Burst: 3}}
+		})
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
+		assert.Equal(t, http.StatusNoContent, status, text)
+		status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
+		assert.Equal(t, http.StatusNoContent, status, "a repeated body is free: %s", text)
+		status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "small")
+		assert.Equal(t, http.StatusTooManyRequests, status)
+		assert.Contains(t, text, "quota")
+		assert.Equal(t, "300", header.Get("Retry-After"))
+		assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "throttled")), 0)
+		status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))))
+		assert.Equal(t, http.StatusNoContent, status, text)
+		status, _, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "a/b")
+		assert.Equal(t, http.StatusBadRequest, status)
+		assert.Len(t, d.published(), 6)
+		assert.Zero(t, d.receiver.budget.Used())
 	})
-	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
-	assert.Equal(t, http.StatusNoContent, status, text)
-	status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))), tenantHeader, "small")
-	assert.Equal(t, http.StatusNoContent, status, "a repeated body is free: %s", text)
-	status, text, header := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "small")
-	assert.Equal(t, http.StatusTooManyRequests, status)
-	assert.Contains(t, text, "quota")
-	assert.Equal(t, "300", header.Get("Retry-After"))
-	assert.InDelta(t, 3, testutil.ToFloat64(d.metrics.samples.WithLabelValues("sample", "throttled")), 0)
-	status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))))
-	assert.Equal(t, http.StatusNoContent, status, text)
-	status, _, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))), tenantHeader, "a/b")
-	assert.Equal(t, http.StatusBadRequest, status)
-	assert.Len(t, d.published(), 6)
-	assert.Zero(t, d.receiver.budget.Used())
 }
 
 // TestRepeatsDuringAnOutageAreFree: what is answered 503 comes again, and again. It
 // must not use up the quota, for a 429 loses the samples.
 func TestRepeatsDuringAnOutageAreFree(t *testing.T) {
-	for _, entries := range []int{0, 100} { // with and without the memory of bodies
-		d := newDouble(t, func(c *Config) {
-			c.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 5}
-			c.Dedup.Entries = entries
-		})
-		d.publish = func(context.Context, []messaging.Record) (bool, error) {
-			return true, refusal.Unavailable("pulsar_unavailable", refusal.RetryUnavailable, "unavailable")
-		}
-		for range 10 {
-			for _, labels := range []int{2, 3} { // two bodies
+	synctest.Test(t, func(t *testing.T) {
+		for _, entries := range []int{0, 100} { // with and without the memory of bodies
+			d, _ := newDoubleWithoutServer(t, func(c *Config) {
+				c.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 5}
+				c.Dedup.Entries = entries
+			})
+			d.publish = func(context.Context, []messaging.Record) (bool, error) {
+				return true, refusal.Unavailable("pulsar_unavailable", refusal.RetryUnavailable, "unavailable")
+			}
+			for range 10 {
+				for _, labels := range []int{2, 3} { // two bodies
+					status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, labels))))
+					assert.Equal(t, http.StatusServiceUnavailable, status, text)
+				}
+			}
+			d.mu.Lock()
+			d.publish = nil
+			d.mu.Unlock()
+			for _, want := range []int{http.StatusNoContent, http.StatusTooManyRequests} {
+				labels := 2
+				if want == http.StatusTooManyRequests {
+					labels = 3
+				}
 				status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, labels))))
-				assert.Equal(t, http.StatusServiceUnavailable, status, text)
+				assert.Equal(t, want, status, "what is stored is charged: %s", text)
 			}
 		}
-		d.mu.Lock()
-		d.publish = nil
-		d.mu.Unlock()
-		for _, want := range []int{http.StatusNoContent, http.StatusTooManyRequests} {
-			labels := 2
-			if want == http.StatusTooManyRequests {
-				labels = 3
-			}
-			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, labels))))
-			assert.Equal(t, want, status, "what is stored is charged: %s", text)
-		}
-	}
+	})
 }
 
 // TestABodyIsChargedOnce: requests that bring the body of an attempt under way, or
 // of one that ended well, are part of it.
 func TestABodyIsChargedOnce(t *testing.T) {
-	d := newDouble(t, func(c *Config) {
-		c.Tenants.Default = Quota{SamplesPerSecond: .001, Burst: 6}
-		c.RequestTimeout = 20 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := newDoubleWithoutServer(t, func(c *Config) {
+			c.Tenants.Default = Quota{SamplesPerSecond: .0001, Burst: 6}
+		})
+		acknowledge := make(chan struct{})
+		d.publish = func(context.Context, []messaging.Record) (bool, error) {
+			<-acknowledge
+			return true, nil
+		}
+		for range 3 {
+			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
+			assert.Equal(t, http.StatusServiceUnavailable, status, text)
+		}
+		close(acknowledge)
+		for range 3 {
+			status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
+			assert.Equal(t, http.StatusNoContent, status, text)
+		}
+		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))))
+		assert.Equal(t, http.StatusNoContent, status, "half of the quota is left: %s", text)
+		status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 4))))
+		assert.Equal(t, http.StatusTooManyRequests, status, text)
 	})
-	acknowledge := make(chan struct{})
-	d.publish = func(context.Context, []messaging.Record) (bool, error) {
-		<-acknowledge
-		return true, nil
-	}
-	for range 3 {
-		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
-		assert.Equal(t, http.StatusServiceUnavailable, status, text)
-	}
-	close(acknowledge)
-	for range 3 {
-		status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 2))))
-		assert.Equal(t, http.StatusNoContent, status, text)
-	}
-	status, text, _ := d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 3))))
-	assert.Equal(t, http.StatusNoContent, status, "half of the quota is left: %s", text)
-	status, text, _ = d.post(t, writetest.Compress(writetest.Marshal(t, writetest.Request(3, 4))))
-	assert.Equal(t, http.StatusTooManyRequests, status, text)
 }
 
 // TestMessagesTellTenantAndTime: consumers find them without reading the payload.

@@ -48,6 +48,7 @@ func loader[T any](name string, defaults func() T) func(*testing.T, string) (any
 func TestEveryKeyIsListed(t *testing.T) {
 	for _, service := range services() {
 		t.Run(service.name, func(t *testing.T) {
+			t.Parallel()
 			listed := config.Keys(service.name, service.defaults)
 			assertShowsAll(t, withoutProse(listed), reflect.TypeOf(service.defaults))
 
@@ -68,6 +69,7 @@ func TestEveryKeyIsListed(t *testing.T) {
 func TestEveryKeyIsInTheFile(t *testing.T) {
 	for _, service := range services() {
 		t.Run(service.name, func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(root + "configs/" + service.name + ".yaml")
 			require.NoError(t, err)
 			assertShowsEach(t, string(text), reflect.TypeOf(service.defaults))
@@ -80,6 +82,7 @@ func TestEveryKeyIsInTheFile(t *testing.T) {
 func TestListedKeysCanBeUsed(t *testing.T) {
 	for _, service := range services() {
 		t.Run(service.name, func(t *testing.T) {
+			t.Parallel()
 			text := config.Keys(service.name, service.defaults)
 			for before := ""; before != text; {
 				before, text = text, withoutMarks(text)
@@ -148,10 +151,10 @@ func isShown(path string, shown []string) bool {
 }
 
 func matches(path, shown string) bool {
-	want, got := strings.Split(path, "."), strings.Split(shown, ".")
-	if len(want) != len(got) {
+	if strings.Count(path, ".") != strings.Count(shown, ".") {
 		return false
 	}
+	want, got := strings.Split(path, "."), strings.Split(shown, ".")
 	for i := range want {
 		if want[i] != "*" && want[i] != got[i] {
 			return false
@@ -192,6 +195,9 @@ func placesOf(t reflect.Type) map[string][]string {
 	return places
 }
 
+// keyLine is a line with a key, or with an element in one line.
+var keyLine = regexp.MustCompile(`^([ #-]*)(?:([A-Za-z0-9_]+):(?: +([^\n]*))?|({[^\n]*))\n?$`)
+
 // shownIn are the paths of the keys in a text of YAML, those in its comments, too: by their
 // columns.
 func shownIn(text string) []string {
@@ -202,7 +208,7 @@ func shownIn(text string) []string {
 	var all []string
 	var parents []open
 	for line := range strings.Lines(text) {
-		m := regexp.MustCompile(`^([ #-]*)(?:([A-Za-z0-9_]+):(?: +([^\n]*))?|({[^\n]*))\n?$`).FindStringSubmatch(line)
+		m := keyLine.FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}

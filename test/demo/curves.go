@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"time"
 )
 
 // curves has the first Prometheus of a demo scrape the services, and leads to a page with what they
@@ -45,7 +44,7 @@ func newCurves(ctx context.Context, dir string, ports *ports) (*curves, error) {
 		return nil, err
 	}
 	c.listen = ln.Addr().String()
-	c.server = &http.Server{Handler: http.HandlerFunc(c.redirect), ReadHeaderTimeout: 5 * time.Second}
+	c.server = &http.Server{Handler: http.HandlerFunc(c.redirect), ReadHeaderTimeout: patience}
 	go func() { _ = c.server.Serve(ln) }()
 	return c, nil
 }

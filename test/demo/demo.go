@@ -17,9 +17,6 @@ import (
 	"github.com/aviaryhq/aviary/test/stack/install"
 )
 
-// stopTimeout bounds the stop of everything, after Ctrl-C too.
-const stopTimeout = time.Minute
-
 // demo is one run.
 type demo struct {
 	smoke  bool
@@ -199,9 +196,9 @@ func (d *demo) stack(root string) (*stack.Stack, error) {
 	return stack.New(stack.Config{Log: display.Progress{Screen: d.screen}, Checkout: root, Name: name, Owned: true, PrepareLater: true, BuildNice: 19})
 }
 
-// bounded runs a stop with time of its own, at most until ctx ends.
+// bounded runs a stop with time of its own, no longer than patience and at most until ctx ends.
 func bounded(ctx context.Context, stop func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return stop(ctx)
 }

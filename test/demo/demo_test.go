@@ -33,7 +33,7 @@ func TestEverySignalIsAStop(t *testing.T) {
 		began := time.Now()
 		signals <- syscall.SIGINT
 		require.ErrorIs(t, <-stopped, context.Canceled)
-		assert.Zero(t, time.Since(began), "not stopTimeout")
+		assert.Zero(t, time.Since(began), "not patience")
 		signals <- syscall.SIGINT
 		synctest.Wait()
 		assert.Contains(t, out.String(), "hangup: stopping")

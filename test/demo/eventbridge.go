@@ -61,7 +61,7 @@ func startEventbridge(ctx context.Context, env *environment) (running, error) {
 	if err != nil {
 		return e, err
 	}
-	e.hooks = &http.Server{Handler: http.HandlerFunc(e.hook), ReadHeaderTimeout: 5 * time.Second}
+	e.hooks = &http.Server{Handler: http.HandlerFunc(e.hook), ReadHeaderTimeout: patience}
 	go func() { _ = e.hooks.Serve(ln) }()
 	listen, err := env.ports.listen(9601)
 	if err != nil {
@@ -121,7 +121,7 @@ func (e *eventbridge) define(ctx context.Context, hooks string) error {
 			return err
 		}
 		// Events count from when the engine matches by the new rules.
-		err := e.service.await(ctx, "does not match by the rules of "+name, 30*time.Second, func(ctx context.Context) error {
+		err := e.service.await(ctx, "does not match by the rules of "+name, func(ctx context.Context) error {
 			var status struct {
 				Active bool `json:"active"`
 			}
@@ -140,9 +140,19 @@ func (e *eventbridge) define(ctx context.Context, hooks string) error {
 	return nil
 }
 
-// call makes a request of the API and reads its answer into out unless that is nil.
+// call makes a request of the API and reads its answer into out unless that is nil. It makes the
+// request again when it is told to.
 func (e *eventbridge) call(ctx context.Context, method, path string, in, out any) error {
+	began := time.Now()
 	status, answer, err := e.send(ctx, method, path, "application/json", in)
+	for err == nil && status == http.StatusServiceUnavailable && time.Since(began) < patience {
+		select {
+		case <-time.After(sendAgainAfter):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		status, answer, err = e.send(ctx, method, path, "application/json", in)
+	}
 	if err != nil {
 		return err
 	}
@@ -318,7 +328,7 @@ func (e *eventbridge) verify(ctx context.Context) ([]display.Check, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/aviaryhq/aviary/test/demo/display"
 )
@@ -37,7 +36,7 @@ func fakeService() {
 		_ = json.NewEncoder(w).Encode(map[string]any{"pid": os.Getpid(), "args": os.Args[1:], "greeting": os.Getenv("FAKE_GREETING")})
 	})
 	fmt.Fprintln(os.Stderr, "started", os.Getpid())
-	err := (&http.Server{Addr: os.Getenv("FAKE_ADMIN"), ReadHeaderTimeout: time.Second}).ListenAndServe()
+	err := (&http.Server{Addr: os.Getenv("FAKE_ADMIN"), ReadHeaderTimeout: patience}).ListenAndServe()
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }

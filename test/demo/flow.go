@@ -64,5 +64,9 @@ type environment struct {
 // subscription is that of the demo on the topics that services write to.
 const subscription = "demo"
 
+// patience is how long the demo waits for anything that must happen before it fails. It is far more
+// than a busy machine needs, and costs no time: a wait ends as soon as its condition holds.
+const patience = 2 * time.Minute
+
 // standStill is how long a count must stand still to be taken as final.
 const standStill = 5 * time.Second

@@ -58,7 +58,7 @@ func killAndCompare(t *testing.T, f flow, servers map[string]string) running {
 	sent := int64(0)
 	await := func(what string, ready func(display.Figures) bool) {
 		t.Helper()
-		deadline := time.After(2 * time.Minute)
+		deadline := time.After(patience)
 		for {
 			select {
 			case err := <-watched:

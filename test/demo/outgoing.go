@@ -50,10 +50,9 @@ func (n *nightingale) poll(ctx context.Context) error {
 	}
 }
 
-// add notes a read. A batch that is sent again counts once.
+// add notes a read.
 func (o *outgoing) add(now time.Time, s sent, arrived int64) {
-	handed := s.samples + s.histograms + s.exemplars - s.retried
-	o.reads = append(o.reads, outgoingRead{at: now, taken: handed + s.pending, between: handed - arrived})
+	o.reads = append(o.reads, outgoingRead{at: now, taken: s.all() + s.pending, between: s.all() - arrived})
 	o.reads = o.reads[max(0, len(o.reads)-outgoingReads):]
 	// A batch on its way is both handed over and pending: the lower one of two reads leaves it out.
 	taken := o.reads[len(o.reads)-1].taken

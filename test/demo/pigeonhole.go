@@ -117,7 +117,9 @@ routes:
 func (p *pigeonhole) brokers() []string { return strings.Split(p.env.servers["KAFKA_BROKERS"], ",") }
 
 func (p *pigeonhole) createTopic() (err error) {
-	admin, err := sarama.NewClusterAdmin(p.brokers(), sarama.NewConfig())
+	cfg := sarama.NewConfig()
+	cfg.Admin.Timeout, cfg.Net.ReadTimeout = patience, patience
+	admin, err := sarama.NewClusterAdmin(p.brokers(), cfg)
 	if err != nil {
 		return err
 	}
@@ -185,7 +187,7 @@ func (p *pigeonhole) rabbitmq() (func(context.Context, string, []byte) error, fu
 	url := p.env.servers["RABBITMQ_URL"]
 	// Pigeonhole declares the queue, maybe after it says that it is ready. RabbitMQ drops, and
 	// confirms, what no queue takes.
-	err := p.service.await(p.feeding, "did not declare the queue "+p.queue, 30*time.Second, func(context.Context) error {
+	err := p.service.await(p.feeding, "did not declare the queue "+p.queue, func(context.Context) error {
 		return rabbitmq.With(url, func(c *amqp.Channel) error {
 			_, err := c.QueueDeclarePassive(p.queue, true, false, false, false, nil)
 			return err
@@ -264,7 +266,7 @@ func (p *pigeonhole) verify(ctx context.Context) ([]display.Check, error) {
 		return sum
 	}
 	// What does not come within the time is lost, and shows as a difference.
-	_ = p.service.await(ctx, "messages are missing at the topic's consumer", 30*time.Second, func(context.Context) error {
+	_ = p.service.await(ctx, "messages are missing at the topic's consumer", func(context.Context) error {
 		select {
 		case <-fed:
 		default:

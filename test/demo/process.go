@@ -84,10 +84,10 @@ func (c *child) death() error {
 	return fmt.Errorf("%s ended with %s: %s", c.name, how, c.log.lastLine())
 }
 
-// await polls until ready says so, the child ends or ctx does.
-func (c *child) await(ctx context.Context, what string, limit time.Duration, ready func(context.Context) error) error {
+// await polls until ready says so, the child ends or ctx does, for no longer than patience.
+func (c *child) await(ctx context.Context, what string, ready func(context.Context) error) error {
 	asked := ctx
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -104,7 +104,7 @@ func (c *child) await(ctx context.Context, what string, limit time.Duration, rea
 			if asked.Err() != nil {
 				return asked.Err()
 			}
-			return fmt.Errorf("%s: %s within %s: %w", c.name, what, limit, err)
+			return fmt.Errorf("%s: %s within %s: %w", c.name, what, patience, err)
 		}
 	}
 }

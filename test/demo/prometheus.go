@@ -84,7 +84,7 @@ func startPrometheus(ctx context.Context, env *environment, e edition, writeTo s
 	if err != nil {
 		return nil, err
 	}
-	return p, p.await(ctx, "not ready", 30*time.Second, func(ctx context.Context) error { return p.request(ctx, http.MethodGet, "/-/ready") })
+	return p, p.await(ctx, "not ready", func(ctx context.Context) error { return p.request(ctx, http.MethodGet, "/-/ready") })
 }
 
 // configure writes the configuration with the targets to scrape. Remote write
@@ -105,16 +105,16 @@ func (p *prometheus) configure(targets ...string) error {
 // quiet stops scraping and returns once everything scraped has been sent, or has
 // not been and never will be, and nothing came for a while: series end with a
 // stale marker some intervals after their target has gone.
-func (p *prometheus) quiet(ctx context.Context) (sent, error) {
+func (p *prometheus) quiet(ctx context.Context) error {
 	if err := p.configure(); err != nil {
-		return sent{}, err
+		return err
 	}
 	if err := p.request(ctx, http.MethodPost, "/-/reload"); err != nil {
-		return sent{}, err
+		return err
 	}
 	var last sent
 	since := time.Now()
-	err := p.await(ctx, "its remote write did not come to rest", time.Minute, func(ctx context.Context) error {
+	return p.await(ctx, "its remote write did not come to rest", func(ctx context.Context) error {
 		now, err := p.sent(ctx)
 		if err != nil {
 			return err
@@ -130,16 +130,18 @@ func (p *prometheus) quiet(ctx context.Context) (sent, error) {
 		}
 		return nil
 	})
-	return last, err
 }
 
 // sent is what Prometheus says about its remote write. Comparable: it is also how
 // rest is noticed.
 type sent struct {
-	samples, histograms, exemplars int64
+	samples, histograms, exemplars int64 // handed over; once nothing is pending: acknowledged
 	failed, retried, dropped       int64
 	pending                        int64
 }
+
+// all is the sum of all kinds.
+func (s sent) all() int64 { return s.samples + s.histograms + s.exemplars }
 
 // sent reads Prometheus' own counters.
 func (p *prometheus) sent(ctx context.Context) (sent, error) {
@@ -154,15 +156,16 @@ func (p *prometheus) sent(ctx context.Context) (sent, error) {
 		return n
 	}
 	var s sent
-	s.samples, s.histograms, s.exemplars = sum("samples_total"), sum("histograms_total"), sum("exemplars_total")
-	if s.samples == 0 {
-		return sent{}, errors.New("nothing sent yet")
-	}
-	for _, kind := range []string{"samples", "histograms", "exemplars"} {
-		s.failed += sum(kind + "_failed_total")
-		s.retried += sum(kind + "_retried_total")
+	for kind, handed := range map[string]*int64{"samples": &s.samples, "histograms": &s.histograms, "exemplars": &s.exemplars} {
+		failed, retried := sum(kind+"_failed_total"), sum(kind+"_retried_total")
+		*handed = sum(kind+"_total") - failed - retried // Prometheus counts each attempt
+		s.failed += failed
+		s.retried += retried
 		s.dropped += sum(kind + "_dropped_total")
 		s.pending += sum(kind + "_pending")
+	}
+	if s.samples == 0 {
+		return sent{}, errors.New("nothing sent yet")
 	}
 	return s, nil
 }

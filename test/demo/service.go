@@ -4,13 +4,9 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/aviaryhq/aviary/test/demo/display"
 )
-
-// readyTimeout bounds the start of a service. Again, it may have to catch up before it is ready.
-const readyTimeout = 30 * time.Second
 
 // service is a program of this run that can be killed and started again, with the same ports,
 // configuration and data.
@@ -60,7 +56,7 @@ func (s *service) current() *child {
 
 // ready waits until a service that was just started can be used.
 func (s *service) ready(ctx context.Context) error {
-	err := s.await(ctx, "not ready", readyTimeout, func(ctx context.Context) error { return ready(ctx, s.admin) })
+	err := s.await(ctx, "not ready", func(ctx context.Context) error { return ready(ctx, s.admin) })
 	if err != nil {
 		return err
 	}
@@ -72,8 +68,8 @@ func (s *service) ready(ctx context.Context) error {
 	return nil
 }
 
-func (s *service) await(ctx context.Context, what string, limit time.Duration, ready func(context.Context) error) error {
-	return s.current().await(ctx, what, limit, ready)
+func (s *service) await(ctx context.Context, what string, ready func(context.Context) error) error {
+	return s.current().await(ctx, what, ready)
 }
 
 func (s *service) State() display.State {
@@ -130,7 +126,7 @@ func (s *service) Again() error {
 	s.turn(display.Restarting, nil)
 	turn := s.turns
 	s.wait.Go(func() {
-		err := c.await(s.ctx, "not ready", 2*time.Minute, func(ctx context.Context) error { return ready(ctx, s.admin) })
+		err := c.await(s.ctx, "not ready", func(ctx context.Context) error { return ready(ctx, s.admin) })
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {

@@ -46,7 +46,7 @@ func ask(t *testing.T, s *service) (answer told) {
 
 func awaitPhase(t *testing.T, s *service, want display.Phase) {
 	t.Helper()
-	require.Eventually(t, func() bool { return s.State().Phase == want }, 20*time.Second, 10*time.Millisecond, "%s", want)
+	require.Eventually(t, func() bool { return s.State().Phase == want }, patience, 10*time.Millisecond, "%s", want)
 }
 
 // TestAKilledServiceStartsAgain at the same address, with the same environment and arguments, and

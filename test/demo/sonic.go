@@ -83,6 +83,12 @@ func startSonic(ctx context.Context, env *environment) (running, error) {
 	return s, nil
 }
 
+// patient has a client wait for answers as long as the demo does.
+func patient(options *redis.Options) *redis.Options {
+	options.DialTimeout, options.ReadTimeout, options.WriteTimeout = patience, patience, patience
+	return options
+}
+
 // noLog keeps the client's log from the screen.
 type noLog struct{}
 
@@ -101,7 +107,7 @@ func startZone(ctx context.Context, env *environment, name, binary, config, topi
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{name: name, run: env.run, db: redis.NewClient(&redis.Options{Addr: listen, MaxRetries: -1}), redis: redis.NewClient(behind), ledger: newLedger(1)}
+	z := &zone{name: name, run: env.run, db: redis.NewClient(patient(&redis.Options{Addr: listen, MaxRetries: -1})), redis: redis.NewClient(patient(behind)), ledger: newLedger(1)}
 	panel := "sonic-" + name
 	z.service, err = startService(env, panel, admin, binary, []string{
 		"SONIC_LISTEN=" + listen, "SONIC_ADMIN_LISTEN=" + admin, "SONIC_REDIS_URL=" + redisURL, "SONIC_PULSAR_URL=" + pulsarURL, "SONIC_ZONE=" + name,
@@ -113,7 +119,7 @@ func startZone(ctx context.Context, env *environment, name, binary, config, topi
 	if err := z.service.ready(ctx); err != nil {
 		return z, err
 	}
-	err = z.service.await(ctx, "takes no writes", 30*time.Second, func(ctx context.Context) error {
+	err = z.service.await(ctx, "takes no writes", func(ctx context.Context) error {
 		return z.db.Set(ctx, "ready:"+name, "yes", 0).Err()
 	})
 	if err := errors.Join(err, env.curves.scrape("sonic-"+name, admin)); err != nil {
@@ -194,11 +200,42 @@ func (s *sonic) write(ctx context.Context, from *zone, writes chan<- write) erro
 
 // set increments and writes.
 func (z *zone) set(ctx context.Context, n int64) error {
-	z.mu.Lock()
-	z.increments++
-	z.mu.Unlock()
-	return errors.Join(z.db.Incr(ctx, z.visits()).Err(), z.db.Set(ctx, z.key(n), z.value(n), 0).Err())
+	increment := func(by int64) {
+		z.mu.Lock()
+		z.increments += by
+		z.mu.Unlock()
+	}
+	return errors.Join(untilRun(ctx, func() error {
+		increment(1)
+		err := z.db.Incr(ctx, z.visits()).Err()
+		if notRun(err) {
+			increment(-1)
+		}
+		return err
+	}), untilRun(ctx, func() error { return z.db.Set(ctx, z.key(n), z.value(n), 0).Err() }))
 }
+
+// notRun reports whether Sonic says that it has not run a command, which every client sends again
+// then. After any other error the command may have taken effect.
+func notRun(err error) bool { return redis.HasErrorPrefix(err, "LOADING") }
+
+// untilRun sends a command until Sonic has run it.
+func untilRun(ctx context.Context, send func() error) error {
+	for began := time.Now(); ; {
+		err := send()
+		if !notRun(err) || time.Since(began) > patience {
+			return err
+		}
+		select {
+		case <-time.After(sendAgainAfter):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// sendAgainAfter is the pause before something that was refused for now is sent again.
+const sendAgainAfter = 100 * time.Millisecond
 
 // read reads the writes of a zone in the other one.
 func (s *sonic) read(ctx context.Context, from, to *zone, writes <-chan write) error {
@@ -232,19 +269,18 @@ func (s *sonic) read(ctx context.Context, from, to *zone, writes <-chan write) e
 
 // await reads a key in a zone until it has the value.
 func (z *zone) await(ctx context.Context, key, value string) error {
-	const limit = 30 * time.Second
 	began, pause := time.Now(), 200*time.Microsecond
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		got, err := z.db.Get(ctx, key).Result()
 		switch {
-		case err != nil && !errors.Is(err, redis.Nil):
+		case err != nil && !errors.Is(err, redis.Nil) && !notRun(err):
 			return fmt.Errorf("cannot read in zone %s: %w", z.name, err)
 		case err == nil && got == value:
 			return nil
-		case time.Since(began) > limit:
-			return fmt.Errorf("%s has not reached zone %s within %s", key, z.name, limit)
+		case time.Since(began) > patience:
+			return fmt.Errorf("%s has not reached zone %s within %s", key, z.name, patience)
 		case time.Since(began) > time.Second:
 			pause = 20 * time.Millisecond // the other zone is killed, or so far behind that this does not matter
 		}
@@ -316,7 +352,7 @@ func (s *sonic) verify(ctx context.Context) ([]display.Check, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -79,7 +79,7 @@ func (term *terminal) text() string {
 
 func (term *terminal) await(what string) {
 	term.t.Helper()
-	require.Eventually(term.t, func() bool { return strings.Contains(term.text(), what) }, 20*time.Second, 10*time.Millisecond, "%s is not in:\n%q", what, term)
+	require.Eventually(term.t, func() bool { return strings.Contains(term.text(), what) }, patience, 10*time.Millisecond, "%s is not in:\n%q", what, term)
 }
 
 func (term *terminal) String() string { return term.text() }
@@ -96,7 +96,7 @@ func (term *terminal) exit() int {
 	select {
 	case <-term.ended:
 		return term.cmd.ProcessState.ExitCode()
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		require.Fail(term.t, "it does not end", "%q", term.text())
 		return -1
 	}
@@ -110,7 +110,7 @@ func (term *terminal) restored() string {
 	require.Eventually(term.t, func() bool {
 		now, err := unix.IoctlGetTermios(int(term.slave.Fd()), unix.TCGETS)
 		return err == nil && *now == *term.before
-	}, 10*time.Second, 10*time.Millisecond, "the terminal's settings")
+	}, patience, 10*time.Millisecond, "the terminal's settings")
 	assert.Contains(term.t, term.text(), show, "the cursor is seen again")
 	_, after, _ := strings.Cut(term.text(), leave)
 	return after
@@ -188,7 +188,7 @@ func TestTheTerminalComesBack(t *testing.T) {
 func TestNoWindowWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env, cmd.Stdout = append(os.Environ(), fakeVariable+"=failing demo"), &out

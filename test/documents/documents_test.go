@@ -85,9 +85,10 @@ func paragraphs(text string) []string {
 }
 
 var (
-	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	fenced   = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 )
 
 // Links lead to files, and to headings, that exist.
@@ -120,7 +121,7 @@ func anchors(text string) []string {
 	seen := make(map[string]int)
 	for _, match := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
 		name := strings.ToLower(match[1])
-		name = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(name, "")
+		name = noAnchor.ReplaceAllString(name, "")
 		name = strings.ReplaceAll(name, " ", "-")
 		seen[name]++
 		if n := seen[name]; n > 1 {

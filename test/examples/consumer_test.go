@@ -27,6 +27,7 @@ import (
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/nightingale"
 	"github.com/aviaryhq/aviary/internal/pigeonhole"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
 )
@@ -35,7 +36,7 @@ const (
 	consumers      = "../../examples/consumers"
 	installTimeout = 10 * time.Minute
 	runTimeout     = 2 * time.Minute
-	stopTimeout    = 10 * time.Second // of what holds the output of a process that has ended
+	stopTimeout    = await.Patience // also of what holds the output of a process that has ended
 )
 
 // theService is the variable that says which service a process of this binary is.
@@ -240,7 +241,7 @@ func printed(t *testing.T, example []string, n int, args ...string) []string {
 	select {
 	case <-p.Ended():
 		err = p.Wait()
-	case <-time.After(20 * time.Second):
+	case <-time.After(stopTimeout):
 		p.SignalGroup(syscall.SIGKILL)
 		t.Fatalf("it did not stop: %v\n%s", p.Wait(), &log)
 	}

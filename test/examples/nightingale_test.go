@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/systems"
 )
@@ -77,7 +78,7 @@ func request(round int) (req *prompb.WriteRequest, want map[string][]string) {
 
 func write(t *testing.T, address string, req *prompb.WriteRequest) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // as a sender does, until it is ready
+	for deadline := time.Now().Add(await.Patience); ; time.Sleep(20 * time.Millisecond) { // as a sender does, until it is ready
 		answer, err := remotewrite.Send(t.Context(), "http://"+address+"/api/v1/write", req, nil)
 		require.NoError(t, err)
 		if answer.Status == http.StatusNoContent {
@@ -116,6 +117,7 @@ func bySeries(t *testing.T, lines []string) map[string][]string {
 // TestNightingaleConsumers: every consumer prints every sample of every format once, each series in
 // order, and goes on where it has stopped.
 func TestNightingaleConsumers(t *testing.T) {
+	t.Parallel()
 	const rounds = 3
 	pulsar := stack.Pulsar(t)
 	namespace := pulsar.Namespace(t)

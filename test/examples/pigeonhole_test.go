@@ -90,6 +90,7 @@ func send(t *testing.T, brokers []string, records []*sarama.ProducerMessage) {
 
 // TestPigeonholeConsumersOfKafka: records with all that they may have.
 func TestPigeonholeConsumersOfKafka(t *testing.T) {
+	t.Parallel()
 	kafka, pulsar := stack.Kafka(t), stack.Pulsar(t)
 	source := kafka.Topic(t, 2)
 	h := func(pairs ...string) (all []sarama.RecordHeader) {
@@ -156,6 +157,7 @@ func TestPigeonholeConsumersOfKafka(t *testing.T) {
 
 // TestPigeonholeConsumersOfRabbitMQ: properties, and headers of every type.
 func TestPigeonholeConsumersOfRabbitMQ(t *testing.T) {
+	t.Parallel()
 	rabbit, pulsar := stack.RabbitMQ(t), stack.Pulsar(t)
 	queue := rabbit.Name(t)
 	require.NoError(t, rabbitmq.Declare(rabbit.URL(), queue))

@@ -61,6 +61,7 @@ func readPackedV2(t *testing.T, payload []byte) (all []sampleOf) {
 
 func packedIsCompleteAndInOrder(t *testing.T, format string, limit int, read func(*testing.T, []byte) []sampleOf) {
 	t.Helper()
+	t.Parallel()
 	pulsar := stack.Pulsar(t)
 	const partitions, senders, rounds, series = 4, 8, 30, 200
 	topic := pulsar.Topic(t, pulsar.Namespace(t), partitions)
@@ -106,6 +107,7 @@ func packedIsCompleteAndInOrder(t *testing.T, format string, limit int, read fun
 
 // TestNightingaleProtobuf: one TimeSeries per message, keyed by its series.
 func TestNightingaleProtobuf(t *testing.T) {
+	t.Parallel()
 	pulsar := stack.Pulsar(t)
 	topic := pulsar.Topic(t, pulsar.Namespace(t), 2)
 	s := startNightingale(t, pulsar.URL(), topic, func(c *nightingale.Config) { c.Format = "protobuf" })
@@ -128,6 +130,7 @@ func TestNightingaleProtobuf(t *testing.T) {
 func TestNightingaleTopicsByTemplate(t *testing.T) {
 	for _, format := range []string{"json", "packed", "packed-v2"} {
 		t.Run(format, func(t *testing.T) {
+			t.Parallel()
 			pulsar := stack.Pulsar(t)
 			namespace := pulsar.Namespace(t)
 			// The bound holds three: those of two senders and the overflow.

@@ -18,6 +18,7 @@ import (
 // TestNightingaleSpeaksVersion2 sends a 2.0 request in which one series is invalid:
 // the others are on the topic, and the answer's counts are what the topic holds.
 func TestNightingaleSpeaksVersion2(t *testing.T) {
+	t.Parallel()
 	pulsar := stack.Pulsar(t)
 	topic := pulsar.Topic(t, pulsar.Namespace(t), 3)
 	s := startNightingale(t, pulsar.URL(), topic, nil)

@@ -24,9 +24,9 @@ func TestEncodingStopsAtWhatIsHeld(t *testing.T) {
 	for i := range 100 {
 		escaped.Timeseries[0].Labels = append(escaped.Timeseries[0].Labels, prompb.Label{Name: fmt.Sprintf("l%03d", i), Value: strings.Repeat("\x01", 1000)})
 	}
-	escaped.Timeseries[0].Samples = make([]prompb.Sample, 200)
+	escaped.Timeseries[0].Samples = make([]prompb.Sample, 20)
 	html := writetest.OneSeries("__name__", "m", "l", strings.Repeat("<", 50_000))
-	html.Timeseries[0].Samples = make([]prompb.Sample, 200)
+	html.Timeseries[0].Samples = make([]prompb.Sample, 20)
 	exemplars := writetest.OneSeries("__name__", "m")
 	for range 50 {
 		exemplars.Timeseries[0].Exemplars = append(exemplars.Timeseries[0].Exemplars,
@@ -37,11 +37,13 @@ func TestEncodingStopsAtWhatIsHeld(t *testing.T) {
 		small.Timeseries = append(small.Timeseries, writetest.OneSeries("__name__", "m", "n", fmt.Sprint(i)).Timeseries...)
 	}
 	for kind, req := range map[string]*prompb.WriteRequest{"escaped": escaped, "html": html, "exemplars": exemplars, "small": small} {
+		body := writetest.Marshal(t, req)
 		for _, f := range All() {
 			t.Run(kind+", "+f.name, func(t *testing.T) {
+				t.Parallel()
 				encode := func(limit int64) (*Messages, *batch.Batch) {
 					b := new(batch.Batch)
-					require.NoError(t, remotewrite.DecodeV1(b, writetest.Marshal(t, req), remotewrite.DefaultLimits()))
+					require.NoError(t, remotewrite.DecodeV1(b, body, remotewrite.DefaultLimits()))
 					bad, _ := remotewrite.Validate(b, remotewrite.DefaultLimits(), nil)
 					require.Zero(t, bad.Counts.Series)
 					out := &Messages{held: admission.NewBudget(limit, 1, prometheus.NewGauge(prometheus.GaugeOpts{})).Hold("")}

@@ -75,7 +75,8 @@ func press(key string) tea.KeyPressMsg {
 
 // TestPictureFitsTheWindow: as many lines as the window has, none wider, whatever is selected.
 func TestPictureFitsTheWindow(t *testing.T) {
-	for _, size := range [][2]int{{80, 24}, {200, 60}, {120, 40}, {159, 33}, {160, 25}, {80, 12}, {40, 10}, {20, 5}, {5, 3}, {1, 1}, {300, 200}} {
+	t.Parallel()
+	for _, size := range [][2]int{{80, 24}, {200, 60}, {120, 40}, {159, 33}, {160, 25}, {80, 12}, {40, 10}, {20, 5}, {5, 3}, {1, 1}, {300, 90}} {
 		for selected := range 6 {
 			pic := somePicture(size[0], size[1])
 			pic = update(pic, press(fmt.Sprint(selected+1)))

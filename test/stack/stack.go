@@ -230,10 +230,17 @@ func (s *Stack) Missing(ctx context.Context, names ...string) ([]install.Downloa
 }
 
 // Folder returns a folder of the cache that fill has filled, once for each content of the file
-// wanted, which says what is in it. It is safe for concurrent use, by other processes too. A fill
-// that fails leaves nothing.
-func (s *Stack) Folder(ctx context.Context, name, wanted string, fill func(ctx context.Context, dir string) error) (string, error) {
-	return s.packages.Folder(ctx, name, wanted, fill)
+// wanted, which says what is in it, and each version of the program that makes it: maker is the
+// command that prints that version, such as python3 --version. It is safe for concurrent use, by
+// other processes too. A fill that fails leaves nothing.
+func (s *Stack) Folder(ctx context.Context, name, wanted string, maker []string, fill func(ctx context.Context, dir string) error) (string, error) {
+	return s.packages.Folder(ctx, name, wanted, maker, fill)
+}
+
+// Try fetches something from the network, three times at most, with a pause between. It returns the
+// last error, or that of ctx when ctx ends.
+func (s *Stack) Try(ctx context.Context, fetch func(context.Context) error) error {
+	return install.Try(ctx, s.log, fetch)
 }
 
 // Jars returns a folder with artifacts of the Maven repository, coordinates with spaces between

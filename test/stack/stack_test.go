@@ -3,14 +3,15 @@ package stack
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -289,18 +290,46 @@ func TestJavaErrors(t *testing.T) {
 
 func TestMavenErrors(t *testing.T) {
 	a := install.Artifact{Coordinates: "no.such:thing:1:tar.gz", Size: 1e6}
-	log := process.NewProgress(io.Discard)
 	bin := t.TempDir()
 	t.Setenv("PATH", bin)
-	err := install.Maven(t.Context(), a, t.TempDir(), true, log)
+	err := install.Maven(t.Context(), a, t.TempDir(), true, process.NewProgress(nil))
 	require.ErrorContains(t, err, "mvn not found: install Maven")
 
-	offline := "#!/bin/sh\necho '[INFO] Scanning'\necho '[ERROR] Failed to execute goal: Network is unreachable'\necho '[ERROR] more'\nexit 1\n"
+	offline := "#!/bin/sh\necho x >>" + bin + "/tried\necho '[INFO] Scanning'\necho '[ERROR] Failed to execute goal: Network is unreachable'\necho '[ERROR] more'\nexit 1\n"
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "mvn"), []byte(offline), 0o755))
-	err = install.Maven(t.Context(), a, t.TempDir(), true, log)
-	require.ErrorContains(t, err, "no network")
-	require.ErrorContains(t, err, "Network is unreachable")
-	assert.NotContains(t, err.Error(), "\n")
+	synctest.Test(t, func(t *testing.T) {
+		err := install.Maven(t.Context(), a, t.TempDir(), true, process.NewProgress(nil))
+		require.ErrorContains(t, err, "no network")
+		require.ErrorContains(t, err, "after 3 attempts")
+		require.ErrorContains(t, err, "Network is unreachable")
+		assert.NotContains(t, err.Error(), "\n")
+	})
+	tried, err := os.ReadFile(filepath.Join(bin, "tried"))
+	require.NoError(t, err)
+	assert.Equal(t, "x\nx\nx\n", string(tried))
+}
+
+// TestAptIsTriedAgain: the second attempt installs the package.
+func TestAptIsTriedAgain(t *testing.T) {
+	bin := t.TempDir()
+	for _, name := range []string{"env", "true", "grep"} {
+		path, err := exec.LookPath(name)
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(path, filepath.Join(bin, name)))
+	}
+	t.Setenv("PATH", bin)
+	script := "#!/bin/sh\nwhile [ $# -gt 0 ] && [ $1 != install ]; do shift; done\n[ $# -gt 0 ] || exit 0\necho x >>" + bin + "/tried\n" +
+		"if [ $(grep -c x " + bin + "/tried) -lt ${NEEDED:-4} ]; then echo 'E: Failed to fetch'; exit 100; fi\n"
+	for name, text := range map[string]string{"apt-get": script, "sudo": "#!/bin/sh\nshift; exec \"$@\"\n"} {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		apt := install.Installer{Cache: t.TempDir(), Log: process.NewProgress(nil)}
+		require.NoError(t, apt.Debian(t.Context(), "no-such-package"))
+		t.Setenv("NEEDED", "100")
+		err := apt.Debian(t.Context(), "no-such-package")
+		require.EqualError(t, err, "apt-get cannot install no-such-package (no network?): after 3 attempts: E: Failed to fetch")
+	})
 }
 
 func TestUnknownService(t *testing.T) {

@@ -139,12 +139,15 @@ func privateStack(ctx context.Context, t testing.TB, service string) *Stack {
 	t.Helper()
 	s, err := New(Config{Log: os.Stderr})
 	if err == nil {
+		s.sweep()
+		err = s.checkSpace()
+	}
+	if err == nil {
 		err = s.Fetch(ctx, service)
 	}
 	if err != nil {
 		Unavailable(t, service, err)
 	}
-	s.sweepPrivate()
 	return s
 }
 

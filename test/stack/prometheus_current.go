@@ -141,7 +141,7 @@ func (s *Stack) buildPrometheus(ctx context.Context) error {
 	build := process.Job{Dir: source, Env: []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0"}, Nice: s.cfg.BuildNice}
 	// A list of the packages fetches the modules that have them, and no others.
 	if err := s.Try(ctx, func(ctx context.Context) error {
-		out, err := build.Run(ctx, "go", "list", "-deps", "-tags", tags, program)
+		out, err := build.Run(ctx, "go", "list", "-deps", "-f", `{{""}}`, "-tags", tags, program)
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, process.LastLine(out))
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/aviaryhq/aviary/test/stack/process"
 )
@@ -33,7 +34,7 @@ func (i Installer) Folder(ctx context.Context, name, wanted string, maker []stri
 		return dir, err
 	}
 	i.Log.Printf("installing %s", name)
-	work := dir + ".work"
+	work := dir + unfinished
 	if err := os.RemoveAll(work); err != nil {
 		return "", err
 	}
@@ -44,6 +45,24 @@ func (i Installer) Folder(ctx context.Context, name, wanted string, maker []stri
 		return "", errors.Join(err, os.RemoveAll(work))
 	}
 	return dir, os.Rename(work, dir)
+}
+
+// unfinished ends the name of a folder that is being filled, under the lock of the folder that it
+// will be.
+const unfinished = ".work"
+
+// Sweep deletes unfinished folders that no process fills any more: who did was killed. Failing to is
+// harmless: the next one tries again.
+func (i Installer) Sweep() {
+	for _, pattern := range []string{"*", "*/*"} {
+		dirs, _ := filepath.Glob(filepath.Join(i.Cache, pattern) + unfinished)
+		for _, dir := range dirs {
+			if unlock, ok := process.TryLock(strings.TrimSuffix(dir, unfinished) + ".lock"); ok {
+				_ = os.RemoveAll(dir)
+				unlock()
+			}
+		}
+	}
 }
 
 // folderKey tells apart contents of the file wanted, and versions and paths of the maker: a virtual

@@ -218,7 +218,7 @@ func (n *rabbitMQNode) environment() []string {
 		// process id is the node's.
 		"RUNNING_UNDER_SYSTEMD=true",
 		// The port mapper is a child of ours. Erlang would start one as a daemon that outlives all.
-		"ERL_EPMD_PORT=" + number(3), "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_FLAGS="+flags,
+		"ERL_EPMD_PORT=" + number(3), "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_FLAGS=" + flags,
 		"ERL_CRASH_DUMP=" + in("logs/erl_crash.dump"),
 	}
 }

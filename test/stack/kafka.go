@@ -160,12 +160,9 @@ func awaitLeaders(a sarama.ClusterAdmin, topic string, partitions int) error {
 		if err != nil || len(found) != 1 || len(found[0].Partitions) != partitions {
 			return false, err
 		}
-		for _, p := range found[0].Partitions {
-			if p.Err != sarama.ErrNoError || p.Leader < 0 {
-				return false, nil
-			}
-		}
-		return true, nil
+		return !slices.ContainsFunc(found[0].Partitions, func(p *sarama.PartitionMetadata) bool {
+			return p.Err != sarama.ErrNoError || p.Leader < 0
+		}), nil
 	})
 }
 

@@ -44,8 +44,9 @@ func kafkaTrip(t *testing.T, conf *sarama.Config, broker, topic, send string, of
 }
 
 // kafkaAnswers is a part of TestUpAndDown.
-func kafkaAnswers(t *testing.T, line string) {
+func kafkaAnswers(t *testing.T, lines []string) {
 	t.Helper()
+	line := lines[0]
 	brokers, found := strings.CutPrefix(line, "KAFKA_BROKERS=")
 	require.True(t, found, line)
 	t.Setenv("AVIARY_TEST_KAFKA_BROKERS", brokers)

@@ -39,8 +39,9 @@ func rabbitPublish(t *testing.T, ch *amqp.Channel, queue, text string) {
 }
 
 // rabbitMQAnswers is a part of TestUpAndDown.
-func rabbitMQAnswers(t *testing.T, line string) {
+func rabbitMQAnswers(t *testing.T, lines []string) {
 	t.Helper()
+	line := lines[0]
 	url, found := strings.CutPrefix(line, "RABBITMQ_URL=")
 	require.True(t, found, line)
 	t.Setenv("AVIARY_TEST_RABBITMQ_URL", url)

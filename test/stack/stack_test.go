@@ -76,8 +76,8 @@ func TestUpAndDown(t *testing.T) {
 		answers  func(t *testing.T, lines []string)
 	}{
 		{[]string{"pulsar"}, 2, pulsarAnswers},
-		{[]string{"kafka"}, 1, func(t *testing.T, lines []string) { kafkaAnswers(t, lines[0]) }},
-		{[]string{"rabbitmq"}, 1, func(t *testing.T, lines []string) { rabbitMQAnswers(t, lines[0]) }},
+		{[]string{"kafka"}, 1, kafkaAnswers},
+		{[]string{"rabbitmq"}, 1, rabbitMQAnswers},
 		{[]string{"redis", "redis-geo"}, 4, redisAnswers},
 	}
 	var services []string

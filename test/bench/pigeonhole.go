@@ -82,7 +82,7 @@ func (b *bridgeBench) servers(ctx context.Context) (stop func(), err error) {
 	if b.pulsar, err = servers.StartBroker(ctx, 0, "brokerDeduplicationEnabled", "true"); err != nil {
 		return stop, err
 	}
-	s, err := stack.New(stack.Config{Log: os.Stderr, Checkout: fmt.Sprintf("bench-bridge-%d", os.Getpid())})
+	s, err := stack.New(stack.Config{Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-bridge-%d", os.Getpid())})
 	if err != nil {
 		return b.pulsar.Stop, err
 	}

@@ -109,7 +109,7 @@ func (b *sonicBench) warmUp(ctx context.Context) (err error) {
 // servers starts what this run alone uses.
 func (b *sonicBench) servers(ctx context.Context) (stop func(), err error) {
 	s, err := stack.New(stack.Config{
-		Log: os.Stderr, Checkout: fmt.Sprintf("bench-sonic-%d", os.Getpid()), PulsarConf: map[string]string{"brokerDeduplicationEnabled": "true"},
+		Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-sonic-%d", os.Getpid()), PulsarConf: map[string]string{"brokerDeduplicationEnabled": "true"},
 	})
 	if err != nil {
 		return func() {}, err

@@ -163,8 +163,8 @@ func preparePython(ctx context.Context, s *stack.Stack, source string) (command,
 		return command{}, err
 	}
 	wanted := filepath.Join(source, "python", "requirements.txt")
-	packages, err := s.Folder(ctx, "clients/python", wanted, func(ctx context.Context, dir string) error {
-		return install(ctx, "", python, "-m", "pip", "install", "--quiet", "--target", dir, "--require-hashes", "--requirement", wanted)
+	packages, err := s.Folder(ctx, "clients/python", wanted, []string{python, "--version"}, func(ctx context.Context, dir string) error {
+		return fetch(ctx, s, "", python, "-m", "pip", "install", "--quiet", "--target", dir, "--require-hashes", "--requirement", wanted)
 	})
 	return command{args: []string{python, filepath.Join(source, "python", "check.py")}, env: []string{"PYTHONPATH=" + packages}}, err
 }
@@ -175,7 +175,7 @@ func prepareNode(ctx context.Context, s *stack.Stack, source string) (command, e
 		return command{}, err
 	}
 	source = filepath.Join(source, "node")
-	packages, err := s.Folder(ctx, "clients/node", filepath.Join(source, "package-lock.json"), func(ctx context.Context, dir string) error {
+	packages, err := s.Folder(ctx, "clients/node", filepath.Join(source, "package-lock.json"), []string{node, "--version"}, func(ctx context.Context, dir string) error {
 		for _, name := range []string{"package.json", "package-lock.json"} {
 			data, err := os.ReadFile(filepath.Join(source, name))
 			if err == nil {
@@ -185,7 +185,7 @@ func prepareNode(ctx context.Context, s *stack.Stack, source string) (command, e
 				return err
 			}
 		}
-		return install(ctx, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+		return fetch(ctx, s, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 	})
 	if err != nil {
 		return command{}, err
@@ -213,13 +213,18 @@ func prepareJava(ctx context.Context, s *stack.Stack, source string) (command, e
 	}
 	jars = filepath.Join(jars, "*")
 	program := filepath.Join(source, "java", "Check.java")
-	classes, err := s.Folder(ctx, "clients/java", program, func(ctx context.Context, dir string) error {
-		return install(ctx, "", "javac", "-nowarn", "-cp", jars, "-d", dir, program)
+	classes, err := s.Folder(ctx, "clients/java", program, []string{"javac", "-version"}, func(ctx context.Context, dir string) error {
+		return run(ctx, "", "javac", "-nowarn", "-cp", jars, "-d", dir, program)
 	})
 	return command{args: []string{"java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes + ":" + jars, "Check"}}, err
 }
 
-func install(ctx context.Context, dir string, args ...string) error {
+// fetch runs a command that fetches packages from a registry.
+func fetch(ctx context.Context, s *stack.Stack, dir string, args ...string) error {
+	return s.Try(ctx, func(ctx context.Context) error { return run(ctx, dir, args...) })
+}
+
+func run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -30,16 +30,18 @@ func axeScript(t *testing.T) string {
 	source = filepath.Join(source, "axe")
 	s, err := stack.New(stack.Config{Log: os.Stderr})
 	require.NoError(t, err)
-	dir, err := s.Folder(ctx, "axe", filepath.Join(source, "package-lock.json"), func(ctx context.Context, dir string) error {
+	dir, err := s.Folder(ctx, "axe", filepath.Join(source, "package-lock.json"), []string{"node", "--version"}, func(ctx context.Context, dir string) error {
 		if err := os.CopyFS(dir, os.DirFS(source)); err != nil {
 			return err
 		}
-		npm := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-		npm.Dir = dir
-		if out, err := npm.CombinedOutput(); err != nil {
-			return fmt.Errorf("npm ci: %w: %s", err, out)
-		}
-		return nil
+		return s.Try(ctx, func(ctx context.Context) error {
+			npm := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+			npm.Dir = dir
+			if out, err := npm.CombinedOutput(); err != nil {
+				return fmt.Errorf("npm ci: %w: %s", err, out)
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		stack.Unavailable(t, "axe-core", err)

@@ -17,13 +17,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-const (
-	buildTimeout = 10 * time.Minute // with a module cache that is empty
-	stopTimeout  = 40 * time.Second
-)
+const buildTimeout = 10 * time.Minute // with a module cache that is empty
 
 // A builder makes images and containers in a storage of its own, which goes with the test.
 type builder struct {
@@ -151,7 +149,7 @@ func (b *builder) run(t *testing.T, name, config string, env ...string) *service
 			}
 		}
 		return s.pid != 0
-	}, 20*time.Second, 10*time.Millisecond, "%s", s)
+	}, await.Patience, 10*time.Millisecond, "%s", s)
 	return s
 }
 
@@ -171,7 +169,7 @@ func (s *service) stop() {
 	case err := <-s.done:
 		s.cmd = nil
 		require.NoError(s.t, err, "%s", s)
-	case <-time.After(stopTimeout):
+	case <-time.After(await.Patience):
 		require.Fail(s.t, "does not end", "%s", s)
 	}
 }

@@ -20,14 +20,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aviaryhq/aviary/test/systems/remotewrite"
-
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/systems/remotewrite"
 )
 
 const (
@@ -56,32 +56,35 @@ var expected = []struct {
 func TestImages(t *testing.T) {
 	b := newBuilder(t)
 	b.output(t, "make", "image", "TOOL=buildah", "VERSION="+version, "COMMIT="+commit)
-	for _, want := range expected {
-		t.Run(want.service, func(t *testing.T) {
-			img := b.inspect(t, "aviary/"+want.service+":"+version)
-			assert.Equal(t, fmt.Sprintf("%d:%d", user, user), img.User)
-			assert.Equal(t, []string{"/" + want.service}, img.Entrypoint)
-			assert.Empty(t, img.Cmd)
-			assert.Empty(t, img.Volumes)
-			for _, variable := range want.env {
-				assert.Contains(t, img.Env, variable)
-			}
-			assert.Len(t, img.ExposedPorts, len(want.ports))
-			for _, port := range want.ports {
-				assert.Contains(t, img.ExposedPorts, port+"/tcp")
-			}
-			assert.Equal(t, want.title, img.Labels["org.opencontainers.image.title"])
-			assert.NotEmpty(t, img.Labels["org.opencontainers.image.description"])
-			assert.Equal(t, version, img.Labels["org.opencontainers.image.version"])
-			assert.Equal(t, commit, img.Labels["org.opencontainers.image.revision"])
+	t.Run("look", func(t *testing.T) {
+		for _, want := range expected {
+			t.Run(want.service, func(t *testing.T) {
+				t.Parallel()
+				img := b.inspect(t, "aviary/"+want.service+":"+version)
+				assert.Equal(t, fmt.Sprintf("%d:%d", user, user), img.User)
+				assert.Equal(t, []string{"/" + want.service}, img.Entrypoint)
+				assert.Empty(t, img.Cmd)
+				assert.Empty(t, img.Volumes)
+				for _, variable := range want.env {
+					assert.Contains(t, img.Env, variable)
+				}
+				assert.Len(t, img.ExposedPorts, len(want.ports))
+				for _, port := range want.ports {
+					assert.Contains(t, img.ExposedPorts, port+"/tcp")
+				}
+				assert.Equal(t, want.title, img.Labels["org.opencontainers.image.title"])
+				assert.NotEmpty(t, img.Labels["org.opencontainers.image.description"])
+				assert.Equal(t, version, img.Labels["org.opencontainers.image.version"])
+				assert.Equal(t, commit, img.Labels["org.opencontainers.image.revision"])
 
-			root := b.container(t, "aviary/"+want.service+":"+version, want.service)
-			checkFiles(t, root, want.service)
-			assert.Equal(t, fmt.Sprintf("%s version %s, commit %s, %s", want.service, version, commit, runtime.Version()),
-				b.output(t, "buildah", "run", want.service, "--", "/"+want.service, "-version"))
-			assert.Contains(t, b.output(t, "buildah", "run", want.service, "--", "/"+want.service, "-config.print"), "0.0.0.0:"+want.ports[0])
-		})
-	}
+				root := b.container(t, "aviary/"+want.service+":"+version, want.service)
+				checkFiles(t, root, want.service)
+				assert.Equal(t, fmt.Sprintf("%s version %s, commit %s, %s", want.service, version, commit, runtime.Version()),
+					b.output(t, "buildah", "run", want.service, "--", "/"+want.service, "-version"))
+				assert.Contains(t, b.output(t, "buildah", "run", want.service, "--", "/"+want.service, "-config.print"), "0.0.0.0:"+want.ports[0])
+			})
+		}
+	})
 	if !t.Failed() {
 		t.Run("run", func(t *testing.T) { runAll(t, b) })
 	}
@@ -175,7 +178,7 @@ routes:
 			}
 		}
 		return false
-	}, 20*time.Second, 100*time.Millisecond, "%s", pigeonhole)
+	}, await.Patience, 10*time.Millisecond, "%s", pigeonhole)
 
 	client := redis.NewClient(&redis.Options{Addr: sonic.address("redis")})
 	defer client.Close()
@@ -218,7 +221,7 @@ func (s *service) address(server string) (address string) {
 			address = found[1]
 		}
 		return address != ""
-	}, 20*time.Second, 10*time.Millisecond, "%s", s)
+	}, await.Patience, 10*time.Millisecond, "%s", s)
 	return address
 }
 
@@ -228,7 +231,7 @@ func (s *service) awaitReady() {
 	require.Eventually(s.t, func() bool {
 		status, _ := ask(s.t, http.MethodGet, ready, nil, nil)
 		return status == http.StatusOK
-	}, 30*time.Second, 50*time.Millisecond, "%s", s)
+	}, await.Patience, 10*time.Millisecond, "%s", s)
 }
 
 // checkProcess sees that the service runs as the image's user, without capabilities, and has opened

@@ -41,6 +41,7 @@ func projects(t *testing.T) map[string]*types.Project {
 }
 
 func TestComposeFiles(t *testing.T) {
+	t.Parallel()
 	for name, project := range projects(t) {
 		t.Run(name, func(t *testing.T) {
 			ports, ours := map[string]string{}, map[string]int{}
@@ -87,6 +88,7 @@ func TestComposeFiles(t *testing.T) {
 // The context of an image that is compiled has all that compiling needs: what .dockerignore lets in.
 // No test builds that image, which needs the image of Go.
 func TestImagesCanBeCompiled(t *testing.T) {
+	t.Parallel()
 	const root = "../.."
 	context := t.TempDir()
 	text, err := os.ReadFile(filepath.Join(root, ".dockerignore"))

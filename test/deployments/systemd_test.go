@@ -93,6 +93,7 @@ func unit(t *testing.T, service string) (text string, keys map[string][]string) 
 }
 
 func TestUnitsAreValid(t *testing.T) {
+	t.Parallel()
 	analyze, bin := systemd(t, "systemd-analyze"), binaries(t)
 	verify := func(change func(string) string) string {
 		argv, dir := []string{analyze, "verify", "--man=no", "--recursive-errors=no"}, t.TempDir()
@@ -123,6 +124,7 @@ func TestUnitsAreValid(t *testing.T) {
 }
 
 func TestUnitsRunTheServices(t *testing.T) {
+	t.Parallel()
 	bin := binaries(t)
 	for _, service := range services {
 		_, keys := unit(t, service)
@@ -156,6 +158,7 @@ func TestUnitsRunTheServices(t *testing.T) {
 }
 
 func TestUsersOfUnits(t *testing.T) {
+	t.Parallel()
 	file, err := filepath.Abs(filepath.Join(root, "deployments/systemd/aviary.sysusers.conf"))
 	require.NoError(t, err)
 	text, err := os.ReadFile(file)

@@ -102,12 +102,13 @@ func readyPython(ctx context.Context, s *stack.Stack, dir, service string) ([]st
 		return nil, err
 	}
 	wanted := filepath.Join(dir, "requirements.txt")
-	venv, err := s.Folder(ctx, "examples/python", wanted, func(ctx context.Context, venv string) error {
-		err := command(ctx, "", python, "-m", "venv", venv)
-		if err == nil {
-			err = command(ctx, "", filepath.Join(venv, "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted)
+	venv, err := s.Folder(ctx, "examples/python", wanted, []string{python, "--version"}, func(ctx context.Context, venv string) error {
+		if err := command(ctx, "", python, "-m", "venv", venv); err != nil {
+			return err
 		}
-		return err
+		return s.Try(ctx, func(ctx context.Context) error {
+			return command(ctx, "", filepath.Join(venv, "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted)
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -144,13 +145,13 @@ func readyJava(ctx context.Context, s *stack.Stack, dir, service string) ([]stri
 	if err := os.WriteFile(wanted, all.Bytes(), 0o600); err != nil {
 		return nil, err
 	}
-	built, err := s.Folder(ctx, "examples/java", wanted, func(ctx context.Context, dir string) error {
+	built, err := s.Folder(ctx, "examples/java", wanted, []string{"javac", "-version"}, func(ctx context.Context, dir string) error {
 		for _, part := range []string{"pom.xml", "src"} {
 			if err := command(ctx, "", "cp", "-r", filepath.Join(consumers, "java", part), dir); err != nil {
 				return err
 			}
 		}
-		return command(ctx, dir, "mvn", "-B", "-ntp", "-q", "package")
+		return s.Try(ctx, func(ctx context.Context) error { return command(ctx, dir, "mvn", "-B", "-ntp", "-q", "package") })
 	})
 	program := strings.ToUpper(service[:1]) + service[1:]
 	classes := filepath.Join(built, "target/*") + ":" + filepath.Join(built, "target/lib/*")

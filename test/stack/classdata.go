@@ -55,7 +55,7 @@ func (s *Stack) trainClassData(ctx context.Context, jvm install.Java, home strin
 }
 
 func (s *Stack) dumpClassData(ctx context.Context, home, path string) error {
-	dir := home + ".train"
+	dir := home + ".work" // under the lock of home, as what is being fetched
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
 // pidNamespace returns what process ids here are valid in. Containers that share a cache folder
@@ -37,12 +39,19 @@ func (s *Stack) markAlive() (*os.File, error) {
 
 func (s *Stack) alivePath() string { return s.dir + ".alive" }
 
+// sweep deletes what tests and fetches that were killed have left: data of private servers, which
+// the kernel has killed with them, and folders that are not complete.
+func (s *Stack) sweep() {
+	s.sweepPrivate()
+	s.packages.Sweep()
+}
+
 // sweepDead deletes what stacks have left whose servers and tests all were killed, those of other
 // names, checkouts and containers, too. The log of a start that failed is not among it, but for
 // containers that are gone: nobody could look for it there. Failing to is harmless: the next one
 // tries again.
 func (s *Stack) sweepDead() {
-	s.sweepPrivate()
+	s.sweep()
 	for _, svc := range s.services() {
 		if rec, err := s.loadRecord(svc.name); err == nil && rec != nil && rec.dead() {
 			_ = s.remove(rec)
@@ -55,16 +64,24 @@ func (s *Stack) sweepDead() {
 			continue
 		}
 		other := &Stack{dir: dir}
-		if unlock, ok := tryLock(other.lockPath()); ok { // no Up or Down is under way there
-			if release, ok := tryLock(other.alivePath()); ok {
+		if unlock, ok := process.TryLock(other.lockPath()); ok { // no Up or Down is under way there
+			if release, ok := process.TryLock(other.alivePath()); ok {
 				if strings.HasPrefix(dir, s.prefix) || other.left() {
 					_ = os.RemoveAll(dir)
 				}
 				release()
+			} else if namespaceOf(dir) == namespaceOf(s.dir) { // process ids mean the same
+				other.sweepPrivate()
 			}
 			unlock()
 		}
 	}
+}
+
+// namespaceOf returns the process id namespace that is part of the name of a stack's folder.
+func namespaceOf(dir string) string {
+	_, namespace, _ := strings.Cut(filepath.Base(dir), "-")
+	return namespace
 }
 
 // left reports whether there are records of servers or data of private ones.
@@ -75,17 +92,4 @@ func (s *Stack) left() bool {
 		}
 	}
 	return false
-}
-
-// tryLock takes an exclusive lock unless somebody has one.
-func tryLock(path string) (release func(), ok bool) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, false
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, false
-	}
-	return func() { f.Close() }, true
 }

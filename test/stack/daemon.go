@@ -14,8 +14,9 @@ import (
 	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
-// startTimeout is generous: a start takes 3 to 10 seconds on two quiet cores.
-const startTimeout = 3 * time.Minute
+// startTimeout is generous: a start takes 3 to 10 seconds on two quiet cores, and more than a minute
+// on busy ones.
+const startTimeout = 5 * time.Minute
 
 var errEnded = errors.New("it ended while starting")
 
@@ -140,12 +141,15 @@ func privateStack(ctx context.Context, t testing.TB, service string) *Stack {
 	skipIfShort(t)
 	s, err := New(Config{Log: os.Stderr})
 	if err == nil {
+		s.sweep()
+		err = s.checkSpace()
+	}
+	if err == nil {
 		err = s.Fetch(ctx, service)
 	}
 	if err != nil {
 		Unavailable(t, service, err)
 	}
-	s.sweepPrivate()
 	return s
 }
 

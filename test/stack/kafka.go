@@ -122,7 +122,8 @@ func (s *KafkaServer) Topic(t testing.TB, partitions int) string {
 	return s.TopicWith(t, partitions, nil)
 }
 
-// TopicWith creates a topic with settings of its own, such as cleanup.policy.
+// TopicWith creates a topic with settings of its own, such as cleanup.policy. Clients find it when
+// TopicWith returns: a broker says that it has created one before it knows it.
 func (s *KafkaServer) TopicWith(t testing.TB, partitions int, conf map[string]string) string {
 	t.Helper()
 	topic := uniqueName(t)
@@ -130,7 +131,12 @@ func (s *KafkaServer) TopicWith(t testing.TB, partitions int, conf map[string]st
 	for key, value := range conf {
 		detail.ConfigEntries[key] = &value
 	}
-	if err := s.administer(func(a sarama.ClusterAdmin) error { return a.CreateTopic(topic, detail, false) }); err != nil {
+	if err := s.administer(func(a sarama.ClusterAdmin) error {
+		if err := a.CreateTopic(topic, detail, false); err != nil {
+			return err
+		}
+		return awaitLeaders(a, topic, partitions)
+	}); err != nil {
 		t.Fatalf("cannot create topic %s: %v", topic, err)
 	}
 	t.Cleanup(func() {
@@ -145,10 +151,24 @@ func (s *KafkaServer) TopicWith(t testing.TB, partitions int, conf map[string]st
 	return topic
 }
 
+// awaitLeaders waits until all partitions of a topic have a leader, to which clients write.
+func awaitLeaders(a sarama.ClusterAdmin, topic string, partitions int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	return process.Poll(ctx, 10*time.Millisecond, func() (bool, error) {
+		found, err := a.DescribeTopics([]string{topic})
+		if err != nil || len(found) != 1 || len(found[0].Partitions) != partitions {
+			return false, err
+		}
+		return !slices.ContainsFunc(found[0].Partitions, func(p *sarama.PartitionMetadata) bool {
+			return p.Err != sarama.ErrNoError || p.Leader < 0
+		}), nil
+	})
+}
+
 func (s *KafkaServer) administer(do func(sarama.ClusterAdmin) error) error {
 	conf := kafkaClientConfig()
 	conf.Admin.Timeout = adminTimeout
-	conf.Net.ReadTimeout = adminTimeout
 	admin, err := sarama.NewClusterAdmin(s.brokers, conf)
 	if err != nil {
 		return err
@@ -156,20 +176,21 @@ func (s *KafkaServer) administer(do func(sarama.ClusterAdmin) error) error {
 	return errors.Join(do(admin), admin.Close())
 }
 
-// kafkaClientConfig is for short visits: nothing is tried again behind the caller's back, nothing
-// waits for long.
+// kafkaClientConfig is for short visits: nothing is tried again behind the caller's back.
 func kafkaClientConfig() *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = "aviary-stack"
 	conf.Version = sarama.V3_6_0_0
 	conf.Metadata.Retry.Max = 0
-	conf.Net.DialTimeout, conf.Net.ReadTimeout, conf.Net.WriteTimeout = 5*time.Second, 5*time.Second, 5*time.Second
+	conf.Net.DialTimeout, conf.Net.ReadTimeout, conf.Net.WriteTimeout = adminTimeout, adminTimeout, adminTimeout
 	return conf
 }
 
 // kafkaHealthy tells whether a broker answers and knows itself as one.
 func kafkaHealthy(brokers ...string) error {
-	client, err := sarama.NewClient(brokers, kafkaClientConfig())
+	conf := kafkaClientConfig()
+	conf.Net.DialTimeout, conf.Net.ReadTimeout = 5*time.Second, 5*time.Second // who waits for it asks again
+	client, err := sarama.NewClient(brokers, conf)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
@@ -36,58 +37,48 @@ func kafkaTrip(t *testing.T, conf *sarama.Config, broker, topic, send string, of
 	select {
 	case m := <-partition.Messages():
 		return string(m.Value)
-	case <-time.After(30 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatal("no message")
 		return ""
 	}
 }
 
-func TestKafkaUpAndDown(t *testing.T) {
-	s := testStack(t, Config{})
-	if err := s.Fetch(t.Context(), "kafka"); err != nil {
-		Unavailable(t, "kafka", err)
-	}
-	lines, err := s.Up(t.Context(), "kafka")
+// kafkaAnswers is a part of TestUpAndDown.
+func kafkaAnswers(t *testing.T, lines []string) {
+	t.Helper()
+	line := lines[0]
+	brokers, found := strings.CutPrefix(line, "KAFKA_BROKERS=")
+	require.True(t, found, line)
+	t.Setenv("AVIARY_TEST_KAFKA_BROKERS", brokers)
+	srv := Kafka(t)
+	assert.Equal(t, []string{brokers}, srv.Brokers())
+	require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
+	topic := srv.TopicWith(t, 1, map[string]string{"cleanup.policy": "compact"})
+	// The policy wants a key: the setting has arrived.
+	conf := kafkaClientConfig()
+	conf.Producer.Return.Successes = true
+	producer, err := sarama.NewSyncProducer(srv.Brokers(), conf)
 	require.NoError(t, err)
-	require.Len(t, lines, 1)
-	brokers, found := strings.CutPrefix(lines[0], "KAFKA_BROKERS=")
-	require.True(t, found, lines[0])
-	again, err := s.Up(t.Context(), "kafka")
-	require.NoError(t, err)
-	assert.Equal(t, lines, again)
-
-	t.Run("named by the environment", func(t *testing.T) {
-		t.Setenv("AVIARY_TEST_KAFKA_BROKERS", brokers)
-		srv := Kafka(t)
-		assert.Equal(t, []string{brokers}, srv.Brokers())
-		require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
-		topic := srv.TopicWith(t, 1, map[string]string{"cleanup.policy": "compact"})
-		// The policy wants a key: the setting has arrived.
-		conf := kafkaClientConfig()
-		conf.Producer.Return.Successes = true
-		producer, err := sarama.NewSyncProducer(srv.Brokers(), conf)
-		require.NoError(t, err)
-		defer producer.Close()
-		_, _, err = producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("x")})
-		require.Error(t, err)
-		_, _, err = producer.SendMessage(&sarama.ProducerMessage{Topic: "never-created", Value: sarama.StringEncoder("x")})
-		require.ErrorIs(t, err, sarama.ErrUnknownTopicOrPartition)
-	})
-
-	rec, err := s.loadRecord("kafka")
-	require.NoError(t, err)
-	require.NoError(t, s.Down(t.Context()))
-	assert.False(t, rec.alive())
+	defer producer.Close()
+	_, _, err = producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("x")})
+	require.Error(t, err)
+	_, _, err = producer.SendMessage(&sarama.ProducerMessage{Topic: "never-created", Value: sarama.StringEncoder("x")})
+	require.ErrorIs(t, err, sarama.ErrUnknownTopicOrPartition)
 }
 
-func TestPrivateKafkaThroughFaults(t *testing.T) {
-	ctx := t.Context()
-	srv := PrivateKafka(t, Conf(map[string]string{"message.max.bytes": "100000"}))
-	broker := srv.Brokers()[0]
-	topic := srv.Topic(t, 1)
+func TestPrivateKafka(t *testing.T) {
+	t.Parallel()
+	srv := PrivateKafka(t, Secured(), Advertise("127.0.0.1:9"), Conf(map[string]string{"message.max.bytes": "100000"}))
 	conf, err := os.ReadFile(srv.Daemon.(*kafkaBroker).confPath())
 	require.NoError(t, err)
 	assert.Contains(t, string(conf), "\nmessage.max.bytes=100000\n")
+	t.Run("secured", func(t *testing.T) { kafkaIsSecured(t, srv) })
+	t.Run("through faults", func(t *testing.T) { kafkaThroughFaults(t, srv) })
+}
+
+func kafkaThroughFaults(t *testing.T, srv *KafkaServer) {
+	t.Helper()
+	ctx, broker, topic := t.Context(), srv.Brokers()[0], srv.Topic(t, 1)
 	require.Equal(t, "first", kafkaTrip(t, kafkaClientConfig(), broker, topic, "first", 0))
 
 	pid := srv.PID()
@@ -103,7 +94,7 @@ func TestPrivateKafkaThroughFaults(t *testing.T) {
 	require.NoError(t, srv.Pause())
 	paused := kafkaClientConfig()
 	paused.Net.ReadTimeout = 300 * time.Millisecond
-	_, err = sarama.NewClient(srv.Brokers(), paused)
+	_, err := sarama.NewClient(srv.Brokers(), paused)
 	require.Error(t, err)
 	require.NoError(t, srv.Resume())
 	assert.Equal(t, "second", kafkaTrip(t, kafkaClientConfig(), broker, topic, "third", 1))
@@ -122,8 +113,8 @@ func (oneToken) Token() (*sarama.AccessToken, error) {
 	return &sarama.AccessToken{Token: base64URL(`{"alg":"none"}`) + "." + base64URL(claims) + "."}, nil
 }
 
-func TestPrivateKafkaSecured(t *testing.T) {
-	srv := PrivateKafka(t, Secured(), Advertise("127.0.0.1:9"))
+func kafkaIsSecured(t *testing.T, srv *KafkaServer) {
+	t.Helper()
 	topic := srv.Topic(t, 1)
 	sec := srv.Security()
 	sent := int64(0)
@@ -191,6 +182,7 @@ func TestPrivateKafkaSecured(t *testing.T) {
 }
 
 func TestFailedKafkaStartTellsWhy(t *testing.T) {
+	t.Parallel()
 	s := testStack(t, Config{})
 	if err := s.Fetch(t.Context(), "kafka"); err != nil {
 		Unavailable(t, "kafka", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/stack/install"
 	"github.com/aviaryhq/aviary/test/stack/process"
 )
 
@@ -104,15 +105,106 @@ func diesWithOwner(t *testing.T, variable string) {
 	eventually(t, "it ended", func() bool { return !owned.Alive() })
 }
 
-func TestSweepDeletesOnlyWhatNobodyOwns(t *testing.T) {
-	s := testStack(t, Config{CacheDir: t.TempDir()})
-	mine, err := s.privateDir()
+// TestKilledRunsLeaveNothing: a test binary that was killed had a private server and was about to
+// fetch something. The next start of a server deletes the data of the one and the unfinished folder
+// of the other, but nothing of who lives.
+func TestKilledRunsLeaveNothing(t *testing.T) {
+	wanted := filepath.Join(t.TempDir(), "requirements.txt")
+	require.NoError(t, os.WriteFile(wanted, nil, 0o600))
+	half := func(s *Stack, name string, begun chan<- bool) {
+		_, err := s.Folder(context.Background(), name, wanted, []string{"true"}, func(_ context.Context, dir string) error {
+			err := os.WriteFile(filepath.Join(dir, "half"), nil, 0o600)
+			begun <- true
+			<-t.Context().Done()
+			return err
+		})
+		assert.NoError(t, err)
+	}
+	if cache := os.Getenv(ownerVar); cache != "" {
+		s, err := New(Config{CacheDir: cache, Checkout: "/checkout", Name: Test})
+		require.NoError(t, err)
+		begun := make(chan bool)
+		go half(s, "clients/python", begun)
+		<-begun
+		server := longRunning(t, "echo data >data; exec sleep 1000")
+		server.Dir = s.privateFolder(t, "kafka")
+		p, done, err := process.StartOwned(server)
+		require.NoError(t, err)
+		eventually(t, "data", func() bool { _, err := os.Stat(filepath.Join(server.Dir, "data")); return err == nil })
+		fmt.Printf("%d %d\n", p.PID, p.Start)
+		<-done
+		return
+	}
+	cache := t.TempDir()
+	diesWithOwner(t, cache)
+
+	s, err := New(Config{CacheDir: cache, Checkout: "/checkout", Name: Test})
 	require.NoError(t, err)
-	orphan := filepath.Join(s.dir, "private", "1-1-x")
-	require.NoError(t, os.MkdirAll(orphan, 0o755))
-	s.sweepPrivate()
-	assert.DirExists(t, mine)
-	assert.NoDirExists(t, orphan)
+	left := func() (data, folders []string) {
+		data, err := filepath.Glob(filepath.Join(s.dir, "private", "*"))
+		require.NoError(t, err)
+		folders, err = filepath.Glob(filepath.Join(cache, "clients", "*.work"))
+		require.NoError(t, err)
+		return data, folders
+	}
+	data, folders := left()
+	require.Len(t, data, 1)
+	require.Len(t, folders, 1)
+	require.FileExists(t, filepath.Join(data[0], "data"))
+	require.FileExists(t, filepath.Join(folders[0], "half"))
+
+	self, err := process.Identify(os.Getpid())
+	require.NoError(t, err)
+	reused := filepath.Join(s.dir, "private", fmt.Sprintf("%d-%d-x", self.PID, self.Start+1)) // this process id, of another process
+	require.NoError(t, os.Mkdir(reused, 0o755))
+	mine := s.privateFolder(t, "kafka")
+	begun, ended := make(chan bool), make(chan bool)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		defer close(ended)
+		_, _ = s.Folder(ctx, "clients/node", wanted, []string{"true"}, func(ctx context.Context, _ string) error {
+			begun <- true
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	<-begun
+	// The start of any other server of any checkout; that it fails does not matter.
+	other, err := New(Config{CacheDir: cache, Checkout: "/other"})
+	require.NoError(t, err)
+	t.Setenv("PATH", t.TempDir())
+	_, err = other.Up(t.Context(), "redis")
+	require.ErrorContains(t, err, "redis-server")
+	data, folders = left()
+	assert.Equal(t, []string{mine}, data)
+	require.Len(t, folders, 1)
+	assert.Contains(t, folders[0], "clients/node")
+	cancel()
+	<-ended
+}
+
+// TestSpaceIsCheckedBeforeStarts of servers for tests, not of those that run.
+func TestSpaceIsCheckedBeforeStarts(t *testing.T) {
+	s, err := New(Config{CacheDir: t.TempDir(), Checkout: "/checkout", Name: Test})
+	require.NoError(t, err)
+	var asked string
+	s.space = func(dir string) (int64, error) { asked = dir; return 7 << 29, nil }
+	_, err = s.Up(t.Context(), "redis")
+	require.EqualError(t, err, "not enough disk for the servers of tests: "+s.cache+
+		" has 3.5 GiB free, 5 GiB are needed; free some, or move the cache with XDG_CACHE_HOME")
+	require.ErrorIs(t, err, errSpace)
+	assert.Equal(t, s.cache, asked)
+	lines, err := s.Up(t.Context(), "prometheus")
+	if err == nil {
+		assert.NotEmpty(t, lines, "a program starts nothing")
+	}
+	require.NotErrorIs(t, err, errSpace)
+
+	s.space = install.Free
+	free, err := install.Free(s.cache)
+	require.NoError(t, err)
+	require.Positive(t, free)
 }
 
 // startFake runs a process as if Up had started it.
@@ -215,7 +307,9 @@ func TestStartDeletesWhatDeadStacksHaveLeft(t *testing.T) {
 		data(s, "kafka")
 	}
 	startFake(t, running)
-	kept := []string{data(failed, "pulsar/logs"), data(running, "kafka"), data(testing, "private/1-1-x")}
+	mine, err := testing.privateDir()
+	require.NoError(t, err)
+	kept, killed := []string{data(failed, "pulsar/logs"), data(running, "kafka"), mine}, data(testing, "private/1-1-x")
 	alive, err := testing.markAlive() // a test with a private server
 	require.NoError(t, err)
 	defer alive.Close()
@@ -228,6 +322,7 @@ func TestStartDeletesWhatDeadStacksHaveLeft(t *testing.T) {
 	for _, dir := range kept {
 		assert.DirExists(t, dir)
 	}
+	assert.NoDirExists(t, killed)
 	require.NoError(t, alive.Close())
 	_, err = open("/a", Demo).Up(t.Context(), "redis")
 	require.Error(t, err)

@@ -32,19 +32,41 @@ func (s *Stack) prometheusCurrentService() service {
 
 const prometheusModule = "github.com/prometheus/prometheus"
 
-// currentPrometheus returns the module's version and where the program built of it is kept. It
-// fetches nothing.
+// currentPrometheus returns the module's version and where the program is kept that this version of
+// Go builds of it. It fetches nothing: the version is in go.mod.
 func (s *Stack) currentPrometheus(ctx context.Context) (version, bin string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", "", err
 	}
-	out, err := process.Job{Dir: root}.Run(ctx, "go", "list", "-m", "-f", "{{.Version}}", prometheusModule)
+	// go list -m would ask for modules of other modules where Go's module cache is empty.
+	out, err := process.Job{Dir: root}.Run(ctx, "go", "mod", "edit", "-json")
 	if err != nil {
-		return "", "", fmt.Errorf("cannot find the module of Prometheus: %w: %s", err, process.LastLine(out))
+		return "", "", fmt.Errorf("cannot read go.mod: %w: %s", err, process.LastLine(out))
 	}
-	version = process.LastLine(out)
-	return version, filepath.Join(s.cache, "tools", "prometheus-"+version, "prometheus"), nil
+	var mod struct {
+		Require []struct{ Path, Version string }
+	}
+	if err := unmarshal(out, &mod); err != nil {
+		return "", "", fmt.Errorf("cannot read go.mod: %w", err)
+	}
+	for _, r := range mod.Require {
+		if r.Path == prometheusModule {
+			version = r.Version
+		}
+	}
+	if version == "" {
+		return "", "", fmt.Errorf("go.mod does not require %s", prometheusModule)
+	}
+	if out, err = (process.Job{Dir: root}).Run(ctx, "go", "env", "GOVERSION"); err != nil {
+		return "", "", fmt.Errorf("cannot tell the version of Go: %w: %s", err, process.LastLine(out))
+	}
+	return version, filepath.Join(s.cache, "tools", "prometheus-"+version+"-"+process.LastLine(out), "prometheus"), nil
+}
+
+// unmarshal reads what go has written behind what it says of downloads.
+func unmarshal(out string, into any) error {
+	return json.Unmarshal([]byte(out[max(0, strings.IndexByte(out, '{')):]), into)
 }
 
 // prometheusModules is the size of the modules that its build fetches, beside those of Aviary.
@@ -63,20 +85,27 @@ func (s *Stack) missingPrometheus(ctx context.Context) ([]install.Download, erro
 }
 
 // prometheusSource returns the folder of the module, which it fetches if need be.
-func prometheusSource(ctx context.Context, version string) (string, error) {
+func (s *Stack) prometheusSource(ctx context.Context, version string) (dir string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	out, err := process.Job{Dir: root}.Run(ctx, "go", "mod", "download", "-json", prometheusModule+"@"+version)
-	var module struct{ Dir, Error string }
-	if start := strings.IndexByte(out, '{'); start >= 0 { // behind what go says it downloads
-		err = errors.Join(err, json.Unmarshal([]byte(out[start:]), &module))
+	err = s.Try(ctx, func(ctx context.Context) error {
+		out, err := process.Job{Dir: root}.Run(ctx, "go", "mod", "download", "-json", prometheusModule+"@"+version)
+		var module struct{ Dir, Error string }
+		if strings.Contains(out, "{") {
+			err = errors.Join(err, unmarshal(out, &module))
+		}
+		if err == nil && module.Dir == "" || module.Error != "" {
+			err = errors.Join(err, errors.New("go mod download: "+process.FirstLine(module.Error)))
+		}
+		dir = module.Dir
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("cannot fetch the module of Prometheus (no network?): %w", err)
 	}
-	if err != nil || module.Dir == "" {
-		return "", fmt.Errorf("cannot fetch the module of Prometheus (no network?): %w", errors.Join(err, errors.New(process.FirstLine(module.Error))))
-	}
-	return module.Dir, nil
+	return dir, nil
 }
 
 // buildPrometheus builds it once, in the module's own folder with the module's own dependencies:
@@ -99,7 +128,7 @@ func (s *Stack) buildPrometheus(ctx context.Context) error {
 		return nil
 	}
 	s.log.Printf("building a current Prometheus from its module, once; this takes some minutes")
-	source, err := prometheusSource(ctx, version)
+	source, err := s.prometheusSource(ctx, version)
 	if err != nil {
 		return err
 	}
@@ -107,18 +136,38 @@ func (s *Stack) buildPrometheus(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(bin), 0o750); err != nil {
-		return err
-	}
+	const tags, program = "remove_all_sd", "./cmd/prometheus"
 	// Its go.work names folders that modules do not contain.
 	build := process.Job{Dir: source, Env: []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0"}, Nice: s.cfg.BuildNice}
-	out, err := build.Run(ctx, "go", "build", "-trimpath", "-tags", "remove_all_sd",
-		"-ldflags", "-s -w -X github.com/prometheus/common/version.Version="+strings.TrimSpace(string(name)), "-o", bin+".new", "./cmd/prometheus")
+	// A list of the packages fetches the modules that have them, and no others.
+	if err := s.Try(ctx, func(ctx context.Context) error {
+		out, err := build.Run(ctx, "go", "list", "-deps", "-f", `{{""}}`, "-tags", tags, program)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, process.LastLine(out))
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("cannot fetch the modules that Prometheus needs (no network?): %w", err)
+	}
+	work := filepath.Dir(bin) + ".work"
+	if err := os.RemoveAll(work); err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if err := os.MkdirAll(work, 0o750); err != nil {
+		return err
+	}
+	out, err := build.Run(ctx, "go", "build", "-trimpath", "-tags", tags,
+		"-ldflags", "-s -w -X github.com/prometheus/common/version.Version="+strings.TrimSpace(string(name)),
+		"-o", filepath.Join(work, filepath.Base(bin)), program)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("cannot build it (no network?): %w: %s", err, process.LastLine(out))
+		return fmt.Errorf("cannot build it: %w: %s", err, process.LastLine(out))
 	}
-	return os.Rename(bin+".new", bin)
+	if err := os.RemoveAll(filepath.Dir(bin)); err != nil {
+		return err
+	}
+	return os.Rename(work, filepath.Dir(bin))
 }

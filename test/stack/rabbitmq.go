@@ -160,6 +160,7 @@ func rabbitMQHealthy(url string) error {
 type rabbitMQNode struct {
 	options
 	dir   string
+	tests bool           // only tests use it
 	ports []process.Port // AMQP, streams, Erlang distribution, Erlang port mapper
 }
 
@@ -168,7 +169,7 @@ func (s *Stack) newRabbitMQ(dir string, o options) (*rabbitMQNode, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rabbitMQNode{options: o, dir: dir, ports: ports}, nil
+	return &rabbitMQNode{options: o, dir: dir, tests: s.tests, ports: ports}, nil
 }
 
 func (n *rabbitMQNode) address(i int) string { return fmt.Sprintf("127.0.0.1:%d", n.ports[i].Number) }
@@ -186,6 +187,12 @@ func (n *rabbitMQNode) WaitHealthy(ctx context.Context, p process.ID) error {
 func (n *rabbitMQNode) environment() []string {
 	in := func(name string) string { return filepath.Join(n.dir, name) }
 	number := func(i int) string { return strconv.Itoa(n.ports[i].Number) }
+	flags := "-start_epmd false"
+	if n.tests {
+		// Schedulers that have nothing to do sleep at once: they would burn the processor that other
+		// servers and the tests need.
+		flags += " +sbwt none +sbwtdcpu none +sbwtdio none"
+	}
 	const loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
 	return []string{
 		"HOME=" + n.dir, // of the cookie that the node and its commands share
@@ -211,7 +218,7 @@ func (n *rabbitMQNode) environment() []string {
 		// process id is the node's.
 		"RUNNING_UNDER_SYSTEMD=true",
 		// The port mapper is a child of ours. Erlang would start one as a daemon that outlives all.
-		"ERL_EPMD_PORT=" + number(3), "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_FLAGS=-start_epmd false",
+		"ERL_EPMD_PORT=" + number(3), "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_FLAGS=" + flags,
 		"ERL_CRASH_DUMP=" + in("logs/erl_crash.dump"),
 	}
 }

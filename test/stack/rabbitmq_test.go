@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack/process"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -27,7 +28,7 @@ func rabbitChannel(t *testing.T, url string) (*amqp.Connection, *amqp.Channel) {
 
 func rabbitPublish(t *testing.T, ch *amqp.Channel, queue, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false,
 		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(text)})
@@ -37,39 +38,22 @@ func rabbitPublish(t *testing.T, ch *amqp.Channel, queue, text string) {
 	require.True(t, acked)
 }
 
-func TestRabbitMQUpAndDown(t *testing.T) {
-	s := testStack(t, Config{})
-	if err := s.Fetch(t.Context(), "rabbitmq"); err != nil {
-		Unavailable(t, "rabbitmq", err)
-	}
-	lines, err := s.Up(t.Context(), "rabbitmq")
-	require.NoError(t, err)
-	require.Len(t, lines, 1)
-	url, found := strings.CutPrefix(lines[0], "RABBITMQ_URL=")
-	require.True(t, found, lines[0])
-	again, err := s.Up(t.Context(), "rabbitmq")
-	require.NoError(t, err)
-	assert.Equal(t, lines, again)
-
-	t.Run("named by the environment", func(t *testing.T) {
-		t.Setenv("AVIARY_TEST_RABBITMQ_URL", url)
-		srv := RabbitMQ(t)
-		assert.Equal(t, url, srv.URL())
-		require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
-		_, err := srv.Ctl(t.Context(), "status")
-		require.ErrorContains(t, err, "AVIARY_TEST_RABBITMQ_URL")
-	})
-
-	rec, err := s.loadRecord("rabbitmq")
-	require.NoError(t, err)
-	require.Len(t, rec.Processes, 2, "the node and its port mapper")
-	require.NoError(t, s.Down(t.Context()))
-	for _, p := range rec.Processes {
-		assert.False(t, p.Alive())
-	}
+// rabbitMQAnswers is a part of TestUpAndDown.
+func rabbitMQAnswers(t *testing.T, lines []string) {
+	t.Helper()
+	line := lines[0]
+	url, found := strings.CutPrefix(line, "RABBITMQ_URL=")
+	require.True(t, found, line)
+	t.Setenv("AVIARY_TEST_RABBITMQ_URL", url)
+	srv := RabbitMQ(t)
+	assert.Equal(t, url, srv.URL())
+	require.ErrorIs(t, srv.Kill(), process.ErrNotOwned)
+	_, err := srv.Ctl(t.Context(), "status")
+	require.ErrorContains(t, err, "AVIARY_TEST_RABBITMQ_URL")
 }
 
 func TestPrivateRabbitMQThroughFaults(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	srv := PrivateRabbitMQ(t, Conf(map[string]string{"heartbeat": "7"}))
 	conn, ch := rabbitChannel(t, srv.URL())

@@ -227,7 +227,7 @@ func replicationInfo(ctx context.Context, c *redis.Client) (map[string]string, e
 	return info, nil
 }
 
-// redisOptions are those of a client that neither retries nor waits long.
+// redisOptions are those of a client that does not retry, and gives up with the context.
 func redisOptions(address string) *redis.Options {
 	o, err := redis.ParseURL(address)
 	if err != nil {
@@ -235,7 +235,7 @@ func redisOptions(address string) *redis.Options {
 		o = &redis.Options{Addr: address}
 	}
 	o.MaxRetries, o.DialerRetries = -1, 1
-	o.DialTimeout, o.ReadTimeout = 5*time.Second, 5*time.Second
+	o.DialTimeout, o.ReadTimeout, o.ContextTimeoutEnabled = adminTimeout, adminTimeout, true
 	return o
 }
 

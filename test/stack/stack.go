@@ -70,6 +70,8 @@ type Stack struct {
 	packages install.Installer
 	prefix   string // of the folders of this stack in all containers
 	dir      string
+	tests    bool // it is the checkout's own: what it starts is for tests, not for demos and benchmarks
+	space    func(dir string) (free int64, err error)
 	turn     chan struct{} // holds an item while Up or Down is under way
 }
 
@@ -84,7 +86,8 @@ func newStack(cfg Config, namespace string) (*Stack, error) {
 		}
 		cfg.CacheDir = filepath.Join(dir, "aviary")
 	}
-	if cfg.Checkout == "" {
+	tests := cfg.Checkout == ""
+	if tests {
 		dir, err := moduleRoot()
 		if err != nil {
 			return nil, err
@@ -108,7 +111,25 @@ func newStack(cfg Config, namespace string) (*Stack, error) {
 		return nil, fmt.Errorf("cannot create the state folder: %w", err)
 	}
 	log := process.NewProgress(cfg.Log)
-	return &Stack{cfg: cfg, log: log, cache: cfg.CacheDir, packages: install.Installer{Cache: cfg.CacheDir, Log: log}, prefix: prefix, dir: dir, turn: make(chan struct{}, 1)}, nil
+	return &Stack{
+		cfg: cfg, log: log, cache: cfg.CacheDir, packages: install.Installer{Cache: cfg.CacheDir, Log: log}, prefix: prefix, dir: dir,
+		tests: tests, space: install.Free, turn: make(chan struct{}, 1),
+	}, nil
+}
+
+// spaceNeeded is what must be free where servers of tests keep their data: tests write up to 3 GB at
+// a time, and a server whose disk is full fails them for reasons that are hard to see.
+const spaceNeeded = 5 << 30
+
+var errSpace = errors.New("not enough disk for the servers of tests")
+
+func (s *Stack) checkSpace() error {
+	free, err := s.space(s.cache)
+	if err == nil && free < spaceNeeded {
+		err = fmt.Errorf("%w: %s has %.1f GiB free, %d GiB are needed; free some, or move the cache with XDG_CACHE_HOME",
+			errSpace, s.cache, float64(free)/(1<<30), spaceNeeded>>30)
+	}
+	return err
 }
 
 // Dir returns the folder of the stack's state. No other stack of the machine, or of a container
@@ -230,10 +251,17 @@ func (s *Stack) Missing(ctx context.Context, names ...string) ([]install.Downloa
 }
 
 // Folder returns a folder of the cache that fill has filled, once for each content of the file
-// wanted, which says what is in it. It is safe for concurrent use, by other processes too. A fill
-// that fails leaves nothing.
-func (s *Stack) Folder(ctx context.Context, name, wanted string, fill func(ctx context.Context, dir string) error) (string, error) {
-	return s.packages.Folder(ctx, name, wanted, fill)
+// wanted, which says what is in it, and each version of the program that makes it: maker is the
+// command that prints that version, such as python3 --version. It is safe for concurrent use, by
+// other processes too. A fill that fails leaves nothing.
+func (s *Stack) Folder(ctx context.Context, name, wanted string, maker []string, fill func(ctx context.Context, dir string) error) (string, error) {
+	return s.packages.Folder(ctx, name, wanted, maker, fill)
+}
+
+// Try fetches something from the network, three times at most, with a pause between. It returns the
+// last error, or that of ctx when ctx ends.
+func (s *Stack) Try(ctx context.Context, fetch func(context.Context) error) error {
+	return install.Try(ctx, s.log, fetch)
 }
 
 // Jars returns a folder with artifacts of the Maven repository, coordinates with spaces between
@@ -264,6 +292,7 @@ func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 
 	lines := make([][]string, len(picked))
 	var missing []int
+	starts := false
 	for i, svc := range picked {
 		if svc.start == nil {
 			missing = append(missing, i)
@@ -277,7 +306,12 @@ func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 			s.log.Printf("%s: already up", svc.name)
 			lines[i] = rec.Env
 		} else {
-			missing = append(missing, i)
+			missing, starts = append(missing, i), true
+		}
+	}
+	if s.cfg.Name == Test && starts {
+		if err := s.checkSpace(); err != nil {
+			return nil, err
 		}
 	}
 	for _, i := range missing {

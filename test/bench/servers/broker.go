@@ -24,7 +24,7 @@ type Broker struct {
 
 // StartBroker starts a broker with the project's settings: the journal is synced.
 func StartBroker(ctx context.Context, port int, conf ...string) (*Broker, error) {
-	cfg := stack.Config{Log: os.Stderr, Checkout: fmt.Sprintf("bench-%d-%d", os.Getpid(), port), PulsarPort: port, PulsarConf: map[string]string{}}
+	cfg := stack.Config{Log: os.Stderr, Owned: true, Checkout: fmt.Sprintf("bench-%d-%d", os.Getpid(), port), PulsarPort: port, PulsarConf: map[string]string{}}
 	for i := 0; i+1 < len(conf); i += 2 {
 		cfg.PulsarConf[conf[i]] = conf[i+1]
 	}

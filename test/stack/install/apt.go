@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,19 +44,25 @@ func (i Installer) apt(ctx context.Context, pkg string) (did bool, err error) {
 	}
 	install := []string{"install", "-y", "-q", "--no-install-recommends", pkg}
 	i.Log.Printf("installing %s with apt-get", pkg)
-	out, err := run(install...)
-	if err != nil {
-		// The package list may be missing, as in a fresh container, or too old.
-		i.Log.Printf("updating the package list")
-		if out, err = run("update", "-q"); err == nil {
-			out, err = run(install...)
+	err = Try(ctx, i.Log, func(context.Context) error {
+		out, err := run(install...)
+		if err != nil {
+			// The package list may be missing, as in a fresh container, or too old.
+			i.Log.Printf("updating the package list")
+			if out, err = run("update", "-q"); err == nil {
+				out, err = run(install...)
+			}
 		}
-	}
+		if err != nil {
+			return errors.New(aptError(out, err))
+		}
+		return nil
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		return false, fmt.Errorf("apt-get cannot install %s (no network?): %s", pkg, aptError(out, err))
+		return false, fmt.Errorf("apt-get cannot install %s (no network?): %w", pkg, err)
 	}
 	return true, nil
 }

@@ -61,7 +61,7 @@ func (i Installer) Distribution(ctx context.Context, a Artifact, fetch fetchFunc
 	if err := checkDisk(cache, 2*a.Size+a.Unpacked); err != nil {
 		return "", err
 	}
-	work := home + ".work"
+	work := home + unfinished
 	if err := os.RemoveAll(work); err != nil {
 		return "", err
 	}
@@ -204,14 +204,18 @@ func listing(dir string) (string, error) {
 }
 
 func checkDisk(dir string, need int64) error {
+	free, err := Free(dir)
+	if err == nil && free < need {
+		err = fmt.Errorf("not enough disk for the download: %s has %d MB free, %d MB are needed; free some, or move the cache with XDG_CACHE_HOME", dir, free/1e6, need/1e6)
+	}
+	return err
+}
+
+// Free returns how many bytes the file system of a folder has free for who runs this.
+func Free(dir string) (int64, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return err
-	}
-	if free := int64(st.Bavail) * st.Bsize; free < need {
-		return fmt.Errorf("not enough disk for the download: %s has %d MB free, %d MB are needed; free some, or move the cache with XDG_CACHE_HOME", dir, free/1e6, need/1e6)
-	}
-	return nil
+	err := unix.Statfs(dir, &st)
+	return int64(st.Bavail) * st.Bsize, err
 }
 
 func unpack(ctx context.Context, archive, dir string) error {

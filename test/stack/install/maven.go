@@ -70,12 +70,18 @@ func runMaven(ctx context.Context, a Artifact, dir string, fresh bool, log *proc
 			}
 		}
 	}()
-	out, err := process.Job{}.Run(ctx, append([]string{mvn}, args...)...) // a script around a JVM: both end when the user gives up
+	err = Try(ctx, log, func(ctx context.Context) error {
+		out, err := process.Job{}.Run(ctx, append([]string{mvn}, args...)...) // a script around a JVM: both end when the user gives up
+		if err != nil {
+			return errors.New(mavenError(out, err))
+		}
+		return nil
+	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("mvn cannot fetch %s (no network, or the Maven repository is not reachable): %s", a.Coordinates, mavenError(out, err))
+		return fmt.Errorf("mvn cannot fetch %s (no network, or the Maven repository is not reachable): %w", a.Coordinates, err)
 	}
 	log.Printf("fetched after %v", time.Since(began).Round(100*time.Millisecond))
 	return nil

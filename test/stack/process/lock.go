@@ -41,6 +41,19 @@ func Lock(ctx context.Context, path string, log *Progress) (unlock func(), err e
 	return func() { f.Close() }, nil
 }
 
+// TryLock takes the lock that [Lock] takes unless somebody has it, shared or not.
+func TryLock(path string) (unlock func(), ok bool) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, false
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, false
+	}
+	return func() { f.Close() }, true
+}
+
 // Poll calls done until it reports true or fails, or ctx ends.
 func Poll(ctx context.Context, every time.Duration, done func() (bool, error)) error {
 	ticker := time.NewTicker(every)

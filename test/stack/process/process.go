@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// StopTimeout is how long a server may take to end after SIGTERM.
-const StopTimeout = 15 * time.Second
+// StopTimeout is how long a server may take to end after SIGTERM, on a machine that is busy, too.
+const StopTimeout = time.Minute
 
 // An ID names a process for as long as the machine runs: a process id is reused, the pair with
 // its start time is not.

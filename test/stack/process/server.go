@@ -137,7 +137,7 @@ func (s *Server) signal(sig syscall.Signal, reached func(state byte) bool) error
 	if err := p.Signal(sig); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
 	return Poll(ctx, time.Millisecond, func() (bool, error) {
 		state := p.State()

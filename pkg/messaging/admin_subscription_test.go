@@ -84,6 +84,7 @@ func afterNow(t *testing.T) time.Time {
 }
 
 func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	ids := m.publish(t, 0, 4)
@@ -127,6 +128,7 @@ func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 }
 
 func TestSubscriptionOfPartitionsIsCreatedOnEachOfThem(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 3)
 	ctx := testContext(t)
 	ids := m.publish(t, 0, 29)
@@ -203,6 +205,7 @@ func TestSubscriptionIsReset(t *testing.T) {
 
 // A consumer that runs meanwhile comes back by itself and gets again what it had acknowledged.
 func TestResetReachesARunningConsumer(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -242,6 +245,7 @@ func TestResetReachesARunningConsumer(t *testing.T) {
 }
 
 func TestSubscriptionSkips(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	s := m.Subscription("sub")
@@ -254,6 +258,7 @@ func TestSubscriptionSkips(t *testing.T) {
 }
 
 func TestSubscriptionIsDeleted(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	s := m.Subscription("sub")
@@ -275,6 +280,7 @@ func TestSubscriptionIsDeleted(t *testing.T) {
 }
 
 func TestPeekLeavesMessagesAsTheyAre(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	s := m.Subscription("sub")

@@ -652,6 +652,7 @@ func TestAuthentication(t *testing.T) {
 }
 
 func TestNoAuthentication(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	cfg := messaging.Config{URL: srv.URL()}
 	p, err := dialSecure(t, cfg, newTranscript()).Publisher(testContext(t), srv.Topic(t, srv.Namespace(t), 0), messaging.Business())

@@ -58,6 +58,7 @@ func redelivered(t *testing.T, reg *prometheus.Registry) int {
 }
 
 func TestAcknowledgementsLostWithAConnection(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		kind  messaging.SubscriptionType
 		order messaging.Order
@@ -101,6 +102,7 @@ func TestAcknowledgementsLostWithAConnection(t *testing.T) {
 }
 
 func TestAcknowledgementsLostWithAConnectionWhileVerdictsAreOpen(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -127,6 +129,7 @@ func TestAcknowledgementsLostWithAConnectionWhileVerdictsAreOpen(t *testing.T) {
 }
 
 func TestReconnectInsideABatchLeavesNothingUnacknowledged(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := wire.Start(t)
@@ -176,6 +179,7 @@ func numbered(n int) []string {
 }
 
 func TestHeldMessagesDoNotFillThePrefetch(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.KeyShared} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := wire.Start(t)
@@ -206,6 +210,7 @@ func TestHeldMessagesDoNotFillThePrefetch(t *testing.T) {
 }
 
 func TestVerdictOfAnAttemptDoesNotCountForTheNext(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	s.Publish(topic, wire.Message{Key: "k", Payload: []byte("x")})
@@ -231,6 +236,7 @@ func TestVerdictOfAnAttemptDoesNotCountForTheNext(t *testing.T) {
 // A broker may lose acknowledgements that it has had for long. The next session begins where the
 // broker then stands.
 func TestBrokerThatGoesBackEndsTheSession(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		kind  messaging.SubscriptionType
 		order messaging.Order
@@ -281,6 +287,7 @@ func TestBrokerThatGoesBackEndsTheSession(t *testing.T) {
 
 // What others acknowledged of a batch one by one does not come, and nothing follows it.
 func TestRestOfTheLastBatchIsAcknowledged(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -317,6 +324,7 @@ func TestRestOfTheLastBatchIsAcknowledged(t *testing.T) {
 
 // A partition that cannot connect keeps acknowledgements waiting, but not those of the end.
 func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 2)
 	here, lost := topic+"-partition-0", topic+"-partition-1"
@@ -343,6 +351,7 @@ func TestWhatWaitsForABrokerIsAcknowledgedAtTheEnd(t *testing.T) {
 // left. What is completed is not forgotten for it: an acknowledgement that is lost then does not
 // take its key back in time.
 func TestOlderMessageOfAnotherKeyForgetsNothing(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)
 	mine, other := keyOfConsumer(0), keyOfConsumer(1)

@@ -120,6 +120,7 @@ func peakResident(t *testing.T) int {
 // The queue becomes long for small messages; when large ones follow, it becomes
 // short again before they fill the memory.
 func TestLargeMessagesAfterSmallOnes(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := srv.Topic(t, srv.Namespace(t), 0)
 	reg := prometheus.NewRegistry()

@@ -1,12 +1,28 @@
 package messaging_test
 
 import (
+	"flag"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(tests{m}) }
+// testsAtOnce is how many tests run at a time on each processor: they wait most of the time.
+const testsAtOnce = 8
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	named := false // -parallel of the command line
+	flag.Visit(func(f *flag.Flag) { named = named || f.Name == "test.parallel" })
+	if !named {
+		if err := flag.Set("test.parallel", strconv.Itoa(testsAtOnce*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+	leak.Main(tests{m})
+}
 
 // tests are the package's, with the end of what they share.
 type tests struct{ *testing.M }

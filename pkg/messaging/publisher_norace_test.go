@@ -22,6 +22,7 @@ import (
 // The producer is fenced when it reconnects: the client closes it for good and
 // fails all that it held. The publisher replaces it and sends all that again.
 func TestProducerFenced(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() {
@@ -31,6 +32,7 @@ func TestProducerFenced(t *testing.T) {
 }
 
 func TestTopicTerminated(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	hold := s.HoldEntries(topic)
@@ -46,6 +48,7 @@ func TestTopicTerminated(t *testing.T) {
 }
 
 func TestQuotaExceeded(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() {
@@ -55,6 +58,7 @@ func TestQuotaExceeded(t *testing.T) {
 }
 
 func TestTerminatedOnBroker(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := srv.Topic(t, srv.Namespace(t), 0)
 	client := dial(t, srv.URL())

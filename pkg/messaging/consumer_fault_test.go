@@ -271,7 +271,7 @@ func TestSubscribesOnceTheBrokerIsThere(t *testing.T) {
 func TestDeadLetterTopicIsUnavailable(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialImpatient(t, s.URL(), time.Second)
 	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("bad")}, wire.Message{Key: "b", Payload: []byte("good")})
 	fail := s.Ignore(wire.OpProducer, topic+"-sub-DLQ", wire.Always)
 	var bad, good atomic.Int32
@@ -334,7 +334,7 @@ func TestRedeliveryOfUnfinishedIsDropped(t *testing.T) {
 func TestSubscribeThatHangsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialImpatient(t, s.URL(), time.Second)
 	s.CreateTopic(topic, 2)
 	s.Publish(topic, wire.Message{Key: "a", Payload: []byte("0")})
 	never := s.Ignore(wire.OpSubscribe, topic+"-partition-1", 1)

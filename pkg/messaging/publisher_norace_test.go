@@ -4,7 +4,6 @@ package messaging_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,7 +61,7 @@ func TestTerminatedOnBroker(t *testing.T) {
 	srv := stack.Pulsar(t)
 	topic := srv.Topic(t, srv.Namespace(t), 0)
 	client := dial(t, srv.URL())
-	p := open(t, client, topic, func(p *messaging.Profile) { p.AckTimeout = time.Second })
+	p := open(t, client, topic, func(p *messaging.Profile) { p.AckTimeout = ackTimeout })
 	require.NoError(t, p.Publish(testContext(t), record(0)))
 	srv.Terminate(t, topic)
 	require.ErrorIs(t, p.Publish(testContext(t), record(1)), messaging.ErrTopicTerminated)

@@ -25,6 +25,10 @@ import (
 
 const topic = "persistent://public/default/t"
 
+// ackTimeout is the Profile.AckTimeout of tests that lose receipts: longer than any machine takes
+// for those that it does not lose.
+const ackTimeout = 5 * time.Second
+
 func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
@@ -34,7 +38,13 @@ func testContext(t *testing.T) context.Context {
 
 func dial(t *testing.T, url string, opts ...messaging.Option) *messaging.Client {
 	t.Helper()
-	client, err := messaging.Dial(testContext(t), messaging.Config{URL: url, OperationTimeout: await.Patience}, opts...)
+	return dialImpatient(t, url, await.Patience, opts...)
+}
+
+// dialImpatient dials with an operation timeout, for tests of requests that are never answered.
+func dialImpatient(t *testing.T, url string, timeout time.Duration, opts ...messaging.Option) *messaging.Client {
+	t.Helper()
+	client, err := messaging.Dial(testContext(t), messaging.Config{URL: url, OperationTimeout: timeout}, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
@@ -141,7 +151,7 @@ func TestReceiptThatNeverComes(t *testing.T) {
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	p := open(t, dial(t, s.URL(), messaging.WithRegisterer(reg)), topic, func(p *messaging.Profile) {
-		p.AckTimeout = time.Second
+		p.AckTimeout = ackTimeout
 	})
 	require.NoError(t, p.Publish(testContext(t), record(0)))
 	s.DropReceipts(topic, 1)
@@ -162,7 +172,7 @@ func TestReceiptThatNeverComes(t *testing.T) {
 func TestReceiptMissingInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.AckTimeout = time.Second })
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.AckTimeout = ackTimeout })
 	publishWhile(t, p, func() { s.DropReceipts(topic, 1) },
 		func(n int) { requireInOrder(t, stored(s, topic), n) })
 }
@@ -453,7 +463,7 @@ func TestCloseFlushes(t *testing.T) {
 func TestCloseWithAReceiptThatNeverComes(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.AckTimeout = time.Second })
+	p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.AckTimeout = ackTimeout })
 	s.DropReceipts(topic, 1)
 	outcome := make(chan error, 1)
 	p.PublishAsync(testContext(t), record(0), func(id messaging.MessageID, err error) {

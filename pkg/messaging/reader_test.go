@@ -257,7 +257,7 @@ func TestReaderGoesOnWhereItWas(t *testing.T) {
 func TestReaderSubscribingHangs(t *testing.T) {
 	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialImpatient(t, s.URL(), time.Second)
 	s.Publish(topic, batch(0, 3)...)
 	r := openReader(t, client, nil)
 	require.Equal(t, inOrder(0, 3), texts(toEnd(t, r)))

@@ -488,7 +488,7 @@ func TestNothingIsCopiedAfterThePartitionWasLost(t *testing.T) {
 		cfg := quickConfig(messaging.Failover, messaging.OrderKey)
 		publishNumbers(s, "k", 1)
 		unavailable := s.Ignore(wire.OpProducer, deadLetters, wire.Always)
-		first := start(t, dial(t, s.URL()), cfg, func(context.Context, *messaging.Delivery) error {
+		first := start(t, dialImpatient(t, s.URL(), time.Second), cfg, func(context.Context, *messaging.Delivery) error {
 			return messaging.Reject(errors.New("never"))
 		})
 		require.NoError(t, unavailable.Wait(testContext(t), 1))

@@ -25,6 +25,7 @@ import (
 // TestConsumersSurviveBrokerFaults breaks the broker, or the way to it, under load,
 // and counts at the handlers.
 func TestConsumersSurviveBrokerFaults(t *testing.T) {
+	t.Parallel()
 	url, srv, line := faultyPulsar(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

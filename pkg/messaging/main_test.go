@@ -2,6 +2,7 @@ package messaging_test
 
 import (
 	"flag"
+	"os"
 	"runtime"
 	"strconv"
 	"testing"
@@ -11,6 +12,11 @@ import (
 
 // testsAtOnce is how many tests run at a time on each processor: they wait most of the time.
 const testsAtOnce = 8
+
+// soakVariable set to anything makes tests run in their long forms.
+const soakVariable = "AVIARY_MESSAGING_SOAK"
+
+func soak() bool { return os.Getenv(soakVariable) != "" }
 
 func TestMain(m *testing.M) {
 	flag.Parse()

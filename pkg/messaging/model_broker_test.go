@@ -24,6 +24,7 @@ const brokerSeedsVariable = "AVIARY_MODEL_BROKER_SEEDS"
 // TestModelOnTheBroker runs some seeds on the real broker, one after the other. The network between
 // takes the place of the faults that a broker does not have on demand.
 func TestModelOnTheBroker(t *testing.T) {
+	t.Parallel()
 	seeds := modelBrokerSeeds
 	n, fresh := variable(t, brokerSeedsVariable)
 	if one, replay := variable(t, seedVariable); replay {

@@ -33,6 +33,7 @@ const (
 )
 
 func TestModel(t *testing.T) {
+	t.Parallel()
 	n, fresh := variable(t, seedsVariable)
 	if one, replay := variable(t, seedVariable); replay {
 		// What comes of a seed depends on the scheduler, too: several runs of one show more.

@@ -192,6 +192,7 @@ func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
 // What the broker answers to owners, and to publishers of what it does not have. An owner whose
 // connection breaks while others wait does not come back.
 func TestOwnershipOnBroker(t *testing.T) {
+	t.Parallel()
 	url, srv, line := faultyPulsar(t)
 	far, err := messaging.Dial(testContext(t), messaging.Config{URL: url, ListenerName: proxy.Listener})
 	require.NoError(t, err)

@@ -95,6 +95,7 @@ func TestReaderOfACompactedTopic(t *testing.T) {
 
 // TestReaderSurvivesBrokerFaults breaks the broker, or the way to it, while a reader reads.
 func TestReaderSurvivesBrokerFaults(t *testing.T) {
+	t.Parallel()
 	url, srv, line := faultyPulsar(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -188,6 +189,7 @@ func TestReaderSurvivesBrokerFaults(t *testing.T) {
 // TestEntryWriterTakesOver: the writer's connections break in the middle of its entries, a
 // successor takes the topic, and the first one comes back.
 func TestEntryWriterTakesOver(t *testing.T) {
+	t.Parallel()
 	url, srv, line := faultyPulsar(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

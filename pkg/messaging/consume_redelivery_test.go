@@ -96,7 +96,11 @@ func TestAcknowledgementsLostWithAConnection(t *testing.T) {
 			close(release)
 			eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 3 })
 			r.stop(t)
-			require.Equal(t, []string{"0", "1", "2"}, got.list(), "each is handled once, and the newest last")
+			if c.order == messaging.OrderNone {
+				require.ElementsMatch(t, []string{"0", "1", "2"}, got.list(), "each is handled once")
+			} else {
+				require.Equal(t, []string{"0", "1", "2"}, got.list(), "each is handled once, and the newest last")
+			}
 		})
 	}
 }
@@ -278,8 +282,12 @@ func TestBrokerThatGoesBackEndsTheSession(t *testing.T) {
 			close(release)
 			eventually(t, "all is acknowledged", func() bool { return s.Acked(topic, "sub") == 10 })
 			r.stop(t)
-			require.Equal(t, append([]string{"0", "1", "2", "3", "4", "5"}, numbered(10)...), got.list(),
-				"from the broker's position on, in order")
+			want := append(numbered(6), numbered(10)...)
+			if c.order == messaging.OrderNone {
+				require.ElementsMatch(t, want, got.list(), "from the broker's position on")
+			} else {
+				require.Equal(t, want, got.list(), "from the broker's position on, in order")
+			}
 			require.Equal(t, 1, counted(t, reg, "aviary_messaging_resubscribes_total", "sub", "rewound"))
 		})
 	}

@@ -86,7 +86,6 @@ func afterNow(t *testing.T) time.Time {
 func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, 0)
-	ctx := testContext(t)
 	ids := m.publish(t, 0, 4)
 	between := afterNow(t)
 	m.publish(t, 5, 9)
@@ -105,6 +104,7 @@ func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
+				ctx := testContext(t)
 				s := m.Subscription(strings.ReplaceAll(name, " ", "-"))
 				require.NoError(t, s.Create(ctx, test.at))
 				n, err := s.Backlog(ctx)
@@ -115,14 +115,14 @@ func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 			})
 		}
 	})
-	names, err := m.Subscriptions(ctx)
+	names, err := m.Subscriptions(testContext(t))
 	require.NoError(t, err)
 	require.Equal(t, []string{"before-all", "behind-them", "earliest", "first", "latest", "third", "time"}, names)
 
-	require.ErrorContains(t, m.Subscription("s").Create(ctx, messaging.AtMessage(messaging.MessageID{})), "names no message")
+	require.ErrorContains(t, m.Subscription("s").Create(testContext(t), messaging.AtMessage(messaging.MessageID{})), "names no message")
 	none := m.client.Topic(m.Name() + "-none")
-	require.ErrorIs(t, none.Subscription("s").Create(ctx, messaging.Earliest()), messaging.ErrNotFound)
-	exists, err := none.Exists(ctx)
+	require.ErrorIs(t, none.Subscription("s").Create(testContext(t), messaging.Earliest()), messaging.ErrNotFound)
+	exists, err := none.Exists(testContext(t))
 	require.NoError(t, err)
 	require.False(t, exists, "nothing is created on the way")
 }

@@ -173,10 +173,16 @@ func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
 	s := wire.Start(t)
 	owner := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership })
 	client := dial(t, s.URL())
-	short, cancel := context.WithTimeout(testContext(t), 200*time.Millisecond)
-	defer cancel()
-	_, err := client.Publisher(short, topic, messaging.Throughput())
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	ctx, cancel := context.WithCancel(testContext(t))
+	asked, opened := s.Received(wire.CommandProducer), make(chan error, 1)
+	go func() {
+		_, err := client.Publisher(ctx, topic, messaging.Throughput())
+		opened <- err
+	}()
+	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandProducer, asked+2), "it asks again")
+	cancel()
+	err := <-opened
+	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "exclusive producer")
 	require.NoError(t, owner.Close(testContext(t)))
 	p := open(t, client, topic, nil)

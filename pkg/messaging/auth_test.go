@@ -217,6 +217,8 @@ func newSecureBroker(t *testing.T) *secureBroker {
 	b.secure = "pulsar+ssl://127.0.0.1:" + strconv.Itoa(b.port)
 	admin := b.sign.token("admin", time.Hour)
 	const providers = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+	starting.Lock()
+	defer starting.Unlock()
 	b.PulsarServer = stack.PrivatePulsar(t, stack.Token(admin), stack.Memory("-Xms128m -Xmx512m -XX:MaxDirectMemorySize=512m"),
 		stack.Conf(map[string]string{
 			"brokerServicePortTls":                 strconv.Itoa(b.port),

@@ -15,6 +15,9 @@ import (
 // them do.
 var faulty faultyBroker
 
+// starting is held by a test that starts a broker of its own: a start takes all processors.
+var starting sync.Mutex
+
 // faultyBroker is a Pulsar of this package's own behind a proxy.
 type faultyBroker struct {
 	turn sync.Mutex // held by the test that uses it
@@ -44,6 +47,8 @@ func faultyPulsar(t *testing.T) (url string, srv *stack.PulsarServer, line *prox
 		faulty.line.Heal()
 	})
 	if start {
+		starting.Lock()
+		defer starting.Unlock()
 		faulty.url, faulty.srv, faulty.line = proxy.Pulsar(faulty.tb, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	}
 	return faulty.url, faulty.srv, faulty.line

@@ -31,7 +31,7 @@ func TestOwnersLossIsFinal(t *testing.T) {
 				t.Parallel()
 				s := wire.Start(t)
 				p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
-					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", time.Second
+					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", ackTimeout
 				})
 				require.NoError(t, p.Publish(testContext(t), record(0)))
 				require.NoError(t, p.Owned().Err())

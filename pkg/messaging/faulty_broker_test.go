@@ -28,8 +28,8 @@ type faultyBroker struct {
 	tb   *lasting
 }
 
-// faultyPulsar waits for the broker and lends it until the test ends, see proxy.Pulsar. After a test
-// that fails, the next one gets another broker.
+// faultyPulsar waits for the broker and lends it until the test ends, see proxy.Pulsar. After a
+// test that fails, the next one gets another broker.
 func faultyPulsar(t *testing.T) (url string, srv *stack.PulsarServer, line *proxy.Proxy) {
 	t.Helper()
 	faulty.turn.Lock()

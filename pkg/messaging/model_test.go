@@ -22,10 +22,10 @@ import (
 )
 
 // The randomised test of publishers and consumers together. Each seed is a plan: what is published,
-// consumed and broken meanwhile. An ordinary run takes modelSeeds. AVIARY_MODEL_SEEDS is a number of
-// fresh seeds to run in their place. AVIARY_MODEL_SEED is one to replay with a trace of everything,
-// AVIARY_MODEL_SEEDS times. AVIARY_MODEL_TRACES names a directory for the traces of the seeds that
-// fail.
+// consumed and broken meanwhile. An ordinary run takes modelSeeds. AVIARY_MODEL_SEEDS is a number
+// of fresh seeds to run in their place. AVIARY_MODEL_SEED is one to replay with a trace of
+// everything, AVIARY_MODEL_SEEDS times. AVIARY_MODEL_TRACES names a directory for the traces of the
+// seeds that fail.
 const (
 	seedsVariable  = "AVIARY_MODEL_SEEDS"
 	seedVariable   = "AVIARY_MODEL_SEED"

@@ -109,21 +109,22 @@ func TestChurnKeepsNothing(t *testing.T) {
 	}
 	set("stays", `{"a":["x"]}`)
 	before := heap()
-	for i := range 500 {
+	for i := range 50 {
 		set("long", fmt.Sprintf(`{"a":["%d%s"],"b":["%d%s"]}`, i, strings.Repeat("y", 100_000), i, strings.Repeat("z", 100_000)))
 	}
-	for range 20_000 {
+	for range 10_000 {
 		set("twin", `{"a":["x"]}`)
 		x.Remove("twin")
 	}
 	x.Remove("long")
-	assert.Less(t, int64(heap())-int64(before), int64(2<<20))
+	assert.Less(t, int64(heap())-int64(before), int64(1<<20))
 	runtime.KeepAlive(x)
 }
 
 // The time of a match grows with the event and the rules, and stays bearable where both are
 // hostile.
 func TestHostileEventsTakeBearableTime(t *testing.T) {
+	t.Parallel()
 	x := match.NewIndex[int]()
 	x.Update(func(c *match.Change[int]) {
 		for i := range 1000 {
@@ -134,12 +135,15 @@ func TestHostileEventsTakeBearableTime(t *testing.T) {
 	})
 	event := []byte(`{"b":"v","a":[` + strings.Repeat(`"x","yz",`, 30_000) + `"x"]}`)
 	var s match.Scratch
-	began := time.Now()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	began := threadTime(t)
 	got, err := x.Match(&s, nil, event)
+	took := threadTime(t) - began
 	require.NoError(t, err)
 	assert.Len(t, got, 1000)
-	t.Log(time.Since(began))
-	assert.Less(t, time.Since(began), 10*time.Second)
+	t.Log(took)
+	assert.Less(t, took, 10*time.Second)
 }
 
 func TestWeight(t *testing.T) {

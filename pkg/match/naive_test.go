@@ -15,22 +15,40 @@ import (
 // the matcher: both documents are decoded by encoding/json, the event is taken apart into its
 // values, and every choice of values is tried.
 func naive(pattern, event []byte) (bool, error) {
-	var p, e map[string]any
-	for text, into := range map[*[]byte]*map[string]any{&pattern: &p, &event: &e} {
-		d := json.NewDecoder(bytes.NewReader(*text))
-		d.UseNumber()
-		if err := d.Decode(into); err != nil {
-			return false, err
-		}
+	p, err := naivePattern(pattern)
+	if err != nil {
+		return false, err
 	}
+	e, err := naiveValues(event)
+	if err != nil {
+		return false, err
+	}
+	return e.meets(p), nil
+}
+
+// naivePattern is a pattern's combinations.
+func naivePattern(text []byte) ([][]naiveField, error) {
+	p, err := naiveObject(text)
+	return naiveBranches(nil, p), err
+}
+
+// naiveValues is an event, taken apart.
+func naiveValues(text []byte) (naiveEvent, error) {
 	n := naiveEvent{}
+	e, err := naiveObject(text)
 	n.take(nil, e, nil)
-	for _, conjunction := range naiveBranches(nil, p) {
-		if n.matches(conjunction, nil, nil) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return n, err
+}
+
+func naiveObject(text []byte) (object map[string]any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	err = d.Decode(&object)
+	return object, err
+}
+
+func (n naiveEvent) meets(pattern [][]naiveField) bool {
+	return slices.ContainsFunc(pattern, func(conjunction []naiveField) bool { return n.matches(conjunction, nil, nil) })
 }
 
 // naiveField is the lists of alternatives of one path.

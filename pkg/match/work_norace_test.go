@@ -18,6 +18,7 @@ import (
 // TestTimeOfTheWorstEvents: events of the accepted size against ten thousand rules, both such that
 // as much as possible is compared. Without a bound some take minutes.
 func TestTimeOfTheWorstEvents(t *testing.T) {
+	t.Parallel()
 	const rules = 10_000
 	many := func(n int, text string) string { return strings.TrimSuffix(strings.Repeat(text+",", n), ",") }
 	for _, test := range []struct{ name, rule, event string }{
@@ -34,6 +35,7 @@ func TestTimeOfTheWorstEvents(t *testing.T) {
 		{"anything-but of all", `{"a":[{"anything-but":["n%d"]}],"b":["b"]}`, `{"a":[` + many(30_000, "1") + `],"b":[` + many(30_000, "1") + `]}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			require.Less(t, len(test.event), 1<<20)
 			x := match.NewIndex[int]()
 			x.Update(func(c *match.Change[int]) {
@@ -64,6 +66,7 @@ func TestTimeOfTheWorstEvents(t *testing.T) {
 // TestTooMuchWork: an event of which thousands of values meet thousands of alternatives is refused,
 // and the next one is not.
 func TestTooMuchWork(t *testing.T) {
+	t.Parallel()
 	alternatives := listed(9_000, `{"prefix":"x%d-"}`)
 	pattern := `{"a":["x"],"b":[` + alternatives + `]}`
 	much := []byte(`{"a":"x","b":[` + listed(12_000, `"x%d"`) + `]}`)

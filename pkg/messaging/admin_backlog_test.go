@@ -21,6 +21,7 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
@@ -30,7 +31,7 @@ func dialWith(t *testing.T, cfg messaging.Config) *messaging.Client {
 	client, err := messaging.Dial(testContext(t), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 		defer cancel()
 		require.NoError(t, client.Close(ctx))
 	})
@@ -45,6 +46,7 @@ func backlogOf(t *testing.T, c *messaging.Consumer) int64 {
 }
 
 func TestBacklogFallsAsMessagesAreAcknowledged(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dialWith(t, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	ns := srv.Namespace(t)
@@ -93,6 +95,7 @@ func TestBacklogFallsAsMessagesAreAcknowledged(t *testing.T) {
 }
 
 func TestBacklogCountsABatchAsOne(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dialWith(t, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	topic := srv.Topic(t, srv.Namespace(t), 0)
@@ -109,6 +112,7 @@ func TestBacklogCountsABatchAsOne(t *testing.T) {
 
 // A copy that waits on the retry topic has been acknowledged on its own.
 func TestBacklogCountsTheRetryTopic(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dialWith(t, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	topic := srv.Topic(t, srv.Namespace(t), 0)
@@ -132,6 +136,7 @@ func TestBacklogCountsTheRetryTopic(t *testing.T) {
 }
 
 func TestBacklogOfAPattern(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dialWith(t, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	ns := srv.Namespace(t)
@@ -168,6 +173,7 @@ func TestBacklogOfAPattern(t *testing.T) {
 }
 
 func TestBacklogOfNoTopic(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dialWith(t, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	c, err := client.Consumer(consumerConfig("persistent://"+srv.Namespace(t)+"/none", messaging.Exclusive))
@@ -230,6 +236,7 @@ func asker(t *testing.T, cfg messaging.Config) *messaging.Consumer {
 }
 
 func TestBacklogWithoutFigure(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
@@ -310,6 +317,7 @@ func TestBacklogIsGivenUp(t *testing.T) {
 
 // A broker sends us on to the one that serves the topic.
 func TestBacklogOfAnotherBroker(t *testing.T) {
+	t.Parallel()
 	owner := newAdminServer(t, nil, answers(200, oneWaits))
 	first := newAdminServer(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, owner.URL+r.URL.Path, http.StatusTemporaryRedirect)
@@ -337,6 +345,7 @@ func TestBacklogOfAnotherBroker(t *testing.T) {
 }
 
 func TestBacklogCredentials(t *testing.T) {
+	t.Parallel()
 	t.Run("token file", func(t *testing.T) {
 		s := newAdminServer(t, nil, answers(200, oneWaits))
 		file := writeSecret(t, "one\n")
@@ -381,6 +390,7 @@ func TestBacklogCredentials(t *testing.T) {
 }
 
 func TestBacklogOverTLS(t *testing.T) {
+	t.Parallel()
 	ca, stranger := newAuthority(t), newAuthority(t)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	require.NoError(t, err)

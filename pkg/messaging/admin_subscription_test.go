@@ -84,8 +84,8 @@ func afterNow(t *testing.T) time.Time {
 }
 
 func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
-	ctx := testContext(t)
 	ids := m.publish(t, 0, 4)
 	between := afterNow(t)
 	m.publish(t, 5, 9)
@@ -104,6 +104,7 @@ func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
+				ctx := testContext(t)
 				s := m.Subscription(strings.ReplaceAll(name, " ", "-"))
 				require.NoError(t, s.Create(ctx, test.at))
 				n, err := s.Backlog(ctx)
@@ -114,19 +115,20 @@ func TestSubscriptionIsCreatedAtAPosition(t *testing.T) {
 			})
 		}
 	})
-	names, err := m.Subscriptions(ctx)
+	names, err := m.Subscriptions(testContext(t))
 	require.NoError(t, err)
 	require.Equal(t, []string{"before-all", "behind-them", "earliest", "first", "latest", "third", "time"}, names)
 
-	require.ErrorContains(t, m.Subscription("s").Create(ctx, messaging.AtMessage(messaging.MessageID{})), "names no message")
+	require.ErrorContains(t, m.Subscription("s").Create(testContext(t), messaging.AtMessage(messaging.MessageID{})), "names no message")
 	none := m.client.Topic(m.Name() + "-none")
-	require.ErrorIs(t, none.Subscription("s").Create(ctx, messaging.Earliest()), messaging.ErrNotFound)
-	exists, err := none.Exists(ctx)
+	require.ErrorIs(t, none.Subscription("s").Create(testContext(t), messaging.Earliest()), messaging.ErrNotFound)
+	exists, err := none.Exists(testContext(t))
 	require.NoError(t, err)
 	require.False(t, exists, "nothing is created on the way")
 }
 
 func TestSubscriptionOfPartitionsIsCreatedOnEachOfThem(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 3)
 	ctx := testContext(t)
 	ids := m.publish(t, 0, 29)
@@ -203,6 +205,7 @@ func TestSubscriptionIsReset(t *testing.T) {
 
 // A consumer that runs meanwhile comes back by itself and gets again what it had acknowledged.
 func TestResetReachesARunningConsumer(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -242,6 +245,7 @@ func TestResetReachesARunningConsumer(t *testing.T) {
 }
 
 func TestSubscriptionSkips(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	s := m.Subscription("sub")
@@ -254,6 +258,7 @@ func TestSubscriptionSkips(t *testing.T) {
 }
 
 func TestSubscriptionIsDeleted(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	s := m.Subscription("sub")
@@ -275,6 +280,7 @@ func TestSubscriptionIsDeleted(t *testing.T) {
 }
 
 func TestPeekLeavesMessagesAsTheyAre(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	s := m.Subscription("sub")

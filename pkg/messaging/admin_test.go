@@ -33,6 +33,7 @@ func TestManagingWithoutAdminURL(t *testing.T) {
 }
 
 func TestManagingIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		kind    error
@@ -63,6 +64,7 @@ func TestManagingIsRefused(t *testing.T) {
 
 // Nothing is done twice, and nothing is sent on as something else.
 func TestManagingIsTriedOnce(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	asked := make(map[string]int)
 	s := newAdminServer(t, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -78,6 +80,7 @@ func TestManagingIsTriedOnce(t *testing.T) {
 }
 
 func TestManagingIsSentOnWithItsContent(t *testing.T) {
+	t.Parallel()
 	got := make(chan string, 1)
 	owner := newAdminServer(t, nil, func(_ http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)
@@ -92,6 +95,7 @@ func TestManagingIsSentOnWithItsContent(t *testing.T) {
 
 // Whoever waits for an answer that does not come is let go by its context and by Close.
 func TestManagingIsGivenUp(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 100)
 	s := newAdminServer(t, nil, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then the server sees the client go
@@ -122,6 +126,7 @@ func TestManagingIsGivenUp(t *testing.T) {
 
 // Many may manage at once.
 func TestManagingSideBySide(t *testing.T) {
+	t.Parallel()
 	s := newAdminServer(t, nil, answers(200, `{"partitions":3,"subscriptions":{"s":{"msgBacklog":7}}}`))
 	client := manager(t, s.URL)
 	var wg sync.WaitGroup
@@ -137,6 +142,7 @@ func TestManagingSideBySide(t *testing.T) {
 }
 
 func TestWrongNamesAreNotAskedFor(t *testing.T) {
+	t.Parallel()
 	s := newAdminServer(t, nil, func(http.ResponseWriter, *http.Request) { t.Error("asked") })
 	client := manager(t, s.URL)
 	for _, name := range []string{"", "a/b", "persistent://a/b", "http://a/b/c", "non-persistent://a/b/c"} {
@@ -151,6 +157,7 @@ func TestWrongNamesAreNotAskedFor(t *testing.T) {
 
 // A name cannot lead a request elsewhere.
 func TestNamesAreEscaped(t *testing.T) {
+	t.Parallel()
 	got := make(chan string, 1)
 	s := newAdminServer(t, nil, func(_ http.ResponseWriter, r *http.Request) { got <- r.URL.EscapedPath() + "?" + r.URL.RawQuery })
 	client := manager(t, s.URL)
@@ -159,6 +166,7 @@ func TestNamesAreEscaped(t *testing.T) {
 }
 
 func TestPeekIsBounded(t *testing.T) {
+	t.Parallel()
 	// entry answers with a message of that many bytes.
 	entry := func(size int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -187,6 +195,7 @@ func TestPeekIsBounded(t *testing.T) {
 }
 
 func TestPeekOfSomethingElse(t *testing.T) {
+	t.Parallel()
 	for name, header := range map[string]map[string]string{
 		"no id":          nil,
 		"another id":     {"X-Pulsar-Message-ID": "latest"},
@@ -213,6 +222,7 @@ func TestPeekOfSomethingElse(t *testing.T) {
 }
 
 func TestCompactionOfPartitionsIsTheirWorst(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		of   []string
 		want messaging.CompactionState
@@ -241,6 +251,7 @@ func TestCompactionOfPartitionsIsTheirWorst(t *testing.T) {
 }
 
 func TestCreateAtATimeSaysWhereItStopped(t *testing.T) {
+	t.Parallel()
 	s := newAdminServer(t, nil, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodGet:

@@ -13,6 +13,7 @@ import (
 )
 
 func TestTopicIsCreatedAndDeleted(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	for name, partitions := range map[string]int{"plain": 0, "one": 1, "three": 3} {
@@ -54,6 +55,7 @@ func TestTopicIsCreatedAndDeleted(t *testing.T) {
 
 // A partition is a topic of its own, and belongs to one.
 func TestTopicsOfANamespace(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	full := func(name string) string { return "persistent://" + m.ns + "/" + name }
@@ -77,6 +79,7 @@ func TestTopicsOfANamespace(t *testing.T) {
 }
 
 func TestCompactionLeavesTheNewestOfEachKey(t *testing.T) {
+	t.Parallel()
 	for name, partitions := range map[string]int{"plain": 0, "partitioned": 2} {
 		t.Run(name, func(t *testing.T) {
 			m := newManaged(t, partitions)
@@ -117,6 +120,7 @@ func TestCompactionLeavesTheNewestOfEachKey(t *testing.T) {
 }
 
 func TestRetentionOfANamespace(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	ns := m.client.Namespace(m.ns)
@@ -147,6 +151,7 @@ func TestRetentionOfANamespace(t *testing.T) {
 }
 
 func TestDeduplicationOfANamespace(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	ns := m.client.Namespace(m.ns)

@@ -14,6 +14,7 @@ const askedByReach = "persistent://public/default/aviary-reach-partition-0"
 
 // TestReachWaitsForAnAnswer: not while no broker takes connections, nor while one is not ready.
 func TestReachWaitsForAnAnswer(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.RefuseConnections(true)
 	notReady := s.Fail(wire.OpPartitions, askedByReach, wire.ServiceNotReady, 2)
@@ -36,6 +37,7 @@ func TestReachWaitsForAnAnswer(t *testing.T) {
 
 // TestReachTakesARefusalForAnAnswer: what a client may do is another question.
 func TestReachTakesARefusalForAnAnswer(t *testing.T) {
+	t.Parallel()
 	for _, code := range []wire.ServerError{wire.AuthorizationError, wire.TopicNotFound, wire.NotAllowedError} {
 		s := wire.Start(t)
 		s.Fail(wire.OpPartitions, askedByReach, code, 1)
@@ -45,6 +47,7 @@ func TestReachTakesARefusalForAnAnswer(t *testing.T) {
 
 // TestReachEndsWithTheClient, also while a broker owes an answer.
 func TestReachEndsWithTheClient(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.Ignore(wire.OpPartitions, askedByReach, 1)
 	c := dial(t, s.URL())
@@ -57,6 +60,7 @@ func TestReachEndsWithTheClient(t *testing.T) {
 
 // TestReachCreatesNothing on a broker that creates topics that are missing.
 func TestReachCreatesNothing(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	require.NoError(t, m.client.Reach(ctx))

@@ -13,6 +13,7 @@ import (
 
 // The subscription is there, without a consumer, on each partition, and keeps what comes.
 func TestEnsureSubscription(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dialWith(t, messaging.Config{URL: srv.URL(), AdminURL: srv.AdminURL()})
 	ns, ctx := srv.Namespace(t), testContext(t)
@@ -45,6 +46,7 @@ func TestEnsureSubscription(t *testing.T) {
 
 // Consumers that have the subscription, whatever its kind, stay.
 func TestEnsureSubscriptionLeavesConsumersAlone(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Shared, messaging.KeyShared, messaging.Failover, messaging.Exclusive} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := wire.Start(t)
@@ -72,6 +74,7 @@ func TestEnsureSubscriptionLeavesConsumersAlone(t *testing.T) {
 }
 
 func TestEnsureSubscriptionRefuses(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	ctx := testContext(t)

@@ -15,6 +15,7 @@ import (
 
 // TestTryCreatesNothing on a broker that creates topics that are missing, and sees what is there.
 func TestTryCreatesNothing(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	require.NoError(t, m.client.TryConnect(ctx))
@@ -39,6 +40,7 @@ func TestTryCreatesNothing(t *testing.T) {
 
 // TestTryPublishLeavesTheOwner undisturbed.
 func TestTryPublishLeavesTheOwner(t *testing.T) {
+	t.Parallel()
 	m := newManaged(t, 0)
 	ctx := testContext(t)
 	owner := open(t, m.client, m.Name(), func(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership })
@@ -53,6 +55,7 @@ func TestTryPublishLeavesTheOwner(t *testing.T) {
 
 // TestTrySaysWhatIsUnavailable at once.
 func TestTrySaysWhatIsUnavailable(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	unreachable := l.Addr().String()

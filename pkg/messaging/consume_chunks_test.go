@@ -29,6 +29,7 @@ func chunking(t *testing.T, s *wire.Server) pulsar.Producer {
 // Chunks of two messages stand between each other: a cumulative acknowledgement of the one would
 // take the first chunk of the other along.
 func TestChunkedMessagesAreAcknowledgedOneByOne(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := wire.Start(t)
@@ -64,6 +65,7 @@ func TestChunkedMessagesAreAcknowledgedOneByOne(t *testing.T) {
 // Another message stands between the chunks of each message, directly before its last chunk. The
 // consumer restarts when a chunked message was handled and another is not whole.
 func TestChunksAroundOtherMessagesSurviveARestart(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)

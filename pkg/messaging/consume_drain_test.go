@@ -14,6 +14,7 @@ import (
 
 // The broker ends the session when all has been delivered and nothing is handled yet.
 func TestDrainWaitsForWhatASessionsEndDropped(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))

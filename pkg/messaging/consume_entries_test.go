@@ -515,6 +515,7 @@ func TestBrokerThatGoesBackTakesNoKeyBack(t *testing.T) {
 
 // Where a partition ends is asked for with a back-off policy, too, by consumers that are connected.
 func TestDrainThatAsksForEndsIsNotConnecting(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic("orders", 3)
 	client, err := Dial(t.Context(), Config{URL: s.URL()})

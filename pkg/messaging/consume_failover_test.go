@@ -12,6 +12,7 @@ import (
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
 	"github.com/aviaryhq/aviary/pkg/secret"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -52,6 +53,7 @@ func handover(t *testing.T, s *wire.Server, cfg messaging.ConsumerConfig, h mess
 }
 
 func TestPartitionThatWasLostGetsNoFurtherAttempt(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	cfg := quickConfig(messaging.Failover, messaging.OrderKey)
 	publishNumbers(s, "k", 3)
@@ -80,6 +82,7 @@ func TestPartitionThatWasLostGetsNoFurtherAttempt(t *testing.T) {
 }
 
 func TestNothingIsStartedAfterThePartitionWasLost(t *testing.T) {
+	t.Parallel()
 	for _, order := range []messaging.Order{messaging.OrderKey, messaging.OrderPartition, messaging.OrderTotal} {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
@@ -121,10 +124,11 @@ func TestNothingIsStartedAfterThePartitionWasLost(t *testing.T) {
 
 // A consumer that is cut off is not told that another one has its partition meanwhile.
 func TestFailoverReconnectCountsAsALoss(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	one, err := messaging.Dial(testContext(t), messaging.Config{
-		URL: s.URL(), OperationTimeout: time.Second, Auth: messaging.Auth{Token: secret.String("one")},
+		URL: s.URL(), OperationTimeout: await.Patience, Auth: messaging.Auth{Token: secret.String("one")},
 	}, messaging.WithRegisterer(reg))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = one.Close(testContext(t)) })

@@ -7,20 +7,22 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
 func TestConsumerBeginsWhereItIsTold(t *testing.T) {
+	t.Parallel()
 	topic := newManaged(t, 0)
 	ids := topic.publish(t, 0, 9)
 	from := messaging.AtMessage(ids[6])
 	cfg := consumerConfig(topic.Name(), messaging.Exclusive)
 	cfg.From = &from
+	cfg.Order = messaging.OrderTotal
 	var got payloads
 	handle := func(_ context.Context, d *messaging.Delivery) error {
 		got.add(d)
@@ -46,6 +48,7 @@ func TestConsumerBeginsWhereItIsTold(t *testing.T) {
 
 // The admin API is unavailable when a consumer that runs subscribes again.
 func TestConsumerNeedsTheAdminAPIOnceToBegin(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)
 	var asked atomic.Int32
@@ -59,7 +62,7 @@ func TestConsumerNeedsTheAdminAPIOnceToBegin(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
-	client := dialWith(t, messaging.Config{URL: s.URL(), AdminURL: api.URL, OperationTimeout: time.Second})
+	client := dialWith(t, messaging.Config{URL: s.URL(), AdminURL: api.URL, OperationTimeout: await.Patience})
 	from := messaging.Earliest()
 	cfg := quickConfig(messaging.Exclusive, "")
 	cfg.From = &from

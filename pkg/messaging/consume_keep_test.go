@@ -15,6 +15,7 @@ import (
 // A delivery belongs to its handler: nothing of it changes when the library uses its own part of
 // the message again.
 func TestHandlersMayKeepDeliveries(t *testing.T) {
+	t.Parallel()
 	for _, order := range []messaging.Order{messaging.OrderKey, messaging.OrderPartition, messaging.OrderTotal} {
 		t.Run(string(order), func(t *testing.T) {
 			s := wire.Start(t)

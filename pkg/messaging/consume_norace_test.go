@@ -25,6 +25,7 @@ import (
 // against closeWithCause), which the race detector reports as such.
 
 func TestExclusiveOwnsAllPartitionsForItsSession(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	s.CreateTopic(topic, 3)
@@ -43,6 +44,7 @@ func TestExclusiveOwnsAllPartitionsForItsSession(t *testing.T) {
 }
 
 func TestHangingHandlerStopsOnlyItsKeyWhenTheBrokerEndsTheSession(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Shared, messaging.KeyShared} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := wire.Start(t)
@@ -77,6 +79,7 @@ func TestHangingHandlerStopsOnlyItsKeyWhenTheBrokerEndsTheSession(t *testing.T) 
 }
 
 func TestSessionEndKeepsDelayAndAttempts(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.KeyShared} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := wire.Start(t)

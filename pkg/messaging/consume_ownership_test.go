@@ -82,6 +82,7 @@ func startOwner(t *testing.T, client *messaging.Client, cfg messaging.ConsumerCo
 }
 
 func TestFailoverConsumersHandPartitionsOver(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := srv.Topic(t, srv.Namespace(t), 4)
 	cfg := consumerConfig(topic, messaging.Failover)
@@ -116,6 +117,7 @@ func TestFailoverConsumersHandPartitionsOver(t *testing.T) {
 }
 
 func TestNoMessageIsHandledBeforeOnOwnedReturns(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	for i := range 5 {
@@ -148,6 +150,7 @@ func TestNoMessageIsHandledBeforeOnOwnedReturns(t *testing.T) {
 
 // Run waits for a service that gives its partition up, until StopTimeout.
 func TestRunWaitsForOnOwned(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	loading, ended := make(chan struct{}), make(chan struct{})
 	cfg := quickConfig(messaging.Exclusive, messaging.OrderKey)
@@ -171,6 +174,7 @@ func TestRunWaitsForOnOwned(t *testing.T) {
 }
 
 func TestOnOwnedNeedsOneConsumerPerPartition(t *testing.T) {
+	t.Parallel()
 	client := dial(t, "pulsar://127.0.0.1:1")
 	_, err := client.Consumer(consumerConfig(topic, messaging.Shared), messaging.OnOwned(func(context.Context, string, int) {}))
 	require.ErrorContains(t, err, "type")
@@ -178,6 +182,7 @@ func TestOnOwnedNeedsOneConsumerPerPartition(t *testing.T) {
 
 // The index that OnOwned gets is the one that deliveries have, also of one partition by its name.
 func TestOwnedPartitionIsTheDeliverys(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := wire.Start(t)
@@ -205,6 +210,7 @@ func TestOwnedPartitionIsTheDeliverys(t *testing.T) {
 // A service writes its state when it gives a partition up. Another loads it when it gains the
 // partition.
 func TestStoppingGivesUpBeforeAnotherGains(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)
 	var state atomic.Int32

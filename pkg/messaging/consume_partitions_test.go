@@ -16,6 +16,7 @@ import (
 // A topic gains a partition to which subscribing fails at first. The others go on, and it is
 // subscribed later.
 func TestNewPartitionThatCannotBeSubscribed(t *testing.T) {
+	t.Parallel()
 	for name, set := range map[string]func(*messaging.ConsumerConfig){
 		"topic": func(*messaging.ConsumerConfig) {},
 		"pattern": func(c *messaging.ConsumerConfig) {
@@ -58,6 +59,7 @@ func TestNewPartitionThatCannotBeSubscribed(t *testing.T) {
 // A connection breaks while the partitions of a topic are subscribing. What was owned by then is
 // lost before it is gained again, and nothing hangs.
 func TestConnectionBreaksWhileSubscribing(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
@@ -105,6 +107,7 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 // Run ends while one partition has not answered. What the others have delivered goes to the next
 // consumer, and what was owned is given up.
 func TestNothingIsPinnedAfterRunThatWasSubscribing(t *testing.T) {
+	t.Parallel()
 	for _, kind := range allTypes {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -144,6 +147,7 @@ func TestNothingIsPinnedAfterRunThatWasSubscribing(t *testing.T) {
 
 // Brokers sort the consumers of a Failover partition by name, and divide the partitions by that.
 func TestConsumerHasOneNameOnAllPartitions(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 5)
 	names := make(map[string]int)
@@ -165,6 +169,7 @@ func TestConsumerHasOneNameOnAllPartitions(t *testing.T) {
 // What is received ahead is divided among partitions. A topic that gains many gets no multiple of
 // it.
 func TestNewPartitionsShareThePrefetch(t *testing.T) {
+	t.Parallel()
 	for _, kind := range allTypes {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()

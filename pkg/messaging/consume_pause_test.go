@@ -15,6 +15,7 @@ import (
 )
 
 func TestPauseStopsOneTopic(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	cfg := quickConfig(messaging.Shared, "")
@@ -55,6 +56,7 @@ func TestPauseStopsOneTopic(t *testing.T) {
 // A consumer that waits for messages when it is paused keeps what arrives afterwards, and handles
 // it in order when it is resumed.
 func TestNothingThatArrivesAfterPauseIsHandled(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	c, err := dial(t, s.URL()).Consumer(quickConfig(messaging.Exclusive, messaging.OrderPartition))
 	require.NoError(t, err)

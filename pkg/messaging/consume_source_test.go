@@ -15,6 +15,7 @@ import (
 // A pattern matches whole names: what the consumer rejects does not come back to it as a topic that
 // matches in part.
 func TestPatternMatchesWholeNames(t *testing.T) {
+	t.Parallel()
 	const in, dead, like = "persistent://public/default/in", "persistent://public/default/in-dead", "persistent://public/default/main"
 	for _, pattern := range []string{in, "persistent://public/default/in|other"} {
 		t.Run(pattern, func(t *testing.T) {
@@ -44,6 +45,7 @@ func TestPatternMatchesWholeNames(t *testing.T) {
 // Compaction that keeps others of a batch leaves messages without key, payload and properties of
 // those that it removes.
 func TestWhatCompactionLeavesIsNotHandled(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.PublishBatch(topic, wire.None, wire.Message{}, wire.Message{Key: "k", Payload: []byte("newest")}, wire.Message{})
 	cfg := quickConfig(messaging.Exclusive, "")

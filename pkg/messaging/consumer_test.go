@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/history"
 	"github.com/aviaryhq/aviary/test/stack"
 )
@@ -73,7 +74,7 @@ func (r *running) stop(t *testing.T) {
 	select {
 	case err := <-r.ended:
 		require.NoError(t, err)
-	case <-time.After(40 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatal("Run did not return")
 	}
 }
@@ -96,7 +97,7 @@ func publish(t *testing.T, client *messaging.Client, topic string, n int, batche
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	require.Eventually(t, cond, 20*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, cond, await.Patience, 5*time.Millisecond, what)
 }
 
 func consumerConfig(topic string, kind messaging.SubscriptionType) messaging.ConsumerConfig {
@@ -109,6 +110,7 @@ func consumerConfig(topic string, kind messaging.SubscriptionType) messaging.Con
 var allTypes = []messaging.SubscriptionType{messaging.Exclusive, messaging.Failover, messaging.Shared, messaging.KeyShared}
 
 func TestRunHandlesAndAcknowledgesEverything(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -137,6 +139,7 @@ func TestRunHandlesAndAcknowledgesEverything(t *testing.T) {
 // The underlying client sends the acknowledgements that it has gathered at the beat of a timer, and
 // may close ahead of what the timer has just taken.
 func TestLastAcknowledgementsAreSentBeforeRunReturns(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -183,6 +186,7 @@ func requireInOrderOfKeys(t *testing.T, ds []messaging.Delivery) {
 // A consumer that leaves with messages prefetched, in flight and held must not
 // keep any of them from the next one.
 func TestNothingIsPinnedAfterRun(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -204,23 +208,22 @@ func TestNothingIsPinnedAfterRun(t *testing.T) {
 			// Failing keys keep what is behind them; the first of each is done.
 			eventually(t, "some are handled", func() bool { return len(first.snapshot()) >= 7 })
 			r.stop(t)
-			left := time.Now()
+			// What a consumer has that the broker takes for connected comes to no other one.
+			require.Empty(t, srv.Stats(t, topic).Subscriptions["sub"].Consumers)
 			r = start(t, client, cfg, func(_ context.Context, d *messaging.Delivery) error {
 				second.add(d)
 				return nil
 			})
 			rest := 500 - len(first.snapshot())
 			eventually(t, "the rest is handled", func() bool { return second.distinct() == rest })
-			took := time.Since(left)
 			r.stop(t)
-			// What is pinned comes an hour later, or when the broker finds the consumer gone.
-			require.Less(t, took, 10*time.Second)
 			require.Len(t, second.snapshot(), rest, "what was handled is not delivered again")
 		})
 	}
 }
 
 func TestHandlerInFlightMayFinish(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	topic := srv.Topic(t, srv.Namespace(t), 0)
@@ -252,6 +255,7 @@ func TestHandlerInFlightMayFinish(t *testing.T) {
 }
 
 func TestStopTimeoutEndsHandlers(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	topic := srv.Topic(t, srv.Namespace(t), 0)
@@ -271,6 +275,7 @@ func TestStopTimeoutEndsHandlers(t *testing.T) {
 
 // A key whose message fails is held, in its order; other keys go on.
 func TestHeldKeyLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -307,6 +312,7 @@ func TestHeldKeyLeavesOthersAlone(t *testing.T) {
 }
 
 func TestTotalOrderHoldsEverything(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	topic := srv.Topic(t, srv.Namespace(t), 0)
@@ -333,6 +339,7 @@ func TestTotalOrderHoldsEverything(t *testing.T) {
 
 // Attempts survive a restart, because they wait on the retry topic.
 func TestRetryTopicSurvivesRestart(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -376,6 +383,7 @@ func TestRetryTopicSurvivesRestart(t *testing.T) {
 }
 
 func TestRejectedAndExhaustedAreDeadLetters(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, srv.URL(), messaging.WithRegisterer(reg))
@@ -470,6 +478,7 @@ func sorted(s []string) []string {
 }
 
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	topic := srv.Topic(t, srv.Namespace(t), 3)
@@ -505,11 +514,9 @@ func TestDrain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 50, n)
 
-	began := time.Now()
 	n, err = c.Drain(testContext(t), func(context.Context, *messaging.Delivery) error { return nil })
 	require.NoError(t, err)
 	require.Zero(t, n, "acknowledged before: nothing is delivered")
-	require.Less(t, time.Since(began), cfg.DrainIdle+5*time.Second)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -518,6 +525,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestPatternAndSeveralTopics(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -559,6 +567,7 @@ func TestPatternAndSeveralTopics(t *testing.T) {
 }
 
 func TestDeliveryIsWhole(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	topic := srv.Topic(t, srv.Namespace(t), 0)
@@ -602,6 +611,7 @@ func TestDeliveryIsWhole(t *testing.T) {
 }
 
 func TestRunRefusals(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	ns := srv.Namespace(t)
 	topic := srv.Topic(t, ns, 0)

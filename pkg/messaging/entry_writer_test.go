@@ -46,6 +46,7 @@ func openEntryWriter(t *testing.T, client *messaging.Client, topic string) *mess
 }
 
 func TestEntryWriterGoesOnBehindWhatIsStored(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
@@ -77,6 +78,7 @@ func TestEntryWriterGoesOnBehindWhatIsStored(t *testing.T) {
 }
 
 func TestEntryWriterRefuses(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithMaxMessageSize(1000))
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
@@ -132,6 +134,7 @@ func TestEntryWriterRefuses(t *testing.T) {
 
 // A receipt is lost: the next writer finds out.
 func TestEntryWriterInDoubt(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
@@ -161,6 +164,7 @@ func canceledContext() context.Context {
 
 // Whoever has lost the topic hears of it without storing anything, and never writes again.
 func TestEntryWriterIsFenced(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
@@ -196,6 +200,7 @@ func TestEntryWriterIsFenced(t *testing.T) {
 
 // A message behind ours hides what is stored. Deduplication tells, position by position.
 func TestEntryWriterIsToldOfDuplicates(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
@@ -240,6 +245,7 @@ func (c *askedContext) Err() error {
 // Store's context ends at any moment: an entry is stored whole or not at all. A writer that is at
 // its end says so.
 func TestEntryWriterContextEndsWithinStore(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	client := dial(t, s.URL())
 	for n := range int32(20) {
@@ -260,6 +266,7 @@ func TestEntryWriterContextEndsWithinStore(t *testing.T) {
 
 // The writer, or its client, is closed at any moment of Store.
 func TestEntryWriterClosedWithinStore(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	other := dial(t, s.URL())
 	for n := range int32(20) {
@@ -294,6 +301,7 @@ func TestEntryWriterClosedWithinStore(t *testing.T) {
 
 // One record is larger than the broker takes, those around it are not.
 func TestEntryWriterWithARecordThatIsTooLarge(t *testing.T) {
+	t.Parallel()
 	for at := range 5 {
 		s := wire.Start(t, wire.WithDeduplication(), wire.WithMaxMessageSize(10_000))
 		client := dial(t, s.URL())
@@ -311,6 +319,7 @@ func TestEntryWriterWithARecordThatIsTooLarge(t *testing.T) {
 // An entry is larger than the broker's maximum, and the client cuts it: its beginning is stored,
 // and the next writer goes on behind that, although the broker has the whole entry's sequence id.
 func TestEntryWriterWithAnEntryThatIsCut(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication(), wire.WithMaxMessageSize(10_000))
 	client := dial(t, s.URL())
 	w := openEntryWriter(t, client, topic)
@@ -340,6 +349,7 @@ func TestEntryWriterWithAnEntryThatIsCut(t *testing.T) {
 // What a version before left: the beginning of an entry under the sequence id of its end, however
 // far that is.
 func TestEntryWriterGoesOnBehindIDsThatAreUsedUp(t *testing.T) {
+	t.Parallel()
 	for _, used := range []int64{9, 10, 11, 20, 1000, 1 << 40} {
 		s := wire.Start(t, wire.WithDeduplication())
 		client := dial(t, s.URL())
@@ -381,6 +391,7 @@ func TestSequenceIDsPassOverNothing(t *testing.T) {
 // entry: not an entry writer's, which would be flushed twice, the second time in the middle of the
 // next one.
 func TestEntryWriterBesideManyPartitions(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	client := dial(t, s.URL())
 	for i := range 12 {
@@ -447,6 +458,7 @@ func storesEachPositionOnce(t *testing.T, options ...wire.Option) {
 
 // The client closes while an entry writer waits for another owner.
 func TestEntryWriterThatWaitsEndsWithItsClient(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	owner := openEntryWriter(t, dial(t, s.URL()), topic)
 	client := dial(t, s.URL())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/aviaryhq/aviary/test/proxy"
@@ -14,22 +15,30 @@ import (
 // them do.
 var faulty faultyBroker
 
+// starting is held by a test that starts a broker of its own: a start takes all processors.
+var starting sync.Mutex
+
 // faultyBroker is a Pulsar of this package's own behind a proxy.
 type faultyBroker struct {
+	turn sync.Mutex // held by the test that uses it
+
 	url  string
 	srv  *stack.PulsarServer
 	line *proxy.Proxy
 	tb   *lasting
 }
 
-// faultyPulsar lends the broker, see proxy.Pulsar. A test that fails is its last user.
+// faultyPulsar waits for the broker and lends it until the test ends, see proxy.Pulsar. After a
+// test that fails, the next one gets another broker.
 func faultyPulsar(t *testing.T) (url string, srv *stack.PulsarServer, line *proxy.Proxy) {
 	t.Helper()
+	faulty.turn.Lock()
 	start := faulty.tb == nil
 	if start {
-		faulty = faultyBroker{tb: &lasting{TB: t}}
+		faulty.url, faulty.srv, faulty.line, faulty.tb = "", nil, nil, &lasting{TB: t}
 	}
 	t.Cleanup(func() {
+		defer faulty.turn.Unlock()
 		if faulty.line == nil || t.Failed() { // it did not start, or may be broken
 			faulty.tb.failed = t.Failed()
 			faulty.end()
@@ -38,6 +47,8 @@ func faultyPulsar(t *testing.T) (url string, srv *stack.PulsarServer, line *prox
 		faulty.line.Heal()
 	})
 	if start {
+		starting.Lock()
+		defer starting.Unlock()
 		faulty.url, faulty.srv, faulty.line = proxy.Pulsar(faulty.tb, stack.Memory("-Xmx512m -XX:MaxDirectMemorySize=256m"))
 	}
 	return faulty.url, faulty.srv, faulty.line

@@ -5,6 +5,7 @@ package messaging_test
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,22 +17,20 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 )
 
-// brokerSeedsVariable is how many seeds run on the real broker; the default is brokerSeeds.
-const (
-	brokerSeedsVariable = "AVIARY_MODEL_BROKER_SEEDS"
-	brokerSeeds         = 5
-)
+// brokerSeedsVariable is a number of fresh seeds to run on the real broker in place of
+// modelBrokerSeeds.
+const brokerSeedsVariable = "AVIARY_MODEL_BROKER_SEEDS"
 
 // TestModelOnTheBroker runs some seeds on the real broker, one after the other. The network between
 // takes the place of the faults that a broker does not have on demand.
 func TestModelOnTheBroker(t *testing.T) {
-	n, ok := variable(t, brokerSeedsVariable)
-	if !ok {
-		n = brokerSeeds
-	}
-	first := uint64(time.Now().UnixNano())%1_000_000*1000 + 1
-	if one, ok := variable(t, seedVariable); ok {
-		first, n = one, 1
+	t.Parallel()
+	seeds := modelBrokerSeeds
+	n, fresh := variable(t, brokerSeedsVariable)
+	if one, replay := variable(t, seedVariable); replay {
+		seeds, fresh = slices.Collect(repeated(one, 1)), true
+	} else if fresh {
+		seeds = slices.Collect(freshSeeds(t, n))
 	}
 	url, srv, line := faultyPulsar(t)
 	ns := srv.Namespace(t)
@@ -47,12 +46,11 @@ func TestModelOnTheBroker(t *testing.T) {
 			return b, b.open()
 		})
 	}
-	t.Logf("seeds %d to %d", first, first+n-1)
 	var all []modelOutcome
-	for seed := first; seed < first+n; seed++ {
+	for _, seed := range seeds {
 		all = append(all, run(seed))
 	}
-	if n > 1 {
+	if !fresh {
 		all = confirmed(t, all, func(seed uint64) []modelOutcome {
 			return []modelOutcome{run(seed), run(seed), run(seed)}
 		})
@@ -96,7 +94,7 @@ func (b *brokerModel) open() error {
 }
 
 func (b *brokerModel) config(string) messaging.Config {
-	return messaging.Config{URL: b.url, ListenerName: proxy.Listener, OperationTimeout: 3 * time.Second}
+	return messaging.Config{URL: b.url, ListenerName: proxy.Listener, OperationTimeout: modelTimeout}
 }
 
 func (b *brokerModel) topic() string { return b.name }

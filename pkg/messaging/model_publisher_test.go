@@ -19,7 +19,7 @@ func (m *modelRun) publish(s publisherPlan) {
 		m.publishRaw(s)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), modelLimit*3/4)
+	ctx, cancel := context.WithTimeout(context.Background(), modelLimit)
 	defer cancel()
 	client, err := messaging.Dial(ctx, m.server.config(s.name))
 	if err != nil {
@@ -93,7 +93,7 @@ func (m *modelRun) stream(p *messaging.Publisher, s publisherPlan) {
 	}
 	// A publisher that lost its topic has nothing to wait for; one that shares it stores
 	// everything.
-	timeout := modelLimit / 4
+	timeout := modelTimeout
 	if m.plan.exclusive {
 		timeout = 4 * time.Second
 	}
@@ -115,7 +115,7 @@ func (st *modelStream) call(n, size int) {
 		rs[i] = &messaging.Record{Key: r.key, OrderingKey: r.ordering, Payload: []byte(r.payload)}
 		known[i] = st.m.addRecord(st.s.name, n+i)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), modelLimit/4)
+	ctx, cancel := context.WithTimeout(context.Background(), modelTimeout)
 	defer cancel()
 	endsEarly, ended := st.m.chance(st.s.name, n, "impatient")%1000 < st.s.earlyEnds, false
 	if endsEarly {

@@ -13,14 +13,15 @@ import (
 	"time"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/history"
 )
 
 const (
 	// modelTimeout is how long nothing at all may happen before what is left counts as pinned.
-	modelTimeout = 8 * time.Second
+	modelTimeout = await.Patience
 	// modelLimit is how long a seed may take altogether.
-	modelLimit = time.Minute
+	modelLimit = 4 * await.Patience
 )
 
 // modelServer is what a seed runs against.

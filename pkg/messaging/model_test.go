@@ -22,49 +22,57 @@ import (
 )
 
 // The randomised test of publishers and consumers together. Each seed is a plan: what is published,
-// consumed and broken meanwhile. AVIARY_MODEL_SEEDS is the number of seeds. AVIARY_MODEL_SEED is
-// one to replay with a trace of everything, AVIARY_MODEL_SEEDS times. AVIARY_MODEL_TRACES names a
-// directory for the traces of the seeds that fail.
+// consumed and broken meanwhile. An ordinary run takes modelSeeds. AVIARY_MODEL_SEEDS is a number
+// of fresh seeds to run in their place. AVIARY_MODEL_SEED is one to replay with a trace of
+// everything, AVIARY_MODEL_SEEDS times. AVIARY_MODEL_TRACES names a directory for the traces of the
+// seeds that fail.
 const (
 	seedsVariable  = "AVIARY_MODEL_SEEDS"
 	seedVariable   = "AVIARY_MODEL_SEED"
 	tracesVariable = "AVIARY_MODEL_TRACES"
 )
 
-// shortSeeds is the number of seeds of an ordinary test run.
-const shortSeeds = 200
-
 func TestModel(t *testing.T) {
-	n, ok := variable(t, seedsVariable)
+	t.Parallel()
+	n, fresh := variable(t, seedsVariable)
 	if one, replay := variable(t, seedVariable); replay {
 		// What comes of a seed depends on the scheduler, too: several runs of one show more.
-		all := runSeeds(func(yield func(uint64) bool) {
-			for range max(n, 1) {
-				if !yield(one) {
-					return
-				}
-			}
-		})
+		all := runSeeds(repeated(one, max(n, 1)))
 		t.Log(all[0].trace())
 		report(t, all)
 		return
 	}
-	first := uint64(1)
-	if !ok {
-		n, first = shortSeeds, uint64(time.Now().UnixNano())%1_000_000*1000
+	if fresh {
+		report(t, runSeeds(freshSeeds(t, n)))
+		return
 	}
+	report(t, confirmed(t, runSeeds(slices.Values(modelSeeds)), func(seed uint64) []modelOutcome {
+		return runSeeds(repeated(seed, 10))
+	}))
+}
+
+func repeated(seed, n uint64) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for range n {
+			if !yield(seed) {
+				return
+			}
+		}
+	}
+}
+
+// freshSeeds are n seeds in a row, others in each run.
+func freshSeeds(t *testing.T, n uint64) iter.Seq[uint64] {
+	t.Helper()
+	first := uint64(time.Now().UnixNano())%1_000_000*1000 + 1
 	t.Logf("seeds %d to %d", first, first+n-1)
-	all := runSeeds(func(yield func(uint64) bool) {
+	return func(yield func(uint64) bool) {
 		for seed := first; seed < first+n; seed++ {
 			if !yield(seed) {
 				return
 			}
 		}
-	})
-	if !ok {
-		all = confirmed(t, all, repeatSeed)
 	}
-	report(t, all)
 }
 
 // confirmed repeats the seeds that failed, and takes those for passed that do not fail again: in
@@ -83,17 +91,6 @@ func confirmed(t *testing.T, all []modelOutcome, repeat func(seed uint64) []mode
 		}
 	}
 	return all
-}
-
-// repeatSeed runs one seed ten times.
-func repeatSeed(seed uint64) []modelOutcome {
-	return runSeeds(func(yield func(uint64) bool) {
-		for range 10 {
-			if !yield(seed) {
-				return
-			}
-		}
-	})
 }
 
 func variable(t *testing.T, name string) (uint64, bool) {
@@ -158,6 +155,10 @@ func report(t *testing.T, all []modelOutcome) {
 		} else {
 			t.Errorf("seed %d (%s): %s", out.plan.seed, out.summary(), out.violations[0])
 		}
+	}
+	if failed > 0 {
+		t.Logf("replay a seed with %s=SEED %s=24 go test -count 1 -run '^%s$' -v ./pkg/messaging; "+
+			"add it to the list of seeds in pkg/messaging/model_seeds_test.go together with the fix", seedVariable, seedsVariable, t.Name())
 	}
 	t.Logf("%d seeds, %d failed; a seed takes %s, the slowest, %d, %s", len(all), failed,
 		(sum / time.Duration(len(all))).Round(time.Millisecond), slowest.plan.seed, slowest.took.Round(time.Millisecond))

@@ -38,7 +38,7 @@ func newWireModel(p modelPlan) (modelServer, error) {
 
 func (w *wireModel) config(identity string) messaging.Config {
 	return messaging.Config{
-		URL: w.s.URL(), OperationTimeout: time.Second, Auth: messaging.Auth{Token: secret.String(identity)},
+		URL: w.s.URL(), OperationTimeout: modelTimeout, Auth: messaging.Auth{Token: secret.String(identity)},
 	}
 }
 

@@ -29,6 +29,7 @@ func numbers(from, to int64) []*messaging.Record {
 }
 
 func TestPublishEntryIsOneEntry(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	ns := srv.Namespace(t)
 	require.NoError(t, srv.Admin(testContext(t), "POST", "/admin/v2/namespaces/"+ns+"/deduplication", true, nil))
@@ -60,6 +61,7 @@ func TestPublishEntryIsOneEntry(t *testing.T) {
 }
 
 func TestPublishEntryKnowsWhenItIsNotOne(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithMaxMessageSize(1000))
 	client := dial(t, s.URL())
 	sized := func(sizes ...int) (rs []*messaging.Record) {

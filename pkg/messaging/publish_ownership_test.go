@@ -20,6 +20,7 @@ var owners = []messaging.Ownership{messaging.ExclusiveOwnership, messaging.WaitF
 // An owner that loses its producer, in whatever way, tells every record its outcome and sends
 // none of them again.
 func TestOwnersLossIsFinal(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(*wire.Server){
 		"connection cut":      func(s *wire.Server) { s.CutConnections() },
 		"closed by broker":    func(s *wire.Server) { s.CloseProducers(topic) },
@@ -30,7 +31,7 @@ func TestOwnersLossIsFinal(t *testing.T) {
 				t.Parallel()
 				s := wire.Start(t)
 				p := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) {
-					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", time.Second
+					p.Ownership, p.ProducerName, p.AckTimeout = ownership, "one", ackTimeout
 				})
 				require.NoError(t, p.Publish(testContext(t), record(0)))
 				require.NoError(t, p.Owned().Err())
@@ -59,6 +60,7 @@ func TestOwnersLossIsFinal(t *testing.T) {
 // An owner whose connection breaks does not come back: its records would be stored behind those
 // of whoever had the topic in the meantime.
 func TestOwnerDoesNotComeBack(t *testing.T) {
+	t.Parallel()
 	for _, ownership := range owners {
 		for _, successor := range append(owners, messaging.SharedOwnership) {
 			t.Run(string(ownership)+" then "+string(successor), func(t *testing.T) {
@@ -85,6 +87,7 @@ func TestOwnerDoesNotComeBack(t *testing.T) {
 
 // Two that wait for a topic of several partitions get all of them, one after the other.
 func TestWaitForOwnership(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 3)
 	wait := func(p *messaging.Profile) { p.Ownership = messaging.WaitForOwnership }
@@ -117,6 +120,7 @@ func TestWaitForOwnership(t *testing.T) {
 
 // Opening fails at once, and by name, for what does not pass by itself.
 func TestOpeningFailsAtOnce(t *testing.T) {
+	t.Parallel()
 	owned := func(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership }
 	for name, c := range map[string]struct {
 		topic   string
@@ -165,13 +169,20 @@ func TestOpeningFailsAtOnce(t *testing.T) {
 
 // A shared publisher waits for an owner to leave, in the hope of which it opens.
 func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	owner := open(t, dial(t, s.URL()), topic, func(p *messaging.Profile) { p.Ownership = messaging.ExclusiveOwnership })
 	client := dial(t, s.URL())
-	short, cancel := context.WithTimeout(testContext(t), 200*time.Millisecond)
-	defer cancel()
-	_, err := client.Publisher(short, topic, messaging.Throughput())
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	ctx, cancel := context.WithCancel(testContext(t))
+	asked, opened := s.Received(wire.CommandProducer), make(chan error, 1)
+	go func() {
+		_, err := client.Publisher(ctx, topic, messaging.Throughput())
+		opened <- err
+	}()
+	require.NoError(t, s.WaitReceived(testContext(t), wire.CommandProducer, asked+2), "it asks again")
+	cancel()
+	err := <-opened
+	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "exclusive producer")
 	require.NoError(t, owner.Close(testContext(t)))
 	p := open(t, client, topic, nil)
@@ -187,6 +198,7 @@ func TestSharedPublisherWaitsForAnOwnerToLeave(t *testing.T) {
 // What the broker answers to owners, and to publishers of what it does not have. An owner whose
 // connection breaks while others wait does not come back.
 func TestOwnershipOnBroker(t *testing.T) {
+	t.Parallel()
 	url, srv, line := faultyPulsar(t)
 	far, err := messaging.Dial(testContext(t), messaging.Config{URL: url, ListenerName: proxy.Listener})
 	require.NoError(t, err)
@@ -233,6 +245,7 @@ func TestOwnershipOnBroker(t *testing.T) {
 }
 
 func TestLast(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -275,6 +288,7 @@ func TestLast(t *testing.T) {
 // A named owner keeps others of its name out, and nobody else: a replicator of another cluster
 // must be let in, which an exclusive producer does not.
 func TestNamedOwnershipOnBroker(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	name := srv.Topic(t, srv.Namespace(t), 0)
 	named := func(name string) func(*messaging.Profile) {

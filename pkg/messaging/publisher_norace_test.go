@@ -4,7 +4,6 @@ package messaging_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +21,7 @@ import (
 // The producer is fenced when it reconnects: the client closes it for good and
 // fails all that it held. The publisher replaces it and sends all that again.
 func TestProducerFenced(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() {
@@ -31,6 +31,7 @@ func TestProducerFenced(t *testing.T) {
 }
 
 func TestTopicTerminated(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	hold := s.HoldEntries(topic)
@@ -46,6 +47,7 @@ func TestTopicTerminated(t *testing.T) {
 }
 
 func TestQuotaExceeded(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	p := open(t, dial(t, s.URL()), topic, nil)
 	publishWhile(t, p, func() {
@@ -55,10 +57,11 @@ func TestQuotaExceeded(t *testing.T) {
 }
 
 func TestTerminatedOnBroker(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	topic := srv.Topic(t, srv.Namespace(t), 0)
 	client := dial(t, srv.URL())
-	p := open(t, client, topic, func(p *messaging.Profile) { p.AckTimeout = time.Second })
+	p := open(t, client, topic, func(p *messaging.Profile) { p.AckTimeout = ackTimeout })
 	require.NoError(t, p.Publish(testContext(t), record(0)))
 	srv.Terminate(t, topic)
 	require.ErrorIs(t, p.Publish(testContext(t), record(1)), messaging.ErrTopicTerminated)

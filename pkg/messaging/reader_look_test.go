@@ -59,6 +59,7 @@ func (r lateReader) Next(ctx context.Context) (pulsar.Message, error) {
 
 // Whoever is dispatched nothing for a long time has not reached the end.
 func TestReadToEndWaitsForLateMessages(t *testing.T) {
+	t.Parallel()
 	const topic, hurry = "orders", 10
 	const late = 15 * time.Second / hurry
 	for name, shown := range map[string]int32{

@@ -14,6 +14,7 @@ import (
 // A topic ends with an entry that brings no message, and nothing is published for long. Then much
 // is: the broker sends no more ahead than the reader's bound.
 func TestReaderPrefetchIsBoundedBehindAnEntryThatBringsNoMessage(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 0)
 	reg := prometheus.NewRegistry()

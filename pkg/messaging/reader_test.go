@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/aviaryhq/aviary/pkg/messaging"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -81,6 +82,7 @@ func inOrder(first, n int) []string {
 }
 
 func TestReaderReadsEachPartitionInOrder(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 3)
 	client := dial(t, s.URL())
@@ -132,6 +134,7 @@ func TestReaderReadsEachPartitionInOrder(t *testing.T) {
 }
 
 func TestReaderOfNothingIsCaughtUp(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 4)
 	client := dial(t, s.URL())
@@ -156,6 +159,7 @@ func TestReaderOfNothingIsCaughtUp(t *testing.T) {
 }
 
 func TestReaderFromATime(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	began := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
@@ -171,6 +175,7 @@ func TestReaderFromATime(t *testing.T) {
 }
 
 func TestReaderFromAMessage(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
@@ -211,6 +216,7 @@ func TestReaderFromAMessage(t *testing.T) {
 // Connections are cut, consumers closed, and subscribing refused or not answered, in the
 // middle of batches: each message comes once.
 func TestReaderGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	const n = 3000
@@ -249,8 +255,9 @@ func TestReaderGoesOnWhereItWas(t *testing.T) {
 
 // A subscription that is never answered is given up.
 func TestReaderSubscribingHangs(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
-	client := dial(t, s.URL())
+	client := dialImpatient(t, s.URL(), time.Second)
 	s.Publish(topic, batch(0, 3)...)
 	r := openReader(t, client, nil)
 	require.Equal(t, inOrder(0, 3), texts(toEnd(t, r)))
@@ -267,6 +274,7 @@ func TestReaderSubscribingHangs(t *testing.T) {
 
 // A reader that cannot go on says so, and its metrics do.
 func TestReaderUnhealthy(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -302,6 +310,7 @@ func TestReaderUnhealthy(t *testing.T) {
 }
 
 func TestReaderFindsNewPartitions(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 1)
 	client := dial(t, s.URL())
@@ -319,6 +328,7 @@ func TestReaderFindsNewPartitions(t *testing.T) {
 
 // One id of a message, whoever names it.
 func TestMessageIDsAreEqual(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	s.CreateTopic(topic, 2)
 	client := dial(t, s.URL())
@@ -360,8 +370,9 @@ func TestMessageIDsAreEqual(t *testing.T) {
 }
 
 func TestReaderEnds(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
-	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: time.Second})
+	client, err := messaging.Dial(testContext(t), messaging.Config{URL: s.URL(), OperationTimeout: await.Patience})
 	require.NoError(t, err)
 	for name, cfg := range map[string]messaging.ReaderConfig{
 		"no topic":     {},
@@ -406,6 +417,7 @@ func TestReaderEnds(t *testing.T) {
 
 // Nobody reads: what the broker has sent ahead is bounded in bytes.
 func TestReaderPrefetchIsBounded(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	const size, messages = 64 << 10, 200
@@ -434,6 +446,7 @@ func TestReaderPrefetchIsBounded(t *testing.T) {
 // The underlying client drops a batch whose checksum is wrong, and asks for too little: what is
 // behind it comes all the same, and all of the batch when it was wrong only once.
 func TestReaderGoesOnBehindABatchWithAWrongChecksum(t *testing.T) {
+	t.Parallel()
 	for name, always := range map[string]bool{"once": false, "always": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -37,6 +37,7 @@ func redriveConfig() messaging.RedriveConfig {
 }
 
 func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	s.CreateTopic(topic, 3)
@@ -85,6 +86,7 @@ func TestRedrivePutsLettersBackAsTheyWere(t *testing.T) {
 }
 
 func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	deaden(t, s, client, 20)
@@ -116,6 +118,7 @@ func TestRedriveLeavesWhatIsNotChosen(t *testing.T) {
 }
 
 func TestDiscardedLettersAreGone(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	deaden(t, s, client, 20)
@@ -143,6 +146,7 @@ func TestDiscardedLettersAreGone(t *testing.T) {
 // One of the topics that dead letters came from is gone, and brokers create none: waiting does not
 // help its dead letters, and the others need not wait.
 func TestRedriveToATopicThatIsGone(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithAutoCreate(false, 0))
 	client := dial(t, s.URL())
 	cfg := redriveConfig()
@@ -176,6 +180,7 @@ func TestRedriveToATopicThatIsGone(t *testing.T) {
 
 // What fails again comes to the same dead-letter topic: it must not go round for ever.
 func TestRedriveDoesNotCircle(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	const n = 300 // several batches
@@ -203,6 +208,7 @@ func TestRedriveDoesNotCircle(t *testing.T) {
 // Whatever breaks, a letter is acknowledged only once its copy is stored, and none goes back twice
 // while the call lives.
 func TestRedriveSurvivesBrokerFaults(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	deaden(t, s, client, 300)
@@ -228,6 +234,7 @@ func TestRedriveSurvivesBrokerFaults(t *testing.T) {
 }
 
 func TestRedriveRefusals(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	for want, change := range map[string]func(*messaging.RedriveConfig){
@@ -274,6 +281,7 @@ func TestRedriveRefusals(t *testing.T) {
 // A topic was made again with fewer partitions: the dead letters of a partition that is gone keep
 // no others waiting.
 func TestRedriveToAPartitionThatIsGone(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithAutoCreate(false, 0))
 	client := dial(t, s.URL())
 	s.CreateTopic(topic, 2)
@@ -294,6 +302,7 @@ func TestRedriveToAPartitionThatIsGone(t *testing.T) {
 
 // A broker sends nothing to the first consumer of a redrive: it subscribes once more.
 func TestRedriveSubscribesAgain(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	deaden(t, s, client, 5)

@@ -17,6 +17,7 @@ import (
 // Retries of hours wait at the brokers: they take no place in this process, hold no permits, and
 // nobody gets them early, also after a restart.
 func TestRetriesOfHoursWaitAtTheBroker(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	client := dial(t, srv.URL())
 	ns := srv.Namespace(t)
@@ -61,6 +62,7 @@ func TestRetriesOfHoursWaitAtTheBroker(t *testing.T) {
 
 // Dead letters of a partitioned topic go back to their partitions and are handled there.
 func TestRedriveOnTheBroker(t *testing.T) {
+	t.Parallel()
 	srv := stack.Pulsar(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, srv.URL(), messaging.WithRegisterer(reg))

@@ -35,6 +35,7 @@ func failedCopies(t *testing.T, reg *prometheus.Registry, reason string) int {
 // Brokers delete what no subscription waits for: a copy is not stored, and its original not
 // acknowledged, before the retry topic has one. Meanwhile attempts are made in place.
 func TestRetryTopicWithoutSubscription(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -67,6 +68,7 @@ func TestRetryTopicWithoutSubscription(t *testing.T) {
 
 // The same for dead letters, unless it is asked for.
 func TestDeadLettersWithoutSubscription(t *testing.T) {
+	t.Parallel()
 	reject := func(_ context.Context, d *messaging.Delivery) error {
 		if d.Key == "bad" {
 			return messaging.Reject(errors.New("never"))
@@ -120,6 +122,7 @@ func TestDeadLettersWithoutSubscription(t *testing.T) {
 // The underlying Subscribe on several partitions can hang for good when one of them does not answer
 // (test/wire, TestClientSubscribeHangs). Dead letters must not wait for that until Run ends.
 func TestDeadLetterTopicThatHangsIsGivenUp(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	s.CreateTopic(deadLetters, 2)
@@ -143,6 +146,7 @@ func TestDeadLetterTopicThatHangsIsGivenUp(t *testing.T) {
 // A dead letter that its topic refuses for good does not block the others, and is counted as what
 // became of it.
 func TestUnstorableDeadLetters(t *testing.T) {
+	t.Parallel()
 	const limit = 2000
 	large := make([]byte, limit-100)
 	_, _ = rand.Read(large)
@@ -211,6 +215,7 @@ func TestUnstorableDeadLetters(t *testing.T) {
 // A broker whose delayed delivery is switched off delivers copies at once, as this one does. The
 // attempt is made when it is due all the same.
 func TestCopyDeliveredEarlyIsHeld(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -235,6 +240,7 @@ func TestCopyDeliveredEarlyIsHeld(t *testing.T) {
 
 // A retry must have all of the message: one whose copy is too large stays in place.
 func TestRetryTooLargeForTheTopicIsHeld(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithMaxMessageSize(2000))
 	client := dial(t, s.URL())
 	large := make([]byte, 1900)
@@ -260,6 +266,7 @@ func TestRetryTooLargeForTheTopicIsHeld(t *testing.T) {
 // What a copy does not carry is lost: everything that a message has passes through the retry and
 // the dead-letter topic, and through those of whoever reads dead letters.
 func TestCopiesKeepTheWholeMessage(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	at := time.UnixMilli(1_700_000_000_000)
@@ -317,6 +324,7 @@ func TestCopiesKeepTheWholeMessage(t *testing.T) {
 
 // A payload that is empty and one that is null are different things, and stay so.
 func TestCopiesKeepEmptyPayloads(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	own := map[string]string{"a": "b"} // without any, the client underneath drops what is empty
@@ -342,6 +350,7 @@ func TestCopiesKeepEmptyPayloads(t *testing.T) {
 
 // A dead letter whose payload is empty goes back as it was.
 func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	client := dial(t, s.URL())
 	s.CreateTopic(topic, 0)
@@ -367,6 +376,7 @@ func TestEmptyPayloadsGoBackEmpty(t *testing.T) {
 // A broker that deduplicates answers a copy as it does a stored one when it drops it: the original
 // is acknowledged only for a copy that has a place.
 func TestCopyTakenForADuplicateIsSentAgain(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t, wire.WithDeduplication())
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -394,6 +404,7 @@ func (panicking) Error() string { panic("no text") }
 // What a service gives besides its handler may panic, too: the message is tried again, and goes to
 // the dead-letter topic in the end.
 func TestPanicsBesideTheHandlerAreVerdicts(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		err   error
 		delay func(int) time.Duration
@@ -424,6 +435,7 @@ func TestPanicsBesideTheHandlerAreVerdicts(t *testing.T) {
 // Each subscription that shares a retry topic handles its own copies only, and keeps no backlog of
 // others'.
 func TestSubscriptionsShareARetryTopic(t *testing.T) {
+	t.Parallel()
 	s := wire.Start(t)
 	reg := prometheus.NewRegistry()
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
@@ -453,6 +465,7 @@ func TestSubscriptionsShareARetryTopic(t *testing.T) {
 
 // Another consumer handles the messages of a Failover partition that was lost.
 func TestNothingIsCopiedAfterThePartitionWasLost(t *testing.T) {
+	t.Parallel()
 	t.Run("a verdict behind the loss", func(t *testing.T) {
 		s := wire.Start(t)
 		cfg := quickConfig(messaging.Failover, messaging.OrderKey)
@@ -475,7 +488,7 @@ func TestNothingIsCopiedAfterThePartitionWasLost(t *testing.T) {
 		cfg := quickConfig(messaging.Failover, messaging.OrderKey)
 		publishNumbers(s, "k", 1)
 		unavailable := s.Ignore(wire.OpProducer, deadLetters, wire.Always)
-		first := start(t, dial(t, s.URL()), cfg, func(context.Context, *messaging.Delivery) error {
+		first := start(t, dialImpatient(t, s.URL(), time.Second), cfg, func(context.Context, *messaging.Delivery) error {
 			return messaging.Reject(errors.New("never"))
 		})
 		require.NoError(t, unavailable.Wait(testContext(t), 1))

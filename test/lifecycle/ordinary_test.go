@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/systems/pulsar"
 	"github.com/aviaryhq/aviary/test/systems/remotewrite"
 
@@ -60,7 +61,7 @@ func run(t *testing.T, service string, keys map[string]string) *systems.Process 
 	require.Eventually(t, func() bool {
 		status, _ := p.Ask(http.MethodGet, "/-/ready")
 		return status == http.StatusOK
-	}, time.Minute, 20*time.Millisecond, "not ready")
+	}, await.Patience, 20*time.Millisecond, "not ready")
 	return p
 }
 
@@ -105,6 +106,7 @@ func get(t *testing.T, url string) string {
 }
 
 func TestNightingaleStartsAndStopsInSilence(t *testing.T) {
+	t.Parallel()
 	server := stack.Pulsar(t)
 	p := run(t, "nightingale", map[string]string{
 		"pulsar.url": server.URL(), "topic": server.Topic(t, server.Namespace(t), 3), "http.listen": "127.0.0.1:0",
@@ -118,6 +120,7 @@ func TestNightingaleStartsAndStopsInSilence(t *testing.T) {
 }
 
 func TestEventbridgeStartsAndStopsInSilence(t *testing.T) {
+	t.Parallel()
 	server := stack.Pulsar(t)
 	p := run(t, "eventbridge", map[string]string{
 		"pulsar.url": server.URL(), "pulsar.admin_url": server.AdminURL(), "topics.namespace": server.Namespace(t), "http.listen": "127.0.0.1:0",
@@ -131,19 +134,20 @@ func TestEventbridgeStartsAndStopsInSilence(t *testing.T) {
 	for _, name := range []string{"first", "second"} {
 		require.Eventually(t, func() bool {
 			return strings.Contains(get(t, api+"/v1/buses/orders/subscribers/"+name+"/status"), `"active":true`)
-		}, time.Minute, 20*time.Millisecond, name)
+		}, await.Patience, 20*time.Millisecond, name)
 	}
 	event := []byte(`{"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.placed", "subject": "a"}`)
 	require.Eventually(t, func() bool {
 		return post(t, http.MethodPost, api+"/v1/buses/orders/events", "application/cloudevents+json", event) == http.StatusAccepted
-	}, time.Minute, 100*time.Millisecond)
-	require.Eventually(t, func() bool { return strings.Count(p.Log(), `"msg":"event"`) >= 2 }, time.Minute, 20*time.Millisecond, "delivered")
+	}, await.Patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Count(p.Log(), `"msg":"event"`) >= 2 }, await.Patience, 20*time.Millisecond, "delivered")
 	p.Stop()
 	assertNothingToWorryAbout(t, p.Log())
 	assert.Contains(t, p.Log(), `"msg":"released a partition"`)
 }
 
 func TestSonicStartsAndStopsInSilence(t *testing.T) {
+	t.Parallel()
 	server, redisServer := stack.Pulsar(t), stack.PrivateRedis(t)
 	ns := server.Namespace(t)
 	p := run(t, "sonic", map[string]string{
@@ -157,6 +161,7 @@ func TestSonicStartsAndStopsInSilence(t *testing.T) {
 }
 
 func TestPigeonholeStartsAndStopsInSilence(t *testing.T) {
+	t.Parallel()
 	server := stack.Pulsar(t)
 	ns := server.Namespace(t)
 	from, to := server.Topic(t, ns, 3), server.Topic(t, ns, 3)
@@ -170,7 +175,7 @@ func TestPigeonholeStartsAndStopsInSilence(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, metrics := p.Ask(http.MethodGet, "/metrics")
 		return bytes.Contains(metrics, []byte(`pigeonhole_messages_total{result="stored",route="copy"} 30`))
-	}, time.Minute, 20*time.Millisecond)
+	}, await.Patience, 20*time.Millisecond)
 	p.Stop()
 	assertNothingToWorryAbout(t, p.Log())
 }

@@ -388,11 +388,12 @@ func TestClientReceiptTwice(t *testing.T) {
 
 // A send that timed out may have been stored, and its late receipt is ignored.
 func TestClientTimeoutIsNotFailure(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := wire.Start(t)
 	hold := s.HoldReceipts("orders")
 	p := newProducer(t, newClient(t, s), pulsar.ProducerOptions{
-		Topic: "orders", DisableBatching: true, SendTimeout: 50 * time.Millisecond,
+		Topic: "orders", DisableBatching: true, SendTimeout: 5 * time.Second, // that of "b", too,
 	})
 	got := newSends()
 	got.send(ctx, p, "a")

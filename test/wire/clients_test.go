@@ -3,13 +3,13 @@ package wire_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/log"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/wire"
 )
 
@@ -17,7 +17,7 @@ import (
 func newNamedClient(t *testing.T, s *wire.Server, name string) pulsar.Client {
 	t.Helper()
 	client, err := pulsar.NewClient(pulsar.ClientOptions{
-		URL: s.URL(), OperationTimeout: 5 * time.Second, MemoryLimitBytes: -1, Logger: log.DefaultNopLogger(),
+		URL: s.URL(), OperationTimeout: await.Patience, MemoryLimitBytes: -1, Logger: log.DefaultNopLogger(),
 		MetricsRegisterer: prometheus.NewRegistry(), Authentication: pulsar.NewAuthenticationToken(name),
 	})
 	require.NoError(t, err)

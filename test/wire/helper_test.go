@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 	"github.com/aviaryhq/aviary/test/wire"
 )
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 // for.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -37,8 +38,8 @@ func newClient(t *testing.T, s *wire.Server) pulsar.Client {
 	t.Helper()
 	client, err := pulsar.NewClient(pulsar.ClientOptions{
 		URL:               s.URL(),
-		ConnectionTimeout: 5 * time.Second,
-		OperationTimeout:  5 * time.Second,
+		ConnectionTimeout: await.Patience,
+		OperationTimeout:  await.Patience,
 		MemoryLimitBytes:  -1,
 		Logger:            log.NewLoggerWithSlog(slog.New(slog.DiscardHandler)),
 		MetricsRegisterer: prometheus.NewRegistry(),

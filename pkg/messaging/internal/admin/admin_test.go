@@ -10,11 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 // asking returns a client of a server that answers paths as given.
@@ -28,7 +29,7 @@ func asking(t *testing.T, byPath map[string]string) *Client {
 		_, _ = io.WriteString(w, answer)
 	}))
 	t.Cleanup(s.Close)
-	c, err := New(Options{URL: s.URL + "/", ConnectTimeout: time.Second})
+	c, err := New(Options{URL: s.URL + "/", ConnectTimeout: await.Patience})
 	require.NoError(t, err)
 	t.Cleanup(c.Use())
 	return c
@@ -56,7 +57,7 @@ func TestCallsSideBySide(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent) // as the broker answers who makes a subscription
 	}))
 	t.Cleanup(s.Close)
-	c, err := New(Options{URL: s.URL, ConnectTimeout: 30 * time.Second})
+	c, err := New(Options{URL: s.URL, ConnectTimeout: await.Patience})
 	require.NoError(t, err)
 	var calls sync.WaitGroup
 	for range 8 {

@@ -7,13 +7,13 @@ import (
 	"net"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/ask"
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/leak"
 )
 
@@ -91,7 +91,7 @@ func TestServing(t *testing.T) {
 	require.NoError(t, l.Close())
 	unreachable := l.Addr().String()
 	serving := func(first string) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		defer cancel()
 		return ask.Broker{Addresses: []string{first}}.Serving(ctx, "persistent://public/default/x")
 	}

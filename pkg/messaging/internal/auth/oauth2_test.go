@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/auth"
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 const clientSecret = "correct-horse-battery-staple"
@@ -99,7 +100,7 @@ func requireToken(t *testing.T, p rawauth.Provider, want string) {
 func TestTokenIsKeptUntilItIsRefused(t *testing.T) {
 	is := newIssuer(t)
 	file := keyFile(t, is.URL+"/", clientSecret)
-	p, faults := provider(t, auth.OAuth2{KeyFile: file, Audience: "urn:x", Scope: "produce  consume"}, time.Second)
+	p, faults := provider(t, auth.OAuth2{KeyFile: file, Audience: "urn:x", Scope: "produce  consume"}, await.Patience)
 	requireToken(t, p, "token-1")
 	requireToken(t, p, "token-1")
 	require.Equal(t, []string{"audience=urn%3Ax&client_id=aviary&client_secret=" + clientSecret +
@@ -134,7 +135,7 @@ func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			is := newIssuer(t)
 			is.expiresIn = test.expiresIn
-			p, _ := provider(t, auth.OAuth2{KeyFile: keyFile(t, is.URL, clientSecret)}, time.Second)
+			p, _ := provider(t, auth.OAuth2{KeyFile: keyFile(t, is.URL, clientSecret)}, await.Patience)
 			requireToken(t, p, "token-1")
 			requireToken(t, p, test.second)
 		})
@@ -178,7 +179,7 @@ func TestNoToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			is := newIssuer(t)
 			is.answer = test.answer
-			p, _ := provider(t, auth.OAuth2{KeyFile: keyFile(t, is.URL, clientSecret)}, time.Second)
+			p, _ := provider(t, auth.OAuth2{KeyFile: keyFile(t, is.URL, clientSecret)}, await.Patience)
 			_, err := p.GetData()
 			require.ErrorContains(t, err, test.says)
 			require.NotContains(t, err.Error(), "to-ken")
@@ -219,7 +220,7 @@ func TestDiscoveryOfSomethingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, test.body) }))
 			t.Cleanup(s.Close)
-			p, _ := provider(t, auth.OAuth2{KeyFile: keyFile(t, s.URL, clientSecret)}, time.Second)
+			p, _ := provider(t, auth.OAuth2{KeyFile: keyFile(t, s.URL, clientSecret)}, await.Patience)
 			_, err := p.GetData()
 			require.ErrorContains(t, err, test.says)
 		})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/aviaryhq/aviary/test/await"
 )
 
 func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
@@ -17,13 +19,13 @@ func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, free.Close()) // nobody listens there
 	life, end := context.WithCancel(t.Context())
-	c := New(life, []string{free.Addr().String(), ln.Addr().String()}, 10*time.Second)
+	c := New(life, []string{free.Addr().String(), ln.Addr().String()}, await.Patience)
 	idle := func() { // no look is under way, which could have begun before what the test has done
 		require.Eventually(t, func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return !c.active
-		}, 30*time.Second, time.Millisecond)
+		}, await.Patience, time.Millisecond)
 	}
 	look := func() error {
 		idle()
@@ -49,5 +51,5 @@ func TestWhyTheClusterDoesNotAnswer(t *testing.T) {
 	require.Error(t, seen(c.timeout+fresh/2), "a look that takes its whole time ends then at the earliest")
 	require.NoError(t, seen(c.timeout+fresh+time.Second), "what was seen long ago says nothing")
 	end()
-	require.NoError(t, New(life, []string{"127.0.0.1:1"}, time.Second).Err())
+	require.NoError(t, New(life, []string{"127.0.0.1:1"}, await.Patience).Err())
 }

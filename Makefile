@@ -64,15 +64,20 @@ fresh: need-go ## Run the first commands of the README in a fresh clone, with em
 	@.ci/fresh
 
 .PHONY: soak
-soak: need-go ## Run randomised tests for long, with fresh seeds: SEEDS=5000, SECONDS=600, EVENTBRIDGE_SECONDS=600 or PIGEONHOLE_SECONDS=600
+soak: need-go ## Run randomised tests and faults for long, with fresh seeds: SEEDS=5000, SECONDS=600, EVENTBRIDGE_SECONDS=600 or PIGEONHOLE_SECONDS=600
 ifeq ($(origin SECONDS),command line)
-	@AVIARY_WHOLE_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 30 ))m" -v ./test/sonic
+	@AVIARY_WHOLE_SECONDS='$(SECONDS)' go test -count 1 -timeout "$$(( $(SECONDS) / 30 + 90 ))m" -v ./test/sonic
+	@AVIARY_TEST_STEPS="$$(( $(SECONDS) * 100 ))" go test -count 1 -timeout 120m -p 1 ./internal/sonic/script ./internal/sonic/proxy ./internal/sonic/message
 else ifeq ($(origin EVENTBRIDGE_SECONDS),command line)
-	@AVIARY_EVENTBRIDGE_SECONDS='$(EVENTBRIDGE_SECONDS)' go test -count 1 -timeout "$$(( $(EVENTBRIDGE_SECONDS) / 20 + 60 ))m" -v -p 1 ./test/eventbridge/whole ./internal/eventbridge/...
+	@AVIARY_EVENTBRIDGE_SECONDS='$(EVENTBRIDGE_SECONDS)' go test -count 1 -timeout "$$(( $(EVENTBRIDGE_SECONDS) / 20 + 60 ))m" -p 1 -v \
+	  ./test/eventbridge/whole ./internal/eventbridge/preprocessor ./internal/eventbridge/processor ./internal/eventbridge/engine ./internal/eventbridge/registry
 else ifeq ($(origin PIGEONHOLE_SECONDS),command line)
-	@AVIARY_PIGEONHOLE_SECONDS='$(PIGEONHOLE_SECONDS)' go test -count 1 -timeout "$$(( $(PIGEONHOLE_SECONDS) / 5 + 60 ))m" -v ./test/pigeonhole
+	@AVIARY_PIGEONHOLE_SECONDS='$(PIGEONHOLE_SECONDS)' go test -count 1 -timeout "$$(( $(PIGEONHOLE_SECONDS) / 5 + 60 ))m" -p 1 -v \
+	  ./test/pigeonhole ./internal/connector/pulsar ./internal/connector/lane
 else
-	@AVIARY_MODEL_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestModel$$' -v ./pkg/messaging
+	@AVIARY_MODEL_SEEDS='$(SEEDS)' AVIARY_MODEL_BROKER_SEEDS=20 AVIARY_MESSAGING_SOAK=1 go test -count 1 -timeout 120m -v \
+	  -run '^(TestModel|TestModelOnTheBroker|TestBacklogOfLargeMessagesFitsTheBudget|TestReaderFromATimeMissesNothing)$$' ./pkg/messaging
+	@AVIARY_MATCH_SEEDS='$(SEEDS)' go test -count 1 -timeout 60m -run '^TestDifferential$$' ./pkg/match
 endif
 
 # The seeds of every target run in its package's tests as well. A number of runs ends without the "context deadline exceeded" of a time.

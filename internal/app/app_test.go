@@ -22,9 +22,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/aviaryhq/aviary/test/leak"
 
 	"github.com/aviaryhq/aviary/internal/app"
 	"github.com/aviaryhq/aviary/internal/trial"
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(app.Main(program()))
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 type config struct {

@@ -3,7 +3,7 @@ package httpserver
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/aviaryhq/aviary/test/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }

@@ -157,11 +157,14 @@ func (t *test) firstError() string {
 			if !strings.Contains(line, mark) || strings.Contains(line, "logger.go:") || strings.Contains(line, "Error Trace:") {
 				continue
 			}
-			line = strings.Join(strings.Fields(line), " ")
-			if strings.HasSuffix(line, ":") && i+1 < len(lines) { // the text is on the next line
-				line += " " + strings.Join(strings.Fields(lines[i+1]), " ")
+			end := i + 1
+			if strings.HasSuffix(strings.TrimSpace(line), ":") { // the text is on the next line
+				end++
 			}
-			return line
+			if strings.Contains(line, "DATA RACE") { // and where it was
+				end += 2
+			}
+			return strings.Join(strings.Fields(strings.Join(lines[i:min(end, len(lines))], " ")), " ")
 		}
 	}
 	for _, line := range lines {

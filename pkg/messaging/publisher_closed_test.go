@@ -1,5 +1,3 @@
-//go:build !race
-
 package messaging_test
 
 import (
@@ -11,12 +9,6 @@ import (
 	"github.com/aviaryhq/aviary/test/stack"
 	"github.com/aviaryhq/aviary/test/wire"
 )
-
-// A producer that fails what it holds, or that the broker closes for good, does so
-// while senders use its buffers and channels: data races of pulsar-client-go v0.21.0
-// (producer_partition.go, failPendingMessages and doClose against the event loop and
-// internalSendAsync), which the race detector reports as such. The publisher
-// outlives the panic that may come of it; these tests run without the detector.
 
 // The producer is fenced when it reconnects: the client closes it for good and
 // fails all that it held. The publisher replaces it and sends all that again.

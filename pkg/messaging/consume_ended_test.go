@@ -1,5 +1,3 @@
-//go:build !race
-
 package messaging_test
 
 import (
@@ -19,10 +17,6 @@ import (
 )
 
 // What makes the client underneath give up a consumer.
-//
-// A partitioned consumer that gives up soon after it has subscribed reads what Subscribe wrote
-// without a lock: a data race of pulsar-client-go v0.21.0 (consumer_impl.go, newInternalConsumer
-// against closeWithCause), which the race detector reports as such.
 
 func TestExclusiveOwnsAllPartitionsForItsSession(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,3 @@
-//go:build !race
-
 package pulsar
 
 import (
@@ -23,10 +21,6 @@ import (
 	"github.com/aviaryhq/aviary/test/proxy"
 	"github.com/aviaryhq/aviary/test/stack"
 )
-
-// The detector finds a race of pulsar-client-go v0.21.0 in about one run of 16: a reader
-// that connects anew looks, unlocked, at what Next notes (clearReceiverQueue and
-// setLastDequeuedMsg).
 
 // bridge is a process that replicates the partitions of a topic of Kafka, as far as
 // the sink can see.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -152,19 +153,26 @@ func (t *test) firstError() string {
 	if lines == nil {
 		lines = t.output
 	}
-	for _, mark := range []string{"panic: ", "WARNING: DATA RACE", "Error:", "_test.go:", ".go:"} {
-		for i, line := range lines {
-			if !strings.Contains(line, mark) || strings.Contains(line, "logger.go:") || strings.Contains(line, "Error Trace:") {
-				continue
-			}
+	is := func(mark string) func(string) bool {
+		return func(line string) bool {
+			return strings.Contains(line, mark) && !strings.Contains(line, "logger.go:") && !strings.Contains(line, "Error Trace:")
+		}
+	}
+	for _, mark := range []string{"panic: ", "WARNING: DATA RACE", "Error:"} {
+		if i := slices.IndexFunc(lines, is(mark)); i >= 0 {
 			end := i + 1
-			if strings.HasSuffix(strings.TrimSpace(line), ":") { // the text is on the next line
+			if strings.HasSuffix(strings.TrimSpace(lines[i]), ":") { // the text is on the next line
 				end++
 			}
-			if strings.Contains(line, "DATA RACE") { // and where it was
+			if strings.Contains(lines[i], "DATA RACE") { // and where it was
 				end += 2
 			}
-			return strings.Join(strings.Fields(strings.Join(lines[i:min(end, len(lines))], " ")), " ")
+			return oneLine(lines[i:min(end, len(lines))])
+		}
+	}
+	for _, line := range slices.Backward(lines) { // t.Fatal is behind what t.Log said
+		if is(".go:")(line) {
+			return oneLine([]string{line})
 		}
 	}
 	for _, line := range lines {
@@ -173,4 +181,8 @@ func (t *test) firstError() string {
 		}
 	}
 	return "no output"
+}
+
+func oneLine(lines []string) string {
+	return strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
 }

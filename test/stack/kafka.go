@@ -218,6 +218,7 @@ type kafkaBroker struct {
 	home  string
 	java  install.Java
 	ports []process.Port
+	tests bool // only tests use it
 }
 
 func (s *Stack) newKafka(ctx context.Context, dir string, o options) (*kafkaBroker, error) {
@@ -233,7 +234,7 @@ func (s *Stack) newKafka(ctx context.Context, dir string, o options) (*kafkaBrok
 	if err != nil {
 		return nil, err
 	}
-	return &kafkaBroker{options: o, dir: dir, home: home, java: jvm, ports: ports}, nil
+	return &kafkaBroker{options: o, dir: dir, home: home, java: jvm, ports: ports, tests: s.tests}, nil
 }
 
 func (b *kafkaBroker) address(listener int) string {
@@ -344,6 +345,9 @@ func (b *kafkaBroker) Start(ctx context.Context, spawn func(process.Command) (pr
 	}
 	if memory == "" {
 		memory = "-Xmx512m"
+	}
+	if b.tests {
+		memory += quickStart
 	}
 	args, err := b.arguments(strings.Fields(memory), "kafka.Kafka", b.confPath())
 	if err != nil {

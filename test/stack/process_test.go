@@ -366,7 +366,7 @@ func TestTestsEndAtASignal(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte(`#!/bin/sh
 case "$1 $2" in
 "list -m") echo v0 "`+client+`" ;;
-"list "*) echo github.com/aviaryhq/aviary/internal/x.test fmt ;;
+"list "*) echo github.com/aviaryhq/aviary/internal/x.test . fmt ;;
 "run "*) [ "$3" != down ] || echo down >"`+note+`" ;;
 "tool "*) sleep 1000 & echo $! >"`+note+`"; wait ;;
 esac

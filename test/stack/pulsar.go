@@ -198,6 +198,10 @@ func (b *broker) standaloneConf() map[string]string {
 	return conf
 }
 
+// quickStart has a JVM compile with its first compiler only: a server of tests lives for seconds, in
+// which optimised code costs more processor time than it saves.
+const quickStart = " -XX:TieredStopAtLevel=1"
+
 // reclaim is what has BookKeeper give back the space of deleted namespaces within half a minute, for
 // tests: they write gigabytes and keep nothing. The distribution takes hours, and keeps up to 12 GB
 // of journals, which are files of 2 GB.
@@ -275,6 +279,9 @@ func (b *broker) command(extra ...string) (process.Command, error) {
 	collector := os.Getenv("PULSAR_GC")
 	if collector == "" {
 		collector = "-XX:+UseG1GC"
+	}
+	if b.tests {
+		collector += quickStart
 	}
 	logs := filepath.Join(b.dir, "logs")
 	args := slices.Concat(strings.Fields(memory), strings.Fields(collector), extra, []string{

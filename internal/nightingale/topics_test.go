@@ -50,6 +50,7 @@ func templated(t *testing.T, c *publishtest.Cluster, change func(*Config)) *doub
 		assert.NoError(t, <-ended)
 		assert.NoError(t, all.Close(context.Background()))
 	})
+	synctest.Wait() // the topics that are opened at the start are open
 	return d
 }
 

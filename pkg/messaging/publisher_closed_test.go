@@ -13,9 +13,9 @@ import (
 )
 
 // The client closes the channels of a producer that the broker closes for good, while senders use
-// them: a race of pulsar-client-go v0.21.0 (producer_partition.go, doClose against FlushWithCtx) that
-// Go's runtime itself reports, see docs/adr/0025-race-detector.md. The publisher outlives the panic
-// that may come of it.
+// them: a race of pulsar-client-go v0.21.0 (producer_partition.go, doClose against FlushWithCtx)
+// that Go's runtime itself reports, see docs/adr/0025-race-detector.md. The publisher outlives the
+// panic that may come of it.
 
 // The producer is fenced when it reconnects: the client closes it for good and
 // fails all that it held. The publisher replaces it and sends all that again.
